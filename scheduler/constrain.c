@@ -55,6 +55,7 @@ static int64_t fill(const struct request *r, uint32_t n_tokens, uint32_t *bits) 
 /* Positive: *bits, NULL when all tokens are allowed; 0: none is; or a negative errno. */
 static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens,
                      const uint32_t **bits) {
+    assert(r->place && n_tokens >= r->n_prompt);
     *bits = NULL;
     if (!is_masked(r, n_tokens))
         return 1;

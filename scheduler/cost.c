@@ -1,5 +1,6 @@
 #include "scheduler/cost.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include "base/util.h"
@@ -165,6 +166,7 @@ void cost_add(struct cost_shape *s, uint32_t pos0, uint32_t n_rows) {
 }
 
 void cost_remove(struct cost_shape *s, uint32_t pos0, uint32_t n_rows) {
+    assert(s->rows >= n_rows && s->seqs > 0);
     s->rows -= n_rows;
     s->seqs--;
     s->context -= pos0 + n_rows;

@@ -35,6 +35,7 @@ static int pack_progress(struct buf *out, struct request *r) {
     uint32_t n_out = request_n_out(r), from = r->acked.n_out, i = from - r->out_base;
     uint32_t n = request_is_prewarm(r) ? 0 : MIN(n_out - from, EVENTS_TOKENS_MAX);
     bool end = r->state == REQUEST_DONE && (from + n == n_out || request_is_prewarm(r));
+    assert(from <= n_out && from >= r->out_base);
     bool lp = r->want_prompt_lp > 0 && r->n_prompt_lp == r->want_prompt_lp && !r->acked.prompt_lp;
 
     if (n == 0 && !end)

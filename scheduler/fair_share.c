@@ -48,6 +48,7 @@
 
 int fair_init(struct fair_share *f, const struct fair_opts *opts) {
     memset(f, 0, sizeof(*f));
+    assert(opts->sessions);
     f->opts = *opts;
     f->victim = FAIR_TENANTS;
     f->item = calloc(FAIR_ITEMS, sizeof(*f->item));
@@ -165,6 +166,7 @@ void fair_leave(struct fair_share *f, struct fair_ref ref, int64_t now) {
 void fair_charge(struct fair_share *f, struct fair_ref ref, double ns, int64_t now) {
     struct fair_tenant *t = &f->tenant[ref.tenant];
 
+    assert(t->weight > 0 && ns >= 0);
     t->served_ns += ns / t->weight;
     t->recent_ns = decayed(t->recent_ns, t->recent_at, now) + ns;
     t->recent_at = now;
@@ -270,6 +272,7 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
                    uint32_t max, int64_t now) {
     uint32_t n_out = 0;
 
+    assert(n <= FAIR_ITEMS);
     make_lists(f, item, n, now);
     while (n_out < max) {
         struct fair_tenant *best = NULL;
@@ -391,6 +394,7 @@ uint32_t fair_order(struct fair_share *f, int64_t now) {
                          ? (float)(t->weight / sum)
                          : 1;
     }
+    assert(n <= f->n_tenants && f->n_tenants <= FAIR_TENANTS);
     return f->n_groups = n;
 }
 
@@ -420,6 +424,7 @@ static struct fair_ref ref_of(const struct request *r) {
 
 void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
                         uint32_t weight_milli, uint8_t class) {
+    assert(!r->entered);
     r->since_ns = clock_now(f->opts.clock);
     r->tenant = fair_enter(f, tenant, weight_milli, class, r->session, r->since_ns).tenant;
     r->entered = true;
@@ -452,6 +457,7 @@ static void count_held(struct fair_share *f) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
         struct fair_tenant *t = &f->tenant[r->tenant];
 
+        assert(r->entered && t->n_running < t->n_live);
         kv_seq_pages(r->seq, &n);
         t->n_running++;
         t->n_pages += n;

@@ -38,6 +38,7 @@
 #include "scheduler/request.h"
 
 void pin_init(struct pins *t, const struct pin_opts *opts) {
+    assert(opts->page_tokens > 0 && opts->sessions);
     list_init(&t->pinned);
     list_init(&t->unused);
     t->opts = *opts;
@@ -84,6 +85,7 @@ static struct pauses *pauses_of(struct pins *t, uint64_t session) {
 static void learn(struct pause *p, double ms, uint32_t first) {
     double gain = p->n_returned++ < first ? PIN_LEARN_FIRST : PIN_LEARN;
 
+    assert(p->long_ms > 0);
     p->long_ms *= 1 + gain * (ms > p->long_ms ? PIN_QUANTILE : PIN_QUANTILE - 1);
     p->long_ms = MAX(PIN_LONG_MIN_MS, MIN(p->long_ms, PIN_LONG_MAX_MS));
 }
@@ -249,6 +251,7 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
     }
     if (list_empty(&t->unused))
         drop(t, LIST_ENTRY(t->pinned.next, struct pin, link));
+    assert(!list_empty(&t->unused));
     struct pin *k = LIST_ENTRY(list_pop_front(&t->unused), struct pin, link);
     k->n_sole = kv_seq_sole(r->seq);
     k->seq = STEAL(r->seq);

@@ -38,6 +38,7 @@ void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows) {
 
 void plan_preempt(struct plan_work *w, struct plan_req *r) {
     plan_set_rows(w, r, 0);
+    assert(w->p->n_drafts >= r->n_draft);
     w->p->n_drafts -= r->n_draft;
     r->n_draft = 0;
     r->verdict = PLAN_PREEMPT;
@@ -228,6 +229,7 @@ void plan_step(struct plan *p) {
             plan_together(&w);
     }
     break_tie(&w);
+    assert(w.rows <= p->max_rows && w.shape.rows == w.rows);
     p->n_rows = w.rows;
     p->n_left = w.available;
     p->n_seqs = w.shape.seqs;

@@ -6,6 +6,7 @@
  * are kept for tenants that have less than their part.
  */
 
+#include <assert.h>
 #include "base/buggify.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"
@@ -30,6 +31,7 @@ static uint32_t full_need(const struct plan *p, uint32_t i) {
 static void admit(struct plan_work *w, uint32_t i) {
     struct plan_req *r = &w->p->req[i];
 
+    assert(i >= w->p->n_running && !r->admitted && r->n_idle <= w->available);
     r->admitted = true;
     r->n_computed = r->n_stored = r->n_hit;
     r->n_pages = r->n_hit / w->p->page_tokens;

@@ -9,6 +9,7 @@
  * are tried, not only the next.
  */
 
+#include <assert.h>
 #include "base/buggify.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"
@@ -152,6 +153,7 @@ static void draft(struct plan_work *w, uint32_t i, uint32_t least, uint32_t *res
     n = fit_draft(w, r, n, room);
     if (n == 0)
         return;
+    assert(r->n_rows == 1 && n <= r->n_draft_max);
     plan_set_rows(w, r, 1 + n);
     r->n_draft = n;
     w->p->n_drafts += n;

@@ -17,6 +17,7 @@
  * page to go on is not followed, or it might be waiting for its follower's pages.
  */
 
+#include <assert.h>
 #include <math.h>
 #include "base/buggify.h"
 #include "base/util.h"
@@ -186,6 +187,7 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
     int64_t half = now + (part.limit_ns - now) / 2;
     uint32_t rows_half = (part.max_rows - MIN(w->rows, part.max_rows)) / 2;
 
+    assert(n > 0);
     sort_by_lag(p, list + 1, n - 1);
     for (uint32_t k = 1; k < n; k++) {
         struct plan_req *r = &p->req[list[k]];
@@ -331,6 +333,7 @@ static int64_t pace_ns(const struct plan *p, const struct plan_req *r) {
  * @target_ns up to 3/4 of it, twice @decode_ns where that is @target_ns or more, and a straight
  * line between the two. */
 static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
+    assert(decode_ns >= 0 && target_ns > 0);
     return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
 }
 

@@ -104,6 +104,7 @@ void prewarm_submit(struct prewarm *p, struct request *r) {
         prewarm_finish(p, r, FINISH_CANCELLED);
         return;
     }
+    assert(request_is_prewarm(r) && r->session != 0 && p->n_waiting <= PREWARM_MAX);
     if (p->n_waiting == PREWARM_MAX)
         prewarm_finish(p, LIST_ENTRY(p->waiting.prev, struct request, queued.link),
                        FINISH_CANCELLED);

@@ -327,6 +327,7 @@ void spec_learn(struct spec *s, struct request *r, uint32_t n_drafted, uint32_t 
     struct spec_request *q = r->spec;
     uint32_t i = q->source, n = n_right + (n_right < n_drafted && !ended);
 
+    assert(i < s->n_sources && n_right <= n_drafted && n_drafted <= DRAFT_MAX);
     for (uint32_t k = 0; k < n; k++)
         count(&s->seen[i][position_of(k)], k < n_right);
     q->longest[i] = MIN(MAX(2 * n_right + SPEC_START, q->longest[i] / 2), DRAFT_MAX);

@@ -1,5 +1,6 @@
 #include "scheduler/draft/ngram.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include "base/util.h"
@@ -13,6 +14,7 @@ int ngram_init(struct ngram *g, uint32_t n_tokens, uint32_t max) {
 
     while (n < max && n < n_tokens)
         n *= 2;
+    assert((n & (n - 1)) == 0);
     *g = (struct ngram){.mask = n - 1};
     for (int k = 0; k < 2; k++)
         g->slot[k] = calloc(n, sizeof(uint32_t));
@@ -31,6 +33,7 @@ void ngram_deinit(struct ngram *g) {
 static uint32_t *slot_of(const struct ngram *g, int k, const int32_t *tokens, uint32_t end) {
     uint64_t h = 0;
 
+    assert(g->slot[k] && end >= lengths[k]);
     for (uint32_t i = end - lengths[k]; i < end; i++)
         h = (h ^ (uint32_t)tokens[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
     return &g->slot[k][(h * 0xD6E8FEB86659FD93u >> 32) & g->mask];

@@ -5,6 +5,7 @@
  * an n-gram finds it.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include "base/util.h"
@@ -92,6 +93,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     struct prediction *p = state;
     uint32_t until = MIN(t->n_prediction, p->n_indexed + DRAFT_CATCH_UP), n = 0;
 
+    assert(t->n_prompt + p->n_seen <= t->n_tokens && p->at <= t->n_prediction);
     while (p->n_indexed < until)
         ngram_add(&p->grams, t->prediction, p->n_indexed++);
     for (; t->n_prompt + p->n_seen < t->n_tokens; p->n_seen++)

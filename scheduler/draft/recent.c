@@ -5,6 +5,7 @@
  * answer takes reveals no answer of another tenant.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     struct ring *g = find(r->all, t->isolation_key);
     uint32_t n = 0;
 
+    assert(r->n_seen <= t->n_tokens);
     if (!g) {
         r->len = 0;
         return 0;
@@ -133,6 +135,7 @@ static struct ring *claim(struct recent *all, const uint8_t *key) {
 static void make_room(struct ring *g) {
     uint32_t drop = g->n_tokens - RING / 2;
 
+    assert(g->n_tokens > RING / 2 && g->n_tokens <= RING);
     memmove(g->tokens, g->tokens + drop, RING / 2 * sizeof(*g->tokens));
     memset(g->grams.slot[0], 0, (g->grams.mask + 1) * sizeof(uint32_t));
     memset(g->grams.slot[1], 0, (g->grams.mask + 1) * sizeof(uint32_t));
@@ -157,6 +160,7 @@ static void finish(void *common, const struct draft_text *t) {
         ngram_add(&g->grams, g->tokens, g->n_tokens++);
     }
     g->tokens[g->n_tokens++] = -1; /* nothing follows an output */
+    assert(g->n_tokens <= RING);
 }
 
 static void end(void *state) {

@@ -5,6 +5,7 @@
  * is merely later.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include "base/util.h"
@@ -46,6 +47,7 @@ static void end(void *state) {
 static void catch_up(struct suffix *s, const struct draft_text *t) {
     uint32_t until = MIN(t->n_tokens, s->n_seen + DRAFT_CATCH_UP);
 
+    assert(s->n_seen <= t->n_tokens && s->at <= s->n_seen);
     for (; s->n_seen < until; s->n_seen++) {
         if (s->len > 0 && t->tokens[s->at] == t->tokens[s->n_seen])
             s->at++, s->len++;
@@ -72,6 +74,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
         return 0;
     /* Behind the end the draft repeats itself: a loop goes on as a loop. */
     uint32_t n_known = t->n_tokens - s->at;
+    assert(n_known > 0 && s->at < t->n_tokens);
     for (uint32_t i = 0; i < max; i++)
         out[i] = i < n_known ? t->tokens[s->at + i] : out[i - n_known];
     return max;
