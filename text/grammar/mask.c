@@ -130,8 +130,7 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
 
     if ((g->state[at.state].flags & STATE_LOOP) && at.frame)
         a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];
-    if (!near || closing_class_fits(near, &at))
-        apply_inside(&a, scratch);
+    apply_inside(&a, scratch);
     if (c->after.n <= 1)
         return;
     struct set below = set_open(m);

@@ -142,13 +142,28 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
 struct visitor {
     uint32_t *bits;
     struct closing *near;
+    struct answer {
+        uint32_t begin, end; /* of a set that stays; end 0: none yet */
+        bool fits;
+    } * known; /* KNOWN of them; or NULL: sets do not stay */
 };
+#define KNOWN 512
+
+static bool fits_near(const struct visitor *v, const struct set *s) {
+    struct answer *a = v->known ? &v->known[s->begin % KNOWN] : NULL;
+
+    if (!a)
+        return closing_fits(v->near, s);
+    if (a->end == 0 || a->begin != s->begin || a->end != s->end)
+        *a = (struct answer){s->begin, s->end, closing_fits(v->near, s)};
+    return a->fits;
+}
 
 static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
     const struct visitor *v = w->arg;
 
-    if (n->n_items && !closing_fits(v->near, s))
+    if (n->n_items && !fits_near(v, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++)
         set_bit(v->bits, w->trie->item[i]);
@@ -229,31 +244,39 @@ static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **n
     return 0;
 }
 
-/* A class whose tokens must be looked at one by one. Loops have too many of them: near the limit
- * they have what ends them, and the plan. */
-static bool is_apart(const struct grammar_state *s, const struct config *c, struct closing *near) {
-    return near && !(s->m.g->state[c->state].flags & STATE_LOOP) && !closing_class_fits(near, c);
-}
-
 /* The tokens of configurations without a class. */
-static void walk_others(struct machine *m, const struct set *others, struct closing *near,
-                        struct mask *mask) {
-    struct visitor v = {mask->bits, near};
-    struct walk w = {.m = m, .trie = vocab_trie(m->g->vocab), .max_visited = LONG_WALK};
+static void walk_others(struct machine *m, const struct set *others, struct mask *mask) {
+    struct walk w = {.m = m,
+                     .trie = vocab_trie(m->g->vocab),
+                     .bits = mask->bits,
+                     .n_set = mask->n,
+                     .kinds = ALL_KINDS,
+                     .max_visited = LONG_WALK};
 
-    if (near) {
-        w.visit = visit_near;
-        w.arg = &v;
-        mask->counted = false;
-    } else {
-        w.bits = mask->bits;
-        w.kinds = ALL_KINDS;
-        w.n_set = mask->n;
-    }
     walk_steps(&w, others);
     if (w.n_visited > w.max_visited && !m->error)
         walk_tables(&w, others);
     mask->n = w.n_set;
+}
+
+/* The same near the limit; @many: they have tokens of a class among them. */
+static void walk_near(struct machine *m, const struct set *others, struct closing *near, bool many,
+                      struct mask *mask) {
+    struct answer known[KNOWN] = {0};
+    struct visitor v = {mask->bits, near, NULL};
+    struct walk w = {.m = m,
+                     .trie = vocab_trie(m->g->vocab),
+                     .visit = visit_near,
+                     .arg = &v,
+                     .max_visited = LONG_WALK};
+
+    mask->counted = false;
+    if (!many)
+        walk_steps(&w, others);
+    if (many || (w.n_visited > w.max_visited && !m->error)) {
+        v.known = known;
+        walk_tables(&w, others);
+    }
 }
 
 int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
@@ -268,6 +291,7 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
     const struct token_class *cls[SET_MAX];
     struct closing *near;
+    bool many = false; /* a class has to be looked at token by token */
     size_t n_ends;
     const int32_t *ends = vocab_ends(g->vocab, &n_ends);
 
@@ -281,8 +305,10 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         struct config c = m->config[i];
 
         cls[i - at.begin] = class_at(m, &c);
-        if (cls[i - at.begin] && is_apart(s, &c, near))
+        if (cls[i - at.begin] && near && !closing_class_fits(near, &c)) {
             cls[i - at.begin] = NULL;
+            many = true;
+        }
     }
     struct set others = set_open(m);
 
@@ -297,8 +323,10 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         if (cls[i - at.begin] && reserve_scratch(s, cls[i - at.begin]->n_longest))
             class_apply(m, cls[i - at.begin], &c, &mask, s->scratch, near);
     }
-    if (others.end > others.begin && !m->error)
-        walk_others(m, &others, near, &mask);
+    if (others.end > others.begin && !m->error && near)
+        walk_near(m, &others, near, many, &mask);
+    else if (others.end > others.begin && !m->error)
+        walk_others(m, &others, &mask);
     mask_special(s, &at, near, &mask);
     if (near) {
         closing_add_plan(near, bits);
