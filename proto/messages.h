@@ -84,6 +84,9 @@ enum submit_flags {
     /* The prompt is computed when there is nothing else to do, so that the turn after @group finds
      * its pages. One EVENT_FINISH without tokens, and no other event. */
     SUBMIT_PREWARM = 64,
+    /* What the grammar holds is complete when max_new or the context ends the output; refused when
+     * that cannot be. */
+    SUBMIT_COMPLETE = 128,
 };
 
 struct submit_bias {

@@ -22,17 +22,33 @@ static int64_t take_out(uint32_t *bits, int64_t n, const int32_t *id, size_t n_i
     return n;
 }
 
+/* Tokens that may still come behind @n_tokens, as far as the output has to be complete by then. */
+static uint32_t left_at(const struct request *r, uint32_t n_tokens) {
+    if (!(r->flags & SUBMIT_COMPLETE))
+        return GRAMMAR_NO_MAX;
+    return r->max_tokens - MIN(n_tokens, r->max_tokens - 1);
+}
+
+/* Where there is no way to end in time, which only a request that was resumed in the middle of one
+ * can be at, it is cut. */
+static int64_t allowed(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
+    int64_t n = constraint_mask_within(r->place, bits, left_at(r, n_tokens));
+
+    return n == 0 ? constraint_mask(r->place, bits) : n;
+}
+
 /* Takes what must not come yet out of a mask with @n tokens: stop ids and end tokens before
  * min_tokens, and always the end tokens that are ignored, since the constraint would end with
  * them. Where it leaves nothing else, it wins. */
-static int64_t ban(const struct request *r, bool early, uint32_t *bits, int64_t n) {
+static int64_t ban(const struct request *r, uint32_t n_tokens, bool early, uint32_t *bits,
+                   int64_t n) {
     size_t n_ends = 0;
     const int32_t *end =
         r->ignore_eos && r->tokenizer ? tokenizer_end_ids(r->tokenizer, &n_ends) : NULL;
     int64_t left = take_out(bits, n, r->bans, early ? r->n_bans : 0);
 
     left = take_out(bits, left, end, n_ends);
-    return left > 0 ? left : constraint_mask(r->place, bits);
+    return left > 0 ? left : allowed(r, n_tokens, bits);
 }
 
 static bool is_early(const struct request *r, uint32_t n_tokens) {
@@ -41,15 +57,37 @@ static bool is_early(const struct request *r, uint32_t n_tokens) {
 
 /* Whether anything is forbidden where the constraint of @r is now, behind @n_tokens tokens. */
 static bool is_masked(const struct request *r, uint32_t n_tokens) {
-    return !constraint_is_free(r->place) || is_early(r, n_tokens) || r->ignore_eos;
+    return !constraint_is_free_within(r->place, left_at(r, n_tokens)) || is_early(r, n_tokens) ||
+           r->ignore_eos;
 }
 
 /* The mask there: how many tokens it allows, or a negative errno. */
 static int64_t fill(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
-    int64_t n = constraint_mask(r->place, bits);
+    int64_t n = allowed(r, n_tokens, bits);
     bool early = is_early(r, n_tokens);
 
-    return n > 0 && (early || r->ignore_eos) ? ban(r, early, bits, n) : n;
+    return n > 0 && (early || r->ignore_eos) ? ban(r, n_tokens, early, bits, n) : n;
+}
+
+int constrain_check(struct request *r) {
+    uint32_t left = left_at(r, r->n_tokens), distance = 0;
+
+    if (r->n_tokens == r->n_prompt && left != GRAMMAR_NO_MAX)
+        distance = constraint_distance(r->place);
+    if (distance == GRAMMAR_NO_MAX || distance <= left)
+        return 0;
+    CLEANUP(freep) uint32_t *bits = malloc(constraint_n_words(r->constraint) * sizeof(*bits));
+
+    if (!bits)
+        return -ENOMEM;
+    if (constraint_mask_within(r->place, bits, left) != 0)
+        return 0; /* there is a shorter one, if not in bytes */
+    err_set_code(
+        &r->why, 400, "max_tokens_too_small", "max_tokens",
+        "The shortest output of the form that is asked for takes %u tokens, and there is room "
+        "for %u. Raise max_tokens, or send \"complete_output\": false.",
+        distance, left);
+    return 1;
 }
 
 /* Positive: *bits, NULL when all tokens are allowed; 0: none is; or a negative errno. */

@@ -15,6 +15,9 @@ struct engine;
 
 /* Whether masks of the step, which is launched, depend on samples that are still to come. */
 bool constrain_must_wait(const struct batch *t);
+/* Whether the output of @r, whose constraint has just come, can be complete where it must be: 0;
+ * 1: it cannot, r->why says so; -ENOMEM. */
+int constrain_check(struct request *r);
 /* Hands the engine the masks of item @i's samples. 0; 1: the request has to end, r->why says why;
  * -EIO. */
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine);

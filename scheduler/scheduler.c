@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/buggify.h"
+#include "scheduler/constrain.h"
 #include "scheduler/events.h"
 #include "scheduler/disk.h"
 #include "scheduler/policy.h"
@@ -424,11 +425,15 @@ static void refuse(struct sched *s, struct request *r, const struct err *why) {
 static int constrain(struct sched *s, struct request *r, const struct constraint *c) {
     int why = request_constrain(r, c);
 
-    if (why < 0)
-        return why;
+    int cut = why == FINISH_NONE ? constrain_check(r) : 0;
+
+    if (why < 0 || cut < 0)
+        return MIN(why, cut);
     r->compiling = false;
     sched_note_pending(s, r);
-    if (why != FINISH_NONE)
+    if (cut)
+        refuse(s, r, &r->why);
+    else if (why != FINISH_NONE)
         sched_finish(s, r, (enum finish_reason)why);
     else
         enqueue(s, r);

@@ -301,15 +301,75 @@ Test(constrain, max_tokens_cut_the_text) {
     end();
 }
 
-Test(constrain, a_resumed_request_goes_on_where_it_was) {
-    struct submit m = request(1, "{\"regex\":\"[a-d]{30}\"}", "");
+/* Whether what was heard of @id fits @m as a whole. */
+static bool is_whole(const struct submit *m) {
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+
+    cr_assert_eq(constraint_state_new(&s, kept[m->id]), 0);
+    for (uint32_t i = 0; i < heard[m->id].n; i++)
+        cr_assert_eq(constraint_accept(s, heard[m->id].token[i]), 0);
+    return constraint_is_done(s) || constraint_can_end(s);
+}
+
+#define OBJECT                                                                                     \
+    "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},"        \
+    "\"items\":{\"type\":\"array\",\"minItems\":2,\"items\":{\"type\":\"integer\"}}},"             \
+    "\"required\":[\"name\",\"items\"],\"additionalProperties\":false}}"
+
+Test(constrain, what_must_be_complete_is_when_max_tokens_cut_it) {
+    static const char *const triggers[] = {"", "{\"after\":[\"</think>\"],\"required\":true}",
+                                           "{\"after\":[\"id\",\"a\"],\"repeat\":true}"};
+    uint32_t n_cut = 0, n_refused = 0;
+
+    for (uint32_t id = 1; id < IDS; id++) {
+        struct submit m = request(id, OBJECT, triggers[id % 3]);
+
+        begin(1 + id % 2, 0);
+        m.flags = SUBMIT_COMPLETE;
+        m.max_new = 3 + id;
+        m.n_prompt = m.n_tokens = id % 4 ? 20 : 8;
+        submit(&m);
+        run();
+        if (heard[id].end == EVENT_REJECTED) {
+            cr_expect(heard[id].status == 400 && strstr(heard[id].why, "tokens"));
+            cr_expect_lt(m.max_new, 14);
+            n_refused++;
+        } else {
+            cr_expect(is_whole(&m), "request %u", id);
+            n_cut += heard[id].finish == FINISH_LENGTH;
+        }
+        end();
+    }
+    cr_expect(n_cut > 20 && n_refused > 4, "%u cut, %u refused", n_cut, n_refused);
+}
+
+Test(constrain, the_context_ends_a_text_as_max_tokens_do) {
+    static int32_t prompt[1970];
+    struct submit m = request(1, OBJECT, "");
+
+    for (uint32_t i = 0; i < ARRAY_SIZE(prompt); i++)
+        prompt[i] = 3 + (int32_t)(i % 300);
+    m.tokens = prompt;
+    m.n_prompt = m.n_tokens = ARRAY_SIZE(prompt);
+    begin(2, 0);
+    m.flags = SUBMIT_COMPLETE;
+    m.max_new = 100000;
+    submit(&m);
+    run();
+    cr_expect(heard[1].n_ends == 1 && heard[1].n > 10);
+    cr_expect(is_whole(&m));
+    end();
+}
+
+/* From wherever a worker has left it. */
+static void resume_everywhere(struct submit m, enum finish_reason finish) {
     int32_t tokens[60];
 
     begin(2, 0);
     submit(&m);
     run();
     struct heard whole = heard[1];
-    cr_expect_eq(whole.finish, FINISH_STOP);
+    cr_expect_eq(whole.finish, finish);
     memcpy(tokens, m.tokens, 20 * sizeof(*tokens));
     memcpy(tokens + 20, whole.token, whole.n * sizeof(*tokens));
     m.tokens = tokens;
@@ -318,12 +378,23 @@ Test(constrain, a_resumed_request_goes_on_where_it_was) {
         m.n_tokens = 20 + n;
         submit(&m);
         run();
-        cr_expect_eq(heard[m.id].finish, FINISH_STOP);
+        cr_expect_eq(heard[m.id].finish, finish);
         cr_expect_eq(heard[m.id].n, whole.n - n);
         cr_expect_eq(memcmp(heard[m.id].token, whole.token + n, heard[m.id].n * sizeof(*tokens)),
                      0);
     }
     end();
+}
+
+Test(constrain, a_resumed_request_goes_on_where_it_was) {
+    struct submit m = request(1, "{\"regex\":\"[a-d]{30}\"}", "");
+
+    resume_everywhere(m, FINISH_STOP);
+    m = request(1, "{\"regex\":\"([a-d]{9}-)*\"}", "");
+    m.flags = SUBMIT_COMPLETE;
+    m.sampling.ignore_eos = true; /* at the limit nothing but the end is left */
+    m.max_new = 30;
+    resume_everywhere(m, FINISH_STOP);
 }
 
 /* A vocabulary in which nobody can write a q. */

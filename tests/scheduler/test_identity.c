@@ -35,7 +35,7 @@ static struct ask {
     char grammar[TEXT], triggers[64];
     size_t schema_at, n_schema; /* in grammar */
     struct constraint *constraint;
-    uint32_t n_refs;
+    uint32_t n_refs, least; /* least: tokens that it takes; 0: it may be cut */
     int32_t prediction[HEARD_MAX];
 } asks[REQUESTS];
 
@@ -100,6 +100,22 @@ static void draw_ask(struct ask *a, struct schema_writer *w) {
     }
 }
 
+/* Two in three of what is constrained must be complete when they are cut. */
+static void draw_least(struct ask *a, uint32_t i) {
+    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+    struct err err = {0};
+
+    if (a->kind == FREE || i % 3 == 0)
+        return;
+    cr_assert_eq(constraint_new(&a->constraint, vocab, a->grammar, strlen(a->grammar), a->triggers,
+                                strlen(a->triggers), NULL, &err),
+                 0, "%s", err.message);
+    cr_assert_eq(constraint_state_new(&s, a->constraint), 0);
+    uint32_t least = MAX(constraint_distance(s), 1u);
+
+    a->least = least <= OUT ? least : 0;
+}
+
 static void prepare(void) {
     struct schema_writer w = {.r = {77}};
     struct err err = {0};
@@ -115,8 +131,10 @@ static void prepare(void) {
     tokenizer = json_vocab_new();
     cr_assert_eq(grammar_vocab_of(&vocab, tokenizer), 0);
     buf_init(&w.b, 1 << 20);
-    for (uint32_t i = 0; i < REQUESTS; i++)
+    for (uint32_t i = 0; i < REQUESTS; i++) {
         draw_ask(&asks[i], &w);
+        draw_least(&asks[i], i);
+    }
     buf_deinit(&w.b);
 }
 
@@ -168,6 +186,8 @@ static void submit(struct sched *s, uint32_t i, bool predictions) {
     for (uint32_t k = 0; k < m.n_prompt; k++) /* repetitive */
         tokens[k] =
             k > 12 && rng_below(&r, 4) ? tokens[k - 7] : (int32_t)rng_below(&common, JSON_VOCAB);
+    m.flags |= a->least ? SUBMIT_COMPLETE : 0;
+    m.max_new = MAX(m.max_new, a->least);
     serving_draw(&r, &m.sampling);
     m.sampling.ignore_eos = rng_below(&r, 6) == 0;
     m.n_stops = rng_below(&r, 4) ? 0 : 1 + rng_below(&r, 3);
@@ -213,23 +233,27 @@ static void serve(const struct sched_opts *opts, uint32_t pages, bool drafts, st
 }
 
 /* The tokens follow the masks of a fresh state; a schema's whole text is valid. */
-static bool check_text(uint32_t i) {
+static bool check_text(uint32_t i, uint32_t *n_complete) {
     const struct heard *h = &alone[i];
     const struct ask *a = &asks[i];
     struct constraint_state *place;
     struct buf text;
-    bool whole = h->n > 0 && h->token[h->n - 1] == JSON_VOCAB_END;
+    bool ended = h->n > 0 && h->token[h->n - 1] == JSON_VOCAB_END;
+    bool complete = a->least && h->finish == FINISH_LENGTH, whole = ended || complete;
 
     if (a->kind == FREE)
         return false;
     cr_assert_eq(constraint_state_new(&place, a->constraint), 0);
     for (uint32_t k = 0; k < h->n; k++)
         cr_assert_eq(constraint_accept(place, h->token[k]), 0, "request %u, token %u", i, k);
+    cr_assert(!complete || constraint_can_end(place) || constraint_is_done(place),
+              "request %u is cut after %u tokens: %s", i, h->n, a->grammar);
+    *n_complete += complete;
     constraint_state_free(place);
     if (a->kind != SCHEMA || !whole)
         return false;
     buf_init(&text, 1 << 20);
-    for (uint32_t k = 0; k + 1 < h->n; k++) {
+    for (uint32_t k = 0; k + ended < h->n; k++) {
         size_t n;
         const char *piece = tokenizer_piece(tokenizer, h->token[k], true, &n);
 
@@ -242,7 +266,7 @@ static bool check_text(uint32_t i) {
 }
 
 Test(identity, requests_get_what_they_would_get_alone) {
-    uint32_t n_whole = 0, n_stopped = 0, n_drafted = 0;
+    uint32_t n_whole = 0, n_stopped = 0, n_drafted = 0, n_complete = 0;
 
     prepare();
     serve(
@@ -253,7 +277,7 @@ Test(identity, requests_get_what_they_would_get_alone) {
     cr_expect_eq(sum.n_preemptions, 0);
     uint64_t n_out = sum.n_output_tokens;
     for (uint32_t i = 0; i < REQUESTS; i++) {
-        n_whole += check_text(i);
+        n_whole += check_text(i, &n_complete);
         n_stopped += alone[i].finish == FINISH_STOP;
     }
     serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .no_speculation = true}, 12, false,
@@ -281,13 +305,13 @@ Test(identity, requests_get_what_they_would_get_alone) {
     if (REQUESTS == 1000) {
         cr_expect_gt(sum.n_preemptions, 5);
         cr_expect_gt(sum.n_drafted - sum.n_accepted, 500);
-        cr_expect(n_whole > 50 && n_stopped > 200 && n_drafted > 100);
+        cr_expect(n_whole > 50 && n_complete > 50 && n_stopped > 200 && n_drafted > 100);
     }
     fprintf(stderr,
             "# %lu tokens, %lu of %lu drafted accepted, %lu preemptions; %u whole JSON texts, %u "
-            "stopped, %u constrained with drafts\n",
+            "complete when cut, %u stopped, %u constrained with drafts\n",
             sum.n_output_tokens, sum.n_accepted, sum.n_drafted, sum.n_preemptions, n_whole,
-            n_stopped, n_drafted);
+            n_complete, n_stopped, n_drafted);
     for (uint32_t i = 0; i < REQUESTS; i++)
         constraint_free(asks[i].constraint);
     grammar_vocab_free(vocab);

@@ -16,7 +16,8 @@ struct sim_constraint {
     uint32_t n_refs, n_placed; /* handed out; tokens that place has read */
     uint64_t due;              /* the turn in which it will be told; 0: nobody waits */
     uint64_t tried,
-        fits; /* behind these: bits of tokens that were tried, and that the grammar allows */
+        fits;       /* behind these: bits of tokens that were tried, and that the grammar allows */
+    uint32_t limit; /* with SUBMIT_COMPLETE: tokens of the output at most */
 };
 
 static const char *const grammars[] = {
@@ -77,6 +78,20 @@ static const struct constraint *compile(const struct tokenizer *t, const char *g
     return made[n++].c;
 }
 
+/* What is held is complete at the end. Which tokens leave time for that is asked of a state that
+ * went straight there. */
+static void complete(struct sim *s, struct sim_client *c) {
+    uint64_t room = MIN((uint64_t)s->opts.n_pages * s->opts.page_tokens + 1, s->opts.max_context);
+    struct sim_constraint *x = c->constraint;
+    uint32_t bits[SIM_VOCAB / 32];
+
+    if (c->m.n_prompt >= room)
+        return;
+    x->limit = (uint32_t)MIN(c->m.max_new, room - c->m.n_prompt);
+    c->m.flags |= SUBMIT_COMPLETE;
+    c->invalid |= constraint_mask_within(x->place, bits, x->limit) == 0;
+}
+
 void sim_constrain(struct sim *s, struct sim_client *c, const char *grammar, const char *after) {
     struct sim_constraint *x = c->constraint = calloc(1, sizeof(*x));
 
@@ -89,6 +104,8 @@ void sim_constrain(struct sim *s, struct sim_client *c, const char *grammar, con
         c->invalid = true;
     else if (constraint_state_new(&x->place, x->compiled) < 0)
         cannot("no memory");
+    if (x->place && c->m.id % 2)
+        complete(s, c);
 }
 
 void sim_constrain_randomly(struct sim *s, struct sim_client *c, struct rng *r) {
@@ -155,6 +172,13 @@ bool sim_constraint_at(void *ctx, const int32_t *out, uint32_t n) {
         if (constraint_accept(x->place, out[x->n_placed]) < 0)
             cannot("a token that is not allowed");
     x->tried = x->fits = 0;
+    if (x->limit > n) {
+        uint32_t bits[SIM_VOCAB / 32];
+
+        constraint_mask_within(x->place, bits, x->limit - n);
+        x->tried = UINT64_MAX;
+        x->fits = bits[0] | (uint64_t)bits[1] << 32;
+    }
     return !constraint_is_done(x->place);
 }
 
