@@ -60,9 +60,10 @@ struct api_opts {
         *hosts; /* allowed Host names besides loopback ones; NULL-terminated, or NULL */
     const char *const *cors_origins; /* whose pages may use the service; likewise; "*": all */
     const char *owned_by;
-    bool digests;        /* "logits_digest": true is allowed */
-    bool any_model_name; /* requests are answered whatever model they name */
-    bool prewarm;        /* the beginning of a chat's next turn is computed ahead */
+    bool digests;         /* "logits_digest": true is allowed */
+    bool complete_output; /* what is constrained is complete when it is cut */
+    bool any_model_name;  /* requests are answered whatever model they name */
+    bool prewarm;         /* the beginning of a chat's next turn is computed ahead */
     const uint64_t
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
 };

@@ -117,6 +117,10 @@ const struct option config_table[] = {
     UINT("limits", "default-max-tokens", api.default_max_tokens, "0", 0, 100000000,
          "max_tokens of chat requests that give none; 0: up to the end of the context."),
 
+    BOOL("limits", "complete-output", api.complete_output, "yes",
+         "Lead constrained output and tool calls to their shortest end in time when max_tokens or "
+         "the context would cut them, and refuse what cannot fit; requests may say otherwise."),
+
     UINT("limits", "stored-responses", api.max_stored, "10000", 0, 1000000,
          "Responses of /v1/responses kept in memory for requests that continue them; 0: none."),
     SIZE("limits", "stored-memory", api.stored_bytes, "64M", 64 * KiB, 64 * GiB,

@@ -187,6 +187,7 @@ static const struct {
     {"output_format", take_output_format},
     {"tool_choice", anthropic_tool_choice},
     {"cache_salt", pass},
+    {"complete_output", pass},
     {"ignore_eos", pass},
     {"min_p", pass},
     {"min_tokens", pass},

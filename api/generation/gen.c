@@ -106,6 +106,9 @@ int gen_new(struct gen **out, struct api *a, const struct gen_request *r, const 
     g->m.flags =
         (uint16_t)((r->logprobs ? SUBMIT_LOGPROBS : 0) | (r->digests ? SUBMIT_DIGESTS : 0) |
                    (r->no_speculation ? SUBMIT_NO_SPECULATION : 0) | r->pool);
+    if (r->grammar.len &&
+        (r->complete == COMPLETE_UNSET ? a->opts.complete_output : r->complete == COMPLETE_ON))
+        g->m.flags |= SUBMIT_COMPLETE;
     if (r->prompt_logprobs || (r->echo && r->logprobs))
         g->m.flags |= SUBMIT_PROMPT_LOGPROBS;
     if (gen_request_made(r) > r->n) /* they are compared by them */

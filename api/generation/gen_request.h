@@ -67,6 +67,7 @@ struct gen_request {
     bool no_bos, add_special; /* of /tokenize as llama-server has it */
     bool load_only;           /* no answer is wanted, only that the model is there */
     enum thinking_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
+    enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
     bool no_reasoning; /* is told; it is written all the same */
     bool echo, prompt_logprobs;
     bool score_only;                /* no output is wanted, although one token is made */

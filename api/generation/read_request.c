@@ -215,6 +215,14 @@ PARSER(parse_speculation) {
     return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : field_refuse(f, err);
 }
 
+PARSER(parse_complete) {
+    (void)a;
+    if (!yyjson_is_bool(v))
+        return field_refuse(f, err);
+    r->complete = yyjson_get_bool(v) ? COMPLETE_ON : COMPLETE_OFF;
+    return 0;
+}
+
 /* Fewer dimensions make sense where a model was trained for that, and no file says so. */
 PARSER(parse_dimensions) {
     int64_t n = 0;
@@ -446,6 +454,7 @@ static const struct field fields[] = {
     {"guided_grammar", BOTH, parse_guided, 0, 0, 0, NULL},
     {"grammar", BOTH, parse_guided, 0, 0, 0, NULL},
     {"json_schema", BOTH, parse_guided, 0, 0, 0, NULL},
+    {"complete_output", BOTH, parse_complete, 0, 0, 0, "a boolean"},
     {"modalities", CHAT, parse_modalities, 0, 0, 0, "an array"},
     {"prediction", BOTH, parse_prediction, 0, 0, 0,
      "an object with the type \"content\" and as content a string, or parts of text, of at most 1 "

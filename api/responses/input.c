@@ -89,6 +89,7 @@ static const char *const names[] = {
     "logit_bias",
     "priority",
     "cache_salt",
+    "complete_output",
     "chat_template_kwargs",
     "thinking_budget",
     "prediction",

@@ -387,3 +387,37 @@ Test(constrain, what_the_worker_finds_wrong_is_named_as_well) {
     world_drop(&w, fd);
     world_stop(&w);
 }
+
+/* Whether the worker leads it to an end in time. */
+static bool completes(struct world *w, const char *more) {
+    struct reply r;
+    char body[600];
+
+    snprintf(body, sizeof(body), "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]%s}", more);
+    w->port.script = "ok";
+    world_ask(w, CHAT, body, &r);
+    cr_assert_eq(r.status, 200, "%s: %s", body, r.body.data);
+    bool is = w->port.r[w->port.n - 1].m.flags & SUBMIT_COMPLETE;
+
+    reply_deinit(&r);
+    return is;
+}
+
+Test(constrain, output_is_complete_unless_the_config_or_the_request_says_otherwise) {
+    struct world w;
+
+    for (int on = 0; on < 2; on++) {
+        world_init(&w);
+        w.opts.complete_output = on;
+        world_start(&w);
+        cr_expect_not(completes(&w, ""));
+        cr_expect_eq(completes(&w, "," FORMAT(NAMED(SCHEMA))), on);
+        cr_expect_not(completes(&w, ",\"complete_output\":false," FORMAT(NAMED(SCHEMA))));
+        cr_expect(completes(&w, ",\"complete_output\":true," FORMAT(NAMED(SCHEMA))));
+        expect_refused(&w, CHAT,
+                       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],"
+                       "\"complete_output\":1}",
+                       "complete_output", "invalid_value");
+        world_stop(&w);
+    }
+}

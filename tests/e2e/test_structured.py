@@ -142,10 +142,40 @@ def test_a_cut_is_the_beginning():
             text = whole["message"]["content"]
             check(schema, json.loads(text))
             for n in (1, 2, 5, 9):
-                cut = chat(d, response_format=schema_format(schema), temperature=t, seed=5, max_tokens=n)
+                cut = chat(d, response_format=schema_format(schema), temperature=t, seed=5, max_tokens=n, complete_output=False)
                 assert cut["finish_reason"] == "length" and text.startswith(cut["message"]["content"]), (text, cut)
-            cut = chat(d, tools=[tool("f", schema)], tool_choice="required", temperature=t, seed=5, max_tokens=14)
+            cut = chat(d, tools=[tool("f", schema)], tool_choice="required", temperature=t, seed=5, max_tokens=14, complete_output=False)
             assert cut["finish_reason"] == "length", cut
+
+
+def test_a_text_that_length_ends_is_whole():
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"type": "integer"}, "minItems": 2}},
+              "required": ["a", "b"], "additionalProperties": False}
+    form, forced = {"response_format": schema_format(schema)}, {"tools": [tool("f", schema)], "tool_choice": "required"}
+    n_length = 0
+    with Weftd(*FLAGS) as d:
+        def refusal(fields):
+            status, _, value = d.request("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Go"}], "max_tokens": 3, **fields})
+            assert status == 400 and value["error"]["code"] == "max_tokens_too_small" and value["error"]["param"] == "max_tokens", value
+            return int(re.search(r"takes (\d+) tokens", value["error"]["message"])[1])
+
+        def one(job):
+            kind, least, i = job
+            fields = {**(form if kind == 0 else forced), "temperature": i % 2, "seed": i, "max_tokens": least + i}
+            if i % 3 == 0:
+                fields["thinking_budget"] = i
+            got = chat(d, **fields)
+            if kind == 0:
+                check(schema, json.loads(got["message"]["content"]))
+            else:
+                assert got["message"]["tool_calls"], got
+                for call in got["message"]["tool_calls"]:
+                    check(schema, json.loads(call["function"]["arguments"]))
+            return got["finish_reason"] == "length"
+
+        jobs = [(kind, refusal(fields), i) for kind, fields in enumerate((form, forced)) for i in range(24)]
+        n_length = sum(parallel([lambda job=job: one(job) for job in jobs]))
+    assert n_length >= 5, n_length
 
 
 def test_regex_and_choice_and_grammar():
