@@ -6,6 +6,9 @@
  * Counts are compared with the bytes that remain before anything is allocated for them. Data must
  * lie exactly as the directory orders it, each tensor padded to the alignment: overlap and gaps
  * are then impossible, and only the last end has to be compared with the end of the file.
+ *
+ * The whole file is mapped, and once its header has been read the pages of the header are replaced
+ * by a private copy at the same address: what points into it stays, and the file can change.
  */
 
 #include "base/gguf_private.h"
@@ -44,8 +47,38 @@ static int shard_map(struct gguf_shard *s, int fd, struct err *err) {
         return r;
     }
     s->map = p;
-    s->size = (size_t)st.st_size;
+    s->size = s->mapped = (size_t)st.st_size;
+    s->changed = st.st_mtim;
     return 0;
+}
+
+static size_t page_up(size_t n) {
+    return round_up(n, (size_t)sysconf(_SC_PAGESIZE));
+}
+
+/* Replaces the first @n bytes of the mapping, which end at a page or the file's end, by a copy of
+ * them in private memory. 0 or -ENOMEM. */
+static int make_private(struct gguf_shard *s, size_t n) {
+    void *copy = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (copy == MAP_FAILED)
+        return -ENOMEM;
+    memcpy(copy, s->map, n);
+    mprotect(copy, n, PROT_READ);
+    if (mremap(copy, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)(uintptr_t)s->map) ==
+        MAP_FAILED) {
+        munmap(copy, n);
+        return -ENOMEM;
+    }
+    s->copied = n;
+    return 0;
+}
+
+static bool shard_has_changed(const struct gguf_shard *s) {
+    struct stat st;
+
+    return fstat(s->fd, &st) < 0 || (size_t)st.st_size != s->size ||
+           st.st_mtim.tv_sec != s->changed.tv_sec || st.st_mtim.tv_nsec != s->changed.tv_nsec;
 }
 
 static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tensors,
@@ -156,6 +189,10 @@ static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct er
     }
     if (r == 0)
         r = parse_directory(g, &c, m, n_tensors);
+    if (r == 0)
+        r = make_private(s, MIN(page_up(c.at), s->size));
+    if (r == 0 && shard_has_changed(s))
+        r = err_set(err, 0, NULL, "the file was changed while it was read");
     g->header_bytes += c.at;
     if (i == 0)
         g->version = version;
@@ -287,12 +324,41 @@ int gguf_open(struct gguf **out, const char *path, struct err *err) {
     return 0;
 }
 
+bool gguf_has_changed(const struct gguf *g) {
+    bool changed = false;
+
+    for (uint32_t i = 0; i < g->n_shards && !changed; i++)
+        changed = shard_has_changed(&g->shard[i]);
+    return changed;
+}
+
+void gguf_drop_data(struct gguf *g) {
+    for (uint32_t i = 0; i < g->n_shards; i++) {
+        struct gguf_shard *s = &g->shard[i];
+
+        assert(s->copied > 0);
+        if (s->mapped > s->copied)
+            munmap((void *)(uintptr_t)(s->map + s->copied), s->mapped - s->copied);
+        s->mapped = s->copied;
+    }
+    for (uint32_t i = 0; i < g->n_tensors; i++)
+        g->tensor[i].data = NULL;
+}
+
+int gguf_copy_data(struct gguf *g) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < g->n_shards && r == 0; i++)
+        r = make_private(&g->shard[i], g->shard[i].size);
+    return r;
+}
+
 struct gguf *gguf_free(struct gguf *g) {
     if (!g)
         return NULL;
     for (uint32_t i = 0; g->shard && i < g->n_shards; i++) {
         if (g->shard[i].map)
-            munmap((void *)(uintptr_t)g->shard[i].map, g->shard[i].size);
+            munmap((void *)(uintptr_t)g->shard[i].map, g->shard[i].mapped);
         if (g->shard[i].fd >= 0)
             close(g->shard[i].fd);
     }

@@ -9,6 +9,11 @@
  * the reason in one line. Nothing is allocated whose size comes from the file without being
  * bounded by the bytes that remain. Both processes read the file; the weights are only touched by
  * the worker. The layout is that of the specification in ggml's docs/gguf.md.
+ *
+ * A file can change under its reader. What the accessors of metadata return lies in private copies
+ * of the headers. The tensors' data is mapped: an owner that lives longer than its loading gives
+ * that up or makes it private, and until then catches SIGBUS, which a file that is cut off
+ * causes.
  */
 
 #include <stdbool.h>
@@ -74,7 +79,7 @@ struct tensor {
     uint32_t n_dims;
     uint64_t ne[4];
     size_t row_bytes, n_bytes;
-    const uint8_t *data;
+    const uint8_t *data; /* NULL after gguf_drop_data() */
     uint16_t shard;
     uint64_t file_offset; /* of data in its shard */
 };
@@ -88,6 +93,13 @@ int gguf_open(struct gguf **out, const char *path, struct err *err);
 /* As gguf_open() over descriptors that are already open (the worker has no file system), one a
  * shard, in order. The descriptors are duplicated. */
 int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err);
+/* The tensors' data is not needed any more: their `data` is NULL, everything else stays. */
+void gguf_drop_data(struct gguf *g);
+/* The tensors' data becomes private memory, at the same addresses. 0 or -ENOMEM. */
+int gguf_copy_data(struct gguf *g);
+/* Whether a file was written to or cut off since it was opened. A file that was replaced by rename
+ * was not: it is still the one that is open. */
+bool gguf_has_changed(const struct gguf *g);
 /* Unmaps and closes; strings, arrays and tensors end with it. Accepts NULL, returns NULL. */
 struct gguf *gguf_free(struct gguf *g);
 DEFINE_FREEP(struct gguf, gguf)

@@ -5,6 +5,7 @@
  * read through, the index of names, and the structures behind gguf.h.
  */
 
+#include <time.h>
 #include "base/arena.h"
 #include "base/gguf.h"
 
@@ -94,8 +95,9 @@ int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out); /*
 
 struct gguf_shard {
     int fd;
-    const uint8_t *map;
-    size_t size;
+    const uint8_t *map; /* the first `copied` bytes are private memory, what follows is the file */
+    size_t size, mapped, copied; /* of the file; of it in the mapping; of that in private memory */
+    struct timespec changed;     /* the file's time of change when it was opened */
     size_t header_end, data_start; /* of the directory; of the tensors' data */
 };
 

@@ -104,7 +104,7 @@ static void pack_expert_panels(void *ctx, uint32_t thread) {
 }
 
 /* What was packed need not stay in memory twice: the pages go back to the file, which the system
- * keeps cached as long as there is room. A tied embedding reads them again from there. */
+ * keeps cached as long as there is room. */
 static void forget(const struct tensor *t) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t from = round_up((uintptr_t)t->data, page);
@@ -182,11 +182,23 @@ static int load_experts(struct be *b, struct weights *w, const struct model_op *
     return r;
 }
 
+/* The embedding is read row by row, as it lies in the file, but not from the file: that may change
+ * while it is served. */
+static int load_embedding(struct be *b, struct weights *w, const struct tensor *t) {
+    uint8_t *data = be_take(b, t->n_bytes);
+
+    if (!data)
+        return -ENOMEM;
+    memcpy(data, t->data, t->n_bytes);
+    w->embedding = *t;
+    w->embedding.data = data;
+    forget(t);
+    return 0;
+}
+
 /* be_ops.load. Weights are freed by close(), also those of an op that failed half way. */
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     assert((op->w[0] || op->conv) && !op->weights);
-    if (op->kind == OP_EMBED) /* read where it lies in the file */
-        return 0;
     struct weights *w = calloc(1, sizeof(*w));
     if (!w)
         return -ENOMEM;
@@ -195,7 +207,9 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     int r = be_vector(b, op->norm, &w->norm);
     r = r ? r : be_vector(b, op->q_norm, &w->q_norm);
     r = r ? r : be_vector(b, op->k_norm, &w->k_norm);
-    if (op->kind == OP_EXPERTS)
+    if (op->kind == OP_EMBED)
+        r = r ? r : load_embedding(b, w, op->w[0]);
+    else if (op->kind == OP_EXPERTS)
         r = r ? r : load_experts(b, w, op, err);
     else if (op->kind == OP_DELTA)
         r = r ? r : delta_load(b, w, op);

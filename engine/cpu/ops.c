@@ -85,8 +85,10 @@ static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct engine_batch *batch = r->step->host.batch;
     float *x = act_row(r->step->be, ACT_X, row);
 
-    assert((uint32_t)batch->token[row] < r->op->w[0]->ne[1]);
-    quant_decode_row(r->op->w[0], (uint32_t)batch->token[row], x);
+    const struct tensor *t = &r->op->weights->embedding;
+
+    assert((uint32_t)batch->token[row] < t->ne[1]);
+    quant_decode_row(t, (uint32_t)batch->token[row], x);
 }
 
 int ops_embed(struct step *s, const struct model_op *op) {

@@ -21,6 +21,7 @@ struct weights {
     float *norm, *q_norm, *k_norm, *bias[OP_MATRICES]; /* NULL: none */
     float *conv, *dt, *decay;                          /* of a delta net; else NULL */
     struct mat (*expert)[3];                           /* [n_expert]: gate, up, down */
+    struct tensor embedding;                           /* OP_EMBED: as in the file, a copy */
 };
 
 struct experts; /* what a mixture of experts needs: experts.c */

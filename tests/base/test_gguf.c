@@ -560,6 +560,103 @@ Test(gguf, descriptors_open_the_same_model) {
     close(fd[1]);
 }
 
+/* A model whose data is longer than a page, then @spoil done to its file in place. */
+static struct gguf *open_then(void (*spoil)(int fd, off_t size)) {
+    struct gguf_writer w;
+    struct gguf *g;
+    struct err err;
+    struct stat st;
+
+    small_model(&w);
+    gw_tensor(&w, "large.weight", TENSOR_F32, 1, (const uint64_t[]){20000}, NULL);
+    gw_finish(&w);
+    cr_assert_eq(open_bytes(&g, w.file.data, w.file.len, &err), 0, "%s", err.message);
+    gw_deinit(&w);
+    cr_expect(!gguf_has_changed(g));
+    int fd = open(in_dir("m.gguf"), O_RDWR);
+    cr_assert_eq(fstat(fd, &st), 0);
+    spoil(fd, st.st_size);
+    close(fd);
+    return g;
+}
+
+static void nothing(int fd, off_t size) {
+    (void)fd;
+    (void)size;
+}
+
+static void cut_off(int fd, off_t size) {
+    (void)size;
+    cr_assert_eq(ftruncate(fd, 0), 0);
+}
+
+static void overwrite(int fd, off_t size) {
+    CLEANUP(freep) char *junk = malloc((size_t)size);
+
+    memset(junk, 0xff, (size_t)size);
+    cr_assert_eq(pwrite(fd, junk, (size_t)size, 0), size);
+}
+
+static void expect_metadata(const struct gguf *g) {
+    struct gguf_str s;
+    bool b;
+
+    cr_assert_eq(gguf_string(g, "general.architecture", &s), 0);
+    cr_expect(s.len == 5 && memcmp(s.data, "llama", 5) == 0);
+    cr_expect(gguf_bool(g, "a.flag", &b) == 0 && b);
+    s = gguf_array_str(gguf_array(g, "a.words"), 2);
+    cr_expect(s.len == 5 && memcmp(s.data, "three", 5) == 0);
+    cr_expect_eq(gguf_array_num(gguf_array(g, "a.ids"), 0), -1);
+    cr_expect_str_eq(gguf_find(g, "large.weight")->name, "large.weight");
+}
+
+Test(gguf, what_was_read_stays_when_the_file_changes) {
+    void (*const spoil[])(int fd, off_t size) = {cut_off, overwrite};
+
+    for (size_t i = 0; i < ARRAY_SIZE(spoil); i++) {
+        struct gguf *g = open_then(spoil[i]);
+
+        cr_expect(gguf_has_changed(g));
+        expect_metadata(g);
+        gguf_drop_data(g);
+        expect_metadata(g);
+        cr_expect_null(gguf_find(g, "large.weight")->data);
+        gguf_free(g);
+    }
+}
+
+Test(gguf, data_that_was_copied_stays_when_the_file_is_cut_off) {
+    static uint8_t before[80000];
+    struct gguf *g = open_then(nothing);
+    const struct tensor *t = gguf_find(g, "large.weight");
+    const uint8_t *at = t->data;
+
+    cr_assert_eq(t->n_bytes, sizeof(before));
+    memcpy(before, at, sizeof(before));
+    cr_assert_eq(gguf_copy_data(g), 0);
+    cr_assert_eq(truncate(in_dir("m.gguf"), 0), 0);
+    cr_expect_eq(t->data, at);
+    cr_expect_eq(memcmp(t->data, before, sizeof(before)), 0);
+    touch(g);
+    gguf_free(g);
+}
+
+Test(gguf, a_file_that_is_replaced_by_rename_has_not_changed) {
+    struct gguf_writer w;
+    struct gguf *g;
+    struct err err;
+
+    small_model(&w);
+    gw_finish(&w);
+    cr_assert_eq(open_bytes(&g, w.file.data, w.file.len, &err), 0, "%s", err.message);
+    gw_save_bytes(in_dir("next.gguf"), "another", 7);
+    cr_assert_eq(rename(in_dir("next.gguf"), in_dir("m.gguf")), 0);
+    cr_expect(!gguf_has_changed(g));
+    touch(g);
+    gguf_free(g);
+    gw_deinit(&w);
+}
+
 Test(gguf, fingerprint_sees_every_byte_of_a_small_file) {
     struct gguf_writer w;
     uint8_t first[16], other[16];
