@@ -85,7 +85,7 @@ struct api_tenant {
 };
 
 /* What /health, /metrics and the admin socket show. */
-enum api_health { API_STARTING, API_SERVING, API_REPLACING, API_DRAINING };
+enum api_health { API_STARTING, API_SERVING, API_REPLACING, API_FAILED, API_DRAINING };
 
 struct api_tenant_info { /* for the admin socket */
     char name[64];
@@ -116,6 +116,9 @@ int api_listen_fd(struct api *a, int fd, struct err *err); /* inherited, listeni
 void api_on_event(struct api *a, const struct event *e);
 void api_on_stats(struct api *a, const struct msg_stats *s);
 void api_worker_down(struct api *a); /* streams wait; /health is 503 */
+/* No worker is to be expected soon, because of @why (a sentence without its full stop): all that
+ * waits and all that comes fails with 503 and @retry_ms until api_worker_up(). */
+void api_worker_failed(struct api *a, const char *why, uint32_t retry_ms);
 /* A worker is ready: every live generation is submitted again with the tokens it has. @n_faults(id)
  * says in how many deaths a request was present; three: it fails with 500 engine_fault. */
 void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id));

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/http/exchange.h"
@@ -23,8 +24,16 @@ void api_worker_down(struct api *a) {
     gen_worker_down(a);
 }
 
+void api_worker_failed(struct api *a, const char *why, uint32_t retry_ms) {
+    assert(!a->worker_up && *why && retry_ms > 0);
+    snprintf(a->failure, sizeof(a->failure), "%s", why);
+    a->failure_retry_ms = retry_ms;
+    gen_worker_failed(a);
+}
+
 void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
     a->worker_up = true;
+    *a->failure = 0;
     gen_worker_up(a, n_faults);
 }
 

@@ -42,6 +42,8 @@ struct api {
     struct clock *clock;
     enum api_health health;
     bool worker_up, leaving, draining, closing;
+    char failure[400]; /* why no worker can be started; "": one can, as far as is known */
+    uint32_t failure_retry_ms;
     struct http_server http;
     struct list gens;                     /* gen.link: live generations, oldest first */
     struct list buckets[API_GEN_BUCKETS]; /* gen.bucket, by id */
@@ -74,5 +76,5 @@ static inline struct api *api_of(const struct exchange *x) {
 /* port.c: so that the operator can ask about it by the name that the client knows. */
 void port_note_request(struct api *a, const char *request_id, uint64_t id);
 /* server.c: what a client is told about the service's state now: STARTING, SERVING, REPLACING,
- * DRAINING. */
+ * FAILED, DRAINING. */
 enum api_health server_health(const struct api *a);

@@ -135,6 +135,11 @@ static int check_service(struct exchange *x, struct err *err) {
     if (!x->route->generates || s == API_SERVING || s == API_REPLACING)
         return 0;
     x->retry_ms = API_RETRY_MS;
+    if (s == API_FAILED) {
+        x->retry_ms = api_of(x)->failure_retry_ms;
+        return err_set_code(err, 503, "model_unavailable", NULL, "The model cannot be loaded: %s.",
+                            api_of(x)->failure);
+    }
     if (s == API_STARTING)
         return err_set_code(err, 503, "model_loading", NULL,
                             "The model is being loaded, try again.");

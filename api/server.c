@@ -222,5 +222,7 @@ void api_set_health(struct api *a, enum api_health h) {
 }
 
 enum api_health server_health(const struct api *a) {
-    return a->health == API_SERVING && !a->worker_up ? API_REPLACING : a->health;
+    if (a->health != API_SERVING || a->worker_up)
+        return a->health;
+    return *a->failure ? API_FAILED : API_REPLACING;
 }

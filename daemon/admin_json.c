@@ -196,5 +196,7 @@ char *admin_json_health(const struct admin_opts *o) {
     workers_stats(o->workers, &w);
     yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
     yyjson_mut_obj_add_str(d, root, "worker", w.state);
+    if (*w.failure)
+        yyjson_mut_obj_add_strcpy(d, root, "reason", w.failure);
     return finish(d);
 }

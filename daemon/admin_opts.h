@@ -14,7 +14,7 @@ struct admin_opts {
     struct clock *clock;
     int64_t started_ns; /* of the daemon, by @clock */
     void *ctx;
-    const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "draining" */
+    const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "failed", "draining" */
     void (*drain)(void *ctx);
     int (*reload)(void *ctx, struct err *err); /* 0, or what is wrong */
 };

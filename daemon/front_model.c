@@ -188,6 +188,9 @@ int front_model_open(struct front_model *m, const struct config *c, struct err *
         r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
     if (r < 0)
         return r;
+    gguf_drop_data(m->file); /* it may change while it is served */
+    if (m->draft)
+        gguf_drop_data(m->draft);
     m->name = *c->model_name ? strdup(c->model_name) : name_of_file(c->model);
     if (!m->name)
         return -ENOMEM;

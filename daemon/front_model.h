@@ -2,8 +2,8 @@
 
 /*
  * front_model - the served model as the front sees it: metadata and tokens of its file, its chat
- * template, the file of its draft model. The weights are read by the worker, which gets the
- * descriptors.
+ * template, the file of its draft model, all of them private copies. The weights are read by the
+ * worker, which gets the descriptors.
  */
 
 #include "api/api.h"

@@ -24,6 +24,7 @@
 #include "daemon/memory.h"
 #include "daemon/front_model.h"
 #include "daemon/service.h"
+#include "daemon/sigbus.h"
 #include "daemon/tenants.h"
 #include "daemon/worker.h"
 #include "daemon/workers.h"
@@ -163,6 +164,8 @@ static const char *health_word(void *front) {
         return "draining";
     if (strcmp(w.state, "serving") == 0)
         return "serving";
+    if (*w.failure)
+        return "failed";
     return f->was_ready ? "replacing" : "starting";
 }
 
@@ -533,6 +536,7 @@ int main(int argc, char **argv) {
         return config_print(stdout), printed();
     if (take_flag(&argc, argv, "--version") || take_flag(&argc, argv, "-V"))
         return printf("weftd %s\n", WEFT_VERSION), printed();
+    sigbus_exit_with(EXIT_AGAIN, "weftd: model: the file was cut off while it was read\n");
     bool check = take_flag(&argc, argv, "--check-config");
     f.argc = argc;
     f.argv = argv;

@@ -17,6 +17,7 @@
 #include "daemon/compiler.h"
 #include "daemon/config.h"
 #include "daemon/sandbox.h"
+#include "daemon/sigbus.h"
 #include "engine/engine.h"
 #include "proto/flight_tape.h"
 #include "proto/messages.h"
@@ -289,6 +290,17 @@ static int warm_up(struct worker *w) {
     return 0;
 }
 
+/* From here on the model is what was loaded, whatever happens to its file. The reference backend
+ * computes from the file's own layout and gets a copy of it. 0 or -ENOMEM. */
+static int leave_file(const struct worker *w, struct gguf *file) {
+    if (!file)
+        return 0;
+    if (strcmp(engine_info(w->engine)->backend, "reference") == 0)
+        return gguf_copy_data(file);
+    gguf_drop_data(file);
+    return 0;
+}
+
 /* 0 or -errno. */
 static int send_ready(struct worker *w) {
     const struct engine_info *i = engine_info(w->engine);
@@ -465,6 +477,8 @@ static int run(struct worker *w, int n_shards) {
         open_model(w, &open, &err) < 0)
         return refuse(w, *err.message ? err.message : "out of memory");
     lower_priority(w);
+    if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
+        return refuse(w, "out of memory");
     if (new_sched(w, &open) < 0 || warm_up(w) < 0)
         return refuse(w, "the model cannot run a step");
     w->crash_page->loading = 0;
@@ -488,6 +502,7 @@ int worker_main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C is the front's: it drains */
     signal(SIGHUP, SIG_IGN);
+    sigbus_exit_with(WORKER_CUT_OFF, "");
     log_init(WLOG_INFO, "worker");
     if (sandbox_worker() < 0)
         log_event(WLOG_WARN, "no_sandbox", "reason=\"this kernel has no system call filters\"");

@@ -19,7 +19,13 @@ enum worker_fd {
 };
 
 /* Exit codes, for the front's log line. */
-enum worker_exit { WORKER_DONE = 0, WORKER_REFUSED = 2, WORKER_LOST = 3, WORKER_CHANNEL = 4 };
+enum worker_exit {
+    WORKER_DONE = 0,
+    WORKER_REFUSED = 2,
+    WORKER_LOST = 3,
+    WORKER_CHANNEL = 4,
+    WORKER_CUT_OFF = 5, /* the model's file ended while it was read */
+};
 
 /* The whole life of the worker process: started with WORKER_FLAG, it takes the descriptors above.
  * Returns the exit code, enum worker_exit. */

@@ -19,8 +19,11 @@
 #define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 1)
 #define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
 #define WATCH_MS 250
-#define BACKOFF_MAX_MS 5000
-#define LOAD_TRIES 3   /* deaths before any worker served, after which weftd ends */
+#define BACKOFF_MAX_MS 60000
+#define FAILED_AFTER_MS 2000 /* how long requests wait at least for a worker that cannot load */
+#define LOAD_TRIES 3         /* starts that came to nothing, before that is taken for an answer */
+#define RETRY_MIN_MS 1000    /* that clients are told */
+#define FILE_CHANGED "its file was changed after weftd had read it"
 #define FAULT_FILES 8  /* of the last deaths */
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
 
@@ -46,6 +49,7 @@ struct workers {
     struct api *api;
     enum workers_state state;
     bool served;      /* some worker was READY once */
+    bool was_ready;   /* this one was */
     char backend[16]; /* what it computes with: its successors do, for the same tokens. "": none */
     uv_process_t process;
     uv_poll_t poll;
@@ -60,9 +64,13 @@ struct workers {
     int64_t watched_ns;              /* when this was last looked at */
     uint64_t progress_step;
     uint32_t backoff_ms, n_started, n_deaths, n_hangs;
+    uint32_t n_failed; /* starts in a row that came to nothing */
+    int64_t down_ns;   /* when the last worker that served was lost */
+    bool file_changed; /* that the file changed was said */
     struct fault faults[FAULTS_MAX];
     uint32_t n_faults; /* written so far; the slot is n_faults % FAULTS_MAX */
-    char refusal[400];
+    char refusal[400]; /* of the present worker; "": it gave no reason */
+    char failure[400]; /* what api_worker_failed() was told; "": nothing */
     struct msg_stats last;
     bool has_stats;
 };
@@ -211,10 +219,20 @@ static void on_hello(struct workers *w, const struct chan_frame *f) {
         send_open(w);
 }
 
+/* Whether the model's files are not those any more that the front has read. */
+static bool file_has_changed(const struct workers *w) {
+    return gguf_has_changed(w->opts.file) || (w->opts.draft && gguf_has_changed(w->opts.draft));
+}
+
 static void on_ready(struct workers *w, const struct msg_ready *m) {
     assert(w->api);
+    if (file_has_changed(w)) { /* what was loaded may be half of each */
+        kill_worker(w, "the model's file was changed while it was loaded");
+        return;
+    }
     set_state(w, WORKERS_SERVING);
-    w->backoff_ms = 0;
+    w->backoff_ms = w->n_failed = 0;
+    *w->failure = 0;
     w->progress_ns = clock_now(w->opts.clock);
     log_event(WLOG_INFO, "worker_ready",
               "pid=%d arch=%.*s backend=%.*s isa=%.*s threads=%u pages=%u page_tokens=%u "
@@ -227,7 +245,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
                   "recipe=\"%.*s\"", (int)m->recipe.len, m->recipe.data);
     if (!w->served)
         w->opts.on_ready(w->opts.ctx, m);
-    w->served = true;
+    w->served = w->was_ready = true;
     snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
     api_worker_up(w->api, faults_of);
 }
@@ -315,19 +333,48 @@ static void close_timers(struct workers *w) {
             uv_close(timers[i], NULL);
 }
 
+/* A start came to nothing, and no other is under way: says so, once there is no hope for those that
+ * wait, and tries again later. */
+static void on_failed_start(struct workers *w) {
+    int64_t waited_ns = clock_now(w->opts.clock) - w->down_ns;
+    bool changed = file_has_changed(w);
+
+    assert(w->state == WORKERS_DOWN && !w->process_open);
+    w->n_failed++;
+    if (changed)
+        snprintf(w->refusal, sizeof(w->refusal),
+                 FILE_CHANGED ": weftd must be restarted to serve "
+                              "the new one");
+    else if (!*w->refusal)
+        snprintf(w->refusal, sizeof(w->refusal), "%u workers in a row ended while they loaded it",
+                 w->n_failed);
+    if (changed || (w->n_failed >= LOAD_TRIES && waited_ns >= FAILED_AFTER_MS * INT64_C(1000000))) {
+        if (strcmp(w->failure, w->refusal) != 0)
+            log_event(WLOG_ERROR, "model_failed", "tries=%u reason=\"%s\"", w->n_failed,
+                      w->refusal);
+        memcpy(w->failure, w->refusal, sizeof(w->failure));
+        api_worker_failed(w->api, w->failure, MAX(w->backoff_ms, RETRY_MIN_MS));
+    }
+    schedule_restart(w);
+}
+
 static void on_process_closed(uv_handle_t *h) {
     struct workers *w = CONTAINER_OF((uv_process_t *)h, struct workers, process);
 
     w->process_open = false;
-    if (w->state == WORKERS_DOWN)
+    if (w->state == WORKERS_DOWN && w->was_ready)
         schedule_restart(w);
+    else if (w->state == WORKERS_DOWN)
+        on_failed_start(w);
     else if (w->state == WORKERS_STOPPED)
         close_timers(w);
 }
 
 /* A model that cannot be loaded is not tried for ever. */
 static void give_up(struct workers *w, int signal) {
-    if (*w->refusal) {
+    if (file_has_changed(w)) {
+        w->opts.on_refused(w->opts.ctx, FILE_CHANGED, -EAGAIN);
+    } else if (*w->refusal) {
         w->opts.on_refused(w->opts.ctx, w->refusal, -EINVAL);
     } else if (w->n_deaths == LOAD_TRIES) {
         snprintf(w->refusal, sizeof(w->refusal), "the worker died %d times while loading it%s",
@@ -369,6 +416,10 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         on_frame(w, &f);
     close_channel(w);
     bool served = w->state == WORKERS_SERVING;
+    if (status == WORKER_CUT_OFF)
+        snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
+    if (served)
+        w->down_ns = clock_now(w->opts.clock);
     if (w->state != WORKERS_STOPPED) {
         set_state(w, WORKERS_DOWN);
         w->n_deaths++;
@@ -472,7 +523,7 @@ int workers_start(struct workers *w) {
     assert(w->state == WORKERS_DOWN && !w->process_open && w->api);
     memset(w->crash_page, 0, sizeof(*w->crash_page));
     *w->refusal = 0;
-    w->killed_for_hang = false;
+    w->was_ready = w->killed_for_hang = false;
     w->progress_step = 0;
     w->watched_ns = 0;
     w->started_ns = w->progress_ns = clock_now(w->opts.clock);
@@ -491,11 +542,17 @@ static void on_restart(uv_timer_t *t) {
 
     if (w->state != WORKERS_DOWN || w->process_open)
         return;
+    if (file_has_changed(w)) {
+        on_failed_start(w);
+        return;
+    }
     int r = workers_start(w);
-    if (r < 0)
+    if (r < 0) {
         log_event(WLOG_ERROR, "worker_spawn", "error=\"%s\"", uv_strerror(r));
+        snprintf(w->refusal, sizeof(w->refusal), "no worker can be started: %s", uv_strerror(r));
+    }
     if (r < 0 && !w->process_open) /* else on_process_closed() does it */
-        schedule_restart(w);
+        on_failed_start(w);
 }
 
 /* At once after a worker that served; with growing pauses while none gets that far. */
@@ -506,6 +563,17 @@ static void schedule_restart(struct workers *w) {
     uv_timer_start(&w->restart, on_restart, ms, 0);
 }
 
+/* A worker that serves goes on: what it computes with is its own copy. */
+static void note_change(struct workers *w) {
+    if (w->file_changed || !file_has_changed(w))
+        return;
+    w->file_changed = true;
+    log_event(WLOG_WARN, "model_changed",
+              "model=\"%s\" reason=\"" FILE_CHANGED
+              ": it is served from memory until the worker ends\"",
+              w->opts.config->model);
+}
+
 /* A worker hangs when a step, or the loading, takes too long, or when requests wait and no step
  * completes. The front's own watchdog is another one (service.c). */
 static void on_watch(uv_timer_t *t) {
@@ -514,6 +582,7 @@ static void on_watch(uv_timer_t *t) {
     const struct config *c = w->opts.config;
     struct api_stats s;
 
+    note_change(w);
     if (!w->process_open || w->killed_for_hang)
         return;
     /* A front that was itself late (a machine that was paused) does not count that time against the
@@ -633,6 +702,7 @@ void workers_stats(const struct workers *w, struct workers_stats *out) {
         .n_deaths = w->n_deaths,
         .n_hangs = w->n_hangs,
         .pid = w->process_open ? w->process.pid : 0,
+        .failure = w->failure,
         .stats_age_ms = w->has_stats ? (clock_now(w->opts.clock) - w->last.at_ns) / 1000000 : -1,
         .last = w->last,
     };

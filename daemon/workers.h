@@ -13,6 +13,10 @@
  * A worker that dies takes no stream with it: the front submits every live request again with the
  * tokens it has, and promise 1 makes the stream go on as if nothing had happened. Which requests a
  * death is blamed on stands in the page shared with the worker (struct crash_page).
+ *
+ * Streams are kept waiting only as long as there is hope. When several starts in a row came to
+ * nothing, or the model's file is not the one any more that was opened (another model would go on
+ * with the streams), all that waits fails with the reason; starts go on with growing pauses.
  */
 
 #include "api/api.h"
@@ -42,6 +46,7 @@ struct workers_stats {
     const char *state;
     uint32_t n_started, n_deaths, n_hangs;
     int pid;              /* 0: none */
+    const char *failure;  /* why none can be started, as far as is known; "" */
     int64_t stats_age_ms; /* since the worker reported `last`; -1: never */
     struct msg_stats last;
 };

@@ -631,10 +631,31 @@ void gen_on_event(struct api *a, const struct event *e) {
 
 /* ---- the worker comes and goes ---- */
 
+/* Whether the last token ended it and only the worker's word is missing. */
+static bool is_stopped(const struct gen *g) {
+    return g->n_out > 0 && is_end_token(g, g->tokens[g->n_prompt + g->n_out - 1]);
+}
+
+static bool is_complete(const struct gen *g) {
+    return g->n_out >= g->m.max_new || is_stopped(g);
+}
+
+/* There is no worker and none is to be expected. What is complete stays so. */
+static void fail_without_worker(struct gen *g) {
+    if (!is_complete(g))
+        err_set_code(&g->err, 503, "model_unavailable", NULL, "The model cannot be loaded: %s.",
+                     g->api->failure);
+    g->retry_ms = g->api->failure_retry_ms;
+    g->failed = true;
+    admit_tick_later(&g->api->admit);
+}
+
 static void submit(struct gen *g) {
     struct api *a = g->api;
 
     assert(g->state == GEN_PENDING);
+    if (!a->worker_up && *a->failure)
+        fail_without_worker(g);
     if (!a->worker_up)
         return;
     g->m.tokens = g->tokens;
@@ -669,15 +690,6 @@ bool gen_any_pending(const struct api *a) {
         if (LIST_ENTRY(n, struct gen, link)->state == GEN_PENDING)
             return true;
     return false;
-}
-
-/* Whether the last token ended it and only the worker's word is missing. */
-static bool is_stopped(const struct gen *g) {
-    return g->n_out > 0 && is_end_token(g, g->tokens[g->n_prompt + g->n_out - 1]);
-}
-
-static bool is_complete(const struct gen *g) {
-    return g->n_out >= g->m.max_new || is_stopped(g);
 }
 
 /* Ends what is failed. An end may free any other generation: after each one the walk begins
@@ -732,6 +744,16 @@ void gen_worker_down(struct api *a) {
             set_state(g, GEN_PENDING);
     }
     admit_tick_later(&a->admit);
+}
+
+void gen_worker_failed(struct api *a) {
+    LIST_FOREACH(node, &a->gens) {
+        struct gen *g = LIST_ENTRY(node, struct gen, link);
+
+        if (g->state == GEN_PENDING)
+            fail_without_worker(g);
+    }
+    end_failed(a);
 }
 
 void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {

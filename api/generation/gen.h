@@ -104,6 +104,7 @@ bool gen_any_pending(const struct api *a);
 /* From the worker. */
 void gen_on_event(struct api *a, const struct event *e);
 void gen_worker_down(struct api *a);
+void gen_worker_failed(struct api *a); /* ends all with 503 and api.failure */
 void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 
 struct gen *gen_find(const struct api *a, uint64_t id);

@@ -12,17 +12,19 @@
 
 /* 200 only while new requests are served: a balancer then routes elsewhere before it is refused. */
 static void health_serve(struct exchange *x, struct http *h) {
-    static const char *const names[] = {"starting", "serving", "replacing", "draining"};
+    static const char *const names[] = {"starting", "serving", "replacing", "failed", "draining"};
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     enum api_health s = server_health(api_of(x));
     struct json j;
 
     (void)h;
-    x->retry_ms = API_RETRY_MS;
+    x->retry_ms = s == API_FAILED ? api_of(x)->failure_retry_ms : API_RETRY_MS;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "status", s == API_SERVING ? "ok" : "unavailable");
     json_put_string(&j, "state", names[s]);
+    if (s == API_FAILED)
+        json_put_string(&j, "reason", api_of(x)->failure);
     json_close(&j, '}');
     respond_buf(x, s == API_SERVING ? 200 : 503, &b, j.error);
 }

@@ -391,6 +391,66 @@ Test(resume, a_worker_that_leaves_a_gap_fails_the_request) {
     world_stop(&w);
 }
 
+Test(resume, no_request_waits_for_a_worker_that_cannot_be_started) {
+    struct world w;
+    struct reply r;
+    char v[64];
+
+    world_init(&w);
+    w.opts.max_running = 2;
+    world_start(&w);
+    int stream = world_connect(&w), whole = world_connect(&w), queued = world_connect(&w);
+    int complete = world_connect(&w);
+    world_post(&w, stream, CHAT, "{" HI ",\"stream\":true}");
+    world_turns(&w, 5);
+    world_post(&w, complete, CHAT, "{" HI ",\"max_tokens\":2}");
+    world_turns(&w, 5);
+    world_post(&w, whole, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    world_post(&w, queued, CHAT, "{" HI "}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "ab");
+    fake_accept(&w.port, 1);
+    fake_tokens(&w.port, 1, "cd");
+    api_worker_down(w.api);
+    api_worker_failed(w.api, "it is gone", 7000);
+    world_receive(&w, complete, &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    world_receive(&w, stream, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "model_unavailable"), "%s", r.body.data);
+    reply_deinit(&r);
+    for (int i = 0; i < 2; i++) {
+        world_receive(&w, i ? queued : whole, &r);
+        cr_expect_eq(r.status, 503);
+        cr_expect(strstr(r.body.data, "The model cannot be loaded: it is gone."), "%s",
+                  r.body.data);
+        cr_expect_str_eq(reply_header(&r, "retry-after", v, sizeof(v)), "7");
+        reply_deinit(&r);
+    }
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, "model_unavailable"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/health", &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(strstr(r.body.data, "\"state\":\"failed\",\"reason\":\"it is gone\""), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    api_worker_up(w.api, NULL);
+    w.port.script = "x";
+    world_ask(&w, CHAT, "{" HI "}", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_drop(&w, stream);
+    world_drop(&w, whole);
+    world_drop(&w, queued);
+    world_drop(&w, complete);
+    world_stop(&w);
+}
+
 /* ---- service life ---- */
 
 Test(life, streams_end_with_an_error_when_the_service_closes) {

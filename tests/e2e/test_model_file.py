@@ -1,0 +1,129 @@
+"""A model's file that changes under the daemon, and a worker that cannot load it any more."""
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+
+from weftd import BACKEND, Weftd, main, synth, tiny_model
+
+FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--threads", "2")
+ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0}
+
+
+def other_model():
+    return synth("tiny-qwen3-q4_k_m-seed2", "--arch", "qwen3", "--shape", "tiny", "--format", "Q4_K_M", "--seed", "2")
+
+
+def overwrite(path):
+    with open(other_model(), "rb") as source, open(path, "r+b") as out:
+        out.write(source.read())
+        out.truncate()
+
+
+def zero(path):
+    size = os.path.getsize(path)
+    with open(path, "r+b") as out:
+        out.write(b"\0" * size)
+
+
+def cut_off(path):
+    os.truncate(path, 0)
+
+
+def check_spoiled(spoil, *flags):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.gguf")
+        shutil.copy(tiny_model(), path)
+        with Weftd(*FLAGS, *flags, model=path) as d:
+            before = d.complete("tell me more", **ASK)["token_ids"]
+            spoil(path)
+            assert d.complete("tell me more", **ASK)["token_ids"] == before, "the same request, other tokens"
+            assert d.request("POST", "/tokenize", {"prompt": "words never seen", "return_token_strs": True})[0] == 200
+            assert d.request("GET", "/props")[0] == 200
+            end = time.monotonic() + 10
+            while " model_changed " not in d.log:
+                assert time.monotonic() < end, d.log
+                time.sleep(0.02)
+            starts = d.stats()["worker"]["starts"]
+            d.kill_worker()
+            start = time.monotonic()
+            status, headers, value = d.request("POST", "/v1/completions", {"prompt": "hi", **ASK})
+            assert status == 503 and value["error"]["code"] == "model_unavailable", (status, value)
+            assert "was changed" in value["error"]["message"] and int(headers["Retry-After"]) > 0, (value, headers)
+            assert time.monotonic() - start < 10
+            status, _, health = d.request("GET", "/health")
+            assert status == 503 and health["state"] == "failed" and "was changed" in health["reason"], health
+            assert d.admin_request("GET", "/health")[1]["health"] == "failed"
+            assert d.stats()["worker"]["starts"] == starts, "no worker is started on another file"
+
+
+def test_an_overwritten_model_is_served_from_memory_and_then_not_at_all():
+    check_spoiled(overwrite)
+
+
+def test_a_zeroed_model_too():
+    check_spoiled(zero)
+
+
+def test_a_model_that_is_cut_off_too():
+    check_spoiled(cut_off)
+
+
+def test_so_is_one_that_the_reference_computes():
+    if BACKEND != "cpu":
+        return
+    check_spoiled(overwrite, "--backend", "reference")
+
+
+def test_a_model_that_is_replaced_by_rename_is_served_on():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.gguf")
+        shutil.copy(tiny_model(), path)
+        with Weftd(*FLAGS, model=path) as d:
+            before = d.complete("tell me more", **ASK)["token_ids"]
+            shutil.copy(other_model(), path + ".new")
+            os.rename(path + ".new", path)
+            d.kill_worker()
+            assert d.complete("tell me more", **ASK)["token_ids"] == before
+            assert " model_changed " not in d.log
+
+
+def test_requests_do_not_wait_for_a_worker_that_never_loads():
+    """Each new worker is killed while it loads, as by the kernel where memory is short; then none any more."""
+    with Weftd(*FLAGS) as d:
+        killing = threading.Event()
+        killing.set()
+        front = d.process.pid
+
+        def kill_all():
+            while killing.is_set():
+                try:
+                    with open(f"/proc/{front}/task/{front}/children") as file:
+                        for pid in file.read().split():
+                            os.kill(int(pid), signal.SIGKILL)
+                except OSError:
+                    pass
+                time.sleep(0.001)
+
+        killer = threading.Thread(target=kill_all)
+        killer.start()
+        try:
+            start = time.monotonic()
+            status, headers, value = d.request("POST", "/v1/completions", {"prompt": "hi", **ASK})
+            waited = time.monotonic() - start
+            assert status == 503 and value["error"]["code"] == "model_unavailable", (status, value)
+            assert int(headers["Retry-After"]) > 0 and waited < 20, (headers, waited)
+            assert d.request("GET", "/health")[2]["state"] == "failed"
+            n = d.stats()["worker"]["starts"]
+            time.sleep(1)
+            assert d.stats()["worker"]["starts"] - n <= 1, "the pauses grow"
+        finally:
+            killing.clear()
+            killer.join()
+        d.wait_health(200)
+        assert len(d.complete("hi", **ASK)["token_ids"]) == 24
+
+
+main(globals())
