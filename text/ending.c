@@ -21,8 +21,8 @@
 #include <string.h>
 #include "text/grammar/finish.h"
 
-/* Tokens that are left over when the way to a trigger that must come begins: whoever ends reasoning
- * from outside writes the whole trigger, whatever part of it is there. */
+/* Tokens that are left over when the way to a trigger that must come begins: the
+ * caller that ends reasoning writes the whole trigger, whatever part of it is there. */
 #define SPARE 8
 #define RESTS_MAX 64 /* tokens of one mask that go on behind a trigger, looked at one by one */
 

@@ -1,8 +1,8 @@
 /*
  * Harmony (gpt-oss). A message is a sequence of <|channel|>CHANNEL<|message|>TEXT<|end|>, with
- * <|start|>assistant between. Channel analysis is reasoning; final, and commentary to nobody, is
- * content. A call is a message with a recipient, which stands in the role's header or in the
- * channel's:
+ * <|start|>assistant between. Channel analysis is reasoning; final is content, and so is commentary
+ * without a recipient. A call is a message with a recipient, which stands in the header of the role
+ * or of the channel:
  *      <|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>{..}<|call|>
  *      <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{..}<|call|>
  * The prompt ends with <|start|>assistant.

@@ -224,7 +224,7 @@ int keys_name(const struct keys *k, const char *name, size_t len, struct name_ru
 }
 
 /* The schemas of a member whose key has these answers; *@open false: it is not allowed, since
- * nobody speaks of it. */
+ * no keyword mentions it. */
 static int class_places(const struct keys *k, uint64_t mask, struct place **v, uint32_t *n,
                         bool *open) {
     const struct facets *f = k->f;

@@ -161,7 +161,7 @@ static int filter_items(struct render *rd, const struct node *n, struct value **
 }
 
 /* The scope of a turn is used again for the next, unless a macro made in it may outlive the turn.
- * `break` ends in 0: it is nobody else's. */
+ * `break` ends in 0: it concerns this loop only. */
 static int turns(struct render *rd, const struct node *n, struct loop *loop) {
     struct scope *outer = rd->scope, *scope = NULL;
     int r = 0;

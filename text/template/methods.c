@@ -1,6 +1,6 @@
 /*
  * Methods of lists, dicts and loops. Methods that change their object work: the values belong to
- * this render, so nobody else sees it.
+ * this render, so no other code sees it.
  */
 
 #include <string.h>

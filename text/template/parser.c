@@ -87,7 +87,7 @@ const struct tstr *parser_string(struct parser *p, const char *s, size_t len) {
     return str;
 }
 
-/* FNV-1a. The template is the operator's: nobody chooses names to collide. */
+/* FNV-1a. The template is the operator's: no client chooses names to collide. */
 static struct symbol **bucket(const struct template *t, const char *s, size_t len) {
     uint32_t h = 2166136261u;
 
