@@ -3,6 +3,13 @@
 #include <stdio.h>
 #include <yyjson.h>
 
+/*
+ * Each document is built whole and written once. yyjson keeps the first failure of an allocation to
+ * itself: what is added after it is lost, and writing gives NULL, so that only finish() looks.
+ * Strings are copied where they do not outlive the call. The lists are cut at fixed lengths: the
+ * socket answers what an operator looks at, /metrics has the sums.
+ */
+
 #define REQUESTS_MAX 4096
 #define TENANTS_MAX 4096
 #define RECORDS_MAX 256
@@ -10,6 +17,7 @@
 typedef yyjson_mut_doc doc_t;
 typedef yyjson_mut_val val_t;
 
+/* The text of @d, which is freed; NULL: no memory, now or while it was built. */
 static char *finish(doc_t *d) {
     char *text = d ? yyjson_mut_write(d, 0, NULL) : NULL;
 
@@ -17,6 +25,7 @@ static char *finish(doc_t *d) {
     return text;
 }
 
+/* An empty object at the root of a new document; NULL: no memory. */
 static doc_t *begin(val_t **root) {
     doc_t *d = yyjson_mut_doc_new(NULL);
 
@@ -37,6 +46,7 @@ static void add_model(doc_t *d, val_t *root, const struct api_model *m) {
         yyjson_mut_obj_add_strcpy(d, o, "determinism", m->recipe);
 }
 
+/* One member for each row of a table of proto/stats.h: a new row is shown without a line here. */
 static void add_rows(doc_t *d, val_t *o, const struct stat_row *row, size_t n, const void *stats) {
     for (; n > 0; n--, row++) {
         if (row->is_real)
@@ -53,6 +63,7 @@ static void add_front(doc_t *d, val_t *root, const struct api *api) {
     add_rows(d, yyjson_mut_obj_add_obj(d, root, "front"), front_rows, n_front_rows, &s);
 }
 
+/* What each draft source has done; the names are those of the option draft-sources. */
 static void add_drafts(doc_t *d, val_t *root, const struct msg_stats *s) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "drafts");
 
@@ -65,6 +76,7 @@ static void add_drafts(doc_t *d, val_t *root, const struct msg_stats *s) {
     }
 }
 
+/* What the front knows of the worker, then what that said itself, age_ms ago. */
 static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "worker");
     struct workers_stats w;
@@ -117,7 +129,7 @@ char *admin_json_requests(const struct admin_opts *o) {
         val_t *v = yyjson_mut_arr_add_obj(d, list);
 
         yyjson_mut_obj_add_uint(d, v, "id", r[i].id);
-        yyjson_mut_obj_add_str(d, v, "request_id", r[i].request_id);
+        yyjson_mut_obj_add_str(d, v, "request_id", r[i].request_id); /* until finish() */
         yyjson_mut_obj_add_str(d, v, "endpoint", r[i].endpoint);
         yyjson_mut_obj_add_str(d, v, "state", r[i].state);
         yyjson_mut_obj_add_uint(d, v, "prompt_tokens", r[i].n_prompt);
@@ -130,6 +142,7 @@ char *admin_json_requests(const struct admin_opts *o) {
     return finish(d);
 }
 
+/* One thing that was decided about a request; times are from its arrival. */
 static void add_record(doc_t *d, val_t *list, const struct flight_record *r, int64_t begin_ns) {
     static const char *const ends[] = {"none", "stop", "length", "cancelled", "deadline", "error"};
     val_t *v = yyjson_mut_arr_add_obj(d, list);

@@ -6,8 +6,16 @@
 #include "daemon/keyfile.h"
 #include "proto/messages.h"
 
+/*
+ * Everything goes through set(): a file's line, a flag, what the worker is sent, a reload. So what
+ * one way accepts all accept, and one text says what is wrong. An option that is refused keeps its
+ * value, but for a list, which a refused one leaves cut short: the caller gives the whole
+ * configuration up then.
+ */
+
 /* ---- values ---- */
 
+/* A copy of @text in place of *@at. 0 or -ENOMEM: *@at is as it was. */
 static int set_string(char **at, const char *text) {
     char *copy = strdup(text);
 
@@ -18,6 +26,7 @@ static int set_string(char **at, const char *text) {
     return 0;
 }
 
+/* Frees the entries; the list is empty. */
 static void clear_list(char **list) {
     for (; *list; list++) {
         free(*list);
@@ -73,6 +82,7 @@ static int parse_uint(const char *text, bool size, uint64_t *out) {
     return 0;
 }
 
+/* 0, or -EINVAL for a word that is neither. */
 static int parse_bool(const char *text, bool *out) {
     static const char *const yes[] = {"yes", "true", "on", "1"}, *const no[] = {"no", "false",
                                                                                 "off", "0"};
@@ -116,6 +126,7 @@ struct size_text {
     char s[24];
 };
 
+/* @v as parse_uint() reads it, in the largest unit that it is a multiple of. */
 static struct size_text size_text(uint64_t v) {
     static const char *const units[] = {"", "K", "M", "G"};
     struct size_text t;
@@ -189,6 +200,7 @@ static int set(struct config *c, const struct option *o, const char *text, struc
     return -EINVAL;
 }
 
+/* The row of @key; NULL: there is none. A table of some sixty rows, read at start and reload. */
 static const struct option *find(const char *key) {
     for (uint32_t i = 0; i < config_table_n; i++)
         if (strcmp(config_table[i].key, key) == 0)
@@ -332,6 +344,7 @@ int config_read_args(struct config *c, int argc, char **argv, struct err *err) {
     return r < 0 ? r : read_flags(c, argc, argv, false, err);
 }
 
+/* Whether @address has the form that main.c listens on; whether it can be bound is seen there. */
 static bool is_address(const char *address) {
     const char *colon = strrchr(address, ':');
     uint64_t port;
@@ -368,6 +381,7 @@ uint32_t config_no_sources(const struct config *c) {
     return out;
 }
 
+/* The names are the worker's to act on, so that they are checked on both sides of the channel. */
 static int check_sources(const struct config *c, struct err *err) {
     for (char *const *name = c->draft_sources; *name; name++)
         if (source_of(*name) < 0)
@@ -380,6 +394,7 @@ static int check_sources(const struct config *c, struct err *err) {
 int config_copy(struct config *to, const struct config *from, const struct option *o) {
     char value[CONFIG_VALUE_MAX];
 
+    assert(o >= config_table && o < config_table + config_table_n);
     if (config_value(from, o, value, sizeof(value)) >= sizeof(value))
         return -ENAMETOOLONG;
     return set(to, o, value, NULL);
@@ -408,6 +423,7 @@ int config_unpack(struct config *c, const char *data, size_t len) {
     const char *end = data + len;
     struct err err;
 
+    assert(data || len == 0);
     while (data < end) {
         const char *value = memchr(data, 0, (size_t)(end - data));
         const struct option *o = value ? find(data) : NULL;

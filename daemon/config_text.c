@@ -3,6 +3,11 @@
 #include <assert.h>
 #include <string.h>
 
+/*
+ * Options as text: their values, the default configuration file, --help, and what a name that does
+ * not exist was probably meant to be. The table is all that is read here.
+ */
+
 /* Longest line of config_help(). */
 #define HELP_COLUMNS 78
 
@@ -103,6 +108,7 @@ static void print_wrapped(FILE *out, const char *text, size_t indent) {
     fputc('\n', out);
 }
 
+/* What --help writes for the value of @o: its words, or its kind. */
 static const char *value_name(const struct option *o) {
     static const char *const names[] = {
         [OPTION_STRING] = "TEXT", [OPTION_LIST] = "A,B,...", [OPTION_UINT] = "N",

@@ -10,6 +10,13 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 
+/*
+ * What can be wrong with a model is said here, in one line with the file's name, before a worker is
+ * started and before the service says that it is ready: a worker could only say it to the log. The
+ * files stay open, since each worker gets their descriptors: a model that is replaced by rename is
+ * served on. Nothing is read from them any more after front_model_open().
+ */
+
 #define TEMPLATE_FILE_MAX (1u << 20)
 
 /* @r, with @err beginning with the name of the file it is about. */
@@ -109,6 +116,7 @@ static bool pools_mean(const struct gguf *g) {
     return gguf_u32(g, key, &type) == 0 && type == 1;
 }
 
+/* Whether the string @key of the file is @value. */
 static bool says(const struct gguf *g, const char *key, const char *value) {
     struct gguf_str s;
 
@@ -254,6 +262,7 @@ void front_model_warn_of_short_context(const struct front_model *m) {
     uint32_t context = 0;
     char key[96];
 
+    assert(m->api.max_context > 0);
     snprintf(key, sizeof(key), "%s.context_length", m->arch);
     if (gguf_u32(m->file, key, &context) == 0 && context > m->api.max_context)
         log_event(WLOG_WARN, "short_context",

@@ -6,6 +6,12 @@
 #include <string.h>
 #include "base/util.h"
 
+/*
+ * inih splits the lines; it tells neither where a pair stands nor that a line was too long for its
+ * buffer, which would be read as two. So it gets its lines from here, one at a time, and what is
+ * wrong ends the reading: the first mistake is the one that is told.
+ */
+
 struct reading {
     const char *path;
     keyfile_pair pair;

@@ -12,6 +12,13 @@
 #include <unistd.h>
 #include "base/util.h"
 
+/*
+ * Prompts can be made out from what is in the folder. So its files are the daemon's own and no
+ * other user's to read, they are opened relative to the folder and never through a link, and they
+ * are refused, not repaired, where that does not hold. The lock belongs to the open file: the
+ * workers inherit it, and the next daemon gets it when the last of them is gone.
+ */
+
 #define FILE_NAME "prefixes.kv"
 #define KEY_NAME "prefixes.key"
 #define NEW_KEY_NAME "prefixes.key.new"
@@ -23,6 +30,7 @@ static void closep(int *fd) {
         close(*fd);
 }
 
+/* -EINVAL, with @err about file @name of the folder ("": the folder itself). */
 static int fail(struct err *err, const char *path, const char *name, const char *why) {
     return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
 }
@@ -103,7 +111,7 @@ int kvdisk_open(const char *path, int *out, uint64_t secret[2], struct err *err)
     }
     if (r < 0)
         return r;
-    *out = fd;
+    *out = fd; /* with its lock */
     fd = -1;
     return 0;
 }

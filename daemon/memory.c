@@ -5,6 +5,13 @@
 #include <sys/resource.h>
 #include "base/util.h"
 
+/*
+ * The smallest of three: what the machine has available (caches that can be dropped count as
+ * available), what is left below each limit of the control groups above this process, the limit of
+ * the address space. Memory that other processes may claim later is not foreseen: the caller takes
+ * a part of the answer.
+ */
+
 #define UNKNOWN (4ull << 30) /* a machine that does not say */
 #define GROUPS "/sys/fs/cgroup"
 

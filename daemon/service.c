@@ -8,6 +8,13 @@
 #include <sys/stat.h>
 #include "base/clock.h"
 
+/*
+ * With libsystemd every call passes on what it is told; the library itself does nothing where no
+ * service manager listens. Without it the second half of the file stands in. The watchdog's ping
+ * comes from the loop, and from nothing else: a loop that does not turn must not look alive. Its
+ * timer keeps the loop from ending no more than a signal does.
+ */
+
 int service_check_path(const char *key, const char *path, struct err *err) {
     const char *slash = strrchr(path, '/');
     struct stat st;
@@ -69,6 +76,7 @@ void service_status(const char *text) {
 static uv_timer_t watchdog;
 static bool watching;
 
+/* The loop has turned. */
 static void ping(uv_timer_t *t) {
     (void)t;
     sd_notify(0, "WATCHDOG=1");

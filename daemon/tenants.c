@@ -83,6 +83,7 @@ static int set_number(struct reading *r, const struct key *k, char *at, const ch
     return 0;
 }
 
+/* 0 or -EINVAL with r->err. The range keeps a weight from meaning never, or always. */
 static int set_weight(struct reading *r, const struct key *k, char *at, const char *text) {
     char *end;
     double v = strtod(text, &end);
@@ -94,6 +95,7 @@ static int set_weight(struct reading *r, const struct key *k, char *at, const ch
     return 0;
 }
 
+/* The number of the class, as api_tenant.class has it. 0 or -EINVAL with r->err. */
 static int set_class(struct reading *r, const struct key *k, char *at, const char *text) {
     static const char *const names[] = {"normal", "interactive", "batch"};
 
@@ -143,7 +145,7 @@ static int add_item(struct reading *r, const struct key *k, struct api_tenant *t
             return bad_name(r, k->name, item);
         if ((owner = owner_of(r, t, item, NULL)))
             return taken(r, k->name, item, owner);
-        assert(*n < API_TENANT_KEYS);
+        assert(*n < API_TENANT_KEYS && strlen(item) < sizeof(t->keys[0]));
         strcpy(t->keys[(*n)++], item);
         return 0;
     }
@@ -218,12 +220,14 @@ static struct row *row_of(struct reading *r, const char *name) {
         err_set(r->err, 0, "", "at most %d tenants", API_TENANTS_MAX);
         return NULL;
     }
+    assert(strlen(name) < sizeof(((struct row *)0)->t.name));
     struct row *row = &r->row[r->n_rows++];
     *row = (struct row){.t = {.weight = 1}};
     strcpy(row->t.name, name);
     return row;
 }
 
+/* A pair of the file. A key may stand once in a section; sections may be continued. */
 static int on_pair(void *ctx, const char *section, const char *name, const char *value,
                    struct err *err) {
     struct reading *r = ctx;

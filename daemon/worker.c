@@ -194,11 +194,13 @@ static void lower_priority(const struct worker *w) {
         closedir(threads);
 }
 
+/* sched_disk.note: the disk tier never fails a request; what goes wrong with it is only logged. */
 static void on_disk_note(void *ctx, const char *what, int error) {
     log_event(WLOG_WARN, "kv_disk", "what=\"%s\"%s%s%s", what, error < 0 ? " error=\"" : "",
               error < 0 ? strerror(-error) : "", error < 0 ? "\"" : "");
 }
 
+/* One step of a hash that only has to tell files apart that are not made to collide. */
 static uint64_t mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0x9E3779B97F4A7C15u;
     return h ^ h >> 29;
@@ -304,6 +306,8 @@ static int leave_file(const struct worker *w, struct gguf *file) {
 /* 0 or -errno. */
 static int send_ready(struct worker *w) {
     const struct engine_info *i = engine_info(w->engine);
+
+    assert(w->sched && i->page_tokens > 0 && i->n_pages > 0);
     struct msg_ready m = {
         .n_vocab = i->n_vocab,
         .n_embd = i->n_embd,
@@ -388,6 +392,7 @@ static void send_stats(struct worker *w, bool idle) {
     }
 }
 
+/* compiler_deliver(): a grammar is ready, or refused with @why. */
 static void on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
     struct worker *w = ctx;
 

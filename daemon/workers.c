@@ -15,6 +15,20 @@
 #include "proto/crash_page.h"
 #include "proto/flight_file.h"
 
+/*
+ * What a worker says is taken as from a stranger: it has read a model file and requests, and may
+ * have been taken over by either. Every frame is parsed with its bounds, one that does not fit the
+ * state ends the worker, and numbers from shared memory are cut to their arrays.
+ *
+ * The end of a process is the one event that everything else waits for. Nothing is torn down when a
+ * channel breaks or a frame is wrong: the process is killed, its exit takes what it still said and
+ * closes the handle, and the next process starts when that is closed. So there are never two, and a
+ * death is counted once however it came about.
+ *
+ * Who is to blame for a death is not known: the requests that were in flight are counted, and one
+ * that was present at several is run by itself (the scheduler's quarantine), then failed.
+ */
+
 #define QUEUE_MAX (64u << 20)
 #define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 1)
 #define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
@@ -96,6 +110,7 @@ static struct workers *of_port(struct api_port *p) {
 
 static void update_poll(struct workers *w);
 
+/* What is in `out`, as one frame. 0, CHAN_FULL, -EPIPE: the worker is gone. */
 static int send_frame(struct workers *w, uint16_t type) {
     int r = chan_send(&w->chan, type, w->out.data, (uint32_t)w->out.len);
 
@@ -117,6 +132,7 @@ static int port_submit(struct api_port *p, const struct submit *m) {
     return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
 }
 
+/* api_port.cancel: best effort. What the worker does not hear it computes in vain. */
 static void port_cancel(struct api_port *p, uint64_t id) {
     struct workers *w = of_port(p);
 
@@ -127,6 +143,7 @@ static void port_cancel(struct api_port *p, uint64_t id) {
         send_frame(w, MSG_CANCEL);
 }
 
+/* api_port.turn_end, likewise. */
 static void port_turn_end(struct api_port *p, const struct turn_end *m) {
     struct workers *w = of_port(p);
 
@@ -137,6 +154,7 @@ static void port_turn_end(struct api_port *p, const struct turn_end *m) {
         send_frame(w, MSG_TURN_END);
 }
 
+/* In how many deaths request @id was present, as far as is remembered. */
 static uint32_t faults_of(struct api_port *p, uint64_t id) {
     struct workers *w = of_port(p);
 
@@ -205,6 +223,7 @@ static void send_open(struct workers *w) {
         kill_worker(w, "its options cannot be sent");
 }
 
+/* The first frame. Messages have no versions of their own: both sides must be the same build. */
 static void on_hello(struct workers *w, const struct chan_frame *f) {
     struct msg_hello h;
     uint8_t id[20];
@@ -224,6 +243,7 @@ static bool file_has_changed(const struct workers *w) {
     return gguf_has_changed(w->opts.file) || (w->opts.draft && gguf_has_changed(w->opts.draft));
 }
 
+/* It serves. Everything that waits is submitted before this returns. */
 static void on_ready(struct workers *w, const struct msg_ready *m) {
     assert(w->api);
     if (file_has_changed(w)) { /* what was loaded may be half of each */
@@ -250,6 +270,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
     api_worker_up(w->api, faults_of);
 }
 
+/* One batch, of one step. An event may end any generation, and by that start others. */
 static void on_events(struct workers *w, const struct chan_frame *f) {
     struct event_cursor c;
     struct event e;
@@ -289,6 +310,7 @@ static void on_frame(struct workers *w, const struct chan_frame *f) {
     }
 }
 
+/* Nothing is read from or sent to this worker any more; does nothing a second time. */
 static void close_channel(struct workers *w) {
     if (!w->poll_open)
         return;
@@ -315,6 +337,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
         update_poll(w);
 }
 
+/* Waits for what the channel has to do: always for frames, for room while some could not go out. */
 static void update_poll(struct workers *w) {
     if (w->poll_open && !w->chan.dead)
         uv_poll_start(&w->poll, UV_READABLE | (chan_wants_write(&w->chan) ? UV_WRITABLE : 0),
@@ -361,6 +384,7 @@ static void on_failed_start(struct workers *w) {
 static void on_process_closed(uv_handle_t *h) {
     struct workers *w = CONTAINER_OF((uv_process_t *)h, struct workers, process);
 
+    assert(w->process_open && !w->poll_open);
     w->process_open = false;
     if (w->state == WORKERS_DOWN && w->was_ready)
         schedule_restart(w);
@@ -537,6 +561,7 @@ int workers_start(struct workers *w) {
     return 0;
 }
 
+/* The pause is over. */
 static void on_restart(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, restart);
 
@@ -558,6 +583,8 @@ static void on_restart(uv_timer_t *t) {
 /* At once after a worker that served; with growing pauses while none gets that far. */
 static void schedule_restart(struct workers *w) {
     uint32_t ms = w->backoff_ms;
+
+    assert(w->state == WORKERS_DOWN && !w->process_open);
 
     w->backoff_ms = MIN(MAX(2 * ms, 100u), BACKOFF_MAX_MS);
     uv_timer_start(&w->restart, on_restart, ms, 0);
@@ -645,6 +672,7 @@ void workers_attach(struct workers *w, struct api *api) {
     uv_timer_start(&w->watch, on_watch, WATCH_MS, WATCH_MS);
 }
 
+/* It had LINGER_MS for its disk. */
 static void on_linger_end(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, restart);
 
