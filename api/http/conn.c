@@ -28,6 +28,7 @@
 #define LINGER_CLOSING_MS 200    /* the same while the server closes */
 #define PLACES_SEEN 64 /* of a payer, oldest first, among which an idle one is preferred */
 
+/* The only place that changes the state, and by that what the connection offers to others. */
 static void set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
         [CONN_IDLE] = 1 << CONN_HEAD | 1 << CONN_EXCHANGE | 1 << CONN_FLUSH,
@@ -51,12 +52,14 @@ static void set_state(struct conn *c, enum conn_state next) {
         quota_charge_withhold(&c->body);
 }
 
+/* Whether what arrives is parsed; else it is kept or discarded. */
 static bool is_reading(const struct conn *c) {
     return c->state <= CONN_BODY;
 }
 
 static void on_timer(uv_timer_t *t);
 
+/* The one timer, which each state sets anew. What is broken keeps the time that ends it. */
 static void arm(struct conn *c, uint64_t ms) {
     if (!c->broken)
         uv_timer_start(&c->timer, on_timer, ms, 0);
@@ -64,6 +67,7 @@ static void arm(struct conn *c, uint64_t ms) {
 
 /* ---- end ---- */
 
+/* One of its two handles is closed; with the second the connection is freed. */
 static void on_closed(uv_handle_t *h) {
     struct conn *c = h->data;
 
@@ -84,6 +88,7 @@ static void on_closed(uv_handle_t *h) {
     free(c);
 }
 
+/* The request is over: its body is freed, the parser waits for the next one. */
 static void reset_http(struct conn *c) {
     http_reset(&c->http);
     quota_charge_set(&c->body, 0);
@@ -350,6 +355,8 @@ static int charge_body(struct conn *c, struct err *err) {
     return 0;
 }
 
+/* Parses up to the next stop of the parser and acts on it. Returns how many bytes it used; after a
+ * refusal all, since nothing behind it can be told apart. */
 static size_t parse_some(struct conn *c, const char *data, size_t len) {
     struct err err = {0};
     size_t used = 0;
@@ -379,6 +386,7 @@ static void keep(struct conn *c, const char *data, size_t len) {
         c->close_after = c->discard = true;
 }
 
+/* Requests from what has arrived, one after the other as long as each is answered at once. */
 static void parse(struct conn *c, const char *data, size_t len) {
     size_t at = 0;
 
@@ -390,6 +398,8 @@ static void parse(struct conn *c, const char *data, size_t len) {
         keep(c, data + at, len - at);
 }
 
+/* The next request, if it came while the last one was answered. Not inside parse(), which goes on
+ * by itself. */
 static void parse_ahead(struct conn *c) {
     if (c->parsing || !c->ahead.len)
         return;
@@ -447,6 +457,7 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
 
 /* ---- time ---- */
 
+/* A head or body that took too long. */
 static void on_late(struct conn *c) {
     struct err err;
 

@@ -16,6 +16,7 @@ static struct http *of(llhttp_t *p) {
     return p->data;
 }
 
+/* For callbacks: the parser stops, explain() gives this error. */
 static int refuse(struct http *h, int status, const char *code, const char *message) {
     err_set_code(&h->err, status, code, NULL, "%s", message);
     return HPE_USER;
@@ -99,6 +100,7 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
                : 0;
 }
 
+/* Stops in front of what follows, which may be the next request. */
 static int on_message_complete(llhttp_t *p) {
     (void)p;
     return HPE_PAUSED;

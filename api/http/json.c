@@ -15,6 +15,7 @@ void json_begin(struct json *j, struct buf *out) {
     *j = (struct json){.out = out};
 }
 
+/* The first error is kept and nothing more is added: callers look once, at the end. */
 static void put(struct json *j, const char *s, size_t len) {
     if (j->error == 0)
         j->error = buf_add(j->out, s, len);
@@ -71,6 +72,7 @@ static size_t sequence(const unsigned char *s, size_t len, size_t *bad) {
     return n;
 }
 
+/* A control character, quote or backslash; DEL too, which some terminals act on. */
 static void put_escaped(struct json *j, unsigned char c) {
     static const char hex[] = "0123456789abcdef";
     static const char *const special = "\"\\\b\f\n\r\t", *const letter = "\"\\bfnrt";
@@ -122,6 +124,7 @@ void json_cstring(struct json *j, const char *s) {
         json_null(j);
 }
 
+/* A value that needs no escapes. */
 static void put_text(struct json *j, const char *s) {
     separate(j);
     put(j, s, strlen(s));

@@ -38,6 +38,7 @@ static void on_listener_closed(uv_handle_t *h) {
     free(l);
 }
 
+/* Removes the file of its socket at once: a successor may bind it while the handle closes. */
 static void close_listener(struct listener *l) {
     if (uv_is_closing(&l->h.handle))
         return;
@@ -46,6 +47,7 @@ static void close_listener(struct listener *l) {
     uv_close(&l->h.handle, on_listener_closed);
 }
 
+/* A listener that is not bound yet. NULL: out of memory. */
 static struct listener *add_listener(struct http_server *s, bool local) {
     struct listener *l = calloc(1, sizeof(*l));
 
@@ -62,6 +64,8 @@ static struct listener *add_listener(struct http_server *s, bool local) {
     return l;
 }
 
+/* A connection that cannot be accepted for want of descriptors stays in the backlog; libuv tries
+ * again with the next one. */
 static void on_connection(uv_stream_t *stream, int status) {
     struct listener *l = stream->data;
 

@@ -24,6 +24,7 @@ int payers_init(struct payers *ps, bool has_keys) {
     return getrandom(ps->secret, sizeof(ps->secret), 0) < 0 ? -errno : 0;
 }
 
+/* Whether an address may be forgotten. */
 static bool is_unused(const struct payer *p) {
     uint64_t used = 0;
 
@@ -50,6 +51,7 @@ void payers_deinit(struct payers *ps) {
     }
 }
 
+/* An account for each resource, below those of @group, or below the roots. */
 static void init_below(struct payer *p, struct payers *ps, struct payer *group, double weight) {
     for (int i = 0; i < PAYER_RESOURCES; i++)
         quota_account_init(&p->account[i], group ? &group->account[i] : &ps->quota[i].root, weight);

@@ -126,6 +126,7 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
     conn_send(x->conn, head, n);
 }
 
+/* Head and body of an answer that is whole, in @n pieces; ends the exchange. */
 static void finish(struct exchange *x, int status, const char *type, const struct iovec *piece,
                    size_t n, const struct err *err) {
     size_t len = 0;
@@ -168,6 +169,7 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
     exchange_end(x);
 }
 
+/* For the log line, which comes after the answer. */
 static void note_code(struct exchange *x, const struct err *err) {
     const char *code = respond_error_code(err);
 
@@ -266,6 +268,7 @@ void respond_keepalive(struct exchange *x) {
         conn_flush(x->conn);
 }
 
+/* The last chunk. HTTP/1.0 clients see the end of the connection instead. */
 static void end_stream(struct exchange *x) {
     assert(x->stream);
     if (x->conn && x->chunked)

@@ -49,6 +49,7 @@ static bool decode(char *s) {
     return true;
 }
 
+/* For the Allow header. */
 static const char *methods_of(const struct route *r) {
     return r->method == HTTP_GET ? "GET, HEAD" : r->method == HTTP_DELETE ? "DELETE" : "POST";
 }

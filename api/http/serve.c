@@ -29,6 +29,8 @@ static bool begin(struct conn *c) {
     return true;
 }
 
+/* Everything that the head decides, in the order that the file explains. 0, or what to refuse it
+ * with in @err; status 0: not said, a 500. */
 static int check(struct exchange *x, const struct http *h, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     int r;
@@ -45,6 +47,7 @@ static int check(struct exchange *x, const struct http *h, struct err *err) {
     return o->check_route ? o->check_route(x, h, err) : 0;
 }
 
+/* A refusal is answered now where its body would be long or is being held back for our word. */
 static void on_head(struct conn *c) {
     struct http *h = &c->http;
     const char *expect = http_header(h, "expect", NULL);
@@ -75,6 +78,7 @@ static void on_message(struct conn *c) {
         x->route->serve(x, &c->http);
 }
 
+/* Too late, too large or malformed: the exchange may have begun or not. */
 static void on_refused(struct conn *c, const struct err *err) {
     if (c->exchange || begin(c))
         respond_error(c->exchange, err);

@@ -6,6 +6,7 @@ static inline uint64_t rotate(uint64_t v, int n) {
     return v << n | v >> (64 - n);
 }
 
+/* SipRound of the paper: two of them for each word of 8 bytes, four at the end. */
 static void sip_round(uint64_t v[4]) {
     v[0] += v[1];
     v[1] = rotate(v[1], 13) ^ v[0];
