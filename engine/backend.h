@@ -149,7 +149,7 @@ struct be_opts {
     const struct engine_opts *engine; /* n_threads, isa, max_rows, max_context (never 0), ... */
     uint32_t n_pages;
     uint64_t page_bytes;
-    uint32_t n_states; /* sequences whose recurrent state is kept at once */
+    uint32_t n_states; /* states of recurrent layers: the slots, then the snapshots */
 };
 
 /* 0 or -errno; -EIO once a device is lost. */
@@ -196,6 +196,8 @@ struct be_ops {
      * between steps. Host backends see only COPY_D2D: their host pages are pages behind the others.
      * NULL: batches with copies are refused by assert. */
     int (*copy)(struct be *b, const struct engine_copy *c);
+    /* Copies state @src to state @dst. Called between steps. NULL where DELTA is. */
+    int (*copy_state)(struct be *b, uint32_t src, uint32_t dst);
     /* Where page @page of host memory lies in one piece (host backends: of all pages). NULL:
      * nowhere. */
     void *(*host_page)(struct be *b, uint32_t page);

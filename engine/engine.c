@@ -21,7 +21,8 @@
 
 #define MAX_IN_FLIGHT 2u
 #define PAGES_OF_DEVICE (1u << 20) /* a bound on what a device's memory is turned into */
-#define CONTEXT_LIMIT (1u << 26)   /* mathx: positions below 2^27 */
+#define SNAPSHOTS_MAX 4096u
+#define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
 
 struct flight {
     struct engine_batch batch; /* as the backend sees it */
@@ -42,9 +43,9 @@ struct engine {
     uint64_t launched, waited;           /* numbers of the last ones */
     int32_t *sample;                     /* [max_wants] of step @waited */
     uint32_t n_wants_launched;           /* of step @launched */
-    struct {                             /* [n_states] as of the last step launched: */
-        uint32_t end;                    /* the position behind the state */
-        uint64_t step;                   /* the last one that moved it */
+    struct {           /* [n_states + n_snapshots] as of the last step launched: */
+        uint32_t end;  /* the position behind the state */
+        uint64_t step; /* the last one that moved it */
     } * state;
     bool lost;
 };
@@ -126,24 +127,31 @@ static int size_states(struct engine *e, struct err *err) {
     uint64_t bytes =
         e->model.shape.delta.n_layer * delta_state_floats(&e->model.shape.delta) * sizeof(float);
 
+    uint64_t part = o->kv_bytes / 4; /* that snapshots take of the KV memory */
+
     e->info.state_bytes = bytes;
-    if (bytes) /* pages that come back would lack the state behind them */
-        o->n_host_pages = o->host_kv_bytes = 0;
     if (!bytes) {
-        o->n_states = 0;
+        o->n_states = o->n_snapshots = 0;
         return 0;
     }
+    if (!o->n_snapshots)
+        o->n_snapshots =
+            (uint32_t)MIN((o->host_kv_bytes ? o->host_kv_bytes : part) / bytes, SNAPSHOTS_MAX);
+    part = o->host_kv_bytes ? 0 : o->n_snapshots * bytes;
+    /* Host memory is for states: pages that come back would lack what is behind them. */
+    o->n_host_pages = 0;
+    o->host_kv_bytes = 0;
     if (!o->n_states)
         o->n_states =
             o->n_pages ? o->max_seqs : (uint32_t)MIN(o->max_seqs, o->kv_bytes / 2 / bytes);
     if (o->n_pages)
         return 0;
-    if (!o->n_states || o->n_states > o->kv_bytes / bytes)
+    if (!o->n_states || o->n_states * bytes + part >= o->kv_bytes)
         return err_set(err, 0, NULL,
                        "%s of KV memory: the recurrent state of a sequence takes %s, and its pages "
                        "as much as that at least",
                        text_of(o->kv_bytes).s, text_of(bytes).s);
-    o->kv_bytes -= o->n_states * bytes;
+    o->kv_bytes -= o->n_states * bytes + part;
     return 0;
 }
 
@@ -188,7 +196,7 @@ static int size_pages(struct engine *e, struct err *err) {
  * arithmetic. */
 static int check_memory(const struct engine *e, struct err *err) {
     uint64_t kv = ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes +
-                  e->opts.n_states * e->info.state_bytes;
+                  (e->opts.n_states + e->opts.n_snapshots) * e->info.state_bytes;
     uint64_t weights = e->model.weight_bytes;
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     uint64_t have = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
@@ -215,7 +223,7 @@ static int alloc_flights(struct engine *e) {
             return -ENOMEM;
     }
     e->sample = calloc(e->opts.max_wants, sizeof(*e->sample));
-    e->state = calloc(MAX(e->opts.n_states, 1), sizeof(*e->state));
+    e->state = calloc(e->opts.n_states + e->opts.n_snapshots + 1, sizeof(*e->state));
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
@@ -242,6 +250,7 @@ static void fill_info(struct engine *e) {
     i->n_pages = e->opts.n_pages;
     i->n_host_pages = e->opts.n_host_pages;
     i->n_states = e->opts.n_states;
+    i->n_snapshots = e->opts.n_snapshots;
     i->n_threads = e->ops->n_threads(e->be);
     i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
     i->hidden = e->ops->hidden;
@@ -270,7 +279,7 @@ static int open_backend(struct engine *e, struct err *err) {
         .engine = &e->opts,
         .n_pages = e->opts.n_pages + (e->ops->device ? 0 : e->opts.n_host_pages),
         .page_bytes = e->info.page_bytes,
-        .n_states = e->opts.n_states,
+        .n_states = e->opts.n_states + e->opts.n_snapshots,
     };
     int r = e->ops->open(&e->be, &o, err);
 
@@ -370,21 +379,26 @@ const float *engine_peek(const struct engine *e, uint32_t want) {
 
 static void check_copies(const struct engine *e, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
+        bool save = c[i].dir == COPY_STATE_SAVE;
+
+        if (save || c[i].dir == COPY_STATE_LOAD) {
+            assert(c[i].src < (save ? e->opts.n_states : e->opts.n_snapshots));
+            assert(c[i].dst < (save ? e->opts.n_snapshots : e->opts.n_states));
+            continue;
+        }
         assert(e->ops->copy && c[i].dir <= COPY_H2D && c[i].cls == KV_GLOBAL);
         assert(c[i].src < (c[i].dir == COPY_H2D ? e->opts.n_host_pages : e->opts.n_pages));
         assert(c[i].dst < (c[i].dir == COPY_D2H ? e->opts.n_host_pages : e->opts.n_pages));
     }
 }
 
-/* A sequence goes on where its state is. */
+/* Whether it goes on where its state is, move_states() sees. */
 static void check_state(const struct engine *e, const struct engine_seq *s) {
     assert(!s->n_replay); /* drafts are not taken back as yet */
-    if (!e->opts.n_states) {
+    if (e->opts.n_states)
+        assert(s->state_slot < e->opts.n_states && !s->n_draft);
+    else
         assert(!s->state_slot);
-        return;
-    }
-    assert(s->state_slot < e->opts.n_states && !s->n_draft);
-    assert(s->pos0 == 0 || e->state[s->state_slot].end == s->pos0);
 }
 
 /* Rows inside the batch, positions inside the context, pages for all of them, tokens of the
@@ -446,6 +460,14 @@ static int run_copies(struct engine *e, const struct engine_copy *c, uint32_t n)
     for (uint32_t i = 0; i < n && r == 0; i++) {
         struct engine_copy copy = c[i];
 
+        if (copy.dir == COPY_STATE_SAVE || copy.dir == COPY_STATE_LOAD) {
+            uint32_t n_slots = e->opts.n_states;
+            bool save = copy.dir == COPY_STATE_SAVE;
+
+            r = e->ops->copy_state(e->be, copy.src + (save ? 0 : n_slots),
+                                   copy.dst + (save ? n_slots : 0));
+            continue;
+        }
         if (!e->ops->device) {
             copy.src += copy.dir == COPY_H2D ? e->opts.n_pages : 0;
             copy.dst += copy.dir == COPY_D2H ? e->opts.n_pages : 0;
@@ -473,11 +495,27 @@ static int sample_step(struct engine *e, struct flight *f) {
     return r < 0 ? r : run_copies(e, f->batch.after, f->batch.n_after);
 }
 
-/* Two sequences of a batch have two slots. */
-static void move_state(struct engine *e, const struct engine_seq *s, uint64_t step) {
-    assert(e->state[s->state_slot].step != step);
-    e->state[s->state_slot].step = step;
-    e->state[s->state_slot].end = s->pos0 + s->n_rows;
+static void copy_ends(struct engine *e, const struct engine_copy *c, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (c[i].dir == COPY_STATE_SAVE)
+            e->state[e->opts.n_states + c[i].dst].end = e->state[c[i].src].end;
+        else if (c[i].dir == COPY_STATE_LOAD)
+            e->state[c[i].dst].end = e->state[e->opts.n_states + c[i].src].end;
+}
+
+/* What states are behind which positions, through the whole batch: a sequence goes on where its
+ * state is, and two sequences have two slots. */
+static void move_states(struct engine *e, const struct engine_batch *b) {
+    copy_ends(e, b->before, b->n_before);
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
+        const struct engine_seq *s = &b->seq[i];
+
+        assert(e->state[s->state_slot].step != b->step);
+        assert(s->pos0 == 0 || e->state[s->state_slot].end == s->pos0);
+        e->state[s->state_slot].step = b->step;
+        e->state[s->state_slot].end = s->pos0 + s->n_rows;
+    }
+    copy_ends(e, b->after, b->n_after);
 }
 
 int engine_launch(struct engine *e, const struct engine_batch *b) {
@@ -489,8 +527,8 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
     check_batch(e, b);
     e->launched = b->step;
     e->n_wants_launched = b->n_wants;
-    for (uint32_t i = 0; i < b->n_seqs && e->opts.n_states; i++)
-        move_state(e, &b->seq[i], b->step);
+    if (e->opts.n_states)
+        move_states(e, b);
     f->batch = *b;
     f->sealed = false;
     if (e->ops->device)

@@ -27,7 +27,7 @@ struct engine_info {
     /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many
      * sequences may have one at once. A position's pages are of no use without the state there. */
     uint64_t state_bytes;
-    uint32_t n_states;
+    uint32_t n_states, n_snapshots; /* snapshots: copies of states to go on from later */
     uint8_t fingerprint[16];
     /* Of the sources of the engine and the backend: where it differs, so may what is computed. */
     uint8_t sources[20];

@@ -17,7 +17,8 @@ enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: re
 #define ENGINE_TOP_MAX 20 /* top_logprobs */
 
 /* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory,
- * whose number is below n_host_pages. */
+ * whose number is below n_host_pages. STATE_SAVE: from a state slot to a snapshot, whose number is
+ * below n_snapshots; STATE_LOAD: back. Only src, dst and dir are of a state. */
 struct engine_copy {
     uint32_t src, dst;
     uint16_t n_tokens;
@@ -120,6 +121,7 @@ struct engine_opts {
     uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
     uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
     uint32_t n_states;      /* 0: max_seqs, fewer if they took more than half of kv_bytes */
+    uint32_t n_snapshots;   /* of states; 0: what host_kv_bytes hold, or a fourth of kv_bytes */
     uint32_t max_context;   /* 0: the model's, or what the pages hold if that is less */
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;

@@ -420,6 +420,7 @@ const struct be_ops backend_cpu = {
     .sample = ops_sample,
     .end = ops_end,
     .copy = copy_page,
+    .copy_state = delta_copy,
     .host_page = page_of,
     .peek = peek,
 };

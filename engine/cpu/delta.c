@@ -73,6 +73,15 @@ void delta_close(struct be *b) {
     free(d);
 }
 
+int delta_copy(struct be *b, uint32_t src, uint32_t dst) {
+    struct delta *d = b->delta;
+    size_t n = b->shape.delta.n_layer * d->state_floats;
+
+    assert(src < d->n_states && dst < d->n_states);
+    memmove(d->state + dst * n, d->state + src * n, n * sizeof(float));
+    return 0;
+}
+
 /* The taps as the kernels read them: [kernel][channels]. */
 int delta_load(struct be *b, struct weights *w, const struct model_op *op) {
     const struct delta_shape *s = &b->shape.delta;

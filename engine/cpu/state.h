@@ -111,6 +111,8 @@ void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
  * -ENOMEM. */
 int delta_open(struct be *b, uint32_t n_states);
 void delta_close(struct be *b);
+/* be_ops.copy_state */
+int delta_copy(struct be *b, uint32_t src, uint32_t dst);
 /* Takes what a DELTA op has beside its norm. 0 or -ENOMEM. */
 int delta_load(struct be *b, struct weights *w, const struct model_op *op);
 

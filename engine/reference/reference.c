@@ -165,6 +165,14 @@ static int copy(struct be *b, const struct engine_copy *c) {
     return 0;
 }
 
+static int copy_state(struct be *b, uint32_t src, uint32_t dst) {
+    const struct delta_shape *d = &b->shape->delta;
+    size_t n = d->n_layer * delta_state_floats(d);
+
+    memmove(b->state + dst * n, b->state + src * n, n * sizeof(float));
+    return 0;
+}
+
 static const float *peek(const struct be *b, uint32_t want) {
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape->n_vocab;
 }
@@ -198,5 +206,6 @@ const struct be_ops backend_reference = {
     .sample = sample,
     .end = end,
     .copy = copy,
+    .copy_state = copy_state,
     .peek = peek,
 };
