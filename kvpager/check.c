@@ -118,6 +118,29 @@ static void check_states(const struct kv_pager *p) {
         broken(9, "state slots do not add up", NO_PAGE);
 }
 
+/* 6: a snapshot and its page know each other, and the page is published. */
+static void check_snapshots(const struct kv_pager *p) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
+        const struct page *page = &p->pool.page[i];
+
+        if (page->snapshot == KV_NO_SNAPSHOT)
+            continue;
+        n++;
+        if (!published(page) || page->snapshot >= p->opts.n_snapshots ||
+            p->snapshot[page->snapshot].page != i)
+            broken(6, "a page with a snapshot that is not its own", i);
+    }
+    for (uint32_t i = 0; i < p->opts.n_snapshots; i++) {
+        if (p->snapshot[i].taken && p->snapshot[i].page != NO_PAGE)
+            broken(6, "a snapshot that is taken and a page's", NO_PAGE);
+        n -= p->snapshot[i].page != NO_PAGE;
+    }
+    if (n != 0)
+        broken(6, "snapshots do not add up", NO_PAGE);
+}
+
 /* All sequences in use; their page tables are counted in p->tally. */
 static void check_seqs(const struct kv_pager *p) {
     uint32_t n = 0;
@@ -200,6 +223,7 @@ void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_par
     memset(p->tally, 0, p->pool.n_pages * sizeof(*p->tally));
     check_seqs(p);
     check_states(p);
+    check_snapshots(p);
     check_pages(p, part, n_parts);
     check_free(p);
     check_idle(p);

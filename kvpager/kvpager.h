@@ -38,6 +38,7 @@ struct kv_opts {
     /* Slots for recurrent states, of which a sequence has one while it is computed; 0: the model
      * needs none. */
     uint32_t n_states;
+    uint32_t n_snapshots;    /* of states, see kv_snapshot_take() */
     uint8_t fingerprint[16]; /* of the model: part of every key */
     uint64_t hash_seed;
     uint32_t hash_bits; /* 0: all. Tests cut the hash to force collisions */
@@ -97,6 +98,27 @@ struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolati
 uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isolation,
                        const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
                        uint32_t max);
+
+/*
+ * Snapshots of recurrent states: copies that belong to a published page, and are of the state
+ * behind its last token. A sequence with the tokens up to there begins with the pages and the
+ * snapshot (kv_pager_match_state(), kv_seq_attach(), kv_seq_snapshot()). One goes with its page, or
+ * when its room is needed: the one used last before all others.
+ */
+#define KV_NO_SNAPSHOT UINT32_MAX
+
+/* As kv_pager_match(), but the longest prefix whose last page has a snapshot. */
+struct kv_match kv_pager_match_state(const struct kv_pager *p, const struct kv_isolation *isolation,
+                                     const int32_t *tokens, uint32_t n_tokens);
+/* A snapshot to be written, which is the caller's until kv_seq_put_snapshot() or
+ * kv_snapshot_give(). KV_NO_SNAPSHOT: all are. */
+uint32_t kv_snapshot_take(struct kv_pager *p);
+void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
+/* It is of the state behind the committed tokens of @s, which end at the end of a page. It is given
+ * back where that page has one. */
+void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot);
+/* That of the sequence's last published page, counted as used; KV_NO_SNAPSHOT: it has none. */
+uint32_t kv_seq_snapshot(struct kv_seq *s);
 
 /* A sequence without pages, with a state slot where there are any. -ENOMEM: more than max_seqs, or
  * no slot is free. */

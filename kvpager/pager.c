@@ -11,8 +11,8 @@
  *  5. A shared or cached page's key is the hash chain of (parent key, its tokens, isolation key,
  *     model fingerprint). The hash nominates; a hit compares parent page, isolation key and tokens.
  *     So no two published pages have the same parent, isolation key and tokens.
- *  6. A recurrent state snapshot exists only at a committed, page-aligned position. (There are none
- *     yet.)
+ *  6. A recurrent state snapshot exists only at a committed, page-aligned position: it belongs to
+ *     one published page, which knows it; else it is free, or taken by a caller.
  *  7. A sequence's pages are a prefix-closed list: page i exists before page i + 1. The parent of a
  *     published page in a table is the page before it in that table.
  *  8. Freed and evicted exactly once; eviction takes leaves before parents.
@@ -78,6 +78,13 @@ static int init(struct kv_pager *p, const struct kv_opts *opts) {
         return -ENOMEM;
     for (uint32_t i = 0; i < opts->n_states; i++)
         p->free_state[i] = i;
+    for (uint32_t i = 0; i < opts->n_pages; i++)
+        p->pool.page[i].snapshot = KV_NO_SNAPSHOT;
+    p->snapshot = calloc(MAX(opts->n_snapshots, 1), sizeof(*p->snapshot));
+    if (!p->snapshot)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < opts->n_snapshots; i++)
+        p->snapshot[i].page = NO_PAGE;
     for (uint32_t i = 0; i < opts->max_seqs; i++) {
         p->seq[i].pager = p;
         p->seq[i].page = p->tables + (size_t)i * p->max_seq_pages;
@@ -114,6 +121,7 @@ struct kv_pager *kv_pager_free(struct kv_pager *p) {
     free(p->seq);
     free(p->tally);
     free(p->free_state);
+    free(p->snapshot);
     free(p);
     return NULL;
 }
@@ -138,6 +146,7 @@ static bool evict_one(struct kv_pager *p) {
     if (!page)
         return false;
     prefix_remove(&p->prefix, page);
+    snapshot_drop(p, page);
     pool_put(&p->pool, page);
     p->stats.n_evicted++;
     return true;

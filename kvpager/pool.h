@@ -25,6 +25,7 @@ struct page {
     kv_page next;        /* in its bucket */
     struct kv_isolation isolation;
     XXH128_hash_t key;
+    uint32_t snapshot; /* of the state behind it; KV_NO_SNAPSHOT: none */
 };
 
 struct pool {

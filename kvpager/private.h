@@ -38,7 +38,16 @@ struct kv_pager {
     struct list seqs;        /* kv_seq.link: in use */
     struct list unused_seqs; /* kv_seq.link */
     uint32_t *free_state;    /* [opts.n_states]: slots; stats.n_states are not there */
-    struct kv_tally *tally;  /* [n_pages]: scratch of check.c and restore.c */
-    uint64_t n_changes;      /* of pages, tables and sequences, but for their lengths */
-    struct kv_stats stats;   /* only its counters since the start, and n_seqs */
+    struct kv_snapshot {     /* [opts.n_snapshots] */
+        kv_page page;        /* whose it is; NO_PAGE: free, or taken */
+        bool taken;
+        uint64_t used; /* when, by n_snapshot_uses */
+    } * snapshot;
+    uint64_t n_snapshot_uses;
+    struct kv_tally *tally; /* [n_pages]: scratch of check.c and restore.c */
+    uint64_t n_changes;     /* of pages, tables and sequences, but for their lengths */
+    struct kv_stats stats;  /* only its counters since the start, and n_seqs */
 };
+
+/* snapshot.c: @page is about to be free. */
+void snapshot_drop(struct kv_pager *p, struct page *page);

@@ -10,3 +10,53 @@ Test(kv_pager, a_pool_that_lives_long_agrees_with_the_naive_model) {
     for (uint64_t seed = 1; seed <= 8; seed++)
         model_random(~seed, 100000, NULL);
 }
+
+/* A snapshot is found with the prefix whose page it belongs to, goes with that page, and when room
+ * is needed the one that was used last goes last. */
+Test(kv_pager, snapshots_belong_to_pages) {
+    const struct kv_opts o = {.n_pages = 8,
+                              .page_tokens = 4,
+                              .max_seqs = 4,
+                              .max_seq_tokens = 16,
+                              .n_states = 2,
+                              .n_snapshots = 2};
+    const struct kv_isolation isolation = {{1}};
+    int32_t token[16];
+    struct kv_pager *p;
+    struct kv_seq *s, *other;
+
+    for (int i = 0; i < 16; i++)
+        token[i] = i;
+    cr_assert_eq(kv_pager_new(&p, &o), 0);
+    cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
+    cr_assert_eq(kv_seq_grow(s, 16), 0);
+    for (uint32_t n = 4; n <= 12; n += 4) { /* three, and there is room for two */
+        uint32_t snapshot = kv_snapshot_take(p);
+        cr_assert_lt(snapshot, 2);
+        kv_seq_commit(s, token, n);
+        kv_seq_put_snapshot(s, snapshot);
+        kv_pager_check(p);
+    }
+    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 12);
+    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 11).n_tokens, 8);
+    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 7).n_tokens, 0);
+    cr_assert_eq(kv_seq_new(&other, p, &isolation), 0);
+    cr_expect_neq(kv_seq_state(s), kv_seq_state(other));
+    cr_assert_eq(kv_seq_attach(other, token, 8), 8);
+    cr_expect_neq(kv_seq_snapshot(other), KV_NO_SNAPSHOT); /* used: the one at 12 goes first */
+    uint32_t taken = kv_snapshot_take(p);
+    kv_pager_check(p);
+    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 8);
+    cr_expect_neq(kv_snapshot_take(p), KV_NO_SNAPSHOT);
+    cr_expect_eq(kv_snapshot_take(p), KV_NO_SNAPSHOT); /* both are taken */
+    kv_snapshot_give(p, taken);
+    kv_snapshot_give(p, 1 - taken);
+    taken = kv_snapshot_take(p);
+    kv_seq_put_snapshot(other, taken);
+    kv_seq_free(s);
+    kv_seq_free(other);
+    kv_pager_drop_cached(p);
+    kv_pager_check(p);
+    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 0);
+    kv_pager_free(p);
+}
