@@ -18,7 +18,9 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
     t->param = calloc((size_t)max_seqs + max_rows, sizeof(*t->param)); /* drafts have their own */
     t->start = calloc((size_t)max_seqs + 1, sizeof(*t->start));
     t->page = calloc(n_pages, sizeof(*t->page));
-    if (!t->item || !t->token || !t->seq || !t->want || !t->param || !t->start || !t->page)
+    t->after = calloc(max_seqs, sizeof(*t->after));
+    if (!t->after || !t->item || !t->token || !t->seq || !t->want || !t->param || !t->start ||
+        !t->page)
         return -ENOMEM;
     return 0;
 }
@@ -35,6 +37,7 @@ void batch_deinit(struct batch *t) {
         free(t->mask[i]);
     free(t->mask);
     free(t->copy);
+    free(t->after);
     *t = (struct batch){0};
 }
 
@@ -46,6 +49,7 @@ void batch_begin(struct batch *t, uint64_t step) {
         .seq = t->seq,
         .want = t->want,
         .param = t->param,
+        .after = t->after,
     };
     t->b.table[KV_GLOBAL].start = t->start;
     t->b.table[KV_GLOBAL].page = t->page;
@@ -159,7 +163,11 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                                             .state_slot = kv_seq_state(r->seq),
                                             .n_draft = (uint16_t)n_draft,
                                             .feed = fed ? (int32_t)r->want : -1};
-    *it = (struct batch_item){.request = r, .pos0 = pos0, .n_rows = n_rows, .n_draft = n_draft};
+    *it = (struct batch_item){.request = r,
+                              .pos0 = pos0,
+                              .n_rows = n_rows,
+                              .n_draft = n_draft,
+                              .snapshot = KV_NO_SNAPSHOT};
     (request_pools(r) ? add_hidden : add_wants)(t, it, row0);
     b->n_rows += n_rows;
     b->n_seqs++;
@@ -172,6 +180,13 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     r->n_in_flight++;
     r->n_pending += it->samples;
     r->want = it->want0 + it->n_wants - 1;
+}
+
+void batch_keep_state(struct batch *t, uint32_t snapshot) {
+    assert(t->b.n_seqs > 0 && t->b.n_after < t->max_seqs);
+    t->after[t->b.n_after++] = (struct engine_copy){
+        .src = t->seq[t->b.n_seqs - 1].state_slot, .dst = snapshot, .dir = COPY_STATE_SAVE};
+    t->item[t->b.n_seqs - 1].snapshot = snapshot;
 }
 
 struct engine_copy *batch_copies(struct batch *t, uint32_t n) {

@@ -13,9 +13,10 @@
 struct batch_item {
     struct request *request;
     uint32_t pos0, n_rows, want0, n_wants;
-    uint32_t n_draft; /* of the rows; */
-    uint32_t n_right; /* how many of them were right, once taken */
-    bool samples;     /* the last 1 + n_draft wants are its next tokens */
+    uint32_t n_draft;  /* of the rows; */
+    uint32_t n_right;  /* how many of them were right, once taken */
+    uint32_t snapshot; /* of the state behind the rows; KV_NO_SNAPSHOT: none is made */
+    bool samples;      /* the last 1 + n_draft wants are its next tokens */
 };
 
 struct batch {
@@ -39,7 +40,8 @@ struct batch {
     uint32_t *start, *page;
     struct engine_copy *copy; /* [cap_copies] */
     uint32_t cap_copies;
-    uint32_t **mask; /* [cap_masks] of n_words, NULL where none was needed yet */
+    struct engine_copy *after; /* [max_seqs] states that are kept */
+    uint32_t **mask;           /* [cap_masks] of n_words, NULL where none was needed yet */
     uint32_t n_masks, cap_masks, n_words;
 };
 
@@ -57,6 +59,8 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
 
 /* Room for @n copies that are made before the step; NULL: no memory. */
 struct engine_copy *batch_copies(struct batch *t, uint32_t n);
+/* The state behind the rows that were added last becomes snapshot @snapshot. */
+void batch_keep_state(struct batch *t, uint32_t snapshot);
 /* An empty mask that stays until the next step is begun; NULL: no memory. */
 uint32_t *batch_mask(struct batch *t);
 

@@ -107,6 +107,7 @@ struct request {
     uint32_t n_host; /* tokens that host memory has, as far as they are still to be brought back */
     uint32_t seen_hit; /* of the last look into the pager while waiting, at seen_step */
     uint64_t seen_step;
+    uint32_t branch; /* of a hybrid model: tokens in pages that exist, as of the last look */
     bool stalled;
 
     /* For the front. Arrays of outputs begin at output out_base, which it knows to be delivered. */

@@ -46,12 +46,14 @@ static void free_request(struct request *r) {
 
 /* ---- life ---- */
 
-/* With recurrent layers a page is of no use to others without the state behind it, and a state
- * cannot go back: nothing is shared, kept or drafted. A request runs in a state slot. */
+/* With recurrent layers a page is of no use without the state behind it, and a state cannot go
+ * back: prefixes are shared where there are snapshots, nothing is pinned or drafted. A request runs
+ * in a state slot. */
 static void adapt_to_states(struct sched *s) {
     if (s->info->n_states == 0)
         return;
-    s->opts.no_prefix_sharing = s->opts.no_pins = s->opts.no_speculation = true;
+    s->opts.no_prefix_sharing |= s->info->n_snapshots == 0;
+    s->opts.no_pins = s->opts.no_speculation = true;
     s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->n_states);
 }
 
@@ -70,6 +72,7 @@ static int init_pager(struct sched *s) {
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
     s->pager_opts = o;
     o.n_states = i->n_states; /* of the device's pager only */
+    o.n_snapshots = i->n_snapshots;
     s->rules = (struct request_rules){
         .n_vocab = i->n_vocab,
         .max_context = i->max_context,
@@ -81,6 +84,7 @@ static int init_pager(struct sched *s) {
         .n_embd = i->hidden ? i->n_embd : 0,
     };
     int e = kv_pager_new(&s->pager, &o);
+    e = e < 0 ? e : states_init(&s->states, s->pager, &o);
     return e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, i->page_bytes, &s->cost);
 }
 
@@ -240,7 +244,7 @@ static void init_disk(struct sched *s) {
     };
     struct disk_opts d = {
         .fd = k->fd,
-        .n_bytes = s->opts.no_prefix_sharing ? 0 : k->n_bytes,
+        .n_bytes = s->opts.no_prefix_sharing || s->info->n_states > 0 ? 0 : k->n_bytes,
         .daily_bytes = k->daily_bytes,
         .clock = s->clock,
         .pager = s->pager_opts,
@@ -341,6 +345,7 @@ struct sched *sched_free(struct sched *s) {
     drafter_free(s->drafter);
     disk_load_deinit(&s->disk_load);
     offload_deinit(&s->offload);
+    states_deinit(&s->states);
     fair_deinit(&s->fair);
     pin_deinit(&s->pins);
     sessions_deinit(&s->sessions);

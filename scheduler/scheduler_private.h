@@ -13,6 +13,7 @@
 #include "scheduler/pin.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/spec.h"
+#include "scheduler/state.h"
 #include "scheduler/offload.h"
 
 #define SCHED_DEPTH_MAX 2u
@@ -46,6 +47,7 @@ struct sched {
     struct offload offload;
     struct kv_opts pager_opts;
     struct disk_load disk_load;
+    struct states states;
     struct fair_share fair;
     struct pins pins;
     struct prewarm prewarm;

@@ -120,12 +120,17 @@ int step_build(struct sched *s, struct batch *t) {
         t->shape.copies = s->offload.n_copies;
         offload_take(&s->offload, copy);
     }
+    int e = states_build(&s->states, t);
+    if (e < 0)
+        return e;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
         const struct plan_req *q = &p->req[i];
         struct request *r = s->planned[i];
 
         if (q->n_rows > 0)
             batch_add(t, r, q->n_rows, q->n_draft > 0 ? r->spec->draft : NULL, q->n_draft);
+        if (q->n_rows > 0 && states_is_cut(&s->states, r))
+            states_save(&s->states, t);
         if (q->n_rows > 0 && q->n_draft_max > 0 && q->n_draft == 0)
             spec_refused(r);
     }

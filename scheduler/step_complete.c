@@ -26,10 +26,12 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         assert(r->n_in_flight > 0);
         r->n_in_flight--;
         if (r->state == REQUEST_DONE) {
+            states_take(&s->states, &t->item[i]);
             sched_maybe_free(s, r);
             continue;
         }
         int why = batch_take(t, i, res);
+        states_take(&s->states, &t->item[i]);
         if (why < 0)
             return why;
         if (t->item[i].n_draft > 0)
@@ -59,7 +61,7 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     recorder_step(&s->recorder, &s->plan, t, s->stats.last_plan_us, ns, now);
     if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
         cost_learn(&s->cost, &t->shape, ns);
-    if (t->b.n_before > 0)
+    if (t->shape.copies > 0)
         offload_learn(&s->offload, t->b.n_before, cost_copies_ns(&s->cost, t->b.n_before));
     s->last_end_ns = now;
     s->stats.n_steps++;

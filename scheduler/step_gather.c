@@ -31,9 +31,13 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
 }
 
 void step_attach(struct sched *s, struct request *r) {
-    note_cached(s, r,
-                request_is_prewarm(r) ? prewarm_attach(&s->prewarm, r)
-                                      : kv_seq_attach(r->seq, r->tokens, request_shareable(r)));
+    note_cached(
+        s, r,
+        request_is_prewarm(r)
+            ? prewarm_attach(&s->prewarm, r)
+            : kv_seq_attach(r->seq, r->tokens, s->states.on ? r->seen_hit : request_shareable(r)));
+    if (s->states.on)
+        states_load(&s->states, r);
 }
 
 /*
@@ -103,6 +107,8 @@ static void describe(const struct sched *s, const struct request *r, struct plan
         q->n_stored = kv_seq_committed(r->seq);
         kv_seq_pages(r->seq, &q->n_pages);
     }
+    if (s->states.on)
+        states_describe(&s->states, r, r->n_computed, q);
     if (r->n_host > 0) { /* nothing to compute before its pages are there */
         q->n_tokens = q->n_computed;
         q->last = true;
@@ -122,10 +128,15 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
         q->unfit = true;
         return;
     }
-    m = kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
+    m = s->states.on ? states_match(&s->states, r)
+                     : kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
     q->n_hit = r->seen_hit = m.n_tokens;
     q->n_idle = m.n_idle;
     r->seen_step = s->n_launched + 1;
+    if (s->states.on) {
+        states_describe(&s->states, r, m.n_tokens, q);
+        q->n_share = m.n_tokens;
+    }
 }
 
 /* What preemption would free is counted page by page, so only when it may come to that. */
@@ -151,7 +162,7 @@ static void gather_running(struct sched *s) {
 
             if (fair_ranks_low(&s->fair, r) != (bool)over)
                 continue;
-            if (r->n_computed + 1 < r->n_tokens && can_attach(s, r))
+            if (r->n_computed + 1 < r->n_tokens && !s->states.on && can_attach(s, r))
                 step_attach(s, r);
             if (r->n_host > 0)
                 fetch(s, r);

@@ -49,15 +49,38 @@ def test_greedy_texts_are_those_of_another_implementation():
                 assert ids == [g["id"] for g in c["greedy"]], name
 
 
-def test_a_chat_has_answers_in_turns():
+def test_each_turn_of_a_chat_begins_where_the_one_before_ended():
     with Weftd(*FLAGS, model=golden(MODELS[1])) as d:
-        messages = [{"role": "user", "content": "Hello, who are you?"}]
-        for _ in range(3):
-            body = {"messages": messages, "max_tokens": 16, "temperature": 0}
+        messages = [{"role": "user", "content": "Hello, who are you? " * 8}]
+        before = 0
+        for _ in range(6):
+            body = {"messages": messages, "max_tokens": 12, "temperature": 0}
             status, _, answer = d.request("POST", "/v1/chat/completions", body)
             assert status == 200, answer
-            assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-            messages += [answer["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+            usage = answer["usage"]
+            # less what a template may put behind the last message, in whole pages
+            assert usage["prompt_tokens_details"]["cached_tokens"] >= before - 16 - 31, (usage, before)
+            before = usage["prompt_tokens"]
+            messages += [answer["choices"][0]["message"], {"role": "user", "content": "And what comes then? " * 4}]
+        assert before > 300, before
+
+
+def test_snapshots_change_no_bit():
+    """Prompts that begin alike: the second to come leaves a snapshot where it leaves the first, for all others."""
+    common = random_tokens(70, 320)
+    requests = [{"prompt": common + random_tokens(80 + i, 60 + 7 * i), "temperature": i % 2, "seed": i} for i in range(4)]
+    for name in MODELS[1:]:
+        should = []
+        for r in requests:  # each on a daemon that has seen nothing
+            with Weftd(*FLAGS, model=golden(name)) as d:
+                should.append(ask(d, r))
+        for flags in ((), ("--host-kv-memory", "1M"), ("--max-batch-rows", 16, "--max-seqs", 4, "--depth", 2)):
+            with Weftd(*FLAGS, *flags, model=golden(name)) as d:
+                assert [ask(d, r) for r in requests] == should, (name, flags)
+                c = d.complete(**requests[3], max_tokens=1)
+                cached = c["usage"]["prompt_tokens_details"]["cached_tokens"]
+                assert cached >= 320, (name, flags, cached)
+                assert parallel([lambda r=r: ask(d, r) for r in requests]) == should, (name, flags)
 
 
 def test_in_company_in_chunks_and_in_few_slots():

@@ -82,6 +82,7 @@ static void open_engine(const struct serving *w, bool draft, struct engine **out
         .max_rows = 64,
         .max_seqs = w->max_seqs,
         .max_wants = 64,
+        .n_snapshots = w->n_snapshots,
         .digest = true,
     };
     struct err err = {0};

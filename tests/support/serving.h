@@ -20,8 +20,9 @@ struct heard {
 struct serving {
     const struct gguf *model, *draft; /* draft: of a draft model, or NULL */
     const char *backend;
-    uint32_t max_seqs; /* of the engine */
-    uint32_t n_pages;  /* few, and requests preempt each other */
+    uint32_t n_snapshots; /* of a hybrid model */
+    uint32_t max_seqs;    /* of the engine */
+    uint32_t n_pages;     /* few, and requests preempt each other */
     uint32_t draft_pages, draft_page_tokens;
     uint32_t first,
         n_requests;   /* which are served; all[i] is what request i hears, its id is i + 1 */
