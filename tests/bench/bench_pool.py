@@ -8,6 +8,7 @@ answer. Rounds alternate between alone and attacked, so that what else the machi
 import argparse
 import http.client
 import json
+import multiprocessing
 import os
 import statistics
 import sys
@@ -47,52 +48,66 @@ def bodies():
     )]
 
 
+def send_all(port, key, k, over, count):
+    """Sends them in turn until it is told to stop."""
+    all_bodies = bodies()
+    while not over.is_set():
+        path, body = all_bodies[k % len(all_bodies)]
+        k += 1
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=0.5 if k % 2 else 5)
+        try:
+            connection.request("POST", path, body, {"Authorization": "Bearer " + key, "Content-Type": "application/json"})
+            connection.getresponse().read()
+        except OSError:
+            pass
+        connection.close()
+        with count.get_lock():
+            count.value += 1
+
+
+def attack_from(port, key, over, count):
+    os.nice(10)  # what the clients themselves cost is not the question
+    threads = [threading.Thread(target=send_all, args=(port, key, k, over, count)) for k in range(ATTACKERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 class Attack:
-    """Sends them in turn from several connections until it is stopped."""
+    """A process of its own, so that the victim's clock is not held up by its interpreter."""
 
     def __init__(self, port, key):
-        self.port, self.key, self.over, self.n = port, key, False, 0
-        self.bodies = bodies()
-        self.threads = [threading.Thread(target=self.run, args=(k,), daemon=True) for k in range(ATTACKERS)]
-        for thread in self.threads:
-            thread.start()
-
-    def run(self, k):
-        while not self.over:
-            path, body = self.bodies[k % len(self.bodies)]
-            k += 1
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=0.5 if k % 2 else 5)
-            try:
-                connection.request("POST", path, body, {"Authorization": "Bearer " + self.key, "Content-Type": "application/json"})
-                connection.getresponse().read()
-            except OSError:
-                pass
-            connection.close()
-            self.n += 1
+        self.over, self.count = multiprocessing.Event(), multiprocessing.Value("i", 0)
+        self.process = multiprocessing.Process(target=attack_from, args=(port, key, self.over, self.count), daemon=True)
+        self.process.start()
+        while self.count.value == 0:
+            time.sleep(0.05)
 
     def stop(self):
-        self.over = True
-        for thread in self.threads:
-            thread.join()
+        self.over.set()
+        self.process.join()
+        return self.count.value
 
 
 class Victim:
     def __init__(self, daemon, key):
         self.daemon, self.headers, self.n = daemon, {"Authorization": "Bearer " + key}, 0
 
-    def body(self, kind):
+    def request(self, kind):
         self.n += 1
-        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
         if kind == "text":
-            body["messages"][0]["content"] = f"{self.n} " + "hello " * 1600
+            return "/tokenize", {"prompt": f"{self.n} " + "hello " * 20000}
+        body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
         if kind == "grammar":
             body["guided_choice"] = [f"choice number {i * 7919} {self.n}" for i in range(3000)]
-        return body
+        return "/v1/chat/completions", body
 
     def ask(self, kind):
-        data = json.dumps(self.body(kind))
+        path, body = self.request(kind)
+        data = json.dumps(body)
         begin = time.monotonic()
-        status, _, value = self.daemon.request("POST", "/v1/chat/completions", data, self.headers)
+        status, _, value = self.daemon.request("POST", path, data, self.headers)
         assert status == 200, (status, value)
         return time.monotonic() - begin
 
@@ -114,8 +129,7 @@ def measure(daemon, rounds):
                 for kind in KINDS:
                     times[kind, attacked].append(victim.ask(kind))
             if attack:
-                attack.stop()
-                n_attacks += attack.n
+                n_attacks += attack.stop()
                 time.sleep(1)
     return times, n_attacks
 

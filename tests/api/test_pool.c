@@ -1,0 +1,149 @@
+/*
+ * What a request costs the pool: bounded for the request however many parts it has, known before a
+ * grammar is looked at, and given up with its client. Work is seen through the pool's own clock.
+ */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include "api/private.h"
+#include "stream.h"
+#include "tiny.h"
+
+#define CHAT "/v1/chat/completions"
+#define HARD "(a|b)*a(a|b){16}"
+
+static void started(struct world *w) {
+    world_init(w);
+    w->opts.max_body_bytes = 8 << 20;
+    w->model.max_context = 1 << 20;
+    w->port.script = "ok";
+    world_start(w);
+}
+
+/* A chat with @n tools, each of which takes all the work that a compilation may have. */
+static void hard_tools(struct buf *b, uint32_t n, const char *more) {
+    b->max = 1 << 22;
+    buf_add_str(b, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[");
+    for (uint32_t i = 0; i < n; i++)
+        buf_printf(b,
+                   "%s{\"type\":\"function\",\"function\":{\"name\":\"f%u\",\"parameters\":{"
+                   "\"type\":\"object\",\"properties\":{\"a\":{\"pattern\":\"" HARD
+                   "%u\"}},\"required\":[\"a\"]}}}",
+                   i ? "," : "", i, i);
+    buf_printf(b, "]%s}", more);
+}
+
+static double busy_s(struct world *w) {
+    struct jobs_stats s;
+
+    jobs_stats(w->api->pool.jobs, &s);
+    return (double)s.busy_ns / 1e9;
+}
+
+static double ask_for_tools(struct world *w, uint32_t n, const char *more, struct reply *r) {
+    CLEANUP(buf_deinit) struct buf b = {0};
+    double before = busy_s(w);
+
+    hard_tools(&b, n, more);
+    world_ask(w, CHAT, b.data, r);
+    return busy_s(w) - before;
+}
+
+/* One tool alone takes some part of the budget; a hundred must not take a hundred times as much. */
+Test(pool, the_grammars_of_a_request_have_one_budget) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    double few = ask_for_tools(&w, 4, "", &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    double many = ask_for_tools(&w, 100, "", &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    cr_expect_lt(many, 8 * few + 0.5, "%f s for 4, %f s for 100", few, many);
+    world_stop(&w);
+}
+
+/* What is held depends on the request alone, not on what is remembered of others. */
+Test(pool, the_same_tools_are_held_again) {
+    CLEANUP(buf_deinit) struct buf b = {0};
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    hard_tools(&b, 30, "");
+    for (uint32_t i = 0; i < 3; i++) {
+        world_ask(&w, CHAT, b.data, &r);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        reply_deinit(&r);
+        cr_assert_eq(w.port.n, i + 1);
+        cr_expect_str_eq(w.port.r[i].grammar, w.port.r[0].grammar);
+        if (i == 0) /* others in between, which are remembered too */
+            ask_for_tools(&w, 3, ",\"temperature\":0", &r), reply_deinit(&r), w.port.n--;
+    }
+    world_stop(&w);
+}
+
+Test(pool, a_prompt_that_does_not_fit_costs_no_grammar) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.model.max_context = 16;
+    double busy = ask_for_tools(&w, 100, "", &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "context_length_exceeded"), "%s", r.body.data);
+    reply_deinit(&r);
+    cr_expect_lt(busy, 0.5);
+    world_stop(&w);
+}
+
+Test(pool, work_for_a_client_that_has_left_ends) {
+    CLEANUP(buf_deinit) struct buf b = {0};
+    struct world w;
+
+    started(&w);
+    hard_tools(&b, 200, "");
+    int fd = world_connect(&w);
+    world_post(&w, fd, CHAT, b.data);
+    for (int i = 0; i < 10000 && busy_s(&w) == 0; i++)
+        world_turn(&w);
+    world_drop(&w, fd);
+    for (int i = 0; i < 20000 && jobs_n(w.api->pool.jobs) > 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        world_turn(&w);
+    }
+    cr_expect_eq(jobs_n(w.api->pool.jobs), 0u);
+    cr_expect_lt(busy_s(&w), 0.3);
+    cr_expect_eq(w.port.n, 0u);
+    world_stop(&w);
+}
+
+/* A template that never ends, and refuses nothing: other forms of the messages are not tried. */
+Test(pool, a_rendering_without_end_is_not_tried_in_other_forms) {
+    static const char endless[] = "{%- for i in range(100000) -%}{%- for k in range(100000) -%}"
+                                  "{%- set x = messages[0].content -%}{%- endfor -%}{%- endfor -%}";
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.port.script = "ok";
+    world_use_template(&w, endless, strlen(endless));
+    world_start(&w);
+    world_ask(&w, CHAT,
+              "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\","
+              "\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}]}",
+              &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "takes too many steps") &&
+                  strstr(r.body.data, "\"template_error\""),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    struct jobs_stats s;
+    jobs_stats(w.api->pool.jobs, &s);
+    cr_expect_eq(s.n_done, 1u, "the loop gave it to the pool");
+    world_stop(&w);
+}
