@@ -100,6 +100,7 @@ class Victim:
             return "/tokenize", {"prompt": f"{self.n} " + "hello " * 20000}
         body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
         if kind == "grammar":
+            body["complete_output"] = False
             body["guided_choice"] = [f"choice number {i * 7919} {self.n}" for i in range(3000)]
         return "/v1/chat/completions", body
 

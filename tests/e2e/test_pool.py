@@ -32,7 +32,7 @@ def send(daemon, body):
 def ask(daemon, n):
     """A request that is large enough for the pool, and whose grammar no other request has had."""
     choices = [f"choice number {i * 7919} {n}" for i in range(2000)]
-    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "guided_choice": choices}
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "complete_output": False, "guided_choice": choices}
     begin = time.monotonic()
     status, _, value = daemon.request("POST", CHAT, body, {"Authorization": "Bearer kb"})
     assert status == 200, (status, value)
