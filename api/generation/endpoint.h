@@ -59,6 +59,8 @@ struct endpoint {
     void (*begin)(struct writer *w); /* after the head */
     void (*piece)(struct writer *w, const struct piece *p);
     void (*end)(struct writer *w); /* everything was told */
+    /* The whole answer; all generations are done. On the pool where it tells of many tokens with
+     * their log probabilities: then it only reads. */
     void (*whole)(struct json *j, struct writer *w);
     /* The answer fails with @err. True: that has been told in the stream. */
     bool (*fail)(struct writer *w, const struct err *err);

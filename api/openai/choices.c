@@ -85,6 +85,7 @@ static void put_entry(struct json *j, const struct writer *w, int32_t id, float 
 
 /* Prompt token @i and the best ones at its place. */
 static void put_position(struct json *j, const struct writer *w, const struct gen *g, uint32_t i) {
+    assert(i > 0 && i < g->n_prompt && g->prompt_lp);
     const struct event_top *t = &g->prompt_top[(size_t)(i - 1) * g->m.n_prompt_top];
     bool seen = false;
 
@@ -114,6 +115,7 @@ static void put_prompt(struct json *j, const struct writer *w, const struct gen 
 
 /* ---- choices ---- */
 
+/* Up to the list of choices, which is left open. */
 static void begin(struct json *j, const struct writer *w, const char *object) {
     json_open(j, '{');
     json_put_string(j, "id", w->id);
@@ -160,6 +162,7 @@ static void put_extras(struct json *j, const struct writer *w, const struct piec
     json_close(j, ']');
 }
 
+/* Whether there is anything to tell log probabilities of. */
 static bool has_text_token(const struct piece *p) {
     for (uint32_t i = p->from; i < p->to; i++)
         if (gen_is_text(p->choice->gen, i))
@@ -167,7 +170,9 @@ static bool has_text_token(const struct piece *p) {
     return p->echo_to > p->echo_from;
 }
 
+/* One choice, whole or as a chunk has it; its form writes what it says. */
 static void put_choice(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
+    assert(p->from <= p->to && p->to <= p->choice->gen->n_out);
     json_open(j, '{');
     json_put_int(j, "index", p->index);
     form_of(w)->content(j, w, p, stream);
@@ -181,6 +186,7 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
     json_close(j, '}');
 }
 
+/* Closes the chunk @j, which begin() opened, and sends it. @usage: the one that tells it. */
 static void send_chunk(struct writer *w, struct json *j, bool usage) {
     const struct gen_request *r = &w->job.request;
 

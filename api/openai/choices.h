@@ -22,6 +22,8 @@ struct choices_form {
     void (*logprobs)(struct json *j, const struct writer *w, const struct piece *p);
 };
 
+/* The functions of an endpoint with such a form (endpoint.h): the stream's first chunks, a chunk
+ * for a piece, the usage at its end, and the whole answer. */
 void choices_begin(struct writer *w);
 void choices_piece(struct writer *w, const struct piece *p);
 void choices_end(struct writer *w);

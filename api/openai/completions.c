@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "api/generation/read_request.h"
@@ -14,6 +15,7 @@ static void put_content(struct json *j, const struct writer *w, const struct pie
 
     (void)w;
     (void)stream;
+    assert(p->echo_from <= p->echo_to && p->echo_to <= (e ? e->n : 0));
     json_key(j, "text");
     if (p->echo_from == p->echo_to) {
         json_string(j, p->text, p->len);
@@ -34,6 +36,7 @@ struct span {
     uint32_t echo_from, echo_to, from, to;
 };
 
+/* The texts of the tokens; of the output those that became text. */
 static void put_tokens(struct json *j, const struct writer *w, const struct span *s) {
     size_t len;
     const char *text;
@@ -66,6 +69,7 @@ static void put_values(struct json *j, const struct span *s) {
     json_close(j, ']');
 }
 
+/* The @n likely tokens @t of one place by their text. Equal texts come as often as they are. */
 static void put_top(struct json *j, const struct writer *w, const struct event_top *t, uint32_t n) {
     json_open(j, '{');
     for (uint32_t k = 0; k < n; k++) {
@@ -81,6 +85,7 @@ static void put_top(struct json *j, const struct writer *w, const struct event_t
     json_close(j, '}');
 }
 
+/* Those of every token of @s, in its order. */
 static void put_tops(struct json *j, const struct writer *w, const struct span *s) {
     const struct submit *m = &s->g->m;
 

@@ -28,6 +28,7 @@
 
 struct embedding;
 
+/* One place of a request's inputs at the worker. */
 struct lane {
     struct waiter waiter;
     struct embedding *of;
@@ -35,6 +36,7 @@ struct lane {
     uint32_t input;
 };
 
+/* A request. Invariant: n_done <= n_next <= n_inputs; n_next is the next that a lane takes. */
 struct embedding {
     struct exchange *exchange; /* NULL: the client is gone, or was answered */
     struct prompt_job job;
@@ -130,6 +132,7 @@ static int write_vector(struct embedding *e, uint32_t input, const struct gen *g
     struct buf *b = &e->vector[input];
     struct json j;
 
+    assert(input < e->n_inputs && !b->data && g->vector);
     buf_init(b, ANSWER_MAX);
     if (e->job.request.base64) {
         int r = buf_printf(b, "{\"object\":\"embedding\",\"index\":%u,\"embedding\":\"", input);
@@ -150,8 +153,11 @@ static int write_vector(struct embedding *e, uint32_t input, const struct gen *g
     return j.error;
 }
 
+/* The vectors, each freed when it is copied, and the usage. */
 static int write_answer(const struct embedding *e, struct buf *b) {
     struct json j;
+
+    assert(e->n_done == e->n_inputs);
     int r = buf_printf(b, "{\"object\":\"list\",\"data\":[");
 
     for (uint32_t i = 0; i < e->n_inputs && r == 0; i++) {
@@ -234,6 +240,8 @@ static int load(struct embedding *e, struct lane *l) {
 /* The lane's vector has come. */
 static int unload(struct embedding *e, struct lane *l) {
     struct gen *g = l->gen;
+
+    assert(g && g->state == GEN_DONE && e->exchange);
     struct exchange *x = e->exchange;
     int r = normalise(g->vector, g->n_vector, e->job.request.no_normalize);
 
@@ -301,6 +309,7 @@ static int measure(struct embedding *e, struct err *err) {
     return 0;
 }
 
+/* The inputs are tokens: charges them and gives the first to the lanes. */
 static int begin(struct embedding *e, struct err *err) {
     e->tenant = tenants_get(&e->job.api->tenants, e->exchange->tenant);
     int r = measure(e, err);

@@ -32,6 +32,7 @@ static uint32_t *slot_of(const struct call_table *t, const char *id, size_t len,
     }
 }
 
+/* Twice as many slots, and an entry for half of them. */
 static int grow(struct call_table *t) {
     size_t n_slots = t->n_slots ? t->n_slots * 2 : 32;
     void *entry = reallocarray(t->entry, n_slots / 2, sizeof(*t->entry));

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,6 +51,7 @@ static int collect(const struct stored *s, struct conversation *out) {
         out->segment[--n] = (struct segment){p, &t->output, t->head.data};
         out->segment[--n] = (struct segment){p, &t->items, t->input.data};
     }
+    assert(n == 0);
     for (size_t i = 0; i < out->n_segments; i++)
         out->n += item_list_n(out->segment[i].list);
     return 0;
@@ -102,6 +104,7 @@ static size_t find_after(const struct conversation *c, const char *id, bool desc
 static struct place place_of(const struct conversation *c, size_t at, bool descending) {
     struct place p = {0};
 
+    assert(at < c->n);
     at = descending ? c->n - 1 - at : at;
     while (at >= item_list_n(c->segment[p.segment].list))
         at -= item_list_n(c->segment[p.segment++].list);
@@ -125,6 +128,7 @@ static int put_item(struct buf *out, const struct conversation *c, struct place 
     return r < 0 ? r : buf_add_char(out, '}');
 }
 
+/* The id of the item at @p; NULL: the page is empty. */
 static void put_id(struct json *j, const char *key, const struct conversation *c,
                    const struct place *p) {
     const struct segment *s = p ? &c->segment[p->segment] : NULL;

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,6 +132,7 @@ static int end_turn(struct responses_build *b) {
     yyjson_mut_val *m;
     int r;
 
+    assert(b->turn.open || (!b->turn.calls && !b->turn.content.len && !b->turn.reasoning.len));
     if (!b->turn.open)
         return 0;
     if (!(m = add_message(b, "assistant")))
@@ -149,6 +151,7 @@ static int end_turn(struct responses_build *b) {
     return r;
 }
 
+/* The assistant says more; @anew: in a message of its own. */
 static int open_turn(struct responses_build *b, bool anew) {
     int r = begin(b);
 
@@ -368,6 +371,7 @@ static const struct {
     {"ghost_snapshot", skip},
 };
 
+/* Adds what @item says, by its type. */
 static int read_item(struct responses_build *b, yyjson_val *item) {
     yyjson_val *type = yyjson_obj_get(item, "type");
 
@@ -381,6 +385,7 @@ static int read_item(struct responses_build *b, yyjson_val *item) {
     return refuse(b, ".type", "is no item that is supported here");
 }
 
+/* An item of this type says nothing to a model. */
 static bool is_silent(yyjson_val *type) {
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
         if (yyjson_equals_str(type, kinds[i].type))
@@ -388,8 +393,11 @@ static bool is_silent(yyjson_val *type) {
     return false;
 }
 
+/* Writes @item behind the items that are kept of this request, and lists it. */
 static int keep_item(struct responses_build *b, yyjson_val *item) {
     struct stored_parts *p = &b->rs->kept;
+
+    assert(p->input.len > 0 && !b->past); /* the bracket */
     yyjson_val *id = yyjson_obj_get(item, "id"), *type = yyjson_obj_get(item, "type");
     size_t len;
     CLEANUP(freep) char *text = yyjson_val_write(item, 0, &len);
@@ -450,6 +458,7 @@ static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc,
     return r;
 }
 
+/* Adds @item, or the one that it refers to; @keep: it will be found again in the store. */
 static int read_one(struct responses_build *b, yyjson_val *item, bool keep) {
     yyjson_doc *doc = NULL;
     int r = 0;
@@ -480,6 +489,7 @@ int responses_items(struct responses_build *b, yyjson_val *items, bool keep) {
 int responses_past(struct responses_build *b, const struct item_list *list, const char *text) {
     int r = 0;
 
+    assert(b->past);
     for (b->i = 0; b->i < item_list_n(list) && r == 0; b->i++) {
         const struct item_entry *e = item_list_get(list, b->i);
 

@@ -33,6 +33,7 @@ static bool is_codex(const struct http *h) {
     return who && strncmp(who, "codex", 5) == 0;
 }
 
+/* NULL: no memory. */
 static struct responses *new_state(struct exchange *x) {
     struct responses *rs = calloc(1, sizeof(*rs));
 
@@ -62,6 +63,7 @@ int responses_open(struct prompt_job *job, struct exchange *x, struct writer *w)
 
     if (!rs)
         return -ENOMEM;
+    assert(!job->state);
     rs->writer = w;
     if (w)
         list_push_back(&rs->api->responses, &rs->link);
@@ -99,6 +101,7 @@ static bool is_whole(const struct gen *g) {
     return g->state == GEN_DONE && g->finish == FINISH_STOP;
 }
 
+/* The tool that call @run is of; NULL: it is no call, or of a function that was not offered. */
 static const struct responses_tool *tool_of(const struct writer *w, const struct output_run *run) {
     const struct output_parser *s = gen_of(w)->output;
 
@@ -207,6 +210,7 @@ static void put_call(struct json *j, const struct writer *w, const struct output
         json_put_string(j, "namespace", t->ns);
 }
 
+/* Of an item: a text that was cut is incomplete, which only the last can be. */
 static const char *status_of(const struct writer *w, uint32_t run, bool finished) {
     const struct gen *g = gen_of(w);
     const struct output_run *r = &g->output->runs[run];
@@ -218,6 +222,7 @@ static const char *status_of(const struct writer *w, uint32_t run, bool finished
     return !is_whole(g) && run + 1 == g->output->n_runs ? "incomplete" : "completed";
 }
 
+/* What the client knows an item as. */
 static const char *type_of(const struct writer *w, const struct output_run *run) {
     const struct responses_tool *t = tool_of(w, run);
 
@@ -296,6 +301,7 @@ static void note_item(struct json *j, const struct writer *w, const struct outpu
 
     if (j->error < 0)
         return;
+    assert(from >= base && from < j->out->len && i == item_list_n(&responses_of(w)->kept.output));
     from += j->out->data[from] == ',';
     responses_item_id(w, run, i, id, sizeof(id));
     struct item_entry e = {.at = from - base,

@@ -75,7 +75,9 @@ static struct list *bucket_of(const struct store *s, const char *id) {
     return &s->buckets[h % BUCKETS];
 }
 
+/* Under the lock. @r takes @bytes more of the store, or less. */
 static void charge_locked(struct stored *r, int64_t bytes) {
+    assert(bytes >= 0 || r->store->tenants[r->tenant].bytes >= (uint64_t)-bytes);
     r->store->bytes += (uint64_t)bytes;
     r->store->tenants[r->tenant].bytes += (uint64_t)bytes;
 }
@@ -86,6 +88,7 @@ static void unref_locked(struct stored *r) {
     while (r && --r->refs == 0) {
         struct stored *parent = r->parent;
 
+        assert(list_empty(&r->link) && list_empty(&r->bucket)); /* being found is a reference */
         charge_locked(r, -(int64_t)bytes_of(r));
         stored_parts_deinit(&r->parts);
         free(r);
@@ -104,9 +107,11 @@ struct stored *stored_unref(struct stored *r) {
     return NULL;
 }
 
+/* Under the lock. Nothing finds @r any more; who holds it keeps it. */
 static void forget_locked(struct stored *r) {
     struct store *s = r->store;
 
+    assert(!list_empty(&r->link) && s->n > 0 && s->tenants[r->tenant].n > 0);
     list_remove(&r->link);
     list_remove(&r->bucket);
     s->tenants[r->tenant].n--;
@@ -118,6 +123,7 @@ static struct stored *first_of(const struct store_tenant *t) {
     return list_empty(&t->kept) ? NULL : LIST_ENTRY(t->kept.next, struct stored, link);
 }
 
+/* Under the lock. Each list is in the order of used_ns: it ends at the first that is young. */
 static void forget_old_locked(struct store *s) {
     int64_t before = clock_now(s->clock) - (int64_t)s->limits.ttl_s * 1000000000;
     struct stored *r;
@@ -206,12 +212,13 @@ void store_deinit(struct store *s) {
     for (uint32_t i = 0; i < s->n_tenants; i++)
         while ((r = first_of(&s->tenants[i])))
             forget_locked(r);
-    assert(s->bytes == 0);
+    assert(s->bytes == 0 && s->n == 0);
     uv_mutex_destroy(&s->lock);
     free(s->buckets);
     free(s->tenants);
 }
 
+/* Under the lock. Of its own tenant only: an id is no secret. */
 static struct stored *find_locked(struct store *s, uint32_t tenant, const char *id, size_t len) {
     char name[sizeof(((struct stored *)0)->id)];
 
@@ -238,6 +245,7 @@ struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_
     return r;
 }
 
+/* Under the lock. @r goes behind all others of its tenant, then what it continues behind it. */
 static void use_locked(struct stored *r) {
     for (; r; r = r->parent) {
         if (list_empty(&r->link))
@@ -277,6 +285,7 @@ static int reserve_tenant(struct store *s, uint32_t tenant) {
     return 0;
 }
 
+/* Under the lock. Where there is no room for @r it is freed. */
 static void add_locked(struct stored *r) {
     struct store *s = r->store;
 
@@ -300,6 +309,7 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
     struct stored *r = calloc(1, sizeof(*r));
     int result = -ENOMEM;
 
+    assert(!parent || (parent->store == s && parent->tenant == tenant));
     if (!r) {
         stored_parts_deinit(parts);
         return -ENOMEM;

@@ -22,6 +22,8 @@ struct store_limits {
     uint32_t ttl_s; /* since one was last continued */
 };
 
+/* Invariants, under the lock: bytes is the sum of the tenants' bytes, n of their n; n <= limits.n.
+ * bytes may pass limits.bytes only while what is held elsewhere cannot be freed. */
 struct store {
     struct store_limits limits;
     struct clock *clock;
@@ -35,6 +37,7 @@ struct store {
     bool open;
 };
 
+/* @loop and @clock outlive it. 0 or -ENOMEM. */
 int store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
                const struct store_limits *limits);
 void store_close(struct store *s);  /* the timer */

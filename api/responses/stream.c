@@ -29,6 +29,7 @@ struct said { /* being written */
     struct json j;
 };
 
+/* Ends with end_event(), which sends it. */
 static void begin_event(struct said *e, struct writer *w, const char *type) {
     e->w = w;
     e->type = type;
@@ -57,6 +58,7 @@ static void put_place(struct said *e, const char *id, uint32_t i, const char *pa
         json_put_int(&e->j, part_index, 0);
 }
 
+/* An event with the response as it stands; the last of them is kept in the store. */
 static void send_response(struct writer *w, const char *type, enum responses_status status,
                           const struct err *err) {
     struct said e;
@@ -132,6 +134,7 @@ struct item {
 };
 
 static uint32_t number_of(const struct writer *w, const struct output_run *run) {
+    assert(run >= w->choices[0].gen->output->runs);
     return (uint32_t)(run - w->choices[0].gen->output->runs);
 }
 
@@ -206,9 +209,11 @@ static void send_text(struct writer *w, const struct item *it, const char *text,
     end_event(&e);
 }
 
+/* Tells that the item of @run begins; NULL: the empty message. */
 static void begin_item(struct writer *w, const struct output_run *run) {
     struct responses *rs = responses_of(w);
 
+    assert(!rs->open);
     rs->open = true;
     rs->run = run ? number_of(w, run) : UINT32_MAX;
     buf_clear(&rs->custom.text);
@@ -227,6 +232,7 @@ static void send_custom(struct writer *w, const struct item *it, const char *tex
     t->n_sent = MAX(t->n_sent, len);
 }
 
+/* The part of @it is complete: its text again, whole. */
 static void finish_text(struct writer *w, const struct item *it) {
     const struct output_parser *s = w->choices[0].gen->output;
     const char *text = "";
@@ -250,6 +256,7 @@ static void finish_text(struct writer *w, const struct item *it) {
     send_part(w, it, it->words->part_done, text, len);
 }
 
+/* Tells the end of the open item; nothing if there is none. */
 static void end_item(struct writer *w) {
     struct responses *rs = responses_of(w);
     const struct output_parser *s = w->choices[0].gen->output;

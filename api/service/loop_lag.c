@@ -19,6 +19,7 @@ static uint64_t thread_cpu_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+/* Two halves: a scrape within a minute of a long iteration sees it, one after two does not. */
 static void note_longest(struct loop_lag *l, uint64_t now, uint64_t busy) {
     if (now - l->slot_ns >= HALF_NS) {
         l->longest_ns[1] = now - l->slot_ns < 2ull * HALF_NS ? l->longest_ns[0] : 0;

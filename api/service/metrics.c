@@ -29,11 +29,14 @@ void metrics_init(struct metrics *m) {
     METRICS_HISTOGRAMS(SET_BOUNDS)
 }
 
+/* @times observations of @v. */
 static void observe(struct histogram *h, double v, uint32_t times) {
     uint32_t i = 0;
 
+    assert(h->bounds);
     while (h->bounds[i] >= 0 && v > h->bounds[i])
         i++;
+    assert(i < ARRAY_SIZE(h->count));
     h->count[i] += times;
     h->n += times;
     h->sum += v * times;

@@ -24,6 +24,8 @@ enum metrics_outcome {
     METRICS_OUTCOMES
 };
 
+/* Invariants: n is the sum of count; count[i] has what is at most bounds[i] and more than the bound
+ * before, the last one the rest. */
 struct histogram {
     const double *bounds; /* ends with a negative one */
     uint64_t count[METRICS_BUCKETS + 1], n;
@@ -71,6 +73,7 @@ struct metrics_gen {
     bool embeds; /* its result is a vector */
 };
 
+/* Everything is zero, and the histograms have their bounds. */
 void metrics_init(struct metrics *m);
 /* A generation's first token has come. */
 void metrics_first_token(struct metrics *m, const struct metrics_gen *g);

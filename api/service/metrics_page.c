@@ -14,6 +14,7 @@
 
 #define TEXT_MAX (1u << 20)
 
+/* A page being written. The first failure sticks, and nothing is added after it. */
 struct page {
     struct buf *out;
     char labels[300]; /* model_name="x",engine="0" */
@@ -30,6 +31,7 @@ static void put(struct page *p, const char *fmt, ...) {
     va_end(ap);
 }
 
+/* What Prometheus wants before the series of a family. */
 static void head(struct page *p, const char *name, const char *type, const char *help) {
     put(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
@@ -45,12 +47,14 @@ static void put_row(struct page *p, const char *name, const struct stat_row *s, 
     put(p, "%s{%s} %.17g\n", name, p->labels, stat_value(s, stats) / s->per);
 }
 
+/* All rows that have a family. */
 static void put_rows(struct page *p, const struct stat_row *row, size_t n, const void *stats) {
     for (; n > 0; n--, row++)
         if (*row->metric)
             put_row(p, row->metric, row, stats);
 }
 
+/* What is counted for each source of drafts, with its name as a label. */
 static void put_by_source(struct page *p, const struct msg_stats *w) {
     for (size_t k = 0; k < n_source_rows; k++) {
         const struct stat_row *row = &source_rows[k];
@@ -62,6 +66,7 @@ static void put_by_source(struct page *p, const struct msg_stats *w) {
     }
 }
 
+/* Buckets are cumulative there. */
 static void histogram(struct page *p, const char *name, const char *help,
                       const struct histogram *h) {
     uint64_t sum = 0;
