@@ -176,12 +176,14 @@ static int order_rules(struct build *b, const struct grammar *g, uint32_t *order
                     b, "%s%srefers to itself without reading anything (left recursion)",
                     name ? name : "a rule", name ? ": it " : " ");
             }
+            assert(callee < g->n_rules);
             if (mark[callee] == NEW) {
                 mark[callee] = OPEN;
                 path[depth++] = callee;
             }
         }
     }
+    assert(n == g->n_rules);
     return build_work(b, g->n_calls);
 }
 

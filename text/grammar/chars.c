@@ -3,6 +3,7 @@
 
 #include "text/grammar/expr.h"
 
+#include <assert.h>
 #include <string.h>
 
 int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi) {
@@ -82,6 +83,7 @@ unsigned utf8_read(const char *s, size_t len, uint32_t *cp) {
 uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte) {
     if (node == NAMES_NONE)
         return NAMES_NONE;
+    assert(node < t->n);
     uint32_t c = t->node[node].child;
 
     while (c && t->node[c].byte != byte)

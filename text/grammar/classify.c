@@ -244,6 +244,7 @@ static int collect(struct collector *k, const struct set *from) {
 static void borrow(struct token_class *c, const struct token_class *base) {
     if (!base || !base->level)
         return;
+    assert(base->shared && base->bits);
     c->base = base;
     c->bits = base->bits;
     c->level = base->level;
@@ -403,6 +404,7 @@ static int make_class(const struct grammar *g, uint32_t q, uint64_t *n_visited) 
 }
 
 const struct token_class *class_of(const struct grammar *g, uint32_t state) {
+    assert(state < g->n_states);
     const struct token_class *c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
     uint64_t n_visited = 0;
 

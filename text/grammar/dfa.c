@@ -10,6 +10,7 @@
 
 #include "text/grammar/nfa.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define SORT_FEW 24
@@ -227,8 +228,12 @@ static int emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, ui
     struct grammar *g = d->m->g;
     struct state *q = &g->state[state];
 
+    assert(lo <= hi && to >= d->base && to < g->n_states);
+    assert(q->edge + q->n_edges == g->n_edges); /* edges of a state are neighbours */
     if (q->n_edges) {
         struct edge *last = &g->edge[g->n_edges - 1];
+
+        assert(last->hi < lo); /* sorted and disjoint */
 
         if (last->to == to && last->hi + 1u == lo && lo < TOKEN_SYMBOL) {
             last->hi = (uint16_t)hi;
@@ -411,6 +416,7 @@ int dfa_make(struct maker *m, uint32_t rule) {
 
     if (r < 0)
         return r;
+    assert(first == d.base);
     if (d.loop)
         g->state[first].flags |= STATE_BORDER;
     g->rule[rule] = (struct auto_rule){.start = first,

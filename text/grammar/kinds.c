@@ -14,6 +14,7 @@
 
 #include "text/grammar/kinds.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -76,6 +77,7 @@ static const struct row_range ROW[ROW_HIGH][13] = {
 };
 
 const struct row_range *kinds_row(unsigned row) {
+    assert(row < ROWS);
     return row == ROW_HIGH ? ROW[0] + 3 : ROW[row % ROW_HIGH];
 }
 
@@ -143,6 +145,7 @@ int trie_find_kinds(struct trie *t) {
     for (uint32_t i = t->n; i-- > 0;) {
         struct trie_node *n = &t->node[i];
 
+        assert(n->n_children == 0 || n->child > i);
         rows[i] = UINT32_MAX;
         for (uint32_t k = n->child; k < n->child + n->n_children; k++) {
             bytes[i] |= (uint16_t)(kinds_of_byte(t->node[k].byte) | bytes[k]);

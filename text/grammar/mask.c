@@ -83,6 +83,7 @@ static void add_bits(struct mask *to, const uint32_t *from, int64_t n) {
 }
 
 int64_t mask_count(const struct mask *mask) {
+    assert(!mask->counted || (mask->n >= 0 && mask->n <= (int64_t)mask->n_words * 32));
     return mask->counted ? mask->n : bits_count(mask->bits, mask->n_words);
 }
 
@@ -112,7 +113,7 @@ static void apply_inside(const struct applied *a, uint8_t *scratch) {
     } else if (a->desc && a->desc->kind == CALL_COUNTED && a->desc->max != NO_MAX) {
         uint32_t most = a->desc->max - a->at->reg;
 
-        assert(c->level);
+        assert(c->level && a->at->reg <= a->desc->max);
         if (most < CLASS_LEVELS)
             add_bits(a->mask, c->level[most], -1);
         else

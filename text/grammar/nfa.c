@@ -65,6 +65,7 @@ static int add_edge(struct maker *m, uint32_t from, struct nfa_edge e) {
 
     if (r < 0)
         return r;
+    assert(from < m->n_nfa && e.to < m->n_nfa);
     e.next = m->nfa_head[from];
     m->nfa_head[from] = m->n_nfa_edges;
     m->nfa_edge[m->n_nfa_edges++] = e;
@@ -178,6 +179,8 @@ static int loop_rule(struct maker *m, struct expr *atom, uint32_t *rule) {
 static int add_loop(struct maker *m, struct expr *atom, uint32_t min, uint32_t max, uint32_t from,
                     uint32_t to) {
     struct call_desc d = {.kind = CALL_COUNTED, .min = MAX(min, 1u), .max = max};
+
+    assert(min <= max && max > 0);
     int r = loop_rule(m, atom, &d.rule);
 
     if (r == 0 && min == 0)

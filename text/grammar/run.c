@@ -132,6 +132,7 @@ int machine_reserve(struct machine *m, uint32_t n) {
 
 static void add_config(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
                        uint32_t frame) {
+    assert(out->end == m->n_configs); /* a set that grows is the last one */
     for (uint32_t i = out->begin; i < out->end; i++) {
         const struct config *c = &m->config[i];
 
@@ -149,6 +150,7 @@ static void add_config(struct machine *m, struct set *out, uint32_t state, uint3
 }
 
 static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {
+    assert(frame > 0 && frame < m->n_frames);
     return &m->g->desc[m->g->call[m->frame[frame].call].desc];
 }
 
@@ -212,6 +214,7 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
         out->end_reg = reg;
         return;
     }
+    assert(frame < m->n_frames);
     struct frame f = m->frame[frame];
     const struct call *c = &m->g->call[f.call];
     const struct call_desc *d = &m->g->desc[c->desc];
@@ -265,6 +268,7 @@ static bool step_loop(const struct machine *m, const struct state *s, const stru
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out) {
     const struct grammar *g = m->g;
 
+    assert(from->end <= m->n_configs);
     *out = set_open(m);
     for (uint32_t i = from->begin; i < from->end; i++) {
         struct config c = m->config[i];
@@ -300,6 +304,7 @@ void machine_collect(struct machine *m) {
     }
     for (uint32_t i = 0; i < m->n_configs; i++)
         m->config[i].frame = number[m->config[i].frame];
+    assert(n <= m->n_frames);
     m->n_frames = n;
     machine_rehash(m);
 }

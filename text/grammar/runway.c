@@ -19,6 +19,7 @@
 #include "text/grammar/kinds.h"
 #include "text/grammar/nfa.h"
 
+#include <assert.h>
 #include <string.h>
 
 uint32_t kinds_without(const struct byte_set *s) {
@@ -175,6 +176,7 @@ static int find_runways(struct build *b, struct runways *r) {
         e = build_work(b, r->n * 4ull);
     }
     for (uint32_t q = 0; q < r->g->n_states; q++) {
+        assert(r->row[q][0] <= RUNWAY_MAX && r->row[q][ROW_HIGH] <= RUNWAY_MAX);
         r->run[q][KIND_HIGH] = r->row[q][ROW_HIGH];
         r->run[q][KIND_TEXT] = r->row[q][0];
     }

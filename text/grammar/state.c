@@ -226,6 +226,7 @@ static bool reserve_scratch(struct grammar_state *s, uint32_t n) {
 static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t n_frames) {
     int r = s->m.error;
 
+    assert(n_configs <= s->m.n_configs && n_frames <= s->m.n_frames);
     s->m.n_configs = n_configs;
     machine_forget_frames(&s->m, n_frames);
     s->m.error = 0;
@@ -492,6 +493,7 @@ int grammar_rollback(struct grammar_state *s, uint32_t n) {
     if (n >= s->n)
         return -EINVAL;
     s->n -= n;
+    assert(now(s)->set.end <= s->m.n_configs);
     s->m.n_configs = now(s)->set.end;
     return 0;
 }

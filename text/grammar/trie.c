@@ -8,6 +8,7 @@
 
 #include "text/grammar/trie.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -84,6 +85,8 @@ int trie_init(struct trie *t, struct trie_string *v, uint32_t n) {
     t->item = malloc(MAX(k, 1u) * sizeof(*t->item));
     t->n = 1;
     int r = t->node && t->item ? fill(t, v, 0, k, 0, 0) : -ENOMEM;
+
+    assert(r < 0 || (t->n == count_nodes(v, k) && t->n_items == k));
 
     if (r == 0)
         r = trie_find_kinds(t);

@@ -213,15 +213,18 @@ const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n) {
 }
 
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len) {
+    assert(token >= 0 && (uint32_t)token < v->n);
     *len = v->begin[token + 1] - v->begin[token];
     return v->bytes + v->begin[token];
 }
 
 uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token) {
+    assert(token >= 0 && (uint32_t)token < v->n);
     return v->n_chars[token];
 }
 
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token) {
+    assert(token >= 0 && (uint32_t)token < v->n);
     return v->is_special[token];
 }
 
@@ -258,6 +261,7 @@ int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t le
 
 struct token_class *vocab_shared_class(const struct grammar_vocab *v, unsigned loop,
                                        uint32_t state) {
+    assert(loop > SHARED_NONE && loop < SHARED_LOOPS);
     const struct shared_classes *s = &v->shared[loop];
 
     return state < s->n ? s->cls[state] : NULL;

@@ -233,6 +233,7 @@ static void tables_below(struct tables *t, uint32_t node, uint32_t last, uint32_
         }
         if (to == STEP_DEAD)
             continue;
+        assert(to >= STEP_SETS && (uint32_t)to - STEP_SETS < t->n);
         const struct known_set *next = &t->set[to - STEP_SETS];
 
         if (!reach(w, n->child + i, &next->set, depth + 1))
@@ -254,6 +255,8 @@ void walk_tables(struct walk *w, const struct set *from) {
     if (n == 0 || machine_reserve(m, n) < 0)
         return;
     struct set start = {.begin = n_configs, .end = n_configs + n};
+
+    assert(m->g->runway || !w->kinds);
 
     memcpy(m->config + n_configs, m->config + from->begin, n * sizeof(*m->config));
     m->n_configs += n;
