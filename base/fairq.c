@@ -42,7 +42,7 @@ static void advance(struct fairq *q) {
     LIST_FOREACH(node, &q->flows) {
         struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
 
-        if (f->n_items > 0 || f->virtual_ns > q->virtual_ns)
+        if (f->n_items > 0 || f->virtual_ns > q->virtual_ns - FAIRQ_CREDIT_NS)
             continue;
         list_remove(&f->link);
         free(f);
@@ -62,6 +62,7 @@ static struct fairq_flow *find(struct fairq *q, uint32_t tenant) {
         return NULL;
     f->tenant = tenant;
     list_init(&f->waiting);
+    f->virtual_ns = q->virtual_ns - FAIRQ_CREDIT_NS;
     list_push_back(&q->flows, &f->link);
     return f;
 }
@@ -75,7 +76,7 @@ int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double wei
         return -ENOMEM;
     f->weight = weight;
     if (f->n_items++ == 0)
-        f->virtual_ns = MAX(f->virtual_ns, q->virtual_ns);
+        f->virtual_ns = MAX(f->virtual_ns, q->virtual_ns - FAIRQ_CREDIT_NS);
     i->flow = f;
     i->used_ns = 0;
     i->begun = i->running = false;

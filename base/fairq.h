@@ -4,7 +4,8 @@
  * fairq - who runs next when tenants share a few places: start-time fair queueing. A tenant's
  * virtual time is the time that its items have run, divided by its weight; the waiting tenant with
  * the least is next, and of its items the one that has run least. A tenant that comes back from
- * idleness begins at the virtual time of those that are there: absence earns no credit.
+ * idleness begins at most FAIRQ_CREDIT_NS before those that are there. So what a tenant asks for
+ * now and then runs at once, in the middle of another's long work, and absence earns no more.
  *
  *            next                end
  *     NEW ─────────> RUNNING ─────────> out
@@ -26,6 +27,8 @@
 
 struct fairq_flow;
 
+#define FAIRQ_CREDIT_NS 100000000 /* of virtual time */
+
 /* Embedded in what waits; zeroed by the owner. */
 struct fairq_item {
     struct list link; /* flow.waiting, while NEW or PAUSED */
@@ -36,7 +39,7 @@ struct fairq_item {
 };
 
 /* Invariants: n_running <= n_begun <= n_slots, n_running <= n_places; virtual_ns never goes back;
- * a flow exists while it has items, or has run further than virtual_ns. */
+ * a flow exists while it has items, or has run so far that it would not get all of the credit. */
 struct fairq {
     uint32_t n_places, n_slots;
     uint32_t n_running, n_begun, n_items;

@@ -101,8 +101,8 @@ static void add(struct model *m, struct rng *rng) {
         return;
     advance(m);
     *u = (struct unit){.tenant = (uint32_t)rng_below(rng, TENANTS)};
-    if (!is_active(m, u->tenant) && m->virtual_ns[u->tenant] < m->now)
-        m->virtual_ns[u->tenant] = m->now;
+    if (!is_active(m, u->tenant) && m->virtual_ns[u->tenant] < m->now - FAIRQ_CREDIT_NS)
+        m->virtual_ns[u->tenant] = m->now - FAIRQ_CREDIT_NS;
     u->item.background = rng_below(rng, 8) == 0;
     u->order = ++m->order;
     cr_assert_eq(fairq_add(&m->q, &u->item, u->tenant, m->weight[u->tenant]), 0);
@@ -146,6 +146,8 @@ Test(fairq, chooses_as_a_naive_model_does) {
         struct rng rng = {seed};
         uint32_t n_places = 1 + (uint32_t)rng_below(&rng, 5);
 
+        for (uint32_t t = 0; t < TENANTS; t++)
+            m.virtual_ns[t] = -FAIRQ_CREDIT_NS;
         fairq_init(&m.q, n_places, n_places + (uint32_t)rng_below(&rng, 16));
         for (uint32_t t = 0; t < TENANTS; t++)
             m.weight[t] = (double)(1 + rng_below(&rng, 4));
@@ -238,7 +240,7 @@ Test(fairq, one_tenant_never_has_the_last_place_or_all_slots) {
     end_all(&q, all, 41);
 }
 
-Test(fairq, absence_earns_nothing_and_excess_is_remembered) {
+Test(fairq, absence_earns_little_and_excess_is_remembered) {
     struct fairq q;
     struct fairq_item a = {0}, b = {0}, c = {0};
 
@@ -261,7 +263,36 @@ Test(fairq, absence_earns_nothing_and_excess_is_remembered) {
     cr_assert_eq(fairq_add(&q, &c, 3, 1), 0);
     struct fairq_item *all[] = {&a, &b, &c};
     run_slices(&q, all, 3, 300);
+    /* 600 ms for three, of which two wait for c to use its credit. */
     cr_expect_leq(c.used_ns, 320 * MS);
     cr_expect_geq(c.used_ns, 150 * MS);
     end_all(&q, all, 3);
+}
+
+Test(fairq, what_comes_now_and_then_runs_at_once) {
+    struct fairq q;
+    struct fairq_item lasting = {0};
+
+    fairq_init(&q, 1, 4);
+    cr_assert_eq(fairq_add(&q, &lasting, 1, 1), 0);
+    for (int round = 0; round < 20; round++) {
+        struct fairq_item small = {0};
+
+        for (int k = 0; k < 100; k++) {
+            cr_assert_eq(fairq_next(&q), &lasting);
+            fairq_charge(&q, &lasting, 2 * MS);
+            fairq_pause(&q, &lasting);
+        }
+        cr_assert_eq(fairq_add(&q, &small, 2, 1), 0);
+        for (int k = 0; k < 40; k++) { /* 80 ms without a pause for the other */
+            cr_assert_eq(fairq_next(&q), &small, "round %d, slice %d", round, k);
+            fairq_charge(&q, &small, 2 * MS);
+            fairq_pause(&q, &small);
+        }
+        cr_assert_eq(fairq_next(&q), &small);
+        fairq_end(&q, &small);
+    }
+    fairq_withdraw(&q, &lasting);
+    fairq_end(&q, &lasting);
+    fairq_deinit(&q);
 }
