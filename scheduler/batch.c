@@ -75,7 +75,7 @@ static uint32_t add_param(struct batch *t, const struct request *r, uint32_t n_d
     p->tokens = r->tokens;
     p->n_tokens = r->n_tokens + n_draft;
     /* The masks of a constraint have the bans in them. */
-    p->n_bans = p->n_tokens + r->n_pending < r->min_tokens && !r->place ? r->n_bans : 0;
+    p->n_bans = p->n_tokens + r->n_pending < r->min_tokens && !r->matcher ? r->n_bans : 0;
     assert(t->b.n_params < t->max_seqs + t->max_rows);
     return t->b.n_params++;
 }
@@ -172,7 +172,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     b->n_rows += n_rows;
     b->n_seqs++;
     t->drafts |= n_draft > 0;
-    t->constrained |= r->place != NULL;
+    t->constrained |= r->matcher != NULL;
     t->prefills |= n_rows > 1 + n_draft;
     cost_add(&t->shape, pos0, n_rows);
 

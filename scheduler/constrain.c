@@ -7,7 +7,7 @@
 
 bool constrain_must_wait(const struct batch *t) {
     for (uint32_t i = 0; i < t->b.n_seqs; i++)
-        if (t->item[i].samples && t->item[i].request->place && t->seq[i].feed >= 0)
+        if (t->item[i].samples && t->item[i].request->matcher && t->seq[i].feed >= 0)
             return true;
     return false;
 }
@@ -32,9 +32,9 @@ static uint32_t left_at(const struct request *r, uint32_t n_tokens) {
 /* Where there is no way to end in time, which only a request that was resumed in the middle of one
  * can be at, it is cut. */
 static int64_t allowed(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
-    int64_t n = constraint_mask_within(r->place, bits, left_at(r, n_tokens));
+    int64_t n = constraint_mask_within(r->matcher, bits, left_at(r, n_tokens));
 
-    return n == 0 ? constraint_mask(r->place, bits) : n;
+    return n == 0 ? constraint_mask(r->matcher, bits) : n;
 }
 
 /* Takes what must not come yet out of a mask with @n tokens: stop ids and end tokens before
@@ -57,7 +57,7 @@ static bool is_early(const struct request *r, uint32_t n_tokens) {
 
 /* Whether anything is forbidden where the constraint of @r is now, behind @n_tokens tokens. */
 static bool is_masked(const struct request *r, uint32_t n_tokens) {
-    return !constraint_is_free_within(r->place, left_at(r, n_tokens)) || is_early(r, n_tokens) ||
+    return !constraint_is_free_within(r->matcher, left_at(r, n_tokens)) || is_early(r, n_tokens) ||
            r->ignore_eos;
 }
 
@@ -73,14 +73,14 @@ int constrain_check(struct request *r) {
     uint32_t left = left_at(r, r->n_tokens), distance = 0;
 
     if (r->n_tokens == r->n_prompt && left != GRAMMAR_NO_MAX)
-        distance = constraint_distance(r->place);
+        distance = constraint_distance(r->matcher);
     if (distance == GRAMMAR_NO_MAX || distance <= left)
         return 0;
     CLEANUP(freep) uint32_t *bits = malloc(constraint_n_words(r->constraint) * sizeof(*bits));
 
     if (!bits)
         return -ENOMEM;
-    if (constraint_mask_within(r->place, bits, left) != 0)
+    if (constraint_mask_within(r->matcher, bits, left) != 0)
         return 0; /* there is a shorter one, if not in bytes */
     err_set_code(
         &r->why, 400, "max_tokens_too_small", "max_tokens",
@@ -93,7 +93,7 @@ int constrain_check(struct request *r) {
 /* Positive: *bits, NULL when all tokens are allowed; 0: none is; or a negative errno. */
 static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens,
                      const uint32_t **bits) {
-    assert(r->place && n_tokens >= r->n_prompt);
+    assert(r->matcher && n_tokens >= r->n_prompt);
     *bits = NULL;
     if (!is_masked(r, n_tokens))
         return 1;
@@ -108,10 +108,10 @@ static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens
 bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
     uint32_t fits = 0;
 
-    while (fits < n && constraint_accept(r->place, draft[fits]) == 0)
+    while (fits < n && constraint_accept(r->matcher, draft[fits]) == 0)
         fits++;
     bool masked = fits == n && is_masked(r, r->n_tokens + n) && fill(r, r->n_tokens + n, bits) > 0;
-    int e = constraint_rollback(r->place, fits);
+    int e = constraint_rollback(r->matcher, fits);
     assert(e == 0);
     (void)e;
     return masked;
@@ -125,7 +125,7 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
     int e = 0;
 
     assert(constraint_n_words(r->constraint) <= t->n_words);
-    for (; n <= it->n_draft && !constraint_is_done(r->place); n++) {
+    for (; n <= it->n_draft && !constraint_is_done(r->matcher); n++) {
         const uint32_t *bits;
         int left = make_mask(t, r, r->n_tokens + n, &bits);
 
@@ -136,11 +136,11 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
         }
         if (bits && (e = engine_mask(engine, t->b.step, want + n, bits)) < 0)
             break;
-        if (n < it->n_draft && constraint_accept(r->place, draft[n]) < 0)
+        if (n < it->n_draft && constraint_accept(r->matcher, draft[n]) < 0)
             break; /* no memory: the rows behind are wrong drafts then */
     }
     assert(it->samples && it->n_wants > it->n_draft);
-    int back = constraint_rollback(r->place, MIN(n, it->n_draft));
+    int back = constraint_rollback(r->matcher, MIN(n, it->n_draft));
     assert(back == 0);
     (void)back;
     return e;

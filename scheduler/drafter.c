@@ -304,7 +304,7 @@ static void add_want(struct drafter *d, struct request *r) {
     *p = r->param;
     p->tokens = r->tokens;
     p->n_tokens = n_tokens;
-    p->n_bans = n_tokens < r->min_tokens && !r->place ? r->n_bans : 0;
+    p->n_bans = n_tokens < r->min_tokens && !r->matcher ? r->n_bans : 0;
     for (uint32_t i = 0; i < p->n_bias; i++)
         if ((uint32_t)p->bias[i].token >= d->info->n_vocab)
             p->n_bias = 0;
@@ -326,7 +326,7 @@ static int mask_want(struct drafter *d, uint32_t i) {
     const struct request *r = d->owner[i];
     const struct draft_tokens *g = &r->drafter->drafted;
 
-    if (!r->place)
+    if (!r->matcher)
         return 0;
     uint32_t n = MAX((d->info->n_vocab + 31) / 32, constraint_n_words(r->constraint));
     if (!d->mask[i])

@@ -286,10 +286,10 @@ static bool completes_stop(struct request *r, int32_t token) {
  * mistake or that of a worker before us. An end token that is ignored comes only when nothing
  * else may: it ends the request all the same. */
 static enum finish_reason follow(struct request *r, int32_t token) {
-    int e = constraint_accept(r->place, token);
+    int e = constraint_accept(r->matcher, token);
 
     if (e == 0)
-        return constraint_is_done(r->place) ? FINISH_STOP : FINISH_NONE;
+        return constraint_is_done(r->matcher) ? FINISH_STOP : FINISH_NONE;
     request_blame(r, e);
     return FINISH_ERROR;
 }
@@ -301,7 +301,7 @@ static enum finish_reason judge(struct request *r, int32_t token) {
 
     if (stop || is_end(r, token))
         return FINISH_STOP;
-    if (r->place)
+    if (r->matcher)
         why = follow(r, token);
     if (why != FINISH_NONE)
         return why;
@@ -323,9 +323,9 @@ void request_blame(struct request *r, int e) {
 int request_constrain(struct request *r, const struct constraint *c) {
     enum finish_reason why = FINISH_NONE;
 
-    assert(c && !r->constraint && !r->place);
+    assert(c && !r->constraint && !r->matcher);
     r->constraint = c;
-    int e = constraint_state_new(&r->place, c);
+    int e = constraint_state_new(&r->matcher, c);
     if (e < 0)
         return e;
     for (uint32_t i = r->n_prompt; i < r->n_tokens && why == FINISH_NONE; i++)
@@ -492,7 +492,7 @@ struct request *request_free(struct request *r) {
     free(r->bans);
     free(r->bias);
     free(r->prediction);
-    constraint_state_free(r->place);
+    constraint_state_free(r->matcher);
     if (r->constraint)
         r->constraints->release(r->constraints->ctx, r->constraint);
     free(r->tokens);

@@ -101,7 +101,7 @@ struct request {
     struct drafter_seq *drafter;        /* scheduler/drafter.h; NULL: nothing yet */
     const struct draft_tokens *drafted; /* of drafter; NULL likewise */
     struct spec_request *spec;          /* scheduler/spec.h; NULL: nothing was drafted yet */
-    struct constraint_state *place;     /* after all of tokens[]; NULL: nothing is constrained */
+    struct constraint_state *matcher;   /* after all of tokens[]; NULL: nothing is constrained */
     uint32_t n_drafted, n_accepted;
     uint32_t n_predicted, n_predicted_accepted; /* of these, from the request's prediction */
     uint32_t n_host; /* tokens that host memory has, as far as they are still to be brought back */

@@ -179,18 +179,18 @@ static struct draft_text text_of(const struct request *r) {
                                .prediction = r->prediction,
                                .n_prediction = r->n_prediction,
                                .drafted = r->drafted,
-                               .place = r->place,
+                               .matcher = r->matcher,
                                .tokenizer = r->tokenizer,
                                .isolation_key = r->share.key};
 }
 
 /* How many tokens of the draft the constraint allows. */
-static uint32_t cut_refused(struct constraint_state *place, const int32_t *draft, uint32_t n) {
+static uint32_t cut_refused(struct constraint_state *matcher, const int32_t *draft, uint32_t n) {
     uint32_t fits = 0;
 
-    while (fits < n && constraint_accept(place, draft[fits]) == 0)
+    while (fits < n && constraint_accept(matcher, draft[fits]) == 0)
         fits++;
-    int e = constraint_rollback(place, fits);
+    int e = constraint_rollback(matcher, fits);
     assert(e == 0);
     (void)e;
     return fits;
@@ -223,8 +223,8 @@ static float ask(struct spec *s, struct request *r, uint32_t i, const struct dra
     float survival[DRAFT_MAX];
     uint32_t n = s->source[i]->propose(q->state[i], t, draft, longest(q, i, max));
 
-    if (r->place)
-        n = cut_refused(r->place, draft, n);
+    if (r->matcher)
+        n = cut_refused(r->matcher, draft, n);
     float sum = survivals(s, i, n, survival);
     if (n == 0 || sum <= best)
         return best;

@@ -32,7 +32,7 @@ struct draft_text {
     const int32_t *prediction; /* what the client expects, or NULL */
     uint32_t n_prediction;
     const struct draft_tokens *drafted; /* NULL: there is no draft model */
-    struct constraint_state *place;     /* after the last token; looked at, not moved; or NULL */
+    struct constraint_state *matcher;   /* after the last token; looked at, not moved; or NULL */
     const struct tokenizer *tokenizer;  /* or NULL */
     const uint8_t *isolation_key; /* [16] only outputs under the same key may show in a draft */
 };

@@ -28,7 +28,7 @@ static int begin(void **state, void *common, const struct draft_text *t) {
     size_t len = 0;
 
     (void)common;
-    if (!t->place || !t->tokenizer)
+    if (!t->matcher || !t->tokenizer)
         return 0;
     f = calloc(1, sizeof(*f));
     if (!f)
@@ -68,7 +68,7 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
     char text[sizeof(LEAD) + BYTES_MAX] = LEAD;
     size_t lead = f->n_lead > 0 ? strlen(LEAD) : 0;
     int32_t special;
-    size_t len = constraint_forced(t->place, (uint8_t *)text + lead, BYTES_MAX, &special);
+    size_t len = constraint_forced(t->matcher, (uint8_t *)text + lead, BYTES_MAX, &special);
     uint32_t n = len > 0 ? cut(f, t->tokenizer, text, lead + len, out, max) : 0;
 
     if (len == BYTES_MAX && n > 0 && n < max)

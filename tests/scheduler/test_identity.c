@@ -236,20 +236,20 @@ static void serve(const struct sched_opts *opts, uint32_t pages, bool drafts, st
 static bool check_text(uint32_t i, uint32_t *n_complete) {
     const struct heard *h = &alone[i];
     const struct ask *a = &asks[i];
-    struct constraint_state *place;
+    struct constraint_state *matcher;
     struct buf text;
     bool ended = h->n > 0 && h->token[h->n - 1] == JSON_VOCAB_END;
     bool complete = a->least && h->finish == FINISH_LENGTH, whole = ended || complete;
 
     if (a->kind == FREE)
         return false;
-    cr_assert_eq(constraint_state_new(&place, a->constraint), 0);
+    cr_assert_eq(constraint_state_new(&matcher, a->constraint), 0);
     for (uint32_t k = 0; k < h->n; k++)
-        cr_assert_eq(constraint_accept(place, h->token[k]), 0, "request %u, token %u", i, k);
-    cr_assert(!complete || constraint_can_end(place) || constraint_is_done(place),
+        cr_assert_eq(constraint_accept(matcher, h->token[k]), 0, "request %u, token %u", i, k);
+    cr_assert(!complete || constraint_can_end(matcher) || constraint_is_done(matcher),
               "request %u is cut after %u tokens: %s", i, h->n, a->grammar);
     *n_complete += complete;
-    constraint_state_free(place);
+    constraint_state_free(matcher);
     if (a->kind != SCHEMA || !whole)
         return false;
     buf_init(&text, 1 << 20);

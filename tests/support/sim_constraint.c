@@ -12,8 +12,8 @@
 
 struct sim_constraint {
     const struct constraint *compiled; /* shared by all that have these texts */
-    struct constraint_state *place;
-    uint32_t n_refs, n_placed; /* handed out; tokens that place has read */
+    struct constraint_state *matcher;
+    uint32_t n_refs, n_placed; /* handed out; tokens that matcher has read */
     uint64_t due;              /* the turn in which it will be told; 0: nobody waits */
     uint64_t tried,
         fits;       /* behind these: bits of tokens that were tried, and that the grammar allows */
@@ -89,7 +89,7 @@ static void complete(struct sim *s, struct sim_client *c) {
         return;
     x->limit = (uint32_t)MIN(c->m.max_new, room - c->m.n_prompt);
     c->m.flags |= SUBMIT_COMPLETE;
-    c->invalid |= constraint_mask_within(x->place, bits, x->limit) == 0;
+    c->invalid |= constraint_mask_within(x->matcher, bits, x->limit) == 0;
 }
 
 void sim_constrain(struct sim *s, struct sim_client *c, const char *grammar, const char *after) {
@@ -102,9 +102,9 @@ void sim_constrain(struct sim *s, struct sim_client *c, const char *grammar, con
     x->compiled = compile(s->tokenizer, grammar, after);
     if (!x->compiled)
         c->invalid = true;
-    else if (constraint_state_new(&x->place, x->compiled) < 0)
+    else if (constraint_state_new(&x->matcher, x->compiled) < 0)
         cannot("no memory");
-    if (x->place && c->m.id % 2)
+    if (x->matcher && c->m.id % 2)
         complete(s, c);
 }
 
@@ -115,7 +115,7 @@ void sim_constrain_randomly(struct sim *s, struct sim_client *c, struct rng *r) 
 
 struct sim_constraint *sim_constraint_free(struct sim_constraint *c) {
     if (c) {
-        constraint_state_free(c->place);
+        constraint_state_free(c->matcher);
         free(c);
     }
     return NULL;
@@ -135,9 +135,9 @@ static bool fits(struct sim_constraint *x, int32_t token) {
     x->tried |= bit;
     if (shorter(token) >= 0 && !fits(x, shorter(token)))
         return false;
-    if (constraint_accept(x->place, token) < 0)
+    if (constraint_accept(x->matcher, token) < 0)
         return false;
-    constraint_rollback(x->place, 1);
+    constraint_rollback(x->matcher, 1);
     x->fits |= bit;
     return true;
 }
@@ -165,21 +165,21 @@ bool sim_constraint_at(void *ctx, const int32_t *out, uint32_t n) {
     struct sim_constraint *x = c->constraint;
 
     if (n == 0) {
-        constraint_state_reset(x->place);
+        constraint_state_reset(x->matcher);
         x->n_placed = 0;
     }
     for (; x->n_placed < n; x->n_placed++)
-        if (constraint_accept(x->place, out[x->n_placed]) < 0)
+        if (constraint_accept(x->matcher, out[x->n_placed]) < 0)
             cannot("a token that is not allowed");
     x->tried = x->fits = 0;
     if (x->limit > n) {
         uint32_t bits[SIM_VOCAB / 32];
 
-        constraint_mask_within(x->place, bits, x->limit - n);
+        constraint_mask_within(x->matcher, bits, x->limit - n);
         x->tried = UINT64_MAX;
         x->fits = bits[0] | (uint64_t)bits[1] << 32;
     }
-    return !constraint_is_done(x->place);
+    return !constraint_is_done(x->matcher);
 }
 
 bool sim_constraint_allows(void *ctx, int32_t token) {
