@@ -17,7 +17,7 @@
 static double now(void) {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* others use the machine, too */
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
@@ -118,6 +118,47 @@ static int32_t pick(const uint32_t *bits, uint32_t n_words, int64_t allowed,
     return best;
 }
 
+/* Texts that are led to their end at a limit of up to 60 tokens beyond the shortest one: masks that
+ * know how many tokens are left, far from the limit and at it, and whether the texts are whole. */
+static void measure_ends(const struct grammar *g, const struct grammar_vocab *v,
+                         const struct tokenizer *t) {
+    static double far[MASKS], near[MASKS];
+    uint32_t n_words = grammar_vocab_n_words(v), left = 0, not_whole = 0, least;
+    CLEANUP(freep) uint32_t *bits = calloc(n_words, sizeof(*bits));
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    struct rng r = {1};
+    int n = 0, texts = -1;
+
+    if (!bits || grammar_state_new(&s, g) < 0)
+        return;
+    least = grammar_distance(s);
+    while (n < MASKS) {
+        if (left == 0 || grammar_is_done(s)) {
+            not_whole += texts >= 0 && left == 0 && grammar_distance(s) > 0;
+            grammar_state_reset(s);
+            left = MAX(least, 1u) + rng_below(&r, 60);
+            texts++;
+        }
+        double t0 = now();
+        int64_t allowed = grammar_mask_within(s, bits, 100000);
+        double t1 = now();
+
+        allowed = grammar_mask_within(s, bits, left--);
+        near[n] = now() - t1;
+        far[n++] = t1 - t0;
+        if (allowed <= 0 || grammar_accept(s, pick(bits, n_words, allowed, t, &r)) < 0) {
+            not_whole++;
+            left = 0;
+        }
+    }
+    qsort(far, MASKS, sizeof(far[0]), by_size);
+    qsort(near, MASKS, sizeof(near[0]), by_size);
+    printf("                 shortest %u tokens; far from it p50 %6.1f us, p99 %7.1f us; up to the "
+           "limit p50 %6.1f us, p99 %7.1f us, max %7.1f us; %d texts, %u not whole\n",
+           least, far[MASKS / 2] * 1e6, far[MASKS * 99 / 100] * 1e6, near[MASKS / 2] * 1e6,
+           near[MASKS * 99 / 100] * 1e6, near[MASKS - 1] * 1e6, texts, not_whole);
+}
+
 static void measure(const char *name, struct grammar *g, double compile,
                     const struct grammar_vocab *v, const struct tokenizer *t) {
     static double mask[MASKS], accept[MASKS];
@@ -155,6 +196,7 @@ static void measure(const char *name, struct grammar *g, double compile,
         "p50 %5.2f us, p99 %5.2f us; %d texts\n",
         name, compile * 1e3, grammar_bytes(g), mask[MASKS / 2] * 1e6, mask[MASKS * 99 / 100] * 1e6,
         mask[MASKS - 1] * 1e6, accept[MASKS / 2] * 1e6, accept[MASKS * 99 / 100] * 1e6, texts);
+    measure_ends(g, v, t);
 }
 
 static void run_source(const char *name, enum grammar_kind kind, const char *text,

@@ -431,6 +431,23 @@ bool closing_fits(struct closing *k, const struct set *s) {
     return k->n_nodes < NODES_ASIDE && closing_distance(k, s) <= k->left;
 }
 
+bool closing_fits_inside(struct closing *k, const struct set *s) {
+    const struct grammar *g = k->m->g;
+
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        struct config c = k->m->config[i];
+        const struct call_desc *d = desc_of(k->m, c.frame);
+        uint32_t n = finish_add(k->f->rest_max, bytes_behind(k, c.frame));
+
+        if ((g->state[c.state].flags & STATE_LOOP) && d)
+            n = finish_add(n, d->kind == CALL_NAMES ? k->f->escape_max[d->names - g->names]
+                                                    : finish_call(g, d));
+        if (n > k->left || (g->state[c.state].flags & STATE_MEMBERS))
+            return false;
+    }
+    return true;
+}
+
 bool closing_class_fits(struct closing *k, const struct config *c) {
     uint32_t reach = reach_from(k, c);
 
@@ -465,12 +482,12 @@ static void allow_byte(struct closing *k, const struct config *c, struct planned
         allow(p, &p->trie->node[at], bytes - 1);
 }
 
-void closing_add_plan(struct closing *k, uint32_t *bits) {
+bool closing_add_plan(struct closing *k, uint32_t *bits) {
     const struct grammar *g = k->m->g;
     struct planned p = {vocab_trie(g->vocab), bits, k->left};
 
     if (!k->refused)
-        return;
+        return false;
     for (uint32_t i = k->at.begin; i < k->at.end; i++) {
         struct config c = k->m->config[i];
         uint32_t node = *find(k, &c);
@@ -489,4 +506,5 @@ void closing_add_plan(struct closing *k, uint32_t *bits) {
             bits[token / 32] |= 1u << (token % 32);
         }
     }
+    return true;
 }

@@ -342,6 +342,8 @@ int finish_new(struct build *b, struct grammar *g) {
         r = find_escapes(b, g);
     if (r == 0)
         r = find_ways(b, g);
+    for (uint32_t q = 0; q < g->n_states; q++)
+        f->rest_max = MAX(f->rest_max, f->way[q].rest);
     f->bytes += sizeof(*f) + g->n_states * (sizeof(*f->way) + sizeof(*f->reach));
     g->bytes += f->bytes;
     return r;

@@ -31,6 +31,7 @@ struct finish {
     uint32_t *escape_max;    /* of each names */
     _Atomic uint32_t *reach; /* of each state, 0: unknown, else 1 + bytes: closing.c */
     uint32_t n_members, n_names;
+    uint32_t rest_max;  /* of all ways */
     uint16_t next[257]; /* the first byte from here on that is a token by itself; 256: none */
     size_t bytes;
 };
@@ -67,11 +68,13 @@ struct closing *closing_free(struct closing *k);
 bool closing_begin(struct closing *k, struct machine *m, const struct set *at, uint32_t left);
 /* Whether the text can end in time after a token that leads to @s. */
 bool closing_fits(struct closing *k, const struct set *s);
+/* Whether it can after any text that a configuration of @s reads without leaving its rule. */
+bool closing_fits_inside(struct closing *k, const struct set *s);
 /* Whether it can after every token of the class of configuration @c. */
 bool closing_class_fits(struct closing *k, const struct config *c);
 /* When something did not fit: sets the tokens that begin the shortest completion, as far as it
- * ends in time. */
-void closing_add_plan(struct closing *k, uint32_t *bits);
+ * ends in time. False: everything fitted. */
+bool closing_add_plan(struct closing *k, uint32_t *bits);
 /* Tokens of the shortest completion of @at that is known; 0: it may end there. */
 uint32_t closing_distance(struct closing *k, const struct set *at);
 /* The same, an upper bound, in bytes: cheap. */

@@ -140,12 +140,13 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
 
 /* Where the text must be able to end in time: each token is asked about. */
 struct visitor {
-    uint32_t *bits;
+    struct mask *mask;
     struct closing *near;
     struct answer {
         uint32_t begin, end; /* of a set that stays; end 0: none yet */
         bool fits;
-    } * known; /* KNOWN of them; or NULL: sets do not stay */
+    } * known;  /* KNOWN of them; or NULL: sets do not stay */
+    bool apart; /* some subtree cannot be taken whole */
 };
 #define KNOWN 512
 
@@ -159,6 +160,16 @@ static bool fits_near(const struct visitor *v, const struct set *s) {
     return a->fits;
 }
 
+/* Subtrees that are taken whole when all of them is in time; else the walk begins anew. */
+static void take_near(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                      uint32_t depth) {
+    struct visitor *v = w->arg;
+
+    v->apart = v->apart || !closing_fits_inside(v->near, s);
+    for (uint32_t i = first; !v->apart && i < last; i++)
+        mask_set(v->mask, w->trie->item[i]);
+}
+
 static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
     const struct visitor *v = w->arg;
@@ -166,7 +177,7 @@ static bool visit_near(struct walk *w, uint32_t node, const struct set *s, uint3
     if (n->n_items && !fits_near(v, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++)
-        set_bit(v->bits, w->trie->item[i]);
+        mask_set(v->mask, w->trie->item[i]);
     return true;
 }
 
@@ -264,18 +275,25 @@ static void walk_others(struct machine *m, const struct set *others, struct mask
 static void walk_near(struct machine *m, const struct set *others, struct closing *near, bool many,
                       struct mask *mask) {
     struct answer known[KNOWN] = {0};
-    struct visitor v = {mask->bits, near, NULL};
+    struct visitor v = {mask, near, NULL, many};
     struct walk w = {.m = m,
                      .trie = vocab_trie(m->g->vocab),
                      .visit = visit_near,
+                     .take = take_near,
+                     .kinds = many ? 0 : ALL_KINDS,
                      .arg = &v,
                      .max_visited = LONG_WALK};
 
-    mask->counted = false;
     if (!many)
         walk_steps(&w, others);
-    if (many || (w.n_visited > w.max_visited && !m->error)) {
-        v.known = known;
+    if (m->error)
+        return;
+    v.known = known;
+    if (!v.apart && w.n_visited > w.max_visited)
+        walk_tables(&w, others);
+    if (v.apart && !m->error) {
+        memset(known, 0, sizeof(known));
+        w.kinds = 0;
         walk_tables(&w, others);
     }
 }
@@ -329,10 +347,8 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
     else if (others.end > others.begin && !m->error)
         walk_others(m, &others, &mask);
     mask_special(s, &at, near, &mask);
-    if (near) {
-        closing_add_plan(near, bits);
+    if (near && closing_add_plan(near, bits))
         mask.counted = false;
-    }
     for (size_t i = 0; at.can_end && i < n_ends; i++)
         mask_set(&mask, (uint32_t)ends[i]);
     int r = leave_no_trace(s, n_configs, n_frames);
