@@ -143,7 +143,7 @@ USER = {"role": "user", "content": "a"}
 
 
 def chat(run, size, **fields):
-    return run.post("/v1/chat/completions", {"messages": [USER], "max_tokens": 1, **fields})
+    return run.post("/v1/chat/completions", {"messages": [USER], "max_tokens": 1, "complete_output": False, **fields})
 
 
 @case("/v1/chat/completions", "messages")
@@ -229,7 +229,7 @@ def _(run, size):
 
 
 def completion(run, **fields):
-    return run.post("/v1/completions", {"prompt": "hi", "max_tokens": 1, **fields})
+    return run.post("/v1/completions", {"prompt": "hi", "max_tokens": 1, "complete_output": False, **fields})
 
 
 @case("/v1/completions", "128 prompts with log probabilities")

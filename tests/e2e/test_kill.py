@@ -14,9 +14,9 @@ REQUESTS = [
     {"prompt": random_tokens(21, 40), "temperature": 1, "seed": 3},
     {"prompt": random_tokens(22, 90), "temperature": 0.9, "seed": 4, "repetition_penalty": 1.2, "presence_penalty": 0.5},
     {"prompt": random_tokens(23, 7), "temperature": 1, "seed": 5, "top_p": 0.8, "logprobs": 2},
-    {"prompt": random_tokens(24, 50), "temperature": 1, "seed": 6, "guided_regex": "[a-z .]{2000}"},
+    {"prompt": random_tokens(24, 50), "temperature": 1, "seed": 6, "guided_regex": "[a-z .]{2000}", "complete_output": False},
     {"prompt": random_tokens(25, 50), "temperature": 0.7, "seed": 7,
-     "guided_json": {"type": "array", "items": {"enum": ["one", 2, None]}, "minItems": 400}},
+     "guided_json": {"type": "array", "items": {"enum": ["one", 2, None]}, "minItems": 400}, "complete_output": False},
 ]
 
 
