@@ -63,11 +63,13 @@ static void preflight_serve(struct exchange *x, struct http *h) {
 /* What a browser asks before it sends a page's request: any path, no key. */
 static const struct route preflight = {"*", HTTP_OPTIONS, true, false, preflight_serve};
 
-/* Its pages may read answers, also those that are errors. */
+/* Its pages may read answers, also those that are errors. On a UNIX socket a proxy may pass any
+ * origin on: those that are not known are served, and their pages are told nothing. */
 static void note_origin(struct exchange *x, const struct http *h) {
     const char *origin = http_header(h, "origin", NULL);
 
-    if (!origin || strlen(origin) >= sizeof(x->origin))
+    if (!origin || strlen(origin) >= sizeof(x->origin) ||
+        !auth_knows_origin(api_of(x)->opts.hosts, api_of(x)->opts.cors_origins, origin))
         return;
     snprintf(x->origin, sizeof(x->origin), "%s", origin);
     if (h->parser.method == HTTP_OPTIONS)

@@ -216,6 +216,15 @@ static bool is_known_host(const char *const *hosts, const char *host, bool liter
     return false;
 }
 
+bool auth_knows_origin(const char *const *hosts, const char *const *origins, const char *origin) {
+    const char *name = strstr(origin, "://");
+
+    for (const char *const *o = origins; o && *o; o++)
+        if (strcmp(*o, "*") == 0 || strcasecmp(*o, origin) == 0)
+            return true;
+    return name && is_known_host(hosts, name + 3, false);
+}
+
 int auth_check_host(const char *const *hosts, const char *const *origins, const struct http *h,
                     bool local, struct err *err) {
     uint32_t n_host, n_origin;
@@ -231,11 +240,7 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
                             "This service does not answer to that Host name (allowed-hosts).");
     if (n_origin == 0)
         return 0;
-    const char *name = strstr(origin, "://");
-    for (const char *const *o = origins; n_origin == 1 && o && *o; o++)
-        if (strcmp(*o, "*") == 0 || strcasecmp(*o, origin) == 0)
-            return 0;
-    if (n_origin > 1 || !name || !is_known_host(hosts, name + 3, false))
+    if (n_origin > 1 || !auth_knows_origin(hosts, origins, origin))
         return err_set_code(err, 403, "forbidden_origin", NULL,
                             "Pages of that origin may not use this service (cors-origins).");
     return 0;

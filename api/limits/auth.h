@@ -45,5 +45,7 @@ void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION
                         const char *salt, size_t len, uint8_t out[16]);
 /* Holds Host and Origin to loopback names and @hosts (NULL-terminated, may be NULL): 0, or -EINVAL
  * with @err: 400, 403 or 421. @local: a UNIX socket, which no browser reaches. */
+/* Whether pages of @origin may use the service: of loopback, of @hosts, or in @origins. */
+bool auth_knows_origin(const char *const *hosts, const char *const *origins, const char *origin);
 int auth_check_host(const char *const *hosts, const char *const *origins, const struct http *h,
                     bool local, struct err *err);
