@@ -16,7 +16,10 @@ struct input {
     yyjson_mut_doc *doc;
     yyjson_mut_val *root;
     struct err *err;
+    size_t n_bias; /* tokens of logit_bias, those that are named twice counted twice */
 };
+
+#define FIELDS_MAX 64u /* of response_fields */
 
 static int refuse(struct input *in, const char *field, const char *what) {
     return err_set_code(in->err, 400, "invalid_value", field, "%s must be %s.", field, what);
@@ -102,6 +105,9 @@ static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
         else if (r == 0)
             r = refuse(in, "prompt", "texts and arrays of tokens and texts");
     }
+    if (r == -EMSGSIZE)
+        r = err_set_code(in->err, 400, "context_length_exceeded", "prompt",
+                         "prompt has far more tokens than the model's maximum context length.");
     yyjson_mut_val *ids =
         r == 0 ? yyjson_mut_arr_with_uint32(in->doc, (const uint32_t *)t.id, t.n) : NULL;
     tokens_deinit(&t);
@@ -168,6 +174,9 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
         r = tokens_add(&t, (int32_t)yyjson_get_uint(key));
     else
         r = refuse(in, "logit_bias", what);
+    in->n_bias += t.n;
+    if (r == 0 && in->n_bias > REQUEST_BIAS_MAX)
+        r = -EMSGSIZE;
     for (size_t i = 0; r == 0 && i < t.n; i++) {
         snprintf(id, sizeof(id), "%d", (int)t.id[i]);
         yyjson_mut_obj_remove_key(to, id);
@@ -232,7 +241,10 @@ static int take_form(struct input *in) {
         return err_set_code(in->err, 400, "unsupported_parameter", "post_sampling_probs",
                             "post_sampling_probs is not supported: n_probs gives the "
                             "probabilities before sampling.");
-    if (yyjson_is_arr(fields) && yyjson_arr_size(fields)) {
+    if (fields && !yyjson_is_null(fields) &&
+        (!yyjson_is_arr(fields) || yyjson_arr_size(fields) > FIELDS_MAX))
+        return refuse(in, "response_fields", "an array of at most 64 paths");
+    if (yyjson_arr_size(fields) > 0) {
         yyjson_mut_doc *copy = yyjson_mut_doc_new(NULL);
 
         if (copy)
@@ -255,7 +267,11 @@ static int take_form(struct input *in) {
 /* Takes @body over. Without a limit all that is left is generated, unlike OpenAI's 16 tokens. */
 static int read_body(struct prompt_job *job, yyjson_doc *body, bool infill, struct err *err) {
     yyjson_mut_doc *doc = yyjson_doc_mut_copy(body, NULL);
-    struct input in = {job, yyjson_doc_get_root(body), doc, yyjson_mut_doc_get_root(doc), err};
+    struct input in = {.job = job,
+                       .body = yyjson_doc_get_root(body),
+                       .doc = doc,
+                       .root = yyjson_mut_doc_get_root(doc),
+                       .err = err};
     yyjson_doc *ours = NULL;
     int r = !doc ? -ENOMEM : 0;
 

@@ -120,6 +120,35 @@ Test(llamacpp, bias_of_tokens_and_of_texts) {
     world_stop(&w);
 }
 
+Test(llamacpp, lists_have_limits) {
+    static const struct {
+        const char *field, *begin, *item;
+        int n;
+    } lists[] = {
+        {"response_fields", "{\"prompt\":\"a\",\"response_fields\":[\"prompt\"", ",\"prompt\"", 64},
+        {"logit_bias", "{\"prompt\":\"a\",\"logit_bias\":[[1,1]", ",[97,1]", 1024},
+        {"prompt", "{\"prompt\":[1,\"x\"", ",\"xyxyxyxyxyxyxyxy\"", 50000},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    for (size_t k = 0; k < ARRAY_SIZE(lists); k++) {
+        CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
+
+        cr_assert_eq(buf_add_str(&b, lists[k].begin), 0);
+        for (int i = 0; i < lists[k].n; i++)
+            cr_assert_eq(buf_add_str(&b, lists[k].item), 0);
+        cr_assert_eq(buf_add(&b, "]}", 3), 0);
+        world_ask(&w, "/completion", b.data, &r);
+        cr_expect_eq(r.status, 400, "%s: %d", lists[k].field, r.status);
+        expect_part(&r, "\"param\":");
+        expect_part(&r, lists[k].field);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 Test(llamacpp, slots_say_how_far_requests_are) {
     struct world w;
     struct reply r;
