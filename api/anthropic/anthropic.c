@@ -371,9 +371,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool count, struc
         result = openai_read_chat(job, chat, err);
     if (result < 0 || prefill.len == 0)
         return result;
-    r->prefill.len = (uint32_t)prefill.len;
-    r->prefill.data = arena_strndup(&r->arena, prefill.data, prefill.len);
-    return r->prefill.data ? 0 : -ENOMEM;
+    return gen_request_set_prefill(r, prefill.data, prefill.len);
 }
 
 static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {

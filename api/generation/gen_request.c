@@ -1,5 +1,7 @@
 #include "api/generation/gen_request.h"
 
+#include <errno.h>
+
 void gen_request_drop_body(struct gen_request *r) {
     yyjson_doc_free(r->doc);
     yyjson_doc_free(r->form.doc);
@@ -8,6 +10,11 @@ void gen_request_drop_body(struct gen_request *r) {
     r->form = (struct gen_request_form){0};
     r->messages = r->tools = r->kwargs = r->prompt = r->suffix = r->tokens = r->reasoning_effort =
         r->expected = r->response_format = NULL;
+}
+
+int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len) {
+    r->prefill = (struct str){arena_strndup(&r->arena, text, len), (uint32_t)len};
+    return r->prefill.data ? 0 : -ENOMEM;
 }
 
 void gen_request_deinit(struct gen_request *r) {

@@ -291,9 +291,7 @@ int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) 
     result = gen_request_read(r, job->api, FIELDS_CHAT, body, err);
     if (result < 0 || prefill.len == 0)
         return result;
-    r->prefill =
-        (struct str){arena_strndup(&r->arena, prefill.data, prefill.len), (uint32_t)prefill.len};
-    return r->prefill.data ? 0 : -ENOMEM;
+    return gen_request_set_prefill(r, prefill.data, prefill.len);
 }
 
 static const struct endpoint endpoint = {
