@@ -431,6 +431,28 @@ Test(http, unix_socket_serves_and_needs_no_known_host) {
     world_stop(&w);
 }
 
+Test(http, unknown_origins_on_a_unix_socket_are_told_nothing) {
+    static const char *const origins[][2] = {{"http://localhost:3000", "http://localhost:3000"},
+                                             {"https://evil.example", ""}};
+    struct world w;
+    struct reply r;
+    char v[128];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(origins); i++) {
+        int fd = world_connect_unix(&w);
+
+        world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: a\r\nOrigin: %s\r\n\r\n", origins[i][0]);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect_str_eq(reply_header(&r, "access-control-allow-origin", v, sizeof(v)),
+                         origins[i][1]);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
+
 Test(http, configured_hosts_are_known) {
     static const char *const hosts[] = {"weft.example", NULL}, *const all[] = {"*", NULL};
     struct world w;

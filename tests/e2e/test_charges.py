@@ -3,7 +3,7 @@ import os
 import socket
 import tempfile
 
-from weftd import UnixConnection, Weftd, main
+from weftd import UnixConnection, Weftd, keys_in, main
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -11,13 +11,6 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def ask(daemon, key):
     body = {"prompt": "hi", "max_tokens": 1}
     return daemon.request("POST", "/v1/completions", body, {"Authorization": "Bearer " + key})[0]
-
-
-def keys_in(folder):
-    path = os.path.join(folder, "keys")
-    with open(path, "w") as f:
-        f.write("alice:ka\nbob:kb\n")
-    return path
 
 
 def test_idle_connections_without_a_key_lock_out_no_tenant():

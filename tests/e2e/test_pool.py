@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 
-from weftd import Weftd, main
+from weftd import Weftd, keys_in, main
 
 CHAT = "/v1/chat/completions"
 HEAD = "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\nContent-Length: %d\r\n\r\n"
@@ -43,13 +43,6 @@ def cpu(pid):
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def keys_in(folder):
-    path = os.path.join(folder, "keys")
-    with open(path, "w") as file:
-        file.write("alice:ka\nbob:kb\n")
-    return path
 
 
 def test_no_tenant_waits_for_the_work_of_another():

@@ -62,6 +62,14 @@ def tiny_model():
     return synth("tiny-qwen3-q4_k_m-128k", "--arch", "qwen3", "--shape", "tiny,context=131072", "--format", "Q4_K_M", "--seed", "1")
 
 
+def keys_in(folder):
+    """A file with the keys of two tenants, alice (ka) and bob (kb)."""
+    path = os.path.join(folder, "keys")
+    with open(path, "w") as file:
+        file.write("alice:ka\nbob:kb\n")
+    return path
+
+
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path, timeout):
         super().__init__("localhost", timeout=timeout)

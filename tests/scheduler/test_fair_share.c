@@ -164,7 +164,7 @@ Test(fair_share, over_is_more_than_ones_part) {
     cr_expect(!fair_is_over(&s, b.tenant, 100, 100, true, 1000 * SECOND));
 }
 
-/* Whatever happens, no request waits longer than what came before it and a bounded while after it. */
+/* Whatever happens, no request waits longer than for what came before it and a bounded time. */
 Test(fair_share, nothing_is_overtaken_for_ever) {
     struct rng rng = {5};
     struct fair_ref old = fair_enter(&s, 1, 1000, 0, 99, 0);

@@ -339,7 +339,8 @@ static void check_host(struct sim *s) {
 
 /* ---- decisions ---- */
 
-/* Somebody in @l for whom @h may have been preempted: one with an earlier virtual arrival, or of a tenant that has less. */
+/* A request in @l for which @h may have been preempted: with an earlier virtual arrival, or of a
+ * tenant that has less. */
 static bool somebody_goes_on(struct sim *s, const struct list *l, const struct request *h) {
     uint32_t tenant = client_of(s, h)->m.tenant;
 
