@@ -17,16 +17,25 @@
 #include "text/tokenizer.h"
 
 struct api;
+struct flight_record;
+struct model; /* one that is served: how the worker that computes it is named to the api */
 
-/* The way to the worker. While it is down, submit() queues or answers -EAGAIN; the port calls
+/* The way to a model's worker. While it is down, submit() queues or answers -EAGAIN; the port calls
  * api_worker_up() when a new one is ready and api resubmits every live generation itself. */
 struct api_port {
     int (*submit)(struct api_port *p, const struct submit *m); /* 0, -EAGAIN, -errno */
     void (*cancel)(struct api_port *p, uint64_t id);
     void (*turn_end)(struct api_port *p, const struct turn_end *m);
+    /* A request waits for the model: it is to be loaded, if that is not under way; api_model_set()
+     * and api_worker_up() or api_worker_failed() follow, the last of them perhaps at once. NULL: it
+     * is always loaded. */
+    void (*want)(struct api_port *p);
+    /* What was decided about request @id, as flight_story(). NULL: it is not known. */
+    uint32_t (*story)(struct api_port *p, uint64_t id, struct flight_record *out, uint32_t max);
 };
 
-/* The served model, as the front knows it. All pointers outlive the api. */
+/* A served model, as the front knows it. All pointers outlive the api. One that is loaded on demand
+ * may have no tokenizer and no template before api_model_opened(). */
 struct api_model {
     const char *id;             /* as clients name it */
     const char *const *aliases; /* NULL-terminated */
@@ -43,8 +52,18 @@ struct api_model {
     const char *arch;                /* as the file has it, or NULL */
     const char *file;                /* its name without folders, or NULL */
     uint64_t n_bytes;                /* of the file */
+    uint32_t keep_alive_s;           /* unloaded after so long without a request; 0: not for that */
     const char *recipe;              /* engine_info.recipe once the worker is there, or NULL */
     const char *fingerprint; /* of program and recipe: equal ones give equal tokens; or NULL */
+};
+
+/* Of a model that is loaded on demand: api/model.h. */
+enum api_model_state {
+    API_MODEL_ABSENT,
+    API_MODEL_LOADING,
+    API_MODEL_READY,
+    API_MODEL_UNLOADING,
+    API_MODEL_FAILED
 };
 
 struct api_opts {
@@ -53,6 +72,7 @@ struct api_opts {
     uint32_t header_timeout_ms, body_timeout_ms, idle_timeout_ms, keepalive_ms, stall_timeout_ms;
     uint32_t stream_buffer_bytes, default_max_tokens, request_timeout_ms;
     uint32_t max_header_count;
+    uint32_t load_wait_ms;             /* how long a request waits for its model to be loaded */
     uint32_t max_stored, stored_ttl_s; /* responses that clients may come back to; 0: none */
     uint64_t stored_bytes;
     const char *api_keys_file; /* NULL: none needed */
@@ -63,6 +83,7 @@ struct api_opts {
     bool digests;         /* "logits_digest": true is allowed */
     bool complete_output; /* what is constrained is complete when it is cut */
     bool any_model_name;  /* requests are answered whatever model they name */
+    bool web_page;        /* GET / gives a browser the page */
     bool prewarm;         /* the beginning of a chat's next turn is computed ahead */
     const uint64_t
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
@@ -112,17 +133,50 @@ int api_listen_tcp(struct api *a, const char *host, int port, int *bound_port, s
 int api_listen_unix(struct api *a, const char *path, struct err *err);
 int api_listen_fd(struct api *a, int fd, struct err *err); /* inherited, listening */
 
-/* From the port. */
-void api_on_event(struct api *a, const struct event *e);
-void api_on_stats(struct api *a, const struct msg_stats *s);
-void api_worker_down(struct api *a); /* streams wait; /health is 503 */
+/* The model that api_new() was given: served where a request names none. */
+struct model *api_first_model(const struct api *a);
+/* A further one. While the service listens only from the loop's thread. 0 or -ENOMEM. */
+int api_add_model(struct api *a, const struct api_model *info, struct api_port *port,
+                  struct model **out);
+/* One that no request finds yet. Then @next, which has the names of @old and is READY or becomes it
+ * now, takes its place: what waits for @old waits for @next. @old goes on with the requests that it
+ * has; when api_model_use() says that there are none api_remove_model() frees it. */
+int api_new_model(struct api *a, const struct api_model *info, struct api_port *port,
+                  struct model **out);
+void api_replace_model(struct model *old, struct model *next);
+void api_remove_model(struct model *m); /* one that no request finds (any more) */
+/* Its tokenizer and template are there now. */
+void api_model_opened(struct model *m);
+/* What is done with a model that is loaded on demand; @progress of loading, 0 to 1. READY comes
+ * with api_worker_up(), FAILED with api_worker_failed(). */
+void api_model_set(struct model *m, enum api_model_state state, float progress);
+/* Whether it may be unloaded, and in which order models are. */
+struct api_model_use {
+    uint32_t n_running; /* generations that wait for its worker's tokens */
+    uint32_t n_jobs;    /* requests that have not been answered */
+    uint32_t n_waiting; /* of these, those that wait for it to be loaded */
+    int64_t last_used_ns;
+    /* What a request last asked for: how long the model stays without another; negative: for good;
+     * API_KEEP_UNSET: none did. */
+    int64_t keep_alive_s;
+};
+#define API_KEEP_UNSET INT64_MIN
+struct api_model_use api_model_use(const struct model *m);
+/* Its worker was ended, and had no generation: the model is ABSENT, or stays FAILED. */
+void api_worker_stopped(struct model *m);
+
+/* From the port of @m. */
+void api_on_event(struct model *m, const struct event *e);
+void api_on_stats(struct model *m, const struct msg_stats *s);
+void api_worker_down(struct model *m); /* streams wait; /health is 503 */
 /* No worker is to be expected soon, because of @why (a sentence without its full stop): all that
  * waits and all that comes fails with 503 and @retry_ms until api_worker_up(). */
-void api_worker_failed(struct api *a, const char *why, uint32_t retry_ms);
+void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms);
 /* A worker is ready: every live generation is submitted again with the tokens it has. @n_faults(id)
  * says in how many deaths a request was present; three: it fails with 500 engine_fault. */
-void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
+void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 void api_set_health(struct api *a, enum api_health h);
+enum api_health api_health(const struct api *a); /* what clients are told */
 
 /* Service life. */
 /* Comes before api_drain() where another process goes on listening: no new connections, but

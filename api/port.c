@@ -1,40 +1,119 @@
 #include <assert.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/generation/gen.h"
+#include "api/generation/model_wait.h"
+#include "api/model.h"
 #include "api/private.h"
 
 /* What comes from daemon/: the worker's events and life, and what the admin socket asks. */
 
-void api_on_event(struct api *a, const struct event *e) {
-    gen_on_event(a, e);
+void api_on_event(struct model *m, const struct event *e) {
+    gen_on_event(m, e);
 }
 
-void api_on_stats(struct api *a, const struct msg_stats *s) {
-    a->metrics.worker = *s;
-    a->metrics.has_worker = true;
+void api_on_stats(struct model *m, const struct msg_stats *s) {
+    m->worker = *s;
+    m->has_stats = true;
 }
 
-void api_worker_down(struct api *a) {
-    a->worker_up = false;
-    a->metrics.has_worker = false;
-    a->stats.n_workers_lost++;
-    memset(&a->metrics.worker, 0, sizeof(a->metrics.worker));
-    gen_worker_down(a);
+void api_worker_down(struct model *m) {
+    m->worker_up = m->has_stats = false;
+    m->api->stats.n_workers_lost++;
+    memset(&m->worker, 0, sizeof(m->worker));
+    gen_worker_down(m);
 }
 
-void api_worker_failed(struct api *a, const char *why, uint32_t retry_ms) {
-    assert(!a->worker_up && *why && retry_ms > 0);
-    snprintf(a->failure, sizeof(a->failure), "%s", why);
-    a->failure_retry_ms = retry_ms;
-    gen_worker_failed(a);
+void api_worker_stopped(struct model *m) {
+    m->worker_up = m->has_stats = false;
+    memset(&m->worker, 0, sizeof(m->worker));
+    m->progress = 0;
+    if (m->state != API_MODEL_FAILED)
+        m->state = API_MODEL_ABSENT;
 }
 
-void api_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
-    a->worker_up = true;
-    *a->failure = 0;
-    gen_worker_up(a, n_faults);
+void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms) {
+    assert(!m->worker_up && *why && retry_ms > 0);
+    snprintf(m->failure, sizeof(m->failure), "%s", why);
+    m->failure_retry_ms = retry_ms;
+    m->failed_ns = clock_now(m->api->clock);
+    m->state = API_MODEL_FAILED;
+    gen_worker_failed(m);
+    model_wait_over(m);
+}
+
+void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
+    m->worker_up = true;
+    *m->failure = 0;
+    m->state = API_MODEL_READY;
+    gen_worker_up(m, n_faults);
+    model_wait_over(m);
+}
+
+struct model *api_first_model(const struct api *a) {
+    return model_first(a);
+}
+
+int api_add_model(struct api *a, const struct api_model *info, struct api_port *port,
+                  struct model **out) {
+    struct model *m;
+    int r = model_new(&m, a, info, port);
+
+    if (r < 0)
+        return r;
+    pthread_rwlock_wrlock(&a->models_lock);
+    list_push_back(&a->models, &m->link);
+    pthread_rwlock_unlock(&a->models_lock);
+    *out = m;
+    return 0;
+}
+
+int api_new_model(struct api *a, const struct api_model *info, struct api_port *port,
+                  struct model **out) {
+    return model_new(out, a, info, port);
+}
+
+void api_replace_model(struct model *old, struct model *next) {
+    struct api *a = old->api;
+
+    assert(!list_empty(&old->link) && list_empty(&next->link));
+    pthread_rwlock_wrlock(&a->models_lock);
+    list_insert_before(&old->link, &next->link);
+    list_remove(&old->link);
+    pthread_rwlock_unlock(&a->models_lock);
+    next->last_used_ns = old->last_used_ns;
+    model_wait_move(old, next);
+}
+
+void api_remove_model(struct model *m) {
+    assert(list_empty(&m->link) && m->n_jobs == 0);
+    model_free(m);
+}
+
+void api_model_opened(struct model *m) {
+    model_open(m);
+    model_wait_over(m);
+}
+
+void api_model_set(struct model *m, enum api_model_state state, float progress) {
+    assert(model_on_demand(m) && state != API_MODEL_READY && state != API_MODEL_FAILED);
+    m->state = state;
+    m->progress = progress;
+}
+
+struct api_model_use api_model_use(const struct model *m) {
+    uint32_t n_waiting = 0;
+
+    for (const struct list *l = m->waiting.next; l != &m->waiting; l = l->next)
+        n_waiting++;
+    return (struct api_model_use){m->n_running, m->n_jobs, n_waiting, m->last_used_ns,
+                                  m->keep_alive_s};
+}
+
+enum api_health api_health(const struct api *a) {
+    return server_health(a);
 }
 
 void api_stats(const struct api *a, struct api_stats *out) {

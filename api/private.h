@@ -4,6 +4,7 @@
  * private - what the files of api/ share: the object itself and the limits that are not options.
  */
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include "api/limits/admit.h"
 #include "api/api.h"
@@ -11,11 +12,11 @@
 #include "api/http/dialect.h"
 #include "api/http/server.h"
 #include "api/limits/auth.h"
-#include "api/generation/family.h"
-#include "api/generation/fim.h"
+#include "api/model.h"
 #include "api/service/loop_lag.h"
 #include "api/service/metrics.h"
 #include "api/service/job_pool.h"
+#include "api/service/recent.h"
 #include "api/responses/store.h"
 #include "api/limits/tenant.h"
 #include "base/list.h"
@@ -35,15 +36,14 @@ struct api_recent { /* a request and its first generation */
 struct api {
     uv_loop_t *loop;
     struct api_opts opts;
-    const struct api_model *model; /* read through the pointer: the worker fills it in later */
-    struct family family;          /* of the model */
-    struct fim fim;                /* likewise */
-    struct api_port *port;
+    struct list models; /* model.link; never empty */
+    /* Written by the loop's thread alone, which reads without it. */
+    pthread_rwlock_t models_lock;
+    uv_timer_t wait_tick; /* model_wait.c */
+    uint32_t n_waiting;   /* prompt jobs that wait for their models */
     struct clock *clock;
     enum api_health health;
-    bool worker_up, leaving, draining, closing;
-    char failure[400]; /* why no worker can be started; "": one can, as far as is known */
-    uint32_t failure_retry_ms;
+    bool leaving, draining, closing;
     struct http_server http;
     struct list gens;                     /* gen.link: live generations, oldest first */
     struct list buckets[API_GEN_BUCKETS]; /* gen.bucket, by id */
@@ -57,7 +57,8 @@ struct api {
     struct store store;    /* of responses */
     struct list responses; /* responses.link: under way */
     struct admit admit;
-    struct metrics metrics;
+    struct metrics metrics;        /* of the loop; those of generations are their models' */
+    struct recent recent_requests; /* requests that have ended, for the web page */
     struct loop_lag lag;
     struct rng rng; /* request ids and seeds */
     /* Grammars that were right and wrong, by hash: any thread (constrain.c). */
@@ -71,6 +72,11 @@ struct api {
 /* The api that @x is an exchange of. */
 static inline struct api *api_of(const struct exchange *x) {
     return x->ctx;
+}
+
+/* The model that is served where a request names none. */
+static inline struct model *model_first(const struct api *a) {
+    return LIST_ENTRY(a->models.next, struct model, link);
 }
 
 /* port.c: so that the operator can ask about it by the name that the client knows. */

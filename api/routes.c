@@ -9,6 +9,7 @@
 #include "api/http/conn.h"
 #include "api/http/respond.h"
 #include "api/limits/session.h"
+#include "api/model.h"
 #include "api/private.h"
 
 /*
@@ -138,9 +139,9 @@ static int check_service(struct exchange *x, struct err *err) {
         return 0;
     x->retry_ms = API_RETRY_MS;
     if (s == API_FAILED) {
-        x->retry_ms = api_of(x)->failure_retry_ms;
+        x->retry_ms = model_first(api_of(x))->failure_retry_ms;
         return err_set_code(err, 503, "model_unavailable", NULL, "The model cannot be loaded: %s.",
-                            api_of(x)->failure);
+                            model_first(api_of(x))->failure);
     }
     if (s == API_STARTING)
         return err_set_code(err, 503, "model_loading", NULL,

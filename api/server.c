@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/random.h>
 #include "api/generation/gen.h"
+#include "api/generation/model_wait.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "api/routes.h"
 #include "api/service/service.h"
@@ -63,6 +65,7 @@ static void on_ended(const struct exchange *x) {
     bool probe = x->route && x->route->open; /* balancers ask many times a second */
 
     count(&api_of(x)->stats, x);
+    recent_note(&api_of(x)->recent_requests, x, now);
     log_event(probe              ? WLOG_DEBUG
               : x->status >= 500 ? WLOG_WARN
                                  : WLOG_INFO,
@@ -129,10 +132,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         return -ENOMEM;
     a->loop = loop;
     a->opts = *opts;
-    a->model = model;
-    family_init(&a->family, model);
-    fim_init(&a->fim, model->tokenizer);
-    a->port = port;
+    list_init(&a->models);
+    pthread_rwlock_init(&a->models_lock, NULL);
     a->clock = clock;
     list_init(&a->gens);
     list_init(&a->responses);
@@ -154,14 +155,22 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     admit_init(&a->admit, &admit);
     auth_init(&a->auth, opts->api_keys_file);
     struct store_limits limits = {opts->max_stored, opts->stored_bytes, opts->stored_ttl_s};
+    struct model *first;
+    if ((r = model_new(&first, a, model, port)) < 0) {
+        tenants_deinit(&a->tenants);
+        return r;
+    }
+    list_push_back(&a->models, &first->link);
     r = store_init(&a->store, loop, clock, &limits);
     if (r == 0 && (r = job_pool_init(&a->pool, loop, clock)) < 0)
         store_deinit(&a->store);
     if (r < 0) {
+        model_free(first);
         tenants_deinit(&a->tenants);
         return r;
     }
     loop_lag_init(&a->lag, loop, &a->metrics);
+    model_wait_init(a);
     *out = STEAL(a);
     return 0;
 }
@@ -174,6 +183,9 @@ struct api *api_free(struct api *a) {
     store_deinit(&a->store);
     tenants_deinit(&a->tenants);
     http_server_deinit(&a->http);
+    while (!list_empty(&a->models))
+        model_free(model_first(a));
+    pthread_rwlock_destroy(&a->models_lock);
     free(a);
     return NULL;
 }
@@ -209,6 +221,7 @@ void api_close(struct api *a) {
     admit_close(&a->admit);
     store_close(&a->store);
     loop_lag_close(&a->lag);
+    model_wait_close(a);
     job_pool_close(&a->pool);
 }
 
@@ -222,7 +235,13 @@ void api_set_health(struct api *a, enum api_health h) {
 }
 
 enum api_health server_health(const struct api *a) {
-    if (a->health != API_SERVING || a->worker_up)
+    if (a->health != API_SERVING)
         return a->health;
-    return *a->failure ? API_FAILED : API_REPLACING;
+    for (const struct list *l = a->models.next; l != &a->models; l = l->next) {
+        const struct model *m = LIST_ENTRY(l, const struct model, link);
+
+        if (m->worker_up || (model_on_demand(m) && !*m->failure))
+            return API_SERVING;
+    }
+    return *model_first(a)->failure ? API_FAILED : API_REPLACING;
 }

@@ -34,9 +34,19 @@ enum tensor_type {
     TENSOR_Q5_K = 13,
     TENSOR_Q6_K = 14,
     TENSOR_IQ2_XXS = 16,
+    TENSOR_IQ2_XS = 17,
+    TENSOR_IQ3_XXS = 18,
+    TENSOR_IQ1_S = 19,
     TENSOR_IQ4_NL = 20,
+    TENSOR_IQ3_S = 21,
+    TENSOR_IQ2_S = 22,
     TENSOR_IQ4_XS = 23,
+    TENSOR_IQ1_M = 29,
     TENSOR_BF16 = 30,
+    TENSOR_TQ1_0 = 34,
+    TENSOR_TQ2_0 = 35,
+    TENSOR_MXFP4 = 39,
+    TENSOR_NVFP4 = 40,
 };
 
 struct tensor_format {

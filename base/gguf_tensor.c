@@ -10,10 +10,16 @@ static const char *foreign_name(uint32_t type) {
         uint32_t type;
         const char *name;
     } known[] = {
-        {9, "Q8_1"},   {15, "Q8_K"},  {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
-        {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},     {25, "I16"},     {26, "I32"},
-        {27, "I64"},   {28, "F64"},   {29, "IQ1_M"},  {34, "TQ1_0"},   {35, "TQ2_0"},
-        {39, "MXFP4"}, {40, "NVFP4"}, {41, "Q1_0"},   {42, "Q2_0"},
+        {4, "MXFP4 as Ollama's first gpt-oss files number it; take the file from Hugging Face"},
+        {9, "Q8_1"},
+        {15, "Q8_K"},
+        {24, "I8"},
+        {25, "I16"},
+        {26, "I32"},
+        {27, "I64"},
+        {28, "F64"},
+        {41, "Q1_0"},
+        {42, "Q2_0"},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(known); i++)

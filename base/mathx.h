@@ -72,6 +72,18 @@ MX_FN float mx_silu(float x) {
     return x / (1.0f + mx_expf(-x));
 }
 
+/* x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+MX_FN float mx_gelu(float x) {
+    return x / (1.0f + mx_expf(-1.5957691216057308f * fmaf(0.044715f * x * x, x, x)));
+}
+
+/* cap tanh(x / cap) */
+MX_FN float mx_soft_cap(float x, float cap) {
+    float e = mx_expf(2.0f / cap * x);
+
+    return cap * ((e - 1.0f) / (e + 1.0f));
+}
+
 /* Natural logarithm of a normal positive double. */
 MX_FN double mx_log(double x) {
     uint64_t u = mx_bits_of_double(x);
@@ -192,4 +204,18 @@ MX_FN uint16_t mx_float_to_half(float f) {
 /* Exact: bfloat16 is the upper half of a float. */
 MX_FN float mx_bf16_to_float(uint16_t h) {
     return mx_float_of((uint32_t)h << 16);
+}
+
+/* Half of an E8M0 scale: 2^(e - 128). */
+MX_FN float mx_e8m0_half(uint8_t e) {
+    return mx_float_of(e < 2 ? 0x200000u << e : (e - 1u) << 23);
+}
+
+/* Half of an unsigned scale of four bits of exponent and three of mantissa. */
+MX_FN float mx_ue4m3_half(uint8_t x) {
+    unsigned e = (x >> 3) & 15, m = x & 7;
+
+    if (x == 0x7F)
+        return 0;
+    return e ? mx_float_of((e + 119) << 23 | m << 20) : (float)m * 0x1p-10f;
 }

@@ -12,6 +12,11 @@ static const struct tensor_format formats[] = {
     {TENSOR_Q4_K, "Q4_K", 256, 144},   {TENSOR_Q5_K, "Q5_K", 256, 176},
     {TENSOR_Q6_K, "Q6_K", 256, 210},   {TENSOR_IQ2_XXS, "IQ2_XXS", 256, 66},
     {TENSOR_IQ4_NL, "IQ4_NL", 32, 18}, {TENSOR_IQ4_XS, "IQ4_XS", 256, 136},
+    {TENSOR_MXFP4, "MXFP4", 32, 17},   {TENSOR_IQ1_S, "IQ1_S", 256, 50},
+    {TENSOR_IQ1_M, "IQ1_M", 256, 56},  {TENSOR_IQ2_XS, "IQ2_XS", 256, 74},
+    {TENSOR_IQ2_S, "IQ2_S", 256, 82},  {TENSOR_IQ3_XXS, "IQ3_XXS", 256, 98},
+    {TENSOR_IQ3_S, "IQ3_S", 256, 110}, {TENSOR_TQ1_0, "TQ1_0", 256, 54},
+    {TENSOR_TQ2_0, "TQ2_0", 256, 66},  {TENSOR_NVFP4, "NVFP4", 64, 36},
 };
 
 const struct tensor_format *tensor_format(uint32_t type) {

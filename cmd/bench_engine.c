@@ -34,7 +34,7 @@ static const char usage[] =
     "Measures prefill and decode without a server.\n"
     "  --threads N        0: all cores (0)\n"
     "  --backend B        reference, cpu, cuda or auto (auto)\n"
-    "  --isa I            of the cpu backend: auto, generic, avx2, avx512 (auto)\n"
+    "  --isa I            of the cpu backend: auto, generic, avx2, avx512, amx (auto)\n"
     "  --kv T             f16 or q8_0 (f16)\n"
     "  -p N               tokens of the prompt; 0: no prefill (512)\n"
     "  -n N               tokens to decode; 0: no decode (128)\n"

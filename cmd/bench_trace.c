@@ -69,13 +69,19 @@ static const char *parse_agents(struct trace_file *t, char **rest) {
 }
 
 static const char *parse_pool(struct trace_file *t, char **rest) {
-    struct range pages = {0}, page = {16, 16}, host = {0};
-    const struct key keys[] = {{"pages", &pages}, {"page", &page}, {"host", &host}};
+    struct range pages = {0}, page = {16, 16}, host = {0}, states = {0}, snapshots = {0};
+    const struct key keys[] = {{"pages", &pages},
+                               {"page", &page},
+                               {"host", &host},
+                               {"states", &states},
+                               {"snapshots", &snapshots}};
     const char *bad = parse_keys(rest, keys, ARRAY_SIZE(keys));
 
     t->n_pages = pages.low;
     t->page_tokens = page.low;
     t->n_host_pages = host.low;
+    t->n_states = states.low;
+    t->n_snapshots = snapshots.low;
     return bad;
 }
 

@@ -71,5 +71,16 @@ void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, doubl
 /* Per second since @before; "-" where that cannot be said. */
 struct ctl_cell ctl_rate(yyjson_val *now, yyjson_val *before, const char *key, double seconds);
 
+/* Asks for @what ("load", "unload", "swap" with @file or NULL) of the served model @name. An exit
+ * code, with @err. */
+int ctl_change(struct ctl *c, const char *name, const char *what, const char *file,
+               struct err *err);
+/* Waits until @key of the model ("state", "swap") is none of @under_way (ends with NULL); puts it
+ * into @out. */
+int ctl_wait_change(struct ctl *c, const char *name, const char *key, const char *const *under_way,
+                    char out[500], struct err *err);
+/* The table of /models. */
+void ctl_show_served(struct buf *out, yyjson_val *models, size_t columns);
+
 /* The screen of `weftctl top`; an exit code. */
 int ctl_top(struct ctl *c, double interval_s, struct err *err);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "cmd/ctl_progress.h"
 #include "proto/stats.h"
 
 #define HEADLINE_EVERY 20
@@ -121,6 +122,11 @@ static bool any_of(yyjson_val *o, const char *a, const char *b) {
 
 /* Lines about what is only there when it is configured, or has happened. */
 static void show_tiers(struct buf *out, yyjson_val *w) {
+    if (any_of(w, "states", "snapshots"))
+        ADD("  states   %s of %s slots; %s snapshots; %s made, %s used, %s evicted\n",
+            ctl_number(w, "states_used").s, ctl_number(w, "states").s, ctl_number(w, "snapshots").s,
+            ctl_number(w, "snapshots_made").s, ctl_number(w, "snapshots_used").s,
+            ctl_number(w, "snapshots_evicted").s);
     if (any_of(w, "host_offloaded_tokens", "host_loaded_tokens"))
         ADD("  host     %s tokens offloaded, %s loaded\n", ctl_number(w, "host_offloaded_tokens").s,
             ctl_number(w, "host_loaded_tokens").s);
@@ -186,11 +192,13 @@ void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns) {
     show_rows(out, "worker", yyjson_obj_get(stats, "worker"), worker_rows, n_worker_rows);
 }
 
+#define BYTES (-1.0)
+
 static const struct column {
     const char *key, *title;
-    bool text; /* to the left */
-    double unit_s;
-    int rank; /* left out first, where the line is too long: the highest; 0: never */
+    bool text;     /* to the left */
+    double unit_s; /* of a time; BYTES: a size; 0: as it is */
+    int rank;      /* left out first, where the line is too long: the highest; 0: never */
 } request_columns[] = {
     {"id", "ID", false, 0, 0},
     {"request_id", "REQUEST", true, 0, 2},
@@ -215,7 +223,27 @@ static const struct column tenant_columns[] = {
 
 #define TABLE_COLUMNS_MAX 16
 
+static const struct column served_columns[] = {
+    {"id", "MODEL", true, 0, 0},
+    {"state", "STATE", true, 0, 0},
+    {"bytes", "MEMORY", false, BYTES, 2},
+    {"running", "RUNNING", false, 0, 0},
+    {"waiting", "WAITING", false, 0, 0},
+    {"loads", "LOADS", false, 0, 3},
+    {"idle_ms", "LAST USED", false, 1e-3, 1},
+    {"swap", "SWAP", true, 0, 4},
+    {"reason", "REASON", true, 0, 5},
+};
+
 static struct ctl_cell cell_of(yyjson_val *row, const struct column *c) {
+    double bytes;
+
+    if (c->unit_s < 0 && ctl_value(row, c->key, &bytes)) {
+        struct ctl_cell cell;
+
+        snprintf(cell.s, sizeof(cell.s), "%s", size_text((uint64_t)bytes).s);
+        return cell;
+    }
     if (c->unit_s > 0)
         return ctl_duration(row, c->key, c->unit_s);
     return c->text ? ctl_text(row, c->key) : ctl_number(row, c->key);
@@ -342,4 +370,9 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
             ADD(": %s, %s, %s", count(r, "steps", "step").s, count(r, "rows", "row").s, ms.s);
         ADD("\n");
     }
+}
+
+void ctl_show_served(struct buf *out, yyjson_val *models, size_t columns) {
+    show_table(out, yyjson_obj_get(models, "models"), served_columns, ARRAY_SIZE(served_columns),
+               columns);
 }

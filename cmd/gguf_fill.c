@@ -26,20 +26,37 @@ static const struct fill_recipe {
     enum tensor_type type;
     uint16_t scale, min; /* offsets of the half floats in a block; min 0: symmetric */
     double square, centre;
+    enum {
+        SCALE_HALF,
+        SCALE_E8M0,  /* one byte, a power of two */
+        SCALE_UE4M3, /* four bytes */
+        SCALE_IQ1_M, /* a half in four pieces */
+        SCALE_TQ2,   /* a half; the code 3, which quantisers do not write, becomes 1 */
+    } kind;
 } recipes[] = {
-    {TENSOR_Q4_0, 0, 0, U2 * 21.5, 0},
-    {TENSOR_Q4_1, 0, 2, U2 *(77.5 + 56.25) - 2 * 56.25, -7.5},
-    {TENSOR_Q5_0, 0, 0, U2 * 85.5, 0},
-    {TENSOR_Q5_1, 0, 2, U2 *(325.5 + 240.25) - 2 * 240.25, -15.5},
-    {TENSOR_Q8_0, 0, 0, U2 * 5461.5, 0},
-    {TENSOR_Q2_K, 80, 82, U2 *(77.5 * 3.5 + 2.25 * 77.5) - 2 * 2.25 * 56.25, 1.5},
-    {TENSOR_Q3_K, 108, 0, U2 * 341.5 * 5.5, 0},
-    {TENSOR_Q4_K, 0, 2, U2 *(1333.5 * (77.5 + 56.25)) - 2 * 56.25 * 992.25, 7.5},
-    {TENSOR_Q5_K, 0, 2, U2 *(1333.5 * (325.5 + 240.25)) - 2 * 240.25 * 992.25, 15.5},
-    {TENSOR_Q6_K, 208, 0, U2 * 5461.5 * 341.5, 0},
-    {TENSOR_IQ2_XXS, 0, 0, U2 * 85.25 / 16 * 534.43017578125, 0},
-    {TENSOR_IQ4_NL, 0, 0, U2 * 4548.0, 0},
-    {TENSOR_IQ4_XS, 0, 0, U2 * 341.5 * 4548.0, 0},
+    {TENSOR_Q4_0, 0, 0, U2 * 21.5, 0, SCALE_HALF},
+    {TENSOR_Q4_1, 0, 2, U2 *(77.5 + 56.25) - 2 * 56.25, -7.5, SCALE_HALF},
+    {TENSOR_Q5_0, 0, 0, U2 * 85.5, 0, SCALE_HALF},
+    {TENSOR_Q5_1, 0, 2, U2 *(325.5 + 240.25) - 2 * 240.25, -15.5, SCALE_HALF},
+    {TENSOR_Q8_0, 0, 0, U2 * 5461.5, 0, SCALE_HALF},
+    {TENSOR_Q2_K, 80, 82, U2 *(77.5 * 3.5 + 2.25 * 77.5) - 2 * 2.25 * 56.25, 1.5, SCALE_HALF},
+    {TENSOR_Q3_K, 108, 0, U2 * 341.5 * 5.5, 0, SCALE_HALF},
+    {TENSOR_Q4_K, 0, 2, U2 *(1333.5 * (77.5 + 56.25)) - 2 * 56.25 * 992.25, 7.5, SCALE_HALF},
+    {TENSOR_Q5_K, 0, 2, U2 *(1333.5 * (325.5 + 240.25)) - 2 * 240.25 * 992.25, 15.5, SCALE_HALF},
+    {TENSOR_Q6_K, 208, 0, U2 * 5461.5 * 341.5, 0, SCALE_HALF},
+    {TENSOR_IQ2_XXS, 0, 0, U2 * 85.25 / 16 * 534.43017578125, 0, SCALE_HALF},
+    {TENSOR_IQ4_NL, 0, 0, U2 * 4548.0, 0, SCALE_HALF},
+    {TENSOR_IQ4_XS, 0, 0, U2 * 341.5 * 4548.0, 0, SCALE_HALF},
+    {TENSOR_MXFP4, 0, 0, 34.25, 0, SCALE_E8M0},
+    {TENSOR_NVFP4, 0, 0, 34.25, 0, SCALE_UE4M3},
+    {TENSOR_IQ1_S, 0, 0, U2 * 85 * (0.59417724609375 + 1.0 / 64), 0, SCALE_HALF},
+    {TENSOR_IQ1_M, 0, 0, U2 * 85 * (0.59417724609375 + 1.0 / 64), 0, SCALE_IQ1_M},
+    {TENSOR_IQ2_XS, 0, 0, U2 * 85.25 / 16 * 586.47607421875, 0, SCALE_HALF},
+    {TENSOR_IQ2_S, 0, 0, U2 * 85.25 / 16 * 596.8416748046875, 0, SCALE_HALF},
+    {TENSOR_IQ3_XXS, 0, 0, U2 * 85.25 / 4 * 951.640625, 0, SCALE_HALF},
+    {TENSOR_IQ3_S, 0, 0, U2 * 341 * 57.671875, 0, SCALE_HALF},
+    {TENSOR_TQ1_0, 52, 0, U2 * 171 / 256, 0, SCALE_HALF},
+    {TENSOR_TQ2_0, 64, 0, U2 * 0.5, 0, SCALE_TQ2},
 };
 
 static const struct fill_recipe *find_recipe(enum tensor_type type) {
@@ -62,6 +79,33 @@ static void set_levels(struct gguf_fill *f) {
     }
 }
 
+/* Powers of two around @base with its mean square: mostly the two beside it, and two smaller ones,
+ * so that four values occur. */
+static void set_exponents(struct gguf_fill *f, double base) {
+    int k = (int)floor(log2(base)), n_large;
+
+    n_large = (int)lround((base * base / exp2(2 * k) - 252.625 / 256) * 256 / 3);
+    for (int i = 0; i < 256; i++)
+        f->scale[i] = (uint16_t)(128 + k + (i < 2 ? -2 : i < 4 ? -1 : i < 4 + n_large ? 1 : 0));
+}
+
+/* Scales from half to one and a half of @base: each is the one that keeps the sum of squares at
+ * what it should be. */
+static void set_ue4m3(struct gguf_fill *f, double base) {
+    double wanted = 0, sum = 0;
+
+    for (int i = 0; i < 256; i++) {
+        double u = 0.5 + (i + 0.5) / 256, v = 0;
+
+        wanted += base * base * u * u / U2;
+        for (uint8_t e = 1; e < 0x7F && (e == 1 || sum + v * v < wanted); e++) {
+            f->scale[i] = e;
+            v = (double)mx_ue4m3_half(e);
+        }
+        sum += v * v;
+    }
+}
+
 void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, double std,
                     uint64_t seed) {
     *f = (struct gguf_fill){
@@ -70,9 +114,17 @@ void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, dou
         set_levels(f);
         return;
     }
-    assert(f->recipe->scale + 2u <= format->block_bytes);
+    assert(f->recipe->scale + (f->recipe->kind == SCALE_E8M0 ? 1u : 2u) <= format->block_bytes);
     assert(f->recipe->min + 2u <= format->block_bytes);
     double base = std / sqrt(f->recipe->square);
+    if (f->recipe->kind == SCALE_E8M0) {
+        set_exponents(f, base);
+        return;
+    }
+    if (f->recipe->kind == SCALE_UE4M3) {
+        set_ue4m3(f, base);
+        return;
+    }
     for (int i = 0; i < 256; i++) {
         double u = 0.5 + (i + 0.5) / 256;
 
@@ -121,21 +173,44 @@ static void fill_16(struct gguf_fill *f, uint8_t *dst, size_t n) {
     }
 }
 
-static void fill_quantised(struct gguf_fill *f, uint8_t *dst, size_t n) {
+/* Writes the scale of a block, from the random number @v. */
+static void put_scale(const struct gguf_fill *f, uint8_t *block, uint64_t v) {
     const struct fill_recipe *c = f->recipe;
+    uint16_t scale = f->scale[v & 255], min = f->min[(v >> 8) & 255];
+
+    if (!c->min)
+        scale ^= (uint16_t)(v >> 48) & 0x8000;
+    switch (c->kind) {
+    case SCALE_E8M0:
+        block[c->scale] = (uint8_t)scale;
+        break;
+    case SCALE_UE4M3:
+        for (int i = 0; i < 4; i++)
+            block[i] = (uint8_t)f->scale[(v >> (8 * i)) & 255];
+        break;
+    case SCALE_IQ1_M:
+        for (int i = 0; i < 4; i++)
+            block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (scale >> (4 * i) & 15) << 4);
+        break;
+    case SCALE_TQ2:
+        for (int i = 0; i < 64; i++)
+            block[i] &= (uint8_t) ~(block[i] & block[i] << 1 & 0xAA);
+        memcpy(block + c->scale, &scale, 2);
+        break;
+    case SCALE_HALF:
+        memcpy(block + c->scale, &scale, 2);
+        if (c->min)
+            memcpy(block + c->min, &min, 2);
+        break;
+    }
+}
+
+static void fill_quantised(struct gguf_fill *f, uint8_t *dst, size_t n) {
     size_t size = f->format->block_bytes;
 
     random_bytes(&f->rng, dst, n * size);
-    for (size_t i = 0; i < n; i++, dst += size) {
-        uint64_t v = rng_next(&f->rng);
-        uint16_t scale = f->scale[v & 255], min = f->min[(v >> 8) & 255];
-
-        if (!c->min)
-            scale ^= (uint16_t)(v >> 48) & 0x8000;
-        memcpy(dst + c->scale, &scale, 2);
-        if (c->min)
-            memcpy(dst + c->min, &min, 2);
-    }
+    for (size_t i = 0; i < n; i++, dst += size)
+        put_scale(f, dst, rng_next(&f->rng));
 }
 
 void gguf_fill_blocks(struct gguf_fill *f, void *dst, size_t n) {

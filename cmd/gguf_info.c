@@ -9,10 +9,15 @@
 #include <yyjson.h>
 #include "cmd/cli.h"
 #include "cmd/gguf_cmd.h"
+#include "cmd/model_fit.h"
 #include "base/gguf.h"
 
-static const char usage[] = "usage: weft-gguf info [--json] FILE\n"
-                            "Prints metadata, tensors and sizes.\n";
+static const char usage[] =
+    "usage: weft-gguf info [--json] [options] FILE\n"
+    "Prints metadata, tensors and sizes, and whether and how this machine can serve it.\n"
+    "  --memory BYTES     as if so much were free (16G)\n"
+    "  --max-context N    for contexts of N tokens\n"
+    "  --no-fit           only what is in the file\n";
 
 #define SHOW_CHARS 72u /* of a string, in the table */
 #define SHOW_ITEMS 6u  /* of an array */
@@ -259,7 +264,9 @@ static void json_tensors(yyjson_mut_doc *d, yyjson_mut_val *root, const struct g
     }
 }
 
-static int print_json(const struct gguf *g, const char *path) {
+/* @fit NULL: nothing is said of it. */
+static int print_json(const struct gguf *g, const char *path, const struct model_fit *fit,
+                      const struct machine *machine) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d), *meta;
     uint8_t print[16];
@@ -282,6 +289,8 @@ static int print_json(const struct gguf *g, const char *path) {
         yyjson_mut_obj_add(meta, yyjson_mut_strcpy(d, name), json_value(d, g, name, type));
     }
     json_tensors(d, root, g);
+    if (fit)
+        yyjson_mut_obj_add_val(d, root, "fit", model_fit_json(d, fit, machine));
 
     /* yyjson writes a number that is not finite only when allowed to: as null. */
     CLEANUP(freep)
@@ -294,9 +303,25 @@ static int print_json(const struct gguf *g, const char *path) {
     return CLI_OK;
 }
 
+static void print_fit(const struct model_fit *fit, const struct machine *machine) {
+    CLEANUP(buf_deinit) struct buf text = {0};
+
+    buf_init(&text, 4096);
+    if (model_fit_show(&text, fit, machine) == 0)
+        printf("\nthis machine\n%s", text.data);
+}
+
 int gguf_cmd_info(int argc, char **argv) {
-    bool json = false;
-    const struct cli_option options[] = {{"json", CLI_TRUE, &json, 0, 0}};
+    bool json = false, no_fit = false;
+    struct machine machine = {0};
+    struct model_fit fit;
+    uint32_t context = 0;
+    const struct cli_option options[] = {
+        {"json", CLI_TRUE, &json, 0, 0},
+        {"memory", CLI_U64, &machine.memory, 1, 0x1p64},
+        {"max-context", CLI_U32, &context, 1, 1u << 26},
+        {"no-fit", CLI_TRUE, &no_fit, 0, 0},
+    };
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     struct err err = {0};
     int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
@@ -309,9 +334,13 @@ int gguf_cmd_info(int argc, char **argv) {
     if (r < 0)
         return cli_fail_err(argv[1], &err, r);
     code = CLI_OK;
+    if (!no_fit)
+        model_fit(&fit, g, &machine, context);
     if (json)
-        code = print_json(g, argv[1]);
+        code = print_json(g, argv[1], no_fit ? NULL : &fit, &machine);
     else
         print_table(g, argv[1]);
+    if (!json && !no_fit)
+        print_fit(&fit, &machine);
     return cli_flush() ? code : CLI_FAILED;
 }

@@ -41,7 +41,8 @@ static const char usage[] =
     "n_expert, n_used,\n"
     "                    n_rot, n_shared, n_key, n_value, n_state\n"
     "  --format F        F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL\n"
-    "                    IQ4_XS IQ2_XXS, or the mixes Q4_K_M Q5_K_M\n"
+    "                    IQ4_XS IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S\n"
+    "                    TQ1_0 TQ2_0 MXFP4 NVFP4, or the mixes Q4_K_M Q5_K_M\n"
     "  --seed N          default 1\n"
     "  --vocab FILE      take the vocabulary of this GGUF file\n"
     "  --n-vocab N       size of the generated vocabulary\n"
@@ -89,6 +90,18 @@ static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint
         left -= n;
     }
     return r;
+}
+
+/* Which pairs turn by which of three positions (time, height, width; the fourth is none): in turns,
+ * as the makers' files have it. Readers of these architectures want the key, also for text. */
+static void write_sections(struct gguf_write *w, const char *arch, uint32_t n_pairs) {
+    char key[64];
+
+    snprintf(key, sizeof(key), "%s.rope.dimension_sections", arch);
+    gguf_write_array(w, key, GGUF_I32, 4);
+    for (uint32_t i = 0; i < 3; i++)
+        gguf_write_item(w, GGUF_I32, (n_pairs + 2 - i) / 3);
+    gguf_write_item(w, GGUF_I32, 0);
 }
 
 /* The keys "<arch>.*" and "general.*" of @s. */
@@ -141,6 +154,8 @@ static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
         snprintf(text, sizeof(text), "%s.%s", arch, hybrid[i].name);
         gguf_write_u32(w, text, hybrid[i].value);
     }
+    if (s->arch >= SYNTH_QWEN35)
+        write_sections(w, arch, (s->n_rot ? s->n_rot : s->head_dim) / 2);
     snprintf(text, sizeof(text), "%s.attention.layer_norm_rms_epsilon", arch);
     gguf_write_f32(w, text, (float)s->eps);
     snprintf(text, sizeof(text), "%s.rope.freq_base", arch);

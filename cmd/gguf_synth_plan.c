@@ -32,6 +32,16 @@ static const struct {
     {"IQ4_NL", 25, TENSOR_IQ4_NL, TENSOR_IQ4_NL},
     {"IQ4_XS", 30, TENSOR_IQ4_XS, TENSOR_IQ4_XS},
     {"BF16", 32, TENSOR_BF16, TENSOR_BF16},
+    {"MXFP4", 38, TENSOR_MXFP4, TENSOR_MXFP4},
+    {"IQ2_XS", 20, TENSOR_IQ2_XS, TENSOR_IQ2_XS},
+    {"IQ3_XXS", 23, TENSOR_IQ3_XXS, TENSOR_IQ3_XXS},
+    {"IQ1_S", 24, TENSOR_IQ1_S, TENSOR_IQ1_S},
+    {"IQ3_S", 26, TENSOR_IQ3_S, TENSOR_IQ3_S},
+    {"IQ2_S", 28, TENSOR_IQ2_S, TENSOR_IQ2_S},
+    {"IQ1_M", 31, TENSOR_IQ1_M, TENSOR_IQ1_M},
+    {"TQ1_0", 36, TENSOR_TQ1_0, TENSOR_TQ1_0},
+    {"TQ2_0", 37, TENSOR_TQ2_0, TENSOR_TQ2_0},
+    {"NVFP4", 39, TENSOR_NVFP4, TENSOR_NVFP4},
 };
 
 /* Rows that do not fill a block of 256 take a format of 32 of about as many bits; rows that do not
@@ -40,9 +50,14 @@ static enum tensor_type fit(enum tensor_type type, uint64_t row) {
     static const struct {
         enum tensor_type wide, narrow;
     } fallback[] = {
-        {TENSOR_Q2_K, TENSOR_Q4_0},      {TENSOR_Q3_K, TENSOR_Q4_0}, {TENSOR_Q4_K, TENSOR_Q5_0},
-        {TENSOR_Q5_K, TENSOR_Q5_1},      {TENSOR_Q6_K, TENSOR_Q8_0}, {TENSOR_IQ4_XS, TENSOR_IQ4_NL},
-        {TENSOR_IQ2_XXS, TENSOR_IQ4_NL},
+        {TENSOR_Q2_K, TENSOR_Q4_0},      {TENSOR_Q3_K, TENSOR_Q4_0},
+        {TENSOR_Q4_K, TENSOR_Q5_0},      {TENSOR_Q5_K, TENSOR_Q5_1},
+        {TENSOR_Q6_K, TENSOR_Q8_0},      {TENSOR_IQ4_XS, TENSOR_IQ4_NL},
+        {TENSOR_IQ2_XXS, TENSOR_IQ4_NL}, {TENSOR_IQ1_S, TENSOR_IQ4_NL},
+        {TENSOR_IQ1_M, TENSOR_IQ4_NL},   {TENSOR_IQ2_XS, TENSOR_IQ4_NL},
+        {TENSOR_IQ2_S, TENSOR_IQ4_NL},   {TENSOR_IQ3_XXS, TENSOR_IQ4_NL},
+        {TENSOR_IQ3_S, TENSOR_IQ4_NL},   {TENSOR_TQ1_0, TENSOR_Q4_0},
+        {TENSOR_TQ2_0, TENSOR_Q4_0},
     };
 
     for (size_t i = 0; row % 256 && i < ARRAY_SIZE(fallback); i++)

@@ -22,7 +22,9 @@ static const struct {
     {TENSOR_F16, 0, 0},    {TENSOR_Q4_0, 0, 0},    {TENSOR_Q4_1, 0, 2},   {TENSOR_Q5_0, 0, 0},
     {TENSOR_Q5_1, 0, 2},   {TENSOR_Q8_0, 0, 0},    {TENSOR_Q2_K, 80, 82}, {TENSOR_Q3_K, 108, 0},
     {TENSOR_Q4_K, 0, 2},   {TENSOR_Q5_K, 0, 2},    {TENSOR_Q6_K, 208, 0}, {TENSOR_IQ4_NL, 0, 0},
-    {TENSOR_IQ4_XS, 0, 0}, {TENSOR_IQ2_XXS, 0, 0},
+    {TENSOR_IQ4_XS, 0, 0}, {TENSOR_IQ2_XXS, 0, 0}, {TENSOR_IQ1_S, 0, 0},  {TENSOR_IQ2_XS, 0, 0},
+    {TENSOR_IQ2_S, 0, 0},  {TENSOR_IQ3_XXS, 0, 0}, {TENSOR_IQ3_S, 0, 0},  {TENSOR_TQ1_0, 52, 0},
+    {TENSOR_TQ2_0, 64, 0},
 };
 
 /* Offset of the first number at @at + k * @stride whose exponent bits (@mask of its top 16 bits)
@@ -35,6 +37,23 @@ static int64_t find_bad(const uint8_t *data, size_t bytes, size_t at, size_t str
     return -1;
 }
 
+/* Of blocks of @stride bytes that begin with an exponent: the first whose values leave the range
+ * of floats (12 x 2^125; 255 is NaN by the standard of the format). */
+static int64_t find_bad_exponent(const uint8_t *data, size_t bytes, size_t stride) {
+    for (size_t i = 0; i < bytes; i += stride)
+        if (data[i] >= 253)
+            return (int64_t)i;
+    return -1;
+}
+
+/* Of IQ1_M blocks: the first whose scale, in four pieces, has all exponent bits set. */
+static int64_t find_bad_iq1_m(const uint8_t *data, size_t bytes, size_t stride) {
+    for (size_t i = 0; i < bytes; i += stride)
+        if ((data[i + 53] & 0xC0) == 0xC0 && (data[i + 55] & 0x70) == 0x70)
+            return (int64_t)i + 53;
+    return -1;
+}
+
 /* The place of the first value, or scale, that is not finite; -1: there is none. */
 static int64_t check_tensor(const struct tensor *t) {
     size_t stride = t->format->block_bytes;
@@ -43,7 +62,11 @@ static int64_t check_tensor(const struct tensor *t) {
         return find_bad(t->data, t->n_bytes, 2, 4, 0x7F80);
     if (t->format->type == TENSOR_BF16)
         return find_bad(t->data, t->n_bytes, 0, 2, 0x7F80);
-    for (size_t i = 0; i < ARRAY_SIZE(halves); i++)
+    if (t->format->type == TENSOR_MXFP4)
+        return find_bad_exponent(t->data, t->n_bytes, stride);
+    if (t->format->type == TENSOR_IQ1_M)
+        return find_bad_iq1_m(t->data, t->n_bytes, stride);
+    for (size_t i = 0; i < ARRAY_SIZE(halves); i++) /* NVFP4 has none */
         if (halves[i].type == t->format->type) {
             int64_t bad = find_bad(t->data, t->n_bytes, halves[i].first, stride, 0x7C00);
 

@@ -1,5 +1,5 @@
 /*
- * weftctl - talks to a running weftd through its admin socket.
+ * weftctl - talks to a running weftd through its admin socket, and looks after model files.
  */
 
 #include <errno.h>
@@ -11,6 +11,9 @@
 #include "base/clock.h"
 #include "cmd/cli.h"
 #include "cmd/ctl.h"
+#include "cmd/ctl_chat.h"
+#include "cmd/ctl_launch.h"
+#include "cmd/ctl_local.h"
 
 static const char help[] =
     "usage: weftctl [--socket PATH] [--json] COMMAND\n"
@@ -25,11 +28,21 @@ static const char help[] =
     "  tenants                    what each tenant uses\n"
     "  reload                     read configuration, keys and tenants again\n"
     "  drain                      take no more requests, finish those that run, exit\n"
+    "  ps                         the models that are served, and which are loaded\n"
+    "  load MODEL                 load one ahead, if it is loaded on demand\n"
+    "  unload MODEL               end its worker once its requests have ended\n"
+    "  swap MODEL [FILE]          replace it by FILE while it serves\n"
     "  top [SECONDS]              a screen of all this, live\n"
+    "  chat [MESSAGE]             talk with the model, over HTTP\n"
+    "  launch CLIENT              start claude, codex, opencode, ... with this model\n"
+    "  pull hf:OWNER/REPO[:QUANT] load a model from the Hugging Face hub\n"
+    "  models [NAME]              the model files that are there\n"
+    "  rm NAME                    remove one that was pulled\n"
     "The socket is PATH, else $WEFT_ADMIN, else the first that is there of\n"
     "/run/weft-admin.sock, /run/weft/admin.sock, ./build/admin.sock and admin.sock\n"
     "beside this program. --json prints what the daemon said, unchanged. Exit codes:\n"
-    "0; 1 refused; 64 wrong usage; 69 no daemon answers; 77 not allowed.\n";
+    "0; 1 refused; 64 wrong usage; 69 no daemon or hub answers; 77 not allowed;\n"
+    "130 interrupted.\n";
 
 struct call {
     struct ctl *ctl;
@@ -236,6 +249,52 @@ static int run_reload(struct call *c) {
     return c->argc > 0 ? cli_usage("reload takes no arguments") : post(c, "/reload", "reloaded");
 }
 
+static int run_ps(struct call *c) {
+    return c->argc > 0 ? cli_usage("ps takes no arguments") : answer(c, "/models", ctl_show_served);
+}
+
+/* Asks for a change of a model and waits until it has come about. @done: what @key says then. */
+static int change(struct call *c, const char *what, const char *key, const char *const *under_way,
+                  const char *done) {
+    const char *file = c->argc > 1 ? c->argv[1] : NULL;
+    struct err err = {0};
+    char is[500];
+    int r = ctl_change(c->ctl, c->argv[0], what, file, &err);
+
+    if (r == CTL_OK)
+        r = ctl_wait_change(c->ctl, c->argv[0], key, under_way, is, &err);
+    if (r == CTL_OK && strcmp(is, done) != 0) {
+        err_set(&err, 0, "", "%.100s: %.280s", c->argv[0], is);
+        r = CTL_REFUSED;
+    }
+    if (r == CTL_OK)
+        printf("%s: %s\n", c->argv[0], is);
+    return finish(r, &err);
+}
+
+static int run_load(struct call *c) {
+    static const char *const under_way[] = {"absent",  "opening", "queued", "loading",
+                                            "leaving", "ending",  NULL};
+
+    return c->argc != 1 ? cli_usage("load takes the name of a model")
+                        : change(c, "load", "state", under_way, "ready");
+}
+
+static int run_unload(struct call *c) {
+    static const char *const under_way[] = {"leaving", "ending", "opening", "loading", NULL};
+
+    return c->argc != 1 ? cli_usage("unload takes the name of a model")
+                        : change(c, "unload", "state", under_way, "absent");
+}
+
+static int run_swap(struct call *c) {
+    static const char *const under_way[] = {"under way", NULL};
+
+    return c->argc < 1 || c->argc > 2
+               ? cli_usage("swap takes the name of a model, and perhaps a file")
+               : change(c, "swap", "swap", under_way, "done");
+}
+
 static int run_top(struct call *c) {
     struct err err = {0};
     double seconds = 1;
@@ -249,25 +308,43 @@ static const struct {
     const char *name;
     int (*run)(struct call *c);
 } commands[] = {
-    {"stats", run_stats},     {"requests", run_requests}, {"cancel", run_cancel},
-    {"health", run_health},   {"drain", run_drain},       {"top", run_top},
-    {"tenants", run_tenants}, {"why", run_why},           {"reload", run_reload},
-    {"dump", run_dump},
+    {"stats", run_stats},     {"requests", run_requests},
+    {"cancel", run_cancel},   {"health", run_health},
+    {"drain", run_drain},     {"top", run_top},
+    {"tenants", run_tenants}, {"why", run_why},
+    {"reload", run_reload},   {"dump", run_dump},
+    {"ps", run_ps},           {"load", run_load},
+    {"unload", run_unload},   {"swap", run_swap},
 };
 
+/* Those that need no daemon; they read their own options. */
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv, bool json);
+} local_commands[] = {{"chat", ctl_chat},
+                      {"launch", ctl_launch},
+                      {"pull", ctl_pull},
+                      {"models", ctl_models},
+                      {"rm", ctl_rm}};
+
 static int unknown(const char *command) {
-    char names[256] = "";
+    char names[320] = "";
     size_t n = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(commands) && n < sizeof(names); i++)
-        n +=
-            (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "", commands[i].name);
+        n += (size_t)snprintf(names + n, sizeof(names) - n, "%s, ", commands[i].name);
+    for (size_t i = 0; i < ARRAY_SIZE(local_commands) && n < sizeof(names); i++)
+        n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s", i ? ", " : "",
+                              local_commands[i].name);
     return cli_usage("unknown command \"%s\", there are %s", command, names);
 }
 
 static int dispatch(const char *socket, struct call *c) {
     CLEANUP(ctl_freep) struct ctl *ctl = NULL;
 
+    for (size_t i = 0; i < ARRAY_SIZE(local_commands); i++)
+        if (strcmp(c->argv[0], local_commands[i].name) == 0)
+            return local_commands[i].run(c->argc, c->argv, c->json);
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
         if (strcmp(c->argv[0], commands[i].name) != 0)
             continue;

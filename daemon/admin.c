@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,7 +25,7 @@
  */
 
 #define CONNS_MAX 64
-#define TARGET_MAX 256
+#define TARGET_MAX 4096
 #define REQUEST_MAX (16u << 10) /* bytes of a head, and of a body, which no route reads */
 #define HEADERS_MAX 1000
 #define OUT_MAX (4u << 20) /* unsent bytes above which a watcher that does not read is dropped */
@@ -33,7 +34,8 @@
 #define WATCH_MAX_MS 3600000
 #define NO_SUCH_PATH                                                                               \
     "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /health, "      \
-    "/flight, /reload, /drain"
+    "/flight, /reload, /drain, /models, /models/NAME/load, /models/NAME/unload, "                  \
+    "/models/NAME/swap[?file=PATH]"
 
 struct admin {
     struct admin_opts opts;
@@ -191,10 +193,12 @@ static void tenants_serve(struct exchange *x, struct http *h) {
 
 static void flight_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf file;
+    struct models_info first;
 
     (void)h;
     buf_init(&file, FLIGHT_FILE_MAX);
-    if (workers_dump(opts_of(x)->workers, &file) < 0)
+    models_info(opts_of(x)->models, 0, &first);
+    if (workers_dump(first.workers, &file) < 0)
         refuse(x, 500, "out of memory");
     else
         respond(x, 200, "application/octet-stream", file.data, file.len);
@@ -246,7 +250,81 @@ static void why_serve(struct exchange *x, struct http *h) {
         respond_own(x, admin_json_why(opts_of(x), number));
 }
 
+static void models_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    respond_own(x, admin_json_models(opts_of(x)));
+}
+
+/* The model that the path names; < 0: there is none, and that was answered. */
+static int named_model(struct exchange *x) {
+    struct err err = {0};
+    int i = models_index(opts_of(x)->models, x->arg, &err);
+
+    if (i < 0)
+        refuse(x, 404, err.message);
+    return i;
+}
+
+static void answer_change(struct exchange *x, int r, const struct err *err) {
+    if (r == 0)
+        respond_line(x, "{\"accepted\":true}");
+    else
+        refuse(x, 400, err->message);
+}
+
+static void load_serve(struct exchange *x, struct http *h) {
+    int i = named_model(x);
+    struct err err = {0};
+
+    (void)h;
+    if (i >= 0)
+        answer_change(x, models_load(opts_of(x)->models, (uint32_t)i, &err), &err);
+}
+
+static void unload_serve(struct exchange *x, struct http *h) {
+    int i = named_model(x);
+    struct err err = {0};
+
+    (void)h;
+    if (i >= 0)
+        answer_change(x, models_unload(opts_of(x)->models, (uint32_t)i, &err), &err);
+}
+
+/* @text with %XX as the bytes they stand for, in place. */
+static void decode(char *text) {
+    char *out = text;
+
+    for (; *text; text++) {
+        unsigned byte;
+
+        if (*text == '%' && sscanf(text + 1, "%2x", &byte) == 1 && byte) {
+            *out++ = (char)byte;
+            text += 2;
+        } else {
+            *out++ = *text;
+        }
+    }
+    *out = 0;
+}
+
+static void swap_serve(struct exchange *x, struct http *h) {
+    const char *query = strstr(http_target(h), "?file=");
+    CLEANUP(freep) char *file = query ? strdup(query + 6) : NULL;
+    int i = named_model(x);
+    struct err err = {0};
+
+    if (i < 0)
+        return;
+    if (file)
+        decode(file);
+    answer_change(x, models_swap(opts_of(x)->models, (uint32_t)i, file, &err), &err);
+}
+
 static const struct route routes[] = {
+    {"/models/*/swap", HTTP_POST, .serve = swap_serve},
+    {"/models", HTTP_GET, .serve = models_serve},
+    {"/models/*/load", HTTP_POST, .serve = load_serve},
+    {"/models/*/unload", HTTP_POST, .serve = unload_serve},
     {"/stats", HTTP_GET, .serve = stats_serve},
     {"/requests", HTTP_GET, .serve = requests_serve},
     {"/requests/*/cancel", HTTP_POST, .serve = cancel_serve},

@@ -10,6 +10,8 @@
  *   POST /requests/ID/cancel
  *   GET  /requests/ID/why    what was decided about it, also when it has ended; ID or x-request-id
  *   GET  /tenants            who uses what
+ *   GET  /models             the models that are served, as weftctl ps shows them
+ *   POST /models/NAME/load, /models/NAME/unload, /models/NAME/swap[?file=PATH]
  *   GET  /flight             the flight recorder as a file (proto/flight_file.h)
  *   POST /reload             as SIGHUP; 400 says what is wrong
  *   POST /drain              as SIGTERM

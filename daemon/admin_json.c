@@ -92,7 +92,47 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     add_drafts(d, o, &w.last);
 }
 
+/* One entry for each model; the worker's own figures where it has one. */
+static void add_models(doc_t *d, val_t *root, const struct models *models) {
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "models");
+
+    yyjson_mut_obj_add_uint(d, root, "models_memory", models_budget(models));
+    for (uint32_t i = 0; i < models_n(models); i++) {
+        val_t *o = yyjson_mut_arr_add_obj(d, list);
+        struct models_info m;
+
+        models_info(models, i, &m);
+        add_model(d, o, m.info);
+        yyjson_mut_obj_add_strcpy(d, o, "id", m.name);
+        yyjson_mut_obj_add_str(d, o, "state", m.state);
+        if (*m.why)
+            yyjson_mut_obj_add_strcpy(d, o, "reason", m.why);
+        if (*m.swap)
+            yyjson_mut_obj_add_strcpy(d, o, "swap", m.swap);
+        yyjson_mut_obj_add_strcpy(d, o, "file", m.file);
+        yyjson_mut_obj_add_uint(d, o, "bytes", m.bytes);
+        yyjson_mut_obj_add_real(d, o, "progress", (double)m.progress);
+        yyjson_mut_obj_add_bool(d, o, "pinned", m.pinned);
+        yyjson_mut_obj_add_uint(d, o, "running", m.n_running);
+        yyjson_mut_obj_add_uint(d, o, "waiting", m.n_waiting);
+        yyjson_mut_obj_add_uint(d, o, "loads", m.n_loads);
+        yyjson_mut_obj_add_int(d, o, "idle_ms", m.idle_ms);
+        add_worker(d, o, m.workers);
+    }
+}
+
+char *admin_json_models(const struct admin_opts *o) {
+    val_t *root;
+    doc_t *d = begin(&root);
+
+    if (!d)
+        return NULL;
+    add_models(d, root, o->models);
+    return finish(d);
+}
+
 char *admin_json_stats(const struct admin_opts *o) {
+    struct models_info first;
     val_t *root;
     doc_t *d = begin(&root);
 
@@ -101,9 +141,12 @@ char *admin_json_stats(const struct admin_opts *o) {
     yyjson_mut_obj_add_str(d, root, "version", WEFT_VERSION);
     yyjson_mut_obj_add_int(d, root, "uptime_s", (clock_now(o->clock) - o->started_ns) / 1000000000);
     yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
-    add_model(d, root, o->model);
+    models_info(o->models, 0, &first);
+    add_model(d, root, first.info);
     add_front(d, root, o->api);
-    add_worker(d, root, o->workers);
+    add_worker(d, root, first.workers);
+    if (models_budget(o->models))
+        add_models(d, root, o->models);
     return finish(d);
 }
 
@@ -163,7 +206,14 @@ static void add_record(doc_t *d, val_t *list, const struct flight_record *r, int
 
 char *admin_json_why(const struct admin_opts *o, uint64_t id) {
     struct flight_record r[RECORDS_MAX];
-    uint32_t n = flight_story(workers_flight(o->workers), id, r, RECORDS_MAX);
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < models_n(o->models) && n == 0; i++) {
+        struct models_info m;
+
+        models_info(o->models, i, &m);
+        n = flight_story(workers_flight(m.workers), id, r, RECORDS_MAX);
+    }
     val_t *root;
     doc_t *d = begin(&root);
 
@@ -200,13 +250,15 @@ char *admin_json_tenants(const struct admin_opts *o) {
 }
 
 char *admin_json_health(const struct admin_opts *o) {
+    struct models_info first;
     struct workers_stats w;
     val_t *root;
     doc_t *d = begin(&root);
 
     if (!d)
         return NULL;
-    workers_stats(o->workers, &w);
+    models_info(o->models, 0, &first);
+    workers_stats(first.workers, &w);
     yyjson_mut_obj_add_str(d, root, "health", o->health(o->ctx));
     yyjson_mut_obj_add_str(d, root, "worker", w.state);
     if (*w.failure)

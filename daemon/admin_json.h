@@ -10,6 +10,7 @@
 /* The answers to GET /stats, /requests and /health as malloc'ed text without a newline; NULL: no
  * memory. */
 char *admin_json_stats(const struct admin_opts *o);
+char *admin_json_models(const struct admin_opts *o);
 char *admin_json_requests(const struct admin_opts *o);
 char *admin_json_why(const struct admin_opts *o, uint64_t id);
 char *admin_json_tenants(const struct admin_opts *o);

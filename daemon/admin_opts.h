@@ -4,13 +4,12 @@
  * JSON. */
 
 #include "api/api.h"
-#include "daemon/workers.h"
+#include "daemon/models.h"
 
 struct admin_opts {
     uv_loop_t *loop;
     struct api *api;
-    struct workers *workers;
-    const struct api_model *model;
+    struct models *models;
     struct clock *clock;
     int64_t started_ns; /* of the daemon, by @clock */
     void *ctx;

@@ -266,6 +266,25 @@ int config_read_file(struct config *c, const char *path, struct err *err) {
     return keyfile_read(path, "config", on_pair, c, err);
 }
 
+/* One line of a preset. */
+static int on_preset_pair(void *ctx, const char *section, const char *name, const char *value,
+                          struct err *err) {
+    static const char *const shared[] = {"any-model-name", "models",  "models-dir",
+                                         "models-memory",  "kv-disk", "prewarm"};
+    const struct option *o = find(name);
+    bool of_model = o && (strcmp(o->section, "model") == 0 || strcmp(o->section, "engine") == 0);
+
+    for (size_t i = 0; i < ARRAY_SIZE(shared); i++)
+        of_model &= strcmp(name, shared[i]) != 0;
+    if (o && !of_model)
+        return err_set(err, 0, name, "%s: is no key of a single model", name);
+    return on_pair(ctx, o && !*section ? o->section : section, name, value, err);
+}
+
+int config_read_preset(struct config *c, const char *path, struct err *err) {
+    return keyfile_read(path, "models", on_preset_pair, c, err);
+}
+
 /* ---- flags ---- */
 
 /* The value of flag argv[*i], which may stand behind '=' or be the next argument. */
@@ -391,6 +410,13 @@ static int check_sources(const struct config *c, struct err *err) {
     return 0;
 }
 
+int config_set(struct config *c, const char *key, const char *text, struct err *err) {
+    const struct option *o = find(key);
+
+    assert(o);
+    return set(c, o, text, err);
+}
+
 int config_copy(struct config *to, const struct config *from, const struct option *o) {
     char value[CONFIG_VALUE_MAX];
 
@@ -398,6 +424,14 @@ int config_copy(struct config *to, const struct config *from, const struct optio
     if (config_value(from, o, value, sizeof(value)) >= sizeof(value))
         return -ENAMETOOLONG;
     return set(to, o, value, NULL);
+}
+
+int config_clone(struct config *to, const struct config *from) {
+    int r = config_init(to);
+
+    for (uint32_t i = 0; i < config_table_n && r == 0; i++)
+        r = config_copy(to, from, &config_table[i]);
+    return r;
 }
 
 int config_pack(const struct config *c, const char *section, struct buf *out) {
@@ -438,7 +472,7 @@ int config_unpack(struct config *c, const char *data, size_t len) {
 }
 
 int config_check(const struct config *c, struct err *err) {
-    if (!*c->model)
+    if (!*c->model && !*c->models && !*c->models_dir)
         return err_set(err, 0, "model", "model: no model file is given (--model FILE)");
     if (c->engine.page_tokens != 16 && c->engine.page_tokens != 32 && c->engine.page_tokens != 64)
         return err_set(err, 0, "page-tokens", "page-tokens: must be 16, 32 or 64");

@@ -27,6 +27,11 @@
  * are zero: the caller that opens the module sets them. */
 struct config {
     char *model, *model_name, *chat_template, *draft_model; /* paths, but for the name */
+    char *aliases[CONFIG_LIST_MAX + 1];
+    char *models, *models_dir; /* paths; "": none */
+    uint64_t models_memory;    /* 0: decided at the start */
+    uint32_t keep_alive_s;     /* 0: no limit */
+    bool pinned;
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
@@ -71,12 +76,19 @@ void config_deinit(struct config *c);
 /* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: key: what is
  * allowed". */
 int config_read_file(struct config *c, const char *path, struct err *err);
+/* Reads the preset of a model, a file of keys that need no section: those of one model, in [model]
+ * and [engine]. As config_read_file(). */
+int config_read_preset(struct config *c, const char *path, struct err *err);
+/* Makes @to, which is overwritten, a copy of @from. 0 or -errno; config_deinit() in either case. */
+int config_clone(struct config *to, const struct config *from);
 /* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0
  * or -errno with @err, also for an argument that is no option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);
 /* Rules between options, once all were read. 0 or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
 
+/* Gives the option @key, which there is, the value @text. 0 or -errno with @err. */
+int config_set(struct config *c, const char *key, const char *text, struct err *err);
 /* Gives option @o of @to the value that it has in @from. 0 or -ENOMEM. */
 int config_copy(struct config *to, const struct config *from, const struct option *o);
 /* The options of @section, appended to @out: KEY NUL VALUE NUL, one after the other. 0 or

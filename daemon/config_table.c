@@ -59,6 +59,22 @@ const struct option config_table[] = {
            "built-in one (chatml, llama3, ...); a model without one gets chatml."),
     BOOL("model", "any-model-name", api.any_model_name, "yes",
          "Answer requests whatever model they name; no: others than model-name get 404."),
+    LIST("model", "aliases", aliases, "",
+         "Further names of the model; one that ends with * stands for all that begin so."),
+    STRING("model", "models", models, "",
+           "A folder of presets, NAME.conf, each a further model that is loaded when a request "
+           "names it: keys of [model] and [engine], of which model may be a name in models-dir."),
+    STRING(
+        "model", "models-dir", models_dir, "",
+        "A folder whose GGUF files are served by their names, likewise; auto: what weftctl pull, "
+        "the cache of the Hugging Face hub, LM Studio and Ollama have."),
+    SIZE("model", "models-memory", models_memory, "0", 0, 65536 * GiB,
+         "Memory for the weights and KV of all models that are loaded at a time; 0: nine tenths of "
+         "what is free at the start. The least recently used makes room."),
+    UINT("model", "keep-alive-s", keep_alive_s, "0", 0, 31536000,
+         "Seconds without a request after which a model is unloaded; 0: when its room is needed."),
+    BOOL("model", "pinned", pinned, "no",
+         "Load the model at the start and never unload it for others."),
     LIST("model", "sampling", sampling, "",
          "NAME=VALUE,...: parameters of requests that do not give them (temperature, top_p, top_k, "
          "min_p, ..., seed); else the model file's, else 1 or off."),
@@ -68,6 +84,9 @@ const struct option config_table[] = {
 
     LIST("listen", "listen", listen, "127.0.0.1:8080",
          "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT or unix:PATH."),
+    BOOL("listen", "web-page", api.web_page, "yes",
+         "Serve the web page (chat, live view) to browsers at /; it asks for API keys where they "
+         "are needed."),
     LIST("listen", "allowed-hosts", hosts, "",
          "Names accepted in the Host header besides loopback ones; * accepts every name."),
     LIST("listen", "cors-origins", cors_origins, "",
@@ -114,6 +133,8 @@ const struct option config_table[] = {
          "Time that a request may take in all; 0: no limit."),
     UINT("limits", "drain-timeout-ms", drain_timeout_ms, "30000", 0, 86400000,
          "Time that running streams have to finish after SIGTERM."),
+    UINT("limits", "load-wait-ms", api.load_wait_ms, "120000", 0, 3600000,
+         "Time that a request waits for a model that is loaded for it."),
     UINT("limits", "default-max-tokens", api.default_max_tokens, "0", 0, 100000000,
          "max_tokens of chat requests that give none; 0: up to the end of the context."),
 
@@ -131,7 +152,7 @@ const struct option config_table[] = {
     NAME("engine", "backend", engine.backend, "auto", "auto|cpu|cuda|reference",
          "What computes; auto: cuda where a device passes its self-test and holds the model, else "
          "cpu."),
-    NAME("engine", "isa", engine.isa, "auto", "auto|generic|avx2|avx512",
+    NAME("engine", "isa", engine.isa, "auto", "auto|generic|avx2|avx512|amx",
          "Instruction set of the cpu backend; all give the same tokens."),
     UINT("engine", "threads", engine.n_threads, "0", 0, 1024,
          "Threads of the cpu backend; 0: one for every core."),
@@ -141,7 +162,8 @@ const struct option config_table[] = {
     UINT("engine", "kv-pages", engine.n_pages, "0", 0, 16777216,
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", engine.kv_bytes, "0", 0, 4096 * GiB,
-         "KV memory; 0: a quarter of the memory that is free; cuda: all that the device has left."),
+         "KV memory; 0: what fits, about a quarter of the memory that is free; cuda: all that the "
+         "device has left."),
     SIZE("engine", "host-kv-memory", engine.host_kv_bytes, "0", 0, 4096 * GiB,
          "Memory of the machine for prefixes that a device has no room for; they come back faster "
          "than they are computed."),

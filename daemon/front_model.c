@@ -210,7 +210,7 @@ int front_model_open(struct front_model *m, const struct config *c, struct err *
             return r;
     m->api.sampling = &m->sampling;
     m->api.id = m->name;
-    m->api.aliases = m->aliases;
+    m->api.aliases = (const char *const *)c->aliases;
     m->api.tokenizer = m->tokenizer;
     m->api.template = m->template;
     m->api.n_vocab = tokenizer_n_vocab(m->tokenizer);

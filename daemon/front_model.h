@@ -17,8 +17,7 @@ struct front_model {
     struct template *template; /* never NULL once opened */
     struct buf template_text;  /* of the configured or built-in one */
     char *name;                /* as clients name it */
-    const char *aliases[1];
-    struct sampling sampling; /* of requests that do not say */
+    struct sampling sampling;  /* of requests that do not say */
     uint64_t seed;
     char arch[64], recipe[400], fingerprint[24];
     struct api_model api;

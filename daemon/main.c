@@ -21,13 +21,12 @@
 #include "daemon/config.h"
 #include "daemon/deadline.h"
 #include "daemon/kvdisk.h"
-#include "daemon/memory.h"
-#include "daemon/front_model.h"
+#include "daemon/models.h"
+#include "daemon/models_find.h"
 #include "daemon/service.h"
 #include "daemon/sigbus.h"
 #include "daemon/tenants.h"
 #include "daemon/worker.h"
-#include "daemon/workers.h"
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
@@ -42,10 +41,9 @@ struct front {
     struct config config;
     int argc;
     char **argv;
-    struct front_model model;
     uint32_t max_connections;
     struct api *api;
-    struct workers *workers;
+    struct models *models;
     struct admin *admin;
     uv_signal_t term, interrupt, hup;
     uv_timer_t drain;
@@ -98,7 +96,7 @@ static void close_all(struct front *f) {
     deadline_set(CLOSE_MS, f->exit_code);
     api_close(f->api);
     admin_close(f->admin);
-    workers_stop(f->workers);
+    models_stop(f->models);
     service_watchdog_stop();
     uv_close((uv_handle_t *)&f->term, NULL);
     uv_close((uv_handle_t *)&f->interrupt, NULL);
@@ -156,17 +154,13 @@ static void on_stop_signal(uv_signal_t *s, int signum) {
 
 /* For the admin socket: one of the words that admin.h lists. */
 static const char *health_word(void *front) {
+    static const char *const words[] = {
+        [API_STARTING] = "starting", [API_SERVING] = "serving",   [API_REPLACING] = "replacing",
+        [API_FAILED] = "failed",     [API_DRAINING] = "draining",
+    };
     struct front *f = front;
-    struct workers_stats w;
 
-    workers_stats(f->workers, &w);
-    if (f->draining)
-        return "draining";
-    if (strcmp(w.state, "serving") == 0)
-        return "serving";
-    if (*w.failure)
-        return "failed";
-    return f->was_ready ? "replacing" : "starting";
+    return words[f->draining ? API_DRAINING : api_health(f->api)];
 }
 
 static void drain_from_admin(void *front) {
@@ -257,13 +251,13 @@ static void on_hup(uv_signal_t *s, int signum) {
 
 /* ---- starting ---- */
 
-/* The worker serves: fill in what only it knows, say so. */
-static void on_ready(void *ctx, const struct msg_ready *m) {
+/* models_opts.on_ready. */
+static void on_ready(void *ctx) {
     struct front *f = ctx;
+    struct models_info first;
     struct err err = {0};
     char status[400];
 
-    front_model_ready(&f->model, m);
     if (f->draining)
         return;
     for (uint32_t i = 0; i < f->n_inherited; i++) {
@@ -275,11 +269,14 @@ static void on_ready(void *ctx, const struct msg_ready *m) {
             return;
         }
     }
-    if (!f->was_ready && !f->config.engine.max_context)
-        front_model_warn_of_short_context(&f->model);
     f->was_ready = true;
     api_set_health(f->api, API_SERVING);
-    snprintf(status, sizeof(status), "serving %.200s on %.100s", f->model.name, f->url);
+    models_info(f->models, 0, &first);
+    if (models_n(f->models) == 1)
+        snprintf(status, sizeof(status), "serving %.200s on %.100s", first.name, f->url);
+    else
+        snprintf(status, sizeof(status), "serving %u models on %.100s", models_n(f->models),
+                 f->url);
     service_status(status);
     service_ready();
     snprintf(status, sizeof(status), "ready %s\n", f->url);
@@ -340,8 +337,7 @@ static int open_api(struct front *f) {
     o.owned_by = "weft";
     o.digests = c->engine.digest;
     o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;
-    return api_new(&f->api, &f->loop, &o, &f->model.api, workers_port(f->workers),
-                   clock_monotonic());
+    return models_open_api(f->models, &o, &f->api);
 }
 
 /* One address of the listen option. The first one names the service in messages. */
@@ -407,7 +403,7 @@ static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int si
 /* Opens all parts in the order of their dependence and starts the first worker. 0 or -errno with
  * @err. */
 static int open_front(struct front *f, struct err *err) {
-    struct workers_opts o = {
+    struct models_opts o = {
         .loop = &f->loop,
         .config = &f->config,
         .clock = clock_monotonic(),
@@ -415,27 +411,22 @@ static int open_front(struct front *f, struct err *err) {
         .on_ready = on_ready,
         .on_refused = on_refused,
     };
-    int r = front_model_open(&f->model, &f->config, err);
+    int r = 0;
 
-    if (r < 0)
-        return r;
     f->disk_fd = -1;
     if (*f->config.kv_disk &&
         (r = kvdisk_open(f->config.kv_disk, &f->disk_fd, f->share_secret, err)) < 0)
         return r;
-    o.file = f->model.file;
-    o.draft = f->model.draft;
     o.disk_fd = f->disk_fd;
-    o.kv_bytes = memory_available() / 4;
-    limit_connections(f);
-    if ((r = workers_new(&f->workers, &o, err)) < 0 || (r = open_api(f)) < 0)
+    if ((r = models_new(&f->models, &o, err)) < 0)
         return r;
-    workers_attach(f->workers, f->api);
+    limit_connections(f);
+    if ((r = open_api(f)) < 0)
+        return r;
     struct admin_opts a = {
         .loop = &f->loop,
         .api = f->api,
-        .workers = f->workers,
-        .model = &f->model.api,
+        .models = f->models,
         .clock = clock_monotonic(),
         .started_ns = clock_now(clock_monotonic()),
         .ctx = f,
@@ -452,15 +443,14 @@ static int open_front(struct front *f, struct err *err) {
     uv_timer_init(&f->loop, &f->drain);
     service_watchdog_start(&f->loop);
     service_status("loading the model");
-    return workers_start(f->workers);
+    return models_start(f->models);
 }
 
 static void free_front(struct front *f) {
     admin_free(f->admin);
     api_free(f->api);
-    workers_free(f->workers);
+    models_free(f->models);
     uv_loop_close(&f->loop);
-    front_model_deinit(&f->model);
     config_deinit(&f->config);
 }
 
@@ -484,7 +474,7 @@ static int serve(struct front *f) {
 /* Whether what the options name can be used, as far as that is quickly known. */
 static int check_files(struct front *f, struct err *err) {
     const char *keys = f->config.api_keys;
-    int r = front_model_open(&f->model, &f->config, err);
+    int r = models_check(&f->config, err);
 
     if (r == 0 && *keys && access(keys, R_OK) < 0)
         r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));

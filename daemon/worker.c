@@ -66,6 +66,18 @@ void worker_build_id(unsigned char out[20]) {
              sizeof(struct event));
 }
 
+void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]) {
+    static const char *const kept[] = {"JOURNAL_STREAM=", "LD_LIBRARY_PATH=",
+                                       "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "WEFT_CUDA_"};
+    uint32_t n = 0;
+
+    for (char **e = environ; *e; e++)
+        for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+            if (strncmp(*e, kept[i], strlen(kept[i])) == 0 && n + 1 < WORKER_ENVIRONMENT_MAX)
+                out[n++] = *e;
+    out[n] = NULL;
+}
+
 /* Sends the reason @why to the front, which logs it; logs it here where that fails. Returns the
  * exit code. */
 static int refuse(struct worker *w, const char *why) {
@@ -127,13 +139,15 @@ static int check_tokens(const struct worker *w, struct err *err) {
 static int open_draft(struct worker *w, struct err *err) {
     uint64_t kv_bytes = w->config.draft_kv_bytes;
     struct engine_opts o = w->config.engine;
+    uint64_t of_model = o.kv_bytes ? o.kv_bytes : o.memory / 4;
 
     if (!w->draft_file || w->config.sched.no_speculation)
         return 0;
     o.file = w->draft_file;
     o.n_pages = o.max_context = 0;
     o.host_kv_bytes = 0;
-    o.kv_bytes = kv_bytes ? kv_bytes : o.kv_bytes / 4;
+    o.kv_bytes = kv_bytes ? kv_bytes : of_model / 4;
+    o.memory = 0;
     o.device_share = kv_bytes ? 0 : DRAFT_SHARE;
     o.digest = o.fast = false;
     int r = check_tokens(w, err);
@@ -144,6 +158,20 @@ static int open_draft(struct worker *w, struct err *err) {
                        "recurrent state",
                        engine_info(w->draft)->arch);
     return r;
+}
+
+/* Where the memory goes, in one line. */
+static void log_memory(const struct worker *w) {
+    const struct engine_info *i = engine_info(w->engine);
+    uint64_t kv = (uint64_t)i->n_pages * i->page_bytes +
+                  ((uint64_t)i->n_states + i->n_snapshots) * i->state_bytes;
+
+    log_event(WLOG_INFO, "memory",
+              "model_mib=%llu draft_mib=%llu kv_mib=%llu free_mib=%llu max_context=%u",
+              (unsigned long long)(i->memory_bytes - kv) >> 20,
+              (unsigned long long)(w->draft ? engine_info(w->draft)->memory_bytes : 0) >> 20,
+              (unsigned long long)kv >> 20, (unsigned long long)w->config.engine.memory >> 20,
+              i->max_context);
 }
 
 /* Opens the model and its draft model, which comes first where the model takes all that a device
@@ -157,6 +185,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     o->file = w->file;
     o->max_wants = o->max_rows;
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
+    o->memory = kv_given ? 0 : m->memory_bytes;
     o->device_share = !kv_given;
     if (m->has_disk && o->host_kv_bytes == 0)
         o->host_kv_bytes = STAGING_BYTES;
@@ -165,11 +194,15 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     int r = tokenizer_new(&w->tokenizer, w->file, err);
     if (r == 0 && draft_first)
         r = open_draft(w, err);
+    if (r == 0 && w->draft)
+        o->memory -= MIN(engine_info(w->draft)->memory_bytes, MAX(o->memory, 1ull) - 1);
     if (r == 0)
         r = engine_new(&w->engine, o, err);
     if (r == 0 && engine_info(w->engine)->note[0])
         log_event(WLOG_INFO, "backend", "name=%s note=\"%s\"", engine_info(w->engine)->backend,
                   engine_info(w->engine)->note);
+    if (r == 0)
+        log_memory(w);
     return r < 0 || draft_first ? r : open_draft(w, err);
 }
 
@@ -495,8 +528,16 @@ static int run(struct worker *w, int n_shards) {
         sched_flush(w->sched, clock_now(clock_monotonic()) + FLUSH_NS);
         return WORKER_DONE;
     }
-    refuse(w, r == -EIO ? "the device is lost" : strerror(-r));
-    return r == -EIO ? WORKER_LOST : WORKER_CHANNEL;
+    if (r != -EIO) {
+        refuse(w, strerror(-r));
+        return WORKER_CHANNEL;
+    }
+    const char *fault = engine_fault(w->engine);
+    char why[256];
+    snprintf(why, sizeof(why), "the device is lost: %s",
+             *fault || !w->draft ? fault : engine_fault(w->draft));
+    refuse(w, why);
+    return WORKER_LOST;
 }
 
 int worker_main(int argc, char **argv) {

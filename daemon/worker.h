@@ -34,3 +34,9 @@ int worker_main(int argc, char **argv);
 /* What HELLO carries: version and sizes of messages. The front refuses a worker of another
  * build. */
 void worker_build_id(unsigned char out[20]);
+
+#define WORKER_ENVIRONMENT_MAX 32u
+
+/* What a worker is told of this process's environment: where logs go, where the driver's library
+ * is, which devices it may see, and the switches of the backend that are for measurements. */
+void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]);

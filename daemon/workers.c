@@ -26,7 +26,7 @@
  * death is counted once however it came about.
  *
  * Who is to blame for a death is not known: the requests that were in flight are counted, and one
- * that was present at several is run by itself (the scheduler's quarantine), then failed.
+ * that was present at several is run alone (the scheduler's quarantine), then failed.
  */
 
 #define QUEUE_MAX (64u << 20)
@@ -43,7 +43,13 @@
 
 static_assert(sizeof(struct crash_page) <= FLIGHT_OFFSET, "they do not overlap");
 
-enum workers_state { WORKERS_DOWN, WORKERS_LOADING, WORKERS_SERVING, WORKERS_STOPPED };
+enum workers_state {
+    WORKERS_DOWN,
+    WORKERS_LOADING,
+    WORKERS_SERVING,
+    WORKERS_IDLE,
+    WORKERS_STOPPED
+};
 
 /* In how many deaths a request was present. The oldest entry is reused: an id that died twice and
  * was resubmitted is among the newest. */
@@ -60,7 +66,7 @@ struct fault {
 struct workers {
     struct api_port port;
     struct workers_opts opts;
-    struct api *api;
+    struct model *model; /* of the api; NULL before workers_attach() */
     enum workers_state state;
     bool served;      /* some worker was READY once */
     bool was_ready;   /* this one was */
@@ -91,11 +97,16 @@ struct workers {
 
 /* The only place that changes the state. */
 static void set_state(struct workers *w, enum workers_state next) {
-    static const bool legal[4][4] = {
-        [WORKERS_DOWN] = {[WORKERS_LOADING] = true, [WORKERS_STOPPED] = true},
-        [WORKERS_LOADING] =
-            {[WORKERS_SERVING] = true, [WORKERS_DOWN] = true, [WORKERS_STOPPED] = true},
-        [WORKERS_SERVING] = {[WORKERS_DOWN] = true, [WORKERS_STOPPED] = true},
+    static const bool legal[5][5] = {
+        [WORKERS_DOWN] =
+            {[WORKERS_LOADING] = true, [WORKERS_IDLE] = true, [WORKERS_STOPPED] = true},
+        [WORKERS_LOADING] = {[WORKERS_SERVING] = true,
+                             [WORKERS_DOWN] = true,
+                             [WORKERS_IDLE] = true,
+                             [WORKERS_STOPPED] = true},
+        [WORKERS_SERVING] =
+            {[WORKERS_DOWN] = true, [WORKERS_IDLE] = true, [WORKERS_STOPPED] = true},
+        [WORKERS_IDLE] = {[WORKERS_LOADING] = true, [WORKERS_STOPPED] = true},
     };
 
     assert(legal[w->state][next]);
@@ -154,6 +165,19 @@ static void port_turn_end(struct api_port *p, const struct turn_end *m) {
         send_frame(w, MSG_TURN_END);
 }
 
+/* api_port.story. */
+static uint32_t port_story(struct api_port *p, uint64_t id, struct flight_record *out,
+                           uint32_t max) {
+    return flight_story(of_port(p)->flight, id, out, max);
+}
+
+/* api_port.want. */
+static void port_want(struct api_port *p) {
+    struct workers *w = of_port(p);
+
+    w->opts.want(w->opts.ctx);
+}
+
 /* In how many deaths request @id was present, as far as is remembered. */
 static uint32_t faults_of(struct api_port *p, uint64_t id) {
     struct workers *w = of_port(p);
@@ -210,6 +234,7 @@ static void send_open(struct workers *w) {
     struct msg_open m = {
         .options = {options.data, (uint32_t)options.len},
         .kv_bytes = w->opts.kv_bytes,
+        .memory_bytes = w->opts.memory_bytes,
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
         .has_disk = w->opts.disk_fd >= 0,
     };
@@ -240,12 +265,13 @@ static void on_hello(struct workers *w, const struct chan_frame *f) {
 
 /* Whether the model's files are not those any more that the front has read. */
 static bool file_has_changed(const struct workers *w) {
-    return gguf_has_changed(w->opts.file) || (w->opts.draft && gguf_has_changed(w->opts.draft));
+    return (w->opts.file && gguf_has_changed(w->opts.file)) ||
+           (w->opts.draft && gguf_has_changed(w->opts.draft));
 }
 
 /* It serves. Everything that waits is submitted before this returns. */
 static void on_ready(struct workers *w, const struct msg_ready *m) {
-    assert(w->api);
+    assert(w->model);
     if (file_has_changed(w)) { /* what was loaded may be half of each */
         kill_worker(w, "the model's file was changed while it was loaded");
         return;
@@ -267,7 +293,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
         w->opts.on_ready(w->opts.ctx, m);
     w->served = w->was_ready = true;
     snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
-    api_worker_up(w->api, faults_of);
+    api_worker_up(w->model, faults_of);
 }
 
 /* One batch, of one step. An event may end any generation, and by that start others. */
@@ -278,7 +304,7 @@ static void on_events(struct workers *w, const struct chan_frame *f) {
 
     msg_events_begin(&c, f->data, f->len);
     while ((r = msg_events_next(&c, &e)) == 0)
-        api_on_event(w->api, &e);
+        api_on_event(w->model, &e);
     if (r < 0)
         kill_worker(w, "malformed events");
 }
@@ -293,6 +319,8 @@ static void on_frame(struct workers *w, const struct chan_frame *f) {
     } else if (f->type == MSG_PROGRESS && msg_progress_parse(f->data, f->len, &p) == 0) {
         log_event(WLOG_DEBUG, "worker_loading", "what=\"%.*s\" percent=%d", (int)p.what.len,
                   p.what.data, (int)(p.fraction * 100));
+        if (w->opts.on_progress)
+            w->opts.on_progress(w->opts.ctx, p.fraction);
     } else if (f->type == MSG_READY && w->state == WORKERS_LOADING &&
                msg_ready_parse(f->data, f->len, &ready) == 0) {
         on_ready(w, &ready);
@@ -304,7 +332,7 @@ static void on_frame(struct workers *w, const struct chan_frame *f) {
     } else if (f->type == MSG_STATS && f->len == sizeof(w->last)) {
         memcpy(&w->last, f->data, sizeof(w->last));
         w->has_stats = true;
-        api_on_stats(w->api, &w->last);
+        api_on_stats(w->model, &w->last);
     } else {
         kill_worker(w, "unexpected frame");
     }
@@ -348,12 +376,19 @@ static void update_poll(struct workers *w) {
 
 static void schedule_restart(struct workers *w);
 
-static void close_timers(struct workers *w) {
-    uv_handle_t *timers[] = {(uv_handle_t *)&w->watch, (uv_handle_t *)&w->restart};
+static void on_timers_closed(uv_handle_t *h) {
+    struct workers *w = CONTAINER_OF((uv_timer_t *)h, struct workers, restart);
 
-    for (size_t i = 0; i < ARRAY_SIZE(timers); i++)
-        if (!uv_is_closing(timers[i]))
-            uv_close(timers[i], NULL);
+    if (w->opts.on_closed)
+        w->opts.on_closed(w->opts.ctx);
+}
+
+/* Handles are closed in the reverse order. */
+static void close_timers(struct workers *w) {
+    if (uv_is_closing((uv_handle_t *)&w->restart))
+        return;
+    uv_close((uv_handle_t *)&w->restart, on_timers_closed);
+    uv_close((uv_handle_t *)&w->watch, NULL);
 }
 
 /* A start came to nothing, and no other is under way: says so, once there is no hope for those that
@@ -376,7 +411,7 @@ static void on_failed_start(struct workers *w) {
             log_event(WLOG_ERROR, "model_failed", "tries=%u reason=\"%s\"", w->n_failed,
                       w->refusal);
         memcpy(w->failure, w->refusal, sizeof(w->failure));
-        api_worker_failed(w->api, w->failure, MAX(w->backoff_ms, RETRY_MIN_MS));
+        api_worker_failed(w->model, w->failure, MAX(w->backoff_ms, RETRY_MIN_MS));
     }
     schedule_restart(w);
 }
@@ -390,6 +425,8 @@ static void on_process_closed(uv_handle_t *h) {
         schedule_restart(w);
     else if (w->state == WORKERS_DOWN)
         on_failed_start(w);
+    else if (w->state == WORKERS_IDLE)
+        w->opts.on_unloaded(w->opts.ctx);
     else if (w->state == WORKERS_STOPPED)
         close_timers(w);
 }
@@ -400,7 +437,7 @@ static void give_up(struct workers *w, int signal) {
         w->opts.on_refused(w->opts.ctx, FILE_CHANGED, -EAGAIN);
     } else if (*w->refusal) {
         w->opts.on_refused(w->opts.ctx, w->refusal, -EINVAL);
-    } else if (w->n_deaths == LOAD_TRIES) {
+    } else if (w->n_failed + 1 == LOAD_TRIES) {
         snprintf(w->refusal, sizeof(w->refusal), "the worker died %d times while loading it%s",
                  LOAD_TRIES, signal == SIGKILL ? " (killed: is there enough memory?)" : "");
         w->opts.on_refused(w->opts.ctx, w->refusal, -EAGAIN);
@@ -444,7 +481,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
     if (served)
         w->down_ns = clock_now(w->opts.clock);
-    if (w->state != WORKERS_STOPPED) {
+    if (w->state != WORKERS_STOPPED && w->state != WORKERS_IDLE) {
         set_state(w, WORKERS_DOWN);
         w->n_deaths++;
         blame(w);
@@ -457,7 +494,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
                   *path ? " flight=\"" : "", path, *path ? "\"" : "",
                   *w->refusal ? " reason=\"" : "", w->refusal, *w->refusal ? "\"" : "");
         if (served)
-            api_worker_down(w->api);
+            api_worker_down(w->model);
     }
     uv_close((uv_handle_t *)p, on_process_closed);
     if (w->state == WORKERS_DOWN && !w->served)
@@ -475,22 +512,6 @@ static int add_shards(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, const 
     return 0;
 }
 
-#define ENVIRONMENT_MAX 32u
-
-/* What a worker is told of the environment: where logs go, where the driver's library is, which
- * devices it may see, and the switches of the backend that are for measurements. */
-static void choose_environment(char *out[ENVIRONMENT_MAX]) {
-    static const char *const kept[] = {"JOURNAL_STREAM=", "LD_LIBRARY_PATH=",
-                                       "CUDA_VISIBLE_DEVICES=", "CUDA_DEVICE_ORDER=", "WEFT_CUDA_"};
-    uint32_t n = 0;
-
-    for (char **e = environ; *e; e++)
-        for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
-            if (strncmp(*e, kept[i], strlen(kept[i])) == 0 && n + 1 < ENVIRONMENT_MAX)
-                out[n++] = *e;
-    out[n] = NULL;
-}
-
 /* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. 0
  * or -errno; with process_open set on_process_closed() will be called, also after an error. */
 static int spawn(struct workers *w) {
@@ -498,7 +519,7 @@ static int spawn(struct workers *w) {
     uint32_t n_stdio = WORKER_FD_MODEL;
     char exe[32], shards[16];
     char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL};
-    char *env[ENVIRONMENT_MAX];
+    char *env[WORKER_ENVIRONMENT_MAX];
     uv_process_options_t o = {.exit_cb = on_process_exit,
                               .file = exe,
                               .args = args,
@@ -518,7 +539,7 @@ static int spawn(struct workers *w) {
     if (w->opts.disk_fd >= 0)
         stdio[n_stdio++] =
             (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->opts.disk_fd};
-    choose_environment(env);
+    worker_environment(env);
     for (int i = 0; i < 3; i++)
         stdio[i] =
             (uv_stdio_container_t){.flags = i == 2 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = i};
@@ -544,7 +565,8 @@ static int spawn(struct workers *w) {
 }
 
 int workers_start(struct workers *w) {
-    assert(w->state == WORKERS_DOWN && !w->process_open && w->api);
+    assert(w->state == WORKERS_DOWN || w->state == WORKERS_IDLE);
+    assert(!w->process_open && w->model);
     memset(w->crash_page, 0, sizeof(*w->crash_page));
     *w->refusal = 0;
     w->was_ready = w->killed_for_hang = false;
@@ -607,7 +629,6 @@ static void on_watch(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, watch);
     int64_t now = clock_now(w->opts.clock);
     const struct config *c = w->opts.config;
-    struct api_stats s;
 
     note_change(w);
     if (!w->process_open || w->killed_for_hang)
@@ -620,8 +641,8 @@ static void on_watch(uv_timer_t *t) {
         w->started_ns += late_ns;
         w->progress_ns += late_ns;
     }
-    api_stats(w->api, &s); /* not api_busy(): a slow client is not the worker's fault */
-    if (w->crash_page->step != w->progress_step || s.n_running == 0) {
+    /* Not api_busy(): a slow client is not the worker's fault. */
+    if (w->crash_page->step != w->progress_step || api_model_use(w->model).n_running == 0) {
         w->progress_step = w->crash_page->step;
         w->progress_ns = now;
     }
@@ -643,7 +664,10 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
     if (!w)
         return -ENOMEM;
     w->opts = *o;
-    w->port = (struct api_port){port_submit, port_cancel, port_turn_end};
+    w->port = (struct api_port){.submit = port_submit,
+                                .cancel = port_cancel,
+                                .turn_end = port_turn_end,
+                                .story = port_story};
     buf_init(&w->out, MSG_MAX_FRAME);
     w->exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     w->crash_page_fd = memfd_create("weft-crash-page", MFD_CLOEXEC);
@@ -666,9 +690,9 @@ struct api_port *workers_port(struct workers *w) {
     return &w->port;
 }
 
-void workers_attach(struct workers *w, struct api *api) {
-    assert(!w->api && api);
-    w->api = api;
+void workers_attach(struct workers *w, struct model *model) {
+    assert(!w->model && model);
+    w->model = model;
     uv_timer_start(&w->watch, on_watch, WATCH_MS, WATCH_MS);
 }
 
@@ -682,21 +706,54 @@ static void on_linger_end(uv_timer_t *t) {
 
 /* A worker ends by itself when its channel is closed. It is waited for only where it has something
  * to write. */
+static void end_process(struct workers *w, bool served) {
+    close_channel(w);
+    uv_timer_stop(&w->restart);
+    if (!w->process_open)
+        return;
+    if (served && w->opts.disk_fd >= 0)
+        uv_timer_start(&w->restart, on_linger_end, LINGER_MS, 0);
+    else if (uv_is_active((uv_handle_t *)&w->process))
+        uv_process_kill(&w->process, SIGKILL);
+}
+
 void workers_stop(struct workers *w) {
     bool served = w->state == WORKERS_SERVING;
 
     if (w->state == WORKERS_STOPPED)
         return;
     set_state(w, WORKERS_STOPPED);
-    close_channel(w);
     uv_timer_stop(&w->watch);
-    uv_timer_stop(&w->restart);
+    end_process(w, served);
     if (!w->process_open)
         close_timers(w);
-    else if (served && w->opts.disk_fd >= 0)
-        uv_timer_start(&w->restart, on_linger_end, LINGER_MS, 0);
-    else if (uv_is_active((uv_handle_t *)&w->process))
-        uv_process_kill(&w->process, SIGKILL);
+}
+
+void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft) {
+    assert(file && !w->process_open);
+    w->opts.file = file;
+    w->opts.draft = draft;
+}
+
+void workers_on_demand(struct workers *w) {
+    w->port.want = port_want;
+}
+
+void workers_unload(struct workers *w) {
+    bool served = w->state == WORKERS_SERVING;
+
+    assert(w->opts.on_unloaded && api_model_use(w->model).n_running == 0);
+    if (w->state == WORKERS_IDLE || w->state == WORKERS_STOPPED)
+        return;
+    set_state(w, WORKERS_IDLE);
+    w->served = w->has_stats = w->file_changed = false;
+    w->backoff_ms = w->n_failed = 0;
+    *w->failure = 0;
+    api_worker_stopped(w->model);
+    log_event(WLOG_INFO, "worker_unloaded", "pid=%d", w->process_open ? w->process.pid : 0);
+    end_process(w, served);
+    if (!w->process_open)
+        w->opts.on_unloaded(w->opts.ctx);
 }
 
 struct workers *workers_free(struct workers *w) {
@@ -722,7 +779,7 @@ int workers_dump(const struct workers *w, struct buf *out) {
 }
 
 void workers_stats(const struct workers *w, struct workers_stats *out) {
-    static const char *const names[] = {"down", "loading", "serving", "stopped"};
+    static const char *const names[] = {"down", "loading", "serving", "unloaded", "stopped"};
 
     *out = (struct workers_stats){
         .state = names[w->state],

@@ -8,7 +8,7 @@
  *                  │  ^                │
  *        exit, FAILED │ backoff        │ exit, hang (killed)
  *                  v  │                v
- *                 DOWN <───────────────┘        stop ──> STOPPED
+ *                 DOWN <───────────────┘   unload ──> IDLE ──> start    stop ──> STOPPED
  *
  * A worker that dies takes no stream with it: the front submits every live request again with the
  * tokens it has, and promise 1 makes the stream go on as if nothing had happened. Which requests a
@@ -30,15 +30,24 @@ struct workers_opts {
     const struct config *config;
     /* Their descriptors are given to every worker. draft: NULL without a draft model. */
     const struct gguf *file, *draft;
-    uint64_t kv_bytes; /* host memory for pages, unless kv-memory is given */
-    int disk_fd;       /* likewise given to every worker; -1: none */
+    uint64_t kv_bytes;     /* host memory wished for pages, unless kv-memory is given; 0: any */
+    uint64_t memory_bytes; /* that a worker may take: the same at every start of one; 0: any */
+    int disk_fd;           /* likewise given to every worker; -1: none */
     struct clock *clock;
     void *ctx;
-    /* The first time: the model is served from now on. */
+    /* The first worker since the start or since workers_unload(): the model is served from now
+     * on. */
     void (*on_ready)(void *ctx, const struct msg_ready *m);
-    /* No worker ever served: one gave the reason @why (-EINVAL), or several died without one
+    /* No worker served since then: one gave the reason @why (-EINVAL), or several died without one
      * (-EAGAIN). */
     void (*on_refused)(void *ctx, const char *why, int error);
+    /* The next three are used for a model that is loaded on demand. A request waits for it
+     * (api_port.want). Loading has come to @fraction. workers_unload() is done: there is no
+     * process. */
+    void (*want)(void *ctx);
+    void (*on_progress)(void *ctx, float fraction);
+    void (*on_unloaded)(void *ctx);
+    void (*on_closed)(void *ctx); /* workers_stop() is done: workers_free() may follow; or NULL */
 };
 
 /* For the admin socket: what no worker can say of itself, and what the present one said last. */
@@ -57,9 +66,16 @@ struct workers *workers_free(struct workers *w); /* after workers_stop() and the
 
 /* The way for api/ to the worker, whichever it is; lives as long as @w. */
 struct api_port *workers_port(struct workers *w);
-void workers_attach(struct workers *w, struct api *api); /* before workers_start() */
+void workers_attach(struct workers *w, struct model *model); /* before workers_start() */
+/* Of a model whose files are opened after workers_new(); before workers_start(). */
+void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft);
 /* Starts the first worker. 0 or -errno. Later ones start by themselves. */
 int workers_start(struct workers *w);
+/* Ends the worker, or the attempts to start one; none is started before workers_start(), which may
+ * be called once on_unloaded() was. No generation may be at the worker. */
+void workers_unload(struct workers *w);
+/* From here on it is loaded on demand (api_port.want). */
+void workers_on_demand(struct workers *w);
 void workers_stop(struct workers *w); /* kills the worker; no new one is started */
 
 /* What was decided lately; written by the worker meanwhile, so what is taken from it is checked. */

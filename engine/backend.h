@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 4u
+#define BACKEND_ABI 5u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define OP_MATRICES 4 /* of one op, at most */
@@ -24,101 +24,202 @@ struct weights; /* what a backend made of the tensors of one op */
 /* Activation buffers by role; a backend sizes them at open: [max_rows][width]. */
 enum act_role {
     ACT_X, /* residual stream, n_embd */
-    ACT_Q, /* queries, n_head * head_dim */
-    ACT_O, /* attention output, n_head * head_dim */
-    ACT_H, /* FFN hidden, n_ff; with experts a backend uses it as it likes */
-    ACT_D, /* output of a delta net, n_value_head * dim */
+    ACT_Q, /* queries, widest.q */
+    ACT_O, /* attention output, widest.q */
+    ACT_H, /* FFN hidden, n_ff */
+    ACT_D, /* output of a recurrent op, state.n_out, or of MLA_OUT, n_head * mla.n_value */
+    ACT_B, /* what a branch has so far that is not added to x yet, n_embd: every PROJ writes it */
+    ACT_P, /* inputs of the layers, n_layer * n_layer_input */
     ACT_ROLES
 };
 
 enum rope_type { ROPE_NORM, ROPE_NEOX }; /* pairs (2i, 2i+1) or (i, i + n_rot/2) */
 
+enum { ROPE_SETS = 2 };
+
+/* Rotary positions: the angle of pair i at position p is p * freq[i]; cos and sin are multiplied by
+ * mscale. Scaling (linear, yarn, a tensor of divisors) is folded in by engine/rope.c, in double by
+ * mathx. */
+struct rope_set {
+    uint32_t n_rot;     /* values of a head that turn; 0: none */
+    const double *freq; /* [n_rot / 2] */
+    float mscale;
+};
+
+/* What an FFN makes of gate g and up u. */
+enum glu {
+    GLU_SILU, /* silu(g) u */
+    GLU_GELU, /* gelu(g) u, gelu(g) = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) */
+    /* g' sigmoid(1.702 g') (u' + 1), g' = min(g, 7), u' = u within +-7 */
+    GLU_CLAMPED,
+    GLU_RELU, /* max(g, 0) u; without a gate, where the ups are gates too: max(u, 0)^2 */
+    GLUS
+};
+
+/* The heads of an attention layer: @n of queries, in groups that share one of @n_kv. */
+struct heads {
+    uint32_t n, n_kv, dim;
+};
+
+/* What a router's numbers become: their softmax over all experts, or each its sigmoid. */
+enum gating { GATING_SOFTMAX, GATING_SIGMOID };
+
 /*
- * Gated delta nets (Yang et al. 2024, "Gated Delta Networks"): layers whose memory of a sequence is
- * a state of fixed size instead of pages. n_layer 0: the model has none.
+ * Recurrent layers: their memory of a sequence is a state of fixed size instead of pages. Those of
+ * a model are of one kind; all begin with products of the input (STATE_IN) and a convolution over
+ * the last @kernel tokens of the first of these. The state has kernel - 1 rows of what goes into
+ * the convolution, the oldest first, then what the kind needs, in what order a backend likes.
+ * n_layer 0: the model has none.
  */
+struct state_shape {
+    uint32_t n_layer;           /* of the model's layers */
+    uint32_t kernel;            /* taps: 2 to 8 */
+    uint32_t n_in[OP_MATRICES]; /* values of a row's products, the largest of any layer; n_in[0]:
+                                   the convolution's channels, a multiple of 16 */
+    uint32_t n_out;             /* of what goes on, ACT_D */
+    uint64_t n_floats;          /* of a sequence's state in one layer */
+};
+
+/* Gated delta nets (Yang et al. 2024, "Gated Delta Networks"). Channels are queries and keys of the
+ * key heads, values of the value heads. A state has a matrix [dim keys][dim values] for each value
+ * head. */
 struct delta_shape {
-    uint32_t n_layer;                  /* of the model's layers */
     uint32_t n_key_head, n_value_head; /* the second a multiple of the first */
     uint32_t dim;                      /* of a head's keys and values: a multiple of 16 */
-    uint32_t kernel;                   /* of the convolution: taps, 2 to 8 */
     bool tiled; /* value head h has key head h % n_key_head; else h / (values per key) */
 };
 
-/* Channels of the convolution: queries and keys of the key heads, values of the value heads. */
-static inline uint32_t delta_channels(const struct delta_shape *d) {
-    return d->dim * (2 * d->n_key_head + d->n_value_head);
-}
+/* Mamba-2 (Dao and Gu 2024). Channels are x of all heads, then B and C of all groups. A state has a
+ * matrix [dim][n_state] for each head. */
+struct mamba_shape {
+    uint32_t n_head, dim; /* dim: a multiple of 16 */
+    uint32_t n_group;     /* heads that follow each other share B and C; divides n_head */
+    uint32_t n_state;     /* a multiple of 4 */
+};
 
-/* Floats of a sequence's state in one layer: what the convolution still needs of the kernel - 1
- * tokens before, then a matrix [dim keys][dim values] for each value head, in what order a backend
- * likes. */
-static inline uint64_t delta_state_floats(const struct delta_shape *d) {
-    return (uint64_t)(d->kernel - 1) * delta_channels(d) +
-           (uint64_t)d->n_value_head * d->dim * d->dim;
-}
+/* Latent attention: heads share one key of rank + n_rot values, the first @rank of which are their
+ * value too. rank 0: the model has none. */
+struct mla_shape {
+    uint32_t rank, q_rank;    /* q_rank: of what queries are made of; 0: the norm's output */
+    uint32_t n_nope, n_value; /* of a head's query what does not turn; of what a head gives */
+};
 
 /* What the forward pass and the ops must know of the model. Validated by engine/arch. */
 struct model_shape {
-    uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_ff, n_vocab, max_context;
+    uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_vocab, max_context;
+    uint32_t n_ff; /* of the widest dense FFN; 0: all layers have experts */
     float rms_eps, attn_scale;
-    enum rope_type rope;
-    /* Layers that have pages, by class: a page holds keys and values of so many. */
+    enum rope_type rope_type;
+    struct rope_set rope[ROPE_SETS]; /* by model_op.rope */
+    /* n_head, n_head_kv and head_dim are those of most layers; the largest of all layers: values
+     * of a row's queries and keys, heads' size, heads that share keys. */
+    struct {
+        uint32_t q, kv, head, group;
+    } widest;
+    /* Layers that have pages, by class, and what those hold of a token: values of keys and values
+     * over all of them. */
     uint32_t n_kv_layer[KV_CLASSES];
-    /* Mixture of experts: each row picks n_expert_used FFNs of n_ff each. 0: a dense FFN. */
-    uint32_t n_expert, n_expert_used;
-    float expert_scale;   /* of what the experts add */
-    uint32_t n_ff_shared; /* of the expert that every row has; 0: there is none */
+    uint64_t n_kv_values[KV_CLASSES];
+    /* Mixture of experts: each row picks n_expert_used FFNs of n_ff_expert each. 0: a dense FFN. */
+    uint32_t n_expert, n_expert_used, n_ff_expert;
+    float expert_scale;     /* of what the experts add */
+    enum gating gating;     /* of a router's numbers */
+    bool unnormed;          /* weights of picked experts are not divided by their sum */
+    uint32_t n_ff_shared;   /* of the expert that every row has; 0: there is none */
+    uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
+    struct state_shape state;
     struct delta_shape delta;
-    uint32_t n_rot;
-    /* Angle of pair i at position p is p * rope_freq[i]; cos and sin are multiplied by rope_mscale.
-     * Scaling (linear, yarn, factors tensor) is folded in by engine/rope.c, in double by mathx. */
-    const double *rope_freq; /* [n_rot / 2] */
-    float rope_mscale;
+    struct mamba_shape mamba;
+    struct mla_shape mla;
 };
 
 /* What an op does. x is the residual stream (ACT_X); a backend has one function for each kind. */
 enum op_kind {
-    OP_EMBED, /* x = rows of w[0] */
-    /* q = rope(q_norm(w[0] y + b)), y = norm x; k and v likewise, to the pages of @kv at the rows'
-     * positions. @gated: behind each head's rows of w[0] come as many that give its gate. */
+    OP_EMBED, /* x = scale * rows of w[0] */
+    /* p = (post_norm(w[0] x / sqrt(n_embd)) + sqrt(n) row of w[1]) / sqrt(2), n = n_layer_input:
+     * for each layer n values, normed by themselves */
+    OP_LAYER_INPUT,
+    /* q = temper rope(q_norm(w[0] y + b)), y = norm x; k, without temper, and v likewise, but v
+     * without RoPE and, where @v_unit, with a norm of no weights, to the pages of @kv at the rows'
+     * positions. No w[2]: v is w[1] y + b too. No w[1] either: only queries. @gated: behind each
+     * head's rows of w[0] come as many that give its gate. @norm_all: a norm is over all heads
+     * together. No norm: y = x, here and below. */
     OP_QKV,
-    OP_ATTEND,  /* o = attention of q to the pages of @kv, as @attn says */
-    OP_GATE,    /* o *= sigmoid(gate), of the QKV op before */
-    OP_PROJ,    /* x += w[0] in + b */
-    OP_GATE_UP, /* h = silu(w[0] y + b) * (w[1] y + b), y = norm x */
-    /* Picks experts for every row: y = norm x, p = softmax of w[0] y over all experts, the largest
-     * p (ties: the lowest number), divided by their sum. */
+    OP_ATTEND, /* o = attention of q to the pages of @kv, as @attn says */
+    /* o *= sigmoid(gate), of the QKV op before. With w[0]: o *= softplus(w[0] y), y = norm x, one
+     * number for a head or for each of its values. */
+    OP_GATE,
+    /* x = (x + gain t) * scale, t = post_norm(w[0] in + b). @branch: b = t instead */
+    OP_PROJ,
+    OP_JOIN,    /* x = (x + post_norm(b)) * scale */
+    OP_GATE_UP, /* h = glu(w[0] y + b, w[1] y + b), y = norm x */
+    OP_GATE_IN, /* h = glu(w[0] x, the layer's part of p) */
+    /* Picks experts for every row: y = norm x, p = gating of scale * (w[0] y + b), the largest p +
+     * pick_bias (ties: the lowest number); p of these are divided by their sum, unless unnormed. */
     OP_ROUTE,
-    /* Follows ROUTE: x += expert_scale * sum of p e(y) in the order of the picks, e(y) = down
-     * (silu(gate y) * up y) */
+    /* Follows ROUTE: x += t, t = post_norm(expert_scale * sum of p e(y) in the order of the picks),
+     * e(y) = weigh[e] (down glu(gate y + b, up y + b) + b), y that of ROUTE or, with a norm of its
+     * own, norm x. @joined: w[0] has each expert's gate, then its up; no w[1]. @branch: b += t
+     * instead. */
     OP_EXPERTS,
     /* Follows EXPERTS: x += sigmoid(w[3] y) down (silu(gate y) * up y), y that of ROUTE, w[3] one
      * row */
     OP_SHARED,
-    /* u, z and the raw beta and alpha of a delta net: w[0], w[1], w[2], w[3] times y = norm x.
-     * w[3] NULL: w[2] has, for each key head, the rows of its value heads' betas, then alphas. */
-    OP_DELTA_IN,
-    /* Follows DELTA_IN: d = gated delta net of it, from the state of the row's sequence, which is
-     * that behind the row then. Token by token:
+    /* in[i] = w[i] norm x, for the recurrent op that follows: d = what that makes of them and of
+     * the state of the row's sequence, which is that behind the row then. */
+    OP_STATE_IN,
+    /* A gated delta net. in: u, z, the raw beta and alpha; without the last (@joined) the third
+     * has, for each key head, its value heads' betas, then alphas. Token by token:
      *   c = silu(sum over j of conv[.][j] u of token t - kernel + 1 + j); c is q, k, v of all heads
      *   q, k: of unit length by head (the norm's eps under the root); q /= sqrt(dim)
      *   g = decay softplus(alpha + dt), b = sigmoid(beta)
      *   M = e^g M; M += k (b (v - M^T k))^T; d = norm(M^T q) silu(z), per value head */
     OP_DELTA,
-    OP_LOGITS, /* of the wanted rows: w[0] norm x + b; for WANT_HIDDEN it stops after the norm */
+    /* A short convolution. in: b, c, u. Token by token: t = b u, d = c times the sum over j of
+     * conv[.][j] t of token t - kernel + 1 + j */
+    OP_CONV,
+    /* Mamba-2. in: u, z, the raw steps. Token by token, by head:
+     *   c = silu(conv_bias + sum over j of conv[.][j] u of token t - kernel + 1 + j): x, B, C
+     *   s = softplus(step + dt); M = e^(s decay) M + (s x) B^T; y = M C + skip x
+     *   d = norm(y silu(z)), the norm over a group's heads */
+    OP_MAMBA,
+    /* l = w[0] y, r = w[1] y, y = norm x; without q_rank w[1] y is q. */
+    OP_MLA_IN,
+    /* q = w[0] norm r: for each head n_nope values, then n_rot that turn */
+    OP_MLA_Q,
+    /* Key and value, to the pages of @kv: (norm of the first rank values of l, rope of the others).
+     * Queries, for ATTEND: (w[0][head] times the head's first n_nope values of q, rope of the
+     * others). */
+    OP_MLA_KV,
+    /* Follows ATTEND: d = for each head w[0][head] times its first rank values of o */
+    OP_MLA_OUT,
+    /* Of the wanted rows: c = scale (w[0] norm x + b), then cap(c) if there is one; for WANT_HIDDEN
+     * it stops after the norm. */
+    OP_LOGITS,
     OP_KINDS
 };
 
 struct kv_layer {   /* the pages of one layer; allocated by the backend at open */
     uint32_t layer; /* among the layers that have pages of this class */
     uint8_t cls;
+    uint64_t at; /* values of a token that those before it have there */
 };
 
-struct attn { /* how attention weighs the keys */
+/* How attention weighs the keys: softmax of cap(scale q k). */
+struct attn {
     float scale;
     uint32_t window; /* the last so many keys; 0: all */
+    float cap;       /* cap(z) = cap tanh(z / cap); 0: cap(z) = z */
 };
+
+/* Queries of far positions are larger: times 1 + slope ln(1 + floor(position / span)). */
+struct temper {
+    float slope; /* 0: none */
+    uint32_t span;
+};
+
+/* The factor of a query at @pos. */
+float temper_at(const struct temper *t, uint32_t pos);
 
 /*
  * One op of a pass: its kind and operands. Only what the kind reads is set; NULL: the model has
@@ -126,20 +227,34 @@ struct attn { /* how attention weighs the keys */
  */
 struct model_op {
     enum op_kind kind;
-    uint32_t layer;     /* of the file, for messages */
-    enum act_role in;   /* PROJ: ACT_O, ACT_H or ACT_D */
-    struct kv_layer kv; /* QKV, ATTEND */
-    uint32_t state;     /* DELTA: its layer among those that have a state */
-    bool gated, joined; /* QKV; DELTA: DELTA_IN has no w[3] */
-    struct attn attn;   /* ATTEND */
-    /* rms norm of the input: QKV, GATE_UP, ROUTE, DELTA_IN, LOGITS; DELTA: of a head's output */
-    const struct tensor *norm;
+    uint32_t layer;             /* of the file, for messages */
+    enum act_role in;           /* PROJ: ACT_O, ACT_H or ACT_D */
+    struct kv_layer kv;         /* QKV, ATTEND: another layer's where a layer has none of its own */
+    struct heads heads;         /* QKV, ATTEND, GATE */
+    uint8_t rope;               /* QKV: of model_shape.rope */
+    uint32_t state;             /* DELTA, CONV, MAMBA: its layer among those that have a state */
+    bool gated, v_unit;         /* QKV */
+    bool norm_all;              /* QKV */
+    struct temper temper;       /* QKV */
+    bool joined;                /* EXPERTS; DELTA: STATE_IN has no w[3] */
+    bool branch;                /* PROJ, EXPERTS */
+    enum glu glu;               /* GATE_UP, GATE_IN, EXPERTS, SHARED */
+    float scale;                /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
+    float gain;                 /* PROJ */
+    float cap;                  /* LOGITS: 0: none */
+    struct attn attn;           /* ATTEND */
+    const struct tensor *sinks; /* ATTEND: by head, the score of a key without a value */
+    /* rms norm of the input: QKV, GATE_UP, ROUTE, EXPERTS, STATE_IN, LOGITS; DELTA, MAMBA: of what
+     * comes out */
+    const struct tensor *norm, *post_norm; /* post_norm: LAYER_INPUT, PROJ, JOIN, EXPERTS */
     /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; SHARED:
-     * gate, up, down, and the gate of it all; DELTA_IN: above; else the one */
+     * gate, up, down, and the gate of it all; STATE_IN: above; else the one */
     const struct tensor *w[OP_MATRICES];
-    const struct tensor *bias[OP_MATRICES];
-    const struct tensor *q_norm, *k_norm;   /* QKV: rms per head, before RoPE */
-    const struct tensor *conv, *dt, *decay; /* DELTA: [channels][kernel]; by value head */
+    const struct tensor *bias[OP_MATRICES]; /* EXPERTS: [expert][out] */
+    const struct tensor *weigh, *pick_bias; /* EXPERTS: a factor for each; ROUTE: by expert */
+    const struct tensor *q_norm, *k_norm;   /* QKV: rms per head, or of all, before RoPE */
+    const struct tensor *conv, *conv_bias;  /* DELTA, CONV, MAMBA: [channels][kernel]; by channel */
+    const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: by (value) head */
     struct weights *weights;                /* what load() made of the tensors; NULL before */
 };
 
@@ -177,6 +292,9 @@ struct be_ops {
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
     /* By kind; NULL: the backend has none, and models that need it are refused. */
     int (*run[OP_KINDS])(struct step *s, const struct model_op *op);
+    /* What of an op whose kind it has the backend does not compute, in words: models that need it
+     * are refused. NULL: nothing; so is the function where a backend computes all. */
+    const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);
     int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
     int (*sample)(struct step *s);
     int (*end)(struct step *s, struct engine_result *out); /* waits */
@@ -212,6 +330,9 @@ struct be_ops {
     /* One line on what was found wrong at open and is left out, and why; "". NULL: nothing ever
      * is. */
     const char *(*note)(const struct be *b);
+    /* Why a device was lost: the call that failed first and what it said; "" while it answers.
+     * NULL: not a device. */
+    const char *(*fault)(const struct be *b);
     /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
     int (*probe)(struct err *err);
 };

@@ -12,7 +12,16 @@ int bind_init(struct binder *b, const struct gguf *file, const char *arch, struc
     return b->used ? 0 : -ENOMEM;
 }
 
+struct view *views_free(struct view *v) {
+    for (struct view *next; v; v = next) {
+        next = v->next;
+        free(v);
+    }
+    return NULL;
+}
+
 void bind_deinit(struct binder *b) {
+    b->views = views_free(b->views);
     free(b->used);
     b->used = NULL;
 }
@@ -79,6 +88,14 @@ const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64
     return t && has_shape(b, t, n_in, n_out, n) ? t : NULL;
 }
 
+static bool is_float(struct binder *b, const struct tensor *t) {
+    if (t->format->type == TENSOR_F32)
+        return true;
+    b->r = err_set(b->err, 0, NULL, "tensor '%s' has type %s, only F32 is supported there", t->name,
+                   t->format->name);
+    return false;
+}
+
 const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t n, const char *fmt,
                                  ...) {
     va_list ap;
@@ -86,14 +103,55 @@ const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t
     va_start(ap, fmt);
     const struct tensor *t = take(b, need, fmt, ap);
     va_end(ap);
-    if (!t || !has_shape(b, t, n, 1, 1))
+    return t && has_shape(b, t, n, 1, 1) && is_float(b, t) ? t : NULL;
+}
+
+const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_t n,
+                                  uint64_t n_rows, const char *fmt, ...) {
+    va_list ap;
+
+    va_start(ap, fmt);
+    const struct tensor *t = take(b, need, fmt, ap);
+    va_end(ap);
+    return t && has_shape(b, t, n, n_rows, 1) && is_float(b, t) ? t : NULL;
+}
+
+const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,
+                               uint64_t n) {
+    if (b->r < 0 || !t)
         return NULL;
-    if (t->format->type != TENSOR_F32) {
-        b->r = err_set(b->err, 0, NULL, "tensor '%s' has type %s, only F32 is supported there",
-                       t->name, t->format->name);
+    assert(first + n <= t->ne[1] * t->ne[2]);
+    struct view *v = malloc(sizeof(*v));
+    if (!v) {
+        b->r = -ENOMEM;
         return NULL;
     }
-    return t;
+    *v = (struct view){.next = b->views, .tensor = *t};
+    v->tensor.n_dims = 2;
+    v->tensor.ne[1] = n;
+    v->tensor.ne[2] = 1;
+    v->tensor.n_bytes = n * t->row_bytes;
+    v->tensor.data += first * t->row_bytes;
+    v->tensor.file_offset += first * t->row_bytes;
+    b->views = v;
+    return &v->tensor;
+}
+
+const struct tensor *bind_flat(struct binder *b, const struct tensor *t) {
+    struct view *v = t && b->r == 0 ? malloc(sizeof(*v)) : NULL;
+
+    if (!v) {
+        b->r = b->r == 0 && t ? -ENOMEM : b->r;
+        return NULL;
+    }
+    assert(t->format->block == 1);
+    *v = (struct view){.next = b->views, .tensor = *t};
+    v->tensor.n_dims = 1;
+    v->tensor.ne[0] = t->ne[0] * t->ne[1];
+    v->tensor.ne[1] = 1;
+    v->tensor.row_bytes = t->n_bytes;
+    b->views = v;
+    return &v->tensor;
 }
 
 const struct tensor *bind_any(struct binder *b, const char *name) {

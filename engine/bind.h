@@ -22,7 +22,17 @@ struct binder {
     struct err *err;
     int r;                           /* 0, or the first error */
     uint64_t weight_bytes, n_params; /* of the tensors that were found */
+    struct view *views;              /* made by bind_rows(); the caller takes them over */
 };
+
+/* A part of a tensor under the whole's name. */
+struct view {
+    struct view *next;
+    struct tensor tensor;
+};
+
+/* Accepts NULL. */
+struct view *views_free(struct view *v);
 
 /* 0 or -ENOMEM. Nothing of @file is read yet; @file, @arch and @err stay the caller's. */
 int bind_init(struct binder *b, const struct gguf *file, const char *arch, struct err *err);
@@ -38,6 +48,16 @@ const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64
 /* @n values, F32: norms and biases. */
 const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t n, const char *fmt,
                                  ...) PRINTF(4, 5);
+/* @n_rows such vectors, one behind the other in a tensor of two dimensions. */
+const struct tensor *bind_vectors(struct binder *b, enum bind_need need, uint64_t n,
+                                  uint64_t n_rows, const char *fmt, ...) PRINTF(5, 6);
+
+/* Rows [first, first + n) of @t, which has as many; NULL stays NULL. Lives as long as b->views. */
+const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_t first,
+                               uint64_t n);
+
+/* The values of @t, which has no blocks, as one row. */
+const struct tensor *bind_flat(struct binder *b, const struct tensor *t);
 
 /* A tensor that the caller checks, or NULL. */
 const struct tensor *bind_any(struct binder *b, const char *name);

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "engine/arch/arch.h"
+#include "engine/fit.h"
 #include "engine/prove.h"
 
 #define MAX_IN_FLIGHT 2u
@@ -52,22 +53,6 @@ struct engine {
 
 /* -- opening ----------------------------------------------------------------------------------- */
 
-struct size_text {
-    char s[24];
-};
-
-static struct size_text text_of(uint64_t bytes) {
-    struct size_text t;
-
-    if (bytes >= 1u << 30)
-        snprintf(t.s, sizeof(t.s), "%.2f GiB", (double)bytes / 0x1p30);
-    else if (bytes >= 1u << 20)
-        snprintf(t.s, sizeof(t.s), "%.1f MiB", (double)bytes / 0x1p20);
-    else
-        snprintf(t.s, sizeof(t.s), "%.1f KiB", (double)bytes / 0x1p10);
-    return t;
-}
-
 static int check_opts(const struct engine_opts *o, struct err *err) {
     if (o->page_tokens != 16 && o->page_tokens != 32 && o->page_tokens != 64)
         return err_set(err, 0, NULL, "pages of %u tokens: 16, 32 or 64 are allowed",
@@ -82,18 +67,19 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
 /* Bytes of a page over all layers. */
 static int size_page(struct engine *e, uint64_t *out, struct err *err) {
     const struct model_shape *s = &e->model.shape;
-    uint64_t values =
-        (uint64_t)s->n_kv_layer[KV_GLOBAL] * e->opts.page_tokens * 2 * s->n_head_kv * s->head_dim;
+    uint64_t values = s->n_kv_values[KV_GLOBAL] * e->opts.page_tokens;
 
     switch (e->opts.kv_type) {
     case ENGINE_KV_F16:
         *out = values * 2;
         break;
     case ENGINE_KV_Q8_0:
-        if (s->head_dim % 32)
-            return err_set(err, 0, NULL,
-                           "kv type q8_0 needs heads of a multiple of 32 values, this model has %u",
-                           s->head_dim);
+        for (uint32_t i = 0; i < e->model.n_ops; i++)
+            if (e->model.op[i].heads.dim % 32)
+                return err_set(
+                    err, 0, NULL,
+                    "kv type q8_0 needs heads of a multiple of 32 values, this model has %u",
+                    e->model.op[i].heads.dim);
         *out = values / 32 * 34;
         break;
     case ENGINE_KV_F32:
@@ -121,12 +107,40 @@ static int take_room(struct engine *e, struct err *err) {
     return 0;
 }
 
+static uint64_t state_bytes(const struct engine *e) {
+    return e->model.shape.state.n_layer * e->model.shape.state.n_floats * sizeof(float);
+}
+
+/* KV memory of the CPU, where its size is not configured. */
+static int choose_kv(struct engine *e, struct err *err) {
+    struct engine_opts *o = &e->opts;
+    const struct fit f = {
+        .weights = fit_weights(&e->model),
+        .buffers = fit_buffers(&e->model, o),
+        .page = e->info.page_bytes,
+        .state = state_bytes(e),
+        .host = o->host_kv_bytes,
+        .page_tokens = o->page_tokens,
+        .model_context = MIN(e->model.shape.max_context, CONTEXT_LIMIT),
+        .context = o->max_context,
+        .wish = o->kv_bytes,
+        .memory = o->memory,
+        .n_params = e->model.n_params,
+    };
+
+    if (!o->memory || e->ops->device)
+        return 0;
+    if (o->n_pages) { /* snapshots are counted by it all the same */
+        o->kv_bytes = o->kv_bytes ? o->kv_bytes : o->memory / 4;
+        return 0;
+    }
+    return fit_kv(&f, &o->kv_bytes, err);
+}
+
 /* States of recurrent layers, before the pages: they take their part of the KV memory. */
 static int size_states(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
-    uint64_t bytes =
-        e->model.shape.delta.n_layer * delta_state_floats(&e->model.shape.delta) * sizeof(float);
-
+    uint64_t bytes = state_bytes(e);
     uint64_t part = o->kv_bytes / 4; /* that snapshots take of the KV memory */
 
     e->info.state_bytes = bytes;
@@ -150,7 +164,7 @@ static int size_states(struct engine *e, struct err *err) {
         return err_set(err, 0, NULL,
                        "%s of KV memory: the recurrent state of a sequence takes %s, and its pages "
                        "as much as that at least",
-                       text_of(o->kv_bytes).s, text_of(bytes).s);
+                       fit_text(o->kv_bytes).s, fit_text(bytes).s);
     o->kv_bytes -= o->n_states * bytes + part;
     return 0;
 }
@@ -163,6 +177,7 @@ static int size_pages(struct engine *e, struct err *err) {
     int r = size_page(e, &i->page_bytes, err);
 
     r = r < 0 ? r : take_room(e, err);
+    r = r < 0 ? r : choose_kv(e, err);
     r = r < 0 ? r : size_states(e, err);
     if (r < 0)
         return r;
@@ -172,7 +187,7 @@ static int size_pages(struct engine *e, struct err *err) {
         o->n_host_pages = (uint32_t)MIN(o->host_kv_bytes / i->page_bytes, UINT32_MAX / 4);
     if (!o->n_pages || o->n_pages > UINT32_MAX / 2)
         return err_set(err, 0, NULL, "%s of KV memory: a page of %u tokens takes %s",
-                       text_of(o->kv_bytes).s, o->page_tokens, text_of(i->page_bytes).s);
+                       fit_text(o->kv_bytes).s, o->page_tokens, fit_text(i->page_bytes).s);
     if (o->max_context > model_max)
         return err_set(err, 0, NULL, "max_context %u is more than the %u tokens of the model",
                        o->max_context, model_max);
@@ -183,8 +198,8 @@ static int size_pages(struct engine *e, struct err *err) {
         err_set(err, 0, NULL,
                 "a context of %u tokens takes %s of KV memory, there are %s (%u pages of %s): "
                 "max_context can be at most %llu",
-                o->max_context, text_of(need).s, text_of(o->n_pages * i->page_bytes).s, o->n_pages,
-                text_of(i->page_bytes).s, (unsigned long long)held);
+                o->max_context, fit_text(need).s, fit_text(o->n_pages * i->page_bytes).s,
+                o->n_pages, fit_text(i->page_bytes).s, (unsigned long long)held);
         return -ENOMEM;
     }
     if (!o->max_context)
@@ -192,12 +207,16 @@ static int size_pages(struct engine *e, struct err *err) {
     return 0;
 }
 
+/* Of pages and states, here and in host memory. */
+static uint64_t kv_bytes(const struct engine *e) {
+    return ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes +
+           ((uint64_t)e->opts.n_states + e->opts.n_snapshots) * e->info.state_bytes;
+}
+
 /* Host backends: what is certain to be touched must fit the machine. Devices do their own
  * arithmetic. */
 static int check_memory(const struct engine *e, struct err *err) {
-    uint64_t kv = ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes +
-                  (e->opts.n_states + e->opts.n_snapshots) * e->info.state_bytes;
-    uint64_t weights = e->model.weight_bytes;
+    uint64_t kv = kv_bytes(e), weights = fit_weights(&e->model);
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     uint64_t have = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 
@@ -206,10 +225,10 @@ static int check_memory(const struct engine *e, struct err *err) {
     err_set(
         err, 0, NULL,
         "does not fit: weights %s + KV memory %s (%u pages of %s%s%s) = %s, this machine has %s",
-        text_of(weights).s, text_of(kv).s, e->opts.n_pages + e->opts.n_host_pages,
-        text_of(e->info.page_bytes).s, e->opts.n_states ? ", states of " : "",
-        e->opts.n_states ? text_of(e->info.state_bytes).s : "", text_of(weights + kv).s,
-        text_of(have).s);
+        fit_text(weights).s, fit_text(kv).s, e->opts.n_pages + e->opts.n_host_pages,
+        fit_text(e->info.page_bytes).s, e->opts.n_states ? ", states of " : "",
+        e->opts.n_states ? fit_text(e->info.state_bytes).s : "", fit_text(weights + kv).s,
+        fit_text(have).s);
     return -ENOMEM;
 }
 
@@ -255,6 +274,7 @@ static void fill_info(struct engine *e) {
     i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
     i->hidden = e->ops->hidden;
     i->weight_bytes = e->model.weight_bytes;
+    i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) + kv_bytes(e);
     i->n_params = e->model.n_params;
     gguf_fingerprint(e->opts.file, i->fingerprint);
     backend_sources(e->ops, i->sources);
@@ -289,7 +309,7 @@ static int open_backend(struct engine *e, struct err *err) {
 
 int engine_check(const struct gguf *file, struct err *err) {
     struct model m;
-    int r = arch_read(&m, file, err);
+    int r = arch_read(&m, file, 0, err);
 
     if (r == 0)
         model_deinit(&m);
@@ -305,7 +325,8 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
         return -ENOMEM;
     e->opts = *opts;
     e->ops = ops;
-    int r = arch_read(&e->model, opts->file, err);
+    int r = arch_read(&e->model, opts->file, opts->max_context, err);
+    r = r < 0 ? r : model_check(&e->model, ops, err);
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
     r = r < 0 ? r : alloc_flights(e);
@@ -344,6 +365,49 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     return r;
 }
 
+int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err) {
+    CLEANUP(engine_freep) struct engine *e = calloc(1, sizeof(*e));
+    struct err none;
+
+    err = err ? err : &none;
+    if (!e)
+        return -ENOMEM;
+    *err = (struct err){0};
+    e->opts = *opts;
+    int r = check_opts(opts, err);
+    const struct be_ops *ops = r < 0 ? NULL : backend_find(opts->backend, err);
+    if (!ops)
+        return -EINVAL;
+    *err = (struct err){0};
+    e->ops = ops;
+    r = arch_read(&e->model, opts->file, opts->max_context, err);
+    r = r < 0 ? r : model_check(&e->model, ops, err);
+    if (r < 0)
+        return r;
+    r = size_pages(e, err);
+    if (r < 0 && r != -ENOMEM)
+        return r;
+    *out = (struct engine_fit){
+        .arch = e->model.arch,
+        .backend = ops->name,
+        .device = ops->device,
+        .weight_bytes = fit_weights(&e->model),
+        .buffer_bytes = fit_buffers(&e->model, &e->opts),
+        .page_bytes = e->info.page_bytes,
+        .state_bytes = state_bytes(e),
+        .n_params = e->model.n_params,
+        .kv_bytes = r < 0 ? 0 : kv_bytes(e),
+        .page_tokens = e->opts.page_tokens,
+        .n_pages = e->opts.n_pages,
+        .n_states = e->opts.n_states,
+        .n_snapshots = e->opts.n_snapshots,
+        .context = r < 0 ? 0 : e->opts.max_context,
+        .model_context = e->model.shape.max_context,
+        .token_bytes = fit_token_weights(&e->model),
+    };
+    return r;
+}
+
 struct engine *engine_free(struct engine *e) {
     if (!e)
         return NULL;
@@ -358,6 +422,10 @@ struct engine *engine_free(struct engine *e) {
     free(e->state);
     free(e);
     return NULL;
+}
+
+const char *engine_fault(const struct engine *e) {
+    return e->ops->fault ? e->ops->fault(e->be) : "";
 }
 
 const struct engine_info *engine_info(const struct engine *e) {
@@ -394,9 +462,9 @@ static void check_copies(const struct engine *e, const struct engine_copy *c, ui
 
 /* Whether it goes on where its state is, move_states() sees. */
 static void check_state(const struct engine *e, const struct engine_seq *s) {
-    assert(!s->n_replay); /* drafts are not taken back as yet */
+    assert(!s->n_replay); /* drafts are taken back by loading the state before them */
     if (e->opts.n_states)
-        assert(s->state_slot < e->opts.n_states && !s->n_draft);
+        assert(s->state_slot < e->opts.n_states);
     else
         assert(!s->state_slot);
 }

@@ -24,6 +24,7 @@ struct engine_info {
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
     bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */
     uint64_t weight_bytes, page_bytes, n_params;
+    uint64_t memory_bytes; /* of weights, buffers, pages and states, whether touched yet or not */
     /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many
      * sequences may have one at once. A position's pages are of no use without the state there. */
     uint64_t state_bytes;
@@ -39,11 +40,28 @@ struct engine;
 /* Whether a model's architecture and tensors are those of one that can be opened, as far as its
  * file tells. 0 or -errno. */
 int engine_check(const struct gguf *file, struct err *err);
+/* What opening a model would take, and what of it a token needs: found without loading anything. */
+struct engine_fit {
+    const char *arch, *backend;
+    bool device; /* weights, buffers and KV lie there, and memory is the device's */
+    uint64_t weight_bytes, buffer_bytes, page_bytes, state_bytes, n_params;
+    uint64_t kv_bytes; /* of pages and states together */
+    uint32_t page_tokens, n_pages, n_states, n_snapshots;
+    uint32_t context, model_context; /* that there is room for; that the model was made for */
+    uint64_t token_bytes;            /* of weights that are read for a token */
+};
+
+/* The sizes that engine_new() would choose for these options. Without room -ENOMEM, with @err
+ * saying the arithmetic, and everything in *out that does not depend on the room; other errors as
+ * of engine_new(), then *out is not written. */
+int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err);
 /* Opens the model. 0 or -errno with @err saying why (architecture by name, memory arithmetic). */
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);
 struct engine *engine_free(struct engine *e);
 DEFINE_FREEP(struct engine, engine)
 const struct engine_info *engine_info(const struct engine *e);
+/* After -EIO: which call of the device failed first, and how. "" otherwise. */
+const char *engine_fault(const struct engine *e);
 
 /* Where page @page of host memory lies: page_bytes, to be read and written by others while no step
  * under way copies it. NULL: the backend does not have it in one piece. */

@@ -4,25 +4,61 @@
 #include <math.h>
 #include "base/mathx.h"
 
-void experts_pick(float *logits, uint32_t n, uint32_t n_used, float scale,
-                  struct expert_pick *out) {
+/* p of all experts in the place of their logits. */
+static void probabilities(float *logits, const struct expert_rule *r) {
+    float max = -3e38f, sum = 0;
+
+    for (uint32_t i = 0; i < r->n; i++)
+        max = logits[i] > max ? logits[i] : max;
+    for (uint32_t i = 0; i < r->n; i++) {
+        logits[i] = r->gating == GATING_SIGMOID ? 1.0f / (1.0f + mx_expf(-logits[i]))
+                                                : mx_expf(logits[i] - max);
+        sum += logits[i];
+    }
+    for (uint32_t i = 0; i < r->n && r->gating == GATING_SOFTMAX; i++)
+        logits[i] /= sum;
+}
+
+/* The best of those not yet taken, whose p is -inf. */
+static uint32_t best_of(const float *p, const struct expert_rule *r) {
+    uint32_t best = 0;
+
+    if (!r->bias) {
+        for (uint32_t i = 1; i < r->n; i++)
+            if (p[i] > p[best])
+                best = i;
+        return best;
+    }
+    for (uint32_t i = 1; i < r->n; i++)
+        if (p[i] + r->bias[i] > p[best] + r->bias[best])
+            best = i;
+    return best;
+}
+
+/* Of a softmax whose picked values are divided by their sum only these need an exponential: the
+ * order of the logits is that of their p. */
+void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
+    bool late = r->gating == GATING_SOFTMAX && r->normalize && !r->bias;
     float max = 0, sum = 0;
 
-    assert(n_used > 0 && n_used <= n);
-    for (uint32_t i = 0; i < n; i++)
+    assert(r->n_used > 0 && r->n_used <= r->n);
+    for (uint32_t i = 0; i < r->n; i++)
         if (!(logits[i] > -INFINITY)) /* NaN too; below all others, above those that are taken */
             logits[i] = -3e38f;
-    for (uint32_t k = 0; k < n_used; k++) {
-        uint32_t best = 0;
+    if (!late)
+        probabilities(logits, r);
+    for (uint32_t k = 0; k < r->n_used; k++) {
+        uint32_t best = best_of(logits, r);
 
-        for (uint32_t i = 1; i < n; i++)
-            if (logits[i] > logits[best])
-                best = i;
         max = k == 0 ? logits[best] : max;
-        out[k] = (struct expert_pick){best, mx_expf(logits[best] - max)};
+        out[k] = (struct expert_pick){best, late ? mx_expf(logits[best] - max) : logits[best]};
         sum += out[k].weight;
         logits[best] = -INFINITY;
     }
-    for (uint32_t k = 0; k < n_used; k++)
-        out[k].weight = out[k].weight / sum * scale;
+    if (!r->normalize)
+        sum = 1;
+    else if (sum < 0x1p-14f) /* of sigmoids */
+        sum = 0x1p-14f;
+    for (uint32_t k = 0; k < r->n_used; k++)
+        out[k].weight = out[k].weight / sum * r->scale;
 }

@@ -3,14 +3,35 @@
 /* experts - the choice of a row in a mixture of experts, for the backends that compute on the
  * host. */
 
-#include <stdint.h>
+#include "engine/backend.h"
 
 struct expert_pick {
     uint32_t expert;
     float weight;
 };
 
-/* The @n_used largest of the router's @n numbers, best first (ties: the lowest expert), weighted by
- * their softmax among each other (which is that over all, divided by its sum) times @scale. What is
- * not a number is picked last. @logits are overwritten. */
-void experts_pick(float *logits, uint32_t n, uint32_t n_used, float scale, struct expert_pick *out);
+/* How experts are picked of the router's numbers l: p = softmax or sigmoid of l; the @n_used
+ * largest p + bias, best first (ties: the lowest expert); weighted by p, divided by their sum where
+ * @normalize, times @scale. */
+struct expert_rule {
+    uint32_t n, n_used;
+    float scale;
+    enum gating gating;
+    bool normalize;
+    const float *bias; /* NULL: none */
+};
+
+/* The rule of a ROUTE op whose pick_bias is @bias. */
+static inline struct expert_rule experts_rule(const struct model_shape *s, const float *bias) {
+    return (struct expert_rule){
+        .n = s->n_expert,
+        .n_used = s->n_expert_used,
+        .scale = s->expert_scale,
+        .gating = s->gating,
+        .normalize = !s->unnormed,
+        .bias = bias,
+    };
+}
+
+/* What is not a number counts as less than all that are. @logits are overwritten. */
+void experts_pick(float *logits, const struct expert_rule *rule, struct expert_pick *out);

@@ -66,6 +66,31 @@ void meta_u32_opt(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uin
     read_u32(m, key, false, lo, hi, out);
 }
 
+void meta_u32_layers(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t n,
+                     uint32_t *out) {
+    struct full_key k = full(m, key);
+    const struct gguf_array *a = m->r < 0 ? NULL : gguf_array(m->file, k.s);
+    uint32_t one = 0;
+
+    if (!a) {
+        meta_u32(m, key, lo, hi, &one);
+        for (uint32_t i = 0; i < n; i++)
+            out[i] = one;
+        return;
+    }
+    enum gguf_type type = gguf_array_type(a);
+    bool fits = gguf_array_n(a) == n && type != GGUF_STRING && type != GGUF_F32 && type != GGUF_F64;
+    for (uint32_t i = 0; i < n && fits; i++) {
+        double v = gguf_array_num(a, i);
+
+        fits = v >= lo && v <= hi;
+        out[i] = fits ? (uint32_t)v : 0;
+    }
+    if (!fits)
+        m->r =
+            err_set(m->err, 0, NULL, "'%s': %u integers from %u to %u are needed", k.s, n, lo, hi);
+}
+
 void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double *out) {
     struct full_key k = full(m, key);
     float v;

@@ -17,6 +17,9 @@ struct meta {
 
 /* A required integer. An array, one number per layer, is taken when all are equal. */
 void meta_u32(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out);
+/* The same by layer: @n numbers, all @out[i] the same where the file has one number. */
+void meta_u32_layers(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t n,
+                     uint32_t *out);
 /* *out stays as it is when the file does not have the key. */
 void meta_u32_opt(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out);
 void meta_f32_opt(struct meta *m, const char *key, double lo, double hi, double *out);

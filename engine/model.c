@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "engine/bind.h"
 
 void model_add(struct model *m, const struct model_op *op) {
     assert((unsigned)op->kind < OP_KINDS && !op->weights);
@@ -19,17 +20,48 @@ void model_add(struct model *m, const struct model_op *op) {
         m->op = more;
         m->capacity = n;
     }
-    m->op[m->n_ops++] = *op;
+    m->op[m->n_ops] = *op;
+    if (op->scale == 0)
+        m->op[m->n_ops].scale = 1;
+    if (op->gain == 0)
+        m->op[m->n_ops].gain = 1;
+    m->n_ops++;
 }
 
-struct kv_layer model_add_kv(struct model *m, uint8_t cls) {
+struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h) {
+    struct model_shape *s = &m->shape;
+
     assert(cls < KV_CLASSES);
-    return (struct kv_layer){.layer = m->shape.n_kv_layer[cls]++, .cls = cls};
+    struct kv_layer kv = {.layer = s->n_kv_layer[cls]++, .cls = cls, .at = s->n_kv_values[cls]};
+    s->n_kv_values[cls] += 2ull * h->n_kv * h->dim;
+    return kv;
+}
+
+void model_measure(struct model *m) {
+    struct model_shape *s = &m->shape;
+
+    s->n_ff = 0;
+    for (uint32_t i = 0; i < m->n_ops; i++) {
+        const struct model_op *op = &m->op[i];
+        const struct heads *h = &op->heads;
+
+        if (op->kind == OP_GATE_UP || op->kind == OP_GATE_IN)
+            s->n_ff = MAX(s->n_ff, op->w[0] ? (uint32_t)op->w[0]->ne[1] : 0);
+        if (op->kind != OP_ATTEND)
+            continue;
+        assert(h->dim > 0 && h->n_kv > 0 && h->n % h->n_kv == 0);
+        s->widest.q = MAX(s->widest.q, h->n * h->dim);
+        s->widest.kv = MAX(s->widest.kv, h->n_kv * h->dim);
+        s->widest.head = MAX(s->widest.head, h->dim);
+        s->widest.group = MAX(s->widest.group, h->n / h->n_kv);
+    }
 }
 
 void model_deinit(struct model *m) {
     free(m->op);
-    free((void *)m->shape.rope_freq);
+    views_free(m->views);
+    for (int i = 0; i < ROPE_SETS; i++)
+        free((void *)m->shape.rope[i].freq);
     *m = (struct model){0};
 }
 
@@ -41,23 +73,35 @@ static uint64_t bytes_of(const struct model_op *op) {
     return n;
 }
 
-static int check_kinds(const struct model *m, const struct be_ops *ops, struct err *err) {
+/* What of an op the backend does not compute, or NULL. */
+static const char *lacks(const struct model *m, const struct be_ops *ops,
+                         const struct model_op *op) {
     static const char *const part[OP_KINDS] = {
         [OP_GATE] = "gated attention",        [OP_ROUTE] = "mixtures of experts",
         [OP_EXPERTS] = "mixtures of experts", [OP_SHARED] = "mixtures of experts",
-        [OP_DELTA_IN] = "gated delta nets",   [OP_DELTA] = "gated delta nets",
+        [OP_STATE_IN] = "recurrent layers",   [OP_DELTA] = "gated delta nets",
+        [OP_JOIN] = "norms behind branches",  [OP_LAYER_INPUT] = "inputs of layers",
+        [OP_GATE_IN] = "inputs of layers",    [OP_CONV] = "short convolutions",
+        [OP_MLA_IN] = "latent attention",     [OP_MLA_Q] = "latent attention",
+        [OP_MLA_KV] = "latent attention",     [OP_MLA_OUT] = "latent attention",
+        [OP_MAMBA] = "Mamba-2 layers",
     };
 
-    for (uint32_t i = 0; i < m->n_ops; i++) {
-        enum op_kind kind = m->op[i].kind;
+    if (ops->run[op->kind])
+        return ops->lacks ? ops->lacks(&m->shape, op) : NULL;
+    assert(part[op->kind]);
+    return part[op->kind];
+}
 
-        if (ops->run[kind])
-            continue;
-        assert(part[kind]);
-        return err_set(err, 0, NULL,
-                       "the %s backend does not compute %s, which %s models have: the cpu backend "
-                       "does",
-                       ops->name, part[kind], m->arch);
+int model_check(const struct model *m, const struct be_ops *ops, struct err *err) {
+    for (uint32_t i = 0; i < m->n_ops; i++) {
+        const char *what = lacks(m, ops, &m->op[i]);
+
+        if (what)
+            return err_set(err, 0, NULL,
+                           "the %s backend does not compute %s, which %s models have: the cpu "
+                           "backend does",
+                           ops->name, what, m->arch);
     }
     return 0;
 }
@@ -66,14 +110,14 @@ static int check_kinds(const struct model *m, const struct be_ops *ops, struct e
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err) {
     uint64_t total = 0, done = 0;
-    int r = check_kinds(m, ops, err);
+    int r = 0;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
         total += bytes_of(&m->op[i]);
     for (uint32_t i = 0; i < m->n_ops && r == 0; i++) {
         struct model_op *op = &m->op[i];
 
-        if (!op->w[0] && !op->conv)
+        if (!op->w[0] && !op->conv && !op->sinks && !op->post_norm)
             continue;
         r = ops->load ? ops->load(be, op, &op->weights, err) : 0;
         done += bytes_of(op);

@@ -9,10 +9,10 @@
 
 /*
  * Invariants, once engine/arch has filled it: the first op is EMBED and the last LOGITS; ROUTE is
- * followed by EXPERTS and perhaps SHARED, DELTA_IN by DELTA, a gated QKV by ATTEND and GATE; every
- * op's tensors have the shapes that backend.h says; n_kv_layer[c] is the number of ATTEND ops with
- * pages of class c, shape.delta.n_layer that of DELTA ops. op[i].weights are set by model_load()
- * and freed by the backend.
+ * followed by EXPERTS and perhaps SHARED, STATE_IN by DELTA, CONV or MAMBA, a gated QKV by ATTEND
+ * and GATE; every op's tensors have the shapes that backend.h says; n_kv_layer[c] is the number of
+ * QKV ops with keys for pages of class c, shape.state.n_layer that of recurrent ops;
+ * model_measure() was called. op[i].weights are set by model_load() and freed by the backend.
  */
 struct model {
     const char *arch; /* general.architecture */
@@ -21,17 +21,30 @@ struct model {
     uint32_t n_ops, capacity;
     int r; /* 0, or -ENOMEM of model_add() */
     uint64_t weight_bytes, n_params;
+    /* Of the embedding, of what every branch adds, of the logits; 0: 1. */
+    struct {
+        float embedding, residual, logits;
+    } scale;
+    struct temper temper; /* of all layers' queries */
+    /* Layers before the first with experts; blocks of multi-token prediction behind the layers,
+     * which are left out; width of the expert that all rows have and whose output has no gate. */
+    uint32_t n_lead, n_mtp, n_ff_common;
+    struct view *views; /* tensors of ops that are parts of the file's (bind.h) */
 };
 
-/* Appends a copy of @op. When memory runs out, m->r says so and later calls do nothing. */
+/* Appends a copy of @op; a scale or gain of 0 becomes 1. When memory runs out, m->r says so and
+ * later calls do nothing. */
 void model_add(struct model *m, const struct model_op *op);
-/* The next layer that has pages of class @cls. */
-struct kv_layer model_add_kv(struct model *m, uint8_t cls);
+/* The next layer that has pages of class @cls, with keys and values of @h. */
+struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h);
+/* Fills shape.widest and shape.n_ff from the ops. */
+void model_measure(struct model *m);
+/* 0, or -EINVAL with @err: the backend does not compute an op. */
+int model_check(const struct model *m, const struct be_ops *ops, struct err *err);
 /* Accepts a model that is all zeros. The weights are the backend's: close it first or after, as
  * you like. */
 void model_deinit(struct model *m);
-/* Hands every op to the backend. 0 or -errno with @err: also where the backend does not know a kind
- * of op. */
+/* Hands every op to the backend, which computes them all. 0 or -errno with @err. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
 /* Runs all ops for a step that has begun. 0 or -errno. */

@@ -222,8 +222,7 @@ static int find_variants(struct proof *p, char *note, size_t size, struct err *e
 
 static int open_judge(struct proof *p, const struct engine_opts *o, struct err *err) {
     const struct model_shape *s = &p->shape;
-    size_t values =
-        (size_t)s->n_kv_layer[KV_GLOBAL] * o->page_tokens * 2 * s->n_head_kv * s->head_dim;
+    size_t values = s->n_kv_values[KV_GLOBAL] * o->page_tokens;
 
     p->opts = *o;
     p->opts.max_rows = p->opts.max_context = p->n_rows;

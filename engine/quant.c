@@ -2,10 +2,11 @@
 
 #include <assert.h>
 #include <string.h>
-#include "base/mathx.h"
 
 const int8_t quant_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                      1,    13,   25,  38,  53,  69,  89,  113};
+
+const int8_t quant_fp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static uint16_t get_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
@@ -148,26 +149,143 @@ static void decode_q6_k(const uint8_t *p, float *y) {
     }
 }
 
-/* Eight values at a time: a byte chooses magnitudes from the grid, seven bits their signs. */
+/* Eight values of an IQ2 format: @entry of a grid has two bits each for their magnitudes. */
+static void put_iq2(float *y, float d, unsigned entry, unsigned signs) {
+    static const float size[4] = {8, 25, 43};
+
+    for (unsigned j = 0; j < 8; j++) {
+        float v = d * size[(entry >> (2 * j)) & 3];
+
+        y[j] = (signs >> j) & 1 ? -v : v;
+    }
+}
+
+/* Four values of an IQ3 format, three bits each. */
+static void put_iq3(float *y, float d, const float size[8], unsigned entry, unsigned signs) {
+    for (unsigned j = 0; j < 4; j++) {
+        float v = d * size[(entry >> (3 * j)) & 7];
+
+        y[j] = (signs >> j) & 1 ? -v : v;
+    }
+}
+
+/* Eight values of an IQ1 format: -1, 0 or 1, plus @delta. */
+static void put_iq1(float *y, float d, unsigned entry, float delta) {
+    for (unsigned j = 0; j < 8; j++)
+        y[j] = d * ((float)((entry >> (2 * j)) & 3) - 1 + delta);
+}
+
+/* In all of these r numbers the 32 runs of 8 values. */
 static void decode_iq2_xxs(const uint8_t *p, float *y) {
     float d = get_half(p);
 
-    for (unsigned k = 0; k < 8; k++) {
-        const uint8_t *index = p + 2 + 8 * k;
+    for (unsigned r = 0; r < 32; r++) {
+        const uint8_t *index = p + 2 + 8 * (r / 4);
         uint32_t a = get_u32(index + 4);
-        float db = d * (0.5f + (float)(a >> 28)) * 0.25f;
 
-        for (unsigned l = 0; l < 4; l++) {
-            uint64_t grid = quant_iq2_xxs_grid[index[l]];
-            uint8_t signs = quant_iq2_signs((a >> (7 * l)) & 127);
-
-            for (unsigned j = 0; j < 8; j++) {
-                float v = db * (float)((grid >> (8 * j)) & 255);
-
-                y[32 * k + 8 * l + j] = (signs >> j) & 1 ? -v : v;
-            }
-        }
+        put_iq2(y + 8 * r, d * (0.5f + (float)(a >> 28)) * 0.25f, quant_grids.iq2_xxs[index[r % 4]],
+                quant_iq_signs((a >> (7 * (r % 4))) & 127));
     }
+}
+
+static void decode_iq2_xs(const uint8_t *p, float *y) {
+    float d = get_half(p);
+
+    for (unsigned r = 0; r < 32; r++) {
+        unsigned q = get_u16(p + 2 + 2 * r), s = (p[66 + r / 4] >> (r % 4 / 2 * 4)) & 15;
+
+        put_iq2(y + 8 * r, d * (0.5f + (float)s) * 0.25f, quant_grids.iq2_xs[q & 511],
+                quant_iq_signs(q >> 9));
+    }
+}
+
+static void decode_iq2_s(const uint8_t *p, float *y) {
+    float d = get_half(p);
+
+    for (unsigned r = 0; r < 32; r++) {
+        unsigned high = (p[66 + r / 4] >> (2 * (r % 4))) & 3;
+        unsigned s = (p[74 + r / 4] >> (r % 4 / 2 * 4)) & 15;
+
+        put_iq2(y + 8 * r, d * (0.5f + (float)s) * 0.25f, quant_grids.iq2_s[p[2 + r] | high << 8],
+                p[34 + r]);
+    }
+}
+
+static void decode_iq3_xxs(const uint8_t *p, float *y) {
+    static const float size[8] = {4, 12, 20, 28, 36, 44, 52, 62};
+    float d = get_half(p);
+
+    for (unsigned r = 0; r < 32; r++) {
+        uint32_t a = get_u32(p + 66 + r / 4 * 4);
+        float db = d * (0.5f + (float)(a >> 28)) * 0.5f;
+        unsigned signs = quant_iq_signs((a >> (7 * (r % 4))) & 127);
+
+        put_iq3(y + 8 * r, db, size, quant_grids.iq3_xxs[p[2 + 2 * r]], signs);
+        put_iq3(y + 8 * r + 4, db, size, quant_grids.iq3_xxs[p[3 + 2 * r]], signs >> 4);
+    }
+}
+
+static void decode_iq3_s(const uint8_t *p, float *y) {
+    static const float size[8] = {1, 3, 5, 7, 9, 11, 13, 15};
+    float d = get_half(p);
+
+    for (unsigned r = 0; r < 32; r++) {
+        unsigned high = p[66 + r / 4] >> (2 * (r % 4)),
+                 s = (p[106 + r / 8] >> (r / 4 % 2 * 4)) & 15;
+        float db = d * (float)(1 + 2 * s);
+
+        put_iq3(y + 8 * r, db, size, quant_grids.iq3_s[p[2 + 2 * r] | (high & 1) << 8], p[74 + r]);
+        put_iq3(y + 8 * r + 4, db, size, quant_grids.iq3_s[p[3 + 2 * r] | (high & 2) << 7],
+                p[74 + r] >> 4);
+    }
+}
+
+static void decode_iq1_s(const uint8_t *p, float *y) {
+    float d = get_half(p);
+
+    for (unsigned r = 0; r < 32; r++) {
+        unsigned qh = get_u16(p + 34 + r / 4 * 2), high = (qh >> (3 * (r % 4))) & 7;
+
+        put_iq1(y + 8 * r, d * (float)(2 * ((qh >> 12) & 7) + 1),
+                quant_grids.iq1[p[2 + r] | high << 8], qh & 0x8000 ? -0.125f : 0.125f);
+    }
+}
+
+static void decode_iq1_m(const uint8_t *p, float *y) {
+    float d = mx_half_to_float(blk_iq1_m_half(p));
+
+    for (unsigned r = 0; r < 32; r++) {
+        unsigned high = p[32 + r / 2] >> (r % 2 * 4);
+        unsigned s = (get_u16(p + 48 + r / 8 * 2) >> (r / 2 % 4 * 3)) & 7;
+
+        put_iq1(y + 8 * r, d * (float)(2 * s + 1), quant_grids.iq1[p[r] | (high & 7) << 8],
+                high & 8 ? -0.125f : 0.125f);
+    }
+}
+
+/* The digit @n of the five to the base of 3 that a byte holds as a fraction of 243, less one. */
+static float trit(uint8_t q, unsigned n) {
+    static const uint8_t power[5] = {1, 3, 9, 27, 81};
+
+    return (float)((uint8_t)(q * power[n]) * 3 >> 8) - 1;
+}
+
+static void decode_tq1_0(const uint8_t *p, float *y) {
+    float d = get_half(p + 52);
+
+    for (unsigned i = 0; i < 160; i++)
+        y[i] = d * trit(p[i % 32], i / 32);
+    for (unsigned i = 0; i < 80; i++)
+        y[160 + i] = d * trit(p[32 + i % 16], i / 16);
+    for (unsigned i = 0; i < 16; i++)
+        y[240 + i] = d * trit(p[48 + i % 4], i / 4);
+}
+
+static void decode_tq2_0(const uint8_t *p, float *y) {
+    float d = get_half(p + 64);
+
+    for (unsigned i = 0; i < 256; i++)
+        y[i] = d * ((float)((p[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2)) & 3) - 1);
 }
 
 static void decode_iq4_nl(const uint8_t *p, float *y) {
@@ -197,19 +315,55 @@ static void decode_iq4_xs(const uint8_t *p, float *y) {
     }
 }
 
+static void decode_mxfp4(const uint8_t *p, float *y) {
+    float d = mx_e8m0_half(p[0]);
+
+    for (int j = 0; j < 16; j++) {
+        y[j] = d * (float)quant_fp4_values[p[1 + j] & 15];
+        y[j + 16] = d * (float)quant_fp4_values[p[1 + j] >> 4];
+    }
+}
+
+/* Without the scale of the tensor, which is another tensor (engine/model.h). */
+static void decode_nvfp4(const uint8_t *p, float *y) {
+    for (int i = 0; i < 64; i++) {
+        uint8_t q = p[4 + i / 16 * 8 + i % 8];
+
+        y[i] = mx_ue4m3_half(p[i / 16]) * (float)quant_fp4_values[i % 16 < 8 ? q & 15 : q >> 4];
+    }
+}
+
 /* By number of the type; bytes 0: not a type we read. */
 static const struct {
     uint16_t n, bytes;
     void (*decode)(const uint8_t *block, float *y);
 } formats[] = {
-    [TENSOR_F32] = {1, 4, decode_f32},         [TENSOR_F16] = {1, 2, decode_f16},
-    [TENSOR_BF16] = {1, 2, decode_bf16},       [TENSOR_Q4_0] = {32, 18, decode_q4_0},
-    [TENSOR_Q4_1] = {32, 20, decode_q4_1},     [TENSOR_Q5_0] = {32, 22, decode_q5_0},
-    [TENSOR_Q5_1] = {32, 24, decode_q5_1},     [TENSOR_Q8_0] = {32, 34, decode_q8_0},
-    [TENSOR_Q2_K] = {256, 84, decode_q2_k},    [TENSOR_Q3_K] = {256, 110, decode_q3_k},
-    [TENSOR_Q4_K] = {256, 144, decode_q4_k},   [TENSOR_Q5_K] = {256, 176, decode_q5_k},
-    [TENSOR_Q6_K] = {256, 210, decode_q6_k},   [TENSOR_IQ2_XXS] = {256, 66, decode_iq2_xxs},
-    [TENSOR_IQ4_NL] = {32, 18, decode_iq4_nl}, [TENSOR_IQ4_XS] = {256, 136, decode_iq4_xs},
+    [TENSOR_F32] = {1, 4, decode_f32},
+    [TENSOR_F16] = {1, 2, decode_f16},
+    [TENSOR_BF16] = {1, 2, decode_bf16},
+    [TENSOR_Q4_0] = {32, 18, decode_q4_0},
+    [TENSOR_Q4_1] = {32, 20, decode_q4_1},
+    [TENSOR_Q5_0] = {32, 22, decode_q5_0},
+    [TENSOR_Q5_1] = {32, 24, decode_q5_1},
+    [TENSOR_Q8_0] = {32, 34, decode_q8_0},
+    [TENSOR_Q2_K] = {256, 84, decode_q2_k},
+    [TENSOR_Q3_K] = {256, 110, decode_q3_k},
+    [TENSOR_Q4_K] = {256, 144, decode_q4_k},
+    [TENSOR_Q5_K] = {256, 176, decode_q5_k},
+    [TENSOR_Q6_K] = {256, 210, decode_q6_k},
+    [TENSOR_IQ2_XXS] = {256, 66, decode_iq2_xxs},
+    [TENSOR_IQ4_NL] = {32, 18, decode_iq4_nl},
+    [TENSOR_IQ4_XS] = {256, 136, decode_iq4_xs},
+    [TENSOR_MXFP4] = {32, 17, decode_mxfp4},
+    [TENSOR_NVFP4] = {64, 36, decode_nvfp4},
+    [TENSOR_IQ1_S] = {256, 50, decode_iq1_s},
+    [TENSOR_IQ1_M] = {256, 56, decode_iq1_m},
+    [TENSOR_IQ2_XS] = {256, 74, decode_iq2_xs},
+    [TENSOR_IQ2_S] = {256, 82, decode_iq2_s},
+    [TENSOR_IQ3_XXS] = {256, 98, decode_iq3_xxs},
+    [TENSOR_IQ3_S] = {256, 110, decode_iq3_s},
+    [TENSOR_TQ1_0] = {256, 54, decode_tq1_0},
+    [TENSOR_TQ2_0] = {256, 66, decode_tq2_0},
 };
 
 void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n) {

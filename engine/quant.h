@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/gguf.h"
+#include "engine/shared/blocks.h"
 
 /* Decodes @n values (a multiple of the format's block) starting at @src, which need not be
  * aligned. */
@@ -18,8 +19,9 @@ void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n);
 /* Row @r of a matrix: t->ne[0] values. */
 void quant_decode_row(const struct tensor *t, uint64_t r, float *dst);
 
-extern const int8_t quant_iq4_values[16];      /* of IQ4_NL and IQ4_XS */
-extern const uint64_t quant_iq2_xxs_grid[256]; /* eight magnitudes, value i in byte i */
+extern const int8_t quant_iq4_values[16]; /* of IQ4_NL and IQ4_XS */
+extern const int8_t quant_fp4_values[16]; /* of MXFP4 and NVFP4: twice those of E2M1 */
+extern const struct blk_grids quant_grids;
 
 /* The scale and the minimum (6 bits each) of sub-block @j (0..7) of a Q4_K or Q5_K block; @s: its
  * 12 packed bytes. */
@@ -40,7 +42,8 @@ static inline int quant_q3k_scale(const uint8_t *s, unsigned j) {
     return (low | high << 4) - 32;
 }
 
-/* The sign bits (bit set: minus) of a 7-bit code of IQ2_XXS: bit 7 makes their number even. */
-static inline uint8_t quant_iq2_signs(unsigned code) {
+/* The sign bits (bit set: minus) of a 7-bit code of the IQ formats: bit 7 makes their number
+ * even. */
+static inline uint8_t quant_iq_signs(unsigned code) {
     return (uint8_t)(code | (unsigned)__builtin_parity(code) << 7);
 }

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/mathx.h"
 #include "engine/quant.h"
@@ -14,34 +15,38 @@ struct scaling {
     uint32_t original_context;
 };
 
-/* Defaults are those of files that say nothing: no scaling, base 10000. */
-static void read_scaling(struct meta *m, const struct model_shape *s, struct scaling *out) {
+/* Defaults are those of files that say nothing: no scaling. */
+static void read_scaling(struct meta *m, const struct rope_defaults *d, struct scaling *out) {
+    double betas[2] = {32, 1};
+    char key[32];
+
     *out = (struct scaling){
-        .base = 10000,
-        .factor = 1,
-        .attn_factor = 1,
-        .beta_fast = 32,
-        .beta_slow = 1,
-        .original_context = s->max_context,
-    };
-    meta_f32_opt(m, "rope.freq_base", 1.5, 1e12, &out->base);
+        .base = d->base, .factor = 1, .attn_factor = 1, .original_context = d->context};
+    snprintf(key, sizeof(key), "rope.freq_base%s", d->suffix);
+    meta_f32_opt(m, key, 1.5, 1e12, &out->base);
+    if (!d->scaled)
+        return;
     meta_string(m, "rope.scaling.type", out->type, sizeof(out->type));
     meta_f32_opt(m, "rope.scale_linear", 1e-3, 1e6, &out->factor); /* files of 2023 */
     meta_f32_opt(m, "rope.scaling.factor", 1e-3, 1e6, &out->factor);
     meta_f32_opt(m, "rope.scaling.attn_factor", 1e-3, 1e3, &out->attn_factor);
-    meta_f32_opt(m, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &out->beta_fast);
-    meta_f32_opt(m, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &out->beta_slow);
+    meta_f32_opt(m, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &betas[0]);
+    meta_f32_opt(m, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &betas[1]);
+    out->beta_fast = d->fixed_betas ? 32 : betas[0];
+    out->beta_slow = d->fixed_betas ? 1 : betas[1];
     meta_f32_opt(m, "rope.scaling.yarn_log_multiplier", -1e3, 1e3, &out->log_multiplier);
     meta_u32_opt(m, "rope.scaling.original_context_length", 1, 1u << 30, &out->original_context);
     if (m->r == 0 && out->type[0] && strcmp(out->type, "none") != 0 &&
-        strcmp(out->type, "linear") != 0 && strcmp(out->type, "yarn") != 0)
+        strcmp(out->type, "linear") != 0 && strcmp(out->type, "yarn") != 0 &&
+        !(d->long_rope && strcmp(out->type, "longrope") == 0))
         m->r = err_set(m->err, 0, NULL,
-                       "RoPE scaling '%s' is not supported (known: none, linear, yarn)", out->type);
+                       "RoPE scaling '%s' is not supported (known: none, linear, yarn%s)",
+                       out->type, d->long_rope ? ", longrope" : "");
 }
 
 /* YaRN (Peng et al. 2023): pairs that turn often in the original context keep their frequency,
  * pairs that turn rarely are interpolated, between them a ramp over the pair's index. */
-static void scale_yarn(const struct scaling *y, struct model_shape *s, double *freq) {
+static void scale_yarn(const struct scaling *y, struct rope_set *s, double *freq) {
     double turns[2] = {y->beta_fast, y->beta_slow}, pair[2];
 
     for (int i = 0; i < 2; i++) /* the pair that makes turns[i] turns in the original context */
@@ -57,7 +62,11 @@ static void scale_yarn(const struct scaling *y, struct model_shape *s, double *f
     double mscale = 1.0 + 0.1 * mx_log(y->factor);
     if (y->log_multiplier != 0)
         mscale /= 1.0 + 0.1 * y->log_multiplier * mx_log(y->factor);
-    s->rope_mscale = (float)(mscale * y->attn_factor);
+    s->mscale = (float)(mscale * y->attn_factor);
+}
+
+float temper_at(const struct temper *t, uint32_t pos) {
+    return (float)(1.0 + (double)t->slope * mx_log(1.0 + (double)(pos / t->span)));
 }
 
 static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
@@ -70,21 +79,23 @@ static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
         float d;
 
         memcpy(&d, t->data + 4 * i, 4);
-        if (!(d >= 1e-6f && d <= 1e9f))
+        if (!(d >= 1e-6f && d <= 1e30f))
             m->r = err_set(m->err, 0, NULL, "tensor '%s': value %u is %g", t->name, i, (double)d);
     }
 }
 
 /* Frequencies fall from 1 by base^(-2i / n_rot), each divided by its divisor, then scaled as
  * the file asks. */
-void rope_read(struct meta *m, const struct tensor *divisors, struct model_shape *s) {
+void rope_read(struct meta *m, const struct rope_defaults *d, const struct tensor *divisors,
+               struct rope_set *s) {
     struct scaling y;
+    char key[40];
 
-    assert(m->r < 0 || (s->head_dim > 0 && s->max_context > 0));
-    s->n_rot = s->head_dim;
-    s->rope_mscale = 1;
-    meta_u32_opt(m, "rope.dimension_count", 2, s->head_dim, &s->n_rot);
-    read_scaling(m, s, &y);
+    assert(m->r < 0 || (d->dim > 0 && d->context > 0));
+    *s = (struct rope_set){.n_rot = d->dim, .mscale = 1};
+    snprintf(key, sizeof(key), "rope.dimension_count%s", d->suffix);
+    meta_u32_opt(m, key, 2, d->dim, &s->n_rot);
+    read_scaling(m, d, &y);
     if (m->r == 0 && s->n_rot % 2)
         m->r = err_set(m->err, 0, NULL, "RoPE over %u values: an even number is needed", s->n_rot);
     if (m->r == 0 && divisors)
@@ -96,7 +107,7 @@ void rope_read(struct meta *m, const struct tensor *divisors, struct model_shape
         m->r = -ENOMEM;
         return;
     }
-    s->rope_freq = freq;
+    s->freq = freq;
     for (uint32_t i = 0; i < s->n_rot / 2; i++) {
         float d = 1;
 
@@ -104,8 +115,12 @@ void rope_read(struct meta *m, const struct tensor *divisors, struct model_shape
             memcpy(&d, divisors->data + 4 * i, 4);
         freq[i] = mx_pow(y.base, -2.0 * i / s->n_rot) / (double)d;
     }
-    if (strcmp(y.type, "yarn") == 0)
+    if (strcmp(y.type, "yarn") == 0) {
         scale_yarn(&y, s, freq);
+        if (d->scores_scaled && y.log_multiplier != 0)
+            s->mscale = (float)y.attn_factor;
+    } else if (strcmp(y.type, "longrope") == 0) /* what scales are the divisors */
+        s->mscale = (float)y.attn_factor;
     else if (strcmp(y.type, "none") != 0) /* "linear", and files that only give the factor */
         for (uint32_t i = 0; i < s->n_rot / 2; i++)
             freq[i] /= y.factor;

@@ -8,7 +8,19 @@
 #include "engine/backend.h"
 #include "engine/meta.h"
 
-/* Fills s->n_rot, s->rope_freq (malloc'd, also on failure the caller frees it) and s->rope_mscale
- * from the file; s->head_dim and s->max_context are set. @divisors: the tensor rope_freqs.weight,
- * or NULL; n_rot / 2 values, checked here. Errors go to @m. */
-void rope_read(struct meta *m, const struct tensor *divisors, struct model_shape *s);
+/* What a set of rotary positions begins with: values that turn unless rope.dimension_count (its
+ * suffix: @suffix) says another number of at most @dim; context and base if the file says nothing;
+ * whether the file's scaling is for it. */
+struct rope_defaults {
+    uint32_t dim, context;
+    double base;
+    const char *suffix;       /* of the keys dimension_count and freq_base: "" or "_swa" */
+    bool scores_scaled;       /* YaRN with a log multiplier scales scores, not the rotation */
+    bool long_rope;           /* scaling may be by divisors that the caller chose */
+    bool scaled, fixed_betas; /* fixed_betas: YaRN with 32 and 1, whatever the file says */
+};
+
+/* Fills *out; its freq is malloc'd and the caller's, also on failure. @divisors: the tensor
+ * rope_freqs.weight, or NULL; n_rot / 2 values, checked here. Errors go to @m. */
+void rope_read(struct meta *m, const struct rope_defaults *d, const struct tensor *divisors,
+               struct rope_set *out);

@@ -111,11 +111,14 @@ struct engine_result {
 struct engine_opts {
     const struct gguf *file; /* kept open by the caller while the engine lives */
     const char *backend;     /* "reference", "cpu", "cuda", "auto" */
-    const char *isa;         /* cpu: "auto", "generic", "avx2", "avx512" */
+    const char *isa;         /* cpu: "auto", "generic", "avx2", "avx512", "amx" */
     uint32_t n_threads;      /* cpu; 0: all cores */
     uint32_t n_pages;        /* 0: sized from kv_bytes */
     uint32_t page_tokens;    /* 16, 32 or 64 */
     uint64_t kv_bytes;       /* used when n_pages is 0 */
+    /* Not 0: the CPU may take so much for all of it. Then kv_bytes is a wish (0: a quarter of it)
+     * that is reduced for the weights and grows for max_context. */
+    uint64_t memory;
     uint32_t
         device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
     uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */

@@ -118,9 +118,23 @@ static void check_states(const struct kv_pager *p) {
         broken(9, "state slots do not add up", NO_PAGE);
 }
 
+/* 6: what a snapshot saves is the way back to the one before it. */
+static void check_chain(const struct kv_pager *p, const struct kv_snapshot *x) {
+    uint32_t n = 1;
+    kv_page at = p->pool.page[x->page].parent;
+
+    while (at != NO_PAGE && p->pool.page[at].snapshot == KV_NO_SNAPSHOT) {
+        at = p->pool.page[at].parent;
+        n++;
+    }
+    if (x->n_saves != n * p->opts.page_tokens ||
+        x->before != (at == NO_PAGE ? 0 : p->snapshot[p->pool.page[at].snapshot].id))
+        broken(6, "a snapshot that does not know the one before it", x->page);
+}
+
 /* 6: a snapshot and its page know each other, and the page is published. */
 static void check_snapshots(const struct kv_pager *p) {
-    uint32_t n = 0;
+    uint32_t n = 0, n_all;
 
     for (uint32_t i = 0; i < p->pool.n_pages; i++) {
         const struct page *page = &p->pool.page[i];
@@ -132,13 +146,26 @@ static void check_snapshots(const struct kv_pager *p) {
             p->snapshot[page->snapshot].page != i)
             broken(6, "a page with a snapshot that is not its own", i);
     }
+    n_all = n;
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++) {
-        if (p->snapshot[i].taken && p->snapshot[i].page != NO_PAGE)
+        const struct kv_snapshot *x = &p->snapshot[i];
+
+        if (x->taken && x->page != NO_PAGE)
             broken(6, "a snapshot that is taken and a page's", NO_PAGE);
-        n -= p->snapshot[i].page != NO_PAGE;
+        if (x->passing && (x->page == NO_PAGE || x->passing->passing != i))
+            broken(6, "a passing snapshot that no sequence knows", NO_PAGE);
+        n -= x->page != NO_PAGE;
+        if (x->page != NO_PAGE)
+            check_chain(p, x);
     }
-    if (n != 0)
+    if (n != 0 || n_all != p->stats.n_snapshots)
         broken(6, "snapshots do not add up", NO_PAGE);
+    for (const struct list *node = p->seqs.next; node != &p->seqs; node = node->next) {
+        const struct kv_seq *s = LIST_ENTRY(node, const struct kv_seq, link);
+
+        if (s->passing != KV_NO_SNAPSHOT && p->snapshot[s->passing].passing != s)
+            broken(6, "a sequence's passing snapshot is not its own", NO_PAGE);
+    }
 }
 
 /* All sequences in use; their page tables are counted in p->tally. */

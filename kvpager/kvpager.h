@@ -51,6 +51,8 @@ struct kv_stats {
     uint32_t n_states; /* slots that sequences have */
     uint64_t n_lookup_tokens, n_hit_tokens; /* of kv_seq_attach() */
     uint64_t n_evicted, n_published, n_deduplicated;
+    uint32_t n_snapshots; /* that pages have; since the start: */
+    uint64_t n_snapshots_made, n_snapshots_used, n_snapshots_evicted;
 };
 
 /* What kv_seq_attach() would give to a new sequence. */
@@ -103,7 +105,7 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
  * Snapshots of recurrent states: copies that belong to a published page, and are of the state
  * behind its last token. A sequence with the tokens up to there begins with the pages and the
  * snapshot (kv_pager_match_state(), kv_seq_attach(), kv_seq_snapshot()). One goes with its page, or
- * when its room is needed: the one used last before all others.
+ * when its room is needed, that first of which least is expected (snapshot.c).
  */
 #define KV_NO_SNAPSHOT UINT32_MAX
 
@@ -111,12 +113,14 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
 struct kv_match kv_pager_match_state(const struct kv_pager *p, const struct kv_isolation *isolation,
                                      const int32_t *tokens, uint32_t n_tokens);
 /* A snapshot to be written, which is the caller's until kv_seq_put_snapshot() or
- * kv_snapshot_give(). KV_NO_SNAPSHOT: all are. */
-uint32_t kv_snapshot_take(struct kv_pager *p);
+ * kv_snapshot_give(). Where none is free it is the passing one of @s, which may be NULL; else that
+ * of which least is expected. KV_NO_SNAPSHOT: all are taken. */
+uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s);
 void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
 /* It is of the state behind the committed tokens of @s, which end at the end of a page. It is given
- * back where that page has one. */
-void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot);
+ * back where that page has one. @passes: the next one of @s takes its place, unless a sequence has
+ * begun with it before, or @s has ended. */
+void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes);
 /* That of the sequence's last published page, counted as used; KV_NO_SNAPSHOT: it has none. */
 uint32_t kv_seq_snapshot(struct kv_seq *s);
 

@@ -265,6 +265,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
     s->root = walk_start(p, isolation).key;
     s->n_pages = s->n_published = s->n_committed = 0;
     s->kept = false;
+    s->passing = KV_NO_SNAPSHOT;
     s->state = take_state(p);
     list_push_back(&p->seqs, &s->link);
     p->stats.n_seqs++;
@@ -290,6 +291,7 @@ void kv_seq_keep(struct kv_seq *s) {
     drop_pages(s, s->n_published);
     s->n_committed = s->n_published * p->opts.page_tokens;
     s->kept = true;
+    snapshot_leave(s);
     give_state(s);
     p->n_changes++;
     for (uint32_t i = 0; i < s->n_pages; i++) {
@@ -315,6 +317,7 @@ struct kv_seq *kv_seq_free(struct kv_seq *s) {
     if (!s)
         return NULL;
     unkeep(s);
+    snapshot_leave(s);
     give_state(s);
     drop_pages(s, 0);
     list_remove(&s->link);

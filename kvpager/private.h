@@ -16,7 +16,8 @@ struct kv_seq {
     XXH128_hash_t root;
     kv_page *page; /* [max_seq_pages]: the page table */
     uint32_t n_pages, n_published, n_committed;
-    uint32_t state; /* its slot; NO_STATE: it has none */
+    uint32_t state;   /* its slot; NO_STATE: it has none */
+    uint32_t passing; /* its snapshot that the next one replaces; KV_NO_SNAPSHOT */
     bool kept;
 };
 
@@ -41,13 +42,21 @@ struct kv_pager {
     struct kv_snapshot {     /* [opts.n_snapshots] */
         kv_page page;        /* whose it is; NO_PAGE: free, or taken */
         bool taken;
-        uint64_t used; /* when, by n_snapshot_uses */
+        uint32_t n_tokens;      /* before it, */
+        uint32_t n_saves;       /* and of these, behind the snapshot before it on its chain */
+        uint64_t id, before;    /* ids: its own, and that of that snapshot; 0: none */
+        uint64_t used;          /* when, by n_snapshot_uses */
+        struct kv_seq *passing; /* NULL, or whose kv_seq.passing it is */
     } * snapshot;
-    uint64_t n_snapshot_uses;
+    uint64_t n_snapshot_uses, n_snapshot_ids;
     struct kv_tally *tally; /* [n_pages]: scratch of check.c and restore.c */
     uint64_t n_changes;     /* of pages, tables and sequences, but for their lengths */
     struct kv_stats stats;  /* only its counters since the start, and n_seqs */
 };
 
-/* snapshot.c: @page is about to be free. */
+/* snapshot.c */
+
+/* @page is about to be free. */
 void snapshot_drop(struct kv_pager *p, struct page *page);
+/* The last snapshot of @s stays, whatever becomes of @s. */
+void snapshot_leave(struct kv_seq *s);

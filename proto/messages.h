@@ -53,7 +53,8 @@ struct msg_hello {
 /* What the worker opens, and how. The files are descriptors inherited from the front. */
 struct msg_open {
     struct str options;      /* as daemon/config.h packs them */
-    uint64_t kv_bytes;       /* host memory for pages, where the options give no size */
+    uint64_t kv_bytes;       /* wished for pages, where the options give no size; 0: any */
+    uint64_t memory_bytes;   /* of the machine, that the worker may take; 0: not known */
     uint32_t n_draft_shards; /* the last ones of the shards are those of the draft model */
     uint32_t has_disk;       /* 0 or 1: behind the shards there is the file of the disk tier */
 };

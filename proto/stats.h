@@ -84,6 +84,19 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "preemptions_offloaded", "Preemptions whose pages were copied to host memory.")            \
     ROW(uint64_t, n_not_swapped, COUNTER, 1, "weft_preemptions_recomputed_total",                  \
         "preemptions_recomputed", "Preemptions whose tokens are computed again.")                  \
+    ROW(uint32_t, n_states, GAUGE, 1, "weft_states", "states", "Slots for recurrent states.")      \
+    ROW(uint32_t, n_states_used, GAUGE, 1, "weft_states_used", "states_used",                      \
+        "Slots that requests have.")                                                               \
+    ROW(uint32_t, n_snapshots, GAUGE, 1, "weft_snapshots", "snapshots",                            \
+        "Snapshots of states that there are.")                                                     \
+    ROW(uint64_t, snapshot_bytes, GAUGE, 1, "weft_snapshot_bytes", "snapshot_bytes",               \
+        "Memory of these.")                                                                        \
+    ROW(uint64_t, n_snapshots_made, COUNTER, 1, "weft_snapshots_made_total", "snapshots_made",     \
+        "Snapshots made.")                                                                         \
+    ROW(uint64_t, n_snapshots_used, COUNTER, 1, "weft_snapshots_used_total", "snapshots_used",     \
+        "Requests that began with one.")                                                           \
+    ROW(uint64_t, n_snapshots_evicted, COUNTER, 1, "weft_snapshots_evicted_total",                 \
+        "snapshots_evicted", "Snapshots given up for others, or with their pages.")                \
     ROW(uint64_t, n_evicted, COUNTER, 1, "weft_pages_evicted_total", "evicted",                    \
         "Cached pages evicted.")                                                                   \
     ROW(uint32_t, n_pages, GAUGE, 1, "", "pages", "KV pages.")                                     \

@@ -54,7 +54,7 @@ void batch_begin(struct batch *t, uint64_t step) {
     t->b.table[KV_GLOBAL].start = t->start;
     t->b.table[KV_GLOBAL].page = t->page;
     t->shape = (struct cost_shape){0};
-    t->alone = t->drafts = t->prefills = t->constrained = t->unsealed = false;
+    t->alone = t->drafts = t->prefills = t->replays = t->constrained = t->unsealed = false;
     t->n_masks = 0;
     t->start[0] = 0;
 }
@@ -167,26 +167,35 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                               .pos0 = pos0,
                               .n_rows = n_rows,
                               .n_draft = n_draft,
-                              .snapshot = KV_NO_SNAPSHOT};
+                              .snapshot = KV_NO_SNAPSHOT,
+                              .backup = KV_NO_SNAPSHOT};
     (request_pools(r) ? add_hidden : add_wants)(t, it, row0);
     b->n_rows += n_rows;
     b->n_seqs++;
     t->drafts |= n_draft > 0;
     t->constrained |= r->matcher != NULL;
-    t->prefills |= n_rows > 1 + n_draft;
+    t->prefills |= n_rows > 1 + n_draft + r->n_replay;
+    t->replays |= r->n_replay > 0;
     cost_add(&t->shape, pos0, n_rows);
 
     r->n_computed += n_rows;
+    r->n_replay -= MIN(r->n_replay, n_rows);
     r->n_in_flight++;
     r->n_pending += it->samples;
     r->want = it->want0 + it->n_wants - 1;
 }
 
-void batch_keep_state(struct batch *t, uint32_t snapshot) {
+void batch_keep_state(struct batch *t, uint32_t snapshot, bool passes) {
     assert(t->b.n_seqs > 0 && t->b.n_after < t->max_seqs);
     t->after[t->b.n_after++] = (struct engine_copy){
         .src = t->seq[t->b.n_seqs - 1].state_slot, .dst = snapshot, .dir = COPY_STATE_SAVE};
     t->item[t->b.n_seqs - 1].snapshot = snapshot;
+    t->item[t->b.n_seqs - 1].passes = passes;
+}
+
+void batch_back_up(struct batch *t, uint32_t snapshot) {
+    assert(t->b.n_seqs > 0 && t->item[t->b.n_seqs - 1].n_draft > 0);
+    t->item[t->b.n_seqs - 1].backup = snapshot;
 }
 
 struct engine_copy *batch_copies(struct batch *t, uint32_t n) {
@@ -287,6 +296,11 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
     }
     if (!r->seq)
         return why;
+    /* A state went on behind what was right: all of the step's rows are computed again. */
+    if (n_wrong > 0 && it->backup != KV_NO_SNAPSHOT) {
+        r->n_replay = it->n_rows - n_wrong;
+        n_wrong = it->n_rows;
+    }
     kv_seq_commit(r->seq, r->tokens, it->pos0 + it->n_rows - n_wrong);
     if (n_wrong > 0) {
         r->n_computed -= n_wrong;

@@ -16,6 +16,8 @@ struct batch_item {
     uint32_t n_draft;  /* of the rows; */
     uint32_t n_right;  /* how many of them were right, once taken */
     uint32_t snapshot; /* of the state behind the rows; KV_NO_SNAPSHOT: none is made */
+    uint32_t backup;   /* of the state before a draft; KV_NO_SNAPSHOT: the model has none */
+    bool passes;       /* and the next one of the same request replaces it */
     bool samples;      /* the last 1 + n_draft wants are its next tokens */
 };
 
@@ -28,7 +30,8 @@ struct batch {
     int64_t draft_ns; /* what the draft model took before */
     bool alone;
     bool drafts;      /* some rows are drafts: nothing is launched until their fate is known */
-    bool prefills;    /* some sequence has more than one row that is no draft */
+    bool prefills;    /* some sequence has more than one row that is neither draft nor replayed */
+    bool replays;     /* some sequence computes again what was right of a draft */
     bool constrained; /* some request may need a mask */
     bool unsealed;    /* masks wait for the samples of the step before */
     uint32_t max_rows, max_seqs;
@@ -57,10 +60,14 @@ void batch_begin(struct batch *t, uint64_t step);
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
 
+/* The state before the rows that were added last was copied to snapshot @snapshot: if a draft is
+ * wrong the request goes back there. */
+void batch_back_up(struct batch *t, uint32_t snapshot);
 /* Room for @n copies that are made before the step; NULL: no memory. */
 struct engine_copy *batch_copies(struct batch *t, uint32_t n);
-/* The state behind the rows that were added last becomes snapshot @snapshot. */
-void batch_keep_state(struct batch *t, uint32_t snapshot);
+/* The state behind the rows that were added last becomes snapshot @snapshot; @passes as in
+ * kv_seq_put_snapshot(). */
+void batch_keep_state(struct batch *t, uint32_t snapshot, bool passes);
 /* An empty mask that stays until the next step is begun; NULL: no memory. */
 uint32_t *batch_mask(struct batch *t);
 

@@ -101,6 +101,9 @@ struct plan {
     bool fair_preempt;
     bool fair_preempt_begun; /* also one whose client has tokens */
     bool fair_preempted;     /* in and out: a victim was preempted, once is enough for a step */
+    /* As large as so many pages is a recurrent state, which is copied before a draft, and back with
+     * the tokens computed again where the draft was wrong. 0: there is none. */
+    uint32_t state_pages;
     /* With drafts a step takes draft_slower (at least 1) times what is expected. */
     float draft_slower;
     const struct cost *cost;

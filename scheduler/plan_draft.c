@@ -10,6 +10,7 @@
  */
 
 #include <assert.h>
+#include <math.h>
 #include "base/buggify.h"
 #include "base/util.h"
 #include "scheduler/plan_private.h"
@@ -90,6 +91,16 @@ static struct cost_shape with_drafts(const struct plan_work *w, uint32_t n) {
     return s;
 }
 
+/* What @n drafted rows, of which @right are expected to be right, cost of states: copies, and rows
+ * that are computed again. A draft is wrong somewhere more often than its mean token. */
+static void add_states(const struct plan_work *w, uint32_t n, double right, struct cost_shape *s) {
+    uint32_t n_seqs = MIN(n, w->shape.seqs);
+    double wrong = fmin(1, 2 * (1 - right / n));
+
+    s->copies += (uint32_t)(n_seqs * w->p->state_pages * (1 + wrong) + 0.5);
+    s->rows += (uint32_t)(wrong * (n_seqs + right) + 0.5);
+}
+
 /* How many of the best slots the step should have. */
 static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots,
                             const struct draft_room *room) {
@@ -105,6 +116,8 @@ static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots
 
             if (cost_bound_ns(p->cost, &s) > room->limit_ns)
                 return chosen;
+            if (p->state_pages > 0)
+                add_states(w, n, tokens - w->rows, &s);
             double rate = tokens / ((double)cost_expect_ns(p->cost, &s) * p->draft_slower);
             if (rate > best) {
                 best = rate;

@@ -60,6 +60,7 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
         .force_draft = p->force_draft,
         .reserve_pages = p->reserve_pages,
         .draft_slower = p->draft_slower,
+        .state_pages = p->state_pages,
         .cost_max_rows = c->max_rows,
         .cost_n_seen = c->n_seen,
         .cost_error = c->error,

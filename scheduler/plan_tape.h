@@ -15,7 +15,7 @@
 #include "base/buf.h"
 #include "scheduler/plan.h"
 
-#define PLAN_TAPE_VERSION 2u
+#define PLAN_TAPE_VERSION 3u
 
 /* plan_tape_head.flags, plan_tape_item.flags */
 enum {
@@ -45,7 +45,7 @@ struct plan_tape_head {
     uint32_t page_tokens, n_available, max_rows, max_seqs, max_bypass, force_chunk, force_draft;
     uint32_t reserve_pages, flags;
     float draft_slower;
-    uint32_t cost_max_rows;
+    uint32_t cost_max_rows, state_pages;
     uint64_t cost_n_seen;
     double cost_error, cost_a[COST_FEATURES];
     /* What was decided. */

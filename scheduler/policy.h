@@ -123,6 +123,16 @@
 
 #define OFFLOAD_UNLIKELY 100u /* chance of 1000 below which a session's turn is saved last */
 
+/* ---- snapshots of recurrent states (state.c) ---- */
+
+#define STATE_TAIL 16u /* tokens that a template puts behind the last message, at most */
+#define STATE_FIRST 2u /* messages that are instructions and tools */
+/* A snapshot at their ends is so far behind the one before, in tokens; one at another message, or
+ * twice as far, anywhere. */
+#define STATE_NEAR 64u
+#define STATE_FAR 2048u
+#define STATE_PART 0.02 /* of the time of decoding that copies of its states may take */
+
 /* ---- speculation (spec.c); figures: tokens/s over the recorded transcripts ---- */
 
 #define SPEC_MAX 16u /* tokens of a draft. 8: -1.8 %; 32: +0.7 %, code edit at 16 streams -5 % */

@@ -141,11 +141,11 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r) {
 
 /* ---- its turn ---- */
 
-uint32_t prewarm_attach(struct prewarm *p, const struct request *r) {
+uint32_t prewarm_attach(struct prewarm *p, const struct request *r, uint32_t n_tokens) {
     struct kv_stats before, after;
 
     kv_pager_stats(p->opts.pager, &before);
-    uint32_t n = kv_seq_attach(r->seq, r->tokens, request_shareable(r));
+    uint32_t n = kv_seq_attach(r->seq, r->tokens, n_tokens);
     kv_pager_stats(p->opts.pager, &after);
     p->n_lookup_tokens += after.n_lookup_tokens - before.n_lookup_tokens;
     p->n_hit_tokens += after.n_hit_tokens - before.n_hit_tokens;

@@ -47,8 +47,8 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
 void prewarm_note_turn(struct prewarm *p, const struct request *r);
 /* @r, a client's request, is admitted: counts what it has found of what was computed for it. */
 void prewarm_found(struct prewarm *p, const struct request *r);
-/* kv_seq_attach() of one that runs. */
-uint32_t prewarm_attach(struct prewarm *p, const struct request *r);
+/* kv_seq_attach() of one that runs, up to @n_tokens. */
+uint32_t prewarm_attach(struct prewarm *p, const struct request *r, uint32_t n_tokens);
 /* Before a plan: lets the next one run if there is no other request, takes it back when there is
  * one. */
 void prewarm_turn(struct prewarm *p);

@@ -26,6 +26,7 @@
 #include "scheduler/queue.h"
 
 #define REQUEST_LIST_MAX 4096u /* bias entries, stop ids */
+#define STATE_CUTS 24u         /* of a prompt */
 
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
 
@@ -103,11 +104,17 @@ struct request {
     struct spec_request *spec;          /* scheduler/spec.h; NULL: nothing was drafted yet */
     struct constraint_state *matcher;   /* after all of tokens[]; NULL: nothing is constrained */
     uint32_t n_drafted, n_accepted;
+    uint32_t n_replay; /* tokens behind n_computed that have been, before a draft that was wrong */
     uint32_t n_predicted, n_predicted_accepted; /* of these, from the request's prediction */
     uint32_t n_host; /* tokens that host memory has, as far as they are still to be brought back */
     uint32_t seen_hit; /* of the last look into the pager while waiting, at seen_step */
     uint64_t seen_step;
-    uint32_t branch; /* of a hybrid model: tokens in pages that exist, as of the last look */
+    struct request_cuts {           /* of a hybrid model, see state.h */
+        uint32_t at[STATE_CUTS], n; /* in its prompt, in order */
+        uint32_t branch;            /* tokens in pages that exist, as of the last look */
+        uint32_t kept;              /* tokens behind which a snapshot was made last */
+        bool known;
+    } cuts;
     bool stalled;
 
     /* For the front. Arrays of outputs begin at output out_base, which it knows to be delivered. */

@@ -47,13 +47,14 @@ static void free_request(struct request *r) {
 /* ---- life ---- */
 
 /* With recurrent layers a page is of no use without the state behind it, and a state cannot go
- * back: prefixes are shared where there are snapshots, nothing is pinned or drafted. A request runs
- * in a state slot. */
+ * back: prefixes are shared where there are snapshots, drafts are made where there is room for the
+ * state before them, nothing is pinned. A request runs in a state slot. */
 static void adapt_to_states(struct sched *s) {
     if (s->info->n_states == 0)
         return;
     s->opts.no_prefix_sharing |= s->info->n_snapshots == 0;
-    s->opts.no_pins = s->opts.no_speculation = true;
+    s->opts.no_pins = true;
+    s->opts.no_speculation |= s->info->n_snapshots == 0;
     s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->n_states);
 }
 
@@ -84,7 +85,15 @@ static int init_pager(struct sched *s) {
         .n_embd = i->hidden ? i->n_embd : 0,
     };
     int e = kv_pager_new(&s->pager, &o);
-    e = e < 0 ? e : states_init(&s->states, s->pager, &o);
+    struct states_opts states = {
+        .pager = s->pager,
+        .kv = &o,
+        .tokenizer = s->opts.tokenizer,
+        .cost = &s->cost,
+        .state_bytes = i->state_bytes,
+        .page_bytes = i->page_bytes,
+    };
+    e = e < 0 ? e : states_init(&s->states, &states);
     return e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, i->page_bytes, &s->cost);
 }
 
@@ -102,6 +111,7 @@ static int init_plan(struct sched *s) {
         .max_bypass = s->opts.max_bypass,
         .force_chunk = s->opts.force_chunk,
         .force_draft = s->opts.force_draft,
+        .state_pages = s->states.on ? s->states.pages : 0,
         .itl_ns = (int64_t)s->opts.itl_target_ms * 1000000,
         /* What arrives now is seen when the steps under way have ended. */
         .max_step_ns = (int64_t)s->opts.max_step_ms * 1000000 / s->opts.depth,
@@ -678,6 +688,16 @@ static void disk_tier_stats(const struct sched *s, struct msg_stats *out) {
     out->n_disk_used = d.n_used;
 }
 
+static void state_stats(const struct sched *s, const struct kv_stats *kv, struct msg_stats *out) {
+    out->n_states = s->info->n_states;
+    out->n_states_used = kv->n_states;
+    out->n_snapshots = kv->n_snapshots;
+    out->snapshot_bytes = kv->n_snapshots * s->info->state_bytes;
+    out->n_snapshots_made = kv->n_snapshots_made;
+    out->n_snapshots_used = kv->n_snapshots_used;
+    out->n_snapshots_evicted = kv->n_snapshots_evicted;
+}
+
 void sched_stats(const struct sched *s, struct msg_stats *out) {
     struct kv_stats kv;
 
@@ -694,6 +714,7 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_recomputed_tokens = s->pins.n_recomputed_tokens;
     out->n_prewarm_hit_tokens = s->prewarm.n_found_tokens;
     disk_tier_stats(s, out);
+    state_stats(s, &kv, out);
     out->n_swapped = s->offload.n_swapped;
     out->n_not_swapped = s->offload.n_recomputed;
     bool prewarm = s->prewarm.now && s->prewarm.now->state == REQUEST_RUNNING;

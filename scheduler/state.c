@@ -5,16 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/util.h"
+#include "scheduler/policy.h"
+#include "text/tokenizer.h"
 
-#define TEMPLATE_TAIL 16u /* tokens that a template puts behind the last message, about */
-
-int states_init(struct states *s, struct kv_pager *pager, const struct kv_opts *o) {
-    *s = (struct states){.on = o->n_states > 0,
-                         .keeps = o->n_snapshots > 0,
-                         .pager = pager,
-                         .page_tokens = o->page_tokens,
-                         .cap_loads = o->n_states};
-    s->load = calloc(MAX(s->cap_loads, 1), sizeof(*s->load));
+int states_init(struct states *s, const struct states_opts *o) {
+    *s = (struct states){.on = o->kv->n_states > 0,
+                         .keeps = o->kv->n_snapshots > 0,
+                         .pager = o->pager,
+                         .tokenizer = o->tokenizer,
+                         .cost = o->cost,
+                         .page_tokens = o->kv->page_tokens,
+                         .cap_loads = o->kv->n_states};
+    s->pages = (uint32_t)((o->state_bytes + o->page_bytes - 1) / MAX(o->page_bytes, 1u));
+    s->n_snapshots = o->kv->n_snapshots;
+    s->load = calloc(2 * (size_t)MAX(s->cap_loads, 1), sizeof(*s->load));
     return s->load ? 0 : -ENOMEM;
 }
 
@@ -23,71 +27,189 @@ void states_deinit(struct states *s) {
     *s = (struct states){0};
 }
 
-/* The first cut behind @n_computed tokens; UINT32_MAX: there is none. */
-static uint32_t next_cut(const struct states *s, const struct request *r, uint32_t n_computed) {
-    uint32_t t = s->page_tokens, end = 0, cut = UINT32_MAX;
+/* ---- cuts ---- */
+
+/* Where what a template puts behind the last message begins: at the first special token of the last
+ * few. */
+static uint32_t tail_of(const struct states *s, const struct request *r) {
+    uint32_t from = r->n_prompt - MIN(r->n_prompt, STATE_TAIL), i = from;
+
+    if (request_is_prewarm(r))
+        return r->n_prompt; /* all of it is expected again */
+    while (s->tokenizer && i < r->n_prompt && !tokenizer_is_special(s->tokenizer, r->tokens[i]))
+        i++;
+    return s->tokenizer && i < r->n_prompt ? i : from;
+}
+
+/* The cuts of a prompt, in order. */
+static void find_cuts(const struct states *s, struct request *r) {
+    uint32_t t = s->page_tokens, tail = tail_of(s, r), last = 0, n_ends = 0;
+    uint32_t far = MAX(STATE_FAR, r->n_prompt / (STATE_CUTS / 2));
+    int32_t end = s->tokenizer && tail < r->n_prompt ? r->tokens[tail] : -1;
+    struct request_cuts *c = &r->cuts;
+
+    *c = (struct request_cuts){.known = true};
+    for (uint32_t i = 0; i < tail && c->n + 1 < STATE_CUTS; i++) {
+        bool is_end = r->tokens[i] == end;
+        uint32_t at = (i + 1) / t * t;
+
+        n_ends += is_end;
+        if ((is_end && at >= last + (n_ends <= STATE_FIRST ? STATE_NEAR : far)) ||
+            at >= last + 2 * far)
+            c->at[c->n++] = last = at;
+    }
+    if (tail / t * t > last)
+        c->at[c->n++] = tail / t * t;
+}
+
+uint32_t states_next_cut(const struct states *s, const struct request *r, uint32_t n_computed) {
+    uint32_t i = 0, cut = UINT32_MAX;
 
     if (!s->keeps || request_pools(r))
         return cut;
-    if (r->n_prompt > TEMPLATE_TAIL)
-        end = (r->n_prompt - TEMPLATE_TAIL) / t * t;
-    if (end > n_computed)
-        cut = end;
-    if (r->branch > n_computed)
-        cut = MIN(cut, r->branch);
+    while (i < r->cuts.n && r->cuts.at[i] <= n_computed)
+        i++;
+    if (i < r->cuts.n)
+        cut = r->cuts.at[i];
+    if (r->cuts.branch > n_computed)
+        cut = MIN(cut, r->cuts.branch);
     return cut;
 }
 
 struct kv_match states_match(const struct states *s, struct request *r) {
     uint32_t n = request_shareable(r) / s->page_tokens * s->page_tokens;
 
-    r->branch = kv_pager_match(s->pager, &r->share, r->tokens, n).n_tokens;
-    return kv_pager_match_state(s->pager, &r->share, r->tokens, r->branch);
+    if (!r->cuts.known)
+        find_cuts(s, r);
+    r->cuts.branch = kv_pager_match(s->pager, &r->share, r->tokens, n).n_tokens;
+    return kv_pager_match_state(s->pager, &r->share, r->tokens, r->cuts.branch);
+}
+
+bool states_follows(const struct states *s, const struct request *r, const struct request *o) {
+    uint32_t t = s->page_tokens, n = MIN(r->n_hashes, o->n_hashes), cut = r->seen_hit, i;
+    uint32_t done = o->seq ? kv_seq_committed(o->seq) : 0;
+
+    if (!s->keeps || request_pools(o) || o->stalled || o->tenant != r->tenant)
+        return false;
+    for (i = cut / t; i < n && r->hash[i] == o->hash[i]; i++)
+        cut = (i + 1) * t;
+    /* The last cut that both will pass, unless it has been passed. */
+    for (i = o->cuts.n; i > 0 && o->cuts.at[i - 1] > cut; i--)
+        ;
+    cut = MAX(i > 0 ? o->cuts.at[i - 1] : 0, o->cuts.branch <= cut ? o->cuts.branch : 0);
+    return cut > done && cut >= r->seen_hit + STATE_NEAR && cut <= request_shareable(r);
 }
 
 void states_describe(const struct states *s, const struct request *r, uint32_t n_computed,
                      struct plan_req *q) {
-    q->n_tokens = MIN(r->n_tokens + r->n_pending, next_cut(s, r, n_computed));
+    q->n_tokens = MIN(r->n_tokens + r->n_pending, states_next_cut(s, r, n_computed));
     q->n_share = q->n_hashes = 0;
     assert(q->n_tokens > n_computed || q->last);
 }
 
-void states_load(struct states *s, struct request *r) {
-    if (r->n_computed == 0)
-        return;
-    struct engine_copy load = {
-        .src = kv_seq_snapshot(r->seq), .dst = kv_seq_state(r->seq), .dir = COPY_STATE_LOAD};
+/* Whether a snapshot behind @n tokens of @r is one of its answer, and not too near to the last. */
+static bool is_due(const struct states *s, const struct request *r, uint32_t n) {
+    return s->keeps && !request_pools(r) && n > r->n_prompt && n % s->page_tokens == 0 &&
+           n >= r->cuts.kept + STATE_NEAR / 2;
+}
+
+/* One a slot: of one that was preempted at once the other is of no use. */
+static void load(struct states *s, uint32_t snapshot, uint32_t slot) {
     uint32_t i = 0;
 
-    assert(load.src != KV_NO_SNAPSHOT);
-    while (i < s->n_loads && s->load[i].dst != load.dst) /* of one that was preempted at once */
+    while (i < s->n_loads && s->load[i].dst != slot)
         i++;
-    assert(i < s->cap_loads);
-    s->load[i] = load;
+    assert(i < s->cap_loads && snapshot != KV_NO_SNAPSHOT);
+    s->load[i] = (struct engine_copy){.src = snapshot, .dst = slot, .dir = COPY_STATE_LOAD};
     s->n_loads = MAX(s->n_loads, i + 1);
 }
 
-int states_build(struct states *s, struct batch *t) {
-    if (s->n_loads == 0)
+void states_load(struct states *s, struct request *r) {
+    if (r->n_computed > 0)
+        load(s, kv_seq_snapshot(r->seq), kv_seq_state(r->seq));
+}
+
+bool states_may_draft(struct states *s) {
+    return !s->on || s->n_drafting++ < s->n_snapshots;
+}
+
+int states_build(struct states *s, struct batch *t, const struct plan *p,
+                 struct request *const *planned) {
+    uint32_t n = s->n_loads;
+
+    s->n_backups = n;
+    for (uint32_t i = 0; s->on && i < p->n_running; i++) {
+        if (p->req[i].n_draft == 0)
+            continue;
+        struct engine_copy save = {.src = kv_seq_state(planned[i]->seq),
+                                   .dst = kv_snapshot_take(s->pager, NULL),
+                                   .dir = COPY_STATE_SAVE};
+
+        assert(n < 2 * s->cap_loads && save.dst != KV_NO_SNAPSHOT);
+        s->load[n++] = save;
+    }
+    if (n == 0)
         return 0;
     assert(t->b.n_before == 0); /* no pages come from host memory */
-    struct engine_copy *copy = batch_copies(t, s->n_loads);
+    struct engine_copy *copy = batch_copies(t, n);
     if (!copy)
         return -ENOMEM;
-    memcpy(copy, s->load, s->n_loads * sizeof(*copy));
+    memcpy(copy, s->load, n * sizeof(*copy));
+    t->shape.copies += n * s->pages;
     s->n_loads = 0;
     return 0;
 }
 
-bool states_is_cut(const struct states *s, const struct request *r) {
-    return s->keeps && next_cut(s, r, r->n_computed - 1) == r->n_computed;
+void states_back_up(struct states *s, struct batch *t) {
+    if (s->on)
+        batch_back_up(t, s->load[s->n_backups++].dst);
 }
 
-void states_save(struct states *s, struct batch *t) {
-    uint32_t snapshot = kv_snapshot_take(s->pager);
+void states_keep_back_up(struct states *s, struct batch_item *it) {
+    struct request *r = it->request;
 
-    if (snapshot != KV_NO_SNAPSHOT)
-        batch_keep_state(t, snapshot);
+    if (it->backup == KV_NO_SNAPSHOT || !r->seq || !is_due(s, r, it->pos0))
+        return;
+    kv_seq_put_snapshot(r->seq, it->backup, true);
+    r->cuts.kept = it->pos0;
+    it->passes = true; /* what was copied is there until something is saved, if the page had one */
+}
+
+void states_take_back(struct states *s, struct batch_item *it) {
+    const struct request *r = it->request;
+
+    if (it->backup == KV_NO_SNAPSHOT)
+        return;
+    /* It is loaded before anything is saved in its place. */
+    if (r->seq && r->n_replay > 0)
+        load(s, it->backup, kv_seq_state(r->seq));
+    if (!it->passes)
+        kv_snapshot_give(s->pager, it->backup);
+    it->backup = KV_NO_SNAPSHOT;
+}
+
+/* Whether the answer of @r is at the end of a page, and so far behind the last snapshot that the
+ * copies take a small part of its decoding. */
+static bool passes(const struct states *s, const struct batch *t, const struct request *r,
+                   int64_t expect_ns) {
+    uint32_t n = r->n_computed, n_seqs = t->b.n_seqs;
+    double copy_ns = (double)cost_copies_ns(s->cost, s->pages) * n_seqs;
+
+    return is_due(s, r, n) && copy_ns <= STATE_PART * (n - r->cuts.kept) * (double)expect_ns;
+}
+
+void states_save(struct states *s, struct batch *t, struct request *r, int64_t expect_ns) {
+    bool cut = s->keeps && states_next_cut(s, r, r->n_computed - 1) == r->n_computed;
+    bool drafts = t->item[t->b.n_seqs - 1].n_draft > 0;
+
+    if (!s->keeps || request_pools(r) || drafts || (!cut && !passes(s, t, r, expect_ns)))
+        return;
+    uint32_t snapshot = kv_snapshot_take(s->pager, cut ? NULL : r->seq);
+    r->cuts.kept = r->n_computed;
+    if (snapshot == KV_NO_SNAPSHOT)
+        return;
+    batch_keep_state(t, snapshot, !cut);
+    t->shape.copies += s->pages;
 }
 
 void states_take(struct states *s, struct batch_item *it) {
@@ -95,8 +217,9 @@ void states_take(struct states *s, struct batch_item *it) {
 
     if (it->snapshot == KV_NO_SNAPSHOT)
         return;
-    if (r->seq && kv_seq_committed(r->seq) == it->pos0 + it->n_rows)
-        kv_seq_put_snapshot(r->seq, it->snapshot);
+    assert(!r->seq || kv_seq_committed(r->seq) == it->pos0 + it->n_rows);
+    if (r->seq)
+        kv_seq_put_snapshot(r->seq, it->snapshot, it->passes);
     else
         kv_snapshot_give(s->pager, it->snapshot);
     it->snapshot = KV_NO_SNAPSHOT;

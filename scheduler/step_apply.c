@@ -14,6 +14,7 @@ static void preempt(struct sched *s, struct request *r) {
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     r->n_computed = 0;
+    r->n_replay = 0;
     r->n_host = 0;
     r->n_preempted++;
     r->n_bypassed = 0;
@@ -120,7 +121,7 @@ int step_build(struct sched *s, struct batch *t) {
         t->shape.copies = s->offload.n_copies;
         offload_take(&s->offload, copy);
     }
-    int e = states_build(&s->states, t);
+    int e = states_build(&s->states, t, p, s->planned);
     if (e < 0)
         return e;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
@@ -129,8 +130,10 @@ int step_build(struct sched *s, struct batch *t) {
 
         if (q->n_rows > 0)
             batch_add(t, r, q->n_rows, q->n_draft > 0 ? r->spec->draft : NULL, q->n_draft);
-        if (q->n_rows > 0 && states_is_cut(&s->states, r))
-            states_save(&s->states, t);
+        if (q->n_draft > 0)
+            states_back_up(&s->states, t);
+        if (q->n_rows > 0)
+            states_save(&s->states, t, r, p->expect_ns);
         if (q->n_rows > 0 && q->n_draft_max > 0 && q->n_draft == 0)
             spec_refused(r);
     }

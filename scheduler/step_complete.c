@@ -26,11 +26,14 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         assert(r->n_in_flight > 0);
         r->n_in_flight--;
         if (r->state == REQUEST_DONE) {
+            states_take_back(&s->states, &t->item[i]);
             states_take(&s->states, &t->item[i]);
             sched_maybe_free(s, r);
             continue;
         }
+        states_keep_back_up(&s->states, &t->item[i]);
         int why = batch_take(t, i, res);
+        states_take_back(&s->states, &t->item[i]);
         states_take(&s->states, &t->item[i]);
         if (why < 0)
             return why;
@@ -56,12 +59,12 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
      * overlap without. */
     int64_t idle = MIN(MAX(t->launched_ns - s->last_end_ns - t->draft_ns, 0), HOST_MAX_NS);
     if (t->b.n_rows > 0 && !t->prefills)
-        spec_account(&s->spec, t->b.n_seqs, t->drafts || t->draft_ns > 0, n_tokens,
+        spec_account(&s->spec, t->b.n_seqs, t->drafts || t->replays || t->draft_ns > 0, n_tokens,
                      ns + t->draft_ns + idle, t->expect_ns + t->draft_ns + idle);
     recorder_step(&s->recorder, &s->plan, t, s->stats.last_plan_us, ns, now);
     if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
         cost_learn(&s->cost, &t->shape, ns);
-    if (t->shape.copies > 0)
+    if (t->b.n_before > 0 && !s->states.on)
         offload_learn(&s->offload, t->b.n_before, cost_copies_ns(&s->cost, t->b.n_before));
     s->last_end_ns = now;
     s->stats.n_steps++;

@@ -31,11 +31,11 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
 }
 
 void step_attach(struct sched *s, struct request *r) {
-    note_cached(
-        s, r,
-        request_is_prewarm(r)
-            ? prewarm_attach(&s->prewarm, r)
-            : kv_seq_attach(r->seq, r->tokens, s->states.on ? r->seen_hit : request_shareable(r)));
+    uint32_t n = s->states.on ? r->seen_hit : request_shareable(r);
+
+    note_cached(s, r,
+                request_is_prewarm(r) ? prewarm_attach(&s->prewarm, r, n)
+                                      : kv_seq_attach(r->seq, r->tokens, n));
     if (s->states.on)
         states_load(&s->states, r);
 }
@@ -67,10 +67,11 @@ static void fetch(struct sched *s, struct request *r) {
 static void propose(struct sched *s, struct request *r, struct plan_req *q) {
     uint32_t n_pending = r->n_pending;
 
-    if (q->last || q->alone || q->n_tokens - q->n_computed != 1)
+    if (q->last || q->alone || q->n_tokens - q->n_computed != 1 ||
+        q->n_tokens < r->n_tokens + n_pending)
         return;
     spec_propose(&s->spec, r);
-    if (!r->spec || r->spec->n_draft <= n_pending)
+    if (!r->spec || r->spec->n_draft <= n_pending || !states_may_draft(&s->states))
         return;
     if (sched_n_in_flight(s) == 0 &&
         (BUGGIFY(draft_no_memory) || request_reserve(r, r->spec->n_draft) < 0))
@@ -124,19 +125,27 @@ static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint
 
     if (!BUGGIFY(step_looks_again) && r->seen_step > 0 && need > room &&
         s->n_launched < r->seen_step + STEP_LOOK_AGAIN) {
-        q->n_hit = r->seen_hit;
         q->unfit = true;
-        return;
+    } else {
+        m = s->states.on ? states_match(&s->states, r)
+                         : kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
+        r->seen_hit = m.n_tokens;
+        r->seen_step = s->n_launched + 1;
+        q->n_idle = m.n_idle;
     }
-    m = s->states.on ? states_match(&s->states, r)
-                     : kv_pager_match(s->pager, &r->share, r->tokens, q->n_share);
-    q->n_hit = r->seen_hit = m.n_tokens;
-    q->n_idle = m.n_idle;
-    r->seen_step = s->n_launched + 1;
+    q->n_hit = r->seen_hit;
     if (s->states.on) {
-        states_describe(&s->states, r, m.n_tokens, q);
-        q->n_share = m.n_tokens;
+        states_describe(&s->states, r, q->n_hit, q);
+        q->n_share = q->n_hit;
     }
+}
+
+/* Whether @r waits for a state that one of the first @n of the plan is about to leave. */
+static bool follows(const struct sched *s, const struct request *r, uint32_t n) {
+    for (uint32_t i = 0; i < n && s->states.on; i++)
+        if (states_follows(&s->states, r, s->planned[i]))
+            return true;
+    return false;
 }
 
 /* What preemption would free is counted page by page, so only when it may come to that. */
@@ -154,6 +163,7 @@ static void gather_running(struct sched *s) {
 
     assert(s->n_waited <= s->n_launched);
     p->n_running = 0;
+    s->states.n_drafting = 0;
     fair_begin_step(&s->fair, clock_now(s->clock));
     /* Those who stand lowest come last. */
     for (int over = 0; over <= (s->fair.n_groups > 1); over++)
@@ -179,6 +189,8 @@ static void gather_waiting(struct sched *s) {
     struct request *candidate[SCHED_CANDIDATES];
     struct fair_limits limits[SCHED_CANDIDATES];
 
+    uint32_t n_candidates;
+
     p->n_waiting = 0;
     room = p->n_available - MIN(promised, p->n_available);
     p->fair_preempt = fair_preempts(&s->fair, clock_now(s->clock));
@@ -187,18 +199,21 @@ static void gather_waiting(struct sched *s) {
     if (p->n_running == p->max_seqs || list_empty(&s->waiting))
         return;
     /* Not those that have just been preempted and whose samples are still to come. */
-    p->n_waiting = fair_waiting(&s->fair, room, candidate, limits, SCHED_CANDIDATES);
-    pin_release_for_waiting(&s->pins, candidate, p->n_waiting, promised, clock_now(s->clock));
+    n_candidates = fair_waiting(&s->fair, room, candidate, limits, SCHED_CANDIDATES);
+    pin_release_for_waiting(&s->pins, candidate, n_candidates, promised, clock_now(s->clock));
     p->n_available = kv_pager_available(s->pager);
     room = p->n_available - MIN(promised, p->n_available);
     if (p->n_running == 0)
         room = UINT64_MAX; /* the first always fits */
-    for (uint32_t k = 0; k < p->n_waiting; k++) {
-        uint32_t i = p->n_running + k;
+    for (uint32_t k = 0; k < n_candidates; k++) {
+        uint32_t i = p->n_running + p->n_waiting;
 
         s->planned[i] = candidate[k];
         describe(s, candidate[k], &p->req[i]);
         look_up(s, candidate[k], &p->req[i], room);
+        if (follows(s, candidate[k], i))
+            continue;
+        p->n_waiting++;
         p->req[i].over = limits[k].over;
         p->req[i].leave_seqs = limits[k].leave_seqs;
     }

@@ -20,7 +20,8 @@
  *
  * triggers: empty: the grammar describes the whole output. Otherwise
  *
- *     {"after": ["</think>", ...], "repeat": false, "required": false,
+ *     {"after": ["</think>", {"text": "{\"name\": \"f\"", "held": "..."}, ...], "start": [...],
+ *      "repeat": false, "required": false,
  *      "quiet": {"open": "<think>", "close": "</think>", "now": false}}
  *
  * Nothing is constrained until the output's text (special tokens by their text) contains one of the
@@ -33,6 +34,10 @@
  *                 goes on, any other ends it. The generation can end wherever the output is free
  *                 and wherever the grammar may end.
  *
+ *   held          the grammar reads this text first, then what follows the trigger: for triggers
+ *                 that are, or stand for, a part of what it describes
+ *   start         triggers that count only where the output begins, or goes on behind what the
+ *                 grammar held or behind quiet text
  *   quiet         triggers are only text between `open` and `close`. `open` counts at the start
  *                 (now true: it was the end of the prompt), behind `close` and behind what the
  *                 grammar held; white space may be before it
@@ -47,6 +52,7 @@
 #include "text/grammar.h"
 
 #define CONSTRAINT_TRIGGERS_MAX 16
+#define CONSTRAINT_STARTS_MAX 128
 #define CONSTRAINT_TRIGGER_LEN_MAX 256
 #define CONSTRAINT_MAX (16u << 20) /* bytes of the node's text; each source has its own limit */
 

@@ -3,6 +3,7 @@
 /* The triggers of a constraint: Aho-Corasick over a few short strings; and the constraint itself.
  * Private to text/. */
 
+#include "base/buf.h"
 #include "text/constraint.h"
 
 struct trigger_node {
@@ -11,29 +12,41 @@ struct trigger_node {
     uint16_t
         becomes; /* the node that reading goes on from: itself, but for the end of a quiet mark */
     uint8_t byte;
-    bool end; /* a trigger ends here */
+    bool end;        /* a trigger ends here: */
+    uint16_t n_held; /* its held bytes */
+    uint32_t held;   /* where in triggers.held */
 };
 
 /* Up to three tries in one array: the triggers from node 0 on; the mark that ends quiet text, from
- * `quiet` on; the marks that begin it, from `open` on. They are looked for only where nothing but
- * white space is before them, so their failures lead to the triggers. Without quiet text both are
- * 0. */
+ * `quiet` on; what counts at a start only, from `open` on: the marks that begin quiet text, and
+ * triggers. There failures lead to the triggers of everywhere. A trie that is not needed is not
+ * there, its number 0; 0 < quiet < open where both are. */
 struct triggers {
     struct trigger_node *node;
     uint32_t n;
     uint16_t quiet, open;
-    uint16_t start; /* where the output begins: one of the two */
+    uint16_t start;  /* where the output begins: the root of a trie */
+    struct buf held; /* of all triggers */
     bool repeat, required;
 };
+
+/* The nodes before the other tries. */
+static inline uint32_t triggers_n_everywhere(const struct triggers *t) {
+    return t->quiet ? t->quiet : t->open ? t->open : t->n;
+}
 
 /* Empty text: *out is NULL. */
 int triggers_new(struct triggers **out, const char *text, size_t len, struct err *err);
 struct triggers *triggers_free(struct triggers *t);
 DEFINE_FREEP(struct triggers, triggers)
 /* Reads bytes from @node until a trigger is complete: how many were read. *node is 0 then, and
- * *found true. */
+ * *found the node of its end; else NULL. */
 size_t triggers_feed(const struct triggers *t, uint16_t *node, const void *bytes, size_t len,
-                     bool *found);
+                     const struct trigger_node **found);
+/* Begins the grammar behind the trigger @found, with the @len bytes that follow it: as
+ * grammar_restart(). */
+int triggers_hold(const struct triggers *t, const struct trigger_node *found,
+                  struct grammar_state *g, const uint8_t *rest, size_t len);
 /* The node after one more byte; a root only when nothing of what it looks for is there. */
 uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte);
 

@@ -205,7 +205,7 @@ static int accept_free(struct constraint_state *s, struct place *at, int32_t tok
     const struct triggers *t = s->c->triggers;
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->c->vocab, token, &len);
-    bool found;
+    const struct trigger_node *found;
 
     if (vocab_is_end(s->c->vocab, token)) {
         at->phase = DONE;
@@ -217,7 +217,7 @@ static int accept_free(struct constraint_state *s, struct place *at, int32_t tok
         return 0;
     at->phase = HELD;
     at->seen = true;
-    return grammar_restart(s->g, bytes + n, len - n);
+    return triggers_hold(t, found, s->g, bytes + n, len - n);
 }
 
 static int accept_held(struct constraint_state *s, struct place *at, int32_t token) {

@@ -63,7 +63,7 @@ static int add(struct search *s, struct ids *v, int32_t id) {
 static void try(struct search *s, uint16_t node, int32_t id) {
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->c->vocab, id, &len);
-    bool found;
+    const struct trigger_node *found;
     size_t n = triggers_feed(s->c->triggers, &node, bytes, len, &found);
 
     if (s->n_tried++ == TRIED_MAX)
@@ -72,7 +72,7 @@ static void try(struct search *s, uint16_t node, int32_t id) {
         s->error = job_pause();
     if (!found || vocab_is_end(s->c->vocab, id) || s->error)
         return;
-    int r = grammar_restart(s->state, bytes + n, len - n);
+    int r = triggers_hold(s->c->triggers, found, s->state, bytes + n, len - n);
 
     if (r == 0) {
         s->longest = MAX(s->longest, grammar_bytes_left(s->state));
@@ -118,7 +118,7 @@ static void find_root(struct search *s, uint16_t root) {
         size_t len;
         const uint8_t *bytes = vocab_bytes(s->c->vocab, (int32_t)id, &len);
         uint16_t node = root;
-        bool found;
+        const struct trigger_node *found;
 
         triggers_feed(s->c->triggers, &node, bytes, len, &found);
         if (found)
@@ -196,12 +196,13 @@ int crossing_find(struct constraint *c, struct err *err) {
     if (!c->first || !c->first_done)
         return -ENOMEM;
     const struct triggers *t = c->triggers;
-    uint32_t quiet = t->quiet ? t->quiet : t->n, open = t->quiet ? t->open : t->n;
 
-    find_all(&s, 0, quiet, 0);
-    find_all(&s, quiet, open, t->quiet);
-    find_all(&s, open, t->n, 0);
-    assert(quiet <= open && open <= t->n);
+    assert(triggers_n_everywhere(t) <= t->n && t->quiet <= t->open && t->open < t->n);
+    find_all(&s, 0, triggers_n_everywhere(t), 0);
+    if (t->quiet)
+        find_all(&s, t->quiet, t->open, t->quiet);
+    if (t->open)
+        find_all(&s, t->open, t->n, 0);
     c->first[t->n] = s.refused.n;
     c->first_done[t->n] = s.done.n;
     free(s.root.id);

@@ -121,7 +121,7 @@ static int find_triggers(struct constraint *c) {
     /* Quiet text ends before a trigger counts; what begins it leads nowhere. */
     for (uint32_t i = 0; i < t->n; i++)
         c->to_trigger[i] = FINISH_NEVER;
-    find_ways(c, 0, t->quiet ? t->quiet : t->n, special, n_special);
+    find_ways(c, 0, triggers_n_everywhere(t), special, n_special);
     if (t->quiet)
         find_ways(c, t->quiet, t->open, special, n_special);
     return 0;
@@ -169,13 +169,14 @@ static bool done_fits(struct constraint_state *s, uint16_t node, int32_t token, 
                       uint32_t *n_rests) {
     size_t len;
     const uint8_t *bytes = vocab_bytes(s->c->vocab, token, &len);
-    bool found;
+    const struct trigger_node *found;
     size_t n = triggers_feed(s->c->triggers, &node, bytes, len, &found);
 
     assert(found);
-    if (n == len || s->c->distance == GRAMMAR_NO_MAX)
+    if ((n == len && found->n_held == 0) || s->c->distance == GRAMMAR_NO_MAX)
         return s->c->distance <= after || s->c->distance == GRAMMAR_NO_MAX;
-    if (++*n_rests > RESTS_MAX || grammar_restart(s->g, bytes + n, len - n) < 0)
+    if (++*n_rests > RESTS_MAX ||
+        triggers_hold(s->c->triggers, found, s->g, bytes + n, len - n) < 0)
         return false;
     uint32_t distance = grammar_distance(s->g);
 
@@ -239,7 +240,7 @@ static void approach(struct constraint_state *s, uint32_t after, uint32_t *bits)
         allow_near(&a, 0, node);
     for (uint32_t id = 0; after >= c->distance && id < vocab_n_tokens(c->vocab); id++) {
         uint16_t next = node;
-        bool found = true;
+        const struct trigger_node *found;
         size_t len;
 
         if (!vocab_is_special(c->vocab, (int32_t)id) || vocab_is_end(c->vocab, (int32_t)id))

@@ -1,165 +1,85 @@
 /*
- * Pre-tokenizers: the regular expressions by which models cut text into words, written as scanners.
- * Every alternative is tried in the expression's order, and what an alternative takes follows from
- * greedy matching, as explained where it is not plain. A byte that is not UTF-8 is a character of
- * its own that is neither letter, number nor space. tests/text/test_pretok.c holds them to PCRE2.
+ * The table of pre-tokenizers, and the cursor that runs their stages. tests/text/test_pretok.c
+ * holds every row to PCRE2.
  */
 
-#include "text/tokenizer_private.h"
+#include "text/pretok.h"
 
 #include <assert.h>
 #include <string.h>
+#include "base/buf.h"
+#include "base/util.h"
 
-/* Length of the run of characters of class @any (or not of it) at the start, at most @max of
- * them. */
-static size_t run(const char *s, size_t len, unsigned any, size_t max) {
-    size_t at = 0;
-    unsigned n;
+#define LETTERS_3 .letter = UC_LETTER, .digits = 3
+#define LETTERS_1 .letter = UC_LETTER, .digits = 1
 
-    while (at < len && max-- && unicode_class_at(s + at, s + len, &n) & any)
-        at += n;
-    return at;
-}
-
-/* 's 't 're 've 'm 'll 'd at the apostrophe @s: its length or 0. Ignoring case, the long s (U+017F)
- * is an s too, as in every regex engine that knows Unicode. */
-static size_t contraction(const char *s, size_t len, bool ignore_case) {
-    unsigned fold = ignore_case ? 0x20 : 0;
-    unsigned a = len > 1 ? (uint8_t)s[1] | fold : 0, b = len > 2 ? (uint8_t)s[2] | fold : 0;
-
-    if (a == 's' || a == 't' || a == 'm' || a == 'd')
-        return 2;
-    if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l'))
-        return 3;
-    if (ignore_case && len > 2 && s[1] == '\xC5' && s[2] == '\xBF')
-        return 3;
-    return 0;
-}
-
-/*
- * White space at the start, by  \s*[\r\n]+ (only with @breaks) | \s+(?!\S) | \s+ .
- * The first takes the run up to its last line break. The second takes the run if the text ends
- * there, else gives back one character so that a space follows; the third is left with a single
- * one.
- */
-static size_t white_space(const char *s, size_t len, bool breaks) {
-    size_t at = 0, last = 0, broken = 0;
-
-    while (at < len) {
-        unsigned n, c = unicode_class_at(s + at, s + len, &n);
-
-        if (!(c & UC_SPACE))
-            break;
-        last = at;
-        at += n;
-        if (c & UC_BREAK)
-            broken = at;
-    }
-    if (breaks && broken)
-        return broken;
-    return at == len || last == 0 ? at : last;
-}
-
-/*
- * 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
- */
-static size_t next_gpt2(const struct pretok *p, const char *s, size_t len) {
-    unsigned n, c = unicode_class_at(s, s + len, &n);
-    size_t at = 0;
-
-    if (*s == '\'') {
-        size_t k = contraction(s, len, false);
-
-        if (k)
-            return k;
-    }
-    if (*s == ' ' && len > 1) {
-        c = unicode_class_at(s + 1, s + len, &n);
-        at = 1;
-    }
-    if (c & UC_SPACE)
-        return white_space(s, len, false);
-    if (c & (UC_LETTER | UC_NUMBER))
-        return at + run(s + at, len - at, c, SIZE_MAX);
-    return at + run(s + at, len - at, UC_OTHER | UC_MARK, SIZE_MAX);
-}
-
-/* First \p{N} alone; then the text between the numbers by gpt-2's expression, as if it ended there:
- * white space before a number is one word. */
-static size_t next_digits(const struct pretok *p, const char *s, size_t len) {
-    size_t n = run(s, len, UC_NUMBER, 1);
-    unsigned m;
-
-    if (n)
-        return n;
-    n = run(s, len, UC_SPACE, SIZE_MAX);
-    if (n && n < len && unicode_class_at(s + n, s + len, &m) & UC_NUMBER)
-        return n;
-    return next_gpt2(p, s, len);
-}
-
-/*
- * (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?L+|\p{N}{1,digits}| ?[^\s L\p{N}]+[\r\n]*|
- * \s*[\r\n]+|\s+(?!\S)|\s+        with L = p->letter
- */
-static size_t next_modern(const struct pretok *p, const char *s, size_t len) {
-    const char *end = s + len;
-    unsigned n, m, c = unicode_class_at(s, end, &n);
-    size_t at;
-
-    if (*s == '\'') {
-        size_t k = contraction(s, len, true);
-
-        if (k)
-            return k;
-    }
-    if (c & p->letter)
-        return run(s, len, p->letter, SIZE_MAX);
-    if (!(c & (UC_BREAK | UC_NUMBER)) && n < len && unicode_class_at(s + n, end, &m) & p->letter)
-        return n + run(s + n, len - n, p->letter, SIZE_MAX);
-    if (c & UC_NUMBER)
-        return run(s, len, UC_NUMBER, p->digits);
-    at = *s == ' ';
-    at += run(s + at, len - at, (UC_OTHER | UC_MARK) & ~p->letter, SIZE_MAX);
-    if (at > (*s == ' '))
-        return at + run(s + at, len - at, UC_BREAK, SIZE_MAX);
-    return white_space(s, len, true);
-}
-
-/* A row per name; names with the same rules have rows of their own. */
+/* A row per set of rules. Names that llama.cpp gives the same rules but embedding models use are
+ * left out, as no such model is served. */
 static const struct pretok table[] = {
-    {.name = "gpt-2", .next = next_gpt2},
-    {.name = "smollm", .next = next_digits},
-    {.name = "llama-bpe",
-     .next = next_modern,
-     .letter = UC_LETTER,
-     .digits = 3,
+    {.names = {"gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "gigachat",
+               "a.x-4.0", "mellum", "exaone4"},
+     .stage = {pretok_gpt2}},
+    {.names = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
+               "mellum2"},
+     .stage = {pretok_numbers, pretok_gpt2},
+     .digits = 1},
+    {.names = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0",
+               "lfm2"},
+     .stage = {pretok_modern},
+     LETTERS_3,
      .whole_words = true,
      .add_bos = true},
-    {.name = "llama3",
-     .next = next_modern,
-     .letter = UC_LETTER,
-     .digits = 3,
-     .whole_words = true,
-     .add_bos = true},
-    {.name = "llama-v3",
-     .next = next_modern,
-     .letter = UC_LETTER,
-     .digits = 3,
-     .whole_words = true,
-     .add_bos = true},
-    {.name = "qwen2", .next = next_modern, .letter = UC_LETTER, .digits = 1, .nfc = true},
-    {.name = "qwen35",
-     .next = next_modern,
+    {.names = {"glm4", "chatglm-bpe", "dbrx", "smaug-bpe"}, .stage = {pretok_modern}, LETTERS_3},
+    {.names = {"minicpm5"},
+     .stage = {pretok_numbers, pretok_modern},
+     LETTERS_3,
+     .whole_words = true},
+    {.names = {"qwen2", "deepseek-r1-qwen", "kormo", "megrez"},
+     .stage = {pretok_modern},
+     LETTERS_1,
+     .nfc = true},
+    {.names = {"qwen35"},
+     .stage = {pretok_modern},
      .letter = UC_LETTER | UC_MARK,
      .digits = 1,
      .nfc = true},
+    {.names = {"stablelm2", "hunyuan", "solar-open", "grok-2", "bailingmoe", "bailingmoe2",
+               "llada-moe"},
+     .stage = {pretok_modern},
+     LETTERS_1},
+    {.names = {"laguna"}, .stage = {pretok_lines, pretok_modern}, LETTERS_1},
+    {.names = {"seed-coder"}, .stage = {pretok_modern}, LETTERS_1, .no_tail = true},
+    {.names = {"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"},
+     .stage = {pretok_cased},
+     .digits = 3,
+     .suffix = true},
+    {.names = {"tekken"},
+     .stage = {pretok_cased},
+     .digits = 1,
+     .whole_words = true,
+     .add_bos = true},
+    {.names = {"kimi-k2"}, .stage = {pretok_cased}, .digits = 3, .suffix = true, .han = true},
+    {.names = {"deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"},
+     .stage = {pretok_numbers, pretok_deepseek_cjk, pretok_deepseek},
+     .digits = 3},
+    {.names = {"deepseek-llm"},
+     .stage = {pretok_breaks, pretok_llm_letters, pretok_llm_punct, pretok_llm_end, pretok_llm_cjk,
+               pretok_numbers},
+     .digits = UINT32_MAX},
+    {.names = {"deepseek-coder"},
+     .stage = {pretok_breaks, pretok_coder_letters, pretok_coder_punct, pretok_llm_cjk,
+               pretok_numbers},
+     .digits = 1},
 };
 
 const struct pretok *pretok_find(struct gguf_str name) {
     for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
-        if (strlen(table[i].name) == name.len && memcmp(table[i].name, name.data, name.len) == 0)
-            return &table[i];
+        for (size_t k = 0; k < PRETOK_NAMES && table[i].names[k]; k++) {
+            const char *known = table[i].names[k];
+
+            if (strlen(known) == name.len && memcmp(known, name.data, name.len) == 0)
+                return &table[i];
+        }
     }
     return NULL;
 }
@@ -170,7 +90,31 @@ void pretok_list(char *out, size_t size) {
     assert(size > 0);
     buf_init(&b, size - 1);
     for (size_t i = 0; i < ARRAY_SIZE(table); i++)
-        buf_printf(&b, "%s%s", i ? ", " : "", table[i].name);
+        buf_printf(&b, "%s%s", i ? ", " : "", table[i].names[0]);
     memcpy(out, b.data ? b.data : "", b.len + 1);
     buf_deinit(&b);
+}
+
+void pretok_begin(struct pretok_cursor *c, const struct pretok *p, const char *s, size_t len) {
+    assert(p->stage[0]);
+    *c = (struct pretok_cursor){.p = p, .s = s, .len = len};
+}
+
+size_t pretok_next(struct pretok_cursor *c) {
+    size_t begin = c->at, end = c->len;
+
+    if (begin == end)
+        return 0;
+    for (unsigned k = 0; k < PRETOK_STAGES && c->p->stage[k]; k++) {
+        assert(c->end[k] >= begin && c->end[k] <= end);
+        if (c->end[k] == begin) {
+            size_t n = c->p->stage[k](c->p, c->s + begin, end - begin);
+
+            assert(n > 0 && n <= end - begin); /* else the text would never end */
+            c->end[k] = begin + n;
+        }
+        end = c->end[k];
+    }
+    c->at = end;
+    return end - begin;
 }

@@ -92,31 +92,37 @@ void special_ids_set_eos(struct special_ids *s, int32_t id) {
     add_end(s, id);
 }
 
-static void remove_end(struct special_ids *s, uint32_t id) {
-    for (size_t i = 0; i < s->n_end; i++) {
-        if (s->end[i] == (int32_t)id)
-            s->end[i--] = s->end[--s->n_end];
-    }
-}
-
 static uint32_t find_text(const struct vocab *v, const char *text) {
     return vocab_find(v, text, strlen(text));
 }
 
+static bool has(const struct vocab *v, const char *text) {
+    return find_text(v, text) != TOKEN_NONE;
+}
+
+/* gpt-oss and Solar end a message, not their turn, with <|end|>. */
+static bool ends_message_only(const struct vocab *v, const char *text) {
+    return strcmp(text, "<|end|>") == 0 &&
+           ((has(v, "<|return|>") && has(v, "<|call|>")) ||
+            (has(v, "<|flush|>") && (has(v, "<|call|>") || has(v, "<|calls|>"))));
+}
+
 /* Adds the token with the text of an end, and makes it a control token: some files call it ordinary
- * text (Qwen's "</s>", which the pre-tokenizer never lets merging make). */
+ * text (Qwen's "</s>", which the pre-tokenizer never lets merging make). Gemma 4's </s> is a tag of
+ * HTML. */
 static void add_end_text(struct special_ids *s, struct vocab *v, const char *text) {
     uint32_t id = find_text(v, text);
 
-    if (id == TOKEN_NONE || v->type[id] == TOKEN_BYTE)
+    if (id == TOKEN_NONE || v->type[id] == TOKEN_BYTE ||
+        (strcmp(text, "</s>") == 0 && has(v, "<|tool_response>")))
         return;
     v->type[id] = TOKEN_CONTROL;
-    add_end(s, (int32_t)id);
+    if (!ends_message_only(v, text))
+        add_end(s, (int32_t)id);
 }
 
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err) {
-    uint32_t end, other;
     int32_t id;
     int r;
 
@@ -135,14 +141,6 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
         r = read_bool(g, "tokenizer.ggml.add_eos_token", &s->add_eos, err);
     for (size_t i = 0; i < ARRAY_SIZE(end_texts) && r == 0; i++)
         add_end_text(s, v, end_texts[i]);
-    /* gpt-oss ends a message, not its turn, with <|end|>; gemma 4 has </s> as a tag of HTML. */
-    end = find_text(v, "<|end|>");
-    other = find_text(v, "<|return|>");
-    if (end != TOKEN_NONE && other != TOKEN_NONE && find_text(v, "<|call|>") != TOKEN_NONE)
-        remove_end(s, end);
-    end = find_text(v, "</s>");
-    if (end != TOKEN_NONE && find_text(v, "<|tool_response>") != TOKEN_NONE)
-        remove_end(s, end);
     for (size_t i = 0; i < ARRAY_SIZE(end_keys) && r == 0; i++) {
         r = read_id(g, end_keys[i], v->n, &id, err);
         add_end(s, id);

@@ -22,11 +22,19 @@ struct template;
 #define TEMPLATE_FUEL 5000000u /* evaluation steps of one render */
 #define TEMPLATE_DEPTH 64u     /* nesting of expressions, blocks and macro calls */
 
+/* Bytes [begin, end) of the content of one message: the caller's own, although a variable's. */
+struct template_trust {
+    uint32_t message;
+    size_t begin, end;
+};
+
 struct template_opts {
     uint64_t fuel;     /* 0: TEMPLATE_FUEL */
     uint64_t *steps;   /* NULL, or where those taken are added: all of `fuel` if it was spent */
     size_t max_output; /* bytes; 0: 16 MiB */
     int64_t now_unix;  /* what strftime_now() sees (seconds, UTC) */
+    const struct template_trust *trust; /* sorted, disjoint */
+    size_t n_trust;
 };
 
 struct rendered {
@@ -42,9 +50,10 @@ struct template *template_free(struct template *t);
 DEFINE_FREEP(struct template, template)
 
 /* Renders with the members of the object @vars as variables. Which variables and strings of it come
- * from users: all but those under the top-level keys bos_token, eos_token, pad_token, unk_token and
- * the role names. Errors: 400 with line and reason (raise_exception: its message, exact). Calls
- * job_pause() (base/jobs.h): in an abandoned job it fails, and the error means nothing. */
+ * from users: all but those under the top-level keys bos_token, eos_token, pad_token, unk_token,
+ * the role names, and opts->trust. Errors: 400 with line and reason (raise_exception: its message,
+ * exact). Calls job_pause() (base/jobs.h): in an abandoned job it fails, and the error means
+ * nothing. */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err);
 void rendered_deinit(struct rendered *r);

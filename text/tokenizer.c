@@ -83,9 +83,20 @@ static void find_glued(struct tokenizer *t) {
     }
 }
 
+/* Phi-3's tokenizer has it so; files do not carry the rule. */
+static bool is_phi3(const struct gguf *g) {
+    struct gguf_str arch;
+
+    return gguf_string(g, "general.architecture", &arch) == 0 &&
+           ((arch.len == 4 && memcmp(arch.data, "phi3", 4) == 0) ||
+            (arch.len == 6 && memcmp(arch.data, "phimoe", 6) == 0));
+}
+
 static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err) {
     static const char key[] = "tokenizer.ggml.add_space_prefix";
     int r;
+
+    t->swallow = t->kind == KIND_SCORES && is_phi3(g);
 
     t->space_prefix = t->kind == KIND_SCORES;
     r = gguf_bool(g, key, &t->space_prefix);
@@ -94,6 +105,8 @@ static int load_chars(struct tokenizer *t, const struct gguf *g, struct err *err
     r = t->kind == KIND_SCORES ? spm_load(t, g, err) : bpe_load(t, g, err);
     if (r < 0)
         return r;
+    if (t->kind == KIND_CHARS)
+        t->special.add_bos = true; /* Gemma 4, although some files deny it */
     find_fallback(t);
     find_glued(t);
     return 0;
@@ -169,6 +182,21 @@ static size_t find_marker(struct marker_scan *s, size_t at, size_t *n, uint32_t 
     return s->len;
 }
 
+/* How much white space at @s the special token @id in front of it takes. */
+static size_t swallowed(const struct tokenizer *t, uint32_t id, const char *s, size_t len) {
+    static const char *const keep[] = {"<unk>", "<s>", "<|endoftext|>"};
+    uint32_t n;
+    const char *text = vocab_text(&t->vocab, id, &n);
+
+    if (!t->swallow || !tokenizer_is_special(t, (int32_t)id))
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(keep); i++) {
+        if (strlen(keep[i]) == n && memcmp(keep[i], text, n) == 0)
+            return 0;
+    }
+    return pretok_run(s, len, UC_SPACE, SIZE_MAX);
+}
+
 static int encode_text(struct words *w, struct marker_scan *s) {
     size_t at = 0;
     int r = 0;
@@ -184,6 +212,7 @@ static int encode_text(struct words *w, struct marker_scan *s) {
         if (r == 0 && n) {
             r = tokens_add(w->out, (int32_t)id);
             w->after_special = true;
+            n += swallowed(s->t, id, s->text + next + n, s->len - next - n);
         }
         at = next + n;
     }

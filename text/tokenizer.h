@@ -2,15 +2,15 @@
 
 /*
  * tokenizer - text to token ids and back, for the vocabularies that GGUF files carry: byte-level
- * BPE (tokenizer.ggml.model "gpt2", pre-tokenizers gpt-2, llama-bpe, qwen2, qwen35, smollm) and
- * SentencePiece ("llama"), and gemma 4's BPE over characters ("gemma4"). Immutable after
+ * BPE (tokenizer.ggml.model "gpt2", pre-tokenizers in text/pretok.c), SentencePiece ("llama") and
+ * gemma 4's BPE over characters ("gemma4"). Immutable after
  * tokenizer_new(); any thread may encode with its own output.
  *
  * Special tokens (control and user-defined ones that the vocabulary marks) are recognised only
  * where the caller says that text may be trusted: in what a chat template wrote, never in what a
  * user wrote. The rest of the text is cut by the pre-tokenizer across that border, as the model saw
  * it in training. User-defined tokens that are only white space are text, and recognised
- * everywhere. Qwen's own tokenizer normalises to NFC first; so do we for qwen2 and qwen35.
+ * everywhere. Qwen's own tokenizers normalise to NFC first; so do we for them.
  */
 
 #include <stdbool.h>

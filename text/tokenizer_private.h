@@ -9,6 +9,7 @@
 
 #include <string.h>
 #include "base/buf.h"
+#include "text/pretok.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -170,23 +171,6 @@ int merger_reserve(struct merger *m, size_t n);
  * -ECANCELED in an abandoned job. */
 int merger_run(struct merger *m, const struct pairs *p);
 
-/* How a family of models cuts text into words before merging. */
-struct pretok {
-    const char *name;
-    /* The length of the first word of @s[0..len), len > 0. */
-    size_t (*next)(const struct pretok *p, const char *s, size_t len);
-    unsigned letter;  /* classes that count as letters */
-    unsigned digits;  /* in one word at most */
-    bool whole_words; /* a word that is a token is not merged */
-    bool add_bos;
-    bool nfc;
-};
-
-/* The row called @name, NULL: there is none. */
-const struct pretok *pretok_find(struct gguf_str name);
-/* All names, separated by commas, into @out: for a message. */
-void pretok_list(char *out, size_t size);
-
 struct tokenizer {
     struct vocab vocab;
     struct pairs pairs;
@@ -195,6 +179,7 @@ struct tokenizer {
     enum tokenizer_kind kind;
     const struct pretok *pretok; /* KIND_BYTES */
     bool space_prefix;
+    bool swallow;    /* special tokens take the white space behind them: Phi-3 */
     bool glued[256]; /* no word ends between such a byte and a space mark */
     uint32_t byte_token[256];
     uint32_t longest;     /* bytes of a word that one token can stand for; 0: no bound */

@@ -2,32 +2,37 @@
 
 #include <utf8proc.h>
 
-#define SP (UC_SPACE)
+#define SP UC_SPACE
 #define BR (UC_SPACE | UC_BREAK)
-#define OT (UC_OTHER)
-#define LE (UC_LETTER)
-#define NU (UC_NUMBER)
+#define OT UC_OTHER
+#define PU (UC_OTHER | UC_PUNCT)
+#define SY (UC_OTHER | UC_SYMBOL)
+#define UP (UC_LETTER | UC_UPPER)
+#define LO (UC_LETTER | UC_LOWER)
+#define NU UC_NUMBER
 
 /* clang-format off */
-const uint8_t unicode_ascii_class[128] = {
+const uint16_t unicode_ascii_class[128] = {
     OT, OT, OT, OT, OT, OT, OT, OT, OT, SP, BR, SP, SP, BR, OT, OT,
     OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT,
-    SP, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT, OT,
-    NU, NU, NU, NU, NU, NU, NU, NU, NU, NU, OT, OT, OT, OT, OT, OT,
-    OT, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE,
-    LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, OT, OT, OT, OT, OT,
-    OT, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE,
-    LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, LE, OT, OT, OT, OT, OT,
+    SP, PU, PU, PU, SY, PU, PU, PU, PU, PU, PU, SY, PU, PU, PU, PU,
+    NU, NU, NU, NU, NU, NU, NU, NU, NU, NU, PU, PU, SY, SY, SY, PU,
+    PU, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP,
+    UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, UP, PU, PU, PU, SY, PU,
+    SY, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO,
+    LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, LO, PU, SY, PU, SY, OT,
 };
 /* clang-format on */
 
 unsigned unicode_wide_class(uint32_t cp) {
     if (cp == UNICODE_INVALID)
-        return UC_OTHER;
+        return SY;
     switch (utf8proc_category((utf8proc_int32_t)cp)) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
+        return UP;
+    case UTF8PROC_CATEGORY_LL:
+        return LO;
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
         return UC_LETTER;
@@ -43,6 +48,19 @@ unsigned unicode_wide_class(uint32_t cp) {
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
         return UC_SPACE;
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+        return PU;
+    case UTF8PROC_CATEGORY_SM:
+    case UTF8PROC_CATEGORY_SC:
+    case UTF8PROC_CATEGORY_SK:
+    case UTF8PROC_CATEGORY_SO:
+        return SY;
     default:
         return cp == 0x85 ? UC_SPACE : UC_OTHER;
     }

@@ -9,18 +9,23 @@
 #include <stdint.h>
 #include "base/buf.h"
 
+/* Each character has one of the first five, and maybe a finer one beside it. */
 enum unicode_class {
-    UC_OTHER = 1,  /* none of the others; also a byte that is not UTF-8 */
-    UC_LETTER = 2, /* \p{L} */
-    UC_MARK = 4,   /* \p{M} */
-    UC_NUMBER = 8, /* \p{N} */
-    UC_SPACE = 16, /* \s: White_Space */
-    UC_BREAK = 32, /* CR or LF; set together with UC_SPACE */
+    UC_OTHER = 1,    /* none of the next four; also a byte that is not UTF-8 */
+    UC_LETTER = 2,   /* \p{L} */
+    UC_MARK = 4,     /* \p{M} */
+    UC_NUMBER = 8,   /* \p{N} */
+    UC_SPACE = 16,   /* \s: White_Space */
+    UC_BREAK = 32,   /* a UC_SPACE: CR or LF */
+    UC_UPPER = 64,   /* a UC_LETTER: \p{Lu} or \p{Lt} */
+    UC_LOWER = 128,  /* a UC_LETTER: \p{Ll} */
+    UC_PUNCT = 256,  /* a UC_OTHER: \p{P} */
+    UC_SYMBOL = 512, /* a UC_OTHER: \p{S}; also a byte that is not UTF-8, as U+FFFD is one */
 };
 
 #define UNICODE_INVALID 0xFFFFFFFFu
 
-extern const uint8_t unicode_ascii_class[128];
+extern const uint16_t unicode_ascii_class[128];
 
 /* The class of a code point from 0x80 on. */
 unsigned unicode_wide_class(uint32_t cp);

@@ -174,6 +174,8 @@ static int encode_word(struct words *w, const char *s, size_t len) {
 
 static int encode_bytes(struct words *w, const char *s, size_t len) {
     const struct pretok *p = w->t->pretok;
+    struct pretok_cursor c;
+    size_t n;
     int r = 0;
 
     if (p->nfc) {
@@ -186,14 +188,11 @@ static int encode_bytes(struct words *w, const char *s, size_t len) {
             len = w->normal.len;
         }
     }
-    while (len && r == 0) {
-        size_t n = p->next(p, s, len);
-
-        assert(n > 0 && n <= len);
+    pretok_begin(&c, p, s, len);
+    while (r == 0 && (n = pretok_next(&c))) {
         r = encode_word(w, s, n);
         r = r < 0 ? r : pause_sometimes(w);
         s += n;
-        len -= n;
     }
     return r;
 }

@@ -8,6 +8,7 @@
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/openai/openai.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/generation/opaque_reasoning.h"
@@ -40,7 +41,7 @@ static void put_usage(struct json *j, const struct writer *w) {
     json_put_int(j, "cache_read_input_tokens", u.cached);
     json_put_int(j, "output_tokens", u.output);
     json_key(j, "output_tokens_details");
-    if (w->job.api->family.reasons) {
+    if (w->job.model->family.reasons) {
         json_open(j, '{');
         json_put_int(j, "thinking_tokens", u.reasoning);
         json_close(j, '}');
@@ -80,7 +81,7 @@ static void open_message(struct json *j, const struct writer *w) {
     json_put_string(j, "id", w->id);
     json_put_string(j, "type", "message");
     json_put_string(j, "role", "assistant");
-    json_put_string(j, "model", w->job.api->model->id);
+    json_put_string(j, "model", w->job.model->info->id);
 }
 
 /* The members of a call before its input. */

@@ -251,7 +251,7 @@ static int take_model(struct anthropic_input *in, const struct api *a, yyjson_va
     if (anthropic_is_served(a, yyjson_get_str(v)) ||
         models_is_answered(a, yyjson_get_str(v), yyjson_get_len(v)))
         return 0;
-    return models_unknown(yyjson_get_str(v), yyjson_get_len(v), in->err);
+    return models_unknown(a, yyjson_get_str(v), yyjson_get_len(v), in->err);
 }
 
 static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {

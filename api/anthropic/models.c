@@ -5,13 +5,14 @@
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
+#include "api/model.h"
 #include "api/openai/models.h"
 #include "api/private.h"
 
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
 
-static void put_model(struct json *j, const struct api *a) {
-    const struct api_model *m = a->model;
+static void put_model(struct json *j, const struct model *model) {
+    const struct api_model *m = model->info;
     char created[32] = "";
     time_t t = m->created_unix;
     struct tm tm;
@@ -31,41 +32,41 @@ static void put_model(struct json *j, const struct api *a) {
     json_close(j, '}');
 }
 
-static void respond_json(struct exchange *x, void (*put)(struct json *j, const struct api *a)) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
+void anthropic_models_list_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 4u << 20};
+    const struct list *models = &api_of(x)->models;
     struct json j;
 
+    (void)h;
     json_begin(&j, &b);
-    put(&j, api_of(x));
+    json_open(&j, '{');
+    json_key(&j, "data");
+    json_open(&j, '[');
+    for (const struct list *l = models->next; l != models; l = l->next)
+        put_model(&j, LIST_ENTRY(l, const struct model, link));
+    json_close(&j, ']');
+    json_key(&j, "has_more");
+    json_bool(&j, false);
+    json_put_string(&j, "first_id", model_first(api_of(x))->info->id);
+    json_put_string(&j, "last_id", LIST_ENTRY(models->prev, struct model, link)->info->id);
+    json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
 
-static void put_list(struct json *j, const struct api *a) {
-    json_open(j, '{');
-    json_key(j, "data");
-    json_open(j, '[');
-    put_model(j, a);
-    json_close(j, ']');
-    json_key(j, "has_more");
-    json_bool(j, false);
-    json_put_string(j, "first_id", a->model->id);
-    json_put_string(j, "last_id", a->model->id);
-    json_close(j, '}');
-}
-
-void anthropic_models_list_serve(struct exchange *x, struct http *h) {
-    (void)h;
-    respond_json(x, put_list);
-}
-
 void anthropic_models_one_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
     struct err err;
+    struct json j;
 
     (void)h;
     if (anthropic_is_served(api_of(x), x->arg)) {
-        respond_json(x, put_model);
+        const struct model *m = models_find(api_of(x), x->arg, strlen(x->arg));
+
+        json_begin(&j, &b);
+        put_model(&j, m ? m : model_first(api_of(x)));
+        respond_buf(x, 200, &b, j.error);
         return;
     }
-    models_unknown(x->arg, strlen(x->arg), &err);
+    models_unknown(api_of(x), x->arg, strlen(x->arg), &err);
     respond_error(x, &err);
 }

@@ -341,6 +341,31 @@ static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
     d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "quiet", quiet);
 }
 
+/* What begins a call only where the message does. */
+static int add_starts(struct draft *d, const struct toolcall_format *f, yyjson_mut_val *triggers) {
+    yyjson_mut_val *list = yyjson_mut_arr(d->n.doc);
+    struct tools t = {0};
+    bool held = true;
+    int r = collect(d->job, &t);
+
+    for (uint32_t i = 0; r == 0 && held && i < MIN(t.n, CONSTRAINT_STARTS_MAX); i++) {
+        char text[CONSTRAINT_TRIGGER_LEN_MAX + 1];
+
+        if (!toolcall_start(f, t.tool[i].name, text, sizeof(text), &held))
+            continue;
+        yyjson_mut_val *v = yyjson_mut_strcpy(d->n.doc, text);
+
+        if (held) {
+            v = ir_of(&d->n, "text", v);
+            ir_put_str(&d->n, v, "held", text);
+        }
+        d->n.failed |= !yyjson_mut_arr_append(list, v);
+    }
+    if (yyjson_mut_arr_size(list))
+        d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "start", list);
+    return r;
+}
+
 /* @first: more of them may come from the format. */
 static int set_triggers(struct draft *d, const char *first, const struct toolcall_format *f,
                         const char *flag) {
@@ -354,7 +379,9 @@ static int set_triggers(struct draft *d, const char *first, const struct toolcal
         ir_put_bool(&d->n, o, flag, true);
     if (f)
         add_quiet(d, o);
-    return write_text(d, o, &d->job->request.triggers);
+    int r = f ? add_starts(d, f, o) : 0;
+
+    return r < 0 ? r : write_text(d, o, &d->job->request.triggers);
 }
 
 /* The grammar holds from the output's first token, or from the end of its reasoning on. */

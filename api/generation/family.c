@@ -81,6 +81,15 @@ static bool output_spec_text(const struct template *t) {
     return renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "{\"needle\": 1}", &ok);
 }
 
+/* The template shows nothing of a past call, in whatever form its arguments come. */
+static bool drops_calls(const struct family *f, const struct template *t) {
+    bool ok, text_ok;
+
+    return f->takes_tools && f->format && toolcall_can_write(f->format) &&
+           !renders(t, PROBE("{\"needle\": 1}"), "needle", &ok) &&
+           !renders(t, PROBE("\"{\\\"needle\\\": 1}\""), "needle", &text_ok) && ok && text_ok;
+}
+
 void family_init(struct family *f, const struct api_model *m) {
     memset(f, 0, sizeof(*f));
     if (!m->template)
@@ -91,6 +100,7 @@ void family_init(struct family *f, const struct api_model *m) {
     }
     f->takes_tools = template_uses(m->template, "tools");
     f->text_args = f->takes_tools && output_spec_text(m->template);
+    f->drops_calls = drops_calls(f, m->template);
     f->thoughts = name_of_thoughts(m);
     f->drops_system = drops_system(m->template);
     f->reasons = f->reasoning || (f->format && f->format->has_reasoning);

@@ -7,7 +7,7 @@
 struct field {
     const char *name;
     uint8_t kinds; /* enum field_set: where it is known */
-    int (*parse)(struct gen_request *r, const struct api *a, const struct field *f, yyjson_val *v,
+    int (*parse)(struct gen_request *r, const struct model *m, const struct field *f, yyjson_val *v,
                  struct err *err);
     size_t at;      /* of the member that is set */
     double lo, hi;  /* integers; unsupported: lo is the value that changes nothing */
@@ -15,7 +15,7 @@ struct field {
 };
 
 #define READER(name)                                                                               \
-    int name(struct gen_request *r, const struct api *a, const struct field *f, yyjson_val *v,     \
+    int name(struct gen_request *r, const struct model *m, const struct field *f, yyjson_val *v,   \
              struct err *err)
 
 /* A 400: "FIELD must be ...". */

@@ -8,7 +8,7 @@
 #define CHAT FIELDS_CHAT
 
 READER(field_effort) {
-    (void)a;
+    (void)m;
     if (!yyjson_is_str(v) || yyjson_get_len(v) == 0 || yyjson_get_len(v) > 28)
         return field_refuse(f, err);
     r->reasoning_effort = v;
@@ -20,7 +20,7 @@ READER(field_budget) {
     int64_t n = 0;
     int result = field_whole(f, v, &n, err);
 
-    (void)a;
+    (void)m;
     if (result < 0)
         return result;
     r->has_budget = n >= 0;
@@ -29,7 +29,7 @@ READER(field_budget) {
 }
 
 READER(field_switch) {
-    (void)a;
+    (void)m;
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
     r->thinking = yyjson_get_bool(v) ? THINK_ON : THINK_OFF;
@@ -47,7 +47,7 @@ READER(field_thinking) {
     r->thinking = on ? THINK_ON : off ? THINK_OFF : THINK_UNSET;
     number.name = "thinking.budget_tokens";
     number.is = "an integer";
-    return budget && !yyjson_is_null(budget) ? field_budget(r, a, &number, budget, err) : 0;
+    return budget && !yyjson_is_null(budget) ? field_budget(r, m, &number, budget, err) : 0;
 }
 
 /* OpenRouter's. */
@@ -64,7 +64,7 @@ READER(field_reasoning) {
         return field_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
         yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("reasoning."));
-        int result = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;
+        int result = o && !yyjson_is_null(o) ? inner[i].parse(r, m, &inner[i], o, err) : 0;
 
         if (result < 0)
             return result;

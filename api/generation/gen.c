@@ -6,6 +6,7 @@
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/limits/session.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "api/generation/gen_request.h"
 
@@ -73,14 +74,16 @@ static int set_stops(struct gen *g, const struct gen_request *r) {
     return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
 }
 
-int gen_new(struct gen **out, struct api *a, const struct gen_request *r, const int32_t *prompt,
+int gen_new(struct gen **out, struct model *m, const struct gen_request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice) {
     assert(n_prompt > 0 && max_new > 0);
+    struct api *a = m->api;
     struct gen *g = calloc(1, sizeof(*g));
 
     if (!g)
         return -ENOMEM;
     g->api = a;
+    g->model = m;
     list_init(&g->link);
     list_init(&g->bucket);
     buf_init(&g->text, TEXT_MAX);
@@ -180,7 +183,7 @@ int gen_limit_reasoning(struct gen *g, uint32_t max) {
     if (!close)
         return 0;
     snprintf(text, sizeof(text), "%s%s", close, strncmp(close, "</", 2) == 0 ? "\n\n" : "");
-    int r = tokenizer_encode(g->api->model->tokenizer, text, strlen(text), TOKENIZE_SPECIAL, NULL,
+    int r = tokenizer_encode(g->model->info->tokenizer, text, strlen(text), TOKENIZE_SPECIAL, NULL,
                              0, &t);
     if (r == 0) {
         memcpy(g->thinking.close, t.id, t.n * sizeof(*t.id));
@@ -196,16 +199,20 @@ static void leave(struct gen *g) {
     struct tenant *t = tenants_get(&g->api->tenants, g->m.tenant);
     enum gen_state was = g->state;
 
-    if (is_at_worker(g) && g->api->worker_up)
-        g->api->port->cancel(g->api->port, g->m.id);
+    if (is_at_worker(g) && g->model->worker_up)
+        g->model->port->cancel(g->model->port, g->m.id);
     if (was != GEN_DONE)
         set_state(g, GEN_DONE);
     if (g->accepted)
         charge_settle(&g->charge, charged_prompt(g), g->m.choice == 0 ? g->n_cached : 0, g->n_out,
                       clock_now(g->api->clock));
     charge_deinit(&g->charge, clock_now(g->api->clock));
-    if (was != GEN_WAITING && was != GEN_DONE)
+    if (was != GEN_WAITING && was != GEN_DONE) {
+        assert(g->model->n_running > 0);
+        g->model->n_running--;
+        g->model->last_used_ns = clock_now(g->api->clock);
         admit_release(&g->api->admit, t, 1);
+    }
 }
 
 struct gen *gen_free(struct gen *g) {
@@ -257,8 +264,8 @@ static void tell_turn_end(const struct gen *g) {
     bool calls = g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output);
     struct turn_end m = {.id = g->m.id, .session = g->m.session, .calls = calls};
 
-    if (ended && m.session && !g->vector && g->api->worker_up)
-        g->api->port->turn_end(g->api->port, &m);
+    if (ended && m.session && !g->vector && g->model->worker_up)
+        g->model->port->turn_end(g->model->port, &m);
 }
 
 /* The end, once: frees the place and tells the owner, after which @g may be gone. */
@@ -315,7 +322,7 @@ static bool is_end_token(const struct gen *g, int32_t id) {
     for (uint32_t i = 0; i < g->m.n_stop_ids; i++)
         if (g->m.stop_ids[i] == id)
             return true;
-    return !g->m.sampling.ignore_eos && tokenizer_is_end(g->api->model->tokenizer, id);
+    return !g->m.sampling.ignore_eos && tokenizer_is_end(g->model->info->tokenizer, id);
 }
 
 bool gen_is_text(const struct gen *g, uint32_t i) {
@@ -357,7 +364,7 @@ static int reserve(struct gen *g, uint32_t n) {
 /* The bytes of a token. Of control tokens only those have any that the client asked for, or that
  * are part of a marker. */
 static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
-    const struct tokenizer *t = g->api->model->tokenizer;
+    const struct tokenizer *t = g->model->info->tokenizer;
 
     *len = 0;
     if (is_end_token(g, id))
@@ -404,7 +411,7 @@ static int add_token(struct gen *g, const struct event *e, uint32_t i) {
 
     assert(at < g->cap_out);
 
-    if (e->tokens[i] < 0 || (uint32_t)e->tokens[i] >= g->api->model->n_vocab)
+    if (e->tokens[i] < 0 || (uint32_t)e->tokens[i] >= g->model->info->n_vocab)
         return -EPROTO;
     g->tokens[g->n_prompt + at] = e->tokens[i];
     if (g->logprobs)
@@ -421,22 +428,29 @@ static int add_token(struct gen *g, const struct event *e, uint32_t i) {
     return 0;
 }
 
+static void count_prompt(struct gen *g, uint32_t n, uint32_t n_cached) {
+    g->api->stats.n_prompt_tokens += n;
+    g->model->n_prompt_tokens += n;
+    g->api->stats.n_cached_tokens += n_cached;
+    g->model->n_cached_tokens += n_cached;
+}
+
 static void take_times(struct gen *g, uint32_t n_new) {
     int64_t now = clock_now(g->api->clock);
 
     if (!n_new)
         return;
     if (g->first_token_ns) {
-        metrics_between_tokens(&g->api->metrics, now - g->last_token_ns, n_new);
+        metrics_between_tokens(&g->model->metrics, now - g->last_token_ns, n_new);
     } else {
         g->first_token_ns = now;
         struct metrics_gen seen = gen_metrics(g);
-        metrics_first_token(&g->api->metrics, &seen);
-        g->api->stats.n_prompt_tokens += g->m.choice == 0 ? g->n_prompt : 0;
-        g->api->stats.n_cached_tokens += g->m.choice == 0 ? g->n_cached : 0;
+        metrics_first_token(&g->model->metrics, &seen);
+        count_prompt(g, g->m.choice == 0 ? g->n_prompt : 0, g->m.choice == 0 ? g->n_cached : 0);
     }
     g->last_token_ns = now;
     g->api->stats.n_output_tokens += n_new;
+    g->model->n_output_tokens += n_new;
 }
 
 /* Its reasoning goes on past its budget, and there is room to end it. */
@@ -535,7 +549,7 @@ static int take_vector(struct gen *g, const struct event *e) {
         return -ENOMEM;
     memcpy(g->vector, e->vector, e->n_vector * sizeof(*g->vector));
     g->n_vector = e->n_vector;
-    g->api->stats.n_prompt_tokens += g->n_prompt;
+    count_prompt(g, g->n_prompt, 0);
     return 0;
 }
 
@@ -578,8 +592,8 @@ static void force_end_reasoning(struct gen *g, bool ended) {
     struct api *a = g->api;
 
     assert(!g->thinking.spent);
-    if (!ended && a->worker_up)
-        a->port->cancel(a->port, g->m.id);
+    if (!ended && g->model->worker_up)
+        g->model->port->cancel(g->model->port, g->m.id);
     list_remove(&g->bucket);
     g->m.id = a->next_gen++;
     list_push_back(bucket_of(a, g->m.id), &g->bucket);
@@ -593,10 +607,10 @@ static void force_end_reasoning(struct gen *g, bool ended) {
     g->changed(g);
 }
 
-void gen_on_event(struct api *a, const struct event *e) {
-    struct gen *g = gen_find(a, e->id);
+void gen_on_event(struct model *m, const struct event *e) {
+    struct gen *g = gen_find(m->api, e->id);
 
-    if (!g || !is_at_worker(g))
+    if (!g || g->model != m || !is_at_worker(g))
         return; /* it ended here first */
     take_counts(g, e);
     int r = take_prompt(g, e);
@@ -644,23 +658,26 @@ static bool is_complete(const struct gen *g) {
 static void fail_without_worker(struct gen *g) {
     if (!is_complete(g))
         err_set_code(&g->err, 503, "model_unavailable", NULL, "The model cannot be loaded: %s.",
-                     g->api->failure);
-    g->retry_ms = g->api->failure_retry_ms;
+                     g->model->failure);
+    g->retry_ms = g->model->failure_retry_ms;
     g->failed = true;
     admit_tick_later(&g->api->admit);
 }
 
 static void submit(struct gen *g) {
     struct api *a = g->api;
+    struct model *m = g->model;
 
     assert(g->state == GEN_PENDING);
-    if (!a->worker_up && *a->failure)
+    if (!m->worker_up && *m->failure)
         fail_without_worker(g);
-    if (!a->worker_up)
+    if (!m->worker_up && model_on_demand(m) && m->state == API_MODEL_ABSENT)
+        m->port->want(m->port); /* it was unloaded while the prompt was made */
+    if (!m->worker_up)
         return;
     g->m.tokens = g->tokens;
     g->m.n_tokens = g->n_prompt + g->n_out;
-    int r = a->port->submit(a->port, &g->m);
+    int r = m->port->submit(m->port, &g->m);
     if (r == 0) {
         g->n_attempts++;
         g->predicted_base = g->n_predicted;
@@ -676,6 +693,7 @@ static void submit(struct gen *g) {
 
 void gen_start(struct gen *g) {
     set_state(g, GEN_PENDING);
+    g->model->n_running++;
     charge_run(&g->charge);
     if (reasoning_budget_spent(g) && add_reasoning_end(g) < 0) {
         g->failed = true;
@@ -736,33 +754,35 @@ void gen_retry(struct api *a) {
     end_failed(a);
 }
 
-void gen_worker_down(struct api *a) {
-    LIST_FOREACH(node, &a->gens) {
+void gen_worker_down(struct model *m) {
+    LIST_FOREACH(node, &m->api->gens) {
         struct gen *g = LIST_ENTRY(node, struct gen, link);
 
-        if (is_at_worker(g))
+        if (g->model == m && is_at_worker(g))
             set_state(g, GEN_PENDING);
     }
-    admit_tick_later(&a->admit);
+    admit_tick_later(&m->api->admit);
 }
 
-void gen_worker_failed(struct api *a) {
-    LIST_FOREACH(node, &a->gens) {
+void gen_worker_failed(struct model *m) {
+    LIST_FOREACH(node, &m->api->gens) {
         struct gen *g = LIST_ENTRY(node, struct gen, link);
 
-        if (g->state == GEN_PENDING)
+        if (g->model == m && g->state == GEN_PENDING)
             fail_without_worker(g);
     }
-    end_failed(a);
+    end_failed(m->api);
 }
 
-void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
+void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id)) {
+    struct api *a = m->api;
+
     LIST_FOREACH(node, &a->gens) {
         struct gen *g = LIST_ENTRY(node, struct gen, link);
 
-        if (g->state != GEN_PENDING)
+        if (g->model != m || g->state != GEN_PENDING)
             continue;
-        g->m.n_faults = n_faults ? (uint16_t)MIN(n_faults(a->port, g->m.id), 1000u) : 0;
+        g->m.n_faults = n_faults ? (uint16_t)MIN(n_faults(m->port, g->m.id), 1000u) : 0;
         if (g->m.n_faults >= FAULTS_MAX) {
             err_set_code(&g->err, 500, "engine_fault", NULL,
                          "The engine failed each time it ran this request.");

@@ -28,6 +28,7 @@
 struct api;
 struct api_port;
 struct gen_request;
+struct model;
 struct exchange;
 
 enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
@@ -35,6 +36,7 @@ enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
 struct gen {
     struct list link, bucket; /* api.gens, api.buckets */
     struct api *api;
+    struct model *model; /* whose tokens it has, and whose worker makes them */
     enum gen_state state;
     bool accepted; /* by some worker, once */
     bool stopped;  /* a stop string is complete; nothing after it is text */
@@ -82,7 +84,7 @@ struct gen {
 
 /* A generation of @n_prompt tokens (copied). The rest of the submit comes from @r, whose arena must
  * outlive it. */
-int gen_new(struct gen **out, struct api *a, const struct gen_request *r, const int32_t *prompt,
+int gen_new(struct gen **out, struct model *m, const struct gen_request *r, const int32_t *prompt,
             uint32_t n_prompt, uint32_t max_new, uint16_t choice);
 /* It is made for *@exchange, which outlives it or is set to NULL: whose it is, since when and for
  * how long. */
@@ -101,11 +103,11 @@ void gen_start(struct gen *g);
 void gen_retry(struct api *a);
 bool gen_any_pending(const struct api *a);
 
-/* From the worker. */
-void gen_on_event(struct api *a, const struct event *e);
-void gen_worker_down(struct api *a);
-void gen_worker_failed(struct api *a); /* ends all with 503 and api.failure */
-void gen_worker_up(struct api *a, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
+/* From the worker of @m. */
+void gen_on_event(struct model *m, const struct event *e);
+void gen_worker_down(struct model *m);
+void gen_worker_failed(struct model *m); /* ends all of it with 503 and model.failure */
+void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 
 struct gen *gen_find(const struct api *a, uint64_t id);
 /* Ends it with an error; the worker is told. */

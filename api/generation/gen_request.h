@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "proto/messages.h"
 
-struct api;
+struct model;
 
 #define REQUEST_BIAS_MAX 1024u
 #define REQUEST_STOP_IDS_MAX 128u
@@ -66,6 +66,8 @@ struct gen_request {
     bool no_speculation, has_seed, no_tools, one_call, base64, no_normalize;
     bool no_bos, add_special; /* of /tokenize as llama-server has it */
     bool load_only;           /* no answer is wanted, only that the model is there */
+    bool has_keep_alive;      /* Ollama's keep_alive is given: */
+    int64_t keep_alive_s;     /* how long the model stays after this request; negative: for good */
     enum thinking_switch { THINK_UNSET, THINK_OFF, THINK_ON } thinking; /* whether to reason */
     enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
     bool no_reasoning; /* is told; it is written all the same */

@@ -35,6 +35,7 @@ static void on_prepared(struct prompt_job *job) {
     if (r == 0)
         l->write(&j, job);
     x->ops = NULL;
+    x->retry_ms = job->retry_ms;
     free_lookup(l);
     if (r < 0 && err.status)
         respond_error(x, &err);
@@ -42,19 +43,24 @@ static void on_prepared(struct prompt_job *job) {
         respond_buf(x, 200, &b, r < 0 ? r : j.error);
 }
 
+/* Where it still runs on_prepared() frees it. */
+static void leave(struct lookup *l) {
+    l->exchange = NULL;
+    if (!prompt_job_abandon(&l->job))
+        free_lookup(l);
+}
+
 static void on_gone(struct exchange *x) {
     struct lookup *l = x->state;
 
-    l->exchange = NULL; /* on_prepared() frees it */
-    prompt_job_abandon(&l->job);
+    leave(l);
     exchange_end(x);
 }
 
 static void on_fail(struct exchange *x, const struct err *err) {
     struct lookup *l = x->state;
 
-    l->exchange = NULL;
-    prompt_job_abandon(&l->job);
+    leave(l);
     respond_error(x, err);
 }
 

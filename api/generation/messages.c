@@ -21,6 +21,7 @@ struct build {
     const struct messages_form *form;
     struct buf note; /* the description of the tools, until it has its place */
     size_t i;        /* the message being built */
+    struct messages_trust *trust;
 };
 
 /* "messages[i]" and a place inside it. */
@@ -264,6 +265,42 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
     return r < 0 ? r : put_text(b, to, &text);
 }
 
+/* The markers @own in the content of message @at are trusted. */
+static int trust(struct build *b, const struct toolcall_marks *own, size_t at) {
+    struct messages_trust *t = b->trust;
+
+    if (own->n == 0)
+        return 0;
+    struct template_trust *v = reallocarray(t->v, t->n + own->n, sizeof(*v));
+
+    if (!v)
+        return -ENOMEM;
+    t->v = v;
+    for (size_t i = 0; i < own->n; i++)
+        v[t->n++] = (struct template_trust){(uint32_t)at, own->v[i].begin, own->v[i].end};
+    return 0;
+}
+
+/* An assistant's message with its calls in the content, as the model wrote them, for a template
+ * that leaves calls out. @at: its number in the list. */
+static int put_written_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to, size_t at) {
+    CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
+    yyjson_mut_val *scratch = yyjson_mut_obj(b->doc);
+    struct toolcall_marks own = {0};
+    int r = scratch ? add_content(b, m, true, &text) : -ENOMEM;
+
+    if (r == 0)
+        r = put_calls(b, m, scratch); /* checks them, too */
+    yyjson_mut_val *calls = r == 0 ? yyjson_mut_obj_get(scratch, "tool_calls") : NULL;
+
+    if (yyjson_mut_arr_size(calls))
+        r = toolcall_write_calls(b->form->calls, calls, &text, &own);
+    if (r == 0)
+        r = trust(b, &own, at);
+    free(own.v);
+    return r < 0 ? r : put_text(b, to, &text);
+}
+
 /* Reasoning under the template's own name for it. gpt-oss takes either reasoning or content beside
  * a call and shows both as analysis: there they are one. */
 static int put_thoughts(struct build *b, yyjson_mut_val *to) {
@@ -295,10 +332,13 @@ static int put_message(struct build *b, yyjson_val *m, yyjson_mut_val *list) {
     if (!role)
         return refuse(b, ".role", "must be system, developer, user, assistant, tool or function");
     int r = put(b, to, "role", yyjson_mut_strcpy(b->doc, role));
-    bool plain = b->form->plain && strcmp(role, "assistant") == 0;
+    bool assistant = strcmp(role, "assistant") == 0, plain = b->form->plain && assistant;
+    bool written = b->form->calls && assistant && yyjson_arr_size(yyjson_obj_get(m, "tool_calls"));
     if (r == 0)
-        r = plain ? put_plain_calls(b, m, to) : put_content(b, m, to, role);
-    if (r == 0 && !plain)
+        r = plain     ? put_plain_calls(b, m, to)
+            : written ? put_written_calls(b, m, to, yyjson_mut_arr_size(list) - 1)
+                      : put_content(b, m, to, role);
+    if (r == 0 && !plain && !written)
         r = put_calls(b, m, to);
     if (r == 0)
         r = put_string(b, m, to, "name", "name");
@@ -572,10 +612,12 @@ static int put_all(struct build *b, const struct gen_request *r, const struct ap
 }
 
 int messages_vars(const struct gen_request *r, const struct api_model *model,
-                  const struct messages_form *form, yyjson_doc **out, struct err *err) {
+                  const struct messages_form *form, yyjson_doc **out, struct messages_trust *trust,
+                  struct err *err) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = doc ? yyjson_mut_obj(doc) : NULL;
-    struct build b = {.doc = doc, .err = err, .form = form, .note = {.max = UINT32_MAX}};
+    struct build b = {
+        .doc = doc, .err = err, .form = form, .note = {.max = UINT32_MAX}, .trust = trust};
     int result = root ? put_all(&b, r, model, root) : -ENOMEM;
 
     if (result == 0) {

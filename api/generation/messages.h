@@ -8,17 +8,29 @@
 
 #include "api/api.h"
 #include "api/generation/gen_request.h"
+#include "api/toolcall/toolcall.h"
+#include "text/template.h"
 
 struct messages_form {
     bool plain;     /* the template knows no tools */
     bool no_system; /* nor a system message: the description goes into the first user message */
     bool text_args; /* arguments are strings */
-    bool describes; /* it cannot do without a description of each tool */
+    const struct toolcall_format
+        *calls;           /* it leaves past calls out: they are written so; or NULL */
+    bool describes;       /* it cannot do without a description of each tool */
     const char *thoughts; /* its name for reasoning, where that is not reasoning_content; or NULL */
 };
 
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);
-/* A new document whose root is the object of variables. A bad message is a 400 with its place. */
+/* What of contents is the service's own: markers of past calls that it has written. */
+struct messages_trust {
+    struct template_trust *v; /* the caller's */
+    size_t n;
+};
+
+/* A new document whose root is the object of variables. A bad message is a 400 with its place.
+ * @trust, empty before, is of its messages; it is the caller's also after an error. */
 int messages_vars(const struct gen_request *r, const struct api_model *model,
-                  const struct messages_form *form, yyjson_doc **out, struct err *err);
+                  const struct messages_form *form, yyjson_doc **out, struct messages_trust *trust,
+                  struct err *err);

@@ -7,6 +7,8 @@
 #include "api/generation/prompt_job.h"
 #include "api/http/json.h"
 #include "api/generation/endpoint.h"
+#include "api/generation/model_wait.h"
+#include "api/model.h"
 #include "api/private.h"
 
 /*
@@ -60,10 +62,12 @@ bool prewarm_keeps(const struct prompt_job *job, const struct gen *g) {
 }
 
 /* Requests of clients need the pool or the worker, or there is no worker. */
-static bool is_busy(const struct api *a) {
+static bool is_busy(const struct model *m) {
+    const struct api *a = m->api;
+
     return a->n_prewarm >= AT_ONCE || jobs_n(a->pool.jobs) > a->n_prewarm ||
-           a->admit.n_queued > 0 || a->admit.n_running > RUNNING_MAX || !a->worker_up ||
-           a->draining || a->closing || a->model->page_tokens == 0;
+           a->admit.n_queued > 0 || a->admit.n_running > RUNNING_MAX || !m->worker_up ||
+           a->draining || a->closing || m->info->page_tokens == 0;
 }
 
 /* Whether some message of the conversation came with its reasoning; @unknown: if there is no answer
@@ -97,7 +101,7 @@ struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
 
     assert(!from->running && g->state == GEN_DONE);
 
-    if (from->n_kept == 0 || g->finish != FINISH_STOP || is_busy(from->api) ||
+    if (from->n_kept == 0 || g->finish != FINISH_STOP || is_busy(from->model) ||
         !all_complete(g->output) || !(t = calloc(1, sizeof(*t))))
         return NULL;
     t->blocks = from->endpoint->repeats == REPEATS_BLOCKS;
@@ -108,6 +112,7 @@ struct prewarm_job *prewarm_take(struct prompt_job *from, struct gen *g) {
                                  .endpoint = from->endpoint,
                                  .request = from->request,
                                  .max_tokens = from->max_tokens};
+    model_wait_assign(&t->job, from->model);
     t->job.n_kept = from->n_kept;
     memset(&from->request, 0, sizeof(from->request));
     from->n_kept = 0;
@@ -277,10 +282,11 @@ static void on_thread(struct job *j) {
 
 static void submit(struct prewarm_job *t) {
     struct api *a = t->job.api;
-    uint32_t page = a->model->page_tokens, n = (uint32_t)t->tokens.n;
+    const struct model *model = t->job.model;
+    uint32_t page = model->info->page_tokens, n = (uint32_t)t->tokens.n;
     uint32_t held = (uint32_t)common(t->tokens.id, n, t->held, t->n_held);
 
-    if (n / page <= held / page || n >= a->model->max_context)
+    if (n / page <= held / page || n >= model->info->max_context)
         return;
     struct submit m = {
         .id = a->next_gen++,
@@ -299,7 +305,7 @@ static void submit(struct prewarm_job *t) {
     m.n_tokens = m.n_prompt;
     memcpy(m.isolation_key, t->m.isolation_key, sizeof(m.isolation_key));
     params_init(&m.sampling);
-    a->port->submit(a->port, &m); /* what the worker cannot take now, it need not have */
+    model->port->submit(model->port, &m); /* what the worker cannot take now, it need not have */
 }
 
 static void on_ended(struct job *j) {
@@ -308,7 +314,7 @@ static void on_ended(struct job *j) {
 
     assert(a->n_prewarm > 0);
     a->n_prewarm--;
-    if (t->tokens.n > 0 && !is_busy(a))
+    if (t->tokens.n > 0 && !is_busy(t->job.model))
         submit(t);
     prewarm_free(t);
 }

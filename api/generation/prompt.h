@@ -6,10 +6,12 @@
 #include "api/http/quota.h"
 #include "api/toolcall/toolcall.h"
 #include "base/jobs.h"
+#include "base/list.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 
 struct endpoint;
+struct model;
 struct tenant;
 
 struct prompt {
@@ -23,6 +25,7 @@ struct prompt {
 struct prompt_job {
     struct job job; /* on the pool */
     struct api *api;
+    struct model *model;         /* that the request is for */
     const struct tenant *tenant; /* who is charged */
     const struct endpoint *endpoint;
     void *state; /* of the endpoint; or NULL */
@@ -48,4 +51,15 @@ struct prompt_job {
     bool prepared;   /* the prompts are tokens */
     bool running, pooled, abandoned;
     void (*done)(struct prompt_job *job);
+
+    /* model_wait.c */
+    bool computes;       /* the worker is needed, not only the tokenizer */
+    bool streams;        /* the body asks for a stream; known where the job has to wait */
+    bool waits;          /* on the loop's thread, in model.waiting */
+    struct list waiting; /* with `waits` */
+    int64_t waits_since_ns;
+    char *wanted;      /* what the body calls its model; NULL: nothing */
+    uint32_t retry_ms; /* with an error: when it may be tried again; 0: not said */
+    void (*go_on)(struct prompt_job *job);
+    void (*on_wait)(struct prompt_job *job); /* of a stream: now and then; or NULL */
 };

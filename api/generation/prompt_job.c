@@ -11,6 +11,8 @@
 #include "api/http/conn.h"
 #include "api/generation/constrain.h"
 #include "api/generation/messages.h"
+#include "api/generation/model_wait.h"
+#include "api/model.h"
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
 #include "api/private.h"
@@ -49,7 +51,7 @@ static int set_ids(struct prompt_job *job, uint32_t i, yyjson_val *ids, struct e
     struct prompt *p = &job->prompts[i];
     int32_t *id;
     uint32_t n;
-    int r = gen_request_ids(&job->request, job->api, ids, prompt_place(job, i).s, &id, &n, err);
+    int r = gen_request_ids(&job->request, job->model, ids, prompt_place(job, i).s, &id, &n, err);
 
     if (r < 0)
         return r;
@@ -108,7 +110,7 @@ static int find_chat(struct prompt_job *job, struct err *err) {
     if (!job->prompts)
         return -ENOMEM;
     job->n_prompts = 1;
-    if (!job->api->model->template)
+    if (!job->model->info->template)
         return err_set_code(err, 400, "no_chat_template", "messages",
                             "This model has no chat template: use /v1/completions.");
     return 0;
@@ -139,11 +141,14 @@ void prompt_job_deinit(struct prompt_job *job) {
     if (job->state)
         job->endpoint->close(job);
     job->state = NULL;
+    free(job->wanted);
+    job->wanted = NULL;
+    model_wait_assign(job, NULL);
 }
 
 /* How the answer to the chat is read. */
 static void set_parse(struct prompt_job *job) {
-    const struct family *f = &job->api->family;
+    const struct family *f = &job->model->family;
 
     job->parse = (struct toolcall_opts){
         .format = family_format(f, job->request.functions),
@@ -174,14 +179,20 @@ static int render_as(struct prompt_job *job, const struct messages_form *form) {
     if (fuel == 0)
         return out_of_steps(job);
     o.fuel = job->quick ? INLINE_STEPS : fuel;
-    int r = messages_vars(&job->request, job->api->model, form, &vars, &job->err);
+    struct messages_trust trust = {0};
+    int r = messages_vars(&job->request, job->model->info, form, &vars, &trust, &job->err);
 
-    if (r < 0)
+    if (r < 0) {
+        free(trust.v);
         return r;
+    }
+    o.trust = trust.v;
+    o.n_trust = trust.n;
     rendered_deinit(&job->rendered);
-    r = template_render(job->api->model->template, yyjson_doc_get_root(vars), &o, &job->rendered,
+    r = template_render(job->model->info->template, yyjson_doc_get_root(vars), &o, &job->rendered,
                         &job->err);
     yyjson_doc_free(vars);
+    free(trust.v);
     if (r == -EINVAL && job->quick && steps == o.fuel)
         return -EAGAIN;
     job->steps += job->quick ? 0 : steps;
@@ -209,7 +220,8 @@ static int render_normalized(struct prompt_job *job, const struct messages_form 
 static int render_with_fallbacks(struct prompt_job *job, const struct messages_form *form) {
     static const unsigned ways[] = {NORMALIZE_SYSTEM | NORMALIZE_TURNS,
                                     NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM};
-    bool drops = job->api->family.drops_system && normalize_has_late_system(job->request.messages);
+    bool drops =
+        job->model->family.drops_system && normalize_has_late_system(job->request.messages);
     int r = drops ? render_normalized(job, form, NORMALIZE_SYSTEM) : render_as(job, form);
     struct err err = job->err;
 
@@ -224,7 +236,7 @@ static int render_with_fallbacks(struct prompt_job *job, const struct messages_f
 
 /* The prompt goes on with what the answer shall begin with, which is no reasoning. */
 static int add_prefill(struct prompt_job *job) {
-    const struct toolcall_reasoning *reasoning = job->api->family.reasoning;
+    const struct toolcall_reasoning *reasoning = job->model->family.reasoning;
     struct rendered *out = &job->rendered;
     const char *text = out->text.data ? out->text.data : "";
 
@@ -243,9 +255,10 @@ static int add_prefill(struct prompt_job *job) {
 }
 
 static int render(struct prompt_job *job) {
-    const struct family *f = &job->api->family;
+    const struct family *f = &job->model->family;
     struct messages_form form = {.plain = !f->takes_tools,
                                  .text_args = !f->takes_tools || f->text_args,
+                                 .calls = f->drops_calls ? f->format : NULL,
                                  .thoughts = f->thoughts};
     int r = messages_functions(&job->request, &job->err);
 
@@ -290,10 +303,10 @@ static int tokenise(struct prompt_job *job, uint32_t i) {
     if (!job->chat && !job->request.no_special_tokens)
         flags |= TOKENIZE_BOS;
     p->tokens.max = job->max_tokens;
-    int r = job->request.suffix ? fim_encode(&job->api->fim, job->api->model->tokenizer, p->text,
+    int r = job->request.suffix ? fim_encode(&job->model->fim, job->model->info->tokenizer, p->text,
                                              p->len, yyjson_get_str(job->request.suffix),
                                              yyjson_get_len(job->request.suffix), &p->tokens)
-                                : tokenizer_encode(job->api->model->tokenizer, p->text, p->len,
+                                : tokenizer_encode(job->model->info->tokenizer, p->text, p->len,
                                                    flags, p->user, p->n_user, &p->tokens);
     if (r == -EMSGSIZE)
         return err_set_code(&job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
@@ -341,13 +354,13 @@ static int add_parts(yyjson_val *content, struct buf *out) {
 /* What the client expects, as tokens. One that no output can be as long as is of no use. */
 static int expect(struct prompt_job *job) {
     CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
-    struct tokens t = {.max = job->api->model->max_context};
+    struct tokens t = {.max = job->model->info->max_context};
     yyjson_val *v = job->request.expected;
     bool plain = yyjson_is_str(v);
     int r = plain ? 0 : add_parts(v, &all);
 
     if (r == 0)
-        r = tokenizer_encode(job->api->model->tokenizer, plain ? yyjson_get_str(v) : all.data,
+        r = tokenizer_encode(job->model->info->tokenizer, plain ? yyjson_get_str(v) : all.data,
                              plain ? yyjson_get_len(v) : all.len, 0, NULL, 0, &t);
     if (r == 0 && t.n) {
         size_t size = t.n * sizeof(*t.id);
@@ -372,9 +385,9 @@ static int detokenise(struct prompt_job *job) {
         return err_set_code(&job->err, 400, "invalid_value", "tokens",
                             "tokens must have at most %u entries.", job->max_tokens);
     if (yyjson_arr_size(job->request.tokens))
-        r = gen_request_ids(&job->request, job->api, job->request.tokens, "tokens", &ids, &n,
+        r = gen_request_ids(&job->request, job->model, job->request.tokens, "tokens", &ids, &n,
                             &job->err);
-    return r < 0 ? r : tokenizer_decode(job->api->model->tokenizer, ids, n, true, &job->text);
+    return r < 0 ? r : tokenizer_decode(job->model->info->tokenizer, ids, n, true, &job->text);
 }
 
 /* The body as the canonical request. -EAGAIN: not here; the body is still there. */
@@ -382,6 +395,10 @@ static int translate(struct prompt_job *job) {
     yyjson_doc *doc = NULL;
     int r = json_read(&doc, job->body.data, job->body.len, &job->err);
 
+    if (r == 0 && (r = model_wait_check(job, yyjson_doc_get_root(doc), &job->err)) < 0)
+        yyjson_doc_free(doc);
+    if (r == -EBUSY)
+        return r;
     if (r == 0)
         r = job->endpoint->translate(job, doc, &job->err);
     if (r == -EAGAIN) {
@@ -440,7 +457,7 @@ static int run(struct prompt_job *job) {
     if (r == -EAGAIN)
         forget_rendering(job);
     else
-        job->prepared = true;
+        job->prepared = r != -EBUSY;
     return r < 0 || !fits(job) ? r : constrain(job, job->quick);
 }
 
@@ -454,17 +471,52 @@ static void finish(struct prompt_job *job) {
     buf_deinit(&job->body);
     quota_charge_set(&job->charge, 0);
     job->running = job->pooled = false;
+    if (job->result == 0 && job->request.has_keep_alive)
+        job->model->keep_alive_s = job->request.keep_alive_s;
     if (job->endpoint->rename)
         job->endpoint->rename(&job->err);
     job->done(job);
 }
 
+/* Of the model that the job has. */
+static void set_limits(struct prompt_job *job) {
+    uint32_t own = job->tenant->conf.max_context, all = job->model->info->max_context;
+
+    job->context = own > 0 ? MIN(own, all) : all;
+    /* What is far more than fits is not tokenised to its end. */
+    job->max_tokens = MIN(all, 1u << 28) * 2 + 65536;
+}
+
+static void to_pool(struct prompt_job *job);
+
+/* Here, or on the pool; with job->result -EBUSY with the model that it is for, once that is
+ * there. */
+static void go_on(struct prompt_job *job) {
+    while (job->result == -EBUSY || job->result == 0) {
+        if (job->result == -EBUSY && (job->result = model_wait_begin(job)) != 0)
+            break;
+        set_limits(job);
+        job->quick = job->body.len <= INLINE_MAX;
+        job->result = job->quick ? run(job) : -EAGAIN;
+        if (job->result == 0)
+            break;
+    }
+    if (job->result == -EAGAIN)
+        to_pool(job);
+    else if (!job->waits)
+        finish(job);
+}
+
 static void on_ended(struct job *j) {
     struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
 
+    job->pooled = false;
     if (job->abandoned)
         job->result = -ECANCELED;
-    finish(job);
+    if (job->result == -EBUSY)
+        go_on(job);
+    else
+        finish(job);
 }
 
 static void to_pool(struct prompt_job *job) {
@@ -481,6 +533,12 @@ static void to_pool(struct prompt_job *job) {
 }
 
 bool prompt_job_abandon(struct prompt_job *job) {
+    if (job->waits) {
+        model_wait_cancel(job);
+        buf_deinit(&job->body);
+        quota_charge_set(&job->charge, 0);
+        job->running = false;
+    }
     if (job->pooled && !job->abandoned)
         job_pool_abandon(&job->api->pool, &job->job);
     job->abandoned = true;
@@ -491,21 +549,14 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
                       void (*done)(struct prompt_job *job)) {
     assert(!job->running && !job->state == !endpoint->open);
     job->api = api_of(x);
+    model_wait_assign(job, model_first(job->api));
     job->tenant = tenants_get(&job->api->tenants, x->tenant);
     job->endpoint = endpoint;
     job->done = done;
+    job->go_on = go_on;
+    job->computes = x->route->generates;
     job->running = true;
     conn_take_body(x->conn, &job->body, &job->charge);
     job->body_len = job->body.len;
-    uint32_t own = job->tenant->conf.max_context, all = job->api->model->max_context;
-
-    job->context = own > 0 ? MIN(own, all) : all;
-    /* What is far more than fits is not tokenised to its end. */
-    job->max_tokens = MIN(all, 1u << 28) * 2 + 65536;
-    job->quick = job->body.len <= INLINE_MAX;
-    job->result = job->quick ? run(job) : -EAGAIN;
-    if (job->result == -EAGAIN)
-        to_pool(job);
-    else
-        finish(job);
+    go_on(job);
 }

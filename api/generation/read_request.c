@@ -34,22 +34,22 @@
 PARSER(parse_n) {
     struct field limited = *f;
 
-    limited.hi = a->opts.max_n;
-    return field_uint(r, a, &limited, v, err);
+    limited.hi = m->api->opts.max_n;
+    return field_uint(r, m, &limited, v, err);
 }
 
 PARSER(parse_priority) {
     int64_t i = 0;
     int result = field_whole(f, v, &i, err);
 
-    (void)a;
+    (void)m;
     r->priority = result < 0 ? 0 : (int16_t)i;
     return result;
 }
 
 /* Any 64-bit integer, exactly. */
 PARSER(parse_seed) {
-    (void)a;
+    (void)m;
     if (!yyjson_is_int(v))
         return field_refuse(f, err);
     r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)yyjson_get_sint(v);
@@ -61,7 +61,7 @@ PARSER(parse_seed) {
 PARSER(parse_metadata) {
     yyjson_val *user = yyjson_obj_get(v, "user_id");
 
-    return yyjson_is_str(user) && yyjson_get_len(user) <= f->hi ? field_string(r, a, f, user, err)
+    return yyjson_is_str(user) && yyjson_get_len(user) <= f->hi ? field_string(r, m, f, user, err)
                                                                 : 0;
 }
 
@@ -69,15 +69,15 @@ PARSER(parse_model) {
     (void)r;
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
-    if (!models_is_answered(a, yyjson_get_str(v), yyjson_get_len(v)))
-        return models_unknown(yyjson_get_str(v), yyjson_get_len(v), err);
+    if (!models_is_answered(m->api, yyjson_get_str(v), yyjson_get_len(v)))
+        return models_unknown(m->api, yyjson_get_str(v), yyjson_get_len(v), err);
     return 0;
 }
 
 PARSER(parse_sampling) {
     const struct param *p = params_find(f->name);
 
-    (void)a;
+    (void)m;
     if (p->type == PARAM_BOOL ? !yyjson_is_bool(v) : !yyjson_is_num(v))
         return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name,
                             p->type == PARAM_BOOL ? "a boolean" : "a number");
@@ -100,7 +100,7 @@ PARSER(parse_stop) {
     size_t i, n;
     yyjson_val *item;
 
-    (void)a;
+    (void)m;
     if (!yyjson_is_arr(v))
         return add_stop(r, f, v, err);
     yyjson_arr_foreach(v, i, n, item) {
@@ -112,11 +112,11 @@ PARSER(parse_stop) {
     return 0;
 }
 
-static bool is_id(const struct api *a, yyjson_val *v) {
-    return yyjson_is_uint(v) && yyjson_get_uint(v) < a->model->n_vocab;
+static bool is_id(const struct model *m, yyjson_val *v) {
+    return yyjson_is_uint(v) && yyjson_get_uint(v) < m->info->n_vocab;
 }
 
-int gen_request_ids(struct gen_request *r, const struct api *a, yyjson_val *array,
+int gen_request_ids(struct gen_request *r, const struct model *m, yyjson_val *array,
                     const char *param, int32_t **out, uint32_t *n, struct err *err) {
     size_t i, size;
     yyjson_val *v;
@@ -125,10 +125,10 @@ int gen_request_ids(struct gen_request *r, const struct api *a, yyjson_val *arra
     if (!ids)
         return -ENOMEM;
     yyjson_arr_foreach(array, i, size, v) {
-        if (!is_id(a, v))
+        if (!is_id(m, v))
             return err_set_code(err, 400, "invalid_value", param,
                                 "%s must hold token ids from 0 to %u; entry %zu is none.", param,
-                                a->model->n_vocab - 1, i);
+                                m->info->n_vocab - 1, i);
         ids[i] = (int32_t)yyjson_get_uint(v);
     }
     if (yyjson_arr_size(array) == 0)
@@ -141,7 +141,7 @@ int gen_request_ids(struct gen_request *r, const struct api *a, yyjson_val *arra
 PARSER(parse_stop_ids) {
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > REQUEST_STOP_IDS_MAX)
         return field_refuse(f, err);
-    return yyjson_arr_size(v) ? gen_request_ids(r, a, v, f->name, &r->stop_ids, &r->n_stop_ids, err)
+    return yyjson_arr_size(v) ? gen_request_ids(r, m, v, f->name, &r->stop_ids, &r->n_stop_ids, err)
                               : 0;
 }
 
@@ -160,8 +160,8 @@ PARSER(parse_bias) {
         unsigned long long id = strtoull(text, &end, 10);
         double b = yyjson_get_num(value);
 
-        if (*text < '0' || *text > '9' || *end || id >= a->model->n_vocab ||
-            !yyjson_is_num(value) || !(b >= -100 && b <= 100))
+        if (*text < '0' || *text > '9' || *end || id >= m->info->n_vocab || !yyjson_is_num(value) ||
+            !(b >= -100 && b <= 100))
             return field_refuse(f, err);
         r->bias[r->n_bias++] = (struct submit_bias){(int32_t)id, (float)b};
     }
@@ -171,7 +171,7 @@ PARSER(parse_bias) {
 /* Of completions: the number itself, which a chat has in top_logprobs. */
 PARSER(parse_n_logprobs) {
     r->logprobs = true;
-    return field_uint(r, a, f, v, err);
+    return field_uint(r, m, f, v, err);
 }
 
 PARSER(parse_stream_options) {
@@ -186,7 +186,7 @@ PARSER(parse_stream_options) {
         return field_refuse(f, err);
     for (size_t i = 0; i < ARRAY_SIZE(inner); i++) {
         yyjson_val *o = yyjson_obj_get(v, inner[i].name + strlen("stream_options."));
-        int result = o && !yyjson_is_null(o) ? inner[i].parse(r, a, &inner[i], o, err) : 0;
+        int result = o && !yyjson_is_null(o) ? inner[i].parse(r, m, &inner[i], o, err) : 0;
 
         if (result < 0)
             return result;
@@ -195,28 +195,28 @@ PARSER(parse_stream_options) {
 }
 
 PARSER(parse_digest) {
-    int result = field_bool(r, a, f, v, err);
+    int result = field_bool(r, m, f, v, err);
 
-    if (result == 0 && r->digests && !a->opts.digests)
+    if (result == 0 && r->digests && !m->api->opts.digests)
         return err_set_code(err, 400, "unsupported_parameter", f->name,
                             "%s needs the service's option logits-digest.", f->name);
     return result;
 }
 
 PARSER(parse_encoding) {
-    (void)a;
+    (void)m;
     r->base64 = yyjson_equals_str(v, "base64");
     return r->base64 || yyjson_equals_str(v, "float") ? 0 : field_refuse(f, err);
 }
 
 PARSER(parse_speculation) {
-    (void)a;
+    (void)m;
     r->no_speculation = yyjson_equals_str(v, "off");
     return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : field_refuse(f, err);
 }
 
 PARSER(parse_complete) {
-    (void)a;
+    (void)m;
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
     r->complete = yyjson_get_bool(v) ? COMPLETE_ON : COMPLETE_OFF;
@@ -229,16 +229,16 @@ PARSER(parse_dimensions) {
     int result = field_whole(f, v, &n, err);
 
     (void)r;
-    if (result == 0 && n != a->model->n_embd)
+    if (result == 0 && n != m->info->n_embd)
         return err_set_code(err, 400, "invalid_value", f->name,
                             "The vectors of this model have %u dimensions; others are not "
                             "supported here.",
-                            a->model->n_embd);
+                            m->info->n_embd);
     return result;
 }
 
 PARSER(parse_pooling) {
-    (void)a;
+    (void)m;
     r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
               : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
                                              : 0;
@@ -254,7 +254,7 @@ static int unsupported(const char *name, struct err *err) {
 /* Refused unless the value changes nothing: false, empty, or the number @lo. */
 PARSER(parse_unsupported) {
     (void)r;
-    (void)a;
+    (void)m;
     if ((yyjson_is_bool(v) && !yyjson_get_bool(v)) ||
         (yyjson_is_ctn(v) && !unsafe_yyjson_get_len(v)) ||
         (yyjson_is_str(v) && yyjson_get_len(v) == 0) ||
@@ -265,7 +265,7 @@ PARSER(parse_unsupported) {
 
 /* 0: only the prompt is looked at. */
 PARSER(parse_max_tokens) {
-    int result = field_uint(r, a, f, v, err);
+    int result = field_uint(r, m, f, v, err);
 
     r->score_only = result == 0 && r->max_new == 0;
     r->max_new += r->score_only;
@@ -275,40 +275,40 @@ PARSER(parse_max_tokens) {
 /* Editors ask so for what stands between two texts. */
 PARSER(parse_suffix) {
     if (yyjson_get_len(v) == 0)
-        return parse_unsupported(r, a, f, v, err);
+        return parse_unsupported(r, m, f, v, err);
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
-    if (a->fim.prefix < 0)
+    if (m->fim.prefix < 0)
         return err_set_code(err, 400, "unsupported_parameter", f->name,
                             "This model has no tokens for filling in the middle.");
-    return field_value(r, a, f, v, err);
+    return field_value(r, m, f, v, err);
 }
 
 PARSER(parse_prompt_logprobs) {
     r->prompt_logprobs = true;
-    return field_uint(r, a, f, v, err);
+    return field_uint(r, m, f, v, err);
 }
 
 PARSER(parse_tool_choice) {
-    (void)a;
+    (void)m;
     (void)f;
     return output_spec_tool_choice(r, v, err);
 }
 
 PARSER(parse_format) {
-    (void)a;
+    (void)m;
     (void)f;
     return output_spec_response_format(r, v, err);
 }
 
 PARSER(parse_structured) {
-    (void)a;
+    (void)m;
     (void)f;
     return output_spec_structured(r, v, err);
 }
 
 PARSER(parse_guided) {
-    (void)a;
+    (void)m;
     return output_spec_guided(r, f->name, v, err);
 }
 
@@ -319,7 +319,7 @@ PARSER(parse_prediction) {
     bool right = yyjson_equals_str(yyjson_obj_get(v, "type"), "content") &&
                  (yyjson_is_str(content) || yyjson_is_arr(content));
 
-    (void)a;
+    (void)m;
     yyjson_arr_foreach(content, i, n, part) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
@@ -339,21 +339,21 @@ PARSER(parse_prediction) {
 PARSER(parse_predict) {
     if (yyjson_is_int(v) && yyjson_get_sint(v) < 0)
         return 0;
-    return parse_max_tokens(r, a, f, v, err);
+    return parse_max_tokens(r, m, f, v, err);
 }
 
 PARSER(parse_content) {
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
     r->no_bos = true; /* unless it is asked for */
-    return field_value(r, a, f, v, err);
+    return field_value(r, m, f, v, err);
 }
 
 PARSER(parse_repeat_penalty) {
     struct field ours = *f;
 
     ours.name = "repetition_penalty";
-    return parse_sampling(r, a, &ours, v, err);
+    return parse_sampling(r, m, &ours, v, err);
 }
 
 PARSER(parse_modalities) {
@@ -361,7 +361,7 @@ PARSER(parse_modalities) {
     yyjson_val *item;
 
     (void)r;
-    (void)a;
+    (void)m;
     if (!yyjson_is_arr(v))
         return field_refuse(f, err);
     yyjson_arr_foreach(v, i, n, item) {
@@ -380,7 +380,7 @@ PARSER(parse_kwargs) {
     size_t i, n;
     yyjson_val *key, *value;
 
-    (void)a;
+    (void)m;
     if (!yyjson_is_obj(v))
         return field_refuse(f, err);
     yyjson_obj_foreach(v, i, n, key, value) {
@@ -579,8 +579,8 @@ static int check(struct gen_request *r, bool has_stream_options, struct err *err
 }
 
 /* What is filled in ends with tokens that other texts may hold. */
-static int add_fim_ends(struct gen_request *r, const struct api *a) {
-    const struct fim *f = &a->fim;
+static int add_fim_ends(struct gen_request *r, const struct model *m) {
+    const struct fim *f = &m->fim;
     int32_t *ids = arena_alloc_array(&r->arena, r->n_stop_ids + f->n_ends + 1, sizeof(*ids));
 
     if (!ids)
@@ -601,7 +601,7 @@ static const struct field *find(const char *name, enum field_set known) {
     return NULL;
 }
 
-static int parse_fields(struct gen_request *r, const struct api *a, enum field_set known,
+static int parse_fields(struct gen_request *r, const struct model *m, enum field_set known,
                         struct err *err) {
     bool seen[ARRAY_SIZE(fields)] = {0}, has_stream_options = false;
     uint32_t max_completion = 0;
@@ -618,7 +618,7 @@ static int parse_fields(struct gen_request *r, const struct api *a, enum field_s
         seen[f - fields] = true;
         if (yyjson_is_null(value))
             continue;
-        int result = f->parse(r, a, f, value, err);
+        int result = f->parse(r, m, f, value, err);
         if (result < 0)
             return result;
         if (strcmp(f->name, "max_completion_tokens") == 0)
@@ -626,25 +626,25 @@ static int parse_fields(struct gen_request *r, const struct api *a, enum field_s
         has_stream_options |= strcmp(f->name, "stream_options") == 0;
     }
     r->max_new = max_completion ? max_completion : r->max_new;
-    if (r->suffix && add_fim_ends(r, a) < 0)
+    if (r->suffix && add_fim_ends(r, m) < 0)
         return -ENOMEM;
     int result = check_given(r, known, err);
     return result < 0 ? result : check(r, has_stream_options, err);
 }
 
-int gen_request_read(struct gen_request *r, const struct api *a, enum field_set known,
+int gen_request_read(struct gen_request *r, const struct model *m, enum field_set known,
                      yyjson_doc *doc, struct err *err) {
     memset(r, 0, sizeof(*r));
     r->n = 1;
-    if (a->model->sampling)
-        r->sampling = *a->model->sampling;
+    if (m->info->sampling)
+        r->sampling = *m->info->sampling;
     else
         params_init(&r->sampling);
-    r->has_seed = a->model->seed != NULL;
-    r->seed = a->model->seed ? *a->model->seed : 0;
+    r->has_seed = m->info->seed != NULL;
+    r->seed = m->info->seed ? *m->info->seed : 0;
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
-    int result = parse_fields(r, a, known, err);
+    int result = parse_fields(r, m, known, err);
     if (result < 0)
         gen_request_deinit(r);
     return result;

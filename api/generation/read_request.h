@@ -7,14 +7,14 @@
 
 #include "api/generation/gen_request.h"
 
-struct api;
+struct model;
 
 /* Reads @doc, a body with the fields of @known, which it takes over. @r is overwritten; it needs no
  * gen_request_deinit() after an error. On any thread. 0, -ENOMEM, or a 400 (404 for an unknown
  * model) that names the field. */
-int gen_request_read(struct gen_request *r, const struct api *a, enum field_set known,
+int gen_request_read(struct gen_request *r, const struct model *m, enum field_set known,
                      yyjson_doc *doc, struct err *err);
 
 /* An array of token ids: 0, -ENOMEM, or a 400 naming @param. At least one id. */
-int gen_request_ids(struct gen_request *r, const struct api *a, yyjson_val *array,
+int gen_request_ids(struct gen_request *r, const struct model *m, yyjson_val *array,
                     const char *param, int32_t **out, uint32_t *n, struct err *err);

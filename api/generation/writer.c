@@ -7,6 +7,7 @@
 #include <time.h>
 #include "api/generation/endpoint.h"
 #include "api/http/conn.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/generation/prewarm.h"
@@ -99,7 +100,7 @@ static struct exchange *detach(struct writer *w) {
             struct metrics_gen seen = gen_metrics(g);
             seen.started_ns = x->started_ns;
             seen.n_choices = g->m.choice == 0 ? w->job.request.n : 0;
-            metrics_gen_done(&api_of(x)->metrics, &seen);
+            metrics_gen_done(&w->job.model->metrics, &seen);
         }
         if (g->done_ns && g->first_step_ns)
             admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
@@ -257,7 +258,8 @@ static void send_choice(struct writer *w, uint32_t i) {
 }
 
 static void send_head(struct writer *w) {
-    respond_stream(w->exchange);
+    if (!w->waited)
+        respond_stream(w->exchange);
     w->head_sent = true;
     w->endpoint->begin(w);
 }
@@ -381,14 +383,14 @@ static void send_whole(struct writer *w) {
 
 static void fail(struct writer *w, const struct err *err) {
     const struct endpoint *endpoint = w->endpoint;
-    bool head_sent = w->head_sent;
+    bool head_sent = w->head_sent || w->waited;
     struct err e = *err;
 
     assert(w->exchange && err->status >= 400);
 
     if (endpoint->rename)
         endpoint->rename(&e);
-    bool told = endpoint->fail && endpoint->fail(w, &e);
+    bool told = (w->head_sent || !w->waited) && endpoint->fail && endpoint->fail(w, &e);
     struct exchange *x = detach(w);
 
     release(w);
@@ -483,7 +485,8 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     const struct gen_request *r = &w->job.request;
     const struct api *api = w->job.api;
     uint32_t own = tenants_get(&api->tenants, w->exchange->tenant)->conf.max_context;
-    uint32_t context = own > 0 ? MIN(own, api->model->max_context) : api->model->max_context;
+    uint32_t all = w->job.model->info->max_context;
+    uint32_t context = own > 0 ? MIN(own, all) : all;
     uint32_t seen = w->job.context; /* what did not fit into that has no grammar */
     uint32_t given = r->max_new                    ? r->max_new
                      : w->endpoint->default_tokens ? w->endpoint->default_tokens
@@ -557,7 +560,7 @@ static int set_echo(struct writer *w, uint32_t p) {
 
     if (!w->job.request.echo)
         return 0;
-    c->echo = echo_new(w->job.api->model->tokenizer, c->gen->tokens, c->gen->n_prompt,
+    c->echo = echo_new(w->job.model->info->tokenizer, c->gen->tokens, c->gen->n_prompt,
                        from->text != NULL);
     if (!c->echo)
         return -ENOMEM;
@@ -588,7 +591,7 @@ static int create_gens(struct writer *w, struct err *err) {
         for (uint32_t i = 0; i < gen_request_made(r) && result == 0; i++) {
             struct gen *g = NULL;
 
-            result = gen_new(&g, api, r, t->id, (uint32_t)t->n, max_new, (uint16_t)i);
+            result = gen_new(&g, w->job.model, r, t->id, (uint32_t)t->n, max_new, (uint16_t)i);
             if (result == 0) {
                 w->choices[w->n_choices].custom.text.max = UINT32_MAX;
                 w->choices[w->n_choices++].gen = g;
@@ -621,6 +624,8 @@ static void on_prepared(struct prompt_job *job) {
         return;
     }
     int r = job->result;
+    w->exchange->retry_ms = job->retry_ms;
+    assert(!w->waited || r < 0 || job->request.stream);
     if (r == 0 && job->request.load_only) {
         send_whole(w);
         return;
@@ -643,6 +648,27 @@ static void on_prepared(struct prompt_job *job) {
         err_set_code(&err, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "", NULL,
                      "The request could not be served.");
     fail(w, &err);
+}
+
+/* prompt_job.on_wait: the model is being loaded. A load that is quick or fails at once is answered
+ * with its own status. */
+static void on_wait(struct prompt_job *job) {
+    struct writer *w = writer_of(job);
+    const struct model *m = job->model;
+    struct exchange *x = w->exchange;
+    int64_t waited_ns = clock_now(job->api->clock) - job->waits_since_ns;
+    char text[300];
+
+    assert(x && !w->head_sent);
+    if (strcmp(x->dialect->stream_type, SSE_TYPE) != 0 ||
+        (!w->waited && waited_ns < (int64_t)job->api->opts.keepalive_ms * 1000000))
+        return;
+    if (!w->waited)
+        respond_stream(x);
+    w->waited = true;
+    snprintf(text, sizeof(text), "%.200s is %s, %d %%", m->info->id, model_state_name(m),
+             (int)(m->progress * 100));
+    respond_comment(x, text);
 }
 
 void writer_serve(struct exchange *x, const struct endpoint *endpoint) {
@@ -674,6 +700,7 @@ void writer_serve(struct exchange *x, const struct endpoint *endpoint) {
              (unsigned long long)rng_next(&api_of(x)->rng) >> 32);
     x->ops = &ops;
     x->state = w;
+    w->job.on_wait = on_wait;
     if (endpoint->open && endpoint->open(&w->job, x, w) < 0) {
         x->ops = NULL;
         free_answer(w);

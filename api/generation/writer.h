@@ -59,8 +59,9 @@ struct writer {
     uint32_t n_choices;
     char id[48];
     int64_t created;
-    bool head_sent;
-    size_t n_told; /* tokens, with alternatives, that this turn has written into the stream */
+    bool head_sent; /* with what the endpoint begins with */
+    bool waited;    /* the head alone was sent while the model was loaded */
+    size_t n_told;  /* tokens, with alternatives, that this turn has written into the stream */
     /* A whole answer that takes long to write is written on the pool. */
     struct job task;
     struct buf whole;

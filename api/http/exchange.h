@@ -44,8 +44,9 @@ struct exchange {
     struct err refusal; /* status != 0: the answer, once the body is read */
     char id[64];        /* x-request-id */
     char method[12];
-    char origin[128]; /* whose pages may read the answer; "": none is named, or none may */
-    char *arg;        /* the part of the path that names something; NULL: none */
+    char origin[128];    /* whose pages may read the answer; "": none is named, or none may */
+    const char *headers; /* further header lines of the answer, or NULL; not copied */
+    char *arg;           /* the part of the path that names something; NULL: none */
     int64_t started_ns, head_ns; /* receipt; when the answer's head was sent */
     int status;                  /* of the answer; 0: not sent; 499: the client left first */
     uint32_t retry_ms;           /* for Retry-After */

@@ -26,6 +26,7 @@ static const struct {
     const char *reason, *type, *code; /* of the error object; @code: when the error names none */
 } statuses[] = {
     {200, "OK", "", ""},
+    {304, "Not Modified", "", ""},
     {400, "Bad Request", "invalid_request_error", NULL},
     {401, "Unauthorized", "authentication_error", "invalid_api_key"},
     {403, "Forbidden", "permission_error", NULL},
@@ -116,6 +117,8 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
             x->chunked ? "Transfer-Encoding: chunked\r\n" : "");
     if (d->put_ids)
         n += d->put_ids(x, (x->head_ns - x->started_ns) / 1000000, head + n, HEAD_MAX - n);
+    if (x->headers)
+        put(head, &n, "%s", x->headers);
     if (o->put_headers)
         n += o->put_headers(x, status, err, head + n, HEAD_MAX - n);
     if (x->conn->close_after)
@@ -256,6 +259,12 @@ void respond_named_event(struct exchange *x, const char *name, const char *json,
     snprintf(before, sizeof(before), "event: %s\ndata: ", name);
     if (send_piece(x, before, json, len, "\n\n") < 0 && x->conn)
         conn_break(x->conn);
+}
+
+void respond_comment(struct exchange *x, const char *text) {
+    send_piece(x, ": ", text, strlen(text), "\n\n");
+    if (x->conn)
+        conn_flush(x->conn);
 }
 
 void respond_keepalive(struct exchange *x) {

@@ -31,6 +31,9 @@ void respond_stream(struct exchange *x);
 void respond_event(struct exchange *x, const char *json, size_t len);
 /* With an "event:" line. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
+/* A line that clients skip, in a stream of events (SSE_TYPE); sent at once. @text has no line
+ * break. */
+void respond_comment(struct exchange *x, const char *text);
 /* What the route says when it is silent (exchange_ops.alive), or the dialect's keep-alive; sent at
  * once. */
 void respond_keepalive(struct exchange *x);

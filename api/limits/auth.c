@@ -225,6 +225,14 @@ bool auth_knows_origin(const char *const *hosts, const char *const *origins, con
     return name && is_known_host(hosts, name + 3, false);
 }
 
+/* Our own page, at whatever address it was opened: the origin is the host that is asked, which is
+ * known by then. */
+static bool is_own_origin(const char *origin, const char *host) {
+    const char *name = strstr(origin, "://");
+
+    return host && name && strncmp(origin, "http", 4) == 0 && strcasecmp(name + 3, host) == 0;
+}
+
 int auth_check_host(const char *const *hosts, const char *const *origins, const struct http *h,
                     bool local, struct err *err) {
     uint32_t n_host, n_origin;
@@ -238,7 +246,7 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
     if (host && !is_known_host(hosts, host, true))
         return err_set_code(err, 421, "misdirected", NULL,
                             "This service does not answer to that Host name (allowed-hosts).");
-    if (n_origin == 0)
+    if (n_origin == 0 || (n_origin == 1 && is_own_origin(origin, host)))
         return 0;
     if (n_origin > 1 || !auth_knows_origin(hosts, origins, origin))
         return err_set_code(err, 403, "forbidden_origin", NULL,

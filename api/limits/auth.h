@@ -6,8 +6,8 @@
  * Keys come from a file, one `NAME:KEY` or `KEY` per line ('#' begins a comment line); keys with
  * one name belong to one tenant. A key is compared with every known one in constant time. Host
  * names are checked against a list, or a page in a browser could reach a daemon on loopback
- * through a name of its own that resolves to 127.0.0.1; Origin is held to the same list and no
- * CORS header is ever sent.
+ * through a name of its own that resolves to 127.0.0.1; Origin is held to the same list, but
+ * for that of our own page, which is the Host itself.
  */
 
 #include <stdbool.h>

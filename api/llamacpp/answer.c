@@ -7,6 +7,7 @@
 #include "api/http/conn.h"
 #include "api/http/respond.h"
 #include "api/llamacpp/llamacpp.h"
+#include "api/model.h"
 #include "api/private.h"
 
 /* Answers of /completion and /infill: one object for each prompt, whole or as events of which the
@@ -124,7 +125,7 @@ static void put_timings(struct json *j, const struct gen *g) {
 
 static void put_token(struct json *j, const struct writer *w, int32_t id, float logprob) {
     size_t len;
-    const char *text = tokenizer_piece(w->job.api->model->tokenizer, id, true, &len);
+    const char *text = tokenizer_piece(w->job.model->info->tokenizer, id, true, &len);
 
     json_put_int(j, "id", id);
     json_key(j, "token");
@@ -177,7 +178,7 @@ static void put_prompt(struct json *j, const struct writer *w, const struct gen 
 
     for (uint32_t i = 0; i < g->n_prompt; i++) {
         size_t len;
-        const char *text = tokenizer_piece(w->job.api->model->tokenizer, g->tokens[i], true, &len);
+        const char *text = tokenizer_piece(w->job.model->info->tokenizer, g->tokens[i], true, &len);
 
         if (buf_add(&b, text, len) < 0)
             j->error = -ENOMEM;
@@ -190,12 +191,13 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
     const struct str *stop =
         g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
 
-    json_put_string(j, "model", w->job.api->model->id);
+    json_put_string(j, "model", w->job.model->info->id);
     json_put_int(j, "tokens_predicted", g->n_out);
     json_put_int(j, "tokens_evaluated", g->n_prompt);
     json_put_int(j, "tokens_cached", g->n_cached);
     json_key(j, "generation_settings");
-    llamacpp_put_settings(j, w->job.api->model, &w->job.request, g->m.seed, w->job.request.max_new);
+    llamacpp_put_settings(j, w->job.model->info, &w->job.request, g->m.seed,
+                          w->job.request.max_new);
     put_prompt(j, w, g);
     put_bool(j, "has_new_line", g->ready && memchr(g->text.data, '\n', g->ready));
     put_bool(j, "truncated", false);

@@ -6,6 +6,7 @@
 #include "api/generation/prompt.h"
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
+#include "api/model.h"
 #include "api/private.h"
 
 /* Bodies of /completion and /infill become bodies of /v1/completions. */
@@ -82,13 +83,13 @@ static int fill_in(struct input *in) {
 /* ---- prompts of texts and tokens ---- */
 
 static int add_text(struct input *in, yyjson_val *v, bool first, struct tokens *out) {
-    return tokenizer_encode(in->job->api->model->tokenizer, yyjson_get_str(v), yyjson_get_len(v),
+    return tokenizer_encode(in->job->model->info->tokenizer, yyjson_get_str(v), yyjson_get_len(v),
                             TOKENIZE_SPECIAL | (first ? TOKENIZE_BOS : 0), NULL, 0, out);
 }
 
 /* One prompt of @v: a text, {"prompt_string": text}, or an array of ids and texts. */
 static int add_prompt(struct input *in, yyjson_val *v, yyjson_mut_val *to) {
-    struct tokens t = {.max = REQUEST_PROMPTS_MAX * (size_t)in->job->api->model->max_context};
+    struct tokens t = {.max = REQUEST_PROMPTS_MAX * (size_t)in->job->model->info->max_context};
     yyjson_val *text = yyjson_is_obj(v) ? yyjson_obj_get(v, "prompt_string") : v, *item;
     int r = yyjson_is_str(text)   ? add_text(in, text, true, &t)
             : yyjson_is_arr(text) ? 0
@@ -168,7 +169,7 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
     if (text && *text && strtoul(text, &end, 10) <= INT32_MAX && !*end && *text != ' ')
         r = tokens_add(&t, (int32_t)strtoul(text, NULL, 10));
     else if (text)
-        r = tokenizer_encode(in->job->api->model->tokenizer, text, yyjson_get_len(key), 0, NULL, 0,
+        r = tokenizer_encode(in->job->model->info->tokenizer, text, yyjson_get_len(key), 0, NULL, 0,
                              &t);
     else if (yyjson_is_uint(key) && yyjson_get_uint(key) <= INT32_MAX)
         r = tokens_add(&t, (int32_t)yyjson_get_uint(key));

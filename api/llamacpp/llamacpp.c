@@ -6,7 +6,9 @@
 #include "api/generation/lookup.h"
 #include "api/generation/writer.h"
 #include "api/http/respond.h"
+#include "api/openai/models.h"
 #include "api/openai/openai.h"
+#include "api/model.h"
 #include "api/private.h"
 
 /*
@@ -67,8 +69,11 @@ static void template_serve(struct exchange *x, struct http *h) {
 
 /* ---- what clients read of the server ---- */
 
-static void put_special(struct json *j, const char *key, const struct tokenizer *t, int32_t id) {
+/* @t NULL: not read yet. */
+static void put_special(struct json *j, const char *key, const struct tokenizer *t,
+                        int32_t (*id_of)(const struct tokenizer *)) {
     struct gguf_str s = {"", 0};
+    int32_t id = t ? id_of(t) : -1;
 
     if (id >= 0)
         s = tokenizer_text(t, id);
@@ -76,12 +81,32 @@ static void put_special(struct json *j, const char *key, const struct tokenizer 
     json_string(j, s.data, s.len);
 }
 
+/* The model of "?model=NAME", as llama-server's router is asked; the first one where none is
+ * named. NULL: there is none of that name. */
+static const struct model *asked_for(const struct exchange *x, const struct http *h) {
+    const char *query = strchr(http_target(h), '?');
+    const char *name = query ? strstr(query, "model=") : NULL;
+
+    if (!name || (name[-1] != '?' && name[-1] != '&'))
+        return model_first(api_of(x));
+    name += strlen("model=");
+    return models_find(api_of(x), name, strcspn(name, "&"));
+}
+
 static void props_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
-    const struct api_model *m = api_of(x)->model;
+    const struct model *model = asked_for(x, h);
+    struct err err;
     struct json j;
 
-    (void)h;
+    if (!model) {
+        const char *name = strstr(http_target(h), "model=") + strlen("model=");
+
+        models_unknown(api_of(x), name, strcspn(name, "&"), &err);
+        respond_error(x, &err);
+        return;
+    }
+    const struct api_model *m = model->info;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_key(&j, "default_generation_settings");
@@ -102,17 +127,17 @@ static void props_serve(struct exchange *x, struct http *h) {
     json_close(&j, '}');
     json_key(&j, "chat_template");
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
-    put_special(&j, "bos_token", m->tokenizer, tokenizer_bos(m->tokenizer));
-    put_special(&j, "eos_token", m->tokenizer, tokenizer_eos(m->tokenizer));
+    put_special(&j, "bos_token", m->tokenizer, tokenizer_bos);
+    put_special(&j, "eos_token", m->tokenizer, tokenizer_eos);
     json_put_string(&j, "build_info", "weft");
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
 
-static void put_slot(struct json *j, const struct api *a, uint32_t id, const struct gen *g) {
+static void put_slot(struct json *j, const struct model *m, uint32_t id, const struct gen *g) {
     json_open(j, '{');
     json_put_int(j, "id", id);
-    json_put_int(j, "n_ctx", a->model->max_context);
+    json_put_int(j, "n_ctx", m->info->max_context);
     json_key(j, "is_processing");
     json_bool(j, g != NULL);
     if (g)
@@ -144,10 +169,10 @@ static void slots_serve(struct exchange *x, struct http *h) {
         const struct gen *g = CONTAINER_OF(node, struct gen, link);
 
         if (g->state == GEN_SENT || g->state == GEN_RUNNING)
-            put_slot(&j, a, id++, g);
+            put_slot(&j, g->model, id++, g);
     }
     while (id < a->opts.max_running)
-        put_slot(&j, a, id++, NULL);
+        put_slot(&j, model_first(a), id++, NULL);
     json_close(&j, ']');
     respond_buf(x, 200, &b, j.error);
 }

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "api/openai/models.h"
 #include "api/ollama/ollama.h"
@@ -13,7 +14,7 @@
  */
 
 struct input {
-    const struct api *a;
+    const struct model *m;
     yyjson_mut_doc *doc;
     yyjson_mut_val *root;
     struct err *err;
@@ -50,8 +51,8 @@ static int take_model(struct input *in, yyjson_val *body) {
 
     if (!yyjson_is_str(v))
         return refuse(in, "model", "a string");
-    if (!ollama_is_served(in->a, yyjson_get_str(v)) &&
-        !models_is_answered(in->a, yyjson_get_str(v), yyjson_get_len(v)))
+    if (!ollama_is_served(in->m->api, yyjson_get_str(v)) &&
+        !models_is_answered(in->m->api, yyjson_get_str(v), yyjson_get_len(v)))
         return err_set_code(in->err, 404, "model_not_found", "model", "model '%.200s' not found",
                             yyjson_get_str(v));
     return 0;
@@ -225,7 +226,7 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
         return r;
     *load = yyjson_get_len(v[0]) == 0 && yyjson_get_len(v[1]) == 0;
     *text = *load || yyjson_get_bool(given(body, "raw")) || yyjson_get_len(v[1]) ||
-            !in->a->model->template;
+            !in->m->info->template;
     if (!*text) {
         r = prompt_messages(in, v[0], yyjson_get_len(v[2]) ? v[2] : NULL);
         return r < 0 ? r : take_think(in, given(body, "think"));
@@ -237,10 +238,10 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
     return r;
 }
 
-int ollama_translate(const struct api *a, yyjson_doc *body, bool is_generate, yyjson_doc **out,
+int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err) {
     yyjson_mut_doc *doc = yyjson_mut_doc_new(NULL);
-    struct input in = {.a = a, .doc = doc, .root = yyjson_mut_obj(doc), .err = err};
+    struct input in = {.m = m, .doc = doc, .root = yyjson_mut_obj(doc), .err = err};
     yyjson_val *root = yyjson_doc_get_root(body);
     int r = in.root ? take_common(&in, root) : -ENOMEM;
 
@@ -260,4 +261,49 @@ int ollama_translate(const struct api *a, yyjson_doc *body, bool is_generate, yy
     }
     yyjson_mut_doc_free(doc);
     return r;
+}
+
+/* Seconds in the unit that @text begins with; 0: there is no such unit. */
+static double unit_s(const char **text) {
+    static const struct {
+        const char *name;
+        double s;
+    } units[] = {{"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"h", 3600}, {"m", 60}, {"s", 1}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
+        size_t n = strlen(units[i].name);
+
+        if (strncmp(*text, units[i].name, n) != 0)
+            continue;
+        *text += n;
+        return units[i].s;
+    }
+    return 0;
+}
+
+bool ollama_read_duration(yyjson_val *v, int64_t *seconds) {
+    const char *text = yyjson_get_str(v);
+    bool negative = text && *text == '-';
+    double sum = yyjson_is_num(v) ? yyjson_get_num(v) : 0;
+
+    if (!text && !yyjson_is_num(v))
+        return false;
+    text += text && (negative || *text == '+');
+    if (text && !*text)
+        return false;
+    while (text && *text) {
+        char *end;
+        double n = strtod(text, &end);
+
+        if (end == text || *text < '.' || *text > '9')
+            return false;
+        text = end;
+        double unit = *text ? unit_s(&text) : 1;
+        if (unit == 0)
+            return false;
+        sum += n * unit;
+    }
+    sum = negative ? -sum : sum;
+    *seconds = sum < 0 ? -1 : sum > 1e9 ? 1000000000 : (int64_t)(sum + 0.999);
+    return true;
 }

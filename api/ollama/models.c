@@ -5,6 +5,8 @@
 #include "api/http/exchange.h"
 #include "api/http/conn.h"
 #include "api/ollama/ollama.h"
+#include "api/model.h"
+#include "api/openai/models.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
@@ -52,9 +54,21 @@ static void put_time(struct json *j, const char *key, time_t t) {
     json_put_string(j, key, text);
 }
 
-/* Nothing is unloaded: it stays until far in the future. */
-static void put_model(struct json *j, const struct api *a, bool running) {
-    const struct api_model *m = a->model;
+/* When it will be unloaded without another request; of a model that stays, far in the future. */
+static time_t expires_at(const struct model *m) {
+    int64_t own_s = m->info->keep_alive_s, keep_s = m->keep_alive_s;
+
+    if (keep_s == API_KEEP_UNSET)
+        keep_s = own_s > 0 ? own_s : -1;
+    int64_t idle_s = (clock_now(m->api->clock) - m->last_used_ns) / 1000000000;
+
+    if (!model_on_demand(m) || keep_s < 0 || m->n_running > 0)
+        return 4102444800; /* 2100-01-01 */
+    return time(NULL) + MAX(keep_s - idle_s, INT64_C(0));
+}
+
+static void put_model(struct json *j, const struct model *model, bool running) {
+    const struct api_model *m = model->info;
 
     json_open(j, '{');
     json_put_string(j, "name", m->id);
@@ -63,7 +77,7 @@ static void put_model(struct json *j, const struct api *a, bool running) {
     put_digest(j, m);
     put_details(j, m);
     if (running) {
-        put_time(j, "expires_at", 4102444800); /* 2100-01-01 */
+        put_time(j, "expires_at", expires_at(model));
         json_put_int(j, "size_vram", (int64_t)m->n_bytes);
         json_put_int(j, "context_length", m->max_context);
     } else {
@@ -73,15 +87,19 @@ static void put_model(struct json *j, const struct api *a, bool running) {
 }
 
 static void list(struct exchange *x, bool running) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
+    CLEANUP(buf_deinit) struct buf b = {.max = 4u << 20};
     struct json j;
 
     json_begin(&j, &b);
     json_open(&j, '{');
     json_key(&j, "models");
     json_open(&j, '[');
-    if (!running || api_of(x)->worker_up)
-        put_model(&j, api_of(x), running);
+    LIST_FOREACH(node, &api_of(x)->models) {
+        const struct model *m = LIST_ENTRY(node, struct model, link);
+
+        if (!running || m->worker_up)
+            put_model(&j, m, running);
+    }
     json_close(&j, ']');
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
@@ -104,8 +122,8 @@ static void version_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
-/* The body names the served model: 0, or an error. */
-static int check_name(struct exchange *x, struct err *err) {
+/* The served model that the body names, in *@out: 0, or an error. */
+static int read_name(struct exchange *x, const struct model **out, struct err *err) {
     CLEANUP(buf_deinit) struct buf body = {0};
     yyjson_doc *doc = NULL;
     struct quota_charge charge;
@@ -122,7 +140,7 @@ static int check_name(struct exchange *x, struct err *err) {
         name = yyjson_obj_get(root, "name"); /* as it was called once */
     if (!yyjson_is_str(name))
         r = err_set_code(err, 400, "invalid_value", "model", "model is required");
-    else if (!ollama_is_served(api_of(x), yyjson_get_str(name)))
+    else if (!(*out = models_find(api_of(x), yyjson_get_str(name), yyjson_get_len(name))))
         r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
                          yyjson_get_str(name));
     yyjson_doc_free(doc);
@@ -153,25 +171,25 @@ static void put_info(struct json *j, const struct api_model *m) {
     json_close(j, '}');
 }
 
-static void put_capabilities(struct json *j, const struct api *a) {
+static void put_capabilities(struct json *j, const struct model *m) {
     json_key(j, "capabilities");
     json_open(j, '[');
     json_cstring(j, "completion");
-    if (a->model->template)
+    if (m->info->template)
         json_cstring(j, "tools");
-    if (a->family.reasons)
+    if (m->family.reasons)
         json_cstring(j, "thinking");
-    if (a->fim.prefix >= 0)
+    if (m->fim.prefix >= 0)
         json_cstring(j, "insert");
     json_close(j, ']');
 }
 
 static void show_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
-    const struct api_model *m = api_of(x)->model;
+    const struct model *model = NULL;
     struct err err = {0};
     struct json j;
-    int r = check_name(x, &err);
+    int r = read_name(x, &model, &err);
 
     (void)h;
     if (r < 0) {
@@ -181,6 +199,7 @@ static void show_serve(struct exchange *x, struct http *h) {
             respond_errno(x, r);
         return;
     }
+    const struct api_model *m = model->info;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "license", "");
@@ -190,17 +209,18 @@ static void show_serve(struct exchange *x, struct http *h) {
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
     put_details(&j, m);
     put_info(&j, m);
-    put_capabilities(&j, api_of(x));
+    put_capabilities(&j, model);
     put_time(&j, "modified_at", m->created_unix);
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
 
-/* The served model is here already; there is no other. */
+/* What is served is here already. */
 static void pull_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"status\":\"success\"}\n";
+    const struct model *m = NULL;
     struct err err = {0};
-    int r = check_name(x, &err);
+    int r = read_name(x, &m, &err);
 
     (void)h;
     if (r == 0)

@@ -18,7 +18,7 @@
  * said in silence without being taken for an answer.
  */
 
-void ollama_put_head(struct json *j, const struct api *a) {
+void ollama_put_head(struct json *j, const struct model *m) {
     char text[48];
     struct timespec now;
     struct tm tm;
@@ -26,7 +26,7 @@ void ollama_put_head(struct json *j, const struct api *a) {
     clock_gettime(CLOCK_REALTIME, &now);
     size_t n = strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &tm));
     snprintf(text + n, sizeof(text) - n, ".%09ldZ", now.tv_nsec);
-    json_put_string(j, "model", a->model->id);
+    json_put_string(j, "model", m->info->id);
     json_put_string(j, "created_at", text);
 }
 
@@ -110,7 +110,9 @@ static void put_loaded(struct json *j, const struct writer *w) {
     open_message(j, w, "", 0, "", 0);
     if (is_chat(w))
         json_close(j, '}');
-    json_put_string(j, "done_reason", "load");
+    bool unloads = w->job.request.has_keep_alive && w->job.request.keep_alive_s == 0 &&
+                   model_on_demand(w->job.model);
+    json_put_string(j, "done_reason", unloads ? "unload" : "load");
     json_key(j, "done");
     json_bool(j, true);
 }
@@ -119,7 +121,7 @@ static void put_whole(struct json *j, struct writer *w) {
     const struct output_parser *s = w->n_choices ? w->choices[0].gen->output : NULL;
 
     json_open(j, '{');
-    ollama_put_head(j, api_of(w->exchange));
+    ollama_put_head(j, w->job.model);
     if (!s) {
         put_loaded(j, w);
         json_close(j, '}');
@@ -147,7 +149,7 @@ static struct json *begin(struct line *l, const struct writer *w) {
     buf_init(&l->b, API_SEND_MAX);
     json_begin(&l->j, &l->b);
     json_open(&l->j, '{');
-    ollama_put_head(&l->j, api_of(w->exchange));
+    ollama_put_head(&l->j, w->job.model);
     return &l->j;
 }
 
@@ -232,15 +234,26 @@ static void send_end(struct writer *w) {
 
 /* Takes @body over. */
 static int read_body(struct prompt_job *job, yyjson_doc *body, bool generate, struct err *err) {
+    yyjson_val *keep = yyjson_obj_get(yyjson_doc_get_root(body), "keep_alive");
     yyjson_doc *ours = NULL;
     bool text = false, load = false;
-    int r = ollama_translate(job->api, body, generate, &ours, &text, &load, err);
+    int64_t keep_s = 0;
+    int r = ollama_translate(job->model, body, generate, &ours, &text, &load, err);
+    bool has_keep = keep && !yyjson_is_null(keep);
 
+    if (r == 0 && has_keep && !ollama_read_duration(keep, &keep_s)) {
+        yyjson_doc_free(ours);
+        r = err_set_code(err, 400, "invalid_value", "keep_alive",
+                         "keep_alive must be a number of seconds or a duration such as \"5m\"");
+    }
     yyjson_doc_free(body);
     if (r == 0)
         r = (text ? openai_read_completion : openai_read_chat)(job, ours, err);
-    if (r == 0)
+    if (r == 0) {
         job->request.load_only = load;
+        job->request.has_keep_alive = has_keep;
+        job->request.keep_alive_s = keep_s;
+    }
     if (r == 0 && text && !job->request.max_new)
         job->request.max_new = INT32_MAX; /* all that is left, unlike OpenAI's 16 */
     return r;

@@ -288,7 +288,7 @@ int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) 
         yyjson_doc_free(body);
         return result;
     }
-    result = gen_request_read(r, job->api, FIELDS_CHAT, body, err);
+    result = gen_request_read(r, job->model, FIELDS_CHAT, body, err);
     if (result < 0 || prefill.len == 0)
         return result;
     return gen_request_set_prefill(r, prefill.data, prefill.len);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include "api/http/conn.h"
 #include "api/http/respond.h"
+#include "api/model.h"
 #include "api/private.h"
 
 #define CHUNK_MAX API_SEND_MAX
@@ -14,7 +15,7 @@ static const struct choices_form *form_of(const struct writer *w) {
 
 const char *choices_token(const struct writer *w, int32_t id, size_t *len) {
     *len = 0;
-    return id < 0 ? "" : tokenizer_piece(w->job.api->model->tokenizer, id, true, len);
+    return id < 0 ? "" : tokenizer_piece(w->job.model->info->tokenizer, id, true, len);
 }
 
 void choices_pause(struct json *j) {
@@ -28,7 +29,7 @@ void choices_pause(struct json *j) {
 
 static void put_output_details(struct json *j, const struct writer *w,
                                const struct writer_usage *u) {
-    bool reasons = w->job.parses && w->job.api->family.reasons;
+    bool reasons = w->job.parses && w->job.model->family.reasons;
 
     if (!reasons && !w->job.request.prediction.len)
         return;
@@ -121,9 +122,9 @@ static void begin(struct json *j, const struct writer *w, const char *object) {
     json_put_string(j, "id", w->id);
     json_put_string(j, "object", object);
     json_put_int(j, "created", w->created);
-    json_put_string(j, "model", w->job.api->model->id);
-    if (w->job.api->model->fingerprint)
-        json_put_string(j, "system_fingerprint", w->job.api->model->fingerprint);
+    json_put_string(j, "model", w->job.model->info->id);
+    if (w->job.model->info->fingerprint)
+        json_put_string(j, "system_fingerprint", w->job.model->info->fingerprint);
     json_key(j, "choices");
     json_open(j, '[');
 }

@@ -157,7 +157,7 @@ static const struct choices_form form = {
 };
 
 int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return gen_request_read(&job->request, job->api, FIELDS_COMPLETION, body, err);
+    return gen_request_read(&job->request, job->model, FIELDS_COMPLETION, body, err);
 }
 
 static const struct endpoint endpoint = {

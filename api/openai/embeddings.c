@@ -9,6 +9,7 @@
 #include "api/generation/gen.h"
 #include "api/http/json.h"
 #include "api/openai/openai.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 #include "api/generation/prompt_job.h"
@@ -167,7 +168,7 @@ static int write_answer(const struct embedding *e, struct buf *b) {
     }
     r = r < 0 ? r : buf_printf(b, "],\"model\":");
     json_begin(&j, b);
-    json_cstring(&j, e->job.api->model->id);
+    json_cstring(&j, e->job.model->info->id);
     json_key(&j, "usage");
     json_open(&j, '{');
     json_put_int(&j, "prompt_tokens", (int64_t)e->n_tokens);
@@ -211,7 +212,7 @@ static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_m
 static int load(struct embedding *e, struct lane *l) {
     assert(e->n_next < e->n_inputs && !l->gen);
     const struct tokens *t = &e->job.prompts[e->n_next].tokens;
-    int r = gen_new(&l->gen, e->job.api, &e->job.request, t->id, (uint32_t)t->n, 1, 0);
+    int r = gen_new(&l->gen, e->job.model, &e->job.request, t->id, (uint32_t)t->n, 1, 0);
 
     if (r < 0)
         return r;
@@ -247,7 +248,7 @@ static int unload(struct embedding *e, struct lane *l) {
 
     struct metrics_gen seen = gen_metrics(g);
     seen.started_ns = x->started_ns;
-    metrics_gen_done(&api_of(x)->metrics, &seen);
+    metrics_gen_done(&g->model->metrics, &seen);
     admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
     if (!x->queue_ns)
         x->queue_ns = g->first_step_ns - x->started_ns;
@@ -291,7 +292,7 @@ static void on_changed(struct gen *g) {
 
 /* Counts the tokens; the first input that is empty or too long is refused by its place. */
 static int measure(struct embedding *e, struct err *err) {
-    uint32_t own = e->tenant->conf.max_context, context = e->job.api->model->max_context;
+    uint32_t own = e->tenant->conf.max_context, context = e->job.model->info->max_context;
 
     context = own > 0 ? MIN(own, context) : context;
     for (uint32_t i = 0; i < e->job.n_prompts; i++) {
@@ -348,6 +349,7 @@ static void on_prepared(struct prompt_job *job) {
         free_embedding(e);
         return;
     }
+    e->exchange->retry_ms = job->retry_ms;
     if (r == 0)
         r = begin(e, &err);
     if (r < 0)
@@ -355,10 +357,10 @@ static void on_prepared(struct prompt_job *job) {
 }
 
 static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    int r = gen_request_read(&job->request, job->api, FIELDS_EMBEDDING, body, err);
+    int r = gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, body, err);
 
     if (r == 0 && !job->request.pool)
-        job->request.pool = job->api->model->pools_mean ? SUBMIT_POOL_MEAN : SUBMIT_POOL_LAST;
+        job->request.pool = job->model->info->pools_mean ? SUBMIT_POOL_MEAN : SUBMIT_POOL_LAST;
     return r;
 }
 

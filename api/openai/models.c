@@ -1,19 +1,35 @@
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"
+#include "api/model.h"
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
 
-static void put_model(struct json *j, const struct api *a) {
-    const struct api_model *m = a->model;
+#define LIST_MAX (4u << 20) /* bytes of a list */
+
+/* llama-server's router says so what it has loaded. */
+static void put_status(struct json *j, const struct model *m) {
+    json_key(j, "status");
+    json_open(j, '{');
+    json_put_string(j, "value", model_state_name(m));
+    if (m->state == API_MODEL_FAILED)
+        json_put_string(j, "reason", m->failure);
+    json_close(j, '}');
+}
+
+static void put_model(struct json *j, const struct model *model) {
+    const struct api_opts *o = &model->api->opts;
+    const struct api_model *m = model->info;
 
     json_open(j, '{');
     json_put_string(j, "id", m->id);
     json_put_string(j, "object", "model");
     json_put_int(j, "created", m->created_unix);
-    json_put_string(j, "owned_by", a->opts.owned_by ? a->opts.owned_by : "weft");
+    json_put_string(j, "owned_by", o->owned_by ? o->owned_by : "weft");
     json_put_string(j, "root", m->id);
     json_put_string(j, "parent", NULL);
     json_key(j, "max_model_len");
@@ -21,61 +37,114 @@ static void put_model(struct json *j, const struct api *a) {
         json_uint(j, m->max_context);
     else
         json_null(j); /* not known before the worker is ready */
+    if (model_on_demand(model))
+        put_status(j, model);
     json_close(j, '}');
+}
+
+/* The model that is called @name exactly; else one with such an alias. */
+static struct model *find_exactly(const struct api *a, const char *name, size_t len) {
+    struct model *aliased = NULL;
+
+    for (const struct list *l = a->models.next; l != &a->models; l = l->next) {
+        struct model *m = LIST_ENTRY(l, struct model, link);
+
+        if (!model_has_name(m, name, len))
+            continue;
+        if (strlen(m->info->id) == len)
+            return m;
+        aliased = aliased ? aliased : m;
+    }
+    return aliased;
+}
+
+struct model *models_find(const struct api *a, const char *name, size_t len) {
+    static const char tag[] = ":latest";
+    struct model *m = find_exactly(a, name, len);
+    size_t n = sizeof(tag) - 1;
+
+    if (!m && len > n && memcmp(name + len - n, tag, n) == 0)
+        m = find_exactly(a, name, len - n);
+    return m;
+}
+
+bool models_any_name(const struct api *a) {
+    return a->opts.any_model_name && a->models.next == a->models.prev;
+}
+
+static pthread_rwlock_t *lock_of(const struct api *a) {
+    return (pthread_rwlock_t *)&a->models_lock;
 }
 
 bool models_is_served(const struct api *a, const char *name, size_t len) {
-    const struct api_model *m = a->model;
-
-    if (strlen(m->id) == len && memcmp(m->id, name, len) == 0)
-        return true;
-    for (const char *const *alias = m->aliases; alias && *alias; alias++)
-        if (strlen(*alias) == len && memcmp(*alias, name, len) == 0)
-            return true;
-    return false;
+    pthread_rwlock_rdlock(lock_of(a));
+    bool is = find_exactly(a, name, len) != NULL;
+    pthread_rwlock_unlock(lock_of(a));
+    return is;
 }
 
 bool models_is_answered(const struct api *a, const char *name, size_t len) {
-    return a->opts.any_model_name || models_is_served(a, name, len);
-}
-
-static void respond_json(struct exchange *x, void (*put)(struct json *j, const struct api *a)) {
-    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
-    struct json j;
-
-    json_begin(&j, &b);
-    put(&j, api_of(x));
-    respond_buf(x, 200, &b, j.error);
-}
-
-static void put_list(struct json *j, const struct api *a) {
-    json_open(j, '{');
-    json_put_string(j, "object", "list");
-    json_key(j, "data");
-    json_open(j, '[');
-    put_model(j, a);
-    json_close(j, ']');
-    json_close(j, '}');
+    pthread_rwlock_rdlock(lock_of(a));
+    bool is = models_any_name(a) || find_exactly(a, name, len);
+    pthread_rwlock_unlock(lock_of(a));
+    return is;
 }
 
 void models_list_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = LIST_MAX};
+    struct json j;
+
     (void)h;
-    respond_json(x, put_list);
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "object", "list");
+    json_key(&j, "data");
+    json_open(&j, '[');
+    LIST_FOREACH(node, &api_of(x)->models)
+    put_model(&j, LIST_ENTRY(node, struct model, link));
+    json_close(&j, ']');
+    json_close(&j, '}');
+    respond_buf(x, 200, &b, j.error);
 }
 
 void models_one_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
+    const struct model *m = find_exactly(api_of(x), x->arg, strlen(x->arg));
     struct err err;
+    struct json j;
 
     (void)h;
-    if (models_is_served(api_of(x), x->arg, strlen(x->arg))) {
-        respond_json(x, put_model);
+    if (m) {
+        json_begin(&j, &b);
+        put_model(&j, m);
+        respond_buf(x, 200, &b, j.error);
         return;
     }
-    models_unknown(x->arg, strlen(x->arg), &err);
+    models_unknown(api_of(x), x->arg, strlen(x->arg), &err);
     respond_error(x, &err);
 }
 
-int models_unknown(const char *name, size_t len, struct err *err) {
-    return err_set_code(err, 404, "model_not_found", "model", "The model `%.*s` does not exist.",
-                        (int)MIN(len, 200u), name);
+/* The names of all models, as far as they fit into @out. */
+static void list_names(const struct api *a, char *out, size_t size) {
+    size_t n = 0;
+
+    *out = 0;
+    for (const struct list *l = a->models.next; l != &a->models && n < size; l = l->next)
+        n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "",
+                              LIST_ENTRY(l, const struct model, link)->info->id);
+}
+
+int models_unknown(const struct api *a, const char *name, size_t len, struct err *err) {
+    char names[sizeof(err->message) - 100] = "";
+
+    pthread_rwlock_rdlock(lock_of(a));
+    if (a->models.next != a->models.prev)
+        list_names(a, names, sizeof(names));
+    pthread_rwlock_unlock(lock_of(a));
+    if (!*names)
+        return err_set_code(err, 404, "model_not_found", "model",
+                            "The model `%.*s` does not exist.", (int)MIN(len, 200u), name);
+    return err_set_code(err, 404, "model_not_found", "model",
+                        "The model `%.*s` was not found. There are: %s.", (int)MIN(len, 50u), name,
+                        names);
 }

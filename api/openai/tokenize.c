@@ -3,6 +3,7 @@
 #include "api/generation/lookup.h"
 #include "api/http/json.h"
 #include "api/openai/openai.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "text/stops.h"
 
@@ -44,7 +45,7 @@ static void put_pieces(struct json *j, const struct tokenizer *tokenizer, const 
 /* vLLM's answer of /tokenize. */
 static void write_tokens(struct json *j, const struct prompt_job *job) {
     const struct tokens *t = &job->prompts[0].tokens;
-    const struct api_model *m = job->api->model;
+    const struct api_model *m = job->model->info;
 
     json_open(j, '{');
     json_put_int(j, "count", (int64_t)t->n);
@@ -73,7 +74,7 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
 static void write_prompts(struct json *j, const struct prompt_job *job) {
     json_open(j, '{');
     json_put_string(j, "object", "render");
-    json_put_string(j, "model", job->api->model->id);
+    json_put_string(j, "model", job->model->info->id);
     json_key(j, "token_ids");
     put_ids(j, &job->prompts[0].tokens);
     json_key(j, "prompts");
@@ -108,14 +109,14 @@ static void write_text(struct json *j, const struct prompt_job *job) {
 }
 
 static int read_tokenize(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    int r = gen_request_read(&job->request, job->api, FIELDS_TOKENIZE, body, err);
+    int r = gen_request_read(&job->request, job->model, FIELDS_TOKENIZE, body, err);
 
     job->request.tokens_only = true;
     return r;
 }
 
 static int read_detokenize(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    return gen_request_read(&job->request, job->api, FIELDS_DETOKENIZE, body, err);
+    return gen_request_read(&job->request, job->model, FIELDS_DETOKENIZE, body, err);
 }
 
 static const struct endpoint tokenize = {.translate = read_tokenize};

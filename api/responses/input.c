@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/generation/read_request.h"
 #include "api/http/json.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "api/responses/build.h"
 
@@ -441,7 +442,7 @@ static int put_echo(struct responses *rs, const struct fields *f, const struct g
     echo(&j, f, MAX_OUTPUT, "null");
     echo(&j, f, MAX_TOOL_CALLS, "null");
     echo(&j, f, METADATA, "{}");
-    json_put_string(&j, "model", rs->api->model->id);
+    json_put_string(&j, "model", rs->model->info->id);
     echo(&j, f, PARALLEL, "true");
     echo(&j, f, PREVIOUS, "null");
     echo(&j, f, CACHE_KEY, "null");
@@ -498,7 +499,7 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     rs->store = rs->api->store.limits.n && (!f.v[STORE] || yyjson_is_true(f.v[STORE]));
     if ((result = build_chat(b, &f, &chat)) < 0)
         return result;
-    result = gen_request_read(r, rs->api, FIELDS_CHAT, chat, b->err);
+    result = gen_request_read(r, rs->model, FIELDS_CHAT, chat, b->err);
     if (result == 0 && (result = put_echo(rs, &f, r)) < 0)
         gen_request_deinit(r);
     return result;
@@ -519,6 +520,7 @@ int responses_translate(struct prompt_job *job, yyjson_doc *body, struct err *er
         .rs = job->state, .err = err, .doc = yyjson_mut_doc_new(NULL), .quick = job->quick};
     int r = -ENOMEM;
 
+    b.rs->model = job->model;
     call_table_init(&b.calls, b.rs->api->secret);
     buf_init(&b.system, UINT32_MAX);
     buf_init(&b.turn.content, UINT32_MAX);

@@ -28,6 +28,7 @@ struct responses_tool {
 struct responses {
     struct list link; /* api.responses: those under way; what only counts tokens is not in it */
     struct api *api;
+    const struct model *model; /* once the body is read */
     uint32_t tenant;
     struct writer *writer; /* NULL: it only counts tokens */
     bool streams_errors;   /* its client wants to hear of a prompt that is too long in the stream */

@@ -2,29 +2,46 @@
 #include <time.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "api/http/respond.h"
+#include "api/service/page.h"
 #include "api/service/service.h"
 
 #ifndef WEFT_VERSION
 #define WEFT_VERSION "0"
 #endif
 
+/* The states of several models. A model that cannot be loaded leaves the others served. */
+static void put_models(struct json *j, const struct api *a) {
+    if (a->models.next == a->models.prev)
+        return;
+    json_key(j, "models");
+    json_open(j, '{');
+    for (const struct list *l = a->models.next; l != &a->models; l = l->next) {
+        const struct model *m = LIST_ENTRY(l, const struct model, link);
+
+        json_put_string(j, m->info->id, model_state_name(m));
+    }
+    json_close(j, '}');
+}
+
 /* 200 only while new requests are served: a balancer then routes elsewhere before it is refused. */
 static void health_serve(struct exchange *x, struct http *h) {
     static const char *const names[] = {"starting", "serving", "replacing", "failed", "draining"};
-    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    CLEANUP(buf_deinit) struct buf b = {.max = 1u << 20};
     enum api_health s = server_health(api_of(x));
     struct json j;
 
     (void)h;
-    x->retry_ms = s == API_FAILED ? api_of(x)->failure_retry_ms : API_RETRY_MS;
+    x->retry_ms = s == API_FAILED ? model_first(api_of(x))->failure_retry_ms : API_RETRY_MS;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "status", s == API_SERVING ? "ok" : "unavailable");
     json_put_string(&j, "state", names[s]);
     if (s == API_FAILED)
-        json_put_string(&j, "reason", api_of(x)->failure);
+        json_put_string(&j, "reason", model_first(api_of(x))->failure);
+    put_models(&j, api_of(x));
     json_close(&j, '}');
     respond_buf(x, s == API_SERVING ? 200 : 503, &b, j.error);
 }
@@ -36,13 +53,15 @@ static void version_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
-/* A liveness probe: a browser, or Ollama's client before each command. */
+/* The page for a browser, a liveness probe for others: Ollama's client asks before each command. */
 static void root_serve(struct exchange *x, struct http *h) {
     static const char text[] =
         "weft " WEFT_VERSION " is running: models are at /v1/models, what it does at /metrics.\n";
 
-    (void)h;
-    respond(x, 200, "text/plain; charset=utf-8", text, sizeof(text) - 1);
+    if (page_is_asked_for(x, h))
+        page_answer(x, h, "index.html");
+    else
+        respond(x, 200, "text/plain; charset=utf-8", text, sizeof(text) - 1);
 }
 
 /* ---- how busy it is, as routers ask ---- */
@@ -61,8 +80,9 @@ static void load_serve(struct exchange *x, struct http *h) {
 /* SGLang's. */
 static void loads_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
-    const struct msg_stats *w = &api_of(x)->metrics.worker;
-    const struct api_model *m = api_of(x)->model;
+    const struct model *model = model_first(api_of(x));
+    const struct msg_stats *w = &model->worker;
+    const struct api_model *m = model->info;
     uint64_t page = m->page_tokens;
     struct api_stats s;
     struct json j;
@@ -104,6 +124,8 @@ const struct route service_routes[] = {
     {"/ping", HTTP_GET, true, false, health_serve},
     {"/v1/health", HTTP_GET, true, false, health_serve},
     {"/", HTTP_GET, true, false, root_serve},
+    {"/web/state", HTTP_GET, false, false, recent_serve},
+    {"/web/*", HTTP_GET, true, false, page_serve},
     {"/version", HTTP_GET, true, false, version_serve},
     {"/metrics", HTTP_GET, true, false, metrics_serve},
     {"/load", HTTP_GET, true, false, load_serve},

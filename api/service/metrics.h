@@ -59,8 +59,6 @@ struct histogram {
 struct metrics {
     METRICS_HISTOGRAMS(METRICS_HISTOGRAM_FIELD)
     uint64_t success[METRICS_OUTCOMES];
-    struct msg_stats worker;
-    bool has_worker;
 };
 
 /* A generation, as far as the histograms know it. Times by the front's clock, 0: not reached. */

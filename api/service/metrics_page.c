@@ -1,8 +1,12 @@
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "api/generation/gen.h"
 #include "api/http/respond.h"
+#include "api/model.h"
 #include "api/private.h"
 #include "api/service/metrics.h"
 #include "api/service/service.h"
@@ -12,12 +16,18 @@
  * 50 ms and take figures older than 200 ms for an overload. Names are vLLM's where it has them.
  */
 
-#define TEXT_MAX (1u << 20)
+#define TEXT_MAX (4u << 20)
 
-/* A page being written. The first failure sticks, and nothing is added after it. */
+/* Of models, those that have been loaded; the others have nothing to tell. */
+#define MODELS_SHOWN 64
+
+/* A page being written. The first failure sticks, and nothing is added after it. A family has a
+ * series for each model, or one of the daemon, with the first model's labels. */
 struct page {
     struct buf *out;
-    char labels[300]; /* model_name="x",engine="0" */
+    const struct model *model[MODELS_SHOWN];
+    char (*labels)[300]; /* [n] model_name="x",engine="0" */
+    uint32_t n;
     int error;
 };
 
@@ -38,64 +48,172 @@ static void head(struct page *p, const char *name, const char *type, const char 
 
 static void gauge(struct page *p, const char *name, const char *help, double v) {
     head(p, name, "gauge", help);
-    put(p, "%s{%s} %.17g\n", name, p->labels, v);
+    put(p, "%s{%s} %.17g\n", name, p->labels[0], v);
 }
 
-/* The family @name with the value of row @s in @stats. */
-static void put_row(struct page *p, const char *name, const struct stat_row *s, const void *stats) {
+static void gauge_of_models(struct page *p, const char *name, const char *help,
+                            double (*value)(const struct model *m)) {
+    head(p, name, "gauge", help);
+    for (uint32_t i = 0; i < p->n; i++)
+        put(p, "%s{%s} %.17g\n", name, p->labels[i], value(p->model[i]));
+}
+
+/* The family @name with the value of row @s in what each worker has told. */
+static void put_worker_row(struct page *p, const char *name, const struct stat_row *s) {
     head(p, name, s->kind == STAT_COUNTER ? "counter" : "gauge", s->help);
-    put(p, "%s{%s} %.17g\n", name, p->labels, stat_value(s, stats) / s->per);
+    for (uint32_t i = 0; i < p->n; i++)
+        put(p, "%s{%s} %.17g\n", name, p->labels[i], stat_value(s, &p->model[i]->worker) / s->per);
 }
 
-/* All rows that have a family. */
-static void put_rows(struct page *p, const struct stat_row *row, size_t n, const void *stats) {
-    for (; n > 0; n--, row++)
-        if (*row->metric)
-            put_row(p, row->metric, row, stats);
+/* What the front counts, and what of it each model has a part in. */
+static void put_front_row(struct page *p, const struct stat_row *s, const struct api_stats *front) {
+    static const struct {
+        const char *key;
+        size_t at;
+    } by_model[] = {
+        {"prompt_tokens", offsetof(struct model, n_prompt_tokens)},
+        {"cached_tokens", offsetof(struct model, n_cached_tokens)},
+        {"output_tokens", offsetof(struct model, n_output_tokens)},
+    };
+
+    head(p, s->metric, s->kind == STAT_COUNTER ? "counter" : "gauge", s->help);
+    for (size_t k = 0; k < ARRAY_SIZE(by_model); k++) {
+        if (strcmp(by_model[k].key, s->key) != 0)
+            continue;
+        for (uint32_t i = 0; i < p->n; i++) {
+            uint64_t v;
+
+            memcpy(&v, (const char *)p->model[i] + by_model[k].at, sizeof(v));
+            put(p, "%s{%s} %.17g\n", s->metric, p->labels[i], (double)v);
+        }
+        return;
+    }
+    put(p, "%s{%s} %.17g\n", s->metric, p->labels[0], stat_value(s, front) / s->per);
 }
 
 /* What is counted for each source of drafts, with its name as a label. */
-static void put_by_source(struct page *p, const struct msg_stats *w) {
+static void put_by_source(struct page *p) {
     for (size_t k = 0; k < n_source_rows; k++) {
         const struct stat_row *row = &source_rows[k];
 
         head(p, row->metric, "counter", row->help);
-        for (size_t i = 0; i < MSG_DRAFT_SOURCES; i++)
-            put(p, "%s{%s,source=\"%s\"} %" PRIu64 "\n", row->metric, p->labels,
-                msg_draft_source[i], stat_by_source(row, w)[i]);
+        for (uint32_t m = 0; m < p->n; m++)
+            for (size_t i = 0; i < MSG_DRAFT_SOURCES; i++)
+                put(p, "%s{%s,source=\"%s\"} %" PRIu64 "\n", row->metric, p->labels[m],
+                    msg_draft_source[i], stat_by_source(row, &p->model[m]->worker)[i]);
     }
 }
 
 /* Buckets are cumulative there. */
-static void histogram(struct page *p, const char *name, const char *help,
-                      const struct histogram *h) {
+static void put_buckets(struct page *p, const char *name, const char *labels,
+                        const struct histogram *h) {
     uint64_t sum = 0;
 
-    head(p, name, "histogram", help);
     for (uint32_t i = 0; h->bounds[i] >= 0; i++) {
         sum += h->count[i];
-        put(p, "%s_bucket{%s,le=\"%.10g\"} %llu\n", name, p->labels, h->bounds[i],
+        put(p, "%s_bucket{%s,le=\"%.10g\"} %llu\n", name, labels, h->bounds[i],
             (unsigned long long)sum);
     }
-    put(p, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name, p->labels,
-        (unsigned long long)h->n, name, p->labels, h->sum, name, p->labels,
-        (unsigned long long)h->n);
+    put(p, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.17g\n%s_count{%s} %llu\n", name, labels,
+        (unsigned long long)h->n, name, labels, h->sum, name, labels, (unsigned long long)h->n);
+}
+
+/* The histogram at @at of struct metrics: of each model, but for the loop's. */
+static void histogram(struct page *p, const char *name, const char *help,
+                      const struct metrics *loop, size_t at) {
+    bool of_loop = strncmp(name, "weft_loop_", 10) == 0;
+
+    head(p, name, "histogram", help);
+    for (uint32_t i = 0; i < (of_loop ? 1 : p->n); i++) {
+        const struct metrics *m = of_loop ? loop : &p->model[i]->metrics;
+
+        put_buckets(p, name, p->labels[i], (const void *)((const char *)m + at));
+    }
 }
 
 /* A label value: quotes, backslashes and newlines escaped. */
-static void set_labels(struct page *p, const char *model) {
-    size_t n = (size_t)snprintf(p->labels, sizeof(p->labels), "model_name=\"");
+static void set_labels(char out[300], const char *model) {
+    size_t n = (size_t)snprintf(out, 300, "model_name=\"");
 
-    for (; *model && n + 24 < sizeof(p->labels); model++) {
+    for (; *model && n + 24 < 300; model++) {
         if (*model == '"' || *model == '\\')
-            p->labels[n++] = '\\';
-        p->labels[n++] = *model == '\n' ? ' ' : *model;
+            out[n++] = '\\';
+        out[n++] = *model == '\n' ? ' ' : *model;
     }
-    snprintf(p->labels + n, sizeof(p->labels) - n, "\",engine=\"0\"");
+    snprintf(out + n, 300 - n, "\",engine=\"0\"");
 }
 
-/* What the worker counts, and what follows from it. */
-static void put_worker(struct page *p, const struct api *a) {
+/* The first model, and of the others those that were loaded once. 0 or -ENOMEM; page_deinit(). */
+static int page_init(struct page *p, const struct api *a) {
+    for (const struct list *l = a->models.next; l != &a->models && p->n < MODELS_SHOWN;
+         l = l->next) {
+        const struct model *m = LIST_ENTRY(l, const struct model, link);
+
+        if (p->n == 0 || m->info->max_context)
+            p->model[p->n++] = m;
+    }
+    p->labels = calloc(p->n, sizeof(*p->labels));
+    for (uint32_t i = 0; i < p->n && p->labels; i++)
+        set_labels(p->labels[i], p->model[i]->info->id);
+    return p->labels ? 0 : -ENOMEM;
+}
+
+static bool is_alone(const struct model *m) {
+    return m->api->models.next == m->api->models.prev;
+}
+
+/* Generations in the running batch, as far as the worker has told. */
+static double n_in_batch(const struct model *m) {
+    return m->has_stats ? MIN(m->worker.n_running, m->n_running) : m->n_running;
+}
+
+/* Those that wait in the worker and in the front: for a place, or for the model. */
+static double n_waiting(const struct model *m) {
+    uint32_t n = 0;
+
+    for (const struct list *l = m->waiting.next; l != &m->waiting; l = l->next)
+        n++;
+    if (is_alone(m))
+        n += m->api->admit.n_queued;
+    for (const struct list *l = m->api->gens.next; !is_alone(m) && l != &m->api->gens;
+         l = l->next) {
+        const struct gen *g = LIST_ENTRY(l, const struct gen, link);
+
+        n += g->model == m && g->state == GEN_WAITING;
+    }
+    return n + m->n_running - n_in_batch(m);
+}
+
+static double kv_usage(const struct model *m) {
+    return m->worker.n_pages ? (double)m->worker.n_used / m->worker.n_pages : 0;
+}
+
+static double is_up(const struct model *m) {
+    return m->worker_up;
+}
+
+static double report_age_s(const struct model *m) {
+    return m->has_stats ? (double)(clock_now(m->api->clock) - m->worker.at_ns) / 1e9 : -1;
+}
+
+static void put_recipes(struct page *p) {
+    bool any = false;
+
+    for (uint32_t i = 0; i < p->n; i++) {
+        const char *recipe = p->model[i]->info->recipe;
+
+        if (!recipe)
+            continue;
+        if (!any)
+            head(p, "weft_engine_info", "gauge", "How steps are computed.");
+        any = true;
+        put(p, "weft_engine_info{%s,determinism=\"%s\"} 1\n", p->labels[i],
+            strncmp(recipe, "fast", 4) == 0 ? "fast" : "strict");
+    }
+}
+
+/* What the workers count, and what follows from it. */
+static void put_workers(struct page *p) {
     /* Names that readers of older versions of vLLM ask for. */
     static const struct {
         const char *was, *is;
@@ -103,42 +221,42 @@ static void put_worker(struct page *p, const struct api *a) {
         {"vllm:gpu_prefix_cache_queries_total", "vllm:prefix_cache_queries_total"},
         {"vllm:gpu_prefix_cache_hits_total", "vllm:prefix_cache_hits_total"},
     };
-    const struct msg_stats *w = &a->metrics.worker;
-    uint32_t running =
-        a->metrics.has_worker ? MIN(w->n_running, a->admit.n_running) : a->admit.n_running;
-    uint32_t waiting = a->admit.n_queued + a->admit.n_running - running;
-    double usage = w->n_pages ? (double)w->n_used / w->n_pages : 0;
 
-    gauge(p, "vllm:num_requests_running", "Generations in the running batch.", running);
-    gauge(p, "vllm:num_requests_waiting", "Generations that wait to be run.", waiting);
-    gauge(p, "vllm:kv_cache_usage_perc", "Used KV pages, 0 to 1.", usage);
-    gauge(p, "vllm:gpu_cache_usage_perc", "As vllm:kv_cache_usage_perc, for older readers.", usage);
+    gauge_of_models(p, "vllm:num_requests_running", "Generations in the running batch.",
+                    n_in_batch);
+    gauge_of_models(p, "vllm:num_requests_waiting", "Generations that wait to be run.", n_waiting);
+    gauge_of_models(p, "vllm:kv_cache_usage_perc", "Used KV pages, 0 to 1.", kv_usage);
+    gauge_of_models(p, "vllm:gpu_cache_usage_perc",
+                    "As vllm:kv_cache_usage_perc, for older readers.", kv_usage);
     head(p, "vllm:cache_config_info", "gauge", "Size of the KV cache.");
-    put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n", p->labels,
-        a->model->page_tokens, a->model->n_pages);
-    if (a->model->recipe) {
-        head(p, "weft_engine_info", "gauge", "How steps are computed.");
-        put(p, "weft_engine_info{%s,determinism=\"%s\"} 1\n", p->labels,
-            strncmp(a->model->recipe, "fast", 4) == 0 ? "fast" : "strict");
-    }
-    put_rows(p, worker_rows, n_worker_rows, w);
+    for (uint32_t i = 0; i < p->n; i++)
+        put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
+            p->labels[i], p->model[i]->info->page_tokens, p->model[i]->info->n_pages);
+    put_recipes(p);
+    for (size_t k = 0; k < n_worker_rows; k++)
+        if (*worker_rows[k].metric)
+            put_worker_row(p, worker_rows[k].metric, &worker_rows[k]);
     for (size_t i = 0; i < ARRAY_SIZE(older); i++)
         for (size_t k = 0; k < n_worker_rows; k++)
             if (strcmp(worker_rows[k].metric, older[i].is) == 0)
-                put_row(p, older[i].was, &worker_rows[k], w);
-    put_by_source(p, w);
-    gauge(p, "weft_worker_report_age_seconds", "Age of the worker's figures; -1: none.",
-          a->metrics.has_worker ? (double)(clock_now(a->clock) - w->at_ns) / 1e9 : -1);
+                put_worker_row(p, older[i].was, &worker_rows[k]);
+    put_by_source(p);
+    gauge_of_models(p, "weft_worker_report_age_seconds", "Age of the worker's figures; -1: none.",
+                    report_age_s);
+    if (model_on_demand(p->model[0]))
+        gauge_of_models(p, "weft_model_loaded", "1 while a worker serves the model.", is_up);
 }
 
-static void put_generations(struct page *p, const struct metrics *m) {
+static void put_generations(struct page *p, const struct metrics *loop) {
     static const char *const reasons[] = {"stop", "length", "abort", "tool_calls"};
 
     head(p, "vllm:request_success_total", "counter", "Generations that ended, by reason.");
-    for (uint32_t i = 0; i < ARRAY_SIZE(reasons); i++)
-        put(p, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
-            reasons[i], (unsigned long long)m->success[i]);
-#define PUT_HISTOGRAM(field, bounds, family, help) histogram(p, family, help, &m->field);
+    for (uint32_t m = 0; m < p->n; m++)
+        for (uint32_t i = 0; i < ARRAY_SIZE(reasons); i++)
+            put(p, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels[m],
+                reasons[i], (unsigned long long)p->model[m]->metrics.success[i]);
+#define PUT_HISTOGRAM(field, bounds, family, help)                                                 \
+    histogram(p, family, help, loop, offsetof(struct metrics, field));
     METRICS_HISTOGRAMS(PUT_HISTOGRAM)
 }
 
@@ -173,20 +291,21 @@ static void put_tenants(struct page *p, const struct tenants *ts) {
             if (i >= TENANTS_NAMED)
                 others += v;
             else
-                put(p, "%s{%s,tenant=\"%s\"} %" PRIu64 "\n", row->metric, p->labels,
+                put(p, "%s{%s,tenant=\"%s\"} %" PRIu64 "\n", row->metric, p->labels[0],
                     label_of(ts->list[i], name), v);
         }
         if (ts->n > TENANTS_NAMED)
-            put(p, "%s{%s,tenant=\"(others)\"} %" PRIu64 "\n", row->metric, p->labels, others);
+            put(p, "%s{%s,tenant=\"(others)\"} %" PRIu64 "\n", row->metric, p->labels[0], others);
     }
 }
 
-/* llama-server's families, which have no labels. What a generation's first token took is part of
- * the prompt's time. */
-static void put_llamacpp(struct page *p, const struct api *a, const struct api_stats *front) {
-    const struct metrics *m = &a->metrics;
-    const struct msg_stats *w = &m->worker;
-    double computed = (double)(front->n_prompt_tokens - front->n_cached_tokens);
+/* llama-server's families, which have no labels: of the first model. What a generation's first
+ * token took is part of the prompt's time. */
+static void put_llamacpp(struct page *p, const struct api *a) {
+    const struct model *first = p->model[0];
+    const struct metrics *m = &first->metrics;
+    const struct msg_stats *w = &first->worker;
+    double computed = (double)(first->n_prompt_tokens - first->n_cached_tokens);
     double decoded = m->output_tokens.sum - (double)m->output_tokens.n;
     double steps = MAX((double)w->n_steps, 1);
     const struct {
@@ -195,9 +314,9 @@ static void put_llamacpp(struct page *p, const struct api *a, const struct api_s
     } family[] = {
         {"prompt_tokens_total", "counter", "Prompt tokens computed.", computed},
         {"prompt_tokens_cached_total", "counter", "Prompt tokens whose pages were there.",
-         (double)front->n_cached_tokens},
+         (double)first->n_cached_tokens},
         {"prompt_seconds_total", "counter", "Time of prompts.", m->prefill.sum},
-        {"tokens_predicted_total", "counter", "Output tokens.", (double)front->n_output_tokens},
+        {"tokens_predicted_total", "counter", "Output tokens.", (double)first->n_output_tokens},
         {"tokens_predicted_seconds_total", "counter", "Time of outputs.", m->decode.sum},
         {"n_decode_total", "counter", "Steps of the worker.", (double)w->n_steps},
         {"spec_decode_num_draft_tokens_total", "counter", "Drafted tokens that were checked.",
@@ -233,15 +352,21 @@ void metrics_serve(struct exchange *x, struct http *h) {
     struct api_stats front;
 
     (void)h;
-    set_labels(&p, api_of(x)->model->id);
-    put_worker(&p, api_of(x));
+    if (page_init(&p, api_of(x)) < 0) {
+        respond_errno(x, -ENOMEM);
+        return;
+    }
+    put_workers(&p);
     gauge(&p, "weft_serving", "1 while new requests are served.",
           server_health(api_of(x)) == API_SERVING);
     api_stats(api_of(x), &front);
-    put_rows(&p, front_rows, n_front_rows, &front);
+    for (size_t i = 0; i < n_front_rows; i++)
+        if (*front_rows[i].metric)
+            put_front_row(&p, &front_rows[i], &front);
     put_generations(&p, &api_of(x)->metrics);
     put_tenants(&p, &api_of(x)->tenants);
-    put_llamacpp(&p, api_of(x), &front);
+    put_llamacpp(&p, api_of(x));
+    free(p.labels);
     if (p.error < 0)
         respond_errno(x, p.error);
     else

@@ -7,3 +7,4 @@
 extern const struct route service_routes[]; /* ends with one without path */
 
 void metrics_serve(struct exchange *x, struct http *h);
+void recent_serve(struct exchange *x, struct http *h);

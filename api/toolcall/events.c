@@ -42,6 +42,7 @@ void events_segment(struct toolcall_parser *p) {
 
 static void hold_space(struct toolcall_parser *p, const char *data, size_t len) {
     while (len) {
+        assert(p->n_space < sizeof(p->space)); /* it is flushed when it is full */
         size_t n = MIN(len, sizeof(p->space) - p->n_space);
 
         memcpy(p->space + p->n_space, data, n);
@@ -56,6 +57,7 @@ static void hold_space(struct toolcall_parser *p, const char *data, size_t len) 
 void events_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len) {
     size_t end = len;
 
+    assert(!p->call.open); /* what is inside a call is no text yet */
     while (p->spaced && len && is_space(*data)) {
         data++;
         end--;
@@ -93,6 +95,7 @@ static void make_id(struct toolcall_parser *p) {
         state = mix(state);
         *at++ = digits[state % 62];
     }
+    assert(at < p->call.id + sizeof(p->call.id));
     *at = 0;
 }
 
@@ -108,6 +111,7 @@ static void settle_id(struct toolcall_parser *p) {
         known = p->ids[i] == hash;
     if (known)
         make_id(p);
+    assert(p->n_calls < ARRAY_SIZE(p->ids));
     p->ids[p->n_calls] = known ? 0 : hash;
 }
 
@@ -119,6 +123,7 @@ void events_open(struct toolcall_parser *p) {
 }
 
 static void tell_args(struct toolcall_parser *p, const char *data, size_t len) {
+    assert(p->call.committed && p->n_calls > 0);
     if (len)
         tell(p, &(struct toolcall_event){
                     .kind = TOOLCALL_ARGS, .index = p->n_calls - 1, .data = data, .len = len});
@@ -171,6 +176,7 @@ void events_out(struct toolcall_parser *p) {
 }
 
 static void end(struct toolcall_parser *p, bool complete) {
+    assert(p->call.committed && p->n_calls > 0); /* what was begun is ended, nothing else */
     tell(p, &(struct toolcall_event){
                 .kind = TOOLCALL_END, .index = p->n_calls - 1, .complete = complete});
     p->call = (struct tc_call){0};
@@ -193,6 +199,7 @@ void events_end(struct toolcall_parser *p) {
     if (!c->committed)
         commit(p);
     end(p, true);
+    buf_clear(&p->raw);
 }
 
 /* What is open is no call, or, once it was told, no whole one. */

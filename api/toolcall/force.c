@@ -6,7 +6,9 @@
 
 #include "api/toolcall/force.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include "api/toolcall/parser.h"
 
@@ -163,6 +165,7 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
 static yyjson_mut_val *text_node(struct force *f, bool quoted, const char *stop) {
     yyjson_mut_val *v;
 
+    assert(quoted || stop);
     if (!f->tool->syntax && !quoted)
         return ir_text(f->n, "free_text", stop);
     if (!f->tool->syntax)
@@ -280,6 +283,18 @@ const char *toolcall_after(const struct toolcall_format *f, size_t i) {
     return NULL;
 }
 
+bool toolcall_start(const struct toolcall_format *f, const char *name, char *out, size_t size,
+                    bool *held) {
+    int n = -1;
+
+    *held = f->bare;
+    if (f->bare)
+        n = snprintf(out, size, "%s%s%s", f->shape.call_begin, name, f->shape.name_end);
+    else if (f->start_after)
+        n = snprintf(out, size, "%s", f->start_after);
+    return n > 0 && (size_t)n < size;
+}
+
 /* What of @piece is left behind the trigger. */
 static const char *rest_of(const struct toolcall_format *f, const char *piece) {
     const char *trigger = toolcall_after(f, 0);
@@ -324,6 +339,8 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
     bool section = s->section_begin;
     int r;
 
+    assert(o->n_tools > 0 && (section || s->call_begin));
+    assert(!o->after || toolcall_after(o->format, 0)); /* else there is nothing to come after */
     n->n_made = 0;
     n->too_large = n->failed = false;
     yyjson_mut_val *all = ir_list(n, "sequence");
@@ -334,7 +351,8 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
         r = put_calls(&f, o, all);
         if (r == 0)
             force_piece(&f, all, s->section_end, NULL);
-    } else if (o->after) { /* each further call has its own trigger */
+    } else if (o->after && rest_of(o->format, s->call_begin) != s->call_begin) {
+        /* Each further call has its own trigger. */
         r = put_call(&f, o, rest_of(o->format, s->call_begin), all);
     } else {
         r = put_calls(&f, o, all);

@@ -4,6 +4,7 @@
  * contains.
  */
 
+#include <assert.h>
 #include <string.h>
 #include "api/toolcall/parser.h"
 
@@ -14,8 +15,9 @@ static const struct toolcall_format *const formats[] = {
     &format_qwen_coder,   &format_mistral_id,   &format_mistral_args,  &format_mistral_json,
     &format_command_r7b,  &format_command_r,    &format_apertus,       &format_nemotron,
     &format_apriel,       &format_minimax_m1,   &format_solar,         &format_gigachat,
-    &format_minicpm,      &format_functionary,  &format_firefunction,  &format_hermes,
-    &format_llama,        &format_lfm,          &format_generic,
+    &format_minicpm,      &format_functionary,  &format_firefunction,  &format_phi4,
+    &format_granite,      &format_hermes,       &format_llama,         &format_lfm,
+    &format_generic,
 };
 
 /* Mostly detected by the closing marker, since some templates only ever take reasoning out. Two
@@ -112,6 +114,7 @@ static bool state_has(const struct tc_state *s, const char *text, size_t len) {
 static void visit(uint8_t *list, size_t *n, uint8_t next) {
     if (next == TC_FAIL || memchr(list, next, *n))
         return;
+    assert(*n < TC_FAIL); /* each state once */
     list[(*n)++] = next;
 }
 

@@ -64,7 +64,9 @@ const struct toolcall_format format_harmony = {
     .name = "harmony",
     .detect = {"<|channel|>", "<|message|>"},
     .triggers = {" to=functions.", "<|channel|>commentary to=functions."},
-    .force_after = {"<|channel|>commentary to=functions.", "<|start|>assistant to=functions."},
+    .force_after = {"<|channel|>commentary to=functions.", "<|start|>assistant to=functions.",
+                    "<|channel|>analysis to=functions."},
+    .start_after = " to=functions.", /* the prompt has written <|start|>assistant */
     .needs_special = true,
     .has_reasoning = true,
     .shape = {.args = ARGS_JSON,

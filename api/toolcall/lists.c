@@ -8,6 +8,8 @@
  *      nemotron     <TOOLCALL>[..]</TOOLCALL>
  *      apriel       <tool_calls>[..]</tool_calls>
  *      firefunction functools[..]
+ *      granite      <|tool_call|>[..]                  Granite 3
+ *      phi4         <|tool_call|>[..]<|/tool_call|>    Phi 4 mini
  * GigaChat writes one object as a message of its own: function call<|role_sep|>\n{..}.
  */
 
@@ -143,6 +145,29 @@ const struct toolcall_format format_firefunction = {
     .triggers = {"functools["},
     .shape = LIST_SHAPE(" functools[", "]"),
     .states = firefunction_states,
+};
+
+static const struct tc_state tool_call_states[] = {
+    [TC_CONTENT] = {.kind = TC_TEXT, TC_EDGES({"<|tool_call|>", OPENED, TC_OPEN})},
+    LIST(TC_OBJECT, "<|/tool_call|>"),
+};
+
+const struct toolcall_format format_granite = {
+    .name = "granite",
+    .detect = {"<|tool_call|>"},
+    .triggers = {"<|tool_call|>"},
+    .needs_special = true,
+    .shape = LIST_SHAPE("<|tool_call|>[", "]"),
+    .states = tool_call_states,
+};
+
+const struct toolcall_format format_phi4 = {
+    .name = "phi4",
+    .detect = {"<|tool|>", "<|/tool|>"},
+    .triggers = {"<|tool_call|>"},
+    .needs_special = true,
+    .shape = LIST_SHAPE("<|tool_call|>[", "]<|/tool_call|>"),
+    .states = tool_call_states,
 };
 
 static const struct tc_state gigachat_states[] = {

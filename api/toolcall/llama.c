@@ -31,7 +31,8 @@ const struct toolcall_format format_llama = {
     .name = "llama3",
     .detect = {"<|python_tag|>", "\"parameters\": "},
     .triggers = {"{", "<|python_tag|>"},
-    .force_after = {"<|python_tag|>"}, /* an object may be an answer */
+    .force_after = {"<|python_tag|>"},
+    .bare = true, /* with the name of an offered tool; else the object may be an answer */
     .needs_special = true,
     .only_known = true,
     .shape = {.args = ARGS_JSON,

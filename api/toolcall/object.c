@@ -5,6 +5,7 @@
  * string that holds an object. TC_NAMED is {NAME: arguments}.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "api/toolcall/parser.h"
@@ -58,6 +59,7 @@ static bool decode(struct toolcall_parser *p, char *out, size_t max) {
 }
 
 static int begin(struct toolcall_parser *p, uint8_t step) {
+    assert(step == IN_KEY || (step >= IN_STRING && step <= IN_OTHER));
     p->object.step = step;
     p->n_text = 0;
     buf_clear(&p->object.text);
@@ -74,6 +76,7 @@ static int scan_more(struct toolcall_parser *p, size_t max, struct buf *out, boo
     bool one = args && p->call.has_name && !p->call.committed && !p->opts.whole_calls;
 
     if (max != SIZE_MAX) {
+        assert(p->n_text <= max);
         len = MIN(len, max - p->n_text);
         if (!len)
             return TC_BROKEN;
@@ -114,6 +117,7 @@ static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
 }
 
 static int end_string(struct toolcall_parser *p) {
+    assert(p->object.key != KEY_ARGS && p->object.key != KEY_OTHER);
     if (p->object.key == KEY_ID) {
         if (!decode(p, p->call.id, TOOLCALL_ID_MAX))
             p->call.id[0] = 0;
@@ -159,6 +163,7 @@ static int value_start(struct toolcall_parser *p, char c) {
     case KEY_FUNCTION:
         if (c != '{')
             return begin(p, c == '"' && !p->call.has_name ? IN_STRING : IN_OTHER);
+        assert(o->nested <= 1);
         if (o->nested++ || !parser_take(p, 1))
             return TC_BROKEN;
         o->step = WANT_KEY;
@@ -250,6 +255,7 @@ int object_step(struct toolcall_parser *p, const struct tc_state *s) {
     struct tc_object *o = &p->object;
     size_t len, n = 0;
 
+    assert(p->call.open);
     if (!p->entered) {
         p->entered = true;
         o->step = WANT_KEY;

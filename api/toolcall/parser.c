@@ -74,7 +74,7 @@ bool parser_take(struct toolcall_parser *p, size_t n) {
     bool kept = p->call.open;
     size_t fits = kept ? MIN(n, p->raw.max - p->raw.len) : n;
 
-    assert(n <= p->win.len - p->pos);
+    assert(n <= p->win.len - p->pos && p->raw.len <= p->raw.max);
     if (kept && p->error == 0)
         p->error = buf_add(&p->raw, p->win.data + p->pos, fits);
     p->pos += fits;
@@ -85,6 +85,7 @@ bool parser_take(struct toolcall_parser *p, size_t n) {
 bool parser_pass(struct toolcall_parser *p, size_t n) {
     if (!p->call.committed)
         return parser_take(p, n);
+    assert(n <= p->win.len - p->pos);
     p->pos += n;
     return true;
 }
@@ -112,6 +113,19 @@ static void fail(struct toolcall_parser *p) {
     parser_go(p, back, 0);
 }
 
+/* The invariants of struct toolcall_parser. */
+static void check(const struct toolcall_parser *p) {
+    const struct tc_call *c = &p->call;
+
+    assert(p->pos <= p->win.len && p->n_space <= sizeof(p->space));
+    assert(p->n_calls <= TOOLCALL_CALLS_MAX);
+    assert((!c->has_name || c->open) && (!c->committed || c->has_name));
+    assert(c->open || (p->raw.len == 0 && p->args.len == 0));
+    assert(!c->committed || p->args.len == 0);
+    assert(p->out.len == 0 || p->error);
+    assert(!c->open || states_of(p)[p->state].kind != TC_TEXT || p->error);
+}
+
 /* Everything in the window that can be decided. */
 static void run(struct toolcall_parser *p) {
     unsigned idle = 0;
@@ -124,7 +138,10 @@ static void run(struct toolcall_parser *p) {
             p->error = r;
         } else if (r == TC_BROKEN || p->call.broken || p->state == TC_FAIL) {
             fail(p);
-        } else if (r == TC_MORE) {
+            r = TC_MOVED;
+        }
+        check(p);
+        if (r == TC_MORE) {
             assert(!p->final || p->pos == p->win.len);
             return;
         }

@@ -80,6 +80,8 @@ struct tc_state {
     .edges = (const struct tc_edge[]){__VA_ARGS__},                                                \
     .n_edges = sizeof((const struct tc_edge[]){__VA_ARGS__}) / sizeof(struct tc_edge)
 
+/* The call that is being read. open: it may be one; has_name: its name is complete; committed: it
+ * was told, and what breaks now ends it. committed implies has_name implies open. */
 struct tc_call {
     bool open, has_name, committed, has_args;
     bool broken; /* found to be none while something else was done */
@@ -110,6 +112,9 @@ struct tc_value {
     struct buf text; /* anything else, until its end */
 };
 
+/* Invariants, which hold between two steps: pos <= win.len; no call is open in a text state; raw
+ * and args are empty unless a call is open, args also once it is committed; out is empty; n_calls
+ * counts the calls that were told, at most TOOLCALL_CALLS_MAX. */
 struct toolcall_parser {
     struct toolcall_opts opts;
     toolcall_sink sink;
@@ -142,7 +147,7 @@ struct toolcall_parser {
 /* What a step did. Negative: an error. */
 enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
 
-/* parser.c */
+/* parser.c: take bytes of the window, n <= what is left of it; go to another state. */
 bool parser_take(struct toolcall_parser *p, size_t n); /* false: a limit is passed, it is no call */
 bool parser_pass(struct toolcall_parser *p, size_t n);
 void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act);
@@ -160,7 +165,7 @@ void events_end(struct toolcall_parser *p);
 void events_break(struct toolcall_parser *p);
 void events_out(struct toolcall_parser *p); /* `out` goes to the arguments */
 
-/* states.c, object.c */
+/* states.c, object.c: one step in the state @s, the window not empty: enum tc_step, or -ENOMEM. */
 int states_step(struct toolcall_parser *p, const struct tc_state *s);
 int object_step(struct toolcall_parser *p, const struct tc_state *s);
 bool object_may_end(const struct toolcall_parser *p); /* all that matters of an object is there */
@@ -174,7 +179,8 @@ enum value_type {
     VALUE_OBJECT = 16,
     VALUE_ARRAY = 32,
 };
-bool value_knows(yyjson_val *tools, const char *name);
+bool value_knows(yyjson_val *tools, const char *name); /* whether a tool has it */
+/* The types, VALUE_.., that the tool's schema allows a parameter; 0: it does not say. */
 unsigned value_types(yyjson_val *tools, const char *name, const char *key);
 void value_key(struct toolcall_parser *p); /* `"key": `, after a brace or a comma */
 void value_begin(struct toolcall_parser *p);
@@ -188,4 +194,4 @@ extern const struct toolcall_format format_hermes, format_generic, format_qwen_c
     format_hunyuan, format_kimi_k2, format_kimi_k3, format_minimax_m1, format_minimax_m2,
     format_gemma, format_lfm, format_command_r, format_command_r7b, format_apertus, format_nemotron,
     format_apriel, format_functionary, format_firefunction, format_solar, format_gigachat,
-    format_minicpm;
+    format_minicpm, format_granite, format_phi4;

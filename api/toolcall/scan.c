@@ -96,6 +96,7 @@ static int finish_value(struct scan *s) {
 static int put_comma(struct scan *s, struct buf *out) {
     int r = 0;
 
+    assert(s->n_ws <= sizeof(s->ws) && (s->comma || s->n_ws == 0));
     if (s->comma)
         r = put_char(out, ',');
     if (r == 0)
@@ -117,6 +118,7 @@ static int open_bracket(struct scan *s, char c, struct buf *out) {
 static int close_bracket(struct scan *s, char c, struct buf *out) {
     if (!s->depth || (c == '}') != in_object(s))
         return SCAN_BAD;
+    assert(s->depth <= SCAN_DEPTH && !s->is_key);
     s->comma = false;
     s->n_ws = 0;
     s->depth--;
@@ -188,6 +190,7 @@ static int begin_value(struct scan *s, char c, struct buf *out) {
 
 /* Half a surrogate pair that is followed by something else. */
 static int put_lone(struct scan *s, struct buf *out) {
+    assert(!s->high || (s->high >= 0xD800 && s->high < 0xDC00));
     int r = s->high ? put_hex(out, 0xFFFD) : 0;
 
     s->high = 0;
@@ -205,6 +208,7 @@ static int close_string(struct scan *s, struct buf *out) {
 static int gemma_byte(struct scan *s, char c, struct buf *out) {
     int r = 0;
 
+    assert(s->n_quote < sizeof(gemma_quote) - 1);
     if (c == gemma_quote[s->n_quote]) {
         if (++s->n_quote < sizeof(gemma_quote) - 1)
             return 0;
@@ -262,6 +266,7 @@ static int hex_byte(struct scan *s, char c, struct buf *out) {
                                    : -1;
     int r = 0;
 
+    assert(s->n_hex > 0);
     if (v < 0)
         return SCAN_BAD;
     s->hex = (uint16_t)(s->hex << 4 | v);
@@ -284,6 +289,7 @@ static int hex_byte(struct scan *s, char c, struct buf *out) {
 }
 
 static int open_gemma(struct scan *s, char c, struct buf *out) {
+    assert(s->n_quote > 0 && s->n_quote < sizeof(gemma_quote) - 1);
     if (c != gemma_quote[s->n_quote])
         return SCAN_BAD;
     if (++s->n_quote < sizeof(gemma_quote) - 1)
@@ -365,6 +371,7 @@ static int scalar_byte(struct scan *s, char c, struct buf *out, bool *kept) {
         *kept = true;
         return end_word(s, out);
     }
+    assert(s->state >= NUM_MINUS && s->state < AT_END);
     uint8_t next = next_number(s->state, c);
 
     if (next) {
@@ -434,6 +441,7 @@ int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct
 
         r = step(s, data[*used], out, &kept);
         *used += !kept && r != SCAN_BAD;
+        assert((s->state == AT_END) == (r == SCAN_DONE) || r < 0);
     }
     return r;
 }

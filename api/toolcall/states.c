@@ -64,6 +64,7 @@ static enum match match_edges(const struct toolcall_parser *p, const struct tc_s
 }
 
 static int take_edge(struct toolcall_parser *p, const struct tc_state *s, const struct tc_edge *e) {
+    assert(*e->text); /* else the step would take nothing */
     if (e->act & TC_OPEN) {
         events_open(p);
         p->back = s->kind == TC_TEXT ? p->state : TC_CONTENT;
@@ -205,6 +206,7 @@ static int collect_step(struct toolcall_parser *p, const struct tc_state *s) {
     size_t n = find_edge(p, s, SIZE_MAX, &e), i, len;
     const char *at = parser_at(p, &len);
 
+    assert(p->call.open && p->n_text <= max && n <= len);
     for (i = 0; i < n && p->n_text < max && !is_bad(s, at[i]); i++) {
         if (p->n_text || !is_space(at[i]))
             text[p->n_text++] = at[i];
@@ -217,6 +219,7 @@ static int collect_step(struct toolcall_parser *p, const struct tc_state *s) {
 }
 
 static int skip_step(struct toolcall_parser *p, const struct tc_state *s) {
+    assert(p->n_text < TC_SKIP_MAX);
     const struct tc_edge *e;
     size_t n = find_edge(p, s, TC_SKIP_MAX - p->n_text, &e);
 
@@ -296,6 +299,7 @@ static int value_step(struct toolcall_parser *p, const struct tc_state *s) {
     const struct tc_edge *e;
     size_t len;
 
+    assert(p->call.has_name);
     if (!p->entered) {
         p->entered = true;
         value_begin(p);
@@ -323,6 +327,8 @@ static int scan_step(struct toolcall_parser *p, const struct tc_state *s) {
     const char *at = parser_at(p, &len);
     /* The first byte commits the call; from there on nothing needs to be kept. */
     bool one = !p->call.committed && !p->opts.whole_calls;
+
+    assert(p->call.has_name && p->out.len == 0);
     int r = scan_feed(&p->scan, at, one ? 1 : len, &used, &p->out);
 
     if (r < 0)
@@ -386,6 +392,7 @@ int states_step(struct toolcall_parser *p, const struct tc_state *s) {
     case TC_ARGUMENTS:
         return arguments_step(p, s);
     default:
+        assert(s->kind == TC_OBJECT || s->kind == TC_NAMED);
         return object_step(p, s);
     }
 }

@@ -16,6 +16,7 @@
 #include "api/generation/grammar_ir.h"
 #include "base/buf.h"
 #include "base/err.h"
+#include "text/tokenizer.h"
 
 #define TOOLCALL_NAME_MAX 128u
 #define TOOLCALL_ID_MAX 160u
@@ -51,11 +52,13 @@ struct toolcall_format {
     const char *detect[3];   /* all of these in a template's source mean this format */
     const char *triggers[4]; /* a call starts with one of these; "{" only where a message starts */
     const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
-    bool needs_special;         /* markers are special tokens: decode with their text */
-    bool ends_reasoning;        /* a trigger inside reasoning ends it */
-    bool only_known;            /* a call of a tool that was not offered is content */
-    bool short_ids;             /* ids of 9 letters and digits */
-    bool has_reasoning;         /* the format itself tells reasoning from content */
+    const char *start_after;    /* so it is after this, where a message begins; or NULL */
+    bool bare; /* a call without a marker, where a message begins, is one up to its arguments */
+    bool needs_special;  /* markers are special tokens: decode with their text */
+    bool ends_reasoning; /* a trigger inside reasoning ends it */
+    bool only_known;     /* a call of a tool that was not offered is content */
+    bool short_ids;      /* ids of 9 letters and digits */
+    bool has_reasoning;  /* the format itself tells reasoning from content */
     const char *content_begin, *content_end; /* marks that content may stand between; or NULL */
     struct toolcall_shape shape;
     const struct tc_state *states;
@@ -158,6 +161,26 @@ int toolcall_force(yyjson_mut_val **out, struct nodes *n, const struct toolcall_
                    struct err *err);
 /* The strings after which a model that is free has begun a call, in order; NULL at their end. */
 const char *toolcall_after(const struct toolcall_format *f, size_t i);
+/* Writes to @out what begins a call of @name, too, but only where a message begins. *held: the text
+ * is the beginning of what toolcall_force() writes with `after`, else what it writes follows, for
+ * any name. false: nothing does, or it does not fit. */
+bool toolcall_start(const struct toolcall_format *f, const char *name, char *out, size_t size,
+                    bool *held);
+
+/* ---- past calls for templates that leave them out */
+
+struct toolcall_marks {
+    struct text_range *v; /* sorted, disjoint; the caller's */
+    size_t n, cap;
+};
+
+/* Whether past calls can be written in this format: it needs no ids and knows JSON's values. */
+bool toolcall_can_write(const struct toolcall_format *f);
+/* Appends the calls of one message, [{"function": {"name": .., "arguments": ..}}, ..], to @out as
+ * the model would have written them, and to @own the bytes of it that are the format's literals.
+ * 0, -ENOMEM, -EMSGSIZE. */
+int toolcall_write_calls(const struct toolcall_format *f, yyjson_mut_val *calls, struct buf *out,
+                         struct toolcall_marks *own);
 
 /*
  * The generic form, for templates that know no tools: what a system message says about them, and

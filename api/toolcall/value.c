@@ -4,6 +4,7 @@
  * since models also write Python's True or ['a'], or plain text where a number is wanted.
  */
 
+#include <assert.h>
 #include <string.h>
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
@@ -137,6 +138,7 @@ static void note(struct toolcall_parser *p, int r) {
 }
 
 void value_key(struct toolcall_parser *p) {
+    assert(p->call.has_name && p->out.len == 0);
     note(p, buf_add_str(&p->out, p->call.n_params++ ? ", \"" : "{\""));
     note(p, scan_escape(&p->out, p->key, strlen(p->key)));
     note(p, buf_add_str(&p->out, "\": "));
@@ -212,7 +214,8 @@ void value_end(struct toolcall_parser *p) {
     }
     bool json = len && (reads(p, SCAN_JSON, text, len) || reads(p, SCAN_PYTHON, text, len));
 
-    if (!json || !suits(v->types, p->out.data[0])) {
+    assert(!json || p->out.len > 0 || p->error); /* a value that was read was written */
+    if (!json || p->error || !suits(v->types, p->out.data[0])) {
         buf_clear(&p->out);
         note(p, buf_add_char(&p->out, '"'));
         note(p, scan_escape(&p->out, v->text.len ? v->text.data : "", v->text.len));

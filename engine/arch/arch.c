@@ -6,7 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 #include "engine/arch/decoder.h"
+#include "engine/arch/deepseek2.h"
+#include "engine/arch/gemma4.h"
 #include "engine/arch/hybrid.h"
+#include "engine/arch/laguna.h"
+#include "engine/arch/lfm2.h"
+#include "engine/arch/nemotron.h"
+#include "engine/arch/window.h"
 #include "engine/rope.h"
 
 /* What is particular to an architecture. */
@@ -14,6 +20,19 @@ struct arch {
     const char *name; /* general.architecture */
     enum rope_type rope;
     enum { EXPERTS_NEVER, EXPERTS_MAY, EXPERTS_MUST } experts;
+    bool by_layer;    /* heads and widths of FFNs may differ: the file has arrays of them */
+    bool fixed_betas; /* rope_defaults */
+    bool mtp;         /* blocks of multi-token prediction may follow the layers */
+    /* How experts are picked: as the file's keys say, by @gating where they do not, normed where
+     * @normed whatever they say. Else: softmax, normed, in all layers. */
+    struct {
+        bool by_keys, normed;
+        enum gating gating;
+    } routing;
+    bool long_rope; /* its divisors are one of two tensors */
+    /* Factors of the embedding, of branches and of logits; of queries by their position. */
+    enum bind_need scales;
+    bool temper;
     /* Adds the model's ops, its hyperparameters read; errors stay in the binder. */
     void (*bind)(struct binder *b, struct model *m, const struct decoder *d);
     struct decoder decoder;
@@ -56,6 +75,7 @@ static const struct arch archs[] = {
     {
         .name = "qwen3next",
         .rope = ROPE_NEOX,
+        .mtp = true,
         .experts = EXPERTS_MUST,
         .bind = hybrid_bind,
         .decoder = {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true},
@@ -64,6 +84,7 @@ static const struct arch archs[] = {
     {
         .name = "qwen35",
         .rope = ROPE_NEOX,
+        .mtp = true,
         .bind = hybrid_bind,
         .decoder =
             {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
@@ -71,17 +92,186 @@ static const struct arch archs[] = {
     {
         .name = "qwen35moe",
         .rope = ROPE_NEOX,
+        .mtp = true,
         .experts = EXPERTS_MUST,
         .bind = hybrid_bind,
         .decoder =
             {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
     },
+    /* gpt-oss 20b and 120b. YaRN's corner pairs are whole numbers as in llama.cpp, where OpenAI's
+     * code does not round them: a file's logits are then those that its quants were judged by. */
+    {
+        .name = "gpt-oss",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .fixed_betas = true,
+        .bind = window_bind,
+        .decoder = {.qkv_bias = BIND_MUST,
+                    .out_bias = BIND_MUST,
+                    .expert_bias = BIND_MUST,
+                    .sinks = BIND_MUST,
+                    .ffn_norm = "post_attention_norm",
+                    .glu = GLU_CLAMPED,
+                    .window_period = 2},
+    },
+    {
+        .name = "gemma2",
+        .rope = ROPE_NEOX,
+        .bind = window_bind,
+        .decoder = {.attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .glu = GLU_GELU,
+                    .window = 4096,
+                    .window_period = 2,
+                    .wide_scores = 46,
+                    .scaled_embedding = true},
+    },
+    {
+        .name = "gemma3",
+        .rope = ROPE_NEOX,
+        .bind = window_bind,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .glu = GLU_GELU,
+                    .window_period = 6,
+                    .window_rope = true,
+                    .wide_scores = 62,
+                    .scaled_embedding = true},
+    },
+    {
+        .name = "gemma4",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MAY,
+        .by_layer = true,
+        .bind = gemma4_bind,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .glu = GLU_GELU,
+                    .v_unit = true},
+    },
+    /* Granite 3 and 4 without recurrent layers. */
+    {
+        .name = "granite",
+        .rope = ROPE_NORM,
+        .scales = BIND_MAY,
+        .bind = decoder_bind,
+    },
+    /* MiniCPM; MiniCPM5's files may say llama. What old files leave to their reader is refused. */
+    {
+        .name = "minicpm",
+        .rope = ROPE_NORM,
+        .scales = BIND_MUST,
+        .long_rope = true,
+        .bind = decoder_bind,
+    },
+    /* Phi 3, 3.5 and 4. */
+    {
+        .name = "phi3",
+        .rope = ROPE_NEOX,
+        .long_rope = true,
+        .bind = decoder_bind,
+        .decoder = {.fused = true},
+    },
+    /* Ministral 3, Devstral Small 2, Mistral Medium 3.5. */
+    {
+        .name = "mistral3",
+        .rope = ROPE_NORM,
+        .temper = true,
+        .bind = decoder_bind,
+    },
+    {
+        .name = "lfm2",
+        .rope = ROPE_NEOX,
+        .by_layer = true,
+        .bind = lfm2_bind,
+        .decoder = {.qk_norm = BIND_MUST, .final_norm = "token_embd_norm", .windowed = true},
+    },
+    {
+        .name = "lfm2moe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .routing = {.by_keys = true, .normed = true, .gating = GATING_SIGMOID},
+        .bind = lfm2_bind,
+        .decoder = {.qk_norm = BIND_MUST, .final_norm = "token_embd_norm", .pick_bias = BIND_MAY},
+    },
+    /* GLM 4.5 to 4.7, Air; Solar Open. */
+    {
+        .name = "glm4moe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .mtp = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = decoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .qk_norm = BIND_MAY,
+                    .ffn_norm = "post_attention_norm",
+                    .pick_bias = BIND_MAY},
+    },
+    /* Nemotron 3 and 3.5: Nano, Lightning. */
+    {
+        .name = "nemotron_h_moe",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .mtp = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = nemotron_bind,
+        .decoder =
+            {.ffn_norm = "attn_norm", .glu = GLU_RELU, .no_gate = true, .pick_bias = BIND_MAY},
+    },
+    /* GLM-4.7-Flash, DeepSeek V2 and V3, Kimi K2. */
+    {
+        .name = "deepseek2",
+        .rope = ROPE_NORM,
+        .experts = EXPERTS_MUST,
+        .fixed_betas = true,
+        .mtp = true,
+        .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
+        .bind = deepseek2_bind,
+        .decoder = {.pick_bias = BIND_MAY},
+    },
+    /* Laguna XS and S. */
+    {
+        .name = "laguna",
+        .rope = ROPE_NEOX,
+        .experts = EXPERTS_MUST,
+        .by_layer = true,
+        .fixed_betas = true,
+        .routing = {.by_keys = true, .gating = GATING_SIGMOID},
+        .bind = laguna_bind,
+        .decoder = {.qk_norm = BIND_MUST, .soft_gate = true, .pick_bias = BIND_MAY},
+    },
+    /* Olmo 2; Olmo 3, whose layers with a window have plain positions. */
+    {
+        .name = "olmo2",
+        .rope = ROPE_NEOX,
+        .fixed_betas = true,
+        .bind = window_bind,
+        .decoder = {.qk_norm = BIND_MUST,
+                    .norm_all = true,
+                    .unnormed = true,
+                    .attn_post_norm = "post_attention_norm",
+                    .ffn_post_norm = "post_ffw_norm",
+                    .window_period = 4,
+                    .window_rope = true,
+                    .same_base = true},
+    },
+};
+
+/* Names that other programs give to files whose tensors have other names too. */
+static const struct {
+    const char *name, *hint;
+} renamed[] = {
+    {"gptoss", "a file made for Ollama: take a GGUF file of gpt-oss made for llama.cpp"},
 };
 
 /* The row of general.architecture. -EINVAL with the known names in @err. */
 static int find_arch(const struct gguf *file, const struct arch **out, struct err *err) {
     struct gguf_str name;
-    char known[160] = "";
+    char known[512] = "";
 
     if (gguf_string(file, "general.architecture", &name) < 0)
         return err_set(err, 0, NULL, "the model file has no 'general.architecture'");
@@ -97,6 +287,11 @@ static int find_arch(const struct gguf *file, const struct arch **out, struct er
     for (size_t i = 0; i < name.len; i++)
         if (name.data[i] < 0x20 || name.data[i] > 0x7E)
             return err_set(err, 0, NULL, "'general.architecture' is not a name (known: %s)", known);
+    for (size_t i = 0; i < ARRAY_SIZE(renamed); i++)
+        if (name.len == strlen(renamed[i].name) &&
+            memcmp(name.data, renamed[i].name, name.len) == 0)
+            return err_set(err, 0, NULL, "architecture '%s' is not supported: %s", renamed[i].name,
+                           renamed[i].hint);
     return err_set(err, 0, NULL, "architecture '%.*s' is not supported (known: %s)",
                    (int)MIN(name.len, 64u), name.data, known);
 }
@@ -110,8 +305,27 @@ static void refuse_other(struct meta *m, const char *key, uint32_t allowed) {
         m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, which is not supported", m->arch, key, v);
 }
 
+/* Which experts: by the keys of the file. */
+static void read_routing(struct meta *m, const struct arch *arch, struct model *model) {
+    struct model_shape *s = &model->shape;
+    uint32_t func = 0, n_shared = 0, width = 0;
+    bool normed = false;
+    char key[96];
+
+    meta_u32_opt(m, "expert_gating_func", 0, 2, &func);
+    meta_u32_opt(m, "leading_dense_block_count", 0, MODEL_LAYERS_MAX, &model->n_lead);
+    meta_u32_opt(m, "expert_shared_count", 0, 64, &n_shared);
+    meta_u32_opt(m, "expert_shared_feed_forward_length", 0, 1u << 20, &width);
+    snprintf(key, sizeof(key), "%s.expert_weights_norm", m->arch);
+    gguf_bool(m->file, key, &normed);
+    s->gating = func == 0 ? arch->routing.gating : func == 1 ? GATING_SOFTMAX : GATING_SIGMOID;
+    s->unnormed = !normed && !arch->routing.normed;
+    model->n_ff_common = width ? width : n_shared * s->n_ff_expert;
+}
+
 /* Experts: how many, and that they are picked as backend.h says. */
-static void read_experts(struct meta *m, const struct arch *arch, struct model_shape *s) {
+static void read_experts(struct meta *m, const struct arch *arch, struct model *model) {
+    struct model_shape *s = &model->shape;
     double scale = 0;
 
     s->expert_scale = 1;
@@ -125,8 +339,19 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model_s
     }
     meta_u32(m, "expert_count", 1, MODEL_EXPERTS_MAX, &s->n_expert);
     meta_u32(m, "expert_used_count", 1, s->n_expert, &s->n_expert_used);
-    meta_u32_opt(m, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff);
+    s->n_ff_expert = s->n_ff;
+    meta_u32_opt(m, "expert_feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
+    s->n_ff = s->n_ff ? s->n_ff : s->n_ff_expert;
+    if (m->r == 0 && !s->n_ff_expert)
+        meta_u32(m, "feed_forward_length", 1, 1u << 20, &s->n_ff_expert);
     meta_f32_opt(m, "expert_weights_scale", 0, 1e3, &scale);
+    refuse_other(m, "expert_group_count", 1);
+    if (scale > 0)
+        s->expert_scale = (float)scale;
+    if (arch->routing.by_keys) {
+        read_routing(m, arch, model);
+        return;
+    }
     refuse_other(m, "expert_gating_func", 1);
     if (arch->bind == hybrid_bind) {
         meta_u32_opt(m, "expert_shared_feed_forward_length", 0, 1u << 20, &s->n_ff_shared);
@@ -134,29 +359,50 @@ static void read_experts(struct meta *m, const struct arch *arch, struct model_s
     } else {
         refuse_other(m, "expert_shared_count", 0);
     }
-    refuse_other(m, "expert_group_count", 1);
     refuse_other(m, "leading_dense_block_count", 0);
-    if (scale > 0)
-        s->expert_scale = (float)scale;
+}
+
+/* An integer, or the largest where the architecture has one for each layer. */
+static void read_most(struct meta *m, const struct arch *a, const char *key, uint32_t hi,
+                      uint32_t n_layer, uint32_t *out) {
+    uint32_t by_layer[MODEL_LAYERS_MAX], most = 0;
+    char full[96];
+
+    snprintf(full, sizeof(full), "%s.%s", m->arch, key);
+    if (m->r < 0 || !a->by_layer || !gguf_array(m->file, full)) {
+        meta_u32_opt(m, key, 1, hi, out);
+        return;
+    }
+    meta_u32_layers(m, key, 0, hi, n_layer, by_layer);
+    for (uint32_t i = 0; i < n_layer && m->r == 0; i++)
+        most = MAX(most, by_layer[i]);
+    if (m->r == 0 && most > 0)
+        *out = most;
 }
 
 /* The hyperparameters that every architecture has. Sizes are bounded so that products of two of
  * them fit 64 bits, and a head's values 32. */
-static void read_shape(struct meta *m, struct model_shape *s) {
+static void read_shape(struct meta *m, const struct arch *a, struct model *model) {
+    struct model_shape *s = &model->shape;
     double eps = -1, scale = 0;
     uint32_t value_length;
 
     meta_u32(m, "block_count", 1, MODEL_LAYERS_MAX, &s->n_layer);
     meta_u32(m, "embedding_length", 1, 1u << 18, &s->n_embd);
-    meta_u32(m, "attention.head_count", 1, 1u << 12, &s->n_head);
-    meta_u32_opt(m, "feed_forward_length", 1, 1u << 20, &s->n_ff);
+    if (a->by_layer)
+        read_most(m, a, "attention.head_count", 1u << 12, s->n_layer, &s->n_head);
+    if (!s->n_head)
+        meta_u32(m, "attention.head_count", 1, 1u << 12, &s->n_head);
+    read_most(m, a, "feed_forward_length", 1u << 20, s->n_layer, &s->n_ff);
     meta_u32(m, "context_length", 1, 1u << 26, &s->max_context);
     s->n_head_kv = s->n_head;
     s->head_dim = s->n_head ? s->n_embd / s->n_head : 0;
-    meta_u32_opt(m, "attention.head_count_kv", 1, s->n_head, &s->n_head_kv);
+    read_most(m, a, "attention.head_count_kv", s->n_head, s->n_layer, &s->n_head_kv);
     meta_u32_opt(m, "attention.key_length", 1, 1024, &s->head_dim);
     value_length = s->head_dim;
     meta_u32_opt(m, "attention.value_length", 1, 1024, &value_length);
+    if (a->bind == nemotron_bind) /* where the other is missing */
+        meta_f32_opt(m, "attention.layer_norm_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.scale", 0, 1e3, &scale);
     if (m->r < 0)
@@ -164,15 +410,18 @@ static void read_shape(struct meta *m, struct model_shape *s) {
     if (eps < 0)
         m->r = err_set(m->err, 0, NULL, "the model file has no '%s.%s'", m->arch,
                        "attention.layer_norm_rms_epsilon");
-    else if (s->n_head % s->n_head_kv)
+    else if (s->n_head % s->n_head_kv && !a->by_layer)
         m->r = err_set(m->err, 0, NULL, "%u heads cannot share %u key heads evenly", s->n_head,
                        s->n_head_kv);
     else if (s->head_dim < 2 || s->head_dim > 1024 || s->head_dim % 2)
         m->r = err_set(m->err, 0, NULL,
                        "heads of %u values: an even number from 2 to 1024 is needed", s->head_dim);
-    else if (value_length != s->head_dim)
+    else if (value_length != s->head_dim && a->bind != deepseek2_bind)
         m->r = err_set(m->err, 0, NULL, "keys of %u and values of %u numbers are not supported",
                        s->head_dim, value_length);
+    if (a->mtp)
+        meta_u32_opt(m, "nextn_predict_layers", 0, s->n_layer - 1, &model->n_mtp);
+    s->n_layer -= model->n_mtp;
     s->rms_eps = (float)eps;
     s->attn_scale = scale > 0 ? (float)scale : (float)(1.0 / sqrt((double)s->head_dim));
 }
@@ -196,35 +445,88 @@ static void read_vocab(struct meta *m, struct model_shape *s) {
         s->n_vocab = (uint32_t)t->ne[1];
 }
 
+/* Those that take part beside the weights. Granite and MiniCPM divide their logits. */
+static void read_scales(struct meta *m, const struct arch *a, struct model *model) {
+    static const char *const keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
+    double v[3] = {0};
+
+    for (int i = 0; i < 3 && a->scales; i++) {
+        meta_f32_opt(m, keys[i], 0, 1e6, &v[i]);
+        if (m->r == 0 && v[i] == 0 && a->scales == BIND_MUST)
+            m->r = err_set(m->err, 0, NULL, "the model file has no '%s.%s'", m->arch, keys[i]);
+    }
+    model->scale.embedding = (float)v[0];
+    model->scale.residual = (float)v[1];
+    model->scale.logits = v[2] != 0 ? (float)(1 / v[2]) : 0;
+    double slope = 0;
+    model->temper.span = model->shape.max_context;
+    if (!a->temper)
+        return;
+    meta_f32_opt(m, "attention.temperature_scale", 0, 1e3, &slope);
+    meta_u32_opt(m, "rope.scaling.original_context_length", 1, 1u << 30, &model->temper.span);
+    model->temper.slope = (float)slope;
+}
+
+/* What RoPE's frequencies are divided by. Of two tensors the long one is for contexts beyond the
+ * original: those that may be asked for, so that a sequence's keys do not change while it grows. */
+static const struct tensor *rope_divisors(struct binder *b, const struct arch *a,
+                                          const struct model *m, uint32_t max_context) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    uint32_t context = max_context ? max_context : m->shape.max_context, original = context;
+
+    if (!a->long_rope)
+        return bind_any(b, "rope_freqs.weight");
+    const struct tensor *near = bind_any(b, "rope_factors_short.weight");
+    const struct tensor *far = bind_any(b, "rope_factors_long.weight");
+    meta_u32_opt(&meta, "rope.scaling.original_context_length", 1, 1u << 30, &original);
+    b->r = b->r < 0 ? b->r : meta.r;
+    return context > original ? far : near;
+}
+
 /* Hyperparameters before tensors: their shapes are checked against them. Scaling of RoPE comes
  * last, since a tensor of divisors may be part of it. */
 static int bind_all(struct model *m, const struct arch *a, const struct gguf *file,
-                    struct err *err) {
+                    uint32_t max_context, struct err *err) {
     struct meta meta = {.file = file, .arch = a->name, .err = err};
     struct binder b;
 
-    read_shape(&meta, &m->shape);
-    read_experts(&meta, a, &m->shape);
+    read_shape(&meta, a, m);
+    read_experts(&meta, a, m);
     if (!m->shape.n_ff) /* where all are experts, theirs is enough */
         meta_u32(&meta, "feed_forward_length", 1, 1u << 20, &m->shape.n_ff);
     read_vocab(&meta, &m->shape);
+    read_scales(&meta, a, m);
     if (meta.r < 0)
         return meta.r;
     if (bind_init(&b, file, a->name, err) < 0)
         return -ENOMEM;
     a->bind(&b, m, &a->decoder);
+    for (uint32_t l = m->shape.n_layer; l < m->shape.n_layer + m->n_mtp; l++)
+        bind_skip(&b, l);
+    model_measure(m);
     meta.r = b.r;
-    rope_read(&meta, bind_any(&b, "rope_freqs.weight"), &m->shape);
+    const struct rope_defaults rope = {
+        .dim = m->shape.head_dim,
+        .context = m->shape.max_context,
+        .base = 10000,
+        .suffix = "",
+        .scaled = true,
+        .fixed_betas = a->fixed_betas,
+        .long_rope = a->long_rope,
+        .scores_scaled = a->bind == deepseek2_bind,
+    };
+    rope_read(&meta, &rope, rope_divisors(&b, a, m, max_context), &m->shape.rope[0]);
     b.r = meta.r;
     bind_rest(&b);
     assert(b.r < 0 || m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);
     m->weight_bytes = b.weight_bytes;
     m->n_params = b.n_params;
+    m->views = STEAL(b.views);
     bind_deinit(&b);
     return b.r < 0 ? b.r : m->r;
 }
 
-int arch_read(struct model *m, const struct gguf *file, struct err *err) {
+int arch_read(struct model *m, const struct gguf *file, uint32_t max_context, struct err *err) {
     const struct arch *a = NULL;
     int r = find_arch(file, &a, err);
 
@@ -232,8 +534,8 @@ int arch_read(struct model *m, const struct gguf *file, struct err *err) {
     if (r < 0)
         return r;
     m->arch = a->name;
-    m->shape.rope = a->rope;
-    r = bind_all(m, a, file, err);
+    m->shape.rope_type = a->rope;
+    r = bind_all(m, a, file, max_context, err);
     if (r < 0)
         model_deinit(m);
     return r;

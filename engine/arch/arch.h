@@ -10,4 +10,4 @@
 
 /* 0 or -errno with @err: unknown architecture, a missing or odd hyperparameter, a missing, unknown
  * or misshapen tensor. The tensors stay those of @file. */
-int arch_read(struct model *m, const struct gguf *file, struct err *err);
+int arch_read(struct model *m, const struct gguf *file, uint32_t max_context, struct err *err);

@@ -1,85 +1,165 @@
 #include "engine/arch/decoder.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include "engine/bind.h"
 
-void decoder_ends(struct binder *b, struct model *m, struct model_op *logits) {
+void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
+                  struct model_op *logits) {
     const struct model_shape *s = &m->shape;
     const struct tensor *embed =
         bind_matrix(b, BIND_MUST, s->n_embd, s->n_vocab, "token_embd.weight");
     const struct tensor *output = bind_matrix(b, BIND_MAY, s->n_embd, s->n_vocab, "output.weight");
 
-    model_add(m, &(struct model_op){.kind = OP_EMBED, .w = {embed}});
+    model_add(m, &(struct model_op){.kind = OP_EMBED, .w = {embed}, .scale = m->scale.embedding});
     *logits = (struct model_op){
         .kind = OP_LOGITS,
-        .norm = bind_vector(b, BIND_MUST, s->n_embd, "output_norm.weight"),
+        .norm = bind_vector(b, BIND_MUST, s->n_embd, "%s.weight",
+                            d->final_norm ? d->final_norm : "output_norm"),
         .w = {output ? output : embed},
+        .scale = m->scale.logits,
     };
 }
 
-void decoder_attention(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+struct layer decoder_layer(const struct model *m, uint32_t index) {
     const struct model_shape *s = &m->shape;
-    uint64_t n_q = (uint64_t)s->n_head * s->head_dim, n_kv = (uint64_t)s->n_head_kv * s->head_dim;
-    uint64_t n_rows = d->gated ? 2 * n_q : n_q;
-    const struct kv_layer kv = model_add_kv(m, KV_GLOBAL);
 
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_QKV,
-                  .layer = l,
-                  .kv = kv,
-                  .gated = d->gated,
-                  .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
-                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, n_rows, "blk.%u.attn_q.weight", l),
-                        bind_matrix(b, BIND_MUST, s->n_embd, n_kv, "blk.%u.attn_k.weight", l),
-                        bind_matrix(b, BIND_MUST, s->n_embd, n_kv, "blk.%u.attn_v.weight", l)},
-                  .bias = {bind_vector(b, d->qkv_bias, n_rows, "blk.%u.attn_q.bias", l),
-                           bind_vector(b, d->qkv_bias, n_kv, "blk.%u.attn_k.bias", l),
-                           bind_vector(b, d->qkv_bias, n_kv, "blk.%u.attn_v.bias", l)},
-                  .q_norm = bind_vector(b, d->qk_norm, s->head_dim, "blk.%u.attn_q_norm.weight", l),
-                  .k_norm = bind_vector(b, d->qk_norm, s->head_dim, "blk.%u.attn_k_norm.weight", l),
-              });
+    return (struct layer){
+        .index = index,
+        .heads = {s->n_head, s->n_head_kv, s->head_dim},
+        .attn = {.scale = s->attn_scale},
+        .n_ff = s->n_ff,
+    };
+}
+
+/* The norm of what a branch adds, by its name; NULL: there is none. */
+static const struct tensor *post_norm(struct binder *b, const struct model *m, const char *name,
+                                      uint32_t l) {
+    return name ? bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight", l, name) : NULL;
+}
+
+struct kv_layer decoder_attention(struct binder *b, struct model *m, const struct decoder *d,
+                                  const struct layer *layer) {
+    const struct model_shape *s = &m->shape;
+    const struct heads *h = &layer->heads;
+    uint64_t n_q = (uint64_t)h->n * h->dim, n_kv = (uint64_t)h->n_kv * h->dim;
+    uint64_t n_rows = d->gated ? 2 * n_q : n_q;
+    uint32_t l = layer->index;
+    const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, KV_GLOBAL, h);
+    enum bind_need own = layer->kv || d->fused ? BIND_NEVER : BIND_MUST;
+    enum bind_need v = own && d->v_unit ? BIND_MAY : own;
+
+    struct model_op qkv = {
+        .kind = OP_QKV,
+        .layer = l,
+        .kv = kv,
+        .heads = *h,
+        .rope = layer->rope,
+        .gated = d->gated,
+        .v_unit = d->v_unit,
+        .norm_all = d->norm_all,
+        .temper = m->temper,
+        .norm = bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, s->n_embd,
+                            "blk.%u.attn_norm.weight", l),
+        .w = {bind_matrix(b, d->fused ? BIND_NEVER : BIND_MUST, s->n_embd, n_rows,
+                          "blk.%u.attn_q.weight", l),
+              bind_matrix(b, own, s->n_embd, n_kv, "blk.%u.attn_k.weight", l),
+              bind_matrix(b, v, s->n_embd, n_kv, "blk.%u.attn_v.weight", l)},
+        .bias = {bind_vector(b, d->qkv_bias, n_rows, "blk.%u.attn_q.bias", l),
+                 bind_vector(b, d->qkv_bias, n_kv, "blk.%u.attn_k.bias", l),
+                 bind_vector(b, d->qkv_bias, n_kv, "blk.%u.attn_v.bias", l)},
+        .q_norm =
+            bind_vector(b, d->qk_norm, d->norm_all ? n_q : h->dim, "blk.%u.attn_q_norm.weight", l),
+        .k_norm = bind_vector(b, layer->kv ? BIND_NEVER : d->qk_norm, d->norm_all ? n_kv : h->dim,
+                              "blk.%u.attn_k_norm.weight", l),
+    };
+    if (d->fused) {
+        const struct tensor *all =
+            bind_matrix(b, BIND_MUST, s->n_embd, n_q + 2 * n_kv, "blk.%u.attn_qkv.weight", l);
+
+        qkv.w[0] = bind_rows(b, all, 0, n_q);
+        qkv.w[1] = bind_rows(b, all, n_q, n_kv);
+        qkv.w[2] = bind_rows(b, all, n_q + n_kv, n_kv);
+    }
+    model_add(m, &qkv);
     model_add(m, &(struct model_op){
-                     .kind = OP_ATTEND, .layer = l, .kv = kv, .attn = {.scale = s->attn_scale}});
+                     .kind = OP_ATTEND,
+                     .layer = l,
+                     .kv = kv,
+                     .heads = *h,
+                     .attn = layer->attn,
+                     .sinks = bind_vector(b, d->sinks, h->n, "blk.%u.attn_sinks.weight", l),
+                 });
+    if (d->soft_gate) { /* as wide as there are heads, or values */
+        const struct tensor *wide = NULL;
+        char name[64];
+
+        snprintf(name, sizeof(name), "blk.%u.attn_gate.weight", l);
+        const struct tensor *found = gguf_find(b->file, name);
+        wide = bind_matrix(b, BIND_MUST, s->n_embd, found && found->ne[1] == n_q ? n_q : h->n,
+                           "blk.%u.attn_gate.weight", l);
+        model_add(m, &(struct model_op){
+                         .kind = OP_GATE,
+                         .layer = l,
+                         .heads = *h,
+                         .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
+                         .w = {wide},
+                     });
+    }
     if (d->gated)
-        model_add(m, &(struct model_op){.kind = OP_GATE, .layer = l});
+        model_add(m, &(struct model_op){.kind = OP_GATE, .layer = l, .heads = *h});
     model_add(m,
               &(struct model_op){
                   .kind = OP_PROJ,
                   .layer = l,
                   .in = ACT_O,
+                  .gain = m->scale.residual,
                   .w = {bind_matrix(b, BIND_MUST, n_q, s->n_embd, "blk.%u.attn_output.weight", l)},
                   .bias = {bind_vector(b, d->out_bias, s->n_embd, "blk.%u.attn_output.bias", l)},
+                  .post_norm = post_norm(b, m, d->attn_post_norm, l),
               });
+    return kv;
 }
 
 static const struct tensor *ffn_norm(struct binder *b, const struct model *m,
                                      const struct decoder *d, uint32_t l) {
-    return bind_vector(b, BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight", l,
-                       d->ffn_norm ? d->ffn_norm : "ffn_norm");
+    return bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight",
+                       l, d->ffn_norm ? d->ffn_norm : "ffn_norm");
 }
 
-void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
+                 const struct layer *layer) {
     const struct model_shape *s = &m->shape;
+    uint32_t l = layer->index, n = layer->n_ff;
 
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_GATE_UP,
-                  .layer = l,
-                  .norm = ffn_norm(b, m, d, l),
-                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->n_ff, "blk.%u.ffn_gate.weight", l),
-                        bind_matrix(b, BIND_MUST, s->n_embd, s->n_ff, "blk.%u.ffn_up.weight", l)},
-                  .bias = {bind_vector(b, d->ffn_bias, s->n_ff, "blk.%u.ffn_gate.bias", l),
-                           bind_vector(b, d->ffn_bias, s->n_ff, "blk.%u.ffn_up.bias", l)},
-              });
-    model_add(m,
-              &(struct model_op){
-                  .kind = OP_PROJ,
-                  .layer = l,
-                  .in = ACT_H,
-                  .w = {bind_matrix(b, BIND_MUST, s->n_ff, s->n_embd, "blk.%u.ffn_down.weight", l)},
-                  .bias = {bind_vector(b, d->ffn_bias, s->n_embd, "blk.%u.ffn_down.bias", l)},
-              });
+    enum bind_need apart = d->fused ? BIND_NEVER : BIND_MUST;
+    struct model_op up = {
+        .kind = OP_GATE_UP,
+        .layer = l,
+        .glu = d->glu,
+        .norm = ffn_norm(b, m, d, l),
+        .w = {bind_matrix(b, apart, s->n_embd, n, "blk.%u.ffn_gate.weight", l),
+              bind_matrix(b, apart, s->n_embd, n, "blk.%u.ffn_up.weight", l)},
+        .bias = {bind_vector(b, d->ffn_bias, n, "blk.%u.ffn_gate.bias", l),
+                 bind_vector(b, d->ffn_bias, n, "blk.%u.ffn_up.bias", l)},
+    };
+    if (d->fused) {
+        const struct tensor *both =
+            bind_matrix(b, BIND_MUST, s->n_embd, 2ull * n, "blk.%u.ffn_up.weight", l);
+
+        up.w[0] = bind_rows(b, both, 0, n);
+        up.w[1] = bind_rows(b, both, n, n);
+    }
+    model_add(m, &up);
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = ACT_H,
+                     .gain = m->scale.residual,
+                     .w = {bind_matrix(b, BIND_MUST, n, s->n_embd, "blk.%u.ffn_down.weight", l)},
+                     .bias = {bind_vector(b, d->ffn_bias, s->n_embd, "blk.%u.ffn_down.bias", l)},
+                     .post_norm = post_norm(b, m, d->ffn_post_norm, l),
+                 });
 }
 
 /* The one expert of all rows, and its gate. */
@@ -99,43 +179,86 @@ static void shared_expert(struct binder *b, struct model *m, uint32_t l) {
         });
 }
 
+/* The first half of an expert of all rows without a gate: a dense FFN around the others. */
+static void common_in(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+    uint64_t n_embd = m->shape.n_embd, n = m->n_ff_common;
+    const struct tensor *up = bind_matrix(b, BIND_MUST, n_embd, n, "blk.%u.ffn_up_shexp.weight", l);
+    const struct tensor *gate =
+        d->no_gate ? up : bind_matrix(b, BIND_MUST, n_embd, n, "blk.%u.ffn_gate_shexp.weight", l);
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_GATE_UP,
+                     .layer = l,
+                     .glu = d->glu,
+                     .norm = ffn_norm(b, m, d, l),
+                     .w = {gate, up},
+                 });
+}
+
 void decoder_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     const struct model_shape *s = &m->shape;
-    uint64_t n = s->n_expert;
+    uint64_t n = s->n_expert, n_ff = s->n_ff_expert;
 
     assert(n > 0);
+    const struct tensor *up =
+        bind_matrices(b, BIND_MUST, s->n_embd, n_ff, n, "blk.%u.ffn_up_exps.weight", l);
+    const struct tensor *gate = d->no_gate ? up
+                                           : bind_matrices(b, BIND_MUST, s->n_embd, n_ff, n,
+                                                           "blk.%u.ffn_gate_exps.weight", l);
+    if (m->n_ff_common)
+        common_in(b, m, d, l);
     model_add(m,
               &(struct model_op){
                   .kind = OP_ROUTE,
                   .layer = l,
                   .norm = ffn_norm(b, m, d, l),
                   .w = {bind_matrix(b, BIND_MUST, s->n_embd, n, "blk.%u.ffn_gate_inp.weight", l)},
+                  .bias = {bind_vector(b, d->expert_bias, n, "blk.%u.ffn_gate_inp.bias", l)},
+                  .pick_bias = bind_vector(b, d->pick_bias, n, "blk.%u.exp_probs_b.bias", l),
               });
-    model_add(m, &(struct model_op){
-                     .kind = OP_EXPERTS,
-                     .layer = l,
-                     .w = {bind_matrices(b, BIND_MUST, s->n_embd, s->n_ff, n,
-                                         "blk.%u.ffn_gate_exps.weight", l),
-                           bind_matrices(b, BIND_MUST, s->n_embd, s->n_ff, n,
-                                         "blk.%u.ffn_up_exps.weight", l),
-                           bind_matrices(b, BIND_MUST, s->n_ff, s->n_embd, n,
-                                         "blk.%u.ffn_down_exps.weight", l)},
-                 });
+    model_add(
+        m,
+        &(struct model_op){
+            .kind = OP_EXPERTS,
+            .layer = l,
+            .glu = d->glu,
+            .w = {gate, up,
+                  bind_matrices(b, BIND_MUST, n_ff, s->n_embd, n, "blk.%u.ffn_down_exps.weight",
+                                l)},
+            .bias = {bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_gate_exps.bias", l),
+                     bind_vectors(b, d->expert_bias, n_ff, n, "blk.%u.ffn_up_exps.bias", l),
+                     bind_vectors(b, d->expert_bias, s->n_embd, n, "blk.%u.ffn_down_exps.bias", l)},
+        });
     if (s->n_ff_shared)
         shared_expert(b, m, l);
+    if (m->n_ff_common)
+        model_add(m, &(struct model_op){
+                         .kind = OP_PROJ,
+                         .layer = l,
+                         .in = ACT_H,
+                         .w = {bind_matrix(b, BIND_MUST, m->n_ff_common, s->n_embd,
+                                           "blk.%u.ffn_down_shexp.weight", l)},
+                     });
+}
+
+void decoder_mlp(struct binder *b, struct model *m, const struct decoder *d,
+                 const struct layer *l) {
+    if (m->shape.n_expert && l->index >= m->n_lead)
+        decoder_experts(b, m, d, l->index);
+    else
+        decoder_ffn(b, m, d, l);
 }
 
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_op logits;
 
     assert(m->n_ops == 0);
-    decoder_ends(b, m, &logits);
-    for (uint32_t l = 0; l < m->shape.n_layer && b->r == 0; l++) {
-        decoder_attention(b, m, d, l);
-        if (m->shape.n_expert)
-            decoder_experts(b, m, d, l);
-        else
-            decoder_ffn(b, m, d, l);
+    decoder_ends(b, m, d, &logits);
+    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
+        const struct layer l = decoder_layer(m, i);
+
+        decoder_attention(b, m, d, &l);
+        decoder_mlp(b, m, d, &l);
     }
     model_add(m, &logits);
 }

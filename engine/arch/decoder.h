@@ -1,10 +1,10 @@
 #pragma once
 
 /*
- * decoder - the layers of a decoder-only transformer with rotary positions, RMS norms and SwiGLU,
- * dense or with experts, by the names that llama files gave their tensors. An architecture that
- * only differs in which biases and norms there are is a row in arch.c; one with layers of other
- * kinds composes its own bind function from the parts here. Errors stay in the binder.
+ * decoder - the layers of a decoder-only transformer with rotary positions, RMS norms and gated
+ * FFNs, dense or with experts, by the names that llama files gave their tensors. An architecture
+ * that only differs in which biases and norms there are is a row in arch.c; one with layers of
+ * other kinds composes its own bind function from the parts here. Errors stay in the binder.
  */
 
 #include "engine/bind.h"
@@ -12,21 +12,56 @@
 
 /* What a decoder layer may have beside its seven matrices and two norms. */
 struct decoder {
-    enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm;
+    enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm, sinks, expert_bias;
+    bool unnormed;        /* no norms before attention and the FFN */
     const char *ffn_norm; /* name of the norm before the FFN; NULL: ffn_norm */
-    bool gated;           /* attn_q has a gate for each head, whose sigmoid weighs its output */
-    bool tiled;           /* hybrid.h: how value heads share key heads, struct delta_shape */
+    /* Norms of what attention and the FFN add; NULL: none */
+    const char *attn_post_norm, *ffn_post_norm;
+    enum glu glu;
+    bool v_unit;     /* values have a norm without weights, and are keys where attn_v is missing */
+    uint32_t window; /* window.h: the size where the file says none */
+    uint32_t window_period;
+    uint32_t wide_scores; /* layers of the model whose scores are scaled by the model's width */
+    bool window_rope;     /* layers with a window have the second set of rotary positions */
+    bool same_base;       /* whose base is the first's where the file does not say */
+    bool scaled_embedding;
+    bool norm_all;  /* q and k are normed over all heads together */
+    bool fused;     /* attn_qkv has the rows of q, k and v, ffn_up those of gate and up */
+    bool gated;     /* attn_q has a gate for each head, whose sigmoid weighs its output */
+    bool soft_gate; /* attn_gate of the same input weighs the output of attention by softplus */
+    bool no_gate;   /* ups are gates too: GLU_RELU */
+    bool windowed;  /* lfm2.h: attention has a window where the file says so */
+    enum bind_need pick_bias;
+    const char *final_norm; /* name of the norm before the logits; NULL: output_norm */
+    bool tiled;             /* hybrid.h: how value heads share key heads, struct delta_shape */
 };
 
+/* What a layer has of its own where layers differ. */
+struct layer {
+    uint32_t index; /* in the file */
+    struct heads heads;
+    struct attn attn;
+    uint8_t rope;              /* of model_shape.rope */
+    uint32_t n_ff;             /* of its dense FFN */
+    const struct kv_layer *kv; /* the pages of a layer before it that it reads; NULL: its own */
+};
+
+/* Layer @index as the shape has it: all keys, the first set of rotary positions. */
+struct layer decoder_layer(const struct model *m, uint32_t index);
+
 /* A model's beginning and end: token_embd; output_norm, and output or the embedding again when the
- * file has none. The embedding is added, *logits is for decoder_bind() to add behind the layers. */
-void decoder_ends(struct binder *b, struct model *m, struct model_op *logits);
-/* x += Wo attention(qkv(norm x)), with pages of class KV_GLOBAL. */
-void decoder_attention(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
-/* x += down (silu(gate y) * up y), y = norm x */
-void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
+ * file has none. The embedding is added, *logits is for the caller to add behind the layers. */
+void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
+                  struct model_op *logits);
+/* x += Wo attention(qkv(norm x)), with pages of class KV_GLOBAL; returns which. */
+struct kv_layer decoder_attention(struct binder *b, struct model *m, const struct decoder *d,
+                                  const struct layer *l);
+/* x += down glu(gate y, up y), y = norm x */
+void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d, const struct layer *l);
 /* x += the picked experts' sum, and what the shared expert of all rows adds, if there is one */
 void decoder_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
+/* One of the two: experts where the model has any and the layer is not among the leading ones. */
+void decoder_mlp(struct binder *b, struct model *m, const struct decoder *d, const struct layer *l);
 /* All of a model whose every layer is attention and then an FFN, or experts where the model has
  * any. */
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d);

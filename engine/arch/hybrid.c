@@ -10,7 +10,7 @@ static void read_delta(struct meta *m, bool tiled, struct model_shape *s) {
     uint32_t inner = 0;
 
     d->tiled = tiled;
-    meta_u32(m, "ssm.conv_kernel", 2, 8, &d->kernel);
+    meta_u32(m, "ssm.conv_kernel", 2, 8, &s->state.kernel);
     meta_u32(m, "ssm.state_size", 16, 512, &d->dim);
     meta_u32(m, "ssm.group_count", 1, 1024, &d->n_key_head);
     meta_u32(m, "ssm.time_step_rank", 1, 1024, &d->n_value_head);
@@ -26,6 +26,16 @@ static void read_delta(struct meta *m, bool tiled, struct model_shape *s) {
     else if (inner != d->n_value_head * d->dim)
         m->r = err_set(m->err, 0, NULL, "'%s.ssm.inner_size' is %u, %u heads of %u are %u", m->arch,
                        inner, d->n_value_head, d->dim, d->n_value_head * d->dim);
+    if (m->r < 0)
+        return;
+    uint32_t channels = d->dim * (2 * d->n_key_head + d->n_value_head);
+    s->state = (struct state_shape){
+        .kernel = s->state.kernel,
+        .n_in = {channels, inner, 2 * d->n_value_head, d->n_value_head},
+        .n_out = inner,
+        .n_floats = (uint64_t)(s->state.kernel - 1) * channels +
+                    (uint64_t)d->n_value_head * d->dim * d->dim,
+    };
 }
 
 /*
@@ -86,10 +96,10 @@ static void bind_delta(struct binder *b, struct model *m, uint32_t l) {
 
     model_add(m,
               &(struct model_op){
-                  .kind = OP_DELTA_IN,
+                  .kind = OP_STATE_IN,
                   .layer = l,
                   .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
-                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, delta_channels(d),
+                  .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->state.n_in[0],
                                     "blk.%u.attn_qkv.weight", l),
                         bind_matrix(b, BIND_MUST, s->n_embd, inner, "blk.%u.attn_gate.weight", l),
                         both ? both : beta, alpha},
@@ -97,10 +107,10 @@ static void bind_delta(struct binder *b, struct model *m, uint32_t l) {
     model_add(m, &(struct model_op){
                      .kind = OP_DELTA,
                      .layer = l,
-                     .state = m->shape.delta.n_layer++,
+                     .state = m->shape.state.n_layer++,
                      .joined = both != NULL,
                      .norm = bind_vector(b, BIND_MUST, d->dim, "blk.%u.ssm_norm.weight", l),
-                     .conv = bind_matrix(b, BIND_MUST, d->kernel, delta_channels(d),
+                     .conv = bind_matrix(b, BIND_MUST, s->state.kernel, s->state.n_in[0],
                                          "blk.%u.ssm_conv1d.weight", l),
                      .dt = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_dt.bias", l),
                      .decay = bind_vector(b, BIND_MUST, n, "blk.%u.ssm_a", l),
@@ -118,29 +128,26 @@ void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_shape *s = &m->shape;
     bool is_delta[MODEL_LAYERS_MAX];
     struct model_op logits;
-    uint32_t n_mtp = 0;
     char key[96];
 
     assert(m->n_ops == 0 && d->gated);
-    meta_u32_opt(&meta, "nextn_predict_layers", 0, s->n_layer - 1, &n_mtp);
-    s->n_layer -= n_mtp;
     read_delta(&meta, d->tiled, s);
     snprintf(key, sizeof(key), "%s.rope.dimension_sections", b->arch);
     check_sections(&meta, key);
     read_kinds(&meta, s, is_delta);
     b->r = meta.r;
-    decoder_ends(b, m, &logits);
-    for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++) {
-        if (is_delta[l])
-            bind_delta(b, m, l);
+    decoder_ends(b, m, d, &logits);
+    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
+        const struct layer l = decoder_layer(m, i);
+
+        if (is_delta[i])
+            bind_delta(b, m, i);
         else
-            decoder_attention(b, m, d, l);
+            decoder_attention(b, m, d, &l);
         if (s->n_expert)
-            decoder_experts(b, m, d, l);
+            decoder_experts(b, m, d, i);
         else
-            decoder_ffn(b, m, d, l);
+            decoder_ffn(b, m, d, &l);
     }
-    for (uint32_t l = s->n_layer; l < s->n_layer + n_mtp; l++)
-        bind_skip(b, l);
     model_add(m, &logits);
 }

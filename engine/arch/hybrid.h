@@ -7,6 +7,5 @@
 
 #include "engine/arch/decoder.h"
 
-/* What decoder_bind() is for other models; reads the hyperparameters that only these have. Blocks
- * of multi-token prediction behind the layers are left out. */
+/* What decoder_bind() is for other models; reads the hyperparameters that only these have. */
 void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -4,7 +4,7 @@
 
 /*
  * Activations: rounded to int8 block by block, scale = the largest magnitude / 127, and stored
- * interleaved with the other columns of the tile (cpu.h). The sums that formats with an offset or
+ * row by row (cpu.h). The sums that formats with an offset or
  * with minimums need are made here, once, in the form in which the kernels take them.
  */
 
@@ -37,15 +37,6 @@ static int32_t pair(int32_t first, int32_t second) {
     return (int32_t)((uint32_t)(first & 0xFFFF) | (uint32_t)second << 16);
 }
 
-/* Stores @units numbers of 4 bytes as column @col. */
-static void put_column(uint8_t *tile, uint32_t n, uint32_t col, const void *src, uint32_t units) {
-    const uint8_t *s = src;
-
-    tile += 4 * col;
-    for (uint32_t i = 0; i < units; i++)
-        memcpy(tile + (size_t)i * n * 4, s + 4 * i, 4);
-}
-
 static void transpose32(int8_t *q) {
     int8_t t[32];
 
@@ -54,65 +45,66 @@ static void transpose32(int8_t *q) {
     memcpy(q, t, 32);
 }
 
-INLINE void store_k(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n, uint32_t col,
-                    bool transposed) {
-    union {
-        int8_t q[256];
-        int32_t i[AK_UNITS];
-        float f[AK_UNITS];
-    } u;
+INLINE void store_k(const float *x, uint32_t n_in, uint8_t *row, bool transposed) {
+    uint8_t *at = row + n_in;
 
-    for (uint32_t b = 0; b < n_in / 256; b++, x += 256, tile += (size_t)AK_UNITS * n * 4) {
-        int32_t sum[16];
+    for (uint32_t b = 0; b < n_in / 256; b++, at += AK_UNITS * 4) {
+        int8_t *q = (int8_t *)row + 256 * b;
+        int32_t sum[16], u[AK_UNITS];
+        float scale = quantize(x + 256 * b, 256, q);
 
-        u.f[AK_SCALE] = quantize(x, 256, u.q);
         for (int s = 0; s < 16; s++) {
-            sum[s] = sum16(u.q + 16 * s);
-            u.i[AK_NEG32_SUM16 + s] = -32 * sum[s];
+            sum[s] = sum16(q + 16 * s);
+            u[AK_NEG32_SUM16 + s] = -32 * sum[s];
         }
         for (int s = 0; s < 8; s++) {
-            u.i[AK_NEG128_SUM32 + s] = -128 * (sum[2 * s] + sum[2 * s + 1]);
-            u.i[AK_PAIRS16 + s] = pair(sum[2 * s], sum[2 * s + 1]);
+            u[AK_NEG128_SUM32 + s] = -128 * (sum[2 * s] + sum[2 * s + 1]);
+            u[AK_PAIRS16 + s] = pair(sum[2 * s], sum[2 * s + 1]);
         }
         for (int s = 0; s < 4; s++)
-            u.i[AK_PAIRS32 + s] =
-                pair(sum[4 * s] + sum[4 * s + 1], sum[4 * s + 2] + sum[4 * s + 3]);
-        if (transposed)
-            for (int s = 0; s < 8; s++)
-                transpose32(u.q + 32 * s);
-        put_column(tile, n, col, &u, AK_UNITS);
+            u[AK_PAIRS32 + s] = pair(sum[4 * s] + sum[4 * s + 1], sum[4 * s + 2] + sum[4 * s + 3]);
+        memcpy(&u[AK_SCALE], &scale, 4);
+        for (int s = 0; s < 8 && transposed; s++)
+            transpose32(q + 32 * s);
+        memcpy(at, u, sizeof(u));
     }
 }
 
-void CPU_NAME(acts_store_k)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n,
-                            uint32_t col) {
-    store_k(x, n_in, tile, n, col, false);
+void CPU_NAME(acts_store_k)(const float *x, uint32_t n_in, uint8_t *row) {
+    store_k(x, n_in, row, false);
 }
 
-void CPU_NAME(acts_store_kt)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n,
-                             uint32_t col) {
-    store_k(x, n_in, tile, n, col, true);
+void CPU_NAME(acts_store_kt)(const float *x, uint32_t n_in, uint8_t *row) {
+    store_k(x, n_in, row, true);
 }
 
-void CPU_NAME(acts_store_b)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n,
-                            uint32_t col) {
-    union {
-        int8_t q[32];
-        int32_t i[AB_UNITS];
-        float f[AB_UNITS];
-    } u;
+INLINE void store_b(const float *x, uint32_t n_in, uint8_t *row, uint32_t units) {
+    uint8_t *at = row + n_in;
 
-    for (uint32_t b = 0; b < n_in / 32; b++, x += 32, tile += (size_t)AB_UNITS * n * 4) {
-        u.f[AB_SCALE] = quantize(x, 32, u.q);
-        int32_t sum = sum16(u.q) + sum16(u.q + 16);
-        u.i[AB_NEG8_SUM] = -8 * sum;
-        u.i[AB_NEG128_SUM] = -128 * sum;
-        u.f[AB_SUM] = (float)sum;
-        put_column(tile, n, col, &u, AB_UNITS);
+    for (uint32_t b = 0; b < n_in / 32; b++, at += units * 4) {
+        int8_t *q = (int8_t *)row + 32 * b;
+        float scale = quantize(x + 32 * b, 32, q);
+        int32_t first = sum16(q), second = sum16(q + 16), u[AB16_UNITS];
+        float sum = (float)(first + second);
+
+        u[AB_NEG8_SUM] = -8 * (first + second);
+        u[AB_NEG128_SUM] = -128 * (first + second);
+        memcpy(&u[AB_SUM], &sum, 4);
+        memcpy(&u[AB_SCALE], &scale, 4);
+        u[AB_NEG16_SUM16] = -16 * first;
+        u[AB_NEG16_SUM16 + 1] = -16 * second;
+        memcpy(at, u, units * 4);
     }
 }
 
-void CPU_NAME(acts_store_f)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n,
-                            uint32_t col) {
-    put_column(tile, n, col, x, n_in);
+void CPU_NAME(acts_store_b)(const float *x, uint32_t n_in, uint8_t *row) {
+    store_b(x, n_in, row, AB_UNITS);
+}
+
+void CPU_NAME(acts_store_b16)(const float *x, uint32_t n_in, uint8_t *row) {
+    store_b(x, n_in, row, AB16_UNITS);
+}
+
+void CPU_NAME(acts_store_f)(const float *x, uint32_t n_in, uint8_t *row) {
+    memcpy(row, x, (size_t)n_in * 4);
 }

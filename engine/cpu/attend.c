@@ -19,11 +19,13 @@ enum { SPLIT_BELOW = 4, TILE_KEYS = 32 };
 
 struct run {
     struct step *step;
+    const struct model_op *op;
+    struct kv_view view;
+    size_t layer_at; /* in a page */
     const float *q;
     float *o;
     size_t stride; /* of q and o, floats a row */
-    uint32_t layer, group;
-    float scale;
+    uint32_t group;
     uint32_t n_chunks; /* per item when split, else 0 */
     _Atomic uint32_t next;
 };
@@ -35,7 +37,7 @@ struct item { /* queries of one kv head: rows x group, row by row */
 };
 
 static size_t padded(const struct be *b) {
-    return round_up(b->shape.head_dim, LANES);
+    return round_up(b->shape.widest.head, LANES);
 }
 
 static void state_clear(struct attn_state *s, size_t width) {
@@ -53,11 +55,11 @@ static void state_copy(struct attn_state *to, const struct attn_state *from, siz
 /* Where 16 keys from position @pos (a multiple of 16) are. */
 static void find_group(const struct item *it, uint32_t pos, struct attn_tile *t, int g) {
     const struct be *b = it->be;
-    const struct kv_view *v = &b->view;
+    const struct kv_view *v = &it->run->view;
     uint32_t page = host_page(&it->run->step->host, it->row0, pos);
-    const uint8_t *layer = b->kv + page * b->page_bytes + it->run->layer * b->layer_bytes;
+    const uint8_t *layer = b->kv + page * b->page_bytes + it->run->layer_at;
     uint32_t slot = pos % v->page_tokens;
-    const uint8_t *head = layer + b->shape.n_head_kv * v->k_head + it->head * v->v_head;
+    const uint8_t *head = layer + it->run->op->heads.n_kv * v->k_head + it->head * v->v_head;
     size_t value = v->q8 ? v->head_dim : (size_t)v->head_dim * 2;
 
     assert(page < b->n_pages && pos % LANES == 0);
@@ -68,29 +70,43 @@ static void find_group(const struct item *it, uint32_t pos, struct attn_tile *t,
 
 static void gather_queries(const struct item *it, float *q) {
     const struct run *r = it->run;
-    uint32_t hd = it->be->shape.head_dim;
+    uint32_t hd = r->op->heads.dim;
 
     for (uint32_t i = 0; i < it->n_queries; i++) {
         const float *src = r->q + (it->row0 + i / r->group) * r->stride +
                            (size_t)(it->head * r->group + i % r->group) * hd;
 
         for (uint32_t d = 0; d < hd; d++)
-            q[d * it->n_queries + i] = src[d] * r->scale;
+            q[d * it->n_queries + i] = src[d] * r->op->attn.scale;
     }
 }
 
-/* Keys of the tile at @at that query @i sees: up to its own position. */
-static uint32_t visible(const struct item *it, uint32_t i, uint32_t at) {
-    uint32_t pos = it->pos0 + i / it->run->group;
+/* The first position that a row at @pos sees. */
+static uint32_t first_key(const struct run *r, uint32_t pos) {
+    uint32_t window = r->op->attn.window;
 
-    return pos < at ? 0 : MIN(pos - at + 1, TILE_KEYS);
+    return window && pos >= window ? pos - window + 1 : 0;
+}
+
+struct range {
+    uint32_t first, n; /* [first, n); nothing where they are equal */
+};
+
+/* Keys of the tile at @at that query @i sees: those of its window, up to its own position. */
+static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
+    uint32_t pos = it->pos0 + i / it->run->group, first = first_key(it->run, pos);
+
+    if (pos < at || first >= at + TILE_KEYS)
+        return (struct range){0, 0};
+    return (struct range){first > at ? first - at : 0, MIN(pos - at + 1, TILE_KEYS)};
 }
 
 /* One tile of 32 keys for all queries of an item: runs of up to four that see the same keys go
  * through it together. */
 static void do_tile(const struct item *it, uint32_t at, const float *q, struct attn_state *states) {
-    uint32_t n = it->n_queries, most = visible(it, n - 1, at);
-    struct attn_tile t;
+    const struct run *r = it->run;
+    uint32_t n = it->n_queries, most = MIN(it->pos0 + it->n_rows - at, TILE_KEYS);
+    struct attn_tile t = {.cap = r->op->attn.cap};
 
     find_group(it, at, &t, 0);
     if (most > LANES) {
@@ -103,43 +119,52 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
     for (uint32_t i = 0, take; i < n; i += take) {
         struct attn_state *state[4];
 
-        t.n = visible(it, i, at);
+        struct range keys = visible(it, i, at), next = keys;
+
         take = 1;
-        while (take < 4 && i + take < n && visible(it, i + take, at) == t.n)
+        while (take < 4 && i + take < n &&
+               (next = visible(it, i + take, at), next.first == keys.first && next.n == keys.n))
             take++;
-        if (t.n == 0)
+        if (keys.n == 0)
             continue;
+        t.first = keys.first;
+        t.n = keys.n;
         for (uint32_t j = 0; j < take; j++)
             state[j] = &states[i + j];
-        it->be->kernels->attend(&it->be->view, &t, q + i, n, take, state);
+        it->be->kernels->attend(&r->view, &t, q + i, n, take, state);
     }
 }
 
-/* All keys of a chunk, into cleared states. */
+/* All keys of a chunk that a row of the item sees, into cleared states. */
 static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
                      struct attn_state *states) {
     uint32_t last = it->pos0 + it->n_rows - 1, end = MIN((chunk + 1) * ATTEND_CHUNK, last + 1);
 
     for (uint32_t i = 0; i < it->n_queries; i++)
         state_clear(&states[i], padded(it->be));
-    for (uint32_t at = chunk * ATTEND_CHUNK; at < end; at += TILE_KEYS)
+    uint32_t from = MAX(chunk * ATTEND_CHUNK, first_key(it->run, it->pos0) / TILE_KEYS * TILE_KEYS);
+    for (uint32_t at = from; at < end; at += TILE_KEYS)
         do_tile(it, at, q, states);
 }
 
-static void finish(const struct item *it, const struct attn_state *states) {
+static void finish(const struct item *it, struct attn_state *states) {
     const struct run *r = it->run;
-    uint32_t hd = it->be->shape.head_dim;
+    const float *sinks = r->op->weights ? r->op->weights->sinks : NULL;
+    uint32_t hd = r->op->heads.dim;
 
-    for (uint32_t i = 0; i < it->n_queries; i++)
-        it->be->kernels->attend_finish(&states[i],
-                                       r->o + (it->row0 + i / r->group) * r->stride +
-                                           (size_t)(it->head * r->group + i % r->group) * hd,
-                                       hd);
+    for (uint32_t i = 0; i < it->n_queries; i++) {
+        uint32_t head = it->head * r->group + i % r->group;
+
+        if (sinks)
+            it->be->kernels->attend_sink(&states[i], sinks[head], hd);
+        it->be->kernels->attend_finish(
+            &states[i], r->o + (it->row0 + i / r->group) * r->stride + (size_t)head * hd, hd);
+    }
 }
 
 static struct item make_item(const struct run *r, uint32_t i) {
     struct be *b = r->step->be;
-    const struct attend_block *block = &b->attend_blocks[i / b->shape.n_head_kv];
+    const struct attend_block *block = &b->attend_blocks[i / r->op->heads.n_kv];
 
     return (struct item){
         .run = r,
@@ -147,22 +172,30 @@ static struct item make_item(const struct run *r, uint32_t i) {
         .row0 = block->row0,
         .n_rows = block->n_rows,
         .pos0 = r->step->host.row_pos[block->row0],
-        .head = i % b->shape.n_head_kv,
+        .head = i % r->op->heads.n_kv,
         .n_queries = block->n_rows * r->group,
     };
 }
 
 static void do_whole(const struct item *it, struct attend_scratch *s) {
     uint32_t last = (it->pos0 + it->n_rows - 1) / ATTEND_CHUNK;
+    uint32_t first = first_key(it->run, it->pos0) / ATTEND_CHUNK;
     const struct be *b = it->be;
 
     gather_queries(it, s->q);
-    do_chunk(it, 0, s->q, s->total);
-    for (uint32_t c = 1; c <= last; c++) {
+    do_chunk(it, first, s->q, s->total);
+    for (uint32_t c = first + 1; c <= last; c++) {
         do_chunk(it, c, s->q, s->chunk);
-        for (uint32_t i = 0; i < it->n_queries; i++)
-            if (visible(it, i, c * ATTEND_CHUNK))
-                b->kernels->attend_merge(&s->total[i], &s->chunk[i], b->shape.head_dim);
+        for (uint32_t i = 0; i < it->n_queries; i++) {
+            uint32_t pos = it->pos0 + i / it->run->group;
+
+            if (pos < c * ATTEND_CHUNK)
+                continue;
+            if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* nothing before */
+                state_copy(&s->total[i], &s->chunk[i], padded(b));
+            else
+                b->kernels->attend_merge(&s->total[i], &s->chunk[i], it->run->op->heads.dim);
+        }
     }
     finish(it, s->total);
 }
@@ -170,7 +203,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
 static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
-    uint32_t n = r->step->n_blocks * b->shape.n_head_kv, i;
+    uint32_t n = r->step->n_blocks * r->op->heads.n_kv, i;
 
     while ((i = atomic_fetch_add(&r->next, 1)) < n) {
         struct item it = make_item(r, i);
@@ -182,16 +215,22 @@ static void do_items(void *ctx, uint32_t thread) {
 static void do_split_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
-    uint32_t n = r->step->n_blocks * b->shape.n_head_kv * r->n_chunks, i;
+    uint32_t n = r->step->n_blocks * r->op->heads.n_kv * r->n_chunks, i;
 
     while ((i = atomic_fetch_add(&r->next, 1)) < n) {
         struct item it = make_item(r, i / r->n_chunks);
+        uint32_t chunk = first_key(r, it.pos0) / ATTEND_CHUNK + i % r->n_chunks;
 
-        if (it.pos0 / ATTEND_CHUNK < i % r->n_chunks)
+        if (it.pos0 / ATTEND_CHUNK < chunk)
             continue;
         gather_queries(&it, b->attend[thread].q);
-        do_chunk(&it, i % r->n_chunks, b->attend[thread].q, &b->partial[i * r->group]);
+        do_chunk(&it, chunk, b->attend[thread].q, &b->partial[i * r->group]);
     }
+}
+
+/* Chunks that a row at @pos sees before its own. */
+static uint32_t chunks_before(const struct run *r, uint32_t pos) {
+    return pos / ATTEND_CHUNK - first_key(r, pos) / ATTEND_CHUNK;
 }
 
 /* The second half of a split run: the chunks of an item from left to right, as do_whole() has
@@ -199,20 +238,20 @@ static void do_split_items(void *ctx, uint32_t thread) {
 static void merge_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
-    uint32_t n = r->step->n_blocks * b->shape.n_head_kv, i;
+    uint32_t n = r->step->n_blocks * r->op->heads.n_kv, i;
 
     while ((i = atomic_fetch_add(&r->next, 1)) < n) {
         struct item it = make_item(r, i);
         struct attn_state *total = b->attend[thread].total;
 
-        for (uint32_t c = 0; c <= it.pos0 / ATTEND_CHUNK; c++)
+        for (uint32_t c = 0; c <= chunks_before(r, it.pos0); c++)
             for (uint32_t g = 0; g < r->group; g++) {
                 const struct attn_state *part = &b->partial[(i * r->n_chunks + c) * r->group + g];
 
                 if (c == 0)
                     state_copy(&total[g], part, padded(b));
                 else
-                    b->kernels->attend_merge(&total[g], part, b->shape.head_dim);
+                    b->kernels->attend_merge(&total[g], part, r->op->heads.dim);
             }
         finish(&it, total);
     }
@@ -222,26 +261,27 @@ static void merge_items(void *ctx, uint32_t thread) {
  * the tree of merges is the same either way, so are the bits. */
 void attend_run(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    uint32_t n_items = s->n_blocks * b->shape.n_head_kv, last = 0;
+    uint32_t n_items = s->n_blocks * op->heads.n_kv, before = 0;
     struct run r = {
         .step = s,
+        .op = op,
+        .view = be_view(b, &op->heads),
+        .layer_at = be_kv_bytes(b, op->kv.at * b->page_tokens),
         .q = b->act[ACT_Q],
         .o = b->act[ACT_O],
         .stride = b->act_width[ACT_Q],
-        .layer = op->kv.layer,
-        .group = b->shape.n_head / b->shape.n_head_kv,
-        .scale = op->attn.scale,
+        .group = op->heads.n / op->heads.n_kv,
     };
 
     assert(b->act_width[ACT_Q] == b->act_width[ACT_O] && s->block_rows > 0);
     for (uint32_t i = 0; i < s->n_blocks; i++)
-        last = MAX(last, s->host.row_pos[b->attend_blocks[i].row0] / ATTEND_CHUNK);
-    if (s->block_rows > 1 || last == 0 || pool_n_threads(b->pool) == 1 ||
+        before = MAX(before, chunks_before(&r, s->host.row_pos[b->attend_blocks[i].row0]));
+    if (s->block_rows > 1 || before == 0 || pool_n_threads(b->pool) == 1 ||
         n_items >= SPLIT_BELOW * pool_n_threads(b->pool)) {
         pool_run(b->pool, do_items, &r);
         return;
     }
-    r.n_chunks = last + 1;
+    r.n_chunks = before + 1;
     assert(n_items * r.n_chunks * r.group <= b->n_partial);
     pool_run(b->pool, do_split_items, &r);
     atomic_store(&r.next, 0);
@@ -250,7 +290,7 @@ void attend_run(struct step *s, const struct model_op *op) {
 
 void attend_begin(struct step *s) {
     const struct engine_batch *batch = s->host.batch;
-    uint32_t group = s->be->shape.n_head / s->be->shape.n_head_kv;
+    uint32_t group = s->be->shape.widest.group;
     uint32_t n = s->n_rows > 4 * pool_n_threads(s->be->pool) ? MAX(ATTEND_QUERIES / group, 1) : 1;
 
     s->n_blocks = 0;
@@ -265,7 +305,7 @@ void attend_begin(struct step *s) {
 }
 
 int attend_open(struct be *b, uint32_t max_context) {
-    uint32_t n_threads = pool_n_threads(b->pool), group = b->shape.n_head / b->shape.n_head_kv;
+    uint32_t n_threads = pool_n_threads(b->pool), group = b->shape.widest.group;
     uint32_t n_queries = MAX(ATTEND_QUERIES, group);
     size_t width = padded(b), per_thread = n_queries * (width + 2 * width);
 
@@ -295,8 +335,7 @@ int attend_open(struct be *b, uint32_t max_context) {
 
 void attend_close(struct be *b) {
     uint32_t n_threads = b->pool ? pool_n_threads(b->pool) : 0;
-    uint32_t n_queries =
-        b->shape.n_head_kv ? MAX(ATTEND_QUERIES, b->shape.n_head / b->shape.n_head_kv) : 0;
+    uint32_t n_queries = MAX(ATTEND_QUERIES, b->shape.widest.group);
     size_t floats = (n_threads * n_queries * 3ul + b->n_partial) * padded(b);
 
     free(b->attend_blocks);

@@ -10,13 +10,15 @@
  *
  *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d), q already times the scale
  *             q8: that a block of 32 d, added up by fma with the block's scale
+ *             with a cap: soft_cap(s)
  *   m'      = max(m, s); c = exp(m - m'); p = exp(s - m')
  *   l[lane] = fma(l[lane], c, p[lane]) + p[16 + lane]
  *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8: p[key] times the
  *   scale)
  *
- * Keys from t->n on are not visible: their score is -inf whatever the page holds there, and their
- * values are not touched. So a query has the same bits whatever others are computed with it.
+ * Keys before t->first and from t->n on are not visible: their score is -inf whatever the page
+ * holds there, and their values are not touched. So a query has the same bits whatever others are
+ * computed with it.
  */
 
 #define MAX_QUERIES 4
@@ -85,12 +87,20 @@ INLINE void scores(const struct kv_view *v, bool q8, const struct attn_tile *t, 
 }
 
 /* The softmax part for one query: p[32], and returns the factor of what came before. */
-INLINE float weigh(vf s0, vf s1, uint32_t n_keys, struct attn_state *st, float *p) {
+INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, struct attn_state *st, float *p) {
     vf lowest = vf_set1(-INFINITY);
 
-    if (n_keys < 32) {
-        s0 = vf_keep_first(s0, n_keys < LANES ? n_keys : LANES, lowest);
-        s1 = vf_keep_first(s1, n_keys < LANES ? 0 : n_keys - LANES, lowest);
+    if (t->cap != 0) {
+        s0 = vf_soft_cap(s0, t->cap);
+        s1 = vf_soft_cap(s1, t->cap);
+    }
+    if (t->n < 32) {
+        s0 = vf_keep_first(s0, t->n < LANES ? t->n : LANES, lowest);
+        s1 = vf_keep_first(s1, t->n < LANES ? 0 : t->n - LANES, lowest);
+    }
+    if (t->first > 0) {
+        s0 = vf_keep_first(lowest, t->first < LANES ? t->first : LANES, s0);
+        s1 = vf_keep_first(lowest, t->first < LANES ? 0 : t->first - LANES, s1);
     }
     float tile_max = vf_reduce_max(vf_max(s0, s1)), m = st->m > tile_max ? st->m : tile_max;
     float before = mx_expf(st->m - m);
@@ -123,7 +133,7 @@ INLINE void add_values(const struct kv_view *v, bool q8, const struct attn_tile 
         UNROLL
     for (int i = 0; i < n_vec; i++)
         o[c][i] = vf_mul(vf_load(st[c]->o + d + LANES * i), vf_set1(before[c]));
-    for (uint32_t j = 0; j < t->n; j++) {
+    for (uint32_t j = t->first; j < t->n; j++) {
         vf x[4], scale[4];
 
         UNROLL
@@ -162,7 +172,7 @@ static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, 
         for (uint32_t i = d; i < v->head_dim; i++) {
             float o = st[c]->o[i] * before[c];
 
-            for (uint32_t j = 0; j < t->n; j++) {
+            for (uint32_t j = t->first; j < t->n; j++) {
                 uint16_t h;
 
                 memcpy(&h, t->v[j / LANES] + ((j % LANES) * v->head_dim + i) * 2, 2);
@@ -180,7 +190,7 @@ INLINE void attend_n(const struct kv_view *v, bool q8, const struct attn_tile *t
 
     scores(v, q8, t, q, stride, n, s);
     for (int c = 0; c < n; c++)
-        before[c] = weigh(s[c][0], s[c][1], t->n, st[c], p[c]);
+        before[c] = weigh(s[c][0], s[c][1], t, st[c], p[c]);
     for (; d + 4 * LANES <= v->head_dim; d += 4 * LANES)
         add_values(v, q8, t, n, 4, d, p, before, st);
     for (; d + LANES <= v->head_dim; d += LANES)
@@ -221,6 +231,18 @@ void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, ui
         a->l[i] = fmaf(b->l[i], cb, a->l[i] * ca);
     for (uint32_t i = 0; i < head_dim; i++)
         a->o[i] = fmaf(b->o[i], cb, a->o[i] * ca);
+}
+
+/* M = max(a.m, sink); everything of a times exp(a.m - M), and exp(sink - M) is one more weight. */
+void CPU_NAME(attend_sink)(struct attn_state *a, float sink, uint32_t head_dim) {
+    float m = a->m > sink ? a->m : sink, c = mx_expf(a->m - m);
+
+    a->m = m;
+    for (uint32_t i = 0; i < LANES; i++)
+        a->l[i] *= c;
+    a->l[0] += mx_expf(sink - m);
+    for (uint32_t i = 0; i < head_dim; i++)
+        a->o[i] *= c;
 }
 
 void CPU_NAME(attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim) {

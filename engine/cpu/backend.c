@@ -59,11 +59,12 @@ void *be_take(struct be *b, size_t size) {
 int be_vector(struct be *b, const struct tensor *t, float **out) {
     if (!t)
         return 0;
-    float *v = be_take(b, t->ne[0] * sizeof(float));
+    float *v = be_take(b, t->ne[0] * t->ne[1] * sizeof(float));
 
     if (!v)
         return -ENOMEM;
-    quant_decode_row(t, 0, v);
+    for (uint64_t i = 0; i < t->ne[1]; i++)
+        quant_decode_row(t, i, v + i * t->ne[0]);
     *out = v;
     return 0;
 }
@@ -86,6 +87,7 @@ struct pack_experts {
     struct mat (*expert)[3];
     const struct tensor *t;
     uint32_t which, n_panels; /* of all experts */
+    size_t stride;            /* from an expert to the next */
     _Atomic uint32_t next;
 };
 
@@ -98,7 +100,7 @@ static void pack_expert_panels(void *ctx, uint32_t thread) {
         const struct mat *m = &r->expert[i / per][r->which];
         struct tensor one = *r->t;
 
-        one.data += i / per * one.ne[1] * one.row_bytes;
+        one.data += i / per * r->stride;
         panel_pack(m, &one, i % per, m->data + i % per * m->panel_bytes);
     }
 }
@@ -127,25 +129,35 @@ static int grow_acts(struct be *b, enum acts_kind kind, uint32_t n_in) {
     return b->acts[kind] ? 0 : -ENOMEM;
 }
 
-/* Packs a matrix into panels, all threads at once, then gives the file's pages back. */
-static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
-                    struct err *err) {
-    struct mat *m = &w->m[i];
-    int r = panel_plan(m, op->w[i], err);
+int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err) {
+    int r = panel_plan(m, t, err);
 
     if (r)
         return r;
-    assert(i == w->n_mats); /* q before k before v: the op's matrices have no gaps */
     m->data = be_take(b, m->n_panels * m->panel_bytes);
     if (!m->data)
         return -ENOMEM;
-    r = be_vector(b, op->bias[i], &w->bias[i]);
+    struct pack_run run = {.m = m, .t = t};
+    pool_run(b->pool, pack_panels, &run);
+    forget(t);
+    return 0;
+}
+
+static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
+                    struct err *err) {
+    struct mat *m = &w->m[i];
+
+    if (i > 0 && op->w[i] == op->w[i - 1]) { /* GLU_RELU */
+        *m = m[-1];
+        w->n_mats = i + 1;
+        return 0;
+    }
+    assert(i == w->n_mats); /* q before k before v: the op's matrices have no gaps */
+    int r = be_pack(b, m, op->w[i], err);
+    r = r ? r : be_vector(b, op->bias[i], &w->bias[i]);
     if (r)
         return r;
     m->bias = w->bias[i];
-    struct pack_run run = {.m = m, .t = op->w[i]};
-    pool_run(b->pool, pack_panels, &run);
-    forget(op->w[i]);
     w->n_mats = i + 1;
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }
@@ -153,22 +165,39 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
 /* The experts' matrices of one of the three tensors, each as a matrix of its own. */
 static int load_expert_mats(struct be *b, struct weights *w, const struct model_op *op,
                             uint32_t which, struct err *err) {
+    const struct tensor *all = op->w[op->joined && which == 1 ? 0 : which];
     uint32_t n = b->shape.n_expert;
+    struct tensor t = *all;
     struct mat plan;
-    int r = panel_plan(&plan, op->w[which], err);
 
+    if (which == 1 && op->w[1] == op->w[0]) { /* GLU_RELU */
+        for (uint32_t e = 0; e < n; e++)
+            w->expert[e][1] = w->expert[e][0];
+        return 0;
+    }
+    if (op->joined && which < 2) { /* gates, then ups */
+        t.ne[1] /= 2;
+        t.data += which * t.ne[1] * t.row_bytes;
+    }
+    int r = panel_plan(&plan, &t, err);
+    r = r ? r : be_vector(b, op->bias[which], &w->bias[which]);
     if (r)
         return r;
     size_t bytes = plan.n_panels * plan.panel_bytes;
     for (uint32_t e = 0; e < n; e++) {
-        w->expert[e][which] = plan;
-        w->expert[e][which].data = be_take(b, bytes);
-        if (!w->expert[e][which].data)
+        struct mat *m = &w->expert[e][which];
+
+        *m = plan;
+        m->data = be_take(b, bytes);
+        m->bias = w->bias[which] ? w->bias[which] + (size_t)e * plan.n_out : NULL;
+        if (!m->data)
             return -ENOMEM;
     }
-    struct pack_experts run = {w->expert, op->w[which], which, n * plan.n_panels, 0};
+    struct pack_experts run = {w->expert, &t, which, n * plan.n_panels, all->ne[1] * all->row_bytes,
+                               0};
     pool_run(b->pool, pack_expert_panels, &run);
-    forget(op->w[which]);
+    if (!op->joined || which != 0)
+        forget(all);
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
 
@@ -196,23 +225,39 @@ static int load_embedding(struct be *b, struct weights *w, const struct tensor *
     return 0;
 }
 
+/* A matrix, and a table of rows. */
+static int load_layer_input(struct be *b, struct weights *w, const struct model_op *op,
+                            struct err *err) {
+    int r = load_mat(b, w, op, 0, err);
+
+    return r ? r : load_embedding(b, w, op->w[1]);
+}
+
 /* be_ops.load. Weights are freed by close(), also those of an op that failed half way. */
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
-    assert((op->w[0] || op->conv) && !op->weights);
+    assert((op->w[0] || op->conv || op->sinks || op->post_norm) && !op->weights);
     struct weights *w = calloc(1, sizeof(*w));
     if (!w)
         return -ENOMEM;
     w->next = b->weights; /* close() frees it, whatever happens now */
     b->weights = w;
     int r = be_vector(b, op->norm, &w->norm);
+    r = r ? r : be_vector(b, op->post_norm, &w->post_norm);
     r = r ? r : be_vector(b, op->q_norm, &w->q_norm);
     r = r ? r : be_vector(b, op->k_norm, &w->k_norm);
+    r = r ? r : be_vector(b, op->sinks, &w->sinks);
+    r = r ? r : be_vector(b, op->weigh, &w->weigh);
+    r = r ? r : be_vector(b, op->pick_bias, &w->pick_bias);
     if (op->kind == OP_EMBED)
         r = r ? r : load_embedding(b, w, op->w[0]);
+    else if (op->kind == OP_LAYER_INPUT)
+        r = r ? r : load_layer_input(b, w, op, err);
+    else if (op->kind == OP_MLA_KV || op->kind == OP_MLA_OUT)
+        r = r ? r : mla_load(b, w, op->w[0], err);
     else if (op->kind == OP_EXPERTS)
         r = r ? r : load_experts(b, w, op, err);
-    else if (op->kind == OP_DELTA)
-        r = r ? r : delta_load(b, w, op);
+    else if (op->conv)
+        r = r ? r : recurrent_load(b, w, op);
     else
         for (uint32_t i = 0; i < OP_MATRICES && op->w[i] && !r; i++)
             r = load_mat(b, w, op, i, err);
@@ -224,24 +269,12 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     return 0;
 }
 
-/* How a layer's page is laid out: the keys of every kv head, then the values. */
-static int plan_pages(struct be *b, const struct engine_opts *e, struct err *err) {
-    uint32_t hd = b->shape.head_dim, pt = e->page_tokens;
-
-    b->view = (struct kv_view){
-        .q8 = e->kv_type == ENGINE_KV_Q8_0,
-        .head_dim = hd,
-        .page_tokens = pt,
-    };
-    if (b->view.q8 && hd % 32)
-        return err_set(err, 0, "kv_type", "q8_0 pages need a head width that is a multiple of 32");
-    assert(pt % LANES == 0);
-    size_t key = b->view.q8 ? (size_t)hd / 32 * 34 : (size_t)hd * 2;
-    b->view.k_group = LANES * key;
-    b->view.k_head = b->view.v_head = pt * key;
-    b->layer_bytes = 2 * b->shape.n_head_kv * pt * key;
-    b->page_bytes = b->layer_bytes * b->shape.n_kv_layer[KV_GLOBAL];
-    return 0;
+/* The engine has seen to it that heads are made of whole blocks. */
+static void plan_pages(struct be *b, const struct engine_opts *e) {
+    assert(e->page_tokens % LANES == 0);
+    b->q8 = e->kv_type == ENGINE_KV_Q8_0;
+    b->page_tokens = e->page_tokens;
+    b->page_bytes = be_kv_bytes(b, b->shape.n_kv_values[KV_GLOBAL] * e->page_tokens);
 }
 
 /* Everything whose size is known at open: activations, keys and values of a step, logits,
@@ -249,15 +282,16 @@ static int plan_pages(struct be *b, const struct engine_opts *e, struct err *err
 static int allocate(struct be *b, const struct be_opts *o) {
     const struct model_shape *m = &b->shape;
     uint32_t n_threads = pool_n_threads(b->pool);
-    size_t kv_width = (size_t)m->n_head_kv * m->head_dim;
     const size_t width[ACT_ROLES] = {
         [ACT_X] = m->n_embd,
-        [ACT_Q] = (size_t)m->n_head * m->head_dim,
-        [ACT_O] = (size_t)m->n_head * m->head_dim,
+        [ACT_Q] = m->widest.q,
+        [ACT_O] = m->widest.q,
         [ACT_H] = m->n_ff,
-        [ACT_D] = (size_t)m->delta.n_value_head * m->delta.dim,
+        [ACT_D] = MAX(m->state.n_out, (size_t)m->n_head * m->mla.n_value),
+        [ACT_B] = m->n_embd,
+        [ACT_P] = (size_t)m->n_layer * m->n_layer_input,
     };
-    size_t gated = m->delta.n_layer ? 2 * width[ACT_Q] : 0;
+    size_t gated = m->state.n_layer ? 2 * width[ACT_Q] : 0;
     bool ok = true;
 
     for (int i = 0; i < ACT_ROLES; i++) {
@@ -266,11 +300,12 @@ static int allocate(struct be *b, const struct be_opts *o) {
         b->row_width = MAX(b->row_width, round_up(width[i], LANES));
         ok = ok && (b->act[i] || !width[i]);
     }
+    b->row_width = MAX(b->row_width, round_up(m->mla.q_rank, LANES));
     b->gated = gated ? be_map(b->max_rows * gated * sizeof(float)) : NULL;
     ok = ok && (b->gated || !gated);
-    b->k = be_map(b->max_rows * kv_width * sizeof(float));
-    b->v = be_map(b->max_rows * kv_width * sizeof(float));
-    b->rope = calloc(b->max_rows, m->n_rot * sizeof(float));
+    b->k = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
+    b->v = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
+    b->rope = calloc(b->max_rows, (m->rope[0].n_rot + m->rope[1].n_rot + 1) * sizeof(float));
     b->logits = be_map((size_t)b->max_wants * m->n_vocab * sizeof(float));
     b->row = calloc(n_threads, b->row_width * sizeof(float));
     b->scratch = aligned_alloc(64, n_threads * sizeof(*b->scratch));
@@ -288,11 +323,12 @@ static int allocate(struct be *b, const struct be_opts *o) {
 static struct be *close_backend(struct be *b) {
     if (!b)
         return NULL;
-    size_t kv_width = (size_t)b->shape.n_head_kv * b->shape.head_dim;
+    size_t kv_width = b->shape.widest.kv;
 
     attend_close(b);
     experts_close(b);
-    delta_close(b);
+    recurrent_close(b);
+    mla_close(b);
     be_unmap(b->gated, 2 * b->max_rows * b->act_width[ACT_Q] * sizeof(float));
     for (int i = 0; i < ACT_ROLES; i++)
         be_unmap(b->act[i], b->max_rows * b->act_width[i] * sizeof(float));
@@ -316,6 +352,7 @@ static struct be *close_backend(struct be *b) {
     for (struct weights *w = b->weights, *next; w; w = next) {
         next = w->next;
         free(w->expert);
+        free(w->head);
         free(w);
     }
     host_step_deinit(&b->step.host);
@@ -330,9 +367,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     b->kernels = isa_find(o->engine->isa, err);
     if (!b->kernels)
         return -EINVAL;
-    r = plan_pages(b, o->engine, err);
-    if (r)
-        return r;
+    plan_pages(b, o->engine);
     r = pool_new(&b->pool, o->engine->n_threads);
     if (r)
         return err_set(err, 0, NULL, "cannot start %u threads", o->engine->n_threads), r;
@@ -340,7 +375,8 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = r ? r : allocate(b, o);
     r = r ? r : attend_open(b, o->engine->max_context);
     r = r ? r : experts_open(b);
-    r = r ? r : delta_open(b, o->n_states);
+    r = r ? r : mla_open(b);
+    r = r ? r : recurrent_open(b, o->n_states);
     if (r)
         err_set(err, 0, NULL, "not enough memory for %u pages and the buffers of %u rows",
                 o->n_pages, b->max_rows);
@@ -403,24 +439,23 @@ const struct be_ops backend_cpu = {
     .begin = ops_begin,
     .run =
         {
-            [OP_EMBED] = ops_embed,
-            [OP_QKV] = ops_qkv,
-            [OP_ATTEND] = ops_attend,
-            [OP_GATE] = ops_gate,
-            [OP_PROJ] = ops_proj,
-            [OP_GATE_UP] = ops_gate_up,
-            [OP_ROUTE] = ops_route,
-            [OP_EXPERTS] = ops_experts,
-            [OP_SHARED] = ops_shared,
-            [OP_DELTA_IN] = ops_delta_in,
-            [OP_DELTA] = ops_delta,
+            [OP_EMBED] = ops_embed,       [OP_LAYER_INPUT] = ops_layer_input,
+            [OP_QKV] = ops_qkv,           [OP_ATTEND] = ops_attend,
+            [OP_GATE] = ops_gate,         [OP_PROJ] = ops_proj,
+            [OP_JOIN] = ops_join,         [OP_GATE_UP] = ops_gate_up,
+            [OP_GATE_IN] = ops_gate_in,   [OP_ROUTE] = ops_route,
+            [OP_EXPERTS] = ops_experts,   [OP_SHARED] = ops_shared,
+            [OP_STATE_IN] = ops_state_in, [OP_DELTA] = ops_delta,
+            [OP_CONV] = ops_conv,         [OP_MAMBA] = ops_mamba,
+            [OP_MLA_IN] = ops_mla_in,     [OP_MLA_Q] = ops_mla_q,
+            [OP_MLA_KV] = ops_mla_kv,     [OP_MLA_OUT] = ops_mla_out,
             [OP_LOGITS] = ops_logits,
         },
     .mask = ops_mask,
     .sample = ops_sample,
     .end = ops_end,
     .copy = copy_page,
-    .copy_state = delta_copy,
+    .copy_state = recurrent_copy,
     .host_page = page_of,
     .peek = peek,
 };

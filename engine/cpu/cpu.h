@@ -9,10 +9,12 @@
  *   panel.c     weights repacked into panels of 16 output rows
  *   matmul.c    panels x activations, cut into work items
  *   attend.c    attention over pages, cut into work items
- *   delta.c     gated delta nets and the states of sequences
+ *   recurrent.c the states of sequences, and what recurrent layers have in common
+ *   delta.c     gated delta nets; conv.c short convolutions; mamba.c Mamba-2
+ *   mla.c       latent attention
  *
  * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm.c, attention.c,
- * delta_rows.c.
+ * recurrent_rows.c.
  * docs/cpu-kernels.md has the layouts and the order of operations that defines the bits of a
  * result.
  */
@@ -25,8 +27,9 @@ enum { LANES = 16, TILE_MAX = 8 };
  *   ACTS_K   256: int8, scale, sums of 16 and 32      K-quants, IQ4_XS
  *   ACTS_KT  the same, the int8 of each 32 transposed as 8 x 4 instead of 4 x 8: IQ2_XXS
  *   ACTS_B   32: int8, scale, sum
+ *   ACTS_B16 the same with sums of 16: NVFP4
  *   ACTS_F   float */
-enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_F, ACTS_KINDS };
+enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_B16, ACTS_F, ACTS_KINDS };
 
 enum panel_format {
     PANEL_F32,
@@ -38,11 +41,19 @@ enum panel_format {
     PANEL_Q2K,
     PANEL_IQ4XS,
     PANEL_IQ2XXS,
+    PANEL_IQ1S,
+    PANEL_IQ1M,
+    PANEL_IQ2S, /* and IQ2_XS */
+    PANEL_IQ3XXS,
+    PANEL_IQ3S,
+    PANEL_TQ, /* TQ1_0, TQ2_0 */
     PANEL_Q8, /* Q8_0 and Q5_0 */
     PANEL_Q4, /* Q4_0 */
     PANEL_IQ4NL,
     PANEL_Q4M, /* Q4_1: with minimums */
     PANEL_Q8M, /* Q5_1 */
+    PANEL_MXFP4,
+    PANEL_NVFP4,
     PANEL_FORMATS
 };
 
@@ -64,11 +75,19 @@ static const struct panel_info panel_infos[PANEL_FORMATS] = {
     [PANEL_Q2K] = {ACTS_K, 256, 1024, 576, 1, 1600},
     [PANEL_IQ4XS] = {ACTS_K, 256, 2048, 160, 1, 2240},
     [PANEL_IQ2XXS] = {ACTS_KT, 256, 1024, 160, 1, 1216},
+    [PANEL_IQ1S] = {ACTS_K, 256, 1024, 288, 1, 1344},
+    [PANEL_IQ1M] = {ACTS_K, 256, 1536, 288, 1, 1856},
+    [PANEL_IQ2S] = {ACTS_K, 256, 1536, 288, 1, 1856},
+    [PANEL_IQ3XXS] = {ACTS_K, 256, 2048, 160, 1, 2240},
+    [PANEL_IQ3S] = {ACTS_K, 256, 2048, 160, 1, 2240},
+    [PANEL_TQ] = {ACTS_K, 256, 1024, 32, 1, 1088},
     [PANEL_Q8] = {ACTS_B, 32, 512, 32, 2, 1088},
     [PANEL_Q4] = {ACTS_B, 32, 256, 32, 2, 576},
     [PANEL_IQ4NL] = {ACTS_B, 32, 256, 32, 2, 576},
     [PANEL_Q4M] = {ACTS_B, 32, 256, 64, 2, 640},
     [PANEL_Q8M] = {ACTS_B, 32, 512, 64, 2, 1152},
+    [PANEL_MXFP4] = {ACTS_B, 32, 256, 16, 4, 1088},
+    [PANEL_NVFP4] = {ACTS_B16, 64, 512, 64, 1, 576},
 };
 
 /* A weight matrix as panels of 16 rows (the last filled up with zero rows). A panel is read from
@@ -91,35 +110,39 @@ int panel_plan(struct mat *m, const struct tensor *t, struct err *err);
 /* Repacks 16 rows of @t; lossless. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out);
 
-/* Activations of a tile of n columns (rows of the batch; n is 1, 2, 4 or 8), interleaved so that a
- * kernel reads them with one pointer. Offsets in units of n x 4 bytes, inside a block: */
+/* The activations of a row, one behind the other at a distance of acts_bytes(): floats, or the int8
+ * of all its blocks and then, by block, numbers of 4 bytes: */
 enum {
     /* ACTS_K, ACTS_KT */
-    AK_Q = 0,             /* 64 x four int8 */
-    AK_NEG32_SUM16 = 64,  /* 16 x int32: -32 times the sum of 16 values */
-    AK_NEG128_SUM32 = 80, /* 8 x int32 */
-    AK_PAIRS32 = 88,      /* 4 x two int16: sums of 32 */
-    AK_PAIRS16 = 92,      /* 8 x two int16: sums of 16 */
-    AK_SCALE = 100,       /* float */
-    AK_UNITS = 101,
+    AK_NEG32_SUM16 = 0,   /* 16 x int32: -32 times the sum of 16 values */
+    AK_NEG128_SUM32 = 16, /* 8 x int32 */
+    AK_PAIRS32 = 24,      /* 4 x two int16: sums of 32 */
+    AK_PAIRS16 = 28,      /* 8 x two int16: sums of 16 */
+    AK_SCALE = 36,        /* float */
+    AK_UNITS = 37,
     /* ACTS_B */
-    AB_Q = 0,        /* 8 x four int8 */
-    AB_NEG8_SUM = 8, /* int32 */
-    AB_NEG128_SUM = 9,
-    AB_SUM = 10, /* float */
-    AB_SCALE = 11,
-    AB_UNITS = 12,
+    AB_NEG8_SUM = 0, /* int32 */
+    AB_NEG128_SUM = 1,
+    AB_SUM = 2, /* float */
+    AB_SCALE = 3,
+    AB_UNITS = 4,
+    AB_NEG16_SUM16 = 4, /* ACTS_B16: 2 x int32 */
+    AB16_UNITS = 6,
 };
 
-/* Bytes of @n columns of @n_in activations. */
+/* Bytes of @n rows of @n_in activations. Eight rows must not meet in one set of a cache. */
 static inline size_t acts_bytes(enum acts_kind kind, uint32_t n_in, uint32_t n) {
-    size_t units = kind == ACTS_F   ? n_in
-                   : kind == ACTS_B ? (size_t)n_in / 32 * AB_UNITS
-                                    : (size_t)n_in / 256 * AK_UNITS;
-    return units * n * 4;
+    size_t row = kind == ACTS_F     ? (size_t)n_in * 4
+                 : kind == ACTS_B   ? n_in + (size_t)n_in / 32 * AB_UNITS * 4
+                 : kind == ACTS_B16 ? n_in + (size_t)n_in / 32 * AB16_UNITS * 4
+                                    : n_in + (size_t)n_in / 256 * AK_UNITS * 4;
+
+    row = round_up(row, 64);
+    return (row % 1024 ? row : row + 64) * n;
 }
 
-/* Columns that a tile of @n columns is stored with. */
+/* Columns that a tile of @n columns is computed with; those beyond are computed from whatever lies
+ * there, and left. */
 static inline uint32_t tile_width(uint32_t n) {
     return n > 4 ? 8 : n > 2 ? 4 : n;
 }
@@ -142,7 +165,8 @@ struct attn_tile {
     const uint8_t *k[2];
     const uint8_t *v[2];       /* of the group's first key */
     const uint8_t *v_scale[2]; /* q8 */
-    uint32_t n;                /* keys that are visible, 1..32 */
+    uint32_t first, n;         /* keys [first, n) are visible, n 1..32 */
+    float cap;                 /* of the scores; 0: none */
 };
 
 /* How panels of a format meet a tile of activations. acc[column][lane] += panel x tile over the
@@ -150,13 +174,18 @@ struct attn_tile {
 struct gemm {
     void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *acts, uint32_t n,
                 uint32_t b0, uint32_t b1, float *acc);
-    /* The quants of a stretch of blocks as bytes (16 x block a block), and the product with them
-     * for full tiles: worth while when many tiles meet the same panel. NULL: the format is not
-     * unpacked. */
+};
+
+/* Many rows against the same panel: its quants are unpacked once. */
+struct gemm_wide {
+    /* The quants of a stretch of blocks as bytes, n_planes x 16 x block a block. NULL: the format
+     * is not unpacked. */
     void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out);
-    void (*run_unpacked)(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
-                         const uint8_t *acts, uint32_t b0, uint32_t b1, float *acc);
+    /* As gemm.run, for @n_tiles full tiles one behind the other, a multiple of min_tiles. */
+    void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
+                const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1, float *acc);
+    uint32_t n_planes, min_tiles;
 };
 
 /* A value head of a delta net and the rows that go through it. Row r: its q, k and v at r * stride,
@@ -171,20 +200,34 @@ struct delta_head {
     size_t out_stride;
 };
 
+/* A head of Mamba-2 and the rows that go through it. Row r: its x, B (@in) and C (@out) at r *
+ * stride, e^(dt A) and dt at r * mix_stride, what comes out at r * y_stride. */
+struct mamba_head {
+    uint32_t dim, n_state, n_rows; /* dim: a multiple of 16, n_state one of 4 */
+    const float *x, *in, *out;
+    size_t stride;
+    const float *keep, *dt;
+    size_t mix_stride;
+    float skip; /* of x in what comes out */
+    float *y;
+    size_t y_stride;
+};
+
 /* The code of one instruction set. */
 struct cpu_kernels {
     const char *name;
 
-    /* Stores row @x as column @col of a tile of width @n. */
-    void (*acts_store[ACTS_KINDS])(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n,
-                                   uint32_t col);
+    /* Writes the activations of row @x. */
+    void (*acts_store[ACTS_KINDS])(const float *x, uint32_t n_in, uint8_t *row);
     const struct gemm *gemm_k, *gemm_b, *gemm_f; /* [PANEL_FORMATS], by kind of activations */
+    const struct gemm_wide *gemm_wide;           /* [PANEL_FORMATS] */
 
-    /* y = x / rms(x) * w */
+    /* y = x / rms(x) * w; w NULL: 1 */
     void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
-    /* h = silu(g) u */
-    void (*silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+    void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
+    /* x = cap tanh(x / cap) */
+    void (*soft_cap)(float *x, uint32_t n, float cap);
     /* o *= sigmoid(g) */
     void (*gate)(float *o, const float *g, uint32_t n);
     /* acc = fma(w, x, acc) */
@@ -200,22 +243,28 @@ struct cpu_kernels {
                    uint32_t stride, uint32_t n, struct attn_state *const *state);
     /* Adds the later part @b of the keys to @a. */
     void (*attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
+    /* Takes a key in whose score is @sink and which has no value. */
+    void (*attend_sink)(struct attn_state *a, float sink, uint32_t head_dim);
     void (*attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
 
-    /* Delta nets: delta_rows.c. */
-    void (*delta_convolve)(const float *w, const float *const *u, uint32_t kernel, float *c,
-                           uint32_t n);
+    /* Recurrent layers: recurrent_rows.c. */
+    void (*convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
+                     bool silu, float *c, uint32_t n);
     void (*delta_unit)(float *x, uint32_t n, float eps, float scale);
     void (*delta_advance)(const struct delta_head *h, float *m);
+    void (*mamba_advance)(const struct mamba_head *h, float *m);
 };
 
 static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel_format format) {
     enum acts_kind kind = panel_infos[format].acts;
 
-    return &(kind == ACTS_F ? k->gemm_f : kind == ACTS_B ? k->gemm_b : k->gemm_k)[format];
+    return &(kind == ACTS_F                       ? k->gemm_f
+             : kind == ACTS_B || kind == ACTS_B16 ? k->gemm_b
+                                                  : k->gemm_k)[format];
 }
 
-extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512;
+extern const struct cpu_kernels cpu_kernels_generic, cpu_kernels_avx2, cpu_kernels_avx512,
+    cpu_kernels_amx;
 
 /* Called by the caller (@thread 0) and by those threads that come in time: each takes items
  * until none is left. */
@@ -237,7 +286,7 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx);
 enum matmul_mode {
     MATMUL_STORE, /* out[i] = m[i] a + bias */
     MATMUL_ADD,   /* out[0] += m[0] a + bias */
-    MATMUL_SILU,  /* out[0] = silu(m[0] a + bias) * (m[1] a + bias) */
+    MATMUL_GLU,   /* out[0] = glu(m[0] a + bias, m[1] a + bias) */
 };
 
 enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* of a thread's scratch */
@@ -248,12 +297,13 @@ struct matmul_scratch {                                  /* one a thread */
     uint8_t quants[MATMUL_UNPACK] __attribute__((aligned(64)));
 };
 
-/* Invariants: all matrices have the same n_in; SILU has two of the same format and n_out, ADD one;
+/* Invariants: all matrices have the same n_in; GLU has two of the same format and n_out, ADD one;
  * row r of m[i]'s result is at out[i] + r * out_stride[i]; acts[] is set for every kind that m[]
  * wants. */
 struct matmul {
     const struct cpu_kernels *kernels;
     enum matmul_mode mode;
+    enum glu glu; /* of mode GLU */
     uint32_t n_mats, n_rows;
     const struct mat *m[OP_MATRICES];
     float *out[OP_MATRICES];
@@ -270,3 +320,7 @@ void matmul_run(struct pool *p, struct matmul *mm, uint32_t n);
 
 /* By the name of opts.isa. NULL with @err: unknown, or this machine cannot run it. */
 const struct cpu_kernels *isa_find(const char *name, struct err *err);
+
+/* [j][i]: 128 + value j of entry i of the IQ2_XXS grid. Filled by isa.c, which is compiled for
+ * every machine: a constructor in a file of one instruction set would run where that is missing. */
+extern uint8_t cpu_iq2_grid[8][256];

@@ -31,7 +31,7 @@ struct experts {
     uint32_t *place, *source, *in; /* of pair [row][k]: its place; of a place: pair, group */
     struct group *group;           /* [n_expert] */
     struct matmul *mm;             /* [n_expert] */
-    float *hidden, *out;           /* [pairs][n_ff], [pairs][n_embd] */
+    float *hidden, *out;           /* [pairs][n_ff_expert], [pairs][n_embd] */
     float *common, *weight;        /* [max_rows][n_ff_shared], [max_rows]: the shared expert's */
     uint8_t *acts[ACTS_KINDS];     /* tiles of the groups */
     size_t acts_size[ACTS_KINDS];
@@ -65,10 +65,12 @@ void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx) {
 /* What the row functions see. */
 struct work {
     struct step *step;
+    const struct model_op *op;
     const struct weights *w;
     const float *in; /* what goes into tiles */
     uint32_t n_in;
     enum acts_kind kind;
+    struct expert_rule rule; /* of ROUTE */
 };
 
 /* -- which expert ------------------------------------------------------------------------------ */
@@ -76,13 +78,11 @@ struct work {
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     struct be *b = k->step->be;
-    uint32_t n = b->shape.n_embd, tile = row / TILE_MAX;
-    uint32_t width = tile_width(MIN(k->step->n_rows - tile * TILE_MAX, TILE_MAX));
+    uint32_t n = b->shape.n_embd;
     float *y = b->experts->normed + (size_t)row * n;
 
     b->kernels->norm(b->act[ACT_X] + row * b->act_width[ACT_X], k->w->norm, y, n, b->shape.rms_eps);
-    b->kernels->acts_store[k->kind](
-        y, n, b->acts[k->kind] + tile * acts_bytes(k->kind, n, TILE_MAX), width, row % TILE_MAX);
+    b->kernels->acts_store[k->kind](y, n, b->acts[k->kind] + row * acts_bytes(k->kind, n, 1));
 }
 
 static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
@@ -90,15 +90,23 @@ static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct model_shape *m = &k->step->be->shape;
     struct experts *e = k->step->be->experts;
 
-    experts_pick(e->router + (size_t)row * m->n_expert, m->n_expert, m->n_expert_used,
-                 m->expert_scale, e->pick + (size_t)row * m->n_expert_used);
+    for (uint32_t i = 0; i < m->n_expert; i++)
+        e->router[(size_t)row * m->n_expert + i] *= k->op->scale;
+    experts_pick(e->router + (size_t)row * m->n_expert, &k->rule,
+                 e->pick + (size_t)row * m->n_expert_used);
 }
 
 /* Norms the rows once, into experts.normed: experts() takes them from there. */
 int ops_route(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    struct work k = {.step = s, .w = w, .kind = panel_infos[w->m[0].format].acts};
+    struct work k = {
+        .step = s,
+        .op = op,
+        .w = w,
+        .kind = panel_infos[w->m[0].format].acts,
+        .rule = experts_rule(&b->shape, w->pick_bias),
+    };
     struct matmul mm = {
         .kernels = b->kernels,
         .mode = MATMUL_STORE,
@@ -157,13 +165,11 @@ static void store_place(void *ctx, uint32_t place, uint32_t thread) {
     const struct be *b = k->step->be;
     const struct experts *e = b->experts;
     const struct group *g = &e->group[e->in[place]];
-    uint32_t i = place - g->first, tile = i / TILE_MAX;
+    uint32_t at = g->first_tile * TILE_MAX + place - g->first;
     uint32_t row = k->in == e->hidden ? place : e->source[place] / b->shape.n_expert_used;
 
-    b->kernels->acts_store[k->kind](
-        k->in + (size_t)row * k->n_in, k->n_in,
-        e->acts[k->kind] + (g->first_tile + tile) * acts_bytes(k->kind, k->n_in, TILE_MAX),
-        tile_width(MIN(g->n_rows - tile * TILE_MAX, TILE_MAX)), i % TILE_MAX);
+    b->kernels->acts_store[k->kind](k->in + (size_t)row * k->n_in, k->n_in,
+                                    e->acts[k->kind] + at * acts_bytes(k->kind, k->n_in, 1));
 }
 
 /* @in into tiles, for matrix @which and, if it wants others, the one behind it. */
@@ -179,15 +185,16 @@ static void fill_tiles(struct step *s, const struct weights *w, const float *in,
             continue;
         k.kind = kind;
         if (once)
-            b->kernels->acts_store[kind](in, k.n_in, b->experts->acts[kind], 1, 0);
+            b->kernels->acts_store[kind](in, k.n_in, b->experts->acts[kind]);
         else
             be_each(b, b->experts->n_pairs, store_place, &k);
     }
 }
 
 /* One product for each expert that a row picked. */
-static void multiply_groups(struct step *s, const struct weights *w, uint32_t which,
+static void multiply_groups(struct step *s, const struct model_op *op, uint32_t which,
                             enum matmul_mode mode, float *out, bool once) {
+    const struct weights *w = op->weights;
     struct be *b = s->be;
     struct experts *e = b->experts;
     uint32_t n_in = w->expert[0][which].n_in, n_out = w->expert[0][which].n_out, n = 0;
@@ -201,9 +208,10 @@ static void multiply_groups(struct step *s, const struct weights *w, uint32_t wh
         *mm = (struct matmul){
             .kernels = b->kernels,
             .mode = mode,
-            .n_mats = mode == MATMUL_SILU ? 2 : 1,
+            .glu = op->glu,
+            .n_mats = mode == MATMUL_GLU ? 2 : 1,
             .n_rows = g->n_rows,
-            .m = {&w->expert[i][which], &w->expert[i][which + (mode == MATMUL_SILU)]},
+            .m = {&w->expert[i][which], &w->expert[i][which + (mode == MATMUL_GLU)]},
             .out = {out + (size_t)g->first * n_out},
             .out_stride = {n_out},
             .scratch = b->scratch,
@@ -221,13 +229,30 @@ static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct be *b = k->step->be;
     const struct experts *e = b->experts;
     uint32_t n = b->shape.n_embd, used = b->shape.n_expert_used;
-    float *acc = b->row + thread * b->row_width, *x = b->act[ACT_X] + row * b->act_width[ACT_X];
+    float *acc = b->row + thread * b->row_width;
+    float *x = b->act[k->op->branch ? ACT_B : ACT_X] + (size_t)row * n;
+    const float *weigh = k->w->weigh;
 
     memset(acc, 0, n * sizeof(*acc));
-    for (uint32_t p = row * used; p < (row + 1) * used; p++)
-        b->kernels->add_scaled(acc, e->out + (size_t)e->place[p] * n, e->pick[p].weight, n);
+    for (uint32_t p = row * used; p < (row + 1) * used; p++) {
+        float weight = e->pick[p].weight * (weigh ? weigh[e->pick[p].expert] : 1.0f);
+
+        b->kernels->add_scaled(acc, e->out + (size_t)e->place[p] * n, weight, n);
+    }
+    if (k->w->post_norm)
+        b->kernels->norm(acc, k->w->post_norm, acc, n, b->shape.rms_eps);
     for (uint32_t i = 0; i < n; i++)
         x[i] += acc[i];
+}
+
+/* Rows by a norm of the experts' own instead of the router's. */
+static void norm_again(void *ctx, uint32_t row, uint32_t thread) {
+    const struct work *k = ctx;
+    const struct be *b = k->step->be;
+    uint32_t n = b->shape.n_embd;
+
+    b->kernels->norm(b->act[ACT_X] + (size_t)row * n, k->w->norm,
+                     b->experts->normed + (size_t)row * n, n, b->shape.rms_eps);
 }
 
 /* Three rounds: gates and ups of all groups, their downs, the rows' sums. */
@@ -235,14 +260,16 @@ int ops_experts(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     struct experts *e = b->experts;
-    struct work k = {.step = s, .w = w};
+    struct work k = {.step = s, .op = op, .w = w};
 
     assert(e && w->expert); /* experts_open() and load() were for a model that has them */
     sort_pairs(e, &b->shape, s->n_rows);
+    if (w->norm)
+        be_each(b, s->n_rows, norm_again, &k);
     fill_tiles(s, w, e->normed, 0, 2, s->n_rows == 1);
-    multiply_groups(s, w, 0, MATMUL_SILU, e->hidden, s->n_rows == 1);
+    multiply_groups(s, op, 0, MATMUL_GLU, e->hidden, s->n_rows == 1);
     fill_tiles(s, w, e->hidden, 2, 1, false);
-    multiply_groups(s, w, 2, MATMUL_STORE, e->out, false);
+    multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
     be_each(b, s->n_rows, add_row, &k);
     return 0;
 }
@@ -269,7 +296,8 @@ int ops_shared(struct step *s, const struct model_op *op) {
     assert(e && w->n_mats == 4);
     struct matmul both[2] = {ops_prepare_rows(s, w, 0, 2, e->normed, n_in),
                              ops_prepare_rows(s, w, 3, 1, e->normed, n_in)};
-    both[0].mode = MATMUL_SILU;
+    both[0].mode = MATMUL_GLU;
+    both[0].glu = op->glu;
     both[0].out[0] = e->common;
     both[0].out_stride[0] = n_ff;
     both[1].mode = MATMUL_STORE;
@@ -317,7 +345,7 @@ int experts_open(struct be *b) {
     e->max_pairs = b->max_rows * m->n_expert_used;
     e->normed = be_map((size_t)b->max_rows * m->n_embd * sizeof(float));
     e->router = be_map((size_t)b->max_rows * m->n_expert * sizeof(float));
-    e->hidden = be_map((size_t)e->max_pairs * m->n_ff * sizeof(float));
+    e->hidden = be_map((size_t)e->max_pairs * m->n_ff_expert * sizeof(float));
     e->out = be_map((size_t)e->max_pairs * m->n_embd * sizeof(float));
     e->common = be_map((size_t)b->max_rows * m->n_ff_shared * sizeof(float));
     e->weight = be_map((size_t)b->max_rows * sizeof(float));
@@ -341,7 +369,7 @@ void experts_close(struct be *b) {
         return;
     be_unmap(e->normed, (size_t)b->max_rows * m->n_embd * sizeof(float));
     be_unmap(e->router, (size_t)b->max_rows * m->n_expert * sizeof(float));
-    be_unmap(e->hidden, (size_t)e->max_pairs * m->n_ff * sizeof(float));
+    be_unmap(e->hidden, (size_t)e->max_pairs * m->n_ff_expert * sizeof(float));
     be_unmap(e->out, (size_t)e->max_pairs * m->n_embd * sizeof(float));
     be_unmap(e->common, (size_t)b->max_rows * m->n_ff_shared * sizeof(float));
     be_unmap(e->weight, (size_t)b->max_rows * sizeof(float));

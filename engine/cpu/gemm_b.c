@@ -7,11 +7,16 @@
  *   dot = sum of weight x activation                                         exact, int32
  *   acc = fma(activation scale, fma(m, (float)sum, d * (float)dot), acc)
  *
- * (without the inner fma where there are no minimums).
+ * (without the inner fma where there are no minimums). NVFP4 has a scale for each half:
+ *
+ *   acc = fma(activation scale, fma(d1, (float)dot1, d0 * (float)dot0), acc)
  */
 
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
+
+/* What 16 and the values of MXFP4 and NVFP4 add up to. */
+static const uint8_t fp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 
 /* Group @g (0..7) of a block. */
 INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
@@ -19,73 +24,115 @@ INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
         return vb_load(q + 64 * g);
     vb v = vb_load(q + 64 * (g / 2));
     v = vb_and(g % 2 ? vb_shr(v, 4) : v, vb_set1(15));
-    return format == PANEL_IQ4NL ? vb_lookup(table, v) : v;
+    return format == PANEL_Q4 || format == PANEL_Q4M ? v : vb_lookup(table, v);
+}
+
+/* acc[c] += 32 values of NVFP4; @meta: the scales of the first 16, then of the others. */
+INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int n, vb table,
+                      vf *acc) {
+    vf sum[TILE_MAX];
+
+    UNROLL
+    for (int half = 0; half < 2; half++) {
+        vi dot[TILE_MAX];
+        vf d = vf_load_ue4m3_half(meta + LANES * half);
+
+        UNROLL
+        for (int c = 0; c < n; c++)
+            dot[c] = vi_set1(cols_i(a.sums, a.row, c, AB_NEG16_SUM16 + half));
+        UNROLL
+        for (int g = 4 * half; g < 4 * half + 4; g++) {
+            vb w = weights(PANEL_NVFP4, q, g, table);
+
+            UNROLL
+            for (int c = 0; c < n; c++)
+                dot[c] = vi_dot6(dot[c], w, cols_i(a.q, a.row, c, g));
+        }
+        UNROLL
+        for (int c = 0; c < n; c++)
+            sum[c] = half ? vf_fma(d, vf_of_i(dot[c]), sum[c]) : vf_mul(d, vf_of_i(dot[c]));
+    }
+    UNROLL
+    for (int c = 0; c < n; c++)
+        acc[c] = vf_fma(vf_set1(cols_f(a.sums, a.row, c, AB_SCALE)), sum[c], acc[c]);
 }
 
 /* acc[c] += one block. */
-INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, const int32_t *a, int n,
-                      int width, vb table, vf *acc) {
+INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct cols a, int n,
+                      vb table, vf *acc) {
     const bool minimums = format == PANEL_Q4M || format == PANEL_Q8M;
     const bool offset128 = format == PANEL_Q8 || format == PANEL_IQ4NL;
     vi dot[TILE_MAX];
 
     UNROLL
     for (int c = 0; c < n; c++)
-        dot[c] = offset128            ? vi_dot8_init(a[AB_NEG128_SUM * width + c])
-                 : format == PANEL_Q4 ? vi_set1(a[AB_NEG8_SUM * width + c])
-                                      : vi_zero();
+        dot[c] = offset128               ? vi_dot8_init(cols_i(a.sums, a.row, c, AB_NEG128_SUM))
+                 : format == PANEL_Q4    ? vi_set1(cols_i(a.sums, a.row, c, AB_NEG8_SUM))
+                 : format == PANEL_MXFP4 ? vi_set1(twice(cols_i(a.sums, a.row, c, AB_NEG8_SUM)))
+                                         : vi_zero();
     UNROLL
     for (int g = 0; g < 8; g++) {
         vb w = weights(format, q, g, table);
 
         UNROLL
         for (int c = 0; c < n; c++)
-            dot[c] = offset128 ? vi_dot8(dot[c], w, a[g * width + c])
-                               : vi_dot6(dot[c], w, a[g * width + c]);
+            dot[c] = offset128 ? vi_dot8(dot[c], w, cols_i(a.q, a.row, c, g))
+                               : vi_dot6(dot[c], w, cols_i(a.q, a.row, c, g));
     }
-    vf d = vf_load_half(meta), min = minimums ? vf_load_half(meta + 32) : vf_zero();
+    vf d = format == PANEL_MXFP4 ? vf_load_e8m0_half(meta) : vf_load_half(meta);
+    vf min = minimums ? vf_load_half(meta + 32) : vf_zero();
     UNROLL
     for (int c = 0; c < n; c++) {
         vf p = vf_mul(d, vf_of_i(dot[c]));
-        float scale, sum;
-
-        memcpy(&scale, &a[AB_SCALE * width + c], 4);
-        memcpy(&sum, &a[AB_SUM * width + c], 4);
         if (minimums)
-            p = vf_fma(min, vf_set1(sum), p);
-        acc[c] = vf_fma(vf_set1(scale), p, acc[c]);
+            p = vf_fma(min, vf_set1(cols_f(a.sums, a.row, c, AB_SUM)), p);
+        acc[c] = vf_fma(vf_set1(cols_f(a.sums, a.row, c, AB_SCALE)), p, acc[c]);
     }
 }
 
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
-                int width, uint32_t b0, uint32_t b1, float *out) {
+                uint32_t b0, uint32_t b1, float *out) {
     const struct panel_info *info = &panel_infos[format];
-    const uint8_t *p = panel + (size_t)(b0 / 2) * info->unit_bytes;
-    const int32_t *a = (const int32_t *)acts + (size_t)b0 * AB_UNITS * (size_t)width;
-    vb table = vb_table(iq4_table);
+    const bool fp4 = format == PANEL_MXFP4 || format == PANEL_NVFP4;
+    const uint32_t parts = info->block / 32u, unit = info->unit * parts; /* of 32 values */
+    const size_t quant_bytes = info->quant_bytes / parts, meta_bytes = info->meta_bytes / parts;
+    const int units = info->acts == ACTS_B16 ? AB16_UNITS : AB_UNITS;
+    const uint8_t *p = panel + (size_t)(b0 / info->unit) * info->unit_bytes;
+    struct cols a = {acts + (size_t)b0 * info->block,
+                     acts + m->n_in + (size_t)b0 * parts * (size_t)units * 4,
+                     acts_bytes(info->acts, m->n_in, 1)};
+    vb table = vb_table(fp4 ? fp4_table : iq4_table);
     vf acc[TILE_MAX];
 
     UNROLL
     for (int c = 0; c < n; c++)
         acc[c] = vf_load(out + LANES * c);
-    for (uint32_t b = b0; b < b1; b += 2, p += info->unit_bytes, a += 2 * AB_UNITS * width) {
-        const uint8_t *meta = p + 2 * info->quant_bytes;
+    for (uint32_t b = b0 * parts; b < b1 * parts; b += unit, p += info->unit_bytes) {
+        const uint8_t *meta = p + unit * quant_bytes;
 
         UNROLL
         for (size_t i = 0; i < info->unit_bytes / 64u; i++)
             __builtin_prefetch(p + VEC_AHEAD + 64 * i);
-        add_block(format, p, meta, a, n, width, table, acc);
-        if (b + 1 < b1)
-            add_block(format, p + info->quant_bytes, meta + info->meta_bytes, a + AB_UNITS * width,
-                      n, width, table, acc);
+        UNROLL
+        for (uint32_t i = 0; i < unit; i++) {
+            if (b + i >= b1 * parts)
+                break;
+            if (format == PANEL_NVFP4)
+                add_nvfp4(p + i * quant_bytes, meta + i * meta_bytes, a, n, table, acc);
+            else
+                add_block(format, p + i * quant_bytes, meta + i * meta_bytes, a, n, table, acc);
+            a.q += 32;
+            a.sums += units * 4;
+        }
     }
     UNROLL
     for (int c = 0; c < n; c++)
         vf_store(out + LANES * c, acc[c]);
 }
 
-#define CALL(n, width, col)                                                                        \
-    run(FORMAT, m, panel, acts + 4 * (col), n, width, b0, b1, acc + LANES * (col))
+#define CALL(n, col)                                                                               \
+    run(FORMAT, m, panel, acts + acts_bytes(panel_infos[FORMAT].acts, m->n_in, col), n, b0, b1,    \
+        acc + LANES * (col))
 #define DEFINE(name)                                                                               \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
@@ -107,10 +154,17 @@ DEFINE(q4m)
 #define FORMAT PANEL_Q8M
 DEFINE(q8m)
 #undef FORMAT
+#define FORMAT PANEL_MXFP4
+DEFINE(mxfp4)
+#undef FORMAT
+#define FORMAT PANEL_NVFP4
+DEFINE(nvfp4)
+#undef FORMAT
 
 /* The quants of these are bytes, or so near to it that unpacking them first gains nothing. */
 const struct gemm CPU_NAME(gemm_b)[PANEL_FORMATS] = {
     [PANEL_Q8] = {.run = gemm_q8},       [PANEL_Q4] = {.run = gemm_q4},
     [PANEL_IQ4NL] = {.run = gemm_iq4nl}, [PANEL_Q4M] = {.run = gemm_q4m},
-    [PANEL_Q8M] = {.run = gemm_q8m},
+    [PANEL_Q8M] = {.run = gemm_q8m},     [PANEL_MXFP4] = {.run = gemm_mxfp4},
+    [PANEL_NVFP4] = {.run = gemm_nvfp4},
 };

@@ -13,16 +13,16 @@ INLINE vf weights(int format, const uint8_t *w, uint32_t k) {
 }
 
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *acts, int n,
-                int width, float *out) {
+                float *out) {
     const size_t step = 2 * panel_infos[format].unit_bytes; /* of two values */
-    const float *a = (const float *)acts;
+    const size_t row = acts_bytes(ACTS_F, m->n_in, 1);
     vf even[TILE_MAX], odd[TILE_MAX];
     uint32_t k = 0;
 
     UNROLL
     for (int c = 0; c < n; c++)
         even[c] = odd[c] = vf_zero();
-    for (; k + 2 <= m->n_in; k += 2, a += 2 * width) {
+    for (; k + 2 <= m->n_in; k += 2, acts += 8) {
         UNROLL
         for (size_t i = 0; i < (step + 63) / 64; i++)
             __builtin_prefetch(panel + VEC_AHEAD + k / 2 * step + 64 * i);
@@ -30,8 +30,8 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 
         UNROLL
         for (int c = 0; c < n; c++) {
-            even[c] = vf_fma(w0, vf_set1(a[c]), even[c]);
-            odd[c] = vf_fma(w1, vf_set1(a[width + c]), odd[c]);
+            even[c] = vf_fma(w0, vf_set1(cols_f(acts, row, c, 0)), even[c]);
+            odd[c] = vf_fma(w1, vf_set1(cols_f(acts, row, c, 1)), odd[c]);
         }
     }
     if (k < m->n_in) {
@@ -39,14 +39,15 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
 
         UNROLL
         for (int c = 0; c < n; c++)
-            even[c] = vf_fma(w, vf_set1(a[c]), even[c]);
+            even[c] = vf_fma(w, vf_set1(cols_f(acts, row, c, 0)), even[c]);
     }
     UNROLL
     for (int c = 0; c < n; c++)
         vf_store(out + LANES * c, vf_add(even[c], odd[c]));
 }
 
-#define CALL(n, width, col) run(FORMAT, m, panel, acts + 4 * (col), n, width, acc + LANES * (col))
+#define CALL(n, col)                                                                               \
+    run(FORMAT, m, panel, acts + acts_bytes(ACTS_F, m->n_in, col), n, acc + LANES * (col))
 #define DEFINE(name)                                                                               \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \

@@ -1,4 +1,4 @@
-#include "engine/cpu/kernels.h"
+#include "engine/cpu/gemm_k.h"
 
 #include "engine/quant.h"
 
@@ -15,52 +15,15 @@
  * weights with few columns, the byte multiply-adds with many.
  */
 
-enum { UNPACKED = 1 << 8 }; /* flag beside the format: the quants are bytes */
-
-struct shape { /* compile-time facts of a format */
-    bool sub16, minimums;
-    int offset;     /* of the stored weights: 0, 32 or 128 */
-    size_t quants;  /* bytes of 16 x 32 values */
-    uint32_t scale; /* offset of d in the scales of a block */
-};
-
-INLINE struct shape shape_of(int format) {
-    struct shape s = {.quants = 256, .scale = 256};
-
-    switch (format & ~UNPACKED) {
-    case PANEL_Q4K:
-    case PANEL_Q5K:
-        s.minimums = true;
-        break;
-    case PANEL_Q6K:
-        s.sub16 = true;
-        s.offset = 32;
-        break;
-    case PANEL_Q2K:
-        s.sub16 = s.minimums = true;
-        s.quants = 128;
-        s.scale = 512;
-        break;
-    case PANEL_IQ4XS:
-        s.offset = 128;
-        s.scale = 128;
-        break;
-    default:
-        s.offset = 128;
-        s.quants = 128;
-        s.scale = 128;
-        break;
-    }
-    if (format & UNPACKED)
-        s.quants = 512;
-    return s;
-}
-
-/* The bits @at .. of @v that belong to group @g, moved to bit 4. */
-INLINE vb high_bits(vb v, int at, uint8_t mask) {
+/* The bits @at .. of @v, moved to bit @to. */
+INLINE vb high_bits(vb v, int at, int to, uint8_t mask) {
     vb m = vb_set1(mask);
 
-    return at < 4 ? vb_and(vb_shl(v, 4 - at), m) : vb_and(vb_shr(v, at - 4), m);
+    return at < to ? vb_and(vb_shl(v, to - at), m) : vb_and(vb_shr(v, at - to), m);
+}
+
+INLINE vb two_bits(const uint8_t *q, int g) {
+    return vb_and(vb_shr(vb_load(q + 64 * (g / 4)), 2 * (g % 4)), vb_set1(3));
 }
 
 INLINE vb low_bits(const uint8_t *q, int g) {
@@ -75,12 +38,19 @@ INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb tabl
     case PANEL_Q4K:
         return low_bits(q, g);
     case PANEL_Q5K:
-        return vb_or(low_bits(q, g), high_bits(vb_load(h), g, 16));
+        return vb_or(low_bits(q, g), high_bits(vb_load(h), g, 4, 16));
     case PANEL_Q6K:
-        return vb_or(low_bits(q, g), high_bits(vb_load(h + 64 * (g / 4)), 2 * (g % 4), 48));
+        return vb_or(low_bits(q, g), high_bits(vb_load(h + 64 * (g / 4)), 2 * (g % 4), 4, 48));
     case PANEL_Q2K:
-        return vb_and(vb_shr(vb_load(q + 64 * (g / 4)), 2 * (g % 4)), vb_set1(3));
+    case PANEL_IQ1S:
+    case PANEL_TQ:
+        return two_bits(q, g);
+    case PANEL_IQ1M:
+    case PANEL_IQ2S:
+        return vb_lookup(table, vb_or(two_bits(q, g), high_bits(vb_load(h), g, 2, 4)));
     case PANEL_IQ4XS:
+    case PANEL_IQ3XXS:
+    case PANEL_IQ3S:
         return vb_lookup(table, low_bits(q, g));
     default: /* bytes */
         return vb_load(q + 64 * g);
@@ -88,26 +58,59 @@ INLINE vb weights(int format, const uint8_t *q, const uint8_t *h, int g, vb tabl
 }
 
 INLINE const uint8_t *high_part(int format, const uint8_t *q, int s) {
-    return format == PANEL_Q5K ? q + 2048 + 64 * s : q + 2048 + 128 * s;
+    return format == PANEL_Q5K   ? q + 2048 + 64 * s
+           : format == PANEL_Q6K ? q + 2048 + 128 * s
+                                 : q + 1024 + 64 * s; /* IQ1M, IQ2S */
 }
 
 /* What 128 and the values of IQ4 add up to. */
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
 
-/* grid[j][i]: 128 + value j of entry i of the IQ2_XXS grid. */
-static uint8_t iq2_grid[8][256] __attribute__((aligned(64)));
+/* By code, what the values and their offset add up to: 64 +- 8, 25, 43; 64 +- 4, 12, ..., 52, 62;
+ * 64 +- 1, 3, ..., 15; 32 and eight times -1, 0, 1, +1 or (from code 4) -1. */
+static const uint8_t iq2_table[16] = {72, 89, 107, 64, 56, 39, 21, 64};
+static const uint8_t iq3_xxs_table[16] = {68, 76, 84, 92, 100, 108, 116, 126,
+                                          60, 52, 44, 36, 28,  20,  12,  2};
+static const uint8_t iq3_s_table[16] = {65, 67, 69, 71, 73, 75, 77, 79,
+                                        63, 61, 59, 57, 55, 53, 51, 49};
+static const uint8_t iq1_table[16] = {25, 33, 41, 32, 23, 31, 39, 32};
 
-__attribute__((constructor)) static void fill_iq2_grid(void) {
-    for (int j = 0; j < 8; j++)
-        for (int i = 0; i < 256; i++)
-            iq2_grid[j][i] = (uint8_t)(128 + (quant_iq2_xxs_grid[i] >> (8 * j)));
+INLINE vb table_of(int format) {
+    switch (format & ~UNPACKED) {
+    case PANEL_IQ1M:
+        return vb_table(iq1_table);
+    case PANEL_IQ2S:
+        return vb_table(iq2_table);
+    case PANEL_IQ3XXS:
+        return vb_table(iq3_xxs_table);
+    case PANEL_IQ3S:
+        return vb_table(iq3_s_table);
+    default:
+        return vb_table(iq4_table);
+    }
+}
+
+/* What takes the offset of sub-block @sub (of 16 or 32 values) off, for column @c. */
+INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
+    switch (f.offset) {
+    case 1:
+        return vi_set1(cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub) / 128);
+    case 32:
+        return vi_set1(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub));
+    case 64:
+        return vi_set1(f.sub16 ? twice(cols_i(a.sums, a.row, c, AK_NEG32_SUM16 + sub))
+                               : cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub) / 2);
+    case 128:
+        return vi_dot8_init(cols_i(a.sums, a.row, c, AK_NEG128_SUM32 + sub));
+    default:
+        return vi_zero();
+    }
 }
 
 /* isum[c] += the sub-blocks of 32 values @s of a block. */
 INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const uint8_t *h,
-                           const uint8_t *meta, const int32_t *a, int n, int width, int s, vb table,
-                           vi *isum) {
+                           const uint8_t *meta, struct cols a, int n, int s, vb table, vi *isum) {
     const int per_scale = f.sub16 ? 4 : 8;
 
     UNROLL
@@ -117,77 +120,41 @@ INLINE void add_sub_blocks(int format, struct shape f, const uint8_t *q, const u
 
         UNROLL
         for (int c = 0; c < n; c++)
-            dot[c] = f.offset == 32    ? vi_set1(a[(AK_NEG32_SUM16 + sub) * width + c])
-                     : f.offset == 128 ? vi_dot8_init(a[(AK_NEG128_SUM32 + sub) * width + c])
-                                       : vi_zero();
+            dot[c] = dot_init(f, a, c, sub);
         UNROLL
         for (int g = first; g < first + per_scale; g++) {
             vb w = weights(format, q, h, g, table);
 
             UNROLL
             for (int c = 0; c < n; c++) {
-                int32_t x = a[(8 * s + g) * width + c];
+                int32_t x = cols_i(a.q, a.row, c, 8 * s + g);
 
                 dot[c] = f.offset == 128 ? vi_dot8(dot[c], w, x) : vi_dot6(dot[c], w, x);
             }
         }
-        vi scale = vi_load_i8(meta + 16 * sub);
+        vi scale = f.no_scale ? vi_zero() : vi_load_i8(meta + 16 * sub);
         UNROLL
         for (int c = 0; c < n; c++)
-            isum[c] = vi_add(isum[c], vi_mul(dot[c], scale));
-    }
-}
-
-INLINE void add_block(struct shape f, const uint8_t *meta, const int32_t *a, int n, int width,
-                      bool iq2, const vi *isum, vf *acc) {
-    const int mins = f.sub16 ? 256 : 128, pairs = f.sub16 ? 8 : 4;
-    vf d = vf_load_half(meta + f.scale), dmin = vf_zero();
-    vi msum[TILE_MAX];
-
-    if (iq2)
-        d = vf_mul(d, vf_set1(0.125f));
-    if (f.minimums) {
-        dmin = vf_neg(vf_load_half(meta + f.scale + 32));
-        UNROLL
-        for (int c = 0; c < n; c++)
-            msum[c] = vi_zero();
-        UNROLL
-        for (int p = 0; p < pairs; p++) {
-            vi m = vi_load_pairs(meta + mins + 32 * p);
-
-            UNROLL
-            for (int c = 0; c < n; c++)
-                msum[c] = vi_dot_pairs(msum[c], m,
-                                       a[((f.sub16 ? AK_PAIRS16 : AK_PAIRS32) + p) * width + c]);
-        }
-    }
-    UNROLL
-    for (int c = 0; c < n; c++) {
-        vf p = vf_mul(d, vf_of_i(isum[c]));
-        float scale;
-
-        if (f.minimums)
-            p = vf_fma(dmin, vf_of_i(msum[c]), p);
-        memcpy(&scale, &a[AK_SCALE * width + c], 4);
-        acc[c] = vf_fma(vf_set1(scale), p, acc[c]);
+            isum[c] = vi_add(isum[c], f.no_scale ? dot[c] : vi_mul(dot[c], scale));
     }
 }
 
 INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *quants,
-                const uint8_t *acts, int n, int width, uint32_t b0, uint32_t b1, float *out) {
+                const uint8_t *acts, int n, uint32_t b0, uint32_t b1, float *out) {
     const struct shape f = shape_of(format);
     const struct panel_info *info = &panel_infos[format & ~UNPACKED];
     const size_t step = info->unit_bytes, lines = (step / 64 + 7) / 8;
-    const bool iq2 = (format & ~UNPACKED) == PANEL_IQ2XXS;
+    const bool iq2 = format == PANEL_IQ2XXS;
     const uint8_t *p = panel + b0 * step;
-    const int32_t *a = (const int32_t *)acts + (size_t)b0 * AK_UNITS * (size_t)width;
-    vb table = vb_table(iq4_table);
+    struct cols a = {acts + (size_t)b0 * 256, acts + m->n_in + (size_t)b0 * AK_UNITS * 4,
+                     acts_bytes(ACTS_K, m->n_in, 1)};
+    vb table = table_of(format);
     vf acc[TILE_MAX];
 
     UNROLL
     for (int c = 0; c < n; c++)
         acc[c] = vf_load(out + LANES * c);
-    for (uint32_t b = b0; b < b1; b++, p += step, a += AK_UNITS * width) {
+    for (uint32_t b = b0; b < b1; b++, p += step) {
         const uint8_t *meta = p + info->quant_bytes;
         vi isum[TILE_MAX];
 
@@ -198,7 +165,7 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
             uint8_t bytes[512];
 
             if (format & UNPACKED) {
-                add_sub_blocks(format, f, quants, NULL, meta, a, n, width, s, table, isum);
+                add_sub_blocks(format, f, quants, NULL, meta, a, n, s, table, isum);
                 quants += 512;
                 continue;
             }
@@ -206,14 +173,16 @@ INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uin
             for (size_t i = 0; i < lines; i++)
                 __builtin_prefetch(p + VEC_AHEAD + 64 * ((size_t)s * lines + i));
             if (iq2) {
-                vb_iq2(iq2_grid, p + 128 * s, p + 128 * s + 64, bytes);
-                add_sub_blocks(format, f, bytes, NULL, meta, a, n, width, s, table, isum);
+                vb_iq2(cpu_iq2_grid, p + 128 * s, p + 128 * s + 64, bytes);
+                add_sub_blocks(format, f, bytes, NULL, meta, a, n, s, table, isum);
             } else {
                 add_sub_blocks(format, f, p + f.quants * (size_t)s, high_part(format, p, s), meta,
-                               a, n, width, s, table, isum);
+                               a, n, s, table, isum);
             }
         }
-        add_block(f, meta, a, n, width, iq2, isum, acc);
+        add_block(f, meta, a, n, isum, acc);
+        a.q += 256;
+        a.sums += AK_UNITS * 4;
     }
     UNROLL
     for (int c = 0; c < n; c++)
@@ -224,7 +193,7 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
                    uint8_t *out) {
     const struct shape f = shape_of(format);
     const size_t step = panel_infos[format].unit_bytes;
-    vb table = vb_table(iq4_table);
+    vb table = table_of(format);
 
     for (uint32_t b = b0; b < b1; b++)
         for (int s = 0; s < 8; s++, out += 512) {
@@ -238,7 +207,7 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
                     q + m->panel_bytes + 64 * ((size_t)s * ((step / 64 + 7) / 8) + i), 0, 2);
 
             if (format == PANEL_IQ2XXS) {
-                vb_iq2(iq2_grid, q + 128 * s, q + 128 * s + 64, out);
+                vb_iq2(cpu_iq2_grid, q + 128 * s, q + 128 * s + 64, out);
                 continue;
             }
             UNROLL
@@ -248,49 +217,36 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
         }
 }
 
-#define CALL(n, width, col)                                                                        \
-    run(FORMAT, m, panel, NULL, acts + 4 * (col), n, width, b0, b1, acc + LANES * (col))
-#define CALL_UNPACKED(n, width, col)                                                               \
-    run(FORMAT | UNPACKED, m, panel, quants, acts + 4 * (col), n, width, b0, b1,                   \
+#define CALL(n, col)                                                                               \
+    run(FORMAT, m, panel, NULL, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,                \
         acc + LANES * (col))
-#define DEFINE(name)                                                                               \
+#define CALL_UNPACKED(n, col)                                                                      \
+    run(FORMAT | UNPACKED, m, panel, quants, acts + acts_bytes(ACTS_K, m->n_in, col), n, b0, b1,   \
+        acc + LANES * (col))
+#define DEFINE(name, format)                                                                       \
     static void gemm_##name(const struct mat *m, const uint8_t *panel, const uint8_t *acts,        \
                             uint32_t n, uint32_t b0, uint32_t b1, float *acc) {                    \
+        enum { FORMAT = format };                                                                  \
         FOR_WIDTH(n, CALL);                                                                        \
     }                                                                                              \
     static void unpacked_##name(const struct mat *m, const uint8_t *panel, const uint8_t *quants,  \
-                                const uint8_t *acts, uint32_t b0, uint32_t b1, float *acc) {       \
-        FOR_WIDTH(8, CALL_UNPACKED);                                                               \
+                                const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,   \
+                                float *acc) {                                                      \
+        enum { FORMAT = format };                                                                  \
+        for (uint32_t t = 0; t < n_tiles; t++, acc += TILE_MAX * LANES) {                          \
+            FOR_WIDTH(8, CALL_UNPACKED);                                                           \
+            acts += acts_bytes(ACTS_K, m->n_in, TILE_MAX);                                         \
+        }                                                                                          \
     }                                                                                              \
     static void unpack_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1, \
                               uint8_t *out) {                                                      \
-        unpack(FORMAT, m, panel, b0, b1, out);                                                     \
+        unpack(format, m, panel, b0, b1, out);                                                     \
     }
 
-#define FORMAT PANEL_Q4K
-DEFINE(q4k)
-#undef FORMAT
-#define FORMAT PANEL_Q5K
-DEFINE(q5k)
-#undef FORMAT
-#define FORMAT PANEL_Q6K
-DEFINE(q6k)
-#undef FORMAT
-#define FORMAT PANEL_Q2K
-DEFINE(q2k)
-#undef FORMAT
-#define FORMAT PANEL_IQ4XS
-DEFINE(iq4xs)
-#undef FORMAT
-#define FORMAT PANEL_IQ2XXS
-DEFINE(iq2xxs)
-#undef FORMAT
+EACH_K_FORMAT(DEFINE)
 
-const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS] = {
-    [PANEL_Q4K] = {gemm_q4k, unpack_q4k, unpacked_q4k},
-    [PANEL_Q5K] = {gemm_q5k, unpack_q5k, unpacked_q5k},
-    [PANEL_Q6K] = {gemm_q6k, unpack_q6k, unpacked_q6k},
-    [PANEL_Q2K] = {gemm_q2k, unpack_q2k, unpacked_q2k},
-    [PANEL_IQ4XS] = {gemm_iq4xs, unpack_iq4xs, unpacked_iq4xs},
-    [PANEL_IQ2XXS] = {gemm_iq2xxs, unpack_iq2xxs, unpacked_iq2xxs},
-};
+#define ROW(name, format) [format] = {gemm_##name},
+#define ROW_WIDE(name, format) [format] = {unpack_##name, unpacked_##name, 1, 1},
+
+const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS] = {EACH_K_FORMAT(ROW)};
+const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS] = {EACH_K_FORMAT(ROW_WIDE)};

@@ -1,6 +1,20 @@
 #include "engine/cpu/cpu.h"
+#include "engine/quant.h"
 
 #include <string.h>
+#ifdef CPU_X86
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+uint8_t cpu_iq2_grid[8][256] __attribute__((aligned(64)));
+
+__attribute__((constructor)) static void fill_iq2_grid(void) {
+    for (unsigned j = 0; j < 8; j++)
+        for (unsigned i = 0; i < 256; i++)
+            cpu_iq2_grid[j][i] = (uint8_t)(128 + blk_iq2(quant_grids.iq2_xxs[i], 0, j, 1));
+}
 
 #ifdef CPU_X86
 
@@ -16,6 +30,17 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512vbmi");
 }
 
+/* Tiles of int8, and the kernel's permission to use their registers, which is the process's from
+ * then on. */
+static bool has_amx(void) {
+    enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
+    unsigned a, b, c, d;
+
+    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           (d & (AMX_TILE | AMX_INT8)) == (AMX_TILE | AMX_INT8) &&
+           syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
+
 #endif
 
 static bool has_any(void) {
@@ -28,6 +53,8 @@ static const struct isa { /* best first */
     const struct cpu_kernels *kernels;
 } isas[] = {
 #ifdef CPU_X86
+    {"amx", "AVX-512 with VNNI and VBMI, and AMX with int8 (or the system does not permit its use)",
+     has_amx, &cpu_kernels_amx},
     {"avx512", "AVX-512 with VNNI and VBMI", has_avx512, &cpu_kernels_avx512},
     {"avx2", "AVX2, FMA and F16C", has_avx2, &cpu_kernels_avx2},
 #endif

@@ -1,12 +1,21 @@
 #include "engine/cpu/kernels.h"
 
+/* "amx" is "avx512" with other products of many rows. */
+#ifdef CPU_AMX
+const struct cpu_kernels cpu_kernels_amx = {
+    .name = "amx",
+    .gemm_wide = gemm_wide_amx,
+#else
 const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .name = CPU_ISA,
+    .gemm_wide = CPU_NAME(gemm_wide),
+#endif
     .acts_store =
         {
             [ACTS_K] = CPU_NAME(acts_store_k),
             [ACTS_KT] = CPU_NAME(acts_store_kt),
             [ACTS_B] = CPU_NAME(acts_store_b),
+            [ACTS_B16] = CPU_NAME(acts_store_b16),
             [ACTS_F] = CPU_NAME(acts_store_f),
         },
     .gemm_k = CPU_NAME(gemm_k),
@@ -14,14 +23,23 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .gemm_f = CPU_NAME(gemm_f),
     .norm = CPU_NAME(rows_norm),
     .rope = CPU_NAME(rows_rope),
-    .silu_mul = CPU_NAME(rows_silu_mul),
+    .glu =
+        {
+            [GLU_SILU] = CPU_NAME(rows_silu_mul),
+            [GLU_GELU] = CPU_NAME(rows_gelu_mul),
+            [GLU_CLAMPED] = CPU_NAME(rows_clamped_mul),
+            [GLU_RELU] = CPU_NAME(rows_relu_mul),
+        },
+    .soft_cap = CPU_NAME(rows_soft_cap),
     .gate = CPU_NAME(rows_gate),
     .add_scaled = CPU_NAME(rows_add_scaled),
     .kv_write = CPU_NAME(kv_write),
     .attend = CPU_NAME(attend),
     .attend_merge = CPU_NAME(attend_merge),
+    .attend_sink = CPU_NAME(attend_sink),
     .attend_finish = CPU_NAME(attend_finish),
-    .delta_convolve = CPU_NAME(delta_convolve),
+    .convolve = CPU_NAME(convolve),
     .delta_unit = CPU_NAME(delta_unit),
     .delta_advance = CPU_NAME(delta_advance),
+    .mamba_advance = CPU_NAME(mamba_advance),
 };

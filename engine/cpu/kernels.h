@@ -5,18 +5,23 @@
 
 #include "engine/cpu/vec.h"
 
-void CPU_NAME(acts_store_k)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n, uint32_t col);
-void CPU_NAME(acts_store_kt)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n,
-                             uint32_t col);
-void CPU_NAME(acts_store_b)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n, uint32_t col);
-void CPU_NAME(acts_store_f)(const float *x, uint32_t n_in, uint8_t *tile, uint32_t n, uint32_t col);
+void CPU_NAME(acts_store_k)(const float *x, uint32_t n_in, uint8_t *row);
+void CPU_NAME(acts_store_kt)(const float *x, uint32_t n_in, uint8_t *row);
+void CPU_NAME(acts_store_b)(const float *x, uint32_t n_in, uint8_t *row);
+void CPU_NAME(acts_store_b16)(const float *x, uint32_t n_in, uint8_t *row);
+void CPU_NAME(acts_store_f)(const float *x, uint32_t n_in, uint8_t *row);
 
 extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL_FORMATS],
     CPU_NAME(gemm_f)[PANEL_FORMATS];
+extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS];
 
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
 void CPU_NAME(rows_rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
 void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t n);
+void CPU_NAME(rows_gelu_mul)(const float *g, const float *u, float *h, uint32_t n);
+void CPU_NAME(rows_clamped_mul)(const float *g, const float *u, float *h, uint32_t n);
+void CPU_NAME(rows_relu_mul)(const float *g, const float *u, float *h, uint32_t n);
+void CPU_NAME(rows_soft_cap)(float *x, uint32_t n, float cap);
 void CPU_NAME(rows_gate)(float *o, const float *g, uint32_t n);
 void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n);
 
@@ -25,9 +30,11 @@ void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_hea
 void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
                       uint32_t stride, uint32_t n, struct attn_state *const *state);
 void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
+void CPU_NAME(attend_sink)(struct attn_state *a, float sink, uint32_t head_dim);
 void CPU_NAME(attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
 
-void CPU_NAME(delta_convolve)(const float *w, const float *const *u, uint32_t kernel, float *c,
-                              uint32_t n);
+void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
+                        bool silu, float *c, uint32_t n);
 void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale);
 void CPU_NAME(delta_advance)(const struct delta_head *h, float *m);
+void CPU_NAME(mamba_advance)(const struct mamba_head *h, float *m);

@@ -33,23 +33,23 @@ static void multiply(const struct matmul *mm, const struct mat *m, uint32_t pane
                      uint32_t n_rows, float *acc, uint8_t *quants) {
     const struct panel_info *info = &panel_infos[m->format];
     const struct gemm *g = gemm_of(mm->kernels, m->format);
+    const struct gemm_wide *wide = &mm->kernels->gemm_wide[m->format];
     const uint8_t *p = mat_panel(m, panel);
     size_t tile_bytes = acts_bytes(info->acts, m->n_in, TILE);
     const uint8_t *acts = mm->acts[info->acts] + row0 / TILE * tile_bytes;
     uint32_t n_tiles = (n_rows + TILE - 1) / TILE, done = 0;
 
     memset(acc, 0, (size_t)n_tiles * TILE * LANES * sizeof(float));
-    if (g->unpack && n_rows >= 2 * TILE) {
-        uint32_t step = MATMUL_UNPACK / (LANES * info->block);
+    if (wide->unpack && n_rows >= 2 * TILE) {
+        uint32_t step = MATMUL_UNPACK / (wide->n_planes * LANES * info->block);
 
-        done = n_rows / TILE;
+        assert(wide->n_planes <= 2);
+        done = n_rows / TILE / wide->min_tiles * wide->min_tiles;
         for (uint32_t b = 0; b < m->n_blocks; b += step) {
             uint32_t end = MIN(b + step, m->n_blocks);
 
-            g->unpack(m, p, b, end, quants);
-            for (uint32_t t = 0; t < done; t++)
-                g->run_unpacked(m, p, quants, acts + t * tile_bytes, b, end,
-                                acc + t * TILE * LANES);
+            wide->unpack(m, p, b, end, quants);
+            wide->run(m, p, quants, acts, done, b, end, acc);
         }
     }
     for (uint32_t t = done; t < n_tiles; t++)
@@ -72,9 +72,9 @@ static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, u
     float *acc = s->acc[0];
 
     add_bias(m, at, n, n_rows, acc);
-    if (mm->mode == MATMUL_SILU) {
+    if (mm->mode == MATMUL_GLU) {
         add_bias(mm->m[1], at, n, n_rows, s->acc[1]);
-        mm->kernels->silu_mul(acc, s->acc[1], acc, n_rows * LANES);
+        mm->kernels->glu[mm->glu](acc, s->acc[1], acc, n_rows * LANES);
     }
     for (uint32_t r = 0; r < n_rows; r++) {
         float *out = mm->out[which] + (row0 + r) * mm->out_stride[which] + at;
@@ -91,12 +91,15 @@ static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uin
                      struct matmul_scratch *s) {
     uint32_t which = 0;
 
-    if (mm->mode == MATMUL_SILU)
+    bool same = mm->mode == MATMUL_GLU && mm->m[1]->data == mm->m[0]->data;
+
+    if (mm->mode == MATMUL_GLU && !same)
         multiply(mm, mm->m[1], panel, row0, n_rows, s->acc[1], s->quants);
-    else
-        while (panel >= mm->m[which]->n_panels)
-            panel -= mm->m[which++]->n_panels;
+    while (mm->mode != MATMUL_GLU && panel >= mm->m[which]->n_panels)
+        panel -= mm->m[which++]->n_panels;
     multiply(mm, mm->m[which], panel, row0, n_rows, s->acc[0], s->quants);
+    if (same)
+        memcpy(s->acc[1], s->acc[0], n_rows * LANES * sizeof(float));
     write_out(mm, which, panel, row0, n_rows, s);
 }
 
@@ -203,15 +206,15 @@ static uint32_t chunk_rows(const struct mat *m) {
 
 /* How a product is cut; the number of its items. */
 static uint32_t cut(struct matmul *mm) {
-    size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_SILU ? 2 : 1);
+    size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_GLU ? 2 : 1);
 
     assert(mm->n_rows > 0 && mm->n_mats > 0 && mm->n_mats <= ARRAY_SIZE(mm->m));
-    assert(mm->mode != MATMUL_SILU || mm->m[0]->n_panels == mm->m[1]->n_panels);
+    assert(mm->mode != MATMUL_GLU || mm->m[0]->n_panels == mm->m[1]->n_panels);
     assert(mm->mode != MATMUL_ADD || mm->n_mats == 1);
     for (uint32_t i = 0; i < mm->n_mats; i++)
         assert(mm->m[i]->n_in == mm->m[0]->n_in && mm->acts[panel_infos[mm->m[i]->format].acts]);
     mm->n_panels = 0;
-    for (uint32_t i = 0; i < (mm->mode == MATMUL_SILU ? 1 : mm->n_mats); i++)
+    for (uint32_t i = 0; i < (mm->mode == MATMUL_GLU ? 1 : mm->n_mats); i++)
         mm->n_panels += mm->m[i]->n_panels;
     mm->chunk_rows = chunk_rows(mm->m[0]);
     mm->n_chunks = (mm->n_rows + mm->chunk_rows - 1) / mm->chunk_rows;

@@ -51,16 +51,18 @@ static void each_row(struct rows *r, row_fn fn) {
 }
 
 static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
-    const struct model_shape *shape = &r->step->be->shape;
-    uint32_t half = shape->n_rot / 2;
-    float *cs = r->step->be->rope + (size_t)row * shape->n_rot;
+    for (uint8_t k = 0; k < ROPE_SETS; k++) {
+        const struct rope_set *set = &r->step->be->shape.rope[k];
+        float *cs = be_rope_row(r->step->be, row, k);
+        uint32_t half = set->n_rot / 2;
 
-    for (uint32_t i = 0; i < half; i++) {
-        double s, c;
+        for (uint32_t i = 0; i < half; i++) {
+            double s, c;
 
-        mx_sincos((double)r->step->host.row_pos[row] * shape->rope_freq[i], &s, &c);
-        cs[i] = (float)c * shape->rope_mscale;
-        cs[half + i] = (float)s * shape->rope_mscale;
+            mx_sincos((double)r->step->host.row_pos[row] * set->freq[i], &s, &c);
+            cs[i] = (float)c * set->mscale;
+            cs[half + i] = (float)s * set->mscale;
+        }
     }
 }
 
@@ -89,6 +91,8 @@ static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
 
     assert((uint32_t)batch->token[row] < t->ne[1]);
     quant_decode_row(t, (uint32_t)batch->token[row], x);
+    for (uint32_t i = 0; i < t->ne[0]; i++)
+        x[i] *= r->op->scale;
 }
 
 int ops_embed(struct step *s, const struct model_op *op) {
@@ -98,13 +102,32 @@ int ops_embed(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* The part of the token's own, and the norms of the product. */
+static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    const struct model_shape *m = &b->shape;
+    const struct tensor *t = &r->w->embedding;
+    uint32_t token = (uint32_t)r->step->host.batch->token[row], n = m->n_layer_input;
+    float *own = b->row + thread * b->row_width, *p = act_row(b, ACT_P, row);
+    float scale = 1.0f / sqrtf((float)m->n_embd), weight = sqrtf((float)n), half = sqrtf(0.5f);
+
+    assert(token < t->ne[1] && t->ne[0] == n * m->n_layer);
+    quant_decode_row(t, token, own);
+    for (uint32_t l = 0; l < m->n_layer; l++, p += n, own += n) {
+        for (uint32_t i = 0; i < n; i++)
+            p[i] *= scale;
+        b->kernels->norm(p, r->w->post_norm, p, n, m->rms_eps);
+        for (uint32_t i = 0; i < n; i++)
+            p[i] = (p[i] + weight * own[i]) * half;
+    }
+}
+
 /* Norms a row, when the op has a norm, and stores it in every form that its matrices want. */
 static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     struct be *b = r->step->be;
     const struct host_step *host = &r->step->host;
     uint32_t from = r->wanted ? host->batch->want[host->scored[row]].row : row;
     const float *x = r->in + from * r->in_stride;
-    uint32_t tile = row / TILE_MAX, width = tile_width(MIN(r->n - tile * TILE_MAX, TILE_MAX));
 
     if (r->w->norm) {
         float *y = b->row + thread * b->row_width;
@@ -115,8 +138,7 @@ static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
     for (uint32_t kind = 0; kind < ACTS_KINDS; kind++)
         if (r->acts & 1u << kind)
             b->kernels->acts_store[kind](x, r->n_in,
-                                         b->acts[kind] + tile * acts_bytes(kind, r->n_in, TILE_MAX),
-                                         width, row % TILE_MAX);
+                                         b->acts[kind] + row * acts_bytes(kind, r->n_in, 1));
 }
 
 /* As ops_prepare() has it: @r says which rows. */
@@ -153,7 +175,7 @@ struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t firs
                           enum act_role in) {
     const struct be *b = s->be;
 
-    assert(b->act_width[in] == w->m[first].n_in);
+    assert(b->act_width[in] >= w->m[first].n_in);
     return ops_prepare_rows(s, w, first, n_mats, b->act[in], b->act_width[in]);
 }
 
@@ -162,13 +184,50 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
     return ops_prepare(s, w, 0, w->n_mats, in);
 }
 
+int ops_layer_input(struct step *s, const struct model_op *op) {
+    struct matmul mm = ops_prepare(s, op->weights, 0, 1, ACT_X);
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = s->be->act[ACT_P];
+    mm.out_stride[0] = s->be->act_width[ACT_P];
+    matmul_run(s->be->pool, &mm, 1);
+    each_row(&r, finish_input_row);
+    return 0;
+}
+
 /* Per head: norm, rotation. */
-static void finish_heads(const struct be *b, float *x, uint32_t n_heads, const float *norm,
-                         const float *cs) {
-    for (uint32_t h = 0; h < n_heads; h++, x += b->shape.head_dim) {
-        if (norm)
-            b->kernels->norm(x, norm, x, b->shape.head_dim, b->shape.rms_eps);
-        b->kernels->rope(x, cs, b->shape.n_rot, b->shape.rope);
+static void finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n_heads,
+                         const float *norm, const float *cs) {
+    if (norm && op->norm_all)
+        b->kernels->norm(x, norm, x, n_heads * op->heads.dim, b->shape.rms_eps);
+    for (uint32_t h = 0; h < n_heads; h++, x += op->heads.dim) {
+        if (norm && !op->norm_all)
+            b->kernels->norm(x, norm, x, op->heads.dim, b->shape.rms_eps);
+        b->kernels->rope(x, cs, b->shape.rope[op->rope].n_rot, b->shape.rope_type);
+    }
+}
+
+/* The keys and values of a row, from the product to their page. */
+static void store_row(const struct rows *r, uint32_t row, const float *cs) {
+    const struct be *b = r->step->be;
+    const struct heads *h = &r->op->heads;
+    const struct kv_view view = be_view(b, h);
+    size_t width = (size_t)h->n_kv * h->dim;
+    float *k = b->k + row * width, *v = b->v + row * width;
+    uint32_t pos = r->step->host.row_pos[row], page = host_page(&r->step->host, row, pos);
+    uint8_t *keys = b->kv + page * b->page_bytes + be_kv_bytes(b, r->op->kv.at * b->page_tokens);
+    uint8_t *values = keys + h->n_kv * view.k_head;
+
+    assert(page < b->n_pages);
+    if (r->w->n_mats == 2)
+        memcpy(v, k, width * sizeof(*v));
+    finish_heads(b, r->op, k, h->n_kv, r->w->k_norm, cs);
+    for (uint32_t i = 0; i < h->n_kv; i++, k += h->dim, v += h->dim) {
+        if (r->op->v_unit)
+            b->kernels->norm(v, NULL, v, h->dim, b->shape.rms_eps);
+        b->kernels->kv_write(&view, keys + i * view.k_head, values + i * view.v_head,
+                             pos % view.page_tokens, k, v);
     }
 }
 
@@ -176,30 +235,28 @@ static void finish_heads(const struct be *b, float *x, uint32_t n_heads, const f
  * its own slots only. */
 static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
-    const struct model_shape *m = &b->shape;
-    const struct kv_view *view = &b->view;
-    const float *cs = b->rope + (size_t)row * m->n_rot;
-    size_t kv_width = (size_t)m->n_head_kv * m->head_dim;
-    float *k = b->k + row * kv_width, *v = b->v + row * kv_width;
-    uint32_t pos = r->step->host.row_pos[row], page = host_page(&r->step->host, row, pos);
-    uint8_t *layer = b->kv + page * b->page_bytes + r->op->kv.layer * b->layer_bytes;
-    uint8_t *values = layer + m->n_head_kv * view->k_head;
+    const struct heads *heads = &r->op->heads;
+    const float *cs = be_rope_row(b, row, r->op->rope);
+    uint32_t dim = heads->dim;
 
-    assert(page < b->n_pages);
-    for (uint32_t h = 0; r->op->gated && h < m->n_head; h++)
-        memcpy(act_row(b, ACT_Q, row) + (size_t)h * m->head_dim,
-               b->gated + ((size_t)row * m->n_head + h) * 2 * m->head_dim,
-               m->head_dim * sizeof(float));
-    finish_heads(b, act_row(b, ACT_Q, row), m->n_head, r->w->q_norm, cs);
-    finish_heads(b, k, m->n_head_kv, r->w->k_norm, cs);
-    for (uint32_t h = 0; h < m->n_head_kv; h++)
-        b->kernels->kv_write(view, layer + h * view->k_head, values + h * view->v_head,
-                             pos % view->page_tokens, k + h * m->head_dim, v + h * m->head_dim);
+    for (uint32_t h = 0; r->op->gated && h < heads->n; h++)
+        memcpy(act_row(b, ACT_Q, row) + (size_t)h * dim,
+               b->gated + ((size_t)row * heads->n + h) * 2 * dim, dim * sizeof(float));
+    float *q = act_row(b, ACT_Q, row);
+    finish_heads(b, r->op, q, heads->n, r->w->q_norm, cs);
+    if (r->op->temper.slope != 0) {
+        float factor = temper_at(&r->op->temper, r->step->host.row_pos[row]);
+
+        for (uint32_t i = 0; i < heads->n * dim; i++)
+            q[i] *= factor;
+    }
+    if (r->w->n_mats > 1)
+        store_row(r, row, cs);
 }
 
 int ops_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    size_t kv_width = (size_t)b->shape.n_head_kv * b->shape.head_dim;
+    size_t kv_width = (size_t)op->heads.n_kv * op->heads.dim;
     struct matmul mm = prepare(s, ACT_X, op->weights);
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
@@ -208,7 +265,7 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     mm.out[0] = op->gated ? b->gated : b->act[ACT_Q];
     mm.out[1] = b->k;
     mm.out[2] = b->v;
-    mm.out_stride[0] = op->weights->m[0].n_out;
+    mm.out_stride[0] = op->gated ? op->weights->m[0].n_out : b->act_width[ACT_Q];
     mm.out_stride[1] = mm.out_stride[2] = kv_width;
     matmul_run(b->pool, &mm, 1);
     each_row(&r, finish_qkv_row);
@@ -216,7 +273,7 @@ int ops_qkv(struct step *s, const struct model_op *op) {
 }
 
 int ops_attend(struct step *s, const struct model_op *op) {
-    assert(op->attn.window == 0 && op->kv.cls == KV_GLOBAL);
+    assert(op->kv.cls == KV_GLOBAL);
     attend_run(s, op);
     return 0;
 }
@@ -224,29 +281,83 @@ int ops_attend(struct step *s, const struct model_op *op) {
 /* The gates are where ops_qkv() left them. */
 static void gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
-    uint32_t n = b->shape.n_head, dim = b->shape.head_dim;
+    uint32_t n = r->op->heads.n, dim = r->op->heads.dim;
 
     for (uint32_t h = 0; h < n; h++)
         b->kernels->gate(act_row(b, ACT_O, row) + (size_t)h * dim,
                          b->gated + (((size_t)row * n + h) * 2 + 1) * dim, dim);
 }
 
-int ops_gate(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .op = op, .n = s->n_rows};
+/* The gates are in the place of the queries. */
+static void softplus_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = r->op->heads.n * r->op->heads.dim, per = n / r->w->m[0].n_out;
+    const float *gate = act_row(b, ACT_Q, row);
+    float *o = act_row(b, ACT_O, row);
 
+    for (uint32_t i = 0; i < n; i += per) {
+        float x = gate[i / per], by = x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
+
+        for (uint32_t j = i; j < i + per; j++)
+            o[j] *= by;
+    }
+}
+
+int ops_gate(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+
+    if (op->w[0]) {
+        struct matmul mm = prepare(s, ACT_X, op->weights);
+
+        mm.mode = MATMUL_STORE;
+        mm.out[0] = s->be->act[ACT_Q];
+        mm.out_stride[0] = s->be->act_width[ACT_Q];
+        matmul_run(s->be->pool, &mm, 1);
+        each_row(&r, softplus_row);
+        return 0;
+    }
     assert(s->be->gated);
     each_row(&r, gate_row);
     return 0;
 }
 
+static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    float *t = act_row(b, ACT_B, row);
+
+    if (r->w && r->w->post_norm)
+        b->kernels->norm(t, r->w->post_norm, t, b->shape.n_embd, b->shape.rms_eps);
+}
+
+static void join_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    float *x = act_row(b, ACT_X, row);
+    const float *t = act_row(b, ACT_B, row);
+
+    norm_branch_row(r, row, thread);
+    for (uint32_t i = 0; i < b->shape.n_embd; i++)
+        x[i] = (x[i] + r->op->gain * t[i]) * r->op->scale;
+}
+
 int ops_proj(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
     struct matmul mm = prepare(s, op->in, op->weights);
+    bool added = !op->branch && !op->weights->post_norm && op->scale == 1 && op->gain == 1;
 
     assert(op->in == ACT_O || op->in == ACT_H || op->in == ACT_D);
-    mm.mode = MATMUL_ADD;
-    mm.out[0] = s->be->act[ACT_X];
+    mm.mode = added ? MATMUL_ADD : MATMUL_STORE;
+    mm.out[0] = s->be->act[added ? ACT_X : ACT_B];
     mm.out_stride[0] = s->be->act_width[ACT_X];
     matmul_run(s->be->pool, &mm, 1);
+    if (!added && (!op->branch || op->weights->post_norm))
+        each_row(&r, op->branch ? norm_branch_row : join_row);
+    return 0;
+}
+
+int ops_join(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+
+    each_row(&r, join_row);
     return 0;
 }
 
@@ -254,10 +365,31 @@ int ops_gate_up(struct step *s, const struct model_op *op) {
     struct matmul mm = prepare(s, ACT_X, op->weights);
 
     assert(op->weights->n_mats == 2);
-    mm.mode = MATMUL_SILU;
+    mm.mode = MATMUL_GLU;
+    mm.glu = op->glu;
     mm.out[0] = s->be->act[ACT_H];
     mm.out_stride[0] = s->be->act_width[ACT_H];
     matmul_run(s->be->pool, &mm, 1);
+    return 0;
+}
+
+static void gate_in_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_layer_input;
+    float *h = act_row(b, ACT_H, row);
+
+    b->kernels->glu[r->op->glu](h, act_row(b, ACT_P, row) + (size_t)r->op->layer * n, h, n);
+}
+
+int ops_gate_in(struct step *s, const struct model_op *op) {
+    struct matmul mm = prepare(s, ACT_X, op->weights);
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = s->be->act[ACT_H];
+    mm.out_stride[0] = s->be->act_width[ACT_H];
+    matmul_run(s->be->pool, &mm, 1);
+    each_row(&r, gate_in_row);
     return 0;
 }
 
@@ -269,6 +401,17 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
     if (w->what == WANT_HIDDEN)
         b->kernels->norm(act_row(b, ACT_X, w->row), r->w->norm,
                          host_step_vector(&r->step->host, want), b->shape.n_embd, b->shape.rms_eps);
+}
+
+static void finish_logits_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_vocab;
+    float *logits = b->logits + (size_t)row * n;
+
+    for (uint32_t i = 0; i < n; i++)
+        logits[i] *= r->op->scale;
+    if (r->op->cap)
+        b->kernels->soft_cap(logits, n, r->op->cap);
 }
 
 /* Hidden vectors do not go through the matrix: their wants are not among the scored ones. */
@@ -295,6 +438,9 @@ int ops_logits(struct step *s, const struct model_op *op) {
     mm.out[0] = s->be->logits;
     mm.out_stride[0] = s->be->shape.n_vocab;
     matmul_run(s->be->pool, &mm, 1);
+    struct rows finished = {.step = s, .op = op, .n = s->host.n_scored};
+    if (op->cap || op->scale != 1)
+        each_row(&finished, finish_logits_row);
     return 0;
 }
 

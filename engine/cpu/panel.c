@@ -23,14 +23,22 @@
  *   Q6K      4 bits, 2 bits, of value + 32; int8 scale[16], half d
  *   Q2K      2 bits; int8 scale[16], uint8 minimum pair[8], half d, half dmin
  *   IQ4XS    4 bits; int8 scale[8], half d
- *   IQ2XXS   a 32: 64 bytes grid indices (row r in 4r ..), 64 bytes signs; int8 scale[8], half d /
- *   8 Q8       8 bits of value + 128; half d      Q8M: value, half d, half m
+ *   IQ2XXS   a 32: 64 bytes grid indices (row r in 4r ..), 64 bytes signs; int8 scale[8], half
+ *            d / 8
+ *   IQ1S     2 bits of value + 1; int8 scale[8], uint8 minimum pair[4] (scale times 7 or 9), half d
+ *   IQ1M     2 bits, 1 bit (the delta is minus); int8 scale[16], half d
+ *   IQ2S     2 bits of which magnitude, 1 bit of sign; int8 scale[16], half d
+ *   IQ3XXS, IQ3S  3 bits of which magnitude and the sign; int8 scale[8], half d
+ *   TQ       2 bits of value + 1; half d
+ *   Q8       8 bits of value + 128; half d      Q8M: value, half d, half m
  *   Q4, Q4M, IQ4NL  4 bits; half d (Q4M: half m)
+ *   MXFP4    4 bits; the exponent as a byte
+ *   NVFP4    a 64: 4 bits; four bytes of scales
  *   F32, F16, BF16  value k of the 16 rows; nothing
  *
- * A block's scales follow its quants; blocks of 32 lie in pairs (quants, quants, scales, scales),
- * so that vectors do not straddle cache lines, and units are filled up to 64 bytes for the same
- * reason.
+ * A block's scales follow its quants; blocks of 32 lie in pairs (quants, quants, scales, scales;
+ * MXFP4: in fours), so that vectors do not straddle cache lines, and units are filled up to 64
+ * bytes for the same reason.
  *
  * No number is rounded on the way: IQ2_XXS has d (0.5 + s) / 4 = d/8 (2s + 1), and the eighth is
  * kept apart as a factor of the kernel.
@@ -183,26 +191,143 @@ static void pack_iq2xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *me
 
         for (uint32_t l = 0; l < 4; l++) {
             q[128 * b + 4 * lane + l] = index[l];
-            q[128 * b + 64 + 4 * lane + l] = quant_iq2_signs((a >> (7 * l)) & 127);
+            q[128 * b + 64 + 4 * lane + l] = quant_iq_signs((a >> (7 * l)) & 127);
         }
         meta[16 * b + lane] = (uint8_t)(2 * (a >> 28) + 1);
     }
     put_half(meta + 128, lane, get_u16(p));
 }
 
+/* Eight bits as bytes, the lowest first. */
+static uint64_t spread_bits(uint8_t bits) {
+    uint64_t x = bits;
+
+    x = (x | x << 28) & 0x0000000F0000000Fu;
+    x = (x | x << 14) & 0x0003000300030003u;
+    return (x | x << 7) & 0x0101010101010101u;
+}
+
+/* Eight numbers of two bits as bytes. */
+static uint64_t spread2(uint32_t v) {
+    uint64_t x = v;
+
+    x = (x | x << 24) & 0x000000FF000000FFu;
+    x = (x | x << 12) & 0x000F000F000F000Fu;
+    return (x | x << 6) & 0x0303030303030303u;
+}
+
+/* Four numbers of three bits as bytes. */
+static uint32_t spread3(uint32_t v) {
+    v = (v | v << 10) & 0x003F003Fu;
+    return (v | v << 5) & 0x07070707u;
+}
+
+/* Run @r of eight values of the IQ2 and IQ1 panels: @codes of two bits, @bits of one. */
+static void put_run(uint8_t *q, uint32_t lane, uint32_t r, uint32_t codes, uint64_t bits) {
+    put2(q, lane, 8 * r, spread2(codes));
+    put1(q + 1024, lane, 8 * r, bits);
+}
+
+static void pack_iq2xs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t r = 0; r < 32; r++) {
+        uint32_t code = get_u16(p + 2 + 2 * r), s = (p[66 + r / 4] >> (r % 4 / 2 * 4)) & 15;
+
+        put_run(q, lane, r, quant_grids.iq2_xs[code & 511], spread_bits(quant_iq_signs(code >> 9)));
+        meta[r / 2 * 16 + lane] = (uint8_t)(2 * s + 1);
+    }
+    put_half(meta + 256, lane, get_u16(p));
+}
+
+static void pack_iq2s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t r = 0; r < 32; r++) {
+        uint32_t high = (p[66 + r / 4] >> (2 * (r % 4))) & 3;
+        uint32_t s = (p[74 + r / 4] >> (r % 4 / 2 * 4)) & 15;
+
+        put_run(q, lane, r, quant_grids.iq2_s[p[2 + r] | high << 8], spread_bits(p[34 + r]));
+        meta[r / 2 * 16 + lane] = (uint8_t)(2 * s + 1);
+    }
+    put_half(meta + 256, lane, get_u16(p));
+}
+
+/* Eight values of an IQ3 format, from two entries of its grid. */
+static void put_iq3(uint8_t *q, uint32_t lane, uint32_t r, uint32_t first, uint32_t second,
+                    uint8_t signs) {
+    put4(q, lane, 8 * r,
+         spread3(first) | (uint64_t)spread3(second) << 32 | spread_bits(signs) << 3);
+}
+
+static void pack_iq3xxs(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t r = 0; r < 32; r++) {
+        const uint8_t *index = p + 2 + 2 * r, *at = p + 66 + r / 4 * 4;
+        uint32_t a = get_u16(at) | (uint32_t)get_u16(at + 2) << 16;
+
+        put_iq3(q, lane, r, quant_grids.iq3_xxs[index[0]], quant_grids.iq3_xxs[index[1]],
+                quant_iq_signs((a >> (7 * (r % 4))) & 127));
+        meta[r / 4 * 16 + lane] = (uint8_t)(2 * (a >> 28) + 1);
+    }
+    put_half(meta + 128, lane, get_u16(p));
+}
+
+static void pack_iq3s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t r = 0; r < 32; r++) {
+        const uint8_t *index = p + 2 + 2 * r;
+        uint32_t high = p[66 + r / 4] >> (2 * (r % 4)), s = p[106 + r / 8] >> (r / 4 % 2 * 4) & 15;
+
+        put_iq3(q, lane, r, quant_grids.iq3_s[index[0] | (high & 1) << 8],
+                quant_grids.iq3_s[index[1] | (high & 2) << 7], p[74 + r]);
+        meta[r / 4 * 16 + lane] = (uint8_t)(2 * s + 1);
+    }
+    put_half(meta + 128, lane, get_u16(p));
+}
+
+/* d (2 s + 1) (q - 1 + delta) is d (2 s + 1) q less d / 8 times (2 s + 1) (8 - 8 delta). */
+static void pack_iq1s(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t b = 0; b < 8; b++) {
+        uint32_t qh = get_u16(p + 34 + 2 * b), scale = 2 * (qh >> 12 & 7) + 1;
+
+        for (uint32_t l = 0; l < 4; l++) {
+            uint32_t index = p[2 + 4 * b + l] | (qh >> (3 * l) & 7) << 8;
+
+            put2(q, lane, 32 * b + 8 * l, spread2(quant_grids.iq1[index]));
+        }
+        meta[16 * b + lane] = (uint8_t)scale;
+        put_min(meta + 128, lane, b, scale * (qh >> 15 ? 9 : 7));
+    }
+    put_half(meta + 256, lane, get_u16(p));
+}
+
+static void pack_iq1m(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t r = 0; r < 32; r++) {
+        uint32_t high = p[32 + r / 2] >> (r % 2 * 4);
+        uint32_t s = get_u16(p + 48 + r / 8 * 2) >> (r / 2 % 4 * 3) & 7;
+
+        put_run(q, lane, r, quant_grids.iq1[p[r] | (high & 7) << 8], high & 8 ? EIGHT(1) : 0);
+        meta[r / 2 * 16 + lane] = (uint8_t)(2 * s + 1);
+    }
+    put_half(meta + 256, lane, blk_iq1_m_half(p));
+}
+
+static void pack_tq1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 256; i += 8) {
+        uint64_t v = 0;
+
+        for (uint32_t j = 0; j < 8; j++)
+            v |= (uint64_t)blk_tq1_code(p, i + j) << (8 * j);
+        put2(q, lane, i, v);
+    }
+    put_half(meta, lane, get_u16(p + 52));
+}
+
+static void pack_tq2(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 256; i += 8)
+        put2(q, lane, i, get_u64(p + i / 128 * 32 + i % 32) >> (i / 32 % 4 * 2) & EIGHT(3));
+    put_half(meta, lane, get_u16(p + 64));
+}
+
 static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t i = 0; i < 32; i += 8)
         put8(q, lane, i, get_u64(p + 2 + i) ^ EIGHT(0x80));
     put_half(meta, lane, get_u16(p));
-}
-
-/* Eight bits as bytes, the lowest first. */
-static uint64_t spread_bits(uint8_t bits) {
-    uint64_t v = 0;
-
-    for (int j = 0; j < 8; j++)
-        v |= (uint64_t)(bits >> j & 1) << (8 * j);
-    return v;
 }
 
 static void pack_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
@@ -232,6 +357,23 @@ static void pack_q4_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta + 32, lane, get_u16(p + 2));
 }
 
+static void pack_mxfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t i = 0; i < 32; i += 8)
+        put4(q, lane, i, nibbles(p + 1, i));
+    meta[lane] = p[0];
+}
+
+/* Of the scales that mean 0 the panel has one, and of the others seven bits. */
+static void pack_nvfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
+    for (uint32_t s = 0; s < 4; s++) {
+        uint64_t v = get_u64(p + 4 + 8 * s);
+
+        put4(q, lane, 16 * s, v & EIGHT(15));
+        put4(q, lane, 16 * s + 8, v >> 4 & EIGHT(15));
+        meta[16 * s + lane] = p[s] == 0x7F ? 0 : p[s] & 0x7F;
+    }
+}
+
 static void pack_f32(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     memcpy(q + 4 * lane, p, 4);
 }
@@ -256,6 +398,11 @@ static const struct {
     {TENSOR_Q4_K, PANEL_Q4K, pack_q4k},      {TENSOR_Q5_K, PANEL_Q5K, pack_q5k},
     {TENSOR_Q6_K, PANEL_Q6K, pack_q6k},      {TENSOR_IQ2_XXS, PANEL_IQ2XXS, pack_iq2xxs},
     {TENSOR_IQ4_NL, PANEL_IQ4NL, pack_q4_0}, {TENSOR_IQ4_XS, PANEL_IQ4XS, pack_iq4xs},
+    {TENSOR_MXFP4, PANEL_MXFP4, pack_mxfp4}, {TENSOR_IQ1_S, PANEL_IQ1S, pack_iq1s},
+    {TENSOR_IQ1_M, PANEL_IQ1M, pack_iq1m},   {TENSOR_IQ2_XS, PANEL_IQ2S, pack_iq2xs},
+    {TENSOR_IQ2_S, PANEL_IQ2S, pack_iq2s},   {TENSOR_IQ3_XXS, PANEL_IQ3XXS, pack_iq3xxs},
+    {TENSOR_IQ3_S, PANEL_IQ3S, pack_iq3s},   {TENSOR_TQ1_0, PANEL_TQ, pack_tq1},
+    {TENSOR_TQ2_0, PANEL_TQ, pack_tq2},      {TENSOR_NVFP4, PANEL_NVFP4, pack_nvfp4},
 };
 
 static size_t find_source(const struct tensor_format *f) {

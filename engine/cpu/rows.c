@@ -19,7 +19,7 @@ void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, f
     }
     float scale = 1.0f / sqrtf(vf_reduce_add(sum) / (float)n + eps);
     for (uint32_t i = 0; i < n; i++)
-        y[i] = x[i] * scale * w[i];
+        y[i] = x[i] * scale * (w ? w[i] : 1.0f);
 }
 
 /* (a, b) turned by the angle of pair i; @cs: the cosines of all pairs, then the sines. */
@@ -48,18 +48,55 @@ INLINE vf silu_mul(vf g, vf u) {
     return vf_mul(vf_div(g, sigmoid), u);
 }
 
-void CPU_NAME(rows_silu_mul)(const float *g, const float *u, float *h, uint32_t n) {
+INLINE vf gelu_mul(vf g, vf u) {
+    vf cube = vf_mul(vf_mul(vf_mul(vf_set1(0.044715f), g), g), g);
+    vf e = vf_exp(vf_mul(vf_set1(-1.5957691216057308f), vf_add(g, cube)));
+
+    return vf_mul(vf_div(g, vf_add(vf_set1(1.0f), e)), u);
+}
+
+INLINE vf clamped_mul(vf g, vf u) {
+    vf x = vf_min(g, vf_set1(7.0f)), y = vf_max(vf_min(u, vf_set1(7.0f)), vf_set1(-7.0f));
+    vf e = vf_exp(vf_mul(vf_set1(-1.702f), x));
+
+    return vf_mul(vf_div(x, vf_add(vf_set1(1.0f), e)), vf_add(y, vf_set1(1.0f)));
+}
+
+#define DEFINE_MUL(name)                                                                           \
+    void CPU_NAME(rows_##name)(const float *g, const float *u, float *h, uint32_t n) {             \
+        uint32_t i = 0;                                                                            \
+        float tail[2][LANES] = {{0}};                                                              \
+                                                                                                   \
+        for (; i + LANES <= n; i += LANES)                                                         \
+            vf_store(h + i, name(vf_load(g + i), vf_load(u + i)));                                 \
+        if (i < n) {                                                                               \
+            memcpy(tail[0], g + i, (n - i) * sizeof(float));                                       \
+            memcpy(tail[1], u + i, (n - i) * sizeof(float));                                       \
+            vf_store(tail[0], name(vf_load(tail[0]), vf_load(tail[1])));                           \
+            memcpy(h + i, tail[0], (n - i) * sizeof(float));                                       \
+        }                                                                                          \
+    }
+
+DEFINE_MUL(silu_mul)
+DEFINE_MUL(gelu_mul)
+DEFINE_MUL(clamped_mul)
+
+void CPU_NAME(rows_soft_cap)(float *x, uint32_t n, float cap) {
     uint32_t i = 0;
-    float tail[2][LANES] = {{0}};
+    float tail[LANES] = {0};
 
     for (; i + LANES <= n; i += LANES)
-        vf_store(h + i, silu_mul(vf_load(g + i), vf_load(u + i)));
+        vf_store(x + i, vf_soft_cap(vf_load(x + i), cap));
     if (i < n) {
-        memcpy(tail[0], g + i, (n - i) * sizeof(float));
-        memcpy(tail[1], u + i, (n - i) * sizeof(float));
-        vf_store(tail[0], silu_mul(vf_load(tail[0]), vf_load(tail[1])));
-        memcpy(h + i, tail[0], (n - i) * sizeof(float));
+        memcpy(tail, x + i, (n - i) * sizeof(float));
+        vf_store(tail, vf_soft_cap(vf_load(tail), cap));
+        memcpy(x + i, tail, (n - i) * sizeof(float));
     }
+}
+
+void CPU_NAME(rows_relu_mul)(const float *g, const float *u, float *h, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        h[i] = (g[i] > 0.0f ? g[i] : 0.0f) * u[i];
 }
 
 INLINE vf gated(vf o, vf g) {

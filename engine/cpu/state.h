@@ -18,14 +18,17 @@ struct weights {
     struct weights *next;
     uint32_t n_mats;
     struct mat m[OP_MATRICES];
-    float *norm, *q_norm, *k_norm, *bias[OP_MATRICES]; /* NULL: none */
-    float *conv, *dt, *decay;                          /* of a delta net; else NULL */
-    struct mat (*expert)[3];                           /* [n_expert]: gate, up, down */
-    struct tensor embedding;                           /* OP_EMBED: as in the file, a copy */
+    float *norm, *post_norm, *q_norm, *k_norm, *bias[OP_MATRICES]; /* NULL: none */
+    float *sinks, *weigh, *pick_bias;
+    float *conv, *conv_bias, *dt, *decay, *skip; /* of a recurrent op; else NULL */
+    struct mat (*expert)[3];                     /* [n_expert]: gate, up, down */
+    struct mat *head;                            /* [n_head] of latent attention */
+    struct tensor embedding; /* EMBED, LAYER_INPUT: the table as in the file, a copy */
 };
 
-struct experts; /* what a mixture of experts needs: experts.c */
-struct delta;   /* what delta nets need, the states among it: delta.c */
+struct experts;   /* what a mixture of experts needs: experts.c */
+struct mla;       /* what latent attention needs: mla.c */
+struct recurrent; /* what recurrent layers need, the states among it: recurrent.c */
 
 /* Consecutive rows of one sequence that go through the pages together. */
 struct attend_block {
@@ -61,8 +64,8 @@ struct be {
 
     float *act[ACT_ROLES]; /* [max_rows][act_width] */
     size_t act_width[ACT_ROLES];
-    float *k, *v;  /* [max_rows][n_head_kv * head_dim], before they are in the pages */
-    float *rope;   /* [max_rows][n_rot]: cosines, sines */
+    float *k, *v;  /* [max_rows][widest.kv], before they are in the pages */
+    float *rope;   /* [max_rows][both sets' n_rot]: cosines, sines of each */
     float *logits; /* [max_wants][n_vocab] */
     float *row;    /* [threads][row_width]: a normed row */
     size_t row_width;
@@ -71,14 +74,16 @@ struct be {
     struct matmul_scratch *scratch; /* [threads] */
     struct sampler *samplers;       /* [threads] */
 
-    struct experts *experts; /* NULL: the model has none */
-    struct delta *delta;     /* likewise */
-    float *gated;            /* [max_rows][n_head][2][head_dim] queries and gates; or NULL */
+    struct experts *experts;     /* NULL: the model has none */
+    struct recurrent *recurrent; /* likewise */
+    struct mla *mla;             /* likewise */
+    float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
-    struct kv_view view;
+    /* A page has its layers one behind the other: the keys of every kv head, then the values. */
     uint8_t *kv;
-    size_t kv_bytes, page_bytes, layer_bytes;
-    uint32_t n_pages;
+    bool q8;
+    size_t kv_bytes, page_bytes;
+    uint32_t n_pages, page_tokens;
     struct attend_block *attend_blocks; /* [max_rows] */
     struct attend_scratch *attend;      /* [threads] */
     struct attn_state *partial;         /* [n_partial] of long contexts */
@@ -87,6 +92,25 @@ struct be {
 };
 
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
+
+/* Bytes of @n cached values, whole blocks of them. */
+static inline size_t be_kv_bytes(const struct be *b, size_t n) {
+    return b->q8 ? n / 32 * 34 : n * 2;
+}
+
+/* How a layer of such heads lies in its part of a page. */
+static inline struct kv_view be_view(const struct be *b, const struct heads *h) {
+    size_t key = be_kv_bytes(b, h->dim);
+
+    return (struct kv_view){
+        .q8 = b->q8,
+        .head_dim = h->dim,
+        .page_tokens = b->page_tokens,
+        .k_group = LANES * key,
+        .k_head = b->page_tokens * key,
+        .v_head = b->page_tokens * key,
+    };
+}
 
 /* Buffers for a mixture of experts; 0 at once when the model has none. 0 or -ENOMEM. */
 int experts_open(struct be *b);
@@ -107,18 +131,34 @@ void attend_run(struct step *s, const struct model_op *op);
 typedef void (*each_fn)(void *ctx, uint32_t i, uint32_t thread);
 void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx);
 
-/* Buffers for delta nets and @n_states sequences' states; 0 at once when the model has none. 0 or
- * -ENOMEM. */
-int delta_open(struct be *b, uint32_t n_states);
-void delta_close(struct be *b);
+/* Buffers for latent attention; 0 at once when the model has none. 0 or -ENOMEM. */
+int mla_open(struct be *b);
+void mla_close(struct be *b);
+/* Takes the matrices of all heads that @t holds. 0 or -errno. */
+int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err *err);
+/* Packs a matrix into panels, all threads at once, then gives the file's pages back. All of @m is
+ * filled in but its bias. 0 or -errno. */
+int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err);
+
+/* Cosines and sines of the position of a row of the step, in a set of rotary positions. */
+static inline float *be_rope_row(const struct be *b, uint32_t row, uint8_t set) {
+    const struct rope_set *all = b->shape.rope;
+
+    return b->rope + (size_t)row * (all[0].n_rot + all[1].n_rot) + (set ? all[0].n_rot : 0);
+}
+
+/* Buffers for recurrent layers and @n_states sequences' states; 0 at once when the model has none.
+ * 0 or -ENOMEM. */
+int recurrent_open(struct be *b, uint32_t n_states);
+void recurrent_close(struct be *b);
 /* be_ops.copy_state */
-int delta_copy(struct be *b, uint32_t src, uint32_t dst);
-/* Takes what a DELTA op has beside its norm. 0 or -ENOMEM. */
-int delta_load(struct be *b, struct weights *w, const struct model_op *op);
+int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
+/* Takes what a recurrent op has beside its norm. 0 or -ENOMEM. */
+int recurrent_load(struct be *b, struct weights *w, const struct model_op *op);
 
 /* Weight memory, aligned to 64, freed by close(); NULL. */
 void *be_take(struct be *b, size_t size);
-/* A tensor of one dimension as floats there; NULL stays NULL. 0 or -ENOMEM. */
+/* A tensor of one or two dimensions as floats there; NULL stays NULL. 0 or -ENOMEM. */
 int be_vector(struct be *b, const struct tensor *t, float **out);
 
 /* Zeroed memory in huge pages where possible; NULL. To be unmapped with the same size. */
@@ -128,6 +168,7 @@ void be_unmap(void *p, size_t size);
 /* The step as be_ops has it. None of these fails: all memory is there. */
 int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out);
 int ops_embed(struct step *s, const struct model_op *op);
+int ops_layer_input(struct step *s, const struct model_op *op);
 /* A product of the rows of @in by matrices [first, first + n_mats) of @w, which have the same
  * n_in, ready but for mode and output: the rows are normed, where @w has a norm, and rounded into
  * tiles here. */
@@ -140,12 +181,20 @@ int ops_qkv(struct step *s, const struct model_op *op);
 int ops_attend(struct step *s, const struct model_op *op);
 int ops_gate(struct step *s, const struct model_op *op);
 int ops_proj(struct step *s, const struct model_op *op);
+int ops_join(struct step *s, const struct model_op *op);
 int ops_gate_up(struct step *s, const struct model_op *op);
+int ops_gate_in(struct step *s, const struct model_op *op);
 int ops_route(struct step *s, const struct model_op *op);
 int ops_experts(struct step *s, const struct model_op *op);
 int ops_shared(struct step *s, const struct model_op *op);
-int ops_delta_in(struct step *s, const struct model_op *op);
+int ops_state_in(struct step *s, const struct model_op *op);
 int ops_delta(struct step *s, const struct model_op *op);
+int ops_conv(struct step *s, const struct model_op *op);
+int ops_mamba(struct step *s, const struct model_op *op);
+int ops_mla_in(struct step *s, const struct model_op *op);
+int ops_mla_q(struct step *s, const struct model_op *op);
+int ops_mla_kv(struct step *s, const struct model_op *op);
+int ops_mla_out(struct step *s, const struct model_op *op);
 int ops_logits(struct step *s, const struct model_op *op);
 int ops_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int ops_sample(struct step *s);

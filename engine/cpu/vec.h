@@ -8,8 +8,9 @@
  *
  *   vi  16 x int32      vf  16 x float      vb  64 bytes: 4 bytes for each of 16 lanes
  *
- * vb shifts may move bits between neighbouring bytes: mask after shifting. vf_reduce_*() fold
- * halves: lane i with i + 8, then 4, 2, 1.
+ * vb shifts may move bits between neighbouring bytes: mask after shifting. vf_load_e8m0_half() and
+ * vf_load_ue4m3_half() give half of 16 one-byte scales, those of the latter below 128.
+ * vf_reduce_*() fold halves: lane i with i + 8, then 4, 2, 1.
  */
 
 #include <math.h>
@@ -36,36 +37,63 @@
 #endif
 
 /* Loops over a tile's columns and a block's groups are unrolled, and kernels exist for every width
- * of a tile: FOR_WIDTH calls the one for (columns, width of the tile, first column). Not so in
+ * of a tile: FOR_WIDTH calls the one for (columns, first column). Not so in
  * plain C, where it would only cost compile time. */
 #ifdef VEC_PLAIN
 #define UNROLL
-#define FOR_WIDTH(n, call) call((int)(n), (int)(n), 0)
+#define FOR_WIDTH(n, call) call((int)(n), 0)
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #define FOR_WIDTH(n, call)                                                                         \
     do {                                                                                           \
         if ((n) == 1) {                                                                            \
-            call(1, 1, 0);                                                                         \
+            call(1, 0);                                                                            \
         } else if ((n) == 2) {                                                                     \
-            call(2, 2, 0);                                                                         \
+            call(2, 0);                                                                            \
         } else if ((n) == 4) {                                                                     \
             if (VEC_TILE >= 4) {                                                                   \
-                call(4, 4, 0);                                                                     \
+                call(4, 0);                                                                        \
             } else {                                                                               \
-                call(2, 4, 0);                                                                     \
-                call(2, 4, 2);                                                                     \
+                call(2, 0);                                                                        \
+                call(2, 2);                                                                        \
             }                                                                                      \
         } else if (VEC_TILE == 8) {                                                                \
-            call(VEC_TILE, 8, 0);                                                                  \
+            call(VEC_TILE, 0);                                                                     \
         } else {                                                                                   \
-            call(2, 8, 0);                                                                         \
-            call(2, 8, 2);                                                                         \
-            call(2, 8, 4);                                                                         \
-            call(2, 8, 6);                                                                         \
+            call(2, 0);                                                                            \
+            call(2, 2);                                                                            \
+            call(2, 4);                                                                            \
+            call(2, 6);                                                                            \
         }                                                                                          \
     } while (0)
 #endif
+
+/* Activations of up to eight rows, from some block on. */
+struct cols {
+    const uint8_t *q;    /* int8, or floats */
+    const uint8_t *sums; /* numbers of 4 bytes */
+    size_t row;
+};
+
+/* Number @i of four bytes of column @c, and the same as a float. */
+INLINE int32_t cols_i(const uint8_t *p, size_t row, int c, int i) {
+    int32_t v;
+
+    memcpy(&v, p + (size_t)c * row + 4 * (size_t)i, 4);
+    return v;
+}
+
+INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
+    float v;
+
+    memcpy(&v, p + (size_t)c * row + 4 * (size_t)i, 4);
+    return v;
+}
+
+/* Columns of a tile that no row fills have anything there. */
+INLINE int32_t twice(int32_t x) {
+    return (int32_t)(2u * (uint32_t)x);
+}
 
 /* Weights are read once, as one stream, which the kernels prefetch this far ahead: without it a
  * single core got a third of the bandwidth it can have (docs/cpu-kernels.md). The panels of a
@@ -107,4 +135,11 @@ INLINE vf vf_exp(vf x) {
     p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
     p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
     return vf_keep_above(vf_mul(p, vf_exp2i(n)), x, lowest);
+}
+
+/* mx_soft_cap() in every lane. */
+INLINE vf vf_soft_cap(vf x, float cap) {
+    vf e = vf_exp(vf_mul(vf_set1(2.0f / cap), x)), one = vf_set1(1.0f);
+
+    return vf_mul(vf_set1(cap), vf_div(vf_sub(e, one), vf_add(e, one)));
 }

@@ -33,7 +33,7 @@ I vi vi_dot_pairs(vi acc, vi w, int32_t a) {
     return (vi){_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, x)),
                 _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, x))};
 }
-/* Weights up to 63: two products fit 16 bits. */
+/* Weights up to 128: two products fit 16 bits. */
 I vi vi_dot6(vi acc, vb w, int32_t a) {
     __m256i x = _mm256_set1_epi32(a), ones = _mm256_set1_epi16(1);
     return (vi){_mm256_add_epi32(acc.a, _mm256_madd_epi16(_mm256_maddubs_epi16(w.a, x), ones)),
@@ -77,6 +77,22 @@ I __m256 bf16_half(const void *p) {
 }
 I vf vf_load_bf16(const void *p) {
     return (vf){bf16_half(p), bf16_half((const __m128i *)p + 1)};
+}
+I __m256 e8m0_half(__m256i e) { /* 2^(e - 128) as 2^(e / 2 - 64) times the rest */
+    __m256i a = _mm256_srli_epi32(e, 1), b = _mm256_sub_epi32(e, a), n = _mm256_set1_epi32(63);
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(a, n), 23)),
+                         _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(b, n), 23)));
+}
+I vf vf_load_e8m0_half(const void *p) {
+    __m128i v = _mm_loadu_si128(p);
+    return (vf){e8m0_half(_mm256_cvtepu8_epi32(v)),
+                e8m0_half(_mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)))};
+}
+I vf vf_load_ue4m3_half(const void *p) {
+    __m256i h = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p)), 7);
+    __m256 n = _mm256_set1_ps(128);
+    return (vf){_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), n),
+                _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)), n)};
 }
 I vf vf_of_i(vi x) { return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 I vf vf_fma(vf x, vf y, vf z) {

@@ -34,6 +34,17 @@ I void vf_store_half(uint16_t *p, vf a) {
 I vf vf_load_bf16(const void *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
 }
+I vf vf_load_e8m0_half(const void *p) { /* 2^(e - 128) as 2^(e / 2 - 64) times the rest */
+    vi e = _mm512_cvtepu8_epi32(_mm_loadu_si128(p)), a = _mm512_srli_epi32(e, 1);
+    vi b = _mm512_add_epi32(_mm512_sub_epi32(e, a), vi_set1(63));
+    a = _mm512_add_epi32(a, vi_set1(63));
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 23)),
+                         _mm512_castsi512_ps(_mm512_slli_epi32(b, 23)));
+}
+I vf vf_load_ue4m3_half(const void *p) {
+    __m256i h = _mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p)), 7);
+    return _mm512_mul_ps(_mm512_cvtph_ps(h), vf_set1(128));
+}
 I vf vf_of_i(vi a) { return _mm512_cvtepi32_ps(a); }
 I vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 I vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }

@@ -72,6 +72,20 @@ I vf vf_load_bf16(const void *p) {
     v16 v; memcpy(&v, p, 32);
     return (vf)(__builtin_convertvector(v, vu) << 16);
 }
+I vf vf_load_e8m0_half(const void *p) { /* 2^(e - 128) as 2^(e / 2 - 64) times the rest */
+    typedef uint8_t v16 __attribute__((vector_size(16)));
+    v16 v; memcpy(&v, p, 16);
+    vu e = __builtin_convertvector(v, vu), a = e >> 1, b = e - a;
+    return (vf)((a + 63) << 23) * (vf)((b + 63) << 23);
+}
+I vf vf_load_ue4m3_half(const void *p) {
+    uint8_t v[16]; memcpy(v, p, 16);
+    uint16_t h[16];
+    for (int i = 0; i < 16; i++)
+        h[i] = (uint16_t)(v[i] << 7);
+    vf r; half_lanes(h, &r);
+    return r * 128.0f;
+}
 I vf vf_of_i(vi a) { return __builtin_convertvector(a, vf); }
 I vf vf_add(vf a, vf b) { return a + b; }
 I vf vf_sub(vf a, vf b) { return a - b; }

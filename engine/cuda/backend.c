@@ -77,12 +77,11 @@ static struct be *close_be(struct be *b) {
 
 /* Tables that the kernels read. */
 static int upload_tables(struct be *b) {
-    size_t n = b->shape->n_rot / 2 * sizeof(double);
-    int e = n ? b->api->copy(b->freq, b->shape->rope_freq, n, CUDA_TO_DEVICE, b->stream) : 0;
+    size_t n = b->shape->rope[0].n_rot / 2 * sizeof(double);
+    int e = n ? b->api->copy(b->freq, b->shape->rope[0].freq, n, CUDA_TO_DEVICE, b->stream) : 0;
 
     e = e ? e
-          : b->api->copy(b->grid, quant_iq2_xxs_grid, 256 * sizeof(uint64_t), CUDA_TO_DEVICE,
-                         b->stream);
+          : b->api->copy(b->grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE, b->stream);
     return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 
@@ -200,6 +199,10 @@ static const char *note(const struct be *b) {
     return b->note;
 }
 
+static const char *fault(const struct be *b) {
+    return b->lost ? b->error : "";
+}
+
 static void *host_page(struct be *b, uint32_t page) {
     assert(page < b->opts->n_host_pages);
     return b->host_pages +
@@ -217,6 +220,37 @@ static const float *peek(const struct be *b, uint32_t want) {
         b->api->stream_wait(b->stream))
         return NULL;
     return b->peeked;
+}
+
+static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
+    const struct heads *h = &op->heads;
+
+    if (op->attn.window)
+        return "windows of attention";
+    if (op->sinks)
+        return "attention sinks";
+    if (op->attn.cap != 0)
+        return "capped scores";
+    if (h->n != s->n_head || h->n_kv != s->n_head_kv || h->dim != s->head_dim || op->rope)
+        return "layers whose heads differ";
+    if (op->kind == OP_QKV && (!op->norm || !op->w[1] || !op->w[2] || op->v_unit || op->norm_all ||
+                               op->temper.slope != 0))
+        return "keys and values of this kind";
+    return NULL;
+}
+
+static const char *lacks(const struct model_shape *s, const struct model_op *op) {
+    if (op->kind == OP_QKV || op->kind == OP_ATTEND)
+        return attention_lacks(s, op);
+    if (op->post_norm || op->branch)
+        return "norms behind branches";
+    if (op->scale != 1 || op->gain != 1)
+        return "scaled activations";
+    if (op->kind == OP_GATE_UP && (op->glu != GLU_SILU || !op->norm))
+        return "FFNs of this kind";
+    if (op->kind == OP_GATE_UP && op->w[0]->ne[1] != s->n_ff)
+        return "FFNs of different widths";
+    return op->cap != 0 ? "capped logits" : NULL;
 }
 
 const struct be_ops weft_backend_cuda = {
@@ -238,6 +272,8 @@ const struct be_ops weft_backend_cuda = {
     .variant = variant,
     .proving = proving,
     .note = note,
+    .lacks = lacks,
+    .fault = fault,
     .load = cuda_load,
     .begin = step_begin,
     .run =

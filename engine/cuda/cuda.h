@@ -168,7 +168,7 @@ struct be {
     size_t weights_used, weights_size;
     double *freq;
     uint8_t *pages, *host_pages; /* host: pinned */
-    uint64_t *grid;
+    struct blk_grids *grids;
     uint32_t *bad;
     uint32_t *arrived;  /* zeros between kernels: struct matmul_args, attend_args */
     size_t layer_bytes; /* of the pages of a layer */

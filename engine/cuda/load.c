@@ -80,7 +80,7 @@ static struct tile_source source_of(const struct be *b, const struct tensor *t, 
                                     uint32_t n_rows) {
     return (struct tile_source){
         .data = data,
-        .grid = b->grid,
+        .grids = b->grids,
         .row_bytes = t->row_bytes,
         .type = (uint32_t)t->format->type,
         .block = t->format->block,

@@ -36,7 +36,7 @@ static void add_activations(struct be *b) {
     add(b, &b->packed, padded * widest, sizeof(uint16_t), "activations", false);
     add(b, &b->scale, padded, sizeof(float), "activations", false);
     add(b, &b->sums, padded * widest / 32, sizeof(float), "activations", false);
-    add(b, &b->rope, rows * s->n_rot, sizeof(float), "activations", false);
+    add(b, &b->rope, rows * s->rope[0].n_rot, sizeof(float), "activations", false);
     add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
         "logits", false);
     add(b, &b->head_scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
@@ -121,8 +121,8 @@ static void add_rest(struct be *b) {
         add(b, &b->load[i].host, b->load_bytes, 1, "loading", true);
         add(b, &b->load[i].device, b->load_bytes, 1, "loading", false);
     }
-    add(b, &b->freq, b->shape->n_rot / 2, sizeof(double), "tables", false);
-    add(b, &b->grid, 256, sizeof(uint64_t), "tables", false);
+    add(b, &b->freq, b->shape->rope[0].n_rot / 2, sizeof(double), "tables", false);
+    add(b, &b->grids, 1, sizeof(*b->grids), "tables", false);
     add(b, &b->bad, 1, sizeof(uint32_t), "tables", false);
     add(b, &b->bad_host, 1, sizeof(uint32_t), "tables", true);
     b->weights_size = cuda_weight_bytes(b->opts->file);

@@ -107,7 +107,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
 static int prepare(struct be *b, struct product *p) {
     const struct tensor_format *f = p->tensor->format;
     struct repack_args repack = {
-        .source = {p->raw.device, b->grid, p->raw.bytes / p->n_out, (uint32_t)f->type, f->block,
+        .source = {p->raw.device, b->grids, p->raw.bytes / p->n_out, (uint32_t)f->type, f->block,
                    f->block_bytes, p->n_out, p->n_in},
         .tiles = (uint8_t *)p->w.m[0].tiles,
         .format = p->w.m[0].format,
@@ -166,7 +166,7 @@ static double error_of(const struct product *p, const float *y) {
         memset(sum, 0, sizeof(sum));
         for (uint32_t k = 0; k < p->n_in; k++) {
             double v = (double)blk_value((uint32_t)f->type, row + k / f->block * f->block_bytes,
-                                         k % f->block, quant_iq2_xxs_grid);
+                                         k % f->block, &quant_grids);
 
             for (uint32_t r = 0; r < ROWS; r++)
                 sum[r] += v * (double)((const float *)p->x.host)[(size_t)r * p->n_in + k];

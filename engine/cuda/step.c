@@ -201,8 +201,8 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
         .batch = b->head,
         .freq = b->freq,
         .rope = b->rope,
-        .n_pairs = b->shape->n_rot / 2,
-        .mscale = b->shape->rope_mscale,
+        .n_pairs = b->shape->rope[0].n_rot / 2,
+        .mscale = b->shape->rope[0].mscale,
     };
     return launch_rows(b, kernel_rope, s->grid.rows, &a, sizeof(a), "rope");
 }
@@ -257,8 +257,8 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
         .pages = b->pages + op->kv.layer * b->layer_bytes,
         .shape = b->page,
         .n_head = m->n_head,
-        .n_rot = m->n_rot,
-        .neox = m->rope == ROPE_NEOX,
+        .n_rot = m->rope[0].n_rot,
+        .neox = m->rope_type == ROPE_NEOX,
         .eps = m->rms_eps,
     };
 }

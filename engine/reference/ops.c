@@ -39,11 +39,39 @@ void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t
     float scale = 1.0f / sqrtf(ref_dot(x, x, n) / (float)n + eps);
 
     for (size_t i = 0; i < n; i++)
-        y[i] = x[i] * scale * ref_vector_at(weight, i);
+        y[i] = x[i] * scale * (weight ? ref_vector_at(weight, i) : 1.0f);
+}
+
+void ref_norm_rows(struct step *s, const struct tensor *norm) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_embd;
+
+    if (!norm)
+        memcpy(b->normed, b->act[ACT_X], s->host.batch->n_rows * n * sizeof(float));
+    for (size_t r = 0; r < s->host.batch->n_rows && norm; r++)
+        ref_rms_norm(b->act[ACT_X] + r * n, norm, b->shape->rms_eps, n, b->normed + r * n);
+}
+
+void ref_glu(enum glu glu, float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float g = gate[i], u = up[i];
+
+        if (glu == GLU_SILU) {
+            gate[i] = mx_silu(g) * u;
+        } else if (glu == GLU_GELU) {
+            gate[i] = mx_gelu(g) * u;
+        } else if (glu == GLU_RELU) {
+            gate[i] = (g > 0 ? g : 0) * u;
+        } else {
+            g = g < 7 ? g : 7;
+            u = u < -7 ? -7 : u < 7 ? u : 7;
+            gate[i] = g * ref_sigmoid(1.702f * g) * (u + 1);
+        }
+    }
 }
 
 void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
-                uint32_t n_rows, bool add, float *y) {
+                uint32_t n_rows, float *y) {
     size_t n_in = w->ne[0], n_out = w->ne[1];
 
     assert(x != y && n_in > 0);
@@ -51,11 +79,8 @@ void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias,
         float plus = bias ? ref_vector_at(bias, o) : 0;
 
         quant_decode_row(w, o, b->row);
-        for (uint32_t r = 0; r < n_rows; r++) {
-            float v = ref_dot(b->row, x + r * n_in, n_in) + plus;
-
-            y[r * n_out + o] = add ? y[r * n_out + o] + v : v;
-        }
+        for (uint32_t r = 0; r < n_rows; r++)
+            y[r * n_out + o] = ref_dot(b->row, x + r * n_in, n_in) + plus;
     }
 }
 
@@ -66,6 +91,29 @@ int ref_embed(struct step *s, const struct model_op *op) {
     assert(op->w[0]->ne[0] == n && batch->n_rows > 0);
     for (uint32_t r = 0; r < batch->n_rows; r++)
         quant_decode_row(op->w[0], (uint64_t)batch->token[r], s->be->act[ACT_X] + (size_t)r * n);
+    for (size_t i = 0; i < (size_t)batch->n_rows * n; i++)
+        s->be->act[ACT_X][i] *= op->scale;
+    return 0;
+}
+
+int ref_layer_input(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    size_t n = m->n_layer_input, width = n * m->n_layer;
+    float scale = 1.0f / sqrtf((float)m->n_embd), own = sqrtf((float)n), half = sqrtf(0.5f);
+
+    ref_linear(b, op->w[0], NULL, b->act[ACT_X], s->host.batch->n_rows, b->act[ACT_P]);
+    for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
+        float *p = b->act[ACT_P] + r * width;
+
+        for (size_t i = 0; i < width; i++)
+            p[i] *= scale;
+        for (uint32_t l = 0; l < m->n_layer; l++)
+            ref_rms_norm(p + l * n, op->post_norm, m->rms_eps, n, p + l * n);
+        quant_decode_row(op->w[1], (uint64_t)s->host.batch->token[r], b->row);
+        for (size_t i = 0; i < width; i++)
+            p[i] = (p[i] + own * b->row[i]) * half;
+    }
     return 0;
 }
 
@@ -111,45 +159,43 @@ static void load_head(enum engine_kv_type type, const uint8_t *src, size_t n, fl
     quant_decode(as[type], src, x, n);
 }
 
-/* Where head 0 of the key (@which 0) or value (1) of position @pos of row @row's sequence lies. */
-static uint8_t *slot_of(struct step *s, uint32_t layer, uint32_t row, uint32_t pos, int which) {
+/* Where head @head of the key (@which 0) or value (1) of position @pos of row @row's sequence
+ * lies. */
+static uint8_t *slot_of(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
+                        uint32_t head, int which) {
     const struct be *b = s->be;
-    size_t page = host_page(&s->host, row, pos);
+    size_t page = host_page(&s->host, row, pos), width = (size_t)op->heads.n_kv * op->heads.dim;
+    size_t slot = (size_t)which * b->page_tokens + pos % b->page_tokens;
 
-    assert(page < b->n_pages && layer < b->shape->n_kv_layer[KV_GLOBAL]);
-    return b->pages + layer * b->layer_bytes +
-           ((page * 2 + (size_t)which) * b->page_tokens + pos % b->page_tokens) * b->token_bytes;
+    assert(page < b->n_pages && op->kv.cls == KV_GLOBAL && head < op->heads.n_kv);
+    return b->pages + page * b->page_bytes +
+           ref_kv_bytes(b, op->kv.at * b->page_tokens + slot * width + head * op->heads.dim);
 }
 
-static void store_rows(struct step *s, const struct kv_layer *kv) {
+void ref_store_rows(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
-    size_t dim = b->shape->head_dim;
+    size_t dim = op->heads.dim, n = op->heads.n_kv;
 
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
-        for (int which = 0; which < 2; which++) {
-            uint8_t *dst = slot_of(s, kv->layer, r, s->host.row_pos[r], which);
-            const float *x = b->kv[which] + r * b->shape->n_head_kv * dim;
-
-            for (uint32_t h = 0; h < b->shape->n_head_kv; h++)
-                store_head(b->kv_type, x + h * dim, dim, dst + h * b->head_bytes);
-        }
+        for (uint32_t h = 0; h < n; h++)
+            for (int which = 0; which < 2; which++)
+                store_head(b->kv_type, b->kv[which] + (r * n + h) * dim, dim,
+                           slot_of(s, op, r, s->host.row_pos[r], h, which));
 }
 
 /* -- q, k and v -------------------------------------------------------------------------------- */
 
-static void set_rope(struct be *b, uint32_t pos) {
-    for (uint32_t i = 0; i < b->shape->n_rot / 2; i++)
-        mx_sincos(pos * b->shape->rope_freq[i], &b->rope[2 * i + 1], &b->rope[2 * i]);
+void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t pos) {
+    for (uint32_t i = 0; i < s->n_rot / 2; i++)
+        mx_sincos(pos * s->freq[i], &b->rope[2 * i + 1], &b->rope[2 * i]);
 }
 
-/* Rotates the pairs of one head by the angles of b->rope. */
-static void rotate_head(const struct be *b, float *x) {
-    const struct model_shape *s = b->shape;
-    bool norm = s->rope == ROPE_NORM;
+void ref_rotate(const struct be *b, const struct rope_set *s, float *x) {
+    bool norm = b->shape->rope_type == ROPE_NORM;
 
     for (uint32_t i = 0; i < s->n_rot / 2; i++) {
-        float c = (float)b->rope[2 * i] * s->rope_mscale;
-        float d = (float)b->rope[2 * i + 1] * s->rope_mscale;
+        float c = (float)b->rope[2 * i] * s->mscale;
+        float d = (float)b->rope[2 * i + 1] * s->mscale;
         float *p0 = norm ? x + 2 * i : x + i, *p1 = norm ? p0 + 1 : p0 + s->n_rot / 2;
         float a = *p0, e = *p1;
 
@@ -158,21 +204,23 @@ static void rotate_head(const struct be *b, float *x) {
     }
 }
 
-/* qk-norm and RoPE of the heads of one row. */
-static void finish_heads(const struct be *b, float *x, uint32_t n_heads,
+/* qk-norm and RoPE of the @n heads of one row. */
+static void finish_heads(const struct be *b, const struct model_op *op, float *x, uint32_t n,
                          const struct tensor *norm) {
-    size_t dim = b->shape->head_dim;
+    size_t dim = op->heads.dim;
 
-    for (uint32_t h = 0; h < n_heads; h++) {
-        if (norm)
+    if (norm && op->norm_all)
+        ref_rms_norm(x, norm, b->shape->rms_eps, n * dim, x);
+    for (uint32_t h = 0; h < n; h++) {
+        if (norm && !op->norm_all)
             ref_rms_norm(x + h * dim, norm, b->shape->rms_eps, dim, x + h * dim);
-        rotate_head(b, x + h * dim);
+        ref_rotate(b, &b->shape->rope[op->rope], x + h * dim);
     }
 }
 
 /* The queries of row @row, of which b->gated has each head's in front of its gate. */
-static void take_queries(struct be *b, uint32_t row) {
-    size_t dim = b->shape->head_dim, n = b->shape->n_head;
+static void take_queries(struct be *b, const struct heads *heads, uint32_t row) {
+    size_t dim = heads->dim, n = heads->n;
 
     for (size_t h = row * n; h < (row + 1) * n; h++)
         memcpy(b->act[ACT_Q] + h * dim, b->gated + 2 * h * dim, dim * sizeof(float));
@@ -181,60 +229,85 @@ static void take_queries(struct be *b, uint32_t row) {
 /* All rows through one matrix at a time: a row of weights is decoded once a step. */
 int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct model_shape *m = b->shape;
+    const struct heads *h = &op->heads;
     uint32_t n_rows = s->host.batch->n_rows;
+    size_t kv_width = (size_t)h->n_kv * h->dim;
     float *to[3] = {op->gated ? b->gated : b->act[ACT_Q], b->kv[0], b->kv[1]};
 
-    assert(op->norm && op->w[0] && op->w[1] && op->w[2]);
-    for (uint32_t r = 0; r < n_rows; r++)
-        ref_rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
-                     b->normed + (size_t)r * m->n_embd);
-    for (int i = 0; i < 3; i++)
-        ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, false, to[i]);
+    assert(op->w[0] && (op->w[1] || !op->w[2]));
+    ref_norm_rows(s, op->norm);
+    for (int i = 0; i < 3 && op->w[i]; i++)
+        ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, to[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
         if (op->gated)
-            take_queries(b, r);
-        set_rope(b, s->host.row_pos[r]);
-        finish_heads(b, b->act[ACT_Q] + (size_t)r * m->n_head * m->head_dim, m->n_head, op->q_norm);
-        finish_heads(b, to[1] + (size_t)r * m->n_head_kv * m->head_dim, m->n_head_kv, op->k_norm);
+            take_queries(b, h, r);
+        ref_set_rope(b, &b->shape->rope[op->rope], s->host.row_pos[r]);
+        float *q = b->act[ACT_Q] + (size_t)r * h->n * h->dim;
+        finish_heads(b, op, q, h->n, op->q_norm);
+        if (op->temper.slope != 0) {
+            float factor = temper_at(&op->temper, s->host.row_pos[r]);
+
+            for (size_t i = 0; i < (size_t)h->n * h->dim; i++)
+                q[i] *= factor;
+        }
+        if (!op->w[1])
+            continue;
+        if (!op->w[2])
+            memcpy(to[2] + r * kv_width, to[1] + r * kv_width, kv_width * sizeof(float));
+        finish_heads(b, op, to[1] + r * kv_width, h->n_kv, op->k_norm);
+        for (uint32_t i = 0; i < h->n_kv && op->v_unit; i++) {
+            float *v = to[2] + r * kv_width + (size_t)i * h->dim;
+
+            ref_rms_norm(v, NULL, b->shape->rms_eps, h->dim, v);
+        }
     }
-    store_rows(s, &op->kv);
+    if (op->w[1])
+        ref_store_rows(s, op);
     return 0;
 }
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-static void softmax(float *x, uint32_t n) {
-    float max = x[0], sum = 0;
+/* @sink: a score whose weight goes nowhere; NULL: there is none. */
+static void softmax(float *x, uint32_t n, const float *sink) {
+    float max = sink ? *sink : x[0], sum = 0;
 
-    for (uint32_t i = 1; i < n; i++)
+    for (uint32_t i = 0; i < n; i++)
         max = x[i] > max ? x[i] : max;
     for (uint32_t i = 0; i < n; i++) {
         x[i] = mx_expf(x[i] - max);
         sum += x[i];
     }
+    if (sink)
+        sum += mx_expf(*sink - max);
     for (uint32_t i = 0; i < n; i++)
         x[i] /= sum;
 }
 
 /* The query heads of key head @kvh for one row: q and o point to the first of them. */
-static void attend_group(struct step *s, uint32_t row, uint32_t kvh, uint32_t layer, float scale,
+static void attend_group(struct step *s, const struct model_op *op, uint32_t row, uint32_t kvh,
                          const float *q, float *o) {
     struct be *b = s->be;
-    const struct model_shape *m = b->shape;
-    uint32_t group = m->n_head / m->n_head_kv, n = s->host.row_pos[row] + 1, dim = m->head_dim;
+    uint32_t group = op->heads.n / op->heads.n_kv, end = s->host.row_pos[row] + 1;
+    uint32_t n = op->attn.window ? MIN(end, op->attn.window) : end, dim = op->heads.dim;
     float *kv = b->row;
 
     for (uint32_t p = 0; p < n; p++) {
-        load_head(b->kv_type, slot_of(s, layer, row, p, 0) + kvh * b->head_bytes, dim, kv);
-        for (uint32_t g = 0; g < group; g++)
-            b->scores[(size_t)g * n + p] = ref_dot(q + (size_t)g * dim, kv, dim) * scale;
+        load_head(b->kv_type, slot_of(s, op, row, end - n + p, kvh, 0), dim, kv);
+        for (uint32_t g = 0; g < group; g++) {
+            float z = ref_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
+
+            b->scores[(size_t)g * n + p] = op->attn.cap ? mx_soft_cap(z, op->attn.cap) : z;
+        }
     }
     memset(o, 0, (size_t)group * dim * sizeof(*o));
-    for (uint32_t g = 0; g < group; g++)
-        softmax(b->scores + (size_t)g * n, n);
+    for (uint32_t g = 0; g < group; g++) {
+        float sink = op->sinks ? ref_vector_at(op->sinks, kvh * group + g) : 0;
+
+        softmax(b->scores + (size_t)g * n, n, op->sinks ? &sink : NULL);
+    }
     for (uint32_t p = 0; p < n; p++) {
-        load_head(b->kv_type, slot_of(s, layer, row, p, 1) + kvh * b->head_bytes, dim, kv);
+        load_head(b->kv_type, slot_of(s, op, row, end - n + p, kvh, 1), dim, kv);
         for (uint32_t g = 0; g < group; g++) {
             float weight = b->scores[(size_t)g * n + p];
 
@@ -246,23 +319,29 @@ static void attend_group(struct step *s, uint32_t row, uint32_t kvh, uint32_t la
 
 int ref_attend(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
-    const struct model_shape *m = b->shape;
-    size_t width = (size_t)m->n_head * m->head_dim;
-    size_t group_width = width / m->n_head_kv;
+    size_t width = (size_t)op->heads.n * op->heads.dim;
+    size_t group_width = width / op->heads.n_kv;
 
-    assert(op->attn.window == 0 && op->kv.cls == KV_GLOBAL);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++)
-        for (uint32_t h = 0; h < m->n_head_kv; h++)
-            attend_group(s, r, h, op->kv.layer, op->attn.scale,
-                         b->act[ACT_Q] + r * width + h * group_width,
+        for (uint32_t h = 0; h < op->heads.n_kv; h++)
+            attend_group(s, op, r, h, b->act[ACT_Q] + r * width + h * group_width,
                          b->act[ACT_O] + r * width + h * group_width);
     return 0;
 }
 
 int ref_gate(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    size_t dim = b->shape->head_dim, n = (size_t)s->host.batch->n_rows * b->shape->n_head;
+    size_t dim = op->heads.dim, n = (size_t)s->host.batch->n_rows * op->heads.n;
 
+    if (op->w[0]) { /* the queries are no longer needed */
+        size_t per = op->heads.n * dim / op->w[0]->ne[1];
+
+        ref_norm_rows(s, op->norm);
+        ref_linear(b, op->w[0], NULL, b->normed, s->host.batch->n_rows, b->act[ACT_Q]);
+        for (size_t i = 0; i < n * dim; i++)
+            b->act[ACT_O][i] *= ref_softplus(b->act[ACT_Q][i / per]);
+        return 0;
+    }
     for (size_t h = 0; h < n; h++)
         for (size_t i = 0; i < dim; i++)
             b->act[ACT_O][h * dim + i] *= ref_sigmoid(b->gated[(2 * h + 1) * dim + i]);
@@ -271,29 +350,57 @@ int ref_gate(struct step *s, const struct model_op *op) {
 
 /* -- the rest ---------------------------------------------------------------------------------- */
 
+/* x = (x + gain post_norm(t)) * scale, of all rows; @t is normed in its place. */
+static void add_branch(struct step *s, const struct model_op *op, float *t) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_embd, n_all = s->host.batch->n_rows * n;
+
+    for (size_t at = 0; at < n_all && op->post_norm; at += n)
+        ref_rms_norm(t + at, op->post_norm, b->shape->rms_eps, n, t + at);
+    for (size_t i = 0; i < n_all; i++)
+        b->act[ACT_X][i] = (b->act[ACT_X][i] + op->gain * t[i]) * op->scale;
+}
+
 int ref_proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
+    size_t n = b->shape->n_embd;
+    uint32_t n_rows = s->host.batch->n_rows;
 
     assert(op->in == ACT_O || op->in == ACT_H || op->in == ACT_D);
-    ref_linear(b, op->w[0], op->bias[0], b->act[op->in], s->host.batch->n_rows, true,
-               b->act[ACT_X]);
+    float *to = b->act[ACT_B];
+    ref_linear(b, op->w[0], op->bias[0], b->act[op->in], n_rows, to);
+    if (!op->branch)
+        add_branch(s, op, to);
+    for (size_t r = 0; r < n_rows && op->branch && op->post_norm; r++)
+        ref_rms_norm(to + r * n, op->post_norm, b->shape->rms_eps, n, to + r * n);
+    return 0;
+}
+
+int ref_join(struct step *s, const struct model_op *op) {
+    add_branch(s, op, s->be->act[ACT_B]);
     return 0;
 }
 
 /* h takes the gate's place. */
 int ref_gate_up(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
     float *gate = b->act[ACT_H];
 
-    for (uint32_t r = 0; r < n_rows; r++)
-        ref_rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
-                     b->normed + (size_t)r * m->n_embd);
-    ref_linear(b, op->w[0], op->bias[0], b->normed, n_rows, false, gate);
-    ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, false, b->up);
-    for (size_t i = 0; i < (size_t)n_rows * m->n_ff; i++)
-        gate[i] = mx_silu(gate[i]) * b->up[i];
+    ref_norm_rows(s, op->norm);
+    ref_linear(b, op->w[0], op->bias[0], b->normed, n_rows, gate);
+    ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, b->up);
+    ref_glu(op->glu, gate, b->up, n_rows * op->w[0]->ne[1]);
+    return 0;
+}
+
+int ref_gate_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_layer_input, width = n * b->shape->n_layer;
+
+    ref_linear(b, op->w[0], NULL, b->act[ACT_X], s->host.batch->n_rows, b->act[ACT_H]);
+    for (size_t r = 0; r < s->host.batch->n_rows; r++)
+        ref_glu(op->glu, b->act[ACT_H] + r * n, b->act[ACT_P] + r * width + op->layer * n, n);
     return 0;
 }
 
@@ -303,23 +410,43 @@ int ref_route(struct step *s, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
 
+    ref_norm_rows(s, op->norm);
+    ref_linear(b, op->w[0], op->bias[0], b->normed, n_rows, b->router);
+    for (size_t i = 0; i < (size_t)n_rows * m->n_expert; i++)
+        b->router[i] *= op->scale;
+    float *bias = b->router + (size_t)n_rows * m->n_expert;
+    const struct expert_rule rule = experts_rule(m, op->pick_bias ? bias : NULL);
+    if (op->pick_bias)
+        quant_decode_row(op->pick_bias, 0, bias);
     for (uint32_t r = 0; r < n_rows; r++)
-        ref_rms_norm(b->act[ACT_X] + (size_t)r * m->n_embd, op->norm, m->rms_eps, m->n_embd,
-                     b->normed + (size_t)r * m->n_embd);
-    ref_linear(b, op->w[0], NULL, b->normed, n_rows, false, b->router);
-    for (uint32_t r = 0; r < n_rows; r++)
-        experts_pick(b->router + (size_t)r * m->n_expert, m->n_expert, m->n_expert_used,
-                     m->expert_scale, b->pick + (size_t)r * m->n_expert_used);
+        experts_pick(b->router + (size_t)r * m->n_expert, &rule,
+                     b->pick + (size_t)r * m->n_expert_used);
     return 0;
 }
 
-/* out[o] = row o of matrix @e of @w times x. */
-static void multiply_expert(struct be *b, const struct tensor *w, uint32_t e, const float *x,
-                            float *out) {
+/* out[o] = row o of matrix @e of @w times x, plus the same of @bias. */
+static void multiply_expert(struct be *b, const struct tensor *w, const struct tensor *bias,
+                            uint32_t e, const float *x, float *out) {
     for (uint64_t o = 0; o < w->ne[1]; o++) {
         quant_decode_row(w, e * w->ne[1] + o, b->row);
         out[o] = ref_dot(b->row, x, w->ne[0]);
+        if (bias)
+            out[o] += ref_vector_at(bias, e * w->ne[1] + o);
     }
+}
+
+/* down glu(gate y, up y) of expert @e, in front of which n_ff values are gates and as many, where
+ * the gates and ups are one matrix, ups. */
+static float *run_expert(struct be *b, const struct model_op *op, uint32_t e, const float *y) {
+    uint32_t n = b->shape->n_ff_expert;
+    float *gate = b->gate, *out = b->gate + 2 * n;
+
+    multiply_expert(b, op->w[0], op->bias[0], e, y, gate);
+    if (!op->joined)
+        multiply_expert(b, op->w[1], op->bias[1], e, y, b->up);
+    ref_glu(op->glu, gate, op->joined ? gate + n : b->up, n);
+    multiply_expert(b, op->w[2], op->bias[2], e, gate, out);
+    return out;
 }
 
 /* x += sum of p e(y), added pick by pick: other orders than the CPU backend's, judged by
@@ -327,24 +454,29 @@ static void multiply_expert(struct be *b, const struct tensor *w, uint32_t e, co
 int ref_experts(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
-    float *gate = b->gate, *out = b->gate + m->n_ff;
 
+    if (op->norm)
+        ref_norm_rows(s, op->norm);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         const float *y = b->normed + (size_t)r * m->n_embd;
-        float *to = b->act[ACT_X] + (size_t)r * m->n_embd;
+        float *to = b->act[op->branch ? ACT_B : ACT_X] + (size_t)r * m->n_embd;
+        float *sum = op->post_norm ? b->sum : to;
 
+        if (op->post_norm)
+            memset(sum, 0, m->n_embd * sizeof(*sum));
         for (uint32_t k = 0; k < m->n_expert_used; k++) {
             const struct expert_pick *p = &b->pick[(size_t)r * m->n_expert_used + k];
 
             assert(p->expert < m->n_expert);
-            multiply_expert(b, op->w[0], p->expert, y, gate);
-            multiply_expert(b, op->w[1], p->expert, y, b->up);
-            for (uint32_t i = 0; i < m->n_ff; i++)
-                gate[i] = mx_silu(gate[i]) * b->up[i];
-            multiply_expert(b, op->w[2], p->expert, gate, out);
+            const float *out = run_expert(b, op, p->expert, y);
+            float weight = p->weight * (op->weigh ? ref_vector_at(op->weigh, p->expert) : 1);
             for (uint32_t i = 0; i < m->n_embd; i++)
-                to[i] += p->weight * out[i];
+                sum[i] += weight * out[i];
         }
+        if (op->post_norm)
+            ref_rms_norm(sum, op->post_norm, m->rms_eps, m->n_embd, sum);
+        for (uint32_t i = 0; i < m->n_embd && op->post_norm; i++)
+            to[i] += sum[i];
     }
     return 0;
 }
@@ -358,12 +490,11 @@ int ref_shared(struct step *s, const struct model_op *op) {
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         const float *y = b->normed + (size_t)r * m->n_embd;
 
-        multiply_expert(b, op->w[0], 0, y, gate);
-        multiply_expert(b, op->w[1], 0, y, b->up);
-        for (uint32_t i = 0; i < m->n_ff_shared; i++)
-            gate[i] = mx_silu(gate[i]) * b->up[i];
-        multiply_expert(b, op->w[2], 0, gate, out);
-        multiply_expert(b, op->w[3], 0, y, &weight);
+        multiply_expert(b, op->w[0], NULL, 0, y, gate);
+        multiply_expert(b, op->w[1], NULL, 0, y, b->up);
+        ref_glu(op->glu, gate, b->up, m->n_ff_shared);
+        multiply_expert(b, op->w[2], NULL, 0, gate, out);
+        multiply_expert(b, op->w[3], NULL, 0, y, &weight);
         for (uint32_t i = 0; i < m->n_embd; i++)
             b->act[ACT_X][(size_t)r * m->n_embd + i] += ref_sigmoid(weight) * out[i];
     }
@@ -384,6 +515,11 @@ int ref_logits(struct step *s, const struct model_op *op) {
         ref_rms_norm(b->act[ACT_X] + (size_t)batch->want[i].row * n, op->norm, b->shape->rms_eps, n,
                      to);
     }
-    ref_linear(b, op->w[0], op->bias[0], b->normed, s->host.n_scored, false, b->logits);
+    ref_linear(b, op->w[0], op->bias[0], b->normed, s->host.n_scored, b->logits);
+    for (size_t i = 0; i < (size_t)s->host.n_scored * b->shape->n_vocab; i++) {
+        b->logits[i] *= op->scale;
+        if (op->cap)
+            b->logits[i] = mx_soft_cap(b->logits[i], op->cap);
+    }
     return 0;
 }

@@ -15,6 +15,7 @@ static struct be *close_be(struct be *b) {
     free(b->kv[0]);
     free(b->kv[1]);
     free(b->up);
+    free(b->sum);
     free(b->row);
     free(b->gate);
     free(b->router);
@@ -24,10 +25,11 @@ static struct be *close_be(struct be *b) {
     free(b->rope);
     free(b->pages);
     free(b->gated);
-    free(b->u);
-    free(b->z);
-    free(b->mix[0]);
-    free(b->mix[1]);
+    for (int i = 0; i < OP_MATRICES; i++)
+        free(b->in[i]);
+    free(b->latent);
+    free(b->latent_q);
+    free(b->latent_heads);
     free(b->channel);
     free(b->recall);
     free(b->state);
@@ -41,76 +43,89 @@ static float *floats(size_t rows, size_t width) {
     return calloc(MAX(rows, 1), width * sizeof(float));
 }
 
-/* What only models with delta nets need. */
-static bool alloc_delta(struct be *b, const struct be_opts *o) {
-    const struct delta_shape *d = &o->shape->delta;
-    size_t n_rows = o->engine->max_rows, inner = (size_t)d->n_value_head * d->dim;
+/* What only models with recurrent layers need. */
+static bool alloc_states(struct be *b, const struct be_opts *o) {
+    const struct state_shape *t = &o->shape->state;
+    size_t n_rows = o->engine->max_rows;
+    bool ok = true;
 
-    if (!d->n_layer)
+    if (!t->n_layer)
         return true;
-    b->act[ACT_D] = floats(n_rows, inner);
-    b->gated = floats(n_rows, (size_t)2 * o->shape->n_head * o->shape->head_dim);
-    b->u = floats(n_rows, delta_channels(d));
-    b->z = floats(n_rows, inner);
-    b->mix[0] = floats(n_rows, (size_t)2 * d->n_value_head);
-    b->mix[1] = floats(n_rows, (size_t)2 * d->n_value_head);
-    b->channel = floats(1, delta_channels(d));
-    b->recall = floats(1, d->dim);
-    b->state = floats((size_t)o->n_states * d->n_layer, delta_state_floats(d));
-    return b->act[ACT_D] && b->gated && b->u && b->z && b->mix[0] && b->mix[1] && b->channel &&
-           b->recall && b->state;
+    b->act[ACT_D] = floats(n_rows, t->n_out);
+    b->gated = floats(n_rows, (size_t)2 * o->shape->widest.q);
+    for (int i = 0; i < OP_MATRICES; i++) {
+        b->in[i] = floats(n_rows, MAX(t->n_in[i], 1));
+        ok = ok && b->in[i];
+    }
+    b->channel = floats(1, t->n_in[0]);
+    b->recall = floats(1, MAX(o->shape->delta.dim, 1));
+    b->state = floats((size_t)o->n_states * t->n_layer, t->n_floats);
+    return ok && b->act[ACT_D] && b->gated && b->channel && b->recall && b->state;
+}
+
+/* What only models with latent attention need. */
+static bool alloc_latent(struct be *b, const struct be_opts *o) {
+    const struct model_shape *s = o->shape;
+    const struct mla_shape *a = &s->mla;
+    size_t n_rows = o->engine->max_rows;
+
+    if (!a->rank)
+        return true;
+    b->act[ACT_D] = floats(n_rows, (size_t)s->n_head * a->n_value);
+    b->latent = floats(n_rows, s->head_dim);
+    b->latent_q = floats(n_rows, MAX(a->q_rank, 1));
+    b->latent_heads = floats(n_rows, (size_t)s->n_head * (a->n_nope + s->head_dim - a->rank));
+    return b->act[ACT_D] && b->latent && b->latent_q && b->latent_heads;
 }
 
 /* false: out of memory, what there is is freed by close_be(). */
 static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct engine_opts *e = o->engine;
-    size_t n_q = (size_t)s->n_head * s->head_dim, n_kv = (size_t)s->n_head_kv * s->head_dim;
-    size_t inner = (size_t)s->delta.n_value_head * s->delta.dim,
-           n_ff = MAX(s->n_ff, s->n_ff_shared);
-    size_t widest = MAX(MAX(n_q, s->n_embd), MAX(n_ff, inner));
+    size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
+    size_t n_ff = MAX(MAX(s->n_ff, s->n_ff_expert), s->n_ff_shared);
+    size_t widest = MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)),
+                        MAX(n_in, (size_t)s->n_head * s->mla.n_value));
 
     b->act[ACT_X] = floats(e->max_rows, s->n_embd);
     b->act[ACT_Q] = floats(e->max_rows, n_q);
     b->act[ACT_O] = floats(e->max_rows, n_q);
     b->act[ACT_H] = floats(e->max_rows, s->n_ff);
+    b->act[ACT_B] = floats(e->max_rows, s->n_embd);
+    b->act[ACT_P] = floats(e->max_rows, n_in);
     b->normed = floats(MAX(e->max_rows, e->max_wants), s->n_embd);
     b->kv[0] = floats(e->max_rows, n_kv);
     b->kv[1] = floats(e->max_rows, n_kv);
     b->up = floats(e->max_rows, n_ff);
+    b->sum = floats(1, s->n_embd);
     b->row = floats(1, widest);
-    b->gate = floats(1, n_ff + s->n_embd);
-    b->router = floats(e->max_rows, MAX(s->n_expert, 1));
+    b->gate = floats(1, 2 * n_ff + s->n_embd);
+    b->router = floats(e->max_rows + 1, MAX(s->n_expert, 1));
     b->pick = calloc((size_t)e->max_rows * MAX(s->n_expert_used, 1), sizeof(*b->pick));
-    b->scores = floats(s->n_head / s->n_head_kv, e->max_context);
+    b->scores = floats(s->widest.group, e->max_context);
     b->logits = floats(e->max_wants, s->n_vocab);
-    b->rope = calloc(s->n_rot, sizeof(double));
+    b->rope = calloc(s->widest.head, sizeof(double));
     b->pages = calloc(o->n_pages, o->page_bytes);
-    for (int i = 0; i <= ACT_H; i++)
-        if (!b->act[i])
+    for (int i = 0; i < ACT_ROLES; i++)
+        if (!b->act[i] && i != ACT_D)
             return false;
-    return alloc_delta(b, o) && b->gate && b->router && b->pick && b->normed && b->kv[0] &&
-           b->kv[1] && b->up && b->row && b->scores && b->logits && b->rope && b->pages;
+    return alloc_states(b, o) && alloc_latent(b, o) && b->sum && b->gate && b->router && b->pick &&
+           b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores && b->logits &&
+           b->rope && b->pages;
 }
 
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
-    static const struct {
-        size_t block, bytes;
-    } format[] = {[ENGINE_KV_F16] = {1, 2}, [ENGINE_KV_Q8_0] = {32, 34}, [ENGINE_KV_F32] = {1, 4}};
-    enum engine_kv_type type = o->engine->kv_type;
     struct be *b = calloc(1, sizeof(*b));
 
     if (!b)
         return -ENOMEM;
     b->shape = o->shape;
-    b->kv_type = type;
+    b->kv_type = o->engine->kv_type;
     b->page_tokens = o->engine->page_tokens;
     b->n_pages = o->n_pages;
     b->step.be = b;
-    b->head_bytes = o->shape->head_dim / format[type].block * format[type].bytes;
-    b->token_bytes = o->shape->n_head_kv * b->head_bytes;
-    b->layer_bytes = (size_t)o->n_pages * b->page_tokens * 2 * b->token_bytes;
-    assert(b->layer_bytes * o->shape->n_kv_layer[KV_GLOBAL] == o->page_bytes * o->n_pages);
+    b->page_bytes = o->page_bytes;
+    assert(ref_kv_bytes(b, o->shape->n_kv_values[KV_GLOBAL] * b->page_tokens) == o->page_bytes);
     if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {
         close_be(b);
@@ -154,20 +169,13 @@ static int end(struct step *s, struct engine_result *out) {
 }
 
 static int copy(struct be *b, const struct engine_copy *c) {
-    size_t bytes = b->layer_bytes / b->n_pages;
-
     assert(c->dir == COPY_D2D && c->src < b->n_pages && c->dst < b->n_pages);
-    for (uint32_t l = 0; l < b->shape->n_kv_layer[KV_GLOBAL]; l++) {
-        uint8_t *layer = b->pages + l * b->layer_bytes;
-
-        memmove(layer + c->dst * bytes, layer + c->src * bytes, bytes);
-    }
+    memmove(b->pages + c->dst * b->page_bytes, b->pages + c->src * b->page_bytes, b->page_bytes);
     return 0;
 }
 
 static int copy_state(struct be *b, uint32_t src, uint32_t dst) {
-    const struct delta_shape *d = &b->shape->delta;
-    size_t n = d->n_layer * delta_state_floats(d);
+    size_t n = b->shape->state.n_layer * b->shape->state.n_floats;
 
     memmove(b->state + dst * n, b->state + src * n, n * sizeof(float));
     return 0;
@@ -189,17 +197,16 @@ const struct be_ops backend_reference = {
     .begin = begin,
     .run =
         {
-            [OP_EMBED] = ref_embed,
-            [OP_QKV] = ref_qkv,
-            [OP_ATTEND] = ref_attend,
-            [OP_GATE] = ref_gate,
-            [OP_PROJ] = ref_proj,
-            [OP_GATE_UP] = ref_gate_up,
-            [OP_ROUTE] = ref_route,
-            [OP_EXPERTS] = ref_experts,
-            [OP_SHARED] = ref_shared,
-            [OP_DELTA_IN] = ref_delta_in,
-            [OP_DELTA] = ref_delta,
+            [OP_EMBED] = ref_embed,       [OP_LAYER_INPUT] = ref_layer_input,
+            [OP_QKV] = ref_qkv,           [OP_ATTEND] = ref_attend,
+            [OP_GATE] = ref_gate,         [OP_PROJ] = ref_proj,
+            [OP_JOIN] = ref_join,         [OP_GATE_UP] = ref_gate_up,
+            [OP_GATE_IN] = ref_gate_in,   [OP_ROUTE] = ref_route,
+            [OP_EXPERTS] = ref_experts,   [OP_SHARED] = ref_shared,
+            [OP_STATE_IN] = ref_state_in, [OP_DELTA] = ref_delta,
+            [OP_CONV] = ref_conv,         [OP_MAMBA] = ref_mamba,
+            [OP_MLA_IN] = ref_mla_in,     [OP_MLA_Q] = ref_mla_q,
+            [OP_MLA_KV] = ref_mla_kv,     [OP_MLA_OUT] = ref_mla_out,
             [OP_LOGITS] = ref_logits,
         },
     .mask = mask,

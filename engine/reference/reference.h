@@ -26,30 +26,36 @@ struct be {
     struct sampler sampler;
     float *act[ACT_ROLES];
     float *normed;            /* [max(max_rows, max_wants)][n_embd] */
-    float *kv[2];             /* [max_rows][n_head_kv * head_dim], of this step's rows */
-    float *up;                /* [max_rows][n_ff or n_ff_shared] */
+    float *kv[2];             /* [max_rows][widest.kv], of this step's rows */
+    float *up;                /* [max_rows][widest FFN] */
+    float *sum;               /* [n_embd] of a row's experts */
     float *row;               /* a decoded row of weights */
-    float *gate;              /* [n_ff or n_ff_shared] of one expert, then its output [n_embd] */
-    float *router;            /* [max_rows][n_expert] */
+    float *gate;              /* [2 * widest FFN] of one expert, then its output [n_embd] */
+    float *router;            /* [max_rows][n_expert], then pick_bias */
     struct expert_pick *pick; /* [max_rows][n_expert_used] */
     float *scores;            /* [heads of a key head][max_context] */
     float *logits;            /* [max_wants][n_vocab] */
     double *rope;             /* [n_rot / 2][cos, sin] of one position */
-    /* A page of a layer: page_tokens keys, then as many values, each n_head_kv heads of
-     * @head_bytes. */
+    /* A page has its layers one behind the other: page_tokens keys, then as many values. */
     uint8_t *pages;
-    size_t head_bytes, token_bytes, layer_bytes;
+    size_t page_bytes;
 
-    /* Of models with delta nets, else NULL. */
-    float *gated;   /* [max_rows][n_head][2][head_dim] queries and gates of attention */
-    float *u, *z;   /* [max_rows][channels], [max_rows][n_value_head * dim] */
-    float *mix[2];  /* [max_rows][2 * n_value_head] raw betas and alphas */
-    float *channel; /* [channels] after the convolution */
-    float *recall;  /* [dim] of a value head */
-    /* [n_states][layers of delta nets]: kernel - 1 rows of u, the oldest first; then M of each
-     * value head, [key][value]. */
-    float *state;
+    /* Of models with latent attention, else NULL: [max_rows] latent keys, q_rank values, heads'
+     * queries. */
+    float *latent, *latent_q, *latent_heads;
+
+    /* Of models with recurrent layers, else NULL. */
+    float *gated;           /* [max_rows][heads][2][dim] queries and gates of attention */
+    float *in[OP_MATRICES]; /* [max_rows][n_in] of STATE_IN */
+    float *channel;         /* [channels] after the convolution */
+    float *recall;          /* [dim] of a value head */
+    float *state;           /* [n_states][recurrent layers][n_floats] */
 };
+
+/* Bytes of @n cached values, whole blocks of them. */
+static inline size_t ref_kv_bytes(const struct be *b, size_t n) {
+    return b->kv_type == ENGINE_KV_Q8_0 ? n / 32 * 34 : b->kv_type == ENGINE_KV_F16 ? 2 * n : 4 * n;
+}
 
 /* What the files of this backend share. A dot product is summed in sixteen lanes, element i in lane
  * i % 16, and the lanes pairwise. */
@@ -58,29 +64,63 @@ float ref_dot(const float *a, const float *b, size_t n);
 float ref_vector_at(const struct tensor *t, size_t i);
 /* y = x / sqrt(mean(x^2) + eps) * weight; y may be x. */
 void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t n, float *y);
-/* y[r][o] = W[o] . x[r] + bias[o] for @n_rows rows; added to y when @add. */
+/* y[r][o] = W[o] . x[r] + bias[o] for @n_rows rows. */
 void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias, const float *x,
-                uint32_t n_rows, bool add, float *y);
+                uint32_t n_rows, float *y);
+
+/* y = op->norm of the rows of ACT_X, to b->normed; without one the rows as they are. */
+void ref_norm_rows(struct step *s, const struct tensor *norm);
+
+/* b->rope = the angles of @s at @pos; the pairs of a head turned by them. */
+void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t pos);
+void ref_rotate(const struct be *b, const struct rope_set *s, float *x);
+/* b->kv of all rows to the pages of the op. */
+void ref_store_rows(struct step *s, const struct model_op *op);
+
+/* A recurrent op, token by token: @fn for each row with the state of its sequence in the op's
+ * layer. */
+typedef void (*ref_state_fn)(struct step *s, const struct model_op *op, uint32_t row, float *state);
+int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn);
+/* b->channel = the convolution of row @r of in[0] and those before it, whose last are @past; then
+ * the row is the last of these. */
+void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *past);
+
+static inline float ref_softplus(float x) {
+    return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
+}
 
 static inline float ref_sigmoid(float x) {
     return 1.0f / (1.0f + mx_expf(-x));
 }
 
+/* glu of backend.h, of @n gates and ups; the gates' place is taken. */
+void ref_glu(enum glu glu, float *gate, const float *up, size_t n);
+
 /* The ops of the table, as backend.h describes them. */
 int ref_embed(struct step *s, const struct model_op *op);
+int ref_layer_input(struct step *s, const struct model_op *op);
 /* Keys and values go to the pages rounded to their format, and attend() reads them from there. */
 int ref_qkv(struct step *s, const struct model_op *op);
-/* A row at a time: all scores of a key head's queries, softmax, weighted values, over [0,
- * position]. */
+/* A row at a time: all scores of a key head's queries, softmax, weighted values, over the keys of
+ * the window up to the row's position. */
 int ref_attend(struct step *s, const struct model_op *op);
 int ref_gate(struct step *s, const struct model_op *op);
 int ref_proj(struct step *s, const struct model_op *op);
+int ref_join(struct step *s, const struct model_op *op);
 int ref_gate_up(struct step *s, const struct model_op *op);
+int ref_gate_in(struct step *s, const struct model_op *op);
 int ref_route(struct step *s, const struct model_op *op);
 /* Row by row: decodes the picked experts' matrices anew for each row, in the order of its picks. */
 int ref_experts(struct step *s, const struct model_op *op);
 int ref_shared(struct step *s, const struct model_op *op);
-int ref_delta_in(struct step *s, const struct model_op *op);
-/* Token by token. */
+int ref_state_in(struct step *s, const struct model_op *op);
+/* Token by token; a state has M of each value head, [key][value]. */
 int ref_delta(struct step *s, const struct model_op *op);
+int ref_conv(struct step *s, const struct model_op *op);
+/* Token by token; a state has M of each head. */
+int ref_mamba(struct step *s, const struct model_op *op);
+int ref_mla_in(struct step *s, const struct model_op *op);
+int ref_mla_q(struct step *s, const struct model_op *op);
+int ref_mla_kv(struct step *s, const struct model_op *op);
+int ref_mla_out(struct step *s, const struct model_op *op);
 int ref_logits(struct step *s, const struct model_op *op);

@@ -10,6 +10,13 @@
 #include "base/gguf.h"
 #include "base/mathx.h"
 
+/* Vectors of magnitudes of the IQ formats, the first value in the lowest bits: eight of two bits
+ * (8, 25, 43 in IQ2; value + 1 in IQ1), four of three bits in IQ3 (4, 12, ..., 52, 62 in IQ3_XXS;
+ * 1, 3, ..., 15 in IQ3_S). */
+struct blk_grids {
+    uint16_t iq2_xxs[256], iq2_xs[512], iq2_s[1024], iq3_xxs[256], iq3_s[512], iq1[2048];
+};
+
 MX_FN uint16_t blk_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
@@ -58,6 +65,13 @@ MX_FN int blk_iq4_value(int q) {
     return (int8_t)((q < 8 ? low : high) >> (8 * (q & 7)));
 }
 
+/* The sixteen values of MXFP4 and NVFP4, doubled. */
+MX_FN int blk_fp4_value(int q) {
+    const uint64_t low = 0x0C08060403020100u, high = 0xF4F8FAFCFDFEFF00u;
+
+    return (int8_t)((q < 8 ? low : high) >> (8 * (q & 7)));
+}
+
 MX_FN float blk_q2_k(const uint8_t *b, unsigned i) {
     int q = (b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3, s = b[i / 16];
     float scaled = blk_half(b + 80) * (float)(s & 15) * (float)q;
@@ -75,18 +89,101 @@ MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
     return blk_half(b + 108) * (float)((low | high << 4) - 32) * (float)q;
 }
 
-/* @grid: quant_iq2_xxs_grid. */
-MX_FN float blk_iq2_xxs(const uint8_t *b, unsigned i, const uint64_t *grid) {
-    const uint8_t *index = b + 2 + 8 * (i / 32);
-    unsigned l = i % 32 / 8, j = i % 8;
-    uint32_t a = blk_u16(index + 4) | (uint32_t)blk_u16(index + 6) << 16;
-    unsigned code = (a >> (7 * l)) & 127, parity = code ^ code >> 4;
-    float db = blk_half(b) * (0.5f + (float)(a >> 28)) * 0.25f;
-    float v = db * (float)((grid[index[l]] >> (8 * j)) & 255);
+/* The sign bits of a 7-bit code: bit 7 makes their number even. */
+MX_FN unsigned blk_iq_signs(unsigned code) {
+    unsigned parity = code ^ code >> 4;
 
     parity ^= parity >> 2;
     parity ^= parity >> 1;
-    return ((code | (parity & 1) << 7) >> j) & 1 ? -v : v;
+    return code | (parity & 1) << 7;
+}
+
+/* Value @j of a run of eight: */
+MX_FN float blk_iq2(unsigned entry, unsigned signs, unsigned j, float d) {
+    unsigned c = (entry >> (2 * j)) & 3;
+    float v = d * (float)(8 + 17 * c + c / 2);
+
+    return (signs >> j) & 1 ? -v : v;
+}
+
+MX_FN float blk_iq1(unsigned entry, unsigned j, float d, bool minus) {
+    return d * ((float)((entry >> (2 * j)) & 3) - 1 + (minus ? -0.125f : 0.125f));
+}
+
+MX_FN float blk_iq2_xxs(const uint8_t *b, unsigned i, const struct blk_grids *g) {
+    const uint8_t *index = b + 2 + 8 * (i / 32);
+    unsigned l = i % 32 / 8;
+    uint32_t a = blk_u16(index + 4) | (uint32_t)blk_u16(index + 6) << 16;
+
+    return blk_iq2(g->iq2_xxs[index[l]], blk_iq_signs((a >> (7 * l)) & 127), i % 8,
+                   blk_half(b) * (0.5f + (float)(a >> 28)) * 0.25f);
+}
+
+/* IQ2_XS and IQ2_S: run @r. */
+MX_FN float blk_iq2_16(const uint8_t *b, bool xs, unsigned i, const struct blk_grids *g) {
+    unsigned r = i / 8, s = (b[(xs ? 66 : 74) + r / 4] >> (r % 4 / 2 * 4)) & 15;
+    unsigned q =
+        xs ? blk_u16(b + 2 + 2 * r) : b[2 + r] | ((b[66 + r / 4] >> (2 * (r % 4))) & 3) << 8;
+
+    return blk_iq2(xs ? g->iq2_xs[q & 511] : g->iq2_s[q], xs ? blk_iq_signs(q >> 9) : b[34 + r],
+                   i % 8, blk_half(b) * (0.5f + (float)s) * 0.25f);
+}
+
+MX_FN float blk_iq3_xxs(const uint8_t *b, unsigned i, const struct blk_grids *g) {
+    const uint8_t *p = b + 66 + i / 32 * 4;
+    uint32_t a = blk_u16(p) | (uint32_t)blk_u16(p + 2) << 16;
+    unsigned c = (g->iq3_xxs[b[2 + i / 4]] >> (3 * (i % 4))) & 7;
+    float v = blk_half(b) * (0.5f + (float)(a >> 28)) * 0.5f * (float)(4 + 8 * c + c / 7 * 2);
+
+    return (blk_iq_signs((a >> (7 * (i % 32 / 8))) & 127) >> (i % 8)) & 1 ? -v : v;
+}
+
+MX_FN float blk_iq3_s(const uint8_t *b, unsigned i, const struct blk_grids *g) {
+    unsigned high = (b[66 + i / 32] >> (i / 4 % 8)) & 1,
+             s = (b[106 + i / 64] >> (i / 32 % 2 * 4)) & 15;
+    unsigned c = (g->iq3_s[b[2 + i / 4] | high << 8] >> (3 * (i % 4))) & 7;
+    float v = blk_half(b) * (float)(1 + 2 * s) * (float)(1 + 2 * c);
+
+    return (b[74 + i / 8] >> (i % 8)) & 1 ? -v : v;
+}
+
+/* The scale of an IQ1_M block, in pieces in the upper bits of its sub-scales. */
+MX_FN uint16_t blk_iq1_m_half(const uint8_t *b) {
+    return (uint16_t)(b[49] >> 4 | (b[51] & 0xF0) | (b[53] & 0xF0) << 4 | (b[55] & 0xF0) << 8);
+}
+
+MX_FN float blk_iq1_s(const uint8_t *b, unsigned i, const struct blk_grids *g) {
+    unsigned r = i / 8, qh = blk_u16(b + 34 + r / 4 * 2), high = (qh >> (3 * (r % 4))) & 7;
+
+    return blk_iq1(g->iq1[b[2 + r] | high << 8], i % 8,
+                   blk_half(b) * (float)(2 * ((qh >> 12) & 7) + 1), qh >> 15);
+}
+
+MX_FN float blk_iq1_m(const uint8_t *b, unsigned i, const struct blk_grids *g) {
+    unsigned r = i / 8, high = b[32 + r / 2] >> (r % 2 * 4);
+    unsigned s = (blk_u16(b + 48 + r / 8 * 2) >> (r / 2 % 4 * 3)) & 7;
+
+    return blk_iq1(g->iq1[b[r] | (high & 7) << 8], i % 8,
+                   mx_half_to_float(blk_iq1_m_half(b)) * (float)(2 * s + 1), high & 8);
+}
+
+/* Value @i of TQ1_0, 0 to 2: a byte holds five digits to the base of 3 as a fraction of 243. */
+MX_FN int blk_tq1_code(const uint8_t *b, unsigned i) {
+    unsigned at = i < 160 ? i % 32 : i < 240 ? 32 + i % 16 : 48 + i % 4;
+    unsigned n = i < 160 ? i / 32 : i < 240 ? (i - 160) / 16 : (i - 240) / 4;
+    unsigned power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
+
+    return (int)(((b[at] * power) & 255) * 3 >> 8);
+}
+
+MX_FN int blk_tq2_code(const uint8_t *b, unsigned i) {
+    return (b[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2)) & 3;
+}
+
+MX_FN float blk_nvfp4(const uint8_t *b, unsigned i) {
+    uint8_t q = b[4 + i / 16 * 8 + i % 8];
+
+    return mx_ue4m3_half(b[i / 16]) * (float)blk_fp4_value(i % 16 < 8 ? q & 15 : q >> 4);
 }
 
 MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {
@@ -111,7 +208,7 @@ MX_FN float blk_q5(const uint8_t *b, unsigned i, bool with_min) {
 }
 
 /* Value @i of the block at @b. */
-MX_FN float blk_value(uint32_t type, const uint8_t *b, unsigned i, const uint64_t *grid) {
+MX_FN float blk_value(uint32_t type, const uint8_t *b, unsigned i, const struct blk_grids *g) {
     switch (type) {
     case TENSOR_F32:
         return mx_float_of(blk_u16(b) | (uint32_t)blk_u16(b + 2) << 16);
@@ -140,11 +237,31 @@ MX_FN float blk_value(uint32_t type, const uint8_t *b, unsigned i, const uint64_
     case TENSOR_Q6_K:
         return blk_half(b + 208) * (float)(int8_t)b[192 + i / 16] * (float)(blk_q6_code(b, i) - 32);
     case TENSOR_IQ2_XXS:
-        return blk_iq2_xxs(b, i, grid);
+        return blk_iq2_xxs(b, i, g);
+    case TENSOR_IQ2_XS:
+        return blk_iq2_16(b, true, i, g);
+    case TENSOR_IQ2_S:
+        return blk_iq2_16(b, false, i, g);
+    case TENSOR_IQ3_XXS:
+        return blk_iq3_xxs(b, i, g);
+    case TENSOR_IQ3_S:
+        return blk_iq3_s(b, i, g);
+    case TENSOR_IQ1_S:
+        return blk_iq1_s(b, i, g);
+    case TENSOR_IQ1_M:
+        return blk_iq1_m(b, i, g);
+    case TENSOR_TQ1_0:
+        return blk_half(b + 52) * (float)(blk_tq1_code(b, i) - 1);
+    case TENSOR_TQ2_0:
+        return blk_half(b + 64) * (float)(blk_tq2_code(b, i) - 1);
+    case TENSOR_NVFP4:
+        return blk_nvfp4(b, i);
     case TENSOR_IQ4_NL:
         return blk_half(b) * (float)blk_iq4_value(blk_nibble(b + 2, i));
     case TENSOR_IQ4_XS:
         return blk_iq4_xs(b, i);
+    case TENSOR_MXFP4:
+        return mx_e8m0_half(b[0]) * (float)blk_fp4_value(blk_nibble(b + 1, i));
     default:
         return 0;
     }

@@ -154,7 +154,7 @@ MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
  * nothing. */
 struct tile_source {
     const uint8_t *data;
-    const uint64_t *grid; /* quant_iq2_xxs_grid */
+    const struct blk_grids *grids;
     size_t row_bytes;
     uint32_t type, block, block_bytes, n_rows, n_in;
 };
@@ -169,7 +169,7 @@ MX_FN const uint8_t *tile_block_at(const struct tile_source *s, uint32_t r, uint
 MX_FN float tile_value_at(const struct tile_source *s, uint32_t r, uint32_t k) {
     const uint8_t *b = tile_block_at(s, r, k);
 
-    return b ? blk_value(s->type, b, k % s->block, s->grid) : 0;
+    return b ? blk_value(s->type, b, k % s->block, s->grids) : 0;
 }
 
 /* The integer of a weight of the formats with codes. */

@@ -1,8 +1,10 @@
 #include "fake_port.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "proto/flight.h"
 
 #define BATCH 4096
 
@@ -76,9 +78,21 @@ static void turn_end(struct api_port *p, const struct turn_end *m) {
     f->n_turns++;
 }
 
+/* Every request waited for pages before it ended. */
+static uint32_t story(struct api_port *p, uint64_t id, struct flight_record *out, uint32_t max) {
+    (void)p;
+    assert(max >= 2);
+    out[0] = (struct flight_record){
+        .id = id, .from_ns = 1000000, .until_ns = 6000000, .n_steps = 3, .why = WHY_PAGES};
+    out[1] = (struct flight_record){
+        .id = id, .from_ns = 9000000, .until_ns = 9000000, .n_steps = 1, .why = WHY_ENDED};
+    return 2;
+}
+
 void fake_init(struct fake_port *f, struct clock *clock) {
     memset(f, 0, sizeof(*f));
-    f->port = (struct api_port){submit, cancel, turn_end};
+    f->port =
+        (struct api_port){.submit = submit, .cancel = cancel, .turn_end = turn_end, .story = story};
     f->clock = clock;
 }
 
@@ -112,7 +126,7 @@ void fake_accept(struct fake_port *f, uint32_t i) {
     struct event e = event_of(f, i, EVENT_ACCEPTED);
 
     f->r[i].accepted = true;
-    api_on_event(f->api, &e);
+    api_on_event(f->model, &e);
 }
 
 void fake_refuse(struct fake_port *f, uint32_t i, const struct err *why) {
@@ -123,7 +137,7 @@ void fake_refuse(struct fake_port *f, uint32_t i, const struct err *why) {
     e.code = (struct str){why->code, (uint32_t)strlen(why->code)};
     e.param = (struct str){why->param, (uint32_t)strlen(why->param)};
     f->r[i].finished = true;
-    api_on_event(f->api, &e);
+    api_on_event(f->model, &e);
 }
 
 void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why) {
@@ -179,7 +193,7 @@ static void send_ids(struct fake_port *f, uint32_t i, uint32_t from, const int32
     if (from == 0 && f->r[i].m.flags & SUBMIT_PROMPT_LOGPROBS)
         add_prompt(&f->r[i], &e);
     f->r[i].n_sent = MAX(f->r[i].n_sent, from + n);
-    api_on_event(f->api, &e);
+    api_on_event(f->model, &e);
 }
 
 void fake_ids(struct fake_port *f, uint32_t i, const int32_t *ids, uint32_t n) {
@@ -211,10 +225,10 @@ void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why) {
 
         e.n_vector = FAKE_EMBD;
         e.vector = v;
-        api_on_event(f->api, &e);
+        api_on_event(f->model, &e);
         return;
     }
-    api_on_event(f->api, &e);
+    api_on_event(f->model, &e);
 }
 
 void fake_fail(struct fake_port *f, uint32_t i, int status, const char *why) {
@@ -224,7 +238,7 @@ void fake_fail(struct fake_port *f, uint32_t i, int status, const char *why) {
     e.status = (uint16_t)status;
     e.text = (struct str){why, (uint32_t)strlen(why)};
     f->r[i].finished = true;
-    api_on_event(f->api, &e);
+    api_on_event(f->model, &e);
 }
 
 void fake_turn(struct fake_port *f) {

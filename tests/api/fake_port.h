@@ -27,7 +27,7 @@ struct fake_request {
 
 struct fake_port {
     struct api_port port;
-    struct api *api;
+    struct model *model; /* whose events it sends */
     struct clock *clock;
     struct fake_request r[FAKE_MAX];
     uint32_t n, n_cancels, n_again; /* n_again: submits to be refused with -EAGAIN */

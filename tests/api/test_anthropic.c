@@ -323,9 +323,9 @@ static void perform(struct world *w, size_t cut, bool death) {
     fake_tokens(&w->port, 0, head);
     world_turns(w, 2);
     if (death) {
-        api_worker_down(w->api);
+        api_worker_down(api_first_model(w->api));
         world_turns(w, 1);
-        api_worker_up(w->api, NULL);
+        api_worker_up(api_first_model(w->api), NULL);
         fake_accept(&w->port, 0);
     }
     size_t back = MIN(cut, 3u);

@@ -278,6 +278,39 @@ Test(constrain, reasoning_may_come_first) {
     }
 }
 
+/* Where a message begins a call may come without the marker: llama3's object, the rest of harmony's
+ * header. */
+Test(constrain, calls_that_begin_a_message_are_held) {
+    static const struct {
+        const char *source, *triggers;
+    } table[] = {
+        {"{{ tools | tojson }}{{ messages[0].content }}{# <|python_tag|> \"parameters\": #}",
+         "{\"after\":[\"<|python_tag|>\"],\"repeat\":true,\"start\":["
+         "{\"text\":\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\": \",\"held\":"
+         "\"{\\\"name\\\": \\\"get\\\", \\\"parameters\\\": \"},"
+         "{\"text\":\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\": \",\"held\":"
+         "\"{\\\"name\\\": \\\"now\\\", \\\"parameters\\\": \"}]}"},
+        {"{{ tools | tojson }}{{ messages[0].content }}{# <|channel|> <|message|> #}"
+         "<|start|>assistant",
+         "{\"after\":[\"<|channel|>commentary to=functions.\",\"<|start|>assistant "
+         "to=functions.\",\"<|channel|>analysis to=functions.\"],\"repeat\":true,"
+         "\"start\":[\" to=functions.\"]}"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        struct reply r;
+        struct world w;
+
+        with_template(&w, table[i].source);
+        w.port.script = "ok";
+        world_ask(&w, CHAT, "{" HI "," TOOLS "}", &r);
+        cr_assert_eq(r.status, 200);
+        cr_expect_str_eq(w.port.r[0].triggers, table[i].triggers, "%s", w.port.r[0].triggers);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
 Test(constrain, calls_in_reasoning_are_text) {
     static const struct {
         const char *source, *triggers;

@@ -296,9 +296,9 @@ Test(embeddings, go_on_with_another_worker) {
     world_post(&w, fd, EMBED, "{\"input\":\"a\",\"normalize\":false}");
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
-    api_worker_down(w.api);
+    api_worker_down(api_first_model(w.api));
     world_turns(&w, 5);
-    api_worker_up(w.api, NULL);
+    api_worker_up(api_first_model(w.api), NULL);
     cr_assert_eq(w.port.r[0].n_submits, 2u);
     fake_finish(&w.port, 0, FINISH_STOP);
     world_receive(&w, fd, &r);

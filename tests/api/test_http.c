@@ -48,14 +48,14 @@ Test(http, health_follows_the_service) {
     cr_expect_str_eq(reply_header(&r, "retry-after", v, sizeof(v)), "2");
     reply_deinit(&r);
     api_set_health(w.api, API_SERVING);
-    api_worker_up(w.api, NULL);
+    api_worker_up(api_first_model(w.api), NULL);
     world_get(&w, "/health", &r);
     cr_expect_eq(r.status, 200);
     cr_expect_str_eq(r.body.data, "{\"status\":\"ok\",\"state\":\"serving\"}");
     reply_deinit(&r);
-    api_worker_down(w.api);
+    api_worker_down(api_first_model(w.api));
     expect_answer(&w, "GET /health HTTP/1.1\r\nHost: a.localhost\r\n\r\n", 503, "replacing");
-    api_worker_up(w.api, NULL);
+    api_worker_up(api_first_model(w.api), NULL);
     expect_answer(&w, "GET /health HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n", 200, "serving");
     world_stop(&w);
 }

@@ -290,11 +290,11 @@ Test(resume, a_stream_goes_on_as_if_nothing_had_happened) {
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "ab\xE2\x82");
-    api_worker_down(w.api);
+    api_worker_down(api_first_model(w.api));
     world_turns(&w, 5);
     fake_tokens(&w.port, 0, "stray"); /* of the dead worker: not heard */
     n_faults = 1;
-    api_worker_up(w.api, faults_of);
+    api_worker_up(api_first_model(w.api), faults_of);
     cr_assert_eq(w.port.n, 1);
     const struct submit *m = &w.port.r[0].m;
     cr_expect_eq(w.port.r[0].n_submits, 2);
@@ -336,12 +336,12 @@ Test(resume, requests_wait_for_a_worker_and_poison_is_removed) {
     int fd = world_connect(&w), next = world_connect(&w);
     world_post(&w, fd, CHAT, "{" HI "}");
     world_turns(&w, 5);
-    api_worker_down(w.api);
+    api_worker_down(api_first_model(w.api));
     world_post(&w, next, CHAT, "{" HI "}");
     world_turns(&w, 5);
     cr_expect_eq(w.port.n, 1);
     n_faults = 3;
-    api_worker_up(w.api, faults_of);
+    api_worker_up(api_first_model(w.api), faults_of);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 500);
     cr_expect(strstr(r.body.data, "\"code\":\"engine_fault\""), "%s", r.body.data);
@@ -362,8 +362,8 @@ Test(resume, what_was_complete_is_not_run_again) {
     world_turns(&w, 5);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "abc");
-    api_worker_down(w.api);
-    api_worker_up(w.api, NULL);
+    api_worker_down(api_first_model(w.api));
+    api_worker_up(api_first_model(w.api), NULL);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 200);
     cr_expect(strstr(r.body.data, "\"finish_reason\":\"length\""), "%s", r.body.data);
@@ -413,8 +413,8 @@ Test(resume, no_request_waits_for_a_worker_that_cannot_be_started) {
     fake_tokens(&w.port, 0, "ab");
     fake_accept(&w.port, 1);
     fake_tokens(&w.port, 1, "cd");
-    api_worker_down(w.api);
-    api_worker_failed(w.api, "it is gone", 7000);
+    api_worker_down(api_first_model(w.api));
+    api_worker_failed(api_first_model(w.api), "it is gone", 7000);
     world_receive(&w, complete, &r);
     cr_expect_eq(r.status, 200, "%s", r.body.data);
     reply_deinit(&r);
@@ -439,7 +439,7 @@ Test(resume, no_request_waits_for_a_worker_that_cannot_be_started) {
     cr_expect(strstr(r.body.data, "\"state\":\"failed\",\"reason\":\"it is gone\""), "%s",
               r.body.data);
     reply_deinit(&r);
-    api_worker_up(w.api, NULL);
+    api_worker_up(api_first_model(w.api), NULL);
     w.port.script = "x";
     world_ask(&w, CHAT, "{" HI "}", &r);
     cr_expect_eq(r.status, 200);
@@ -593,7 +593,7 @@ Test(life, figures_are_published) {
     w.port.script = "ab";
     world_ask(&w, CHAT, "{" HI "}", &r);
     reply_deinit(&r);
-    api_on_stats(w.api, &s);
+    api_on_stats(api_first_model(w.api), &s);
     world_get(&w, "/metrics", &r);
     cr_expect_eq(r.status, 200);
     for (size_t i = 0; i < ARRAY_SIZE(needles); i++)
@@ -649,7 +649,7 @@ Test(life, a_request_ends_at_its_deadline_even_without_a_worker) {
     world_post(&w, fd, CHAT, "{" HI "}");
     world_turns(&w, 5);
     cr_expect_eq(w.port.r[0].m.deadline_ns - w.port.r[0].m.arrived_ns, 60000000);
-    api_worker_down(w.api);
+    api_worker_down(api_first_model(w.api));
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, 504);
     cr_expect(strstr(r.body.data, "\"type\":\"timeout_error\""));

@@ -408,8 +408,8 @@ Test(prewarm, nothing_waits_for_what_is_computed_ahead) {
         until_idle(&w);
         cr_expect_eq(w.port.n, n + 1 + (k > 0));
         if (k == 1) {
-            api_worker_down(w.api);
-            api_worker_up(w.api, NULL);
+            api_worker_down(api_first_model(w.api));
+            api_worker_up(api_first_model(w.api), NULL);
             cr_expect_eq(w.port.r[n + 1].n_submits, 1, "it is not resumed");
         }
         if (k == 2)

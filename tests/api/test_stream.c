@@ -98,9 +98,9 @@ static void perform(struct world *w, struct story *s) {
         fake_tokens_from(&w->port, 0, (uint32_t)(at - back), piece);
         at += n;
         if (rng_below(&s->rng, 12) == 0 && !w->port.r[0].cancelled) {
-            api_worker_down(w->api);
+            api_worker_down(api_first_model(w->api));
             world_turns(w, (int)rng_below(&s->rng, 3));
-            api_worker_up(w->api, NULL);
+            api_worker_up(api_first_model(w->api), NULL);
             at = w->port.r[0].m.n_tokens - w->port.r[0].m.n_prompt;
             fake_accept(&w->port, 0);
         }

@@ -161,14 +161,14 @@ Test(thinking, budgets_survive_the_worker) {
         world_turn(&w);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "abc");
-    api_worker_down(w.api);
-    api_worker_up(w.api, NULL);
+    api_worker_down(api_first_model(w.api));
+    api_worker_up(api_first_model(w.api), NULL);
     fake_accept(&w.port, 0);
     fake_tokens(&w.port, 0, "defgh");
     cr_assert_eq(w.port.n, 2);
     expect_resumed(&w, 1, "abcde</think>\n\n");
-    api_worker_down(w.api);
-    api_worker_up(w.api, NULL);
+    api_worker_down(api_first_model(w.api));
+    api_worker_up(api_first_model(w.api), NULL);
     expect_resumed(&w, 1, "abcde</think>\n\n");
     fake_accept(&w.port, 1);
     fake_tokens(&w.port, 1, "Yes");

@@ -325,6 +325,45 @@ static int on_event(void *ctx, const struct toolcall_event *e) {
     return 0;
 }
 
+/* What a parser said, in one text: pieces of the same kind joined. */
+static int write_down(void *ctx, const struct toolcall_event *e) {
+    struct buf *out = ctx;
+
+    switch (e->kind) {
+    case TOOLCALL_BEGIN:
+        return buf_printf(out, "\n%u %s %s ", e->index, e->id, e->name);
+    case TOOLCALL_END:
+        return buf_printf(out, " %d\n", e->complete);
+    default:
+        return buf_add(out, e->data, e->len);
+    }
+}
+
+/* @text in pieces of random lengths is read as it is whole. */
+static void expect_any_split(const struct toolcall_format *f, yyjson_val *tools,
+                             const struct buf *text) {
+    struct toolcall_opts o = {.format = f, .tools = tools};
+    struct buf said[4] = {{.max = 1 << 20}, {.max = 1 << 20}, {.max = 1 << 20}, {.max = 1 << 20}};
+    struct rng r = {text->len};
+
+    for (uint32_t k = 0; k < ARRAY_SIZE(said); k++) {
+        CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
+
+        cr_assert_eq(toolcall_parser_new(&p, &o), 0);
+        for (size_t at = 0, n; at < text->len; at += n) {
+            n = k == 0 ? text->len : k == 1 ? 1 : 1 + rng_below(&r, 9);
+            n = MIN(n, text->len - at);
+            cr_assert_eq(toolcall_feed(p, text->data + at, n, write_down, &said[k]), 0);
+        }
+        cr_assert_eq(toolcall_finish(p, write_down, &said[k]), 0);
+        cr_assert(
+            said[k].len == said[0].len && memcmp(said[k].data, said[0].data, said[0].len) == 0,
+            "%s: split %u of %s:\n%s\n%s", f->name, k, text->data, said[0].data, said[k].data);
+    }
+    for (uint32_t k = 0; k < ARRAY_SIZE(said); k++)
+        buf_deinit(&said[k]);
+}
+
 static uint32_t expect_calls(const struct toolcall_format *f, yyjson_val *tools,
                              const struct buf *text, bool loose) {
     CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
@@ -337,6 +376,7 @@ static uint32_t expect_calls(const struct toolcall_format *f, yyjson_val *tools,
     cr_assert_eq(toolcall_finish(p, on_event, &r), 0);
     cr_assert_gt(r.n_calls, 0, "%s: no call in %s", f->name, text->data);
     buf_deinit(&r.args);
+    expect_any_split(f, tools, text);
     return r.n_calls;
 }
 
@@ -380,7 +420,8 @@ struct counts {
     uint32_t made, texts, calls;
 };
 
-/* @after: the text begins with a trigger. @loose: arguments need not fit. */
+/* @after: the text begins with a trigger, but for what the grammar writes itself (""). @loose:
+ * arguments need not fit. */
 static struct counts check_format(const struct toolcall_format *f, struct writer *w, uint32_t n,
                                   bool loose, const char *after) {
     struct grammar_vocab *v[2] = {vocab_of(false), vocab_of(true)};
@@ -443,6 +484,33 @@ Test(toolcall_force, every_text_is_calls_that_fit) {
 
 Test(toolcall_force, after_a_trigger_too) {
     check_all(false, true, 10);
+}
+
+/* What begins a call only where a message begins: the rest of harmony's header, the whole of llama3's
+ * object, which then is what the grammar writes. */
+Test(toolcall_force, after_the_start_of_a_message_too) {
+    struct writer w = {.b = {.max = 1 << 20}, .r = {31}};
+    uint32_t n_formats = 0;
+
+    setlocale(LC_CTYPE, "C.UTF-8"); /* for regexec() */
+    for (size_t i = 0; toolcall_at(i); i++) {
+        const struct toolcall_format *f = toolcall_at(i);
+        char text[64];
+        bool held;
+
+        if (!toolcall_start(f, "f", text, sizeof(text), &held))
+            continue;
+        cr_expect_str_eq(text, held ? "{\"name\": \"f\", \"parameters\": " : " to=functions.");
+        struct counts c = check_format(f, &w, 20, false, held ? "" : text);
+
+        cr_expect_eq(c.made, 20);
+        cr_expect_gt(c.texts, 40, "%s: %u texts ended", f->name, c.texts);
+        n_formats++;
+    }
+    cr_expect_eq(n_formats, 2);
+    cr_expect(!toolcall_start(toolcall_find("llama3"), "f", (char[8]){0}, 8, &(bool){0}));
+    cr_expect(!toolcall_start(toolcall_find("hermes"), "f", (char[8]){0}, 8, &(bool){0}));
+    buf_deinit(&w.b);
 }
 
 Test(toolcall_force, any_arguments_are_still_an_object) {

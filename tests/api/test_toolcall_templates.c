@@ -58,7 +58,7 @@ static const struct {
     {"fireworks-ai-llama-3-firefunction-v2", "firefunction", NULL, 0},
     {"google-gemma-2-2b-it", NULL, NULL, 0},
     {"google-gemma-4-31B-it", "gemma4", "gemma4", CALLS},
-    {"ibm-granite-granite-3.3-2B-Instruct", NULL, "think", 0},
+    {"ibm-granite-granite-3.3-2B-Instruct", "granite", "think", 0},
     {"ibm-granite-granite-4.0", "hermes", NULL, CALLS},
     {"inclusionai-ling-3.0-flash", "glm", "think", CALLS | THINKS},
     {"llama-cpp-deepseek-r1", "deepseek-v3", "think", CALLS | SILENT},
@@ -306,6 +306,57 @@ Test(toolcall_templates, what_a_template_writes_is_read_back) {
         if ((rows[i].flags & (CALLS | ONE)) == CALLS)
             expect_back(i, dir, true);
     }
+}
+
+/* Calls that are written for a template which leaves them out are read back, and only their markers
+ * are the service's own. */
+Test(toolcall_templates, what_is_written_is_read_back) {
+    static const char calls[] =
+        "[" CALL("a", "search_files", FIND) "," CALL("b", "get_weather", PARIS) "]";
+    static const char user[] = "search_files";
+    size_t n_formats = 0;
+
+    for (size_t i = 0; toolcall_at(i); i++) {
+        CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
+        struct toolcall_opts opts = {.format = toolcall_at(i), .tools = toolcall_tools()};
+        struct seen s = {.calls = {.max = 1 << 20}, .args = {.max = 1 << 20}};
+        struct buf text = {.max = 1 << 20}, want = {.max = 1 << 20};
+        struct toolcall_marks own = {0};
+
+        if (!toolcall_can_write(opts.format))
+            continue;
+        yyjson_doc *doc = yyjson_read(calls, strlen(calls), 0);
+        yyjson_mut_doc *mut = yyjson_doc_mut_copy(doc, NULL);
+
+        cr_assert_eq(toolcall_write_calls(opts.format, yyjson_mut_doc_get_root(mut), &text, &own),
+                     0);
+        cr_assert_eq(toolcall_parser_new(&p, &opts), 0);
+        cr_expect_eq(toolcall_feed(p, text.data, text.len, on_event, &s), 0);
+        cr_expect_eq(toolcall_finish(p, on_event, &s), 0);
+        buf_add_str(&want, "search_files ");
+        put_sorted(&want, FIND, strlen(FIND));
+        buf_add_str(&want, "; get_weather ");
+        put_sorted(&want, PARIS, strlen(PARIS));
+        buf_add_str(&want, "; ");
+        cr_expect_str_eq(s.calls.data, want.data, "%s: %s", opts.format->name, text.data);
+        const char *at = strstr(text.data, user);
+
+        cr_expect(at && own.n > 0);
+        for (size_t k = 0; k < own.n; k++) {
+            cr_expect(own.v[k].begin < own.v[k].end && own.v[k].end <= text.len);
+            cr_expect(own.v[k].end <= (size_t)(at - text.data) ||
+                      own.v[k].begin >= (size_t)(at - text.data) + strlen(user));
+        }
+        n_formats++;
+        free(own.v);
+        buf_deinit(&text);
+        buf_deinit(&want);
+        buf_deinit(&s.calls);
+        buf_deinit(&s.args);
+        yyjson_doc_free(doc);
+        yyjson_mut_doc_free(mut);
+    }
+    cr_expect_geq(n_formats, 12);
 }
 
 /* ---- forced calls are those that the template shows */

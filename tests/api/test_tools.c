@@ -306,9 +306,9 @@ static void perform(struct world *w, uint32_t i, size_t cut, bool death) {
     fake_tokens(&w->port, i, head);
     world_turns(w, 2);
     if (death) {
-        api_worker_down(w->api);
+        api_worker_down(api_first_model(w->api));
         world_turns(w, 1);
-        api_worker_up(w->api, NULL);
+        api_worker_up(api_first_model(w->api), NULL);
         cr_assert_eq(w->port.r[i].n_submits, 2);
         cr_assert_eq(w->port.r[i].m.n_tokens - w->port.r[i].m.n_prompt, cut);
         fake_accept(&w->port, i);
@@ -594,6 +594,14 @@ Test(real, templates_get_the_past_and_calls_are_read) {
          "R<Hm> time{\"a\": 1} tool_calls"},
         {"deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "\"arguments\": {\"needle\": 1}}",
          "Hm</think>\n\n" CALL("time", "{\"a\": 1}"), "R<Hm> time{\"a\": 1} tool_calls"},
+        {"LFM2-8B-A1B",
+         "<|im_start|>assistant\n<|tool_call_start|>[time(needle=1)]<|tool_call_end|><|im_end|>",
+         "<|tool_call_start|>[time(a=1)]<|tool_call_end|>", "time{\"a\": 1} tool_calls"},
+        {"ibm-granite-granite-3.3-2B-Instruct",
+         "<|end_of_role|><|tool_call|>[{\"name\": \"time\", \"arguments\": {\"needle\": "
+         "1}}]<|end_of_text|>",
+         "<|tool_call|>[{\"name\": \"time\", \"arguments\": {\"a\": 1}}]",
+         "time{\"a\": 1} tool_calls"},
         {"google-gemma-2-2b-it", "\"arguments\": {\"needle\": 1}}", CALL("time", "{}"),
          "time{} tool_calls"},
         {"Apertus-8B-Instruct", "{\"time\": {\"needle\": 1}}",

@@ -398,6 +398,15 @@ const struct toolcall_case toolcall_cases[] = {
          "}, {\"name\": \"search_files\", \"arguments\": " FIND "}]",
          TWO),
     CASE("firefunction", NULL, "python has functools[1]", "C<python has functools[1]>"),
+    CASE("granite", NULL,
+         "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": " PARIS
+         "}, {\"name\": \"search_files\", \"arguments\": " FIND "}]",
+         TWO),
+    CASE("granite", NULL, "Look <|tool_call|> here", "C<Look <|tool_call|> here>"),
+    CASE("phi4", NULL,
+         "Look\n<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": " PARIS
+         "}, {\"name\": \"search_files\", \"arguments\": " FIND "}]<|/tool_call|>",
+         "C<Look> " TWO),
     CASE("gigachat", NULL,
          "Look<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"get_weather\", "
          "\"arguments\": " PARIS "}",

@@ -44,6 +44,7 @@ void world_init(struct world *w) {
         .keepalive_ms = 10000,
         .stall_timeout_ms = 10000,
         .stream_buffer_bytes = 256 << 10,
+        .web_page = true,
         .max_header_count = 100,
         .owned_by = "weft",
         .digests = true,
@@ -70,14 +71,14 @@ void world_start(struct world *w) {
     uv_loop_init(&w->loop);
     cr_assert_eq(api_new(&w->api, &w->loop, &w->opts, &w->model, &w->port.port, clock_monotonic()),
                  0);
-    w->port.api = w->api;
+    w->port.model = api_first_model(w->api);
     cr_assert_eq(api_reload_keys(w->api, &err), 0, "%s", err.message);
     cr_assert_eq(api_listen_tcp(w->api, "127.0.0.1", 0, &w->tcp_port, &err), 0, "%s", err.message);
     snprintf(w->path, sizeof(w->path), "/tmp/weft-test-%d-%d.sock", getpid(), number++);
     cr_assert_eq(api_listen_unix(w->api, w->path, &err), 0, "%s", err.message);
     if (!w->starting) {
         api_set_health(w->api, API_SERVING);
-        api_worker_up(w->api, NULL);
+        api_worker_up(api_first_model(w->api), NULL);
     }
 }
 

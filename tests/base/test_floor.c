@@ -7,6 +7,7 @@
 #include "base/list.h"
 #include "base/mathx.h"
 #include "base/rng.h"
+#include "base/sha256.h"
 
 Test(buf, limit_is_hard_and_a_refused_add_changes_nothing) {
     struct buf b;
@@ -114,4 +115,33 @@ Test(list, removal_inside_a_walk) {
     LIST_FOREACH(it, &l)
     sum += LIST_ENTRY(it, struct node, link)->v;
     cr_expect_eq(sum, 2);
+}
+
+/* ---- sha256 ---- */
+
+static const char *sum_of(const char *text, size_t step) {
+    static char hex[65];
+    struct sha256 s;
+
+    sha256_init(&s);
+    for (size_t i = 0, len = strlen(text); i < len; i += step)
+        sha256_add(&s, text + i, MIN(step, len - i));
+    sha256_hex(&s, hex);
+    return hex;
+}
+
+Test(sha256, vectors_of_the_standard) {
+    char million[1000001];
+
+    cr_assert_str_eq(sum_of("", 1),
+                     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    cr_assert_str_eq(sum_of("abc", 3),
+                     "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    cr_assert_str_eq(sum_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 64),
+                     "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    memset(million, 'a', 1000000);
+    million[1000000] = 0;
+    for (size_t step = 1; step < 300; step += 37)
+        cr_assert_str_eq(sum_of(million, step),
+                         "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }

@@ -363,8 +363,11 @@ Test(gguf, wrong_files_are_refused_with_a_reason) {
     gw_tensor(&w, "one.weight", TENSOR_F32, 1, row, NULL);
     expect_refusal(&w, "'one.weight' appears twice");
     small_model(&w);
-    gw_entry(&w, "x", 39, 1, row, w.data.len);
-    expect_refusal(&w, "'x' has type 39 (MXFP4)");
+    gw_entry(&w, "x", 41, 1, row, w.data.len);
+    expect_refusal(&w, "'x' has type 41 (Q1_0)");
+    small_model(&w);
+    gw_entry(&w, "x", 4, 1, row, w.data.len);
+    expect_refusal(&w, "take the file from Hugging Face");
     small_model(&w);
     gw_entry(&w, "x", 12345, 1, row, w.data.len);
     expect_refusal(&w, "'x' has type 12345");

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Counts and times of constrained generation over a folder of schemas with valid and invalid instances.
 
-usage: maskbench.py [--sample N] [--list KIND] BENCH_SCHEMAS VOCABULARY.gguf FOLDER
+usage: maskbench.py [--suite] [--any-order] [--sample N] [--list KIND] BENCH_SCHEMAS VOCABULARY.gguf FOLDER
 
 FOLDER holds files {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}, as maskbench/data of
-guidance-ai/jsonschemabench does. BENCH_SCHEMAS is the program of this name in the build folder. One core is used.
+guidance-ai/jsonschemabench does; with --suite files that are lists of such objects, at any depth, as a draft of
+json-schema-org/JSON-Schema-Test-Suite (tests/draft2020-12) does. BENCH_SCHEMAS is the program of this name in the build folder. One core is used.
 
 A schema passes when it compiles, all its valid instances fit and none of its invalid ones does.
 KIND: refused, valid_refused, invalid_accepted or slow; the schemas of this kind are listed with their reasons.
@@ -15,6 +16,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 
 def percentiles(values, parts):
@@ -47,16 +49,31 @@ def run(options, files):
     return [json.loads(line) for line in p.stdout.decode(errors="replace").splitlines()]
 
 
+def split_suite(folder, to):
+    """Each schema of the lists in @folder as a file of its own in @to."""
+    for f in sorted(folder.rglob("*.json")):
+        for i, group in enumerate(json.loads(f.read_text())):
+            name = "-".join(f.relative_to(folder).with_suffix("").parts)
+            (to / f"{name}-{i:03}.json").write_text(json.dumps(group))
+    return to
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=0, help="every so many files only that about N are read")
     parser.add_argument("--list", default="", metavar="KIND")
     parser.add_argument("--any-order", action="store_true", help="properties in any order")
+    parser.add_argument("--suite", action="store_true", help="FOLDER holds lists of schemas")
     parser.add_argument("program")
     parser.add_argument("vocabulary")
     parser.add_argument("folder", type=pathlib.Path)
     options = parser.parse_args()
-    files = sorted(options.folder.glob("*.json"))
+    with tempfile.TemporaryDirectory() as made:
+        report(options, split_suite(options.folder, pathlib.Path(made)) if options.suite else options.folder)
+
+
+def report(options, folder):
+    files = sorted(folder.glob("*.json"))
     if options.sample:
         files = files[:: max(1, len(files) // options.sample)]
     rows = run(options, files)

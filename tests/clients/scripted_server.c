@@ -197,7 +197,7 @@ static void finish(struct server *s, struct run *r) {
         e.finish = FINISH_LENGTH;
     }
     run_free(r);
-    api_on_event(s->api, &e);
+    api_on_event(api_first_model(s->api), &e);
 }
 
 static void step(struct server *s, struct run *r) {
@@ -218,7 +218,7 @@ static void step(struct server *s, struct run *r) {
         r->n_sent += e.n_tokens;
     }
     r->accepted = true;
-    api_on_event(s->api, &e); /* may cancel it */
+    api_on_event(api_first_model(s->api), &e); /* may cancel it */
 }
 
 /* One event for each generation that was there when the tick began. */
@@ -385,7 +385,7 @@ static void serve(struct server *s, const char *address) {
 
     uv_loop_init(&s->loop);
     list_init(&s->runs);
-    s->port = (struct api_port){submit, cancel, turn_end};
+    s->port = (struct api_port){.submit = submit, .cancel = cancel, .turn_end = turn_end};
     check(api_new(&s->api, &s->loop, &s->opts, &s->model, &s->port, clock_monotonic()), "api",
           NULL);
     check(api_reload_keys(s->api, &err), "api-keys", &err);
@@ -396,7 +396,7 @@ static void serve(struct server *s, const char *address) {
     uv_signal_start(&s->term, on_signal, SIGTERM);
     uv_signal_start(&s->interrupt, on_signal, SIGINT);
     api_set_health(s->api, API_SERVING);
-    api_worker_up(s->api, NULL);
+    api_worker_up(api_first_model(s->api), NULL);
     listen_on(s, address);
     uv_run(&s->loop, UV_RUN_DEFAULT);
 }
@@ -450,6 +450,7 @@ int main(int argc, char **argv) {
                  .keepalive_ms = 5000,
                  .stall_timeout_ms = 30000,
                  .stream_buffer_bytes = 256 << 10,
+                 .web_page = true,
                  .max_header_count = 200,
                  .max_stored = 1000,
                  .stored_bytes = 64 << 20,

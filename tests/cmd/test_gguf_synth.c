@@ -81,8 +81,10 @@ static void check_model(const char *arch, const char *format) {
 
 static void check_formats(const char *arch) {
     static const char *const formats[] = {
-        "F32",  "F16",  "BF16", "Q4_0", "Q4_1",   "Q5_0",   "Q5_1",    "Q8_0",   "Q2_K",
-        "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "IQ2_XXS", "Q4_K_M", "Q5_K_M",
+        "F32",    "F16",     "BF16",    "Q4_0",   "Q4_1",  "Q5_0",  "Q5_1",
+        "Q8_0",   "Q2_K",    "Q3_K",    "Q4_K",   "Q5_K",  "Q6_K",  "IQ4_NL",
+        "IQ4_XS", "IQ2_XXS", "Q4_K_M",  "Q5_K_M", "MXFP4", "IQ1_S", "IQ1_M",
+        "IQ2_XS", "IQ2_S",   "IQ3_XXS", "IQ3_S",  "TQ1_0", "TQ2_0", "NVFP4",
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++)

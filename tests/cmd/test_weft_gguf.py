@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import tempfile
@@ -13,7 +14,9 @@ from weftd import DATA, Skip, main, program
 BLOCKS = {
     "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22),
     "Q5_1": (32, 24), "Q8_0": (32, 34), "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176),
-    "Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "IQ2_XXS": (256, 66),
+    "Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "IQ2_XXS": (256, 66), "MXFP4": (32, 17),
+    "IQ1_S": (256, 50), "IQ1_M": (256, 56), "IQ2_XS": (256, 74), "IQ2_S": (256, 82), "IQ3_XXS": (256, 98), "IQ3_S": (256, 110),
+    "TQ1_0": (256, 54), "TQ2_0": (256, 66), "NVFP4": (64, 36),
 }
 ARCHS = ("llama", "qwen2", "qwen3")
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-gguf-")
@@ -37,7 +40,7 @@ def synth(name, *args):
 
 
 def info(file):
-    return json.loads(run("info", "--json", file)[0])
+    return json.loads(run("info", "--json", "--no-fit", file)[0])
 
 
 def digest(file):
@@ -97,6 +100,15 @@ def test_rows_that_do_not_fill_a_block_take_another_format():
     shape = "n_layer=1,n_embd=40,n_head=2,n_kv=1,head_dim=20,n_ff=100,n_vocab=300"
     for t in info(synth("odd.gguf", "--shape", shape, "--format", "Q4_K"))["tensors"]:
         assert t["format"] == ("F32" if len(t["ne"]) == 1 else "F16"), t
+
+
+def test_files_with_three_positions_say_which_pairs_have_which():
+    small = "n_layer=4,n_embd=64,n_head=2,n_kv=1,head_dim=64,n_ff=64,n_vocab=300,n_key=1,n_value=2,n_state=16"
+    for shape, sections in (("qwen3.6-27b," + small, "11, 11, 10, 0"), ("qwen3.6-27b,n_rot=16," + small, "3, 3, 2, 0"),
+                            ("qwen3-coder-next," + small, None)):
+        out, _ = run("info", synth("pos.gguf", "--shape", shape, "--format", "F16"))
+        line = [l for l in out.decode().split("\n") if "rope.dimension_sections" in l]
+        assert (line[0].split("]")[1].strip() if line else None) == sections, (shape, line)
 
 
 def test_named_shapes_have_the_size_of_the_real_models():
@@ -174,6 +186,24 @@ def test_info_prints_a_table_and_hides_control_characters():
     out = run("info", path("evil.gguf"))[0]
     assert b"\x1b" not in out and b"\xff" not in out and b"\xc2\x9b" not in out and b"evil \\x1b[2J\\xff" in out, out[:400]
     assert "\ufffd" in info(path("evil.gguf"))["metadata"]["general.name"]
+
+
+def test_info_says_whether_this_machine_can_serve_it():
+    file = synth("fit.gguf", "--shape", "tiny,n_layer=4,n_embd=512,n_ff=2048,context=65536", "--format", "Q8_0", "--n-vocab", "512")
+
+    def fit(*args):
+        return json.loads(run("info", "--json", *args, file)[0])["fit"]
+    large, small = fit("--memory", "8G"), fit("--memory", "80M")
+    assert large["fits"] and large["context"] == 65536 and small["fits"] and 1024 <= small["context"] < 65536, (large, small)
+    for f, memory in ((large, 8 << 30), (small, 80 << 20)):
+        assert f["weight_bytes"] + f["buffer_bytes"] + f["kv_bytes"] <= memory == f["memory_bytes"], f
+        assert f["tokens_per_s_at_most"] > f["tokens_per_s_at_most_full"] > 0, f
+    none = fit("--memory", "40M")
+    assert not none["fits"] and "does not fit: weights" in none["why"] and none["weight_bytes"] == large["weight_bytes"], none
+    asked = fit("--memory", "80M", "--max-context", "65536")
+    would = int(re.search(r"max-context (\d+) would fit", asked["why"])[1])
+    assert not asked["fits"] and fit("--memory", "80M", "--max-context", would)["fits"], asked
+    assert b"\nthis machine\nfits: a context of 65536 of the model's 65536 tokens" in run("info", "--memory", "8G", file)[0]
 
 
 def test_verify_names_the_place_of_what_is_wrong():

@@ -1,52 +1,25 @@
-"""Hybrid models (gated delta nets beside attention) through the whole daemon: the texts of another implementation,
+"""Hybrid models (recurrent layers beside attention) through the whole daemon: the texts of another implementation,
 and promise 1 with a state that no page holds."""
-import json
+import pathlib
 import random
+import subprocess
+import sys
+import tempfile
 import time
 
-from weftd import BACKEND, DATA, Skip, Weftd, main, parallel, random_tokens
+import golden_models
+from golden_models import FLAGS, ask, check_greedy, expected, golden
+from weftd import BACKEND, BUILD, Weftd, main, parallel, random_tokens
 
-MODELS = ("qwen35-mtp", "qwen35moe-mtp", "qwen3next")
-FLAGS = ("--max-context", "1024", "--kv-pages", "512", "--backend", BACKEND)
-N_TOKENS = 40
-REQUESTS = [
-    {"prompt": random_tokens(1, 5), "temperature": 0},
-    {"prompt": random_tokens(2, 33), "temperature": 1, "seed": 11},
-    {"prompt": random_tokens(3, 200), "temperature": 0.8, "seed": 12, "top_p": 0.9},
-    {"prompt": random_tokens(4, 64), "temperature": 0, "repetition_penalty": 1.3},
-    {"prompt": random_tokens(5, 500), "temperature": 1, "seed": 13, "presence_penalty": 0.7},
-    {"prompt": random_tokens(6, 1), "temperature": 1.4, "seed": 14, "top_k": 40},
-]
-_expected = {}
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+from session import Session
 
-
-def golden(name):
-    path = DATA / "golden" / f"{name}.gguf"
-    if not path.exists():
-        raise Skip(f"{path} is not there")
-    return str(path)
-
-
-def ask(daemon, request, n=N_TOKENS):
-    c = daemon.complete(**request, max_tokens=n, ignore_eos=True, logits_digest=True)
-    assert len(c["token_ids"]) == n and len(c["digests"]) == n, c
-    return c["token_ids"], c["digests"]
-
-
-def expected(name):
-    if name not in _expected:
-        with Weftd(*FLAGS, "--threads", 1, "--max-seqs", 1, model=golden(name)) as d:
-            _expected[name] = [ask(d, r) for r in REQUESTS]
-    return _expected[name]
+MODELS = ("qwen35-mtp", "qwen35moe-mtp", "qwen3next", "lfm2moe", "nemotron-h-moe-mtp")
+REQUESTS = [*golden_models.REQUESTS, {"prompt": random_tokens(6, 1), "temperature": 1.4, "seed": 14, "top_k": 40}]
 
 
 def test_greedy_texts_are_those_of_another_implementation():
-    for name in MODELS:
-        cases = json.load(open(golden(name)[:-5] + ".json"))["cases"]
-        with Weftd(*FLAGS, model=golden(name)) as d:
-            for c in cases:
-                ids, _ = ask(d, {"prompt": c["prompt"], "temperature": 0}, len(c["greedy"]))
-                assert ids == [g["id"] for g in c["greedy"]], name
+    check_greedy(MODELS)
 
 
 def test_each_turn_of_a_chat_begins_where_the_one_before_ended():
@@ -63,6 +36,37 @@ def test_each_turn_of_a_chat_begins_where_the_one_before_ended():
             before = usage["prompt_tokens"]
             messages += [answer["choices"][0]["message"], {"role": "user", "content": "And what comes then? " * 4}]
         assert before > 300, before
+
+
+def test_a_session_with_subagents_computes_little_more_than_what_is_new():
+    """Twenty turns and three times three subagents; instructions of their own, and forks of the agent's conversation."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/hybrid.gguf"  # the golden models end at 1024 tokens
+        shape = "tiny,context=32768,n_layer=4,n_key=2,n_value=4,n_state=16,n_embd=64"
+        subprocess.run([BUILD / "weft-gguf", "synth", "--arch", "qwen35", "--shape", shape, "--format", "Q8_0",
+                        "--vocab", golden(MODELS[0]), "-o", path], check=True, stdout=subprocess.DEVNULL)
+        for fork in (False, True):
+            with Weftd("--max-context", "32768", "--kv-pages", "2048", "--backend", BACKEND, model=path) as d:
+                def post(path, body):
+                    status, _, answer = d.request("POST", path, body)
+                    assert status == 200, answer
+                    return answer
+
+                total = Session(post, scale=0.3, max_tokens=40).run(fork=fork)
+                cached = total["prompt_tokens"] - total["computed_tokens"]
+                for _ in range(50):  # the worker tells its figures when it is idle: prewarming may come first
+                    stats = d.stats()["worker"]
+                    if stats["cached_tokens"] >= cached:
+                        break
+                    time.sleep(0.1)
+                assert total["again_of_prompt"] <= 0.03, total
+                assert total["requests"] == 20 + 3 * 9 and total["prompt_tokens"] > 5 * total["computed_tokens"], total
+                assert cached == stats["cached_tokens"], (total, stats)
+                # all but the first, the first subagent, and others that came before anything was there
+                assert stats["snapshots_used"] >= total["requests"] - 6, stats
+                shown = subprocess.run([BUILD / "weftctl", "--socket", d.admin, "stats"], capture_output=True, text=True, check=True).stdout
+                assert f"  states   0 of {stats['states']} slots; {stats['snapshots']} snapshots; " in shown, shown
+                assert stats["snapshots_made"] >= stats["snapshots"] > 0 == stats["states_used"], stats
 
 
 def test_snapshots_change_no_bit():
@@ -83,11 +87,33 @@ def test_snapshots_change_no_bit():
                 assert parallel([lambda r=r: ask(d, r) for r in requests]) == should, (name, flags)
 
 
+def test_drafts_change_no_bit():
+    """A state goes back before a draft that was wrong; what was right of it is computed again."""
+    phrase = random_tokens(90, 24)
+    requests = [{"prompt": random_tokens(91 + i, 9) + phrase * 6, "temperature": i % 3 * 0.4, "seed": i} for i in range(6)]
+    drafted = accepted = 0
+    directory = tempfile.TemporaryDirectory()
+    for name in MODELS:
+        wrong = f"{directory.name}/{name}.gguf"  # a draft model that is often wrong
+        subprocess.run([BUILD / "weft-gguf", "synth", "--shape", "tiny", "--format", "Q8_0", "--vocab", golden(name), "-o", wrong],
+                       check=True, stdout=subprocess.DEVNULL)
+        with Weftd(*FLAGS, "--speculation", "off", model=golden(name)) as d:
+            should = [ask(d, r, 300) for r in requests]
+        for flags in ((), ("--max-seqs", 3, "--page-tokens", 16), ("--draft-model", wrong)):
+            with Weftd(*FLAGS, *flags, model=golden(name)) as d:
+                assert [ask(d, r, 300) for r in requests] == should, (name, flags)
+                assert parallel([lambda r=r: ask(d, r, 300) for r in requests]) == should, (name, flags)
+                drafted += d.stats()["worker"]["drafted"]
+                accepted += d.stats()["worker"]["accepted"]
+    directory.cleanup()
+    assert drafted > accepted > 0, (drafted, accepted, "the test is blind")
+
+
 def test_in_company_in_chunks_and_in_few_slots():
     for name in MODELS:
         for flags in (("--max-batch-rows", 16, "--max-seqs", 8), ("--max-seqs", 2, "--threads", 2, "--depth", 2)):
             with Weftd(*FLAGS, *flags, model=golden(name)) as d:
-                for got, should in zip(parallel([lambda r=r: ask(d, r) for r in REQUESTS]), expected(name)):
+                for got, should in zip(parallel([lambda r=r: ask(d, r) for r in REQUESTS]), expected(name, REQUESTS)):
                     assert got == should, (name, flags)
 
 

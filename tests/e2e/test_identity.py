@@ -131,8 +131,11 @@ def test_on_every_instruction_set():
     have = ["generic"]
     have += ["avx2"] * ("avx2" in flags and "fma" in flags)
     have += ["avx512"] * ("avx512_vnni" in flags)
+    have += ["amx"] * ("amx_int8" in flags and have[-1] == "avx512")
     for isa in have:
         check_all(isa, "--isa", isa)
+    if "amx" not in have:
+        print("# no AMX on this machine")
     if len(have) < 3:
         raise Skip(f"this machine only has {', '.join(have)}")
 

@@ -90,7 +90,9 @@ class Weftd:
         self.log_path = os.path.join(self.folder.name, "log")
         self.port = None
         self.killed = None  # pid of the worker that was killed last
-        command = [program("weftd"), "--model", model or tiny_model(), "--admin-socket", self.admin]
+        command = [program("weftd"), "--admin-socket", self.admin]
+        if model != "":  # "": the flags name models
+            command += ["--model", model or tiny_model()]
         if "--backend" not in flags:
             command += ["--backend", BACKEND]
         if "--listen" not in flags:

@@ -34,6 +34,10 @@ static void read_case(yyjson_val *v, struct golden_case *out) {
     yyjson_val *prompt = yyjson_obj_get(v, "prompt"), *last = yyjson_obj_get(v, "last_logits");
     yyjson_val *spots = yyjson_obj_get(v, "intermediate"), *greedy = yyjson_obj_get(v, "greedy");
 
+    if (yyjson_obj_get(v, "f64_last_logits")) {
+        last = yyjson_obj_get(v, "f64_last_logits");
+        out->from_table = true;
+    }
     prompt = must(prompt ? prompt : yyjson_obj_get(v, "prompt_ids"));
     out->n_prompt = (uint32_t)yyjson_arr_size(prompt);
     out->prompt = must(calloc(out->n_prompt, sizeof(*out->prompt)));

@@ -5,6 +5,7 @@
  * and greedy continuations of another implementation with exact arithmetic.
  */
 
+#include <stdbool.h>
 #include "base/util.h"
 
 enum { GOLDEN_CASES = 16, GOLDEN_STEPS = 64, GOLDEN_SPOTS = 8, GOLDEN_BEST = 20 };
@@ -24,6 +25,8 @@ struct golden_case {
     uint32_t n_prompt, n_last, n_spots, n_greedy;
     int32_t *prompt;
     float *last; /* [n_last] all logits after the prompt; n_last 0: not given */
+    /* GELU was looked up in a table of half precision for what is not of @last, which is exact. */
+    bool from_table;
     struct golden_spot spot[GOLDEN_SPOTS];
     struct golden_step greedy[GOLDEN_STEPS];
 };

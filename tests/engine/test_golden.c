@@ -22,12 +22,16 @@ struct judge {
     double margin;   /* another token than the golden one is accepted below this margin */
 };
 
+/* What a table of half-precision GELU moves the logits by (data/README.md). */
+#define GELU_TABLE 0.06
+
 /* What was seen of one file. */
 struct seen {
     const struct judge *judge;
     const struct golden *golden;
     struct driver_seq *seq[GOLDEN_CASES];
     double max, sum, margin; /* margin: the largest of a token that differs */
+    double table;            /* the largest difference from values of a table */
     uint64_t n;
     uint32_t n_other, n_wrong; /* tokens that differ; that the margin does not excuse */
     uint32_t n_apart;          /* rows of a mixture that other experts computed */
@@ -41,9 +45,20 @@ static void compare(struct seen *seen, float mine, float golden) {
     seen->n++;
 }
 
-static void compare_step(struct seen *seen, const struct golden_step *g, int32_t token,
-                         const float *logits) {
-    compare(seen, logits[g->id], g->logit);
+/* Values that were made with a table have a tolerance of their own. */
+static void compare_value(struct seen *seen, const struct golden_case *c, float mine,
+                          float golden) {
+    double d = fabs((double)mine - (double)golden);
+
+    if (c->from_table)
+        seen->table = d <= seen->table ? seen->table : d;
+    else
+        compare(seen, mine, golden);
+}
+
+static void compare_step(struct seen *seen, const struct golden_case *c,
+                         const struct golden_step *g, int32_t token, const float *logits) {
+    compare_value(seen, c, logits[g->id], g->logit);
     if (token == g->id)
         return;
     seen->n_other++;
@@ -64,15 +79,17 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
     cr_assert(c && logits);
     for (uint32_t i = 0; i < c->n_spots; i++)
         for (uint32_t j = 0; j < c->spot[i].n && c->spot[i].pos == pos; j++)
-            compare(seen, logits[c->spot[i].id[j]], c->spot[i].value[j]);
+            compare_value(seen, c, logits[c->spot[i].id[j]], c->spot[i].value[j]);
     for (uint32_t i = 0; i < c->n_last && pos == c->n_prompt - 1; i++)
         compare(seen, logits[i], c->last[i]);
     if (pos + 1 >= c->n_prompt && pos + 1 - c->n_prompt < c->n_greedy)
-        compare_step(seen, &c->greedy[pos + 1 - c->n_prompt], out->token, logits);
+        compare_step(seen, c, &c->greedy[pos + 1 - c->n_prompt], out->token, logits);
     /* Where two experts are as good as equal the last bit of a cached value chooses, and the row is
      * another one. */
     const char *arch = seen->golden->label.arch;
-    bool mixture = strcmp(arch, "qwen3moe") == 0 || strcmp(arch, "qwen35moe") == 0;
+    bool mixture = strcmp(arch, "qwen3moe") == 0 || strcmp(arch, "qwen35moe") == 0 ||
+                   strcmp(arch, "gpt-oss") == 0 || strcmp(arch, "deepseek2") == 0 ||
+                   strcmp(arch, "laguna") == 0;
     if (mixture && seen->max > seen->judge->max && before.max <= seen->judge->max) {
         *seen = before;
         seen->n_apart++;
@@ -130,17 +147,26 @@ static void check_file(const struct judge *judge, const char *model, const char 
 
     int r = driver_open(&d, &o, &err);
     cr_assert(r == 0, "%s: %s", name, err.message);
-    bool has_states = d.info->n_states > 0;
+    bool has_states = d.info->n_states > 0, deep = d.info->n_layer > 20;
+    /* Also where half of few experts are picked. */
+    bool often_apart =
+        has_states || strcmp(g->label.arch, "gpt-oss") == 0 || strcmp(g->label.arch, "laguna") == 0;
     run_cases(&d, &seen);
     driver_close(&d);
     double rms = sqrt(seen.sum / (double)seen.n);
     printf("# %s %s kv%d: max %.2g rms %.2g, %u other tokens, margin %.2g\n", judge->backend, name,
            (int)judge->kv_type, seen.max, rms, seen.n_other, seen.margin);
-    cr_expect(seen.n > 0 && seen.max <= judge->max && rms <= judge->rms,
+    /* A recurrent state adds up the errors of the rows before, many layers those of the cache. */
+    double more = has_states || deep ? 1.1 : 1;
+    cr_expect(seen.n > 0 && seen.max <= judge->max && rms <= judge->rms * more,
               "%s: logits differ by %g at most, %g rms", name, seen.max, rms);
+    cr_expect(seen.table <= judge->max + GELU_TABLE, "%s: logits differ by %g from a table's", name,
+              seen.table);
     /* A row leaves its trace in a recurrent state, for those behind it. */
-    cr_expect(seen.n_apart <= (has_states ? 3 : 1), "%s: %u rows are other ones", name,
-              seen.n_apart);
+    cr_expect(seen.n_apart <= (deep          ? 6
+                               : often_apart ? 3
+                                             : 1),
+              "%s: %u rows are other ones", name, seen.n_apart);
     cr_expect(seen.n_wrong == 0, "%s: %u tokens differ, margin %g", name, seen.n_wrong,
               seen.margin);
 }
@@ -164,14 +190,67 @@ static bool has_blocks(const char *type) {
 /* What weft has served before and must go on serving; further files count as soon as the product
  * takes them. */
 static const char *const served[] = {
-    "llama-bf16",      "llama-f16",      "llama-gqa",      "llama-linear",      "llama-mha",
-    "llama-q.iq2_xxs", "llama-q.iq4_nl", "llama-q.iq4_xs", "llama-q.q2_k",      "llama-q.q3_k_m",
-    "llama-q.q4_0",    "llama-q.q4_1",   "llama-q.q4_k_m", "llama-q.q5_0",      "llama-q.q5_1",
-    "llama-q.q5_k_m",  "llama-q.q6_k",   "llama-q.q8_0",   "llama-rope-freqs",  "llama-tied",
-    "llama-yarn",      "qwen2",          "qwen3",          "qwen3-q.iq4_nl",    "qwen3-q.iq4_xs",
-    "qwen3-q.q2_k",    "qwen3-q.q3_k_m", "qwen3-q.q4_0",   "qwen3-q.q4_k_m",    "qwen3-q.q5_k_m",
-    "qwen3-q.q6_k",    "qwen3-q.q8_0",   "qwen3moe",       "qwen3moe-q.iq4_xs", "qwen3moe-q.q4_k",
-    "qwen3moe-q.q6_k", "qwen3next",      "qwen35-mtp",     "qwen35moe-mtp",     "qwen35moe-q.q4_k",
+    "llama-bf16",
+    "llama-f16",
+    "llama-gqa",
+    "llama-linear",
+    "llama-mha",
+    "llama-q.iq2_xxs",
+    "llama-q.iq4_nl",
+    "llama-q.iq4_xs",
+    "llama-q.q2_k",
+    "llama-q.q3_k_m",
+    "llama-q.q4_0",
+    "llama-q.q4_1",
+    "llama-q.q4_k_m",
+    "llama-q.q5_0",
+    "llama-q.q5_1",
+    "llama-q.q5_k_m",
+    "llama-q.q6_k",
+    "llama-q.q8_0",
+    "llama-rope-freqs",
+    "llama-tied",
+    "llama-yarn",
+    "qwen2",
+    "qwen3",
+    "qwen3-q.iq4_nl",
+    "qwen3-q.iq4_xs",
+    "qwen3-q.q2_k",
+    "qwen3-q.q3_k_m",
+    "qwen3-q.q4_0",
+    "qwen3-q.q4_k_m",
+    "qwen3-q.q5_k_m",
+    "qwen3-q.q6_k",
+    "qwen3-q.q8_0",
+    "qwen3moe",
+    "qwen3moe-q.iq4_xs",
+    "qwen3moe-q.q4_k",
+    "qwen3moe-q.q6_k",
+    "qwen3next",
+    "qwen35-mtp",
+    "qwen35moe-mtp",
+    "qwen35moe-q.q4_k",
+    "qwen3moe-q.mxfp4",
+    "qwen35moe-q.iq4_xs-mxfp4",
+    "gpt-oss-f32",
+    "gpt-oss.f16",
+    "gpt-oss.mxfp4",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "gemma4-moe",
+    "gemma4-ple",
+    "granite",
+    "phi3",
+    "mistral3",
+    "olmo2",
+    "lfm2",
+    "lfm2moe",
+    "glm4moe-mtp",
+    "nemotron-h-moe-mtp",
+    "laguna",
+    "deepseek2-lite",
+    "deepseek2-mtp",
 };
 
 /* Whether the product takes a file. */
@@ -258,7 +337,7 @@ Test(golden, reference_agrees_with_exact_arithmetic) {
 /* Under a sanitizer a few files are enough: the others' formats are read above, with another
  * cache. */
 #ifdef __SANITIZE_ADDRESS__
-#define HALF_CACHE_FILES "qwen3"
+#define HALF_CACHE_FILES "qwen3next"
 #else
 #define HALF_CACHE_FILES NULL
 #endif

@@ -206,8 +206,10 @@ static const struct way ways[] = {
 };
 #ifdef __SANITIZE_ADDRESS__
 #define N_WAYS 5
+#define N_GOLDEN_WAYS 1 /* of models whose values test_golden.c computes as well */
 #else
 #define N_WAYS ARRAY_SIZE(ways)
+#define N_GOLDEN_WAYS ARRAY_SIZE(ways)
 #endif
 static const struct way long_ways[] = {
     {"long, chunks of 1", 1, 64, 3, 0, false, 0, NULL},
@@ -219,6 +221,7 @@ static const struct way isas[] = {
     {"generic", 21, 32, 2, NEIGHBOURS, false, 0, "generic"},
     {"avx2", 21, 32, 2, NEIGHBOURS, false, 0, "avx2"},
     {"avx512", 21, 32, 2, NEIGHBOURS, false, 0, "avx512"},
+    {"amx", 40, 32, 2, NEIGHBOURS, false, 0, "amx"},
 };
 
 static const struct engine_bias bias[] = {{5, 2.5f}, {17, -4.0f}};
@@ -373,15 +376,17 @@ Test(identity, cpu_plain_formats) {
 }
 
 Test(identity, cpu_blocks_of_32) {
-    static const enum tensor_type t[] = {TENSOR_Q4_0, TENSOR_Q4_1, TENSOR_Q5_0,
-                                         TENSOR_Q5_1, TENSOR_Q8_0, TENSOR_IQ4_NL};
+    static const enum tensor_type t[] = {TENSOR_Q4_0, TENSOR_Q4_1,   TENSOR_Q5_0,  TENSOR_Q5_1,
+                                         TENSOR_Q8_0, TENSOR_IQ4_NL, TENSOR_MXFP4, TENSOR_NVFP4};
 
     check_cpu(t, ARRAY_SIZE(t));
 }
 
 Test(identity, cpu_blocks_of_256) {
-    static const enum tensor_type t[] = {TENSOR_Q2_K, TENSOR_Q3_K,    TENSOR_Q4_K,  TENSOR_Q5_K,
-                                         TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_XS};
+    static const enum tensor_type t[] = {
+        TENSOR_Q2_K,    TENSOR_Q3_K,    TENSOR_Q4_K,  TENSOR_Q5_K,  TENSOR_Q6_K,
+        TENSOR_IQ2_XXS, TENSOR_IQ4_XS,  TENSOR_IQ1_S, TENSOR_IQ1_M, TENSOR_IQ2_XS,
+        TENSOR_IQ2_S,   TENSOR_IQ3_XXS, TENSOR_IQ3_S, TENSOR_TQ1_0, TENSOR_TQ2_0};
 
     check_cpu(t, ARRAY_SIZE(t));
 }
@@ -423,6 +428,62 @@ Test(identity, cpu_delta_nets) {
         check_model(&row);
     }
 }
+
+/* Models of ../shared/data/golden: windows of 8 to 32 keys, sinks, capped scores, layers of
+ * different heads, layers that share keys, experts beside a dense FFN. */
+static const char *const windowed[] = {"gpt-oss-f32", "gpt-oss.mxfp4", "gemma2",    "gemma3",
+                                       "gemma4",      "gemma4-moe",    "gemma4-ple"};
+
+static void check_golden(const char *backend, const char *name, uint32_t n_prompt,
+                         const struct way *list, size_t n) {
+    const char *dir = getenv("WEFT_DATA");
+    struct model_row row = {name, backend, "auto", TENSOR_F32, ENGINE_KV_F16, false, n_prompt};
+    char path[1024];
+
+    snprintf(path, sizeof(path), "%s/golden/%s.gguf", dir ? dir : "", name);
+    if (access(path, R_OK) < 0)
+        cr_skip_test("%s is not there", path);
+    check_ways(&row, path, list, n, 1);
+#ifndef __SANITIZE_ADDRESS__
+    if (strcmp(backend, "cpu") == 0)
+        check_ways(&row, path, isas, ARRAY_SIZE(isas), 0);
+#endif
+}
+
+Test(identity, cpu_windows) {
+    need("cpu");
+    for (size_t i = 0; i < ARRAY_SIZE(windowed); i++)
+        check_golden("cpu", windowed[i], 77, ways, N_GOLDEN_WAYS);
+}
+
+Test(identity, cpu_windows_in_long_contexts) {
+    need("cpu");
+    check_golden("cpu", "gpt-oss.mxfp4", 900, long_ways, ARRAY_SIZE(long_ways));
+    check_golden("cpu", "gemma4-ple", 900, long_ways, ARRAY_SIZE(long_ways));
+}
+
+Test(identity, reference_windows) {
+    check_golden("reference", "gpt-oss-f32", 77, ways, 5);
+    check_golden("reference", "gemma4-moe", 77, ways, 5);
+}
+
+/* What else rows of the table of architectures compute. */
+static const char *const others[] = {
+    "granite", "phi3",        "mistral3",           "olmo2",         "lfm2",
+    "lfm2moe", "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "laguna"};
+
+Test(identity, cpu_architectures) {
+    need("cpu");
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        check_golden("cpu", others[i], 77, ways, N_GOLDEN_WAYS);
+}
+
+#ifndef __SANITIZE_ADDRESS__ /* plain loops, which test_golden.c goes through */
+Test(identity, reference_architectures) {
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++) /* in company, overlapped, resumed */
+        check_golden("reference", others[i], 77, &ways[2], 3);
+}
+#endif
 
 Test(identity, cpu_in_long_contexts) {
     need("cpu");

@@ -93,9 +93,10 @@ Test(model, experts_are_taken_where_they_are_known) {
 /* Picked one after the other as backend.h says, whatever the numbers are. */
 Test(model, experts_are_picked_in_order) {
     float logits[5] = {1, 3, NAN, 3, -INFINITY};
+    struct expert_rule rule = {.n = 5, .n_used = 3, .scale = 2, .normalize = true};
     struct expert_pick p[5];
 
-    experts_pick(logits, 5, 3, 2, p);
+    experts_pick(logits, &rule, p);
     cr_expect(p[0].expert == 1 && p[1].expert == 3 && p[2].expert == 0);
     cr_expect(p[0].weight == p[1].weight);
     double e = exp(-2.0);
@@ -103,9 +104,39 @@ Test(model, experts_are_picked_in_order) {
     cr_expect(fabs((double)p[2].weight - 2 * e / (2 + e)) < 1e-6);
     for (int i = 0; i < 5; i++)
         logits[i] = NAN;
-    experts_pick(logits, 5, 5, 1, p);
+    rule.n_used = 5;
+    rule.scale = 1;
+    experts_pick(logits, &rule, p);
     for (uint32_t i = 0; i < 5; i++)
         cr_expect(p[i].expert == i && p[i].weight == 0.2f);
+}
+
+/* The bias chooses, the probability weighs. */
+Test(model, experts_are_picked_by_biased_probabilities) {
+    static const float bias[4] = {0.5f, 0, 0, -1};
+    float l[4] = {-1, 2, 1, 5};
+    struct expert_rule rule = {
+        .n = 4, .n_used = 2, .scale = 2.5f, .gating = GATING_SIGMOID, .bias = bias};
+    struct expert_pick p[2];
+    double s[4];
+
+    for (int i = 0; i < 4; i++)
+        s[i] = 1 / (1 + exp(-(double)l[i]));
+    experts_pick(l, &rule, p);
+    cr_expect(p[0].expert == 1 && p[1].expert == 0);
+    cr_expect(fabs((double)p[0].weight - 2.5 * s[1]) < 1e-6);
+    cr_expect(fabs((double)p[1].weight - 2.5 * s[0]) < 1e-6);
+
+    float again[4] = {-1, 2, 1, 5};
+    rule.normalize = true;
+    experts_pick(again, &rule, p);
+    cr_expect(fabs((double)p[1].weight - 2.5 * s[0] / (s[0] + s[1])) < 1e-6);
+
+    float soft[3] = {0, 1, 2};
+    double sum = 1 + exp(1) + exp(2);
+    rule = (struct expert_rule){.n = 3, .n_used = 1, .scale = 1};
+    experts_pick(soft, &rule, p);
+    cr_expect(p[0].expert == 2 && fabs((double)p[0].weight - exp(2) / sum) < 1e-6);
 }
 
 Test(model, foreign_architectures_are_refused_by_name) {
@@ -115,7 +146,10 @@ Test(model, foreign_architectures_are_refused_by_name) {
     t.arch = "mamba";
     expect_refused(refusal_of(&t, &err),
                    "'mamba' is not supported (known: llama, qwen2, qwen3, qwen3moe, "
-                   "qwen3next, qwen35, qwen35moe)");
+                   "qwen3next, qwen35, qwen35moe, ");
+
+    t.arch = "gptoss";
+    expect_refused(refusal_of(&t, &err), "a file made for Ollama");
 
     struct gguf_writer w;
     gw_init(&w);

@@ -2,11 +2,12 @@
  * kernels - every kernel of the CUDA backend on the device that is there, against double precision,
  * and timed.
  *
- * usage: kernels [--tiny | --bandwidth | --time | --help]
+ * usage: kernels [--tiny | --bandwidth | --time | --one NAME | --hold | --help]
  * Inputs are random with outliers, outputs are poisoned with NaN before each run. --tiny: small
  * shapes only (the emulator, compute-sanitizer). --bandwidth: prints the GB/s that reading reaches.
  * --time: how long the matrix kernels take over weights that do not fit the cache, beside what
- * reading them takes.
+ * reading them takes. --one NAME: a few launches of one kernel on the shapes of an 8B model, for a
+ * profiler. --hold: keeps a context until it is ended: others come up faster beside it.
  */
 
 #include <math.h>
@@ -83,7 +84,7 @@ static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uin
     struct weights_on w = {.n_in = n_in};
     uint8_t *raw = host_new(n_out * row);
     uint32_t zero = 0, *bad = device_of(&zero, 4);
-    uint64_t *grid = device_of(quant_iq2_xxs_grid, 256 * sizeof(*grid));
+    struct blk_grids *grids = device_of(&quant_grids, sizeof(quant_grids));
 
     fill_blocks(f, raw, (size_t)n_out * (n_in / f->block));
     w.value = host_new((size_t)n_out * n_in * sizeof(float));
@@ -95,7 +96,7 @@ static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uin
     uint8_t *tiles = device_new(w.bytes);
     uint8_t *on = device_of(raw, n_out * row);
     struct repack_args a = {
-        .source = {on, grid, row, (uint32_t)type, f->block, f->block_bytes, n_out, n_in},
+        .source = {on, grids, row, (uint32_t)type, f->block, f->block_bytes, n_out, n_in},
         .tiles = tiles,
         .format = w.m.format,
         .n_units = w.m.n_units,
@@ -106,7 +107,7 @@ static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uin
     w.m.tiles = tiles;
     api->release(on);
     api->release(bad);
-    api->release(grid);
+    api->release(grids);
     free(raw);
     return w;
 }
@@ -664,6 +665,12 @@ static double measure_bandwidth(void) {
     return (double)bytes / best;
 }
 
+static void time_name(char name[80], enum tensor_type type, uint32_t n_out, uint32_t n_in,
+                      uint32_t n_rows, enum kernel kernel) {
+    snprintf(name, 80, "%s %ux%u, %u rows%s", tensor_format((uint32_t)type)->name, n_out, n_in,
+             n_rows, kernel == M128 ? ", m128" : "");
+}
+
 /* The median of nine rounds over as many copies of the weights as fill 512 MiB. */
 static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows,
                         enum kernel kernel, double bandwidth) {
@@ -715,8 +722,7 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     }
     api->graph_free(graph);
     qsort(took, 9, sizeof(*took), compare_doubles);
-    snprintf(name, sizeof(name), "%s %ux%u, %u rows%s", tensor_format((uint32_t)type)->name, n_out,
-             n_in, n_rows, kernel == M128 ? ", m128" : "");
+    time_name(name, type, n_out, n_in, n_rows, kernel);
     report_time(name, took[4], (double)bytes, bandwidth);
     api->release(all);
     api->release(y);
@@ -725,25 +731,98 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     drop_weights(&w);
 }
 
-static void time_all(const void *arg) {
-    static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q5_K,   TENSOR_Q6_K,   TENSOR_Q8_0,
+struct time_case {
+    enum tensor_type type;
+    uint32_t n_out, n_in, n_rows;
+    enum kernel kernel;
+};
+
+/* The most interesting first: shapes of an 8B model, then formats, then numbers of rows. */
+static unsigned time_cases(struct time_case *c) {
+    static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q6_K,   TENSOR_Q8_0,   TENSOR_Q5_K,
                                              TENSOR_Q4_0, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_F16};
+    static const uint32_t few[] = {17, 24, 32, 48};
+    static const struct {
+        uint32_t n_out, n_in;
+    } shapes[] = {{24576, 4096}, {4096, 4096}, {6144, 4096}, {4096, 12288}};
+    unsigned n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+        c[n++] = (struct time_case){TENSOR_Q4_K, shapes[i].n_out, shapes[i].n_in, 1, VEC};
+    c[n++] = (struct time_case){TENSOR_Q6_K, 4096, 12288, 1, VEC};
+    c[n++] = (struct time_case){TENSOR_Q6_K, 151936, 4096, 1, VEC};
+    for (uint32_t rows = 16; rows <= 512; rows *= 2)
+        c[n++] =
+            (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, rows > MATVEC_ROWS ? WIDE : VEC};
+    for (size_t k = 0; k < ARRAY_SIZE(few); k++) /* blocks are few: how many multiprocessors idle */
+        for (size_t i = 1; i < ARRAY_SIZE(shapes); i++)
+            c[n++] = (struct time_case){TENSOR_Q4_K, shapes[i].n_out, shapes[i].n_in, few[k], WIDE};
+    for (uint32_t rows = 128; rows <= 512 && device.shared_bytes > m128_shared(TILE_Q4_K);
+         rows *= 2)
+        c[n++] = (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, M128};
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+        for (uint32_t rows = i > 0 ? 1 : 8; rows <= 8; rows += 7)
+            c[n++] = (struct time_case){types[i], 24576, 4096, rows, VEC};
+    return n;
+}
+
+enum { TIME_CASES = 64 };
+
+static void time_all(const void *arg, unsigned first) {
+    struct time_case cases[TIME_CASES];
     double bandwidth = report_bandwidth();
 
+    (void)arg;
     open_device();
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
-        time_matrix(types[i], 24576, 4096, 1, VEC, bandwidth);
-        time_matrix(types[i], 24576, 4096, 8, VEC, bandwidth);
+    unsigned n = time_cases(cases);
+    if (n >= TIME_CASES)
+        abort();
+    for (unsigned i = first; i < n; i++) {
+        char name[80];
+
+        time_name(name, cases[i].type, cases[i].n_out, cases[i].n_in, cases[i].n_rows,
+                  cases[i].kernel);
+        report_row(i, 30, name);
+        time_matrix(cases[i].type, cases[i].n_out, cases[i].n_in, cases[i].n_rows, cases[i].kernel,
+                    bandwidth);
     }
-    time_matrix(TENSOR_Q4_K, 6144, 4096, 1, VEC, bandwidth);
-    time_matrix(TENSOR_Q4_K, 4096, 4096, 1, VEC, bandwidth);
-    time_matrix(TENSOR_Q6_K, 4096, 12288, 1, VEC, bandwidth);
-    time_matrix(TENSOR_Q6_K, 151936, 4096, 1, VEC, bandwidth);
-    for (uint32_t n = 16; n <= 512; n *= 2)
-        time_matrix(TENSOR_Q4_K, 24576, 4096, n, n > MATVEC_ROWS ? WIDE : VEC, bandwidth);
-    for (uint32_t n = 128; n <= 512 && device.shared_bytes > m128_shared(TENSOR_Q4_K); n *= 2)
-        time_matrix(TENSOR_Q4_K, 24576, 4096, n, M128, bandwidth);
+    report_row(TIME_CASES - 1, 60, "times of sampling");
     time_samplings(bandwidth);
+}
+
+/* A few launches of @name on the shapes of an 8B model, for a profiler to look at. */
+static void launch_one(const char *name) {
+    static const struct {
+        const char *name;
+        enum kernel kernel;
+        uint32_t n_rows;
+    } products[] = {{"matvec", VEC, 1}, {"matmul_wide", WIDE, 64}, {"matmul_m128", M128, 512}};
+
+    open_device();
+    for (size_t i = 0; i < ARRAY_SIZE(products); i++) {
+        if (strcmp(name, products[i].name) != 0)
+            continue;
+        struct weights_on w = make_weights(TENSOR_Q4_K, 6144, 4096);
+        struct inputs in = make_inputs(products[i].n_rows, 4096, 0);
+        float *out = host_new((size_t)products[i].n_rows * 6144 * sizeof(*out));
+
+        for (int k = 0; k < 3; k++)
+            multiply(&w, &in, products[i].n_rows, products[i].kernel, out);
+        free(out);
+        drop_inputs(&in);
+        drop_weights(&w);
+        return;
+    }
+    check_attention((struct page_shape){8, 128, 32, false}, 4, 2048, 40); /* all of attention */
+}
+
+/* Holds a context until it is ended: others are made in less time beside it. */
+static void hold(void) {
+    open_device();
+    printf("held\n");
+    fflush(stdout);
+    for (;;)
+        pause();
 }
 
 static void print_bandwidth(const void *arg) {
@@ -765,15 +844,21 @@ int main(int argc, char **argv) {
     bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: kernels [--tiny | --bandwidth | --time]\n");
+        printf("usage: kernels [--tiny | --bandwidth | --time | --one NAME | --hold]\n");
         return 0;
     }
     if (argc > 1 && strcmp(argv[1], "--bandwidth") == 0) {
         report_alone("bandwidth", 60, print_bandwidth, NULL);
         return report_counts()->n_failed ? 1 : 0;
     }
+    if (argc > 1 && strcmp(argv[1], "--hold") == 0)
+        hold();
+    if (argc > 2 && strcmp(argv[1], "--one") == 0) {
+        launch_one(argv[2]);
+        return 0;
+    }
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
-        report_alone("times", 120, time_all, NULL);
+        report_rows("times", 30, TIME_CASES, time_all, NULL);
         return report_end("times");
     }
     check_matrices(tiny);

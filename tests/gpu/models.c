@@ -2,10 +2,11 @@
  * models - whole models on the device: small random ones against the reference backend and by bits
  * against themselves in other batches; then how long the steps of a large one take.
  *
- * usage: models [--tiny] [--prompts] [MODEL.gguf]
+ * usage: models [--tiny] [--prompts | --goals | --selftest] [--q8] [MODEL.gguf]
  * weft-cuda.so stands beside the program. With a model: times, with the environment's
- * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --prompts: those of prompts, strict and
- * fast.
+ * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --goals: only the batches that goals are
+ * set for; --q8: with a KV cache of q8_0; --prompts: times of prompts, strict and fast;
+ * --selftest: whether the backend takes the device.
  */
 
 #include <math.h>
@@ -301,59 +302,75 @@ static void report_step(struct driver *d, const char *name, double seconds, uint
         fprintf(report_json(), "{\"step\": \"%s\", \"tokens_s\": %g}\n", name, tokens / seconds);
 }
 
-/* A sequence on the pages of @first for as many tokens as @shared says; *own: its pages, for
- * drop_sharer(). */
+/* @s goes on from the first @shared tokens of @first, on the pages of that; its own go back. */
 static void share_pages(struct driver *d, struct driver_seq *s, const struct driver_seq *first,
-                        uint32_t shared, uint32_t **own) {
-    *own = memcpy(calloc(s->n_pages, sizeof(**own)), s->page, s->n_pages * sizeof(**own));
-    memcpy(s->page, first->page, shared / d->opts.page_tokens * sizeof(*s->page));
+                        uint32_t shared) {
+    uint32_t n = shared / d->opts.page_tokens;
+
+    memcpy(d->free_page + d->n_free, s->page, n * sizeof(*s->page));
+    d->n_free += n;
+    memcpy(s->page, first->page, n * sizeof(*s->page));
     s->n_computed = s->launched = shared;
 }
 
-static void drop_sharer(struct driver *d, struct driver_seq *s, uint32_t *own) {
-    if (own)
-        memcpy(s->page, own, s->n_pages * sizeof(*own));
-    free(own);
+/* @shared: tokens on pages of another sequence, which stay with it. */
+static void drop_sharer(struct driver *d, struct driver_seq *s, uint32_t shared) {
+    uint32_t n = shared / d->opts.page_tokens;
+
+    memmove(s->page, s->page + n, (s->n_pages - n) * sizeof(*s->page));
+    s->n_pages -= n;
     driver_drop(d, s);
 }
 
-/* Decoding of @n_seqs sequences with @context tokens each, of which @shared are on common pages. */
-static void time_decoding(struct driver *d, uint32_t n_seqs, uint32_t context, uint32_t n,
-                          uint32_t shared) {
-    struct driver_seq **all = calloc(n_seqs, sizeof(*all));
-    uint32_t **own = calloc(n_seqs, sizeof(*own));
-    int32_t *prompt = calloc(context, sizeof(*prompt));
+struct decode_row {
+    uint32_t n_seqs, context, n, shared; /* n: tokens each, of which the last ones are timed */
+};
+
+static void decode_name(char name[80], const struct decode_row *r) {
+    snprintf(name, 80, "decode, %u x %u tokens", r->n_seqs, r->context);
+    if (r->shared)
+        snprintf(name + strlen(name), 80 - strlen(name), ", %u of them shared", r->shared);
+}
+
+/* Decoding of sequences with @r->context tokens each, of which @r->shared are on common pages. A
+ * row that the pages are too few for is skipped. */
+static void time_decoding(struct driver *d, const struct decode_row *r) {
+    struct driver_seq **all = calloc(r->n_seqs, sizeof(*all));
+    int32_t *prompt = calloc(r->context, sizeof(*prompt));
+    uint32_t n = 0;
     double prefill = 0;
     char name[80];
 
-    for (uint32_t i = 0; i < n_seqs; i++) {
-        random_tokens(prompt, context, d->info->n_vocab, shared ? 0 : i);
-        all[i] = driver_add(d, prompt, context, n, NULL);
-        if (!all[i]) {
-            printf("FAILED: %u x %u tokens do not fit\n", n_seqs, context);
-            exit(1);
-        }
-        if (shared && i > 0)
-            share_pages(d, all[i], all[0], shared, &own[i]);
+    decode_name(name, r);
+    for (; n < r->n_seqs; n++) {
+        /* Seeds: the shared part is that of the first. */
+        random_tokens(prompt, r->context, d->info->n_vocab, n + 1);
+        random_tokens(prompt, r->shared, d->info->n_vocab, 1);
+        all[n] = driver_add(d, prompt, r->context, r->n, NULL);
+        if (!all[n])
+            break;
+        if (n > 0 && r->shared)
+            share_pages(d, all[n], all[0], r->shared);
         double start = report_now();
-        driver_prefill(d, all[i], 512);
+        driver_prefill(d, all[n], 512);
         prefill = report_now() - start;
     }
-    driver_decode(d, all, n_seqs, 4, true);
-    double start = report_now();
-    driver_decode(d, all, n_seqs, n - 5, true);
-    double step = (report_now() - start) / (n - 5);
-    snprintf(name, sizeof(name), "decode, %u x %u tokens%s", n_seqs, context,
-             shared ? ", most of them shared" : "");
-    report_step(d, name, step, n_seqs, context - shared, n_seqs);
-    if (n_seqs == 1) {
-        snprintf(name, sizeof(name), "prompt of %u", context);
-        report_step(d, name, prefill, 1, 0, context);
+    if (n == r->n_seqs) {
+        driver_decode(d, all, n, 4, true);
+        double start = report_now();
+        driver_decode(d, all, n, r->n - 5, true);
+        double step = (report_now() - start) / (r->n - 5);
+        report_step(d, name, step, n, r->context - r->shared, n);
+        if (n == 1) {
+            snprintf(name, sizeof(name), "prompt of %u", r->context);
+            report_step(d, name, prefill, 1, 0, r->context);
+        }
+    } else {
+        report_skipped(name, "more pages than the device has room for");
     }
-    for (uint32_t i = 0; i < n_seqs; i++)
-        drop_sharer(d, all[i], own[i]);
+    while (n-- > 0)
+        drop_sharer(d, all[n], n > 0 ? r->shared : 0);
     free(all);
-    free(own);
     free(prompt);
 }
 
@@ -385,32 +402,74 @@ static void time_verification(struct driver *d, uint32_t n_rows, uint32_t shrink
 struct timing {
     const char *path;
     uint32_t shrink; /* contexts are that much shorter: for a look without a device */
+    enum engine_kv_type kv;
+    bool goals; /* the rows that goals are set for, and no others */
 };
 
-static void time_model(const void *arg) {
+/* Opens with pages for the largest row, or for as many of the rows as the device has room for. */
+static void open_for_times(struct driver *d, const struct timing *t) {
+    static const uint32_t tokens[] = {128 * 1120 + 4160, 32 * 4160, 64 * 1120, 8 * 1120};
+    struct err err = {0};
+
+    for (size_t i = 0; i < ARRAY_SIZE(tokens); i++) {
+        struct driver_opts o = {.backend = "cuda",
+                                .path = t->path,
+                                .page_tokens = 32,
+                                .max_rows = 512,
+                                .n_pages = tokens[i] / 32,
+                                .kv_type = t->kv,
+                                .n_listed = 128 * (4200 / 32 + 1),
+                                .max_wants = 128,
+                                .max_seqs = 128};
+        double start = report_now();
+
+        if (driver_open(d, &o, &err) == 0) {
+            printf("loaded in %.1f s, pages for %u tokens\n", report_now() - start, tokens[i]);
+            return;
+        }
+        printf("pages for %u tokens: %s\n", tokens[i], err.message);
+    }
+    exit(1);
+}
+
+/* The goals' rows come first: time may be short. */
+static const struct decode_row decode_rows[] = {
+    {1, 1024, 96, 0},     {64, 1024, 32, 0}, {128, 4096, 32, 3072}, {1, 4096, 64, 0},
+    {32, 4096, 32, 3840}, {2, 1024, 64, 0},  {4, 1024, 64, 0},      {8, 1024, 48, 0},
+    {16, 1024, 40, 0},    {32, 1024, 32, 0}, {1, 256, 96, 0},
+};
+enum { GOALS = 3 };
+static const uint32_t verify_rows[] = {1, 5, 2, 4, 8, 16};
+
+static unsigned n_times(const struct timing *t) {
+    return t->goals ? GOALS : ARRAY_SIZE(decode_rows) + ARRAY_SIZE(verify_rows);
+}
+
+static void time_model(const void *arg, unsigned first) {
     const struct timing *t = arg;
-    struct driver_opts o = {.backend = "cuda",
-                            .path = t->path,
-                            .page_tokens = 32,
-                            .max_rows = 512,
-                            .n_pages = 32 * (4200 / 32 + 1),
-                            .max_wants = 128,
-                            .max_seqs = 64};
-    static const struct {
-        uint32_t n_seqs, context, n, shared;
-    } decode[] = {{1, 256, 96, 0},   {1, 4096, 64, 0}, {2, 1024, 64, 0},
-                  {4, 1024, 64, 0},  {8, 1024, 48, 0}, {16, 1024, 40, 0},
-                  {32, 1024, 32, 0}, {64, 512, 32, 0}, {32, 4096, 32, 3840}};
+    char name[80];
     struct driver d;
 
-    double start = report_now();
-    open_or_exit(&d, &o);
-    printf("loaded in %.1f s\n", report_now() - start);
-    for (uint32_t n = 1; n <= 16; n *= 2)
-        time_verification(&d, n, t->shrink);
-    for (size_t i = 0; i < ARRAY_SIZE(decode); i++)
-        time_decoding(&d, decode[i].n_seqs, decode[i].context / t->shrink,
-                      decode[i].n / MIN(t->shrink, 4), decode[i].shared / t->shrink);
+    open_for_times(&d, t);
+    for (unsigned i = first; i < n_times(t); i++) {
+        /* Behind the goals come the rows of drafts, then the other batches. */
+        unsigned verify = i - GOALS, decode = verify - (unsigned)ARRAY_SIZE(verify_rows) + GOALS;
+
+        if (i >= GOALS && verify < ARRAY_SIZE(verify_rows)) {
+            snprintf(name, sizeof(name), "verification of %u rows", verify_rows[verify]);
+            report_row(i, 30, name);
+            time_verification(&d, verify_rows[verify], t->shrink);
+            continue;
+        }
+        struct decode_row r = decode_rows[i < GOALS ? i : decode];
+        decode_name(name, &r);
+        report_row(i, 60, name);
+        r.context /= t->shrink;
+        r.n /= MIN(t->shrink, 4);
+        r.shared /= t->shrink;
+        r.n_seqs = MAX(r.n_seqs / t->shrink, 1);
+        time_decoding(&d, &r);
+    }
     driver_close(&d);
 }
 
@@ -456,18 +515,49 @@ static void time_prompts(const void *arg) {
     free(prompt);
 }
 
-int main(int argc, char **argv) {
-    bool tiny = argc > 1 && strcmp(argv[1], "--tiny") == 0;
-    bool prompts = argc > 1 + tiny && strcmp(argv[1 + tiny], "--prompts") == 0;
+/* Takes @name from the front of the arguments. */
+static bool takes(int *argc, char ***argv, const char *name) {
+    if (*argc < 2 || strcmp((*argv)[1], name) != 0)
+        return false;
+    (*argc)--;
+    (*argv)++;
+    return true;
+}
 
-    if (prompts) {
-        report_alone("times of prompts", 90, time_prompts,
-                     &(struct timing){argv[2 + tiny], tiny ? 8 : 1});
-        return report_end("times");
+/* What the daemon asks of the device before it uses it, on the large model. */
+static void check_selftest(const void *path) {
+    struct driver_opts o = {.backend = "cuda", .path = path};
+    struct err err = {0};
+    struct driver d;
+
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    double start = report_now();
+    int r = driver_open(&d, &o, &err);
+    report_check("the self-test at open passes", r < 0, 0);
+    if (r < 0) {
+        report_detail("%s", err.message);
+        return;
     }
-    if (argc > 1 + tiny) {
-        report_alone("times of a model", 150, time_model,
-                     &(struct timing){argv[1 + tiny], tiny ? 8 : 1});
+    report_value("loading with the self-test", report_now() - start, "s");
+    driver_close(&d);
+}
+
+int main(int argc, char **argv) {
+    bool tiny = takes(&argc, &argv, "--tiny"), prompts = takes(&argc, &argv, "--prompts");
+    struct timing t = {.shrink = tiny ? 32 : 1, .goals = takes(&argc, &argv, "--goals")};
+
+    if (takes(&argc, &argv, "--q8"))
+        t.kv = ENGINE_KV_Q8_0;
+    if (takes(&argc, &argv, "--selftest")) {
+        report_alone("self-test", 120, check_selftest, argv[1]);
+        return report_end("self-test");
+    }
+    if (argc > 1) {
+        t.path = argv[1];
+        if (prompts)
+            report_alone("times of prompts", 90, time_prompts, &t);
+        else
+            report_rows("times of a model", 120, n_times(&t), time_model, &t);
         return report_end("times");
     }
     judge_all(tiny);

@@ -22,6 +22,8 @@
 
 struct report_counts {
     unsigned n_checks, n_failed, n_hung;
+    unsigned n_begun; /* rows of the table under way (report_rows()) */
+    char row[80];     /* the last of them */
 };
 
 /* Of this process and its children. */
@@ -105,6 +107,15 @@ static inline void report_time(const char *name, double seconds, double bytes, d
     report_flush();
 }
 
+/* A figure that has no floor. */
+static inline void report_value(const char *name, double value, const char *unit) {
+    printf("%-48s %10.2f %s\n", name, value, unit);
+    if (report_json())
+        fprintf(report_json(), "{\"value\": \"%s\", \"number\": %g, \"unit\": \"%s\"}\n", name,
+                value, unit);
+    report_flush();
+}
+
 /* More about a check that failed: for people only. */
 __attribute__((format(printf, 1, 2))) static inline void report_detail(const char *format, ...) {
     va_list list;
@@ -167,6 +178,55 @@ static inline void report_alone(const char *name, unsigned limit_s, void (*fn)(c
     printf("%-6s %s, %.1f s\n", c->n_failed == failed ? "ok" : "FAILED", name,
            report_now() - start);
     report_flush();
+}
+
+/* In the function of report_rows(): row @i begins, and must end within @limit_s seconds. */
+static inline void report_row(unsigned i, unsigned limit_s, const char *name) {
+    struct report_counts *c = report_counts();
+
+    snprintf(c->row, sizeof(c->row), "%s", name);
+    c->n_begun = i + 1;
+    if (!getenv("GPU_IN_PROCESS"))
+        alarm(limit_s);
+}
+
+/* A table of @n rows by one process, and by another one behind a row that ended it, three times at
+ * most: @fn makes the rows from @first on and says each by report_row(). @open_s: seconds until the
+ * first of them. */
+static inline void report_rows(const char *name, unsigned open_s, unsigned n,
+                               void (*fn)(const void *arg, unsigned first), const void *arg) {
+    struct report_counts *c = report_counts();
+
+    for (unsigned first = 0, ended = 0; first < n; first = c->n_begun) {
+        int status = 0;
+
+        if (ended++ == 3) {
+            report_broken(name, "rows ended their process, the others are not tried:", 3);
+            return;
+        }
+        if (getenv("GPU_IN_PROCESS")) {
+            fn(arg, first);
+            return;
+        }
+        c->n_begun = 0;
+        report_flush();
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(open_s);
+            fn(arg, first);
+            report_flush();
+            _exit(0);
+        }
+        while (child > 0 && waitpid(child, &status, 0) < 0)
+            continue;
+        if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+            return;
+        report_broken(c->n_begun ? c->row : name,
+                      WIFSIGNALED(status) ? "ended by signal" : "exit code",
+                      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        if (!c->n_begun)
+            return; /* another try would not even begin */
+    }
 }
 
 /* Bytes per second that reading reaches, measured before; 0: not known. */

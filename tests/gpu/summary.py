@@ -20,7 +20,7 @@ def read(path):
 
 def main():
     rows, broken = read(sys.argv[1])
-    out = {"checks": 0, "failed": [], "times": [], "skipped": [], "broken_lines": broken}
+    out = {"checks": 0, "failed": [], "values": [], "times": [], "skipped": [], "broken_lines": broken}
     mode = ""
     for row in rows:
         mode = row.get("mode", mode)
@@ -31,6 +31,8 @@ def main():
             if not row["ok"]:
                 row["mode"] = mode
                 out["failed"].append(row)
+        if "number" in row:
+            out["values"].append(row)
         if "skipped" in row:
             out["skipped"].append(row)
         if "time" in row:
@@ -40,6 +42,8 @@ def main():
     with open(sys.argv[2], "w") as f:
         json.dump(out, f, indent=1)
     print(f"{out.get('device', 'no device')}, reads {out.get('read_gb_s', 0):.0f} GB/s")
+    for v in out["values"]:
+        print(f"{v['value']:48} {v['number']:10.2f} {v['unit']}")
     before = None
     for t in out["times"]:
         if t["mode"] != before:

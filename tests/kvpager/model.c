@@ -183,7 +183,7 @@ void model_free(struct model *m, uint32_t seq) {
     struct model_seq *s = &m->seq[seq];
 
     shorten(m, s, 0);
-    s->n_pages = 0;
+    s->n_pages = s->passing = 0;
     s->real = kv_seq_free(s->real);
     m->count.n_seqs--;
 }
@@ -268,7 +268,68 @@ void model_keep(struct model *m, uint32_t seq) {
     s->n_pages = s->n_committed / m->opts.page_tokens;
     s->n_committed = s->n_pages * m->opts.page_tokens;
     s->kept = true;
+    s->passing = 0;
     kv_seq_keep(s->real);
+}
+
+/* Snapshot number @snapshot - 1 is free. */
+static void clear_snapshot(struct model *m, uint32_t snapshot) {
+    for (uint32_t i = 0; i < m->n_entries; i++)
+        if (m->entry[i].snapshot == snapshot)
+            m->entry[i].snapshot = 0;
+}
+
+/* It is not passing any more, whosever it was. */
+static void leave_snapshot(struct model *m, uint32_t snapshot) {
+    for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++)
+        if (m->seq[i].passing == snapshot)
+            m->seq[i].passing = 0;
+}
+
+static uint32_t n_snapshots(const struct model *m) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->n_entries; i++)
+        n += m->entry[i].snapshot != 0;
+    return n;
+}
+
+void model_put_snapshot(struct model *m, uint32_t seq, bool passes) {
+    struct model_seq *s = &m->seq[seq];
+    uint32_t n = n_snapshots(m), number = kv_snapshot_take(m->pager, s->real) + 1;
+    struct model_entry *e = (struct model_entry *)find(m, s->share, s->token, s->n_committed);
+
+    EXPECT(number != 0, m->opts.n_snapshots > 0);
+    if (number == 0)
+        return;
+    EXPECT(number <= m->opts.n_snapshots, true);
+    /* One that was there goes only when there is no room, and its own passing one first. */
+    clear_snapshot(m, number);
+    EXPECT(n_snapshots(m) < n, n == m->opts.n_snapshots);
+    if (n == m->opts.n_snapshots && s->passing)
+        EXPECT(number, s->passing);
+    leave_snapshot(m, number);
+    kv_seq_put_snapshot(s->real, number - 1, passes);
+    if (s->passing && s->passing != e->snapshot)
+        clear_snapshot(m, s->passing);
+    s->passing = 0;
+    if (e->snapshot)
+        return;
+    e->snapshot = number;
+    s->passing = passes ? number : 0;
+    m->count.n_snapshots_made++;
+}
+
+void model_use_snapshot(struct model *m, uint32_t seq) {
+    struct model_seq *s = &m->seq[seq];
+    const struct model_entry *e =
+        find(m, s->share, s->token, s->n_committed / m->opts.page_tokens * m->opts.page_tokens);
+
+    EXPECT(kv_seq_snapshot(s->real) + 1, e ? e->snapshot : 0);
+    if (!e || !e->snapshot)
+        return;
+    leave_snapshot(m, e->snapshot);
+    m->count.n_snapshots_used++;
 }
 
 void model_drop_cached(struct model *m) {
@@ -289,6 +350,12 @@ void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t 
     }
     EXPECT(got.n_tokens, want.n_tokens);
     EXPECT(got.n_idle, want.n_idle);
+
+    const struct kv_match state = kv_pager_match_state(m->pager, &key, token, n_tokens);
+    uint32_t longest = want.n_tokens;
+    while (longest > 0 && !find(m, share, token, longest)->snapshot)
+        longest -= m->opts.page_tokens;
+    EXPECT(state.n_tokens, longest);
 
     /* The pages themselves, from the middle on, at most four. */
     uint32_t t = m->opts.page_tokens, n = want.n_tokens / t, from = n / 2;
@@ -332,7 +399,9 @@ void model_check(struct model *m, bool entries) {
     want.n_shared = m->n_entries - want.n_cached;
     want.n_kept = n_kept(m);
     want.n_states = m->opts.n_states > 0 ? n_computed(m) : 0;
+    want.n_snapshots = n_snapshots(m);
     kv_pager_stats(m->pager, &got);
+    want.n_snapshots_evicted = got.n_snapshots_evicted;
     EXPECT(got.n_free, want.n_free);
     EXPECT(got.n_owned, want.n_owned);
     EXPECT(got.n_shared, want.n_shared);
@@ -353,7 +422,7 @@ void model_check(struct model *m, bool entries) {
 /* Random operations. How often each comes is drawn with the seed, so that some seeds never free and
  * others do little else. */
 
-enum op { NEW, FREE, ATTACH, GROW, COMMIT, REFUSE, PREEMPT, KEEP, MATCH, DROP, OPS };
+enum op { NEW, FREE, ATTACH, GROW, COMMIT, REFUSE, PREEMPT, KEEP, MATCH, PUT, USE, DROP, OPS };
 
 struct draw {
     uint32_t alphabet, n_shares, n_programs;
@@ -361,8 +430,8 @@ struct draw {
     int32_t program[4][MODEL_MAX_TOKENS]; /* what prompts have in common */
 };
 
-static void draw_init(struct draw *d, struct rng *r) {
-    static const uint32_t usual[OPS] = {8, 6, 8, 24, 24, 4, 4, 2, 4, 0};
+static void draw_init(struct draw *d, struct rng *r, uint32_t n_snapshots) {
+    static const uint32_t usual[OPS] = {8, 6, 8, 24, 24, 4, 4, 2, 4, 16, 4, 0};
 
     d->alphabet = 1 + rng_below(r, 3);
     d->n_shares = 1 + rng_below(r, 3);
@@ -373,6 +442,8 @@ static void draw_init(struct draw *d, struct rng *r) {
     for (uint32_t op = 0; op < OPS; op++)
         d->weight[op] = usual[op] * rng_below(r, 4) + (op == NEW || op == GROW || op == COMMIT);
     d->weight[DROP] = rng_below(r, 8) == 0;
+    if (n_snapshots == 0)
+        d->weight[PUT] = d->weight[USE] = 0;
 }
 
 static void draw_tokens(struct rng *r, const struct draw *d, int32_t *out) {
@@ -433,6 +504,13 @@ static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i
         if (!model_grow(m, i, MIN(to, max)) && rng_below(r, 2))
             model_truncate(m, i, 0);
         break;
+    case PUT: /* what it has may end inside a page */
+        if (s->n_committed >= t && s->n_committed % t == 0)
+            model_put_snapshot(m, i, rng_below(r, 2));
+        break;
+    case USE:
+        model_use_snapshot(m, i);
+        break;
     case COMMIT:
         to = MIN(room, max) - s->n_committed;
         model_commit(m, i, s->n_committed + rng_below(r, to + 1));
@@ -481,7 +559,9 @@ void model_random(uint64_t seed, uint32_t n_ops, volatile uint64_t *n_done) {
     };
 
     o.n_states = seed % 4 == 3 ? 1 + (uint32_t)(seed / 4 % o.max_seqs) : 0;
-    draw_init(&d, &r);
+    if (o.n_states > 0)
+        o.n_snapshots = (uint32_t)(seed / 16 % 12);
+    draw_init(&d, &r, o.n_snapshots);
     model_init(&m, &o);
     for (uint32_t i = 0; i < n_ops; i++) {
         random_op(&m, &r, &d);

@@ -28,6 +28,7 @@ struct model_entry {
     uint32_t n;
     int32_t token[MODEL_MAX_TOKENS];
     uint64_t given_back; /* when its last holder let go */
+    uint32_t snapshot;   /* 0: none, else its number + 1 */
 };
 
 struct model_seq {
@@ -35,6 +36,7 @@ struct model_seq {
     uint8_t share;
     int32_t token[MODEL_MAX_TOKENS];
     uint32_t n_committed, n_pages;
+    uint32_t passing; /* as model_entry.snapshot */
     bool kept;
 };
 
@@ -60,6 +62,9 @@ bool model_grow(struct model *m, uint32_t seq, uint32_t n_tokens); /* false: KV_
 void model_commit(struct model *m, uint32_t seq, uint32_t n_tokens);
 void model_truncate(struct model *m, uint32_t seq, uint32_t n_tokens);
 void model_keep(struct model *m, uint32_t seq);
+/* Makes a snapshot behind its tokens, which end at a page's end; or begins with the one there. */
+void model_put_snapshot(struct model *m, uint32_t seq, bool passes);
+void model_use_snapshot(struct model *m, uint32_t seq);
 void model_drop_cached(struct model *m);
 void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t n_tokens);
 

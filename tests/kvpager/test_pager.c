@@ -31,10 +31,10 @@ Test(kv_pager, snapshots_belong_to_pages) {
     cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
     cr_assert_eq(kv_seq_grow(s, 16), 0);
     for (uint32_t n = 4; n <= 12; n += 4) { /* three, and there is room for two */
-        uint32_t snapshot = kv_snapshot_take(p);
+        uint32_t snapshot = kv_snapshot_take(p, NULL);
         cr_assert_lt(snapshot, 2);
         kv_seq_commit(s, token, n);
-        kv_seq_put_snapshot(s, snapshot);
+        kv_seq_put_snapshot(s, snapshot, false);
         kv_pager_check(p);
     }
     cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 12);
@@ -44,15 +44,15 @@ Test(kv_pager, snapshots_belong_to_pages) {
     cr_expect_neq(kv_seq_state(s), kv_seq_state(other));
     cr_assert_eq(kv_seq_attach(other, token, 8), 8);
     cr_expect_neq(kv_seq_snapshot(other), KV_NO_SNAPSHOT); /* used: the one at 12 goes first */
-    uint32_t taken = kv_snapshot_take(p);
+    uint32_t taken = kv_snapshot_take(p, NULL);
     kv_pager_check(p);
     cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 8);
-    cr_expect_neq(kv_snapshot_take(p), KV_NO_SNAPSHOT);
-    cr_expect_eq(kv_snapshot_take(p), KV_NO_SNAPSHOT); /* both are taken */
+    cr_expect_neq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT);
+    cr_expect_eq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT); /* both are taken */
     kv_snapshot_give(p, taken);
     kv_snapshot_give(p, 1 - taken);
-    taken = kv_snapshot_take(p);
-    kv_seq_put_snapshot(other, taken);
+    taken = kv_snapshot_take(p, NULL);
+    kv_seq_put_snapshot(other, taken, false);
     kv_seq_free(s);
     kv_seq_free(other);
     kv_pager_drop_cached(p);

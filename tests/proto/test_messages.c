@@ -171,7 +171,11 @@ Test(messages, ready_and_open_survive) {
                               .backend = {"cpu", 3},
                               .recipe = {"strict", 6}},
                      ready2;
-    struct msg_open open = {.kv_bytes = 7, .options = {"isa\0auto", 9}, .has_disk = 1}, open2;
+    struct msg_open open = {.kv_bytes = 7,
+                            .memory_bytes = 8,
+                            .options = {"isa\0auto", 9},
+                            .has_disk = 1},
+                    open2;
     struct buf b;
 
     buf_init(&b, 4096);
@@ -184,6 +188,7 @@ Test(messages, ready_and_open_survive) {
     cr_assert_eq(msg_open_pack(&b, &open), 0);
     cr_assert_eq(msg_open_parse(b.data, (uint32_t)b.len, &open2), 0);
     cr_expect_eq(open2.kv_bytes, 7);
+    cr_expect_eq(open2.memory_bytes, 8);
     cr_expect(open2.has_disk);
     cr_expect_eq(open2.options.len, 9);
     cr_expect_arr_eq(open2.options.data, "isa\0auto", 9);

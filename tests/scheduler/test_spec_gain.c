@@ -11,14 +11,15 @@ static struct sim sim;
 struct machine {
     const char *name;
     int64_t step_ns, row_ns, key_ns;
+    int64_t state_ns; /* a recurrent state copied; 0: there is none */
 };
 
 static const struct machine machines[] = {
-    {"slow, compute bound", 33000000, 13000000, 0},
-    {"slow, bandwidth bound", 40000000, 2000000, 100},
-    {"fast, bandwidth bound", 4000000, 30000, 20},
-    {"fast, dear rows", 1000000, 800000, 50},
-    {"rows cost everything", 100000, 5000000, 0},
+    {"slow, compute bound", 33000000, 13000000, 0, 0},
+    {"slow, bandwidth bound", 40000000, 2000000, 100, 0},
+    {"fast, bandwidth bound", 4000000, 30000, 20, 0},
+    {"fast, dear rows", 1000000, 800000, 50, 0},
+    {"rows cost everything", 100000, 5000000, 0, 0},
 };
 
 /* The virtual time after which @n_clients have their answers, on average. */
@@ -36,6 +37,9 @@ static int64_t duration(const struct machine *m, uint32_t n_clients, uint32_t de
         .step_ns = m->step_ns,
         .row_ns = m->row_ns,
         .key_ns = m->key_ns,
+        .machine.state_ns = m->state_ns,
+        .n_states = m->state_ns > 0 ? 16 : 0,
+        .n_snapshots = m->state_ns > 0 ? 40 : 0,
     };
 
     sim_init(&sim, &o);
@@ -79,4 +83,32 @@ Test(spec_gain, right_drafts_are_used_where_rows_are_cheap) {
         cr_expect_geq(gain(&machines[2], 16, depth, SIM_DRAFTS_RIGHT), 3);
         cr_expect_geq(gain(&machines[2], 1, depth, SIM_DRAFTS_PARTLY), 1.8);
     }
+}
+
+/* Of models with recurrent layers: a state is copied before each draft, and back after a wrong one, whose right tokens
+ * are computed again. */
+Test(spec_gain, never_a_loss_with_states) {
+    for (size_t k = 0; k < sizeof(machines) / sizeof(machines[0]); k++)
+        for (int64_t part = 100; part >= 2; part /= 7) /* of what a step reads, that a state is */
+            for (uint32_t n = 1; n <= 16; n *= 4)
+                for (enum sim_drafts d = SIM_DRAFTS_REAL; d < SIM_DRAFTS_KINDS; d++) {
+                    struct machine m = machines[k];
+
+                    m.state_ns = m.step_ns / part;
+                    double g = gain(&m, n, 2, d);
+                    cr_expect_geq(g, 0.955, "%s, states of 1/%d, %u clients, drafts %d: %.3f",
+                                  m.name, (int)part, n, d, g);
+                }
+}
+
+Test(spec_gain, right_drafts_are_used_with_states) {
+    struct machine m = machines[1];
+
+    m.state_ns = m.step_ns / 60;
+    cr_expect_geq(gain(&m, 1, 2, SIM_DRAFTS_RIGHT), 5);
+    cr_expect_geq(gain(&m, 4, 2, SIM_DRAFTS_RIGHT), 1.8);
+    m = machines[2];
+    m.state_ns = m.step_ns / 60;
+    cr_expect_geq(gain(&m, 1, 2, SIM_DRAFTS_RIGHT), 7);
+    cr_expect_geq(gain(&m, 1, 2, SIM_DRAFTS_PARTLY), 1.2);
 }

@@ -373,6 +373,12 @@ static void report(struct replay *p, const char *policy) {
         printf("%llu tokens of earlier turns computed again, %llu pinned turns dropped\n",
                (unsigned long long)s->stats.n_recomputed_tokens,
                (unsigned long long)s->stats.n_pins_dropped);
+    if (s->opts.n_states > 0)
+        printf("%u state slots, %u of %u snapshots; %llu made, %llu used, %llu evicted\n",
+               s->opts.n_states, s->stats.n_snapshots, s->opts.n_snapshots,
+               (unsigned long long)s->stats.n_snapshots_made,
+               (unsigned long long)s->stats.n_snapshots_used,
+               (unsigned long long)s->stats.n_snapshots_evicted);
     if (n_drafted > 0)
         printf("drafts: %llu of %llu accepted\n", (unsigned long long)n_accepted,
                (unsigned long long)n_drafted);

@@ -67,6 +67,8 @@ bool swarm_allows(uint32_t field, uint32_t value) {
         {"draft_page_tokens", 1, 256},
         {"host_pages", 0, 1u << 16},
         {"disk_pages", 0, 1u << 16},
+        {"states", 0, 1000},
+        {"snapshots", 0, 1u << 16},
         {"max_draft", 0, 1024},
     };
 
@@ -326,11 +328,16 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
                   .force_draft = w->force_draft},
         .n_pages = w->pages,
         .n_host_pages = w->host_pages,
+        .n_states = w->states,
+        .n_snapshots = w->states > 0 ? w->snapshots : 0,
+        .ends = w->states > 0 ? 24 : 0,
         .n_draft_pages = w->draft_pages,
         .draft_page_tokens = w->draft_page_tokens,
         .draft_wrong = w->draft_wrong,
         .draft_step_ns = (int64_t)w->draft_us * 1000,
-        .disk_bytes = w->host_pages > 0 && w->disk_pages > 0 ? 4096 + w->disk_pages * 8192ull : 0,
+        .disk_bytes = w->host_pages > 0 && w->disk_pages > 0 && w->states == 0
+                          ? 4096 + w->disk_pages * 8192ull
+                          : 0,
         .page_tokens = w->page_tokens,
         .max_context = w->context,
         .max_clients = MAX(n_requests, 1),

@@ -67,7 +67,9 @@
     X(draft_wrong, one_in(r, 3) ? 0 : one_in(r, 6) ? 1024 : rng_below(r, 600)) /* of 1024 */       \
     X(draft_us, 50 + rng_below(r, 3000))             /* what a step of the draft model takes */    \
     X(warm, one_in(r, 2) ? 2 + rng_below(r, 40) : 0) /* steps between two warm requests */         \
-    X(disk_pages, one_in(r, 4) ? rng_below(r, 6 * w->pages) : 0)         /* with host pages */     \
+    X(disk_pages, one_in(r, 4) ? rng_below(r, 6 * w->pages) : 0) /* with host pages */             \
+    X(states, one_in(r, 4) ? 1 + rng_below(r, 8) : 0) /* slots of a model with recurrent layers */ \
+    X(snapshots, one_in(r, 8) ? 0 : one_in(r, 2) ? 1 + rng_below(r, 4) : rng_below(r, 40))         \
     X(buggify, one_in(r, 3) ? (uint32_t)(rng_next(r) & rng_next(r)) : 0) /* rare paths: bits */
 
 struct swarm {

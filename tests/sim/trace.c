@@ -10,12 +10,16 @@
  * (engine/cuda/plan.cu with groups of four heads). Pages go to host memory and back over PCIe 5 at 50 GB/s, before the
  * step's rows.
  *
+ * 27b: a hybrid model of 27B (48 recurrent layers and 16 others with 4 heads of keys of 256: 16.5 GB read a step, 54
+ * GFLOP a row, 64 KiB a token, 150 MiB of state a sequence) on the same devices.
+ *
  * Slow devices, whose decode alone misses the usual target. offload: a 70B model in 4 bits (40 GB, 140 GFLOP a row,
  * 328 KB a token) of which 16.8 GB come over PCIe in each step. desktop: the 8B model on a processor with 60 GB/s and
  * 2 TOP/s.
  */
 #define TOGETHER 4
-#define COPY_NS 2950 /* a token */
+#define COPY_NS 2950     /* a token */
+#define STATE_NS 3100000 /* of a sequence */
 
 static const struct {
     const char *name;
@@ -26,6 +30,8 @@ static const struct {
     {"rtx5090", 250000, 3070000, 25800, 2000, 97, 4.03},
     {"offload", 250000, 336000000, 240000, 2000, 215, 18},
     {"desktop", 250000, 77800000, 7550000, 2000, 2450, 590},
+    {"h200-27b", 250000, 4040000, 78000, 2000, 16, 0.57},
+    {"rtx5090-27b", 250000, 10800000, 92000, 2000, 43, 2.7},
 };
 
 bool trace_machine(struct sim_opts *o, const char *name) {
@@ -62,6 +68,9 @@ static bool apply(struct sim_opts *o, const struct trace_file *f) {
     o->n_pages = f->n_pages;
     o->n_host_pages = f->n_host_pages;
     o->machine.copy_ns = (int64_t)COPY_NS * f->page_tokens;
+    o->machine.state_ns = STATE_NS;
+    o->n_states = f->n_states;
+    o->n_snapshots = f->n_snapshots;
     o->page_tokens = f->page_tokens;
     o->max_context = f->max_context;
     o->machine.noise = f->noise / 100.0;

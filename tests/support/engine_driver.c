@@ -33,7 +33,7 @@ static struct driver_batch *new_batch(const struct driver *d) {
     b->want = must(calloc(o->max_wants, sizeof(*b->want)));
     b->param = must(calloc(o->max_seqs, sizeof(*b->param)));
     b->start = must(calloc(o->max_seqs + 1, sizeof(*b->start)));
-    b->page = must(calloc(o->n_pages, sizeof(*b->page)));
+    b->page = must(calloc(o->n_listed, sizeof(*b->page)));
     b->part = must(calloc(o->max_seqs, sizeof(*b->part)));
     b->want_part = must(calloc(o->max_wants, sizeof(*b->want_part)));
     return b;
@@ -84,6 +84,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
     o->max_rows = o->max_rows ? o->max_rows : 512;
     o->max_seqs = o->max_seqs ? o->max_seqs : 32;
     o->max_wants = o->max_wants ? o->max_wants : o->max_rows;
+    o->n_listed = o->n_listed ? o->n_listed : o->n_pages;
 
     int r = gguf_open(&d->file, o->path, err);
     if (r < 0)
@@ -168,6 +169,13 @@ struct driver_seq *driver_drop(struct driver *d, struct driver_seq *s) {
     return NULL;
 }
 
+/* The device is lost: its words come before the process's end. */
+static void lose(const struct driver *d) {
+    printf("the device is lost: %s\n", engine_fault(d->engine));
+    fflush(stdout);
+    abort();
+}
+
 /* -- steps --------------------------------------------------------------------------------------- */
 
 static void add_want(struct driver *d, struct driver_batch *b, uint32_t part, uint32_t row,
@@ -218,6 +226,7 @@ static void add_part(struct driver *d, struct driver_batch *b, uint32_t i, bool 
     b->param[i].tokens = s->token;
     b->param[i].n_prompt = s->n_prompt;
     b->param[i].n_tokens = s->n_tokens;
+    assert(b->start[i] + s->n_pages <= d->opts.n_listed);
     memcpy(b->page + b->start[i], s->page, s->n_pages * sizeof(*s->page));
     b->start[i + 1] = b->start[i] + s->n_pages;
     for (uint32_t r = 0; r < n; r++) {
@@ -249,14 +258,14 @@ void driver_launch(struct driver *d, const struct driver_part *part, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         add_part(d, b, i, d->step > 0);
     if (engine_launch(d->engine, &b->b) < 0)
-        abort();
+        lose(d);
     d->step++;
     for (uint32_t i = 0; i < b->b.n_wants; i++)
         if (b->part[b->want_part[i]].seq->mask &&
             engine_mask(d->engine, d->step, i, b->part[b->want_part[i]].seq->mask) < 0)
-            abort();
+            lose(d);
     if (engine_seal(d->engine, d->step) < 0)
-        abort();
+        lose(d);
 }
 
 static void take_out(struct driver *d, struct driver_batch *b, uint32_t want,
@@ -280,7 +289,7 @@ static void wait_for(struct driver *d, uint64_t step) {
     struct engine_result r;
 
     if (engine_wait(d->engine, step, &r) < 0)
-        abort();
+        lose(d);
     for (uint32_t i = 0; i < b->b.n_seqs; i++)
         b->part[i].seq->n_computed += b->part[i].n_rows;
     for (uint32_t i = 0; i < r.n_outs; i++)

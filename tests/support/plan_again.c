@@ -52,6 +52,7 @@ static void read_head(struct plan_again *t, const struct plan_tape_head *h) {
         .fair_preempt_begun = h->flags & TAPE_FAIR_BEGUN,
         .fair_preempted = h->flags & TAPE_FAIR_PREEMPTED,
         .draft_slower = h->draft_slower,
+        .state_pages = h->state_pages,
         .cost = &t->cost,
         .turn = h->turn,
     };

@@ -337,6 +337,45 @@ static void check_host(struct sim *s) {
         check_host_page(s, i);
 }
 
+/* ---- states ---- */
+
+/* What is not being written belongs to a page, and is what is behind it. */
+static void check_snapshots(struct sim *s) {
+    const struct sched *d = s->sched;
+    const struct kv_pager *p = d->pager;
+    uint32_t n_written = 0;
+
+    for (uint64_t step = d->n_waited + 1; step <= d->n_launched; step++) {
+        const struct batch *t = &d->batch[step % SCHED_DEPTH_MAX];
+
+        for (uint32_t i = 0; i < t->b.n_seqs; i++) {
+            uint32_t snapshot = t->item[i].snapshot;
+
+            uint32_t pos0 = t->item[i].pos0, end = pos0 + t->item[i].n_rows;
+
+            uint32_t cut = states_next_cut(&d->states, t->item[i].request, pos0);
+
+            HOLD(s, NULL, CUTS, cut >= end);
+            HOLD(s, NULL, CUTS,
+                 cut > end || snapshot != KV_NO_SNAPSHOT ||
+                     p->opts.n_snapshots <= 2 * s->opts.sched.max_seqs);
+            uint32_t backup = t->item[i].backup;
+
+            n_written += snapshot != KV_NO_SNAPSHOT;
+            n_written += backup != KV_NO_SNAPSHOT;
+            HOLD(s, NULL, KEPT,
+                 (backup != KV_NO_SNAPSHOT) == (d->states.on && t->item[i].n_draft > 0));
+            HOLD(s, NULL, KEPT, snapshot == KV_NO_SNAPSHOT || p->snapshot[snapshot].taken);
+        }
+    }
+    for (uint32_t i = 0; i < p->opts.n_snapshots; i++) {
+        n_written -= p->snapshot[i].taken;
+        if (p->snapshot[i].page != KV_NO_PAGE)
+            HOLD(s, NULL, KEPT, telltale_is_state(s->engine, i, p->snapshot[i].page));
+    }
+    HOLD(s, NULL, KEPT, n_written == 0);
+}
+
 /* ---- decisions ---- */
 
 /* A request in @l for which @h may have been preempted: with an earlier virtual arrival, or of a
@@ -544,6 +583,7 @@ void rules_after(struct sim *s, int r) {
     check_pager(&s->was.device, s->sched->pager, 1);
     check_draft_pages(s);
     check_host(s);
+    check_snapshots(s);
     check_preemptions(s, s->stats.n_finished > n_finished);
     if (s->sched->n_launched > s->was.n_launched) {
         check_admissions(s);

@@ -56,6 +56,8 @@ struct sim_client;
     X(HOST, "what the host holds was given to it, by jobs that wait and nobody else")              \
     X(RECORDED, "the flight recorder has what was decided last, whole, also after a death")        \
     X(AGAIN, "a recorded plan, made again, is what it was")                                        \
+    X(CUTS, "no step passes a cut of a prompt, and the state behind it is kept")                   \
+    X(KEPT, "a snapshot that is being written is a step's, and all others are of their pages")     \
     /* kv_pager_check(): after each step. */                                                       \
     X(STATES, "a page is in one state and its list; the counts add up")                            \
     X(REFERENCES, "a page is held as often as tables have it")                                     \
@@ -64,11 +66,14 @@ struct sim_client;
     X(KEYS, "a key is the hash of parent, tokens and isolation key; a lookup finds its page")      \
     X(TABLES, "tables are closed: page i before page i + 1, parents before children")              \
     X(EVICTION, "lists have no page twice; children are evicted before parents")                   \
+    X(SNAPSHOTS, "a snapshot is one published page's, or taken, or free")                          \
+    X(SLOTS, "a state slot is one sequence's or free")                                             \
     /* The tell-tale engine: at each launch and each wait. */                                      \
     X(BATCH, "a batch is well formed: rows, wants, samples, feeds, bans, parameters")              \
     X(WRITERS, "a page that one sequence writes is no other's")                                    \
     X(READ, "a position that is read was written for this sequence, after these tokens")           \
-    X(UNCHANGED, "a batch does not change while it runs")
+    X(UNCHANGED, "a batch does not change while it runs")                                          \
+    X(GOES_ON, "a sequence goes on where the state in its slot is, of its tokens")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

@@ -100,7 +100,7 @@ static int new_draft_engine(struct sim *s, struct telltale t, struct engine_opts
     if (o->n_draft_pages == 0)
         return 0;
     e.n_pages = o->n_draft_pages;
-    e.n_host_pages = 0;
+    e.n_host_pages = e.n_states = e.n_snapshots = 0;
     e.page_tokens = o->draft_page_tokens;
     e.max_wants = o->sched.max_seqs;
     t.depth = 1;
@@ -118,7 +118,9 @@ static void new_worker(struct sim *s) {
     struct telltale t = o->machine;
     struct engine_opts e = {
         .n_pages = o->n_pages,
-        .n_host_pages = o->n_host_pages,
+        .n_host_pages = o->n_states > 0 ? 0 : o->n_host_pages,
+        .n_states = o->n_states,
+        .n_snapshots = o->n_snapshots,
         .page_tokens = o->page_tokens,
         .max_context = o->max_context,
         .max_rows = o->sched.max_rows,
@@ -321,12 +323,18 @@ static struct sim_client *new_client(struct sim *s, uint32_t n_prompt, uint32_t 
     return c;
 }
 
+static int32_t draw_token(const struct sim *s, struct rng *r) {
+    if (s->opts.ends > 0 && rng_below(r, s->opts.ends) == 0)
+        return 1;
+    return 3 + (int32_t)rng_below(r, SIM_VOCAB - 3);
+}
+
 /* Tokens [from, n_prompt) are its own. */
 static void draw_tokens(struct sim *s, struct sim_client *c, uint32_t from) {
     struct rng own = {s->n_clients};
 
     for (uint32_t i = from; i < c->m.n_prompt; i++)
-        c->tokens[i] = 3 + (int32_t)rng_below(&own, SIM_VOCAB - 3);
+        c->tokens[i] = draw_token(s, &own);
 }
 
 struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family, uint32_t n_family,
@@ -335,7 +343,7 @@ struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family,
     struct rng common = {family + 1000};
 
     for (uint32_t i = 0; i < MIN(n_family, n_prompt); i++)
-        c->tokens[i] = 3 + (int32_t)rng_below(&common, SIM_VOCAB - 3);
+        c->tokens[i] = draw_token(s, &common);
     draw_tokens(s, c, MIN(n_family, n_prompt));
     return c;
 }

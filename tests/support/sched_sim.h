@@ -41,6 +41,8 @@ struct sim_opts {
     struct sched_opts sched; /* zero: 8 sequences, 64 rows, 50 ms, 200 ms, depth 1, bypass 4 */
     uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
     uint32_t n_host_pages;
+    uint32_t n_states, n_snapshots; /* slots of a model with recurrent layers; 0: it has none */
+    uint32_t ends; /* one token in so many of prompts is special: where messages end; 0: none */
     /* A draft model: what it drafts is wrong so often, of 1024 tokens. No pages: there is none. */
     uint32_t n_draft_pages, draft_page_tokens, draft_wrong;
     int64_t draft_step_ns;

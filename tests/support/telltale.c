@@ -26,6 +26,12 @@ struct results {
     float *vector;          /* [max_wants][n_embd] */
 };
 
+/* Of a recurrent layer: what was read, up to a position. */
+struct state {
+    uint64_t read;
+    uint32_t end;
+};
+
 struct engine {
     struct telltale set;
     struct engine_opts opts;
@@ -34,7 +40,8 @@ struct engine {
     struct cell *cells[KV_CLASSES]; /* [n_pages + n_host_pages][page_tokens] */
     uint64_t *row_hash;             /* [max_rows] of the step that is computed */
     uint32_t *row_seq;
-    int32_t *more; /* [max_rows] scratch of sample() */
+    struct state *state; /* [n_states + n_snapshots] */
+    int32_t *more;       /* [max_rows] scratch of sample() */
     /* Of step n in [n % 2]. */
     struct flight flight[2];
     struct results result[2];
@@ -122,7 +129,9 @@ static int alloc_pages(struct engine *e) {
     e->row_hash = calloc(e->opts.max_rows, sizeof(*e->row_hash));
     e->row_seq = calloc(e->opts.max_rows, sizeof(*e->row_seq));
     e->more = calloc(e->opts.max_rows, sizeof(*e->more));
-    return e->row_hash && e->row_seq && e->more ? 0 : -ENOMEM;
+    e->state = calloc((size_t)e->opts.n_states + e->opts.n_snapshots + 1, sizeof(*e->state));
+    e->rules.slot_used = calloc((size_t)e->opts.n_states + 1, sizeof(*e->rules.slot_used));
+    return e->row_hash && e->row_seq && e->more && e->state && e->rules.slot_used ? 0 : -ENOMEM;
 }
 
 static void describe(struct engine *e) {
@@ -139,6 +148,9 @@ static void describe(struct engine *e) {
         .page_tokens = e->opts.page_tokens,
         .n_pages = e->opts.n_pages,
         .n_host_pages = e->opts.n_host_pages,
+        .n_states = e->opts.n_states,
+        .n_snapshots = e->opts.n_snapshots,
+        .state_bytes = e->opts.n_states ? sizeof(struct state) : 0,
         .n_threads = 1,
         .hidden = true,
         .depth = e->set.depth,
@@ -212,8 +224,15 @@ struct engine *engine_free(struct engine *e) {
     free(e->row_hash);
     free(e->row_seq);
     free(e->more);
+    free(e->state);
+    free(e->rules.slot_used);
     free(e);
     return NULL;
+}
+
+const char *engine_fault(const struct engine *e) {
+    (void)e;
+    return "what the test asked for";
 }
 
 const struct engine_info *engine_info(const struct engine *e) {
@@ -247,6 +266,18 @@ static uint32_t group_at(const struct telltale *t, const struct engine_batch *b,
     return n;
 }
 
+static bool is_of_state(const struct engine_copy *c) {
+    return c->dir == COPY_STATE_SAVE || c->dir == COPY_STATE_LOAD;
+}
+
+static double copies_ns(const struct telltale *t, const struct engine_copy *c, uint32_t n) {
+    double ns = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        ns += (double)(is_of_state(&c[i]) ? t->state_ns : t->copy_ns);
+    return ns;
+}
+
 /* How long a step takes. */
 static double duration(const struct telltale *t, const struct engine_batch *b,
                        uint32_t page_tokens) {
@@ -267,7 +298,8 @@ static double duration(const struct telltale *t, const struct engine_batch *b,
         i += n;
     }
     ns = (double)t->step_ns + (double)t->seq_ns * b->n_seqs + t->key_ns * keys +
-         t->pair_ns * pairs + (double)t->copy_ns * (b->n_before + b->n_after) +
+         t->pair_ns * pairs + copies_ns(t, b->before, b->n_before) +
+         copies_ns(t, b->after, b->n_after) +
          (double)MAX(t->read_ns, t->row_ns * (int64_t)b->n_rows);
     return ns * (1 + t->noise * (2 * rng_unit(&noise) - 1));
 }
@@ -364,15 +396,35 @@ bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t pa
     return true;
 }
 
+bool telltale_is_state(const struct engine *e, uint32_t snapshot, uint32_t page) {
+    const struct state *s = &e->state[e->opts.n_states + snapshot];
+    const struct cell *last = e->cells[KV_GLOBAL] + (size_t)(page + 1) * e->opts.page_tokens - 1;
+
+    return s->end == last->pos + 1 && s->read == last->after;
+}
+
+static void copy_state(struct engine *e, const struct engine_copy *c) {
+    bool save = c->dir == COPY_STATE_SAVE;
+    uint32_t n = e->opts.n_states;
+
+    e->state[c->dst + (save ? n : 0)] = e->state[c->src + (save ? 0 : n)];
+    e->seen.n_saves += save;
+    e->seen.n_loads += !save;
+}
+
 static void copy_pages(struct engine *e, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
+        if (is_of_state(&c[i])) {
+            copy_state(e, &c[i]);
+            continue;
+        }
         uint32_t src = c[i].src + (c[i].dir == COPY_H2D ? e->opts.n_pages : 0);
         uint32_t dst = c[i].dst + (c[i].dir == COPY_D2H ? e->opts.n_pages : 0);
 
         memcpy(cell_at(e, c[i].cls, dst, 0), cell_at(e, c[i].cls, src, 0),
                c[i].n_tokens * sizeof(struct cell));
+        e->seen.n_copies++;
     }
-    e->seen.n_copies += n;
 }
 
 /* The cell of position @pos of sequence @s. */
@@ -477,6 +529,26 @@ static int32_t token_of(const struct engine *e, const struct engine_batch *b, ui
                                   : b->token[q->row0 + i];
 }
 
+/* The slot of sequence @s must hold the state behind what was read, @h. What it says from here on depends on it. */
+static uint64_t go_on_from_state(struct engine *e, const struct engine_batch *b, uint32_t s,
+                                 uint64_t h) {
+    const struct engine_seq *q = &b->seq[s];
+    const struct state *state = &e->state[q->state_slot];
+
+    if (e->opts.n_states == 0 || q->pos0 == 0 || (state->end == q->pos0 && state->read == h))
+        return h;
+    e->seen.n_stale++;
+    if (e->set.strict) {
+        fprintf(stderr,
+                "telltale: step %llu: sequence %u goes on at position %u from slot %u, where the "
+                "state behind %u positions%s is\n",
+                (unsigned long long)b->step, s, q->pos0, q->state_slot, state->end,
+                state->end == q->pos0 ? " of another text" : "");
+        abort();
+    }
+    return text_mix(h, state->read);
+}
+
 /* Reads what the sequence has, and writes and reads its rows: the hash after each of them. */
 static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t s) {
     const struct engine_seq *q = &b->seq[s];
@@ -488,11 +560,14 @@ static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t
         pos = read_right(e, b, s, 0, MIN(n, q->pos0), history, &h);
     for (; pos < q->pos0; pos++)
         h = read_position(e, b, s, pos, pos < n ? history[pos] : -1, h);
+    h = go_on_from_state(e, b, s, h);
     for (uint32_t i = 0; i < q->n_rows; i++) {
         h = write_position(e, b, s, q->pos0 + i, h, token_of(e, b, s, i));
         e->row_hash[q->row0 + i] = h;
         e->row_seq[q->row0 + i] = s;
     }
+    if (e->opts.n_states > 0)
+        e->state[q->state_slot] = (struct state){.read = h, .end = q->pos0 + q->n_rows};
 }
 
 bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest) {

@@ -10,6 +10,9 @@
  * without paging anything. A page's cell also holds the hash of what preceded it when it was written,
  * as the deep layers of a model do: equal tokens after different ones are not interchangeable.
  *
+ * With opts.n_states it is an engine with recurrent layers: a slot holds the hash of what was read up to a position,
+ * and a sequence that does not go on where its slot's state is says something else from there on.
+ *
  * What a batch must never contain aborts at once, with a line that says what (telltale_check.c).
  * A batch is hashed at its launch and again at its wait: it must not change between the two.
  *
@@ -44,10 +47,11 @@ struct telltale {
      * and takes the sum of these; engine_wait() moves the clock to its end. */
     struct clock_virtual *clock;
     int64_t step_ns, row_ns, seq_ns; /* fixed; for each row; for each sequence */
-    int64_t read_ns; /* what all rows together take at least: the reading of the weights */
-    double key_ns;   /* for each token of context that a sequence reads */
-    double pair_ns;  /* for each row of a prefill and token of its context */
-    int64_t copy_ns; /* for each page copied */
+    int64_t read_ns;  /* what all rows together take at least: the reading of the weights */
+    double key_ns;    /* for each token of context that a sequence reads */
+    double pair_ns;   /* for each row of a prefill and token of its context */
+    int64_t copy_ns;  /* for each page copied */
+    int64_t state_ns; /* for each state saved or loaded */
     /* So many sequences of one row each that stand side by side read their common beginning, in whole chunks, once
      * (as engine/cuda/plan.cu has it); 0 or 1: each its own. */
     uint32_t together;
@@ -59,6 +63,7 @@ void telltale_set(const struct telltale *t);
 
 struct telltale_seen {
     uint64_t n_steps, n_rows, n_wants, n_copies; /* of the steps that were waited for */
+    uint64_t n_loads, n_saves;                   /* of states */
     uint64_t n_stale; /* positions read that were not written for the sequence that reads them */
 };
 
@@ -75,6 +80,9 @@ bool telltale_is_lost(const struct engine *e);
  * to. Of KV_GLOBAL. */
 bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,
                     const int32_t *tokens);
+
+/* Whether snapshot @snapshot is the state behind the last token of @page, of KV_GLOBAL. */
+bool telltale_is_state(const struct engine *e, uint32_t snapshot, uint32_t page);
 
 /* Whether an engine that is wrong so often is wrong where the right one's digest is @digest. */
 bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest);

@@ -63,6 +63,7 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         NEED(s->n_rows <= r->opts->max_context - s->pos0, "sequence", i);
         NEED(s->n_draft <= s->n_rows, "sequence", i);
         NEED(s->n_replay == 0, "sequence", i);
+        NEED(s->state_slot < MAX(r->opts->n_states, 1u), "sequence", i);
         NEED(s->feed >= -1, "sequence", i);
         NEED(s->feed < 0 || (s->n_rows == 1 && s->n_draft == 0), "sequence", i);
         if (s->feed >= 0)
@@ -76,6 +77,14 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         row += s->n_rows;
     }
     NEED(row == b->n_rows, "rows", b->n_rows);
+}
+
+/* No two sequences have one state slot. */
+static void check_slots(const struct batch_rules *r, const struct engine_batch *b) {
+    memset(r->slot_used, 0, r->opts->n_states);
+    for (uint32_t i = 0; i < b->n_seqs && r->opts->n_states > 0; i++)
+        if (r->slot_used[b->seq[i].state_slot]++)
+            bad(b, "two sequences of one state slot", "sequence", i);
 }
 
 /* The pages of a sequence cover its rows, each once; a page that one sequence writes is no other's. */
@@ -191,7 +200,16 @@ static void check_copies(const struct batch_rules *r, const struct engine_batch 
                          const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         bool from_host = c[i].dir == COPY_H2D, to_host = c[i].dir == COPY_D2H;
+        bool save = c[i].dir == COPY_STATE_SAVE;
 
+        if (save || c[i].dir == COPY_STATE_LOAD) {
+            NEED(save || c == b->before, "copy of a state", i);
+            NEED((save ? c[i].src : c[i].dst) < r->opts->n_states, "copy of a state", i);
+            NEED((save ? c[i].dst : c[i].src) < r->opts->n_snapshots, "copy of a state", i);
+            for (uint32_t j = 0; j < i; j++)
+                NEED(c[j].dir != c[i].dir || c[j].dst != c[i].dst, "copy of a state", i);
+            continue;
+        }
         NEED(c[i].dir <= COPY_H2D, "copy", i);
         NEED(c[i].cls < KV_CLASSES && (r->set->classes >> c[i].cls & 1), "copy", i);
         NEED(c[i].src < (from_host ? r->opts->n_host_pages : r->opts->n_pages), "copy", i);
@@ -204,6 +222,7 @@ static void check_copies(const struct batch_rules *r, const struct engine_batch 
 void check_batch(const struct batch_rules *r, const struct engine_batch *b) {
     check_head(r, b);
     check_seqs(r, b);
+    check_slots(r, b);
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++)
         if (r->set->classes >> cls & 1)
             check_tables(r, b, cls);

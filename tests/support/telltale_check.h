@@ -21,6 +21,7 @@ struct batch_rules {
     const struct fed *before;       /* of the step before */
     /* [n_pages] for each class: which sequence of this batch reads or writes a page; scratch. */
     uint32_t *reader[KV_CLASSES], *writer[KV_CLASSES];
+    uint8_t *slot_used; /* [n_states]; scratch */
 };
 
 /* Aborts with a line that names what is wrong. */

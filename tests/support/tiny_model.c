@@ -21,7 +21,10 @@ static const struct {
     {TENSOR_Q5_1, 0, 2, -15.5f}, {TENSOR_Q8_0, 0, 0, 0},     {TENSOR_Q2_K, 80, 82, 1.5f},
     {TENSOR_Q3_K, 108, 0, 0},    {TENSOR_Q4_K, 0, 2, 7.5f},  {TENSOR_Q5_K, 0, 2, 15.5f},
     {TENSOR_Q6_K, 208, 0, 0},    {TENSOR_IQ2_XXS, 0, 0, 0},  {TENSOR_IQ4_NL, 0, 0, 0},
-    {TENSOR_IQ4_XS, 0, 0, 0},
+    {TENSOR_IQ4_XS, 0, 0, 0},    {TENSOR_MXFP4, 0, 0, 0},    {TENSOR_IQ1_S, 0, 0, 0},
+    {TENSOR_IQ1_M, 0, 0, 0},     {TENSOR_IQ2_XS, 0, 0, 0},   {TENSOR_IQ2_S, 0, 0, 0},
+    {TENSOR_IQ3_XXS, 0, 0, 0},   {TENSOR_IQ3_S, 0, 0, 0},    {TENSOR_TQ1_0, 52, 0, 0},
+    {TENSOR_TQ2_0, 64, 0, 0},    {TENSOR_NVFP4, 0, 0, 0},
 };
 
 static float gauss(struct rng *r) {
@@ -32,6 +35,29 @@ static void put_half(uint8_t *p, float f) {
     uint16_t h = mx_float_to_half(f);
 
     memcpy(p, &h, 2);
+}
+
+/* The scale @d, at @at where it is a half. */
+static void put_scale(enum tensor_type type, uint8_t *block, uint32_t at, float d) {
+    uint16_t h = mx_float_to_half(d);
+    uint8_t e = 0;
+
+    switch (type) {
+    case TENSOR_MXFP4:
+        block[0] = (uint8_t)(128 + lroundf(log2f(d)));
+        break;
+    case TENSOR_NVFP4:
+        while (e < 0x7E && mx_ue4m3_half(e) < d)
+            e++;
+        memset(block, e, 4);
+        break;
+    case TENSOR_IQ1_M:
+        for (int i = 0; i < 4; i++)
+            block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (h >> (4 * i) & 15) << 4);
+        break;
+    default:
+        memcpy(block + at, &h, 2);
+    }
 }
 
 /* A block of random bits whose values have a root mean square of about @rms. */
@@ -45,7 +71,7 @@ static void fill_block(const struct tensor_format *f, size_t k, float rms, struc
     for (int pass = 0; pass < 2; pass++) {
         float d = pass ? rms / (float)sqrt(sum / f->block + 1e-9) : 1;
 
-        put_half(block + scales[k].d, d);
+        put_scale(f->type, block, scales[k].d, d);
         if (scales[k].min)
             put_half(block + scales[k].min, d * scales[k].ratio);
         quant_decode(f->type, block, y, f->block);

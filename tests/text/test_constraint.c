@@ -102,7 +102,9 @@ Test(constraint, triggers_are_checked) {
         "{\"after\":[\"a\"],\"required\":true}",
         "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"c\"}}",
         "{\"after\":[\"a\"],\"quiet\":"
-        "{\"open\":\"b\",\"close\":\"c\",\"now\":true}}"};
+        "{\"open\":\"b\",\"close\":\"c\",\"now\":true}}",
+        "{\"after\":[{\"text\":\"a\",\"held\":\"b\"}],\"start\":[]}",
+        "{\"after\":[\"a\"],\"start\":[\"b\",{\"text\":\"a\",\"held\":\"a\"}]}"};
     static const char *const bad[] = {
         "[]",
         "{}",
@@ -112,6 +114,9 @@ Test(constraint, triggers_are_checked) {
         "{\"after\":[1]}",
         "{\"after\":[\"a\"],\"repeat\":1}",
         "{\"after\":[\"a\"],\"quiet\":true}",
+        "{\"after\":[\"a\"],\"start\":\"b\"}",
+        "{\"after\":[\"a\"],\"start\":[{\"text\":\"b\"}]}",
+        "{\"after\":[{\"text\":\"\",\"held\":\"b\"}]}",
         "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\"}}",
         "{\"after\":[\"a\"],\"quiet\":{\"open\":\"b\",\"close\":\"\"}}",
         "{\"after\":[\"a\"],\"quiet\":"
@@ -137,7 +142,8 @@ Test(constraint, mutated_texts_are_grammars_or_refused) {
         "{\"repeat\":{\"either\":[{\"regex\":\"[a-z]+(x|y)\"},{\"choice\":[\"a\",\"b\"]}]},"
         "\"separator\":{\"literal\":\",\"},\"min\":1,\"max\":30}",
         "{\"ebnf\":\"root ::= a b*\\na ::= [0-9]{2}\\nb ::= \\\"x\\\"\"}",
-        "{\"after\":[\"</think>\",\"ab\"],\"repeat\":true,\"required\":false,"
+        "{\"after\":[\"</think>\",\"ab\"],\"start\":[\"x\",{\"text\":\"<a\",\"held\":\"b\"}],"
+        "\"repeat\":true,\"required\":false,"
         "\"quiet\":{\"open\":\"<x>\",\"close\":\"y\",\"now\":false}}"};
     struct rng r = {9};
     int n_good = 0, n_bad = 0;
@@ -204,6 +210,13 @@ static const struct {
      "\"id\"],\"repeat\":true,\"quiet\":{\"open\":\"<tool\",\"close\":\"a\",\"now\":true}}"},
     {"{\"json_object\":true}", "{\"after\":[\"a{\",\"{\"],\"repeat\":true,\"quiet\":{\"open\":"
                                "\"abc\",\"close\":\"aa\",\"now\":true}}"},
+    {"{\"json_object\":true}",
+     "{\"after\":[\"abc\"],\"start\":[{\"text\":\"{\\\"\",\"held\":\"{\\\"\"}],"
+     "\"repeat\":true}"},
+    {"{\"regex\":\"name[0-9]*( [a-z]+)?\"}",
+     "{\"after\":[{\"text\":\"id\",\"held\":\"name1\"}],\"start\":[\"a\",{\"text\":\"value\","
+     "\"held\":"
+     "\"name\"}],\"repeat\":true,\"quiet\":{\"open\":\"{\",\"close\":\"}\"}}"},
 };
 
 /* The mask has exactly the tokens that are accepted. */
@@ -408,6 +421,43 @@ Test(constraint_state, triggers_are_text_where_it_is_quiet) {
             cr_assert_eq(feed(s, text), -1);
         }
         cr_expect_eq(constraint_can_end(s), cases[i].held < 0, "%s", cases[i].text);
+    }
+}
+
+/* A bare object that names a tool is held from its beginning, where the output begins; elsewhere,
+ * or with another name, it is text. */
+Test(constraint_state, triggers_at_a_start_may_be_part_of_the_grammar) {
+    static const char grammar[] = "{\"regex\":\"\\\\{\\\"name\\\": \\\"(f\\\", \\\"a\\\": "
+                                  "[0-9]+|g\\\", \\\"a\\\": [a-z]+)\\\\}\"}";
+    static const char triggers[] = "{\"after\":[\"<tool_call>\"],\"repeat\":true,\"start\":["
+                                   "{\"text\":\"{\\\"name\\\": \\\"f\\\", "
+                                   "\\\"a\",\"held\":\"{\\\"name\\\": \\\"f\\\", \\\"a\"},"
+                                   "{\"text\":\"{\\\"name\\\": \\\"g\\\", "
+                                   "\\\"a\",\"held\":\"{\\\"name\\\": \\\"g\\\", \\\"a\"}]}";
+    static const struct {
+        const char *text;
+        int refused; /* feed() */
+    } cases[] = {
+        {"{\"name\": \"f\", \"a\": 12}", -1},
+        {"{\"name\": \"g\", \"a\": xy}", -1},
+        {"{\"name\": \"h\", \"a\": {xy 1", -1},
+        {"{\"name\": \"f\", \"b\": {xy 1", -1},
+        {" {\"name\": \"f\", \"a\": {xy 1", -1},
+        {"{\"name\": \"f\", \"a\": 1}{\"name\": \"g\", \"a\": x}", -1},
+        {"<tool_call>{\"name\": \"g\", \"a\": x}", -1},
+        {"{\"name\": \"f\", \"a\": x", 19},
+        {"{\"name\": \"g\", \"a\": 1", 19},
+        {"{\"name\": \"f\", \"a\": 1}{\"name\": \"g\", \"a\": 1", 40},
+    };
+    CLEANUP(constraint_freep) struct constraint *c = constrain(grammar, triggers);
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
+
+        cr_assert_eq(constraint_state_new(&s, c), 0);
+        cr_expect(constraint_is_free(s));
+        cr_expect_eq(feed(s, cases[i].text), cases[i].refused, "%s", cases[i].text);
+        cr_expect(cases[i].refused >= 0 || constraint_can_end(s), "%s", cases[i].text);
     }
 }
 

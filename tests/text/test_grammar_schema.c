@@ -92,6 +92,33 @@ Test(grammar_schema, unevaluated_properties_only_outermost) {
             "unsupported", "unevaluatedProperties");
 }
 
+/* A member is evaluated where a schema that holds names it: not where it is only required, and not
+ * by what does not hold. */
+Test(grammar_schema, unevaluated_properties_see_what_holds) {
+    SCHEMA("{\"type\": \"object\", \"properties\": {\"x\": {}}, \"dependentRequired\": {\"a\": "
+           "[\"x\"]}, \"unevaluatedProperties\": false}",
+           YES("{}", "{\"x\": 1}"), YES("{\"a\": 1}", "{\"x\": 1, \"a\": 1}"));
+    SCHEMA("{\"type\": \"object\", \"unevaluatedProperties\": false, \"if\": {\"properties\": "
+           "{\"f\": {\"const\": 1}}, \"required\": [\"f\"]}, \"then\": {\"properties\": {\"b\": "
+           "{}}}, \"else\": {\"properties\": {\"z\": {}}}}",
+           YES("{\"f\": 1}", "{\"f\": 1, \"b\": 2}", "{\"z\": 2}", "{}"),
+           YES("{\"f\": 2}", "{\"z\": 2, \"f\": 2}", "{\"f\": 1, \"z\": 2}"));
+    SCHEMA("{\"type\": \"object\", \"properties\": {\"x\": {}}, \"not\": {\"properties\": {\"a\": "
+           "{\"const\": 1}}, \"required\": [\"a\"]}, \"unevaluatedProperties\": false}",
+           YES("{}", "{\"x\": 1}"), YES("{\"a\": 2}", "{\"x\": 1, \"a\": 2}"));
+    SCHEMA("{\"type\": \"object\", \"oneOf\": [{\"properties\": {\"a\": {\"const\": 1}}, "
+           "\"required\": [\"a\"]}, {\"properties\": {\"b\": {\"const\": 1}}, \"required\": "
+           "[\"b\"]}], \"unevaluatedProperties\": false}",
+           YES("{\"a\": 1}", "{\"b\": 1}"), YES("{\"a\": 2, \"b\": 1}", "{\"a\": 1, \"b\": 2}"));
+    SCHEMA(
+        "{\"type\": \"object\", \"properties\": {\"x\": {}}, \"additionalProperties\": {\"type\": "
+        "\"null\"}, \"unevaluatedProperties\": false}",
+        YES("{\"x\": 1, \"y\": null}"), YES("{\"y\": 1}"));
+    REFUSED("{\"properties\": {\"x\": {}}, \"not\": {\"not\": {\"properties\": {\"b\": {}}}}, "
+            "\"unevaluatedProperties\": false}",
+            "unsupported", "unevaluatedProperties");
+}
+
 Test(grammar_schema, property_names) {
     SCHEMA("{\"type\": \"object\", \"propertyNames\": {\"pattern\": \"^[a-z]{1,3}$\"}, "
            "\"additionalProperties\": {\"type\": \"integer\"}}",
@@ -391,8 +418,13 @@ Test(grammar_schema, formats) {
            YES("\"-a.com\"", "\"a..b\"", "\"a_b\""));
     FORMAT("regex", YES("\"^[a-z]+$\"", "\"a|(b|c)*\"", "\"\\\\d{2}\""),
            YES("\"*\"", "\"(a\"", "\"[\"", "\"\\\\\""));
-    FORMAT("duration", YES("\"P1Y\"", "\"PT5M\"", "\"P3W\"", "\"P1DT2H\""),
-           YES("\"P\"", "\"1Y\"", "\"PT\""));
+    FORMAT("duration", YES("\"P1Y\"", "\"PT5M\"", "\"P3W\"", "\"P1Y2M3DT4H5M6S\""),
+           YES("\"P\"", "\"1Y\"", "\"PT\"", "\"P1Y2D\"", "\"PT1H2S\""));
+    FORMAT("uri-reference", YES("\"//h/p\"", "\"/a//b\"", "\"./t:a\"", "\"?q\"", "\"\""),
+           YES("\"//a:b/p\"", "\"//a@b@c/\"", "\"1:b\""));
+    FORMAT("ipv6", YES("\"::ffff:1.2.3.4\"", "\"1:2:3:4:5:6:1.2.3.4\"", "\"1::2:1.2.3.4\""),
+           YES("\"1:2:3:4:5:6:7:1.2.3.4\"", "\"::1.2.3\""));
+    FORMAT("email", YES("\"te~st@a.org\""), YES("\"a b@c.org\""));
     FORMAT("json-pointer", YES("\"\"", "\"/a~0b/1\""), YES("\"a\"", "\"/~2\""));
     REFUSED("{\"type\": \"string\", \"format\": \"topic\"}", "unsupported",
             "#/format: format 'topic'");

@@ -7,40 +7,104 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 
+#include "tests/text/expect.h"
+
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <glob.h>
 #include <pcre2.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include "base/rng.h"
 #include "text/tokenizer_private.h"
 
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define MODERN(letter, digits)                                                                     \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|\\p{N}" digits               \
-    "| ?[^\\s" letter "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+    CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[" letter "]+|\\p{N}" digits "| ?[^\\s" letter             \
+                "\\p{N}]+[\\r\\n]*" SPACES
+#define UPPER "\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+/* Before @begin each class of letters begins. */
+#define CASED(begin, suffix, digits, tail)                                                         \
+    "[^\\r\\n\\p{L}\\p{N}]?(?:" begin UPPER ")*(?:" begin LOWER ")+" suffix                        \
+    "|[^\\r\\n\\p{L}\\p{N}]?(?:" begin UPPER ")+(?:" begin LOWER ")*" suffix "|\\p{N}" digits      \
+    "| ?[^\\s\\p{L}\\p{N}]+[" tail "]*" SPACES
+#define DEEPSEEK                                                                                   \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"                                        \
+    "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" SPACES
+#define LLM_CJK "[\\x{4E00}-\\x{9FA5}\\x{800}-\\x{4E00}\\x{AC00}-\\x{D7FF}]+"
+#define LLM_PUNCT                                                                                  \
+    "\\s?[!-/:-~\\x{FF01}-\\x{FF0F}\\x{FF1A}-\\x{FF5E}\\x{2018}-\\x{201F}\\x{3000}-\\x{3002}]+"
+#define LLM_LETTERS                                                                                \
+    "\\x{41}-\\x{5A}\\x{61}-\\x{7A}\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}"          \
+    "\\x{1BC}-\\x{1BF}\\x{1C4}-\\x{293}\\x{295}-\\x{2AF}\\x{370}-\\x{373}\\x{376}\\x{377}"         \
+    "\\x{37B}-\\x{37D}\\x{37F}\\x{386}\\x{388}-\\x{38A}\\x{38C}\\x{38E}-\\x{3A1}"                  \
+    "\\x{3A3}-\\x{3F5}\\x{3F7}-\\x{481}\\x{48A}-\\x{52F}\\x{531}-\\x{556}"                         \
+    "\\x{10A0}-\\x{10C5}\\x{13A0}-\\x{13F5}\\x{13F8}-\\x{13FD}\\x{1C90}-\\x{1CBA}"                 \
+    "\\x{1CBD}-\\x{1CBF}\\x{1D00}-\\x{1D2B}\\x{1D6B}-\\x{1D77}\\x{1D79}-\\x{1D9A}"                 \
+    "\\x{1E00}-\\x{1F15}\\x{1F18}-\\x{1F1D}\\x{1F20}-\\x{1F45}\\x{1F48}-\\x{1F4D}"                 \
+    "\\x{1F50}-\\x{1F57}\\x{1F59}\\x{1F5B}\\x{1F5D}\\x{1F5F}-\\x{1F7D}\\x{1F80}-\\x{1FB4}"         \
+    "\\x{1FB6}-\\x{1FBC}\\x{1FBE}\\x{1FC2}-\\x{1FC4}\\x{1FC6}-\\x{1FCC}\\x{1FD0}-\\x{1FD3}"        \
+    "\\x{1FD6}-\\x{1FDB}\\x{1FE0}-\\x{1FEC}\\x{1FF2}-\\x{1FF4}\\x{1FF6}-\\x{1FFC}\\x{2102}"        \
+    "\\x{2107}\\x{210A}-\\x{2113}\\x{2115}\\x{2119}-\\x{211D}\\x{2124}\\x{2126}\\x{2128}"          \
+    "\\x{212A}-\\x{212D}\\x{212F}-\\x{2134}\\x{2139}\\x{213C}-\\x{213F}\\x{2145}-\\x{2149}"        \
+    "\\x{214E}\\x{2183}\\x{2184}\\x{2C00}-\\x{2C7B}\\x{2C7E}-\\x{2CE4}\\x{2CEB}-\\x{2CEE}"         \
+    "\\x{2CF2}\\x{2CF3}\\x{A640}-\\x{A66D}\\x{A680}-\\x{A69B}\\x{A722}-\\x{A76F}"                  \
+    "\\x{A771}-\\x{A787}\\x{A78B}-\\x{A78E}\\x{AB70}-\\x{ABBF}\\x{FB00}-\\x{FB06}"                 \
+    "\\x{FB13}-\\x{FB17}\\x{FF21}-\\x{FF3A}\\x{FF41}-\\x{FF5A}\\x{10400}-\\x{1044F}"               \
+    "\\x{104B0}-\\x{104D3}\\x{104D8}-\\x{104FB}\\x{10C80}-\\x{10CB2}\\x{10CC0}-\\x{10CF2}"         \
+    "\\x{118A0}-\\x{118DF}\\x{1E900}-\\x{1E943}"
 
+/* Each expression cuts the pieces of the one before. */
 struct rule {
-    char name[16];
-    char first[16]; /* cuts before the second does, when not empty */
-    char second[200];
+    const char *name;
+    const char *expr[PRETOK_STAGES];
 };
 
-static struct rule rules[] = {
-    {"gpt-2", "", GPT2},
-    {"smollm", "\\p{N}", GPT2},
-    {"llama-bpe", "", MODERN("\\p{L}", "{1,3}")},
-    {"qwen2", "", MODERN("\\p{L}", "")},
-    {"qwen35", "", MODERN("\\p{L}\\p{M}", "")},
+static const struct rule rules[] = {
+    {"gpt-2", {GPT2}},
+    {"smollm", {"\\p{N}", GPT2}},
+    {"llama-bpe", {MODERN("\\p{L}", "{1,3}")}},
+    {"glm4", {MODERN("\\p{L}", "{1,3}")}},
+    {"minicpm5", {"\\p{N}{1,3}", MODERN("\\p{L}", "+")}},
+    {"qwen2", {MODERN("\\p{L}", "")}},
+    {"qwen35", {MODERN("\\p{L}\\p{M}", "")}},
+    {"bailingmoe",
+     {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*"
+      "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"}},
+    {"laguna", {"[^\\n]+|[\\n]+", MODERN("\\p{L}", "")}},
+    {"seed-coder",
+     {CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+" SPACES}},
+    {"gpt-4o", {CASED("[", CONTRACTION "?", "{1,3}", "\\r\\n/")}},
+    {"tekken", {CASED("[", "", "", "\\r\\n/")}},
+    {"kimi-k2", {"\\p{sc:Han}+|" CASED("(?!\\p{sc:Han})[", CONTRACTION "?", "{1,3}", "\\r\\n")}},
+    {"deepseek-v3",
+     {"\\p{N}{1,3}", "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+", DEEPSEEK}},
+    {"deepseek-llm",
+     {"[\\r\\n]", "\\s?[" LLM_LETTERS "]+", LLM_PUNCT, "\\s+$", LLM_CJK, "\\p{N}+"}},
+    {"deepseek-coder", {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", LLM_CJK, "\\p{N}"}},
 };
+
+static size_t rule_numbers[ARRAY_SIZE(rules)];
 
 #define TEXT_CHARS 64
 
 /* A text for both sides. What is no UTF-8 for us is U+FFFD for PCRE2: also no letter, number or space. */
 struct text {
-    char ours[TEXT_CHARS * 4], theirs[TEXT_CHARS * 4];
+    char *ours, *theirs;
     size_t n_ours, n_theirs;
 };
+
+struct short_text {
+    char ours[TEXT_CHARS * 4], theirs[TEXT_CHARS * 4];
+};
+
+static struct text empty(struct short_text *room) {
+    return (struct text){.ours = room->ours, .theirs = room->theirs};
+}
 
 static pcre2_code *compile(const char *expr) {
     int error;
@@ -72,21 +136,41 @@ static void cut_by(pcre2_code *c, const char *s, size_t begin, size_t end, bool 
 }
 
 struct oracle {
-    pcre2_code *first, *second;
+    const struct pretok *p;
+    pcre2_code *expr[PRETOK_STAGES];
+    unsigned n;
 };
+
+static void oracle_init(struct oracle *o, const struct rule *rule) {
+    *o = (struct oracle){.p = pretok_find((struct gguf_str){rule->name, strlen(rule->name)})};
+    cr_assert_not_null(o->p, "%s", rule->name);
+    while (o->n < PRETOK_STAGES && rule->expr[o->n]) {
+        o->expr[o->n] = compile(rule->expr[o->n]);
+        pcre2_jit_compile(o->expr[o->n++], PCRE2_JIT_COMPLETE);
+    }
+}
+
+static void oracle_deinit(struct oracle *o) {
+    for (unsigned i = 0; i < o->n; i++)
+        pcre2_code_free(o->expr[i]);
+}
 
 /* Ends of words as numbers of characters. */
 static size_t their_cuts(const struct oracle *o, const struct text *t, size_t *out) {
-    bool coarse[TEXT_CHARS * 4] = {0}, cut[TEXT_CHARS * 4] = {0};
-    size_t n = 0, chars = 0, begin = 0;
+    CLEANUP(freep) bool *cut = calloc(t->n_theirs, sizeof(*cut));
+    CLEANUP(freep) bool *coarse = calloc(t->n_theirs, sizeof(*coarse));
+    size_t n = 0, chars = 0;
 
-    if (o->first)
-        cut_by(o->first, t->theirs, 0, t->n_theirs, coarse);
-    coarse[t->n_theirs - 1] = true;
-    for (size_t i = 0; i < t->n_theirs; i++) {
-        if (coarse[i]) {
-            cut_by(o->second, t->theirs, begin, i + 1, cut);
-            begin = i + 1;
+    cut[t->n_theirs - 1] = true;
+    for (unsigned k = 0; k < o->n; k++) {
+        size_t begin = 0;
+
+        memcpy(coarse, cut, t->n_theirs * sizeof(*cut));
+        for (size_t i = 0; i < t->n_theirs; i++) {
+            if (coarse[i]) {
+                cut_by(o->expr[k], t->theirs, begin, i + 1, cut);
+                begin = i + 1;
+            }
         }
     }
     for (size_t i = 0; i < t->n_theirs; i++) {
@@ -98,12 +182,14 @@ static size_t their_cuts(const struct oracle *o, const struct text *t, size_t *o
 }
 
 static size_t our_cuts(const struct pretok *p, const struct text *t, size_t *out) {
-    size_t n = 0, chars = 0;
+    struct pretok_cursor c;
+    size_t n = 0, chars = 0, i = 0, len;
 
-    for (size_t i = 0; i < t->n_ours;) {
-        size_t len = p->next(p, t->ours + i, t->n_ours - i), end = i + len;
+    pretok_begin(&c, p, t->ours, t->n_ours);
+    while ((len = pretok_next(&c))) {
+        size_t end = i + len;
 
-        cr_assert(len > 0 && len <= t->n_ours - i);
+        cr_assert_leq(len, t->n_ours - i);
         while (i < end) {
             uint32_t cp;
 
@@ -113,6 +199,7 @@ static size_t our_cuts(const struct pretok *p, const struct text *t, size_t *out
         cr_assert_eq(i, end, "a word ends inside a character");
         out[n++] = chars;
     }
+    cr_assert_eq(i, t->n_ours);
     return n;
 }
 
@@ -131,14 +218,10 @@ static void add(struct text *t, uint32_t cp) {
     t->n_theirs += n;
 }
 
-static void compare(const struct pretok *p, const struct oracle *o, const struct text *t) {
-    size_t want[TEXT_CHARS * 4], got[TEXT_CHARS * 4];
-    size_t n_want = their_cuts(o, t, want), n_got = our_cuts(p, t, got);
-    bool equal = n_want == n_got && memcmp(want, got, n_got * sizeof(*got)) == 0;
+static void fail(const struct oracle *o, const struct text *t, const size_t *want, size_t n_want,
+                 const size_t *got, size_t n_got) {
     struct buf b;
 
-    if (equal)
-        return;
     buf_init(&b, 4096);
     for (size_t i = 0; i < t->n_theirs; i++)
         buf_printf(&b, "\\x%02X", (uint8_t)t->theirs[i]);
@@ -148,13 +231,27 @@ static void compare(const struct pretok *p, const struct oracle *o, const struct
     buf_add_str(&b, " got");
     for (size_t i = 0; i < n_got; i++)
         buf_printf(&b, " %zu", got[i]);
-    cr_assert_fail("%s: %s", p->name, b.data);
+    cr_assert_fail("%s: %s", o->p->names[0], b.data);
 }
+
+static void compare(const struct oracle *o, const struct text *t) {
+    CLEANUP(freep) size_t *want = calloc(t->n_theirs, sizeof(*want));
+    CLEANUP(freep) size_t *got = calloc(t->n_ours, sizeof(*got));
+    size_t n_want = their_cuts(o, t, want), n_got = our_cuts(o->p, t, got);
+
+    if (n_want != n_got || memcmp(want, got, n_got * sizeof(*got)) != 0)
+        fail(o, t, want, n_want, got, n_got);
+}
+
+#define HAN 0x8000u /* beside the classes */
 
 /* Code points of which both sides have the same class, *n of them. */
 static uint32_t *shared_code_points(size_t *n) {
-    static const char *const expr[] = {"\\p{L}", "\\p{M}", "\\p{N}", "\\s", "\\p{Cn}"};
-    static const unsigned class[] = {UC_LETTER, UC_MARK, UC_NUMBER, UC_SPACE, 0};
+    static const char *const expr[] = {"\\p{L}",           "\\p{M}",  "\\p{N}", "\\s",
+                                       "[\\p{Lu}\\p{Lt}]", "\\p{Ll}", "\\p{P}", "\\p{S}",
+                                       "\\p{sc:Han}",      "\\p{Cn}"};
+    static const unsigned class[] = {UC_LETTER, UC_MARK,  UC_NUMBER, UC_SPACE, UC_UPPER,
+                                     UC_LOWER,  UC_PUNCT, UC_SYMBOL, HAN,      0};
     pcre2_code *c[ARRAY_SIZE(expr)];
     pcre2_match_data *m;
     uint32_t *out = malloc(0x110000 * sizeof(*out));
@@ -177,8 +274,11 @@ static uint32_t *shared_code_points(size_t *n) {
                 unassigned |= class[i] == 0;
             }
         }
+        if (!(theirs & (UC_LETTER | UC_MARK | UC_NUMBER | UC_SPACE)))
+            theirs |= UC_OTHER;
         ours = unicode_class_at(s, s + len, &len) & ~(unsigned)UC_BREAK;
-        if (ours == (theirs ? theirs : UC_OTHER))
+        ours |= pretok_is_han(cp) ? HAN : 0;
+        if (ours == theirs)
             out[(*n)++] = cp;
         else
             cr_assert(unassigned || cp == 0x180E || ours == UC_OTHER, "U+%04X: %u, theirs %u", cp,
@@ -206,63 +306,139 @@ static uint32_t pick(struct rng *r, const uint32_t *cps, size_t n_cps) {
     return cps[rng_below(r, (uint32_t)n_cps)];
 }
 
-ParameterizedTestParameters(text_pretok, cuts_as_pcre2_does) {
-    return cr_make_param_array(struct rule, rules, ARRAY_SIZE(rules));
+static struct criterion_test_params all_rules(void) {
+    for (size_t i = 0; i < ARRAY_SIZE(rules); i++)
+        rule_numbers[i] = i;
+    return cr_make_param_array(size_t, rule_numbers, ARRAY_SIZE(rules));
 }
 
-ParameterizedTest(struct rule *rule, text_pretok, cuts_as_pcre2_does) {
-    struct gguf_str name = {rule->name, strlen(rule->name)};
-    const struct pretok *p = pretok_find(name);
-    struct oracle o = {rule->first[0] ? compile(rule->first) : NULL, compile(rule->second)};
+ParameterizedTestParameters(text_pretok, cuts_as_pcre2_does) {
+    return all_rules();
+}
+
+ParameterizedTest(size_t *rule, text_pretok, cuts_as_pcre2_does) {
     struct rng r = {5};
     size_t n_cps;
     CLEANUP(freep) uint32_t *cps = shared_code_points(&n_cps);
+    CLEANUP(oracle_deinit) struct oracle o;
 
-    cr_assert_not_null(p);
-    for (int round = 0; round < 60000; round++) {
-        struct text t = {0};
+    oracle_init(&o, &rules[*rule]);
+    for (int round = 0; round < 40000; round++) {
+        struct short_text room;
+        struct text t = empty(&room);
         uint32_t n = 1 + rng_below(&r, round % 4 ? 8 : TEXT_CHARS - 1);
         uint32_t few[3] = {pick(&r, cps, n_cps), pick(&r, cps, n_cps), pick(&r, cps, n_cps)};
 
         for (uint32_t i = 0; i < n; i++)
             add(&t, round % 3 ? pick(&r, cps, n_cps) : few[rng_below(&r, 3)]);
-        compare(p, &o, &t);
+        compare(&o, &t);
     }
-    pcre2_code_free(o.first);
-    pcre2_code_free(o.second);
 }
 
 /* All texts of up to five characters of one of each kind. */
 ParameterizedTestParameters(text_pretok, every_short_text) {
-    return cr_make_param_array(struct rule, rules, ARRAY_SIZE(rules));
+    return all_rules();
 }
 
-ParameterizedTest(struct rule *rule, text_pretok, every_short_text) {
-    static const uint32_t kind[] = {'\'', 's', 'x', '7', ' ', '\t', '\n', '.', 0x301};
-    struct gguf_str name = {rule->name, strlen(rule->name)};
-    const struct pretok *p = pretok_find(name);
-    struct oracle o = {rule->first[0] ? compile(rule->first) : NULL, compile(rule->second)};
+ParameterizedTest(size_t *rule, text_pretok, every_short_text) {
+    static const uint32_t kind[] = {'\'', 's', 'X', '7', ' ', '\n', '.', 0x301, 0x4E2D};
+    CLEANUP(oracle_deinit) struct oracle o;
 
+    oracle_init(&o, &rules[*rule]);
     for (uint32_t len = 1, n = ARRAY_SIZE(kind); len <= 5; len++, n *= ARRAY_SIZE(kind)) {
         for (uint32_t v = 0; v < n; v++) {
-            struct text t = {0};
+            struct short_text room;
+            struct text t = empty(&room);
 
             for (uint32_t i = 0, k = v; i < len; i++, k /= ARRAY_SIZE(kind))
                 add(&t, kind[k % ARRAY_SIZE(kind)]);
-            compare(p, &o, &t);
+            compare(&o, &t);
         }
     }
-    pcre2_code_free(o.first);
-    pcre2_code_free(o.second);
 }
 
+/* Real text: the pages and some sources of this repository, and the texts of the vocabularies. */
+ParameterizedTestParameters(text_pretok, real_text) {
+    return all_rules();
+}
+
+ParameterizedTest(size_t *rule, text_pretok, real_text) {
+    static const char *const patterns[] = {"%s/docs/*.md", "%s/README.md", "%s/text/*.c",
+                                           "%s/tests/text/*.c", "%s/../shared/data/vocab/*.inp"};
+    CLEANUP(oracle_deinit) struct oracle o;
+    size_t n_bytes = 0;
+    glob_t found = {0};
+
+    oracle_init(&o, &rules[*rule]);
+    for (size_t i = 0; i < ARRAY_SIZE(patterns); i++) {
+        char pattern[4096];
+
+        snprintf(pattern, sizeof(pattern), patterns[i], getenv("WEFT_SOURCE"));
+        glob(pattern, i ? GLOB_APPEND : 0, NULL, &found);
+    }
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        size_t len;
+        CLEANUP(freep) char *text = expect_read(found.gl_pathv[i], &len);
+
+        n_bytes += len;
+        compare(&o, &(struct text){text, text, len, len});
+    }
+    globfree(&found);
+    cr_assert_gt(n_bytes, 500000);
+}
+
+/* A text of one thing many times must not take more than linear time: 64 times the length, at most
+ * 64 times the steps and a factor for the noise of the clock. */
+Test(text_pretok, words_take_linear_time) {
+    static const char *const unit[] = {"a",   "A", "aA", "Aa\xCC\x81",   " ",        "\n",   " \n",
+                                       "7",   ".", "'s", "\xE4\xB8\xAD", "\xCC\x81", "\x01", "/",
+                                       "\xFF"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
+        const struct pretok *p =
+            pretok_find((struct gguf_str){rules[i].name, strlen(rules[i].name)});
+
+        for (size_t k = 0; k < ARRAY_SIZE(unit); k++) {
+            struct timespec begin, end;
+            struct pretok_cursor c;
+            struct buf b;
+            size_t n = 0, len;
+
+            buf_init(&b, 1 << 20);
+            while (b.len < 1000000)
+                cr_assert_eq(buf_add_str(&b, unit[k]), 0);
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+            pretok_begin(&c, p, b.data, b.len);
+            while ((len = pretok_next(&c)))
+                n += len;
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+            cr_assert_eq(n, b.len);
+            /* Linear: some 20 ms; a scan of the rest for each word: minutes. */
+            cr_assert_lt(end.tv_sec - begin.tv_sec, 3, "%s, \"%s\"", rules[i].name, unit[k]);
+            buf_deinit(&b);
+        }
+    }
+}
+
+/* What llama.cpp's files name and nothing here serves is not taken for something else. */
 Test(text_pretok, unknown_names_are_unknown) {
+    static const char *const unknown[] = {
+        "gpt-22",      "gpt",          "",           "default",
+        "falcon",      "bloom",        "poro-chat",  "viking",
+        "superbpe",    "chameleon",    "exaone-moe", "afmoe",
+        "jais-2",      "tiny_aya",     "youtu",      "spark2_5",
+        "whitespace",  "gpt3-finnish", "ufakzeka",   "roberta-bpe",
+        "modern-bert", "bert-bge",     "cohere2moe"};
     char known[256];
 
-    cr_assert_null(pretok_find((struct gguf_str){"gpt-22", 6}));
-    cr_assert_null(pretok_find((struct gguf_str){"gpt", 3}));
-    cr_assert_null(pretok_find((struct gguf_str){"", 0}));
+    for (size_t i = 0; i < ARRAY_SIZE(unknown); i++)
+        cr_assert_null(pretok_find((struct gguf_str){unknown[i], strlen(unknown[i])}));
     pretok_list(known, sizeof(known));
-    for (size_t i = 0; i < ARRAY_SIZE(rules); i++)
-        cr_assert_not_null(strstr(known, rules[i].name), "%s", known);
+    for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
+        const struct pretok *p =
+            pretok_find((struct gguf_str){rules[i].name, strlen(rules[i].name)});
+
+        cr_assert_not_null(p);
+        cr_assert_not_null(strstr(known, p->names[0]), "%s", known);
+    }
 }

@@ -7,7 +7,7 @@
 #include "tests/text/template_support.h"
 
 /* The rendering with its user ranges in «». */
-static char *marked(const char *source, const char *vars) {
+static char *marked_with(const char *source, const char *vars, const struct template_opts *opts) {
     CLEANUP(template_freep) struct template *t = NULL;
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     struct rendered r = {0};
@@ -17,7 +17,7 @@ static char *marked(const char *source, const char *vars) {
     cr_assert_eq(template_new(&t, source, strlen(source), &err), 0, "%s: %s", source, err.message);
     yyjson_doc *doc = yyjson_read(vars, strlen(vars), 0);
     cr_assert(doc, "%s", vars);
-    cr_assert_eq(template_render(t, yyjson_doc_get_root(doc), NULL, &r, &err), 0, "%s: %s", source,
+    cr_assert_eq(template_render(t, yyjson_doc_get_root(doc), opts, &r, &err), 0, "%s: %s", source,
                  err.message);
     for (size_t i = 0; i < r.n_user; i++) {
         cr_assert(r.user[i].begin < r.user[i].end && r.user[i].begin >= done &&
@@ -33,6 +33,10 @@ static char *marked(const char *source, const char *vars) {
     rendered_deinit(&r);
     yyjson_doc_free(doc);
     return strdup(b.data ? b.data : "");
+}
+
+static char *marked(const char *source, const char *vars) {
+    return marked_with(source, vars, NULL);
 }
 
 static void expect_marked(const char *source, const char *vars, const char *want) {
@@ -133,4 +137,16 @@ Test(template_user, an_older_string_keeps_its_marks_when_another_continues_it) {
            "x«today»|x«today»y|x«todaytoday»|x«today»y«today»"},
           {"{% set a = 'x' + 'y' %}{% set b = a + date %}{{ a }}|{{ b }}|{{ (b + date)[:3] }}",
            "xy|xy«today»|xy«t»"});
+}
+
+/* Parts of a content that the caller has written: also after what templates do to contents. */
+Test(template_user, trusted_parts_of_contents_are_not_the_users) {
+    static const struct template_trust trust[] = {{0, 0, 3}, {0, 10, 12}, {1, 1, 2}};
+    struct template_opts opts = {.trust = trust, .n_trust = ARRAY_SIZE(trust)};
+    CLEANUP(freep)
+    char *got = marked_with(
+        "{% for m in messages %}[{{ m.content }}|{{ m['content'][1:] | trim }}]{% endfor %}", VARS,
+        &opts);
+
+    cr_expect_str_eq(got, "[<|i«m_end|>» h«i»||i«m_end|>» h«i»][«y»o|o]", "%s", got);
 }

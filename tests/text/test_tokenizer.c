@@ -419,6 +419,21 @@ Test(text_tokenizer, every_known_end_ends_a_generation) {
     cr_assert(tokenizer_is_special(u, id_of(u, "<|eot_id|>")));
     cr_assert_eq(tokenizer_bos(u), -1);
     cr_assert_eq(tokenizer_eos(u), -1);
+
+    /* Solar: so does its <|end|>. Gemma 4: </s> is text. */
+    tiny_bytes(&tiny);
+    tiny_add(&tiny, "<|end|>", TOKEN_CONTROL, 0);
+    tiny_add(&tiny, "<|flush|>", TOKEN_CONTROL, 0);
+    tiny_add(&tiny, "<|calls|>", TOKEN_CONTROL, 0);
+    tiny_add(&tiny, "</s>", TOKEN_NORMAL, 0);
+    tiny_add(&tiny, "<|tool_response>", TOKEN_USER, 0);
+    gw_init(&w);
+    tiny_put(&tiny, &w, "gpt2", "solar-open");
+    CLEANUP(tokenizer_freep) struct tokenizer *v = load(&w);
+
+    check_ends(v,
+               LIST("<|endoftext|>", "<|im_end|>", "<|flush|>", "<|calls|>", "<|tool_response>"));
+    cr_assert(!tokenizer_is_special(v, id_of(v, "</s>")));
 }
 
 Test(text_tokenizer, the_limit_of_tokens_holds) {

@@ -114,6 +114,14 @@ Test(text_unicode, classes_of_every_code_point) {
         else if ((cat >= UTF8PROC_CATEGORY_ZS && cat <= UTF8PROC_CATEGORY_ZP) ||
                  (cp >= 9 && cp <= 13) || cp == 0x85)
             want = UC_SPACE;
+        if (cat == UTF8PROC_CATEGORY_LU || cat == UTF8PROC_CATEGORY_LT)
+            want |= UC_UPPER;
+        else if (cat == UTF8PROC_CATEGORY_LL)
+            want |= UC_LOWER;
+        else if (cat >= UTF8PROC_CATEGORY_PC && cat <= UTF8PROC_CATEGORY_PO)
+            want |= UC_PUNCT;
+        else if (cat >= UTF8PROC_CATEGORY_SM && cat <= UTF8PROC_CATEGORY_SO)
+            want |= UC_SYMBOL;
         if (cp == '\r' || cp == '\n')
             want |= UC_BREAK;
         n = unicode_encode(cp, s);

@@ -183,6 +183,38 @@ ParameterizedTest(struct name *name, text_vocabularies, extra_texts) {
     cr_assert_geq(n, 80);
 }
 
+/* Phi-3's special tokens take the white space behind them, but for three. */
+Test(text_vocabularies, special_tokens_of_phi3_swallow_white_space) {
+    static const char chat[] =
+        "<|system|>\nBe.<|end|>\n<|user|>\n  Hi \n<|end|> \t\n<|assistant|>\n";
+    static const int32_t chat_ids[] = {1,    32006, 1522, 29889, 32007, 32010,
+                                       6324, 29871, 13,   32007, 32001};
+    static const char others[] = "<s> x</s> \n y<|endoftext|> z";
+    static const int32_t others_ids[] = {1, 29871, 921, 2, 343, 32000, 29871, 503};
+    CLEANUP(tokenizer_freep) struct tokenizer *t = open_vocab("phi-3");
+    struct tokens got = expect_encode(t, chat, strlen(chat), TOKENIZE_BOS | TOKENIZE_SPECIAL);
+
+    expect_ids(&got, chat_ids, ARRAY_SIZE(chat_ids), chat);
+    tokens_deinit(&got);
+    got = expect_encode(t, others, strlen(others), TOKENIZE_SPECIAL);
+    expect_ids(&got, others_ids, ARRAY_SIZE(others_ids), others);
+    tokens_deinit(&got);
+}
+
+/* Gemma 4's </s> is a tag of HTML, no special token. */
+Test(text_vocabularies, tags_of_gemma4_are_text) {
+    static const char chat[] = "<|turn>user\n<s>a</s><turn|>\n";
+    static const int32_t ids[] = {2,      105, 2364,   107,    236820, 236751, 236813,
+                                  236746, 954, 236751, 236813, 106,    107};
+    CLEANUP(tokenizer_freep) struct tokenizer *t = open_vocab("gemma-4");
+    struct tokens got = expect_encode(t, chat, strlen(chat), TOKENIZE_BOS | TOKENIZE_SPECIAL);
+
+    expect_ids(&got, ids, ARRAY_SIZE(ids), chat);
+    tokens_deinit(&got);
+    cr_assert(!tokenizer_is_end(t, 212));
+    cr_assert(!tokenizer_is_special(t, 212));
+}
+
 static struct name models[] = {{"minimind2-small-q8_0"}, {"stories15M-q8_0"}, {"stories260K-f32"}};
 
 /* A prompt's ids, and the text of what the model answered: pieces one by one, as a stream gives them. */

@@ -523,6 +523,8 @@ int schema_read(struct build *b, const char *text, size_t len, struct expr **out
     }
     s.string_type = yyjson_doc_get_root(own);
     b->is_schema = true;
+    for (const char *p = text; (p = memmem(p, len - (size_t)(p - text), "\"not\"", 5)); p += 5)
+        s.n_nots++;
     s.has_refs = memmem(text, len, "\"$ref\"", 6) || memmem(text, len, "\\u", 2);
     s.memo = calloc(MEMO_SLOTS, sizeof(struct memo *));
     int r = s.memo && own ? schema_value(&s, &(struct place){s.root, &root}, 1, out)

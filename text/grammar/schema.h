@@ -117,6 +117,7 @@ struct schema {
     uint32_t n_memo, depth;
     struct lang_memo *langs;
     bool has_refs;        /* somewhere there is the word "$ref" */
+    uint32_t n_nots;      /* how often there is the word "not" */
     bool old_refs;        /* drafts up to 7: words beside a $ref mean nothing */
     struct place *target; /* what derived schemas refer to (schema_logic.c) */
     uint32_t n_targets, cap_targets;

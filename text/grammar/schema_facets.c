@@ -322,14 +322,20 @@ static int take_unevaluated(struct schema *s, struct facets *f, struct place at)
 
 /* unevaluatedProperties sees what its own schema and those inside it say of properties, and not
  * what the schemas around it say. Here all parts are one list; so it must be the outermost, or
- * alone in speaking of properties. */
+ * alone in speaking of properties. What a `not` says of properties it does not see; the contrary
+ * of a contrary is a part like any other, so a `not` must be seen to stand alone. */
 static int check_closed(struct schema *s, const struct parts *parts, uint32_t part,
                         struct place at) {
-    bool others = false;
+    bool others = false, alone = s->n_nots == 0;
 
-    for (uint32_t i = 0; i < parts->n; i++)
+    for (uint32_t i = 0; i < parts->n; i++) {
+        alone = alone || (s->n_nots == 1 && yyjson_obj_get(parts->v[i].v, "not") &&
+                          !yyjson_obj_get(parts->v[i].v, OWN));
         others |= i != part && (yyjson_obj_get(parts->v[i].v, "properties") ||
                                 yyjson_obj_get(parts->v[i].v, "additionalProperties"));
+    }
+    if (!alone)
+        return schema_unsupported(s, at.path, "false is only supported beside one \"not\" at most");
     if (others && (part > 0 || parts->n_roots > 1))
         return schema_unsupported(s, at.path,
                                   "false is only supported in a schema that has all others of the "

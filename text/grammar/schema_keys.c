@@ -248,7 +248,7 @@ static int class_places(const struct keys *k, uint64_t mask, struct place **v, u
 
         if (r == 0 && !matched && more.v)
             r = places_add(k->s, v, n, &cap, more);
-        spoken = spoken || matched || (more.v && !f->closed);
+        spoken = spoken || matched || (more.v && !(f->closed && yyjson_obj_get(part.v, OWN)));
         declares = declares ||
                    (!yyjson_obj_get(part.v, OWN) && (yyjson_obj_get(part.v, "properties") ||
                                                      yyjson_obj_get(part.v, "patternProperties")));

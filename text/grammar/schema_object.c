@@ -232,6 +232,29 @@ struct object {
     struct expr *rest, *some[64];
 };
 
+/* Whether unevaluatedProperties sees a member of this name: some schema that holds says what it
+ * must be. Contraries (OWN) are those of schemas that do not hold. */
+static int is_evaluated(struct schema *s, const struct parts *parts, const struct name *name,
+                        bool *out) {
+    *out = false;
+    for (uint32_t i = 0; i < parts->n && !*out; i++) {
+        struct place all = schema_at(s, parts->v[i], "properties");
+        struct place patterns = schema_at(s, parts->v[i], "patternProperties"), *v = NULL;
+        uint32_t n = 0, cap = 0;
+
+        if (yyjson_obj_get(parts->v[i].v, OWN))
+            continue;
+        *out = yyjson_obj_getn(all.v, name->s, name->len) ||
+               schema_at(s, parts->v[i], "additionalProperties").v;
+        int r = !*out && patterns.v
+                    ? match_patterns(s, patterns, name->s, name->len, &v, &n, &cap, out)
+                    : build_work(s->b, 1);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 /* The value of a declared name, which must satisfy those of f->some that chose it. */
 static int declared_value(struct object *o, uint32_t i, struct expr **out, bool *chosen) {
     const struct name *name = &o->names.v[i];
@@ -239,6 +262,9 @@ static int declared_value(struct object *o, uint32_t i, struct expr **out, bool 
     uint32_t n, cap;
     int r = member_places(o->s, o->f->parts, name->s, name->len, &v, &n);
 
+    bool allowed = o->rules[i].allowed;
+    if (r == 0 && allowed && o->f->closed)
+        r = is_evaluated(o->s, o->f->parts, name, &allowed);
     cap = n;
     *chosen = false;
     for (uint32_t k = 0; r == 0 && k < o->f->n_some; k++) {
@@ -247,7 +273,7 @@ static int declared_value(struct object *o, uint32_t i, struct expr **out, bool 
         *chosen = true;
         r = places_add(o->s, &v, &n, &cap, schema_at(o->s, o->f->some[k], "value"));
     }
-    if (r == 0 && !o->rules[i].allowed) {
+    if (r == 0 && !allowed) {
         *out = expr_never(o->s->b);
         return *out ? 0 : build_no_memory(o->s->b);
     }

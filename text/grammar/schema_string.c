@@ -23,18 +23,25 @@
     "(" H16 "(:" H16 "){7}|::(" H16 "(:" H16 "){0,6})?|" H16 "::(" H16 "(:" H16 "){0,5})?|" H16    \
     ":" H16 "::(" H16 "(:" H16 "){0,4})?|" H16 "(:" H16 "){2}::(" H16 "(:" H16 "){0,3})?|" H16     \
     "(:" H16 "){3}::(" H16 "(:" H16 "){0,2})?|" H16 "(:" H16 "){4}::(" H16 "(:" H16 ")?)?|" H16    \
-    "(:" H16 "){5}::(" H16 ")?|" H16 "(:" H16 "){6}::)"
-#define EMAIL "[a-zA-Z0-9_+-]{1,20}(\\.[a-zA-Z0-9_+-]{1,20}){0,2}@" LABEL "(\\." LABEL "){1,3}"
+    "(:" H16 "){5}::(" H16 ")?|" H16 "(:" H16 "){6}::|(" H16 ":){6}" IPV4 "|::(" H16               \
+    ":){0,5}" IPV4 "|" H16 "::(" H16 ":){0,4}" IPV4 "|" H16 "(:" H16 ")::(" H16 ":){0,3}" IPV4     \
+    "|" H16 "(:" H16 "){2}::(" H16 ":){0,2}" IPV4 "|" H16 "(:" H16 "){3}::(" H16 ":)?" IPV4        \
+    "|" H16 "(:" H16 "){4}::" IPV4 ")"
+#define ATEXT "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]"
+#define EMAIL ATEXT "{1,20}(\\." ATEXT "{1,20}){0,2}@" LABEL "(\\." LABEL "){1,3}"
 #define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})"
 #define URI                                                                                        \
     "([a-zA-Z][a-zA-Z0-9+.-]{0,8}://" LABEL "(\\." LABEL ")*(:[0-9]{1,5})?(/" PCHAR                \
     "*)*|(mailto|urn|tel|data):" PCHAR "+)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
 /* Narrower than the standards have them, where these ask for more than a regular language or for
  * tables. */
+#define COUNT "[0-9]{1,4}"
+#define MINUTES COUNT "M(" COUNT "S)?" /* durations: RFC 3339, appendix A */
+#define TIME_OF_DURATION "T(" COUNT "H(" MINUTES ")?|" MINUTES "|" COUNT "S)"
+#define MONTHS COUNT "M(" COUNT "D)?"
 #define DURATION                                                                                   \
-    "P([0-9]{1,4}W|([0-9]{1,4}Y)?([0-9]{1,4}M)?[0-9]{1,4}D(T[0-9]{1,4}H)?|[0-9]{1,4}Y([0-9]{1,4}"  \
-    "M)?|"                                                                                         \
-    "T([0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?|[0-9]{1,4}M([0-9]{1,4}S)?|[0-9]{1,4}S))"
+    "P(" COUNT "W|(" COUNT "Y(" MONTHS ")?|" MONTHS "|" COUNT "D)(" TIME_OF_DURATION               \
+    ")?|" TIME_OF_DURATION ")"
 #define REGEX_ATOM                                                                                 \
     "([A-Za-z0-9_ ,:;=@#%&~<>/!'\"-]|\\\\[dDwWsS.+*?^$(){}|/\\[\\]\\\\]|\\.|"                      \
     "\\[\\^?(a-z|A-Z|0-9|a-f|A-F|[A-Za-z0-9_.*+?$/ ]|\\\\[dws.])+-?\\])([*+?]|\\{[1-9]\\})?"
@@ -42,8 +49,8 @@
 #define REGEX "\\^?" REGEX_GROUP "+(\\|" REGEX_GROUP "+)*\\$?"
 #define POINTER "(/([^~/\\x00-\\x1f]|~[01])*)*"
 #define REFERENCE                                                                                  \
-    "(\\.{0,2}(/" PCHAR "*)*|[a-zA-Z0-9._-]+(/" PCHAR "*)*)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR       \
-    "|[/?])*)?"
+    "((//(" LABEL "(\\." LABEL ")*(:[0-9]{1,5})?(/" PCHAR "*)*)?|(/(" PCHAR "+(/" PCHAR            \
+    "*)*)?)?|[a-zA-Z0-9._-]+(/" PCHAR "*)*)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?)"
 #define UUID "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 
 static const struct {

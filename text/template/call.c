@@ -59,6 +59,7 @@ int call_builtin(struct render *rd, const struct builtin *b, const char *kind, s
             if (c.a[at].type != V_MISSING)
                 return render_fail(rd, "%s %s() got multiple values for argument '%.*s'", kind,
                                    b->name, (int)MIN(name->len, (size_t)80), name->data);
+            assert(at < (int)CALL_ARGS_MAX);
             c.a[at] = args->kw[i].v;
         }
         for (int i = 0; i < b->required; i++) {

@@ -4,6 +4,7 @@
  * length, no items, is always true, and is used up by the first who iterates it.
  */
 
+#include <assert.h>
 #include <string.h>
 #include "text/template/builtin.h"
 
@@ -18,6 +19,7 @@ static int as_seq(struct render *rd, uint8_t kind, const struct value *v, uint32
 
     if (!s)
         return -1;
+    assert(s->cap >= n);
     if (n)
         memcpy(s->v, v, n * sizeof(*v));
     s->n = n;

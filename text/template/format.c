@@ -1,5 +1,6 @@
 /* Python's str() and repr() of values. */
 
+#include <assert.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +33,8 @@ static int shortest_digits(double d, char digits[32]) {
     int exponent, precision = fabs(d) >= DBL_MIN ? 14 : 0;
     bool power = fabs(frexp(d, &exponent)) == 0.5;
 
+    assert(isfinite(d)); /* else no number of digits reads back */
+
     for (;; precision++) {
         snprintf(digits, 32, "%.*e", precision, d);
         if (strtod(digits, NULL) == d || precision == 16)
@@ -51,6 +54,8 @@ void format_double(double d, char out[40]) {
     }
     int precision = shortest_digits(d, digits);
     char *e = strchr(digits, 'e');
+
+    assert(e);
     int exponent = atoi(e + 1);
 
     for (; precision > 0 && e[-1] == '0'; precision--)

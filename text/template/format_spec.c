@@ -1,5 +1,6 @@
 /* Python's two ways to fill in a string: `%` and str.format(). */
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +25,7 @@ static int add_padded(struct render *rd, struct sink *k, const struct tstr *s,
     size_t n = tstr_count(s), pad = (size_t)spec->width > n ? (size_t)spec->width - n : 0;
     size_t left = align == '>' ? pad : align == '^' ? pad / 2 : 0;
 
+    assert(spec->n_fill > 0 && spec->n_fill <= sizeof(spec->fill) && spec->width <= WIDTH_MAX);
     for (size_t i = 0; i < left; i++) {
         if (sink_add(rd, k, spec->fill, spec->n_fill, false))
             return -1;
@@ -55,6 +57,7 @@ static int number_text(struct render *rd, struct value v, const struct spec *spe
     char fmt[16] = "%", *f = fmt + 1;
     char type = spec->type ? spec->type : v.type == V_FLOAT ? 'r' : 'd';
 
+    assert(value_is_number(v));
     if (spec->sign)
         *f++ = spec->sign;
     if (spec->alternate)
@@ -108,6 +111,7 @@ static int add_number(struct render *rd, struct sink *k, struct value v, const s
     if (number_text(rd, v, spec, text, 420))
         return -1;
     len = strlen(text);
+    assert(len < sizeof(text)); /* 420 leave room for commas */
     sign = text[0] == '-' || text[0] == '+' || text[0] == ' ';
     if (spec->zero && !spec->align) {
         if (sink_add(rd, k, text, sign, false))

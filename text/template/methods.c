@@ -3,6 +3,7 @@
  * this render, so no other code sees it.
  */
 
+#include <assert.h>
 #include <string.h>
 #include "text/template/builtin.h"
 
@@ -15,6 +16,7 @@ static int dict_get_method(struct render *rd, const struct call *c, struct value
 static int dict_view(struct render *rd, const struct dict *d, uint8_t kind, struct value *out) {
     struct seq *s = seq_new(rd, kind, d->n);
 
+    assert(kind >= SEQ_KEYS && kind <= SEQ_ITEMS);
     if (!s || render_charge(rd, d->n))
         return -1;
     for (; s->n < d->n; s->n++) {
@@ -135,12 +137,14 @@ static int list_insert(struct render *rd, const struct call *c, struct value *ou
     if (builtin_int(rd, c->a[0], 0, &at) || seq_add(rd, s, c->a[1]) || render_charge(rd, s->n / 4))
         return -1;
     at = at < 0 ? MAX(at + s->n - 1, (int64_t)0) : MIN(at, (int64_t)s->n - 1);
+    assert(at >= 0 && at < s->n); /* the new element is there already */
     memmove(s->v + at + 1, s->v + at, (s->n - 1 - (size_t)at) * sizeof(*s->v));
     s->v[at] = c->a[1];
     return 0;
 }
 
 static int remove_at(struct render *rd, struct seq *s, int64_t at, struct value *out) {
+    assert(at >= 0 && at < s->n);
     *out = s->v[at];
     memmove(s->v + at, s->v + at + 1, (s->n - 1 - (size_t)at) * sizeof(*s->v));
     s->n--;

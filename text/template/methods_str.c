@@ -4,6 +4,7 @@
  * are known to exist.
  */
 
+#include <assert.h>
 #include <ctype.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -64,6 +65,7 @@ static int split_at(struct render *rd, const struct tstr *s, const struct tstr *
                     struct seq *list) {
     size_t begin = 0, at;
 
+    assert(sep->len > 0); /* else it is found at once, for ever */
     while (max-- != 0 && (at = tstr_find(s, sep, begin, s->len)) != SIZE_MAX) {
         if (add_slice(rd, list, s, begin, at))
             return -1;
@@ -211,6 +213,7 @@ static int window(struct render *rd, const struct call *c, size_t *from, size_t 
     stop = stop < 0 ? MAX(stop + n, (int64_t)0) : MIN(stop, n);
     *from = start > n ? SIZE_MAX : tstr_offset(s, (size_t)start);
     *to = tstr_offset(s, (size_t)stop);
+    assert(*to <= s->len && (*from <= s->len || *from == SIZE_MAX));
     return render_charge_bytes(rd, s->len);
 }
 

@@ -1,6 +1,7 @@
 /* Operators, subscripts and attributes, with Python's arithmetic and the language's lookup
  * rules. */
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include "text/template/render.h"
@@ -9,6 +10,7 @@
 static int unsupported(struct render *rd, uint8_t op, struct value a, struct value b) {
     static const char *const names[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
+    assert(op < ARRAY_SIZE(names));
     if (op == OP_ADD && a.type == V_STR)
         return render_fail(rd, "can only concatenate str (not \"%s\") to str", value_type_name(b));
     return render_fail(rd, "unsupported operand type(s) for %s: '%s' and '%s'", names[op],
@@ -40,6 +42,7 @@ static int repeat(struct render *rd, struct value a, struct value times, struct 
         *out = value_str(s);
         return s ? 0 : -1;
     }
+    assert(a.type == V_SEQ);
     if (a.seq->n && n > (wide)(UINT32_MAX / 4) / a.seq->n)
         return render_fail(rd, "a list becomes too long");
     uint32_t total = a.seq->n ? (uint32_t)n * a.seq->n : 0;
@@ -56,6 +59,7 @@ static int repeat(struct render *rd, struct value a, struct value times, struct 
 /* `+` makes a new list, as in Python; it is the user's when a part is. */
 static int join_seqs(struct render *rd, const struct seq *a, const struct seq *b,
                      struct value *out) {
+    assert(a->n <= UINT32_MAX - b->n); /* what a render's memory holds is far less */
     struct seq *s = seq_new(rd, a->kind, a->n + b->n);
 
     if (!s || render_charge(rd, s->cap / 4))
@@ -108,6 +112,7 @@ static int integer_op(struct render *rd, uint8_t op, wide a, wide b, struct valu
     default:
         break;
     }
+    assert(op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD);
     if (b == 0)
         return render_fail(rd, "division by zero");
     if (op == OP_DIV) {

@@ -17,6 +17,7 @@
  * nested.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "text/template/parser.h"
@@ -32,6 +33,7 @@ static int join(struct parser *p, uint8_t type, uint8_t op, uint32_t line, struc
                 struct node *b, struct node **out) {
     struct node *n = parser_node(p, type, line);
 
+    assert(a);
     if (!n || parser_raise(p, n, a) || parser_raise(p, n, b))
         return -EINVAL;
     n->op = op;
@@ -146,8 +148,11 @@ static int parse_tuple(struct parser *p, unsigned how, bool brackets, struct nod
 int parse_expr(struct parser *p, unsigned how, struct node **out) {
     if (parser_enter(p))
         return -EINVAL;
+    uint32_t depth = p->depth, conditional = p->conditional;
     int r = how & PARSE_TUPLE ? parse_tuple(p, how, false, out) : parse_one(p, how, out);
 
+    /* What was entered inside was left again; after an error nothing is parsed. */
+    assert(r || (p->depth == depth && p->conditional == conditional));
     p->depth--;
     return r;
 }

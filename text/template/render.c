@@ -158,6 +158,50 @@ static int trust_roles(struct render *rd, struct value messages) {
     return 0;
 }
 
+/* Gives the content of message @trust[0].message its marks; how many of the @n ranges are of it, or
+ * negative. */
+static int trust_content(struct render *rd, const struct seq *messages,
+                         const struct template_trust *trust, size_t n) {
+    struct value m, content = value_none();
+    struct sink *k = sink_new(rd);
+    size_t at = 0, i = 0;
+
+    assert(trust->message < messages->n);
+    m = messages->v[trust->message];
+    assert(m.type == V_DICT);
+    if (!k || dict_get_str(rd, m.dict, TSTR_STATIC("content"), &content) < 0)
+        return -1;
+    assert(content.type == V_STR);
+    for (; i < n && trust[i].message == trust->message; i++) {
+        assert(at <= trust[i].begin && trust[i].begin < trust[i].end &&
+               trust[i].end <= content.s->len);
+        if (sink_add(rd, k, content.s->data + at, trust[i].begin - at, true) ||
+            sink_add(rd, k, content.s->data + trust[i].begin, trust[i].end - trust[i].begin, false))
+            return -1;
+        at = trust[i].end;
+    }
+    if (sink_add(rd, k, content.s->data + at, content.s->len - at, true))
+        return -1;
+    const struct tstr *s = sink_take(rd, k);
+
+    if (!s || dict_set(rd, m.dict, value_str(TSTR_STATIC("content")), value_str(s)))
+        return -1;
+    return (int)i;
+}
+
+static int trust_contents(struct render *rd, struct value messages,
+                          const struct template_opts *opts) {
+    for (size_t i = 0; opts && i < opts->n_trust;) {
+        assert(messages.type == V_SEQ);
+        int n = trust_content(rd, messages.seq, opts->trust + i, opts->n_trust - i);
+
+        if (n < 0)
+            return -1;
+        i += (size_t)n;
+    }
+    return 0;
+}
+
 static bool is_special_token(const struct tstr *name) {
     static const char *const names[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
 
@@ -169,7 +213,7 @@ static bool is_special_token(const struct tstr *name) {
 }
 
 /* The variables that the template mentions. */
-static int load_globals(struct render *rd, yyjson_val *vars) {
+static int load_globals(struct render *rd, yyjson_val *vars, const struct template_opts *opts) {
     rd->globals = render_alloc(rd, rd->t->n_symbols, sizeof(*rd->globals));
     if (!rd->globals)
         return -1;
@@ -181,7 +225,8 @@ static int load_globals(struct render *rd, yyjson_val *vars) {
             continue;
         if (convert(rd, j, !is_special_token(s->name), 0, &rd->globals[i]))
             return -1;
-        if (tstr_is(s->name, "messages") && trust_roles(rd, rd->globals[i]))
+        if (tstr_is(s->name, "messages") &&
+            (trust_roles(rd, rd->globals[i]) || trust_contents(rd, rd->globals[i], opts)))
             return -1;
     }
     return 0;
@@ -232,7 +277,7 @@ int template_render(const struct template *t, yyjson_val *vars, const struct tem
     rd.hash_seed = (uintptr_t)&rd ^ (uint64_t)(uintptr_t)vars << 20;
     rd.out = sink_new(&rd);
     rd.scope = scope_new(&rd, NULL);
-    int r = !rd.out || !rd.scope || load_globals(&rd, vars);
+    int r = !rd.out || !rd.scope || load_globals(&rd, vars, opts);
 
     if (!r) {
         rd.out->max = max;

@@ -1,5 +1,6 @@
 /* Work on strings that filters and methods share. Everything keeps the users' marks. */
 
+#include <assert.h>
 #include <ctype.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -143,6 +144,7 @@ int text_center(struct render *rd, const struct tstr *s, int64_t width, const st
     int64_t left = align == '>' ? pad : align == '<' ? 0 : pad / 2 + (pad & width & 1);
     struct sink *k = sink_new(rd);
 
+    assert(pad >= 0 && left >= 0 && left <= pad);
     if (width > WIDTH_MAX)
         return render_fail(rd, "a width of more than %d", WIDTH_MAX);
     if (!k)
@@ -196,6 +198,7 @@ int text_strip(struct render *rd, const struct tstr *s, struct value chars, bool
             break;
         end = last;
     }
+    assert(begin <= end && end <= s->len);
     if (r < 0 || render_charge_bytes(rd, s->len - (end - begin)))
         return -1;
     const struct tstr *part = tstr_slice(rd, s, begin, end);
@@ -231,6 +234,7 @@ bool text_to_int(const struct tstr *s, int base, wide *out) {
     bool minus, any = false;
     wide n = 0;
 
+    assert(base >= 2 && base <= 36);
     tstr_trim(s, true, true, &i, &end);
     minus = i < end && s->data[i] == '-';
     i += i < end && (s->data[i] == '-' || s->data[i] == '+');

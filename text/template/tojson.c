@@ -4,6 +4,7 @@
  * whole.
  */
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -100,6 +101,7 @@ static int write_array(struct writer *w, struct value v, uint32_t depth) {
             write_value(w, items[i], depth))
             return -1;
     }
+    assert(depth > 0);
     return new_line(w, depth - 1) || sink_add_text(w->rd, w->k, "]") ? -1 : 0;
 }
 

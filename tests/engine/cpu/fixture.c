@@ -28,10 +28,13 @@ static const struct {
     enum tensor_type type;
     int first, second;
 } halves[] = {
-    {TENSOR_Q4_0, 0, -1},   {TENSOR_Q4_1, 0, 2},    {TENSOR_Q5_0, 0, -1},    {TENSOR_Q5_1, 0, 2},
-    {TENSOR_Q8_0, 0, -1},   {TENSOR_Q2_K, 80, 82},  {TENSOR_Q3_K, 108, -1},  {TENSOR_Q4_K, 0, 2},
-    {TENSOR_Q5_K, 0, 2},    {TENSOR_Q6_K, 208, -1}, {TENSOR_IQ2_XXS, 0, -1}, {TENSOR_IQ4_NL, 0, -1},
-    {TENSOR_IQ4_XS, 0, -1},
+    {TENSOR_Q4_0, 0, -1},   {TENSOR_Q4_1, 0, 2},     {TENSOR_Q5_0, 0, -1},
+    {TENSOR_Q5_1, 0, 2},    {TENSOR_Q8_0, 0, -1},    {TENSOR_Q2_K, 80, 82},
+    {TENSOR_Q3_K, 108, -1}, {TENSOR_Q4_K, 0, 2},     {TENSOR_Q5_K, 0, 2},
+    {TENSOR_Q6_K, 208, -1}, {TENSOR_IQ2_XXS, 0, -1}, {TENSOR_IQ4_NL, 0, -1},
+    {TENSOR_IQ4_XS, 0, -1}, {TENSOR_IQ1_S, 0, -1},   {TENSOR_IQ2_XS, 0, -1},
+    {TENSOR_IQ2_S, 0, -1},  {TENSOR_IQ3_XXS, 0, -1}, {TENSOR_IQ3_S, 0, -1},
+    {TENSOR_TQ1_0, 52, -1}, {TENSOR_TQ2_0, 64, -1},
 };
 
 static void put_half(uint8_t *p, uint64_t *s) {
@@ -41,6 +44,18 @@ static void put_half(uint8_t *p, uint64_t *s) {
 }
 
 static void fill_scales(enum tensor_type type, uint8_t *p, uint64_t *s) {
+    if (type == TENSOR_MXFP4)
+        *p = (uint8_t)(115 + next(s) % 9);
+    if (type == TENSOR_NVFP4)
+        for (int i = 0; i < 4; i++)
+            p[i] = (uint8_t)next(s); /* any byte is a scale */
+    if (type == TENSOR_IQ1_M) {
+        uint8_t h[2];
+
+        put_half(h, s);
+        for (int i = 0; i < 4; i++)
+            p[49 + 2 * i] = (uint8_t)((p[49 + 2 * i] & 15) | (h[i / 2] >> (i % 2 * 4)) << 4);
+    }
     for (size_t i = 0; i < ARRAY_SIZE(halves); i++)
         if (halves[i].type == type) {
             put_half(p + halves[i].first, s);
@@ -116,15 +131,12 @@ void fixture_deinit(struct fixture *f) {
 
 uint8_t *fixture_acts(const struct cpu_kernels *k, enum acts_kind kind, const float *x,
                       uint32_t n_in, uint32_t n_rows) {
-    size_t tile_bytes = acts_bytes(kind, n_in, TILE_MAX);
-    size_t size = (n_rows + TILE_MAX - 1) / TILE_MAX * tile_bytes;
+    size_t size = acts_bytes(kind, n_in, (uint32_t)round_up(n_rows, TILE_MAX));
     uint8_t *acts = aligned_alloc(64, round_up(size, 64));
 
     assert(acts);
     memset(acts, 0, size);
     for (uint32_t r = 0; r < n_rows; r++)
-        k->acts_store[kind](x + (size_t)r * n_in, n_in, acts + r / TILE_MAX * tile_bytes,
-                            tile_width(MIN(n_rows - r / TILE_MAX * TILE_MAX, TILE_MAX)),
-                            r % TILE_MAX);
+        k->acts_store[kind](x + (size_t)r * n_in, n_in, acts + acts_bytes(kind, n_in, r));
     return acts;
 }

@@ -25,7 +25,9 @@ enum { KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5 };
 static const char *const isas[] = {"generic", "avx2", "avx512"};
 
 struct sheet { /* what the layers of a model would have computed */
-    uint32_t head_dim, group;
+    uint32_t head_dim, group, window;
+    float cap;
+    bool sinks;
     float q[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH];
     float k[KEYS * KV_HEADS * MAX_WIDTH], v[KEYS * KV_HEADS * MAX_WIDTH];
 };
@@ -44,27 +46,23 @@ struct rig {
     const struct sheet *sheet;
 };
 
+static float sink_of(uint32_t head) {
+    return 1.5f - 0.75f * (float)head;
+}
+
 static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) {
     uint32_t hd = s->head_dim, n_pages = KEYS / w->page_tokens + 1;
-    size_t key = w->q8 ? hd / 32 * 34 : hd * 2;
     struct be *b = &r->be;
 
     memset(r, 0, sizeof(*r));
     r->sheet = s;
     b->kernels = isa_find(w->isa, NULL);
     cr_assert(pool_new(&b->pool, w->n_threads) == 0);
-    b->shape = (struct model_shape){
-        .n_layer = 1, .n_head = KV_HEADS * s->group, .n_head_kv = KV_HEADS, .head_dim = hd};
+    b->shape = (struct model_shape){.n_layer = 1, .widest = {.head = hd, .group = s->group}};
     b->max_rows = KEYS;
-    b->view = (struct kv_view){
-        .q8 = w->q8,
-        .head_dim = hd,
-        .page_tokens = w->page_tokens,
-        .k_group = LANES * key,
-        .k_head = w->page_tokens * key,
-        .v_head = w->page_tokens * key,
-    };
-    b->layer_bytes = b->page_bytes = 2 * KV_HEADS * w->page_tokens * key;
+    b->q8 = w->q8;
+    b->page_tokens = w->page_tokens;
+    b->page_bytes = be_kv_bytes(b, (size_t)2 * KV_HEADS * w->page_tokens * hd);
     b->n_pages = n_pages;
     b->kv_bytes = n_pages * b->page_bytes;
     b->kv = be_map(b->kv_bytes);
@@ -102,16 +100,27 @@ static void rig_step(struct rig *r, uint32_t pos, uint32_t n, float *out) {
     struct be *b = &r->be;
     uint32_t hd = s->head_dim;
     size_t width = b->act_width[ACT_Q], kv_width = (size_t)KV_HEADS * hd;
-    const struct model_op op = {.kind = OP_ATTEND, .attn.scale = 1 / sqrtf((float)hd)};
+    float sinks[KV_HEADS * MAX_GROUP];
+    struct weights weights = {.sinks = s->sinks ? sinks : NULL};
+    const struct model_op op = {
+        .kind = OP_ATTEND,
+        .heads = {KV_HEADS * s->group, KV_HEADS, hd},
+        .attn = {.scale = 1 / sqrtf((float)hd), .window = s->window, .cap = s->cap},
+        .weights = &weights,
+    };
+    const struct kv_view view = be_view(b, &op.heads);
+
+    for (uint32_t h = 0; h < KV_HEADS * s->group; h++)
+        sinks[h] = sink_of(h);
 
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t p = pos + i, pt = b->view.page_tokens;
+        uint32_t p = pos + i, pt = b->page_tokens;
         uint8_t *page = b->kv + r->page[p / pt] * b->page_bytes;
 
         r->row_pos[i] = p;
         for (uint32_t h = 0; h < KV_HEADS; h++)
-            b->kernels->kv_write(&b->view, page + h * b->view.k_head,
-                                 page + KV_HEADS * b->view.k_head + h * b->view.v_head, p % pt,
+            b->kernels->kv_write(&view, page + h * view.k_head,
+                                 page + KV_HEADS * view.k_head + h * view.v_head, p % pt,
                                  s->k + p * kv_width + h * hd, s->v + p * kv_width + h * hd);
         memcpy(b->act[ACT_Q] + i * width, s->q + p * width, width * sizeof(float));
     }
@@ -150,21 +159,25 @@ static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, bool q
                       const float *got) {
     uint32_t hd = s->head_dim, kv = head / s->group;
     const float *q = s->q + ((size_t)pos * KV_HEADS * s->group + head) * hd;
-    double weight[KEYS], most = -1e30, sum = 0, tolerance = q8 ? 0.05 : 2e-5;
+    double weight[KEYS], most = s->sinks ? (double)sink_of(head) : -1e30, sum = 0;
+    double tolerance = q8 ? 0.05 : 2e-5, cap = (double)s->cap;
+    uint32_t from = s->window && pos >= s->window ? pos - s->window + 1 : 0;
 
-    for (uint32_t j = 0; j <= pos; j++) {
+    for (uint32_t j = from; j <= pos; j++) {
         weight[j] = 0;
         for (uint32_t d = 0; d < hd; d++)
             weight[j] += (double)q[d] * rounded(s->k[((size_t)j * KV_HEADS + kv) * hd + d], q8);
         weight[j] /= sqrt(hd);
+        weight[j] = cap > 0 ? cap * tanh(weight[j] / cap) : weight[j];
         most = fmax(most, weight[j]);
     }
-    for (uint32_t j = 0; j <= pos; j++)
+    for (uint32_t j = from; j <= pos; j++)
         sum += weight[j] = exp(weight[j] - most);
+    sum += s->sinks ? exp((double)sink_of(head) - most) : 0;
     for (uint32_t d = 0; d < hd; d++) {
         double exact = 0;
 
-        for (uint32_t j = 0; j <= pos; j++)
+        for (uint32_t j = from; j <= pos; j++)
             exact += weight[j] / sum * rounded(s->v[((size_t)j * KV_HEADS + kv) * hd + d], q8);
         cr_expect(fabs(exact - (double)got[head * hd + d]) <= tolerance,
                   "position %u head %u dimension %u: %g, exact %g", pos, head, d,
@@ -172,8 +185,9 @@ static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, bool q
     }
 }
 
+static struct sheet s;
+
 static void check(uint32_t head_dim, uint32_t group, bool q8) {
-    static struct sheet s;
     static float expect[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH],
         got[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH];
     static const struct way ways[] = {
@@ -216,6 +230,24 @@ Test(cpu_attention, half_precision_pages) {
 Test(cpu_attention, eight_bit_pages) {
     check(128, 2, true);
     check(96, 3, true);
+}
+
+/* Windows that begin inside a tile, a chunk, and in another chunk than they end. */
+Test(cpu_attention, windows_and_sinks) {
+    static const uint32_t window[] = {12, 100, 257};
+
+    for (size_t i = 0; i < ARRAY_SIZE(window); i++) {
+        s.window = window[i];
+        s.sinks = i % 2 == 0;
+        check(i % 2 ? 64 : 40, 1 + (uint32_t)i, i == 1);
+    }
+}
+
+Test(cpu_attention, scores_with_a_cap) {
+    s.cap = 2;
+    check(64, 2, false);
+    s.window = 50;
+    check(64, 2, true);
 }
 
 Test(cpu_attention, odd_heads_and_groups) {

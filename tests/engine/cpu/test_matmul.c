@@ -15,11 +15,13 @@
 enum { MAX_ROWS = 300, OUT = 40 };
 
 static const enum tensor_type types[] = {
-    TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1, TENSOR_Q5_0,
-    TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K, TENSOR_Q5_K,
-    TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
+    TENSOR_F32,   TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,    TENSOR_Q4_1,  TENSOR_Q5_0,
+    TENSOR_Q5_1,  TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,    TENSOR_Q4_K,  TENSOR_Q5_K,
+    TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS,  TENSOR_MXFP4, TENSOR_IQ1_S,
+    TENSOR_IQ1_M, TENSOR_IQ2_XS,  TENSOR_IQ2_S,  TENSOR_IQ3_XXS, TENSOR_IQ3_S, TENSOR_TQ1_0,
+    TENSOR_TQ2_0, TENSOR_NVFP4,
 };
-static const char *const isas[] = {"generic", "avx2", "avx512"};
+static const char *const isas[] = {"generic", "avx2", "avx512", "amx"};
 
 static struct matmul_scratch scratch[3];
 
@@ -28,7 +30,7 @@ static struct matmul_scratch scratch[3];
 static uint32_t width_of(enum tensor_type type) {
     uint32_t block = tensor_format(type)->block;
 
-    return block == 1 ? 101 : block == 32 ? 288 : 5 * 256;
+    return block == 1 ? 101 : block < 256 ? block * 9 : 5 * 256;
 }
 
 /* out[mode][row][OUT] of @n_rows rows. */
@@ -57,7 +59,7 @@ static void multiply(const struct cpu_kernels *k, struct pool *pool, enum matmul
  * the block's scale for every value. */
 static void check_close(const struct fixture *f, const float *x, const float *got, uint32_t row) {
     const struct panel_info *info = &panel_infos[f->m.format];
-    uint32_t n = f->m.n_in, block = info->acts == ACTS_B ? 32 : 256;
+    uint32_t n = f->m.n_in, block = info->acts == ACTS_B || info->acts == ACTS_B16 ? 32 : 256;
     double most[1280 / 32] = {0}; /* of each block of activations */
     float w[1280];
 
@@ -139,7 +141,7 @@ Test(cpu_matmul, same_bits_everywhere_floats) {
 
 Test(cpu_matmul, same_bits_everywhere_blocks_of_32) {
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (tensor_format(types[i])->block == 32)
+        if (tensor_format(types[i])->block % 256 && tensor_format(types[i])->block > 1)
             check_format(types[i]);
 }
 
@@ -206,7 +208,7 @@ Test(cpu_matmul, bias_residual_and_silu) {
         multiply(k, pool, MATMUL_ADD, &f, NULL, x, ROWS, got);
         for (uint32_t j = 0; j < ROWS * OUT; j++)
             cr_expect(got[j] == first[j] + (a[j] + bias[j % OUT]));
-        multiply(k, pool, MATMUL_SILU, &f, &g, x, ROWS, got);
+        multiply(k, pool, MATMUL_GLU, &f, &g, x, ROWS, got);
         for (uint32_t j = 0; j < ROWS * OUT; j++) {
             double gate = (double)(a[j] + bias[j % OUT]);
             double exact = gate / (1 + exp(-gate)) * (double)b[j];

@@ -157,6 +157,7 @@ static void drain(struct event *until) {
  * open the device. */
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
+    fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY"); /* for programs that know nothing of the fake */
 }
 
 int fake_call(void) {
@@ -381,6 +382,11 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
 
     if (r)
         return r;
+    if (fake_cuda.faulty && strcmp(fake_cuda.faulty, k->name) == 0) {
+        fake_cuda.fail_at = fake_cuda.n_calls; /* as a device does, all calls after it too */
+        fake_cuda.sticky = true;
+        return FAILURE;
+    }
     uint32_t allowed = 48 << 10;
     for (uint32_t i = 0; i < n_allowances; i++)
         allowed = allowance[i].kernel == kernel ? allowance[i].bytes : allowed;

@@ -23,6 +23,7 @@ struct fake_cuda {
     uint64_t order;       /* of the threads of a block: simt_order() */
     bool no_code;         /* no kernel for this device */
     const char *broken;   /* the kernel of this name does nothing */
+    const char *faulty;   /* its launch fails, and every call after it */
     bool no_library;      /* of fake_fast.c */
     bool refuse_products; /* some shapes, and every third product that was planned */
     /* Called before kernel @number of the process runs, if set. */

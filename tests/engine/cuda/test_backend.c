@@ -553,8 +553,10 @@ static int try_prompt(const char *path, uint32_t n_prompt, struct err *err) {
         r = engine_launch(e, &b);
         r = r < 0 ? r : engine_seal(e, step);
         r = r < 0 ? r : engine_wait(e, step, &result);
-        if (r < 0)
+        if (r < 0) {
             cr_expect(r == -EIO && engine_launch(e, &b) == -EIO, "a lost device stays lost");
+            cr_expect(engine_fault(e)[0] != 0, "it says which call failed");
+        }
     }
     engine_free(e);
     gguf_free(file);
@@ -679,6 +681,33 @@ Test(cuda, heads_that_do_not_fit_the_kernels_are_refused) {
     cr_expect(try_all(path, &err) == -EINVAL);
     cr_expect(strstr(err.message, "heads of 20") != NULL, "%s", err.message);
     unlink(path);
+}
+
+Test(cuda, what_it_does_not_compute_is_refused_by_name) {
+    static const struct {
+        const char *name, *what;
+    } files[] = {
+        {"gpt-oss-f32", "windows of attention"},
+        {"gemma2", "scaled activations"},
+        {"gemma4-ple", "scaled activations"},
+        {"qwen3next", "recurrent layers"},
+    };
+    const char *dir = getenv("WEFT_DATA");
+
+    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
+        struct err err = {0};
+        char path[1024];
+
+        snprintf(path, sizeof(path), "%s/golden/%s.gguf", dir ? dir : "", files[i].name);
+        if (access(path, R_OK) < 0)
+            cr_skip_test("%s is not there", path);
+        cr_expect(try_all(path, &err) == -EINVAL);
+        cr_expect(strstr(err.message, "the cuda backend does not compute") &&
+                      strstr(err.message, files[i].what),
+                  "%s: %s", files[i].name, err.message);
+        cr_expect(fake_find()->n_live == 0 && fake_find()->peak_bytes == 0,
+                  "nothing was allocated");
+    }
 }
 
 /* A page that is not what was written shows in the digest, and only in that of its sequence. */

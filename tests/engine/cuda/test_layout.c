@@ -12,10 +12,12 @@
 #include "engine/cuda/cuda.h"
 #include "engine/quant.h"
 
-static const enum tensor_type types[] = {TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,
-                                         TENSOR_Q4_1, TENSOR_Q5_0,    TENSOR_Q5_1,   TENSOR_Q8_0,
-                                         TENSOR_Q2_K, TENSOR_Q3_K,    TENSOR_Q4_K,   TENSOR_Q5_K,
-                                         TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
+static const enum tensor_type types[] = {
+    TENSOR_F32,   TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,  TENSOR_Q5_0,
+    TENSOR_Q5_1,  TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,  TENSOR_Q5_K,
+    TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4, TENSOR_IQ2_XS,
+    TENSOR_IQ2_S, TENSOR_IQ3_XXS, TENSOR_IQ3_S,  TENSOR_IQ1_S,  TENSOR_IQ1_M, TENSOR_TQ1_0,
+    TENSOR_TQ2_0, TENSOR_NVFP4};
 
 enum { ROWS = 21, COLUMNS = 512 };
 
@@ -37,8 +39,8 @@ static void fill(struct sample *s, enum tensor_type type) {
         s->bytes[i] &= 0xBB;
     for (uint32_t i = 0; i < ROWS; i++)
         quant_decode(type, s->bytes + i * row, s->value[i], COLUMNS);
-    s->source = (struct tile_source){s->bytes, quant_iq2_xxs_grid, row,  (uint32_t)type,
-                                     f->block, f->block_bytes,     ROWS, COLUMNS};
+    s->source = (struct tile_source){s->bytes, &quant_grids,   row,  (uint32_t)type,
+                                     f->block, f->block_bytes, ROWS, COLUMNS};
 }
 
 Test(layout, blocks_decode_as_quant_does) {

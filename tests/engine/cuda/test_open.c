@@ -115,8 +115,9 @@ Test(cuda_open, kernels_that_compute_something_else_are_refused) {
 /* Every type of tensor, and both types of pages. */
 Test(cuda_open, what_is_right_is_not_refused) {
     static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_BF16, TENSOR_Q4_0, TENSOR_Q5_1,    TENSOR_Q2_K,   TENSOR_Q3_K,
-        TENSOR_Q4_K, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
+        TENSOR_F32,   TENSOR_BF16,  TENSOR_Q4_0,  TENSOR_Q5_1,    TENSOR_Q2_K,   TENSOR_Q3_K,
+        TENSOR_Q4_K,  TENSOR_Q5_K,  TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
+        TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ2_S, TENSOR_IQ1_M};
 
     setenv("WEFT_CUDA_CHECK", "1", 1);
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {

@@ -1,4 +1,4 @@
-#include "daemon/memory.h"
+#include "base/memory.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "daemon/memory.h"
+#include "base/memory.h"
 
 static char root[64], path[128];
 

@@ -1,11 +1,12 @@
 #include "engine/cpu/kernels.h"
 
-/* Gated delta nets: the convolution of a row, and what a value head does with a row of it. The
- * order of every sum is fixed by the head's size alone. */
+/* Recurrent layers: the convolution of a row, and what a head does with a row of it. The order of
+ * every sum is fixed by the head's size alone. */
 
-/* c = silu(sum over j of w[j] u[j]), @kernel rows of @n values each; n is a multiple of 16. */
-void CPU_NAME(delta_convolve)(const float *w, const float *const *u, uint32_t kernel, float *c,
-                              uint32_t n) {
+/* c = sum over j of w[j] u[j], @kernel rows of @n values each, or silu of that and @bias; n is a
+ * multiple of 16. */
+void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
+                        bool silu, float *c, uint32_t n) {
     vf one = vf_set1(1.0f);
 
     for (uint32_t i = 0; i < n; i += LANES) {
@@ -13,7 +14,11 @@ void CPU_NAME(delta_convolve)(const float *w, const float *const *u, uint32_t ke
 
         for (uint32_t j = 0; j < kernel; j++)
             sum = vf_fma(vf_load(w + (size_t)j * n + i), vf_load(u[j] + i), sum);
-        vf_store(c + i, vf_div(sum, vf_add(one, vf_exp(vf_neg(sum)))));
+        if (bias)
+            sum = vf_add(sum, vf_load(bias + i));
+        if (silu)
+            sum = vf_div(sum, vf_add(one, vf_exp(vf_neg(sum))));
+        vf_store(c + i, sum);
     }
 }
 
@@ -67,4 +72,33 @@ void CPU_NAME(delta_advance)(const struct delta_head *h, float *m) {
     for (uint32_t first = 0; first < h->dim; first += LANES)
         for (uint32_t row = 0; row < h->n_rows; row++)
             advance16(h, row, first, m + (size_t)first * h->dim);
+}
+
+/* Sixteen values of a head: @m is [n_state][16]; state j is summed in part j % 4, the parts as (0 +
+ * 1) + (2 + 3). */
+INLINE void mamba16(const struct mamba_head *h, uint32_t row, uint32_t first, float *m) {
+    const float *in = h->in + row * h->stride, *out = h->out + row * h->stride;
+    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    vf keep = vf_set1(h->keep[row * h->mix_stride]), x = vf_load(h->x + row * h->stride + first);
+    vf add = vf_mul(vf_set1(h->dt[row * h->mix_stride]), x);
+
+    for (uint32_t j = 0; j < h->n_state; j += 4) {
+        UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            float *at = m + (size_t)(j + i) * LANES;
+            vf now = vf_fma(vf_set1(in[j + i]), add, vf_mul(keep, vf_load(at)));
+
+            vf_store(at, now);
+            sum[i] = vf_fma(vf_set1(out[j + i]), now, sum[i]);
+        }
+    }
+    vf y = vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3]));
+    vf_store(h->y + row * h->y_stride + first, vf_fma(vf_set1(h->skip), x, y));
+}
+
+/* All rows through sixteen values before the next sixteen, as above. */
+void CPU_NAME(mamba_advance)(const struct mamba_head *h, float *m) {
+    for (uint32_t first = 0; first < h->dim; first += LANES)
+        for (uint32_t row = 0; row < h->n_rows; row++)
+            mamba16(h, row, first, m + (size_t)first * h->n_state);
 }

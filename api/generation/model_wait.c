@@ -1,0 +1,210 @@
+#include "api/generation/model_wait.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "api/generation/prompt.h"
+#include "api/model.h"
+#include "api/openai/models.h"
+#include "api/private.h"
+
+#define TICK_MS 1000
+#define RETRY_MS 5000 /* that clients are told while nothing is known of the loading */
+#define RETRY_MAX_MS 60000
+
+/* ---- on any thread ---- */
+
+static bool is_usable(const struct model *m, bool computes) {
+    return !model_on_demand(m) || (computes ? m->state == API_MODEL_READY : m->opened);
+}
+
+/* The model that requests for @name get, as api/openai/models.h has it; NULL: none. */
+static struct model *find(const struct api *a, const char *name, size_t len) {
+    struct model *m = name ? models_find(a, name, len) : model_first(a);
+
+    /* Where there is one model its dialect decides which names it takes. Clients of Anthropic's API
+     * name its models, and get the first one. */
+    if (!m && (a->models.next == a->models.prev || strcasestr(name, "claude")))
+        m = model_first(a);
+    return m;
+}
+
+int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) {
+    yyjson_val *v = yyjson_obj_get(body, "model");
+    const char *name = yyjson_get_len(v) ? yyjson_get_str(v) : NULL;
+    const struct api *a = job->api;
+
+    pthread_rwlock_rdlock((pthread_rwlock_t *)&a->models_lock);
+    const struct model *m = find(a, name, yyjson_get_len(v));
+    bool goes_on = m == job->model && is_usable(m, job->computes);
+    pthread_rwlock_unlock((pthread_rwlock_t *)&a->models_lock);
+    if (!m)
+        return models_unknown(a, name, yyjson_get_len(v), err);
+    if (goes_on)
+        return 0;
+    free(job->wanted);
+    job->wanted = name ? strndup(name, yyjson_get_len(v)) : NULL;
+    job->streams = yyjson_is_true(yyjson_obj_get(body, "stream"));
+    return name && !job->wanted ? -ENOMEM : -EBUSY;
+}
+
+/* ---- on the loop's thread ---- */
+
+void model_wait_assign(struct prompt_job *job, struct model *m) {
+    if (job->model) {
+        assert(job->model->n_jobs > 0);
+        job->model->n_jobs--;
+    }
+    job->model = m;
+    if (m)
+        m->n_jobs++;
+}
+
+/* When the model may be there, by how far the loading is. */
+static uint32_t retry_ms(const struct model *m, int64_t waited_ns) {
+    double left = m->progress > 0.05f ? (1.0 - (double)m->progress) / (double)m->progress : 0;
+    double ms = left * (double)waited_ns / 1e6;
+
+    return (uint32_t)MIN(MAX(ms, RETRY_MS), RETRY_MAX_MS);
+}
+
+static int still_loading(struct prompt_job *job, int64_t waited_ns) {
+    job->retry_ms = retry_ms(job->model, waited_ns);
+    return err_set_code(&job->err, 503, "model_loading", "model",
+                        "The model `%.200s` is being loaded, try again.", job->model->info->id);
+}
+
+static int cannot_load(struct prompt_job *job) {
+    const struct model *m = job->model;
+    int64_t ms = (clock_now(job->api->clock) - m->failed_ns) / 1000000;
+
+    job->retry_ms = (uint32_t)MAX((int64_t)m->failure_retry_ms - ms, INT64_C(1000));
+    return err_set_code(&job->err, 503, "model_unavailable", "model",
+                        "The model cannot be loaded: %s.", m->failure);
+}
+
+static void start_tick(struct api *a);
+
+int model_wait_begin(struct prompt_job *job) {
+    struct api *a = job->api;
+    const char *name = job->wanted;
+    struct model *m = find(a, name, name ? strlen(name) : 0);
+    int64_t now = clock_now(a->clock);
+
+    assert(!job->waits);
+    if (!m)
+        return models_unknown(a, name, strlen(name), &job->err);
+    model_wait_assign(job, m);
+    m->last_used_ns = now;
+    if (is_usable(m, job->computes))
+        return 0;
+    if (*m->failure && now - m->failed_ns < (int64_t)m->failure_retry_ms * 1000000)
+        return cannot_load(job);
+    if (a->n_waiting >= a->opts.max_queued || a->opts.load_wait_ms == 0) {
+        m->port->want(m->port);
+        return still_loading(job, 0);
+    }
+    job->waits = true;
+    job->waits_since_ns = now;
+    list_push_back(&m->waiting, &job->waiting);
+    a->n_waiting++;
+    m->port->want(m->port);
+    start_tick(a);
+    return -EBUSY;
+}
+
+void model_wait_cancel(struct prompt_job *job) {
+    if (!job->waits)
+        return;
+    assert(job->api->n_waiting > 0);
+    job->waits = false;
+    list_remove(&job->waiting);
+    job->api->n_waiting--;
+}
+
+/* It waits no longer; @job may be gone. */
+static void end_wait(struct prompt_job *job, int result) {
+    model_wait_cancel(job);
+    job->result = result;
+    job->go_on(job);
+}
+
+/* The first in @l that waits no longer than until now; NULL: none. */
+static struct prompt_job *first_over(const struct model *m, struct list *l) {
+    LIST_FOREACH(node, l) {
+        struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
+
+        if (m->state == API_MODEL_FAILED || is_usable(m, job->computes))
+            return job;
+    }
+    return NULL;
+}
+
+void model_wait_over(struct model *m) {
+    struct prompt_job *job;
+
+    /* Each may free others, but none comes to wait: the model is there, or has just failed. */
+    while ((job = first_over(m, &m->waiting)))
+        end_wait(job, m->state == API_MODEL_FAILED ? cannot_load(job) : 0);
+}
+
+void model_wait_move(struct model *old, struct model *next) {
+    while (!list_empty(&old->waiting)) {
+        struct list *node = list_pop_front(&old->waiting);
+
+        model_wait_assign(LIST_ENTRY(node, struct prompt_job, waiting), next);
+        list_push_back(&next->waiting, node);
+    }
+}
+
+/* A job that has waited for too long; NULL: none. Those that have not are told. */
+static struct prompt_job *late(struct model *m, int64_t now, int64_t limit_ns) {
+    LIST_FOREACH(node, &m->waiting) {
+        struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
+
+        if (now - job->waits_since_ns >= limit_ns)
+            return job;
+    }
+    return NULL;
+}
+
+/* Each stream hears how far the loading is. */
+static void tell(struct model *m) {
+    LIST_FOREACH(node, &m->waiting) {
+        struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);
+
+        if (job->streams && job->on_wait)
+            job->on_wait(job);
+    }
+}
+
+static void on_tick(uv_timer_t *t) {
+    struct api *a = t->data;
+    int64_t limit_ns = (int64_t)a->opts.load_wait_ms * 1000000;
+
+    LIST_FOREACH(node, &a->models) {
+        struct model *m = LIST_ENTRY(node, struct model, link);
+        struct prompt_job *job;
+
+        while ((job = late(m, clock_now(a->clock), limit_ns)))
+            end_wait(job, still_loading(job, limit_ns));
+        tell(m);
+    }
+    if (a->n_waiting == 0)
+        uv_timer_stop(t);
+}
+
+static void start_tick(struct api *a) {
+    if (!uv_is_active((uv_handle_t *)&a->wait_tick))
+        uv_timer_start(&a->wait_tick, on_tick, TICK_MS, TICK_MS);
+}
+
+void model_wait_init(struct api *a) {
+    uv_timer_init(a->loop, &a->wait_tick);
+    a->wait_tick.data = a;
+}
+
+void model_wait_close(struct api *a) {
+    uv_close((uv_handle_t *)&a->wait_tick, NULL);
+}

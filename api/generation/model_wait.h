@@ -1,0 +1,43 @@
+#pragma once
+
+/*
+ * model_wait - which model a prompt job is for, as its body says, and the wait until that can be
+ * used. A body is read to learn the name; if it names another model than the job has, or one that
+ * is not loaded, the job comes back to the loop's thread with its body, gets the model there, and
+ * begins anew when the model is ready.
+ *
+ * The wait is bounded by load-wait-ms, and by max-queued requests in all; beyond either the answer
+ * is 503 with Retry-After. A stream that waits longer than keepalive-ms gets its head, and comments
+ * that say how far the loading is.
+ */
+
+#include <stdint.h>
+#include <yyjson.h>
+
+struct api;
+struct err;
+struct model;
+struct prompt_job;
+
+/* Whether the job can go on with its model, as far as @body says. On any thread. 0; -EBUSY:
+ * model_wait_begin() is to be called; 404 where several models are served and @body names none of
+ * them; -ENOMEM. */
+int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err);
+/* After -EBUSY, on the loop's thread: the job gets its model. 0: that can be used; -EBUSY: it
+ * waits, and job->go_on will be called with 0 or an error in job->result; or an error in
+ * job->err. */
+int model_wait_begin(struct prompt_job *job);
+/* The job waits no longer, if it did. */
+void model_wait_cancel(struct prompt_job *job);
+/* The model is open, READY, or FAILED: what waits for that goes on or fails. */
+void model_wait_over(struct model *m);
+
+/* What waits for @old waits for @next instead. */
+void model_wait_move(struct model *old, struct model *next);
+
+/* Counts @job among those of @m in place of those of its present model; NULL: of none. */
+void model_wait_assign(struct prompt_job *job, struct model *m);
+
+/* The timer of an api. */
+void model_wait_init(struct api *a);
+void model_wait_close(struct api *a);

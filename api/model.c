@@ -1,0 +1,65 @@
+#include "api/model.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int model_new(struct model **out, struct api *a, const struct api_model *info,
+              struct api_port *port) {
+    struct model *m = calloc(1, sizeof(*m));
+
+    assert(info && port);
+    if (!m)
+        return -ENOMEM;
+    m->api = a;
+    m->info = info;
+    m->port = port;
+    m->keep_alive_s = API_KEEP_UNSET;
+    list_init(&m->link);
+    metrics_init(&m->metrics);
+    list_init(&m->waiting);
+    if (info->tokenizer)
+        model_open(m);
+    *out = m;
+    return 0;
+}
+
+struct model *model_free(struct model *m) {
+    if (!m)
+        return NULL;
+    assert(m->n_running == 0 && list_empty(&m->waiting));
+    list_remove(&m->link);
+    free(m);
+    return NULL;
+}
+
+void model_open(struct model *m) {
+    assert(!m->opened && m->info->tokenizer);
+    family_init(&m->family, m->info);
+    fim_init(&m->fim, m->info->tokenizer);
+    m->opened = true;
+}
+
+static bool matches(const char *own, const char *name, size_t len) {
+    size_t n = strlen(own);
+
+    if (n > 0 && own[n - 1] == '*')
+        return len >= n - 1 && memcmp(own, name, n - 1) == 0;
+    return n == len && memcmp(own, name, len) == 0;
+}
+
+bool model_has_name(const struct model *m, const char *name, size_t len) {
+    if (strlen(m->info->id) == len && memcmp(m->info->id, name, len) == 0)
+        return true;
+    for (const char *const *alias = m->info->aliases; alias && *alias; alias++)
+        if (matches(*alias, name, len))
+            return true;
+    return false;
+}
+
+const char *model_state_name(const struct model *m) {
+    static const char *const names[] = {"unloaded", "loading", "loaded", "unloading", "failed"};
+
+    return names[m->state];
+}

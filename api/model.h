@@ -1,0 +1,68 @@
+#pragma once
+
+/*
+ * model - a model that requests may name: what daemon/ says of it (struct api_model), what follows
+ * from its chat template, and the way to its worker with what that is known to be doing.
+ *
+ *      ABSENT ──> LOADING ──> READY ──> UNLOADING ──> ABSENT
+ *                    └──> FAILED ──> LOADING
+ *
+ * READY outlasts the worker: one that dies is replaced, and what waits for that waits as
+ * generations. A model whose port has no want() is there from the beginning to the end, and its
+ * state is not looked at; for one that has, prompt jobs wait until it is READY (model_wait.h).
+ *
+ * Which fields change: `info` points to what the daemon fills in when the model is opened and when
+ * a worker is ready; names are fixed. `opened`, `state` and all before them may be read by the
+ * pool's threads: what depends on `opened` does not change once that is true.
+ */
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "api/api.h"
+#include "api/generation/family.h"
+#include "api/generation/fim.h"
+#include "api/service/metrics.h"
+#include "base/list.h"
+
+struct model {
+    struct list link; /* api.models */
+    struct api *api;
+    const struct api_model *info;
+    struct family family;
+    struct fim fim;
+    atomic_bool opened; /* tokenizer and template are there */
+    atomic_int state;   /* enum api_model_state */
+
+    struct api_port *port;
+    bool worker_up;
+    char failure[400];         /* why no worker can be started; "": one can, as far as is known */
+    uint32_t failure_retry_ms; /* after failed_ns it is tried again */
+    int64_t failed_ns;
+    struct msg_stats worker; /* its last report; zeroed while there is none */
+    bool has_stats;
+    uint32_t n_running;     /* generations that are the worker's: handed over, or to be */
+    uint32_t n_jobs;        /* prompt jobs that are for it */
+    struct list waiting;    /* prompt_job.waiting: until it is READY */
+    float progress;         /* of loading, 0 to 1 */
+    struct metrics metrics; /* of its generations */
+    uint64_t n_prompt_tokens, n_cached_tokens, n_output_tokens; /* as in struct api_stats */
+    int64_t last_used_ns; /* when a request last named it, or a generation of it ended */
+    int64_t keep_alive_s; /* of struct api_model_use */
+};
+
+/* 0 or -ENOMEM. */
+int model_new(struct model **out, struct api *a, const struct api_model *info,
+              struct api_port *port);
+/* Frees @m, which no generation and no prompt job uses; NULL is accepted. Returns NULL. */
+struct model *model_free(struct model *m);
+/* info has tokenizer and template: what follows from them. */
+void model_open(struct model *m);
+/* Whether @name is the model's, or one of its aliases; an alias that ends with "*" stands for all
+ * names that begin so. On any thread. */
+bool model_has_name(const struct model *m, const char *name, size_t len);
+/* Whether it is loaded when a request needs it, and may be unloaded. */
+static inline bool model_on_demand(const struct model *m) {
+    return m->port->want != NULL;
+}
+const char *model_state_name(const struct model *m); /* as llama-server's router calls it */

@@ -1,0 +1,35 @@
+#pragma once
+
+/*
+ * recent - the last requests that generated, for the web page: each tenant is shown its own, the
+ * slowest first, with where their time went and what the worker's flight recorder has of them.
+ * The requests of others are the admin socket's (weftctl requests, weftctl why).
+ */
+
+#include <stdint.h>
+
+struct exchange;
+
+#define RECENT_MAX 256u
+#define RECENT_SHOWN 12u
+
+/* A request that has ended. Times from its receipt; 0: not reached. */
+struct recent_request {
+    char id[64]; /* x-request-id */
+    const char *path, *finish;
+    uint32_t tenant, n_prompt, n_cached, n_output, n_resumed;
+    int status;
+    int64_t ended_ns, queue_ns, ttft_ns, total_ns;
+};
+
+/* The last RECENT_MAX of them, in a ring. */
+struct recent {
+    struct recent_request list[RECENT_MAX]; /* [n % RECENT_MAX] is the next */
+    uint64_t n;
+};
+
+/* @x has ended, at @now by the api's clock; remembered if it generated. */
+void recent_note(struct recent *r, const struct exchange *x, int64_t now);
+/* The slowest of @tenant in the last minutes before @now, the slowest first: how many. */
+uint32_t recent_slowest(const struct recent *r, uint32_t tenant, int64_t now,
+                        const struct recent_request *out[RECENT_SHOWN]);

@@ -1,0 +1,84 @@
+#include "api/http/exchange.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
+#include "api/model.h"
+#include "api/private.h"
+#include "api/service/service.h"
+#include "proto/flight.h"
+
+/* GET /web/state: what the page's live view shows of a tenant's own requests. */
+
+#define RECORDS 32u /* decisions about a request */
+
+static void put_ms(struct json *j, const char *key, int64_t ns) {
+    json_key(j, key);
+    json_double(j, (double)(MAX(ns, 0) / 1000) / 1000);
+}
+
+/* What was decided about it, as far as the flight recorder still has it. */
+static void put_story(struct json *j, const struct api *a, const char *id) {
+    struct flight_record r[RECORDS];
+    uint64_t gen;
+    uint32_t n = 0;
+
+    json_key(j, "why");
+    json_open(j, '[');
+    if (api_find(a, id, &gen))
+        LIST_FOREACH(node, &a->models) {
+            struct api_port *p = CONTAINER_OF(node, struct model, link)->port;
+
+            if (n == 0 && p->story)
+                n = p->story(p, gen, r, RECORDS);
+        }
+    for (uint32_t i = 0; i < n; i++) {
+        json_open(j, '{');
+        json_put_string(j, "code", flight_name(r[i].why));
+        json_put_string(j, "text", flight_text(r[i].why));
+        put_ms(j, "at_ms", r[i].from_ns - r[0].from_ns);
+        put_ms(j, "ms", r[i].until_ns - r[i].from_ns);
+        json_put_int(j, "steps", r[i].n_steps);
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_request(struct json *j, const struct api *a, const struct recent_request *q) {
+    int64_t first = MAX(q->ttft_ns, q->queue_ns);
+
+    json_open(j, '{');
+    json_put_string(j, "id", q->id);
+    json_put_string(j, "path", q->path);
+    json_put_int(j, "status", q->status);
+    json_put_string(j, "finish", q->finish);
+    json_put_int(j, "prompt_tokens", q->n_prompt);
+    json_put_int(j, "cached_tokens", q->n_cached);
+    json_put_int(j, "output_tokens", q->n_output);
+    json_put_int(j, "resumed", q->n_resumed);
+    put_ms(j, "queue_ms", q->queue_ns);
+    put_ms(j, "prefill_ms", first - q->queue_ns);
+    put_ms(j, "decode_ms", q->ttft_ns ? q->total_ns - q->ttft_ns : 0);
+    put_ms(j, "total_ms", q->total_ns);
+    put_story(j, a, q->id);
+    json_close(j, '}');
+}
+
+void recent_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    const struct recent_request *list[RECENT_SHOWN];
+    const struct api *a = api_of(x);
+    const char *recipe = model_first(a)->info->recipe;
+    struct json j;
+
+    (void)h;
+    uint32_t n = recent_slowest(&a->recent_requests, x->tenant, clock_now(a->clock), list);
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "recipe", recipe);
+    json_key(&j, "requests");
+    json_open(&j, '[');
+    for (uint32_t i = 0; i < n; i++)
+        put_request(&j, a, list[i]);
+    json_close(&j, ']');
+    json_close(&j, '}');
+    respond_buf(x, 200, &b, j.error);
+}

@@ -1,0 +1,173 @@
+/*
+ * Past calls as the models of a format write them, for templates that leave them out: Liquid's and
+ * Granite 3's show an assistant's content alone, so without this a model would see the result of a
+ * call that it never made.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "api/toolcall/scan.h"
+#include "api/toolcall/toolcall.h"
+
+#define NESTING_MAX 32 /* deeper values stand as compact JSON, whose writer does not recurse */
+
+struct writer {
+    struct buf *out;
+    struct toolcall_marks *own;
+    bool python;
+    int error;
+};
+
+static void put(struct writer *w, const char *s, size_t len) {
+    if (w->error == 0)
+        w->error = buf_add(w->out, s, len);
+}
+
+static void put_str(struct writer *w, const char *s) {
+    put(w, s, strlen(s));
+}
+
+static void add_mark(struct writer *w, size_t begin) {
+    struct toolcall_marks *m = w->own;
+
+    if (w->error || begin == w->out->len)
+        return;
+    if (m->n == m->cap) {
+        size_t cap = m->cap ? m->cap * 2 : 8;
+        struct text_range *v = reallocarray(m->v, cap, sizeof(*v));
+
+        if (!v) {
+            w->error = -ENOMEM;
+            return;
+        }
+        m->v = v;
+        m->cap = cap;
+    }
+    assert(m->n == 0 || m->v[m->n - 1].end <= begin);
+    m->v[m->n++] = (struct text_range){begin, w->out->len};
+}
+
+/* A literal of the format: its markers are the model's own. */
+static void put_piece(struct writer *w, const char *piece, size_t index) {
+    size_t begin = w->out->len;
+
+    for (const char *c = piece ? piece : ""; *c && w->error == 0;) {
+        size_t n = strcspn(c, "{");
+
+        if (n) {
+            put(w, c, n);
+        } else if (strncmp(c, "{nl}", n = 4) == 0) {
+            put_str(w, "\n");
+        } else if (strncmp(c, "{index}", n = 7) == 0) {
+            w->error = buf_printf(w->out, "%zu", index);
+        } else {
+            put(w, c, n = 1);
+        }
+        c += n;
+    }
+    add_mark(w, begin);
+}
+
+static void put_string(struct writer *w, const char *s, size_t len) {
+    put_str(w, "\"");
+    if (w->error == 0)
+        w->error = scan_escape(w->out, s, len);
+    put_str(w, "\"");
+}
+
+static void put_plain(struct writer *w, yyjson_mut_val *v) {
+    size_t len;
+    char *text = yyjson_mut_val_write(v, 0, &len);
+
+    if (text)
+        put(w, text, len);
+    else if (w->error == 0)
+        w->error = -ENOMEM;
+    free(text);
+}
+
+static void put_value(struct writer *w, yyjson_mut_val *v, unsigned depth) {
+    yyjson_mut_val *key, *item;
+    size_t i, n;
+
+    if (yyjson_mut_is_str(v)) {
+        put_string(w, yyjson_mut_get_str(v), yyjson_mut_get_len(v));
+    } else if (w->python && yyjson_mut_is_null(v)) {
+        put_str(w, "None");
+    } else if (w->python && yyjson_mut_is_bool(v)) {
+        put_str(w, yyjson_mut_get_bool(v) ? "True" : "False");
+    } else if (yyjson_mut_is_arr(v) && depth < NESTING_MAX) {
+        put_str(w, "[");
+        yyjson_mut_arr_foreach(v, i, n, item) {
+            put_str(w, i ? ", " : "");
+            put_value(w, item, depth + 1);
+        }
+        put_str(w, "]");
+    } else if (yyjson_mut_is_obj(v) && depth < NESTING_MAX) {
+        put_str(w, "{");
+        yyjson_mut_obj_foreach(v, i, n, key, item) {
+            put_str(w, i ? ", " : "");
+            put_string(w, yyjson_mut_get_str(key), yyjson_mut_get_len(key));
+            put_str(w, ": ");
+            put_value(w, item, depth + 1);
+        }
+        put_str(w, "}");
+    } else {
+        put_plain(w, v);
+    }
+}
+
+/* Arguments that are no object are what a client made of them: only JSON has a place for that. */
+static void put_args(struct writer *w, yyjson_mut_val *args) {
+    yyjson_mut_val *key, *item;
+    size_t i, n;
+
+    if (!w->python && yyjson_mut_is_str(args))
+        put(w, yyjson_mut_get_str(args), yyjson_mut_get_len(args));
+    else if (!w->python)
+        put_value(w, args, 0);
+    if (!w->python || !yyjson_mut_is_obj(args))
+        return;
+    yyjson_mut_obj_foreach(args, i, n, key, item) {
+        put_str(w, i ? ", " : "");
+        put(w, yyjson_mut_get_str(key), yyjson_mut_get_len(key));
+        put_str(w, "=");
+        put_value(w, item, 0);
+    }
+}
+
+bool toolcall_can_write(const struct toolcall_format *f) {
+    const struct toolcall_shape *s = &f->shape;
+    const char *const pieces[] = {s->call_begin, s->name_end, s->call_end};
+
+    for (size_t i = 0; i < ARRAY_SIZE(pieces); i++) {
+        if (pieces[i] && strstr(pieces[i], "{id}"))
+            return false;
+    }
+    return s->args == ARGS_JSON || s->args == ARGS_PYTHON;
+}
+
+int toolcall_write_calls(const struct toolcall_format *f, yyjson_mut_val *calls, struct buf *out,
+                         struct toolcall_marks *own) {
+    const struct toolcall_shape *s = &f->shape;
+    struct writer w = {.out = out, .own = own, .python = s->args == ARGS_PYTHON};
+    yyjson_mut_val *call;
+    size_t i, n;
+
+    assert(toolcall_can_write(f));
+    put_piece(&w, s->section_begin, 0);
+    yyjson_mut_arr_foreach(calls, i, n, call) {
+        yyjson_mut_val *function = yyjson_mut_obj_get(call, "function");
+        yyjson_mut_val *name = yyjson_mut_obj_get(function, "name");
+
+        put_piece(&w, i ? s->separator : NULL, i);
+        put_piece(&w, s->call_begin, i);
+        put(&w, yyjson_mut_get_str(name), yyjson_mut_get_len(name));
+        put_piece(&w, s->name_end, i);
+        put_args(&w, yyjson_mut_obj_get(function, "arguments"));
+        put_piece(&w, s->call_end, i);
+    }
+    put_piece(&w, s->section_end, 0);
+    return w.error;
+}

@@ -1,0 +1,515 @@
+#include "base/model_dir.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/*
+ * How the stores are laid out.
+ *   weft, LM Studio   ROOT/[OWNER/REPO/...]FILE.gguf
+ *   hub               ROOT/models--OWNER--REPO/refs/main holds the name of a folder below
+ *                     snapshots/, in which files are links to ../../blobs/CHECKSUM
+ *   Ollama            ROOT/manifests/HOST/NAMESPACE/MODEL/TAG is JSON whose layer of the type
+ *                     ...image.model has the digest of ROOT/blobs/sha256-HEX
+ * A shard finds the others beside it by name, so paths are those of the links, not of what they
+ * lead to.
+ */
+
+#define DEPTH_MAX 6        /* of folders below a root */
+#define MANIFEST_MAX 65536 /* bytes */
+#define MODEL_LAYER "application/vnd.ollama.image.model"
+
+const char *model_store_name(enum model_store store) {
+    static const char *const names[] = {"weft", "hub", "lmstudio", "ollama"};
+
+    return names[store];
+}
+
+struct lister {
+    struct model_list *list;
+    struct file_id {
+        dev_t dev;
+        ino_t ino;
+    } * ids; /* of list->file[i] */
+    size_t cap;
+    enum model_store store;
+    size_t root_len;  /* of the path up to what names the repository */
+    const char *repo; /* NULL: the two folders below the root */
+};
+
+/* ---- one model ---- */
+
+static void model_file_deinit(struct model_file *f) {
+    free(f->name);
+    free(f->path);
+    free(f->repo);
+}
+
+void model_list_deinit(struct model_list *l) {
+    for (size_t i = 0; i < l->n; i++)
+        model_file_deinit(&l->file[i]);
+    free(l->file);
+    *l = (struct model_list){0};
+}
+
+/* Names and paths are printed and travel in JSON. */
+static bool is_printable(const char *p) {
+    for (; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        int more = c < 0x80 ? 0 : c >= 0xC2 && c < 0xE0 ? 1 : (c & 0xF0) == 0xE0 ? 2 : 3;
+
+        if (c < 0x20 || c == 0x7f || (c >= 0x80 && c < 0xC2) || c > 0xF4 ||
+            (c == 0xC2 && (unsigned char)p[1] < 0xA0))
+            return false;
+        for (; more > 0; more--)
+            if (((unsigned char)*++p & 0xC0) != 0x80)
+                return false;
+    }
+    return true;
+}
+
+static int grow(struct lister *l) {
+    size_t cap = MAX(2 * l->cap, (size_t)16);
+
+    if (l->list->n < l->cap)
+        return 0;
+    struct model_file *file = realloc(l->list->file, cap * sizeof(*file));
+    if (!file)
+        return -ENOMEM;
+    l->list->file = file;
+    struct file_id *ids = realloc(l->ids, cap * sizeof(*ids));
+    if (!ids)
+        return -ENOMEM;
+    l->ids = ids;
+    l->cap = cap;
+    return 0;
+}
+
+/* Takes over @f's strings. The same file again, or one too many, is dropped. 0 or -ENOMEM. */
+static int add(struct lister *l, struct model_file *f, const struct stat *st) {
+    int r = f->name && f->path && f->repo ? grow(l) : -ENOMEM;
+
+    for (size_t i = 0; r == 0 && i < l->list->n; i++)
+        if (l->ids[i].dev == st->st_dev && l->ids[i].ino == st->st_ino) {
+            model_file_deinit(f);
+            return 0;
+        }
+    if (r < 0 || l->list->n == MODEL_LIST_MAX || !is_printable(f->path) || !is_printable(f->name)) {
+        model_file_deinit(f);
+        return r;
+    }
+    l->ids[l->list->n] = (struct file_id){st->st_dev, st->st_ino};
+    l->list->file[l->list->n++] = *f;
+    return 0;
+}
+
+/* Sizes of the shards after the first. */
+static void sum_shards(struct model_file *f, size_t prefix_len) {
+    char path[4096];
+    struct stat st;
+
+    for (uint32_t i = 2; i <= f->n_files; i++) {
+        int n = snprintf(path, sizeof(path), "%.*s-%05u-of-%05u.gguf", (int)prefix_len, f->path, i,
+                         f->n_files);
+
+        if (n > 0 && (size_t)n < sizeof(path) && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+            f->bytes += (uint64_t)st.st_size;
+        else
+            f->n_missing++;
+    }
+}
+
+/* "OWNER/REPO" of a path below the root, if it has so many folders. */
+static char *repo_of_path(const struct lister *l, const char *path) {
+    const char *below = path + l->root_len + 1;
+    const char *owner = strchr(below, '/'), *repo = owner ? strchr(owner + 1, '/') : NULL;
+
+    if (l->repo)
+        return strdup(l->repo);
+    return repo ? strndup(below, (size_t)(repo - below)) : strdup("");
+}
+
+static int add_gguf(struct lister *l, const char *path, const char *name, const struct stat *st) {
+    struct model_name parts;
+
+    if (!model_name_parse(name, &parts) || parts.shard != 1)
+        return 0;
+    struct model_file f = {
+        .name = strndup(name, parts.stem_len),
+        .path = strdup(path),
+        .repo = repo_of_path(l, path),
+        .store = l->store,
+        .n_files = parts.n_shards,
+        .bytes = (uint64_t)st->st_size,
+    };
+    if (f.path)
+        sum_shards(&f, (size_t)(name - path) + parts.stem_len);
+    return add(l, &f, st);
+}
+
+/* ---- folders ---- */
+
+typedef int (*visit_fn)(struct lister *l, const char *path, const char *name,
+                        const struct stat *st);
+
+/* @visit for every regular file below @dir, links to files included, links to folders not. */
+static int walk(struct lister *l, const char *dir, int depth, visit_fn visit) {
+    DIR *d = depth < DEPTH_MAX ? opendir(dir) : NULL;
+    struct dirent *e;
+    int r = 0;
+
+    while (d && r == 0 && (e = readdir(d))) {
+        struct stat st, link;
+        char path[4096];
+        int n = snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+
+        if (e->d_name[0] == '.' || n < 0 || (size_t)n >= sizeof(path) || lstat(path, &link) < 0 ||
+            stat(path, &st) < 0)
+            continue;
+        if (S_ISDIR(link.st_mode))
+            r = walk(l, path, depth + 1, visit);
+        else if (S_ISREG(st.st_mode))
+            r = visit(l, path, path + strlen(dir) + 1, &st);
+    }
+    if (d)
+        closedir(d);
+    return r;
+}
+
+/* The first line of a small file; false: there is none. */
+static bool read_line(const char *path, char *out, size_t size) {
+    FILE *f = fopen(path, "re");
+    bool ok = f && fgets(out, (int)size, f);
+
+    if (f)
+        fclose(f);
+    if (ok)
+        out[strcspn(out, "\r\n")] = 0;
+    return ok && *out;
+}
+
+/* The folder of the newest snapshot; "" if there is none. */
+static void newest_snapshot(const char *dir, char *out, size_t size) {
+    DIR *d = opendir(dir);
+    struct timespec newest = {0};
+    struct dirent *e;
+
+    out[0] = 0;
+    while (d && (e = readdir(d))) {
+        struct stat st;
+
+        if (e->d_name[0] == '.' || fstatat(dirfd(d), e->d_name, &st, 0) < 0 || !S_ISDIR(st.st_mode))
+            continue;
+        if (!out[0] || st.st_mtim.tv_sec > newest.tv_sec) {
+            newest = st.st_mtim;
+            snprintf(out, size, "%s", e->d_name);
+        }
+    }
+    if (d)
+        closedir(d);
+}
+
+/* One "models--OWNER--REPO": what its main branch holds, else its newest snapshot. */
+static int list_hub_repo(struct lister *l, const char *root, const char *folder) {
+    char repo[256], path[4096], commit[256];
+    struct stat st;
+
+    snprintf(repo, sizeof(repo), "%s", folder + strlen("models--"));
+    char *dashes = strstr(repo, "--");
+    if (dashes) {
+        *dashes = '/';
+        memmove(dashes + 1, dashes + 2, strlen(dashes + 2) + 1);
+    }
+    snprintf(path, sizeof(path), "%s/%s/refs/main", root, folder);
+    bool known = read_line(path, commit, sizeof(commit)) && !strchr(commit, '/');
+    if (known) {
+        snprintf(path, sizeof(path), "%s/%s/snapshots/%s", root, folder, commit);
+        known = commit[0] != '.' && stat(path, &st) == 0;
+    }
+    if (!known) {
+        snprintf(path, sizeof(path), "%s/%s/snapshots", root, folder);
+        newest_snapshot(path, commit, sizeof(commit));
+        if (!commit[0])
+            return 0;
+        snprintf(path, sizeof(path), "%s/%s/snapshots/%s", root, folder, commit);
+    }
+    l->repo = repo;
+    int r = walk(l, path, 0, add_gguf);
+    l->repo = NULL;
+    return r;
+}
+
+static int list_hub(struct lister *l, const char *root) {
+    DIR *d = opendir(root);
+    struct dirent *e;
+    int r = 0;
+
+    while (d && r == 0 && (e = readdir(d)))
+        if (strncmp(e->d_name, "models--", 8) == 0)
+            r = list_hub_repo(l, root, e->d_name);
+    if (d)
+        closedir(d);
+    return r;
+}
+
+/* ---- Ollama ---- */
+
+/* The string at *p, a quote, without what follows @size bytes; *p ends behind it. False: no end. */
+static bool take_string(const char **p, char *out, size_t size) {
+    size_t n = 0;
+    const char *q = *p + 1;
+
+    for (; *q && *q != '"'; q++) {
+        if (*q == '\\' && *++q == 0)
+            return false;
+        if (n + 1 < size)
+            out[n++] = *q;
+    }
+    out[n] = 0;
+    *p = q + 1;
+    return *q == '"';
+}
+
+/* The digest of the layer that is the model: of the flat objects in @text the one whose mediaType
+ * says so. False: there is none. */
+static bool manifest_digest(const char *text, char digest[80]) {
+    char key[64] = "", value[128], type[128] = "";
+    bool is_value = false;
+
+    digest[0] = 0;
+    for (const char *p = text; *p;) {
+        if (*p != '"') {
+            if (*p == '{')
+                type[0] = digest[0] = 0;
+            if (*p == '}' && strcmp(type, MODEL_LAYER) == 0 && digest[0])
+                return true;
+            is_value = *p == ':' || (is_value && isspace((unsigned char)*p));
+            p++;
+            continue;
+        }
+        if (!take_string(&p, is_value ? value : key, is_value ? sizeof(value) : sizeof(key)))
+            return false;
+        if (is_value && strcmp(key, "mediaType") == 0)
+            snprintf(type, sizeof(type), "%s", value);
+        else if (is_value && strcmp(key, "digest") == 0)
+            snprintf(digest, 80, "%.79s", value);
+        is_value = false;
+    }
+    return false;
+}
+
+static bool is_digest(const char *s) {
+    return strncmp(s, "sha256:", 7) == 0 && strlen(s) == 71 &&
+           strspn(s + 7, "0123456789abcdef") == 64;
+}
+
+/* HOST/NAMESPACE/MODEL/TAG as Ollama writes it: "llama3.2:3b", "hf.co/OWNER/REPO:TAG". */
+static char *ollama_name(const char *below) {
+    static const char *const implied[] = {"registry.ollama.ai/library/", "registry.ollama.ai/"};
+    const char *tag = strrchr(below, '/');
+    char *out = NULL;
+
+    for (size_t i = 0; i < ARRAY_SIZE(implied); i++)
+        if (strncmp(below, implied[i], strlen(implied[i])) == 0) {
+            below += strlen(implied[i]);
+            break;
+        }
+    if (!tag || tag <= below)
+        return strdup("");
+    return asprintf(&out, "%.*s:%s", (int)(tag - below), below, tag + 1) < 0 ? NULL : out;
+}
+
+static int add_manifest(struct lister *l, const char *path, const char *name,
+                        const struct stat *unused) {
+    char text[MANIFEST_MAX], digest[80], blob[4096];
+    FILE *f = fopen(path, "re");
+    struct stat st;
+    size_t len = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+
+    if (f)
+        fclose(f);
+    text[len] = 0;
+    if (!manifest_digest(text, digest) || !is_digest(digest))
+        return 0;
+    int n = snprintf(blob, sizeof(blob), "%.*s/blobs/sha256-%s",
+                     (int)(l->root_len - strlen("/manifests")), path, digest + 7);
+    if (n < 0 || (size_t)n >= sizeof(blob) || stat(blob, &st) < 0 || !S_ISREG(st.st_mode))
+        return 0;
+    struct model_file file = {
+        .name = ollama_name(path + l->root_len + 1),
+        .path = strdup(blob),
+        .repo = strdup(""),
+        .store = MODEL_OLLAMA,
+        .n_files = 1,
+        .bytes = (uint64_t)st.st_size,
+    };
+    return add(l, &file, &st);
+}
+
+static int list_ollama(struct lister *l, const char *root) {
+    char path[4096];
+    int n = snprintf(path, sizeof(path), "%s/manifests", root);
+
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return 0;
+    l->root_len = strlen(path);
+    return walk(l, path, 0, add_manifest);
+}
+
+/* ---- the list ---- */
+
+static int compare(const void *a, const void *b) {
+    const struct model_file *x = a, *y = b;
+
+    return x->store != y->store ? (x->store < y->store ? -1 : 1) : strcmp(x->path, y->path);
+}
+
+static bool is_taken(const struct model_list *l, size_t i, const char *name) {
+    for (size_t k = 0; k < i; k++)
+        if (strcasecmp(l->file[k].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The first of the list keeps a name that several have; others get their repository's before it,
+ * then the store's, then a number. */
+static int make_unique(struct model_list *l) {
+    for (size_t i = 0; i < l->n; i++) {
+        struct model_file *f = &l->file[i];
+        CLEANUP(freep) char *stem = NULL;
+
+        for (unsigned k = 0; is_taken(l, i, f->name); k++) {
+            char *name = NULL;
+            int n;
+
+            if (!stem) {
+                stem = STEAL(f->name);
+                f->name = strdup("");
+            }
+            if (k == 0)
+                n = asprintf(&name, "%s/%s", *f->repo ? f->repo : model_store_name(f->store), stem);
+            else
+                n = asprintf(&name, "%s/%s/%s~%u", model_store_name(f->store), f->repo, stem, k);
+            free(f->name);
+            f->name = n < 0 ? NULL : name;
+            if (!f->name)
+                return -ENOMEM;
+        }
+    }
+    return 0;
+}
+
+int model_list_read(struct model_list *out, const struct model_dirs *d) {
+    struct model_list list = {0};
+    struct lister l = {.list = &list};
+    int r = 0;
+
+    for (int store = 0; r == 0 && store < MODEL_N_STORES; store++) {
+        const char *root = d->root[store];
+
+        if (!root)
+            continue;
+        l.store = (enum model_store)store;
+        l.root_len = strlen(root);
+        r = store == MODEL_HUB      ? list_hub(&l, root)
+            : store == MODEL_OLLAMA ? list_ollama(&l, root)
+                                    : walk(&l, root, 0, add_gguf);
+    }
+    free(l.ids);
+    if (r == 0 && list.n > 0) {
+        qsort(list.file, list.n, sizeof(*list.file), compare);
+        r = make_unique(&list);
+    }
+    if (r < 0) {
+        model_list_deinit(&list);
+        return r;
+    }
+    *out = list;
+    return 0;
+}
+
+/* ---- where to look ---- */
+
+/* A path that can be a root: $VAR, with @below behind it. NULL: the variable is not set, or no
+ * memory, which *r then says. */
+static char *from_env(const char *var, const char *below, int *r) {
+    const char *value = getenv(var);
+    char *out = NULL;
+
+    if (!value || !*value)
+        return NULL;
+    if (asprintf(&out, "%s%s", value, below) < 0) {
+        *r = -ENOMEM;
+        return NULL;
+    }
+    for (size_t n = strlen(out); n > 1 && out[n - 1] == '/'; n--)
+        out[n - 1] = 0;
+    return out;
+}
+
+static bool is_folder(const char *path) {
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+struct place {
+    const char *var, *below;
+    bool if_there; /* a default place, taken only if it is a folder */
+};
+
+static const struct place places[MODEL_N_STORES][5] = {
+    [MODEL_WEFT] = {{"WEFT_MODELS", "", false},
+                    {"STATE_DIRECTORY", "/models", false},
+                    {"XDG_DATA_HOME", "/weft/models", false},
+                    {"HOME", "/.local/share/weft/models", false}},
+    [MODEL_HUB] = {{"HF_HUB_CACHE", "", false},
+                   {"HF_HOME", "/hub", false},
+                   {"XDG_CACHE_HOME", "/huggingface/hub", false},
+                   {"HOME", "/.cache/huggingface/hub", false}},
+    [MODEL_LMSTUDIO] = {{"LMSTUDIO_MODELS", "", false},
+                        {"HOME", "/.lmstudio/models", true},
+                        {"HOME", "/.cache/lm-studio/models", true}},
+    [MODEL_OLLAMA] = {{"OLLAMA_MODELS", "", false}, {"HOME", "/.ollama/models", true}},
+};
+
+static const char *const last[MODEL_N_STORES] = {
+    [MODEL_WEFT] = "/var/lib/weft/models",
+    [MODEL_OLLAMA] = "/usr/share/ollama/.ollama/models",
+};
+
+int model_dirs_init(struct model_dirs *d, const char *option) {
+    struct model_dirs dirs = {0};
+    int r = 0;
+
+    if (option && !(dirs.root[MODEL_WEFT] = strdup(option)))
+        r = -ENOMEM;
+    for (int store = 0; store < MODEL_N_STORES; store++) {
+        char **root = &dirs.root[store];
+
+        for (const struct place *p = places[store]; r == 0 && !*root && p->var; p++) {
+            *root = from_env(p->var, p->below, &r);
+            if (*root && p->if_there && !is_folder(*root)) {
+                free(*root);
+                *root = NULL;
+            }
+        }
+        if (r == 0 && !*root && last[store] && !(*root = strdup(last[store])))
+            r = -ENOMEM;
+    }
+    if (r < 0) {
+        model_dirs_deinit(&dirs);
+        return r;
+    }
+    *d = dirs;
+    return 0;
+}
+
+void model_dirs_deinit(struct model_dirs *d) {
+    for (int store = 0; store < MODEL_N_STORES; store++)
+        free(d->root[store]);
+    *d = (struct model_dirs){0};
+}

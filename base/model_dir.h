@@ -1,0 +1,82 @@
+#pragma once
+
+/*
+ * model_dir - the model files that this user has, by name: those in weft's own folder, and those
+ * that other programs have fetched (the cache of the Hugging Face hub, LM Studio, Ollama), which
+ * are used where they lie. Only names, sizes and manifests are looked at; gguf_open() says whether
+ * a file is any good. Files of projectors ("mmproj") and importance matrices are no models and left
+ * out.
+ */
+
+#include <stdbool.h>
+#include "base/err.h"
+
+enum model_store { MODEL_WEFT, MODEL_HUB, MODEL_LMSTUDIO, MODEL_OLLAMA, MODEL_N_STORES };
+
+/* "weft", "hub", "lmstudio", "ollama". */
+const char *model_store_name(enum model_store store);
+
+/* The root of each store; NULL: it is not looked at. */
+struct model_dirs {
+    char *root[MODEL_N_STORES];
+};
+
+/*
+ * From the environment. weft's own: @option, else $WEFT_MODELS, $STATE_DIRECTORY/models (systemd
+ * sets it for a service, /var/lib/weft), $XDG_DATA_HOME/weft/models, ~/.local/share/weft/models;
+ * without a home /var/lib/weft/models. The hub's: $HF_HUB_CACHE, $HF_HOME/hub,
+ * $XDG_CACHE_HOME/huggingface/hub, ~/.cache/huggingface/hub. LM Studio's: $LMSTUDIO_MODELS,
+ * ~/.lmstudio/models, ~/.cache/lm-studio/models. Ollama's: $OLLAMA_MODELS, ~/.ollama/models,
+ * /usr/share/ollama/.ollama/models. Of several the first that is set, or for folders of other
+ * programs that is there. @option may be NULL. 0 or -ENOMEM.
+ */
+int model_dirs_init(struct model_dirs *d, const char *option);
+void model_dirs_deinit(struct model_dirs *d); /* accepts a zeroed one */
+
+struct model_file {
+    char *name; /* unique in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
+    char *path; /* absolute if the root is; of a split model the first shard; printable UTF-8 */
+    char *repo; /* "Qwen/Qwen3-0.6B-GGUF": where the path says it; "" */
+    enum model_store store;
+    uint32_t n_files;   /* of a split model */
+    uint32_t n_missing; /* of these: what is not all there cannot be served */
+    uint64_t bytes;
+};
+
+/* Ordered by store, then path. */
+struct model_list {
+    struct model_file *file;
+    size_t n;
+};
+
+#define MODEL_LIST_MAX 4096u /* models; what is beyond is not listed */
+
+/* What lies in @d now. Folders that are not there or cannot be read count as empty. A file reached
+ * in two ways is listed once. 0 or -ENOMEM. */
+int model_list_read(struct model_list *out, const struct model_dirs *d);
+void model_list_deinit(struct model_list *l); /* accepts a zeroed one */
+
+/*
+ * The model that @text means: the first way that finds one counts.
+ *   its name; its name in other cases of letters, with ".gguf" behind it, without Ollama's
+ *   ":latest";
+ *   hf:OWNER/REPO[:QUANT], OWNER/REPO[:QUANT], its name without the quant: if one model alone fits.
+ * *out lives as long as the list. 0; -ENOENT; -EINVAL when several fit or shards are missing. @err
+ * (may be NULL) names the ones that are there.
+ */
+int model_find(const struct model_list *l, const char *text, const struct model_file **out,
+               struct err *err);
+
+/* Where the name of a quant ("Q4_K_M", "UD-Q4_K_XL", "BF16") begins at the end of @stem, a file
+ * name without ".gguf" and without the number of a shard; NULL: there is none. */
+const char *model_quant(const char *stem);
+
+/*
+ * A file name (without folders) taken apart: whether it is a model's, the length of its stem, and
+ * of "STEM-00002-of-00003.gguf" the numbers 2 and 3, else 1 and 1.
+ */
+struct model_name {
+    size_t stem_len;
+    uint32_t shard, n_shards;
+};
+bool model_name_parse(const char *name, struct model_name *out);

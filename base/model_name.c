@@ -1,0 +1,195 @@
+#include "base/model_dir.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* Names of model files: their parts, and which file of a list a name means. */
+
+#define SHARD_TAIL "-00001-of-00001"
+#define SHARDS_MAX 512u /* as gguf_open() */
+
+static bool digits(const char *p, size_t n, uint32_t *out) {
+    uint32_t v = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (!isdigit((unsigned char)p[i]))
+            return false;
+        v = v * 10 + (uint32_t)(p[i] - '0');
+    }
+    *out = v;
+    return true;
+}
+
+static bool contains(const char *text, size_t len, const char *word) {
+    size_t n = strlen(word);
+
+    for (size_t i = 0; i + n <= len; i++)
+        if (strncasecmp(text + i, word, n) == 0)
+            return true;
+    return false;
+}
+
+bool model_name_parse(const char *name, struct model_name *out) {
+    size_t len = strlen(name), tail = strlen(SHARD_TAIL);
+    struct model_name m = {0, 1, 1};
+
+    if (len < 6 || name[0] == '.' || strcasecmp(name + len - 5, ".gguf") != 0)
+        return false;
+    m.stem_len = len - 5;
+    if (m.stem_len > tail) {
+        const char *p = name + m.stem_len - tail;
+        uint32_t shard, n_shards;
+
+        if (p[0] == '-' && strncmp(p + 6, "-of-", 4) == 0 && digits(p + 1, 5, &shard) &&
+            digits(p + 10, 5, &n_shards) && shard >= 1 && shard <= n_shards &&
+            n_shards <= SHARDS_MAX) {
+            m.stem_len -= tail;
+            m.shard = shard;
+            m.n_shards = n_shards;
+        }
+    }
+    if (contains(name, m.stem_len, "mmproj") || contains(name, m.stem_len, "imatrix"))
+        return false;
+    *out = m;
+    return true;
+}
+
+/* Whether all of @p is one: Q4_0, Q4_K_M, IQ2_XXS, TQ1_0, F16, MXFP4_MOE ... */
+static bool is_quant(const char *p) {
+    static const char *const whole[] = {"F16",   "BF16",      "F32",  "FP16",
+                                        "MXFP4", "MXFP4_MOE", "NVFP4"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(whole); i++)
+        if (strcasecmp(p, whole[i]) == 0)
+            return true;
+    if (strncasecmp(p, "IQ", 2) == 0 || strncasecmp(p, "TQ", 2) == 0)
+        p++;
+    if (toupper((unsigned char)*p) != 'Q' || !isdigit((unsigned char)p[1]))
+        return false;
+    for (p += 2; *p; p++)
+        if (!isalnum((unsigned char)*p) && *p != '_')
+            return false;
+    return true;
+}
+
+const char *model_quant(const char *stem) {
+    for (const char *p = stem + strlen(stem); p > stem; p--) {
+        if (p[-1] != '-' && p[-1] != '.')
+            continue;
+        if (!is_quant(p))
+            return NULL;
+        return p - stem >= 4 && strncasecmp(p - 3, "UD-", 3) == 0 && (p[-4] == '-' || p[-4] == '.')
+                   ? p - 3
+                   : p;
+    }
+    return NULL;
+}
+
+/* Whether @text is the name @f has, apart from the quant behind it. */
+static bool fits_without_quant(const struct model_file *f, const char *text) {
+    const char *quant = model_quant(f->name);
+    size_t len = quant ? (size_t)(quant - 1 - f->name) : 0;
+
+    return quant && strlen(text) == len && strncasecmp(f->name, text, len) == 0;
+}
+
+/* OWNER/REPO[:QUANT]; "-GGUF" at the end of the repository's name may be left out. */
+static bool fits_repo(const struct model_file *f, const char *text) {
+    size_t len = strcspn(text, ":"), repo = strlen(f->repo);
+    const char *quant = model_quant(f->name);
+
+    if (repo == 0 || strncasecmp(f->repo, text, len) != 0 ||
+        (repo != len && strcasecmp(f->repo + len, "-gguf") != 0))
+        return false;
+    return !text[len] || (quant && strcasecmp(quant, text + len + 1) == 0) ||
+           strcasecmp(f->name, text + len + 1) == 0;
+}
+
+/* @text without @tail at its end, whatever the case of its letters, into @out. */
+static bool without(const char *text, const char *tail, char out[1024]) {
+    size_t len = strlen(text), n = strlen(tail);
+
+    if (len <= n || len >= 1024 || strcasecmp(text + len - n, tail) != 0)
+        return false;
+    memcpy(out, text, len - n);
+    out[len - n] = 0;
+    return true;
+}
+
+static bool fits_name(const struct model_file *f, const char *text) {
+    char bare[1024];
+
+    return strcasecmp(f->name, text) == 0 ||
+           (without(text, ".gguf", bare) && strcasecmp(f->name, bare) == 0) ||
+           (without(text, ":latest", bare) && strcasecmp(f->name, bare) == 0) ||
+           (without(f->name, ":latest", bare) && strcasecmp(bare, text) == 0);
+}
+
+/* Whether @f is what @text means in the @way-th way. */
+static bool fits(const struct model_file *f, const char *text, int way) {
+    switch (way) {
+    case 0:
+        return strcmp(f->name, text) == 0;
+    case 1:
+        return fits_name(f, text);
+    case 2:
+        return fits_repo(f, strncmp(text, "hf:", 3) == 0 ? text + 3 : text);
+    default:
+        return fits_without_quant(f, text);
+    }
+}
+
+#define WAYS 4
+
+/* The names that fit, or all, as far as they find room. */
+static void list_names(const struct model_list *l, const char *text, int way, char *out,
+                       size_t size) {
+    size_t n = 0;
+
+    out[0] = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        const char *name = l->file[i].name;
+
+        if (way < WAYS && !fits(&l->file[i], text, way))
+            continue;
+        if (n + strlen(name) + 8 > size) {
+            snprintf(out + n, size - n, ", ...");
+            return;
+        }
+        n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", name);
+    }
+}
+
+int model_find(const struct model_list *l, const char *text, const struct model_file **out,
+               struct err *err) {
+    char names[240];
+
+    for (int way = 0; *text && way < WAYS; way++) {
+        const struct model_file *found = NULL;
+        size_t n = 0;
+
+        for (size_t i = 0; i < l->n; i++)
+            if (fits(&l->file[i], text, way)) {
+                n++;
+                found = &l->file[i];
+            }
+        if (n > 1) {
+            list_names(l, text, way, names, sizeof(names));
+            return err_set(err, 0, NULL, "%.80s is not one model: %s", text, names);
+        }
+        if (n == 0)
+            continue;
+        if (found->n_missing)
+            return err_set(err, 0, NULL, "%.80s: %u of its %u files are missing", found->name,
+                           found->n_missing, found->n_files);
+        *out = found;
+        return 0;
+    }
+    list_names(l, text, WAYS, names, sizeof(names));
+    err_set(err, 0, NULL, "there is no model %.80s; there %s %s", text, l->n ? "are" : "is none",
+            names);
+    return -ENOENT;
+}

@@ -1,0 +1,16 @@
+#pragma once
+
+/* sha256 - the checksum of FIPS 180-4, in pieces. */
+
+#include "base/util.h"
+
+struct sha256 {
+    uint32_t state[8];
+    uint64_t n_bytes;
+    uint8_t block[64]; /* the last n_bytes % 64 bytes */
+};
+
+void sha256_init(struct sha256 *s);
+void sha256_add(struct sha256 *s, const void *data, size_t len);
+/* The checksum as 64 hexadecimal digits and a NUL; @s must be begun anew after that. */
+void sha256_hex(struct sha256 *s, char out[65]);

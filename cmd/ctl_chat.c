@@ -1,0 +1,405 @@
+#include "cmd/ctl_chat.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "cmd/cli.h"
+#include "cmd/ctl.h"
+#ifdef HAVE_LIBEDIT
+#include <editline/readline.h>
+#endif
+
+/*
+ * weftctl chat - a conversation in the terminal. What a model writes is shown without the bytes
+ * that could steer the terminal. The key comes from the environment or a file, never from the
+ * command line, which others can read; lines are remembered while it runs and in no file.
+ */
+
+#define MESSAGE_MAX (8u << 20)
+#define KEY_MAX 512
+
+static const char help[] =
+    "usage: weftctl chat [OPTIONS] [MESSAGE]\n"
+    "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
+    "  --unix PATH      its UNIX socket instead\n"
+    "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
+    "  --model NAME     which model\n"
+    "  --system TEXT    the system prompt\n"
+    "  --load FILE      go on with a conversation that /save has written\n"
+    "With a MESSAGE, or when stdin is no terminal, one answer is printed. --json (before chat)\n"
+    "prints it with its usage as JSON.\n";
+
+static const char commands[] =
+    "  /new             forget the conversation\n"
+    "  /retry           answer the last message again\n"
+    "  /undo            take back the last message and its answer\n"
+    "  /system [TEXT]   set the system prompt; without TEXT: none\n"
+    "  /set NAME VALUE  a field of the requests (temperature 0.2, reasoning_effort low);\n"
+    "                   without VALUE: the server's own\n"
+    "  /model [NAME]    which model; without NAME: those that are served\n"
+    "  /save FILE       write the conversation as JSON; /load FILE reads it\n"
+    "  /help, /quit     this text; the end (Ctrl-D)\n"
+    "A line that ends in \\ goes on; lines between two of \"\"\" are one message. Ctrl-C stops an\n"
+    "answer.\n";
+
+struct chat {
+    struct chat_server *server;
+    struct chat_talk talk;
+    bool json, terminal; /* what stdout is told, and whether it is a terminal */
+    bool in_reasoning;
+};
+
+static volatile sig_atomic_t stop;
+
+static void on_interrupt(int signal) {
+    (void)signal;
+    stop = 1;
+}
+
+/* ---- what is shown ---- */
+
+static void dim(const struct chat *c, bool on) {
+    if (c->terminal)
+        fputs(on ? "\033[2m" : "\033[0m", stdout);
+}
+
+/* C0 but newline and tab, DEL, and C1 in UTF-8 become '?'. */
+static void put_safely(const char *s, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        unsigned char x = (unsigned char)s[i];
+        bool c1 = x == 0xC2 && i + 1 < len && ((unsigned char)s[i + 1] & 0xE0) == 0x80;
+
+        putchar((x < 0x20 && x != '\n' && x != '\t') || x == 0x7F || c1 ? '?' : s[i]);
+        i += c1;
+    }
+}
+
+static void on_text(void *ctx, bool reasoning, const char *text, size_t len) {
+    struct chat *c = ctx;
+
+    if (reasoning != c->in_reasoning) {
+        dim(c, reasoning);
+        if (!reasoning)
+            fputs("\n\n", stdout);
+        c->in_reasoning = reasoning;
+    }
+    put_safely(text, len);
+    fflush(stdout);
+}
+
+static long long count(const yyjson_val *usage, const char *key) {
+    return (long long)yyjson_get_sint(yyjson_obj_get((yyjson_val *)(uintptr_t)usage, key));
+}
+
+/* Tokens and times, on a terminal. */
+static void show_figures(const struct chat *c, const struct chat_answer *a) {
+    yyjson_val *u = yyjson_obj_get(yyjson_doc_get_root(a->usage), "usage");
+    double decode = a->total_s - a->first_s;
+    long long n = count(u, "completion_tokens");
+
+    dim(c, true);
+    if (a->stopped)
+        fputs("(stopped)", stdout);
+    else if (u)
+        printf("(%lld prompt tokens, %lld output tokens%s; first after %.2f s, %.1f tokens/s)",
+               count(u, "prompt_tokens"), n, strcmp(a->finish, "length") == 0 ? ", cut" : "",
+               a->first_s, n > 1 && decode > 0 ? (double)(n - 1) / decode : 0);
+    dim(c, false);
+    fputs("\n", stdout);
+}
+
+static void show_json(const struct chat_answer *a) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d);
+    yyjson_val *u = yyjson_obj_get(yyjson_doc_get_root(a->usage), "usage");
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_strn(d, root, "content", a->text.len ? a->text.data : "", a->text.len);
+    if (a->reasoning.len)
+        yyjson_mut_obj_add_strn(d, root, "reasoning_content", a->reasoning.data, a->reasoning.len);
+    yyjson_mut_obj_add_str(d, root, "finish_reason", a->finish);
+    if (u)
+        yyjson_mut_obj_add_val(d, root, "usage", yyjson_val_mut_copy(d, u));
+    char *text = yyjson_mut_write(d, 0, NULL);
+    puts(text ? text : "{}");
+    free(text);
+    yyjson_mut_doc_free(d);
+}
+
+/* ---- a turn ---- */
+
+/* Asks for the answer to the conversation so far and adds it. An exit code. */
+static int answer(struct chat *c) {
+    struct chat_sink sink = {.text = c->json ? NULL : on_text, .ctx = c, .stop = &stop};
+    struct sigaction interrupt = {.sa_handler = on_interrupt}, before;
+    struct chat_answer a = {0};
+    struct err err = {0};
+    size_t len;
+    CLEANUP(freep) char *body = chat_talk_body(&c->talk, &len);
+
+    if (!body)
+        return cli_fail("out of memory");
+    stop = 0;
+    c->in_reasoning = false;
+    sigaction(SIGINT, &interrupt, &before); /* otherwise it ends the program */
+    int r = chat_ask(c->server, body, len, &sink, &a, &err);
+    sigaction(SIGINT, &before, NULL);
+    if (c->in_reasoning)
+        dim(c, false);
+    if (r == CTL_OK && c->json)
+        show_json(&a);
+    else if (a.text.len || a.reasoning.len || a.stopped)
+        puts("");
+    if (r == CTL_OK && c->terminal && !c->json)
+        show_figures(c, &a);
+    if (r != CTL_OK)
+        cli_fail("%s", err.message);
+    else if (chat_talk_add(&c->talk, "assistant", a.text.data, a.text.len, &a.reasoning) < 0)
+        r = cli_fail("out of memory");
+    chat_answer_deinit(&a);
+    return r;
+}
+
+/* A message, and its answer; a message without one is taken back. */
+static int say(struct chat *c, const char *text, size_t len) {
+    if (chat_talk_add(&c->talk, "user", text, len, NULL) < 0)
+        return cli_fail("out of memory");
+    int r = answer(c);
+    if (r != CTL_OK)
+        chat_talk_drop(&c->talk, "user");
+    return r;
+}
+
+/* ---- commands ---- */
+
+static void list_models(struct chat *c) {
+    struct err err = {0};
+    yyjson_doc *doc = NULL;
+    yyjson_val *m;
+    size_t i, n;
+
+    if (chat_get(c->server, "/v1/models", &doc, &err) != CTL_OK) {
+        cli_fail("%s", err.message);
+        return;
+    }
+    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "data"), i, n, m) {
+        struct ctl_cell id = ctl_text(m, "id");
+        puts(id.s);
+    }
+    yyjson_doc_free(doc);
+}
+
+/* Replaces *@field by a copy of @text, none if it is empty. */
+static void set_text(char **field, const char *text) {
+    free(*field);
+    *field = *text ? strdup(text) : NULL;
+}
+
+static void set_param(struct chat *c, char *text) {
+    char *value = text + strcspn(text, " ");
+
+    if (*value)
+        *value++ = 0;
+    if (!*text)
+        fputs("/set NAME VALUE\n", stdout);
+    else if (chat_talk_set(&c->talk, text, value + strspn(value, " ")) < 0)
+        cli_fail("out of memory");
+}
+
+static void file_command(struct chat *c, bool load, const char *path) {
+    int r = !*path ? -ENOENT
+            : load ? chat_talk_load(&c->talk, path)
+                   : chat_talk_save(&c->talk, path);
+
+    if (r == -EBADMSG)
+        cli_fail("%s: there is no conversation in it", path);
+    else if (r < 0)
+        cli_fail("%s: %s", path, strerror(-r));
+}
+
+static void retry(struct chat *c) {
+    if (chat_talk_drop(&c->talk, "assistant"))
+        (void)answer(c);
+    else
+        fputs("There is no answer yet.\n", stdout);
+}
+
+/* @line begins with a slash. False: the end. */
+static bool command(struct chat *c, char *line) {
+    char *arg = line + strcspn(line, " ");
+
+    if (*arg)
+        *arg++ = 0;
+    arg += strspn(arg, " ");
+    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0)
+        return false;
+    if (strcmp(line, "/new") == 0)
+        chat_talk_clear(&c->talk);
+    else if (strcmp(line, "/retry") == 0)
+        retry(c);
+    else if (strcmp(line, "/undo") == 0)
+        chat_talk_drop(&c->talk, "assistant"), chat_talk_drop(&c->talk, "user");
+    else if (strcmp(line, "/system") == 0)
+        set_text(&c->talk.system, arg);
+    else if (strcmp(line, "/set") == 0)
+        set_param(c, arg);
+    else if (strcmp(line, "/model") == 0 && *arg)
+        set_text(&c->talk.model, arg);
+    else if (strcmp(line, "/model") == 0 || strcmp(line, "/models") == 0)
+        list_models(c);
+    else if (strcmp(line, "/save") == 0 || strcmp(line, "/load") == 0)
+        file_command(c, line[1] == 'l', arg);
+    else
+        fputs(commands, stdout);
+    return true;
+}
+
+/* ---- input ---- */
+
+/* A line without its end; the caller's. NULL: the end of the input. */
+static char *read_line(bool first) {
+#ifdef HAVE_LIBEDIT
+    if (isatty(STDIN_FILENO)) {
+        char *line = readline(first ? "> " : "  ");
+
+        if (line && *line)
+            add_history(line);
+        return line;
+    }
+#endif
+    CLEANUP(freep) char *line = NULL;
+    size_t size = 0;
+
+    fputs(first ? "> " : "  ", stdout);
+    fflush(stdout);
+    ssize_t n = getline(&line, &size, stdin);
+    if (n < 0)
+        return NULL;
+    if (n > 0 && line[n - 1] == '\n')
+        line[n - 1] = 0;
+    return STEAL(line);
+}
+
+/* A message of one or several lines to @out: 1, 0 at the end of the input, or -ENOMEM. */
+static int read_message(struct buf *out) {
+    bool block = false, more = true;
+
+    for (bool first = true; more; first = false) {
+        CLEANUP(freep) char *line = read_line(first);
+        size_t n = line ? strlen(line) : 0;
+
+        if (!line)
+            return 0;
+        if (strcmp(line, "\"\"\"") == 0) {
+            more = block = !block;
+            continue;
+        }
+        more = block || (n > 0 && line[n - 1] == '\\');
+        if (more && !block)
+            line[n - 1] = 0;
+        if (buf_add_str(out, line) < 0 || (more && buf_add_char(out, '\n') < 0))
+            return -ENOMEM;
+    }
+    return buf_add_char(out, 0) < 0 ? -ENOMEM : 1;
+}
+
+static int converse(struct chat *c) {
+    int r = CTL_OK;
+
+    printf("weftctl chat: /help lists commands, Ctrl-D ends\n");
+    for (;;) {
+        CLEANUP(buf_deinit) struct buf text = {.max = MESSAGE_MAX};
+        int got = read_message(&text);
+
+        if (got < 0)
+            return cli_fail("out of memory");
+        if (got == 0)
+            break;
+        if (text.data[0] == '/') {
+            if (!command(c, text.data))
+                break;
+        } else if (text.data[strspn(text.data, " \t\n")]) {
+            r = say(c, text.data, text.len - 1);
+            if (r == CTL_UNREACHABLE || r == CTL_DENIED)
+                return r;
+        }
+    }
+    puts("");
+    return CTL_OK;
+}
+
+/* ---- the command ---- */
+
+int chat_find_key(const char *file, char *key, size_t size, const char **out) {
+    const char *env = getenv("WEFT_API_KEY");
+    size_t len;
+    char *text;
+
+    *out = env && *env ? env : NULL;
+    if (!file)
+        return CLI_OK;
+    int r = cli_read_file(file, size - 1, &text, &len);
+    if (r < 0)
+        return cli_fail("%s: %s", file, strerror(-r));
+    snprintf(key, size, "%.*s", (int)strcspn(text, "\r\n"), text);
+    explicit_bzero(text, len);
+    free(text);
+    *out = key;
+    return CLI_OK;
+}
+
+/* One message: the words of the command line, or all of stdin. */
+static int one_message(struct chat *c, char **words, int n) {
+    CLEANUP(buf_deinit) struct buf text = {.max = MESSAGE_MAX};
+    CLEANUP(freep) char *input = NULL;
+    size_t len = 0;
+    int r = 0;
+
+    for (int i = 0; i < n && r == 0; i++)
+        r = buf_printf(&text, "%s%s", i ? " " : "", words[i]);
+    if (r == 0 && !isatty(STDIN_FILENO) && n == 0)
+        r = cli_read_file("-", MESSAGE_MAX, &input, &len);
+    if (r == 0 && len)
+        r = buf_add(&text, input, len);
+    if (r < 0)
+        return cli_fail("the message: %s", strerror(-r));
+    return text.len ? say(c, text.data, text.len) : cli_usage("there is no message");
+}
+
+int ctl_chat(int argc, char **argv, bool json) {
+    const char *url = getenv("WEFT_URL"), *path = NULL, *file = NULL, *model = "", *system = "";
+    const char *load = NULL, *key;
+    char key_text[KEY_MAX];
+    CLEANUP(chat_server_freep) struct chat_server *server = NULL;
+    const struct cli_option options[] = {
+        {"url", CLI_TEXT, &url, 0, 0},       {"unix", CLI_TEXT, &path, 0, 0},
+        {"key-file", CLI_TEXT, &file, 0, 0}, {"model", CLI_TEXT, &model, 0, 0},
+        {"system", CLI_TEXT, &system, 0, 0}, {"load", CLI_TEXT, &load, 0, 0},
+    };
+    int n, r = cli_parse(argc, argv, options, ARRAY_SIZE(options), help, &n);
+
+    if (r >= 0)
+        return r;
+    r = chat_find_key(file, key_text, sizeof(key_text), &key);
+    if (r != 0)
+        return r;
+    if (!url || !*url)
+        url = path ? "http://localhost" : "http://127.0.0.1:8080";
+    if (chat_server_new(&server, url, path, key) < 0)
+        return cli_fail("out of memory");
+    struct chat c = {.server = server, .json = json, .terminal = isatty(STDOUT_FILENO)};
+    if (chat_talk_init(&c.talk) < 0)
+        return cli_fail("out of memory");
+    if (load)
+        file_command(&c, true, load);
+    set_text(&c.talk.model, model);
+    if (*system)
+        set_text(&c.talk.system, system);
+    bool single = n > 0 || !isatty(STDIN_FILENO);
+    r = single ? one_message(&c, argv + 1, n) : converse(&c);
+    chat_talk_deinit(&c.talk);
+    return r == CTL_OK && !cli_flush() ? CLI_FAILED : r;
+}

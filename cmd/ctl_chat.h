@@ -1,0 +1,81 @@
+#pragma once
+
+/*
+ * ctl_chat - what the parts of `weftctl chat` share: requests to weftd's HTTP API, over TCP or a
+ * UNIX socket, and the conversation that they are made of. Private to weftctl.
+ */
+
+#include <signal.h>
+#include <stdbool.h>
+#include <yyjson.h>
+#include "base/buf.h"
+#include "base/err.h"
+
+/* ---- the server: ctl_chat_http.c ---- */
+
+#define CHAT_REPLY_MAX (64u << 20)
+
+struct chat_server;
+
+/* @url: without a path; @unix_path: NULL, or the socket to connect to instead of its host; @key:
+ * NULL or an API key. 0 or -ENOMEM. */
+int chat_server_new(struct chat_server **out, const char *url, const char *unix_path,
+                    const char *key);
+struct chat_server *chat_server_free(struct chat_server *s);
+DEFINE_FREEP(struct chat_server, chat_server)
+
+/* What is done with an answer as it comes. Any may be NULL. */
+struct chat_sink {
+    void (*text)(void *ctx, bool reasoning, const char *text, size_t len);
+    void *ctx;
+    volatile sig_atomic_t *stop; /* nonzero: the answer is broken off */
+};
+
+struct chat_answer {
+    struct buf text, reasoning; /* the caller's: chat_answer_deinit() */
+    yyjson_doc *usage;          /* of the last chunk that had one, or NULL */
+    char finish[24];
+    double first_s, total_s; /* since the request was sent; first_s 0: nothing came */
+    bool stopped;
+};
+
+void chat_answer_deinit(struct chat_answer *a);
+
+/* GET @path, its JSON to *out. An exit code, with @err saying why not (ctl.h). */
+int chat_get(struct chat_server *s, const char *path, yyjson_doc **out, struct err *err);
+/* A streamed chat completion of @body. An exit code likewise; what came until then is in @out. */
+int chat_ask(struct chat_server *s, const char *body, size_t len, const struct chat_sink *sink,
+             struct chat_answer *out, struct err *err);
+
+/* ---- the conversation: ctl_chat_talk.c ---- */
+
+struct chat_talk {
+    yyjson_mut_doc *doc;
+    yyjson_mut_val *messages; /* of doc: array of {role, content, reasoning_content?} */
+    yyjson_mut_val *params;   /* of doc: what /set has set */
+    char *model, *system;     /* or NULL */
+};
+
+/* 0 or -ENOMEM, as of all that follow. */
+int chat_talk_init(struct chat_talk *t);
+void chat_talk_deinit(struct chat_talk *t);
+void chat_talk_clear(struct chat_talk *t); /* the messages */
+int chat_talk_add(struct chat_talk *t, const char *role, const char *text, size_t len,
+                  const struct buf *reasoning);
+/* Removes the last message if it is @role's; else false. */
+bool chat_talk_drop(struct chat_talk *t, const char *role);
+/* @text is JSON, or else a string; empty: the parameter is removed. */
+int chat_talk_set(struct chat_talk *t, const char *name, const char *text);
+/* The body of the request for the next answer; the caller's. NULL: no memory. */
+char *chat_talk_body(const struct chat_talk *t, size_t *len);
+/* Writes all of it to @path as JSON, mode 0600: 0 or -errno. Reads it back: also -EBADMSG, and
+ * then @t is as before. */
+int chat_talk_save(const struct chat_talk *t, const char *path);
+int chat_talk_load(struct chat_talk *t, const char *path);
+
+/* ---- the command: ctl_chat.c ---- */
+
+/* The first line of @file, else $WEFT_API_KEY, else NULL: in *out, which may point to @key. CLI_OK,
+ * or an exit code after saying why. */
+int chat_find_key(const char *file, char *key, size_t size, const char **out);
+int ctl_chat(int argc, char **argv, bool json);

@@ -1,0 +1,266 @@
+#include "cmd/ctl_chat.h"
+
+#include <assert.h>
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "cmd/bench_sse.h"
+#include "cmd/ctl.h"
+
+#define CONNECT_MS 5000
+#define URL_MAX 1024
+
+struct chat_server {
+    CURL *curl;
+    char *url, *unix_path;
+    struct curl_slist *headers;
+    char why[CURL_ERROR_SIZE];
+};
+
+/* A header with the key; libcurl copies it. */
+static int add_header(struct chat_server *s, const char *text) {
+    struct curl_slist *longer = curl_slist_append(s->headers, text);
+
+    if (!longer)
+        return -ENOMEM;
+    s->headers = longer;
+    return 0;
+}
+
+int chat_server_new(struct chat_server **out, const char *url, const char *unix_path,
+                    const char *key) {
+    CLEANUP(chat_server_freep) struct chat_server *s = calloc(1, sizeof(*s));
+    char auth[600];
+
+    if (!s || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return -ENOMEM;
+    s->curl = curl_easy_init();
+    s->url = strdup(url);
+    if (!s->curl || !s->url || (unix_path && !(s->unix_path = strdup(unix_path))))
+        return -ENOMEM;
+    for (size_t n = strlen(s->url); n > 0 && s->url[n - 1] == '/'; n--)
+        s->url[n - 1] = 0;
+    snprintf(auth, sizeof(auth), "Authorization: Bearer %s", key ? key : "");
+    int r = add_header(s, "Content-Type: application/json");
+    if (r == 0 && key)
+        r = add_header(s, auth);
+    explicit_bzero(auth, sizeof(auth));
+    if (r < 0)
+        return r;
+    *out = STEAL(s);
+    return 0;
+}
+
+struct chat_server *chat_server_free(struct chat_server *s) {
+    if (!s)
+        return NULL;
+    curl_slist_free_all(s->headers);
+    curl_easy_cleanup(s->curl);
+    free(s->url);
+    free(s->unix_path);
+    free(s);
+    return NULL;
+}
+
+void chat_answer_deinit(struct chat_answer *a) {
+    buf_deinit(&a->text);
+    buf_deinit(&a->reasoning);
+    yyjson_doc_free(a->usage);
+}
+
+/* ---- one transfer ---- */
+
+struct transfer {
+    struct chat_server *server;
+    const struct chat_sink *sink; /* NULL: not a stream */
+    struct chat_answer *answer;
+    struct sse sse;
+    struct buf whole;  /* an answer that is not a stream: JSON, or an error */
+    char refusal[300]; /* an error event */
+    int64_t began_ns;
+    bool is_error, done;
+};
+
+static double seconds_since(int64_t ns) {
+    return (double)(clock_now(clock_monotonic()) - ns) * 1e-9;
+}
+
+static int take_text(struct transfer *t, yyjson_val *v, bool reasoning) {
+    struct chat_answer *a = t->answer;
+    size_t len = yyjson_get_len(v);
+
+    if (!yyjson_is_str(v) || len == 0)
+        return 0;
+    if (a->first_s == 0)
+        a->first_s = seconds_since(t->began_ns);
+    if (t->sink->text)
+        t->sink->text(t->sink->ctx, reasoning, yyjson_get_str(v), len);
+    return buf_add(reasoning ? &a->reasoning : &a->text, yyjson_get_str(v), len);
+}
+
+/* One chunk of a stream. */
+static int on_event(void *ctx, const char *data, size_t len) {
+    struct transfer *t = ctx;
+    struct chat_answer *a = t->answer;
+
+    if (len == 6 && memcmp(data, "[DONE]", 6) == 0) {
+        t->done = true;
+        return 0;
+    }
+    yyjson_doc *doc = yyjson_read(data, len, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc), *error = yyjson_obj_get(root, "error");
+    yyjson_val *choice = yyjson_arr_get_first(yyjson_obj_get(root, "choices"));
+    yyjson_val *delta = yyjson_obj_get(choice, "delta");
+    const char *finish = yyjson_get_str(yyjson_obj_get(choice, "finish_reason"));
+    int r = doc ? 0 : -EBADMSG;
+
+    if (error) {
+        struct ctl_cell why = ctl_text(error, "message");
+        snprintf(t->refusal, sizeof(t->refusal), "%s", why.s);
+    }
+    if (r == 0)
+        r = take_text(t, yyjson_obj_get(delta, "reasoning_content"), true);
+    if (r == 0)
+        r = take_text(t, yyjson_obj_get(delta, "content"), false);
+    if (finish)
+        snprintf(a->finish, sizeof(a->finish), "%s", finish);
+    if (yyjson_is_obj(yyjson_obj_get(root, "usage"))) {
+        yyjson_doc_free(a->usage);
+        a->usage = STEAL(doc);
+    }
+    yyjson_doc_free(doc);
+    return r;
+}
+
+/* Fewer bytes than came end the transfer. */
+static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
+    struct transfer *t = ctx;
+    long status = 0;
+    int r;
+
+    curl_easy_getinfo(t->server->curl, CURLINFO_RESPONSE_CODE, &status);
+    t->is_error = status / 100 != 2;
+    if (t->sink && !t->is_error)
+        r = sse_feed(&t->sse, data, size * n, on_event, t);
+    else
+        r = buf_add(&t->whole, data, size * n);
+    return r < 0 ? 0 : size * n;
+}
+
+/* Called several times a second, whatever comes. */
+static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
+    struct transfer *t = ctx;
+
+    (void)a, (void)b, (void)c, (void)d;
+    return t->sink && t->sink->stop && *t->sink->stop;
+}
+
+static int refused(struct transfer *t, long status, struct err *err) {
+    yyjson_doc *doc = ctl_parse(t->whole.data, t->whole.len);
+    struct ctl_cell why = ctl_text(yyjson_obj_get(yyjson_doc_get_root(doc), "error"), "message");
+
+    yyjson_doc_free(doc);
+    if (status == 401)
+        err_set(err, 0, NULL, "%s asks for an API key: set WEFT_API_KEY or give --key-file FILE",
+                t->server->url);
+    else
+        err_set(err, 0, NULL, "%s (status %ld)", why.s, status);
+    return status == 401 ? CTL_DENIED : CTL_REFUSED;
+}
+
+/* What the end of the transfer means. */
+static int outcome(struct transfer *t, CURLcode code, struct err *err) {
+    struct chat_server *s = t->server;
+    long status = 0;
+
+    curl_easy_getinfo(s->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (code == CURLE_ABORTED_BY_CALLBACK) {
+        t->answer->stopped = true;
+        return CTL_OK;
+    }
+    if (code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST) {
+        err_set(err, 0, NULL, "no weftd answers at %s (--url, --unix or $WEFT_URL)",
+                s->unix_path ? s->unix_path : s->url);
+        return CTL_UNREACHABLE;
+    }
+    if (code != CURLE_OK) {
+        err_set(err, 0, NULL, "%s: the answer broke off: %s", s->url,
+                s->why[0] ? s->why : curl_easy_strerror(code));
+        return CTL_UNREACHABLE;
+    }
+    if (status / 100 != 2)
+        return refused(t, status, err);
+    if (*t->refusal) {
+        err_set(err, 0, NULL, "%s", t->refusal);
+        return CTL_REFUSED;
+    }
+    if (t->sink && !t->done) {
+        err_set(err, 0, NULL, "%s: the answer ended too early", s->url);
+        return CTL_UNREACHABLE;
+    }
+    return CTL_OK;
+}
+
+static int perform(struct transfer *t, const char *path, const char *body, size_t len,
+                   struct err *err) {
+    struct chat_server *s = t->server;
+    char url[URL_MAX];
+
+    assert(*path == '/');
+    if ((size_t)snprintf(url, sizeof(url), "%s%s", s->url, path) >= sizeof(url)) {
+        err_set(err, 0, NULL, "the address is too long");
+        return CTL_REFUSED;
+    }
+    curl_easy_reset(s->curl);
+    s->why[0] = 0;
+    curl_easy_setopt(s->curl, CURLOPT_URL, url);
+    if (s->unix_path) {
+        curl_easy_setopt(s->curl, CURLOPT_UNIX_SOCKET_PATH, s->unix_path);
+        curl_easy_setopt(s->curl, CURLOPT_PROXY, "");
+    }
+    curl_easy_setopt(s->curl, CURLOPT_HTTPHEADER, s->headers);
+    curl_easy_setopt(s->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(s->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    curl_easy_setopt(s->curl, CURLOPT_ERRORBUFFER, s->why);
+    curl_easy_setopt(s->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(s->curl, CURLOPT_WRITEDATA, t);
+    curl_easy_setopt(s->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(s->curl, CURLOPT_XFERINFODATA, t);
+    curl_easy_setopt(s->curl, CURLOPT_NOPROGRESS, 0L);
+    if (body) {
+        curl_easy_setopt(s->curl, CURLOPT_POSTFIELDS, body);
+        curl_easy_setopt(s->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)len);
+    }
+    return outcome(t, curl_easy_perform(s->curl), err);
+}
+
+int chat_get(struct chat_server *s, const char *path, yyjson_doc **out, struct err *err) {
+    struct transfer t = {.server = s, .whole = {.max = CHAT_REPLY_MAX}};
+    int r = perform(&t, path, NULL, 0, err);
+
+    if (r == CTL_OK && !(*out = ctl_parse(t.whole.data, t.whole.len))) {
+        err_set(err, 0, NULL, "%s: the answer to GET %s is not a JSON object", s->url, path);
+        r = CTL_REFUSED;
+    }
+    buf_deinit(&t.whole);
+    return r;
+}
+
+int chat_ask(struct chat_server *s, const char *body, size_t len, const struct chat_sink *sink,
+             struct chat_answer *out, struct err *err) {
+    struct transfer t = {.server = s, .sink = sink, .answer = out};
+
+    buf_init(&t.whole, CHAT_REPLY_MAX);
+    buf_init(&out->text, CHAT_REPLY_MAX);
+    buf_init(&out->reasoning, CHAT_REPLY_MAX);
+    sse_init(&t.sse);
+    t.began_ns = clock_now(clock_monotonic());
+    int r = perform(&t, "/v1/chat/completions", body, len, err);
+    out->total_s = seconds_since(t.began_ns);
+    sse_deinit(&t.sse);
+    buf_deinit(&t.whole);
+    return r;
+}

@@ -1,0 +1,165 @@
+#include "cmd/ctl_chat.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int chat_talk_init(struct chat_talk *t) {
+    *t = (struct chat_talk){.doc = yyjson_mut_doc_new(NULL)};
+    t->messages = yyjson_mut_arr(t->doc);
+    t->params = yyjson_mut_obj(t->doc);
+    return t->messages && t->params ? 0 : -ENOMEM;
+}
+
+void chat_talk_deinit(struct chat_talk *t) {
+    yyjson_mut_doc_free(t->doc);
+    free(t->model);
+    free(t->system);
+}
+
+void chat_talk_clear(struct chat_talk *t) {
+    yyjson_mut_arr_clear(t->messages);
+}
+
+int chat_talk_add(struct chat_talk *t, const char *role, const char *text, size_t len,
+                  const struct buf *reasoning) {
+    yyjson_mut_val *m = yyjson_mut_arr_add_obj(t->doc, t->messages);
+    bool ok = m && yyjson_mut_obj_add_strcpy(t->doc, m, "role", role) &&
+              yyjson_mut_obj_add_strncpy(t->doc, m, "content", len ? text : "", len);
+
+    if (ok && reasoning && reasoning->len)
+        ok = yyjson_mut_obj_add_strncpy(t->doc, m, "reasoning_content", reasoning->data,
+                                        reasoning->len);
+    return ok ? 0 : -ENOMEM;
+}
+
+bool chat_talk_drop(struct chat_talk *t, const char *role) {
+    yyjson_mut_val *last = yyjson_mut_arr_get_last(t->messages);
+
+    if (!yyjson_mut_equals_str(yyjson_mut_obj_get(last, "role"), role))
+        return false;
+    yyjson_mut_arr_remove_last(t->messages);
+    return true;
+}
+
+int chat_talk_set(struct chat_talk *t, const char *name, const char *text) {
+    yyjson_mut_val *key = yyjson_mut_strcpy(t->doc, name), *value;
+
+    yyjson_mut_obj_remove_key(t->params, name);
+    if (!*text)
+        return 0;
+    yyjson_doc *doc = yyjson_read(text, strlen(text), 0);
+    value = doc ? yyjson_val_mut_copy(t->doc, yyjson_doc_get_root(doc))
+                : yyjson_mut_strcpy(t->doc, text);
+    yyjson_doc_free(doc);
+    return key && value && yyjson_mut_obj_add(t->params, key, value) ? 0 : -ENOMEM;
+}
+
+/* The messages, the system prompt before them, into @d. NULL: no memory. */
+static yyjson_mut_val *with_system(yyjson_mut_doc *d, const struct chat_talk *t) {
+    yyjson_mut_val *list = yyjson_mut_arr(d), *m;
+    size_t i, n;
+
+    if (t->system && *t->system) {
+        m = yyjson_mut_arr_add_obj(d, list);
+        if (!yyjson_mut_obj_add_str(d, m, "role", "system") ||
+            !yyjson_mut_obj_add_str(d, m, "content", t->system))
+            return NULL;
+    }
+    yyjson_mut_arr_foreach(t->messages, i, n, m) {
+        if (!yyjson_mut_arr_append(list, yyjson_mut_val_mut_copy(d, m)))
+            return NULL;
+    }
+    return list;
+}
+
+char *chat_talk_body(const struct chat_talk *t, size_t *len) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_val_mut_copy(d, t->params), *messages = with_system(d, t);
+    yyjson_mut_val *options = yyjson_mut_obj(d);
+    char *text = NULL;
+
+    yyjson_mut_doc_set_root(d, root);
+    if (root && yyjson_mut_obj_add_val(d, root, "messages", messages) &&
+        (!t->model || yyjson_mut_obj_add_str(d, root, "model", t->model)) &&
+        yyjson_mut_obj_add_bool(d, root, "stream", true) &&
+        yyjson_mut_obj_add_bool(d, options, "include_usage", true) &&
+        yyjson_mut_obj_add_val(d, root, "stream_options", options))
+        text = yyjson_mut_write(d, 0, len);
+    yyjson_mut_doc_free(d);
+    return text;
+}
+
+int chat_talk_save(const struct chat_talk *t, const char *path) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d);
+    size_t len = 0, at = 0;
+    char *text = NULL;
+    ssize_t n = 0;
+
+    yyjson_mut_doc_set_root(d, root);
+    if (root && (!t->model || yyjson_mut_obj_add_str(d, root, "model", t->model)) &&
+        yyjson_mut_obj_add_val(d, root, "params", yyjson_mut_val_mut_copy(d, t->params)) &&
+        yyjson_mut_obj_add_val(d, root, "messages", with_system(d, t)))
+        text = yyjson_mut_write(d, YYJSON_WRITE_PRETTY, &len);
+    yyjson_mut_doc_free(d);
+    if (!text)
+        return -ENOMEM;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    for (; fd >= 0 && at < len && n >= 0; at += (size_t)n)
+        n = write(fd, text + at, len - at);
+    int r = fd < 0 || n < 0 ? -errno : 0;
+    if (fd >= 0 && close(fd) < 0 && r == 0)
+        r = -errno;
+    free(text);
+    return r;
+}
+
+/* The messages of a file into @t, which is empty. */
+static int take_messages(struct chat_talk *t, yyjson_val *list) {
+    yyjson_val *m;
+    size_t i, n;
+    int r = 0;
+
+    yyjson_arr_foreach(list, i, n, m) {
+        const char *role = yyjson_get_str(yyjson_obj_get(m, "role"));
+        yyjson_val *content = yyjson_obj_get(m, "content");
+
+        if (!role || !yyjson_is_str(content))
+            return -EBADMSG;
+        if (strcmp(role, "system") == 0 && i == 0) {
+            t->system = strdup(yyjson_get_str(content));
+            r = t->system ? 0 : -ENOMEM;
+        } else {
+            r = chat_talk_add(t, role, yyjson_get_str(content), yyjson_get_len(content), NULL);
+        }
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int chat_talk_load(struct chat_talk *t, const char *path) {
+    yyjson_doc *doc = yyjson_read_file(path, 0, NULL, NULL);
+    yyjson_val *root = yyjson_doc_get_root(doc), *messages = yyjson_obj_get(root, "messages");
+    yyjson_val *params = yyjson_obj_get(root, "params");
+    struct chat_talk next;
+    int r = !doc && access(path, R_OK) < 0 ? -errno : !yyjson_is_arr(messages) ? -EBADMSG : 0;
+
+    if (r == 0 && (r = chat_talk_init(&next)) == 0) {
+        if (yyjson_is_obj(params))
+            next.params = yyjson_val_mut_copy(next.doc, params);
+        r = next.params ? take_messages(&next, messages) : -ENOMEM;
+        if (r == 0) {
+            next.model = STEAL(t->model);
+            chat_talk_deinit(t);
+            *t = next;
+        } else {
+            chat_talk_deinit(&next);
+        }
+    }
+    yyjson_doc_free(doc);
+    return r;
+}

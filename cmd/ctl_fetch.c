@@ -1,0 +1,353 @@
+#include "cmd/ctl_fetch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/sha256.h"
+#include "cmd/ctl.h"
+
+#define PATH_BYTES 4096
+#define LOCK_WAIT_MS 300
+
+struct loading {
+    const struct fetch *f;
+    int fd; /* of the part, locked; -1 */
+    char part[PATH_BYTES];
+    uint64_t have;
+    struct sha256 sum; /* of what is there */
+    int local;         /* why the sink took no more: an errno; EPROTO: @err says it */
+    struct err *err;
+};
+
+bool fetch_sleep(const volatile sig_atomic_t *stop, int64_t ms) {
+    for (; ms > 0 && !*stop; ms -= 100) {
+        struct timespec t = {.tv_nsec = MIN(ms, (int64_t)100) * 1000000};
+
+        nanosleep(&t, NULL);
+    }
+    return !*stop;
+}
+
+/* ---- names ---- */
+
+/* "DIR/.NAME@tail" of DIR/NAME. */
+static bool hidden_path(const char *target, const char *tail, char *out, size_t size) {
+    const char *slash = strrchr(target, '/');
+    int dir = slash ? (int)(slash + 1 - target) : 0;
+    int n = snprintf(out, size, "%.*s.%s%s", dir, target, target + dir, tail);
+
+    return n > 0 && (size_t)n < size;
+}
+
+bool fetch_sum_path(const char *target, char *out, size_t size) {
+    return hidden_path(target, ".sha256", out, size);
+}
+
+static bool part_path(const struct fetch *f, char *out, size_t size) {
+    char tail[32];
+
+    snprintf(tail, sizeof(tail), "-%.16s.part", *f->sha256 ? f->sha256 : "unknown");
+    return hidden_path(f->target, tail, out, size);
+}
+
+/* ---- what is there ---- */
+
+static int64_t size_of(const char *path) {
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? st.st_size : -1;
+}
+
+uint64_t fetch_missing(const struct fetch *f) {
+    char part[PATH_BYTES];
+
+    if (size_of(f->target) == (int64_t)f->size)
+        return 0;
+    int64_t have = *f->sha256 && part_path(f, part, sizeof(part)) ? size_of(part) : 0;
+    return f->size - MIN((uint64_t)MAX(have, (int64_t)0), f->size);
+}
+
+/* The checksum of the first @size bytes of @fd, which may take a while. 0, -errno or -EINTR. */
+static int sum_file(const struct fetch *f, int fd, uint64_t size, struct sha256 *sum) {
+    static char block[1 << 20];
+
+    sha256_init(sum);
+    for (uint64_t at = 0; at < size;) {
+        ssize_t n = pread(fd, block, MIN(sizeof(block), size - at), (off_t)at);
+
+        if (*f->stop)
+            return -EINTR;
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        sha256_add(sum, block, (size_t)n);
+        at += (uint64_t)n;
+        progress_at(f->progress, "checking", at);
+    }
+    return 0;
+}
+
+static void remember_sum(const struct fetch *f) {
+    char path[PATH_BYTES];
+    FILE *out =
+        *f->sha256 && fetch_sum_path(f->target, path, sizeof(path)) ? fopen(path, "we") : NULL;
+
+    if (out) { /* without it the file is read again at the next pull */
+        fprintf(out, "%s\n", f->sha256);
+        fclose(out);
+    }
+}
+
+/* Whether the target is there with the right content. 1, 0, or -errno. */
+static int is_complete(const struct fetch *f) {
+    char path[PATH_BYTES], known[65] = "", now[65];
+    struct sha256 sum;
+
+    if (size_of(f->target) != (int64_t)f->size)
+        return 0;
+    if (!*f->sha256)
+        return 1;
+    FILE *in = fetch_sum_path(f->target, path, sizeof(path)) ? fopen(path, "re") : NULL;
+    if (in && !fgets(known, sizeof(known), in))
+        known[0] = 0;
+    if (in)
+        fclose(in);
+    if (strcmp(known, f->sha256) == 0)
+        return 1;
+    int fd = open(f->target, O_RDONLY | O_CLOEXEC);
+    int r = fd < 0 ? -errno : sum_file(f, fd, f->size, &sum);
+    if (fd >= 0)
+        close(fd);
+    if (r < 0)
+        return r;
+    sha256_hex(&sum, now);
+    if (strcmp(now, f->sha256) != 0)
+        return 0;
+    remember_sum(f);
+    return 1;
+}
+
+/* ---- the part ---- */
+
+/* Opens and locks the part; waits for another process that has it. 0, 1: it was renamed or removed
+ * meanwhile, look again; -errno. */
+static int lock_part(struct loading *l) {
+    struct stat ours, now;
+    bool said = false;
+
+    l->fd = open(l->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (l->fd < 0)
+        return -errno;
+    while (flock(l->fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -errno;
+        if (!said)
+            progress_say(l->f->progress, "waiting", "another process loads %s", l->f->target);
+        said = true;
+        if (!fetch_sleep(l->f->stop, LOCK_WAIT_MS))
+            return -EINTR;
+        if (fstat(l->fd, &now) == 0)
+            progress_at(l->f->progress, "waiting for another process",
+                        MIN((uint64_t)now.st_size, l->f->size));
+    }
+    if (fstat(l->fd, &ours) < 0)
+        return -errno;
+    if (stat(l->part, &now) < 0 || now.st_ino != ours.st_ino || now.st_dev != ours.st_dev)
+        return 1;
+    return 0;
+}
+
+static int restart(struct loading *l) {
+    sha256_init(&l->sum);
+    l->have = 0;
+    return ftruncate(l->fd, 0) < 0 ? -errno : 0;
+}
+
+/* Takes over what an earlier run has left in the part. */
+static int take_over(struct loading *l) {
+    struct stat st;
+
+    if (fstat(l->fd, &st) < 0)
+        return -errno;
+    if (!*l->f->sha256 || (uint64_t)st.st_size > l->f->size)
+        return restart(l);
+    l->have = (uint64_t)st.st_size;
+    return sum_file(l->f, l->fd, l->have, &l->sum);
+}
+
+/* ---- loading ---- */
+
+static bool refuse(struct loading *l, int why) {
+    l->local = why;
+    return false;
+}
+
+static bool on_begin(void *ctx, const struct hub_reply *reply) {
+    struct loading *l = ctx;
+
+    if (reply->total >= 0 && (uint64_t)reply->total != l->f->size) {
+        err_set(l->err, 0, NULL, "the hub says that it has %llu bytes, and sends %lld",
+                (unsigned long long)l->f->size, (long long)reply->total);
+        return refuse(l, EPROTO);
+    }
+    if ((uint64_t)reply->from == l->have)
+        return true;
+    if (reply->from != 0) {
+        err_set(l->err, 0, NULL, "byte %llu was asked for, %lld came", (unsigned long long)l->have,
+                (long long)reply->from);
+        return refuse(l, EPROTO);
+    }
+    int r = restart(l); /* a server that knows no ranges */
+    return r == 0 || refuse(l, -r);
+}
+
+static bool on_data(void *ctx, const void *data, size_t len) {
+    struct loading *l = ctx;
+
+    if (len > l->f->size - l->have) {
+        err_set(l->err, 0, NULL, "the hub sends more than the %llu bytes that it says it has",
+                (unsigned long long)l->f->size);
+        return refuse(l, EPROTO);
+    }
+    for (size_t at = 0; at < len;) {
+        ssize_t n = pwrite(l->fd, (const char *)data + at, len - at, (off_t)l->have);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return refuse(l, n < 0 ? errno : ENOSPC);
+        sha256_add(&l->sum, (const char *)data + at, (size_t)n);
+        l->have += (uint64_t)n;
+        at += (size_t)n;
+    }
+    progress_at(l->f->progress, "", l->have);
+    return true;
+}
+
+static void on_tick(void *ctx) {
+    struct loading *l = ctx;
+
+    progress_at(l->f->progress, "", l->have);
+}
+
+static int fail_local(struct loading *l, int why) {
+    const struct fetch *f = l->f;
+
+    if (why == EINTR)
+        return FETCH_INTERRUPTED;
+    if (why == ENOSPC || why == EDQUOT || why == EFBIG)
+        err_set(l->err, 507, NULL, "%s: %s at %s of %s; it is kept, the same command goes on",
+                f->target, strerror(why), size_text(l->have).s, size_text(f->size).s);
+    else if (why != EPROTO)
+        err_set(l->err, 0, NULL, "%s: %s", f->target, strerror(why));
+    return CTL_REFUSED;
+}
+
+static int fail_refused(const struct err *err) {
+    return err->status == 401 || err->status == 403 ? CTL_DENIED : CTL_REFUSED;
+}
+
+/* Loads what is missing. CTL_OK: all bytes are there. */
+static int load(struct loading *l) {
+    const struct fetch *f = l->f;
+    const struct hub_sink sink = {on_begin, on_data, on_tick, l};
+    struct hub_reply reply;
+
+    for (uint32_t n = 0; l->have < f->size;) {
+        uint64_t before = l->have;
+        int r = hub_get(f->hub, f->path, l->have, &sink, &reply, l->err);
+
+        if (r == HUB_STOPPED)
+            return FETCH_INTERRUPTED;
+        if (r == HUB_LOCAL)
+            return fail_local(l, l->local ? l->local : ENOMEM);
+        if (r == HUB_REFUSED)
+            return fail_refused(l->err);
+        if (l->have == f->size)
+            break;
+        if (r == HUB_OK)
+            err_set(l->err, 503, NULL, "the connection ended before all had come");
+        n = l->have > before ? 1 : n + 1;
+        int64_t wait_ms = hub_wait_ms(&reply, n);
+        if (n >= f->n_tries || wait_ms < 0)
+            return CTL_UNREACHABLE;
+        progress_say(f->progress, "retrying", "%.300s; again in %.1f s", l->err->message,
+                     (double)wait_ms / 1000);
+        if (!fetch_sleep(f->stop, wait_ms))
+            return FETCH_INTERRUPTED;
+    }
+    return CTL_OK;
+}
+
+/* All bytes are there: checks and renames. 0, -EBADMSG: they were wrong and have been removed, or
+ * -errno. */
+static int finish(struct loading *l) {
+    const struct fetch *f = l->f;
+    char hex[65];
+
+    sha256_hex(&l->sum, hex);
+    if (*f->sha256 && strcmp(hex, f->sha256) != 0) {
+        err_set(l->err, 502, NULL,
+                "%s: what arrived has the checksum %.16s..., the hub says %.16s...: removed",
+                f->target, hex, f->sha256);
+        unlink(l->part);
+        return -EBADMSG;
+    }
+    if (fsync(l->fd) < 0 || rename(l->part, f->target) < 0)
+        return -errno;
+    remember_sum(f);
+    return 0;
+}
+
+/* One turn at the part. An exit code, or AGAIN: @err says why, if there is a reason to say. */
+enum { AGAIN = -1 };
+
+static int take_turn(struct loading *l, bool may_repeat) {
+    int r = lock_part(l);
+
+    l->err->message[0] = 0;
+    if (r != 0)
+        return r < 0 ? fail_local(l, -r) : AGAIN; /* the other one has finished or given up */
+    r = take_over(l);
+    if (r < 0)
+        return fail_local(l, -r);
+    bool was_continued = l->have > 0;
+    r = load(l);
+    if (r != CTL_OK) {
+        if (l->have == 0)
+            unlink(l->part);
+        return r;
+    }
+    r = finish(l);
+    if (r == -EBADMSG) /* what an earlier run left may have been wrong */
+        return was_continued && may_repeat ? AGAIN : CTL_REFUSED;
+    return r < 0 ? fail_local(l, -r) : CTL_OK;
+}
+
+int fetch_file(const struct fetch *f, struct err *err) {
+    struct loading l = {.f = f, .fd = -1, .err = err};
+    bool may_repeat = true;
+    int r;
+
+    if (!part_path(f, l.part, sizeof(l.part)))
+        return fail_local(&l, ENAMETOOLONG);
+    while ((r = is_complete(f)) == 0) {
+        r = take_turn(&l, may_repeat);
+        if (l.fd >= 0)
+            close(l.fd);
+        l.fd = -1;
+        if (r != AGAIN)
+            return r;
+        if (err->message[0]) {
+            progress_say(f->progress, "retrying", "%.300s; again from the start", err->message);
+            may_repeat = false;
+        }
+    }
+    if (r < 0)
+        return fail_local(&l, -r);
+    progress_at(f->progress, "", f->size);
+    return CTL_OK;
+}

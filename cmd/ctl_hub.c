@@ -1,0 +1,299 @@
+#include "cmd/ctl_hub.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <yyjson.h>
+#include "base/model_dir.h"
+
+/* What a repository holds, and which of it is meant. */
+
+#define FILES_MAX 20000u
+
+/* Without a quant, the first of these that is there: the usual balance of size and quality, then
+ * its neighbours, then larger ones, then smaller ones. */
+static const char *const preferred[] = {
+    "Q4_K_M", "UD-Q4_K_XL", "Q4_K_S",  "MXFP4", "MXFP4_MOE", "IQ4_NL", "IQ4_XS", "Q4_0",
+    "Q4_1",   "Q5_K_M",     "Q5_K_S",  "Q5_0",  "Q6_K",      "Q8_0",   "Q3_K_L", "Q3_K_M",
+    "Q3_K_S", "IQ3_S",      "IQ3_XXS", "Q2_K",  "IQ2_XXS",   "BF16",   "F16",    "F32",
+};
+
+/* ---- what was asked for ---- */
+
+static bool is_name(const char *p, size_t len) {
+    return len > 0 && len < 100 && *p != '.' && *p != '-' &&
+           strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") >= len;
+}
+
+/* A relative path none of whose parts is empty, hidden or leads upwards. */
+static bool is_path(const char *p) {
+    if (strlen(p) >= 512)
+        return false;
+    for (;; p++) {
+        size_t len = strcspn(p, "/");
+
+        if (len == 0 || len > 200 || *p == '.')
+            return false;
+        for (size_t i = 0; i < len; i++)
+            if ((unsigned char)p[i] < 0x20 || p[i] == 0x7f || p[i] == '\\')
+                return false;
+        p += len;
+        if (!*p)
+            return true;
+    }
+}
+
+static const char *without_prefix(const char *text) {
+    static const char *const prefixes[] = {"hf:", "https://huggingface.co/", "huggingface.co/",
+                                           "https://hf.co/", "hf.co/"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(prefixes); i++)
+        if (strncasecmp(text, prefixes[i], strlen(prefixes[i])) == 0)
+            return text + strlen(prefixes[i]);
+    return text;
+}
+
+int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err) {
+    struct hub_spec s = {.revision = "main"};
+    const char *p = without_prefix(text), *slash = strchr(p, '/');
+    size_t len = strcspn(p, ":@"), owner = slash ? (size_t)(slash - p) : 0;
+
+    if (!slash || len >= sizeof(s.repo) || owner >= len || !is_name(p, owner) ||
+        !is_name(slash + 1, len - owner - 1))
+        return err_set(err, 0, NULL, "\"%.100s\" is not hf:OWNER/REPO[:QUANT|:FILE]", text);
+    memcpy(s.repo, p, len);
+    p += len;
+    if (*p == ':') {
+        len = strcspn(++p, "@");
+        if (len == 0 || len >= sizeof(s.what))
+            return err_set(err, 0, NULL, "\"%.100s\": after the colon comes a quant or a file",
+                           text);
+        memcpy(s.what, p, len);
+        s.is_file = len > 5 && strcasecmp(s.what + len - 5, ".gguf") == 0;
+        if (s.is_file && !is_path(s.what))
+            return err_set(err, 0, NULL, "\"%.100s\" is not the path of a file", s.what);
+        p += len;
+    }
+    if (*p == '@') {
+        if (!is_path(p + 1) || strlen(p + 1) >= sizeof(s.revision))
+            return err_set(err, 0, NULL, "\"%.100s\": after the @ comes a branch or a commit",
+                           text);
+        strcpy(s.revision, p + 1);
+    }
+    if (strcasecmp(s.what, "latest") == 0) /* Ollama's word for the default */
+        s.what[0] = 0;
+    *out = s;
+    return 0;
+}
+
+/* ---- what there is ---- */
+
+void hub_listing_deinit(struct hub_listing *l) {
+    for (size_t i = 0; i < l->n; i++)
+        free(l->file[i].path);
+    free(l->file);
+    *l = (struct hub_listing){0};
+}
+
+static bool is_hex(const char *s, size_t len) {
+    return strlen(s) == len && strspn(s, "0123456789abcdef") == len;
+}
+
+static const char *text_of(yyjson_val *object, const char *key) {
+    const char *s = yyjson_get_str(yyjson_obj_get(object, key));
+
+    return s ? s : "";
+}
+
+static int read_file(struct hub_file *out, yyjson_val *v) {
+    yyjson_val *lfs = yyjson_obj_get(v, "lfs"), *size = yyjson_obj_get(v, "size");
+    const char *sum = text_of(lfs, "sha256");
+
+    if (!*sum)
+        sum = text_of(lfs, "oid"); /* as file trees call it */
+    if (yyjson_is_uint(yyjson_obj_get(lfs, "size")))
+        size = yyjson_obj_get(lfs, "size");
+    out->path = strdup(text_of(v, "rfilename"));
+    out->size = yyjson_get_uint(size);
+    snprintf(out->sha256, sizeof(out->sha256), "%s", is_hex(sum, 64) ? sum : "");
+    return out->path ? 0 : -ENOMEM;
+}
+
+int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err) {
+    yyjson_doc *doc = yyjson_read(json, len, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc), *files = yyjson_obj_get(root, "siblings"), *v;
+    struct hub_listing l = {0};
+    size_t i, n, n_files = yyjson_arr_size(files);
+    int r = 0;
+
+    snprintf(l.commit, sizeof(l.commit), "%s", text_of(root, "sha"));
+    if (!yyjson_is_arr(files) || !is_hex(l.commit, 40) || n_files > FILES_MAX)
+        r = err_set(err, 0, NULL, "the hub's answer is not the listing of a repository");
+    if (r == 0 && n_files > 0 && !(l.file = calloc(n_files, sizeof(*l.file))))
+        r = -ENOMEM;
+    yyjson_arr_foreach(files, i, n, v) {
+        if (r == 0 && is_path(text_of(v, "rfilename"))) {
+            r = read_file(&l.file[l.n], v);
+            l.n += r == 0;
+        }
+    }
+    yyjson_doc_free(doc);
+    if (r < 0) {
+        hub_listing_deinit(&l);
+        return r;
+    }
+    *out = l;
+    return 0;
+}
+
+/* ---- which is meant ---- */
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path;
+}
+
+/* A model of the listing: by its only or first file. */
+struct candidate {
+    uint32_t file;
+    struct model_name name;
+    char stem[256];
+};
+
+static bool is_candidate(const struct hub_listing *l, uint32_t i, struct candidate *out) {
+    const char *name = base_name(l->file[i].path);
+    struct model_name parts;
+
+    if (!model_name_parse(name, &parts) || parts.shard != 1)
+        return false;
+    out->file = i;
+    out->name = parts;
+    snprintf(out->stem, sizeof(out->stem), "%.*s", (int)parts.stem_len, name);
+    return true;
+}
+
+/* Whether the quant of @c is @quant; if not @exactly, also Unsloth's form of it. */
+static bool is_quant(const struct candidate *c, const char *quant, bool exactly) {
+    const char *q = model_quant(c->stem);
+
+    return q && (strcasecmp(q, quant) == 0 ||
+                 (!exactly && strncasecmp(q, "UD-", 3) == 0 && strcasecmp(q + 3, quant) == 0));
+}
+
+static bool is_meant(const struct hub_listing *l, const struct candidate *c, const char *what,
+                     bool is_file, bool exactly) {
+    const char *path = l->file[c->file].path;
+
+    if (!is_file)
+        return is_quant(c, what, exactly);
+    return strcmp(path, what) == 0 || (!exactly && strcasecmp(base_name(path), what) == 0);
+}
+
+/* The only candidate that @what means. 0, -ENOENT, or -EINVAL: several. */
+static int find(const struct hub_listing *l, const char *what, bool is_file, struct candidate *out,
+                struct err *err) {
+    for (int exactly = 1; exactly >= 0; exactly--) {
+        struct candidate c;
+        size_t n = 0;
+
+        for (uint32_t i = 0; i < l->n; i++) {
+            if (!is_candidate(l, i, &c) || !is_meant(l, &c, what, is_file, exactly))
+                continue;
+            if (n++ > 0)
+                return err_set(err, 0, NULL, "%s is %.80s and %.80s: name the file", what,
+                               l->file[out->file].path, l->file[i].path);
+            *out = c;
+        }
+        if (n == 1)
+            return 0;
+    }
+    return -ENOENT;
+}
+
+/* Names of all quants, of files without one their names. Returns how many models there are. */
+static size_t list_quants(const struct hub_listing *l, char *out, size_t size) {
+    struct candidate c;
+    size_t n = 0, n_models = 0;
+
+    out[0] = 0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        if (!is_candidate(l, i, &c))
+            continue;
+        const char *quant = model_quant(c.stem);
+        const char *name = quant ? quant : base_name(l->file[i].path);
+
+        n_models++;
+        if (n + strlen(name) + 8 <= size)
+            n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", name);
+    }
+    return n_models;
+}
+
+static int find_default(const struct hub_listing *l, size_t n_models, struct candidate *out,
+                        struct err *err) {
+    for (uint32_t i = 0; n_models == 1 && i < l->n; i++)
+        if (is_candidate(l, i, out))
+            return 0;
+    for (size_t k = 0; k < ARRAY_SIZE(preferred); k++) {
+        int r = find(l, preferred[k], false, out, err);
+
+        if (r != -ENOENT)
+            return r;
+    }
+    return -ENOENT;
+}
+
+/* All shards of @c, each of which must be listed. */
+static int take_shards(const struct hub_listing *l, const struct candidate *c,
+                       struct hub_choice *out, struct err *err) {
+    const char *first = l->file[c->file].path;
+    int prefix = (int)(base_name(first) - first) + (int)c->name.stem_len;
+
+    out->n = c->name.n_shards;
+    out->bytes = 0;
+    snprintf(out->stem, sizeof(out->stem), "%s", c->stem);
+    for (uint32_t k = 0; k < out->n; k++) {
+        char path[600];
+        uint32_t i = c->file;
+
+        if (out->n > 1) {
+            snprintf(path, sizeof(path), "%.*s-%05u-of-%05u.gguf", prefix, first, k + 1, out->n);
+            for (i = 0; i < l->n && strcmp(l->file[i].path, path) != 0; i++)
+                ;
+            if (i == l->n)
+                return err_set(err, 0, NULL, "the repository lacks %.200s", path);
+        }
+        out->file[k] = i;
+        if (l->file[i].size == 0 ||
+            __builtin_add_overflow(out->bytes, l->file[i].size, &out->bytes))
+            return err_set(err, 0, NULL, "the hub does not say how large %.200s is",
+                           l->file[i].path);
+    }
+    return 0;
+}
+
+bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *out) {
+    struct candidate c;
+
+    return is_candidate(l, i, &c) && take_shards(l, &c, out, NULL) == 0;
+}
+
+int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
+               struct err *err) {
+    struct candidate c;
+    char names[240];
+    size_t n_models = list_quants(l, names, sizeof(names));
+    int r = *spec->what ? find(l, spec->what, spec->is_file, &c, err)
+                        : find_default(l, n_models, &c, err);
+
+    if (r == 0)
+        return take_shards(l, &c, out, err);
+    if (r != -ENOENT)
+        return r;
+    if (n_models == 0)
+        return err_set(err, 0, NULL, "%s holds no GGUF files of models", spec->repo);
+    return err_set(err, 0, NULL, "%s has %s%s; there are %s", spec->repo, *spec->what ? "no " : "",
+                   *spec->what ? spec->what : "no usual quant", names);
+}

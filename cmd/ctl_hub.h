@@ -1,0 +1,110 @@
+#pragma once
+
+/*
+ * ctl_hub - a client of the Hugging Face hub, or of a mirror with the same interface: what a
+ * repository holds, and bytes of its files. The access token goes to the hub's own address only,
+ * never to where it redirects. Everything that the hub says is checked before it is used.
+ */
+
+#include <signal.h>
+#include <stdbool.h>
+#include "base/buf.h"
+#include "base/err.h"
+
+/* What was asked for: "hf:OWNER/REPO[:QUANT|:FILE][@REVISION]". */
+struct hub_spec {
+    char repo[200];
+    char revision[128]; /* "main" */
+    char what[256];     /* a quant or the path of a file; "": the default */
+    bool is_file;
+};
+
+/* Also takes "OWNER/REPO", "hf.co/OWNER/REPO" and the address of the repository's page. 0 or
+ * -EINVAL. */
+int hub_spec_parse(struct hub_spec *out, const char *text, struct err *err);
+
+struct hub_file {
+    char *path;      /* in the repository; no part is hidden or leads upwards */
+    char sha256[65]; /* "": not published */
+    uint64_t size;
+};
+
+struct hub_listing {
+    char commit[65]; /* what is loaded is of this state of the repository */
+    struct hub_file *file;
+    size_t n;
+};
+
+void hub_listing_deinit(struct hub_listing *l); /* accepts a zeroed one */
+/* Of the JSON that the hub answers. 0, -ENOMEM, or -EINVAL. */
+int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err);
+
+/* The files of one model, in the order of their shards: indices into a listing. */
+struct hub_choice {
+    uint32_t file[512];
+    uint32_t n;
+    uint64_t bytes;
+    char stem[256]; /* name of the model */
+};
+
+/* The model of @l that @spec means; without a quant the first that is there of a documented order
+ * (docs/models.md), or the only one. 0 or -EINVAL with @err naming what there is. */
+int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
+               struct err *err);
+
+/* The model whose only or first file is file @i < l->n; false: none begins there. */
+bool hub_model_at(const struct hub_listing *l, uint32_t i, struct hub_choice *out);
+
+/* ---- transfers ---- */
+
+enum {
+    HUB_OK,
+    HUB_AGAIN,   /* it may go well another time: a broken or slow connection, 429, 5xx */
+    HUB_REFUSED, /* the hub says no: no such thing, or not allowed */
+    HUB_STOPPED, /* the caller's stop flag is set */
+    HUB_LOCAL,   /* the caller did not take the data */
+};
+
+struct hub_options {
+    const char *endpoint; /* NULL: $HF_ENDPOINT, or the hub's own address */
+    uint32_t stall_s;     /* a connection with nothing for so long is given up */
+    const volatile sig_atomic_t *stop;
+};
+
+struct hub;
+
+/* 0 or -errno with @err. The token: $HF_TOKEN, else the file $HF_TOKEN_PATH, $HF_HOME/token or
+ * ~/.cache/huggingface/token. */
+int hub_new(struct hub **out, const struct hub_options *o, struct err *err);
+struct hub *hub_free(struct hub *h);
+DEFINE_FREEP(struct hub, hub)
+
+/* What the answer to one request was. */
+struct hub_reply {
+    long status;           /* 0: there was none */
+    int64_t from;          /* first byte of the body in the file: of a 206 what it says, else 0 */
+    int64_t total;         /* size of the whole file; -1: not said */
+    int64_t retry_after_s; /* -1: not said */
+};
+
+struct hub_sink {
+    /* Called once before the first byte of a 200 or 206. False: it is not wanted (HUB_LOCAL). */
+    bool (*begin)(void *ctx, const struct hub_reply *reply);
+    bool (*data)(void *ctx, const void *data, size_t len);
+    void (*tick)(void *ctx); /* some times a second */
+    void *ctx;
+};
+
+/* One attempt at GET of @path below the endpoint, from byte @from on. One of HUB_...; @err says why
+ * it is not HUB_OK. */
+int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sink *sink,
+            struct hub_reply *reply, struct err *err);
+
+/* How long to wait before attempt @n (from 1) after @reply, in milliseconds; -1: the hub wants a
+ * longer wait than is worth it. */
+int64_t hub_wait_ms(const struct hub_reply *reply, uint32_t n);
+
+/* Paths for hub_get(). False: too long. */
+bool hub_listing_path(const struct hub_spec *spec, char *out, size_t size);
+bool hub_file_path(const struct hub_spec *spec, const char *commit, const char *file, char *out,
+                   size_t size);

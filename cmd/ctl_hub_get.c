@@ -1,0 +1,373 @@
+#include "cmd/ctl_hub.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include "cmd/cli.h"
+
+/* Transfers from the hub. */
+
+#define HUB "https://huggingface.co"
+#define CONNECT_MS 15000
+#define REDIRECTS_MAX 10
+#define WAIT_MAX_MS 60000 /* between two attempts */
+#define REFUSAL_MAX 4096  /* bytes read of an answer that is an error */
+
+struct hub {
+    CURL *curl;
+    struct curl_slist *token; /* the header with it; NULL: there is none */
+    char *endpoint;
+    struct hub_options options;
+    char why[CURL_ERROR_SIZE];
+};
+
+/* ---- address and token ---- */
+
+static bool starts(const char *s, const char *with) {
+    return strncasecmp(s, with, strlen(with)) == 0;
+}
+
+/* Whether a token may travel there: not in the open through a network. */
+static bool is_private(const char *endpoint) {
+    return starts(endpoint, "https://") || starts(endpoint, "http://127.0.0.1") ||
+           starts(endpoint, "http://localhost") || starts(endpoint, "http://[::1]");
+}
+
+static int set_endpoint(struct hub *h, const char *endpoint, struct err *err) {
+    const char *env = getenv("HF_ENDPOINT");
+
+    if (!endpoint)
+        endpoint = env && *env ? env : HUB;
+    if (!starts(endpoint, "https://") && !starts(endpoint, "http://"))
+        return err_set(err, 0, NULL, "HF_ENDPOINT is not an http address: %.100s", endpoint);
+    h->endpoint = strdup(endpoint);
+    if (!h->endpoint)
+        return -ENOMEM;
+    for (size_t n = strlen(h->endpoint); n > 0 && h->endpoint[n - 1] == '/'; n--)
+        h->endpoint[n - 1] = 0;
+    return 0;
+}
+
+/* The token of the file that the environment names first; *out is the caller's, NULL: none. */
+static int token_of_file(char **out) {
+    static const struct {
+        const char *var, *below;
+    } places[] = {{"HF_TOKEN_PATH", ""},
+                  {"HF_HOME", "/token"},
+                  {"XDG_CACHE_HOME", "/huggingface/token"},
+                  {"HOME", "/.cache/huggingface/token"}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        const char *value = getenv(places[i].var);
+        char path[1024];
+        size_t len;
+
+        if (!value || !*value)
+            continue;
+        int n = snprintf(path, sizeof(path), "%s%s", value, places[i].below);
+        if (n < 0 || (size_t)n >= sizeof(path))
+            return 0;
+        int r = cli_read_file(path, 4096, out, &len);
+        return r == -ENOMEM ? r : 0;
+    }
+    return 0;
+}
+
+static int set_token(struct hub *h, struct err *err) {
+    CLEANUP(freep) char *token = NULL;
+    CLEANUP(freep) char *header = NULL;
+    const char *env = getenv("HF_TOKEN");
+    int r = 0;
+
+    if (env && *env)
+        r = (token = strdup(env)) ? 0 : -ENOMEM;
+    else
+        r = token_of_file(&token);
+    if (r < 0 || !token)
+        return r;
+    token[strcspn(token, " \r\n\t")] = 0;
+    if (!*token)
+        return 0;
+    if (!is_private(h->endpoint))
+        return err_set(err, 0, NULL, "the token is not sent to %.100s, which is not https",
+                       h->endpoint);
+    if (asprintf(&header, "Authorization: Bearer %s", token) < 0) {
+        header = NULL;
+        return -ENOMEM;
+    }
+    h->token = curl_slist_append(NULL, header);
+    return h->token ? 0 : -ENOMEM;
+}
+
+/* What holds for every transfer. libcurl sends an Authorization header to the host, port and
+ * protocol of the first address only, whatever it is redirected to. */
+static void set_always(struct hub *h) {
+    const char *protocols = starts(h->endpoint, "https://") ? "https" : "http,https";
+    const char *ca = getenv("CURL_CA_BUNDLE");
+
+    curl_easy_setopt(h->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(h->curl, CURLOPT_REDIR_PROTOCOLS_STR, protocols);
+    curl_easy_setopt(h->curl, CURLOPT_FOLLOWLOCATION, 1L);
+    curl_easy_setopt(h->curl, CURLOPT_MAXREDIRS, (long)REDIRECTS_MAX);
+    curl_easy_setopt(h->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(h->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    curl_easy_setopt(h->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(h->curl, CURLOPT_LOW_SPEED_TIME, (long)h->options.stall_s);
+    curl_easy_setopt(h->curl, CURLOPT_USERAGENT, "weftctl");
+    curl_easy_setopt(h->curl, CURLOPT_ERRORBUFFER, h->why);
+    curl_easy_setopt(h->curl, CURLOPT_BUFFERSIZE, 256L << 10);
+    curl_easy_setopt(h->curl, CURLOPT_HTTPHEADER, h->token);
+    if (ca && *ca)
+        curl_easy_setopt(h->curl, CURLOPT_CAINFO, ca);
+}
+
+int hub_new(struct hub **out, const struct hub_options *o, struct err *err) {
+    CLEANUP(hub_freep) struct hub *h = calloc(1, sizeof(*h));
+
+    if (!h || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        return -ENOMEM;
+    h->options = *o;
+    h->curl = curl_easy_init();
+    if (!h->curl)
+        return -ENOMEM;
+    int r = set_endpoint(h, o->endpoint, err);
+    if (r == 0)
+        r = set_token(h, err);
+    if (r < 0)
+        return r;
+    set_always(h);
+    *out = STEAL(h);
+    return 0;
+}
+
+struct hub *hub_free(struct hub *h) {
+    if (!h)
+        return NULL;
+    curl_easy_cleanup(h->curl);
+    curl_slist_free_all(h->token);
+    free(h->endpoint);
+    free(h);
+    return NULL;
+}
+
+/* ---- one transfer ---- */
+
+struct transfer {
+    struct hub *hub;
+    const struct hub_sink *sink;
+    struct hub_reply *reply;
+    char message[200]; /* X-Error-Message; "" */
+    uint64_t got;
+    bool begun, refused; /* by the sink */
+};
+
+/* The value of header @name in @line; NULL: it is another one. */
+static const char *value_of(const char *line, const char *name) {
+    size_t len = strlen(name);
+
+    if (strncasecmp(line, name, len) != 0 || line[len] != ':')
+        return NULL;
+    line += len + 1;
+    return line + strspn(line, " \t");
+}
+
+/* "bytes 100-199/200" or "bytes * /200". */
+static void read_range(const char *value, struct hub_reply *r) {
+    long long from = 0, to, total;
+
+    if (sscanf(value, "bytes %lld-%lld/%lld", &from, &to, &total) == 3 && from >= 0 && total >= 0) {
+        r->from = from;
+        r->total = total;
+    } else if (sscanf(value, "bytes */%lld", &total) == 1 && total >= 0) {
+        r->total = total;
+    }
+}
+
+/* Every answer of a chain of redirects begins with its status line. */
+static size_t on_header(char *data, size_t size, size_t n, void *ctx) {
+    struct transfer *t = ctx;
+    struct hub_reply *r = t->reply;
+    const char *value;
+    char line[1024];
+    long long v;
+
+    snprintf(line, sizeof(line), "%.*s", (int)MIN(size * n, sizeof(line) - 1), data);
+    line[strcspn(line, "\r\n")] = 0;
+    if (starts(line, "HTTP/")) {
+        *r = (struct hub_reply){.total = -1, .retry_after_s = -1};
+        t->message[0] = 0;
+    }
+    if ((value = value_of(line, "Retry-After")) && sscanf(value, "%lld", &v) == 1 && v >= 0)
+        r->retry_after_s = v; /* a date is not understood: as if it were not there */
+    if ((value = value_of(line, "Content-Range")))
+        read_range(value, r);
+    if ((value = value_of(line, "Content-Length")) && r->total < 0 &&
+        sscanf(value, "%lld", &v) == 1)
+        r->total = v;
+    if ((value = value_of(line, "X-Error-Message")))
+        snprintf(t->message, sizeof(t->message), "%.190s", value);
+    return size * n;
+}
+
+static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
+    struct transfer *t = ctx;
+    long status = 0;
+
+    curl_easy_getinfo(t->hub->curl, CURLINFO_RESPONSE_CODE, &status);
+    t->reply->status = status;
+    t->got += size * n;
+    if (status != 200 && status != 206)
+        return t->got > REFUSAL_MAX ? 0 : size * n;
+    if (!t->begun)
+        t->refused = !t->sink->begin(t->sink->ctx, t->reply);
+    t->begun = true;
+    if (!t->refused)
+        t->refused = !t->sink->data(t->sink->ctx, data, size * n);
+    return t->refused ? 0 : size * n;
+}
+
+static int on_tick(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
+    struct transfer *t = ctx;
+
+    if (t->sink->tick)
+        t->sink->tick(t->sink->ctx);
+    return *t->hub->options.stop != 0;
+}
+
+/* What the hub means by its refusal, with what it said itself. */
+static int refusal(const struct transfer *t, struct err *err) {
+    bool has_token = t->hub->token != NULL;
+    long status = t->reply->status;
+    bool again = status == 408 || status == 429 || status >= 500;
+    const char *why = "the hub refuses it";
+
+    if (again)
+        why = "the hub is busy or broken";
+    else if (status == 401)
+        why = has_token ? "the token is not valid, or there is no such repository"
+                        : "there is no such repository, or it is private (set HF_TOKEN)";
+    else if (status == 403)
+        why = has_token ? "the token does not let you: ask for access on the repository's page"
+                        : "it is gated: ask for access on its page and set HF_TOKEN";
+    else if (status == 404)
+        why = "there is no such repository, revision or file";
+    err_set(err, (int)status, NULL, "%s (%ld%s%s)", why, status, *t->message ? ": " : "",
+            t->message);
+    return again ? HUB_AGAIN : HUB_REFUSED;
+}
+
+static int broken(const struct hub *h, CURLcode code, struct err *err) {
+    const char *why = h->why[0] ? h->why : curl_easy_strerror(code);
+
+    err_set(err, 503, NULL, "%.300s", why);
+    switch (code) {
+    case CURLE_UNSUPPORTED_PROTOCOL:
+    case CURLE_URL_MALFORMAT:
+    case CURLE_TOO_MANY_REDIRECTS:
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CACERT_BADFILE:
+        return HUB_REFUSED;
+    case CURLE_OUT_OF_MEMORY:
+        return HUB_LOCAL;
+    default:
+        return HUB_AGAIN;
+    }
+}
+
+int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sink *sink,
+            struct hub_reply *reply, struct err *err) {
+    struct transfer t = {.hub = h, .sink = sink, .reply = reply};
+    CLEANUP(freep) char *url = NULL;
+    char range[32];
+
+    *reply = (struct hub_reply){.total = -1, .retry_after_s = -1};
+    if (asprintf(&url, "%s%s", h->endpoint, path) < 0) {
+        url = NULL;
+        err_set(err, 0, NULL, "out of memory");
+        return HUB_LOCAL;
+    }
+    snprintf(range, sizeof(range), "%llu-", (unsigned long long)from);
+    curl_easy_setopt(h->curl, CURLOPT_URL, url);
+    curl_easy_setopt(h->curl, CURLOPT_RANGE, from ? range : NULL);
+    curl_easy_setopt(h->curl, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(h->curl, CURLOPT_HEADERDATA, &t);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(h->curl, CURLOPT_WRITEDATA, &t);
+    curl_easy_setopt(h->curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(h->curl, CURLOPT_XFERINFOFUNCTION, on_tick);
+    curl_easy_setopt(h->curl, CURLOPT_XFERINFODATA, &t);
+    h->why[0] = 0;
+    CURLcode code = curl_easy_perform(h->curl);
+    curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &reply->status);
+    if (*h->options.stop)
+        return HUB_STOPPED;
+    if (t.refused)
+        return HUB_LOCAL;
+    bool is_error = reply->status >= 300;
+    if (is_error && (code == CURLE_OK || code == CURLE_WRITE_ERROR))
+        return refusal(&t, err);
+    if (code != CURLE_OK)
+        return broken(h, code, err);
+    if (!t.begun && !sink->begin(sink->ctx, reply))
+        return HUB_LOCAL;
+    return HUB_OK;
+}
+
+int64_t hub_wait_ms(const struct hub_reply *reply, uint32_t n) {
+    int64_t ms = 500ll << MIN(n - 1, 7u);
+
+    if (reply->retry_after_s > WAIT_MAX_MS / 1000)
+        return -1;
+    return MIN(MAX(ms, reply->retry_after_s * 1000), (int64_t)WAIT_MAX_MS);
+}
+
+/* ---- paths ---- */
+
+/* @text with everything but unreserved characters and "/" escaped. False: no room. */
+static bool add_escaped(char *out, size_t size, size_t *len, const char *text) {
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        bool plain = strchr("-._~/", c) || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+                     (c >= 'A' && c <= 'Z');
+
+        if (*len + 4 > size)
+            return false;
+        *len += (size_t)sprintf(out + *len, plain ? "%c" : "%%%02X", c);
+    }
+    return true;
+}
+
+/* A branch's name may hold a slash, which is escaped where one part of the path is meant. */
+static bool add_revision(char *out, size_t size, size_t *len, const char *revision) {
+    size_t from = *len;
+    char *slash;
+
+    if (!add_escaped(out, size, len, revision))
+        return false;
+    while ((slash = strchr(out + from, '/'))) {
+        if (*len + 3 > size)
+            return false;
+        memmove(slash + 3, slash + 1, strlen(slash));
+        memcpy(slash, "%2F", 3);
+        *len += 2;
+    }
+    return true;
+}
+
+bool hub_listing_path(const struct hub_spec *spec, char *out, size_t size) {
+    size_t len = (size_t)snprintf(out, size, "/api/models/%s/revision/", spec->repo);
+
+    if (len >= size || !add_revision(out, size, &len, spec->revision) || len + 12 > size)
+        return false;
+    strcpy(out + len, "?blobs=true");
+    return true;
+}
+
+bool hub_file_path(const struct hub_spec *spec, const char *commit, const char *file, char *out,
+                   size_t size) {
+    size_t len = (size_t)snprintf(out, size, "/%s/resolve/%s/", spec->repo, commit);
+
+    return len < size && add_escaped(out, size, &len, file);
+}

@@ -1,0 +1,383 @@
+#include "cmd/ctl_launch.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "cmd/cli.h"
+#include "cmd/ctl.h"
+#include "cmd/ctl_chat.h"
+
+/*
+ * weftctl launch - starts a client that talks to weftd. What a client can be told by its
+ * environment and its command line it is told so: nothing is written, and without weftctl it is
+ * what it was. --write changes the client's own file instead, --undo takes that back.
+ */
+
+#define KEY_MAX 512
+
+static const char help[] =
+    "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
+    "Starts CLIENT with weftd as its model; nothing is written. CLIENT is claude, codex,\n"
+    "opencode, qwen, aider or goose.\n"
+    "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
+    "  --model NAME     which model; else the first that is served\n"
+    "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
+    "  --print          print what would be set, for a shell, and start nothing\n"
+    "  --write          put it into the client's own file (claude, codex, opencode)\n"
+    "  --undo           give that file back as it was\n";
+
+const struct launch_client launch_clients[] = {
+    {
+        .name = "claude",
+        .program = "claude",
+        .env = {"ANTHROPIC_BASE_URL={url}", "ANTHROPIC_AUTH_TOKEN={key}", "ANTHROPIC_MODEL={model}",
+                "ANTHROPIC_SMALL_FAST_MODEL={model}", "ANTHROPIC_DEFAULT_HAIKU_MODEL={model}",
+                "CLAUDE_CODE_AUTO_COMPACT_WINDOW={context}",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", NULL},
+        .file = ".claude/settings.json",
+        .fragment = "{\"env\": {\"ANTHROPIC_BASE_URL\": \"{url}\", \"ANTHROPIC_AUTH_TOKEN\": "
+                    "\"{key}\", \"ANTHROPIC_MODEL\": \"{model}\", "
+                    "\"ANTHROPIC_SMALL_FAST_MODEL\": \"{model}\", "
+                    "\"ANTHROPIC_DEFAULT_HAIKU_MODEL\": \"{model}\"}}",
+    },
+    {
+        .name = "codex",
+        .program = "codex",
+        .env = {"WEFT_API_KEY={key}", NULL},
+        .args = {"-c", "model=\"{model}\"", "-c", "model_provider=\"weft\"", "-c",
+                 "model_providers.weft={name=\"weft\", base_url=\"{url}/v1\", "
+                 "wire_api=\"responses\", env_key=\"WEFT_API_KEY\"}",
+                 "--config=model_context_window={context}", NULL},
+        .file = ".codex/config.toml",
+        .appended = "\n[model_providers.weft]\nname = \"weft\"\nbase_url = \"{url}/v1\"\n"
+                    "wire_api = \"responses\"\n\n[profiles.weft]\nmodel = \"{model}\"\n"
+                    "model_provider = \"weft\"\n",
+        .note = "start it with: codex --profile weft",
+    },
+    {
+        .name = "opencode",
+        .program = "opencode",
+        .env = {"OPENCODE_CONFIG_CONTENT="
+                "{\"provider\": {\"weft\": {\"npm\": \"@ai-sdk/openai-compatible\", \"name\": "
+                "\"weft\", \"options\": {\"baseURL\": \"{url}/v1\", \"apiKey\": \"{key}\"}, "
+                "\"models\": {\"{model}\": {\"name\": \"{model}\"{limit}}}}}, \"model\": "
+                "\"weft/{model}\", \"small_model\": \"weft/{model}\"}",
+                NULL},
+        .file = ".config/opencode/opencode.json",
+        .fragment = "{\"provider\": {\"weft\": {\"npm\": \"@ai-sdk/openai-compatible\", \"name\": "
+                    "\"weft\", \"options\": {\"baseURL\": \"{url}/v1\", \"apiKey\": \"{key}\"}, "
+                    "\"models\": {\"{model}\": {\"name\": \"{model}\"{limit}}}}}, \"model\": "
+                    "\"weft/{model}\", \"small_model\": \"weft/{model}\"}",
+    },
+    {
+        .name = "qwen",
+        .program = "qwen",
+        .env = {"OPENAI_BASE_URL={url}/v1", "OPENAI_API_KEY={key}", "OPENAI_MODEL={model}", NULL},
+    },
+    {
+        .name = "aider",
+        .program = "aider",
+        .env = {"OPENAI_API_BASE={url}/v1", "OPENAI_API_KEY={key}", NULL},
+        .args = {"--model", "openai/{model}", NULL},
+    },
+    {
+        .name = "goose",
+        .program = "goose",
+        .env = {"GOOSE_PROVIDER=openai", "OPENAI_HOST={url}", "OPENAI_API_KEY={key}",
+                "GOOSE_MODEL={model}", NULL},
+    },
+    {0},
+};
+
+/* ---- texts ---- */
+
+/* @s as it stands in a string of JSON, or as it is. */
+static int add(struct buf *out, const char *s, bool json) {
+    int r = 0;
+
+    for (; *s && r == 0; s++) {
+        if (json && (*s == '"' || *s == '\\'))
+            r = buf_add_char(out, '\\');
+        if (r == 0)
+            r = buf_add_char(out, json && (unsigned char)*s < 0x20 ? ' ' : *s);
+    }
+    return r;
+}
+
+/* What a client is told. */
+struct target {
+    const char *url, *model, *key; /* key: "none" where there is none */
+    char context[24], limit[80];   /* texts; "": not known */
+};
+
+/* @text filled in; the caller's. NULL: no memory. JSON is escaped where @text has any. */
+static char *filled(const char *text, const struct target *t) {
+    const struct {
+        const char *place, *value;
+        bool plain;
+    } places[] = {{"{url}", t->url, false},
+                  {"{model}", t->model, false},
+                  {"{key}", t->key, false},
+                  {"{context}", t->context, true},
+                  {"{limit}", t->limit, true}};
+    bool json = strchr(text, '"') != NULL;
+    struct buf b = {.max = 1 << 20};
+    int r = 0;
+
+    while (*text && r == 0) {
+        size_t i = 0;
+
+        while (i < ARRAY_SIZE(places) &&
+               strncmp(text, places[i].place, strlen(places[i].place)) != 0)
+            i++;
+        if (i == ARRAY_SIZE(places)) {
+            r = buf_add_char(&b, *text++);
+        } else {
+            r = add(&b, places[i].value, json && !places[i].plain);
+            text += strlen(places[i].place);
+        }
+    }
+    if (r < 0 || buf_add_char(&b, 0) < 0) {
+        buf_deinit(&b);
+        return NULL;
+    }
+    return b.data;
+}
+
+/* Whether @text can be filled in. */
+static bool is_known(const char *text, const struct target *t) {
+    return *t->context || !strstr(text, "{context}");
+}
+
+/* ---- what is done ---- */
+
+/* For a shell: quotes in single quotes. */
+static void print_quoted(const char *s) {
+    putchar('\'');
+    for (; *s; s++)
+        if (*s == '\'')
+            fputs("'\\''", stdout);
+        else
+            putchar(*s);
+    putchar('\'');
+}
+
+static int print(const struct launch_client *c, const struct target *t) {
+    for (size_t i = 0; c->env[i]; i++) {
+        CLEANUP(freep) char *text = filled(c->env[i], t);
+        size_t n = text ? strcspn(text, "=") : 0;
+
+        if (!text)
+            return cli_fail("out of memory");
+        if (!is_known(c->env[i], t))
+            continue;
+        printf("export %.*s=", (int)n, text);
+        print_quoted(text + n + 1);
+        putchar('\n');
+    }
+    fputs(c->program, stdout);
+    for (size_t i = 0; c->args[i]; i++) {
+        CLEANUP(freep) char *text = filled(c->args[i], t);
+
+        if (!text)
+            return cli_fail("out of memory");
+        if (!is_known(c->args[i], t))
+            continue;
+        putchar(' ');
+        print_quoted(text);
+    }
+    putchar('\n');
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+/* Becomes the client. Returns only when that fails. */
+static int start(const struct launch_client *c, const struct target *t, char **more, int n_more) {
+    char **argv = calloc(ARRAY_SIZE(c->args) + (size_t)n_more + 2, sizeof(*argv));
+    size_t n = 0;
+
+    if (!argv)
+        return cli_fail("out of memory");
+    argv[n++] = (char *)(uintptr_t)c->program;
+    for (size_t i = 0; c->args[i]; i++)
+        if (is_known(c->args[i], t) && !(argv[n++] = filled(c->args[i], t)))
+            return cli_fail("out of memory");
+    for (int i = 0; i < n_more; i++)
+        argv[n++] = more[i];
+    for (size_t i = 0; c->env[i]; i++) {
+        if (!is_known(c->env[i], t))
+            continue;
+        char *text = filled(c->env[i], t);
+
+        if (!text || putenv(text) != 0)
+            return cli_fail("out of memory");
+    }
+    execvp(c->program, argv);
+    return cli_fail("%s: %s%s", c->program, strerror(errno),
+                    errno == ENOENT ? ": it is not installed" : "");
+}
+
+/* The text that @path becomes; the caller's. An exit code. */
+static int change(const struct launch_client *c, const struct target *t, const char *path,
+                  char **out, size_t *len) {
+    CLEANUP(freep) char *text = filled(c->fragment ? c->fragment : c->appended, t);
+    CLEANUP(freep) char *old = NULL;
+    size_t n = 0;
+    int r;
+
+    if (!text)
+        return cli_fail("out of memory");
+    if (c->fragment) {
+        r = launch_file_merge(path, text, out, len);
+        if (r == -EBADMSG)
+            return cli_fail("%s: this is not plain JSON; put this into it by hand:\n%s", path,
+                            text);
+        return r < 0 ? cli_fail("%s: %s", path, strerror(-r)) : CLI_OK;
+    }
+    r = cli_read_file(path, 1 << 20, &old, &n);
+    if (r < 0 && r != -ENOENT)
+        return cli_fail("%s: %s", path, strerror(-r));
+    if (n && strstr(old, "[model_providers.weft]"))
+        return cli_fail("%s: it has a provider called weft already (--undo, if this put it there)",
+                        path);
+    *len = n + strlen(text);
+    *out = malloc(*len + 1);
+    if (!*out)
+        return cli_fail("out of memory");
+    snprintf(*out, *len + 1, "%s%s", n ? old : "", text);
+    return CLI_OK;
+}
+
+static int write_file(const struct launch_client *c, const struct target *t, const char *path) {
+    CLEANUP(freep) char *text = NULL;
+    size_t len;
+    int code = change(c, t, path, &text, &len);
+
+    if (code != CLI_OK)
+        return code;
+    int r = launch_file_write(path, text, len);
+    if (r == -EEXIST)
+        return cli_fail("%s: it was changed by this before: weftctl launch %s --undo", path,
+                        c->name);
+    if (r < 0)
+        return cli_fail("%s: %s", path, strerror(-r));
+    printf("%s is changed%s%s; weftctl launch %s --undo gives it back as it was\n", path,
+           c->note ? "; " : "", c->note ? c->note : "", c->name);
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+static int undo(const struct launch_client *c, const char *path) {
+    int r = launch_file_undo(path);
+
+    if (r == -ENOENT)
+        return cli_fail("%s: there is nothing to undo", path);
+    if (r == -EBUSY)
+        return cli_fail("%s was changed since; what it was before is in %s.before-weft", path,
+                        path);
+    if (r < 0)
+        return cli_fail("%s: %s", path, strerror(-r));
+    printf("%s is as it was\n", path);
+    (void)c;
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+/* ---- the command ---- */
+
+/* Of the model that @t names, or the first that is served, how many tokens it takes; then also its
+ * name, the caller's in *out. An exit code, 0 too where the name is given and nothing answers. */
+static int look_up(struct target *t, const char *key, char **out) {
+    CLEANUP(chat_server_freep) struct chat_server *server = NULL;
+    yyjson_doc *doc = NULL;
+    struct err err = {0};
+    yyjson_val *m, *found = NULL;
+    size_t i, n;
+
+    if (chat_server_new(&server, t->url, NULL, key) < 0)
+        return cli_fail("out of memory");
+    int r = chat_get(server, "/v1/models", &doc, &err);
+    yyjson_arr_foreach(yyjson_obj_get(yyjson_doc_get_root(doc), "data"), i, n, m) {
+        const char *id = yyjson_get_str(yyjson_obj_get(m, "id"));
+
+        if (!found && id && (!t->model || strcmp(id, t->model) == 0))
+            found = m;
+    }
+    uint64_t context = yyjson_get_uint(yyjson_obj_get(found, "max_model_len"));
+    if (context) {
+        snprintf(t->context, sizeof(t->context), "%llu", (unsigned long long)context);
+        snprintf(t->limit, sizeof(t->limit), ", \"limit\": {\"context\": %llu, \"output\": %llu}",
+                 (unsigned long long)context, (unsigned long long)MIN(context / 2, 8192));
+    }
+    if (found && !t->model)
+        t->model = *out = strdup(yyjson_get_str(yyjson_obj_get(found, "id")));
+    yyjson_doc_free(doc);
+    if (t->model)
+        return CLI_OK;
+    if (r == CTL_OK)
+        return cli_fail("%s serves no model", t->url);
+    cli_fail("%s", err.message);
+    return r;
+}
+
+static const struct launch_client *find(const char *name) {
+    for (const struct launch_client *c = launch_clients; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+/* The file of @c below the home folder. False, after saying why: there is none. */
+static bool file_of(const struct launch_client *c, char path[PATH_MAX]) {
+    const char *home = getenv("HOME");
+
+    if (!c->file) {
+        cli_fail("%s is told by its environment alone: there is no file to write", c->name);
+        return false;
+    }
+    if (!home || (size_t)snprintf(path, PATH_MAX, "%s/%s", home, c->file) >= PATH_MAX) {
+        cli_fail("$HOME does not name a folder");
+        return false;
+    }
+    return true;
+}
+
+int ctl_launch(int argc, char **argv, bool json) {
+    const char *url = getenv("WEFT_URL"), *model = NULL, *file = NULL;
+    bool prints = false, writes = false, undoes = false;
+    char key_text[KEY_MAX], path[PATH_MAX];
+    const char *key;
+    CLEANUP(freep) char *found = NULL;
+    const struct cli_option options[] = {
+        {"url", CLI_TEXT, &url, 0, 0},       {"model", CLI_TEXT, &model, 0, 0},
+        {"key-file", CLI_TEXT, &file, 0, 0}, {"print", CLI_TRUE, &prints, 0, 0},
+        {"write", CLI_TRUE, &writes, 0, 0},  {"undo", CLI_TRUE, &undoes, 0, 0},
+    };
+    int own = 1, n;
+
+    (void)json;
+    while (own < argc && strcmp(argv[own], "--") != 0)
+        own++;
+    int r = cli_parse(own, argv, options, ARRAY_SIZE(options), help, &n);
+    if (r >= 0)
+        return r;
+    const struct launch_client *c = n == 1 ? find(argv[1]) : NULL;
+    if (!c || prints + writes + undoes > 1)
+        return cli_usage(c ? "one of --print, --write and --undo" : "launch takes a client");
+    if ((writes || undoes) && !file_of(c, path))
+        return CLI_FAILED;
+    if (undoes)
+        return undo(c, path);
+    r = chat_find_key(file, key_text, sizeof(key_text), &key);
+    struct target t = {.url = url && *url ? url : "http://127.0.0.1:8080",
+                       .model = model,
+                       .key = key ? key : "none"};
+    if (r == CLI_OK)
+        r = look_up(&t, key, &found);
+    if (r != CLI_OK)
+        return r;
+    if (prints)
+        return print(c, &t);
+    return writes ? write_file(c, &t, path)
+                  : start(c, &t, argv + own + 1, own < argc ? argc - own - 1 : 0);
+}

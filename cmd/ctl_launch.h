@@ -1,0 +1,41 @@
+#pragma once
+
+/*
+ * ctl_launch - clients of weftd, and how each is told where it is: by its environment and command
+ * line, which leaves no trace, or by a file of its own, which can be undone. Private to weftctl.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include "base/buf.h"
+
+/* Texts have {url} (no slash at its end), {model} and {key} in them, {context}: how many tokens the
+ * model takes (where that is not known, what names it is left out), and {limit}: the same as a
+ * member of opencode's JSON, or nothing. */
+struct launch_client {
+    const char *name, *program;
+    const char *env[12];  /* NAME=TEXT; ends with NULL */
+    const char *args[12]; /* before the user's; ends with NULL */
+    const char *file;     /* below the home folder, that --write changes; NULL: none */
+    const char *fragment; /* JSON that is merged into it, or NULL and: */
+    const char *appended; /* put behind it */
+    const char *note;     /* what --write's user is told; NULL: nothing */
+};
+
+extern const struct launch_client launch_clients[]; /* ends with one without name */
+
+/*
+ * ctl_launch_file.c: a file that is changed so that it can be undone. Beside FILE stands
+ * FILE.before-weft, what it was, and what it has become in FILE.by-weft; undoing gives back the
+ * first if FILE is still the second. All return 0 or -errno.
+ */
+
+/* @path gets @text. -EEXIST: it has been changed by this before and was not undone. */
+int launch_file_write(const char *path, const char *text, size_t len);
+/* -ENOENT: nothing to undo. -EBUSY: @path was changed since. */
+int launch_file_undo(const char *path);
+/* What @path becomes with the JSON object @fragment merged into it (objects into objects, else the
+ * new value): the caller's in *out. -EBADMSG: it is not plain JSON. */
+int launch_file_merge(const char *path, const char *fragment, char **out, size_t *len);
+
+int ctl_launch(int argc, char **argv, bool json);

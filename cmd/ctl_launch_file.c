@@ -1,0 +1,137 @@
+#include "cmd/ctl_launch.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yyjson.h>
+#include "cmd/cli.h"
+
+#define FILE_MAX (8u << 20)
+
+/* @path with @end behind it. False: it is too long. */
+static bool beside(char out[PATH_MAX], const char *path, const char *end) {
+    return (size_t)snprintf(out, PATH_MAX, "%s%s", path, end) < PATH_MAX;
+}
+
+/* Makes the folders of @path. */
+static int make_folders(const char *path) {
+    char part[PATH_MAX];
+
+    if (!beside(part, path, ""))
+        return -ENAMETOOLONG;
+    for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
+        *p = 0;
+        if (mkdir(part, 0755) < 0 && errno != EEXIST)
+            return -errno;
+        *p = '/';
+    }
+    return 0;
+}
+
+/* A whole file, by a new one of its name: it is the old one or the new one. */
+static int put(const char *path, const char *text, size_t len, mode_t mode) {
+    char next[PATH_MAX];
+    ssize_t n = 0;
+
+    if (!beside(next, path, ".new-weft"))
+        return -ENAMETOOLONG;
+    int fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    for (size_t at = 0; fd >= 0 && at < len && n >= 0; at += (size_t)n)
+        n = write(fd, text + at, len - at);
+    int r = fd < 0 || n < 0 || fsync(fd) < 0 ? -errno : 0;
+    if (fd >= 0)
+        close(fd);
+    if (r == 0 && rename(next, path) < 0)
+        r = -errno;
+    if (r < 0)
+        unlink(next);
+    return r;
+}
+
+int launch_file_write(const char *path, const char *text, size_t len) {
+    char before[PATH_MAX], by[PATH_MAX];
+    CLEANUP(freep) char *old = NULL;
+    size_t old_len = 0;
+    struct stat st = {.st_mode = 0600};
+
+    if (!beside(before, path, ".before-weft") || !beside(by, path, ".by-weft"))
+        return -ENAMETOOLONG;
+    if (access(by, F_OK) == 0)
+        return -EEXIST;
+    int r = make_folders(path);
+    if (r == 0 && stat(path, &st) == 0) {
+        r = cli_read_file(path, FILE_MAX, &old, &old_len);
+        if (r == 0)
+            r = put(before, old, old_len, st.st_mode & 0777);
+    }
+    if (r == 0)
+        r = put(by, text, len, 0600);
+    return r < 0 ? r : put(path, text, len, st.st_mode & 0777);
+}
+
+int launch_file_undo(const char *path) {
+    char before[PATH_MAX], by[PATH_MAX];
+    CLEANUP(freep) char *now = NULL, *ours = NULL;
+    size_t n_now = 0, n_ours = 0;
+
+    if (!beside(before, path, ".before-weft") || !beside(by, path, ".by-weft"))
+        return -ENAMETOOLONG;
+    int r = cli_read_file(by, FILE_MAX, &ours, &n_ours);
+    if (r == 0)
+        r = cli_read_file(path, FILE_MAX, &now, &n_now);
+    if (r == 0 && (n_now != n_ours || memcmp(now, ours, n_now) != 0))
+        r = -EBUSY;
+    if (r < 0)
+        return r;
+    if (rename(before, path) < 0 && (errno != ENOENT || unlink(path) < 0))
+        return -errno;
+    return unlink(by) < 0 ? -errno : 0;
+}
+
+/* @from into @to, both objects of @d. */
+static bool merge(yyjson_mut_doc *d, yyjson_mut_val *to, yyjson_val *from) {
+    yyjson_val *key, *value;
+    size_t i, n;
+
+    yyjson_obj_foreach(from, i, n, key, value) {
+        yyjson_mut_val *old = yyjson_mut_obj_getn(to, yyjson_get_str(key), yyjson_get_len(key));
+
+        if (yyjson_mut_is_obj(old) && yyjson_is_obj(value)) {
+            if (!merge(d, old, value))
+                return false;
+            continue;
+        }
+        if (!yyjson_mut_obj_put(to, yyjson_val_mut_copy(d, key), yyjson_val_mut_copy(d, value)))
+            return false;
+    }
+    return true;
+}
+
+int launch_file_merge(const char *path, const char *fragment, char **out, size_t *len) {
+    CLEANUP(freep) char *text = NULL;
+    size_t n = 0;
+    int r = cli_read_file(path, FILE_MAX, &text, &n);
+
+    if (r < 0 && r != -ENOENT)
+        return r;
+    yyjson_doc *old = yyjson_read(n ? text : "{}", n ? n : 2, 0);
+    yyjson_doc *add = yyjson_read(fragment, strlen(fragment), 0);
+    yyjson_mut_doc *d = old ? yyjson_doc_mut_copy(old, NULL) : NULL;
+
+    assert(add);
+    r = !old || !yyjson_is_obj(yyjson_doc_get_root(old)) ? -EBADMSG : d ? 0 : -ENOMEM;
+    if (r == 0 && !merge(d, yyjson_mut_doc_get_root(d), yyjson_doc_get_root(add)))
+        r = -ENOMEM;
+    if (r == 0 && !(*out = yyjson_mut_write(d, YYJSON_WRITE_PRETTY_TWO_SPACES, len)))
+        r = -ENOMEM;
+    yyjson_mut_doc_free(d);
+    yyjson_doc_free(old);
+    yyjson_doc_free(add);
+    return r;
+}

@@ -1,0 +1,10 @@
+#pragma once
+
+/* ctl_local - the commands of weftctl that need no daemon: they look after model files. Each gets
+ * the arguments from its name on and returns an exit code. */
+
+#include <stdbool.h>
+
+int ctl_pull(int argc, char **argv, bool json);
+int ctl_models(int argc, char **argv, bool json);
+int ctl_rm(int argc, char **argv, bool json);

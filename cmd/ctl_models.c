@@ -1,0 +1,331 @@
+#include "cmd/ctl_local.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <yyjson.h>
+#include "base/gguf.h"
+#include "base/model_dir.h"
+#include "cmd/cli.h"
+#include "cmd/ctl.h"
+#include "cmd/ctl_fetch.h"
+#include "cmd/model_fit.h"
+
+/* ---- what a file says of itself ---- */
+
+struct facts {
+    char arch[64], format[16], title[100];
+    uint64_t n_params;
+    char problem[400]; /* "": it can be served here */
+    struct model_fit fit;
+};
+
+/* The format that holds most of the bytes. */
+static const char *main_format(const struct gguf *g) {
+    const struct tensor_format *best = NULL;
+    uint64_t best_bytes = 0;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor_format *format = gguf_tensor(g, i)->format;
+        uint64_t bytes = 0;
+
+        if (format == best)
+            continue;
+        for (uint64_t k = i; k < gguf_n_tensors(g); k++)
+            bytes += gguf_tensor(g, k)->format == format ? gguf_tensor(g, k)->n_bytes : 0;
+        if (bytes > best_bytes) {
+            best_bytes = bytes;
+            best = format;
+        }
+    }
+    return best ? best->name : "";
+}
+
+static void copy_text(char *out, size_t size, const struct gguf *g, const char *key) {
+    struct gguf_str s;
+    size_t n = 0;
+
+    if (gguf_string(g, key, &s) == 0)
+        for (; n < s.len && n + 1 < size; n++)
+            out[n] = s.data[n] >= 0x20 && s.data[n] < 0x7f ? s.data[n] : '?';
+    out[n] = 0;
+}
+
+static void read_facts(struct facts *f, const struct model_file *m, struct machine *machine) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    struct err err = {0};
+
+    *f = (struct facts){0};
+    int r = gguf_open(&g, m->path, &err);
+    if (r < 0) {
+        snprintf(f->problem, sizeof(f->problem), "%s", err.message[0] ? err.message : strerror(-r));
+        return;
+    }
+    copy_text(f->arch, sizeof(f->arch), g, "general.architecture");
+    copy_text(f->title, sizeof(f->title), g, "general.name");
+    snprintf(f->format, sizeof(f->format), "%s", main_format(g));
+    for (uint64_t i = 0; i < gguf_n_tensors(g); i++) {
+        const struct tensor *t = gguf_tensor(g, i);
+
+        f->n_params += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    }
+    model_fit(&f->fit, g, machine, 0);
+    if (!f->fit.fits)
+        snprintf(f->problem, sizeof(f->problem), "%s", f->fit.why.message);
+}
+
+/* ---- models ---- */
+
+static const char models_usage[] =
+    "usage: weftctl models [--models DIR] [--json] [NAME]\n"
+    "       weftctl models --path NAME\n"
+    "The model files that are there: in weft's own folder, and those that the hub's\n"
+    "tools, LM Studio and Ollama have fetched, which weftd uses where they lie. Context:\n"
+    "what there is room for now; tok/s: at most, by the measured bandwidth of memory.\n"
+    "  --path         only where the file of NAME lies\n"
+    "  --models DIR   weft's own folder; else $WEFT_MODELS, or ~/.local/share/weft/models\n";
+
+/* "7.6B". */
+static struct ctl_cell params_text(uint64_t n) {
+    struct ctl_cell c;
+
+    snprintf(c.s, sizeof(c.s), n >= 1000000000 ? "%.1fB" : "%.0fM",
+             (double)n / (n >= 1000000000 ? 1e9 : 1e6));
+    return c;
+}
+
+/* "%.0f" of a number that is known. */
+static struct ctl_cell number_text(double v) {
+    struct ctl_cell c;
+
+    snprintf(c.s, sizeof(c.s), v <= 0 ? "-" : v < 10 ? "%.1f" : "%.0f", v);
+    return c;
+}
+
+static void print_row(const struct model_file *m, const struct facts *f, int name_width) {
+    printf("%-*s  %-10s %7s %9s  %-8s %-8s %8s %7s  %s\n", name_width, m->name,
+           *f->arch ? f->arch : "-", f->n_params ? params_text(f->n_params).s : "-",
+           size_text(m->bytes).s, *f->format ? f->format : "-", model_store_name(m->store),
+           number_text(f->fit.fits ? f->fit.engine.context : 0).s,
+           number_text(f->fit.tokens_per_s).s, m->n_missing ? "files are missing" : f->problem);
+}
+
+static void print_one(const struct model_file *m, const struct facts *f,
+                      const struct machine *machine) {
+    CLEANUP(buf_deinit) struct buf fit = {0};
+
+    printf("name          %s\npath          %s\n", m->name, m->path);
+    if (m->n_files > 1)
+        printf("files         %u, %u missing\n", m->n_files, m->n_missing);
+    if (*m->repo)
+        printf("repository    %s\n", m->repo);
+    printf("size          %s\n", size_text(m->bytes).s);
+    if (*f->arch)
+        printf("model         %s\narchitecture  %s\nparameters    %s\nformat        %s\n", f->title,
+               f->arch, params_text(f->n_params).s, f->format);
+    buf_init(&fit, 4096);
+    if (f->fit.fits && model_fit_show(&fit, &f->fit, machine) == 0)
+        fputs(fit.data, stdout);
+    else
+        puts(f->problem);
+}
+
+static void add_json(yyjson_mut_doc *d, yyjson_mut_val *list, const struct model_file *m,
+                     const struct facts *f, const struct machine *machine) {
+    yyjson_mut_val *v = yyjson_mut_arr_add_obj(d, list);
+
+    yyjson_mut_obj_add_strcpy(d, v, "name", m->name);
+    yyjson_mut_obj_add_strcpy(d, v, "path", m->path);
+    yyjson_mut_obj_add_strcpy(d, v, "repository", m->repo);
+    yyjson_mut_obj_add_str(d, v, "store", model_store_name(m->store));
+    yyjson_mut_obj_add_uint(d, v, "files", m->n_files);
+    yyjson_mut_obj_add_uint(d, v, "files_missing", m->n_missing);
+    yyjson_mut_obj_add_uint(d, v, "bytes", m->bytes);
+    if (*f->problem)
+        yyjson_mut_obj_add_strcpy(d, v, "problem", f->problem);
+    if (!*f->arch)
+        return;
+    yyjson_mut_obj_add_strcpy(d, v, "architecture", f->arch);
+    yyjson_mut_obj_add_strcpy(d, v, "title", f->title);
+    yyjson_mut_obj_add_strcpy(d, v, "format", f->format);
+    yyjson_mut_obj_add_uint(d, v, "parameters", f->n_params);
+    yyjson_mut_obj_add_val(d, v, "fit", model_fit_json(d, &f->fit, machine));
+}
+
+/* @only: this one; NULL: all. */
+static int show(const struct model_list *l, const struct model_file *only, bool json,
+                const struct model_dirs *dirs) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = yyjson_mut_arr(d);
+    struct machine machine = {0};
+    int width = 4;
+
+    yyjson_mut_doc_set_root(d, list);
+    for (size_t i = 0; i < l->n; i++)
+        width = MAX(width, (int)strlen(l->file[i].name));
+    if (!json && !only && l->n > 0)
+        printf("%-*s  %-10s %7s %9s  %-8s %-8s %8s %7s\n", width, "name", "arch", "params", "size",
+               "format", "from", "context", "tok/s");
+    for (size_t i = 0; i < l->n; i++) {
+        const struct model_file *m = &l->file[i];
+        struct facts f = {0};
+
+        if (only && m != only)
+            continue;
+        if (m->n_missing == 0)
+            read_facts(&f, m, &machine);
+        if (json)
+            add_json(d, list, m, &f, &machine);
+        else if (only)
+            print_one(m, &f, &machine);
+        else
+            print_row(m, &f, width);
+    }
+    CLEANUP(freep) char *text = json ? yyjson_mut_write(d, YYJSON_WRITE_PRETTY, NULL) : NULL;
+    yyjson_mut_doc_free(d);
+    if (text)
+        puts(text);
+    else if (l->n == 0)
+        printf("There are no models yet, below %s or elsewhere. To load one:\n"
+               "  weftctl pull hf:Qwen/Qwen3-0.6B-GGUF\n",
+               dirs->root[MODEL_WEFT]);
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+/* The dirs and the list of them; both are the caller's also on failure. An exit code. */
+static int read_all(const char *models, struct model_dirs *dirs, struct model_list *list) {
+    if (model_dirs_init(dirs, models) < 0 || model_list_read(list, dirs) < 0)
+        return cli_fail("out of memory");
+    return CLI_OK;
+}
+
+int ctl_models(int argc, char **argv, bool json) {
+    CLEANUP(model_list_deinit) struct model_list list = {0};
+    CLEANUP(model_dirs_deinit) struct model_dirs dirs = {0};
+    const struct model_file *m = NULL;
+    const char *models = NULL;
+    bool path = false;
+    const struct cli_option options[] = {{"json", CLI_TRUE, &json, 0, 0},
+                                         {"models", CLI_TEXT, &models, 0, 0},
+                                         {"path", CLI_TRUE, &path, 0, 0}};
+    struct err err = {0};
+    int n, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), models_usage, &n);
+
+    if (code >= 0)
+        return code;
+    if (n > 1 || (path && n != 1))
+        return cli_usage("models takes one NAME%s", path ? " with --path" : " at most");
+    code = read_all(models, &dirs, &list);
+    if (code != CLI_OK)
+        return code;
+    if (n == 1 && model_find(&list, argv[1], &m, &err) < 0)
+        return cli_fail("%s", err.message);
+    if (!path)
+        return show(&list, m, json, &dirs);
+    puts(m->path);
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+/* ---- rm ---- */
+
+static const char rm_usage[] =
+    "usage: weftctl rm [--models DIR] NAME...\n"
+    "       weftctl rm [--models DIR] --partial\n"
+    "Removes models from weft's own folder. What a daemon serves goes on being served.\n"
+    "  --partial      what interrupted pulls have left\n";
+
+/* The folders above @path that have become empty, below @root. */
+static void remove_empty(const char *path, const char *root) {
+    char dir[4096];
+    size_t len = strlen(root);
+
+    snprintf(dir, sizeof(dir), "%s", path);
+    for (char *slash; strlen(dir) > len && (slash = strrchr(dir, '/'));) {
+        *slash = 0;
+        if (strlen(dir) <= len || rmdir(dir) < 0)
+            return;
+    }
+}
+
+/* The file of shard @k (from 1) of @m. */
+static bool shard_path(const struct model_file *m, uint32_t k, char *out, size_t size) {
+    size_t tail = m->n_files > 1 ? strlen("-00001-of-00001.gguf") : 0, len = strlen(m->path) - tail;
+    int n = m->n_files > 1
+                ? snprintf(out, size, "%.*s-%05u-of-%05u.gguf", (int)len, m->path, k, m->n_files)
+                : snprintf(out, size, "%s", m->path);
+
+    return n > 0 && (size_t)n < size;
+}
+
+static int remove_model(const struct model_file *m, const char *root) {
+    static const char *const theirs[] = {
+        [MODEL_HUB] = "the hub's cache (hf cache delete)",
+        [MODEL_LMSTUDIO] = "LM Studio",
+        [MODEL_OLLAMA] = "Ollama (ollama rm)",
+    };
+    char path[4096], sum[4096];
+
+    if (m->store != MODEL_WEFT)
+        return cli_fail("%s belongs to %s: nothing is removed there", m->name, theirs[m->store]);
+    for (uint32_t k = 1; k <= m->n_files; k++) {
+        if (!shard_path(m, k, path, sizeof(path)))
+            return cli_fail("%s: the path is too long", m->name);
+        if (unlink(path) < 0 && errno != ENOENT)
+            return cli_fail("%s: %s", path, strerror(errno));
+        if (fetch_sum_path(path, sum, sizeof(sum)))
+            unlink(sum);
+    }
+    remove_empty(m->path, root);
+    printf("removed %s, %s\n", m->name, size_text(m->bytes).s);
+    return CLI_OK;
+}
+
+static uint64_t partial_bytes;
+
+/* A part that no process is loading. */
+static int remove_partial(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    const char *name = path + at->base;
+    size_t len = strlen(name);
+
+    if (kind != FTW_F || name[0] != '.' || len < 6 || strcmp(name + len - 5, ".part") != 0)
+        return 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && unlink(path) == 0)
+        partial_bytes += (uint64_t)st->st_size;
+    if (fd >= 0)
+        close(fd);
+    return 0;
+}
+
+int ctl_rm(int argc, char **argv, bool json) {
+    CLEANUP(model_list_deinit) struct model_list list = {0};
+    CLEANUP(model_dirs_deinit) struct model_dirs dirs = {0};
+    const char *models = NULL;
+    bool partial = false;
+    const struct cli_option options[] = {{"models", CLI_TEXT, &models, 0, 0},
+                                         {"partial", CLI_TRUE, &partial, 0, 0}};
+    int n, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), rm_usage, &n);
+
+    if (code >= 0)
+        return code;
+    if ((n == 0) != partial)
+        return cli_usage("rm takes the NAMEs of models, or --partial");
+    code = read_all(models, &dirs, &list);
+    for (int i = 1; code == CLI_OK && i <= n; i++) {
+        const struct model_file *m = NULL;
+        struct err err = {0};
+
+        code = model_find(&list, argv[i], &m, &err) < 0 ? cli_fail("%s", err.message)
+                                                        : remove_model(m, dirs.root[MODEL_WEFT]);
+    }
+    if (partial && code == CLI_OK) {
+        nftw(dirs.root[MODEL_WEFT], remove_partial, 16, FTW_PHYS);
+        printf("removed %s of interrupted pulls\n", size_text(partial_bytes).s);
+    }
+    return cli_flush() ? code : CLI_FAILED;
+}

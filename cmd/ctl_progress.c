@@ -1,0 +1,191 @@
+#include "cmd/ctl_progress.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include <yyjson.h>
+#include "base/clock.h"
+
+#define SECOND 1000000000ll
+#define SMOOTH_S 3.0 /* time constant of the rate */
+#define BAR 24       /* columns at most */
+#define FIGURES 50   /* columns behind it */
+
+/* Between two lines, by form. */
+static const int64_t every_ns[] = {
+    [PROGRESS_PLAIN] = 10 * SECOND,
+    [PROGRESS_TERMINAL] = SECOND / 5,
+    [PROGRESS_JSON] = SECOND / 2,
+};
+
+struct size_text size_text(uint64_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    struct size_text t;
+    double v = (double)bytes;
+    size_t u = 0;
+
+    for (; v >= 1000 && u + 1 < ARRAY_SIZE(units); u++)
+        v /= 1024;
+    snprintf(t.s, sizeof(t.s), u > 0 && v < 100 ? "%.1f %s" : "%.0f %s", v, units[u]);
+    return t;
+}
+
+void progress_init(struct progress *p, bool json) {
+    *p = (struct progress){
+        .form = json                    ? PROGRESS_JSON
+                : isatty(STDERR_FILENO) ? PROGRESS_TERMINAL
+                                        : PROGRESS_PLAIN,
+        .out = json ? stdout : stderr,
+        .what = "",
+    };
+}
+
+void progress_model(struct progress *p, const char *name, uint64_t total) {
+    p->name = name;
+    p->total = total;
+    p->done_before = p->size = p->done = 0;
+    p->rate_ns = 0;
+}
+
+void progress_file(struct progress *p, const char *file, const char *sha256, uint64_t size) {
+    p->done_before += p->size;
+    p->file = file;
+    p->sha256 = sha256;
+    p->size = size;
+    p->done = 0;
+    p->rate_ns = 0;
+}
+
+void progress_clear(struct progress *p) {
+    if (p->is_drawn)
+        fputs("\r\033[K", p->out);
+    p->is_drawn = false;
+    fflush(p->out);
+}
+
+static double left_s(const struct progress *p) {
+    return p->rate > 0 ? (double)(p->total - p->done_before - p->done) / p->rate : -1;
+}
+
+/* One line of JSON: @message, or NULL for how far it is. */
+static void print_json(struct progress *p, const char *what, const char *message) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d);
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_str(d, root, "status", what);
+    if (message)
+        yyjson_mut_obj_add_str(d, root, "message", message);
+    if (p->name)
+        yyjson_mut_obj_add_str(d, root, "name", p->name);
+    if (!message && p->file) {
+        yyjson_mut_obj_add_str(d, root, "file", p->file);
+        if (p->sha256[0])
+            yyjson_mut_obj_add_str(d, root, "sha256", p->sha256);
+        yyjson_mut_obj_add_uint(d, root, "file_completed", p->done);
+        yyjson_mut_obj_add_uint(d, root, "file_total", p->size);
+        yyjson_mut_obj_add_uint(d, root, "completed", p->done_before + p->done);
+        yyjson_mut_obj_add_uint(d, root, "total", p->total);
+        if (p->rate > 0) {
+            yyjson_mut_obj_add_uint(d, root, "bytes_per_second", (uint64_t)p->rate);
+            yyjson_mut_obj_add_uint(d, root, "seconds_left", (uint64_t)left_s(p));
+        }
+    }
+    char *text = yyjson_mut_write(d, 0, NULL);
+    if (text)
+        fprintf(p->out, "%s\n", text);
+    free(text);
+    yyjson_mut_doc_free(d);
+    fflush(p->out);
+}
+
+static int columns(void) {
+    struct winsize size = {0};
+
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+}
+
+/* "NAME: checking 45 %  [=====>     ]  288 of 610 MiB  23.4 MiB/s  1:14 left", as far as it fits */
+static void print_line(struct progress *p) {
+    uint64_t done = p->done_before + p->done;
+    double part = p->total ? (double)done / (double)p->total : 1;
+    double left = left_s(p);
+    char line[512];
+    int room = p->form == PROGRESS_TERMINAL ? columns() - 1 : 200;
+    int n = snprintf(line, sizeof(line), "%.60s: %s%s%.0f %%", p->name ? p->name : "", p->what,
+                     *p->what ? " " : "", floor(100 * part));
+
+    int bar = MIN(room - n - FIGURES, BAR);
+    if (p->form == PROGRESS_TERMINAL && bar >= 8) {
+        int full = (int)(part * bar);
+
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "  [%.*s%.*s]", full,
+                      "========================", bar - full, "                        ");
+    }
+    n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s of %s", size_text(done).s,
+                  size_text(p->total).s);
+    if (p->rate > 0)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s/s  %d:%02d left",
+                      size_text((uint64_t)p->rate).s, (int)(left / 60), (int)left % 60);
+    line[MAX(MIN(n, room), 0)] = 0;
+    if (p->form == PROGRESS_TERMINAL)
+        fprintf(p->out, "\r\033[K%s", line);
+    else
+        fprintf(p->out, "%s\n", line);
+    p->is_drawn = p->form == PROGRESS_TERMINAL;
+    fflush(p->out);
+}
+
+/* The rate over about the last seconds. */
+static void measure(struct progress *p, int64_t now) {
+    uint64_t done = p->done_before + p->done;
+
+    if (p->rate_ns == 0 || done < p->rate_done) {
+        p->rate = 0;
+        p->rate_ns = now;
+        p->rate_done = done;
+    }
+    double dt = (double)(now - p->rate_ns) * 1e-9;
+    if (dt < 0.2)
+        return;
+    double v = (double)(done - p->rate_done) / dt;
+    p->rate = p->rate > 0 ? p->rate + (v - p->rate) * (1 - exp(-dt / SMOOTH_S)) : v;
+    p->rate_ns = now;
+    p->rate_done = done;
+}
+
+void progress_at(struct progress *p, const char *what, uint64_t done) {
+    int64_t now = clock_now(clock_monotonic());
+    bool is_new = strcmp(what, p->what) != 0;
+
+    p->what = what;
+    p->done = done;
+    if (is_new)
+        p->rate_ns = 0;
+    measure(p, now);
+    if ((is_new && p->form == PROGRESS_JSON) || now - p->drawn_ns >= every_ns[p->form]) {
+        p->drawn_ns = now;
+        if (p->form == PROGRESS_JSON)
+            print_json(p, *what ? what : "downloading", NULL);
+        else
+            print_line(p);
+    }
+}
+
+void progress_say(struct progress *p, const char *what, const char *fmt, ...) {
+    char text[600];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (p->form == PROGRESS_JSON) {
+        print_json(p, what, text);
+        return;
+    }
+    progress_clear(p);
+    fprintf(p->out, "%s\n", text);
+    p->drawn_ns = clock_now(clock_monotonic());
+}

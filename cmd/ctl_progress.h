@@ -1,0 +1,45 @@
+#pragma once
+
+/*
+ * ctl_progress - how far a transfer is: one line that is drawn again on a terminal, a line now and
+ * then elsewhere, or JSON lines for programs. On a terminal it goes to stderr, JSON to stdout.
+ */
+
+#include <stdbool.h>
+#include <stdio.h>
+#include "base/util.h"
+
+enum progress_form { PROGRESS_PLAIN, PROGRESS_TERMINAL, PROGRESS_JSON };
+
+struct progress {
+    enum progress_form form;
+    FILE *out;
+    const char *what;            /* for JSON: "listing", "downloading", ...: the last word said */
+    const char *name;            /* of the model; outlives this */
+    const char *file;            /* the one being loaded; outlives its loading */
+    const char *sha256;          /* its checksum; "" */
+    uint64_t total, done_before; /* bytes of the model; of files that are complete */
+    uint64_t size, done;         /* of this file */
+    int64_t drawn_ns, rate_ns;   /* when the line was drawn, and the rate was looked at */
+    uint64_t rate_done;          /* bytes of the model then */
+    double rate;                 /* bytes per second, smoothed; 0: not known */
+    bool is_drawn;               /* a line stands on the terminal */
+};
+
+void progress_init(struct progress *p, bool json);
+/* A model of @total bytes. */
+void progress_model(struct progress *p, const char *name, uint64_t total);
+/* The next file of it; the one before is complete. */
+void progress_file(struct progress *p, const char *file, const char *sha256, uint64_t size);
+/* What is done ("downloading"), and how much of the file is there. */
+void progress_at(struct progress *p, const char *what, uint64_t done);
+/* A line of its own; in JSON {"status": @what, "message": ...}. */
+void progress_say(struct progress *p, const char *what, const char *fmt, ...) PRINTF(3, 4);
+/* Takes the line off the terminal. */
+void progress_clear(struct progress *p);
+
+/* "1.2 GiB". */
+struct size_text {
+    char s[24];
+};
+struct size_text size_text(uint64_t bytes);

@@ -1,0 +1,335 @@
+#include "cmd/ctl_local.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <yyjson.h>
+#include "base/gguf.h"
+#include "base/model_dir.h"
+#include "cmd/cli.h"
+#include "cmd/ctl.h"
+#include "cmd/ctl_fetch.h"
+#include "engine/engine.h"
+
+static const char usage[] =
+    "usage: weftctl pull [OPTIONS] hf:OWNER/REPO[:QUANT|:FILE][@REVISION]\n"
+    "Loads a model from the Hugging Face hub. Without a quant Q4_K_M, or the next to it.\n"
+    "  --list            what the repository has, and what would be loaded\n"
+    "  --models DIR      where models lie; else $WEFT_MODELS, or ~/.local/share/weft/models\n"
+    "  --stall SECONDS   give up a connection with nothing for so long (30)\n"
+    "  --tries N         attempts in a row that bring nothing (6)\n"
+    "  --json            a line of JSON for every step\n"
+    "What has arrived is kept when it is interrupted, and the next pull goes on.\n";
+
+#define LISTING_MAX (32u << 20)
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number) {
+    stop = number;
+}
+
+struct pull {
+    struct hub_spec spec;
+    struct hub_listing listing;
+    struct hub_choice choice;
+    struct model_dirs dirs;
+    struct hub *hub;
+    struct progress progress;
+    uint32_t stall_s, n_tries;
+    bool json;
+};
+
+/* ---- what the repository has ---- */
+
+static bool begin_listing(void *ctx, const struct hub_reply *reply) {
+    buf_clear(ctx);
+    return true;
+}
+
+static bool add_listing(void *ctx, const void *data, size_t len) {
+    return buf_add(ctx, data, len) == 0;
+}
+
+/* An exit code. */
+static int read_listing(struct pull *p, struct err *err) {
+    CLEANUP(buf_deinit) struct buf json = {0};
+    const struct hub_sink sink = {begin_listing, add_listing, NULL, &json};
+    struct hub_reply reply;
+    char path[1024];
+
+    buf_init(&json, LISTING_MAX);
+    if (!hub_listing_path(&p->spec, path, sizeof(path)))
+        return err_set(err, 0, NULL, "the name is too long") < 0 ? CTL_REFUSED : CTL_OK;
+    for (uint32_t n = 1;; n++) {
+        int r = hub_get(p->hub, path, 0, &sink, &reply, err);
+
+        if (r == HUB_STOPPED)
+            return FETCH_INTERRUPTED;
+        if (r == HUB_LOCAL)
+            err_set(err, 0, NULL, "the hub's listing of %s is too long", p->spec.repo);
+        if (r == HUB_LOCAL)
+            return CTL_REFUSED;
+        if (r == HUB_REFUSED)
+            return err->status == 401 || err->status == 403 ? CTL_DENIED : CTL_REFUSED;
+        if (r == HUB_OK)
+            return hub_listing_read(&p->listing, json.data ? json.data : "", json.len, err) < 0
+                       ? CTL_REFUSED
+                       : CTL_OK;
+        int64_t wait_ms = hub_wait_ms(&reply, n);
+        if (n >= p->n_tries || wait_ms < 0)
+            return CTL_UNREACHABLE;
+        progress_say(&p->progress, "retrying", "%.300s; again in %.1f s", err->message,
+                     (double)wait_ms / 1000);
+        if (!fetch_sleep(&stop, wait_ms))
+            return FETCH_INTERRUPTED;
+    }
+}
+
+static int print_list(const struct pull *p) {
+    struct hub_choice c;
+
+    printf("%-12s %10s %6s  %s\n", "quant", "size", "files", "name");
+    for (uint32_t i = 0; i < p->listing.n; i++) {
+        if (!hub_model_at(&p->listing, i, &c))
+            continue;
+        const char *quant = model_quant(c.stem);
+
+        printf("%-12s %10s %6u  %s%s\n", quant ? quant : "-", size_text(c.bytes).s, c.n, c.stem,
+               p->choice.n && p->choice.file[0] == i ? "  <- would be loaded" : "");
+    }
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+/* ---- where it goes ---- */
+
+/* The folders of @path, which ends with a file's name. 0 or -errno. */
+static int make_folders(const char *path) {
+    char dir[4096];
+
+    if ((size_t)snprintf(dir, sizeof(dir), "%s", path) >= sizeof(dir))
+        return -ENAMETOOLONG;
+    for (char *p = strchr(dir + 1, '/'); p; p = strchr(p + 1, '/')) {
+        *p = 0;
+        if (mkdir(dir, 0777) < 0 && errno != EEXIST)
+            return -errno;
+        *p = '/';
+    }
+    return 0;
+}
+
+/* File @k of the choice in weft's folder, in the hub's cache. */
+static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *out, size_t size) {
+    const char *file = p->listing.file[p->choice.file[k]].path, *slash = strchr(p->spec.repo, '/');
+    int n;
+
+    if (in_cache)
+        n = snprintf(out, size, "%s/models--%.*s--%s/snapshots/%s/%s", p->dirs.root[MODEL_HUB],
+                     (int)(slash - p->spec.repo), p->spec.repo, slash + 1, p->listing.commit, file);
+    else
+        n = snprintf(out, size, "%s/%s/%s", p->dirs.root[MODEL_WEFT], p->spec.repo, file);
+    return n > 0 && (size_t)n < size;
+}
+
+/* Whether another program has fetched all of it already: it is used where it lies. */
+static bool is_in_cache(const struct pull *p) {
+    char path[4096];
+    struct stat st;
+
+    for (uint32_t k = 0; k < p->choice.n; k++)
+        if (!p->dirs.root[MODEL_HUB] || !target_path(p, k, true, path, sizeof(path)) ||
+            stat(path, &st) < 0 || (uint64_t)st.st_size != p->listing.file[p->choice.file[k]].size)
+            return false;
+    return true;
+}
+
+/* Refuses what the disk has no room for, before anything is loaded. */
+static int check_room(const struct pull *p, uint64_t missing, const char *in, struct err *err) {
+    struct statvfs fs;
+
+    if (missing == 0 || statvfs(in, &fs) < 0)
+        return CTL_OK;
+    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (missing <= room)
+        return CTL_OK;
+    err_set(err, 507, NULL, "%s needs %s more, and the disk of %s has %s free", p->choice.stem,
+            size_text(missing).s, p->dirs.root[MODEL_WEFT], size_text(room).s);
+    return CTL_REFUSED;
+}
+
+struct paths {
+    char request[2048], target[4096];
+};
+
+/* What is needed to fetch file @k. False: a name is too long. */
+static bool plan_file(struct pull *p, uint32_t k, struct paths *paths, struct fetch *out) {
+    const struct hub_file *file = &p->listing.file[p->choice.file[k]];
+
+    *out = (struct fetch){
+        .hub = p->hub,
+        .path = paths->request,
+        .target = paths->target,
+        .sha256 = file->sha256,
+        .size = file->size,
+        .n_tries = p->n_tries,
+        .stop = &stop,
+        .progress = &p->progress,
+    };
+    return target_path(p, k, false, paths->target, sizeof(paths->target)) &&
+           hub_file_path(&p->spec, p->listing.commit, file->path, paths->request,
+                         sizeof(paths->request));
+}
+
+static int load_files(struct pull *p, struct err *err) {
+    uint64_t missing = 0;
+    struct paths paths;
+    struct fetch f;
+
+    for (uint32_t k = 0; k < p->choice.n; k++) {
+        int r = plan_file(p, k, &paths, &f) ? make_folders(paths.target) : -ENAMETOOLONG;
+
+        if (r < 0) {
+            err_set(err, 0, NULL, "%.200s: %s", paths.target, strerror(-r));
+            return CTL_REFUSED;
+        }
+        missing += fetch_missing(&f);
+        if (!*f.sha256)
+            progress_say(&p->progress, "warning", "the hub has no checksum of %.200s",
+                         p->listing.file[p->choice.file[k]].path);
+    }
+    *strrchr(paths.target, '/') = 0;
+    int code = check_room(p, missing, paths.target, err);
+    if (missing > 0 && code == CTL_OK)
+        progress_say(&p->progress, "begins", "%s: %s of %s to load", p->choice.stem,
+                     size_text(missing).s, size_text(p->choice.bytes).s);
+    for (uint32_t k = 0; code == CTL_OK && k < p->choice.n; k++) {
+        plan_file(p, k, &paths, &f);
+        progress_file(&p->progress, p->listing.file[p->choice.file[k]].path, f.sha256, f.size);
+        code = fetch_file(&f, err);
+    }
+    return code;
+}
+
+/* ---- the command ---- */
+
+/* A last line of JSON. */
+static void print_last(const char *status, const char *key, const char *value, uint64_t number,
+                       const char *name) {
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *root = yyjson_mut_obj(d);
+
+    yyjson_mut_doc_set_root(d, root);
+    yyjson_mut_obj_add_str(d, root, "status", status);
+    yyjson_mut_obj_add_str(d, root, key, value);
+    if (name)
+        yyjson_mut_obj_add_str(d, root, "name", name);
+    yyjson_mut_obj_add_uint(d, root, name ? "bytes" : "code", number);
+    char *text = yyjson_mut_write(d, 0, NULL);
+    if (text)
+        puts(text);
+    free(text);
+    yyjson_mut_doc_free(d);
+}
+
+static int fail(struct pull *p, int code, const struct err *err) {
+    progress_clear(&p->progress);
+    if (code == FETCH_INTERRUPTED) {
+        if (p->json)
+            print_last("error", "error", "interrupted", FETCH_INTERRUPTED, NULL);
+        else
+            fprintf(stderr, "interrupted; what has arrived is kept, the same command goes on\n");
+    } else if (p->json) {
+        print_last("error", "error", err->message, (uint64_t)code, NULL);
+    } else {
+        cli_fail("%s", err->message);
+    }
+    fflush(stdout);
+    return code;
+}
+
+/* The file is there: says where, and whether it is a model that can be served at all. */
+static int done(struct pull *p, bool in_cache, struct err *err) {
+    CLEANUP(gguf_freep) struct gguf *g = NULL;
+    char path[4096];
+
+    target_path(p, 0, in_cache, path, sizeof(path));
+    int r = gguf_open(&g, path, err);
+    if (r < 0) {
+        if (!err->message[0])
+            err_set(err, 0, NULL, "%.200s: %s", path, strerror(-r));
+        return fail(p, CTL_REFUSED, err);
+    }
+    if (engine_check(g, err) < 0)
+        progress_say(&p->progress, "warning", "weftd cannot serve it: %s", err->message);
+    progress_clear(&p->progress);
+    if (p->json)
+        print_last("success", "path", path, p->choice.bytes, p->choice.stem);
+    else
+        printf("%s\n", path);
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
+static int pull(struct pull *p, bool list) {
+    struct err err = {0};
+    const struct hub_options o = {.stall_s = p->stall_s, .stop = &stop};
+    int r = hub_new(&p->hub, &o, &err);
+
+    if (r < 0) {
+        if (!err.message[0])
+            err_set(&err, 0, NULL, "%s", strerror(-r));
+        return fail(p, CTL_REFUSED, &err);
+    }
+    int code = read_listing(p, &err);
+    if (code != CTL_OK)
+        return fail(p, code, &err);
+    r = hub_choose(&p->listing, &p->spec, &p->choice, &err);
+    if (list) {
+        p->choice.n = r < 0 ? 0 : p->choice.n;
+        return print_list(p);
+    }
+    if (r < 0)
+        return fail(p, CTL_REFUSED, &err);
+    progress_model(&p->progress, p->choice.stem, p->choice.bytes);
+    if (is_in_cache(p)) {
+        progress_say(&p->progress, "found", "%s is in the hub's cache already", p->choice.stem);
+        return done(p, true, &err);
+    }
+    code = load_files(p, &err);
+    return code == CTL_OK ? done(p, false, &err) : fail(p, code, &err);
+}
+
+int ctl_pull(int argc, char **argv, bool json) {
+    struct pull p = {.stall_s = 30, .n_tries = 6, .json = json};
+    const char *models = NULL;
+    bool list = false;
+    const struct cli_option options[] = {
+        {"list", CLI_TRUE, &list, 0, 0},         {"json", CLI_TRUE, &p.json, 0, 0},
+        {"models", CLI_TEXT, &models, 0, 0},     {"stall", CLI_U32, &p.stall_s, 1, 3600},
+        {"tries", CLI_U32, &p.n_tries, 1, 1000},
+    };
+    const struct sigaction sa = {.sa_handler = on_signal};
+    struct err err = {0};
+    int n_args, code = cli_parse(argc, argv, options, ARRAY_SIZE(options), usage, &n_args);
+
+    if (code >= 0)
+        return code;
+    if (n_args != 1)
+        return cli_usage("pull needs one hf:OWNER/REPO[:QUANT|:FILE]");
+    if (hub_spec_parse(&p.spec, argv[1], &err) < 0)
+        return cli_usage("%s", err.message);
+    if (model_dirs_init(&p.dirs, models) < 0)
+        return cli_fail("out of memory");
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    progress_init(&p.progress, p.json);
+    code = pull(&p, list);
+    hub_free(p.hub);
+    hub_listing_deinit(&p.listing);
+    model_dirs_deinit(&p.dirs);
+    return code;
+}

@@ -1,0 +1,83 @@
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "cmd/ctl.h"
+
+/* The models that a daemon serves: asking it to load, unload and swap them. */
+
+#define POLL_MS 100
+
+/* @text into @out with what a path of a URL cannot hold as %XX; false: it does not fit. */
+static bool escape(const char *text, char *out, size_t size) {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~:/";
+    size_t n = 0;
+
+    for (; *text && n + 4 < size; text++)
+        n += strchr(plain, *text) ? (size_t)snprintf(out + n, 2, "%c", *text)
+                                  : (size_t)snprintf(out + n, 4, "%%%02X", (unsigned char)*text);
+    out[n] = 0;
+    return !*text;
+}
+
+int ctl_change(struct ctl *c, const char *name, const char *what, const char *file,
+               struct err *err) {
+    CLEANUP(buf_deinit) struct buf reply = {.max = CTL_REPLY_MAX};
+    char model[400], path[3000], real[PATH_MAX] = "", at[800];
+
+    if (file && !realpath(file, real)) {
+        err_set(err, 0, "", "%.300s: there is no such file", file);
+        return CTL_REFUSED;
+    }
+    if (!escape(name, model, sizeof(model)) || !escape(real, path, sizeof(path))) {
+        err_set(err, 0, "", "%.100s: the name is too long", name);
+        return CTL_REFUSED;
+    }
+    CLEANUP(freep) char *target = NULL;
+    snprintf(at, sizeof(at), "/models/%s/%s", model, what);
+    if (asprintf(&target, "%s%s%s", at, file ? "?file=" : "", path) < 0)
+        return CTL_REFUSED;
+    return ctl_call(c, "POST", target, &reply, err);
+}
+
+/* The served model @name in the answer to GET /models; NULL: there is none. */
+static yyjson_val *find(yyjson_val *root, const char *name) {
+    size_t i, n;
+    yyjson_val *m;
+
+    yyjson_arr_foreach(yyjson_obj_get(root, "models"), i, n, m) {
+        yyjson_val *swap = yyjson_obj_get(m, "swap");
+
+        if (yyjson_equals_str(yyjson_obj_get(m, "id"), name) && !yyjson_equals_str(swap, "next") &&
+            !yyjson_equals_str(swap, "old"))
+            return m;
+    }
+    return NULL;
+}
+
+/* Puts what stands under @key of the model into @out, "-": nothing. An exit code, with @err. */
+static int look(struct ctl *c, const char *name, const char *key, char out[500], struct err *err) {
+    yyjson_doc *doc = NULL;
+    int r = ctl_get(c, "/models", &doc, err);
+
+    if (r == CTL_OK)
+        snprintf(out, 500, "%s", ctl_text(find(yyjson_doc_get_root(doc), name), key).s);
+    yyjson_doc_free(doc);
+    return r;
+}
+
+int ctl_wait_change(struct ctl *c, const char *name, const char *key, const char *const *under_way,
+                    char out[500], struct err *err) {
+    for (;;) {
+        int r = look(c, name, key, out, err);
+        bool again = false;
+
+        for (const char *const *w = under_way; *w; w++)
+            again |= strcmp(out, *w) == 0;
+        if (r != CTL_OK || !again)
+            return r;
+        nanosleep(&(struct timespec){.tv_nsec = POLL_MS * 1000000L}, NULL);
+    }
+}

@@ -1,0 +1,129 @@
+#include "cmd/model_fit.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/memory.h"
+#include "cmd/bench_bandwidth.h"
+
+#define MEASURE_S 0.25
+#define BUFFER_MAX (512ull << 20)
+
+static void measure(struct machine *m) {
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (m->bandwidth <= 0)
+        (void)!bandwidth_measure((uint32_t)MAX(n, 1l), MIN(bandwidth_buffer(), BUFFER_MAX),
+                                 MEASURE_S, &m->bandwidth);
+}
+
+/* Decoding a token reads the weights once, and the keys and values of all positions before it. */
+static double rate(const struct engine_fit *e, const struct machine *m, uint64_t n_tokens) {
+    uint64_t bytes = e->token_bytes + n_tokens * e->page_bytes / e->page_tokens + e->state_bytes;
+
+    return bytes && !e->device ? m->bandwidth / (double)bytes : 0;
+}
+
+void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m,
+               uint32_t max_context) {
+    if (!m->memory)
+        m->memory = memory_available();
+    /* The defaults of daemon/config_table.c. */
+    const struct engine_opts o = {
+        .file = file,
+        .backend = "auto",
+        .isa = "auto",
+        .page_tokens = 32,
+        .memory = m->memory,
+        .device_share = 1,
+        .max_context = max_context,
+        .max_rows = 512,
+        .max_seqs = 64,
+        .max_wants = 512,
+        .kv_type = ENGINE_KV_F16,
+    };
+
+    *out = (struct model_fit){0};
+    int r = engine_fit(&out->engine, &o, &out->why);
+    out->fits = r == 0;
+    out->known = out->engine.arch != NULL;
+    if (r < 0 && !out->why.message[0])
+        err_set(&out->why, 0, NULL, "%s", strerror(-r));
+    if (!out->fits)
+        return;
+    measure(m);
+    out->tokens_per_s = rate(&out->engine, m, 0);
+    out->tokens_per_s_full = rate(&out->engine, m, out->engine.context);
+}
+
+struct memory_text {
+    char s[24];
+};
+
+static struct memory_text memory_text(uint64_t bytes) {
+    struct memory_text t;
+
+    snprintf(t.s, sizeof(t.s), bytes < 1u << 30 ? "%.0f MiB" : "%.1f GiB",
+             (double)bytes / (bytes < 1u << 30 ? 0x1p20 : 0x1p30));
+    return t;
+}
+
+int model_fit_show(struct buf *out, const struct model_fit *f, const struct machine *m) {
+    const struct engine_fit *e = &f->engine;
+    int r = 0;
+
+    if (!f->fits)
+        return buf_printf(out, "%s\n", f->why.message);
+    r = buf_printf(out, "fits: a context of %u of the model's %u tokens, by the %s backend\n",
+                   e->context, e->model_context, e->backend);
+    if (r == 0 && e->device)
+        r = buf_printf(out, "  weights %s, keys and values %s on the device\n",
+                       memory_text(e->weight_bytes).s, memory_text(e->kv_bytes).s);
+    else if (r == 0)
+        r = buf_printf(out,
+                       "  weights %s + buffers %s + keys and values %s = %s "
+                       "of %s that are free\n",
+                       memory_text(e->weight_bytes).s, memory_text(e->buffer_bytes).s,
+                       memory_text(e->kv_bytes).s,
+                       memory_text(e->weight_bytes + e->buffer_bytes + e->kv_bytes).s,
+                       memory_text(m->memory).s);
+    if (r == 0 && e->state_bytes)
+        r = buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots of them\n",
+                       (double)e->state_bytes / 0x1p20, e->n_states, e->n_snapshots);
+    if (r == 0 && f->tokens_per_s > 0)
+        r = buf_printf(out,
+                       "  at most %.1f tokens/s, %.1f with a full context: memory is read at %.1f "
+                       "GB/s, a token reads %.2f GB\n",
+                       f->tokens_per_s, f->tokens_per_s_full, m->bandwidth * 1e-9,
+                       (double)e->token_bytes * 1e-9);
+    return r;
+}
+
+yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
+                               const struct machine *m) {
+    const struct engine_fit *e = &f->engine;
+    yyjson_mut_val *v = yyjson_mut_obj(d);
+
+    yyjson_mut_obj_add_bool(d, v, "fits", f->fits);
+    if (!f->fits)
+        yyjson_mut_obj_add_strcpy(d, v, "why", f->why.message);
+    yyjson_mut_obj_add_uint(d, v, "memory_bytes", m->memory);
+    if (m->bandwidth > 0)
+        yyjson_mut_obj_add_uint(d, v, "bandwidth_bytes_per_s", (uint64_t)m->bandwidth);
+    if (!f->known)
+        return v;
+    yyjson_mut_obj_add_str(d, v, "backend", e->backend);
+    yyjson_mut_obj_add_uint(d, v, "weight_bytes", e->weight_bytes);
+    yyjson_mut_obj_add_uint(d, v, "buffer_bytes", e->buffer_bytes);
+    yyjson_mut_obj_add_uint(d, v, "kv_bytes", e->kv_bytes);
+    yyjson_mut_obj_add_uint(d, v, "page_bytes", e->page_bytes);
+    yyjson_mut_obj_add_uint(d, v, "state_bytes", e->state_bytes);
+    yyjson_mut_obj_add_uint(d, v, "context", e->context);
+    yyjson_mut_obj_add_uint(d, v, "model_context", e->model_context);
+    yyjson_mut_obj_add_uint(d, v, "token_bytes", e->token_bytes);
+    if (f->tokens_per_s > 0) {
+        yyjson_mut_obj_add_real(d, v, "tokens_per_s_at_most", f->tokens_per_s);
+        yyjson_mut_obj_add_real(d, v, "tokens_per_s_at_most_full", f->tokens_per_s_full);
+    }
+    return v;
+}

@@ -1,0 +1,651 @@
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/log.h"
+#include "base/memory.h"
+#include "daemon/models_find.h"
+#include "daemon/models_private.h"
+
+/*
+ * Everything runs on the loop's thread but the reading of a file, which is a job of libuv's pool
+ * and touches nothing but the front_model that it makes. All decisions are taken in one place,
+ * decide(), which looks at all models and is run by a timer: soon after anything that could change
+ * them, and every TICK_MS for what depends on time. So no call of the api decides anything, and
+ * api_worker_failed() never comes inside of one.
+ *
+ * A swap is a second model under the name of the first (served.next and served.old), which no
+ * request finds until it is READY. Then it takes the place of the first, which is `retired`: it
+ * goes when its last request has been answered. A successor that cannot be loaded is retired too.
+ */
+
+#define TICK_MS 500
+#define STAY_MS 3000 /* a model with running requests is left alone for at least this long */
+#define RETRY_MIN_MS 5000
+#define RETRY_MAX_MS 60000
+#define KV_PART 8 /* of the memory for models: KV of one that says nothing of it */
+
+/* The only place that changes the state. */
+void models_set_state(struct served *s, enum served_state next) {
+    static const uint8_t legal[] = {
+        [SERVED_ABSENT] = 1 << SERVED_OPENING | 1 << SERVED_QUEUED,
+        [SERVED_OPENING] = 1 << SERVED_QUEUED | 1 << SERVED_FAILED,
+        [SERVED_QUEUED] = 1 << SERVED_LOADING | 1 << SERVED_FAILED | 1 << SERVED_ABSENT,
+        [SERVED_LOADING] = 1 << SERVED_READY | 1 << SERVED_ENDING,
+        [SERVED_READY] = 1 << SERVED_LEAVING | 1 << SERVED_ENDING,
+        [SERVED_LEAVING] = 1 << SERVED_ENDING,
+        [SERVED_ENDING] = 1 << SERVED_ABSENT | 1 << SERVED_FAILED,
+        [SERVED_FAILED] = 1 << SERVED_OPENING | 1 << SERVED_QUEUED,
+    };
+
+    assert(legal[s->state] & 1 << next);
+    s->state = next;
+}
+
+static void decide_soon(struct models *m);
+
+/* ---- what is needed ---- */
+
+/* Weights as they are in the file, which the repacked ones are close to, and KV. */
+static uint64_t estimate(const struct served *s) {
+    uint64_t kv = s->config.engine.kv_bytes;
+
+    return s->file_bytes + s->file_bytes / 16 + (kv ? kv : s->of->kv_bytes) +
+           s->config.engine.host_kv_bytes;
+}
+
+static bool has_memory(const struct served *s) {
+    return s->state == SERVED_LOADING || s->state == SERVED_READY || s->state == SERVED_LEAVING ||
+           s->state == SERVED_ENDING;
+}
+
+static uint64_t in_use(const struct models *m) {
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        sum += has_memory(m->served[i]) ? m->served[i]->bytes : 0;
+    return sum;
+}
+
+/* ---- one model ---- */
+
+/* What the api is told of the model, again: names stay those of the list. */
+static void refresh_info(struct served *s) {
+    const char *id = s->info.id, *const *aliases = s->info.aliases;
+    int64_t created = s->info.created_unix;
+
+    s->info = s->front->api;
+    s->info.id = id;
+    s->info.aliases = aliases;
+    s->info.created_unix = created;
+    s->info.keep_alive_s = s->config.keep_alive_s;
+}
+
+/* The swap to @s, if it is for one, has come to nothing: the old model is served on. */
+static void end_swap(struct served *s, const char *why) {
+    struct served *old = s->old;
+
+    if (!old)
+        return;
+    snprintf(old->swap, sizeof(old->swap), "failed: %.380s", why);
+    s->old = old->next = NULL;
+    s->retired = true;
+    old->wanted = api_model_use(old->model).n_waiting > 0;
+}
+
+/* It cannot be loaded because of @why, a sentence without its full stop; it may be tried again
+ * after a pause. */
+static void tell_failure(struct served *s, const char *why) {
+    snprintf(s->why, sizeof(s->why), "%s", why);
+    s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
+    s->wanted = false;
+    log_event(WLOG_ERROR, "model_failed", "model=\"%s\" reason=\"%s\"", s->name, s->why);
+    api_worker_failed(s->model, s->why, s->retry_ms);
+}
+
+static void fail(struct served *s, const char *why) {
+    models_set_state(s, SERVED_FAILED);
+    tell_failure(s, why);
+    end_swap(s, why);
+}
+
+/* workers_opts.want. */
+static void on_want(void *ctx) {
+    models_want(ctx);
+}
+
+void models_want(struct served *s) {
+    bool coming = s->state >= SERVED_OPENING && s->state <= SERVED_READY;
+
+    s->wanted = !coming && !s->next && !s->retired;
+    s->used_ns = now_ns(s->of);
+    decide_soon(s->of);
+}
+
+static void on_progress(void *ctx, float fraction) {
+    struct served *s = ctx;
+
+    s->progress = fraction;
+    if (s->state == SERVED_LOADING && s->of->on_demand)
+        api_model_set(s->model, API_MODEL_LOADING, fraction);
+}
+
+static void tell_ready(struct models *m) {
+    if (m->ready_told)
+        return;
+    m->ready_told = true;
+    m->opts.on_ready(m->opts.ctx);
+}
+
+/* @s, which is ready, takes the place of the model that it was loaded for. Requests that run end
+ * where they are; those that wait go on with @s. */
+static void take_place(struct served *s) {
+    struct served *old = s->old;
+    struct models *m = s->of;
+    uint32_t i = 0, k = 0;
+
+    while (m->served[i] != old)
+        i++;
+    while (m->served[k] != s)
+        k++;
+    m->served[i] = s;
+    m->served[k] = old;
+    s->n_loads += old->n_loads;
+    snprintf(s->swap, sizeof(s->swap), "done");
+    s->old = old->next = NULL;
+    old->retired = true;
+    old->wanted = false;
+    api_replace_model(old->model, s->model);
+    log_event(WLOG_INFO, "model_swapped", "model=\"%s\" file=\"%s\"", s->name, s->config.model);
+    if (old->state == SERVED_READY)
+        models_set_state(old, SERVED_LEAVING);
+}
+
+/* workers_opts.on_ready. */
+static void on_ready(void *ctx, const struct msg_ready *r) {
+    struct served *s = ctx;
+    struct models *m = s->of;
+
+    front_model_ready(s->front, r);
+    refresh_info(s);
+    s->bytes = r->weight_bytes + r->n_pages * r->page_bytes + s->config.engine.host_kv_bytes;
+    s->ready_ns = s->used_ns = now_ns(m);
+    s->retry_ms = 0;
+    s->progress = 1;
+    s->n_loads++;
+    models_set_state(s, SERVED_READY);
+    if (!s->config.engine.max_context && s->n_loads == 1)
+        front_model_warn_of_short_context(s->front);
+    if (m->on_demand)
+        log_event(WLOG_INFO, "model_loaded", "model=\"%s\" bytes=%llu", s->name,
+                  (unsigned long long)s->bytes);
+    if (s->old)
+        take_place(s);
+    if (s->first)
+        tell_ready(m);
+    decide_soon(m);
+}
+
+/* workers_opts.on_refused. At the start a first model that cannot be served ends the daemon. */
+static void on_refused(void *ctx, const char *why, int error) {
+    struct served *s = ctx;
+    struct models *m = s->of;
+
+    if (s->first && !m->ready_told) {
+        m->opts.on_refused(m->opts.ctx, why, error);
+        return;
+    }
+    models_set_state(s, SERVED_ENDING);
+    tell_failure(s, why); /* no generation waits for the worker any more */
+    end_swap(s, why);
+    workers_unload(s->workers);
+}
+
+/* workers_opts.on_unloaded. */
+static void on_unloaded(void *ctx) {
+    struct served *s = ctx;
+
+    if (s->of->stopping)
+        return;
+    models_set_state(s, *s->why ? SERVED_FAILED : SERVED_ABSENT);
+    decide_soon(s->of);
+}
+
+static void end_worker(struct served *s) {
+    *s->why = 0;
+    log_event(WLOG_INFO, "model_unloaded", "model=\"%s\"", s->name);
+    models_set_state(s, SERVED_ENDING);
+    workers_unload(s->workers);
+}
+
+static int start_worker(struct served *s) {
+    s->wanted = false;
+    *s->why = 0;
+    s->progress = 0;
+    models_set_state(s, SERVED_LOADING);
+    if (s->of->on_demand)
+        api_model_set(s->model, API_MODEL_LOADING, 0);
+    return workers_start(s->workers);
+}
+
+/* ---- opening ---- */
+
+static void on_thread(uv_work_t *w) {
+    struct served *s = CONTAINER_OF(w, struct served, work);
+
+    s->open_result = front_model_open(s->opened, &s->config, &s->open_err);
+}
+
+static void front_free(struct front_model *f) {
+    if (f)
+        front_model_deinit(f);
+    free(f);
+}
+
+/* The file was read: it is the model's from here on. */
+static void take_front(struct served *s) {
+    s->front = STEAL(s->opened);
+    s->file_bytes = s->front->api.n_bytes;
+    s->bytes = estimate(s);
+    workers_set_files(s->workers, s->front->file, s->front->draft);
+    refresh_info(s);
+}
+
+static void on_opened(uv_work_t *w, int status) {
+    struct served *s = CONTAINER_OF(w, struct served, work);
+
+    if (s->of->stopping || status < 0 || s->open_result < 0) {
+        front_free(s->opened);
+        s->opened = NULL;
+        if (s->of->stopping)
+            return;
+        fail(s, *s->open_err.message ? s->open_err.message : strerror(-s->open_result));
+        return;
+    }
+    take_front(s);
+    models_set_state(s, SERVED_QUEUED);
+    api_model_opened(s->model);
+    decide_soon(s->of);
+}
+
+static void open_file(struct served *s) {
+    memset(&s->open_err, 0, sizeof(s->open_err));
+    s->opened = calloc(1, sizeof(*s->opened));
+    s->open_result = -ENOMEM;
+    models_set_state(s, SERVED_OPENING);
+    api_model_set(s->model, API_MODEL_LOADING, 0);
+    if (!s->opened || uv_queue_work(s->of->opts.loop, &s->work, on_thread, on_opened) < 0)
+        on_opened(&s->work, -ENOMEM);
+}
+
+static struct served *served_free(struct served *s) {
+    if (!s)
+        return NULL;
+    workers_free(s->workers);
+    front_free(s->front);
+    config_deinit(&s->config);
+    free(s->name);
+    free(s);
+    return NULL;
+}
+
+/* ---- deciding ---- */
+
+/* Since it was last used: asked for, ready, or of use to a request. */
+static int64_t idle_since(const struct served *s) {
+    return MAX(MAX(s->used_ns, s->ready_ns), api_model_use(s->model).last_used_ns);
+}
+
+static bool is_idle(const struct served *s) {
+    return api_model_use(s->model).n_running == 0;
+}
+
+/* Whether @s may make room for @other: one that is pinned only for its successor. */
+static bool may_leave(const struct served *s, const struct served *other) {
+    return !s->config.pinned || s == other->old;
+}
+
+/* Whether no request can come to need its worker. */
+static bool is_done(const struct served *s) {
+    struct api_model_use use = api_model_use(s->model);
+
+    /* Of one that is to be replaced also those whose prompts are made: it does not come again. */
+    return use.n_running == 0 && (!(s->next || s->retired) || use.n_jobs == use.n_waiting);
+}
+
+/* The model that makes room for @for_it: of those without a running request the least recently
+ * used; else of those that have been there for a while the first that came. NULL: none may, yet. */
+static struct served *choose_victim(const struct served *for_it) {
+    const struct models *m = for_it->of;
+    struct served *idle = NULL, *busy = NULL;
+    int64_t now = now_ns(m);
+
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct served *s = m->served[i];
+
+        if (s->state != SERVED_READY || !may_leave(s, for_it))
+            continue;
+        if (is_idle(s) && (!idle || idle_since(s) < idle_since(idle)))
+            idle = s;
+        if (!is_idle(s) && (s == for_it->old || now - s->ready_ns >= STAY_MS * INT64_C(1000000)) &&
+            (!busy || s->ready_ns < busy->ready_ns))
+            busy = s;
+    }
+    return idle ? idle : busy;
+}
+
+void models_leave(struct served *s) {
+    models_set_state(s, SERVED_LEAVING);
+    api_model_set(s->model, API_MODEL_UNLOADING, 0);
+    if (is_done(s))
+        end_worker(s);
+}
+
+/* What will be free when those that are about to end have ended. */
+static uint64_t about_to_end(const struct models *m) {
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i]->state == SERVED_LEAVING || m->served[i]->state == SERVED_ENDING)
+            sum += m->served[i]->bytes;
+    return sum;
+}
+
+/* Two workers cannot share the disk tier: the first model leaves before its successor comes. */
+static bool is_alone(struct served *s) {
+    struct served *old = s->old;
+
+    if (!old || !s->first || s->of->opts.disk_fd < 0)
+        return true;
+    if (old->state == SERVED_READY)
+        models_leave(old);
+    return old->state == SERVED_ABSENT || old->state == SERVED_FAILED;
+}
+
+/* Starts the worker of @s if there is room for it, else sees to it that there will be. */
+static void make_room(struct served *s) {
+    struct models *m = s->of;
+    uint64_t used = in_use(m), pinned = 0;
+    char why[200];
+
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i] != s && has_memory(m->served[i]) && !may_leave(m->served[i], s))
+            pinned += m->served[i]->bytes;
+    if (s->bytes > m->budget - MIN(pinned, m->budget)) {
+        snprintf(why, sizeof(why),
+                 "it needs %llu MiB; of models-memory (%llu MiB) pinned models have %llu",
+                 (unsigned long long)(s->bytes >> 20), (unsigned long long)(m->budget >> 20),
+                 (unsigned long long)(pinned >> 20));
+        fail(s, why);
+        return;
+    }
+    if (!is_alone(s))
+        return;
+    if (used + s->bytes <= m->budget) {
+        int r = start_worker(s);
+
+        if (r < 0) {
+            snprintf(why, sizeof(why), "no worker can be started: %s", strerror(-r));
+            on_refused(s, why, r);
+        }
+        return;
+    }
+    while (used - about_to_end(m) + s->bytes > m->budget) {
+        struct served *victim = choose_victim(s);
+
+        if (!victim)
+            return; /* the tick comes again */
+        models_leave(victim);
+    }
+}
+
+/* The one that has waited longest for room. */
+static struct served *first_queued(const struct models *m) {
+    struct served *first = NULL;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i]->state == SERVED_QUEUED &&
+            (!first || m->served[i]->used_ns < first->used_ns))
+            first = m->served[i];
+    return first;
+}
+
+/* Seconds without a request have passed. */
+static bool is_over(const struct served *s) {
+    int64_t own_s = s->config.keep_alive_s, keep_s = api_model_use(s->model).keep_alive_s;
+
+    if (keep_s == API_KEEP_UNSET)
+        keep_s = own_s > 0 ? own_s : -1;
+    return keep_s >= 0 && !s->config.pinned && is_done(s) &&
+           (now_ns(s->of) - idle_since(s)) / 1000000000 >= keep_s;
+}
+
+/* workers_opts.on_closed, of a model that is gone. */
+static void on_closed(void *ctx) {
+    struct served *s = ctx;
+    struct models *m = s->of;
+
+    if (!s->closing)
+        return;
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i] == s)
+            m->served[i] = m->served[--m->n]; /* replaced ones stand last in no order */
+    served_free(s);
+}
+
+/* Nothing finds the model any more, and it has no worker. */
+static void remove_retired(struct served *s) {
+    if (s->closing || api_model_use(s->model).n_jobs > 0)
+        return;
+    s->closing = true;
+    api_remove_model(s->model);
+    workers_stop(s->workers);
+}
+
+static void decide(struct models *m) {
+    struct served *s;
+
+    for (uint32_t i = 0; i < m->n; i++) {
+        s = m->served[i];
+        if ((s->state == SERVED_ABSENT || s->state == SERVED_FAILED) && s->wanted) {
+            if (s->front)
+                models_set_state(s, SERVED_QUEUED);
+            else
+                open_file(s);
+        }
+        if (s->state == SERVED_LEAVING && is_done(s))
+            end_worker(s);
+        if (s->retired && (s->state == SERVED_ABSENT || s->state == SERVED_FAILED))
+            remove_retired(s);
+        if (s->state == SERVED_READY && is_over(s))
+            models_leave(s);
+    }
+    while ((s = first_queued(m))) {
+        make_room(s);
+        if (s->state == SERVED_QUEUED)
+            return; /* those behind it wait too: they would take its room */
+    }
+}
+
+static void on_timer(uv_timer_t *t) {
+    struct models *m = t->data;
+
+    decide(m);
+    uv_timer_start(t, on_timer, TICK_MS, 0);
+}
+
+static void decide_soon(struct models *m) {
+    if (m->on_demand && !m->stopping)
+        uv_timer_start(&m->timer, on_timer, 0, 0);
+}
+
+/* ---- life ---- */
+
+/* models_find_cb: a model of a preset, or of the folder. */
+static int add(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
+    return models_add(ctx, c, name, file_bytes);
+}
+
+int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes) {
+    struct served *s = calloc(1, sizeof(*s));
+    struct served **all = reallocarray(m->served, m->n + 1, sizeof(*all));
+
+    if (all)
+        m->served = all;
+    if (!s || !all || !(s->name = strdup(name))) {
+        free(s);
+        return -ENOMEM;
+    }
+    s->of = m;
+    s->config = *c;
+    memset(c, 0, sizeof(*c)); /* taken over */
+    s->file_bytes = file_bytes;
+    m->served[m->n++] = s;
+    return 0;
+}
+
+/* What is known of a model whose file was not opened. */
+static void describe(struct served *s) {
+    const char *slash = strrchr(s->config.model, '/');
+
+    s->info.id = s->name;
+    s->info.aliases = (const char *const *)s->config.aliases;
+    s->info.file = slash ? slash + 1 : s->config.model;
+    s->info.n_bytes = s->file_bytes;
+    s->info.created_unix = time(NULL);
+    s->info.keep_alive_s = s->config.keep_alive_s;
+    s->bytes = estimate(s);
+}
+
+int models_prepare(struct served *s, struct err *err) {
+    struct models *m = s->of;
+    struct workers_opts o = {
+        .loop = m->opts.loop,
+        .config = &s->config,
+        .kv_bytes = m->n > 1 ? m->kv_bytes : 0,
+        .memory_bytes = m->n > 1 ? m->budget : m->available,
+        .disk_fd = s->first ? m->opts.disk_fd : -1,
+        .clock = m->opts.clock,
+        .ctx = s,
+        .on_ready = on_ready,
+        .on_refused = on_refused,
+        .want = on_want,
+        .on_progress = on_progress,
+        .on_unloaded = on_unloaded,
+        .on_closed = on_closed,
+    };
+
+    describe(s);
+    int r = workers_new(&s->workers, &o, err);
+    if (r == 0 && m->on_demand)
+        workers_on_demand(s->workers);
+    return r;
+}
+
+/* The model of the option model, which is opened before anything is listened on. */
+static int open_first(struct models *m, struct err *err) {
+    CLEANUP(config_deinit) struct config c = {0};
+    struct served *s;
+    int r = config_clone(&c, m->opts.config);
+
+    if (r < 0 || (r = add(m, &c, "", 0)) < 0)
+        return r;
+    s = m->served[0];
+    s->first = true;
+    if (!(s->opened = calloc(1, sizeof(*s->opened))))
+        return -ENOMEM;
+    r = front_model_open(s->opened, &s->config, err);
+    if (r < 0) {
+        front_free(s->opened);
+        s->opened = NULL;
+        return r;
+    }
+    free(s->name);
+    s->name = strdup(s->opened->name);
+    s->file_bytes = s->opened->api.n_bytes;
+    return s->name ? 0 : -ENOMEM;
+}
+
+int models_new(struct models **out, const struct models_opts *o, struct err *err) {
+    struct models *m = calloc(1, sizeof(*m));
+    int r = 0;
+
+    if (!m)
+        return -ENOMEM;
+    m->opts = *o;
+    m->available = memory_available();
+    uv_timer_init(o->loop, &m->timer);
+    m->timer.data = m;
+    if (*o->config->model)
+        r = open_first(m, err);
+    if (r == 0)
+        r = models_find_all(o->config, add, m, err);
+    if (r == 0 && m->n == 0)
+        r = err_set(err, 0, "models", "models, models-dir: there is no model in them");
+    m->on_demand = m->n > 1 || (m->n == 1 && !m->served[0]->first) || o->config->keep_alive_s > 0;
+    m->budget = o->config->models_memory ? o->config->models_memory : m->available / 10 * 9;
+    m->kv_bytes = m->n > 1 ? MIN(m->available / 4, m->budget / KV_PART) : m->available / 4;
+    for (uint32_t i = 0; i < m->n && r == 0; i++) {
+        struct served *s = m->served[i];
+
+        r = models_prepare(s, err);
+        if (r == 0 && s->opened)
+            take_front(s);
+    }
+    *out = m; /* also after an error: models_free() frees what there is */
+    return r;
+}
+
+int models_open_api(struct models *m, const struct api_opts *o, struct api **out) {
+    int r = api_new(out, m->opts.loop, o, &m->served[0]->info, workers_port(m->served[0]->workers),
+                    m->opts.clock);
+
+    m->api = *out;
+    for (uint32_t i = 0; i < m->n && r == 0; i++) {
+        struct served *s = m->served[i];
+
+        if (i == 0)
+            s->model = api_first_model(*out);
+        else
+            r = api_add_model(*out, &s->info, workers_port(s->workers), &s->model);
+        if (r == 0)
+            workers_attach(s->workers, s->model);
+    }
+    return r;
+}
+
+int models_start(struct models *m) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        m->served[i]->wanted = m->on_demand && m->served[i]->config.pinned;
+    if (m->served[0]->first) {
+        models_set_state(m->served[0], SERVED_QUEUED);
+        r = start_worker(m->served[0]);
+    } else {
+        tell_ready(m);
+    }
+    decide_soon(m);
+    return r;
+}
+
+void models_stop(struct models *m) {
+    m->stopping = true;
+    for (uint32_t i = 0; i < m->n; i++) {
+        m->served[i]->closing = false; /* models_free() frees it */
+        workers_stop(m->served[i]->workers);
+    }
+    uv_close((uv_handle_t *)&m->timer, NULL);
+}
+
+struct models *models_free(struct models *m) {
+    if (!m)
+        return NULL;
+    for (uint32_t i = 0; i < m->n; i++)
+        served_free(m->served[i]);
+    free(m->served);
+    free(m);
+    return NULL;
+}

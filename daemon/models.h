@@ -1,0 +1,85 @@
+#pragma once
+
+/*
+ * models - all models that the daemon serves: the one of the option model, which is loaded at the
+ * start, and those of presets and of a folder, which are loaded when a request names them. It
+ * decides which workers there are.
+ *
+ *      ABSENT ──wanted──> OPENING ──> QUEUED ──> LOADING ──> READY ──> LEAVING ──> ENDING
+ *         ^                  └───────────┴──────────┴──> FAILED                      │
+ *         └──────────────────────────────────────────────────────────────────────────┘
+ *
+ * OPENING reads metadata and tokens on a thread, once; QUEUED waits for memory; LEAVING is READY
+ * for requests that run, and takes no new ones; ENDING until the process is gone. FAILED is tried
+ * again for a request that comes after a pause.
+ *
+ * Memory: what a model needs (weights and KV; an estimate by its file's size before its worker has
+ * told) is counted from LOADING to ENDING, and the sum stays below models-memory. For one that is
+ * QUEUED the least recently used model without a running request leaves; where all have some, the
+ * one that has been there longest takes no new requests until its own have ended. Pinned models
+ * never leave. So no running request is ended, and no model waits for ever.
+ *
+ * A daemon with the option model alone has one model that is always loaded, and none of this.
+ */
+
+#include "api/api.h"
+#include "daemon/config.h"
+#include "daemon/workers.h"
+
+struct models;
+
+struct models_opts {
+    uv_loop_t *loop;
+    const struct config *config;
+    struct clock *clock;
+    int disk_fd; /* of the disk tier, which the model of the option model has; -1: none */
+    void *ctx;
+    /* The first model is served from now on: once; at once where none is loaded at the start. */
+    void (*on_ready)(void *ctx);
+    /* The model of the option model cannot be served: workers_opts.on_refused. */
+    void (*on_refused)(void *ctx, const char *why, int error);
+};
+
+/* Reads presets and folder, and opens the model of the option model. 0 or -errno with @err. */
+int models_new(struct models **out, const struct models_opts *o, struct err *err);
+/* Makes the api that serves them. 0 or -errno. */
+int models_open_api(struct models *m, const struct api_opts *o, struct api **out);
+/* Starts the workers of the models that are loaded at the start. 0 or -errno. */
+int models_start(struct models *m);
+void models_stop(struct models *m);           /* kills all workers; no new one is started */
+struct models *models_free(struct models *m); /* after the loop has run out and api_free() */
+
+/* ---- for the admin socket ---- */
+
+struct models_info {
+    const char *name, *state; /* "absent", "opening", "queued", "loading", ... */
+    const char *why;          /* "failed": the reason */
+    const char *file;
+    uint64_t bytes; /* that it has, or would need */
+    float progress;
+    bool pinned;
+    uint32_t n_running, n_waiting, n_loads;
+    int64_t idle_ms; /* since its last request; -1: there was none */
+    /* Of a swap: "next" and "old" are the models that come and go under one name; of the one that
+     * is served "under way", "done", "failed: ...", or "". */
+    const char *swap;
+    const struct api_model *info;
+    const struct workers *workers;
+};
+
+uint32_t models_n(const struct models *m);
+/* Of model @i, in the order of /v1/models; 0 is the one that is served where none is named. */
+void models_info(const struct models *m, uint32_t i, struct models_info *out);
+/* How much may be loaded in all; 0: there is no limit, and one model. */
+uint64_t models_budget(const struct models *m);
+/* The model called @name; -ENOENT with @err. */
+int models_index(const struct models *m, const char *name, struct err *err);
+/* Loads model @i, if it is not; or unloads it once its requests have ended. 0, or -EBUSY with @err:
+ * it is the only one, or pinned. */
+int models_load(struct models *m, uint32_t i, struct err *err);
+int models_unload(struct models *m, uint32_t i, struct err *err);
+/* Replaces model @i by what @file has now (NULL: its own file), under its name and options. Where
+ * there is room the new worker starts beside the old one, which then ends what it has; else the old
+ * one ends first, and requests wait. If it cannot be loaded the old one is served on. 0, or an
+ * error in @err: another change is under way. */
+int models_swap(struct models *m, uint32_t i, const char *file, struct err *err);

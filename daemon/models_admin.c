@@ -1,0 +1,118 @@
+#include <errno.h>
+#include <string.h>
+#include "daemon/models_private.h"
+
+/* What the admin socket shows of models and can ask for. */
+
+uint32_t models_n(const struct models *m) {
+    return m->n;
+}
+
+uint64_t models_budget(const struct models *m) {
+    return m->on_demand ? m->budget : 0;
+}
+
+void models_info(const struct models *m, uint32_t i, struct models_info *out) {
+    static const char *const names[] = {"absent", "opening", "queued", "loading",
+                                        "ready",  "leaving", "ending", "failed"};
+    const struct served *s = m->served[i];
+    struct api_model_use use = {0};
+
+    if (!s->closing)
+        use = api_model_use(s->model);
+    int64_t used = MAX(s->used_ns, use.last_used_ns);
+
+    *out = (struct models_info){
+        .name = s->name,
+        .state = names[s->state],
+        .why = s->state == SERVED_FAILED ? s->why : "",
+        .file = s->config.model,
+        .bytes = s->bytes,
+        .progress = s->progress,
+        .pinned = s->config.pinned,
+        .n_running = use.n_running,
+        .n_waiting = use.n_waiting,
+        .n_loads = s->n_loads,
+        .swap = s->old       ? "next"
+                : s->retired ? "old"
+                : s->next    ? "under way"
+                             : s->swap,
+        .idle_ms = used ? (now_ns(m) - used) / 1000000 : -1,
+        .info = &s->info,
+        .workers = s->workers,
+    };
+}
+
+int models_index(const struct models *m, const char *name, struct err *err) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (strcmp(m->served[i]->name, name) == 0 && !m->served[i]->old && !m->served[i]->retired)
+            return (int)i;
+    err_set(err, 404, NULL, "no model is called %.100s", name);
+    return -ENOENT;
+}
+
+/* Loading on demand begins: of a daemon that had one model, always loaded. */
+static void start_on_demand(struct models *m) {
+    if (m->on_demand)
+        return;
+    m->on_demand = true;
+    for (uint32_t i = 0; i < m->n; i++)
+        workers_on_demand(m->served[i]->workers);
+}
+
+int models_swap(struct models *m, uint32_t i, const char *file, struct err *err) {
+    CLEANUP(config_deinit) struct config c = {0};
+    struct served *old = m->served[i], *s;
+
+    if (old->next ||
+        (old->state != SERVED_READY && old->state != SERVED_ABSENT && old->state != SERVED_FAILED))
+        return err_set(err, 409, NULL, "%.100s is just being loaded, unloaded or swapped",
+                       old->name);
+    start_on_demand(m);
+    int r = config_clone(&c, &old->config);
+    if (r == 0 && file)
+        r = config_set(&c, "model", file, err);
+    if (r == 0)
+        r = config_set(&c, "model-name", old->name, err);
+    if (r == 0)
+        r = models_add(m, &c, old->name, old->file_bytes);
+    if (r < 0)
+        return r;
+    s = m->served[m->n - 1];
+    s->first = old->first;
+    if ((r = models_prepare(s, err)) == 0)
+        r = api_new_model(m->api, &s->info, workers_port(s->workers), &s->model);
+    if (r < 0) {
+        m->n--;
+        return r; /* what little was made of it is lost: there is no memory, or no descriptor */
+    }
+    workers_attach(s->workers, s->model);
+    s->old = old;
+    old->next = s;
+    *old->swap = 0;
+    models_want(s);
+    return 0;
+}
+
+int models_load(struct models *m, uint32_t i, struct err *err) {
+    (void)err;
+    if (m->on_demand)
+        models_want(m->served[i]);
+    return 0;
+}
+
+int models_unload(struct models *m, uint32_t i, struct err *err) {
+    struct served *s = m->served[i];
+
+    if (!m->on_demand || s->config.pinned) {
+        err_set(err, 409, NULL, "%.100s is %s", s->name,
+                s->config.pinned ? "pinned" : "the only model, and always loaded");
+        return -EBUSY;
+    }
+    s->wanted = false;
+    if (s->state == SERVED_READY)
+        models_leave(s);
+    else if (s->state == SERVED_QUEUED)
+        models_set_state(s, SERVED_ABSENT);
+    return 0;
+}

@@ -1,0 +1,17 @@
+#pragma once
+
+/* models_find - which models there are beside that of the option model: presets, and the files of a
+ * folder. */
+
+#include "daemon/config.h"
+
+/* A model: its options, which are taken over (zeroed), its name, and the size of its files. 0 or
+ * -ENOMEM. */
+typedef int (*models_find_cb)(void *ctx, struct config *c, const char *name, uint64_t file_bytes);
+
+/* Calls @cb for each preset of the option models, by name, and then for each file of models-dir
+ * whose name no preset has. 0 or -errno with @err. */
+int models_find_all(const struct config *c, models_find_cb cb, void *ctx, struct err *err);
+/* Whether the models that the options name can be served, as far as their files say: the one of the
+ * option model is read, presets are resolved. 0 or -errno with @err. */
+int models_check(const struct config *c, struct err *err);

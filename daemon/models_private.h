@@ -1,0 +1,77 @@
+#pragma once
+
+/*
+ * models_private - one model of the daemon, and all of them: what the files that decide
+ * (models.c) and that are asked by the operator (models_admin.c) share.
+ */
+
+#include "daemon/front_model.h"
+#include "daemon/models.h"
+
+enum served_state {
+    SERVED_ABSENT,
+    SERVED_OPENING,
+    SERVED_QUEUED,
+    SERVED_LOADING,
+    SERVED_READY,
+    SERVED_LEAVING,
+    SERVED_ENDING,
+    SERVED_FAILED
+};
+
+/*
+ * One model. `front` is set once it was opened, and stays; `info` is what the api has of it. Its
+ * memory counts while it is LOADING, READY, LEAVING or ENDING.
+ */
+struct served {
+    struct models *of;
+    struct config config; /* the daemon's, with what its preset says */
+    char *name;
+    struct api_model info;
+    struct model *model; /* of the api */
+    struct workers *workers;
+    struct front_model *front;
+    enum served_state state;
+    bool first, wanted;
+    struct served *old, *next; /* of a swap under way: the model that this shall replace, or that
+                                  shall replace this */
+    bool retired;              /* replaced, or never to be: it goes when nothing uses it */
+    bool closing;              /* the api has forgotten it */
+    char why[400];             /* FAILED */
+    char swap[400];            /* how the last swap ended; "": there was none */
+    uint32_t retry_ms, n_loads;
+    int64_t ready_ns, used_ns;  /* used_ns: it was asked for, or ready */
+    uint64_t file_bytes, bytes; /* bytes: that it has, or would need */
+    float progress;
+    /* The reading of the file. */
+    uv_work_t work;
+    struct front_model *opened;
+    int open_result;
+    struct err open_err;
+};
+
+struct models {
+    struct models_opts opts;
+    struct served **served;
+    uint32_t n;
+    bool on_demand, ready_told, stopping;
+    uint64_t budget, kv_bytes; /* kv_bytes: of a model that says nothing of it */
+    uint64_t available;        /* memory of the machine when the daemon started */
+    uv_timer_t timer;
+    struct api *api;
+};
+
+static inline int64_t now_ns(const struct models *m) {
+    return clock_now(m->opts.clock);
+}
+
+void models_set_state(struct served *s, enum served_state next);
+/* The model is to be loaded, as if a request waited for it. */
+void models_want(struct served *s);
+/* The model, which is READY, takes no new requests, and its worker ends with those it has. */
+void models_leave(struct served *s);
+/* A model of these options, which are taken over (zeroed), behind the others. 0 or -ENOMEM. */
+int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes);
+/* Makes its workers, of which none is started, and what is known before its file is opened. 0 or
+ * -errno with @err. */
+int models_prepare(struct served *s, struct err *err);

@@ -1,0 +1,129 @@
+#include "engine/arch/deepseek2.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/meta.h"
+
+/*
+ * Attention is computed in the absorbed form at all lengths: keys and values of a token are one
+ * latent vector for all heads, which the queries are taken to (attn_k_b) and what comes out from
+ * (attn_v_b). Expanding keys and values is cheaper for long prompts but rounds differently, so that
+ * a token's bits would depend on how its prompt was cut.
+ */
+
+/* YaRN scales the scores here; its multiplier is stored times 0.1. */
+static float score_scale(struct meta *m, uint32_t key_length) {
+    double scale = 1 / sqrt((double)key_length), factor = 1, multiplier = 0;
+    char type[16];
+
+    meta_string(m, "rope.scaling.type", type, sizeof(type));
+    meta_f32_opt(m, "rope.scaling.factor", 1e-3, 1e6, &factor);
+    meta_f32_opt(m, "rope.scaling.yarn_log_multiplier", -1e3, 1e3, &multiplier);
+    if (strcmp(type, "yarn") == 0) {
+        double by = 1 + (multiplier != 0 ? multiplier : 0.1) * mx_log(factor);
+
+        scale *= by * by;
+    }
+    return (float)scale;
+}
+
+/* The sizes of the latent vectors, and the scale of the scores. */
+static void read_mla(struct meta *m, struct model_shape *s) {
+    struct mla_shape *d = &s->mla;
+    uint32_t n_rot = 0, key_length = 0, func = 0;
+
+    meta_u32(m, "rope.dimension_count", 2, s->head_dim, &n_rot);
+    meta_u32(m, "attention.kv_lora_rank", 1, 1024, &d->rank);
+    meta_u32(m, "attention.key_length_mla", n_rot + 1, 1024, &key_length);
+    meta_u32(m, "attention.value_length_mla", 1, 1024, &d->n_value);
+    meta_u32_opt(m, "attention.q_lora_rank", 0, 1u << 16, &d->q_rank);
+    meta_u32_opt(m, "expert_gating_func", 0, 2, &func);
+    if (m->r < 0)
+        return;
+    if (s->n_head_kv != 1 || s->head_dim != d->rank + n_rot)
+        m->r = err_set(m->err, 0, NULL,
+                       "latent attention with %u key heads of %u values, %u and %u are needed",
+                       s->n_head_kv, s->head_dim, d->rank, n_rot);
+    d->n_nope = key_length - n_rot;
+    s->attn_scale = score_scale(m, key_length);
+    if (func == 0 && s->n_vocab == 154880) /* the first files of GLM-4.7-Flash */
+        s->gating = GATING_SIGMOID;
+}
+
+/* x += Wo (latent attention of norm x) */
+static void bind_attention(struct binder *b, struct model *m, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+    const struct mla_shape *d = &s->mla;
+    const struct heads heads = {s->n_head, 1, s->head_dim};
+    uint64_t n_q = (uint64_t)s->n_head * (d->n_nope + s->head_dim - d->rank);
+    const struct kv_layer kv = model_add_kv(m, KV_GLOBAL, &heads);
+    const struct tensor *q =
+        d->q_rank ? bind_matrix(b, BIND_MUST, s->n_embd, d->q_rank, "blk.%u.attn_q_a.weight", l)
+                  : bind_matrix(b, BIND_MUST, s->n_embd, n_q, "blk.%u.attn_q.weight", l);
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_MLA_IN,
+                     .layer = l,
+                     .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
+                     .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->head_dim,
+                                       "blk.%u.attn_kv_a_mqa.weight", l),
+                           q},
+                 });
+    if (d->q_rank)
+        model_add(
+            m, &(struct model_op){
+                   .kind = OP_MLA_Q,
+                   .layer = l,
+                   .norm = bind_vector(b, BIND_MUST, d->q_rank, "blk.%u.attn_q_a_norm.weight", l),
+                   .w = {bind_matrix(b, BIND_MUST, d->q_rank, n_q, "blk.%u.attn_q_b.weight", l)},
+               });
+    model_add(m, &(struct model_op){
+                     .kind = OP_MLA_KV,
+                     .layer = l,
+                     .kv = kv,
+                     .heads = heads,
+                     .norm = bind_vector(b, BIND_MUST, d->rank, "blk.%u.attn_kv_a_norm.weight", l),
+                     .w = {bind_matrices(b, BIND_MUST, d->n_nope, d->rank, s->n_head,
+                                         "blk.%u.attn_k_b.weight", l)},
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_ATTEND,
+                     .layer = l,
+                     .kv = kv,
+                     .heads = heads,
+                     .attn = {.scale = s->attn_scale},
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_MLA_OUT,
+                     .layer = l,
+                     .heads = heads,
+                     .w = {bind_matrices(b, BIND_MUST, d->rank, d->n_value, s->n_head,
+                                         "blk.%u.attn_v_b.weight", l)},
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = ACT_D,
+                     .w = {bind_matrix(b, BIND_MUST, (uint64_t)s->n_head * d->n_value, s->n_embd,
+                                       "blk.%u.attn_output.weight", l)},
+                 });
+}
+
+void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct model_op logits;
+
+    assert(m->n_ops == 0);
+    read_mla(&meta, &m->shape);
+    b->r = meta.r;
+    decoder_ends(b, m, d, &logits);
+    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
+        const struct layer l = decoder_layer(m, i);
+
+        bind_attention(b, m, i);
+        decoder_mlp(b, m, d, &l);
+    }
+    model_add(m, &logits);
+}

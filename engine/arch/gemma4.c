@@ -1,0 +1,184 @@
+#include "engine/arch/gemma4.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include "engine/arch/window.h"
+#include "engine/rope.h"
+
+/* What differs by layer. */
+struct plan {
+    uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
+    bool in_window[MODEL_LAYERS_MAX];
+    uint32_t window, dim, window_dim;
+    uint32_t n_own; /* the layers behind these read the keys of the last two kinds before them */
+    struct kv_layer kv[MODEL_LAYERS_MAX]; /* of the own ones */
+};
+
+static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
+    uint32_t value_dim, shared = 0;
+
+    p->dim = p->window_dim = s->head_dim;
+    meta_u32_layers(m, "attention.head_count", 1, 1u << 12, s->n_layer, p->n_head);
+    meta_u32_layers(m, "attention.head_count_kv", 1, 1u << 12, s->n_layer, p->n_head_kv);
+    meta_u32_layers(m, "feed_forward_length", 1, 1u << 20, s->n_layer, p->n_ff);
+    window_read(m, s->n_layer, 6, p->in_window, &p->window);
+    meta_u32_opt(m, "attention.key_length_swa", 2, 1024, &p->window_dim);
+    value_dim = p->window_dim;
+    meta_u32_opt(m, "attention.value_length_swa", 2, 1024, &value_dim);
+    meta_u32_opt(m, "attention.shared_kv_layers", 0, s->n_layer, &shared);
+    meta_u32_opt(m, "embedding_length_per_layer_input", 0, 1u << 16, &s->n_layer_input);
+    p->n_own = s->n_layer - shared;
+    for (uint32_t l = 0; l < s->n_layer && m->r == 0; l++)
+        if (p->n_head[l] % p->n_head_kv[l])
+            m->r = err_set(m->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
+                           l, p->n_head[l], p->n_head_kv[l]);
+    if (m->r == 0 && (value_dim != p->window_dim || p->window_dim % 2))
+        m->r = err_set(m->err, 0, NULL,
+                       "keys of %u and values of %u numbers in windows are not supported",
+                       p->window_dim, value_dim);
+    if (m->r == 0 && shared &&
+        (p->n_own < 2 || !p->in_window[p->n_own - 2] || p->in_window[p->n_own - 1]))
+        m->r = err_set(m->err, 0, NULL,
+                       "%u layers share keys, but the two before them are not one with a window "
+                       "and one without",
+                       shared);
+}
+
+/* The layer whose keys layer @l reads. */
+static uint32_t source_of(const struct plan *p, uint32_t l) {
+    return l < p->n_own ? l : p->n_own - (p->in_window[l] ? 2 : 1);
+}
+
+static struct layer layer_of(const struct model *m, struct plan *p, uint32_t l) {
+    struct layer layer = decoder_layer(m, l);
+
+    layer.heads = (struct heads){p->n_head[l], p->n_head_kv[source_of(p, l)],
+                                 p->in_window[l] ? p->window_dim : p->dim};
+    layer.attn = (struct attn){.scale = 1, .window = p->in_window[l] ? p->window : 0};
+    layer.rope = p->in_window[l];
+    layer.n_ff = p->n_ff[l];
+    layer.kv = l < p->n_own ? NULL : &p->kv[source_of(p, l)];
+    return layer;
+}
+
+/* x += norm(norm(dense FFN) + norm(experts)), each branch with a norm before it too; the router's
+ * has a scale for each value instead of a weight, and sqrt(n_embd) divides what comes in. */
+static void bind_experts(struct binder *b, struct model *m, const struct decoder *d,
+                         const struct layer *layer) {
+    const struct model_shape *s = &m->shape;
+    struct decoder dense = *d;
+    uint32_t l = layer->index, n = s->n_expert, n_ff = s->n_ff_expert, e = s->n_embd;
+
+    dense.ffn_post_norm = "post_ffw_norm_1";
+    decoder_ffn(b, m, &dense, layer);
+    if (m->r == 0)
+        m->op[m->n_ops - 1].branch = true;
+    model_add(m, &(struct model_op){
+                     .kind = OP_ROUTE,
+                     .layer = l,
+                     .scale = 1.0f / sqrtf((float)e),
+                     .norm = bind_vector(b, BIND_MUST, e, "blk.%u.ffn_gate_inp.scale", l),
+                     .w = {bind_matrix(b, BIND_MUST, e, n, "blk.%u.ffn_gate_inp.weight", l)},
+                 });
+    model_add(
+        m,
+        &(struct model_op){
+            .kind = OP_EXPERTS,
+            .layer = l,
+            .glu = d->glu,
+            .joined = true,
+            .branch = true,
+            .norm = bind_vector(b, BIND_MUST, e, "blk.%u.pre_ffw_norm_2.weight", l),
+            .post_norm = bind_vector(b, BIND_MUST, e, "blk.%u.post_ffw_norm_2.weight", l),
+            .w = {bind_matrices(b, BIND_MUST, e, 2ull * n_ff, n, "blk.%u.ffn_gate_up_exps.weight",
+                                l),
+                  NULL, bind_matrices(b, BIND_MUST, n_ff, e, n, "blk.%u.ffn_down_exps.weight", l)},
+            .weigh = bind_vector(b, BIND_MAY, n, "blk.%u.ffn_down_exps.scale", l),
+        });
+    model_add(m, &(struct model_op){
+                     .kind = OP_JOIN,
+                     .layer = l,
+                     .post_norm = bind_vector(b, BIND_MUST, e, "blk.%u.post_ffw_norm.weight", l),
+                 });
+}
+
+/* x += norm(proj (gelu(gate x) * the layer's input)) */
+static void bind_layer_input(struct binder *b, struct model *m, const struct decoder *d,
+                             uint32_t l) {
+    uint32_t e = m->shape.n_embd, n = m->shape.n_layer_input;
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_GATE_IN,
+                     .layer = l,
+                     .glu = d->glu,
+                     .w = {bind_matrix(b, BIND_MUST, e, n, "blk.%u.inp_gate.weight", l)},
+                 });
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = ACT_H,
+                     .w = {bind_matrix(b, BIND_MUST, n, e, "blk.%u.proj.weight", l)},
+                     .post_norm = bind_vector(b, BIND_MUST, e, "blk.%u.post_norm.weight", l),
+                 });
+}
+
+/* The last op of a layer scales all of x. */
+static void scale_layer(struct binder *b, struct model *m, uint32_t l) {
+    const struct tensor *t = bind_vector(b, BIND_MAY, 1, "blk.%u.layer_output_scale.weight", l);
+    float scale;
+
+    if (!t || m->r < 0)
+        return;
+    memcpy(&scale, t->data, sizeof(scale));
+    if (b->r == 0 && !(fabsf(scale) > 0 && isfinite(scale)))
+        b->r = err_set(b->err, 0, NULL, "tensor '%s' is %g", t->name, (double)scale);
+    else
+        m->op[m->n_ops - 1].scale = scale;
+}
+
+static void bind_layer(struct binder *b, struct model *m, const struct decoder *d, struct plan *p,
+                       uint32_t l) {
+    const struct layer layer = layer_of(m, p, l);
+
+    p->kv[l] = decoder_attention(b, m, d, &layer);
+    if (m->shape.n_expert)
+        bind_experts(b, m, d, &layer);
+    else
+        decoder_ffn(b, m, d, &layer);
+    if (m->shape.n_layer_input)
+        bind_layer_input(b, m, d, l);
+    scale_layer(b, m, l);
+}
+
+void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct model_shape *s = &m->shape;
+    struct model_op logits;
+    struct plan p = {0};
+
+    read_plan(&meta, s, &p);
+    rope_read(&meta,
+              &(struct rope_defaults){.dim = MAX(p.window_dim, 2),
+                                      .context = s->max_context,
+                                      .base = 10000,
+                                      .suffix = "_swa"},
+              NULL, &s->rope[1]);
+    decoder_ends(b, m, d, &logits);
+    window_ends(&meta, m, true, &logits);
+    b->r = b->r < 0 ? b->r : meta.r;
+    if (b->r == 0 && s->n_layer_input) {
+        uint64_t n = s->n_layer_input, all = n * s->n_layer;
+
+        model_add(
+            m, &(struct model_op){
+                   .kind = OP_LAYER_INPUT,
+                   .w = {bind_matrix(b, BIND_MUST, s->n_embd, all, "per_layer_model_proj.weight"),
+                         bind_matrix(b, BIND_MUST, all, s->n_vocab, "per_layer_token_embd.weight")},
+                   .post_norm = bind_vector(b, BIND_MUST, n, "per_layer_proj_norm.weight"),
+               });
+    }
+    for (uint32_t l = 0; l < s->n_layer && b->r == 0; l++)
+        bind_layer(b, m, d, &p, l);
+    model_add(m, &logits);
+}

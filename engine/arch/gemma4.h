@@ -1,0 +1,9 @@
+#pragma once
+
+/* gemma4 - Gemma 4: dense, with experts beside the dense FFN (26B-A4B), and with inputs of the
+ * layers and keys that layers share (E2B, E4B). */
+
+#include "engine/arch/decoder.h"
+
+/* What decoder_bind() is for other models; reads the hyperparameters that only these have. */
+void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -1,0 +1,102 @@
+#include "engine/arch/nemotron.h"
+
+#include <assert.h>
+#include "engine/meta.h"
+
+/* The sizes of the Mamba-2 layers; bounded so that a state's floats fit 64 bits by far. */
+static void read_mamba(struct meta *m, struct model_shape *s) {
+    struct mamba_shape *d = &s->mamba;
+    uint32_t inner = 0, kernel = 0;
+
+    meta_u32(m, "ssm.conv_kernel", 2, 8, &kernel);
+    meta_u32(m, "ssm.inner_size", 16, 1u << 18, &inner);
+    meta_u32(m, "ssm.state_size", 4, 1024, &d->n_state);
+    meta_u32(m, "ssm.group_count", 1, 1024, &d->n_group);
+    meta_u32(m, "ssm.time_step_rank", 1, 4096, &d->n_head);
+    if (m->r < 0)
+        return;
+    uint32_t channels = inner + 2 * d->n_group * d->n_state;
+    d->dim = inner / d->n_head;
+    if (inner % d->n_head || d->dim % 16)
+        m->r = err_set(m->err, 0, NULL,
+                       "%u heads of Mamba-2 of %u values: multiples of 16 are "
+                       "needed",
+                       d->n_head, d->dim);
+    else if (d->n_head % d->n_group || d->n_state % 4 || channels % 16)
+        m->r = err_set(m->err, 0, NULL,
+                       "%u heads of Mamba-2 in %u groups with states of %u are "
+                       "not supported",
+                       d->n_head, d->n_group, d->n_state);
+    s->state = (struct state_shape){
+        .kernel = kernel,
+        .n_in = {channels, inner, d->n_head},
+        .n_out = inner,
+        .n_floats = (uint64_t)(kernel - 1) * channels + (uint64_t)inner * d->n_state,
+    };
+}
+
+/* x += W (Mamba-2 of norm x) */
+static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
+    const struct model_shape *s = &m->shape;
+    uint64_t inner = s->state.n_out, channels = s->state.n_in[0], heads = s->mamba.n_head;
+    const struct tensor *in =
+        bind_matrix(b, BIND_MUST, s->n_embd, inner + channels + heads, "blk.%u.ssm_in.weight", l);
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_STATE_IN,
+                     .layer = l,
+                     .norm = bind_vector(b, BIND_MUST, s->n_embd, "blk.%u.attn_norm.weight", l),
+                     .w = {bind_rows(b, in, inner, channels), bind_rows(b, in, 0, inner),
+                           bind_rows(b, in, inner + channels, heads)},
+                 });
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_MAMBA,
+                  .layer = l,
+                  .state = m->shape.state.n_layer++,
+                  .norm = bind_flat(b, bind_vectors(b, BIND_MUST, inner / s->mamba.n_group,
+                                                    s->mamba.n_group, "blk.%u.ssm_norm.weight", l)),
+                  .conv = bind_matrix(b, BIND_MUST, s->state.kernel, channels,
+                                      "blk.%u.ssm_conv1d.weight", l),
+                  .conv_bias = bind_vector(b, BIND_MAY, channels, "blk.%u.ssm_conv1d.bias", l),
+                  .dt = bind_vector(b, BIND_MUST, heads, "blk.%u.ssm_dt.bias", l),
+                  .decay = bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_a", l)),
+                  .skip = bind_flat(b, bind_vectors(b, BIND_MUST, 1, heads, "blk.%u.ssm_d", l)),
+              });
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = ACT_D,
+                     .w = {bind_matrix(b, BIND_MUST, inner, s->n_embd, "blk.%u.ssm_out.weight", l)},
+                 });
+}
+
+void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    struct model_shape *s = &m->shape;
+    uint32_t n_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX], n = s->n_layer + m->n_mtp;
+    struct model_op logits;
+
+    assert(m->n_ops == 0);
+    read_mamba(&meta, s);
+    meta_u32_layers(&meta, "attention.head_count_kv", 0, s->n_head, n, n_kv);
+    meta_u32_layers(&meta, "feed_forward_length", 0, 1u << 20, n, n_ff);
+    b->r = meta.r;
+    decoder_ends(b, m, d, &logits);
+    for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
+        struct layer l = decoder_layer(m, i);
+
+        l.heads.n_kv = n_kv[i];
+        l.rope = 1; /* which has no pairs */
+        if (n_ff[i] > 0)
+            decoder_experts(b, m, d, i);
+        else if (n_kv[i] == 0)
+            bind_mamba(b, m, i);
+        else if (s->n_head % n_kv[i])
+            b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly", s->n_head,
+                           n_kv[i]);
+        else
+            decoder_attention(b, m, d, &l);
+    }
+    model_add(m, &logits);
+}

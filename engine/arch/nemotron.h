@@ -1,0 +1,11 @@
+#pragma once
+
+/*
+ * nemotron - Nemotron 3 and 3.5 with experts (nemotron_h_moe): every block is one of Mamba-2,
+ * attention without positions, and experts.
+ */
+
+#include "engine/arch/decoder.h"
+
+/* What decoder_bind() is for other models. The file says of each block which it is. */
+void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -1,0 +1,225 @@
+#include "engine/cpu/gemm_k.h"
+
+/*
+ * Products of many rows on AMX, for the formats with blocks of 256: the integers of gemm_k.c by
+ * matrix instructions, its floats by its own code, so its bits.
+ *
+ * An instruction multiplies 16 rows of 64 activations with 64 x 16 weights, which are 16 groups of
+ * a panel as they are, into 16 x 16 sums: a row of the result has the lanes of a column. Sums
+ * cannot be scaled on the way, so the weights are: unpack() multiplies each with the scale of its
+ * sub-block and keeps the product, at most 4096 in size, as 64 high + low in two planes of signed
+ * bytes (formats whose products fit a byte have one). Then 64 high sums + low sums = isum, exactly.
+ *
+ * Two batches of 16 rows share the weights. What bounds it: for 16 x 16 x 256, eight instructions
+ * of 16 cycles each; the vectors' part beside them takes about 90 cycles.
+ */
+
+#include <assert.h>
+#include <immintrin.h>
+
+enum { ROWS = 16 }; /* tiles 0-3: sums, 4-5: activations, 6-7: weights */
+
+INLINE int planes_of(int format) {
+    return format == PANEL_Q2K || format == PANEL_IQ1S || format == PANEL_TQ ? 1 : 2;
+}
+
+/* 64 unsigned bytes less @offset, times the 16-bit lanes of @scale, as two planes. */
+INLINE void split(vb w, __m512i scale, int offset, int planes, uint8_t *low, uint8_t *high) {
+    const __m512i bytes = _mm512_set1_epi16(255), z = _mm512_set1_epi16((short)offset);
+    const __m512i six = _mm512_set1_epi16(63);
+    __m512i even = _mm512_sub_epi16(_mm512_and_si512(w, bytes), z);
+    __m512i odd = _mm512_sub_epi16(_mm512_srli_epi16(w, 8), z);
+
+    even = _mm512_mullo_epi16(even, scale);
+    odd = _mm512_mullo_epi16(odd, scale);
+    if (planes == 1) {
+        vb_store(low, _mm512_or_si512(_mm512_and_si512(even, bytes), _mm512_slli_epi16(odd, 8)));
+        return;
+    }
+    vb_store(low, _mm512_or_si512(_mm512_and_si512(even, six),
+                                  _mm512_slli_epi16(_mm512_and_si512(odd, six), 8)));
+    vb_store(high, _mm512_or_si512(_mm512_and_si512(_mm512_srai_epi16(even, 6), bytes),
+                                   _mm512_slli_epi16(_mm512_srai_epi16(odd, 6), 8)));
+}
+
+/* Block by block: the low bytes of 64 groups, then the high ones. */
+INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
+                   uint8_t *out) {
+    const struct shape f = shape_of(format);
+    const struct panel_info *info = &panel_infos[format];
+    const int planes = planes_of(format), per_scale = f.sub16 ? 4 : 8;
+    uint8_t bytes[LANES * 256] __attribute__((aligned(64)));
+
+    for (uint32_t b = b0; b < b1; b++, out += planes * LANES * 256) {
+        const uint8_t *meta = panel + (size_t)b * info->unit_bytes + info->quant_bytes;
+
+        gemm_wide_avx512[format].unpack(m, panel, b, b + 1, bytes);
+        for (int g = 0; g < 64; g++) {
+            vi s = f.no_scale ? vi_set1(1) : vi_load_i8(meta + g / per_scale * LANES);
+
+            s = _mm512_or_si512(_mm512_and_si512(s, vi_set1(0xFFFF)), _mm512_slli_epi32(s, 16));
+            split(vb_load(bytes + 64 * g), s, f.offset, planes, out + 64 * g,
+                  out + LANES * 256 + 64 * g);
+        }
+    }
+}
+
+/* Step @k of four of the integer sums of one block for one (@two false) or two times 16 rows. */
+INLINE void multiply(int planes, bool two, const uint8_t *q, size_t row, const uint8_t *quants,
+                     int k) {
+    _tile_loadd(6, quants + 1024 * k, 64);
+    _tile_loadd(4, q + 64 * k, row);
+    _tile_dpbssd(0, 4, 6);
+    if (planes == 2) {
+        _tile_loadd(7, quants + LANES * 256 + 1024 * k, 64);
+        _tile_dpbssd(1, 4, 7);
+    }
+    if (two) {
+        _tile_loadd(5, q + ROWS * row + 64 * k, row);
+        _tile_dpbssd(2, 5, 6);
+        if (planes == 2)
+            _tile_dpbssd(3, 5, 7);
+    }
+}
+
+INLINE void store_sums(int planes, bool two, int32_t (*sums)[LANES * ROWS]) {
+    _tile_stored(0, sums[0], 64);
+    if (planes == 2)
+        _tile_stored(1, sums[1], 64);
+    if (two)
+        _tile_stored(2, sums[2], 64);
+    if (two && planes == 2)
+        _tile_stored(3, sums[3], 64);
+}
+
+/* Eight columns of a block: their integer sums, and the floats. */
+INLINE void finish(struct shape f, int planes, const uint8_t *meta, struct cols a,
+                   const int32_t *low, const int32_t *high, float *acc) {
+    vi isum[TILE_MAX];
+    vf sum[TILE_MAX];
+
+    UNROLL
+    for (int c = 0; c < TILE_MAX; c++) {
+        isum[c] = vb_load(low + LANES * c);
+        if (planes == 2)
+            isum[c] = vi_add(isum[c], _mm512_slli_epi32(vb_load(high + LANES * c), 6));
+        sum[c] = vf_load(acc + LANES * c);
+    }
+    add_block(f, meta, a, TILE_MAX, isum, sum);
+    UNROLL
+    for (int c = 0; c < TILE_MAX; c++)
+        vf_store(acc + LANES * c, sum[c]);
+}
+
+/* All eight tiles: 16 rows of 64 bytes. */
+static const struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} config __attribute__((aligned(64))) = {
+    .palette = 1,
+    .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+    .rows = {ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS},
+};
+
+/* What one instruction after the other has to do: @n tiles (2 or 4) from @acts on, into @out. */
+struct span {
+    const struct mat *m;
+    const uint8_t *panel, *quants, *acts;
+    size_t row;
+    float *out;
+    uint32_t b0, b1;
+};
+
+/* The floats of tile @i. */
+INLINE void finish_tile(int format, const struct span *s, uint32_t b, uint32_t i,
+                        int32_t (*sums)[LANES * ROWS]) {
+    const struct panel_info *info = &panel_infos[format];
+    const uint8_t *meta = s->panel + (size_t)b * info->unit_bytes + info->quant_bytes;
+    const uint8_t *at = s->acts + s->m->n_in + (size_t)b * AK_UNITS * 4;
+    struct cols a = {NULL, at + i * TILE_MAX * s->row, s->row};
+    uint32_t half = i % 2 * TILE_MAX * LANES;
+
+    finish(shape_of(format), planes_of(format), meta, a, sums[i / 2 * 2] + half,
+           sums[i / 2 * 2 + 1] + half, s->out + i * TILE_MAX * LANES);
+}
+
+/* The floats of a block are computed between the instructions of the next one: behind each step,
+ * since a core looks no further ahead than the tile registers it can rename. @n spans follow each
+ * other. */
+INLINE void run_spans(int format, bool two, struct span *s, uint32_t n) {
+    const int planes = planes_of(format);
+    const uint32_t n_blocks = s->b1 - s->b0, tiles = two ? 4 : 2;
+    int32_t sums[4][LANES * ROWS] __attribute__((aligned(64)));
+    struct span last = *s; /* whose sums are there: of block last_b */
+    uint32_t last_b = 0;
+
+    for (uint32_t i = 0; i <= n * n_blocks; i++) {
+        uint32_t b = i % n_blocks;
+
+        if (i < n * n_blocks) {
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+        UNROLL
+        for (int k = 0; k < 4; k++) {
+            if (i < n * n_blocks)
+                multiply(planes, two, s->acts + (size_t)(s->b0 + b) * 256, s->row,
+                         s->quants + (size_t)b * (size_t)(planes * LANES * 256), k);
+            if (i > 0 && (uint32_t)k < tiles)
+                finish_tile(format, &last, last_b, (uint32_t)k, sums);
+        }
+        if (i == n * n_blocks)
+            return;
+        store_sums(planes, two, sums);
+        last = *s;
+        last_b = s->b0 + b;
+        if (b + 1 == n_blocks) {
+            s->acts += tiles * TILE_MAX * s->row;
+            s->out += tiles * TILE_MAX * LANES;
+        }
+    }
+}
+
+INLINE void run(int format, const struct mat *m, const uint8_t *panel, const uint8_t *quants,
+                const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1, float *out) {
+    struct span s = {m, panel, quants, acts, acts_bytes(ACTS_K, m->n_in, 1), out, b0, b1};
+
+    assert(n_tiles % 2 == 0 && b0 < b1);
+    _tile_loadconfig(&config);
+    if (n_tiles >= 4)
+        run_spans(format, true, &s, n_tiles / 4);
+    if (n_tiles % 4)
+        run_spans(format, false, &s, 1);
+    _tile_release();
+}
+
+#define DEFINE(name, format)                                                                       \
+    static void unpack_##name(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1, \
+                              uint8_t *out) {                                                      \
+        unpack(format, m, panel, b0, b1, out);                                                     \
+    }                                                                                              \
+    static void run_##name(const struct mat *m, const uint8_t *panel, const uint8_t *quants,       \
+                           const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1,        \
+                           float *acc) {                                                           \
+        run(format, m, panel, quants, acts, n_tiles, b0, b1, acc);                                 \
+    }
+
+EACH_K_FORMAT(DEFINE)
+
+const struct gemm_wide gemm_wide_amx[PANEL_FORMATS] = {
+    [PANEL_Q4K] = {unpack_q4k, run_q4k, 2, 2},
+    [PANEL_Q5K] = {unpack_q5k, run_q5k, 2, 2},
+    [PANEL_Q6K] = {unpack_q6k, run_q6k, 2, 2},
+    [PANEL_Q2K] = {unpack_q2k, run_q2k, 1, 2},
+    [PANEL_IQ4XS] = {unpack_iq4xs, run_iq4xs, 2, 2},
+    [PANEL_IQ2XXS] = {unpack_iq2xxs, run_iq2xxs, 2, 2},
+    [PANEL_IQ1S] = {unpack_iq1s, run_iq1s, 1, 2},
+    [PANEL_IQ1M] = {unpack_iq1m, run_iq1m, 2, 2},
+    [PANEL_IQ2S] = {unpack_iq2s, run_iq2s, 2, 2},
+    [PANEL_IQ3XXS] = {unpack_iq3xxs, run_iq3xxs, 2, 2},
+    [PANEL_IQ3S] = {unpack_iq3s, run_iq3s, 2, 2},
+    [PANEL_TQ] = {unpack_tq, run_tq, 1, 2},
+};

@@ -1,0 +1,128 @@
+#pragma once
+
+/*
+ * gemm_k - what the kernels of the formats with blocks of 256 share: the facts of a format, and the
+ * floating-point side of a block, which defines its bits.
+ */
+
+#include "engine/cpu/kernels.h"
+
+/* X(name, format) for each of the formats. */
+#define EACH_K_FORMAT(X)                                                                           \
+    X(q4k, PANEL_Q4K)                                                                              \
+    X(q5k, PANEL_Q5K)                                                                              \
+    X(q6k, PANEL_Q6K)                                                                              \
+    X(q2k, PANEL_Q2K)                                                                              \
+    X(iq4xs, PANEL_IQ4XS)                                                                          \
+    X(iq2xxs, PANEL_IQ2XXS)                                                                        \
+    X(iq1s, PANEL_IQ1S)                                                                            \
+    X(iq1m, PANEL_IQ1M)                                                                            \
+    X(iq2s, PANEL_IQ2S)                                                                            \
+    X(iq3xxs, PANEL_IQ3XXS)                                                                        \
+    X(iq3s, PANEL_IQ3S)                                                                            \
+    X(tq, PANEL_TQ)
+
+enum { UNPACKED = 1 << 8 }; /* flag beside the format: the quants are bytes */
+
+struct shape { /* compile-time facts of a format */
+    bool sub16, minimums;
+    bool no_scale;    /* of sub-blocks */
+    int offset;       /* of the stored weights: 0, 1, 32, 64 or 128 */
+    float factor;     /* of d */
+    float min_factor; /* dmin is d times this; 0: it is stored */
+    size_t quants;    /* bytes of 16 x 32 values */
+    uint32_t scale;   /* offset of d in the scales of a block */
+};
+
+INLINE struct shape shape_of(int format) {
+    struct shape s = {.quants = 256, .scale = 256, .factor = 1};
+
+    switch (format & ~UNPACKED) {
+    case PANEL_Q4K:
+    case PANEL_Q5K:
+        s.minimums = true;
+        break;
+    case PANEL_Q6K:
+        s.sub16 = true;
+        s.offset = 32;
+        break;
+    case PANEL_Q2K:
+        s.sub16 = s.minimums = true;
+        s.quants = 128;
+        s.scale = 512;
+        break;
+    case PANEL_IQ4XS:
+        s.offset = 128;
+        s.scale = 128;
+        break;
+    case PANEL_IQ1S: /* d scale (q - 1 +- 1/8) */
+        s.minimums = true;
+        s.quants = 128;
+        s.min_factor = 0.125f;
+        break;
+    case PANEL_IQ1M:
+    case PANEL_IQ2S:
+        s.sub16 = true;
+        s.offset = (format & ~UNPACKED) == PANEL_IQ1M ? 32 : 64;
+        s.quants = 128;
+        s.factor = 0.125f;
+        break;
+    case PANEL_IQ3XXS:
+    case PANEL_IQ3S:
+        s.offset = 64;
+        s.scale = 128;
+        s.factor = (format & ~UNPACKED) == PANEL_IQ3XXS ? 0.25f : 1;
+        break;
+    case PANEL_TQ:
+        s.no_scale = true;
+        s.offset = 1;
+        s.quants = 128;
+        s.scale = 0;
+        break;
+    default: /* IQ2XXS */
+        s.offset = 128;
+        s.quants = 128;
+        s.scale = 128;
+        s.factor = 0.125f;
+        break;
+    }
+    if (format & UNPACKED)
+        s.quants = 512;
+    return s;
+}
+
+/* acc[c] += a block of @n columns whose integer sums are @isum. */
+INLINE void add_block(struct shape f, const uint8_t *meta, struct cols a, int n, const vi *isum,
+                      vf *acc) {
+    const int mins = f.sub16 ? 256 : 128, pairs = f.sub16 ? 8 : 4;
+    vf d = vf_load_half(meta + f.scale), dmin = vf_zero();
+    vi msum[TILE_MAX];
+
+    if (f.minimums) {
+        dmin = f.min_factor != 0 ? vf_mul(d, vf_set1(-f.min_factor))
+                                 : vf_neg(vf_load_half(meta + f.scale + 32));
+        UNROLL
+        for (int c = 0; c < n; c++)
+            msum[c] = vi_zero();
+        UNROLL
+        for (int p = 0; p < pairs; p++) {
+            vi m = vi_load_pairs(meta + mins + 32 * p);
+
+            UNROLL
+            for (int c = 0; c < n; c++)
+                msum[c] = vi_dot_pairs(
+                    msum[c], m, cols_i(a.sums, a.row, c, (f.sub16 ? AK_PAIRS16 : AK_PAIRS32) + p));
+        }
+    }
+    if (f.factor != 1)
+        d = vf_mul(d, vf_set1(f.factor));
+    UNROLL
+    for (int c = 0; c < n; c++) {
+        vf p = vf_mul(d, vf_of_i(isum[c]));
+        float scale = cols_f(a.sums, a.row, c, AK_SCALE);
+
+        if (f.minimums)
+            p = vf_fma(dmin, vf_of_i(msum[c]), p);
+        acc[c] = vf_fma(vf_set1(scale), p, acc[c]);
+    }
+}

@@ -1,0 +1,84 @@
+#include "base/mathx.h"
+#include "engine/cpu/recurrent.h"
+
+#include <string.h>
+
+/*
+ * Mamba-2. Rows are convolved one by one, then every head of every sequence goes through its rows
+ * in their order, then rows are gated and normed: nothing depends on how the rows came.
+ *
+ * A state has, for each head, [dim / 16][n_state][16 values].
+ */
+
+static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct recurrent_run *k = ctx;
+    const struct recurrent *d = k->step->be->recurrent;
+    const struct weights *w = k->op->weights;
+    size_t at = (size_t)row * d->n_heads;
+
+    recurrent_convolve(k, row, w->conv_bias, true);
+    for (uint32_t h = 0; h < d->n_heads; h++) {
+        float x = d->in[2][at + h] + w->dt[h];
+        float dt = x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
+
+        d->mix[0][at + h] = mx_expf(dt * w->decay[h]);
+        d->mix[1][at + h] = dt;
+    }
+}
+
+static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
+    const struct recurrent_run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct mamba_shape *m = &b->shape.mamba;
+    const struct state_shape *t = &b->shape.state;
+    const struct recurrent *d = b->recurrent;
+    uint32_t h = i % m->n_head, group = h / (m->n_head / m->n_group);
+    const struct engine_seq *q = &k->step->host.batch->seq[i / m->n_head];
+    size_t matrix = (size_t)m->dim * m->n_state;
+    float *state =
+        recurrent_state(k, i / m->n_head) + (size_t)(t->kernel - 1) * t->n_in[0] + h * matrix;
+    const float *c = d->c + (size_t)q->row0 * t->n_in[0];
+    const float *in = c + t->n_out + (size_t)group * m->n_state;
+    const struct mamba_head head = {
+        .dim = m->dim,
+        .n_state = m->n_state,
+        .n_rows = q->n_rows,
+        .x = c + (size_t)h * m->dim,
+        .in = in,
+        .out = in + (size_t)m->n_group * m->n_state,
+        .stride = t->n_in[0],
+        .keep = d->mix[0] + (size_t)q->row0 * m->n_head + h,
+        .dt = d->mix[1] + (size_t)q->row0 * m->n_head + h,
+        .mix_stride = m->n_head,
+        .skip = k->op->weights->skip[h],
+        .y = b->act[ACT_D] + q->row0 * b->act_width[ACT_D] + (size_t)h * m->dim,
+        .y_stride = b->act_width[ACT_D],
+    };
+
+    if (q->pos0 == 0)
+        memset(state, 0, matrix * sizeof(*state));
+    b->kernels->mamba_advance(&head, state);
+}
+
+static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct recurrent_run *k = ctx;
+    const struct be *b = k->step->be;
+    uint32_t inner = b->shape.state.n_out, n = inner / b->shape.mamba.n_group;
+    float *y = b->act[ACT_D] + row * b->act_width[ACT_D];
+
+    b->kernels->glu[GLU_SILU](b->recurrent->in[1] + (size_t)row * inner, y, y, inner);
+    for (uint32_t at = 0; at < inner; at += n)
+        b->kernels->norm(y + at, k->op->weights->norm + at, y + at, n, b->shape.rms_eps);
+}
+
+int ops_mamba(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct recurrent_run k = {s, op};
+
+    recurrent_begin(&k);
+    be_each(b, s->n_rows, convolve_row, &k);
+    be_each(b, s->host.batch->n_seqs * b->shape.mamba.n_head, advance_head, &k);
+    be_each(b, s->n_rows, finish_row, &k);
+    recurrent_end(&k);
+    return 0;
+}

@@ -1,0 +1,203 @@
+#include "engine/cpu/state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+/*
+ * Latent attention in the absorbed form of backend.h. Every head has a matrix of its own before and
+ * behind attention: one round of products, each with its part of every row.
+ */
+
+struct mla {
+    float *latent, *r, *q; /* [max_rows]: latent keys, q_rank values, queries of all heads */
+    struct matmul *mm;     /* [n_head] */
+    uint8_t *acts[ACTS_KINDS];
+    size_t acts_size[ACTS_KINDS];
+};
+
+static uint32_t query_width(const struct model_shape *m) {
+    return m->mla.n_nope + m->head_dim - m->mla.rank;
+}
+
+static size_t rows_bytes(const struct be *b, size_t width) {
+    return b->max_rows * MAX(width, 1u) * sizeof(float);
+}
+
+int mla_open(struct be *b) {
+    const struct model_shape *m = &b->shape;
+
+    if (!m->mla.rank)
+        return 0;
+    struct mla *a = b->mla = calloc(1, sizeof(*a));
+    if (!a)
+        return -ENOMEM;
+    a->latent = be_map(rows_bytes(b, m->head_dim));
+    a->r = be_map(rows_bytes(b, m->mla.q_rank));
+    a->q = be_map(rows_bytes(b, (size_t)m->n_head * query_width(m)));
+    a->mm = calloc(m->n_head, sizeof(*a->mm));
+    return a->latent && a->r && a->q && a->mm ? 0 : -ENOMEM;
+}
+
+void mla_close(struct be *b) {
+    const struct model_shape *m = &b->shape;
+    struct mla *a = b->mla;
+
+    if (!a)
+        return;
+    be_unmap(a->latent, rows_bytes(b, m->head_dim));
+    be_unmap(a->r, rows_bytes(b, m->mla.q_rank));
+    be_unmap(a->q, rows_bytes(b, (size_t)m->n_head * query_width(m)));
+    for (int i = 0; i < ACTS_KINDS; i++)
+        be_unmap(a->acts[i], a->acts_size[i]);
+    free(a->mm);
+    free(a);
+}
+
+/* Bytes of the activations of one head, whole tiles of rows. */
+static size_t head_acts(const struct be *b, enum acts_kind kind, uint32_t n_in) {
+    return round_up(b->max_rows, TILE_MAX) * acts_bytes(kind, n_in, 1);
+}
+
+int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err *err) {
+    uint32_t n = b->shape.n_head;
+    struct mla *a = b->mla;
+
+    w->head = calloc(n, sizeof(*w->head));
+    if (!w->head)
+        return -ENOMEM;
+    for (uint32_t h = 0; h < n; h++) {
+        struct tensor one = *t;
+
+        one.ne[2] = 1;
+        one.n_bytes = t->ne[1] * t->row_bytes;
+        one.data += h * one.n_bytes;
+        int r = be_pack(b, &w->head[h], &one, err);
+        if (r)
+            return r;
+    }
+    enum acts_kind kind = panel_infos[w->head[0].format].acts;
+    size_t size = n * head_acts(b, kind, (uint32_t)t->ne[0]);
+    if (size <= a->acts_size[kind])
+        return 0;
+    be_unmap(a->acts[kind], a->acts_size[kind]);
+    a->acts[kind] = be_map(size);
+    a->acts_size[kind] = a->acts[kind] ? size : 0;
+    return a->acts[kind] ? 0 : -ENOMEM;
+}
+
+/* What the threads see. */
+struct work {
+    struct step *step;
+    const struct model_op *op;
+    const float *in; /* of head h at h * step */
+    size_t stride, in_step;
+};
+
+static void store_part(void *ctx, uint32_t i, uint32_t thread) {
+    const struct work *k = ctx;
+    const struct be *b = k->step->be;
+    uint32_t row = i / b->shape.n_head, h = i % b->shape.n_head;
+    const struct mat *m = &k->op->weights->head[h];
+    enum acts_kind kind = panel_infos[m->format].acts;
+
+    b->kernels->acts_store[kind](k->in + row * k->stride + h * k->in_step, m->n_in,
+                                 b->mla->acts[kind] + h * head_acts(b, kind, m->n_in) +
+                                     row * acts_bytes(kind, m->n_in, 1));
+}
+
+/* Every head's matrix times its part of the rows; what comes out of head h goes to @out + h *
+ * @out_step. */
+static void multiply_heads(struct work *k, enum act_role out, size_t out_step) {
+    struct step *s = k->step;
+    struct be *b = s->be;
+    uint32_t n = b->shape.n_head;
+
+    be_each(b, s->n_rows * n, store_part, k);
+    for (uint32_t h = 0; h < n; h++) {
+        const struct mat *m = &k->op->weights->head[h];
+        enum acts_kind kind = panel_infos[m->format].acts;
+
+        b->mla->mm[h] = (struct matmul){
+            .kernels = b->kernels,
+            .mode = MATMUL_STORE,
+            .n_mats = 1,
+            .n_rows = s->n_rows,
+            .m = {m},
+            .out = {b->act[out] + h * out_step},
+            .out_stride = {b->act_width[out]},
+            .scratch = b->scratch,
+        };
+        b->mla->mm[h].acts[kind] = b->mla->acts[kind] + h * head_acts(b, kind, m->n_in);
+    }
+    matmul_run(b->pool, b->mla->mm, n);
+}
+
+int ops_mla_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    struct matmul mm = ops_prepare(s, w, 0, 2, ACT_X);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->mla->latent;
+    mm.out[1] = b->shape.mla.q_rank ? b->mla->r : b->mla->q;
+    mm.out_stride[0] = w->m[0].n_out;
+    mm.out_stride[1] = w->m[1].n_out;
+    matmul_run(b->pool, &mm, 1);
+    return 0;
+}
+
+int ops_mla_q(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct matmul mm = ops_prepare_rows(s, op->weights, 0, 1, b->mla->r, b->shape.mla.q_rank);
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->mla->q;
+    mm.out_stride[0] = op->weights->m[0].n_out;
+    matmul_run(b->pool, &mm, 1);
+    return 0;
+}
+
+/* The key of a row to its page, which is its value too, and the turning part of its queries. */
+static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct work *k = ctx;
+    const struct be *b = k->step->be;
+    const struct model_shape *m = &b->shape;
+    const struct kv_view view = be_view(b, &k->op->heads);
+    const float *cs = be_rope_row(b, row, k->op->rope);
+    uint32_t n_rot = m->head_dim - m->mla.rank, width = query_width(m);
+    uint32_t pos = k->step->host.row_pos[row], page = host_page(&k->step->host, row, pos);
+    uint8_t *keys = b->kv + page * b->page_bytes + be_kv_bytes(b, k->op->kv.at * b->page_tokens);
+    float *key = b->mla->latent + (size_t)row * m->head_dim;
+
+    assert(page < b->n_pages);
+    b->kernels->norm(key, k->op->weights->norm, key, m->mla.rank, m->rms_eps);
+    b->kernels->rope(key + m->mla.rank, cs, n_rot, m->rope_type);
+    b->kernels->kv_write(&view, keys, keys + view.k_head, pos % view.page_tokens, key, key);
+    for (uint32_t h = 0; h < m->n_head; h++) {
+        float *q =
+            b->act[ACT_Q] + row * b->act_width[ACT_Q] + (size_t)h * m->head_dim + m->mla.rank;
+
+        memcpy(q, b->mla->q + ((size_t)row * m->n_head + h) * width + m->mla.n_nope,
+               n_rot * sizeof(*q));
+        b->kernels->rope(q, cs, n_rot, m->rope_type);
+    }
+}
+
+int ops_mla_kv(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t width = query_width(&b->shape);
+    struct work k = {s, op, b->mla->q, (size_t)b->shape.n_head * width, width};
+
+    multiply_heads(&k, ACT_Q, b->shape.head_dim);
+    be_each(b, s->n_rows, finish_row, &k);
+    return 0;
+}
+
+int ops_mla_out(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct work k = {s, op, b->act[ACT_O], b->act_width[ACT_O], b->shape.head_dim};
+
+    multiply_heads(&k, ACT_D, b->shape.mla.n_value);
+    return 0;
+}

@@ -1,0 +1,151 @@
+#include "engine/cpu/recurrent.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "engine/quant.h"
+
+static size_t row_bytes(const struct be *b, uint32_t width) {
+    return (size_t)b->max_rows * MAX(width, 1) * sizeof(float);
+}
+
+static uint32_t heads_of(const struct be *b) {
+    return MAX(b->shape.delta.n_value_head, b->shape.mamba.n_head);
+}
+
+int recurrent_open(struct be *b, uint32_t n_states) {
+    const struct state_shape *s = &b->shape.state;
+    bool ok = true;
+
+    if (!s->n_layer)
+        return 0;
+    struct recurrent *d = b->recurrent = calloc(1, sizeof(*d));
+    if (!d)
+        return -ENOMEM;
+    d->n_states = n_states;
+    d->n_heads = heads_of(b);
+    for (int i = 0; i < OP_MATRICES; i++) {
+        d->in[i] = be_map(row_bytes(b, s->n_in[i]));
+        ok = ok && d->in[i];
+    }
+    d->c = be_map(row_bytes(b, s->n_in[0]));
+    d->mix[0] = be_map(row_bytes(b, d->n_heads));
+    d->mix[1] = be_map(row_bytes(b, d->n_heads));
+    d->state = be_map(n_states * s->n_layer * s->n_floats * sizeof(float));
+    return ok && d->c && d->mix[0] && d->mix[1] && d->state ? 0 : -ENOMEM;
+}
+
+void recurrent_close(struct be *b) {
+    const struct state_shape *s = &b->shape.state;
+    struct recurrent *d = b->recurrent;
+
+    if (!d)
+        return;
+    for (int i = 0; i < OP_MATRICES; i++)
+        be_unmap(d->in[i], row_bytes(b, s->n_in[i]));
+    be_unmap(d->c, row_bytes(b, s->n_in[0]));
+    be_unmap(d->mix[0], row_bytes(b, d->n_heads));
+    be_unmap(d->mix[1], row_bytes(b, d->n_heads));
+    be_unmap(d->state, d->n_states * s->n_layer * s->n_floats * sizeof(float));
+    free(d);
+}
+
+int recurrent_copy(struct be *b, uint32_t src, uint32_t dst) {
+    struct recurrent *d = b->recurrent;
+    size_t n = b->shape.state.n_layer * b->shape.state.n_floats;
+
+    assert(src < d->n_states && dst < d->n_states);
+    memmove(d->state + dst * n, d->state + src * n, n * sizeof(float));
+    return 0;
+}
+
+/* The taps as the kernels read them: [kernel][channels]. */
+int recurrent_load(struct be *b, struct weights *w, const struct model_op *op) {
+    uint32_t n = b->shape.state.n_in[0], kernel = b->shape.state.kernel;
+    float tap[8];
+    int r = be_vector(b, op->dt, &w->dt);
+
+    r = r ? r : be_vector(b, op->decay, &w->decay);
+    r = r ? r : be_vector(b, op->skip, &w->skip);
+    r = r ? r : be_vector(b, op->conv_bias, &w->conv_bias);
+    w->conv = be_take(b, (size_t)kernel * n * sizeof(float));
+    if (r || !w->conv)
+        return r ? r : -ENOMEM;
+    assert(kernel <= ARRAY_SIZE(tap));
+    for (uint32_t c = 0; c < n; c++) {
+        quant_decode_row(op->conv, c, tap);
+        for (uint32_t j = 0; j < kernel; j++)
+            w->conv[(size_t)j * n + c] = tap[j];
+    }
+    return 0;
+}
+
+int ops_state_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n_mats = op->weights->n_mats;
+    struct matmul mm = ops_prepare(s, op->weights, 0, n_mats, ACT_X);
+
+    assert(b->recurrent && n_mats > 0);
+    mm.mode = MATMUL_STORE;
+    for (uint32_t i = 0; i < n_mats; i++) {
+        mm.out[i] = b->recurrent->in[i];
+        mm.out_stride[i] = op->weights->m[i].n_out;
+        assert(mm.out_stride[i] <= b->shape.state.n_in[i]);
+    }
+    matmul_run(b->pool, &mm, 1);
+    return 0;
+}
+
+float *recurrent_state(const struct recurrent_run *k, uint32_t i) {
+    const struct be *b = k->step->be;
+    const struct recurrent *d = b->recurrent;
+    const struct state_shape *s = &b->shape.state;
+    uint32_t slot = k->step->host.batch->seq[i].state_slot;
+
+    assert(slot < d->n_states && k->op->state < s->n_layer);
+    return d->state + ((size_t)slot * s->n_layer + k->op->state) * s->n_floats;
+}
+
+void recurrent_convolve(const struct recurrent_run *k, uint32_t row, const float *bias, bool silu) {
+    const struct be *b = k->step->be;
+    const struct recurrent *d = b->recurrent;
+    uint32_t n = b->shape.state.n_in[0], before = b->shape.state.kernel - 1;
+    uint32_t seq = k->step->host.row_seq[row];
+    uint32_t nth = row - k->step->host.batch->seq[seq].row0;
+    const float *past = recurrent_state(k, seq), *u[8];
+
+    for (uint32_t j = 0; j <= before; j++)
+        u[j] = nth + j >= before ? d->in[0] + (size_t)(row + j - before) * n
+                                 : past + (size_t)(nth + j) * n;
+    b->kernels->convolve(k->op->weights->conv, u, before + 1, bias, silu, d->c + (size_t)row * n,
+                         n);
+}
+
+void recurrent_begin(const struct recurrent_run *k) {
+    const struct be *b = k->step->be;
+    const struct engine_batch *batch = k->step->host.batch;
+    size_t past = (size_t)(b->shape.state.kernel - 1) * b->shape.state.n_in[0];
+
+    assert(b->recurrent && b->act_width[ACT_D] == b->shape.state.n_out);
+    for (uint32_t i = 0; i < batch->n_seqs; i++)
+        if (batch->seq[i].pos0 == 0)
+            memset(recurrent_state(k, i), 0, past * sizeof(float));
+}
+
+static void keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
+    const struct recurrent_run *k = ctx;
+    const struct be *b = k->step->be;
+    const struct engine_seq *q = &k->step->host.batch->seq[i];
+    uint32_t n = b->shape.state.n_in[0], before = b->shape.state.kernel - 1;
+    uint32_t fresh = MIN(q->n_rows, before);
+    float *past = recurrent_state(k, i);
+
+    memmove(past, past + (size_t)fresh * n, (size_t)(before - fresh) * n * sizeof(*past));
+    memcpy(past + (size_t)(before - fresh) * n,
+           b->recurrent->in[0] + (size_t)(q->row0 + q->n_rows - fresh) * n,
+           (size_t)fresh * n * sizeof(*past));
+}
+
+void recurrent_end(const struct recurrent_run *k) {
+    be_each(k->step->be, k->step->host.batch->n_seqs, keep_inputs, (void *)k);
+}

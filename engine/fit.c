@@ -1,0 +1,130 @@
+#include "engine/fit.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+/* Of the memory that may be taken, what is left for the front, tokenizers, stacks and whatever is
+ * not counted. */
+static uint64_t spare(uint64_t memory) {
+    return memory / 16;
+}
+
+#define FIXED_BYTES (32ull << 20) /* of buffers: what no shape decides */
+
+struct fit_text fit_text(uint64_t bytes) {
+    struct fit_text t;
+
+    if (bytes >= 1u << 30)
+        snprintf(t.s, sizeof(t.s), "%.2f GiB", (double)bytes / 0x1p30);
+    else if (bytes >= 1u << 20)
+        snprintf(t.s, sizeof(t.s), "%.1f MiB", (double)bytes / 0x1p20);
+    else
+        snprintf(t.s, sizeof(t.s), "%.1f KiB", (double)bytes / 0x1p10);
+    return t;
+}
+
+uint64_t fit_weights(const struct model *m) {
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < m->n_ops; i++)
+        for (int k = 0; k < OP_MATRICES; k++)
+            n += m->op[i].w[k] ? m->op[i].w[k]->n_bytes : 0;
+    return n;
+}
+
+uint64_t fit_token_weights(const struct model *m) {
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < m->n_ops; i++) {
+        const struct model_op *op = &m->op[i];
+        uint64_t bytes = 0;
+
+        for (int k = 0; k < OP_MATRICES; k++)
+            bytes += op->w[k] ? op->w[k]->n_bytes : 0;
+        if (op->kind == OP_EXPERTS)
+            bytes = bytes / m->shape.n_expert * m->shape.n_expert_used;
+        n += op->kind == OP_EMBED ? 0 : bytes;
+    }
+    return n;
+}
+
+/* Each kind of op has the outputs of its widest instance, and the inputs in eight bits. */
+uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
+    uint64_t width[OP_KINDS] = {0}, in = 0, values = 0;
+
+    for (uint32_t i = 0; i < m->n_ops; i++) {
+        const struct model_op *op = &m->op[i];
+        uint64_t n = op->kind == OP_EXPERTS ? m->shape.n_expert_used : 1, out = 0;
+
+        for (int k = 0; k < OP_MATRICES; k++)
+            if (op->w[k] && op->kind != OP_EMBED && op->kind != OP_LOGITS) {
+                out += n * op->w[k]->ne[1];
+                in = MAX(in, n * op->w[k]->ne[0]);
+            }
+        width[op->kind] = MAX(width[op->kind], out);
+    }
+    for (int k = 0; k < OP_KINDS; k++)
+        values += width[k];
+    return o->max_rows * (values * sizeof(float) + 2 * in) +
+           (uint64_t)MIN(o->max_wants, o->max_seqs) * m->shape.n_vocab * sizeof(float) +
+           FIXED_BYTES;
+}
+
+/* KV memory in which a sequence of so many tokens has room. With states half of it may go to their
+ * slots and a quarter to snapshots. */
+static uint64_t kv_for(const struct fit *f, uint64_t n_tokens) {
+    uint64_t pages = (n_tokens + f->page_tokens - 1) / f->page_tokens * f->page;
+
+    return f->state ? MAX(4 * pages, 4 * f->state) + f->page : pages;
+}
+
+/* The longest context whose KV memory is at most @bytes. */
+static uint64_t context_in(const struct fit *f, uint64_t bytes) {
+    if (f->state)
+        bytes = bytes < 4 * f->state + f->page ? 0 : (bytes - f->page) / 4;
+    return bytes / f->page * f->page_tokens;
+}
+
+static int refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t context,
+                  struct err *err) {
+    uint64_t room = context_in(f, left), usable = f->memory - spare(f->memory);
+    char would[120], host[60] = "";
+
+    if (room >= FIT_LEAST) {
+        snprintf(would, sizeof(would), "max-context %llu would fit", (unsigned long long)room);
+    } else {
+        uint64_t weights = usable - MIN(f->buffers + f->host + least, usable);
+        double bits = 8 * (double)weights / (double)MAX(f->n_params, 1ull);
+        double has = 8 * (double)f->weights / (double)MAX(f->n_params, 1ull);
+
+        snprintf(would, sizeof(would),
+                 bits >= 1.5 ? "a file of at most %.1f bits a weight would fit, this one has %.1f"
+                             : "no format of this model would fit",
+                 bits, has);
+    }
+    if (f->host)
+        snprintf(host, sizeof(host), "host-kv-memory %s + ", fit_text(f->host).s);
+    err_set(
+        err, 0, NULL,
+        "does not fit: weights %s + buffers %s + %skeys and values of %llu tokens %s = %s; of %s "
+        "that are free %s may be taken: %s",
+        fit_text(f->weights).s, fit_text(f->buffers).s, host, (unsigned long long)context,
+        fit_text(least).s, fit_text(f->weights + f->buffers + f->host + least).s,
+        fit_text(f->memory).s, fit_text(usable).s, would);
+    return -ENOMEM;
+}
+
+int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err) {
+    uint64_t usable = f->memory - spare(f->memory);
+    uint64_t fixed = f->weights + f->buffers + f->host;
+    uint64_t left = usable - MIN(fixed, usable);
+    uint64_t asked = f->context ? f->context : MIN(f->model_context, FIT_LEAST);
+    uint64_t least = kv_for(f, asked), wish = f->wish;
+
+    if (left < least)
+        return refuse(f, least, left, asked, err);
+    if (!wish)
+        wish = MAX(f->memory / 4, kv_for(f, MIN(f->model_context, FIT_CONTEXT)));
+    *kv_bytes = MIN(left, MAX(wish, f->context ? least : 0));
+    return 0;
+}

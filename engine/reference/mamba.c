@@ -1,0 +1,65 @@
+/*
+ * Mamba-2 in the reference backend: the recurrence of backend.h, one token after the other, in
+ * index order.
+ */
+
+#include "engine/reference/reference.h"
+
+/* One token of head @h, whose x is @x and dt @dt: @state is [dim][n_state]. */
+static void advance(const struct be *b, const struct model_op *op, uint32_t h, const float *x,
+                    float dt, float *state, float *y) {
+    const struct mamba_shape *m = &b->shape->mamba;
+    uint32_t n = m->n_state, group = h / (m->n_head / m->n_group);
+    const float *in = b->channel + (size_t)m->n_head * m->dim + (size_t)group * n;
+    const float *out = in + (size_t)m->n_group * n;
+    float keep = mx_expf(dt * ref_vector_at(op->decay, h)), skip = ref_vector_at(op->skip, h);
+
+    for (uint32_t p = 0; p < m->dim; p++) {
+        float *s = state + (size_t)p * n, sum = 0;
+
+        for (uint32_t j = 0; j < n; j++) {
+            s[j] = keep * s[j] + dt * x[p] * in[j];
+            sum += s[j] * out[j];
+        }
+        y[p] = sum + skip * x[p];
+    }
+}
+
+/* y = norm(y silu(z)), group by group. */
+static void gate_and_norm(const struct be *b, const struct model_op *op, const float *z, float *y) {
+    const struct mamba_shape *m = &b->shape->mamba;
+    size_t inner = (size_t)m->n_head * m->dim, n = inner / m->n_group;
+
+    for (size_t i = 0; i < inner; i++)
+        y[i] *= mx_silu(z[i]);
+    for (size_t at = 0; at < inner; at += n) {
+        float scale = 1.0f / sqrtf(ref_dot(y + at, y + at, n) / (float)n + b->shape->rms_eps);
+
+        for (size_t i = at; i < at + n; i++)
+            y[i] = y[i] * scale * ref_vector_at(op->norm, i);
+    }
+}
+
+static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
+    struct be *b = s->be;
+    const struct mamba_shape *m = &b->shape->mamba;
+    const struct state_shape *t = &b->shape->state;
+    float *y = b->act[ACT_D] + (size_t)r * t->n_out;
+    float *matrix = state + (size_t)(t->kernel - 1) * t->n_in[0];
+
+    ref_convolve(b, op, r, state);
+    for (uint32_t c = 0; c < t->n_in[0]; c++)
+        b->channel[c] =
+            mx_silu(b->channel[c] + (op->conv_bias ? ref_vector_at(op->conv_bias, c) : 0));
+    for (uint32_t h = 0; h < m->n_head; h++) {
+        float dt = ref_softplus(b->in[2][(size_t)r * m->n_head + h] + ref_vector_at(op->dt, h));
+        size_t at = (size_t)h * m->dim;
+
+        advance(b, op, h, b->channel + at, dt, matrix + at * m->n_state, y + at);
+    }
+    gate_and_norm(b, op, b->in[1] + (size_t)r * t->n_out, y);
+}
+
+int ref_mamba(struct step *s, const struct model_op *op) {
+    return ref_each_state(s, op, run_row);
+}

@@ -1,0 +1,56 @@
+/*
+ * What recurrent layers have in common in the reference backend: the products of their input, the
+ * convolution, and that a sequence's rows go through its state one after the other.
+ */
+
+#include <assert.h>
+#include <string.h>
+#include "engine/quant.h"
+#include "engine/reference/reference.h"
+
+int ref_state_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    uint32_t n_rows = s->host.batch->n_rows;
+
+    ref_norm_rows(s, op->norm);
+    for (int i = 0; i < OP_MATRICES && op->w[i]; i++) {
+        assert(op->w[i]->ne[1] <= m->state.n_in[i]);
+        ref_linear(b, op->w[i], NULL, b->normed, n_rows, b->in[i]);
+    }
+    return 0;
+}
+
+void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *past) {
+    uint32_t n = b->shape->state.n_in[0], before = b->shape->state.kernel - 1;
+    const float *u = b->in[0] + (size_t)r * n;
+
+    for (uint32_t c = 0; c < n; c++) {
+        float tap[8], sum = 0;
+
+        quant_decode_row(op->conv, c, tap);
+        for (uint32_t j = 0; j < before; j++)
+            sum += tap[j] * past[(size_t)j * n + c];
+        b->channel[c] = sum + tap[before] * u[c];
+    }
+    memmove(past, past + n, (size_t)(before - 1) * n * sizeof(*past));
+    memcpy(past + (size_t)(before - 1) * n, u, n * sizeof(*u));
+}
+
+int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn) {
+    struct be *b = s->be;
+    const struct state_shape *t = &b->shape->state;
+    const struct engine_batch *batch = s->host.batch;
+
+    assert(op->state < t->n_layer);
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const struct engine_seq *q = &batch->seq[i];
+        float *state = b->state + ((size_t)q->state_slot * t->n_layer + op->state) * t->n_floats;
+
+        if (q->pos0 == 0)
+            memset(state, 0, t->n_floats * sizeof(*state));
+        for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++)
+            fn(s, op, r, state);
+    }
+    return 0;
+}

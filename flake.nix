@@ -1,0 +1,59 @@
+{
+  description = "weft: a serving daemon for large language models on one machine";
+  inputs.nixpkgs.url = "github:NixOS/nixpkgs/nixos-unstable";
+  outputs = { self, nixpkgs }:
+    let
+      systems = [ "x86_64-linux" "aarch64-linux" ];
+      each = f: nixpkgs.lib.genAttrs systems (system: f nixpkgs.legacyPackages.${system});
+    in {
+      packages = each (pkgs: {
+        default = pkgs.stdenv.mkDerivation {
+          pname = "weft";
+          version = "0.1.0";
+          src = self;
+          nativeBuildInputs = with pkgs; [ meson ninja pkg-config python3 ];
+          buildInputs = with pkgs; [ libuv llhttp yyjson jemalloc xxHash utf8proc inih curl ncurses libedit systemd ];
+          # The build's own optimisation holds; units and groups belong to the package, the configuration to the system.
+          hardeningDisable = [ "fortify" ];
+          mesonBuildType = "debugoptimized";
+          mesonFlags = [ "-Dtests=false" "-Dcuda=disabled" "-Dsysconfdir=${placeholder "out"}/etc" ];
+          PKG_CONFIG_SYSTEMD_SYSTEMDSYSTEMUNITDIR = "${placeholder "out"}/lib/systemd/system";
+          PKG_CONFIG_SYSTEMD_SYSUSERSDIR = "${placeholder "out"}/lib/sysusers.d";
+          meta.license = pkgs.lib.licenses.asl20;
+          meta.mainProgram = "weftd";
+        };
+      });
+
+      nixosModules.default = { config, lib, pkgs, ... }:
+        let
+          cfg = config.services.weft;
+          file = pkgs.writeText "weft.conf" (lib.generators.toKeyValue { } cfg.settings);
+        in {
+          options.services.weft = {
+            enable = lib.mkEnableOption "weftd";
+            package = lib.mkOption {
+              type = lib.types.package;
+              default = self.packages.${pkgs.stdenv.hostPlatform.system}.default;
+            };
+            settings = lib.mkOption {
+              type = lib.types.attrsOf (lib.types.oneOf [ lib.types.str lib.types.int ]);
+              default = { };
+              example = { model = "/srv/models/MODEL.gguf"; };
+              description = "Keys of weft.conf(5).";
+            };
+          };
+          config = lib.mkIf cfg.enable {
+            environment.systemPackages = [ cfg.package ];
+            users.groups.weft = { };
+            users.groups.weft-admin = { };
+            systemd.packages = [ cfg.package ];
+            systemd.sockets.weftd.wantedBy = [ "sockets.target" ];
+            systemd.sockets.weftd-admin.wantedBy = [ "sockets.target" ];
+            systemd.services.weftd = {
+              wantedBy = [ "multi-user.target" ];
+              serviceConfig.ExecStart = [ "" "${cfg.package}/bin/weftd --config ${file}" ];
+            };
+          };
+        };
+    };
+}

@@ -1,0 +1,284 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "tiny.h"
+#include "world.h"
+
+/*
+ * A world with a second model, "other", that is loaded on demand: a test plays the daemon.
+ */
+
+#define CHAT "/v1/chat/completions"
+#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+
+static struct world w;
+static struct fake_port other;
+static struct api_model info;
+static struct model *model;
+static uint32_t n_wants, keepalive_ms = 10000;
+
+static void want(struct api_port *p) {
+    cr_expect_eq(p, &other.port);
+    n_wants++;
+}
+
+static void start(uint32_t load_wait_ms) {
+    static const char *const aliases[] = {"second", "gpt-*", NULL};
+
+    n_wants = 0;
+    world_init(&w);
+    w.opts.load_wait_ms = load_wait_ms;
+    w.opts.keepalive_ms = keepalive_ms;
+    w.opts.any_model_name = true;
+    w.port.script = "first";
+    world_start(&w);
+    fake_init(&other, clock_monotonic());
+    other.port.want = want;
+    other.script = "other";
+    info = (struct api_model){.id = "other", .aliases = aliases, .n_bytes = 7};
+    cr_assert_eq(api_add_model(w.api, &info, &other.port, &model), 0);
+    other.model = model;
+}
+
+static void stop(void) {
+    struct api_model_use use = api_model_use(model);
+
+    cr_expect_eq(use.n_running + use.n_jobs, 0, "%u %u", use.n_running, use.n_jobs);
+    world_stop(&w);
+    tokenizer_free((struct tokenizer *)(uintptr_t)info.tokenizer);
+    template_free((struct template *)(uintptr_t)info.template);
+    fake_deinit(&other);
+}
+
+/* The daemon has read the file. */
+static void opened(void) {
+    info.tokenizer = tiny_tokenizer();
+    info.template = tiny_template();
+    info.n_vocab = TINY_VOCAB + 1;
+    api_model_opened(model);
+}
+
+/* A worker serves. */
+static void loaded(void) {
+    if (!info.tokenizer)
+        opened();
+    info.max_context = 512;
+    info.page_tokens = 16;
+    api_worker_up(model, NULL);
+}
+
+static void turns(int n) {
+    while (n--) {
+        world_turn(&w);
+        fake_turn(&other);
+    }
+}
+
+static int ask(const char *more) {
+    char body[300];
+    int fd = world_connect(&w);
+
+    snprintf(body, sizeof(body), "{" HI "%s}", more);
+    world_post(&w, fd, CHAT, body);
+    turns(20);
+    return fd;
+}
+
+static void expect(int fd, int status, const char *part) {
+    struct reply r;
+
+    turns(100);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, status, "%d", r.status);
+    cr_expect(strstr(r.body.data, part), "%s", r.body.data);
+    reply_deinit(&r);
+    close(fd);
+}
+
+Test(models, a_request_waits_until_its_model_is_loaded) {
+    start(60000);
+    int fd = ask(",\"model\":\"other\"");
+    cr_expect_eq(n_wants, 1);
+    cr_expect_eq(api_model_use(model).n_jobs, 1);
+    expect(ask(",\"model\":\"tiny\""), 200, "\"content\":\"first\"");
+    expect(ask(""), 200, "\"model\":\"tiny\"");
+    api_model_set(model, API_MODEL_LOADING, 0.5f);
+    opened();
+    turns(10);
+    cr_expect_eq(other.n, 0);
+    loaded();
+    expect(fd, 200, "\"content\":\"other\"");
+    expect(ask(",\"model\":\"second\""), 200, "\"model\":\"other\"");
+    expect(ask(",\"model\":\"gpt-4o\""), 200, "\"model\":\"other\"");
+    cr_expect_eq(n_wants, 1);
+    stop();
+}
+
+Test(models, other_dialects_name_them_too) {
+    struct reply r;
+
+    start(60000);
+    loaded();
+    int fd = world_connect(&w);
+    world_post(&w, fd, "/api/chat", "{\"model\":\"other:latest\",\"stream\":false," HI "}");
+    expect(fd, 200, "\"model\":\"other\"");
+    fd = world_connect(&w);
+    world_post(&w, fd, "/v1/messages", "{\"model\":\"second\",\"max_tokens\":9," HI "}");
+    expect(fd, 200, "\"model\":\"other\"");
+    fd = world_connect(&w);
+    world_post(&w, fd, "/v1/messages", "{\"model\":\"claude-9\",\"max_tokens\":9," HI "}");
+    expect(fd, 200, "\"model\":\"tiny\"");
+    world_ask(&w, "/api/show", "{\"model\":\"other\"}", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_get(&w, "/props?model=other", &r);
+    cr_expect(strstr(r.body.data, "\"model_alias\":\"other\""), "%s", r.body.data);
+    reply_deinit(&r);
+    stop();
+}
+
+Test(models, an_unknown_model_is_404_with_the_list) {
+    start(60000);
+    expect(ask(",\"model\":\"x\""), 404, "The model `x` was not found. There are: tiny, other.");
+    cr_expect_eq(n_wants, 0);
+    stop();
+}
+
+Test(models, what_cannot_be_loaded_says_why) {
+    start(60000);
+    int fd = ask(",\"model\":\"other\"");
+    int stream = ask(",\"model\":\"other\",\"stream\":true");
+    api_worker_failed(model, "it is cut off", 7000);
+    expect(fd, 503, "The model cannot be loaded: it is cut off.");
+    expect(stream, 503, "it is cut off");
+    expect(ask(",\"model\":\"other\""), 503, "it is cut off"); /* at once */
+    expect(ask(""), 200, "first");
+    stop();
+}
+
+Test(models, the_wait_is_bounded_in_time_and_number) {
+    int fd[4];
+
+    start(300);
+    for (int i = 0; i < 4; i++)
+        fd[i] = ask(",\"model\":\"other\"");
+    expect(ask(",\"model\":\"other\""), 503, "is being loaded"); /* max_queued is 4 */
+    for (int i = 0; i < 4; i++)
+        expect(fd[i], 503, "is being loaded, try again");
+    stop();
+}
+
+Test(models, a_stream_that_waits_hears_how_far_it_is) {
+    keepalive_ms = 1;
+    start(60000);
+    int fd = ask(",\"model\":\"other\",\"stream\":true");
+    CLEANUP(buf_deinit) struct buf seen = {.max = 1 << 20};
+    api_model_set(model, API_MODEL_LOADING, 0.25f);
+    cr_assert(world_read_until(&w, fd, &seen, ": other is loading, 25 %\n\n"));
+    cr_expect(strstr(seen.data, "HTTP/1.1 200"), "%s", seen.data);
+    loaded();
+    turns(100);
+    cr_assert(world_read_until(&w, fd, &seen, "[DONE]"));
+    cr_expect(strstr(seen.data, "\"model\":\"other\""), "%s", seen.data);
+    close(fd);
+    turns(4);
+    stop();
+}
+
+Test(models, a_client_that_leaves_waits_no_longer) {
+    start(60000);
+    int fd = ask(",\"model\":\"other\"");
+    world_drop(&w, fd);
+    turns(20);
+    cr_expect_eq(api_model_use(model).n_jobs, 0);
+    loaded();
+    turns(20);
+    cr_expect_eq(other.n, 0);
+    stop();
+}
+
+Test(models, what_waits_when_the_service_ends_is_told) {
+    start(60000);
+    int fd = ask(",\"model\":\"other\"");
+    api_close(w.api);
+    expect(fd, 503, "shutting_down");
+    stop();
+}
+
+Test(models, lists_say_what_is_loaded) {
+    struct reply r;
+
+    start(60000);
+    world_get(&w, "/v1/models", &r);
+    cr_expect(strstr(r.body.data, "\"id\":\"tiny\""), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"status\":{\"value\":\"unloaded\"}"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/api/tags", &r);
+    cr_expect(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/api/ps", &r);
+    cr_expect_not(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
+    reply_deinit(&r);
+    loaded();
+    world_get(&w, "/api/ps", &r);
+    cr_expect(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/v1/models/other", &r);
+    cr_expect(strstr(r.body.data, "\"value\":\"loaded\""), "%s", r.body.data);
+    reply_deinit(&r);
+    stop();
+}
+
+Test(models, metrics_have_series_of_each_model_that_was_loaded) {
+    struct reply r;
+
+    start(60000);
+    expect(ask(""), 200, "first");
+    world_get(&w, "/metrics", &r);
+    cr_expect_not(strstr(r.body.data, "model_name=\"other\""), "%s", r.body.data);
+    reply_deinit(&r);
+    loaded();
+    expect(ask(",\"model\":\"other\""), 200, "other");
+    world_get(&w, "/metrics", &r);
+    static const char *const lines[] = {
+        "\nvllm:generation_tokens_total{model_name=\"tiny\",engine=\"0\"} 5\n"
+        "vllm:generation_tokens_total{model_name=\"other\",engine=\"0\"} 5\n",
+        "\nvllm:time_to_first_token_seconds_count{model_name=\"other\",engine=\"0\"} 1\n",
+        "\nvllm:num_requests_running{model_name=\"other\",engine=\"0\"} 0\n",
+    };
+    for (size_t i = 0; i < 3; i++)
+        cr_expect(strstr(r.body.data, lines[i]), "%s in %s", lines[i], r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/health", &r);
+    cr_expect(strstr(r.body.data, "\"models\":{\"tiny\":\"loaded\",\"other\":\"loaded\"}"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    stop();
+}
+
+/* The deaths of one worker leave the other model's streams alone. */
+Test(models, a_worker_that_dies_takes_no_other_models_requests) {
+    start(60000);
+    loaded();
+    other.script = w.port.script = NULL;
+    int a = ask(",\"model\":\"tiny\""), b = ask(",\"model\":\"other\"");
+    fake_accept(&w.port, 0);
+    fake_accept(&other, 0);
+    fake_tokens(&other, 0, "mine ");
+    struct event stolen = {.id = other.r[0].id, .kind = EVENT_FINISH, .finish = FINISH_STOP};
+    api_on_event(api_first_model(w.api), &stolen); /* another worker's word does not count */
+    api_worker_down(api_first_model(w.api));
+    cr_expect_eq(api_model_use(model).n_running, 1);
+    fake_tokens(&other, 0, "is whole");
+    fake_finish(&other, 0, FINISH_STOP);
+    expect(b, 200, "\"content\":\"mine is whole\"");
+    cr_expect_eq(other.r[0].n_submits, 1);
+    api_worker_up(api_first_model(w.api), NULL);
+    cr_expect_eq(w.port.r[0].n_submits, 2);
+    fake_accept(&w.port, 0);
+    fake_tokens_from(&w.port, 0, 0, "again");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    expect(a, 200, "\"content\":\"again\"");
+    stop();
+}

@@ -1,0 +1,217 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/util.h"
+#include "world.h"
+
+/* The web page: who gets it, with which headers, and when not. */
+
+static void ask(struct world *w, const char *path, const char *headers, struct reply *r) {
+    int fd = world_connect(w);
+
+    world_say(w, fd, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, headers);
+    world_receive(w, fd, r);
+    world_drop(w, fd);
+}
+
+#define HTML "Accept: text/html,application/xhtml+xml,*/*;q=0.8\r\n"
+
+Test(page, a_browser_gets_it_and_others_a_line_of_text) {
+    struct world w;
+    struct reply r;
+    char v[400];
+
+    world_init(&w);
+    world_start(&w);
+    ask(&w, "/", HTML, &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_str_eq(reply_header(&r, "content-type", v, sizeof(v)), "text/html; charset=utf-8");
+    cr_expect(strstr(r.body.data, "<script type=\"module\" src=\"web/app.js\">"));
+    reply_deinit(&r);
+    ask(&w, "/", "Accept: */*\r\n", &r);
+    cr_expect_eq(strncmp(r.body.data, "weft ", 5), 0);
+    reply_deinit(&r);
+    ask(&w, "/", "", &r);
+    cr_expect_eq(strncmp(r.body.data, "weft ", 5), 0);
+    cr_expect_str_eq(reply_header(&r, "content-security-policy", v, sizeof(v)), "");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* Each file that the page asks for is there, under the policy, and asks for nothing elsewhere. */
+Test(page, every_file_is_under_the_policy) {
+    static const struct {
+        const char *path, *type;
+    } file[] = {
+        {"/", "text/html; charset=utf-8"},
+        {"/web/index.html", "text/html; charset=utf-8"},
+        {"/web/style.css", "text/css; charset=utf-8"},
+        {"/web/app.js", "text/javascript; charset=utf-8"},
+        {"/web/markdown.js", "text/javascript; charset=utf-8"},
+        {"/web/live.js", "text/javascript; charset=utf-8"},
+        {"/web/icon.svg", "image/svg+xml"},
+    };
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(file); i++) {
+        struct reply r;
+        char v[400];
+
+        ask(&w, file[i].path, HTML, &r);
+        cr_expect_eq(r.status, 200, "%s: %d", file[i].path, r.status);
+        cr_expect_str_eq(reply_header(&r, "content-type", v, sizeof(v)), file[i].type);
+        cr_expect_str_eq(reply_header(&r, "content-security-policy", v, sizeof(v)),
+                         "default-src 'none'; script-src 'self'; style-src 'self'; "
+                         "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+                         "form-action 'none'; frame-ancestors 'none'");
+        cr_expect_str_eq(reply_header(&r, "x-content-type-options", v, sizeof(v)), "nosniff");
+        cr_expect_str_eq(reply_header(&r, "referrer-policy", v, sizeof(v)), "no-referrer");
+        cr_expect_str_eq(reply_header(&r, "cache-control", v, sizeof(v)), "no-cache");
+        cr_expect_not(strstr(r.body.data, "innerHTML ="), "%s", file[i].path);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+Test(page, what_the_browser_has_is_not_sent_again) {
+    struct world w;
+    struct reply r;
+    char etag[80], headers[128], v[80], length[80];
+
+    world_init(&w);
+    world_start(&w);
+    ask(&w, "/web/app.js", "", &r);
+    cr_assert_eq(strlen(reply_header(&r, "etag", etag, sizeof(etag))), 34);
+    reply_header(&r, "content-length", length, sizeof(length));
+    reply_deinit(&r);
+    snprintf(headers, sizeof(headers), "If-None-Match: W/\"x\", %s\r\nConnection: close\r\n", etag);
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 16};
+    int fd = world_connect(&w);
+    world_say(&w, fd, "GET /web/app.js HTTP/1.1\r\nHost: localhost\r\n%s\r\n", headers);
+    while (world_read_until(&w, fd, &b, "never"))
+        ;
+    world_drop(&w, fd);
+    cr_expect_eq(strncmp(b.data, "HTTP/1.1 304 Not Modified\r\n", 27), 0, "%s", b.data);
+    snprintf(v, sizeof(v), "\r\nContent-Length: %.20s\r\n", length);
+    cr_expect(strstr(b.data, v));
+    cr_expect_str_eq(b.data + b.len - 4, "\r\n\r\n"); /* no body */
+    ask(&w, "/web/app.js", "If-None-Match: \"other\"\r\n", &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(page, it_can_be_turned_off) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.opts.web_page = false;
+    world_start(&w);
+    ask(&w, "/", HTML, &r);
+    cr_expect_eq(strncmp(r.body.data, "weft ", 5), 0);
+    reply_deinit(&r);
+    ask(&w, "/web/app.js", "", &r);
+    cr_expect_eq(r.status, 404);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(page, no_other_file_is_under_its_paths) {
+    static const char *const path[] = {"/web/",        "/web/../web/app.js", "/web/%2e%2e/app.js",
+                                       "/web//app.js", "/web/APP.js",        "/web/app.js/x"};
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(path); i++) {
+        struct reply r;
+
+        ask(&w, path[i], HTML, &r);
+        cr_expect_eq(r.status, 404, "%s: %d", path[i], r.status);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
+/* The page is opened at any address of the machine; what it asks then names that as its origin. */
+Test(page, its_own_origin_may_ask) {
+    static const struct {
+        const char *host, *origin;
+        int status;
+    } table[] = {
+        {"10.1.2.3:8080", "http://10.1.2.3:8080", 200},
+        {"[fd00::1]:8080", "http://[fd00::1]:8080", 200},
+        {"10.1.2.3:8080", "http://10.1.2.3:9090", 403},
+        {"10.1.2.3:8080", "http://10.1.2.4:8080", 403},
+        {"10.1.2.3:8080", "http://10.1.2.3:8080.evil.example", 403},
+        {"10.1.2.3:8080", "file://10.1.2.3:8080", 403},
+        {"evil.example", "http://evil.example", 421},
+    };
+    struct world w;
+
+    world_init(&w);
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        struct reply r;
+        int fd = world_connect(&w);
+
+        world_say(&w, fd, "GET /health HTTP/1.1\r\nHost: %s\r\nOrigin: %s\r\n\r\n", table[i].host,
+                  table[i].origin);
+        world_receive(&w, fd, &r);
+        cr_expect_eq(r.status, table[i].status, "%s from %s: %d", table[i].host, table[i].origin,
+                     r.status);
+        reply_deinit(&r);
+        world_drop(&w, fd);
+    }
+    world_stop(&w);
+}
+
+/* A tenant is told of its own requests, with their times, and of no other's. */
+Test(page, the_slowest_requests_are_the_tenants_own) {
+    static const char keys[] = "one:sk-one\ntwo:sk-two\n";
+    char path[] = "/tmp/weft-keys-XXXXXX";
+    int file = mkstemp(path);
+    struct world w;
+    struct reply r;
+
+    cr_assert_eq(write(file, keys, sizeof(keys) - 1), (ssize_t)sizeof(keys) - 1);
+    close(file);
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_say(&w, fd,
+              "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-one\r\n"
+              "X-Request-Id: mine-1\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"a\"}");
+    world_turns(&w, 5);
+    fake_accept(&w.port, 0);
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    ask(&w, "/web/state", "Authorization: Bearer sk-one\r\n", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "\"id\":\"mine-1\",\"path\":\"/v1/completions\",\"status\":200,"
+                                  "\"finish\":\"stop\""),
+              "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"total_ms\":"));
+    cr_expect(strstr(r.body.data,
+                     "\"why\":[{\"code\":\"pages\",\"text\":\"waited for pages of the KV "
+                     "cache\",\"at_ms\":0,\"ms\":5,\"steps\":3},{\"code\":\"ended\","),
+              "%s", r.body.data);
+    reply_deinit(&r);
+    ask(&w, "/web/state", "Authorization: Bearer sk-two\r\n", &r);
+    cr_expect(strstr(r.body.data, "\"requests\":[]"), "%s", r.body.data);
+    reply_deinit(&r);
+    ask(&w, "/web/state", "", &r);
+    cr_expect_eq(r.status, 401);
+    reply_deinit(&r);
+    world_stop(&w);
+    unlink(path);
+}

@@ -1,0 +1,327 @@
+// test.mjs CHROMIUM URL URL_WITH_KEYS: the page as its users have it.
+
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import { createRequire } from "node:module";
+import { chromium } from "playwright-core";
+import { run, test } from "./tap.mjs";
+
+const [executablePath, url, lockedUrl] = process.argv.slice(2);
+const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const shots = process.env.WEFT_SHOTS;
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+
+// A fresh browser, whose every complaint (of scripts, of the policy, of requests elsewhere) fails the test.
+async function withPage(f, options, at = url) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, acceptDownloads: true, ...options });
+  const page = await context.newPage();
+  const complaints = [];
+  page.setDefaultTimeout(15000);
+  page.on("pageerror", (e) => complaints.push(String(e)));
+  page.on("console", (m) => m.type() === "error" && !/40[134]|429|503|ERR_/.test(m.text()) && complaints.push(m.text()));
+  page.on("request", (r) => !r.url().startsWith(at) && !r.url().startsWith("blob:") && complaints.push(`request of ${r.url()}`));
+  page.on("dialog", (d) => d.accept());
+  await page.goto(at);
+  await f(page, context);
+  assert.deepEqual(complaints, []);
+  await context.close();
+}
+
+async function ask(page, text) {
+  await page.getByLabel("Message", { exact: true }).fill(text);
+  await page.keyboard.press("Enter");
+}
+
+const answers = (page) => page.locator("article.assistant");
+const done = (page) => page.locator("#send").waitFor();
+
+async function accessible(page, where) {
+  await page.evaluate(axe + ";0").catch(() => {});
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
+  assert.deepEqual(violations.map((v) => `${where}: ${v.id}: ${v.nodes.map((n) => n.target.join(" ")).slice(0, 3).join(", ")}: ${v.nodes[0].failureSummary}`), []);
+}
+
+async function shot(page, name) {
+  if (shots) await page.screenshot({ path: `${shots}/${name}.png` });
+}
+
+test("an answer is streamed and its marks are shown", () => withPage(async (page) => {
+  await page.getByRole("heading", { name: "What shall we work on?" }).waitFor();
+  await shot(page, "empty");
+  await accessible(page, "empty");
+  await ask(page, "How does a loom work?");
+  await done(page);
+  const answer = answers(page).last();
+  assert.equal(await answer.locator("ol > li").count(), 5);
+  assert.equal(await answer.locator("table tbody tr").count(), 3);
+  assert.equal(await answer.locator(".code pre").getAttribute("aria-label"), "Code, python");
+  assert.match(await answer.locator(".stats").innerText(), /tokens/);
+  assert.equal(await page.locator("#announce").textContent(), "The answer is complete.");
+  await accessible(page, "chat");
+  await shot(page, "chat");
+}));
+
+test("reasoning is folded", () => withPage(async (page) => {
+  await ask(page, "Name a fibre.");
+  await done(page);
+  const box = answers(page).locator("details.reasoning");
+  assert.equal(await box.evaluate((e) => e.open), false);
+  assert.equal((await answers(page).locator(".text").innerText()).trim(), "Linen.");
+  await box.locator("summary").click();
+  assert.match(await box.innerText(), /Linen is old/);
+  await accessible(page, "reasoning");
+}));
+
+test("an answer is stopped by Escape, and what came is kept", () => withPage(async (page) => {
+  await ask(page, "Count for long.");
+  await page.getByText("20 21 22").waitFor();
+  await page.keyboard.press("Escape");
+  await done(page);
+  await page.getByText("Stopped.", { exact: true }).first().waitFor();
+  assert.match(await answers(page).innerText(), /1 2 3 4/);
+}));
+
+test("an answer is made again beside the other, and a message is edited", () => withPage(async (page) => {
+  await ask(page, "Hello");
+  await done(page);
+  await page.getByRole("button", { name: "Answer again" }).click();
+  await page.getByText("2 / 2").waitFor();
+  await done(page);
+  await page.getByRole("button", { name: "Version before" }).click();
+  await page.getByText("1 / 2").waitFor();
+  await page.locator("article.user").hover();
+  await page.locator("article.user").getByRole("button", { name: "Edit" }).click();
+  await page.getByLabel("Edit the message").fill("Hello, the second time");
+  await page.getByRole("button", { name: "Send", exact: true }).first().click();
+  await page.getByText("Answered to the edited message.").waitFor();
+  await done(page);
+  await page.locator("article.user").getByRole("button", { name: "Version before" }).click();
+  await page.getByText("Hello from the script.").waitFor();
+}));
+
+test("conversations outlive the page, are searched, renamed and deleted", () => withPage(async (page) => {
+  await ask(page, "Remember the heddle");
+  await done(page);
+  await page.getByRole("button", { name: /New chat/ }).click();
+  await ask(page, "And the shuttle");
+  await done(page);
+  await page.reload();
+  const list = page.locator("#conversations");
+  assert.deepEqual(await list.locator("li a").allInnerTexts(), ["And the shuttle", "Remember the heddle"]);
+  await page.getByLabel("Search conversations").fill("heddle");
+  assert.deepEqual(await list.locator("li a").allInnerTexts(), ["Remember the heddle"]);
+  await list.locator("li a").click();
+  await page.getByText("Hello from the script.").waitFor();
+  await list.locator("li").hover();
+  await list.getByRole("button", { name: /Rename/ }).click();
+  await page.getByLabel("Title").fill("Looms");
+  await page.keyboard.press("Enter");
+  await page.getByLabel("Search conversations").fill("");
+  await list.getByText("Looms").hover();
+  await list.getByRole("button", { name: "Delete Looms" }).click();
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await list.getByText("Looms").waitFor({ state: "detached" });
+  await page.getByRole("heading", { name: "What shall we work on?" }).waitFor();
+}));
+
+test("a conversation is exported, deleted and imported again", () => withPage(async (page) => {
+  await ask(page, "How does a loom work?");
+  await done(page);
+  const save = async (kind) => {
+    await page.getByRole("button", { name: "Export this conversation" }).click();
+    const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name: kind, exact: true }).click()]);
+    return fs.readFileSync(await download.path(), "utf8");
+  };
+  assert.match(await save("Markdown"), /## You\n\nHow does a loom work\?[^]*## scripted\n\nA loom weaves/);
+  const json = await save("JSON");
+  await page.getByRole("button", { name: "Settings" }).click();
+  await accessible(page, "settings");
+  await page.getByRole("button", { name: "Delete all…" }).click();
+  await page.getByRole("button", { name: "Delete all", exact: true }).click();
+  await page.getByText("Your conversations will be listed here.").waitFor();
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.locator("#import-file").setInputFiles({ name: "a.json", mimeType: "application/json", buffer: Buffer.from(json) });
+  await page.getByText("Letting off").waitFor();
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.locator("#import-file").setInputFiles({ name: "b.json", mimeType: "application/json", buffer: Buffer.from('{"nodes": 3}') });
+  await page.getByText(/This file cannot be imported/).waitFor();
+}));
+
+test("what a model writes never becomes code", () => withPage(async (page) => {
+  await ask(page, "Be hostile.");
+  await done(page);
+  const answer = answers(page).last();
+  await answer.getByText("window.broken = 1").first().waitFor();
+  await answer.hover();
+  await page.waitForTimeout(300);
+  assert.equal(await page.evaluate(() => globalThis.broken), undefined);
+  assert.equal(await answer.locator(".markdown").locator("script, img, iframe, svg:not(.icon), style, [onerror], [onload], [onmouseover], [srcdoc]").count(), 0);
+  const links = await answer.locator("a").evaluateAll((list) => list.map((a) => [a.protocol, a.rel]));
+  for (const [protocol, rel] of links) assert.deepEqual([protocol, rel], ["https:", "noopener noreferrer nofollow"]);
+  const imported = { nodes: { "": { children: ["a", "__proto__"], selected: "a" }, a: { role: "user", content: "<img src=x onerror=window.broken=1>", children: ["b"], selected: "b" },
+    b: { role: "assistant", content: "ok", model: "<img src=x onerror=window.broken=2>", toolCalls: [{ name: "<b>", arguments: "<script>" }] } }, title: "<img src=x onerror=window.broken=3>" };
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.locator("#import-file").setInputFiles({ name: "a.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(imported)) });
+  await page.locator("article.assistant").getByText("ok", { exact: true }).waitFor();
+  assert.equal(await page.evaluate(() => globalThis.broken), undefined);
+}));
+
+test("markdown is kept to its rules", () => withPage(async (page) => {
+  const cases = [
+    ["a *b* **c** ~~d~~ `e`", "<p>a <em>b</em> <strong>c</strong> <del>d</del> <code>e</code></p>"],
+    ["snake_case_name and 2 * 3 * 4", "<p>snake_case_name and 2 * 3 * 4</p>"],
+    ["# A\n\ntext\nmore", "<h3>A</h3><p>text\nmore</p>"],
+    ["- a\n  - b\n- c", "<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul>"],
+    ["3. a\n4. b", '<ol start="3"><li>a</li><li>b</li></ol>'],
+    ["<b>x</b> & \\*y\\*", "<p>&lt;b&gt;x&lt;/b&gt; &amp; *y*</p>"],
+    ["> q\n> r", "<blockquote><p>q\nr</p></blockquote>"],
+    ["***both*** and **a *b* c**", "<p><strong><em>both</em></strong> and <strong>a <em>b</em> c</strong></p>"],
+    ["---", "<hr>"],
+    ["unclosed **bold and `code", "<p>unclosed **bold and `code</p>"],
+  ];
+  const result = await page.evaluate(async (texts) => {
+    const { render } = await import("/web/markdown.js");
+    return texts.map((t) => {
+      const box = document.createElement("div");
+      for (let n = 1; n <= t.length; n++) render(box, t.slice(0, n)); // as it is streamed
+      return box.innerHTML;
+    });
+  }, cases.map(([t]) => t));
+  assert.deepEqual(result, cases.map(([, html]) => html));
+  const ms = await page.evaluate(async () => {
+    const { render } = await import("/web/markdown.js");
+    const begin = performance.now();
+    for (const t of ["*".repeat(20000), "[".repeat(20000), "> ".repeat(5000) + "x", "`".repeat(9999) + " " + "`".repeat(9998), "- ".repeat(5000), "|a".repeat(5000) + "\n" + "|-".repeat(5000), "_a ".repeat(9000)])
+      render(document.createElement("div"), t);
+    return performance.now() - begin;
+  });
+  assert.ok(ms < 4000, `hostile lengths took ${ms} ms`);
+}));
+
+test("tools are called, their results typed", () => withPage(async (page) => {
+  await page.getByRole("button", { name: "Parameters of this chat" }).click();
+  await page.getByLabel("Temperature").fill("0.5");
+  await page.getByLabel("Tools").fill('[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]');
+  await accessible(page, "parameters");
+  await ask(page, "Weather in Ghent");
+  await done(page);
+  const call = page.getByRole("region", { name: "Call of weather" });
+  assert.match(await call.locator("pre").innerText(), /"city": "Ghent"/);
+  await shot(page, "tools");
+  await call.getByLabel("Result of weather").fill("12 degrees");
+  await call.getByRole("button", { name: "Send result" }).click();
+  await page.getByText("It has 12 degrees in Ghent.").waitFor();
+}));
+
+test("a refusal is told and can be tried again", () => withPage(async (page) => {
+  await ask(page, "Refuse this.");
+  await page.getByRole("button", { name: "Try again" }).waitFor();
+  await accessible(page, "error");
+  await shot(page, "error");
+}));
+
+test("the state of the service is told, and its end is noticed", () => withPage(async (page) => {
+  let state = { status: "unavailable", state: "starting" };
+  await page.route("**/health", (route) => (state ? route.fulfill({ status: state.status === "ok" ? 200 : 503, json: state }) : route.abort()));
+  await page.reload();
+  const banner = page.locator("#banner");
+  await banner.getByText("The model is being loaded").waitFor();
+  await accessible(page, "starting");
+  await shot(page, "starting");
+  state = { status: "unavailable", state: "failed", reason: "no such <b>file</b>" };
+  await banner.getByText("The model cannot be loaded: no such <b>file</b>.").waitFor();
+  state = null;
+  await banner.getByText("weft does not answer").waitFor();
+  state = { status: "ok", state: "serving" };
+  await banner.waitFor({ state: "hidden" });
+  await page.route("**/v1/chat/completions", (route) => route.abort());
+  await ask(page, "Hello");
+  await page.getByText("weft does not answer. Is it running").first().waitFor();
+  await page.unroute("**/v1/chat/completions");
+  await page.keyboard.press("ArrowUp");
+  await page.getByLabel("Edit the message").fill("Hello again");
+  await page.keyboard.press("Control+Enter");
+  await page.getByText("Hello from the script.").waitFor();
+}));
+
+test("a key is asked for, used and forgotten", () => withPage(async (page, context) => {
+  const box = page.getByRole("dialog", { name: "API key" });
+  await box.waitFor();
+  await accessible(page, "key");
+  await box.getByLabel("API key", { exact: true }).fill("sk-one");
+  await box.getByRole("button", { name: "Use this key" }).click();
+  await ask(page, "Hello");
+  await page.getByText("Hello from the script.").waitFor();
+  const kept = await context.storageState();
+  assert.ok(!JSON.stringify(kept).includes("sk-one"), "the key is kept though it was not asked for");
+}, {}, lockedUrl));
+
+test("the live view draws what is done", () => withPage(async (page, context) => {
+  await ask(page, "Count for long.");
+  await page.getByRole("link", { name: "Live view" }).click();
+  await page.getByRole("heading", { name: "Output tokens a second" }).waitFor();
+  await page.waitForFunction(() => document.querySelectorAll(".chart .line").length >= 4);
+  await page.waitForTimeout(2500);
+  await page.getByText("First token").waitFor();
+  await page.goBack();
+  await page.keyboard.press("Escape");
+  await done(page);
+  await page.getByRole("link", { name: "Live view" }).click();
+  await page.locator("details.request").first().click();
+  await page.locator("details.request[open] dt", { hasText: "Wrote the answer" }).waitFor();
+  await accessible(page, "live");
+  await shot(page, "live");
+}));
+
+test("figures of several models are one", () => withPage(async (page) => {
+  const sample = (used, hits, fast, slow) => `# HELP x y
+vllm:cache_config_info{model_name="a",block_size="32",num_gpu_blocks="100"} 1
+vllm:cache_config_info{model_name="b \\"c\\"",block_size="32",num_gpu_blocks="300"} 1
+vllm:kv_cache_usage_perc{model_name="a"} ${used}
+vllm:kv_cache_usage_perc{model_name="b \\"c\\""} 0.5
+hits_total{model_name="a"} ${hits}
+hits_total{model_name="b"} 10
+weft_tenant_output_tokens_total{tenant="t",model_name="a"} 3
+weft_tenant_output_tokens_total{tenant="t",model_name="b"} 4
+t_bucket{model_name="a",le="0.1"} ${fast}
+t_bucket{model_name="a",le="1"} ${slow}
+t_bucket{model_name="a",le="+Inf"} ${slow}
+`;
+  const got = await page.evaluate(async ([before, now]) => {
+    const m = await import("/web/metrics.js");
+    const a = m.parse(before);
+    const b = m.parse(now);
+    a.at = 10;
+    b.at = 12;
+    return [m.pages(b), m.label(b, "vllm:cache_config_info", "model_name"), m.rate(a, b, "hits_total"), m.tenants(b), m.quantile(a, b, "t", 0.5), m.quantile(a, b, "t", 0.05),
+      Number.isNaN(m.quantile(a, a, "t", 0.5)), m.increase(b, a, "hits_total") > 0, Number.isNaN(m.value(b, "none"))];
+  }, [sample(0.1, 10, 5, 10), sample(0.25, 30, 6, 20)]);
+  const [pages, label, rate, tenants, half, first, none, restarted, absent] = got;
+  assert.deepEqual([pages, label, rate, tenants], [{ total: 400, used: 175, page: 32 }, 'a, b "c"', 10, { t: { output_tokens: 7 } }]);
+  assert.ok(Math.abs(half - (0.1 + 0.9 * (4 / 9))) < 1e-9 && first === -0.1 && none && restarted && absent, String(got));
+}));
+
+test("by keyboard alone, dark, and on a phone", () => withPage(async (page) => {
+  await page.getByRole("heading", { name: "What shall we work on?" }).waitFor();
+  await page.keyboard.press("/");
+  await page.keyboard.type("How does a loom work?");
+  await page.keyboard.press("Enter");
+  await done(page);
+  await page.getByText("Letting off").waitFor();
+  await page.keyboard.press("Alt+KeyP");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "param-system");
+  await page.keyboard.press("Escape");
+  await shot(page, "phone");
+  await accessible(page, "phone");
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert.ok(wide <= 390, `the page is ${wide} wide`);
+  await page.getByRole("button", { name: "Open the list of conversations" }).click();
+  await page.waitForTimeout(300);
+  await accessible(page, "drawer");
+  await shot(page, "drawer");
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Alt+KeyN");
+  await page.getByRole("heading", { name: "What shall we work on?" }).waitFor();
+}, { viewport: { width: 390, height: 780 }, colorScheme: "dark", hasTouch: true, isMobile: true }));
+
+await run();

@@ -1,0 +1,169 @@
+"""weftctl launch: what a client is told, by which way, and that nothing is left of it."""
+import http.server
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+
+from weftd import main, program
+
+FOLDER = tempfile.TemporaryDirectory(prefix="weft-launch-")
+HOME = os.path.join(FOLDER.name, "home")
+BIN = os.path.join(FOLDER.name, "bin")
+CLIENTS = ["claude", "codex", "opencode", "qwen", "aider", "goose"]
+TOML = __import__("tomllib") if sys.version_info >= (3, 11) else None
+
+# Each client is a script that says with what it was started.
+os.makedirs(BIN)
+for name in CLIENTS:
+    with open(os.path.join(BIN, name), "w") as file:
+        file.write("#!%s\nimport json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n" % sys.executable)
+    os.chmod(file.name, 0o755)
+
+
+def launch(*args, before=(), **env):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "OPENAI_", "ANTHROPIC_"))}
+    return subprocess.run([program("weftctl"), "launch", *args], capture_output=True, text=True, timeout=30,
+                          env={**clean, "HOME": HOME, "PATH": BIN + ":/bin:/usr/bin", **env})
+
+
+def fresh():
+    subprocess.run(["rm", "-rf", HOME], check=True)
+    os.makedirs(HOME)
+
+
+def files():
+    return sorted(os.path.relpath(os.path.join(d, f), HOME) for d, _, names in os.walk(HOME) for f in names)
+
+
+def started(*args, **env):
+    r = launch(*args, **env)
+    assert r.returncode == 0, r
+    return json.loads(r.stdout)
+
+
+def test_a_client_is_started_and_nothing_is_written():
+    fresh()
+    at = ("--url", "http://127.0.0.1:1", "--model", 'a "b"\\c')
+    args, env = started("claude", *at, "--", "-p", "Hello", "--url", "x", WEFT_API_KEY="sk-1")
+    assert args == ["-p", "Hello", "--url", "x"]
+    assert [env["ANTHROPIC_" + k] for k in ("BASE_URL", "AUTH_TOKEN", "MODEL")] == ["http://127.0.0.1:1", "sk-1", 'a "b"\\c']
+    args, env = started("codex", *at, "--", "exec", "x")
+    assert args[0:2] == ["-c", 'model="a \\"b\\"\\\\c"'] and args[-2:] == ["exec", "x"] and env["WEFT_API_KEY"] == "none"
+    if TOML:
+        provider = TOML.loads(args[5])["model_providers"]["weft"]
+        assert provider == {"name": "weft", "base_url": "http://127.0.0.1:1/v1", "wire_api": "responses", "env_key": "WEFT_API_KEY"}
+    args, env = started("opencode", *at)
+    config = json.loads(env["OPENCODE_CONFIG_CONTENT"])
+    assert config["model"] == 'weft/a "b"\\c' and config["provider"]["weft"]["options"]["baseURL"] == "http://127.0.0.1:1/v1"
+    for name, key, value in (("qwen", "OPENAI_BASE_URL", "http://127.0.0.1:1/v1"), ("aider", "OPENAI_API_BASE", "http://127.0.0.1:1/v1"), ("goose", "OPENAI_HOST", "http://127.0.0.1:1")):
+        assert started(name, *at)[1][key] == value
+    assert files() == []
+
+
+def test_what_is_printed_is_for_a_shell():
+    for name in CLIENTS:
+        r = launch(name, "--print", "--url", "http://127.0.0.1:1", "--model", "it's $HOME")
+        assert r.returncode == 0, r
+        shell = subprocess.run(["/bin/sh", "-c", r.stdout], capture_output=True, text=True, env={"PATH": BIN + ":/bin:/usr/bin"}, check=True)
+        args, env = json.loads(shell.stdout)
+        told = " ".join(args) + " ".join(f"{k}={v}" for k, v in env.items())
+        assert "it's $HOME" in told and "http://127.0.0.1:1" in told, (name, told)
+
+
+def test_the_model_is_the_first_that_is_served():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"data": [{"id": "first", "max_model_len": 4096}, {"id": "second", "max_model_len": 65536}]}')
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = "http://127.0.0.1:%d" % server.server_port
+    env = started("claude", WEFT_URL=url)[1]
+    assert (env["ANTHROPIC_MODEL"], env["CLAUDE_CODE_AUTO_COMPACT_WINDOW"]) == ("first", "4096")
+    assert "--config=model_context_window=65536" in started("codex", "--url", url, "--model", "second")[0]
+    config = json.loads(started("opencode", "--url", url, "--model", "second")[1]["OPENCODE_CONFIG_CONTENT"])
+    assert config["provider"]["weft"]["models"] == {"second": {"name": "second", "limit": {"context": 65536, "output": 8192}}}
+    server.shutdown()
+    r = launch("claude", "--url", "http://127.0.0.1:1")
+    assert r.returncode == 69 and "no weftd answers" in r.stderr, r
+
+
+def test_a_file_is_changed_and_given_back():
+    at = ("--url", "http://127.0.0.1:1", "--model", "m")
+    cases = [
+        ("claude", ".claude/settings.json", '{"env": {"A": "1"}, "theme": "dark"}\n'),
+        ("opencode", ".config/opencode/opencode.json", '{"provider": {"other": {}}, "model": "x/y"}'),
+        ("codex", ".codex/config.toml", 'model = "mine"\n[profiles.other]\nmodel = "o"\n'),
+    ]
+    for name, path, old in cases:
+        for text in (None, old):
+            fresh()
+            path_of = os.path.join(HOME, path)
+            if text is not None:
+                os.makedirs(os.path.dirname(path_of))
+                with open(path_of, "w") as file:
+                    file.write(text)
+                os.chmod(path_of, 0o640)
+            r = launch(name, "--write", *at)
+            assert r.returncode == 0, r
+            with open(path_of) as file:
+                new = file.read()
+            if name == "codex":
+                assert new.startswith(text or "") and '[model_providers.weft]\nname = "weft"\nbase_url = "http://127.0.0.1:1/v1"' in new
+                assert not TOML or TOML.loads(new)["profiles"]["weft"] == {"model": "m", "model_provider": "weft"}
+            elif name == "claude":
+                value = json.loads(new)
+                assert value["env"]["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:1"
+                assert text is None or (value["env"]["A"], value["theme"]) == ("1", "dark")
+            else:
+                value = json.loads(new)
+                assert value["model"] == "weft/m" and (text is None or "other" in value["provider"])
+            again = launch(name, "--write", *at)
+            assert again.returncode == 1 and "--undo" in again.stderr, again
+            r = launch(name, "--undo")
+            assert r.returncode == 0, r
+            assert files() == ([] if text is None else [path]), files()
+            if text is not None:
+                with open(path_of) as file:
+                    assert file.read() == text
+                assert os.stat(path_of).st_mode & 0o777 == 0o640
+            r = launch(name, "--undo")
+            assert r.returncode == 1 and "nothing to undo" in r.stderr, r
+
+
+def test_what_was_changed_since_is_left_alone():
+    fresh()
+    path = os.path.join(HOME, ".claude/settings.json")
+    assert launch("claude", "--write", "--model", "m").returncode == 0
+    with open(path, "a") as file:
+        file.write("\n")
+    r = launch("claude", "--undo")
+    assert r.returncode == 1 and "changed since" in r.stderr and os.path.exists(path), r
+
+
+def test_a_file_that_is_not_plain_json_is_not_touched():
+    fresh()
+    path = os.path.join(HOME, ".config/opencode/opencode.json")
+    os.makedirs(os.path.dirname(path))
+    with open(path, "w") as file:
+        file.write('{ // mine\n "a": 1 }')
+    r = launch("opencode", "--write", "--model", "m")
+    assert r.returncode == 1 and "by hand" in r.stderr and files() == [".config/opencode/opencode.json"], r
+
+
+def test_wrong_usage_is_said():
+    for args, code in ((["nobody"], 64), ([], 64), (["claude", "--print", "--write"], 64), (["aider", "--write", "--model", "m"], 1)):
+        assert launch(*args).returncode == code, args
+    r = launch("claude", "--model", "m", PATH="/nonexistent")
+    assert r.returncode == 1 and "not installed" in r.stderr, r
+
+
+main(globals())

@@ -1,0 +1,409 @@
+"""weftctl pull, models and rm, against a hub that is slow, broken, hostile or full of errors."""
+import contextlib
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import fake_hub
+from fake_hub import Hub
+from weftd import Skip, main, program, synth
+
+MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
+FILES = {
+    "README.md": b"hello",
+    "Some-Q4_K_M.gguf": MODEL,
+    "Some-Q8_0.gguf": MODEL + b"8" * 32,
+    "mmproj-F16.gguf": b"not a model",
+}
+NAME = "hf:" + fake_hub.REPO
+
+
+class Home:
+    """A folder for models, and for all that the environment points at."""
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="weft-pull-")
+        self.path = pathlib.Path(self.folder.name)
+        self.models = self.path / "models"
+        self.repo = self.models / fake_hub.REPO
+        return self
+
+    def __exit__(self, *_):
+        self.folder.cleanup()
+
+    def env(self, hub=None, **more):
+        return {"PATH": os.environ["PATH"], "HOME": str(self.path), "WEFT_MODELS": str(self.models),
+                **({"HF_ENDPOINT": hub.url} if hub else {}), **{k: str(v) for k, v in more.items()}}
+
+    def start(self, hub, *args, limit=None, **env):
+        def before():
+            if limit:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        return subprocess.Popen([program("weftctl"), *args], env=self.env(hub, **env), stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, preexec_fn=before)
+
+    def run(self, hub, *args, **more):
+        p = self.start(hub, *args, **more)
+        p.out, p.err = p.communicate(timeout=60)
+        return p
+
+    def pull(self, hub, *args, **more):
+        return self.run(hub, "pull", *args, **more)
+
+    def files(self):
+        return sorted(p.name for p in self.repo.iterdir()) if self.repo.exists() else []
+
+    def parts(self):
+        return [p for p in self.repo.iterdir() if p.name.endswith(".part")] if self.repo.exists() else []
+
+
+@contextlib.contextmanager
+def hub_and_home(files=FILES, **options):
+    with Hub(dict(files), **options) as hub, Home() as home:
+        yield hub, home
+
+
+def check_loaded(home, p, name="Some-Q4_K_M.gguf", data=MODEL):
+    assert p.returncode == 0, (p.returncode, p.out, p.err)
+    assert (home.repo / name).read_bytes() == data
+    assert not home.parts(), home.files()
+    assert p.out.strip() == str(home.repo / name), p.out
+
+
+def test_default_quant_is_loaded_checked_and_listed():
+    with hub_and_home() as (hub, home):
+        check_loaded(home, home.pull(hub, NAME))
+        assert home.files() == [".Some-Q4_K_M.gguf.sha256", "Some-Q4_K_M.gguf"]
+        listed = json.loads(home.run(None, "models", "--json").out)
+        assert [m["name"] for m in listed] == ["Some-Q4_K_M"] and listed[0]["architecture"] == "llama", listed
+        fit = listed[0]["fit"]
+        assert fit["fits"] and fit["context"] == 2048 and fit["tokens_per_s_at_most"] > 0, fit
+        table = home.run(None, "models").out.splitlines()
+        assert len(table) == 2 and re.match(r"Some-Q4_K_M +llama .* weft +2048 +\d+", table[1]), table
+        assert "fits: a context of 2048" in home.run(None, "models", "some").out
+        assert home.run(None, "models", "--path", "some").out.strip() == listed[0]["path"]
+        n = len(hub.seen)
+        check_loaded(home, home.pull(hub, NAME))
+        assert len(hub.seen) == n + 1, "what is there was loaded again"
+
+
+def test_a_quant_a_file_and_what_is_not_there():
+    with hub_and_home() as (hub, home):
+        check_loaded(home, home.pull(hub, NAME + ":q8_0"), "Some-Q8_0.gguf", FILES["Some-Q8_0.gguf"])
+        check_loaded(home, home.pull(hub, NAME + ":Some-Q4_K_M.gguf@main"))
+        p = home.pull(hub, NAME + ":Q5_K_M")
+        assert p.returncode == 1 and "no Q5_K_M; there are Q4_K_M, Q8_0" in p.err, p.err
+        assert "mmproj" not in p.err
+        out = home.pull(hub, "--list", NAME).out
+        assert re.search(r"Q4_K_M .*would be loaded", out) and "Q8_0" in out and "mmproj" not in out, out
+        for bad in ("owner", "hf:owner", "hf:../x", "hf:a/b:../x.gguf", "hf:a/b/c", "hf:a/b@../x"):
+            assert home.pull(hub, bad).returncode == 64, bad
+
+
+def test_shards_are_one_model():
+    files = {f"Q4_K_M/Big-Q4_K_M-0000{i}-of-00003.gguf": bytes([i]) * (1000 + i) for i in (1, 2, 3)}
+    with hub_and_home(files) as (hub, home):
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "GGUF" in p.err or "magic" in p.err, p.err  # made-up bytes, all of them loaded
+        for name, data in files.items():
+            assert (home.repo / name).read_bytes() == data
+        listed = json.loads(home.run(None, "models", "--json").out)
+        assert listed[0]["files"] == 3 and listed[0]["bytes"] == 3006, listed
+        assert home.run(None, "rm", "Big-Q4_K_M").returncode == 0
+        assert list(home.models.iterdir()) == []
+    with hub_and_home(dict(list(files.items())[:2])) as (hub, home):
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "lacks Q4_K_M/Big-Q4_K_M-00003-of-00003.gguf" in p.err, p.err
+
+
+def test_json_tells_every_step():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.slow(len(MODEL) // 8, 0.2)]
+        lines = [json.loads(s) for s in home.pull(hub, "--json", NAME).out.splitlines()]
+        loading = [s for s in lines if s["status"] == "downloading"]
+        assert len(loading) >= 2 and all(s["total"] == len(MODEL) for s in loading), lines
+        assert loading == sorted(loading, key=lambda s: s["completed"])
+        assert any("bytes_per_second" in s for s in loading)
+        assert lines[-1] == {"status": "success", "path": str(home.repo / "Some-Q4_K_M.gguf"), "name": "Some-Q4_K_M",
+                             "bytes": len(MODEL)}
+        assert json.loads(home.pull(hub, "--json", NAME + ":Q2_K").out.splitlines()[-1])["status"] == "error"
+
+
+def test_token_goes_to_the_hub_and_nowhere_else():
+    with hub_and_home(token="hf_secret") as (hub, home):
+        p = home.pull(hub, NAME)
+        assert p.returncode == 77 and "HF_TOKEN" in p.err, (p.returncode, p.err)
+        check_loaded(home, home.pull(hub, NAME, HF_TOKEN="hf_secret"))
+        assert hub.asked("cdn") and all("Authorization" not in headers for _, headers in hub.asked("cdn"))
+        assert "hf_secret" not in p.err
+        (home.path / "hf").mkdir()
+        (home.path / "hf/token").write_text("hf_secret\n")
+        check_loaded(home, home.pull(hub, NAME + ":Q8_0", HF_HOME=home.path / "hf"), "Some-Q8_0.gguf", FILES["Some-Q8_0.gguf"])
+        p = home.pull(hub, NAME, HF_TOKEN="wrong")
+        assert p.returncode == 77 and "not valid" in p.err, p.err
+        p = home.pull(None, NAME, HF_TOKEN="hf_secret", HF_ENDPOINT="http://hub.example")
+        assert p.returncode == 1 and "not https" in p.err, p.err
+
+
+def test_broken_connections_are_continued():
+    third = len(MODEL) // 3
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.cut_after(third), fake_hub.cut_after(third), fake_hub.no_answer]
+        check_loaded(home, home.pull(hub, NAME))
+        ranges = [headers.get("Range") for _, headers in hub.asked("cdn")]
+        assert ranges == [None, f"bytes={third}-", f"bytes={2 * third}-", f"bytes={2 * third}-"], ranges
+
+
+def test_a_truncated_body_without_a_length_is_not_the_end():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.ends_early(1000)]
+        check_loaded(home, home.pull(hub, NAME))
+
+
+def test_a_stalled_connection_is_given_up_and_continued():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.stalls_after(5000, 20)]
+        start = time.monotonic()
+        check_loaded(home, home.pull(hub, "--stall", "1", NAME))
+        assert time.monotonic() - start < 10
+        assert hub.asked("cdn")[1][1]["Range"] == "bytes=5000-"
+
+
+def test_servers_without_ranges_begin_anew():
+    with hub_and_home(ranges=False, redirects=False) as (hub, home):
+        hub.faults["api"] = [None, fake_hub.cut_after(3000)]
+        check_loaded(home, home.pull(hub, NAME))
+        assert hub.asked("api")[-1][1]["Range"] == "bytes=3000-"
+
+
+def test_a_wrong_range_or_size_is_refused():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.cut_after(3000), fake_hub.wrong_range]
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "byte 3000 was asked for, 7 came" in p.err, p.err
+        hub.faults["cdn"] = [fake_hub.larger]
+        p = home.pull(hub, NAME + ":Q8_0")
+        assert p.returncode == 1 and "bytes, and sends" in p.err, p.err
+        check_loaded(home, home.pull(hub, NAME))
+
+
+def test_a_wrong_checksum_is_removed():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.flips_a_bit]
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "checksum" in p.err and home.files() == [], (p.err, home.files())
+        check_loaded(home, home.pull(hub, NAME))
+        hub.wrong_sum.add("Some-Q8_0.gguf")
+        p = home.pull(hub, NAME + ":Q8_0")
+        assert p.returncode == 1 and home.files() == [".Some-Q4_K_M.gguf.sha256", "Some-Q4_K_M.gguf"], (p.err, home.files())
+
+
+def test_a_bad_part_is_loaded_again_from_the_start():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.cut_after(4000)] + [fake_hub.status(500)] * 3
+        assert home.pull(hub, "--tries", "2", NAME).returncode == 69
+        part, = home.parts()
+        part.write_bytes(b"x" * 4000)
+        hub.faults["cdn"] = []
+        p = home.pull(hub, NAME)
+        check_loaded(home, p)
+        assert "again from the start" in p.err, p.err
+
+
+def test_a_file_that_has_changed_at_the_hub_is_replaced():
+    with hub_and_home() as (hub, home):
+        check_loaded(home, home.pull(hub, NAME))
+        new = MODEL[:-1] + bytes([MODEL[-1] ^ 1])
+        hub.files["Some-Q4_K_M.gguf"] = new
+        check_loaded(home, home.pull(hub, NAME), data=new)
+
+
+def test_busy_hubs_are_asked_again():
+    with hub_and_home() as (hub, home):
+        hub.faults["api"] = [fake_hub.status(503), fake_hub.status(429, ("Retry-After", "1"))]
+        hub.faults["cdn"] = [fake_hub.status(502)]
+        start = time.monotonic()
+        p = home.pull(hub, NAME)
+        check_loaded(home, p)
+        assert time.monotonic() - start >= 2 and p.err.count("again in") == 3, p.err
+
+
+def test_a_hub_that_stays_away_is_given_up():
+    with hub_and_home() as (hub, home):
+        hub.faults["api"] = [fake_hub.status(500)] * 9
+        p = home.pull(hub, "--tries", "2", NAME)
+        assert p.returncode == 69 and "500" in p.err, (p.returncode, p.err)
+        hub.faults["api"] = [fake_hub.status(429, ("Retry-After", "86400"))]
+        start = time.monotonic()
+        p = home.pull(hub, NAME)
+        assert p.returncode == 69 and time.monotonic() - start < 5, (p.returncode, p.err)
+        url = hub.url
+    with Home() as home:
+        p = home.pull(None, "--tries", "2", NAME, HF_ENDPOINT=url)
+        assert p.returncode == 69 and "connect" in p.err.lower(), p.err
+
+
+def test_refusals_are_said():
+    with hub_and_home() as (hub, home):
+        p = home.pull(hub, "hf:owner/nothing")
+        assert p.returncode == 1 and "Repository not found" in p.err, p.err
+        hub.faults["api"] = [fake_hub.status(403, ("X-Error-Message", "Access to it is restricted"))]
+        p = home.pull(hub, NAME)
+        assert p.returncode == 77 and "gated" in p.err and "restricted" in p.err, p.err
+        hub.faults["cdn"] = [fake_hub.status(404)]
+        assert home.pull(hub, NAME).returncode == 1 and home.files() == []
+        hub.faults["cdn"] = [fake_hub.status(403)]
+        assert home.pull(hub, NAME).returncode == 77
+
+
+def test_redirects_to_files_and_in_circles_are_refused():
+    with hub_and_home() as (hub, home):
+        hub.faults["api"] = [None, fake_hub.to_file]
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "root:" not in p.out + p.err, p.err
+        hub.faults["api"] = [None, fake_hub.in_a_circle]
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "redirects" in p.err, p.err
+
+
+def test_listings_that_are_none_are_refused():
+    for body in (b"", b"[]", b"{", b'{"sha": "x", "siblings": []}', b'{"sha": "%s", "siblings": 7}' % b"a".ljust(40, b"0"), b"\0" * 1000):
+        with hub_and_home() as (hub, home):
+            hub.faults["api"] = [lambda h, p, body=body: h.send_body(200, body) or True]
+            p = home.pull(hub, NAME)
+            assert p.returncode == 1 and "listing" in p.err, (body, p.err)
+
+
+def test_names_that_lead_out_of_the_folder_are_not_taken():
+    files = {"../evil-Q4_K_M.gguf": b"1", "/abs-Q4_K_M.gguf": b"1", "a/../b-Q4_K_M.gguf": b"1", ".hidden-Q4_K_M.gguf": b"1"}
+    with hub_and_home(files) as (hub, home):
+        p = home.pull(hub, NAME)
+        assert p.returncode == 1 and "no GGUF files" in p.err and not home.models.exists(), p.err
+
+
+def test_a_full_disk_keeps_the_part():
+    with hub_and_home() as (hub, home):
+        p = home.pull(hub, NAME, limit=8192)
+        assert p.returncode == 1 and "is kept" in p.err, p.err
+        part, = home.parts()
+        assert part.stat().st_size == 8192
+        check_loaded(home, home.pull(hub, NAME))
+        assert hub.asked("cdn")[-1][1]["Range"] == "bytes=8192-"
+
+
+def test_what_the_disk_has_no_room_for_is_not_begun():
+    if os.geteuid() != 0:
+        raise Skip("a file system is mounted by root only")
+    with hub_and_home({"Huge-Q4_K_M.gguf": b"x" * (3 << 20)}) as (hub, home):
+        home.models.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", home.models], capture_output=True).returncode:
+            raise Skip("tmpfs cannot be mounted here")
+        try:
+            p = home.pull(hub, NAME)
+            assert p.returncode == 1 and "needs 3.0 MiB more" in p.err and not hub.asked("cdn"), p.err
+        finally:
+            subprocess.run(["umount", home.models], check=True)
+
+
+def wait_for_part(home, size):
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if any(p.stat().st_size >= size for p in home.parts()):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"nothing arrives: {home.files()}")
+
+
+def test_ctrl_c_leaves_a_part_that_is_continued():
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with hub_and_home() as (hub, home):
+            hub.faults["cdn"] = [fake_hub.slow(1000, 0.05)]
+            p = home.start(hub, "pull", NAME)
+            wait_for_part(home, 3000)
+            p.send_signal(sig)
+            _, err = p.communicate(timeout=5)
+            assert sig == signal.SIGKILL or (p.returncode == 130 and "is kept" in err), (p.returncode, err)
+            part, = home.parts()
+            size = part.stat().st_size
+            check_loaded(home, home.pull(hub, NAME))
+            assert hub.asked("cdn")[-1][1]["Range"] == f"bytes={size}-"
+
+
+def test_two_pulls_at_once_load_it_once():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.slow(len(MODEL) // 20, 0.05)]
+        first = home.start(hub, "pull", NAME)
+        wait_for_part(home, 1000)
+        others = [home.start(hub, "pull", NAME) for _ in range(3)]
+        for p in (first, *others):
+            p.out, p.err = p.communicate(timeout=30)
+            check_loaded(home, p)
+        assert all("another process" in p.err for p in others), [p.err for p in others]
+        assert len(hub.asked("cdn")) == 1
+
+
+def test_a_second_pull_goes_on_when_the_first_dies():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.slow(1000, 0.05)]
+        first = home.start(hub, "pull", NAME)
+        wait_for_part(home, 3000)
+        second = home.start(hub, "pull", NAME)
+        time.sleep(0.2)
+        first.kill()
+        first.communicate()
+        second.out, second.err = second.communicate(timeout=30)
+        check_loaded(home, second)
+        assert hub.asked("cdn")[-1][1]["Range"].startswith("bytes=")
+
+
+def test_the_hubs_own_cache_is_used_in_place():
+    with hub_and_home() as (hub, home):
+        snapshot = home.path / ".cache/huggingface/hub/models--owner--Some-GGUF/snapshots" / fake_hub.COMMIT
+        snapshot.mkdir(parents=True)
+        (snapshot / "Some-Q4_K_M.gguf").write_bytes(MODEL)
+        p = home.pull(hub, NAME)
+        assert p.returncode == 0 and p.out.strip() == str(snapshot / "Some-Q4_K_M.gguf"), (p.out, p.err)
+        assert not hub.asked("cdn") and not home.models.exists()
+        listed = json.loads(home.run(None, "models", "--json").out)
+        assert [(m["name"], m["store"]) for m in listed] == [("Some-Q4_K_M", "hub")], listed
+        p = home.run(None, "rm", "Some-Q4_K_M")
+        assert p.returncode == 1 and "nothing is removed" in p.err and snapshot.exists(), p.err
+
+
+def test_rm_removes_models_and_parts():
+    with hub_and_home() as (hub, home):
+        check_loaded(home, home.pull(hub, NAME))
+        hub.faults["cdn"] = [fake_hub.cut_after(4000)] + [fake_hub.status(500)] * 3
+        assert home.pull(hub, "--tries", "2", NAME + ":Q8_0").returncode == 69
+        assert home.parts()
+        assert "3.9 KiB" in home.run(None, "rm", "--partial").out
+        assert not home.parts()
+        assert home.run(None, "rm", "Some-Q4_K_M").returncode == 0
+        assert home.models.exists() and not list(home.models.iterdir())
+        assert home.run(None, "rm", "Some-Q4_K_M").returncode == 1
+
+
+def test_terminals_get_a_line_that_is_drawn_again():
+    with hub_and_home() as (hub, home):
+        hub.faults["cdn"] = [fake_hub.slow(len(MODEL) // 8, 0.15)]
+        primary, secondary = os.openpty()
+        p = subprocess.Popen([program("weftctl"), "pull", NAME], env=home.env(hub), stdout=subprocess.PIPE, stderr=secondary)
+        os.close(secondary)
+        seen = b""
+        with contextlib.suppress(OSError):
+            while chunk := os.read(primary, 4096):
+                seen += chunk
+        os.close(primary)
+        p.communicate(timeout=10)
+        assert p.returncode == 0 and b"\r\033[K" in seen and re.search(rb"\d+ %  \[=* *\]  \S+ \S+ of ", seen), seen
+        assert b"/s  0:0" in seen, seen
+
+
+main(globals())

@@ -1,0 +1,29 @@
+"""Architectures through the whole daemon: the texts of another implementation, and promise 1, on small models of every
+shape that tests/engine computes the logits of."""
+import golden_models
+from golden_models import FLAGS, ask, check_greedy, golden
+from weftd import Weftd, main, parallel
+
+MODELS = ("granite", "phi3", "mistral3", "olmo2", "lfm2", "lfm2moe", "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "laguna")
+REQUESTS = [r for r in golden_models.REQUESTS if "repetition_penalty" not in r]
+
+
+def test_greedy_texts_are_those_of_another_implementation():
+    check_greedy(MODELS)
+
+
+def test_alone_in_company_in_chunks_preempted_and_behind_a_cached_prefix():
+    for name in MODELS:
+        with Weftd(*FLAGS, "--threads", 1, "--max-seqs", 1, model=golden(name)) as d:
+            should = [ask(d, r, 60) for r in REQUESTS]
+            assert [ask(d, r, 60) for r in REQUESTS] == should, (name, "again")
+        for flags in (("--max-batch-rows", 16, "--max-seqs", 4), ("--depth", 2, "--threads", 2)):
+            with Weftd(*FLAGS, *flags, model=golden(name)) as d:
+                assert parallel([lambda r=r: ask(d, r, 60) for r in REQUESTS]) == should, (name, flags)
+        with Weftd(*FLAGS, "--kv-pages", 37, "--max-context", 592, model=golden(name)) as d:
+            for _ in range(20):  # short answers, so that too many are admitted
+                d.complete([5, 6, 7], max_tokens=1)
+            assert parallel([lambda r=r: ask(d, r, 60) for r in REQUESTS]) == should, (name, "few pages")
+
+
+main(globals())

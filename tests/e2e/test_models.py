@@ -1,0 +1,325 @@
+"""Several models behind one daemon: loaded when they are asked for, unloaded for others, and no request lost."""
+import os
+import pathlib
+import random
+import subprocess
+import tempfile
+import threading
+import time
+
+from weftd import BACKEND, Weftd, main, parallel, program, random_tokens, synth
+
+MIB = 1 << 20
+# Weights of some 0.3 MiB and KV of 16: two fit into 40.
+FLAGS = ("--kv-memory", "16M", "--models-memory", "40M", "--threads", "1", "--max-context", "2048", "--backend", BACKEND)
+
+
+def folder_of(names):
+    """A temporary folder with tiny models of these names, each with weights of its own."""
+    folder = tempfile.TemporaryDirectory(prefix="weft-models-")
+    for i, name in enumerate(names):
+        model = synth(f"tiny-of-many-{i}", "--arch", "qwen3", "--shape", "tiny,context=131072", "--format", "Q4_K_M", "--seed", str(40 + i))
+        os.link(model, os.path.join(folder.name, name + ".gguf")) if same_device(model, folder.name) else copy(model, folder.name, name)
+    return folder
+
+
+def same_device(a, b):
+    return os.stat(a).st_dev == os.stat(b).st_dev
+
+
+def copy(model, folder, name):
+    pathlib.Path(folder, name + ".gguf").write_bytes(pathlib.Path(model).read_bytes())
+
+
+def ask(d, model, n=8, seed=1, **more):
+    body = {"model": model, "prompt": random_tokens(seed, 30), "max_tokens": n, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+    status, headers, value = d.request("POST", "/v1/completions", {**body, **more})
+    assert status == 200, (status, value)
+    assert value["model"] == model, value
+    return value["choices"][0]["token_ids"]
+
+
+def models(d):
+    """Those that are served; of a swap not the model that comes or goes."""
+    return {m["id"]: m for m in d.admin_request("GET", "/models")[1]["models"] if m.get("swap") not in ("next", "old")}
+
+
+def states(d):
+    return {name: m["state"] for name, m in models(d).items()}
+
+
+def wait_state(d, name, state, limit_s=30):
+    end = time.monotonic() + limit_s
+    while states(d)[name] != state:
+        assert time.monotonic() < end, f"{name} is {states(d)[name]}, not {state}"
+        time.sleep(0.01)
+
+
+def test_models_are_loaded_when_they_are_asked_for_and_the_least_recently_used_leaves():
+    with folder_of("abc") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        assert states(d) == {"a": "absent", "b": "absent", "c": "absent"}, states(d)
+        assert d.health() == 200
+        a = ask(d, "a")
+        b = ask(d, "b")
+        assert a != b, "they are the same model: the test is blind"
+        assert states(d) == {"a": "ready", "b": "ready", "c": "absent"}, states(d)
+        assert ask(d, "a") == a
+        ask(d, "c")  # b was used before a was
+        assert states(d)["a"] == "ready" and states(d)["b"] == "absent" and states(d)["c"] == "ready", states(d)
+        assert ask(d, "b") == b
+        assert states(d)["a"] == "absent", states(d)
+        assert ask(d, "a") == a
+        got = models(d)
+        assert sum(m["bytes"] for m in got.values() if m["state"] == "ready") <= 40 * MIB, got
+        status, _, value = d.request("POST", "/v1/completions", {"model": "d", "prompt": "x"})
+        assert status == 404 and "There are: a, b, c." in value["error"]["message"], value
+        status, _, value = d.request("POST", "/v1/completions", {"prompt": [20, 21], "max_tokens": 1})
+        assert status == 200 and value["model"] == "a", value  # the first one
+
+
+def stream(d, model, n, begun=None):
+    """The tokens of a stream; @begun is set when the first have come."""
+    got = []
+    body = {"model": model, "prompt": random_tokens(1, 30), "max_tokens": n, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+    for chunk in d.stream("/v1/completions", body):
+        assert "error" not in chunk, chunk
+        if begun:
+            begun.set()
+        for choice in chunk["choices"]:
+            got += choice.get("token_ids") or []
+    return got
+
+
+def test_a_running_request_is_never_ended_for_another_model():
+    """With every model busy, the one that has been there longest takes no more until its streams have ended."""
+    with folder_of("abc") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        should = {m: ask(d, m, 1500) for m in "ab"}
+        ask(d, "c")
+        ends = {}
+        begun = {m: threading.Event() for m in "ab"}
+
+        def run(model):
+            got = stream(d, model, 1500, begun[model])
+            ends[model] = time.monotonic()
+            assert got == should[model], f"{model} differs after {len(got)} tokens"
+
+        def third():
+            for event in begun.values():
+                event.wait(30)
+            ask(d, "c", 2)
+            ends["c"] = time.monotonic()
+
+        parallel([lambda: run("a"), lambda: run("b"), third])
+        assert ends["c"] > min(ends["a"], ends["b"]), f"nothing had to wait: the test is blind: {ends}"
+
+
+def test_swaps_under_load_lose_nothing():
+    """Clients of three models, of which two fit; loads and unloads by the operator meanwhile."""
+    with folder_of("abc") as folder, Weftd("--models-dir", folder, *FLAGS, "--load-wait-ms", "60000", model="") as d:
+        should = {(m, seed): ask(d, m, 24, seed) for m in "abc" for seed in range(3)}
+        stop = threading.Event()
+        done = []
+
+        def client(i):
+            r = random.Random(i)
+            for _ in range(12):
+                m, seed = r.choice("abc"), r.randrange(3)
+                assert ask(d, m, 24, seed) == should[m, seed]
+                done.append(m)
+
+        def operator():
+            r = random.Random(99)
+            while not stop.is_set():
+                status, value = d.admin_request("POST", f"/models/{r.choice('abc')}/{r.choice(['load', 'unload'])}")
+                assert status == 200, value
+                time.sleep(0.05)
+
+        thread = threading.Thread(target=operator)
+        thread.start()
+        try:
+            parallel([lambda i=i: client(i) for i in range(6)])
+        finally:
+            stop.set()
+            thread.join()
+        assert len(done) == 72
+        loads = sum(m["loads"] for m in models(d).values())
+        assert loads > 6, f"{loads} loads: nothing was swapped"
+        assert d.stats()["front"]["server_errors"] == 0, d.stats()["front"]
+
+
+def swap(d, name, file=None, limit_s=60):
+    """How it ended; and all that was replaced is gone."""
+    end = time.monotonic() + limit_s
+    status = 0
+    while status != 200:  # while it is just being loaded no swap begins
+        status, value = d.admin_request("POST", f"/models/{name}/swap" + (f"?file={file}" if file else ""))
+        assert status == 200 or "just being" in value["error"]["message"], value
+        assert time.monotonic() < end, value
+    while models(d)[name]["swap"] == "under way" or any(m.get("swap") == "old" for m in d.admin_request("GET", "/models")[1]["models"]):
+        assert time.monotonic() < end, d.admin_request("GET", "/models")
+        time.sleep(0.01)
+    return models(d)[name]["swap"]
+
+
+def swap_under_load(d, name, files, should, n_swaps):
+    """Clients stream while the model is replaced again and again; each gets the tokens of one file, whole."""
+    stop = threading.Event()
+    done = []
+
+    def client(i):
+        while not stop.is_set():
+            got = tuple(stream(d, name, 200)) if i % 2 else tuple(ask(d, name, 200))
+            assert got in should, f"{len(got)} tokens that are neither file's"
+            done.append(got)
+
+    def operator():
+        try:
+            for i in range(n_swaps):
+                assert swap(d, name, files[i % len(files)]) == "done"
+        finally:
+            stop.set()
+
+    parallel([lambda i=i: client(i) for i in range(4)] + [operator])
+    assert len(done) > n_swaps, len(done)
+    assert all(done.count(s) for s in should), "requests met one file only: the test is blind"
+    front = d.stats()["front"]
+    assert front["server_errors"] == 0 and front["rejected"] == 0, front
+    return len(done)
+
+
+def test_a_swap_of_the_only_model_loses_nothing_and_leaves_nothing_behind():
+    with folder_of("ab") as folder, Weftd(*FLAGS[4:], "--kv-memory", "16M", model=f"{folder}/a.gguf") as d:
+        a, b = f"{folder}/a.gguf", f"{folder}/b.gguf"
+        should = [tuple(ask(d, "a", 200))]
+        assert swap(d, "a", b) == "done"
+        should.append(tuple(ask(d, "a", 200)))
+        assert should[0] != should[1]
+        fds = len(os.listdir(f"/proc/{d.process.pid}/fd"))
+        swap_under_load(d, "a", [a, b], should, 10)
+        assert swap(d, "a", f"{folder}/none.gguf").startswith("failed: ")
+        assert tuple(ask(d, "a", 200)) == should[1], "the old one is not served on"
+        assert len(os.listdir(f"/proc/{d.process.pid}/fd")) <= fds + 6, "descriptors are left open"
+
+
+def test_weftctl_lists_loads_unloads_and_swaps():
+    def ctl(d, *args):
+        done = subprocess.run([program("weftctl"), "--socket", d.admin, *args], capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    with folder_of("ab") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        assert ctl(d, "load", "a") == (0, "a: ready\n")
+        code, out = ctl(d, "ps")
+        assert code == 0 and [line.split()[:2] for line in out.splitlines()] == [["MODEL", "STATE"], ["a", "ready"], ["b", "absent"]], out
+        before = ask(d, "a")
+        assert ctl(d, "swap", "a", f"{folder}/b.gguf") == (0, "a: done\n")
+        assert ask(d, "a") == ask(d, "b") != before
+        assert ctl(d, "unload", "a") == (0, "a: absent\n")
+        code, out = ctl(d, "load", "nobody")
+        assert code == 1 and "no model is called nobody" in out, out
+        pathlib.Path(folder, "bad.gguf").write_bytes(b"GGUF")
+        code, out = ctl(d, "swap", "b", f"{folder}/bad.gguf")
+        assert code == 1 and "failed: " in out and "bad.gguf" in out, out
+
+
+def test_a_swap_without_room_for_both_waits_for_the_old_one():
+    with folder_of("ab") as folder, Weftd("--models-dir", folder, "--kv-memory", "16M", "--models-memory", "20M", *FLAGS[4:], model="") as d:
+        should = [tuple(ask(d, "a", 200)), tuple(ask(d, "b", 200))]
+        swap_under_load(d, "a", [f"{folder}/b.gguf", f"{folder}/a.gguf"], should, 6)
+        assert set(states(d)) == {"a", "b"}, states(d)
+
+
+def test_the_death_of_one_worker_leaves_the_others_alone():
+    with folder_of("ab") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        should = {m: ask(d, m, 1500) for m in "ab"}
+        pids = {name: m["worker"]["pid"] for name, m in models(d).items()}
+        begun = threading.Event()
+
+        def kill():
+            begun.wait(30)
+            os.kill(pids["a"], 9)
+
+        got = parallel([lambda: stream(d, "a", 1500, begun), lambda: stream(d, "b", 1500), kill])
+        assert got[0] == should["a"] and got[1] == should["b"]
+        end = time.monotonic() + 30
+        while models(d)["a"]["worker"]["deaths"] != 1:
+            assert time.monotonic() < end, models(d)
+        assert models(d)["b"]["worker"]["pid"] == pids["b"] and models(d)["b"]["worker"]["deaths"] == 0, models(d)
+
+
+def test_what_cannot_be_loaded_says_why_and_harms_nothing():
+    with folder_of("ab") as folder:
+        whole = pathlib.Path(folder, "b.gguf").read_bytes()
+        pathlib.Path(folder, "cut.gguf").write_bytes(whole[:5000])
+        pathlib.Path(folder, "none.gguf").write_bytes(b"not a model" * 100)
+        with Weftd("--models-dir", folder, *FLAGS, model="") as d:
+            a = ask(d, "a")
+            for name in ("cut", "none"):
+                status, headers, value = d.request("POST", "/v1/completions", {"model": name, "prompt": "x"})
+                assert status == 503 and value["error"]["code"] == "model_unavailable", value
+                assert name + ".gguf" in value["error"]["message"] and int(headers["Retry-After"]) >= 1, value
+                assert states(d)[name] == "failed" and models(d)[name]["reason"], models(d)
+            assert ask(d, "a") == a
+        with Weftd("--models-dir", folder, *FLAGS[2:], "--kv-memory", "64M", model="") as d:
+            status, _, value = d.request("POST", "/v1/completions", {"model": "a", "prompt": "x"})
+            assert status == 503 and "models-memory" in value["error"]["message"], value
+
+
+def test_presets_have_their_own_options_and_idle_models_are_unloaded():
+    with folder_of("ab") as folder, tempfile.TemporaryDirectory() as presets:
+        pathlib.Path(presets, "small.conf").write_text("model = a\naliases = gpt-*, tiny\nmax-context = 512\nkeep-alive-s = 1\n")
+        pathlib.Path(presets, "kept.conf").write_text(f"# always there\nmodel = {folder}/b.gguf\npinned = yes\n")
+        with Weftd("--models", presets, "--models-dir", folder, *FLAGS, model="") as d:
+            assert set(states(d)) == {"small", "kept", "a", "b"}, states(d)
+            wait_state(d, "kept", "ready")
+            status, _, value = d.request("POST", "/v1/completions", {"model": "gpt-5", "prompt": "x", "max_tokens": 1})
+            assert status == 200 and value["model"] == "small", value
+            listed = {m["id"]: m for m in d.request("GET", "/v1/models")[2]["data"]}
+            assert listed["small"]["max_model_len"] == 512 and listed["kept"]["max_model_len"] == 2048, listed
+            assert listed["small"]["status"]["value"] == "loaded" and listed["a"]["status"]["value"] == "unloaded", listed
+            wait_state(d, "small", "absent", 10)
+            status, value = d.admin_request("POST", "/models/kept/unload")
+            assert status == 400 and "pinned" in value["error"]["message"], value
+            ask(d, "a")
+            ask(d, "b")
+            assert states(d)["kept"] == "ready", states(d)
+
+
+def test_ollamas_clients_load_keep_and_unload():
+    with folder_of("ab") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        def generate(**body):
+            status, _, value = d.request("POST", "/api/generate", {"stream": False, **body})
+            assert status == 200, value
+            return value
+
+        def running():
+            return {m["name"]: m["expires_at"] for m in d.request("GET", "/api/ps")[2]["models"]}
+
+        assert running() == {}
+        assert generate(model="a", keep_alive="1h")["done_reason"] == "load"
+        assert states(d)["a"] == "ready"
+        hour = time.strftime("%Y-%m-%dT%H", time.gmtime(time.time() + 3600 - 30))
+        assert running()["a"] >= hour and running()["a"] < "2099", running()
+        generate(model="b:latest", prompt="x", keep_alive="300ms", options={"num_predict": 1})
+        wait_state(d, "b", "absent", 10)
+        assert list(running()) == ["a"], running()
+        assert generate(model="a", keep_alive=0)["done_reason"] == "unload"
+        wait_state(d, "a", "absent", 10)
+        generate(model="a", keep_alive=-1)
+        assert running()["a"].startswith("2100"), running()
+        status, _, value = d.request("POST", "/api/generate", {"model": "a", "keep_alive": "soon"})
+        assert status == 400 and "keep_alive" in value["error"], value
+        assert {m["name"] for m in d.request("GET", "/api/tags")[2]["models"]} == {"a", "b"}
+
+
+def test_a_slip_in_a_preset_is_told_at_the_start():
+    for text, part in (("model = nowhere\n", "no such file"), ("modle = x\n", "is model meant?"), ("listen = 1:2\n", "no key of a single model")):
+        with tempfile.TemporaryDirectory() as presets:
+            pathlib.Path(presets, "x.conf").write_text(text)
+            d = Weftd("--models", presets, model="", wait=False)
+            assert d.process.wait(30) == 78, d.log
+            assert part in d.log and "x.conf" in d.log, d.log
+            d.folder.cleanup()
+
+
+if __name__ == "__main__":
+    main(globals())

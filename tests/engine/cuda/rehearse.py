@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Rehearses tests/gpu/run on the emulated device, whose kernel matvec fails and takes all later calls of its process
+with it: every other check must still be made, and the table must come last and tell all of it.
+
+usage: rehearse.py RUN KERNELS MODELS SYNTH (the emulated programs)
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+run, *programs = map(pathlib.Path, sys.argv[1:])
+n_failed = 0
+
+
+def check(ok, what):
+    global n_failed
+    n_failed += not ok
+    print("ok -" if ok else "not ok -", what, flush=True)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    packed, out = pathlib.Path(folder, "packed"), pathlib.Path(folder, "out")
+    packed.mkdir()
+    for name, program in zip(["kernels", "models", "synth"], programs):
+        (packed / name).symlink_to(program.resolve())
+    env = {**os.environ, "OUT": str(out), "WEFT_GPU_WORK": str(pathlib.Path(folder, "work")), "FAKE_CUDA_FAULTY": "matvec"}
+    result = subprocess.run(
+        [run, "--packed", packed, "--tiny", "--stages", "micro,kernels,times", "--seconds", "280"],
+        env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    lines = result.stdout.splitlines()
+    summary = json.loads((out / "summary.json").read_text())
+    failed = {row["check"] for row in summary["failed"]}
+    print("1..7")
+    check(result.returncode == 1, "a failed check is the exit status")
+    check(any("== done" in line for line in lines), "the table comes last")
+    check({"matrices Q4_K", "the self-test at open passes"} <= failed, "what needs the kernel fails, each by its name")
+    check(not any(name.startswith("attention") for name in failed), "attention is checked all the same")
+    check(summary["checks"] > 80, f"{summary['checks']} checks are made")
+    check({"decode, 1 x 1024 tokens", "decode, 64 x 1024 tokens"} <= failed, "rows of times fail one by one")
+    check("the device is lost: matvec" in result.stdout, "it is said which kernel lost the device")
+    if n_failed:
+        print("\n".join("# " + line for line in lines[-120:]))
+sys.exit(n_failed != 0)

@@ -1,0 +1,174 @@
+/* What is said of memory before a model is loaded is what is then taken, and what a refusal says
+ * would fit does. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "engine/engine.h"
+#include "engine/fit.h"
+#include "tests/support/tiny_model.h"
+
+static struct gguf *file;
+
+static void open_model(const char *arch) {
+    const struct tiny_model t = {.arch = arch, .max_context = 65536};
+    struct err err;
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    cr_assert_eq(gguf_open(&file, path, &err), 0);
+    unlink(path);
+}
+
+static void close_model(void) {
+    file = gguf_free(file);
+}
+
+TestSuite(engine_fit, .fini = close_model);
+
+static struct engine_opts opts(uint64_t memory) {
+    return (struct engine_opts){
+        .file = file,
+        .backend = "cpu",
+        .isa = "generic",
+        .n_threads = 1,
+        .page_tokens = 32,
+        .max_rows = 64,
+        .max_seqs = 8,
+        .max_wants = 64,
+        .memory = memory,
+    };
+}
+
+static uint64_t total(const struct engine_fit *f) {
+    return f->weight_bytes + f->buffer_bytes + f->kv_bytes;
+}
+
+static const char *const archs[] = {"llama", "qwen3moe", "qwen3next"};
+
+Test(engine_fit, what_fits_is_below_the_memory_and_grows_with_it) {
+    for (size_t a = 0; a < ARRAY_SIZE(archs); a++) {
+        uint32_t context = 0;
+        bool has_fitted = false;
+
+        open_model(archs[a]);
+        for (uint64_t memory = 1 << 20; memory < 4ull << 30; memory += memory / 16) {
+            struct engine_opts o = opts(memory);
+            struct engine_fit f;
+            struct err err = {0};
+            int r = engine_fit(&f, &o, &err);
+
+            if (r < 0) {
+                cr_assert(r == -ENOMEM && !has_fitted && strstr(err.message, "does not fit"), "%s",
+                          err.message);
+                cr_assert(f.weight_bytes > 0 && f.context == 0);
+                continue;
+            }
+            has_fitted = true;
+            cr_assert_leq(total(&f), memory);
+            cr_assert(f.context >= FIT_LEAST && f.context >= context, "%u", f.context);
+            context = f.context;
+        }
+        cr_assert_eq(context, 65536, "%s", archs[a]);
+        close_model();
+    }
+}
+
+Test(engine_fit, what_is_told_is_what_is_opened) {
+    for (size_t a = 0; a < ARRAY_SIZE(archs); a++) {
+        open_model(archs[a]);
+        struct engine_opts o = opts(200 << 20);
+        struct engine *e = NULL;
+        struct engine_fit f;
+        struct err err = {0};
+
+        cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
+        cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
+        const struct engine_info *i = engine_info(e);
+        cr_expect_eq(i->n_pages, f.n_pages);
+        cr_expect_eq(i->n_states, f.n_states);
+        cr_expect_eq(i->n_snapshots, f.n_snapshots);
+        cr_expect_eq(i->max_context, f.context);
+        cr_expect_eq(i->state_bytes, f.state_bytes);
+        cr_expect_eq(i->memory_bytes, total(&f));
+        cr_expect_str_eq(i->arch, f.arch);
+        engine_free(e);
+        close_model();
+    }
+}
+
+Test(engine_fit, the_context_that_a_refusal_names_fits_and_no_longer_one) {
+    for (size_t a = 0; a < ARRAY_SIZE(archs); a++) {
+        unsigned long long would;
+        struct engine_fit f;
+        struct err err = {0};
+
+        open_model(archs[a]);
+        struct engine_opts o = opts(100 << 20);
+        o.max_context = 65536;
+        cr_assert_eq(engine_fit(&f, &o, &err), -ENOMEM, "%s", archs[a]);
+        const char *at = strstr(err.message, "max-context ");
+        cr_assert(at && sscanf(at, "max-context %llu would fit", &would) == 1, "%s", err.message);
+        o.max_context = (uint32_t)would;
+        cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
+        cr_assert_geq(f.context, would);
+        o.max_context = (uint32_t)would + 32;
+        cr_assert_eq(engine_fit(&f, &o, &err), -ENOMEM);
+        close_model();
+    }
+}
+
+Test(engine_fit, wishes_give_way_and_a_context_makes_them_grow) {
+    struct engine_fit small, large;
+    struct err err = {0};
+
+    open_model("llama");
+    struct engine_opts o = opts(400 << 20);
+    o.kv_bytes = 1 << 20;
+    o.max_context = 512;
+    cr_assert_eq(engine_fit(&small, &o, &err), 0, "%s", err.message);
+    cr_assert_leq(small.kv_bytes, 1 << 20);
+    o.max_context = 8192;
+    cr_assert_eq(engine_fit(&large, &o, &err), 0, "%s", err.message);
+    cr_assert(large.context == 8192 && large.kv_bytes > small.kv_bytes);
+    o.kv_bytes = 4ull << 30;
+    cr_assert_eq(engine_fit(&large, &o, &err), 0, "%s", err.message);
+    cr_assert_leq(total(&large), 400 << 20);
+}
+
+Test(engine_fit, bits_a_weight_are_named_where_no_context_would_help) {
+    const struct fit f = {
+        .weights = 8ull << 30,
+        .buffers = 64 << 20,
+        .page = 1 << 20,
+        .page_tokens = 32,
+        .model_context = 4096,
+        .memory = 6ull << 30,
+        .n_params = 8000000000,
+    };
+    struct err err = {0};
+    uint64_t kv = 7;
+
+    cr_assert_eq(fit_kv(&f, &kv, &err), -ENOMEM);
+    cr_assert_eq(kv, 7);
+    /* (6 GiB * 15/16 - 64 MiB - 32 MiB) * 8 / 8e9 = 5.94 bits; has 8.59 */
+    cr_assert(strstr(err.message, "at most 5.9 bits a weight would fit, this one has 8.6"), "%s",
+              err.message);
+}
+
+Test(engine_fit, experts_that_are_not_picked_are_not_read) {
+    struct engine_fit f;
+    struct err err = {0};
+
+    open_model("qwen3moe"); /* 3 of 7 */
+    struct engine_opts o = opts(400 << 20);
+    cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
+    cr_assert_lt(f.token_bytes, f.weight_bytes * 6 / 10);
+    close_model();
+    open_model("llama");
+    o.file = file;
+    cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
+    cr_assert(f.token_bytes < f.weight_bytes && f.token_bytes > f.weight_bytes / 2);
+}

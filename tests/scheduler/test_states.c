@@ -1,0 +1,154 @@
+/* Sessions of a model with recurrent layers: what is computed of their prompts; on the simulation, with the sizes of a
+ * 27B model (48 recurrent layers and 16 others: 150 MiB a state, 64 KiB of keys and values a token). */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include "tests/support/sched_sim.h"
+
+#define END_OF_MESSAGE 1 /* a special token */
+#define TAIL 5           /* tokens that the template puts behind the last message */
+
+static struct sim sim;
+static struct rng rng;
+static uint64_t n_prompt, n_computed, n_new;
+
+static uint32_t between(uint32_t low, uint32_t high) {
+    return low + rng_below(&rng, high - low + 1);
+}
+
+static void begin(uint32_t n_snapshots) {
+    struct sim_opts o = {
+        .n_states = 8,
+        .n_snapshots = n_snapshots,
+        .n_pages = 4000,
+        .page_tokens = 32,
+        .max_context = 65536,
+        .max_clients = 512,
+        .sched = {.max_rows = 2048, .max_seqs = 16, .depth = 2},
+        .unwatched = true,
+        .step_ns = 250000, /* 16.5 GB in 4 bits on an H200, states over PCIe */
+        .row_ns = 78000,
+        .key_ns = 16,
+        .machine = {.read_ns = 4040000, .seq_ns = 2000, .pair_ns = 0.57, .state_ns = 3100000},
+    };
+
+    n_prompt = n_computed = n_new = 0;
+    rng = (struct rng){7};
+    sim_init(&sim, &o);
+}
+
+static void submit(struct sim_client *c, uint64_t session, uint32_t n_known) {
+    c->m.arrived_ns = sim.clock.ns;
+    c->m.session = session;
+    c->tokens[c->m.n_prompt - TAIL] = END_OF_MESSAGE;
+    n_prompt += c->m.n_prompt;
+    n_new += c->m.n_prompt - n_known;
+    sim_submit(&sim, c, 0);
+}
+
+static void finish(const struct sim_client *c) {
+    while (c->n_ends == 0)
+        sim_step(&sim);
+    cr_assert_eq(c->finish, FINISH_LENGTH);
+    n_computed += c->m.n_prompt - c->n_cached;
+}
+
+/* The first turn of an agent with instructions and tools of its kind. */
+static struct sim_client *first_turn(uint32_t kind, uint32_t n_system) {
+    struct sim_client *c =
+        sim_client(&sim, n_system + between(100, 600), kind, n_system, between(60, 300));
+
+    c->tokens[n_system - 1] = END_OF_MESSAGE;
+    return c;
+}
+
+static struct sim_client *next_turn(const struct sim_client *before) {
+    return sim_client_after(&sim, before, between(50, 1500), between(60, 300));
+}
+
+static uint32_t known(const struct sim_client *before) {
+    return before->m.n_prompt + before->n_got;
+}
+
+/* Three at once, of which each has three turns: with instructions of their own, or with all of what @parent has. */
+static void run_subagents(const struct sim_client *parent, bool fork, bool again) {
+    struct sim_client *c[3], *before[3];
+
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < 3; i++) {
+            c[i] = turn > 0 ? next_turn(before[i]) : fork ? next_turn(parent) : first_turn(2, 3000);
+            uint32_t n = turn > 0         ? known(before[i])
+                         : fork           ? known(parent)
+                         : i > 0 || again ? 3000
+                                          : 0;
+            submit(c[i], 10 + (uint64_t)i, n);
+        }
+        for (int i = 0; i < 3; i++)
+            finish(before[i] = c[i]);
+    }
+}
+
+/* A session of 20 turns of which three wait for three subagents. */
+static void run_session(uint32_t kind, bool fork) {
+    struct sim_client *c = first_turn(kind, 6000);
+
+    submit(c, kind, 0);
+    for (int turn = 1;; turn++) {
+        finish(c);
+        if (turn == 20)
+            return;
+        if (turn % 6 == 0)
+            run_subagents(c, fork, turn > 6);
+        struct sim_client *next = next_turn(c);
+        submit(next, kind, known(c));
+        c = next;
+    }
+}
+
+static void report(const char *what) {
+    printf("%s: %llu prompt tokens, %llu new, %llu computed (%+.1f %% of the new, %+.1f %% of "
+           "all); %llu snapshots made, "
+           "%llu used, %llu evicted\n",
+           what, (unsigned long long)n_prompt, (unsigned long long)n_new,
+           (unsigned long long)n_computed,
+           100.0 * ((double)n_computed - (double)n_new) / (double)n_new,
+           100.0 * ((double)n_computed - (double)n_new) / (double)n_prompt,
+           (unsigned long long)sim.stats.n_snapshots_made,
+           (unsigned long long)sim.stats.n_snapshots_used,
+           (unsigned long long)sim.stats.n_snapshots_evicted);
+}
+
+Test(states, a_session_computes_little_more_than_what_is_new) {
+    static const uint32_t n_snapshots[] = {6, 10, 20, 54};
+
+    for (int k = 0; k < 8; k++) {
+        begin(n_snapshots[k / 2]);
+        run_session(1, k % 2);
+        char what[80];
+        snprintf(what, sizeof(what), "%u snapshots, %s", n_snapshots[k / 2],
+                 k % 2 ? "forks" : "own instructions");
+        report(what);
+        cr_expect_leq(n_computed, n_new + n_prompt / 20, "%s", what);
+        if (n_snapshots[k / 2] >= 54) /* 8 GiB */
+            cr_expect_leq(n_computed, n_new + n_new / 20, "%s", what);
+        sim_deinit(&sim);
+    }
+}
+
+/* Who comes with the same instructions waits for the state behind them, no longer. */
+Test(states, instructions_are_computed_once_and_no_request_waits_for_more) {
+    struct sim_client *c[3];
+
+    begin(54);
+    for (int i = 0; i < 3; i++) {
+        c[i] = sim_client(&sim, 3100, 2, 3000, i > 0 ? 20 : 400);
+        c[i]->tokens[2999] = END_OF_MESSAGE;
+        submit(c[i], 1 + (uint64_t)i, i > 0 ? 3000 : 0);
+    }
+    for (int i = 0; i < 3; i++)
+        finish(c[i]);
+    cr_expect_leq(n_computed, n_new + 3 * 32);
+    cr_expect_lt(c[1]->end_ns, c[0]->end_ns);
+    cr_expect_lt(c[2]->end_ns, c[0]->end_ns);
+    sim_deinit(&sim);
+}

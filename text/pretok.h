@@ -1,0 +1,72 @@
+#pragma once
+
+/*
+ * pretok - how a family of models cuts text into words before merging.
+ *
+ * Files name a list of regular expressions. The first cuts the text into its matches and what
+ * stands between them; each later one does the same to every piece of the one before, as if the
+ * piece were the whole text. Here an expression is a stage: a function that gives the length of the
+ * first piece, so a cursor with one end per stage finds words from left to right in linear time.
+ */
+
+#include "base/gguf.h"
+#include "text/unicode.h"
+
+#define PRETOK_STAGES 6
+#define PRETOK_NAMES 13
+
+struct pretok;
+
+/* The length, > 0, of the first piece of @s[0..len), len > 0: the match of the stage's expression
+ * at its start, or all before the first match. */
+typedef size_t pretok_cut(const struct pretok *p, const char *s, size_t len);
+
+struct pretok {
+    const char *names[PRETOK_NAMES];  /* values of tokenizer.ggml.pre; the first is shown */
+    pretok_cut *stage[PRETOK_STAGES]; /* up to the first NULL, at least one */
+    unsigned letter;                  /* classes that count as letters */
+    unsigned digits;                  /* in one word at most */
+    bool no_tail;                     /* line breaks behind punctuation are no part of the word */
+    bool suffix;                      /* a contraction belongs to the word before it */
+    bool han;                         /* Han characters are words of their own */
+    bool whole_words;                 /* a word that is a token is not merged */
+    bool add_bos;                     /* where the file does not say */
+    bool nfc;                         /* the text is normalised first */
+};
+
+/* The row with the name @name, NULL: there is none. */
+const struct pretok *pretok_find(struct gguf_str name);
+/* The first name of each row, separated by commas, into @out: for a message. */
+void pretok_list(char *out, size_t size);
+
+/* Where the words of @s[0..len) are. at <= end[k] <= end[k - 1] <= len for every stage k. */
+struct pretok_cursor {
+    const struct pretok *p;
+    const char *s;
+    size_t len, at;
+    size_t end[PRETOK_STAGES]; /* of each stage's piece that is being cut */
+};
+
+/* @p and @s outlive the cursor. */
+void pretok_begin(struct pretok_cursor *c, const struct pretok *p, const char *s, size_t len);
+/* The length of the next word, which begins at s + at before the call; 0: none is left. */
+size_t pretok_next(struct pretok_cursor *c);
+
+/* Length of the run of characters of the classes @any at the start, at most @max of them. */
+static inline size_t pretok_run(const char *s, size_t len, unsigned any, size_t max) {
+    size_t at = 0;
+    unsigned n;
+
+    while (at < len && max-- && unicode_class_at(s + at, s + len, &n) & any)
+        at += n;
+    return at;
+}
+
+/* White space at the start, by  \s*[\r\n]+ (only with @breaks) | \s+(?!\S) | \s+ . */
+size_t pretok_white_space(const char *s, size_t len, bool breaks);
+bool pretok_is_han(uint32_t cp);
+
+/* The stages; each states its expression. */
+pretok_cut pretok_gpt2, pretok_modern, pretok_cased, pretok_numbers, pretok_lines, pretok_deepseek,
+    pretok_deepseek_cjk, pretok_breaks, pretok_llm_letters, pretok_llm_punct, pretok_llm_end,
+    pretok_llm_cjk, pretok_coder_letters, pretok_coder_punct;

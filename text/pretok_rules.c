@@ -1,0 +1,222 @@
+/*
+ * The stages that most models use, written as scanners. Every alternative is tried in the
+ * expression's order, and what an alternative takes follows from greedy matching, as explained
+ * where it is not plain. A byte that is not UTF-8 is a character of its own, a symbol as U+FFFD is.
+ */
+
+#include "base/util.h"
+#include "text/pretok.h"
+
+/* 's 't 're 've 'm 'll 'd at the apostrophe @s: its length or 0. Ignoring case, the long s (U+017F)
+ * is an s too, as in every regex engine that knows Unicode. */
+static size_t contraction(const char *s, size_t len, bool ignore_case) {
+    unsigned fold = ignore_case ? 0x20 : 0;
+    unsigned a = len > 1 ? (uint8_t)s[1] | fold : 0, b = len > 2 ? (uint8_t)s[2] | fold : 0;
+
+    if (a == 's' || a == 't' || a == 'm' || a == 'd')
+        return 2;
+    if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l'))
+        return 3;
+    if (ignore_case && len > 2 && s[1] == '\xC5' && s[2] == '\xBF')
+        return 3;
+    return 0;
+}
+
+/* The first takes the run up to its last line break. The second takes the run if the text ends
+ * there, else gives back one character so that a space follows; the third is left with a single
+ * one. */
+size_t pretok_white_space(const char *s, size_t len, bool breaks) {
+    size_t at = 0, last = 0, broken = 0;
+
+    while (at < len) {
+        unsigned n, c = unicode_class_at(s + at, s + len, &n);
+
+        if (!(c & UC_SPACE))
+            break;
+        last = at;
+        at += n;
+        if (c & UC_BREAK)
+            broken = at;
+    }
+    if (breaks && broken)
+        return broken;
+    return at == len || last == 0 ? at : last;
+}
+
+/*
+ * 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+ */
+size_t pretok_gpt2(const struct pretok *p, const char *s, size_t len) {
+    unsigned n, c = unicode_class_at(s, s + len, &n);
+    size_t at = *s == '\'' ? contraction(s, len, false) : 0;
+
+    if (at)
+        return at;
+    if (*s == ' ' && len > 1) {
+        c = unicode_class_at(s + 1, s + len, &n);
+        at = 1;
+    }
+    if (c & UC_SPACE)
+        return pretok_white_space(s, len, false);
+    if (c & UC_LETTER)
+        return at + pretok_run(s + at, len - at, UC_LETTER, SIZE_MAX);
+    if (c & UC_NUMBER)
+        return at + pretok_run(s + at, len - at, UC_NUMBER, SIZE_MAX);
+    return at + pretok_run(s + at, len - at, UC_OTHER | UC_MARK, SIZE_MAX);
+}
+
+/* \p{N}{1,digits} */
+size_t pretok_numbers(const struct pretok *p, const char *s, size_t len) {
+    size_t n = pretok_run(s, len, UC_NUMBER, p->digits);
+
+    return n ? n : pretok_run(s, len, ~(unsigned)UC_NUMBER, SIZE_MAX);
+}
+
+/* [^\n]+|[\n]+ */
+size_t pretok_lines(const struct pretok *p, const char *s, size_t len) {
+    size_t at = 1;
+
+    while (at < len && (s[at] == '\n') == (*s == '\n'))
+        at++;
+    return at;
+}
+
+/*
+ * (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?L+|\p{N}{1,digits}| ?[^\s L\p{N}]+[\r\n]*|
+ * \s*[\r\n]+|\s+(?!\S)|\s+        with L = p->letter; p->no_tail: no [\r\n]* there
+ */
+size_t pretok_modern(const struct pretok *p, const char *s, size_t len) {
+    const char *end = s + len;
+    unsigned n, m, c = unicode_class_at(s, end, &n);
+    size_t at = *s == '\'' ? contraction(s, len, true) : 0;
+
+    if (at)
+        return at;
+    if (c & p->letter)
+        return pretok_run(s, len, p->letter, SIZE_MAX);
+    if (!(c & (UC_BREAK | UC_NUMBER)) && n < len && unicode_class_at(s + n, end, &m) & p->letter)
+        return n + pretok_run(s + n, len - n, p->letter, SIZE_MAX);
+    if (c & UC_NUMBER)
+        return pretok_run(s, len, UC_NUMBER, p->digits);
+    at = *s == ' ';
+    at += pretok_run(s + at, len - at, (UC_OTHER | UC_MARK) & ~p->letter, SIZE_MAX);
+    if (at > (*s == ' '))
+        return at + (p->no_tail ? 0 : pretok_run(s + at, len - at, UC_BREAK, SIZE_MAX));
+    return pretok_white_space(s, len, true);
+}
+
+/* Script=Han of Unicode 15. */
+bool pretok_is_han(uint32_t cp) {
+    static const uint32_t range[][2] = {
+        {0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},   {0x3005, 0x3005},
+        {0x3007, 0x3007},   {0x3021, 0x3029},   {0x3038, 0x303B},   {0x3400, 0x4DBF},
+        {0x4E00, 0x9FFF},   {0xF900, 0xFA6D},   {0xFA70, 0xFAD9},   {0x16FE2, 0x16FE3},
+        {0x16FF0, 0x16FF1}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B739}, {0x2B740, 0x2B81D},
+        {0x2B820, 0x2CEA1}, {0x2CEB0, 0x2EBE0}, {0x2EBF0, 0x2EE5D}, {0x2F800, 0x2FA1D},
+        {0x30000, 0x3134A}, {0x31350, 0x323AF},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(range) && cp >= range[i][0]; i++) {
+        if (cp <= range[i][1])
+            return true;
+    }
+    return false;
+}
+
+static size_t han_run(const char *s, size_t len) {
+    size_t at = 0;
+
+    while (at < len) {
+        uint32_t cp;
+        unsigned n = unicode_decode(s + at, s + len, &cp);
+
+        if (cp == UNICODE_INVALID || !pretok_is_han(cp))
+            break;
+        at += n;
+    }
+    return at;
+}
+
+/* The class of the character at @s as far as words go: 0 for what ends one. */
+static unsigned word_class(const struct pretok *p, const char *s, const char *end, unsigned *n) {
+    uint32_t cp;
+    unsigned c = unicode_class_at(s, end, n) & (UC_LETTER | UC_MARK | UC_UPPER | UC_LOWER);
+
+    if (!c || !p->han || (uint8_t)*s < 0x80)
+        return c;
+    unicode_decode(s, end, &cp);
+    return pretok_is_han(cp) ? 0 : c;
+}
+
+/*
+ * U*L+ at @s, else U+, where U is every letter and mark but lower case, L every one but upper case;
+ * what is neither case is both. *lower: it was the first. U* takes the run of U. If a lower case
+ * letter follows, L+ goes on from there. If not, U* gives back characters until one is L: the last
+ * one that is both, and L+ ends behind it. If there is none, the run of U is U+.
+ */
+static size_t cased_word(const struct pretok *p, const char *s, size_t len, bool *lower) {
+    const char *end = s + len;
+    size_t at = 0, both = 0;
+    unsigned n, c = 0;
+
+    while (at < len && (c = word_class(p, s + at, end, &n)) && !(c & UC_LOWER)) {
+        at += n;
+        if (!(c & UC_UPPER))
+            both = at;
+    }
+    *lower = true;
+    if (at < len && c & UC_LOWER) {
+        while (at < len && (c = word_class(p, s + at, end, &n)) && !(c & UC_UPPER))
+            at += n;
+        return at;
+    }
+    *lower = both > 0;
+    return both ? both : at;
+}
+
+/* [^\r\n\p{L}\p{N}]?U*L+ | [^\r\n\p{L}\p{N}]?U+L* at @s, 0: none. A mark may be the character in
+ * front or part of the word: the first alternative is tried with both before the second. */
+static size_t word_with_front(const struct pretok *p, const char *s, size_t len) {
+    unsigned n, c = unicode_class_at(s, s + len, &n);
+    bool lower;
+    size_t r;
+
+    if (c & (UC_BREAK | UC_NUMBER))
+        return 0;
+    if (c & UC_LETTER)
+        return cased_word(p, s, len, &lower);
+    r = n < len ? cased_word(p, s + n, len - n, &lower) : 0;
+    if (r && lower)
+        return n + r;
+    if (c & UC_MARK)
+        return cased_word(p, s, len, &lower);
+    return r ? n + r : 0;
+}
+
+/*
+ * [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+C|
+ * [^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*C|\p{N}{1,digits}|
+ *  ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
+ * with C = (?i:'s|'t|'re|'ve|'m|'ll|'d)? or, without p->suffix, nothing. With p->han \p{Han}+ comes
+ * first, the classes of letters are without it, and the tail of punctuation is [\r\n]*.
+ */
+size_t pretok_cased(const struct pretok *p, const char *s, size_t len) {
+    size_t at = p->han ? han_run(s, len) : 0, front;
+
+    if (at)
+        return at;
+    at = word_with_front(p, s, len);
+    if (at)
+        return at +
+               (p->suffix && at < len && s[at] == '\'' ? contraction(s + at, len - at, true) : 0);
+    at = pretok_run(s, len, UC_NUMBER, p->digits);
+    if (at)
+        return at;
+    front = *s == ' ';
+    at = front + pretok_run(s + front, len - front, UC_OTHER | UC_MARK, SIZE_MAX);
+    if (at == front)
+        return pretok_white_space(s, len, true);
+    while (at < len && (s[at] == '\r' || s[at] == '\n' || (s[at] == '/' && !p->han)))
+        at++;
+    return at;
+}

@@ -1,0 +1,592 @@
+// The page: which conversation is open, what is being answered, and the state of the service.
+
+import * as api from "./api.js";
+import * as conv from "./conversation.js";
+import * as dialogs from "./dialogs.js";
+import { announce, byId, fillIcons, h, iconButton, toast } from "./dom.js";
+import * as live from "./live.js";
+import { editor, messageElement, update } from "./message.js";
+import * as panel from "./panel.js";
+import { applyTheme, save, settings } from "./settings.js";
+import * as store from "./store.js";
+import * as transfer from "./transfer.js";
+
+let list = []; // of conversations, the newest first
+let current = null;
+let running = null; // {controller, node, conversation}
+let follows = true; // the view stays at the end
+let version = "";
+const stateText = {
+  starting: "The model is being loaded…",
+  replacing: "The worker is being replaced; answers go on in a moment.",
+  draining: "The server is stopping.",
+  unreachable: "weft does not answer. Trying again…",
+};
+
+// ---- the list ----
+
+function groupOf(time) {
+  const days = (new Date().setHours(24, 0, 0, 0) - time) / 86400000;
+  return days < 1
+    ? "Today"
+    : days < 2
+      ? "Yesterday"
+      : days < 8
+        ? "This week"
+        : days < 31
+          ? "This month"
+          : "Earlier";
+}
+
+function matches(c, words) {
+  const text = `${c.title}\n${Object.values(c.nodes)
+    .map((n) => n.content ?? "")
+    .join("\n")}`.toLowerCase();
+  return words.every((w) => text.includes(w));
+}
+
+function showList() {
+  const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const shown = words.length ? list.filter((c) => matches(c, words)) : list;
+  const nav = byId("conversations");
+  nav.replaceChildren();
+  let group = "";
+  let items = null;
+  for (const c of shown) {
+    const name = groupOf(c.updated);
+    if (name !== group) {
+      group = name;
+      items = h("ul");
+      nav.append(h("h2", null, name), items);
+    }
+    const title = c.title || "New chat";
+    items.append(
+      h(
+        "li",
+        { class: c === current ? "current" : "" },
+        h("a", { href: `#c/${c.id}`, "aria-current": c === current ? "page" : undefined }, title),
+        iconButton("edit", `Rename ${title}`, () =>
+          dialogs.askTitle(c.title, (text) => rename(c, text)),
+        ),
+        iconButton("trash", `Delete ${title}`, () => removeConversation(c)),
+      ),
+    );
+  }
+  if (!shown.length)
+    nav.append(
+      h(
+        "p",
+        { class: "empty" },
+        words.length ? "Nothing found." : "Your conversations will be listed here.",
+      ),
+    );
+}
+
+async function rename(c, text) {
+  c.title = text || c.title;
+  await keep(c);
+  showList();
+}
+
+function removeConversation(c) {
+  dialogs.confirmation(
+    "Delete this conversation?",
+    `“${c.title || "New chat"}” is only in this browser, and this cannot be undone.`,
+    "Delete",
+    async () => {
+      if (running?.conversation === c) running.controller.abort();
+      list = list.filter((x) => x !== c);
+      await store.remove(c.id);
+      if (c === current) location.hash = "";
+      showList();
+      announce("Deleted");
+    },
+  );
+}
+
+async function keep(c) {
+  if (!list.includes(c)) list.unshift(c);
+  list.sort((a, b) => b.updated - a.updated);
+  try {
+    await store.put(c);
+  } catch (error) {
+    toast(`The browser could not keep this conversation: ${error.message}`, "error");
+  }
+}
+
+// ---- the conversation ----
+
+const actions = {
+  edit(node) {
+    const element = elementOf(node);
+    editor(element, node, (text) => {
+      if (text === null || text === node.content || !text.trim()) return showMessages();
+      if (node.role === "user") return send(text, node.parent);
+      node.content = text;
+      keep(current);
+      showMessages();
+    });
+  },
+  regenerate: (node) => answer(current, node.parent),
+  resume: (node) => answer(current, node.parent, node),
+  branch(node, step) {
+    conv.select(current, node, step);
+    keep(current);
+    showMessages();
+  },
+  remove(node) {
+    if (running?.conversation === current) running.controller.abort();
+    conv.removeNode(current, node);
+    keep(current);
+    showMessages();
+    announce("Deleted");
+  },
+  result(node, call, text) {
+    const end = conv.path(current).at(-1);
+    const made = conv.addNode(current, end.id, {
+      role: "tool",
+      content: text,
+      toolCallId: call.id,
+    });
+    keep(current);
+    showMessages();
+    if (!conv.openCalls(current, node).length) answer(current, made.id);
+  },
+};
+
+function elementOf(node) {
+  return byId("messages").querySelector(`[data-id="${CSS.escape(node.id)}"]`);
+}
+
+const IDEAS = [
+  "Explain how a loom works, in five steps.",
+  "Write a shell script that finds the ten largest files.",
+  "Compare three ways to store time series, in a table.",
+  "What should I ask before I refactor old code?",
+];
+
+function emptyState() {
+  return h(
+    "div",
+    { class: "welcome" },
+    h("img", { src: "web/icon.svg", alt: "", width: "56", height: "56" }),
+    h("h2", null, "What shall we work on?"),
+    h(
+      "p",
+      { class: "muted" },
+      "Answers are made on this server; conversations stay in your browser.",
+    ),
+    h(
+      "ul",
+      { class: "ideas" },
+      IDEAS.map((text) =>
+        h(
+          "li",
+          null,
+          h(
+            "button",
+            {
+              type: "button",
+              onclick: () => {
+                byId("input").value = text;
+                grow();
+                byId("input").focus();
+              },
+            },
+            text,
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+function showMessages() {
+  const box = byId("messages");
+  const nodes = conv.path(current);
+  box.replaceChildren(
+    ...(nodes.length ? nodes.map((n) => messageElement(current, n, actions)) : [emptyState()]),
+  );
+  document.title = current.title ? `${current.title} – weft` : "weft";
+  byId("title").textContent = current.title || "New chat";
+  if (running?.conversation === current && elementOf(running.node))
+    update(elementOf(running.node), current, running.node, actions, true);
+  showButtons();
+  scrollDown();
+}
+
+function open(c) {
+  current = c;
+  follows = true;
+  panel.show(c);
+  showMessages();
+  showList();
+  showModel();
+}
+
+function newChat() {
+  if (location.hash && location.hash !== "#") location.hash = "";
+  else route();
+  byId("input").focus();
+}
+
+// ---- answers ----
+
+function showButtons() {
+  const busy = running !== null;
+  byId("send").hidden = busy;
+  byId("stop").hidden = !busy;
+}
+
+function scrollDown() {
+  const box = byId("messages");
+  if (follows) box.scrollTop = box.scrollHeight;
+}
+
+async function send(text, parent) {
+  const at = parent ?? conv.path(current).at(-1)?.id ?? "";
+  const node = conv.addNode(current, at, { role: "user", content: text });
+  if (location.hash !== `#c/${current.id}`) history.replaceState(null, "", `#c/${current.id}`);
+  keep(current).then(showList);
+  await answer(current, node.id);
+}
+
+function take(node, chunk, times) {
+  const delta = chunk.choices?.[0]?.delta ?? {};
+  const now = performance.now();
+  const words = delta.content || delta.reasoning_content || delta.tool_calls;
+  if (words && !times.first) times.first = now;
+  if (words) times.last = now;
+  if (delta.reasoning_content) node.reasoning = (node.reasoning ?? "") + delta.reasoning_content;
+  if ((delta.content || delta.tool_calls) && node.reasoning && !times.thought) times.thought = now;
+  if (delta.content) node.content += delta.content;
+  for (const t of delta.tool_calls ?? []) {
+    node.toolCalls ??= [];
+    const call = (node.toolCalls[t.index] ??= { id: t.id, name: "", arguments: "" });
+    call.name += t.function?.name ?? "";
+    call.arguments += t.function?.arguments ?? "";
+  }
+  if (chunk.model) node.model = chunk.model;
+  if (chunk.choices?.[0]?.finish_reason) node.finish = chunk.choices[0].finish_reason;
+  if (chunk.usage) times.usage = chunk.usage;
+}
+
+function statistics(times) {
+  const u = times.usage;
+  const seconds = (a, b) => (a && b ? (b - a) / 1000 : 0);
+  return {
+    prompt: u?.prompt_tokens ?? 0,
+    cached: u?.prompt_tokens_details?.cached_tokens ?? 0,
+    output: u?.completion_tokens ?? 0,
+    ttft: seconds(times.begin, times.first),
+    decode: seconds(times.first, times.last),
+    reasoning: seconds(times.first, times.thought ?? times.last),
+  };
+}
+
+// Answers the message @parent of @c; @resumed: an answer that goes on.
+async function answer(c, parent, resumed) {
+  if (running) running.controller.abort();
+  let body;
+  try {
+    body = {
+      model: c.model || undefined,
+      messages: conv.messages(c, parent),
+      ...panel.fields(c.params),
+      prompt_cache_key: c.id,
+    };
+  } catch (error) {
+    toast(error.message, "error");
+    return;
+  }
+  const node = resumed ?? conv.addNode(c, parent, { role: "assistant" });
+  if (resumed) {
+    body.messages.push({ role: "assistant", content: node.content });
+    body.continue_final_message = true;
+    body.add_generation_prompt = false;
+  }
+  node.finish = node.error = undefined;
+  const job = { controller: new AbortController(), node, conversation: c };
+  const times = { begin: performance.now() };
+  running = job;
+  follows = true;
+  if (c === current) showMessages();
+  let drawing = false;
+  const draw = () => {
+    drawing = false;
+    const element = c === current && running === job ? elementOf(node) : null;
+    if (element) update(element, c, node, actions, true);
+    scrollDown();
+  };
+  try {
+    node.request = await api.stream(body, job.controller.signal, (chunk) => {
+      take(node, chunk, times);
+      if (!drawing) requestAnimationFrame(draw);
+      drawing = true;
+    });
+  } catch (error) {
+    if (error.name === "AbortError") node.finish = "stopped";
+    else failed(node, error);
+  }
+  node.stats = statistics(times);
+  if (running === job) running = null;
+  if (c.nodes[node.id]) {
+    c.updated = Date.now();
+    await keep(c);
+  }
+  if (c === current) showMessages();
+  showList();
+  if (models.some((m) => m.status)) connect();
+  announce(
+    node.error
+      ? `The answer failed: ${node.error}`
+      : node.finish === "stopped"
+        ? "Stopped"
+        : "The answer is complete.",
+  );
+}
+
+function failed(node, error) {
+  const wait = error.retryMs ? ` Try again in ${Math.ceil(error.retryMs / 1000)} s.` : "";
+  node.error =
+    error instanceof api.ApiError ? error.message + wait : `The page failed: ${error.message}`;
+  if (error.status === 401) dialogs.askKey("This server asks for a key.", () => connect());
+}
+
+// ---- models and the service ----
+
+let models = [];
+
+function showModel() {
+  const select = byId("model");
+  const names = models.length ? models : [{ id: current?.model || "…" }];
+  const state = { loading: " (loading)", unloaded: " (not loaded)", failed: " (failed)" };
+  select.replaceChildren(
+    ...names.map((m) => h("option", { value: m.id }, m.id + (state[m.status?.value] ?? ""))),
+  );
+  if (current && !models.some((m) => m.id === current.model))
+    current.model = models.some((m) => m.id === settings.model)
+      ? settings.model
+      : (models[0]?.id ?? current.model);
+  if (current) select.value = current.model;
+  select.disabled = models.length < 2;
+}
+
+async function connect() {
+  try {
+    const served = (await api.get("v1/models")).data ?? [];
+    byId("banner").hidden = true;
+    if (JSON.stringify(served) !== JSON.stringify(models)) {
+      models = served;
+      showModel();
+    }
+    panel.showDefaults((await api.get("props")).default_generation_settings?.params);
+  } catch (error) {
+    if (error.status === 401) dialogs.askKey("This server asks for a key.", () => connect());
+  }
+}
+
+let lastState = "";
+
+async function watch() {
+  const state = await api.health();
+  const element = byId("service");
+  element.dataset.state = state.state;
+  element.textContent =
+    state.state === "serving"
+      ? ""
+      : ({ starting: "loading", replacing: "restarting", failed: "failed", draining: "stopping" }[
+          state.state
+        ] ?? "offline");
+  const text =
+    state.state === "failed"
+      ? `The model cannot be loaded: ${state.reason}.`
+      : stateText[state.state];
+  byId("banner").hidden = !text;
+  byId("banner").textContent = text ?? "";
+  if (state.state === "serving" && (lastState !== "serving" || models.some((m) => m.status)))
+    connect();
+  lastState = state.state;
+  setTimeout(watch, state.state === "serving" ? 10000 : 1500);
+}
+
+// ---- the page's own matters ----
+
+function grow() {
+  const input = byId("input");
+  input.style.height = "auto";
+  input.style.height = `${Math.min(input.scrollHeight, innerHeight * 0.4)}px`;
+}
+
+function toggleSidebar(shown) {
+  document.body.classList.toggle("sidebar-open", shown);
+  byId("scrim").hidden = !shown;
+  if (shown) byId("new-chat").focus();
+}
+
+function togglePanel(shown = byId("panel").hidden) {
+  byId("panel").hidden = !shown;
+  byId("panel-open").setAttribute("aria-expanded", String(shown));
+  document.body.classList.toggle("panel-open", shown);
+  if (shown) byId("param-system").focus();
+  else byId("panel-open").focus();
+}
+
+function route() {
+  const isLive = location.hash === "#live";
+  byId("live").hidden = !isLive;
+  byId("chat").hidden = isLive;
+  document.body.classList.toggle("is-live", isLive);
+  byId("live-link").toggleAttribute("aria-current", isLive);
+  toggleSidebar(false);
+  if (isLive) {
+    if (!byId("panel").hidden) togglePanel(false);
+    document.title = "Live view – weft";
+    byId("title").textContent = "Live view";
+    live.start(byId("live"));
+    if (!current) current = conv.create(settings);
+    showList();
+    return;
+  }
+  live.stop();
+  const id = location.hash.match(/^#c\/(.+)$/)?.[1];
+  open(list.find((c) => c.id === id) ?? conv.create(settings));
+}
+
+async function importFile(file) {
+  try {
+    const made = transfer.importJson(await file.text());
+    for (const c of made) await keep(c);
+    showList();
+    toast(
+      made.length === 1 ? "One conversation imported." : `${made.length} conversations imported.`,
+    );
+    document.querySelector("dialog")?.close();
+    location.hash = `#c/${made[0].id}`;
+  } catch (error) {
+    toast(`This file cannot be imported: ${error.message}`, "error");
+  }
+}
+
+function editLast() {
+  const node = conv.path(current).findLast((n) => n.role === "user");
+  if (node) actions.edit(node);
+}
+
+function keys(event) {
+  const typing =
+    event.target.matches("input, textarea, select") || document.querySelector("dialog[open]");
+  const alt = event.altKey && !event.ctrlKey && !event.metaKey;
+  const last = current && conv.path(current).at(-1);
+  if (event.key === "Escape" && running && !document.querySelector("dialog[open]"))
+    running.controller.abort();
+  else if (event.key === "Escape" && document.body.classList.contains("sidebar-open"))
+    toggleSidebar(false);
+  else if (event.key === "Escape" && !byId("panel").hidden && byId("panel").contains(event.target))
+    togglePanel(false);
+  else if (alt && event.code === "KeyN") newChat();
+  else if (alt && event.code === "KeyP") togglePanel();
+  else if (alt && event.code === "KeyL") location.hash = "#live";
+  else if (alt && event.code === "KeyR" && last?.role === "assistant") actions.regenerate(last);
+  else if (event.key === "/" && !typing) byId("input").focus();
+  else return;
+  event.preventDefault();
+}
+
+function bind() {
+  const input = byId("input");
+  byId("composer").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = input.value;
+    if (!text.trim() || running) return;
+    input.value = "";
+    grow();
+    send(text);
+  });
+  input.addEventListener("input", grow);
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      byId("composer").requestSubmit();
+    } else if (event.key === "ArrowUp" && !input.value) {
+      event.preventDefault();
+      editLast();
+    }
+  });
+  byId("stop").addEventListener("click", () => running?.controller.abort());
+  byId("new-chat").addEventListener("click", newChat);
+  byId("search").addEventListener("input", showList);
+  byId("sidebar-open").addEventListener("click", () => toggleSidebar(true));
+  byId("sidebar-close").addEventListener("click", () => toggleSidebar(false));
+  byId("scrim").addEventListener("click", () => toggleSidebar(false));
+  byId("panel-open").addEventListener("click", () => togglePanel());
+  byId("export-open").addEventListener("click", () =>
+    dialogs.askExport(
+      () => transfer.exportMarkdown(current),
+      () => transfer.exportJson([current]),
+    ),
+  );
+  byId("settings-open").addEventListener("click", () =>
+    dialogs.openSettings({
+      version,
+      changed: connect,
+      exportAll: () => transfer.exportJson(list),
+      importFile,
+      clear: clearAll,
+    }),
+  );
+  byId("model").addEventListener("change", (event) => {
+    current.model = event.target.value;
+    save({ model: current.model });
+    if (list.includes(current)) keep(current);
+  });
+  const box = byId("messages");
+  box.addEventListener("scroll", () => {
+    follows = box.scrollHeight - box.scrollTop - box.clientHeight < 60;
+    byId("to-end").hidden = follows;
+  });
+  byId("to-end").addEventListener("click", () => {
+    follows = true;
+    scrollDown();
+  });
+  addEventListener("hashchange", route);
+  addEventListener("keydown", keys);
+  addEventListener("beforeunload", (event) => running && event.preventDefault());
+}
+
+async function clearAll() {
+  running?.controller.abort();
+  list = [];
+  await store.clear();
+  location.hash = "";
+  route();
+}
+
+async function main() {
+  applyTheme();
+  fillIcons(document);
+  panel.build(
+    () => {
+      panel.take(current);
+      if (list.includes(current)) keep(current);
+    },
+    () => togglePanel(false),
+    () => {
+      save({ params: current.params, system: current.system });
+      toast("New chats begin with these parameters.");
+    },
+  );
+  if (!(await store.open()))
+    toast("This browser keeps no conversations: they last as long as this page.", "error");
+  list = (await store.all()).sort((a, b) => b.updated - a.updated);
+  bind();
+  route();
+  watch();
+  try {
+    version = (await api.get("version")).version;
+  } catch {
+    version = "";
+  }
+}
+
+main();

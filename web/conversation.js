@@ -1,0 +1,166 @@
+// A conversation is a tree: an answer that is made again, or a message that is edited, is a branch
+// beside the other. What is seen is one path: from the root on, the selected child of each.
+//
+//   node {id, parent, role: user | assistant | tool, content, reasoning?, toolCalls?, toolCallId?,
+//         selected: id of a child, at, finish?, error?, stats?, model?}
+//
+// The root has the id "" and no text.
+
+let last = 0;
+
+function newId() {
+  return `${Date.now().toString(36)}-${(last++).toString(36)}-${Math.floor(Math.random() * 1e9).toString(36)}`;
+}
+
+export function create(settings) {
+  const now = Date.now();
+  return {
+    id: newId(),
+    title: "",
+    created: now,
+    updated: now,
+    system: settings.system,
+    params: { ...settings.params },
+    model: settings.model,
+    nodes: { "": { id: "", parent: null, children: [], selected: "" } },
+  };
+}
+
+export function addNode(c, parent, fields) {
+  const node = {
+    id: newId(),
+    parent,
+    children: [],
+    selected: "",
+    at: Date.now(),
+    content: "",
+    ...fields,
+  };
+  c.nodes[node.id] = node;
+  c.nodes[parent].children.push(node.id);
+  c.nodes[parent].selected = node.id;
+  c.updated = Date.now();
+  if (!c.title && node.role === "user") c.title = node.content.trim().split("\n")[0].slice(0, 80);
+  return node;
+}
+
+// The nodes that are seen, from the first message on, up to @until (its id, it included).
+export function path(c, until) {
+  const nodes = [];
+  for (
+    let node = c.nodes[c.nodes[""].selected || "none"];
+    node;
+    node = c.nodes[node.selected || "none"]
+  ) {
+    nodes.push(node);
+    if (node.id === until) break;
+  }
+  return nodes;
+}
+
+// @node, and those beside it.
+export function siblings(c, node) {
+  return c.nodes[node.parent].children;
+}
+
+export function select(c, node, step) {
+  const ids = siblings(c, node);
+  const next = ids[ids.indexOf(node.id) + step];
+  if (next) c.nodes[node.parent].selected = next;
+}
+
+export function removeNode(c, node) {
+  const parent = c.nodes[node.parent];
+  parent.children = parent.children.filter((id) => id !== node.id);
+  if (parent.selected === node.id) parent.selected = parent.children.at(-1) ?? "";
+  const gone = [node.id];
+  while (gone.length) {
+    const id = gone.pop();
+    gone.push(...c.nodes[id].children);
+    delete c.nodes[id];
+  }
+}
+
+// What the model gets of the path up to @until.
+export function messages(c, until) {
+  const list = c.system.trim() ? [{ role: "system", content: c.system }] : [];
+  for (const node of path(c, until)) {
+    if (node.role === "tool") {
+      list.push({ role: "tool", tool_call_id: node.toolCallId, content: node.content });
+    } else if (node.role === "assistant") {
+      if (!node.content && !node.toolCalls?.length && !node.reasoning) continue;
+      const message = { role: "assistant", content: node.content };
+      if (node.reasoning) message.reasoning_content = node.reasoning;
+      if (node.toolCalls?.length)
+        message.tool_calls = node.toolCalls.map((t) => ({
+          id: t.id,
+          type: "function",
+          function: { name: t.name, arguments: t.arguments },
+        }));
+      list.push(message);
+    } else {
+      list.push({ role: "user", content: node.content });
+    }
+  }
+  return list;
+}
+
+// Calls of the last answer that have no result yet.
+export function openCalls(c, node) {
+  if (!node?.toolCalls?.length) return [];
+  const answered = new Set();
+  for (
+    let n = c.nodes[node.selected || "none"];
+    n?.role === "tool";
+    n = c.nodes[n.selected || "none"]
+  )
+    answered.add(n.toolCallId);
+  return node.toolCalls.filter((t) => !answered.has(t.id));
+}
+
+// ---- for files ----
+
+const TEXTS = ["content", "reasoning", "finish", "error", "model", "toolCallId"];
+
+// A conversation from a file, whose fields may be anything; null: it is none.
+export function sanitize(value) {
+  if (!value || typeof value !== "object" || typeof value.nodes !== "object" || !value.nodes?.[""])
+    return null;
+  const c = create({
+    system: String(value.system ?? ""),
+    params: {},
+    model: String(value.model ?? ""),
+  });
+  c.title = String(value.title ?? "").slice(0, 200);
+  c.created = Number(value.created) || c.created;
+  for (const [name, v] of Object.entries(value.params ?? {}))
+    if (["string", "number", "boolean"].includes(typeof v)) c.params[name] = v;
+  const copy = (from, parent, depth) => {
+    if (depth > 5000) return;
+    const children = Array.isArray(from.children) ? from.children : [];
+    for (const id of children) {
+      const node = Object.hasOwn(value.nodes, id) ? value.nodes[id] : null;
+      if (!node || !["user", "assistant", "tool"].includes(node.role)) continue;
+      const fields = { role: node.role, at: Number(node.at) || Date.now() };
+      for (const name of TEXTS) if (typeof node[name] === "string") fields[name] = node[name];
+      if (Array.isArray(node.toolCalls))
+        fields.toolCalls = node.toolCalls.map((t) => ({
+          id: String(t?.id),
+          name: String(t?.name),
+          arguments: String(t?.arguments),
+        }));
+      if (node.stats && typeof node.stats === "object")
+        fields.stats = Object.fromEntries(
+          Object.entries(node.stats).filter(([, v]) => typeof v === "number"),
+        );
+      const made = addNode(c, parent, fields);
+      copy(node, made.id, depth + 1);
+      if (id === from.selected) selected.set(parent, made.id);
+    }
+  };
+  const selected = new Map();
+  copy(value.nodes[""], "", 0);
+  for (const [parent, id] of selected) c.nodes[parent].selected = id;
+  c.updated = Number(value.updated) || c.updated;
+  return c;
+}

@@ -1,0 +1,421 @@
+// The live view: what /metrics says once a second, and what web/state says of one's own requests.
+
+import * as api from "./api.js";
+import { draw } from "./chart.js";
+import { duration, h, number, short } from "./dom.js";
+import { increase, label, pages, parse, quantile, rate, tenants, value } from "./metrics.js";
+
+const SECONDS = 1;
+const POINTS = 121;
+const WINDOW = 60; // seconds of what is a mean
+const CELLS = 240;
+
+let timer = null;
+let readings = []; // of WINDOW seconds
+let history = { output: [], prompt: [], running: [], waiting: [], rows: [] };
+let view = null;
+let lastError = "";
+
+export function start(box) {
+  if (!view) view = build(box);
+  if (timer === null) tick();
+}
+
+export function stop() {
+  clearTimeout(timer);
+  timer = null;
+}
+
+function tile(title, help) {
+  const figure = h("strong", null, "–");
+  const more = h("small", null, "");
+  return {
+    element: h("div", { class: "tile", title: help }, h("span", null, title), figure, more),
+    figure,
+    more,
+  };
+}
+
+function chart(title, names) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.classList.add("chart");
+  const legend = h(
+    "span",
+    { class: "legend" },
+    names.map(([name, cls]) => h("span", { class: cls }, name)),
+  );
+  return {
+    element: h(
+      "section",
+      { class: "card" },
+      h("div", { class: "card-head" }, h("h2", null, title), legend),
+      svg,
+    ),
+    svg,
+  };
+}
+
+function build(box) {
+  const v = {
+    tiles: {
+      output: tile("Output", "Tokens written a second"),
+      prompt: tile("Prompts", "Prompt tokens a second, with those from the cache"),
+      running: tile("Requests", "Running in the batch"),
+      kv: tile("KV memory", "Pages that requests hold"),
+      hits: tile(
+        "Prefix hits",
+        "Prompt tokens found in the cache, of those looked up, in the last minute",
+      ),
+      drafts: tile("Drafts accepted", "Drafted tokens that were right, in the last minute"),
+    },
+    output: chart("Output tokens a second", []),
+    prompt: chart("Prompt tokens a second", []),
+    batch: chart("Batch", [
+      ["running", "c1"],
+      ["waiting", "c2"],
+    ]),
+    rows: chart("Tokens computed in a step", []),
+    map: h("div", { class: "map", role: "img" }),
+    mapLegend: h("p", { class: "legend" }),
+    latency: h("tbody"),
+    tenants: h("tbody"),
+    slow: h("div"),
+    device: h("dl", { class: "facts" }),
+    message: h("p", { class: "note error", role: "alert", hidden: true }),
+  };
+  const table = (head, body) =>
+    h(
+      "div",
+      { class: "table", tabindex: "0", role: "region", "aria-label": head[0] },
+      h(
+        "table",
+        null,
+        h(
+          "thead",
+          null,
+          h(
+            "tr",
+            null,
+            head.map((t, i) => h("th", { class: i ? "align-end" : "" }, t)),
+          ),
+        ),
+        body,
+      ),
+    );
+  const card = (title, ...children) =>
+    h(
+      "section",
+      { class: "card" },
+      h("div", { class: "card-head" }, h("h2", null, title)),
+      ...children,
+    );
+  const wide = card("Your slowest requests of the last minutes", v.slow);
+  wide.classList.add("wide");
+  box.replaceChildren(
+    v.message,
+    h(
+      "div",
+      { class: "tiles" },
+      Object.values(v.tiles).map((t) => t.element),
+    ),
+    h(
+      "div",
+      { class: "cards" },
+      v.output.element,
+      v.batch.element,
+      v.prompt.element,
+      v.rows.element,
+      card("KV memory", v.map, v.mapLegend),
+      card("Latency of the last minute", table(["Time", "p50", "p95", "p99"], v.latency)),
+      card(
+        "Tenants",
+        table(["Tenant", "run", "wait", "requests", "prompt", "cached", "output"], v.tenants),
+      ),
+      card("Engine", v.device),
+      wide,
+    ),
+  );
+  return v;
+}
+
+async function tick() {
+  timer = setTimeout(tick, SECONDS * 1000);
+  if (document.hidden) return;
+  try {
+    const now = parse(await api.text("metrics"));
+    if (timer === null) return;
+    const before = readings.at(-1);
+    readings.push(now);
+    readings = readings.filter((r) => now.at - r.at <= WINDOW);
+    show(before, now);
+    lastError = "";
+  } catch (error) {
+    lastError = error.message;
+  }
+  view.message.hidden = !lastError;
+  view.message.textContent = lastError;
+  if (Math.round(performance.now() / 1000) % 3 === 0 || !view.asked) showState();
+}
+
+function push(name, v) {
+  history[name].push(v);
+  if (history[name].length > POINTS) history[name].shift();
+}
+
+function percent(part, whole) {
+  return whole > 0 ? `${number((100 * part) / whole, part / whole < 0.1 ? 1 : 0)} %` : "–";
+}
+
+function set(t, figure, more) {
+  t.figure.textContent = figure;
+  t.more.textContent = more;
+}
+
+function show(before, now) {
+  const first = readings[0];
+  const grown = (name) => increase(first, now, name);
+  push("output", rate(before, now, "vllm:generation_tokens_total"));
+  push("prompt", rate(before, now, "vllm:prompt_tokens_total"));
+  push("running", value(now, "vllm:num_requests_running"));
+  push("waiting", value(now, "vllm:num_requests_waiting"));
+  push("rows", value(now, "vllm:num_requests_running") > 0 ? value(now, "weft_last_step_rows") : 0);
+  const t = view.tiles;
+  const last = (name) => history[name].at(-1);
+  set(t.output, short(last("output")), "tokens/s");
+  set(t.prompt, short(last("prompt")), "tokens/s");
+  set(t.running, short(last("running")), `run, ${short(last("waiting"))} wait`);
+  set(t.kv, percent(pages(now).used, pages(now).total), "of pages in use");
+  set(
+    t.hits,
+    percent(grown("vllm:prefix_cache_hits_total"), grown("vllm:prefix_cache_queries_total")),
+    "of the last minute",
+  );
+  set(
+    t.drafts,
+    percent(
+      grown("vllm:spec_decode_num_accepted_tokens_total"),
+      grown("vllm:spec_decode_num_draft_tokens_total"),
+    ),
+    `${short(grown("vllm:spec_decode_num_draft_tokens_total"))} drafted`,
+  );
+  const lines = (svg, title, list, least) =>
+    draw(svg, { label: title, n: POINTS, seconds: SECONDS, format: short, least, lines: list });
+  lines(
+    view.output.svg,
+    "Output tokens a second",
+    [{ name: "output", class: "c1", values: history.output }],
+    10,
+  );
+  lines(
+    view.prompt.svg,
+    "Prompt tokens a second",
+    [{ name: "prompt", class: "c3", values: history.prompt }],
+    10,
+  );
+  lines(
+    view.batch.svg,
+    "Batch",
+    [
+      { name: "running", class: "c1", values: history.running },
+      { name: "waiting", class: "c2", values: history.waiting, plain: true },
+    ],
+    4,
+  );
+  lines(
+    view.rows.svg,
+    "Tokens computed in a step",
+    [{ name: "rows", class: "c4", values: history.rows }],
+    8,
+  );
+  showMap(now);
+  showLatency(first, now);
+  showTenants(now);
+  showDevice(now);
+}
+
+function showMap(now) {
+  const { total, used, page } = pages(now);
+  const pinned = value(now, "weft_pages_pinned") || 0;
+  const cached = Math.max((value(now, "weft_pages_cached") || 0) - pinned, 0);
+  const free = value(now, "weft_pages_free") || 0;
+  const parts = [
+    ["used", used],
+    ["pinned", pinned],
+    ["cached", cached],
+    ["free", free],
+  ];
+  const cells = Math.min(CELLS, total) || 0;
+  const kinds = [];
+  let sum = 0;
+  for (const [name, n] of parts) {
+    sum += n;
+    while (kinds.length < Math.round((sum / Math.max(total, 1)) * cells)) kinds.push(name);
+  }
+  if (view.map.children.length !== kinds.length)
+    view.map.replaceChildren(...kinds.map(() => h("i")));
+  kinds.forEach((k, i) => (view.map.children[i].className = k));
+  view.map.setAttribute("aria-label", parts.map(([name, n]) => `${n} pages ${name}`).join(", "));
+  view.mapLegend.replaceChildren(
+    ...parts.map(([name, n]) => h("span", { class: `k-${name}` }, `${name} ${short(n)}`)),
+    h(
+      "span",
+      { class: "muted" },
+      total ? `${short(total)} pages of ${page} tokens` : "no worker yet",
+    ),
+  );
+}
+
+function showLatency(first, now) {
+  const rows = [
+    ["First token", "vllm:time_to_first_token_seconds"],
+    ["Between tokens", "vllm:inter_token_latency_seconds"],
+    ["Waiting", "vllm:request_queue_time_seconds"],
+    ["Whole answer", "vllm:e2e_request_latency_seconds"],
+  ];
+  view.latency.replaceChildren(
+    ...rows.map(([name, family]) =>
+      h(
+        "tr",
+        null,
+        h("th", null, name),
+        [0.5, 0.95, 0.99].map((q) =>
+          h("td", { class: "align-end" }, latency(quantile(first, now, family, q))),
+        ),
+      ),
+    ),
+  );
+}
+
+function latency(seconds) {
+  return seconds < 0 ? `< ${duration(-seconds)}` : duration(seconds);
+}
+
+function showTenants(now) {
+  const rows = Object.entries(tenants(now)).sort(
+    ([, a], [, b]) => b.output_tokens - a.output_tokens,
+  );
+  const columns = [
+    "requests_running",
+    "requests_waiting",
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+  ];
+  view.tenants.replaceChildren(
+    ...rows.map(([name, t]) =>
+      h(
+        "tr",
+        null,
+        h("th", null, name || "(no key)"),
+        columns.map((k) => h("td", { class: "align-end" }, short(t[k]))),
+      ),
+    ),
+    ...(rows.length
+      ? []
+      : [h("tr", null, h("td", { colspan: "7", class: "muted" }, "No request has come yet."))]),
+  );
+}
+
+function showDevice(now) {
+  const facts = [
+    ["Model", label(now, "vllm:cache_config_info", "model_name")],
+    ["Determinism", view.recipe ?? label(now, "weft_engine_info", "determinism")],
+    [
+      "Last step",
+      `${duration(value(now, "weft_last_step_seconds"))}, ${short(value(now, "weft_last_step_rows"))} tokens`,
+    ],
+    ["Front's longest pause", duration(value(now, "weft_loop_lag_longest_seconds"))],
+    ["Connections", short(value(now, "weft_connections"))],
+    ["Preemptions", short(value(now, "vllm:num_preemptions_total"))],
+    ["Workers lost", short(value(now, "weft_workers_lost_total"))],
+  ];
+  view.device.replaceChildren(
+    ...facts
+      .filter(([, v]) => v !== undefined)
+      .flatMap(([k, v]) => [h("dt", null, k), h("dd", null, v)]),
+  );
+}
+
+// ---- one's own requests ----
+
+async function showState() {
+  view.asked = true;
+  try {
+    const state = await api.get("web/state");
+    view.recipe = state.recipe;
+    const open = new Set([...view.slow.querySelectorAll("details[open]")].map((d) => d.dataset.id));
+    view.slow.replaceChildren(
+      ...(state.requests.length
+        ? state.requests.map((r) => request(r, open.has(r.id)))
+        : [
+            h("p", { class: "muted" }, "None yet. Only requests with your own key are shown here."),
+          ]),
+    );
+  } catch (error) {
+    const why =
+      error.status === 401
+        ? "Shown with an API key (Settings)."
+        : error.status === 404
+          ? "This server does not tell."
+          : error.message;
+    view.slow.replaceChildren(h("p", { class: "muted" }, why));
+  }
+}
+
+const WHY = [
+  ["queue_ms", "waited for its turn"],
+  ["prefill_ms", "read the prompt"],
+  ["decode_ms", "wrote the answer"],
+];
+
+function request(r, open) {
+  const total = Math.max(r.total_ms, 0.001);
+  const bar = h("span", { class: "bar", "aria-hidden": "true" });
+  for (const [key] of WHY) {
+    const part = h("i", { class: key });
+    part.style.width = `${Math.min(100, (100 * r[key]) / total)}%`;
+    bar.append(part);
+  }
+  const cached = r.cached_tokens ? `, ${number(r.cached_tokens)} of them cached` : "";
+  const longest = WHY.reduce((a, b) => (r[a[0]] >= r[b[0]] ? a : b));
+  return h(
+    "details",
+    { class: "request", open, dataset: { id: r.id } },
+    h(
+      "summary",
+      null,
+      h("strong", null, duration(r.total_ms / 1000)),
+      bar,
+      h("span", null, `${r.status} · ${longest[1]} ${duration(r[longest[0]] / 1000)}`),
+    ),
+    h(
+      "dl",
+      { class: "facts" },
+      [
+        ["Request", r.id],
+        ["Path", r.path],
+        ["Prompt", `${number(r.prompt_tokens)} tokens${cached}`],
+        ["Output", `${number(r.output_tokens)} tokens, ${r.finish}`],
+        ...WHY.map(([key, text]) => [
+          text[0].toUpperCase() + text.slice(1),
+          duration(r[key] / 1000),
+        ]),
+        ...(r.resumed ? [["Resumed", `${r.resumed} times by a new worker`]] : []),
+      ].flatMap(([k, v]) => [h("dt", null, k), h("dd", null, v)]),
+    ),
+    r.why?.length
+      ? h(
+          "ol",
+          { class: "why" },
+          r.why.map((w) =>
+            h(
+              "li",
+              null,
+              `${duration(w.at_ms / 1000)}: ${w.text}${w.ms ? ` (${duration(w.ms / 1000)})` : ""}`,
+            ),
+          ),
+        )
+      : null,
+  );
+}

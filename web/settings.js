@@ -1,0 +1,68 @@
+// What the user has set, in this browser: the key, the theme, parameters of new chats.
+
+const NAME = "weft.settings";
+const KEY = "weft.key";
+const listeners = new Set();
+
+const defaults = { theme: "auto", params: {}, system: "", model: "", hints: true };
+
+export const settings = { ...defaults, ...read() };
+
+function read() {
+  try {
+    const value = JSON.parse(localStorage.getItem(NAME) ?? "{}");
+    return value && typeof value === "object" ? value : {};
+  } catch {
+    return {};
+  }
+}
+
+export function save(change) {
+  Object.assign(settings, change);
+  try {
+    localStorage.setItem(NAME, JSON.stringify(settings));
+  } catch {
+    // A browser that keeps nothing: the settings last as long as the page.
+  }
+  for (const f of listeners) f();
+}
+
+export function onChange(f) {
+  listeners.add(f);
+}
+
+let key = "";
+try {
+  key = sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
+} catch {
+  key = "";
+}
+
+export function apiKey() {
+  return key;
+}
+
+// @keep: beyond the end of this tab.
+export function setApiKey(value, keep) {
+  key = value;
+  try {
+    sessionStorage.removeItem(KEY);
+    localStorage.removeItem(KEY);
+    if (value) (keep ? localStorage : sessionStorage).setItem(KEY, value);
+  } catch {
+    // As above.
+  }
+}
+
+export function keyIsKept() {
+  try {
+    return localStorage.getItem(KEY) !== null;
+  } catch {
+    return false;
+  }
+}
+
+export function applyTheme() {
+  if (settings.theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = settings.theme;
+}

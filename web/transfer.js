@@ -1,0 +1,68 @@
+// Conversations to files and back.
+
+import { path, sanitize } from "./conversation.js";
+import { h } from "./dom.js";
+
+function download(name, type, text) {
+  const link = h("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+function fileName(title, ending) {
+  const name = title
+    .normalize("NFKD")
+    .replace(/[^\w]+/g, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 50)
+    .toLowerCase();
+  return `${name || "conversation"}.${ending}`;
+}
+
+export function markdown(c) {
+  const parts = [`# ${c.title || "Conversation"}\n`];
+  if (c.system.trim())
+    parts.push(
+      `> **System**\n>\n${c.system
+        .split("\n")
+        .map((l) => `> ${l}`)
+        .join("\n")}\n`,
+    );
+  for (const node of path(c)) {
+    const who = { user: "You", assistant: node.model || "Assistant", tool: "Tool result" }[
+      node.role
+    ];
+    parts.push(`## ${who}\n`);
+    if (node.reasoning)
+      parts.push(
+        `<details><summary>Reasoning</summary>\n\n${node.reasoning.trim()}\n\n</details>\n`,
+      );
+    if (node.content) parts.push(`${node.content.trim()}\n`);
+    for (const t of node.toolCalls ?? [])
+      parts.push(`\`${t.name}\`\n\n\`\`\`json\n${t.arguments}\n\`\`\`\n`);
+  }
+  return parts.join("\n");
+}
+
+export function exportMarkdown(c) {
+  download(fileName(c.title, "md"), "text/markdown", markdown(c));
+}
+
+export function exportJson(list) {
+  const file = { format: "weft.conversations", version: 1, conversations: list };
+  download(
+    list.length === 1 ? fileName(list[0].title, "json") : "weft-conversations.json",
+    "application/json",
+    JSON.stringify(file, null, 1),
+  );
+}
+
+// The conversations in the text of a file, with new ids. Throws where there are none.
+export function importJson(text) {
+  const value = JSON.parse(text);
+  const list = (Array.isArray(value?.conversations) ? value.conversations : [value])
+    .map(sanitize)
+    .filter(Boolean);
+  if (!list.length) throw new Error("There is no conversation in this file.");
+  return list;
+}
