@@ -259,6 +259,36 @@ def random_tokens(seed, n, n_vocab=400):
     return [r.randrange(10, n_vocab) for _ in range(n)]
 
 
+class Stalls(threading.Thread):
+    """How long this machine has stood still at a time: a virtual one may be stopped for seconds."""
+    PERIOD, LIMIT = 0.02, 0.5
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.longest = 0.0
+        self.start()
+
+    def run(self):
+        while True:
+            before = time.monotonic()
+            time.sleep(self.PERIOD)
+            self.longest = max(self.longest, time.monotonic() - before - self.PERIOD)
+
+    def attempt(self, function):
+        """Calls it, and again (three times at most) where it failed while the machine stood still: limits of time in
+        the product (a disk that is waited for, a worker's deadline) then act by design, and the failure says nothing."""
+        for left in (2, 1, 0):
+            self.longest = 0.0
+            try:
+                return function()
+            except Skip:
+                raise
+            except Exception:  # noqa: BLE001: reported
+                if left == 0 or self.longest < self.LIMIT:
+                    raise
+                print(f"# the machine stood still for {self.longest:.1f} s: once more", file=sys.stderr)
+
+
 def main(names):
     tests = [(n, f) for n, f in names.items() if n.startswith("test_") and callable(f)]
     wanted = sys.argv[1:]
@@ -268,11 +298,12 @@ def main(names):
         print(f"1..0 # SKIP {cannot_run()}", flush=True)
         return
     print(f"1..{len(tests)}", flush=True)
+    stalls = Stalls()
     for i, (name, function) in enumerate(tests, 1):
         title = name[5:].replace("_", " ")
         start = time.monotonic()
         try:
-            function()
+            stalls.attempt(function)
             print(f"ok {i} - {title}", flush=True)
         except Skip as why:
             print(f"ok {i} - {title} # SKIP {why}", flush=True)
