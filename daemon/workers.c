@@ -9,10 +9,10 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "base/chan.h"
 #include "base/log.h"
+#include "daemon/faults.h"
 #include "daemon/worker.h"
-#include "proto/crash_page.h"
+#include "daemon/worker_chan.h"
 #include "proto/flight_file.h"
 
 /*
@@ -24,12 +24,10 @@
  * channel breaks or a frame is wrong: the process is killed, its exit takes what it still said and
  * closes the handle, and the next process starts when that is closed. So there are never two, and a
  * death is counted once however it came about.
- *
- * Who is to blame for a death is not known: the requests that were in flight are counted, and one
- * that was present at several is run alone (the scheduler's quarantine), then failed.
  */
 
 #define QUEUE_MAX (64u << 20)
+#define BACKLOG_MAX (1u << 20) /* bytes beyond which requests wait here: to pack them takes time */
 #define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 1)
 #define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
 #define WATCH_MS 250
@@ -38,8 +36,7 @@
 #define LOAD_TRIES 3         /* starts that came to nothing, before that is taken for an answer */
 #define RETRY_MIN_MS 1000    /* that clients are told */
 #define FILE_CHANGED "its file was changed after weftd had read it"
-#define FAULT_FILES 8  /* of the last deaths */
-#define FAULTS_MAX 256 /* requests whose deaths are remembered */
+#define FAULT_FILES 8 /* of the last deaths */
 
 static_assert(sizeof(struct crash_page) <= FLIGHT_OFFSET, "they do not overlap");
 
@@ -51,17 +48,9 @@ enum workers_state {
     WORKERS_STOPPED
 };
 
-/* In how many deaths a request was present. The oldest entry is reused: an id that died twice and
- * was resubmitted is among the newest. */
-struct fault {
-    uint64_t id;
-    uint32_t n;
-};
-
 /*
- * process_open: the process or its handle still exists. poll_open: chan and poll are in use. Both
- * are false in DOWN only for a moment, before the next process. WORKERS_SERVING implies both, and
- * `served`.
+ * process_open: the process or its handle still exists. It and chan.open are both false in DOWN
+ * only for a moment, before the next process. WORKERS_SERVING implies both, and `served`.
  */
 struct workers {
     struct api_port port;
@@ -72,10 +61,10 @@ struct workers {
     bool was_ready;   /* this one was */
     char backend[16]; /* what it computes with: its successors do, for the same tokens. "": none */
     uv_process_t process;
-    uv_poll_t poll;
     uv_timer_t watch, restart;
-    bool process_open, poll_open, killed_for_hang;
-    struct chan chan;
+    bool process_open, killed_for_hang;
+    struct worker_chan chan;
+    struct event_cursor events; /* of the frame that is read */
     struct buf out;
     int exe_fd, crash_page_fd;
     struct crash_page *crash_page;
@@ -87,8 +76,7 @@ struct workers {
     uint32_t n_failed; /* starts in a row that came to nothing */
     int64_t down_ns;   /* when the last worker that served was lost */
     bool file_changed; /* that the file changed was said */
-    struct fault faults[FAULTS_MAX];
-    uint32_t n_faults; /* written so far; the slot is n_faults % FAULTS_MAX */
+    struct faults faults;
     char refusal[400]; /* of the present worker; "": it gave no reason */
     char failure[400]; /* what api_worker_failed() was told; "": nothing */
     struct msg_stats last;
@@ -119,21 +107,16 @@ static struct workers *of_port(struct api_port *p) {
 
 /* ---- the channel ---- */
 
-static void update_poll(struct workers *w);
-
 /* What is in `out`, as one frame. 0, CHAN_FULL, -EPIPE: the worker is gone. */
 static int send_frame(struct workers *w, uint16_t type) {
-    int r = chan_send(&w->chan, type, w->out.data, (uint32_t)w->out.len);
-
-    update_poll(w);
-    return r;
+    return worker_chan_send(&w->chan, type, &w->out);
 }
 
 /* api_port.submit. -EAGAIN: the worker is not there, or its channel is full. */
 static int port_submit(struct api_port *p, const struct submit *m) {
     struct workers *w = of_port(p);
 
-    if (w->state != WORKERS_SERVING)
+    if (w->state != WORKERS_SERVING || worker_chan_queued(&w->chan) > BACKLOG_MAX)
         return -EAGAIN;
     buf_clear(&w->out);
     int r = msg_submit_pack(&w->out, m);
@@ -178,38 +161,8 @@ static void port_want(struct api_port *p) {
     w->opts.want(w->opts.ctx);
 }
 
-/* In how many deaths request @id was present, as far as is remembered. */
-static uint32_t faults_of(struct api_port *p, uint64_t id) {
-    struct workers *w = of_port(p);
-
-    for (uint32_t i = 0; i < MIN(w->n_faults, FAULTS_MAX); i++)
-        if (w->faults[i].id == id)
-            return w->faults[i].n;
-    return 0;
-}
-
-/* Counts a death for request @id. */
-static void blame_id(struct workers *w, uint64_t id) {
-    struct fault *f = NULL;
-
-    for (uint32_t k = 0; k < MIN(w->n_faults, FAULTS_MAX) && !f; k++)
-        f = w->faults[k].id == id ? &w->faults[k] : NULL;
-    if (!f) {
-        f = &w->faults[w->n_faults++ % FAULTS_MAX];
-        *f = (struct fault){.id = id};
-    }
-    f->n++;
-}
-
-/* No request is in both lists: it runs when its grammar has been compiled. The page is shared with
- * a process that has crashed, so its counts are cut to the arrays. */
-static void blame(struct workers *w) {
-    const struct crash_page *s = w->crash_page;
-
-    for (uint32_t i = 0; i < MIN(s->n, CRASH_PAGE_MAX); i++)
-        blame_id(w, s->ids[i]);
-    for (uint32_t i = 0; i < MIN(s->n_compiling, CRASH_PAGE_COMPILING_MAX); i++)
-        blame_id(w, s->compiling[i]);
+static uint32_t n_faults(struct api_port *p, uint64_t id) {
+    return faults_of(&of_port(p)->faults, id);
 }
 
 /* SIGKILL; on_process_exit() does the rest. */
@@ -293,24 +246,27 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
         w->opts.on_ready(w->opts.ctx, m);
     w->served = w->was_ready = true;
     snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
-    api_worker_up(w->model, faults_of);
+    api_worker_up(w->model, n_faults);
 }
 
-/* One batch, of one step. An event may end any generation, and by that start others. */
-static void on_events(struct workers *w, const struct chan_frame *f) {
-    struct event_cursor c;
+/* One event of a batch, which is that of one step. It may end any generation, and by that start
+ * others. */
+static bool next_event(void *ctx) {
+    struct workers *w = ctx;
     struct event e;
-    int r;
+    int r = msg_events_next(&w->events, &e);
 
-    msg_events_begin(&c, f->data, f->len);
-    while ((r = msg_events_next(&c, &e)) == 0)
+    if (r == 0)
         api_on_event(w->model, &e);
-    if (r < 0)
+    else if (r < 0)
         kill_worker(w, "malformed events");
+    return r == 0;
 }
 
-/* One frame of the worker. What does not fit its state, or cannot be parsed, ends it. */
-static void on_frame(struct workers *w, const struct chan_frame *f) {
+/* One frame of the worker. What does not fit its state, or cannot be parsed, ends it. Whether there
+ * are events in it. */
+static bool on_frame(void *ctx, const struct chan_frame *f) {
+    struct workers *w = ctx;
     struct msg_ready ready;
     struct msg_progress p;
 
@@ -328,7 +284,8 @@ static void on_frame(struct workers *w, const struct chan_frame *f) {
         snprintf(w->refusal, sizeof(w->refusal), "%.*s", (int)MIN(f->len, 399u),
                  (const char *)f->data);
     } else if (f->type == MSG_EVENTS && w->state == WORKERS_SERVING) {
-        on_events(w, f);
+        msg_events_begin(&w->events, f->data, f->len);
+        return true;
     } else if (f->type == MSG_STATS && f->len == sizeof(w->last)) {
         memcpy(&w->last, f->data, sizeof(w->last));
         w->has_stats = true;
@@ -336,40 +293,7 @@ static void on_frame(struct workers *w, const struct chan_frame *f) {
     } else {
         kill_worker(w, "unexpected frame");
     }
-}
-
-/* Nothing is read from or sent to this worker any more; does nothing a second time. */
-static void close_channel(struct workers *w) {
-    if (!w->poll_open)
-        return;
-    w->poll_open = false;
-    uv_poll_stop(&w->poll);
-    chan_deinit(&w->chan);
-    uv_close((uv_handle_t *)&w->poll, NULL);
-}
-
-static void on_poll(uv_poll_t *poll, int status, int events) {
-    struct workers *w = CONTAINER_OF(poll, struct workers, poll);
-    struct chan_frame f;
-    int r = status;
-
-    (void)events;
-    while (r == 0 && w->poll_open && (r = chan_recv(&w->chan, &f)) == 0)
-        on_frame(w, &f);
-    if (!w->poll_open)
-        return;
-    chan_flush(&w->chan);
-    if (r < 0 || w->chan.dead)
-        uv_poll_stop(&w->poll); /* the exit of the process does the rest */
-    else
-        update_poll(w);
-}
-
-/* Waits for what the channel has to do: always for frames, for room while some could not go out. */
-static void update_poll(struct workers *w) {
-    if (w->poll_open && !w->chan.dead)
-        uv_poll_start(&w->poll, UV_READABLE | (chan_wants_write(&w->chan) ? UV_WRITABLE : 0),
-                      on_poll);
+    return false;
 }
 
 /* ---- the process ---- */
@@ -419,7 +343,7 @@ static void on_failed_start(struct workers *w) {
 static void on_process_closed(uv_handle_t *h) {
     struct workers *w = CONTAINER_OF((uv_process_t *)h, struct workers, process);
 
-    assert(w->process_open && !w->poll_open);
+    assert(w->process_open && !w->chan.open);
     w->process_open = false;
     if (w->state == WORKERS_DOWN && w->was_ready)
         schedule_restart(w);
@@ -469,13 +393,10 @@ static void dump_fault(struct workers *w, char *path, size_t size) {
 /* The worker has ended. Its requests are submitted again when the next one serves. */
 static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
-    struct chan_frame f;
     char path[256] = "";
 
-    /* What it said before it died still counts. */
-    while (w->poll_open && chan_recv(&w->chan, &f) == 0)
-        on_frame(w, &f);
-    close_channel(w);
+    worker_chan_drain(&w->chan); /* what it said before it died still counts */
+    worker_chan_close(&w->chan);
     bool served = w->state == WORKERS_SERVING;
     if (status == WORKER_CUT_OFF)
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
@@ -484,7 +405,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     if (w->state != WORKERS_STOPPED && w->state != WORKERS_IDLE) {
         set_state(w, WORKERS_DOWN);
         w->n_deaths++;
-        blame(w);
+        faults_note(&w->faults, w->crash_page);
         if (served)
             dump_fault(w, path, sizeof(path));
         /* The reason why no worker ever served is the front's last line: main.c says it. */
@@ -526,9 +447,16 @@ static int spawn(struct workers *w) {
                               .env = env,
                               .cwd = "/",
                               .stdio = stdio};
+    struct worker_chan_opts chan = {.loop = w->opts.loop,
+                                    .clock = w->opts.clock,
+                                    .max_frame = MSG_MAX_FRAME,
+                                    .max_queued = QUEUE_MAX,
+                                    .ctx = w,
+                                    .frame = on_frame,
+                                    .part = next_event};
     int pair[2];
 
-    assert(w->opts.file && !w->poll_open);
+    assert(w->opts.file && !w->chan.open);
     if (add_shards(stdio, &n_stdio, w->opts.file) < 0 ||
         add_shards(stdio, &n_stdio, w->opts.draft) < 0)
         return -E2BIG;
@@ -558,9 +486,7 @@ static int spawn(struct workers *w) {
         return r;
     }
     w->process_open = true;
-    chan_init(&w->chan, pair[0], MSG_MAX_FRAME, QUEUE_MAX);
-    uv_poll_init(w->opts.loop, &w->poll, pair[0]);
-    w->poll_open = true;
+    worker_chan_open(&w->chan, pair[0], &chan);
     return 0;
 }
 
@@ -579,7 +505,6 @@ int workers_start(struct workers *w) {
     w->n_started++;
     set_state(w, WORKERS_LOADING);
     log_event(WLOG_INFO, "worker_started", "pid=%d", w->process.pid);
-    update_poll(w);
     return 0;
 }
 
@@ -707,7 +632,7 @@ static void on_linger_end(uv_timer_t *t) {
 /* A worker ends by itself when its channel is closed. It is waited for only where it has something
  * to write. */
 static void end_process(struct workers *w, bool served) {
-    close_channel(w);
+    worker_chan_close(&w->chan);
     uv_timer_stop(&w->restart);
     if (!w->process_open)
         return;
@@ -759,7 +684,7 @@ void workers_unload(struct workers *w) {
 struct workers *workers_free(struct workers *w) {
     if (!w)
         return NULL;
-    assert(!w->process_open && !w->poll_open);
+    assert(!w->process_open && !w->chan.open);
     munmap(w->crash_page, sizeof(struct crash_page));
     munmap(w->flight, FLIGHT_BYTES);
     close(w->exe_fd);

@@ -1,0 +1,31 @@
+/* Which requests were present at the deaths of workers. */
+
+#include <criterion/criterion.h>
+#include "daemon/faults.h"
+
+Test(faults, deaths_are_counted_by_request) {
+    struct crash_page page = {.n = 2, .ids = {7, 8}, .n_compiling = 1, .compiling = {9}};
+    struct faults f = {0};
+
+    faults_note(&f, &page);
+    page.n = 1;
+    faults_note(&f, &page);
+    cr_expect_eq(faults_of(&f, 7), 2);
+    cr_expect_eq(faults_of(&f, 8), 1);
+    cr_expect_eq(faults_of(&f, 9), 2);
+    cr_expect_eq(faults_of(&f, 0), 0, "a row that was never written is none");
+}
+
+Test(faults, counts_beyond_the_arrays_are_cut) {
+    static struct crash_page page = {.n = UINT32_MAX, .n_compiling = UINT32_MAX};
+    static struct faults f;
+
+    for (uint32_t i = 0; i < CRASH_PAGE_MAX; i++)
+        page.ids[i] = i + 1;
+    for (uint32_t i = 0; i < CRASH_PAGE_COMPILING_MAX; i++)
+        page.compiling[i] = 5000 + i;
+    faults_note(&f, &page);
+    cr_expect_eq(f.n, CRASH_PAGE_MAX + CRASH_PAGE_COMPILING_MAX);
+    cr_expect_eq(faults_of(&f, 5000), 1);
+    cr_expect_eq(faults_of(&f, 1), 0, "the oldest are forgotten");
+}

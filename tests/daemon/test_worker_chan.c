@@ -1,0 +1,198 @@
+/* How much of a worker's channel one iteration of the loop takes. */
+
+#include <criterion/criterion.h>
+#include <sys/socket.h>
+#include "daemon/worker_chan.h"
+
+#define EACH_NS 300000 /* what the work for one frame or part takes, in virtual time */
+#define MOST ((WORKER_CHAN_TURN_NS + EACH_NS - 1) / EACH_NS)
+
+enum { SINGLE, BATCH };
+
+/* An end of a channel, the other one, and what came. */
+struct scene {
+    uv_loop_t loop;
+    uv_check_t check; /* counts iterations, and the most that one took */
+    struct clock_virtual clock;
+    struct worker_chan chan;
+    struct chan worker;
+    uint32_t n_iterations, n_frames, n_parts, n_here, most_here;
+    uint32_t left;   /* frames that the worker still answers */
+    uint32_t parts;  /* of the present frame */
+    uint32_t closes; /* in which part the channel is closed; 0: in none */
+};
+
+static void work(struct scene *s) {
+    s->clock.ns += EACH_NS;
+    s->n_here++;
+}
+
+/* The worker is as fast as can be: its answer is there before the callback returns. */
+static bool on_frame(void *ctx, const struct chan_frame *f) {
+    struct scene *s = ctx;
+
+    work(s);
+    s->n_frames++;
+    if (f->type == BATCH) {
+        cr_assert_eq(f->len, sizeof(s->parts));
+        memcpy(&s->parts, f->data, sizeof(s->parts));
+        return true;
+    }
+    if (s->left > 0) {
+        s->left--;
+        cr_assert_eq(chan_send(&s->worker, SINGLE, NULL, 0), 0);
+    }
+    return false;
+}
+
+static bool on_part(void *ctx) {
+    struct scene *s = ctx;
+
+    if (s->parts == 0)
+        return false;
+    work(s);
+    s->parts--;
+    s->n_parts++;
+    if (s->closes && s->n_parts == s->closes)
+        worker_chan_close(&s->chan);
+    return true;
+}
+
+static void on_check(uv_check_t *check) {
+    struct scene *s = check->data;
+
+    s->most_here = MAX(s->most_here, s->n_here);
+    s->n_iterations += s->n_here > 0;
+    s->n_here = 0;
+}
+
+static void setup(struct scene *s) {
+    struct worker_chan_opts o = {.loop = &s->loop,
+                                 .clock = &s->clock.clock,
+                                 .max_frame = 4096,
+                                 .max_queued = 1 << 20,
+                                 .ctx = s,
+                                 .frame = on_frame,
+                                 .part = on_part};
+    int pair[2];
+
+    *s = (struct scene){0};
+    clock_virtual_init(&s->clock, 1);
+    uv_loop_init(&s->loop);
+    uv_check_init(&s->loop, &s->check);
+    s->check.data = s;
+    uv_check_start(&s->check, on_check);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+    worker_chan_open(&s->chan, pair[0], &o);
+    chan_init(&s->worker, pair[1], 4096, 1 << 20);
+}
+
+static void run(struct scene *s, uint32_t iterations) {
+    for (uint32_t i = 0; i < iterations; i++)
+        uv_run(&s->loop, UV_RUN_NOWAIT);
+}
+
+static void teardown(struct scene *s) {
+    worker_chan_close(&s->chan);
+    chan_deinit(&s->worker);
+    uv_close((uv_handle_t *)&s->check, NULL);
+    uv_run(&s->loop, UV_RUN_DEFAULT);
+    cr_assert_eq(uv_loop_close(&s->loop), 0);
+}
+
+Test(worker_chan, a_worker_that_answers_at_once_does_not_keep_the_loop) {
+    struct scene s;
+
+    setup(&s);
+    s.left = 1000;
+    chan_send(&s.worker, SINGLE, NULL, 0);
+    run(&s, 2000);
+    cr_expect_eq(s.n_frames, 1001);
+    cr_expect_eq(s.most_here, MOST);
+    cr_expect_eq(s.n_iterations, (1001 + MOST - 1) / MOST);
+    cr_expect_not(uv_is_active((uv_handle_t *)&s.chan.rest), "a quiet channel lets the loop sleep");
+    teardown(&s);
+}
+
+/* What stands in the buffer already makes nothing readable. */
+Test(worker_chan, frames_that_were_read_already_are_not_forgotten) {
+    struct scene s;
+
+    setup(&s);
+    for (int i = 0; i < 100; i++)
+        chan_send(&s.worker, SINGLE, NULL, 0);
+    run(&s, 1);
+    cr_expect_eq(s.n_frames, MOST);
+    run(&s, 100);
+    cr_expect_eq(s.n_frames, 100);
+    cr_expect_eq(s.most_here, MOST);
+    teardown(&s);
+}
+
+Test(worker_chan, a_batch_of_many_events_has_several_turns) {
+    struct scene s;
+    uint32_t n = 1000;
+
+    setup(&s);
+    chan_send(&s.worker, BATCH, &n, sizeof(n));
+    chan_send(&s.worker, SINGLE, NULL, 0);
+    run(&s, 2);
+    cr_expect_lt(s.n_parts, 2 * MOST);
+    run(&s, 1000);
+    cr_expect_eq(s.n_parts, 1000);
+    cr_expect_eq(s.n_frames, 2);
+    cr_expect_leq(s.most_here, MOST);
+    teardown(&s);
+}
+
+Test(worker_chan, what_a_worker_said_before_its_end_is_heard_at_once) {
+    struct scene s;
+    uint32_t n = 50;
+
+    setup(&s);
+    chan_send(&s.worker, BATCH, &n, sizeof(n));
+    run(&s, 1);
+    chan_send(&s.worker, SINGLE, NULL, 0);
+    chan_deinit(&s.worker);
+    worker_chan_drain(&s.chan);
+    cr_expect_eq(s.n_parts, 50);
+    cr_expect_eq(s.n_frames, 2);
+    teardown(&s);
+}
+
+Test(worker_chan, a_part_may_close_it) {
+    struct scene s;
+    uint32_t n = 50;
+
+    setup(&s);
+    s.closes = 2;
+    chan_send(&s.worker, BATCH, &n, sizeof(n));
+    run(&s, 10);
+    cr_expect_eq(s.n_parts, 2);
+    teardown(&s);
+}
+
+/* Room in the socket is waited for also while a turn is not over. */
+Test(worker_chan, what_the_socket_does_not_take_goes_out_later) {
+    CLEANUP(buf_deinit) struct buf payload = {.max = 4096};
+    struct scene s;
+    struct chan_frame f;
+    uint32_t n = 0, n_sent = 0;
+
+    setup(&s);
+    buf_reserve(&payload, 4096);
+    memset(payload.data, 1, payload.len = 4096);
+    while (worker_chan_queued(&s.chan) == 0 && n_sent < 10000) {
+        cr_assert_eq(worker_chan_send(&s.chan, SINGLE, &payload), 0);
+        n_sent++;
+    }
+    cr_expect_gt(worker_chan_queued(&s.chan), 0);
+    for (int i = 0; i < 1000 && n < n_sent; i++) {
+        while (chan_recv(&s.worker, &f) == 0)
+            n++;
+        run(&s, 1);
+    }
+    cr_expect_eq(n, n_sent);
+    cr_expect_eq(worker_chan_queued(&s.chan), 0);
+    teardown(&s);
+}
