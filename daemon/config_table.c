@@ -69,8 +69,8 @@ const struct option config_table[] = {
         "A folder whose GGUF files are served by their names, likewise; auto: what weftctl pull, "
         "the cache of the Hugging Face hub, LM Studio and Ollama have."),
     SIZE("model", "models-memory", models_memory, "0", 0, 65536 * GiB,
-         "Memory for the weights and KV of all models that are loaded at a time; 0: nine tenths of "
-         "what is free at the start. The least recently used makes room."),
+         "Memory for weights, buffers and KV of all models that are loaded at a time; 0: nine "
+         "tenths of what is free at the start. The least recently used makes room."),
     UINT("model", "keep-alive-s", keep_alive_s, "0", 0, 31536000,
          "Seconds without a request after which a model is unloaded; 0: when its room is needed."),
     BOOL("model", "pinned", pinned, "no",

@@ -8,6 +8,7 @@
 #include <time.h>
 #include "base/log.h"
 #include "base/rng.h"
+#include "daemon/worker.h"
 #include "engine/engine.h"
 
 /*
@@ -180,7 +181,37 @@ static int take_sampling(struct front_model *m, const char *text, struct err *er
     return seed ? 0 : params_set(&m->sampling, p, v, err);
 }
 
-int front_model_open(struct front_model *m, const struct config *c, struct err *err) {
+/* What has no room: its weights and buffers. What cannot be served, as the worker will say: the
+ * file. */
+static uint64_t fit_bytes(const struct engine_opts *o) {
+    struct engine_fit f = {0};
+
+    engine_fit(&f, o, NULL);
+    return f.weight_bytes ? f.weight_bytes + f.buffer_bytes + f.kv_bytes : gguf_bytes(o->file);
+}
+
+/* By the arithmetic that the worker will do. Of a device too: the front opens none, and what is
+ * kept there is of the same sizes. */
+static uint64_t memory_of(const struct front_model *m, const struct config *c,
+                          const struct msg_open *room) {
+    struct config k = *c; /* nothing of it is freed */
+    struct engine_opts *o = &k.engine, d;
+    bool draft_first = worker_engine_opts(&k, room);
+    uint64_t draft = 0;
+
+    o->file = m->file;
+    o->backend = strcmp(o->backend, "reference") == 0 ? "reference" : "cpu";
+    d = worker_draft_opts(&k);
+    d.file = m->draft;
+    if (m->draft && !c->sched.no_speculation)
+        draft = fit_bytes(&d);
+    if (draft_first)
+        o->memory -= MIN(draft, MAX(o->memory, UINT64_C(1)) - 1);
+    return fit_bytes(o) + draft;
+}
+
+int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
+                     struct err *err) {
     struct gguf_str arch = {"", 0};
     int r = gguf_open(&m->file, c->model, err);
 
@@ -196,6 +227,7 @@ int front_model_open(struct front_model *m, const struct config *c, struct err *
         r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
     if (r < 0)
         return r;
+    m->memory_bytes = memory_of(m, c, room);
     gguf_drop_data(m->file); /* it may change while it is served */
     if (m->draft)
         gguf_drop_data(m->draft);

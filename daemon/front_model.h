@@ -9,6 +9,7 @@
 #include "api/api.h"
 #include "base/gguf.h"
 #include "daemon/config.h"
+#include "proto/messages.h"
 
 /* Zeroed before front_model_open(). Pointers of @api lead into the rest. */
 struct front_model {
@@ -20,12 +21,15 @@ struct front_model {
     struct sampling sampling;  /* of requests that do not say */
     uint64_t seed;
     char arch[64], recipe[400], fingerprint[24];
+    uint64_t memory_bytes; /* that its worker will take, as far as files and options tell */
     struct api_model api;
 };
 
-/* Opens what the options name and checks that the engine can compute it. 0 or -errno with @err;
+/* Opens what the options name and checks that the engine can compute it. @room: what OPEN will give
+ * its worker besides the options, which decides memory_bytes. 0 or -errno with @err;
  * front_model_deinit() in either case. */
-int front_model_open(struct front_model *m, const struct config *c, struct err *err);
+int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
+                     struct err *err);
 void front_model_deinit(struct front_model *m);
 
 /* Fills in what only the worker knows, when it serves. */

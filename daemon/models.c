@@ -48,12 +48,15 @@ static void decide_soon(struct models *m);
 
 /* ---- what is needed ---- */
 
-/* Weights as they are in the file, which the repacked ones are close to, and KV. */
-static uint64_t estimate(const struct served *s) {
-    uint64_t kv = s->config.engine.kv_bytes;
+/* What OPEN will give its worker. */
+static struct msg_open room_of(const struct served *s) {
+    const struct models *m = s->of;
 
-    return s->file_bytes + s->file_bytes / 16 + (kv ? kv : s->of->kv_bytes) +
-           s->config.engine.host_kv_bytes;
+    return (struct msg_open){
+        .kv_bytes = m->n > 1 ? m->kv_bytes : 0,
+        .memory_bytes = m->n > 1 ? m->budget : m->available,
+        .has_disk = s->first && m->opts.disk_fd >= 0,
+    };
 }
 
 static bool has_memory(const struct served *s) {
@@ -170,7 +173,7 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
 
     front_model_ready(s->front, r);
     refresh_info(s);
-    s->bytes = r->weight_bytes + r->n_pages * r->page_bytes + s->config.engine.host_kv_bytes;
+    s->bytes = r->memory_bytes;
     s->ready_ns = s->used_ns = now_ns(m);
     s->retry_ms = 0;
     s->progress = 1;
@@ -235,7 +238,7 @@ static int start_worker(struct served *s) {
 static void on_thread(uv_work_t *w) {
     struct served *s = CONTAINER_OF(w, struct served, work);
 
-    s->open_result = front_model_open(s->opened, &s->config, &s->open_err);
+    s->open_result = front_model_open(s->opened, &s->config, &s->room, &s->open_err);
 }
 
 static void front_free(struct front_model *f) {
@@ -248,7 +251,7 @@ static void front_free(struct front_model *f) {
 static void take_front(struct served *s) {
     s->front = STEAL(s->opened);
     s->file_bytes = s->front->api.n_bytes;
-    s->bytes = estimate(s);
+    s->bytes = s->front->memory_bytes;
     workers_set_files(s->workers, s->front->file, s->front->draft);
     refresh_info(s);
 }
@@ -516,17 +519,19 @@ static void describe(struct served *s) {
     s->info.n_bytes = s->file_bytes;
     s->info.created_unix = time(NULL);
     s->info.keep_alive_s = s->config.keep_alive_s;
-    s->bytes = estimate(s);
+    s->bytes = s->file_bytes;
 }
 
 int models_prepare(struct served *s, struct err *err) {
     struct models *m = s->of;
+
+    s->room = room_of(s);
     struct workers_opts o = {
         .loop = m->opts.loop,
         .config = &s->config,
-        .kv_bytes = m->n > 1 ? m->kv_bytes : 0,
-        .memory_bytes = m->n > 1 ? m->budget : m->available,
-        .disk_fd = s->first ? m->opts.disk_fd : -1,
+        .kv_bytes = s->room.kv_bytes,
+        .memory_bytes = s->room.memory_bytes,
+        .disk_fd = s->room.has_disk ? m->opts.disk_fd : -1,
         .clock = m->opts.clock,
         .ctx = s,
         .on_ready = on_ready,
@@ -544,19 +549,23 @@ int models_prepare(struct served *s, struct err *err) {
     return r;
 }
 
-/* The model of the option model, which is opened before anything is listened on. */
-static int open_first(struct models *m, struct err *err) {
+/* The model of the option model. */
+static int add_first(struct models *m) {
     CLEANUP(config_deinit) struct config c = {0};
-    struct served *s;
     int r = config_clone(&c, m->opts.config);
 
     if (r < 0 || (r = add(m, &c, "", 0)) < 0)
         return r;
-    s = m->served[0];
-    s->first = true;
+    m->served[0]->first = true;
+    return 0;
+}
+
+/* It is opened before anything is listened on. */
+static int open_first(struct served *s, struct err *err) {
     if (!(s->opened = calloc(1, sizeof(*s->opened))))
         return -ENOMEM;
-    r = front_model_open(s->opened, &s->config, err);
+    s->room = room_of(s);
+    int r = front_model_open(s->opened, &s->config, &s->room, err);
     if (r < 0) {
         front_free(s->opened);
         s->opened = NULL;
@@ -579,7 +588,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     uv_timer_init(o->loop, &m->timer);
     m->timer.data = m;
     if (*o->config->model)
-        r = open_first(m, err);
+        r = add_first(m);
     if (r == 0)
         r = models_find_all(o->config, add, m, err);
     if (r == 0 && m->n == 0)
@@ -587,6 +596,8 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     m->on_demand = m->n > 1 || (m->n == 1 && !m->served[0]->first) || o->config->keep_alive_s > 0;
     m->budget = o->config->models_memory ? o->config->models_memory : m->available / 10 * 9;
     m->kv_bytes = m->n > 1 ? MIN(m->available / 4, m->budget / KV_PART) : m->available / 4;
+    if (r == 0 && m->served[0]->first)
+        r = open_first(m->served[0], err);
     for (uint32_t i = 0; i < m->n && r == 0; i++) {
         struct served *s = m->served[i];
 

@@ -13,8 +13,8 @@
  * for requests that run, and takes no new ones; ENDING until the process is gone. FAILED is tried
  * again for a request that comes after a pause.
  *
- * Memory: what a model needs (weights and KV; an estimate by its file's size before its worker has
- * told) is counted from LOADING to ENDING, and the sum stays below models-memory. For one that is
+ * Memory: what a model needs (weights, buffers, KV: by engine_fit() once its file was opened) is
+ * counted from LOADING to ENDING, and the sum stays below models-memory. For one that is
  * QUEUED the least recently used model without a running request leaves; where all have some, the
  * one that has been there longest takes no new requests until its own have ended. Pinned models
  * never leave. So no running request is ended, and no model waits for ever.

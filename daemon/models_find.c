@@ -187,7 +187,7 @@ int models_check(const struct config *c, struct err *err) {
     int r = f ? 0 : -ENOMEM;
 
     if (r == 0 && *c->model)
-        r = front_model_open(f, c, err);
+        r = front_model_open(f, c, &(struct msg_open){0}, err);
     if (r == 0)
         r = models_find_all(c, ignore, NULL, err);
     if (f)

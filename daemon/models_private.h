@@ -41,7 +41,9 @@ struct served {
     char swap[400];            /* how the last swap ended; "": there was none */
     uint32_t retry_ms, n_loads;
     int64_t ready_ns, used_ns;  /* used_ns: it was asked for, or ready */
-    uint64_t file_bytes, bytes; /* bytes: that it has, or would need */
+    uint64_t file_bytes, bytes; /* bytes: that it has, or would need; the file's before that was
+                                   opened */
+    struct msg_open room;       /* what OPEN gives its worker besides the options */
     float progress;
     /* The reading of the file. */
     uv_work_t work;

@@ -137,19 +137,11 @@ static int check_tokens(const struct worker *w, struct err *err) {
 
 /* 0, also when there is nothing to open, or -errno with @err. */
 static int open_draft(struct worker *w, struct err *err) {
-    uint64_t kv_bytes = w->config.draft_kv_bytes;
-    struct engine_opts o = w->config.engine;
-    uint64_t of_model = o.kv_bytes ? o.kv_bytes : o.memory / 4;
+    struct engine_opts o = worker_draft_opts(&w->config);
 
     if (!w->draft_file || w->config.sched.no_speculation)
         return 0;
     o.file = w->draft_file;
-    o.n_pages = o.max_context = 0;
-    o.host_kv_bytes = 0;
-    o.kv_bytes = kv_bytes ? kv_bytes : of_model / 4;
-    o.memory = 0;
-    o.device_share = kv_bytes ? 0 : DRAFT_SHARE;
-    o.digest = o.fast = false;
     int r = check_tokens(w, err);
     r = r < 0 ? r : engine_new(&w->draft, &o, err);
     if (r == 0 && engine_info(w->draft)->n_states > 0)
@@ -160,42 +152,68 @@ static int open_draft(struct worker *w, struct err *err) {
     return r;
 }
 
+static uint64_t draft_bytes(const struct worker *w) {
+    return w->draft ? engine_info(w->draft)->memory_bytes : 0;
+}
+
 /* Where the memory goes, in one line. */
 static void log_memory(const struct worker *w) {
     const struct engine_info *i = engine_info(w->engine);
+    uint64_t host = (uint64_t)i->n_host_pages * i->page_bytes;
     uint64_t kv = (uint64_t)i->n_pages * i->page_bytes +
                   ((uint64_t)i->n_states + i->n_snapshots) * i->state_bytes;
 
+    assert(i->memory_bytes >= kv + host);
     log_event(WLOG_INFO, "memory",
-              "model_mib=%llu draft_mib=%llu kv_mib=%llu free_mib=%llu max_context=%u",
-              (unsigned long long)(i->memory_bytes - kv) >> 20,
-              (unsigned long long)(w->draft ? engine_info(w->draft)->memory_bytes : 0) >> 20,
-              (unsigned long long)kv >> 20, (unsigned long long)w->config.engine.memory >> 20,
+              "model_mib=%llu draft_mib=%llu kv_mib=%llu host_kv_mib=%llu free_mib=%llu "
+              "max_context=%u",
+              (unsigned long long)(i->memory_bytes - kv - host) >> 20,
+              (unsigned long long)draft_bytes(w) >> 20, (unsigned long long)kv >> 20,
+              (unsigned long long)host >> 20, (unsigned long long)w->config.engine.memory >> 20,
               i->max_context);
 }
 
-/* Opens the model and its draft model, which comes first where the model takes all that a device
- * has left. 0 or -errno with @err. */
-static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
-    struct engine_opts *o = &w->config.engine;
+bool worker_engine_opts(struct config *c, const struct msg_open *m) {
+    struct engine_opts *o = &c->engine;
     bool kv_given = o->kv_bytes != 0;
-    bool draft_first = o->fast || (!kv_given && o->n_pages == 0);
 
-    assert(w->file && !w->engine);
-    o->file = w->file;
     o->max_wants = o->max_rows;
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
     o->memory = kv_given ? 0 : m->memory_bytes;
     o->device_share = !kv_given;
     if (m->has_disk && o->host_kv_bytes == 0)
         o->host_kv_bytes = STAGING_BYTES;
+    return o->fast || (!kv_given && o->n_pages == 0);
+}
+
+struct engine_opts worker_draft_opts(const struct config *c) {
+    struct engine_opts o = c->engine;
+    uint64_t of_model = o.kv_bytes ? o.kv_bytes : o.memory / 4;
+
+    o.n_pages = o.max_context = 0;
+    o.host_kv_bytes = 0;
+    o.kv_bytes = c->draft_kv_bytes ? c->draft_kv_bytes : of_model / 4;
+    o.memory = 0;
+    o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
+    o.digest = o.fast = false;
+    return o;
+}
+
+/* Opens the model and its draft model, which comes first where the model takes all that a device
+ * has left. 0 or -errno with @err. */
+static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
+    struct engine_opts *o = &w->config.engine;
+    bool draft_first = worker_engine_opts(&w->config, m);
+
+    assert(w->file && !w->engine);
+    o->file = w->file;
     o->progress = on_progress;
     o->progress_ctx = w;
     int r = tokenizer_new(&w->tokenizer, w->file, err);
     if (r == 0 && draft_first)
         r = open_draft(w, err);
     if (r == 0 && w->draft)
-        o->memory -= MIN(engine_info(w->draft)->memory_bytes, MAX(o->memory, 1ull) - 1);
+        o->memory -= MIN(draft_bytes(w), MAX(o->memory, 1ull) - 1);
     if (r == 0)
         r = engine_new(&w->engine, o, err);
     if (r == 0 && engine_info(w->engine)->note[0])
@@ -349,7 +367,7 @@ static int send_ready(struct worker *w) {
         .page_tokens = i->page_tokens,
         .n_pages = i->n_pages,
         .n_threads = i->n_threads,
-        .weight_bytes = i->weight_bytes,
+        .memory_bytes = i->memory_bytes + draft_bytes(w),
         .page_bytes = i->page_bytes,
         .n_params = i->n_params,
         .arch = {i->arch, (uint32_t)strlen(i->arch)},

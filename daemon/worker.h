@@ -6,6 +6,10 @@
  * same executable; descriptors as below, a clean environment.
  */
 
+#include <stdbool.h>
+#include "daemon/config.h"
+#include "proto/messages.h"
+
 #define WORKER_FLAG                                                                                \
     "--worker" /* argv[1] of a worker; argv[2] is the number of shards, of both models */
 #define WORKER_SHARDS_MAX 256
@@ -34,6 +38,15 @@ int worker_main(int argc, char **argv);
 /* What HELLO carries: version and sizes of messages. The front refuses a worker of another
  * build. */
 void worker_build_id(unsigned char out[20]);
+
+/*
+ * Completes the engine's options of @c with what OPEN says besides them: sizes that a wish or what
+ * is there decides. What a worker opens, and what the front asks engine_fit() about before one is
+ * started. True: the draft model is opened first, and `memory` is what it leaves.
+ */
+bool worker_engine_opts(struct config *c, const struct msg_open *m);
+/* Those of the draft model, of a @c that was completed. Its file is the caller's to set. */
+struct engine_opts worker_draft_opts(const struct config *c);
 
 #define WORKER_ENVIRONMENT_MAX 32u
 

@@ -66,7 +66,8 @@ struct msg_progress {
 
 struct msg_ready {
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
-    uint64_t weight_bytes, page_bytes, n_params;
+    uint64_t memory_bytes; /* of model and draft model: weights, buffers, pages, states */
+    uint64_t page_bytes, n_params;
     uint8_t fingerprint[16];
     struct str arch, backend, isa;
     struct str recipe; /* engine_info.recipe */

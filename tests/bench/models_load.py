@@ -31,7 +31,7 @@ MODELS = "abc"
 PROMPTS = 6
 TURNS = 3
 N = 48
-FLAGS = ("--backend", "cpu", "--threads", "1", "--max-context", "4096", "--kv-memory", "16M", "--models-memory", "40M")
+FLAGS = ("--backend", "cpu", "--threads", "1", "--max-context", "4096", "--kv-memory", "16M", "--models-memory", "120M")
 
 
 def body_of(model, prompt):
