@@ -11,6 +11,7 @@ static int fill(struct err *e, int status, const char *code, const char *param, 
         snprintf(e->code, sizeof(e->code), "%s", code ? code : "");
         snprintf(e->param, sizeof(e->param), "%s", param ? param : "");
         vsnprintf(e->message, sizeof(e->message), fmt, ap);
+        e->n_prompt = e->n_context = 0;
     }
     return -EINVAL;
 }
@@ -32,4 +33,12 @@ int err_set_code(struct err *e, int status, const char *code, const char *param,
     int r = fill(e, status, code, param, fmt, ap);
     va_end(ap);
     return r;
+}
+
+int err_add_lengths(struct err *e, size_t n_prompt, uint32_t n_context) {
+    if (e) {
+        e->n_prompt = (uint32_t)MIN(n_prompt, (size_t)UINT32_MAX);
+        e->n_context = n_context;
+    }
+    return -EINVAL;
 }

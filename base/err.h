@@ -12,6 +12,9 @@ struct err {
     char param[64];    /* the offending field ("messages[3].role"), or "" */
     char code[48];     /* machine-readable ("context_length_exceeded"), or "" */
     char message[400]; /* one sentence, no paths or addresses when status != 0 */
+    /* Of context_length_exceeded: tokens of the prompt, at least so many, and of the context; where
+     * they are not known, and of every other error, 0. */
+    uint32_t n_prompt, n_context;
 };
 
 /* Fills @e (may be NULL) and returns -EINVAL, so that `return err_set(...)` ends a function.
@@ -21,3 +24,6 @@ int err_set(struct err *e, int status, const char *param, const char *fmt, ...) 
 /* As err_set() with a machine-readable @code. */
 int err_set_code(struct err *e, int status, const char *code, const char *param, const char *fmt,
                  ...) PRINTF(5, 6);
+
+/* Adds both numbers to a context_length_exceeded. Returns -EINVAL. */
+int err_add_lengths(struct err *e, size_t n_prompt, uint32_t n_context);

@@ -308,11 +308,13 @@ static int tokenise(struct prompt_job *job, uint32_t i) {
                                              yyjson_get_len(job->request.suffix), &p->tokens)
                                 : tokenizer_encode(job->model->info->tokenizer, p->text, p->len,
                                                    flags, p->user, p->n_user, &p->tokens);
-    if (r == -EMSGSIZE)
-        return err_set_code(&job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
-                            "The prompt has more than %u tokens, far more than the model's maximum "
-                            "context length.",
-                            job->max_tokens);
+    if (r == -EMSGSIZE) {
+        err_set_code(&job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
+                     "The prompt has more than %u tokens, far more than the model's maximum "
+                     "context length.",
+                     job->max_tokens);
+        return err_add_lengths(&job->err, job->max_tokens, job->model->info->max_context);
+    }
     return r;
 }
 

@@ -497,12 +497,14 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
         return err_set_code(err, 400, "invalid_value", field, "%s must not be empty.", field);
     context = seen > 0 ? MIN(context, seen) : context;
     if (n >= context && w->endpoint->too_long)
-        return w->endpoint->too_long(field, n, context, err);
+        w->endpoint->too_long(field, n, context, err);
+    else if (n >= context)
+        err_set_code(err, 400, "context_length_exceeded", field,
+                     "This model's maximum context length is %u tokens. However, your %s "
+                     "resulted in %zu tokens. Please reduce the length of the %s.",
+                     context, field, n, field);
     if (n >= context)
-        return err_set_code(err, 400, "context_length_exceeded", field,
-                            "This model's maximum context length is %u tokens. However, your %s "
-                            "resulted in %zu tokens. Please reduce the length of the %s.",
-                            context, field, n, field);
+        return err_add_lengths(err, n, context);
     *max_new = context - (uint32_t)n;
     if (given && given < *max_new)
         *max_new = given;

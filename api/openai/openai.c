@@ -2,21 +2,34 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 #include "api/http/exchange.h"
 #include "api/http/json.h"
 #include "api/http/respond.h"
 
 /* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
 
+/* Paths without /v1 are llama-server's, whose clients know a prompt that does not fit by its type. */
+static const char *type_of(const struct exchange *x, const struct err *err) {
+    bool llama_server = x->route && strncmp(x->route->path, "/v1/", 4) != 0;
+
+    return llama_server && strcmp(err->code, "context_length_exceeded") == 0
+               ? "exceed_context_size_error"
+               : respond_error_type(err);
+}
+
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err) {
-    (void)x;
     json_open(j, '{');
     json_key(j, "error");
     json_open(j, '{');
     json_put_string(j, "message", err->message);
-    json_put_string(j, "type", respond_error_type(err));
+    json_put_string(j, "type", type_of(x, err));
     json_put_string(j, "param", *err->param ? err->param : NULL);
     json_put_string(j, "code", respond_error_code(err));
+    if (err->n_prompt) {
+        json_put_int(j, "n_prompt_tokens", err->n_prompt);
+        json_put_int(j, "n_ctx", err->n_context);
+    }
     json_close(j, '}');
     json_close(j, '}');
 }

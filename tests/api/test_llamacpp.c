@@ -33,6 +33,7 @@ Test(llamacpp, a_completion) {
     expect_part(&r, "\"n_predict\":-1,\"ignore_eos\":false,\"stream\":false,\"n_probs\":0,");
     expect_part(&r, "\"prompt\":\"abc\",\"has_new_line\":false,\"truncated\":false,"
                     "\"stop_type\":\"eos\",\"stopping_word\":\"\",\"timings\":{");
+    expect_part(&r, ",\"draft_n\":90,\"draft_n_accepted\":80}");
     reply_deinit(&r);
     world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"stream\":true,\"stop\":[\" t\"]}", &r);
     expect_part(
@@ -69,6 +70,49 @@ Test(llamacpp, a_completion_of_several_prompts_is_an_array) {
     reply_deinit(&r);
     world_ask(&w, "/completion", "{\"prompt\":[[1],{\"prompt\":\"ab\"}]}", &r);
     cr_expect_eq(r.status, 400);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+static void ask_too_much(struct world *w, const char *path, const char *before, const char *after,
+                         struct reply *r) {
+    struct buf b = {.max = 1 << 16};
+
+    buf_add_str(&b, before);
+    for (int i = 0; i < 600; i++)
+        buf_add_char(&b, 'x');
+    buf_add_str(&b, after);
+    world_ask(w, path, b.data, r);
+    cr_expect_eq(r->status, 400);
+    buf_deinit(&b);
+}
+
+Test(llamacpp, a_prompt_that_does_not_fit_has_its_type_and_numbers) {
+    static const struct {
+        const char *path, *before, *after, *type;
+    } cases[] = {
+        {"/completion", "{\"prompt\":\"", "\"}", "exceed_context_size_error"},
+        {"/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"", "\"}]}",
+         "exceed_context_size_error"},
+        {"/v1/completions", "{\"prompt\":\"", "\"}", "invalid_request_error"},
+    };
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char type[80];
+
+        ask_too_much(&w, cases[i].path, cases[i].before, cases[i].after, &r);
+        snprintf(type, sizeof(type), "\"type\":\"%s\"", cases[i].type);
+        expect_part(&r, type);
+        expect_part(&r, "\"code\":\"context_length_exceeded\",\"n_prompt_tokens\":6");
+        expect_part(&r, ",\"n_ctx\":512}");
+        reply_deinit(&r);
+    }
+    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"top_p\":7}", &r);
+    expect_part(&r, "\"type\":\"invalid_request_error\"");
+    cr_expect_not(strstr(r.body.data, "n_ctx"));
     reply_deinit(&r);
     world_stop(&w);
 }
