@@ -71,12 +71,13 @@ static void on_ended(const struct exchange *x) {
                                  : WLOG_INFO,
               "request",
               "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
-              "queue_ms=%lld ttft_ms=%lld total_ms=%lld resumed=%u retries=%u error=%s",
+              "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
+              "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
               x->id, x->method, x->route ? x->route->path : "-", x->status, x->stream, x->n_prompt,
               x->n_cached, x->n_output, x->finish ? x->finish : "-",
               (long long)x->queue_ns / 1000000, (long long)x->ttft_ns / 1000000,
-              (long long)(now - x->started_ns) / 1000000, x->n_resumed, x->retries,
-              *x->code ? x->code : "-");
+              (long long)(now - x->started_ns) / 1000000, x->prompt_per_s, x->output_per_s,
+              x->n_drafted, x->n_accepted, x->n_resumed, x->retries, *x->code ? x->code : "-");
 }
 
 /* ---- life ---- */

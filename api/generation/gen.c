@@ -489,8 +489,12 @@ static int take_tokens(struct gen *g, const struct event *e) {
 }
 
 static void take_counts(struct gen *g, const struct event *e) {
-    g->n_predicted = g->predicted_base + e->n_predicted;
-    g->n_predicted_accepted = g->predicted_accepted_base + e->n_predicted_accepted;
+    g->drafts = (struct gen_drafts){
+        .n = g->drafts_before.n + e->n_drafted,
+        .accepted = g->drafts_before.accepted + e->n_accepted,
+        .n_predicted = g->drafts_before.n_predicted + e->n_predicted,
+        .predicted_accepted = g->drafts_before.predicted_accepted + e->n_predicted_accepted,
+    };
     if (e->first_step_ns && !g->first_step_ns)
         g->first_step_ns = e->first_step_ns;
     if (g->n_attempts <=
@@ -680,8 +684,7 @@ static void submit(struct gen *g) {
     int r = m->port->submit(m->port, &g->m);
     if (r == 0) {
         g->n_attempts++;
-        g->predicted_base = g->n_predicted;
-        g->predicted_accepted_base = g->n_predicted_accepted;
+        g->drafts_before = g->drafts;
         set_state(g, GEN_SENT);
     } else if (r == -EAGAIN) {
         admit_tick_later(&a->admit);

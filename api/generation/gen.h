@@ -71,8 +71,10 @@ struct gen {
     struct err err; /* FINISH_ERROR */
     uint32_t retry_ms, n_cached, n_attempts;
     uint32_t n_turns;                           /* lives that ended because its reasoning did */
-    uint32_t n_predicted, n_predicted_accepted; /* drafted from the prediction, in all lives */
-    uint32_t predicted_base, predicted_accepted_base; /* in those before this one */
+    struct gen_drafts {
+        uint32_t n, accepted;
+        uint32_t n_predicted, predicted_accepted; /* of these, from the prediction */
+    } drafts, drafts_before; /* in all lives; in those before this one */
     struct {
         bool limited, spent; /* spent: it was ended here, once */
         uint32_t max;        /* tokens of reasoning */

@@ -71,10 +71,35 @@ struct writer_usage writer_usage(const struct writer *w) {
         u.reasoning += g->output ? g->output->n_reasoning : 0;
         u.prompt += g->m.choice == 0 ? g->n_prompt : 0;
         u.cached += g->m.choice == 0 ? g->n_cached : 0;
-        u.predicted += g->n_predicted;
-        u.predicted_accepted += g->n_predicted_accepted;
+        u.drafted += g->drafts.n;
+        u.accepted += g->drafts.accepted;
+        u.predicted += g->drafts.n_predicted;
+        u.predicted_accepted += g->drafts.predicted_accepted;
     }
     return u;
+}
+
+/* Tokens a second of the prompt, those that were computed, and of the output behind its first
+ * token, which is made by the step that ends the prompt; of all choices together. */
+static void take_rates(const struct writer *w, const struct writer_usage *u, struct exchange *x) {
+    int64_t prompt_ns = 0, first = INT64_MAX, last = 0;
+    uint32_t n_first = 0;
+
+    for (uint32_t i = 0; i < w->n_choices; i++) {
+        const struct gen *g = w->choices[i].gen;
+
+        if (!g->first_token_ns)
+            continue;
+        n_first++;
+        if (g->first_step_ns)
+            prompt_ns = MAX(prompt_ns, g->first_token_ns - g->first_step_ns);
+        first = MIN(first, g->first_token_ns);
+        last = MAX(last, g->last_token_ns);
+    }
+    if (prompt_ns > 0 && u->prompt > u->cached)
+        x->prompt_per_s = (u->prompt - u->cached) * 1e9 / (double)prompt_ns;
+    if (last > first && u->output > n_first)
+        x->output_per_s = (u->output - n_first) * 1e9 / (double)(last - first);
 }
 
 /* Takes the answer from its exchange, with everything that the log line says of it. */
@@ -85,6 +110,9 @@ static struct exchange *detach(struct writer *w) {
     x->n_prompt = u.prompt;
     x->n_cached = u.cached;
     x->n_output = u.output;
+    x->n_drafted = u.drafted;
+    x->n_accepted = u.accepted;
+    take_rates(w, &u, x);
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
 

@@ -47,7 +47,8 @@ struct writer;
 
 struct writer_usage {
     uint32_t prompt, cached, output, reasoning;
-    uint32_t predicted, predicted_accepted; /* tokens drafted from the request's prediction */
+    uint32_t drafted, accepted;             /* tokens of speculation: proposed, and kept */
+    uint32_t predicted, predicted_accepted; /* of these, from the request's prediction */
 };
 
 struct writer {

@@ -60,6 +60,8 @@ struct exchange {
     uint32_t retries;         /* x-stainless-retry-count */
     int64_t timeout_ms;       /* x-stainless-read-timeout, or 0 */
     uint32_t n_prompt, n_cached, n_output, n_resumed;
+    uint32_t n_drafted, n_accepted;    /* tokens of speculation: proposed, and kept */
+    double prompt_per_s, output_per_s; /* tokens a second; 0: not known */
     int64_t queue_ns, ttft_ns;
     const char *finish;
 };

@@ -118,6 +118,10 @@ static void put_timings(struct json *j, const struct gen *g) {
     put_rate(j, prompt, n, n, ms_between(g->first_step_ns, g->first_token_ns));
     put_rate(j, predicted, g->n_out, g->n_out ? g->n_out - 1 : 0,
              ms_between(g->first_token_ns, g->last_token_ns));
+    if (g->drafts.n) {
+        json_put_int(j, "draft_n", g->drafts.n);
+        json_put_int(j, "draft_n_accepted", g->drafts.accepted);
+    }
     json_close(j, '}');
 }
 
