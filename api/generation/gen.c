@@ -290,47 +290,6 @@ void gen_fail(struct gen *g, int status, const char *code, const char *message) 
     end(g, FINISH_ERROR);
 }
 
-/* Calls that are complete are a reason of their own; an output that was cut off stays that. */
-const char *gen_finish_name(const struct gen *g) {
-    if (g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output))
-        return "tool_calls";
-    return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
-}
-
-struct metrics_gen gen_metrics(const struct gen *g) {
-    bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
-    struct metrics_gen m = {
-        .arrived_ns = g->m.arrived_ns,
-        .first_step_ns = g->first_step_ns,
-        .first_token_ns = g->first_token_ns,
-        .last_token_ns = g->last_token_ns,
-        .done_ns = g->done_ns,
-        .n_prompt = g->n_prompt,
-        .n_output = g->n_out,
-        .max_new = g->m.max_new,
-        .outcome = !ok                          ? METRICS_ABORT
-                   : g->finish == FINISH_LENGTH ? METRICS_LENGTH
-                   : *gen_finish_name(g) == 't' ? METRICS_TOOL_CALLS
-                                                : METRICS_STOP,
-        .embeds = g->vector != NULL,
-    };
-
-    return m;
-}
-
-static bool is_end_token(const struct gen *g, int32_t id) {
-    for (uint32_t i = 0; i < g->m.n_stop_ids; i++)
-        if (g->m.stop_ids[i] == id)
-            return true;
-    return !g->m.sampling.ignore_eos && tokenizer_is_end(g->model->info->tokenizer, id);
-}
-
-bool gen_is_text(const struct gen *g, uint32_t i) {
-    size_t begin = i ? g->text_end[i - 1] : 0;
-
-    return !(g->stopped && begin >= g->ready) && !is_end_token(g, g->tokens[g->n_prompt + i]);
-}
-
 /* ---- tokens ---- */
 
 static int grow_one(void *pp, uint32_t n, size_t size) {
@@ -367,7 +326,7 @@ static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
     const struct tokenizer *t = g->model->info->tokenizer;
 
     *len = 0;
-    if (is_end_token(g, id))
+    if (gen_is_end(g, id))
         return "";
     const char *piece = tokenizer_piece(t, id, g->keep_special, len);
     if (*len || !g->output)
@@ -489,16 +448,15 @@ static int take_tokens(struct gen *g, const struct event *e) {
 }
 
 static void take_counts(struct gen *g, const struct event *e) {
-    g->drafts = (struct gen_drafts){
-        .n = g->drafts_before.n + e->n_drafted,
-        .accepted = g->drafts_before.accepted + e->n_accepted,
-        .n_predicted = g->drafts_before.n_predicted + e->n_predicted,
-        .predicted_accepted = g->drafts_before.predicted_accepted + e->n_predicted_accepted,
-    };
+    const struct gen_drafts *b = &g->drafts_before;
+
+    g->drafts = (struct gen_drafts){b->n + e->n_drafted, b->accepted + e->n_accepted,
+                                    b->n_predicted + e->n_predicted,
+                                    b->predicted_accepted + e->n_predicted_accepted};
     if (e->first_step_ns && !g->first_step_ns)
         g->first_step_ns = e->first_step_ns;
-    if (g->n_attempts <=
-        1) /* a resumed prompt is found in no cache that the client should hear of */
+    /* A resumed prompt is found in no cache that the client should hear of. */
+    if (g->n_attempts <= 1)
         g->n_cached = MIN(MAX(g->n_cached, e->n_cached), g->n_prompt);
 }
 
@@ -651,7 +609,7 @@ void gen_on_event(struct model *m, const struct event *e) {
 
 /* Whether the last token ended it and only the worker's word is missing. */
 static bool is_stopped(const struct gen *g) {
-    return g->n_out > 0 && is_end_token(g, g->tokens[g->n_prompt + g->n_out - 1]);
+    return g->n_out > 0 && gen_is_end(g, g->tokens[g->n_prompt + g->n_out - 1]);
 }
 
 static bool is_complete(const struct gen *g) {

@@ -70,11 +70,11 @@ struct gen {
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
     uint32_t retry_ms, n_cached, n_attempts;
-    uint32_t n_turns;                           /* lives that ended because its reasoning did */
+    uint32_t n_turns; /* lives that ended because its reasoning did */
     struct gen_drafts {
         uint32_t n, accepted;
         uint32_t n_predicted, predicted_accepted; /* of these, from the prediction */
-    } drafts, drafts_before; /* in all lives; in those before this one */
+    } drafts, drafts_before;                      /* in all lives; in those before this one */
     struct {
         bool limited, spent; /* spent: it was ended here, once */
         uint32_t max;        /* tokens of reasoning */
@@ -117,5 +117,7 @@ void gen_fail(struct gen *g, int status, const char *code, const char *message);
 const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */
 /* What the histograms are told; started_ns and n_choices are the caller's to set. */
 struct metrics_gen gen_metrics(const struct gen *g);
+/* Whether token @id ends it: a stop id, or an end token that is not ignored. */
+bool gen_is_end(const struct gen *g, int32_t id);
 /* Output token @i is part of the text: neither the token that ended it nor behind a stop string. */
 bool gen_is_text(const struct gen *g, uint32_t i);

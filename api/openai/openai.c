@@ -9,7 +9,7 @@
 
 /* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
 
-/* Paths without /v1 are llama-server's, whose clients know a prompt that does not fit by its type. */
+/* Paths without /v1 are llama-server's; its clients know a prompt that does not fit by the type. */
 static const char *type_of(const struct exchange *x, const struct err *err) {
     bool llama_server = x->route && strncmp(x->route->path, "/v1/", 4) != 0;
 

@@ -1,0 +1,46 @@
+#include "api/generation/gen.h"
+#include "api/generation/output_parser.h"
+#include "api/model.h"
+
+/* What is told of a generation, beside its text. */
+
+/* Calls that are complete are a reason of their own; an output that was cut off stays that. */
+const char *gen_finish_name(const struct gen *g) {
+    if (g->output && g->finish == FINISH_STOP && output_parser_has_call(g->output))
+        return "tool_calls";
+    return g->score_only || g->finish == FINISH_LENGTH ? "length" : "stop";
+}
+
+struct metrics_gen gen_metrics(const struct gen *g) {
+    bool ok = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
+    struct metrics_gen m = {
+        .arrived_ns = g->m.arrived_ns,
+        .first_step_ns = g->first_step_ns,
+        .first_token_ns = g->first_token_ns,
+        .last_token_ns = g->last_token_ns,
+        .done_ns = g->done_ns,
+        .n_prompt = g->n_prompt,
+        .n_output = g->n_out,
+        .max_new = g->m.max_new,
+        .outcome = !ok                          ? METRICS_ABORT
+                   : g->finish == FINISH_LENGTH ? METRICS_LENGTH
+                   : *gen_finish_name(g) == 't' ? METRICS_TOOL_CALLS
+                                                : METRICS_STOP,
+        .embeds = g->vector != NULL,
+    };
+
+    return m;
+}
+
+bool gen_is_end(const struct gen *g, int32_t id) {
+    for (uint32_t i = 0; i < g->m.n_stop_ids; i++)
+        if (g->m.stop_ids[i] == id)
+            return true;
+    return !g->m.sampling.ignore_eos && tokenizer_is_end(g->model->info->tokenizer, id);
+}
+
+bool gen_is_text(const struct gen *g, uint32_t i) {
+    size_t begin = i ? g->text_end[i - 1] : 0;
+
+    return !(g->stopped && begin >= g->ready) && !gen_is_end(g, g->tokens[g->n_prompt + i]);
+}
