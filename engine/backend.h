@@ -127,6 +127,7 @@ struct model_shape {
     bool unnormed;          /* weights of picked experts are not divided by their sum */
     uint32_t n_ff_shared;   /* of the expert that every row has; 0: there is none */
     uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
+    bool encoder; /* all attention is of whole sequences, and there are no logits */
     struct state_shape state;
     struct delta_shape delta;
     struct mamba_shape mamba;
@@ -135,7 +136,10 @@ struct model_shape {
 
 /* What an op does. x is the residual stream (ACT_X); a backend has one function for each kind. */
 enum op_kind {
-    OP_EMBED, /* x = scale * rows of w[0] */
+    /* x = scale * rows of w[0]; with w[1], + its row of the position; with w[2], + its one row */
+    OP_EMBED,
+    /* x = norm x */
+    OP_NORM,
     /* p = (post_norm(w[0] x / sqrt(n_embd)) + sqrt(n) row of w[1]) / sqrt(2), n = n_layer_input:
      * for each layer n values, normed by themselves */
     OP_LAYER_INPUT,
@@ -152,7 +156,8 @@ enum op_kind {
     /* x = (x + gain t) * scale, t = post_norm(w[0] in + b). @branch: b = t instead */
     OP_PROJ,
     OP_JOIN,    /* x = (x + post_norm(b)) * scale */
-    OP_GATE_UP, /* h = glu(w[0] y + b, w[1] y + b), y = norm x */
+    /* h = glu(w[0] y + b, w[1] y + b), y = norm x. No w[1]: all ups are 1. */
+    OP_GATE_UP,
     OP_GATE_IN, /* h = glu(w[0] x, the layer's part of p) */
     /* Picks experts for every row: y = norm x, p = gating of scale * (w[0] y + b), the largest p +
      * pick_bias (ties: the lowest number); p of these are divided by their sum, unless unnormed. */
@@ -194,7 +199,7 @@ enum op_kind {
     /* Follows ATTEND: d = for each head w[0][head] times its first rank values of o */
     OP_MLA_OUT,
     /* Of the wanted rows: c = scale (w[0] norm x + b), then cap(c) if there is one; for WANT_HIDDEN
-     * it stops after the norm. */
+     * it stops after the norm. No w[0]: only WANT_HIDDEN is asked for. */
     OP_LOGITS,
     OP_KINDS
 };
@@ -210,6 +215,12 @@ struct attn {
     float scale;
     uint32_t window; /* the last so many keys; 0: all */
     float cap;       /* cap(z) = cap tanh(z / cap); 0: cap(z) = z */
+    /* A row sees the keys of its whole sequence, also those behind it: the sequence's rows are all
+     * in one step. Without a window. */
+    bool whole;
+    /* [heads.n] or NULL. Scores of head h are less by slope[h] times the distance of row and key
+     * (ALiBi, Press et al. 2022). */
+    const float *slope;
 };
 
 /* Queries of far positions are larger: times 1 + slope ln(1 + floor(position / span)). */
@@ -247,6 +258,8 @@ struct model_op {
     /* rms norm of the input: QKV, GATE_UP, ROUTE, EXPERTS, STATE_IN, LOGITS; DELTA, MAMBA: of what
      * comes out */
     const struct tensor *norm, *post_norm; /* post_norm: LAYER_INPUT, PROJ, JOIN, EXPERTS */
+    /* NORM: that is (x - mean) / sqrt(variance + eps) * norm + norm_bias */
+    const struct tensor *norm_bias;
     /* QKV: q, k, v; GATE_UP: gate, up; EXPERTS: gate, up, down, each [expert][out][in]; SHARED:
      * gate, up, down, and the gate of it all; STATE_IN: above; else the one */
     const struct tensor *w[OP_MATRICES];

@@ -174,6 +174,8 @@ static int size_pages(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
     struct engine_info *i = &e->info;
     uint32_t model_max = MIN(e->model.shape.max_context, CONTEXT_LIMIT);
+    if (e->model.shape.encoder) /* a sequence is in one step */
+        model_max = MIN(model_max, o->max_rows);
     int r = size_page(e, &i->page_bytes, err);
 
     r = r < 0 ? r : take_room(e, err);
@@ -273,6 +275,7 @@ static void fill_info(struct engine *e) {
     i->n_threads = e->ops->n_threads(e->be);
     i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
     i->hidden = e->ops->hidden;
+    i->encoder = s->encoder;
     i->weight_bytes = e->model.weight_bytes;
     i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) + kv_bytes(e);
     i->n_params = e->model.n_params;
@@ -478,6 +481,7 @@ static void check_seq(const struct engine *e, const struct engine_batch *b, uint
 
     assert(s->n_rows > 0 && s->row0 < b->n_rows && s->n_rows <= b->n_rows - s->row0);
     assert(s->pos0 < e->opts.max_context && s->n_rows <= e->opts.max_context - s->pos0);
+    assert(!e->info.encoder || (s->pos0 == 0 && s->n_rows == s->n_prompt));
     assert(start[i] <= start[i + 1]);
     assert((uint64_t)(start[i + 1] - start[i]) * e->opts.page_tokens >= s->pos0 + s->n_rows);
     /* Of a sequence that decodes the earlier pages have been checked before. */
@@ -509,6 +513,7 @@ static void check_batch(const struct engine *e, const struct engine_batch *b) {
         assert(b->want[i].row < b->n_rows && b->want[i].param < b->n_params);
         assert(b->want[i].what <= WANT_HIDDEN);
         assert(b->want[i].what != WANT_HIDDEN || e->ops->hidden);
+        assert(b->want[i].what == WANT_HIDDEN || !e->info.encoder);
         assert(b->want[i].n_top <= ENGINE_TOP_MAX);
     }
     check_copies(e, b->before, b->n_before);

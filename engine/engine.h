@@ -23,6 +23,9 @@ struct engine_info {
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
     bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */
+    /* Rows see their whole sequence, whose prompt is in one step: max_context is at most the
+     * batch's max_rows. Nothing but WANT_HIDDEN is answered. */
+    bool encoder;
     uint64_t weight_bytes, page_bytes, n_params;
     uint64_t memory_bytes; /* of weights, buffers, pages and states, whether touched yet or not */
     /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many

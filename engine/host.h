@@ -47,6 +47,13 @@ float *host_step_vector(struct host_step *h, uint32_t want);
 /* All wants have been sampled or have their vector. */
 void host_step_end(struct host_step *h, struct engine_result *out);
 
+/* Behind the last position that the sequence of row @row has after this step. */
+static inline uint32_t host_end(const struct host_step *h, uint32_t row) {
+    const struct engine_seq *s = &h->batch->seq[h->row_seq[row]];
+
+    return s->pos0 + s->n_rows;
+}
+
 /* The page that holds position @pos of the sequence of row @row. */
 static inline uint32_t host_page(const struct host_step *h, uint32_t row, uint32_t pos) {
     const struct engine_batch *b = h->batch;

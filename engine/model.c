@@ -60,6 +60,7 @@ void model_measure(struct model *m) {
 void model_deinit(struct model *m) {
     free(m->op);
     views_free(m->views);
+    free(m->slopes);
     for (int i = 0; i < ROPE_SETS; i++)
         free((void *)m->shape.rope[i].freq);
     *m = (struct model){0};
@@ -84,7 +85,7 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_GATE_IN] = "inputs of layers",    [OP_CONV] = "short convolutions",
         [OP_MLA_IN] = "latent attention",     [OP_MLA_Q] = "latent attention",
         [OP_MLA_KV] = "latent attention",     [OP_MLA_OUT] = "latent attention",
-        [OP_MAMBA] = "Mamba-2 layers",
+        [OP_MAMBA] = "Mamba-2 layers",       [OP_NORM] = "encoders' norms",
     };
 
     if (ops->run[op->kind])
@@ -117,7 +118,7 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
     for (uint32_t i = 0; i < m->n_ops && r == 0; i++) {
         struct model_op *op = &m->op[i];
 
-        if (!op->w[0] && !op->conv && !op->sinks && !op->post_norm)
+        if (!op->w[0] && !op->conv && !op->sinks && !op->post_norm && op->kind != OP_NORM)
             continue;
         r = ops->load ? ops->load(be, op, &op->weights, err) : 0;
         done += bytes_of(op);

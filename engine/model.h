@@ -30,6 +30,7 @@ struct model {
      * which are left out; width of the expert that all rows have and whose output has no gate. */
     uint32_t n_lead, n_mtp, n_ff_common;
     struct view *views; /* tensors of ops that are parts of the file's (bind.h) */
+    float *slopes;      /* of heads, where ops have them */
 };
 
 /* Appends a copy of @op; a scale or gain of 0 becomes 1. When memory runs out, m->r says so and

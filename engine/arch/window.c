@@ -62,7 +62,11 @@ void window_bind(struct binder *b, struct model *m, const struct decoder *d) {
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
         struct layer l = decoder_layer(m, i);
 
-        l.attn = (struct attn){attn_scale(s, d), in_window[i] ? window : 0, (float)cap};
+        l.attn = (struct attn){
+            .scale = attn_scale(s, d),
+            .window = in_window[i] ? window : 0,
+            .cap = (float)cap,
+        };
         l.rope = d->window_rope && in_window[i];
         decoder_attention(b, m, d, &l);
         if (s->n_expert)

@@ -34,6 +34,7 @@ struct item { /* queries of one kv head: rows x group, row by row */
     const struct run *run;
     struct be *be;
     uint32_t row0, n_rows, pos0, head, n_queries;
+    uint32_t end; /* of the keys that any of them sees */
 };
 
 static size_t padded(const struct be *b) {
@@ -92,21 +93,23 @@ struct range {
     uint32_t first, n; /* [first, n); nothing where they are equal */
 };
 
-/* Keys of the tile at @at that query @i sees: those of its window, up to its own position. */
+/* Keys of the tile at @at that query @i sees: those of its window up to its own position, or
+ * those of its whole sequence. */
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     uint32_t pos = it->pos0 + i / it->run->group, first = first_key(it->run, pos);
+    uint32_t end = it->run->op->attn.whole ? it->end : pos + 1;
 
-    if (pos < at || first >= at + TILE_KEYS)
+    if (end <= at || first >= at + TILE_KEYS)
         return (struct range){0, 0};
-    return (struct range){first > at ? first - at : 0, MIN(pos - at + 1, TILE_KEYS)};
+    return (struct range){first > at ? first - at : 0, MIN(end - at, TILE_KEYS)};
 }
 
 /* One tile of 32 keys for all queries of an item: runs of up to four that see the same keys go
  * through it together. */
 static void do_tile(const struct item *it, uint32_t at, const float *q, struct attn_state *states) {
     const struct run *r = it->run;
-    uint32_t n = it->n_queries, most = MIN(it->pos0 + it->n_rows - at, TILE_KEYS);
-    struct attn_tile t = {.cap = r->op->attn.cap};
+    uint32_t n = it->n_queries, most = MIN(it->end - at, TILE_KEYS);
+    struct attn_tile t = {.cap = r->op->attn.cap, .alibi = r->op->attn.slope != NULL};
 
     find_group(it, at, &t, 0);
     if (most > LANES) {
@@ -129,8 +132,12 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
             continue;
         t.first = keys.first;
         t.n = keys.n;
-        for (uint32_t j = 0; j < take; j++)
+        for (uint32_t j = 0; j < take; j++) {
             state[j] = &states[i + j];
+            t.at[j] = (float)(it->pos0 + (i + j) / r->group) - (float)at;
+            if (t.alibi)
+                t.slope[j] = r->op->attn.slope[it->head * r->group + (i + j) % r->group];
+        }
         it->be->kernels->attend(&r->view, &t, q + i, n, take, state);
     }
 }
@@ -138,7 +145,7 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
 /* All keys of a chunk that a row of the item sees, into cleared states. */
 static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
                      struct attn_state *states) {
-    uint32_t last = it->pos0 + it->n_rows - 1, end = MIN((chunk + 1) * ATTEND_CHUNK, last + 1);
+    uint32_t end = MIN((chunk + 1) * ATTEND_CHUNK, it->end);
 
     for (uint32_t i = 0; i < it->n_queries; i++)
         state_clear(&states[i], padded(it->be));
@@ -165,20 +172,23 @@ static void finish(const struct item *it, struct attn_state *states) {
 static struct item make_item(const struct run *r, uint32_t i) {
     struct be *b = r->step->be;
     const struct attend_block *block = &b->attend_blocks[i / r->op->heads.n_kv];
+    const struct host_step *host = &r->step->host;
+    uint32_t pos0 = host->row_pos[block->row0];
 
     return (struct item){
         .run = r,
         .be = b,
         .row0 = block->row0,
         .n_rows = block->n_rows,
-        .pos0 = r->step->host.row_pos[block->row0],
+        .pos0 = pos0,
+        .end = r->op->attn.whole ? host_end(host, block->row0) : pos0 + block->n_rows,
         .head = i % r->op->heads.n_kv,
         .n_queries = block->n_rows * r->group,
     };
 }
 
 static void do_whole(const struct item *it, struct attend_scratch *s) {
-    uint32_t last = (it->pos0 + it->n_rows - 1) / ATTEND_CHUNK;
+    uint32_t last = (it->end - 1) / ATTEND_CHUNK;
     uint32_t first = first_key(it->run, it->pos0) / ATTEND_CHUNK;
     const struct be *b = it->be;
 
@@ -189,7 +199,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
         for (uint32_t i = 0; i < it->n_queries; i++) {
             uint32_t pos = it->pos0 + i / it->run->group;
 
-            if (pos < c * ATTEND_CHUNK)
+            if (pos < c * ATTEND_CHUNK && !it->run->op->attn.whole)
                 continue;
             if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* nothing before */
                 state_copy(&s->total[i], &s->chunk[i], padded(b));
@@ -221,16 +231,16 @@ static void do_split_items(void *ctx, uint32_t thread) {
         struct item it = make_item(r, i / r->n_chunks);
         uint32_t chunk = first_key(r, it.pos0) / ATTEND_CHUNK + i % r->n_chunks;
 
-        if (it.pos0 / ATTEND_CHUNK < chunk)
+        if ((it.end - 1) / ATTEND_CHUNK < chunk)
             continue;
         gather_queries(&it, b->attend[thread].q);
         do_chunk(&it, chunk, b->attend[thread].q, &b->partial[i * r->group]);
     }
 }
 
-/* Chunks that a row at @pos sees before its own. */
-static uint32_t chunks_before(const struct run *r, uint32_t pos) {
-    return pos / ATTEND_CHUNK - first_key(r, pos) / ATTEND_CHUNK;
+/* Chunks that the row of @it, its only one, sees before its last. */
+static uint32_t chunks_before(const struct item *it) {
+    return (it->end - 1) / ATTEND_CHUNK - first_key(it->run, it->pos0) / ATTEND_CHUNK;
 }
 
 /* The second half of a split run: the chunks of an item from left to right, as do_whole() has
@@ -244,7 +254,7 @@ static void merge_items(void *ctx, uint32_t thread) {
         struct item it = make_item(r, i);
         struct attn_state *total = b->attend[thread].total;
 
-        for (uint32_t c = 0; c <= chunks_before(r, it.pos0); c++)
+        for (uint32_t c = 0; c <= chunks_before(&it); c++)
             for (uint32_t g = 0; g < r->group; g++) {
                 const struct attn_state *part = &b->partial[(i * r->n_chunks + c) * r->group + g];
 
@@ -274,8 +284,12 @@ void attend_run(struct step *s, const struct model_op *op) {
     };
 
     assert(b->act_width[ACT_Q] == b->act_width[ACT_O] && s->block_rows > 0);
-    for (uint32_t i = 0; i < s->n_blocks; i++)
-        before = MAX(before, chunks_before(&r, s->host.row_pos[b->attend_blocks[i].row0]));
+    assert(!op->attn.whole || !op->attn.window);
+    for (uint32_t i = 0; i < s->n_blocks; i++) {
+        struct item it = make_item(&r, i * op->heads.n_kv);
+
+        before = MAX(before, chunks_before(&it));
+    }
     if (s->block_rows > 1 || before == 0 || pool_n_threads(b->pool) == 1 ||
         n_items >= SPLIT_BELOW * pool_n_threads(b->pool)) {
         pool_run(b->pool, do_items, &r);

@@ -10,7 +10,7 @@
  *
  *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d), q already times the scale
  *             q8: that a block of 32 d, added up by fma with the block's scale
- *             with a cap: soft_cap(s)
+ *             with a cap: soft_cap(s); with a slope: - slope times the distance, by fma
  *   m'      = max(m, s); c = exp(m - m'); p = exp(s - m')
  *   l[lane] = fma(l[lane], c, p[lane]) + p[16 + lane]
  *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8: p[key] times the
@@ -87,12 +87,20 @@ INLINE void scores(const struct kv_view *v, bool q8, const struct attn_tile *t, 
 }
 
 /* The softmax part for one query: p[32], and returns the factor of what came before. */
-INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, struct attn_state *st, float *p) {
+INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_state *st,
+                   float *p) {
+    static const float lane[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vf lowest = vf_set1(-INFINITY);
 
     if (t->cap != 0) {
         s0 = vf_soft_cap(s0, t->cap);
         s1 = vf_soft_cap(s1, t->cap);
+    }
+    if (t->alibi) {
+        vf away = vf_sub(vf_load(lane), vf_set1(t->at[c])), slope = vf_set1(-t->slope[c]);
+
+        s0 = vf_fma(slope, vf_abs(away), s0);
+        s1 = vf_fma(slope, vf_abs(vf_add(away, vf_set1(16.0f))), s1);
     }
     if (t->n < 32) {
         s0 = vf_keep_first(s0, t->n < LANES ? t->n : LANES, lowest);
@@ -190,7 +198,7 @@ INLINE void attend_n(const struct kv_view *v, bool q8, const struct attn_tile *t
 
     scores(v, q8, t, q, stride, n, s);
     for (int c = 0; c < n; c++)
-        before[c] = weigh(s[c][0], s[c][1], t, st[c], p[c]);
+        before[c] = weigh(s[c][0], s[c][1], t, c, st[c], p[c]);
     for (; d + 4 * LANES <= v->head_dim; d += 4 * LANES)
         add_values(v, q8, t, n, 4, d, p, before, st);
     for (; d + LANES <= v->head_dim; d += LANES)

@@ -225,6 +225,13 @@ static int load_embedding(struct be *b, struct weights *w, const struct tensor *
     return 0;
 }
 
+static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op) {
+    int r = load_embedding(b, w, op->w[0]);
+
+    r = r ? r : be_vector(b, op->w[1], &w->positions);
+    return r ? r : be_vector(b, op->w[2], &w->token_type);
+}
+
 /* A matrix, and a table of rows. */
 static int load_layer_input(struct be *b, struct weights *w, const struct model_op *op,
                             struct err *err) {
@@ -235,7 +242,7 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
 
 /* be_ops.load. Weights are freed by close(), also those of an op that failed half way. */
 static int load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
-    assert((op->w[0] || op->conv || op->sinks || op->post_norm) && !op->weights);
+    assert((op->w[0] || op->conv || op->sinks || op->post_norm || op->norm) && !op->weights);
     struct weights *w = calloc(1, sizeof(*w));
     if (!w)
         return -ENOMEM;
@@ -248,8 +255,9 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     r = r ? r : be_vector(b, op->sinks, &w->sinks);
     r = r ? r : be_vector(b, op->weigh, &w->weigh);
     r = r ? r : be_vector(b, op->pick_bias, &w->pick_bias);
+    r = r ? r : be_vector(b, op->norm_bias, &w->norm_bias);
     if (op->kind == OP_EMBED)
-        r = r ? r : load_embedding(b, w, op->w[0]);
+        r = r ? r : load_embeddings(b, w, op);
     else if (op->kind == OP_LAYER_INPUT)
         r = r ? r : load_layer_input(b, w, op, err);
     else if (op->kind == OP_MLA_KV || op->kind == OP_MLA_OUT)
@@ -449,7 +457,7 @@ const struct be_ops backend_cpu = {
             [OP_CONV] = ops_conv,         [OP_MAMBA] = ops_mamba,
             [OP_MLA_IN] = ops_mla_in,     [OP_MLA_Q] = ops_mla_q,
             [OP_MLA_KV] = ops_mla_kv,     [OP_MLA_OUT] = ops_mla_out,
-            [OP_LOGITS] = ops_logits,
+            [OP_NORM] = ops_norm,         [OP_LOGITS] = ops_logits,
         },
     .mask = ops_mask,
     .sample = ops_sample,

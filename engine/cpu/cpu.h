@@ -167,6 +167,10 @@ struct attn_tile {
     const uint8_t *v_scale[2]; /* q8 */
     uint32_t first, n;         /* keys [first, n) are visible, n 1..32 */
     float cap;                 /* of the scores; 0: none */
+    /* Of each query: what its scores lose by distance, and its position less that of the first
+     * key. alibi: whether they do. */
+    bool alibi;
+    float slope[4], at[4];
 };
 
 /* How panels of a format meet a tile of activations. acc[column][lane] += panel x tile over the
@@ -224,6 +228,9 @@ struct cpu_kernels {
 
     /* y = x / rms(x) * w; w NULL: 1 */
     void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
+    /* x = (x - mean(x)) / sqrt(variance(x) + eps) * w + bias */
+    void (*layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps);
+    void (*gelu)(float *x, uint32_t n);
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
     void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
     /* x = cap tanh(x / cap) */

@@ -22,6 +22,8 @@ const struct cpu_kernels CPU_NAME(cpu_kernels) = {
     .gemm_b = CPU_NAME(gemm_b),
     .gemm_f = CPU_NAME(gemm_f),
     .norm = CPU_NAME(rows_norm),
+    .layer_norm = CPU_NAME(rows_layer_norm),
+    .gelu = CPU_NAME(rows_gelu),
     .rope = CPU_NAME(rows_rope),
     .glu =
         {

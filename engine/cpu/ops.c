@@ -93,12 +93,32 @@ static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     quant_decode_row(t, (uint32_t)batch->token[row], x);
     for (uint32_t i = 0; i < t->ne[0]; i++)
         x[i] *= r->op->scale;
+    const float *more[] = {r->w->positions, r->w->token_type};
+    if (more[0])
+        more[0] += r->step->host.row_pos[row] * t->ne[0];
+    for (int k = 0; k < 2; k++)
+        for (uint32_t i = 0; i < t->ne[0] && more[k]; i++)
+            x[i] += more[k][i];
 }
 
 int ops_embed(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .op = op, .n = s->n_rows};
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
     each_row(&r, embed_row);
+    return 0;
+}
+
+static void layer_norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+
+    b->kernels->layer_norm(act_row(b, ACT_X, row), r->w->norm, r->w->norm_bias, b->shape.n_embd,
+                           b->shape.rms_eps);
+}
+
+int ops_norm(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .w = op->weights, .n = s->n_rows};
+
+    each_row(&r, layer_norm_row);
     return 0;
 }
 
@@ -361,15 +381,26 @@ int ops_join(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* Where there are no ups. */
+static void gelu_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+
+    b->kernels->gelu(act_row(b, ACT_H, row), r->w->m[0].n_out);
+}
+
 int ops_gate_up(struct step *s, const struct model_op *op) {
     struct matmul mm = prepare(s, ACT_X, op->weights);
+    bool gated = op->weights->n_mats == 2;
 
-    assert(op->weights->n_mats == 2);
-    mm.mode = MATMUL_GLU;
+    assert(gated || op->glu == GLU_GELU);
+    mm.mode = gated ? MATMUL_GLU : MATMUL_STORE;
     mm.glu = op->glu;
     mm.out[0] = s->be->act[ACT_H];
     mm.out_stride[0] = s->be->act_width[ACT_H];
     matmul_run(s->be->pool, &mm, 1);
+    struct rows r = {.step = s, .w = op->weights, .n = s->n_rows};
+    if (!gated)
+        each_row(&r, gelu_row);
     return 0;
 }
 
@@ -398,9 +429,14 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
     struct be *b = r->step->be;
     const struct engine_want *w = &r->step->host.batch->want[want];
 
-    if (w->what == WANT_HIDDEN)
-        b->kernels->norm(act_row(b, ACT_X, w->row), r->w->norm,
-                         host_step_vector(&r->step->host, want), b->shape.n_embd, b->shape.rms_eps);
+    if (w->what != WANT_HIDDEN)
+        return;
+    const float *x = act_row(b, ACT_X, w->row);
+    float *to = host_step_vector(&r->step->host, want);
+    if (r->w)
+        b->kernels->norm(x, r->w->norm, to, b->shape.n_embd, b->shape.rms_eps);
+    else
+        memcpy(to, x, b->shape.n_embd * sizeof(*to));
 }
 
 static void finish_logits_row(const struct rows *r, uint32_t row, uint32_t thread) {
@@ -419,7 +455,7 @@ int ops_logits(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct rows hidden = {.step = s, .w = w, .n = s->host.batch->n_wants};
 
-    assert(w->norm);
+    assert(w ? w->norm != NULL : s->host.n_scored == 0);
     if (s->host.n_scored < hidden.n)
         each_row(&hidden, put_hidden);
     if (s->host.n_scored == 0)

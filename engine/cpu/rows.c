@@ -22,6 +22,33 @@ void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, f
         y[i] = x[i] * scale * (w ? w[i] : 1.0f);
 }
 
+/* The sum of values, then of the squares of what is left without the mean, in the lanes of
+ * rows_norm(). */
+void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps) {
+    uint32_t whole = n / LANES * LANES;
+    vf sum = vf_zero(), square = vf_zero();
+    float tail[LANES] = {0};
+
+    for (uint32_t i = 0; i < whole; i += LANES)
+        sum = vf_add(sum, vf_load(x + i));
+    if (n > whole) {
+        memcpy(tail, x + whole, (n - whole) * sizeof(float));
+        sum = vf_add(sum, vf_load(tail));
+    }
+    float mean = vf_reduce_add(sum) / (float)n;
+    for (uint32_t i = 0; i < n; i++)
+        x[i] -= mean;
+    for (uint32_t i = 0; i < whole; i += LANES)
+        square = vf_fma(vf_load(x + i), vf_load(x + i), square);
+    if (n > whole) {
+        memcpy(tail, x + whole, (n - whole) * sizeof(float));
+        square = vf_fma(vf_load(tail), vf_load(tail), square);
+    }
+    float scale = 1.0f / sqrtf(vf_reduce_add(square) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = fmaf(x[i] * scale, w[i], bias[i]);
+}
+
 /* (a, b) turned by the angle of pair i; @cs: the cosines of all pairs, then the sines. */
 INLINE void rotate(float *a, float *b, float c, float s) {
     float x = *a, y = *b;
@@ -80,6 +107,19 @@ INLINE vf clamped_mul(vf g, vf u) {
 DEFINE_MUL(silu_mul)
 DEFINE_MUL(gelu_mul)
 DEFINE_MUL(clamped_mul)
+
+void CPU_NAME(rows_gelu)(float *x, uint32_t n) {
+    uint32_t i = 0;
+    float tail[LANES] = {0};
+
+    for (; i + LANES <= n; i += LANES)
+        vf_store(x + i, gelu_mul(vf_load(x + i), vf_set1(1.0f)));
+    if (i < n) {
+        memcpy(tail, x + i, (n - i) * sizeof(float));
+        vf_store(tail, gelu_mul(vf_load(tail), vf_set1(1.0f)));
+        memcpy(x + i, tail, (n - i) * sizeof(float));
+    }
+}
 
 void CPU_NAME(rows_soft_cap)(float *x, uint32_t n, float cap) {
     uint32_t i = 0;

@@ -24,6 +24,7 @@ struct weights {
     struct mat (*expert)[3];                     /* [n_expert]: gate, up, down */
     struct mat *head;                            /* [n_head] of latent attention */
     struct tensor embedding; /* EMBED, LAYER_INPUT: the table as in the file, a copy */
+    float *norm_bias, *positions, *token_type; /* of NORM; of EMBED, or NULL */
 };
 
 struct experts;   /* what a mixture of experts needs: experts.c */
@@ -177,6 +178,7 @@ struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t firs
 /* The same of rows that lie at @in, @stride floats apart. */
 struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t first,
                                uint32_t n_mats, const float *in, size_t stride);
+int ops_norm(struct step *s, const struct model_op *op);
 int ops_qkv(struct step *s, const struct model_op *op);
 int ops_attend(struct step *s, const struct model_op *op);
 int ops_gate(struct step *s, const struct model_op *op);

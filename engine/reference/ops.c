@@ -42,6 +42,26 @@ void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t
         y[i] = x[i] * scale * (weight ? ref_vector_at(weight, i) : 1.0f);
 }
 
+int ref_norm(struct step *s, const struct model_op *op) {
+    const struct be *b = s->be;
+    size_t n = b->shape->n_embd;
+
+    for (size_t r = 0; r < s->host.batch->n_rows; r++) {
+        float *x = b->act[ACT_X] + r * n, mean = 0, square = 0;
+
+        for (size_t i = 0; i < n; i++)
+            mean += x[i];
+        mean /= (float)n;
+        for (size_t i = 0; i < n; i++)
+            square += (x[i] - mean) * (x[i] - mean);
+        float scale = 1.0f / sqrtf(square / (float)n + b->shape->rms_eps);
+        for (size_t i = 0; i < n; i++)
+            x[i] = (x[i] - mean) * scale * ref_vector_at(op->norm, i) +
+                   ref_vector_at(op->norm_bias, i);
+    }
+    return 0;
+}
+
 void ref_norm_rows(struct step *s, const struct tensor *norm) {
     struct be *b = s->be;
     size_t n = b->shape->n_embd;
@@ -93,6 +113,12 @@ int ref_embed(struct step *s, const struct model_op *op) {
         quant_decode_row(op->w[0], (uint64_t)batch->token[r], s->be->act[ACT_X] + (size_t)r * n);
     for (size_t i = 0; i < (size_t)batch->n_rows * n; i++)
         s->be->act[ACT_X][i] *= op->scale;
+    for (int k = 1; k < 3; k++)
+        for (uint32_t r = 0; r < batch->n_rows && op->w[k]; r++) {
+            quant_decode_row(op->w[k], k == 1 ? s->host.row_pos[r] : 0, s->be->row);
+            for (uint32_t i = 0; i < n; i++)
+                s->be->act[ACT_X][(size_t)r * n + i] += s->be->row[i];
+        }
     return 0;
 }
 
@@ -288,7 +314,8 @@ static void softmax(float *x, uint32_t n, const float *sink) {
 static void attend_group(struct step *s, const struct model_op *op, uint32_t row, uint32_t kvh,
                          const float *q, float *o) {
     struct be *b = s->be;
-    uint32_t group = op->heads.n / op->heads.n_kv, end = s->host.row_pos[row] + 1;
+    uint32_t group = op->heads.n / op->heads.n_kv, pos = s->host.row_pos[row];
+    uint32_t end = op->attn.whole ? host_end(&s->host, row) : pos + 1;
     uint32_t n = op->attn.window ? MIN(end, op->attn.window) : end, dim = op->heads.dim;
     float *kv = b->row;
 
@@ -297,7 +324,10 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
         for (uint32_t g = 0; g < group; g++) {
             float z = ref_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
 
-            b->scores[(size_t)g * n + p] = op->attn.cap ? mx_soft_cap(z, op->attn.cap) : z;
+            z = op->attn.cap ? mx_soft_cap(z, op->attn.cap) : z;
+            if (op->attn.slope)
+                z -= op->attn.slope[kvh * group + g] * fabsf((float)pos - (float)(end - n + p));
+            b->scores[(size_t)g * n + p] = z;
         }
     }
     memset(o, 0, (size_t)group * dim * sizeof(*o));
@@ -389,7 +419,10 @@ int ref_gate_up(struct step *s, const struct model_op *op) {
 
     ref_norm_rows(s, op->norm);
     ref_linear(b, op->w[0], op->bias[0], b->normed, n_rows, gate);
-    ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, b->up);
+    if (op->w[1])
+        ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, b->up);
+    for (size_t i = 0; i < n_rows * op->w[0]->ne[1] && !op->w[1]; i++)
+        b->up[i] = 1;
     ref_glu(op->glu, gate, b->up, n_rows * op->w[0]->ne[1]);
     return 0;
 }
@@ -512,9 +545,14 @@ int ref_logits(struct step *s, const struct model_op *op) {
         float *to =
             hidden ? host_step_vector(&s->host, i) : b->normed + (size_t)s->host.logits_of[i] * n;
 
-        ref_rms_norm(b->act[ACT_X] + (size_t)batch->want[i].row * n, op->norm, b->shape->rms_eps, n,
-                     to);
+        const float *x = b->act[ACT_X] + (size_t)batch->want[i].row * n;
+        if (op->norm)
+            ref_rms_norm(x, op->norm, b->shape->rms_eps, n, to);
+        else
+            memcpy(to, x, n * sizeof(*to));
     }
+    if (!op->w[0])
+        return 0;
     ref_linear(b, op->w[0], op->bias[0], b->normed, s->host.n_scored, b->logits);
     for (size_t i = 0; i < (size_t)s->host.n_scored * b->shape->n_vocab; i++) {
         b->logits[i] *= op->scale;

@@ -207,7 +207,7 @@ const struct be_ops backend_reference = {
             [OP_CONV] = ref_conv,         [OP_MAMBA] = ref_mamba,
             [OP_MLA_IN] = ref_mla_in,     [OP_MLA_Q] = ref_mla_q,
             [OP_MLA_KV] = ref_mla_kv,     [OP_MLA_OUT] = ref_mla_out,
-            [OP_LOGITS] = ref_logits,
+            [OP_NORM] = ref_norm,         [OP_LOGITS] = ref_logits,
         },
     .mask = mask,
     .sample = sample,

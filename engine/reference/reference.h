@@ -101,6 +101,7 @@ int ref_embed(struct step *s, const struct model_op *op);
 int ref_layer_input(struct step *s, const struct model_op *op);
 /* Keys and values go to the pages rounded to their format, and attend() reads them from there. */
 int ref_qkv(struct step *s, const struct model_op *op);
+int ref_norm(struct step *s, const struct model_op *op);
 /* A row at a time: all scores of a key head's queries, softmax, weighted values, over the keys of
  * the window up to the row's position. */
 int ref_attend(struct step *s, const struct model_op *op);
