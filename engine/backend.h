@@ -127,7 +127,7 @@ struct model_shape {
     bool unnormed;          /* weights of picked experts are not divided by their sum */
     uint32_t n_ff_shared;   /* of the expert that every row has; 0: there is none */
     uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
-    bool encoder; /* all attention is of whole sequences, and there are no logits */
+    bool encoder;           /* all attention is of whole sequences, and there are no logits */
     struct state_shape state;
     struct delta_shape delta;
     struct mamba_shape mamba;
@@ -155,7 +155,7 @@ enum op_kind {
     OP_GATE,
     /* x = (x + gain t) * scale, t = post_norm(w[0] in + b). @branch: b = t instead */
     OP_PROJ,
-    OP_JOIN,    /* x = (x + post_norm(b)) * scale */
+    OP_JOIN, /* x = (x + post_norm(b)) * scale */
     /* h = glu(w[0] y + b, w[1] y + b), y = norm x. No w[1]: all ups are 1. */
     OP_GATE_UP,
     OP_GATE_IN, /* h = glu(w[0] x, the layer's part of p) */

@@ -85,7 +85,7 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_GATE_IN] = "inputs of layers",    [OP_CONV] = "short convolutions",
         [OP_MLA_IN] = "latent attention",     [OP_MLA_Q] = "latent attention",
         [OP_MLA_KV] = "latent attention",     [OP_MLA_OUT] = "latent attention",
-        [OP_MAMBA] = "Mamba-2 layers",       [OP_NORM] = "encoders' norms",
+        [OP_MAMBA] = "Mamba-2 layers",        [OP_NORM] = "encoders' norms",
     };
 
     if (ops->run[op->kind])

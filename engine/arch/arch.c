@@ -7,6 +7,7 @@
 #include <string.h>
 #include "engine/arch/decoder.h"
 #include "engine/arch/deepseek2.h"
+#include "engine/arch/encoder.h"
 #include "engine/arch/gemma4.h"
 #include "engine/arch/hybrid.h"
 #include "engine/arch/laguna.h"
@@ -30,6 +31,7 @@ struct arch {
         enum gating gating;
     } routing;
     bool long_rope; /* its divisors are one of two tensors */
+    bool no_rope;
     /* Factors of the embedding, of branches and of logits; of queries by their position. */
     enum bind_need scales;
     bool temper;
@@ -244,6 +246,35 @@ static const struct arch archs[] = {
         .bind = laguna_bind,
         .decoder = {.qk_norm = BIND_MUST, .soft_gate = true, .pick_bias = BIND_MAY},
     },
+    /* BERT: bge, MiniLM, e5, gte; RoBERTa's kin under the same name. */
+    {
+        .name = "bert",
+        .no_rope = true,
+        .bind = encoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .out_bias = BIND_MAY,
+                    .unnormed = true,
+                    .glu = GLU_GELU,
+                    .no_gate = true,
+                    .positions = true},
+    },
+    /* nomic-embed-text 1 and 1.5. */
+    {
+        .name = "nomic-bert",
+        .rope = ROPE_NEOX,
+        .bind = encoder_bind,
+        .decoder = {.unnormed = true, .fused = true},
+    },
+    {
+        .name = "jina-bert-v2",
+        .no_rope = true,
+        .bind = encoder_bind,
+        .decoder = {.qkv_bias = BIND_MAY,
+                    .out_bias = BIND_MAY,
+                    .unnormed = true,
+                    .glu = GLU_GELU,
+                    .alibi = true},
+    },
     /* Olmo 2; Olmo 3, whose layers with a window have plain positions. */
     {
         .name = "olmo2",
@@ -401,7 +432,7 @@ static void read_shape(struct meta *m, const struct arch *a, struct model *model
     meta_u32_opt(m, "attention.key_length", 1, 1024, &s->head_dim);
     value_length = s->head_dim;
     meta_u32_opt(m, "attention.value_length", 1, 1024, &value_length);
-    if (a->bind == nemotron_bind) /* where the other is missing */
+    if (a->bind == nemotron_bind || a->bind == encoder_bind) /* where the other is missing */
         meta_f32_opt(m, "attention.layer_norm_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
     meta_f32_opt(m, "attention.scale", 0, 1e3, &scale);
@@ -515,7 +546,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
         .long_rope = a->long_rope,
         .scores_scaled = a->bind == deepseek2_bind,
     };
-    rope_read(&meta, &rope, rope_divisors(&b, a, m, max_context), &m->shape.rope[0]);
+    if (!a->no_rope)
+        rope_read(&meta, &rope, rope_divisors(&b, a, m, max_context), &m->shape.rope[0]);
     b.r = meta.r;
     bind_rest(&b);
     assert(b.r < 0 || m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);

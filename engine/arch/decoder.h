@@ -29,7 +29,9 @@ struct decoder {
     bool fused;     /* attn_qkv has the rows of q, k and v, ffn_up those of gate and up */
     bool gated;     /* attn_q has a gate for each head, whose sigmoid weighs its output */
     bool soft_gate; /* attn_gate of the same input weighs the output of attention by softplus */
-    bool no_gate;   /* ups are gates too: GLU_RELU */
+    bool no_gate;   /* ups are gates too: GLU_RELU; of an encoder: there are no ups */
+    bool positions; /* encoder.h: learned, one for each position */
+    bool alibi;     /* encoder.h: scores are less by distance */
     bool windowed;  /* lfm2.h: attention has a window where the file says so */
     enum bind_need pick_bias;
     const char *final_norm; /* name of the norm before the logits; NULL: output_norm */

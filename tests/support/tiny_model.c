@@ -238,6 +238,125 @@ static void layer(struct maker *m, uint32_t l) {
     matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
 }
 
+static bool is_encoder(const struct tiny_model *t) {
+    return strstr(t->arch, "bert") != NULL;
+}
+
+static void bias(struct maker *m, const char *name, uint32_t n) {
+    add(m, name, TENSOR_F32, n, 0, 0.2f, 0);
+}
+
+static void layer_norm(struct maker *m, const char *name, uint32_t n) {
+    char s[64];
+
+    snprintf(s, sizeof(s), "%s.weight", name);
+    norm(m, s, n);
+    snprintf(s, sizeof(s), "%s.bias", name);
+    bias(m, s, n);
+}
+
+static void encoder_layer(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    bool nomic = strcmp(t->arch, "nomic-bert") == 0, bert = strcmp(t->arch, "bert") == 0;
+    static const char *const parts[] = {"attn_q", "attn_k", "attn_v"};
+    char s[64], part[24];
+
+    if (nomic)
+        matrix(m, name_of(s, l, "attn_qkv.weight"), t->n_embd, 3 * t->n_embd);
+    for (int i = 0; i < 3 && !nomic; i++) {
+        snprintf(part, sizeof(part), "%s.weight", parts[i]);
+        matrix(m, name_of(s, l, part), t->n_embd, t->n_embd);
+        snprintf(part, sizeof(part), "%s.bias", parts[i]);
+        bias(m, name_of(s, l, part), t->n_embd);
+    }
+    matrix(m, name_of(s, l, "attn_output.weight"), t->n_embd, t->n_embd);
+    if (!nomic)
+        bias(m, name_of(s, l, "attn_output.bias"), t->n_embd);
+    layer_norm(m, name_of(s, l, "attn_output_norm"), t->n_embd);
+    if (!bert)
+        matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_up.weight"), t->n_embd, t->n_ff);
+    if (bert)
+        bias(m, name_of(s, l, "ffn_up.bias"), t->n_ff);
+    matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
+    if (!nomic)
+        bias(m, name_of(s, l, "ffn_down.bias"), t->n_embd);
+    layer_norm(m, name_of(s, l, "layer_output_norm"), t->n_embd);
+}
+
+static void vocabulary(const struct tiny_model *t, struct gguf_writer *w) {
+    static const char *const special[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+    static const char inside[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    const char **token = calloc(t->n_vocab, sizeof(*token));
+    char(*text)[16] = calloc(t->n_vocab, sizeof(*text));
+    int32_t *type = calloc(t->n_vocab, sizeof(*type));
+
+    if (!token || !text || !type)
+        abort();
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        type[i] = i < 5 ? 3 : 1;
+        if (i < 5)
+            snprintf(text[i], sizeof(text[i]), "%s", special[i]);
+        else if (i < 99)
+            snprintf(text[i], sizeof(text[i]), "\xE2\x96\x81%c", (char)(33 + i - 5));
+        else if (i < 135)
+            snprintf(text[i], sizeof(text[i]), "%c", inside[i - 99]);
+        else
+            snprintf(text[i], sizeof(text[i]),
+                     "\xE2\x96\x81"
+                     "w%u",
+                     i);
+        token[i] = text[i];
+    }
+    gw_string(w, "tokenizer.ggml.model", "bert");
+    gw_string(w, "tokenizer.ggml.pre", "default");
+    gw_u32(w, "tokenizer.ggml.token_type_count", 2);
+    gw_strings(w, "tokenizer.ggml.tokens", t->n_vocab, token);
+    gw_array(w, "tokenizer.ggml.token_type", GGUF_I32, t->n_vocab, type,
+             t->n_vocab * sizeof(*type));
+    gw_u32(w, "tokenizer.ggml.padding_token_id", 0);
+    gw_u32(w, "tokenizer.ggml.unknown_token_id", 1);
+    gw_u32(w, "tokenizer.ggml.cls_token_id", 2);
+    gw_u32(w, "tokenizer.ggml.bos_token_id", 2);
+    gw_u32(w, "tokenizer.ggml.seperator_token_id", 3); /* spelt so in all files */
+    gw_u32(w, "tokenizer.ggml.mask_token_id", 4);
+    free(token);
+    free(text);
+    free(type);
+}
+
+static void encoder(struct maker *m) {
+    const struct tiny_model *t = m->t;
+    char s[64];
+
+    snprintf(s, sizeof(s), "%s.attention.causal", t->arch);
+    gw_bool(m->w, s, 0);
+    snprintf(s, sizeof(s), "%s.attention.layer_norm_epsilon", t->arch);
+    gw_f32(m->w, s, 1e-5f);
+    if (t->pooling) {
+        snprintf(s, sizeof(s), "%s.pooling_type", t->arch);
+        gw_u32(m->w, s, t->pooling);
+    }
+    if (strcmp(t->arch, "nomic-bert") == 0) {
+        snprintf(s, sizeof(s), "%s.rope.freq_base", t->arch);
+        gw_f32(m->w, s, 1000);
+    }
+    vocabulary(t, m->w);
+    add(m, "token_embd.weight", t->type, t->n_embd, t->n_vocab, 1, 0);
+    add(m, "token_types.weight", TENSOR_F32, t->n_embd, 2, 0.3f, 0);
+    if (strcmp(t->arch, "bert") == 0)
+        add(m, "position_embd.weight", TENSOR_F32, t->n_embd, t->max_context, 0.3f, 0);
+    layer_norm(m, "token_embd_norm", t->n_embd);
+    for (uint32_t l = 0; l < t->n_layer; l++)
+        encoder_layer(m, l);
+    if (t->n_labels) {
+        matrix(m, "cls.weight", t->n_embd, t->n_embd);
+        bias(m, "cls.bias", t->n_embd);
+        add(m, "cls.output.weight", TENSOR_F32, t->n_embd, t->n_labels, 0.3f, 0);
+        bias(m, "cls.output.bias", t->n_labels);
+    }
+}
+
 static void key(struct maker *m, const char *name, uint32_t v) {
     char s[64];
 
@@ -255,8 +374,8 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     d.n_ff = d.n_ff ? d.n_ff : 256;
     d.n_vocab = d.n_vocab ? d.n_vocab : 300;
     d.n_head = d.n_head ? d.n_head : 4;
-    d.n_head_kv = d.n_head_kv ? d.n_head_kv : 2;
-    d.head_dim = d.head_dim ? d.head_dim : 64;
+    d.n_head_kv = d.n_head_kv ? d.n_head_kv : is_encoder(&d) ? d.n_head : 2;
+    d.head_dim = d.head_dim ? d.head_dim : is_encoder(&d) ? d.n_embd / d.n_head : 64;
     d.max_context = d.max_context ? d.max_context : 512;
     bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
                    strcmp(d.arch, "qwen35moe") == 0;
@@ -296,6 +415,10 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
         key(&m, "ssm.time_step_rank", DELTA_VALUE_HEADS);
         key(&m, "ssm.inner_size", DELTA_VALUE_HEADS * DELTA_DIM);
         key(&m, "full_attention_interval", 2);
+    }
+    if (is_encoder(&t)) {
+        encoder(&m);
+        return;
     }
     snprintf(eps, sizeof(eps), "%s.attention.layer_norm_rms_epsilon", t.arch);
     if (!left_out(&m, eps))

@@ -3,7 +3,9 @@
 /*
  * tiny_model - random models of our architectures in any tensor format, small enough to be made by a test. The
  * weights have a sane scale, so that logits spread and different tokens are sampled. Of the hybrid
- * architectures every second layer is a gated delta net.
+ * architectures every second layer is a gated delta net. Encoders (bert, nomic-bert, jina-bert-v2) come with
+ * a vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII character c,
+ * by 99 + i the letters and digits inside words, then "w135", "w136" and so on.
  */
 
 #include "tests/support/gguf_writer.h"
@@ -16,7 +18,8 @@ struct tiny_model {                                    /* 0: the default in brac
     uint32_t n_expert, n_expert_used; /* 0: a dense FFN; qwen3moe, qwen3next, qwen35moe: 7, 3 */
     bool tied;
     uint64_t seed;
-    const char *leave_out; /* a tensor or key that is not written */
+    uint32_t pooling, n_labels; /* of an encoder: 0: no pooling type, no classifier */
+    const char *leave_out;      /* a tensor or key that is not written */
 };
 
 /* The file in @w, to be changed or saved by the caller with gw_finish() or gw_save(). */

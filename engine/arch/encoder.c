@@ -1,0 +1,113 @@
+#include "engine/arch/encoder.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "base/mathx.h"
+#include "engine/bind.h"
+
+#define ALIBI_BIAS 8 /* the slopes' exponents reach to it; no file says another number */
+
+static void add_norm(struct binder *b, struct model *m, uint32_t layer, const char *name) {
+    uint32_t n = m->shape.n_embd;
+
+    model_add(m, &(struct model_op){
+                     .kind = OP_NORM,
+                     .layer = layer,
+                     .norm = bind_vector(b, BIND_MUST, n, "%s.weight", name),
+                     .norm_bias = bind_vector(b, BIND_MUST, n, "%s.bias", name),
+                 });
+}
+
+static void add_layer_norm(struct binder *b, struct model *m, uint32_t layer, const char *part) {
+    char name[64];
+
+    snprintf(name, sizeof(name), "blk.%u.%s", layer, part);
+    add_norm(b, m, layer, name);
+}
+
+/* Every token is of the first type: GGUF files do not say which text of a pair is the second. */
+static void add_embedding(struct binder *b, struct model *m, const struct decoder *d) {
+    const struct model_shape *s = &m->shape;
+    const struct tensor *types = bind_any(b, "token_types.weight");
+
+    if (b->r == 0 && types && (types->ne[0] != s->n_embd || types->ne[2] * types->ne[3] != 1))
+        b->r = err_set(b->err, 0, NULL, "tensor '%s' has rows of %llu values, not %u", types->name,
+                       (unsigned long long)types->ne[0], s->n_embd);
+    const struct tensor *position = bind_matrix(b, d->positions ? BIND_MUST : BIND_NEVER, s->n_embd,
+                                                s->max_context, "position_embd.weight");
+    model_add(m, &(struct model_op){
+                     .kind = OP_EMBED,
+                     .w = {bind_matrix(b, BIND_MUST, s->n_embd, s->n_vocab, "token_embd.weight"),
+                           position, bind_rows(b, types, 0, 1)},
+                 });
+    add_norm(b, m, 0, "token_embd_norm");
+}
+
+/* By head: powers of the 2^k-th root of 2^-8, 2^k the largest that is at most n; further heads have
+ * the odd powers of that root's root. */
+static const float *make_slopes(struct model *m) {
+    uint32_t n = m->shape.n_head, whole = 1;
+
+    while (2 * whole <= n)
+        whole *= 2;
+    m->slopes = calloc(n, sizeof(*m->slopes));
+    if (!m->slopes)
+        m->r = -ENOMEM;
+    for (uint32_t h = 0; h < n && m->slopes; h++) {
+        double power = h < whole ? h + 1.0 : (2 * (h - whole) + 1) / 2.0;
+
+        m->slopes[h] = (float)mx_pow(2, -ALIBI_BIAS * power / whole);
+    }
+    return m->slopes;
+}
+
+static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
+    uint32_t n_embd = m->shape.n_embd, n = m->shape.n_ff;
+    char name[64];
+
+    snprintf(name, sizeof(name), "blk.%u.ffn_gate.weight", l);
+    bool apart = gguf_find(b->file, name) != NULL, fused = !d->no_gate && !apart;
+    const struct tensor *up =
+        bind_matrix(b, BIND_MUST, n_embd, fused ? 2ull * n : n, "blk.%u.ffn_up.weight", l);
+    const struct tensor *up_bias =
+        bind_vector(b, d->no_gate ? BIND_MAY : BIND_NEVER, n, "blk.%u.ffn_up.bias", l);
+    struct model_op op = {.kind = OP_GATE_UP, .layer = l, .glu = d->glu};
+
+    if (d->no_gate) {
+        op.w[0] = up;
+        op.bias[0] = up_bias;
+    } else if (fused) {
+        op.w[0] = bind_rows(b, up, 0, n);
+        op.w[1] = bind_rows(b, up, n, n);
+    } else {
+        op.w[0] = bind_matrix(b, BIND_MUST, n_embd, n, "blk.%u.ffn_gate.weight", l);
+        op.w[1] = up;
+    }
+    model_add(m, &op);
+    model_add(m, &(struct model_op){
+                     .kind = OP_PROJ,
+                     .layer = l,
+                     .in = ACT_H,
+                     .w = {bind_matrix(b, BIND_MUST, n, n_embd, "blk.%u.ffn_down.weight", l)},
+                     .bias = {bind_vector(b, BIND_MAY, n_embd, "blk.%u.ffn_down.bias", l)},
+                 });
+}
+
+void encoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    const float *slope = d->alibi ? make_slopes(m) : NULL;
+
+    m->shape.encoder = true;
+    add_embedding(b, m, d);
+    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
+        struct layer l = decoder_layer(m, i);
+
+        l.attn.whole = true;
+        l.attn.slope = slope;
+        decoder_attention(b, m, d, &l);
+        add_layer_norm(b, m, i, "attn_output_norm");
+        add_ffn(b, m, d, i);
+        add_layer_norm(b, m, i, "layer_output_norm");
+    }
+    model_add(m, &(struct model_op){.kind = OP_LOGITS});
+}
