@@ -12,6 +12,7 @@
 #include <uv.h>
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/list.h"
 #include "proto/messages.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
@@ -66,6 +67,12 @@ enum api_model_state {
     API_MODEL_FAILED
 };
 
+/* What waits for the models to be looked for again; list_remove(&link) ends the wait. */
+struct api_rescan {
+    struct list link;
+    void (*over)(struct api_rescan *r); /* once, soon, out of the list; never at once */
+};
+
 struct api_opts {
     uint32_t max_connections, max_running, max_queued, max_n;
     uint32_t max_body_bytes, max_header_bytes;
@@ -87,6 +94,10 @@ struct api_opts {
     bool prewarm;         /* the beginning of a chat's next turn is computed ahead */
     const uint64_t
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */
+    /* Models come and go: they are looked for, and added or withdrawn, before @r is over. False:
+     * that was done just now, and @r is not taken. NULL: they stay as they are. */
+    bool (*rescan)(void *ctx, struct api_rescan *r);
+    void *rescan_ctx;
 };
 
 /* A row of the tenants file. 0 is no limit, but for the weight. "default" holds for tenants
@@ -145,6 +156,8 @@ int api_new_model(struct api *a, const struct api_model *info, struct api_port *
                   struct model **out);
 void api_replace_model(struct model *old, struct model *next);
 void api_remove_model(struct model *m); /* one that no request finds (any more) */
+/* No request finds it any more; it goes on with those that it has. Never the last one. */
+void api_withdraw_model(struct model *m);
 /* Its tokenizer and template are there now. */
 void api_model_opened(struct model *m);
 /* What is done with a model that is loaded on demand; @progress of loading, 0 to 1. READY comes

@@ -87,6 +87,15 @@ void api_replace_model(struct model *old, struct model *next) {
     model_wait_move(old, next);
 }
 
+void api_withdraw_model(struct model *m) {
+    struct api *a = m->api;
+
+    pthread_rwlock_wrlock(&a->models_lock);
+    list_remove(&m->link);
+    pthread_rwlock_unlock(&a->models_lock);
+    assert(!list_empty(&a->models) && list_empty(&m->waiting));
+}
+
 void api_remove_model(struct model *m) {
     assert(list_empty(&m->link) && m->n_jobs == 0);
     model_free(m);

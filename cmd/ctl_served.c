@@ -8,6 +8,7 @@
 /* The models that a daemon serves: asking it to load, unload and swap them. */
 
 #define POLL_MS 100
+#define RESCAN_MS 500
 
 /* @text into @out with what a path of a URL cannot hold as %XX; false: it does not fit. */
 static bool escape(const char *text, char *out, size_t size) {
@@ -39,7 +40,14 @@ int ctl_change(struct ctl *c, const char *name, const char *what, const char *fi
     snprintf(at, sizeof(at), "/models/%s/%s", model, what);
     if (asprintf(&target, "%s%s%s", at, file ? "?file=" : "", path) < 0)
         return CTL_REFUSED;
-    return ctl_call(c, "POST", target, &reply, err);
+    int r = ctl_call(c, "POST", target, &reply, err);
+    if (r == CTL_REFUSED && strstr(err->message, "try again")) {
+        /* The folder of models is being looked at. */
+        nanosleep(&(struct timespec){.tv_nsec = RESCAN_MS * 1000000L}, NULL);
+        buf_clear(&reply);
+        r = ctl_call(c, "POST", target, &reply, err);
+    }
+    return r;
 }
 
 /* The served model @name in the answer to GET /models; NULL: there is none. */

@@ -252,6 +252,7 @@ static void why_serve(struct exchange *x, struct http *h) {
 
 static void models_serve(struct exchange *x, struct http *h) {
     (void)h;
+    models_rescan(opts_of(x)->models, NULL); /* for the next time */
     respond_own(x, admin_json_models(opts_of(x)));
 }
 
@@ -260,6 +261,9 @@ static int named_model(struct exchange *x) {
     struct err err = {0};
     int i = models_index(opts_of(x)->models, x->arg, &err);
 
+    if (i < 0 && models_rescan(opts_of(x)->models, NULL))
+        err_set(&err, 404, NULL, "no model is called %.100s, as far as is known: try again",
+                x->arg);
     if (i < 0)
         refuse(x, 404, err.message);
     return i;

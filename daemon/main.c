@@ -337,6 +337,10 @@ static int open_api(struct front *f) {
     o.owned_by = "weft";
     o.digests = c->engine.digest;
     o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;
+    if (*c->models || *c->models_dir) {
+        o.rescan = models_rescan;
+        o.rescan_ctx = f->models;
+    }
     return models_open_api(f->models, &o, &f->api);
 }
 

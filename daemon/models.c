@@ -44,8 +44,6 @@ void models_set_state(struct served *s, enum served_state next) {
     s->state = next;
 }
 
-static void decide_soon(struct models *m);
-
 /* ---- what is needed ---- */
 
 /* What OPEN will give its worker. */
@@ -53,8 +51,8 @@ static struct msg_open room_of(const struct served *s) {
     const struct models *m = s->of;
 
     return (struct msg_open){
-        .kv_bytes = m->n > 1 ? m->kv_bytes : 0,
-        .memory_bytes = m->n > 1 ? m->budget : m->available,
+        .kv_bytes = m->several ? m->kv_bytes : 0,
+        .memory_bytes = m->several ? m->budget : m->available,
         .has_disk = s->first && m->opts.disk_fd >= 0,
     };
 }
@@ -124,7 +122,7 @@ void models_want(struct served *s) {
 
     s->wanted = !coming && !s->next && !s->retired;
     s->used_ns = now_ns(s->of);
-    decide_soon(s->of);
+    models_decide_soon(s->of);
 }
 
 static void on_progress(void *ctx, float fraction) {
@@ -188,7 +186,7 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
         take_place(s);
     if (s->first)
         tell_ready(m);
-    decide_soon(m);
+    models_decide_soon(m);
 }
 
 /* workers_opts.on_refused. At the start a first model that cannot be served ends the daemon. */
@@ -213,7 +211,7 @@ static void on_unloaded(void *ctx) {
     if (s->of->stopping)
         return;
     models_set_state(s, *s->why ? SERVED_FAILED : SERVED_ABSENT);
-    decide_soon(s->of);
+    models_decide_soon(s->of);
 }
 
 static void end_worker(struct served *s) {
@@ -270,7 +268,7 @@ static void on_opened(uv_work_t *w, int status) {
     take_front(s);
     models_set_state(s, SERVED_QUEUED);
     api_model_opened(s->model);
-    decide_soon(s->of);
+    models_decide_soon(s->of);
 }
 
 static void open_file(struct served *s) {
@@ -432,9 +430,10 @@ static void on_closed(void *ctx) {
 
     if (!s->closing)
         return;
-    for (uint32_t i = 0; i < m->n; i++)
-        if (m->served[i] == s)
-            m->served[i] = m->served[--m->n]; /* replaced ones stand last in no order */
+    uint32_t i = 0;
+    while (m->served[i] != s)
+        i++;
+    memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
     served_free(s);
 }
 
@@ -447,16 +446,33 @@ static void remove_retired(struct served *s) {
     workers_stop(s->workers);
 }
 
+/* Whether model @i of a folder, which was opened once and is to be loaded, is swapped for what its
+ * path has now: tried once for each file. If that cannot be loaded the old one is. */
+static bool renew(struct models *m, uint32_t i) {
+    struct served *s = m->served[i];
+    struct err err;
+    uint64_t file =
+        s->found && !s->old && !s->next && !s->retired ? models_file_id(s->config.model) : s->file;
+
+    if (file == s->file || file == 0)
+        return false;
+    s->file = file;
+    if (models_swap(m, i, NULL, &err) < 0)
+        return false;
+    s->wanted = false;
+    return true;
+}
+
 static void decide(struct models *m) {
     struct served *s;
 
     for (uint32_t i = 0; i < m->n; i++) {
         s = m->served[i];
         if ((s->state == SERVED_ABSENT || s->state == SERVED_FAILED) && s->wanted) {
-            if (s->front)
-                models_set_state(s, SERVED_QUEUED);
-            else
+            if (!s->front)
                 open_file(s);
+            else if (!renew(m, i))
+                models_set_state(s, SERVED_QUEUED);
         }
         if (s->state == SERVED_LEAVING && is_done(s))
             end_worker(s);
@@ -476,10 +492,11 @@ static void on_timer(uv_timer_t *t) {
     struct models *m = t->data;
 
     decide(m);
+    models_rescan_tick(m);
     uv_timer_start(t, on_timer, TICK_MS, 0);
 }
 
-static void decide_soon(struct models *m) {
+void models_decide_soon(struct models *m) {
     if (m->on_demand && !m->stopping)
         uv_timer_start(&m->timer, on_timer, 0, 0);
 }
@@ -488,7 +505,12 @@ static void decide_soon(struct models *m) {
 
 /* models_find_cb: a model of a preset, or of the folder. */
 static int add(void *ctx, struct config *c, const char *name, uint64_t file_bytes) {
-    return models_add(ctx, c, name, file_bytes);
+    struct models *m = ctx;
+    int r = models_add(m, c, name, file_bytes);
+
+    if (r == 0)
+        m->served[m->n - 1]->found = true;
+    return r;
 }
 
 int models_add(struct models *m, struct config *c, const char *name, uint64_t file_bytes) {
@@ -504,6 +526,7 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
     s->of = m;
     s->config = *c;
     memset(c, 0, sizeof(*c)); /* taken over */
+    s->file = models_file_id(s->config.model);
     s->file_bytes = file_bytes;
     m->served[m->n++] = s;
     return 0;
@@ -554,10 +577,25 @@ static int add_first(struct models *m) {
     CLEANUP(config_deinit) struct config c = {0};
     int r = config_clone(&c, m->opts.config);
 
-    if (r < 0 || (r = add(m, &c, "", 0)) < 0)
+    if (r < 0 || (r = models_add(m, &c, "", 0)) < 0)
         return r;
     m->served[0]->first = true;
     return 0;
+}
+
+/* The model of the option model lies in the folder, too. */
+static void remove_namesake(const struct served *first) {
+    struct models *m = first->of;
+
+    for (uint32_t i = 1; i < m->n; i++) {
+        struct served *s = m->served[i];
+
+        if (strcmp(s->name, first->name) != 0)
+            continue;
+        memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
+        served_free(s);
+        return;
+    }
 }
 
 /* It is opened before anything is listened on. */
@@ -574,7 +612,10 @@ static int open_first(struct served *s, struct err *err) {
     free(s->name);
     s->name = strdup(s->opened->name);
     s->file_bytes = s->opened->api.n_bytes;
-    return s->name ? 0 : -ENOMEM;
+    if (!s->name)
+        return -ENOMEM;
+    remove_namesake(s);
+    return 0;
 }
 
 int models_new(struct models **out, const struct models_opts *o, struct err *err) {
@@ -587,15 +628,17 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     m->available = memory_available();
     uv_timer_init(o->loop, &m->timer);
     m->timer.data = m;
+    list_init(&m->scan.waiting);
     if (*o->config->model)
         r = add_first(m);
     if (r == 0)
         r = models_find_all(o->config, add, m, err);
     if (r == 0 && m->n == 0)
         r = err_set(err, 0, "models", "models, models-dir: there is no model in them");
-    m->on_demand = m->n > 1 || (m->n == 1 && !m->served[0]->first) || o->config->keep_alive_s > 0;
+    m->several = *o->config->models || *o->config->models_dir;
+    m->on_demand = m->several || o->config->keep_alive_s > 0;
     m->budget = o->config->models_memory ? o->config->models_memory : m->available / 10 * 9;
-    m->kv_bytes = m->n > 1 ? MIN(m->available / 4, m->budget / KV_PART) : m->available / 4;
+    m->kv_bytes = m->several ? MIN(m->available / 4, m->budget / KV_PART) : m->available / 4;
     if (r == 0 && m->served[0]->first)
         r = open_first(m->served[0], err);
     for (uint32_t i = 0; i < m->n && r == 0; i++) {
@@ -638,7 +681,7 @@ int models_start(struct models *m) {
     } else {
         tell_ready(m);
     }
-    decide_soon(m);
+    models_decide_soon(m);
     return r;
 }
 

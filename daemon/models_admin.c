@@ -80,6 +80,7 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
         return r;
     s = m->served[m->n - 1];
     s->first = old->first;
+    s->found = old->found && !file; /* else the folder does not say what it is */
     if ((r = models_prepare(s, err)) == 0)
         r = api_new_model(m->api, &s->info, workers_port(s->workers), &s->model);
     if (r < 0) {

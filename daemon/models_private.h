@@ -19,6 +19,19 @@ enum served_state {
     SERVED_FAILED
 };
 
+/* The folders being read again, or waiting for that (models_rescan.c). */
+struct models_scan {
+    uv_work_t work;
+    struct config config;
+    struct found *found;
+    size_t n;
+    struct err err;
+    int result;
+    bool running;
+    int64_t at_ns;       /* it began, or ended */
+    struct list waiting; /* api_rescan.link */
+};
+
 /*
  * One model. `front` is set once it was opened, and stays; `info` is what the api has of it. Its
  * memory counts while it is LOADING, READY, LEAVING or ENDING.
@@ -33,6 +46,8 @@ struct served {
     struct front_model *front;
     enum served_state state;
     bool first, wanted;
+    bool found;                /* in a folder, and withdrawn when it is not there any more */
+    uint64_t file;             /* models_file_id() */
     struct served *old, *next; /* of a swap under way: the model that this shall replace, or that
                                   shall replace this */
     bool retired;              /* replaced, or never to be: it goes when nothing uses it */
@@ -56,11 +71,13 @@ struct models {
     struct models_opts opts;
     struct served **served;
     uint32_t n;
+    bool several; /* there are folders: models come and go */
     bool on_demand, ready_told, stopping;
     uint64_t budget, kv_bytes; /* kv_bytes: of a model that says nothing of it */
     uint64_t available;        /* memory of the machine when the daemon started */
     uv_timer_t timer;
     struct api *api;
+    struct models_scan scan;
 };
 
 static inline int64_t now_ns(const struct models *m) {
@@ -68,6 +85,7 @@ static inline int64_t now_ns(const struct models *m) {
 }
 
 void models_set_state(struct served *s, enum served_state next);
+void models_decide_soon(struct models *m);
 /* The model is to be loaded, as if a request waited for it. */
 void models_want(struct served *s);
 /* The model, which is READY, takes no new requests, and its worker ends with those it has. */
@@ -77,3 +95,7 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 /* Makes its workers, of which none is started, and what is known before its file is opened. 0 or
  * -errno with @err. */
 int models_prepare(struct served *s, struct err *err);
+/* Which file lies at @path now, as far as its path, place, size and time tell. */
+uint64_t models_file_id(const char *path);
+/* What waits for the folders to be read goes on, where that takes too long. */
+void models_rescan_tick(struct models *m);

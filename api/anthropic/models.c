@@ -8,6 +8,7 @@
 #include "api/model.h"
 #include "api/openai/models.h"
 #include "api/private.h"
+#include "api/service/rescan.h"
 
 /* /v1/models as Anthropic's clients know it, for those that send its version header. */
 
@@ -38,6 +39,8 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     struct json j;
 
     (void)h;
+    if (rescan_first(x, anthropic_models_list_serve))
+        return;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_key(&j, "data");
@@ -67,6 +70,8 @@ void anthropic_models_one_serve(struct exchange *x, struct http *h) {
         respond_buf(x, 200, &b, j.error);
         return;
     }
+    if (rescan_first(x, anthropic_models_one_serve))
+        return;
     models_unknown(api_of(x), x->arg, strlen(x->arg), &err);
     respond_error(x, &err);
 }

@@ -8,6 +8,7 @@
 #include "api/model.h"
 #include "api/openai/models.h"
 #include "api/private.h"
+#include "api/service/rescan.h"
 
 #define TICK_MS 1000
 #define RETRY_MS 5000 /* that clients are told while nothing is known of the loading */
@@ -23,9 +24,10 @@ static bool is_usable(const struct model *m, bool computes) {
 static struct model *find(const struct api *a, const char *name, size_t len) {
     struct model *m = name ? models_find(a, name, len) : model_first(a);
 
-    /* Where there is one model its dialect decides which names it takes. Clients of Anthropic's API
-     * name its models, and get the first one. */
-    if (!m && (a->models.next == a->models.prev || strcasestr(name, "claude")))
+    /* Where there is one model, and never another, its dialect decides which names it takes.
+     * Clients of Anthropic's API name its models, and get the first one. */
+    bool one = a->models.next == a->models.prev && (!a->opts.rescan || a->opts.any_model_name);
+    if (!m && (one || strcasestr(name, "claude")))
         m = model_first(a);
     return m;
 }
@@ -39,7 +41,7 @@ int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) 
     const struct model *m = find(a, name, yyjson_get_len(v));
     bool goes_on = m == job->model && is_usable(m, job->computes);
     pthread_rwlock_unlock((pthread_rwlock_t *)&a->models_lock);
-    if (!m)
+    if (!m && !a->opts.rescan)
         return models_unknown(a, name, yyjson_get_len(v), err);
     if (goes_on)
         return 0;
@@ -86,6 +88,39 @@ static int cannot_load(struct prompt_job *job) {
 
 static void start_tick(struct api *a);
 
+void model_wait_cancel(struct prompt_job *job) {
+    if (!job->waits)
+        return;
+    assert(job->api->n_waiting > 0);
+    job->waits = false;
+    list_remove(&job->waiting);
+    list_remove(&job->rescan.link);
+    job->api->n_waiting--;
+}
+
+/* It waits no longer; @job may be gone. */
+static void end_wait(struct prompt_job *job, int result) {
+    model_wait_cancel(job);
+    job->result = result;
+    job->go_on(job);
+}
+
+/* api_rescan.over: the name is looked up again. */
+static void on_rescanned(struct api_rescan *r) {
+    end_wait(CONTAINER_OF(r, struct prompt_job, rescan), -EBUSY);
+}
+
+/* -EBUSY: it waits until the models were looked for again; else the error. */
+static int unknown(struct prompt_job *job) {
+    job->rescan.over = on_rescanned;
+    if (!rescan_begin(job->api, &job->rescan))
+        return models_unknown(job->api, job->wanted, strlen(job->wanted), &job->err);
+    job->waits = true;
+    list_init(&job->waiting);
+    job->api->n_waiting++;
+    return -EBUSY;
+}
+
 int model_wait_begin(struct prompt_job *job) {
     struct api *a = job->api;
     const char *name = job->wanted;
@@ -94,7 +129,7 @@ int model_wait_begin(struct prompt_job *job) {
 
     assert(!job->waits);
     if (!m)
-        return models_unknown(a, name, strlen(name), &job->err);
+        return unknown(job);
     model_wait_assign(job, m);
     m->last_used_ns = now;
     if (is_usable(m, job->computes))
@@ -106,28 +141,13 @@ int model_wait_begin(struct prompt_job *job) {
         return still_loading(job, 0);
     }
     job->waits = true;
+    list_init(&job->rescan.link);
     job->waits_since_ns = now;
     list_push_back(&m->waiting, &job->waiting);
     a->n_waiting++;
     m->port->want(m->port);
     start_tick(a);
     return -EBUSY;
-}
-
-void model_wait_cancel(struct prompt_job *job) {
-    if (!job->waits)
-        return;
-    assert(job->api->n_waiting > 0);
-    job->waits = false;
-    list_remove(&job->waiting);
-    job->api->n_waiting--;
-}
-
-/* It waits no longer; @job may be gone. */
-static void end_wait(struct prompt_job *job, int result) {
-    model_wait_cancel(job);
-    job->result = result;
-    job->go_on(job);
 }
 
 /* The first in @l that waits no longer than until now; NULL: none. */

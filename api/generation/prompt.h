@@ -2,6 +2,7 @@
 
 /* prompt - what prompt_job.h works on: a request's body and the prompts that it becomes. */
 
+#include "api/api.h"
 #include "api/generation/gen_request.h"
 #include "api/http/quota.h"
 #include "api/toolcall/toolcall.h"
@@ -55,8 +56,9 @@ struct prompt_job {
     /* model_wait.c */
     bool computes;       /* the worker is needed, not only the tokenizer */
     bool streams;        /* the body asks for a stream; known where the job has to wait */
-    bool waits;          /* on the loop's thread, in model.waiting */
-    struct list waiting; /* with `waits` */
+    bool waits;          /* on the loop's thread: for its model, or to learn whether it is one */
+    struct list waiting; /* with `waits`, or `rescan` is in its list */
+    struct api_rescan rescan;
     int64_t waits_since_ns;
     char *wanted;      /* what the body calls its model; NULL: nothing */
     uint32_t retry_ms; /* with an error: when it may be tried again; 0: not said */

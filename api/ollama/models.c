@@ -9,6 +9,7 @@
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
+#include "api/service/rescan.h"
 #include "api/http/respond.h"
 #include "api/http/siphash.h"
 
@@ -107,7 +108,8 @@ static void list(struct exchange *x, bool running) {
 
 static void tags_serve(struct exchange *x, struct http *h) {
     (void)h;
-    list(x, false);
+    if (!rescan_first(x, tags_serve))
+        list(x, false);
 }
 
 static void ps_serve(struct exchange *x, struct http *h) {

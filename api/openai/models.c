@@ -7,6 +7,7 @@
 #include "api/openai/models.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
+#include "api/service/rescan.h"
 #include "api/http/respond.h"
 
 #define LIST_MAX (4u << 20) /* bytes of a list */
@@ -95,6 +96,8 @@ void models_list_serve(struct exchange *x, struct http *h) {
     struct json j;
 
     (void)h;
+    if (rescan_first(x, models_list_serve))
+        return;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "object", "list");
@@ -120,6 +123,8 @@ void models_one_serve(struct exchange *x, struct http *h) {
         respond_buf(x, 200, &b, j.error);
         return;
     }
+    if (rescan_first(x, models_one_serve))
+        return;
     models_unknown(api_of(x), x->arg, strlen(x->arg), &err);
     respond_error(x, &err);
 }

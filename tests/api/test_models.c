@@ -17,10 +17,30 @@ static struct fake_port other;
 static struct api_model info;
 static struct model *model;
 static uint32_t n_wants, keepalive_ms = 10000;
+static bool rescans;      /* models are looked for again */
+static struct list scans; /* api_rescan.link */
 
 static void want(struct api_port *p) {
     cr_expect_eq(p, &other.port);
     n_wants++;
+}
+
+static bool rescan(void *ctx, struct api_rescan *r) {
+    (void)ctx;
+    if (rescans)
+        list_push_back(&scans, &r->link);
+    return rescans;
+}
+
+static void scanned(void) {
+    struct list *node;
+
+    rescans = false;
+    while ((node = list_pop_front(&scans))) {
+        struct api_rescan *r = LIST_ENTRY(node, struct api_rescan, link);
+
+        r->over(r);
+    }
 }
 
 static void start(uint32_t load_wait_ms) {
@@ -30,7 +50,9 @@ static void start(uint32_t load_wait_ms) {
     world_init(&w);
     w.opts.load_wait_ms = load_wait_ms;
     w.opts.keepalive_ms = keepalive_ms;
-    w.opts.any_model_name = true;
+    w.opts.any_model_name = !rescans;
+    list_init(&scans);
+    w.opts.rescan = rescans ? rescan : NULL;
     w.port.script = "first";
     world_start(&w);
     fake_init(&other, clock_monotonic());
@@ -143,6 +165,39 @@ Test(models, an_unknown_model_is_404_with_the_list) {
     expect(ask(",\"model\":\"x\""), 404, "The model `x` was not found. There are: tiny, other.");
     cr_expect_eq(n_wants, 0);
     stop();
+}
+
+Test(models, models_are_looked_for_before_a_name_is_unknown) {
+    static const char get[] = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+    rescans = true;
+    start(60000);
+    int fd = ask(",\"model\":\"x\""), gone = ask(",\"model\":\"x\"");
+    int list = world_connect(&w), left = world_connect(&w);
+    world_send(&w, list, get, sizeof(get) - 1);
+    world_send(&w, left, get, sizeof(get) - 1);
+    turns(20);
+    close(gone);
+    close(left);
+    turns(20);
+    cr_expect(!list_empty(&scans));
+    expect(ask(",\"model\":\"tiny\""), 200, "\"content\":\"first\"");
+    scanned();
+    cr_expect(list_empty(&scans));
+    expect(fd, 404, "There are: tiny, other.");
+    expect(list, 200, "\"id\":\"other\"");
+    expect(ask(",\"model\":\"x\""), 404, "There are: tiny, other.");
+    rescans = true;
+    fd = ask(",\"model\":\"x\"");
+    api_withdraw_model(model);
+    scanned();
+    expect(fd, 404, "`x` does not exist");
+    expect(ask(",\"model\":\"other\""), 404, "`other` does not exist");
+    api_remove_model(model);
+    rescans = true;
+    ask(",\"model\":\"x\""); /* waits when the service stops */
+    world_stop(&w);
+    fake_deinit(&other);
 }
 
 Test(models, what_cannot_be_loaded_says_why) {

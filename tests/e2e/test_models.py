@@ -214,8 +214,12 @@ def test_weftctl_lists_loads_unloads_and_swaps():
         assert ctl(d, "swap", "a", f"{folder}/b.gguf") == (0, "a: done\n")
         assert ask(d, "a") == ask(d, "b") != before
         assert ctl(d, "unload", "a") == (0, "a: absent\n")
-        code, out = ctl(d, "load", "nobody")
-        assert code == 1 and "no model is called nobody" in out, out
+        code, out = ctl(d, "load", "none")
+        assert code == 1 and "no model is called none" in out, out
+        time.sleep(2.1)
+        copy(f"{folder}/b.gguf", folder, "later")
+        assert ctl(d, "load", "later") == (0, "later: ready\n")
+        os.unlink(f"{folder}/later.gguf")
         pathlib.Path(folder, "bad.gguf").write_bytes(b"GGUF")
         code, out = ctl(d, "swap", "b", f"{folder}/bad.gguf")
         assert code == 1 and "failed: " in out and "bad.gguf" in out, out
@@ -285,6 +289,65 @@ def test_presets_have_their_own_options_and_idle_models_are_unloaded():
             ask(d, "a")
             ask(d, "b")
             assert states(d)["kept"] == "ready", states(d)
+
+
+def listed(d):
+    return [m["id"] for m in d.request("GET", "/v1/models")[2]["data"]]
+
+
+def until(what, limit_s=10):
+    """The folder is read every two seconds at most."""
+    end = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.1)
+
+
+def test_files_that_come_and_go_are_found_without_a_restart():
+    with folder_of("abcd") as folder, tempfile.TemporaryDirectory(dir=folder) as aside:
+        def put(name, as_name):
+            os.rename(f"{aside}/{name}", f"{folder}/{as_name}.gguf")
+
+        for name in "cd":
+            os.rename(f"{folder}/{name}.gguf", f"{aside}/{name}")
+        with Weftd("--models-dir", folder, *FLAGS, model="") as d:
+            assert listed(d) == ["a", "b"]
+            a, b = ask(d, "a", 1500), ask(d, "b", 1500)
+            put("c", "c")
+            until(lambda: "c" in listed(d))
+            assert len({tuple(ask(d, m)) for m in "abc"}) == 3
+            # A name that is asked for is looked for before it is unknown.
+            time.sleep(2.1)
+            put("d", "d")
+            of_d = ask(d, "d")
+            # One that goes ends what it has, and is not found again.
+            begun = threading.Event()
+
+            def remove():
+                begun.wait(30)
+                os.unlink(f"{folder}/b.gguf")
+                until(lambda: "b" not in listed(d))
+
+            got = parallel([lambda: stream(d, "b", 1500, begun), remove])
+            assert got[0] == b
+            until(lambda: all(m["id"] != "b" for m in d.admin_request("GET", "/models")[1]["models"]))
+            status, _, value = d.request("POST", "/v1/completions", {"model": "b", "prompt": "x"})
+            assert status == 404 and "There are: a, c, d." in value["error"]["message"], value
+            # One that is replaced by rename is the new one, once it is loaded anew.
+            assert d.admin_request("POST", "/models/d/unload")[0] == 200
+            wait_state(d, "d", "absent")
+            os.link(f"{folder}/a.gguf", f"{aside}/a")
+            put("a", "d")
+            assert ask(d, "d") == a[:8] != of_d
+            # The first one goes: the next is served where none is named. The last stays.
+            os.unlink(f"{folder}/a.gguf")
+            until(lambda: listed(d) == ["c", "d"])
+            assert d.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[2]["model"] == "c"
+            for name in "cd":
+                os.unlink(f"{folder}/{name}.gguf")
+            until(lambda: len(listed(d)) == 1)
+            time.sleep(2.1)
+            assert len(listed(d)) == 1 and d.health() == 200
 
 
 def test_ollamas_clients_load_keep_and_unload():
