@@ -79,6 +79,8 @@ int ctl_change(struct ctl *c, const char *name, const char *what, const char *fi
  * into @out. */
 int ctl_wait_change(struct ctl *c, const char *name, const char *key, const char *const *under_way,
                     char out[500], struct err *err);
+/* The flight recorder of the served model @name (NULL: the first) into @out. An exit code. */
+int ctl_flight(struct ctl *c, const char *name, struct buf *out, struct err *err);
 /* The table of /models. */
 void ctl_show_served(struct buf *out, yyjson_val *models, size_t columns);
 

@@ -50,6 +50,17 @@ int ctl_change(struct ctl *c, const char *name, const char *what, const char *fi
     return r;
 }
 
+int ctl_flight(struct ctl *c, const char *name, struct buf *out, struct err *err) {
+    char model[400] = "", path[420];
+
+    if (name && !escape(name, model, sizeof(model))) {
+        err_set(err, 0, "", "%.100s: the name is too long", name);
+        return CTL_REFUSED;
+    }
+    snprintf(path, sizeof(path), "/flight%s%s", name ? "/" : "", model);
+    return ctl_call(c, "GET", path, out, err);
+}
+
 /* The served model @name in the answer to GET /models; NULL: there is none. */
 static yyjson_val *find(yyjson_val *root, const char *name) {
     size_t i, n;

@@ -231,6 +231,7 @@ static const struct column served_columns[] = {
     {"waiting", "WAITING", false, 0, 0},
     {"loads", "LOADS", false, 0, 3},
     {"idle_ms", "LAST USED", false, 1e-3, 1},
+    {"unload_ms", "UNLOADED IN", false, 1e-3, 3},
     {"swap", "SWAP", true, 0, 4},
     {"reason", "REASON", true, 0, 5},
 };

@@ -13,16 +13,20 @@
 
 #define HISTORY 128
 
+/* What the list is of. */
+enum view { VIEW_REQUESTS, VIEW_TENANTS, VIEW_MODELS };
+
 struct top {
     struct ctl *ctl;
     yyjson_doc *stats, *before, *list; /* NULL: the last call failed, or there was none */
-    bool tenants;                      /* what the list is of; else of requests */
+    enum view view;
     bool unicode;
     double history[HISTORY]; /* output tokens per second, the latest last */
     unsigned n_history;
     int64_t at_ns, before_ns;
     uint64_t selected; /* id of a request */
-    bool any;          /* something is selected */
+    bool any;          /* one is selected */
+    char model[256];   /* that is selected, and that the figures are of; "": the first */
     char note[512];    /* at the bottom */
 };
 
@@ -30,16 +34,28 @@ static double seconds_between(const struct top *t) {
     return t->before ? (double)(t->at_ns - t->before_ns) * 1e-9 : 0;
 }
 
-static yyjson_val *worker_of(yyjson_doc *stats) {
-    return yyjson_obj_get(yyjson_doc_get_root(stats), "worker");
+/* Of the selected model what "model" and "worker" are members of. */
+static yyjson_val *figures_of(const struct top *t, yyjson_doc *stats) {
+    yyjson_val *root = yyjson_doc_get_root(stats), *m;
+    size_t i, n;
+
+    yyjson_arr_foreach(yyjson_obj_get(root, "models"), i, n, m) {
+        if (yyjson_equals_str(yyjson_obj_get(m, "id"), t->model))
+            return m;
+    }
+    return root;
+}
+
+static yyjson_val *worker_of(const struct top *t, yyjson_doc *stats) {
+    return yyjson_obj_get(figures_of(t, stats), "worker");
 }
 
 /* Adds the rate of output tokens between the last two answers to the history. */
 static void remember_rate(struct top *t) {
     double now, before, s = seconds_between(t);
 
-    if (s <= 0 || !ctl_value(worker_of(t->stats), "output_tokens", &now) ||
-        !ctl_value(worker_of(t->before), "output_tokens", &before))
+    if (s <= 0 || !ctl_value(worker_of(t, t->stats), "output_tokens", &now) ||
+        !ctl_value(worker_of(t, t->before), "output_tokens", &before))
         return;
     if (t->n_history == HISTORY)
         memmove(t->history, t->history + 1, sizeof(*t->history) * --t->n_history);
@@ -49,12 +65,13 @@ static void remember_rate(struct top *t) {
 
 /* Asks for new figures. What fails is the note at the bottom, and its figures are gone. */
 static void poll_daemon(struct top *t) {
+    static const char *const paths[] = {"/requests", "/tenants", "/models"};
     struct err err = {0};
     yyjson_doc *stats = NULL, *list = NULL;
     int r = ctl_get(t->ctl, "/stats", &stats, &err);
 
     if (r == CTL_OK)
-        r = ctl_get(t->ctl, t->tenants ? "/tenants" : "/requests", &list, &err);
+        r = ctl_get(t->ctl, paths[t->view], &list, &err);
     if (r != CTL_OK)
         snprintf(t->note, sizeof(t->note), "%s", err.message);
     yyjson_doc_free(t->before);
@@ -67,21 +84,29 @@ static void poll_daemon(struct top *t) {
     remember_rate(t);
 }
 
+/* Of tenants none is selected. */
 static yyjson_val *list_of(const struct top *t) {
-    return yyjson_obj_get(yyjson_doc_get_root(t->list), "requests");
+    static const char *const keys[] = {"requests", "", "models"};
+
+    return yyjson_obj_get(yyjson_doc_get_root(t->list), keys[t->view]);
 }
 
-static uint64_t id_at(const struct top *t, size_t i) {
-    return yyjson_get_uint(yyjson_obj_get(yyjson_arr_get(list_of(t), i), "id"));
+static yyjson_val *id_at(const struct top *t, size_t i) {
+    return yyjson_obj_get(yyjson_arr_get(list_of(t), i), "id");
 }
 
-/* Where the selected request stands in the list; its length: nowhere. */
+static bool is_selected(const struct top *t, size_t i) {
+    return t->view == VIEW_MODELS ? yyjson_equals_str(id_at(t, i), t->model)
+                                  : t->any && yyjson_get_uint(id_at(t, i)) == t->selected;
+}
+
+/* Where what is selected stands in the list; its length: nowhere. */
 static size_t selected_at(const struct top *t) {
     size_t n = yyjson_arr_size(list_of(t)), i = 0;
 
-    while (t->any && i < n && id_at(t, i) != t->selected)
+    while (i < n && !is_selected(t, i))
         i++;
-    return t->any ? i : n;
+    return i;
 }
 
 /* Up (@by < 0) or down; from nowhere to the last or the first. */
@@ -95,7 +120,14 @@ static void move_selection(struct top *t, int by) {
         i = by > 0 ? 0 : n - 1;
     else if (by > 0 ? i + 1 < n : i > 0)
         i = by > 0 ? i + 1 : i - 1;
-    t->selected = id_at(t, i);
+    if (t->view == VIEW_MODELS) {
+        const char *id = yyjson_get_str(id_at(t, i));
+
+        snprintf(t->model, sizeof(t->model), "%s", id ? id : "");
+        t->n_history = 0;
+        return;
+    }
+    t->selected = yyjson_get_uint(id_at(t, i));
     t->any = true;
 }
 
@@ -152,9 +184,10 @@ static void add_pages(struct buf *out, yyjson_val *w, size_t width) {
 
 /* The lines above the table; HISTORY_ROW is the fourth. */
 static void show_head(const struct top *t, struct buf *out) {
-    yyjson_val *stats = yyjson_doc_get_root(t->stats), *m = yyjson_obj_get(stats, "model");
-    yyjson_val *f = yyjson_obj_get(stats, "front"), *w = worker_of(t->stats);
-    yyjson_val *w0 = worker_of(t->before);
+    yyjson_val *stats = yyjson_doc_get_root(t->stats);
+    yyjson_val *m = yyjson_obj_get(figures_of(t, t->stats), "model");
+    yyjson_val *f = yyjson_obj_get(stats, "front"), *w = worker_of(t, t->stats);
+    yyjson_val *w0 = worker_of(t, t->before);
     double s = seconds_between(t);
 
     ADD("weftd %s  %s  up %s  %s, context %s\n", ctl_text(stats, "version").s,
@@ -197,6 +230,13 @@ static int draw_text(const struct buf *text, int y, int bottom) {
 }
 
 static void draw(struct top *t) {
+    static void (*const show[])(struct buf * out, yyjson_val * list, size_t columns) = {
+        ctl_show_requests, ctl_show_tenants, ctl_show_served};
+    static const char *const keys[] = {
+        "q quit   up, down select   c cancel   t tenants   m models",
+        "q quit   t requests   m models",
+        "q quit   up, down select: the figures above are its   t tenants   m requests",
+    };
     CLEANUP(buf_deinit) struct buf head, list;
     size_t marked = selected_at(t);
     int bottom = LINES - 1, y;
@@ -204,22 +244,15 @@ static void draw(struct top *t) {
     buf_init(&head, CTL_REPLY_MAX);
     buf_init(&list, CTL_REPLY_MAX);
     show_head(t, &head);
-    if (t->tenants)
-        ctl_show_tenants(&list, yyjson_doc_get_root(t->list), (size_t)COLS);
-    else
-        ctl_show_requests(&list, yyjson_doc_get_root(t->list), (size_t)COLS);
+    show[t->view](&list, yyjson_doc_get_root(t->list), (size_t)COLS);
     erase();
     y = draw_text(&head, 0, bottom);
     mvchgat(0, 0, -1, A_BOLD, 0, NULL);
     if (HISTORY_ROW < bottom)
         draw_history(t, HISTORY_ROW, HISTORY_COLUMN);
-    draw_table(&list, y + 1, bottom, t->tenants ? SIZE_MAX : marked + 1);
+    draw_table(&list, y + 1, bottom, t->view == VIEW_TENANTS ? SIZE_MAX : marked + 1);
     attron(A_BOLD);
-    mvaddnstr(bottom, 0,
-              t->note[0]   ? t->note
-              : t->tenants ? "q quit   t requests"
-                           : "q quit   up, down select   c cancel   t tenants",
-              COLS - 1);
+    mvaddnstr(bottom, 0, t->note[0] ? t->note : keys[t->view], COLS - 1);
     attroff(A_BOLD);
     refresh();
 }
@@ -231,7 +264,7 @@ static void cancel_selected(struct top *t) {
     char path[64];
 
     buf_init(&reply, CTL_REPLY_MAX);
-    if (t->tenants || !t->any || selected_at(t) == yyjson_arr_size(list_of(t)))
+    if (t->view != VIEW_REQUESTS || !t->any || selected_at(t) == yyjson_arr_size(list_of(t)))
         return;
     snprintf(t->note, sizeof(t->note), "cancel request %llu? (y/n)",
              (unsigned long long)t->selected);
@@ -272,7 +305,11 @@ static void run(struct top *t, double interval_s) {
             cancel_selected(t);
             break;
         case 't':
-            t->tenants = !t->tenants;
+            t->view = t->view == VIEW_TENANTS ? VIEW_REQUESTS : VIEW_TENANTS;
+            poll_daemon(t);
+            break;
+        case 'm':
+            t->view = t->view == VIEW_MODELS ? VIEW_REQUESTS : VIEW_MODELS;
             poll_daemon(t);
             break;
         default:

@@ -23,7 +23,7 @@ static const char help[] =
     "  why ID                     what was decided about one in every step, also when\n"
     "                             it has ended; ID may be its x-request-id\n"
     "  cancel ID                  end one of them\n"
-    "  dump FILE                  write the flight recorder, for weft-sim replay\n"
+    "  dump FILE [MODEL]          write the flight recorder, for weft-sim replay\n"
     "  health                     in a word; exit code 0 only when it serves\n"
     "  tenants                    what each tenant uses\n"
     "  reload                     read configuration, keys and tenants again\n"
@@ -229,10 +229,10 @@ static int run_dump(struct call *c) {
     CLEANUP(buf_deinit) struct buf file = {0};
     struct err err = {0};
 
-    if (c->argc != 1 || !*c->argv[0])
-        return cli_usage("dump takes the name of a file to write");
+    if (c->argc < 1 || c->argc > 2 || !*c->argv[0])
+        return cli_usage("dump takes the name of a file to write, and perhaps of a model");
     buf_init(&file, CTL_REPLY_MAX);
-    int r = ctl_call(c->ctl, "GET", "/flight", &file, &err);
+    int r = ctl_flight(c->ctl, c->argc > 1 ? c->argv[1] : NULL, &file, &err);
     return r == CTL_OK ? write_file(c->argv[0], &file) : finish(r, &err);
 }
 

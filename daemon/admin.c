@@ -34,7 +34,7 @@
 #define WATCH_MAX_MS 3600000
 #define NO_SUCH_PATH                                                                               \
     "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /health, "      \
-    "/flight, /reload, /drain, /models, /models/NAME/load, /models/NAME/unload, "                  \
+    "/flight[/NAME], /reload, /drain, /models, /models/NAME/load, /models/NAME/unload, "           \
     "/models/NAME/swap[?file=PATH]"
 
 struct admin {
@@ -191,14 +191,30 @@ static void tenants_serve(struct exchange *x, struct http *h) {
     respond_own(x, admin_json_tenants(opts_of(x)));
 }
 
+/* The model that the path names; < 0: there is none, and that was answered. */
+static int named_model(struct exchange *x) {
+    struct err err = {0};
+    int i = models_index(opts_of(x)->models, x->arg, &err);
+
+    if (i < 0 && models_rescan(opts_of(x)->models, NULL))
+        err_set(&err, 404, NULL, "no model is called %.100s, as far as is known: try again",
+                x->arg);
+    if (i < 0)
+        refuse(x, 404, err.message);
+    return i;
+}
+
 static void flight_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf file;
-    struct models_info first;
+    struct models_info model;
+    int i = x->arg ? named_model(x) : 0;
 
     (void)h;
+    if (i < 0)
+        return;
     buf_init(&file, FLIGHT_FILE_MAX);
-    models_info(opts_of(x)->models, 0, &first);
-    if (workers_dump(first.workers, &file) < 0)
+    models_info(opts_of(x)->models, (uint32_t)i, &model);
+    if (workers_dump(model.workers, &file) < 0)
         refuse(x, 500, "out of memory");
     else
         respond(x, 200, "application/octet-stream", file.data, file.len);
@@ -254,19 +270,6 @@ static void models_serve(struct exchange *x, struct http *h) {
     (void)h;
     models_rescan(opts_of(x)->models, NULL); /* for the next time */
     respond_own(x, admin_json_models(opts_of(x)));
-}
-
-/* The model that the path names; < 0: there is none, and that was answered. */
-static int named_model(struct exchange *x) {
-    struct err err = {0};
-    int i = models_index(opts_of(x)->models, x->arg, &err);
-
-    if (i < 0 && models_rescan(opts_of(x)->models, NULL))
-        err_set(&err, 404, NULL, "no model is called %.100s, as far as is known: try again",
-                x->arg);
-    if (i < 0)
-        refuse(x, 404, err.message);
-    return i;
 }
 
 static void answer_change(struct exchange *x, int r, const struct err *err) {
@@ -336,6 +339,7 @@ static const struct route routes[] = {
     {"/health", HTTP_GET, .serve = health_serve},
     {"/tenants", HTTP_GET, .serve = tenants_serve},
     {"/flight", HTTP_GET, .serve = flight_serve},
+    {"/flight/*", HTTP_GET, .serve = flight_serve},
     {"/reload", HTTP_POST, .serve = reload_serve},
     {"/drain", HTTP_POST, .serve = drain_serve},
     {0},

@@ -12,7 +12,8 @@
  *   GET  /tenants            who uses what
  *   GET  /models             the models that are served, as weftctl ps shows them
  *   POST /models/NAME/load, /models/NAME/unload, /models/NAME/swap[?file=PATH]
- *   GET  /flight             the flight recorder as a file (proto/flight_file.h)
+ *   GET  /flight[/NAME]      a worker's flight recorder as a file (proto/flight_file.h); without
+ *                            NAME the first model's
  *   POST /reload             as SIGHUP; 400 says what is wrong
  *   POST /drain              as SIGTERM
  *   GET  /health             state in words

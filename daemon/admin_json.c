@@ -117,6 +117,7 @@ static void add_models(doc_t *d, val_t *root, const struct models *models) {
         yyjson_mut_obj_add_uint(d, o, "waiting", m.n_waiting);
         yyjson_mut_obj_add_uint(d, o, "loads", m.n_loads);
         yyjson_mut_obj_add_int(d, o, "idle_ms", m.idle_ms);
+        yyjson_mut_obj_add_int(d, o, "unload_ms", m.unload_ms);
         add_worker(d, o, m.workers);
     }
 }

@@ -413,14 +413,15 @@ static struct served *first_queued(const struct models *m) {
     return first;
 }
 
-/* Seconds without a request have passed. */
-static bool is_over(const struct served *s) {
+int64_t models_unload_ms(const struct served *s) {
     int64_t own_s = s->config.keep_alive_s, keep_s = api_model_use(s->model).keep_alive_s;
 
     if (keep_s == API_KEEP_UNSET)
         keep_s = own_s > 0 ? own_s : -1;
-    return keep_s >= 0 && !s->config.pinned && is_done(s) &&
-           (now_ns(s->of) - idle_since(s)) / 1000000000 >= keep_s;
+    if (s->state != SERVED_READY || keep_s < 0 || s->config.pinned || !is_done(s))
+        return -1;
+    keep_s = MIN(keep_s, INT32_MAX);
+    return MAX(keep_s * 1000 - (now_ns(s->of) - idle_since(s)) / 1000000, INT64_C(0));
 }
 
 /* workers_opts.on_closed, of a model that is gone. */
@@ -478,7 +479,7 @@ static void decide(struct models *m) {
             end_worker(s);
         if (s->retired && (s->state == SERVED_ABSENT || s->state == SERVED_FAILED))
             remove_retired(s);
-        if (s->state == SERVED_READY && is_over(s))
+        if (models_unload_ms(s) == 0)
             models_leave(s);
     }
     while ((s = first_queued(m))) {

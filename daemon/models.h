@@ -62,7 +62,8 @@ struct models_info {
     float progress;
     bool pinned;
     uint32_t n_running, n_waiting, n_loads;
-    int64_t idle_ms; /* since its last request; -1: there was none */
+    int64_t idle_ms;   /* since its last request; -1: there was none */
+    int64_t unload_ms; /* until it is unloaded without another request; -1: it is not for that */
     /* Of a swap: "next" and "old" are the models that come and go under one name; of the one that
      * is served "under way", "done", "failed: ...", or "". */
     const char *swap;

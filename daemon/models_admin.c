@@ -38,6 +38,7 @@ void models_info(const struct models *m, uint32_t i, struct models_info *out) {
                 : s->next    ? "under way"
                              : s->swap,
         .idle_ms = used ? (now_ns(m) - used) / 1000000 : -1,
+        .unload_ms = s->closing ? -1 : models_unload_ms(s),
         .info = &s->info,
         .workers = s->workers,
     };

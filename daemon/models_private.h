@@ -88,6 +88,8 @@ void models_set_state(struct served *s, enum served_state next);
 void models_decide_soon(struct models *m);
 /* The model is to be loaded, as if a request waited for it. */
 void models_want(struct served *s);
+/* Until it is unloaded because no request comes; negative: it is not. */
+int64_t models_unload_ms(const struct served *s);
 /* The model, which is READY, takes no new requests, and its worker ends with those it has. */
 void models_leave(struct served *s);
 /* A model of these options, which are taken over (zeroed), behind the others. 0 or -ENOMEM. */

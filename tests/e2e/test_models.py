@@ -214,6 +214,12 @@ def test_weftctl_lists_loads_unloads_and_swaps():
         assert ctl(d, "swap", "a", f"{folder}/b.gguf") == (0, "a: done\n")
         assert ask(d, "a") == ask(d, "b") != before
         assert ctl(d, "unload", "a") == (0, "a: absent\n")
+        flights = [pathlib.Path(folder, f"flight-{name}") for name in "ab"]
+        for name, file in zip("ab", flights):
+            assert ctl(d, "dump", str(file), name)[0] == 0
+        assert flights[0].read_bytes() != flights[1].read_bytes()
+        status, value = d.admin_request("GET", "/flight/none")
+        assert status == 404 and "no model is called none" in value["error"]["message"], value
         code, out = ctl(d, "load", "none")
         assert code == 1 and "no model is called none" in out, out
         time.sleep(2.1)
