@@ -117,6 +117,9 @@ struct submit {
     /* grammar, triggers: as text/constraint.h takes them. prediction: what the output will probably
      * be, as token ids, int32_t of this machine; only ever a draft. */
     struct str grammar, triggers, prediction;
+    /* Token ids, int32_t likewise: what may come, empty: all; and words that may not, each as its
+     * length and its ids. */
+    struct str allowed, bad_words;
 };
 
 /* What the front saw in the output of generation @id, which has ended normally: it reads tool

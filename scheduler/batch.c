@@ -173,7 +173,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     b->n_rows += n_rows;
     b->n_seqs++;
     t->drafts |= n_draft > 0;
-    t->constrained |= r->matcher != NULL;
+    t->constrained |= request_is_masked(r);
     t->prefills |= n_rows > 1 + n_draft + r->n_replay;
     t->replays |= r->n_replay > 0;
     cost_add(&t->shape, pos0, n_rows);

@@ -2,13 +2,18 @@
 
 #include <assert.h>
 #include <errno.h>
+#include "scheduler/allowed.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
 
 bool constrain_must_wait(const struct batch *t) {
-    for (uint32_t i = 0; i < t->b.n_seqs; i++)
-        if (t->item[i].samples && t->item[i].request->matcher && t->seq[i].feed >= 0)
+    for (uint32_t i = 0; i < t->b.n_seqs; i++) {
+        const struct request *r = t->item[i].request;
+
+        if (t->item[i].samples && t->seq[i].feed >= 0 &&
+            (r->matcher || allowed_depends(r->allowed)))
             return true;
+    }
     return false;
 }
 
@@ -93,19 +98,32 @@ int constrain_check(struct request *r) {
 /* Positive: *bits, NULL when all tokens are allowed; 0: none is; or a negative errno. */
 static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens,
                      const uint32_t **bits) {
-    assert(r->matcher && n_tokens >= r->n_prompt);
+    bool masked = r->matcher && is_masked(r, n_tokens);
+    int64_t n = 1;
+
+    assert(request_is_masked(r) && n_tokens >= r->n_prompt);
     *bits = NULL;
-    if (!is_masked(r, n_tokens))
+    if (!masked && !r->allowed)
         return 1;
     uint32_t *mask = batch_mask(t);
     if (!mask)
         return -ENOMEM;
-    int64_t n = fill(r, n_tokens, mask);
+    if (masked)
+        n = fill(r, n_tokens, mask);
+    if (r->allowed && n > 0)
+        n = allowed_mask(r->allowed, r->tokens + r->n_prompt, n_tokens - r->n_prompt, masked, mask);
     *bits = mask;
     return n < 0 ? (int)n : n > 0;
 }
 
-bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
+uint32_t constrain_n_words(const struct request *r) {
+    uint32_t n = r->matcher ? constraint_n_words(r->constraint) : 0;
+
+    return MAX(n, r->allowed ? allowed_n_words(r->allowed) : 0);
+}
+
+/* The grammar's part of a draft's mask. */
+static bool mask_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
     uint32_t fits = 0;
 
     while (fits < n && constraint_accept(r->matcher, draft[fits]) == 0)
@@ -117,6 +135,15 @@ bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, 
     return masked;
 }
 
+bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
+    bool masked = r->matcher && mask_draft(r, draft, n, bits);
+
+    if (!r->allowed)
+        return masked;
+    return allowed_mask(r->allowed, r->tokens + r->n_prompt, request_n_out(r) + n, masked, bits) >
+           0;
+}
+
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
     const struct batch_item *it = &t->item[i];
     uint32_t want = it->want0 + it->n_wants - 1 - it->n_draft, row0 = t->seq[i].row0, n = 0;
@@ -124,8 +151,8 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
     struct request *r = it->request;
     int e = 0;
 
-    assert(constraint_n_words(r->constraint) <= t->n_words);
-    for (; n <= it->n_draft && !constraint_is_done(r->matcher); n++) {
+    assert(!r->matcher || constraint_n_words(r->constraint) <= t->n_words);
+    for (; n <= it->n_draft && !(r->matcher && constraint_is_done(r->matcher)); n++) {
         const uint32_t *bits;
         int left = make_mask(t, r, r->n_tokens + n, &bits);
 
@@ -136,11 +163,11 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
         }
         if (bits && (e = engine_mask(engine, t->b.step, want + n, bits)) < 0)
             break;
-        if (n < it->n_draft && constraint_accept(r->matcher, draft[n]) < 0)
+        if (r->matcher && n < it->n_draft && constraint_accept(r->matcher, draft[n]) < 0)
             break; /* no memory: the rows behind are wrong drafts then */
     }
     assert(it->samples && it->n_wants > it->n_draft);
-    int back = constraint_rollback(r->matcher, MIN(n, it->n_draft));
+    int back = r->matcher ? constraint_rollback(r->matcher, MIN(n, it->n_draft)) : 0;
     assert(back == 0);
     (void)back;
     return e;

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * constrain - masks of requests whose output is constrained (text/constraint.h), for the wants of
- * a step.
+ * constrain - masks of requests whose output is constrained (text/constraint.h), or whose tokens
+ * are not all allowed (allowed.h), for the wants of a step.
  *
  * A row's mask follows from all tokens before it, the drafts of the step included. When a sample
  * of the step before is still to come, so are the masks of this step: it computes meanwhile and
@@ -22,6 +22,8 @@ int constrain_check(struct request *r);
  * -EIO. */
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine);
 
-/* For the draft model: the mask behind the first @n drafted tokens, of constraint_n_words().
- * False: it needs none, or there is none. */
+/* Words of a mask of @r, which is masked. */
+uint32_t constrain_n_words(const struct request *r);
+/* For the draft model: the mask behind the first @n drafted tokens, which stand in r->tokens
+ * behind the others, too. False: it needs none, or there is none. */
 bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits);

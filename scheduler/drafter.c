@@ -326,9 +326,9 @@ static int mask_want(struct drafter *d, uint32_t i) {
     const struct request *r = d->owner[i];
     const struct draft_tokens *g = &r->drafter->drafted;
 
-    if (!r->matcher)
+    if (!request_is_masked(r))
         return 0;
-    uint32_t n = MAX((d->info->n_vocab + 31) / 32, constraint_n_words(r->constraint));
+    uint32_t n = MAX((d->info->n_vocab + 31) / 32, constrain_n_words(r));
     if (!d->mask[i])
         d->mask[i] = calloc(n, sizeof(**d->mask));
     if (!d->mask[i] || !constrain_draft(r, g->token, g->n, d->mask[i]))

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "scheduler/allowed.h"
 #include "scheduler/constraints.h"
 #include "scheduler/draft/draft.h"
 #include "text/constraint.h"
@@ -114,7 +115,8 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         return err_set(err, 400, NULL, "Triggers need a grammar.");
     if (m->grammar.len > 0 && !l->constraints)
         return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
-    return check_prediction(m, l, err);
+    r = allowed_check(m, l->n_vocab, err);
+    return r < 0 ? r : check_prediction(m, l, err);
 }
 
 static int copy_lists(struct request *r, const struct submit *m) {
@@ -312,6 +314,9 @@ void request_blame(struct request *r, int e) {
     if (e == -E2BIG)
         err_set_code(&r->why, 400, "grammar_too_complex", NULL,
                      "the grammar is too ambiguous here: too many readings of the text so far");
+    else if (e == 0 && r->allowed)
+        err_set_code(&r->why, 400, "invalid_value", "allowed_token_ids",
+                     "allowed_token_ids, bad_words and the form of the output leave no token here");
     else if (e == 0)
         err_set_code(&r->why, 400, "grammar_unsupported", NULL,
                      "no token of this model goes on as the grammar demands");
@@ -411,7 +416,8 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     r->max_tokens = (uint32_t)MIN((uint64_t)m->n_prompt + m->max_new, room);
     uint64_t min_new = MAX((uint64_t)m->min_new, (uint64_t)MAX(m->sampling.min_tokens, 0));
     r->min_tokens = (uint32_t)MIN(m->n_prompt + min_new, r->max_tokens);
-    if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0)
+    if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0 ||
+        (e = allowed_new(&r->allowed, m, l->n_vocab)) < 0)
         return e;
     set_param(r, m);
     if (!l->no_sharing && (e = hash_pages(r, l->page_tokens)) < 0)
@@ -492,6 +498,7 @@ struct request *request_free(struct request *r) {
     free(r->bans);
     free(r->bias);
     free(r->prediction);
+    allowed_free(r->allowed);
     constraint_state_free(r->matcher);
     if (r->constraint)
         r->constraints->release(r->constraints->ctx, r->constraint);

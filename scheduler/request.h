@@ -46,6 +46,7 @@ struct drafter_seq;
 struct spec_request;
 struct constraint;
 struct constraint_state;
+struct allowed;
 
 struct request {
     struct queued queued;    /* in sched.waiting or sched.running */
@@ -80,7 +81,8 @@ struct request {
     uint32_t n_bans, n_stop_ids; /* the stop ids come first */
     struct stops *stops;
     const struct tokenizer *tokenizer;
-    int32_t *prediction; /* [n_prediction] or NULL */
+    struct allowed *allowed; /* NULL: all tokens */
+    int32_t *prediction;     /* [n_prediction] or NULL */
     uint32_t n_prediction;
     const struct sched_constraints *constraints;
     const struct constraint *constraint; /* NULL: none, or still being compiled */
@@ -153,6 +155,11 @@ DEFINE_FREEP(struct request, request)
 void request_set_state(struct request *r, enum request_state state);
 /* DONE for reason @why. Its pages are gone already. */
 void request_finish(struct request *r, enum finish_reason why);
+
+/* Whether its samples may need masks. */
+static inline bool request_is_masked(const struct request *r) {
+    return r->matcher || r->allowed;
+}
 
 static inline uint32_t request_n_out(const struct request *r) {
     return r->n_tokens - r->n_prompt;

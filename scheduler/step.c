@@ -128,7 +128,7 @@ int step_seal(struct sched *s, struct batch *t) {
     for (uint32_t i = 0; i < t->b.n_seqs && t->constrained && e >= 0; i++) {
         struct request *r = t->item[i].request;
 
-        if (!t->item[i].samples || !r->matcher || r->state == REQUEST_DONE)
+        if (!t->item[i].samples || !request_is_masked(r) || r->state == REQUEST_DONE)
             continue;
         e = constrain_item(t, i, s->engine);
         if (e > 0)

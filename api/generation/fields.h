@@ -33,6 +33,10 @@ READER(field_string); /* of at most @hi bytes */
 READER(field_array);  /* of @lo to @hi entries, as they are in the body */
 READER(field_value);  /* anything, as it is in the body */
 
+/* Which tokens may come; bad words: at most @hi of them. */
+READER(field_allowed);
+READER(field_bad_words);
+
 /* How much a model may think, under the names that there are for it. */
 READER(field_effort);
 READER(field_budget);

@@ -56,6 +56,10 @@ static int submit(struct api_port *p, const struct submit *m) {
     }
     replace(&r->grammar, m->grammar);
     replace(&r->triggers, m->triggers);
+    r->n_allowed = m->allowed.len / (uint32_t)sizeof(int32_t);
+    r->n_bad = (uint32_t)MIN(m->bad_words.len / sizeof(int32_t), ARRAY_SIZE(r->bad));
+    if (r->n_bad)
+        memcpy(r->bad, m->bad_words.data, r->n_bad * sizeof(int32_t));
     r->n_prediction = m->prediction.len / (uint32_t)sizeof(int32_t);
     r->prediction = realloc(r->prediction, m->prediction.len + 1);
     if (m->prediction.len)

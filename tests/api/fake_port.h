@@ -22,7 +22,8 @@ struct fake_request {
     char stops[SUBMIT_STOPS_MAX][64];
     char *grammar, *triggers; /* "": none */
     int32_t *prediction;
-    uint32_t n_prediction;
+    uint32_t n_prediction, n_allowed, n_bad;
+    int32_t bad[16]; /* the beginning of submit.bad_words */
 };
 
 struct fake_port {

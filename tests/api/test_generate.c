@@ -287,6 +287,25 @@ Test(text, end_tokens_and_stop_ids_are_not_text) {
 
 /* ---- tokens ---- */
 
+Test(tokens, words_and_ids_that_may_come_go_to_the_worker_as_tokens) {
+    /* Behind a space a word is one token more here, and so no second form of the same word. */
+    static const int32_t bad[] = {2, 'x', 'y', 1, 'z'};
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    world_start(&w);
+    w.port.script = "x";
+    world_ask(&w, "/v1/completions",
+              "{\"prompt\":\"a\",\"allowed_token_ids\":[5,6,5],\"bad_words\":[\" xy\",\"z\"]}", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(w.port.r[0].n_allowed, 3);
+    cr_assert_eq(w.port.r[0].n_bad, ARRAY_SIZE(bad));
+    cr_expect_arr_eq(w.port.r[0].bad, bad, sizeof(bad));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(tokens, text_and_back) {
     struct world w;
     struct reply r;

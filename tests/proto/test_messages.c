@@ -23,6 +23,8 @@ static struct submit full_submit(void) {
         .bias = bias,
         .stops = {{"END", 3}, {"\n\n", 2}},
         .prediction = {"abc", 3},
+        .allowed = {"defg", 4},
+        .bad_words = {"hijk", 4},
         .n_top = 3,
     };
 
@@ -56,6 +58,8 @@ Test(messages, submit_survives_the_wire) {
     cr_expect_arr_eq(got.stops[0].data, "END", 3);
     cr_expect_eq(got.stops[1].len, 2);
     cr_expect_arr_eq(got.prediction.data, "abc", 3);
+    cr_expect_arr_eq(got.allowed.data, "defg", 4);
+    cr_expect_arr_eq(got.bad_words.data, "hijk", 4);
     cr_expect_eq(got.sampling.temperature, 0.7);
     buf_deinit(&b);
 }

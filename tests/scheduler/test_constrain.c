@@ -480,3 +480,94 @@ Test(constrain, forced_text_is_drafted) {
     cr_expect_gt(stats.n_accepted, 0);
     end();
 }
+
+/* ---- allowed_token_ids and bad_words ---- */
+
+static bool has_word(const struct heard *h, const int32_t *word, uint32_t len) {
+    for (uint32_t i = 0; i + len <= h->n; i++)
+        if (memcmp(h->token + i, word, len * sizeof(*word)) == 0)
+            return true;
+    return false;
+}
+
+static struct str list_of(const int32_t *ids, size_t n) {
+    return (struct str){(const char *)ids, (uint32_t)(n * sizeof(*ids))};
+}
+
+Test(constrain, only_allowed_tokens_come_and_no_bad_words) {
+    static const int32_t allowed[] = {5, 6, 7, 40}, bad[] = {2, 5, 6, 3, 6, 7, 7, 1, 40};
+    struct heard before[2];
+
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct submit m[] = {request(1, "", ""), request(2, "", "")};
+
+        begin(depth, 0);
+        for (int i = 0; i < 2; i++) {
+            m[i].seed = 9;
+            m[i].allowed = list_of(allowed, ARRAY_SIZE(allowed));
+        }
+        m[1].bad_words = list_of(bad, ARRAY_SIZE(bad));
+        submit(&m[0]);
+        submit(&m[1]);
+        run();
+        for (int i = 1; i <= 2; i++) {
+            const struct heard *h = &heard[i];
+
+            cr_assert(h->n == 200 && h->finish == FINISH_LENGTH, "%u tokens: %s", h->n, h->why);
+            for (uint32_t k = 0; k < h->n; k++)
+                cr_assert((h->token[k] >= 5 && h->token[k] <= 7) || h->token[k] == 40);
+            cr_expect_eq(has_word(h, bad + 1, 2), i == 1);
+            cr_expect_eq(has_word(h, bad + 4, 3), i == 1);
+            cr_expect_eq(has_word(h, bad + 8, 1), i == 1);
+            if (depth == 1)
+                before[i - 1] = *h;
+            cr_expect_arr_eq(h->token, before[i - 1].token, sizeof(h->token));
+        }
+        end();
+    }
+}
+
+Test(constrain, bad_words_hold_inside_a_grammar_and_over_a_resumption) {
+    struct submit m = request(1, "{\"regex\":\"[ab]{60}\"}", "");
+    int32_t tokens[20 + 200];
+
+    begin(2, 0);
+    int32_t a = tokenizer_find(tokenizer, "a", 1), b = tokenizer_find(tokenizer, "b", 1);
+    const int32_t word[] = {2, a, b};
+    cr_assert(a >= 0 && b >= 0);
+    m.bad_words = list_of(word, 3);
+    submit(&m);
+    run();
+    cr_expect_eq(heard[1].finish, FINISH_STOP, "%s", heard[1].why);
+    cr_expect(heard[1].n >= 30 && !has_word(&heard[1], word + 1, 2));
+    m.id = 2;
+    memcpy(tokens, m.tokens, 20 * sizeof(*tokens));
+    memcpy(tokens + 20, heard[1].token, 10 * sizeof(*tokens));
+    m.tokens = tokens;
+    m.n_tokens = 30;
+    submit(&m);
+    run();
+    cr_assert_eq(heard[2].n, heard[1].n - 10);
+    cr_expect_arr_eq(heard[2].token, heard[1].token + 10, heard[2].n * sizeof(int32_t));
+    end();
+}
+
+Test(constrain, lists_that_leave_nothing_or_are_wrong_refuse) {
+    static const int32_t five[] = {5}, word[] = {1, 5}, far[] = {JSON_VOCAB}, cut[] = {3, 5, 6};
+    struct submit m[] = {request(1, "", ""), request(2, "", ""), request(3, "", "")};
+
+    begin(2, 0);
+    m[0].allowed = list_of(five, 1);
+    m[0].bad_words = list_of(word, 2);
+    m[1].allowed = list_of(far, 1);
+    m[2].bad_words = list_of(cut, 3);
+    for (int i = 0; i < 3; i++)
+        submit(&m[i]);
+    run();
+    for (int i = 1; i <= 3; i++)
+        cr_expect(heard[i].n == 0 && heard[i].n_ends == 1 && heard[i].status == 400, "%d", i);
+    cr_expect(strstr(heard[1].why, "leave no token"), "%s", heard[1].why);
+    cr_expect(strstr(heard[2].why, "allowed_token_ids"), "%s", heard[2].why);
+    cr_expect(strstr(heard[3].why, "bad_words"), "%s", heard[3].why);
+    end();
+}

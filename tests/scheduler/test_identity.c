@@ -157,6 +157,25 @@ static void release(void *ctx, const struct constraint *c) {
     (void)c;
 }
 
+/* Every second request that is free has bad words, every fourth may have half of the tokens. */
+static void draw_allowed(const struct ask *a, uint32_t i, struct submit *m) {
+    static int32_t bad[3 * 200], allowed[JSON_VOCAB];
+    struct rng r = {9000 + i};
+
+    if (a->kind != FREE || i % 2)
+        return;
+    for (uint32_t k = 0; k < ARRAY_SIZE(bad); k += 3) {
+        bad[k] = 2;
+        bad[k + 1] = (int32_t)rng_below(&r, JSON_VOCAB);
+        bad[k + 2] = (int32_t)rng_below(&r, JSON_VOCAB);
+    }
+    m->bad_words = (struct str){(const char *)bad, sizeof(bad)};
+    for (uint32_t k = 0; k < JSON_VOCAB / 2; k++)
+        allowed[k] = k ? (int32_t)rng_below(&r, JSON_VOCAB) : JSON_VOCAB_END;
+    if (i % 4 == 0)
+        m->allowed = (struct str){(const char *)allowed, JSON_VOCAB / 2 * sizeof(*allowed)};
+}
+
 static void submit(struct sched *s, uint32_t i, bool predictions) {
     static const char *const stops[] = {"e1", "name", "}}"};
     struct rng r = {100 + i}, common = {i / 6 + 1};
@@ -193,6 +212,7 @@ static void submit(struct sched *s, uint32_t i, bool predictions) {
     m.n_stops = rng_below(&r, 4) ? 0 : 1 + rng_below(&r, 3);
     for (uint32_t k = 0; k < m.n_stops; k++)
         m.stops[k] = (struct str){stops[k], (uint32_t)strlen(stops[k])};
+    draw_allowed(a, i, &m);
     if (predictions && rng_below(&r, 4))
         heard_predict(&alone[i], i + 5000, JSON_VOCAB, asks[i].prediction, &m);
     cr_assert_eq(sched_submit(s, &m), 0);

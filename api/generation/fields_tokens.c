@@ -1,0 +1,72 @@
+#include <errno.h>
+#include <string.h>
+#include "api/generation/fields.h"
+#include "api/generation/read_request.h"
+#include "api/model.h"
+
+/* Fields that say which tokens may come, as lists for the worker (struct submit). */
+
+#define WORD_MAX 256u /* bytes */
+
+READER(field_allowed) {
+    int32_t *ids;
+    uint32_t n;
+
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) > m->info->n_vocab)
+        return field_refuse(f, err);
+    int result = gen_request_ids(r, m, v, f->name, &ids, &n, err);
+    if (result == 0)
+        r->allowed = (struct str){(const char *)ids, n * (uint32_t)sizeof(*ids)};
+    return result;
+}
+
+static int add_word(struct buf *list, const struct tokens *t) {
+    int32_t n = (int32_t)t->n;
+    int r = buf_add(list, &n, sizeof(n));
+
+    return r < 0 ? r : buf_add(list, t->id, t->n * sizeof(*t->id));
+}
+
+/* The ids of @word, and those that it has behind a space where they begin with another token and
+ * are as many: what vLLM takes a word for. */
+static int add_forms(struct buf *list, const struct model *m, const char *word, size_t len) {
+    struct tokens plain = {.max = 4 * WORD_MAX}, spaced = {.max = 4 * WORD_MAX};
+    char text[WORD_MAX + 1] = " ";
+
+    while (len && (*word == ' ' || (*word >= '\t' && *word <= '\r')))
+        word++, len--;
+    memcpy(text + 1, word, len);
+    int r = tokenizer_encode(m->info->tokenizer, word, len, 0, NULL, 0, &plain);
+    if (r == 0)
+        r = tokenizer_encode(m->info->tokenizer, text, len + 1, 0, NULL, 0, &spaced);
+    if (r == 0 && plain.n == 0)
+        r = -EINVAL;
+    if (r == 0)
+        r = add_word(list, &plain);
+    if (r == 0 && spaced.n == plain.n && spaced.id[0] != plain.id[0])
+        r = add_word(list, &spaced);
+    tokens_deinit(&plain);
+    tokens_deinit(&spaced);
+    return r;
+}
+
+READER(field_bad_words) {
+    CLEANUP(buf_deinit) struct buf list = {.max = 1 << 20};
+    yyjson_val *word;
+    size_t i, n;
+    int result = 0;
+
+    if (!yyjson_is_arr(v) || yyjson_arr_size(v) > f->hi)
+        return field_refuse(f, err);
+    yyjson_arr_foreach(v, i, n, word) {
+        if (!yyjson_is_str(word) || yyjson_get_len(word) > WORD_MAX)
+            return field_refuse(f, err);
+        result = add_forms(&list, m, yyjson_get_str(word), yyjson_get_len(word));
+        if (result < 0)
+            return result == -ENOMEM ? result : field_refuse(f, err);
+    }
+    if (list.len == 0)
+        return 0;
+    r->bad_words = (struct str){arena_strndup(&r->arena, list.data, list.len), (uint32_t)list.len};
+    return r->bad_words.data ? 0 : -ENOMEM;
+}

@@ -1,0 +1,126 @@
+#include "scheduler/allowed.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/err.h"
+#include "proto/messages.h"
+
+#define LIST_MAX (1u << 20) /* token ids of bad words, with their lengths */
+
+struct allowed {
+    uint32_t n_words, n_bad;
+    int32_t *bad;    /* words of several tokens: length and ids, one behind the other */
+    uint32_t bits[]; /* [n_words] what may come whatever the output is */
+};
+
+/* A list of ids as it lies in a message, where nothing is aligned. */
+static int32_t id_at(const struct str *list, uint32_t i) {
+    int32_t id;
+
+    memcpy(&id, list->data + i * sizeof(id), sizeof(id));
+    return id;
+}
+
+static uint32_t n_ids(const struct str *list) {
+    return list->len / (uint32_t)sizeof(int32_t);
+}
+
+static int refuse(struct err *err, const char *field) {
+    return err_set(err, 400, field, "'%s' is not a list of this model's tokens.", field);
+}
+
+int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err) {
+    uint32_t n = n_ids(&m->allowed), n_bad = n_ids(&m->bad_words);
+
+    if (m->allowed.len % sizeof(int32_t) || n > LIST_MAX)
+        return refuse(err, "allowed_token_ids");
+    for (uint32_t i = 0; i < n; i++)
+        if ((uint32_t)id_at(&m->allowed, i) >= n_vocab)
+            return refuse(err, "allowed_token_ids");
+    if (m->bad_words.len % sizeof(int32_t) || n_bad > LIST_MAX)
+        return refuse(err, "bad_words");
+    for (uint32_t i = 0, len; i < n_bad; i += len + 1) {
+        len = (uint32_t)id_at(&m->bad_words, i);
+        if (len == 0 || len > n_bad - i - 1)
+            return refuse(err, "bad_words");
+        for (uint32_t k = 1; k <= len; k++)
+            if ((uint32_t)id_at(&m->bad_words, i + k) >= n_vocab)
+                return refuse(err, "bad_words");
+    }
+    return 0;
+}
+
+static void take_bad_words(struct allowed *a, const struct str *list) {
+    for (uint32_t i = 0, len; i < n_ids(list); i += len + 1) {
+        uint32_t first = (uint32_t)id_at(list, i + 1);
+
+        len = (uint32_t)id_at(list, i);
+        if (len == 1) {
+            a->bits[first / 32] &= ~(1u << first % 32);
+            continue;
+        }
+        memcpy(a->bad + a->n_bad, list->data + i * sizeof(int32_t), (len + 1) * sizeof(int32_t));
+        a->n_bad += len + 1;
+    }
+}
+
+int allowed_new(struct allowed **out, const struct submit *m, uint32_t n_vocab) {
+    uint32_t n = n_ids(&m->allowed), n_words = (n_vocab + 31) / 32;
+
+    *out = NULL;
+    if (n == 0 && m->bad_words.len == 0)
+        return 0;
+    struct allowed *a = calloc(1, sizeof(*a) + n_words * sizeof(a->bits[0]));
+    int32_t *bad = malloc(m->bad_words.len + sizeof(*bad));
+
+    if (!a || !bad) {
+        free(a);
+        free(bad);
+        return -ENOMEM;
+    }
+    a->n_words = n_words;
+    a->bad = bad;
+    for (uint32_t i = 0; i < (n ? n : n_vocab); i++) {
+        uint32_t id = n ? (uint32_t)id_at(&m->allowed, i) : i;
+
+        a->bits[id / 32] |= 1u << id % 32;
+    }
+    take_bad_words(a, &m->bad_words);
+    *out = a;
+    return 0;
+}
+
+struct allowed *allowed_free(struct allowed *a) {
+    if (a)
+        free(a->bad);
+    free(a);
+    return NULL;
+}
+
+uint32_t allowed_n_words(const struct allowed *a) {
+    return a->n_words;
+}
+
+bool allowed_depends(const struct allowed *a) {
+    return a && a->n_bad > 0;
+}
+
+int64_t allowed_mask(const struct allowed *a, const int32_t *output, uint32_t n, bool joins,
+                     uint32_t *bits) {
+    int64_t left = 0;
+
+    for (uint32_t i = 0; i < a->n_words; i++)
+        bits[i] = joins ? bits[i] & a->bits[i] : a->bits[i];
+    for (uint32_t i = 0, len; i < a->n_bad; i += len + 1) {
+        const int32_t *word = a->bad + i + 1;
+
+        len = (uint32_t)a->bad[i];
+        uint32_t last = (uint32_t)word[len - 1];
+        if (len - 1 <= n && memcmp(word, output + n - (len - 1), (len - 1) * sizeof(*word)) == 0)
+            bits[last / 32] &= ~(1u << last % 32);
+    }
+    for (uint32_t i = 0; i < a->n_words; i++)
+        left += __builtin_popcount(bits[i]);
+    return left;
+}

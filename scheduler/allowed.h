@@ -1,0 +1,27 @@
+#pragma once
+
+/*
+ * allowed - which tokens a request may have at all, whatever its grammar: its allowed_token_ids
+ * without its bad_words. A word of one token never comes; of a longer one the last token does not
+ * come where the output ends with the others (vLLM's meaning of both).
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct allowed;
+struct err;
+struct submit;
+
+/* Whether the lists of @m are whole and their ids below @n_vocab: 0, or -EINVAL with @err. */
+int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err);
+/* Of a submit that was checked. *out NULL: all tokens. 0 or -ENOMEM. */
+int allowed_new(struct allowed **out, const struct submit *m, uint32_t n_vocab);
+struct allowed *allowed_free(struct allowed *a);
+uint32_t allowed_n_words(const struct allowed *a); /* of a mask */
+/* Whether what is allowed depends on the output; @a may be NULL. */
+bool allowed_depends(const struct allowed *a);
+/* Puts the mask behind output [0, @n) into @bits; @joins: takes it out of the one that is there.
+ * How many tokens are left. */
+int64_t allowed_mask(const struct allowed *a, const int32_t *output, uint32_t n, bool joins,
+                     uint32_t *bits);
