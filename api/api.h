@@ -91,6 +91,7 @@ struct api_opts {
     bool complete_output; /* what is constrained is complete when it is cut */
     bool any_model_name;  /* requests are answered whatever model they name */
     bool web_page;        /* GET / gives a browser the page */
+    uint32_t log_lines;   /* of one client's requests in a second; 0: no limit */
     bool prewarm;         /* the beginning of a chat's next turn is computed ahead */
     const uint64_t
         *share_secret; /* [2] keys of sharing come from it; NULL: from one of this process */

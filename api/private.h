@@ -54,6 +54,8 @@ struct api {
     struct api_stats stats;
     struct auth auth;
     struct tenants tenants;
+    struct log_limit log_limit;
+    uv_timer_t log_tick;   /* tells what was left out */
     struct store store;    /* of responses */
     struct list responses; /* responses.link: under way */
     struct admit admit;

@@ -59,17 +59,45 @@ static void count(struct api_stats *s, const struct exchange *x) {
     s->n_rejected += x->status == 429 || x->status == 503 || x->status == 529;
 }
 
-/* Counts it and writes the one line that every request ends with. */
-static void on_ended(const struct exchange *x) {
-    int64_t now = clock_now(api_of(x)->clock);
-    bool probe = x->route && x->route->open; /* balancers ask many times a second */
+static void log_left_out(const char *kind, const char *name, const struct log_left_out *o) {
+    log_event(WLOG_WARN, "requests_not_logged", "client=\"%s%s\" suppressed=%u server_errors=%u",
+              kind, name, o->n, o->n_server_errors);
+}
 
-    count(&api_of(x)->stats, x);
-    recent_note(&api_of(x)->recent_requests, x, now);
-    log_event(probe              ? WLOG_DEBUG
-              : x->status >= 500 ? WLOG_WARN
-                                 : WLOG_INFO,
-              "request",
+/* What was left out of the log since the last time. */
+static void tell_left_out(struct api *a) {
+    struct log_left_out o;
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < a->tenants.n; i++)
+        if (log_row_tell(&a->tenants.list[i]->log, &o))
+            log_left_out("tenant:", a->tenants.list[i]->conf.name, &o);
+    while (log_limit_tell(&a->log_limit, &at, &o))
+        log_left_out("", o.client, &o);
+}
+
+static void on_log_tick(uv_timer_t *t) {
+    tell_left_out(t->data);
+}
+
+/* Counts it and writes the one line that every request ends with, unless its client had many. */
+static void on_ended(const struct exchange *x) {
+    struct api *a = api_of(x);
+    int64_t now = clock_now(a->clock);
+    bool probe = x->route && x->route->open; /* balancers ask many times a second */
+    enum log_level level = probe ? WLOG_DEBUG : x->status >= 500 ? WLOG_WARN : WLOG_INFO;
+
+    count(&a->stats, x);
+    recent_note(&a->recent_requests, x, now);
+    if (!log_enabled(level))
+        return;
+    struct log_row *tenant = x->tenant ? &tenants_get(&a->tenants, x->tenant)->log : NULL;
+    if (!log_limit_take(&a->log_limit, tenant, x, now)) {
+        if (!uv_is_active((uv_handle_t *)&a->log_tick) && !a->closing)
+            uv_timer_start(&a->log_tick, on_log_tick, LOG_BURST_S * 1000, 0);
+        return;
+    }
+    log_event(level, "request",
               "id=%s method=%s path=%s status=%d stream=%d prompt=%u cached=%u output=%u finish=%s "
               "queue_ms=%lld ttft_ms=%lld total_ms=%lld prompt_per_s=%.1f output_per_s=%.1f "
               "drafted=%u accepted=%u resumed=%u retries=%u error=%s",
@@ -152,6 +180,10 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     metrics_init(&a->metrics);
     if (tenants_init(&a->tenants, &a->http.payers) < 0)
         return -ENOMEM;
+    if ((r = log_limit_init(&a->log_limit, opts->log_lines)) < 0) {
+        tenants_deinit(&a->tenants);
+        return r;
+    }
     struct admit_opts admit = {loop, clock, &a->rng, opts->max_running, opts->max_queued, a, retry};
     admit_init(&a->admit, &admit);
     auth_init(&a->auth, opts->api_keys_file);
@@ -171,6 +203,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         return r;
     }
     loop_lag_init(&a->lag, loop, &a->metrics);
+    uv_timer_init(loop, &a->log_tick);
+    a->log_tick.data = a;
     model_wait_init(a);
     *out = STEAL(a);
     return 0;
@@ -182,6 +216,7 @@ struct api *api_free(struct api *a) {
     job_pool_deinit(&a->pool);
     auth_deinit(&a->auth);
     store_deinit(&a->store);
+    tell_left_out(a);
     tenants_deinit(&a->tenants);
     http_server_deinit(&a->http);
     while (!list_empty(&a->models))
@@ -222,6 +257,7 @@ void api_close(struct api *a) {
     admit_close(&a->admit);
     store_close(&a->store);
     loop_lag_close(&a->lag);
+    uv_close((uv_handle_t *)&a->log_tick, NULL);
     model_wait_close(a);
     job_pool_close(&a->pool);
 }

@@ -72,6 +72,10 @@ void log_set_level(enum log_level max) {
     max_level = max;
 }
 
+bool log_enabled(enum log_level level) {
+    return level <= max_level;
+}
+
 /* Copies @in to @out with everything but printable ASCII and valid high bytes as \xNN. */
 static void escape(char *out, size_t size, const char *in) {
     size_t n = 0;
@@ -158,7 +162,7 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...) {
     char raw[1600], pairs[2000], line[2200];
     va_list ap;
 
-    if (level > max_level)
+    if (!log_enabled(level))
         return;
     va_start(ap, fmt);
     vsnprintf(raw, sizeof(raw), fmt, ap);

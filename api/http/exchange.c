@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/http/conn.h"
+#include "api/http/payer.h"
 #include "api/http/server.h"
 
 /* A client's own id is kept when it can stand in a header and a log line. */
@@ -24,6 +25,7 @@ struct exchange *exchange_new(struct conn *conn) {
     x->server = s;
     x->ctx = s->opts.ctx;
     x->conn = conn;
+    memcpy(x->peer, conn->peer->address, sizeof(x->peer));
     x->started_ns = clock_now(s->opts.clock);
     x->head_only = h->head_done && h->parser.method == HTTP_HEAD;
     x->http10 = h->head_done && h->parser.http_minor == 0;

@@ -43,6 +43,7 @@ struct exchange {
     void *state;        /* of the route */
     struct err refusal; /* status != 0: the answer, once the body is read */
     char id[64];        /* x-request-id */
+    uint8_t peer[20];   /* as payer.address, of the client's address */
     char method[12];
     char origin[128];    /* whose pages may read the answer; "": none is named, or none may */
     const char *headers; /* further header lines of the answer, or NULL; not copied */

@@ -15,6 +15,7 @@
 /* The listening half of server.h: sockets, and the life of the whole. */
 
 #define BACKLOG 4096 /* as weftd.socket: listening again on an inherited socket sets it anew */
+#define ACCEPT_TELL_NS INT64_C(10000000000)
 
 struct listener {
     struct list link; /* http_server.listeners */
@@ -64,6 +65,18 @@ static struct listener *add_listener(struct http_server *s, bool local) {
     return l;
 }
 
+/* Clients cause these as often as they like: one line in a while, with their number. */
+static void tell_failure(struct http_server *s, int status) {
+    int64_t now = clock_now(s->opts.clock);
+
+    s->n_accept_failures++;
+    if (s->accept_told_ns && now - s->accept_told_ns < ACCEPT_TELL_NS)
+        return;
+    s->accept_told_ns = now;
+    log_event(WLOG_WARN, "accept", "error=%s failures=%llu", uv_err_name(status),
+              (unsigned long long)s->n_accept_failures);
+}
+
 /* A connection that cannot be accepted for want of descriptors stays in the backlog; libuv tries
  * again with the next one. */
 static void on_connection(uv_stream_t *stream, int status) {
@@ -72,7 +85,7 @@ static void on_connection(uv_stream_t *stream, int status) {
     if (status == 0 && !l->server->closing)
         conn_accept(l->server, stream, l->local);
     else if (status < 0)
-        log_event(WLOG_WARN, "accept", "error=%s", uv_err_name(status));
+        tell_failure(l->server, status);
 }
 
 /* @r: of binding. */

@@ -78,6 +78,8 @@ struct http_server {
     struct list conns;                   /* conn.link */
     uint32_t n_connections, n_exchanges; /* that are open; whose answer is not complete */
     uint64_t n_refused;                  /* connections that found no place */
+    uint64_t n_accept_failures;
+    int64_t accept_told_ns; /* when a line last said so */
     /* What gave way to others: places, unfinished bodies, answers to slow readers. */
     uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
     struct payers payers;

@@ -20,7 +20,6 @@
  * it makes the level negative. Debt is paid by waiting, so the limit holds in the mean either way.
  */
 
-#define MINUTE_NS 60e9
 #define MEAN_START 256.0
 #define MEAN_MEMORY 0.9
 #define RETRY_MIN_MS 100
@@ -203,20 +202,11 @@ double tenant_weight(const struct tenant *t) {
 
 /* ---- buckets ---- */
 
-static void refill(struct bucket *b, double per_minute, int64_t now) {
-    if (per_minute <= 0)
-        b->level = 0;
-    else if (b->at_ns == 0)
-        b->level = per_minute;
-    else
-        b->level += per_minute * (double)MAX(now - b->at_ns, 0) / MINUTE_NS;
-    b->level = MIN(b->level, per_minute);
-    b->at_ns = per_minute > 0 ? now : 0; /* a limit that is new begins with a full bucket */
-}
-
 static void refill_both(struct tenant *t, int64_t now) {
-    refill(&t->requests, t->conf.requests_per_minute, now);
-    refill(&t->tokens, (double)t->conf.tokens_per_minute, now);
+    double requests = t->conf.requests_per_minute, tokens = (double)t->conf.tokens_per_minute;
+
+    bucket_refill(&t->requests, requests, requests / 60, now);
+    bucket_refill(&t->tokens, tokens, tokens / 60, now);
 }
 
 /* Time until bucket @b holds @level. */

@@ -15,6 +15,7 @@
 #include "api/api.h"
 #include "api/http/payer.h"
 #include "api/limits/auth.h"
+#include "api/limits/log_limit.h"
 #include "base/list.h"
 
 struct dialect;
@@ -22,11 +23,6 @@ struct exchange;
 struct http;
 
 enum { TENANT_NORMAL, TENANT_INTERACTIVE, TENANT_BATCH, TENANT_CLASSES };
-
-struct bucket {
-    double level; /* may be negative: more was used than had been reserved */
-    int64_t at_ns;
-};
 
 struct tenant {
     struct payer payer; /* connections, bodies, output */
@@ -38,6 +34,7 @@ struct tenant {
     int64_t away_ns;     /* when the last refused request is expected back */
     double mean_output;
     struct tenant_stats stats;
+    struct log_row log;
 };
 
 struct tenants {

@@ -1,7 +1,9 @@
 """What one client or tenant takes of the front's connections and body memory keeps no other waiting."""
 import os
+import re
 import socket
 import tempfile
+import time
 
 from weftd import UnixConnection, Weftd, keys_in, main
 
@@ -53,6 +55,37 @@ def test_unfinished_bodies_of_one_tenant_refuse_no_other():
             assert refused.startswith(b"HTTP/1.1 503") and b"Retry-After" in refused, refused
             for s in sockets:
                 s.close()
+
+
+def test_a_flood_of_requests_leaves_the_log_to_others():
+    """alice may cause 10 lines a second, and 100 at once; what is left out is told in one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Weftd("--api-keys", keys_in(folder), "--log-requests", "10") as d:
+
+            def send(connection, key, name):
+                headers = {"Authorization": "Bearer " + key, "X-Request-Id": name}
+                assert d.request("POST", "/v1/completions", {"prompt": 7}, headers, connection)[0] == status, name
+
+            alice, bob, start = d.connect(), d.connect(), time.monotonic()
+            for i in range(400):
+                status = 400
+                send(alice, "ka", f"alice-{i}")
+                if i % 20 == 0:
+                    send(bob, "kb", f"bob-{i}")
+            status = 401
+            for i in range(150):
+                send(d.connect(), "none", f"stranger-{i}")
+            most = 100 + 10 * (time.monotonic() - start) + 1
+            suppressed = d.stats()["front"]["log_suppressed"]
+            d.process.terminate()
+            d.process.wait(40)
+            lines = {name: d.log.count(f"id={name}-") for name in ("alice", "bob", "stranger")}
+            told = dict(re.findall(r'requests_not_logged client="(.*?)" suppressed=(\d+)', d.log))
+            assert lines["bob"] == 20, lines
+            assert 100 <= lines["alice"] <= most and 100 <= lines["stranger"] <= most, (lines, most)
+            assert int(told["tenant:alice"]) + lines["alice"] == 400, (lines, told)
+            assert int(told["address:127.0.0.1"]) + lines["stranger"] == 150, (lines, told)
+            assert suppressed == 550 - lines["alice"] - lines["stranger"], (suppressed, lines)
 
 
 main(globals())
