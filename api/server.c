@@ -153,6 +153,12 @@ static bool retry(void *ctx) {
     return gen_any_pending(ctx);
 }
 
+static double weight_of(void *ctx, uint32_t tenant) {
+    const struct api *a = ctx;
+
+    return tenant_weight(tenants_get(&a->tenants, tenant));
+}
+
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock) {
     CLEANUP(freep) struct api *a = calloc(1, sizeof(*a));
@@ -187,7 +193,11 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     struct admit_opts admit = {loop, clock, &a->rng, opts->max_running, opts->max_queued, a, retry};
     admit_init(&a->admit, &admit);
     auth_init(&a->auth, opts->api_keys_file);
-    struct store_limits limits = {opts->max_stored, opts->stored_bytes, opts->stored_ttl_s};
+    struct store_limits limits = {.n = opts->max_stored,
+                                  .bytes = opts->stored_bytes,
+                                  .ttl_s = opts->stored_ttl_s,
+                                  .weight = weight_of,
+                                  .ctx = a};
     struct model *first;
     if ((r = model_new(&first, a, model, port)) < 0) {
         tenants_deinit(&a->tenants);

@@ -15,10 +15,10 @@
  *
  * Every byte is charged to its tenant until it is freed, also of what cannot be found any more but
  * is held by what continues it, or by a request. When there is no room, the tenant that holds the
- * most forgets first: it is above its share, which is the limit divided by the tenants that hold
- * something. Where all that it holds is held by requests, only a tenant's own responses make room
- * for its new one. So whatever one tenant does, another keeps what it has stored up to its share;
- * the same goes for the number of responses.
+ * most by weight forgets first: it is above its share, which is the limit divided by weight among
+ * the tenants that hold something. Where all that it holds is held by requests, only a tenant's own
+ * responses make room for its new one. So whatever one tenant does, another keeps what it has
+ * stored up to its share; the same goes for the number of responses.
  *
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
@@ -133,23 +133,29 @@ static void forget_old_locked(struct store *s) {
             forget_locked(r);
 }
 
-/* What a tenant holds of what is short: responses, or bytes. */
-static uint64_t held(const struct store_tenant *t, bool by_number) {
-    return by_number ? t->n : t->bytes;
+/* What a tenant holds of what is short, responses or bytes, and @more, by its weight. */
+static double held(const struct store *s, const struct store_tenant *t, bool by_number,
+                   uint64_t more) {
+    double weight =
+        s->limits.weight ? s->limits.weight(s->limits.ctx, (uint32_t)(t - s->tenants)) : 1;
+
+    assert(weight > 0);
+    return (double)((by_number ? t->n : t->bytes) + more) / weight;
 }
 
-/* Whose response makes room for @own's new one: the tenant that holds the most, the new one
- * included; then it is above its share. Else @own itself. NULL: neither has one to forget. */
+/* Whose response makes room for @own's new one: the tenant that holds the most by weight, the new
+ * one included; then it is above its share. Else @own itself. NULL: neither has one to forget. */
 static struct store_tenant *victim_locked(struct store *s, struct store_tenant *own, size_t bytes,
                                           bool by_number) {
     struct store_tenant *most = own;
-    uint64_t largest = held(own, by_number) + (by_number ? 1 : bytes);
+    double largest = held(s, own, by_number, by_number ? 1 : bytes);
 
     for (uint32_t i = 0; i < s->n_tenants; i++) {
         struct store_tenant *t = &s->tenants[i];
+        double has = held(s, t, by_number, 0);
 
-        if (t != own && held(t, by_number) > largest) {
-            largest = held(t, by_number);
+        if (t != own && has > largest) {
+            largest = has;
             most = t;
         }
     }

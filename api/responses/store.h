@@ -20,6 +20,10 @@ struct store_limits {
     uint32_t n;     /* responses; 0: none are kept */
     uint64_t bytes; /* of all of them, those held by others included */
     uint32_t ttl_s; /* since one was last continued */
+    /* By which a tenant's share is, asked on the loop's thread whenever room is made; NULL: all
+     * have the same. */
+    double (*weight)(void *ctx, uint32_t tenant);
+    void *ctx;
 };
 
 /* Invariants, under the lock: bytes is the sum of the tenants' bytes, n of their n; n <= limits.n.

@@ -63,7 +63,7 @@ static void change(struct rng *rng) {
 }
 
 int main(void) {
-    struct store_limits limits = {40, 16 << 10, 3600};
+    struct store_limits limits = {.n = 40, .bytes = 16 << 10, .ttl_s = 3600};
     struct rng rng = {1};
     pthread_t threads[THREADS];
     size_t n_found = 0;

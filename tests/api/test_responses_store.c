@@ -19,7 +19,7 @@ struct shelf {
 };
 
 static void shelf_init(struct shelf *s, uint32_t n, uint64_t bytes, uint32_t ttl_s) {
-    struct store_limits limits = {n, bytes, ttl_s};
+    struct store_limits limits = {.n = n, .bytes = bytes, .ttl_s = ttl_s};
 
     uv_loop_init(&s->loop);
     clock_virtual_init(&s->clock, 1000000000000);
@@ -191,6 +191,53 @@ Test(store, many_small_ones_cost_others_nothing) {
         snprintf(id, sizeof(id), "b%d", i);
         cr_expect(has(&s, 2, id), "%s", id);
     }
+    shelf_deinit(&s);
+}
+
+static double weight_of(void *ctx, uint32_t tenant) {
+    return ((const double *)ctx)[tenant];
+}
+
+/* Tenant 1 stores until it has what it may, then tenant 2; how many each is left with. */
+static void compete(struct shelf *s, size_t size, uint32_t left[3]) {
+    char id[16];
+
+    for (uint32_t tenant = 1; tenant <= 2; tenant++)
+        for (int i = 0; i < 100; i++) {
+            snprintf(id, sizeof(id), "%u-%d", tenant, i);
+            add(s, tenant, id, NULL, size);
+        }
+    for (uint32_t tenant = 1; tenant <= 2; tenant++) {
+        left[tenant] = 0;
+        for (int i = 0; i < 100; i++) {
+            snprintf(id, sizeof(id), "%u-%d", tenant, i);
+            left[tenant] += has(s, tenant, id);
+        }
+    }
+}
+
+Test(store, shares_are_by_weight) {
+    double weight[3] = {1, 3, 1};
+    uint32_t left[3];
+    struct shelf s;
+
+    shelf_init(&s, 40, 1 << 20, 100);
+    s.store.limits.weight = weight_of;
+    s.store.limits.ctx = weight;
+    compete(&s, 10, left);
+    cr_expect(left[1] == 30 && left[2] == 10, "by number: %u, %u", left[1], left[2]);
+    weight[2] = 3; /* as after a reload */
+    compete(&s, 10, left);
+    cr_expect(left[1] == 20 && left[2] == 20, "by number: %u, %u", left[1], left[2]);
+    shelf_deinit(&s);
+
+    weight[2] = 1;
+    shelf_init(&s, 1000, 100000, 100);
+    s.store.limits.weight = weight_of;
+    s.store.limits.ctx = weight;
+    compete(&s, 2000, left);
+    cr_expect(left[1] >= 2 * left[2] && left[1] <= 4 * left[2], "%u, %u", left[1], left[2]);
+    cr_expect_geq(left[1] + left[2], 30);
     shelf_deinit(&s);
 }
 
