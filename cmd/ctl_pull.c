@@ -262,7 +262,7 @@ static int done(struct pull *p, bool in_cache, struct err *err) {
             err_set(err, 0, NULL, "%.200s: %s", path, strerror(-r));
         return fail(p, CTL_REFUSED, err);
     }
-    if (engine_check(g, err) < 0)
+    if (engine_check(g, NULL, err) < 0)
         progress_say(&p->progress, "warning", "weftd cannot serve it: %s", err->message);
     progress_clear(&p->progress);
     if (p->json)

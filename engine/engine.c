@@ -40,6 +40,7 @@ struct engine {
     const struct be_ops *ops;
     struct be *be;
     struct model model;
+    struct head head;
     struct flight flight[MAX_IN_FLIGHT]; /* of step s: [s % 2] */
     uint64_t launched, waited;           /* numbers of the last ones */
     int32_t *sample;                     /* [max_wants] of step @waited */
@@ -276,6 +277,7 @@ static void fill_info(struct engine *e) {
     i->depth = MIN(e->ops->depth, MAX_IN_FLIGHT);
     i->hidden = e->ops->hidden;
     i->encoder = s->encoder;
+    i->ranks = e->head.out != NULL && e->ops->hidden;
     i->weight_bytes = e->model.weight_bytes;
     i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) + kv_bytes(e);
     i->n_params = e->model.n_params;
@@ -310,13 +312,16 @@ static int open_backend(struct engine *e, struct err *err) {
     return r < 0 || !e->ops->device ? r : prove(e, err);
 }
 
-int engine_check(const struct gguf *file, struct err *err) {
+int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err) {
     struct model m;
     int r = arch_read(&m, file, 0, err);
 
-    if (r == 0)
-        model_deinit(&m);
-    return r;
+    if (r < 0)
+        return r;
+    if (out)
+        *out = (struct engine_kind){m.shape.encoder, m.head.out[0] != NULL};
+    model_deinit(&m);
+    return 0;
 }
 
 /* With a backend that this machine has. */
@@ -333,6 +338,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
     r = r < 0 ? r : alloc_flights(e);
+    r = r < 0 ? r : head_init(&e->head, &e->model.head, e->model.shape.n_embd);
     r = r < 0 ? r : open_backend(e, err);
     if (r == -ENOMEM && !err->message[0])
         err_set(err, 0, NULL, "out of memory while the model was loaded");
@@ -417,6 +423,7 @@ struct engine *engine_free(struct engine *e) {
     if (e->ops)
         e->ops->close(e->be);
     model_deinit(&e->model);
+    head_deinit(&e->head);
     for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
         free(e->flight[i].token);
         free(e->flight[i].mask);
@@ -429,6 +436,11 @@ struct engine *engine_free(struct engine *e) {
 
 const char *engine_fault(const struct engine *e) {
     return e->ops->fault ? e->ops->fault(e->be) : "";
+}
+
+float engine_score(struct engine *e, const float *hidden) {
+    assert(e->info.ranks);
+    return head_score(&e->head, hidden);
 }
 
 const struct engine_info *engine_info(const struct engine *e) {

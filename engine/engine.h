@@ -26,6 +26,7 @@ struct engine_info {
     /* Rows see their whole sequence, whose prompt is in one step: max_context is at most the
      * batch's max_rows. Nothing but WANT_HIDDEN is answered. */
     bool encoder;
+    bool ranks; /* engine_score() */
     uint64_t weight_bytes, page_bytes, n_params;
     uint64_t memory_bytes; /* of weights, buffers, pages and states, whether touched yet or not */
     /* Recurrent layers: the bytes of a sequence's state, 0 when the model has none, and how many
@@ -40,9 +41,15 @@ struct engine_info {
 
 struct engine;
 
+/* What a model can be asked for. */
+struct engine_kind {
+    bool encoder; /* vectors only */
+    bool ranks;   /* engine_score() */
+};
+
 /* Whether a model's architecture and tensors are those of one that can be opened, as far as its
- * file tells. 0 or -errno. */
-int engine_check(const struct gguf *file, struct err *err);
+ * file tells. 0 and *out, which may be NULL, or -errno. */
+int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err);
 /* What opening a model would take, and what of it a token needs: found without loading anything. */
 struct engine_fit {
     const char *arch, *backend;
@@ -65,6 +72,11 @@ DEFINE_FREEP(struct engine, engine)
 const struct engine_info *engine_info(const struct engine *e);
 /* After -EIO: which call of the device failed first, and how. "" otherwise. */
 const char *engine_fault(const struct engine *e);
+
+/* How well a document answers a query, from the vector that WANT_HIDDEN gave of the row that the
+ * model was trained to answer at (an encoder's first one, else the last one of the prompt): the
+ * logit of a probability. Only where info->ranks. */
+float engine_score(struct engine *e, const float *hidden);
 
 /* Where page @page of host memory lies: page_bytes, to be read and written by others while no step
  * under way copies it. NULL: the backend does not have it in one piece. */

@@ -6,6 +6,7 @@
  */
 
 #include "engine/backend.h"
+#include "engine/head.h"
 
 /*
  * Invariants, once engine/arch has filled it: the first op is EMBED and the last LOGITS; ROUTE is
@@ -30,7 +31,8 @@ struct model {
      * which are left out; width of the expert that all rows have and whose output has no gate. */
     uint32_t n_lead, n_mtp, n_ff_common;
     struct view *views; /* tensors of ops that are parts of the file's (bind.h) */
-    float *slopes;      /* of heads, where ops have them */
+    struct head_tensors head;
+    float *slopes; /* of heads, where ops have them */
 };
 
 /* Appends a copy of @op; a scale or gain of 0 becomes 1. When memory runs out, m->r says so and

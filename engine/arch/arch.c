@@ -14,6 +14,7 @@
 #include "engine/arch/lfm2.h"
 #include "engine/arch/nemotron.h"
 #include "engine/arch/window.h"
+#include "engine/head.h"
 #include "engine/rope.h"
 
 /* What is particular to an architecture. */
@@ -549,6 +550,8 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
     if (!a->no_rope)
         rope_read(&meta, &rope, rope_divisors(&b, a, m, max_context), &m->shape.rope[0]);
     b.r = meta.r;
+    if (b.r == 0 && m->r == 0)
+        head_bind(&b, &m->head, m->shape.n_embd, m->op[m->n_ops - 1].w[0]);
     bind_rest(&b);
     assert(b.r < 0 || m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);
     m->weight_bytes = b.weight_bytes;

@@ -258,7 +258,7 @@ static bool takes(const char *model, struct err *err) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
 
     *err = (struct err){0};
-    return gguf_open(&file, model, err) == 0 && engine_check(file, err) == 0;
+    return gguf_open(&file, model, err) == 0 && engine_check(file, NULL, err) == 0;
 }
 
 /* A refusal names the format that is not read, or the architecture beside those that are. */

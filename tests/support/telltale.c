@@ -230,6 +230,11 @@ struct engine *engine_free(struct engine *e) {
     return NULL;
 }
 
+/* Of what the vector begins with. */
+float engine_score(struct engine *e, const float *hidden) {
+    return e->info.ranks ? hidden[0] - hidden[1] : 0;
+}
+
 const char *engine_fault(const struct engine *e) {
     (void)e;
     return "what the test asked for";

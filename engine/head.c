@@ -1,0 +1,142 @@
+#include "engine/head.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/mathx.h"
+#include "engine/bind.h"
+#include "engine/quant.h"
+
+#define LANES 16
+
+/* Whether the file says, by its type of pooling or by its name, that it was made to rerank. */
+static bool is_reranker(const struct binder *b) {
+    static const char *const keys[] = {"general.name", "general.basename", "general.finetune"};
+    struct gguf_str s;
+    uint32_t pooling;
+    char key[96];
+
+    snprintf(key, sizeof(key), "%s.pooling_type", b->arch);
+    if (gguf_u32(b->file, key, &pooling) == 0 && pooling == 4)
+        return true;
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        if (gguf_string(b->file, keys[i], &s) == 0)
+            for (size_t at = 0; at + 6 <= s.len; at++)
+                if (strncasecmp(s.data + at, "rerank", 6) == 0)
+                    return true;
+    return false;
+}
+
+static const struct tensor *row_of(struct binder *b, const struct tensor *t, const char *text) {
+    const struct gguf_array *tokens = gguf_array(b->file, "tokenizer.ggml.tokens");
+
+    for (uint64_t i = 0; tokens && i < gguf_array_n(tokens) && i < t->ne[1]; i++) {
+        struct gguf_str s = gguf_array_str(tokens, i);
+
+        if (s.len == strlen(text) && memcmp(s.data, text, s.len) == 0)
+            return bind_rows(b, t, i, 1);
+    }
+    return NULL;
+}
+
+/* Qwen's rerankers answer with a word, and files of them may have no classifier of their own. */
+static void bind_words(struct binder *b, struct head_tensors *h, const struct tensor *output) {
+    if (strcmp(b->arch, "qwen3") != 0 || !output || !is_reranker(b))
+        return;
+    h->out[0] = row_of(b, output, "yes");
+    h->out[1] = row_of(b, output, "no");
+    if (!h->out[1])
+        h->out[0] = NULL;
+}
+
+void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struct tensor *output) {
+    const struct tensor *dense = bind_any(b, "cls.weight"), *out = bind_any(b, "cls.output.weight");
+    const struct tensor *only = out ? out : dense;
+
+    if (b->r < 0)
+        return;
+    if (!only) {
+        bind_words(b, h, output);
+        return;
+    }
+    h->dense_bias = bind_vector(b, BIND_MAY, dense ? dense->ne[1] : n, "cls.bias");
+    h->dense = bind_matrix(b, BIND_MAY, n, dense ? dense->ne[1] : n, "cls.weight");
+    uint64_t width = out && dense ? dense->ne[1] : n;
+    bind_matrix(b, BIND_MAY, width, out ? out->ne[1] : 1, "cls.output.weight");
+    h->out_bias = bind_vector(b, BIND_MAY, only->ne[1], "cls.output.bias");
+    if (b->r < 0 || only->ne[1] > 2 || (only->ne[1] == 2 && strcmp(b->arch, "qwen3") != 0)) {
+        *h = (struct head_tensors){0}; /* a classifier of other things */
+        return;
+    }
+    for (uint32_t i = 0; i < only->ne[1]; i++)
+        h->out[i] = bind_rows(b, only, i, 1);
+    if (!out) { /* one matrix is all of it */
+        h->out_bias = h->dense_bias;
+        h->dense = h->dense_bias = NULL;
+    }
+}
+
+static float *decode(const struct tensor *t) {
+    float *v = calloc(t->ne[0], t->ne[1] * sizeof(*v));
+
+    for (uint64_t i = 0; i < t->ne[1] && v; i++)
+        quant_decode_row(t, i, v + i * t->ne[0]);
+    return v;
+}
+
+int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd) {
+    *h = (struct head){.n_embd = n_embd, .n_mid = n_embd};
+    if (!t->out[0])
+        return 0;
+    h->n_mid = (uint32_t)t->out[0]->ne[0];
+    h->mid = calloc(h->n_mid, sizeof(*h->mid));
+    h->out = decode(t->out[0]);
+    h->dense = t->dense ? decode(t->dense) : NULL;
+    h->dense_bias = t->dense_bias ? decode(t->dense_bias) : NULL;
+    float *no = t->out[1] ? decode(t->out[1]) : NULL,
+          *bias = t->out_bias ? decode(t->out_bias) : NULL;
+    bool ok = h->mid && h->out && (h->dense || !t->dense) && (h->dense_bias || !t->dense_bias) &&
+              (no || !t->out[1]) && (bias || !t->out_bias);
+    for (uint32_t i = 0; i < h->n_mid && ok && no; i++)
+        h->out[i] -= no[i];
+    if (ok && bias)
+        h->out_bias = no ? bias[0] - bias[1] : bias[0];
+    free(no);
+    free(bias);
+    return ok ? 0 : -ENOMEM;
+}
+
+void head_deinit(struct head *h) {
+    free(h->dense);
+    free(h->dense_bias);
+    free(h->out);
+    free(h->mid);
+    *h = (struct head){0};
+}
+
+/* Element i in lane i % 16, the lanes pairwise. */
+static float dot(const float *a, const float *b, uint32_t n) {
+    float lane[LANES] = {0};
+
+    for (uint32_t i = 0; i + LANES <= n; i += LANES)
+        for (uint32_t j = 0; j < LANES; j++)
+            lane[j] += a[i + j] * b[i + j];
+    for (uint32_t i = n / LANES * LANES; i < n; i++)
+        lane[i % LANES] += a[i] * b[i];
+    for (uint32_t w = LANES / 2; w > 0; w /= 2)
+        for (uint32_t j = 0; j < w; j++)
+            lane[j] += lane[j + w];
+    return lane[0];
+}
+
+float head_score(struct head *h, const float *v) {
+    for (uint32_t i = 0; i < h->n_mid && h->dense; i++) {
+        float x = dot(h->dense + (size_t)i * h->n_embd, v, h->n_embd);
+        double z = (double)(x + (h->dense_bias ? h->dense_bias[i] : 0));
+        double e = mx_exp(-2 * (z > 40 ? 40 : z < -40 ? -40 : z));
+
+        h->mid[i] = (float)((1 - e) / (1 + e));
+    }
+    return dot(h->out, h->dense ? h->mid : v, h->n_mid) + h->out_bias;
+}

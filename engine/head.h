@@ -1,0 +1,36 @@
+#pragma once
+
+/*
+ * head - what makes a number of a hidden vector: the classifier of a model that was trained to say
+ * how well a text answers a query. It is small and computed here in f32, in one order, for whatever
+ * backend the vector is from.
+ */
+
+#include "base/err.h"
+#include "base/gguf.h"
+
+struct binder;
+
+/* Of a model file; out[0] NULL: there is none. The score of v is o[0] - o[1], or o[0] where there
+ * is no out[1], o[i] = out[i] . tanh(dense v + dense_bias) + out_bias[i]; without dense v itself.
+ * The softmax of two logits is the sigmoid of their difference: a score is the logit of a
+ * probability. */
+struct head_tensors {
+    const struct tensor *dense, *dense_bias;
+    const struct tensor *out[2], *out_bias; /* out[i]: one row */
+};
+
+struct head {
+    uint32_t n_embd, n_mid; /* n_mid: what out is multiplied by; n_embd without dense */
+    float *dense, *dense_bias, *out, out_bias, *mid;
+};
+
+/* Finds the head of a model with vectors of @n_embd among the tensors of its file, which has been
+ * bound but for these; @output: the matrix of its logits, or NULL. Errors stay in the binder. */
+void head_bind(struct binder *b, struct head_tensors *out, uint32_t n_embd,
+               const struct tensor *output);
+/* Decodes it. 0 or -ENOMEM; head_deinit() accepts both, and zeros. */
+int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd);
+void head_deinit(struct head *h);
+/* The score of @v [n_embd]. Not by two threads at once. */
+float head_score(struct head *h, const float *v);
