@@ -89,7 +89,12 @@ enum submit_flags {
     /* What the grammar holds is complete when max_new or the context ends the output; refused when
      * that cannot be. */
     SUBMIT_COMPLETE = 128,
+    SUBMIT_POOL_CLS = 256, /* as SUBMIT_POOL_LAST, at the first token */
+    /* Besides one of SUBMIT_POOL_*: the vector has one number, the model's score for the prompt. */
+    SUBMIT_SCORE = 512,
 };
+
+#define SUBMIT_POOLS (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN | SUBMIT_POOL_CLS)
 
 struct submit_bias {
     int32_t token;
@@ -165,7 +170,7 @@ struct event {
     const float *prompt_lp;
     const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */
     struct str text, code, param;       /* why, for REJECTED and FINISH_ERROR: as struct err */
-    uint32_t n_vector;                  /* FINISH_STOP with SUBMIT_POOL_*: n_embd */
+    uint32_t n_vector; /* FINISH_STOP with SUBMIT_POOL_*: n_embd; SUBMIT_SCORE: 1 */
     const float *vector;
 };
 

@@ -99,11 +99,12 @@ static void add_sample(struct batch *t, const struct request *r, uint32_t row, u
 /* What is asked of rows of a request that wants a vector: hidden states. */
 static void add_hidden(struct batch *t, struct batch_item *it, uint32_t row0) {
     struct request *r = it->request;
-    uint32_t end = it->pos0 + it->n_rows;
-    uint32_t from = MAX(it->pos0, r->sum ? r->n_pooled : r->n_prompt - 1);
+    bool first = r->flags & SUBMIT_POOL_CLS;
+    uint32_t end = first ? 1 : it->pos0 + it->n_rows;
+    uint32_t from = MAX(it->pos0, r->sum ? r->n_pooled : first ? 0 : r->n_prompt - 1);
 
     it->want0 = t->b.n_wants;
-    it->samples = end == r->n_prompt;
+    it->samples = it->pos0 + it->n_rows == r->n_prompt;
     uint32_t param = from < end ? add_param(t, r, 0) : 0;
     for (uint32_t pos = from; pos < end; pos++)
         add_want(t, (struct engine_want){

@@ -82,6 +82,7 @@ struct plan {
     uint32_t page_tokens, n_available;
     uint32_t max_rows, max_seqs, max_bypass;
     uint32_t force_chunk; /* 0, or the size of every prefill chunk */
+    bool whole;           /* a prompt is computed in one step, all of it */
     uint32_t force_draft; /* 0, or every draft is planned up to this length */
     int64_t itl_ns, max_step_ns;
     bool prewarm; /* one runs: a request that comes should hardly wait for the end of its step */

@@ -70,7 +70,7 @@ static struct plan_tape_head head_of(const struct plan *p, uint64_t step, int64_
     h.flags = (p->fair_preempt ? TAPE_FAIR : 0) | (p->fair_preempt_begun ? TAPE_FAIR_BEGUN : 0) |
               (p->fair_preempted ? TAPE_FAIR_PREEMPTED : 0) | (p->group_part ? TAPE_PARTS : 0) |
               (p->group_over ? TAPE_OVERS : 0) | (c->has_copied ? TAPE_COPIED : 0) |
-              (p->prewarm ? TAPE_PREWARM : 0);
+              (p->prewarm ? TAPE_PREWARM : 0) | (p->whole ? TAPE_WHOLE : 0);
     return h;
 }
 

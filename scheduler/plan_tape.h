@@ -26,6 +26,7 @@ enum {
     TAPE_PARTS = 16, /* there are parts, */
     TAPE_OVERS = 32, /* and who is over */
     TAPE_COPIED = 64,
+    TAPE_WHOLE = 128,
 };
 enum {
     TAPE_UNFIT = 1,

@@ -10,6 +10,9 @@
  * half, the shortest first. A request whose next page another one computes follows it and has no
  * rows.
  *
+ * Where prompts are computed whole (plan.whole) there is nothing to divide: the oldest request of
+ * the tenant furthest behind has all its rows, then those whose rows and time are left.
+ *
  * Whatever the estimate says the first prefill gets a few rows (plan_min_chunk()).
  *
  * Followers: the request further ahead leads; of two at the same position, the one of higher
@@ -119,8 +122,11 @@ void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint
     uint32_t space = fit_space(w, r), high = MIN(space, cap);
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
 
+    if (w->p->whole && n < plan_lag(r))
+        return;
     if (n > r->n_rows && n >= MIN(PLAN_MIN_CHUNK, high))
-        plan_set_rows(w, r, BUGGIFY(plan_chunk_short) ? n - (n - r->n_rows) / 2 : n);
+        plan_set_rows(w, r,
+                      BUGGIFY(plan_chunk_short) && !w->p->whole ? n - (n - r->n_rows) / 2 : n);
     else if (r->n_rows == 0 && space == 0)
         r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
 }
@@ -134,8 +140,10 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
 
     if (r->n_rows > 0 || w->rows >= w->max_rows)
         return;
-    n = fit_time(w, r, MIN(n, PLAN_MIN_ROWS), n, w->limit_ns);
-    if (plan_pages_to_take(p, r, n) > w->available)
+    if (p->whole && plan_lag(r) > w->max_rows - w->rows)
+        return;
+    n = p->whole ? plan_lag(r) : fit_time(w, r, MIN(n, PLAN_MIN_ROWS), n, w->limit_ns);
+    if (plan_pages_to_take(p, r, n) > w->available && !p->whole)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))
         w->short_of_pages = true;
@@ -289,6 +297,15 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     share_rest(w, list, n);
 }
 
+/* @list in order of virtual arrival. */
+static void whole_prompts(struct plan_work *w, uint32_t *list, uint32_t n) {
+    if (w->p->n_groups > 1)
+        sort_by_group(w->p, list, n);
+    plan_min_chunk(w, list[0]);
+    for (uint32_t k = 1; k < n; k++)
+        plan_extend(w, &w->p->req[list[k]], w->limit_ns, UINT32_MAX);
+}
+
 void plan_prefills(struct plan_work *w) {
     struct plan *p = w->p;
     struct places at;
@@ -310,7 +327,9 @@ void plan_prefills(struct plan_work *w) {
     if (n == 0)
         return;
     uint32_t highest = p->scratch[0];
-    if (p->force_chunk)
+    if (p->whole)
+        whole_prompts(w, p->scratch, n);
+    else if (p->force_chunk)
         force_chunks(w, p->scratch, n);
     else
         share_time(w, p->scratch, n);
@@ -355,5 +374,5 @@ void plan_set_limits(struct plan_work *w) {
     if (!p->prewarm)
         w->limit_ns = limit_beside(cost_bound_ns(p->cost, &least), w->target_ns);
     uint32_t trusted = MAX(cost_trusted_rows(p->cost), w->rows + PLAN_MIN_CHUNK);
-    w->max_rows = p->force_chunk ? p->max_rows : MIN(p->max_rows, trusted);
+    w->max_rows = p->force_chunk || p->whole ? p->max_rows : MIN(p->max_rows, trusted);
 }

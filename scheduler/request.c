@@ -101,13 +101,16 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         if (m->stops[i].len == 0 || m->stops[i].len > STOPS_LEN_MAX)
             return err_set(err, 400, "stop", "A stop string must have 1 to %u bytes.",
                            STOPS_LEN_MAX);
-    uint16_t pool = m->flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN);
+    uint16_t pool = m->flags & SUBMIT_POOLS;
     if (pool && l->n_embd == 0)
         return err_set(err, 400, NULL,
                        "The backend that this server runs on makes no embeddings yet.");
-    if (pool &&
-        (m->n_tokens != m->n_prompt || !(pool & SUBMIT_POOL_LAST) == !(pool & SUBMIT_POOL_MEAN)))
+    if (pool && (m->n_tokens != m->n_prompt || (pool & (pool - 1)) != 0))
         return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
+    if (l->encoder && !pool)
+        return err_set(err, 400, "model", "This model makes vectors of texts, and writes none.");
+    if (m->flags & SUBMIT_SCORE && (!l->ranks || !pool))
+        return err_set(err, 400, "model", "This model gives no scores.");
     if (m->flags & SUBMIT_PREWARM && (m->flags != SUBMIT_PREWARM || m->n_tokens != m->n_prompt ||
                                       m->grammar.len || m->session == 0))
         return err_set(err, 400, NULL, "What is computed ahead is a session's prompt alone.");
@@ -355,7 +358,7 @@ void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_
 }
 
 void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
-    if (r->flags & SUBMIT_POOL_LAST) {
+    if (!r->sum) {
         memcpy(r->vector, v, r->n_vector * sizeof(*v));
         return;
     }
@@ -376,6 +379,8 @@ void request_trim(struct request *r) {
 
 uint32_t request_shareable(const struct request *r) {
     if (r->n_hashes == 0)
+        return 0;
+    if (r->flags & SUBMIT_POOL_CLS)
         return 0;
     if (r->sum)
         return MIN(r->n_pooled, r->n_tokens - 1);

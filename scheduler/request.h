@@ -38,7 +38,8 @@ struct request_rules {
     const struct tokenizer *tokenizer;           /* or NULL */
     const struct sched_constraints *constraints; /* or NULL */
     bool no_sharing;
-    uint32_t n_embd; /* of vectors; 0: the engine gives none */
+    uint32_t n_embd;     /* of vectors; 0: the engine gives none */
+    bool encoder, ranks; /* as engine_info has them */
 };
 
 struct draft_tokens;
@@ -166,7 +167,7 @@ static inline uint32_t request_n_out(const struct request *r) {
 }
 
 static inline bool request_pools(const struct request *r) {
-    return (r->flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN)) != 0;
+    return (r->flags & SUBMIT_POOLS) != 0;
 }
 
 /* scheduler/prewarm.h */

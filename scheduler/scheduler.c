@@ -50,6 +50,11 @@ static void free_request(struct request *r) {
  * back: prefixes are shared where there are snapshots, drafts are made where there is room for the
  * state before them, nothing is pinned. A request runs in a state slot. */
 static void adapt_to_states(struct sched *s) {
+    if (s->info->encoder) { /* keys depend on what stands behind them: no other text has the same */
+        s->opts.no_prefix_sharing = true;
+        s->opts.no_pins = true;
+        s->opts.no_speculation = true;
+    }
     if (s->info->n_states == 0)
         return;
     s->opts.no_prefix_sharing |= s->info->n_snapshots == 0;
@@ -83,6 +88,8 @@ static int init_pager(struct sched *s) {
         .constraints = s->opts.constraints,
         .no_sharing = s->opts.no_prefix_sharing,
         .n_embd = i->hidden ? i->n_embd : 0,
+        .encoder = i->encoder,
+        .ranks = i->ranks,
     };
     int e = kv_pager_new(&s->pager, &o);
     struct states_opts states = {
@@ -110,6 +117,7 @@ static int init_plan(struct sched *s) {
         .max_seqs = s->opts.max_seqs,
         .max_bypass = s->opts.max_bypass,
         .force_chunk = s->opts.force_chunk,
+        .whole = s->info->encoder,
         .force_draft = s->opts.force_draft,
         .state_pages = s->states.on ? s->states.pages : 0,
         .itl_ns = (int64_t)s->opts.itl_target_ms * 1000000,

@@ -37,6 +37,10 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         states_take(&s->states, &t->item[i]);
         if (why < 0)
             return why;
+        if (why == FINISH_STOP && r->flags & SUBMIT_SCORE) {
+            r->vector[0] = engine_score(s->engine, r->vector);
+            r->n_vector = 1;
+        }
         if (t->item[i].n_draft > 0)
             learn_drafts(s, &t->item[i], why != FINISH_NONE);
         if (request_is_prewarm(r))

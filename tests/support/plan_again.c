@@ -45,6 +45,7 @@ static void read_head(struct plan_again *t, const struct plan_tape_head *h) {
         .itl_ns = h->itl_ns,
         .max_step_ns = h->max_step_ns,
         .prewarm = h->flags & TAPE_PREWARM,
+        .whole = h->flags & TAPE_WHOLE,
         .n_groups = h->n_groups,
         .add_ns = h->add_ns,
         .reserve_pages = h->reserve_pages,
