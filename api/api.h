@@ -45,8 +45,9 @@ struct api_model {
     const char *template_source;     /* how tool calls and reasoning are written is read from it */
     size_t template_len;
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
-    bool
-        pools_mean; /* its embeddings are means over all tokens unless the request says otherwise */
+    bool encoder;  /* it makes vectors, and writes no text */
+    bool ranks;    /* it scores how well documents answer a query */
+    uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
     int64_t created_unix;
     const struct sampling *sampling; /* of requests that do not say; NULL: as params_init() */
     const uint64_t *seed;            /* likewise; NULL: a random one */

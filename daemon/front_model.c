@@ -104,17 +104,22 @@ static int open_template(struct front_model *m, const struct config *c, struct e
                      *c->chat_template ? c->chat_template : c->model, err);
 }
 
-/* "<arch>.pooling_type": 1 is the mean over all tokens. Files without it are of models that write,
- * and their last token has seen all others. */
-static bool pools_mean(const struct gguf *g) {
+/* "<arch>.pooling_type": 1 mean, 2 first token, 3 last, 4 a classifier's. Files without it are of
+ * models that write, whose last token has seen all others, or of encoders, whose first one has. */
+static uint16_t pooling_of(const struct gguf *g, bool encoder) {
+    uint16_t usual = encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST;
     struct gguf_str arch;
     uint32_t type = 0;
     char key[96];
 
     if (gguf_string(g, "general.architecture", &arch) < 0)
-        return false;
+        return usual;
     snprintf(key, sizeof(key), "%.*s.pooling_type", (int)MIN(arch.len, 64), arch.data);
-    return gguf_u32(g, key, &type) == 0 && type == 1;
+    gguf_u32(g, key, &type);
+    return type == 1   ? SUBMIT_POOL_MEAN
+           : type == 2 ? SUBMIT_POOL_CLS
+           : type == 3 ? SUBMIT_POOL_LAST
+                       : usual;
 }
 
 /* Whether the string @key of the file is @value. */
@@ -127,7 +132,7 @@ static bool says(const struct gguf *g, const char *key, const char *value) {
 
 /* Whether the engine could compute it, before a worker is started for it; and what is often
  * mistaken for a model. */
-static int check_kind(const struct gguf *g, struct err *err) {
+static int check_kind(const struct gguf *g, struct engine_kind *out, struct err *err) {
     if (says(g, "general.type", "adapter"))
         return err_set(err, 0, "model",
                        "a LoRA adapter, not a model: merge it into its model first");
@@ -135,7 +140,7 @@ static int check_kind(const struct gguf *g, struct err *err) {
         return err_set(err, 0, "model",
                        "the image encoder of a model (mmproj): give the model itself, which is "
                        "served for text");
-    return engine_check(g, err);
+    return engine_check(g, out, err);
 }
 
 /* What the model's makers recommend, as converters write it into the file. */
@@ -213,15 +218,16 @@ static uint64_t memory_of(const struct front_model *m, const struct config *c,
 int front_model_open(struct front_model *m, const struct config *c, const struct msg_open *room,
                      struct err *err) {
     struct gguf_str arch = {"", 0};
+    struct engine_kind kind = {0};
     int r = gguf_open(&m->file, c->model, err);
 
     assert(*c->model);
     if (r == 0)
-        r = check_kind(m->file, err);
+        r = check_kind(m->file, &kind, err);
     if (r == 0)
         r = tokenizer_new(&m->tokenizer, m->file, err);
     r = name_file(r, c->model, err);
-    if (r == 0)
+    if (r == 0 && !kind.encoder)
         r = open_template(m, c, err);
     if (r == 0 && *c->draft_model)
         r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
@@ -247,7 +253,9 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     m->api.template = m->template;
     m->api.n_vocab = tokenizer_n_vocab(m->tokenizer);
     m->api.created_unix = time(NULL);
-    m->api.pools_mean = pools_mean(m->file);
+    m->api.encoder = kind.encoder;
+    m->api.ranks = kind.ranks;
+    m->api.pool = pooling_of(m->file, kind.encoder);
     m->api.arch = m->arch;
     const char *slash = strrchr(c->model, '/');
     m->api.file = slash ? slash + 1 : c->model;

@@ -501,8 +501,7 @@ static int take_prompt(struct gen *g, const struct event *e) {
 
 /* A vector where one was asked for, and nowhere else. */
 static int take_vector(struct gen *g, const struct event *e) {
-    bool wanted = g->m.flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN) && e->kind == EVENT_FINISH &&
-                  e->finish == FINISH_STOP;
+    bool wanted = g->m.flags & SUBMIT_POOLS && e->kind == EVENT_FINISH && e->finish == FINISH_STOP;
 
     if (wanted != (e->n_vector > 0))
         return -EPROTO;

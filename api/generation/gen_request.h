@@ -75,6 +75,7 @@ struct gen_request {
     bool score_only;                /* no output is wanted, although one token is made */
     uint32_t n_prompt_top, best_of; /* best_of 0: n */
     uint16_t pool;                  /* SUBMIT_POOL_*: a vector is wanted, no output; or 0 */
+    uint32_t dimensions;            /* of a vector, the first ones; 0: all */
     bool tokens_only;               /* nothing is generated from the prompt */
     uint32_t n, n_top, max_new;     /* max_new 0: not given */
     bool has_budget;

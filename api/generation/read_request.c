@@ -223,17 +223,17 @@ PARSER(parse_complete) {
     return 0;
 }
 
-/* Fewer dimensions make sense where a model was trained for that, and no file says so. */
+/* Fewer dimensions make sense where a model was trained for that. No file says so: the client
+ * must know. */
 PARSER(parse_dimensions) {
     int64_t n = 0;
     int result = field_whole(f, v, &n, err);
 
-    (void)r;
-    if (result == 0 && n != m->info->n_embd)
+    if (result == 0 && n > m->info->n_embd)
         return err_set_code(err, 400, "invalid_value", f->name,
-                            "The vectors of this model have %u dimensions; others are not "
-                            "supported here.",
+                            "dimensions must be at most %u, which this model's vectors have.",
                             m->info->n_embd);
+    r->dimensions = result == 0 ? (uint32_t)n : 0;
     return result;
 }
 
@@ -241,6 +241,7 @@ PARSER(parse_pooling) {
     (void)m;
     r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
               : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
+              : yyjson_equals_str(v, "cls")  ? SUBMIT_POOL_CLS
                                              : 0;
     return r->pool ? 0 : field_refuse(f, err);
 }
@@ -413,7 +414,7 @@ static const struct field fields[] = {
     {"input", EMBED, field_value, AT(prompt), 0, 0, NULL},
     {"encoding_format", EMBED, parse_encoding, 0, 0, 0, "\"float\" or \"base64\""},
     {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
-    {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\" or \"mean\""},
+    {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\", \"mean\" or \"cls\""},
     {"normalize", EMBED, field_not, AT(no_normalize), 0, 0, "a boolean"},
     {"tokens", FIELDS_DETOKENIZE, field_array, AT(tokens), 0, 1e9, "an array of token ids"},
     {"include_reasoning", CHAT, field_not, AT(no_reasoning), 0, 0, "a boolean"},
@@ -634,6 +635,14 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     return result < 0 ? result : check(r, has_stream_options, err);
 }
 
+/* Of a model that writes no text. */
+static int refuse_text(const struct model *m, struct err *err) {
+    return err_set_code(
+        err, 400, "unsupported_model", "model",
+        "The model `%.100s` writes no text: it makes embeddings (/v1/embeddings)%s.", m->info->id,
+        m->info->ranks ? " and scores documents (/v1/rerank)" : "");
+}
+
 int gen_request_read(struct gen_request *r, const struct model *m, enum field_set known,
                      yyjson_doc *doc, struct err *err) {
     memset(r, 0, sizeof(*r));
@@ -646,7 +655,8 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
     r->seed = m->info->seed ? *m->info->seed : 0;
     arena_init(&r->arena, ARENA_MAX);
     r->doc = doc;
-    int result = parse_fields(r, m, known, err);
+    int result =
+        known & BOTH && m->info->encoder ? refuse_text(m, err) : parse_fields(r, m, known, err);
     if (result < 0)
         gen_request_deinit(r);
     return result;

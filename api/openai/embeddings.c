@@ -98,7 +98,7 @@ static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
 
 /* ---- vectors ---- */
 
-/* To length 1. -EDOM: there are numbers in it that are none. */
+/* To length 1, of the dimensions that are left. -EDOM: there are numbers in it that are none. */
 static int normalise(float *v, uint32_t n, bool keep_length) {
     double sum = 0;
 
@@ -244,6 +244,8 @@ static int unload(struct embedding *e, struct lane *l) {
 
     assert(g && g->state == GEN_DONE && e->exchange);
     struct exchange *x = e->exchange;
+    if (e->job.request.dimensions) /* trained so that the first ones are a vector too */
+        g->n_vector = MIN(g->n_vector, e->job.request.dimensions);
     int r = normalise(g->vector, g->n_vector, e->job.request.no_normalize);
 
     struct metrics_gen seen = gen_metrics(g);
@@ -360,7 +362,7 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
     int r = gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, body, err);
 
     if (r == 0 && !job->request.pool)
-        job->request.pool = job->model->info->pools_mean ? SUBMIT_POOL_MEAN : SUBMIT_POOL_LAST;
+        job->request.pool = job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
     return r;
 }
 

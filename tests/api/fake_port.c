@@ -123,7 +123,7 @@ static struct event event_of(struct fake_port *f, uint32_t i, uint16_t kind) {
 }
 
 static bool is_pooled(const struct submit *m) {
-    return m->flags & (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN);
+    return m->flags & SUBMIT_POOLS;
 }
 
 void fake_accept(struct fake_port *f, uint32_t i) {

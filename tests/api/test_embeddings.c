@@ -118,6 +118,72 @@ Test(embeddings, take_text_and_ids_one_and_many_in_order) {
     world_stop(&w);
 }
 
+/* Cut, then of length 1 again. */
+Test(embeddings, are_cut_to_the_dimensions_asked_for) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_ask(&w, EMBED, "{\"input\":[3,4],\"dimensions\":2}", &r);
+    cr_assert_eq(r.status, 200);
+    yyjson_doc *d = yyjson_read(r.body.data, r.body.len, 0);
+    yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(d), "data");
+    yyjson_val *v = yyjson_obj_get(yyjson_arr_get_first(data), "embedding");
+    cr_assert_eq(yyjson_arr_size(v), 2u);
+    cr_expect_float_eq(yyjson_get_num(yyjson_arr_get(v, 0)), 0.6, 1e-6);
+    cr_expect_float_eq(yyjson_get_num(yyjson_arr_get(v, 1)), 0.8, 1e-6);
+    yyjson_doc_free(d);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
+Test(embeddings, are_of_the_token_that_is_asked_for) {
+    static const struct {
+        const char *pooling;
+        uint16_t flag;
+    } ways[] = {{"last", SUBMIT_POOL_LAST}, {"mean", SUBMIT_POOL_MEAN}, {"cls", SUBMIT_POOL_CLS}};
+    struct world w;
+    char body[100];
+
+    started(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
+        snprintf(body, sizeof(body), "{\"input\":\"xyz\",\"pooling\":\"%s\"}", ways[i].pooling);
+        yyjson_doc_free(ask(&w, body));
+        cr_expect_eq(w.port.r[i].m.flags & SUBMIT_POOLS, ways[i].flag, "%s", ways[i].pooling);
+    }
+    world_stop(&w);
+}
+
+/* A model that only makes vectors says so, whatever the dialect. */
+Test(embeddings, are_all_that_an_encoder_makes) {
+    static const char *const bodies[][2] = {
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"},
+        {"/v1/completions", "{\"prompt\":\"a\"}"},
+        {"/v1/responses", "{\"input\":\"a\"}"},
+        {"/v1/messages", "{\"model\":\"tiny\",\"max_tokens\":4,\"messages\":[{\"role\":\"user\","
+                         "\"content\":\"a\"}]}"},
+        {"/api/chat", "{\"model\":\"tiny\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"},
+        {"/completion", "{\"prompt\":\"a\"}"},
+    };
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.port.script = "";
+    w.model.encoder = true;
+    w.model.pool = SUBMIT_POOL_CLS;
+    world_start(&w);
+    for (size_t i = 0; i < ARRAY_SIZE(bodies); i++) {
+        world_ask(&w, bodies[i][0], bodies[i][1], &r);
+        cr_expect_eq(r.status, 400, "%s: %d", bodies[i][0], r.status);
+        cr_expect(memmem(r.body.data, r.body.len, "/v1/embeddings", 14), "%s: %.*s", bodies[i][0],
+                  (int)r.body.len, r.body.data);
+        reply_deinit(&r);
+    }
+    yyjson_doc_free(ask(&w, "{\"input\":\"xyz\"}"));
+    world_stop(&w);
+}
+
 Test(embeddings, of_text_never_hold_special_tokens) {
     struct world w;
 
@@ -133,7 +199,7 @@ Test(embeddings, are_means_where_the_model_says_so) {
 
     world_init(&w);
     w.port.script = "";
-    w.model.pools_mean = true;
+    w.model.pool = SUBMIT_POOL_MEAN;
     world_start(&w);
     yyjson_doc *d = ask(&w, "{\"input\":\"xy\"}");
     expect(d, 0, 'x', 'y', 2, true, true);
@@ -193,9 +259,9 @@ Test(embeddings, refusals_name_the_place) {
         {"{\"input\":[1,-1]}", "input", "invalid_value"},
         {"{\"input\":\"a\",\"model\":\"other\"}", "model", "model_not_found"},
         {"{\"input\":\"a\",\"encoding_format\":\"int8\"}", "encoding_format", "invalid_value"},
-        {"{\"input\":\"a\",\"dimensions\":3}", "dimensions", "invalid_value"},
+        {"{\"input\":\"a\",\"dimensions\":5}", "dimensions", "invalid_value"},
         {"{\"input\":\"a\",\"dimensions\":0}", "dimensions", "invalid_value"},
-        {"{\"input\":\"a\",\"pooling\":\"cls\"}", "pooling", "invalid_value"},
+        {"{\"input\":\"a\",\"pooling\":\"rank\"}", "pooling", "invalid_value"},
         {"{\"input\":\"a\",\"truncate_prompt_tokens\":5}", "truncate_prompt_tokens",
          "unsupported_parameter"},
     };
