@@ -430,7 +430,7 @@ static void on_eof(struct conn *c) {
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
     struct conn *c = s->data;
 
-    if (n == 0 || c->state == CONN_CLOSED)
+    if (n == 0 || n == UV_ENOBUFS || c->state == CONN_CLOSED) /* on_alloc() gave no room */
         return;
     if (n < 0) {
         if (n == UV_EOF)
@@ -452,7 +452,11 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
     struct conn *c = h->data;
 
     (void)suggested;
-    *b = uv_buf_init(c->server->read_buf, sizeof(c->server->read_buf));
+    if (!c->server->ticks ||
+        turn_read(&c->server->turn, &c->round, clock_now(c->server->opts.clock)))
+        *b = uv_buf_init(c->server->read_buf, sizeof(c->server->read_buf));
+    else
+        *b = uv_buf_init(NULL, 0); /* its turn comes: it stays readable */
 }
 
 /* ---- time ---- */
@@ -644,6 +648,7 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local) {
     quota_charge_init(&c->body, &c->payer->account[PAYER_BODIES]);
     quota_charge_init(&c->unsent, &c->payer->account[PAYER_OUTPUT]);
     c->n_open = 2;
+    c->round = turn_first_round(&s->turn);
     list_push_back(&s->conns, &c->link);
     s->n_connections++;
     if (uv_accept(listener, &c->h.stream) < 0) {

@@ -79,6 +79,7 @@ struct conn {
     struct quota_charge unsent; /* bytes of out and in_flight */
     int64_t blocked_ns; /* since when the exchange has had more to send than fits; 0: it has not */
     uint32_t n_open;    /* handles not closed */
+    uint32_t round;     /* of its last turn to read (turn.h) */
     bool local;         /* a UNIX socket */
     bool writing, parsing, close_after, discard, eof, broken;
 };

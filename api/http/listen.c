@@ -27,6 +27,7 @@ struct listener {
         uv_pipe_t pipe;
     } h;
     bool local;
+    bool waits; /* a connection, to be accepted in the next iteration */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* to be removed; "": none */
 };
 
@@ -65,6 +66,8 @@ static struct listener *add_listener(struct http_server *s, bool local) {
     return l;
 }
 
+static void on_connection(uv_stream_t *stream, int status);
+
 /* Clients cause these as often as they like: one line in a while, with their number. */
 static void tell_failure(struct http_server *s, int status) {
     int64_t now = clock_now(s->opts.clock);
@@ -77,21 +80,67 @@ static void tell_failure(struct http_server *s, int status) {
               (unsigned long long)s->n_accept_failures);
 }
 
+/* A new iteration: what waits is accepted. */
+static void on_rest(uv_idle_t *rest) {
+    struct http_server *s = rest->data;
+
+    uv_idle_stop(rest);
+    LIST_FOREACH(node, &s->listeners) {
+        struct listener *l = LIST_ENTRY(node, struct listener, link);
+
+        if (!l->waits || uv_is_closing(&l->h.handle))
+            continue;
+        l->waits = false;
+        on_connection(&l->h.stream, 0);
+    }
+}
+
+static void on_check(uv_check_t *check) {
+    turn_end(&((struct http_server *)check->data)->turn);
+}
+
+/* Begins to count iterations, with the first listener. They keep no loop alive. */
+static void start_ticks(struct http_server *s) {
+    if (s->ticks)
+        return;
+    uv_check_init(s->opts.loop, &s->check);
+    uv_idle_init(s->opts.loop, &s->rest);
+    s->check.data = s->rest.data = s;
+    uv_check_start(&s->check, on_check);
+    uv_unref((uv_handle_t *)&s->check);
+    s->ticks = true;
+}
+
+static void stop_ticks(struct http_server *s) {
+    if (!s->ticks)
+        return;
+    uv_close((uv_handle_t *)&s->check, NULL);
+    uv_close((uv_handle_t *)&s->rest, NULL);
+    s->ticks = false;
+}
+
 /* A connection that cannot be accepted for want of descriptors stays in the backlog; libuv tries
  * again with the next one. */
 static void on_connection(uv_stream_t *stream, int status) {
     struct listener *l = stream->data;
 
-    if (status == 0 && !l->server->closing)
-        conn_accept(l->server, stream, l->local);
-    else if (status < 0)
+    if (status < 0) {
         tell_failure(l->server, status);
+    } else if (l->server->closing) {
+        return;
+    } else if (turn_accept(&l->server->turn)) {
+        conn_accept(l->server, stream, l->local);
+    } else { /* libuv waits with the others until it is accepted */
+        l->waits = true;
+        uv_idle_start(&l->server->rest, on_rest);
+    }
 }
 
 /* @r: of binding. */
 static int start_listener(struct listener *l, int r, const char *what, struct err *err) {
     const char *name = l->server->opts.name;
 
+    start_ticks(l->server);
     if (r == 0)
         r = uv_listen(&l->h.stream, BACKLOG, on_connection);
     if (r == 0)
@@ -193,6 +242,7 @@ int http_server_init(struct http_server *s, const struct http_server_opts *opts)
     s->events = &serve_events;
     list_init(&s->listeners);
     list_init(&s->conns);
+    turn_init(&s->turn);
     int r = payers_init(&s->payers, opts->has_keys);
     if (r < 0)
         return r;
@@ -219,6 +269,7 @@ void http_server_close(struct http_server *s, const struct err *err) {
         return;
     http_server_leave(s);
     s->closing = true;
+    stop_ticks(s);
     LIST_FOREACH(node, &s->conns) {
         struct conn *c = LIST_ENTRY(node, struct conn, link);
 

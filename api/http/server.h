@@ -19,6 +19,7 @@
 #include <uv.h>
 #include "api/http/http.h"
 #include "api/http/payer.h"
+#include "api/http/turn.h"
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/rng.h"
@@ -83,6 +84,10 @@ struct http_server {
     /* What gave way to others: places, unfinished bodies, answers to slow readers. */
     uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
     struct payers payers;
+    struct turn turn;
+    uv_check_t check; /* its iterations */
+    uv_idle_t rest;   /* active while a connection waits to be accepted in the next one */
+    bool ticks;       /* both are open: from the first listener to the close */
     bool leaving, closing;
     struct rng rng; /* request ids */
     char date[32];  /* as of date_of */
