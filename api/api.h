@@ -44,6 +44,7 @@ struct api_model {
     const struct template *template; /* NULL: the model has none */
     const char *template_source;     /* how tool calls and reasoning are written is read from it */
     size_t template_len;
+    const char *system; /* the system message of chats that have none; NULL: none */
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
     bool encoder;  /* it makes vectors, and writes no text */
     bool ranks;    /* it scores how well documents answer a query */
@@ -74,6 +75,33 @@ struct api_rescan {
     void (*over)(struct api_rescan *r); /* once, soon, out of the list; never at once */
 };
 
+/* A change of the models that takes time; embedded in what waits for it. */
+struct api_task {
+    struct api_rescan rescan; /* the daemon's, as `of` */
+    void *of;
+    /* How far a pull is: an object of JSON, as weftctl pull --json prints it. Or NULL. */
+    void (*line)(struct api_task *t, const char *json, size_t len);
+    /* It has come about (@err NULL), and the models were looked for again; or why not. Once; never
+     * at once. */
+    void (*over)(struct api_task *t, const struct err *err);
+};
+
+/* A preset to be made: what is NULL or 0 is as its base has it. */
+struct api_preset {
+    const char *name, *from; /* from: of a served model */
+    const char *sampling;    /* NAME=VALUE,... */
+    const char *template, *system;
+    uint32_t max_context;
+};
+
+/* What clients with the right may do to the models. 0, or negative with @err and @t not taken. */
+struct api_manage {
+    int (*pull)(void *ctx, const char *name, struct api_task *t, struct err *err);
+    int (*create)(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err);
+    int (*remove)(void *ctx, const char *name, struct api_task *t, struct err *err);
+    void (*cancel)(void *ctx, struct api_task *t); /* over() does not come; a pull ends */
+};
+
 struct api_opts {
     uint32_t max_connections, max_running, max_queued, max_n;
     uint32_t max_body_bytes, max_header_bytes;
@@ -99,7 +127,9 @@ struct api_opts {
     /* Models come and go: they are looked for, and added or withdrawn, before @r is over. False:
      * that was done just now, and @r is not taken. NULL: they stay as they are. */
     bool (*rescan)(void *ctx, struct api_rescan *r);
-    void *rescan_ctx;
+    const struct api_manage *manage; /* NULL: nothing */
+    void *models_ctx;                /* of rescan and manage */
+    const char *const *managers;     /* tenants with the right to manage; "*": all; or NULL */
 };
 
 /* A row of the tenants file. 0 is no limit, but for the weight. "default" holds for tenants

@@ -27,12 +27,14 @@
  * are zero: the caller that opens the module sets them. */
 struct config {
     char *model, *model_name, *chat_template, *draft_model; /* paths, but for the name */
+    char *system_prompt;                                    /* a path; "": none */
     char *aliases[CONFIG_LIST_MAX + 1];
     char *models, *models_dir; /* paths; "": none */
     uint64_t models_memory;    /* 0: decided at the start */
     uint32_t keep_alive_s;     /* 0: no limit */
     bool pinned;
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
+    char *allow_pull[CONFIG_LIST_MAX + 1]; /* tenants; "*": all */
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
     bool anonymous;

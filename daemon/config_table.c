@@ -57,6 +57,8 @@ const struct option config_table[] = {
     STRING("model", "chat-template", chat_template, "",
            "A file with the chat template to use instead of the model's own, or the name of a "
            "built-in one (chatml, llama3, ...); a model without one gets chatml."),
+    STRING("model", "system-prompt", system_prompt, "",
+           "A file with the system message of chats that have none."),
     BOOL("model", "any-model-name", api.any_model_name, "yes",
          "Answer requests whatever model they name; no: others than model-name get 404."),
     LIST("model", "aliases", aliases, "",
@@ -97,6 +99,9 @@ const struct option config_table[] = {
     STRING("listen", "api-keys", api_keys, "",
            "A file with one API key per line (NAME:KEY or KEY), read again on SIGHUP; empty: none "
            "is asked for."),
+    LIST("listen", "allow-pull", allow_pull, "",
+         "Tenants whose clients may pull, create, copy and delete models by Ollama's API; * all; "
+         "empty: none."),
     STRING("listen", "tenants", tenants, "",
            "A file with the tenants, their weights and limits (conf/tenants.conf), read again on "
            "SIGHUP; empty: all are equal and unlimited."),

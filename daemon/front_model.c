@@ -44,21 +44,20 @@ static char *name_of_file(const char *path) {
     return name;
 }
 
-/* 0 or -EINVAL with @err, also for a file larger than 1 MiB. */
-static int read_text_file(const char *path, struct buf *out, struct err *err) {
+/* The file that the option @key names. 0 or -EINVAL with @err, also for a file larger than
+ * 1 MiB. */
+static int read_text_file(const char *key, const char *path, struct buf *out, struct err *err) {
     char chunk[4096];
     size_t n;
     int r = 0;
     FILE *file = fopen(path, "re");
 
     if (!file)
-        return err_set(err, 0, "chat-template", "chat-template: %s: cannot be read: %s", path,
-                       strerror(errno));
+        return err_set(err, 0, key, "%s: %.300s: cannot be read: %s", key, path, strerror(errno));
     while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), file)) > 0)
         r = buf_add(out, chunk, n);
     fclose(file);
-    return r < 0 ? err_set(err, 0, "chat-template", "chat-template: %s: larger than 1 MiB", path)
-                 : 0;
+    return r < 0 ? err_set(err, 0, key, "%s: %.300s: larger than 1 MiB", key, path) : 0;
 }
 
 /* Puts the template @name into *@out. Its text begins with BOS where the vocabulary asks for one.
@@ -87,7 +86,7 @@ static int open_template(struct front_model *m, const struct config *c, struct e
         /* found */
     } else if (*c->chat_template) {
         buf_init(text, TEMPLATE_FILE_MAX);
-        int r = read_text_file(c->chat_template, text, err);
+        int r = read_text_file("chat-template", c->chat_template, text, err);
 
         if (r < 0)
             return r;
@@ -102,6 +101,19 @@ static int open_template(struct front_model *m, const struct config *c, struct e
     m->api.template_len = s.len;
     return name_file(template_new(&m->template, s.data, s.len, err),
                      *c->chat_template ? c->chat_template : c->model, err);
+}
+
+/* The configured system message, which may be empty: then the model has none. */
+static int open_system(struct front_model *m, const struct config *c, struct err *err) {
+    if (!*c->system_prompt)
+        return 0;
+    buf_init(&m->system_text, TEMPLATE_FILE_MAX);
+    int r = read_text_file("system-prompt", c->system_prompt, &m->system_text, err);
+    if (r == 0)
+        r = buf_add_char(&m->system_text, 0);
+    if (r == 0 && *m->system_text.data)
+        m->api.system = m->system_text.data;
+    return r;
 }
 
 /* "<arch>.pooling_type": 1 mean, 2 first token, 3 last, 4 a classifier's. Files without it are of
@@ -229,6 +241,8 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     r = name_file(r, c->model, err);
     if (r == 0 && !kind.encoder)
         r = open_template(m, c, err);
+    if (r == 0)
+        r = open_system(m, c, err);
     if (r == 0 && *c->draft_model)
         r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
     if (r < 0)
@@ -266,6 +280,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
 void front_model_deinit(struct front_model *m) {
     template_free(m->template);
     buf_deinit(&m->template_text);
+    buf_deinit(&m->system_text);
     tokenizer_free(m->tokenizer);
     gguf_free(m->draft);
     gguf_free(m->file);

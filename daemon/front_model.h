@@ -17,8 +17,9 @@ struct front_model {
     struct tokenizer *tokenizer;
     struct template *template; /* never NULL once opened */
     struct buf template_text;  /* of the configured or built-in one */
-    char *name;                /* as clients name it */
-    struct sampling sampling;  /* of requests that do not say */
+    struct buf system_text;
+    char *name;               /* as clients name it */
+    struct sampling sampling; /* of requests that do not say */
     uint64_t seed;
     char arch[64], recipe[400], fingerprint[24];
     uint64_t memory_bytes; /* that its worker will take, as far as files and options tell */

@@ -339,7 +339,9 @@ static int open_api(struct front *f) {
     o.share_secret = f->disk_fd >= 0 ? f->share_secret : NULL;
     if (*c->models || *c->models_dir) {
         o.rescan = models_rescan;
-        o.rescan_ctx = f->models;
+        o.manage = &models_manage;
+        o.models_ctx = f->models;
+        o.managers = (const char *const *)c->allow_pull;
     }
     return models_open_api(f->models, &o, &f->api);
 }

@@ -630,6 +630,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     uv_timer_init(o->loop, &m->timer);
     m->timer.data = m;
     list_init(&m->scan.waiting);
+    list_init(&m->pulls);
     if (*o->config->model)
         r = add_first(m);
     if (r == 0)
@@ -688,6 +689,7 @@ int models_start(struct models *m) {
 
 void models_stop(struct models *m) {
     m->stopping = true;
+    models_pull_stop(m);
     for (uint32_t i = 0; i < m->n; i++) {
         m->served[i]->closing = false; /* models_free() frees it */
         workers_stop(m->served[i]->workers);

@@ -47,6 +47,8 @@ int models_open_api(struct models *m, const struct api_opts *o, struct api **out
 /* api_opts.rescan, of a daemon with folders: presets and files that have come are added, those that
  * are gone withdrawn, at most every two seconds. @wait may be NULL. */
 bool models_rescan(void *models, struct api_rescan *wait);
+/* What clients with the right may do, of a daemon with folders; the context is struct models. */
+extern const struct api_manage models_manage;
 /* Starts the workers of the models that are loaded at the start. 0 or -errno. */
 int models_start(struct models *m);
 void models_stop(struct models *m);           /* kills all workers; no new one is started */

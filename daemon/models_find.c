@@ -41,7 +41,9 @@ static int clone_for(struct config *c, const struct config *from, const char *pa
         r = config_set(c, "model", path, err);
     if (r == 0)
         r = config_set(c, "draft-model", "", err);
-    return r < 0 ? r : config_set(c, "chat-template", "", err);
+    if (r == 0)
+        r = config_set(c, "chat-template", "", err);
+    return r < 0 ? r : config_set(c, "system-prompt", "", err);
 }
 
 static int is_preset(const struct dirent *e) {
@@ -125,6 +127,18 @@ static bool is_taken(const struct search *s, const char *name) {
     return false;
 }
 
+/* As Ollama's clients name what they have pulled from the hub: "hf.co/OWNER/REPO[:QUANT]". */
+static int set_hub_names(struct config *c, const struct model_file *f, struct err *err) {
+    const char *quant = model_quant(f->name);
+    char names[600];
+
+    if (!*f->repo || strlen(f->repo) + strlen(f->name) > 250 || strpbrk(f->repo, ",* "))
+        return 0;
+    snprintf(names, sizeof(names), "hf.co/%s%s%s%s%s", f->repo, quant ? ",hf.co/" : "",
+             quant ? f->repo : "", quant ? ":" : "", quant ? quant : "");
+    return config_set(c, "aliases", names, err);
+}
+
 static int add_files(struct search *s, struct err *err) {
     int r = 0;
 
@@ -137,6 +151,8 @@ static int add_files(struct search *s, struct err *err) {
         r = clone_for(&c, s->config, f->path, err);
         if (r == 0)
             r = config_set(&c, "model-name", f->name, err);
+        if (r == 0)
+            r = set_hub_names(&c, f, err);
         if (r == 0)
             r = s->cb(s->ctx, &c, f->name, f->bytes);
     }

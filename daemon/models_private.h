@@ -27,7 +27,7 @@ struct models_scan {
     size_t n;
     struct err err;
     int result;
-    bool running;
+    bool running, again; /* again: once more when it has ended */
     int64_t at_ns;       /* it began, or ended */
     struct list waiting; /* api_rescan.link */
 };
@@ -47,6 +47,7 @@ struct served {
     enum served_state state;
     bool first, wanted;
     bool found;                /* in a folder, and withdrawn when it is not there any more */
+    bool stale;                /* its preset is another now: withdrawn, and found anew */
     uint64_t file;             /* models_file_id() */
     struct served *old, *next; /* of a swap under way: the model that this shall replace, or that
                                   shall replace this */
@@ -78,6 +79,7 @@ struct models {
     uv_timer_t timer;
     struct api *api;
     struct models_scan scan;
+    struct list pulls; /* pull.link */
 };
 
 static inline int64_t now_ns(const struct models *m) {
@@ -99,5 +101,17 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 int models_prepare(struct served *s, struct err *err);
 /* Which file lies at @path now, as far as its path, place, size and time tell. */
 uint64_t models_file_id(const char *path);
+/* As models_rescan(), but the folders are read once more from now on. False: no memory. */
+bool models_rescan_now(struct models *m, struct api_rescan *wait);
+/* What @t asked for has come about: it is over when the folders were read again. False: no
+ * memory. */
+bool models_task_done(struct models *m, struct api_task *t);
+/* api_manage.pull, .cancel; removes a file of the folder, likewise. */
+int models_pull(void *models, const char *name, struct api_task *t, struct err *err);
+void models_cancel(void *models, struct api_task *t);
+int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err);
+void models_pull_stop(struct models *m);
+/* How many requests can find. */
+uint32_t models_n_live(const struct models *m);
 /* What waits for the folders to be read goes on, where that takes too long. */
 void models_rescan_tick(struct models *m);

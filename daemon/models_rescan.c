@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +91,7 @@ static bool is_found(const struct models_scan *s, const char *name) {
     return false;
 }
 
-static uint32_t n_live(const struct models *m) {
+uint32_t models_n_live(const struct models *m) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < m->n; i++)
@@ -135,7 +136,7 @@ static int add_found(struct models *m, struct found *f, struct err *err) {
         return r; /* what little was made of it is lost: there is no memory, or no descriptor */
     }
     workers_attach(s->workers, s->model);
-    uint32_t at = n_live(m) - 1;
+    uint32_t at = models_n_live(m) - 1;
     memmove(&m->served[at + 1], &m->served[at], (m->n - 1 - at) * sizeof(*m->served));
     m->served[at] = s;
     log_event(WLOG_INFO, "model_found", "model=\"%s\" file=\"%s\"", s->name, s->config.model);
@@ -147,7 +148,9 @@ static void remove_gone(struct models *m) {
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        if (!is_live(s) || !s->found || is_found(&m->scan, s->name) || !may_go(s) || n_live(m) == 1)
+        bool there = is_found(&m->scan, s->name) && !s->stale;
+
+        if (!is_live(s) || !s->found || there || !may_go(s) || models_n_live(m) == 1)
             continue;
         log_event(WLOG_INFO, "model_gone", "model=\"%s\" file=\"%s\"", s->name, s->config.model);
         withdraw(s);
@@ -179,6 +182,24 @@ static void release(struct models *m) {
     }
 }
 
+static void on_scanned(uv_work_t *w, int status);
+
+static bool start_scan(struct models *m) {
+    struct models_scan *s = &m->scan;
+
+    assert(!s->running);
+    memset(&s->err, 0, sizeof(s->err));
+    s->again = false;
+    if (config_clone(&s->config, m->opts.config) < 0 ||
+        uv_queue_work(m->opts.loop, &s->work, on_thread, on_scanned) < 0) {
+        config_deinit(&s->config);
+        return false;
+    }
+    s->running = true;
+    s->at_ns = now_ns(m);
+    return true;
+}
+
 static void on_scanned(uv_work_t *w, int status) {
     struct models *m = CONTAINER_OF(w, struct models, scan.work);
     struct models_scan *s = &m->scan;
@@ -197,6 +218,9 @@ static void on_scanned(uv_work_t *w, int status) {
     s->at_ns = now_ns(m);
     if (m->stopping)
         return;
+    if (s->again && start_scan(m))
+        return; /* what waits, waits for that */
+    s->again = false;
     release(m);
     models_decide_soon(m);
 }
@@ -209,19 +233,21 @@ bool models_rescan(void *ctx, struct api_rescan *wait) {
 
     if (!m->several || m->stopping || late == s->running)
         return false; /* there is no folder; it was read just now; it cannot be read */
-    if (!s->running) {
-        memset(&s->err, 0, sizeof(s->err));
-        if (config_clone(&s->config, m->opts.config) < 0)
-            return false;
-        if (uv_queue_work(m->opts.loop, &s->work, on_thread, on_scanned) < 0) {
-            config_deinit(&s->config);
-            return false;
-        }
-        s->running = true;
-        s->at_ns = now;
-    }
+    if (!s->running && !start_scan(m))
+        return false;
     if (wait)
         list_push_back(&s->waiting, &wait->link);
+    return true;
+}
+
+bool models_rescan_now(struct models *m, struct api_rescan *wait) {
+    struct models_scan *s = &m->scan;
+
+    if (s->running)
+        s->again = true;
+    else if (!start_scan(m))
+        return false;
+    list_push_back(&s->waiting, &wait->link);
     return true;
 }
 

@@ -254,7 +254,7 @@ static int add_prefill(struct prompt_job *job) {
     return buf_add(&out->text, job->request.prefill.data, job->request.prefill.len);
 }
 
-static int render(struct prompt_job *job) {
+static int render_messages(struct prompt_job *job) {
     const struct family *f = &job->model->family;
     struct messages_form form = {.plain = !f->takes_tools,
                                  .text_args = !f->takes_tools || f->text_args,
@@ -292,6 +292,40 @@ static int render(struct prompt_job *job) {
     if (!job->request.tokens_only)
         set_parse(job);
     return 0;
+}
+
+/* The chat's messages behind the model's own system message, in *out; NULL: they begin with one. */
+static int add_system(const struct prompt_job *job, yyjson_doc **out) {
+    yyjson_val *own = job->request.messages;
+    const char *role = yyjson_get_str(yyjson_obj_get(yyjson_arr_get_first(own), "role"));
+
+    *out = NULL;
+    if (!yyjson_is_arr(own) ||
+        (role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0)))
+        return 0;
+    yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
+    yyjson_mut_val *list = d ? yyjson_val_mut_copy(d, own) : NULL;
+    yyjson_mut_val *first = list ? yyjson_mut_obj(d) : NULL;
+    bool ok = first && yyjson_mut_obj_add_str(d, first, "role", "system") &&
+              yyjson_mut_obj_add_str(d, first, "content", job->model->info->system) &&
+              yyjson_mut_arr_prepend(list, first);
+    yyjson_mut_doc_set_root(d, list);
+    *out = ok ? yyjson_mut_doc_imut_copy(d, NULL) : NULL;
+    yyjson_mut_doc_free(d);
+    return *out ? 0 : -ENOMEM;
+}
+
+static int render(struct prompt_job *job) {
+    yyjson_val *own = job->request.messages;
+    yyjson_doc *doc = NULL;
+    int r = job->model->info->system ? add_system(job, &doc) : 0;
+
+    if (doc)
+        job->request.messages = yyjson_doc_get_root(doc);
+    r = r < 0 ? r : render_messages(job);
+    job->request.messages = own;
+    yyjson_doc_free(doc);
+    return r;
 }
 
 /* A template writes what it wants at the beginning; a plain prompt gets it from the tokenizer. What

@@ -207,6 +207,8 @@ static void show_serve(struct exchange *x, struct http *h) {
     json_put_string(&j, "license", "");
     json_put_string(&j, "modelfile", "");
     json_put_string(&j, "parameters", "");
+    if (m->system)
+        json_put_string(&j, "system", m->system);
     json_key(&j, "template");
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
     put_details(&j, m);
@@ -217,29 +219,16 @@ static void show_serve(struct exchange *x, struct http *h) {
     respond_buf(x, 200, &b, j.error);
 }
 
-/* What is served is here already. */
-static void pull_serve(struct exchange *x, struct http *h) {
-    static const char text[] = "{\"status\":\"success\"}\n";
-    const struct model *m = NULL;
-    struct err err = {0};
-    int r = read_name(x, &m, &err);
-
-    (void)h;
-    if (r == 0)
-        respond(x, 200, RESPOND_LINES, text, sizeof(text) - 1);
-    else if (err.status)
-        respond_error(x, &err);
-    else
-        respond_errno(x, r);
-}
-
 static const struct route routes[] = {
     {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
     {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
     {"/api/tags", HTTP_GET, false, false, tags_serve},
     {"/api/ps", HTTP_GET, false, false, ps_serve},
     {"/api/show", HTTP_POST, false, false, show_serve},
-    {"/api/pull", HTTP_POST, false, false, pull_serve},
+    {"/api/pull", HTTP_POST, false, false, ollama_pull_serve},
+    {"/api/create", HTTP_POST, false, false, ollama_create_serve},
+    {"/api/copy", HTTP_POST, false, false, ollama_copy_serve},
+    {"/api/delete", HTTP_DELETE, false, false, ollama_delete_serve},
     {"/api/version", HTTP_GET, true, false, version_serve},
     {0},
 };

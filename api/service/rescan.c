@@ -40,7 +40,7 @@ static void on_over(struct api_rescan *wait) {
 }
 
 bool rescan_begin(struct api *a, struct api_rescan *wait) {
-    return a->opts.rescan && a->opts.rescan(a->opts.rescan_ctx, wait);
+    return a->opts.rescan && a->opts.rescan(a->opts.models_ctx, wait);
 }
 
 bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct http *h)) {

@@ -222,7 +222,12 @@ Test(ollama, errors_are_a_string) {
         {OGEN, "{" ME ",\"prompt\":\"a\",\"suffix\":\"b\"}",
          "This model has no tokens for filling in the middle.", 400},
         {"/api/show", "{\"model\":\"x\"}", "model 'x' not found", 404},
-        {"/api/pull", "{\"model\":\"x\"}", "model 'x' not found", 404},
+        {"/api/pull", "{\"model\":\"x\"}",
+         "models cannot be changed by this client: allow-pull does not name it", 403},
+        {"/api/create", "{\"model\":\"x\"}",
+         "models cannot be changed by this client: allow-pull does not name it", 403},
+        {"/api/copy", "{}", "models cannot be changed by this client: allow-pull does not name it",
+         403},
         {"/api/what", "{}", "There is no such path here.", 404},
     };
     struct world w;

@@ -1,0 +1,435 @@
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "api/http/conn.h"
+#include "api/http/exchange.h"
+#include "api/http/respond.h"
+#include "api/model.h"
+#include "api/ollama/ollama.h"
+#include "api/openai/models.h"
+#include "api/private.h"
+
+/*
+ * What Ollama's clients change of the models: pull, create, copy, delete. The daemon does it
+ * (api_opts.manage); here are the right to, the bodies and the answers. An exchange waits for its
+ * task; if its client leaves the task is cancelled, which leaves a pull where it is: the next one
+ * goes on.
+ */
+
+#define TEXT_MAX (1u << 20) /* bytes of a template, or of a system message */
+#define SAMPLING_MAX 1000
+
+struct manage {
+    struct api_task task;
+    struct exchange *x;
+    bool streams;
+    bool bare; /* the answer has no body */
+};
+
+/* ---- the exchange ---- */
+
+static void respond_failed(struct exchange *x, int r, const struct err *err) {
+    if (err->status)
+        respond_error(x, err);
+    else
+        respond_errno(x, r);
+}
+
+static struct exchange *detach(struct manage *m) {
+    struct exchange *x = m->x;
+
+    x->ops = NULL;
+    x->state = NULL;
+    free(m);
+    return x;
+}
+
+static struct exchange *cancel(struct exchange *x) {
+    const struct api_opts *o = &api_of(x)->opts;
+    struct manage *m = x->state;
+
+    o->manage->cancel(o->models_ctx, &m->task);
+    return detach(m);
+}
+
+static void on_gone(struct exchange *x) {
+    exchange_end(cancel(x));
+}
+
+static void fail(struct exchange *x, const struct err *err) {
+    if (x->stream)
+        respond_stream_error(x, err);
+    else
+        respond_error(x, err);
+}
+
+static void on_fail(struct exchange *x, const struct err *err) {
+    struct err copy = *err;
+
+    fail(cancel(x), &copy);
+}
+
+static void succeed(struct exchange *x, bool bare) {
+    static const char text[] = "{\"status\":\"success\"}";
+
+    if (x->stream) {
+        respond_event(x, text, sizeof(text) - 1);
+        respond_stream_end(x);
+    } else {
+        respond(x, 200, bare ? NULL : RESPOND_JSON, text, bare ? 0 : sizeof(text) - 1);
+    }
+}
+
+/* api_task.over. */
+static void on_over(struct api_task *t, const struct err *err) {
+    struct manage *m = CONTAINER_OF(t, struct manage, task);
+    bool bare = m->bare;
+    struct exchange *x = detach(m);
+
+    if (err) {
+        struct err copy = *err;
+
+        copy.status = copy.status ? copy.status : 500;
+        fail(x, &copy);
+    } else {
+        succeed(x, bare);
+    }
+}
+
+/* ---- progress ---- */
+
+/* What Ollama's clients draw bars from: each is of one digest. */
+static void put_bar(struct json *j, yyjson_val *v, const char *status) {
+    const char *sha = yyjson_get_str(yyjson_obj_get(v, "sha256"));
+    const char *file = yyjson_get_str(yyjson_obj_get(v, "file"));
+    char text[200], digest[200];
+
+    snprintf(digest, sizeof(digest), "%s%.128s", sha ? "sha256:" : "", sha ? sha : file);
+    if (strcmp(status, "checking") == 0)
+        snprintf(text, sizeof(text), "verifying sha256 digest");
+    else
+        snprintf(text, sizeof(text), "pulling %.*s", sha ? 12 : 128, sha ? sha : file);
+    json_put_string(j, "status", text);
+    json_put_string(j, "digest", digest);
+    json_put_int(j, "total", yyjson_get_sint(yyjson_obj_get(v, "file_total")));
+    json_put_int(j, "completed", yyjson_get_sint(yyjson_obj_get(v, "file_completed")));
+}
+
+/* api_task.line. */
+static void on_line(struct api_task *t, const char *text, size_t len) {
+    struct manage *m = CONTAINER_OF(t, struct manage, task);
+    CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
+    yyjson_doc *doc = yyjson_read(text, len, 0);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    const char *status = yyjson_get_str(yyjson_obj_get(root, "status"));
+    const char *message = yyjson_get_str(yyjson_obj_get(root, "message"));
+    struct json j;
+
+    if (m->x->stream && status && (message || yyjson_is_str(yyjson_obj_get(root, "file")))) {
+        json_begin(&j, &b);
+        json_open(&j, '{');
+        if (message)
+            json_put_string(&j, "status", message);
+        else
+            put_bar(&j, root, status);
+        json_close(&j, '}');
+        if (j.error == 0) {
+            respond_event(m->x, b.data, b.len);
+            conn_flush(m->x->conn);
+        }
+    }
+    yyjson_doc_free(doc);
+}
+
+/* ---- requests ---- */
+
+/* The body as an object. 0, or an error. */
+static int read_body(struct exchange *x, yyjson_doc **out, struct err *err) {
+    CLEANUP(buf_deinit) struct buf body = {0};
+    struct quota_charge charge;
+
+    conn_take_body(x->conn, &body, &charge);
+    int r = json_read(out, body.data ? body.data : "", body.len, err);
+    quota_charge_set(&charge, 0);
+    return r;
+}
+
+/* Whether the client's tenant is one of api_opts.managers, and there is what can be managed. */
+static int check_right(const struct exchange *x, struct err *err) {
+    const struct api_opts *o = &api_of(x)->opts;
+    const char *tenant = tenants_get(&api_of(x)->tenants, x->tenant)->conf.name;
+
+    for (const char *const *m = o->managers; m && *m; m++)
+        if (strcmp(*m, "*") == 0 || strcmp(*m, tenant) == 0)
+            return o->manage ? 0
+                             : err_set_code(err, 400, "not_managed", NULL,
+                                            "models cannot be changed: this service has no folder "
+                                            "of models (models-dir, models)");
+    return err_set_code(err, 403, "not_allowed", NULL,
+                        "models cannot be changed by this client: allow-pull does not name it");
+}
+
+/* The string under @key, or under @old (which may be NULL). */
+static const char *text_of(yyjson_val *root, const char *key, const char *old) {
+    const char *s = yyjson_get_str(yyjson_obj_get(root, key));
+
+    return s || !old ? s : yyjson_get_str(yyjson_obj_get(root, old));
+}
+
+/* A name without the tag that says nothing, in the document's own memory. */
+static const char *untag(const char *name) {
+    static const char tag[] = ":latest";
+    size_t n = name ? strlen(name) : 0, k = sizeof(tag) - 1;
+
+    if (n > k && strcmp(name + n - k, tag) == 0)
+        ((char *)(uintptr_t)name)[n - k] = 0;
+    return name;
+}
+
+/* The id of the served model that @name means, in *@out. */
+static int find_served(const struct exchange *x, const char *name, const char *field,
+                       const char **out, struct err *err) {
+    const struct model *m = name ? models_find(api_of(x), name, strlen(name)) : NULL;
+
+    if (!name)
+        return err_set_code(err, 400, "invalid_value", field, "%s is required", field);
+    if (!m)
+        return err_set_code(err, 404, "model_not_found", field, "model '%.200s' not found", name);
+    *out = m->info->id;
+    return 0;
+}
+
+/* The task of @x, to be begun; NULL: no memory. */
+static struct manage *new_task(struct exchange *x, yyjson_val *root) {
+    struct manage *m = calloc(1, sizeof(*m));
+    yyjson_val *stream = yyjson_obj_get(root, "stream");
+
+    if (!m)
+        return NULL;
+    m->x = x;
+    m->streams = !yyjson_is_false(stream);
+    m->task.line = on_line;
+    m->task.over = on_over;
+    return m;
+}
+
+/* @r is what beginning the task gave. */
+static void began(struct exchange *x, struct manage *m, int r, const struct err *err,
+                  const char *first) {
+    static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+    char text[64];
+
+    if (r < 0) {
+        free(m);
+        respond_failed(x, r, err);
+        return;
+    }
+    x->ops = &ops;
+    x->state = m;
+    if (!m->streams || m->bare)
+        return;
+    respond_stream(x);
+    int n = snprintf(text, sizeof(text), "{\"status\":\"%s\"}", first);
+    respond_event(x, text, (size_t)n);
+    conn_flush(x->conn);
+}
+
+void ollama_pull_serve(struct exchange *x, struct http *h) {
+    const struct api_opts *o = &api_of(x)->opts;
+    struct manage *m = NULL;
+    yyjson_doc *doc = NULL;
+    struct err err = {0};
+    int r = read_body(x, &doc, &err);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    const char *name = r == 0 ? text_of(root, "model", "name") : NULL;
+    bool served = name && models_find(api_of(x), name, strlen(name));
+    bool streams = !yyjson_is_false(yyjson_obj_get(root, "stream"));
+
+    (void)h;
+    if (r == 0 && !name)
+        r = err_set_code(&err, 400, "invalid_value", "model", "model is required");
+    if (r == 0 && !served)
+        r = check_right(x, &err);
+    if (r == 0 && !served) {
+        m = new_task(x, root);
+        r = m ? o->manage->pull(o->models_ctx, name, &m->task, &err) : -ENOMEM;
+    }
+    yyjson_doc_free(doc);
+    if (r == 0 && served) { /* it is here already */
+        if (streams)
+            respond_stream(x);
+        succeed(x, false);
+        return;
+    }
+    began(x, m, r, &err, "pulling manifest");
+}
+
+/* "temperature=0.7,top_k=20" of Ollama's parameters into @out; those of other kinds into @p. */
+static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_preset *p,
+                           struct err *err) {
+    static const char *const rows[][2] = {
+        {"temperature", "temperature"},
+        {"top_k", "top_k"},
+        {"top_p", "top_p"},
+        {"min_p", "min_p"},
+        {"seed", "seed"},
+        {"repeat_penalty", "repetition_penalty"},
+        {"presence_penalty", "presence_penalty"},
+        {"frequency_penalty", "frequency_penalty"},
+    };
+    struct sampling checked;
+    yyjson_val *key, *value;
+    size_t i, n, len = 0;
+
+    *out = 0;
+    params_init(&checked);
+    if (v && !yyjson_is_null(v) && !yyjson_is_obj(v))
+        return err_set_code(err, 400, "invalid_value", "parameters",
+                            "parameters must be an object");
+    yyjson_obj_foreach(v, i, n, key, value) {
+        const char *name = yyjson_get_str(key), *ours = NULL;
+
+        for (size_t k = 0; k < ARRAY_SIZE(rows); k++)
+            if (strcmp(rows[k][0], name) == 0)
+                ours = rows[k][1];
+        bool is_context = strcmp(name, "num_ctx") == 0;
+        if (!ours && !is_context)
+            return err_set_code(err, 400, "unsupported", "parameters",
+                                "parameters.%.40s is not kept by a preset", name);
+        if (!yyjson_is_num(value) || !isfinite(yyjson_get_num(value)) ||
+            (is_context && !(yyjson_get_uint(value) > 0 && yyjson_get_uint(value) <= INT32_MAX)))
+            return err_set_code(err, 400, "invalid_value", "parameters",
+                                "parameters.%.40s must be a number in its range", name);
+        if (is_context) {
+            p->max_context = (uint32_t)yyjson_get_uint(value);
+            continue;
+        }
+        const struct param *param = params_find(ours);
+        int r = param ? params_set(&checked, param, yyjson_get_num(value), err) : 0;
+        if (r < 0)
+            return r;
+        len += (size_t)snprintf(out + len, SAMPLING_MAX - len, "%s%s=", len ? "," : "", ours);
+        if (len < SAMPLING_MAX)
+            len += (size_t)(yyjson_is_int(value) ? snprintf(out + len, SAMPLING_MAX - len, "%lld",
+                                                            (long long)yyjson_get_sint(value))
+                                                 : snprintf(out + len, SAMPLING_MAX - len, "%.9g",
+                                                            yyjson_get_num(value)));
+        if (len >= SAMPLING_MAX)
+            return err_set_code(err, 400, "invalid_value", "parameters", "parameters are too many");
+    }
+    p->sampling = *out ? out : NULL;
+    return 0;
+}
+
+/* A text that is left out, or empty, is the base's. */
+static int read_text(yyjson_val *root, const char *key, const char **out, struct err *err) {
+    yyjson_val *v = yyjson_obj_get(root, key);
+
+    if (!v || yyjson_is_null(v) || (yyjson_is_str(v) && yyjson_get_len(v) == 0))
+        return 0;
+    if (!yyjson_is_str(v) || yyjson_get_len(v) > TEXT_MAX ||
+        strlen(yyjson_get_str(v)) != yyjson_get_len(v))
+        return err_set_code(err, 400, "invalid_value", key,
+                            "%s must be a string of at most 1 MiB without NUL", key);
+    *out = yyjson_get_str(v);
+    return 0;
+}
+
+static int read_preset(struct exchange *x, yyjson_val *root, char sampling[SAMPLING_MAX],
+                       struct api_preset *p, struct err *err) {
+    static const char *const others[] = {"files", "adapters", "quantize", "messages", "modelfile"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
+        yyjson_val *v = yyjson_obj_get(root, others[i]);
+
+        if (v && !yyjson_is_null(v) && yyjson_get_len(v) > 0)
+            return err_set_code(err, 400, "unsupported", others[i],
+                                "%s: models are made from one that is served, by `from`",
+                                others[i]);
+    }
+    p->name = untag(text_of(root, "model", "name"));
+    if (!p->name)
+        return err_set_code(err, 400, "invalid_value", "model", "model is required");
+    int r = find_served(x, text_of(root, "from", NULL), "from", &p->from, err);
+    if (r == 0)
+        r = read_text(root, "template", &p->template, err);
+    if (r == 0)
+        r = read_text(root, "system", &p->system, err);
+    return r < 0 ? r : read_parameters(yyjson_obj_get(root, "parameters"), sampling, p, err);
+}
+
+void ollama_create_serve(struct exchange *x, struct http *h) {
+    const struct api_opts *o = &api_of(x)->opts;
+    struct api_preset preset = {0};
+    char sampling[SAMPLING_MAX];
+    struct manage *m = NULL;
+    yyjson_doc *doc = NULL;
+    struct err err = {0};
+    int r = check_right(x, &err);
+
+    (void)h;
+    if (r == 0)
+        r = read_body(x, &doc, &err);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    if (r == 0)
+        r = read_preset(x, root, sampling, &preset, &err);
+    if (r == 0) {
+        m = new_task(x, root);
+        r = m ? o->manage->create(o->models_ctx, &preset, &m->task, &err) : -ENOMEM;
+    }
+    yyjson_doc_free(doc);
+    began(x, m, r, &err, "writing manifest");
+}
+
+void ollama_copy_serve(struct exchange *x, struct http *h) {
+    const struct api_opts *o = &api_of(x)->opts;
+    struct api_preset preset = {0};
+    struct manage *m = NULL;
+    yyjson_doc *doc = NULL;
+    struct err err = {0};
+    int r = check_right(x, &err);
+
+    (void)h;
+    if (r == 0)
+        r = read_body(x, &doc, &err);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    if (r == 0)
+        r = find_served(x, text_of(root, "source", NULL), "source", &preset.from, &err);
+    if (r == 0 && !(preset.name = untag(text_of(root, "destination", NULL))))
+        r = err_set_code(&err, 400, "invalid_value", "destination", "destination is required");
+    if (r == 0 && (m = new_task(x, root))) {
+        m->bare = true;
+        r = o->manage->create(o->models_ctx, &preset, &m->task, &err);
+    } else if (r == 0) {
+        r = -ENOMEM;
+    }
+    yyjson_doc_free(doc);
+    began(x, m, r, &err, "");
+}
+
+void ollama_delete_serve(struct exchange *x, struct http *h) {
+    const struct api_opts *o = &api_of(x)->opts;
+    struct manage *m = NULL;
+    yyjson_doc *doc = NULL;
+    const char *id = NULL;
+    struct err err = {0};
+    int r = check_right(x, &err);
+
+    (void)h;
+    if (r == 0)
+        r = read_body(x, &doc, &err);
+    yyjson_val *root = yyjson_doc_get_root(doc);
+    if (r == 0)
+        r = find_served(x, text_of(root, "model", "name"), "model", &id, &err);
+    if (r == 0 && (m = new_task(x, root))) {
+        m->bare = true;
+        r = o->manage->remove(o->models_ctx, id, &m->task, &err);
+    } else if (r == 0) {
+        r = -ENOMEM;
+    }
+    yyjson_doc_free(doc);
+    began(x, m, r, &err, "");
+}

@@ -1,0 +1,305 @@
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "daemon/models_private.h"
+
+/*
+ * Presets that clients make: a file NAME.conf in the folder of presets, as an operator would write
+ * it, with the template and the system message beside it. A first line tells them from the
+ * operator's own, which no client changes. A preset is read as the next start will read it before
+ * it has its name: none that is wrong is ever there.
+ */
+
+#define MADE "# made by a client\n"
+#define NAME_LEN_MAX 100
+#define MODELS_MAX 1024 /* that may be there for another one to be made */
+#define PRESET_MAX (64u << 10)
+#define TEXT_MAX (1u << 20)
+
+struct path {
+    char s[1200];
+};
+
+static struct path path_of(const struct models *m, const char *name, const char *end) {
+    struct path p;
+
+    snprintf(p.s, sizeof(p.s), "%.1000s/%.120s%s", m->opts.config->models, name, end);
+    return p;
+}
+
+/* A name that is a file's, and no option, no hidden file, no folder. */
+static int check_name(const char *name, struct err *err) {
+    size_t n = strlen(name);
+    bool ok = n > 0 && n <= NAME_LEN_MAX && isalnum((unsigned char)*name);
+
+    for (size_t i = 0; ok && i < n; i++)
+        ok = isalnum((unsigned char)name[i]) || strchr("._-:", name[i]);
+    return ok ? 0
+              : err_set_code(err, 400, "invalid_value", "model",
+                             "'%.120s' is no name for a model: letters, digits, '.', '_', '-' and "
+                             "':', at most %u",
+                             name, NAME_LEN_MAX);
+}
+
+/* Whether the preset at @path is a client's. */
+static bool is_made(const char *path) {
+    char line[sizeof(MADE)] = "";
+    FILE *f = fopen(path, "re");
+
+    if (!f)
+        return false;
+    bool made = fgets(line, sizeof(line), f) && strcmp(line, MADE) == 0;
+    fclose(f);
+    return made;
+}
+
+/* ---- files ---- */
+
+/* In place at once, or not at all. 0 or -errno. */
+static int write_file(const char *path, const char *text, size_t len) {
+    char part[1300];
+    int r = 0;
+
+    snprintf(part, sizeof(part), "%s.new", path);
+    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (fd < 0)
+        return -errno;
+    for (size_t at = 0; at < len && r == 0;) {
+        ssize_t n = write(fd, text + at, len - at);
+
+        r = n < 0 ? -errno : 0;
+        at += n < 0 ? 0 : (size_t)n;
+    }
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    close(fd);
+    if (r == 0 && rename(part, path) < 0)
+        r = -errno;
+    if (r < 0)
+        unlink(part);
+    return r;
+}
+
+/* The file at @path as text. 0 or -errno. */
+static int read_file(const char *path, struct buf *out) {
+    char chunk[4096];
+    size_t n;
+    int r = 0;
+    FILE *f = fopen(path, "re");
+
+    if (!f)
+        return -errno;
+    while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), f)) > 0)
+        r = buf_add(out, chunk, n);
+    fclose(f);
+    return r;
+}
+
+static int cannot_write(const char *path, int r, struct err *err) {
+    return err_set_code(err, 500, "not_written", "model", "%.200s: %s", path, strerror(-r));
+}
+
+/* The text @own, or that of the base's file if a client has made it, in a file of the new preset,
+ * which option @key names. A base's file of the operator's is named as it is. */
+static int put_text(struct models *m, struct config *c, const char *key, const char *of_base,
+                    const char *own, struct path file, struct err *err) {
+    CLEANUP(buf_deinit) struct buf text = {.max = TEXT_MAX + 1};
+    size_t n = strlen(m->opts.config->models);
+    bool made = strncmp(of_base, m->opts.config->models, n) == 0 && of_base[n] == '/';
+    int r = own ? buf_add_str(&text, own) : made ? read_file(of_base, &text) : 0;
+
+    if (!own && !made)
+        return 0;
+    if (r == 0)
+        r = write_file(file.s, text.data ? text.data : "", text.len);
+    return r < 0 ? cannot_write(file.s, r, err) : config_set(c, key, file.s, err);
+}
+
+/* ---- making one ---- */
+
+/* What @c has and the daemon's options have not, as a file of keys. */
+static int write_keys(const struct models *m, const struct config *c, struct buf *out) {
+    static const char *const never[] = {"any-model-name", "models",     "models-dir",
+                                        "models-memory",  "kv-disk",    "prewarm",
+                                        "aliases",        "model-name", "pinned"};
+    int r = buf_add_str(out, MADE);
+
+    for (uint32_t i = 0; i < config_table_n && r == 0; i++) {
+        const struct option *o = &config_table[i];
+        char was[CONFIG_VALUE_MAX], is[CONFIG_VALUE_MAX];
+        bool of_model = strcmp(o->section, "model") == 0 || strcmp(o->section, "engine") == 0;
+
+        for (size_t k = 0; k < ARRAY_SIZE(never); k++)
+            of_model &= strcmp(o->key, never[k]) != 0;
+        if (!of_model)
+            continue;
+        config_value(m->opts.config, o, was, sizeof(was));
+        config_value(c, o, is, sizeof(is));
+        if (strcmp(o->key, "model") == 0 || strcmp(was, is) != 0)
+            r = buf_printf(out, "%s = %s\n", o->key, is);
+    }
+    return r;
+}
+
+/* The base's options with what the client has changed. */
+static int change(struct config *c, const struct api_preset *p, struct err *err) {
+    char text[CONFIG_VALUE_MAX];
+    int r = 0;
+
+    if (p->sampling) {
+        size_t n = 0;
+
+        text[0] = 0;
+        for (char *const *s = c->sampling; *s && n < sizeof(text); s++)
+            n += (size_t)snprintf(text + n, sizeof(text) - n, "%s,", *s);
+        if (n + strlen(p->sampling) >= sizeof(text))
+            return -E2BIG;
+        snprintf(text + n, sizeof(text) - n, "%s", p->sampling); /* what comes later counts */
+        r = config_set(c, "sampling", text, err);
+    }
+    if (r == 0 && p->max_context) {
+        snprintf(text, sizeof(text), "%u", p->max_context);
+        r = config_set(c, "max-context", text, err);
+    }
+    return r;
+}
+
+/* The template is one that the service can render. */
+static int check_template(const char *text, struct err *err) {
+    struct template *t = NULL;
+    struct err why = {0};
+    int r = text ? template_new(&t, text, strlen(text), &why) : 0;
+
+    template_free(t);
+    return r < 0 ? err_set_code(err, 400, "invalid_value", "template",
+                                "template: not a chat template in Jinja: %.200s", why.message)
+                 : 0;
+}
+
+/* Whether @name may be made, or made anew. */
+static int check_place(const struct models *m, const char *name, struct err *err) {
+    struct err none;
+    int i = models_index(m, name, &none);
+
+    if (!*m->opts.config->models)
+        return err_set_code(err, 400, "not_managed", NULL,
+                            "models: there is no folder that presets could be written to");
+    if ((i >= 0 || access(path_of(m, name, ".conf").s, F_OK) == 0) &&
+        !is_made(path_of(m, name, ".conf").s))
+        return err_set_code(err, 400, "not_made", "model",
+                            "model '%.100s' was not made by a client: it stays as it is", name);
+    if (i < 0 && m->n >= MODELS_MAX)
+        return err_set_code(err, 400, "too_many", "model",
+                            "there are %u models, and no more can be made", m->n);
+    return 0;
+}
+
+/* Reads the preset as the next start will, under a name that none is looked for by; then it has its
+ * own. */
+static int put_preset(const struct models *m, const struct api_preset *p, const struct buf *text,
+                      struct err *err) {
+    CLEANUP(config_deinit) struct config check = {0};
+    struct path new = path_of(m, p->name, ".conf.checked"), at = path_of(m, p->name, ".conf");
+    int r = write_file(new.s, text->data, text->len);
+
+    if (r < 0)
+        return cannot_write(new.s, r, err);
+    r = config_clone(&check, m->opts.config);
+    if (r == 0)
+        r = config_read_preset(&check, new.s, err);
+    if (r == 0 && rename(new.s, at.s) < 0)
+        r = cannot_write(at.s, -errno, err);
+    if (r < 0)
+        unlink(new.s);
+    if (r < 0 && !err->status)
+        err->status = 400;
+    return r;
+}
+
+/* api_manage.create. */
+static int create(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err) {
+    CLEANUP(config_deinit) struct config c = {0};
+    CLEANUP(buf_deinit) struct buf text = {.max = PRESET_MAX};
+    struct models *m = ctx;
+    struct err none;
+    int r = check_name(p->name, err), base = models_index(m, p->from, err);
+
+    if (r == 0)
+        r = base < 0 ? base : check_place(m, p->name, err);
+    if (r == 0)
+        r = check_template(p->template, err);
+    if (r == 0)
+        r = config_clone(&c, &m->served[base]->config);
+    if (r == 0)
+        r = change(&c, p, err);
+    if (r == 0)
+        r = put_text(m, &c, "chat-template", m->served[base]->config.chat_template, p->template,
+                     path_of(m, p->name, ".jinja"), err);
+    if (r == 0)
+        r = put_text(m, &c, "system-prompt", m->served[base]->config.system_prompt, p->system,
+                     path_of(m, p->name, ".system"), err);
+    if (r == 0)
+        r = write_keys(m, &c, &text);
+    if (r == 0)
+        r = put_preset(m, p, &text, err);
+    if (r < 0) {
+        if (err->message[0] && !err->status)
+            err->status = 400; /* a value that the options refuse */
+        return r;
+    }
+    int i = models_index(m, p->name, &none);
+    if (i >= 0)
+        m->served[i]->stale = true;
+    log_event(WLOG_INFO, "preset_made", "model=\"%s\" from=\"%s\"", p->name, p->from);
+    return models_task_done(m, t) ? 0 : -ENOMEM;
+}
+
+/* ---- removing ---- */
+
+/* Whether another model is made of the file of @s; it is named in @err. */
+static int check_unused(const struct served *s, struct err *err) {
+    const struct models *m = s->of;
+
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct served *o = m->served[i];
+
+        if (o != s && !o->old && !o->retired && strcmp(o->config.model, s->config.model) == 0)
+            return err_set_code(err, 400, "in_use", "model", "model '%.100s' is made of its file",
+                                o->name);
+    }
+    return 0;
+}
+
+/* api_manage.remove. */
+static int remove_model(void *ctx, const char *name, struct api_task *t, struct err *err) {
+    struct models *m = ctx;
+    struct path conf = path_of(m, name, ".conf");
+    int i = models_index(m, name, err);
+
+    if (i < 0)
+        return i;
+    if (models_n_live(m) == 1 || !m->served[i]->found)
+        return err_set_code(err, 400, "not_removed", "model", "model '%.100s' is %s: it stays",
+                            name, m->served[i]->found ? "the last one" : "the operator's");
+    if (!*m->opts.config->models || access(conf.s, F_OK) < 0) {
+        int r = check_unused(m->served[i], err);
+
+        return r < 0 ? r : models_remove_file(m, name, t, err);
+    }
+    if (!is_made(conf.s))
+        return err_set_code(err, 400, "not_made", "model",
+                            "model '%.100s' was not made by a client: it stays", name);
+    if (unlink(conf.s) < 0)
+        return cannot_write(conf.s, -errno, err);
+    unlink(path_of(m, name, ".jinja").s);
+    unlink(path_of(m, name, ".system").s);
+    log_event(WLOG_INFO, "preset_removed", "model=\"%s\"", name);
+    return models_task_done(m, t) ? 0 : -ENOMEM;
+}
+
+const struct api_manage models_manage = {models_pull, create, remove_model, models_cancel};

@@ -1,0 +1,161 @@
+"""Ollama's clients change the models: pull from a hub, presets made of served models, copies, removals; and only who may."""
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
+import fake_hub  # noqa: E402
+from test_models import FLAGS, ask, folder_of, listed, models, until  # noqa: E402
+from weftd import Skip, Weftd, keys_in, main, program, synth  # noqa: E402
+
+MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
+FILES = {"Some-Q4_K_M.gguf": MODEL, "Some-Q8_0.gguf": MODEL + b"8" * 32}
+PULLED = f"hf.co/{fake_hub.REPO}"
+
+
+def daemon(folder, *flags, hub=None, presets=None, allow="*", **more):
+    env = {"HOME": str(folder), **({"HF_ENDPOINT": hub.url} if hub else {})}
+    all_flags = ["--models-dir", folder, *FLAGS, *(["--models", presets] if presets else []), *(["--allow-pull", allow] if allow else [])]
+    return Weftd(*all_flags, *flags, env=env, model="", **more)
+
+
+def post(d, path, body, method="POST", key=None):
+    """(status, the answer, or its lines)"""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    status, head, value = d.request(method, path, body, headers)
+    if "ndjson" in (head["Content-Type"] or "") and isinstance(value, str):
+        value = [json.loads(line) for line in value.splitlines()]
+    return status, value
+
+
+def need_curl():
+    text = os.popen(f"{program('weftctl')} pull hf:x 2>&1").read()
+    if "without libcurl" in text:
+        raise Skip("weftctl was built without libcurl")
+
+
+def test_a_pull_tells_how_far_it_is_and_the_model_is_served():
+    need_curl()
+    with fake_hub.Hub(dict(FILES)) as hub, folder_of("a") as folder, daemon(folder, hub=hub) as d:
+        hub.faults["cdn"] = [fake_hub.slow(len(MODEL) // 8, 0.1)]
+        status, lines = post(d, "/api/pull", {"model": f"{PULLED}:Q4_K_M"})
+        assert status == 200 and lines[0] == {"status": "pulling manifest"} and lines[-1] == {"status": "success"}, lines
+        bars = [line for line in lines if "total" in line]
+        assert bars and all(b["digest"].startswith("sha256:") and b["total"] == len(MODEL) for b in bars), lines
+        assert sorted(b["completed"] for b in bars) == [b["completed"] for b in bars] and bars[-1]["completed"] > 0, lines
+        assert listed(d) == ["a", "Some-Q4_K_M"]
+        body = {"prompt": [20, 21], "max_tokens": 2, "ignore_eos": True}
+        for name in ("Some-Q4_K_M", PULLED, f"{PULLED}:Q4_K_M"):
+            assert d.request("POST", "/v1/completions", {"model": name, **body})[0] == 200, name
+        n = len(hub.seen)
+        assert post(d, "/api/pull", {"model": PULLED, "stream": False}) == (200, {"status": "success"})
+        assert len(hub.seen) == n, "what is served is pulled again"
+        assert post(d, "/api/pull", {"model": f"{PULLED}:Q8_0", "stream": False}) == (200, {"status": "success"})
+        assert listed(d) == ["a", "Some-Q4_K_M", "Some-Q8_0"]
+        assert post(d, "/api/delete", {"model": "Some-Q8_0"}, "DELETE") == (200, "")
+        assert listed(d) == ["a", "Some-Q4_K_M"] and not list(pathlib.Path(folder).rglob("*Q8_0.gguf"))
+
+
+def test_a_pull_that_fails_says_why_and_one_that_is_left_ends():
+    need_curl()
+    with fake_hub.Hub(dict(FILES)) as hub, folder_of("a") as folder, daemon(folder, hub=hub) as d:
+        status, lines = post(d, "/api/pull", {"model": f"{PULLED}:Q2_K"})
+        assert status == 200 and "Q2_K" in lines[-1]["error"] and "Q8_0" in lines[-1]["error"], lines
+        status, value = post(d, "/api/pull", {"model": "hf.co/owner/nothing", "stream": False})
+        assert status == 400 and value["error"], value
+        for name in ("llama3.2", "hf.co/owner", "hf.co/../x", "hf:-x/y", "hf.co/a/b c", "https://example.org/a/b"):
+            status, value = post(d, "/api/pull", {"model": name})
+            assert status == 400 and "hf.co/OWNER/REPO" in value["error"], value
+        hub.faults["cdn"] = [fake_hub.slow(1000, 0.2)]
+        connection = d.connect()
+        connection.request("POST", "/api/pull", json.dumps({"model": PULLED}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        until(lambda: b'"total"' in response.readline())
+        children = f"/proc/{d.process.pid}/task/{d.process.pid}/children"
+        assert pathlib.Path(children).read_text().split()
+        # Everything else is served meanwhile.
+        assert ask(d, "a")
+        response.close()
+        connection.close()
+        until(lambda: len(pathlib.Path(children).read_text().split()) == 1)  # the worker of a
+        assert list(pathlib.Path(folder).rglob("*.part")), "what has arrived is lost"
+        assert post(d, "/api/pull", {"model": PULLED, "stream": False})[0] == 200
+        assert listed(d) == ["a", "Some-Q4_K_M"]
+        # A daemon that is stopped leaves no child behind.
+        hub.faults["cdn"] = [fake_hub.slow(1000, 0.2)]
+        threading.Thread(target=lambda: post(d, "/api/pull", {"model": f"{PULLED}:Q8_0"}), daemon=True).start()
+        until(lambda: hub.asked("cdn") and len(pathlib.Path(children).read_text().split()) > 1)
+        start = time.monotonic()
+        d.process.terminate()
+        d.process.wait(40)
+        assert time.monotonic() - start < 40
+
+
+def test_presets_are_made_copied_and_removed():
+    template = "{% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}"
+    with folder_of("ab") as folder, tempfile.TemporaryDirectory() as presets:
+        pathlib.Path(presets, "own.conf").write_text("model = b\n")
+        presets_of_a_client(folder, presets, template)
+
+
+def presets_of_a_client(folder, presets, template):
+    with daemon(folder, presets=presets) as d:
+        status, lines = post(d, "/api/create", {"model": "mario", "from": "a", "system": "You are\nMario.", "template": template,
+                                                "parameters": {"temperature": 0, "top_k": 3, "num_ctx": 512}})
+        assert status == 200 and lines[-1] == {"status": "success"}, lines
+        assert "mario" in listed(d)
+        chat = {"messages": [{"role": "user", "content": "hi"}]}
+        rendered = d.request("POST", "/apply-template", {"model": "mario", **chat})
+        if rendered[0] == 200:
+            assert rendered[2]["prompt"] == "system=You are\nMario.;user=hi;", rendered
+        own = d.request("POST", "/v1/chat/completions", {"model": "mario", "max_tokens": 8, **chat})
+        given = d.request("POST", "/v1/chat/completions", {"model": "mario", "max_tokens": 8, "messages": [{"role": "system", "content": "You are\nMario."}] + chat["messages"]})
+        assert own[0] == given[0] == 200 and own[2]["usage"] == given[2]["usage"], (own, given)
+        assert own[2]["choices"][0]["message"] == given[2]["choices"][0]["message"], "the system message is another, or temperature is"
+        assert {m["id"]: m for m in d.request("GET", "/v1/models")[2]["data"]}["mario"]["max_model_len"] == 512
+        assert d.request("POST", "/api/show", {"model": "mario"})[2]["system"] == "You are\nMario."
+        # A copy outlives what it was made of.
+        assert post(d, "/api/copy", {"source": "mario", "destination": "luigi:latest"}) == (200, "")
+        assert post(d, "/api/delete", {"model": "mario"}, "DELETE") == (200, "")
+        assert "luigi" in listed(d) and "mario" not in listed(d)
+        again = d.request("POST", "/v1/chat/completions", {"model": "luigi", "max_tokens": 8, **chat})
+        assert again[2]["choices"][0]["message"] == own[2]["choices"][0]["message"], again
+        # Made anew it is another.
+        assert post(d, "/api/create", {"model": "luigi", "from": "luigi", "system": "L", "stream": False}) == (200, {"status": "success"})
+        until(lambda: d.request("POST", "/v1/chat/completions", {"model": "luigi", "max_tokens": 8, **chat})[2]["usage"]["prompt_tokens"] < own[2]["usage"]["prompt_tokens"])
+        for body, part in (({"model": "x"}, "from is required"), ({"model": "x", "from": "none"}, "not found"),
+                           ({"model": "../x", "from": "a"}, "is no name"), ({"model": "-x", "from": "a"}, "is no name"),
+                           ({"model": "x", "from": "a", "template": "{{ .System }} {{ if"}, "template: not a chat template"),
+                           ({"model": "x", "from": "a", "parameters": {"stop": ["a"]}}, "parameters.stop"),
+                           ({"model": "x", "from": "a", "parameters": {"temperature": -3}}, "temperature"),
+                           ({"model": "x", "from": "a", "files": {"f": "sha256:1"}}, "files"),
+                           ({"model": "a", "from": "b"}, "not made by a client"), ({"model": "own", "from": "b"}, "not made by a client")):
+            status, value = post(d, "/api/create", body)
+            assert status in (400, 404) and part in value["error"], (body, value)
+        for name, part in (("own", "not made by a client"), ("b", "own"), ("none", "not found")):
+            status, value = post(d, "/api/delete", {"model": name}, "DELETE")
+            assert status in (400, 404) and part in value["error"], value
+        assert sorted(p.name for p in pathlib.Path(presets).iterdir()) == ["luigi.conf", "luigi.jinja", "luigi.system", "own.conf"]
+        assert set(models(d)) == {"a", "b", "luigi", "own"}
+
+
+def test_only_those_who_may_change_models_do():
+    with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, tempfile.TemporaryDirectory() as keys:
+        with daemon(folder, "--api-keys", keys_in(keys), presets=presets, allow="bob") as d:
+            for method, path, body in (("POST", "/api/pull", {"model": PULLED}), ("POST", "/api/create", {"model": "x", "from": "a"}),
+                                       ("POST", "/api/copy", {"source": "a", "destination": "x"}), ("DELETE", "/api/delete", {"model": "a"})):
+                status, value = post(d, path, body, method, key="ka")
+                assert status == 403 and "allow-pull" in value["error"], value
+            assert post(d, "/api/pull", {"model": "a", "stream": False}, key="ka") == (200, {"status": "success"})
+            assert post(d, "/api/copy", {"source": "a", "destination": "x"}, key="kb") == (200, "")
+        with daemon(folder, presets=presets, allow=None) as d:
+            assert post(d, "/api/delete", {"model": "x"}, "DELETE")[0] == 403
+            assert "x" in listed(d), "the preset is not there after a restart"
+
+
+if __name__ == "__main__":
+    main(globals())
