@@ -11,11 +11,14 @@ int sampler_init(struct sampler *s, uint32_t n_vocab) {
         .z = malloc(padded * sizeof(float)),
         .count = calloc(n_vocab, sizeof(uint32_t)),
         .bins = malloc(4096 * sizeof(uint64_t)),
+        .rank = malloc(n_vocab * sizeof(uint64_t)),
+        .recent = malloc(SAMPLER_RECENT_MAX * sizeof(int32_t)),
+        .repeat_length = malloc(SAMPLER_RECENT_MAX * sizeof(uint32_t)),
     };
 #ifdef SAMPLER_WIDE
     s->wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
-    if (!s->z || !s->count || !s->bins) {
+    if (!s->z || !s->count || !s->bins || !s->rank || !s->recent || !s->repeat_length) {
         sampler_deinit(s);
         return -ENOMEM;
     }
@@ -26,6 +29,9 @@ void sampler_deinit(struct sampler *s) {
     free(s->z);
     free(s->count);
     free(s->bins);
+    free(s->rank);
+    free(s->recent);
+    free(s->repeat_length);
     *s = (struct sampler){0};
 }
 

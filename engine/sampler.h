@@ -12,6 +12,7 @@
 #include "engine/types.h"
 
 #define SAMPLER_LIST_MAX 256
+#define SAMPLER_RECENT_MAX 65536u /* tokens that DRY looks at, at most */
 
 struct sampler {
     uint32_t n_vocab;
@@ -20,6 +21,10 @@ struct sampler {
     uint32_t *count; /* [n_vocab] of the output tokens; zero between calls */
     uint64_t *bins;  /* [4096] */
     uint64_t list[SAMPLER_LIST_MAX];
+    /* Scratch of engine/sampler_more.c, which few requests touch. */
+    uint64_t *rank;          /* [n_vocab] */
+    int32_t *recent;         /* [SAMPLER_RECENT_MAX] the last tokens, last first */
+    uint32_t *repeat_length; /* [SAMPLER_RECENT_MAX] */
 };
 
 struct sample_job {
@@ -46,3 +51,26 @@ void sampler_run_plain(struct sampler *s, const struct sample_job *job, struct e
                        struct engine_top *top);
 void sampler_run_wide(struct sampler *s, const struct sample_job *job, struct engine_out *out,
                       struct engine_top *top);
+
+/* -- for sampler_core.c ------------------------------------------------------------------------ */
+
+/* The stages of sampler_more.c, on s->z. What a stage takes out becomes -inf; one at least stays
+ * where one was. @inv_t: 1 / temperature. */
+void sampler_dry(struct sampler *s, const struct sample_job *job);
+void sampler_top_n_sigma(struct sampler *s, float n_sigma);
+void sampler_typical(struct sampler *s, float mass, float inv_t);
+void sampler_xtc(struct sampler *s, const struct sample_job *job, float inv_t);
+
+/* Moves the root of a min-heap of @n ranks down to its place, @i being the root. */
+static inline void sampler_sift_down(uint64_t *h, uint32_t n, uint32_t i) {
+    uint64_t v = h[i];
+
+    for (uint32_t c; (c = 2 * i + 1) < n; i = c) {
+        if (c + 1 < n && h[c + 1] < h[c])
+            c++;
+        if (h[c] >= v)
+            break;
+        h[i] = h[c];
+    }
+    h[i] = v;
+}

@@ -91,20 +91,6 @@ static uint64_t digest(const float *l, uint32_t n) {
     return samp_digest_end(sum, n);
 }
 
-/* Moves the root of a min-heap of @n ranks down to its place. */
-static void sift_down(uint64_t *h, uint32_t n, uint32_t i) {
-    uint64_t v = h[i];
-
-    for (uint32_t c; (c = 2 * i + 1) < n; i = c) {
-        if (c + 1 < n && h[c + 1] < h[c])
-            c++;
-        if (h[c] >= v)
-            break;
-        h[i] = h[c];
-    }
-    h[i] = v;
-}
-
 /* The best @k tokens, best first; -inf never. Returns how many there are. */
 static uint32_t best_of(const float *l, uint32_t n, uint32_t k, uint64_t *list) {
     uint32_t n_list = 0;
@@ -126,23 +112,23 @@ static uint32_t best_of(const float *l, uint32_t n, uint32_t k, uint64_t *list) 
                 if (n_list < k)
                     continue;
                 for (uint32_t j = k / 2; j-- > 0;)
-                    sift_down(list, k, j);
+                    sampler_sift_down(list, k, j);
             } else {
                 list[0] = samp_rank(x, i);
-                sift_down(list, k, 0);
+                sampler_sift_down(list, k, 0);
             }
             least = samp_rank_value(list[0]);
         }
     }
     if (n_list < k)
         for (uint32_t j = n_list / 2; j-- > 0;)
-            sift_down(list, n_list, j);
+            sampler_sift_down(list, n_list, j);
     for (uint32_t m = n_list; m > 1; m--) { /* heap sort of a min-heap: best first */
         uint64_t t = list[0];
 
         list[0] = list[m - 1];
         list[m - 1] = t;
-        sift_down(list, m - 1, 0);
+        sampler_sift_down(list, m - 1, 0);
     }
     return n_list;
 }
@@ -209,7 +195,7 @@ static bool has_processors(const struct sample_job *job) {
     const struct engine_param *p = job->param;
 
     return p->n_bias || p->n_bans || job->mask || p->repetition != 1 || p->presence != 0 ||
-           p->frequency != 0;
+           p->frequency != 0 || p->samplers;
 }
 
 /* Fills s->z with the processed logits. */
@@ -228,6 +214,8 @@ static void process(struct sampler *s, const struct sample_job *job) {
         s->z[p->bias[i].token] += p->bias[i].bias;
     }
     penalise(s, job);
+    if (p->samplers)
+        sampler_dry(s, job);
     for (uint32_t i = 0; i < p->n_bans; i++) {
         assert((uint32_t)p->bans[i] < n);
         s->z[p->bans[i]] = -INFINITY;
@@ -353,6 +341,34 @@ static struct cut truncate_tail(struct sampler *s, const struct engine_param *p,
     return c;
 }
 
+static void take_out(struct sampler *s, struct cut c) {
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        if (!is_kept(&c, s->z[i], i))
+            s->z[i] = -INFINITY;
+}
+
+/* The same with the samplers of sampler_more.c in their places; everything that is not kept is
+ * taken out of s->z. typical_p may take out the best tokens, and so does XTC. */
+static void truncate_more(struct sampler *s, const struct sample_job *job, float max, float inv_t) {
+    const struct engine_samplers *m = job->param->samplers;
+    struct engine_param p = *job->param;
+
+    if (m->top_n_sigma > 0)
+        sampler_top_n_sigma(s, m->top_n_sigma);
+    if (m->typical_p > 0) {
+        p.top_p = 1;
+        p.min_p = 0;
+        take_out(s, truncate_tail(s, &p, max, inv_t));
+        sampler_typical(s, m->typical_p, inv_t);
+        max = max_clean(s->z, s->n_vocab);
+        p = *job->param;
+        p.top_k = 0;
+    }
+    take_out(s, truncate_tail(s, &p, max, inv_t));
+    if (m->xtc_probability > 0)
+        sampler_xtc(s, job, inv_t);
+}
+
 /* -- noise ------------------------------------------------------------------------------------- */
 
 /* The random words of 64 tokens. [v]: sixteen blocks of Philox side by side. */
@@ -434,6 +450,11 @@ static uint32_t sample(struct sampler *s, const struct sample_job *job) {
     uint32_t first = first_equal(l, s->n_vocab, max);
     if (greedy)
         return first;
+    if (p->samplers) {
+        truncate_more(s, job, max, 1.0f / p->temperature);
+        first = first_equal(s->z, s->n_vocab, max_clean(s->z, s->n_vocab));
+        return draw(s, job, (struct cut){-INFINITY, 0}, first);
+    }
     struct cut c = truncate_tail(s, p, max, 1.0f / p->temperature);
     return draw(s, job, c, first);
 }

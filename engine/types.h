@@ -52,9 +52,18 @@ struct engine_bias {
     float bias;
 };
 
-/* Sampling parameters of a sequence (docs/architecture.md 7). Order of the stages: bias, bans,
- * penalties, temperature, top_k, top_p, min_p, noise. temperature 0 is argmax after bias, bans and
- * penalties. */
+/* Samplers that few requests ask for (engine/sampler_more.c). */
+struct engine_samplers {
+    float top_n_sigma, typical_p;         /* 0: off */
+    float xtc_probability, xtc_threshold; /* probability 0: off */
+    float dry_multiplier, dry_base;       /* multiplier 0: off */
+    uint32_t dry_allowed, dry_last_n;     /* tokens that may repeat; looked at, 0: all */
+    const uint32_t *breakers; /* bit t of word t / 32: token t ends a repetition; NULL: none does */
+};
+
+/* Sampling parameters of a sequence (docs/architecture.md 7). Order of the stages: bias, penalties,
+ * DRY, bans, temperature, top_n_sigma, top_k, typical_p, top_p, min_p, XTC, noise. temperature 0 is
+ * argmax after bias, penalties, DRY and bans. */
 struct engine_param {
     float temperature, top_p, min_p;       /* top_p 1, min_p 0: off */
     float repetition, presence, frequency; /* 1, 0, 0: off */
@@ -64,9 +73,11 @@ struct engine_param {
     uint32_t n_bias, n_bans; /* bans: ids that cannot be sampled (stop tokens before min_tokens) */
     const struct engine_bias *bias;
     const int32_t *bans;
-    /* The sequence's tokens, for the penalties: [0, n_prompt) prompt, [n_prompt, n_tokens) output.
-     * With feed >= 0 the sample fed on the device is not among them; the engine adds it. The wants
-     * of rows with drafts have parameters of their own: the drafts up to the row are output. */
+    const struct engine_samplers *samplers; /* NULL: all off */
+    /* The sequence's tokens, for penalties and DRY: [0, n_prompt) prompt, [n_prompt, n_tokens)
+     * output. With feed >= 0 the sample fed on the device is not among them; the engine adds it.
+     * The wants of rows with drafts have parameters of their own: the drafts up to the row are
+     * output. */
     const int32_t *tokens;
     uint32_t n_prompt, n_tokens;
 };

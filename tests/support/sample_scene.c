@@ -76,3 +76,24 @@ void sample_scene_make(struct sample_scene *s, uint32_t n_vocab, struct rng *r) 
                                  .target = -1,
                                  .digest = true};
 }
+
+void sample_scene_make_more(struct sample_scene *s, uint32_t n_vocab, struct rng *r) {
+    sample_scene_make(s, n_vocab, r);
+    s->samplers = (struct engine_samplers){
+        .top_n_sigma = rng_below(r, 2) ? 0 : (float)rng_unit(r) * 3,
+        .typical_p = rng_below(r, 2) ? 0 : (float)rng_unit(r),
+        .xtc_probability = rng_below(r, 2) ? 0 : (float)rng_unit(r) * 1.5f,
+        .xtc_threshold = rng_below(r, 4) ? (float)rng_unit(r) * 0.3f : 0,
+        .dry_multiplier = rng_below(r, 2) ? 0 : (float)rng_unit(r) * 2,
+        .dry_base = rng_below(r, 4) ? 1 + (float)rng_unit(r) * 2 : 1e20f,
+        .dry_allowed = rng_below(r, 4),
+        .dry_last_n = rng_below(r, 2) ? 0 : 1 + rng_below(r, SCENE_LISTS + 9),
+        .breakers = rng_below(r, 2) ? NULL : s->breakers,
+    };
+    for (uint32_t i = 0; i < SCENE_LISTS; i++) /* of few tokens */
+        s->tokens[i] = (int32_t)rng_below(r, 2 + rng_below(r, 3));
+    if (s->job.fed >= 0)
+        s->job.fed = (int32_t)rng_below(r, 4);
+    s->breakers[0] = 1u << rng_below(r, 4);
+    s->param.samplers = &s->samplers;
+}

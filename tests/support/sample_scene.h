@@ -13,11 +13,16 @@ struct sample_scene {
     uint32_t mask[(SCENE_VOCAB_MAX + 31) / 32];
     int32_t tokens[SCENE_LISTS], bans[SCENE_LISTS];
     struct engine_bias bias[SCENE_LISTS];
+    struct engine_samplers samplers;
+    uint32_t breakers[(SCENE_VOCAB_MAX + 31) / 32];
     struct engine_param param;
     struct engine_want want;
     struct sample_job job; /* of all these; so a scene stays where it was made */
 };
 
+/* Without the samplers of sampler_more.c. */
 void sample_scene_make(struct sample_scene *s, uint32_t n_vocab, struct rng *r);
+/* With them, each in every second scene, on tokens that repeat themselves. */
+void sample_scene_make_more(struct sample_scene *s, uint32_t n_vocab, struct rng *r);
 /* About normal, of standard deviation 2. */
 float sample_scene_gauss(struct rng *r);

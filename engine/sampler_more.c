@@ -1,0 +1,186 @@
+/*
+ * Samplers that few requests ask for, compiled once and written for clarity. As everywhere in the
+ * sampler sums of weights are of integers in 2^-40 fixed point; what is summed in floating point is
+ * summed in the order of the ids. So each is the same function of logits and tokens on every CPU.
+ */
+
+#include "engine/sampler.h"
+
+#include <assert.h>
+#include <math.h>
+#include "engine/shared/sampling.h"
+
+#define PENALTY_MAX 1e30 /* of DRY: beyond it a token is as good as banned */
+
+/* -- DRY --------------------------------------------------------------------------------------- */
+
+static bool breaks(const struct engine_samplers *m, int32_t t) {
+    return t < 0 || (m->breakers && m->breakers[t / 32] >> (t % 32) & 1);
+}
+
+/* Copies the last tokens to s->recent, last first. Their number. */
+static uint32_t take_recent(struct sampler *s, const struct sample_job *job) {
+    const struct engine_param *p = job->param;
+    uint32_t n = 0, last_n = p->samplers->dry_last_n;
+    uint32_t most = last_n ? MIN(last_n, SAMPLER_RECENT_MAX) : SAMPLER_RECENT_MAX;
+
+    if (job->fed >= 0)
+        s->recent[n++] = job->fed;
+    for (uint32_t i = p->n_tokens; i > 0 && n < most; i--)
+        s->recent[n++] = p->tokens[i - 1];
+    return n;
+}
+
+/* s->repeat_length[k], k from 1 to @n - 1: how many of the last tokens stood before as well, k
+ * tokens earlier: the Z function of s->recent (Gusfield 1997), linear however it repeats itself. */
+static void find_repeats(struct sampler *s, uint32_t n) {
+    uint32_t from = 0, to = 0; /* [from, to) is known to be equal to [0, to - from) */
+
+    for (uint32_t k = 1; k < n; k++) {
+        uint32_t len = k < to ? MIN(s->repeat_length[k - from], to - k) : 0;
+
+        while (k + len < n && s->recent[len] == s->recent[k + len])
+            len++;
+        s->repeat_length[k] = len;
+        if (k + len > to) {
+            from = k;
+            to = k + len;
+        }
+    }
+}
+
+static float penalty_of(const struct engine_samplers *m, uint32_t length) {
+    double penalty = (double)m->dry_multiplier;
+
+    for (uint32_t i = m->dry_allowed; i < length && penalty < PENALTY_MAX && m->dry_base > 1; i++)
+        penalty *= (double)m->dry_base;
+    return (float)MIN(penalty, PENALTY_MAX);
+}
+
+/* A token that would lengthen a repetition of @length tokens loses multiplier * base ^ (length -
+ * allowed), of the longest one, where it is of the allowed length at least. Repetitions do not
+ * reach over breakers, and breakers are not penalised (p-e-w, "DRY: a modern repetition penalty",
+ * text-generation-webui pull request 5677). */
+void sampler_dry(struct sampler *s, const struct sample_job *job) {
+    const struct engine_samplers *m = job->param->samplers;
+    uint32_t n, reach = 0, least = MAX(m->dry_allowed, 1u);
+
+    if (m->dry_multiplier <= 0)
+        return;
+    n = take_recent(s, job);
+    while (reach < n && !breaks(m, s->recent[reach]))
+        reach++;
+    if (reach < least)
+        return;
+    find_repeats(s, n);
+    for (uint32_t k = 1; k < n; k++) {
+        uint32_t len = MIN(s->repeat_length[k], reach);
+        int32_t next = s->recent[k - 1];
+
+        if (len >= least && !breaks(m, next))
+            s->count[next] = MAX(s->count[next], len);
+    }
+    for (uint32_t k = 1; k < n; k++) {
+        int32_t next = s->recent[k - 1];
+
+        if (next < 0 || !s->count[next])
+            continue;
+        s->z[next] -= penalty_of(m, s->count[next]);
+        s->count[next] = 0;
+    }
+}
+
+/* -- truncation -------------------------------------------------------------------------------- */
+
+static float max_of(const struct sampler *s) {
+    float max = -INFINITY;
+
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        max = MAX(max, s->z[i]);
+    return max;
+}
+
+/* Keeps logits of at least max - n * sigma, sigma their standard deviation over the tokens that are
+ * possible (Tang et al. 2024, "Top-n-sigma: not all logits are you need"). */
+void sampler_top_n_sigma(struct sampler *s, float n_sigma) {
+    double sum = 0, squares = 0, n = 0;
+    float max = max_of(s);
+
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        if (s->z[i] > -INFINITY) {
+            sum += (double)s->z[i];
+            n++;
+        }
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        if (s->z[i] > -INFINITY) {
+            double d = (double)s->z[i] - sum / n;
+
+            squares += d * d;
+        }
+    double least = (double)max - (double)n_sigma * sqrt(squares / n);
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        if ((double)s->z[i] < least)
+            s->z[i] = -INFINITY;
+}
+
+/* The tokens whose surprise -log p is nearest to its mean, the entropy, as many as hold @mass of
+ * the probability (Meister et al. 2023, "Locally typical sampling"); of equals the lowest
+ * id first. With x = (max - l) / T both are x and its mean, plus the same number. */
+void sampler_typical(struct sampler *s, float mass, float inv_t) {
+    uint64_t total = 0, moment = 0, sum = 0;
+    float max = max_of(s);
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        uint64_t w = samp_weight(s->z[i], max, inv_t);
+
+        total += w;
+        moment += w ? (uint64_t)((double)w * (double)((max - s->z[i]) * inv_t) + 0.5) : 0;
+    }
+    double mean = (double)moment / (double)total;
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        float far = (float)fabs((double)((max - s->z[i]) * inv_t) - mean);
+
+        if (samp_weight(s->z[i], max, inv_t))
+            s->rank[n++] = (uint64_t)mx_bits_of(far) << 32 | i; /* far >= 0: bits in its order */
+        else
+            s->z[i] = -INFINITY;
+    }
+    for (uint32_t i = n / 2; i-- > 0;)
+        sampler_sift_down(s->rank, n, i);
+    while (n > 0 && (double)sum < (double)mass * (double)total) {
+        sum += samp_weight(s->z[(uint32_t)s->rank[0]], max, inv_t);
+        s->rank[0] = s->rank[--n];
+        sampler_sift_down(s->rank, n, 0);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        s->z[(uint32_t)s->rank[i]] = -INFINITY;
+}
+
+/* Where the request's own noise says so, with the probability that is asked for: takes out all
+ * tokens of at least the threshold's probability but the least probable of them, the highest id
+ * among equals (p-e-w, "Exclude Top Choices", text-generation-webui pull request 6335). */
+void sampler_xtc(struct sampler *s, const struct sample_job *job, float inv_t) {
+    const struct engine_param *p = job->param;
+    const struct engine_samplers *m = p->samplers;
+    /* A word that no token has: the noise of tokens is not touched. */
+    uint32_t word = rng_token_word(p->seed, p->choice, job->want->out_pos, UINT32_MAX);
+    uint32_t n = 0, least = 0;
+    uint64_t total = 0;
+    float max = max_of(s);
+
+    if (((double)word + 0.5) * 0x1p-32 >= (double)m->xtc_probability)
+        return;
+    for (uint32_t i = 0; i < s->n_vocab; i++)
+        total += samp_weight(s->z[i], max, inv_t);
+    double bar = (double)m->xtc_threshold * (double)total;
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        if (s->z[i] == -INFINITY || (double)samp_weight(s->z[i], max, inv_t) < bar)
+            continue;
+        if (n++ == 0 || s->z[i] <= s->z[least])
+            least = i;
+    }
+    for (uint32_t i = 0; i < s->n_vocab && n >= 2; i++)
+        if (i != least && (double)samp_weight(s->z[i], max, inv_t) >= bar)
+            s->z[i] = -INFINITY;
+}
