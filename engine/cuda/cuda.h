@@ -19,6 +19,7 @@
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/fast_api.h"
 #include "engine/cuda/kernels.h"
+#include "engine/sampler.h"
 
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
 #define LOAD_BYTES (16u << 20)    /* of one of the two buffers that weights pass through */
@@ -184,8 +185,9 @@ struct be {
     uint32_t last_wants;
     int64_t wait_limit_ns;
     uint32_t memory_wait_ms;
-    float *peeked;              /* host [n_vocab] */
+    float *peeked;              /* host [n_vocab]: what peek() shows, and a row sampled here */
     uint32_t *bad_host, *count; /* count: [n_vocab] zero between uses */
+    struct sampler sampler;     /* of what the kernels do not do */
 };
 
 /* 0, or -EIO when @error is one of the runtime's, or the device was lost before. The first error

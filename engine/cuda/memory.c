@@ -243,7 +243,7 @@ static int alloc_steps(struct be *b) {
             return -EIO;
     }
     b->count = calloc(b->shape->n_vocab, sizeof(*b->count));
-    return b->count ? 0 : -ENOMEM;
+    return b->count ? sampler_init(&b->sampler, b->shape->n_vocab) : -ENOMEM;
 }
 
 int cuda_memory_open(struct be *b, struct err *err) {
@@ -321,6 +321,7 @@ void cuda_memory_close(struct be *b) {
         free(s->top);
     }
     free(b->count);
+    sampler_deinit(&b->sampler);
 }
 
 void *staging_take(struct staging *s, size_t n, const void **device) {

@@ -3,6 +3,10 @@
  * One upload, as a rule; more wants than logit rows, or lists beyond the staging area, are done in
  * rounds: logits, sampling, logits, ... A row whose logits are computed again in a later round gets
  * the same bits.
+ *
+ * Wants with samplers that the kernels have not (engine_param.samplers) are sampled here, by the
+ * code of the CPU on a copy of their logits, as soon as their round has been launched: the same
+ * tokens as on the CPU, at the price of waiting for the device. A step without them never waits.
  */
 
 #include "engine/cuda/cuda.h"
@@ -264,6 +268,55 @@ static int launch_sampling(struct be *b, const struct sample_args *a, uint32_t n
     return 0;
 }
 
+/* Samples want @k, whose logits are the device's @logits, and puts its token and log probability in
+ * the place of what the kernels said. */
+static int sample_here(struct step *s, uint32_t k, const float *logits) {
+    struct be *b = s->be;
+    const struct step *before = &b->step[(s->batch->step + 1) % 2];
+    const struct engine_want *w = want_at(s, k);
+    uint32_t hint = 0;
+    const struct engine_seq *seq = seq_of(s->batch, w->row, &hint);
+    struct engine_top top[ENGINE_TOP_MAX];
+    struct engine_out out;
+    int32_t fed = -1;
+    int e = 0;
+
+    if (seq->feed >= 0)
+        e = b->api->copy(&fed, before->sampled + before->place[seq->feed], sizeof(fed),
+                         CUDA_TO_HOST, b->stream);
+    if (e == 0)
+        e = b->api->copy(b->peeked, logits, b->shape->n_vocab * sizeof(*logits), CUDA_TO_HOST,
+                         b->stream);
+    if (cuda_check(b, e ? e : b->api->stream_wait(b->stream), "sample on the host") < 0)
+        return -EIO;
+    const struct sample_job job = {.logits = b->peeked,
+                                   .want = w,
+                                   .param = &s->batch->param[w->param],
+                                   .mask = s->mask[k],
+                                   .fed = fed,
+                                   .target = -1};
+    sampler_run(&b->sampler, &job, &out, top);
+    const struct sample_top said = {out.token, out.logprob};
+    static_assert(offsetof(struct sample_out, logprob) == sizeof(int32_t), "they begin with it");
+    e = b->api->copy(s->sampled + k, &said.token, sizeof(said.token), CUDA_TO_DEVICE, b->stream);
+    if (e == 0)
+        e = b->api->copy(s->out_device + k, &said, w->logprob ? sizeof(said) : sizeof(said.token),
+                         CUDA_TO_DEVICE, b->stream);
+    return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "sample on the host");
+}
+
+/* Those of wants [first, first + n), whose logits are @logits on the device. */
+static int sample_rest(struct step *s, uint32_t first, uint32_t n, const float *logits) {
+    for (uint32_t k = first; k < first + n; k++, logits += s->be->shape->n_vocab) {
+        const struct engine_want *w = want_at(s, k);
+
+        if (w->what == WANT_SAMPLE && s->batch->param[w->param].samplers &&
+            sample_here(s, k, logits) < 0)
+            return -EIO;
+    }
+    return 0;
+}
+
 /* Samples wants from @first on, as many as fit; their number. The logits of the first round are
  * there. Packed rows lie in groups, so later rounds compute from the beginning of a group. */
 static int sample_round(struct step *s, uint32_t first) {
@@ -286,6 +339,8 @@ static int sample_round(struct step *s, uint32_t first) {
     if (n > 0 && first > 0 && step_logit_rows(s, first - skip, (uint32_t)n + skip) < 0)
         return -EIO;
     if (n > 0 && launch_sampling(b, &a, (uint32_t)n, needs) < 0)
+        return -EIO;
+    if (n > 0 && sample_rest(s, first, (uint32_t)n, a.logits) < 0)
         return -EIO;
     return n;
 }

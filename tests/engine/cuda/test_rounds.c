@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <unistd.h>
+#include "base/mathx.h"
 #include "engine/engine.h"
 #include "tests/support/tiny_model.h"
 
@@ -69,5 +70,66 @@ Test(cuda, rounds_may_begin_anywhere) {
     run_listed(path, 2, digest[1]);
     for (uint32_t i = 0; i < LISTED; i++)
         cr_expect(digest[0][i] == digest[1][i], "want %u", i);
+    unlink(path);
+}
+
+/* The most probable token behind one token, with @samplers of a request whose tokens are @tokens. */
+static int32_t next_token(const char *path, const struct engine_samplers *samplers,
+                          const int32_t tokens[3]) {
+    struct engine_param param = {
+        .top_p = 1, .repetition = 1, .samplers = samplers, .tokens = tokens, .n_tokens = 3};
+    struct engine_want want = {.what = WANT_SAMPLE, .logprob = true, .n_top = 2};
+    struct engine_seq seq = {.n_rows = 1, .feed = -1};
+    uint32_t start[2] = {0, 1}, page[1] = {0};
+    struct engine_result result;
+    struct engine *e = NULL;
+    int32_t row = 5, token;
+    struct gguf *file;
+    struct err err = {0};
+
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    struct engine_opts o = {.file = file,
+                            .backend = "cuda",
+                            .n_pages = 1,
+                            .page_tokens = 16,
+                            .max_rows = 1,
+                            .max_seqs = 1,
+                            .max_wants = 1};
+    cr_assert(engine_new(&e, &o, &err) == 0, "%s", err.message);
+    struct engine_batch b = {.step = 1,
+                             .n_rows = 1,
+                             .n_seqs = 1,
+                             .n_wants = 1,
+                             .n_params = 1,
+                             .token = &row,
+                             .seq = &seq,
+                             .table[KV_GLOBAL] = {start, page},
+                             .want = &want,
+                             .param = &param};
+    cr_assert(engine_launch(e, &b) == 0 && engine_seal(e, 1) == 0);
+    cr_assert(engine_wait(e, 1, &result) == 0);
+    token = result.out[0].token;
+    /* Log probabilities are of the logits before all samplers. */
+    cr_expect_eq(token == result.out[0].top[0].token,
+                 mx_bits_of(result.out[0].logprob) == mx_bits_of(result.out[0].top[0].logprob));
+    engine_free(e);
+    gguf_free(file);
+    return token;
+}
+
+Test(cuda, samplers_that_the_kernels_have_not_are_the_hosts) {
+    struct tiny_model m = {.type = TENSOR_Q8_0, .n_layer = 1, .n_vocab = 40};
+    struct engine_samplers dry = {.dry_multiplier = 1000, .dry_base = 2, .dry_allowed = 1};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    int32_t tokens[3] = {7, 0, 7}, best = next_token(path, NULL, tokens);
+    if (best == 7)
+        tokens[0] = tokens[2] = 8;
+    tokens[1] = best; /* 7 BEST 7: BEST again would be a repetition */
+    int32_t other = next_token(path, &dry, tokens);
+    cr_expect_neq(other, best);
+    tokens[0] = 6;
+    cr_expect_eq(next_token(path, &dry, tokens), best);
     unlink(path);
 }
