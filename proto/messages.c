@@ -199,14 +199,15 @@ int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m) {
 struct wire_submit {
     struct submit m; /* its pointers are zero on the wire */
     struct span tokens, stop_ids, bias, stops[SUBMIT_STOPS_MAX];
-    struct span grammar, triggers, prediction, allowed, bad_words;
+    struct span grammar, triggers, prediction, allowed, bad_words, breakers;
 };
 
 static void clear_pointers(struct submit *m) {
     m->tokens = m->stop_ids = NULL;
     m->bias = NULL;
     memset(m->stops, 0, sizeof(m->stops));
-    m->grammar = m->triggers = m->prediction = m->allowed = m->bad_words = (struct str){0};
+    m->grammar = m->triggers = m->prediction = (struct str){0};
+    m->allowed = m->bad_words = m->breakers = (struct str){0};
 }
 
 int msg_submit_pack(struct buf *out, const struct submit *m) {
@@ -225,6 +226,7 @@ int msg_submit_pack(struct buf *out, const struct submit *m) {
     f.prediction = put_str(&w, m->prediction);
     f.allowed = put_str(&w, m->allowed);
     f.bad_words = put_str(&w, m->bad_words);
+    f.breakers = put_str(&w, m->breakers);
     return end(&w, &f, sizeof(f));
 }
 
@@ -251,7 +253,8 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
         get_str(data, len, f.triggers, &f.m.triggers) < 0 ||
         get_str(data, len, f.prediction, &f.m.prediction) < 0 ||
         get_str(data, len, f.allowed, &f.m.allowed) < 0 ||
-        get_str(data, len, f.bad_words, &f.m.bad_words) < 0)
+        get_str(data, len, f.bad_words, &f.m.bad_words) < 0 ||
+        get_str(data, len, f.breakers, &f.m.breakers) < 0)
         return -EPROTO;
     if (n_tokens != f.m.n_tokens || n_stop_ids != f.m.n_stop_ids || n_bias != f.m.n_bias ||
         !submit_sane(&f.m))

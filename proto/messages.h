@@ -125,6 +125,7 @@ struct submit {
     /* Token ids, int32_t likewise: what may come, empty: all; and words that may not, each as its
      * length and its ids. */
     struct str allowed, bad_words;
+    struct str breakers; /* token ids likewise, which end what DRY takes for a repetition */
 };
 
 /* What the front saw in the output of generation @id, which has ended normally: it reads tool

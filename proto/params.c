@@ -11,7 +11,7 @@
 #define BOOL(field, def)                                                                           \
     { #field, PARAM_BOOL, 0, 1, def, offsetof(struct sampling, field) }
 
-/* Ranges: OpenAI's where it has the parameter, vLLM's otherwise. */
+/* Ranges: OpenAI's where it has the parameter, vLLM's or llama.cpp's otherwise. */
 const struct param params_table[] = {
     NUMBER(temperature, 0, 2, 1),
     NUMBER(top_p, 0, 1, 1),
@@ -19,6 +19,14 @@ const struct param params_table[] = {
     NUMBER(repetition_penalty, 0.01, 10, 1),
     NUMBER(presence_penalty, -2, 2, 0),
     NUMBER(frequency_penalty, -2, 2, 0),
+    NUMBER(typical_p, 0, 1, 1),
+    NUMBER(top_n_sigma, -1, 1000, -1),
+    NUMBER(xtc_probability, 0, 1, 0),
+    NUMBER(xtc_threshold, 0, 1, 0.1),
+    NUMBER(dry_multiplier, 0, 1000, 0),
+    NUMBER(dry_base, 1, 1000, 1.75),
+    INTEGER(dry_allowed_length, 0, 1000000, 2),
+    INTEGER(dry_penalty_last_n, -1, INT32_MAX, -1),
     INTEGER(top_k, -1, 1000000, 0),
     INTEGER(min_tokens, 0, 1000000, 0),
     BOOL(ignore_eos, 0),

@@ -13,9 +13,14 @@
 struct sampling {
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
-    int64_t top_k;      /* 0 or -1: off */
-    int64_t min_tokens; /* end tokens and stop ids are banned before */
-    int64_t ignore_eos; /* 0 or 1 */
+    double typical_p, top_n_sigma;         /* 1; 0 and less: off */
+    double xtc_probability, xtc_threshold; /* probability 0: off */
+    double dry_multiplier, dry_base;       /* multiplier 0: off */
+    int64_t dry_allowed_length;            /* tokens that may be repeated */
+    int64_t dry_penalty_last_n;            /* tokens that are looked at; -1: all; 0: off */
+    int64_t top_k;                         /* 0 or -1: off */
+    int64_t min_tokens;                    /* end tokens and stop ids are banned before */
+    int64_t ignore_eos;                    /* 0 or 1 */
 };
 
 enum param_type { PARAM_NUMBER, PARAM_INTEGER, PARAM_BOOL };

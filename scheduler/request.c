@@ -63,15 +63,16 @@ static int check_length(const struct submit *m, const struct request_rules *l, s
     return 0;
 }
 
-static int check_prediction(const struct submit *m, const struct request_rules *l,
-                            struct err *err) {
+/* Of ids as they lie in a message. */
+static int check_list(struct str list, const struct request_rules *l, const char *what,
+                      struct err *err) {
     int32_t id;
 
-    if (m->prediction.len % sizeof(id))
-        return err_set(err, 400, "prediction", "'prediction' is not a list of token ids.");
-    for (uint32_t i = 0; i < m->prediction.len; i += (uint32_t)sizeof(id)) {
-        memcpy(&id, m->prediction.data + i, sizeof(id));
-        if (check_ids(l, &id, 1, "prediction", err) < 0)
+    if (list.len % sizeof(id))
+        return err_set(err, 400, what, "'%s' is not a list of token ids.", what);
+    for (uint32_t i = 0; i < list.len; i += (uint32_t)sizeof(id)) {
+        memcpy(&id, list.data + i, sizeof(id));
+        if (check_ids(l, &id, 1, what, err) < 0)
             return -EINVAL;
     }
     return 0;
@@ -119,7 +120,9 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
     if (m->grammar.len > 0 && !l->constraints)
         return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
     r = allowed_check(m, l->n_vocab, err);
-    return r < 0 ? r : check_prediction(m, l, err);
+    if (r == 0)
+        r = check_list(m->breakers, l, "dry_sequence_breakers", err);
+    return r < 0 ? r : check_list(m->prediction, l, "prediction", err);
 }
 
 static int copy_lists(struct request *r, const struct submit *m) {
@@ -169,6 +172,34 @@ static void set_param(struct request *r, const struct submit *m) {
         .bans = r->bans,
         .n_prompt = m->n_prompt,
     };
+}
+
+/* The samplers that few requests have, as far as any is on. */
+static int set_samplers(struct request *r, const struct submit *m, uint32_t n_vocab) {
+    const struct sampling *s = &m->sampling;
+    struct engine_samplers *e = &r->samplers;
+
+    e->top_n_sigma = (float)MAX(s->top_n_sigma, 0);
+    e->typical_p = s->typical_p < 1 ? (float)MAX(s->typical_p, 1e-6) : 0;
+    e->xtc_probability = (float)s->xtc_probability;
+    e->xtc_threshold = (float)s->xtc_threshold;
+    e->dry_multiplier = s->dry_penalty_last_n ? (float)s->dry_multiplier : 0;
+    e->dry_base = (float)s->dry_base;
+    e->dry_allowed = (uint32_t)s->dry_allowed_length;
+    e->dry_last_n = (uint32_t)MAX(s->dry_penalty_last_n, 0);
+    if (e->top_n_sigma > 0 || e->typical_p > 0 || e->xtc_probability > 0 || e->dry_multiplier > 0)
+        r->param.samplers = e;
+    if (e->dry_multiplier <= 0 || m->breakers.len == 0)
+        return 0;
+    r->breakers = calloc((n_vocab + 31) / 32, sizeof(*r->breakers));
+    if (!r->breakers)
+        return -ENOMEM;
+    for (uint32_t i = 0, id; i < m->breakers.len; i += (uint32_t)sizeof(id)) {
+        memcpy(&id, m->breakers.data + i, sizeof(id));
+        r->breakers[id / 32] |= 1u << id % 32;
+    }
+    e->breakers = r->breakers;
+    return 0;
 }
 
 static int new_stops(struct request *r, const struct submit *m) {
@@ -425,6 +456,8 @@ static int fill(struct request *r, const struct submit *m, const struct request_
         (e = allowed_new(&r->allowed, m, l->n_vocab)) < 0)
         return e;
     set_param(r, m);
+    if ((e = set_samplers(r, m, l->n_vocab)) < 0)
+        return e;
     if (!l->no_sharing && (e = hash_pages(r, l->page_tokens)) < 0)
         return e;
     if ((r->flags & SUBMIT_PROMPT_LOGPROBS) && m->n_tokens == m->n_prompt) {
@@ -504,6 +537,7 @@ struct request *request_free(struct request *r) {
     free(r->bias);
     free(r->prediction);
     allowed_free(r->allowed);
+    free(r->breakers);
     constraint_state_free(r->matcher);
     if (r->constraint)
         r->constraints->release(r->constraints->ctx, r->constraint);

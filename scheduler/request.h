@@ -77,7 +77,9 @@ struct request {
     bool alone, ignore_eos;
     struct kv_isolation share;
     struct engine_param param; /* without tokens and the number of bans */
-    int32_t *bans;             /* end tokens unless ignored, and stop ids */
+    struct engine_samplers samplers;
+    uint32_t *breakers; /* of samplers */
+    int32_t *bans;      /* end tokens unless ignored, and stop ids */
     struct engine_bias *bias;
     uint32_t n_bans, n_stop_ids; /* the stop ids come first */
     struct stops *stops;

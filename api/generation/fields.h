@@ -36,6 +36,10 @@ READER(field_value);  /* anything, as it is in the body */
 /* Which tokens may come; bad words: at most @hi of them. */
 READER(field_allowed);
 READER(field_bad_words);
+READER(field_breakers);
+/* Looks up the tokens of r->breakers, where DRY is on, and of llama-server's four where none are
+ * given. Takes milliseconds. 0 or -ENOMEM. */
+int fields_find_breakers(struct gen_request *r, const struct model *m);
 
 /* How much a model may think, under the names that there are for it. */
 READER(field_effort);

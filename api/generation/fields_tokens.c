@@ -6,7 +6,9 @@
 
 /* Fields that say which tokens may come, as lists for the worker (struct submit). */
 
-#define WORD_MAX 256u /* bytes */
+#define WORD_MAX 256u   /* bytes */
+#define BREAKER_MAX 64u /* bytes */
+#define BREAKERS 16u
 
 READER(field_allowed) {
     int32_t *ids;
@@ -69,4 +71,61 @@ READER(field_bad_words) {
         return 0;
     r->bad_words = (struct str){arena_strndup(&r->arena, list.data, list.len), (uint32_t)list.len};
     return r->bad_words.data ? 0 : -ENOMEM;
+}
+
+READER(field_breakers) {
+    yyjson_val *text;
+    size_t i, n;
+
+    if (!yyjson_is_arr(v))
+        return field_refuse(f, err);
+    yyjson_arr_foreach(v, i, n, text) {
+        if (!yyjson_is_str(text) || !yyjson_get_len(text) || yyjson_get_len(text) > BREAKER_MAX)
+            return field_refuse(f, err);
+    }
+    return field_array(r, m, f, v, err);
+}
+
+static bool has_breaker(const char *piece, size_t len, const struct str *text, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (memmem(piece, len, text[i].data, text[i].len))
+            return true;
+    return false;
+}
+
+/* A breaker of several tokens is known by its last one. */
+static int add_last(struct buf *ids, const struct model *m, const struct str *text) {
+    struct tokens t = {.max = 4 * BREAKER_MAX};
+    int r = tokenizer_encode(m->info->tokenizer, text->data, text->len, 0, NULL, 0, &t);
+
+    if (r == 0 && t.n > 0)
+        r = buf_add(ids, &t.id[t.n - 1], sizeof(*t.id));
+    tokens_deinit(&t);
+    return r;
+}
+
+int fields_find_breakers(struct gen_request *r, const struct model *m) {
+    CLEANUP(buf_deinit) struct buf ids = {.max = UINT32_MAX};
+    struct str text[BREAKERS] = {{"\n", 1}, {":", 1}, {"\"", 1}, {"*", 1}};
+    uint32_t n_texts = r->breakers ? 0 : 4;
+    yyjson_val *v;
+    size_t i, n;
+    int e = 0;
+
+    yyjson_arr_foreach(r->breakers, i, n, v) {
+        text[n_texts++] = (struct str){yyjson_get_str(v), (uint32_t)yyjson_get_len(v)};
+    }
+    for (int32_t id = 0; (uint32_t)id < m->info->n_vocab && e == 0; id++) {
+        size_t len;
+        const char *piece = tokenizer_piece(m->info->tokenizer, id, true, &len);
+
+        if (has_breaker(piece, len, text, n_texts))
+            e = buf_add(&ids, &id, sizeof(id));
+    }
+    for (uint32_t k = 0; k < n_texts && e == 0; k++)
+        e = add_last(&ids, m, &text[k]);
+    if (e < 0 || ids.len == 0)
+        return e;
+    r->dry_breakers = (struct str){arena_strndup(&r->arena, ids.data, ids.len), (uint32_t)ids.len};
+    return r->dry_breakers.data ? 0 : -ENOMEM;
 }

@@ -125,6 +125,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, cons
     g->m.prediction = r->prediction;
     g->m.allowed = r->allowed;
     g->m.bad_words = r->bad_words;
+    g->m.breakers = r->dry_breakers;
     list_push_back(&a->gens, &g->link);
     list_push_back(bucket_of(a, g->m.id), &g->bucket);
     *out = g;

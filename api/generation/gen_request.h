@@ -96,11 +96,12 @@ struct gen_request {
     struct gen_request_form form;
     struct str grammar, triggers;  /* for the worker: constrain.h */
     struct str prediction;         /* likewise: token ids of the output that is expected */
+    struct str dry_breakers;       /* likewise */
     struct str allowed, bad_words; /* likewise: struct submit */
     struct str prefill;            /* the end of the prompt: the answer goes on there */
     /* In the body; NULL once gen_request_drop_body() was called. */
     yyjson_val *messages, *tools, *kwargs, *prompt, *suffix, *tokens, *reasoning_effort, *expected,
-        *response_format;
+        *response_format, *breakers;
 };
 
 /* Generations for each prompt; n of them are the answer. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "api/generation/endpoint.h"
+#include "api/generation/fields.h"
 #include "api/generation/normalize.h"
 #include "api/http/exchange.h"
 #include "api/http/conn.h"
@@ -464,6 +465,8 @@ static int prepare(struct prompt_job *job) {
     for (uint32_t i = 0; i < job->n_prompts && r == 0; i++)
         if (job->prompts[i].text)
             r = tokenise(job, i);
+    if (r == 0 && job->request.sampling.dry_multiplier > 0)
+        r = job->quick ? -EAGAIN : fields_find_breakers(&job->request, job->model);
     return r == 0 && job->request.expected ? expect(job) : r;
 }
 

@@ -36,9 +36,7 @@ static void put_absent_samplers(struct json *j) {
         const char *key;
         double off;
     } absent[] = {
-        {"dynatemp_range", 0}, {"top_n_sigma", -1}, {"xtc_probability", 0},  {"typical_p", 1},
-        {"dry_multiplier", 0}, {"mirostat", 0},     {"adaptive_target", -1}, {"adaptive_decay", 0},
-    };
+        {"dynatemp_range", 0}, {"mirostat", 0}, {"adaptive_target", -1}, {"adaptive_decay", 0}};
 
     for (size_t i = 0; i < ARRAY_SIZE(absent); i++)
         put_number(j, absent[i].key, absent[i].off);
@@ -66,6 +64,14 @@ void llamacpp_put_settings(struct json *j, const struct api_model *m, const stru
     put_number(j, "repeat_penalty", s.repetition_penalty);
     put_number(j, "presence_penalty", s.presence_penalty);
     put_number(j, "frequency_penalty", s.frequency_penalty);
+    put_number(j, "top_n_sigma", s.top_n_sigma);
+    put_number(j, "xtc_probability", s.xtc_probability);
+    put_number(j, "xtc_threshold", s.xtc_threshold);
+    put_number(j, "typical_p", s.typical_p);
+    put_number(j, "dry_multiplier", s.dry_multiplier);
+    put_number(j, "dry_base", s.dry_base);
+    json_put_int(j, "dry_allowed_length", s.dry_allowed_length);
+    json_put_int(j, "dry_penalty_last_n", s.dry_penalty_last_n);
     put_absent_samplers(j);
     json_key(j, "stop");
     json_open(j, '[');

@@ -60,6 +60,9 @@ static int submit(struct api_port *p, const struct submit *m) {
     r->n_bad = (uint32_t)MIN(m->bad_words.len / sizeof(int32_t), ARRAY_SIZE(r->bad));
     if (r->n_bad)
         memcpy(r->bad, m->bad_words.data, r->n_bad * sizeof(int32_t));
+    r->n_breakers = (uint32_t)MIN(m->breakers.len / sizeof(int32_t), ARRAY_SIZE(r->breakers));
+    if (r->n_breakers)
+        memcpy(r->breakers, m->breakers.data, r->n_breakers * sizeof(int32_t));
     r->n_prediction = m->prediction.len / (uint32_t)sizeof(int32_t);
     r->prediction = realloc(r->prediction, m->prediction.len + 1);
     if (m->prediction.len)

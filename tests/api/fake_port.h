@@ -24,6 +24,8 @@ struct fake_request {
     int32_t *prediction;
     uint32_t n_prediction, n_allowed, n_bad;
     int32_t bad[16]; /* the beginning of submit.bad_words */
+    uint32_t n_breakers;
+    int32_t breakers[16]; /* likewise */
 };
 
 struct fake_port {

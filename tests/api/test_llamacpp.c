@@ -117,6 +117,34 @@ Test(llamacpp, a_prompt_that_does_not_fit_has_its_type_and_numbers) {
     world_stop(&w);
 }
 
+Test(llamacpp, breakers_of_dry_go_to_the_worker_as_tokens) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "x";
+    world_ask(&w, "/completion",
+              "{\"prompt\":\"abc\",\"dry_multiplier\":0.8,\"dry_sequence_breakers\":[\"b\"]}", &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    expect_part(&r, "\"dry_multiplier\":0.8,\"dry_base\":1.75,\"dry_allowed_length\":2,");
+    cr_assert_geq(w.port.r[0].n_breakers, 2); /* "b" and "ab" */
+    for (uint32_t i = 0; i < w.port.r[0].n_breakers; i++) {
+        size_t len;
+        const char *piece = tokenizer_piece(w.model.tokenizer, w.port.r[0].breakers[i], true, &len);
+
+        cr_expect(memchr(piece, 'b', len), "%.*s", (int)len, piece);
+    }
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":\"abc\",\"dry_sequence_breakers\":[\"\"]}", &r);
+    cr_expect_eq(r.status, 400);
+    expect_part(&r, "\"param\":\"dry_sequence_breakers\"");
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":\"abc\"}", &r);
+    cr_expect_eq(w.port.r[1].n_breakers, 0);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(llamacpp, members_of_a_completion_that_are_asked_for) {
     struct world w;
     struct reply r;

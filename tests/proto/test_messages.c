@@ -25,6 +25,7 @@ static struct submit full_submit(void) {
         .prediction = {"abc", 3},
         .allowed = {"defg", 4},
         .bad_words = {"hijk", 4},
+        .breakers = {"lmno", 4},
         .n_top = 3,
     };
 
@@ -60,6 +61,7 @@ Test(messages, submit_survives_the_wire) {
     cr_expect_arr_eq(got.prediction.data, "abc", 3);
     cr_expect_arr_eq(got.allowed.data, "defg", 4);
     cr_expect_arr_eq(got.bad_words.data, "hijk", 4);
+    cr_expect_arr_eq(got.breakers.data, "lmno", 4);
     cr_expect_eq(got.sampling.temperature, 0.7);
     buf_deinit(&b);
 }

@@ -68,6 +68,10 @@ void serving_draw(struct rng *r, struct sampling *s) {
     s->repetition_penalty = rng_below(r, 3) ? 1 : 1.2;
     s->presence_penalty = rng_below(r, 3) ? 0 : 0.4;
     s->frequency_penalty = rng_below(r, 3) ? 0 : -0.3;
+    s->typical_p = rng_below(r, 6) ? 1 : 0.7;
+    s->top_n_sigma = rng_below(r, 6) ? -1 : 1.5;
+    s->xtc_probability = rng_below(r, 6) ? 0 : 0.5;
+    s->dry_multiplier = rng_below(r, 6) ? 0 : 0.8;
 }
 
 static void open_engine(const struct serving *w, bool draft, struct engine **out) {

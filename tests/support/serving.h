@@ -42,5 +42,5 @@ void heard_compare(const struct heard *a, const struct heard *b, uint32_t n);
 /* What was heard, with mistakes, becomes the prediction of @m; @out: its tokens. */
 void heard_predict(const struct heard *h, uint64_t seed, uint32_t n_vocab, int32_t out[HEARD_MAX],
                    struct submit *m);
-/* Temperature, top_p and penalties, each at its default in many cases. */
+/* Temperature, truncation and penalties, each at its default in many cases. */
 void serving_draw(struct rng *r, struct sampling *s);
