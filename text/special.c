@@ -148,6 +148,33 @@ int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *
     return r;
 }
 
+/* @id, unless it is there: of a key, else of a text. */
+static int find_id(const struct gguf *g, const struct vocab *v, const char *key, const char *text,
+                   int32_t *id, struct err *err) {
+    int32_t given;
+    int r = read_id(g, key, v->n, &given, err);
+
+    if (r < 0)
+        return r;
+    uint32_t found = given < 0 ? find_text(v, text) : (uint32_t)given;
+    if (found != TOKEN_NONE)
+        *id = (int32_t)found;
+    return *id < 0 ? err_set(err, 0, NULL, "tokenizer.ggml.tokens has no %s", text) : 0;
+}
+
+int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,
+                          struct err *err) {
+    int r = special_ids_load(s, v, g, true, err);
+
+    s->add_eos = true;
+    r = r < 0 ? r : find_id(g, v, "cls", "[CLS]", &s->bos, err);
+    r = r < 0 ? r : find_id(g, v, "seperator", "[SEP]", &s->eos, err); /* spelt so in the files */
+    r = r < 0 ? r : find_id(g, v, "unknown", "[UNK]", &s->unk, err);
+    for (int i = 0; i < 3 && r == 0; i++)
+        v->type[i == 0 ? s->bos : i == 1 ? s->eos : s->unk] = i < 2 ? TOKEN_CONTROL : TOKEN_UNKNOWN;
+    return r;
+}
+
 static int by_text(const void *a, const void *b, void *vocab) {
     uint32_t n, m;
     const char *s = vocab_text(vocab, *(const uint32_t *)a, &n);

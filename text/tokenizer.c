@@ -10,7 +10,10 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
     static const struct {
         const char *name;
         enum tokenizer_kind kind;
-    } kinds[] = {{"gpt2", KIND_BYTES}, {"llama", KIND_SCORES}, {"gemma4", KIND_CHARS}};
+    } kinds[] = {{"gpt2", KIND_BYTES},
+                 {"llama", KIND_SCORES},
+                 {"gemma4", KIND_CHARS},
+                 {"bert", KIND_PIECES}};
     static const char key[] = "tokenizer.ggml.model";
     struct gguf_str name;
 
@@ -22,7 +25,7 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
             return 0;
         }
     }
-    return err_set(err, 0, NULL, "%s is none of gpt2, llama, gemma4", key);
+    return err_set(err, 0, NULL, "%s is none of gpt2, llama, gemma4, bert", key);
 }
 
 /* <0x00> to <0xFF>. */
@@ -122,7 +125,9 @@ int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err)
     if (r == 0)
         r = vocab_load(&t->vocab, g, err);
     if (r == 0)
-        r = t->kind == KIND_BYTES ? bpe_load(t, g, err) : load_chars(t, g, err);
+        r = t->kind == KIND_BYTES    ? bpe_load(t, g, err)
+            : t->kind == KIND_PIECES ? wordpiece_load(t, g, err)
+                                     : load_chars(t, g, err);
     if (r == 0)
         r = vocab_make_pieces(&t->vocab, t->kind);
     if (r == 0)
@@ -208,7 +213,8 @@ static int encode_text(struct words *w, struct marker_scan *s) {
 
         assert(next >= at && next + n <= s->len && next + n > at);
         if (next > at)
-            r = words_encode(w, s->text + at, next - at);
+            r = (s->t->kind == KIND_PIECES ? wordpiece_encode : words_encode)(w, s->text + at,
+                                                                              next - at);
         if (r == 0 && n) {
             r = tokens_add(w->out, (int32_t)id);
             w->after_special = true;

@@ -37,6 +37,7 @@ enum tokenizer_kind {
     KIND_BYTES,  /* BPE over bytes that stand as GPT-2's printable characters */
     KIND_CHARS,  /* BPE over characters, spaces as U+2581, other bytes as <0xXX> */
     KIND_SCORES, /* SentencePiece: characters, the best score first */
+    KIND_PIECES, /* WordPiece: the longest token first */
 };
 
 /* Random numbers of one tokenizer that key its hash tables: no file can choose its collisions. */
@@ -111,6 +112,9 @@ struct special_ids {
  * that uses types. @add_bos: where the file does not say. */
 int special_ids_load(struct special_ids *s, struct vocab *v, const struct gguf *g, bool add_bos,
                      struct err *err);
+/* The same of BERT's vocabularies: bos and eos are [CLS] and [SEP], and stand around every text. */
+int special_ids_load_bert(struct special_ids *s, struct vocab *v, const struct gguf *g,
+                          struct err *err);
 void special_ids_set_eos(struct special_ids *s, int32_t id); /* where the file names none */
 
 /* Tokens that are found in the raw text: special ones where it is trusted, plain ones
@@ -179,8 +183,9 @@ struct tokenizer {
     enum tokenizer_kind kind;
     const struct pretok *pretok; /* KIND_BYTES */
     bool space_prefix;
-    bool swallow;    /* special tokens take the white space behind them: Phi-3 */
-    bool glued[256]; /* no word ends between such a byte and a space mark */
+    bool lower, strip; /* KIND_PIECES: upper case; accents */
+    bool swallow;      /* special tokens take the white space behind them: Phi-3 */
+    bool glued[256];   /* no word ends between such a byte and a space mark */
     uint32_t byte_token[256];
     uint32_t longest;     /* bytes of a word that one token can stand for; 0: no bound */
     uint32_t replacement; /* of what has no token; TOKEN_NONE: dropped */
@@ -190,6 +195,8 @@ struct tokenizer {
  * file, from its scores. 0, -ENOMEM or -EINVAL with @err. */
 int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err);
+/* Of WordPiece, which has no pairs. */
+int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 
 /* Encoding of one text. */
 struct word_cache;
@@ -201,6 +208,7 @@ struct words {
     struct buf normal, escaped;
     bool after_special;
     uint32_t n_words; /* for job_pause() */
+    uint32_t n_chars; /* KIND_PIECES: of the word in normal */
 };
 
 /* @text_len: of all that will be encoded. @out, which outlives @w, gets the tokens. 0 or -ENOMEM;
@@ -210,3 +218,5 @@ void words_deinit(struct words *w);
 /* Appends the tokens of a text between special tokens. 0, -ENOMEM, -EMSGSIZE when there are more
  * than out->max, -ECANCELED in an abandoned job. */
 int words_encode(struct words *w, const char *text, size_t len);
+/* The same of KIND_PIECES. */
+int wordpiece_encode(struct words *w, const char *text, size_t len);

@@ -55,7 +55,7 @@ struct row {
 
 static struct row rows[] = {
     {MODEL_MISSING, "tokenizer.ggml.model is missing"},
-    {MODEL_UNKNOWN, "tokenizer.ggml.model is none of gpt2, llama, gemma4"},
+    {MODEL_UNKNOWN, "tokenizer.ggml.model is none of gpt2, llama, gemma4, bert"},
     {MODEL_NUMBER, "tokenizer.ggml.model is missing"},
     {TOKENS_MISSING, "tokenizer.ggml.tokens is missing"},
     {TOKENS_NUMBERS, "tokenizer.ggml.tokens is not an array of strings"},
@@ -151,7 +151,7 @@ static void build(struct gguf_writer *w, enum wrong wrong, bool scores) {
         gw_u32(w, "tokenizer.ggml.model", 1);
     else if (wrong != MODEL_MISSING)
         gw_string(w, "tokenizer.ggml.model",
-                  wrong == MODEL_UNKNOWN ? "bert"
+                  wrong == MODEL_UNKNOWN ? "rwkv"
                   : scores               ? "llama"
                                          : "gpt2");
     if (wrong != PRE_MISSING)

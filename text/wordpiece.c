@@ -1,0 +1,157 @@
+/*
+ * WordPiece, the tokenizer of BERT: text is cleaned and lower-cased, cut at white space and around
+ * punctuation and CJK characters, and each word is taken apart from the left, the longest token
+ * first. A word that cannot be is one unknown token. Texts of GGUF files mark the tokens that begin
+ * a word by U+2581, the others stand as they are.
+ *
+ * Files do not say whether a model keeps upper case and accents; but for two keys that few have,
+ * all is lower-cased and stripped, as the models that are in use want it.
+ */
+
+#include "text/tokenizer_private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <utf8proc.h>
+#include "base/jobs.h"
+
+#define WORD_CHARS 100u /* longer ones are unknown, as in BERT's own tokenizer */
+#define DECOMPOSED_MAX 8
+#define PAUSE_WORDS 64u
+
+static int read_flag(const struct gguf *g, const char *key, bool *value, struct err *err) {
+    int r = gguf_bool(g, key, value);
+
+    return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
+}
+
+int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    int r = special_ids_load_bert(&t->special, &t->vocab, g, err);
+
+    t->space_prefix = true;
+    t->lower = t->strip = true;
+    r = r < 0 ? r : read_flag(g, "tokenizer.ggml.normalizer.lowercase", &t->lower, err);
+    t->strip = t->lower;
+    return r < 0 ? r : read_flag(g, "tokenizer.ggml.normalizer.strip_accents", &t->strip, err);
+}
+
+static bool is_cjk(uint32_t c) {
+    return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
+           (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B81F) ||
+           (c >= 0x2B920 && c <= 0x2CEAF) || (c >= 0xF900 && c <= 0xFAFF) ||
+           (c >= 0x2F800 && c <= 0x2FA1F);
+}
+
+/* A word of its own; in ASCII also symbols are. */
+static bool stands_alone(uint32_t c) {
+    unsigned class = c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c);
+
+    return class & UC_PUNCT || (c < 0x80 && class & UC_SYMBOL) || is_cjk(c);
+}
+
+/* Removed: control and format characters, what is not assigned or not UTF-8. */
+static bool is_dropped(uint32_t c) {
+    if (c < 0x80)
+        return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
+    switch (c == UNICODE_INVALID ? UTF8PROC_CATEGORY_CN : utf8proc_category((utf8proc_int32_t)c)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CS:
+        return true;
+    default:
+        return c == 0xFFFD;
+    }
+}
+
+/* The word in w->normal, which begins with a space mark and has w->n_chars characters; then
+ * there is none. */
+static int end_word(struct words *w) {
+    const struct vocab *v = &w->t->vocab;
+    const char *s = w->normal.data;
+    size_t len = w->normal.len, before = w->out->n;
+    int r = 0;
+
+    if (w->n_chars == 0)
+        return 0;
+    for (size_t at = 0; at < len && r == 0;) {
+        size_t n = MIN(len - at, v->max_len);
+        uint32_t id = TOKEN_NONE;
+
+        for (; n > 0; n--)
+            if ((at + n == len || ((uint8_t)s[at + n] & 0xC0) != 0x80) &&
+                (id = vocab_find(v, s + at, n)) != TOKEN_NONE && vocab_is_mergeable(v, id))
+                break;
+        if (n == 0 || w->n_chars > WORD_CHARS) {
+            w->out->n = before;
+            r = w->t->replacement == TOKEN_NONE ? 0
+                                                : tokens_add(w->out, (int32_t)w->t->replacement);
+            break;
+        }
+        r = tokens_add(w->out, (int32_t)id);
+        at += n;
+    }
+    w->n_chars = 0;
+    w->normal.len = 0;
+    if (r < 0)
+        return r;
+    return ++w->n_words % PAUSE_WORDS ? 0 : job_pause();
+}
+
+static int add_char(struct words *w, uint32_t c) {
+    char utf8[4];
+    int r = 0;
+
+    if (w->n_chars == 0)
+        r = buf_add(&w->normal, SPACE_MARK, SPACE_MARK_LEN);
+    if (w->n_chars++ > WORD_CHARS) /* it is unknown already */
+        return 0;
+    return r < 0 ? r : buf_add(&w->normal, utf8, unicode_encode(c, utf8));
+}
+
+/* One character of the normalised text. */
+static int take_char(struct words *w, uint32_t c) {
+    if (w->t->lower)
+        c = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c)
+                     : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    if (!stands_alone(c))
+        return add_char(w, c);
+    int r = end_word(w);
+
+    r = r < 0 ? r : add_char(w, c);
+    return r < 0 ? r : end_word(w);
+}
+
+/* Apart from its accents, which are dropped. */
+static int take_stripped(struct words *w, uint32_t c) {
+    utf8proc_int32_t part[DECOMPOSED_MAX];
+    int boundary = 0, r = 0;
+    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)c, part, DECOMPOSED_MAX,
+                                                 UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
+
+    if (n < 1 || n > DECOMPOSED_MAX)
+        return take_char(w, c);
+    for (utf8proc_ssize_t i = 0; i < n && r == 0; i++)
+        if (utf8proc_category(part[i]) != UTF8PROC_CATEGORY_MN)
+            r = take_char(w, (uint32_t)part[i]);
+    return r;
+}
+
+int wordpiece_encode(struct words *w, const char *text, size_t len) {
+    int r = 0;
+
+    assert(w->n_chars == 0 && w->normal.len == 0);
+    for (size_t i = 0; i < len && r == 0;) {
+        uint32_t c;
+
+        i += unicode_decode(text + i, text + len, &c);
+        if (is_dropped(c))
+            continue;
+        if ((c < 0x80 ? unicode_ascii_class[c] : unicode_wide_class(c)) & UC_SPACE)
+            r = end_word(w);
+        else
+            r = c < 0x80 || !w->t->strip ? take_char(w, c) : take_stripped(w, c);
+    }
+    return r < 0 ? r : end_word(w);
+}
