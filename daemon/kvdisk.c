@@ -1,8 +1,10 @@
 #include "daemon/kvdisk.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -111,6 +113,43 @@ int kvdisk_open(const char *path, int *out, uint64_t secret[2], struct err *err)
     }
     if (r < 0)
         return r;
+    *out = fd; /* with its lock */
+    fd = -1;
+    return 0;
+}
+
+/* False: the name is too long for a file. */
+static bool file_of(const char *name, char *out, size_t size) {
+    size_t n = (size_t)snprintf(out, size, "prefixes-");
+
+    for (; *name && n + sizeof("%XX.kv") <= size; name++) {
+        bool plain = isalnum((unsigned char)*name) || strchr("._-:", *name);
+
+        n += (size_t)snprintf(out + n, size - n, plain ? "%c" : "%%%02X", (unsigned char)*name);
+    }
+    snprintf(out + n, size - n, ".kv");
+    return !*name;
+}
+
+int kvdisk_open_model(const char *path, const char *name, int *out, struct err *err) {
+    char file[240];
+    CLEANUP(closep) int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (dir < 0)
+        return fail(err, path, "", strerror(errno));
+    if (!file_of(name, file, sizeof(file)))
+        return fail(err, path, name, "the name is too long");
+    CLEANUP(closep)
+    int fd = openat(dir, file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return fail(err, path, file, strerror(errno));
+    int r = check_private(fd, path, file, err);
+    if (r < 0)
+        return r;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        fail(err, path, file, "is still in use");
+        return -EAGAIN;
+    }
     *out = fd; /* with its lock */
     fd = -1;
     return 0;

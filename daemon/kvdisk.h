@@ -10,3 +10,7 @@
  * uses it. The secret is drawn once and stays in the folder, so that a tenant finds again what was
  * its own, and only that. 0 or -errno with @err. */
 int kvdisk_open(const char *path, int *fd, uint64_t secret[2], struct err *err);
+/* The file of a further model in the same folder, which a daemon has opened: prefixes-NAME.kv, with
+ * %XX for what a file name cannot hold. *@fd is locked, too. 0 or -errno with @err; -EAGAIN: a
+ * worker that is not gone yet has it. */
+int kvdisk_open_model(const char *path, const char *name, int *fd, struct err *err);

@@ -1,11 +1,14 @@
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include "base/log.h"
 #include "base/memory.h"
+#include "daemon/kvdisk.h"
 #include "daemon/models_find.h"
 #include "daemon/models_private.h"
 
@@ -53,7 +56,7 @@ static struct msg_open room_of(const struct served *s) {
     return (struct msg_open){
         .kv_bytes = m->several ? m->kv_bytes : 0,
         .memory_bytes = m->several ? m->budget : m->available,
-        .has_disk = s->first && m->opts.disk_fd >= 0,
+        .has_disk = m->opts.disk_fd >= 0,
     };
 }
 
@@ -221,6 +224,24 @@ static void end_worker(struct served *s) {
     workers_unload(s->workers);
 }
 
+/* The file of the disk tier of a model that is not the first, once it is loaded. Without it it is
+ * served as if there was no disk. */
+static void open_disk(struct served *s) {
+    const struct models *m = s->of;
+    struct err err;
+    int r = 0;
+
+    if (m->opts.disk_fd < 0 || s->first || s->disk_fd >= 0)
+        return;
+    if (s->old && s->old->disk_fd >= 0)
+        s->disk_fd = fcntl(s->old->disk_fd, F_DUPFD_CLOEXEC, 0);
+    else
+        r = kvdisk_open_model(m->opts.config->kv_disk, s->name, &s->disk_fd, &err);
+    if (r < 0)
+        log_event(WLOG_WARN, "kv_disk", "model=\"%s\" what=\"%s\"", s->name, err.message);
+    workers_set_disk(s->workers, s->disk_fd);
+}
+
 static int start_worker(struct served *s) {
     s->wanted = false;
     *s->why = 0;
@@ -228,6 +249,7 @@ static int start_worker(struct served *s) {
     models_set_state(s, SERVED_LOADING);
     if (s->of->on_demand)
         api_model_set(s->model, API_MODEL_LOADING, 0);
+    open_disk(s);
     return workers_start(s->workers);
 }
 
@@ -287,6 +309,8 @@ static struct served *served_free(struct served *s) {
     workers_free(s->workers);
     front_free(s->front);
     config_deinit(&s->config);
+    if (s->disk_fd >= 0)
+        close(s->disk_fd);
     free(s->name);
     free(s);
     return NULL;
@@ -354,11 +378,11 @@ static uint64_t about_to_end(const struct models *m) {
     return sum;
 }
 
-/* Two workers cannot share the disk tier: the first model leaves before its successor comes. */
+/* Two workers cannot share a file of the disk tier: a model leaves before its successor comes. */
 static bool is_alone(struct served *s) {
     struct served *old = s->old;
 
-    if (!old || !s->first || s->of->opts.disk_fd < 0)
+    if (!old || s->of->opts.disk_fd < 0)
         return true;
     if (old->state == SERVED_READY)
         models_leave(old);
@@ -525,6 +549,7 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
         return -ENOMEM;
     }
     s->of = m;
+    s->disk_fd = -1;
     s->config = *c;
     memset(c, 0, sizeof(*c)); /* taken over */
     s->file = models_file_id(s->config.model);
@@ -555,7 +580,7 @@ int models_prepare(struct served *s, struct err *err) {
         .config = &s->config,
         .kv_bytes = s->room.kv_bytes,
         .memory_bytes = s->room.memory_bytes,
-        .disk_fd = s->room.has_disk ? m->opts.disk_fd : -1,
+        .disk_fd = s->first ? m->opts.disk_fd : -1,
         .clock = m->opts.clock,
         .ctx = s,
         .on_ready = on_ready,

@@ -44,6 +44,8 @@ struct served {
     struct model *model; /* of the api */
     struct workers *workers;
     struct front_model *front;
+    int disk_fd; /* its own file of the disk tier, once it was loaded; -1: none, or it is the
+                    first, which has models_opts.disk_fd */
     enum served_state state;
     bool first, wanted;
     bool found;                /* in a folder, and withdrawn when it is not there any more */

@@ -32,8 +32,8 @@
 #define CPU_NICE 5      /* of threads that compute; those that compile come after them */
 #define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
 #define MAX_BYPASS 8u   /* how often a waiting request may be overtaken */
-/* Host memory for the disk tier when none was configured: what goes to the disk passes through
- * it. */
+/* Host memory for the disk tier when none was configured, if KV has not less: what goes to the disk
+ * passes through it. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
@@ -182,7 +182,7 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     o->memory = kv_given ? 0 : m->memory_bytes;
     o->device_share = !kv_given;
     if (m->has_disk && o->host_kv_bytes == 0)
-        o->host_kv_bytes = STAGING_BYTES;
+        o->host_kv_bytes = o->kv_bytes ? MIN(o->kv_bytes, STAGING_BYTES) : STAGING_BYTES;
     return o->fast || (!kv_given && o->n_pages == 0);
 }
 

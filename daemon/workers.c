@@ -660,6 +660,11 @@ void workers_set_files(struct workers *w, const struct gguf *file, const struct 
     w->opts.draft = draft;
 }
 
+void workers_set_disk(struct workers *w, int fd) {
+    assert(!w->process_open);
+    w->opts.disk_fd = fd;
+}
+
 void workers_on_demand(struct workers *w) {
     w->port.want = port_want;
 }

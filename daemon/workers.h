@@ -69,6 +69,8 @@ struct api_port *workers_port(struct workers *w);
 void workers_attach(struct workers *w, struct model *model); /* before workers_start() */
 /* Of a model whose files are opened after workers_new(); before workers_start(). */
 void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft);
+/* Likewise of a file of the disk tier. */
+void workers_set_disk(struct workers *w, int fd);
 /* Starts the first worker. 0 or -errno. Later ones start by themselves. */
 int workers_start(struct workers *w);
 /* Ends the worker, or the attempts to start one; none is started before workers_start(), which may

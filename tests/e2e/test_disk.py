@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import time
 
+from test_models import folder_of
 from weftd import BACKEND, Weftd, main, program, random_tokens, tiny_model
 
 FLAGS = ("--max-context", "4096", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
@@ -96,6 +97,40 @@ def test_a_new_worker_has_what_the_dead_one_wrote():
         d.wait_health(503)
         d.wait_health(200)
         check(d, CACHED, "after the worker died")
+
+
+def test_each_model_finds_its_own_after_it_was_unloaded():
+    """Three models of which one fits: each that is loaded pushes another out."""
+    def turn(d, model, cached):
+        status, _, c = d.request("POST", "/v1/completions", {"model": model, "prompt": PROMPT, "max_tokens": N_TOKENS, "ignore_eos": True, "logits_digest": True,
+                                                             "temperature": 1, "seed": 3, "return_token_ids": True})
+        assert status == 200, c
+        n = c["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert n == cached, f"{model}: {n} tokens came from the cache, not {cached}: {d.log}"
+        return c["choices"][0]["token_ids"], c["choices"][0]["digests"]
+
+    flags = ("--max-context", "4096", "--kv-memory", "16M", "--models-memory", "100M", "--backend", BACKEND, "--threads", "2")
+    with folder_of("abc") as models, Folder() as f:
+        disk = ("--models-dir", models, *flags, "--kv-disk", f.name, "--kv-disk-size", "64M")
+        with Weftd(*disk, model="") as d:
+            should = {m: turn(d, m, 0) for m in "abc"}
+            assert len({str(s) for s in should.values()}) == 3
+            for m in "abc":
+                assert turn(d, m, CACHED) == should[m], f"{m}: other tokens or logits"
+            states = {m["id"]: m["loads"] for m in d.admin_request("GET", "/models")[1]["models"]}
+            assert states == {"a": 2, "b": 2, "c": 2}, f"nothing was unloaded: the test is blind: {states}"
+        assert sorted(os.listdir(f.name)) == ["prefixes-a.kv", "prefixes-b.kv", "prefixes-c.kv", "prefixes.key", "prefixes.kv"]
+        with Weftd(*disk, model="") as d:
+            for m in "abc":
+                assert turn(d, m, CACHED) == should[m], f"{m}: other tokens or logits after a restart"
+            assert not notes(d), notes(d)
+            # What is swapped in has other weights: nothing of the old one's is found.
+            assert d.admin_request("POST", f"/models/c/swap?file={models}/a.gguf")[0] == 200
+            end = time.monotonic() + 30
+            while any(m["id"] == "c" and m.get("swap") != "done" for m in d.admin_request("GET", "/models")[1]["models"]):
+                assert time.monotonic() < end, d.admin_request("GET", "/models")
+                time.sleep(0.05)
+            assert turn(d, "c", 0) == should["a"]
 
 
 def test_a_damaged_page_is_one_line_and_is_computed():
