@@ -16,8 +16,9 @@
  *              activations and weights come ahead by the same copies. Bound by the tensor cores.
  */
 
+#include "engine/cuda/matvec.cuh"
 #include "engine/cuda/rows.cuh"
-#include "engine/cuda/weights.cuh"
+#include "engine/cuda/wide.cuh"
 
 DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
@@ -38,28 +39,6 @@ DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_
     float *y = m.y + (size_t)row * m.n_out + out, v = value_of(a, m, row, out, sum);
 
     *y = a.add ? *y + v : v;
-}
-
-/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. */
-DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
-    uint32_t at = threadIdx.x % 32 * 16;
-
-    to += at;
-    from += at;
-    if (at < n)
-        copy_async_at<0>(to, from);
-    if (at + 512 < n)
-        copy_async_at<512>(to, from);
-    if (at + 1024 < n)
-        copy_async_at<1024>(to, from);
-    if (at + 1536 < n)
-        copy_async_at<1536>(to, from);
-    if (at + 2048 < n)
-        copy_async_at<2048>(to, from);
-    if (at + 2560 < n)
-        copy_async_at<2560>(to, from);
-    if (at + 3072 < n)
-        copy_async_at<3072>(to, from);
 }
 
 /* -- matvec ------------------------------------------------------------------------------------ */
@@ -141,6 +120,12 @@ struct Feed {
 template <int G> struct Rows {
     uint32_t x[G], sums[G]; /* offsets in bytes */
 
+    __device__ __forceinline__ void load_sums(const struct matmul_args &a, int i, uint32_t unit,
+                                              uint32_t pair, float sum[2]) const {
+        const uint8_t *from = (const uint8_t *)a.sums + (sums[i] + unit);
+
+        load_floats((const float *)(from + pair), sum);
+    }
     __device__ __forceinline__ void start(const struct matmul_args &a, uint32_t n_rows) {
         uint32_t lane = threadIdx.x % 32;
 
@@ -153,75 +138,6 @@ template <int G> struct Rows {
         }
     }
 };
-
-/* Adds the tile of unit @unit, at @tile in shared memory. */
-template <int F, int G>
-DEVICE void add_unit(const struct matmul_args &a, const uint8_t *tile, uint32_t unit,
-                     const struct Rows<G> &rows, float c[G][4]) {
-    constexpr int pairs = F >= TILE_Q4_K ? 8 : 2;
-    struct Tile<F> t;
-
-    t.load(tile, threadIdx.x % 32);
-#pragma unroll
-    for (int p = 0; p < pairs; p++) {
-        struct Pair<F> w;
-
-        w.take(t, p);
-#pragma unroll
-        for (int i = 0; i < G; i++) {
-            const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + unit * (pairs * 512));
-            const uint8_t *sums =
-                (const uint8_t *)a.sums + (rows.sums[i] + unit * (pairs * PACK_ROWS * 4));
-            struct vec4 v = load16(x + p * 512);
-            float sum[2] = {0, 0};
-
-            if (Pair<F>::has_min)
-                load_floats((const float *)(sums + p * PACK_ROWS * 4), sum);
-            w.add(v, sum, c[i]);
-        }
-    }
-}
-
-template <int F, int G>
-DEVICE void add_segment(const struct matmul_args &a, uint32_t from, uint32_t to, struct Feed &feed,
-                        const struct Rows<G> &rows, float c[G][4]) {
-    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
-
-    for (uint32_t u = from; u < to; u += units) {
-        const uint8_t *stage = feed.take(a);
-
-#pragma unroll
-        for (uint32_t n = 0; n < units; n++)
-            if (u + n < to)
-                add_unit<F, G>(a, stage + n * tile_bytes(F), u + n, rows, c);
-    }
-}
-
-template <int G>
-DEVICE void add_segment_of(const struct matmul_args &a, const struct matrix &m, struct Feed &feed,
-                           const struct Rows<G> &rows, float c[G][4]) {
-    uint32_t from = tile_segment(m.n_units, feed.segment);
-    uint32_t to = tile_segment(m.n_units, feed.segment + 1);
-
-    switch (m.format) {
-    case TILE_F16:
-        return add_segment<TILE_F16, G>(a, from, to, feed, rows, c);
-    case TILE_Q8_0:
-        return add_segment<TILE_Q8_0, G>(a, from, to, feed, rows, c);
-    case TILE_Q4_0:
-        return add_segment<TILE_Q4_0, G>(a, from, to, feed, rows, c);
-    case TILE_IQ4_NL:
-        return add_segment<TILE_IQ4_NL, G>(a, from, to, feed, rows, c);
-    case TILE_Q4_K:
-        return add_segment<TILE_Q4_K, G>(a, from, to, feed, rows, c);
-    case TILE_Q5_K:
-        return add_segment<TILE_Q5_K, G>(a, from, to, feed, rows, c);
-    case TILE_Q6_K:
-        return add_segment<TILE_Q6_K, G>(a, from, to, feed, rows, c);
-    case TILE_IQ4_XS:
-        return add_segment<TILE_IQ4_XS, G>(a, from, to, feed, rows, c);
-    }
-}
 
 /* An element of gate (@i 0), which is kept in shared memory until up comes, or of up. */
 DEVICE void put_gated(const struct matmul_args &a, const struct matrix &m, uint32_t i,
@@ -254,7 +170,8 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_
 #pragma unroll
         for (int j = 0; j < 4 * G; j++)
             c[j / 4][j % 4] = 0;
-        add_segment_of<G>(a, m, feed, rows, c);
+        add_units<G>(a, m.format, tile_segment(m.n_units, feed.segment),
+                     tile_segment(m.n_units, feed.segment + 1), feed, rows, c);
 #pragma unroll
         for (int j = 0; j < 4 * G; j++)
             sums[warp][j][lane] = c[j / 4][j % 4];
@@ -342,178 +259,25 @@ KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */
 
-#define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
-#define SLICE_PAIRS 2u /* of 32 columns in a slice */
-
-/*
- * What a block has on its way: slices of 64 columns of the activations, WIDE_SLICES of them in a
- * ring of all warps, and in rings of their own the warps' weights for as far. A group of copies is
- * what one slice brings.
- */
-struct Supply {
-    uint8_t *slices, *ring;   /* [WIDE_SLICES][slice], of the warp [n_slots][stage_bytes] */
-    const uint8_t *x, *tiles; /* of the block's rows; of the warp's row tile, NULL: none */
-    const float *sums;
-    uint32_t n_pairs, n_groups; /* of a row; groups of rows that exist */
-    uint32_t next, n_slices;
-    uint32_t per_stage, n_slots, stage_bytes,
-        row_bytes; /* slices of a stage; bytes of a row of tiles */
-
-    __device__ __forceinline__ void fetch() {
-        if (next < n_slices) {
-            uint8_t *to = slices + next % WIDE_SLICES * WIDE_SLICE_BYTES;
-            uint32_t stage = next / per_stage, at = stage * stage_bytes;
-
-#pragma unroll
-            for (uint32_t i = threadIdx.x; i < WIDE_GROUPS * SLICE_PAIRS * 32; i += CUDA_THREADS) {
-                uint32_t group = i / (SLICE_PAIRS * 32), v = i % (SLICE_PAIRS * 32);
-
-                if (group >= n_groups)
-                    group = 0; /* its result is not read */
-                copy_async(to + i * 16,
-                           x + ((size_t)group * n_pairs + next * SLICE_PAIRS) * 512 + v * 16);
-            }
-            if (threadIdx.x < WIDE_GROUPS * SLICE_PAIRS * 2) {
-                uint32_t group = threadIdx.x / (SLICE_PAIRS * 2),
-                         v = threadIdx.x % (SLICE_PAIRS * 2);
-
-                group = group < n_groups ? group : 0;
-                copy_async(to + WIDE_GROUPS * SLICE_PAIRS * 512 + threadIdx.x * 16,
-                           sums + ((size_t)group * n_pairs + next * SLICE_PAIRS) * PACK_ROWS +
-                               v * 4);
-            }
-            if (tiles && next % per_stage == 0)
-                fetch_bytes(ring + stage % n_slots * stage_bytes, tiles + at,
-                            row_bytes - at < stage_bytes ? row_bytes - at : stage_bytes);
-        }
-        next++;
-        copy_commit();
-    }
-    /* Slice @i, when it is there with its weights; the next one is started in the place of the one
-     * before. */
-    __device__ __forceinline__ const uint8_t *take(uint32_t i) {
-        copy_wait<WIDE_SLICES - 2>();
-        sync_block();
-        fetch();
-        return slices + i % WIDE_SLICES * WIDE_SLICE_BYTES;
-    }
-};
-
-/* Two pairs of a tile times a slice. */
-template <int F>
-DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice,
-                      float c[WIDE_GROUPS][4]) {
-    uint32_t lane = threadIdx.x % 32;
-
-#pragma unroll
-    for (uint32_t p = 0; p < SLICE_PAIRS; p++) {
-        struct Pair<F> w;
-
-        w.take(tile, first_pair + (int)p);
-#pragma unroll
-        for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
-            uint32_t at = n * SLICE_PAIRS + p;
-            struct vec4 x = load16(slice + at * 512 + lane * 16);
-            float sum[2] = {0, 0};
-
-            if (Pair<F>::has_min)
-                load_floats((const float *)(slice + WIDE_GROUPS * SLICE_PAIRS * 512) +
-                                at * PACK_ROWS + lane % 4 * 2,
-                            sum);
-            w.add(x, sum, c[n]);
-        }
-    }
-}
-
-/* All columns of one row tile. All warps take part in the slices, also those that have no tile. */
-template <int F>
-DEVICE void walk(const struct matrix &m, struct Supply &supply, float total[WIDE_GROUPS][4]) {
-    constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1; /* of a unit */
-    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
-    uint32_t segment = 0, end = tile_segment(m.n_units, 1);
-    float c[WIDE_GROUPS][4];
-
-#pragma unroll
-    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-        c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-    for (uint32_t u = 0; u < m.n_units; u++) {
-        const uint8_t *stage = supply.ring + u / units % supply.n_slots * supply.stage_bytes;
-
-#pragma unroll
-        for (uint32_t i = 0; i < slices; i++) {
-            const uint8_t *slice = supply.take(u * slices + i);
-            struct Tile<F> tile; /* what the slice needs of it: registers are scarce */
-
-            if (!supply.tiles)
-                continue;
-            tile.load(stage + u % units * tile_bytes(F), threadIdx.x % 32);
-            add_slice<F>(tile, (int)(i * SLICE_PAIRS), slice, c);
-        }
-        if (u + 1 < end)
-            continue;
-#pragma unroll
-        for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                total[n][j] = segment ? total[n][j] + c[n][j] : c[n][j];
-                c[n][j] = 0;
-            }
-        segment++;
-        end = tile_segment(m.n_units, segment + 1);
-    }
-}
-
-DEVICE void walk_of(const struct matrix &m, struct Supply &supply, float total[WIDE_GROUPS][4]) {
-    switch (m.format) {
-    case TILE_F16:
-        return walk<TILE_F16>(m, supply, total);
-    case TILE_Q8_0:
-        return walk<TILE_Q8_0>(m, supply, total);
-    case TILE_Q4_0:
-        return walk<TILE_Q4_0>(m, supply, total);
-    case TILE_IQ4_NL:
-        return walk<TILE_IQ4_NL>(m, supply, total);
-    case TILE_Q4_K:
-        return walk<TILE_Q4_K>(m, supply, total);
-    case TILE_Q5_K:
-        return walk<TILE_Q5_K>(m, supply, total);
-    case TILE_Q6_K:
-        return walk<TILE_Q6_K>(m, supply, total);
-    case TILE_IQ4_XS:
-        return walk<TILE_IQ4_XS>(m, supply, total);
-    }
-}
-
 KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     wait_for_previous();
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.y, i = 0;
     uint32_t row0 = blockIdx.x * MATMUL_COLUMNS, n_rows = count_rows(a);
     float total[WIDE_GROUPS][4];
-    struct Supply supply;
+    struct Supply<struct Neighbours> supply;
 
     if (row0 >= n_rows)
         return;
     while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
         block -= (a.m[i++].n_row_tiles + 7) / 8;
     const struct matrix &m = a.m[i];
-    uint32_t tile = block * 8 + warp, columns = tile_k(m.format) * tile_stage_units(m.format);
+    uint32_t tile = block * 8 + warp;
 
-    supply.slices = dynamic_shared();
-    supply.stage_bytes = tile_stage_bytes(m.format);
-    supply.per_stage = columns / (32 * SLICE_PAIRS);
-    supply.n_slots = wide_slots(m.format);
-    supply.ring = supply.slices + WIDE_SLICES * WIDE_SLICE_BYTES +
-                  (size_t)warp * supply.n_slots * supply.stage_bytes;
-    supply.row_bytes = m.n_units * tile_bytes(m.format);
-    supply.tiles = tile < m.n_row_tiles ? m.tiles + (size_t)tile * supply.row_bytes : NULL;
-    supply.n_pairs = a.n_blocks / 2;
-    supply.n_slices = m.n_units * (tile_k(m.format) / (32 * SLICE_PAIRS));
-    supply.x = (const uint8_t *)a.x + (size_t)row0 * a.n_blocks * 32;
-    supply.sums = a.sums + (size_t)row0 / PACK_ROWS * a.n_blocks * 4;
-    supply.n_groups = (n_rows - row0 + PACK_ROWS - 1) / PACK_ROWS;
-    supply.next = 0;
-    for (uint32_t s = 0; s < WIDE_SLICES - 1; s++)
-        supply.fetch();
+    supply.rows.n_pairs = a.n_blocks / 2;
+    supply.rows.x = (const uint8_t *)a.x + (size_t)row0 * a.n_blocks * 32;
+    supply.rows.sums = a.sums + (size_t)row0 / PACK_ROWS * a.n_blocks * 4;
+    supply.rows.n_groups = (n_rows - row0 + PACK_ROWS - 1) / PACK_ROWS;
+    supply.start(m, m.tiles, tile);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;

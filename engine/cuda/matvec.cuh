@@ -1,0 +1,97 @@
+#pragma once
+
+/*
+ * matvec - the products of a warp with few rows of activations: what the kernels for one matrix
+ * (matmul.cu) and for those of experts (experts.cu) have in common. A is the kernel's argument,
+ * with x and sums; ROWS says where those of a lane lie, FEED brings the weights stage by stage.
+ */
+
+#include "engine/cuda/weights.cuh"
+
+/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. */
+DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
+    uint32_t at = threadIdx.x % 32 * 16;
+
+    to += at;
+    from += at;
+    if (at < n)
+        copy_async_at<0>(to, from);
+    if (at + 512 < n)
+        copy_async_at<512>(to, from);
+    if (at + 1024 < n)
+        copy_async_at<1024>(to, from);
+    if (at + 1536 < n)
+        copy_async_at<1536>(to, from);
+    if (at + 2048 < n)
+        copy_async_at<2048>(to, from);
+    if (at + 2560 < n)
+        copy_async_at<2560>(to, from);
+    if (at + 3072 < n)
+        copy_async_at<3072>(to, from);
+}
+
+/* Adds the tile of unit @unit, at @tile in shared memory. ROWS: x[i], the offset in bytes of the
+ * lane's activations of group i of 8 rows; load_sums(), the sums of 32 of its columns. */
+template <int F, int G, class A, class ROWS>
+DEVICE void add_unit(const A &a, const uint8_t *tile, uint32_t unit, const ROWS &rows,
+                     float c[G][4]) {
+    constexpr int pairs = F >= TILE_Q4_K ? 8 : 2;
+    struct Tile<F> t;
+
+    t.load(tile, threadIdx.x % 32);
+#pragma unroll
+    for (int p = 0; p < pairs; p++) {
+        struct Pair<F> w;
+
+        w.take(t, p);
+#pragma unroll
+        for (int i = 0; i < G; i++) {
+            const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + unit * (pairs * 512));
+            struct vec4 v = load16(x + p * 512);
+            float sum[2] = {0, 0};
+
+            if (Pair<F>::has_min)
+                rows.load_sums(a, i, unit * (pairs * PACK_ROWS * 4), p * PACK_ROWS * 4, sum);
+            w.add(v, sum, c[i]);
+        }
+    }
+}
+
+template <int F, int G, class A, class FEED, class ROWS>
+DEVICE void add_segment(const A &a, uint32_t from, uint32_t to, FEED &feed, const ROWS &rows,
+                        float c[G][4]) {
+    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
+
+    for (uint32_t u = from; u < to; u += units) {
+        const uint8_t *stage = feed.take(a);
+
+#pragma unroll
+        for (uint32_t n = 0; n < units; n++)
+            if (u + n < to)
+                add_unit<F, G>(a, stage + n * tile_bytes(F), u + n, rows, c);
+    }
+}
+
+/* Units [from, to) of a row of tiles. */
+template <int G, class A, class FEED, class ROWS>
+DEVICE void add_units(const A &a, uint32_t format, uint32_t from, uint32_t to, FEED &feed,
+                      const ROWS &rows, float c[G][4]) {
+    switch (format) {
+    case TILE_F16:
+        return add_segment<TILE_F16, G>(a, from, to, feed, rows, c);
+    case TILE_Q8_0:
+        return add_segment<TILE_Q8_0, G>(a, from, to, feed, rows, c);
+    case TILE_Q4_0:
+        return add_segment<TILE_Q4_0, G>(a, from, to, feed, rows, c);
+    case TILE_IQ4_NL:
+        return add_segment<TILE_IQ4_NL, G>(a, from, to, feed, rows, c);
+    case TILE_Q4_K:
+        return add_segment<TILE_Q4_K, G>(a, from, to, feed, rows, c);
+    case TILE_Q5_K:
+        return add_segment<TILE_Q5_K, G>(a, from, to, feed, rows, c);
+    case TILE_Q6_K:
+        return add_segment<TILE_Q6_K, G>(a, from, to, feed, rows, c);
+    case TILE_IQ4_XS:
+        return add_segment<TILE_IQ4_XS, G>(a, from, to, feed, rows, c);
+    }
+}
