@@ -109,6 +109,7 @@ static void read_environment(struct be *b) {
     b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
     b->shares = !(share && strcmp(share, "0") == 0);
     b->wants_fuse = b->fuse;
+    b->wants_expert_vec = true;
 }
 
 /* Asked before open(): a backend is made up for the sums and thrown away. */
@@ -175,15 +176,19 @@ static uint32_t n_threads(const struct be *b) {
 
 /* What the kernels of few rows do beside their own work, and when they come up. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
-    static const char *const names[] = {"early launch", "fused kernels"};
+    static const char *const names[] = {"early launch", "fused kernels", "expert_vec"};
 
-    if (i >= ARRAY_SIZE(names))
+    bool either = b->shape->n_expert && b->wants_expert_vec && !b->no_expert_wide;
+
+    if (i >= ARRAY_SIZE(names) - !either)
         return false;
     *name = names[i];
     if (i == 0)
         b->early = use && b->wants_early;
-    else
+    else if (i == 1)
         b->fuse = use ? b->wants_fuse : 0;
+    else
+        b->no_expert_vec = !use;
     return true;
 }
 
@@ -239,6 +244,14 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     return NULL;
 }
 
+static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
+    if (s->n_expert > ROUTE_EXPERTS || s->n_expert_used > ROUTE_PICKS)
+        return "so many experts";
+    if (op->kind == OP_ROUTE)
+        return op->norm ? NULL : "experts of this kind";
+    return op->norm || op->joined || op->glu != GLU_SILU ? "experts of this kind" : NULL;
+}
+
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
@@ -248,8 +261,8 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "scaled activations";
     if (op->kind == OP_GATE_UP && (op->glu != GLU_SILU || !op->norm))
         return "FFNs of this kind";
-    if (op->kind == OP_GATE_UP && op->w[0]->ne[1] != s->n_ff)
-        return "FFNs of different widths";
+    if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS)
+        return experts_lack(s, op);
     return op->cap != 0 ? "capped logits" : NULL;
 }
 
@@ -283,6 +296,8 @@ const struct be_ops weft_backend_cuda = {
             [OP_ATTEND] = step_attend,
             [OP_PROJ] = step_proj,
             [OP_GATE_UP] = step_gate_up,
+            [OP_ROUTE] = step_route,
+            [OP_EXPERTS] = step_experts,
             [OP_LOGITS] = step_logits,
         },
     .mask = step_mask,

@@ -57,7 +57,7 @@ struct step_grid {
  * One of the two steps that may be in flight. Life: idle (batch NULL) -> step_begin -> the ops ->
  * step_sample -> step_end, which makes it idle again. Invariants: n_scored + n_hidden == n_wants of
  * the batch; `held` is NULL outside a layer; `recorded` means that the event follows all that was
- * enqueued for the step.
+ * enqueued for the step; one of `held` and `summed` at most is set.
  */
 struct step {
     struct be *be;
@@ -74,11 +74,12 @@ struct step {
     float *hidden_host;                           /* [max_wants][n_embd] */
     int32_t *sampled;                             /* device [max_wants] */
     struct sample_out *out_device, *out_host;
-    struct engine_out *out;     /* [max_wants] */
-    struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
-    const struct weights *head; /* of the logits */
-    const struct weights *held; /* a projection that is launched with the op behind it, or NULL */
-    bool packed;                /* be.packed holds what the next matrices take */
+    struct engine_out *out;       /* [max_wants] */
+    struct engine_top *top;       /* [max_wants][ENGINE_TOP_MAX] */
+    const struct weights *head;   /* of the logits */
+    const struct weights *held;   /* a projection that is launched with the op behind it, or NULL */
+    const struct weights *summed; /* likewise the sum of picked experts */
+    bool packed;                  /* be.packed holds what the next matrices take */
 };
 
 struct weights {
@@ -90,6 +91,7 @@ struct weights {
     struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
     float *norm, *q_norm, *k_norm;
+    float *pick_bias, *weigh; /* by expert */
 };
 
 struct launch {
@@ -142,6 +144,8 @@ struct be {
      * than so many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
     bool wants_early, no_matvec; /* as configured; matvec was found wrong */
+    /* Left out, never both; wants_: not found wrong by the self-test. */
+    bool no_expert_vec, no_expert_wide, wants_expert_vec;
     uint32_t wants_fuse;
     char note[300];                  /* what the self-test has left out, and why; "" */
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
@@ -171,6 +175,14 @@ struct be {
     uint8_t *pages, *host_pages; /* host: pinned */
     struct blk_grids *grids;
     uint32_t *bad;
+    /* Of a model with experts; a pair is a row's pick (kernels.h). */
+    struct {
+        float *logits, *weight;          /* [max_rows][n_expert], [pairs] */
+        float *gate, *up, *y;            /* [pairs][n_ff_expert], likewise, [pairs][n_embd] */
+        uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
+        struct expert_item *item;        /* [experts_items()] */
+        uint32_t *n_items;
+    } experts;
     uint32_t *arrived;  /* zeros between kernels: struct matmul_args, attend_args */
     size_t layer_bytes; /* of the pages of a layer */
     uint32_t n_partials, partial_stride, max_items, max_merges;
@@ -232,6 +244,9 @@ struct operand {
 };
 /* The argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
+/* Blocks of a kernel of few rows with so many row tiles, that each ask for @shared bytes: as many
+ * as run at a time. */
+uint32_t cuda_narrow_grid(const struct be *b, uint32_t tiles, uint32_t shared);
 /* Launches matvec: at most MATVEC_ROWS rows. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias, by the library of fast where it is to be, else by cuda_matmul_strict(). */
@@ -299,10 +314,27 @@ int step_qkv(struct step *s, const struct model_op *op);
 int step_attend(struct step *s, const struct model_op *op);
 int step_proj(struct step *s, const struct model_op *op);
 int step_gate_up(struct step *s, const struct model_op *op);
+int step_route(struct step *s, const struct model_op *op);
+int step_experts(struct step *s, const struct model_op *op);
 int step_logits(struct step *s, const struct model_op *op);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int step_sample(struct step *s);
 int step_end(struct step *s, struct engine_result *out);
 int step_copy(struct be *b, const struct engine_copy *c);
+
+/* What the files of the step share. The norm of x as the operand of the next matrices. */
+int step_norm(struct step *s, const float *norm);
+/* y (+)= W x + bias of all rows of the step. */
+int step_multiply(struct step *s, const struct weights *w, bool add);
+/* Rows of x, @n values each, to be.packed. */
+struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
+                                const float *weight, uint32_t n);
+/* Items of experts that the largest step may make. */
+uint32_t experts_items(const struct be *b);
+/* The product of @a, whose n_at_once and what follows of it are filled in: by expert_vec or by
+ * expert_wide; of @most items at most. */
+int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);
+/* x += the sum of step.summed; packed with @norm for the next op, NULL: not. */
+int experts_combine(struct step *s, const float *norm);
 /* Logits of wants [first, first + n) into be.logits. */
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n);

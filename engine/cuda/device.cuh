@@ -199,7 +199,15 @@ DEVICE void copy_async(void *to, const void *from) {
                  : "memory");
 }
 
-/* Likewise, @OFFSET bytes behind both. */
+/* 4 bytes. */
+DEVICE void copy_async4(void *to, const void *from) {
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
+}
+
+/* Likewise 16, @OFFSET bytes behind both. */
 template <int OFFSET> DEVICE void copy_async_at(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),

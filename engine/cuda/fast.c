@@ -210,7 +210,7 @@ int fast_load(struct be *b, struct weights *w, enum op_kind kind) {
     struct fast *f = &b->fast;
     int r = 0;
 
-    if (!f->on || kind == OP_EMBED || kind == OP_LOGITS)
+    if (!f->on || kind == OP_EMBED || kind == OP_EXPERTS || kind == OP_LOGITS)
         return 0;
     for (uint32_t i = 0; i < w->n_mats && r == 0; i++) {
         struct fast_shape s;

@@ -116,6 +116,7 @@ struct pack_args {
     const float *x, *up, *weight;
     const struct batch_head *batch; /* NULL: as many rows as the grid has */
     uint32_t wanted;                /* the rows that are wanted, not all */
+    uint32_t each;                  /* rows of x for each of the batch; 0: 1 */
     uint16_t *packed;
     float *scale, *sums;
     uint32_t kind, n, n_padded;
@@ -221,6 +222,70 @@ MX_FN uint32_t m128_shared(uint32_t format) {
     return 2 * M128_SLICE_BYTES + M128_SUM_BYTES +
            CUDA_THREADS / 32 * m128_slots(format) * tile_stage_bytes(format);
 }
+
+/* -- experts ----------------------------------------------------------------------------------- */
+
+#define EXPERT_ROWS PACK_ROWS           /* pairs that expert_vec() takes at a time */
+#define ROUTE_ROWS (CUDA_THREADS / 32u) /* rows of a block of route() */
+#define ROUTE_PICKS 32u                 /* experts of a row, at most */
+#define ROUTE_EXPERTS 1024u             /* experts, at most */
+
+/* Up to so many pairs of a row and an expert that it picked, of one expert: list[expert][first] and
+ * those behind it. */
+struct expert_item {
+    uint32_t expert, first, n;
+};
+
+/* Picks experts as engine/experts.c does, with its bits: pair r n_used + k is pick k of row r. What
+ * the block that is last makes of all picks: the pairs by expert, and the list of items of up to
+ * @columns of them, by expert. The order of an expert's pairs is any; nothing that is computed of a
+ * pair depends on it. Grid: x rows / ROUTE_ROWS. */
+struct route_args {
+    const struct batch_head *batch;
+    const float *logits, *bias; /* [rows][n_expert]; of the choice alone, or NULL */
+    uint32_t n_expert, n_used, columns;
+    uint32_t sigmoid, normalize; /* struct expert_rule */
+    float scale;
+    uint32_t *expert; /* [pairs] */
+    float *weight;    /* [pairs] */
+    uint32_t *list;   /* [n_expert][stride] */
+    uint32_t stride;
+    uint32_t *count; /* [n_expert], then arrived: zeros, and zeros again when it ends */
+    struct expert_item *item;
+    uint32_t *n_items;
+};
+
+/* y[pair] = W[expert] x + bias[expert] for the items: a matrix's tiles and bias are those of expert
+ * 0, the others' follow. Row of x: the pair, or its row. The same bits as matmul of the one row.
+ * expert_vec: items of up to EXPERT_ROWS pairs; two matrices are a gate and an up, of equal
+ * size: m[0].y becomes glu(gate, up). A block has @n_at_once row tiles at a time, @n_segments warps
+ * each. Grid x: row tiles of all items, or fewer: a block takes every gridDim.x'th. expert_wide:
+ * items of up to MATMUL_COLUMNS pairs; grid x: items, or more, y: row tiles / 8 of each matrix.
+ * Shared memory: matvec_shared(), wide_shared() of the largest format. */
+struct expert_args {
+    struct matrix m[2];
+    const uint16_t *x; /* packed */
+    const float *scale, *sums;
+    uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
+    uint32_t by_pair;                  /* a row of x is a pair */
+    uint32_t n_at_once, n_segments;
+    uint32_t at_once_bytes[2], stage_bytes; /* of each matrix, tile_stage_bytes(); the larger */
+    const struct expert_item *item;
+    const uint32_t *n_items, *list;
+    uint32_t stride;
+};
+
+/* x += weight y, pick by pick in their order; then, where @pack is PACK_NORM, the row is packed.
+ * Grid: rows; PACK_THREADS threads. */
+struct combine_args {
+    const struct batch_head *batch;
+    float *x;                    /* [rows][n] */
+    const float *y;              /* [pairs][n] */
+    const float *weight, *weigh; /* weigh: a factor of each expert, or NULL */
+    const uint32_t *expert;
+    uint32_t n, n_used, packs;
+    struct pack_args pack;
+};
 
 /* -- what a library multiplies (fast.c) -------------------------------------------------------- */
 
@@ -389,6 +454,10 @@ extern const void *const kernel_copy_page;
 extern const void *const kernel_matvec;
 extern const void *const kernel_matmul_wide;
 extern const void *const kernel_matmul_m128;
+extern const void *const kernel_route;
+extern const void *const kernel_expert_vec;
+extern const void *const kernel_expert_wide;
+extern const void *const kernel_combine;
 extern const void *const kernel_fast_copy;
 extern const void *const kernel_fast_rows;
 extern const void *const kernel_attend_64; /* heads of up to 64 */

@@ -91,8 +91,8 @@ static struct tile_source source_of(const struct be *b, const struct tensor *t, 
 }
 
 /* Rows [row, row + n) of a matrix, @row a multiple of 16. */
-static int repack_piece(struct be *b, const struct tensor *t, struct matrix *m, int i, uint32_t row,
-                        uint32_t n) {
+static int repack_piece(struct be *b, const struct tensor *t, const struct matrix *m, int i,
+                        uint32_t row, uint32_t n) {
     assert(row % TILE_ROWS == 0 && n > 0);
     uint32_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
     int r = send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load[i].device);
@@ -131,13 +131,30 @@ static int check_values(struct be *b, const struct tensor *t, struct err *err) {
     return r;
 }
 
+/* A matrix, or those of all experts, which are one where each has whole row tiles. */
+static int repack_all(struct be *b, const struct tensor *t, const struct matrix *m) {
+    uint32_t n_parts = m->n_out % TILE_ROWS ? (uint32_t)t->ne[2] : 1;
+    uint32_t n_rows = m->n_out * (uint32_t)t->ne[2] / n_parts, at_once = rows_at_once(b, t), k = 0;
+    struct tensor part = *t;
+    struct matrix to = *m;
+    int r = 0;
+
+    for (uint32_t i = 0; i < n_parts; i++) {
+        for (uint32_t row = 0; row < n_rows && r == 0; row += at_once, k++)
+            r = repack_piece(b, &part, &to, k % 2, row, MIN(n_rows - row, at_once));
+        part.data += n_rows * t->row_bytes;
+        to.tiles += tile_matrix_bytes(m->format, n_rows, (uint32_t)t->ne[0]);
+    }
+    return r;
+}
+
 /* File -> pinned buffer -> device -> tiles, two buffers alternately: while one piece is
  * repacked the next one is read. */
 static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
                        const struct tensor *bias, float *y, struct err *err) {
     assert(w->n_mats < ARRAY_SIZE(w->m));
     struct matrix *m = &w->m[w->n_mats++];
-    uint32_t n_out = (uint32_t)t->ne[1], n_in = (uint32_t)t->ne[0], at_once = rows_at_once(b, t);
+    uint32_t n_out = (uint32_t)t->ne[1], n_in = (uint32_t)t->ne[0];
     float *bias_at = NULL;
     void *d;
 
@@ -149,13 +166,12 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
     };
     m->n_units = tile_units(m->format, n_in);
     w->n_in = n_in;
-    int r = own(b, tile_matrix_bytes(m->format, n_out, n_in), &d, err);
+    int r = own(b, tile_matrix_bytes(m->format, n_out, n_in) * t->ne[2], &d, err);
     if (r < 0)
         return r;
     m->tiles = d;
     r = cuda_check(b, b->api->fill(b->bad, 0, 4, b->stream), "cudaMemset");
-    for (uint32_t row = 0, k = 0; row < n_out && r == 0; row += at_once, k++)
-        r = repack_piece(b, t, m, k % 2, row, MIN(n_out - row, at_once));
+    r = r < 0 ? r : repack_all(b, t, m);
     r = r < 0 ? r : check_values(b, t, err);
     r = r < 0 ? r : load_vector(b, bias, &bias_at, err);
     m->bias = bias_at;
@@ -192,9 +208,12 @@ static void lend_tiles(struct be *b, const struct weights *from, const struct te
 /* Where the outputs of an op go. */
 static float *target_of(const struct be *b, enum op_kind kind, int i) {
     float *const qkv[3] = {b->q, b->k, b->v}, *const gate_up[2] = {b->gate, b->up};
+    float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
 
     return kind == OP_QKV       ? qkv[i]
            : kind == OP_GATE_UP ? gate_up[i]
+           : kind == OP_ROUTE   ? b->experts.logits
+           : kind == OP_EXPERTS ? experts[i]
            : kind == OP_PROJ    ? b->x
                                 : b->logits;
 }
@@ -205,6 +224,8 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 
     r = r < 0 ? r : load_vector(b, op->q_norm, &w->q_norm, err);
     r = r < 0 ? r : load_vector(b, op->k_norm, &w->k_norm, err);
+    r = r < 0 ? r : load_vector(b, op->pick_bias, &w->pick_bias, err);
+    r = r < 0 ? r : load_vector(b, op->weigh, &w->weigh, err);
     if (r == 0 && op->kind == OP_EMBED)
         return load_embedding(b, w, op->w[0], err);
     for (int i = 0; i < 3 && r == 0; i++)
@@ -218,7 +239,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = calloc(1, sizeof(*w));
 
-    assert(op->w[0] && op->kind != OP_ROUTE && op->kind != OP_EXPERTS);
+    assert(op->w[0]);
     if (!w)
         return -ENOMEM;
     w->next = b->weights;

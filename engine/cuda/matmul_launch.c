@@ -22,6 +22,10 @@ int cuda_matmul_allow(struct be *b) {
         uint32_t bytes;
     } kernels[] = {{kernel_matvec, narrow},
                    {kernel_matmul_wide, wide},
+                   {kernel_expert_vec, narrow},
+                   {kernel_expert_wide, wide},
+                   {kernel_route, 0},
+                   {kernel_combine, 0},
                    {kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)},
                    {kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)},
                    {kernel_attend_64, 0},
@@ -44,8 +48,8 @@ int cuda_matmul_allow(struct be *b) {
     return 0;
 }
 
-/* As many blocks as run at a time: two on a multiprocessor, where its shared memory is enough. */
-static uint32_t narrow_grid(const struct be *b, uint32_t tiles, uint32_t shared) {
+/* Two on a multiprocessor, where its shared memory is enough. */
+uint32_t cuda_narrow_grid(const struct be *b, uint32_t tiles, uint32_t shared) {
     uint32_t two = b->device.shared_bytes >= 2 * (shared + MATVEC_STATIC) ? 2 : 1;
 
     return MIN(tiles, two * (uint32_t)b->device.n_multiprocessors);
@@ -75,7 +79,7 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
     uint32_t shared = matvec_shared(a->stage_bytes), tiles = a->n_tiles - a->gated;
-    struct launch l = {kernel_matvec, narrow_grid(b, tiles, shared), 1, CUDA_THREADS, "matvec",
+    struct launch l = {kernel_matvec, cuda_narrow_grid(b, tiles, shared), 1, CUDA_THREADS, "matvec",
                        shared};
 
     return cuda_launch(b, &l, a, sizeof(*a));

@@ -25,6 +25,8 @@ static void add_activations(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
     size_t n_q = (size_t)s->n_head * s->head_dim, n_kv = (size_t)s->n_head_kv * s->head_dim;
     size_t widest = round_up(MAX(MAX(n_q, s->n_embd), s->n_ff), 64);
+    size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
+    size_t values = MAX(padded * widest, pairs * round_up(s->n_ff_expert, 64));
 
     add(b, &b->x, rows * s->n_embd, sizeof(float), "activations", false);
     add(b, &b->q, rows * n_q, sizeof(float), "activations", false);
@@ -33,9 +35,9 @@ static void add_activations(struct be *b) {
     add(b, &b->o, rows * n_q, sizeof(float), "activations", false);
     add(b, &b->gate, rows * s->n_ff, sizeof(float), "activations", false);
     add(b, &b->up, rows * s->n_ff, sizeof(float), "activations", false);
-    add(b, &b->packed, padded * widest, sizeof(uint16_t), "activations", false);
-    add(b, &b->scale, padded, sizeof(float), "activations", false);
-    add(b, &b->sums, padded * widest / 32, sizeof(float), "activations", false);
+    add(b, &b->packed, values, sizeof(uint16_t), "activations", false);
+    add(b, &b->scale, MAX(padded, pairs), sizeof(float), "activations", false);
+    add(b, &b->sums, values / 32, sizeof(float), "activations", false);
     add(b, &b->rope, rows * s->rope[0].n_rot, sizeof(float), "activations", false);
     add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
         "logits", false);
@@ -46,6 +48,24 @@ static void add_activations(struct be *b) {
     add(b, &b->z, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
     add(b, &b->sampling, MIN(wants, LOGIT_ROWS), sizeof(*b->sampling), "logits", false);
     add(b, &b->peeked, s->n_vocab, sizeof(float), "logits", true);
+}
+
+/* Of the rows' picks: pairs of a row and an expert. */
+static void add_experts(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t rows = b->opts->max_rows, pairs = rows * s->n_expert_used;
+
+    if (s->n_expert == 0)
+        return;
+    add(b, &b->experts.logits, rows * s->n_expert, sizeof(float), "activations", false);
+    add(b, &b->experts.weight, pairs, sizeof(float), "activations", false);
+    add(b, &b->experts.gate, pairs * s->n_ff_expert, sizeof(float), "activations", false);
+    add(b, &b->experts.up, pairs * s->n_ff_expert, sizeof(float), "activations", false);
+    add(b, &b->experts.y, pairs * s->n_embd, sizeof(float), "activations", false);
+    add(b, &b->experts.expert, pairs, sizeof(uint32_t), "activations", false);
+    add(b, &b->experts.list, rows * s->n_expert, sizeof(uint32_t), "activations", false);
+    add(b, &b->experts.count, s->n_expert + 2, sizeof(uint32_t), "activations", false);
+    add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations", false);
 }
 
 /* How many items attention may need, and room for the results of chunks. */
@@ -133,6 +153,13 @@ static void add_rest(struct be *b) {
         b->shape->n_kv_layer[KV_GLOBAL], "KV pages of the host", true);
 }
 
+/* Those of experts have two dimensions. */
+static bool is_bias(const struct tensor *t) {
+    size_t n = strlen(t->name);
+
+    return n >= 5 && strcmp(t->name + n - 5, ".bias") == 0;
+}
+
 /* As own() will take it, tensor by tensor; a tied embedding that tiles hold exactly is not
  * there twice. */
 uint64_t cuda_weight_bytes(const struct gguf *file) {
@@ -145,14 +172,23 @@ uint64_t cuda_weight_bytes(const struct gguf *file) {
 
         if (embed && !(tied && tile_is_lossless((uint32_t)t->format->type)))
             sum += round_up(t->n_bytes, 512);
-        if (t->n_dims < 2)
+        if (t->n_dims < 2 || is_bias(t))
             sum += round_up(t->n_bytes, 512);
         else if (!embed || tied)
             sum += round_up(tile_matrix_bytes(tile_format_of(t->format->type), (uint32_t)t->ne[1],
-                                              (uint32_t)t->ne[0]),
+                                              (uint32_t)t->ne[0]) *
+                                t->ne[2],
                             512);
     }
     return sum;
+}
+
+static void add_all(struct be *b) {
+    add_activations(b);
+    add_experts(b);
+    add_attention(b);
+    add_steps(b);
+    add_rest(b);
 }
 
 static double mib(uint64_t bytes) {
@@ -246,14 +282,29 @@ static int alloc_steps(struct be *b) {
     return b->count ? sampler_init(&b->sampler, b->shape->n_vocab) : -ENOMEM;
 }
 
+/* Counts, no items, and experts that there are: a route() that does nothing leads nowhere. */
+static int clear_experts(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t pairs = (size_t)b->opts->max_rows * s->n_expert_used;
+
+    if (s->n_expert == 0)
+        return 0;
+    b->experts.n_items = b->experts.count + s->n_expert + 1;
+    int r = cuda_check(
+        b, b->api->fill(b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t), b->stream),
+        "cudaMemset");
+    return r < 0
+               ? r
+               : cuda_check(b,
+                            b->api->fill(b->experts.expert, 0, pairs * sizeof(uint32_t), b->stream),
+                            "cudaMemset");
+}
+
 int cuda_memory_open(struct be *b, struct err *err) {
     int r;
 
     assert(b->n_regions == 0);
-    add_activations(b);
-    add_attention(b);
-    add_steps(b);
-    add_rest(b);
+    add_all(b);
     fast_open(b);
     r = check_fit(b, err);
     r = r < 0 ? r : fit_fast(b);
@@ -277,6 +328,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
               : cuda_check(
                     b, b->api->fill(b->arrived, 0, cuda_arrivals(b) * sizeof(uint32_t), b->stream),
                     "cudaMemset");
+    r = r < 0 ? r : clear_experts(b);
     /* A page holds finite numbers even before it is written (attention.cu). */
     r = r < 0
             ? r
@@ -367,10 +419,7 @@ static int settled_memory(struct be *b, size_t *n_free) {
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     size_t n_free;
 
-    add_activations(b);
-    add_attention(b);
-    add_steps(b);
-    add_rest(b);
+    add_all(b);
     if (settled_memory(b, &n_free) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
     uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = n_free - MIN(need, n_free);

@@ -55,9 +55,9 @@ KERNEL(hidden, struct hidden_args, CUDA_THREADS, 2) {
 KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
     wait_for_previous();
     SHARED float shared[PACK_THREADS / 32];
-    uint32_t r = blockIdx.x;
+    uint32_t r = blockIdx.x, each = a.each ? a.each : 1;
 
-    if (a.batch && r >= (a.wanted ? a.batch->n_wants : a.batch->n_rows))
+    if (a.batch && r >= (a.wanted ? a.batch->n_wants : a.batch->n_rows * each))
         return;
     pack_row<PACK_THREADS>(a, r, a.wanted ? a.batch->want_row[r] : r, shared);
 }

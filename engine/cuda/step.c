@@ -40,7 +40,7 @@ static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const 
 }
 
 /* The layers' matrices: of all rows of the step. */
-static int multiply(struct step *s, const struct weights *w, bool add) {
+int step_multiply(struct step *s, const struct weights *w, bool add) {
     struct be *b = s->be;
     struct operand x = {b->packed, b->scale, b->sums, &b->head->n_rows, s->grid.rows};
 
@@ -182,7 +182,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     assert(!s->batch); /* at most two steps in flight */
     s->batch = batch;
     s->recorded = false;
-    s->head = s->held = NULL;
+    s->head = s->held = s->summed = NULL;
     s->packed = false;
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
@@ -225,8 +225,8 @@ int step_embed(struct step *s, const struct model_op *op) {
     return launch_rows(b, kernel_embed, s->grid.rows, &a, sizeof(a), "embed");
 }
 
-static struct pack_args pack_args_of(const struct be *b, enum pack_kind kind, const float *x,
-                                     const float *weight, uint32_t n) {
+struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
+                                const float *weight, uint32_t n) {
     return (struct pack_args){
         .batch = b->head,
         .x = x,
@@ -299,29 +299,39 @@ static struct matmul_args narrow_args(const struct step *s, const struct weights
 /* Packs rows, unless that has been done. */
 static int pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
                 uint32_t n) {
-    struct pack_args a = pack_args_of(s->be, kind, x, weight, n);
+    struct pack_args a = step_pack_args(s->be, kind, x, weight, n);
     bool done = s->packed;
 
     s->packed = false;
     return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
 }
 
-/* Launches the projection that waits, if any; @norm: of the op that takes x next, NULL: none
- * does. */
+/* Launches the projection or the sum that waits, if any; @norm: of the op that takes x next, NULL:
+ * none does. */
 static int release(struct step *s, const float *norm) {
     struct be *b = s->be;
     uint32_t n = b->shape->n_embd;
 
+    if (s->summed)
+        return experts_combine(s, norm);
     if (!s->held)
         return 0;
     struct matmul_args a = narrow_args(s, s->held, true);
     if (norm && packs_last(s, n)) {
         a.finish = FINISH_PACK;
-        a.pack = pack_args_of(b, PACK_NORM, b->x, norm, n);
+        a.pack = step_pack_args(b, PACK_NORM, b->x, norm, n);
         s->packed = true;
     }
     s->held = NULL;
     return cuda_matvec(b, &a);
+}
+
+/* What is packed while nothing waits is a hidden vector, for a projection that comes later. */
+int step_norm(struct step *s, const float *norm) {
+    if (!s->held && !s->summed)
+        s->packed = false;
+    int r = release(s, norm);
+    return r < 0 ? r : pack(s, PACK_NORM, s->be->x, norm, s->be->shape->n_embd);
 }
 
 /* Few rows: one kernel, whose last blocks rotate the heads and store keys and values; else
@@ -334,8 +344,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
 
     assert(op->kv.cls == KV_GLOBAL && op->kv.layer < m->n_kv_layer[KV_GLOBAL]);
     assert(w->n_mats == 3);
-    int r = release(s, w->norm);
-    r = r < 0 ? r : pack(s, PACK_NORM, b->x, w->norm, m->n_embd);
+    int r = step_norm(s, w->norm);
     if (r == 0 && fuses(s) && m->head_dim % TILE_ROWS == 0) {
         struct matmul_args a = narrow_args(s, w, false);
 
@@ -343,7 +352,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
         a.store = store;
         return cuda_matvec(b, &a);
     }
-    r = r < 0 ? r : multiply(s, w, false);
+    r = r < 0 ? r : step_multiply(s, w, false);
     struct launch l = {kernel_store, s->grid.rows, (m->n_head + m->n_head_kv + 7) / 8,
                        CUDA_THREADS, "store",      0};
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
@@ -397,7 +406,7 @@ int step_attend(struct step *s, const struct model_op *op) {
     if (fuses(s)) {
         a.merged = b->arrived;
         a.rows = b->arrived + b->max_merges * m->n_head_kv;
-        a.pack = pack_args_of(b, PACK_PLAIN, b->o, NULL, m->n_head * m->head_dim);
+        a.pack = step_pack_args(b, PACK_PLAIN, b->o, NULL, m->n_head * m->head_dim);
         s->packed = true;
         return cuda_launch(b, &attend, &a, sizeof(a));
     }
@@ -411,28 +420,29 @@ int step_proj(struct step *s, const struct model_op *op) {
     bool hidden = op->in == ACT_H;
 
     assert((hidden || op->in == ACT_O) && !s->held);
-    int r = pack(s, hidden && !fuses(s) ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, NULL,
-                 w->n_in);
+    int r = release(s, NULL);
+    r = r < 0 ? r
+              : pack(s, hidden && !fuses(s) ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, NULL,
+                     w->n_in);
     if (r == 0 && fuses(s))
         s->held = w;
-    return r < 0 || s->held ? r : multiply(s, w, true);
+    return r < 0 || s->held ? r : step_multiply(s, w, true);
 }
 
 /* h is left as gate and up, for proj() to multiply them when it takes them, or where gate was. */
 int step_gate_up(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    uint32_t n_ff = b->shape->n_ff;
+    uint32_t n_ff = w->m[0].n_out;
 
-    int r = release(s, w->norm);
-    r = r < 0 ? r : pack(s, PACK_NORM, b->x, w->norm, b->shape->n_embd);
+    int r = step_norm(s, w->norm);
     if (r < 0 || !fuses(s))
-        return r < 0 ? r : multiply(s, w, false);
+        return r < 0 ? r : step_multiply(s, w, false);
     struct matmul_args a = narrow_args(s, w, false);
     a.gated = w->m[0].n_row_tiles;
     if (packs_last(s, n_ff)) {
         a.finish = FINISH_PACK;
-        a.pack = pack_args_of(b, PACK_PLAIN, b->gate, NULL, n_ff);
+        a.pack = step_pack_args(b, PACK_PLAIN, b->gate, NULL, n_ff);
         s->packed = true;
     }
     return cuda_matvec(b, &a);

@@ -30,12 +30,17 @@ LIMITS = {
     "plan": 128,
     "copy_page": 64,
     "repack": 128,
+    "route": 64,
+    "expert_vec": 128,
+    "expert_wide": 255,
+    "combine": 64,
     "fast_copy": 128,
     "fast_rows": 64,
 }
 # Shared memory of its own: what a launch may have without asking, or what is left of the 99 KiB that the smallest of
 # the devices gives a block beside what the launch asks for (matvec_shared(), wide_shared(): tests hold them to it).
-SHARED = {"matvec": 99 * 1024 - 8 * 3 * 3360, "matmul_wide": 99 * 1024 - 100352}
+SHARED = {name: 99 * 1024 - 8 * 3 * 3360 for name in ("matvec", "expert_vec")}
+SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
 SHARED_MAX = 48 * 1024
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")

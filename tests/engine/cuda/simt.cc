@@ -30,7 +30,7 @@ asm(".text\n.type simt_switch, @function\nsimt_switch:\n"
 struct async { /* an asynchronous copy that has not been waited for */
     void *to;
     const void *from;
-    uint32_t group;
+    uint32_t group, n;
 };
 
 struct fiber {
@@ -292,16 +292,22 @@ void put_alike(uint32_t *p, uint32_t v) {
     *p = v;
 }
 
-void copy_async(void *to, const void *from) {
-    const void *pc = __builtin_return_address(0);
-
-    check_aligned(to, 16);
-    check_aligned(from, 16);
+static void copy_bytes(void *to, const void *from, uint32_t n, const void *pc) {
+    check_aligned(to, n);
+    check_aligned(from, n);
     if (current->n_copies == ASYNC_MAX)
         simt_fault("more than %u copies under way", ASYNC_MAX);
-    simt_check_access(from, 16, SIMT_READ, pc);
-    simt_check_pending(to, 16, true, pc);
-    current->copy[current->n_copies++] = {to, from, current->n_groups};
+    simt_check_access(from, n, SIMT_READ, pc);
+    simt_check_pending(to, n, true, pc);
+    current->copy[current->n_copies++] = {to, from, current->n_groups, n};
+}
+
+void copy_async(void *to, const void *from) {
+    copy_bytes(to, from, 16, __builtin_return_address(0));
+}
+
+void copy_async4(void *to, const void *from) {
+    copy_bytes(to, from, 4, __builtin_return_address(0));
 }
 
 void copy_commit() {
@@ -316,8 +322,8 @@ void simt_copy_wait(uint32_t n_left) {
 
         if (c->group + n_left >= current->n_groups)
             break;
-        memcpy(c->to, c->from, 16);
-        simt_check_pending(c->to, 16, false, __builtin_return_address(0));
+        memcpy(c->to, c->from, c->n);
+        simt_check_pending(c->to, c->n, false, __builtin_return_address(0));
     }
     current->n_copies -= done;
     memmove(current->copy, current->copy + done, current->n_copies * sizeof(*current->copy));

@@ -1,0 +1,173 @@
+/*
+ * experts - the ops of a mixture of experts: grids and arguments of experts.cu. The host knows how
+ * many rows there are and nothing else; which experts they pick decides route(), on the device.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <errno.h>
+
+/* Pairs of an expert, on average, up to which expert_vec takes them: an item of 64 of expert_wide
+ * takes about as many instructions as three of 8 (docs/cuda-kernels.md). */
+#define FEW_PAIRS 16u
+
+/* Whether the products are expert_vec's; the bits are the same. */
+static bool takes_few(const struct step *s) {
+    const struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    bool few = (uint64_t)s->grid.rows * m->n_expert_used <= (uint64_t)FEW_PAIRS * m->n_expert;
+
+    assert(!b->no_expert_vec || !b->no_expert_wide);
+    return b->no_expert_wide || (few && !b->no_expert_vec);
+}
+
+/* Items that the pairs of so many rows can make, by @columns pairs each. */
+static uint32_t most_items(const struct model_shape *m, uint32_t n_rows, uint32_t columns) {
+    uint32_t pairs = n_rows * m->n_expert_used;
+
+    return MIN(pairs, m->n_expert + pairs / columns);
+}
+
+uint32_t experts_items(const struct be *b) {
+    return most_items(b->shape, b->opts->max_rows, EXPERT_ROWS);
+}
+
+int step_route(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    struct route_args a = {
+        .batch = b->head,
+        .logits = b->experts.logits,
+        .bias = w->pick_bias,
+        .n_expert = m->n_expert,
+        .n_used = m->n_expert_used,
+        .columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
+        .sigmoid = m->gating == GATING_SIGMOID,
+        .normalize = !m->unnormed,
+        .scale = m->expert_scale,
+        .expert = b->experts.expert,
+        .weight = b->experts.weight,
+        .list = b->experts.list,
+        .stride = b->opts->max_rows,
+        .count = b->experts.count,
+        .item = b->experts.item,
+        .n_items = b->experts.n_items,
+    };
+    struct launch l = {.kernel = kernel_route,
+                       .grid_x = (s->grid.rows + ROUTE_ROWS - 1) / ROUTE_ROWS,
+                       .grid_y = 1,
+                       .n_threads = CUDA_THREADS,
+                       .what = "route"};
+    int r = step_norm(s, w->norm);
+
+    assert(w->n_mats == 1 && w->m[0].n_out == m->n_expert);
+    r = r < 0 ? r : step_multiply(s, w, false);
+    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+}
+
+/* Fills in what follows of the matrices: how the block's warps share them, and stages. */
+static void spread(struct expert_args *a) {
+    uint32_t most = 1;
+
+    for (uint32_t i = 0; i < a->n_mats; i++) {
+        most = MAX(most, MIN(a->m[i].n_units, TILE_SEGMENTS));
+        a->at_once_bytes[i] = tile_stage_bytes(a->m[i].format);
+        a->stage_bytes = MAX(a->stage_bytes, a->at_once_bytes[i]);
+    }
+    a->n_segments = most;
+    a->n_at_once = CUDA_THREADS / 32 / most;
+}
+
+int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most) {
+    uint32_t groups = 0, shared = 0;
+
+    for (uint32_t i = 0; i < a->n_mats; i++) {
+        groups += (a->m[i].n_row_tiles + 7) / 8;
+        shared = MAX(shared, wide_shared(a->m[i].format));
+    }
+    struct launch l = {kernel_expert_wide, most, groups, CUDA_THREADS, "expert_wide", shared};
+    if (few) {
+        spread(a);
+        shared = matvec_shared(a->stage_bytes);
+        uint32_t teams = (a->m[0].n_row_tiles + a->n_at_once - 1) / a->n_at_once;
+        l = (struct launch){.kernel = kernel_expert_vec,
+                            .grid_x = cuda_narrow_grid(b, most * teams, shared),
+                            .grid_y = 1,
+                            .n_threads = CUDA_THREADS,
+                            .what = "expert_vec",
+                            .shared = shared};
+    }
+    return cuda_launch(b, &l, a, sizeof(*a));
+}
+
+/* Matrices @first .. of the op, whose rows of x have @n_in values. */
+static struct expert_args product_args(const struct be *b, const struct weights *w, uint32_t first,
+                                       uint32_t n_mats, uint32_t n_in) {
+    struct expert_args a = {
+        .x = b->packed,
+        .scale = b->scale,
+        .sums = b->sums,
+        .n_mats = n_mats,
+        .n_blocks = (uint32_t)round_up(n_in, 64) / 16,
+        .n_used = b->shape->n_expert_used,
+        .by_pair = first > 0,
+        .item = b->experts.item,
+        .n_items = b->experts.n_items,
+        .list = b->experts.list,
+        .stride = b->opts->max_rows,
+    };
+
+    for (uint32_t i = 0; i < n_mats; i++)
+        a.m[i] = w->m[first + i];
+    return a;
+}
+
+/* The sum is launched with the op behind it, whose norm it then does. */
+int step_experts(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    uint32_t most = most_items(m, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
+    struct expert_args in = product_args(b, w, 0, 2, m->n_embd);
+    struct expert_args out = product_args(b, w, 2, 1, m->n_ff_expert);
+    struct pack_args pack = step_pack_args(b, takes_few(s) ? PACK_PLAIN : PACK_SILU,
+                                           b->experts.gate, NULL, m->n_ff_expert);
+    struct launch l = {.kernel = kernel_pack,
+                       .grid_x = s->grid.rows * m->n_expert_used,
+                       .grid_y = 1,
+                       .n_threads = PACK_THREADS,
+                       .what = "pack"};
+
+    assert(w->n_mats == 3 && !s->held && !s->summed);
+    pack.up = b->experts.up;
+    pack.each = m->n_expert_used;
+    int r = experts_product(b, &in, takes_few(s), most);
+    r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
+    r = r < 0 ? r : experts_product(b, &out, takes_few(s), most);
+    s->summed = w;
+    return r;
+}
+
+int experts_combine(struct step *s, const float *norm) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    struct combine_args a = {
+        .batch = b->head,
+        .x = b->x,
+        .y = b->experts.y,
+        .weight = b->experts.weight,
+        .weigh = s->summed->weigh,
+        .expert = b->experts.expert,
+        .n = m->n_embd,
+        .n_used = m->n_expert_used,
+        .packs = norm != NULL,
+        .pack = step_pack_args(b, PACK_NORM, b->x, norm, m->n_embd),
+    };
+    struct launch l = {kernel_combine, s->grid.rows, 1, PACK_THREADS, "combine", 0};
+
+    s->summed = NULL;
+    s->packed = norm != NULL;
+    return cuda_launch(b, &l, &a, sizeof(a));
+}

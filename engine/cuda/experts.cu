@@ -1,0 +1,464 @@
+/*
+ * experts - the mixture of experts of a layer: which experts a row picks, products of the picked
+ * experts' matrices, and their weighted sum. Nothing of it is known to the host: route() leaves
+ * lists in device memory, and grids are those of the largest number of items that the rows can
+ * make. The products are those of matmul.cu, tile by tile and in their order of sums, so what a
+ * pair of a row and an expert gets depends on neither the other rows nor on which kernel computed
+ * it.
+ *
+ * route        a warp a row; the block that is last makes the list of items
+ * expert_vec   up to 8 pairs of an expert at a time. Where a row has fewer than eight segments (768
+ *              columns of Q4_K are three) a block has several row tiles at a time: a warp's segment
+ *              and ring are as in matvec.
+ * expert_wide  64 pairs at a time, as matmul_wide; rows are gathered by the copies
+ * combine      a block a row; it packs the row for the op behind it, too
+ */
+
+#include "engine/cuda/matvec.cuh"
+#include "engine/cuda/rows.cuh"
+#include "engine/cuda/wide.cuh"
+
+/* -- route ------------------------------------------------------------------------------------- */
+
+/* In the order of @v, the lower index first among equals; never 0. */
+DEVICE uint64_t key_of(float v, uint32_t index) {
+    uint32_t bits = mx_bits_of(v + 0.0f); /* -0 is 0 */
+    uint32_t up = bits >> 31 ? ~bits : bits | 0x80000000u;
+
+    return (uint64_t)(v == v ? up : 1) << 32 | (0xFFFFFFFFu - index);
+}
+
+/* The largest of a warp. */
+DEVICE uint64_t lane_max(uint64_t key) {
+    for (int m = 1; m < 32; m *= 2) {
+        uint64_t other = lane_xor(key, m);
+
+        key = other > key ? other : key;
+    }
+    return key;
+}
+
+/* p of all experts in the place of their logits, by one warp (engine/experts.c). */
+DEVICE void probabilities(const struct route_args &a, float *p) {
+    uint32_t lane = threadIdx.x % 32;
+    float max = -3e38f, sum = 0;
+
+    for (uint32_t i = lane; i < a.n_expert; i += 32)
+        max = p[i] > max ? p[i] : max;
+    for (int m = 1; m < 32; m *= 2)
+        max = fmaxf(max, lane_xor(max, m));
+    for (uint32_t i = lane; i < a.n_expert; i += 32)
+        p[i] = a.sigmoid ? 1.0f / (1.0f + mx_expf(-p[i])) : mx_expf(p[i] - max);
+    sync_warp();
+    if (a.sigmoid)
+        return;
+    for (uint32_t i = 0; i < a.n_expert; i++)
+        sum += p[i];
+    sync_warp();
+    for (uint32_t i = lane; i < a.n_expert; i += 32)
+        p[i] /= sum;
+    sync_warp();
+}
+
+/* The picks of row @r by one warp; p (shared): [n_expert]. Lane k has pick k. */
+DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
+    uint32_t lane = threadIdx.x % 32, taken = 0, mine = 0;
+    bool late = !a.sigmoid && a.normalize && !a.bias;
+    float max = 0, sum = 0, weight = 0;
+
+    for (uint32_t i = lane; i < a.n_expert; i += 32) {
+        float l = a.logits[(size_t)r * a.n_expert + i];
+
+        p[i] = l > -INFINITY ? l : -3e38f; /* NaN too */
+    }
+    sync_warp();
+    if (!late)
+        probabilities(a, p);
+    for (uint32_t k = 0; k < a.n_used; k++) {
+        uint64_t best = 0;
+
+        for (uint32_t i = lane; i < a.n_expert; i += 32) {
+            uint64_t key = key_of(a.bias ? p[i] + a.bias[i] : p[i], i);
+
+            best = !(taken >> (i / 32) & 1) && key > best ? key : best;
+        }
+        uint32_t e = 0xFFFFFFFFu - (uint32_t)lane_max(best);
+        float v = p[e];
+
+        max = k == 0 ? v : max;
+        v = late ? mx_expf(v - max) : v;
+        sum += v;
+        taken |= e % 32 == lane ? 1u << (e / 32) : 0;
+        mine = k == lane ? e : mine;
+        weight = k == lane ? v : weight;
+    }
+    sum = !a.normalize ? 1.0f : sum < 0x1p-14f ? 0x1p-14f : sum;
+    if (lane >= a.n_used)
+        return;
+    uint32_t pair = r * a.n_used + lane, at = add_global(a.count + mine, 1);
+    a.expert[pair] = mine;
+    a.weight[pair] = weight / sum * a.scale;
+    a.list[(size_t)mine * a.stride + at] = pair;
+}
+
+/* Items from the counts, which are zeros then; shared: [CUDA_THREADS]. */
+DEVICE void make_items(const struct route_args &a, uint32_t *shared) {
+    uint32_t each = (a.n_expert + CUDA_THREADS - 1) / CUDA_THREADS, tid = threadIdx.x;
+    uint32_t from = tid * each, to = from + each, n = 0, at = 0;
+
+    to = to < a.n_expert ? to : a.n_expert;
+    for (uint32_t e = from; e < to; e++)
+        n += (get_global(a.count + e) + a.columns - 1) / a.columns;
+    shared[tid] = n;
+    sync_block();
+    for (uint32_t t = 0; t < tid && t * each < a.n_expert; t++)
+        at += shared[t];
+    for (uint32_t e = from; e < to; e++) {
+        uint32_t count = get_global(a.count + e);
+
+        for (uint32_t first = 0; first < count; first += a.columns) {
+            struct expert_item item = {e, first, count - first};
+
+            item.n = item.n < a.columns ? item.n : a.columns;
+            a.item[at++] = item;
+        }
+        put_global(a.count + e, 0u);
+    }
+    if (tid == CUDA_THREADS - 1)
+        *a.n_items = at;
+}
+
+KERNEL(route, struct route_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float p[ROUTE_ROWS][ROUTE_EXPERTS];
+    SHARED uint32_t told;
+    uint32_t warp = threadIdx.x / 32, r = blockIdx.x * ROUTE_ROWS + warp;
+
+    if (r < a.batch->n_rows)
+        pick_row(a, r, p[warp]);
+    sync_block();
+    if (threadIdx.x == 0)
+        told = arrive(a.count + a.n_expert, 1, gridDim.x);
+    sync_block();
+    if (told)
+        make_items(a, (uint32_t *)p);
+}
+
+/* -- products ---------------------------------------------------------------------------------- */
+
+/* Which row of x a pair has. */
+DEVICE uint32_t row_of(const struct expert_args &a, uint32_t pair) {
+    return a.by_pair ? pair : pair / a.n_used;
+}
+
+DEVICE const uint32_t *pairs_of(const struct expert_args &a, const struct expert_item &item) {
+    return a.list + (size_t)item.expert * a.stride + item.first;
+}
+
+/* The tiles of an expert. */
+DEVICE const uint8_t *tiles_of(const struct matrix &m, uint32_t expert) {
+    return m.tiles + (size_t)expert * m.n_row_tiles * (m.n_units * tile_bytes(m.format));
+}
+
+/* y of an element, whose pair has row @row of x. */
+DEVICE float value_of(const struct expert_args &a, const struct matrix &m, uint32_t expert,
+                      uint32_t row, uint32_t out, float sum) {
+    float v = sum * a.scale[row];
+
+    return m.bias ? v + m.bias[(size_t)expert * m.n_out + out] : v;
+}
+
+/* What a block computes next, and what a warp fetches next: an item's row tiles, n_at_once of them,
+ * of each matrix. */
+struct Place {
+    uint32_t item, tile, mat; /* tile: the first */
+
+    __device__ __forceinline__ void start(const struct expert_args &a) {
+        item = 0;
+        mat = 0;
+        tile = blockIdx.x * a.n_at_once;
+        settle(a);
+    }
+    __device__ __forceinline__ void settle(const struct expert_args &a) {
+        uint32_t n = a.m[0].n_row_tiles;
+
+        n = (n + a.n_at_once - 1) / a.n_at_once * a.n_at_once;
+        while (tile >= n) {
+            tile -= n;
+            item++;
+        }
+    }
+    __device__ __forceinline__ void next(const struct expert_args &a) {
+        if (++mat < a.n_mats)
+            return;
+        mat = 0;
+        tile += gridDim.x * a.n_at_once;
+        settle(a);
+    }
+};
+
+/* What a warp fetches: its segments of the block's tiles, stage by stage. */
+struct ExpertFeed {
+    uint32_t slot;          /* offset of the one of the warp's ring that is fetched next */
+    uint32_t segment, side; /* of the tiles that are computed at a time, which is the warp's */
+    uint32_t n_items, n_left;
+    struct Place place;
+    const uint8_t *from;
+
+    __device__ __forceinline__ void start(const struct expert_args &a) {
+        uint32_t warp = threadIdx.x / 32;
+
+        segment = warp % a.n_segments;
+        side = warp / a.n_segments;
+        slot = warp * MATVEC_STAGES * a.stage_bytes;
+        n_items = *a.n_items;
+        place.start(a);
+        if (side >= a.n_at_once) /* a warp too many */
+            place.item = UINT32_MAX;
+        seek(a);
+        for (uint32_t i = 0; i + 1 < MATVEC_STAGES; i++)
+            fetch(a);
+    }
+    /* Stands at the place's segment, or at the next one that has anything for this warp. */
+    __device__ __forceinline__ void seek(const struct expert_args &a) {
+        for (; place.item < n_items; place.next(a)) {
+            const struct matrix &m = a.m[place.mat];
+            uint32_t unit = tile_segment(m.n_units, segment), tile = place.tile + side;
+            uint32_t end = tile_segment(m.n_units, segment + 1), bytes = tile_bytes(m.format);
+
+            if (unit >= end || tile >= m.n_row_tiles)
+                continue;
+            n_left = (end - unit) * bytes;
+            from =
+                tiles_of(m, a.item[place.item].expert) + ((size_t)tile * m.n_units + unit) * bytes;
+            return;
+        }
+    }
+    /* Starts on one stage; none when all have been. */
+    __device__ __forceinline__ void fetch(const struct expert_args &a) {
+        if (place.item < n_items) {
+            uint32_t most = a.at_once_bytes[place.mat], n = n_left < most ? n_left : most;
+
+            fetch_bytes(dynamic_shared() + slot, from, n);
+            from += n;
+            n_left -= n;
+            if (n_left == 0) {
+                place.next(a);
+                seek(a);
+            }
+        }
+        uint32_t ring = MATVEC_STAGES * a.stage_bytes, end = (threadIdx.x / 32 + 1) * ring;
+        slot += a.stage_bytes;
+        slot = slot < end ? slot : end - ring;
+        copy_commit();
+    }
+    /* The oldest stage, when it is there; another is started in the place of the one before. */
+    __device__ __forceinline__ const uint8_t *take(const struct expert_args &a) {
+        copy_wait<MATVEC_STAGES - 2>();
+        sync_warp();
+        fetch(a);
+        return dynamic_shared() + slot; /* all slots but this one are on their way */
+    }
+};
+
+/* Rows anywhere in x. Where an item has no more pairs a lane takes the first one's. */
+struct Gathered {
+    uint32_t x[1], sums[2]; /* offsets in bytes */
+
+    __device__ __forceinline__ static uint32_t row(const struct expert_args &a,
+                                                   const struct expert_item &item, uint32_t i) {
+        return row_of(a, pairs_of(a, item)[i < item.n ? i : 0]);
+    }
+    __device__ __forceinline__ void start(const struct expert_args &a,
+                                          const struct expert_item &item) {
+        uint32_t lane = threadIdx.x % 32, r = row(a, item, lane / 4);
+
+        x[0] = r / PACK_ROWS * a.n_blocks * 256 + (r % PACK_ROWS * 4 + lane % 4) * 16;
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++) {
+            r = row(a, item, lane % 4 * 2 + j);
+            sums[j] = r / PACK_ROWS * a.n_blocks * 16 + r % PACK_ROWS * 4;
+        }
+    }
+    __device__ __forceinline__ void load_sums(const struct expert_args &a, int i, uint32_t unit,
+                                              uint32_t pair, float sum[2]) const {
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            sum[j] = *(const float *)((const uint8_t *)a.sums + (sums[j] + unit) + pair);
+    }
+};
+
+#define TEAM_VALUES (EXPERT_ROWS * TILE_ROWS) /* of a row tile */
+
+/* Of a block: sums of segments, and what gates were until ups come. */
+struct Team {
+    float sums[CUDA_THREADS / 32][4][TILE_LANES];
+    float gate[CUDA_THREADS / 32 * TEAM_VALUES];
+};
+
+/* y of the tiles that are at @at, whose segments are summed. */
+DEVICE void put_team(const struct expert_args &a, const struct Place &at, struct Team *team) {
+    const struct expert_item item = a.item[at.item]; /* registers are scarce before */
+    const struct matrix &m = a.m[at.mat];
+    uint32_t n = m.n_units < TILE_SEGMENTS ? m.n_units : TILE_SEGMENTS;
+
+    for (uint32_t i = threadIdx.x; i < a.n_at_once * TEAM_VALUES; i += CUDA_THREADS) {
+        uint32_t lane = i % 32, j = i / 32 % 4, side = i / TEAM_VALUES;
+        uint32_t column = lane % 4 * 2 + j % 2, first = side * a.n_segments;
+        uint32_t out = (at.tile + side) * TILE_ROWS + lane / 4 + j / 2 * 8;
+
+        if (column >= item.n || out >= m.n_out)
+            continue;
+        float sum = team->sums[first][j][lane];
+        for (uint32_t s = 1; s < n; s++)
+            sum += team->sums[first + s][j][lane];
+        uint32_t pair = pairs_of(a, item)[column];
+        float v = value_of(a, m, item.expert, row_of(a, pair), out, sum);
+
+        if (a.n_mats > 1 && at.mat == 0)
+            team->gate[i] = v; /* of this thread */
+        else if (a.n_mats > 1)
+            a.m[0].y[(size_t)pair * m.n_out + out] = mx_silu(team->gate[i]) * v;
+        else
+            m.y[(size_t)pair * m.n_out + out] = v;
+    }
+}
+
+/* The row tiles at @at, of each matrix; @at is behind them then. */
+DEVICE void multiply_item(const struct expert_args &a, struct Place &at, struct ExpertFeed &feed,
+                          struct Team *team) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    struct Gathered rows;
+
+    rows.start(a, a.item[at.item]);
+    do {
+        const struct matrix &m = a.m[at.mat];
+        float c[1][4] = {{0, 0, 0, 0}};
+
+        if (feed.side < a.n_at_once && at.tile + feed.side < m.n_row_tiles)
+            add_units<1>(a, m.format, tile_segment(m.n_units, feed.segment),
+                         tile_segment(m.n_units, feed.segment + 1), feed, rows, c);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            team->sums[warp][j][lane] = c[0][j];
+        sync_block();
+        put_team(a, at, team);
+        sync_block();
+        at.next(a);
+    } while (at.mat > 0);
+}
+
+KERNEL(expert_vec, struct expert_args, CUDA_THREADS, 2) {
+    SHARED struct Team team;
+    struct ExpertFeed feed;
+    struct Place at;
+
+    wait_for_previous(); /* which weights there are to fetch it said */
+    feed.start(a);
+    for (at.start(a); at.item < feed.n_items;)
+        multiply_item(a, at, feed, &team);
+    copy_wait<0>();
+}
+
+/* -- many rows --------------------------------------------------------------------------------- */
+
+/* The thread's rows of the block's 64, anywhere in x. */
+struct Scattered {
+    const uint8_t *x[WIDE_GROUPS * SLICE_PAIRS * 32 / CUDA_THREADS]; /* of the first slice */
+    const float *sums;
+
+    __device__ __forceinline__ void start(const struct expert_args &a,
+                                          const struct expert_item &item) {
+        const uint32_t *pairs = pairs_of(a, item);
+
+#pragma unroll
+        for (uint32_t k = 0; k < sizeof(x) / sizeof(*x); k++) {
+            uint32_t i = threadIdx.x + k * CUDA_THREADS, lane = i % 32, p = i / 32 % SLICE_PAIRS;
+            uint32_t c = i / (SLICE_PAIRS * 32) * PACK_ROWS + lane / 4;
+            uint32_t r = row_of(a, pairs[c < item.n ? c : 0]);
+
+            x[k] = (const uint8_t *)a.x + (size_t)(r / PACK_ROWS) * a.n_blocks * 256 + p * 512 +
+                   (r % PACK_ROWS * 4 + lane % 4) * 16;
+        }
+        uint32_t i = threadIdx.x, p = i / PACK_ROWS % SLICE_PAIRS;
+        uint32_t c = i / (SLICE_PAIRS * PACK_ROWS) * PACK_ROWS + i % PACK_ROWS;
+        uint32_t r = row_of(a, pairs[c < item.n ? c : 0]);
+        sums = a.sums + (size_t)(r / PACK_ROWS) * a.n_blocks * 4 + p * PACK_ROWS + r % PACK_ROWS;
+    }
+    __device__ __forceinline__ void fetch(uint8_t *to, uint32_t next) const {
+#pragma unroll
+        for (uint32_t k = 0; k < sizeof(x) / sizeof(*x); k++)
+            copy_async(to + (threadIdx.x + k * CUDA_THREADS) * 16,
+                       x[k] + (size_t)next * SLICE_PAIRS * 512);
+        if (threadIdx.x < WIDE_GROUPS * SLICE_PAIRS * PACK_ROWS)
+            copy_async4(to + WIDE_GROUPS * SLICE_PAIRS * 512 + threadIdx.x * 4,
+                        sums + (size_t)next * SLICE_PAIRS * PACK_ROWS);
+    }
+};
+
+KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
+    wait_for_previous();
+    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.y, i = 0;
+    float total[WIDE_GROUPS][4];
+    struct Supply<struct Scattered> supply;
+
+    if (blockIdx.x >= *a.n_items)
+        return;
+    const struct expert_item item = a.item[blockIdx.x];
+    while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
+        block -= (a.m[i++].n_row_tiles + 7) / 8;
+    const struct matrix &m = a.m[i];
+    uint32_t tile = block * 8 + warp;
+
+    supply.rows.start(a, item);
+    supply.start(m, tiles_of(m, item.expert), tile);
+#pragma unroll
+    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
+        total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
+    walk_of(m, supply, total);
+    copy_wait<0>();
+    if (!supply.tiles)
+        return;
+#pragma unroll
+    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            uint32_t column = n * PACK_ROWS + lane % 4 * 2 + j % 2;
+            uint32_t out = tile * TILE_ROWS + lane / 4 + j / 2 * 8;
+
+            if (column >= item.n || out >= m.n_out)
+                continue;
+            uint32_t pair = pairs_of(a, item)[column];
+            m.y[(size_t)pair * m.n_out + out] =
+                value_of(a, m, item.expert, row_of(a, pair), out, total[n][j]);
+        }
+}
+
+/* -- the sum ----------------------------------------------------------------------------------- */
+
+KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    SHARED float weight[ROUTE_PICKS], shared[PACK_THREADS / 32];
+    uint32_t r = blockIdx.x, tid = threadIdx.x;
+
+    if (r >= a.batch->n_rows)
+        return;
+    if (tid < a.n_used) {
+        uint32_t pair = r * a.n_used + tid;
+
+        weight[tid] = a.weigh ? a.weight[pair] * a.weigh[a.expert[pair]] : a.weight[pair];
+    }
+    sync_block();
+    for (uint32_t i = tid; i < a.n; i += PACK_THREADS) {
+        const float *y = a.y + (size_t)r * a.n_used * a.n + i;
+        float sum = a.x[(size_t)r * a.n + i];
+
+        for (uint32_t k = 0; k < a.n_used; k++)
+            sum += weight[k] * y[(size_t)k * a.n];
+        a.x[(size_t)r * a.n + i] = sum;
+    }
+    if (!a.packs)
+        return;
+    sync_block();
+    pack_row<PACK_THREADS>(a.pack, r, r, shared);
+}
