@@ -2,7 +2,8 @@
  * selftest - the kernels' first work on a device: a few rows of the model's own matrices, one of
  * each type, times made-up activations, and attention over made-up keys, beside the same in double
  * on the host. A kernel that gives something else is left out where a plainer one does the same
- * (be.note says so): matmul_m128 and matvec for matmul_wide, attend_wide for attend. Where there is
+ * (be.note says so): matmul_m128 and matvec for matmul_wide, expert_vec and expert_wide for each
+ * other, attend_wide for attend. Where there is
  * none the device is refused with one line before anything is served. What a step is made of beside
  * these, engine/prove.c looks at when the weights are loaded.
  *
@@ -26,6 +27,7 @@
 #define LIMIT 4e-3
 #define KEYS 300u /* more than a chunk: results of chunks are merged */
 #define TYPES 64u
+#define FEW_ITEMS ((ROWS + EXPERT_ROWS - 1) / EXPERT_ROWS)
 
 /* Memory of the device that weights will pass through, and of the host beside it. */
 struct bench {
@@ -70,8 +72,25 @@ struct product {
     const struct tensor *tensor;
     uint32_t n_out, n_in, n_padded;
     struct weights w;
-    struct piece raw, x, packed, scale, sums, y;
+    struct piece raw, x, packed, scale, sums, y, picks;
 };
+
+/* The rows as pairs of the first expert, by both sizes of items. */
+struct picks {
+    uint32_t n_few, n_many, list[ROWS];
+    struct expert_item few[FEW_ITEMS], many;
+};
+
+static struct picks all_rows(void) {
+    struct picks p = {.n_few = FEW_ITEMS, .n_many = 1, .many = {0, 0, ROWS}};
+
+    for (uint32_t i = 0; i < ROWS; i++)
+        p.list[i] = i;
+    for (uint32_t i = 0; i < FEW_ITEMS; i++)
+        p.few[i] =
+            (struct expert_item){0, i * EXPERT_ROWS, MIN(ROWS - i * EXPERT_ROWS, EXPERT_ROWS)};
+    return p;
+}
 
 /* The first rows and columns of a tensor. */
 static void lay_out(struct bench *t, struct product *p, const struct tensor *tensor) {
@@ -88,6 +107,8 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     p->scale = take(t, round_up(ROWS, PACK_ROWS) * sizeof(float));
     p->sums = take(t, round_up(ROWS, PACK_ROWS) * p->n_padded / 32 * sizeof(float));
     p->y = take(t, (size_t)ROWS * p->n_out * sizeof(float));
+    p->picks = take(t, sizeof(struct picks));
+    *(struct picks *)p->picks.host = all_rows();
     for (uint32_t r = 0; r < p->n_out; r++)
         memcpy((uint8_t *)p->raw.host + r * row, tensor->data + r * tensor->row_bytes, row);
     fill(p->x.host, (size_t)ROWS * p->n_in, 1 + (uint64_t)f->type);
@@ -129,26 +150,53 @@ static int prepare(struct be *b, struct product *p) {
 
     r = r < 0 ? r : send(b, &p->raw);
     r = r < 0 ? r : send(b, &p->x);
+    r = r < 0 ? r : send(b, &p->picks);
     r = r < 0 ? r : cuda_launch(b, &first, &repack, sizeof(repack));
     r = r < 0 ? r : cuda_launch(b, &second, &pack, sizeof(pack));
     return r < 0 ? r : fetch(b, b->bad_host, b->bad, sizeof(*b->bad));
 }
 
-enum way { ALONE, NARROW, WIDE, M128, WAYS };
+enum way { ALONE, NARROW, WIDE, M128, EXPERT_VEC, EXPERT_WIDE, WAYS };
 
-static const char *const way_name[] = {"matvec", "matvec", "matmul_wide", "matmul_m128"};
+static const char *const way_name[] = {"matvec",      "matvec",     "matmul_wide",
+                                       "matmul_m128", "expert_vec", "expert_wide"};
 
 static uint32_t rows_of(enum way way) {
     return way == ALONE ? 1 : way == NARROW ? MATVEC_ROWS : ROWS;
 }
 
+/* All rows as those of an expert. */
+static int multiply_expert(struct be *b, const struct product *p, bool few) {
+    const struct picks *on = p->picks.device;
+    struct expert_args a = {
+        .m = {p->w.m[0]},
+        .x = p->packed.device,
+        .scale = p->scale.device,
+        .sums = p->sums.device,
+        .n_mats = 1,
+        .n_blocks = p->n_padded / 16,
+        .n_used = 1,
+        .by_pair = true,
+        .item = few ? on->few : &on->many,
+        .n_items = few ? &on->n_few : &on->n_many,
+        .list = on->list,
+        .stride = ROWS,
+    };
+
+    return experts_product(b, &a, few, few ? FEW_ITEMS : 1);
+}
+
 /* y of the first rows by one of the kernels. */
 static int multiply(struct be *b, const struct product *p, enum way way, float *y) {
     struct operand x = {p->packed.device, p->scale.device, p->sums.device, NULL, rows_of(way)};
-    int r =
-        way == M128 ? m128_matmul(b, &p->w, &x, false) : cuda_matmul_strict(b, &p->w, &x, false);
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
+    /* What another kernel left there must not pass. */
+    int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
 
+    if (r == 0)
+        r = way == M128         ? m128_matmul(b, &p->w, &x, false)
+            : way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
+                                : cuda_matmul_strict(b, &p->w, &x, false);
     r = r < 0 ? r : fetch(b, p->y.host, p->y.device, bytes);
     memcpy(y, p->y.host, r < 0 ? 0 : bytes);
     return r;
@@ -193,8 +241,24 @@ static void leave_out(struct be *b, const char *what, const char *why) {
     snprintf(b->note + at, sizeof(b->note) - at, "%swithout %s: %s", at ? "; " : "", what, why);
 }
 
-static bool is_used(const struct be *b, enum way way) {
+static bool is_used(const struct be *b, const struct product *p, enum way way) {
+    if (way == EXPERT_VEC || way == EXPERT_WIDE)
+        return p->tensor->n_dims == 3 &&
+               !(way == EXPERT_VEC ? b->no_expert_vec : b->no_expert_wide);
     return way == M128 ? b->m128 != M128_NEVER : way == WIDE || !b->no_matvec;
+}
+
+static void leave_way(struct be *b, enum way way) {
+    if (way == M128) {
+        b->m128 = M128_NEVER;
+    } else if (way == EXPERT_WIDE) {
+        b->no_expert_wide = true;
+    } else if (way == EXPERT_VEC) {
+        b->no_expert_vec = true;
+        b->wants_expert_vec = false;
+    } else {
+        b->no_matvec = true;
+    }
 }
 
 /* One type of tensor by every kernel: near the exact product, and the same bits. */
@@ -211,7 +275,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     if (r < 0 || *b->bad_host) /* load.c refuses it by its name */
         return r;
     for (enum way way = ALONE; way < WAYS; way++) {
-        if (!is_used(b, way))
+        if (!is_used(b, &p, way))
             continue;
         r = multiply(b, &p, way, y[way]);
         if (r < 0)
@@ -224,16 +288,18 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     for (enum way way = ALONE; way < WAYS; way++) {
         size_t n = (size_t)rows_of(way) * p.n_out * sizeof(float);
 
-        if (way == WIDE || !is_used(b, way) || memcmp(y[way], y[WIDE], n) == 0)
+        if (way == WIDE || !is_used(b, &p, way) || memcmp(y[way], y[WIDE], n) == 0)
             continue;
         snprintf(what, sizeof(what), "other bits than matmul_wide for %s and %u rows",
                  tensor->format->name, rows_of(way));
         leave_out(b, way_name[way], what);
-        if (way == M128)
-            b->m128 = M128_NEVER;
-        else
-            b->no_matvec = true;
+        leave_way(b, way);
     }
+    if (b->no_expert_vec && b->no_expert_wide)
+        return err_set(err, 0, NULL,
+                       "%s (%s) does not compute what it should: experts of %s; use --backend cpu "
+                       "and report this",
+                       b->device.name, b->isa, tensor->format->name);
     return 0;
 }
 
@@ -421,7 +487,7 @@ bool cuda_selftest_wanted(void) {
 }
 
 int cuda_selftest(struct be *b, struct err *err) {
-    bool tried[TYPES] = {false};
+    bool tried[2][TYPES] = {{false}}; /* of matrices, of those of experts */
 
     if (!cuda_selftest_wanted())
         return 0;
@@ -430,9 +496,9 @@ int cuda_selftest(struct be *b, struct err *err) {
         const struct tensor *t = gguf_tensor(b->opts->file, i);
         uint32_t type = (uint32_t)t->format->type;
 
-        if (t->n_dims != 2 || type >= TYPES || tried[type])
+        if (t->n_dims < 2 || t->n_dims > 3 || type >= TYPES || tried[t->n_dims == 3][type])
             continue;
-        tried[type] = true;
+        tried[t->n_dims == 3][type] = true;
         r = try_type(b, t, err);
     }
     return r;
