@@ -315,6 +315,8 @@ static void check_matrices(bool tiny) {
 
 #include "tests/gpu/last_block.h"
 
+#include "tests/gpu/experts.h"
+
 /* -- attention --------------------------------------------------------------------------------- */
 
 struct attention {
@@ -864,6 +866,7 @@ int main(int argc, char **argv) {
     check_matrices(tiny);
     check_attentions(tiny);
     report_alone("last blocks", 60, check_last_block, &tiny);
+    report_alone("experts", 60, check_expert_kernels, &tiny);
     report_alone("sampling", 60, check_sampling_alone, &tiny);
     return report_end("kernels");
 }

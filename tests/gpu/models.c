@@ -179,6 +179,17 @@ static void judge_all(bool tiny) {
         snprintf(name, sizeof(name), "model %s, kv q8_0", archs[i]);
         report_alone(name, 60, judge_case, &c);
     }
+    c.kv = ENGINE_KV_F16;
+    for (size_t i = 0; i < 2; i++) { /* no row of these is about to pick another expert */
+        c.model = (struct tiny_model){.arch = i ? "llama" : "qwen3moe",
+                                      .type = i ? TENSOR_Q6_K : TENSOR_Q4_K,
+                                      .n_layer = 1,
+                                      .n_expert = i ? 4 : 7,
+                                      .n_expert_used = i ? 2 : 3,
+                                      .n_ff = i ? 256 : 768};
+        snprintf(name, sizeof(name), "model %s with experts", c.model.arch);
+        report_alone(name, 60, judge_case, &c);
+    }
     /* Prompts of these are larger steps: products by cuBLASLt, with bias (qwen2) and without. */
     setenv("WEFT_CUDA_FAST_ROWS", "16", 1);
     c.kv = ENGINE_KV_F16;

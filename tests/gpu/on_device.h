@@ -119,6 +119,8 @@ static void allow_all_shared(void) {
     allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128), "attend_wide_128");
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matmul_wide, wide, "matmul_wide");
+    allow_shared(kernel_expert_vec, narrow, "expert_vec");
+    allow_shared(kernel_expert_wide, wide, "expert_wide");
 }
 
 /* Once a process. */

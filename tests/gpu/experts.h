@@ -1,0 +1,254 @@
+#pragma once
+
+/*
+ * experts - the kernels of mixtures of experts: picks against engine/experts.c, by bits; lists and
+ * items; products against those of the same rows by matmul_wide, by bits; the sum. Part of
+ * kernels.c.
+ */
+
+#include "engine/experts.h"
+
+struct route_case {
+    uint32_t n_rows, n_expert, n_used, columns;
+    bool sigmoid, normalize, bias;
+};
+
+/* Numbers with ties, infinities and what is no number. */
+static float *make_logits(const struct route_case *c) {
+    size_t n = (size_t)c->n_rows * c->n_expert;
+    float *l = host_new(n * sizeof(*l));
+
+    for (size_t i = 0; i < n; i++)
+        l[i] = i % 5 ? gauss() : rintf(gauss());
+    l[0] = -0.0f;
+    l[1] = 0.0f;
+    for (uint32_t e = 0; e < c->n_expert && c->n_rows > 2; e++)
+        l[c->n_expert + e] = e % 3 ? -INFINITY : NAN;
+    return l;
+}
+
+/* Every pair is once in the lists, in an item of its expert. */
+static uint32_t wrong_items(const struct route_case *c, const uint32_t *expert,
+                            const uint32_t *list, const struct expert_item *item, uint32_t n) {
+    uint32_t wrong = 0, n_pairs = c->n_rows * c->n_used;
+    uint8_t *seen = host_new(n_pairs);
+
+    for (uint32_t i = 0; i < n; i++) {
+        bool right = item[i].expert < c->n_expert && item[i].n > 0 && item[i].n <= c->columns &&
+                     item[i].first + item[i].n <= c->n_rows;
+
+        wrong += !right;
+        for (uint32_t k = 0; right && k < item[i].n; k++) {
+            uint32_t pair = list[(size_t)item[i].expert * c->n_rows + item[i].first + k];
+
+            wrong += pair >= n_pairs || seen[pair]++ || expert[pair] != item[i].expert;
+        }
+    }
+    for (uint32_t p = 0; p < n_pairs; p++)
+        wrong += !seen[p];
+    free(seen);
+    return wrong;
+}
+
+static void check_route(const struct route_case *c) {
+    uint32_t n_pairs = c->n_rows * c->n_used, most = n_pairs, n_items, wrong = 0;
+    size_t n_list = (size_t)c->n_expert * c->n_rows;
+    float *logits = make_logits(c), *bias = host_new(c->n_expert * 4);
+    float *weight = host_new(n_pairs * 4);
+    uint32_t *expert = host_new(n_pairs * 4), *list = host_new(n_list * 4);
+    struct expert_item *item = host_new(most * sizeof(*item));
+    struct expert_pick right[ROUTE_PICKS];
+    struct batch_head batch = {.n_rows = c->n_rows};
+    const struct expert_rule rule = {.n = c->n_expert,
+                                     .n_used = c->n_used,
+                                     .scale = 1.5f,
+                                     .gating = c->sigmoid ? GATING_SIGMOID : GATING_SOFTMAX,
+                                     .normalize = c->normalize,
+                                     .bias = c->bias ? bias : NULL};
+    char name[80];
+
+    for (uint32_t e = 0; e < c->n_expert; e++)
+        bias[e] = gauss() * 0.1f;
+    struct route_args a = {
+        .batch = device_of(&batch, sizeof(batch)),
+        .logits = device_of(logits, (size_t)c->n_rows * c->n_expert * 4),
+        .bias = c->bias ? device_of(bias, c->n_expert * 4) : NULL,
+        .n_expert = c->n_expert,
+        .n_used = c->n_used,
+        .columns = c->columns,
+        .sigmoid = c->sigmoid,
+        .normalize = c->normalize,
+        .scale = rule.scale,
+        .expert = device_new(n_pairs * 4),
+        .weight = device_new(n_pairs * 4),
+        .list = device_new(n_list * 4),
+        .stride = c->n_rows,
+        .count = device_new((c->n_expert + 1) * 4),
+        .item = device_new(most * sizeof(*item)),
+        .n_items = device_new(4),
+    };
+    must(api->fill(a.count, 0, (c->n_expert + 1) * 4, stream), "fill");
+    for (int again = 0; again < 2; again++) /* the counts are zeros again */
+        launch(kernel_route, (c->n_rows + 9) / ROUTE_ROWS + 1, 1, CUDA_THREADS, &a, "route");
+    fetch(expert, a.expert, n_pairs * 4);
+    fetch(weight, a.weight, n_pairs * 4);
+    fetch(list, a.list, n_list * 4);
+    fetch(item, a.item, most * sizeof(*item));
+    fetch(&n_items, a.n_items, 4);
+    for (uint32_t r = 0; r < c->n_rows; r++) {
+        experts_pick(logits + (size_t)r * c->n_expert, &rule, right);
+        for (uint32_t k = 0; k < c->n_used; k++)
+            wrong += right[k].expert != expert[r * c->n_used + k] ||
+                     mx_bits_of(right[k].weight) != mx_bits_of(weight[r * c->n_used + k]);
+    }
+    snprintf(name, sizeof(name), "picks of %u rows, %u of %u experts%s%s", c->n_rows, c->n_used,
+             c->n_expert, c->sigmoid ? ", sigmoid" : "", c->normalize ? "" : ", unnormed");
+    report_check(name, wrong, 0);
+    wrong = n_items > most ? n_items : wrong_items(c, expert, list, item, n_items);
+    snprintf(name, sizeof(name), "items of %u rows, %u of %u experts", c->n_rows, c->n_used,
+             c->n_expert);
+    report_check(name, wrong, 0);
+    void *const on[] = {(void *)a.batch, (void *)a.logits, (void *)a.bias, a.expert, a.weight,
+                        a.list,          a.count,          a.item,         a.n_items};
+    void *const here[] = {logits, bias, weight, expert, list, item};
+    for (size_t i = 0; i < ARRAY_SIZE(on); i++)
+        if (on[i])
+            api->release(on[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(here); i++)
+        free(here[i]);
+}
+
+/* The pairs of a few rows, @n_used picks each, of @n_expert matrices: all rows pick expert 1, then
+ * others in turn. */
+struct mixture {
+    uint32_t n_rows, n_used, n_expert;
+    uint32_t *list;           /* [n_expert][n_rows], on the device */
+    struct expert_item *item; /* on the device */
+    uint32_t *n_items, most;
+};
+
+static uint32_t picked(const struct mixture *m, uint32_t pair) {
+    uint32_t r = pair / m->n_used, k = pair % m->n_used;
+
+    return k == 0 ? 1 : (2 + (r + k) % (m->n_expert - 1)) % m->n_expert;
+}
+
+static struct mixture make_mixture(uint32_t n_rows, uint32_t n_used, uint32_t n_expert,
+                                   uint32_t columns) {
+    struct mixture m = {.n_rows = n_rows, .n_used = n_used, .n_expert = n_expert};
+    uint32_t *list = host_new((size_t)n_expert * n_rows * 4), *count = host_new(n_expert * 4);
+    struct expert_item *item = host_new(n_rows * n_used * sizeof(*item));
+    uint32_t n = 0;
+
+    for (uint32_t p = n_rows * n_used; p-- > 0;) { /* in any order */
+        uint32_t e = picked(&m, p);
+
+        list[e * n_rows + count[e]++] = p;
+    }
+    for (uint32_t e = 0; e < n_expert; e++)
+        for (uint32_t first = 0; first < count[e]; first += columns)
+            item[n++] = (struct expert_item){e, first, MIN(count[e] - first, columns)};
+    m.most = n + 2; /* a grid may be too large */
+    m.list = device_of(list, (size_t)n_expert * n_rows * 4);
+    m.item = device_of(item, n * sizeof(*item));
+    m.n_items = device_of(&n, 4);
+    free(list);
+    free(count);
+    free(item);
+    return m;
+}
+
+static void drop_mixture(struct mixture *m) {
+    api->release(m->list);
+    api->release(m->item);
+    api->release(m->n_items);
+}
+
+/* @w: the matrices of all experts one behind the other. To out[pair][n_out]. */
+static void run_experts(const struct weights_on *w, const struct inputs *in,
+                        const struct mixture *m, uint32_t n_out, bool few, float *out) {
+    size_t bytes = (size_t)m->n_rows * m->n_used * n_out * 4;
+    struct expert_args a = {.m = {w->m},
+                            .x = in->packed,
+                            .scale = in->scale,
+                            .sums = in->sums,
+                            .n_mats = 1,
+                            .n_blocks = (w->n_in + 63) / 64 * 4,
+                            .n_used = m->n_used,
+                            .stage_bytes = tile_stage_bytes(w->m.format),
+                            .item = m->item,
+                            .n_items = m->n_items,
+                            .list = m->list,
+                            .stride = m->n_rows};
+
+    a.at_once_bytes[0] = a.stage_bytes;
+    a.n_segments = MIN(w->m.n_units, TILE_SEGMENTS);
+    a.n_at_once = CUDA_THREADS / 32 / a.n_segments;
+    a.m[0].y = device_new(bytes);
+    a.m[0].n_out = n_out;
+    a.m[0].n_row_tiles = n_out / TILE_ROWS;
+    if (few)
+        must(api->launch(kernel_expert_vec, MIN(3, m->most), 1, CUDA_THREADS,
+                         matvec_shared(a.stage_bytes), &a, false, stream),
+             "expert_vec");
+    else
+        must(api->launch(kernel_expert_wide, m->most, (a.m[0].n_row_tiles + 7) / 8, CUDA_THREADS,
+                         wide_shared(w->m.format), &a, false, stream),
+             "expert_wide");
+    fetch(out, a.m[0].y, bytes);
+    api->release(a.m[0].y);
+}
+
+static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows) {
+    enum { USED = 2, EXPERTS = 5 };
+    struct weights_on w = make_weights(type, n_out * EXPERTS, n_in);
+    struct inputs in = make_inputs(n_rows, n_in, 0);
+    size_t n = (size_t)n_rows * USED * n_out;
+    float *all = host_new((size_t)n_rows * n_out * EXPERTS * 4), *right = host_new(n * 4);
+    float *got = host_new(n * 4);
+    char name[100];
+
+    multiply(&w, &in, n_rows, WIDE, all); /* every row times every expert */
+    for (int few = 0; few < 2; few++) {
+        struct mixture m = make_mixture(n_rows, USED, EXPERTS, few ? EXPERT_ROWS : MATMUL_COLUMNS);
+
+        for (uint32_t p = 0; p < n_rows * USED; p++)
+            memcpy(right + (size_t)p * n_out,
+                   all + ((size_t)(p / USED) * EXPERTS + picked(&m, p)) * n_out, n_out * 4);
+        run_experts(&w, &in, &m, n_out, few, got);
+        snprintf(name, sizeof(name), "%s = wide, %s %ux%u, %u rows",
+                 few ? "expert_vec" : "expert_wide", tensor_format((uint32_t)type)->name, n_out,
+                 n_in, n_rows);
+        report_check(name, differs(name, got, right, n_rows * USED, n_out), 0);
+        drop_mixture(&m);
+    }
+    drop_inputs(&in);
+    drop_weights(&w);
+    free(all);
+    free(right);
+    free(got);
+}
+
+/* Rows of one segment, of three and of eight; of one item and of several. */
+static void check_expert_kernels(const void *arg) {
+    static const struct route_case cases[] = {
+        {20, 7, 3, 8, false, true, false},     {1, 128, 8, 8, false, true, false},
+        {13, 128, 8, 64, false, false, false}, {9, 40, 6, 8, true, true, true},
+        {70, 300, 4, 64, true, false, true},   {3, 1024, 32, 8, false, true, true},
+    };
+    bool tiny = *(const bool *)arg;
+
+    open_device();
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        check_route(&cases[i]);
+    check_experts(TENSOR_Q4_K, 48, 768, 11);
+    check_experts(TENSOR_Q8_0, 16, 96, 70);
+    check_experts(TENSOR_Q6_K, 32, 256, 3);
+    check_experts(TENSOR_F16, 48, 576, 9);
+    if (tiny)
+        return;
+    check_experts(TENSOR_Q4_K, 768, 2048, 1);
+    check_experts(TENSOR_Q4_K, 768, 2048, 300);
+    check_experts(TENSOR_Q6_K, 2048, 768, 40);
+    check_experts(TENSOR_IQ4_XS, 1536, 2048, 33);
+}
