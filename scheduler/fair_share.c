@@ -10,24 +10,20 @@
  * its absence: its virtual time is put at most FAIR_BURST_NS behind the least of the live ones.
  * That much it keeps, because an agent that asks now and then should not stand behind a flood.
  *
- * Inside a tenant: requests stand in the order of a virtual arrival. A session that had much device
- * time lately counts as having come later, in levels, so that sessions of like use are equal (least
- * attained service); a request of which much is cached counts as having come a little earlier
- * (longest prefix first, among equals). Both are bounded offsets of a time of arrival: what comes
- * more than FAIR_MAX_LEVEL * FAIR_LEVEL_NS + FAIR_HIT_NS after it stands behind it. And whatever
- * the reason, a request is overtaken by others of its tenant only so many times; then it is due,
- * and first of all.
+ * Inside a tenant: requests are ordered by virtual arrival (queue.h: arrival and priority). One
+ * that does not fit, or whose session is paused, is overtaken by others of its tenant only so many
+ * times; then it is due, and first of all.
  *
  * A class is a factor of weight and not an order: batch work gets an eighth, not nothing.
  *
  * Invariants: a tenant with live requests keeps its index; virtual times never go back; at most as
  * many requests run as live.
  *
- * The plan: with one tenant nothing here changes anything but the order of its sessions. With
- * several, as many sequences as those that have less were seen to need, and the last eighth of the
- * pages, are kept for them, so that the first request of one does not wait until a flood's requests
- * end; and requests of a tenant that holds more than its part of the pages stand below all others:
- * they give pages back first.
+ * The plan: with one tenant nothing here changes anything. With several, as many sequences as those
+ * that have less were seen to need, and the last eighth of the pages, are kept for them, so that
+ * the first request of one does not wait until a flood's requests end; and requests of a tenant
+ * that holds more than its part of the pages are ranked below all others: they give pages back
+ * first.
  */
 
 #include "scheduler/fair_share.h"
@@ -48,7 +44,6 @@
 
 int fair_init(struct fair_share *f, const struct fair_opts *opts) {
     memset(f, 0, sizeof(*f));
-    assert(opts->sessions);
     f->opts = *opts;
     f->victim = FAIR_TENANTS;
     f->item = calloc(FAIR_ITEMS, sizeof(*f->item));
@@ -136,10 +131,10 @@ static double decayed(double ns, int64_t from, int64_t now) {
     return ns * exp2(-(double)MAX(now - from, 0) / FAIR_HALF_LIFE_NS);
 }
 
-struct fair_ref fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli,
-                           uint8_t class, uint64_t session, int64_t now) {
-    struct fair_ref ref = {session, (uint16_t)slot_of(f, tenant)};
-    struct fair_tenant *t = &f->tenant[ref.tenant];
+uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli, uint8_t class,
+                    int64_t now) {
+    uint16_t index = (uint16_t)slot_of(f, tenant);
+    struct fair_tenant *t = &f->tenant[index];
 
     tick(f, now);
     t->class = class;
@@ -148,12 +143,11 @@ struct fair_ref fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weigh
         lift(f, t);
     t->n_live++;
     t->seen_ns = now;
-    sessions_use(f->opts.sessions, session);
-    return ref;
+    return index;
 }
 
-void fair_leave(struct fair_share *f, struct fair_ref ref, int64_t now) {
-    struct fair_tenant *t = &f->tenant[ref.tenant];
+void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now) {
+    struct fair_tenant *t = &f->tenant[tenant];
 
     assert(t->n_live > 0);
     tick(f, now);
@@ -163,28 +157,13 @@ void fair_leave(struct fair_share *f, struct fair_ref ref, int64_t now) {
     t->seen_ns = now;
 }
 
-void fair_charge(struct fair_share *f, struct fair_ref ref, double ns, int64_t now) {
-    struct fair_tenant *t = &f->tenant[ref.tenant];
+void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now) {
+    struct fair_tenant *t = &f->tenant[tenant];
 
     assert(t->weight > 0 && ns >= 0);
     t->served_ns += ns / t->weight;
     t->recent_ns = decayed(t->recent_ns, t->recent_at, now) + ns;
     t->recent_at = now;
-    struct session *own = sessions_use(f->opts.sessions, ref.session);
-    if (!own)
-        return;
-    own->recent_ns = decayed(own->recent_ns, own->recent_at, now) + ns;
-    own->recent_at = now;
-}
-
-int64_t fair_delay_ns(const struct fair_share *f, struct fair_ref ref, int64_t now) {
-    const struct session *own = sessions_find(f->opts.sessions, ref.session);
-    double had = own ? decayed(own->recent_ns, own->recent_at, now) : 0;
-    int64_t level = 0;
-
-    for (double limit = FAIR_LEVEL0_NS; had > limit && level < FAIR_MAX_LEVEL; limit *= 4)
-        level++;
-    return level * FAIR_LEVEL_NS;
 }
 
 /* ---- the order of those that wait ---- */
@@ -208,24 +187,19 @@ static bool stands_before(const struct fair_item *a, const struct fair_item *b) 
 }
 
 static bool before(const struct fair_item *a, const struct fair_item *b) {
-    if (is_due(a) != is_due(b))
-        return is_due(a);
-    return a->turn != b->turn && !is_due(a) ? a->turn < b->turn : stands_before(a, b);
+    return is_due(a) != is_due(b) ? is_due(a) : stands_before(a, b);
 }
 
 /* A list of each tenant's items, the best first, from fair_tenant.head over fair_item.next. */
-static void make_lists(struct fair_share *f, struct fair_item *item, uint32_t n, int64_t now) {
+static void make_lists(struct fair_share *f, struct fair_item *item, uint32_t n) {
     for (uint32_t i = 0; i < f->n_tenants; i++) {
         f->tenant[i].head = NONE;
         f->tenant[i].next_ns = f->tenant[i].served_ns;
     }
     for (uint32_t i = n; i-- > 0;) {
         struct fair_item *x = &item[i];
-        uint32_t *at = &f->tenant[x->ref.tenant].head;
+        uint32_t *at = &f->tenant[x->tenant].head;
 
-        x->turn = x->key + fair_delay_ns(f, x->ref, now);
-        if (x->n_tokens > 0)
-            x->turn -= (int64_t)((double)x->n_hit / x->n_tokens * FAIR_HIT_NS);
         while (*at != NONE && before(&item[*at], x))
             at = &item[*at].next;
         x->next = *at;
@@ -269,11 +243,11 @@ static uint32_t take_first(struct fair_tenant *t, struct fair_item *item) {
 }
 
 uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uint32_t *out,
-                   uint32_t max, int64_t now) {
+                   uint32_t max) {
     uint32_t n_out = 0;
 
     assert(n <= FAIR_ITEMS);
-    make_lists(f, item, n, now);
+    make_lists(f, item, n);
     while (n_out < max) {
         struct fair_tenant *best = NULL;
 
@@ -418,21 +392,17 @@ double fair_jain(const struct fair_share *f, int64_t now, uint32_t *n_live) {
 
 /* ---- requests and the plan ---- */
 
-static struct fair_ref ref_of(const struct request *r) {
-    return (struct fair_ref){r->session, r->tenant};
-}
-
 void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
                         uint32_t weight_milli, uint8_t class) {
     assert(!r->entered);
     r->since_ns = clock_now(f->opts.clock);
-    r->tenant = fair_enter(f, tenant, weight_milli, class, r->session, r->since_ns).tenant;
+    r->tenant = fair_enter(f, tenant, weight_milli, class, r->since_ns);
     r->entered = true;
 }
 
 void fair_leave_request(struct fair_share *f, struct request *r) {
     if (r->entered)
-        fair_leave(f, ref_of(r), clock_now(f->opts.clock));
+        fair_leave(f, r->tenant, clock_now(f->opts.clock));
     r->entered = false;
 }
 
@@ -581,12 +551,10 @@ static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
             !wants(f, r->tenant))
             continue;
         f->item[n++] = (struct fair_item){
-            .ref = ref_of(r),
+            .tenant = r->tenant,
             .n_left = f->opts.max_bypass - MIN(r->n_bypassed, f->opts.max_bypass),
             .key = r->queued.key.arrival,
             .order = r->queued.key.order,
-            .n_hit = r->seen_hit,
-            .n_tokens = r->n_tokens,
             .cost_ns = price_ns(f, r),
             .who = r,
         };
@@ -598,9 +566,9 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
                       struct fair_limits *limits, uint32_t max) {
     uint32_t index[FAIR_CANDIDATES], t = f->opts.page_tokens;
     int64_t now = clock_now(f->opts.clock);
-    uint32_t n =
-        fair_pick(f, f->item, collect(f, room, now), index, MIN(max, FAIR_CANDIDATES), now);
+    uint32_t n = collect(f, room, now);
 
+    n = fair_pick(f, f->item, n, index, MIN(max, FAIR_CANDIDATES));
     for (uint32_t i = 0; i < n; i++) {
         struct request *r = f->item[index[i]].who;
         struct fair_tenant *who = &f->tenant[r->tenant];
@@ -651,6 +619,6 @@ void fair_charge_step(struct fair_share *f, const struct batch *t, int64_t ns, i
             if (pass == 0)
                 sum += part[0];
             else if (sum > 0)
-                fair_charge(f, ref_of(it->request), (double)ns * part[1] / sum, now);
+                fair_charge(f, it->request->tenant, (double)ns * part[1] / sum, now);
         }
 }

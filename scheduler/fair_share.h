@@ -1,15 +1,14 @@
 #pragma once
 
 /*
- * fair_share - weighted fair queueing of device time by virtual time: between tenants by weight,
- * between the sessions of a tenant by what they have had lately. The first half of its functions
- * knows numbers and no requests; the second carries them between requests and the plan. How it
- * decides is told in docs/fairness.md and at the top of fair_share.c. Private.
+ * fair_share - weighted fair queueing of device time among tenants, in virtual time by weight. The
+ * first half of its functions knows numbers and no requests; the second carries them between
+ * requests and the plan. How it decides is told in docs/fairness.md and at the top of fair_share.c.
+ * Private.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "scheduler/sessions.h"
 
 struct batch;
 struct clock;
@@ -49,7 +48,6 @@ struct fair_opts {
     struct clock *clock;
     const struct cost *cost;
     const struct estimate *estimate;
-    struct sessions *sessions;
     struct plan *plan;                    /* gets groups, reserves and claims */
     const struct list *waiting, *running; /* request.queued */
     /* Whether waiting request @r should not be looked at yet, @room pages being there: its session
@@ -58,24 +56,15 @@ struct fair_opts {
     void *ctx;
 };
 
-/* Whose it is. */
-struct fair_ref {
-    uint64_t session; /* 0: none */
-    uint16_t tenant;  /* index in fair_share.tenant */
-};
-
 /* One waiting request. */
 struct fair_item {
-    struct fair_ref ref;
+    uint16_t tenant; /* index in fair_share.tenant */
     uint32_t n_left; /* overtakings by others of its tenant that it must still suffer */
     int64_t key;     /* virtual arrival */
     uint64_t order;  /* for equal ones */
-    uint32_t n_hit, n_tokens;
-    double cost_ns; /* what it will take, roughly */
+    double cost_ns;  /* what it will take, roughly */
     void *who;
-    /* Scratch. */
-    int64_t turn;
-    uint32_t next;
+    uint32_t next; /* scratch */
 };
 
 struct fair_share {
@@ -105,21 +94,19 @@ void fair_deinit(struct fair_share *f);
 
 /* ---- numbers ---- */
 
-/* A request of @tenant comes, and has gone. */
-struct fair_ref fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli,
-                           uint8_t class, uint64_t session, int64_t now);
-void fair_leave(struct fair_share *f, struct fair_ref ref, int64_t now);
+/* A request of tenant number @tenant comes: the tenant's index in fair_share.tenant, which it keeps
+ * while it has requests. @weight_milli 0: 1000. */
+uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli, uint8_t class,
+                    int64_t now);
+/* A request of the tenant with this index is over. */
+void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now);
 /* It has had @ns of the device. */
-void fair_charge(struct fair_share *f, struct fair_ref ref, double ns, int64_t now);
-
-/* How much later than it did a request counts as having come, for what its session has had
- * lately. */
-int64_t fair_delay_ns(const struct fair_share *f, struct fair_ref ref, int64_t now);
+void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now);
 
 /* The first @max of @item[0, n) in the order in which they should be admitted: indices in @out. How
  * many. */
 uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uint32_t *out,
-                   uint32_t max, int64_t now);
+                   uint32_t max);
 
 /* Whether @held of @total is more than the part of tenant @t, of those that are live, or of all
  * that were lately when @lately. */

@@ -5,6 +5,7 @@
 #include "base/list.h"
 #include "kvpager/kvpager.h"
 #include "scheduler/fair_share.h"
+#include "scheduler/sessions.h"
 
 struct request;
 struct estimate;

@@ -50,21 +50,9 @@
 /* One page of so many is kept for tenants below their part. Bound; priorities p90 is better
  * without (-26 %). */
 #define FAIR_RESERVE_PAGES 8
-#define FAIR_DECODERS 16 /* an output row is priced as one of so many */
-
-/* ---- order of a tenant's sessions (fair_share.c) ---- */
-
-/* Least attained service: device time, by this half-life, up to which the level is 0; each further
- * level takes four times more and counts as FAIR_LEVEL_NS later. What shares a tenant's time
- * among its sessions; no figure: same without, tools without host memory 15,000 tokens fewer
- * computed again (one draw). */
+/* Half-life of the device time that Jain's index is made of. A statistic. */
 #define FAIR_HALF_LIFE_NS 30e9
-#define FAIR_LEVEL0_NS 250e6
-#define FAIR_LEVEL_NS INT64_C(2000000000)
-#define FAIR_MAX_LEVEL 6
-/* A request all of which is cached counts as so much earlier. No figure: tools
- * without host memory 18,000 tokens fewer computed again without (one draw). */
-#define FAIR_HIT_NS INT64_C(1000000000)
+#define FAIR_DECODERS 16 /* an output row is priced as one of so many */
 
 /* ---- a step (plan.c, plan_time.c, step.c) ---- */
 

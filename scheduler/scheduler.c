@@ -187,7 +187,6 @@ static int init_fair(struct sched *s) {
         .clock = s->clock,
         .cost = &s->cost,
         .estimate = &s->estimate,
-        .sessions = &s->sessions,
         .plan = &s->plan,
         .waiting = &s->waiting,
         .running = &s->running,

@@ -39,9 +39,7 @@ struct prewarm_done {
 };
 
 struct session {
-    float n_output;    /* mean of its outputs, tokens; 0: none yet; queue.c's */
-    int64_t recent_at; /* when recent_ns was true, */
-    double recent_ns;  /* device time had, by half a minute's half-life; fair_share.c's */
+    float n_output; /* mean of its outputs, tokens; 0: none yet; queue.c's */
     struct pauses pauses;
     struct prewarm_done done;
 };
