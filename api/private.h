@@ -42,6 +42,7 @@ struct api {
     uv_timer_t wait_tick; /* model_wait.c */
     uint32_t n_waiting;   /* prompt jobs that wait for their models */
     struct clock *clock;
+    char started_header[64]; /* a header line: when the service began */
     enum api_health health;
     bool leaving, draining, closing;
     struct http_server http;

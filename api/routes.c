@@ -69,6 +69,8 @@ static const struct route preflight = {"*", HTTP_OPTIONS, true, false, preflight
 static void note_origin(struct exchange *x, const struct http *h) {
     const char *origin = http_header(h, "origin", NULL);
 
+    if (origin && auth_is_preflight(h))
+        x->route = &preflight;
     if (!origin || strlen(origin) >= sizeof(x->origin) ||
         !auth_knows_origin(api_of(x)->opts.hosts, api_of(x)->opts.cors_origins, origin))
         return;

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <sys/random.h>
 #include "api/generation/gen.h"
 #include "api/generation/model_wait.h"
@@ -169,6 +170,8 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
     a->opts = *opts;
     list_init(&a->models);
     pthread_rwlock_init(&a->models_lock, NULL);
+    snprintf(a->started_header, sizeof(a->started_header), "Process-Start-Time-Unix: %lld\r\n",
+             (long long)time(NULL));
     a->clock = clock;
     list_init(&a->gens);
     list_init(&a->responses);

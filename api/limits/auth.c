@@ -233,6 +233,11 @@ static bool is_own_origin(const char *origin, const char *host) {
     return host && name && strncmp(origin, "http", 4) == 0 && strcasecmp(name + 3, host) == 0;
 }
 
+bool auth_is_preflight(const struct http *h) {
+    return h->parser.method == HTTP_OPTIONS &&
+           http_header(h, "access-control-request-method", NULL);
+}
+
 int auth_check_host(const char *const *hosts, const char *const *origins, const struct http *h,
                     bool local, struct err *err) {
     uint32_t n_host, n_origin;
@@ -248,6 +253,8 @@ int auth_check_host(const char *const *hosts, const char *const *origins, const 
                             "This service does not answer to that Host name (allowed-hosts).");
     if (n_origin == 0 || (n_origin == 1 && is_own_origin(origin, host)))
         return 0;
+    if (n_origin == 1 && auth_is_preflight(h))
+        return 0; /* it is told nothing, so that the browser refuses */
     if (n_origin > 1 || !auth_knows_origin(hosts, origins, origin))
         return err_set_code(err, 403, "forbidden_origin", NULL,
                             "Pages of that origin may not use this service (cors-origins).");

@@ -47,5 +47,7 @@ void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION
  * with @err: 400, 403 or 421. @local: a UNIX socket, which no browser reaches. */
 /* Whether pages of @origin may use the service: of loopback, of @hosts, or in @origins. */
 bool auth_knows_origin(const char *const *hosts, const char *const *origins, const char *origin);
+/* Whether a browser asks what a page may send. */
+bool auth_is_preflight(const struct http *h);
 int auth_check_host(const char *const *hosts, const char *const *origins, const struct http *h,
                     bool local, struct err *err);

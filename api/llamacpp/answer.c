@@ -1,8 +1,10 @@
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
+#include "api/generation/timings.h"
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"
@@ -40,6 +42,26 @@ static void put_absent_samplers(struct json *j) {
 
     for (size_t i = 0; i < ARRAY_SIZE(absent); i++)
         put_number(j, absent[i].key, absent[i].off);
+}
+
+static void put_bias(struct json *j, int32_t token, double bias) {
+    json_open(j, '{');
+    json_key(j, "bias");
+    if (isfinite(bias))
+        json_double(j, bias);
+    else
+        json_null(j);
+    json_put_int(j, "token", token);
+    json_close(j, '}');
+}
+
+/* End tokens that are ignored never come. */
+static void put_banned_ends(struct json *j, const struct tokenizer *t) {
+    size_t n;
+    const int32_t *id = tokenizer_end_ids(t, &n);
+
+    for (size_t i = 0; i < n; i++)
+        put_bias(j, id[i], -INFINITY);
 }
 
 void llamacpp_put_settings(struct json *j, const struct api_model *m, const struct gen_request *r,
@@ -85,49 +107,11 @@ void llamacpp_put_settings(struct json *j, const struct api_model *m, const stru
     json_put_int(j, "n_probs", r ? r->n_top : 0);
     json_key(j, "logit_bias");
     json_open(j, '[');
-    for (uint32_t i = 0; r && i < r->n_bias; i++) {
-        json_open(j, '{');
-        put_number(j, "bias", (double)r->bias[i].bias);
-        json_put_int(j, "token", r->bias[i].token);
-        json_close(j, '}');
-    }
+    for (uint32_t i = 0; r && i < r->n_bias; i++)
+        put_bias(j, r->bias[i].token, (double)r->bias[i].bias);
+    if (s.ignore_eos && m->tokenizer)
+        put_banned_ends(j, m->tokenizer);
     json_close(j, ']');
-    json_close(j, '}');
-}
-
-/* ---- figures ---- */
-
-static double ms_between(int64_t from, int64_t to) {
-    return from && to > from ? (double)(to - from) / 1e6 : 0;
-}
-
-/* @count tokens in @time milliseconds, of which @n took the time. */
-static void put_rate(struct json *j, const char *const keys[4], uint32_t count, uint32_t n,
-                     double time) {
-    json_put_int(j, keys[0], count);
-    put_number(j, keys[1], time);
-    put_number(j, keys[2], n ? time / n : 0);
-    put_number(j, keys[3], time > 0 ? n * 1000.0 / time : 0);
-}
-
-/* The first output token is made by the step that ends the prompt. */
-static void put_timings(struct json *j, const struct gen *g) {
-    static const char *const prompt[] = {"prompt_n", "prompt_ms", "prompt_per_token_ms",
-                                         "prompt_per_second"};
-    static const char *const predicted[] = {"predicted_n", "predicted_ms", "predicted_per_token_ms",
-                                            "predicted_per_second"};
-    uint32_t cached = MIN(g->n_cached, g->n_prompt), n = g->n_prompt - cached;
-
-    json_key(j, "timings");
-    json_open(j, '{');
-    json_put_int(j, "cache_n", cached);
-    put_rate(j, prompt, n, n, ms_between(g->first_step_ns, g->first_token_ns));
-    put_rate(j, predicted, g->n_out, g->n_out ? g->n_out - 1 : 0,
-             ms_between(g->first_token_ns, g->last_token_ns));
-    if (g->drafts.n) {
-        json_put_int(j, "draft_n", g->drafts.n);
-        json_put_int(j, "draft_n_accepted", g->drafts.accepted);
-    }
     json_close(j, '}');
 }
 
@@ -214,7 +198,7 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
     json_put_string(j, "stop_type", g->finish == FINISH_LENGTH ? "limit" : stop ? "word" : "eos");
     json_key(j, "stopping_word");
     json_string(j, stop ? stop->data : "", stop ? stop->len : 0);
-    put_timings(j, g);
+    timings_put(j, g);
 }
 
 /* @p of a stream, or all of its choice. */
@@ -235,7 +219,7 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     if (p->last)
         put_end(j, w, g);
     else if (form->timings_per_token)
-        put_timings(j, g);
+        timings_put(j, g);
     json_close(j, '}');
 }
 

@@ -152,10 +152,12 @@ static void put_content(struct json *j, const struct writer *w, const struct pie
     json_open(j, '{');
     if (p->first)
         json_put_string(j, "role", "assistant");
-    if (p->first || p->len) {
+    if (p->first || p->len)
         json_key(j, "content");
+    if (stream && p->first && !p->len && openai_is_llama_server(w->exchange))
+        json_null(j);
+    else if (p->first || p->len)
         json_string(j, p->text, p->len);
-    }
     if (!stream)
         json_put_string(j, "refusal", NULL);
     json_close(j, '}');

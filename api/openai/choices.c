@@ -2,9 +2,11 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include "api/generation/timings.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"
 #include "api/model.h"
+#include "api/openai/openai.h"
 #include "api/private.h"
 
 #define CHUNK_MAX API_SEND_MAX
@@ -187,6 +189,12 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
     json_close(j, '}');
 }
 
+/* llama-server says with each answer how long it took. */
+static void put_timings(struct json *j, const struct writer *w) {
+    if (openai_is_llama_server(w->exchange))
+        timings_put(j, w->choices[0].gen);
+}
+
 /* Closes the chunk @j, which begin() opened, and sends it. @usage: the one that tells it. */
 static void send_chunk(struct writer *w, struct json *j, bool usage) {
     const struct gen_request *r = &w->job.request;
@@ -200,6 +208,8 @@ static void send_chunk(struct writer *w, struct json *j, bool usage) {
         else
             json_null(j);
     }
+    if (usage)
+        put_timings(j, w);
     json_close(j, '}');
     if (j->error < 0)
         conn_break(w->exchange->conn);
@@ -264,5 +274,6 @@ void choices_whole(struct json *j, struct writer *w) {
         json_key(j, "prompt_logprobs");
         put_prompt(j, w, w->choices[0].gen);
     }
+    put_timings(j, w);
     json_close(j, '}');
 }

@@ -33,6 +33,13 @@ static void put_model(struct json *j, const struct model *model) {
     json_put_string(j, "owned_by", o->owned_by ? o->owned_by : "weft");
     json_put_string(j, "root", m->id);
     json_put_string(j, "parent", NULL);
+    if (m->aliases && *m->aliases) {
+        json_key(j, "aliases");
+        json_open(j, '[');
+        for (const char *const *alias = m->aliases; *alias; alias++)
+            json_cstring(j, *alias);
+        json_close(j, ']');
+    }
     json_key(j, "max_model_len");
     if (m->max_context)
         json_uint(j, m->max_context);

@@ -9,11 +9,13 @@
 
 /* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
 
-/* Paths without /v1 are llama-server's; its clients know a prompt that does not fit by the type. */
-static const char *type_of(const struct exchange *x, const struct err *err) {
-    bool llama_server = x->route && strncmp(x->route->path, "/v1/", 4) != 0;
+bool openai_is_llama_server(const struct exchange *x) {
+    return x && x->route && strncmp(x->route->path, "/v1/", 4) != 0;
+}
 
-    return llama_server && strcmp(err->code, "context_length_exceeded") == 0
+/* Clients of llama-server know a prompt that does not fit by the type. */
+static const char *type_of(const struct exchange *x, const struct err *err) {
+    return openai_is_llama_server(x) && strcmp(err->code, "context_length_exceeded") == 0
                ? "exceed_context_size_error"
                : respond_error_type(err);
 }

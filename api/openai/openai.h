@@ -2,6 +2,7 @@
 
 /* openai - the parts of OpenAI's dialect that others share with it. */
 
+#include <stdbool.h>
 #include <yyjson.h>
 #include "api/http/dialect.h"
 
@@ -9,6 +10,8 @@ struct prompt_job;
 
 /* {"error": {...}} with all four members. */
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err);
+/* Whether it asks as a client of llama-server does: on a path without /v1. */
+bool openai_is_llama_server(const struct exchange *x);
 /* X-Request-Id and what OpenAI's clients log besides. */
 size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size);
 /* x-ratelimit-*, with times as 120ms, 7.66s or 6m0s. */

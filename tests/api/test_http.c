@@ -76,7 +76,7 @@ Test(http, every_answer_has_its_headers) {
     cr_expect_str_eq(r.body.data,
                      "{\"object\":\"list\",\"data\":[{\"id\":\"tiny\",\"object\":\"model\","
                      "\"created\":1700000000,\"owned_by\":\"weft\",\"root\":\"tiny\","
-                     "\"parent\":null,\"max_model_len\":512}]}");
+                     "\"parent\":null,\"aliases\":[\"alias\"],\"max_model_len\":512}]}");
     reply_deinit(&r);
     raw(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b\xff\r\n\r\n", &r);
     cr_expect_eq(strncmp(reply_header(&r, "x-request-id", v, sizeof(v)), "req_", 4), 0);
@@ -106,6 +106,8 @@ Test(http, pages_of_known_origins_may_read_answers) {
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
         struct world w;
+        struct reply r;
+        char v[128];
 
         world_init(&w);
         w.opts.cors_origins = lists[i];
@@ -118,6 +120,13 @@ Test(http, pages_of_known_origins_may_read_answers) {
         page(&w, "GET", "http://chat.example", i >= 2 ? 200 : 403, i >= 2);
         page(&w, "OPTIONS", "https://chat.example.evil", i >= 2 ? 200 : 403, i >= 2);
         page(&w, "OPTIONS", "null", i >= 2 ? 200 : 403, i >= 2);
+        raw(&w,
+            "OPTIONS /completion HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n"
+            "Access-Control-Request-Method: POST\r\n\r\n",
+            &r);
+        cr_expect_eq(r.status, 200);
+        cr_expect_eq(!*reply_header(&r, "access-control-allow-origin", v, sizeof(v)), i == 0);
+        reply_deinit(&r);
         world_stop(&w);
     }
 }

@@ -145,6 +145,33 @@ Test(llamacpp, breakers_of_dry_go_to_the_worker_as_tokens) {
     world_stop(&w);
 }
 
+Test(llamacpp, its_paths_answer_chats_as_it_does) {
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":true,"
+        "\"stream_options\":{\"include_usage\":true}}";
+    struct world w;
+    struct reply r;
+    char v[64];
+
+    started(&w);
+    w.port.script = "x";
+    world_ask(&w, "/chat/completions", body, &r);
+    expect_part(&r, "\"delta\":{\"role\":\"assistant\",\"content\":null}");
+    expect_part(&r, "},\"timings\":{\"cache_n\":");
+    reply_deinit(&r);
+    world_ask(&w, "/v1/chat/completions", body, &r);
+    expect_part(&r, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
+    cr_expect_not(strstr(r.body.data, "timings"));
+    reply_deinit(&r);
+    world_ask(&w, "/completion", "{\"prompt\":\"a\",\"ignore_eos\":true}", &r);
+    expect_part(&r, "\"logit_bias\":[{\"bias\":null,\"token\":");
+    reply_deinit(&r);
+    world_get(&w, "/metrics", &r);
+    cr_expect(*reply_header(&r, "process-start-time-unix", v, sizeof(v)));
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(llamacpp, members_of_a_completion_that_are_asked_for) {
     struct world w;
     struct reply r;

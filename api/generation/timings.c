@@ -1,0 +1,49 @@
+#include "api/generation/timings.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/gen.h"
+#include "api/http/json.h"
+
+static double ms_between(int64_t from, int64_t to) {
+    return from && to > from ? (double)(to - from) / 1e6 : 0;
+}
+
+/* With all digits that count: rates are compared with their times. */
+static void put_figure(struct json *j, const char *key, double v) {
+    char text[32];
+
+    snprintf(text, sizeof(text), "%.15g", v);
+    json_key(j, key);
+    json_raw(j, text, strlen(text));
+}
+
+/* @count tokens in @time milliseconds, of which @n took the time. */
+static void put_rate(struct json *j, const char *const keys[4], uint32_t count, uint32_t n,
+                     double time) {
+    json_put_int(j, keys[0], count);
+    put_figure(j, keys[1], time);
+    put_figure(j, keys[2], n ? time / n : 0);
+    put_figure(j, keys[3], time > 0 ? n * 1000.0 / time : 0);
+}
+
+void timings_put(struct json *j, const struct gen *g) {
+    static const char *const prompt[] = {"prompt_n", "prompt_ms", "prompt_per_token_ms",
+                                         "prompt_per_second"};
+    static const char *const predicted[] = {"predicted_n", "predicted_ms", "predicted_per_token_ms",
+                                            "predicted_per_second"};
+    uint32_t cached = g->n_cached < g->n_prompt ? g->n_cached : g->n_prompt;
+    uint32_t n = g->n_prompt - cached;
+
+    json_key(j, "timings");
+    json_open(j, '{');
+    json_put_int(j, "cache_n", cached);
+    put_rate(j, prompt, n, n, ms_between(g->first_step_ns, g->first_token_ns));
+    put_rate(j, predicted, g->n_out, g->n_out ? g->n_out - 1 : 0,
+             ms_between(g->first_token_ns, g->last_token_ns));
+    if (g->drafts.n) {
+        json_put_int(j, "draft_n", g->drafts.n);
+        json_put_int(j, "draft_n_accepted", g->drafts.accepted);
+    }
+    json_close(j, '}');
+}
