@@ -97,6 +97,8 @@ int64_t constraint_mask(struct constraint_state *s, uint32_t *bits);
  * another one only as long as there is time for what follows it. As long as all tokens came from
  * such masks there is one, for @left from constraint_distance() on; 0: there is none. */
 int64_t constraint_mask_within(struct constraint_state *s, uint32_t *bits, uint32_t left);
+/* Masks that would take long are -EAGAIN from here on, as grammar_state_set_quick(). */
+void constraint_set_quick(struct constraint_state *s, bool quick);
 /* Every token is allowed then, too. */
 bool constraint_is_free_within(const struct constraint_state *s, uint32_t left);
 /* Tokens without which the output cannot end, as grammar_distance(). */

@@ -188,6 +188,10 @@ int64_t mask_add_free(const struct constraint_state *s, uint32_t *bits) {
     return count;
 }
 
+void constraint_set_quick(struct constraint_state *s, bool quick) {
+    grammar_state_set_quick(s->g, quick);
+}
+
 int64_t constraint_mask(struct constraint_state *s, uint32_t *bits) {
     if (s->at.phase == FREE)
         return mask_free(s->c, s->at.node, place_may_stop(s), bits);

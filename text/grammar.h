@@ -152,6 +152,10 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits);
  * from such masks there is one, for @left from grammar_distance() on. 0: there is none, or the
  * text has ended. */
 int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left);
+/* From here on a mask that would take long (some 0.3 ms and more: a token class that is not there
+ * yet, a text near its limit, many readings) is -EAGAIN and nothing has changed; one that is made
+ * is the same. A copy of the state, for which this does not hold, can make it on another thread. */
+void grammar_state_set_quick(struct grammar_state *s, bool quick);
 /* As few tokens as the completion with the fewest bytes can be written with; 0 where the text may
  * end, GRAMMAR_NO_MAX: none is known, and grammar_mask_within() has no limit. */
 uint32_t grammar_distance(struct grammar_state *s);

@@ -1,5 +1,6 @@
 /* Masks of real vocabularies: byte-level BPE, SentencePiece, characters. Skipped without the test data. */
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
@@ -69,11 +70,33 @@ static const char PATTERNS[] =
     "{\"format\":\"uri\",\"maxLength\":60},{\"not\":{\"enum\":[\"a\",\"the\"]},\"type\":\"string\"}"
     "]}";
 
-/* The mask against the acceptance of every token, at places of a random text. */
-static void check_places(struct grammar_state *s, struct grammar_state *t, uint32_t n_vocab,
-                         uint32_t *bits, struct rng *r) {
+/* A quick mask of @t, which is where @s is, is that of @s, or late: 1. */
+static uint32_t check_quick(struct grammar_state *s, struct grammar_state *t, uint32_t left,
+                            uint32_t n_words) {
+    CLEANUP(freep) uint32_t *quick = malloc(2ul * n_words * sizeof(*quick));
+
+    cr_assert_eq(grammar_state_copy(t, s), 0);
+    grammar_state_set_quick(t, true);
+    int64_t n = grammar_mask_within(t, quick, left);
+
+    grammar_state_set_quick(t, false);
+    if (n == -EAGAIN)
+        return 1;
+    cr_assert_eq(n, grammar_mask_within(s, quick + n_words, left));
+    cr_assert_arr_eq(quick, quick + n_words, n_words * sizeof(*quick));
+    return 0;
+}
+
+/* The mask against the acceptance of every token, at places of a random text. Quick masks that were
+ * late. */
+static uint32_t check_places(struct grammar_state *s, struct grammar_state *t, uint32_t n_vocab,
+                             uint32_t *bits, struct rng *r) {
+    uint32_t n_words = (n_vocab + 31) / 32, n_late = 0;
+
     grammar_state_reset(s);
     for (int step = 0; step < 60; step++) {
+        n_late += check_quick(s, t, GRAMMAR_NO_MAX, n_words);
+        n_late += check_quick(s, t, 1 + rng_below(r, 60), n_words);
         int64_t n = grammar_mask(s, bits), n_set = 0;
 
         cr_assert_gt(n, 0);
@@ -86,6 +109,7 @@ static void check_places(struct grammar_state *s, struct grammar_state *t, uint3
         if (grammar_is_done(s))
             grammar_state_reset(s);
     }
+    return n_late;
 }
 
 static void check_patterns(const struct grammar_vocab *v, uint32_t n_vocab) {
@@ -95,13 +119,15 @@ static void check_patterns(const struct grammar_vocab *v, uint32_t n_vocab) {
     struct grammar_source src = {
         .kind = GRAMMAR_JSON_SCHEMA, .text = PATTERNS, .len = sizeof(PATTERNS) - 1};
     struct rng r = {5};
+    uint32_t n_late = 0;
     struct err err = {0};
 
     cr_assert_eq(grammar_compile(&g, v, &src, NULL, &err), 0, "%s", err.message);
     cr_assert_eq(grammar_state_new(&s, g), 0);
     cr_assert_eq(grammar_state_new(&t, g), 0);
     for (int i = 0; i < 4; i++)
-        check_places(s, t, n_vocab, bits, &r);
+        n_late += check_places(s, t, n_vocab, bits, &r);
+    cr_expect(n_late > 0 && n_late < 4 * 2 * 60, "%u", n_late);
 }
 
 static void check_vocabulary(const char *folder, const char *name) {

@@ -2,12 +2,19 @@
 
 #include "text/grammar/run.h"
 
+/* How a class is made. */
+struct class_opts {
+    bool levels; /* in a loop rule: by number of characters, too */
+    bool quick;  /* only when a short walk is enough, some 50 us; -EAGAIN otherwise */
+};
+
 /* Classifies the tokens at @state (classify.c): 0, 1 when that is not worth a class, -E2BIG when
- * they can be read in too many ways, -ENOMEM. *@n_visited: trie nodes looked at. */
-int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool levels,
-              uint64_t *n_visited);
-/* The class of @state, made when this is the first time: NULL: it has none. Any thread. */
-const struct token_class *class_of(const struct grammar *g, uint32_t state);
+ * they can be read in too many ways, -EAGAIN, -ENOMEM. *@n_visited: trie nodes looked at. */
+int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
+              const struct class_opts *opts, uint64_t *n_visited);
+/* The class of @state, made when this is the first time; *out NULL: it has none. Any thread. 0, or
+ * with @quick -EAGAIN: it is not there, and to make it takes long. */
+int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick);
 /* Frees the classes that belong to @g. */
 void classes_free(struct grammar *g);
 void class_free(struct token_class *c);

@@ -29,6 +29,7 @@
 #define CLASS_WORK 10000           /* of one, besides its walk */
 #define CHEAP_VISITS 224u          /* a walk that ends within so many nodes needs no class */
 #define SHORT_WALK 1500            /* nodes; beyond, tables are faster */
+#define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
 #define REST_MAX 60000             /* tokens that end the rule and go on */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
 #define CLASS_FUEL 1000000         /* steps of making one: some 10 ms */
@@ -39,7 +40,8 @@ struct collector {
     const struct grammar *g;
     struct token_class *c;
     const struct byte_set *follow;
-    bool counts;               /* in a loop rule: tokens are kept with their characters */
+    bool counts; /* in a loop rule: tokens are kept with their characters */
+    bool quick;
     struct counted_token *all; /* then: the allowed ones */
     uint32_t n_all, cap_all;
     struct trie_string *rest; /* item: index into c->rest */
@@ -75,6 +77,10 @@ static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uin
 
         if (k->n_rest == REST_MAX) {
             k->too_large = true;
+            return;
+        }
+        if (k->quick && k->n_rest == QUICK_REST) {
+            k->error = -EAGAIN;
             return;
         }
         if (grow(&k->rest, k->n_rest, &k->cap_rest, sizeof(*k->rest)) < 0 ||
@@ -228,6 +234,8 @@ static int collect(struct collector *k, const struct set *from) {
             return -ENOMEM;
     }
     walk_steps(w, from);
+    if (w->n_visited > w->max_visited && k->quick)
+        return -EAGAIN;
     if (w->n_visited > w->max_visited && !m->error) {
         if (w->bits)
             memset(w->bits, 0, n_words * sizeof(uint32_t));
@@ -253,14 +261,15 @@ static void borrow(struct token_class *c, const struct token_class *base) {
     c->n_allowed = base->n_allowed;
 }
 
-int class_new(struct token_class **out, const struct grammar *g, uint32_t state, bool levels,
-              uint64_t *n_visited) {
+int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
+              const struct class_opts *opts, uint64_t *n_visited) {
     const struct auto_rule *rule = &g->rule[g->state[state].rule];
     uint32_t n_nodes = vocab_trie(g->vocab)->n;
     struct machine m;
     struct collector k = {.g = g,
                           .follow = &rule->follow,
-                          .counts = levels && rule->loop,
+                          .counts = opts->levels && rule->loop,
+                          .quick = opts->quick,
                           .c = calloc(1, sizeof(*k.c))};
     int r = k.c ? machine_init(&m, g) : -ENOMEM;
 
@@ -378,14 +387,17 @@ static struct token_class *publish(const struct grammar *g, _Atomic(struct token
 }
 
 /* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM:
- * none. */
-static int make_class(const struct grammar *g, uint32_t q, uint64_t *n_visited) {
+ * none. -EAGAIN, when @quick: not yet. */
+static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t *n_visited) {
+    const struct class_opts o = {g->counted[g->state[q].rule], quick};
     _Atomic(struct token_class *) *place = place_of(g, q);
     struct token_class *c = NULL, *expected = NULL, *known = place ? atomic_load(place) : NULL;
     int r = known ? 0 : 1;
 
     if (!known && may_have_class(g, q))
-        r = class_new(&c, g, q, g->counted[g->state[q].rule], n_visited);
+        r = class_new(&c, g, q, &o, n_visited);
+    if (r == -EAGAIN)
+        return r;
     if (!known && place && r != -ENOMEM) {
         known = publish(g, place, c);
         c = known ? NULL : c; /* it belongs to the vocabulary now, or is gone */
@@ -403,16 +415,18 @@ static int make_class(const struct grammar *g, uint32_t q, uint64_t *n_visited) 
     return r < 0 ? r : 0;
 }
 
-const struct token_class *class_of(const struct grammar *g, uint32_t state) {
+int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick) {
     assert(state < g->n_states);
     const struct token_class *c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
     uint64_t n_visited = 0;
 
-    if (!c) {
-        make_class(g, state, &n_visited);
+    if (!c && make_class(g, state, quick, &n_visited) == -EAGAIN)
+        return -EAGAIN;
+    if (!c)
         c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
-    }
-    return c == &no_class ? NULL : c;
+    assert(c);
+    *out = c == &no_class ? NULL : c;
+    return 0;
 }
 
 void classes_free(struct grammar *g) {
@@ -459,7 +473,7 @@ static bool is_slow(const struct grammar *g, uint32_t q) {
 /* The class of @q ahead. */
 static int make_one(struct build *b, struct grammar *g, uint32_t q) {
     uint64_t n_visited = 0;
-    int r = g->cls[q] ? 0 : make_class(g, q, &n_visited);
+    int r = g->cls[q] ? 0 : make_class(g, q, false, &n_visited);
 
     if (r == -E2BIG && b->is_schema)
         r = 0;

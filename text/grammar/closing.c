@@ -31,6 +31,7 @@
 #define NODES_MAX 16384  /* configurations whose ways are known in one mask */
 #define NODES_ASIDE 4096 /* as long as there are fewer, other ways than those of the text itself */
 #define WAY_FUEL 2000000 /* steps of all ways of one mask */
+#define QUICK_NODES 256  /* as NODES_MAX where the machine is to be quick */
 #define REACH_FUEL 1000000
 #define NO_NODE UINT32_MAX
 
@@ -273,6 +274,10 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
 
     if (bytes > WAY_MAX || k->n_nodes + bytes > NODES_MAX)
         return bytes;
+    if (k->m->quick && k->n_nodes + bytes > QUICK_NODES)
+        k->m->error = -EAGAIN;
+    if (k->m->error)
+        return bytes;
     uint64_t fuel = k->m->fuel;
 
     k->m->fuel = WAY_FUEL;
@@ -363,26 +368,36 @@ static uint32_t walk_reach(const struct grammar *g, uint32_t q) {
     return most;
 }
 
-static uint32_t loop_reach(const struct grammar *g, const struct auto_rule *rule) {
+/* In a rule without calls a token leads to a state of it: the most bytes from any of them, for all
+ * of them. False: it has calls. */
+static bool rule_reach(const struct grammar *g, const struct auto_rule *rule) {
     uint32_t most = 0;
 
-    for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++)
+    for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++) {
+        if (g->state[q].n_calls)
+            return false;
         most = MAX(most, g->finish->way[q].rest);
-    return most;
+    }
+    for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++)
+        atomic_store_explicit(&g->finish->reach[q], 1 + most, memory_order_relaxed);
+    return true;
 }
 
-/* The most bytes from behind a token of the class of @q to the end of its rule. */
-static uint32_t reach_of(const struct grammar *g, uint32_t q) {
+/* The most bytes from behind a token of the class of @q to the end of its rule, or more. */
+static uint32_t reach_of(struct machine *m, uint32_t q) {
+    const struct grammar *g = m->g;
     _Atomic uint32_t *known = &g->finish->reach[q];
-    uint32_t n = atomic_load_explicit(known, memory_order_relaxed);
 
-    if (n == 0) {
-        const struct auto_rule *rule = &g->rule[g->state[q].rule];
-
-        n = 1 + (rule->loop ? loop_reach(g, rule) : walk_reach(g, q));
-        atomic_store_explicit(known, n, memory_order_relaxed);
+    if (atomic_load_explicit(known, memory_order_relaxed) == 0 &&
+        !rule_reach(g, &g->rule[g->state[q].rule])) {
+        assert(!g->rule[g->state[q].rule].loop);
+        if (m->quick) {
+            m->error = -EAGAIN;
+            return FINISH_NEVER;
+        }
+        atomic_store_explicit(known, 1 + walk_reach(g, q), memory_order_relaxed);
     }
-    return n - 1;
+    return atomic_load_explicit(known, memory_order_relaxed) - 1;
 }
 
 /* The same for configuration @c, whatever the token makes of its register. */
@@ -390,7 +405,7 @@ static uint32_t reach_from(struct closing *k, const struct config *c) {
     const struct grammar *g = k->m->g;
     const struct state *s = &g->state[c->state];
     const struct call_desc *d = desc_of(k->m, c->frame);
-    uint32_t n = reach_of(g, c->state);
+    uint32_t n = reach_of(k->m, c->state);
 
     if (!(s->flags & STATE_LOOP) || !d)
         return n;

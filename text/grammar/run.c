@@ -182,7 +182,7 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
 
     if (m->fuel-- == 0 || m->error) {
         m->fuel = 0;
-        m->error = m->error ? m->error : -E2BIG;
+        m->error = m->error ? m->error : m->quick ? -EAGAIN : -E2BIG;
         return;
     }
     if (s->n_edges)

@@ -34,7 +34,10 @@ struct machine {
     uint32_t *bucket;
     uint32_t n_frames, cap_frames, n_configs, cap_configs, n_buckets;
     uint64_t fuel; /* steps left */
-    int error;     /* sticky: -ENOMEM, -E2BIG */
+    int error;     /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
+    /* What takes long is left for later: -EAGAIN where fuel runs out, and where a token class or a
+     * way to the end would have to be made. */
+    bool quick;
 };
 
 int machine_init(struct machine *m, const struct grammar *g);

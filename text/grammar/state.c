@@ -17,7 +17,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define MASK_FUEL 200000   /* steps of one mask: a few milliseconds, for which others wait */
+#define MASK_FUEL 200000   /* steps of one mask: a few milliseconds */
+#define QUICK_FUEL 10000   /* of one that others wait for: some 0.3 ms */
 #define LONG_WALK 1000     /* trie nodes */
 #define COLLECT_AT 512     /* frames */
 #define STACK_RESERVE 256u /* frames that one token may add */
@@ -34,6 +35,7 @@ struct grammar_state {
     struct moment *moment;
     uint32_t n, cap, n_dropped;
     uint32_t collect_at;
+    bool quick;       /* masks that take long are -EAGAIN */
     uint8_t *scratch; /* mask.c */
     uint32_t n_scratch;
     struct closing *closing; /* NULL: not needed yet */
@@ -212,11 +214,15 @@ static void mask_special(struct grammar_state *s, const struct set *set, struct 
 }
 
 /* Near the limit of the stack a class is not exact: it does not know that limit. */
-static const struct token_class *class_at(const struct machine *m, const struct config *c) {
+static const struct token_class *class_at(struct machine *m, const struct config *c) {
     uint32_t reserve = MIN(2 * vocab_trie(m->g->vocab)->max_len, STACK_RESERVE);
     bool room = m->frame[c->frame].depth + reserve <= m->g->max_stack;
+    const struct token_class *cls = NULL;
+    int r = room && !m->error ? class_of(&cls, m->g, c->state, m->quick) : 0;
 
-    return room ? class_of(m->g, c->state) : NULL;
+    if (r < 0)
+        m->error = r;
+    return cls;
 }
 
 static bool reserve_scratch(struct grammar_state *s, uint32_t n) {
@@ -241,6 +247,7 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
     s->m.n_configs = n_configs;
     machine_forget_frames(&s->m, n_frames);
     s->m.error = 0;
+    s->m.quick = false;
     return r;
 }
 
@@ -266,6 +273,8 @@ static void walk_others(struct machine *m, const struct set *others, struct mask
                      .max_visited = LONG_WALK};
 
     walk_steps(&w, others);
+    if (w.n_visited > w.max_visited && !m->error && m->quick)
+        m->error = -EAGAIN;
     if (w.n_visited > w.max_visited && !m->error)
         walk_tables(&w, others);
     mask->n = w.n_set;
@@ -284,9 +293,11 @@ static void walk_near(struct machine *m, const struct set *others, struct closin
                      .arg = &v,
                      .max_visited = LONG_WALK};
 
-    if (!many)
+    if (!many || m->quick)
         walk_steps(&w, others);
-    if (m->error)
+    if (m->quick && !m->error && (v.apart || w.n_visited > w.max_visited))
+        m->error = -EAGAIN;
+    if (m->error || m->quick)
         return;
     v.known = known;
     if (!v.apart && w.n_visited > w.max_visited)
@@ -296,6 +307,10 @@ static void walk_near(struct machine *m, const struct set *others, struct closin
         w.kinds = 0;
         walk_tables(&w, others);
     }
+}
+
+void grammar_state_set_quick(struct grammar_state *s, bool quick) {
+    s->quick = quick;
 }
 
 int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
@@ -317,10 +332,13 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
     memset(bits, 0, mask.n_words * sizeof(*bits));
     if (now(s)->done)
         return 0;
-    m->fuel = MASK_FUEL;
-    if (look_ahead(s, left, &near) < 0)
+    m->quick = s->quick;
+    m->fuel = m->quick ? QUICK_FUEL : MASK_FUEL;
+    if (look_ahead(s, left, &near) < 0) {
+        m->quick = false;
         return -ENOMEM;
-    for (uint32_t i = at.begin; i < at.end; i++) {
+    }
+    for (uint32_t i = at.begin; i < at.end && !m->error; i++) {
         struct config c = m->config[i];
 
         cls[i - at.begin] = class_at(m, &c);
@@ -346,8 +364,9 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         walk_near(m, &others, near, many, &mask);
     else if (others.end > others.begin && !m->error)
         walk_others(m, &others, &mask);
-    mask_special(s, &at, near, &mask);
-    if (near && closing_add_plan(near, bits))
+    if (!m->error)
+        mask_special(s, &at, near, &mask);
+    if (!m->error && near && closing_add_plan(near, bits))
         mask.counted = false;
     for (size_t i = 0; at.can_end && i < n_ends; i++)
         mask_set(&mask, (uint32_t)ends[i]);

@@ -110,7 +110,8 @@ static int share(struct grammar_vocab *v, enum shared_loop which) {
         for (uint32_t q = 0; q < s->n; q++) {
             uint64_t n_visited;
 
-            r = class_new(&s->cls[q], g, rule->start + q, true, &n_visited);
+            r = class_new(&s->cls[q], g, rule->start + q, &(struct class_opts){.levels = true},
+                          &n_visited);
             if (r < 0)
                 return r;
             if (r == 0)
