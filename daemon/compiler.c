@@ -96,17 +96,22 @@ static struct task *task_of(struct job *j) {
     return CONTAINER_OF(j, struct task, job);
 }
 
+static void compile(struct job *j);
+
 /* A death is blamed on the requests of the grammar that is being compiled, not on those whose
- * compilation is paused. */
+ * compilation is paused, or on the one whose mask is being made. */
 static void on_turn(void *ctx, struct job *j, bool has) {
     struct compiler *c = ctx;
+    bool is_task = j->run == compile;
     const struct task *t = task_of(j);
+    const uint64_t *blame = is_task ? t->blame : &CONTAINER_OF(j, struct constrain_job, job)->id;
+    uint32_t n = is_task ? t->n_blame : 1;
 
     if (!c->crash_page)
         return;
-    for (uint32_t i = 0; i < t->n_blame && has; i++)
-        c->crash_page->compiling[i] = t->blame[i];
-    __atomic_store_n(&c->crash_page->n_compiling, has ? t->n_blame : 0, __ATOMIC_RELEASE);
+    for (uint32_t i = 0; i < n && has; i++)
+        c->crash_page->compiling[i] = blame[i];
+    __atomic_store_n(&c->crash_page->n_compiling, has ? n : 0, __ATOMIC_RELEASE);
 }
 
 /* t->constraint, or NULL with t->err. */
@@ -336,6 +341,14 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
     return 1;
 }
 
+/* sched_constraints.put. */
+static int put(void *ctx, struct constrain_job *j) {
+    struct compiler *c = ctx;
+
+    j->job.tenant %= TENANTS;
+    return jobs_put(c->jobs, &j->job);
+}
+
 static bool forget_in(struct entry *e, uint64_t id) {
     for (uint32_t i = 0; i < e->n_waiting; i++) {
         if (e->waiting[i] == id) {
@@ -476,11 +489,11 @@ bool compiler_has_quarantined(const struct compiler *c) {
     return first_quarantined(c) != NULL;
 }
 
-/* Until nothing is away. */
+/* Until nothing is away, masks included. */
 static void settle(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     struct pollfd p = {c->fd, POLLIN, 0};
 
-    while (c->n_away > 0) {
+    while (jobs_n(c->jobs) > 0) {
         poll(&p, 1, -1);
         deliver(c, ready, ctx);
     }
@@ -504,7 +517,7 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
 
     if (!c)
         return -ENOMEM;
-    c->source = (struct sched_constraints){c, ask, forget, release};
+    c->source = (struct sched_constraints){c, ask, forget, release, put};
     c->crash_page = crash_page;
     c->max_bytes = max_bytes;
     list_init(&c->queued);
@@ -533,9 +546,10 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
 struct compiler *compiler_free(struct compiler *c) {
     if (!c)
         return NULL;
-    if (c->jobs)
+    if (c->jobs) {
         jobs_abandon_all(c->jobs);
-    settle(c, NULL, NULL);
+        settle(c, NULL, NULL);
+    }
     jobs_free(c->jobs);
     for (uint32_t i = 0; i < SLOTS; i++)
         for (struct entry *e = c->slot[i], *after; e; e = after) {

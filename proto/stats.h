@@ -60,6 +60,8 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Memory of compiled grammars.")                                                            \
     ROW(uint64_t, n_masks, COUNTER, 1, "weft_masks_total", "masks",                                \
         "Masks of constrained tokens.")                                                            \
+    ROW(uint64_t, n_masks_late, COUNTER, 1, "weft_masks_late_total", "masks_late",                 \
+        "Masks that took too long for their step and were made by a thread.")                      \
     ROW(uint64_t, mask_ns_total, COUNTER, 1e9, "weft_mask_seconds_total", "mask_ns",               \
         "Time that masks took of the step loop.")                                                  \
     ROW(uint64_t, n_saved_tokens, COUNTER, 1, "weft_host_offloaded_tokens_total",                  \

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "scheduler/late.h"
 
 int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages,
                uint32_t n_vocab) {
@@ -236,14 +237,20 @@ uint32_t *batch_mask(struct batch *t) {
     return *m;
 }
 
-/* The samples of @it: each draft is a token if the one sampled before it is the same. */
+/* The samples of @it: each draft is a token if the one sampled before it is the same. None is taken
+ * from the first late one on. */
 static int take_samples(struct batch *t, struct batch_item *it, uint32_t row0,
                         const struct engine_out *out) {
     const int32_t *draft = t->token + row0 + it->n_rows - it->n_draft;
     struct request *r = it->request;
+    uint32_t n = 1 + it->n_draft - it->n_late;
+
+    assert(it->n_late <= 1 + it->n_draft);
+    if (n == 0)
+        return FINISH_NONE;
     int why = request_add(r, &out[0]);
 
-    while (why == FINISH_NONE && it->n_right < it->n_draft &&
+    while (why == FINISH_NONE && it->n_right + 1 < n &&
            r->tokens[r->n_tokens - 1] == draft[it->n_right]) {
         it->n_right++;
         why = request_add(r, &out[it->n_right]);
@@ -293,7 +300,12 @@ int batch_take(struct batch *t, uint32_t i, const struct engine_result *res) {
             return why;
         /* What follows the last right draft is not in the pages yet. */
         n_wrong = it->n_draft - it->n_right;
-        assert(it->n_draft == 0 || r->n_in_flight == 0);
+        assert((it->n_draft == 0 && it->n_late == 0) || r->n_in_flight == 0);
+        /* Without any sample the row of the last token is computed again. */
+        if (it->n_late > it->n_draft) {
+            late_set_row(r, false);
+            n_wrong++;
+        }
     }
     if (!r->seq)
         return why;

@@ -15,6 +15,8 @@ struct batch_item {
     uint32_t pos0, n_rows, want0, n_wants;
     uint32_t n_draft;  /* of the rows; */
     uint32_t n_right;  /* how many of them were right, once taken */
+    uint32_t n_late;   /* of the samples, the last ones: their masks were not there in time, and
+                          they are not taken */
     uint32_t snapshot; /* of the state behind the rows; KV_NO_SNAPSHOT: none is made */
     uint32_t backup;   /* of the state before a draft; KV_NO_SNAPSHOT: the model has none */
     bool passes;       /* and the next one of the same request replaces it */

@@ -2,7 +2,10 @@
 
 #include <assert.h>
 #include <errno.h>
+#include "base/buggify.h"
 #include "scheduler/allowed.h"
+#include "scheduler/constraints.h"
+#include "scheduler/late.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
 
@@ -37,9 +40,10 @@ static uint32_t left_at(const struct request *r, uint32_t n_tokens) {
 /* Where there is no way to end in time, which only a request that was resumed in the middle of one
  * can be at, it is cut. */
 static int64_t allowed(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
-    int64_t n = constraint_mask_within(r->matcher, bits, left_at(r, n_tokens));
+    int64_t n;
 
-    return n == 0 ? constraint_mask(r->matcher, bits) : n;
+    return late_mask(r, n_tokens, bits, &n) ? n
+                                            : late_compute(r->matcher, left_at(r, n_tokens), bits);
 }
 
 /* Takes what must not come yet out of a mask with @n tokens: stop ids and end tokens before
@@ -112,6 +116,7 @@ static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens
         n = fill(r, n_tokens, mask);
     if (r->allowed && n > 0)
         n = allowed_mask(r->allowed, r->tokens + r->n_prompt, n_tokens - r->n_prompt, masked, mask);
+    t->n_masks -= n == -EAGAIN;
     *bits = mask;
     return n < 0 ? (int)n : n > 0;
 }
@@ -123,39 +128,70 @@ uint32_t constrain_n_words(const struct request *r) {
 }
 
 /* The grammar's part of a draft's mask. */
-static bool mask_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
+static int mask_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
     uint32_t fits = 0;
+    int64_t left = 0;
 
     while (fits < n && constraint_accept(r->matcher, draft[fits]) == 0)
         fits++;
-    bool masked = fits == n && is_masked(r, r->n_tokens + n) && fill(r, r->n_tokens + n, bits) > 0;
+    constraint_set_quick(r->matcher, r->constraints->put);
+    if (fits == n && is_masked(r, r->n_tokens + n))
+        left = fill(r, r->n_tokens + n, bits);
+    constraint_set_quick(r->matcher, false);
     int e = constraint_rollback(r->matcher, fits);
     assert(e == 0);
     (void)e;
-    return masked;
+    return left == -EAGAIN ? -EAGAIN : left > 0;
 }
 
-bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
-    bool masked = r->matcher && mask_draft(r, draft, n, bits);
+int constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
+    int masked = r->matcher ? mask_draft(r, draft, n, bits) : 0;
 
-    if (!r->allowed)
+    if (!r->allowed || masked < 0)
         return masked;
     return allowed_mask(r->allowed, r->tokens + r->n_prompt, request_n_out(r) + n, masked, bits) >
            0;
 }
 
-int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
-    const struct batch_item *it = &t->item[i];
+/* In tests: a short mask is late as well, but not twice in the same place. */
+static bool may_come_late(const struct request *r, enum constrain_late late) {
+    return (late == LATE_ALL || BUGGIFY(mask_late)) && !late_has_mask(r);
+}
+
+/* The mask of the sample behind @n drafts takes long: 0: neither it nor what follows is taken;
+ * or make_mask(), where it has to be made here and now. */
+static int come_late(struct batch *t, struct batch_item *it, uint32_t n, const uint32_t **bits) {
+    struct request *r = it->request;
+
+    constraint_set_quick(r->matcher, false);
+    if (n == 0 && late_begin(r, left_at(r, r->n_tokens)) < 0)
+        return make_mask(t, r, r->n_tokens, bits);
+    if (n == 0)
+        late_set_row(r, true);
+    it->n_late = 1 + it->n_draft - n;
+    return 0;
+}
+
+int constrain_item(struct batch *t, uint32_t i, struct engine *engine, enum constrain_late late) {
+    struct batch_item *it = &t->item[i];
     uint32_t want = it->want0 + it->n_wants - 1 - it->n_draft, row0 = t->seq[i].row0, n = 0;
     const int32_t *draft = t->token + row0 + it->n_rows - it->n_draft;
     struct request *r = it->request;
+    bool quick = r->matcher && late != LATE_NEVER && r->constraints->put;
     int e = 0;
 
     assert(!r->matcher || constraint_n_words(r->constraint) <= t->n_words);
     for (; n <= it->n_draft && !(r->matcher && constraint_is_done(r->matcher)); n++) {
         const uint32_t *bits;
+
+        if (r->matcher)
+            constraint_set_quick(r->matcher, quick);
         int left = make_mask(t, r, r->n_tokens + n, &bits);
 
+        if (left == -EAGAIN || (quick && bits && left > 0 && may_come_late(r, late)))
+            left = come_late(t, it, n, &bits);
+        if (it->n_late > 0)
+            break;
         if (left <= 0) {
             request_blame(r, left);
             e = 1;
@@ -166,6 +202,8 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine) {
         if (r->matcher && n < it->n_draft && constraint_accept(r->matcher, draft[n]) < 0)
             break; /* no memory: the rows behind are wrong drafts then */
     }
+    if (r->matcher)
+        constraint_set_quick(r->matcher, false);
     assert(it->samples && it->n_wants > it->n_draft);
     int back = r->matcher ? constraint_rollback(r->matcher, MIN(n, it->n_draft)) : 0;
     assert(back == 0);

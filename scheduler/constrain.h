@@ -18,12 +18,14 @@ bool constrain_must_wait(const struct batch *t);
 /* Whether the output of @r, whose constraint has just come, can be complete where it must be: 0;
  * 1: it cannot, r->why says so; -ENOMEM. */
 int constrain_check(struct request *r);
-/* Hands the engine the masks of item @i's samples. 0; 1: the request has to end, r->why says why;
- * -EIO. */
-int constrain_item(struct batch *t, uint32_t i, struct engine *engine);
+/* Hands the engine the masks of item @i's samples. A mask that would take long is made by a thread
+ * (late.h) where @late allows that, and from its sample on none of the item is taken. 0; 1: the
+ * request has to end, r->why says why; -EIO. */
+enum constrain_late { LATE_NEVER, LATE_LONG, LATE_ALL }; /* ALL: in tests, however short */
+int constrain_item(struct batch *t, uint32_t i, struct engine *engine, enum constrain_late late);
 
 /* Words of a mask of @r, which is masked. */
 uint32_t constrain_n_words(const struct request *r);
 /* For the draft model: the mask behind the first @n drafted tokens, which stand in r->tokens
- * behind the others, too. False: it needs none, or there is none. */
-bool constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits);
+ * behind the others, too: 1. 0: it needs none, or there is none; -EAGAIN: it takes long. */
+int constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits);

@@ -4,9 +4,16 @@
 
 #include <stdint.h>
 #include "base/err.h"
+#include "base/jobs.h"
 
 struct constraint;
 struct submit;
+
+/* Work for a constrained request beside the steps. */
+struct constrain_job {
+    struct job job; /* run, done and tenant are set */
+    uint64_t id;    /* the request that is to blame if this kills the process */
+};
 
 /* Where constraints come from (text/constraint.h): the scheduler never compiles. Each one handed
  * out is given back once. */
@@ -18,4 +25,8 @@ struct sched_constraints {
     /* What was asked for @id is not needed any more; NULL: do not care. */
     void (*forget)(void *ctx, uint64_t id);
     void (*release)(void *ctx, const struct constraint *c);
+    /* Runs @j on a thread, and j->job.done() on the scheduler's; -ENOMEM. All are done before ctx
+     * ends, those of a scheduler that has ended as well. NULL: there are no threads, and steps wait
+     * for their masks. */
+    int (*put)(void *ctx, struct constrain_job *j);
 };

@@ -29,6 +29,7 @@
 #include "base/buggify.h"
 #include "kvpager/kvpager.h"
 #include "scheduler/constrain.h"
+#include "scheduler/late.h"
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
 #include "scheduler/spec.h"
@@ -156,7 +157,7 @@ static bool fits(const struct drafter *d, const struct request *r, uint32_t n) {
 }
 
 static bool decodes(const struct request *r) {
-    return r->n_tokens + r->n_pending - r->n_computed == 1 && !request_is_last(r);
+    return r->n_tokens + r->n_pending - r->n_computed == 1 && !request_is_last(r) && !late_waits(r);
 }
 
 /* A step of the small model. Before one was seen it takes as much less as the model is smaller. */
@@ -321,9 +322,10 @@ static void add_want(struct drafter *d, struct request *r) {
     };
 }
 
-/* What the constraint of its request forbids would be a wasted draft. 0 or -EIO. */
+/* What the constraint of its request forbids would be a wasted draft. Where that takes long to find
+ * out the draft ends. 0 or -EIO. */
 static int mask_want(struct drafter *d, uint32_t i) {
-    const struct request *r = d->owner[i];
+    struct request *r = d->owner[i];
     const struct draft_tokens *g = &r->drafter->drafted;
 
     if (!request_is_masked(r))
@@ -331,9 +333,11 @@ static int mask_want(struct drafter *d, uint32_t i) {
     uint32_t n = MAX((d->info->n_vocab + 31) / 32, constrain_n_words(r));
     if (!d->mask[i])
         d->mask[i] = calloc(n, sizeof(**d->mask));
-    if (!d->mask[i] || !constrain_draft(r, g->token, g->n, d->mask[i]))
-        return 0;
-    return engine_mask(d->opts.engine, d->b.step, i, d->mask[i]);
+    int e = d->mask[i] ? constrain_draft(r, g->token, g->n, d->mask[i]) : 0;
+
+    if (e == -EAGAIN)
+        r->drafter->n_asked = g->n;
+    return e <= 0 ? 0 : engine_mask(d->opts.engine, d->b.step, i, d->mask[i]);
 }
 
 /* 0 or -EIO. Takes the drafted tokens. */
@@ -358,6 +362,8 @@ static int run_batch(struct drafter *d) {
         struct draft_tokens *g = &r->drafter->drafted;
 
         assert(g->n < DRAFT_MAX && r->n_tokens + g->n < r->cap);
+        if (r->drafter->n_asked == g->n)
+            continue;
         g->token[g->n] = res.out[i].token;
         r->tokens[r->n_tokens + g->n++] = res.out[i].token;
     }

@@ -529,7 +529,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
 struct request *request_free(struct request *r) {
     if (!r)
         return NULL;
-    assert(!r->seq && r->n_in_flight == 0 && !r->spec && !r->drafter);
+    assert(!r->seq && r->n_in_flight == 0 && !r->spec && !r->drafter && !r->late);
     list_remove(&r->queued.link);
     list_remove(&r->pending);
     stops_free(r->stops);

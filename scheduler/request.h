@@ -108,6 +108,7 @@ struct request {
     const struct draft_tokens *drafted; /* of drafter; NULL likewise */
     struct spec_request *spec;          /* scheduler/spec.h; NULL: nothing was drafted yet */
     struct constraint_state *matcher;   /* after all of tokens[]; NULL: nothing is constrained */
+    struct late *late;                  /* scheduler/late.h; NULL: no mask was late */
     uint32_t n_drafted, n_accepted;
     uint32_t n_replay; /* tokens behind n_computed that have been, before a draft that was wrong */
     uint32_t n_predicted, n_predicted_accepted; /* of these, from the request's prediction */
@@ -151,7 +152,7 @@ struct request {
  * set; so is one that was resumed after its last token. 0 or -ENOMEM. */
 int request_new(struct request **out, const struct submit *m, const struct request_rules *rules,
                 uint64_t order);
-/* It must have no pages, no step in flight, and neither spec nor drafter any more. */
+/* It must have no pages, no step in flight, and none of spec, drafter and late any more. */
 struct request *request_free(struct request *r);
 DEFINE_FREEP(struct request, request)
 

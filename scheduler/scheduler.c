@@ -16,6 +16,7 @@
 #include "scheduler/constrain.h"
 #include "scheduler/events.h"
 #include "scheduler/disk.h"
+#include "scheduler/late.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
 #include "text/tokenizer.h"
@@ -41,6 +42,7 @@ struct request **sched_slot(struct sched *s, uint64_t id) {
 static void free_request(struct request *r) {
     r->spec = spec_request_free(r->spec);
     drafter_forget(r);
+    late_leave(r);
     request_free(r);
 }
 

@@ -53,6 +53,7 @@ struct sched_opts {
     uint32_t no_sources; /* bit i: nothing is drafted from source i of the table */
     uint32_t
         force_draft; /* tests: drafts of up to so many tokens, whatever they cost; 0: if it pays */
+    bool force_late; /* tests: every mask is late that may be */
     const struct draft_source *const *drafts; /* tests: NULL-terminated table; NULL: the real one */
     struct engine *draft_engine; /* of a small model with the same tokens; NULL: there is none */
     uint64_t hash_seed;

@@ -18,12 +18,16 @@
  * Where output is constrained, the masks of N + 1 depend on the samples of N. N + 1 is launched
  * all the same, computes logits, and samples when the masks are there (seal()): right after N has
  * been taken back. No request waits for it, and no step is launched in between.
+ *
+ * A mask that takes long is not waited for where others are in the step: that request's sample is
+ * not taken, a thread makes the mask, and the row is computed again with it (late.h).
  */
 
 #include <assert.h>
 #include <errno.h>
 #include "base/buggify.h"
 #include "scheduler/constrain.h"
+#include "scheduler/late.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
 
@@ -85,6 +89,14 @@ static int draft(struct sched *s, struct batch *t) {
     return 0;
 }
 
+static bool has_late(const struct sched *s) {
+    LIST_FOREACH(node, &s->running) {
+        if (late_waits(LIST_ENTRY(node, struct request, queued.link)))
+            return true;
+    }
+    return false;
+}
+
 /* Plans until there is a step to launch: preempting, admitting and bringing back alone are no
  * step. 0; 1: no request can run now. */
 static int plan(struct sched *s, int64_t now) {
@@ -114,8 +126,9 @@ static int plan(struct sched *s, int64_t now) {
             break;
         s->offload.n_fetched = 0; /* no request waits for the step: go on bringing back */
     }
-    /* A promise of plan_step(): some request is always able to go on, or is in flight. */
-    assert(sched_n_in_flight(s) > 0 || p->n_running + p->n_waiting == 0);
+    /* A promise of plan_step(): some request is always able to go on, or is in flight, or its mask
+     * is being made. */
+    assert(sched_n_in_flight(s) > 0 || p->n_running + p->n_waiting == 0 || has_late(s));
     return 1;
 }
 
@@ -124,13 +137,18 @@ int step_seal(struct sched *s, struct batch *t) {
     int e = 0;
 
     t->unsealed = false;
+    /* A recurrent state cannot go one row back. */
+    enum constrain_late late = t->b.n_seqs < 2 || s->states.on ? LATE_NEVER
+                               : s->opts.force_late            ? LATE_ALL
+                                                               : LATE_LONG;
     int64_t begin = t->constrained ? clock_now(s->clock) : 0;
     for (uint32_t i = 0; i < t->b.n_seqs && t->constrained && e >= 0; i++) {
         struct request *r = t->item[i].request;
 
         if (!t->item[i].samples || !request_is_masked(r) || r->state == REQUEST_DONE)
             continue;
-        e = constrain_item(t, i, s->engine);
+        e = constrain_item(t, i, s->engine, late);
+        s->stats.n_masks_late += t->item[i].n_late > 0;
         if (e > 0)
             sched_finish(s, r, FINISH_ERROR);
     }

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include "base/buggify.h"
+#include "scheduler/late.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
 
@@ -110,7 +111,8 @@ static void describe(const struct sched *s, const struct request *r, struct plan
     }
     if (s->states.on)
         states_describe(&s->states, r, r->n_computed, q);
-    if (r->n_host > 0) { /* nothing to compute before its pages are there */
+    /* Nothing to compute before its pages are there, or its mask. */
+    if (r->n_host > 0 || (r->state == REQUEST_RUNNING && late_waits(r))) {
         q->n_tokens = q->n_computed;
         q->last = true;
     }

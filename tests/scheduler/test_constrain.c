@@ -53,7 +53,24 @@ static void release(void *ctx, const struct constraint *c) {
     n_handed_out--;
 }
 
-static const struct sched_constraints source = {NULL, ask, forget, release};
+static struct constrain_job *job; /* given to a thread, not done */
+static bool force_late;
+
+static int put(void *ctx, struct constrain_job *j) {
+    cr_assert_null(job);
+    job = j;
+    return 0;
+}
+
+static void run_job(void) {
+    struct job *j = &job->job;
+
+    job = NULL;
+    j->run(j);
+    j->done(j);
+}
+
+static const struct sched_constraints source = {NULL, ask, forget, release, put};
 
 static void begin(uint32_t depth, uint32_t end_per_1024) {
     struct telltale t = {.n_vocab = JSON_VOCAB,
@@ -78,6 +95,7 @@ static void begin(uint32_t depth, uint32_t end_per_1024) {
                            .depth = depth,
                            .max_bypass = 4,
                            .check = true,
+                           .force_late = force_late,
                            .constraints = &source};
     struct err err = {0};
 
@@ -195,6 +213,52 @@ Test(constrain, a_request_waits_for_its_grammar_while_others_run) {
     cr_expect(heard[1].accepted);
     cr_expect_eq(heard[1].finish, FINISH_STOP);
     expect_text(1, "abcd");
+    end();
+}
+
+Test(constrain, others_go_on_while_a_mask_is_made) {
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        struct submit a = request(1, "{\"literal\":\"abcd\"}", ""), b = request(2, "", "");
+
+        force_late = true;
+        begin(depth, 0);
+        submit(&a);
+        submit(&b);
+        while (!job)
+            cr_assert_eq(step(), 0);
+        uint32_t before = heard[2].n, n = heard[1].n;
+
+        for (int i = 0; i < 20; i++)
+            cr_assert_eq(step(), 0);
+        cr_expect_geq(heard[2].n, before + 19);
+        cr_expect_eq(heard[1].n, n);
+        while (heard[1].n_ends == 0) {
+            if (job)
+                run_job();
+            cr_assert_eq(step(), 0);
+        }
+        expect_text(1, "abcd");
+        run();
+        end();
+    }
+}
+
+Test(constrain, a_request_can_end_while_its_mask_is_made) {
+    struct submit a = request(1, "{\"literal\":\"abcd\"}", ""), b = request(2, "", "");
+
+    force_late = true;
+    begin(2, 0);
+    submit(&a);
+    submit(&b);
+    while (!job)
+        cr_assert_eq(step(), 0);
+    sched_cancel(sched, 1);
+    run();
+    cr_expect_eq(heard[1].finish, FINISH_CANCELLED);
+    cr_expect_eq(heard[2].n, 200);
+    sched = sched_free(sched);
+    cr_expect_eq(n_handed_out, 1);
+    run_job();
     end();
 }
 

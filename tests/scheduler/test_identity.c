@@ -176,6 +176,15 @@ static void draw_allowed(const struct ask *a, uint32_t i, struct submit *m) {
         m->allowed = (struct str){(const char *)allowed, JSON_VOCAB / 2 * sizeof(*allowed)};
 }
 
+static uint32_t n_late;
+
+static int put(void *ctx, struct constrain_job *j) {
+    j->job.run(&j->job);
+    j->job.done(&j->job);
+    n_late++;
+    return 0;
+}
+
 static void submit(struct sched *s, uint32_t i, bool predictions) {
     static const char *const stops[] = {"e1", "name", "}}"};
     struct rng r = {100 + i}, common = {i / 6 + 1};
@@ -223,7 +232,9 @@ static void submit(struct sched *s, uint32_t i, bool predictions) {
 /* @pages: few, and requests preempt each other. @drafts: the model is its own draft model. */
 static void serve(const struct sched_opts *opts, uint32_t pages, bool drafts, struct heard *all) {
     uint32_t n_released = 0, n_asked = 0;
-    struct sched_constraints source = {&n_released, get_constraint, NULL, release};
+    /* A draft is cut where a mask would be late. */
+    struct sched_constraints source = {&n_released, get_constraint, NULL, release,
+                                       drafts ? NULL : put};
     struct serving w = {
         .model = model,
         .draft = drafts ? model : NULL,
@@ -311,6 +322,10 @@ Test(identity, requests_get_what_they_would_get_alone) {
     serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .force_chunk = 7}, 14, false,
           other);
     heard_compare(alone, other, REQUESTS);
+    serve(&(struct sched_opts){.depth = 2, .max_seqs = TOGETHER, .force_late = true}, 14, false,
+          other);
+    heard_compare(alone, other, REQUESTS);
+    cr_expect_gt(n_late, REQUESTS);
     /* It samples with the same noise and under the same masks: drafts are right up to a stop string. */
     serve(
         &(struct sched_opts){
@@ -319,7 +334,7 @@ Test(identity, requests_get_what_they_would_get_alone) {
     heard_compare(alone, other, REQUESTS);
     cr_expect_gt(last.n_drafted, REQUESTS);
     cr_expect_leq(last.n_drafted - last.n_accepted, REQUESTS / 20 + 8);
-    cr_expect_eq(sum.n_output_tokens, 5 * n_out);
+    cr_expect_eq(sum.n_output_tokens, 6 * n_out);
     /* It was worth something. How much is drafted depends on the time that steps take. */
     cr_expect_gt(sum.n_accepted, REQUESTS);
     if (REQUESTS == 1000) {

@@ -558,7 +558,8 @@ static void check_progress(struct sim *s, int r) {
     uint32_t busy = s->stats.n_running + s->stats.n_waiting;
 
     LIST_FOREACH(node, &s->sched->compiling) busy--;
-    HOLD(s, NULL, PROGRESS, r != SCHED_NO_STEP || busy == 0);
+    /* Where a mask is being made there may be no other request. */
+    HOLD(s, NULL, PROGRESS, r != SCHED_NO_STEP || busy == 0 || s->n_jobs > 0);
     if (n != s->was.n_progress || busy == 0) {
         s->was.n_progress = n;
         s->was.at_step = s->n_steps;

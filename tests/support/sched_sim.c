@@ -275,7 +275,7 @@ void sim_deinit(struct sim *s) {
     if (s->opts.disk_bytes > 0)
         close(s->opts.sched.disk.fd);
     buf_deinit(&s->events);
-    HOLD(s, NULL, ALL_BACK, s->n_constraints == 0);
+    sim_constraints_reset(s);
     for (uint32_t i = 0; i < s->n_clients; i++) {
         free(s->client[i].memory);
         sim_constraint_free(s->client[i].constraint);

@@ -99,6 +99,8 @@ struct sim_watch {
     uint32_t left, part;
 };
 
+enum { SIM_JOBS = 64 };
+
 struct sim {
     struct sim_opts opts;
     struct clock_virtual clock;
@@ -108,7 +110,9 @@ struct sim {
     uint32_t n_notes; /* of the disk tier */
     const struct tokenizer *tokenizer;
     struct sched_constraints constraints;
-    uint32_t n_constraints; /* handed out */
+    uint32_t n_constraints;              /* handed out */
+    struct constrain_job *job[SIM_JOBS]; /* given to a thread, not done */
+    uint32_t n_jobs;
     struct crash_page crash_page;
     struct flight *flight;     /* of this worker; and plans, which a small ring is to hold */
     struct sim_client *client; /* [max_clients]; the id of client i is i + 1 */

@@ -230,14 +230,40 @@ static void release(void *ctx, const struct constraint *compiled) {
     s->n_constraints--;
 }
 
+static int put(void *ctx, struct constrain_job *j) {
+    struct sim *s = ctx;
+
+    if (s->n_jobs == SIM_JOBS)
+        return -ENOMEM;
+    s->job[s->n_jobs++] = j;
+    return 0;
+}
+
+/* What the threads do meanwhile, or all of it. */
+static void run_jobs(struct sim *s, bool all) {
+    struct rng r = {s->n_turns * 7 + s->n_jobs};
+
+    for (uint32_t i = s->n_jobs; i-- > 0;) {
+        struct job *j = &s->job[i]->job;
+
+        if (!all && rng_below(&r, 3))
+            continue;
+        s->job[i] = s->job[--s->n_jobs];
+        if (!all || rng_below(&r, 2)) /* else it is abandoned */
+            j->run(j);
+        j->done(j);
+    }
+}
+
 void sim_constraints_init(struct sim *s) {
-    s->constraints = (struct sched_constraints){s, ask, forget, release};
+    s->constraints = (struct sched_constraints){s, ask, forget, release, put};
 }
 
 void sim_constraints_turn(struct sim *s) {
     struct err none = {.status = 400, .message = "no grammar"};
 
     s->n_turns++;
+    run_jobs(s, false);
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_client *c = &s->client[s->live[i]];
         struct sim_constraint *x = c->constraint;
@@ -252,6 +278,8 @@ void sim_constraints_turn(struct sim *s) {
 }
 
 bool sim_constraints_pending(const struct sim *s) {
+    if (s->n_jobs > 0)
+        return true;
     for (uint32_t i = 0; i < s->n_live; i++) {
         const struct sim_constraint *x = s->client[s->live[i]].constraint;
 
@@ -262,6 +290,7 @@ bool sim_constraints_pending(const struct sim *s) {
 }
 
 void sim_constraints_reset(struct sim *s) {
+    run_jobs(s, true);
     HOLD(s, NULL, ALL_BACK, s->n_constraints == 0);
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_constraint *x = s->client[s->live[i]].constraint;

@@ -1,0 +1,132 @@
+#include "scheduler/late.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "scheduler/constraints.h"
+#include "scheduler/request.h"
+#include "text/constraint.h"
+
+/* Away: the thread has state, bits and n; the rest is the scheduler's. */
+struct late {
+    struct constrain_job job;
+    struct request *request; /* NULL: it is gone, and the constraint is given back when done */
+    const struct sched_constraints *source;
+    const struct constraint *constraint;
+    struct constraint_state *state; /* a copy of the request's */
+    uint32_t *bits, n_words;
+    uint32_t n_tokens, left; /* of the request, when it began */
+    int64_t n;
+    bool away, row; /* row: the request is in a step whose sample of it is not taken */
+};
+
+static struct late *late_free(struct late *l) {
+    if (l) {
+        constraint_state_free(l->state);
+        free(l->bits);
+        free(l);
+    }
+    return NULL;
+}
+DEFINE_FREEP(struct late, late)
+
+static struct late *late_of(struct job *j) {
+    return CONTAINER_OF(CONTAINER_OF(j, struct constrain_job, job), struct late, job);
+}
+
+int64_t late_compute(struct constraint_state *s, uint32_t left, uint32_t *bits) {
+    int64_t n = constraint_mask_within(s, bits, left);
+
+    return n == 0 ? constraint_mask(s, bits) : n;
+}
+
+static void run(struct job *j) {
+    struct late *l = late_of(j);
+
+    l->n = late_compute(l->state, l->left, l->bits);
+}
+
+/* One that was abandoned before it ran has n as it was: the mask is asked for again. */
+static void done(struct job *j) {
+    struct late *l = late_of(j);
+
+    assert(l->away);
+    l->away = false;
+    if (l->request)
+        return;
+    l->source->release(l->source->ctx, l->constraint);
+    late_free(l);
+}
+
+static struct late *late_new(struct request *r, uint32_t left) {
+    CLEANUP(late_freep) struct late *l = calloc(1, sizeof(*l));
+
+    if (!l)
+        return NULL;
+    *l = (struct late){
+        .job = {.job = {.run = run, .done = done, .tenant = r->tenant, .weight = 1}, .id = r->id},
+        .request = r,
+        .source = r->constraints,
+        .constraint = r->constraint,
+        .n_words = constraint_n_words(r->constraint),
+        .n_tokens = r->n_tokens,
+        .left = left,
+        .n = -EAGAIN,
+        .away = true};
+    l->bits = malloc(l->n_words * sizeof(*l->bits));
+    if (!l->bits || constraint_state_new(&l->state, r->constraint) < 0 ||
+        constraint_state_copy(l->state, r->matcher) < 0)
+        return NULL;
+    return STEAL(l);
+}
+
+int late_begin(struct request *r, uint32_t left) {
+    assert(r->matcher && r->constraints->put);
+    if (r->late && r->late->away && r->late->n_tokens == r->n_tokens)
+        return 0;
+    assert(!late_waits(r));
+    CLEANUP(late_freep) struct late *l = late_new(r, left);
+    int e = l ? r->constraints->put(r->constraints->ctx, &l->job) : -ENOMEM;
+
+    if (e < 0)
+        return e;
+    late_free(r->late);
+    r->late = STEAL(l);
+    return 0;
+}
+
+bool late_waits(const struct request *r) {
+    return r->late && (r->late->away || r->late->row);
+}
+
+void late_set_row(struct request *r, bool under_way) {
+    assert(r->late && r->late->row != under_way);
+    r->late->row = under_way;
+}
+
+bool late_has_mask(const struct request *r) {
+    const struct late *l = r->late;
+
+    return l && !l->away && l->n_tokens == r->n_tokens && l->n != -EAGAIN;
+}
+
+bool late_mask(const struct request *r, uint32_t n_tokens, uint32_t *bits, int64_t *n) {
+    const struct late *l = r->late;
+
+    if (!late_has_mask(r) || n_tokens != r->n_tokens)
+        return false;
+    memcpy(bits, l->bits, l->n_words * sizeof(*bits));
+    *n = l->n;
+    return true;
+}
+
+void late_leave(struct request *r) {
+    if (r->late && r->late->away) {
+        assert(r->late->constraint == r->constraint);
+        r->late->request = NULL;
+        r->constraint = NULL;
+    } else {
+        late_free(r->late);
+    }
+    r->late = NULL;
+}
