@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts and times of constrained generation over a folder of schemas with valid and invalid instances.
 
-usage: maskbench.py [--suite] [--any-order] [--sample N] [--list KIND] BENCH_SCHEMAS VOCABULARY.gguf FOLDER
+usage: maskbench.py [--suite] [--any-order] [--quick] [--sample N] [--list KIND] BENCH_SCHEMAS VOCABULARY.gguf FOLDER
 
 FOLDER holds files {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}, as maskbench/data of
 guidance-ai/jsonschemabench does; with --suite files that are lists of such objects, at any depth, as a draft of
@@ -42,7 +42,7 @@ def kind_of(row):
 
 
 def run(options, files):
-    command = [options.program, options.vocabulary] + (["any_order"] if options.any_order else [])
+    command = [options.program, options.vocabulary] + (["any_order"] if options.any_order else []) + (["quick"] if options.quick else [])
     p = subprocess.run(command, input="".join(f"{f}\n" for f in files).encode(), stdout=subprocess.PIPE, check=False)
     if p.returncode:
         sys.exit(f"{options.program} failed: {p.returncode}")
@@ -63,6 +63,7 @@ def main():
     parser.add_argument("--sample", type=int, default=0, help="every so many files only that about N are read")
     parser.add_argument("--list", default="", metavar="KIND")
     parser.add_argument("--any-order", action="store_true", help="properties in any order")
+    parser.add_argument("--quick", action="store_true", help="masks as a step with other requests waits for them")
     parser.add_argument("--suite", action="store_true", help="FOLDER holds lists of schemas")
     parser.add_argument("program")
     parser.add_argument("vocabulary")
@@ -85,6 +86,8 @@ def report(options, folder):
     p50, p99, p999, worst = percentiles(masks, (0.5, 0.99, 0.999, 1))
     print(f"mask and acceptance, us: mean {mean:.1f} p50 {p50:.1f} p99 {p99:.1f} p99.9 {p999:.1f} worst {worst:.0f}, {len(masks)} tokens")
     print(f"masks refused as too ambiguous: {sum(r['too_ambiguous'] for r in rows)} in {sum(r['too_ambiguous'] > 0 for r in rows)} schemas")
+    if options.quick:
+        print(f"masks that were late: {sum(r['late'] for r in rows)} in {sum(r['late'] > 0 for r in rows)} schemas")
     first = [r["first_ns"] / 1e6 for r in rows if not r["error"]]
     p50, p90, p99, worst = percentiles(first, (0.5, 0.9, 0.99, 1))
     print(f"compile and first mask, ms: p50 {p50:.2f} p90 {p90:.2f} p99 {p99:.1f} worst {worst:.1f}")
