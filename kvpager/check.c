@@ -73,6 +73,9 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
         broken(3, "published is not what is committed and full", NO_PAGE);
     if (s->kept && s->n_pages != s->n_published)
         broken(3, "a kept sequence has pages of its own", NO_PAGE);
+    if (p->opts.n_windows > 0 &&
+        s->n_behind != (s->kept ? s->n_pages : windows_first(p, s->n_committed)))
+        broken(10, "a sequence holds others than the window pages that it reads", NO_PAGE);
     for (uint32_t i = 0; i < s->n_pages; i++) {
         kv_page number = s->page[i];
 
@@ -81,6 +84,7 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
         const struct page *page = &p->pool.page[number];
         p->tally[number].refs++;
         p->tally[number].kept += s->kept;
+        p->tally[number].windows += p->opts.n_windows > 0 && i >= s->n_behind;
         if (i >= s->n_published) {
             if (page->state != PAGE_OWNED)
                 broken(4, "a page that will be written is not owned", number);
@@ -220,6 +224,51 @@ static void check_page(const struct kv_pager *p, uint32_t i) {
         broken(2, "kept references do not add up", i);
 }
 
+/* 10: the window pages of @list, all free or all idle: how many. */
+static uint32_t check_windows_in(const struct kv_pager *p, const struct list *list, bool free) {
+    const struct windows *x = &p->windows;
+    uint32_t n = 0;
+
+    for (const struct list *node = list->next; node != list; node = node->next, n++) {
+        const struct window_page *w = LIST_ENTRY(node, const struct window_page, link);
+
+        if (w < x->at || w >= x->at + p->opts.n_windows || n >= p->opts.n_windows)
+            broken(10, "a list of window pages holds something else", NO_PAGE);
+        if (node->next->prev != node || w->refs > 0 || (w->page == NO_PAGE) != free)
+            broken(10, "a window page in the wrong list", w->page);
+    }
+    return n;
+}
+
+/* 10: window pages and their pages know each other, and are held by those that read them. */
+static void check_windows(const struct kv_pager *p) {
+    uint32_t n = 0, n_held = 0;
+
+    for (uint32_t i = 0; i < p->pool.n_pages; i++) {
+        const struct page *page = &p->pool.page[i];
+
+        if (page->window == NO_PAGE) {
+            if (p->tally[i].windows > 0)
+                broken(10, "a window page that is read is not there", i);
+            continue;
+        }
+        n++;
+        if (page->window >= p->opts.n_windows || p->windows.at[page->window].page != i ||
+            page->state == PAGE_FREE)
+            broken(10, "a page with a window page that is not its own", i);
+        if (p->windows.at[page->window].refs != p->tally[i].windows)
+            broken(10, "references of a window page do not add up", i);
+        n_held += p->tally[i].windows > 0;
+    }
+    if (p->windows.n_free != check_windows_in(p, &p->windows.free, true) ||
+        p->windows.n_free + n != p->opts.n_windows)
+        broken(10, "free window pages do not add up", NO_PAGE);
+    if (p->windows.n_idle != check_windows_in(p, &p->windows.passed, false) +
+                                 check_windows_in(p, &p->windows.ended, false) ||
+        p->windows.n_idle + n_held != n)
+        broken(10, "idle window pages do not add up", NO_PAGE);
+}
+
 /* 1, 2, 5, 8: every page, and what was counted against the pager's own counts. */
 static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
     uint32_t n_in[PAGE_STATES] = {0}, n_kept = 0;
@@ -251,6 +300,7 @@ void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_par
     check_seqs(p);
     check_states(p);
     check_snapshots(p);
+    check_windows(p);
     check_pages(p, part, n_parts);
     check_free(p);
     check_idle(p);

@@ -38,7 +38,11 @@ struct kv_opts {
     /* Slots for recurrent states, of which a sequence has one while it is computed; 0: the model
      * needs none. */
     uint32_t n_states;
-    uint32_t n_snapshots;    /* of states, see kv_snapshot_take() */
+    uint32_t n_snapshots; /* of states, see kv_snapshot_take() */
+    /* Layers with a window keep what they read in n_windows pages of their own (window.c), and a
+     * row reads at most the last @window keys there, its own among them. 0: there are none; then
+     * the rest of this file that speaks of them does not apply. Not with states. */
+    uint32_t n_windows, window;
     uint8_t fingerprint[16]; /* of the model: part of every key */
     uint64_t hash_seed;
     uint32_t hash_bits; /* 0: all. Tests cut the hash to force collisions */
@@ -53,12 +57,16 @@ struct kv_stats {
     uint64_t n_evicted, n_published, n_deduplicated;
     uint32_t n_snapshots; /* that pages have; since the start: */
     uint64_t n_snapshots_made, n_snapshots_used, n_snapshots_evicted;
+    uint32_t n_windows_free, n_windows_idle; /* the others are held */
+    uint64_t n_windows_evicted;
 };
 
 /* What kv_seq_attach() would give to a new sequence. */
 struct kv_match {
-    uint32_t n_tokens; /* covered by full pages that exist; a multiple of page_tokens */
-    uint32_t n_idle;   /* the cached ones of these pages: attaching makes them unavailable */
+    /* Covered by full pages that exist, and by as many window pages as the next token reads; a
+     * multiple of page_tokens. */
+    uint32_t n_tokens;
+    uint32_t n_idle; /* the cached ones of these pages: attaching makes them unavailable */
 };
 
 /* Allocates everything at once; no other function does. 0, -EINVAL or -ENOMEM. */
@@ -77,7 +85,7 @@ void kv_pager_check(const struct kv_pager *p);
 /* The same, but keys, which cost a hash each, are checked only of every @n_parts-th page: those
  * whose number leaves the remainder @part. */
 void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_parts);
-/* Evicts every cached page (admin, tests). */
+/* Evicts every cached page and every idle window page (admin, tests). */
 void kv_pager_drop_cached(struct kv_pager *p);
 
 /* Enters page @page, which is free, as cached: it holds @tokens behind page @parent (KV_NO_PAGE:
@@ -91,12 +99,13 @@ int kv_pager_restore(struct kv_pager *p, kv_page page, kv_page parent,
  * one of them. Costs time proportional to the number of pages. */
 int kv_pager_forget(struct kv_pager *p, kv_page page);
 
-/* The longest published prefix of @tokens, in whole pages inside @n_tokens. Changes nothing. A
- * caller that must compute at least one token passes n_prompt - 1. */
+/* The longest published prefix of @tokens, in whole pages inside @n_tokens, that a sequence can go
+ * on behind. Changes nothing. A caller that must compute at least one token passes
+ * n_prompt - 1. */
 struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolation *isolation,
                                const int32_t *tokens, uint32_t n_tokens);
 
-/* Writes the pages [from, from + max) of that prefix to @out, as far as it reaches: how many. */
+/* Writes the pages [from, from + max) of that prefix to @out, as far as pages reach: how many. */
 uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isolation,
                        const int32_t *tokens, uint32_t n_tokens, uint32_t from, kv_page *out,
                        uint32_t max);
@@ -131,9 +140,9 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
  * NULL. */
 struct kv_seq *kv_seq_free(struct kv_seq *s);
 
-/* Pins the sequence's published pages until it is freed and gives back the others, and its state
- * slot. The sequence is not computed any more: only freeing and reading it is allowed. Pages that
- * only such sequences hold count as n_kept. */
+/* Pins the sequence's published pages until it is freed and gives back the others, its window
+ * pages, and its state slot. The sequence is not computed any more: only freeing and reading it is
+ * allowed. Pages that only such sequences hold count as n_kept. */
 void kv_seq_keep(struct kv_seq *s);
 
 /* Takes published pages that continue the sequence, whose tokens from position 0 on are @tokens
@@ -146,11 +155,14 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
 /* Pages that kv_seq_grow() would take for @n_tokens. */
 uint32_t kv_seq_need(const struct kv_seq *s, uint32_t n_tokens);
 /* Makes room for positions [0, n_tokens), at most max_seq_tokens, and evicts what it needs: 0, or
- * KV_FULL and nothing changed. The new pages are the sequence's own until they are committed. */
+ * KV_FULL and nothing changed. The new pages are the sequence's own until they are committed.
+ * Window pages are enough for any @n sequences that have committed all but @m positions together
+ * if n_windows is at least n * (window / page_tokens + 3) + m / page_tokens. */
 int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens);
 
 /* Declares tokens [0, n_tokens) final and their keys and values written: pages that became full are
- * published for sharing. @n_tokens never goes back except by truncate. When another sequence has
+ * published for sharing, and window pages that no row behind is going to read are given back.
+ * @n_tokens never goes back except by truncate. When another sequence has
  * published an equal page meanwhile, this one takes that page and frees its own: a step that was
  * launched with the old page must be ordered before the next one that writes it. */
 void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
@@ -158,7 +170,8 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 /* Drops everything beyond @n_tokens: refused drafts, or all (0) to preempt. Committed full pages
  * that are dropped stay cached. A committed full page cannot be cut, since it would be written
  * again: @n_tokens inside one is a mistake of the caller. Below the room grown and above the
- * committed length every @n_tokens is allowed. */
+ * committed length every @n_tokens is allowed. With windows, none below that but 0: what the next
+ * row would read may be gone. */
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
 uint32_t kv_seq_committed(const struct kv_seq *s); /* tokens */
@@ -173,3 +186,5 @@ void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out);
 uint32_t kv_seq_state(const struct kv_seq *s);
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);
+/* Its window pages, as many: below n_windows, KV_NO_PAGE where no row reads them any more. */
+void kv_seq_windows(const struct kv_seq *s, kv_page *out);

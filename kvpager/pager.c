@@ -18,6 +18,10 @@
  *  8. Freed and evicted exactly once; eviction takes leaves before parents.
  *  9. A state slot is free or that of one sequence. Where there are slots, every sequence but the
  *     kept ones has one.
+ * 10. A window page is free, or that of one page, which knows it and is not free. Its reference
+ *     count is that of the sequences that hold it: those, but for the kept ones, that have its page
+ *     at or behind their n_behind, which is windows_first(n_committed). Without any it is idle.
+ *     Where there are windows, every page there has one.
  *
  * States of a page, and the functions that change them:
  *
@@ -81,7 +85,7 @@ static int init(struct kv_pager *p, const struct kv_opts *opts) {
     for (uint32_t i = 0; i < opts->n_pages; i++)
         p->pool.page[i].snapshot = KV_NO_SNAPSHOT;
     p->snapshot = calloc(MAX(opts->n_snapshots, 1), sizeof(*p->snapshot));
-    if (!p->snapshot)
+    if (!p->snapshot || windows_init(p) < 0)
         return -ENOMEM;
     for (uint32_t i = 0; i < opts->n_snapshots; i++)
         p->snapshot[i].page = NO_PAGE;
@@ -100,6 +104,8 @@ int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts) {
         return -EINVAL;
     if (opts->n_pages == 0 || opts->n_pages == NO_PAGE || opts->max_seqs == 0 ||
         opts->max_seq_tokens == 0)
+        return -EINVAL;
+    if (opts->n_windows > 0 && (opts->window == 0 || opts->n_states > 0))
         return -EINVAL;
     CLEANUP(kv_pager_freep) struct kv_pager *p = calloc(1, sizeof(*p));
     if (!p)
@@ -122,6 +128,7 @@ struct kv_pager *kv_pager_free(struct kv_pager *p) {
     free(p->tally);
     free(p->free_state);
     free(p->snapshot);
+    windows_deinit(p);
     free(p);
     return NULL;
 }
@@ -137,6 +144,9 @@ void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out) {
     out->n_owned = p->pool.n_in[PAGE_OWNED];
     out->n_shared = p->pool.n_in[PAGE_SHARED];
     out->n_cached = p->pool.n_in[PAGE_CACHED];
+    out->n_windows_free = p->windows.n_free;
+    out->n_windows_idle = p->windows.n_idle;
+    out->n_windows_evicted = p->windows.n_evicted;
 }
 
 /* Cached to free: the least recently used leaf. */
@@ -147,6 +157,7 @@ static bool evict_one(struct kv_pager *p) {
         return false;
     prefix_remove(&p->prefix, page);
     snapshot_drop(p, page);
+    windows_drop(p, page);
     pool_put(&p->pool, page);
     p->stats.n_evicted++;
     return true;
@@ -156,6 +167,7 @@ void kv_pager_drop_cached(struct kv_pager *p) {
     p->n_changes++;
     while (evict_one(p))
         ;
+    windows_drop_idle(p);
 }
 
 /* Adds a holder to a published page. A cached one leaves the list of evict.h. */
@@ -210,9 +222,9 @@ static struct page *walk_down(const struct kv_pager *p, struct walk *w, const in
 
 struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolation *isolation,
                                const int32_t *tokens, uint32_t n_tokens) {
-    uint32_t t = p->opts.page_tokens;
+    uint32_t t = p->opts.page_tokens, run = 0;
     struct walk w = walk_start(p, isolation);
-    struct kv_match m = {0};
+    struct kv_match m = {0}, longest = {0};
 
     while (n_tokens - m.n_tokens >= t) {
         const struct page *page = walk_down(p, &w, tokens + m.n_tokens);
@@ -221,8 +233,11 @@ struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolati
             break;
         m.n_tokens += t;
         m.n_idle += page->state == PAGE_CACHED;
+        run = page->window == NO_PAGE ? 0 : run + 1;
+        if (windows_suffice(p, m.n_tokens / t, run))
+            longest = m;
     }
-    return m;
+    return longest;
 }
 
 uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isolation,
@@ -263,7 +278,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
     struct kv_seq *s = LIST_ENTRY(node, struct kv_seq, link);
     s->isolation = *isolation;
     s->root = walk_start(p, isolation).key;
-    s->n_pages = s->n_published = s->n_committed = 0;
+    s->n_pages = s->n_published = s->n_committed = s->n_behind = s->n_found = 0;
     s->kept = false;
     s->passing = KV_NO_SNAPSHOT;
     s->state = take_state(p);
@@ -279,9 +294,12 @@ static void drop_pages(struct kv_seq *s, uint32_t n_pages) {
     struct kv_pager *p = s->pager;
 
     p->n_changes += s->n_pages > n_pages;
-    for (uint32_t i = s->n_pages; i > n_pages; i--)
+    for (uint32_t i = s->n_pages; i > n_pages; i--) {
+        windows_release(s, i - 1);
         release(p, &p->pool.page[s->page[i - 1]]);
+    }
     s->n_pages = MIN(s->n_pages, n_pages);
+    s->n_behind = MIN(s->n_behind, n_pages);
 }
 
 void kv_seq_keep(struct kv_seq *s) {
@@ -290,6 +308,9 @@ void kv_seq_keep(struct kv_seq *s) {
     assert(!s->kept);
     drop_pages(s, s->n_published);
     s->n_committed = s->n_published * p->opts.page_tokens;
+    for (uint32_t i = s->n_pages; i > s->n_behind; i--)
+        windows_release(s, i - 1);
+    s->n_behind = s->n_pages;
     s->kept = true;
     snapshot_leave(s);
     give_state(s);
@@ -349,6 +370,7 @@ static bool tokens_agree(const struct kv_seq *s, const int32_t *tokens) {
 uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
     struct kv_pager *p = s->pager;
     uint32_t t = p->opts.page_tokens, before = s->n_committed;
+    uint32_t first = s->n_pages, n = first, end = first, run = first - s->n_behind;
     struct walk w = walk_of(s);
 
     assert(s->n_pages * t == s->n_committed && s->n_published == s->n_pages);
@@ -356,17 +378,26 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     if (n_tokens < before)
         return before;
     assert(tokens_agree(s, tokens));
-    while (n_tokens - s->n_committed >= t) {
-        struct page *page = walk_down(p, &w, tokens + s->n_committed);
+    while (n_tokens / t > n) {
+        const struct page *page = walk_down(p, &w, tokens + (size_t)n * t);
 
         if (!page)
             break;
-        p->n_changes++;
-        hold(p, page);
-        s->page[s->n_pages++] = w.page;
-        s->n_committed += t;
+        s->page[n++] = w.page;
+        run = page->window == NO_PAGE ? 0 : run + 1;
+        if (windows_suffice(p, n, run))
+            end = n;
     }
-    s->n_published = s->n_pages;
+    for (uint32_t i = first; i < end; i++) {
+        p->n_changes++;
+        hold(p, &p->pool.page[s->page[i]]);
+        if (i >= windows_first(p, end * t))
+            windows_hold(s, i);
+    }
+    s->n_published = s->n_pages = end;
+    s->n_committed = end * t;
+    windows_pass(s, first);
+    s->n_found = n > first ? n * t : s->n_found;
     /* A lookup is counted once a sequence, so that hits are never more than lookups. */
     if (before == 0)
         p->stats.n_lookup_tokens += n_tokens;
@@ -390,7 +421,7 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
 
     p->n_changes += need > 0;
     assert(!s->kept && n_tokens <= p->opts.max_seq_tokens);
-    if (need > kv_pager_available(p))
+    if (need > kv_pager_available(p) || need > windows_available(p))
         return KV_FULL;
     for (; need > 0; need--) {
         if (BUGGIFY(kv_evicts_early))
@@ -398,6 +429,7 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
         if (p->pool.n_in[PAGE_FREE] == 0 && !evict_one(p))
             return KV_FULL;
         s->page[s->n_pages++] = pool_number(&p->pool, pool_take(&p->pool));
+        windows_take(s);
     }
     return 0;
 }
@@ -415,6 +447,7 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
     if (equal) {
         hold(p, equal);
         s->page[i] = w.page;
+        windows_move(p, page, equal);
         release(p, page);
         p->stats.n_deduplicated++;
     } else {
@@ -436,12 +469,14 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
     while (s->n_published < full)
         publish(s, tokens + (size_t)s->n_published * t);
     s->n_committed = n_tokens;
+    windows_pass(s, s->n_pages);
 }
 
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens) {
     uint32_t t = s->pager->opts.page_tokens;
 
     assert(n_tokens % t == 0 || n_tokens / t >= s->n_published);
+    assert(n_tokens == 0 || n_tokens >= s->n_committed || s->pager->opts.n_windows == 0);
     drop_pages(s, pages_for(s->pager, n_tokens));
     s->n_published = MIN(s->n_published, s->n_pages);
     s->n_committed = MIN(s->n_committed, n_tokens);

@@ -26,6 +26,7 @@ struct page {
     struct kv_isolation isolation;
     XXH128_hash_t key;
     uint32_t snapshot; /* of the state behind it; KV_NO_SNAPSHOT: none */
+    kv_page window;    /* also of an owned page: its window page; NO_PAGE: none */
 };
 
 struct pool {

@@ -19,11 +19,31 @@ struct kv_seq {
     uint32_t state;   /* its slot; NO_STATE: it has none */
     uint32_t passing; /* its snapshot that the next one replaces; KV_NO_SNAPSHOT */
     bool kept;
+    /* It holds the window pages of its pages from n_behind on; and up to where pages of others
+     * were last found for it, in tokens. */
+    uint32_t n_behind, n_found;
+};
+
+/* A page of the layers with a window: invariant 10. */
+struct window_page {
+    struct list link; /* one of windows.free, passed, ended; alone while it is held */
+    kv_page page;     /* whose it is; NO_PAGE: it is free */
+    uint32_t refs;    /* sequences that hold it */
+};
+
+struct windows {
+    struct window_page *at; /* [opts.n_windows] */
+    struct list free;
+    /* Idle ones, the oldest first: those that a sequence went past, and those that one ended with
+     * or began with, which are wanted longer. */
+    struct list passed, ended;
+    uint32_t n_free, n_idle;
+    uint64_t n_evicted;
 };
 
 /* What kv_pager_check() has counted of a page; kv_pager_forget() uses `seen`. */
 struct kv_tally {
-    uint32_t refs, kept, children, seen;
+    uint32_t refs, kept, windows, children, seen;
 };
 
 #define NO_STATE UINT32_MAX
@@ -34,6 +54,7 @@ struct kv_pager {
     struct pool pool;
     struct prefix prefix;
     struct evict evict;
+    struct windows windows;
     struct kv_seq *seq;      /* [max_seqs] */
     kv_page *tables;         /* [max_seqs][max_seq_pages] */
     struct list seqs;        /* kv_seq.link: in use */
@@ -60,3 +81,30 @@ struct kv_pager {
 void snapshot_drop(struct kv_pager *p, struct page *page);
 /* The last snapshot of @s stays, whatever becomes of @s. */
 void snapshot_leave(struct kv_seq *s);
+
+/* window.c. Without windows these do nothing. */
+
+int windows_init(struct kv_pager *p); /* 0 or -ENOMEM */
+void windows_deinit(struct kv_pager *p);
+/* Window pages that can still be taken: the free and the idle ones. */
+uint32_t windows_available(const struct kv_pager *p);
+/* The first page that a row at position @n_tokens or behind still reads. */
+uint32_t windows_first(const struct kv_pager *p, uint32_t n_tokens);
+/* Whether a sequence can go on behind its first @n pages, the last @run of which have window
+ * pages. */
+bool windows_suffice(const struct kv_pager *p, uint32_t n, uint32_t run);
+/* A window page for the page that @s has just taken as its last. */
+void windows_take(struct kv_seq *s);
+/* @s holds that of its page @i, which has one. */
+void windows_hold(struct kv_seq *s, uint32_t i);
+/* @s does not hold that of its page @i any more, if it did. */
+void windows_release(struct kv_seq *s, uint32_t i);
+/* Those of its first @n pages that @s holds and no row behind its committed tokens reads are
+ * released. */
+void windows_pass(struct kv_seq *s, uint32_t n);
+/* @own of @s is about to be free, since it takes the equal page @equal, which gets its window page
+ * if it has none. */
+void windows_move(struct kv_pager *p, struct page *own, struct page *equal);
+/* @page is about to be free. */
+void windows_drop(struct kv_pager *p, struct page *page);
+void windows_drop_idle(struct kv_pager *p);

@@ -80,6 +80,7 @@ int kv_pager_forget(struct kv_pager *p, kv_page number) {
         evict_remove(&p->evict, page);
         prefix_remove(&p->prefix, page);
         snapshot_drop(p, page);
+        windows_drop(p, page);
         pool_put(pool, page);
     }
     return 0;

@@ -24,6 +24,7 @@ void model_init(struct model *m, const struct kv_opts *opts) {
     memset(m, 0, sizeof(*m));
     m->opts = *opts;
     EXPECT(opts->n_pages <= MODEL_MAX_PAGES && opts->max_seqs <= MODEL_MAX_SEQS, true);
+    EXPECT(opts->n_windows <= MODEL_MAX_PAGES, true);
     EXPECT(opts->max_seq_tokens <= MODEL_MAX_TOKENS, true);
     memset(m->shadow, 0xEE, sizeof(m->shadow));
     EXPECT(kv_pager_new(&m->pager, opts), 0);
@@ -111,6 +112,95 @@ static bool is_leaf(const struct model *m, const struct model_entry *e) {
     return true;
 }
 
+/* Windows. */
+
+/* Pages all of whose keys are too far away for a row at position @n. */
+static uint32_t n_passed(const struct model *m, uint32_t n) {
+    uint32_t t = m->opts.page_tokens, i = 0;
+
+    while (m->opts.n_windows > 0 && (i + 1) * t - 1 < n && n - ((i + 1) * t - 1) >= m->opts.window)
+        i++;
+    return i;
+}
+
+static uint32_t readers(const struct model *m, const struct model_entry *e) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++) {
+        const struct model_seq *s = &m->seq[i];
+
+        n += s->real && !s->kept && s->share == e->share && s->n_committed >= e->n &&
+             e->n / m->opts.page_tokens > s->n_behind && starts_with(s->token, e->token, e->n);
+    }
+    return n;
+}
+
+/* The page of @s that ends at @end has lost a reader. */
+static void let_go(struct model *m, const struct model_seq *s, uint32_t end, bool ended) {
+    struct model_entry *e = (struct model_entry *)find(m, s->share, s->token, end);
+
+    if (m->opts.n_windows == 0)
+        return;
+    EXPECT(e && e->window, true);
+    if (readers(m, e) > 0)
+        return;
+    e->ended = ended;
+    e->idle_since = ++m->now;
+}
+
+static void pass(struct model *m, struct model_seq *s, uint32_t n_pages) {
+    uint32_t t = m->opts.page_tokens, to = n_passed(m, s->n_committed);
+
+    while (s->n_behind < to) {
+        uint32_t i = s->n_behind++;
+
+        if (i < n_pages)
+            let_go(m, s, (i + 1) * t, i < s->n_found / t && i >= n_passed(m, s->n_found));
+    }
+}
+
+static uint32_t n_idle_windows(const struct model *m) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->n_entries; i++)
+        n += m->entry[i].window && readers(m, &m->entry[i]) == 0;
+    return n;
+}
+
+static uint32_t n_free_windows(const struct model *m) {
+    uint32_t n = m->opts.n_windows;
+
+    for (uint32_t i = 0; i < m->n_entries; i++)
+        n -= m->entry[i].window;
+    return m->opts.n_windows ? n - n_owned(m) : 0;
+}
+
+static bool goes_before(const struct model_entry *a, const struct model_entry *b) {
+    return a->ended != b->ended ? b->ended : a->idle_since < b->idle_since;
+}
+
+static void evict_window(struct model *m) {
+    struct model_entry *best = NULL;
+
+    for (uint32_t i = 0; i < m->n_entries; i++)
+        if (m->entry[i].window && readers(m, &m->entry[i]) == 0 &&
+            (!best || goes_before(&m->entry[i], best)))
+            best = &m->entry[i];
+    EXPECT(best != NULL, true);
+    best->window = false;
+    m->count.n_windows_evicted++;
+}
+
+/* Whether a sequence can go on behind the first @n of @token: what it reads is there. */
+static bool suffices(const struct model *m, uint8_t share, const int32_t *token, uint32_t n) {
+    uint32_t t = m->opts.page_tokens;
+
+    for (uint32_t i = n_passed(m, n); m->opts.n_windows > 0 && i < n / t; i++)
+        if (!find(m, share, token, (i + 1) * t)->window)
+            return false;
+    return true;
+}
+
 static void evict(struct model *m) {
     uint32_t best = UINT32_MAX;
 
@@ -132,10 +222,13 @@ static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
 
         EXPECT(e != NULL, true);
         s->n_committed = end - 1;
+        if (end / t > s->n_behind)
+            let_go(m, s, end, true);
         if (holders(m, e) == 0)
             e->given_back = ++m->now;
     }
     s->n_committed = MIN(s->n_committed, n);
+    s->n_behind = MIN(s->n_behind, n_passed(m, s->n_committed));
 }
 
 /* Both. */
@@ -172,7 +265,7 @@ bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *toke
     EXPECT(r, 0);
     s->real = made;
     s->share = share;
-    s->n_committed = s->n_pages = 0;
+    s->n_committed = s->n_pages = s->n_behind = s->n_found = 0;
     s->kept = false;
     memcpy(s->token, token, sizeof(s->token));
     m->count.n_seqs++;
@@ -190,12 +283,17 @@ void model_free(struct model *m, uint32_t seq) {
 
 void model_attach(struct model *m, uint32_t seq, uint32_t n_tokens) {
     struct model_seq *s = &m->seq[seq];
-    uint32_t t = m->opts.page_tokens, before = s->n_committed;
+    uint32_t t = m->opts.page_tokens, before = s->n_committed, n = before, n_pages = s->n_pages;
 
-    while (s->n_committed + t <= n_tokens && find(m, s->share, s->token, s->n_committed + t)) {
-        s->n_committed += t;
-        s->n_pages++;
+    while (n + t <= n_tokens && find(m, s->share, s->token, n + t)) {
+        n += t;
+        if (suffices(m, s->share, s->token, n)) {
+            s->n_committed = n;
+            s->n_pages = n / t;
+        }
     }
+    pass(m, s, n_pages);
+    s->n_found = n > before ? n : s->n_found;
     if (before == 0)
         m->count.n_lookup_tokens += n_tokens;
     m->count.n_hit_tokens += s->n_committed - before;
@@ -206,9 +304,15 @@ void model_attach(struct model *m, uint32_t seq, uint32_t n_tokens) {
 static void write_drafts(struct model *m, const struct model_seq *s) {
     uint32_t t = m->opts.page_tokens, n;
     const kv_page *page = kv_seq_pages(s->real, &n);
+    kv_page window[MODEL_MAX_TOKENS];
 
     for (uint32_t i = s->n_committed; i < n * t; i++)
         m->shadow[page[i / t]][i % t] = -1 - (int32_t)(s - m->seq);
+    if (m->opts.n_windows == 0)
+        return;
+    kv_seq_windows(s->real, window);
+    for (uint32_t i = s->n_committed; i < n * t; i++)
+        m->window_shadow[window[i / t]][i % t] = -1 - (int32_t)(s - m->seq);
 }
 
 bool model_grow(struct model *m, uint32_t seq, uint32_t n_tokens) {
@@ -218,14 +322,19 @@ bool model_grow(struct model *m, uint32_t seq, uint32_t n_tokens) {
 
     EXPECT(kv_seq_need(s->real, n_tokens), need);
     int r = kv_seq_grow(s->real, n_tokens);
-    if (need > model_available(m)) {
+    if (need > model_available(m) ||
+        (m->opts.n_windows > 0 && need > n_free_windows(m) + n_idle_windows(m))) {
         EXPECT(r, KV_FULL);
         return false;
     }
     EXPECT(r, 0);
-    while (need > n_free(m))
-        evict(m);
-    s->n_pages += need;
+    for (; need > 0; need--) {
+        if (n_free(m) == 0)
+            evict(m);
+        if (m->opts.n_windows > 0 && n_free_windows(m) == 0)
+            evict_window(m);
+        s->n_pages++;
+    }
     write_drafts(m, s);
     return true;
 }
@@ -234,21 +343,32 @@ void model_commit(struct model *m, uint32_t seq, uint32_t n_tokens) {
     struct model_seq *s = &m->seq[seq];
     uint32_t t = m->opts.page_tokens, n;
     const kv_page *page = kv_seq_pages(s->real, &n);
+    kv_page window[MODEL_MAX_TOKENS];
+    bool windows = m->opts.n_windows > 0;
 
     write_drafts(m, s);
-    for (uint32_t i = s->n_committed; i < n_tokens; i++)
+    if (windows)
+        kv_seq_windows(s->real, window);
+    for (uint32_t i = s->n_committed; i < n_tokens; i++) {
         m->shadow[page[i / t]][i % t] = s->token[i];
+        if (windows)
+            m->window_shadow[window[i / t]][i % t] = s->token[i];
+    }
     for (uint32_t end = s->n_committed / t * t + t; end <= n_tokens; end += t) {
-        if (find(m, s->share, s->token, end)) {
+        struct model_entry *e = (struct model_entry *)find(m, s->share, s->token, end);
+
+        if (e) {
             m->count.n_deduplicated++;
+            e->window = windows;
             continue;
         }
-        struct model_entry *e = &m->entry[m->n_entries++];
-        *e = (struct model_entry){.share = s->share, .n = end};
+        e = &m->entry[m->n_entries++];
+        *e = (struct model_entry){.share = s->share, .n = end, .window = windows};
         memcpy(e->token, s->token, end * sizeof(*e->token));
         m->count.n_published++;
     }
     s->n_committed = n_tokens;
+    pass(m, s, s->n_pages);
     kv_seq_commit(s->real, s->token, n_tokens);
 }
 
@@ -268,6 +388,9 @@ void model_keep(struct model *m, uint32_t seq) {
     s->n_pages = s->n_committed / m->opts.page_tokens;
     s->n_committed = s->n_pages * m->opts.page_tokens;
     s->kept = true;
+    for (uint32_t i = s->n_pages; i > s->n_behind; i--)
+        let_go(m, s, i * m->opts.page_tokens, true);
+    s->n_behind = s->n_pages;
     s->passing = 0;
     kv_seq_keep(s->real);
 }
@@ -335,21 +458,25 @@ void model_use_snapshot(struct model *m, uint32_t seq) {
 void model_drop_cached(struct model *m) {
     while (n_cached(m) > 0)
         evict(m);
+    while (m->opts.n_windows > 0 && n_idle_windows(m) > 0)
+        evict_window(m);
     kv_pager_drop_cached(m->pager);
 }
 
 void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t n_tokens) {
     struct kv_isolation key = share_of(share);
-    struct kv_match got = kv_pager_match(m->pager, &key, token, n_tokens), want = {0};
+    struct kv_match got = kv_pager_match(m->pager, &key, token, n_tokens), want = {0}, use = {0};
     const struct model_entry *e;
 
     while (want.n_tokens + m->opts.page_tokens <= n_tokens &&
            (e = find(m, share, token, want.n_tokens + m->opts.page_tokens)) != NULL) {
         want.n_tokens = e->n;
         want.n_idle += holders(m, e) == 0;
+        if (suffices(m, share, token, want.n_tokens))
+            use = want;
     }
-    EXPECT(got.n_tokens, want.n_tokens);
-    EXPECT(got.n_idle, want.n_idle);
+    EXPECT(got.n_tokens, use.n_tokens);
+    EXPECT(got.n_idle, use.n_idle);
 
     const struct kv_match state = kv_pager_match_state(m->pager, &key, token, n_tokens);
     uint32_t longest = want.n_tokens;
@@ -375,6 +502,21 @@ static uint32_t n_sole(const struct model *m, const struct model_seq *s) {
     return n;
 }
 
+/* What the next row and drafts behind it read in window pages. */
+static void check_windows(const struct model *m, const struct model_seq *s) {
+    uint32_t t = m->opts.page_tokens, behind = n_passed(m, s->n_committed);
+    kv_page window[MODEL_MAX_TOKENS];
+
+    EXPECT(s->n_behind, behind);
+    kv_seq_windows(s->real, window);
+    for (uint32_t i = 0; i < s->n_pages * t; i++)
+        if (i / t < behind)
+            EXPECT(window[i / t], KV_NO_PAGE);
+        else
+            EXPECT(m->window_shadow[window[i / t]][i % t],
+                   i < s->n_committed ? s->token[i] : -1 - (int32_t)(s - m->seq));
+}
+
 static void check_seq(const struct model *m, const struct model_seq *s) {
     uint32_t t = m->opts.page_tokens, n;
     const kv_page *page = kv_seq_pages(s->real, &n);
@@ -386,6 +528,8 @@ static void check_seq(const struct model *m, const struct model_seq *s) {
         EXPECT(m->shadow[page[i / t]][i % t], s->token[i]);
     for (uint32_t i = s->n_committed; i < n * t; i++) /* its own drafts: nobody wrote here */
         EXPECT(m->shadow[page[i / t]][i % t], -1 - (int32_t)(s - m->seq));
+    if (m->opts.n_windows > 0 && !s->kept)
+        check_windows(m, s);
 }
 
 void model_check(struct model *m, bool entries) {
@@ -400,6 +544,8 @@ void model_check(struct model *m, bool entries) {
     want.n_kept = n_kept(m);
     want.n_states = m->opts.n_states > 0 ? n_computed(m) : 0;
     want.n_snapshots = n_snapshots(m);
+    want.n_windows_free = n_free_windows(m);
+    want.n_windows_idle = m->opts.n_windows > 0 ? n_idle_windows(m) : 0;
     kv_pager_stats(m->pager, &got);
     want.n_snapshots_evicted = got.n_snapshots_evicted;
     EXPECT(got.n_free, want.n_free);
@@ -520,6 +666,8 @@ static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i
         break;
     default: /* PREEMPT: to a page's end or inside the page that is not full, mostly to 0 */
         to = rng_below(r, 4) ? 0 : rng_below(r, s->n_committed + 1);
+        if (m->opts.n_windows > 0 && to < s->n_committed)
+            to = 0;
         model_truncate(m, i, to / t == s->n_committed / t ? to : to / t * t);
         for (to = s->n_committed; to < MODEL_MAX_TOKENS && rng_below(r, 2); to++)
             s->token[to] = 0; /* it goes on in another way */
@@ -561,6 +709,10 @@ void model_random(uint64_t seed, uint32_t n_ops, volatile uint64_t *n_done) {
     o.n_states = seed % 4 == 3 ? 1 + (uint32_t)(seed / 4 % o.max_seqs) : 0;
     if (o.n_states > 0)
         o.n_snapshots = (uint32_t)(seed / 16 % 12);
+    if (seed % 4 == 1) {
+        o.n_windows = 1 + (uint32_t)(seed / 4 % MODEL_MAX_PAGES);
+        o.window = 1 + (uint32_t)(seed / 16 % (MODEL_MAX_TOKENS / 2));
+    }
     draw_init(&d, &r, o.n_snapshots);
     model_init(&m, &o);
     for (uint32_t i = 0; i < n_ops; i++) {

@@ -29,6 +29,9 @@ struct model_entry {
     int32_t token[MODEL_MAX_TOKENS];
     uint64_t given_back; /* when its last holder let go */
     uint32_t snapshot;   /* 0: none, else its number + 1 */
+    bool window;         /* it has a window page; */
+    bool ended;          /* when the last one let go of it a sequence did not just pass, */
+    uint64_t idle_since; /* and when that was */
 };
 
 struct model_seq {
@@ -36,7 +39,8 @@ struct model_seq {
     uint8_t share;
     int32_t token[MODEL_MAX_TOKENS];
     uint32_t n_committed, n_pages;
-    uint32_t passing; /* as model_entry.snapshot */
+    uint32_t passing;           /* as model_entry.snapshot */
+    uint32_t n_behind, n_found; /* pages that it has passed; tokens that were found for it */
     bool kept;
 };
 
@@ -49,6 +53,7 @@ struct model {
     uint64_t now;
     struct kv_stats count; /* the counters since the start */
     int32_t shadow[MODEL_MAX_PAGES][MODEL_MAX_TOKENS];
+    int32_t window_shadow[MODEL_MAX_PAGES][MODEL_MAX_TOKENS]; /* of window pages */
 };
 
 void model_init(struct model *m, const struct kv_opts *opts);

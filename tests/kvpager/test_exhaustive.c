@@ -17,7 +17,7 @@
 #include "kvpager/private.h"
 #include "model.h"
 
-enum { DEPTH_MAX = 48, SEQS = 3, CONTENTS = 3, MAX_OPS = 40, BLOCKS = 7, SAVED = 8192 };
+enum { DEPTH_MAX = 48, SEQS = 3, CONTENTS = 3, MAX_OPS = 40, BLOCKS = 7, SAVED = 16384 };
 
 enum kind { NEW, FREE, ATTACH, GROW, COMMIT, TRUNCATE, DROP };
 

@@ -1,0 +1,185 @@
+/*
+ * window - pages of the layers whose attention has a window.
+ *
+ * Those layers read only the last opts.window keys, so what they keep lies in pages of their own,
+ * of which a sequence needs a few, however long it is. A window page belongs to a page and holds
+ * the same positions: the page knows the tokens, the key and the parent of both. It goes when its
+ * room is needed, and the page stays.
+ *
+ * A row at position p reads the window pages from windows_first(p) on. No row at a committed
+ * position is computed again, so a sequence holds the window pages of its pages from
+ * windows_first(n_committed) on, drafts and room grown ahead included, and lets go of the others
+ * when it commits. A prefix is found up to where the window pages are all there that the next row
+ * reads: a position further ahead is of no use without them (kv_pager_match()). What lies between
+ * is computed again, and the window pages that this brings go to the pages that have none.
+ *
+ * Which go first: those that a sequence went past, the oldest before the others. Longer stay those
+ * that a next turn is likely to begin with: where a sequence ended, where one began, and those
+ * before the place up to which a prefix was there without them, since that was asked for twice.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include "kvpager/private.h"
+
+int windows_init(struct kv_pager *p) {
+    struct windows *w = &p->windows;
+
+    list_init(&w->free);
+    list_init(&w->passed);
+    list_init(&w->ended);
+    w->at = calloc(MAX(p->opts.n_windows, 1), sizeof(*w->at));
+    if (!w->at)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < p->opts.n_windows; i++) {
+        w->at[i].page = NO_PAGE;
+        list_push_back(&w->free, &w->at[i].link);
+    }
+    w->n_free = p->opts.n_windows;
+    for (uint32_t i = 0; i < p->pool.n_pages; i++)
+        p->pool.page[i].window = NO_PAGE;
+    return 0;
+}
+
+void windows_deinit(struct kv_pager *p) {
+    free(p->windows.at);
+}
+
+uint32_t windows_available(const struct kv_pager *p) {
+    return p->opts.n_windows ? p->windows.n_free + p->windows.n_idle : UINT32_MAX;
+}
+
+uint32_t windows_first(const struct kv_pager *p, uint32_t n_tokens) {
+    if (p->opts.n_windows == 0 || n_tokens < p->opts.window)
+        return 0;
+    return (n_tokens + 1 - p->opts.window) / p->opts.page_tokens;
+}
+
+bool windows_suffice(const struct kv_pager *p, uint32_t n, uint32_t run) {
+    return p->opts.n_windows == 0 || n - windows_first(p, n * p->opts.page_tokens) <= run;
+}
+
+/* Idle or, having been taken for a page that is not published, held to free. */
+static void set_free(struct kv_pager *p, struct window_page *w) {
+    assert(w->refs == 0 && list_empty(&w->link));
+    p->pool.page[w->page].window = NO_PAGE;
+    w->page = NO_PAGE;
+    list_push_front(&p->windows.free, &w->link);
+    p->windows.n_free++;
+}
+
+static void leave_idle(struct kv_pager *p, struct window_page *w) {
+    assert(p->windows.n_idle > 0);
+    list_remove(&w->link);
+    p->windows.n_idle--;
+}
+
+static bool evict_idle(struct kv_pager *p) {
+    struct windows *x = &p->windows;
+    struct list *from = list_empty(&x->passed) ? &x->ended : &x->passed;
+
+    if (list_empty(from))
+        return false;
+    struct window_page *w = LIST_ENTRY(from->next, struct window_page, link);
+    leave_idle(p, w);
+    set_free(p, w);
+    x->n_evicted++;
+    return true;
+}
+
+void windows_drop_idle(struct kv_pager *p) {
+    while (evict_idle(p))
+        ;
+}
+
+void windows_take(struct kv_seq *s) {
+    struct kv_pager *p = s->pager;
+    kv_page page = s->page[s->n_pages - 1];
+
+    if (p->opts.n_windows == 0)
+        return;
+    assert(s->n_pages > s->n_behind);
+    if (p->windows.n_free == 0)
+        evict_idle(p);
+    struct list *node = list_pop_front(&p->windows.free);
+    assert(node);
+    struct window_page *w = LIST_ENTRY(node, struct window_page, link);
+    p->windows.n_free--;
+    w->page = page;
+    w->refs = 1;
+    p->pool.page[page].window = (kv_page)(w - p->windows.at);
+}
+
+void windows_hold(struct kv_seq *s, uint32_t i) {
+    struct kv_pager *p = s->pager;
+
+    if (p->opts.n_windows == 0)
+        return;
+    struct window_page *w = &p->windows.at[p->pool.page[s->page[i]].window];
+    assert(w->page == s->page[i]);
+    if (w->refs++ == 0)
+        leave_idle(p, w);
+}
+
+static void let_go(struct kv_seq *s, uint32_t i, struct list *to) {
+    struct kv_pager *p = s->pager;
+    const struct page *page = &p->pool.page[s->page[i]];
+    struct window_page *w = &p->windows.at[page->window];
+
+    assert(w->page == s->page[i] && w->refs > 0);
+    if (--w->refs > 0)
+        return;
+    if (page->state == PAGE_OWNED) {
+        set_free(p, w);
+        return;
+    }
+    list_push_back(to, &w->link);
+    p->windows.n_idle++;
+}
+
+void windows_release(struct kv_seq *s, uint32_t i) {
+    if (s->pager->opts.n_windows > 0 && i >= s->n_behind)
+        let_go(s, i, &s->pager->windows.ended);
+}
+
+void windows_pass(struct kv_seq *s, uint32_t n) {
+    struct kv_pager *p = s->pager;
+    uint32_t end = windows_first(p, s->n_committed), found = s->n_found / p->opts.page_tokens;
+    uint32_t from = windows_first(p, s->n_found);
+
+    for (uint32_t i = s->n_behind; i < MIN(end, n); i++)
+        let_go(s, i, i >= from && i < found ? &p->windows.ended : &p->windows.passed);
+    s->n_behind = MAX(s->n_behind, end);
+}
+
+void windows_move(struct kv_pager *p, struct page *own, struct page *equal) {
+    if (own->window == NO_PAGE)
+        return;
+    struct window_page *w = &p->windows.at[own->window];
+    assert(w->refs == 1);
+    if (equal->window == NO_PAGE) {
+        equal->window = own->window;
+        own->window = NO_PAGE;
+        w->page = pool_number(&p->pool, equal);
+        return;
+    }
+    w->refs = 0;
+    set_free(p, w);
+    w = &p->windows.at[equal->window];
+    if (w->refs++ == 0)
+        leave_idle(p, w);
+}
+
+void windows_drop(struct kv_pager *p, struct page *page) {
+    if (page->window == NO_PAGE)
+        return;
+    struct window_page *w = &p->windows.at[page->window];
+    leave_idle(p, w);
+    set_free(p, w);
+}
+
+void kv_seq_windows(const struct kv_seq *s, kv_page *out) {
+    assert(s->pager->opts.n_windows > 0 && !s->kept);
+    for (uint32_t i = 0; i < s->n_pages; i++)
+        out[i] = i < s->n_behind ? NO_PAGE : s->pager->pool.page[s->page[i]].window;
+}
