@@ -120,6 +120,7 @@ struct model_shape {
      * over all of them. */
     uint32_t n_kv_layer[KV_CLASSES];
     uint64_t n_kv_values[KV_CLASSES];
+    uint32_t window; /* the largest of the layers of KV_WINDOW: they read no other keys */
     /* Mixture of experts: each row picks n_expert_used FFNs of n_ff_expert each. 0: a dense FFN. */
     uint32_t n_expert, n_expert_used, n_ff_expert;
     float expert_scale;     /* of what the experts add */
@@ -210,6 +211,10 @@ struct kv_layer {   /* the pages of one layer; allocated by the backend at open 
     uint64_t at; /* values of a token that those before it have there */
 };
 
+/* Keys are read in tiles of so many, which begin at a multiple of it: a row may touch keys of the
+ * tile before its window that it does not weigh. */
+enum { ATTEND_TILE = 32 };
+
 /* How attention weighs the keys: softmax of cap(scale q k). */
 struct attn {
     float scale;
@@ -277,7 +282,8 @@ struct be_opts {
     const struct engine_opts *engine; /* n_threads, isa, max_rows, max_context (never 0), ... */
     uint32_t n_pages;
     uint64_t page_bytes;
-    uint32_t n_states; /* states of recurrent layers: the slots, then the snapshots */
+    uint32_t n_states;  /* states of recurrent layers: the slots, then the snapshots */
+    uint32_t n_windows; /* pages of KV_WINDOW; 0: no op's layer is of that class */
 };
 
 /* 0 or -errno; -EIO once a device is lost. */

@@ -65,10 +65,10 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
     return 0;
 }
 
-/* Bytes of a page over all layers. */
-static int size_page(struct engine *e, uint64_t *out, struct err *err) {
+/* Bytes of a page over all layers of class @cls. */
+static int size_page(struct engine *e, uint8_t cls, uint64_t *out, struct err *err) {
     const struct model_shape *s = &e->model.shape;
-    uint64_t values = s->n_kv_values[KV_GLOBAL] * e->opts.page_tokens;
+    uint64_t values = s->n_kv_values[cls] * e->opts.page_tokens;
 
     switch (e->opts.kv_type) {
     case ENGINE_KV_F16:
@@ -112,14 +112,72 @@ static uint64_t state_bytes(const struct engine *e) {
     return e->model.shape.state.n_layer * e->model.shape.state.n_floats * sizeof(float);
 }
 
+/* Pages of KV_WINDOW hold so much less only where there are other layers too. What is copied to
+ * host memory is a page of all layers, and states are of use only with all keys before them. */
+static bool can_have_windows(const struct engine *e) {
+    const struct engine_opts *o = &e->opts;
+    const struct model_shape *s = &e->model.shape;
+
+    return o->windows && !e->ops->device && !o->n_host_pages && !o->host_kv_bytes &&
+           !s->state.n_layer && s->n_kv_layer[KV_WINDOW] && s->n_kv_layer[KV_GLOBAL];
+}
+
+static struct fit_windows windows_of(const struct engine *e) {
+    return (struct fit_windows){
+        .page = e->info.page_bytes,
+        .window_page = e->info.window_bytes,
+        .window = e->model.shape.window + ATTEND_TILE - 1,
+        .page_tokens = e->opts.page_tokens,
+        .max_seqs = e->opts.max_seqs,
+        .max_rows = e->opts.max_rows,
+    };
+}
+
+/* What pages take, in one class or two. */
+static int size_classes(struct engine *e, struct err *err) {
+    struct engine_info *i = &e->info;
+
+    if (!can_have_windows(e))
+        model_join_windows(&e->model);
+    int r = size_page(e, KV_GLOBAL, &i->page_bytes, err);
+    return r < 0 || !e->model.shape.window ? r : size_page(e, KV_WINDOW, &i->window_bytes, err);
+}
+
+/* Divides the KV memory between the classes, or has one of all layers where that is less. */
+static void size_windows(struct engine *e) {
+    struct engine_opts *o = &e->opts;
+    struct engine_info *i = &e->info;
+    struct fit_windows w = windows_of(e);
+    uint64_t n_pages = o->n_pages, n_windows;
+
+    if (!e->model.shape.window)
+        return;
+    i->window_seqs = o->max_seqs;
+    if (!o->n_pages)
+        n_pages = MIN(fit_divide(&w, o->kv_bytes, &i->window_seqs), UINT32_MAX / 2);
+    n_windows = fit_n_windows(&w, n_pages, i->window_seqs);
+    if (n_windows < n_pages) {
+        o->n_pages = (uint32_t)n_pages;
+        i->n_windows = (uint32_t)n_windows;
+        i->window = w.window;
+        return;
+    }
+    model_join_windows(&e->model);
+    i->page_bytes += i->window_bytes;
+    i->window_bytes = 0;
+    i->window_seqs = 0;
+}
+
 /* KV memory of the CPU, where its size is not configured. */
 static int choose_kv(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
+    const struct fit_windows w = windows_of(e);
     const struct fit f = {
         .weights = fit_weights(&e->model),
         .buffers = fit_buffers(&e->model, o),
         .page = e->info.page_bytes,
         .state = state_bytes(e),
+        .windows = e->model.shape.window ? &w : NULL,
         .host = o->host_kv_bytes,
         .page_tokens = o->page_tokens,
         .model_context = MIN(e->model.shape.max_context, CONTEXT_LIMIT),
@@ -177,13 +235,14 @@ static int size_pages(struct engine *e, struct err *err) {
     uint32_t model_max = MIN(e->model.shape.max_context, CONTEXT_LIMIT);
     if (e->model.shape.encoder) /* a sequence is in one step */
         model_max = MIN(model_max, o->max_rows);
-    int r = size_page(e, &i->page_bytes, err);
+    int r = size_classes(e, err);
 
     r = r < 0 ? r : take_room(e, err);
     r = r < 0 ? r : choose_kv(e, err);
     r = r < 0 ? r : size_states(e, err);
     if (r < 0)
         return r;
+    size_windows(e);
     if (!o->n_pages)
         o->n_pages = (uint32_t)MIN(o->kv_bytes / i->page_bytes, UINT32_MAX / 2);
     if (!o->n_host_pages)
@@ -213,6 +272,7 @@ static int size_pages(struct engine *e, struct err *err) {
 /* Of pages and states, here and in host memory. */
 static uint64_t kv_bytes(const struct engine *e) {
     return ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes +
+           e->info.n_windows * e->info.window_bytes +
            ((uint64_t)e->opts.n_states + e->opts.n_snapshots) * e->info.state_bytes;
 }
 
@@ -305,6 +365,7 @@ static int open_backend(struct engine *e, struct err *err) {
         .n_pages = e->opts.n_pages + (e->ops->device ? 0 : e->opts.n_host_pages),
         .page_bytes = e->info.page_bytes,
         .n_states = e->opts.n_states + e->opts.n_snapshots,
+        .n_windows = e->info.n_windows,
     };
     int r = e->ops->open(&e->be, &o, err);
 
@@ -410,6 +471,9 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .n_pages = e->opts.n_pages,
         .n_states = e->opts.n_states,
         .n_snapshots = e->opts.n_snapshots,
+        .window_bytes = e->info.window_bytes,
+        .n_windows = e->info.n_windows,
+        .window_seqs = e->info.window_seqs,
         .context = r < 0 ? 0 : e->opts.max_context,
         .model_context = e->model.shape.max_context,
         .token_bytes = fit_token_weights(&e->model),
@@ -484,6 +548,17 @@ static void check_state(const struct engine *e, const struct engine_seq *s) {
         assert(!s->state_slot);
 }
 
+/* The pages that the rows of @s read and write in the layers with a window. */
+static void check_windows(const struct engine *e, const struct engine_batch *b, uint32_t i) {
+    const uint32_t *start = b->table[KV_WINDOW].start, t = e->opts.page_tokens;
+    const struct engine_seq *s = &b->seq[i];
+    uint32_t n = (s->pos0 + s->n_rows + t - 1) / t;
+
+    assert(b->n_seqs <= e->info.window_seqs && start[i] + n <= start[i + 1]);
+    for (uint32_t p = s->pos0 < e->info.window ? 0 : (s->pos0 - e->info.window + 1) / t; p < n; p++)
+        assert(b->table[KV_WINDOW].page[start[i] + p] < e->info.n_windows);
+}
+
 /* Rows inside the batch, positions inside the context, pages for all of them, tokens of the
  * vocabulary. */
 static void check_seq(const struct engine *e, const struct engine_batch *b, uint32_t i) {
@@ -500,6 +575,8 @@ static void check_seq(const struct engine *e, const struct engine_batch *b, uint
     uint32_t old = s->n_rows > 1 ? 0 : s->pos0 / e->opts.page_tokens;
     for (uint32_t p = start[i] + old; p < start[i + 1]; p++)
         assert(b->table[KV_GLOBAL].page[p] < e->opts.n_pages);
+    if (e->info.n_windows)
+        check_windows(e, b, i);
     check_state(e, s);
     if (s->feed >= 0) {
         first = 1;

@@ -33,6 +33,10 @@ struct engine_info {
      * sequences may have one at once. A position's pages are of no use without the state there. */
     uint64_t state_bytes;
     uint32_t n_states, n_snapshots; /* snapshots: copies of states to go on from later */
+    /* Pages of KV_WINDOW, 0: all layers' keys are in the others. A row reads the last @window keys
+     * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
+    uint32_t n_windows, window, window_seqs;
+    uint64_t window_bytes; /* of one */
     uint8_t fingerprint[16];
     /* Of the sources of the engine and the backend: where it differs, so may what is computed. */
     uint8_t sources[20];
@@ -55,8 +59,9 @@ struct engine_fit {
     const char *arch, *backend;
     bool device; /* weights, buffers and KV lie there, and memory is the device's */
     uint64_t weight_bytes, buffer_bytes, page_bytes, state_bytes, n_params;
-    uint64_t kv_bytes; /* of pages and states together */
-    uint32_t page_tokens, n_pages, n_states, n_snapshots;
+    uint64_t kv_bytes;     /* of all pages and states together */
+    uint64_t window_bytes; /* of a page of KV_WINDOW */
+    uint32_t page_tokens, n_pages, n_states, n_snapshots, n_windows, window_seqs;
     uint32_t context, model_context; /* that there is room for; that the model was made for */
     uint64_t token_bytes;            /* of weights that are read for a token */
 };

@@ -70,19 +70,71 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
            FIXED_BYTES;
 }
 
+/* Window pages of one sequence: what a row reads lies in so many, and the rows that are written in
+ * each of two steps begin and end one. */
+static uint64_t pages_of_seq(const struct fit_windows *w) {
+    return (w->window + w->page_tokens - 1) / w->page_tokens + 3;
+}
+
+static uint64_t pages_of_rows(const struct fit_windows *w) {
+    return 2ull * ((w->max_rows + w->page_tokens - 1) / w->page_tokens);
+}
+
+/* For ended sequences, in parts of FIT_TURN of the pages. */
+static uint64_t turn_part(const struct fit_windows *w) {
+    uint64_t pages = (w->window + w->page_tokens - 1) / w->page_tokens + 1;
+
+    return MIN(pages * w->page_tokens, FIT_TURN / 8);
+}
+
+uint64_t fit_n_windows(const struct fit_windows *w, uint64_t n_pages, uint64_t n_seqs) {
+    return n_seqs * pages_of_seq(w) + pages_of_rows(w) + n_pages * turn_part(w) / FIT_TURN;
+}
+
+/* A page with its part of the window pages that are for ended sequences. */
+static uint64_t page_and_part(const struct fit_windows *w) {
+    return w->page + (w->window_page * turn_part(w) + FIT_TURN - 1) / FIT_TURN;
+}
+
+uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seqs) {
+    uint64_t room = bytes / 2 / w->window_page, rows = pages_of_rows(w);
+
+    if (room < rows + pages_of_seq(w))
+        return 0;
+    *n_seqs = (uint32_t)MIN(w->max_seqs, (room - rows) / pages_of_seq(w));
+    uint64_t n = (bytes - (*n_seqs * pages_of_seq(w) + rows) * w->window_page) / page_and_part(w);
+    return n > bytes / (w->page + w->window_page) ? n : 0;
+}
+
+/* So many bytes are enough for @n pages: those for all sequences if they take less than half. */
+static uint64_t divided_for(const struct fit_windows *w, uint64_t n) {
+    uint64_t all = (w->max_seqs * pages_of_seq(w) + pages_of_rows(w)) * w->window_page;
+    uint64_t one = (pages_of_seq(w) + pages_of_rows(w) + 1) * w->window_page;
+    uint64_t pages = (n + 1) * page_and_part(w);
+
+    return MIN(n * (w->page + w->window_page), MAX(pages + MIN(all, pages), 2 * one));
+}
+
 /* KV memory in which a sequence of so many tokens has room. With states half of it may go to their
  * slots and a quarter to snapshots. */
 static uint64_t kv_for(const struct fit *f, uint64_t n_tokens) {
-    uint64_t pages = (n_tokens + f->page_tokens - 1) / f->page_tokens * f->page;
+    uint64_t n = (n_tokens + f->page_tokens - 1) / f->page_tokens, pages = n * f->page;
 
+    if (f->windows)
+        return divided_for(f->windows, n);
     return f->state ? MAX(4 * pages, 4 * f->state) + f->page : pages;
 }
 
 /* The longest context whose KV memory is at most @bytes. */
 static uint64_t context_in(const struct fit *f, uint64_t bytes) {
+    const struct fit_windows *w = f->windows;
+    uint64_t page = f->page + (w ? w->window_page : 0);
+    uint32_t n_seqs;
+
     if (f->state)
         bytes = bytes < 4 * f->state + f->page ? 0 : (bytes - f->page) / 4;
-    return bytes / f->page * f->page_tokens;
+    uint64_t n = w ? fit_divide(w, bytes, &n_seqs) : 0;
+    return MAX(n, bytes / page) * f->page_tokens;
 }
 
 static int refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t context,

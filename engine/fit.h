@@ -24,10 +24,30 @@ uint64_t fit_token_weights(const struct model *m);
 /* Activations of a batch and logits of its sequences: an upper estimate. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o);
 
+/*
+ * How KV memory is divided between pages and those of layers with a window (KV_WINDOW). A sequence
+ * needs of the latter what a row reads and what the rows of two steps under way write; beside that
+ * some are for ended sequences, that their next turns find them: one window for FIT_TURN tokens in
+ * pages, at most an eighth of the pages.
+ */
+#define FIT_TURN 4096u
+struct fit_windows {
+    uint64_t page, window_page; /* bytes */
+    uint32_t window;            /* keys that a row reads there */
+    uint32_t page_tokens, max_seqs, max_rows;
+};
+
+/* Window pages for @n_seqs sequences beside @n_pages pages. */
+uint64_t fit_n_windows(const struct fit_windows *w, uint64_t n_pages, uint64_t n_seqs);
+/* Pages that so many bytes hold beside window pages for *n_seqs sequences: max_seqs, or as many as
+ * fit into half of the bytes. 0: as many pages or more hold the keys of all layers. */
+uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seqs);
+
 /* What is to be fitted. */
 struct fit {
     uint64_t weights, buffers, page, state; /* bytes; state 0: the model has none */
     uint64_t host;                          /* of the configured host tier */
+    const struct fit_windows *windows;      /* NULL: page is of all layers */
     uint32_t page_tokens, model_context;
     uint32_t context; /* that is asked for; 0: any */
     uint64_t wish;    /* for KV memory; 0: any */

@@ -54,10 +54,10 @@ static inline uint32_t host_end(const struct host_step *h, uint32_t row) {
     return s->pos0 + s->n_rows;
 }
 
-/* The page that holds position @pos of the sequence of row @row. */
-static inline uint32_t host_page(const struct host_step *h, uint32_t row, uint32_t pos) {
+/* The page of class @cls that holds position @pos of the sequence of row @row. */
+static inline uint32_t host_page(const struct host_step *h, uint8_t cls, uint32_t row,
+                                 uint32_t pos) {
     const struct engine_batch *b = h->batch;
 
-    return b->table[KV_GLOBAL]
-        .page[b->table[KV_GLOBAL].start[h->row_seq[row]] + pos / h->page_tokens];
+    return b->table[cls].page[b->table[cls].start[h->row_seq[row]] + pos / h->page_tokens];
 }

@@ -37,10 +37,29 @@ struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h
     return kv;
 }
 
+void model_join_windows(struct model *m) {
+    struct model_shape *s = &m->shape;
+
+    for (uint32_t i = 0; i < m->n_ops; i++) {
+        struct kv_layer *kv = &m->op[i].kv;
+
+        if (kv->cls != KV_WINDOW)
+            continue;
+        *kv = (struct kv_layer){.layer = s->n_kv_layer[KV_GLOBAL] + kv->layer,
+                                .cls = KV_GLOBAL,
+                                .at = s->n_kv_values[KV_GLOBAL] + kv->at};
+    }
+    s->n_kv_layer[KV_GLOBAL] += s->n_kv_layer[KV_WINDOW];
+    s->n_kv_values[KV_GLOBAL] += s->n_kv_values[KV_WINDOW];
+    s->n_kv_layer[KV_WINDOW] = 0;
+    s->n_kv_values[KV_WINDOW] = 0;
+    s->window = 0;
+}
+
 void model_measure(struct model *m) {
     struct model_shape *s = &m->shape;
 
-    s->n_ff = 0;
+    s->n_ff = s->window = 0;
     for (uint32_t i = 0; i < m->n_ops; i++) {
         const struct model_op *op = &m->op[i];
         const struct heads *h = &op->heads;
@@ -50,6 +69,9 @@ void model_measure(struct model *m) {
         if (op->kind != OP_ATTEND)
             continue;
         assert(h->dim > 0 && h->n_kv > 0 && h->n % h->n_kv == 0);
+        assert(op->kv.cls == KV_GLOBAL || op->attn.window > 0);
+        if (op->kv.cls == KV_WINDOW)
+            s->window = MAX(s->window, op->attn.window);
         s->widest.q = MAX(s->widest.q, h->n * h->dim);
         s->widest.kv = MAX(s->widest.kv, h->n_kv * h->dim);
         s->widest.head = MAX(s->widest.head, h->dim);

@@ -40,7 +40,9 @@ struct model {
 void model_add(struct model *m, const struct model_op *op);
 /* The next layer that has pages of class @cls, with keys and values of @h. */
 struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h);
-/* Fills shape.widest and shape.n_ff from the ops. */
+/* Layers with a window keep all keys, in pages of KV_GLOBAL behind the other layers. */
+void model_join_windows(struct model *m);
+/* Fills shape.widest, shape.window and shape.n_ff from the ops. */
 void model_measure(struct model *m);
 /* 0, or -EINVAL with @err: the backend does not compute an op. */
 int model_check(const struct model *m, const struct be_ops *ops, struct err *err);

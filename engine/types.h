@@ -90,7 +90,9 @@ struct engine_batch {
     const int32_t *token; /* [n_rows] */
     const struct engine_seq *seq;
     /* Page tables, CSR: the pages of seq s are page[start[s] .. start[s + 1]), page i holding
-     * positions [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions. */
+     * positions [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions. The
+     * window's is used where engine_info.n_windows is not 0, and pages all of whose positions are
+     * window or more before the row at pos0 are not looked at there. */
     struct {
         const uint32_t *start, *page;
     } table[KV_CLASSES];
@@ -137,6 +139,10 @@ struct engine_opts {
     uint32_t n_states;      /* 0: max_seqs, fewer if they took more than half of kv_bytes */
     uint32_t n_snapshots;   /* of states; 0: what host_kv_bytes hold, or a fourth of kv_bytes */
     uint32_t max_context;   /* 0: the model's, or what the pages hold if that is less */
+    /* The caller has page tables of KV_WINDOW and keeps to engine_info.window. Then layers with a
+     * window have pages of their own where that takes less: of models without recurrent layers, on
+     * the CPU, without host pages. */
+    bool windows;
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;
     bool digest;

@@ -45,7 +45,8 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
     uint64_t n_q = (uint64_t)h->n * h->dim, n_kv = (uint64_t)h->n_kv * h->dim;
     uint64_t n_rows = d->gated ? 2 * n_q : n_q;
     uint32_t l = layer->index;
-    const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, KV_GLOBAL, h);
+    uint8_t cls = layer->attn.window ? KV_WINDOW : KV_GLOBAL;
+    const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, cls, h);
     enum bind_need own = layer->kv || d->fused ? BIND_NEVER : BIND_MUST;
     enum bind_need v = own && d->v_unit ? BIND_MAY : own;
 

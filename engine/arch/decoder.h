@@ -55,7 +55,8 @@ struct layer decoder_layer(const struct model *m, uint32_t index);
  * file has none. The embedding is added, *logits is for the caller to add behind the layers. */
 void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
                   struct model_op *logits);
-/* x += Wo attention(qkv(norm x)), with pages of class KV_GLOBAL; returns which. */
+/* x += Wo attention(qkv(norm x)), with pages of its own, of KV_WINDOW where the layer has a window,
+ * or those that the layer says; returns which. */
 struct kv_layer decoder_attention(struct binder *b, struct model *m, const struct decoder *d,
                                   const struct layer *l);
 /* x += down glu(gate y, up y), y = norm x */

@@ -15,7 +15,7 @@
  * pages together.
  */
 
-enum { SPLIT_BELOW = 4, TILE_KEYS = 32 };
+enum { SPLIT_BELOW = 4, TILE_KEYS = ATTEND_TILE };
 
 struct run {
     struct step *step;
@@ -57,13 +57,14 @@ static void state_copy(struct attn_state *to, const struct attn_state *from, siz
 static void find_group(const struct item *it, uint32_t pos, struct attn_tile *t, int g) {
     const struct be *b = it->be;
     const struct kv_view *v = &it->run->view;
-    uint32_t page = host_page(&it->run->step->host, it->row0, pos);
-    const uint8_t *layer = b->kv + page * b->page_bytes + it->run->layer_at;
+    uint8_t cls = it->run->op->kv.cls;
+    uint32_t page = host_page(&it->run->step->host, cls, it->row0, pos);
+    const uint8_t *layer = be_page(b, cls, page) + it->run->layer_at;
     uint32_t slot = pos % v->page_tokens;
     const uint8_t *head = layer + it->run->op->heads.n_kv * v->k_head + it->head * v->v_head;
     size_t value = v->q8 ? v->head_dim : (size_t)v->head_dim * 2;
 
-    assert(page < b->n_pages && pos % LANES == 0);
+    assert(pos % LANES == 0);
     t->k[g] = layer + it->head * v->k_head + slot / LANES * v->k_group;
     t->v[g] = head + slot * value;
     t->v_scale[g] = head + v->page_tokens * value + (size_t)slot * (v->head_dim / 32) * 2;

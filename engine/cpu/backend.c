@@ -282,7 +282,8 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
     assert(e->page_tokens % LANES == 0);
     b->q8 = e->kv_type == ENGINE_KV_Q8_0;
     b->page_tokens = e->page_tokens;
-    b->page_bytes = be_kv_bytes(b, b->shape.n_kv_values[KV_GLOBAL] * e->page_tokens);
+    for (int i = 0; i < KV_CLASSES; i++)
+        b->kv[i].page_bytes = be_kv_bytes(b, b->shape.n_kv_values[i] * e->page_tokens);
 }
 
 /* Everything whose size is known at open: activations, keys and values of a step, logits,
@@ -318,10 +319,14 @@ static int allocate(struct be *b, const struct be_opts *o) {
     b->row = calloc(n_threads, b->row_width * sizeof(float));
     b->scratch = aligned_alloc(64, n_threads * sizeof(*b->scratch));
     b->samplers = calloc(n_threads, sizeof(*b->samplers));
-    b->n_pages = o->n_pages;
-    b->kv_bytes = o->n_pages * b->page_bytes;
-    b->kv = be_map(b->kv_bytes);
-    ok = ok && b->k && b->v && b->rope && b->logits && b->row && b->scratch && b->samplers && b->kv;
+    b->kv[KV_GLOBAL].n_pages = o->n_pages;
+    b->kv[KV_WINDOW].n_pages = o->n_windows;
+    for (int i = 0; i < KV_CLASSES; i++) {
+        b->kv[i].bytes = b->kv[i].n_pages * b->kv[i].page_bytes;
+        b->kv[i].at = b->kv[i].bytes ? be_map(b->kv[i].bytes) : NULL;
+        ok = ok && (b->kv[i].at || !b->kv[i].bytes);
+    }
+    ok = ok && b->k && b->v && b->rope && b->logits && b->row && b->scratch && b->samplers;
     for (uint32_t i = 0; i < n_threads && ok; i++)
         ok = sampler_init(&b->samplers[i], m->n_vocab) == 0;
     return ok ? 0 : -ENOMEM;
@@ -345,7 +350,8 @@ static struct be *close_backend(struct be *b) {
     be_unmap(b->k, b->max_rows * kv_width * sizeof(float));
     be_unmap(b->v, b->max_rows * kv_width * sizeof(float));
     be_unmap(b->logits, (size_t)b->max_wants * b->shape.n_vocab * sizeof(float));
-    be_unmap(b->kv, b->kv_bytes);
+    for (int i = 0; i < KV_CLASSES; i++)
+        be_unmap(b->kv[i].at, b->kv[i].bytes);
     free(b->rope);
     free(b->row);
     free(b->scratch);
@@ -405,7 +411,7 @@ static int open_backend(struct be **out, const struct be_opts *o, struct err *er
         close_backend(b);
         return r;
     }
-    assert(b->page_bytes == o->page_bytes);
+    assert(b->kv[KV_GLOBAL].page_bytes == o->page_bytes);
     *out = b;
     return 0;
 }
@@ -419,14 +425,13 @@ static uint32_t n_threads(const struct be *b) {
 }
 
 static int copy_page(struct be *b, const struct engine_copy *c) {
-    assert(c->dir == COPY_D2D && c->cls == KV_GLOBAL && c->src < b->n_pages && c->dst < b->n_pages);
-    memmove(b->kv + c->dst * b->page_bytes, b->kv + c->src * b->page_bytes, b->page_bytes);
+    assert(c->dir == COPY_D2D);
+    memmove(be_page(b, c->cls, c->dst), be_page(b, c->cls, c->src), b->kv[c->cls].page_bytes);
     return 0;
 }
 
 static void *page_of(struct be *b, uint32_t page) {
-    assert(page < b->n_pages);
-    return b->kv + page * b->page_bytes;
+    return be_page(b, KV_GLOBAL, page);
 }
 
 static const float *peek(const struct be *b, uint32_t want) {

@@ -166,11 +166,11 @@ static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct kv_view view = be_view(b, &k->op->heads);
     const float *cs = be_rope_row(b, row, k->op->rope);
     uint32_t n_rot = m->head_dim - m->mla.rank, width = query_width(m);
-    uint32_t pos = k->step->host.row_pos[row], page = host_page(&k->step->host, row, pos);
-    uint8_t *keys = b->kv + page * b->page_bytes + be_kv_bytes(b, k->op->kv.at * b->page_tokens);
+    uint32_t pos = k->step->host.row_pos[row], cls = k->op->kv.cls;
+    uint8_t *keys = be_page(b, cls, host_page(&k->step->host, cls, row, pos)) +
+                    be_kv_bytes(b, k->op->kv.at * b->page_tokens);
     float *key = b->mla->latent + (size_t)row * m->head_dim;
 
-    assert(page < b->n_pages);
     b->kernels->norm(key, k->op->weights->norm, key, m->mla.rank, m->rms_eps);
     b->kernels->rope(key + m->mla.rank, cs, n_rot, m->rope_type);
     b->kernels->kv_write(&view, keys, keys + view.k_head, pos % view.page_tokens, key, key);

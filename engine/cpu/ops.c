@@ -235,11 +235,11 @@ static void store_row(const struct rows *r, uint32_t row, const float *cs) {
     const struct kv_view view = be_view(b, h);
     size_t width = (size_t)h->n_kv * h->dim;
     float *k = b->k + row * width, *v = b->v + row * width;
-    uint32_t pos = r->step->host.row_pos[row], page = host_page(&r->step->host, row, pos);
-    uint8_t *keys = b->kv + page * b->page_bytes + be_kv_bytes(b, r->op->kv.at * b->page_tokens);
+    uint32_t pos = r->step->host.row_pos[row], cls = r->op->kv.cls;
+    uint8_t *keys = be_page(b, cls, host_page(&r->step->host, cls, row, pos)) +
+                    be_kv_bytes(b, r->op->kv.at * b->page_tokens);
     uint8_t *values = keys + h->n_kv * view.k_head;
 
-    assert(page < b->n_pages);
     if (r->w->n_mats == 2)
         memcpy(v, k, width * sizeof(*v));
     finish_heads(b, r->op, k, h->n_kv, r->w->k_norm, cs);
@@ -280,7 +280,6 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     struct matmul mm = prepare(s, ACT_X, op->weights);
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
-    assert(op->kv.cls == KV_GLOBAL);
     mm.mode = MATMUL_STORE;
     mm.out[0] = op->gated ? b->gated : b->act[ACT_Q];
     mm.out[1] = b->k;
@@ -293,7 +292,6 @@ int ops_qkv(struct step *s, const struct model_op *op) {
 }
 
 int ops_attend(struct step *s, const struct model_op *op) {
-    assert(op->kv.cls == KV_GLOBAL);
     attend_run(s, op);
     return 0;
 }

@@ -2,6 +2,7 @@
 
 /* The backend's state, shared by backend.c (open, load), ops.c (the step) and attend.c. */
 
+#include <assert.h>
 #include "engine/cpu/cpu.h"
 #include "engine/host.h"
 
@@ -81,10 +82,13 @@ struct be {
     float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
     /* A page has its layers one behind the other: the keys of every kv head, then the values. */
-    uint8_t *kv;
+    struct kv_memory {
+        uint8_t *at;
+        size_t bytes, page_bytes;
+        uint32_t n_pages;
+    } kv[KV_CLASSES];
     bool q8;
-    size_t kv_bytes, page_bytes;
-    uint32_t n_pages, page_tokens;
+    uint32_t page_tokens;
     struct attend_block *attend_blocks; /* [max_rows] */
     struct attend_scratch *attend;      /* [threads] */
     struct attn_state *partial;         /* [n_partial] of long contexts */
@@ -97,6 +101,12 @@ enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
 /* Bytes of @n cached values, whole blocks of them. */
 static inline size_t be_kv_bytes(const struct be *b, size_t n) {
     return b->q8 ? n / 32 * 34 : n * 2;
+}
+
+/* Where page @page of class @cls lies. */
+static inline uint8_t *be_page(const struct be *b, uint8_t cls, uint32_t page) {
+    assert(page < b->kv[cls].n_pages);
+    return b->kv[cls].at + page * b->kv[cls].page_bytes;
 }
 
 /* How a layer of such heads lies in its part of a page. */

@@ -190,11 +190,12 @@ static void load_head(enum engine_kv_type type, const uint8_t *src, size_t n, fl
 static uint8_t *slot_of(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
                         uint32_t head, int which) {
     const struct be *b = s->be;
-    size_t page = host_page(&s->host, row, pos), width = (size_t)op->heads.n_kv * op->heads.dim;
+    size_t page = host_page(&s->host, op->kv.cls, row, pos),
+           width = (size_t)op->heads.n_kv * op->heads.dim;
     size_t slot = (size_t)which * b->page_tokens + pos % b->page_tokens;
 
-    assert(page < b->n_pages && op->kv.cls == KV_GLOBAL && head < op->heads.n_kv);
-    return b->pages + page * b->page_bytes +
+    assert(page < b->n_pages[op->kv.cls] && head < op->heads.n_kv);
+    return b->pages[op->kv.cls] + page * b->page_bytes[op->kv.cls] +
            ref_kv_bytes(b, op->kv.at * b->page_tokens + slot * width + head * op->heads.dim);
 }
 

@@ -23,7 +23,8 @@ static struct be *close_be(struct be *b) {
     free(b->scores);
     free(b->logits);
     free(b->rope);
-    free(b->pages);
+    for (int i = 0; i < KV_CLASSES; i++)
+        free(b->pages[i]);
     free(b->gated);
     for (int i = 0; i < OP_MATRICES; i++)
         free(b->in[i]);
@@ -105,13 +106,15 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->scores = floats(s->widest.group, e->max_context);
     b->logits = floats(e->max_wants, s->n_vocab);
     b->rope = calloc(s->widest.head, sizeof(double));
-    b->pages = calloc(o->n_pages, o->page_bytes);
+    for (int i = 0; i < KV_CLASSES; i++)
+        if (!(b->pages[i] = calloc(b->n_pages[i] + 1u, MAX(b->page_bytes[i], 1))))
+            return false;
     for (int i = 0; i < ACT_ROLES; i++)
         if (!b->act[i] && i != ACT_D)
             return false;
     return alloc_states(b, o) && alloc_latent(b, o) && b->sum && b->gate && b->router && b->pick &&
            b->normed && b->kv[0] && b->kv[1] && b->up && b->row && b->scores && b->logits &&
-           b->rope && b->pages;
+           b->rope;
 }
 
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
@@ -122,10 +125,12 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->shape = o->shape;
     b->kv_type = o->engine->kv_type;
     b->page_tokens = o->engine->page_tokens;
-    b->n_pages = o->n_pages;
+    b->n_pages[KV_GLOBAL] = o->n_pages;
+    b->n_pages[KV_WINDOW] = o->n_windows;
     b->step.be = b;
-    b->page_bytes = o->page_bytes;
-    assert(ref_kv_bytes(b, o->shape->n_kv_values[KV_GLOBAL] * b->page_tokens) == o->page_bytes);
+    for (int i = 0; i < KV_CLASSES; i++)
+        b->page_bytes[i] = ref_kv_bytes(b, o->shape->n_kv_values[i] * b->page_tokens);
+    assert(b->page_bytes[KV_GLOBAL] == o->page_bytes);
     if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {
         close_be(b);
@@ -169,8 +174,11 @@ static int end(struct step *s, struct engine_result *out) {
 }
 
 static int copy(struct be *b, const struct engine_copy *c) {
-    assert(c->dir == COPY_D2D && c->src < b->n_pages && c->dst < b->n_pages);
-    memmove(b->pages + c->dst * b->page_bytes, b->pages + c->src * b->page_bytes, b->page_bytes);
+    size_t n = b->page_bytes[c->cls];
+    uint8_t *pages = b->pages[c->cls];
+
+    assert(c->dir == COPY_D2D && c->src < b->n_pages[c->cls] && c->dst < b->n_pages[c->cls]);
+    memmove(pages + c->dst * n, pages + c->src * n, n);
     return 0;
 }
 

@@ -21,7 +21,7 @@ struct step {
 struct be {
     const struct model_shape *shape;
     enum engine_kv_type kv_type;
-    uint32_t page_tokens, n_pages;
+    uint32_t page_tokens, n_pages[KV_CLASSES];
     struct step step;
     struct sampler sampler;
     float *act[ACT_ROLES];
@@ -37,8 +37,8 @@ struct be {
     float *logits;            /* [max_wants][n_vocab] */
     double *rope;             /* [n_rot / 2][cos, sin] of one position */
     /* A page has its layers one behind the other: page_tokens keys, then as many values. */
-    uint8_t *pages;
-    size_t page_bytes;
+    uint8_t *pages[KV_CLASSES];
+    size_t page_bytes[KV_CLASSES];
 
     /* Of models with latent attention, else NULL: [max_rows] latent keys, q_rank values, heads'
      * queries. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/rng.h"
 #include "engine/engine.h"
 #include "engine/fit.h"
 #include "tests/support/tiny_model.h"
@@ -171,4 +172,64 @@ Test(engine_fit, experts_that_are_not_picked_are_not_read) {
     o.file = file;
     cr_assert_eq(engine_fit(&f, &o, &err), 0, "%s", err.message);
     cr_assert(f.token_bytes < f.weight_bytes && f.token_bytes > f.weight_bytes / 2);
+}
+
+/* KV memory of all keys of @n_pages pages, in one class. */
+static uint64_t joint(const struct fit_windows *w, uint64_t n_pages) {
+    return n_pages * (w->page + w->window_page);
+}
+
+/* KV memory that is chosen for a context of so many pages. */
+static uint64_t chosen(const struct fit_windows *w, uint64_t n_pages) {
+    const struct fit f = {.page = w->page,
+                          .windows = w,
+                          .page_tokens = w->page_tokens,
+                          .model_context = 1u << 26,
+                          .context = (uint32_t)n_pages * w->page_tokens,
+                          .wish = 1,
+                          .memory = UINT64_MAX / 2};
+    struct err err = {0};
+    uint64_t bytes;
+
+    cr_assert_eq(fit_kv(&f, &bytes, &err), 0, "%s", err.message);
+    return bytes;
+}
+
+Test(engine_fit, windows_leave_room_for_the_context_that_is_asked_for) {
+    struct rng r = {1};
+
+    for (int i = 0; i < 20000; i++) {
+        const struct fit_windows w = {.page = 512 * (1 + rng_below(&r, 2000)),
+                                      .window_page = 512 * (1 + rng_below(&r, 2000)),
+                                      .window = 1 + rng_below(&r, 4096),
+                                      .page_tokens = 16u << rng_below(&r, 3),
+                                      .max_seqs = 1 + rng_below(&r, 256),
+                                      .max_rows = 16 + rng_below(&r, 1024)};
+        uint64_t n_pages = 1 + rng_below(&r, 100000), bytes = chosen(&w, n_pages);
+        uint32_t n_seqs = 0;
+        uint64_t n = fit_divide(&w, bytes, &n_seqs);
+
+        cr_assert_leq(bytes, joint(&w, n_pages));
+        cr_assert(MAX(n, bytes / joint(&w, 1)) >= n_pages);
+        if (n == 0)
+            continue;
+        cr_assert(n_seqs > 0 && n_seqs <= w.max_seqs);
+        cr_assert_leq(n * w.page + fit_n_windows(&w, n, n_seqs) * w.window_page, bytes);
+    }
+}
+
+/* gpt-oss-20b: 12 layers with a window of 128 and 12 without, 8 key heads of 64 values, in f16. */
+Test(engine_fit, half_of_the_layers_with_a_window_take_half_of_the_memory) {
+    struct fit_windows w = {.page = 12 * 2 * 8 * 64 * 2 * 32,
+                            .window_page = 12 * 2 * 8 * 64 * 2 * 32,
+                            .window = 128 + 31,
+                            .page_tokens = 32,
+                            .max_seqs = 8,
+                            .max_rows = 512};
+    uint64_t all = joint(&w, 131072 / 32);
+
+    cr_expect_eq(all, 6ull << 30);
+    cr_expect_lt(chosen(&w, 131072 / 32), all * 55 / 100);
+    w.max_seqs = 64;
+    cr_expect_lt(chosen(&w, 131072 / 32), all * 61 / 100);
 }

@@ -62,15 +62,16 @@ static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) 
     b->max_rows = KEYS;
     b->q8 = w->q8;
     b->page_tokens = w->page_tokens;
-    b->page_bytes = be_kv_bytes(b, (size_t)2 * KV_HEADS * w->page_tokens * hd);
-    b->n_pages = n_pages;
-    b->kv_bytes = n_pages * b->page_bytes;
-    b->kv = be_map(b->kv_bytes);
-    memset(b->kv, w->dirty ? 0x7F : 0, b->kv_bytes);
+    struct kv_memory *kv = &b->kv[KV_GLOBAL];
+    kv->page_bytes = be_kv_bytes(b, (size_t)2 * KV_HEADS * w->page_tokens * hd);
+    kv->n_pages = n_pages;
+    kv->bytes = n_pages * kv->page_bytes;
+    kv->at = be_map(kv->bytes);
+    memset(kv->at, w->dirty ? 0x7F : 0, kv->bytes);
     b->act_width[ACT_Q] = b->act_width[ACT_O] = (size_t)KV_HEADS * s->group * hd;
     b->act[ACT_Q] = calloc(KEYS, b->act_width[ACT_Q] * sizeof(float));
     b->act[ACT_O] = calloc(KEYS, b->act_width[ACT_O] * sizeof(float));
-    cr_assert(b->kv && b->act[ACT_Q] && b->act[ACT_O] && attend_open(b, KEYS) == 0);
+    cr_assert(kv->at && b->act[ACT_Q] && b->act[ACT_O] && attend_open(b, KEYS) == 0);
     for (uint32_t i = 0; i < n_pages; i++)
         r->page[i] = (i * 7 + 3) % n_pages; /* scattered: 7 and n_pages have no common factor */
     r->start[1] = n_pages;
@@ -89,7 +90,7 @@ static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) 
 static void rig_close(struct rig *r) {
     attend_close(&r->be);
     pool_free(r->be.pool);
-    be_unmap(r->be.kv, r->be.kv_bytes);
+    be_unmap(r->be.kv[KV_GLOBAL].at, r->be.kv[KV_GLOBAL].bytes);
     free(r->be.act[ACT_Q]);
     free(r->be.act[ACT_O]);
 }
@@ -115,7 +116,7 @@ static void rig_step(struct rig *r, uint32_t pos, uint32_t n, float *out) {
 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t p = pos + i, pt = b->page_tokens;
-        uint8_t *page = b->kv + r->page[p / pt] * b->page_bytes;
+        uint8_t *page = be_page(b, KV_GLOBAL, r->page[p / pt]);
 
         r->row_pos[i] = p;
         for (uint32_t h = 0; h < KV_HEADS; h++)
