@@ -40,6 +40,7 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
         .max_rows = 512,
         .max_seqs = 64,
         .max_wants = 512,
+        .windows = true,
         .kv_type = ENGINE_KV_F16,
     };
 
@@ -90,6 +91,11 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
     if (r == 0 && e->state_bytes)
         r = buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots of them\n",
                        (double)e->state_bytes / 0x1p20, e->n_states, e->n_snapshots);
+    if (r == 0 && e->n_windows)
+        r = buf_printf(out,
+                       "  of these %s for the last keys of the layers with a window, of %u "
+                       "sequences\n",
+                       memory_text(e->n_windows * e->window_bytes).s, e->window_seqs);
     if (r == 0 && f->tokens_per_s > 0)
         r = buf_printf(out,
                        "  at most %.1f tokens/s, %.1f with a full context: memory is read at %.1f "
@@ -117,6 +123,10 @@ yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
     yyjson_mut_obj_add_uint(d, v, "buffer_bytes", e->buffer_bytes);
     yyjson_mut_obj_add_uint(d, v, "kv_bytes", e->kv_bytes);
     yyjson_mut_obj_add_uint(d, v, "page_bytes", e->page_bytes);
+    yyjson_mut_obj_add_uint(d, v, "window_page_bytes", e->window_bytes);
+    yyjson_mut_obj_add_uint(d, v, "n_pages", e->n_pages);
+    yyjson_mut_obj_add_uint(d, v, "n_window_pages", e->n_windows);
+    yyjson_mut_obj_add_uint(d, v, "window_seqs", e->window_seqs);
     yyjson_mut_obj_add_uint(d, v, "state_bytes", e->state_bytes);
     yyjson_mut_obj_add_uint(d, v, "context", e->context);
     yyjson_mut_obj_add_uint(d, v, "model_context", e->model_context);

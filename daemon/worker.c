@@ -160,7 +160,7 @@ static uint64_t draft_bytes(const struct worker *w) {
 static void log_memory(const struct worker *w) {
     const struct engine_info *i = engine_info(w->engine);
     uint64_t host = (uint64_t)i->n_host_pages * i->page_bytes;
-    uint64_t kv = (uint64_t)i->n_pages * i->page_bytes +
+    uint64_t kv = i->n_pages * i->page_bytes + i->n_windows * i->window_bytes +
                   ((uint64_t)i->n_states + i->n_snapshots) * i->state_bytes;
 
     assert(i->memory_bytes >= kv + host);
@@ -178,6 +178,7 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     bool kv_given = o->kv_bytes != 0;
 
     o->max_wants = o->max_rows;
+    o->windows = true;
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
     o->memory = kv_given ? 0 : m->memory_bytes;
     o->device_share = !kv_given;
@@ -195,7 +196,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.kv_bytes = c->draft_kv_bytes ? c->draft_kv_bytes : of_model / 4;
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
-    o.digest = o.fast = false;
+    o.digest = o.fast = o.windows = false;
     return o;
 }
 

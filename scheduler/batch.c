@@ -6,7 +6,7 @@
 #include "scheduler/late.h"
 
 int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages,
-               uint32_t n_vocab) {
+               uint32_t n_vocab, bool windows) {
     size_t n_pages;
 
     *t = (struct batch){.max_rows = max_rows, .max_seqs = max_seqs, .n_words = (n_vocab + 31) / 32};
@@ -19,9 +19,10 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
     t->param = calloc((size_t)max_seqs + max_rows, sizeof(*t->param)); /* drafts have their own */
     t->start = calloc((size_t)max_seqs + 1, sizeof(*t->start));
     t->page = calloc(n_pages, sizeof(*t->page));
+    t->window = windows ? calloc(n_pages, sizeof(*t->window)) : NULL;
     t->after = calloc(max_seqs, sizeof(*t->after));
-    if (!t->after || !t->item || !t->token || !t->seq || !t->want || !t->param || !t->start ||
-        !t->page)
+    if ((windows && !t->window) || !t->after || !t->item || !t->token || !t->seq || !t->want ||
+        !t->param || !t->start || !t->page)
         return -ENOMEM;
     return 0;
 }
@@ -34,6 +35,7 @@ void batch_deinit(struct batch *t) {
     free(t->param);
     free(t->start);
     free(t->page);
+    free(t->window);
     for (uint32_t i = 0; i < t->cap_masks; i++)
         free(t->mask[i]);
     free(t->mask);
@@ -54,6 +56,8 @@ void batch_begin(struct batch *t, uint64_t step) {
     };
     t->b.table[KV_GLOBAL].start = t->start;
     t->b.table[KV_GLOBAL].page = t->page;
+    t->b.table[KV_WINDOW].start = t->window ? t->start : NULL;
+    t->b.table[KV_WINDOW].page = t->window;
     t->shape = (struct cost_shape){0};
     t->alone = t->drafts = t->prefills = t->replays = t->constrained = t->unsealed = false;
     t->n_masks = 0;
@@ -65,6 +69,8 @@ static void add_pages(struct batch *t, const struct request *r, uint32_t n_rows)
     const kv_page *page = kv_seq_pages(r->seq, &n);
 
     memcpy(t->page + at, page, n * sizeof(*page));
+    if (t->window)
+        kv_seq_windows(r->seq, t->window + at);
     t->start[i + 1] = at + n;
 }
 

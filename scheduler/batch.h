@@ -43,6 +43,7 @@ struct batch {
     struct engine_want *want;
     struct engine_param *param;
     uint32_t *start, *page;
+    uint32_t *window;         /* as page, of KV_WINDOW; NULL: the engine has none */
     struct engine_copy *copy; /* [cap_copies] */
     uint32_t cap_copies;
     struct engine_copy *after; /* [max_seqs] states that are kept */
@@ -50,8 +51,9 @@ struct batch {
     uint32_t n_masks, cap_masks, n_words;
 };
 
+/* @windows: sequences have window pages. */
 int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t max_seq_pages,
-               uint32_t n_vocab);
+               uint32_t n_vocab, bool windows);
 void batch_deinit(struct batch *t); /* accepts a zeroed one */
 
 void batch_begin(struct batch *t, uint64_t step);

@@ -65,6 +65,13 @@ static void adapt_to_states(struct sched *s) {
     s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->n_states);
 }
 
+/* As many sequences as the engine has window pages for: so what they need is always there, and
+ * plans count no other pages than the ones of all keys. */
+static void adapt_to_windows(struct sched *s) {
+    if (s->info->n_windows > 0)
+        s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->window_seqs);
+}
+
 static int init_pager(struct sched *s) {
     const struct engine_info *i = s->info;
     uint64_t slots = (uint64_t)i->n_pages * i->page_tokens;
@@ -79,8 +86,11 @@ static int init_pager(struct sched *s) {
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
     s->pager_opts = o;
-    o.n_states = i->n_states; /* of the device's pager only */
+    /* Of the device's pager only. */
+    o.n_states = i->n_states;
     o.n_snapshots = i->n_snapshots;
+    o.n_windows = i->n_windows;
+    o.window = i->window;
     s->rules = (struct request_rules){
         .n_vocab = i->n_vocab,
         .max_context = i->max_context,
@@ -306,7 +316,7 @@ static int init(struct sched *s) {
         init_disk(s);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
-                       MAX(s->info->n_vocab, n_tokens));
+                       MAX(s->info->n_vocab, n_tokens), s->info->n_windows > 0);
     return r;
 }
 
@@ -332,6 +342,7 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     list_init(&s->compiling);
     list_init(&s->pending);
     adapt_to_states(s);
+    adapt_to_windows(s);
     cost_init(&s->cost);
     sessions_init(&s->sessions);
     estimate_init(&s->estimate, &s->sessions);

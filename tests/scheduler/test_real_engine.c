@@ -4,16 +4,18 @@
  */
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "tests/support/serving.h"
 #include "tests/support/tiny_model.h"
 
-enum { REQUESTS = 6, PROMPT = 70, COMMON = 48, OUT = 40 };
+enum { REQUESTS = 6, PROMPT = 70, COMMON = 48, OUT = 40, LONG = 190 };
 
 static struct gguf *model;
 static const char *backend;
-static uint32_t n_snapshots;
+static uint32_t n_snapshots, n_prompt = PROMPT;
+static bool windows;
 static uint64_t n_preemptions, n_cached;
 
 static void open_model(const char *arch, const char *with) {
@@ -29,18 +31,18 @@ static void open_model(const char *arch, const char *with) {
 
 static void submit_one(struct sched *s, uint32_t i, uint32_t max_new) {
     struct rng common = {1}, own = {100 + i};
-    int32_t tokens[PROMPT];
+    int32_t tokens[LONG];
     struct submit m = {
         .id = i + 1,
         .seed = 50 + i,
-        .n_prompt = PROMPT - i,
-        .n_tokens = PROMPT - i,
+        .n_prompt = n_prompt - i,
+        .n_tokens = n_prompt - i,
         .max_new = max_new,
         .tokens = tokens,
         .flags = SUBMIT_DIGESTS,
     };
 
-    for (uint32_t k = 0; k < PROMPT; k++)
+    for (uint32_t k = 0; k < n_prompt; k++)
         tokens[k] = (int32_t)rng_below(k < COMMON ? &common : &own, 300);
     params_init(&m.sampling);
     m.sampling.temperature = i % 2 ? 1 : 0;
@@ -65,6 +67,8 @@ static void serve(uint32_t from, uint32_t to, uint32_t n_pages, uint32_t chunk, 
         .backend = backend,
         .max_seqs = 8,
         .n_snapshots = n_snapshots,
+        .windows = windows,
+        .max_context = n_prompt == LONG ? 256 : 0,
         .n_pages = n_pages,
         .first = from,
         .n_requests = to - from,
@@ -115,4 +119,37 @@ Test(real_engine, company_changes_no_bit_of_hybrid_models) {
     cr_expect_gt(n_preemptions, 0);
     cr_expect_gt(n_cached, 0);
     gguf_free(model);
+}
+
+/* Alone with the keys of all positions in every layer; in company with those of the last ones where
+ * the layer has a window, which prefix hits find or do not find. */
+Test(real_engine, company_changes_no_bit_of_models_with_windows) {
+    static const char *const names[] = {"gpt-oss-f32", "gemma3", "gemma4-ple", "laguna"};
+    static struct heard alone[REQUESTS], together[REQUESTS];
+    const char *dir = getenv("WEFT_DATA");
+    struct err err = {0};
+    char path[1024];
+
+    n_prompt = LONG;
+    n_preemptions = n_cached = 0;
+    backend = "cpu";
+    for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
+        snprintf(path, sizeof(path), "%s/golden/%s.gguf", dir ? dir : "", names[k]);
+        if (access(path, R_OK) < 0)
+            cr_skip_test("%s is not there", path);
+        cr_assert_eq(gguf_open(&model, path, &err), 0, "%s", err.message);
+        windows = false;
+        for (uint32_t i = 0; i < REQUESTS; i++)
+            serve(i, i + 1, 120, 0, 1, alone);
+        windows = true;
+        for (uint32_t depth = 1; depth <= 2; depth++) {
+            serve(0, REQUESTS, 120, 0, depth, together);
+            heard_compare(alone, together, REQUESTS);
+            serve(0, REQUESTS, 66, 7, depth, together);
+            heard_compare(alone, together, REQUESTS);
+        }
+        gguf_free(model);
+    }
+    cr_expect_gt(n_preemptions, 0);
+    cr_expect_gt(n_cached, 0);
 }

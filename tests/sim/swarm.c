@@ -69,6 +69,8 @@ bool swarm_allows(uint32_t field, uint32_t value) {
         {"disk_pages", 0, 1u << 16},
         {"states", 0, 1000},
         {"snapshots", 0, 1u << 16},
+        {"window", 0, 1u << 16},
+        {"spare_windows", 0, 1u << 16},
         {"max_draft", 0, 1024},
     };
 
@@ -335,7 +337,9 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
         .draft_page_tokens = w->draft_page_tokens,
         .draft_wrong = w->draft_wrong,
         .draft_step_ns = (int64_t)w->draft_us * 1000,
-        .disk_bytes = w->host_pages > 0 && w->disk_pages > 0 && w->states == 0
+        .window = w->states == 0 ? w->window : 0,
+        .n_spare_windows = w->spare_windows,
+        .disk_bytes = w->host_pages > 0 && w->disk_pages > 0 && w->states == 0 && w->window == 0
                           ? 4096 + w->disk_pages * 8192ull
                           : 0,
         .page_tokens = w->page_tokens,

@@ -70,7 +70,10 @@
     X(disk_pages, one_in(r, 4) ? rng_below(r, 6 * w->pages) : 0) /* with host pages */             \
     X(states, one_in(r, 4) ? 1 + rng_below(r, 8) : 0) /* slots of a model with recurrent layers */ \
     X(snapshots, one_in(r, 8) ? 0 : one_in(r, 2) ? 1 + rng_below(r, 4) : rng_below(r, 40))         \
-    X(buggify, one_in(r, 3) ? (uint32_t)(rng_next(r) & rng_next(r)) : 0) /* rare paths: bits */
+    X(buggify, one_in(r, 3) ? (uint32_t)(rng_next(r) & rng_next(r)) : 0) /* rare paths: bits */    \
+    X(window,                                                                                      \
+      one_in(r, 6) ? 1 + rng_below(r, 100) : 0) /* of layers; without states, host pages */        \
+    X(spare_windows, rng_below(r, 40))
 
 struct swarm {
 #define X(name, draw) uint32_t name;

@@ -101,6 +101,7 @@ static int new_draft_engine(struct sim *s, struct telltale t, struct engine_opts
         return 0;
     e.n_pages = o->n_draft_pages;
     e.n_host_pages = e.n_states = e.n_snapshots = 0;
+    e.windows = false;
     e.page_tokens = o->draft_page_tokens;
     e.max_wants = o->sched.max_seqs;
     t.depth = 1;
@@ -118,7 +119,8 @@ static void new_worker(struct sim *s) {
     struct telltale t = o->machine;
     struct engine_opts e = {
         .n_pages = o->n_pages,
-        .n_host_pages = o->n_states > 0 ? 0 : o->n_host_pages,
+        .n_host_pages = o->n_states > 0 || o->window > 0 ? 0 : o->n_host_pages,
+        .windows = o->window > 0 && o->n_states == 0,
         .n_states = o->n_states,
         .n_snapshots = o->n_snapshots,
         .page_tokens = o->page_tokens,
@@ -130,6 +132,9 @@ static void new_worker(struct sim *s) {
     };
     struct err err = {0};
 
+    t.window = o->window;
+    t.n_windows = o->sched.max_seqs * ((o->window + o->page_tokens - 1) / o->page_tokens + 3) +
+                  2 * (o->sched.max_rows / o->page_tokens + 1) + o->n_spare_windows;
     t.n_vocab = SIM_VOCAB;
     t.max_context = o->max_context;
     t.depth = 2;

@@ -42,6 +42,9 @@ struct sim_opts {
     uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
     uint32_t n_host_pages;
     uint32_t n_states, n_snapshots; /* slots of a model with recurrent layers; 0: it has none */
+    /* Layers with a window; 0: there are none. Of window pages there are those that sequences are certain to need and
+     * so many more. Without host pages and states. */
+    uint32_t window, n_spare_windows;
     uint32_t ends; /* one token in so many of prompts is special: where messages end; 0: none */
     /* A draft model: what it drafts is wrong so often, of 1024 tokens. No pages: there is none. */
     uint32_t n_draft_pages, draft_page_tokens, draft_wrong;

@@ -82,16 +82,18 @@ static void open_engine(const struct serving *w, bool draft, struct engine **out
         .isa = "auto",
         .n_pages = draft ? w->draft_pages : w->n_pages,
         .page_tokens = draft ? w->draft_page_tokens : 16,
-        .max_context = 128,
+        .max_context = w->max_context ? w->max_context : 128,
         .max_rows = 64,
         .max_seqs = w->max_seqs,
         .max_wants = 64,
         .n_snapshots = w->n_snapshots,
+        .windows = w->windows && !draft,
         .digest = true,
     };
     struct err err = {0};
 
     cr_assert_eq(engine_new(out, &o, &err), 0, "%s", err.message);
+    cr_assert_eq(engine_info(*out)->n_windows > 0, o.windows);
 }
 
 void serving_run(const struct serving *w, const struct sched_opts *opts, struct heard *all,

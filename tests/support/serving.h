@@ -21,6 +21,8 @@ struct serving {
     const struct gguf *model, *draft; /* draft: of a draft model, or NULL */
     const char *backend;
     uint32_t n_snapshots; /* of a hybrid model */
+    bool windows;         /* engine_opts.windows */
+    uint32_t max_context; /* 0: 128 */
     uint32_t max_seqs;    /* of the engine */
     uint32_t n_pages;     /* few, and requests preempt each other */
     uint32_t draft_pages, draft_page_tokens;

@@ -38,6 +38,7 @@ struct engine {
     struct engine_info info;
     struct batch_rules rules;
     struct cell *cells[KV_CLASSES]; /* [n_pages + n_host_pages][page_tokens] */
+    struct cell *windows;           /* [info.n_windows][page_tokens] */
     uint64_t *row_hash;             /* [max_rows] of the step that is computed */
     uint32_t *row_seq;
     struct state *state; /* [n_states + n_snapshots] */
@@ -126,6 +127,16 @@ static int alloc_pages(struct engine *e) {
                 .pos = rng_below(&r, e->set.max_context),
             };
     }
+    n = e->rules.n_windows;
+    e->windows = calloc(n * e->opts.page_tokens + 1, sizeof(*e->windows));
+    for (size_t i = 0; e->windows && i < n * e->opts.page_tokens; i++)
+        e->windows[i] = (struct cell){.context = rng_next(&r), .after = rng_next(&r)};
+    if (n > 0) {
+        e->rules.reader[KV_WINDOW] = calloc(n, sizeof(**e->rules.reader));
+        e->rules.writer[KV_WINDOW] = calloc(n, sizeof(**e->rules.writer));
+    }
+    if (!e->windows || (n > 0 && (!e->rules.reader[KV_WINDOW] || !e->rules.writer[KV_WINDOW])))
+        return -ENOMEM;
     e->row_hash = calloc(e->opts.max_rows, sizeof(*e->row_hash));
     e->row_seq = calloc(e->opts.max_rows, sizeof(*e->row_seq));
     e->more = calloc(e->opts.max_rows, sizeof(*e->more));
@@ -150,6 +161,9 @@ static void describe(struct engine *e) {
         .n_host_pages = e->opts.n_host_pages,
         .n_states = e->opts.n_states,
         .n_snapshots = e->opts.n_snapshots,
+        .n_windows = e->rules.n_windows,
+        .window = e->rules.window,
+        .window_seqs = e->opts.max_seqs,
         .state_bytes = e->opts.n_states ? sizeof(struct state) : 0,
         .n_threads = 1,
         .hidden = true,
@@ -192,6 +206,11 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
         return err_set(err, 0, NULL, "no room for a single page");
     e->rules.set = &e->set;
     e->rules.opts = &e->opts;
+    if (opts->windows && e->set.window > 0) {
+        assert(e->set.n_windows > 0 && !(e->set.classes >> KV_WINDOW & 1));
+        e->rules.window = e->set.window;
+        e->rules.n_windows = e->set.n_windows;
+    }
     if (alloc_flights(e) < 0 || alloc_pages(e) < 0)
         return -ENOMEM;
     describe(e);
@@ -221,6 +240,7 @@ struct engine *engine_free(struct engine *e) {
         free(e->fed[i].pos);
         free(e->fed[i].token);
     }
+    free(e->windows);
     free(e->row_hash);
     free(e->row_seq);
     free(e->more);
@@ -514,6 +534,30 @@ static uint32_t read_right(struct engine *e, const struct engine_batch *b, uint3
     return pos;
 }
 
+static struct cell *window_cell(struct engine *e, const struct engine_batch *b, uint32_t s,
+                                uint32_t pos) {
+    uint32_t t = e->opts.page_tokens;
+    uint32_t page = b->table[KV_WINDOW].page[b->table[KV_WINDOW].start[s] + pos / t];
+
+    return &e->windows[(size_t)page * t + pos % t];
+}
+
+/* The first row of sequence @s reads its window: it holds what the other pages hold. */
+static uint64_t read_window(struct engine *e, const struct engine_batch *b, uint32_t s,
+                            uint64_t h) {
+    uint32_t pos0 = b->seq[s].pos0;
+
+    for (uint32_t pos = check_first(pos0, e->rules.window); pos < pos0; pos++) {
+        const struct cell *c = window_cell(e, b, s, pos), *all = cell_of(e, b, KV_GLOBAL, s, pos);
+
+        if (c->context == all->context && c->token == all->token && c->pos == pos)
+            continue;
+        note_stale(e, b, KV_WINDOW, s, pos, "something else");
+        h = text_read(h, c);
+    }
+    return h;
+}
+
 /* Returns the hash after it. */
 static uint64_t write_position(struct engine *e, const struct engine_batch *b, uint32_t s,
                                uint32_t pos, uint64_t h, int32_t token) {
@@ -523,6 +567,8 @@ static uint64_t write_position(struct engine *e, const struct engine_batch *b, u
         if (e->cells[cls])
             *cell_of(e, b, cls, s, pos) = (struct cell){
                 .context = text_context(h, cls), .after = after, .token = token, .pos = pos};
+    if (e->rules.n_windows > 0)
+        *window_cell(e, b, s, pos) = *cell_of(e, b, KV_GLOBAL, s, pos);
     return after;
 }
 
@@ -566,6 +612,8 @@ static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t
     for (; pos < q->pos0; pos++)
         h = read_position(e, b, s, pos, pos < n ? history[pos] : -1, h);
     h = go_on_from_state(e, b, s, h);
+    if (e->rules.n_windows > 0)
+        h = read_window(e, b, s, h);
     for (uint32_t i = 0; i < q->n_rows; i++) {
         h = write_position(e, b, s, q->pos0 + i, h, token_of(e, b, s, i));
         e->row_hash[q->row0 + i] = h;

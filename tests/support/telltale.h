@@ -30,6 +30,9 @@ struct telltale {
     uint32_t max_context; /* 0: 65536; opts.max_context lowers it */
     uint32_t depth;       /* 1 or 2; 0: 1 */
     uint32_t classes;     /* bit c: batches have page tables of class c; 0: only KV_GLOBAL */
+    /* With opts.windows: the last so many positions are read in n_windows pages of KV_WINDOW too, which hold the
+     * same cells. The text does not depend on it. */
+    uint32_t window, n_windows;
     /* Sampled tokens lie in [first, last]; 0, 0: all. The end token is not among them: it is drawn with
      * a probability of end_per_1024. */
     int32_t first, last, end;

@@ -33,7 +33,7 @@ static void check_head(const struct batch_rules *r, const struct engine_batch *b
     NEED(b->n_before == 0 || b->before, "copies", b->n_before);
     NEED(b->n_after == 0 || b->after, "copies", b->n_after);
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++) {
-        bool used = r->set->classes >> cls & 1;
+        bool used = r->set->classes >> cls & 1 || (cls == KV_WINDOW && r->n_windows > 0);
 
         NEED((b->table[cls].start != NULL) == used, "class", cls);
     }
@@ -91,19 +91,21 @@ static void check_slots(const struct batch_rules *r, const struct engine_batch *
 static void check_tables(const struct batch_rules *r, const struct engine_batch *b, uint32_t cls) {
     const uint32_t *start = b->table[cls].start, t = r->opts->page_tokens;
     uint32_t *reader = r->reader[cls], *writer = r->writer[cls];
+    bool windows = cls == KV_WINDOW && r->n_windows > 0;
+    uint32_t n_pages = windows ? r->n_windows : r->opts->n_pages;
 
-    memset(reader, 0xFF, r->opts->n_pages * sizeof(*reader)); /* NOBODY */
-    memset(writer, 0xFF, r->opts->n_pages * sizeof(*writer));
+    memset(reader, 0xFF, n_pages * sizeof(*reader)); /* NOBODY */
+    memset(writer, 0xFF, n_pages * sizeof(*writer));
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const struct engine_seq *s = &b->seq[i];
         uint32_t n = (s->pos0 + s->n_rows + t - 1) / t;
 
         NEED(start[i] <= start[i + 1], "sequence", i);
         NEED(start[i + 1] - start[i] >= n, "sequence", i);
-        for (uint32_t j = 0; j < n; j++) {
+        for (uint32_t j = windows ? check_first(s->pos0, r->window) / t : 0; j < n; j++) {
             uint32_t page = b->table[cls].page[start[i] + j];
 
-            NEED(page < r->opts->n_pages, "sequence", i);
+            NEED(page < n_pages, "sequence", i);
             if (reader[page] == i || writer[page] == i)
                 bad(b, "a page is twice in a table", "page", page);
             if (writer[page] != NOBODY)
@@ -224,7 +226,7 @@ void check_batch(const struct batch_rules *r, const struct engine_batch *b) {
     check_seqs(r, b);
     check_slots(r, b);
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++)
-        if (r->set->classes >> cls & 1)
+        if (b->table[cls].start)
             check_tables(r, b, cls);
     check_wants(r, b);
     check_copies(r, b, b->before, b->n_before);

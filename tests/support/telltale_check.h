@@ -19,10 +19,16 @@ struct batch_rules {
     const struct telltale *set;
     const struct engine_opts *opts; /* n_pages, max_context filled in */
     const struct fed *before;       /* of the step before */
+    uint32_t window, n_windows;     /* of pages of KV_WINDOW; 0: they are as the others */
     /* [n_pages] for each class: which sequence of this batch reads or writes a page; scratch. */
     uint32_t *reader[KV_CLASSES], *writer[KV_CLASSES];
     uint8_t *slot_used; /* [n_states]; scratch */
 };
+
+/* The first position that a row at @pos reads through a window. */
+static inline uint32_t check_first(uint32_t pos, uint32_t window) {
+    return pos < window ? 0 : pos - window + 1;
+}
 
 /* Aborts with a line that names what is wrong. */
 void check_batch(const struct batch_rules *r, const struct engine_batch *b);
