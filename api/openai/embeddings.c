@@ -21,11 +21,13 @@
  * lane can be sent away for want of room; the request then has not begun.
  *
  * What a vector looks like in the answer is written when it arrives: thousands of numbers take
- * their time, and the other clients of this thread wait meanwhile.
+ * their time, and the other clients of this thread wait meanwhile. Thousands of vectors are put
+ * together on the pool.
  */
 
 #define LANES 16u /* at most, and a quarter of what may run */
 #define ANSWER_MAX API_SEND_MAX
+#define INLINE_INPUTS 64u /* of an answer that is put together on the loop: some 3 MB */
 
 struct embedding;
 
@@ -46,6 +48,10 @@ struct embedding {
     struct buf *vector; /* [work.n_prompts] as they are in the answer */
     uint32_t n_inputs, n_next, n_done;
     uint64_t n_tokens;
+    struct job task;   /* puts them together */
+    struct buf answer; /* by that */
+    int written;       /* its result */
+    bool writing;      /* the pool has it */
 };
 
 static void free_embedding(struct embedding *e) {
@@ -54,11 +60,12 @@ static void free_embedding(struct embedding *e) {
     for (uint32_t i = 0; i < e->n_inputs && e->vector; i++)
         buf_deinit(&e->vector[i]);
     free(e->vector);
+    buf_deinit(&e->answer);
     prompt_job_deinit(&e->job);
     free(e);
 }
 
-/* Takes it from its exchange; work that still runs keeps it until on_prepared(). */
+/* Takes it from its exchange; work that still runs keeps it until on_prepared() or on_written(). */
 static struct exchange *detach(struct embedding *e) {
     struct exchange *x = e->exchange;
 
@@ -68,7 +75,9 @@ static struct exchange *detach(struct embedding *e) {
     for (uint32_t i = 0; i < LANES; i++)
         if (e->lane[i].of)
             admit_cancel(&api_of(x)->admit, &e->lane[i].waiter);
-    if (!prompt_job_abandon(&e->job))
+    if (e->writing)
+        job_pool_abandon(&api_of(x)->pool, &e->task);
+    else if (!prompt_job_abandon(&e->job))
         free_embedding(e);
     return x;
 }
@@ -154,7 +163,7 @@ static int write_vector(struct embedding *e, uint32_t input, const struct gen *g
     return j.error;
 }
 
-/* The vectors, each freed when it is copied, and the usage. */
+/* The vectors, each freed when it is copied, and the usage. -ECANCELED: no client waits for it. */
 static int write_answer(const struct embedding *e, struct buf *b) {
     struct json j;
 
@@ -165,6 +174,7 @@ static int write_answer(const struct embedding *e, struct buf *b) {
         r = i ? buf_add(b, ",", 1) : 0;
         r = r < 0 ? r : buf_add(b, e->vector[i].data, e->vector[i].len);
         buf_deinit(&e->vector[i]);
+        r = r < 0 ? r : job_pause();
     }
     r = r < 0 ? r : buf_printf(b, "],\"model\":");
     json_begin(&j, b);
@@ -178,12 +188,44 @@ static int write_answer(const struct embedding *e, struct buf *b) {
     return r < 0 ? r : j.error;
 }
 
-static void answer(struct embedding *e) {
-    CLEANUP(buf_deinit) struct buf b = {.max = ANSWER_MAX};
-    int r = write_answer(e, &b);
+static void send_answer(struct embedding *e) {
+    CLEANUP(buf_deinit) struct buf b = e->answer;
+    int r = e->written;
 
+    buf_init(&e->answer, ANSWER_MAX);
     e->exchange->finish = "stop";
     respond_buf(detach(e), 200, &b, r);
+}
+
+static void on_thread(struct job *j) {
+    struct embedding *e = CONTAINER_OF(j, struct embedding, task);
+
+    e->written = write_answer(e, &e->answer);
+}
+
+static void on_written(struct job *j) {
+    struct embedding *e = CONTAINER_OF(j, struct embedding, task);
+
+    e->writing = false;
+    if (e->exchange)
+        send_answer(e);
+    else
+        free_embedding(e);
+}
+
+/* All vectors are there. 0 or -ENOMEM. */
+static int answer(struct embedding *e) {
+    assert(!e->writing);
+    buf_init(&e->answer, ANSWER_MAX);
+    if (e->n_inputs <= INLINE_INPUTS) {
+        e->written = write_answer(e, &e->answer);
+        send_answer(e);
+        return 0;
+    }
+    e->task = (struct job){.run = on_thread, .done = on_written};
+    int r = job_pool_put(&e->job.api->pool, &e->task, e->tenant);
+    e->writing = r == 0;
+    return r;
 }
 
 /* ---- lanes ---- */
@@ -281,7 +323,8 @@ static void on_changed(struct gen *g) {
     if (r == -EDOM)
         err_set_code(&err, 500, "engine_error", NULL, "The engine's vector is not finite.");
     if (r == 0 && e->n_done == e->n_inputs) {
-        answer(e);
+        if ((r = answer(e)) < 0)
+            fail_errno(e, r, &err);
         return;
     }
     if (r == 0 && e->n_next < e->n_inputs && (r = load(e, l)) == 0)

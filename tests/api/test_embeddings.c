@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+#include "api/private.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -241,6 +242,58 @@ Test(embeddings, of_many_inputs_leave_room_for_others) {
     reply_deinit(&r);
     world_drop(&w, fd);
     world_stop(&w);
+}
+
+/* @n inputs "0", "1", ... */
+static void many_inputs(struct buf *body, uint32_t n) {
+    buf_add_str(body, "{\"input\":[");
+    for (uint32_t i = 0; i < n; i++)
+        buf_printf(body, "%s\"%0*u\"", i ? "," : "", (int)(1 + i % 5), i);
+    buf_add_str(body, "]}");
+}
+
+Test(embeddings, of_many_inputs_are_put_together_on_the_pool) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct jobs_stats before, after;
+    struct world w;
+
+    started(&w);
+    many_inputs(&body, 200);
+    jobs_stats(w.api->pool.jobs, &before);
+    yyjson_doc *d = ask(&w, body.data);
+    jobs_stats(w.api->pool.jobs, &after);
+    cr_expect_eq(after.n_done - before.n_done, 1);
+    yyjson_val *data = yyjson_obj_get(yyjson_doc_get_root(d), "data");
+    cr_assert_eq(yyjson_arr_size(data), 200);
+    for (uint32_t i = 0; i < 200; i++) {
+        float v[FAKE_EMBD];
+
+        vector_of(d, i, v); /* asserts its index */
+    }
+    yyjson_doc_free(d);
+    world_stop(&w);
+}
+
+Test(embeddings, who_leaves_while_the_pool_writes_leaves_nothing) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+
+    started(&w);
+    many_inputs(&body, 200);
+    for (int i = 0; i < 5; i++) {
+        uint64_t n_ready = w.api->stats.n_prompt_tokens + 200; /* each of a token at least */
+        int fd = world_connect(&w);
+
+        w.port.n = 0;
+        world_post(&w, fd, EMBED, body.data);
+        while (w.api->stats.n_prompt_tokens < n_ready || jobs_n(w.api->pool.jobs) == 0)
+            world_turn(&w);
+        world_drop(&w, fd);
+        while (jobs_n(w.api->pool.jobs) > 0 || w.api->http.n_exchanges > 0)
+            world_turn(&w);
+    }
+    cr_expect_eq(w.api->stats.n_requests, 5);
+    world_stop(&w); /* asserts that nothing is left */
 }
 
 Test(embeddings, refusals_name_the_place) {
