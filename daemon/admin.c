@@ -35,7 +35,7 @@
 #define NO_SUCH_PATH                                                                               \
     "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /health, "      \
     "/flight[/NAME], /reload, /drain, /models, /models/NAME/load, /models/NAME/unload, "           \
-    "/models/NAME/swap[?file=PATH]"
+    "/models/NAME/swap[?file=PATH], /pull?name=hf:OWNER/REPO[:QUANT]"
 
 struct admin {
     struct admin_opts opts;
@@ -90,7 +90,7 @@ static void put_error(struct json *j, const struct exchange *x, const struct err
     json_put_int(j, "code", x->dialect->status_of(err->status));
     json_close(j, '}');
     json_close(j, '}');
-    if (j->error == 0)
+    if (j->error == 0 && !x->stream) /* else it ends as every line does */
         j->error = buf_add_char(j->out, '\n');
 }
 
@@ -327,7 +327,73 @@ static void swap_serve(struct exchange *x, struct http *h) {
     answer_change(x, models_swap(opts_of(x)->models, (uint32_t)i, file, &err), &err);
 }
 
+/* /pull: its lines as they come. */
+struct pulling {
+    struct api_task task;
+    struct exchange *x;
+};
+
+static struct exchange *end_pulling(struct pulling *p) {
+    struct exchange *x = p->x;
+
+    x->ops = NULL;
+    x->state = NULL;
+    free(p);
+    return x;
+}
+
+static void on_pull_gone(struct exchange *x) {
+    struct pulling *p = x->state;
+
+    models_manage.cancel(opts_of(x)->models, &p->task);
+    exchange_end(end_pulling(p));
+}
+
+static void on_pull_line(struct api_task *t, const char *json, size_t len) {
+    struct exchange *x = CONTAINER_OF(t, struct pulling, task)->x;
+
+    respond_event(x, json, len);
+    conn_flush(x->conn);
+}
+
+/* A client that has read the end finds the model served. */
+static void on_pull_over(struct api_task *t, const struct err *err) {
+    struct exchange *x = end_pulling(CONTAINER_OF(t, struct pulling, task));
+
+    if (err)
+        respond_stream_error(x, err);
+    else
+        respond_stream_end(x);
+}
+
+static void pull_serve(struct exchange *x, struct http *h) {
+    static const struct exchange_ops ops = {.gone = on_pull_gone};
+    const char *query = strstr(http_target(h), "?name=");
+    CLEANUP(freep) char *name = strdup(query ? query + 6 : "");
+    struct pulling *p = calloc(1, sizeof(*p));
+    struct err err = {0};
+    int r = -ENOMEM;
+
+    if (p && name) {
+        decode(name);
+        p->x = x;
+        p->task.line = on_pull_line;
+        p->task.over = on_pull_over;
+        r = models_manage.pull(opts_of(x)->models, name, &p->task, &err);
+    }
+    if (r < 0) {
+        free(p);
+        refuse(x, 400, *err.message ? err.message : "out of memory");
+        return;
+    }
+    x->ops = &ops;
+    x->state = p;
+    respond_stream(x);
+    conn_flush(x->conn);
+}
+
 static const struct route routes[] = {
+    {"/pull", HTTP_POST, .serve = pull_serve},
     {"/models/*/swap", HTTP_POST, .serve = swap_serve},
     {"/models", HTTP_GET, .serve = models_serve},
     {"/models/*/load", HTTP_POST, .serve = load_serve},

@@ -12,6 +12,7 @@
  *   GET  /tenants            who uses what
  *   GET  /models             the models that are served, as weftctl ps shows them
  *   POST /models/NAME/load, /models/NAME/unload, /models/NAME/swap[?file=PATH]
+ *   POST /pull?name=hf:OWNER/REPO[:QUANT]   into models-dir; lines as of weftctl pull --json
  *   GET  /flight[/NAME]      a worker's flight recorder as a file (proto/flight_file.h); without
  *                            NAME the first model's
  *   POST /reload             as SIGHUP; 400 says what is wrong

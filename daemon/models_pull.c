@@ -166,7 +166,7 @@ static void take_line(struct pull *p, const char *text, size_t len) {
 
     if (error)
         snprintf(p->error, sizeof(p->error), "%s", error);
-    if (p->task && p->task->line && yyjson_is_obj(root))
+    else if (p->task && p->task->line && yyjson_is_obj(root))
         p->task->line(p->task, text, len);
     yyjson_doc_free(doc);
 }

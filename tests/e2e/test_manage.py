@@ -10,7 +10,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
 from test_models import FLAGS, ask, folder_of, listed, models, until  # noqa: E402
-from weftd import Skip, Weftd, keys_in, main, program, synth  # noqa: E402
+from weftd import Skip, UnixConnection, Weftd, keys_in, main, program, synth  # noqa: E402
 
 MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
 FILES = {"Some-Q4_K_M.gguf": MODEL, "Some-Q8_0.gguf": MODEL + b"8" * 32}
@@ -58,6 +58,25 @@ def test_a_pull_tells_how_far_it_is_and_the_model_is_served():
         assert listed(d) == ["a", "Some-Q4_K_M", "Some-Q8_0"]
         assert post(d, "/api/delete", {"model": "Some-Q8_0"}, "DELETE") == (200, "")
         assert listed(d) == ["a", "Some-Q4_K_M"] and not list(pathlib.Path(folder).rglob("*Q8_0.gguf"))
+
+
+def test_the_admin_socket_pulls_too():
+    need_curl()
+    with fake_hub.Hub(dict(FILES)) as hub, folder_of("a") as folder, daemon(folder, hub=hub, allow=None) as d:
+        def pull(name):
+            connection = UnixConnection(d.admin, 30)
+            connection.request("POST", f"/pull?name={name}")
+            response = connection.getresponse()
+            return response.status, [json.loads(line) for line in response.read().splitlines()]
+
+        status, lines = pull(f"hf%3A{fake_hub.REPO}:Q4_K_M")
+        assert status == 200 and lines[-1]["status"] == "success" and lines[-1]["name"] == "Some-Q4_K_M", lines
+        assert any("completed" in line for line in lines), lines
+        assert listed(d) == ["a", "Some-Q4_K_M"]
+        status, lines = pull(f"hf:{fake_hub.REPO}:Q2_K")
+        assert status == 200 and "Q2_K" in lines[-1]["error"]["message"] and len([line for line in lines if "error" in line]) == 1, lines
+        status, lines = pull("llama3.2")
+        assert status == 400 and "hf.co/OWNER/REPO" in lines[0]["error"]["message"], lines
 
 
 def test_a_pull_that_fails_says_why_and_one_that_is_left_ends():
