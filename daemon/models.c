@@ -438,11 +438,14 @@ static struct served *first_queued(const struct models *m) {
 }
 
 int64_t models_unload_ms(const struct served *s) {
-    int64_t own_s = s->config.keep_alive_s, keep_s = api_model_use(s->model).keep_alive_s;
+    int64_t own_s = s->config.keep_alive_s, keep_s;
 
+    if (s->state != SERVED_READY || s->config.pinned)
+        return -1; /* the api may have forgotten it */
+    keep_s = api_model_use(s->model).keep_alive_s;
     if (keep_s == API_KEEP_UNSET)
         keep_s = own_s > 0 ? own_s : -1;
-    if (s->state != SERVED_READY || keep_s < 0 || s->config.pinned || !is_done(s))
+    if (keep_s < 0 || !is_done(s))
         return -1;
     keep_s = MIN(keep_s, INT32_MAX);
     return MAX(keep_s * 1000 - (now_ns(s->of) - idle_since(s)) / 1000000, INT64_C(0));
