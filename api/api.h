@@ -50,6 +50,7 @@ struct api_model {
     bool ranks;    /* it scores how well documents answer a query */
     uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
     int64_t created_unix;
+    uint8_t thinking;                /* of requests that do not say: enum thinking_switch */
     const struct sampling *sampling; /* of requests that do not say; NULL: as params_init() */
     const uint64_t *seed;            /* likewise; NULL: a random one */
     const char *arch;                /* as the file has it, or NULL */

@@ -80,6 +80,8 @@ const struct option config_table[] = {
     LIST("model", "sampling", sampling, "",
          "NAME=VALUE,...: parameters of requests that do not give them (temperature, top_p, top_k, "
          "min_p, ..., seed); else the model file's, else 1 or off."),
+    CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on", false,
+           "Whether the model reasons for requests that do not say; auto: as its template has it."),
     STRING("model", "draft-model", draft_model, "",
            "A small model with the same tokens that drafts for speculative decoding; it changes no "
            "token."),

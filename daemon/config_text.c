@@ -158,6 +158,7 @@ static const struct {
     {"served-model-name", "model-name"},
     {"chat-template-file", "chat-template"},
     {"md", "draft-model"},
+    {"reasoning-budget", "reasoning"},
     {"model-draft", "draft-model"},
     {"host", "listen"},
     {"port", "listen"},

@@ -17,6 +17,18 @@ int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len)
     return r->prefill.data ? 0 : -ENOMEM;
 }
 
+bool gen_request_thinks_not(const struct gen_request *r) {
+    static const char *const names[] = {"enable_thinking", "thinking"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        yyjson_val *v = yyjson_obj_get(r->kwargs, names[i]);
+
+        if (yyjson_is_bool(v))
+            return yyjson_is_false(v);
+    }
+    return r->thinking ? r->thinking == THINK_OFF : yyjson_equals_str(r->reasoning_effort, "none");
+}
+
 void gen_request_deinit(struct gen_request *r) {
     gen_request_drop_body(r);
     yyjson_doc_free(r->functions);

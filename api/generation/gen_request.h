@@ -104,6 +104,8 @@ struct gen_request {
         *response_format, *breakers;
 };
 
+/* Whether it is not to reason, by whatever name. */
+bool gen_request_thinks_not(const struct gen_request *r);
 /* Generations for each prompt; n of them are the answer. */
 static inline uint32_t gen_request_made(const struct gen_request *r) {
     return r->best_of > r->n ? r->best_of : r->n;

@@ -235,16 +235,20 @@ static int render_with_fallbacks(struct prompt_job *job, const struct messages_f
     return r;
 }
 
-/* The prompt goes on with what the answer shall begin with, which is no reasoning. */
+/* The prompt goes on with what the answer shall begin with, which is no reasoning; where there is
+ * to be none, what the template has opened is closed. */
 static int add_prefill(struct prompt_job *job) {
     const struct toolcall_reasoning *reasoning = job->model->family.reasoning;
     struct rendered *out = &job->rendered;
     const char *text = out->text.data ? out->text.data : "";
+    bool opens = toolcall_opens_reasoning(reasoning, text, out->text.len);
+    bool closes = opens && (job->request.prefill.len || gen_request_thinks_not(&job->request));
 
+    if (closes && buf_add_str(&out->text, reasoning->close) < 0)
+        return -ENOMEM;
     if (job->request.prefill.len == 0)
         return 0;
-    if (toolcall_opens_reasoning(reasoning, text, out->text.len) &&
-        (buf_add_str(&out->text, reasoning->close) < 0 || buf_add_str(&out->text, "\n\n") < 0))
+    if (closes && buf_add_str(&out->text, "\n\n") < 0)
         return -ENOMEM;
     struct text_range *user = reallocarray(out->user, out->n_user + 1, sizeof(*user));
     if (!user)

@@ -665,5 +665,7 @@ int gen_request_read(struct gen_request *r, const struct model *m, enum field_se
         known & BOTH && m->info->encoder ? refuse_text(m, err) : parse_fields(r, m, known, err);
     if (result < 0)
         gen_request_deinit(r);
+    else if (!r->thinking && !r->reasoning_effort)
+        r->thinking = m->info->thinking; /* what chat_template_kwargs say goes before it */
     return result;
 }

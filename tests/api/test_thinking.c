@@ -8,6 +8,7 @@
 #include <string.h>
 #include "stream.h"
 #include "tiny.h"
+#include "api/generation/gen_request.h"
 
 static const char source[] =
     "{{ messages[0].content }}{# <tool_call> </think> #}|{{ reasoning_effort | default('-') }}|"
@@ -218,6 +219,37 @@ Test(thinking, efforts_reach_the_template) {
 }
 
 /* Some templates tell the model what it will be held to. */
+Test(thinking, what_the_template_opens_is_closed_where_there_is_to_be_none) {
+    static const struct {
+        uint8_t option;
+        const char *fields, *end;
+    } cases[] = {
+        {THINK_UNSET, "", "<think>\\n\"}"},
+        {THINK_UNSET, ",\"enable_thinking\":false", "<think>\\n</think>\"}"},
+        {THINK_UNSET, ",\"reasoning_effort\":\"none\"", "<think>\\n</think>\"}"},
+        {THINK_OFF, "", "<think>\\n</think>\"}"},
+        {THINK_OFF, ",\"enable_thinking\":true", "<think>\\n\"}"},
+        {THINK_OFF, ",\"chat_template_kwargs\":{\"thinking\":true}", "<think>\\n\"}"},
+    };
+    static const char always[] = "{{ messages[0].content }}{# </think> #}<think>\n{{ '' }}";
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct world w;
+        struct reply r;
+        char body[200];
+
+        world_init(&w);
+        w.model.thinking = cases[i].option;
+        world_use_template(&w, always, strlen(always));
+        world_start(&w);
+        snprintf(body, sizeof(body), "{" HI "%s}", cases[i].fields);
+        world_ask(&w, "/apply-template", body, &r);
+        expect_body(&r, cases[i].end);
+        reply_deinit(&r);
+        world_stop(&w);
+    }
+}
+
 Test(thinking, what_is_asked_for_reaches_the_template) {
     struct world w;
 
