@@ -14,11 +14,11 @@ void turn_end(struct turn *t) {
 
 bool turn_read(struct turn *t, uint32_t *round, int64_t now) {
     bool had = *round == t->round;
+    bool over = t->began_ns && now - t->began_ns >= TURN_NS;
 
-    if (had && t->goes_on)
-        return false;
-    if (t->began_ns && now - t->began_ns >= TURN_NS) {
-        t->left_out |= !had;
+    t->left_out |= over && !had;
+    if (over || (had && t->goes_on)) {
+        t->n_deferred++;
         return false;
     }
     if (!t->began_ns)
@@ -28,7 +28,10 @@ bool turn_read(struct turn *t, uint32_t *round, int64_t now) {
 }
 
 bool turn_accept(struct turn *t) {
-    return t->n_accepted++ < TURN_ACCEPTS;
+    bool now = t->n_accepted++ < TURN_ACCEPTS;
+
+    t->n_deferred += !now;
+    return now;
 }
 
 uint32_t turn_first_round(const struct turn *t) {

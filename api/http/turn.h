@@ -24,6 +24,7 @@ struct turn {
     uint32_t round;
     uint32_t n_accepted; /* in this iteration */
     int64_t began_ns;    /* its first read; 0: there was none */
+    uint64_t n_deferred; /* reads and connections that were put off to the next iteration, in all */
     bool left_out;       /* in it a connection that has had no turn in this round */
     bool goes_on;        /* the round began in an earlier iteration */
 };

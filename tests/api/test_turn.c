@@ -56,6 +56,7 @@ Test(turn, an_iteration_is_short_and_all_have_their_turns) {
         least = MIN(least, s.n_read[i]);
         most = MAX(most, s.n_read[i]);
     }
+    cr_expect_gt(s.t.n_deferred, 0);
     cr_expect_geq(least, 10 * CONNS * PER_ITERATION / CONNS / 5, "%u to %u", least, most);
 }
 
@@ -91,6 +92,7 @@ Test(turn, without_haste_each_reads_as_often_as_it_can) {
         cr_expect(turn_read(&s.t, &s.round[0], s.now));
         cr_expect(turn_read(&s.t, &s.round[1], s.now));
     }
+    cr_expect_eq(s.t.n_deferred, 0);
 }
 
 Test(turn, so_many_are_accepted_at_a_time) {
@@ -101,6 +103,7 @@ Test(turn, so_many_are_accepted_at_a_time) {
     while (turn_accept(&t))
         n++;
     cr_expect_eq(n, TURN_ACCEPTS);
+    cr_expect_eq(t.n_deferred, 1);
     turn_end(&t);
     cr_expect(turn_accept(&t));
 }
