@@ -46,8 +46,13 @@ struct api_model {
     size_t template_len;
     const char *system; /* the system message of chats that have none; NULL: none */
     uint32_t max_context, n_vocab, page_tokens, n_pages, n_embd;
-    bool encoder;  /* it makes vectors, and writes no text */
-    bool ranks;    /* it scores how well documents answer a query */
+    bool encoder; /* it makes vectors, and writes no text */
+    bool ranks;   /* it scores how well documents answer a query */
+    /* With ranks: what stands before, between and behind query and document in its prompt, and may
+     * hold special tokens. */
+    struct {
+        const char *before, *between, *behind;
+    } pair;
     uint16_t pool; /* SUBMIT_POOL_* of its vectors unless the request says otherwise; 0: LAST */
     int64_t created_unix;
     uint8_t thinking;                /* of requests that do not say: enum thinking_switch */

@@ -155,6 +155,40 @@ static int check_kind(const struct gguf *g, struct engine_kind *out, struct err 
     return engine_check(g, out, err);
 }
 
+/* How query and document stand in a reranker's prompt: the file's template, else the one that
+ * Qwen3-Reranker was trained with; an encoder has its separator between the two. */
+#define PAIR_TEMPLATE                                                                              \
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "    \
+    "and "                                                                                         \
+    "the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"       \
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "     \
+    "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"                       \
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+static int open_pair(struct front_model *m, bool encoder, struct err *err) {
+    struct gguf_str s = {PAIR_TEMPLATE, sizeof(PAIR_TEMPLATE) - 1};
+    struct gguf_str sep = tokenizer_text(m->tokenizer, tokenizer_eos(m->tokenizer));
+
+    if (encoder && asprintf(&m->pair, "{query}%.*s{document}", (int)sep.len, sep.data) < 0)
+        return -ENOMEM;
+    if (!encoder) {
+        gguf_string(m->file, "tokenizer.chat_template.rerank", &s);
+        m->pair = strndup(s.data, s.len);
+    }
+    char *query = m->pair ? strstr(m->pair, "{query}") : NULL;
+    char *document = query ? strstr(query, "{document}") : NULL;
+    if (!m->pair)
+        return -ENOMEM;
+    if (!document)
+        return err_set(err, 0, "model",
+                       "tokenizer.chat_template.rerank has no {query} and {document} behind it");
+    *query = *document = 0;
+    m->api.pair.before = m->pair;
+    m->api.pair.between = query + strlen("{query}");
+    m->api.pair.behind = document + strlen("{document}");
+    return 0;
+}
+
 /* What the model's makers recommend, as converters write it into the file. */
 static void read_sampling(struct front_model *m) {
     static const struct {
@@ -243,6 +277,8 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         r = open_template(m, c, err);
     if (r == 0)
         r = open_system(m, c, err);
+    if (r == 0 && kind.ranks)
+        r = open_pair(m, kind.encoder, err);
     if (r == 0 && *c->draft_model)
         r = name_file(gguf_open(&m->draft, c->draft_model, err), c->draft_model, err);
     if (r < 0)
@@ -286,6 +322,7 @@ void front_model_deinit(struct front_model *m) {
     gguf_free(m->draft);
     gguf_free(m->file);
     free(m->name);
+    free(m->pair);
 }
 
 /* Of what the tokens of a request depend on besides the request: model file, program, recipe. */

@@ -19,6 +19,7 @@ struct front_model {
     struct buf template_text;  /* of the configured or built-in one */
     struct buf system_text;
     char *name;               /* as clients name it */
+    char *pair;               /* api.pair points into it; NULL: it does not rank */
     struct sampling sampling; /* of requests that do not say */
     uint64_t seed;
     char arch[64], recipe[400], fingerprint[24];

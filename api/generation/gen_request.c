@@ -9,7 +9,7 @@ void gen_request_drop_body(struct gen_request *r) {
     r->choice.function = r->choice.allowed = NULL;
     r->form = (struct gen_request_form){0};
     r->messages = r->tools = r->kwargs = r->prompt = r->suffix = r->tokens = r->reasoning_effort =
-        r->expected = r->response_format = r->breakers = NULL;
+        r->expected = r->response_format = r->breakers = r->query = r->documents = NULL;
 }
 
 int gen_request_set_prefill(struct gen_request *r, const char *text, size_t len) {

@@ -19,7 +19,8 @@ struct model;
 #define REQUEST_BIAS_MAX 1024u
 #define REQUEST_STOP_IDS_MAX 128u
 #define REQUEST_PROMPTS_MAX 128u
-#define REQUEST_INPUTS_MAX 2048u /* of an embedding request */
+#define REQUEST_INPUTS_MAX 2048u      /* of an embedding request */
+#define REQUEST_QUERY_MAX (64u << 10) /* bytes: it stands before each document */
 #define REQUEST_MESSAGES_MAX 100000u
 #define REQUEST_TOOLS_MAX 1024u
 #define REQUEST_PREDICTION_MAX (1u << 20) /* bytes */
@@ -31,6 +32,8 @@ enum field_set {
     FIELDS_TOKENIZE = 4,
     FIELDS_DETOKENIZE = 8,
     FIELDS_EMBEDDING = 16,
+    FIELDS_RERANK = 32,
+    FIELDS_SCORE = 64,
 };
 
 enum gen_request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
@@ -72,12 +75,15 @@ struct gen_request {
     enum complete_switch { COMPLETE_UNSET, COMPLETE_OFF, COMPLETE_ON } complete; /* when cut */
     bool no_reasoning; /* is told; it is written all the same */
     bool echo, prompt_logprobs;
-    bool score_only;                /* no output is wanted, although one token is made */
-    uint32_t n_prompt_top, best_of; /* best_of 0: n */
-    uint16_t pool;                  /* SUBMIT_POOL_*: a vector is wanted, no output; or 0 */
-    uint32_t dimensions;            /* of a vector, the first ones; 0: all */
-    bool tokens_only;               /* nothing is generated from the prompt */
-    uint32_t n, n_top, max_new;     /* max_new 0: not given */
+    bool score_only;                   /* no output is wanted, although one token is made */
+    uint32_t n_prompt_top, best_of;    /* best_of 0: n */
+    uint16_t pool;                     /* SUBMIT_POOL_*: a vector is wanted, no output; or 0 */
+    bool return_documents, raw_scores; /* of a rerank */
+    bool scores_texts;                 /* /v1/score: texts have other names */
+    uint32_t top_n;                    /* of a rerank: results; 0: all */
+    uint32_t dimensions;               /* of a vector, the first ones; 0: all */
+    bool tokens_only;                  /* nothing is generated from the prompt */
+    uint32_t n, n_top, max_new;        /* max_new 0: not given */
     bool has_budget;
     uint32_t thinking_budget; /* tokens of reasoning, with has_budget */
     int16_t priority;
@@ -100,6 +106,8 @@ struct gen_request {
     struct str allowed, bad_words; /* likewise: struct submit */
     struct str prefill;            /* the end of the prompt: the answer goes on there */
     /* In the body; NULL once gen_request_drop_body() was called. */
+    /* A rerank's prompts are pairs of the query and one of the documents. */
+    yyjson_val *query, *documents;
     yyjson_val *messages, *tools, *kwargs, *prompt, *suffix, *tokens, *reasoning_effort, *expected,
         *response_format, *breakers;
 };

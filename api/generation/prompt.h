@@ -20,6 +20,8 @@ struct prompt {
     size_t len;
     const struct text_range *user;
     size_t n_user;
+    const char *query; /* of a pair, whose document is text; or NULL */
+    size_t query_len;
     struct tokens tokens;
 };
 

@@ -30,8 +30,19 @@
 #define INLINE_TEXT (32u << 10) /* bytes of prompts that are tokenised at once */
 #define INLINE_STEPS 10000u     /* of a rendering that is done at once: some 500 us */
 
+/* What a pair's parts are called in the body. */
+static const char *const *pair_names(const struct prompt_job *job) {
+    static const char *const rerank[] = {"query", "documents"}, *const score[] = {"text_1",
+                                                                                  "text_2"};
+
+    return job->request.scores_texts ? score : rerank;
+}
+
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {
-    const char *name = job->chat ? "messages" : job->request.pool ? "input" : "prompt";
+    const char *name = job->chat                ? "messages"
+                       : job->request.documents ? pair_names(job)[1]
+                       : job->request.pool      ? "input"
+                                                : "prompt";
     struct prompt_place p;
 
     snprintf(p.s, sizeof(p.s), job->many ? "%s[%u]" : "%s", name, i);
@@ -103,6 +114,68 @@ static int find_prompts(struct prompt_job *job, struct err *err) {
             return r;
     }
     return 0;
+}
+
+/* A text, or an object with one. */
+static int pair_part(yyjson_val *v, const char *place, const char **text, size_t *len,
+                     struct err *err) {
+    yyjson_val *s = yyjson_is_obj(v) ? yyjson_obj_get(v, "text") : v;
+
+    if (!yyjson_is_str(s) || yyjson_get_len(s) == 0)
+        return err_set_code(err, 400, "invalid_value", place,
+                            "%s must be a text that is not empty, or an object with one as text.",
+                            place);
+    *text = yyjson_get_str(s);
+    *len = yyjson_get_len(s);
+    return 0;
+}
+
+/* How many pairs there are, or an error. */
+static int count_pairs(const struct prompt_job *job, struct err *err) {
+    yyjson_val *query = job->request.query, *documents = job->request.documents;
+    const char *const *name = pair_names(job);
+    size_t n = yyjson_is_arr(documents) ? yyjson_arr_size(documents) : 1;
+
+    if (n == 0 || n > REQUEST_INPUTS_MAX)
+        return err_set_code(err, 400, "invalid_value", name[1], "%s must have 1 to %u entries.",
+                            name[1], REQUEST_INPUTS_MAX);
+    if (yyjson_is_arr(query) && (!job->request.scores_texts || yyjson_arr_size(query) != n))
+        return err_set_code(err, 400, "invalid_value", name[0], "%s must be one text%s.", name[0],
+                            job->request.scores_texts ? ", or as many as text_2 has" : "");
+    return (int)n;
+}
+
+/* The query with each document; of a score also texts one by one. -EAGAIN: too many of them for the
+ * loop. */
+static int find_pairs(struct prompt_job *job, struct err *err) {
+    yyjson_val *query = job->request.query, *documents = job->request.documents;
+    bool lists = yyjson_is_arr(query), many = yyjson_is_arr(documents);
+    int n = count_pairs(job, err), r = 0;
+    size_t total = 0;
+    char place[32];
+
+    if (n < 0)
+        return n;
+    if (!(job->prompts = arena_alloc_array(&job->request.arena, (size_t)n, sizeof(*job->prompts))))
+        return -ENOMEM;
+    job->n_prompts = (uint32_t)n;
+    job->many = many;
+    yyjson_val *q = lists ? yyjson_arr_get_first(query) : query;
+    yyjson_val *d = many ? yyjson_arr_get_first(documents) : documents;
+    for (uint32_t i = 0; i < (uint32_t)n && r == 0; i++) {
+        struct prompt *p = &job->prompts[i];
+
+        snprintf(place, sizeof(place), lists ? "%s[%u]" : "%s", pair_names(job)[0], i);
+        r = pair_part(q, place, &p->query, &p->query_len, err);
+        if (r == 0 && p->query_len > REQUEST_QUERY_MAX)
+            r = err_set_code(err, 400, "invalid_value", place, "%s must have at most %u bytes.",
+                             place, REQUEST_QUERY_MAX);
+        r = r < 0 ? r : pair_part(d, prompt_place(job, i).s, &p->text, &p->len, err);
+        total += p->query_len + p->len;
+        q = lists ? unsafe_yyjson_get_next(q) : q;
+        d = many ? unsafe_yyjson_get_next(d) : d;
+    }
+    return r == 0 && job->quick && total > INLINE_TEXT ? -EAGAIN : r;
 }
 
 static int find_chat(struct prompt_job *job, struct err *err) {
@@ -333,6 +406,34 @@ static int render(struct prompt_job *job) {
     return r;
 }
 
+/* The query is in each of them: the first that is too long is the last. */
+static int encode_pair(struct prompt_job *job, uint32_t i) {
+    const struct api_model *m = job->model->info;
+    CLEANUP(buf_deinit) struct buf b = {.max = SIZE_MAX / 2};
+    struct prompt *p = &job->prompts[i];
+    struct text_range user[2];
+    int r = buf_add_str(&b, m->pair.before);
+
+    user[0].begin = b.len;
+    r = r < 0 ? r : buf_add(&b, p->query, p->query_len);
+    user[0].end = b.len;
+    r = r < 0 ? r : buf_add_str(&b, m->pair.between);
+    user[1].begin = b.len;
+    r = r < 0 ? r : buf_add(&b, p->text, p->len);
+    user[1].end = b.len;
+    r = r < 0 ? r : buf_add_str(&b, m->pair.behind);
+    p->tokens.max = job->context ? job->context : job->max_tokens;
+    r = r < 0 ? r
+              : tokenizer_encode(m->tokenizer, b.data, b.len,
+                                 TOKENIZE_SPECIAL | (m->encoder ? TOKENIZE_BOS : 0), user, 2,
+                                 &p->tokens);
+    if (r == -EMSGSIZE)
+        return err_set_code(&job->err, 400, "context_length_exceeded", prompt_place(job, i).s,
+                            "%s has more than %zu tokens with its query and the model's frame.",
+                            prompt_place(job, i).s, p->tokens.max - 1);
+    return r;
+}
+
 /* A template writes what it wants at the beginning; a plain prompt gets it from the tokenizer. What
  * is to be embedded is data, and never a special token. */
 static int tokenise(struct prompt_job *job, uint32_t i) {
@@ -461,14 +562,16 @@ static int prepare(struct prompt_job *job) {
     if (job->request.tokens)
         return detokenise(job);
     job->request.conversation = session_conversation(job->api->secret, job->request.messages);
-    r = job->request.messages ? find_chat(job, &job->err) : find_prompts(job, &job->err);
+    r = job->request.messages    ? find_chat(job, &job->err)
+        : job->request.documents ? find_pairs(job, &job->err)
+                                 : find_prompts(job, &job->err);
     if (r == 0 && job->chat)
         r = render(job);
     if (r == 0 && job->quick && job->chat && job->prompts[0].len > INLINE_TEXT)
         r = -EAGAIN;
     for (uint32_t i = 0; i < job->n_prompts && r == 0; i++)
         if (job->prompts[i].text)
-            r = tokenise(job, i);
+            r = job->prompts[i].query ? encode_pair(job, i) : tokenise(job, i);
     if (r == 0 && job->request.sampling.dry_multiplier > 0)
         r = job->quick ? -EAGAIN : fields_find_breakers(&job->request, job->model);
     return r == 0 && job->request.expected ? expect(job) : r;

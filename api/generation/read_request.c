@@ -26,6 +26,9 @@
 #define TEXT FIELDS_COMPLETION
 #define BOTH (FIELDS_CHAT | FIELDS_COMPLETION)
 #define EMBED FIELDS_EMBEDDING
+#define RERANK FIELDS_RERANK
+#define SCORE FIELDS_SCORE
+#define VECTOR (EMBED | RERANK | SCORE)
 #define RENDERED (FIELDS_CHAT | FIELDS_TOKENIZE)
 #define ANY 0xFF
 
@@ -416,6 +419,15 @@ static const struct field fields[] = {
     {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
     {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\", \"mean\" or \"cls\""},
     {"normalize", EMBED, field_not, AT(no_normalize), 0, 0, "a boolean"},
+    {"query", RERANK, field_value, AT(query), 0, 0, NULL},
+    {"documents", RERANK, field_array, AT(documents), 1, REQUEST_INPUTS_MAX,
+     "an array of 1 to 2048 documents"},
+    {"top_n", RERANK, field_uint, AT(top_n), 0, INT32_MAX, "an integer"},
+    {"return_documents", RERANK, field_bool, AT(return_documents), 0, 0, "a boolean"},
+    {"raw_scores", RERANK | SCORE, field_bool, AT(raw_scores), 0, 0, "a boolean"},
+    {"max_tokens_per_doc", RERANK, parse_unsupported, 0, -1, 0, NULL},
+    {"text_1", SCORE, field_value, AT(query), 0, 0, NULL},
+    {"text_2", SCORE, field_value, AT(documents), 0, 0, NULL},
     {"tokens", FIELDS_DETOKENIZE, field_array, AT(tokens), 0, 1e9, "an array of token ids"},
     {"include_reasoning", CHAT, field_not, AT(no_reasoning), 0, 0, "a boolean"},
     FLAG("stream", BOTH, stream),
@@ -433,15 +445,15 @@ static const struct field fields[] = {
     {"logit_bias", BOTH, parse_bias, 0, 0, 0,
      "an object of at most 1024 token ids with a number from -100 to 100 each"},
     {"seed", BOTH, parse_seed, 0, 0, 0, "a 64-bit integer"},
-    {"priority", BOTH | EMBED, parse_priority, 0, INT16_MIN, INT16_MAX, "an integer"},
-    {"cache_salt", BOTH | EMBED, field_string, AT(cache_salt), 0, 1024,
+    {"priority", BOTH | VECTOR, parse_priority, 0, INT16_MIN, INT16_MAX, "an integer"},
+    {"cache_salt", BOTH | VECTOR, field_string, AT(cache_salt), 0, 1024,
      "a string of at most 1024 bytes"},
     {"prompt_cache_key", BOTH, field_string, AT(cache_key), 0, 4096,
      "a string of at most 4096 bytes"},
-    {"safety_identifier", BOTH | EMBED, field_string, AT(safety_id), 0, 4096,
+    {"safety_identifier", BOTH | VECTOR, field_string, AT(safety_id), 0, 4096,
      "a string of at most 4096 bytes"},
-    {"user", BOTH | EMBED, field_string, AT(user), 0, 4096, "a string of at most 4096 bytes"},
-    {"metadata", BOTH | EMBED, parse_metadata, AT(metadata_user), 0, 4096, NULL},
+    {"user", BOTH | VECTOR, field_string, AT(user), 0, 4096, "a string of at most 4096 bytes"},
+    {"metadata", BOTH | VECTOR, parse_metadata, AT(metadata_user), 0, 4096, NULL},
     {"tools", RENDERED, field_array, AT(tools), 0, REQUEST_TOOLS_MAX,
      "an array of at most 1024 tools"},
     {"tool_choice", CHAT, parse_tool_choice, 0, 0, 0, NULL},
@@ -521,7 +533,7 @@ static const struct field fields[] = {
     UNSUPPORTED("chat_template", 0),
     {"prompt_logprobs", BOTH, parse_prompt_logprobs, AT(n_prompt_top), 0, SUBMIT_TOP_MAX,
      "an integer"},
-    {"truncate_prompt_tokens", BOTH | EMBED, parse_unsupported, 0, -2, 0, NULL},
+    {"truncate_prompt_tokens", BOTH | VECTOR, parse_unsupported, 0, -2, 0, NULL},
     UNSUPPORTED("use_beam_search", 0),
     {"bad_words", BOTH, field_bad_words, 0, 0, 128,
      "an array of at most 128 strings of 1 to 256 bytes"},
@@ -548,6 +560,11 @@ static int check_given(const struct gen_request *r, enum field_set known, struct
         return require(r->prompt, "prompt", err);
     case FIELDS_EMBEDDING:
         return require(r->prompt, "input", err);
+    case FIELDS_RERANK:
+    case FIELDS_SCORE:
+        return require(r->query, known == FIELDS_RERANK ? "query" : "text_1", err) < 0
+                   ? -EINVAL
+                   : require(r->documents, known == FIELDS_RERANK ? "documents" : "text_2", err);
     case FIELDS_DETOKENIZE:
         return require(r->tokens, "tokens", err);
     case FIELDS_TOKENIZE:

@@ -176,6 +176,11 @@ static void put_info(struct json *j, const struct api_model *m) {
 static void put_capabilities(struct json *j, const struct model *m) {
     json_key(j, "capabilities");
     json_open(j, '[');
+    if (m->info->encoder) {
+        json_cstring(j, "embedding");
+        json_close(j, ']');
+        return;
+    }
     json_cstring(j, "completion");
     if (m->info->template)
         json_cstring(j, "tools");

@@ -45,6 +45,14 @@ static void put_model(struct json *j, const struct model *model) {
         json_uint(j, m->max_context);
     else
         json_null(j); /* not known before the worker is ready */
+    json_key(j, "capabilities");
+    json_open(j, '[');
+    if (!m->encoder)
+        json_cstring(j, "completion");
+    json_cstring(j, "embedding");
+    if (m->ranks)
+        json_cstring(j, "rerank");
+    json_close(j, ']');
     if (model_on_demand(model))
         put_status(j, model);
     json_close(j, '}');

@@ -82,13 +82,21 @@ static const struct route routes[] = {
     {"/v1/chat/completions/input_tokens", HTTP_POST, false, false, chat_count_serve},
     {"/chat/completions/input_tokens", HTTP_POST, false, false, chat_count_serve},
     {"/embeddings", HTTP_POST, false, true, embeddings_serve},
+    {"/v1/rerank", HTTP_POST, false, true, rerank_serve},
+    {"/v2/rerank", HTTP_POST, false, true, rerank_serve},
+    {"/rerank", HTTP_POST, false, true, rerank_serve},
+    {"/v1/reranking", HTTP_POST, false, true, rerank_serve},
+    {"/reranking", HTTP_POST, false, true, rerank_serve},
+    {"/v1/score", HTTP_POST, false, true, score_serve},
+    {"/score", HTTP_POST, false, true, score_serve},
     {"/tokenize", HTTP_POST, false, false, tokenize_serve},
     {"/detokenize", HTTP_POST, false, false, detokenize_serve},
     {0},
 };
 
-static const char *const prefixes[] = {"/v1/chat/", "/v1/completions", "/v1/embeddings",
-                                       "/chat/",    "/embeddings",     NULL};
+static const char *const prefixes[] = {
+    "/v1/chat/",  "/v1/completions", "/v1/embeddings", "/chat/", "/embeddings",
+    "/v1/rerank", "/v1/score",       "/rerank",        "/score", NULL};
 
 const struct dialect openai_dialect = {
     .name = "openai",

@@ -28,6 +28,8 @@ void chat_render_serve(struct exchange *x, struct http *h);
 void completions_serve(struct exchange *x, struct http *h);
 void completions_render_serve(struct exchange *x, struct http *h);
 void embeddings_serve(struct exchange *x, struct http *h);
+void rerank_serve(struct exchange *x, struct http *h);
+void score_serve(struct exchange *x, struct http *h);
 void models_list_serve(struct exchange *x, struct http *h);
 void models_one_serve(struct exchange *x, struct http *h);
 void tokenize_serve(struct exchange *x, struct http *h);

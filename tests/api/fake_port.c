@@ -232,6 +232,10 @@ void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why) {
 
         e.n_vector = FAKE_EMBD;
         e.vector = v;
+        if (r->m.flags & SUBMIT_SCORE) {
+            e.n_vector = 1;
+            v[0] = v[1] - 'm';
+        }
         api_on_event(f->model, &e);
         return;
     }

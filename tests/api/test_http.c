@@ -76,7 +76,8 @@ Test(http, every_answer_has_its_headers) {
     cr_expect_str_eq(r.body.data,
                      "{\"object\":\"list\",\"data\":[{\"id\":\"tiny\",\"object\":\"model\","
                      "\"created\":1700000000,\"owned_by\":\"weft\",\"root\":\"tiny\","
-                     "\"parent\":null,\"aliases\":[\"alias\"],\"max_model_len\":512}]}");
+                     "\"parent\":null,\"aliases\":[\"alias\"],\"max_model_len\":512,"
+                     "\"capabilities\":[\"completion\",\"embedding\"]}]}");
     reply_deinit(&r);
     raw(&w, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: a b\xff\r\n\r\n", &r);
     cr_expect_eq(strncmp(reply_header(&r, "x-request-id", v, sizeof(v)), "req_", 4), 0);

@@ -1,0 +1,156 @@
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include "api/generation/gen.h"
+#include "api/generation/read_request.h"
+#include "api/http/json.h"
+#include "api/model.h"
+#include "api/openai/openai.h"
+#include "api/openai/vectors.h"
+#include "api/private.h"
+
+/*
+ * /v1/rerank, as Cohere, Jina, vLLM and llama-server have it, and vLLM's /v1/score: how well each
+ * document answers the query, as a probability, or as the model's own number (raw_scores). Each
+ * pair is a prompt of its own.
+ */
+
+static int take(struct vectors *v, uint32_t input, struct gen *g) {
+    const struct prompt *p = &v->job.prompts[input];
+    double x = (double)g->vector[0];
+    struct json j;
+
+    if (g->n_vector != 1 || !isfinite(x))
+        return -EDOM;
+    v->score[input] = v->job.request.raw_scores ? x : 1 / (1 + exp(-x));
+    if (!v->job.request.return_documents)
+        return 0;
+    json_begin(&j, &v->text[input]);
+    json_open(&j, '{');
+    json_key(&j, "text");
+    json_string(&j, p->text, p->len);
+    json_close(&j, '}');
+    return j.error;
+}
+
+static void put_usage(struct json *j, const struct vectors *v) {
+    json_key(j, "usage");
+    json_open(j, '{');
+    json_put_int(j, "prompt_tokens", (int64_t)v->n_tokens);
+    json_put_int(j, "total_tokens", (int64_t)v->n_tokens);
+    json_close(j, '}');
+}
+
+static int by_score(const void *a, const void *b, void *score) {
+    uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    const double *s = score;
+
+    return s[i] != s[k] ? (s[i] < s[k] ? 1 : -1) : (i > k) - (i < k);
+}
+
+static void begin(struct json *j, const struct vectors *v, struct buf *b, const char *prefix) {
+    char id[sizeof(v->id) + 16];
+
+    snprintf(id, sizeof(id), "%s-%s", prefix, v->id);
+    json_begin(j, b);
+    json_open(j, '{');
+    json_key(j, "id");
+    json_cstring(j, id);
+    json_put_string(j, "object", "list");
+    json_put_int(j, "created", (int64_t)time(NULL));
+    json_put_string(j, "model", v->job.model->info->id);
+}
+
+/* The best first; of equal ones the first first. */
+static int answer_rerank(struct vectors *v, struct buf *b) {
+    uint32_t n = v->n_inputs, top = v->job.request.top_n;
+    uint32_t *order = malloc(n * sizeof(*order));
+    struct json j;
+
+    if (!order)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, n, sizeof(*order), by_score, v->score);
+    begin(&j, v, b, "rerank");
+    json_key(&j, "results");
+    json_open(&j, '[');
+    for (uint32_t i = 0; i < n && (top == 0 || i < top); i++) {
+        const struct buf *document = &v->text[order[i]];
+
+        json_open(&j, '{');
+        json_put_int(&j, "index", order[i]);
+        json_key(&j, "relevance_score");
+        json_double(&j, v->score[order[i]]);
+        if (document->len) {
+            json_key(&j, "document");
+            json_raw(&j, document->data, document->len);
+        }
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    put_usage(&j, v);
+    json_close(&j, '}');
+    free(order);
+    return j.error;
+}
+
+static int answer_score(struct vectors *v, struct buf *b) {
+    struct json j;
+
+    begin(&j, v, b, "score");
+    json_key(&j, "data");
+    json_open(&j, '[');
+    for (uint32_t i = 0; i < v->n_inputs; i++) {
+        json_open(&j, '{');
+        json_put_int(&j, "index", i);
+        json_put_string(&j, "object", "score");
+        json_key(&j, "score");
+        json_double(&j, v->score[i]);
+        json_close(&j, '}');
+    }
+    json_close(&j, ']');
+    put_usage(&j, v);
+    json_close(&j, '}');
+    return j.error;
+}
+
+static int translate(struct prompt_job *job, yyjson_doc *body, enum field_set fields,
+                     struct err *err) {
+    const struct api_model *m = job->model->info;
+    int r = gen_request_read(&job->request, job->model, fields, body, err);
+
+    if (r == 0 && !m->ranks)
+        return err_set_code(err, 400, "unsupported_model", "model",
+                            "The model `%.100s` gives no scores: it was not made to rerank.",
+                            m->id);
+    job->request.scores_texts = fields == FIELDS_SCORE;
+    job->request.pool = SUBMIT_SCORE | (m->encoder ? SUBMIT_POOL_CLS : SUBMIT_POOL_LAST);
+    return r;
+}
+
+static int translate_rerank(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return translate(job, body, FIELDS_RERANK, err);
+}
+
+static int translate_score(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return translate(job, body, FIELDS_SCORE, err);
+}
+
+static const struct vectors_form rerank_form = {take, answer_rerank};
+static const struct vectors_form score_form = {take, answer_score};
+static const struct endpoint rerank_endpoint = {.translate = translate_rerank,
+                                                .form = &rerank_form};
+static const struct endpoint score_endpoint = {.translate = translate_score, .form = &score_form};
+
+void rerank_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    vectors_serve(x, &rerank_endpoint);
+}
+
+void score_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    vectors_serve(x, &score_endpoint);
+}

@@ -1,0 +1,309 @@
+#include "api/openai/vectors.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/endpoint.h"
+#include "api/http/exchange.h"
+#include "api/generation/gen.h"
+#include "api/model.h"
+#include "api/private.h"
+#include "api/http/respond.h"
+
+/*
+ * Each input is a generation that ends with a vector. Thousands of them may come in one request, so
+ * they do not all go to the worker at once: a few lanes take one input after the other, and each
+ * lane asks anew for its place among the other clients' requests. Only the first lane can be sent
+ * away for want of room; the request then has not begun.
+ *
+ * What a result looks like in the answer is written when it arrives: thousands of numbers take
+ * their time, and the other clients of this thread wait meanwhile. Thousands of vectors are put
+ * together on the pool.
+ */
+
+static void free_vectors(struct vectors *e) {
+    for (uint32_t i = 0; i < VECTORS_LANES; i++)
+        gen_free(e->lane[i].gen);
+    for (uint32_t i = 0; i < e->n_inputs && e->text; i++)
+        buf_deinit(&e->text[i]);
+    free(e->text);
+    free(e->score);
+    buf_deinit(&e->answer);
+    prompt_job_deinit(&e->job);
+    free(e);
+}
+
+/* Takes it from its exchange; work that still runs keeps it until on_prepared() or on_written(). */
+static struct exchange *detach(struct vectors *e) {
+    struct exchange *x = e->exchange;
+
+    e->exchange = NULL;
+    x->ops = NULL;
+    x->n_prompt = (uint32_t)e->n_tokens;
+    for (uint32_t i = 0; i < VECTORS_LANES; i++)
+        if (e->lane[i].of)
+            admit_cancel(&api_of(x)->admit, &e->lane[i].waiter);
+    if (e->writing)
+        job_pool_abandon(&api_of(x)->pool, &e->task);
+    else if (!prompt_job_abandon(&e->job))
+        free_vectors(e);
+    return x;
+}
+
+static void fail(struct vectors *e, const struct err *err) {
+    struct err copy = *err;
+
+    respond_error(detach(e), &copy);
+}
+
+static void fail_errno(struct vectors *e, int r, struct err *err) {
+    if (!err->status)
+        err_set_code(err, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "", NULL,
+                     "The request could not be served.");
+    fail(e, err);
+}
+
+static void on_fail(struct exchange *x, const struct err *err) {
+    fail(x->state, err);
+}
+
+static void on_gone(struct exchange *x) {
+    exchange_end(detach(x->state));
+}
+
+static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+
+static void send_answer(struct vectors *e) {
+    CLEANUP(buf_deinit) struct buf b = e->answer;
+    int r = e->written;
+
+    buf_init(&e->answer, VECTORS_ANSWER_MAX);
+    e->exchange->finish = "stop";
+    respond_buf(detach(e), 200, &b, r);
+}
+
+static void on_thread(struct job *j) {
+    struct vectors *e = CONTAINER_OF(j, struct vectors, task);
+
+    e->written = e->form->answer(e, &e->answer);
+}
+
+static void on_written(struct job *j) {
+    struct vectors *e = CONTAINER_OF(j, struct vectors, task);
+
+    e->writing = false;
+    if (e->exchange)
+        send_answer(e);
+    else
+        free_vectors(e);
+}
+
+/* All results are there. 0 or -ENOMEM. */
+static int answer(struct vectors *e) {
+    assert(!e->writing && e->n_done == e->n_inputs);
+    buf_init(&e->answer, VECTORS_ANSWER_MAX);
+    if (e->n_inputs <= VECTORS_INLINE) {
+        e->written = e->form->answer(e, &e->answer);
+        send_answer(e);
+        return 0;
+    }
+    e->task = (struct job){.run = on_thread, .done = on_written};
+    int r = job_pool_put(&e->job.api->pool, &e->task, e->tenant);
+    e->writing = r == 0;
+    return r;
+}
+
+/* ---- lanes ---- */
+
+static void on_changed(struct gen *g);
+
+static void on_admitted(struct waiter *w) {
+    gen_start(CONTAINER_OF(w, struct vectors_lane, waiter)->gen);
+}
+
+static void on_expired(struct waiter *w) {
+    struct err err;
+
+    err_set_code(&err, 503, "queue_timeout", NULL, "The request has waited longer than it may.");
+    fail(CONTAINER_OF(w, struct vectors_lane, waiter)->of, &err);
+}
+
+static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_ms) {
+    struct vectors *e = CONTAINER_OF(w, struct vectors_lane, waiter)->of;
+
+    e->exchange->retry_ms = retry_ms;
+    fail(e, err);
+}
+
+/* The next input becomes the lane's generation, which is yet to be admitted. */
+static int load(struct vectors *e, struct vectors_lane *l) {
+    assert(e->n_next < e->n_inputs && !l->gen);
+    const struct tokens *t = &e->job.prompts[e->n_next].tokens;
+    int r = gen_new(&l->gen, e->job.model, &e->job.request, t->id, (uint32_t)t->n, 1, 0);
+
+    if (r < 0)
+        return r;
+    l->of = e;
+    l->input = e->n_next++;
+    l->gen->owner = l;
+    l->gen->changed = on_changed;
+    gen_belongs(l->gen, &e->exchange, &e->job.request);
+    gen_charge(l->gen, e->tenant, 0);
+    /* What comes late stands behind what others have asked meanwhile. */
+    l->gen->m.arrived_ns = clock_now(e->job.api->clock);
+    l->gen->m.group = l->gen->m.id;
+    l->waiter = (struct waiter){
+        .tenant = e->tenant,
+        .n = 1,
+        .n_context = l->gen->n_prompt,
+        .deadline_ns = l->gen->m.deadline_ns,
+        .admitted = on_admitted,
+        .expired = on_expired,
+        .refused = l->input == 0 ? on_refused : NULL,
+    };
+    list_init(&l->waiter.link);
+    return 0;
+}
+
+/* The lane's vector has come. */
+static int unload(struct vectors *e, struct vectors_lane *l) {
+    struct gen *g = l->gen;
+
+    assert(g && g->state == GEN_DONE && e->exchange);
+    struct exchange *x = e->exchange;
+    struct metrics_gen seen = gen_metrics(g);
+    seen.started_ns = x->started_ns;
+    metrics_gen_done(&g->model->metrics, &seen);
+    admit_took(&api_of(x)->admit, g->done_ns - g->first_step_ns);
+    if (!x->queue_ns)
+        x->queue_ns = g->first_step_ns - x->started_ns;
+    x->n_cached += g->n_cached;
+    x->n_resumed += g->n_attempts > 1 ? g->n_attempts - 1 : 0;
+    int r = e->form->take(e, l->input, g);
+    l->gen = gen_free(g);
+    e->n_done++;
+    assert(e->n_done <= e->n_next);
+    return r;
+}
+
+static void on_changed(struct gen *g) {
+    struct vectors_lane *l = g->owner;
+    struct vectors *e = l->of;
+    struct err err = {0};
+
+    if (g->state != GEN_DONE || !e->exchange)
+        return;
+    if (g->finish == FINISH_ERROR || !g->vector) {
+        if (!g->err.status)
+            err_set_code(&g->err, 500, "engine_error", NULL, "The engine gave no vector.");
+        e->exchange->retry_ms = g->retry_ms;
+        fail(e, &g->err);
+        return;
+    }
+    int r = unload(e, l);
+    if (r == -EDOM)
+        err_set_code(&err, 500, "engine_error", NULL, "The engine's vector is not finite.");
+    if (r == 0 && e->n_done == e->n_inputs) {
+        if ((r = answer(e)) < 0)
+            fail_errno(e, r, &err);
+        return;
+    }
+    if (r == 0 && e->n_next < e->n_inputs && (r = load(e, l)) == 0)
+        admit_again(&e->job.api->admit, &l->waiter);
+    if (r < 0)
+        fail_errno(e, r, &err);
+}
+
+/* ---- beginning ---- */
+
+/* Counts the tokens; the first input that is empty or too long is refused by its place. */
+static int measure(struct vectors *e, struct err *err) {
+    uint32_t own = e->tenant->conf.max_context, context = e->job.model->info->max_context;
+
+    context = own > 0 ? MIN(own, context) : context;
+    for (uint32_t i = 0; i < e->job.n_prompts; i++) {
+        size_t n = e->job.prompts[i].tokens.n;
+        struct prompt_place p = prompt_place(&e->job, i);
+
+        if (n == 0)
+            return err_set_code(err, 400, "invalid_value", p.s, "%s must not be empty.", p.s);
+        if (n >= context)
+            return err_set_code(err, 400, "context_length_exceeded", p.s,
+                                "This model takes inputs of up to %u tokens. However, %s has %zu.",
+                                context - 1, p.s, n);
+        e->n_tokens += n;
+    }
+    return 0;
+}
+
+/* The inputs are tokens: charges them and gives the first to the lanes. */
+static int begin(struct vectors *e, struct err *err) {
+    e->tenant = tenants_get(&e->job.api->tenants, e->exchange->tenant);
+    int r = measure(e, err);
+    if (r == 0)
+        r = tenant_request(e->tenant, e->n_tokens, clock_now(e->job.api->clock),
+                           &e->exchange->retry_ms, err);
+    if (r < 0)
+        return r;
+    e->text = calloc(e->job.n_prompts, sizeof(*e->text));
+    e->score = calloc(e->job.n_prompts, sizeof(*e->score));
+    if (!e->text || !e->score)
+        return -ENOMEM;
+    e->n_inputs = e->job.n_prompts;
+    for (uint32_t i = 0; i < e->n_inputs; i++)
+        buf_init(&e->text[i], VECTORS_ANSWER_MAX);
+    if (!e->job.request.return_documents)
+        gen_request_drop_body(&e->job.request);
+    uint32_t n = MIN(MAX(e->job.api->opts.max_running / 4, 1u), VECTORS_LANES);
+    for (uint32_t i = 0; i < MIN(n, e->n_inputs) && r == 0; i++) {
+        struct vectors_lane *l = &e->lane[i];
+
+        r = load(e, l);
+        if (r == 0 && i > 0 && !admit_is_free(&e->job.api->admit, &l->waiter)) {
+            l->gen = gen_free(l->gen); /* fewer lanes do it too */
+            e->n_next--;
+            break;
+        }
+        if (r == 0)
+            r = admit_enter(&e->job.api->admit, &l->waiter, &e->exchange->retry_ms, err);
+    }
+    return r;
+}
+
+static void on_prepared(struct prompt_job *job) {
+    struct vectors *e = CONTAINER_OF(job, struct vectors, job);
+    struct err err = job->err;
+    int r = job->result;
+
+    if (!e->exchange) { /* the client left meanwhile */
+        free_vectors(e);
+        return;
+    }
+    e->exchange->retry_ms = job->retry_ms;
+    if (r == 0)
+        r = begin(e, &err);
+    if (r < 0)
+        fail_errno(e, r, &err);
+}
+
+void vectors_serve(struct exchange *x, const struct endpoint *endpoint) {
+    struct err err = {0};
+
+    if (admit_precheck(&api_of(x)->admit, tenants_get(&api_of(x)->tenants, x->tenant), &x->retry_ms,
+                       &err) < 0) {
+        respond_error(x, &err);
+        return;
+    }
+    struct vectors *e = calloc(1, sizeof(*e));
+    if (!e) {
+        respond_errno(x, -ENOMEM);
+        return;
+    }
+    e->exchange = x;
+    e->form = endpoint->form;
+    snprintf(e->id, sizeof(e->id), "%s", x->id);
+    x->ops = &ops;
+    x->state = e;
+    prompt_job_start(&e->job, x, endpoint, on_prepared);
+}

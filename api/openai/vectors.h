@@ -1,0 +1,56 @@
+#pragma once
+
+/*
+ * vectors - a request whose inputs each become a vector, or a score: embeddings, rerank. What its
+ * body means and how the answer looks is its form's.
+ */
+
+#include "api/generation/endpoint.h"
+#include "api/generation/prompt_job.h"
+#include "api/limits/admit.h"
+
+#define VECTORS_LANES 16u /* at most, and a quarter of what may run */
+#define VECTORS_ANSWER_MAX API_SEND_MAX
+#define VECTORS_INLINE 64u /* inputs of an answer that is put together on the loop: some 3 MB */
+
+struct gen;
+struct vectors;
+
+/* endpoint.form */
+struct vectors_form {
+    /* The result of input @input has come, in @g->vector: what the answer needs of it, to text or
+     * score of that input. 0, -ENOMEM, or -EDOM: it is not finite. */
+    int (*take)(struct vectors *v, uint32_t input, struct gen *g);
+    /* The answer; all are there. On the pool where there are many. 0, -errno of buf_add(), or
+     * -ECANCELED in an abandoned job. */
+    int (*answer)(struct vectors *v, struct buf *b);
+};
+
+/* One place of a request's inputs at the worker. */
+struct vectors_lane {
+    struct waiter waiter;
+    struct vectors *of;
+    struct gen *gen;
+    uint32_t input;
+};
+
+/* A request. Invariant: n_done <= n_next <= n_inputs; n_next is the next that a lane takes. */
+struct vectors {
+    struct exchange *exchange; /* NULL: the client is gone, or was answered */
+    const struct vectors_form *form;
+    struct prompt_job job;
+    struct tenant *tenant;
+    struct vectors_lane lane[VECTORS_LANES];
+    struct buf *text; /* [n_inputs] of the answer */
+    double *score;    /* [n_inputs] */
+    uint32_t n_inputs, n_next, n_done;
+    uint64_t n_tokens;
+    char id[64];       /* the exchange's */
+    struct job task;   /* puts the answer together */
+    struct buf answer; /* by that */
+    int written;       /* its result */
+    bool writing;      /* the pool has it */
+};
+
+/* Answers @x, whose body @endpoint translates. */
+void vectors_serve(struct exchange *x, const struct endpoint *endpoint);
