@@ -29,6 +29,7 @@
 #include "daemon/worker.h"
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
+#define FILES_OF_MODEL 4    /* of these for each model, beyond the first few */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
 #define CLOSE_MS 5000       /* for everything to end once it has been told to */
 
@@ -308,7 +309,8 @@ static uint32_t kinds_of_sockets(const struct front *f) {
  * dies when there are none left could not be replaced. */
 static void limit_connections(struct front *f) {
     uint32_t n_kinds = kinds_of_sockets(f);
-    rlim_t wanted = (rlim_t)f->config.api.max_connections * n_kinds + FILES_KEPT;
+    rlim_t kept = FILES_KEPT + FILES_OF_MODEL * models_n(f->models);
+    rlim_t wanted = (rlim_t)f->config.api.max_connections * n_kinds + kept;
     struct rlimit files;
 
     f->max_connections = f->config.api.max_connections;
@@ -320,7 +322,7 @@ static void limit_connections(struct front *f) {
         files.rlim_cur = had;
     if (files.rlim_cur >= wanted)
         return;
-    rlim_t kept = MIN((rlim_t)FILES_KEPT, files.rlim_cur / 2);
+    kept = MIN(kept, files.rlim_cur / 2);
     f->max_connections = (uint32_t)MAX((files.rlim_cur - kept) / n_kinds, (rlim_t)1);
     log_event(WLOG_WARN, "connections_limited", "max_connections=%u open_files=%llu",
               f->max_connections, (unsigned long long)files.rlim_cur);

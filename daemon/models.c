@@ -471,6 +471,7 @@ static void remove_retired(struct served *s) {
         return;
     s->closing = true;
     api_remove_model(s->model);
+    s->model = NULL;
     workers_stop(s->workers);
 }
 
@@ -728,8 +729,13 @@ void models_stop(struct models *m) {
 struct models *models_free(struct models *m) {
     if (!m)
         return NULL;
-    for (uint32_t i = 0; i < m->n; i++)
-        served_free(m->served[i]);
+    for (uint32_t i = 0; i < m->n; i++) {
+        struct served *s = m->served[i];
+
+        if (s->model && (s->old || s->retired))
+            api_remove_model(s->model); /* api_free() frees those that it finds */
+        served_free(s);
+    }
     free(m->served);
     free(m);
     return NULL;

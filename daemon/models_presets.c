@@ -146,11 +146,25 @@ static int write_keys(const struct models *m, const struct config *c, struct buf
     return r;
 }
 
+/* The next start may be in another folder. */
+static int make_absolute(struct config *c, struct err *err) {
+    CLEANUP(freep) char *here = *c->model == '/' ? NULL : getcwd(NULL, 0);
+    CLEANUP(freep) char *path = NULL;
+
+    if (*c->model == '/')
+        return 0;
+    if (!here || asprintf(&path, "%s/%s", here, c->model) < 0)
+        return -ENOMEM;
+    return config_set(c, "model", path, err);
+}
+
 /* The base's options with what the client has changed. */
 static int change(struct config *c, const struct api_preset *p, struct err *err) {
     char text[CONFIG_VALUE_MAX];
-    int r = 0;
+    int r = make_absolute(c, err);
 
+    if (r < 0)
+        return r;
     if (p->sampling) {
         size_t n = 0;
 

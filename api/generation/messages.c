@@ -28,7 +28,7 @@ struct build {
 static int refuse(const struct build *b, const char *place, const char *must) {
     char param[96];
 
-    snprintf(param, sizeof(param), "messages[%zu]%.60s", b->i, place);
+    snprintf(param, sizeof(param), "messages[%zu]%.60s", b->i - MIN(b->i, b->form->n_own), place);
     return err_set_code(b->err, 400, "invalid_value", param, "%s %s.", param, must);
 }
 

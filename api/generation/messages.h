@@ -12,6 +12,7 @@
 #include "text/template.h"
 
 struct messages_form {
+    uint32_t n_own; /* the first ones are the service's own, not the client's */
     bool plain;     /* the template knows no tools */
     bool no_system; /* nor a system message: the description goes into the first user message */
     bool text_args; /* arguments are strings */

@@ -332,9 +332,11 @@ static int add_prefill(struct prompt_job *job) {
     return buf_add(&out->text, job->request.prefill.data, job->request.prefill.len);
 }
 
-static int render_messages(struct prompt_job *job) {
+/* The first @n_own messages are not the client's. */
+static int render_messages(struct prompt_job *job, uint32_t n_own) {
     const struct family *f = &job->model->family;
-    struct messages_form form = {.plain = !f->takes_tools,
+    struct messages_form form = {.n_own = n_own,
+                                 .plain = !f->takes_tools,
                                  .text_args = !f->takes_tools || f->text_args,
                                  .calls = f->drops_calls ? f->format : NULL,
                                  .thoughts = f->thoughts};
@@ -400,7 +402,7 @@ static int render(struct prompt_job *job) {
 
     if (doc)
         job->request.messages = yyjson_doc_get_root(doc);
-    r = r < 0 ? r : render_messages(job);
+    r = r < 0 ? r : render_messages(job, doc != NULL);
     job->request.messages = own;
     yyjson_doc_free(doc);
     return r;

@@ -137,6 +137,8 @@ def presets_of_a_client(folder, presets, template):
         assert own[2]["choices"][0]["message"] == given[2]["choices"][0]["message"], "the system message is another, or temperature is"
         assert {m["id"]: m for m in d.request("GET", "/v1/models")[2]["data"]}["mario"]["max_model_len"] == 512
         assert d.request("POST", "/api/show", {"model": "mario"})[2]["system"] == "You are\nMario."
+        bad = d.request("POST", "/v1/chat/completions", {"model": "mario", "messages": [{"role": "user", "content": "a"}, {"role": 7}]})
+        assert bad[0] == 400 and bad[2]["error"]["param"].startswith("messages[1]"), bad
         # A copy outlives what it was made of.
         assert post(d, "/api/copy", {"source": "mario", "destination": "luigi:latest"}) == (200, "")
         assert post(d, "/api/delete", {"model": "mario"}, "DELETE") == (200, "")
