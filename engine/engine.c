@@ -160,6 +160,10 @@ static void size_windows(struct engine *e) {
         o->n_pages = (uint32_t)n_pages;
         i->n_windows = (uint32_t)n_windows;
         i->window = w.window;
+        if (i->window_seqs < o->max_seqs)
+            snprintf(e->note, sizeof(e->note),
+                     "the last keys of layers with a window are kept for %u sequences, of %u",
+                     i->window_seqs, o->max_seqs);
         return;
     }
     model_join_windows(&e->model);

@@ -59,6 +59,7 @@ struct kv_stats {
     uint64_t n_snapshots_made, n_snapshots_used, n_snapshots_evicted;
     uint32_t n_windows_free, n_windows_idle; /* the others are held */
     uint64_t n_windows_evicted;
+    uint64_t n_missed_tokens; /* of prefixes that were cut back since a window page was not there */
 };
 
 /* What kv_seq_attach() would give to a new sequence. */

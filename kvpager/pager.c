@@ -399,8 +399,10 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     windows_pass(s, first);
     s->n_found = n > first ? n * t : s->n_found;
     /* A lookup is counted once a sequence, so that hits are never more than lookups. */
-    if (before == 0)
+    if (before == 0) {
         p->stats.n_lookup_tokens += n_tokens;
+        p->stats.n_missed_tokens += (n - end) * t;
+    }
     p->stats.n_hit_tokens += s->n_committed - before;
     return s->n_committed;
 }

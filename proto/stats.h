@@ -99,6 +99,14 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Requests that began with one.")                                                           \
     ROW(uint64_t, n_snapshots_evicted, COUNTER, 1, "weft_snapshots_evicted_total",                 \
         "snapshots_evicted", "Snapshots given up for others, or with their pages.")                \
+    ROW(uint32_t, n_windows, GAUGE, 1, "weft_window_pages", "window_pages",                        \
+        "Pages of layers with a window.")                                                          \
+    ROW(uint32_t, n_windows_used, GAUGE, 1, "weft_window_pages_used", "window_pages_used",         \
+        "Those that requests read.")                                                               \
+    ROW(uint64_t, n_windows_evicted, COUNTER, 1, "weft_window_pages_evicted_total",                \
+        "window_pages_evicted", "Cached window pages evicted.")                                    \
+    ROW(uint64_t, n_window_missed_tokens, COUNTER, 1, "weft_window_missed_tokens_total",           \
+        "window_missed_tokens", "Cached prefix tokens computed again for want of window pages.")   \
     ROW(uint64_t, n_evicted, COUNTER, 1, "weft_pages_evicted_total", "evicted",                    \
         "Cached pages evicted.")                                                                   \
     ROW(uint32_t, n_pages, GAUGE, 1, "", "pages", "KV pages.")                                     \

@@ -718,6 +718,13 @@ static void state_stats(const struct sched *s, const struct kv_stats *kv, struct
     out->n_snapshots_evicted = kv->n_snapshots_evicted;
 }
 
+static void window_stats(const struct sched *s, const struct kv_stats *kv, struct msg_stats *out) {
+    out->n_windows = s->info->n_windows;
+    out->n_windows_used = s->info->n_windows - kv->n_windows_free - kv->n_windows_idle;
+    out->n_windows_evicted = kv->n_windows_evicted;
+    out->n_window_missed_tokens = kv->n_missed_tokens;
+}
+
 void sched_stats(const struct sched *s, struct msg_stats *out) {
     struct kv_stats kv;
 
@@ -734,6 +741,7 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_recomputed_tokens = s->pins.n_recomputed_tokens;
     out->n_prewarm_hit_tokens = s->prewarm.n_found_tokens;
     disk_tier_stats(s, out);
+    window_stats(s, &kv, out);
     state_stats(s, &kv, out);
     out->n_swapped = s->offload.n_swapped;
     out->n_not_swapped = s->offload.n_recomputed;

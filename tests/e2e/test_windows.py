@@ -24,13 +24,16 @@ def test_prefixes_that_others_computed():
         common = random_tokens(70, 320)
         requests = [{"prompt": common + random_tokens(80 + i, 60 + 7 * i), "temperature": i % 2, "seed": i} for i in range(3)]
         should = []
-        for r in requests:  # each on a daemon that has seen nothing
-            with Weftd(*FLAGS, model=golden(name)) as d:
+        for r in requests:  # each on a daemon that has seen nothing, and keeps the keys of all positions
+            with Weftd(*FLAGS, "--host-kv-memory", "16M", model=golden(name)) as d:
                 should.append(ask(d, r))
+                assert d.stats()["worker"]["window_pages"] == 0, name
         with Weftd(*FLAGS, model=golden(name)) as d:
             assert [ask(d, r) for r in requests] == should, name
             c = d.complete(**requests[2], max_tokens=1)
             assert c["usage"]["prompt_tokens_details"]["cached_tokens"] >= 320, name
+            stats = d.stats()["worker"]
+            assert stats["window_pages"] > stats["window_pages_used"], stats
 
 
 def test_preempted_and_computed_again():

@@ -294,8 +294,10 @@ void model_attach(struct model *m, uint32_t seq, uint32_t n_tokens) {
     }
     pass(m, s, n_pages);
     s->n_found = n > before ? n : s->n_found;
-    if (before == 0)
+    if (before == 0) {
         m->count.n_lookup_tokens += n_tokens;
+        m->count.n_missed_tokens += n - s->n_committed;
+    }
     m->count.n_hit_tokens += s->n_committed - before;
     EXPECT(kv_seq_attach(s->real, s->token, n_tokens), s->n_committed);
 }
