@@ -770,3 +770,30 @@ Test(plan, prompts_of_those_with_more_add_only_so_much_to_a_step) {
         cr_expect(group == 0 ? added > 30000000 : added <= 10000000);
     }
 }
+
+/* Prompts that are computed whole: all rows of one or none, and the oldest has its own however slow a
+ * step is and whatever waits behind it. */
+Test(plan, whole_prompts_are_never_cut) {
+    struct rng rng = {11};
+
+    for (int round = 0; round < 300; round++) {
+        struct fixture f;
+        uint32_t n = 1 + rng_below(&rng, 20), ahead = 0;
+
+        setup(&f, 1, rng_below(&rng, 2) ? 0.01 : 5);
+        f.p.whole = true;
+        f.p.max_rows = 64 + rng_below(&rng, 449);
+        f.p.force_chunk = rng_below(&rng, 4) ? 0 : 7;
+        for (uint32_t i = 0; i < n; i++)
+            finish_req(&f, add_running(&f, 2 + rng_below(&rng, f.p.max_rows - 1), 0));
+        plan_step(&f.p);
+        check(&f);
+        for (uint32_t i = 0; i < n; i++) {
+            cr_expect(f.req[i].n_rows == 0 || f.req[i].n_rows == f.req[i].n_tokens, "%d: %u of %u",
+                      round, f.req[i].n_rows, f.req[i].n_tokens);
+            ahead += f.req[i].n_rows;
+        }
+        cr_expect_eq(f.req[0].n_rows, f.req[0].n_tokens, "%d: the oldest waits", round);
+        cr_expect_eq(ahead, f.p.n_rows);
+    }
+}
