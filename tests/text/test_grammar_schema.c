@@ -606,6 +606,29 @@ Test(grammar_schema, one_of_that_overlaps) {
            YES("\"xxa\"", "\"c\"", "\"bbb\""), YES("\"aab\"", "\"a\"", "\"xxx\"", "\"ab\""));
 }
 
+Test(grammar_schema, few_values_are_unique_in_any_order) {
+    SCHEMA("{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"enum\": [\"a\", \"b\", 1, "
+           "1.0, null]}}",
+           YES("[]", "[\"b\",\"a\"]", "[null,1,\"a\",\"b\"]", "[1, \"b\" ]"),
+           YES("[\"a\",\"a\"]", "[1,\"b\",1]", "[1,1.0]", "[\"c\"]", "[null,\"a\",\"b\",1,null]",
+               "[,]"));
+    SCHEMA("{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"type\": \"boolean\"}, "
+           "\"minItems\": 1}",
+           YES("[true]", "[false,true]"), YES("[]", "[true,true]", "[true,false,true]"));
+    SCHEMA("{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"enum\": [1, 2, 3, 4]}, "
+           "\"minItems\": 2, "
+           "\"maxItems\": 3}",
+           YES("[4,1]", "[3,1,2]"), YES("[]", "[1]", "[1,1]", "[1,2,1]", "[1,2,3,4]"));
+    SCHEMA("{\"type\": \"array\", \"uniqueItems\": true, \"items\": {\"enum\": [1, 2, 3]}, "
+           "\"minItems\": 3}",
+           YES("[3,1,2]"), YES("[3,1]", "[1,2,2]", "[1,2,3,3]"));
+    REFUSED("{\"uniqueItems\": true, \"items\": {\"enum\": [1, [2]]}}", "unsupported",
+            "#/uniqueItems");
+    REFUSED("{\"uniqueItems\": true, \"minItems\": 3, \"items\": {\"enum\": [1, 2, 3, 4, 5, 6, 7, "
+            "8, 9]}}",
+            "unsupported", "#/uniqueItems");
+}
+
 Test(grammar_schema, contains) {
     SCHEMA("{\"type\": \"array\", \"contains\": {\"const\": 1}, \"maxItems\": 3}",
            YES("[1]", "[2,1]", "[1,1,1]", "[2,2,1]"), YES("[]", "[2]", "[2,2,2]", "[1,2,2,2]"));

@@ -7,6 +7,8 @@
 #include "text/grammar/schema.h"
 #include "text/grammar/lang.h"
 
+#include <assert.h>
+#include <errno.h>
 #include <string.h>
 
 #define INLINE_MAX 16 /* states: a larger value that is written down twice becomes a rule */
@@ -318,12 +320,14 @@ static int add_declared(struct object *o, struct expr_list *list) {
 
 #define ANY_ORDER_MAX 32 /* bits of a register */
 
-/* The same members in any order, each at most once. */
+/* The same members in any order, each at most once; at least one of them, and all that are not
+ * optional. */
 static int unordered(struct build *b, const struct expr_list *list, struct expr **out) {
     struct expr_vec item = {0};
     uint32_t rule, must = 0;
     int r = build_rule(b, NULL, &rule);
 
+    assert(list->n <= ANY_ORDER_MAX && list->n_needs == 0);
     for (uint32_t i = 0; r == 0 && i < list->n + (list->rest != NULL); i++) {
         uint32_t member;
         struct expr *e = NULL;
@@ -350,9 +354,16 @@ static int unordered(struct build *b, const struct expr_list *list, struct expr 
     b->rule[rule].members = true;
     e->kind = EXPR_MEMBERS;
     e->min = must;
-    e = expr_seq2(b, e, list->after);
-    *out = must ? e : expr_optional(b, e);
+    *out = expr_seq2(b, e, list->after);
     return *out ? 0 : build_no_memory(b);
+}
+
+static bool all_optional(const struct expr_list *list) {
+    for (uint32_t i = 0; i < list->n; i++) {
+        if (!list->optional[i])
+            return false;
+    }
+    return true;
 }
 
 /* The members of the object, with the witnesses that were chosen. */
@@ -385,10 +396,13 @@ static int object_members(struct object *o, struct expr **out) {
     if (!list->separator || !list->after)
         return build_no_memory(b);
     if ((b->flags & GRAMMAR_ANY_ORDER) && list->n > 0 && list->n <= ANY_ORDER_MAX &&
-        list->min == 0 && list->max == NO_MAX && list->n_needs == 0)
-        return unordered(b, list, out);
+        list->min == 0 && list->max == NO_MAX && list->n_needs == 0) {
+        r = unordered(b, list, &e);
+        if (r == 0 && all_optional(list) && !(e = expr_optional(b, e)))
+            r = build_no_memory(b);
+    }
     *out = e;
-    return 0;
+    return r;
 }
 
 /* One alternative per choice of witnesses. */
@@ -553,6 +567,130 @@ static int array_containing(struct schema *s, const struct facets *f, struct exp
     return *out ? 0 : build_no_memory(b);
 }
 
+/* ---- items that must differ (uniqueItems), of a few values */
+
+#define FEW_VALUES 8 /* where they are counted, too: 2^8 sets of them */
+
+/* All values that an item can have, each once: *v[n], as they are written. 1; 0: they are too many
+ * to be listed. */
+static int few_values(struct schema *s, const struct facets *f, struct expr_vec *v) {
+    yyjson_val *seen[ANY_ORDER_MAX];
+    struct place value = f->n_values ? f->value[0] : (struct place){0};
+    size_t n = f->n_values == 0 ? 0 : f->value_is_const[0] ? 1 : yyjson_arr_size(value.v);
+    static const struct {
+        unsigned type;
+        const char *text;
+    } plain[] = {{T_NULL, "null"}, {T_BOOL, "false"}, {T_BOOL, "true"}};
+
+    if (f->n_values == 0 && (f->types & ~(unsigned)(T_NULL | T_BOOL)))
+        return 0;
+    for (size_t i = 0; f->n_values == 0 && i < ARRAY_SIZE(plain); i++) {
+        if ((f->types & plain[i].type) && expr_vec_add(s->b, v, expr_str(s->b, plain[i].text)) < 0)
+            return -ENOMEM;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct place p = {f->value_is_const[0] ? value.v : yyjson_arr_get(value.v, i), value.path};
+        struct expr *x = NULL;
+        int r = facets_admit(s, f, p);
+        bool new = r > 0;
+
+        for (uint32_t k = 0; new &&k < v->n; k++)
+            new = !same_value(seen[k], p.v);
+        if (new && (yyjson_is_ctn(p.v) || v->n == ANY_ORDER_MAX))
+            return 0;
+        if (new)
+            r = value_expr(s, p.v, &x);
+        if (new &&r == 0) {
+            seen[v->n] = p.v;
+            r = expr_vec_add(s->b, v, x);
+        }
+        if (r < 0)
+            return r;
+    }
+    return 1;
+}
+
+/* @n to @m more of the values that are not in @had, with a comma before each but the first. What
+ * follows a set is made once: made[had]. */
+static int differing(struct build *b, const struct expr_vec *v, uint32_t had, uint32_t n,
+                     uint32_t m, struct expr **made, struct expr **out) {
+    struct expr_vec alt = {0};
+    uint32_t rule;
+
+    if (made[had]) {
+        *out = made[had];
+        return 0;
+    }
+    for (uint32_t i = 0; m > 0 && i < v->n; i++) {
+        struct expr *rest = NULL, *comma = had ? json_comma(b) : expr_empty(b);
+
+        if (had >> i & 1)
+            continue;
+        int r = differing(b, v, had | 1u << i, n ? n - 1 : 0, m - 1, made, &rest);
+
+        if (r == 0)
+            r = expr_vec_add(b, &alt, comma ? expr_seq3(b, comma, v->v[i], rest) : NULL);
+        if (r < 0)
+            return r;
+    }
+    if (n == 0 && expr_vec_add(b, &alt, expr_empty(b)) < 0)
+        return -ENOMEM;
+    struct expr *e = expr_alt(b, alt.v, alt.n);
+
+    if (!e || build_rule(b, NULL, &rule) < 0)
+        return -ENOMEM;
+    b->rule[rule].body = e;
+    *out = made[had] = alt.n == 1 && n == 0 ? e : expr_call(b, rule);
+    return *out ? 0 : build_no_memory(b);
+}
+
+/* As array_items(), each item another one. */
+static int array_unique(struct schema *s, const struct facets *f, uint32_t n_prefix,
+                        struct expr **out) {
+    struct build *b = s->b;
+    struct parts parts = {0};
+    struct facets item;
+    struct expr_vec v = {0};
+    int r = 0, few = 0;
+
+    for (uint32_t k = 0; r == 0 && k < f->parts->n; k++) {
+        struct place p = schema_at(s, f->parts->v[k], "items");
+
+        if (p.v)
+            r = parts_expand(s, &parts, p);
+    }
+    if (r == 0 && n_prefix == 0 && parts.n_choices == 0 && !parts.never && f->n_contains == 0) {
+        r = facets_gather(s, &parts, &item);
+        few = r < 0 ? r : few_values(s, &item, &v);
+    }
+    if (r < 0 || few < 0)
+        return r < 0 ? r : few;
+    uint32_t min = MAX(f->min_items, 1u), max = MIN(f->max_items, v.n);
+    bool counted = (min > 1 && min < v.n) || max < v.n;
+
+    if (!few || (counted && v.n > FEW_VALUES))
+        return schema_unsupported(s, f->unique_at.path,
+                                  "only of few values: enum, const, booleans");
+    if (min > max || v.n == 0) {
+        *out = expr_never(b);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (counted) {
+        struct expr *made[1 << FEW_VALUES] = {NULL};
+
+        return differing(b, &v, 0, min, max, made, out);
+    }
+    struct expr_list list = {.n = v.n, .member = v.v, .separator = json_comma(b)};
+
+    list.after = expr_empty(b);
+    list.optional = arena_alloc_array(&b->arena, v.n, sizeof(*list.optional));
+    if (!list.optional || !list.after || !list.separator)
+        return build_no_memory(b);
+    for (uint32_t i = 0; i < v.n; i++)
+        list.optional[i] = min < v.n;
+    return unordered(b, &list, out);
+}
+
 int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
     struct expr *items = NULL;
@@ -560,8 +698,6 @@ int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
     uint32_t min = MAX(f->min_items, f->n_contains ? 1u : 0u);
     int r = 0;
 
-    if (f->unique && f->max_items > 1)
-        return schema_unsupported(s, f->unique_at.path, "this keyword is not supported");
     for (uint32_t i = 0; i < f->parts->n; i++)
         n_prefix = MAX(n_prefix, yyjson_arr_size(prefix_of(s, f->parts->v[i]).v));
     if (n_prefix > 4096)
@@ -573,7 +709,9 @@ int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
         *out = expr_never(b);
         return *out ? 0 : build_no_memory(b);
     }
-    if (f->n_contains)
+    if (f->unique && f->max_items > 1)
+        r = array_unique(s, f, (uint32_t)n_prefix, &items);
+    else if (f->n_contains)
         r = array_containing(s, f, &items);
     else if (f->max_items)
         r = array_items(s, f, (uint32_t)n_prefix, &items);
