@@ -361,75 +361,66 @@ static int read_preset(struct exchange *x, yyjson_val *root, char sampling[SAMPL
     return r < 0 ? r : read_parameters(yyjson_obj_get(root, "parameters"), sampling, p, err);
 }
 
-void ollama_create_serve(struct exchange *x, struct http *h) {
+/* What each path asks of the daemon. 0 or negative with @err; then @t is not taken. */
+typedef int (*begin_fn)(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err);
+
+static int begin_create(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
     const struct api_opts *o = &api_of(x)->opts;
     struct api_preset preset = {0};
     char sampling[SAMPLING_MAX];
+    int r = read_preset(x, root, sampling, &preset, err);
+
+    return r < 0 ? r : o->manage->create(o->models_ctx, &preset, t, err);
+}
+
+static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
+    const struct api_opts *o = &api_of(x)->opts;
+    struct api_preset preset = {.name = untag(text_of(root, "destination", NULL))};
+    int r = find_served(x, text_of(root, "source", NULL), "source", &preset.from, err);
+
+    if (r == 0 && !preset.name)
+        r = err_set_code(err, 400, "invalid_value", "destination", "destination is required");
+    return r < 0 ? r : o->manage->create(o->models_ctx, &preset, t, err);
+}
+
+static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
+    const struct api_opts *o = &api_of(x)->opts;
+    const char *id = NULL;
+    int r = find_served(x, text_of(root, "model", "name"), "model", &id, err);
+
+    return r < 0 ? r : o->manage->remove(o->models_ctx, id, t, err);
+}
+
+/* @bare: the answer has no body. */
+static void serve(struct exchange *x, begin_fn begin, bool bare) {
     struct manage *m = NULL;
     yyjson_doc *doc = NULL;
     struct err err = {0};
     int r = check_right(x, &err);
 
-    (void)h;
     if (r == 0)
         r = read_body(x, &doc, &err);
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    if (r == 0)
-        r = read_preset(x, root, sampling, &preset, &err);
+    if (r == 0 && !(m = new_task(x, yyjson_doc_get_root(doc))))
+        r = -ENOMEM;
     if (r == 0) {
-        m = new_task(x, root);
-        r = m ? o->manage->create(o->models_ctx, &preset, &m->task, &err) : -ENOMEM;
+        m->bare = bare;
+        r = begin(x, yyjson_doc_get_root(doc), &m->task, &err);
     }
     yyjson_doc_free(doc);
     began(x, m, r, &err, "writing manifest");
 }
 
-void ollama_copy_serve(struct exchange *x, struct http *h) {
-    const struct api_opts *o = &api_of(x)->opts;
-    struct api_preset preset = {0};
-    struct manage *m = NULL;
-    yyjson_doc *doc = NULL;
-    struct err err = {0};
-    int r = check_right(x, &err);
-
+void ollama_create_serve(struct exchange *x, struct http *h) {
     (void)h;
-    if (r == 0)
-        r = read_body(x, &doc, &err);
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    if (r == 0)
-        r = find_served(x, text_of(root, "source", NULL), "source", &preset.from, &err);
-    if (r == 0 && !(preset.name = untag(text_of(root, "destination", NULL))))
-        r = err_set_code(&err, 400, "invalid_value", "destination", "destination is required");
-    if (r == 0 && (m = new_task(x, root))) {
-        m->bare = true;
-        r = o->manage->create(o->models_ctx, &preset, &m->task, &err);
-    } else if (r == 0) {
-        r = -ENOMEM;
-    }
-    yyjson_doc_free(doc);
-    began(x, m, r, &err, "");
+    serve(x, begin_create, false);
+}
+
+void ollama_copy_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    serve(x, begin_copy, true);
 }
 
 void ollama_delete_serve(struct exchange *x, struct http *h) {
-    const struct api_opts *o = &api_of(x)->opts;
-    struct manage *m = NULL;
-    yyjson_doc *doc = NULL;
-    const char *id = NULL;
-    struct err err = {0};
-    int r = check_right(x, &err);
-
     (void)h;
-    if (r == 0)
-        r = read_body(x, &doc, &err);
-    yyjson_val *root = yyjson_doc_get_root(doc);
-    if (r == 0)
-        r = find_served(x, text_of(root, "model", "name"), "model", &id, &err);
-    if (r == 0 && (m = new_task(x, root))) {
-        m->bare = true;
-        r = o->manage->remove(o->models_ctx, id, &m->task, &err);
-    } else if (r == 0) {
-        r = -ENOMEM;
-    }
-    yyjson_doc_free(doc);
-    began(x, m, r, &err, "");
+    serve(x, begin_delete, true);
 }
