@@ -74,7 +74,7 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
     if (s->kept && s->n_pages != s->n_published)
         broken(3, "a kept sequence has pages of its own", NO_PAGE);
     if (p->opts.n_windows > 0 &&
-        s->n_behind != (s->kept ? s->n_pages : windows_first(p, s->n_committed)))
+        s->n_behind != (s->kept ? s->n_pages : windows_first(p, s->n_published * t)))
         broken(10, "a sequence holds others than the window pages that it reads", NO_PAGE);
     for (uint32_t i = 0; i < s->n_pages; i++) {
         kv_page number = s->page[i];

@@ -187,5 +187,8 @@ void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out);
 uint32_t kv_seq_state(const struct kv_seq *s);
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);
+/* Others are likely to begin with the first @n_tokens of it, or a little less: it keeps what they
+ * would read longer in the cache when it is past them. */
+void kv_seq_want(struct kv_seq *s, uint32_t n_tokens);
 /* Its window pages, as many: below n_windows, KV_NO_PAGE where no row reads them any more. */
 void kv_seq_windows(const struct kv_seq *s, kv_page *out);

@@ -20,7 +20,8 @@
  *     kept ones has one.
  * 10. A window page is free, or that of one page, which knows it and is not free. Its reference
  *     count is that of the sequences that hold it: those, but for the kept ones, that have its page
- *     at or behind their n_behind, which is windows_first(n_committed). Without any it is idle.
+ *     at or behind their n_behind, the first page that a row behind the published pages reads.
+ *     Without any it is idle.
  *     Where there are windows, every page there has one.
  *
  * States of a page, and the functions that change them:
@@ -279,6 +280,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
     s->isolation = *isolation;
     s->root = walk_start(p, isolation).key;
     s->n_pages = s->n_published = s->n_committed = s->n_behind = s->n_found = 0;
+    s->n_wanted = 0;
     s->kept = false;
     s->passing = KV_NO_SNAPSHOT;
     s->state = take_state(p);

@@ -22,6 +22,7 @@ struct kv_seq {
     /* It holds the window pages of its pages from n_behind on; and up to where pages of others
      * were last found for it, in tokens. */
     uint32_t n_behind, n_found;
+    uint32_t n_wanted; /* kv_seq_want() */
 };
 
 /* A page of the layers with a window: invariant 10. */

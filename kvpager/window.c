@@ -7,20 +7,25 @@
  * room is needed, and the page stays.
  *
  * A row at position p reads the window pages from windows_first(p) on. No row at a committed
- * position is computed again, so a sequence holds the window pages of its pages from
- * windows_first(n_committed) on, drafts and room grown ahead included, and lets go of the others
- * when it commits. A prefix is found up to where the window pages are all there that the next row
+ * position is computed again, so a sequence holds the window pages of its pages from the first on
+ * that a row behind its published pages reads, drafts and room grown ahead included, and lets go of
+ * the others when it commits: what it holds is what another needs to begin behind its published
+ * pages. A prefix is found up to where the window pages are all there that the next row
  * reads: a position further ahead is of no use without them (kv_pager_match()). What lies between
  * is computed again, and the window pages that this brings go to the pages that have none.
  *
  * Which go first: those that a sequence went past, the oldest before the others. Longer stay those
- * that a next turn is likely to begin with: where a sequence ended, where one began, and those
- * before the place up to which a prefix was there without them, since that was asked for twice.
+ * that a next turn is likely to begin with: where a sequence ended, where one began, those
+ * before the place up to which a prefix was there without them, since that was asked for twice, and
+ * those before the place that the caller has named (kv_seq_want()).
  */
 
 #include <assert.h>
 #include <errno.h>
 #include "kvpager/private.h"
+
+#define WANTED_BEFORE                                                                              \
+    2u /* pages: what begins at the end of a prompt often begins a little before */
 
 int windows_init(struct kv_pager *p) {
     struct windows *w = &p->windows;
@@ -142,14 +147,25 @@ void windows_release(struct kv_seq *s, uint32_t i) {
         let_go(s, i, &s->pager->windows.ended);
 }
 
+/* Whether page @i is read at @n_tokens, or @before pages before it. */
+static bool is_read(const struct kv_pager *p, uint32_t i, uint32_t n_tokens, uint32_t before) {
+    return i + before >= windows_first(p, n_tokens) && i < n_tokens / p->opts.page_tokens;
+}
+
 void windows_pass(struct kv_seq *s, uint32_t n) {
     struct kv_pager *p = s->pager;
-    uint32_t end = windows_first(p, s->n_committed), found = s->n_found / p->opts.page_tokens;
-    uint32_t from = windows_first(p, s->n_found);
+    uint32_t end = windows_first(p, s->n_published * p->opts.page_tokens);
 
-    for (uint32_t i = s->n_behind; i < MIN(end, n); i++)
-        let_go(s, i, i >= from && i < found ? &p->windows.ended : &p->windows.passed);
+    for (uint32_t i = s->n_behind; i < MIN(end, n); i++) {
+        bool wanted = is_read(p, i, s->n_found, 0) || is_read(p, i, s->n_wanted, WANTED_BEFORE);
+
+        let_go(s, i, wanted ? &p->windows.ended : &p->windows.passed);
+    }
     s->n_behind = MAX(s->n_behind, end);
+}
+
+void kv_seq_want(struct kv_seq *s, uint32_t n_tokens) {
+    s->n_wanted = n_tokens;
 }
 
 void windows_move(struct kv_pager *p, struct page *own, struct page *equal) {

@@ -33,6 +33,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
 
     assert(e == 0);
     (void)e;
+    kv_seq_want(r->seq, r->n_prompt);
     request_set_state(r, REQUEST_RUNNING);
     list_remove(&r->queued.link);
     queue_insert(&s->running, &r->queued);

@@ -149,13 +149,16 @@ static void let_go(struct model *m, const struct model_seq *s, uint32_t end, boo
 }
 
 static void pass(struct model *m, struct model_seq *s, uint32_t n_pages) {
-    uint32_t t = m->opts.page_tokens, to = n_passed(m, s->n_committed);
+    uint32_t t = m->opts.page_tokens, to = n_passed(m, s->n_committed / t * t);
 
     while (s->n_behind < to) {
         uint32_t i = s->n_behind++;
 
+        bool found = i < s->n_found / t && i >= n_passed(m, s->n_found);
+        bool wanted = i < s->n_wanted / t && i + 2 >= n_passed(m, s->n_wanted);
+
         if (i < n_pages)
-            let_go(m, s, (i + 1) * t, i < s->n_found / t && i >= n_passed(m, s->n_found));
+            let_go(m, s, (i + 1) * t, found || wanted);
     }
 }
 
@@ -228,7 +231,7 @@ static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
             e->given_back = ++m->now;
     }
     s->n_committed = MIN(s->n_committed, n);
-    s->n_behind = MIN(s->n_behind, n_passed(m, s->n_committed));
+    s->n_behind = MIN(s->n_behind, n_passed(m, s->n_committed / t * t));
 }
 
 /* Both. */
@@ -265,11 +268,16 @@ bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *toke
     EXPECT(r, 0);
     s->real = made;
     s->share = share;
-    s->n_committed = s->n_pages = s->n_behind = s->n_found = 0;
+    s->n_committed = s->n_pages = s->n_behind = s->n_found = s->n_wanted = 0;
     s->kept = false;
     memcpy(s->token, token, sizeof(s->token));
     m->count.n_seqs++;
     return true;
+}
+
+void model_want(struct model *m, uint32_t seq, uint32_t n_tokens) {
+    m->seq[seq].n_wanted = n_tokens;
+    kv_seq_want(m->seq[seq].real, n_tokens);
 }
 
 void model_free(struct model *m, uint32_t seq) {
@@ -506,7 +514,7 @@ static uint32_t n_sole(const struct model *m, const struct model_seq *s) {
 
 /* What the next row and drafts behind it read in window pages. */
 static void check_windows(const struct model *m, const struct model_seq *s) {
-    uint32_t t = m->opts.page_tokens, behind = n_passed(m, s->n_committed);
+    uint32_t t = m->opts.page_tokens, behind = n_passed(m, s->n_committed / t * t);
     kv_page window[MODEL_MAX_TOKENS];
 
     EXPECT(s->n_behind, behind);
@@ -691,6 +699,8 @@ static void random_op(struct model *m, struct rng *r, const struct draw *d) {
     else if (op == NEW && i != UINT32_MAX) {
         if (model_new(m, i, (uint8_t)rng_below(r, d->n_shares), token) && rng_below(r, 4) > 0)
             model_attach(m, i, rng_below(r, m->opts.max_seq_tokens + 1));
+        if (m->seq[i].real && m->opts.n_windows > 0 && rng_below(r, 2))
+            model_want(m, i, rng_below(r, MODEL_MAX_TOKENS));
     } else if (i != UINT32_MAX)
         random_seq_op(m, r, op, i);
 }

@@ -41,6 +41,7 @@ struct model_seq {
     uint32_t n_committed, n_pages;
     uint32_t passing;           /* as model_entry.snapshot */
     uint32_t n_behind, n_found; /* pages that it has passed; tokens that were found for it */
+    uint32_t n_wanted;
     bool kept;
 };
 
@@ -61,6 +62,7 @@ void model_deinit(struct model *m);
 
 /* @token: MODEL_MAX_TOKENS tokens. False: there are max_seqs already. */
 bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *token);
+void model_want(struct model *m, uint32_t seq, uint32_t n_tokens);
 void model_free(struct model *m, uint32_t seq);
 void model_attach(struct model *m, uint32_t seq, uint32_t n_tokens);
 bool model_grow(struct model *m, uint32_t seq, uint32_t n_tokens); /* false: KV_FULL */

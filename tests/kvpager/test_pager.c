@@ -60,3 +60,49 @@ Test(kv_pager, snapshots_belong_to_pages) {
     cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 0);
     kv_pager_free(p);
 }
+
+static void run_through(struct kv_pager *p, int32_t *token, uint32_t n, int32_t first,
+                        uint32_t wanted) {
+    const struct kv_isolation isolation = {{1}};
+    struct kv_seq *s;
+
+    for (uint32_t i = 0; i < n; i++)
+        token[i] = first + (int32_t)i;
+    cr_assert_eq(kv_seq_new(&s, p, &isolation), 0);
+    kv_seq_want(s, wanted);
+    for (uint32_t i = 1; i <= n; i++) {
+        cr_assert_eq(kv_seq_grow(s, i), 0);
+        kv_seq_commit(s, token, i);
+    }
+    kv_pager_check(p);
+    kv_seq_free(s);
+}
+
+/* A sequence goes through many positions with a few window pages. What the next turn of another one
+ * begins with stays: its last full pages, wherever in a page it ended, and the end of its prompt. */
+Test(kv_pager, windows_of_ended_turns_outlive_those_that_are_passed) {
+    const struct kv_isolation isolation = {{1}};
+    int32_t token[96], other[400];
+    struct kv_stats stats;
+
+    for (uint32_t n = 44; n <= 96; n++) {
+        const struct kv_opts o = {.n_pages = 200,
+                                  .page_tokens = 4,
+                                  .max_seqs = 4,
+                                  .max_seq_tokens = 400,
+                                  .n_windows = 16,
+                                  .window = 10};
+        struct kv_pager *p;
+
+        cr_assert_eq(kv_pager_new(&p, &o), 0);
+        run_through(p, token, n, 0, 30);
+        run_through(p, other, 400, 1000, 400);
+        kv_pager_stats(p, &stats);
+        cr_assert_gt(stats.n_windows_evicted, 50);
+        cr_assert_eq(stats.n_cached, 100 + n / 4);
+        cr_expect_eq(kv_pager_match(p, &isolation, token, n).n_tokens, n / 4 * 4, "%u", n);
+        cr_expect_eq(kv_pager_match(p, &isolation, token, 39).n_tokens, 28, "%u", n);
+        cr_expect_eq(kv_pager_match(p, &isolation, other, 200).n_tokens, 0);
+        kv_pager_free(p);
+    }
+}
