@@ -244,9 +244,9 @@ struct operand {
 };
 /* The argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
-/* Blocks of a kernel of few rows with so many row tiles, that each ask for @shared bytes: as many
- * as run at a time. */
-uint32_t cuda_narrow_grid(const struct be *b, uint32_t tiles, uint32_t shared);
+/* Of @n blocks that each ask for @shared bytes as many as run at a time, up to @most of them on a
+ * multiprocessor. */
+uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
 /* Launches matvec: at most MATVEC_ROWS rows. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias, by the library of fast where it is to be, else by cuda_matmul_strict(). */
@@ -331,8 +331,8 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
                                 const float *weight, uint32_t n);
 /* Items of experts that the largest step may make. */
 uint32_t experts_items(const struct be *b);
-/* The product of @a, whose n_at_once and what follows of it are filled in: by expert_vec or by
- * expert_wide; of @most items at most. */
+/* The product of @a, by expert_vec, for which it is cut, or by expert_wide; of @most items at
+ * most. */
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);
 /* x += the sum of step.summed; packed with @norm for the next op, NULL: not. */
 int experts_combine(struct step *s, const float *norm);

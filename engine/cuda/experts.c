@@ -67,17 +67,19 @@ int step_route(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
 }
 
-/* Fills in what follows of the matrices: how the block's warps share them, and stages. */
-static void spread(struct expert_args *a) {
-    uint32_t most = 1;
+/* Warps that keep a multiprocessor busy with weights: fewer share row tiles. */
+#define BUSY_WARPS 12u
 
-    for (uint32_t i = 0; i < a->n_mats; i++) {
-        most = MAX(most, MIN(a->m[i].n_units, TILE_SEGMENTS));
-        a->at_once_bytes[i] = tile_stage_bytes(a->m[i].format);
-        a->stage_bytes = MAX(a->stage_bytes, a->at_once_bytes[i]);
-    }
-    a->n_segments = most;
-    a->n_at_once = CUDA_THREADS / 32 / most;
+/* Teams of a block: as few warps each as leave no multiprocessor idle, for all that is done once a
+ * row tile is then done by fewer. @most: items, at most. */
+static uint32_t choose_teams(const struct be *b, const struct expert_args *a, uint32_t most) {
+    uint64_t tiles = (uint64_t)MIN(most, b->shape->n_expert) * a->m[0].n_row_tiles;
+    uint32_t busy = BUSY_WARPS * (uint32_t)b->device.n_multiprocessors, n = EXPERT_THREADS / 32;
+
+    while (n > 1 && tiles * (EXPERT_THREADS / 32 / n) < busy &&
+           EXPERT_THREADS / 16 / n <= a->m[0].n_units)
+        n /= 2;
+    return n;
 }
 
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most) {
@@ -89,13 +91,13 @@ int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most
     }
     struct launch l = {kernel_expert_wide, most, groups, CUDA_THREADS, "expert_wide", shared};
     if (few) {
-        spread(a);
-        shared = matvec_shared(a->stage_bytes);
-        uint32_t teams = (a->m[0].n_row_tiles + a->n_at_once - 1) / a->n_at_once;
+        expert_cut_rows(a, choose_teams(b, a, most));
+        shared = expert_shared(a->stage_bytes);
+        uint32_t blocks = (a->m[0].n_row_tiles + a->n_teams - 1) / a->n_teams;
         l = (struct launch){.kernel = kernel_expert_vec,
-                            .grid_x = cuda_narrow_grid(b, most * teams, shared),
+                            .grid_x = cuda_resident_blocks(b, most * blocks, shared, 4),
                             .grid_y = 1,
-                            .n_threads = CUDA_THREADS,
+                            .n_threads = EXPERT_THREADS,
                             .what = "expert_vec",
                             .shared = shared};
     }

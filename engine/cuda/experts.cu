@@ -7,9 +7,10 @@
  * it.
  *
  * route        a warp a row; the block that is last makes the list of items
- * expert_vec   up to 8 pairs of an expert at a time. Where a row has fewer than eight segments (768
- *              columns of Q4_K are three) a block has several row tiles at a time: a warp's segment
- *              and ring are as in matvec.
+ * expert_vec   up to 8 pairs of an expert at a time. A team of one, two or four warps has a row
+ *              tile; a warp's segments come through a ring as in matvec. What is done once a tile
+ *              takes more instructions than a segment of Q4_K: where there are tiles enough to
+ *              keep all warps busy, each has a tile of its own.
  * expert_wide  64 pairs at a time, as matmul_wide; rows are gathered by the copies
  * combine      a block a row; it packs the row for the op behind it, too
  */
@@ -98,7 +99,7 @@ DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
     uint32_t pair = r * a.n_used + lane, at = add_global(a.count + mine, 1);
     a.expert[pair] = mine;
     a.weight[pair] = weight / sum * a.scale;
-    a.list[(size_t)mine * a.stride + at] = pair;
+    a.list[(size_t)mine * a.stride + at] = r * ROUTE_PICKS + lane;
 }
 
 /* Items from the counts, which are zeros then; shared: [CUDA_THREADS]. */
@@ -146,9 +147,13 @@ KERNEL(route, struct route_args, CUDA_THREADS, 2) {
 
 /* -- products ---------------------------------------------------------------------------------- */
 
-/* Which row of x a pair has. */
-DEVICE uint32_t row_of(const struct expert_args &a, uint32_t pair) {
-    return a.by_pair ? pair : pair / a.n_used;
+/* The pair that an entry of a list is, and which row of x it has. */
+DEVICE uint32_t pair_of(const struct expert_args &a, uint32_t entry) {
+    return entry / ROUTE_PICKS * a.n_used + entry % ROUTE_PICKS;
+}
+
+DEVICE uint32_t row_of(const struct expert_args &a, uint32_t entry) {
+    return a.by_pair ? pair_of(a, entry) : entry / ROUTE_PICKS;
 }
 
 DEVICE const uint32_t *pairs_of(const struct expert_args &a, const struct expert_item &item) {
@@ -168,21 +173,22 @@ DEVICE float value_of(const struct expert_args &a, const struct matrix &m, uint3
     return m.bias ? v + m.bias[(size_t)expert * m.n_out + out] : v;
 }
 
-/* What a block computes next, and what a warp fetches next: an item's row tiles, n_at_once of them,
+#define WARPS (EXPERT_THREADS / 32)
+
+/* What a block computes next, and what a warp fetches next: an item's row tiles, one for each team,
  * of each matrix. */
 struct Place {
-    uint32_t item, tile, mat; /* tile: the first */
+    uint32_t item, tile, mat; /* tile: of the first team */
 
     __device__ __forceinline__ void start(const struct expert_args &a) {
         item = 0;
         mat = 0;
-        tile = blockIdx.x * a.n_at_once;
+        tile = blockIdx.x * a.n_teams;
         settle(a);
     }
     __device__ __forceinline__ void settle(const struct expert_args &a) {
-        uint32_t n = a.m[0].n_row_tiles;
+        uint32_t n = (a.m[0].n_row_tiles + a.n_teams - 1) / a.n_teams * a.n_teams;
 
-        n = (n + a.n_at_once - 1) / a.n_at_once * a.n_at_once;
         while (tile >= n) {
             tile -= n;
             item++;
@@ -192,62 +198,71 @@ struct Place {
         if (++mat < a.n_mats)
             return;
         mat = 0;
-        tile += gridDim.x * a.n_at_once;
+        tile += gridDim.x * a.n_teams;
         settle(a);
     }
 };
 
-/* What a warp fetches: its segments of the block's tiles, stage by stage. */
+DEVICE uint32_t team_rank(const struct expert_args &a) {
+    return threadIdx.x / 32 % (WARPS / a.n_teams);
+}
+
+DEVICE uint32_t team_of(const struct expert_args &a) {
+    return threadIdx.x / 32 / (WARPS / a.n_teams);
+}
+
+/* What a warp fetches: its segments of the team's tiles, stage by stage. No stage goes over the end
+ * of a segment. */
 struct ExpertFeed {
-    uint32_t slot;          /* offset of the one of the warp's ring that is fetched next */
-    uint32_t segment, side; /* of the tiles that are computed at a time, which is the warp's */
-    uint32_t n_items, n_left;
+    uint32_t slot; /* offset of the one of the warp's ring that is fetched next */
+    uint32_t n_items;
+    uint32_t n_left, segment; /* bytes of the segment that is fetched */
     struct Place place;
     const uint8_t *from;
 
     __device__ __forceinline__ void start(const struct expert_args &a) {
-        uint32_t warp = threadIdx.x / 32;
-
-        segment = warp % a.n_segments;
-        side = warp / a.n_segments;
-        slot = warp * MATVEC_STAGES * a.stage_bytes;
+        slot = threadIdx.x / 32 * MATVEC_STAGES * a.stage_bytes;
         n_items = *a.n_items;
         place.start(a);
-        if (side >= a.n_at_once) /* a warp too many */
-            place.item = UINT32_MAX;
         seek(a);
         for (uint32_t i = 0; i + 1 < MATVEC_STAGES; i++)
             fetch(a);
     }
-    /* Stands at the place's segment, or at the next one that has anything for this warp. */
+    /* Stands at the place's tile, or at the next one that has anything for this warp. */
     __device__ __forceinline__ void seek(const struct expert_args &a) {
         for (; place.item < n_items; place.next(a)) {
-            const struct matrix &m = a.m[place.mat];
-            uint32_t unit = tile_segment(m.n_units, segment), tile = place.tile + side;
-            uint32_t end = tile_segment(m.n_units, segment + 1), bytes = tile_bytes(m.format);
+            const struct expert_cut &cut = a.cut[place.mat];
+            uint32_t rank = team_rank(a), tile = place.tile + team_of(a);
 
-            if (unit >= end || tile >= m.n_row_tiles)
+            segment = cut.share[rank];
+            if (tile >= a.m[0].n_row_tiles || segment == cut.share[rank + 1])
                 continue;
-            n_left = (end - unit) * bytes;
-            from =
-                tiles_of(m, a.item[place.item].expert) + ((size_t)tile * m.n_units + unit) * bytes;
+            n_left = cut.bytes[segment + 1] - cut.bytes[segment];
+            uint32_t n_tiles = a.m[0].n_row_tiles;
+            from = a.m[place.mat].tiles +
+                   ((size_t)a.item[place.item].expert * n_tiles + tile) * cut.bytes[TILE_SEGMENTS] +
+                   cut.bytes[segment];
             return;
         }
     }
     /* Starts on one stage; none when all have been. */
     __device__ __forceinline__ void fetch(const struct expert_args &a) {
+        uint32_t ring = MATVEC_STAGES * a.stage_bytes, end = (threadIdx.x / 32 + 1) * ring;
+
         if (place.item < n_items) {
-            uint32_t most = a.at_once_bytes[place.mat], n = n_left < most ? n_left : most;
+            const struct expert_cut &cut = a.cut[place.mat];
+            uint32_t n = n_left < cut.stage_bytes ? n_left : cut.stage_bytes;
 
             fetch_bytes(dynamic_shared() + slot, from, n);
-            from += n;
+            from += n; /* the next segment lies behind this one */
             n_left -= n;
-            if (n_left == 0) {
+            if (n_left == 0 && ++segment < cut.share[team_rank(a) + 1]) {
+                n_left = cut.bytes[segment + 1] - cut.bytes[segment];
+            } else if (n_left == 0) {
                 place.next(a);
                 seek(a);
             }
         }
-        uint32_t ring = MATVEC_STAGES * a.stage_bytes, end = (threadIdx.x / 32 + 1) * ring;
         slot += a.stage_bytes;
         slot = slot < end ? slot : end - ring;
         copy_commit();
@@ -288,75 +303,148 @@ struct Gathered {
     }
 };
 
-#define TEAM_VALUES (EXPERT_ROWS * TILE_ROWS) /* of a row tile */
+#define TILE_VALUES (EXPERT_ROWS * TILE_ROWS)
 
-/* Of a block: sums of segments, and what gates were until ups come. */
-struct Team {
-    float sums[CUDA_THREADS / 32][4][TILE_LANES];
-    float gate[CUDA_THREADS / 32 * TEAM_VALUES];
+/* Of a block: sums of teams' segments, and what gates were until ups come. */
+struct Sums {
+    float segment[WARPS / 2 * TILE_SEGMENTS][4][TILE_LANES];
+    float gate[WARPS * TILE_VALUES]; /* each of the thread that writes it */
 };
 
-/* y of the tiles that are at @at, whose segments are summed. */
-DEVICE void put_team(const struct expert_args &a, const struct Place &at, struct Team *team) {
-    const struct expert_item item = a.item[at.item]; /* registers are scarce before */
-    const struct matrix &m = a.m[at.mat];
-    uint32_t n = m.n_units < TILE_SEGMENTS ? m.n_units : TILE_SEGMENTS;
+/* The units of a stage, the first of which is unit @u. */
+template <int F>
+DEVICE void add_stage(const struct expert_args &a, const uint8_t *stage, uint32_t u, uint32_t to,
+                      const struct Gathered &rows, float c[1][4]) {
+    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
 
-    for (uint32_t i = threadIdx.x; i < a.n_at_once * TEAM_VALUES; i += CUDA_THREADS) {
-        uint32_t lane = i % 32, j = i / 32 % 4, side = i / TEAM_VALUES;
-        uint32_t column = lane % 4 * 2 + j % 2, first = side * a.n_segments;
-        uint32_t out = (at.tile + side) * TILE_ROWS + lane / 4 + j / 2 * 8;
+#pragma unroll
+    for (uint32_t n = 0; n < units; n++)
+        if (u + n < to)
+            add_unit<F, 1>(a, stage + n * tile_bytes(F), u + n, rows, c);
+}
 
-        if (column >= item.n || out >= m.n_out)
-            continue;
-        float sum = team->sums[first][j][lane];
-        for (uint32_t s = 1; s < n; s++)
-            sum += team->sums[first + s][j][lane];
-        uint32_t pair = pairs_of(a, item)[column];
-        float v = value_of(a, m, item.expert, row_of(a, pair), out, sum);
-
-        if (a.n_mats > 1 && at.mat == 0)
-            team->gate[i] = v; /* of this thread */
-        else if (a.n_mats > 1)
-            a.m[0].y[(size_t)pair * m.n_out + out] = mx_silu(team->gate[i]) * v;
-        else
-            m.y[(size_t)pair * m.n_out + out] = v;
+/* The format is looked at for each stage: what fetches the next one is there only once. */
+DEVICE void add_stage_of(const struct expert_args &a, uint32_t format, const uint8_t *stage,
+                         uint32_t u, uint32_t to, const struct Gathered &rows, float c[1][4]) {
+    switch (format) {
+    case TILE_F16:
+        return add_stage<TILE_F16>(a, stage, u, to, rows, c);
+    case TILE_Q8_0:
+        return add_stage<TILE_Q8_0>(a, stage, u, to, rows, c);
+    case TILE_Q4_0:
+        return add_stage<TILE_Q4_0>(a, stage, u, to, rows, c);
+    case TILE_IQ4_NL:
+        return add_stage<TILE_IQ4_NL>(a, stage, u, to, rows, c);
+    case TILE_Q4_K:
+        return add_stage<TILE_Q4_K>(a, stage, u, to, rows, c);
+    case TILE_Q5_K:
+        return add_stage<TILE_Q5_K>(a, stage, u, to, rows, c);
+    case TILE_Q6_K:
+        return add_stage<TILE_Q6_K>(a, stage, u, to, rows, c);
+    case TILE_IQ4_XS:
+        return add_stage<TILE_IQ4_XS>(a, stage, u, to, rows, c);
     }
 }
 
-/* The row tiles at @at, of each matrix; @at is behind them then. */
+/* Adds the warp's segments of the matrix at @at: the first member of a team sums them up in
+ * @total, the others leave each where the others are, in @sums. */
+DEVICE void add_share(const struct expert_args &a, const struct Place &at, struct ExpertFeed &feed,
+                      const struct Gathered &rows, struct Sums *sums, float total[4]) {
+    const struct expert_cut &cut = a.cut[at.mat];
+    uint32_t rank = team_rank(a), end = cut.share[rank + 1];
+
+    for (uint32_t s = cut.share[rank]; s < end; s++) {
+        uint32_t to = cut.unit[s + 1];
+        float c[1][4] = {{0, 0, 0, 0}};
+
+        for (uint32_t u = cut.unit[s]; u < to; u += cut.stage_units) {
+            const uint8_t *stage = feed.take(a);
+
+            add_stage_of(a, a.m[at.mat].format, stage, u, to, rows, c);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (rank == 0)
+                total[j] = s > 0 ? total[j] + c[0][j] : c[0][j];
+            else
+                sums->segment[team_of(a) * TILE_SEGMENTS + s][j][threadIdx.x % 32] = c[0][j];
+        }
+    }
+}
+
+/* y of value @i of the tiles at @at: of four numbers of 32 lanes of each team's. */
+DEVICE void put_value(const struct expert_args &a, const struct Place &at, struct Sums *sums,
+                      uint32_t i, float sum) {
+    const struct expert_item item = a.item[at.item]; /* registers are scarce before */
+    const struct matrix &m = a.m[at.mat];
+    uint32_t lane = i % 32, j = i / 32 % 4, column = lane % 4 * 2 + j % 2;
+    uint32_t out = (at.tile + i / TILE_VALUES) * TILE_ROWS + lane / 4 + j / 2 * 8;
+
+    if (column >= item.n || out >= m.n_out)
+        return;
+    uint32_t entry = pairs_of(a, item)[column], pair = pair_of(a, entry);
+    float v = value_of(a, m, item.expert, row_of(a, entry), out, sum);
+    if (a.n_mats > 1 && at.mat == 0)
+        sums->gate[i] = v;
+    else
+        a.m[0].y[(size_t)pair * m.n_out + out] = a.n_mats > 1 ? mx_silu(sums->gate[i]) * v : v;
+}
+
+/* The sums of the teams' segments; those of a first member are one. */
+DEVICE void put_teams(const struct expert_args &a, const struct Place &at, struct Sums *sums) {
+    const struct expert_cut &cut = a.cut[at.mat];
+
+    for (uint32_t i = threadIdx.x; i < a.n_teams * TILE_VALUES; i += EXPERT_THREADS) {
+        uint32_t lane = i % 32, j = i / 32 % 4, first = i / TILE_VALUES * TILE_SEGMENTS;
+
+        if (at.tile + i / TILE_VALUES >= a.m[0].n_row_tiles)
+            return;
+        float sum = sums->segment[first][j][lane];
+        for (uint32_t s = cut.share[1]; s < cut.n_segments; s++)
+            sum += sums->segment[first + s][j][lane];
+        put_value(a, at, sums, i, sum);
+    }
+}
+
+/* The tiles at @at, of each matrix; @at is behind them then. A team of one shares nothing. */
 DEVICE void multiply_item(const struct expert_args &a, struct Place &at, struct ExpertFeed &feed,
-                          struct Team *team) {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+                          struct Sums *sums) {
+    uint32_t lane = threadIdx.x % 32;
+    bool alone = a.n_teams == WARPS;
     struct Gathered rows;
 
     rows.start(a, a.item[at.item]);
     do {
-        const struct matrix &m = a.m[at.mat];
-        float c[1][4] = {{0, 0, 0, 0}};
+        bool there = at.tile + team_of(a) < a.m[0].n_row_tiles;
+        float total[4] = {0, 0, 0, 0};
 
-        if (feed.side < a.n_at_once && at.tile + feed.side < m.n_row_tiles)
-            add_units<1>(a, m.format, tile_segment(m.n_units, feed.segment),
-                         tile_segment(m.n_units, feed.segment + 1), feed, rows, c);
+        if (there)
+            add_share(a, at, feed, rows, sums, total);
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            team->sums[warp][j][lane] = c[0][j];
-        sync_block();
-        put_team(a, at, team);
-        sync_block();
+        for (uint32_t j = 0; j < 4; j++) {
+            if (there && alone)
+                put_value(a, at, sums, team_of(a) * TILE_VALUES + j * 32 + lane, total[j]);
+            else if (there && team_rank(a) == 0)
+                sums->segment[team_of(a) * TILE_SEGMENTS][j][lane] = total[j];
+        }
+        if (!alone) {
+            sync_block();
+            put_teams(a, at, sums);
+            sync_block();
+        }
         at.next(a);
     } while (at.mat > 0);
 }
 
-KERNEL(expert_vec, struct expert_args, CUDA_THREADS, 2) {
-    SHARED struct Team team;
+KERNEL(expert_vec, struct expert_args, EXPERT_THREADS, 4) {
+    SHARED struct Sums sums;
     struct ExpertFeed feed;
     struct Place at;
 
     wait_for_previous(); /* which weights there are to fetch it said */
     feed.start(a);
     for (at.start(a); at.item < feed.n_items;)
-        multiply_item(a, at, feed, &team);
+        multiply_item(a, at, feed, &sums);
     copy_wait<0>();
 }
 
@@ -428,9 +516,9 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
 
             if (column >= item.n || out >= m.n_out)
                 continue;
-            uint32_t pair = pairs_of(a, item)[column];
-            m.y[(size_t)pair * m.n_out + out] =
-                value_of(a, m, item.expert, row_of(a, pair), out, total[n][j]);
+            uint32_t entry = pairs_of(a, item)[column];
+            m.y[(size_t)pair_of(a, entry) * m.n_out + out] =
+                value_of(a, m, item.expert, row_of(a, entry), out, total[n][j]);
         }
 }
 

@@ -225,13 +225,14 @@ MX_FN uint32_t m128_shared(uint32_t format) {
 
 /* -- experts ----------------------------------------------------------------------------------- */
 
+#define EXPERT_THREADS 128u             /* of a block of expert_vec() */
 #define EXPERT_ROWS PACK_ROWS           /* pairs that expert_vec() takes at a time */
 #define ROUTE_ROWS (CUDA_THREADS / 32u) /* rows of a block of route() */
 #define ROUTE_PICKS 32u                 /* experts of a row, at most */
 #define ROUTE_EXPERTS 1024u             /* experts, at most */
 
 /* Up to so many pairs of a row and an expert that it picked, of one expert: list[expert][first] and
- * those behind it. */
+ * those behind it: row ROUTE_PICKS + k for pick k of a row. */
 struct expert_item {
     uint32_t expert, first, n;
 };
@@ -255,25 +256,60 @@ struct route_args {
     uint32_t *n_items;
 };
 
+/* How the warps of a team share a matrix's row of tiles. */
+struct expert_cut {
+    uint32_t n_segments, stage_bytes, stage_units; /* tile_stage_bytes(), tile_stage_units() */
+    uint32_t unit[TILE_SEGMENTS + 1], bytes[TILE_SEGMENTS + 1]; /* where a segment begins */
+    uint32_t share[EXPERT_THREADS / 32 + 1]; /* the first segment of each member: 0, 1 or more */
+};
+
 /* y[pair] = W[expert] x + bias[expert] for the items: a matrix's tiles and bias are those of expert
  * 0, the others' follow. Row of x: the pair, or its row. The same bits as matmul of the one row.
- * expert_vec: items of up to EXPERT_ROWS pairs; two matrices are a gate and an up, of equal
- * size: m[0].y becomes glu(gate, up). A block has @n_at_once row tiles at a time, @n_segments warps
- * each. Grid x: row tiles of all items, or fewer: a block takes every gridDim.x'th. expert_wide:
- * items of up to MATMUL_COLUMNS pairs; grid x: items, or more, y: row tiles / 8 of each matrix.
- * Shared memory: matvec_shared(), wide_shared() of the largest format. */
+ * expert_vec: items of up to EXPERT_ROWS pairs; two matrices are a gate and an up, of equal size:
+ * m[0].y becomes glu(gate, up). A block has @n_teams (1, 2 or 4) of its warps, each with a row tile
+ * at a time, whose segments the team's warps share; EXPERT_THREADS threads. Grid x: row tiles of
+ * all items / n_teams, or fewer: a block takes every gridDim.x'th. expert_wide: items of up to
+ * MATMUL_COLUMNS pairs; grid x: items, or more, y: row tiles / 8 of each matrix. Shared memory:
+ * expert_shared(), wide_shared() of the largest format. */
 struct expert_args {
     struct matrix m[2];
     const uint16_t *x; /* packed */
     const float *scale, *sums;
     uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
     uint32_t by_pair;                  /* a row of x is a pair */
-    uint32_t n_at_once, n_segments;
-    uint32_t at_once_bytes[2], stage_bytes; /* of each matrix, tile_stage_bytes(); the larger */
+    uint32_t n_teams, stage_bytes;     /* stage_bytes: the largest */
+    struct expert_cut cut[2];
     const struct expert_item *item;
     const uint32_t *n_items, *list;
     uint32_t stride;
 };
+
+/* Fills in how @n_teams teams of a block share the rows of tiles, and stages. */
+MX_FN void expert_cut_rows(struct expert_args *a, uint32_t n_teams) {
+    uint32_t size = EXPERT_THREADS / 32 / n_teams;
+
+    a->n_teams = n_teams;
+    a->stage_bytes = 0;
+    for (uint32_t i = 0; i < a->n_mats; i++) {
+        const struct matrix *m = &a->m[i];
+        struct expert_cut *c = &a->cut[i];
+
+        c->n_segments = m->n_units < TILE_SEGMENTS ? m->n_units : TILE_SEGMENTS;
+        c->stage_bytes = tile_stage_bytes(m->format);
+        c->stage_units = tile_stage_units(m->format);
+        for (uint32_t s = 0; s <= TILE_SEGMENTS; s++) {
+            c->unit[s] = s < TILE_SEGMENTS ? tile_segment(m->n_units, s) : m->n_units;
+            c->bytes[s] = c->unit[s] * tile_bytes(m->format);
+        }
+        for (uint32_t rank = 0; rank <= size; rank++)
+            c->share[rank] = (rank * c->n_segments + size - 1) / size; /* the first has one */
+        a->stage_bytes = a->stage_bytes < c->stage_bytes ? c->stage_bytes : a->stage_bytes;
+    }
+}
+
+MX_FN uint32_t expert_shared(uint32_t stage_bytes) {
+    return EXPERT_THREADS / 32 * MATVEC_STAGES * stage_bytes;
+}
 
 /* x += weight y, pick by pick in their order; then, where @pack is PACK_NORM, the row is packed.
  * Grid: rows; PACK_THREADS threads. */

@@ -5,16 +5,18 @@
 #include <assert.h>
 #include <errno.h>
 
-#define MATVEC_STATIC 10240u /* what matvec has of its own, and the driver's part of each block */
+#define MATVEC_STATIC                                                                              \
+    11264u /* what matvec or expert_vec has of its own, and the driver's part of each block */
 
 /* The largest of all formats. Kernels that ask for none are named too: the division of a
  * multiprocessor's memory into cache and shared memory is then the same for all (api.c), and
  * changing it would wait until no block runs there. */
 int cuda_matmul_allow(struct be *b) {
-    uint32_t narrow = 0, wide = 0;
+    uint32_t narrow = 0, expert = 0, wide = 0;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
+        expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
     const struct {
@@ -22,7 +24,7 @@ int cuda_matmul_allow(struct be *b) {
         uint32_t bytes;
     } kernels[] = {{kernel_matvec, narrow},
                    {kernel_matmul_wide, wide},
-                   {kernel_expert_vec, narrow},
+                   {kernel_expert_vec, expert},
                    {kernel_expert_wide, wide},
                    {kernel_route, 0},
                    {kernel_combine, 0},
@@ -48,11 +50,10 @@ int cuda_matmul_allow(struct be *b) {
     return 0;
 }
 
-/* Two on a multiprocessor, where its shared memory is enough. */
-uint32_t cuda_narrow_grid(const struct be *b, uint32_t tiles, uint32_t shared) {
-    uint32_t two = b->device.shared_bytes >= 2 * (shared + MATVEC_STATIC) ? 2 : 1;
-
-    return MIN(tiles, two * (uint32_t)b->device.n_multiprocessors);
+uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most) {
+    while (most > 1 && b->device.shared_bytes < most * (shared + MATVEC_STATIC))
+        most--;
+    return MIN(n, most * (uint32_t)b->device.n_multiprocessors);
 }
 
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add) {
@@ -79,8 +80,9 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
     uint32_t shared = matvec_shared(a->stage_bytes), tiles = a->n_tiles - a->gated;
-    struct launch l = {kernel_matvec, cuda_narrow_grid(b, tiles, shared), 1, CUDA_THREADS, "matvec",
-                       shared};
+    struct launch l = {
+        kernel_matvec, cuda_resident_blocks(b, tiles, shared, 2), 1, CUDA_THREADS, "matvec",
+        shared};
 
     return cuda_launch(b, &l, a, sizeof(*a));
 }

@@ -85,7 +85,7 @@ static struct picks all_rows(void) {
     struct picks p = {.n_few = FEW_ITEMS, .n_many = 1, .many = {0, 0, ROWS}};
 
     for (uint32_t i = 0; i < ROWS; i++)
-        p.list[i] = i;
+        p.list[i] = i * ROUTE_PICKS;
     for (uint32_t i = 0; i < FEW_ITEMS; i++)
         p.few[i] =
             (struct expert_item){0, i * EXPERT_ROWS, MIN(ROWS - i * EXPERT_ROWS, EXPERT_ROWS)};

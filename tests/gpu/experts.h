@@ -39,7 +39,8 @@ static uint32_t wrong_items(const struct route_case *c, const uint32_t *expert,
 
         wrong += !right;
         for (uint32_t k = 0; right && k < item[i].n; k++) {
-            uint32_t pair = list[(size_t)item[i].expert * c->n_rows + item[i].first + k];
+            uint32_t entry = list[(size_t)item[i].expert * c->n_rows + item[i].first + k];
+            uint32_t pair = entry / ROUTE_PICKS * c->n_used + entry % ROUTE_PICKS;
 
             wrong += pair >= n_pairs || seen[pair]++ || expert[pair] != item[i].expert;
         }
@@ -143,7 +144,7 @@ static struct mixture make_mixture(uint32_t n_rows, uint32_t n_used, uint32_t n_
     for (uint32_t p = n_rows * n_used; p-- > 0;) { /* in any order */
         uint32_t e = picked(&m, p);
 
-        list[e * n_rows + count[e]++] = p;
+        list[e * n_rows + count[e]++] = p / n_used * ROUTE_PICKS + p % n_used;
     }
     for (uint32_t e = 0; e < n_expert; e++)
         for (uint32_t first = 0; first < count[e]; first += columns)
@@ -164,9 +165,12 @@ static void drop_mixture(struct mixture *m) {
     api->release(m->n_items);
 }
 
+/* By expert_wide, or by expert_vec with teams of so many warps. */
+enum expert_way { EXPERTS_MANY, TEAMS_OF_ONE, TEAMS_OF_TWO, TEAMS_OF_FOUR };
+
 /* @w: the matrices of all experts one behind the other. To out[pair][n_out]. */
 static void run_experts(const struct weights_on *w, const struct inputs *in,
-                        const struct mixture *m, uint32_t n_out, bool few, float *out) {
+                        const struct mixture *m, uint32_t n_out, enum expert_way way, float *out) {
     size_t bytes = (size_t)m->n_rows * m->n_used * n_out * 4;
     struct expert_args a = {.m = {w->m},
                             .x = in->packed,
@@ -175,26 +179,24 @@ static void run_experts(const struct weights_on *w, const struct inputs *in,
                             .n_mats = 1,
                             .n_blocks = (w->n_in + 63) / 64 * 4,
                             .n_used = m->n_used,
-                            .stage_bytes = tile_stage_bytes(w->m.format),
                             .item = m->item,
                             .n_items = m->n_items,
                             .list = m->list,
                             .stride = m->n_rows};
 
-    a.at_once_bytes[0] = a.stage_bytes;
-    a.n_segments = MIN(w->m.n_units, TILE_SEGMENTS);
-    a.n_at_once = CUDA_THREADS / 32 / a.n_segments;
     a.m[0].y = device_new(bytes);
     a.m[0].n_out = n_out;
     a.m[0].n_row_tiles = n_out / TILE_ROWS;
-    if (few)
-        must(api->launch(kernel_expert_vec, MIN(3, m->most), 1, CUDA_THREADS,
-                         matvec_shared(a.stage_bytes), &a, false, stream),
-             "expert_vec");
-    else
+    if (way == EXPERTS_MANY) {
         must(api->launch(kernel_expert_wide, m->most, (a.m[0].n_row_tiles + 7) / 8, CUDA_THREADS,
                          wide_shared(w->m.format), &a, false, stream),
              "expert_wide");
+    } else {
+        expert_cut_rows(&a, way == TEAMS_OF_ONE ? 4 : way == TEAMS_OF_TWO ? 2 : 1);
+        must(api->launch(kernel_expert_vec, 3, 1, EXPERT_THREADS, expert_shared(a.stage_bytes), &a,
+                         false, stream),
+             "expert_vec");
+    }
     fetch(out, a.m[0].y, bytes);
     api->release(a.m[0].y);
 }
@@ -209,16 +211,18 @@ static void check_experts(enum tensor_type type, uint32_t n_out, uint32_t n_in, 
     char name[100];
 
     multiply(&w, &in, n_rows, WIDE, all); /* every row times every expert */
-    for (int few = 0; few < 2; few++) {
-        struct mixture m = make_mixture(n_rows, USED, EXPERTS, few ? EXPERT_ROWS : MATMUL_COLUMNS);
+    for (int way = EXPERTS_MANY; way <= TEAMS_OF_FOUR; way++) {
+        static const char *const names[] = {"expert_wide", "expert_vec by 1", "expert_vec by 2",
+                                            "expert_vec by 4"};
+        struct mixture m =
+            make_mixture(n_rows, USED, EXPERTS, way == EXPERTS_MANY ? MATMUL_COLUMNS : EXPERT_ROWS);
 
         for (uint32_t p = 0; p < n_rows * USED; p++)
             memcpy(right + (size_t)p * n_out,
                    all + ((size_t)(p / USED) * EXPERTS + picked(&m, p)) * n_out, n_out * 4);
-        run_experts(&w, &in, &m, n_out, few, got);
-        snprintf(name, sizeof(name), "%s = wide, %s %ux%u, %u rows",
-                 few ? "expert_vec" : "expert_wide", tensor_format((uint32_t)type)->name, n_out,
-                 n_in, n_rows);
+        run_experts(&w, &in, &m, n_out, (enum expert_way)way, got);
+        snprintf(name, sizeof(name), "%s = wide, %s %ux%u, %u rows", names[way],
+                 tensor_format((uint32_t)type)->name, n_out, n_in, n_rows);
         report_check(name, differs(name, got, right, n_rows * USED, n_out), 0);
         drop_mixture(&m);
     }

@@ -106,11 +106,12 @@ static void allow_shared(const void *kernel, uint32_t bytes, const char *name) {
 }
 
 static void allow_all_shared(void) {
-    uint32_t m128 = 0, narrow = 0, wide = 0;
+    uint32_t m128 = 0, narrow = 0, expert = 0, wide = 0;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         m128 = MAX(m128, m128_shared(f));
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
+        expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
     if (device.shared_bytes > m128)
@@ -119,7 +120,7 @@ static void allow_all_shared(void) {
     allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128), "attend_wide_128");
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matmul_wide, wide, "matmul_wide");
-    allow_shared(kernel_expert_vec, narrow, "expert_vec");
+    allow_shared(kernel_expert_vec, expert, "expert_vec");
     allow_shared(kernel_expert_wide, wide, "expert_wide");
 }
 
