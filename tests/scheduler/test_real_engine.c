@@ -15,7 +15,7 @@ enum { REQUESTS = 6, PROMPT = 70, COMMON = 48, OUT = 40, LONG = 190 };
 static struct gguf *model;
 static const char *backend;
 static uint32_t n_snapshots, n_prompt = PROMPT;
-static bool windows;
+static bool windows, encoder;
 static uint64_t n_preemptions, n_cached;
 
 static void open_model(const char *arch, const char *with) {
@@ -30,6 +30,7 @@ static void open_model(const char *arch, const char *with) {
 }
 
 static void submit_one(struct sched *s, uint32_t i, uint32_t max_new) {
+    static const uint16_t pools[] = {SUBMIT_POOL_CLS, SUBMIT_POOL_MEAN, SUBMIT_POOL_LAST};
     struct rng common = {1}, own = {100 + i};
     int32_t tokens[LONG];
     struct submit m = {
@@ -39,7 +40,7 @@ static void submit_one(struct sched *s, uint32_t i, uint32_t max_new) {
         .n_tokens = n_prompt - i,
         .max_new = max_new,
         .tokens = tokens,
-        .flags = SUBMIT_DIGESTS,
+        .flags = encoder ? pools[i % ARRAY_SIZE(pools)] : SUBMIT_DIGESTS,
     };
 
     for (uint32_t k = 0; k < n_prompt; k++)
@@ -51,7 +52,7 @@ static void submit_one(struct sched *s, uint32_t i, uint32_t max_new) {
 }
 
 static void submit(struct sched *s, uint32_t i, bool drafts) {
-    submit_one(s, i, OUT);
+    submit_one(s, i, encoder ? 1 : OUT);
 }
 
 /* A short answer, so that more is admitted than will fit. */
@@ -68,7 +69,9 @@ static void serve(uint32_t from, uint32_t to, uint32_t n_pages, uint32_t chunk, 
         .max_seqs = 8,
         .n_snapshots = n_snapshots,
         .windows = windows,
-        .max_context = n_prompt == LONG ? 256 : 0,
+        .max_context = n_prompt == LONG ? 256
+                       : encoder        ? 64
+                                        : 0,
         .n_pages = n_pages,
         .first = from,
         .n_requests = to - from,
@@ -98,6 +101,27 @@ Test(real_engine, company_changes_no_bit) {
     cr_expect_gt(n_preemptions, 0);
     cr_expect_gt(n_cached, 100);
     gguf_free(model);
+}
+
+/* Whole prompts, of which few fit into a step; all begin alike, and nothing of them is shared. */
+Test(real_engine, company_changes_no_bit_of_encoders) {
+    static const char *const names[] = {"bert", "nomic-bert", "jina-bert-v2"};
+    static struct heard alone[REQUESTS], together[REQUESTS];
+
+    encoder = true;
+    n_prompt = 29;
+    for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
+        open_model(names[k], "cpu");
+        for (uint32_t i = 0; i < REQUESTS; i++)
+            serve(i, i + 1, 64, 0, 1, alone);
+        cr_expect_eq(alone[0].n_vector, 256);
+        serve(0, REQUESTS, 64, 0, 1, together);
+        heard_compare(alone, together, REQUESTS);
+        serve(0, REQUESTS, 4, 7, 1, together);
+        heard_compare(alone, together, REQUESTS);
+        cr_expect_eq(n_cached, 0);
+        gguf_free(model);
+    }
 }
 
 /* Their state is in no page: only where there is a snapshot something is shared, and what was

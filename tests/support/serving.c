@@ -13,6 +13,9 @@ static void hear(struct heard *h, const struct event *e) {
         h->digest[h->n] = e->digests[k];
         h->logprob[h->n] = e->logprobs ? e->logprobs[k] : 0;
     }
+    for (size_t k = 0; k < e->n_vector * sizeof(*e->vector); k++)
+        h->vector = (h->vector ^ ((const uint8_t *)e->vector)[k]) * 0x100000001B3u;
+    h->n_vector += e->n_vector;
     h->n_ends += e->kind == EVENT_FINISH;
     h->finish = e->finish;
     h->n_accepted = e->n_accepted;
@@ -39,6 +42,8 @@ void heard_compare(const struct heard *a, const struct heard *b, uint32_t n) {
         cr_assert_eq(b[i].n_ends, 1, "request %u", i);
         cr_assert_eq(a[i].finish, b[i].finish, "request %u", i);
         cr_assert_eq(a[i].n, b[i].n, "request %u", i);
+        cr_assert_eq(a[i].n_vector, b[i].n_vector, "request %u", i);
+        cr_assert_eq(a[i].vector, b[i].vector, "request %u, vector", i);
         for (uint32_t k = 0; k < a[i].n; k++) {
             cr_assert_eq(a[i].token[k], b[i].token[k], "request %u, token %u", i, k);
             cr_assert_eq(a[i].digest[k], b[i].digest[k], "request %u, digest %u", i, k);

@@ -15,6 +15,8 @@ struct heard {
     int32_t token[HEARD_MAX];
     uint64_t digest[HEARD_MAX];
     float logprob[HEARD_MAX]; /* 0 where none was asked for */
+    uint32_t n_vector;
+    uint64_t vector; /* a hash of it */
 };
 
 struct serving {
