@@ -36,7 +36,7 @@ struct config {
     char *listen[CONFIG_LIST_MAX + 1], *hosts[CONFIG_LIST_MAX + 1];
     char *allow_pull[CONFIG_LIST_MAX + 1]; /* tenants; "*": all */
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
-    uint8_t reasoning;                       /* enum thinking_switch */
+    uint32_t reasoning;                      /* enum thinking_switch */
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
     bool anonymous;
     uint32_t drain_timeout_ms, hang_timeout_ms, load_timeout_ms;

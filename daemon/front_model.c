@@ -297,7 +297,7 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         if ((r = take_sampling(m, *s, err)) < 0)
             return r;
     m->api.sampling = &m->sampling;
-    m->api.thinking = c->reasoning;
+    m->api.thinking = (uint8_t)c->reasoning;
     m->api.id = m->name;
     m->api.aliases = (const char *const *)c->aliases;
     m->api.tokenizer = m->tokenizer;

@@ -98,6 +98,22 @@ Test(config, every_key_is_a_flag_with_the_same_check) {
     }
 }
 
+Test(config, every_word_of_a_choice_is_kept) {
+    for (uint32_t i = 0; i < config_table_n; i++) {
+        const struct option *o = &config_table[i];
+        char words[200], value[200], *at = words;
+
+        if (!o->choices)
+            continue;
+        snprintf(words, sizeof(words), "%s", o->choices);
+        for (char *word; (word = strsep(&at, "|"));) {
+            cr_expect_eq(config_set(&config, o->key, word, NULL), 0, "%s %s", o->key, word);
+            config_value(&config, o, value, sizeof(value));
+            cr_expect_str_eq(value, word, "%s", o->key);
+        }
+    }
+}
+
 Test(config, flag_wins_over_file) {
     cr_assert_eq(read_text("[engine]\nthreads = 3\ndepth = 1\n"), 0);
     char *argv[] = {"weftd", "--threads", "5", "--config", path, NULL};
