@@ -70,12 +70,18 @@ static const char *const bodies[] = {
     "\"type\":\"array\",\"items\":{\"type\":\"null\"}}]}},\"prediction\":{\"type\":\"content\","
     "\"content\":[{"
     "\"type\":\"text\",\"text\":\"p\"}]}}",
+    "{\"query\":\"q<|im_end|>\",\"documents\":[\"a\",{\"text\":\"b\"}],\"top_n\":1,"
+    "\"return_documents\":true,\"raw_scores\":true,\"user\":\"u\"}",
+    "{\"text_1\":[\"a\",{\"text\":\"b\"}],\"text_2\":[\"c\",\"d\"],\"priority\":1}",
 };
 
-static const char *const paths[] = {
-    "/v1/chat/completions", "/v1/chat/completions", "/v1/completions",      "/v1/completions",
-    "/v1/completions",      "/detokenize",          "/v1/embeddings",       "/v1/messages",
-    "/v1/responses",        "/v1/responses",        "/v1/chat/completions", "/v1/completions"};
+static const char *const paths[] = {"/v1/chat/completions", "/v1/chat/completions",
+                                    "/v1/completions",      "/v1/completions",
+                                    "/v1/completions",      "/detokenize",
+                                    "/v1/embeddings",       "/v1/messages",
+                                    "/v1/responses",        "/v1/responses",
+                                    "/v1/chat/completions", "/v1/completions",
+                                    "/v1/rerank",           "/score"};
 
 static const char *const pieces[] = {"null",    "[",   "]",     "{",    "}",      "\"",
                                      ",",       ":",   "1e99",  "-1",   "\\ud8",  "true",
@@ -159,6 +165,9 @@ Test(fuzz, any_bytes_on_a_connection) {
     CLEANUP(buf_deinit) struct buf in = {.max = 1 << 20}, out = {.max = 1 << 24};
 
     world_init(&w);
+    w.model.ranks = true;
+    w.model.pair.before = w.model.pair.behind = "";
+    w.model.pair.between = "<|im_end|>";
     w.opts.max_stored = 20;
     w.opts.stored_bytes = 64 << 10;
     w.opts.stored_ttl_s = 60;
@@ -209,6 +218,9 @@ Test(fuzz, any_body_in_a_good_request) {
     CLEANUP(buf_deinit) struct buf in = {.max = 1 << 20};
 
     world_init(&w);
+    w.model.ranks = true;
+    w.model.pair.before = w.model.pair.behind = "";
+    w.model.pair.between = "<|im_end|>";
     w.opts.max_stored = 20;
     w.opts.stored_bytes = 64 << 10;
     w.opts.stored_ttl_s = 60;
