@@ -46,6 +46,7 @@ struct model {
     struct list waiting;    /* prompt_job.waiting: until it is READY */
     float progress;         /* of loading, 0 to 1 */
     struct metrics metrics; /* of its generations */
+    uint32_t n_tokens_max;  /* of a generation, prompt and output */
     uint64_t n_prompt_tokens, n_cached_tokens, n_output_tokens; /* as in struct api_stats */
     int64_t last_used_ns; /* when a request last named it, or a generation of it ended */
     int64_t keep_alive_s; /* of struct api_model_use */

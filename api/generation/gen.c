@@ -413,6 +413,7 @@ static void take_times(struct gen *g, uint32_t n_new) {
     g->last_token_ns = now;
     g->api->stats.n_output_tokens += n_new;
     g->model->n_output_tokens += n_new;
+    g->model->n_tokens_max = MAX(g->model->n_tokens_max, g->n_prompt + g->n_out);
 }
 
 /* Its reasoning goes on past its budget, and there is room to end it. */

@@ -319,6 +319,7 @@ static void put_llamacpp(struct page *p, const struct api *a) {
         {"tokens_predicted_total", "counter", "Output tokens.", (double)first->n_output_tokens},
         {"tokens_predicted_seconds_total", "counter", "Time of outputs.", m->decode.sum},
         {"n_decode_total", "counter", "Steps of the worker.", (double)w->n_steps},
+        {"n_tokens_max", "counter", "Tokens of the longest generation.", first->n_tokens_max},
         {"spec_decode_num_draft_tokens_total", "counter", "Drafted tokens that were checked.",
          (double)w->n_drafted},
         {"spec_decode_num_accepted_tokens_total", "counter", "Of them, accepted ones.",

@@ -168,6 +168,7 @@ Test(llamacpp, its_paths_answer_chats_as_it_does) {
     reply_deinit(&r);
     world_get(&w, "/metrics", &r);
     cr_expect(*reply_header(&r, "process-start-time-unix", v, sizeof(v)));
+    expect_part(&r, "\nllamacpp:n_tokens_max ");
     reply_deinit(&r);
     world_stop(&w);
 }
