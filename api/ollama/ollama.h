@@ -28,9 +28,10 @@ void ollama_put_head(struct json *j, const struct model *m);
 
 struct exchange;
 struct http;
-/* Routes of ollama.c and manage.c, listed in models.c. */
+/* Routes of ollama.c, embed.c and manage.c, listed in models.c. */
 void ollama_chat_serve(struct exchange *x, struct http *h);
 void ollama_generate_serve(struct exchange *x, struct http *h);
+void ollama_embed_serve(struct exchange *x, struct http *h);
 void ollama_pull_serve(struct exchange *x, struct http *h);
 void ollama_create_serve(struct exchange *x, struct http *h);
 void ollama_copy_serve(struct exchange *x, struct http *h);

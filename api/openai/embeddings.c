@@ -1,6 +1,4 @@
 #include <assert.h>
-#include <errno.h>
-#include <math.h>
 #include <string.h>
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
@@ -9,19 +7,6 @@
 #include "api/openai/openai.h"
 #include "api/openai/vectors.h"
 #include "api/private.h"
-
-/* To length 1, of the dimensions that are left. -EDOM: there are numbers in it that are none. */
-static int normalise(float *v, uint32_t n, bool keep_length) {
-    double sum = 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        sum += (double)v[i] * (double)v[i];
-    if (!isfinite(sum))
-        return -EDOM;
-    for (uint32_t i = 0; i < n && sum > 0 && !keep_length; i++)
-        v[i] = (float)(v[i] / sqrt(sum));
-    return 0;
-}
 
 static int put_base64(struct buf *b, const void *data, size_t len) {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -67,9 +52,8 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
     const struct gen_request *request = &v->job.request;
 
-    if (request->dimensions) /* trained so that the first ones are a vector too */
-        g->n_vector = MIN(g->n_vector, request->dimensions);
-    int r = normalise(g->vector, g->n_vector, request->no_normalize);
+    int r = vectors_finish(v, g);
+
     return r < 0 ? r : write_vector(&v->text[input], input, g, request->base64);
 }
 

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
@@ -112,6 +113,21 @@ static int answer(struct vectors *e) {
     int r = job_pool_put(&e->job.api->pool, &e->task, e->tenant);
     e->writing = r == 0;
     return r;
+}
+
+int vectors_finish(const struct vectors *v, struct gen *g) {
+    const struct gen_request *request = &v->job.request;
+    double sum = 0;
+
+    if (request->dimensions) /* trained so that the first ones are a vector too */
+        g->n_vector = MIN(g->n_vector, request->dimensions);
+    for (uint32_t i = 0; i < g->n_vector; i++)
+        sum += (double)g->vector[i] * (double)g->vector[i];
+    if (!isfinite(sum))
+        return -EDOM;
+    for (uint32_t i = 0; i < g->n_vector && sum > 0 && !request->no_normalize; i++)
+        g->vector[i] = (float)(g->vector[i] / sqrt(sum));
+    return 0;
 }
 
 /* ---- lanes ---- */
@@ -303,6 +319,7 @@ void vectors_serve(struct exchange *x, const struct endpoint *endpoint) {
     e->exchange = x;
     e->form = endpoint->form;
     snprintf(e->id, sizeof(e->id), "%s", x->id);
+    e->started_ns = x->started_ns;
     x->ops = &ops;
     x->state = e;
     prompt_job_start(&e->job, x, endpoint, on_prepared);

@@ -45,12 +45,17 @@ struct vectors {
     double *score;    /* [n_inputs] */
     uint32_t n_inputs, n_next, n_done;
     uint64_t n_tokens;
-    char id[64];       /* the exchange's */
+    char id[64]; /* the exchange's */
+    int64_t started_ns;
     struct job task;   /* puts the answer together */
     struct buf answer; /* by that */
     int written;       /* its result */
     bool writing;      /* the pool has it */
 };
+
+/* The vector of @g: cut to the dimensions asked for, and then, unless it is not to be, of length 1.
+ * -EDOM: there are numbers in it that are none. */
+int vectors_finish(const struct vectors *v, struct gen *g);
 
 /* Answers @x, whose body @endpoint translates. */
 void vectors_serve(struct exchange *x, const struct endpoint *endpoint);

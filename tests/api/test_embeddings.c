@@ -155,6 +155,26 @@ Test(embeddings, are_of_the_token_that_is_asked_for) {
     world_stop(&w);
 }
 
+Test(embeddings, have_ollama_s_shape) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_ask(
+        &w, "/api/embed",
+        "{\"model\":\"tiny:latest\",\"input\":[[3,4],[6]],\"dimensions\":2,\"keep_alive\":\"5m\"}",
+        &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "{\"model\":\"tiny\",\"embeddings\":[[0.6"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"prompt_eval_count\":3}"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, "/api/embed", "{\"model\":\"tiny\",\"input\":\"\"}", &r);
+    cr_expect_eq(r.status, 400);
+    cr_expect(strstr(r.body.data, "{\"error\":\"input must not be empty"), "%s", r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 /* A model that only makes vectors says so, whatever the dialect. */
 Test(embeddings, are_all_that_an_encoder_makes) {
     static const char *const bodies[][2] = {

@@ -1,0 +1,93 @@
+#include <errno.h>
+#include "api/generation/gen.h"
+#include "api/generation/read_request.h"
+#include "api/http/exchange.h"
+#include "api/model.h"
+#include "api/ollama/ollama.h"
+#include "api/openai/vectors.h"
+#include "api/private.h"
+
+/*
+ * /api/embed: the vectors of /v1/embeddings in Ollama's form. What is too long is refused and not
+ * cut, as if "truncate" were false.
+ */
+
+static int take(struct vectors *v, uint32_t input, struct gen *g) {
+    struct json j;
+    int r = vectors_finish(v, g);
+
+    if (r < 0)
+        return r;
+    json_begin(&j, &v->text[input]);
+    json_open(&j, '[');
+    for (uint32_t i = 0; i < g->n_vector; i++)
+        json_double(&j, (double)g->vector[i]);
+    json_close(&j, ']');
+    return j.error;
+}
+
+static int answer(struct vectors *v, struct buf *b) {
+    int64_t took = clock_now(v->job.api->clock) - v->started_ns;
+    struct json j;
+    int r = 0;
+
+    json_begin(&j, b);
+    json_open(&j, '{');
+    json_put_string(&j, "model", v->job.model->info->id);
+    json_key(&j, "embeddings");
+    json_open(&j, '[');
+    for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
+        json_valid(&j, v->text[i].data, v->text[i].len);
+        buf_deinit(&v->text[i]);
+        r = job_pause();
+    }
+    json_close(&j, ']');
+    json_put_int(&j, "total_duration", took);
+    json_put_int(&j, "load_duration", 0);
+    json_put_int(&j, "prompt_eval_count", (int64_t)v->n_tokens);
+    json_close(&j, '}');
+    return r < 0 ? r : j.error;
+}
+
+/* The body without its model: that has been found, and its name may have a tag. NULL: no memory. */
+static yyjson_doc *without_model(yyjson_doc *body) {
+    yyjson_mut_doc *d = yyjson_doc_mut_copy(body, NULL);
+
+    if (!d)
+        return NULL;
+    yyjson_mut_obj_remove_key(yyjson_mut_doc_get_root(d), "model");
+    yyjson_doc *out = yyjson_mut_doc_imut_copy(d, NULL);
+    yyjson_mut_doc_free(d);
+    return out;
+}
+
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    yyjson_val *keep = yyjson_obj_get(yyjson_doc_get_root(body), "keep_alive");
+    bool has_keep = keep && !yyjson_is_null(keep);
+    int64_t keep_s = 0;
+
+    if (has_keep && !ollama_read_duration(keep, &keep_s)) {
+        yyjson_doc_free(body);
+        return err_set_code(err, 400, "invalid_value", "keep_alive",
+                            "keep_alive must be a number of seconds or a duration such as \"5m\"");
+    }
+    yyjson_doc *ours = without_model(body);
+    yyjson_doc_free(body);
+    int r =
+        ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM;
+    if (r < 0)
+        return r;
+    job->request.has_keep_alive = has_keep;
+    job->request.keep_alive_s = keep_s;
+    if (!job->request.pool)
+        job->request.pool = job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
+    return 0;
+}
+
+static const struct vectors_form form = {take, answer};
+static const struct endpoint endpoint = {.translate = translate, .form = &form};
+
+void ollama_embed_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    vectors_serve(x, &endpoint);
+}
