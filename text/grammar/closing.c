@@ -35,6 +35,8 @@
 #define REACH_FUEL 1000000
 #define NO_NODE UINT32_MAX
 
+/* A configuration of a way. Nodes are numbered as they are found, cap_nodes of them fit; slot[] has
+ * mask + 1 places, twice as many as nodes. */
 struct node {
     struct config at;
     uint32_t next; /* NO_NODE: the end */
@@ -197,6 +199,7 @@ static bool grow(struct closing *k) {
 static bool add_node(struct closing *k, const struct config *c, unsigned symbol) {
     if (k->n_nodes == k->cap_nodes && !grow(k))
         return false;
+    assert(k->n_nodes < k->cap_nodes && k->n_nodes < k->mask);
     k->node[k->n_nodes] = (struct node){*c, NO_NODE, FINISH_NEVER, symbol};
     *find(k, c) = ++k->n_nodes;
     return true;
@@ -219,7 +222,9 @@ static int follow(struct closing *k, const struct config *c, unsigned symbol, st
     return r;
 }
 
+/* Tokens of the way from @node on, as far as they are known. */
 static uint32_t tokens_at(const struct closing *k, uint32_t node) {
+    assert(node == NO_NODE || node < k->n_nodes);
     return node == NO_NODE ? 0 : k->node[node].tokens;
 }
 

@@ -23,8 +23,9 @@
 #define COLLECT_AT 512     /* frames */
 #define STACK_RESERVE 256u /* frames that one token may add */
 
-/* History: one entry per accepted token and one for the start; the sets lie in the machine's
- * config[] in this order. */
+/* History: one entry per accepted token and one for the start, at most cap; the sets lie in the
+ * machine's config[] in this order, and nothing lies behind the last but while a mask or a step is
+ * made. */
 struct moment {
     struct set set;
     bool done;
@@ -42,6 +43,7 @@ struct grammar_state {
 };
 
 static struct moment *now(const struct grammar_state *s) {
+    assert(s->n > 0 && s->n <= s->cap);
     return &s->moment[s->n - 1];
 }
 
