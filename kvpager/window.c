@@ -120,6 +120,7 @@ void windows_hold(struct kv_seq *s, uint32_t i) {
 
     if (p->opts.n_windows == 0)
         return;
+    assert(p->pool.page[s->page[i]].window < p->opts.n_windows);
     struct window_page *w = &p->windows.at[p->pool.page[s->page[i]].window];
     assert(w->page == s->page[i]);
     if (w->refs++ == 0)
@@ -129,8 +130,9 @@ void windows_hold(struct kv_seq *s, uint32_t i) {
 static void let_go(struct kv_seq *s, uint32_t i, struct list *to) {
     struct kv_pager *p = s->pager;
     const struct page *page = &p->pool.page[s->page[i]];
-    struct window_page *w = &p->windows.at[page->window];
 
+    assert(page->window < p->opts.n_windows);
+    struct window_page *w = &p->windows.at[page->window];
     assert(w->page == s->page[i] && w->refs > 0);
     if (--w->refs > 0)
         return;

@@ -17,7 +17,7 @@
 #include "kvpager/private.h"
 #include "model.h"
 
-enum { DEPTH_MAX = 48, SEQS = 3, CONTENTS = 3, MAX_OPS = 40, BLOCKS = 7, SAVED = 16384 };
+enum { DEPTH_MAX = 48, SEQS = 3, CONTENTS = 3, MAX_OPS = 40, BLOCKS = 8, SAVED = 16384 };
 
 enum kind { NEW, FREE, ATTACH, GROW, COMMIT, TRUNCATE, DROP };
 
@@ -83,7 +83,7 @@ static void list_seq_ops(const struct model *m, uint32_t i, struct op *op, uint3
     if (s->n_pages > 0) {
         put(op, n, TRUNCATE, i, 0);
         put(op, n, TRUNCATE, i, s->n_committed);
-        if (s->n_committed > 0)
+        if (s->n_committed > 0 && m->opts.n_windows == 0)
             put(op, n, TRUNCATE, i, (s->n_committed - 1) / t * t);
     }
 }
@@ -182,6 +182,8 @@ static uint64_t key_of_seq(const struct model_seq *s, struct names *x) {
     uint64_t h = mix_tokens(mix(2, s->share), s->token, MODEL_MAX_TOKENS);
     h = mix(mix(h, s->n_pages), s->n_committed);
     h = mix(mix(mix(h, q->n_pages), q->n_published), q->n_committed);
+    if (q->pager->opts.n_windows > 0)
+        h = mix(mix(h, q->n_behind), q->n_found);
     for (uint32_t i = 0; i < q->n_pages; i++)
         h = mix(h, name(x, q->page[i]));
     return h;
@@ -191,11 +193,20 @@ static uint64_t key_of_page(const struct kv_pager *p, const struct names *x, kv_
     const struct page *page = &p->pool.page[number];
     uint64_t h = mix(page->state, page->refs);
 
+    if (page->window != NO_PAGE)
+        h = mix(h, 1 + p->windows.at[page->window].refs);
     if (page->state == PAGE_OWNED)
         return h;
     h = mix(mix(h, page->n_children), page->parent == NO_PAGE ? 0 : x->of[page->parent]);
     return mix_tokens(mix(h, page->isolation.key[15]), pool_tokens(&p->pool, page),
                       p->opts.page_tokens);
+}
+
+/* The idle window pages in their order. */
+static uint64_t key_of_windows(uint64_t h, const struct names *x, const struct list *idle) {
+    for (const struct list *l = idle->next; l != idle; l = l->next)
+        h = mix(h, x->of[LIST_ENTRY(l, const struct window_page, link)->page]);
+    return mix(h, 3);
 }
 
 /* With the sequences in one order. */
@@ -210,7 +221,8 @@ static uint64_t key_in_order(const struct model *m, const uint8_t *order) {
         name(&x, pool_number(&p->pool, LIST_ENTRY(l, struct page, link)));
     for (uint32_t i = 0; i < x.n; i++)
         h = mix(h, key_of_page(p, &x, x.page[i]));
-    return h;
+    h = key_of_windows(h, &x, &p->windows.passed);
+    return key_of_windows(h, &x, &p->windows.ended);
 }
 
 /* The model's own: what is published, and the order in which it was given back. */
@@ -274,6 +286,7 @@ static void search_init(struct search *x, const struct kv_opts *o) {
     x->block[5].data = p->seq, x->block[5].size = o->max_seqs * sizeof(*p->seq);
     x->block[6].data = p->tables;
     x->block[6].size = (size_t)o->max_seqs * p->max_seq_pages * sizeof(*p->tables);
+    x->block[7].data = p->windows.at, x->block[7].size = o->n_windows * sizeof(*p->windows.at);
     for (uint32_t i = 0; i < BLOCKS; i++)
         size += x->block[i].size;
     cr_assert_leq(size, SAVED);
@@ -368,6 +381,19 @@ static void search(const struct kv_opts *o) {
 Test(kv_pager, every_reachable_state_agrees_with_the_naive_model) {
     const struct kv_opts o = {
         .n_pages = 4, .page_tokens = 2, .max_seqs = SEQS, .max_seq_tokens = 6, .hash_seed = 1};
+
+    search(&o);
+}
+
+/* A row reads three keys, in pages of two. */
+Test(kv_pager, every_reachable_state_agrees_with_windows) {
+    const struct kv_opts o = {.n_pages = 3,
+                              .page_tokens = 2,
+                              .max_seqs = 2,
+                              .max_seq_tokens = 6,
+                              .n_windows = 2,
+                              .window = 3,
+                              .hash_seed = 1};
 
     search(&o);
 }
