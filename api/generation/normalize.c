@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include "base/buf.h"
+#include "base/jobs.h"
 
 struct bent {
     yyjson_mut_doc *doc;
@@ -103,6 +104,9 @@ static int add(struct bent *b, yyjson_val *m, const char *role) {
     return append(b, role, copy);
 }
 
+/* Calls of a message that are split: each looks for its result among all. */
+#define SPLIT_MAX 256
+
 /* The result of call @id among the @n from @m on; NULL: there is none. */
 static yyjson_val *result_of(yyjson_val *m, size_t n, yyjson_val *id) {
     for (; n; n--, m = unsafe_yyjson_get_next(m))
@@ -136,16 +140,17 @@ static yyjson_mut_val *one_call(struct bent *b, yyjson_val *m, yyjson_val *call,
 }
 
 /* An assistant's message with several calls, and behind it @n others. *n_done: how many of these
- * were results and have been taken; none when they are not exactly those of the calls. */
+ * were results and have been taken; none when they are not exactly those of the calls, or more than
+ * SPLIT_MAX. */
 static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) {
     yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *result;
     yyjson_val *next = n ? unsafe_yyjson_get_next(m) : NULL;
     size_t i, max, found = count_results(next, n);
-    bool whole = found == yyjson_arr_size(calls);
+    bool whole = found == yyjson_arr_size(calls) && found <= SPLIT_MAX;
     int r;
 
-    yyjson_arr_foreach(calls, i, max, call) whole &=
-        result_of(next, found, yyjson_obj_get(call, "id")) != NULL;
+    yyjson_arr_foreach(calls, i, max, call) whole =
+        whole && result_of(next, found, yyjson_obj_get(call, "id"));
     *n_done = 0;
     if (!whole)
         return append(b, "assistant", yyjson_val_mut_copy(b->doc, m));
@@ -171,6 +176,8 @@ static int bend(struct bent *b, yyjson_val *messages) {
 
     for (size_t i = 0; i < n && r == 0; i++, m = unsafe_yyjson_get_next(m)) {
         done = 0;
+        if ((r = job_pause()) < 0)
+            return r;
         if (is_system(m))
             r = add(b, m, is_users(b, i) ? "user" : "system");
         else if (is_role(m, "user"))

@@ -88,6 +88,32 @@ static void use_template(struct world *w, const char *source, size_t len) {
     world_start(w);
 }
 
+/* Messages that there are when one has @n calls, with their results in the reverse order. */
+static size_t messages_of(uint32_t n) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+    yyjson_doc *out = NULL;
+
+    buf_add_str(&b, "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[");
+    for (uint32_t i = 0; i < n; i++)
+        buf_printf(&b, "%s{\"id\":\"%u\"}", i ? "," : "", i);
+    buf_add_str(&b, "]}");
+    for (uint32_t i = n; i > 0; i--)
+        buf_printf(&b, ",{\"role\":\"tool\",\"tool_call_id\":\"%u\"}", i - 1);
+    buf_add_str(&b, "]");
+    yyjson_doc *in = yyjson_read(b.data, b.len, 0);
+    cr_assert_eq(normalize_messages(yyjson_doc_get_root(in), TURNS, &out), 0);
+    size_t n_out = yyjson_arr_size(yyjson_doc_get_root(out));
+    yyjson_doc_free(in);
+    yyjson_doc_free(out);
+    return n_out;
+}
+
+/* Each call looks for its result among all: what takes the square of their number is bounded. */
+Test(bend, of_a_message_with_more_calls_than_agents_make_nothing_is_split) {
+    cr_expect_eq(messages_of(256), 512);
+    cr_expect_eq(messages_of(257), 258);
+}
+
 Test(real, every_template_takes_what_agents_send) {
     static const char *const names[] = {
         "Qwen-Qwen3-0.6B",
