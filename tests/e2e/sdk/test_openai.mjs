@@ -261,9 +261,17 @@ test("an embedding is the same among hundreds as alone", async () => {
     }
 });
 
+test("embeddings of fewer dimensions are the first ones, of length 1", async () => {
+    const cut = (await client.embeddings.create({ model, input: "a", dimensions: 3 })).data[0].embedding;
+    const whole = (await client.embeddings.create({ model, input: "a" })).data[0].embedding.slice(0, 3);
+    const length = Math.hypot(...whole);
+    assert.equal(cut.length, 3);
+    cut.forEach((x, i) => assert.ok(Math.abs(x - whole[i] / length) < 1e-5, `${cut} ${whole}`));
+});
+
 test("embeddings refuse by name", async () => {
     await rejects(client.embeddings.create({ model, input: ["a", ""] }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "input[1]"));
-    await rejects(client.embeddings.create({ model, input: "a", dimensions: 3 }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "dimensions"));
+    await rejects(client.embeddings.create({ model, input: "a", dimensions: 100000 }), OpenAI.BadRequestError, (e) => assert.equal(e.param, "dimensions"));
 });
 
 test("32 parallel clients get what one gets alone", async () => {
