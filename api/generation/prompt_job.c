@@ -563,6 +563,8 @@ static int prepare(struct prompt_job *job) {
         return r;
     if (job->request.tokens)
         return detokenise(job);
+    if (job->quick && job->request.sampling.dry_multiplier > 0)
+        return -EAGAIN; /* to look for its breakers in the vocabulary takes long */
     job->request.conversation = session_conversation(job->api->secret, job->request.messages);
     r = job->request.messages    ? find_chat(job, &job->err)
         : job->request.documents ? find_pairs(job, &job->err)
@@ -575,7 +577,7 @@ static int prepare(struct prompt_job *job) {
         if (job->prompts[i].text)
             r = job->prompts[i].query ? encode_pair(job, i) : tokenise(job, i);
     if (r == 0 && job->request.sampling.dry_multiplier > 0)
-        r = job->quick ? -EAGAIN : fields_find_breakers(&job->request, job->model);
+        r = fields_find_breakers(&job->request, job->model);
     return r == 0 && job->request.expected ? expect(job) : r;
 }
 
