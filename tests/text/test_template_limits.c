@@ -396,12 +396,6 @@ static void render_mutated(const char *source, size_t len, yyjson_val *vars, int
     }
 }
 
-#ifdef __SANITIZE_ADDRESS__ /* four times as slow there */
-enum { MUTATIONS = 1500, DRAWS = 10 };
-#else
-enum { MUTATIONS = 6000, DRAWS = 40 };
-#endif
-
 Test(template_limits, mutated_templates_never_crash) {
     yyjson_doc *doc = yyjson_read(TEMPLATE_VARS, strlen(TEMPLATE_VARS), 0);
     uint32_t rng = 2463534242u;
@@ -410,8 +404,8 @@ Test(template_limits, mutated_templates_never_crash) {
     CLEANUP(freep) char *text = template_text(SEED, TEMPLATE_VARS, NULL, &err);
 
     cr_assert(text, "the seed itself must render: %s", err.message);
-    render_mutated(SEED, sizeof(SEED) - 1, yyjson_doc_get_root(doc), MUTATIONS, &rng, &rendered);
-    cr_expect_gt(rendered, MUTATIONS / 60);
+    render_mutated(SEED, sizeof(SEED) - 1, yyjson_doc_get_root(doc), 6000, &rng, &rendered);
+    cr_expect_gt(rendered, 100);
     yyjson_doc_free(doc);
 }
 
@@ -503,7 +497,7 @@ Test(template_limits, real_templates_survive_anything) {
 
         cr_assert(f && len);
         fclose(f);
-        for (int i = 0; i < DRAWS; i++) {
+        for (int i = 0; i < 40; i++) {
             yyjson_doc *vars = random_vars(&rng);
 
             cr_assert(vars);
