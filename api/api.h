@@ -194,6 +194,8 @@ int api_new_model(struct api *a, const struct api_model *info, struct api_port *
                   struct model **out);
 void api_replace_model(struct model *old, struct model *next);
 void api_remove_model(struct model *m); /* one that no request finds (any more) */
+/* Presets that cannot be read, which /v1/models names: NULL-terminated, or NULL; not copied. */
+void api_set_bad_presets(struct api *a, const char *const *names);
 /* No request finds it any more; it goes on with those that it has. Never the last one. */
 void api_withdraw_model(struct model *m);
 /* Its tokenizer and template are there now. */

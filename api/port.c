@@ -87,6 +87,12 @@ void api_replace_model(struct model *old, struct model *next) {
     model_wait_move(old, next);
 }
 
+void api_set_bad_presets(struct api *a, const char *const *names) {
+    pthread_rwlock_wrlock(&a->models_lock);
+    a->bad_presets = names;
+    pthread_rwlock_unlock(&a->models_lock);
+}
+
 void api_withdraw_model(struct model *m) {
     struct api *a = m->api;
 

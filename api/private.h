@@ -39,8 +39,9 @@ struct api {
     struct list models; /* model.link; never empty */
     /* Written by the loop's thread alone, which reads without it. */
     pthread_rwlock_t models_lock;
-    uv_timer_t wait_tick; /* model_wait.c */
-    uint32_t n_waiting;   /* prompt jobs that wait for their models */
+    const char *const *bad_presets; /* under the same lock: names, NULL-terminated; or NULL */
+    uv_timer_t wait_tick;           /* model_wait.c */
+    uint32_t n_waiting;             /* prompt jobs that wait for their models */
     struct clock *clock;
     char started_header[64]; /* a header line: when the service began */
     enum api_health health;

@@ -92,6 +92,18 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     add_drafts(d, o, &w.last);
 }
 
+static void add_bad_presets(doc_t *d, val_t *root, const struct models *models) {
+    val_t *list = yyjson_mut_obj_add_arr(d, root, "presets_not_read");
+    const char *name, *why;
+
+    for (size_t i = 0; (name = models_bad_preset(models, i, &why)); i++) {
+        val_t *o = yyjson_mut_arr_add_obj(d, list);
+
+        yyjson_mut_obj_add_strcpy(d, o, "id", name);
+        yyjson_mut_obj_add_strcpy(d, o, "reason", why);
+    }
+}
+
 /* One entry for each model; the worker's own figures where it has one. */
 static void add_models(doc_t *d, val_t *root, const struct models *models) {
     val_t *list = yyjson_mut_obj_add_arr(d, root, "models");
@@ -129,6 +141,7 @@ char *admin_json_models(const struct admin_opts *o) {
     if (!d)
         return NULL;
     add_models(d, root, o->models);
+    add_bad_presets(d, root, o->models);
     return finish(d);
 }
 

@@ -663,7 +663,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     if (*o->config->model)
         r = add_first(m);
     if (r == 0)
-        r = models_find_all(o->config, add, m, err);
+        r = models_find_all(o->config, add, NULL, m, err);
     if (r == 0 && m->n == 0)
         r = err_set(err, 0, "models", "models, models-dir: there is no model in them");
     m->several = *o->config->models || *o->config->models_dir;
@@ -736,6 +736,7 @@ struct models *models_free(struct models *m) {
             api_remove_model(s->model); /* api_free() frees those that it finds */
         served_free(s);
     }
+    models_rescan_deinit(m);
     free(m->served);
     free(m);
     return NULL;

@@ -74,6 +74,9 @@ struct models_info {
 };
 
 uint32_t models_n(const struct models *m);
+/* Preset @i of those that could not be read when the folder was last read again, and *@why. NULL:
+ * there are no more. */
+const char *models_bad_preset(const struct models *m, size_t i, const char **why);
 /* Of model @i, in the order of /v1/models; 0 is the one that is served where none is named. */
 void models_info(const struct models *m, uint32_t i, struct models_info *out);
 /* How much may be loaded in all; 0: there is no limit, and one model. */

@@ -8,6 +8,13 @@ uint32_t models_n(const struct models *m) {
     return m->n;
 }
 
+const char *models_bad_preset(const struct models *m, size_t i, const char **why) {
+    if (i >= m->n_bad)
+        return NULL;
+    *why = m->bad[i].why;
+    return m->bad[i].name;
+}
+
 uint64_t models_budget(const struct models *m) {
     return m->on_demand ? m->budget : 0;
 }

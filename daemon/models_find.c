@@ -13,7 +13,7 @@
 /*
  * Files are not opened here, only looked at: a folder may have hundreds, and one that is no good is
  * told when it is asked for. A preset that names a file which is not there is refused at the start,
- * as a slip of the operator's.
+ * as a slip of the operator's; while the daemon runs it is left out, and the others are taken.
  */
 
 #define PRESET_END ".conf"
@@ -24,6 +24,7 @@ struct search {
     char **names;            /* of presets */
     size_t n_names;
     models_find_cb cb;
+    models_bad_cb bad;
     void *ctx;
 };
 
@@ -74,34 +75,48 @@ static int resolve(const struct search *s, struct config *c, const char *preset,
     return r;
 }
 
+static int read_preset(const struct search *s, const char *file, const char *name, struct config *c,
+                       uint64_t *bytes, struct err *err) {
+    char path[1024];
+    int r = clone_for(c, s->config, "", err);
+
+    snprintf(path, sizeof(path), "%s/%s", s->config->models, file);
+    if (r == 0)
+        r = config_set(c, "model-name", name, err);
+    if (r == 0)
+        r = config_read_preset(c, path, err);
+    if (r == 0)
+        r = resolve(s, c, file, bytes, err);
+    if (r == 0 && strcmp(c->model_name, name) != 0)
+        r = err_set(err, 0, "models", "models: %.200s: model-name: the name is that of the preset",
+                    file);
+    return r;
+}
+
 static int add_preset(struct search *s, const char *file, struct err *err) {
     CLEANUP(config_deinit) struct config c = {0};
-    char path[1024], name[256];
+    char name[256];
     uint64_t bytes = 0;
     int len = (int)(strlen(file) - strlen(PRESET_END));
 
-    snprintf(path, sizeof(path), "%s/%s", s->config->models, file);
     snprintf(name, sizeof(name), "%.*s", len, file);
-    int r = clone_for(&c, s->config, "", err);
-    if (r == 0)
-        r = config_set(&c, "model-name", name, err);
-    if (r == 0)
-        r = config_read_preset(&c, path, err);
-    if (r == 0)
-        r = resolve(s, &c, file, &bytes, err);
-    if (r == 0 && strcmp(c.model_name, name) != 0)
-        r = err_set(err, 0, "models", "models: %.200s: model-name: the name is that of the preset",
-                    file);
-    char **names = r == 0 ? reallocarray(s->names, s->n_names + 1, sizeof(*names)) : NULL;
-    if (r == 0 && !names)
-        r = -ENOMEM;
-    if (r < 0)
+    int r = read_preset(s, file, name, &c, &bytes, err);
+    bool is_bad = r < 0 && s->bad && *err->message;
+    if (r < 0 && !is_bad)
         return r;
+    /* Also of one that is bad: no file is served under its name without its options. */
+    char **names = reallocarray(s->names, s->n_names + 1, sizeof(*names));
+    if (!names)
+        return -ENOMEM;
     s->names = names;
     if (!(s->names[s->n_names] = strdup(name)))
         return -ENOMEM;
     s->n_names++;
-    return s->cb(s->ctx, &c, name, bytes);
+    if (!is_bad)
+        return s->cb(s->ctx, &c, name, bytes);
+    r = s->bad(s->ctx, name, err);
+    memset(err, 0, sizeof(*err));
+    return r;
 }
 
 static int add_presets(struct search *s, struct err *err) {
@@ -178,8 +193,9 @@ static int list_files(struct search *s) {
     return r;
 }
 
-int models_find_all(const struct config *c, models_find_cb cb, void *ctx, struct err *err) {
-    struct search s = {.config = c, .cb = cb, .ctx = ctx};
+int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,
+                    struct err *err) {
+    struct search s = {.config = c, .cb = cb, .bad = bad, .ctx = ctx};
     int r = list_files(&s);
 
     if (r == 0 && *c->models)
@@ -205,7 +221,7 @@ int models_check(const struct config *c, struct err *err) {
     if (r == 0 && *c->model)
         r = front_model_open(f, c, &(struct msg_open){0}, err);
     if (r == 0)
-        r = models_find_all(c, ignore, NULL, err);
+        r = models_find_all(c, ignore, NULL, NULL, err);
     if (f)
         front_model_deinit(f);
     free(f);

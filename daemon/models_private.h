@@ -19,12 +19,19 @@ enum served_state {
     SERVED_FAILED
 };
 
+/* A preset that cannot be read. */
+struct bad_preset {
+    char *name, *why;
+};
+
 /* The folders being read again, or waiting for that (models_rescan.c). */
 struct models_scan {
     uv_work_t work;
     struct config config;
     struct found *found;
     size_t n;
+    struct bad_preset *bad; /* that cannot be read */
+    size_t n_bad;
     struct err err;
     int result;
     bool running, again; /* again: once more when it has ended */
@@ -74,7 +81,10 @@ struct models {
     struct models_opts opts;
     struct served **served;
     uint32_t n;
-    bool several; /* there are folders: models come and go */
+    struct bad_preset *bad; /* of the last scan */
+    size_t n_bad;
+    const char **bad_names; /* the same as the api has them: NULL-terminated, or NULL */
+    bool several;           /* there are folders: models come and go */
     bool on_demand, ready_told, stopping;
     uint64_t budget, kv_bytes; /* kv_bytes: of a model that says nothing of it */
     uint64_t available;        /* memory of the machine when the daemon started */
@@ -117,3 +127,4 @@ void models_pull_stop(struct models *m);
 uint32_t models_n_live(const struct models *m);
 /* What waits for the folders to be read goes on, where that takes too long. */
 void models_rescan_tick(struct models *m);
+void models_rescan_deinit(struct models *m);

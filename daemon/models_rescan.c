@@ -15,7 +15,8 @@
  *
  * Models are compared by name. A model whose file is gone is found by no further request, and its
  * worker ends with those it has. One whose file is another now is swapped when it is next loaded
- * (models.c).
+ * (models.c). A preset that cannot be read is named in the log, in /v1/models and on the admin
+ * socket; if it was served before, it is served as it was.
  */
 
 #define PAUSE_MS 2000      /* from the end of one scan to the next */
@@ -65,10 +66,23 @@ static int collect(void *ctx, struct config *c, const char *name, uint64_t file_
     return 0;
 }
 
+/* models_bad_cb. */
+static int collect_bad(void *ctx, const char *name, const struct err *why) {
+    struct models_scan *s = ctx;
+    struct bad_preset *all = reallocarray(s->bad, s->n_bad + 1, sizeof(*all));
+
+    if (!all)
+        return -ENOMEM;
+    s->bad = all;
+    all[s->n_bad] = (struct bad_preset){strdup(name), strdup(why->message)};
+    s->n_bad++;
+    return all[s->n_bad - 1].name && all[s->n_bad - 1].why ? 0 : -ENOMEM;
+}
+
 static void on_thread(uv_work_t *w) {
     struct models_scan *s = CONTAINER_OF(w, struct models_scan, work);
 
-    s->result = models_find_all(&s->config, collect, s, &s->err);
+    s->result = models_find_all(&s->config, collect, collect_bad, s, &s->err);
 }
 
 /* ---- on the loop's thread ---- */
@@ -90,6 +104,54 @@ static bool is_found(const struct models_scan *s, const char *name) {
             return true;
     return false;
 }
+
+/* ---- presets that cannot be read ---- */
+
+static const struct bad_preset *find_bad(const struct bad_preset *bad, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(bad[i].name, name) == 0)
+            return &bad[i];
+    return NULL;
+}
+
+static void free_bad(struct bad_preset *bad, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        free(bad[i].name);
+        free(bad[i].why);
+    }
+    free(bad);
+}
+
+/* What the scan has found of them is known from here on; each reason is logged once. */
+static void take_bad(struct models *m) {
+    struct models_scan *s = &m->scan;
+    const char **names = s->n_bad ? calloc(s->n_bad + 1, sizeof(*names)) : NULL;
+
+    for (size_t i = 0; i < s->n_bad; i++) {
+        const struct bad_preset *was = find_bad(m->bad, m->n_bad, s->bad[i].name);
+
+        if (!was || strcmp(was->why, s->bad[i].why) != 0)
+            log_event(WLOG_WARN, "preset_not_read", "model=\"%s\" reason=\"%s\"", s->bad[i].name,
+                      s->bad[i].why);
+        if (names)
+            names[i] = s->bad[i].name;
+    }
+    api_set_bad_presets(m->api, names);
+    free(m->bad_names);
+    m->bad_names = names;
+    free_bad(m->bad, m->n_bad);
+    m->bad = s->bad;
+    m->n_bad = s->n_bad;
+    s->bad = NULL;
+    s->n_bad = 0;
+}
+
+void models_rescan_deinit(struct models *m) {
+    free_bad(m->bad, m->n_bad);
+    free(m->bad_names);
+}
+
+/* ---- what came and went ---- */
 
 uint32_t models_n_live(const struct models *m) {
     uint32_t n = 0;
@@ -148,7 +210,8 @@ static void remove_gone(struct models *m) {
     for (uint32_t i = 0; i < m->n; i++) {
         struct served *s = m->served[i];
 
-        bool there = is_found(&m->scan, s->name) && !s->stale;
+        bool there =
+            find_bad(m->bad, m->n_bad, s->name) || (is_found(&m->scan, s->name) && !s->stale);
 
         if (!is_live(s) || !s->found || there || !may_go(s) || models_n_live(m) == 1)
             continue;
@@ -162,8 +225,10 @@ static void apply(struct models *m) {
     struct models_scan *s = &m->scan;
     int r = s->result;
 
-    if (r == 0)
+    if (r == 0) {
+        take_bad(m);
         remove_gone(m);
+    }
     for (size_t i = 0; i < s->n && r == 0; i++)
         if (!find_live(m, s->found[i].name))
             r = add_found(m, &s->found[i], &s->err);
@@ -213,6 +278,9 @@ static void on_scanned(uv_work_t *w, int status) {
     free(s->found);
     s->found = NULL;
     s->n = 0;
+    free_bad(s->bad, s->n_bad);
+    s->bad = NULL;
+    s->n_bad = 0;
     config_deinit(&s->config);
     s->running = false;
     s->at_ns = now_ns(m);

@@ -106,6 +106,17 @@ bool models_is_answered(const struct api *a, const char *name, size_t len) {
     return is;
 }
 
+/* What the operator has to mend, if there is anything. */
+static void put_bad_presets(struct json *j, const struct api *a) {
+    if (!a->bad_presets)
+        return;
+    json_key(j, "presets_not_read");
+    json_open(j, '[');
+    for (const char *const *name = a->bad_presets; *name; name++)
+        json_cstring(j, *name);
+    json_close(j, ']');
+}
+
 void models_list_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = LIST_MAX};
     struct json j;
@@ -121,6 +132,7 @@ void models_list_serve(struct exchange *x, struct http *h) {
     LIST_FOREACH(node, &api_of(x)->models)
     put_model(&j, LIST_ENTRY(node, struct model, link));
     json_close(&j, ']');
+    put_bad_presets(&j, api_of(x));
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
@@ -156,11 +168,19 @@ static void list_names(const struct api *a, char *out, size_t size) {
 
 int models_unknown(const struct api *a, const char *name, size_t len, struct err *err) {
     char names[sizeof(err->message) - 100] = "";
+    bool is_bad = false;
 
     pthread_rwlock_rdlock(lock_of(a));
+    for (const char *const *p = a->bad_presets; p && *p && !is_bad; p++)
+        is_bad = strlen(*p) == len && memcmp(*p, name, len) == 0;
     if (a->models.next != a->models.prev)
         list_names(a, names, sizeof(names));
     pthread_rwlock_unlock(lock_of(a));
+    if (is_bad)
+        return err_set_code(err, 404, "model_not_found", "model",
+                            "The model `%.*s` has a preset that cannot be read: the service's log "
+                            "says why.",
+                            (int)MIN(len, 200u), name);
     if (!*names)
         return err_set_code(err, 404, "model_not_found", "model",
                             "The model `%.*s` does not exist.", (int)MIN(len, 200u), name);

@@ -356,6 +356,40 @@ def test_files_that_come_and_go_are_found_without_a_restart():
             assert len(listed(d)) == 1 and d.health() == 200
 
 
+def test_a_bad_preset_stops_no_other_and_is_named():
+    with folder_of("ab") as folder, tempfile.TemporaryDirectory() as presets:
+        def put(name, text):
+            pathlib.Path(presets, "new").write_text(text)
+            os.rename(f"{presets}/new", f"{presets}/{name}.conf")
+
+        def not_read(d):
+            return {p["id"]: p["reason"] for p in d.admin_request("GET", "/models")[1]["presets_not_read"]}
+
+        put("first", "model = a\n")
+        os.rename(f"{folder}/b.gguf", f"{folder}/b.later")
+        with Weftd("--models-dir", folder, "--models", presets, *FLAGS, model="") as d:
+            first = ask(d, "first")
+            put("b", "modle = b\n")  # the file b is not served without the options that its preset has
+            os.rename(f"{folder}/b.later", f"{folder}/b.gguf")
+            put("first", "model = nowhere\n")  # served as it was
+            put("good", "model = a\nmax-context = 512\n")
+            until(lambda: "good" in listed(d))
+            assert listed(d) == ["first", "a", "good"], listed(d)
+            assert ask(d, "good") == ask(d, "first") == first
+            value = d.request("GET", "/v1/models")[2]
+            assert sorted(value["presets_not_read"]) == ["b", "first"], value
+            reasons = not_read(d)
+            assert "is model meant?" in reasons["b"] and "no such file" in reasons["first"], reasons
+            status, _, value = d.request("POST", "/v1/completions", {"model": "b", "prompt": "x"})
+            assert status == 404 and "has a preset that cannot be read" in value["error"]["message"], value
+            put("b", "model = b\n")
+            put("first", "model = a\n")
+            until(lambda: "b" in listed(d))
+            assert "presets_not_read" not in d.request("GET", "/v1/models")[2] and not_read(d) == {}
+            lines = [line for line in d.log.splitlines() if "preset_not_read" in line]
+            assert len(lines) == 2 and "model=\"b\"" in "".join(lines), "each reason is told once: " + d.log
+
+
 def test_ollamas_clients_load_keep_and_unload():
     with folder_of("ab") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
         def generate(**body):
