@@ -660,6 +660,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     m->timer.data = m;
     list_init(&m->scan.waiting);
     list_init(&m->pulls);
+    list_init(&m->changes);
     if (*o->config->model)
         r = add_first(m);
     if (r == 0)

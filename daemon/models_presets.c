@@ -1,12 +1,15 @@
+#include "daemon/models_presets.h"
+
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "base/log.h"
-#include "daemon/models_private.h"
+#include "base/buf.h"
+#include "text/template.h"
 
 /*
  * Presets that clients make: a file NAME.conf in the folder of presets, as an operator would write
@@ -17,7 +20,7 @@
 
 #define MADE "# made by a client\n"
 #define NAME_LEN_MAX 100
-#define MODELS_MAX 1024 /* that may be there for another one to be made */
+#define PRESETS_MAX 1024 /* in the folder */
 #define PRESET_MAX (64u << 10)
 #define TEXT_MAX (1u << 20)
 
@@ -25,11 +28,11 @@ struct path {
     char s[1200];
 };
 
-static struct path path_of(const struct models *m, const char *name, const char *end) {
-    struct path p;
+static struct path path_of(const struct preset_change *p, const char *end) {
+    struct path path;
 
-    snprintf(p.s, sizeof(p.s), "%.1000s/%.120s%s", m->opts.config->models, name, end);
-    return p;
+    snprintf(path.s, sizeof(path.s), "%.1000s/%.120s%s", p->own.models, p->name, end);
+    return path;
 }
 
 /* A name that is a file's, and no option, no hidden file, no folder. */
@@ -106,11 +109,11 @@ static int cannot_write(const char *path, int r, struct err *err) {
 
 /* The text @own, or that of the base's file if a client has made it, in a file of the new preset,
  * which option @key names. A base's file of the operator's is named as it is. */
-static int put_text(struct models *m, struct config *c, const char *key, const char *of_base,
-                    const char *own, struct path file, struct err *err) {
+static int put_text(const struct preset_change *p, struct config *c, const char *key,
+                    const char *of_base, const char *own, struct path file, struct err *err) {
     CLEANUP(buf_deinit) struct buf text = {.max = TEXT_MAX + 1};
-    size_t n = strlen(m->opts.config->models);
-    bool made = strncmp(of_base, m->opts.config->models, n) == 0 && of_base[n] == '/';
+    size_t n = strlen(p->own.models);
+    bool made = strncmp(of_base, p->own.models, n) == 0 && of_base[n] == '/';
     int r = own ? buf_add_str(&text, own) : made ? read_file(of_base, &text) : 0;
 
     if (!own && !made)
@@ -123,7 +126,7 @@ static int put_text(struct models *m, struct config *c, const char *key, const c
 /* ---- making one ---- */
 
 /* What @c has and the daemon's options have not, as a file of keys. */
-static int write_keys(const struct models *m, const struct config *c, struct buf *out) {
+static int write_keys(const struct config *own, const struct config *c, struct buf *out) {
     static const char *const never[] = {"any-model-name", "models",     "models-dir",
                                         "models-memory",  "kv-disk",    "prewarm",
                                         "aliases",        "model-name", "pinned"};
@@ -138,7 +141,7 @@ static int write_keys(const struct models *m, const struct config *c, struct buf
             of_model &= strcmp(o->key, never[k]) != 0;
         if (!of_model)
             continue;
-        config_value(m->opts.config, o, was, sizeof(was));
+        config_value(own, o, was, sizeof(was));
         config_value(c, o, is, sizeof(is));
         if (strcmp(o->key, "model") == 0 || strcmp(was, is) != 0)
             r = buf_printf(out, "%s = %s\n", o->key, is);
@@ -159,7 +162,7 @@ static int make_absolute(struct config *c, struct err *err) {
 }
 
 /* The base's options with what the client has changed. */
-static int change(struct config *c, const struct api_preset *p, struct err *err) {
+static int change(struct config *c, const struct preset_change *p, struct err *err) {
     char text[CONFIG_VALUE_MAX];
     int r = make_absolute(c, err);
 
@@ -195,125 +198,94 @@ static int check_template(const char *text, struct err *err) {
                  : 0;
 }
 
-/* Whether @name may be made, or made anew. */
-static int check_place(const struct models *m, const char *name, struct err *err) {
-    struct err none;
-    int i = models_index(m, name, &none);
+static int is_conf(const struct dirent *e) {
+    size_t n = strlen(e->d_name);
 
-    if (!*m->opts.config->models)
-        return err_set_code(err, 400, "not_managed", NULL,
-                            "models: there is no folder that presets could be written to");
-    if ((i >= 0 || access(path_of(m, name, ".conf").s, F_OK) == 0) &&
-        !is_made(path_of(m, name, ".conf").s))
+    return n > 5 && strcmp(e->d_name + n - 5, ".conf") == 0;
+}
+
+/* Whether the preset may be made, or made anew. */
+static int check_place(const struct preset_change *p, struct err *err) {
+    const struct path at = path_of(p, ".conf");
+    bool there = access(at.s, F_OK) == 0;
+    struct dirent **list = NULL;
+
+    if ((p->served || there) && !is_made(at.s))
         return err_set_code(err, 400, "not_made", "model",
-                            "model '%.100s' was not made by a client: it stays as it is", name);
-    if (i < 0 && m->n >= MODELS_MAX)
-        return err_set_code(err, 400, "too_many", "model",
-                            "there are %u models, and no more can be made", m->n);
-    return 0;
+                            "model '%.100s' was not made by a client: it stays as it is", p->name);
+    if (there)
+        return 0;
+    int n = scandir(p->own.models, &list, is_conf, NULL);
+    for (int i = 0; i < n; i++)
+        free(list[i]);
+    free(list);
+    return n >= PRESETS_MAX ? err_set_code(err, 400, "too_many", "model",
+                                           "there are %d presets, and no more can be made", n)
+                            : 0;
 }
 
 /* Reads the preset as the next start will, under a name that none is looked for by; then it has its
  * own. */
-static int put_preset(const struct models *m, const struct api_preset *p, const struct buf *text,
-                      struct err *err) {
+static int put_preset(const struct preset_change *p, const struct buf *text, struct err *err) {
     CLEANUP(config_deinit) struct config check = {0};
-    struct path new = path_of(m, p->name, ".conf.checked"), at = path_of(m, p->name, ".conf");
+    struct path new = path_of(p, ".conf.checked"), at = path_of(p, ".conf");
     int r = write_file(new.s, text->data, text->len);
 
     if (r < 0)
         return cannot_write(new.s, r, err);
-    r = config_clone(&check, m->opts.config);
+    r = config_clone(&check, &p->own);
     if (r == 0)
         r = config_read_preset(&check, new.s, err);
     if (r == 0 && rename(new.s, at.s) < 0)
         r = cannot_write(at.s, -errno, err);
     if (r < 0)
         unlink(new.s);
-    if (r < 0 && !err->status)
-        err->status = 400;
     return r;
 }
 
-/* api_manage.create. */
-static int create(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err) {
+static int make(const struct preset_change *p, struct err *err) {
     CLEANUP(config_deinit) struct config c = {0};
     CLEANUP(buf_deinit) struct buf text = {.max = PRESET_MAX};
-    struct models *m = ctx;
-    struct err none;
-    int r = check_name(p->name, err), base = models_index(m, p->from, err);
+    int r = check_name(p->name, err);
 
     if (r == 0)
-        r = base < 0 ? base : check_place(m, p->name, err);
+        r = check_place(p, err);
     if (r == 0)
         r = check_template(p->template, err);
     if (r == 0)
-        r = config_clone(&c, &m->served[base]->config);
+        r = config_clone(&c, &p->base);
     if (r == 0)
         r = change(&c, p, err);
     if (r == 0)
-        r = put_text(m, &c, "chat-template", m->served[base]->config.chat_template, p->template,
-                     path_of(m, p->name, ".jinja"), err);
+        r = put_text(p, &c, "chat-template", p->base.chat_template, p->template,
+                     path_of(p, ".jinja"), err);
     if (r == 0)
-        r = put_text(m, &c, "system-prompt", m->served[base]->config.system_prompt, p->system,
-                     path_of(m, p->name, ".system"), err);
+        r = put_text(p, &c, "system-prompt", p->base.system_prompt, p->system,
+                     path_of(p, ".system"), err);
     if (r == 0)
-        r = write_keys(m, &c, &text);
-    if (r == 0)
-        r = put_preset(m, p, &text, err);
-    if (r < 0) {
-        if (err->message[0] && !err->status)
-            err->status = 400; /* a value that the options refuse */
-        return r;
-    }
-    int i = models_index(m, p->name, &none);
-    if (i >= 0)
-        m->served[i]->stale = true;
-    log_event(WLOG_INFO, "preset_made", "model=\"%s\" from=\"%s\"", p->name, p->from);
-    return models_task_done(m, t) ? 0 : -ENOMEM;
+        r = write_keys(&p->own, &c, &text);
+    return r < 0 ? r : put_preset(p, &text, err);
 }
 
-/* ---- removing ---- */
+int preset_make(const struct preset_change *p, struct err *err) {
+    int r = make(p, err);
 
-/* Whether another model is made of the file of @s; it is named in @err. */
-static int check_unused(const struct served *s, struct err *err) {
-    const struct models *m = s->of;
-
-    for (uint32_t i = 0; i < m->n; i++) {
-        const struct served *o = m->served[i];
-
-        if (o != s && !o->old && !o->retired && strcmp(o->config.model, s->config.model) == 0)
-            return err_set_code(err, 400, "in_use", "model", "model '%.100s' is made of its file",
-                                o->name);
-    }
-    return 0;
+    if (r < 0 && *err->message && !err->status)
+        err->status = 400; /* a value that the options refuse */
+    return r;
 }
 
-/* api_manage.remove. */
-static int remove_model(void *ctx, const char *name, struct api_task *t, struct err *err) {
-    struct models *m = ctx;
-    struct path conf = path_of(m, name, ".conf");
-    int i = models_index(m, name, err);
+int preset_remove(const struct preset_change *p, struct err *err) {
+    struct path conf = path_of(p, ".conf");
 
-    if (i < 0)
-        return i;
-    if (models_n_live(m) == 1 || !m->served[i]->found)
-        return err_set_code(err, 400, "not_removed", "model", "model '%.100s' is %s: it stays",
-                            name, m->served[i]->found ? "the last one" : "the operator's");
-    if (!*m->opts.config->models || access(conf.s, F_OK) < 0) {
-        int r = check_unused(m->served[i], err);
-
-        return r < 0 ? r : models_remove_file(m, name, t, err);
-    }
+    if (!*p->own.models || access(conf.s, F_OK) < 0)
+        return PRESET_NONE;
     if (!is_made(conf.s))
         return err_set_code(err, 400, "not_made", "model",
-                            "model '%.100s' was not made by a client: it stays", name);
+                            "model '%.100s' was not made by a client: it stays", p->name);
     if (unlink(conf.s) < 0)
         return cannot_write(conf.s, -errno, err);
-    unlink(path_of(m, name, ".jinja").s);
-    unlink(path_of(m, name, ".system").s);
-    log_event(WLOG_INFO, "preset_removed", "model=\"%s\"", name);
-    return models_task_done(m, t) ? 0 : -ENOMEM;
+    unlink(path_of(p, ".jinja").s);
+    unlink(path_of(p, ".system").s);
+    return 0;
 }
-
-const struct api_manage models_manage = {models_pull, create, remove_model, models_cancel};

@@ -24,6 +24,11 @@ struct bad_preset {
     char *name, *why;
 };
 
+/* What an api_task waits for (api_task.of) before the folders are read again. */
+struct models_doing {
+    void (*cancel)(struct models_doing *d); /* the task is not told its end */
+};
+
 /* The folders being read again, or waiting for that (models_rescan.c). */
 struct models_scan {
     uv_work_t work;
@@ -91,7 +96,8 @@ struct models {
     uv_timer_t timer;
     struct api *api;
     struct models_scan scan;
-    struct list pulls; /* pull.link */
+    struct list pulls;   /* pull.link */
+    struct list changes; /* change.link (models_manage.c) */
 };
 
 static inline int64_t now_ns(const struct models *m) {
@@ -118,7 +124,7 @@ bool models_rescan_now(struct models *m, struct api_rescan *wait);
 /* What @t asked for has come about: it is over when the folders were read again. False: no
  * memory. */
 bool models_task_done(struct models *m, struct api_task *t);
-/* api_manage.pull, .cancel; removes a file of the folder, likewise. */
+/* api_manage.pull, .cancel of any task; removes a file of the folder, likewise. */
 int models_pull(void *models, const char *name, struct api_task *t, struct err *err);
 void models_cancel(void *models, struct api_task *t);
 int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err);

@@ -28,7 +28,8 @@
  * cancelled.
  */
 struct pull {
-    struct list link; /* models.pulls */
+    struct models_doing doing; /* api_task.of */
+    struct list link;          /* models.pulls */
     struct models *of;
     struct api_task *task;
     uv_process_t process;
@@ -158,6 +159,14 @@ static void stop(struct pull *p) {
         uv_process_kill(&p->process, SIGKILL);
 }
 
+/* models_doing.cancel. */
+static void cancel(struct models_doing *d) {
+    struct pull *p = CONTAINER_OF(d, struct pull, doing);
+
+    p->task = NULL;
+    stop(p);
+}
+
 /* A whole line of the child, which is not trusted more than the hub. */
 static void take_line(struct pull *p, const char *text, size_t len) {
     yyjson_doc *doc = yyjson_read(text, len, 0);
@@ -220,6 +229,7 @@ static int start(struct models *m, char **args, const char *name, struct api_tas
         free(p);
         return err_set(err, 500, NULL, "%.200s cannot be run: %s", program, strerror(-r));
     }
+    p->doing.cancel = cancel;
     p->of = m;
     p->task = t;
     p->n_open = 2;
@@ -239,7 +249,7 @@ static int start(struct models *m, char **args, const char *name, struct api_tas
         uv_close((uv_handle_t *)&p->out, on_closed);
         return err_set(err, 500, NULL, "%.200s cannot be run: %s", program, uv_strerror(r));
     }
-    t->of = p;
+    t->of = &p->doing;
     log_event(WLOG_INFO, "pull_started", "what=\"%s %s\" pid=%d", args[1], name, p->process.pid);
     uv_read_start((uv_stream_t *)&p->out, on_alloc, on_read);
     return 0;
@@ -292,19 +302,6 @@ int models_remove_file(struct models *m, const char *name, struct api_task *t, s
         args[4] = plain;
     }
     return r < 0 ? r : start(m, args, name, t, err);
-}
-
-/* api_manage.cancel. */
-void models_cancel(void *ctx, struct api_task *t) {
-    struct pull *p = t->of;
-
-    (void)ctx;
-    if (p) {
-        p->task = NULL;
-        stop(p);
-    } else {
-        list_remove(&t->rescan.link);
-    }
 }
 
 void models_pull_stop(struct models *m) {
