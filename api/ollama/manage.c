@@ -16,17 +16,33 @@
  * What Ollama's clients change of the models: pull, create, copy, delete. The daemon does it
  * (api_opts.manage); here are the right to, the bodies and the answers. An exchange waits for its
  * task; if its client leaves the task is cancelled, which leaves a pull where it is: the next one
- * goes on.
+ * goes on. The body of a create, which may have a template and a system message of 1 MiB each, is
+ * read on the pool of jobs.
  */
 
+#define BODY_MAX (8u << 10) /* bytes that are read on the loop */
 #define TEXT_MAX (1u << 20) /* bytes of a template, or of a system message */
 #define SAMPLING_MAX 1000
 
 struct manage {
     struct api_task task;
-    struct exchange *x;
+    struct exchange *x; /* NULL: gone, while the body is read */
     bool streams;
     bool bare; /* the answer has no body */
+    struct create *create;
+};
+
+/* The body of a create on the pool. */
+struct create {
+    struct job job;
+    struct manage *of;
+    struct buf body;
+    struct quota_charge charge;
+    yyjson_doc *doc;
+    struct api_preset preset; /* points into the document; `from` as the body has it */
+    char sampling[SAMPLING_MAX];
+    int result;
+    struct err err;
 };
 
 /* ---- the exchange ---- */
@@ -51,6 +67,13 @@ static struct exchange *cancel(struct exchange *x) {
     const struct api_opts *o = &api_of(x)->opts;
     struct manage *m = x->state;
 
+    if (m->create) { /* on_read() frees it */
+        job_pool_abandon(&api_of(x)->pool, &m->create->job);
+        m->x = NULL;
+        x->ops = NULL;
+        x->state = NULL;
+        return x;
+    }
     o->manage->cancel(o->models_ctx, &m->task);
     return detach(m);
 }
@@ -72,10 +95,12 @@ static void on_fail(struct exchange *x, const struct err *err) {
     fail(cancel(x), &copy);
 }
 
-static void succeed(struct exchange *x, bool bare) {
+static void succeed(struct exchange *x, bool streams, bool bare) {
     static const char text[] = "{\"status\":\"success\"}";
 
-    if (x->stream) {
+    if (streams && !bare) {
+        if (!x->stream)
+            respond_stream(x);
         respond_event(x, text, sizeof(text) - 1);
         respond_stream_end(x);
     } else {
@@ -85,8 +110,9 @@ static void succeed(struct exchange *x, bool bare) {
 
 /* api_task.over. */
 static void on_over(struct api_task *t, const struct err *err) {
+    static const char before[] = "{\"status\":\"writing manifest\"}";
     struct manage *m = CONTAINER_OF(t, struct manage, task);
-    bool bare = m->bare;
+    bool bare = m->bare, streams = m->streams;
     struct exchange *x = detach(m);
 
     if (err) {
@@ -95,7 +121,11 @@ static void on_over(struct api_task *t, const struct err *err) {
         copy.status = copy.status ? copy.status : 500;
         fail(x, &copy);
     } else {
-        succeed(x, bare);
+        if (streams && !bare && !x->stream) { /* a preset was made */
+            respond_stream(x);
+            respond_event(x, before, sizeof(before) - 1);
+        }
+        succeed(x, streams, bare);
     }
 }
 
@@ -146,15 +176,16 @@ static void on_line(struct api_task *t, const char *text, size_t len) {
 
 /* ---- requests ---- */
 
-/* The body as an object. 0, or an error. */
-static int read_body(struct exchange *x, yyjson_doc **out, struct err *err) {
+int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err) {
     CLEANUP(buf_deinit) struct buf body = {0};
     struct quota_charge charge;
 
     conn_take_body(x->conn, &body, &charge);
-    int r = json_read(out, body.data ? body.data : "", body.len, err);
     quota_charge_set(&charge, 0);
-    return r;
+    if (body.len > BODY_MAX)
+        return err_set_code(err, 413, "body_too_large", NULL,
+                            "The request body is larger than %u bytes.", BODY_MAX);
+    return json_read(out, body.data ? body.data : "", body.len, err);
 }
 
 /* Whether the client's tenant is one of api_opts.managers, and there is what can be managed. */
@@ -203,50 +234,47 @@ static int find_served(const struct exchange *x, const char *name, const char *f
 }
 
 /* The task of @x, to be begun; NULL: no memory. */
-static struct manage *new_task(struct exchange *x, yyjson_val *root) {
+static struct manage *new_task(struct exchange *x) {
     struct manage *m = calloc(1, sizeof(*m));
-    yyjson_val *stream = yyjson_obj_get(root, "stream");
 
     if (!m)
         return NULL;
     m->x = x;
-    m->streams = !yyjson_is_false(stream);
     m->task.line = on_line;
     m->task.over = on_over;
     return m;
 }
 
+static bool wants_stream(yyjson_val *root) {
+    return !yyjson_is_false(yyjson_obj_get(root, "stream"));
+}
+
 /* @r is what beginning the task gave. */
-static void began(struct exchange *x, struct manage *m, int r, const struct err *err,
-                  const char *first) {
+static void began(struct exchange *x, struct manage *m, int r, const struct err *err) {
     static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
-    char text[64];
 
     if (r < 0) {
         free(m);
+        x->ops = NULL;
+        x->state = NULL;
         respond_failed(x, r, err);
         return;
     }
     x->ops = &ops;
     x->state = m;
-    if (!m->streams || m->bare)
-        return;
-    respond_stream(x);
-    int n = snprintf(text, sizeof(text), "{\"status\":\"%s\"}", first);
-    respond_event(x, text, (size_t)n);
-    conn_flush(x->conn);
 }
 
 void ollama_pull_serve(struct exchange *x, struct http *h) {
+    static const char first[] = "{\"status\":\"pulling manifest\"}";
     const struct api_opts *o = &api_of(x)->opts;
     struct manage *m = NULL;
     yyjson_doc *doc = NULL;
     struct err err = {0};
-    int r = read_body(x, &doc, &err);
+    int r = ollama_read_body(x, &doc, &err);
     yyjson_val *root = yyjson_doc_get_root(doc);
     const char *name = r == 0 ? text_of(root, "model", "name") : NULL;
     bool served = name && models_find(api_of(x), name, strlen(name));
-    bool streams = !yyjson_is_false(yyjson_obj_get(root, "stream"));
+    bool streams = wants_stream(root);
 
     (void)h;
     if (r == 0 && !name)
@@ -254,17 +282,21 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
     if (r == 0 && !served)
         r = check_right(x, &err);
     if (r == 0 && !served) {
-        m = new_task(x, root);
+        m = new_task(x);
         r = m ? o->manage->pull(o->models_ctx, name, &m->task, &err) : -ENOMEM;
     }
     yyjson_doc_free(doc);
     if (r == 0 && served) { /* it is here already */
-        if (streams)
-            respond_stream(x);
-        succeed(x, false);
+        succeed(x, streams, false);
         return;
     }
-    began(x, m, r, &err, "pulling manifest");
+    began(x, m, r, &err);
+    if (r < 0 || !streams)
+        return;
+    m->streams = true;
+    respond_stream(x);
+    respond_event(x, first, sizeof(first) - 1);
+    conn_flush(x->conn);
 }
 
 /* "temperature=0.7,top_k=20" of Ollama's parameters into @out; those of other kinds into @p. */
@@ -338,40 +370,104 @@ static int read_text(yyjson_val *root, const char *key, const char **out, struct
     return 0;
 }
 
-static int read_preset(struct exchange *x, yyjson_val *root, char sampling[SAMPLING_MAX],
-                       struct api_preset *p, struct err *err) {
+static int read_preset(yyjson_val *root, struct create *c) {
     static const char *const others[] = {"files", "adapters", "quantize", "messages", "modelfile"};
+    struct api_preset *p = &c->preset;
 
     for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
         yyjson_val *v = yyjson_obj_get(root, others[i]);
 
         if (v && !yyjson_is_null(v) && yyjson_get_len(v) > 0)
-            return err_set_code(err, 400, "unsupported", others[i],
+            return err_set_code(&c->err, 400, "unsupported", others[i],
                                 "%s: models are made from one that is served, by `from`",
                                 others[i]);
     }
     p->name = untag(text_of(root, "model", "name"));
+    p->from = text_of(root, "from", NULL);
     if (!p->name)
-        return err_set_code(err, 400, "invalid_value", "model", "model is required");
-    int r = find_served(x, text_of(root, "from", NULL), "from", &p->from, err);
+        return err_set_code(&c->err, 400, "invalid_value", "model", "model is required");
+    int r = read_text(root, "template", &p->template, &c->err);
     if (r == 0)
-        r = read_text(root, "template", &p->template, err);
-    if (r == 0)
-        r = read_text(root, "system", &p->system, err);
-    return r < 0 ? r : read_parameters(yyjson_obj_get(root, "parameters"), sampling, p, err);
+        r = read_text(root, "system", &p->system, &c->err);
+    return r < 0 ? r : read_parameters(yyjson_obj_get(root, "parameters"), c->sampling, p, &c->err);
 }
+
+/* ---- create ---- */
+
+static void on_thread(struct job *j) {
+    struct create *c = CONTAINER_OF(j, struct create, job);
+
+    c->result = json_read(&c->doc, c->body.data ? c->body.data : "", c->body.len, &c->err);
+    if (c->result == 0)
+        c->result = read_preset(yyjson_doc_get_root(c->doc), c);
+    c->of->streams = wants_stream(yyjson_doc_get_root(c->doc));
+}
+
+static void create_free(struct create *c) {
+    c->of->create = NULL;
+    yyjson_doc_free(c->doc);
+    buf_deinit(&c->body);
+    quota_charge_set(&c->charge, 0);
+    free(c);
+}
+
+static void on_read(struct job *j) {
+    struct create *c = CONTAINER_OF(j, struct create, job);
+    struct manage *m = c->of;
+    struct exchange *x = m->x;
+    struct err err = c->err;
+    int r = c->result;
+
+    if (x && r == 0)
+        r = find_served(x, c->preset.from, "from", &c->preset.from, &err);
+    if (x && r == 0) {
+        const struct api_opts *o = &api_of(x)->opts;
+
+        r = o->manage->create(o->models_ctx, &c->preset, &m->task, &err);
+    }
+    create_free(c);
+    if (x)
+        began(x, m, r, &err);
+    else
+        free(m);
+}
+
+/* Gives the body to the pool. 0 or -ENOMEM. */
+static int read_on_pool(struct exchange *x, struct manage *m) {
+    struct create *c = calloc(1, sizeof(*c));
+    int r = c ? 0 : -ENOMEM;
+
+    if (r < 0)
+        return r;
+    m->create = c;
+    c->of = m;
+    c->job.run = on_thread;
+    c->job.done = on_read;
+    c->result = -ECANCELED; /* unless it runs */
+    conn_take_body(x->conn, &c->body, &c->charge);
+    r = job_pool_put(&api_of(x)->pool, &c->job, tenants_get(&api_of(x)->tenants, x->tenant));
+    if (r < 0)
+        create_free(c);
+    return r;
+}
+
+void ollama_create_serve(struct exchange *x, struct http *h) {
+    struct manage *m = NULL;
+    struct err err = {0};
+    int r = check_right(x, &err);
+
+    (void)h;
+    if (r == 0 && !(m = new_task(x)))
+        r = -ENOMEM;
+    if (r == 0)
+        r = read_on_pool(x, m);
+    began(x, m, r, &err);
+}
+
+/* ---- copy, delete ---- */
 
 /* What each path asks of the daemon. 0 or negative with @err; then @t is not taken. */
 typedef int (*begin_fn)(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err);
-
-static int begin_create(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
-    const struct api_opts *o = &api_of(x)->opts;
-    struct api_preset preset = {0};
-    char sampling[SAMPLING_MAX];
-    int r = read_preset(x, root, sampling, &preset, err);
-
-    return r < 0 ? r : o->manage->create(o->models_ctx, &preset, t, err);
-}
 
 static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
     const struct api_opts *o = &api_of(x)->opts;
@@ -391,36 +487,30 @@ static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t
     return r < 0 ? r : o->manage->remove(o->models_ctx, id, t, err);
 }
 
-/* @bare: the answer has no body. */
-static void serve(struct exchange *x, begin_fn begin, bool bare) {
+static void serve(struct exchange *x, begin_fn begin) {
     struct manage *m = NULL;
     yyjson_doc *doc = NULL;
     struct err err = {0};
     int r = check_right(x, &err);
 
     if (r == 0)
-        r = read_body(x, &doc, &err);
-    if (r == 0 && !(m = new_task(x, yyjson_doc_get_root(doc))))
+        r = ollama_read_body(x, &doc, &err);
+    if (r == 0 && !(m = new_task(x)))
         r = -ENOMEM;
     if (r == 0) {
-        m->bare = bare;
+        m->bare = true;
         r = begin(x, yyjson_doc_get_root(doc), &m->task, &err);
     }
     yyjson_doc_free(doc);
-    began(x, m, r, &err, "writing manifest");
-}
-
-void ollama_create_serve(struct exchange *x, struct http *h) {
-    (void)h;
-    serve(x, begin_create, false);
+    began(x, m, r, &err);
 }
 
 void ollama_copy_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(x, begin_copy, true);
+    serve(x, begin_copy);
 }
 
 void ollama_delete_serve(struct exchange *x, struct http *h) {
     (void)h;
-    serve(x, begin_delete, true);
+    serve(x, begin_delete);
 }

@@ -126,14 +126,9 @@ static void version_serve(struct exchange *x, struct http *h) {
 
 /* The served model that the body names, in *@out: 0, or an error. */
 static int read_name(struct exchange *x, const struct model **out, struct err *err) {
-    CLEANUP(buf_deinit) struct buf body = {0};
     yyjson_doc *doc = NULL;
-    struct quota_charge charge;
+    int r = ollama_read_body(x, &doc, err);
 
-    conn_take_body(x->conn, &body, &charge);
-    int r = json_read(&doc, body.data ? body.data : "", body.len, err);
-
-    quota_charge_set(&charge, 0);
     if (r < 0)
         return r;
     yyjson_val *root = yyjson_doc_get_root(doc), *name = yyjson_obj_get(root, "model");

@@ -28,6 +28,8 @@ void ollama_put_head(struct json *j, const struct model *m);
 
 struct exchange;
 struct http;
+/* The body of @x, which has to be small, as an object: it is read on the loop. 0, or an error. */
+int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err);
 /* Routes of ollama.c, embed.c and manage.c, listed in models.c. */
 void ollama_chat_serve(struct exchange *x, struct http *h);
 void ollama_generate_serve(struct exchange *x, struct http *h);

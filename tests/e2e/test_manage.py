@@ -164,6 +164,51 @@ def presets_of_a_client(folder, presets, template):
         assert set(models(d)) == {"a", "b", "luigi", "own"}
 
 
+def test_a_disk_that_hangs_stops_no_other_client():
+    with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, daemon(folder, presets=presets) as d:
+        os.mkfifo(f"{presets}/slow.jinja.new")  # whoever opens it for writing waits for a reader
+        bodies = [{"model": "slow", "from": "a", "template": "{{ messages[0].content }}"}, {"model": "next", "from": "a"}]
+        answers = {}
+        threads = [threading.Thread(target=lambda b=b: answers.update({b["model"]: post(d, "/api/create", b)})) for b in bodies]
+        threads[0].start()
+        time.sleep(0.2)
+        threads[1].start()
+        assert ask(d, "a") and d.health() == 200 and listed(d) == ["a"]
+        # More than 16 are refused; those that wait and are left are not made.
+        left = [d.connect() for _ in range(14)]
+        for c in left:
+            c.request("POST", "/api/create", json.dumps({"model": "left", "from": "a"}), {"Content-Type": "application/json"})
+        time.sleep(0.5)
+        status, value = post(d, "/api/create", {"model": "more", "from": "a"})
+        assert status == 429 and "16 presets" in value["error"], value
+        for c in left:
+            c.close()
+        time.sleep(0.5)
+        assert not answers, answers
+        with open(f"{presets}/slow.jinja.new", "rb") as f:
+            f.read()
+        for t in threads:
+            t.join(30)
+        assert answers["slow"][0] == 500 and "slow.jinja" in answers["slow"][1]["error"], answers  # fsync of a pipe
+        assert answers["next"][0] == 200 and set(listed(d)) == {"next", "a"}, answers
+
+
+def test_bodies_that_are_read_on_the_loop_are_small():
+    large = "x" * (1 << 20)
+    with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, daemon(folder, presets=presets) as d:
+        for method, path in (("POST", "/api/show"), ("POST", "/api/pull"), ("POST", "/api/copy"), ("DELETE", "/api/delete")):
+            status, value = post(d, path, {"model": "a", "source": "a", "destination": "b", "junk": large[:8000]}, method)
+            assert status != 413, (path, value)
+            status, value = post(d, path, {"model": "a", "source": "a", "destination": "c", "junk": large}, method)
+            assert status == 413 and "larger than 8192 bytes" in value["error"], (path, value)
+        # The texts of a preset may be larger: they are read on the pool.
+        for n, status in ((1 << 20, 200), (1 + (1 << 20), 400)):
+            got, value = post(d, "/api/create", {"model": "large", "from": "a", "system": "x" * n, "template": "{{ 1 }}" + "y" * (n - 7), "stream": False})
+            assert got == status, value
+        assert post(d, "/api/create", b'{"model": "large",')[0] == 400
+        assert {"large", "a"} <= set(listed(d)), listed(d)
+
+
 def test_only_those_who_may_change_models_do():
     with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, tempfile.TemporaryDirectory() as keys:
         with daemon(folder, "--api-keys", keys_in(keys), presets=presets, allow="bob") as d:
