@@ -239,6 +239,7 @@ Test(grammar_hostile, mutated_sources) {
         {GRAMMAR_LARK,
          "start: a | start \"x\"~1..3 [B]\n  | \"c\"i..\"d\"\na: (/[e-g]+\\/./is \"h\")*\n"
          "B.2: \"i\"{2} -> k\n%import common.INT -> L\n%ignore L\n"},
+        {GRAMMAR_LARK, "start: %json {\"type\":\"array\",\"items\":{\"pattern\":\"^a\"}} /[^k]/i"},
         {GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
                               "x\"},\"b\":{\"enum\":[1,\"2\",null]}},\"required\":[\"a\"],"
                               "\"additionalProperties\":{\"type\":\"number\",\"minimum\":-1.5,"

@@ -67,6 +67,22 @@ Test(grammar_lark, terminals) {
          YES("/* a **/_b1"), YES("/* a */ */b", "/*/b"));
 }
 
+Test(grammar_lark, flags_and_escapes) {
+    LARK("start: /[^a-c]+/i", YES("d", "xYz"), YES("a", "B", "xC"));
+    LARK("start: /[^k]/i | \"-\" /[^\\W]/i", YES("j", "-k", "-K"), YES("k", "K", "\xe2\x84\xaa"));
+    LARK("start: \"\\a\\b\\f\" /\\cA/", YES("\a\b\f\x01"), YES("ab\f\x01"));
+}
+
+Test(grammar_lark, json_beside_text) {
+    LARK("start: \"x=\" v (\";\" v)*\nv: %json {\"type\": \"integer\", \"minimum\": 3}\n",
+         YES("x=3", "x=12;4"), YES("x=2", "x=3;", "x=\"3\""));
+    LARK("start: %json {\"const\": \"}\"}\n  | %json true \"!\"\n%ignore \" \"",
+         YES("\"}\"", "[1, 2] !", " null!"), YES("\"}", "[1, 2]"));
+    test_refused(GRAMMAR_LARK, "start: %json {\"type\": ", "grammar_invalid", "JSON Schema");
+    test_refused(GRAMMAR_LARK, "start: %json {\"type\": \"x\"}", "grammar_invalid", "#/type");
+    test_refused(GRAMMAR_LARK, "start: A\nA: %json {}", "grammar_unsupported", "terminal");
+}
+
 Test(grammar_lark, layout_and_comments) {
     LARK("// what\n?start: a   // or\n      | b\n\n!a: \"1\" # here\n\nb: (\"2\"\n  \"3\") [\"4\"] "
          "-> tree\n",

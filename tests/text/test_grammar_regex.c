@@ -88,6 +88,8 @@ Test(grammar_ebnf, gbnf_syntax) {
     EBNF("root ::= \"\\\"\\x41\\n\" . ", YES("\"A\nz", "\"A\n\n"), YES("\"A\n"));
     EBNF("root ::= \"a\"{,2} \"b\"", YES("b", "ab", "aab"), YES("aaab"));
     EBNF("root ::= \"\" | \"a\"", YES("", "a"), YES("b"));
+    EBNF("root ::= a {2, 3} [x-z] * # c\n  +\na ::= \"a\"{ 2 } \"b\" ?", YES("aaaa", "aabaabaaz"),
+         YES("aa", "aab"));
 }
 
 Test(grammar_ebnf, recursion_needs_a_stack) {

@@ -162,6 +162,8 @@ static int read_token(struct reader *r, struct expr **out) {
 
 static int read_count(struct reader *r, uint32_t *out) {
     uint64_t v = 0;
+
+    skip_space(r);
     const char *from = r->in.p;
 
     while (r->in.p < r->in.end && *r->in.p >= '0' && *r->in.p <= '9' && v < NO_MAX)
@@ -169,12 +171,16 @@ static int read_count(struct reader *r, uint32_t *out) {
     if (v >= NO_MAX)
         return source_invalid(&r->in, "a bad count");
     *out = (uint32_t)v;
-    return r->in.p > from;
+    int found = r->in.p > from;
+
+    skip_space(r);
+    return found;
 }
 
 static int read_quantifier(struct reader *r, struct expr **x) {
     uint32_t min = 0, max = NO_MAX;
 
+    skip_space(r); /* nothing else begins with one of these */
     if (source_skip(&r->in, "+")) {
         min = 1;
     } else if (source_skip(&r->in, "?")) {

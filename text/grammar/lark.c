@@ -1,7 +1,8 @@
 /*
  * lark - grammars as Lark writes them, which is what OpenAI's custom tools come with: rules (lower
  * case) and terminals (upper case), strings, /regular expressions/, ranges, groups, [options], * +
- * ? ~n ~n..m, %import of the library `common`, %ignore. It starts at the rule `start`.
+ * ? ~n ~n..m, %import of the library `common`, %ignore; as llguidance %json and a JSON Schema. It
+ * starts at the rule `start`.
  *
  * Texts are those that Lark's own Earley parser reads with its dynamic lexer: there is no lexer
  * that prefers the longest terminal, and priorities only choose between trees. What %ignore names
@@ -17,6 +18,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <yyjson.h>
 
 struct reader {
     struct source in;
@@ -29,7 +31,7 @@ struct reader {
     struct rulebook book;
 };
 
-static const struct source_escapes escapes = {"nrtfv\\\"'/", "\n\r\t\f\v\\\"'/"};
+static const struct source_escapes escapes = {"abnrtfv\\\"'/", "\a\b\n\r\t\f\v\\\"'/"};
 
 static int read_alternatives(struct reader *r, uint32_t self, struct expr **out);
 
@@ -268,6 +270,28 @@ static int read_group(struct reader *r, char close, struct expr **out) {
     return *out ? 0 : build_no_memory(r->in.b);
 }
 
+/* Behind %json: a schema, whose values are a terminal. */
+static int read_schema(struct reader *r, struct expr **out) {
+    char *from = (char *)(uintptr_t)r->in.p;
+    int e = build_work(r->in.b, (uint64_t)(r->in.end - from) / 16); /* the rest is copied */
+
+    if (e < 0)
+        return e;
+    yyjson_doc *doc =
+        yyjson_read_opts(from, (size_t)(r->in.end - from),
+                         YYJSON_READ_STOP_WHEN_DONE | YYJSON_READ_NUMBER_AS_RAW, NULL, NULL);
+    size_t len = yyjson_doc_get_read_size(doc);
+
+    yyjson_doc_free(doc);
+    if (!doc)
+        return source_invalid(&r->in, "a JSON Schema is missing behind %json");
+    if (r->terminal || r->mode != CHARS_TEXT)
+        return source_unsupported(&r->in, "%json in a terminal or inside a string is");
+    e = schema_read(r->in.b, from, len, out);
+    r->in.p += len;
+    return e;
+}
+
 /* In a rule, what is ignored may follow a terminal. */
 static int read_item(struct reader *r, struct expr **out) {
     bool terminal = true;
@@ -282,6 +306,8 @@ static int read_item(struct reader *r, struct expr **out) {
         e = read_literal(r, out);
     } else if (source_peek(&r->in, 0) == '/') {
         e = read_regex(r, out);
+    } else if (source_skip(&r->in, "%json")) {
+        e = read_schema(r, out);
     } else if ((n = name_length(r, &terminal)) > 0) {
         e = call_of(r, r->in.p, n, out);
         r->in.p += n;
@@ -291,7 +317,8 @@ static int read_item(struct reader *r, struct expr **out) {
         char c = source_peek(&r->in, 0);
 
         return c == '<' || c == '%' || c == '&' || c == '~'
-                   ? source_unsupported(&r->in, "special tokens, %json, & and ~ of terminals are")
+                   ? source_unsupported(&r->in,
+                                        "special tokens, %regex, %lark, & and ~ of terminals are")
                    : source_invalid(&r->in, "this is not an item of a rule");
     }
     if (e == 0 && terminal && !r->terminal && r->ignored) {

@@ -142,6 +142,10 @@ static int read_escape(struct reader *r, struct cp_set *set, bool *is_class, uin
         return read_hex(r, 2, cp);
     if (c == 'u')
         return read_unicode(r, cp);
+    if (c == 'c' && r->p < r->end && ((*r->p | 0x20) >= 'a' && (*r->p | 0x20) <= 'z')) {
+        *cp = (uint8_t)*r->p++ & 31;
+        return 0;
+    }
     if (c == '0' && !(r->p < r->end && *r->p >= '0' && *r->p <= '9')) {
         *cp = 0;
         return 0;
@@ -184,6 +188,42 @@ static int read_member(struct reader *r, struct cp_set *set, bool *is_class, uin
     return read_escape(r, set, is_class, cp);
 }
 
+/* Both cases of what are letters of ASCII. */
+static int fold(struct reader *r, struct cp_set *set) {
+    uint32_t n = set->n;
+    int e = 0;
+
+    for (uint32_t i = 0; i < n && e == 0; i++) {
+        struct cp_range upper = {MAX(set->range[i].lo, (uint32_t)'A'),
+                                 MIN(set->range[i].hi, (uint32_t)'Z')};
+        struct cp_range lower = {MAX(set->range[i].lo, (uint32_t)'a'),
+                                 MIN(set->range[i].hi, (uint32_t)'z')};
+
+        if (upper.lo <= upper.hi)
+            e = cp_set_add(r->b, set, upper.lo + 32, upper.hi + 32);
+        if (e == 0 && lower.lo <= lower.hi)
+            e = cp_set_add(r->b, set, lower.lo - 32, lower.hi - 32);
+    }
+    return e;
+}
+
+/* Both cases of what [^...] must not have: letters of ASCII, and the two others whose other case is
+ * one. */
+static int fold_all(struct reader *r, struct cp_set *set) {
+    uint32_t n = set->n;
+    int e = fold(r, set);
+
+    for (uint32_t i = 0; i < n && e == 0; i++) {
+        struct cp_range x = set->range[i];
+
+        if ((x.lo <= 's' && x.hi >= 's') || (x.lo <= 'S' && x.hi >= 'S'))
+            e = cp_set_add(r->b, set, 0x17f, 0x17f);
+        if (e == 0 && ((x.lo <= 'k' && x.hi >= 'k') || (x.lo <= 'K' && x.hi >= 'K')))
+            e = cp_set_add(r->b, set, 0x212a, 0x212a);
+    }
+    return e;
+}
+
 static int read_set(struct reader *r, struct cp_set *set) {
     bool negate = skip(r, "^"), is_class;
     uint32_t lo, hi;
@@ -209,27 +249,12 @@ static int read_set(struct reader *r, struct cp_set *set) {
             return e;
     }
     r->p++;
+    int e = negate && r->options & REGEX_ANY_CASE ? fold_all(r, set) : 0;
+
+    if (e < 0)
+        return e;
     cp_set_normalize(set);
     return negate ? cp_set_invert(r->b, set) : 0;
-}
-
-/* Both cases of what are letters of ASCII. */
-static int fold(struct reader *r, struct cp_set *set) {
-    uint32_t n = set->n;
-    int e = 0;
-
-    for (uint32_t i = 0; i < n && e == 0; i++) {
-        struct cp_range upper = {MAX(set->range[i].lo, (uint32_t)'A'),
-                                 MIN(set->range[i].hi, (uint32_t)'Z')};
-        struct cp_range lower = {MAX(set->range[i].lo, (uint32_t)'a'),
-                                 MIN(set->range[i].hi, (uint32_t)'z')};
-
-        if (upper.lo <= upper.hi)
-            e = cp_set_add(r->b, set, upper.lo + 32, upper.hi + 32);
-        if (e == 0 && lower.lo <= lower.hi)
-            e = cp_set_add(r->b, set, lower.lo - 32, lower.hi - 32);
-    }
-    return e;
 }
 
 static int make_chars(struct reader *r, struct cp_set *set, struct expr **out) {
