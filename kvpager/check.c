@@ -71,10 +71,10 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
         broken(7, "a sequence is longer than its pages", NO_PAGE);
     if (s->n_published != s->n_committed / t)
         broken(3, "published is not what is committed and full", NO_PAGE);
-    if (s->kept && s->n_pages != s->n_published)
-        broken(3, "a kept sequence has pages of its own", NO_PAGE);
+    if (s->pinned && s->n_pages != s->n_published)
+        broken(3, "a pinned sequence has pages of its own", NO_PAGE);
     if (p->opts.n_windows > 0 &&
-        s->n_behind != (s->kept ? s->n_pages : windows_first(p, s->n_published * t)))
+        s->n_behind != (s->pinned ? s->n_pages : windows_first(p, s->n_published * t)))
         broken(10, "a sequence holds others than the window pages that it reads", NO_PAGE);
     for (uint32_t i = 0; i < s->n_pages; i++) {
         kv_page number = s->page[i];
@@ -83,7 +83,7 @@ static void check_seq(const struct kv_pager *p, const struct kv_seq *s) {
             broken(7, "no such page in a table", number);
         const struct page *page = &p->pool.page[number];
         p->tally[number].refs++;
-        p->tally[number].kept += s->kept;
+        p->tally[number].pinned += s->pinned;
         p->tally[number].windows += p->opts.n_windows > 0 && i >= s->n_behind;
         if (i >= s->n_published) {
             if (page->state != PAGE_OWNED)
@@ -106,7 +106,8 @@ static void check_states(const struct kv_pager *p) {
     for (const struct list *node = p->seqs.next; node != &p->seqs; node = node->next) {
         const struct kv_seq *s = LIST_ENTRY(node, const struct kv_seq, link);
 
-        if ((s->state != NO_STATE) != (n > 0 && !s->kept) || (n > 0 && !s->kept && s->state >= n))
+        if ((s->state != NO_STATE) != (n > 0 && !s->pinned) ||
+            (n > 0 && !s->pinned && s->state >= n))
             broken(9, "a sequence with a wrong state slot", NO_PAGE);
         if (s->state == NO_STATE)
             continue;
@@ -220,8 +221,8 @@ static void check_page(const struct kv_pager *p, uint32_t i) {
         broken(2, "references do not add up", i);
     if (held != (page->refs > 0) || (page->state == PAGE_OWNED && page->refs != 1))
         broken(2, "references do not fit the state", i);
-    if (page->kept != p->tally[i].kept)
-        broken(2, "kept references do not add up", i);
+    if (page->pinned != p->tally[i].pinned)
+        broken(2, "pinned references do not add up", i);
 }
 
 /* 10: the window pages of @list, all free or all idle: how many. */
@@ -271,14 +272,14 @@ static void check_windows(const struct kv_pager *p) {
 
 /* 1, 2, 5, 8: every page, and what was counted against the pager's own counts. */
 static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_parts) {
-    uint32_t n_in[PAGE_STATES] = {0}, n_kept = 0;
+    uint32_t n_in[PAGE_STATES] = {0}, n_pinned = 0;
 
     for (uint32_t i = 0; i < p->pool.n_pages; i++) {
         const struct page *page = &p->pool.page[i];
 
         check_page(p, i);
         n_in[page->state]++;
-        n_kept += page->kept > 0 && page->kept == page->refs;
+        n_pinned += page->pinned > 0 && page->pinned == page->refs;
         if (published(page) && page->parent != NO_PAGE)
             p->tally[page->parent].children++;
     }
@@ -287,8 +288,8 @@ static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_part
             check_key(p, &p->pool.page[i]);
     if (memcmp(n_in, p->pool.n_in, sizeof(n_in)) != 0)
         broken(1, "counts of states do not add up", NO_PAGE);
-    if (n_kept != p->stats.n_kept)
-        broken(2, "kept pages do not add up", NO_PAGE);
+    if (n_pinned != p->stats.n_pinned)
+        broken(2, "pinned pages do not add up", NO_PAGE);
     for (uint32_t i = 0; i < p->pool.n_pages; i++)
         if (published(&p->pool.page[i]) && p->pool.page[i].n_children != p->tally[i].children)
             broken(8, "children do not add up", i);

@@ -51,7 +51,7 @@ struct kv_opts {
 struct kv_stats {
     uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
     uint32_t n_seqs;
-    uint32_t n_kept;   /* of the shared ones: those that only kept sequences hold */
+    uint32_t n_pinned; /* of the shared ones: those that only pinned sequences hold */
     uint32_t n_states; /* slots that sequences have */
     uint64_t n_lookup_tokens, n_hit_tokens; /* of kv_seq_attach() */
     uint64_t n_evicted, n_published, n_deduplicated;
@@ -143,8 +143,8 @@ struct kv_seq *kv_seq_free(struct kv_seq *s);
 
 /* Pins the sequence's published pages until it is freed and gives back the others, its window
  * pages, and its state slot. The sequence is not computed any more: only freeing and reading it is
- * allowed. Pages that only such sequences hold count as n_kept. */
-void kv_seq_keep(struct kv_seq *s);
+ * allowed. Pages that only such sequences hold count as n_pinned. */
+void kv_seq_pin(struct kv_seq *s);
 
 /* Takes published pages that continue the sequence, whose tokens from position 0 on are @tokens
  * (as for match and commit). The sequence must end at its committed length, a multiple of
@@ -183,7 +183,7 @@ const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
 uint32_t kv_seq_published(const struct kv_seq *s); /* tokens in published pages */
 /* Copies those tokens to @out, which has room for kv_seq_published() of them. */
 void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out);
-/* Its state slot, below n_states; 0 where there are none. Not of a kept sequence. */
+/* Its state slot, below n_states; 0 where there are none. Not of a pinned sequence. */
 uint32_t kv_seq_state(const struct kv_seq *s);
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);

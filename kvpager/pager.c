@@ -17,11 +17,11 @@
  *     published page in a table is the page before it in that table.
  *  8. Freed and evicted exactly once; eviction takes leaves before parents.
  *  9. A state slot is free or that of one sequence. Where there are slots, every sequence but the
- *     kept ones has one.
+ *     pinned ones has one.
  * 10. A window page is free, or that of one page, which knows it and is not free. Its reference
- *     count is that of the sequences that hold it: those, but for the kept ones, that have its page
- *     at or behind their n_behind, the first page that a row behind the published pages reads.
- *     Without any it is idle.
+ *     count is that of the sequences that hold it: those, but for the pinned ones, that have its
+ *     page at or behind their n_behind, the first page that a row behind the published pages
+ *     reads. Without any it is idle.
  *     Where there are windows, every page there has one.
  *
  * States of a page, and the functions that change them:
@@ -173,7 +173,7 @@ void kv_pager_drop_cached(struct kv_pager *p) {
 
 /* Adds a holder to a published page. A cached one leaves the list of evict.h. */
 static void hold(struct kv_pager *p, struct page *page) {
-    p->stats.n_kept -= page->refs > 0 && page->refs == page->kept;
+    p->stats.n_pinned -= page->refs > 0 && page->refs == page->pinned;
     if (page->refs++ == 0) {
         evict_remove(&p->evict, page);
         pool_set_state(&p->pool, page, PAGE_SHARED);
@@ -186,8 +186,8 @@ static void release(struct kv_pager *p, struct page *page) {
     page->refs--;
     if (page->state == PAGE_OWNED) {
         pool_put(&p->pool, page);
-    } else if (page->refs > 0 && page->refs == page->kept) {
-        p->stats.n_kept++;
+    } else if (page->refs > 0 && page->refs == page->pinned) {
+        p->stats.n_pinned++;
     } else if (page->refs == 0) {
         pool_set_state(&p->pool, page, PAGE_CACHED);
         evict_add(&p->evict, page);
@@ -281,7 +281,7 @@ int kv_seq_new(struct kv_seq **out, struct kv_pager *p, const struct kv_isolatio
     s->root = walk_start(p, isolation).key;
     s->n_pages = s->n_published = s->n_committed = s->n_behind = s->n_found = 0;
     s->n_wanted = 0;
-    s->kept = false;
+    s->pinned = false;
     s->passing = KV_NO_SNAPSHOT;
     s->state = take_state(p);
     list_push_back(&p->seqs, &s->link);
@@ -304,42 +304,42 @@ static void drop_pages(struct kv_seq *s, uint32_t n_pages) {
     s->n_behind = MIN(s->n_behind, n_pages);
 }
 
-void kv_seq_keep(struct kv_seq *s) {
+void kv_seq_pin(struct kv_seq *s) {
     struct kv_pager *p = s->pager;
 
-    assert(!s->kept);
+    assert(!s->pinned);
     drop_pages(s, s->n_published);
     s->n_committed = s->n_published * p->opts.page_tokens;
     for (uint32_t i = s->n_pages; i > s->n_behind; i--)
         windows_release(s, i - 1);
     s->n_behind = s->n_pages;
-    s->kept = true;
+    s->pinned = true;
     snapshot_leave(s);
     give_state(s);
     p->n_changes++;
     for (uint32_t i = 0; i < s->n_pages; i++) {
         struct page *page = &p->pool.page[s->page[i]];
 
-        page->kept++;
-        p->stats.n_kept += page->refs == page->kept;
+        page->pinned++;
+        p->stats.n_pinned += page->refs == page->pinned;
     }
 }
 
 /* Undoes the pinning: the pages are held as by any other sequence. */
-static void unkeep(struct kv_seq *s) {
-    for (uint32_t i = 0; i < s->n_pages && s->kept; i++) {
+static void unpin(struct kv_seq *s) {
+    for (uint32_t i = 0; i < s->n_pages && s->pinned; i++) {
         struct page *page = &s->pager->pool.page[s->page[i]];
 
-        s->pager->stats.n_kept -= page->refs == page->kept;
-        page->kept--;
+        s->pager->stats.n_pinned -= page->refs == page->pinned;
+        page->pinned--;
     }
-    s->kept = false;
+    s->pinned = false;
 }
 
 struct kv_seq *kv_seq_free(struct kv_seq *s) {
     if (!s)
         return NULL;
-    unkeep(s);
+    unpin(s);
     snapshot_leave(s);
     give_state(s);
     drop_pages(s, 0);
@@ -376,7 +376,7 @@ uint32_t kv_seq_attach(struct kv_seq *s, const int32_t *tokens, uint32_t n_token
     struct walk w = walk_of(s);
 
     assert(s->n_pages * t == s->n_committed && s->n_published == s->n_pages);
-    assert(!s->kept && n_tokens <= p->opts.max_seq_tokens);
+    assert(!s->pinned && n_tokens <= p->opts.max_seq_tokens);
     if (n_tokens < before)
         return before;
     assert(tokens_agree(s, tokens));
@@ -424,7 +424,7 @@ int kv_seq_grow(struct kv_seq *s, uint32_t n_tokens) {
     uint32_t need = kv_seq_need(s, n_tokens);
 
     p->n_changes += need > 0;
-    assert(!s->kept && n_tokens <= p->opts.max_seq_tokens);
+    assert(!s->pinned && n_tokens <= p->opts.max_seq_tokens);
     if (need > kv_pager_available(p) || need > windows_available(p))
         return KV_FULL;
     for (; need > 0; need--) {
@@ -466,7 +466,7 @@ static void publish(struct kv_seq *s, const int32_t *tokens) {
 void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
     uint32_t t = s->pager->opts.page_tokens, full = n_tokens / t;
 
-    assert(!s->kept && n_tokens >= s->n_committed);
+    assert(!s->pinned && n_tokens >= s->n_committed);
     assert(n_tokens <= (uint64_t)s->n_pages * t);
     assert(s->n_published == full || tokens_agree(s, tokens));
     s->pager->n_changes += s->n_published < full;
@@ -515,7 +515,7 @@ void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out) {
 }
 
 uint32_t kv_seq_state(const struct kv_seq *s) {
-    assert(!s->kept);
+    assert(!s->pinned);
     return s->state == NO_STATE ? 0 : s->state;
 }
 

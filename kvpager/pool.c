@@ -48,7 +48,7 @@ struct page *pool_take(struct pool *pool) {
 
 /* Last freed, first taken: its bytes are the likeliest to be in a hardware cache. */
 void pool_put(struct pool *pool, struct page *page) {
-    assert(page->refs == 0 && page->kept == 0);
+    assert(page->refs == 0 && page->pinned == 0);
     assert(list_empty(&page->link));
     pool_set_state(pool, page, PAGE_FREE);
     list_push_front(&pool->free, &page->link);

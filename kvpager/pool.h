@@ -17,7 +17,7 @@ enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES }
 struct page {
     struct list link; /* pool.free or evict.idle, else alone */
     uint32_t refs;    /* page tables that hold it, */
-    uint32_t kept;    /* and how many of them are kept sequences' */
+    uint32_t pinned;  /* and how many of them are pinned sequences' */
     enum page_state state;
     /* The rest is of a published (shared or cached) page. */
     uint32_t n_children; /* published pages whose parent this is */

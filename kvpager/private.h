@@ -8,7 +8,7 @@
 #include "kvpager/prefix.h"
 
 /* Invariants: pager.c (3, 7). n_published <= n_pages; n_published = n_committed / page_tokens
- * between calls; kept: n_pages = n_published, and it has no state slot. */
+ * between calls; pinned: n_pages = n_published, and it has no state slot. */
 struct kv_seq {
     struct list link; /* kv_pager.unused_seqs or kv_pager.seqs */
     struct kv_pager *pager;
@@ -18,7 +18,7 @@ struct kv_seq {
     uint32_t n_pages, n_published, n_committed;
     uint32_t state;   /* its slot; NO_STATE: it has none */
     uint32_t passing; /* its snapshot that the next one replaces; KV_NO_SNAPSHOT */
-    bool kept;
+    bool pinned;
     /* It holds the window pages of its pages from n_behind on; and up to where pages of others
      * were last found for it, in tokens. */
     uint32_t n_behind, n_found;
@@ -44,7 +44,7 @@ struct windows {
 
 /* What kv_pager_check() has counted of a page; kv_pager_forget() uses `seen`. */
 struct kv_tally {
-    uint32_t refs, kept, windows, children, seen;
+    uint32_t refs, pinned, windows, children, seen;
 };
 
 #define NO_STATE UINT32_MAX

@@ -197,7 +197,7 @@ void windows_drop(struct kv_pager *p, struct page *page) {
 }
 
 void kv_seq_windows(const struct kv_seq *s, kv_page *out) {
-    assert(s->pager->opts.n_windows > 0 && !s->kept);
+    assert(s->pager->opts.n_windows > 0 && !s->pinned);
     for (uint32_t i = 0; i < s->n_pages; i++)
         out[i] = i < s->n_behind ? NO_PAGE : s->pager->pool.page[s->page[i]].window;
 }

@@ -49,7 +49,7 @@ struct flight_step {
     uint64_t step;
     int64_t at_ns;
     uint32_t took_us, expect_us, plan_us;
-    uint32_t rows, seqs, drafts, running, waiting, admitted, preempted, available, kept;
+    uint32_t rows, seqs, drafts, running, waiting, admitted, preempted, available, pinned;
 };
 
 struct flight {

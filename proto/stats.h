@@ -114,7 +114,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint32_t, n_cached, GAUGE, 1, "weft_pages_cached", "pages_cached",                         \
         "Pages that hold idle prefixes.")                                                          \
     ROW(uint32_t, n_free, GAUGE, 1, "weft_pages_free", "pages_free", "Free pages.")                \
-    ROW(uint32_t, n_kept, GAUGE, 1, "weft_pages_pinned", "pages_pinned",                           \
+    ROW(uint32_t, n_pinned, GAUGE, 1, "weft_pages_pinned", "pages_pinned",                         \
         "Of the cached ones, those pinned for a session's next turn.")                             \
     ROW(uint64_t, n_recomputed_tokens, COUNTER, 1, "weft_recomputed_tokens_total",                 \
         "recomputed_tokens",                                                                       \

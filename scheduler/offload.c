@@ -174,13 +174,13 @@ static uint32_t least_job(const struct offload *p) {
     return least;
 }
 
-static uint32_t rank_of(uint32_t chance, bool kept) {
-    return chance < OFFLOAD_UNLIKELY ? chance : kept ? 1000 + chance : 2001 + chance;
+static uint32_t rank_of(uint32_t chance, bool pinned) {
+    return chance < OFFLOAD_UNLIKELY ? chance : pinned ? 1000 + chance : 2001 + chance;
 }
 
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
-                  uint32_t n_tokens, uint32_t chance, bool kept) {
-    uint32_t rank = rank_of(MIN(chance, 1000u), kept);
+                  uint32_t n_tokens, uint32_t chance, bool pinned) {
+    uint32_t rank = rank_of(MIN(chance, 1000u), pinned);
 
     n_tokens -= n_tokens % p->page_tokens;
     if (!p->host || n_tokens == 0)

@@ -54,10 +54,10 @@ void offload_deinit(struct offload *p); /* accepts a zeroed one */
 void offload_learn(struct offload *p, uint32_t n, int64_t ns);
 
 /* The pages of @tokens[0, n_tokens) are worth saving when there is time. The session comes back for
- * them with a probability of @chance in 1000; @kept: a pin holds them, so there is no hurry. No
+ * them with a probability of @chance in 1000; @pinned: a pin holds them, so there is no hurry. No
  * memory, nothing saved. */
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
-                  uint32_t n_tokens, uint32_t chance, bool kept);
+                  uint32_t n_tokens, uint32_t chance, bool pinned);
 /* Saves those of @seq, which is going to lose them, if bringing them back is faster than
  * computing them. */
 void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,

@@ -2,7 +2,7 @@
  * pin - an agent calls a tool and comes back with all that it had and a little more. What it had
  * is worth pinning meanwhile: to compute it again costs more than anything else that it asks for.
  *
- * When a turn of a session ends, its sequence is pinned (kv_seq_keep()): its full pages are held,
+ * When a turn of a session ends, its sequence is pinned (kv_seq_pin()): its full pages are held,
  * so they are neither evicted nor counted as available. Three things end that. The next turn is
  * admitted and holds them itself. No turn has come within a time that is learnt from the session's
  * pauses (nine of ten are shorter than long_ms; a session that never comes back is not waited
@@ -148,7 +148,7 @@ static bool has_room(const struct pins *t, const struct request *r) {
     struct kv_stats kv;
 
     kv_pager_stats(t->opts.pager, &kv);
-    return kv.n_kept + kv_seq_sole(r->seq) <= kv.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
+    return kv.n_pinned + kv_seq_sole(r->seq) <= kv.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
 }
 
 static bool is_worth_pinning(struct pins *t, const struct request *r, const struct pauses *p) {
@@ -255,7 +255,7 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
     struct pin *k = LIST_ENTRY(list_pop_front(&t->unused), struct pin, link);
     k->n_sole = kv_seq_sole(r->seq);
     k->seq = STEAL(r->seq);
-    kv_seq_keep(k->seq);
+    kv_seq_pin(k->seq);
     k->session = r->session;
     k->turn = r->id;
     k->end = PAUSE_AFTER_ANY;
@@ -319,16 +319,16 @@ void pin_prewarmed(struct pins *t, struct request *r) {
     }
     k->n_sole = kv_seq_sole(r->seq);
     k->seq = STEAL(r->seq);
-    kv_seq_keep(k->seq);
+    kv_seq_pin(k->seq);
     k->n_tokens = kv_seq_committed(k->seq);
 }
 
 /* All that is pinned in @k is part of @seq. */
-static bool is_part_of(const struct kv_seq *kept, const struct kv_seq *seq) {
-    uint32_t n_kept, n;
-    const kv_page *a = kv_seq_pages(kept, &n_kept), *b = kv_seq_pages(seq, &n);
+static bool is_part_of(const struct kv_seq *pinned, const struct kv_seq *seq) {
+    uint32_t n_pinned, n;
+    const kv_page *a = kv_seq_pages(pinned, &n_pinned), *b = kv_seq_pages(seq, &n);
 
-    return n_kept > 0 && n_kept <= n && a[n_kept - 1] == b[n_kept - 1];
+    return n_pinned > 0 && n_pinned <= n && a[n_pinned - 1] == b[n_pinned - 1];
 }
 
 void pin_admitted(struct pins *t, const struct request *r) {

@@ -71,11 +71,11 @@ void pin_turn_end(struct pins *t, const struct turn_end *m);
 uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant);
 /* Whether the turn after @turn is still to come, and its pages are wanted. */
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn);
-/* Warm request @r has computed how the turn that is expected will begin: its sequence is pinned
+/* Prewarm request @r has computed how the turn that is expected will begin: its sequence is pinned
  * in place of what was pinned for that turn, and r->seq is NULL then; or left as it is. */
 void pin_prewarmed(struct pins *t, struct request *r);
 /* @r has just been admitted: what was pinned of its session and is in its own pages now need not
- * be kept. Counts what it has to compute again. */
+ * be pinned. Counts what it has to compute again. */
 void pin_admitted(struct pins *t, const struct request *r);
 /* Before a plan, when it is known who runs: drops what was not used in time, and what is pinned
  * as far as those that run lack pages for their next rows. */

@@ -107,7 +107,7 @@ void recorder_step(struct recorder *c, const struct plan *p, const struct batch 
         .admitted = p->n_admitted,
         .preempted = p->n_preempted,
         .available = kv.n_free + kv.n_cached,
-        .kept = kv.n_kept,
+        .pinned = kv.n_pinned,
     };
     flight_note_step(c->opts.flight, &f);
 }

@@ -421,9 +421,9 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     }
     recorder_ended(&s->recorder, r, why);
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
-    bool kept = well && pin_turn(&s->pins, r, clock_now(s->clock));
+    bool pinned = well && pin_turn(&s->pins, r, clock_now(s->clock));
     offload_save(&s->offload, &r->share, r->tokens, n_pages,
-                 pin_chance(&s->pins, r->session, r->tenant), kept);
+                 pin_chance(&s->pins, r->session, r->tenant), pinned);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);
@@ -751,8 +751,8 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
         length(&s->waiting) + length(&s->compiling) - (s->prewarm.now != NULL && !prewarm);
     out->n_pages = kv.n_pages;
     out->n_free = kv.n_free;
-    out->n_cached = kv.n_cached + kv.n_kept; /* who needs the pages gets them */
-    out->n_used = kv.n_owned + kv.n_shared - kv.n_kept;
-    out->n_kept = kv.n_kept;
+    out->n_cached = kv.n_cached + kv.n_pinned; /* who needs the pages gets them */
+    out->n_used = kv.n_owned + kv.n_shared - kv.n_pinned;
+    out->n_pinned = kv.n_pinned;
     out->jain = fair_jain(&s->fair, out->at_ns, &out->n_tenants);
 }

@@ -48,7 +48,7 @@ static uint32_t holders_of(const struct model *m, const struct model_entry *e, b
     for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++) {
         const struct model_seq *s = &m->seq[i];
 
-        n += s->real && (all || !s->kept) && s->share == e->share && s->n_committed >= e->n &&
+        n += s->real && (all || !s->pinned) && s->share == e->share && s->n_committed >= e->n &&
              starts_with(s->token, e->token, e->n);
     }
     return n;
@@ -58,8 +58,8 @@ static uint32_t holders(const struct model *m, const struct model_entry *e) {
     return holders_of(m, e, true);
 }
 
-/* Pages that only kept sequences hold. */
-static uint32_t n_kept(const struct model *m) {
+/* Pages that only pinned sequences hold. */
+static uint32_t n_pinned(const struct model *m) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < m->n_entries; i++)
@@ -129,7 +129,7 @@ static uint32_t readers(const struct model *m, const struct model_entry *e) {
     for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++) {
         const struct model_seq *s = &m->seq[i];
 
-        n += s->real && !s->kept && s->share == e->share && s->n_committed >= e->n &&
+        n += s->real && !s->pinned && s->share == e->share && s->n_committed >= e->n &&
              e->n / m->opts.page_tokens > s->n_behind && starts_with(s->token, e->token, e->n);
     }
     return n;
@@ -236,13 +236,13 @@ static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
 
 /* Both. */
 
-/* Sequences that are not kept: where there are state slots each has one, and no other has. */
+/* Sequences that are not pinned: where there are state slots each has one, and no other has. */
 static uint32_t n_computed(const struct model *m) {
     bool taken[MODEL_MAX_SEQS] = {false};
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < MODEL_MAX_SEQS; i++) {
-        if (!m->seq[i].real || m->seq[i].kept)
+        if (!m->seq[i].real || m->seq[i].pinned)
             continue;
         n++;
         if (m->opts.n_states == 0)
@@ -269,7 +269,7 @@ bool model_new(struct model *m, uint32_t seq, uint8_t share, const int32_t *toke
     s->real = made;
     s->share = share;
     s->n_committed = s->n_pages = s->n_behind = s->n_found = s->n_wanted = 0;
-    s->kept = false;
+    s->pinned = false;
     memcpy(s->token, token, sizeof(s->token));
     m->count.n_seqs++;
     return true;
@@ -397,12 +397,12 @@ void model_keep(struct model *m, uint32_t seq) {
 
     s->n_pages = s->n_committed / m->opts.page_tokens;
     s->n_committed = s->n_pages * m->opts.page_tokens;
-    s->kept = true;
+    s->pinned = true;
     for (uint32_t i = s->n_pages; i > s->n_behind; i--)
         let_go(m, s, i * m->opts.page_tokens, true);
     s->n_behind = s->n_pages;
     s->passing = 0;
-    kv_seq_keep(s->real);
+    kv_seq_pin(s->real);
 }
 
 /* Snapshot number @snapshot - 1 is free. */
@@ -538,7 +538,7 @@ static void check_seq(const struct model *m, const struct model_seq *s) {
         EXPECT(m->shadow[page[i / t]][i % t], s->token[i]);
     for (uint32_t i = s->n_committed; i < n * t; i++) /* its own drafts: nobody wrote here */
         EXPECT(m->shadow[page[i / t]][i % t], -1 - (int32_t)(s - m->seq));
-    if (m->opts.n_windows > 0 && !s->kept)
+    if (m->opts.n_windows > 0 && !s->pinned)
         check_windows(m, s);
 }
 
@@ -551,7 +551,7 @@ void model_check(struct model *m, bool entries) {
     want.n_owned = n_owned(m);
     want.n_cached = n_cached(m);
     want.n_shared = m->n_entries - want.n_cached;
-    want.n_kept = n_kept(m);
+    want.n_pinned = n_pinned(m);
     want.n_states = m->opts.n_states > 0 ? n_computed(m) : 0;
     want.n_snapshots = n_snapshots(m);
     want.n_windows_free = n_free_windows(m);
@@ -562,7 +562,7 @@ void model_check(struct model *m, bool entries) {
     EXPECT(got.n_owned, want.n_owned);
     EXPECT(got.n_shared, want.n_shared);
     EXPECT(got.n_cached, want.n_cached);
-    EXPECT(got.n_kept, want.n_kept);
+    EXPECT(got.n_pinned, want.n_pinned);
     EXPECT(got.n_published, want.n_published);
     EXPECT(got.n_deduplicated, want.n_deduplicated);
     EXPECT(got.n_evicted, want.n_evicted);
@@ -642,7 +642,7 @@ static void random_seq_op(struct model *m, struct rng *r, enum op op, uint32_t i
         op = GROW;
     if (op == GROW && room >= max && s->n_committed == max)
         op = FREE;
-    switch (s->kept ? FREE : op) {
+    switch (s->pinned ? FREE : op) {
     case FREE:
         model_free(m, i);
         break;

@@ -42,7 +42,7 @@ struct model_seq {
     uint32_t passing;           /* as model_entry.snapshot */
     uint32_t n_behind, n_found; /* pages that it has passed; tokens that were found for it */
     uint32_t n_wanted;
-    bool kept;
+    bool pinned;
 };
 
 struct model {

@@ -105,7 +105,7 @@ Test(offload, what_a_pin_gives_up_is_saved_before) {
     int32_t tokens[PAGES * T];
     struct kv_seq *s = compute(1000, 20, tokens);
 
-    kv_seq_keep(s);
+    kv_seq_pin(s);
     offload_demote(&offload, s);
     cr_expect_eq(n_saved(1000, 20), 20);
     cr_expect_eq(offload.n_copies, 20);

@@ -42,7 +42,7 @@ Test(pin, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 40});
     sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
-    cr_expect_geq(sim.stats.n_kept, 20);
+    cr_expect_geq(sim.stats.n_pinned, 20);
     cr_expect_eq(sim.stats.n_used, 0, "kept pages are nobody's load");
     struct sim_client *large = sim_ask(&sim, 300, 250, 0);
     sim_run(&sim, 1000);
@@ -92,7 +92,7 @@ Test(pin, the_time_is_learnt_from_pauses) {
     struct sim_client *c = sim_ask(&sim, 160, 8, 7);
     for (int i = 0; i < 30; i++) {
         sim_run(&sim, 500);
-        cr_expect_gt(sim.stats.n_kept, 0, "turn %d", i);
+        cr_expect_gt(sim.stats.n_pinned, 0, "turn %d", i);
         sim.clock.ns += SECOND;
         c = come_back(c, 4);
     }
@@ -100,7 +100,7 @@ Test(pin, the_time_is_learnt_from_pauses) {
     sim.clock.ns += 4 * SECOND; /* four times the usual pause */
     sim_ask(&sim, 20, 4, 0);
     sim_run(&sim, 500);
-    cr_expect_eq(sim.stats.n_kept, 0);
+    cr_expect_eq(sim.stats.n_pinned, 0);
     sim_deinit(&sim);
 }
 
@@ -113,7 +113,7 @@ Test(pin, sessions_that_never_come_back_are_not_waited_for) {
     sim.clock.ns += 100 * SECOND;
     sim_ask(&sim, 100, 4, 100);
     sim_run(&sim, 500);
-    cr_expect_eq(sim.stats.n_kept, 0);
+    cr_expect_eq(sim.stats.n_pinned, 0);
     sim_deinit(&sim);
 }
 
@@ -140,7 +140,7 @@ static bool kept_after(bool told, bool calls) {
     sim.clock.ns += 10 * SECOND;
     sim_ask(&sim, 20, 4, 0);
     sim_run(&sim, 500);
-    bool kept = sim.stats.n_kept > 0;
+    bool kept = sim.stats.n_pinned > 0;
     sim_deinit(&sim);
     return kept;
 }
@@ -211,7 +211,7 @@ Test(pin, what_is_said_of_another_turn_means_nothing) {
     sim_run(&sim, 500);
     cr_expect_geq(next->n_cached, 160);
     tell_end(c, false); /* too late */
-    cr_expect_gt(sim.stats.n_kept, 0);
+    cr_expect_gt(sim.stats.n_pinned, 0);
     for (int i = 0; i < 3; i++)
         tell_end(next, true); /* once is what counts */
     cr_expect_eq(sessions_find(&sim.sched->sessions, 7)->pauses.after[1].n_ended, 1);

@@ -217,10 +217,10 @@ Test(warm, it_is_kept_in_place_of_the_turn) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64});
     struct sim_client *turn = sim_ask(&sim, 160, 100, 7);
     sim_run(&sim, 500);
-    uint32_t kept = sim.stats.n_kept;
+    uint32_t kept = sim.stats.n_pinned;
     struct sim_client *ahead = warm(turn, 100);
     sim_run(&sim, 500);
-    cr_expect_eq(sim.stats.n_kept, (ahead->m.n_prompt) / 16, "%u, %u before", sim.stats.n_kept,
+    cr_expect_eq(sim.stats.n_pinned, (ahead->m.n_prompt) / 16, "%u, %u before", sim.stats.n_pinned,
                  kept);
     for (int i = 0; i < 6; i++) { /* pressure */
         sim_ask(&sim, 400, 4, 0);
