@@ -176,8 +176,8 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
 uint32_t kv_seq_committed(const struct kv_seq *s); /* tokens */
-/* Pages that truncating to 0 would make available: no other sequence holds them. */
-uint32_t kv_seq_sole(const struct kv_seq *s);
+/* Its pages of reference count 1: those that truncating to 0 would make available. */
+uint32_t kv_seq_exclusive(const struct kv_seq *s);
 /* What its published pages hold; a caller that pins a sequence need not store its tokens too. */
 const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
 uint32_t kv_seq_published(const struct kv_seq *s); /* tokens in published pages */

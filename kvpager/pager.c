@@ -490,7 +490,7 @@ uint32_t kv_seq_committed(const struct kv_seq *s) {
     return s->n_committed;
 }
 
-uint32_t kv_seq_sole(const struct kv_seq *s) {
+uint32_t kv_seq_exclusive(const struct kv_seq *s) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->n_pages; i++)

@@ -148,7 +148,7 @@ static bool has_room(const struct pins *t, const struct request *r) {
     struct kv_stats kv;
 
     kv_pager_stats(t->opts.pager, &kv);
-    return kv.n_pinned + kv_seq_sole(r->seq) <= kv.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
+    return kv.n_pinned + kv_seq_exclusive(r->seq) <= kv.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
 }
 
 static bool is_worth_pinning(struct pins *t, const struct request *r, const struct pauses *p) {
@@ -253,7 +253,7 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
         drop(t, LIST_ENTRY(t->pinned.next, struct pin, link));
     assert(!list_empty(&t->unused));
     struct pin *k = LIST_ENTRY(list_pop_front(&t->unused), struct pin, link);
-    k->n_sole = kv_seq_sole(r->seq);
+    k->n_exclusive = kv_seq_exclusive(r->seq);
     k->seq = STEAL(r->seq);
     kv_seq_pin(k->seq);
     k->session = r->session;
@@ -317,7 +317,7 @@ void pin_prewarmed(struct pins *t, struct request *r) {
         drop(t, k);
         return;
     }
-    k->n_sole = kv_seq_sole(r->seq);
+    k->n_exclusive = kv_seq_exclusive(r->seq);
     k->seq = STEAL(r->seq);
     kv_seq_pin(k->seq);
     k->n_tokens = kv_seq_committed(k->seq);
@@ -382,7 +382,7 @@ void pin_begin_step(struct pins *t, int64_t now) {
     LIST_FOREACH(node, &t->pinned) {
         const struct pin *k = LIST_ENTRY(node, struct pin, link);
 
-        t->spare_pages += k->spare ? k->n_sole : 0;
+        t->spare_pages += k->spare ? k->n_exclusive : 0;
     }
 }
 

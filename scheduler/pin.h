@@ -20,9 +20,9 @@ struct pin {
     struct kv_seq *seq;
     uint64_t session, turn; /* turn: id of the request */
     uint16_t tenant;
-    uint8_t end;               /* enum pause_after */
-    bool spare;                /* it was an answer, and what comes after it is not expected soon */
-    uint32_t n_tokens, n_sole; /* n_sole: pages of it that no other sequence had */
+    uint8_t end; /* enum pause_after */
+    bool spare;  /* it was an answer, and what comes after it is not expected soon */
+    uint32_t n_tokens, n_exclusive; /* n_exclusive: pages of reference count 1 when pinned */
     int64_t since_ns, until_ns;
 };
 

@@ -42,7 +42,7 @@ void plan_preempt(struct plan_work *w, struct plan_req *r) {
     w->p->n_drafts -= r->n_draft;
     r->n_draft = 0;
     r->verdict = PLAN_PREEMPT;
-    w->available += r->n_sole;
+    w->available += r->n_exclusive;
     w->p->n_preempted++;
     w->short_of_pages = true;
 }
@@ -59,7 +59,7 @@ bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     for (uint32_t v = p->n_running; need > w->available && v > i + 1; v--) {
         struct plan_req *r = &p->req[v - 1];
 
-        if (r->verdict != PLAN_PREEMPT && r->n_sole > 0)
+        if (r->verdict != PLAN_PREEMPT && r->n_exclusive > 0)
             plan_preempt(w, r);
     }
     return need <= w->available;

@@ -39,7 +39,8 @@ struct plan_req {
     uint32_t n_computed; /* positions computed; a waiting one has none */
     uint32_t n_stored;   /* of these, in pages that others can see when full */
     uint32_t n_pages;    /* held */
-    uint32_t n_sole;   /* running: of these, free when it is preempted. Used when pages are short */
+    /* Running: of these, pages of reference count 1, which a preemption frees. */
+    uint32_t n_exclusive;
     uint32_t n_target; /* tokens that it is expected to have at its end, >= n_tokens */
     uint32_t n_hit;    /* waiting: tokens in pages that exist, */
     uint32_t n_idle;   /* and how many of those pages are not held */

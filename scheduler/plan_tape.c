@@ -80,7 +80,7 @@ static struct plan_tape_item item_of(const struct plan_req *r) {
         .n_computed = r->n_computed,
         .n_stored = r->n_stored,
         .n_pages = r->n_pages,
-        .n_sole = r->n_sole,
+        .n_exclusive = r->n_exclusive,
         .n_target = r->n_target,
         .n_hit = r->n_hit,
         .n_idle = r->n_idle,

@@ -56,7 +56,7 @@ struct plan_tape_head {
 
 struct plan_tape_item {
     uint64_t id;
-    uint32_t n_tokens, n_computed, n_stored, n_pages, n_sole, n_target, n_hit, n_idle, n_share;
+    uint32_t n_tokens, n_computed, n_stored, n_pages, n_exclusive, n_target, n_hit, n_idle, n_share;
     uint32_t n_hashes, n_draft_max, leave_seqs, n_bypassed;
     uint32_t place;    /* among those that share, from 1 on */
     uint32_t n_common; /* pages that the one before has too */

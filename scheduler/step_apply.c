@@ -9,7 +9,7 @@
 
 static void preempt(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_RUNNING && r->seq);
-    recorder_preempted(&s->recorder, r, kv_seq_sole(r->seq));
+    recorder_preempted(&s->recorder, r, kv_seq_exclusive(r->seq));
     offload_swap(&s->offload, r->seq, &r->share, r->tokens);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);

@@ -157,7 +157,7 @@ static void count_sole_pages(struct sched *s) {
     if (plan_next_pages(p) <= p->n_available)
         return;
     for (uint32_t i = 0; i < p->n_running; i++)
-        p->req[i].n_sole = kv_seq_sole(s->planned[i]->seq);
+        p->req[i].n_exclusive = kv_seq_exclusive(s->planned[i]->seq);
 }
 
 static void gather_running(struct sched *s) {

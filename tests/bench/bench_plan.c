@@ -34,7 +34,7 @@ static void fill_req(struct bench *b, uint32_t i, uint32_t n_common, uint32_t n_
         .n_computed = n_computed,
         .n_stored = n_computed,
         .n_pages = (n_computed + PAGE - 1) / PAGE,
-        .n_sole = (n_computed + PAGE - 1) / PAGE,
+        .n_exclusive = (n_computed + PAGE - 1) / PAGE,
         .n_target = n_tokens + 300,
         .n_share = MIN(n_tokens - 1, HASHES * PAGE),
         .n_hashes = MIN((n_tokens - 1) / PAGE, HASHES),

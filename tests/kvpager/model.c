@@ -504,7 +504,7 @@ void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t 
 }
 
 /* Pages that no other sequence holds: its own, and published ones whose only holder it is. */
-static uint32_t n_sole(const struct model *m, const struct model_seq *s) {
+static uint32_t n_exclusive(const struct model *m, const struct model_seq *s) {
     uint32_t t = m->opts.page_tokens, n = s->n_pages - s->n_committed / t;
 
     for (uint32_t end = t; end <= s->n_committed; end += t)
@@ -533,7 +533,7 @@ static void check_seq(const struct model *m, const struct model_seq *s) {
 
     EXPECT(n, s->n_pages);
     EXPECT(kv_seq_committed(s->real), s->n_committed);
-    EXPECT(kv_seq_sole(s->real), n_sole(m, s));
+    EXPECT(kv_seq_exclusive(s->real), n_exclusive(m, s));
     for (uint32_t i = 0; i < s->n_committed; i++)
         EXPECT(m->shadow[page[i / t]][i % t], s->token[i]);
     for (uint32_t i = s->n_committed; i < n * t; i++) /* its own drafts: nobody wrote here */

@@ -59,7 +59,7 @@ static struct plan_req *add_running(struct fixture *f, uint32_t n_tokens, uint32
     struct plan_req *r = &f->req[f->p.n_running++];
 
     *r = (struct plan_req){.n_tokens = n_tokens, .n_computed = n_computed};
-    r->n_pages = r->n_sole = plan_pages(&f->p, n_computed);
+    r->n_pages = r->n_exclusive = plan_pages(&f->p, n_computed);
     finish_req(f, r);
     return r;
 }
@@ -105,7 +105,7 @@ static void check(const struct fixture *f) {
         cr_assert(p->alone == PLAN_NONE || r->n_rows == 0 || p->alone == i);
         if (r->verdict == PLAN_PREEMPT) {
             first_preempted = MIN(first_preempted, i);
-            pages += r->n_sole;
+            pages += r->n_exclusive;
         }
         if (r->admitted)
             pages -= r->n_idle;
@@ -441,7 +441,7 @@ Test(plan, those_who_share_everything_do_not_wait_for_each_other) {
 
     setup(&f, 1, 0.01);
     for (int i = 0; i < 2; i++)
-        add_running(&f, 33, 32)->n_sole = 0;
+        add_running(&f, 33, 32)->n_exclusive = 0;
     f.p.n_available = 0;
     plan_step(&f.p);
     cr_expect_eq(f.p.n_rows, 0);

@@ -52,7 +52,7 @@ static struct plan_req *decoding(uint32_t n_tokens, uint32_t n_draft, float acce
                                .n_computed = n_tokens - 1,
                                .n_stored = n_tokens - 1,
                                .n_pages = plan_pages(&p, n_tokens - 1),
-                               .n_sole = plan_pages(&p, n_tokens - 1),
+                               .n_exclusive = plan_pages(&p, n_tokens - 1),
                                .n_draft_max = n_draft,
                                .survival = survival[i]};
     for (uint32_t k = 0; k < n_draft; k++)

@@ -78,7 +78,7 @@ static void read_item(struct plan_req *r, struct plan_req *was, const struct pla
         .n_computed = item->n_computed,
         .n_stored = item->n_stored,
         .n_pages = item->n_pages,
-        .n_sole = item->n_sole,
+        .n_exclusive = item->n_exclusive,
         .n_target = item->n_target,
         .n_hit = item->n_hit,
         .n_idle = item->n_idle,

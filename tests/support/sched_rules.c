@@ -415,7 +415,7 @@ static void check_admissions(struct sim *s) {
     for (uint32_t i = 0; i + 1 < p->n_running; i++)
         HOLD(s, client_of(s, s->sched->planned[i]), PREEMPTION,
              p->req[i].verdict != PLAN_PREEMPT || p->req[i + 1].verdict == PLAN_PREEMPT ||
-                 p->req[i + 1].n_sole == 0 || (p->fair_preempt && p->req[i].victim));
+                 p->req[i + 1].n_exclusive == 0 || (p->fair_preempt && p->req[i].victim));
     for (uint32_t i = 0; i < p->n_running && p->alone == PLAN_NONE; i++) {
         struct sim_client *c = client_of(s, s->sched->planned[i]);
         const struct plan_req *q = &p->req[i];
@@ -445,7 +445,7 @@ static void check_plan_pages(struct sim *s) {
         const struct plan_req *q = &p->req[i];
         int64_t have = q->n_pages, all = plan_pages(p, q->n_computed + q->n_rows);
 
-        left += q->verdict == PLAN_PREEMPT ? q->n_sole : 0;
+        left += q->verdict == PLAN_PREEMPT ? q->n_exclusive : 0;
         left -= q->admitted ? q->n_idle : 0;
         left -= q->n_rows > 0 ? MAX(all - have, 0) : 0;
     }
