@@ -118,7 +118,7 @@ struct request {
     struct request_cuts {           /* of a hybrid model, see state.h */
         uint32_t at[STATE_CUTS], n; /* in its prompt, in order */
         uint32_t branch;            /* tokens in pages that exist, as of the last look */
-        uint32_t kept;              /* tokens behind which a snapshot was made last */
+        uint32_t saved;             /* tokens behind which a snapshot was made last */
         bool known;
     } cuts;
     bool stalled;

@@ -110,7 +110,7 @@ void states_describe(const struct states *s, const struct request *r, uint32_t n
 /* Whether a snapshot behind @n tokens of @r is one of its answer, and not too near to the last. */
 static bool is_due(const struct states *s, const struct request *r, uint32_t n) {
     return s->keeps && !request_pools(r) && n > r->n_prompt && n % s->page_tokens == 0 &&
-           n >= r->cuts.kept + STATE_NEAR / 2;
+           n >= r->cuts.saved + STATE_NEAR / 2;
 }
 
 /* One a slot: of one that was preempted at once the other is of no use. */
@@ -171,7 +171,7 @@ void states_keep_back_up(struct states *s, struct batch_item *it) {
     if (it->backup == KV_NO_SNAPSHOT || !r->seq || !is_due(s, r, it->pos0))
         return;
     kv_seq_put_snapshot(r->seq, it->backup, true);
-    r->cuts.kept = it->pos0;
+    r->cuts.saved = it->pos0;
     it->passes = true; /* what was copied is there until something is saved, if the page had one */
 }
 
@@ -195,7 +195,7 @@ static bool passes(const struct states *s, const struct batch *t, const struct r
     uint32_t n = r->n_computed, n_seqs = t->b.n_seqs;
     double copy_ns = (double)cost_copies_ns(s->cost, s->pages) * n_seqs;
 
-    return is_due(s, r, n) && copy_ns <= STATE_PART * (n - r->cuts.kept) * (double)expect_ns;
+    return is_due(s, r, n) && copy_ns <= STATE_PART * (n - r->cuts.saved) * (double)expect_ns;
 }
 
 void states_save(struct states *s, struct batch *t, struct request *r, int64_t expect_ns) {
@@ -205,7 +205,7 @@ void states_save(struct states *s, struct batch *t, struct request *r, int64_t e
     if (!s->keeps || request_pools(r) || drafts || (!cut && !passes(s, t, r, expect_ns)))
         return;
     uint32_t snapshot = kv_snapshot_take(s->pager, cut ? NULL : r->seq);
-    r->cuts.kept = r->n_computed;
+    r->cuts.saved = r->n_computed;
     if (snapshot == KV_NO_SNAPSHOT)
         return;
     batch_keep_state(t, snapshot, !cut);
