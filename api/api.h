@@ -62,8 +62,7 @@ struct api_model {
     const char *file;                /* its name without folders, or NULL */
     uint64_t n_bytes;                /* of the file */
     uint32_t keep_alive_s;           /* unloaded after so long without a request; 0: not for that */
-    const char *recipe;              /* engine_info.recipe once the worker is there, or NULL */
-    const char *fingerprint; /* of program and recipe: equal ones give equal tokens; or NULL */
+    const char *fingerprint; /* of file and program: equal ones give equal tokens; or NULL */
 };
 
 /* Of a model that is loaded on demand: api/model.h. */

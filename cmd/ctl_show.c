@@ -171,9 +171,8 @@ void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {
     ADD("weftd      %s, %s, up %s\n", ctl_text(stats, "version").s, ctl_text(stats, "health").s,
         ctl_duration(stats, "uptime_s", 1).s);
     ADD("model      %s\n", ctl_text(m, "id").s);
-    ADD("  context  %s tokens; %s pages of %s tokens; determinism %s\n",
-        ctl_number(m, "max_context").s, ctl_number(m, "n_pages").s, ctl_number(m, "page_tokens").s,
-        ctl_text(m, "determinism").s);
+    ADD("  context  %s tokens; %s pages of %s tokens\n", ctl_number(m, "max_context").s,
+        ctl_number(m, "n_pages").s, ctl_number(m, "page_tokens").s);
     show_front(out, yyjson_obj_get(stats, "front"));
     show_worker(out, yyjson_obj_get(stats, "worker"));
 }

@@ -42,8 +42,6 @@ static void add_model(doc_t *d, val_t *root, const struct api_model *m) {
     yyjson_mut_obj_add_uint(d, o, "max_context", m->max_context);
     yyjson_mut_obj_add_uint(d, o, "n_pages", m->n_pages);
     yyjson_mut_obj_add_uint(d, o, "page_tokens", m->page_tokens);
-    if (m->recipe)
-        yyjson_mut_obj_add_strcpy(d, o, "determinism", m->recipe);
 }
 
 /* One member for each row of a table of proto/stats.h: a new row is shown without a line here. */

@@ -163,9 +163,6 @@ const struct option config_table[] = {
          "Instruction set of the cpu backend; all give the same tokens."),
     UINT("engine", "threads", engine.n_threads, "0", 0, 1024,
          "Threads of the cpu backend; 0: one for every core."),
-    CHOICE("engine", "determinism", engine.fast, "strict", "strict|fast", false,
-           "strict: a request's tokens do not depend on what else is computed; fast: cuda may use "
-           "other kernels for large steps."),
     UINT("engine", "kv-pages", engine.n_pages, "0", 0, 16777216,
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", engine.kv_bytes, "0", 0, 4096 * GiB,

@@ -325,16 +325,14 @@ void front_model_deinit(struct front_model *m) {
     free(m->pair);
 }
 
-/* Of what the tokens of a request depend on besides the request: model file, program, recipe. */
+/* Of what the tokens of a request depend on besides the request: model file and program. */
 static uint64_t fingerprint_of(const struct front_model *m) {
     uint8_t file[16];
-    char text[sizeof(m->recipe) + 32];
     struct rng r;
 
     gguf_fingerprint(m->file, file);
     memcpy(&r.state, file, sizeof(r.state));
-    snprintf(text, sizeof(text), "%s %s", WEFT_VERSION, m->recipe);
-    for (const char *s = text; *s; s++)
+    for (const char *s = WEFT_VERSION; *s; s++)
         r.state = rng_next(&r) ^ (unsigned char)*s;
     return rng_next(&r);
 }
@@ -345,8 +343,6 @@ void front_model_ready(struct front_model *m, const struct msg_ready *ready) {
     m->api.n_pages = ready->n_pages;
     m->api.page_tokens = ready->page_tokens;
     m->api.n_embd = ready->n_embd;
-    snprintf(m->recipe, sizeof(m->recipe), "%.*s", (int)ready->recipe.len, ready->recipe.data);
-    m->api.recipe = m->recipe;
     snprintf(m->fingerprint, sizeof(m->fingerprint), "b%016" PRIx64, fingerprint_of(m));
     m->api.fingerprint = m->fingerprint;
 }

@@ -22,7 +22,7 @@ struct front_model {
     char *pair;               /* api.pair points into it; NULL: it does not rank */
     struct sampling sampling; /* of requests that do not say */
     uint64_t seed;
-    char arch[64], recipe[400], fingerprint[24];
+    char arch[64], fingerprint[24];
     uint64_t memory_bytes; /* that its worker will take, as far as files and options tell */
     struct api_model api;
 };

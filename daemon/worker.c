@@ -184,7 +184,7 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     o->device_share = !kv_given;
     if (m->has_disk && o->host_kv_bytes == 0)
         o->host_kv_bytes = o->kv_bytes ? MIN(o->kv_bytes, STAGING_BYTES) : STAGING_BYTES;
-    return o->fast || (!kv_given && o->n_pages == 0);
+    return !kv_given && o->n_pages == 0;
 }
 
 struct engine_opts worker_draft_opts(const struct config *c) {
@@ -196,7 +196,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.kv_bytes = c->draft_kv_bytes ? c->draft_kv_bytes : of_model / 4;
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
-    o.digest = o.fast = o.windows = false;
+    o.digest = o.windows = false;
     return o;
 }
 
@@ -374,7 +374,6 @@ static int send_ready(struct worker *w) {
         .arch = {i->arch, (uint32_t)strlen(i->arch)},
         .backend = {i->backend, (uint32_t)strlen(i->backend)},
         .isa = {i->isa, (uint32_t)strlen(i->isa)},
-        .recipe = {i->recipe, (uint32_t)strlen(i->recipe)},
     };
 
     memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));

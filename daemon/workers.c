@@ -239,9 +239,6 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
               w->process.pid, (int)m->arch.len, m->arch.data, (int)m->backend.len, m->backend.data,
               (int)m->isa.len, m->isa.data, m->n_threads, m->n_pages, m->page_tokens,
               m->max_context, (long long)(w->progress_ns - w->started_ns) / 1000000);
-    if (w->opts.config->engine.fast)
-        log_event(m->recipe.len && *m->recipe.data == 'f' ? WLOG_INFO : WLOG_WARN, "determinism",
-                  "recipe=\"%.*s\"", (int)m->recipe.len, m->recipe.data);
     if (!w->served)
         w->opts.on_ready(w->opts.ctx, m);
     w->served = w->was_ready = true;

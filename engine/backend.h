@@ -298,9 +298,6 @@ struct be_ops {
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
     const char *(*isa)(const struct be *b);
     uint32_t (*n_threads)(const struct be *b);
-    /* After all is loaded: "strict", or what else computes steps, and why, in one line. NULL:
-     * strict. */
-    const char *(*recipe)(struct be *b);
 
     /* Takes the tensors of an op in (repacks, uploads). Freed by close(). NULL: they serve as they
      * are. */

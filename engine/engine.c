@@ -325,9 +325,6 @@ static void fill_info(struct engine *e) {
     i->isa = e->ops->isa(e->be);
     i->name = e->name;
     i->note = e->note;
-    i->recipe = e->ops->recipe ? e->ops->recipe(e->be)
-                : e->opts.fast ? "strict: only cuda has anything else"
-                               : "strict";
     i->n_vocab = s->n_vocab;
     i->n_embd = s->n_embd;
     i->n_layer = s->n_layer;

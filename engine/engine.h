@@ -17,8 +17,6 @@
 
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
-    const char
-        *recipe; /* "strict": rows are independent; "fast: ..." not; or "strict: why not fast" */
     const char *note; /* one line: what of the device or the limits is not used, and why; "" */
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */

@@ -146,7 +146,6 @@ struct engine_opts {
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;
     bool digest;
-    bool fast; /* row independence may be given up where that is faster (cuda) */
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;

@@ -146,18 +146,17 @@ int msg_progress_parse(const void *data, uint32_t len, struct msg_progress *m) {
 
 struct wire_ready {
     struct msg_ready m;
-    struct span arch, backend, isa, recipe;
+    struct span arch, backend, isa;
 };
 
 int msg_ready_pack(struct buf *out, const struct msg_ready *m) {
     struct wire_ready f = {.m = *m};
     struct writer w = begin(out, &f, sizeof(f));
 
-    f.m.arch = f.m.backend = f.m.isa = f.m.recipe = (struct str){0};
+    f.m.arch = f.m.backend = f.m.isa = (struct str){0};
     f.arch = put_str(&w, m->arch);
     f.backend = put_str(&w, m->backend);
     f.isa = put_str(&w, m->isa);
-    f.recipe = put_str(&w, m->recipe);
     return end(&w, &f, sizeof(f));
 }
 
@@ -165,8 +164,7 @@ int msg_ready_parse(const void *data, uint32_t len, struct msg_ready *m) {
     struct wire_ready f;
 
     if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.arch, &f.m.arch) < 0 ||
-        get_str(data, len, f.backend, &f.m.backend) < 0 ||
-        get_str(data, len, f.isa, &f.m.isa) < 0 || get_str(data, len, f.recipe, &f.m.recipe) < 0)
+        get_str(data, len, f.backend, &f.m.backend) < 0 || get_str(data, len, f.isa, &f.m.isa) < 0)
         return -EPROTO;
     *m = f.m;
     return 0;

@@ -70,7 +70,6 @@ struct msg_ready {
     uint64_t page_bytes, n_params;
     uint8_t fingerprint[16];
     struct str arch, backend, isa;
-    struct str recipe; /* engine_info.recipe */
 };
 
 enum submit_flags {

@@ -251,7 +251,7 @@ static void identify(const struct sched *s, struct disk_opts *o) {
     e = e < 0 ? e : buf_add(&b, i->sources, sizeof(i->sources));
     e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));
     e = e < 0 ? e : buf_add(&b, s->opts.disk.identity, sizeof(s->opts.disk.identity));
-    e = e < 0 ? e : buf_printf(&b, "%.32s %.32s %.4s", i->backend, i->isa, i->recipe);
+    e = e < 0 ? e : buf_printf(&b, "%.32s %.32s", i->backend, i->isa);
     o->n_identity = e < 0 ? 0 : b.len;
     if (e >= 0)
         memcpy(o->identity, b.data, b.len);

@@ -320,7 +320,6 @@ function showTenants(now) {
 function showDevice(now) {
   const facts = [
     ["Model", label(now, "vllm:cache_config_info", "model_name")],
-    ["Determinism", view.recipe ?? label(now, "weft_engine_info", "determinism")],
     [
       "Last step",
       `${duration(value(now, "weft_last_step_seconds"))}, ${short(value(now, "weft_last_step_rows"))} tokens`,
@@ -343,7 +342,6 @@ async function showState() {
   view.asked = true;
   try {
     const state = await api.get("web/state");
-    view.recipe = state.recipe;
     const open = new Set([...view.slow.querySelectorAll("details[open]")].map((d) => d.dataset.id));
     view.slow.replaceChildren(
       ...(state.requests.length

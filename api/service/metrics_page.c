@@ -196,22 +196,6 @@ static double report_age_s(const struct model *m) {
     return m->has_stats ? (double)(clock_now(m->api->clock) - m->worker.at_ns) / 1e9 : -1;
 }
 
-static void put_recipes(struct page *p) {
-    bool any = false;
-
-    for (uint32_t i = 0; i < p->n; i++) {
-        const char *recipe = p->model[i]->info->recipe;
-
-        if (!recipe)
-            continue;
-        if (!any)
-            head(p, "weft_engine_info", "gauge", "How steps are computed.");
-        any = true;
-        put(p, "weft_engine_info{%s,determinism=\"%s\"} 1\n", p->labels[i],
-            strncmp(recipe, "fast", 4) == 0 ? "fast" : "strict");
-    }
-}
-
 /* What the workers count, and what follows from it. */
 static void put_workers(struct page *p) {
     /* Names that readers of older versions of vLLM ask for. */
@@ -232,7 +216,6 @@ static void put_workers(struct page *p) {
     for (uint32_t i = 0; i < p->n; i++)
         put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",
             p->labels[i], p->model[i]->info->page_tokens, p->model[i]->info->n_pages);
-    put_recipes(p);
     for (size_t k = 0; k < n_worker_rows; k++)
         if (*worker_rows[k].metric)
             put_worker_row(p, worker_rows[k].metric, &worker_rows[k]);

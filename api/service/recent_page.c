@@ -66,14 +66,12 @@ void recent_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
     const struct recent_request *list[RECENT_SHOWN];
     const struct api *a = api_of(x);
-    const char *recipe = model_first(a)->info->recipe;
     struct json j;
 
     (void)h;
     uint32_t n = recent_slowest(&a->recent_requests, x->tenant, clock_now(a->clock), list);
     json_begin(&j, &b);
     json_open(&j, '{');
-    json_put_string(&j, "recipe", recipe);
     json_key(&j, "requests");
     json_open(&j, '[');
     for (uint32_t i = 0; i < n; i++)

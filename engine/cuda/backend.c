@@ -166,10 +166,6 @@ static const char *isa(const struct be *b) {
     return b->isa;
 }
 
-static const char *recipe(struct be *b) {
-    return fast_recipe(b);
-}
-
 static uint32_t n_threads(const struct be *b) {
     return 0;
 }
@@ -281,7 +277,6 @@ const struct be_ops weft_backend_cuda = {
     .close = close_be,
     .isa = isa,
     .n_threads = n_threads,
-    .recipe = recipe,
     .variant = variant,
     .proving = proving,
     .note = note,

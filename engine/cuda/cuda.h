@@ -17,7 +17,6 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/fast_api.h"
 #include "engine/cuda/kernels.h"
 #include "engine/sampler.h"
 
@@ -29,10 +28,6 @@
 #define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
 #define FUSE_VALUES 16384u        /* be.fuse */
 #define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
-
-#define FAST_ROWS 128u /* steps of more rows; as many as the largest step that is a graph */
-#define FAST_SHAPES 16u
-#define FAST_SIZES 24u
 
 struct region { /* an allocation */
     void **where;
@@ -86,8 +81,6 @@ struct weights {
     struct weights *next;
     struct matrix m[3];
     uint32_t n_mats, n_in;
-    const uint16_t *copy[3]; /* in half precision (fast.c), or NULL */
-    uint8_t plans[3];
     struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
     float *norm, *q_norm, *k_norm;
@@ -110,26 +103,6 @@ struct graphs {
         _Alignas(16) uint8_t args[512];
     } * note; /* [capacity] */
     uint32_t n_notes, capacity;
-};
-
-/* What determinism = fast keeps besides the tiles (fast.c). */
-struct fast {
-    bool on;
-    const struct fast_api *api;
-    void *library;
-    uint32_t above; /* this many rows */
-    uint8_t *memory, *copies;
-    size_t x_bytes, bytes, used, wanted; /* bytes: of copies */
-    uint32_t n_matrices, n_copied;
-    uint16_t *x;
-    float *scalars; /* device: alpha, 0, 1 */
-    void *workspace;
-    uint32_t n_shapes, n_sizes, size[FAST_SIZES]; /* ascending */
-    struct {
-        struct fast_shape shape;
-        void *plan[FAST_SIZES]; /* for up to size[i] rows; NULL: strict */
-    } plans[FAST_SHAPES];
-    char why[160], recipe[320];
 };
 
 struct be {
@@ -156,7 +129,6 @@ struct be {
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
     struct graphs graphs;
-    struct fast fast;
     enum { M128_NEVER, M128_IF_BETTER, M128_ALWAYS } m128;
 
     /* On the device. */
@@ -249,15 +221,16 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
 /* Launches matvec: at most MATVEC_ROWS rows. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
-/* y (+)= W x + bias, by the library of fast where it is to be, else by cuda_matmul_strict(). */
+/* y (+)= W x + bias by matvec, matmul_wide or matmul_m128, whichever takes the fewest instructions:
+ * equal bits. */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* The same by matvec or matmul_wide, whichever the number of rows asks for: equal bits. */
-int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* The same without matmul_m128. */
+int cuda_matmul_plain(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Sets be.m128: whether this device can run matmul_m128, and when. 0 or -EIO. */
 int m128_open(struct be *b);
 /* Whether matmul_m128 takes fewer rounds of the device's blocks than matmul_wide. */
 bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
-/* cuda_matmul_strict() by matmul_m128, with the same bits; more than MATVEC_ROWS rows. */
+/* cuda_matmul_plain() by matmul_m128, with the same bits; more than MATVEC_ROWS rows. */
 int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Whether the kernels compute what they should, at the end of open (selftest.c). A kernel that does
  * not is left out where a plainer one does the same: be.note. 0, or refused with the reason. */
@@ -266,22 +239,6 @@ int cuda_selftest(struct be *b, struct err *err);
 bool cuda_selftest_wanted(void);
 /* Allows each kernel the shared memory that its launches ask for; once, at open. */
 int cuda_matmul_allow(struct be *b);
-
-/* Whether determinism = fast is asked for and the library for it is there: be.fast.on, or why not
- * in fast_recipe(). */
-void fast_open(struct be *b);
-/* How much of the weights is copied. @n_free: what all the rest leaves; @widest: columns of
- * activations. */
-void fast_fit(struct be *b, uint64_t n_free, size_t widest);
-/* Bytes that it could make use of. */
-uint64_t fast_wants(const struct be *b);
-/* After everything else has been allocated. */
-int fast_start(struct be *b);
-void fast_close(struct be *b);
-/* Copies of the matrices of an op that has been loaded. */
-int fast_load(struct be *b, struct weights *w, enum op_kind kind);
-/* One line: its first word is what steps are computed by. */
-const char *fast_recipe(struct be *b);
 
 /* Tells the wants of a step that has begun apart. */
 void hidden_sort(struct step *s);

@@ -50,8 +50,7 @@ static uint32_t size_for(const struct step *s) {
         return GRAPHS;
     while (i < GRAPHS && sizes[i] < MAX(s->batch->n_rows, s->n_scored))
         i++;
-    /* A library's products are not noted. */
-    return i < GRAPHS && s->be->fast.on && sizes[i] > s->be->fast.above ? GRAPHS : i;
+    return i;
 }
 
 uint32_t graph_attention(const struct be *b, uint32_t n_blocks) {

@@ -323,26 +323,6 @@ struct combine_args {
     struct pack_args pack;
 };
 
-/* -- what a library multiplies (fast.c) -------------------------------------------------------- */
-
-/* Tiles to rows of half precision: [n_out][n_padded], 32 columns in the order of pack_place().
- * Grid: x units, y rows of tiles. */
-struct fast_copy_args {
-    const uint8_t *tiles;
-    uint16_t *copy;
-    uint32_t format, n_units, n_out, n_padded;
-};
-
-/* Packed rows to rows one after the other, in the same order, all at the scale of the greatest:
- * *alpha undoes it. Grid: x rows / 8, y parts of the columns. */
-struct fast_rows_args {
-    const uint16_t *packed;
-    const float *scale;
-    uint16_t *x;
-    float *alpha;
-    uint32_t n_rows, n_padded;
-};
-
 /* -- attention --------------------------------------------------------------------------------- */
 
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
@@ -494,8 +474,6 @@ extern const void *const kernel_route;
 extern const void *const kernel_expert_vec;
 extern const void *const kernel_expert_wide;
 extern const void *const kernel_combine;
-extern const void *const kernel_fast_copy;
-extern const void *const kernel_fast_rows;
 extern const void *const kernel_attend_64; /* heads of up to 64 */
 extern const void *const kernel_attend_128;
 extern const void *const kernel_attend_256;

@@ -233,7 +233,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
             r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op->kind, i), err);
     if (r == 0 && op->kind == OP_LOGITS)
         lend_tiles(b, w, op->w[0]);
-    return r < 0 ? r : fast_load(b, w, op->kind);
+    return r;
 }
 
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {

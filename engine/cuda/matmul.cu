@@ -1,5 +1,5 @@
 /*
- * matmul - y (+)= W x + bias. The strict recipe (docs/cuda-kernels.md): products of exact codes and
+ * matmul - y (+)= W x + bias. The recipe (docs/cuda-kernels.md): products of exact codes and
  * activations in half precision by mma, group by group of columns from left to right inside a
  * segment (weights.cuh), the segments' sums added from left to right, times the row's power of two,
  * plus bias, plus what was there. A column of mma does not see the others, so a row's result does

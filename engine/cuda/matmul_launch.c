@@ -87,7 +87,7 @@ int cuda_matvec(struct be *b, const struct matmul_args *a) {
     return cuda_launch(b, &l, a, sizeof(*a));
 }
 
-int cuda_matmul_strict(struct be *b, const struct weights *w, const struct operand *x, bool add) {
+int cuda_matmul_plain(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t groups = 0, shared = 0;
 
@@ -100,4 +100,8 @@ int cuda_matmul_strict(struct be *b, const struct weights *w, const struct opera
     uint32_t columns = (x->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS;
     struct launch wide = {kernel_matmul_wide, columns, groups, CUDA_THREADS, "matmul_wide", shared};
     return cuda_launch(b, &wide, &a, sizeof(a));
+}
+
+int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
+    return (m128_is_better(b, w, x->n_rows) ? m128_matmul : cuda_matmul_plain)(b, w, x, add);
 }

@@ -235,21 +235,6 @@ static int check_fit(struct be *b, struct err *err) {
     return -ENOMEM;
 }
 
-/* fast gets what is left. */
-static int fit_fast(struct be *b) {
-    const struct model_shape *s = b->shape;
-    size_t widest = round_up(MAX(MAX((size_t)s->n_head * s->head_dim, s->n_embd), s->n_ff), 64);
-    uint64_t need = sum_of(b, NULL) + RESERVE_BYTES;
-    size_t n_free, n_total;
-
-    if (!b->fast.on)
-        return 0;
-    if (cuda_check(b, b->api->memory(&n_free, &n_total), "cudaMemGetInfo") < 0)
-        return -EIO;
-    fast_fit(b, n_free - MIN(need, n_free), widest);
-    return 0;
-}
-
 static int alloc_region(struct be *b, const struct region *r) {
     int e = r->host ? b->api->alloc_host(r->where, r->bytes) : b->api->alloc(r->where, r->bytes);
 
@@ -305,9 +290,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
 
     assert(b->n_regions == 0);
     add_all(b);
-    fast_open(b);
     r = check_fit(b, err);
-    r = r < 0 ? r : fit_fast(b);
     if (r < 0)
         return r;
     r = cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate");
@@ -317,7 +300,6 @@ int cuda_memory_open(struct be *b, struct err *err) {
     r = r < 0 ? r : cuda_matmul_allow(b);
     r = r < 0 ? r : m128_open(b);
     r = r < 0 ? r : graph_open(b);
-    r = r < 0 ? r : fast_start(b);
     r = r < 0 ? r
               : cuda_check(b,
                            b->api->fill(b->sampling, 0,
@@ -341,7 +323,6 @@ int cuda_memory_open(struct be *b, struct err *err) {
 
 static void release_device(struct be *b) {
     graph_close(b);
-    fast_close(b);
     for (uint32_t i = 0; i < b->n_regions; i++) {
         struct region *r = &b->region[i];
 
@@ -413,7 +394,7 @@ static int settled_memory(struct be *b, size_t *n_free) {
     return 0;
 }
 
-/* Of what is free beside weights, buffers and what fast would like, all but a twentieth. A model
+/* Of what is free beside weights and buffers all but a twentieth. A model
  * that does not fit even so is refused when it is opened, with the sum: there is always room for a
  * page. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
@@ -423,7 +404,6 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     if (settled_memory(b, &n_free) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
     uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = n_free - MIN(need, n_free);
-    rest -= b->opts->fast ? MIN(fast_wants(b), rest / 2) : 0;
     *bytes = MAX(rest - rest / 20, b->shape->n_kv_layer[KV_GLOBAL] * page_layer_bytes(&b->page));
     return 0;
 }

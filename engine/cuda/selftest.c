@@ -196,7 +196,7 @@ static int multiply(struct be *b, const struct product *p, enum way way, float *
     if (r == 0)
         r = way == M128         ? m128_matmul(b, &p->w, &x, false)
             : way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
-                                : cuda_matmul_strict(b, &p->w, &x, false);
+                                : cuda_matmul_plain(b, &p->w, &x, false);
     r = r < 0 ? r : fetch(b, p->y.host, p->y.device, bytes);
     memcpy(y, p->y.host, r < 0 ? 0 : bytes);
     return r;

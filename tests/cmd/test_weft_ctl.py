@@ -21,7 +21,7 @@ FOLDER = tempfile.TemporaryDirectory(prefix="weft-ctl-")
 SOCKET = os.path.join(FOLDER.name, "admin.sock")
 STATS = {
     "version": "1.2.3", "uptime_s": 3725, "health": "serving",
-    "model": {"id": "tiny", "max_context": 4096, "n_pages": 512, "page_tokens": 32, "determinism": "strict"},
+    "model": {"id": "tiny", "max_context": 4096, "n_pages": 512, "page_tokens": 32},
     "front": {"connections": 7, "running": 3, "queued": 2, "requests": 1234, "ok": 1200, "client_errors": 20,
               "server_errors": 4, "rejected": 5, "cancelled": 6, "prompt_tokens": 98765, "output_tokens": 43210, "resumed": 8},
     "worker": {"state": "serving", "pid": 4711, "starts": 2, "deaths": 1, "hangs": 0, "age_ms": 45, "steps": 5555,

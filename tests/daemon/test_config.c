@@ -212,7 +212,7 @@ Test(config, packed_section_is_read_back_whole) {
     struct buf b;
 
     buf_init(&b, 1 << 16);
-    cr_assert_eq(read_text("[engine]\nisa = avx2\nkv-type = q8_0\ndeterminism = fast\n"
+    cr_assert_eq(read_text("[engine]\nisa = avx2\nkv-type = q8_0\n"
                            "kv-memory = 5G\nlogits-digest = no\ndraft-sources = suffix,model\n"
                            "[limits]\nmax-n = 3\n"),
                  0, "%s", err.message);
@@ -221,7 +221,6 @@ Test(config, packed_section_is_read_back_whole) {
     cr_assert_eq(config_unpack(&other, b.data, b.len), 0);
     cr_expect_str_eq(other.engine.isa, "avx2");
     cr_expect_eq(other.engine.kv_type, ENGINE_KV_Q8_0);
-    cr_expect(other.engine.fast);
     cr_expect_not(other.engine.digest);
     cr_expect_eq(other.engine.kv_bytes, 5ull << 30);
     cr_expect_eq(config_no_sources(&other), 0xBu, "suffix and model are 2 and 4 of five");

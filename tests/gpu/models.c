@@ -5,7 +5,7 @@
  * usage: models [--tiny] [--prompts | --goals | --selftest] [--q8] [MODEL.gguf]
  * weft-cuda.so stands beside the program. With a model: times, with the environment's
  * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --goals: only the batches that goals are
- * set for; --q8: with a KV cache of q8_0; --prompts: times of prompts, strict and fast;
+ * set for; --q8: with a KV cache of q8_0; --prompts: times of prompts;
  * --selftest: whether the backend takes the device.
  */
 
@@ -25,7 +25,6 @@ struct watch { /* what came out of the subject's rows */
     float *logits; /* [LONGEST][n_vocab], or NULL */
     struct driver_out at[LONGEST];
     uint32_t n_vocab;
-    char recipe[320];
 };
 
 static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
@@ -59,7 +58,7 @@ struct way {
     const char *backend;
     uint32_t chunk, n_prompt, n_neighbours;
     enum engine_kv_type kv;
-    bool overlap, sampled, forced, fast;
+    bool overlap, sampled, forced;
 };
 
 /* The subject through a prompt and some tokens more, with neighbours at its side when it
@@ -74,7 +73,6 @@ static void run(const char *path, const struct way *way, struct watch *w) {
                             .max_wants = 128,
                             .max_seqs = 32,
                             .kv_type = way->kv,
-                            .fast = way->fast,
                             .on_out = look,
                             .ctx = w,
                             .shuffle = way->chunk};
@@ -84,7 +82,6 @@ static void run(const char *path, const struct way *way, struct watch *w) {
 
     open_or_exit(&d, &o);
     w->n_vocab = d.info->n_vocab;
-    snprintf(w->recipe, sizeof(w->recipe), "%s", d.info->recipe);
     random_tokens(prompt, PROMPT, w->n_vocab, 1);
     random_tokens(forced, OUTPUTS, w->n_vocab, 2);
     all[0] = driver_add(&d, prompt, way->n_prompt, OUTPUTS, way->sampled ? &hot : NULL);
@@ -122,8 +119,7 @@ static double distance(const struct watch *a, const struct watch *b, uint32_t n_
     return worst;
 }
 
-static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n_prompt,
-                  bool fast) {
+static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n_prompt) {
     struct way way = {.backend = "reference", .n_prompt = n_prompt, .kv = kv, .forced = true};
     struct watch expect = {.logits = calloc((size_t)LONGEST * 300, sizeof(float))};
     struct watch got = {.logits = calloc((size_t)LONGEST * 300, sizeof(float))};
@@ -132,15 +128,11 @@ static void judge(const struct tiny_model *m, enum engine_kv_type kv, uint32_t n
     tiny_model_temp(m, path);
     run(path, &way, &expect);
     way.backend = "cuda";
-    way.fast = fast;
     run(path, &way, &got);
     unlink(path);
-    snprintf(name, sizeof(name), "%s%s %s, kv %s: logits", fast ? "fast " : "", m->arch,
+    snprintf(name, sizeof(name), "%s %s, kv %s: logits", m->arch,
              tensor_format((uint32_t)m->type)->name, kv == ENGINE_KV_Q8_0 ? "q8_0" : "f16");
-    if (fast && strncmp(got.recipe, "fast", 4) != 0)
-        report_skipped(name, got.recipe);
-    else
-        report_check(name, distance(&got, &expect, n_prompt), kv == ENGINE_KV_Q8_0 ? 1e-2 : 4e-3);
+    report_check(name, distance(&got, &expect, n_prompt), kv == ENGINE_KV_Q8_0 ? 1e-2 : 4e-3);
     free(expect.logits);
     free(got.logits);
 }
@@ -149,13 +141,12 @@ struct judge_case {
     struct tiny_model model;
     enum engine_kv_type kv;
     uint32_t n_prompt;
-    bool fast;
 };
 
 static void judge_case(const void *arg) {
     const struct judge_case *c = arg;
 
-    judge(&c->model, c->kv, c->n_prompt, c->fast);
+    judge(&c->model, c->kv, c->n_prompt);
 }
 
 static void judge_all(bool tiny) {
@@ -190,19 +181,6 @@ static void judge_all(bool tiny) {
         snprintf(name, sizeof(name), "model %s with experts", c.model.arch);
         report_alone(name, 60, judge_case, &c);
     }
-    /* Prompts of these are larger steps: products by cuBLASLt, with bias (qwen2) and without. */
-    setenv("WEFT_CUDA_FAST_ROWS", "16", 1);
-    c.kv = ENGINE_KV_F16;
-    c.fast = true;
-    for (size_t i = 0; i < (tiny ? 2 : 6); i++) {
-        static const enum tensor_type some[] = {TENSOR_Q4_K, TENSOR_Q6_K,   TENSOR_Q8_0,
-                                                TENSOR_F16,  TENSOR_IQ4_XS, TENSOR_Q5_0};
-
-        c.model = (struct tiny_model){.arch = archs[i % 3], .type = some[i], .n_embd = 256};
-        snprintf(name, sizeof(name), "fast %s", tensor_format((uint32_t)some[i])->name);
-        report_alone(name, 60, judge_case, &c);
-    }
-    unsetenv("WEFT_CUDA_FAST_ROWS");
 }
 
 static void compare(const struct watch *a, const struct watch *b, const char *name) {
@@ -235,50 +213,50 @@ static void check_identity(const void *arg) {
          "0",
          "0",
          "0",
-         {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
+         {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
         {"identity: in chunks of 7",
          "0",
          "0",
          "0",
-         {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
+         {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
         {"identity: with 7 others",
          "0",
          "0",
          "0",
-         {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, 0, true, 0, 0}},
+         {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, 0, true, 0}},
         {"identity: with 25, overlapped",
          "0",
          "0",
          "0",
-         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0, 0}},
-        {"identity: graphs", "1", "0", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
-        {"identity: fused", "0", "0", ALL, {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, 0}},
+         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0}},
+        {"identity: graphs", "1", "0", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
+        {"identity: fused", "0", "0", ALL, {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
         {"identity: fused, rows packed apart",
          "0",
          "0",
          "1",
-         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, 0, true, 0, 0}},
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, 0, true, 0}},
         {"identity: fused, graphs",
          "1",
          "0",
          ALL,
-         {"cuda", 13, PROMPT, 11, ENGINE_KV_F16, true, true, 0, 0}},
+         {"cuda", 13, PROMPT, 11, ENGINE_KV_F16, true, true, 0}},
         {"identity: graphs, with 25, overlapped",
          "1",
          "0",
          ALL,
-         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0, 0}},
-        {"identity: early", "0", "1", "0", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
+         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0}},
+        {"identity: early", "0", "1", "0", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
         {"identity: early, fused",
          "0",
          "1",
          ALL,
-         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
         {"identity: early, fused, graphs",
          "1",
          "1",
          ALL,
-         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, 0}},
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
     };
     static struct watch first, other;
     struct tiny_model m = {
@@ -505,39 +483,32 @@ static void time_prompts(const void *arg) {
     uint32_t n = 4096 / t->shrink;
     int32_t *prompt = calloc(n, sizeof(*prompt));
 
-    for (int fast = 0; fast < 2; fast++) {
-        struct driver_opts o = {.backend = "cuda",
-                                .path = t->path,
-                                .page_tokens = 32,
-                                .max_rows = 2048 / t->shrink,
-                                .n_pages = 4 * (4200 / 32 + 1),
-                                .max_wants = 128,
-                                .max_seqs = 64,
-                                .fast = fast};
-        struct driver d;
+    struct driver_opts o = {.backend = "cuda",
+                            .path = t->path,
+                            .page_tokens = 32,
+                            .max_rows = 2048 / t->shrink,
+                            .n_pages = 4 * (4200 / 32 + 1),
+                            .max_wants = 128,
+                            .max_seqs = 64};
+    struct driver d;
+
+    open_or_exit(&d, &o);
+    for (uint32_t chunk = 512; chunk <= 2048; chunk *= 4) {
+        double took = 0;
         char name[80];
 
-        open_or_exit(&d, &o);
-        printf("%s\n", d.info->recipe);
-        if (fast && strncmp(d.info->recipe, "fast", 4) != 0)
-            report_skipped("fast prompts", d.info->recipe);
-        for (uint32_t chunk = 512; chunk <= 2048 && (!fast || *d.info->recipe == 'f'); chunk *= 4) {
-            double took = 0;
-
-            for (int again = 0; again < 2; again++) {
-                random_tokens(prompt, n, d.info->n_vocab, chunk + (uint32_t)again);
-                struct driver_seq *s = driver_add(&d, prompt, n, 1, NULL);
-                double start = report_now();
-                driver_prefill(&d, s, chunk / t->shrink);
-                took = report_now() - start;
-                driver_drop(&d, s);
-            }
-            snprintf(name, sizeof(name), "prompt of %u in steps of %u, %s", n, chunk / t->shrink,
-                     fast ? "fast" : "strict");
-            report_step(&d, name, took, 1, 0, n);
+        for (int again = 0; again < 2; again++) {
+            random_tokens(prompt, n, d.info->n_vocab, chunk + (uint32_t)again);
+            struct driver_seq *s = driver_add(&d, prompt, n, 1, NULL);
+            double start = report_now();
+            driver_prefill(&d, s, chunk / t->shrink);
+            took = report_now() - start;
+            driver_drop(&d, s);
         }
-        driver_close(&d);
+        snprintf(name, sizeof(name), "prompt of %u in steps of %u", n, chunk / t->shrink);
+        report_step(&d, name, took, 1, 0, n);
     }
+    driver_close(&d);
     free(prompt);
 }
 

@@ -102,7 +102,6 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .n_host_pages = o->n_host_pages,
         .kv_type = o->kv_type,
         .digest = true,
-        .fast = o->fast,
     };
     r = engine_new(&d->engine, &e, err);
     if (r < 0) {

@@ -151,7 +151,6 @@ static void describe(struct engine *e) {
         .backend = "telltale",
         .isa = "generic",
         .name = "telltale",
-        .recipe = "strict",
         .n_vocab = e->set.n_vocab,
         .n_embd = e->set.n_embd,
         .n_layer = 1,

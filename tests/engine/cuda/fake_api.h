@@ -20,12 +20,10 @@ struct fake_cuda {
     size_t bytes;  /* memory of the device */
     size_t others; /* of it that another process has for so many questions more */
     uint32_t others_stay;
-    uint64_t order;       /* of the threads of a block: simt_order() */
-    bool no_code;         /* no kernel for this device */
-    const char *broken;   /* the kernel of this name does nothing */
-    const char *faulty;   /* its launch fails, and every call after it */
-    bool no_library;      /* of fake_fast.c */
-    bool refuse_products; /* some shapes, and every third product that was planned */
+    uint64_t order;     /* of the threads of a block: simt_order() */
+    bool no_code;       /* no kernel for this device */
+    const char *broken; /* the kernel of this name does nothing */
+    const char *faulty; /* its launch fails, and every call after it */
     /* Called before kernel @number of the process runs, if set. */
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
 
@@ -33,7 +31,7 @@ struct fake_cuda {
     uint32_t n_calls;
     int n_live; /* allocations, streams and events */
     size_t n_bytes, peak_bytes;
-    uint64_t n_launches, n_graphs, n_graph_launches, n_products;
+    uint64_t n_launches, n_graphs, n_graph_launches;
     bool failed_capture; /* the call that was to fail belongs to a capture */
 };
 

@@ -58,7 +58,6 @@ struct subject {
     struct tiny_model model;
     enum engine_kv_type kv;
     uint32_t n_prompt, n_max, chunk, page_tokens;
-    bool fast;
 };
 
 static void run_subject(const struct subject *s, const char *backend, struct rows *rows) {
@@ -72,7 +71,6 @@ static void run_subject(const struct subject *s, const char *backend, struct row
                             .max_wants = 128,
                             .max_rows = 128,
                             .max_seqs = 4,
-                            .fast = s->fast,
                             .shuffle = 5};
     int32_t prompt[1024], forced[64];
     struct driver d;
@@ -164,125 +162,6 @@ Test(cuda, every_architecture_is_near_the_reference) {
             /* A small difference takes some codes of a q8_0 page to their neighbour, 1/127 away. */
             cr_expect(d < (kv ? 1e-2 : 4e-3), "%s, kv %d: %g", archs[i], kv, d);
         }
-}
-
-/* -- determinism = fast ------------------------------------------------------------------------ */
-
-/* Steps of more than 16 rows are left to the library that stands for cuBLASLt. */
-static struct subject fast_subject(const char *arch, enum tensor_type type) {
-    return (struct subject){
-        .model =
-            {.arch = arch, .type = type, .n_layer = 1, .n_embd = 256, .n_ff = 256, .n_vocab = 100},
-        .n_prompt = 40,
-        .n_max = 3,
-        .chunk = 23,
-        .page_tokens = 16,
-        .fast = true};
-}
-
-Test(cuda, fast_steps_are_near_the_reference) {
-    static const struct {
-        const char *arch;
-        enum tensor_type type;
-    } cases[] = {{"llama", TENSOR_Q4_K},
-                 {"qwen2", TENSOR_Q6_K},
-                 {"qwen3", TENSOR_Q8_0},
-                 {"llama", TENSOR_F16},
-                 {"llama", TENSOR_IQ4_XS}};
-
-    setenv("WEFT_CUDA_FAST_ROWS", "16", 1);
-    for (size_t i = 0; i < FEW(ARRAY_SIZE(cases)); i++) {
-        struct subject s = fast_subject(cases[i].arch, cases[i].type);
-
-        fake_find()->n_products = 0;
-        fake_find()->refuse_products = i % 2;
-        double d = judge(&s);
-        uint64_t n = fake_find()->n_products, all = 2 * 7; /* steps, matrices */
-
-        cr_expect(d < 4e-3, "%s %d: %g", cases[i].arch, (int)cases[i].type, d);
-        cr_expect(i % 2 ? n > 0 && n < all : n == all, "%s: %llu products", cases[i].arch,
-                  (unsigned long long)n);
-    }
-}
-
-static struct driver_out *run_fast(const struct subject *s, struct rows *rows) {
-    fake_find()->n_products = 0;
-    run_subject(s, "cuda", rows);
-    return rows->out;
-}
-
-/* What is computed by few rows at a time does not depend on whether fast was asked for. */
-Test(cuda, small_steps_are_strict_whatever_was_asked_for) {
-    struct subject s = fast_subject("llama", TENSOR_Q4_K);
-    uint32_t n = s.n_prompt + s.n_max - 1;
-    struct rows strict = {0}, fast = {0};
-
-    setenv("WEFT_CUDA_FAST_ROWS", "16", 1);
-    for (int way = 0; way < 2; way++) {
-        s.fast = false;
-        run_fast(&s, &strict);
-        s.fast = true;
-        s.chunk = way ? 23 : 16;
-        fake_find()->no_library = way;
-        run_fast(&s, &fast);
-        cr_expect(fake_find()->n_products == 0);
-        for (uint32_t i = 0; i < n; i++)
-            cr_expect(fast.out[i].digest == strict.out[i].digest, "position %u", i);
-        free_rows(&strict);
-        free_rows(&fast);
-    }
-}
-
-/* The recipe of an engine that asks for fast on a device of so many bytes. */
-static void recipe_at(const char *path, size_t bytes, char out[400]) {
-    struct driver_opts o = {.backend = "cuda",
-                            .path = path,
-                            .max_rows = 512,
-                            .n_pages = 8,
-                            .max_seqs = 2,
-                            .fast = true};
-    struct err err = {0};
-    struct driver d;
-
-    fake_find()->bytes = bytes;
-    if (driver_open(&d, &o, &err) < 0) {
-        snprintf(out, 400, "%s", err.message);
-        return;
-    }
-    snprintf(out, 400, "%s", d.info->recipe);
-    driver_close(&d);
-}
-
-Test(cuda, fast_takes_what_memory_is_left) {
-    struct tiny_model m = {.type = TENSOR_Q8_0, .n_embd = 256, .n_ff = 256, .n_layer = 4};
-    size_t low = 0, high = (size_t)2 << 30;
-    char path[64], text[400];
-
-    tiny_model_temp(&m, path);
-    recipe_at(path, high, text);
-    cr_expect(strstr(text, "fast: steps of more than 128 rows") &&
-                  strstr(text, "28 of 28 matrices"),
-              "%s", text);
-    fake_find()->no_library = true;
-    recipe_at(path, high, text);
-    cr_expect(strstr(text, "strict: determinism = fast was asked for, but no libcublasLt") == text,
-              "%s", text);
-    fake_find()->no_library = false;
-    while (high - low > 65536) { /* the least memory with which a matrix is copied */
-        size_t middle = low + (high - low) / 2;
-
-        recipe_at(path, middle, text);
-        if (strncmp(text, "fast", 4) == 0)
-            high = middle;
-        else
-            low = middle;
-    }
-    recipe_at(path, low, text);
-    cr_expect(strncmp(text, "strict: ", 8) == 0 && strstr(text, "do not fit into the"), "%s", text);
-    recipe_at(path, high + (1 << 19), text);
-    cr_expect(strncmp(text, "fast: ", 6) == 0 && !strstr(text, "28 of 28"), "%s", text);
-    cr_expect(fake_find()->n_live == 0);
-    unlink(path);
 }
 
 Test(cuda, without_a_device_it_is_refused_with_the_reason) {
@@ -514,12 +393,9 @@ Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
 
 /* -- faults ------------------------------------------------------------------------------------ */
 
-enum { TRY_ROWS = 17 };
-
-/* Opens, computes a prompt of @n_prompt rows, up to TRY_ROWS, and a token more. Returns the first
- * error. */
-static int try_prompt(const char *path, uint32_t n_prompt, struct err *err) {
-    static const int32_t tokens[TRY_ROWS] = {5, 6};
+/* Opens, computes two rows, one a step. Returns the first error. */
+static int try_all(const char *path, struct err *err) {
+    static const int32_t tokens[] = {5, 6};
     static const uint32_t start[2] = {0, 2}, page[2] = {1, 0};
     struct engine_param param = {.top_p = 1, .repetition = 1};
     struct gguf *file;
@@ -532,14 +408,12 @@ static int try_prompt(const char *path, uint32_t n_prompt, struct err *err) {
                             .n_pages = 4,
                             .n_host_pages = 2,
                             .page_tokens = 16,
-                            .max_rows = MAX(n_prompt, 4u),
+                            .max_rows = 4,
                             .max_seqs = 2,
-                            .max_wants = 4,
-                            .fast = n_prompt > 1};
+                            .max_wants = 4};
     r = engine_new(&e, &o, err);
     for (uint64_t step = 1; step <= 2 && r == 0; step++) {
-        struct engine_seq seq = {
-            .n_rows = step == 1 ? n_prompt : 1, .pos0 = step == 1 ? 0 : n_prompt, .feed = -1};
+        struct engine_seq seq = {.n_rows = 1, .pos0 = step - 1, .feed = -1};
         struct engine_want want = {.row = seq.n_rows - 1, .what = WANT_SAMPLE};
         struct engine_copy copy[] = {{.src = 1, .dst = 2, .dir = COPY_D2D},
                                      {.src = 2, .dst = 1, .dir = COPY_D2H},
@@ -571,19 +445,16 @@ static int try_prompt(const char *path, uint32_t n_prompt, struct err *err) {
     return r;
 }
 
-static int try_all(const char *path, struct err *err) {
-    return try_prompt(path, 1, err);
-}
-
-/* @n_forgiven: failures that may be without consequence, besides those of captures and the last. */
-static void fail_every_call(const char *path, uint32_t n_prompt, uint32_t n_forgiven) {
+Test(cuda, every_call_may_fail_once) {
+    char path[64];
     struct err err = {0};
 
+    fake_small_model(path);
     fake_find()->n_calls = 0;
-    cr_assert(try_prompt(path, n_prompt, &err) == 0, "%s", err.message);
+    cr_assert(try_all(path, &err) == 0, "%s", err.message);
     cr_expect(fake_find()->n_live == 0);
     uint32_t n = fake_find()->n_calls;
-    uint32_t n_captures = 0, n_other = 0;
+    uint32_t n_captures = 0;
     cr_assert(n > 100);
     for (uint32_t i = 1; i <= n; i++) {
         fake_find()->n_calls = 0;
@@ -591,10 +462,10 @@ static void fail_every_call(const char *path, uint32_t n_prompt, uint32_t n_forg
         fake_find()->sticky = i % 2;
         fake_find()->failed_capture = false;
         memset(&err, 0, sizeof(err));
-        int r = try_prompt(path, n_prompt, &err);
+        int r = try_all(path, &err);
         /* The wait when it is closed, which goes unreported; a capture, which is done without. */
-        if (i == n || (r == 0 && (fake_find()->failed_capture || n_other++ < n_forgiven))) {
-            n_captures += r == 0 && i < n && fake_find()->failed_capture;
+        if (i == n || (r == 0 && fake_find()->failed_capture)) {
+            n_captures += r == 0 && i < n;
             cr_expect(fake_find()->n_live == 0, "call %u: %d left", i, fake_find()->n_live);
             continue;
         }
@@ -604,23 +475,6 @@ static void fail_every_call(const char *path, uint32_t n_prompt, uint32_t n_forg
     }
     fake_find()->fail_at = 0;
     cr_expect(n_captures > 3, "%u", n_captures);
-}
-
-Test(cuda, every_call_may_fail_once) {
-    char path[64];
-
-    fake_small_model(path);
-    fail_every_call(path, 1, 0);
-    unlink(path);
-}
-
-/* Those of opening the library and of the memory for it are forgiven: the recipe is strict then. */
-Test(cuda, every_call_of_a_fast_step_may_fail_once) {
-    char path[64];
-
-    fake_small_model(path);
-    setenv("WEFT_CUDA_FAST_ROWS", "16", 1);
-    fail_every_call(path, TRY_ROWS, 2);
     unlink(path);
 }
 

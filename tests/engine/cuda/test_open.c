@@ -30,13 +30,12 @@ static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, s
     return r;
 }
 
-static uint32_t pages_with(const char *path, uint32_t share, bool fast) {
+static uint32_t pages_with(const char *path, uint32_t share) {
     struct err err = {0};
     uint32_t n = 0;
 
-    cr_assert(try_open(path, (struct engine_opts){.device_share = share, .fast = fast}, &n, &err) ==
-                  0,
-              "%s", err.message);
+    cr_assert(try_open(path, (struct engine_opts){.device_share = share}, &n, &err) == 0, "%s",
+              err.message);
     return n;
 }
 
@@ -60,14 +59,14 @@ Test(cuda_open, pages_take_what_the_device_has_left) {
 
     fake_small_model(path);
     fake_find()->bytes = 768 << 20;
-    uint32_t asked = pages_with(path, 0, false), all = pages_with(path, 1, false);
+    uint32_t asked = pages_with(path, 0), all = pages_with(path, 1);
     cr_expect(asked < all / 10, "%u of %u", asked, all);
     cr_expect(fake_find()->peak_bytes > fake_find()->bytes / 4, "%zu", fake_find()->peak_bytes);
-    uint32_t part = pages_with(path, 16, false);
+    uint32_t part = pages_with(path, 16);
     cr_expect(part + 1 >= all / 16 && part <= all / 16 + 1, "%u of %u", part, all);
     fake_find()->others = 100 << 20;
     fake_find()->others_stay = 1;
-    uint32_t again = pages_with(path, 1, false);
+    uint32_t again = pages_with(path, 1);
     cr_expect(again == all, "what came back is used: %u of %u", again, all);
     unlink(path);
 }
