@@ -626,7 +626,7 @@ static void on_linger_end(uv_timer_t *t) {
         kill_worker(w, "it does not end");
 }
 
-/* A worker ends by itself when its channel is closed. It is waited for only where it has something
+/* A worker exits when its channel is closed. It is waited for only where it has something
  * to write. */
 static void end_process(struct workers *w, bool served) {
     worker_chan_close(&w->chan);

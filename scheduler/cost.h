@@ -9,7 +9,7 @@
  * of pure decode do not change the price of prefill. No coefficient falls below zero: more work
  * never gets cheaper, so the greatest chunk under a limit can be found by bisection.
  *
- * Before there is data, rows are dear; and nothing is trusted much beyond what was seen
+ * Before there is data, rows are expensive; and nothing is trusted much beyond what was seen
  * (cost_trusted_rows()): the first long prompt comes in chunks that double.
  */
 

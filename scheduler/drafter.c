@@ -17,7 +17,7 @@
  * checking them n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens
  * expected for the time of both is greatest, and 0 unless that is 4 % better than without.
  * Requests for which another source has something already are left out. The estimates of what is
- * right are spec.c's; so are rests and tries.
+ * right are spec.c's; so are rests and probes.
  */
 
 #include "scheduler/drafter.h"

@@ -8,7 +8,7 @@
  * is charged is device time, so prompts found in the cache cost nothing and a row of decode costs
  * its part of the weights' reading. A tenant that returns after a pause does not keep the credit of
  * its absence: its virtual time is put at most FAIR_BURST_NS behind the least of the live ones.
- * That much it keeps, because an agent that asks now and then should not stand behind a flood.
+ * That much it keeps, because an agent that asks now and then should not wait behind a flood.
  *
  * Inside a tenant: requests are ordered by virtual arrival (queue.h: arrival and priority). One
  * that does not fit, or whose session is paused, is overtaken by others of its tenant only so many
@@ -326,7 +326,7 @@ uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int
     return others ? (uint32_t)fmax(ceil(need), total >= FAIR_LEAST_TOTAL) : 0;
 }
 
-/* Whether tenant @t has had less for its weight than tenant @other. */
+/* Whether tenant @t has less virtual time than tenant @other. */
 static bool is_behind(const struct fair_share *f, uint32_t t, uint32_t other) {
     return f->tenant[t].served_ns < f->tenant[other].served_ns;
 }
@@ -507,7 +507,7 @@ bool fair_preempts(struct fair_share *f, int64_t now) {
 
         if (asked[t])
             continue;
-        asked[t] = true; /* its first one speaks for all */
+        asked[t] = true; /* its first one decides for all */
         uint32_t victim = richest(f, t);
         if (victim < FAIR_TENANTS && is_behind(f, t, victim) &&
             slots_of(f, victim, 0) > slots_of(f, t, 1) && !leaves_it(f, r, pages_of(f, r), now)) {

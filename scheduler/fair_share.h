@@ -3,7 +3,7 @@
 /*
  * fair_share - weighted fair queueing of device time among tenants, in virtual time by weight. The
  * first half of its functions knows numbers and no requests; the second carries them between
- * requests and the plan. How it decides is told in docs/fairness.md and at the top of fair_share.c.
+ * requests and the plan. docs/fairness.md and the top of fair_share.c describe it.
  * Private.
  */
 
@@ -18,7 +18,7 @@ struct list;
 struct plan;
 struct request;
 
-#define FAIR_TENANTS 256u   /* of which something is known at once; more share the last one */
+#define FAIR_TENANTS 256u   /* remembered; when all have requests further ones share the last */
 #define FAIR_WINDOW 64u     /* waiting requests of a tenant that are looked at, oldest first */
 #define FAIR_CLASSES 3u     /* normal, interactive, batch */
 #define FAIR_ITEMS 4096u    /* waiting requests that are ordered */
@@ -28,21 +28,21 @@ struct fair_tenant {
     uint32_t id;
     uint8_t class;
     double weight;      /* with that of the class */
-    double served_ns;   /* device time had, divided by weight: the virtual time of its turn */
-    double recent_ns;   /* device time had, by half a minute's half-life */
+    double served_ns;   /* virtual time: device time charged, divided by weight */
+    double recent_ns;   /* device time charged, decaying with FAIR_HALF_LIFE_NS */
     int64_t recent_at;  /* when recent_ns was true */
-    int64_t seen_ns;    /* last heard of */
+    int64_t seen_ns;    /* last arrival or end of a request */
     uint32_t n_live;    /* requests, waiting and running */
     uint32_t n_running; /* of them; and the pages that they hold: set before each plan */
     uint32_t n_pages;
-    double coming_ns;  /* what prompts of those that run will still take, by weight: likewise */
-    double slots;      /* running mean of those that it used or wanted, up to its part */
+    double coming_ns;  /* by weight, of the longest rest of a running prompt: likewise */
+    double slots;      /* running mean of slots needed, at most its share */
     uint32_t n_window; /* scratch of fair_pick() */
     double next_ns;
     uint32_t head;
 };
 
-/* What it may see, all of it owned by others and outliving it. */
+/* Borrowed; all of it outlives the object. */
 struct fair_opts {
     uint32_t n_pages, page_tokens, max_seqs, max_bypass;
     struct clock *clock;
@@ -59,7 +59,7 @@ struct fair_opts {
 /* One waiting request. */
 struct fair_item {
     uint16_t tenant; /* index in fair_share.tenant */
-    uint32_t n_left; /* overtakings by others of its tenant that it must still suffer */
+    uint32_t n_left; /* times that others of its tenant may still overtake it */
     int64_t key;     /* virtual arrival */
     uint64_t order;  /* for equal ones */
     double cost_ns;  /* what it will take, roughly */
@@ -71,21 +71,20 @@ struct fair_share {
     struct fair_opts opts;
     struct fair_tenant tenant[FAIR_TENANTS];
     uint32_t n_tenants;
-    double fair_ns;   /* what a clock would say that had had its part of all the time since the
-                         beginning, */
+    double fair_ns;   /* the fair virtual time: that of a tenant that always used its share, */
     int64_t fair_at;  /* when that was true */
     int64_t slots_at; /* when the means of slots were true */
-    double clock_ns;  /* of the slowest live tenant, when last looked at; never goes back */
+    double clock_ns;  /* least virtual time of the live tenants; never goes back */
 
     /* Of the step. */
     struct fair_item *item;       /* [FAIR_ITEMS] */
-    uint16_t order[FAIR_TENANTS]; /* tenants that are live, the one furthest behind first */
+    uint16_t order[FAIR_TENANTS]; /* live tenants, least virtual time first */
     uint16_t group[FAIR_TENANTS]; /* of a tenant: its place in order[] */
     float weight[FAIR_TENANTS];   /* [of groups] in this step */
-    float part[FAIR_TENANTS];     /* 1, or of those that have had much more their part */
-    bool over[FAIR_TENANTS];      /* it has more than its part of the sequences */
+    float part[FAIR_TENANTS];     /* of a step for prefill: 1, or the share of a tenant far ahead */
+    bool over[FAIR_TENANTS];      /* above its share of the sequences */
     uint32_t n_groups;
-    uint32_t victim; /* tenant that is to make room, FAIR_TENANTS: none */
+    uint32_t victim; /* tenant whose slot is preempted, FAIR_TENANTS: none */
 };
 
 /* 0, -ENOMEM. */
@@ -100,7 +99,7 @@ uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli
                     int64_t now);
 /* A request of the tenant with this index is over. */
 void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now);
-/* It has had @ns of the device. */
+/* Charges @ns of device time. */
 void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now);
 
 /* The first @max of @item[0, n) in the order in which they should be admitted: indices in @out. How
@@ -108,17 +107,17 @@ void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now);
 uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uint32_t *out,
                    uint32_t max);
 
-/* Whether @held of @total is more than the part of tenant @t, of those that are live, or of all
- * that were lately when @lately. */
+/* Whether @held of @total is more than the share of tenant @t among the live tenants, or, when
+ * @lately, among those seen within FAIR_LATELY_NS. */
 bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
                   bool lately, int64_t now);
-/* Before a plan, with n_running of all tenants set: what each needs of @total sequences. */
+/* Before a plan, with n_running of all tenants set: updates fair_tenant.slots, of @total. */
 void fair_note_slots(struct fair_share *f, uint32_t total, int64_t now);
-/* Of @total sequences, how many tenant @t, if it has more than its part, has to leave to those that
- * have less for their weights and have had less: what they lack of what they needed lately, and as
- * much more as chance may bring. */
+/* Of @total sequences, how many tenant @t, if above its share, has to leave free for tenants with
+ * fewer for their weight and less virtual time: their mean need and FAIR_SURGE standard deviations,
+ * less what they have. */
 uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int64_t now);
-/* More than one tenant has been here lately. */
+/* More than one tenant was seen within FAIR_LATELY_NS. */
 bool fair_is_shared(const struct fair_share *f, int64_t now);
 /* Fills order, group, weight and part with the live tenants. How many. */
 uint32_t fair_order(struct fair_share *f, int64_t now);
@@ -134,18 +133,18 @@ struct fair_limits {
     uint32_t leave_seqs;
 };
 
-/* A request comes, and is over. */
+/* A request arrives; a request has ended. */
 void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
                         uint32_t weight_milli, uint8_t class);
 void fair_leave_request(struct fair_share *f, struct request *r);
 
-/* Before a plan: whose turn it is, what is kept for whom. */
+/* Before a plan: fills the plan's groups, their weights and reserves. */
 void fair_begin_step(struct fair_share *f, int64_t now);
-/* Whether the tenant of @r holds more than its part of the pages: then @r stands below those of
+/* Whether the tenant of @r is above its share of the pages: then @r ranks below those of
  * others. */
 bool fair_ranks_low(const struct fair_share *f, const struct request *r);
-/* Whether all slots are taken and a tenant waits whose turn it is and that has less for its weight
- * than another would have left: then that one is the victim, fair_is_victim(). */
+/* Whether all slots are taken and a tenant waits that has less virtual time than another and, with
+ * one more, still fewer slots for its weight: the other is the victim then, fair_is_victim(). */
 bool fair_preempts(struct fair_share *f, int64_t now);
 bool fair_is_victim(const struct fair_share *f, const struct request *r);
 /* Waiting requests in the order in which they should be admitted, those with a step under way and
@@ -153,7 +152,7 @@ bool fair_is_victim(const struct fair_share *f, const struct request *r);
  * many, at most @max. */
 uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
                       struct fair_limits *limits, uint32_t max);
-/* After the plan's admissions: counts whom they overtook. */
+/* After the plan's admissions: counts them for the requests that they overtook. */
 void fair_note_admissions(struct fair_share *f, struct request *const *planned);
-/* Step @t took @ns: charges those who were in it. */
+/* Step @t took @ns: charges it to the tenants in it. */
 void fair_charge_step(struct fair_share *f, const struct batch *t, int64_t ns, int64_t now);

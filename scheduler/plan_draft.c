@@ -5,7 +5,7 @@
  * Within a draft survival falls, so the n best slots of all drafts together are always beginnings
  * of drafts, and the best n is found by looking at each: n slots bring E + (sum of their
  * survivals) tokens in the predicted time of a step with n rows more. Survivals are counted in
- * classes, so nothing has to be sorted. Rows may be cheap up to a point and dear beyond it: all n
+ * classes, so nothing has to be sorted. Rows may be cheap up to a point and expensive beyond: all n
  * are tried, not only the next.
  */
 

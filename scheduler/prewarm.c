@@ -17,7 +17,7 @@
  * longer waited for, it is over.
  *
  * It leaves no trace in what is counted of requests; its device time is its tenant's. No token
- * depends on it: pages are found by the tokens in them, and hold what anybody would compute.
+ * depends on it: pages are found by the tokens in them, and hold what any request would compute.
  */
 
 #include "scheduler/prewarm.h"

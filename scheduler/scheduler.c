@@ -449,7 +449,7 @@ static void enqueue(struct sched *s, struct request *r) {
         queue_insert(&s->waiting, &r->queued);
 }
 
-/* Before anybody was told that it was accepted. */
+/* Before the front was told that it was accepted. */
 static void refuse(struct sched *s, struct request *r, const struct err *why) {
     r->why = *why;
     r->refused = true;

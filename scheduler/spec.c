@@ -12,7 +12,7 @@
  * a while.
  *
  * A source whose drafts get no row, or fail, SPEC_REFUSED_MAX times in a row rests: it is not even
- * asked for a while, twice as long each time. After a rest it has a try of SPEC_PROBE tokens:
+ * asked for a while, twice as long each time. After a rest it gets a probe of SPEC_PROBE tokens:
  * acceptance and cost are looked at again.
  */
 
@@ -240,14 +240,14 @@ void spec_begin_step(struct spec *s, uint64_t turn, uint32_t n_running) {
 
     s->turn = turn;
     s->quiet = turn < l->paused_until || (l->n[1] > 0 && turn >= l->compare_at);
-    s->n_tries = turn % SPEC_PROBE_TURNS ? 0 : (n_running + SPEC_PROBE_PART - 1) / SPEC_PROBE_PART;
+    s->n_probes = turn % SPEC_PROBE_TURNS ? 0 : (n_running + SPEC_PROBE_PART - 1) / SPEC_PROBE_PART;
 }
 
 /* Whether source @i of @r may be asked now. */
 static bool may_ask(const struct spec *s, const struct request *r, uint32_t i) {
     const struct spec_rest *z = &r->spec->rest[i];
 
-    return r->spec->state[i] && request_n_out(r) >= z->until && (!z->probe || s->n_tries > 0);
+    return r->spec->state[i] && request_n_out(r) >= z->until && (!z->probe || s->n_probes > 0);
 }
 
 /* The request's part where it may have drafts at all, of at most *max tokens; else NULL. */
@@ -274,15 +274,15 @@ void spec_propose(struct spec *s, struct request *r) {
     for (uint32_t i = 0; i < s->n_sources; i++)
         if (may_ask(s, r, i))
             best = ask(s, r, i, &t, max, best);
-    s->n_tries -= q->n_draft > 0 && q->rest[q->source].probe;
+    s->n_probes -= q->n_draft > 0 && q->rest[q->source].probe;
 }
 
 float spec_offers(struct spec *s, struct request *r) {
-    uint32_t n_tries = s->n_tries;
+    uint32_t n_probes = s->n_probes;
     float sum = 0;
 
     spec_propose(s, r);
-    s->n_tries = n_tries; /* it is only asked what there would be */
+    s->n_probes = n_probes; /* it is only asked what there would be */
     for (uint32_t k = 0; r->spec && k < r->spec->n_draft; k++)
         sum += r->spec->survival[k];
     return sum;

@@ -44,9 +44,9 @@ struct spec {
     /* What a step takes compared with what the cost model expects: with drafts, and without.
      * Running means. */
     float slow[2];
-    uint64_t turn;    /* the number of the step that is planned, set by spec_begin_step() */
-    uint32_t n_tries; /* that may still be made in it */
-    bool quiet;       /* nothing is drafted in it */
+    uint64_t turn;     /* the number of the step that is planned, set by spec_begin_step() */
+    uint32_t n_probes; /* that may still be made in it */
+    bool quiet;        /* nothing is drafted in it */
 };
 
 /* A request's part. */

@@ -398,8 +398,8 @@ static void parse(struct conn *c, const char *data, size_t len) {
         keep(c, data + at, len - at);
 }
 
-/* The next request, if it came while the last one was answered. Not inside parse(), which goes on
- * by itself. */
+/* The next request, if it came while the last one was answered. Not inside parse(), which
+ * continues with it. */
 static void parse_ahead(struct conn *c) {
     if (c->parsing || !c->ahead.len)
         return;

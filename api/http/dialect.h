@@ -42,7 +42,7 @@ struct dialect {
     const char *const *prefixes; /* of its paths; ends with NULL */
     const char *header; /* a client that sends it speaks this dialect on shared paths; or NULL */
     const struct route *routes; /* ends with one without path */
-    bool takes_forms; /* a JSON body may be declared as a form, as curl -d does by itself */
+    bool takes_forms;           /* a JSON body may be declared as a form, the default of curl -d */
 
     /* ---- the head of an answer ---- */
 

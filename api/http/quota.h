@@ -1,7 +1,8 @@
 #pragma once
 
 /*
- * quota - a bounded resource, whom each part of it is charged to, who gives way when it is full.
+ * quota - a bounded resource: the accounts that its parts are charged to, and which charge is taken
+ * back when it is full.
  *
  * Accounts form a tree. The root is the resource; below it stand payers, and groups of payers. What
  * is charged to an account counts for all above it. The share of an account is its part, by weight,
@@ -12,10 +13,10 @@
  *                  └─ group: without a key ─┬─ address 1
  *                                           └─ address 2
  *
- * When the resource is full, an account above its share gives way to one that asks for more: the
- * oldest of the charges that their owners have offered. An account within its share never does.
- * What is in use and not offered cannot be taken back; so that it locks out no account, one within
- * its share may go beyond the limit, into the reserve.
+ * When the resource is full and an account asks for more, the oldest charge is taken back that an
+ * account above its share has offered; never one of an account within its share. What is in use
+ * and not offered cannot be taken back; so that it locks out no account, one within its share may
+ * go beyond the limit, into the reserve.
  *
  * Pure: no clock, no input. The owner of a charge frees what it stands for and then sets it to 0.
  */
@@ -53,7 +54,7 @@ void quota_account_init(struct quota_account *a, struct quota_account *parent, d
 
 /* A charge of 0, not offered. */
 void quota_charge_init(struct quota_charge *c, struct quota_account *a);
-/* Whether there is room is the caller's to ask first. Nothing that is 0 is offered. */
+/* The caller has asked for room (quota_make_room()). A charge of 0 is not offered. */
 void quota_charge_set(struct quota_charge *c, uint64_t n);
 /* To another account of the same resource; offered or not as before, there the youngest. */
 void quota_charge_move(struct quota_charge *c, struct quota_account *a);
@@ -63,12 +64,12 @@ void quota_charge_pass(struct quota_charge *from, struct quota_charge *to);
 void quota_charge_offer(struct quota_charge *c);
 void quota_charge_withhold(struct quota_charge *c);
 
-/* The charge that must give way so that @a may have @n more, the limit being passed by that: of the
+/* The charge to take back so that @a may have @n more, which would pass the limit: of the
  * account furthest above its share by weight (@a with the @n counted) the oldest that is offered.
  * NULL: no account above its share offers one. */
 struct quota_charge *quota_victim(const struct quota *q, const struct quota_account *a, uint64_t n);
-/* Whether @c may grow by @n, once take() has freed what others or @c's own account hold too much.
- * take() must set its charge to less or withhold it. False: @c itself is what must give way, or
- * nothing can be taken back and the account is above its share or the reserve is used up. */
+/* Whether @c may grow by @n, after take() has freed charges of accounts above their share, perhaps
+ * of @c's own. take() must set its charge to less or withhold it. False: @c itself would be taken
+ * back, or nothing can be and the account is above its share or the reserve is used up. */
 bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
                      void (*take)(struct quota_charge *victim));

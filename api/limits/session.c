@@ -17,8 +17,8 @@
  *
  * Where nothing is named, the conversation itself is the name. A turn repeats the turns before it,
  * so what it begins with (instructions and the user's first message) is the same in all of them.
- * Two conversations that begin alike become one session: they share an estimate, which is a guess
- * in any case. A prompt of /v1/completions has no such beginning and stays without a session.
+ * Two conversations that begin alike become one session: they share an estimate, which may be wrong
+ * anyway. A prompt of /v1/completions has no such beginning and stays without a session.
  *
  * The number is a keyed hash over tenant and name. So no tenant can meet another's sessions, by
  * accident or by choice, and no client can find names that collide.

@@ -11,7 +11,7 @@
 #include "api/http/server.h"
 #include "stream.h"
 
-/* Who gives way when connections, bodies or unsent output are full: connections without a key, from
+/* Which payer is evicted when connections, bodies or unsent output are full: connections without a key, from
  * this one address, beside those of the tenants alice and bob. */
 
 #define PLACES 8

@@ -270,13 +270,13 @@ Test(store, what_is_removed_stays_with_who_continues_it) {
     struct stored *b = store_get(&s.store, 0, "b", 1);
     cr_expect_str_eq(b->parent->id, "a");
     cr_expect(store_remove(&s.store, 0, "b", 1));
-    cr_expect_gt(s.store.bytes, 0, "somebody holds it");
+    cr_expect_gt(s.store.bytes, 0, "a request holds it");
     stored_unref(b);
     cr_expect_eq(s.store.bytes, 0);
     shelf_deinit(&s);
 }
 
-/* Random use: within the limits always, and nobody who is found has lost his past. */
+/* Random use: within the limits always, and each one that is found has all that it continues. */
 Test(store, random_use_keeps_the_promises) {
     struct shelf s;
     struct rng rng = {1};

@@ -32,7 +32,7 @@ Test(score, echo_puts_the_prompt_before_the_text) {
                  WHOLE("{\"index\":0,\"text\":\"wxyz\",\"logprobs\":null,\"finish_reason\":"
                        "\"stop\"}",
                        "2", "2", "4", "1"));
-    cr_expect_eq(w.port.r[0].m.flags & SUBMIT_PROMPT_LOGPROBS, 0, "nobody asked for them");
+    cr_expect_eq(w.port.r[0].m.flags & SUBMIT_PROMPT_LOGPROBS, 0, "no request asked for them");
     world_ask(&w, TEXT, "{\"prompt\":[119,120],\"echo\":true,\"stream\":true}", &r);
     reply_expect(&r, 200,
                  PIECE("{\"index\":0,\"text\":\"wxy\",\"logprobs\":null,\"finish_reason\":null}")

@@ -31,7 +31,7 @@ static struct api_tenant_info info_of(const char *name) {
     return (struct api_tenant_info){0};
 }
 
-/* Nobody holds anything any more. */
+/* No tenant holds anything any more. */
 static void stop(void) {
     static struct api_tenant_info t[64];
 

@@ -12,7 +12,7 @@
  * step takes the time that the option says, so a run is the same each time, and a loss of a thousandth is seen.
  *
  * The engine's functions are wrapped (-Wl,--wrap): the scheduler under test is the one that serves. Each stream has
- * its own isolation key, and every round new ones, so that nobody drafts from an output of the same text in another
+ * its own isolation key, and every round new ones, so that no draft comes from an output of the same text in another
  * stream or an earlier round. Prompts are computed before the clock starts (a request of one token leaves its pages
  * cached); the measured time is that of decoding.
  */

@@ -41,7 +41,7 @@ Test(bench_trace, values_replace_those_of_the_file) {
     cr_assert(t.group[1].count.low == 7 && t.group[1].count.high == 7 && t.group[1].turns.low == 5);
     cr_assert(t.group[0].turns.low == 1 && t.group[0].turns.high == 2);
     cr_assert(t.until_ms == 60 && t.seed == 9);
-    cr_assert(bench_trace_set(&t, "nobody.count=7", &err) < 0);
+    cr_assert(bench_trace_set(&t, "unknown.count=7", &err) < 0);
     cr_assert(bench_trace_set(&t, "solo.size=7", &err) < 0);
     cr_assert(bench_trace_set(&t, "solo.count=9-2", &err) < 0);
     cr_assert(bench_trace_set(&t, "solo", &err) < 0);

@@ -16,7 +16,7 @@ static void *nothing(void *arg) {
     return arg;
 }
 
-/* What libcuda does when it starts: an abstract socket of its own; and what nobody may: reach
+/* What libcuda does when it starts: an abstract socket of its own; and what no process may: reach
  * another one's. */
 static bool driver_can_start(void) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};

@@ -216,7 +216,7 @@ static void evict(struct model *m) {
     m->count.n_evicted++;
 }
 
-/* The sequence's committed length becomes @n; what nobody else holds is given back, longest first. */
+/* The sequence's committed length becomes @n; what no other sequence holds is given back, longest first. */
 static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
     uint32_t t = m->opts.page_tokens;
 
@@ -536,7 +536,7 @@ static void check_seq(const struct model *m, const struct model_seq *s) {
     EXPECT(kv_seq_exclusive(s->real), n_exclusive(m, s));
     for (uint32_t i = 0; i < s->n_committed; i++)
         EXPECT(m->shadow[page[i / t]][i % t], s->token[i]);
-    for (uint32_t i = s->n_committed; i < n * t; i++) /* its own drafts: nobody wrote here */
+    for (uint32_t i = s->n_committed; i < n * t; i++) /* its own drafts: no other wrote here */
         EXPECT(m->shadow[page[i / t]][i % t], -1 - (int32_t)(s - m->seq));
     if (m->opts.n_windows > 0 && !s->pinned)
         check_windows(m, s);

@@ -461,7 +461,7 @@ Test(constrain, a_resumed_request_goes_on_where_it_was) {
     resume_everywhere(m, FINISH_STOP);
 }
 
-/* A vocabulary in which nobody can write a q. */
+/* A vocabulary that cannot write a q. */
 static void poor_vocabulary(void) {
     struct grammar_token token[JSON_VOCAB] = {0};
     const int32_t ends = JSON_VOCAB_END;

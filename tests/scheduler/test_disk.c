@@ -1,4 +1,4 @@
-/* The disk tier: what a worker wrote another one finds, and nobody gets what is not his. */
+/* The disk tier: what a worker wrote another one finds, under the same isolation key only. */
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -128,7 +128,7 @@ Test(disk, another_identity_begins_anew) {
     sim_deinit(&sim);
 }
 
-/* Whoever waits for the disk may go away, and what comes meanwhile does not wait for it. */
+/* A request that waits for the disk may be cancelled, and later ones do not wait for it. */
 Test(disk, a_request_that_waits_for_it_can_be_cancelled) {
     begin(PAGES(100));
     ask(1, 0);

@@ -43,7 +43,7 @@ Test(pin, who_needs_pages_to_go_on_gets_them_before_anybody_yields) {
     sim_ask(&sim, 320, 8, 7);
     sim_run(&sim, 500);
     cr_expect_geq(sim.stats.n_pinned, 20);
-    cr_expect_eq(sim.stats.n_used, 0, "kept pages are nobody's load");
+    cr_expect_eq(sim.stats.n_used, 0, "pinned pages are not counted as used");
     struct sim_client *large = sim_ask(&sim, 300, 250, 0);
     sim_run(&sim, 1000);
     cr_expect_eq(large->n_got, 250);
@@ -56,7 +56,7 @@ Test(pin, a_session_waits_for_pages_but_not_for_ever) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
     sim_ask(&sim, 600, 8, 7); /* 38 of 64 pages are kept */
     sim_run(&sim, 500);
-    struct sim_client *busy = sim_ask(&sim, 40, 400, 8); /* somebody runs for a while */
+    struct sim_client *busy = sim_ask(&sim, 40, 400, 8); /* runs for a while */
     for (int i = 0; i < 3; i++)
         sim_step(&sim);
     struct sim_client *other = sim_ask(&sim, 500, 8, 9);
@@ -170,7 +170,7 @@ Test(pin, an_answer_gives_way_before_a_call) {
     }
 }
 
-/* A tool's turn of 25 pages, then an answer or another tool's of 20, in a pool of 64; somebody decodes. Steps until a
+/* A tool's turn of 25 pages, then an answer or another tool's of 20, in a pool of 64; another one decodes. Steps until a
  * new session that needs 30 has its first token. */
 static uint32_t steps_beside(bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});

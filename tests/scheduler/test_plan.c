@@ -123,7 +123,7 @@ static void check(const struct fixture *f) {
     cr_assert_eq(rows, p->shape.rows);
     cr_assert_leq(p->n_running + p->n_admitted, MAX(p->max_seqs, p->n_running));
     if (first_preempted != PLAN_NONE) {
-        cr_assert_eq(p->n_admitted, 0, "nobody is admitted while others are preempted");
+        cr_assert_eq(p->n_admitted, 0, "none is admitted while others are preempted");
         cr_assert(rows == 0 || last_row != first_preempted);
     }
 }
@@ -737,7 +737,7 @@ Test(plan, whose_client_has_tokens_gives_way_last_and_alone) {
         f.req[i].begun = true;
     f.p.fair_preempted = false;
     plan_step(&f.p);
-    cr_expect_eq(f.p.n_preempted, 0, "nobody is interrupted for it");
+    cr_expect_eq(f.p.n_preempted, 0, "none is preempted for it");
     f.p.fair_preempt_begun = true;
     plan_step(&f.p);
     cr_expect_eq(f.p.n_preempted, 1);

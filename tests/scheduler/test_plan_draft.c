@@ -200,7 +200,7 @@ Test(plan_draft, slowness_is_counted) {
     p.draft_slower = 5;
     plan_step(&p);
     cr_expect_eq(r->n_draft, 0);
-    r->try_draft = true; /* a try is made all the same */
+    r->try_draft = true; /* a probe is planned all the same */
     plan_step(&p);
     cr_expect_gt(r->n_draft, 0);
 }

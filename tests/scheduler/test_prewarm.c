@@ -186,11 +186,11 @@ Test(warm, one_that_comes_too_late_or_for_nobody_is_ended_at_once) {
     struct sim_client *late = warm(turn, 100);
     sim_run(&sim, 10);
     cr_expect_eq(late->finish, FINISH_CANCELLED);
-    struct sim_client *nobody = sim_client_prewarm(&sim, turn, 2, 100);
-    nobody->m.session = 99;
-    sim_submit(&sim, nobody, 0);
+    struct sim_client *unknown = sim_client_prewarm(&sim, turn, 2, 100);
+    unknown->m.session = 99;
+    sim_submit(&sim, unknown, 0);
     sim_run(&sim, 10);
-    cr_expect_eq(nobody->finish, FINISH_CANCELLED);
+    cr_expect_eq(unknown->finish, FINISH_CANCELLED);
     cr_expect_eq(sim.stats.n_prewarm_tokens, 0);
     sim_deinit(&sim);
 }

@@ -59,7 +59,7 @@ Test(scheduler, what_the_device_dropped_comes_back_from_the_host) {
     }
 }
 
-/* Nobody has to run for that: what has ended is saved in steps of its own. */
+/* No request has to run for that: what has ended is saved in steps of its own. */
 Test(scheduler, an_idle_device_saves_what_has_ended) {
     struct sim_opts o = {.n_pages = 200, .n_host_pages = 400};
 
@@ -113,7 +113,7 @@ Test(scheduler, a_request_that_yields_is_swapped_or_computed_again_as_is_faster)
     sim_deinit(&sim);
 }
 
-/* Beside others a long prefix comes back in parts: nobody waits for all of it. */
+/* Beside others a long prefix comes back in parts: no other waits for all of it. */
 Test(scheduler, what_comes_back_does_not_hold_others_up) {
     struct sim_opts o = {.n_pages = 700, .page_tokens = 1, .n_host_pages = 2000};
 

@@ -390,7 +390,7 @@ static void run_with_faults(struct run *u, struct swarm_total *total, volatile u
     }
 }
 
-/* Whoever stands highest is never held up by more than prefill, output and the turns of those that must be
+/* The first in order is never held up by more than prefill, output and the turns of those that must be
  * alone. */
 static uint64_t patience(const struct sim *s) {
     uint64_t n = 200;

@@ -111,7 +111,7 @@ struct swarm_total {
     uint64_t sum;  /* of the hashes of all runs: the same events give the same number */
 };
 
-/* Runs it: with faults, then without until everybody has ended. Any violation aborts. @at, if not NULL, follows the
+/* Runs it: with faults, then without until all requests have ended. Any violation aborts. @at, if not NULL, follows the
  * steps. */
 void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile uint64_t *at);
 

@@ -406,7 +406,7 @@ static void check_preemptions(struct sim *s, bool ends) {
     }
 }
 
-/* The last plan: whoever is admitted behind one that is not overtakes it. */
+/* The last plan: a request admitted behind one that is not overtakes it. */
 static void check_admissions(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     uint32_t n_behind = 0;

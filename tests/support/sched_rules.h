@@ -24,8 +24,8 @@ struct sim_client;
     X(ACCEPTED, "accepted once and first; refused, with a text, is only what can never run")       \
     X(USAGE, "cached, drafted and accepted tokens are possible numbers that never fall")           \
     X(NO_ECHO, "once everything is delivered no event is pending")                                 \
-    X(CRASH_PAGE, "the crash page holds those under way, all of them and nobody else")             \
-    X(ALONE, "who must be alone is under way with nobody else")                                    \
+    X(CRASH_PAGE, "the crash page holds the ids in flight and no others")                          \
+    X(ALONE, "a quarantined request is alone in flight")                                           \
     /* The scheduler from inside: after each step. */                                              \
     X(ONE_PLACE, "a request is in one state, in the list of that state, and found by its id")      \
     X(NO_STRANGER, "there is no request but those that clients wait for")                          \
@@ -37,23 +37,23 @@ struct sim_client;
     X(PENDING, "a request with unacked events is in the list of pending ones")                     \
     X(LIMITS, "no more sequences and rows than allowed")                                           \
     X(BUDGET, "a step is planned to end in time, but for rows that are always given, and is used") \
-    X(DRAFTS, "nobody drafts who does not want to, and no more than allowed")                      \
-    X(BYPASS, "whoever is overtaken is counted, and nobody more often than max_bypass")            \
+    X(DRAFTS, "only requests that allow drafts have them, and no more than allowed")               \
+    X(BYPASS, "overtaken requests count it, none is overtaken more than max_bypass times")         \
     X(ROWS, "when there are fewer rows than decode all have their turn")                           \
     X(PREEMPTION, "the last in order is preempted first, for another with an earlier virtual "     \
                   "arrival or another tenant")                                                     \
-    X(DEADLINE, "nobody outlives its deadline by more than a step")                                \
+    X(DEADLINE, "no request outlives its deadline by more than a step")                            \
     X(WAKE, "the worker wakes no later than the first deadline")                                   \
     X(CANCEL, "a cancelled request is over at once and holds nothing")                             \
     X(COUNTERS, "the worker's counters are the sums over its requests")                            \
-    X(CONTENT, "a page that is shared holds the tokens of everybody who has it")                   \
-    X(PROGRESS, "while anybody can run, somebody gets on")                                         \
-    X(ALL_END, "without new faults everybody comes to an end in bounded time")                     \
+    X(CONTENT, "a shared page holds the tokens of every sequence that has it")                     \
+    X(PROGRESS, "while a request can run, one makes progress")                                     \
+    X(ALL_END, "without new faults every request ends in bounded time")                            \
     X(ALL_BACK, "when all have ended every page is back and the crash page is empty")              \
     X(REPEATS, "the same seed gives the same events again")                                        \
     X(DRAFT_TOKENS, "what the draft model drafts is what it says of these tokens alone")           \
     X(DRAFT_PAGES, "only running requests hold pages of the draft model, with their tokens")       \
-    X(HOST, "what the host holds was given to it, by jobs that wait and nobody else")              \
+    X(HOST, "host pages hold what was saved, and are held by waiting jobs only")                   \
     X(RECORDED, "the flight recorder has what was decided last, whole, also after a death")        \
     X(AGAIN, "a recorded plan, made again, is what it was")                                        \
     X(CUTS, "no step passes a cut of a prompt, and the state behind it is kept")                   \

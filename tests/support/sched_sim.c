@@ -69,7 +69,7 @@ static const struct tokenizer *shared_tokenizer(void) {
 
 /* ---- life ---- */
 
-/* Who must be alone is under way with nobody else. Every step is launched with the page written. */
+/* A quarantined request is alone in flight. Every step is launched with the page written. */
 static void check_alone(const struct sim *s) {
     for (uint32_t i = 0; i < s->crash_page.n; i++) {
         const struct sim_client *c = &s->client[s->crash_page.ids[i] - 1];
@@ -538,7 +538,7 @@ static void check_usage(const struct sim *s, struct sim_client *c, const struct 
     uint32_t n_out = e->from + e->n_tokens - c->n_given;
 
     HOLD(s, c, USAGE, e->n_cached >= c->n_cached && e->n_cached <= c->m.n_prompt);
-    /* Whoever came with outputs may also find the last page of its prompt. */
+    /* A resumed request may also find the last page of its prompt. */
     HOLD(s, c, USAGE, c->n_given > 0 || e->n_cached % s->opts.page_tokens == 0);
     HOLD(s, c, USAGE, c->n_given > 0 || e->n_cached < c->m.n_prompt);
     HOLD(s, c, USAGE, e->n_accepted <= e->n_drafted && e->n_drafted >= c->n_drafted);

@@ -147,7 +147,7 @@ struct sim {
     } was;
 };
 
-/* Nobody waits for it: it must get one end, and nothing else. */
+/* No client waits for it: it must get one end, and nothing else. */
 static inline bool sim_is_prewarm(const struct sim_client *c) {
     return (c->m.flags & SUBMIT_PREWARM) != 0;
 }
@@ -177,8 +177,8 @@ void sim_cancel(struct sim *s, struct sim_client *c);
 int sim_step(struct sim *s);
 /* Steps until nothing is left to do; breaks a rule after @max_steps. */
 void sim_run(struct sim *s, uint32_t max_steps);
-/* What the front does when a worker is lost: a new one, and every live request again with its tokens so far; whoever
- * was present at SIM_DEATHS deaths fails. */
+/* What the front does when a worker is lost: a new one, and every live request again with its tokens so far; one
+ * that was present at SIM_DEATHS deaths fails. */
 void sim_restart(struct sim *s);
 
 /* Of the tape behind sim.flight. */

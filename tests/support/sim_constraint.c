@@ -14,7 +14,7 @@ struct sim_constraint {
     const struct constraint *compiled; /* shared by all that have these texts */
     struct constraint_state *matcher;
     uint32_t n_refs, n_placed; /* handed out; tokens that matcher has read */
-    uint64_t due;              /* the turn in which it will be told; 0: nobody waits */
+    uint64_t due;              /* the turn in which it will be told; 0: none waits */
     uint64_t tried,
         fits;       /* behind these: bits of tokens that were tried, and that the grammar allows */
     uint32_t limit; /* with SUBMIT_COMPLETE: tokens of the output at most */

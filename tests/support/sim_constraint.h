@@ -26,7 +26,7 @@ bool sim_constraint_allows(void *ctx, int32_t token);
 void sim_constraints_init(struct sim *s);
 /* Time passes: what is due is told. */
 void sim_constraints_turn(struct sim *s);
-/* Somebody waits for one. */
+/* A request waits for one. */
 bool sim_constraints_pending(const struct sim *s);
 /* The worker is gone. */
 void sim_constraints_reset(struct sim *s);

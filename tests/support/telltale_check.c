@@ -6,7 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define NOBODY UINT32_MAX
+#define NO_SEQ UINT32_MAX
 
 static _Noreturn void bad(const struct engine_batch *b, const char *what, const char *unit,
                           uint32_t i) {
@@ -94,7 +94,7 @@ static void check_tables(const struct batch_rules *r, const struct engine_batch 
     bool windows = cls == KV_WINDOW && r->n_windows > 0;
     uint32_t n_pages = windows ? r->n_windows : r->opts->n_pages;
 
-    memset(reader, 0xFF, n_pages * sizeof(*reader)); /* NOBODY */
+    memset(reader, 0xFF, n_pages * sizeof(*reader)); /* NO_SEQ */
     memset(writer, 0xFF, n_pages * sizeof(*writer));
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const struct engine_seq *s = &b->seq[i];
@@ -108,13 +108,13 @@ static void check_tables(const struct batch_rules *r, const struct engine_batch 
             NEED(page < n_pages, "sequence", i);
             if (reader[page] == i || writer[page] == i)
                 bad(b, "a page is twice in a table", "page", page);
-            if (writer[page] != NOBODY)
+            if (writer[page] != NO_SEQ)
                 bad(b, "a page that another sequence of the batch writes", "page", page);
             if (j < s->pos0 / t) {
                 reader[page] = i;
                 continue;
             }
-            if (reader[page] != NOBODY)
+            if (reader[page] != NO_SEQ)
                 bad(b, "writes a page that another sequence of the batch reads", "page", page);
             writer[page] = i;
         }

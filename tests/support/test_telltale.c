@@ -407,7 +407,7 @@ Test(telltale, copied_pages_are_read_like_the_originals) {
     bool copied = false;
 
     driver_init(&d, &t, 8);
-    for (uint32_t i = 0; i < SEQS; i++) /* the last page is nobody's */
+    for (uint32_t i = 0; i < SEQS; i++) /* the last page is free */
         for (uint32_t j = 0; j < SEQ_PAGES; j++)
             d.r[i].page[j] = i * SEQ_PAGES + j;
     while (launch(&d)) {

@@ -1,7 +1,7 @@
 /*
  * finish - the shortest way from every state to the end of its rule, in bytes.
  *
- * A byte of a way must be a token by itself: then a way of n bytes can be written with at most n
+ * Each byte of a way must be a token: then a way of n bytes can be written with at most n
  * tokens, whatever else the vocabulary has. Ways are upper bounds that can be followed: from a
  * state with n bytes to go, by an edge, a call or a return, there is a next one with at most
  * n - 1. What closing.c promises needs only this, not that ways are shortest; they are, but for

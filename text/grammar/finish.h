@@ -14,7 +14,7 @@ struct way {
     uint32_t rest;   /* bytes; of a loop: to the border between characters; in a rule whose register
                         has members: without any of them */
     uint32_t step;   /* bytes when it goes on by an edge */
-    uint16_t symbol; /* of that edge: a byte that is a token by itself, or a special token */
+    uint16_t symbol; /* of that edge: a byte that is a token, or a special token */
 };
 
 /* A rule whose register has members. */
@@ -32,7 +32,7 @@ struct finish {
     _Atomic uint32_t *reach; /* of each state, 0: unknown, else 1 + bytes: closing.c */
     uint32_t n_members, n_names;
     uint32_t rest_max;  /* of all ways */
-    uint16_t next[257]; /* the first byte from here on that is a token by itself; 256: none */
+    uint16_t next[257]; /* the first byte from here on that is a token; 256: none */
     size_t bytes;
 };
 

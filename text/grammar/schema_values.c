@@ -5,7 +5,7 @@
  * And whether two schemas can share a value, for oneOf: an automaton cannot say "exactly one", but
  * where no value fits two branches, one of them is the same as any of them. The proof looks at
  * values, types, ranges, lengths and at members that one of the two requires; what it does not see
- * is refused, not guessed.
+ * is refused.
  */
 
 #include "text/grammar/schema.h"
