@@ -4,6 +4,7 @@
  * known of its bytes: with which a rule can begin and which can follow it.
  */
 
+#include "text/grammar/members.h"
 #include "text/grammar/nfa.h"
 
 #include <assert.h>
@@ -94,9 +95,25 @@ static bool leads_on(const struct grammar *g, const struct reverse *r, uint32_t 
     return false;
 }
 
-static void find_alive(const struct grammar *g, struct reverse *r) {
-    for (uint32_t q = 0; q < g->n_states; q++) {
+/* A member can be written: when it was the last that must be there, its object can end. */
+static void member_lives(struct grammar *g, struct reverse *r, uint32_t rule, uint32_t member) {
+    const struct auto_rule *o = &g->rule[rule];
+
+    if (!members_live(g, rule, member))
+        return;
+    for (uint32_t q = o->start; q < o->start + o->n_states; q++) {
         if (g->state[q].flags & STATE_ACCEPT)
+            revive(r, q);
+    }
+}
+
+static void find_alive(struct grammar *g, struct reverse *r) {
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        if (g->state[g->rule[i].start].flags & STATE_MEMBERS)
+            member_lives(g, r, i, NO_MAX);
+    }
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        if ((g->state[q].flags & (STATE_ACCEPT | STATE_MEMBERS)) == STATE_ACCEPT)
             revive(r, q);
     }
     while (r->n_work) {
@@ -109,6 +126,10 @@ static void find_alive(const struct grammar *g, struct reverse *r) {
         if (g->rule[rule].start != q)
             continue;
         for (uint32_t i = r->call_begin[rule]; i < r->call_begin[rule + 1]; i++) {
+            const struct call_desc *d = &g->desc[g->call[r->call_of[i]].desc];
+
+            if (is_member(d))
+                member_lives(g, r, g->state[r->caller[i]].rule, d->min);
             if (r->alive[g->call[r->call_of[i]].to])
                 revive(r, r->caller[i]);
         }

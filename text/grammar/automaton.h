@@ -14,7 +14,7 @@
  * configurations exist at once where the next byte does not decide; equal ones are merged, since
  * equal frames are the same frame.
  *
- * Members of an object in any order are a rule whose register has a bit for each of them; a frame
+ * Members of an object in any order are a rule whose register is a set of them (members.h); a frame
  * that was pushed there keeps the register in its count.
  *
  * A loop rule is one or more of one character; its start is entered again and is the border between
@@ -48,14 +48,26 @@ enum call_kind {
     CALL_REPEAT,
     CALL_COUNTED,
     CALL_NAMES,
-    CALL_ONCE,    /* not when one of the bits `min` of the register is set; it sets them */
-    CALL_MEMBERS, /* the callee must end with all bits of `min` set */
+    CALL_ONCE,    /* member `min`, behind `max` bytes of key, not when it is in the register's set,
+                     to which it is added; or with min NO_MAX another, any number of times */
+    CALL_MEMBERS, /* the callee must end with all members that must be there */
 };
 
 struct call_desc {
     uint32_t rule, min, max;
     uint8_t kind;
     const struct names *names;
+};
+
+/* It is one of the members that a register knows. */
+static inline bool is_member(const struct call_desc *d) {
+    return d->kind == CALL_ONCE && d->min != NO_MAX;
+}
+
+/* What edges of a state lead to: members lo to hi - 1, others, before anything is called. */
+struct span {
+    uint16_t lo, hi;
+    bool others;
 };
 
 struct state {
@@ -79,6 +91,7 @@ static inline void byte_set_add(struct byte_set *s, uint8_t c) {
 
 struct auto_rule {
     uint32_t start, n_states;
+    uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
     bool loop;
     uint8_t shared;
     struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
@@ -119,10 +132,13 @@ struct grammar {
     _Atomic(struct token_class *) **places; /* by rule: of the vocabulary (share.h), or NULL */
     bool *counted;                          /* rules whose characters are counted up to a maximum */
     _Atomic size_t class_room;
-    int32_t *token;        /* special tokens of the edges */
-    struct names *names;   /* own copies */
+    int32_t *token;      /* special tokens of the edges */
+    struct names *names; /* own copies */
+    struct members *members;
+    struct span *span;     /* of each state; NULL without members */
     struct finish *finish; /* finish.h; NULL without a vocabulary */
     uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_tokens, n_names;
+    uint32_t n_members;
     uint32_t start; /* rule */
     bool nullable;  /* the empty text is allowed */
     uint32_t max_stack;

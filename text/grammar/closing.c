@@ -106,27 +106,27 @@ static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
     }
     if (k->behind[frame])
         return k->behind[frame] - 1;
-    const struct frame *f = &m->frame[frame];
-    const struct call_desc *d = desc_of(m, frame), *above = desc_of(m, f->parent);
-    uint32_t to = m->g->call[f->call].to, reg = f->count, n = 0;
+    const struct frame f = m->frame[frame];
+    const struct call_desc *d = desc_of(m, frame), *above = desc_of(m, f.parent);
+    uint32_t to = m->g->call[f.call].to, reg = f.count, n = 0;
 
-    if (d->kind == CALL_ONCE)
-        reg |= d->min;
+    if (is_member(d))
+        reg = members_add(m, members_of(m->g, to), reg, d->min);
     if (d->kind == CALL_REPEAT) {
-        uint32_t more = d->min > f->count + 1 ? d->min - f->count - 1 : 0;
+        uint32_t more = d->min > f.count + 1 ? d->min - f.count - 1 : 0;
 
         n = finish_times(more, k->f->way[m->g->rule[d->rule].start].rest);
         reg = 0;
     }
-    n = finish_add(n, finish_rest(m->g, to, reg, above));
-    n = finish_add(n, bytes_behind(k, f->parent));
+    n = finish_add(n, finish_rest(m, to, reg, above));
+    n = finish_add(n, bytes_behind(k, f.parent));
     k->behind[frame] = n + 1;
     return n;
 }
 
 static uint32_t bytes_from(struct closing *k, const struct config *c, unsigned *symbol) {
     const struct machine *m = k->m;
-    uint32_t n = finish_step(m->g, c->state, c->reg, desc_of(m, c->frame), symbol);
+    uint32_t n = finish_step(m, c->state, c->reg, desc_of(m, c->frame), symbol);
 
     return n >= FINISH_NEVER ? FINISH_NEVER : finish_add(n, bytes_behind(k, c->frame));
 }

@@ -11,6 +11,7 @@
  */
 
 #include "text/grammar/finish.h"
+#include "text/grammar/members.h"
 #include "text/grammar/nfa.h"
 #include "text/grammar/class.h"
 
@@ -144,9 +145,13 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     free(m.nfa_edge);
     free(m.nfa_head);
     if (r == 0)
+        r = members_keep(b, g);
+    if (r == 0)
         r = automaton_analyse(b, g);
     if (r == 0)
         r = keep_names(b, g);
+    if (r == 0)
+        r = members_spans(b, g);
     if (r == 0)
         r = make_tables(b, g);
     if (r == 0 && b->vocab)
@@ -173,6 +178,7 @@ struct grammar *grammar_free(struct grammar *g) {
     for (uint32_t i = 0; i < g->n_names; i++)
         free(g->names[i].node);
     free(g->names);
+    members_free(g);
     free(g->state);
     free(g->edge);
     free(g->call);

@@ -28,8 +28,9 @@ enum expr_kind {
     EXPR_LIST,    /* members of an object: struct expr_list */
     EXPR_NAMES,   /* characters of a key that is none of a set of names: struct names */
     EXPR_LANG,    /* a text of a language (lang.h) */
-    EXPR_ONCE,    /* a rule, at most once: bit `min` of the register of the rule it is in */
-    EXPR_MEMBERS, /* a rule with such bits, of which those in `min` must be set at its end */
+    EXPR_ONCE,    /* a rule, at most once: member `min` of those of the rule it is in, behind `max`
+                     bytes of its key; min NO_MAX: no member of these, any number of times */
+    EXPR_MEMBERS, /* a rule with such members */
 };
 
 enum char_mode {
@@ -85,15 +86,23 @@ struct names {
 #define NAMES_NONE UINT32_MAX /* not a prefix of any name */
 uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte);
 
+/* Members that may come in any order. */
+struct members {
+    uint32_t n;
+    uint32_t *must; /* bits: those that must be there */
+    uint32_t *left; /* while dead ends are looked for: those of them that cannot yet */
+};
+#define MEMBERS_MAX 4096u
+
 struct rule {
     struct expr *body;
     const char *name; /* for messages; may be NULL */
     bool nullable;
-    bool members;       /* its register says which EXPR_ONCE have been there */
-    bool loop;          /* the body is an atom: one or more of it, see automaton.h */
-    uint8_t shared;     /* one of enum shared_loop */
-    bool may_copy;      /* the body may take the place of a call (nfa.c) */
-    uint32_t flat_size; /* 0: not known yet */
+    const struct members *members; /* its register says which have been there; or NULL */
+    bool loop;                     /* the body is an atom: one or more of it, see automaton.h */
+    uint8_t shared;                /* one of enum shared_loop */
+    bool may_copy;                 /* the body may take the place of a call (nfa.c) */
+    uint32_t flat_size;            /* 0: not known yet */
 };
 
 /* Loops whose token classes the vocabulary has ready. */

@@ -39,36 +39,57 @@ static bool symbol_of(const struct finish *f, const struct edge *e, unsigned *ou
     return *out <= e->hi && (e->lo >= TOKEN_SYMBOL || *out < TOKEN_SYMBOL);
 }
 
-static const struct members *members_of(const struct finish *f, uint32_t rule) {
-    uint32_t lo = 0, hi = f->n_members;
+/* Bytes of member @i from the beginning of its key to its end. */
+static uint32_t member_bytes(const struct grammar *g, const struct members_way *k, uint32_t i) {
+    uint32_t callee = k->callee[i];
 
-    while (lo < hi) {
-        uint32_t mid = (lo + hi) / 2;
-
-        if (f->members[mid].rule < rule)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < f->n_members && f->members[lo].rule == rule ? &f->members[lo] : NULL;
+    if (callee == NO_RULE)
+        return FINISH_NEVER;
+    return finish_add(k->key[i], g->finish->way[g->rule[callee].start].rest);
 }
 
-/* From state @q of a rule with members to its end, where those in @must have to be there. */
-static uint32_t members_rest(const struct grammar *g, uint32_t q, uint32_t reg, uint32_t must) {
-    const struct finish *f = g->finish;
-    const struct members *k = members_of(f, g->state[q].rule);
-    uint32_t missing = must & ~reg, n = f->slot[q];
+/* The shortest member of the span of @q that has not been there. */
+static uint32_t shortest_member(const struct grammar *g, const struct machine *m, uint32_t q,
+                                uint32_t reg) {
+    uint32_t number = g->rule[g->state[q].rule].members, best = FINISH_NEVER;
+    const struct members *k = &g->members[number];
 
-    if (!missing)
-        return f->way[q].rest;
-    n = finish_add(n, k->tail);
-    for (; missing; missing &= missing - 1) {
-        uint32_t callee = k->callee[__builtin_ctz(missing)];
-
-        n = finish_add(n, callee == NO_RULE ? FINISH_NEVER : f->way[g->rule[callee].start].rest);
-        n = finish_add(n, missing & (missing - 1) ? k->gap : 0);
+    for (uint32_t i = g->span[q].lo; i < g->span[q].hi; i++) {
+        if (!(members_word(m, k, reg, i / 32) >> i % 32 & 1))
+            best = MIN(best, member_bytes(g, &g->finish->members[number], i));
     }
-    return n;
+    return best;
+}
+
+/* From state @q of a rule with members to its end: those that are missing, one after the other. In
+ * a key of which none is missing, a member more. @m NULL: none has been there. */
+static uint32_t members_rest(const struct grammar *g, const struct machine *m, uint32_t q,
+                             uint32_t reg) {
+    const struct finish *f = g->finish;
+    uint32_t number = g->rule[g->state[q].rule].members, n_missing = 0;
+    const struct members_way *way = &f->members[number];
+    const struct members *k = &g->members[number];
+    bool here = false;
+    uint64_t n = way->tail;
+
+    for (uint32_t w = 0; w * 32 < k->n; w++) {
+        uint32_t missing = k->must[w] & ~members_word(m, k, reg, w);
+
+        for (; missing; missing &= missing - 1, n_missing++) {
+            uint32_t i = w * 32 + (uint32_t)__builtin_ctz(missing);
+
+            here = here || (i >= g->span[q].lo && i < g->span[q].hi);
+            n += (n_missing ? way->gap : 0) + member_bytes(g, way, i);
+        }
+    }
+    if (n_missing && !here)
+        n += way->gap;
+    if (!here)
+        n += shortest_member(g, m, q, reg);
+    n = n >= FINISH_NEVER || f->slot[q] >= (int32_t)FINISH_NEVER
+            ? FINISH_NEVER
+            : (uint64_t)((int64_t)n + f->slot[q]);
+    return (uint32_t)MIN(n, n_missing ? FINISH_NEVER : f->way[q].rest);
 }
 
 uint32_t finish_call(const struct grammar *g, const struct call_desc *d) {
@@ -83,7 +104,7 @@ uint32_t finish_call(const struct grammar *g, const struct call_desc *d) {
     case CALL_NAMES:
         return f->escape[d->names - g->names][0];
     case CALL_MEMBERS:
-        return members_rest(g, g->rule[d->rule].start, 0, d->min);
+        return members_rest(g, NULL, g->rule[d->rule].start, 0);
     case CALL_PLAIN:
     case CALL_ONCE:
         break;
@@ -110,12 +131,13 @@ static uint32_t escape_of(const struct grammar *g, const struct names *names, ui
     return reg == NAMES_NONE ? 0 : g->finish->escape[names - g->names][reg];
 }
 
-uint32_t finish_rest(const struct grammar *g, uint32_t q, uint32_t reg, const struct call_desc *d) {
+uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d) {
+    const struct grammar *g = m->g;
     const struct state *s = &g->state[q];
     uint32_t rest = g->finish->way[q].rest;
 
     if (s->flags & STATE_MEMBERS)
-        return members_rest(g, q, reg, d ? d->min : 0);
+        return members_rest(g, m, q, reg);
     if (!(s->flags & STATE_LOOP) || !d || rest >= FINISH_NEVER)
         return rest;
     if (d->kind == CALL_COUNTED) {
@@ -149,13 +171,13 @@ static uint32_t names_step_of(const struct grammar *g, const struct names *names
     return best;
 }
 
-static uint32_t members_step(const struct grammar *g, uint32_t q, uint32_t reg, uint32_t must,
-                             unsigned *symbol) {
+static uint32_t members_step(const struct machine *m, uint32_t q, uint32_t reg, unsigned *symbol) {
+    const struct grammar *g = m->g;
     const struct state *s = &g->state[q];
     uint32_t best = FINISH_NEVER;
 
     for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
-        uint32_t n = finish_add(1, members_rest(g, g->edge[i].to, reg, must));
+        uint32_t n = finish_add(1, members_rest(g, m, g->edge[i].to, reg));
         unsigned c;
 
         if (n < best && symbol_of(g->finish, &g->edge[i], &c)) {
@@ -166,16 +188,17 @@ static uint32_t members_step(const struct grammar *g, uint32_t q, uint32_t reg, 
     return best;
 }
 
-uint32_t finish_step(const struct grammar *g, uint32_t q, uint32_t reg, const struct call_desc *d,
+uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d,
                      unsigned *symbol) {
+    const struct grammar *g = m->g;
     const struct state *s = &g->state[q];
     const struct way *way = &g->finish->way[q];
 
     *symbol = way->symbol;
     if (s->flags & STATE_MEMBERS)
-        return members_step(g, q, reg, d ? d->min : 0, symbol);
+        return members_step(m, q, reg, symbol);
     if (!(s->flags & STATE_BORDER) || !d)
-        return s->flags & STATE_LOOP ? finish_rest(g, q, reg, d) : way->step;
+        return s->flags & STATE_LOOP ? finish_rest(m, q, reg, d) : way->step;
     if (d->kind == CALL_NAMES) {
         if (reg == NAMES_NONE)
             return way->step;
@@ -187,6 +210,27 @@ uint32_t finish_step(const struct grammar *g, uint32_t q, uint32_t reg, const st
 }
 
 /* ---- at compile time */
+
+/* A member's key is read by edges, behind which it is called. */
+static bool relax_slot(struct grammar *g, uint32_t q) {
+    struct finish *f = g->finish;
+    const struct state *s = &g->state[q];
+    int64_t slot = f->slot[q];
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
+        slot = MIN(slot, 1 + (int64_t)f->slot[g->edge[i].to]);
+    for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
+        const struct call_desc *d = &g->desc[g->call[i].desc];
+        int64_t n =
+            is_member(d) ? -(int64_t)d->max : (int64_t)finish_call(g, d) + f->slot[g->call[i].to];
+
+        slot = MIN(slot, n);
+    }
+    bool changed = slot < f->slot[q];
+
+    f->slot[q] = (int32_t)slot;
+    return changed;
+}
 
 /* One state; whether its way has become shorter. */
 static bool relax(struct grammar *g, uint32_t q) {
@@ -205,33 +249,21 @@ static bool relax(struct grammar *g, uint32_t q) {
             changed = true;
         }
     }
-    uint32_t rest = accept ? 0 : w->step, slot = FINISH_NEVER;
+    uint32_t rest = accept ? 0 : w->step;
 
     for (uint32_t i = s->call; !accept && i < s->call + s->n_calls; i++) {
         const struct call_desc *d = &g->desc[g->call[i].desc];
 
-        if (d->kind != CALL_ONCE)
+        if (!is_member(d))
             rest = MIN(rest, finish_add(finish_call(g, d), f->way[g->call[i].to].rest));
     }
     changed |= rest < w->rest;
     w->rest = MIN(w->rest, rest);
-    if (!(s->flags & STATE_MEMBERS))
-        return changed;
-    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
-        slot = MIN(slot, 1 + f->slot[g->edge[i].to]);
-    for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
-        const struct call_desc *d = &g->desc[g->call[i].desc];
-        uint32_t to = g->call[i].to;
-
-        slot = d->kind == CALL_ONCE ? 0 : MIN(slot, finish_add(finish_call(g, d), f->slot[to]));
-    }
-    changed |= slot < f->slot[q];
-    f->slot[q] = MIN(f->slot[q], slot);
-    return changed;
+    return (s->flags & STATE_MEMBERS ? relax_slot(g, q) : false) || changed;
 }
 
 /* What is behind the members of a rule, as far as it is known now. */
-static void look_behind(struct grammar *g, struct members *k) {
+static void look_behind(struct grammar *g, struct members_way *k) {
     const struct auto_rule *rule = &g->rule[k->rule];
     struct finish *f = g->finish;
 
@@ -241,12 +273,14 @@ static void look_behind(struct grammar *g, struct members *k) {
 
         for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
             const struct call_desc *d = &g->desc[g->call[i].desc];
+            uint32_t to = g->call[i].to;
 
-            if (d->kind != CALL_ONCE)
+            if (!is_member(d))
                 continue;
-            k->callee[__builtin_ctz(d->min)] = d->rule;
-            k->gap = MAX(k->gap, f->slot[g->call[i].to]);
-            k->tail = MAX(k->tail, f->way[g->call[i].to].rest);
+            k->key[d->min] = d->max;
+            k->callee[d->min] = d->rule;
+            k->gap = MAX(k->gap, (uint32_t)MAX(f->slot[to], 0));
+            k->tail = MAX(k->tail, f->way[to].rest);
         }
     }
 }
@@ -254,21 +288,26 @@ static void look_behind(struct grammar *g, struct members *k) {
 static int find_members(struct build *b, struct grammar *g) {
     struct finish *f = g->finish;
 
-    for (uint32_t i = 0; i < g->n_rules; i++)
-        f->n_members += (g->state[g->rule[i].start].flags & STATE_MEMBERS) != 0;
-    if (f->n_members == 0)
+    if (g->n_members == 0)
         return 0;
-    f->members = malloc(f->n_members * sizeof(*f->members));
+    f->members = calloc(g->n_members, sizeof(*f->members));
     f->slot = malloc(g->n_states * sizeof(*f->slot));
     if (!f->members || !f->slot)
         return build_no_memory(b);
+    f->n_members = g->n_members;
     for (uint32_t q = 0; q < g->n_states; q++)
-        f->slot[q] = FINISH_NEVER;
-    for (uint32_t i = 0, n = 0; i < g->n_rules; i++) {
+        f->slot[q] = (int32_t)FINISH_NEVER;
+    for (uint32_t i = 0; i < g->n_rules; i++) {
         if (!(g->state[g->rule[i].start].flags & STATE_MEMBERS))
             continue;
-        f->members[n] = (struct members){.rule = i};
-        memset(f->members[n++].callee, 0xff, sizeof(f->members->callee));
+        struct members_way *k = &f->members[g->rule[i].members];
+        size_t size = g->members[g->rule[i].members].n * sizeof(*k->key);
+
+        *k = (struct members_way){.rule = i, .key = calloc(1, size), .callee = malloc(size)};
+        if (!k->key || !k->callee)
+            return build_no_memory(b);
+        memset(k->callee, 0xff, size);
+        f->bytes += 2 * size;
     }
     f->bytes += f->n_members * sizeof(*f->members) + g->n_states * sizeof(*f->slot);
     return 0;
@@ -313,13 +352,13 @@ static int find_ways(struct build *b, struct grammar *g) {
 
     for (int pass = 0; r == 0 && changed && pass < PASSES; pass++) {
         changed = false;
-        for (uint32_t i = 0; i < g->finish->n_members; i++)
+        for (uint32_t i = 0; i < g->n_members; i++)
             look_behind(g, &g->finish->members[i]);
         for (uint32_t q = g->n_states; q-- > 0;)
             changed |= relax(g, q);
         r = build_work(b, (g->n_states + g->n_edges + g->n_calls) / 4);
     }
-    for (uint32_t i = 0; i < g->finish->n_members; i++)
+    for (uint32_t i = 0; i < g->n_members; i++)
         look_behind(g, &g->finish->members[i]);
     return r;
 }
@@ -356,6 +395,10 @@ struct finish *finish_free(struct finish *f) {
         free(f->escape[i]);
     free(f->escape);
     free(f->escape_max);
+    for (uint32_t i = 0; i < f->n_members; i++) {
+        free(f->members[i].key);
+        free(f->members[i].callee);
+    }
     free(f->members);
     free(f->slot);
     free((void *)f->reach);

@@ -17,20 +17,22 @@ struct way {
     uint16_t symbol; /* of that edge: a byte that is a token, or a special token */
 };
 
-/* A rule whose register has members. */
-struct members {
+/* Of g->members[] of this number. */
+struct members_way {
     uint32_t rule, gap, tail; /* bytes from behind a member to the next one; to the end */
-    uint32_t callee[32];      /* rules of the members; NO_RULE: none */
+    uint32_t *key, *callee;   /* bytes of the key; rule of what comes behind it, or NO_RULE */
 };
 
 struct finish {
-    struct way *way;         /* of each state */
-    uint32_t *slot;          /* of each state: bytes to where a member may begin; or NULL */
-    struct members *members; /* n_members; by rule */
-    uint32_t **escape;       /* of g->names[i], by node: bytes until the key is none of them */
-    uint32_t *escape_max;    /* of each names */
-    _Atomic uint32_t *reach; /* of each state, 0: unknown, else 1 + bytes: closing.c */
-    uint32_t n_members, n_names;
+    struct way *way; /* of each state */
+    /* Of each state of a rule with members: bytes to where a member may begin; negative: so many
+     * have been read of its key. Or NULL. */
+    int32_t *slot;
+    struct members_way *members; /* as g->members */
+    uint32_t **escape;           /* of g->names[i], by node: bytes until the key is none of them */
+    uint32_t *escape_max;        /* of each names */
+    _Atomic uint32_t *reach;     /* of each state, 0: unknown, else 1 + bytes: closing.c */
+    uint32_t n_names, n_members;
     uint32_t rest_max;  /* of all ways */
     uint16_t next[257]; /* the first byte from here on that is a token; 256: none */
     size_t bytes;
@@ -40,11 +42,11 @@ struct finish {
 int finish_new(struct build *b, struct grammar *g);
 struct finish *finish_free(struct finish *f);
 
-/* Bytes to the end of its rule from state @q with register @reg, where @d called the rule (NULL:
- * unknown, as in classify.c). At least what is left, at most FINISH_NEVER. */
-uint32_t finish_rest(const struct grammar *g, uint32_t q, uint32_t reg, const struct call_desc *d);
+/* Bytes to the end of its rule from state @q with register @reg of @m, where @d called the rule
+ * (NULL: unknown, as in classify.c). At least what is left, at most FINISH_NEVER. */
+uint32_t finish_rest(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d);
 /* The same when it goes on by an edge, whose symbol is *symbol. */
-uint32_t finish_step(const struct grammar *g, uint32_t q, uint32_t reg, const struct call_desc *d,
+uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d,
                      unsigned *symbol);
 /* Bytes that a call takes. */
 uint32_t finish_call(const struct grammar *g, const struct call_desc *d);

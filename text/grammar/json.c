@@ -110,12 +110,19 @@ int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_
 }
 
 struct expr *json_literal(struct build *b, const char *s, size_t len) {
-    uint8_t *text;
+    uint8_t *text, *quoted;
     size_t n;
 
     if (json_escape(b, s, len, &text, &n) < 0)
         return NULL;
-    return json_quoted(b, expr_bytes(b, text, n));
+    quoted = arena_alloc_array(&b->arena, n + 2, 1);
+    if (!quoted) {
+        build_no_memory(b);
+        return NULL;
+    }
+    quoted[0] = quoted[n + 1] = '"';
+    memcpy(quoted + 1, text, n);
+    return expr_bytes(b, quoted, n + 2);
 }
 
 /* Nothing, a blank, or one or two newlines and an indent. */

@@ -374,7 +374,8 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
         return add_call(m,
                         (struct call_desc){.kind = e->kind == EXPR_ONCE ? CALL_ONCE : CALL_MEMBERS,
                                            .rule = e->id,
-                                           .min = e->min},
+                                           .min = e->min,
+                                           .max = e->max},
                         from, to);
     case EXPR_LANG:
         return add_lang(m, e->lang, from, to);

@@ -83,9 +83,7 @@ static bool grow_frames(struct machine *m) {
     return true;
 }
 
-/* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
- * error. */
-static uint32_t push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
+uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count) {
     for (uint32_t i = m->bucket[bucket_of(m, parent, call, count)]; i != UINT32_MAX;
          i = m->frame[i].next) {
         const struct frame *f = &m->frame[i];
@@ -165,11 +163,8 @@ static bool loop_may_end(const struct machine *m, uint32_t reg, uint32_t frame) 
     return reg == NAMES_NONE || (reg != 0 && !d->names->node[reg].end);
 }
 
-/* Whether all members that must be there have been. */
-static bool members_may_end(const struct machine *m, uint32_t reg, uint32_t frame) {
-    uint32_t must = frame ? desc_of(m, frame)->min : 0;
-
-    return (reg & must) == must;
+static bool was_there(const struct machine *m, uint32_t state, uint32_t reg, uint32_t i) {
+    return members_word(m, members_of(m->g, state), reg, i / 32) >> (i % 32) & 1;
 }
 
 /* Adds (state, reg, frame) and what it leads to without reading: the starts of the rules that it
@@ -185,26 +180,26 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
         m->error = m->error ? m->error : m->quick ? -EAGAIN : -E2BIG;
         return;
     }
-    if (s->n_edges)
+    if (s->n_edges && (!(s->flags & STATE_MEMBERS) || members_open(m, state, reg)))
         add_config(m, out, state, reg, frame);
     for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
         const struct call_desc *d = &g->desc[g->call[i].desc];
         uint32_t start = g->rule[d->rule].start, below = frame;
 
-        if (d->kind == CALL_ONCE && (reg & d->min))
+        if (is_member(d) && was_there(m, state, reg, d->min))
             continue;
 
         /* A plain call that is the last thing of its rule needs no frame: the callee returns for
          * both. */
         if (d->kind != CALL_PLAIN || !(g->state[g->call[i].to].flags & STATE_RETURN)) {
-            below = push(m, frame, i, s->flags & STATE_MEMBERS ? reg : 0);
+            below = machine_push(m, frame, i, s->flags & STATE_MEMBERS ? reg : 0);
             if (below == 0)
                 continue;
         }
         enter(m, out, start, 0, below);
     }
     if ((s->flags & STATE_ACCEPT) && (!(s->flags & STATE_LOOP) || loop_may_end(m, reg, frame)) &&
-        (!(s->flags & STATE_MEMBERS) || members_may_end(m, reg, frame)))
+        (!(s->flags & STATE_MEMBERS) || members_done(m, members_of(g, state), reg)))
         machine_leave(m, out, reg, frame);
 }
 
@@ -220,7 +215,11 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
     const struct call_desc *d = &m->g->desc[c->desc];
 
     if (d->kind != CALL_REPEAT) {
-        enter(m, out, c->to, d->kind == CALL_ONCE ? f.count | d->min : f.count, f.parent);
+        uint32_t reg = f.count;
+
+        if (is_member(d))
+            reg = members_add(m, members_of(m->g, c->to), reg, d->min);
+        enter(m, out, c->to, reg, f.parent);
         return;
     }
     uint32_t n = f.count + 1;
@@ -230,7 +229,7 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
     if (n >= d->min)
         enter(m, out, c->to, 0, f.parent);
     if (n < d->max) {
-        uint32_t again = push(m, f.parent, f.call, n);
+        uint32_t again = machine_push(m, f.parent, f.call, n);
 
         if (again)
             enter(m, out, m->g->rule[d->rule].start, 0, again);
@@ -282,17 +281,32 @@ bool machine_step(struct machine *m, const struct set *from, unsigned symbol, st
     return out->end > out->begin || out->can_end;
 }
 
+/* Whether a register at @state is a frame: a set of many members. */
+static bool is_node(const struct grammar *g, uint32_t state) {
+    return (g->state[state].flags & STATE_MEMBERS) && members_of(g, state)->n > 32;
+}
+
+static bool keeps_node(const struct grammar *g, const struct frame *f) {
+    return !(f->call & MEMBERS_NODE) && is_node(g, g->call[f->call].to);
+}
+
 /* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets,
  * twice as many as frames, hold marks and new numbers meanwhile. */
 void machine_collect(struct machine *m) {
     uint32_t *number = m->bucket, n = 1;
 
     memset(number, 0, m->n_frames * sizeof(*number));
-    for (uint32_t i = 0; i < m->n_configs; i++)
+    for (uint32_t i = 0; i < m->n_configs; i++) {
         number[m->config[i].frame] = 1;
+        if (is_node(m->g, m->config[i].state))
+            number[m->config[i].reg] = 1;
+    }
     for (uint32_t i = m->n_frames; i-- > 1;) {
-        if (number[i])
-            number[m->frame[i].parent] = 1;
+        if (!number[i])
+            continue;
+        number[m->frame[i].parent] = 1;
+        if (keeps_node(m->g, &m->frame[i]))
+            number[m->frame[i].count] = 1;
     }
     number[0] = 0;
     for (uint32_t i = 1; i < m->n_frames; i++) {
@@ -300,10 +314,15 @@ void machine_collect(struct machine *m) {
             continue;
         m->frame[n] = m->frame[i];
         m->frame[n].parent = number[m->frame[n].parent];
+        if (keeps_node(m->g, &m->frame[n]))
+            m->frame[n].count = number[m->frame[n].count];
         number[i] = n++;
     }
-    for (uint32_t i = 0; i < m->n_configs; i++)
+    for (uint32_t i = 0; i < m->n_configs; i++) {
         m->config[i].frame = number[m->config[i].frame];
+        if (is_node(m->g, m->config[i].state))
+            m->config[i].reg = number[m->config[i].reg];
+    }
     assert(n <= m->n_frames);
     m->n_frames = n;
     machine_rehash(m);

@@ -9,7 +9,8 @@
 
 #include "text/grammar/automaton.h"
 
-#define SET_MAX 256 /* configurations at once */
+#define SET_MAX 256              /* configurations at once */
+#define MEMBERS_NODE 0x80000000u /* frame.call of what is no call: a word of a set (members.c) */
 
 struct frame {
     uint32_t parent, call, count;
@@ -47,6 +48,9 @@ void machine_start(struct machine *m, struct set *out);
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out);
 /* Where the rule of @c's frame ends: adds what follows to @out. */
 void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame);
+/* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
+ * error. */
+uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count);
 void machine_forget_frames(struct machine *m, uint32_t n); /* all but the first @n */
 void machine_rehash(struct machine *m); /* the buckets anew, from frame[0, n_frames) */
 int machine_reserve(struct machine *m, uint32_t n_configs);
@@ -67,3 +71,19 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
         e++;
     return e < end && e->lo <= symbol ? e->to : NO_STATE;
 }
+
+/* ---- members in any order: sets as registers (members_run.c) */
+
+static inline const struct members *members_of(const struct grammar *g, uint32_t state) {
+    return &g->members[g->rule[g->state[state].rule].members];
+}
+
+/* Numbers 32 w to 32 w + 31 of the set @reg; bit i: member 32 w + i has been there. @m may be NULL
+ * for the empty set, 0. */
+uint32_t members_word(const struct machine *m, const struct members *k, uint32_t reg, uint32_t w);
+/* Whether all that must have been there have. */
+bool members_done(const struct machine *m, const struct members *k, uint32_t reg);
+/* Whether an edge of @state leads to a member that has not been there. */
+bool members_open(const struct machine *m, uint32_t state, uint32_t reg);
+/* The set with member @i; 0 with m->error where there is no memory. */
+uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, uint32_t i);

@@ -78,7 +78,8 @@ static void start_state(struct runways *r, uint32_t q) {
     memset(r->row[q], high ? RUNWAY_MAX : 0, ROWS);
     for (uint32_t i = 0; i < s->n_edges; i++)
         n_bytes += edge[i].hi - edge[i].lo + 1u;
-    if (n_bytes < FEWEST_BYTES) {
+    /* What members read depends on which have been there. */
+    if (n_bytes < FEWEST_BYTES || (s->flags & STATE_MEMBERS)) {
         memset(r->row[q], 0, ROWS);
         return;
     }

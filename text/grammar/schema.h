@@ -171,6 +171,18 @@ bool keyword_constrains(const char *key); /* in some draft */
 /* @e, or a call of it when it is large: for expressions that are used more than once. */
 struct expr *schema_share(struct schema *s, struct expr *e);
 
+/* A member of an object, or an item of an array whose items differ. */
+struct keyed {
+    const uint8_t *key; /* what tells it from the others */
+    uint32_t key_len;
+    struct expr *between, *value; /* what comes behind; between NULL: nothing */
+    bool must;
+};
+/* At least one of v[@n], each at most once, and any number of @rest (NULL: none), in any order with
+ * commas between them. Sorts @v, whose keys differ. n is 1 to MEMBERS_MAX. */
+int members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr *rest,
+                      struct expr **out);
+
 struct lang;
 struct keys;
 /* The rules for the names of members of @f. */

@@ -1,5 +1,5 @@
 /*
- * Objects and arrays. Properties come in the order in which the schema declares them, those that
+ * Objects. Properties come in the order in which the schema declares them, those that
  * are only `required` after them, then the others, whose names are none of the declared ones
  * (schema_keys.c).
  */
@@ -232,6 +232,7 @@ struct object {
     struct name_rules *rules; /* of each name */
     uint32_t witness[64];
     struct expr *rest, *some[64];
+    struct keyed *keyed; /* the members of the list, as members_unordered() takes them */
 };
 
 /* Whether unevaluatedProperties sees a member of this name: some schema that holds says what it
@@ -289,7 +290,8 @@ static int add_declared(struct object *o, struct expr_list *list) {
 
     list->member = arena_alloc_array(&s->b->arena, n_all, sizeof(*list->member));
     list->optional = arena_alloc_array(&s->b->arena, n_all, sizeof(*list->optional));
-    if (n_all && (!list->member || !list->optional))
+    o->keyed = arena_alloc_array(&s->b->arena, n_all, sizeof(*o->keyed));
+    if (n_all && (!list->member || !list->optional || !o->keyed))
         return build_no_memory(s->b);
     for (uint32_t i = 0; i < o->names.n; i++) {
         const struct name *name = &o->names.v[i];
@@ -301,11 +303,15 @@ static int add_declared(struct object *o, struct expr_list *list) {
             return r;
         if (x->kind == EXPR_NEVER && !name->required && !chosen)
             continue;
-        m = expr_seq3(s->b, json_literal(s->b, name->s, name->len), json_colon_space(s->b),
-                      counted || o->f->n_some ? schema_share(s, x) : x);
+        x = counted || o->f->n_some ? schema_share(s, x) : x;
+        struct expr *key = json_literal(s->b, name->s, name->len);
+        struct expr *colon = json_colon_space(s->b);
+
+        m = expr_seq3(s->b, key, colon, x);
         if (!m)
             return build_no_memory(s->b);
         list->member[list->n] = m;
+        o->keyed[list->n] = (struct keyed){key->bytes, key->n, colon, x, name->required || chosen};
         list->optional[list->n++] = !name->required && !chosen;
     }
     for (uint32_t k = 0; k < o->f->n_some; k++) {
@@ -316,46 +322,6 @@ static int add_declared(struct object *o, struct expr_list *list) {
         list->n_needs++;
     }
     return 0;
-}
-
-#define ANY_ORDER_MAX 32 /* bits of a register */
-
-/* The same members in any order, each at most once; at least one of them, and all that are not
- * optional. */
-static int unordered(struct build *b, const struct expr_list *list, struct expr **out) {
-    struct expr_vec item = {0};
-    uint32_t rule, must = 0;
-    int r = build_rule(b, NULL, &rule);
-
-    assert(list->n <= ANY_ORDER_MAX && list->n_needs == 0);
-    for (uint32_t i = 0; r == 0 && i < list->n + (list->rest != NULL); i++) {
-        uint32_t member;
-        struct expr *e = NULL;
-
-        r = build_rule(b, NULL, &member);
-        if (r < 0)
-            return r;
-        b->rule[member].body = i < list->n ? list->member[i] : list->rest;
-        e = expr_call(b, member);
-        if (e && i < list->n) {
-            e->kind = EXPR_ONCE;
-            e->min = 1u << i;
-            must |= list->optional[i] ? 0 : 1u << i;
-        }
-        r = expr_vec_add(b, &item, e);
-    }
-    struct expr *any = expr_alt(b, item.v, item.n);
-    struct expr *more = expr_repeat(b, expr_seq2(b, list->separator, any), 0, NO_MAX);
-    struct expr *body = expr_seq2(b, any, more), *e = expr_call(b, rule);
-
-    if (r < 0 || !body || !e)
-        return r < 0 ? r : build_no_memory(b);
-    b->rule[rule].body = body;
-    b->rule[rule].members = true;
-    e->kind = EXPR_MEMBERS;
-    e->min = must;
-    *out = expr_seq2(b, e, list->after);
-    return *out ? 0 : build_no_memory(b);
 }
 
 static bool all_optional(const struct expr_list *list) {
@@ -395,10 +361,14 @@ static int object_members(struct object *o, struct expr **out) {
     }
     if (!list->separator || !list->after)
         return build_no_memory(b);
-    if ((b->flags & GRAMMAR_ANY_ORDER) && list->n > 0 && list->n <= ANY_ORDER_MAX &&
-        list->min == 0 && list->max == NO_MAX && list->n_needs == 0) {
-        r = unordered(b, list, &e);
-        if (r == 0 && all_optional(list) && !(e = expr_optional(b, e)))
+    if ((b->flags & GRAMMAR_ANY_ORDER) && list->n > 0 && list->n <= MEMBERS_MAX && list->min == 0 &&
+        list->max == NO_MAX && list->n_needs == 0) {
+        r = members_unordered(o->s, o->keyed, list->n, list->rest, &e);
+        if (r == 0)
+            e = expr_seq2(b, e, list->after);
+        if (r == 0 && all_optional(list))
+            e = expr_optional(b, e);
+        if (r == 0 && !e)
             r = build_no_memory(b);
     }
     *out = e;
@@ -468,259 +438,5 @@ int lower_object(struct schema *s, const struct facets *f, struct expr **out) {
     struct expr *e = expr_alt(b, v.v, v.n);
 
     *out = expr_seq(b, (struct expr *[]){expr_str(b, "{"), json_space(b), e, expr_str(b, "}")}, 4);
-    return *out ? 0 : build_no_memory(b);
-}
-
-/* ---- arrays */
-
-/* The list of schemas by position: prefixItems, or in old drafts items. */
-static struct place prefix_of(struct schema *s, struct place part) {
-    struct place items = schema_at(s, part, "items");
-
-    return yyjson_is_arr(items.v) ? items : schema_at(s, part, "prefixItems");
-}
-
-/* Schemas of item @i: by position, or `items`. @with: one more. */
-static int item_value(struct schema *s, const struct parts *parts, uint32_t i, struct place with,
-                      struct expr **out) {
-    struct place *v = NULL;
-    uint32_t n = 0, cap = 0;
-    int r = with.v ? places_add(s, &v, &n, &cap, with) : 0;
-
-    for (uint32_t k = 0; r == 0 && k < parts->n; k++) {
-        struct place prefix = prefix_of(s, parts->v[k]), p;
-        bool old = yyjson_is_arr(yyjson_obj_get(parts->v[k].v, "items"));
-
-        if (i < yyjson_arr_size(prefix.v))
-            p = (struct place){yyjson_arr_get(prefix.v, i), schema_path_index(s, prefix.path, i)};
-        else
-            p = schema_at(s, parts->v[k], old ? "additionalItems" : "items");
-        if (p.v)
-            r = places_add(s, &v, &n, &cap, p);
-    }
-    return r < 0 ? r : schema_value(s, v, n, out);
-}
-
-/* The items with the commas between them, without an optional around all of them. */
-static int array_items(struct schema *s, const struct facets *f, uint32_t n_prefix,
-                       struct expr **out) {
-    struct build *b = s->b;
-    struct place none = {0};
-    struct expr *x = NULL, *tail, *comma = json_comma(b);
-    uint32_t min = f->min_items, max = f->max_items;
-    int r = item_value(s, f->parts, n_prefix, none, &x);
-
-    if (r < 0 || !(x = schema_share(s, x)))
-        return r < 0 ? r : build_no_memory(b);
-    uint32_t more = min > n_prefix ? min - n_prefix : 0;
-    uint32_t room = max == NO_MAX ? NO_MAX : max > n_prefix ? max - n_prefix : 0;
-
-    if (n_prefix == 0) {
-        tail = expr_repeat(b, expr_seq2(b, comma, x), more ? more - 1 : 0,
-                           room == NO_MAX ? NO_MAX : room - 1);
-        *out = expr_seq2(b, x, tail);
-        return *out ? 0 : build_no_memory(b);
-    }
-    tail = expr_repeat(b, expr_seq2(b, comma, x), more, room);
-    for (uint32_t i = MIN(n_prefix, max); i-- > 0;) {
-        r = item_value(s, f->parts, i, none, &x);
-        if (r < 0)
-            return r;
-        tail = i ? expr_seq3(b, comma, x, tail) : expr_seq2(b, x, tail);
-        if (i && i >= min)
-            tail = expr_optional(b, tail);
-    }
-    *out = tail;
-    return tail ? 0 : build_no_memory(b);
-}
-
-/* Any items, one that satisfies `contains`, any items; counts are kept by numbering the place of
- * that one. */
-static int array_containing(struct schema *s, const struct facets *f, struct expr **out) {
-    struct build *b = s->b;
-    struct expr *any = NULL, *one = NULL, *comma = json_comma(b);
-    struct expr_vec v = {0};
-    uint32_t min = MAX(f->min_items, 1u), max = f->max_items, last = max == NO_MAX ? min : max;
-    int r = item_value(s, f->parts, 0, (struct place){0}, &any);
-
-    if (r == 0)
-        r = item_value(s, f->parts, 0, f->contains[0], &one);
-    if (r < 0)
-        return r;
-    any = schema_share(s, any);
-    one = schema_share(s, one);
-    if (last > 64)
-        return schema_unsupported(s, f->contains[0].path, "beside a large minItems or maxItems");
-    struct expr *before = expr_seq2(b, any, comma), *after = expr_seq2(b, comma, any);
-
-    for (uint32_t i = 0; i < last; i++) {
-        bool open = max == NO_MAX && i + 1 == last;
-        uint32_t least = min > i + 1 ? min - i - 1 : 0;
-        struct expr *e =
-            expr_seq3(b, expr_repeat(b, before, i, open ? NO_MAX : i), one,
-                      expr_repeat(b, after, least, max == NO_MAX ? NO_MAX : max - i - 1));
-
-        if ((r = expr_vec_add(b, &v, e)) < 0)
-            return r;
-    }
-    *out = expr_alt(b, v.v, v.n);
-    return *out ? 0 : build_no_memory(b);
-}
-
-/* ---- items that must differ (uniqueItems), of a few values */
-
-#define FEW_VALUES 8 /* where they are counted, too: 2^8 sets of them */
-
-/* All values that an item can have, each once: *v[n], as they are written. 1; 0: they are too many
- * to be listed. */
-static int few_values(struct schema *s, const struct facets *f, struct expr_vec *v) {
-    yyjson_val *seen[ANY_ORDER_MAX];
-    struct place value = f->n_values ? f->value[0] : (struct place){0};
-    size_t n = f->n_values == 0 ? 0 : f->value_is_const[0] ? 1 : yyjson_arr_size(value.v);
-    static const struct {
-        unsigned type;
-        const char *text;
-    } plain[] = {{T_NULL, "null"}, {T_BOOL, "false"}, {T_BOOL, "true"}};
-
-    if (f->n_values == 0 && (f->types & ~(unsigned)(T_NULL | T_BOOL)))
-        return 0;
-    for (size_t i = 0; f->n_values == 0 && i < ARRAY_SIZE(plain); i++) {
-        if ((f->types & plain[i].type) && expr_vec_add(s->b, v, expr_str(s->b, plain[i].text)) < 0)
-            return -ENOMEM;
-    }
-    for (size_t i = 0; i < n; i++) {
-        struct place p = {f->value_is_const[0] ? value.v : yyjson_arr_get(value.v, i), value.path};
-        struct expr *x = NULL;
-        int r = facets_admit(s, f, p);
-        bool new = r > 0;
-
-        for (uint32_t k = 0; new &&k < v->n; k++)
-            new = !same_value(seen[k], p.v);
-        if (new && (yyjson_is_ctn(p.v) || v->n == ANY_ORDER_MAX))
-            return 0;
-        if (new)
-            r = value_expr(s, p.v, &x);
-        if (new &&r == 0) {
-            seen[v->n] = p.v;
-            r = expr_vec_add(s->b, v, x);
-        }
-        if (r < 0)
-            return r;
-    }
-    return 1;
-}
-
-/* @n to @m more of the values that are not in @had, with a comma before each but the first. What
- * follows a set is made once: made[had]. */
-static int differing(struct build *b, const struct expr_vec *v, uint32_t had, uint32_t n,
-                     uint32_t m, struct expr **made, struct expr **out) {
-    struct expr_vec alt = {0};
-    uint32_t rule;
-
-    if (made[had]) {
-        *out = made[had];
-        return 0;
-    }
-    for (uint32_t i = 0; m > 0 && i < v->n; i++) {
-        struct expr *rest = NULL, *comma = had ? json_comma(b) : expr_empty(b);
-
-        if (had >> i & 1)
-            continue;
-        int r = differing(b, v, had | 1u << i, n ? n - 1 : 0, m - 1, made, &rest);
-
-        if (r == 0)
-            r = expr_vec_add(b, &alt, comma ? expr_seq3(b, comma, v->v[i], rest) : NULL);
-        if (r < 0)
-            return r;
-    }
-    if (n == 0 && expr_vec_add(b, &alt, expr_empty(b)) < 0)
-        return -ENOMEM;
-    struct expr *e = expr_alt(b, alt.v, alt.n);
-
-    if (!e || build_rule(b, NULL, &rule) < 0)
-        return -ENOMEM;
-    b->rule[rule].body = e;
-    *out = made[had] = alt.n == 1 && n == 0 ? e : expr_call(b, rule);
-    return *out ? 0 : build_no_memory(b);
-}
-
-/* As array_items(), each item another one. */
-static int array_unique(struct schema *s, const struct facets *f, uint32_t n_prefix,
-                        struct expr **out) {
-    struct build *b = s->b;
-    struct parts parts = {0};
-    struct facets item;
-    struct expr_vec v = {0};
-    int r = 0, few = 0;
-
-    for (uint32_t k = 0; r == 0 && k < f->parts->n; k++) {
-        struct place p = schema_at(s, f->parts->v[k], "items");
-
-        if (p.v)
-            r = parts_expand(s, &parts, p);
-    }
-    if (r == 0 && n_prefix == 0 && parts.n_choices == 0 && !parts.never && f->n_contains == 0) {
-        r = facets_gather(s, &parts, &item);
-        few = r < 0 ? r : few_values(s, &item, &v);
-    }
-    if (r < 0 || few < 0)
-        return r < 0 ? r : few;
-    uint32_t min = MAX(f->min_items, 1u), max = MIN(f->max_items, v.n);
-    bool counted = (min > 1 && min < v.n) || max < v.n;
-
-    if (!few || (counted && v.n > FEW_VALUES))
-        return schema_unsupported(s, f->unique_at.path,
-                                  "only of few values: enum, const, booleans");
-    if (min > max || v.n == 0) {
-        *out = expr_never(b);
-        return *out ? 0 : build_no_memory(b);
-    }
-    if (counted) {
-        struct expr *made[1 << FEW_VALUES] = {NULL};
-
-        return differing(b, &v, 0, min, max, made, out);
-    }
-    struct expr_list list = {.n = v.n, .member = v.v, .separator = json_comma(b)};
-
-    list.after = expr_empty(b);
-    list.optional = arena_alloc_array(&b->arena, v.n, sizeof(*list.optional));
-    if (!list.optional || !list.after || !list.separator)
-        return build_no_memory(b);
-    for (uint32_t i = 0; i < v.n; i++)
-        list.optional[i] = min < v.n;
-    return unordered(b, &list, out);
-}
-
-int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
-    struct build *b = s->b;
-    struct expr *items = NULL;
-    size_t n_prefix = 0;
-    uint32_t min = MAX(f->min_items, f->n_contains ? 1u : 0u);
-    int r = 0;
-
-    for (uint32_t i = 0; i < f->parts->n; i++)
-        n_prefix = MAX(n_prefix, yyjson_arr_size(prefix_of(s, f->parts->v[i]).v));
-    if (n_prefix > 4096)
-        return build_too_complex(b, "more than 4096 prefixItems");
-    if (f->n_contains > 1 || (f->n_contains && n_prefix))
-        return schema_unsupported(s, f->contains[f->n_contains - 1].path,
-                                  "twice, or beside schemas by position");
-    if (min > f->max_items) {
-        *out = expr_never(b);
-        return *out ? 0 : build_no_memory(b);
-    }
-    if (f->unique && f->max_items > 1)
-        r = array_unique(s, f, (uint32_t)n_prefix, &items);
-    else if (f->n_contains)
-        r = array_containing(s, f, &items);
-    else if (f->max_items)
-        r = array_items(s, f, (uint32_t)n_prefix, &items);
-    if (r < 0)
-        return r;
-    items = items ? expr_seq2(b, items, json_space(b)) : expr_empty(b);
-    if (min == 0)
-        items = expr_optional(b, items);
-    *out =
-        expr_seq(b, (struct expr *[]){expr_str(b, "["), json_space(b), items, expr_str(b, "]")}, 4);
     return *out ? 0 : build_no_memory(b);
 }

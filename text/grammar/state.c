@@ -378,10 +378,13 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
 }
 
 uint32_t grammar_bytes_left(struct grammar_state *s) {
+    uint32_t n_configs = s->m.n_configs, n_frames = s->m.n_frames, n = FINISH_NEVER;
     struct closing *near;
-    bool known = look_ahead(s, 1, &near) == 0 && near;
 
-    return now(s)->done ? 0 : known ? closing_bytes(near, &now(s)->set) : FINISH_NEVER;
+    if (look_ahead(s, 1, &near) == 0 && near)
+        n = closing_bytes(near, &now(s)->set);
+    leave_no_trace(s, n_configs, n_frames);
+    return now(s)->done ? 0 : n;
 }
 
 uint32_t grammar_distance(struct grammar_state *s) {

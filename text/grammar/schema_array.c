@@ -1,0 +1,265 @@
+/*
+ * Arrays: items by position, an item that satisfies `contains`, items that must differ.
+ */
+
+#include "text/grammar/schema.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+/* The list of schemas by position: prefixItems, or in old drafts items. */
+static struct place prefix_of(struct schema *s, struct place part) {
+    struct place items = schema_at(s, part, "items");
+
+    return yyjson_is_arr(items.v) ? items : schema_at(s, part, "prefixItems");
+}
+
+/* Schemas of item @i: by position, or `items`. @with: one more. */
+static int item_value(struct schema *s, const struct parts *parts, uint32_t i, struct place with,
+                      struct expr **out) {
+    struct place *v = NULL;
+    uint32_t n = 0, cap = 0;
+    int r = with.v ? places_add(s, &v, &n, &cap, with) : 0;
+
+    for (uint32_t k = 0; r == 0 && k < parts->n; k++) {
+        struct place prefix = prefix_of(s, parts->v[k]), p;
+        bool old = yyjson_is_arr(yyjson_obj_get(parts->v[k].v, "items"));
+
+        if (i < yyjson_arr_size(prefix.v))
+            p = (struct place){yyjson_arr_get(prefix.v, i), schema_path_index(s, prefix.path, i)};
+        else
+            p = schema_at(s, parts->v[k], old ? "additionalItems" : "items");
+        if (p.v)
+            r = places_add(s, &v, &n, &cap, p);
+    }
+    return r < 0 ? r : schema_value(s, v, n, out);
+}
+
+/* The items with the commas between them, without an optional around all of them. */
+static int array_items(struct schema *s, const struct facets *f, uint32_t n_prefix,
+                       struct expr **out) {
+    struct build *b = s->b;
+    struct place none = {0};
+    struct expr *x = NULL, *tail, *comma = json_comma(b);
+    uint32_t min = f->min_items, max = f->max_items;
+    int r = item_value(s, f->parts, n_prefix, none, &x);
+
+    if (r < 0 || !(x = schema_share(s, x)))
+        return r < 0 ? r : build_no_memory(b);
+    uint32_t more = min > n_prefix ? min - n_prefix : 0;
+    uint32_t room = max == NO_MAX ? NO_MAX : max > n_prefix ? max - n_prefix : 0;
+
+    if (n_prefix == 0) {
+        tail = expr_repeat(b, expr_seq2(b, comma, x), more ? more - 1 : 0,
+                           room == NO_MAX ? NO_MAX : room - 1);
+        *out = expr_seq2(b, x, tail);
+        return *out ? 0 : build_no_memory(b);
+    }
+    tail = expr_repeat(b, expr_seq2(b, comma, x), more, room);
+    for (uint32_t i = MIN(n_prefix, max); i-- > 0;) {
+        r = item_value(s, f->parts, i, none, &x);
+        if (r < 0)
+            return r;
+        tail = i ? expr_seq3(b, comma, x, tail) : expr_seq2(b, x, tail);
+        if (i && i >= min)
+            tail = expr_optional(b, tail);
+    }
+    *out = tail;
+    return tail ? 0 : build_no_memory(b);
+}
+
+/* Any items, one that satisfies `contains`, any items; counts are kept by numbering the place of
+ * that one. */
+static int array_containing(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    struct expr *any = NULL, *one = NULL, *comma = json_comma(b);
+    struct expr_vec v = {0};
+    uint32_t min = MAX(f->min_items, 1u), max = f->max_items, last = max == NO_MAX ? min : max;
+    int r = item_value(s, f->parts, 0, (struct place){0}, &any);
+
+    if (r == 0)
+        r = item_value(s, f->parts, 0, f->contains[0], &one);
+    if (r < 0)
+        return r;
+    any = schema_share(s, any);
+    one = schema_share(s, one);
+    if (last > 64)
+        return schema_unsupported(s, f->contains[0].path, "beside a large minItems or maxItems");
+    struct expr *before = expr_seq2(b, any, comma), *after = expr_seq2(b, comma, any);
+
+    for (uint32_t i = 0; i < last; i++) {
+        bool open = max == NO_MAX && i + 1 == last;
+        uint32_t least = min > i + 1 ? min - i - 1 : 0;
+        struct expr *e =
+            expr_seq3(b, expr_repeat(b, before, i, open ? NO_MAX : i), one,
+                      expr_repeat(b, after, least, max == NO_MAX ? NO_MAX : max - i - 1));
+
+        if ((r = expr_vec_add(b, &v, e)) < 0)
+            return r;
+    }
+    *out = expr_alt(b, v.v, v.n);
+    return *out ? 0 : build_no_memory(b);
+}
+
+/* ---- items that must differ (uniqueItems), of a few values */
+
+#define LISTED_MAX 256
+#define FEW_VALUES 8 /* where they are counted, too: 2^8 sets of them */
+
+/* All values that an item can have, each once: *v[n], as they are written. 1; 0: they are too many
+ * to be listed. */
+static int few_values(struct schema *s, const struct facets *f, struct expr_vec *v) {
+    yyjson_val *seen[LISTED_MAX];
+    struct place value = f->n_values ? f->value[0] : (struct place){0};
+    size_t n = f->n_values == 0 ? 0 : f->value_is_const[0] ? 1 : yyjson_arr_size(value.v);
+    static const struct {
+        unsigned type;
+        const char *text;
+    } plain[] = {{T_NULL, "null"}, {T_BOOL, "false"}, {T_BOOL, "true"}};
+
+    if (f->n_values == 0 && (f->types & ~(unsigned)(T_NULL | T_BOOL)))
+        return 0;
+    for (size_t i = 0; f->n_values == 0 && i < ARRAY_SIZE(plain); i++) {
+        if ((f->types & plain[i].type) && expr_vec_add(s->b, v, expr_str(s->b, plain[i].text)) < 0)
+            return -ENOMEM;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct place p = {f->value_is_const[0] ? value.v : yyjson_arr_get(value.v, i), value.path};
+        struct expr *x = NULL;
+        int r = facets_admit(s, f, p);
+        bool new = r > 0;
+
+        for (uint32_t k = 0; new &&k < v->n; k++)
+            new = !same_value(seen[k], p.v);
+        if (new && (yyjson_is_ctn(p.v) || v->n == LISTED_MAX))
+            return 0;
+        if (new)
+            r = value_expr(s, p.v, &x);
+        if (new &&r == 0) {
+            seen[v->n] = p.v;
+            r = expr_vec_add(s->b, v, x);
+        }
+        if (r < 0)
+            return r;
+    }
+    return 1;
+}
+
+/* @n to @m more of the values that are not in @had, with a comma before each but the first. What
+ * follows a set is made once: made[had]. */
+static int differing(struct build *b, const struct expr_vec *v, uint32_t had, uint32_t n,
+                     uint32_t m, struct expr **made, struct expr **out) {
+    struct expr_vec alt = {0};
+    uint32_t rule;
+
+    if (made[had]) {
+        *out = made[had];
+        return 0;
+    }
+    for (uint32_t i = 0; m > 0 && i < v->n; i++) {
+        struct expr *rest = NULL, *comma = had ? json_comma(b) : expr_empty(b);
+
+        if (had >> i & 1)
+            continue;
+        int r = differing(b, v, had | 1u << i, n ? n - 1 : 0, m - 1, made, &rest);
+
+        if (r == 0)
+            r = expr_vec_add(b, &alt, comma ? expr_seq3(b, comma, v->v[i], rest) : NULL);
+        if (r < 0)
+            return r;
+    }
+    if (n == 0 && expr_vec_add(b, &alt, expr_empty(b)) < 0)
+        return -ENOMEM;
+    struct expr *e = expr_alt(b, alt.v, alt.n);
+
+    if (!e || build_rule(b, NULL, &rule) < 0)
+        return -ENOMEM;
+    b->rule[rule].body = e;
+    *out = made[had] = alt.n == 1 && n == 0 ? e : expr_call(b, rule);
+    return *out ? 0 : build_no_memory(b);
+}
+
+/* As array_items(), each item another one. */
+static int array_unique(struct schema *s, const struct facets *f, uint32_t n_prefix,
+                        struct expr **out) {
+    struct build *b = s->b;
+    struct parts parts = {0};
+    struct facets item;
+    struct expr_vec v = {0};
+    int r = 0, few = 0;
+
+    for (uint32_t k = 0; r == 0 && k < f->parts->n; k++) {
+        struct place p = schema_at(s, f->parts->v[k], "items");
+
+        if (p.v)
+            r = parts_expand(s, &parts, p);
+    }
+    if (r == 0 && n_prefix == 0 && parts.n_choices == 0 && !parts.never && f->n_contains == 0) {
+        r = facets_gather(s, &parts, &item);
+        few = r < 0 ? r : few_values(s, &item, &v);
+    }
+    if (r < 0 || few < 0)
+        return r < 0 ? r : few;
+    uint32_t min = MAX(f->min_items, 1u), max = MIN(f->max_items, v.n);
+    bool counted = (min > 1 && min < v.n) || max < v.n;
+
+    if (!few || (counted && v.n > FEW_VALUES))
+        return schema_unsupported(s, f->unique_at.path,
+                                  "only of few values: enum, const, booleans");
+    if (min > max || v.n == 0) {
+        *out = expr_never(b);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (counted) {
+        struct expr *made[1 << FEW_VALUES] = {NULL};
+
+        return differing(b, &v, 0, min, max, made, out);
+    }
+    struct keyed *keyed = arena_alloc_array(&b->arena, v.n, sizeof(*keyed));
+
+    for (uint32_t i = 0; keyed && i < v.n; i++) {
+        const struct expr *e = v.v[i];
+        struct expr *last = expr_bytes(b, e->bytes + e->n - 1, 1);
+
+        assert(e->kind == EXPR_BYTES);
+        if (!last)
+            return build_no_memory(b);
+        keyed[i] = (struct keyed){e->bytes, e->n - 1, NULL, last, min == v.n};
+    }
+    return keyed ? members_unordered(s, keyed, v.n, NULL, out) : build_no_memory(b);
+}
+
+int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    struct expr *items = NULL;
+    size_t n_prefix = 0;
+    uint32_t min = MAX(f->min_items, f->n_contains ? 1u : 0u);
+    int r = 0;
+
+    for (uint32_t i = 0; i < f->parts->n; i++)
+        n_prefix = MAX(n_prefix, yyjson_arr_size(prefix_of(s, f->parts->v[i]).v));
+    if (n_prefix > 4096)
+        return build_too_complex(b, "more than 4096 prefixItems");
+    if (f->n_contains > 1 || (f->n_contains && n_prefix))
+        return schema_unsupported(s, f->contains[f->n_contains - 1].path,
+                                  "twice, or beside schemas by position");
+    if (min > f->max_items) {
+        *out = expr_never(b);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (f->unique && f->max_items > 1)
+        r = array_unique(s, f, (uint32_t)n_prefix, &items);
+    else if (f->n_contains)
+        r = array_containing(s, f, &items);
+    else if (f->max_items)
+        r = array_items(s, f, (uint32_t)n_prefix, &items);
+    if (r < 0)
+        return r;
+    items = items ? expr_seq2(b, items, json_space(b)) : expr_empty(b);
+    if (min == 0)
+        items = expr_optional(b, items);
+    *out =
+        expr_seq(b, (struct expr *[]){expr_str(b, "["), json_space(b), items, expr_str(b, "]")}, 4);
+    return *out ? 0 : build_no_memory(b);
+}
