@@ -412,12 +412,14 @@ Test(grammar_schema, formats) {
            YES("\":::\"", "\"1:2:3\"", "\"1::2::3\"", "\"12345::\"", "\"1:2:3:4:5:6:7:8:9\""));
     FORMAT("uri",
            YES("\"https://example.com/a/b?c=d&e#f\"", "\"mailto:a@b.co\"",
-               "\"http://localhost:8080\""),
-           YES("\"example.com\"", "\"http://a b\"", "\"/a\"", "\"http://x/%zz\""));
+               "\"http://localhost:8080\"", "\"file:///c:/a\"", "\"urn:isbn:1\"", "\"did-2:a\"",
+               "\"ftp://u:p@my-long-host-name.x--y.org/\""),
+           YES("\"example.com\"", "\"http://a b\"", "\"/a\"", "\"http://x/%zz\"", "\"http://\"",
+               "\"1a:b\"", "\"http://-a\"", "\"http://a:b@c@d\"", "\"a:\"", "\"http://a:x\""));
     FORMAT("hostname", YES("\"localhost\"", "\"www.example-site.com\""),
            YES("\"-a.com\"", "\"a..b\"", "\"a_b\""));
-    FORMAT("regex", YES("\"^[a-z]+$\"", "\"a|(b|c)*\"", "\"\\\\d{2}\""),
-           YES("\"*\"", "\"(a\"", "\"[\"", "\"\\\\\""));
+    FORMAT("regex", YES("\"^[a-z]+$\"", "\"a|(b|c)*\"", "\"\\\\d{2}\"", "\"[a-z']{3,16}\\\\n?\""),
+           YES("\"*\"", "\"(a\"", "\"[\"", "\"\\\\\"", "\"a{3,1}\"", "\"[b-a]\""));
     FORMAT("duration", YES("\"P1Y\"", "\"PT5M\"", "\"P3W\"", "\"P1Y2M3DT4H5M6S\""),
            YES("\"P\"", "\"1Y\"", "\"PT\"", "\"P1Y2D\"", "\"PT1H2S\""));
     FORMAT("uri-reference", YES("\"//h/p\"", "\"/a//b\"", "\"./t:a\"", "\"?q\"", "\"\""),
@@ -428,12 +430,21 @@ Test(grammar_schema, formats) {
     FORMAT("json-pointer", YES("\"\"", "\"/a~0b/1\""), YES("\"a\"", "\"/~2\""));
     REFUSED("{\"type\": \"string\", \"format\": \"topic\"}", "unsupported",
             "#/format: format 'topic'");
+    /* An annotation says nothing of the type. */
+    test_lists_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_ANY_FORMAT, "{\"format\": \"positive\"}",
+                    YES("1", "\"\"", "[]"), NONE);
     CLEANUP(grammar_freep)
     struct grammar *g =
         test_compile_with(GRAMMAR_JSON_SCHEMA, GRAMMAR_ANY_FORMAT,
                           "{\"type\": \"string\", \"format\": \"path\", \"maxLength\": 3}");
 
     cr_expect(test_fits(g, "\"abc\"", 5) && !test_fits(g, "\"abcd\"", 6));
+}
+
+Test(grammar_schema, words_that_allow_everything_imply_no_type) {
+    SCHEMA("{\"type\": \"array\", \"items\": {\"properties\": {}, \"required\": []}}",
+           YES("[1, \"a\", {}]"), NONE);
+    SCHEMA("{\"properties\": {\"a\": {}}}", YES("{}", "{\"a\":1}"), YES("1", "[]"));
 }
 
 Test(grammar_schema, compact_has_no_white_space) {

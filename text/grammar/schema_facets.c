@@ -253,10 +253,12 @@ static int take_format(struct schema *s, struct facets *f, struct place at) {
             f->upper = upper;
         return 0;
     }
-    f->implied |= T_STRING;
     int r = format_known(s, at);
 
-    return r > 0 ? add_text(s, f, at, TEXT_FORMAT) : r;
+    if (r <= 0)
+        return r;
+    f->implied |= T_STRING;
+    return add_text(s, f, at, TEXT_FORMAT);
 }
 
 static int add_multiple(struct schema *s, struct facets *f, struct place at, bool negated) {
@@ -455,6 +457,10 @@ bool keyword_constrains(const char *key) {
     return word && (word->take != pass || word->implies);
 }
 
+static bool is_empty(yyjson_val *v) {
+    return yyjson_is_ctn(v) && unsafe_yyjson_get_len(v) == 0;
+}
+
 int facets_gather(struct schema *s, const struct parts *parts, struct facets *f) {
     *f = (struct facets){
         .parts = parts,
@@ -476,7 +482,9 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
                 return r;
             if (!word || (s->old_refs && yyjson_obj_get(parts->v[i].v, "$ref")))
                 continue;
-            f->implied |= word->implies;
+            /* Without a type, words that allow everything say nothing of it. */
+            if (word->name[0] == OWN[0] || !is_empty(value))
+                f->implied |= word->implies;
             struct place at = {value,
                                schema_path(s, parts->v[i].path, word->name, strlen(word->name))};
             r = word->take(s, f, at);

@@ -30,9 +30,11 @@
 #define ATEXT "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]"
 #define EMAIL ATEXT "{1,20}(\\." ATEXT "{1,20}){0,2}@" LABEL "(\\." LABEL "){1,3}"
 #define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})"
+#define AUTHORITY "([a-zA-Z0-9._~!$&'()*+,;=:-]+@)?[a-zA-Z0-9]+([.-]+[a-zA-Z0-9]+)*(:[0-9]{1,5})?"
+#define PATH "(" PCHAR "+(/" PCHAR "*)*)"
 #define URI                                                                                        \
-    "([a-zA-Z][a-zA-Z0-9+.-]{0,8}://" LABEL "(\\." LABEL ")*(:[0-9]{1,5})?(/" PCHAR                \
-    "*)*|(mailto|urn|tel|data):" PCHAR "+)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?"
+    "[a-zA-Z][a-zA-Z0-9+.-]*:(//" AUTHORITY "(/" PCHAR "*)*|(//)?/" PATH "?|" PATH ")(\\?(" PCHAR  \
+    "|[/?])*)?(#(" PCHAR "|[/?])*)?"
 /* Narrower than the standards have them, where these ask for more than a regular language or for
  * tables. */
 #define COUNT "[0-9]{1,4}"
@@ -43,8 +45,10 @@
     "P(" COUNT "W|(" COUNT "Y(" MONTHS ")?|" MONTHS "|" COUNT "D)(" TIME_OF_DURATION               \
     ")?|" TIME_OF_DURATION ")"
 #define REGEX_ATOM                                                                                 \
-    "([A-Za-z0-9_ ,:;=@#%&~<>/!'\"-]|\\\\[dDwWsS.+*?^$(){}|/\\[\\]\\\\]|\\.|"                      \
-    "\\[\\^?(a-z|A-Z|0-9|a-f|A-F|[A-Za-z0-9_.*+?$/ ]|\\\\[dws.])+-?\\])([*+?]|\\{[1-9]\\})?"
+    "([A-Za-z0-9_ ,:;=@#%&~<>/!'\"-]|\\\\[dDwWsSnrt.+*?^$(){}|/\\[\\]\\\\]|\\.|"                   \
+    "\\[\\^?(a-z|A-Z|0-9|a-f|A-F|[A-Za-z0-9_.,:;=@#%<>!'\"(){}*+?$/ ]|"                            \
+    "\\\\[dwsDWSnrt.+*?^$(){}|/\\[\\]\\\\-])+-?\\])"                                               \
+    "([*+?]|\\{[0-9]{1,2},?\\}|\\{[0-9],[1-9][0-9]{1,2}\\})?"
 #define REGEX_GROUP "(" REGEX_ATOM "|\\((\\?:)?(" REGEX_ATOM ")+(\\|(" REGEX_ATOM ")+)*\\)[*+?]?)"
 #define REGEX "\\^?" REGEX_GROUP "+(\\|" REGEX_GROUP "+)*\\$?"
 #define POINTER "(/([^~/\\x00-\\x1f]|~[01])*)*"
