@@ -131,7 +131,7 @@ void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint
         r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
 }
 
-/* The first prefill gets something in any case, though it be slow; so it ends one day. */
+/* The first prefill gets a row at least, however long the step takes then: so it ends. */
 void plan_min_chunk(struct plan_work *w, uint32_t i) {
     struct plan *p = w->p;
     struct plan_req *r = &p->req[i];
@@ -142,7 +142,7 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
         return;
     if (p->whole && plan_lag(r) > w->max_rows - w->rows)
         return;
-    n = p->whole ? plan_lag(r) : fit_time(w, r, MIN(n, PLAN_MIN_ROWS), n, w->limit_ns);
+    n = p->whole ? plan_lag(r) : fit_time(w, r, 1, n, w->limit_ns);
     if (plan_pages_to_take(p, r, n) > w->available && !p->whole)
         n = MIN(n, page_left);
     if (i < p->n_running && !plan_make_room(w, i, n))

@@ -57,7 +57,6 @@
 /* ---- a step (plan.c, plan_time.c, step.c) ---- */
 
 #define PLAN_MIN_CHUNK 16u /* rows: the smallest chunk of a prefill. Bound: it ends one day */
-#define PLAN_MIN_ROWS 4u   /* rows of it that the first prefill has whatever they cost. Bound */
 /* A step is full when 31/32 of its time are given out: the rest is not worth another look. */
 #define PLAN_FULL_NUM 31
 #define PLAN_FULL_DEN 32
