@@ -98,22 +98,6 @@ static void plan_decodes(struct plan_work *w) {
 
 /* ---- pages ---- */
 
-uint32_t plan_common_pages(const struct plan_req *a, const struct plan_req *b, uint32_t lo) {
-    uint32_t hi = MIN(a->n_hashes, b->n_hashes);
-
-    if (lo >= hi || a->hash[lo] != b->hash[lo])
-        return lo;
-    while (lo < hi) { /* the first lo pages agree, page hi and later ones do not */
-        uint32_t mid = lo + (hi - lo) / 2;
-
-        if (a->hash[mid] == b->hash[mid])
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 uint64_t plan_promised(const struct plan *p) {
     uint64_t n = 0;
 

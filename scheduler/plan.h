@@ -130,9 +130,6 @@ uint64_t plan_promised(const struct plan *p);
 /* Pages that they lack for the least that each of them should get in the next step. */
 uint64_t plan_next_pages(const struct plan *p);
 
-/* The pages that the prompts of @a and @b have in common, if more than @lo; else @lo. */
-uint32_t plan_common_pages(const struct plan_req *a, const struct plan_req *b, uint32_t lo);
-
 /* Pages that hold @n_tokens. */
 static inline uint32_t plan_pages(const struct plan *p, uint32_t n_tokens) {
     return n_tokens / p->page_tokens + (n_tokens % p->page_tokens != 0);

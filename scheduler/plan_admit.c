@@ -11,21 +11,9 @@
 #include "base/util.h"
 #include "scheduler/plan_private.h"
 
-/* Pages that waiting request @i will have to take, the idle ones that it finds among them. Pages
- * that a running request is going to compute are not counted: it will find them. */
-static uint32_t full_need(const struct plan *p, uint32_t i) {
-    const struct plan_req *r = &p->req[i];
-    uint32_t shared = r->n_hit / p->page_tokens, most = r->n_share / p->page_tokens;
-
-    for (uint32_t j = 0; j < i && shared < most; j++) {
-        const struct plan_req *o = &p->req[j];
-
-        if (j >= p->n_running && !o->admitted)
-            continue;
-        if (o->n_stored / p->page_tokens < o->n_hashes && !o->alone && !o->stalled)
-            shared = plan_common_pages(o, r, shared);
-    }
-    return plan_pages(p, r->n_target) - MIN(shared, most) + r->n_idle;
+/* Pages that waiting request @r will have to take, the idle ones that it finds among them. */
+static uint32_t full_need(const struct plan *p, const struct plan_req *r) {
+    return plan_pages(p, r->n_target) - r->n_hit / p->page_tokens + r->n_idle;
 }
 
 static void admit(struct plan_work *w, uint32_t i) {
@@ -73,7 +61,7 @@ void plan_admissions(struct plan_work *w) {
                                                                  : PLAN_WAIT_PAGES;
         if (r->verdict != PLAN_WAIT_PAGES)
             continue;
-        uint32_t need = full_need(p, i);
+        uint32_t need = full_need(p, r);
         if (leaves_rest(p, r, need, room)) {
             r->verdict = PLAN_WAIT_SHARE; /* none behind it waits for that */
             continue;

@@ -12,10 +12,25 @@ static bool shares(const struct plan *p, uint32_t i) {
     return r->n_hashes > 0 && (i >= p->n_running || r->n_stored / p->page_tokens < r->n_hashes);
 }
 
+/* The pages that the prompts of @a and @b have in common. */
+static uint32_t common_pages(const struct plan_req *a, const struct plan_req *b) {
+    uint32_t lo = 0, hi = MIN(a->n_hashes, b->n_hashes);
+
+    while (lo < hi) { /* the first lo pages agree, page hi and later ones do not */
+        uint32_t mid = lo + (hi - lo) / 2;
+
+        if (a->hash[mid] == b->hash[mid])
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 static int by_hash(const void *a, const void *b, void *ctx) {
     const struct plan *p = ctx;
     const struct plan_req *x = &p->req[*(const uint32_t *)a], *y = &p->req[*(const uint32_t *)b];
-    uint32_t n = plan_common_pages(x, y, 0);
+    uint32_t n = common_pages(x, y);
 
     if (n == x->n_hashes || n == y->n_hashes)
         return (x->n_hashes > y->n_hashes) - (x->n_hashes < y->n_hashes);
@@ -32,7 +47,7 @@ static void note_common(const struct plan *p, struct plan_tape_item *item) {
     for (uint32_t k = 0; k < n; k++) {
         item[list[k]].place = k + 1;
         if (k > 0)
-            item[list[k]].n_common = plan_common_pages(&p->req[list[k - 1]], &p->req[list[k]], 0);
+            item[list[k]].n_common = common_pages(&p->req[list[k - 1]], &p->req[list[k]]);
     }
 }
 

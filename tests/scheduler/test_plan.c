@@ -541,19 +541,6 @@ Test(plan, who_is_ahead_leads_and_who_is_stalled_does_not) {
     }
 }
 
-Test(plan, pages_that_a_leader_will_bring_are_not_counted_twice) {
-    static struct fixture f;
-
-    setup(&f, 1, 0.01);
-    f.p.n_available = 24;
-    for (int i = 0; i < 8; i++)
-        share_prefix(&f, add_waiting(&f, 257, 272), 1000, 16); /* 17 pages, 16 of them shared */
-    plan_step(&f.p);
-    check(&f);
-    cr_expect_eq(f.p.n_admitted, 8);
-    cr_expect_eq(f.p.n_seqs, 1);
-}
-
 Test(plan, a_quarantined_request_has_its_step_for_itself) {
     static struct fixture f;
     uint32_t n_alone = 0;
