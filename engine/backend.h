@@ -303,6 +303,9 @@ struct be_ops {
      * are. */
     int (*load)(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 
+    /* All that load() was called for is there. NULL: nothing is to be done. */
+    int (*loaded)(struct be *b, enum engine_weights *out, struct err *err);
+
     /* The step. begin() .. end() are called in this order for one batch; a host backend computes
      * inside the ops, a device backend enqueues. */
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);

@@ -371,6 +371,8 @@ static int open_backend(struct engine *e, struct err *err) {
     int r = e->ops->open(&e->be, &o, err);
 
     r = r < 0 ? r : model_load(&e->model, e->ops, e->be, &e->opts, err);
+    if (r == 0 && e->ops->loaded)
+        r = e->ops->loaded(e->be, &e->info.weights, err);
     return r < 0 || !e->ops->device ? r : prove(e, err);
 }
 

@@ -39,6 +39,7 @@ struct engine_info {
     /* Of the sources of the engine and the backend: where it differs, so may what is computed. */
     uint8_t sources[20];
     enum engine_kv_type kv_type;
+    enum engine_weights weights;
 };
 
 struct engine;
@@ -75,6 +76,12 @@ DEFINE_FREEP(struct engine, engine)
 const struct engine_info *engine_info(const struct engine *e);
 /* After -EIO: which call of the device failed first, and how. "" otherwise. */
 const char *engine_fault(const struct engine *e);
+
+/* What weights packed of @file are known by: the very same file, unchanged. */
+void engine_keep_key(const struct gguf *file, uint8_t out[ENGINE_KEEP_KEY]);
+/* What engine_opts.keep_fd is once an engine has filled it: the key of its weights, and the memory
+ * that they take. -EINVAL: an engine of other sources has, or none; or others could write to it. */
+int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes);
 
 /* How well a document answers a query, from the vector that WANT_HIDDEN gave of the row that the
  * model was trained to answer at (an encoder's first one, else the last one of the prompt): the

@@ -14,7 +14,12 @@ enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE
 enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's output */ };
 enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: reference only */
 
-#define ENGINE_TOP_MAX 20 /* top_logprobs */
+/* Where an engine's weights are: in memory of its own; packed into keep_fd; in keep_fd, where an
+ * earlier engine had packed them. */
+enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_KEPT };
+
+#define ENGINE_TOP_MAX 20  /* top_logprobs */
+#define ENGINE_KEEP_KEY 32 /* bytes */
 
 /* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory,
  * whose number is below n_host_pages. STATE_SAVE: from a state slot to a snapshot, whose number is
@@ -146,6 +151,11 @@ struct engine_opts {
     uint32_t max_rows, max_seqs, max_wants; /* of a batch */
     enum engine_kv_type kv_type;
     bool digest;
+    /* A file in memory (memfd, sealing allowed) that others hold too, or 0: an empty one, into
+     * which the weights are packed and which cannot be changed after that, or one that an engine of
+     * the same model file has filled: they are used as they are. One that cannot be used changes
+     * nothing (info.weights). The CPU's only. */
+    int keep_fd;
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;

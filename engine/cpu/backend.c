@@ -35,17 +35,66 @@ void be_unmap(void *p, size_t size) {
         munmap(p, round_up(size, HUGE));
 }
 
+/* Lays the block over the next part of what is kept. Where that fails it is private memory. */
+static void map_block(struct be *b, struct block *k) {
+    k->base = be_map(k->size);
+    k->offset = b->keep.mapped;
+    if (!k->base || b->keep.fd <= 0)
+        return;
+    k->keep = keep_map(&b->keep, k->base, k->size) == 0;
+    if (!k->keep) {
+        be_unmap(k->base, k->size);
+        k->base = be_map(k->size);
+    }
+}
+
+struct back_run {
+    const struct be *b;
+    const struct block *k;
+    uint32_t n;
+    _Atomic uint32_t next;
+    _Atomic bool failed;
+};
+
+static void back_pages(void *ctx, uint32_t thread) {
+    struct back_run *r = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add(&r->next, 1)) < r->n) {
+        size_t at = r->k->backed + (size_t)i * HUGE;
+
+        if (keep_back(&r->b->keep, r->k->base + at, r->k->offset + at) < 0)
+            atomic_store(&r->failed, true);
+    }
+}
+
+/* Memory for what is used of the block. */
+static bool back_block(struct be *b, struct block *k) {
+    struct back_run run = {.b = b, .k = k};
+
+    if (!k->keep || b->keep.fd <= 0 || b->keep.found || k->used <= k->backed)
+        return true;
+    run.n = (uint32_t)((round_up(k->used, HUGE) - k->backed) / HUGE);
+    pool_run(b->pool, back_pages, &run);
+    k->backed += (size_t)run.n * HUGE;
+    return !run.failed;
+}
+
+static_assert((int)HUGE == (int)KEEP_PAGE, "blocks are made of the pages that are kept");
+
 void *be_take(struct be *b, size_t size) {
     struct block *k = b->blocks;
+    bool found = b->keep.found;
 
     size = round_up(size, 64);
     if (!k || k->size - k->used < size) {
-        k = malloc(sizeof(*k));
+        k = calloc(1, sizeof(*k));
         if (!k)
             return NULL;
         *k = (struct block){.next = b->blocks, .size = round_up(MAX(size, BLOCK), HUGE)};
-        k->base = be_map(k->size);
-        if (!k->base) {
+        map_block(b, k);
+        if (!k->base || found != b->keep.found) {
+            be_unmap(k->base, k->size);
             free(k);
             return NULL;
         }
@@ -53,7 +102,7 @@ void *be_take(struct be *b, size_t size) {
     }
     k->used += size;
     assert(k->used <= k->size);
-    return k->base + k->used - size;
+    return back_block(b, k) ? k->base + k->used - size : NULL;
 }
 
 int be_vector(struct be *b, const struct tensor *t, float **out) {
@@ -63,7 +112,7 @@ int be_vector(struct be *b, const struct tensor *t, float **out) {
 
     if (!v)
         return -ENOMEM;
-    for (uint64_t i = 0; i < t->ne[1]; i++)
+    for (uint64_t i = 0; i < t->ne[1] && !b->keep.found; i++)
         quant_decode_row(t, i, v + i * t->ne[0]);
     *out = v;
     return 0;
@@ -137,6 +186,8 @@ int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err
     m->data = be_take(b, m->n_panels * m->panel_bytes);
     if (!m->data)
         return -ENOMEM;
+    if (b->keep.found)
+        return 0;
     struct pack_run run = {.m = m, .t = t};
     pool_run(b->pool, pack_panels, &run);
     forget(t);
@@ -195,7 +246,8 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     }
     struct pack_experts run = {w->expert, &t, which, n * plan.n_panels, all->ne[1] * all->row_bytes,
                                0};
-    pool_run(b->pool, pack_expert_panels, &run);
+    if (!b->keep.found)
+        pool_run(b->pool, pack_expert_panels, &run);
     if (!op->joined || which != 0)
         forget(all);
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
@@ -218,7 +270,8 @@ static int load_embedding(struct be *b, struct weights *w, const struct tensor *
 
     if (!data)
         return -ENOMEM;
-    memcpy(data, t->data, t->n_bytes);
+    if (!b->keep.found)
+        memcpy(data, t->data, t->n_bytes);
     w->embedding = *t;
     w->embedding.data = data;
     forget(t);
@@ -274,6 +327,32 @@ static int load(struct be *b, const struct model_op *op, struct weights **out, s
     if (r)
         return r;
     *out = w;
+    return 0;
+}
+
+/* be_ops.loaded. What was packed is only read from now on, and others may keep it. */
+static int loaded(struct be *b, enum engine_weights *out, struct err *err) {
+    struct block *first = b->blocks;
+    int r = 0;
+
+    *out = ENGINE_WEIGHTS_OWN;
+    if (b->keep.fd <= 0)
+        return 0;
+    if (b->keep.found) {
+        assert(b->keep.mapped == b->keep.header.n_bytes);
+        assert(b->blocks->used == b->keep.header.n_used);
+        *out = ENGINE_WEIGHTS_KEPT;
+        return 0;
+    }
+    while (first->next)
+        first = first->next;
+    keep_describe(&b->keep, first->base, b->blocks->used);
+    for (struct block *k = b->blocks; k && r == 0; k = k->next)
+        r = keep_protect(&b->keep, k->base, k->size, k->offset);
+    if (r < 0)
+        return err_set(err, 0, NULL, "packed weights cannot be mapped: %s", strerror(-r));
+    if (keep_seal(&b->keep))
+        *out = ENGINE_WEIGHTS_PACKED;
     return 0;
 }
 
@@ -385,6 +464,9 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = pool_new(&b->pool, o->engine->n_threads);
     if (r)
         return err_set(err, 0, NULL, "cannot start %u threads", o->engine->n_threads), r;
+    keep_open(&b->keep, o->engine->keep_fd, o->engine->file);
+    if (b->keep.fd > 0 && !be_take(b, sizeof(struct keep_header)))
+        return -ENOMEM;
     r = host_step_init(&b->step.host, o);
     r = r ? r : allocate(b, o);
     r = r ? r : attend_open(b, o->engine->max_context);
@@ -449,6 +531,7 @@ const struct be_ops backend_cpu = {
     .isa = isa,
     .n_threads = n_threads,
     .load = load,
+    .loaded = loaded,
     .begin = ops_begin,
     .run =
         {

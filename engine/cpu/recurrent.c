@@ -72,7 +72,7 @@ int recurrent_load(struct be *b, struct weights *w, const struct model_op *op) {
     if (r || !w->conv)
         return r ? r : -ENOMEM;
     assert(kernel <= ARRAY_SIZE(tap));
-    for (uint32_t c = 0; c < n; c++) {
+    for (uint32_t c = 0; c < n && !b->keep.found; c++) {
         quant_decode_row(op->conv, c, tap);
         for (uint32_t j = 0; j < kernel; j++)
             w->conv[(size_t)j * n + c] = tap[j];

@@ -5,12 +5,16 @@
 #include <assert.h>
 #include "engine/cpu/cpu.h"
 #include "engine/host.h"
+#include "engine/keep.h"
 
-/* Memory of the weights: big blocks in huge pages where the system gives them. */
+/* Memory of the weights: big blocks in huge pages where the system gives them. Those of @keep lie
+ * at an offset of its file and have memory for the first @backed bytes. */
 struct block {
     struct block *next;
     uint8_t *base;
-    size_t size, used;
+    size_t size, used, backed;
+    uint64_t offset;
+    bool keep;
 };
 
 /* What load() made of an op: its matrices as panels, its vectors as floats. Either m[0 .. n_mats)
@@ -60,6 +64,7 @@ struct be {
     struct pool *pool;
     struct model_shape shape;
     uint32_t max_rows, max_wants;
+    struct keep keep;
     struct block *blocks;
     struct weights *weights;
     struct step step;
@@ -167,7 +172,8 @@ int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
 /* Takes what a recurrent op has beside its norm. 0 or -ENOMEM. */
 int recurrent_load(struct be *b, struct weights *w, const struct model_op *op);
 
-/* Weight memory, aligned to 64, freed by close(); NULL. */
+/* Weight memory, aligned to 64, freed by close(); NULL. With b->keep.found what belongs there is in
+ * it, and cannot be written to. */
 void *be_take(struct be *b, size_t size);
 /* A tensor of one or two dimensions as floats there; NULL stays NULL. 0 or -ENOMEM. */
 int be_vector(struct be *b, const struct tensor *t, float **out);

@@ -102,6 +102,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .n_host_pages = o->n_host_pages,
         .kv_type = o->kv_type,
         .digest = true,
+        .keep_fd = o->keep_fd,
     };
     r = engine_new(&d->engine, &e, err);
     if (r < 0) {

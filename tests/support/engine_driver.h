@@ -38,6 +38,7 @@ struct driver_opts {
     uint32_t max_wants; /* 0: max_rows */
     uint32_t n_listed;  /* pages in all page tables of a step, shared ones each time; 0: n_pages */
     uint32_t n_host_pages;
+    int keep_fd; /* as engine_opts has it */
     void (*on_out)(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                    const float *logits); /* logits NULL when the backend does not show them */
     void *ctx;

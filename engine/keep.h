@@ -1,0 +1,49 @@
+#pragma once
+
+/*
+ * keep - packed weights that outlive the process that packed them: they lie in a file in memory
+ * (memfd_create(2)) that the caller holds, too.
+ *
+ *      empty ──keep_map, keep_back──> being packed ──keep_seal──> sealed ──keep_open──> found
+ *
+ * A sealed file cannot be written to or cut, nor can the seals be taken off. Its header, the first
+ * bytes of it, says what is in it. Nothing is found in a file that is not sealed, or whose header
+ * is not exactly that of the model at hand and of these sources of the engine: where things lie in
+ * it is not written down, since the same sources ask for the same sizes in the same order.
+ */
+
+#include <stdbool.h>
+#include "engine/engine.h"
+
+enum { KEEP_PAGE = 2 << 20 }; /* the unit of sizes: a huge page */
+
+struct keep_header {
+    char magic[8];
+    uint8_t sources[20]; /* backend_sources() of the CPU backend */
+    uint8_t key[ENGINE_KEEP_KEY];
+    uint32_t zero;
+    uint64_t n_bytes, n_used; /* of the file; of its last block */
+};
+
+/* fd 0: nothing is kept. Either `found` or not; both become false when something fails. */
+struct keep {
+    int fd;
+    bool found;
+    struct keep_header header;
+    uint64_t mapped; /* bytes of blocks so far */
+};
+
+/* Looks into @fd (0: none), for weights of @file. What cannot be used leaves k->fd 0. */
+void keep_open(struct keep *k, int fd, const struct gguf *file);
+/* Lays the next block over the @size bytes at @at, multiples of KEEP_PAGE: what was found, to be
+ * read, or room. -errno: nothing is kept, and the memory is as it was. */
+int keep_map(struct keep *k, void *at, size_t size);
+/* Takes memory for the KEEP_PAGE bytes at @offset of a block's room at @at, in a huge page where
+ * the system has one. 0 or -ENOMEM. Of different pages at once by several threads. */
+int keep_back(const struct keep *k, void *at, uint64_t offset);
+/* Writes the header to the beginning of the first block: @n_used of the last one are used. */
+void keep_describe(struct keep *k, void *at, uint64_t n_used);
+/* From now on the block is only read. 0 or -errno: it is lost. */
+int keep_protect(const struct keep *k, void *at, size_t size, uint64_t offset);
+/* After keep_protect() of all blocks. False: nothing is kept. */
+bool keep_seal(struct keep *k);
