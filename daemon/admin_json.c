@@ -83,6 +83,7 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     yyjson_mut_obj_add_str(d, o, "state", w.state);
     yyjson_mut_obj_add_int(d, o, "pid", w.pid);
     yyjson_mut_obj_add_uint(d, o, "starts", w.n_started);
+    yyjson_mut_obj_add_str(d, o, "weights", w.weights);
     yyjson_mut_obj_add_uint(d, o, "deaths", w.n_deaths);
     yyjson_mut_obj_add_uint(d, o, "hangs", w.n_hangs);
     yyjson_mut_obj_add_int(d, o, "age_ms", w.stats_age_ms);

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "daemon/worker.h"
-#include "engine/engine.h"
 
 /*
  * What can be wrong with a model is said here, in one line with the file's name, before a worker is
@@ -284,6 +283,9 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     if (r < 0)
         return r;
     m->memory_bytes = memory_of(m, c, room);
+    engine_keep_key(m->file, m->keep_key[0]);
+    if (m->draft)
+        engine_keep_key(m->draft, m->keep_key[1]);
     gguf_drop_data(m->file); /* it may change while it is served */
     if (m->draft)
         gguf_drop_data(m->draft);

@@ -9,6 +9,7 @@
 #include "api/api.h"
 #include "base/gguf.h"
 #include "daemon/config.h"
+#include "engine/engine.h"
 #include "proto/messages.h"
 
 /* Zeroed before front_model_open(). Pointers of @api lead into the rest. */
@@ -23,6 +24,8 @@ struct front_model {
     struct sampling sampling; /* of requests that do not say */
     uint64_t seed;
     char arch[64], fingerprint[24];
+    /* What weights packed of the file are known by, and of the draft model's. */
+    uint8_t keep_key[2][ENGINE_KEEP_KEY];
     uint64_t memory_bytes; /* that its worker will take, as far as files and options tell */
     struct api_model api;
 };

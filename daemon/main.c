@@ -29,7 +29,7 @@
 #include "daemon/worker.h"
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
-#define FILES_OF_MODEL 4    /* of these for each model, beyond the first few */
+#define FILES_OF_MODEL 6    /* of these for each model, beyond the first few */
 #define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
 #define CLOSE_MS 5000       /* for everything to end once it has been told to */
 
@@ -44,6 +44,7 @@ struct front {
     char **argv;
     uint32_t max_connections;
     struct api *api;
+    struct kept *kept;
     struct models *models;
     struct admin *admin;
     uv_signal_t term, interrupt, hup;
@@ -51,7 +52,8 @@ struct front {
     int64_t leave_ends_ns, drain_ends_ns;
     char url[300];                  /* of the first listener, for messages */
     int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
-    uint32_t n_inherited;
+    int inherited_admin[SERVICE_FDS_MAX];
+    uint32_t n_inherited, n_inherited_admin;
     int disk_fd; /* of the disk tier; -1: there is none */
     uint64_t share_secret[2];
     bool draining, closing, was_ready;
@@ -378,26 +380,37 @@ static int listen_on(struct front *f, const char *address, struct err *err) {
     return r;
 }
 
-/* Inherited sockets replace the configured addresses. Those for HTTP are accepted from once the
- * model is served (on_ready()): clients that come earlier wait in the socket's queue, also across a
- * restart. */
-static int open_listeners(struct front *f, struct err *err) {
+/* Sorts what the service manager passes. 0 or -errno with @err. */
+static int take_inherited(struct front *f, struct err *err) {
     struct service_fd fds[SERVICE_FDS_MAX];
-    int n = service_inherited(fds), r = 0;
+    int n = service_inherited(fds), r = kept_new(&f->kept);
 
     if (n < 0)
         return err_set(err, 0, "", "the sockets passed by the service manager cannot be used");
     for (int i = 0; i < n && r == 0; i++) {
-        if (fds[i].admin)
-            r = admin_listen_fd(f->admin, fds[i].fd, err);
+        if (fds[i].kept)
+            kept_inherit(f->kept, fds[i].fd, fds[i].name);
+        else if (fds[i].admin)
+            f->inherited_admin[f->n_inherited_admin++] = fds[i].fd;
         else
             f->inherited[f->n_inherited++] = fds[i].fd;
     }
+    return r;
+}
+
+/* Inherited sockets replace the configured addresses. Those for HTTP are accepted from once the
+ * model is served (on_ready()): clients that come earlier wait in the socket's queue, also across a
+ * restart. */
+static int open_listeners(struct front *f, struct err *err) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < f->n_inherited_admin && r == 0; i++)
+        r = admin_listen_fd(f->admin, f->inherited_admin[i], err);
     if (f->n_inherited)
         snprintf(f->url, sizeof(f->url), "inherited sockets");
     for (char **l = f->config.listen; !f->n_inherited && *l && r == 0; l++)
         r = listen_on(f, *l, err);
-    if (r < 0 || n > (int)f->n_inherited || !*f->config.admin_socket)
+    if (r < 0 || f->n_inherited_admin || !*f->config.admin_socket)
         return r;
     r = service_check_path("admin-socket", f->config.admin_socket, err);
     return r < 0 ? r : admin_listen_unix(f->admin, f->config.admin_socket, err);
@@ -419,9 +432,12 @@ static int open_front(struct front *f, struct err *err) {
         .on_ready = on_ready,
         .on_refused = on_refused,
     };
-    int r = 0;
+    int r = take_inherited(f, err);
 
     f->disk_fd = -1;
+    if (r < 0)
+        return r;
+    o.kept = f->kept;
     if (*f->config.kv_disk &&
         (r = kvdisk_open(f->config.kv_disk, &f->disk_fd, f->share_secret, err)) < 0)
         return r;
@@ -458,6 +474,7 @@ static void free_front(struct front *f) {
     admin_free(f->admin);
     api_free(f->api);
     models_free(f->models);
+    kept_free(f->kept);
     uv_loop_close(&f->loop);
     config_deinit(&f->config);
 }

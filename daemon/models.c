@@ -28,7 +28,8 @@
 #define STAY_MS 3000 /* a model with running requests is left alone for at least this long */
 #define RETRY_MIN_MS 5000
 #define RETRY_MAX_MS 60000
-#define KV_PART 8 /* of the memory for models: KV of one that says nothing of it */
+#define KEPT_MS 60000 /* for weights of the last daemon, until a request asks for their model */
+#define KV_PART 8     /* of the memory for models: KV of one that says nothing of it */
 
 /* The only place that changes the state. */
 void models_set_state(struct served *s, enum served_state next) {
@@ -272,7 +273,7 @@ static void take_front(struct served *s) {
     s->front = STEAL(s->opened);
     s->file_bytes = s->front->api.n_bytes;
     s->bytes = s->front->memory_bytes;
-    workers_set_files(s->workers, s->front->file, s->front->draft);
+    workers_set_files(s->workers, s->front->file, s->front->draft, s->front->keep_key);
     refresh_info(s);
 }
 
@@ -392,6 +393,7 @@ static bool is_alone(struct served *s) {
 /* Starts the worker of @s if there is room for it, else sees to it that there will be. */
 static void make_room(struct served *s) {
     struct models *m = s->of;
+    const uint8_t *own = s->front->keep_key[0]; /* counted in s->bytes */
     uint64_t used = in_use(m), pinned = 0;
     char why[200];
 
@@ -408,6 +410,8 @@ static void make_room(struct served *s) {
     }
     if (!is_alone(s))
         return;
+    if (used + kept_unclaimed(m->opts.kept, own) + s->bytes > m->budget)
+        kept_drop_unclaimed(m->opts.kept, own);
     if (used + s->bytes <= m->budget) {
         int r = start_worker(s);
 
@@ -521,6 +525,8 @@ static void on_timer(uv_timer_t *t) {
     struct models *m = t->data;
 
     decide(m);
+    if (now_ns(m) - m->started_ns > KEPT_MS * INT64_C(1000000))
+        kept_drop_unclaimed(m->opts.kept, NULL);
     models_rescan_tick(m);
     uv_timer_start(t, on_timer, TICK_MS, 0);
 }
@@ -585,6 +591,7 @@ int models_prepare(struct served *s, struct err *err) {
         .kv_bytes = s->room.kv_bytes,
         .memory_bytes = s->room.memory_bytes,
         .disk_fd = s->first ? m->opts.disk_fd : -1,
+        .kept = m->opts.kept,
         .clock = m->opts.clock,
         .ctx = s,
         .on_ready = on_ready,
@@ -655,7 +662,8 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     if (!m)
         return -ENOMEM;
     m->opts = *o;
-    m->available = memory_available();
+    m->available = memory_available() + kept_unclaimed(o->kept, NULL);
+    m->started_ns = now_ns(m);
     uv_timer_init(o->loop, &m->timer);
     m->timer.data = m;
     list_init(&m->scan.waiting);
@@ -713,12 +721,15 @@ int models_start(struct models *m) {
     } else {
         tell_ready(m);
     }
+    if (!m->on_demand) /* there is no model that the others could be of */
+        kept_drop_unclaimed(m->opts.kept, NULL);
     models_decide_soon(m);
     return r;
 }
 
 void models_stop(struct models *m) {
     m->stopping = true;
+    kept_leave(m->opts.kept);
     models_pull_stop(m);
     for (uint32_t i = 0; i < m->n; i++) {
         m->served[i]->closing = false; /* models_free() frees it */

@@ -32,6 +32,7 @@ struct models_opts {
     uv_loop_t *loop;
     const struct config *config;
     struct clock *clock;
+    struct kept *kept;
     int disk_fd; /* of the disk tier of the option model; others have files beside it; -1: none */
     void *ctx;
     /* The first model is served from now on: once; at once where none is loaded at the start. */

@@ -93,6 +93,7 @@ struct models {
     bool on_demand, ready_told, stopping;
     uint64_t budget, kv_bytes; /* kv_bytes: of a model that says nothing of it */
     uint64_t available;        /* memory of the machine when the daemon started */
+    int64_t started_ns;
     uv_timer_t timer;
     struct api *api;
     struct models_scan scan;

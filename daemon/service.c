@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -46,9 +47,13 @@ int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]) {
     for (int i = 0; i < n && result >= 0; i++) {
         int fd = SD_LISTEN_FDS_START + i;
 
-        if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0)
+        const char *name = names ? names[i] : "";
+
+        fds[i] = (struct service_fd){.fd = fd, .admin = strcmp(name, "admin") == 0};
+        fds[i].kept = strncmp(name, SERVICE_KEPT, strlen(SERVICE_KEPT)) == 0;
+        snprintf(fds[i].name, sizeof(fds[i].name), "%s", name);
+        if (!fds[i].kept && sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0)
             result = -EINVAL;
-        fds[i] = (struct service_fd){fd, names && strcmp(names[i], "admin") == 0};
     }
     for (int i = 0; names && names[i]; i++)
         free(names[i]);
@@ -71,6 +76,18 @@ void service_stopping(void) {
 
 void service_status(const char *text) {
     sd_notifyf(0, "STATUS=%s", text);
+}
+
+/* FDPOLL=0: it is not let go of because of what poll(2) says of it. */
+void service_keep(int fd, const char *name) {
+    char text[SERVICE_NAME_MAX + 40];
+
+    snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
+    sd_pid_notify_with_fds(0, 0, text, &fd, 1);
+}
+
+void service_forget(const char *name) {
+    sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=%s", name);
 }
 
 static uv_timer_t watchdog;
@@ -112,6 +129,13 @@ void service_reloading(void) {}
 void service_stopping(void) {}
 void service_status(const char *text) {
     (void)text;
+}
+void service_keep(int fd, const char *name) {
+    (void)fd;
+    (void)name;
+}
+void service_forget(const char *name) {
+    (void)name;
 }
 void service_watchdog_start(uv_loop_t *loop) {
     (void)loop;

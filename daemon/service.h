@@ -10,11 +10,15 @@
 #include <uv.h>
 #include "base/err.h"
 
-#define SERVICE_FDS_MAX 16
+#define SERVICE_FDS_MAX 80
+#define SERVICE_NAME_MAX 40
+#define SERVICE_KEPT "weights-" /* names of what service_keep() was given begin so */
 
 struct service_fd {
     int fd;
     bool admin; /* its name is "admin": the admin socket; else HTTP */
+    bool kept;  /* by service_keep(), of a process before this one; not a socket */
+    char name[SERVICE_NAME_MAX];
 };
 
 /* Whether a UNIX socket can stand at @path, which the option @key names: its folder exists and what
@@ -22,9 +26,9 @@ struct service_fd {
  * second as a socket in use. */
 int service_check_path(const char *key, const char *path, struct err *err);
 
-/* Sockets passed by socket activation. Each is checked to be a listening stream socket. Returns
- * their number, or -EINVAL when what was passed cannot be used. Removes the variables from the
- * environment. */
+/* Sockets passed by socket activation, each of which is checked to be a listening stream socket,
+ * and what was kept. Returns their number, or -EINVAL when what was passed cannot be used. Removes
+ * the variables from the environment. */
 int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]);
 
 /* Notifications: the model is served, keys are read again, the end has begun, one line for
@@ -33,6 +37,11 @@ void service_ready(void);
 void service_reloading(void); /* followed by service_ready() */
 void service_stopping(void);
 void service_status(const char *text);
+
+/* The service manager holds the file @fd too and passes it to the process after this one, until it
+ * is told to forget it or the service is stopped for good. @name begins with SERVICE_KEPT. */
+void service_keep(int fd, const char *name);
+void service_forget(const char *name);
 
 /* Pings the watchdog from @loop at half its interval, when one is set: a loop that hangs is
  * killed. */

@@ -53,7 +53,8 @@ struct worker {
     struct sched *sched;
     struct buf out;
     int n_shards;
-    int wake_fd; /* readable when the compiler or the disk tier has a result */
+    int keep_draft_fd; /* as engine_opts.keep_fd, of the draft model */
+    int wake_fd;       /* readable when the compiler or the disk tier has a result */
     int64_t stats_sent_ns;
     bool stats_stale; /* something happened since they were sent */
     float told;       /* the last progress of loading that was sent */
@@ -142,6 +143,7 @@ static int open_draft(struct worker *w, struct err *err) {
     if (!w->draft_file || w->config.sched.no_speculation)
         return 0;
     o.file = w->draft_file;
+    o.keep_fd = w->keep_draft_fd;
     int r = check_tokens(w, err);
     r = r < 0 ? r : engine_new(&w->draft, &o, err);
     if (r == 0 && engine_info(w->draft)->n_states > 0)
@@ -197,6 +199,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
     o.digest = o.windows = false;
+    o.keep_fd = 0;
     return o;
 }
 
@@ -374,6 +377,7 @@ static int send_ready(struct worker *w) {
         .arch = {i->arch, (uint32_t)strlen(i->arch)},
         .backend = {i->backend, (uint32_t)strlen(i->backend)},
         .isa = {i->isa, (uint32_t)strlen(i->isa)},
+        .weights = i->weights,
     };
 
     memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));
@@ -513,6 +517,14 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_d
                                  : gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err);
 }
 
+/* What stands behind the shards and the disk tier's file. */
+static void take_keeps(struct worker *w, const struct msg_open *m) {
+    int next = WORKER_FD_MODEL + w->n_shards + (m->has_disk ? 1 : 0);
+
+    w->config.engine.keep_fd = m->keeps ? next++ : 0;
+    w->keep_draft_fd = m->keeps_draft ? next : 0;
+}
+
 /* From HELLO to the end of serving. Returns the exit code. */
 static int run(struct worker *w, int n_shards) {
     int fds[WORKER_SHARDS_MAX];
@@ -526,6 +538,7 @@ static int run(struct worker *w, int n_shards) {
         read_options(w, open.options) < 0)
         return WORKER_CHANNEL;
     w->n_shards = n_shards;
+    take_keeps(w, &open);
     for (int i = 0; i < n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->crash_page->loading = 1;
@@ -566,6 +579,7 @@ int worker_main(int argc, char **argv) {
     signal(SIGPIPE, SIG_IGN);
     signal(SIGINT, SIG_IGN); /* Ctrl-C is the front's: it drains */
     signal(SIGHUP, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on sizes of files: weights are not kept then */
     sigbus_exit_with(WORKER_CUT_OFF, "");
     log_init(WLOG_INFO, "worker");
     if (sandbox_worker() < 0)

@@ -18,7 +18,8 @@ enum worker_fd {
     WORKER_FD_CHANNEL = 3,
     WORKER_FD_CRASH_PAGE = 4, /* memory shared with the front: struct crash_page */
     /* The first shard; the others follow, then those of the draft model, then the file of the disk
-     * tier if there is one, which alone is open for writing. */
+     * tier if there is one, then files in memory for the weights of both models, if there are any.
+     * Only what follows the shards is open for writing. */
     WORKER_FD_MODEL = 5,
 };
 

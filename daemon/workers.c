@@ -28,7 +28,7 @@
 
 #define QUEUE_MAX (64u << 20)
 #define BACKLOG_MAX (1u << 20) /* bytes beyond which requests wait here: to pack them takes time */
-#define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 1)
+#define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 3)
 #define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
@@ -77,8 +77,12 @@ struct workers {
     int64_t down_ns;   /* when the last worker that served was lost */
     bool file_changed; /* that the file changed was said */
     struct faults faults;
-    char refusal[400]; /* of the present worker; "": it gave no reason */
-    char failure[400]; /* what api_worker_failed() was told; "": nothing */
+    uint8_t (*keys)[ENGINE_KEEP_KEY];
+    struct kept_file *kept[2]; /* of the model, of the draft model; NULL: what there is stays its
+                                  worker's own */
+    const char *weights;       /* as workers_stats has it */
+    char refusal[400];         /* of the present worker; "": it gave no reason */
+    char failure[400];         /* what api_worker_failed() was told; "": nothing */
     struct msg_stats last;
     bool has_stats;
 };
@@ -190,6 +194,8 @@ static void send_open(struct workers *w) {
         .memory_bytes = w->opts.memory_bytes,
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
         .has_disk = w->opts.disk_fd >= 0,
+        .keeps = w->kept[0] != NULL,
+        .keeps_draft = w->kept[1] != NULL,
     };
 
     buf_clear(&w->out);
@@ -222,8 +228,37 @@ static bool file_has_changed(const struct workers *w) {
            (w->opts.draft && gguf_has_changed(w->opts.draft));
 }
 
+/* ---- weights ---- */
+
+static void claim_weights(struct workers *w) {
+    const struct gguf *files[] = {w->opts.file, w->opts.draft};
+
+    for (int i = 0; i < 2; i++)
+        if (files[i] && !w->kept[i])
+            w->kept[i] = kept_claim(w->opts.kept, w->keys[i]);
+}
+
+/* @bad: no worker shall use them any more. */
+static void release_weights(struct workers *w, bool bad) {
+    for (int i = 0; i < 2; i++) {
+        kept_release(w->kept[i], bad);
+        w->kept[i] = NULL;
+    }
+}
+
+/* A backend that packs nothing has left its file empty. */
+static void confirm_weights(struct workers *w) {
+    for (int i = 0; i < 2; i++)
+        if (w->kept[i] && !kept_confirm(w->kept[i])) {
+            kept_release(w->kept[i], true);
+            w->kept[i] = NULL;
+        }
+}
+
 /* It serves. Everything that waits is submitted before this returns. */
 static void on_ready(struct workers *w, const struct msg_ready *m) {
+    static const char *const where[READY_WEIGHTS] = {"own", "packed", "kept"};
+
     assert(w->model);
     if (file_has_changed(w)) { /* what was loaded may be half of each */
         kill_worker(w, "the model's file was changed while it was loaded");
@@ -233,12 +268,14 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
     w->backoff_ms = w->n_failed = 0;
     *w->failure = 0;
     w->progress_ns = clock_now(w->opts.clock);
+    w->weights = where[m->weights];
+    confirm_weights(w);
     log_event(WLOG_INFO, "worker_ready",
               "pid=%d arch=%.*s backend=%.*s isa=%.*s threads=%u pages=%u page_tokens=%u "
-              "max_context=%u load_ms=%lld",
+              "max_context=%u weights=%s load_ms=%lld",
               w->process.pid, (int)m->arch.len, m->arch.data, (int)m->backend.len, m->backend.data,
               (int)m->isa.len, m->isa.data, m->n_threads, m->n_pages, m->page_tokens,
-              m->max_context, (long long)(w->progress_ns - w->started_ns) / 1000000);
+              m->max_context, w->weights, (long long)(w->progress_ns - w->started_ns) / 1000000);
     if (!w->served)
         w->opts.on_ready(w->opts.ctx, m);
     w->served = w->was_ready = true;
@@ -395,6 +432,8 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     worker_chan_drain(&w->chan); /* what it said before it died still counts */
     worker_chan_close(&w->chan);
     bool served = w->state == WORKERS_SERVING;
+    if (!w->was_ready) /* whatever it died of, the next one packs anew */
+        release_weights(w, true);
     if (status == WORKER_CUT_OFF)
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
     if (served)
@@ -464,6 +503,11 @@ static int spawn(struct workers *w) {
     if (w->opts.disk_fd >= 0)
         stdio[n_stdio++] =
             (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->opts.disk_fd};
+    claim_weights(w);
+    for (int i = 0; i < 2; i++)
+        if (w->kept[i])
+            stdio[n_stdio++] =
+                (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = kept_fd(w->kept[i])};
     worker_environment(env);
     for (int i = 0; i < 3; i++)
         stdio[i] =
@@ -602,6 +646,7 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
                      FLIGHT_OFFSET);
     if (w->crash_page == MAP_FAILED || w->flight == MAP_FAILED)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
+    w->weights = "";
     uv_timer_init(o->loop, &w->watch);
     uv_timer_init(o->loop, &w->restart);
     *out = STEAL(w);
@@ -651,8 +696,10 @@ void workers_stop(struct workers *w) {
         close_timers(w);
 }
 
-void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft) {
+void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
+                       uint8_t (*keys)[ENGINE_KEEP_KEY]) {
     assert(file && !w->process_open);
+    w->keys = keys;
     w->opts.file = file;
     w->opts.draft = draft;
 }
@@ -677,6 +724,7 @@ void workers_unload(struct workers *w) {
     w->backoff_ms = w->n_failed = 0;
     *w->failure = 0;
     api_worker_stopped(w->model);
+    release_weights(w, false); /* the memory is free when the process has ended */
     log_event(WLOG_INFO, "worker_unloaded", "pid=%d", w->process_open ? w->process.pid : 0);
     end_process(w, served);
     if (!w->process_open)
@@ -687,6 +735,7 @@ struct workers *workers_free(struct workers *w) {
     if (!w)
         return NULL;
     assert(!w->process_open && !w->chan.open);
+    release_weights(w, false);
     munmap(w->crash_page, sizeof(struct crash_page));
     munmap(w->flight, FLIGHT_BYTES);
     close(w->exe_fd);
@@ -714,6 +763,7 @@ void workers_stats(const struct workers *w, struct workers_stats *out) {
         .n_deaths = w->n_deaths,
         .n_hangs = w->n_hangs,
         .pid = w->process_open ? w->process.pid : 0,
+        .weights = w->weights,
         .failure = w->failure,
         .stats_age_ms = w->has_stats ? (clock_now(w->opts.clock) - w->last.at_ns) / 1000000 : -1,
         .last = w->last,

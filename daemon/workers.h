@@ -21,6 +21,7 @@
 
 #include "api/api.h"
 #include "daemon/config.h"
+#include "daemon/kept.h"
 #include "proto/flight.h"
 
 struct workers;
@@ -33,6 +34,7 @@ struct workers_opts {
     uint64_t kv_bytes;     /* host memory wished for pages, unless kv-memory is given; 0: any */
     uint64_t memory_bytes; /* that a worker may take: the same at every start of one; 0: any */
     int disk_fd;           /* likewise given to every worker; -1: none */
+    struct kept *kept;     /* where weights are kept between workers */
     struct clock *clock;
     void *ctx;
     /* The first worker since the start or since workers_unload(): the model is served from now
@@ -55,6 +57,7 @@ struct workers_stats {
     const char *state;
     uint32_t n_started, n_deaths, n_hangs;
     int pid;              /* 0: none */
+    const char *weights;  /* of the last one that was ready: own, packed, kept; "" */
     const char *failure;  /* why none can be started, as far as is known; "" */
     int64_t stats_age_ms; /* since the worker reported `last`; -1: never */
     struct msg_stats last;
@@ -67,8 +70,10 @@ struct workers *workers_free(struct workers *w); /* after workers_stop() and the
 /* The way for api/ to the worker, whichever it is; lives as long as @w. */
 struct api_port *workers_port(struct workers *w);
 void workers_attach(struct workers *w, struct model *model); /* before workers_start() */
-/* Of a model whose files are opened after workers_new(); before workers_start(). */
-void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft);
+/* Of a model whose files are opened after workers_new(); before workers_start(). @keys: of both for
+ * kept_claim(), not copied. */
+void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
+                       uint8_t (*keys)[ENGINE_KEEP_KEY]);
 /* Likewise of a file of the disk tier. */
 void workers_set_disk(struct workers *w, int fd);
 /* Starts the first worker. 0 or -errno. Later ones start by themselves. */

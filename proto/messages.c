@@ -164,7 +164,8 @@ int msg_ready_parse(const void *data, uint32_t len, struct msg_ready *m) {
     struct wire_ready f;
 
     if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.arch, &f.m.arch) < 0 ||
-        get_str(data, len, f.backend, &f.m.backend) < 0 || get_str(data, len, f.isa, &f.m.isa) < 0)
+        get_str(data, len, f.backend, &f.m.backend) < 0 ||
+        get_str(data, len, f.isa, &f.m.isa) < 0 || f.m.weights >= READY_WEIGHTS)
         return -EPROTO;
     *m = f.m;
     return 0;

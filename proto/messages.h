@@ -57,6 +57,8 @@ struct msg_open {
     uint64_t memory_bytes;   /* of the machine, that the worker may take; 0: not known */
     uint32_t n_draft_shards; /* the last ones of the shards are those of the draft model */
     uint32_t has_disk;       /* 0 or 1: behind the shards there is the file of the disk tier */
+    /* 0 or 1: behind that, those in memory for the weights of the model and the draft model. */
+    uint32_t keeps, keeps_draft;
 };
 
 struct msg_progress {
@@ -70,7 +72,10 @@ struct msg_ready {
     uint64_t page_bytes, n_params;
     uint8_t fingerprint[16];
     struct str arch, backend, isa;
+    uint32_t weights; /* where the model's are: engine_info.weights; below READY_WEIGHTS */
 };
+
+#define READY_WEIGHTS 3u
 
 enum submit_flags {
     SUBMIT_LOGPROBS = 1,

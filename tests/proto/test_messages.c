@@ -172,11 +172,16 @@ Test(messages, a_full_buffer_takes_nothing_of_an_event) {
 }
 
 Test(messages, ready_and_open_survive) {
-    struct msg_ready ready = {.n_vocab = 5, .arch = {"llama", 5}, .backend = {"cpu", 3}}, ready2;
+    struct msg_ready ready = {.n_vocab = 5,
+                              .arch = {"llama", 5},
+                              .backend = {"cpu", 3},
+                              .weights = 2},
+                     ready2;
     struct msg_open open = {.kv_bytes = 7,
                             .memory_bytes = 8,
                             .options = {"isa\0auto", 9},
-                            .has_disk = 1},
+                            .has_disk = 1,
+                            .keeps_draft = 1},
                     open2;
     struct buf b;
 
@@ -185,12 +190,17 @@ Test(messages, ready_and_open_survive) {
     cr_assert_eq(msg_ready_parse(b.data, (uint32_t)b.len, &ready2), 0);
     cr_expect_eq(ready2.n_vocab, 5);
     cr_expect_arr_eq(ready2.arch.data, "llama", 5);
+    cr_expect_eq(ready2.weights, 2);
+    ready.weights = READY_WEIGHTS;
+    buf_clear(&b);
+    cr_assert_eq(msg_ready_pack(&b, &ready), 0);
+    cr_expect_eq(msg_ready_parse(b.data, (uint32_t)b.len, &ready2), -EPROTO);
     buf_clear(&b);
     cr_assert_eq(msg_open_pack(&b, &open), 0);
     cr_assert_eq(msg_open_parse(b.data, (uint32_t)b.len, &open2), 0);
     cr_expect_eq(open2.kv_bytes, 7);
     cr_expect_eq(open2.memory_bytes, 8);
-    cr_expect(open2.has_disk);
+    cr_expect(open2.has_disk && !open2.keeps && open2.keeps_draft);
     cr_expect_eq(open2.options.len, 9);
     cr_expect_arr_eq(open2.options.data, "isa\0auto", 9);
     buf_deinit(&b);

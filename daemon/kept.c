@@ -1,0 +1,155 @@
+#include "daemon/kept.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/list.h"
+#include "base/log.h"
+#include "daemon/service.h"
+
+struct kept_file {
+    struct kept *of;
+    struct list link; /* kept.files */
+    int fd;
+    char name[SERVICE_NAME_MAX]; /* that the service manager knows it by */
+    uint8_t key[ENGINE_KEEP_KEY];
+    uint64_t n_bytes;
+    uint32_t n_users;
+    bool kept, bad; /* kept: sealed, and with the service manager */
+};
+
+struct kept {
+    struct list files;
+    bool leaving;
+};
+
+int kept_new(struct kept **out) {
+    struct kept *k = calloc(1, sizeof(*k));
+
+    if (!k)
+        return -ENOMEM;
+    list_init(&k->files);
+    *out = k;
+    return 0;
+}
+
+static void drop(struct kept_file *f) {
+    if (f->kept && !f->of->leaving)
+        service_forget(f->name);
+    list_remove(&f->link);
+    close(f->fd);
+    free(f);
+}
+
+struct kept *kept_free(struct kept *k) {
+    if (!k)
+        return NULL;
+    k->leaving = true;
+    LIST_FOREACH(i, &k->files)
+    drop(LIST_ENTRY(i, struct kept_file, link));
+    free(k);
+    return NULL;
+}
+
+/* Behind the others; NULL: no memory, and @fd is closed. */
+static struct kept_file *add(struct kept *k, int fd) {
+    struct kept_file *f = calloc(1, sizeof(*f));
+
+    if (!f) {
+        close(fd);
+        return NULL;
+    }
+    f->of = k;
+    f->fd = fd;
+    list_push_back(&k->files, &f->link);
+    return f;
+}
+
+void kept_inherit(struct kept *k, int fd, const char *name) {
+    struct kept_file *f = add(k, fd);
+
+    if (!f)
+        return;
+    snprintf(f->name, sizeof(f->name), "%s", name);
+    f->kept = true;
+    if (engine_keep_read(fd, f->key, &f->n_bytes) < 0)
+        drop(f);
+}
+
+struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]) {
+    LIST_FOREACH(i, &k->files) {
+        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        if (!f->kept || f->bad || memcmp(f->key, key, sizeof(f->key)) != 0)
+            continue;
+        f->n_users++;
+        return f;
+    }
+    struct stat st = {0};
+    int fd = memfd_create("weft-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct kept_file *f = fd < 0 ? NULL : add(k, fd);
+
+    if (!f) {
+        log_event(WLOG_WARN, "weights_not_kept", "error=\"%s\"", strerror(errno));
+        return NULL;
+    }
+    fstat(fd, &st);
+    snprintf(f->name, sizeof(f->name), SERVICE_KEPT "%llu", (unsigned long long)st.st_ino);
+    memcpy(f->key, key, sizeof(f->key));
+    f->n_users = 1;
+    return f;
+}
+
+int kept_fd(const struct kept_file *f) {
+    return f->fd;
+}
+
+bool kept_confirm(struct kept_file *f) {
+    uint8_t key[ENGINE_KEEP_KEY];
+
+    if (f->kept)
+        return true;
+    if (engine_keep_read(f->fd, key, &f->n_bytes) < 0 || memcmp(key, f->key, sizeof(key)) != 0)
+        return false;
+    f->kept = true;
+    service_keep(f->fd, f->name);
+    return true;
+}
+
+void kept_release(struct kept_file *f, bool bad) {
+    if (!f)
+        return;
+    assert(f->n_users > 0);
+    f->bad |= bad;
+    if (--f->n_users == 0)
+        drop(f);
+}
+
+static bool is_unclaimed(const struct kept_file *f, const uint8_t *but) {
+    return f->n_users == 0 && !(but && memcmp(f->key, but, sizeof(f->key)) == 0);
+}
+
+uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but) {
+    uint64_t sum = 0;
+
+    LIST_FOREACH(i, &k->files) {
+        const struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        sum += is_unclaimed(f, but) ? f->n_bytes : 0;
+    }
+    return sum;
+}
+
+void kept_drop_unclaimed(struct kept *k, const uint8_t *but) {
+    LIST_FOREACH(i, &k->files)
+    if (is_unclaimed(LIST_ENTRY(i, struct kept_file, link), but))
+        drop(LIST_ENTRY(i, struct kept_file, link));
+}
+
+void kept_leave(struct kept *k) {
+    k->leaving = true;
+}

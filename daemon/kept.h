@@ -1,0 +1,40 @@
+#pragma once
+
+/*
+ * kept - packed weights that outlive their worker. Each lies in a file in memory of its own, which
+ * the worker packs and seals (engine_opts.keep_fd) and the front holds: the worker that comes after
+ * a death, beside it in a swap, or in the next daemon, to which the service manager passes them on,
+ * uses what is there.
+ *
+ *      claim ──> empty ──confirm──> kept <──inherit
+ *                  └────── release of the last user ──> freed
+ *
+ * What a worker says of it does not count: a file is kept if its seals and header are right.
+ */
+
+#include <stdbool.h>
+#include "engine/engine.h"
+
+struct kept;      /* all of a daemon */
+struct kept_file; /* the weights of one model file */
+
+int kept_new(struct kept **out);
+struct kept *kept_free(struct kept *k); /* accepts NULL, returns NULL */
+
+/* What the service manager kept under @name: taken over, or closed where it is of no use. */
+void kept_inherit(struct kept *k, int fd, const char *name);
+/* What is kept of @key, else an empty file. NULL: none can be made. */
+struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]);
+int kept_fd(const struct kept_file *f);
+/* A worker has opened its model with it. True: the weights are in it, and are kept from now on. */
+bool kept_confirm(struct kept_file *f);
+/* Of one user; NULL does nothing. The last one's frees the memory once no worker has it. @bad: it
+ * is not given to others. */
+void kept_release(struct kept_file *f, bool bad);
+
+/* Memory of inherited files that no model has claimed, but for that of @but, which may be NULL; and
+ * they are dropped. */
+uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but);
+void kept_drop_unclaimed(struct kept *k, const uint8_t *but);
+/* The daemon ends: what the service manager has stays with it. */
+void kept_leave(struct kept *k);
