@@ -1,6 +1,9 @@
 /* Regular expressions, choices and EBNF: which texts fit, and what is refused. */
 
+#include <stdio.h>
 #include <string.h>
+#include "base/buf.h"
+#include "base/util.h"
 #include "tests/text/grammar_support.h"
 
 #define REGEX(source, yes, no) test_lists(GRAMMAR_REGEX, source, yes, no)
@@ -68,6 +71,132 @@ Test(grammar_regex, what_is_not_regular_or_wrong_is_refused) {
     test_refused(GRAMMAR_REGEX, "a\\", "grammar_invalid", "backslash");
     test_refused(GRAMMAR_REGEX, "\xff", "grammar_invalid", "UTF-8");
     test_refused(GRAMMAR_REGEX, "[^\\d\\D]", "grammar_invalid", "nothing fits");
+}
+
+/* ---- anchors inside, against a naive matcher */
+
+/* Sets of places in a text of at most 7 letters, as bits. */
+struct naive {
+    const char *text;
+    unsigned len;
+};
+
+static unsigned match_alternatives(const struct naive *n, const char **p, unsigned from);
+
+/* One atom from each place of @from; *@p behind it. */
+static unsigned match_atom(const struct naive *n, const char **p, unsigned from) {
+    char c = *(*p)++;
+    unsigned out = 0;
+
+    if (c == '(') {
+        out = match_alternatives(n, p, from);
+        (*p)++;
+        return out;
+    }
+    if (c == '^')
+        return from & 1;
+    if (c == '$')
+        return from & 1u << n->len;
+    if (c == '[')
+        *p += 3;
+    for (unsigned i = 0; i < n->len; i++)
+        out |= (from >> i & 1 && strchr(c == '[' ? "ab" : (char[]){c, 0}, n->text[i])) << (i + 1);
+    return out;
+}
+
+static unsigned match_sequence(const struct naive *n, const char **p, unsigned from) {
+    while (**p && **p != '|' && **p != ')') {
+        const char *atom = *p, *again;
+        unsigned once = match_atom(n, p, from), all = once;
+
+        for (unsigned i = 0; (**p == '*' || **p == '+') && i <= n->len; i++) {
+            again = atom;
+            all |= match_atom(n, &again, all);
+        }
+        if (**p == '*' || **p == '?')
+            all |= from;
+        *p += **p && strchr("*+?", **p) != NULL;
+        from = all;
+    }
+    return from;
+}
+
+static unsigned match_alternatives(const struct naive *n, const char **p, unsigned from) {
+    unsigned out = match_sequence(n, p, from);
+
+    while (**p == '|') {
+        (*p)++;
+        out |= match_sequence(n, p, from);
+    }
+    return out;
+}
+
+static bool naive_search(const char *pattern, const char *text) {
+    struct naive n = {text, (unsigned)strlen(text)};
+
+    return match_alternatives(&n, &pattern, (2u << n.len) - 1) != 0;
+}
+
+static void write_part(struct buf *b, struct rng *r, int depth) {
+    uint32_t n = 1 + rng_below(r, 3);
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t kind = rng_below(r, depth > 0 ? 7 : 5);
+
+        if (kind >= 5) {
+            buf_printf(b, "(");
+            write_part(b, r, depth - 1);
+            buf_printf(b, "|");
+            write_part(b, r, depth - 1);
+            buf_printf(b, ")%s", (const char *const[]){"", "", "", "?", "*", "+"}[rng_below(r, 6)]);
+        } else {
+            buf_printf(b, "%s", (const char *const[]){"a", "b*", "^", "$", "[ab]?"}[kind]);
+        }
+    }
+}
+
+Test(grammar_regex, anchors_inside_are_those_of_a_naive_matcher) {
+    struct rng r = {4};
+    int n_matches = 0;
+
+    for (int i = 0; i < 1500; i++) {
+        char schema[512];
+        struct buf b;
+
+        buf_init(&b, 256);
+        write_part(&b, &r, 2);
+        snprintf(schema, sizeof(schema), "{\"type\":\"string\",\"pattern\":\"%s\"}", b.data);
+        struct grammar_source src = {
+            .kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = strlen(schema)};
+        CLEANUP(grammar_freep) struct grammar *g = NULL;
+        struct err err = {0};
+        int e = grammar_compile(&g, test_vocab(), &src, NULL, &err);
+
+        cr_assert(e == 0 || strstr(err.message, "nothing fits"), "%s: %s", schema, err.message);
+        for (uint32_t k = 0; k < 2 * 63; k++) { /* all texts of up to five letters */
+            uint32_t len = 0, bits = k % 63 + 1;
+            char text[8] = "\"", c = k < 63 ? 'b' : 'c';
+
+            for (; bits > 1; bits >>= 1)
+                text[1 + len++] = bits & 1 ? c : 'a';
+            bool want = naive_search(b.data, text + 1);
+
+            text[1 + len] = '"';
+            cr_assert_eq(e == 0 && test_fits(g, text, len + 2), want, "%s: %s", b.data, text);
+            n_matches += want;
+        }
+        buf_deinit(&b);
+    }
+    cr_expect(n_matches > 20000 && n_matches < 180000, "%d", n_matches);
+}
+
+Test(grammar_regex, anchors_that_are_not_read_have_their_place) {
+    test_refused(GRAMMAR_JSON_SCHEMA, "{\"pattern\": \"a(^b){2}\"}", "grammar_unsupported",
+                 "#/pattern: regular expression, byte 2: a counted anchor");
+    test_refused(GRAMMAR_JSON_SCHEMA, "{\"pattern\": \"(?=a)(b$)\"}", "grammar_unsupported",
+                 "byte 7: an anchor beside look-ahead");
+    test_refused(GRAMMAR_JSON_SCHEMA, "{\"pattern\": \"(?=a^)b\"}", "grammar_unsupported",
+                 "an anchor inside");
 }
 
 Test(grammar_choice, exactly_the_strings) {

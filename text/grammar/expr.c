@@ -55,6 +55,14 @@ struct expr *expr_str(struct build *b, const char *s) {
     return expr_bytes(b, s, strlen(s));
 }
 
+struct expr *expr_anchor(struct build *b, char which) {
+    struct expr *e = make(b, EXPR_ANCHOR);
+
+    if (e)
+        e->id = (uint32_t)which;
+    return e;
+}
+
 struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mode mode) {
     if (set->n == 0)
         return expr_never(b);
@@ -203,6 +211,7 @@ static bool list_nullable(const struct build *b, const struct expr_list *l) {
 bool expr_nullable(const struct build *b, const struct expr *e) {
     switch ((enum expr_kind)e->kind) {
     case EXPR_EMPTY:
+    case EXPR_ANCHOR:
         return true;
     case EXPR_NEVER:
     case EXPR_BYTES:

@@ -28,6 +28,8 @@ enum expr_kind {
     EXPR_LIST,    /* members of an object: struct expr_list */
     EXPR_NAMES,   /* characters of a key that is none of a set of names: struct names */
     EXPR_LANG,    /* a text of a language (lang.h) */
+    EXPR_ANCHOR,  /* nothing, where a text begins (id '^') or ends ('$'): only while a regular
+                     expression is read */
     EXPR_ONCE,    /* a rule, at most once: member `min` of those of the rule it is in, behind `max`
                      bytes of its key; min NO_MAX: no member of these, any number of times */
     EXPR_MEMBERS, /* a rule with such members */
@@ -201,6 +203,10 @@ enum regex_options {
 };
 int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
                     enum regex_kind kind, unsigned options, struct expr **out);
+/* Takes the EXPR_ANCHORs out of *@e, which matches a whole text. 1: one is counted, and *@e means
+ * nothing (regex_anchor.c). */
+int regex_resolve_anchors(struct build *b, struct expr **e);
+struct expr *expr_anchor(struct build *b, char which);
 struct expr *regex_of(struct build *b, const char *s, enum char_mode mode); /* our own: asserts */
 int ebnf_read(struct build *b, const char *s, size_t len, struct expr **out);
 int lark_read(struct build *b, const char *s, size_t len, enum char_mode mode, struct expr **out);

@@ -379,6 +379,8 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
                         from, to);
     case EXPR_LANG:
         return add_lang(m, e->lang, from, to);
+    case EXPR_ANCHOR:
+        assert(false);
     }
     return r;
 }

@@ -1,9 +1,9 @@
 /*
  * regex - regular expressions in the ECMA-262 dialect that JSON Schema's `pattern` uses, read by
  * recursive descent into an expression. Only what is regular is accepted: back references and
- * look-behind are refused, lazy quantifiers mean the same language as greedy ones. Anchors may
- * stand at the ends of the alternatives at the top, look-ahead between their parts: there it is the
- * product of two automata.
+ * look-behind are refused, lazy quantifiers mean the same language as greedy ones. Look-ahead may
+ * stand between the parts of the alternatives at the top: there it is the product of two automata.
+ * So may anchors at their ends, and in a search without look-ahead anywhere (regex_anchor.c).
  */
 
 #include "text/grammar/lang.h"
@@ -19,7 +19,8 @@ struct reader {
     enum char_mode mode;
     unsigned options; /* enum regex_options */
     uint32_t depth;
-    bool search; /* of a whole text, not a piece of one: look-ahead has an end to see */
+    bool search;        /* of a whole text, not a piece of one: look-ahead has an end to see */
+    const char *anchor; /* the first one inside; NULL: none */
 };
 
 static int read_alternatives(struct reader *r, struct expr **out);
@@ -287,6 +288,15 @@ static int read_group(struct reader *r, struct expr **out) {
     return skip(r, ")") ? 0 : invalid(r, "')' is missing");
 }
 
+static int read_anchor(struct reader *r, struct expr **out) {
+    if (!r->search || (r->options & REGEX_FROM_START))
+        return unsupported(r, "an anchor inside");
+    if (!r->anchor)
+        r->anchor = r->p;
+    *out = expr_anchor(r->b, *r->p++);
+    return *out ? 0 : build_no_memory(r->b);
+}
+
 static int read_atom(struct reader *r, struct expr **out) {
     struct cp_set *set = arena_alloc(&r->b->arena, sizeof(*set));
     bool is_class = false;
@@ -314,7 +324,7 @@ static int read_atom(struct reader *r, struct expr **out) {
     if (strchr("*+?{", *r->p))
         return invalid(r, "nothing to repeat");
     if (*r->p == '^' || *r->p == '$')
-        return unsupported(r, "an anchor inside");
+        return read_anchor(r, out);
     e = skip(r, "\\") ? read_escape(r, set, &is_class, &cp) : read_cp(r, &cp);
     if (e == 0 && !is_class)
         e = cp_set_add(r->b, set, cp, cp);
@@ -471,6 +481,10 @@ static int read_rest(struct reader *r, bool whole, struct expr **out) {
         r->p = end + 1;
         if (e == 0)
             e = read_rest(r, whole, &y);
+        if (e == 0 && r->anchor) {
+            r->p = r->anchor;
+            return unsupported(r, "an anchor beside look-ahead");
+        }
         if (e == 0)
             e = lang_of(r->b, y, &l);
         if (e == 0)
@@ -520,7 +534,12 @@ int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode m
             return e;
     } while (skip(&r, "|"));
     *out = expr_alt(b, v.v, v.n);
-    return *out ? 0 : build_no_memory(b);
+    int e = *out ? 0 : build_no_memory(b);
+
+    if (e == 0 && r.anchor)
+        e = regex_resolve_anchors(b, out);
+    r.p = r.anchor;
+    return e > 0 ? unsupported(&r, "a counted anchor") : e;
 }
 
 int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
