@@ -647,6 +647,38 @@ Test(grammar_schema, contains) {
            YES("[5,1]", "[1,9]", "[1,2,3,7]"), YES("[5]", "[1,2]", "[5,\"\"]"));
 }
 
+Test(grammar_schema, contains_several_times) {
+    CLEANUP(grammar_freep)
+    struct grammar *g = test_compile(
+        GRAMMAR_JSON_SCHEMA,
+        "{\"items\": {\"type\": \"integer\"}, \"contains\": {\"enum\": [1, 5]}, \"allOf\": "
+        "[{\"contains\": {\"enum\": [5, 7]}}, {\"contains\": {\"minimum\": 7}}]}");
+
+    /* All arrays of up to five of 1, 5, 7, 9. */
+    for (uint32_t len = 0; len <= 5; len++) {
+        for (uint32_t k = 0; k < 1u << 2 * len; k++) {
+            bool low = false, middle = false, high = false;
+            char text[32] = "[";
+
+            for (uint32_t i = 0; i < len; i++) {
+                char c = "1579"[k >> 2 * i & 3];
+
+                low |= c == '1' || c == '5';
+                middle |= c == '5' || c == '7';
+                high |= c >= '7';
+                snprintf(text + 1 + 2 * i, 8, "%c%s", c, i + 1 < len ? "," : "");
+            }
+            strcat(text, "]");
+            cr_expect_eq(test_fits(g, text, strlen(text)), low && middle && high, "%s", text);
+        }
+    }
+    REFUSED("{\"contains\": {\"const\": 1}, \"allOf\": [{\"contains\": {\"const\": 2}}], "
+            "\"maxItems\": 3}",
+            "unsupported", "#/allOf/0/contains: twice, beside");
+    REFUSED("{\"contains\": {\"const\": 1}, \"prefixItems\": [{}]}", "unsupported",
+            "#/contains: beside schemas by position");
+}
+
 Test(grammar_schema, old_drafts) {
     SCHEMA("{\"items\": [{\"type\": \"integer\"}, {}], \"additionalItems\": false}",
            YES("[]", "[1]", "[1,\"\"]"), YES("[\"\"]", "[1,1,1]"));

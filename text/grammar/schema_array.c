@@ -15,12 +15,18 @@ static struct place prefix_of(struct schema *s, struct place part) {
     return yyjson_is_arr(items.v) ? items : schema_at(s, part, "prefixItems");
 }
 
-/* Schemas of item @i: by position, or `items`. @with: one more. */
-static int item_value(struct schema *s, const struct parts *parts, uint32_t i, struct place with,
+/* Schemas of item @i: by position, or `items`; and those of f->contains in @with, bits. */
+static int item_value(struct schema *s, const struct facets *f, uint32_t i, uint32_t with,
                       struct expr **out) {
+    const struct parts *parts = f->parts;
     struct place *v = NULL;
     uint32_t n = 0, cap = 0;
-    int r = with.v ? places_add(s, &v, &n, &cap, with) : 0;
+    int r = 0;
+
+    for (uint32_t k = 0; r == 0 && k < f->n_contains; k++) {
+        if (with >> k & 1)
+            r = places_add(s, &v, &n, &cap, f->contains[k]);
+    }
 
     for (uint32_t k = 0; r == 0 && k < parts->n; k++) {
         struct place prefix = prefix_of(s, parts->v[k]), p;
@@ -40,10 +46,9 @@ static int item_value(struct schema *s, const struct parts *parts, uint32_t i, s
 static int array_items(struct schema *s, const struct facets *f, uint32_t n_prefix,
                        struct expr **out) {
     struct build *b = s->b;
-    struct place none = {0};
     struct expr *x = NULL, *tail, *comma = json_comma(b);
     uint32_t min = f->min_items, max = f->max_items;
-    int r = item_value(s, f->parts, n_prefix, none, &x);
+    int r = item_value(s, f, n_prefix, 0, &x);
 
     if (r < 0 || !(x = schema_share(s, x)))
         return r < 0 ? r : build_no_memory(b);
@@ -58,7 +63,7 @@ static int array_items(struct schema *s, const struct facets *f, uint32_t n_pref
     }
     tail = expr_repeat(b, expr_seq2(b, comma, x), more, room);
     for (uint32_t i = MIN(n_prefix, max); i-- > 0;) {
-        r = item_value(s, f->parts, i, none, &x);
+        r = item_value(s, f, i, 0, &x);
         if (r < 0)
             return r;
         tail = i ? expr_seq3(b, comma, x, tail) : expr_seq2(b, x, tail);
@@ -76,10 +81,10 @@ static int array_containing(struct schema *s, const struct facets *f, struct exp
     struct expr *any = NULL, *one = NULL, *comma = json_comma(b);
     struct expr_vec v = {0};
     uint32_t min = MAX(f->min_items, 1u), max = f->max_items, last = max == NO_MAX ? min : max;
-    int r = item_value(s, f->parts, 0, (struct place){0}, &any);
+    int r = item_value(s, f, 0, 0, &any);
 
     if (r == 0)
-        r = item_value(s, f->parts, 0, f->contains[0], &one);
+        r = item_value(s, f, 0, 1, &one);
     if (r < 0)
         return r;
     any = schema_share(s, any);
@@ -99,6 +104,78 @@ static int array_containing(struct schema *s, const struct facets *f, struct exp
             return r;
     }
     *out = expr_alt(b, v.v, v.n);
+    return *out ? 0 : build_no_memory(b);
+}
+
+#define CONTAINS_MAX 4 /* of one array: an item may be what any set of them asks for */
+
+struct containing {
+    struct schema *s;
+    const struct facets *f;
+    struct expr *any, *item[1 << CONTAINS_MAX]; /* by the set that it is what they ask for */
+    struct expr *made[1 << CONTAINS_MAX];       /* what comes behind items, by what is left */
+};
+
+/* Items behind others, with the commas before them, among which are what @left ask for. */
+static int items_behind(struct containing *c, uint32_t left, struct expr **out);
+
+/* One item that some of @left ask for, and those behind it. */
+static int item_of(struct containing *c, uint32_t left, struct expr **out) {
+    struct build *b = c->s->b;
+    struct expr_vec v = {0};
+
+    for (uint32_t set = left; set; set = (set - 1) & left) {
+        struct expr *rest = NULL;
+        int r = c->item[set] ? 0 : item_value(c->s, c->f, 0, set, &c->item[set]);
+
+        c->item[set] = r == 0 ? schema_share(c->s, c->item[set]) : NULL;
+        r = r < 0 ? r : items_behind(c, left & ~set, &rest);
+        if (r == 0)
+            r = expr_vec_add(b, &v, expr_seq2(b, c->item[set], rest));
+        if (r < 0)
+            return r;
+    }
+    *out = expr_alt(b, v.v, v.n);
+    return *out ? 0 : build_no_memory(b);
+}
+
+static int items_behind(struct containing *c, uint32_t left, struct expr **out) {
+    struct build *b = c->s->b;
+    struct expr *comma = json_comma(b), *one = NULL;
+    struct expr *others = expr_repeat(b, expr_seq2(b, comma, c->any), 0, NO_MAX);
+
+    if (c->made[left]) {
+        *out = c->made[left];
+        return 0;
+    }
+    int r = left ? item_of(c, left, &one) : 0;
+
+    if (r < 0)
+        return r;
+    others = left ? schema_share(c->s, expr_seq3(b, others, comma, one)) : others;
+    *out = c->made[left] = others;
+    return others ? 0 : build_no_memory(b);
+}
+
+/* As array_containing(), with several `contains`, which one item may satisfy or some. */
+static int array_containing_all(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    struct containing c = {.s = s, .f = f};
+    struct expr *one = NULL;
+
+    if (f->n_contains > CONTAINS_MAX || f->min_items > 1 || f->max_items != NO_MAX)
+        return schema_unsupported(s, f->contains[f->n_contains - 1].path,
+                                  f->n_contains > CONTAINS_MAX
+                                      ? "more than four times"
+                                      : "twice, beside minItems or maxItems");
+    int r = item_value(s, f, 0, 0, &c.any);
+
+    c.any = r == 0 ? schema_share(s, c.any) : NULL;
+    if (r == 0)
+        r = item_of(&c, (1u << f->n_contains) - 1, &one);
+    if (r < 0)
+        return r;
+    *out = expr_seq2(b, expr_repeat(b, expr_seq2(b, c.any, json_comma(b)), 0, NO_MAX), one);
     return *out ? 0 : build_no_memory(b);
 }
 
@@ -241,9 +318,9 @@ int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
         n_prefix = MAX(n_prefix, yyjson_arr_size(prefix_of(s, f->parts->v[i]).v));
     if (n_prefix > 4096)
         return build_too_complex(b, "more than 4096 prefixItems");
-    if (f->n_contains > 1 || (f->n_contains && n_prefix))
+    if (f->n_contains && n_prefix)
         return schema_unsupported(s, f->contains[f->n_contains - 1].path,
-                                  "twice, or beside schemas by position");
+                                  "beside schemas by position");
     if (min > f->max_items) {
         *out = expr_never(b);
         return *out ? 0 : build_no_memory(b);
@@ -251,7 +328,7 @@ int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
     if (f->unique && f->max_items > 1)
         r = array_unique(s, f, (uint32_t)n_prefix, &items);
     else if (f->n_contains)
-        r = array_containing(s, f, &items);
+        r = f->n_contains > 1 ? array_containing_all(s, f, &items) : array_containing(s, f, &items);
     else if (f->max_items)
         r = array_items(s, f, (uint32_t)n_prefix, &items);
     if (r < 0)
