@@ -315,7 +315,7 @@ struct Sums {
 template <int F>
 DEVICE void add_stage(const struct expert_args &a, const uint8_t *stage, uint32_t u, uint32_t to,
                       const struct Gathered &rows, float c[1][4]) {
-    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
+    constexpr uint32_t units = TILE_STAGE_UNITS(F);
 
 #pragma unroll
     for (uint32_t n = 0; n < units; n++)
@@ -335,6 +335,8 @@ DEVICE void add_stage_of(const struct expert_args &a, uint32_t format, const uin
         return add_stage<TILE_Q4_0>(a, stage, u, to, rows, c);
     case TILE_IQ4_NL:
         return add_stage<TILE_IQ4_NL>(a, stage, u, to, rows, c);
+    case TILE_MXFP4:
+        return add_stage<TILE_MXFP4>(a, stage, u, to, rows, c);
     case TILE_Q4_K:
         return add_stage<TILE_Q4_K>(a, stage, u, to, rows, c);
     case TILE_Q5_K:

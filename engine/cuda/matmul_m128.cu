@@ -28,9 +28,7 @@ template <int AT> DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint
 /* Of a format: slices of a unit, units of a stage, slices of a stage. */
 template <int F> struct Steps {
     static constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1;
-    static constexpr uint32_t units = F == TILE_Q8_0                       ? 2
-                                      : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4
-                                                                           : 1;
+    static constexpr uint32_t units = TILE_STAGE_UNITS(F);
     static constexpr uint32_t of_stage = slices * units;
 };
 
@@ -169,6 +167,8 @@ DEVICE void walk_of(uint32_t format, struct Source &from) {
         return walk<TILE_Q4_0>(from);
     case TILE_IQ4_NL:
         return walk<TILE_IQ4_NL>(from);
+    case TILE_MXFP4:
+        return walk<TILE_MXFP4>(from);
     case TILE_Q4_K:
         return walk<TILE_Q4_K>(from);
     case TILE_Q5_K:

@@ -60,7 +60,7 @@ DEVICE void add_unit(const A &a, const uint8_t *tile, uint32_t unit, const ROWS 
 template <int F, int G, class A, class FEED, class ROWS>
 DEVICE void add_segment(const A &a, uint32_t from, uint32_t to, FEED &feed, const ROWS &rows,
                         float c[G][4]) {
-    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
+    constexpr uint32_t units = TILE_STAGE_UNITS(F);
 
     for (uint32_t u = from; u < to; u += units) {
         const uint8_t *stage = feed.take(a);
@@ -85,6 +85,8 @@ DEVICE void add_units(const A &a, uint32_t format, uint32_t from, uint32_t to, F
         return add_segment<TILE_Q4_0, G>(a, from, to, feed, rows, c);
     case TILE_IQ4_NL:
         return add_segment<TILE_IQ4_NL, G>(a, from, to, feed, rows, c);
+    case TILE_MXFP4:
+        return add_segment<TILE_MXFP4, G>(a, from, to, feed, rows, c);
     case TILE_Q4_K:
         return add_segment<TILE_Q4_K, G>(a, from, to, feed, rows, c);
     case TILE_Q5_K:

@@ -16,6 +16,9 @@
  * product on Hopper is this code: it has about 3 instructions per weight of Q4_K, with the copies
  * 3.5 to 4, where 4.5 are what its bandwidth leaves (not measured).
  *
+ * The codes of MXFP4 are half precision numbers but for the width of their fields: their bits are
+ * put where a half has them, and the scale takes back what other exponents mean there.
+ *
  * Tile<F>: load() takes a lane's share of a tile into registers; codes(kb) gives a0 .. a3 of block
  * kb of 16 columns, scale(row, kb) and min(row, kb) those of row g + 8 row. kb is a constant after
  * unrolling.
@@ -171,6 +174,33 @@ template <> struct Tile<TILE_IQ4_NL> {
     }
     __device__ __forceinline__ float scale(int row, int kb) const {
         return d.of(row, kb);
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return 0;
+    }
+};
+
+/* Exponents of rows g and g + 8, both groups of 32 columns: [row][2] bytes. */
+template <> struct Tile<TILE_MXFP4> {
+    struct vec4 v;
+    uint32_t e[2];
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        v = load16(tile + lane * 16);
+        for (int row = 0; row < 2; row++)
+            e[row] = *(const uint16_t *)(tile + 512 + (lane / 4 + 8 * row) * 2);
+    }
+    /* Halves of 2^-15 of the codes. */
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        uint32_t w = word_of(v, kb);
+
+        a[0] = w & 0x8E008E00u;
+        a[1] = w << 3 & 0x8E008E00u;
+        a[2] = (w << 6 & 0x0E000E00u) | (w << 2 & 0x80008000u);
+        a[3] = (w << 9 & 0x0E000E00u) | (w << 1 & 0x80008000u);
+    }
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        return mx_float_of(((e[row] >> kb / 2 * 8 & 255) + 14) << 23); /* 2^15 2^(e - 128) */
     }
     __device__ __forceinline__ float min(int row, int kb) const {
         return 0;

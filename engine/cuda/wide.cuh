@@ -122,7 +122,7 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
 template <int F, class ROWS>
 DEVICE void walk(const struct matrix &m, struct Supply<ROWS> &supply, float total[WIDE_GROUPS][4]) {
     constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1; /* of a unit */
-    constexpr uint32_t units = F == TILE_Q8_0 ? 2 : F == TILE_Q4_0 || F == TILE_IQ4_NL ? 4 : 1;
+    constexpr uint32_t units = TILE_STAGE_UNITS(F);
     uint32_t segment = 0, end = tile_segment(m.n_units, 1);
     float c[WIDE_GROUPS][4];
 
@@ -168,6 +168,8 @@ DEVICE void walk_of(const struct matrix &m, struct Supply<ROWS> &supply,
         return walk<TILE_Q4_0>(m, supply, total);
     case TILE_IQ4_NL:
         return walk<TILE_IQ4_NL>(m, supply, total);
+    case TILE_MXFP4:
+        return walk<TILE_MXFP4>(m, supply, total);
     case TILE_Q4_K:
         return walk<TILE_Q4_K>(m, supply, total);
     case TILE_Q5_K:

@@ -22,6 +22,7 @@
  *     Q8_0       64       2 x 16 B: {g, g+8} of 2 blocks       [16 rows][2] d             8.5
  *     Q4_0       64       16 B, nibbles: see below             [16][2] d                  4.5
  *     IQ4_NL     64       as Q4_0                              as Q4_0                    4.5
+ *     MXFP4      64       16 B, fours of bits: tile_fp4_bit()  [16][2] exponents          4.25
  *     Q4_K       256      4 x 16 B as Q4_0                     [16][8 scales, 8 mins],    4.625
  *                                                              [16] {d, dmin}
  *     Q5_K       256      + 16 B: a byte per block             as Q4_K                    5.625
@@ -33,6 +34,9 @@
  * Q6_K lie where an unshifted mask, or one after a shift by four, finds them above the nibbles:
  * tile_high_slot(). Word w of Q5_K's vector has a bit for each of the blocks 4 w .. 4 w + 3, word w
  * of Q6_K's vectors two bits for each of two blocks.
+ *
+ * Fours of bits: word w of a vector is block w, too; the four of a column stand where they are
+ * those of a half, whose value is 2^-15 of the code's: one shift and a mask away, or two.
  *
  * Other formats are kept as F16: rounding to half precision is what the recipe does with every
  * weight anyway. Rows and columns beyond the matrix are zero.
@@ -46,7 +50,8 @@ enum tile_format {
     TILE_Q8_0,
     TILE_Q4_0,
     TILE_IQ4_NL,
-    TILE_Q4_K,
+    TILE_MXFP4,
+    TILE_Q4_K, /* from here on tiles have 256 columns */
     TILE_Q5_K,
     TILE_Q6_K,
     TILE_IQ4_XS,
@@ -56,6 +61,7 @@ enum tile_format {
 #define TILE_ROWS 16u
 #define TILE_LANES 32u
 #define TILE_SEGMENTS 8u
+#define TILE_FP4_MAX 150u /* exponents of MXFP4: half of 2^(150 - 127) is beyond half precision */
 
 /* What a type of tensor is repacked to: its own format, or half precision where it has none. */
 MX_FN enum tile_format tile_format_of(uint32_t type) {
@@ -66,6 +72,8 @@ MX_FN enum tile_format tile_format_of(uint32_t type) {
         return TILE_Q4_0;
     case TENSOR_IQ4_NL:
         return TILE_IQ4_NL;
+    case TENSOR_MXFP4:
+        return TILE_MXFP4;
     case TENSOR_Q4_K:
         return TILE_Q4_K;
     case TENSOR_Q5_K:
@@ -93,6 +101,7 @@ MX_FN uint32_t tile_code_bytes(uint32_t f) {
         return 1024;
     case TILE_Q4_0:
     case TILE_IQ4_NL:
+    case TILE_MXFP4:
         return 512;
     case TILE_Q5_K:
         return 2048 + 512;
@@ -111,6 +120,8 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
     case TILE_Q4_0:
     case TILE_IQ4_NL:
         return tile_code_bytes(f) + 64;
+    case TILE_MXFP4:
+        return tile_code_bytes(f) + 32;
     case TILE_Q4_K:
     case TILE_Q5_K:
         return tile_code_bytes(f) + 320;
@@ -122,8 +133,10 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
 }
 
 /* Tiles of a row that are fetched as one: about 2 to 3 KiB. */
+#define TILE_STAGE_UNITS(f) ((f) == TILE_Q8_0 ? 2u : (f) > TILE_Q8_0 && (f) < TILE_Q4_K ? 4u : 1u)
+
 MX_FN uint32_t tile_stage_units(uint32_t f) {
-    return f == TILE_Q8_0 ? 2 : f == TILE_Q4_0 || f == TILE_IQ4_NL ? 4 : 1;
+    return TILE_STAGE_UNITS(f);
 }
 
 MX_FN uint32_t tile_stage_bytes(uint32_t f) {
@@ -190,6 +203,8 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
         return (uint32_t)blk_q6_code(b, i);
     case TILE_IQ4_XS:
         return (uint32_t)blk_nibble(b + 8 + 16 * (i / 32), i % 32);
+    case TILE_MXFP4:
+        return (uint32_t)blk_nibble(b + 1, i);
     default: /* Q4_0, IQ4_NL */
         return (uint32_t)blk_nibble(b + 2, i);
     }
@@ -204,6 +219,18 @@ MX_FN uint32_t tile_halves_at(const struct tile_source *s, uint32_t r, uint32_t 
  * (1): */
 MX_FN uint32_t tile_high_slot(uint32_t e, uint32_t high) {
     return (0x74653021u >> (8 * e + 4 * high)) & 15;
+}
+
+/* Where bit @bit of the code of column @e (0..3) of row g (@high 0) or g + 8 (1) stands in a word:
+ * a half's lower exponent and upper mantissa bits are 9 .. 11, its sign is 15. The columns 0 and 1
+ * are in the lower half-word. Row g of the even ones is in its place, row g + 8 is three to the
+ * right; of the odd ones exponents are 6 and 9 to the right, signs 2 and 1. */
+MX_FN uint32_t tile_fp4_bit(uint32_t e, uint32_t high, uint32_t bit) {
+    uint32_t at = (e % 2 ? 3u : 9u) - 3 * high + bit;
+
+    if (bit == 3)
+        at = e % 2 ? 13 + high : 15 - 3 * high;
+    return e / 2 * 16 + at;
 }
 
 /* Word @w (0..3) of vector @v of lane @lane of the tile whose first column is @k0. */
@@ -232,9 +259,13 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
         }
         return out;
     }
-    for (uint32_t i = 0; i < 8; i++)
-        out |= (tile_code_at(f, s, g + (i & 1) * 8, k0 + v * 64 + w * 16 + 4 * t + i / 2) & 15)
-               << (4 * i);
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t code = tile_code_at(f, s, g + (i & 1) * 8, k0 + v * 64 + w * 16 + 4 * t + i / 2);
+
+        for (uint32_t bit = 0; f == TILE_MXFP4 && bit < 4; bit++)
+            out |= (code >> bit & 1) << tile_fp4_bit(i / 2, i & 1, bit);
+        out |= f == TILE_MXFP4 ? 0 : (code & 15) << (4 * i);
+    }
     return out;
 }
 
@@ -266,6 +297,9 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     case TILE_IQ4_XS:
         b = tile_block_at(s, i < 128 ? i / 8 : (i - 128) / 2, k0);
         return !b ? 0 : i < 128 ? (uint8_t)blk_iq4_xs_scale(b, i % 8) : b[i % 2];
+    case TILE_MXFP4: /* more, and only zeros fit half precision */
+        b = tile_block_at(s, i / 2, k0 + i % 2 * 32);
+        return !b ? 0 : b[0] < TILE_FP4_MAX ? b[0] : TILE_FP4_MAX;
     default: /* Q8_0, Q4_0, IQ4_NL: [row][2] halves */
         b = tile_block_at(s, i / 4, k0 + (i / 2 % 2) * 32);
         return b ? b[i % 2] : 0;
@@ -283,7 +317,7 @@ MX_FN uint32_t tile_word(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* The integer at row @r and column @k of a tile; not of F16. */
+/* The code at row @r and column @k of a tile; not of F16. */
 MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
     uint32_t lane = r % 8 * 4 + k % 16 / 4, high = r / 8, e = k % 4, kb = k / 16;
     uint32_t slot = 4 * tile_high_slot(e, high);
@@ -291,6 +325,13 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
 
     if (f == TILE_Q8_0)
         return v[kb / 2 * 512 + kb % 2 * 8 + high * 4 + e];
+    if (f == TILE_MXFP4) {
+        uint32_t word = tile_word(v + kb * 4), code = 0;
+
+        for (uint32_t bit = 0; bit < 4; bit++)
+            code |= (word >> tile_fp4_bit(e, high, bit) & 1) << bit;
+        return (int)code;
+    }
     int q = (v[kb / 4 * 512 + kb % 4 * 4 + e] >> (4 * high)) & 15;
 
     if (f == TILE_Q5_K)
@@ -316,6 +357,8 @@ MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
         return blk_half(s + r * 4 + k / 32 * 2) * (float)(q - 8);
     case TILE_IQ4_NL:
         return blk_half(s + r * 4 + k / 32 * 2) * (float)blk_iq4_value(q);
+    case TILE_MXFP4:
+        return mx_e8m0_half(s[r * 2 + k / 32]) * (float)blk_fp4_value(q);
     case TILE_IQ4_XS:
         return blk_half(s + 128 + r * 2) * (float)(int8_t)s[r * 8 + k / 32] *
                (float)blk_iq4_value(q);

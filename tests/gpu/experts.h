@@ -249,10 +249,13 @@ static void check_expert_kernels(const void *arg) {
     check_experts(TENSOR_Q8_0, 16, 96, 70);
     check_experts(TENSOR_Q6_K, 32, 256, 3);
     check_experts(TENSOR_F16, 48, 576, 9);
+    check_experts(TENSOR_MXFP4, 32, 320, 5);
     if (tiny)
         return;
     check_experts(TENSOR_Q4_K, 768, 2048, 1);
     check_experts(TENSOR_Q4_K, 768, 2048, 300);
     check_experts(TENSOR_Q6_K, 2048, 768, 40);
     check_experts(TENSOR_IQ4_XS, 1536, 2048, 33);
+    check_experts(TENSOR_MXFP4, 2880, 2880, 1);
+    check_experts(TENSOR_MXFP4, 2880, 2880, 100);
 }

@@ -46,6 +46,9 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
         for (uint32_t k = 0; k < f->block_bytes; k++)
             p[k] = (uint8_t)(rng_next(&rng) >> 40);
         switch (f->type) {
+        case TENSOR_MXFP4:
+            p[0] = (uint8_t)(121 + p[0] % 3);
+            continue;
         case TENSOR_Q2_K:
             at[0] = 80, at[1] = 82;
             break;
@@ -252,7 +255,7 @@ static void check_type(const void *arg) {
 
     open_device();
     check_matrix(c->type, 40, 256, c->tiny ? 10 : 3);
-    if (c->type == TENSOR_Q8_0)
+    if (c->type == TENSOR_Q8_0 || c->type == TENSOR_MXFP4)
         check_matrix(c->type, 33, 96, 70);
     if (c->type == TENSOR_Q4_K ||
         c->type == TENSOR_F16) /* nine units in eight segments, two blocks */
@@ -300,9 +303,9 @@ static void check_big(const void *arg) {
 
 static void check_matrices(bool tiny) {
     static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,  TENSOR_Q4_1, TENSOR_Q5_0,
-        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,  TENSOR_Q4_K, TENSOR_Q5_K,
-        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
+        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1, TENSOR_Q5_0,
+        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K, TENSOR_Q5_K,
+        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4};
     char name[60];
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
@@ -741,8 +744,9 @@ struct time_case {
 
 /* The most interesting first: shapes of an 8B model, then formats, then numbers of rows. */
 static unsigned time_cases(struct time_case *c) {
-    static const enum tensor_type types[] = {TENSOR_Q4_K, TENSOR_Q6_K,   TENSOR_Q8_0,   TENSOR_Q5_K,
-                                             TENSOR_Q4_0, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_F16};
+    static const enum tensor_type types[] = {TENSOR_Q4_K,   TENSOR_Q6_K, TENSOR_Q8_0,
+                                             TENSOR_Q5_K,   TENSOR_Q4_0, TENSOR_IQ4_NL,
+                                             TENSOR_IQ4_XS, TENSOR_F16,  TENSOR_MXFP4};
     static const uint32_t few[] = {17, 24, 32, 48};
     static const struct {
         uint32_t n_out, n_in;

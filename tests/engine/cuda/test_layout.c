@@ -37,6 +37,8 @@ static void fill(struct sample *s, enum tensor_type type) {
         s->bytes[i] = (uint8_t)(rng_next(&r) >> 40);
     for (size_t i = 0; i + 1 < ROWS * row; i++) /* no half with all exponent bits, wherever it is */
         s->bytes[i] &= 0xBB;
+    for (size_t i = 0; i < ROWS * row && type == TENSOR_MXFP4; i += f->block_bytes)
+        s->bytes[i] = (uint8_t)(s->bytes[i] % 142); /* what fits half precision */
     for (uint32_t i = 0; i < ROWS; i++)
         quant_decode(type, s->bytes + i * row, s->value[i], COLUMNS);
     s->source = (struct tile_source){s->bytes, &quant_grids,   row,  (uint32_t)type,
