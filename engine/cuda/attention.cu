@@ -6,6 +6,11 @@
  * on the other queries, on how many rows the step has, or on whether the chunks were done by one
  * block or by many (merge).
  *
+ * A layer with a window is the same tree: tiles lie where they always lie, one that is before the
+ * windows of all of an item's queries is left out, and in the others keys outside a query's window
+ * have no weight, as those behind the query. A sink is one more tile, the last, of one key without
+ * a value.
+ *
  * In a tile: s = q k' by mma, q as two halves (its upper and lower bits: keys are exact, so scores
  * are nearly f32), p = e^(scale s - m) rounded to half, o = p v by mma, l = sum of p before
  * rounding. A row of mma does not see the others. Keys behind the query have p = 0: pages hold no
@@ -38,8 +43,8 @@ struct Place { /* where the keys of the block's head lie */
     const uint8_t *pages;
     const uint32_t *table; /* of the sequence */
     struct page_shape shape;
-    uint32_t head, last;  /* last: position of the last key of the block's queries */
-    uint32_t shift, mask; /* key >> shift: its page, key & mask: its place there */
+    uint32_t head, first, last; /* of the keys that any of the block's queries sees */
+    uint32_t shift, mask;       /* key >> shift: its page, key & mask: its place there */
 };
 
 /* Pages have 16, 32 or 64 tokens. */
@@ -151,10 +156,15 @@ DEVICE void score(const struct Place &p, const struct Shared<D> &s, uint32_t fir
     }
 }
 
+/* Whether any of the block's queries sees a key of the tile that begins with @first. */
+DEVICE bool is_seen(const struct Place &p, uint32_t first) {
+    return first <= p.last && first + ATTN_TILE > p.first;
+}
+
 /* The softmax of a tile for query g (@half 0) or g + 8 (1) at position @pos: c becomes p. */
-DEVICE void soften(float c[4][4], int half, uint32_t pos, uint32_t first, float scale, float *m_out,
-                   float *l_out) {
-    uint32_t t = threadIdx.x % 4;
+DEVICE void soften(const struct attend_args &a, float c[4][4], int half, uint32_t pos,
+                   uint32_t first, float *m_out, float *l_out) {
+    uint32_t t = threadIdx.x % 4, from = attn_first_key(pos, a.window);
     float m = -INFINITY, l = 0;
 
 #pragma unroll
@@ -163,7 +173,7 @@ DEVICE void soften(float c[4][4], int half, uint32_t pos, uint32_t first, float 
         for (int e = 0; e < 2; e++) {
             float *x = &c[j][2 * half + e];
 
-            *x = first + 8 * t + 2 * j + e <= pos ? *x * scale : -INFINITY;
+            *x = first + 8 * t + 2 * j + e - from <= pos - from ? *x * a.scale : -INFINITY;
             m = fmaxf(m, *x);
         }
     m = fmaxf(m, lane_xor(m, 1));
@@ -197,13 +207,13 @@ DEVICE void do_tile(const struct attend_args &a, const struct attn_item &it, con
 #pragma unroll
     for (int i = 0; i < 16 * D; i++)
         o[i / 4][i % 4] = 0;
-    if (first <= p.last)
+    if (is_seen(p, first))
         score<D>(p, s, first, c);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         uint32_t query = g + 8 * i;
 
-        soften(c, i, s.pos[query], first, a.scale, &m[i], &l[i]);
+        soften(a, c, i, s.pos[query], first, &m[i], &l[i]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             h[i][j] = pack_halves(c[j][2 * i], c[j][2 * i + 1]);
@@ -212,7 +222,7 @@ DEVICE void do_tile(const struct attend_args &a, const struct attn_item &it, con
             s.l[warp][query] = l[i];
         }
     }
-    if (first > p.last)
+    if (!is_seen(p, first))
         return;
 #pragma unroll
     for (int b = 0; b < 4 * D; b++) {
@@ -268,11 +278,41 @@ template <class S> DEVICE float merged(const S &s, uint32_t query, uint32_t d) {
     return x;
 }
 
+/* Of a merge's or an item's query. */
+template <class ARGS> DEVICE float sink_of(const ARGS &a, uint32_t query) {
+    return a.sinks[blockIdx.y * a.group + query % a.group];
+}
+
+/* How the whole of a query becomes its result: times all_a, divided by all_l. */
+template <class S>
+DEVICE void end_query(const struct attend_args &a, const struct attn_item &it, S &s,
+                      uint32_t query) {
+    s.all_a[query] = 1;
+    if (!a.sinks)
+        return;
+    struct attn_weights x = attn_merge_weights(s.all_m[query], sink_of(a, it.q0 + query));
+    s.all_l[query] = attn_merge(s.all_l[query], 1.0f, x);
+    s.all_a[query] = x.a;
+}
+
+/* The first key that any query of an item sees. Several merges: a row of a sequence each. */
+DEVICE uint32_t first_key_of(const struct attend_args &a, const struct attn_item &it) {
+    uint32_t low = it.pos0 + it.q0 / a.group;
+
+    for (uint32_t r = 1; r < it.n_merges; r++) {
+        uint32_t pos = a.batch->pos[it.row0 + r];
+
+        low = pos < low ? pos : low;
+    }
+    return attn_first_key(low, a.window);
+}
+
 DEVICE struct Place place_of(const struct attend_args &a, const struct attn_item &it) {
     return {a.pages,
             a.batch->page_table + it.page0,
             a.shape,
             blockIdx.y,
+            first_key_of(a, it),
             it.pos0 + (it.q0 + it.n_q - 1) / a.group,
             page_shift(a.shape.page_tokens),
             a.shape.page_tokens - 1};
@@ -293,7 +333,8 @@ DEVICE void put_value(const struct attend_args &a, const struct attn_item &it, c
     if (query >= it.n_q || d >= dim)
         return;
     if (it.chunk < 0)
-        a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] = x / s.all_l[query];
+        a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] =
+            x * s.all_a[query] / s.all_l[query];
     else
         partial_of(a, it, query)[d] = x;
 }
@@ -316,8 +357,12 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     constexpr int n_parts = 32 * D / part, per_thread = ATTN_QUERIES * part / CUDA_THREADS;
     uint32_t tid = threadIdx.x, warp = tid / 32;
     struct Place p = place_of(a, it);
+    uint32_t from = it.chunk < 0 ? p.first / ATTN_CHUNK : (uint32_t)it.chunk;
+    uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
     float all[n_parts][per_thread], o[4 * D][4];
 
+    if (to * ATTN_CHUNK <= p.first) /* no merge looks at it */
+        return;
     take_queries<D>(a, it, s);
     if (tid < ATTN_QUERIES) {
         s.all_m[tid] = -INFINITY;
@@ -327,8 +372,6 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     for (int i = 0; i < n_parts * per_thread; i++)
         all[i / per_thread][i % per_thread] = 0;
     sync_block();
-    uint32_t from = it.chunk < 0 ? 0 : (uint32_t)it.chunk,
-             to = it.chunk < 0 ? it.n_chunks : from + 1;
     for (uint32_t c = from; c < to; c++) {
         do_tile<D>(a, it, p, s, c * ATTN_CHUNK + warp * ATTN_TILE, o);
         sync_block();
@@ -349,6 +392,9 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
             sync_block();
         }
     }
+    if (tid < ATTN_QUERIES)
+        end_query(a, it, s, tid);
+    sync_block();
 #pragma unroll
     for (int n = 0; n < n_parts; n++)
 #pragma unroll
@@ -369,14 +415,15 @@ DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &i
 
     for (uint32_t i = threadIdx.x; i < it.n_q * dim; i += CUDA_THREADS) {
         uint32_t query = i / dim, d = i % dim, q = it.q0 + query;
-        uint32_t head = blockIdx.y * a.group + q % a.group;
+        uint32_t head = blockIdx.y * a.group + q % a.group, row = it.row0 + q / a.group;
+        uint32_t first = a.window < UINT32_MAX ? attn_first_key(a.batch->pos[row], a.window) : 0;
         size_t place = (blockIdx.y * ATTN_QUERIES + query) * (size_t)a.partial_stride;
         const float *own = a.partial + it.partial * stride + place;
         const float *shared =
             a.partial + it.shared * stride + place + (size_t)it.shared_q * a.partial_stride;
         float max = -INFINITY, l = 0, o = 0;
 
-        for (uint32_t c = 0; c < it.n_chunks; c += MERGE_AHEAD) {
+        for (uint32_t c = first / ATTN_CHUNK; c < it.n_chunks; c += MERGE_AHEAD) {
             float next[MERGE_AHEAD][3];
 
 #pragma unroll
@@ -399,7 +446,13 @@ DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &i
                 o = attn_merge(o, next[k][2], w);
             }
         }
-        a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * dim + d] = o / l;
+        if (a.sinks) { /* as end_query() */
+            struct attn_weights w = attn_merge_weights(max, sink_of(a, q));
+
+            l = attn_merge(l, 1.0f, w);
+            o *= w.a;
+        }
+        a.o[((size_t)row * a.n_head + head) * dim + d] = o / l;
     }
 }
 
@@ -431,8 +484,9 @@ DEVICE void finish_item(const struct attend_args &a, const struct attn_item &it)
         finish_rows(a, it.row0, it.q0, it.n_q, rows, sums);
         return;
     }
-    struct merge_args m = {a.batch,          a.partial,       a.o, a.n_head, gridDim.y, a.group,
-                           a.shape.head_dim, a.partial_stride};
+    struct merge_args m = {
+        a.batch,          a.partial,        a.o,      a.n_head, gridDim.y, a.group,
+        a.shape.head_dim, a.partial_stride, a.window, a.sinks};
     sync_block();
     if (threadIdx.x < it.n_merges) {
         uint32_t at = it.merge + threadIdx.x;
@@ -549,7 +603,7 @@ DEVICE void weigh_tile(const struct attend_args &a, const struct Place &p, struc
 #pragma unroll
     for (uint32_t i = 0; i < 16 * WIDE_GROUPS; i++)
         c[i / 16][i / 4 % 4][i % 4] = 0;
-    if (first <= p.last)
+    if (is_seen(p, first))
         score_wide<D>(p, s, first, n_groups, c);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
@@ -558,7 +612,7 @@ DEVICE void weigh_tile(const struct attend_args &a, const struct Place &p, struc
             uint32_t query = n * ATTN_QUERIES + g + 8 * i;
             float m, l;
 
-            soften(c[n], i, s.pos[query], first, a.scale, &m, &l);
+            soften(a, c[n], i, s.pos[query], first, &m, &l);
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 h[n][i][j] = pack_halves(c[n][j][2 * i], c[n][j][2 * i + 1]);
@@ -585,7 +639,7 @@ DEVICE void do_part(const struct Place &p, struct WideShared<D> &s, uint32_t fir
 
             if (n >= n_groups)
                 break;
-            if (first <= p.last) {
+            if (is_seen(p, first)) {
                 mma(o, h[n][0][0], h[n][1][0], h[n][0][1], h[n][1][1], v.x, v.y);
                 mma(o, h[n][0][2], h[n][1][2], h[n][0][3], h[n][1][3], v.z, v.w);
             }
@@ -602,9 +656,13 @@ DEVICE void attend_wide_item(const struct attend_args &a, const struct attn_item
     constexpr int n_parts = 32 * D / WIDE_PART, per_thread = ATTN_WIDE * WIDE_PART / CUDA_THREADS;
     uint32_t tid = threadIdx.x, n_groups = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
     struct Place p = place_of(a, it);
+    uint32_t from = it.chunk < 0 ? p.first / ATTN_CHUNK : (uint32_t)it.chunk;
+    uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
     float all[n_parts][per_thread];
     uint32_t h[WIDE_GROUPS][2][4];
 
+    if (to * ATTN_CHUNK <= p.first) /* no merge looks at it */
+        return;
     take_queries<D>(a, it, s);
     if (tid < ATTN_WIDE) {
         s.all_m[tid] = -INFINITY;
@@ -614,8 +672,6 @@ DEVICE void attend_wide_item(const struct attend_args &a, const struct attn_item
     for (int i = 0; i < n_parts * per_thread; i++)
         all[i / per_thread][i % per_thread] = 0;
     sync_block();
-    uint32_t from = it.chunk < 0 ? 0 : (uint32_t)it.chunk,
-             to = it.chunk < 0 ? it.n_chunks : from + 1;
     for (uint32_t c = from; c < to; c++) {
         uint32_t first = c * ATTN_CHUNK + tid / 32 * ATTN_TILE;
 
@@ -641,6 +697,9 @@ DEVICE void attend_wide_item(const struct attend_args &a, const struct attn_item
             sync_block();
         }
     }
+    if (tid < ATTN_WIDE)
+        end_query(a, it, s, tid);
+    sync_block();
 #pragma unroll
     for (int n = 0; n < n_parts; n++)
 #pragma unroll

@@ -85,6 +85,7 @@ struct weights {
     const struct tensor *embedding;
     float *norm, *q_norm, *k_norm;
     float *pick_bias, *weigh; /* by expert */
+    float *sinks;             /* by head */
 };
 
 struct launch {

@@ -328,7 +328,7 @@ struct combine_args {
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
  * [n_head_kv][16 queries] rows of partial_stride floats: o, then m and l. merged: the block that is
  * last with a merge's chunks does the merge, the one that is last with a row's heads packs the
- * row. */
+ * row. Tiles and chunks that none of an item's queries sees are left out, which changes no bit. */
 struct attend_args {
     const struct batch_head *batch;
     const float *q;
@@ -337,6 +337,8 @@ struct attend_args {
     struct page_shape shape;
     uint32_t n_head, group, partial_stride;
     float scale;
+    uint32_t window;         /* a row sees the last so many keys; UINT32_MAX: all */
+    const float *sinks;      /* by head, the score of a key without a value; NULL: there is none */
     uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
     struct pack_args pack;
 };
@@ -346,12 +348,15 @@ struct attend_args {
 #define ATTEND_WIDE_SHARED(head)                                                                   \
     (2 * ATTN_WIDE * ((head) + 8) * 2 + ATTN_TILES * ATTN_WIDE * (20 + 4) * 4 + ATTN_WIDE * 7 * 4)
 
-/* Merges the chunks of queries that were split; grid: x merges, or fewer, y key heads. */
+/* Merges the chunks of queries that were split, from the first one that a query sees; grid: x
+ * merges, or fewer, y key heads. */
 struct merge_args {
     const struct batch_head *batch;
     const float *partial;
     float *o;
     uint32_t n_head, n_head_kv, group, head_dim, partial_stride;
+    uint32_t window; /* these as in attend_args */
+    const float *sinks;
 };
 
 /* -- sampling ---------------------------------------------------------------------------------- */

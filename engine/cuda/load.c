@@ -226,6 +226,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     r = r < 0 ? r : load_vector(b, op->k_norm, &w->k_norm, err);
     r = r < 0 ? r : load_vector(b, op->pick_bias, &w->pick_bias, err);
     r = r < 0 ? r : load_vector(b, op->weigh, &w->weigh, err);
+    r = r < 0 ? r : load_vector(b, op->sinks, &w->sinks, err);
     if (r == 0 && op->kind == OP_EMBED)
         return load_embedding(b, w, op->w[0], err);
     for (int i = 0; i < 3 && r == 0; i++)
@@ -239,7 +240,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = calloc(1, sizeof(*w));
 
-    assert(op->w[0]);
+    assert(op->w[0] || op->sinks);
     if (!w)
         return -ENOMEM;
     w->next = b->weights;

@@ -1,9 +1,9 @@
 /*
  * selftest - the kernels' first work on a device: a few rows of the model's own matrices, one of
- * each type, times made-up activations, and attention over made-up keys, beside the same in double
- * on the host. A kernel that gives something else is left out where a plainer one does the same
- * (be.note says so): matmul_m128 and matvec for matmul_wide, expert_vec and expert_wide for each
- * other, attend_wide for attend. Where there is
+ * each type, times made-up activations, and attention over made-up keys, for models with sinks with
+ * those and a window, too, beside the same in double on the host. A kernel that gives something
+ * else is left out where a plainer one does the same (be.note says so): matmul_m128 and matvec for
+ * matmul_wide, expert_vec and expert_wide for each other, attend_wide for attend. Where there is
  * none the device is refused with one line before anything is served. What a step is made of beside
  * these, engine/prove.c looks at when the weights are loaded.
  *
@@ -25,7 +25,8 @@
 #define OUT 32u  /* of the matrix */
 #define COLUMNS 2048u
 #define LIMIT 4e-3
-#define KEYS 300u /* more than a chunk: results of chunks are merged */
+#define KEYS 300u  /* more than a chunk: results of chunks are merged */
+#define WINDOW 70u /* of the last row: the last tile of a chunk, and what is behind it */
 #define TYPES 64u
 #define FEW_ITEMS ((ROWS + EXPERT_ROWS - 1) / EXPERT_ROWS)
 
@@ -305,29 +306,44 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
 
 /* -- attention --------------------------------------------------------------------------------- */
 
-/* Of one query and head, over the keys up to @pos; to out [dim]. */
-static void attend_on_host(const struct be *b, const float *q, const float *k, const float *v,
-                           uint32_t head_kv, uint32_t pos, double *out) {
-    uint32_t dim = b->shape->head_dim, n_kv = b->shape->n_head_kv;
-    double p[KEYS], max = -INFINITY, sum = 0;
+struct attention {
+    struct piece q, k, v, o, part; /* host: [n] rows; part: o of some of them */
+    struct piece sinks;            /* [n_head] */
+    uint32_t n, window;            /* window 0: none, and no sinks */
+    size_t n_q, n_kv;              /* values of a row */
+    double limit;
+};
 
-    for (uint32_t i = 0; i <= pos; i++) {
+/* Of one query and head, over the keys that @pos sees; to out [dim]. */
+static void attend_on_host(const struct be *b, const struct attention *t, uint32_t head,
+                           uint32_t pos, double *out) {
+    uint32_t dim = b->shape->head_dim, n_kv = b->shape->n_head_kv;
+    uint32_t head_kv = head * n_kv / b->shape->n_head;
+    uint32_t first = t->window && pos >= t->window ? pos - t->window + 1 : 0;
+    const float *q = (const float *)t->q.host + pos * t->n_q + (size_t)head * dim;
+    const float *k = t->k.host, *v = t->v.host;
+    double sink = t->window ? (double)((const float *)t->sinks.host)[head] : -INFINITY;
+    double p[KEYS], max = sink, sum;
+
+    for (uint32_t i = first; i <= pos; i++) {
         p[i] = 0;
         for (uint32_t d = 0; d < dim; d++)
             p[i] += (double)q[d] * (double)k[((size_t)i * n_kv + head_kv) * dim + d] / sqrt(dim);
         max = fmax(max, p[i]);
     }
-    for (uint32_t i = 0; i <= pos; i++)
+    sum = exp(sink - max);
+    for (uint32_t i = first; i <= pos; i++)
         sum += p[i] = exp(p[i] - max);
     for (uint32_t d = 0; d < dim; d++) {
         out[d] = 0;
-        for (uint32_t i = 0; i <= pos; i++)
+        for (uint32_t i = first; i <= pos; i++)
             out[d] += p[i] / sum * (double)v[((size_t)i * n_kv + head_kv) * dim + d];
     }
 }
 
 /* Rows [pos0, pos0 + n) of the one sequence: their q is in be.q; o comes to @o. */
-static int attend_rows(struct be *b, uint32_t pos0, uint32_t n, bool store, float *o) {
+static int attend_rows(struct be *b, const struct attention *t, uint32_t pos0, uint32_t n,
+                       bool store, float *o) {
     static const int32_t token[KEYS];
     const struct model_shape *m = b->shape;
     uint32_t n_pages = (pos0 + n + b->page.page_tokens - 1) / b->page.page_tokens;
@@ -345,7 +361,10 @@ static int attend_rows(struct be *b, uint32_t pos0, uint32_t n, bool store, floa
                            .n_head = m->n_head};
     struct launch l = {kernel_store, n,       (m->n_head + m->n_head_kv + 7) / 8,
                        CUDA_THREADS, "store", 0};
-    struct model_op op = {.kind = OP_ATTEND, .attn.scale = (float)(1 / sqrt(m->head_dim))};
+    struct weights w = {.sinks = t->window ? t->sinks.device : NULL};
+    struct model_op op = {.kind = OP_ATTEND,
+                          .attn = {.scale = (float)(1 / sqrt(m->head_dim)), .window = t->window},
+                          .weights = &w};
     struct step *s;
 
     for (uint32_t i = 0; i < n_pages; i++)
@@ -359,13 +378,6 @@ static int attend_rows(struct be *b, uint32_t pos0, uint32_t n, bool store, floa
     b->step[0].packed = false;
     return r;
 }
-
-struct attention {
-    struct piece q, k, v, o, part; /* host: [n] rows; part: o of some of them */
-    uint32_t n;
-    size_t n_q, n_kv; /* values of a row */
-    double limit;
-};
 
 /* Rows [pos0, pos0 + n) of @t, their queries sent before; o comes to @o. */
 static int attend_part(struct be *b, const struct attention *t, uint32_t pos0, uint32_t n,
@@ -383,7 +395,7 @@ static int attend_part(struct be *b, const struct attention *t, uint32_t pos0, u
 
         r = send(b, &p);
     }
-    return r < 0 ? r : attend_rows(b, pos0, n, store, o);
+    return r < 0 ? r : attend_rows(b, t, pos0, n, store, o);
 }
 
 /* All rows, in as few steps as may be: |o - right| / |right| of the first and the last one. */
@@ -400,8 +412,7 @@ static int attend_all(struct be *b, const struct attention *t, double *error) {
         for (uint32_t h = 0; h < m->n_head; h++) {
             size_t at = row * t->n_q + (size_t)h * m->head_dim;
 
-            attend_on_host(b, (float *)t->q.host + at, t->k.host, t->v.host,
-                           h * m->n_head_kv / m->n_head, row, right);
+            attend_on_host(b, t, h, row, right);
             for (uint32_t i = 0; i < m->head_dim; i++) {
                 d += pow(right[i] - (double)((float *)t->o.host)[at + i], 2);
                 norm += right[i] * right[i];
@@ -440,7 +451,7 @@ static int compare_attention(struct be *b, const struct attention *t, struct err
     if (r < 0 || same < 0)
         return -EIO;
     if (!(error <= t->limit))
-        return refuse(b, "attention", error, err);
+        return refuse(b, t->window ? "attention with a window" : "attention", error, err);
     if (same == 1)
         same = same_alone(b, t, 1);
     if (same == 0 && b->fuse) {
@@ -472,12 +483,19 @@ static int try_attention(struct be *b, struct err *err) {
     t.v = take(&bench, t.n * t.n_kv * 4);
     t.o = take(&bench, t.n * t.n_q * 4);
     t.part = take(&bench, MIN(t.n, ROWS) * t.n_q * 4);
+    t.sinks = take(&bench, m->n_head * sizeof(float));
     if (bench.used > b->load_bytes)
         return 0;
     fill(t.q.host, t.n * t.n_q, 1);
     fill(t.k.host, t.n * t.n_kv, 2);
     fill(t.v.host, t.n * t.n_kv, 3);
-    return compare_attention(b, &t, err);
+    fill(t.sinks.host, m->n_head, 4);
+    int r = compare_attention(b, &t, err);
+    if (r < 0 || !gguf_find(b->opts->file, "blk.0.attn_sinks.weight"))
+        return r;
+    t.window = WINDOW;
+    r = send(b, &t.sinks);
+    return r < 0 ? r : compare_attention(b, &t, err);
 }
 
 bool cuda_selftest_wanted(void) {

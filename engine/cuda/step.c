@@ -377,6 +377,8 @@ static struct launch attend_launch(const struct step *s) {
 int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
+    uint32_t window = op->attn.window ? op->attn.window : UINT32_MAX;
+    const float *sinks = op->weights ? op->weights->sinks : NULL;
     struct attend_args a = {
         .batch = b->head,
         .q = b->q,
@@ -388,6 +390,8 @@ int step_attend(struct step *s, const struct model_op *op) {
         .group = m->n_head / m->n_head_kv,
         .partial_stride = b->partial_stride,
         .scale = op->attn.scale,
+        .window = window,
+        .sinks = sinks,
     };
     struct merge_args c = {
         .batch = b->head,
@@ -398,9 +402,11 @@ int step_attend(struct step *s, const struct model_op *op) {
         .group = a.group,
         .head_dim = m->head_dim,
         .partial_stride = b->partial_stride,
+        .window = window,
+        .sinks = sinks,
     };
 
-    assert(op->attn.window == 0 && op->kv.cls == KV_GLOBAL);
+    assert(op->kv.cls == KV_GLOBAL);
     struct launch attend = attend_launch(s);
     struct launch merge = {kernel_merge, s->grid.merges, m->n_head_kv, CUDA_THREADS, "merge", 0};
     if (fuses(s)) {

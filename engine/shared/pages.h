@@ -75,6 +75,11 @@ struct attn_item {
     uint32_t merge, n_merges; /* those that its result goes to, where it has a chunk */
 };
 
+/* The first key that a query at @pos sees, of a layer whose rows see the last @window keys. */
+MX_FN uint32_t attn_first_key(uint32_t pos, uint32_t window) {
+    return pos >= window ? pos - window + 1 : 0;
+}
+
 /* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = e^(M -
  * M') and b = e^(m - M'); m = -inf: nothing to merge, a = 1 and b = 0. */
 struct attn_weights {

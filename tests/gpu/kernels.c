@@ -325,8 +325,9 @@ static void check_matrices(bool tiny) {
 struct attention {
     struct page_shape shape;
     uint32_t group, n_keys, n_rows; /* the last n_rows positions are queries */
+    uint32_t window;                /* 0: none, and no sinks */
     float *q, *k, *v; /* host; k, v: [n_keys][n_head_kv][dim] as the page holds them */
-    float *q_on, *o_on;
+    float *q_on, *sinks, *sinks_on; /* sinks: host; by head */
     uint32_t *table, *table_on;
     uint8_t *pages;
 };
@@ -442,8 +443,11 @@ static void run_attention(struct attention *t, int how, float *out) {
         .group = t->group,
         .partial_stride = stride,
         .scale = 1.0f / sqrtf((float)dim),
+        .window = t->window ? t->window : UINT32_MAX,
+        .sinks = t->window ? t->sinks_on : NULL,
     };
-    struct merge_args m = {a.batch, a.partial, a.o, a.n_head, n_kv, t->group, dim, stride};
+    struct merge_args m = {a.batch,  a.partial, a.o,    a.n_head, n_kv,
+                           t->group, dim,       stride, a.window, a.sinks};
     size_t n_counts = n_merges * n_kv + t->n_rows;
     uint32_t *counts = device_new(n_counts * 4);
     struct packed_on packed = new_packed(t->n_rows, a.n_head * dim);
@@ -500,9 +504,10 @@ static double attention_error(const struct attention *t, const float *o, double 
         for (uint32_t h = 0; h < n_head; h++) {
             const float *q = t->q + ((size_t)r * n_head + h) * dim;
             uint32_t n = t->n_keys - t->n_rows + r + 1;
-            double max = -1e30, sum = 0;
+            uint32_t first = t->window && n > t->window ? n - t->window : 0;
+            double max = t->window ? (double)t->sinks[h] : -1e30, sum = 0;
 
-            for (uint32_t i = 0; i < n; i++) {
+            for (uint32_t i = first; i < n; i++) {
                 const float *k = t->k + ((size_t)i * n_kv + h / t->group) * dim;
 
                 p[i] = 0;
@@ -510,12 +515,13 @@ static double attention_error(const struct attention *t, const float *o, double 
                     p[i] += (double)q[j] * (double)k[j] / sqrt(dim);
                 max = fmax(max, p[i]);
             }
-            for (uint32_t i = 0; i < n; i++)
+            for (uint32_t i = first; i < n; i++)
                 sum += p[i] = exp(p[i] - max);
+            sum += t->window ? exp((double)t->sinks[h] - max) : 0;
             for (uint32_t j = 0; j < dim; j++) {
                 double x = 0;
 
-                for (uint32_t i = 0; i < n; i++)
+                for (uint32_t i = first; i < n; i++)
                     x += p[i] / sum * (double)t->v[((size_t)i * n_kv + h / t->group) * dim + j];
                 d += pow(x - (double)o[((size_t)r * n_head + h) * dim + j], 2);
                 norm += x * x;
@@ -530,8 +536,9 @@ static double attention_error(const struct attention *t, const float *o, double 
 }
 
 static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_keys,
-                            uint32_t n_rows) {
-    struct attention t = {.shape = shape, .group = group, .n_keys = n_keys, .n_rows = n_rows};
+                            uint32_t n_rows, uint32_t window) {
+    struct attention t = {
+        .shape = shape, .group = group, .n_keys = n_keys, .n_rows = n_rows, .window = window};
     size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
     size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
     float *direct = host_new(n_q * 4), *split = host_new(n_q * 4), *last = host_new(n_q * 4);
@@ -544,6 +551,9 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     fill_floats(t.q, n_q);
     fill_floats(t.k, n_kv);
     fill_floats(t.v, n_kv);
+    t.sinks = host_new(shape.n_head_kv * group * 4);
+    fill_floats(t.sinks, shape.n_head_kv * group);
+    t.sinks_on = device_of(t.sinks, shape.n_head_kv * group * 4);
     store_keys(&t);
     round_keys(&t);
     t.q_on = device_of(t.q, n_q * 4);
@@ -553,8 +563,8 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     run_attention(&t, SPLIT_LAST, last);
     if (shape.head_dim <= 128)
         run_attention(&t, MANY, wide);
-    snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s", shape.head_dim,
-             group, n_keys, n_rows, shape.q8 ? ", q8_0" : "");
+    snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s%s", shape.head_dim,
+             group, n_keys, n_rows, shape.q8 ? ", q8_0" : "", window ? ", window, sinks" : "");
     size_t row = n_q / n_rows;
     report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
     snprintf(name, sizeof(name), "attention split: same bits, dim %u, %u keys", shape.head_dim,
@@ -569,8 +579,10 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
         report_check(name, differs(name, wide, direct, n_rows, row), 0);
     }
     api->release(t.q_on);
+    api->release(t.sinks_on);
     api->release(t.table_on);
     api->release(t.pages);
+    free(t.sinks);
     free(t.q);
     free(t.k);
     free(t.v);
@@ -583,14 +595,14 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
 
 struct attention_case {
     struct page_shape shape;
-    uint32_t group, n_keys, n_rows;
+    uint32_t group, n_keys, n_rows, window;
 };
 
 static void check_attention_case(const void *arg) {
     const struct attention_case *c = arg;
 
     open_device();
-    check_attention(c->shape, c->group, c->n_keys, c->n_rows);
+    check_attention(c->shape, c->group, c->n_keys, c->n_rows, c->window);
 }
 
 /* Values at and beyond what half precision holds stay finite in pages of 8 bits, too. */
@@ -630,18 +642,24 @@ static void check_attentions(bool tiny) {
     report_alone("large values, q8_0", 60, check_large_values, NULL);
     for (int q8 = 0; q8 < 2; q8++) {
         const struct attention_case cases[] = {
-            {{2, 64, 16, q8}, 2, 300, 3},
-            {{1, 128, 32, q8}, 4, tiny ? 300 : 3000, tiny ? 21 : 5},
-            {{2, 128, 64, q8}, 8, 1025, 40},
-            {{2, 256, 16, q8}, 3, 700, 7},
-            {{1, 96, 32, q8}, 20, 513, 2},
+            {{2, 64, 16, q8}, 2, 300, 3, 0},
+            {{1, 128, 32, q8}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
+            /* The first chunk is behind the window of some rows, some tiles are of all. */
+            {{1, 64, 16, q8}, 3, 300, 9, 39},
+            {{2, 128, 64, q8}, 8, 1025, 40, 0},
+            {{2, 256, 16, q8}, 3, 700, 7, 0},
+            {{1, 96, 32, q8}, 20, 513, 2, 0},
+            {{8, 64, 32, q8}, 8, 4000, 70, 128},
+            {{1, 64, 64, q8}, 8, 4000, 1, 128},
+            {{2, 128, 32, q8}, 4, 1030, 40, 600},
+            {{1, 256, 32, q8}, 4, 800, 5, 100},
         };
 
-        for (size_t i = 0; i < (tiny ? 2 : ARRAY_SIZE(cases)); i++) {
+        for (size_t i = 0; i < (tiny ? 3 : ARRAY_SIZE(cases)); i++) {
             char name[60];
 
-            snprintf(name, sizeof(name), "attention dim %u, group %u%s", cases[i].shape.head_dim,
-                     cases[i].group, q8 ? ", q8_0" : "");
+            snprintf(name, sizeof(name), "attention dim %u, group %u%s%s", cases[i].shape.head_dim,
+                     cases[i].group, q8 ? ", q8_0" : "", cases[i].window ? ", window" : "");
             report_alone(name, 60, check_attention_case, &cases[i]);
         }
     }
@@ -819,7 +837,7 @@ static void launch_one(const char *name) {
         drop_weights(&w);
         return;
     }
-    check_attention((struct page_shape){8, 128, 32, false}, 4, 2048, 40); /* all of attention */
+    check_attention((struct page_shape){8, 128, 32, false}, 4, 2048, 40, 0); /* all of attention */
 }
 
 /* Holds a context until it is ended: others are made in less time beside it. */

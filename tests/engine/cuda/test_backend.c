@@ -323,7 +323,7 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
 
 enum { COMMON = 262, SHARERS = 3 };
 
-/* Three sequences that begin alike decode; with @common they are on the same pages, as far as they
+/* Three sequences that begin alike decode, the longest first; with @common they are on the same pages, as far as they
  * are full. */
 static void run_sharing(const char *path, bool common, bool share, uint64_t digest[SHARERS][5]) {
     struct driver_opts o = {.backend = "cuda",
@@ -343,7 +343,7 @@ static void run_sharing(const char *path, bool common, bool share, uint64_t dige
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     random_tokens(prompt, COMMON + SHARERS, d.info->n_vocab, 5);
     for (uint32_t i = 0; i < SHARERS; i++) {
-        all[i] = driver_add(&d, prompt, COMMON + i, 6, NULL);
+        all[i] = driver_add(&d, prompt, COMMON + SHARERS - 1 - i, 6, NULL);
         memcpy(own[i], all[i]->page, sizeof(own[i]));
         if (common && i > 0) {
             memcpy(all[i]->page, all[0]->page, sizeof(own[i]));
@@ -365,6 +365,14 @@ static void run_sharing(const char *path, bool common, bool share, uint64_t dige
 
 static uint64_t n_shared_items;
 
+/* Behind a window of 12 the common chunk is for some rows, and not for others. */
+static void see_twelve(const char *kernel, uint64_t number, void *args) {
+    if (strncmp(kernel, "attend", 6) == 0)
+        ((struct attend_args *)args)->window = 12;
+    if (strcmp(kernel, "merge") == 0)
+        ((struct merge_args *)args)->window = 12;
+}
+
 static void count_shared(const char *kernel, uint64_t number, void *args) {
     const struct attend_args *a = args;
 
@@ -374,7 +382,7 @@ static void count_shared(const char *kernel, uint64_t number, void *args) {
 }
 
 Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
-    static uint64_t digest[3][SHARERS][5];
+    static uint64_t digest[5][SHARERS][5];
     char path[64];
 
     fake_small_model(path);
@@ -382,12 +390,18 @@ Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
     run_sharing(path, true, false, digest[1]);
     fake_find()->on_launch = count_shared;
     run_sharing(path, true, true, digest[2]);
+    fake_find()->on_launch = see_twelve;
+    run_sharing(path, false, true, digest[3]);
+    run_sharing(path, true, true, digest[4]);
     fake_find()->on_launch = NULL;
     cr_expect(n_shared_items == 4 * SHARERS, "%llu", (unsigned long long)n_shared_items);
     for (uint32_t i = 0; i < SHARERS; i++)
-        for (uint32_t k = 0; k < 5; k++)
+        for (uint32_t k = 0; k < 5; k++) {
             cr_expect(digest[0][i][k] == digest[1][i][k] && digest[1][i][k] == digest[2][i][k],
                       "sequence %u, token %u", i, k);
+            cr_expect(digest[3][i][k] != digest[0][i][k] && digest[3][i][k] == digest[4][i][k],
+                      "sequence %u, token %u, window", i, k);
+        }
     unlink(path);
 }
 
