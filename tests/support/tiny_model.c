@@ -166,6 +166,10 @@ static bool is_hybrid(const struct tiny_model *t) {
     return strcmp(t->arch, "qwen3next") == 0 || strncmp(t->arch, "qwen35", 6) == 0;
 }
 
+static bool is_gpt_oss(const struct tiny_model *t) {
+    return strcmp(t->arch, "gpt-oss") == 0;
+}
+
 /* Half of the heads forget within some tokens, half of them keep for long. */
 static void delta_net(struct maker *m, uint32_t l) {
     uint32_t n_embd = m->t->n_embd, inner = DELTA_VALUE_HEADS * DELTA_DIM;
@@ -195,7 +199,7 @@ static void attention(struct maker *m, uint32_t l) {
     matrix(m, name_of(s, l, "attn_q.weight"), t->n_embd, is_hybrid(t) ? 2 * n_q : n_q);
     matrix(m, name_of(s, l, "attn_k.weight"), t->n_embd, n_kv);
     matrix(m, name_of(s, l, "attn_v.weight"), t->n_embd, n_kv);
-    if (strcmp(t->arch, "qwen2") == 0) {
+    if (strcmp(t->arch, "qwen2") == 0 || is_gpt_oss(t)) {
         add(m, name_of(s, l, "attn_q.bias"), TENSOR_F32, n_q, 0, 0.5f, 0);
         add(m, name_of(s, l, "attn_k.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
         add(m, name_of(s, l, "attn_v.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
@@ -205,6 +209,10 @@ static void attention(struct maker *m, uint32_t l) {
         norm(m, name_of(s, l, "attn_k_norm.weight"), t->head_dim);
     }
     matrix(m, name_of(s, l, "attn_output.weight"), n_q, t->n_embd);
+    if (is_gpt_oss(t)) {
+        add(m, name_of(s, l, "attn_output.bias"), TENSOR_F32, t->n_embd, 0, 0.2f, 0);
+        add(m, name_of(s, l, "attn_sinks.weight"), TENSOR_F32, t->n_head, 0, 1, 0);
+    }
 }
 
 static void layer(struct maker *m, uint32_t l) {
@@ -216,14 +224,22 @@ static void layer(struct maker *m, uint32_t l) {
         delta_net(m, l);
     else
         attention(m, l);
-    norm(m, name_of(s, l, is_hybrid(t) ? "post_attention_norm.weight" : "ffn_norm.weight"),
-         t->n_embd);
+    bool post = is_hybrid(t) || is_gpt_oss(t);
+    norm(m, name_of(s, l, post ? "post_attention_norm.weight" : "ffn_norm.weight"), t->n_embd);
     if (t->n_expert) {
         add(m, name_of(s, l, "ffn_gate_inp.weight"), TENSOR_F32, t->n_embd, t->n_expert,
             1.0f / sqrtf((float)t->n_embd), 0);
         matrices(m, name_of(s, l, "ffn_gate_exps.weight"), t->n_embd, t->n_ff);
         matrices(m, name_of(s, l, "ffn_up_exps.weight"), t->n_embd, t->n_ff);
         matrices(m, name_of(s, l, "ffn_down_exps.weight"), t->n_ff, t->n_embd);
+        if (is_gpt_oss(t)) {
+            uint32_t n = t->n_expert;
+
+            add(m, name_of(s, l, "ffn_gate_inp.bias"), TENSOR_F32, n, 0, 0.5f, 0);
+            add(m, name_of(s, l, "ffn_gate_exps.bias"), TENSOR_F32, t->n_ff, n, 0.5f, 0);
+            add(m, name_of(s, l, "ffn_up_exps.bias"), TENSOR_F32, t->n_ff, n, 0.5f, 0);
+            add(m, name_of(s, l, "ffn_down_exps.bias"), TENSOR_F32, t->n_embd, n, 0.5f, 0);
+        }
         if (!is_hybrid(t))
             return;
         add(m, name_of(s, l, "ffn_gate_inp_shexp.weight"), TENSOR_F32, t->n_embd, 0,
@@ -378,7 +394,7 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     d.head_dim = d.head_dim ? d.head_dim : is_encoder(&d) ? d.n_embd / d.n_head : 64;
     d.max_context = d.max_context ? d.max_context : 512;
     bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
-                   strcmp(d.arch, "qwen35moe") == 0;
+                   strcmp(d.arch, "qwen35moe") == 0 || is_gpt_oss(&d);
     if (mixture && !d.n_expert) {
         d.n_expert = 7;
         d.n_expert_used = 3;
@@ -416,6 +432,8 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
         key(&m, "ssm.inner_size", DELTA_VALUE_HEADS * DELTA_DIM);
         key(&m, "full_attention_interval", 2);
     }
+    if (is_gpt_oss(&t))
+        key(&m, "attention.sliding_window", 8);
     if (is_encoder(&t)) {
         encoder(&m);
         return;

@@ -3,8 +3,8 @@
 /*
  * tiny_model - random models of our architectures in any tensor format, small enough to be made by a test. The
  * weights have a sane scale, so that logits spread and different tokens are sampled. Of the hybrid
- * architectures every second layer is a gated delta net. Encoders (bert, nomic-bert, jina-bert-v2) come with
- * a vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII character c,
+ * architectures every second layer is a gated delta net, of gpt-oss the first and every second has a window of 8
+ * keys. Encoders (bert, nomic-bert, jina-bert-v2) come with a vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII character c,
  * by 99 + i the letters and digits inside words, then "w135", "w136" and so on.
  */
 
@@ -15,7 +15,7 @@ struct tiny_model {                                    /* 0: the default in brac
     enum tensor_type type;                             /* of the matrices; F32 is 0 */
     uint32_t n_layer, n_embd, n_ff, n_vocab;           /* 2, 256, 256, 300 */
     uint32_t n_head, n_head_kv, head_dim, max_context; /* 4, 2, 64, 512 */
-    uint32_t n_expert, n_expert_used; /* 0: a dense FFN; qwen3moe, qwen3next, qwen35moe: 7, 3 */
+    uint32_t n_expert, n_expert_used; /* 0: a dense FFN; of architectures that have none: 7, 3 */
     bool tied;
     uint64_t seed;
     uint32_t pooling, n_labels; /* of an encoder: 0: no pooling type, no classifier */
