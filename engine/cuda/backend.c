@@ -226,10 +226,6 @@ static const float *peek(const struct be *b, uint32_t want) {
 static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct heads *h = &op->heads;
 
-    if (op->attn.window)
-        return "windows of attention";
-    if (op->sinks)
-        return "attention sinks";
     if (op->attn.cap != 0)
         return "capped scores";
     if (h->n != s->n_head || h->n_kv != s->n_head_kv || h->dim != s->head_dim || op->rope)
@@ -245,7 +241,9 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
         return "so many experts";
     if (op->kind == OP_ROUTE)
         return op->norm ? NULL : "experts of this kind";
-    return op->norm || op->joined || op->glu != GLU_SILU ? "experts of this kind" : NULL;
+    return op->norm || op->joined || (op->glu != GLU_SILU && op->glu != GLU_CLAMPED)
+               ? "experts of this kind"
+               : NULL;
 }
 
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {

@@ -134,8 +134,9 @@ int step_experts(struct step *s, const struct model_op *op) {
     uint32_t most = most_items(m, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
     struct expert_args in = product_args(b, w, 0, 2, m->n_embd);
     struct expert_args out = product_args(b, w, 2, 1, m->n_ff_expert);
-    struct pack_args pack = step_pack_args(b, takes_few(s) ? PACK_PLAIN : PACK_SILU,
-                                           b->experts.gate, NULL, m->n_ff_expert);
+    bool clamped = op->glu == GLU_CLAMPED;
+    enum pack_kind kind = takes_few(s) ? PACK_PLAIN : clamped ? PACK_CLAMPED : PACK_SILU;
+    struct pack_args pack = step_pack_args(b, kind, b->experts.gate, NULL, m->n_ff_expert);
     struct launch l = {.kernel = kernel_pack,
                        .grid_x = s->grid.rows * m->n_expert_used,
                        .grid_y = 1,
@@ -143,6 +144,7 @@ int step_experts(struct step *s, const struct model_op *op) {
                        .what = "pack"};
 
     assert(w->n_mats == 3 && !s->held && !s->summed);
+    in.clamped = clamped;
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
     int r = experts_product(b, &in, takes_few(s), most);

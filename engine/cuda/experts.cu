@@ -389,7 +389,8 @@ DEVICE void put_value(const struct expert_args &a, const struct Place &at, struc
     if (a.n_mats > 1 && at.mat == 0)
         sums->gate[i] = v;
     else
-        a.m[0].y[(size_t)pair * m.n_out + out] = a.n_mats > 1 ? mx_silu(sums->gate[i]) * v : v;
+        a.m[0].y[(size_t)pair * m.n_out + out] =
+            a.n_mats > 1 ? gated(a.clamped, sums->gate[i], v) : v;
 }
 
 /* The sums of the teams' segments; those of a first member are one. */

@@ -105,13 +105,13 @@ struct rope_args {
     float mscale;
 };
 
-enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU };
+enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU, PACK_CLAMPED };
 
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
- * SILU silu(x) * up. A row is multiplied by a power of two that takes its largest magnitude to
- * [2^13, 2^14); scale[row] undoes it. packed: [rows / 8][n_padded / 32][8][32], 32 columns in the
- * order of pack_place(); sums of what 32 columns were rounded to: [rows / 8][n_padded / 32][8].
- * n_padded: a multiple of 64. Grid: rows; PACK_THREADS threads. */
+ * SILU silu(x) * up, CLAMPED as GLU_CLAMPED. A row is multiplied by a power of two that takes its
+ * largest magnitude to [2^13, 2^14); scale[row] undoes it. packed: [rows / 8][n_padded / 32][8]
+ * [32], 32 columns in the order of pack_place(); sums of what 32 columns were rounded to:
+ * [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64. Grid: rows; PACK_THREADS threads. */
 struct pack_args {
     const float *x, *up, *weight;
     const struct batch_head *batch; /* NULL: as many rows as the grid has */
@@ -266,17 +266,17 @@ struct expert_cut {
 /* y[pair] = W[expert] x + bias[expert] for the items: a matrix's tiles and bias are those of expert
  * 0, the others' follow. Row of x: the pair, or its row. The same bits as matmul of the one row.
  * expert_vec: items of up to EXPERT_ROWS pairs; two matrices are a gate and an up, of equal size:
- * m[0].y becomes glu(gate, up). A block has @n_teams (1, 2 or 4) of its warps, each with a row tile
- * at a time, whose segments the team's warps share; EXPERT_THREADS threads. Grid x: row tiles of
- * all items / n_teams, or fewer: a block takes every gridDim.x'th. expert_wide: items of up to
- * MATMUL_COLUMNS pairs; grid x: items, or more, y: row tiles / 8 of each matrix. Shared memory:
- * expert_shared(), wide_shared() of the largest format. */
+ * m[0].y becomes glu(gate, up), by SiLU or, @clamped, as GLU_CLAMPED. A block has @n_teams (1, 2 or
+ * 4) of its warps, each with a row tile at a time, whose segments the team's warps share;
+ * EXPERT_THREADS threads. Grid x: row tiles of all items / n_teams, or fewer: a block takes every
+ * gridDim.x'th. expert_wide: items of up to MATMUL_COLUMNS pairs; grid x: items, or more, y: row
+ * tiles / 8 of each matrix. Shared memory: expert_shared(), wide_shared() of the largest format. */
 struct expert_args {
     struct matrix m[2];
     const uint16_t *x; /* packed */
     const float *scale, *sums;
     uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
-    uint32_t by_pair;                  /* a row of x is a pair */
+    uint32_t by_pair, clamped;         /* by_pair: a row of x is a pair */
     uint32_t n_teams, stage_bytes;     /* stage_bytes: the largest */
     struct expert_cut cut[2];
     const struct expert_item *item;

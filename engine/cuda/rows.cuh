@@ -28,15 +28,24 @@ DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
         v[j] = x[i + j];
 }
 
+/* What a gate and an up become; GLU_SILU or GLU_CLAMPED (engine/reference/ops.c). */
+DEVICE float gated(bool clamped, float g, float u) {
+    if (!clamped)
+        return mx_silu(g) * u;
+    g = g < 7 ? g : 7;
+    u = u < -7 ? -7 : u < 7 ? u : 7;
+    return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
+}
+
 /* What is packed as columns i .. i + 3, but for the norm. */
 DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float v[4]) {
     load_quad(a.x + row * a.n, i, a.n, v);
-    if (a.kind == PACK_SILU) {
+    if (a.kind >= PACK_SILU) {
         float up[4];
 
         load_quad(a.up + row * a.n, i, a.n, up);
         for (int j = 0; j < 4; j++)
-            v[j] = mx_silu(v[j]) * up[j];
+            v[j] = gated(a.kind == PACK_CLAMPED, v[j], up[j]);
     }
 }
 

@@ -151,9 +151,9 @@ static void judge_case(const void *arg) {
 
 static void judge_all(bool tiny) {
     static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,  TENSOR_Q4_1, TENSOR_Q5_0,
-        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,  TENSOR_Q4_K, TENSOR_Q5_K,
-        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS};
+        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1, TENSOR_Q5_0,
+        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K, TENSOR_Q5_K,
+        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4};
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
     struct judge_case c = {.kv = ENGINE_KV_F16, .n_prompt = tiny ? 20 : PROMPT};
     char name[60];
@@ -171,6 +171,8 @@ static void judge_all(bool tiny) {
         report_alone(name, 60, judge_case, &c);
     }
     c.kv = ENGINE_KV_F16;
+    c.model = (struct tiny_model){.arch = "gpt-oss", .type = TENSOR_MXFP4, .seed = 1};
+    report_alone("model gpt-oss", 60, judge_case, &c);
     for (size_t i = 0; i < 2; i++) { /* no row of these is about to pick another expert */
         c.model = (struct tiny_model){.arch = i ? "llama" : "qwen3moe",
                                       .type = i ? TENSOR_Q6_K : TENSOR_Q4_K,
@@ -203,7 +205,7 @@ static void compare(const struct watch *a, const struct watch *b, const char *na
 
 #define ALL "1000000" /* WEFT_CUDA_FUSE: everything */
 
-/* The same bits however the steps are cut, launched, fused and accompanied. */
+/* The same bits however the steps are cut, launched, fused and accompanied; of a tiny model. */
 static void check_identity(const void *arg) {
     static const struct {
         const char *name, *graphs, *early, *fuse;
@@ -259,11 +261,10 @@ static void check_identity(const void *arg) {
          {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
     };
     static struct watch first, other;
-    struct tiny_model m = {
-        .arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_embd = 512, .n_ff = 1024};
-    char path[64];
+    const struct tiny_model *m = arg;
+    char path[64], name[100];
 
-    tiny_model_temp(&m, path);
+    tiny_model_temp(m, path);
     setenv("WEFT_CUDA_GRAPHS", "0", 1);
     setenv("WEFT_CUDA_EARLY", "0", 1);
     setenv("WEFT_CUDA_FUSE", "0", 1);
@@ -274,7 +275,8 @@ static void check_identity(const void *arg) {
         setenv("WEFT_CUDA_EARLY", ways[i].early, 1);
         setenv("WEFT_CUDA_FUSE", ways[i].fuse, 1);
         run(path, &ways[i].way, &other);
-        compare(&first, &other, ways[i].name);
+        snprintf(name, sizeof(name), "%s, %s", ways[i].name, m->arch);
+        compare(&first, &other, name);
     }
     unlink(path);
 }
@@ -558,7 +560,10 @@ int main(int argc, char **argv) {
         return report_end("times");
     }
     judge_all(tiny);
-    if (!tiny)
-        report_alone("identity", 90, check_identity, NULL);
+    static const struct tiny_model identical[] = {
+        {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_embd = 512, .n_ff = 1024},
+        {.arch = "gpt-oss", .type = TENSOR_MXFP4, .n_embd = 512}};
+    for (size_t i = 0; i < ARRAY_SIZE(identical) && !tiny; i++)
+        report_alone(i ? "identity, gpt-oss" : "identity", 90, check_identity, &identical[i]);
     return report_end("models");
 }

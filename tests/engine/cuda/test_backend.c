@@ -563,7 +563,6 @@ Test(cuda, what_it_does_not_compute_is_refused_by_name) {
     static const struct {
         const char *name, *what;
     } files[] = {
-        {"gpt-oss-f32", "windows of attention"},
         {"gemma2", "scaled activations"},
         {"gemma4-ple", "scaled activations"},
         {"qwen3next", "recurrent layers"},

@@ -23,7 +23,7 @@ struct way {
     uint32_t chunk, n_neighbours;
     bool graphs, overlap, forced;
     const char *fuse;
-    uint64_t order;
+    uint64_t order, seed; /* of threads; of the tokens, 0: 8 */
 };
 
 /* What came of the subject's rows. */
@@ -74,7 +74,7 @@ static void run(const char *path, const char *backend, const struct way *w, stru
     cr_assert(r == 0, "%s", err.message);
     t->n_vocab = d.info->n_vocab;
     t->logits = calloc((size_t)LONGEST * t->n_vocab, sizeof(float));
-    random_tokens(tokens, PROMPT, t->n_vocab, 8);
+    random_tokens(tokens, PROMPT, t->n_vocab, w->seed ? w->seed : 8);
     random_tokens(forced, OUTPUTS, t->n_vocab, 9);
     t->subject = all[0] = driver_add(&d, tokens, PROMPT, OUTPUTS, NULL);
     all[0]->every_row = true;
@@ -112,10 +112,10 @@ static double distance(const struct trace *a, const struct trace *b) {
     return worst;
 }
 
-#ifdef __SANITIZE_ADDRESS__ /* slow there; the golden file below goes the same ways */
-#define N_MODELS 1
+#ifdef __SANITIZE_ADDRESS__ /* slow there; the first of each kind goes the same ways */
+#define FEW(all) 1
 #else
-#define N_MODELS ARRAY_SIZE(models)
+#define FEW(all) (all)
 #endif
 
 /* By 16 rows: expert_vec; the prompt at once: expert_wide. No seed has a row whose last pick is so
@@ -141,7 +141,7 @@ Test(cuda_experts, every_architecture_is_near_the_reference) {
     const struct way at_once = {.name = "at once", .forced = true, .fuse = "0"};
     const struct way by_16 = {.name = "by 16", .chunk = 16, .forced = true, .fuse = "16384"};
 
-    for (size_t i = 0; i < N_MODELS; i++) {
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
         struct trace right = {0}, few = {0}, many = {0};
         char path[64];
 
@@ -160,28 +160,60 @@ Test(cuda_experts, every_architecture_is_near_the_reference) {
     }
 }
 
-/* glm4moe: a dense layer first, then an expert of all rows around those that are picked by sigmoids
- * and a bias. */
-Test(cuda_experts, an_expert_of_all_rows_is_near_the_reference) {
-    const struct way at_once = {.name = "at once", .forced = true, .fuse = "0"};
-    const struct way by_16 = {.name = "by 16", .chunk = 16, .forced = true, .fuse = "16384"};
-    struct trace right = {0}, few = {0}, many = {0};
+static void golden(const char *name, char path[1024]) {
     const char *dir = getenv("WEFT_DATA");
-    char path[1024];
 
-    snprintf(path, sizeof(path), "%s/golden/glm4moe-mtp.gguf", dir ? dir : "");
+    snprintf(path, 1024, "%s/golden/%s.gguf", dir ? dir : "", name);
     if (access(path, R_OK) < 0)
         cr_skip_test("%s is not there", path);
-    run(path, "reference", &at_once, &right);
-    run(path, "cuda", &at_once, &many);
-    run(path, "cuda", &by_16, &few);
-    double d = distance(&many, &right);
-    cr_expect(d < 1e-2, "%g", d); /* 3 layers, random weights of another scale */
-    for (uint32_t r = 0; r + 1 < LONGEST; r++)
-        cr_expect(few.at[r].digest == many.at[r].digest, "position %u", r);
-    free(right.logits);
-    free(few.logits);
-    free(many.logits);
+}
+
+/* glm4moe: a dense layer first, then an expert of all rows around those that are picked by sigmoids
+ * and a bias. gpt-oss: windows, sinks, YaRN, biases of router and experts, clamped gates. Three and
+ * four layers, random weights of another scale. */
+Test(cuda_experts, golden_files_are_near_the_reference) {
+    static const struct {
+        const char *name;
+        uint64_t seed;
+    } files[] = {{"glm4moe-mtp", 0}, {"gpt-oss.mxfp4", 0}, {"gpt-oss-f32", 0}, {"gpt-oss.f16", 3}};
+    struct way at_once = {.name = "at once", .forced = true, .fuse = "0"};
+    struct way by_16 = {.name = "by 16", .chunk = 16, .forced = true, .fuse = "16384"};
+
+    setenv("WEFT_CUDA_WIDE", "20", 1); /* at once: 64 queries a block */
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
+        struct trace right = {0}, few = {0}, many = {0};
+        char path[1024];
+
+        golden(files[i].name, path);
+        at_once.seed = by_16.seed = files[i].seed;
+        run(path, "reference", &at_once, &right);
+        run(path, "cuda", &at_once, &many);
+        run(path, "cuda", &by_16, &few);
+        double d = distance(&many, &right);
+        cr_expect(d < 1e-2, "%s: %g", files[i].name, d);
+        for (uint32_t r = 0; r + 1 < LONGEST; r++)
+            cr_expect(few.at[r].digest == many.at[r].digest, "%s: position %u", files[i].name, r);
+        free(right.logits);
+        free(few.logits);
+        free(many.logits);
+    }
+}
+
+/* Each way by bits against the first. */
+static void compare_ways(const char *path, const struct way *ways, size_t n) {
+    struct trace first = {0}, other = {0};
+
+    run(path, "cuda", &ways[0], &first);
+    for (size_t i = 1; i < n; i++) {
+        run(path, "cuda", &ways[i], &other);
+        for (uint32_t r = 0; r + 1 < LONGEST; r++) {
+            cr_expect(first.at[r].digest && first.at[r].digest == other.at[r].digest,
+                      "%s: position %u", ways[i].name, r);
+            cr_expect(first.at[r].token == other.at[r].token, "%s: position %u", ways[i].name, r);
+        }
+        free(other.logits);
+    }
+    free(first.logits);
 }
 
 Test(cuda_experts, a_sequence_is_the_same_whatever_the_batch) {
@@ -207,20 +239,14 @@ Test(cuda_experts, a_sequence_is_the_same_whatever_the_batch) {
                                  .n_vocab = 64,
                                  .n_expert = 6,
                                  .n_expert_used = 3};
-    struct trace first = {0}, other = {0};
+    const struct tiny_model windowed = {
+        .arch = "gpt-oss", .type = TENSOR_MXFP4, .n_embd = 64, .n_ff = 64, .n_vocab = 64};
     char path[64];
 
     tiny_model_temp(&m, path);
-    run(path, "cuda", &ways[0], &first);
-    for (size_t i = 1; i < ARRAY_SIZE(ways); i++) {
-        run(path, "cuda", &ways[i], &other);
-        for (uint32_t r = 0; r + 1 < LONGEST; r++) {
-            cr_expect(first.at[r].digest && first.at[r].digest == other.at[r].digest,
-                      "%s: position %u", ways[i].name, r);
-            cr_expect(first.at[r].token == other.at[r].token, "%s: position %u", ways[i].name, r);
-        }
-        free(other.logits);
-    }
-    free(first.logits);
+    compare_ways(path, ways, ARRAY_SIZE(ways));
+    unlink(path);
+    tiny_model_temp(&windowed, path);
+    compare_ways(path, (const struct way[]){ways[0], ways[2]}, 2);
     unlink(path);
 }

@@ -1,6 +1,7 @@
 /* What the backend does before a model is loaded: finds memory, and tries its kernels. */
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -109,6 +110,33 @@ Test(cuda_open, kernels_that_compute_something_else_are_refused) {
         cr_expect(strstr(err.message, cases[i].why) != NULL, "case %zu: %s", i, err.message);
     }
     unlink(path);
+}
+
+static void widen(const char *kernel, uint64_t number, void *args) {
+    struct attend_args *a = args;
+
+    if (strncmp(kernel, "attend", 6) == 0 && a->window < UINT32_MAX)
+        a->window++;
+}
+
+/* Of a model that has them; what is wrong with them alone is found as well. */
+Test(cuda_open, windows_and_sinks_are_tried) {
+    const char *dir = getenv("WEFT_DATA");
+    char path[1024];
+
+    snprintf(path, sizeof(path), "%s/golden/gpt-oss.mxfp4.gguf", dir ? dir : "");
+    if (access(path, R_OK) < 0)
+        cr_skip_test("%s is not there", path);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    for (int i = 0; i < 2; i++) {
+        struct err err = {0};
+
+        fake_find()->on_launch = i ? widen : NULL;
+        int r = try_open(path, (struct engine_opts){.max_context = 512}, NULL, &err);
+        cr_expect(i ? r < 0 : r == 0, "%d: %s", i, err.message);
+        cr_expect(i == 0 || strstr(err.message, "attention with a window is off"), "%s",
+                  err.message);
+    }
 }
 
 /* Every type of tensor, and both types of pages. */
