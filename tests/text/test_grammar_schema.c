@@ -647,6 +647,28 @@ Test(grammar_schema, contains) {
            YES("[5,1]", "[1,9]", "[1,2,3,7]"), YES("[5]", "[1,2]", "[5,\"\"]"));
 }
 
+Test(grammar_schema, references_by_name_and_by_the_own_uri) {
+    SCHEMA("{\"$id\": \"https://x.org/a\", \"items\": {\"$ref\": \"#n\"}, \"$defs\": {\"m\": "
+           "{\"$anchor\": \"n\", \"type\": \"integer\"}}}",
+           YES("[1]"), YES("[\"\"]"));
+    SCHEMA("{\"id\": \"https://x.org/a#\", \"properties\": {\"a\": {\"$ref\": "
+           "\"https://x.org/a#\"}, \"b\": {\"$ref\": \"https://x.org/a#/$defs/m\"}, \"c\": "
+           "{\"$ref\": \"#m\"}}, \"$defs\": {\"m\": {\"id\": \"#m\", \"type\": \"null\"}}}",
+           YES("{}", "{\"a\":{\"b\":null}}", "{\"c\":null}"),
+           YES("{\"a\":{\"b\":1}}", "{\"c\":1}"));
+    /* An $id inside matters only to the references beside it. */
+    SCHEMA("{\"properties\": {\"a\": {\"$id\": \"/x\", \"type\": \"null\"}, \"b\": {\"$ref\": "
+           "\"#/properties/a\"}}}",
+           YES("{\"a\":null,\"b\":null}"), YES("{\"b\":1}"));
+    REFUSED("{\"properties\": {\"a\": {\"$id\": \"/x\", \"items\": {\"$ref\": \"#\"}}}}",
+            "unsupported", "#/properties/a/$id");
+    REFUSED("{\"$ref\": \"#n\"}", "invalid", "#/$ref: '#n' is not there");
+    REFUSED("{\"$ref\": \"https://x.org/b\"}", "unsupported", "#/$ref: only references inside");
+    REFUSED("{\"items\": {\"$ref\": \"#n\"}, \"$defs\": {\"a\": {\"$anchor\": \"n\"}, \"b\": "
+            "{\"$anchor\": \"n\"}}}",
+            "unsupported", "#/items/$ref: '#n' is there twice");
+}
+
 Test(grammar_schema, contains_several_times) {
     CLEANUP(grammar_freep)
     struct grammar *g = test_compile(

@@ -139,6 +139,8 @@ struct place schema_at(struct schema *s, struct place p, const char *key); /* v 
 /* A value that satisfies all of @v, as an expression. */
 int schema_value(struct schema *s, const struct place *v, uint32_t n, struct expr **out);
 int schema_resolve(struct schema *s, struct place ref, struct place *out);
+/* Whether there is the word "$ref" somewhere in @v. */
+bool schema_has_refs(struct schema *s, yyjson_val *v);
 /* A schema that is nothing but a reference stands for its target. */
 int schema_follow(struct schema *s, struct place *p);
 int parts_expand(struct schema *s, struct parts *out, struct place p);

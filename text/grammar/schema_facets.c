@@ -373,9 +373,11 @@ static int refuse(struct schema *s, struct facets *f, struct place at) {
     return schema_unsupported(s, at.path, "this keyword is not supported");
 }
 
-/* Below the root it changes what references inside it mean: only a schema without any is read. */
+/* Below the root it changes what references inside it mean: only a schema without any is read. One
+ * that is a name ("#node") does not. */
 static int check_inner_id(struct schema *s, struct facets *f, struct place at) {
-    if (at.path->up == s->root_path || !s->has_refs)
+    if (at.path->up == s->root_path || (yyjson_is_str(at.v) && yyjson_get_str(at.v)[0] == '#') ||
+        !s->has_refs || !schema_has_refs(s, f->part.v))
         return 0;
     return refuse(s, f, at);
 }

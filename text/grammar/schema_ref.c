@@ -1,4 +1,5 @@
-/* References within a schema: JSON pointers in a fragment ("#/$defs/node"). */
+/* References within a schema: JSON pointers in a fragment ("#/$defs/node"), names ("#node") and the
+ * schema's own URI before either. */
 
 #include "text/grammar/schema.h"
 
@@ -66,6 +67,69 @@ static int derived_target(struct schema *s, struct place ref, const char *digits
     return 0;
 }
 
+static bool is_text(yyjson_val *v, const char *text, size_t len) {
+    return yyjson_is_str(v) && yyjson_get_len(v) == len &&
+           memcmp(yyjson_get_str(v), text, len) == 0;
+}
+
+/* Whether @v gives itself the name @name ("#node"): "$anchor", in old drafts an "$id" or "id". */
+static bool has_name(yyjson_val *v, const char *name, size_t len) {
+    return is_text(yyjson_obj_get(v, "$anchor"), name + 1, len - 1) ||
+           is_text(yyjson_obj_get(v, "$id"), name, len) ||
+           is_text(yyjson_obj_get(v, "id"), name, len);
+}
+
+static int named_target(struct schema *s, struct place ref, const char *name, size_t len,
+                        struct place *out) {
+    yyjson_val *end = unsafe_yyjson_get_next(s->root), *found = NULL;
+
+    /* All values of the document lie one behind the other. */
+    for (yyjson_val *v = s->root; v < end; v++) {
+        if (!yyjson_is_obj(v) || !has_name(v, name, len))
+            continue;
+        if (found)
+            return schema_unsupported(s, ref.path, "'%.*s' is there twice", (int)MIN(len, 80u),
+                                      name);
+        found = v;
+    }
+    if (!found)
+        return schema_invalid(s, ref.path, "'%.*s' is not there", (int)MIN(len, 80u), name);
+    *out = (struct place){found, schema_path(s, s->root_path, name, len)};
+    return build_work(s->b, 4 * (uint64_t)(end - s->root));
+}
+
+/* The part of a reference that is behind the URI of this document. */
+static const char *without_own_uri(const struct schema *s, const char *p, size_t *len) {
+    yyjson_val *id = yyjson_obj_get(s->root, "$id");
+
+    id = id ? id : yyjson_obj_get(s->root, "id");
+    size_t n = yyjson_is_str(id) ? yyjson_get_len(id) : 0;
+
+    n -= n && yyjson_get_str(id)[n - 1] == '#';
+    if (n == 0 || *len < n || memcmp(p, yyjson_get_str(id), n) != 0)
+        return p;
+    if (*len == n) {
+        *len = 1;
+        return "#";
+    }
+    if (p[n] != '#')
+        return p;
+    *len -= n;
+    return p + n;
+}
+
+bool schema_has_refs(struct schema *s, yyjson_val *v) {
+    yyjson_val *end = unsafe_yyjson_get_next(v);
+
+    if (build_work(s->b, (uint64_t)(end - v)) < 0)
+        return true;
+    for (; v < end; v++) {
+        if (is_text(v, "$ref", 4))
+            return true;
+    }
+    return false;
+}
+
 int schema_resolve(struct schema *s, struct place ref, struct place *out) {
     const char *p = yyjson_get_str(ref.v);
     size_t len = yyjson_get_len(ref.v);
@@ -75,7 +139,10 @@ int schema_resolve(struct schema *s, struct place ref, struct place *out) {
         return schema_invalid(s, ref.path, "a reference must be a string");
     if (len > 1 && p[0] == OWN[0])
         return derived_target(s, ref, p + 1, out);
-    if (len == 0 || p[0] != '#' || (len > 1 && p[1] != '/') || len > POINTER_MAX)
+    p = without_own_uri(s, p, &len);
+    if (len > 1 && p[0] == '#' && p[1] != '/')
+        return named_target(s, ref, p, len, out);
+    if (len == 0 || p[0] != '#' || len > POINTER_MAX)
         return schema_unsupported(s, ref.path,
                                   "only references inside the schema (\"#/...\") are supported");
     *out = (struct place){s->root, s->root_path};
