@@ -114,8 +114,8 @@ bool gguf_has_changed(const struct gguf *g);
 struct gguf *gguf_free(struct gguf *g);
 DEFINE_FREEP(struct gguf, gguf)
 
-uint32_t gguf_version(const struct gguf *g);
-uint32_t gguf_n_shards(const struct gguf *g);
+uint32_t gguf_version(const struct gguf *g);             /* of the format: 2 or 3 */
+uint32_t gguf_n_shards(const struct gguf *g);            /* files, at least 1 */
 int gguf_shard_fd(const struct gguf *g, uint32_t shard); /* stays the file's; shard < n */
 uint64_t gguf_bytes(const struct gguf *g);               /* of all shards */
 /* 128 bits that tell model files apart: of header, tensor directory and samples of the data. */

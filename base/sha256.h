@@ -11,6 +11,7 @@ struct sha256 {
 };
 
 void sha256_init(struct sha256 *s);
+/* The next @len bytes of what is summed. */
 void sha256_add(struct sha256 *s, const void *data, size_t len);
 /* The checksum as 64 hexadecimal digits and a NUL; @s must be begun anew after that. */
 void sha256_hex(struct sha256 *s, char out[65]);

@@ -43,5 +43,7 @@ double agent_init(struct agent *a, const struct trace_group *g, uint32_t number,
 void agent_init_sub(struct agent *a, struct agent *parent);
 
 bool agent_ended(const struct agent *a); /* no turn is left */
+/* The next turn of @a, of which one is left. */
 struct agent_turn agent_next(struct agent *a);
+/* What comes between the turn that agent_next() gave last and the one after it. */
 struct agent_pause agent_pause(struct agent *a);

@@ -38,4 +38,5 @@ int launch_file_undo(const char *path);
  * new value): the caller's in *out. -EBADMSG: it is not plain JSON. */
 int launch_file_merge(const char *path, const char *fragment, char **out, size_t *len);
 
+/* The command `weftctl launch`: its arguments from its name on; returns an exit code of cli.h. */
 int ctl_launch(int argc, char **argv, bool json);

@@ -50,6 +50,7 @@ uint64_t gguf_write_tensor(struct gguf_write *w, const char *name, const struct 
                            uint32_t n_dims, const uint64_t *ne);
 
 int gguf_write_start(struct gguf_write *w, int fd); /* header and directory go to @fd */
+/* The next bytes of the tensors, in the directory's order. 0 or -errno, which sticks. */
 int gguf_write_data(struct gguf_write *w, const void *data, size_t len);
 int gguf_write_tensor_end(struct gguf_write *w); /* pads */
 /* Checks that as much data came as the directory says (assert); returns the error. */

@@ -74,6 +74,7 @@ struct models_info {
     const struct workers *workers;
 };
 
+/* How many models models_info() tells of, retired ones included. */
 uint32_t models_n(const struct models *m);
 /* Preset @i of those that could not be read when the folder was last read again, and *@why. NULL:
  * there are no more. */

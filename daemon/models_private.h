@@ -105,7 +105,10 @@ static inline int64_t now_ns(const struct models *m) {
     return clock_now(m->opts.clock);
 }
 
+/* Asserts that the transition is legal (the table in models.c). */
 void models_set_state(struct served *s, enum served_state next);
+/* Decides in the next iteration of the loop what is loaded; nothing where models do not come and
+ * go, or while the daemon stops. */
 void models_decide_soon(struct models *m);
 /* The model is to be loaded, as if a request waited for it. */
 void models_want(struct served *s);

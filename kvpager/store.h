@@ -49,7 +49,7 @@ int store_open(struct store **out, const struct store_opts *opts);
 struct store *store_free(struct store *s);
 DEFINE_FREEP(struct store, store)
 
-uint32_t store_n_slots(const struct store *s);
+uint32_t store_n_slots(const struct store *s);    /* pages that the file has room for */
 uint64_t store_slot_bytes(const struct store *s); /* of the file */
 
 /* What slot @i holds; @tokens has room for a page's. 0, STORE_FREE, STORE_BAD or -errno. */

@@ -56,6 +56,7 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
                uint32_t n_vocab, bool windows);
 void batch_deinit(struct batch *t); /* accepts a zeroed one */
 
+/* Empties the batch, its masks and copies too, and begins step @step (> 0). */
 void batch_begin(struct batch *t, uint64_t step);
 /* The next @n_rows rows of @r, whose pages have room for them. Counts them as computed, and the
  * sample that comes of them as pending. A pending sample of step - 1 is fed on the device. The

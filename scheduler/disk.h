@@ -66,6 +66,7 @@ void disk_cancel(struct disk *d, uint64_t id);
  * all copies that were decided so far; those up to @waited have ended. */
 void disk_step(struct disk *d, uint64_t decided, uint64_t waited);
 
+/* Whether a job of disk_save() has pages that are not written yet. */
 bool disk_is_saving(const struct disk *d);
 /* Until there is something to take, for @ms at most. */
 void disk_sleep(const struct disk *d, int ms);

@@ -34,6 +34,7 @@ struct drafter_seq {
     uint32_t n_asked;            /* tokens to draft in this step */
 };
 
+/* The engine and the clock of @opts outlive it. 0 or -ENOMEM. */
 int drafter_new(struct drafter **out, const struct drafter_opts *opts);
 struct drafter *drafter_free(struct drafter *d);
 

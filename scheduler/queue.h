@@ -21,7 +21,9 @@ struct queue_key {
     uint64_t order;  /* of submission, for equal keys */
 };
 
+/* The key of a request of @priority, clamped to QUEUE_LEVELS, that arrived at @arrived_ns. */
 struct queue_key queue_key(int64_t arrived_ns, int priority, uint64_t order);
+/* A strict order: earlier virtual arrival, then earlier submission. */
 bool queue_before(const struct queue_key *a, const struct queue_key *b);
 
 /* What a queue links. */
@@ -43,6 +45,7 @@ struct estimate {
 };
 
 void estimate_init(struct estimate *e, struct sessions *sessions);
+/* A request of @session (0: of none) has ended with @n_out tokens of output. */
 void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out);
 /* Output tokens that a request will have had, given that it has @n_out and may have @max_new. */
 uint32_t estimate_output(const struct estimate *e, uint64_t session, uint32_t n_out,

@@ -156,6 +156,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
 struct request *request_free(struct request *r);
 DEFINE_FREEP(struct request, request)
 
+/* Moves @r to @state; asserts that the transition is legal (the table in request.c). */
 void request_set_state(struct request *r, enum request_state state);
 /* DONE for reason @why. Its pages are gone already. */
 void request_finish(struct request *r, enum finish_reason why);

@@ -109,4 +109,5 @@ int sched_events(struct sched *s, struct buf *out);
 void sched_delivered(struct sched *s);
 
 int64_t sched_wake_ns(const struct sched *s); /* next deadline, or INT64_MAX */
+/* Gauges of now and counters since the start, of pager, host memory, disk tier and drafts too. */
 void sched_stats(const struct sched *s, struct msg_stats *out);

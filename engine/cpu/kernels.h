@@ -1,7 +1,7 @@
 #pragma once
 
 /* What the files that are compiled once an instruction set define, to be put together in
- * kernels.c. */
+ * kernels.c. struct cpu_kernels (cpu.h) has the contract of each. */
 
 #include "engine/cpu/vec.h"
 
