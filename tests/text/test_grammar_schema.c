@@ -371,6 +371,13 @@ Test(grammar_schema, patterns) {
     SCHEMA("{\"type\": \"string\", \"pattern\": \"^[a-z]{2}-[0-9]$\", \"minLength\": 1, "
            "\"maxLength\": 4}",
            YES("\"ab-1\""), YES("\"ab\""));
+    /* Characters, not bytes: é and an emoji are one, an escape is one. */
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^(x|[^y]+)$\", \"minLength\": 2, \"maxLength\": "
+           "3}",
+           YES("\"ab\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\n\\u0001\\\"\""),
+           YES("\"\"", "\"x\"", "\"\xc3\xa9\"", "\"\\n\"", "\"ab\xc3\xa9z\"", "\"ay\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^(x|[^y]+)$\", \"minLength\": 2}",
+           YES("\"ab\"", "\"abcdef\""), YES("\"x\"", "\"\xc3\xa9\"", "\"\""));
     SCHEMA("{\"type\": \"string\", \"pattern\": \"a\", \"maxLength\": 3}", YES("\"xa\"", "\"axx\""),
            YES("\"xx\"", "\"axxx\""));
     SCHEMA(

@@ -309,6 +309,44 @@ int lang_strings(struct build *b, const struct lang **out) {
     return 0;
 }
 
+/* State q behind n characters is number n * all->n + q. A string may end just between characters,
+ * so an edge to a state that accepts counts. */
+int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct lang **out) {
+    const struct lang *all;
+    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
+    int r = l ? lang_strings(b, &all) : build_no_memory(b);
+    uint32_t last = max == NO_MAX ? min : max;
+
+    if (r < 0)
+        return r;
+    if (((uint64_t)last + 1) * all->n > b->limits.max_states)
+        return build_too_complex(b, "an intersection needs more than %u states",
+                                 b->limits.max_states);
+    *l = (struct lang){.n = (last + 1) * all->n};
+    l->state = arena_alloc_array(&b->arena, l->n, sizeof(*l->state));
+    l->edge = arena_alloc_array(&b->arena, (last + 1) * all->n_edges, sizeof(*l->edge));
+    if (!l->state || !l->edge)
+        return build_no_memory(b);
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct lang_state *from = &all->state[i % all->n];
+        uint32_t n = i / all->n;
+        bool full = n == last && max != NO_MAX && (from->accepts & 1);
+
+        l->state[i] = (struct lang_state){.edge = l->n_edges,
+                                          .n_edges = full ? 0 : from->n_edges,
+                                          .accepts = n >= min ? from->accepts & 1 : 0};
+        for (uint32_t e = 0; e < l->state[i].n_edges; e++) {
+            struct edge edge = all->edge[from->edge + e];
+            uint32_t more = (all->state[edge.to].accepts & 1) && n < last;
+
+            edge.to += (n + more) * all->n;
+            l->edge[l->n_edges++] = edge;
+        }
+    }
+    *out = l;
+    return build_work(b, (uint64_t)l->n + l->n_edges);
+}
+
 struct expr *lang_expr(struct build *b, const struct lang *l) {
     struct expr *e = l->n ? expr_empty(b) : expr_never(b);
 

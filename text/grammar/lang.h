@@ -28,4 +28,6 @@ int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
 /* Everything that a JSON string can hold, each character in its shortest spelling. */
 int lang_strings(struct build *b, const struct lang **out);
+/* Those of @min to @max characters (NO_MAX: or more); states that nothing leads to may be there. */
+int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct lang **out);
 struct expr *lang_expr(struct build *b, const struct lang *l);

@@ -300,11 +300,8 @@ int facets_lang(struct schema *s, const struct facets *f, const struct lang **ou
         return build_too_complex(s->b, "more than %u patterns for one value", LANG_MAX - 2);
     int r = lang_strings(s->b, &in[n++]);
 
-    if (r == 0 && (f->min_length || f->max_length != NO_MAX)) {
-        struct expr *c = json_canonical_char(s->b);
-
-        r = lang_of(s->b, expr_repeat(s->b, c, f->min_length, f->max_length), &in[n++]);
-    }
+    if (r == 0 && (f->min_length || f->max_length != NO_MAX))
+        r = lang_strings_of(s->b, f->min_length, f->max_length, &in[n++]);
     for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
         bool negated = t->kind == TEXT_NOT_PATTERN || t->kind == TEXT_NOT_ENUM;
