@@ -12,6 +12,8 @@
  * the connection is closed, so that nothing behind it is ever taken for a request.
  */
 
+#define GROWS_TO (256u << 10) /* bytes of a body */
+
 static struct http *of(llhttp_t *p) {
     return p->data;
 }
@@ -88,6 +90,18 @@ static int on_headers_complete(llhttp_t *p) {
     return HPE_PAUSED;
 }
 
+/* A body that is large gets all its room at once: to grow it in steps would copy some MB in one of
+ * them, 7 ms for 8 MB. What is not written to is no memory yet. Where there is not so much
+ * address space it grows. */
+static void make_room(struct http *h, size_t len) {
+    size_t all = h->limits->body;
+
+    if (!http_is_chunked(h)) /* the parser counts down what is still to come after @len */
+        all = MIN(all, h->body.len + len + h->parser.content_length);
+    if (h->body.len + len > GROWS_TO && h->body.cap < all)
+        buf_reserve(&h->body, all - h->body.len);
+}
+
 static int on_body(llhttp_t *p, const char *at, size_t len) {
     struct http *h = of(p);
 
@@ -95,6 +109,7 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
         return 0;
     if (h->body.len + len > h->limits->body)
         return refuse(h, 413, "body_too_large", "The request body is too large.");
+    make_room(h, len);
     return buf_add(&h->body, at, len) < 0
                ? refuse(h, 503, "out_of_memory", "There is no memory for the request body.")
                : 0;

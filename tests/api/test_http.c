@@ -5,9 +5,57 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "api/http/http.h"
 #include "world.h"
 
 #define HELLO "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+
+/* Feeds @head and a body of @n bytes in pieces of 60,000, and looks at the room that it has. */
+static void feed_body(const char *head, bool chunked, size_t n, size_t max, size_t *cap) {
+    struct http_limits limits = {.target = 1000, .head = 4000, .body = max, .n_headers = 10};
+    static char piece[60000 + 20];
+    struct http h;
+    struct err err = {0};
+    size_t used, moved = 0;
+    const char *at = NULL;
+
+    http_init(&h, &limits);
+    cr_assert_eq(http_feed(&h, head, strlen(head), &used, &err), HTTP_HEAD_DONE, "%s", err.message);
+    for (size_t done = 0, len; done < n; done += len) {
+        int before = 0;
+
+        len = MIN(n - done, (size_t)60000);
+        if (chunked)
+            before = sprintf(piece, "%zx\r\n", len);
+        memset(piece + before, 'a' + (int)(done / 60000 % 26), len);
+        int after = chunked ? sprintf(piece + before + len, "\r\n") : 0;
+        int r = http_feed(&h, piece, (size_t)before + len + (size_t)after, &used, &err);
+        cr_assert(r >= 0, "%s", err.message);
+        moved += done > (256u << 10) && h.body.data != at;
+        at = h.body.data;
+    }
+    cr_expect_eq(h.body.len, n);
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(h.body.data[i], 'a' + (char)(i / 60000 % 26), "byte %zu", i);
+    cr_expect_leq(moved, 1, "a large body was copied %zu times", moved);
+    *cap = h.body.cap;
+    http_deinit(&h);
+}
+
+/* So that no step of its growth copies all of it on the loop. */
+Test(http, a_large_body_gets_its_room_at_once) {
+    size_t cap;
+
+    feed_body("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n", false, 2000000,
+              8 << 20, &cap);
+    cr_expect(cap >= 2000000 && cap < 2000100, "%zu", cap);
+    feed_body("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", true, 2000000,
+              8 << 20, &cap);
+    cr_expect_geq(cap, 8 << 20);
+    feed_body("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", true, 100000,
+              8 << 20, &cap);
+    cr_expect_lt(cap, 300000, "a small one has no more room than it needs");
+}
 
 /* Sends @text on a connection of its own and receives one answer. */
 static void raw(struct world *w, const char *text, struct reply *r) {
