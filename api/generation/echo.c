@@ -1,8 +1,12 @@
 #include "api/generation/echo.h"
 
+#include <assert.h>
+#include <errno.h>
+#include "base/jobs.h"
 #include "base/util.h"
 
 #define TEXT_MAX (256u << 20)
+#define UNIT 4096 /* tokens */
 
 /* The text is what the tokenizer makes of all tokens; a space that it drops is missing in the first
  * of them. */
@@ -10,8 +14,11 @@ static int fill(struct echo *e, const struct tokenizer *t, const int32_t *id, ui
     size_t sum = 0, len;
     int r = tokenizer_decode(t, id + skip, e->n - skip, true, &e->text);
 
-    for (uint32_t i = skip; i < e->n; i++, sum += len)
+    for (uint32_t i = skip; i < e->n; i++, sum += len) {
         tokenizer_piece(t, id[i], true, &len);
+        if (i % UNIT == 0 && job_pause() < 0)
+            return -ECANCELED;
+    }
     size_t missing = sum > e->text.len ? sum - e->text.len : 0;
     sum = 0;
     for (uint32_t i = skip; i < e->n; i++) {
@@ -22,22 +29,46 @@ static int fill(struct echo *e, const struct tokenizer *t, const int32_t *id, ui
     return r;
 }
 
-struct echo *echo_new(const struct tokenizer *t, const int32_t *id, uint32_t n, bool given) {
+uint64_t echo_chars(const char *s, size_t len) {
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < len; i++)
+        n += ((unsigned char)s[i] & 0xC0) != 0x80;
+    return n;
+}
+
+int echo_new(struct echo **out, const struct tokenizer *t, const int32_t *id, uint32_t n,
+             bool given) {
     struct echo *e = calloc(1, sizeof(*e));
     bool bos = given && n > 0 && tokenizer_adds_bos(t) && id[0] == tokenizer_bos(t);
 
     if (!e)
-        return NULL;
+        return -ENOMEM;
     buf_init(&e->text, TEXT_MAX);
+    e->n_users = 1;
     e->n = n;
     e->end = calloc(n + 1, sizeof(*e->end));
-    if (!e->end || fill(e, t, id, bos) < 0)
-        return echo_free(e);
+    int r = e->end ? fill(e, t, id, bos) : -ENOMEM;
+    if (r < 0) {
+        echo_free(e);
+        return r;
+    }
+    e->n_chars = echo_chars(e->text.data, e->text.len);
+    *out = e;
+    return 0;
+}
+
+struct echo *echo_use(struct echo *e) {
+    if (e)
+        e->n_users++;
     return e;
 }
 
 struct echo *echo_free(struct echo *e) {
     if (!e)
+        return NULL;
+    assert(e->n_users > 0);
+    if (--e->n_users > 0)
         return NULL;
     buf_deinit(&e->text);
     free(e->end);

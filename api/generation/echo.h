@@ -9,9 +9,15 @@ struct echo {
     struct buf text;
     uint32_t *end; /* text.len after each token */
     uint32_t n;
+    uint64_t n_chars; /* of the text */
+    uint32_t n_users; /* choices of the same prompt share it; the loop's */
 };
 
-/* Of tokens @id. @given: they were made of a text, so that what the vocabulary puts before it is
- * not echoed. NULL: no memory. */
-struct echo *echo_new(const struct tokenizer *t, const int32_t *id, uint32_t n, bool given);
-struct echo *echo_free(struct echo *e);
+/* Characters of a text in UTF-8. */
+uint64_t echo_chars(const char *s, size_t len);
+/* Of tokens @id; with one user. @given: they were made of a text, so that what the vocabulary puts
+ * before it is not echoed. On any thread. 0, -ENOMEM, or -ECANCELED (job_pause()). */
+int echo_new(struct echo **out, const struct tokenizer *t, const int32_t *id, uint32_t n,
+             bool given);
+struct echo *echo_use(struct echo *e);  /* one more user; accepts NULL */
+struct echo *echo_free(struct echo *e); /* one less; accepts NULL */

@@ -74,9 +74,24 @@ static int set_stops(struct gen *g, const struct gen_request *r) {
     return r->n_stops ? stops_new(&g->stops, s, r->n_stops) : 0;
 }
 
-int gen_new(struct gen **out, struct model *m, const struct gen_request *r, const int32_t *prompt,
-            uint32_t n_prompt, uint32_t max_new, uint16_t choice) {
-    assert(n_prompt > 0 && max_new > 0);
+/* reserve() makes room for output. */
+static int set_prompt(struct gen *g, struct tokens *prompt, bool take) {
+    size_t size = prompt->n * sizeof(*prompt->id);
+
+    g->tokens = take ? prompt->id : malloc(size);
+    if (!g->tokens)
+        return -ENOMEM;
+    g->n_prompt = g->m.n_prompt = (uint32_t)prompt->n;
+    if (take)
+        *prompt = (struct tokens){0};
+    else
+        memcpy(g->tokens, prompt->id, size);
+    return 0;
+}
+
+int gen_new(struct gen **out, struct model *m, const struct gen_request *r, struct tokens *prompt,
+            bool take, uint32_t max_new, uint16_t choice) {
+    assert(prompt->n > 0 && prompt->n < UINT32_MAX && max_new > 0);
     struct api *a = m->api;
     struct gen *g = calloc(1, sizeof(*g));
 
@@ -87,18 +102,14 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, cons
     list_init(&g->link);
     list_init(&g->bucket);
     buf_init(&g->text, TEXT_MAX);
-    g->n_prompt = n_prompt;
     g->keep_special = r->keep_special;
     g->include_stop = r->include_stop;
     g->score_only = r->score_only;
-    g->tokens = malloc((n_prompt + 1) * sizeof(*g->tokens));
-    if (!g->tokens || set_stops(g, r) < 0) {
+    if (set_prompt(g, prompt, take) < 0 || set_stops(g, r) < 0) {
         gen_free(g);
         return -ENOMEM;
     }
-    memcpy(g->tokens, prompt, n_prompt * sizeof(*prompt));
     g->m.id = a->next_gen++;
-    g->m.n_prompt = n_prompt;
     g->m.max_new = max_new;
     g->m.min_new = (uint32_t)MIN(r->sampling.min_tokens, max_new);
     g->m.choice = choice;

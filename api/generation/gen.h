@@ -84,10 +84,12 @@ struct gen {
     int64_t first_step_ns, first_token_ns, last_token_ns, done_ns;
 };
 
-/* A generation of @n_prompt tokens (copied). The rest of the submit comes from @r, whose arena must
- * outlive it. */
-int gen_new(struct gen **out, struct model *m, const struct gen_request *r, const int32_t *prompt,
-            uint32_t n_prompt, uint32_t max_new, uint16_t choice);
+struct tokens;
+
+/* A generation of @prompt, which is copied, or with @take taken over and left empty. The rest of
+ * the submit comes from @r, whose arena must outlive it. 0 or -ENOMEM. */
+int gen_new(struct gen **out, struct model *m, const struct gen_request *r, struct tokens *prompt,
+            bool take, uint32_t max_new, uint16_t choice);
 /* It is made for *@exchange, which outlives it or is set to NULL: whose it is, since when and for
  * how long. */
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r);

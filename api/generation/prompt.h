@@ -11,6 +11,7 @@
 #include "text/template.h"
 #include "text/tokenizer.h"
 
+struct echo;
 struct endpoint;
 struct model;
 struct tenant;
@@ -23,6 +24,7 @@ struct prompt {
     const char *query; /* of a pair, whose document is text; or NULL */
     size_t query_len;
     struct tokens tokens;
+    struct echo *echo; /* of the tokens; NULL: it is not echoed */
 };
 
 struct prompt_job {

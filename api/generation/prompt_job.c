@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "api/generation/echo.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/fields.h"
 #include "api/generation/normalize.h"
@@ -192,8 +193,10 @@ static int find_chat(struct prompt_job *job, struct err *err) {
 
 void prompt_job_trim(struct prompt_job *job, bool keep) {
     assert(!job->running);
-    for (uint32_t i = 0; i < job->n_prompts; i++)
+    for (uint32_t i = 0; i < job->n_prompts; i++) {
         tokens_deinit(&job->prompts[i].tokens);
+        echo_free(job->prompts[i].echo);
+    }
     job->n_prompts = 0;
     rendered_deinit(&job->rendered);
     memset(&job->rendered, 0, sizeof(job->rendered));
@@ -599,6 +602,20 @@ static void forget_rendering(struct prompt_job *job) {
     memset(&job->err, 0, sizeof(job->err));
 }
 
+/* What prompts are as parts of their answers. */
+static int add_echoes(struct prompt_job *job) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < job->n_prompts && job->request.echo && r == 0; i++) {
+        struct prompt *p = &job->prompts[i];
+
+        if (p->tokens.n && !p->echo)
+            r = echo_new(&p->echo, job->model->info->tokenizer, p->tokens.id, (uint32_t)p->tokens.n,
+                         p->text != NULL);
+    }
+    return r;
+}
+
 /* job->quick: -EAGAIN says that the rest of it takes longer. A prompt that will be refused for its
  * length needs no grammar. */
 static int run(struct prompt_job *job) {
@@ -608,6 +625,8 @@ static int run(struct prompt_job *job) {
         forget_rendering(job);
     else
         job->prepared = r != -EBUSY;
+    if (r == 0 && fits(job))
+        r = add_echoes(job);
     return r < 0 || !fits(job) ? r : constrain(job, job->quick);
 }
 

@@ -172,14 +172,6 @@ static void send_piece(struct writer *w, struct piece *p) {
     c->begun = true;
 }
 
-uint64_t writer_chars(const char *s, size_t len) {
-    uint64_t n = 0;
-
-    for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return n;
-}
-
 /* Output tokens up to which the text that is ready reaches. */
 static uint32_t ready_tokens(const struct choice *c) {
     const struct gen *g = c->gen;
@@ -198,7 +190,7 @@ static void advance(struct choice *c, uint32_t to) {
     assert(to >= c->n_sent && to <= g->n_out);
 
     if (to > c->n_sent && g->logprobs)
-        c->n_chars += writer_chars(g->text.data + from, g->text_end[to - 1] - from);
+        c->n_chars += echo_chars(g->text.data + from, g->text_end[to - 1] - from);
     c->n_sent = to;
 }
 
@@ -583,19 +575,10 @@ static int set_output(struct writer *w, struct gen *g) {
                : r;
 }
 
-/* Of the choice made last, of prompt @p. */
-static int set_echo(struct writer *w, uint32_t p) {
-    struct choice *c = &w->choices[w->n_choices - 1];
-    const struct prompt *from = &w->job.prompts[p];
-
-    if (!w->job.request.echo)
-        return 0;
-    c->echo = echo_new(w->job.model->info->tokenizer, c->gen->tokens, c->gen->n_prompt,
-                       from->text != NULL);
-    if (!c->echo)
-        return -ENOMEM;
-    c->n_chars = writer_chars(c->echo->text.data, c->echo->text.len);
-    return 0;
+/* The choice @c echoes the prompt @p. */
+static void set_echo(struct choice *c, struct prompt *p) {
+    c->echo = echo_use(p->echo);
+    c->n_chars = p->echo ? p->echo->n_chars : 0;
 }
 
 /* Tokens are there: one generation for each prompt and choice. */
@@ -608,7 +591,7 @@ static int create_gens(struct writer *w, struct err *err) {
     if (!w->choices)
         return -ENOMEM;
     for (uint32_t p = 0; p < w->job.n_prompts; p++) {
-        const struct tokens *t = &w->job.prompts[p].tokens;
+        struct tokens *t = &w->job.prompts[p].tokens;
         uint64_t group = api->next_gen;
         uint32_t max_new = 0;
         int result = room_for(w, t->n, &max_new, err);
@@ -621,13 +604,16 @@ static int create_gens(struct writer *w, struct err *err) {
         for (uint32_t i = 0; i < gen_request_made(r) && result == 0; i++) {
             struct gen *g = NULL;
 
-            result = gen_new(&g, w->job.model, r, t->id, (uint32_t)t->n, max_new, (uint16_t)i);
+            result =
+                gen_new(&g, w->job.model, r, t, i + 1 == gen_request_made(r), max_new, (uint16_t)i);
             if (result == 0) {
-                w->choices[w->n_choices].custom.text.max = UINT32_MAX;
-                w->choices[w->n_choices++].gen = g;
+                struct choice *c = &w->choices[w->n_choices++];
+
+                c->custom.text.max = UINT32_MAX;
+                c->gen = g;
                 fill_submit(w, g, group, seed);
+                set_echo(c, &w->job.prompts[p]);
                 result = set_output(w, g);
-                result = result < 0 ? result : set_echo(w, p);
             }
         }
         if (result < 0)

@@ -83,4 +83,3 @@ void writer_serve(struct exchange *x, const struct endpoint *endpoint);
 struct writer_usage writer_usage(const struct writer *w);
 /* For each prompt the best of its choices come first, best first. */
 void writer_sort(struct writer *w);
-uint64_t writer_chars(const char *s, size_t len);

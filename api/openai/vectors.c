@@ -155,8 +155,8 @@ static void on_refused(struct waiter *w, const struct err *err, uint32_t retry_m
 /* The next input becomes the lane's generation, which is yet to be admitted. */
 static int load(struct vectors *e, struct vectors_lane *l) {
     assert(e->n_next < e->n_inputs && !l->gen);
-    const struct tokens *t = &e->job.prompts[e->n_next].tokens;
-    int r = gen_new(&l->gen, e->job.model, &e->job.request, t->id, (uint32_t)t->n, 1, 0);
+    struct tokens *t = &e->job.prompts[e->n_next].tokens;
+    int r = gen_new(&l->gen, e->job.model, &e->job.request, t, true, 1, 0);
 
     if (r < 0)
         return r;

@@ -133,6 +133,22 @@ Test(score, a_long_answer_is_written_on_the_pool) {
     world_stop(&w);
 }
 
+/* So is a long prompt that is echoed read before the loop has it, once for all its choices. */
+Test(score, choices_share_what_they_echo) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+    struct reply r;
+
+    started(&w, "y");
+    buf_printf(&body, "{\"prompt\":[\"%0*d\",\"wx\"],\"echo\":true,\"n\":3}", 500, 7);
+    world_ask(&w, TEXT, body.data, &r);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    cr_expect_eq(count(&r, "0007y\""), 3);
+    cr_expect_eq(count(&r, "\"wxy\""), 3);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 /* Appends the lists of log probabilities of the answer @json to @out, [4] of them, and its text. */
 static void collect(const char *json, size_t len, struct buf *text, struct buf out[4]) {
     static const char *const keys[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
