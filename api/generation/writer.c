@@ -33,6 +33,7 @@
 
 #define ANSWER_MAX API_SEND_MAX
 #define INLINE_TOKENS 2000u /* of a whole answer, with alternatives, that is written on the loop */
+#define INLINE_BODY (256u << 10)  /* bytes of a body that an answer tells again on the loop */
 #define PROMPT_TOP_MAX (1u << 20) /* best tokens at the positions of a prompt, in all */
 
 static void free_answer(struct writer *w) {
@@ -384,7 +385,8 @@ static void send_whole(struct writer *w) {
     buf_init(&w->whole, ANSWER_MAX);
     if (gen_request_made(&w->job.request) > w->job.request.n)
         writer_sort(w);
-    if (told_tokens(w) <= INLINE_TOKENS) {
+    if (told_tokens(w) <= INLINE_TOKENS &&
+        (!w->endpoint->tells_body || w->job.body_len <= INLINE_BODY)) {
         write_whole(w);
         answer_whole(w);
         return;

@@ -444,6 +444,7 @@ static const struct endpoint endpoint = {
     .rename = responses_rename,
     .id_prefix = RESPONSES_ID_PREFIX,
     .repeats = REPEATS_PARTS,
+    .tells_body = true,
     .parsed = true,
     .begin = responses_stream_begin,
     .piece = responses_stream_piece,

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "api/private.h"
 #include "base/rng.h"
 #include "responses_support.h"
 
@@ -88,6 +89,32 @@ Test(responses, a_whole_answer_is_exact) {
 #define PLACE "\"item_id\":\"msg_X_0\",\"output_index\":0,\"content_index\":0,"
 #define PART(text)                                                                                 \
     "\"part\":{\"type\":\"output_text\",\"text\":\"" text "\",\"annotations\":[],\"logprobs\":[]}"
+
+/* The answer tells the request's tools again: where they are large it is written on the pool. */
+Test(responses, a_large_request_is_told_on_the_pool) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+    struct reply r;
+    struct jobs_stats before, after;
+
+    world_init(&w);
+    w.port.script = "Hi";
+    world_start(&w);
+    for (int large = 0; large < 2; large++) {
+        buf_clear(&body);
+        buf_printf(&body,
+                   "{\"input\":\"hi\",\"tools\":[{\"type\":\"web_search\",\"junk\":\"%0*d\"}]}",
+                   large ? 300000 : 100000, 7);
+        jobs_stats(w.api->pool.jobs, &before);
+        world_ask(&w, "/v1/responses", body.data, &r);
+        jobs_stats(w.api->pool.jobs, &after);
+        cr_assert_eq(r.status, 200, "%s", r.body.data);
+        cr_expect(strstr(r.body.data, "0007\""));
+        cr_expect_eq(after.n_done - before.n_done, 1u + large, "%u", large);
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
 
 Test(responses, a_stream_is_exact) {
     static const char *const want[] = {
