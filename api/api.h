@@ -193,6 +193,9 @@ int api_new_model(struct api *a, const struct api_model *info, struct api_port *
                   struct model **out);
 void api_replace_model(struct model *old, struct model *next);
 void api_remove_model(struct model *m); /* one that no request finds (any more) */
+/* On the loop's thread: what it does from here on, a text that stays. The event loop_busy names
+ * what a long iteration did for the longest time. */
+void api_mark_loop(const char *what);
 /* Presets that cannot be read, which /v1/models names: NULL-terminated, or NULL; not copied. */
 void api_set_bad_presets(struct api *a, const char *const *names);
 /* No request finds it any more; it goes on with those that it has. Never the last one. */

@@ -87,6 +87,10 @@ void api_replace_model(struct model *old, struct model *next) {
     model_wait_move(old, next);
 }
 
+void api_mark_loop(const char *what) {
+    loop_lag_mark(what);
+}
+
 void api_set_bad_presets(struct api *a, const char *const *names) {
     pthread_rwlock_wrlock(&a->models_lock);
     a->bad_presets = names;

@@ -64,7 +64,9 @@ struct api {
     struct metrics metrics;        /* of the loop; those of generations are their models' */
     struct recent recent_requests; /* requests that have ended, for the web page */
     struct loop_lag lag;
-    struct rng rng; /* request ids and seeds */
+    int64_t long_told_ns; /* when the last long iteration was logged */
+    uint32_t n_long;      /* since then */
+    struct rng rng;       /* request ids and seeds */
     /* Grammars that were right and wrong, by hash: any thread (constrain.c). */
     _Atomic uint64_t checked[API_CHECKED], refused[API_CHECKED];
     uint64_t secret[2];                   /* of this process */

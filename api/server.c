@@ -109,6 +109,22 @@ static void on_ended(const struct exchange *x) {
               x->n_drafted, x->n_accepted, x->n_resumed, x->retries, *x->code ? x->code : "-");
 }
 
+/* An iteration of the loop that was too long for what else waited: at most one line a second. */
+static void on_long(void *ctx, const struct loop_lag_long *it) {
+    struct api *a = ctx;
+    int64_t now = clock_now(a->clock);
+
+    a->n_long++;
+    if (a->long_told_ns && now - a->long_told_ns < 1000000000)
+        return;
+    log_event(WLOG_WARN, "loop_busy",
+              "cpu_ms=%.1f wall_ms=%.1f longest=\"%s\" longest_ms=%.1f n=%u",
+              (double)it->cpu_ns / 1e6, (double)it->busy_ns / 1e6, it->in,
+              (double)it->in_cpu_ns / 1e6, a->n_long);
+    a->long_told_ns = now;
+    a->n_long = 0;
+}
+
 /* ---- life ---- */
 
 static int open_http(struct api *a) {
@@ -215,7 +231,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         tenants_deinit(&a->tenants);
         return r;
     }
-    loop_lag_init(&a->lag, loop, &a->metrics);
+    loop_lag_init(&a->lag, loop, &a->metrics, on_long, a);
     uv_timer_init(loop, &a->log_tick);
     a->log_tick.data = a;
     model_wait_init(a);

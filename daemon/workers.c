@@ -304,6 +304,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct msg_ready ready;
     struct msg_progress p;
 
+    api_mark_loop("what a worker says");
     if (f->type == MSG_HELLO && w->state == WORKERS_LOADING) {
         on_hello(w, f);
     } else if (f->type == MSG_PROGRESS && msg_progress_parse(f->data, f->len, &p) == 0) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include "api/service/loop_lag.h"
 
 /*
  * Rules that keep this file small: the parser stops after the head and after the message and never
@@ -236,7 +237,7 @@ static void on_written(uv_write_t *w, int status) {
     struct conn *c = CONTAINER_OF(w, struct conn, write);
 
     assert(c->writing);
-
+    loop_lag_mark("an answer that was written");
     c->writing = false;
     buf_clear(&c->in_flight);
     if (c->in_flight.cap > KEEP_SENDING)
@@ -430,6 +431,7 @@ static void on_eof(struct conn *c) {
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
     struct conn *c = s->data;
 
+    loop_lag_mark(n < 0 ? "a connection that ends" : "what a connection sends");
     if (n == 0 || n == UV_ENOBUFS || c->state == CONN_CLOSED) /* on_alloc() gave no room */
         return;
     if (n < 0) {
@@ -501,6 +503,7 @@ static void on_flush_timer(struct conn *c) {
 static void on_timer(uv_timer_t *t) {
     struct conn *c = t->data;
 
+    loop_lag_mark("a connection's time");
     if (c->broken) {
         conn_close(c);
         return;

@@ -8,6 +8,7 @@
 #include "api/http/respond.h"
 #include "api/http/route.h"
 #include "api/http/server.h"
+#include "api/service/loop_lag.h"
 
 /*
  * Every check that needs no body is made once, before the body is read, in an order that tells an
@@ -74,8 +75,10 @@ static void on_message(struct conn *c) {
     assert(x && (x->route || x->refusal.status));
     if (x->refusal.status)
         respond_error(x, &x->refusal);
-    else
+    else {
+        loop_lag_mark(x->route->path);
         x->route->serve(x, &c->http);
+    }
 }
 
 /* Too late, too large or malformed: the exchange may have begun or not. */

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <unistd.h>
 #include "api/limits/tenant.h"
+#include "api/service/loop_lag.h"
 
 /*
  * One tenant may keep all places but one, so there are two at least. The loop comes first: its
@@ -16,6 +17,7 @@
 static void on_ended(uv_async_t *a) {
     struct job_pool *p = CONTAINER_OF(a, struct job_pool, ended);
 
+    loop_lag_mark("jobs of the pool that have ended");
     jobs_deliver(p->jobs);
     if (p->closing && jobs_n(p->jobs) == 0 && !uv_is_closing((uv_handle_t *)a))
         uv_close((uv_handle_t *)a, NULL);

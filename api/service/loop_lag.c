@@ -19,6 +19,28 @@ static uint64_t thread_cpu_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
+/* ---- what it does ---- */
+
+/* There is one loop in a thread. */
+static _Thread_local struct {
+    const char *what;
+    uint64_t since_ns; /* CPU time */
+    struct loop_lag_long most;
+} marks;
+
+void loop_lag_mark(const char *what) {
+    uint64_t now = thread_cpu_ns(), used = now - marks.since_ns;
+
+    if (marks.what && used >= marks.most.in_cpu_ns) {
+        marks.most.in = marks.what;
+        marks.most.in_cpu_ns = used;
+    }
+    marks.what = what;
+    marks.since_ns = now;
+}
+
+/* ---- how long ---- */
+
 /* Two halves: a scrape within a minute of a long iteration sees it, one after two does not. */
 static void note_longest(struct loop_lag *l, uint64_t now, uint64_t busy) {
     if (now - l->slot_ns >= HALF_NS) {
@@ -31,22 +53,30 @@ static void note_longest(struct loop_lag *l, uint64_t now, uint64_t busy) {
 
 static void on_check(uv_check_t *c) {
     struct loop_lag *l = c->data;
-    uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(c->loop), cpu = thread_cpu_ns();
+    uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(c->loop);
 
+    loop_lag_mark("timers and closed handles"); /* which come next */
+    uint64_t cpu = marks.since_ns;
     if (l->at_ns) {
         uint64_t passed = now - l->at_ns, slept = idle - l->idle_ns;
         uint64_t busy = passed > slept ? passed - slept : 0;
 
         metrics_loop(l->metrics, busy, cpu - l->cpu_ns);
         note_longest(l, now, busy);
+        marks.most.busy_ns = busy;
+        marks.most.cpu_ns = cpu - l->cpu_ns;
+        if (marks.most.cpu_ns >= LOOP_LAG_LONG_NS && marks.most.in)
+            l->on_long(l->ctx, &marks.most);
     }
+    marks.most = (struct loop_lag_long){0};
     l->at_ns = now;
     l->idle_ns = idle;
     l->cpu_ns = cpu;
 }
 
-void loop_lag_init(struct loop_lag *l, uv_loop_t *loop, struct metrics *m) {
-    *l = (struct loop_lag){.metrics = m};
+void loop_lag_init(struct loop_lag *l, uv_loop_t *loop, struct metrics *m,
+                   void (*on_long)(void *ctx, const struct loop_lag_long *it), void *ctx) {
+    *l = (struct loop_lag){.metrics = m, .on_long = on_long, .ctx = ctx};
     uv_check_init(loop, &l->check);
     l->check.data = l;
     uv_check_start(&l->check, on_check);

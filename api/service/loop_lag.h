@@ -4,7 +4,8 @@
  * loop_lag - how long the front's event loop was busy between two looks at its sockets: the time
  * that any other client may have waited for its turn. Each iteration is one observation of
  * weft_loop_lag_seconds (wall time) and of weft_loop_cpu_seconds (CPU time of the thread, which a
- * busy machine does not change).
+ * busy machine does not change). One that used more than LOOP_LAG_LONG_NS of it is told, with the
+ * callback that used the most.
  */
 
 #include <stdbool.h>
@@ -13,17 +14,32 @@
 
 struct metrics;
 
+#define LOOP_LAG_LONG_NS 20000000
+
+/* A long iteration. */
+struct loop_lag_long {
+    uint64_t busy_ns, cpu_ns;
+    const char *in; /* of its callbacks, what used the most CPU time */
+    uint64_t in_cpu_ns;
+};
+
 struct loop_lag {
     uv_check_t check; /* runs after each iteration's callbacks; does not keep the loop alive */
     struct metrics *metrics;
     uint64_t at_ns, idle_ns, cpu_ns; /* of the last iteration's end; 0: there was none */
     uint64_t slot_ns;                /* when the current half of the last minute began */
     uint64_t longest_ns[2];          /* of this half and of the one before */
+    void (*on_long)(void *ctx, const struct loop_lag_long *it);
+    void *ctx;
     bool open;
 };
 
 /* Begins to observe @loop, which was configured with UV_METRICS_IDLE_TIME, into @m. */
-void loop_lag_init(struct loop_lag *l, uv_loop_t *loop, struct metrics *m);
+void loop_lag_init(struct loop_lag *l, uv_loop_t *loop, struct metrics *m,
+                   void (*on_long)(void *ctx, const struct loop_lag_long *it), void *ctx);
+/* On the loop's thread: what it does from here on is @what, a text that stays. Callbacks say so as
+ * they begin; what says nothing counts as the one before. Some 300 ns. */
+void loop_lag_mark(const char *what);
 void loop_lag_close(struct loop_lag *l); /* the handle; before the loop ends */
 /* The longest iteration of the last 30 to 60 s. */
 uint64_t loop_lag_longest_ns(const struct loop_lag *l);

@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include "api/service/loop_lag.h"
+#include "api/service/metrics.h"
 #include "base/clock.h"
 #include "world.h"
 
@@ -58,6 +61,73 @@ Test(loop_lag, a_busy_callback_is_seen_and_sleep_is_not) {
     cr_expect_geq(s.loop_lag_us, BUSY_NS / 1000);
     cr_expect_lt(s.loop_lag_us, 10000000);
     world_stop(&w);
+}
+
+static struct loop_lag_long seen;
+static uint32_t n_seen;
+
+static void on_long(void *ctx, const struct loop_lag_long *it) {
+    cr_expect_eq(ctx, &seen);
+    seen = *it;
+    n_seen++;
+}
+
+static void be_busy_in_two(uv_timer_t *t) {
+    struct timespec until, now;
+
+    loop_lag_mark("short");
+    for (int i = 0; i < 2; i++) {
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &until);
+        until.tv_nsec += i ? BUSY_NS : BUSY_NS / 10;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        do
+            clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        while (now.tv_sec < until.tv_sec ||
+               (now.tv_sec == until.tv_sec && now.tv_nsec < until.tv_nsec));
+        loop_lag_mark(i ? "what comes later" : "long");
+    }
+    uv_timer_stop(t);
+}
+
+static void do_nothing(uv_timer_t *t) {
+    uv_timer_stop(t);
+}
+
+static void run_timer(uv_loop_t *loop, uv_timer_cb cb) {
+    uv_timer_t t;
+
+    uv_timer_init(loop, &t);
+    uv_timer_start(&t, cb, 5, 0);
+    uv_run(loop, UV_RUN_DEFAULT);
+    uv_close((uv_handle_t *)&t, NULL);
+    uv_run(loop, UV_RUN_DEFAULT);
+}
+
+/* By CPU time: whatever else the machine does. */
+Test(loop_lag, a_long_iteration_is_told_with_what_took_the_longest) {
+    struct metrics *m = calloc(1, sizeof(*m));
+    struct loop_lag l;
+    uv_loop_t loop;
+
+    metrics_init(m);
+    uv_loop_init(&loop);
+    uv_loop_configure(&loop, UV_METRICS_IDLE_TIME);
+    loop_lag_init(&l, &loop, m, on_long, &seen);
+    run_timer(&loop, do_nothing);
+    run_timer(&loop, do_nothing);
+    cr_expect_eq(n_seen, 0);
+    run_timer(&loop, be_busy_in_two);
+    run_timer(&loop, do_nothing);
+    cr_expect_eq(n_seen, 1);
+    cr_assert(seen.in);
+    cr_expect_str_eq(seen.in, "long");
+    cr_expect(seen.in_cpu_ns >= BUSY_NS && seen.in_cpu_ns < seen.cpu_ns);
+    cr_expect_geq(seen.busy_ns, BUSY_NS);
+    loop_lag_close(&l);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    cr_expect_eq(uv_loop_close(&loop), 0);
+    free(m);
 }
 
 static void end(uv_timer_t *t) {
