@@ -12,35 +12,46 @@ struct lookup {
     struct prompt_job job;
     struct exchange *exchange; /* NULL: the client is gone */
     void (*write)(struct json *j, const struct prompt_job *job);
+    struct buf answer;
+    int answer_error;
 };
 
 static void free_lookup(struct lookup *l) {
     prompt_job_deinit(&l->job);
+    buf_deinit(&l->answer);
     free(l);
+}
+
+/* prompt_job.write: the answer may have a million tokens. */
+static void write_answer(struct prompt_job *job) {
+    struct lookup *l = CONTAINER_OF(job, struct lookup, job);
+    struct json j;
+
+    json_begin(&j, &l->answer);
+    l->write(&j, job);
+    l->answer_error = j.error;
 }
 
 static void on_prepared(struct prompt_job *job) {
     struct lookup *l = CONTAINER_OF(job, struct lookup, job);
-    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     struct exchange *x = l->exchange;
     struct err err = job->err;
-    struct json j;
     int r = job->result;
 
     if (!x) {
         free_lookup(l);
         return;
     }
-    json_begin(&j, &b);
-    if (r == 0)
-        l->write(&j, job);
+    CLEANUP(buf_deinit) struct buf b = l->answer;
+    r = r < 0 ? r : l->answer_error;
+    buf_init(&l->answer, 0);
     x->ops = NULL;
     x->retry_ms = job->retry_ms;
     free_lookup(l);
     if (r < 0 && err.status)
         respond_error(x, &err);
     else
-        respond_buf(x, 200, &b, r < 0 ? r : j.error);
+        respond_buf(x, 200, &b, r);
 }
 
 /* Where it still runs on_prepared() frees it. */
@@ -75,8 +86,10 @@ void lookup_serve(struct exchange *x, const struct endpoint *endpoint,
         respond_errno(x, -ENOMEM);
         return;
     }
+    buf_init(&l->answer, API_SEND_MAX);
     l->exchange = x;
     l->write = write;
+    l->job.write = write_answer;
     x->ops = &ops;
     x->state = l;
     prompt_job_start(&l->job, x, endpoint, on_prepared);

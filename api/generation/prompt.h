@@ -56,6 +56,8 @@ struct prompt_job {
     bool prepared;   /* the prompts are tokens */
     bool running, pooled, abandoned;
     void (*done)(struct prompt_job *job);
+    /* Or NULL: what is to be made of a request that is ready, on the thread where it became so. */
+    void (*write)(struct prompt_job *job);
 
     /* model_wait.c */
     bool computes;       /* the worker is needed, not only the tokenizer */

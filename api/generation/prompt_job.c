@@ -630,10 +630,18 @@ static int run(struct prompt_job *job) {
     return r < 0 || !fits(job) ? r : constrain(job, job->quick);
 }
 
+static int run_and_write(struct prompt_job *job) {
+    int r = run(job);
+
+    if (r == 0 && job->write)
+        job->write(job);
+    return r;
+}
+
 static void on_thread(struct job *j) {
     struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
 
-    job->result = run(job);
+    job->result = run_and_write(job);
 }
 
 static void finish(struct prompt_job *job) {
@@ -666,7 +674,7 @@ static void go_on(struct prompt_job *job) {
             break;
         set_limits(job);
         job->quick = job->body.len <= INLINE_MAX;
-        job->result = job->quick ? run(job) : -EAGAIN;
+        job->result = job->quick ? run_and_write(job) : -EAGAIN;
         if (job->result == 0)
             break;
     }

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include "api/generation/read_request.h"
 #include "api/generation/endpoint.h"
 #include "api/generation/lookup.h"
@@ -5,6 +6,7 @@
 #include "api/openai/openai.h"
 #include "api/model.h"
 #include "api/private.h"
+#include "base/jobs.h"
 #include "text/stops.h"
 
 /*
@@ -12,9 +14,18 @@
  * endpoints would do, without generating.
  */
 
+#define UNIT 4096 /* tokens */
+
+/* Whether the answer goes on with token @i: it is still wanted. */
+static bool goes_on(struct json *j, size_t i) {
+    if (i % UNIT == 0 && job_pause() < 0)
+        j->error = -ECANCELED;
+    return j->error == 0;
+}
+
 static void put_ids(struct json *j, const struct tokens *t) {
     json_open(j, '[');
-    for (size_t i = 0; i < t->n; i++)
+    for (size_t i = 0; i < t->n && goes_on(j, i); i++)
         json_int(j, t->id[i]);
     json_close(j, ']');
 }
@@ -22,7 +33,7 @@ static void put_ids(struct json *j, const struct tokens *t) {
 /* llama-server's form: a piece that is no UTF-8 is an array of its bytes. */
 static void put_pieces(struct json *j, const struct tokenizer *tokenizer, const struct tokens *t) {
     json_open(j, '[');
-    for (size_t i = 0; i < t->n; i++) {
+    for (size_t i = 0; i < t->n && goes_on(j, i); i++) {
         size_t len;
         const char *s = tokenizer_piece(tokenizer, t->id[i], true, &len);
 
@@ -58,7 +69,7 @@ static void write_tokens(struct json *j, const struct prompt_job *job) {
     json_key(j, "token_strs");
     if (job->request.token_strings) {
         json_open(j, '[');
-        for (size_t i = 0; i < t->n; i++) {
+        for (size_t i = 0; i < t->n && goes_on(j, i); i++) {
             struct gguf_str s = tokenizer_text(m->tokenizer, t->id[i]);
 
             json_string(j, s.data, s.len);
