@@ -264,6 +264,11 @@ def _(run, size):
     completion(run, prompt="a b c " * (min(size, 14000) // 6), n=128, echo=True, return_token_ids=True)
 
 
+@case("/v1/completions", "128 prompts of the whole context, echoed")
+def _(run, size):
+    completion(run, prompt=["a b c " * 2300] * 128, echo=True)
+
+
 @case("/v1/completions", "stop strings")
 def _(run, size):
     completion(run, stop=many("x" * 250 + "y", size, 16), max_tokens=200, ignore_eos=True)
@@ -341,6 +346,11 @@ def _(run, size):
 @case("/tokenize", "text")
 def _(run, size):
     run.post("/tokenize", {"prompt": "a" * (size - 100), "return_token_strs": True})
+
+
+@case("/tokenize", "text with its pieces")
+def _(run, size):
+    run.post("/tokenize", {"content": "a" * (size - 100), "with_pieces": True})
 
 
 @case("/tokenize", "messages")
