@@ -337,6 +337,8 @@ DEVICE void add_stage_of(const struct expert_args &a, uint32_t format, const uin
         return add_stage<TILE_IQ4_NL>(a, stage, u, to, rows, c);
     case TILE_MXFP4:
         return add_stage<TILE_MXFP4>(a, stage, u, to, rows, c);
+    case TILE_NVFP4:
+        return add_stage<TILE_NVFP4>(a, stage, u, to, rows, c);
     case TILE_Q4_K:
         return add_stage<TILE_Q4_K>(a, stage, u, to, rows, c);
     case TILE_Q5_K:

@@ -169,6 +169,8 @@ DEVICE void walk_of(uint32_t format, struct Source &from) {
         return walk<TILE_IQ4_NL>(from);
     case TILE_MXFP4:
         return walk<TILE_MXFP4>(from);
+    case TILE_NVFP4:
+        return walk<TILE_NVFP4>(from);
     case TILE_Q4_K:
         return walk<TILE_Q4_K>(from);
     case TILE_Q5_K:

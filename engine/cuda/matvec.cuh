@@ -87,6 +87,8 @@ DEVICE void add_units(const A &a, uint32_t format, uint32_t from, uint32_t to, F
         return add_segment<TILE_IQ4_NL, G>(a, from, to, feed, rows, c);
     case TILE_MXFP4:
         return add_segment<TILE_MXFP4, G>(a, from, to, feed, rows, c);
+    case TILE_NVFP4:
+        return add_segment<TILE_NVFP4, G>(a, from, to, feed, rows, c);
     case TILE_Q4_K:
         return add_segment<TILE_Q4_K, G>(a, from, to, feed, rows, c);
     case TILE_Q5_K:

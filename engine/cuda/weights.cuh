@@ -2,7 +2,7 @@
 
 /*
  * weights - from a tile in shared memory (engine/shared/tiles.h) to operands of mma. The recipe,
- * for each group of columns that share a scale (32; Q6_K 16):
+ * for each group of columns that share a scale (32; Q6_K and NVFP4 16):
  *
  *     sum += scale * (codes x activations) - minimum * (sum of the activations)
  *
@@ -16,8 +16,8 @@
  * product on Hopper is this code: it has about 3 instructions per weight of Q4_K, with the copies
  * 3.5 to 4, where 4.5 are what its bandwidth leaves (not measured).
  *
- * The codes of MXFP4 are half precision numbers but for the width of their fields: their bits are
- * put where a half has them, and the scale takes back what other exponents mean there.
+ * The codes of MXFP4 and NVFP4 are half precision numbers but for the width of their fields: their
+ * bits are put where a half has them, and the scale takes back what other exponents mean there.
  *
  * Tile<F>: load() takes a lane's share of a tile into registers; codes(kb) gives a0 .. a3 of block
  * kb of 16 columns, scale(row, kb) and min(row, kb) those of row g + 8 row. kb is a constant after
@@ -180,6 +180,14 @@ template <> struct Tile<TILE_IQ4_NL> {
     }
 };
 
+/* Halves of 2^-15 of the codes. */
+DEVICE void fp4_codes(uint32_t w, uint32_t a[4]) {
+    a[0] = w & 0x8E008E00u;
+    a[1] = w << 3 & 0x8E008E00u;
+    a[2] = (w << 6 & 0x0E000E00u) | (w << 2 & 0x80008000u);
+    a[3] = (w << 9 & 0x0E000E00u) | (w << 1 & 0x80008000u);
+}
+
 /* Exponents of rows g and g + 8, both groups of 32 columns: [row][2] bytes. */
 template <> struct Tile<TILE_MXFP4> {
     struct vec4 v;
@@ -190,17 +198,33 @@ template <> struct Tile<TILE_MXFP4> {
         for (int row = 0; row < 2; row++)
             e[row] = *(const uint16_t *)(tile + 512 + (lane / 4 + 8 * row) * 2);
     }
-    /* Halves of 2^-15 of the codes. */
     __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        uint32_t w = word_of(v, kb);
-
-        a[0] = w & 0x8E008E00u;
-        a[1] = w << 3 & 0x8E008E00u;
-        a[2] = (w << 6 & 0x0E000E00u) | (w << 2 & 0x80008000u);
-        a[3] = (w << 9 & 0x0E000E00u) | (w << 1 & 0x80008000u);
+        fp4_codes(word_of(v, kb), a);
     }
     __device__ __forceinline__ float scale(int row, int kb) const {
         return mx_float_of(((e[row] >> kb / 2 * 8 & 255) + 14) << 23); /* 2^15 2^(e - 128) */
+    }
+    __device__ __forceinline__ float min(int row, int kb) const {
+        return 0;
+    }
+};
+
+/* Scales of rows g and g + 8: [row][4] bytes, lower exponent and upper mantissa bits of a float. */
+template <> struct Tile<TILE_NVFP4> {
+    struct vec4 v;
+    uint32_t d[2];
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        v = load16(tile + lane * 16);
+        for (int row = 0; row < 2; row++)
+            d[row] = *(const uint32_t *)(tile + 512 + (lane / 4 + 8 * row) * 4);
+    }
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        fp4_codes(word_of(v, kb), a);
+    }
+    /* 2^15 mx_ue4m3_half(), also of what is subnormal. */
+    __device__ __forceinline__ float scale(int row, int kb) const {
+        return mx_float_of((d[row] >> kb * 8 & 255) << 20) * 0x1p67f * 0x1p67f;
     }
     __device__ __forceinline__ float min(int row, int kb) const {
         return 0;
@@ -332,13 +356,14 @@ template <int F> struct Pair {
     uint32_t a[2][4];
     float scale[2][2], min[2]; /* scale: of the blocks; row g, g + 8 */
 
+    static constexpr bool by_16 = F == TILE_Q6_K || F == TILE_NVFP4;
     static constexpr bool has_min = F == TILE_Q4_K || F == TILE_Q5_K;
 
     __device__ __forceinline__ void take(const struct Tile<F> &t, int pair) {
         for (int i = 0; i < 2; i++) {
             t.codes(2 * pair + i, a[i]);
             for (int row = 0; row < 2; row++)
-                scale[i][row] = t.scale(row, 2 * pair + (F == TILE_Q6_K ? i : 0));
+                scale[i][row] = t.scale(row, 2 * pair + (by_16 ? i : 0));
         }
         for (int row = 0; row < 2; row++)
             min[row] = t.min(row, 2 * pair);
@@ -354,7 +379,7 @@ template <int F> struct Pair {
             return;
         }
         mma_new(d, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
-        if (F == TILE_Q6_K) {
+        if (by_16) {
             for (int j = 0; j < 4; j++)
                 c[j] = fmaf(d[j], scale[0][j / 2], c[j]);
             mma_new(d, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);

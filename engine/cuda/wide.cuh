@@ -170,6 +170,8 @@ DEVICE void walk_of(const struct matrix &m, struct Supply<ROWS> &supply,
         return walk<TILE_IQ4_NL>(m, supply, total);
     case TILE_MXFP4:
         return walk<TILE_MXFP4>(m, supply, total);
+    case TILE_NVFP4:
+        return walk<TILE_NVFP4>(m, supply, total);
     case TILE_Q4_K:
         return walk<TILE_Q4_K>(m, supply, total);
     case TILE_Q5_K:

@@ -180,10 +180,15 @@ MX_FN int blk_tq2_code(const uint8_t *b, unsigned i) {
     return (b[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2)) & 3;
 }
 
-MX_FN float blk_nvfp4(const uint8_t *b, unsigned i) {
+/* Of 64 values. */
+MX_FN int blk_nvfp4_code(const uint8_t *b, unsigned i) {
     uint8_t q = b[4 + i / 16 * 8 + i % 8];
 
-    return mx_ue4m3_half(b[i / 16]) * (float)blk_fp4_value(i % 16 < 8 ? q & 15 : q >> 4);
+    return i % 16 < 8 ? q & 15 : q >> 4;
+}
+
+MX_FN float blk_nvfp4(const uint8_t *b, unsigned i) {
+    return mx_ue4m3_half(b[i / 16]) * (float)blk_fp4_value(blk_nvfp4_code(b, i));
 }
 
 MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {

@@ -23,6 +23,7 @@
  *     Q4_0       64       16 B, nibbles: see below             [16][2] d                  4.5
  *     IQ4_NL     64       as Q4_0                              as Q4_0                    4.5
  *     MXFP4      64       16 B, fours of bits: tile_fp4_bit()  [16][2] exponents          4.25
+ *     NVFP4      64       as MXFP4                             [16][4] scales             4.5
  *     Q4_K       256      4 x 16 B as Q4_0                     [16][8 scales, 8 mins],    4.625
  *                                                              [16] {d, dmin}
  *     Q5_K       256      + 16 B: a byte per block             as Q4_K                    5.625
@@ -51,6 +52,7 @@ enum tile_format {
     TILE_Q4_0,
     TILE_IQ4_NL,
     TILE_MXFP4,
+    TILE_NVFP4,
     TILE_Q4_K, /* from here on tiles have 256 columns */
     TILE_Q5_K,
     TILE_Q6_K,
@@ -74,6 +76,8 @@ MX_FN enum tile_format tile_format_of(uint32_t type) {
         return TILE_IQ4_NL;
     case TENSOR_MXFP4:
         return TILE_MXFP4;
+    case TENSOR_NVFP4:
+        return TILE_NVFP4;
     case TENSOR_Q4_K:
         return TILE_Q4_K;
     case TENSOR_Q5_K:
@@ -102,6 +106,7 @@ MX_FN uint32_t tile_code_bytes(uint32_t f) {
     case TILE_Q4_0:
     case TILE_IQ4_NL:
     case TILE_MXFP4:
+    case TILE_NVFP4:
         return 512;
     case TILE_Q5_K:
         return 2048 + 512;
@@ -119,6 +124,7 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
     case TILE_Q8_0:
     case TILE_Q4_0:
     case TILE_IQ4_NL:
+    case TILE_NVFP4:
         return tile_code_bytes(f) + 64;
     case TILE_MXFP4:
         return tile_code_bytes(f) + 32;
@@ -205,6 +211,8 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
         return (uint32_t)blk_nibble(b + 8 + 16 * (i / 32), i % 32);
     case TILE_MXFP4:
         return (uint32_t)blk_nibble(b + 1, i);
+    case TILE_NVFP4:
+        return (uint32_t)blk_nvfp4_code(b, i);
     default: /* Q4_0, IQ4_NL */
         return (uint32_t)blk_nibble(b + 2, i);
     }
@@ -237,6 +245,7 @@ MX_FN uint32_t tile_fp4_bit(uint32_t e, uint32_t high, uint32_t bit) {
 MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t v,
                               uint32_t lane, uint32_t w) {
     uint32_t g = lane / 4, t = lane % 4, out = 0;
+    bool fp4 = f == TILE_MXFP4 || f == TILE_NVFP4;
 
     if (f == TILE_F16)
         return tile_halves_at(s, g + (w & 1) * 8, k0 + v * 16 + 4 * t + w / 2);
@@ -262,9 +271,9 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
     for (uint32_t i = 0; i < 8; i++) {
         uint32_t code = tile_code_at(f, s, g + (i & 1) * 8, k0 + v * 64 + w * 16 + 4 * t + i / 2);
 
-        for (uint32_t bit = 0; f == TILE_MXFP4 && bit < 4; bit++)
+        for (uint32_t bit = 0; fp4 && bit < 4; bit++)
             out |= (code >> bit & 1) << tile_fp4_bit(i / 2, i & 1, bit);
-        out |= f == TILE_MXFP4 ? 0 : (code & 15) << (4 * i);
+        out |= fp4 ? 0 : (code & 15) << (4 * i);
     }
     return out;
 }
@@ -300,6 +309,9 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     case TILE_MXFP4: /* more, and only zeros fit half precision */
         b = tile_block_at(s, i / 2, k0 + i % 2 * 32);
         return !b ? 0 : b[0] < TILE_FP4_MAX ? b[0] : TILE_FP4_MAX;
+    case TILE_NVFP4: /* the scale that is none says 0 */
+        b = tile_block_at(s, i / 4, k0);
+        return !b || b[i % 4] == 0x7F ? 0 : b[i % 4] & 0x7F;
     default: /* Q8_0, Q4_0, IQ4_NL: [row][2] halves */
         b = tile_block_at(s, i / 4, k0 + (i / 2 % 2) * 32);
         return b ? b[i % 2] : 0;
@@ -325,7 +337,7 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
 
     if (f == TILE_Q8_0)
         return v[kb / 2 * 512 + kb % 2 * 8 + high * 4 + e];
-    if (f == TILE_MXFP4) {
+    if (f == TILE_MXFP4 || f == TILE_NVFP4) {
         uint32_t word = tile_word(v + kb * 4), code = 0;
 
         for (uint32_t bit = 0; bit < 4; bit++)
@@ -359,6 +371,8 @@ MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
         return blk_half(s + r * 4 + k / 32 * 2) * (float)blk_iq4_value(q);
     case TILE_MXFP4:
         return mx_e8m0_half(s[r * 2 + k / 32]) * (float)blk_fp4_value(q);
+    case TILE_NVFP4:
+        return mx_ue4m3_half(s[r * 4 + k / 16] | 0x80) * (float)blk_fp4_value(q);
     case TILE_IQ4_XS:
         return blk_half(s + 128 + r * 2) * (float)(int8_t)s[r * 8 + k / 32] *
                (float)blk_iq4_value(q);

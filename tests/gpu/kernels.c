@@ -49,6 +49,10 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
         case TENSOR_MXFP4:
             p[0] = (uint8_t)(121 + p[0] % 3);
             continue;
+        case TENSOR_NVFP4:
+            for (int k = 0; k < 4; k++)
+                p[k] = (uint8_t)(p[k] % 0x30); /* some are subnormal */
+            continue;
         case TENSOR_Q2_K:
             at[0] = 80, at[1] = 82;
             break;
@@ -303,9 +307,9 @@ static void check_big(const void *arg) {
 
 static void check_matrices(bool tiny) {
     static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1, TENSOR_Q5_0,
-        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K, TENSOR_Q5_K,
-        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4};
+        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,  TENSOR_Q5_0,
+        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,  TENSOR_Q5_K,
+        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4, TENSOR_NVFP4};
     char name[60];
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {

@@ -151,9 +151,9 @@ static void judge_case(const void *arg) {
 
 static void judge_all(bool tiny) {
     static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1, TENSOR_Q5_0,
-        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K, TENSOR_Q5_K,
-        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4};
+        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,  TENSOR_Q5_0,
+        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,  TENSOR_Q5_K,
+        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4, TENSOR_NVFP4};
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
     struct judge_case c = {.kv = ENGINE_KV_F16, .n_prompt = tiny ? 20 : PROMPT};
     char name[60];

@@ -39,6 +39,8 @@ static void fill(struct sample *s, enum tensor_type type) {
         s->bytes[i] &= 0xBB;
     for (size_t i = 0; i < ROWS * row && type == TENSOR_MXFP4; i += f->block_bytes)
         s->bytes[i] = (uint8_t)(s->bytes[i] % 142); /* what fits half precision */
+    if (type == TENSOR_NVFP4)
+        memcpy(s->bytes, "\x7F\xFF\x05", 3); /* no number, with a sign, subnormal */
     for (uint32_t i = 0; i < ROWS; i++)
         quant_decode(type, s->bytes + i * row, s->value[i], COLUMNS);
     s->source = (struct tile_source){s->bytes, &quant_grids,   row,  (uint32_t)type,
