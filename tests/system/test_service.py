@@ -205,6 +205,33 @@ def test_killed_front_under_load_comes_back_and_refuses_nobody():
     assert is_serving()
 
 
+def weights():
+    """Where the last worker's were."""
+    return journal("WEFT_EVENT=worker_ready")[-1]["WEFT_WEIGHTS"]
+
+
+def test_the_next_daemon_finds_packed_weights_until_the_service_is_stopped():
+    if BACKEND == "cuda":
+        return  # they are the device's
+    machine.run("systemctl", "stop", "weftd")
+    machine.run("systemctl", "start", "weftd")
+    before = complete(**SHORT)
+    assert weights() == "packed" and machine.show("NFileDescriptorStore") == "1", journal_text()
+    for signal in (None, "KILL"):
+        pid = machine.show("MainPID")
+        if signal:
+            machine.kill(signal, pid)
+        else:
+            machine.run("systemctl", "restart", "weftd")
+        wait_until("the next daemon", lambda: machine.show("MainPID") not in (pid, "0") and is_serving())
+        assert complete(**SHORT) == before
+        assert weights() == "kept" and machine.show("NFileDescriptorStore") == "1", journal_text()
+    machine.run("systemctl", "stop", "weftd")
+    assert machine.show("NFileDescriptorStore") == "0"
+    machine.run("systemctl", "start", "weftd")
+    assert complete(**SHORT) == before and weights() == "packed", journal_text()
+
+
 def test_restart_under_load_refuses_nobody_and_ends_no_stream():
     should = complete(**LONG)
     with Clients(8) as clients:
