@@ -12,10 +12,14 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 5u
+#define BACKEND_ABI 6u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define OP_MATRICES 4 /* of one op, at most */
+
+/* Positions of a slot whose hidden states are kept: those that a draft goes beyond what is known,
+ * the last one that is known, and the one before it. */
+#define ENGINE_KEPT (ENGINE_DRAFT_MAX + 2u)
 
 struct be;      /* a backend's state */
 struct step;    /* one step in flight; embedded by the backend */
@@ -129,6 +133,7 @@ struct model_shape {
     uint32_t n_ff_shared;   /* of the expert that every row has; 0: there is none */
     uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
     bool encoder;           /* all attention is of whole sequences, and there are no logits */
+    bool drafts;            /* the model has ops of pass 1 */
     struct state_shape state;
     struct delta_shape delta;
     struct mamba_shape mamba;
@@ -150,6 +155,9 @@ enum op_kind {
      * head's rows of w[0] come as many that give its gate. @norm_all: a norm is over all heads
      * together. No norm: y = x, here and below. */
     OP_QKV,
+    /* k and v of QKV without q: w[0] k, w[1] v, and their biases. Queries have an op of their
+     * own. */
+    OP_KEYS,
     OP_ATTEND, /* o = attention of q to the pages of @kv, as @attn says */
     /* o *= sigmoid(gate), of the QKV op before. With w[0]: o *= softplus(w[0] y), y = norm x, one
      * number for a head or for each of its values. */
@@ -199,6 +207,12 @@ enum op_kind {
     OP_MLA_KV,
     /* Follows ATTEND: d = for each head w[0][head] times its first rank values of o */
     OP_MLA_OUT,
+    /* x = norm x, or with @centred (x - mean) / sqrt(variance + eps) * norm: the model's hidden
+     * state, kept of every row for DRAFT_IN: of this step, and of the last positions by slot */
+    OP_KEEP,
+    /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
+     * before; zeros where nothing was */
+    OP_DRAFT_IN,
     /* Of the wanted rows: c = scale (w[0] norm x + b), then cap(c) if there is one; for WANT_HIDDEN
      * it stops after the norm. No w[0]: only WANT_HIDDEN is asked for. */
     OP_LOGITS,
@@ -243,25 +257,26 @@ float temper_at(const struct temper *t, uint32_t pos);
  */
 struct model_op {
     enum op_kind kind;
-    uint32_t layer;             /* of the file, for messages */
-    enum act_role in;           /* PROJ: ACT_O, ACT_H or ACT_D */
-    struct kv_layer kv;         /* QKV, ATTEND: another layer's where a layer has none of its own */
-    struct heads heads;         /* QKV, ATTEND, GATE */
-    uint8_t rope;               /* QKV: of model_shape.rope */
-    uint32_t state;             /* DELTA, CONV, MAMBA: its layer among those that have a state */
-    bool gated, v_unit;         /* QKV */
-    bool norm_all;              /* QKV */
-    struct temper temper;       /* QKV */
-    bool joined;                /* EXPERTS; DELTA: STATE_IN has no w[3] */
-    bool branch;                /* PROJ, EXPERTS */
-    enum glu glu;               /* GATE_UP, GATE_IN, EXPERTS, SHARED */
-    float scale;                /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
-    float gain;                 /* PROJ */
-    float cap;                  /* LOGITS: 0: none */
-    struct attn attn;           /* ATTEND */
+    uint32_t layer;       /* of the file, for messages */
+    enum act_role in;     /* PROJ: ACT_O, ACT_H or ACT_D */
+    struct kv_layer kv;   /* QKV, KEYS, ATTEND: another layer's where a layer has none of its own */
+    struct heads heads;   /* QKV, KEYS, ATTEND, GATE */
+    uint8_t rope;         /* QKV, KEYS: of model_shape.rope */
+    uint32_t state;       /* DELTA, CONV, MAMBA: its layer among those that have a state */
+    bool gated, v_unit;   /* QKV */
+    bool norm_all;        /* QKV */
+    struct temper temper; /* QKV */
+    bool joined;          /* EXPERTS; DELTA: STATE_IN has no w[3] */
+    bool branch;          /* PROJ, EXPERTS */
+    bool centred;         /* KEEP */
+    enum glu glu;         /* GATE_UP, GATE_IN, EXPERTS, SHARED */
+    float scale;          /* EMBED, PROJ, JOIN, ROUTE, LOGITS */
+    float gain;           /* PROJ */
+    float cap;            /* LOGITS: 0: none */
+    struct attn attn;     /* ATTEND */
     const struct tensor *sinks; /* ATTEND: by head, the score of a key without a value */
-    /* rms norm of the input: QKV, GATE_UP, ROUTE, EXPERTS, STATE_IN, LOGITS; DELTA, MAMBA: of what
-     * comes out */
+    /* rms norm of the input: QKV, KEYS, KEEP, GATE_UP, ROUTE, EXPERTS, STATE_IN, LOGITS; DELTA,
+     * MAMBA: of what comes out */
     const struct tensor *norm, *post_norm; /* post_norm: LAYER_INPUT, PROJ, JOIN, EXPERTS */
     /* NORM: that is (x - mean) / sqrt(variance + eps) * norm + norm_bias */
     const struct tensor *norm_bias;
@@ -270,7 +285,7 @@ struct model_op {
     const struct tensor *w[OP_MATRICES];
     const struct tensor *bias[OP_MATRICES]; /* EXPERTS: [expert][out] */
     const struct tensor *weigh, *pick_bias; /* EXPERTS: a factor for each; ROUTE: by expert */
-    const struct tensor *q_norm, *k_norm;   /* QKV: rms per head, or of all, before RoPE */
+    const struct tensor *q_norm, *k_norm;   /* QKV, KEYS: rms per head, or of all, before RoPE */
     const struct tensor *conv, *conv_bias;  /* DELTA, CONV, MAMBA: [channels][kernel]; by channel */
     const struct tensor *dt, *decay, *skip; /* DELTA, MAMBA: by (value) head */
     struct weights *weights;                /* what load() made of the tensors; NULL before */
@@ -284,6 +299,7 @@ struct be_opts {
     uint64_t page_bytes;
     uint32_t n_states;  /* states of recurrent layers: the slots, then the snapshots */
     uint32_t n_windows; /* pages of KV_WINDOW; 0: no op's layer is of that class */
+    uint32_t n_slots;   /* of sequences whose hidden states are kept; 0: no KEEP */
 };
 
 /* 0 or -errno; -EIO once a device is lost. */

@@ -77,10 +77,10 @@ static int size_page(struct engine *e, uint8_t cls, uint64_t *out, struct err *e
     case ENGINE_KV_Q8_0:
         for (uint32_t i = 0; i < e->model.n_ops; i++)
             if (e->model.op[i].heads.dim % 32)
-                return err_set(
-                    err, 0, NULL,
-                    "kv type q8_0 needs heads of a multiple of 32 values, this model has %u",
-                    e->model.op[i].heads.dim);
+                return err_set(err, 0, NULL,
+                               "kv type q8_0 needs heads of a multiple of 32 values, "
+                               "this model has %u",
+                               e->model.op[i].heads.dim);
         *out = values / 32 * 34;
         break;
     case ENGINE_KV_F32:
@@ -247,6 +247,8 @@ static int size_pages(struct engine *e, struct err *err) {
     if (r < 0)
         return r;
     size_windows(e);
+    if (e->model.shape.drafts)
+        i->n_slots = o->n_states ? o->n_states : o->max_seqs;
     if (!o->n_pages)
         o->n_pages = (uint32_t)MIN(o->kv_bytes / i->page_bytes, UINT32_MAX / 2);
     if (!o->n_host_pages)
@@ -313,6 +315,19 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
+/* Whether pass 1 is wanted, and can be had of a model that has one. */
+static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
+    return o->drafts && ops->run[OP_KEEP] && ops->run[OP_DRAFT_IN] && ops->run[OP_KEYS];
+}
+
+static void note_no_drafts(struct engine *e) {
+    size_t n = strlen(e->note);
+
+    snprintf(e->note + n, sizeof(e->note) - n, "%sthe model's own block drafts nothing: %s",
+             n ? "; " : "",
+             drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
+}
+
 static void fill_info(struct engine *e) {
     const struct model_shape *s = &e->model.shape;
     struct engine_info *i = &e->info;
@@ -345,6 +360,9 @@ static void fill_info(struct engine *e) {
     gguf_fingerprint(e->opts.file, i->fingerprint);
     backend_sources(e->ops, i->sources);
     i->kv_type = e->opts.kv_type;
+    i->draft_bytes = fit_token_weights(&e->model, 1);
+    if (e->opts.drafts && e->model.n_mtp && !s->drafts)
+        note_no_drafts(e);
 }
 
 /* What the device leaves out: found when it was opened, then by the proof. */
@@ -367,6 +385,7 @@ static int open_backend(struct engine *e, struct err *err) {
         .page_bytes = e->info.page_bytes,
         .n_states = e->opts.n_states + e->opts.n_snapshots,
         .n_windows = e->info.n_windows,
+        .n_slots = e->info.n_slots,
     };
     int r = e->ops->open(&e->be, &o, err);
 
@@ -378,7 +397,7 @@ static int open_backend(struct engine *e, struct err *err) {
 
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err) {
     struct model m;
-    int r = arch_read(&m, file, 0, err);
+    int r = arch_read(&m, file, 0, false, err);
 
     if (r < 0)
         return r;
@@ -397,7 +416,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
         return -ENOMEM;
     e->opts = *opts;
     e->ops = ops;
-    int r = arch_read(&e->model, opts->file, opts->max_context, err);
+    int r = arch_read(&e->model, opts->file, opts->max_context, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
@@ -453,7 +472,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         return -EINVAL;
     *err = (struct err){0};
     e->ops = ops;
-    r = arch_read(&e->model, opts->file, opts->max_context, err);
+    r = arch_read(&e->model, opts->file, opts->max_context, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     if (r < 0)
         return r;
@@ -479,7 +498,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .window_seqs = e->info.window_seqs,
         .context = r < 0 ? 0 : e->opts.max_context,
         .model_context = e->model.shape.max_context,
-        .token_bytes = fit_token_weights(&e->model),
+        .token_bytes = fit_token_weights(&e->model, 0),
     };
     return r;
 }
@@ -545,10 +564,7 @@ static void check_copies(const struct engine *e, const struct engine_copy *c, ui
 /* Whether it goes on where its state is, move_states() sees. */
 static void check_state(const struct engine *e, const struct engine_seq *s) {
     assert(!s->n_replay); /* drafts are taken back by loading the state before them */
-    if (e->opts.n_states)
-        assert(s->state_slot < e->opts.n_states);
-    else
-        assert(!s->state_slot);
+    assert(s->state_slot < MAX(MAX(e->opts.n_states, e->info.n_slots), 1));
 }
 
 /* The pages that the rows of @s read and write in the layers with a window. */
@@ -589,11 +605,22 @@ static void check_seq(const struct engine *e, const struct engine_batch *b, uint
         assert((uint32_t)b->token[s->row0 + r] < e->info.n_vocab);
 }
 
+/* Pass 1: a row of each sequence, which a sample is all that is wanted of. */
+static void check_drafts(const struct engine *e, const struct engine_batch *b) {
+    assert(b->model == 1 && e->info.n_slots && b->n_before + b->n_after == 0);
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        assert(b->seq[i].n_rows == 1 && b->seq[i].feed < 0 && !b->seq[i].begins);
+    for (uint32_t i = 0; i < b->n_wants; i++)
+        assert(b->want[i].what == WANT_SAMPLE);
+}
+
 /* Bad batches are our own mistakes. */
 static void check_batch(const struct engine *e, const struct engine_batch *b) {
     uint32_t n_rows = 0;
 
-    assert(b->step == e->launched + 1 && b->model == 0);
+    assert(b->step == e->launched + 1);
+    if (b->model)
+        check_drafts(e, b);
     assert(b->n_rows <= e->opts.max_rows && b->n_seqs <= e->opts.max_seqs);
     assert(b->n_wants <= e->opts.max_wants);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -650,7 +677,7 @@ static int start_step(struct engine *e, struct flight *f) {
 
     r = r < 0 ? r : e->ops->begin(e->be, b, &f->step);
     if (r == 0 && b->n_rows > 0)
-        r = model_forward(&e->model, e->ops, f->step);
+        r = model_forward(&e->model, e->ops, f->step, b->model);
     return r;
 }
 
@@ -692,7 +719,7 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
     check_batch(e, b);
     e->launched = b->step;
     e->n_wants_launched = b->n_wants;
-    if (e->opts.n_states)
+    if (e->opts.n_states && b->model == 0)
         move_states(e, b);
     f->batch = *b;
     f->sealed = false;

@@ -27,15 +27,15 @@ uint64_t fit_weights(const struct model *m) {
     uint64_t n = 0;
 
     for (uint32_t i = 0; i < m->n_ops; i++)
-        for (int k = 0; k < OP_MATRICES; k++)
+        for (int k = 0; k < OP_MATRICES && model_weights_of(m, i) == i; k++)
             n += m->op[i].w[k] ? m->op[i].w[k]->n_bytes : 0;
     return n;
 }
 
-uint64_t fit_token_weights(const struct model *m) {
+uint64_t fit_token_weights(const struct model *m, uint32_t pass) {
     uint64_t n = 0;
 
-    for (uint32_t i = 0; i < m->n_ops; i++) {
+    for (uint32_t i = m->pass[pass].begin; i < m->pass[pass].end; i++) {
         const struct model_op *op = &m->op[i];
         uint64_t bytes = 0;
 
@@ -46,6 +46,14 @@ uint64_t fit_token_weights(const struct model *m) {
         n += op->kind == OP_EMBED ? 0 : bytes;
     }
     return n;
+}
+
+/* Hidden states that are kept, of the rows of a step and of slots, and what DRAFT_IN makes of
+ * them. */
+static uint64_t fit_hidden(const struct model *m, const struct engine_opts *o) {
+    uint64_t n_slots = o->n_states ? o->n_states : o->max_seqs;
+
+    return (n_slots * ENGINE_KEPT + o->max_rows * 3ull) * m->shape.n_embd * sizeof(float);
 }
 
 /* Each kind of op has the outputs of its widest instance, and the inputs in eight bits. */
@@ -67,7 +75,7 @@ uint64_t fit_buffers(const struct model *m, const struct engine_opts *o) {
         values += width[k];
     return o->max_rows * (values * sizeof(float) + 2 * in) +
            (uint64_t)MIN(o->max_wants, o->max_seqs) * m->shape.n_vocab * sizeof(float) +
-           FIXED_BYTES;
+           (m->shape.drafts ? fit_hidden(m, o) : 0) + FIXED_BYTES;
 }
 
 /* Window pages of one sequence: what a row reads lies in so many, and the rows that are written in

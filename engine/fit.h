@@ -18,9 +18,9 @@ struct fit_text fit_text(uint64_t bytes);
 /* What a host backend keeps of the tensors: repacking changes no sizes, and a tensor that two ops
  * use is there twice. */
 uint64_t fit_weights(const struct model *m);
-/* What is read of them for a token: all but the embedding, and of the experts those that are
+/* What is read of them for a row of @pass: all but the embedding, and of the experts those that are
  * picked. */
-uint64_t fit_token_weights(const struct model *m);
+uint64_t fit_token_weights(const struct model *m, uint32_t pass);
 /* Activations of a batch and logits of its sequences: an upper estimate. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o);
 

@@ -4,6 +4,19 @@
 #include <errno.h>
 #include <string.h>
 
+/* false: out of memory. */
+static bool alloc_hidden(struct host_step *h, const struct be_opts *o) {
+    size_t n = (size_t)o->n_slots * ENGINE_KEPT;
+
+    if (!n)
+        return true;
+    h->n_slots = o->n_slots;
+    h->hidden = calloc((size_t)o->engine->max_rows * h->n_embd, sizeof(float));
+    h->kept = calloc(n * h->n_embd, sizeof(float));
+    h->kept_of = calloc(n, sizeof(*h->kept_of));
+    return h->hidden && h->kept && h->kept_of;
+}
+
 int host_step_init(struct host_step *h, const struct be_opts *o) {
     const struct engine_opts *e = o->engine;
 
@@ -26,6 +39,7 @@ int host_step_init(struct host_step *h, const struct be_opts *o) {
         h->result[i].vector = calloc((size_t)e->max_wants * h->n_embd, sizeof(float));
         ok = ok && h->result[i].out && h->result[i].top && h->result[i].vector;
     }
+    ok = alloc_hidden(h, o) && ok;
     if (!ok)
         host_step_deinit(h);
     return ok ? 0 : -ENOMEM;
@@ -42,8 +56,48 @@ void host_step_deinit(struct host_step *h) {
         free(h->result[i].top);
         free(h->result[i].vector);
     }
+    free(h->hidden);
+    free(h->kept);
+    free(h->kept_of);
     *h = (struct host_step){0};
 }
+
+/* -- hidden states ----------------------------------------------------------------------------- */
+
+static size_t kept_at(const struct engine_seq *s, uint32_t pos) {
+    return (size_t)s->state_slot * ENGINE_KEPT + pos % ENGINE_KEPT;
+}
+
+/* A slot has another sequence's from before. */
+static void forget_others(struct host_step *h, const struct engine_seq *s) {
+    assert(s->state_slot < h->n_slots);
+    if (s->begins)
+        memset(h->kept_of + kept_at(s, 0), 0, ENGINE_KEPT * sizeof(*h->kept_of));
+}
+
+const float *host_step_before(const struct host_step *h, uint32_t row) {
+    const struct engine_seq *s = &h->batch->seq[h->row_seq[row]];
+    uint32_t pos = h->row_pos[row];
+
+    if (row > s->row0)
+        return h->hidden + (size_t)(row - 1) * h->n_embd;
+    if (pos == 0 || h->kept_of[kept_at(s, pos - 1)] != pos)
+        return NULL;
+    return h->kept + kept_at(s, pos - 1) * h->n_embd;
+}
+
+/* The last rows of @s, once none is read any more. */
+static void keep(struct host_step *h, const struct engine_seq *s) {
+    for (uint32_t i = s->n_rows - MIN(s->n_rows, ENGINE_KEPT); i < s->n_rows; i++) {
+        size_t at = kept_at(s, s->pos0 + i);
+
+        h->kept_of[at] = s->pos0 + i + 1;
+        memcpy(h->kept + at * h->n_embd, h->hidden + (size_t)(s->row0 + i) * h->n_embd,
+               h->n_embd * sizeof(float));
+    }
+}
+
+/* -- the step ---------------------------------------------------------------------------------- */
 
 void host_step_begin(struct host_step *h, const struct engine_batch *b) {
     h->batch = b;
@@ -54,6 +108,8 @@ void host_step_begin(struct host_step *h, const struct engine_batch *b) {
             h->row_seq[b->seq[s].row0 + i] = s;
             h->row_pos[b->seq[s].row0 + i] = b->seq[s].pos0 + i;
         }
+    for (uint32_t s = 0; s < b->n_seqs && h->kept; s++)
+        forget_others(h, &b->seq[s]);
     h->n_scored = 0;
     for (uint32_t i = 0; i < b->n_wants; i++) {
         h->logits_of[i] = h->n_scored;
@@ -104,5 +160,7 @@ void host_step_end(struct host_step *h, struct engine_result *out) {
         .n_outs = h->batch->n_wants,
         .out = h->result[h->current].out,
     };
+    for (uint32_t s = 0; s < h->batch->n_seqs && h->kept; s++)
+        keep(h, &h->batch->seq[s]);
     h->batch = NULL;
 }

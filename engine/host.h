@@ -30,6 +30,11 @@ struct host_step {
         struct engine_top *top; /* [max_wants][ENGINE_TOP_MAX] */
     } result[2];
     unsigned current; /* result[current]: of the step that runs */
+    /* Hidden states that drafts go on from; NULL: the model does not draft. */
+    uint32_t n_slots;
+    float *hidden;     /* [max_rows][n_embd], of this step */
+    float *kept;       /* [n_slots][ENGINE_KEPT][n_embd]: position p at p % ENGINE_KEPT */
+    uint32_t *kept_of; /* [n_slots][ENGINE_KEPT]: behind which position it is, 0: none */
 };
 
 /* Allocates for the largest batch that @o allows. 0 or -ENOMEM, then there is nothing to deinit. */
@@ -44,6 +49,9 @@ void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits);
 void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s);
 /* Answers WANT_HIDDEN: room for the vector of want @want. */
 float *host_step_vector(struct host_step *h, uint32_t want);
+/* The hidden state of the position before row @row's; NULL: it is not kept. Those of this step's
+ * rows are in h->hidden. */
+const float *host_step_before(const struct host_step *h, uint32_t row);
 /* All wants have been sampled or have their vector. */
 void host_step_end(struct host_step *h, struct engine_result *out);
 

@@ -67,7 +67,7 @@ int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes) {
     return 0;
 }
 
-void keep_open(struct keep *k, int fd, const struct gguf *file) {
+void keep_open(struct keep *k, int fd, const struct gguf *file, bool drafts) {
     struct keep_header *h = &k->header;
     struct stat st;
     uint8_t key[ENGINE_KEEP_KEY];
@@ -76,7 +76,7 @@ void keep_open(struct keep *k, int fd, const struct gguf *file) {
     if (fd <= 0)
         return;
     engine_keep_key(file, key);
-    if (read_header(fd, h) == 0 && memcmp(h->key, key, sizeof(key)) == 0) {
+    if (read_header(fd, h) == 0 && memcmp(h->key, key, sizeof(key)) == 0 && h->drafts == drafts) {
         k->found = true;
         k->fd = fd;
         return;
@@ -88,6 +88,7 @@ void keep_open(struct keep *k, int fd, const struct gguf *file) {
     *h = (struct keep_header){0};
     memcpy(h->magic, magic, sizeof(magic));
     memcpy(h->key, key, sizeof(key));
+    h->drafts = drafts;
     backend_sources(&backend_cpu, h->sources);
 }
 

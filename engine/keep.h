@@ -21,7 +21,7 @@ struct keep_header {
     char magic[8];
     uint8_t sources[20]; /* backend_sources() of the CPU backend */
     uint8_t key[ENGINE_KEEP_KEY];
-    uint32_t zero;
+    uint32_t drafts;          /* with the model's own block or without: 1 or 0 */
     uint64_t n_bytes, n_used; /* of the file; of its last block */
 };
 
@@ -33,8 +33,9 @@ struct keep {
     uint64_t mapped; /* bytes of blocks so far */
 };
 
-/* Looks into @fd (0: none), for weights of @file. What cannot be used leaves k->fd 0. */
-void keep_open(struct keep *k, int fd, const struct gguf *file);
+/* Looks into @fd (0: none), for weights of @file, with those of its own block where it @drafts.
+ * What cannot be used leaves k->fd 0. */
+void keep_open(struct keep *k, int fd, const struct gguf *file, bool drafts);
 /* Lays the next block over the @size bytes at @at, multiples of KEEP_PAGE: what was found, to be
  * read, or room. -errno: nothing is kept, and the memory is as it was. */
 int keep_map(struct keep *k, void *at, size_t size);

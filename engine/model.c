@@ -108,6 +108,8 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_MLA_IN] = "latent attention",     [OP_MLA_Q] = "latent attention",
         [OP_MLA_KV] = "latent attention",     [OP_MLA_OUT] = "latent attention",
         [OP_MAMBA] = "Mamba-2 layers",        [OP_NORM] = "encoders' norms",
+        [OP_KEEP] = "multi-token prediction", [OP_DRAFT_IN] = "multi-token prediction",
+        [OP_KEYS] = "multi-token prediction",
     };
 
     if (ops->run[op->kind])
@@ -129,6 +131,16 @@ int model_check(const struct model *m, const struct be_ops *ops, struct err *err
     return 0;
 }
 
+/* Both ends of the passes are the same ops. */
+uint32_t model_weights_of(const struct model *m, uint32_t i) {
+    const struct model_op *op = &m->op[i];
+
+    for (uint32_t k = 0; k < i && (op->kind == OP_EMBED || op->kind == OP_LOGITS); k++)
+        if (m->op[k].kind == op->kind && m->op[k].w[0] == op->w[0] && m->op[k].norm == op->norm)
+            return k;
+    return i;
+}
+
 /* Ops in the order in which they run; progress is by bytes. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err) {
@@ -140,8 +152,15 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
     for (uint32_t i = 0; i < m->n_ops && r == 0; i++) {
         struct model_op *op = &m->op[i];
 
-        if (!op->w[0] && !op->conv && !op->sinks && !op->post_norm && op->kind != OP_NORM)
+        if (!op->w[0] && !op->conv && !op->sinks && !op->post_norm && op->kind != OP_NORM &&
+            op->kind != OP_KEEP)
             continue;
+        uint32_t same = model_weights_of(m, i);
+        if (same != i) {
+            op->weights = m->op[same].weights;
+            done += bytes_of(op);
+            continue;
+        }
         r = ops->load ? ops->load(be, op, &op->weights, err) : 0;
         done += bytes_of(op);
         if (r == 0 && opts->progress)
@@ -150,10 +169,10 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
     return r;
 }
 
-int model_forward(const struct model *m, const struct be_ops *ops, struct step *s) {
+int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass) {
     int r = 0;
 
-    for (uint32_t i = 0; i < m->n_ops && r == 0; i++)
+    for (uint32_t i = m->pass[pass].begin; i < m->pass[pass].end && r == 0; i++)
         r = ops->run[m->op[i].kind](s, &m->op[i]);
     return r;
 }

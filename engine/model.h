@@ -9,7 +9,8 @@
 #include "engine/head.h"
 
 /*
- * Invariants, once engine/arch has filled it: the first op is EMBED and the last LOGITS; ROUTE is
+ * Invariants, once engine/arch has filled it: the first op is EMBED and the last LOGITS, and so are
+ * those of pass 1; ROUTE is
  * followed by EXPERTS and perhaps SHARED, STATE_IN by DELTA, CONV or MAMBA, a gated QKV by ATTEND
  * and GATE; every op's tensors have the shapes that backend.h says; n_kv_layer[c] is the number of
  * QKV ops with keys for pages of class c, shape.state.n_layer that of recurrent ops;
@@ -20,6 +21,11 @@ struct model {
     struct model_shape shape;
     struct model_op *op; /* [n_ops] in the order in which they run */
     uint32_t n_ops, capacity;
+    /* The ops of each pass; the second's is empty where the model does not draft. They overlap:
+     * pass 0 ends with the keys of the block, which pass 1 begins with. */
+    struct {
+        uint32_t begin, end;
+    } pass[2];
     int r; /* 0, or -ENOMEM of model_add() */
     uint64_t weight_bytes, n_params;
     /* Of the embedding, of what every branch adds, of the logits; 0: 1. */
@@ -27,10 +33,12 @@ struct model {
         float embedding, residual, logits;
     } scale;
     struct temper temper; /* of all layers' queries */
-    /* Layers before the first with experts; blocks of multi-token prediction behind the layers,
-     * which are left out; width of the expert that all rows have and whose output has no gate. */
+    /* Layers before the first with experts; blocks of multi-token prediction behind the layers, of
+     * which the first is used at most; width of the expert that all rows have and whose output has
+     * no gate. */
     uint32_t n_lead, n_mtp, n_ff_common;
-    struct view *views; /* tensors of ops that are parts of the file's (bind.h) */
+    char no_drafts[400]; /* why pass 1 is empty although it was asked for; "" */
+    struct view *views;  /* tensors of ops that are parts of the file's (bind.h) */
     struct head_tensors head;
     float *slopes; /* of heads, where ops have them */
 };
@@ -52,5 +60,7 @@ void model_deinit(struct model *m);
 /* Hands every op to the backend, which computes them all. 0 or -errno with @err. */
 int model_load(struct model *m, const struct be_ops *ops, struct be *be,
                const struct engine_opts *opts, struct err *err);
-/* Runs all ops for a step that has begun. 0 or -errno. */
-int model_forward(const struct model *m, const struct be_ops *ops, struct step *s);
+/* The first op with the weights of op @i, which may be @i. */
+uint32_t model_weights_of(const struct model *m, uint32_t i);
+/* Runs the ops of @pass for a step that has begun. 0 or -errno. */
+int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass);

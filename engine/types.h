@@ -18,8 +18,9 @@ enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: re
  * earlier engine had packed them. */
 enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_KEPT };
 
-#define ENGINE_TOP_MAX 20  /* top_logprobs */
-#define ENGINE_KEEP_KEY 32 /* bytes */
+#define ENGINE_TOP_MAX 20   /* top_logprobs */
+#define ENGINE_KEEP_KEY 32  /* bytes */
+#define ENGINE_DRAFT_MAX 32 /* positions of a sequence that pass 1 goes beyond pass 0 */
 
 /* Done before or after the step, in their order. D2H and H2D: to and from a page of host memory,
  * whose number is below n_host_pages. STATE_SAVE: from a state slot to a snapshot, whose number is
@@ -36,8 +37,11 @@ struct engine_copy {
 struct engine_seq {
     uint32_t row0, n_rows, pos0, n_prompt;
     /* Where the recurrent layers keep the sequence's state, below n_states; 0 when the model has
-     * none. At pos0 = 0 it begins anew; else the slot holds what was there behind pos0 - 1. */
+     * none. At pos0 = 0 it begins anew; else the slot holds what was there behind pos0 - 1. Where
+     * the model drafts, also where the hidden states of the last positions are kept for that, below
+     * n_slots: another sequence's until one @begins there. */
     uint32_t state_slot;
+    bool begins;
     uint16_t n_draft,
         n_replay; /* n_replay: accepted drafts that recurrent layers replay; 0 as yet */
     int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
@@ -89,8 +93,12 @@ struct engine_param {
 
 /* One step. Plain data, owned by the caller, unchanged until engine_wait() returned for it. */
 struct engine_batch {
-    uint64_t step;  /* 1, 2, 3, ... */
-    uint16_t model; /* which pass: 0, the model itself; its MTP block as yet not */
+    uint64_t step; /* 1, 2, 3, ... */
+    /* Which pass: 0, the model itself; 1, its block that drafts (engine_info.n_slots): one row of
+     * each sequence, whose token follows the position before it in its slot. That was computed by
+     * either pass. Its keys are in the pages too, and pass 0 computes them again with what is its
+     * own, so that a sequence needs not take them back. No copies, no recurrent layers. */
+    uint16_t model;
     uint32_t n_rows, n_seqs, n_wants, n_params, n_before, n_after;
     const int32_t *token; /* [n_rows] */
     const struct engine_seq *seq;
@@ -156,6 +164,7 @@ struct engine_opts {
      * the same model file has filled: they are used as they are. One that cannot be used changes
      * nothing (info.weights). The CPU's only. */
     int keep_fd;
+    bool drafts; /* the model's block of multi-token prediction is used, if it has one */
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;

@@ -12,6 +12,7 @@
 #include "engine/arch/hybrid.h"
 #include "engine/arch/laguna.h"
 #include "engine/arch/lfm2.h"
+#include "engine/arch/mtp.h"
 #include "engine/arch/nemotron.h"
 #include "engine/arch/window.h"
 #include "engine/head.h"
@@ -24,7 +25,8 @@ struct arch {
     enum { EXPERTS_NEVER, EXPERTS_MAY, EXPERTS_MUST } experts;
     bool by_layer;    /* heads and widths of FFNs may differ: the file has arrays of them */
     bool fixed_betas; /* rope_defaults */
-    bool mtp;         /* blocks of multi-token prediction may follow the layers */
+    block_fn mtp; /* blocks of multi-token prediction may follow the layers, and are such layers */
+    enum mtp_norm mtp_norm;
     /* How experts are picked: as the file's keys say, by @gating where they do not, normed where
      * @normed whatever they say. Else: softmax, normed, in all layers. */
     struct {
@@ -78,7 +80,7 @@ static const struct arch archs[] = {
     {
         .name = "qwen3next",
         .rope = ROPE_NEOX,
-        .mtp = true,
+        .mtp = mtp_block,
         .experts = EXPERTS_MUST,
         .bind = hybrid_bind,
         .decoder = {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true},
@@ -87,7 +89,7 @@ static const struct arch archs[] = {
     {
         .name = "qwen35",
         .rope = ROPE_NEOX,
-        .mtp = true,
+        .mtp = mtp_block,
         .bind = hybrid_bind,
         .decoder =
             {.qk_norm = BIND_MUST, .ffn_norm = "post_attention_norm", .gated = true, .tiled = true},
@@ -95,7 +97,7 @@ static const struct arch archs[] = {
     {
         .name = "qwen35moe",
         .rope = ROPE_NEOX,
-        .mtp = true,
+        .mtp = mtp_block,
         .experts = EXPERTS_MUST,
         .bind = hybrid_bind,
         .decoder =
@@ -205,7 +207,7 @@ static const struct arch archs[] = {
         .name = "glm4moe",
         .rope = ROPE_NEOX,
         .experts = EXPERTS_MUST,
-        .mtp = true,
+        .mtp = mtp_block,
         .routing = {.by_keys = true, .gating = GATING_SIGMOID},
         .bind = decoder_bind,
         .decoder = {.qkv_bias = BIND_MAY,
@@ -219,7 +221,8 @@ static const struct arch archs[] = {
         .rope = ROPE_NEOX,
         .experts = EXPERTS_MUST,
         .by_layer = true,
-        .mtp = true,
+        .mtp = nemotron_block,
+        .mtp_norm = MTP_CENTRED,
         .routing = {.by_keys = true, .gating = GATING_SIGMOID},
         .bind = nemotron_bind,
         .decoder =
@@ -231,7 +234,7 @@ static const struct arch archs[] = {
         .rope = ROPE_NORM,
         .experts = EXPERTS_MUST,
         .fixed_betas = true,
-        .mtp = true,
+        .mtp = deepseek2_block,
         .routing = {.by_keys = true, .gating = GATING_SOFTMAX},
         .bind = deepseek2_bind,
         .decoder = {.pick_bias = BIND_MAY},
@@ -518,7 +521,7 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
 /* Hyperparameters before tensors: their shapes are checked against them. Scaling of RoPE comes
  * last, since a tensor of divisors may be part of it. */
 static int bind_all(struct model *m, const struct arch *a, const struct gguf *file,
-                    uint32_t max_context, struct err *err) {
+                    uint32_t max_context, bool drafts, struct err *err) {
     struct meta meta = {.file = file, .arch = a->name, .err = err};
     struct binder b;
 
@@ -533,7 +536,14 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
     if (bind_init(&b, file, a->name, err) < 0)
         return -ENOMEM;
     a->bind(&b, m, &a->decoder);
-    for (uint32_t l = m->shape.n_layer; l < m->shape.n_layer + m->n_mtp; l++)
+    const struct tensor *output = m->n_ops ? m->op[m->n_ops - 1].w[0] : NULL;
+    m->pass[0].end = m->n_ops;
+    if (drafts && m->n_mtp && !mtp_found(&b, m))
+        snprintf(m->no_drafts, sizeof(m->no_drafts), "the file does not have its tensors");
+    drafts = drafts && mtp_found(&b, m);
+    if (drafts)
+        mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
+    for (uint32_t l = m->shape.n_layer + drafts; l < m->shape.n_layer + m->n_mtp; l++)
         bind_skip(&b, l);
     model_measure(m);
     meta.r = b.r;
@@ -551,7 +561,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
         rope_read(&meta, &rope, rope_divisors(&b, a, m, max_context), &m->shape.rope[0]);
     b.r = meta.r;
     if (b.r == 0 && m->r == 0)
-        head_bind(&b, &m->head, m->shape.n_embd, m->op[m->n_ops - 1].w[0]);
+        head_bind(&b, &m->head, m->shape.n_embd, output);
     bind_rest(&b);
     assert(b.r < 0 || m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);
     m->weight_bytes = b.weight_bytes;
@@ -561,17 +571,33 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
     return b.r < 0 ? b.r : m->r;
 }
 
-int arch_read(struct model *m, const struct gguf *file, uint32_t max_context, struct err *err) {
+/* As arch_read(). */
+static int read_as(struct model *m, const struct arch *a, const struct gguf *file,
+                   uint32_t max_context, bool drafts, struct err *err) {
+    *m = (struct model){.arch = a->name, .shape.rope_type = a->rope};
+    int r = bind_all(m, a, file, max_context, drafts, err);
+    if (r < 0)
+        model_deinit(m);
+    return r;
+}
+
+/* A model whose block is not as it should be is served without it. */
+int arch_read(struct model *m, const struct gguf *file, uint32_t max_context, bool drafts,
+              struct err *err) {
     const struct arch *a = NULL;
     int r = find_arch(file, &a, err);
 
     *m = (struct model){0};
     if (r < 0)
         return r;
-    m->arch = a->name;
-    m->shape.rope_type = a->rope;
-    r = bind_all(m, a, file, max_context, err);
-    if (r < 0)
-        model_deinit(m);
+    r = read_as(m, a, file, max_context, drafts, err);
+    if (r == -EINVAL && drafts) {
+        struct err why = *err;
+
+        *err = (struct err){0};
+        r = read_as(m, a, file, max_context, false, err);
+        if (r == 0)
+            snprintf(m->no_drafts, sizeof(m->no_drafts), "%s", why.message);
+    }
     return r;
 }

@@ -9,5 +9,7 @@
 #include "engine/model.h"
 
 /* 0 or -errno with @err: unknown architecture, a missing or odd hyperparameter, a missing, unknown
- * or misshapen tensor. The tensors stay those of @file. */
-int arch_read(struct model *m, const struct gguf *file, uint32_t max_context, struct err *err);
+ * or misshapen tensor. The tensors stay those of @file. @drafts: with the block of multi-token
+ * prediction, if there is one; else nothing is read of it. */
+int arch_read(struct model *m, const struct gguf *file, uint32_t max_context, bool drafts,
+              struct err *err);

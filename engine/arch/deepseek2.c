@@ -111,6 +111,13 @@ static void bind_attention(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
+void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
+    const struct layer l = decoder_layer(m, index);
+
+    bind_attention(b, m, index);
+    decoder_mlp(b, m, d, &l);
+}
+
 void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_op logits;
@@ -119,11 +126,7 @@ void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d) 
     read_mla(&meta, &m->shape);
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);
-    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {
-        const struct layer l = decoder_layer(m, i);
-
-        bind_attention(b, m, i);
-        decoder_mlp(b, m, d, &l);
-    }
+    for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++)
+        deepseek2_block(b, m, d, i);
     model_add(m, &logits);
 }

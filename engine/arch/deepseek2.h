@@ -6,5 +6,7 @@
 
 #include "engine/arch/decoder.h"
 
+/* A block_fn (mtp.h), once deepseek2_bind() has read the sizes. */
+void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 /* What decoder_bind() is for other models. */
 void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d);

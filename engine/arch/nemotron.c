@@ -71,6 +71,36 @@ static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
+/* x += W (attention of norm x), of @n_kv key heads */
+static void bind_attention(struct binder *b, struct model *m, const struct decoder *d,
+                           uint32_t index, uint32_t n_kv) {
+    struct layer l = decoder_layer(m, index);
+
+    l.heads.n_kv = n_kv;
+    l.rope = 1; /* which has no pairs */
+    if (n_kv == 0 || m->shape.n_head % n_kv)
+        b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly",
+                       m->shape.n_head, n_kv);
+    else
+        decoder_attention(b, m, d, &l);
+}
+
+void nemotron_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
+    struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
+    uint32_t n_kv[MODEL_LAYERS_MAX];
+    struct decoder own = *d;
+
+    own.ffn_norm = "post_attention_norm";
+    meta_u32_layers(&meta, "attention.head_count_kv", 0, m->shape.n_head,
+                    m->shape.n_layer + m->n_mtp, n_kv);
+    b->r = b->r < 0 ? b->r : meta.r;
+    if (b->r < 0)
+        return;
+    bind_attention(b, m, &own, index, n_kv[index]);
+    if (b->r == 0)
+        decoder_experts(b, m, &own, index);
+}
+
 void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
     struct model_shape *s = &m->shape;
@@ -84,19 +114,12 @@ void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d) {
     b->r = meta.r;
     decoder_ends(b, m, d, &logits);
     for (uint32_t i = 0; i < s->n_layer && b->r == 0; i++) {
-        struct layer l = decoder_layer(m, i);
-
-        l.heads.n_kv = n_kv[i];
-        l.rope = 1; /* which has no pairs */
         if (n_ff[i] > 0)
             decoder_experts(b, m, d, i);
         else if (n_kv[i] == 0)
             bind_mamba(b, m, i);
-        else if (s->n_head % n_kv[i])
-            b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly", s->n_head,
-                           n_kv[i]);
         else
-            decoder_attention(b, m, d, &l);
+            bind_attention(b, m, d, i, n_kv[i]);
     }
     model_add(m, &logits);
 }

@@ -365,6 +365,10 @@ static void plan_pages(struct be *b, const struct engine_opts *e) {
         b->kv[i].page_bytes = be_kv_bytes(b, b->shape.n_kv_values[i] * e->page_tokens);
 }
 
+static size_t pair_bytes(const struct be *b) {
+    return (size_t)b->max_rows * 2 * b->shape.n_embd * sizeof(float);
+}
+
 /* Everything whose size is known at open: activations, keys and values of a step, logits,
  * pages. */
 static int allocate(struct be *b, const struct be_opts *o) {
@@ -391,6 +395,8 @@ static int allocate(struct be *b, const struct be_opts *o) {
     b->row_width = MAX(b->row_width, round_up(m->mla.q_rank, LANES));
     b->gated = gated ? be_map(b->max_rows * gated * sizeof(float)) : NULL;
     ok = ok && (b->gated || !gated);
+    b->pair = m->drafts ? be_map(pair_bytes(b)) : NULL;
+    ok = ok && (b->pair || !m->drafts);
     b->k = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
     b->v = be_map((size_t)b->max_rows * m->widest.kv * sizeof(float));
     b->rope = calloc(b->max_rows, (m->rope[0].n_rot + m->rope[1].n_rot + 1) * sizeof(float));
@@ -421,6 +427,7 @@ static struct be *close_backend(struct be *b) {
     experts_close(b);
     recurrent_close(b);
     mla_close(b);
+    be_unmap(b->pair, pair_bytes(b));
     be_unmap(b->gated, 2 * b->max_rows * b->act_width[ACT_Q] * sizeof(float));
     for (int i = 0; i < ACT_ROLES; i++)
         be_unmap(b->act[i], b->max_rows * b->act_width[i] * sizeof(float));
@@ -464,7 +471,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = pool_new(&b->pool, o->engine->n_threads);
     if (r)
         return err_set(err, 0, NULL, "cannot start %u threads", o->engine->n_threads), r;
-    keep_open(&b->keep, o->engine->keep_fd, o->engine->file);
+    keep_open(&b->keep, o->engine->keep_fd, o->engine->file, b->shape.drafts);
     if (b->keep.fd > 0 && !be_take(b, sizeof(struct keep_header)))
         return -ENOMEM;
     r = host_step_init(&b->step.host, o);
@@ -545,7 +552,9 @@ const struct be_ops backend_cpu = {
             [OP_CONV] = ops_conv,         [OP_MAMBA] = ops_mamba,
             [OP_MLA_IN] = ops_mla_in,     [OP_MLA_Q] = ops_mla_q,
             [OP_MLA_KV] = ops_mla_kv,     [OP_MLA_OUT] = ops_mla_out,
-            [OP_NORM] = ops_norm,         [OP_LOGITS] = ops_logits,
+            [OP_KEYS] = ops_keys,         [OP_KEEP] = ops_keep,
+            [OP_DRAFT_IN] = ops_draft_in, [OP_NORM] = ops_norm,
+            [OP_LOGITS] = ops_logits,
         },
     .mask = ops_mask,
     .sample = ops_sample,

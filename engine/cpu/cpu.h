@@ -228,7 +228,7 @@ struct cpu_kernels {
 
     /* y = x / rms(x) * w; w NULL: 1 */
     void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
-    /* x = (x - mean(x)) / sqrt(variance(x) + eps) * w + bias */
+    /* x = (x - mean(x)) / sqrt(variance(x) + eps) * w + bias; bias NULL: 0 */
     void (*layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps);
     void (*gelu)(float *x, uint32_t n);
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);

@@ -122,6 +122,25 @@ int ops_norm(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_embd;
+    float *x = act_row(b, ACT_X, row);
+
+    if (r->op->centred)
+        b->kernels->layer_norm(x, r->w->norm, NULL, n, b->shape.rms_eps);
+    else
+        b->kernels->norm(x, r->w->norm, x, n, b->shape.rms_eps);
+    memcpy(r->step->host.hidden + (size_t)row * n, x, n * sizeof(*x));
+}
+
+int ops_keep(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+
+    each_row(&r, keep_row);
+    return 0;
+}
+
 /* The part of the token's own, and the norms of the product. */
 static void finish_input_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
@@ -204,6 +223,32 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
     return ops_prepare(s, w, 0, w->n_mats, in);
 }
 
+static void pair_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    uint32_t n = b->shape.n_embd;
+    const float *before = host_step_before(&r->step->host, row);
+    float *to = b->pair + (size_t)row * 2 * n;
+
+    b->kernels->norm(act_row(b, ACT_X, row), r->w->q_norm, to, n, b->shape.rms_eps);
+    if (before)
+        b->kernels->norm(before, r->w->k_norm, to + n, n, b->shape.rms_eps);
+    else
+        memset(to + n, 0, n * sizeof(*to));
+}
+
+int ops_draft_in(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .w = op->weights, .n = s->n_rows};
+
+    each_row(&r, pair_row);
+    struct matmul mm =
+        ops_prepare_rows(s, op->weights, 0, 1, s->be->pair, (size_t)2 * s->be->shape.n_embd);
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = s->be->act[ACT_X];
+    mm.out_stride[0] = s->be->act_width[ACT_X];
+    matmul_run(s->be->pool, &mm, 1);
+    return 0;
+}
+
 int ops_layer_input(struct step *s, const struct model_op *op) {
     struct matmul mm = ops_prepare(s, op->weights, 0, 1, ACT_X);
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
@@ -240,7 +285,7 @@ static void store_row(const struct rows *r, uint32_t row, const float *cs) {
                     be_kv_bytes(b, r->op->kv.at * b->page_tokens);
     uint8_t *values = keys + h->n_kv * view.k_head;
 
-    if (r->w->n_mats == 2)
+    if (r->w->n_mats == 2 && r->op->kind == OP_QKV)
         memcpy(v, k, width * sizeof(*v));
     finish_heads(b, r->op, k, h->n_kv, r->w->k_norm, cs);
     for (uint32_t i = 0; i < h->n_kv; i++, k += h->dim, v += h->dim) {
@@ -288,6 +333,24 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     mm.out_stride[1] = mm.out_stride[2] = kv_width;
     matmul_run(b->pool, &mm, 1);
     each_row(&r, finish_qkv_row);
+    return 0;
+}
+
+static void finish_keys_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    store_row(r, row, be_rope_row(r->step->be, row, r->op->rope));
+}
+
+int ops_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct matmul mm = prepare(s, ACT_X, op->weights);
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+
+    mm.mode = MATMUL_STORE;
+    mm.out[0] = b->k;
+    mm.out[1] = b->v;
+    mm.out_stride[0] = mm.out_stride[1] = (size_t)op->heads.n_kv * op->heads.dim;
+    matmul_run(b->pool, &mm, 1);
+    each_row(&r, finish_keys_row);
     return 0;
 }
 
@@ -431,7 +494,7 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
         return;
     const float *x = act_row(b, ACT_X, w->row);
     float *to = host_step_vector(&r->step->host, want);
-    if (r->w)
+    if (r->w && r->w->norm)
         b->kernels->norm(x, r->w->norm, to, b->shape.n_embd, b->shape.rms_eps);
     else
         memcpy(to, x, b->shape.n_embd * sizeof(*to));
@@ -453,7 +516,7 @@ int ops_logits(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct rows hidden = {.step = s, .w = w, .n = s->host.batch->n_wants};
 
-    assert(w ? w->norm != NULL : s->host.n_scored == 0);
+    assert(w || s->host.n_scored == 0);
     if (s->host.n_scored < hidden.n)
         each_row(&hidden, put_hidden);
     if (s->host.n_scored == 0)

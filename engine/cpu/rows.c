@@ -46,7 +46,7 @@ void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint
     }
     float scale = 1.0f / sqrtf(vf_reduce_add(square) / (float)n + eps);
     for (uint32_t i = 0; i < n; i++)
-        x[i] = fmaf(x[i] * scale, w[i], bias[i]);
+        x[i] = fmaf(x[i] * scale, w[i], bias ? bias[i] : 0.0f);
 }
 
 /* (a, b) turned by the angle of pair i; @cs: the cosines of all pairs, then the sines. */

@@ -84,6 +84,7 @@ struct be {
     struct experts *experts;     /* NULL: the model has none */
     struct recurrent *recurrent; /* likewise */
     struct mla *mla;             /* likewise */
+    float *pair;                 /* [max_rows][2][n_embd] that DRAFT_IN multiplies; or NULL */
     float *gated;                /* [max_rows][heads][2][dim] queries and gates; or NULL */
 
     /* A page has its layers one behind the other: the keys of every kv head, then the values. */
@@ -196,6 +197,9 @@ struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t
                                uint32_t n_mats, const float *in, size_t stride);
 int ops_norm(struct step *s, const struct model_op *op);
 int ops_qkv(struct step *s, const struct model_op *op);
+int ops_keys(struct step *s, const struct model_op *op);
+int ops_keep(struct step *s, const struct model_op *op);
+int ops_draft_in(struct step *s, const struct model_op *op);
 int ops_attend(struct step *s, const struct model_op *op);
 int ops_gate(struct step *s, const struct model_op *op);
 int ops_proj(struct step *s, const struct model_op *op);

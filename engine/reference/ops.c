@@ -42,23 +42,61 @@ void ref_rms_norm(const float *x, const struct tensor *weight, float eps, size_t
         y[i] = x[i] * scale * (weight ? ref_vector_at(weight, i) : 1.0f);
 }
 
+/* @bias: NULL is zeros. */
+static void layer_norm(float *x, const struct tensor *norm, const struct tensor *bias, float eps,
+                       size_t n) {
+    float mean = 0, square = 0;
+
+    for (size_t i = 0; i < n; i++)
+        mean += x[i];
+    mean /= (float)n;
+    for (size_t i = 0; i < n; i++)
+        square += (x[i] - mean) * (x[i] - mean);
+    float scale = 1.0f / sqrtf(square / (float)n + eps);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (x[i] - mean) * scale * ref_vector_at(norm, i) + (bias ? ref_vector_at(bias, i) : 0);
+}
+
 int ref_norm(struct step *s, const struct model_op *op) {
     const struct be *b = s->be;
     size_t n = b->shape->n_embd;
 
-    for (size_t r = 0; r < s->host.batch->n_rows; r++) {
-        float *x = b->act[ACT_X] + r * n, mean = 0, square = 0;
+    for (size_t r = 0; r < s->host.batch->n_rows; r++)
+        layer_norm(b->act[ACT_X] + r * n, op->norm, op->norm_bias, b->shape->rms_eps, n);
+    return 0;
+}
 
-        for (size_t i = 0; i < n; i++)
-            mean += x[i];
-        mean /= (float)n;
-        for (size_t i = 0; i < n; i++)
-            square += (x[i] - mean) * (x[i] - mean);
-        float scale = 1.0f / sqrtf(square / (float)n + b->shape->rms_eps);
-        for (size_t i = 0; i < n; i++)
-            x[i] = (x[i] - mean) * scale * ref_vector_at(op->norm, i) +
-                   ref_vector_at(op->norm_bias, i);
+int ref_keep(struct step *s, const struct model_op *op) {
+    const struct be *b = s->be;
+    size_t n = b->shape->n_embd, n_rows = s->host.batch->n_rows;
+
+    for (size_t r = 0; r < n_rows; r++) {
+        float *x = b->act[ACT_X] + r * n;
+
+        if (op->centred)
+            layer_norm(x, op->norm, NULL, b->shape->rms_eps, n);
+        else
+            ref_rms_norm(x, op->norm, b->shape->rms_eps, n, x);
     }
+    memcpy(s->host.hidden, b->act[ACT_X], n_rows * n * sizeof(float));
+    return 0;
+}
+
+int ref_draft_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n = b->shape->n_embd;
+    uint32_t n_rows = s->host.batch->n_rows;
+
+    memset(b->pair, 0, n_rows * 2 * n * sizeof(float));
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const float *before = host_step_before(&s->host, r);
+        float *to = b->pair + r * 2 * n;
+
+        ref_rms_norm(b->act[ACT_X] + r * n, op->q_norm, b->shape->rms_eps, n, to);
+        if (before)
+            ref_rms_norm(before, op->k_norm, b->shape->rms_eps, n, to + n);
+    }
+    ref_linear(b, op->w[0], NULL, b->pair, n_rows, b->act[ACT_X]);
     return 0;
 }
 
@@ -290,6 +328,22 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     }
     if (op->w[1])
         ref_store_rows(s, op);
+    return 0;
+}
+
+int ref_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n_rows = s->host.batch->n_rows;
+    size_t width = (size_t)op->heads.n_kv * op->heads.dim;
+
+    ref_norm_rows(s, op->norm);
+    for (int i = 0; i < 2; i++)
+        ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, b->kv[i]);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        ref_set_rope(b, &b->shape->rope[op->rope], s->host.row_pos[r]);
+        finish_heads(b, op, b->kv[0] + r * width, op->heads.n_kv, op->k_norm);
+    }
+    ref_store_rows(s, op);
     return 0;
 }
 

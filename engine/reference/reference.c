@@ -18,6 +18,7 @@ static struct be *close_be(struct be *b) {
     free(b->sum);
     free(b->row);
     free(b->gate);
+    free(b->pair);
     free(b->router);
     free(b->pick);
     free(b->scores);
@@ -87,6 +88,12 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     size_t n_ff = MAX(MAX(s->n_ff, s->n_ff_expert), s->n_ff_shared);
     size_t widest = MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)),
                         MAX(n_in, (size_t)s->n_head * s->mla.n_value));
+    if (s->drafts) {
+        widest = MAX(widest, 2ul * s->n_embd);
+        b->pair = floats(e->max_rows, 2ul * s->n_embd);
+        if (!b->pair)
+            return false;
+    }
 
     b->act[ACT_X] = floats(e->max_rows, s->n_embd);
     b->act[ACT_Q] = floats(e->max_rows, n_q);
@@ -215,7 +222,9 @@ const struct be_ops backend_reference = {
             [OP_CONV] = ref_conv,         [OP_MAMBA] = ref_mamba,
             [OP_MLA_IN] = ref_mla_in,     [OP_MLA_Q] = ref_mla_q,
             [OP_MLA_KV] = ref_mla_kv,     [OP_MLA_OUT] = ref_mla_out,
-            [OP_NORM] = ref_norm,         [OP_LOGITS] = ref_logits,
+            [OP_KEYS] = ref_keys,         [OP_KEEP] = ref_keep,
+            [OP_DRAFT_IN] = ref_draft_in, [OP_NORM] = ref_norm,
+            [OP_LOGITS] = ref_logits,
         },
     .mask = mask,
     .sample = sample,

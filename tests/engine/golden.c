@@ -30,6 +30,16 @@ static void read_step(yyjson_val *v, struct golden_step *out) {
     };
 }
 
+static void read_draft(yyjson_val *v, struct golden_draft *out) {
+    yyjson_val *logits = must(yyjson_obj_get(v, "logits"));
+
+    out->id = (int32_t)yyjson_get_int(must(yyjson_obj_get(v, "id")));
+    out->n = (uint32_t)yyjson_arr_size(logits);
+    out->logits = must(calloc(out->n + 1, sizeof(*out->logits)));
+    for (uint32_t i = 0; i < out->n; i++)
+        out->logits[i] = (float)yyjson_get_num(yyjson_arr_get(logits, i));
+}
+
 static void read_case(yyjson_val *v, struct golden_case *out) {
     yyjson_val *prompt = yyjson_obj_get(v, "prompt"), *last = yyjson_obj_get(v, "last_logits");
     yyjson_val *spots = yyjson_obj_get(v, "intermediate"), *greedy = yyjson_obj_get(v, "greedy");
@@ -55,6 +65,10 @@ static void read_case(yyjson_val *v, struct golden_case *out) {
         abort();
     for (uint32_t i = 0; i < out->n_greedy; i++)
         read_step(yyjson_arr_get(greedy, i), &out->greedy[i]);
+    yyjson_val *drafts = yyjson_obj_get(yyjson_obj_get(v, "mtp"), "drafts");
+    out->n_drafts = (uint32_t)MIN(yyjson_arr_size(drafts), (size_t)GOLDEN_DRAFTS);
+    for (uint32_t i = 0; i < out->n_drafts; i++)
+        read_draft(yyjson_arr_get(drafts, i), &out->draft[i]);
 }
 
 static void read_name(yyjson_val *root, const char *key, char out[32]) {
@@ -97,6 +111,8 @@ struct golden *golden_free(struct golden *g) {
     for (uint32_t i = 0; g && i < g->n_cases; i++) {
         free(g->cases[i].prompt);
         free(g->cases[i].last);
+        for (uint32_t k = 0; k < g->cases[i].n_drafts; k++)
+            free(g->cases[i].draft[k].logits);
     }
     free(g);
     return NULL;

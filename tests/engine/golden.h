@@ -8,7 +8,13 @@
 #include <stdbool.h>
 #include "base/util.h"
 
-enum { GOLDEN_CASES = 16, GOLDEN_STEPS = 64, GOLDEN_SPOTS = 8, GOLDEN_BEST = 20 };
+enum {
+    GOLDEN_CASES = 16,
+    GOLDEN_STEPS = 64,
+    GOLDEN_SPOTS = 8,
+    GOLDEN_BEST = 20,
+    GOLDEN_DRAFTS = 3
+};
 
 struct golden_step {
     int32_t id, second;
@@ -21,6 +27,12 @@ struct golden_spot { /* the best of the logits at a position of the prompt */
     float value[GOLDEN_BEST];
 };
 
+struct golden_draft { /* of the model's own block */
+    int32_t id;
+    uint32_t n;
+    float *logits; /* [n] */
+};
+
 struct golden_case {
     uint32_t n_prompt, n_last, n_spots, n_greedy;
     int32_t *prompt;
@@ -29,6 +41,9 @@ struct golden_case {
     bool from_table;
     struct golden_spot spot[GOLDEN_SPOTS];
     struct golden_step greedy[GOLDEN_STEPS];
+    /* Behind the prompt and the first greedy token; n_drafts 0: the model has no block. */
+    uint32_t n_drafts;
+    struct golden_draft draft[GOLDEN_DRAFTS];
 };
 
 struct golden_label {

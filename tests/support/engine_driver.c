@@ -66,8 +66,12 @@ static void fill_pages(struct driver *d) {
     }
 }
 
+static bool has_slots(const struct driver *d) {
+    return d->info->n_states > 0 || d->info->n_slots > 0;
+}
+
 static void fill_states(struct driver *d) {
-    d->n_free_states = d->info->n_states;
+    d->n_free_states = MAX(d->info->n_states, d->info->n_slots);
     d->free_state = must(calloc(d->n_free_states + 1, sizeof(*d->free_state)));
     for (uint32_t i = 0; i < d->n_free_states; i++)
         d->free_state[i] = i;
@@ -103,6 +107,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .kv_type = o->kv_type,
         .digest = true,
         .keep_fd = o->keep_fd,
+        .drafts = o->drafts,
     };
     r = engine_new(&d->engine, &e, err);
     if (r < 0) {
@@ -134,7 +139,7 @@ struct driver_seq *driver_add(struct driver *d, const int32_t *prompt, uint32_t 
              n_pages = (cap + d->opts.page_tokens - 1) / d->opts.page_tokens;
 
     if (n_pages > d->n_free || cap > d->info->max_context ||
-        (d->info->n_states > 0 && d->n_free_states == 0))
+        (has_slots(d) && d->n_free_states == 0))
         return NULL;
     struct driver_seq *s = must(calloc(1, sizeof(*s)));
     *s = (struct driver_seq){
@@ -150,7 +155,7 @@ struct driver_seq *driver_add(struct driver *d, const int32_t *prompt, uint32_t 
     memcpy(s->token, prompt, n_prompt * sizeof(*prompt));
     for (uint32_t i = 0; i < n_pages; i++)
         s->page[i] = d->free_page[--d->n_free];
-    if (d->info->n_states > 0)
+    if (has_slots(d))
         s->state_slot = d->free_state[--d->n_free_states];
     return s;
 }
@@ -160,7 +165,7 @@ struct driver_seq *driver_drop(struct driver *d, struct driver_seq *s) {
         return NULL;
     for (uint32_t i = 0; i < s->n_pages; i++)
         d->free_page[d->n_free++] = s->page[i];
-    if (d->info->n_states > 0)
+    if (has_slots(d))
         d->free_state[d->n_free_states++] = s->state_slot;
     free(s->token);
     free(s->page);
@@ -218,6 +223,7 @@ static void add_part(struct driver *d, struct driver_batch *b, uint32_t i, bool 
         .pos0 = pos0,
         .n_prompt = s->n_prompt,
         .state_slot = s->state_slot,
+        .begins = pos0 == 0,
         .feed = fed ? feed_of(d, s) : -1,
     };
     for (uint32_t r = 0; r < n; r++)
@@ -299,6 +305,57 @@ static void wait_for(struct driver *d, uint64_t step) {
 
 void driver_wait(struct driver *d) {
     wait_for(d, d->waited + 1);
+}
+
+void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
+                  uint32_t n_ahead) {
+    struct driver_batch *b = d->batch[(d->step + 1) % 2];
+    struct engine_result r;
+
+    assert(n_seqs <= d->opts.max_seqs && d->waited == d->step && n_ahead < ENGINE_DRAFT_MAX);
+    b->b = (struct engine_batch){
+        .step = ++d->step,
+        .model = 1,
+        .n_rows = n_seqs,
+        .n_seqs = n_seqs,
+        .n_params = n_seqs,
+        .token = b->token,
+        .seq = b->seq,
+        .want = b->want,
+        .param = b->param,
+        .table[KV_GLOBAL] = {b->start, b->page},
+    };
+    b->start[0] = 0;
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        struct driver_seq *s = seq[i];
+
+        assert(s->n_computed + 1 == s->n_tokens && s->n_tokens + n_ahead <= s->cap);
+        b->token[i] = n_ahead ? s->draft[n_ahead - 1] : s->token[s->n_computed];
+        b->seq[i] = (struct engine_seq){.row0 = i,
+                                        .n_rows = 1,
+                                        .pos0 = s->n_computed + n_ahead,
+                                        .n_prompt = s->n_prompt,
+                                        .state_slot = s->state_slot,
+                                        .feed = -1};
+        b->param[i] = s->param;
+        b->param[i].tokens = s->token;
+        b->param[i].n_prompt = s->n_prompt;
+        b->param[i].n_tokens = s->n_tokens;
+        memcpy(b->page + b->start[i], s->page, s->n_pages * sizeof(*s->page));
+        b->start[i + 1] = b->start[i] + s->n_pages;
+        b->part[i].seq = s;
+        add_want(d, b, i, i, s->n_tokens - s->n_prompt + n_ahead);
+    }
+    if (engine_launch(d->engine, &b->b) < 0 || engine_seal(d->engine, d->step) < 0 ||
+        engine_wait(d->engine, d->step, &r) < 0)
+        lose(d);
+    d->waited = d->step;
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        seq[i]->draft[n_ahead] = r.out[i].token;
+        if (d->opts.on_out)
+            d->opts.on_out(d->opts.ctx, seq[i], b->seq[i].pos0, &r.out[i],
+                           engine_peek(d->engine, i));
+    }
 }
 
 void driver_step(struct driver *d, const struct driver_part *part, uint32_t n) {

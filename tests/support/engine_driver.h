@@ -26,7 +26,8 @@ struct driver_seq {
     struct engine_param param;
     const int32_t *forced; /* [cap - n_prompt] when set: what follows whatever was sampled */
     const uint32_t *mask;  /* allowed tokens, or NULL */
-    bool every_row;        /* ask for a sample at every row, for on_out */
+    int32_t draft[ENGINE_DRAFT_MAX]; /* of driver_draft() */
+    bool every_row;                  /* ask for a sample at every row, for on_out */
     uint8_t n_top;
 };
 
@@ -39,6 +40,7 @@ struct driver_opts {
     uint32_t n_listed;  /* pages in all page tables of a step, shared ones each time; 0: n_pages */
     uint32_t n_host_pages;
     int keep_fd; /* as engine_opts has it */
+    bool drafts; /* with the model's own block */
     void (*on_out)(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                    const float *logits); /* logits NULL when the backend does not show them */
     void *ctx;
@@ -80,6 +82,12 @@ void driver_prefill(struct driver *d, struct driver_seq *s, uint32_t chunk);
  * before is waited for. */
 void driver_decode(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs, uint32_t n,
                    bool overlap);
+
+/* A row of the model's own block for every sequence, @n_ahead positions beyond the last known token:
+ * draft[n_ahead] follows draft[n_ahead - 1], and draft[0] the last known token, whose row is all that the
+ * sequence lacks. on_out is told, with the position of the row. */
+void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
+                  uint32_t n_ahead);
 
 /* The step, in its two halves: at most two launched. A part whose last token is still being sampled by the
  * step before has n_rows 1 and takes it by `feed`. */

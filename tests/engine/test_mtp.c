@@ -1,0 +1,226 @@
+/*
+ * The block of multi-token prediction: its logits against those of another implementation, and what
+ * they must not depend on. What the model itself computes is the same bits with it and without.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "engine/backend.h"
+#include "tests/engine/golden.h"
+#include "tests/support/engine_driver.h"
+
+enum { N_VOCAB = 512, N_DRAFTS = GOLDEN_DRAFTS };
+
+static const char *const files[] = {
+    "glm4moe-mtp", "qwen35-mtp", "qwen35moe-mtp", "deepseek2-mtp", "nemotron-h-moe-mtp",
+};
+
+/* The logits of the last row of every sequence that was asked for. */
+struct watched {
+    float logits[N_VOCAB];
+    uint32_t pos;
+};
+
+static void watch(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                  const float *logits) {
+    struct watched *w = ctx;
+
+    memcpy(w->logits, logits, sizeof(w->logits));
+    w->pos = pos;
+}
+
+static const char *path_of(const char *name, const char *end) {
+    static char path[1024];
+    const char *dir = getenv("WEFT_DATA");
+
+    if (!dir || !*dir)
+        cr_skip_test("WEFT_DATA is not set");
+    snprintf(path, sizeof(path), "%s/golden/%s.%s", dir, name, end);
+    return path;
+}
+
+static void open_file(struct driver *d, const char *name, const char *backend,
+                      enum engine_kv_type kv_type, bool drafts, struct watched *w) {
+    struct driver_opts o = {
+        .path = path_of(name, "gguf"),
+        .backend = backend,
+        .kv_type = kv_type,
+        .n_threads = 2,
+        .n_pages = 128,
+        .max_rows = 64,
+        .max_seqs = 4,
+        .drafts = drafts,
+        .on_out = watch,
+        .ctx = w,
+    };
+    struct err err;
+
+    cr_assert_eq(driver_open(d, &o, &err), 0, "%s: %s", name, err.message);
+    cr_assert_eq(d->info->n_vocab, N_VOCAB);
+    cr_assert_eq(d->info->n_slots > 0, drafts, "%s: %s", name, d->info->note);
+}
+
+static void check_case(struct driver *d, const struct watched *w, const struct golden_case *c,
+                       double tolerance, const char *name) {
+    int32_t first = c->greedy[0].id;
+    struct driver_seq *s = driver_add(d, c->prompt, c->n_prompt, 8, NULL);
+    double worst = 0;
+
+    cr_assert_eq(c->n_drafts, N_DRAFTS);
+    s->forced = &first;
+    driver_prefill(d, s, 50);
+    for (uint32_t k = 0; k < N_DRAFTS; k++) {
+        driver_draft(d, &s, 1, k);
+        cr_assert_eq(w->pos, c->n_prompt + k);
+        for (uint32_t i = 0; i < N_VOCAB; i++) {
+            double diff = fabs((double)w->logits[i] - (double)c->draft[k].logits[i]);
+
+            worst = diff <= worst ? worst : diff; /* NaN too */
+        }
+        s->draft[k] = c->draft[k].id;
+    }
+    printf("# %s %s, %u tokens: %.2g\n", d->info->backend, name, c->n_prompt, worst);
+    cr_expect(worst <= tolerance, "%s: %g", name, worst);
+    driver_drop(d, s);
+}
+
+static void check_golden(const char *backend, enum engine_kv_type kv_type, double tolerance) {
+    for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
+        CLEANUP(golden_freep) struct golden *g = golden_load(path_of(files[f], "json"));
+        struct watched w;
+        struct driver d;
+
+        open_file(&d, files[f], backend, kv_type, true, &w);
+        for (uint32_t i = 0; i < g->n_cases; i++)
+            check_case(&d, &w, &g->cases[i], tolerance, files[f]);
+        driver_close(&d);
+    }
+}
+
+Test(mtp, reference_drafts_what_another_implementation_does) {
+    check_golden("reference", ENGINE_KV_F32, 1e-3);
+}
+
+Test(mtp, cpu_drafts_stay_close) {
+    check_golden("cpu", ENGINE_KV_F16, 0.05);
+}
+
+/* -- what it must not depend on ---------------------------------------------------------------- */
+
+enum { N_PROMPT = 45, N_TOKENS = 12 };
+
+static void fill_prompt(int32_t *prompt, uint32_t seed) {
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        prompt[i] = (int32_t)((i * 37 + seed * 101 + 11) % N_VOCAB);
+}
+
+/* What a run gives: tokens and digests of the model, logits of the drafts behind the last token. */
+struct run {
+    struct driver_out out[N_TOKENS];
+    float drafts[N_DRAFTS][N_VOCAB];
+};
+
+/* How a run is made. */
+struct manner {
+    uint32_t chunk;
+    bool drafts_always; /* behind every token: they are wrong, and are forgotten */
+    bool in_company;
+    bool after_another; /* in the slot of a sequence that ended */
+};
+
+static void decode(struct driver *d, const struct manner *how, struct driver_seq *const *seq,
+                   uint32_t n) {
+    for (uint32_t t = 0; t + 1 < N_TOKENS; t++) {
+        for (uint32_t k = 0; how->drafts_always && k < N_DRAFTS; k++) {
+            driver_draft(d, seq, n, k);
+            for (uint32_t i = 0; i < n; i++)
+                seq[i]->draft[k] = (int32_t)((7 * t + k + i) % N_VOCAB);
+        }
+        driver_decode(d, seq, n, 1, false);
+    }
+}
+
+static void run(const char *name, const char *backend, bool drafts, const struct manner *how,
+                struct run *out) {
+    int32_t prompt[2][N_PROMPT];
+    struct driver_seq *seq[2];
+    struct watched w;
+    struct driver d;
+    uint32_t n = how->in_company ? 2 : 1;
+
+    open_file(&d, name, backend, ENGINE_KV_F16, drafts, &w);
+    fill_prompt(prompt[0], 1);
+    fill_prompt(prompt[1], 2);
+    if (how->after_another) {
+        seq[0] = driver_add(&d, prompt[1], N_PROMPT, N_TOKENS, NULL);
+        driver_prefill(&d, seq[0], 0);
+        driver_drop(&d, seq[0]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        seq[i] = driver_add(&d, prompt[i], N_PROMPT, N_TOKENS + N_DRAFTS, NULL);
+        driver_prefill(&d, seq[i], how->chunk);
+    }
+    decode(&d, how, seq, n);
+    memcpy(out->out, seq[0]->out, sizeof(out->out));
+    for (uint32_t k = 0; drafts && k < N_DRAFTS; k++) {
+        driver_draft(&d, seq, 1, k);
+        memcpy(out->drafts[k], w.logits, sizeof(w.logits));
+    }
+    for (uint32_t i = 0; i < n; i++)
+        driver_drop(&d, seq[i]);
+    driver_close(&d);
+}
+
+static bool same_text(const struct run *a, const struct run *b) {
+    for (uint32_t i = 0; i < N_TOKENS; i++)
+        if (a->out[i].token != b->out[i].token || a->out[i].digest != b->out[i].digest)
+            return false;
+    return true;
+}
+
+static void check_manners(const char *backend) {
+    static const struct manner plain = {.chunk = 64},
+                               manner[] = {
+                                   {.chunk = 1},
+                                   {.chunk = 13, .in_company = true},
+                                   {.chunk = 64, .drafts_always = true},
+                                   {.chunk = 7, .drafts_always = true, .in_company = true},
+                                   {.chunk = 64, .after_another = true},
+                               };
+
+    for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
+        static struct run without, with, other;
+
+        run(files[f], backend, false, &plain, &without);
+        run(files[f], backend, true, &plain, &with);
+        cr_expect(same_text(&without, &with), "%s: the block changes the model", files[f]);
+        for (size_t i = 0; i < ARRAY_SIZE(manner); i++) {
+            run(files[f], backend, true, &manner[i], &other);
+            cr_expect(same_text(&without, &other), "%s: text of manner %zu", files[f], i);
+            cr_expect(memcmp(with.drafts, other.drafts, sizeof(with.drafts)) == 0,
+                      "%s: drafts of manner %zu", files[f], i);
+        }
+    }
+}
+
+Test(mtp, reference_drafts_do_not_depend_on_what_else_runs) {
+    check_manners("reference");
+}
+
+Test(mtp, cpu_drafts_do_not_depend_on_what_else_runs) {
+    check_manners("cpu");
+}
+
+Test(mtp, a_model_without_a_block_has_no_slots) {
+    struct driver_opts o = {.path = path_of("llama-mha", "gguf"), .drafts = true};
+    struct driver d;
+    struct err err;
+
+    cr_assert_eq(driver_open(&d, &o, &err), 0, "%s", err.message);
+    cr_expect_eq(d.info->n_slots, 0);
+    cr_expect_str_empty(d.info->note);
+    driver_close(&d);
+}
