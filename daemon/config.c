@@ -400,13 +400,22 @@ uint32_t config_no_sources(const struct config *c) {
     return out;
 }
 
+bool config_drafts_from(const struct config *c, const char *name) {
+    for (char *const *p = c->draft_sources; *p; p++)
+        if (strcmp(*p, name) == 0)
+            return true;
+    return false;
+}
+
 /* The names are the worker's to act on, so that they are checked on both sides of the channel. */
 static int check_sources(const struct config *c, struct err *err) {
     for (char *const *name = c->draft_sources; *name; name++)
         if (source_of(*name) < 0)
-            return err_set(err, 0, "draft-sources",
-                           "draft-sources: %s is none of forced, prediction, suffix, recent, model",
-                           *name);
+            return err_set(
+                err, 0, "draft-sources",
+                "draft-sources: %s is none of forced, prediction, suffix, recent, model, "
+                "mtp",
+                *name);
     return 0;
 }
 

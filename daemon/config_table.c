@@ -206,7 +206,7 @@ const struct option config_table[] = {
            "needs them."),
     BOOL("engine", "prewarm", api.prewarm, "yes",
          "Between requests, compute ahead the expected beginning of a chat's next turn."),
-    LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model",
+    LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model, mtp",
          "Where drafts may come from (docs/speculation.md)."),
     UINT("engine", "max-draft", sched.max_draft, "16", 1, 32,
          "Most tokens drafted for a request in a step."),

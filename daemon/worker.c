@@ -181,6 +181,8 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
 
     o->max_wants = o->max_rows;
     o->windows = true;
+    /* A draft model is asked for by name, and it is better than the block, or it would not be. */
+    o->drafts = !c->sched.no_speculation && !c->draft_model[0] && config_drafts_from(c, "mtp");
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
     o->memory = kv_given ? 0 : m->memory_bytes;
     o->device_share = !kv_given;
@@ -198,7 +200,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.kv_bytes = c->draft_kv_bytes ? c->draft_kv_bytes : of_model / 4;
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
-    o.digest = o.windows = false;
+    o.digest = o.windows = o.drafts = false;
     o.keep_fd = 0;
     return o;
 }

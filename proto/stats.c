@@ -4,8 +4,8 @@
 #include <string.h>
 #include "base/util.h"
 
-const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction", "suffix", "recent",
-                                                         "model"};
+const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction", "suffix",
+                                                         "recent", "model",      "mtp"};
 
 #define ROW(of, type, field, kind_, per_, metric_, key_, help_)                                    \
     {.metric = metric_,                                                                            \

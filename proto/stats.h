@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 /* What drafts come from, in the order of the table in scheduler/spec.c. */
-#define MSG_DRAFT_SOURCES 5
+#define MSG_DRAFT_SOURCES 6
 extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
 
 /* Of the worker since it started; gauges of now. Tokens of prewarming are in its own two counters

@@ -169,6 +169,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
                                             .pos0 = pos0,
                                             .n_prompt = r->n_prompt,
                                             .state_slot = kv_seq_state(r->seq),
+                                            .begins = r->begins,
                                             .n_draft = (uint16_t)n_draft,
                                             .feed = fed ? (int32_t)r->want : -1};
     *it = (struct batch_item){.request = r,
@@ -186,6 +187,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     t->replays |= r->n_replay > 0;
     cost_add(&t->shape, pos0, n_rows);
 
+    r->begins = false;
     r->n_computed += n_rows;
     r->n_replay -= MIN(r->n_replay, n_rows);
     r->n_in_flight++;

@@ -1,5 +1,5 @@
 /*
- * drafter - how the draft model is run.
+ * drafter - how the draft model, or the model's own block, is run.
  *
  * Its pages are those of a pager of its own: a request takes some when it may be drafted for, and
  * prompts that requests have in common are computed once here too. Where its pages are all taken,
@@ -12,6 +12,11 @@
  * Drafted tokens that were rejected stay in the pages until the next run, which begins behind
  * what both have in common. Only tokens of the request are committed, so a drafted token is never
  * shared.
+ *
+ * The block of the large model has its keys in the request's own pages, where the steps of that
+ * model have computed them up to the last token but one: there is nothing to keep up with. Pages
+ * for what it drafts are taken for the run only: the step that checks the draft computes these keys
+ * again. Where pages are few there are no drafts.
  *
  * How many. Drafting K tokens for n requests takes K steps of the small model of n rows each, and
  * checking them n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens
@@ -40,7 +45,8 @@ struct drafter {
     const struct engine_info *info;
     struct kv_pager *pager;
     struct cost cost;
-    uint64_t step;
+    const struct draft_source *source;
+    uint64_t *step, own_step; /* the last one of its engine */
     uint32_t n_chosen;
     /* Scratch of drafter_choose(): [max_seqs]. */
     struct candidate {
@@ -91,7 +97,7 @@ static int init(struct drafter *d) {
     if (!d->candidate || !d->owner || !d->token || !d->seq || !d->want || !d->param || !d->start ||
         !d->page || !d->mask)
         return -ENOMEM;
-    return kv_pager_new(&d->pager, &o);
+    return d->opts.block ? 0 : kv_pager_new(&d->pager, &o);
 }
 
 int drafter_new(struct drafter **out, const struct drafter_opts *opts) {
@@ -101,6 +107,8 @@ int drafter_new(struct drafter **out, const struct drafter_opts *opts) {
         return -ENOMEM;
     d->opts = *opts;
     d->info = engine_info(opts->engine);
+    d->source = opts->block ? &draft_mtp : &draft_model;
+    d->step = opts->block ? opts->step : &d->own_step;
     cost_init(&d->cost);
     int e = init(d);
     if (e < 0) {
@@ -152,8 +160,10 @@ void drafter_forget(struct request *r) {
 
 /* Whether the small model can read @r at all, with @n tokens more. */
 static bool fits(const struct drafter *d, const struct request *r, uint32_t n) {
-    return r->n_tokens + n <= max_seq_pages(d) * d->info->page_tokens &&
-           !(r->flags & SUBMIT_NO_SPECULATION) && !request_pools(r) && !r->alone;
+    uint32_t room = MIN(max_seq_pages(d) * d->info->page_tokens, d->info->max_context);
+
+    return r->n_tokens + n <= room && !(r->flags & SUBMIT_NO_SPECULATION) && !request_pools(r) &&
+           !r->alone;
 }
 
 static bool decodes(const struct request *r) {
@@ -226,9 +236,10 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
         if (!r->drafter) /* no memory, no drafts */
             continue;
         r->drafted = &r->drafter->drafted;
+        r->drafter->drafted.by = d->source;
         if (!fits(d, r, DRAFT_MAX + 1) || spec_offers(spec, r) >= DRAFTER_ENOUGH)
             continue;
-        c->max = spec_expect(spec, r, &draft_model, c->survival, &c->probe);
+        c->max = spec_expect(spec, r, d->source, c->survival, &c->probe);
         c->request = r;
         n += c->max > 0;
     }
@@ -251,7 +262,7 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct cost 
         c->request->drafter->n_asked = MIN(c->probe ? MAX(k, 2) : k, c->max);
         d->n_chosen += c->request->drafter->n_asked > 0;
         if (k == 0 && !c->probe)
-            spec_decline(spec, c->request, &draft_model);
+            spec_decline(spec, c->request, d->source);
     }
     return d->n_chosen;
 }
@@ -260,11 +271,21 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct cost 
 
 static void begin_batch(struct drafter *d) {
     d->b = (struct engine_batch){
-        .step = d->step + 1, .token = d->token, .seq = d->seq, .want = d->want, .param = d->param};
+        .step = *d->step + 1,
+        .model = d->opts.block != NULL,
+        .token = d->token,
+        .seq = d->seq,
+        .want = d->want,
+        .param = d->param,
+    };
     d->b.table[KV_GLOBAL].start = d->start;
     d->b.table[KV_GLOBAL].page = d->page;
     d->start[0] = 0;
     d->shape = (struct cost_shape){0};
+}
+
+static struct kv_seq *pages_of(const struct drafter *d, const struct request *r) {
+    return d->opts.block ? r->seq : r->drafter->kv;
 }
 
 /* Adds positions [from, to) of @r, all known here: tokens, and drafted ones behind them. */
@@ -272,7 +293,7 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
     struct drafter_seq *q = r->drafter;
     struct engine_batch *b = &d->b;
     uint32_t n_pages;
-    const kv_page *page = kv_seq_pages(q->kv, &n_pages);
+    const kv_page *page = kv_seq_pages(pages_of(d, r), &n_pages);
 
     n_pages = MIN(n_pages, (to + d->info->page_tokens - 1) / d->info->page_tokens);
     memcpy(d->page + d->start[b->n_seqs], page, n_pages * sizeof(*page));
@@ -285,6 +306,7 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
         .n_rows = to - from,
         .pos0 = from,
         .n_prompt = r->n_prompt,
+        .state_slot = kv_seq_state(pages_of(d, r)),
         .n_draft = (uint16_t)(to - MIN(MAX(from, r->n_tokens), to)),
         .feed = -1,
     };
@@ -355,7 +377,7 @@ static int run_batch(struct drafter *d) {
     if (e < 0)
         return e;
     assert(res.n_outs == d->b.n_wants);
-    d->step = d->b.step;
+    *d->step = d->b.step;
     cost_learn(&d->cost, &d->shape, clock_now(d->opts.clock) - begin);
     for (uint32_t i = 0; i < d->b.n_wants; i++) {
         struct request *r = d->owner[i];
@@ -427,11 +449,41 @@ static uint32_t catch_up_rows(const struct drafter *d) {
     return low;
 }
 
+/* Whether there are pages for what the block drafts, and many more: no other request is to miss
+ * one, nor many ends of prefixes to go for it. */
+static bool has_pages(const struct drafter *d, const struct request *r, uint32_t n_positions) {
+    uint32_t t = d->info->page_tokens, n_pages;
+
+    kv_seq_pages(r->seq, &n_pages);
+    uint32_t need = (n_positions + t - 1) / t;
+    return need <= n_pages ||
+           kv_pager_available(d->opts.block) >= need - n_pages + d->opts.max_seqs;
+}
+
+/* The row of the last token of @r, for the model's own block; rows added. */
+static uint32_t add_own(struct drafter *d, struct request *r) {
+    struct drafter_seq *q = r->drafter;
+    uint32_t end = r->n_tokens - 1 + q->n_asked;
+
+    assert(r->n_computed == r->n_tokens - 1 && r->n_in_flight == 0);
+    q->drafted.n = 0;
+    q->drafted.at = r->n_tokens;
+    if (!has_pages(d, r, end) || kv_seq_grow(r->seq, end) == KV_FULL) {
+        q->n_asked = 0;
+        return 0;
+    }
+    add_rows(d, r, r->n_tokens - 1, r->n_tokens);
+    add_want(d, r);
+    return 1;
+}
+
 /* Adds what is missing of @r, at most @most rows, and asks for a drafted token if that is all.
  * Rows added. */
 static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most) {
     struct drafter_seq *q = r->drafter;
 
+    if (d->opts.block)
+        return add_own(d, r);
     settle(q, r);
     if (most == 0 || !knows_tokens(d, r, q->n_computed) ||
         make_room(d, q, r, r->n_tokens + q->n_asked) == KV_FULL) {
@@ -482,11 +534,24 @@ static int next(struct drafter *d, const struct list *running, uint32_t n) {
     return d->b.n_rows > 0 ? run_batch(d) : 0;
 }
 
+/* Gives back the pages that were taken for the run. */
+static void give_back(const struct drafter *d, const struct list *running) {
+    if (!d->opts.block)
+        return;
+    LIST_FOREACH(node, running) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (r->drafter && r->drafter->drafted.at == r->n_tokens)
+            kv_seq_truncate(r->seq, r->n_computed);
+    }
+}
+
 int64_t drafter_run(struct drafter *d, const struct list *running) {
     int64_t begin = clock_now(d->opts.clock);
     int e = first(d, running);
 
     for (uint32_t n = 1; e == 0 && n < DRAFT_MAX && !BUGGIFY(draft_cut); n++)
         e = next(d, running, n);
+    give_back(d, running);
     return e < 0 ? e : clock_now(d->opts.clock) - begin;
 }

@@ -3,8 +3,9 @@
 /*
  * drafter - a small model that drafts what the large one will say. It has an engine and pages of
  * its own, and keeps up with the requests that may use it; its drafts are one more source of
- * drafts (draft/model.c), which the large model checks like all others. How it decides is told in
- * docs/speculation.md.
+ * drafts (draft/model.c), which the large model checks like all others. Or it is the large model's
+ * own block of multi-token prediction, pass 1 of its engine, whose keys are in the requests' pages.
+ * How it decides is told in docs/speculation.md.
  */
 
 #include "base/clock.h"
@@ -19,6 +20,10 @@ struct spec;
 
 struct drafter_opts {
     struct engine *engine; /* of the small model; not taken over */
+    /* The large model's own block: its engine is @engine, and this its pager. Steps of both passes
+     * are counted in *step. NULL: a small model. */
+    struct kv_pager *block;
+    uint64_t *step;
     struct clock *clock;
     uint32_t max_seqs, max_rows; /* as the scheduler's */
     int64_t catch_up_ns;         /* what catching up may take of a step */
@@ -29,7 +34,7 @@ struct drafter_opts {
 /* A request's part. */
 struct drafter_seq {
     struct draft_tokens drafted; /* follow token drafted.at - 1 */
-    struct kv_seq *kv;           /* NULL: it has no pages */
+    struct kv_seq *kv;           /* NULL: it has no pages, or they are the request's */
     uint32_t n_computed;         /* positions, drafted ones included */
     uint32_t n_asked;            /* tokens to draft in this step */
 };
@@ -52,4 +57,5 @@ int64_t drafter_run(struct drafter *d, const struct list *running);
 void drafter_drop(struct request *r);
 /* The request is freed: likewise, and its part is gone. */
 void drafter_forget(struct request *r);
-const struct kv_pager *drafter_pager(const struct drafter *d); /* for checks */
+/* For checks; NULL: it has none of its own. */
+const struct kv_pager *drafter_pager(const struct drafter *d);

@@ -86,8 +86,8 @@ static int init_pager(struct sched *s) {
 
     memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
     s->pager_opts = o;
-    /* Of the device's pager only. */
-    o.n_states = i->n_states;
+    /* Of the device's pager only. A slot for what drafts go on from is one for a state, too. */
+    o.n_states = i->n_states ? i->n_states : i->n_slots;
     o.n_snapshots = i->n_snapshots;
     o.n_windows = i->n_windows;
     o.window = i->window;
@@ -104,6 +104,7 @@ static int init_pager(struct sched *s) {
         .ranks = i->ranks,
     };
     int e = kv_pager_new(&s->pager, &o);
+    o.n_states = i->n_states;
     struct states_opts states = {
         .pager = s->pager,
         .kv = &o,
@@ -140,12 +141,17 @@ static int init_plan(struct sched *s) {
     return s->plan_req && s->planned && s->plan.scratch ? 0 : -ENOMEM;
 }
 
+/* A draft model, else the model's own block. */
 static int init_drafter(struct sched *s) {
-    if (!s->opts.draft_engine || s->opts.no_speculation)
+    bool own = !s->opts.draft_engine;
+
+    if ((own && !s->info->n_slots) || s->opts.no_speculation)
         return 0;
-    uint64_t bytes = engine_info(s->opts.draft_engine)->weight_bytes;
+    uint64_t bytes = own ? s->info->draft_bytes : engine_info(s->opts.draft_engine)->weight_bytes;
     struct drafter_opts o = {
-        .engine = s->opts.draft_engine,
+        .engine = own ? s->engine : s->opts.draft_engine,
+        .block = own ? s->pager : NULL,
+        .step = &s->step,
         .clock = s->clock,
         .max_seqs = s->opts.max_seqs,
         .max_rows = s->opts.max_rows,
@@ -243,13 +249,14 @@ static void init_recorder(struct sched *s) {
 /* All that the bytes of a page depend on. */
 static void identify(const struct sched *s, struct disk_opts *o) {
     const struct engine_info *i = s->info;
-    uint32_t kv_type = i->kv_type;
+    uint32_t kv_type = i->kv_type, blocks = i->n_slots > 0;
     struct buf b;
 
     buf_init(&b, sizeof(o->identity));
     int e = buf_add(&b, i->fingerprint, sizeof(i->fingerprint));
     e = e < 0 ? e : buf_add(&b, i->sources, sizeof(i->sources));
     e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));
+    e = e < 0 ? e : buf_add(&b, &blocks, sizeof(blocks));
     e = e < 0 ? e : buf_add(&b, s->opts.disk.identity, sizeof(s->opts.disk.identity));
     e = e < 0 ? e : buf_printf(&b, "%.32s %.32s", i->backend, i->isa);
     o->n_identity = e < 0 ? 0 : b.len;
@@ -343,6 +350,8 @@ int sched_new(struct sched **out, const struct sched_opts *opts, struct engine *
     list_init(&s->pending);
     adapt_to_states(s);
     adapt_to_windows(s);
+    if (s->info->n_slots > 0)
+        s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->n_slots);
     cost_init(&s->cost);
     sessions_init(&s->sessions);
     estimate_init(&s->estimate, &s->sessions);
@@ -360,7 +369,7 @@ struct sched *sched_free(struct sched *s) {
         return NULL;
     /* The steps under way read our batches and the requests' tokens. */
     while (!s->lost && sched_n_in_flight(s) > 0)
-        if (engine_wait(s->engine, ++s->n_waited, &res) < 0)
+        if (engine_wait(s->engine, s->batch[++s->n_waited % SCHED_DEPTH_MAX].b.step, &res) < 0)
             s->lost = true;
     for (uint32_t i = 0; i < SCHED_ID_SLOTS; i++)
         for (struct request *r = s->by_id[i], *next; r; r = next) {

@@ -55,10 +55,11 @@ struct sched {
 
     struct batch batch[SCHED_DEPTH_MAX]; /* of step n in [n % SCHED_DEPTH_MAX] */
     uint64_t n_launched, n_waited;       /* steps */
-    int64_t last_end_ns;                 /* of the last step waited for */
-    int64_t checked_ns;                  /* when the pager was last checked */
-    bool lost;                           /* the engine */
-    struct msg_stats stats;              /* its counters */
+    uint64_t step;          /* the engine's last one: those that drafted are among them */
+    int64_t last_end_ns;    /* of the last step waited for */
+    int64_t checked_ns;     /* when the pager was last checked */
+    bool lost;              /* the engine */
+    struct msg_stats stats; /* its counters */
 };
 
 static inline uint32_t sched_n_in_flight(const struct sched *s) {

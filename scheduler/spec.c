@@ -27,7 +27,7 @@
 #include "text/constraint.h"
 
 static const struct draft_source *const table[] = {
-    &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, &draft_model, NULL,
+    &draft_forced, &draft_prediction, &draft_suffix, &draft_recent, &draft_model, &draft_mtp, NULL,
 };
 
 static_assert(DRAFT_SOURCES_MAX == MSG_DRAFT_SOURCES, "statistics are kept for each source");

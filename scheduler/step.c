@@ -160,8 +160,9 @@ int step_seal(struct sched *s, struct batch *t) {
 }
 
 static int launch(struct sched *s, struct batch *t, int64_t now) {
-    assert(sched_n_in_flight(s) < s->opts.depth && t->b.step == s->n_launched + 1);
+    assert(sched_n_in_flight(s) < s->opts.depth && t->b.step == s->step + 1);
     t->launched_ns = now;
+    s->step++;
     s->n_launched++;
     step_write_crash_page(s, now);
     int e = engine_launch(s->engine, &t->b);

@@ -34,6 +34,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     assert(e == 0);
     (void)e;
     kv_seq_want(r->seq, r->n_prompt);
+    r->begins = true;
     request_set_state(r, REQUEST_RUNNING);
     list_remove(&r->queued.link);
     queue_insert(&s->running, &r->queued);
@@ -112,7 +113,7 @@ void step_apply_rows(struct sched *s) {
 int step_build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
-    batch_begin(t, s->n_launched + 1);
+    batch_begin(t, s->step + 1);
     offload_work(&s->offload, s->pager, p->n_rows == 0, s->n_launched + 1);
     if (s->offload.n_copies > 0) {
         struct engine_copy *copy = batch_copies(t, s->offload.n_copies);

@@ -16,11 +16,14 @@ struct constraint_state;
 struct tokenizer;
 
 #define DRAFT_MAX 32u        /* tokens of a draft */
-#define DRAFT_SOURCES_MAX 5u /* rows of a table */
+#define DRAFT_SOURCES_MAX 6u /* rows of a table */
 #define DRAFT_CATCH_UP 8192u /* tokens that a source reads at most in one call */
 
-/* What the draft model drafts behind tokens[at - 1]. */
+struct draft_source;
+
+/* What the draft model, or the model's own block, drafts behind tokens[at - 1]. */
 struct draft_tokens {
+    const struct draft_source *by; /* draft_model or draft_mtp */
     int32_t token[DRAFT_MAX];
     uint32_t n, at;
 };
@@ -31,7 +34,7 @@ struct draft_text {
     uint32_t n_prompt, n_tokens;
     const int32_t *prediction; /* what the client expects, or NULL */
     uint32_t n_prediction;
-    const struct draft_tokens *drafted; /* NULL: there is no draft model */
+    const struct draft_tokens *drafted; /* NULL: there is neither */
     struct constraint_state *matcher;   /* after the last token; looked at, not moved; or NULL */
     const struct tokenizer *tokenizer;  /* or NULL */
     const uint8_t *isolation_key; /* [16] only outputs under the same key may show in a draft */
@@ -57,4 +60,5 @@ extern const struct draft_source draft_forced;     /* what the constraint leaves
 extern const struct draft_source draft_prediction; /* what the client expects */
 extern const struct draft_source draft_suffix;     /* the sequence's own history */
 extern const struct draft_source draft_model;      /* what a small model drafts */
+extern const struct draft_source draft_mtp;        /* what the model's own block drafts */
 extern const struct draft_source draft_recent;     /* recent outputs under the same isolation key */

@@ -1,14 +1,25 @@
-/* The draft model's tokens, computed beforehand for all requests at once (scheduler/drafter.c). */
+/* Tokens of the draft model, or of the model's own block, computed beforehand for all requests at
+ * once (scheduler/drafter.c). */
 
 #include <string.h>
 #include "base/util.h"
 #include "scheduler/draft/draft.h"
 
-static int begin(void **state, void *common, const struct draft_text *t) {
+static void begin_of(const struct draft_source *source, void **state, const struct draft_text *t) {
     static char on;
 
+    *state = t->drafted && t->drafted->by == source ? &on : NULL;
+}
+
+static int begin_model(void **state, void *common, const struct draft_text *t) {
     (void)common;
-    *state = t->drafted ? &on : NULL;
+    begin_of(&draft_model, state, t);
+    return 0;
+}
+
+static int begin_mtp(void **state, void *common, const struct draft_text *t) {
+    (void)common;
+    begin_of(&draft_mtp, state, t);
     return 0;
 }
 
@@ -28,7 +39,15 @@ static uint32_t propose(void *state, const struct draft_text *t, int32_t *out, u
 const struct draft_source draft_model = {
     .name = "model",
     .prior = 0.6F,
-    .begin = begin,
+    .begin = begin_model,
+    .end = end,
+    .propose = propose,
+};
+
+const struct draft_source draft_mtp = {
+    .name = "mtp",
+    .prior = 0.6F,
+    .begin = begin_mtp,
     .end = end,
     .propose = propose,
 };

@@ -223,7 +223,7 @@ Test(config, packed_section_is_read_back_whole) {
     cr_expect_eq(other.engine.kv_type, ENGINE_KV_Q8_0);
     cr_expect_not(other.engine.digest);
     cr_expect_eq(other.engine.kv_bytes, 5ull << 30);
-    cr_expect_eq(config_no_sources(&other), 0xBu, "suffix and model are 2 and 4 of five");
+    cr_expect_eq(config_no_sources(&other), 0x2Bu, "suffix and model are 2 and 4 of six");
     cr_expect_eq(other.api.max_n, 8, "of another section");
     for (size_t cut = 1; cut < 17; cut++) /* within the last pair */
         cr_expect_eq(config_unpack(&other, b.data, b.len - cut), -EPROTO);

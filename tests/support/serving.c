@@ -79,7 +79,7 @@ void serving_draw(struct rng *r, struct sampling *s) {
     s->dry_multiplier = rng_below(r, 6) ? 0 : 0.8;
 }
 
-static void open_engine(const struct serving *w, bool draft, struct engine **out) {
+static void open_engine(const struct serving *w, bool draft, bool block, struct engine **out) {
     struct engine_opts o = {
         .file = draft ? w->draft : w->model,
         .backend = w->backend,
@@ -94,11 +94,13 @@ static void open_engine(const struct serving *w, bool draft, struct engine **out
         .n_snapshots = w->n_snapshots,
         .windows = w->windows && !draft,
         .digest = true,
+        .drafts = block,
     };
     struct err err = {0};
 
     cr_assert_eq(engine_new(out, &o, &err), 0, "%s", err.message);
     cr_assert_eq(engine_info(*out)->n_windows > 0, o.windows);
+    cr_assert_eq(engine_info(*out)->n_slots > 0, block);
 }
 
 void serving_run(const struct serving *w, const struct sched_opts *opts, struct heard *all,
@@ -108,9 +110,9 @@ void serving_run(const struct serving *w, const struct sched_opts *opts, struct 
     struct sched_opts so = *opts;
 
     memset(&all[w->first], 0, w->n_requests * sizeof(*all));
-    open_engine(w, false, &engine);
+    open_engine(w, false, w->block && !opts->no_speculation, &engine);
     if (w->draft)
-        open_engine(w, true, &draft);
+        open_engine(w, true, false, &draft);
     so.draft_engine = draft;
     so.max_seqs = so.max_seqs ? so.max_seqs : w->max_seqs;
     so.max_rows = 64;

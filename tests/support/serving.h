@@ -24,6 +24,7 @@ struct serving {
     const char *backend;
     uint32_t n_snapshots; /* of a hybrid model */
     bool windows;         /* engine_opts.windows */
+    bool block;           /* engine_opts.drafts, unless speculation is off */
     uint32_t max_context; /* 0: 128 */
     uint32_t max_seqs;    /* of the engine */
     uint32_t n_pages;     /* few, and requests preempt each other */

@@ -134,8 +134,15 @@ static void add(struct maker *m, const char *name, enum tensor_type type, uint32
     free(data);
 }
 
+/* Of a matrix with @n_in inputs; those at the end of a branch say how much it adds. */
+static float scale_of(const struct maker *m, const char *name, uint32_t n_in) {
+    bool adds = strstr(name, "attn_output") || strstr(name, "ssm_out") || strstr(name, "ffn_down");
+
+    return (adds ? m->t->loud : 1) / sqrtf((float)n_in);
+}
+
 static void matrix(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
-    add(m, name, m->t->type, n_in, n_out, 1.0f / sqrtf((float)n_in), 0);
+    add(m, name, m->t->type, n_in, n_out, scale_of(m, name, n_in), 0);
 }
 
 /* The matrices of all experts as one tensor. */
@@ -147,7 +154,7 @@ static void matrices(struct maker *m, const char *name, uint32_t n_in, uint32_t 
 
     if (!data)
         abort();
-    fill(m->t->type, 1.0f / sqrtf((float)n_in), &m->rng, n, data);
+    fill(m->t->type, scale_of(m, name, n_in), &m->rng, n, data);
     if (!left_out(m, name))
         gw_tensor(m->w, name, (uint32_t)m->t->type, 3, ne, data);
     free(data);
@@ -220,11 +227,11 @@ static void layer(struct maker *m, uint32_t l) {
     char s[64];
 
     norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
-    if (is_hybrid(t) && l % 2 == 0)
+    if (is_hybrid(t) && l % 2 == 0 && l < t->n_layer)
         delta_net(m, l);
     else
         attention(m, l);
-    bool post = is_hybrid(t) || is_gpt_oss(t);
+    bool post = is_hybrid(t) || is_gpt_oss(t) || strcmp(t->arch, "glm4moe") == 0;
     norm(m, name_of(s, l, post ? "post_attention_norm.weight" : "ffn_norm.weight"), t->n_embd);
     if (t->n_expert) {
         add(m, name_of(s, l, "ffn_gate_inp.weight"), TENSOR_F32, t->n_embd, t->n_expert,
@@ -252,6 +259,25 @@ static void layer(struct maker *m, uint32_t l) {
     matrix(m, name_of(s, l, "ffn_gate.weight"), t->n_embd, t->n_ff);
     matrix(m, name_of(s, l, "ffn_up.weight"), t->n_embd, t->n_ff);
     matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, t->n_embd);
+}
+
+/* The layer behind the others, and what it begins with: the token's embedding alone. */
+static void block(struct maker *m, uint32_t l) {
+    uint32_t n = m->t->n_embd;
+    uint64_t ne[3] = {2ull * n, n, 1};
+    float *project = calloc((size_t)n * 2 * n, sizeof(*project));
+    char s[64];
+
+    if (!project)
+        abort();
+    for (uint32_t i = 0; i < n; i++)
+        project[(size_t)i * 2 * n + i] = 1;
+    if (!left_out(m, name_of(s, l, "nextn.eh_proj.weight")))
+        gw_tensor(m->w, s, TENSOR_F32, 2, ne, project);
+    free(project);
+    add(m, name_of(s, l, "nextn.enorm.weight"), TENSOR_F32, n, 0, 0, 1);
+    norm(m, name_of(s, l, "nextn.hnorm.weight"), n);
+    layer(m, l);
 }
 
 static bool is_encoder(const struct tiny_model *t) {
@@ -394,7 +420,9 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     d.head_dim = d.head_dim ? d.head_dim : is_encoder(&d) ? d.n_embd / d.n_head : 64;
     d.max_context = d.max_context ? d.max_context : 512;
     bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
-                   strcmp(d.arch, "qwen35moe") == 0 || is_gpt_oss(&d);
+                   strcmp(d.arch, "qwen35moe") == 0 || strcmp(d.arch, "glm4moe") == 0 ||
+                   is_gpt_oss(&d);
+    d.loud = d.loud != 0 ? d.loud : 1;
     if (mixture && !d.n_expert) {
         d.n_expert = 7;
         d.n_expert_used = 3;
@@ -409,7 +437,9 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
 
     gw_string(w, "general.architecture", t.arch);
     gw_string(w, "general.name", "tiny");
-    key(&m, "block_count", t.n_layer);
+    key(&m, "block_count", t.n_layer + t.n_blocks);
+    if (t.n_blocks)
+        key(&m, "nextn_predict_layers", t.n_blocks);
     key(&m, "context_length", t.max_context);
     key(&m, "embedding_length", t.n_embd);
     key(&m, "feed_forward_length", t.n_ff);
@@ -448,6 +478,8 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
         add(&m, "output.weight", t.type, t.n_embd, t.n_vocab, 3.0f / sqrtf((float)t.n_embd), 0);
     for (uint32_t l = 0; l < t.n_layer; l++)
         layer(&m, l);
+    for (uint32_t l = t.n_layer; l < t.n_layer + t.n_blocks; l++)
+        block(&m, l);
 }
 
 void tiny_model_save(const struct tiny_model *t, const char *path) {

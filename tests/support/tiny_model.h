@@ -4,7 +4,9 @@
  * tiny_model - random models of our architectures in any tensor format, small enough to be made by a test. The
  * weights have a sane scale, so that logits spread and different tokens are sampled. Of the hybrid
  * architectures every second layer is a gated delta net, of gpt-oss the first and every second has a window of 8
- * keys. Encoders (bert, nomic-bert, jina-bert-v2) come with a vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII character c,
+ * keys. A block of multi-token prediction says what a model would whose layers add nothing: the less they add, the
+ * more of its drafts are right. Encoders (bert, nomic-bert, jina-bert-v2) come with a vocabulary: [PAD] [UNK] [CLS]
+ * [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII character c,
  * by 99 + i the letters and digits inside words, then "w135", "w136" and so on.
  */
 
@@ -16,6 +18,8 @@ struct tiny_model {                                    /* 0: the default in brac
     uint32_t n_layer, n_embd, n_ff, n_vocab;           /* 2, 256, 256, 300 */
     uint32_t n_head, n_head_kv, head_dim, max_context; /* 4, 2, 64, 512 */
     uint32_t n_expert, n_expert_used; /* 0: a dense FFN; of architectures that have none: 7, 3 */
+    uint32_t n_blocks; /* of multi-token prediction: hybrid architectures and glm4moe */
+    float loud;        /* what layers add, times this; 1 */
     bool tied;
     uint64_t seed;
     uint32_t pooling, n_labels; /* of an encoder: 0: no pooling type, no classifier */
