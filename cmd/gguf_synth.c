@@ -74,6 +74,19 @@ static int write_vector(struct gguf_write *w, const struct synth_tensor *t, uint
     return gguf_write_data(w, v, n * sizeof(*v));
 }
 
+/* F32: row i is 1 at column i. */
+static int write_pass(struct gguf_write *w, const struct synth_tensor *t) {
+    CLEANUP(freep) float *row = calloc(t->ne[0], sizeof(*row));
+    int r = row ? 0 : -ENOMEM;
+
+    for (uint64_t i = 0; i < t->ne[1] && r == 0; i++) {
+        row[i] = 1;
+        r = gguf_write_data(w, row, t->ne[0] * sizeof(*row));
+        row[i] = 0;
+    }
+    return r;
+}
+
 static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed,
                         uint8_t *chunk) {
     uint64_t left = count_values(t) / t->format->block;
@@ -114,7 +127,7 @@ static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
     } keys[] = {
         {"context_length", s->context},
         {"embedding_length", s->n_embd},
-        {"block_count", s->n_layer},
+        {"block_count", s->n_layer + s->n_mtp},
         {"feed_forward_length", s->n_ff},
         {"attention.head_count", s->n_head},
         {"attention.head_count_kv", s->n_kv},
@@ -137,6 +150,7 @@ static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
         {"ssm.time_step_rank", s->n_value},
         {"ssm.inner_size", s->n_value * s->n_state},
         {"full_attention_interval", 4},
+        {"nextn_predict_layers", s->n_mtp},
     };
     char text[128];
 
@@ -150,7 +164,8 @@ static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
         snprintf(text, sizeof(text), "%s.%s", arch, keys[i].name);
         gguf_write_u32(w, text, keys[i].value);
     }
-    for (size_t i = s->n_expert ? 0 : 1; synth_is_hybrid(s) && i < ARRAY_SIZE(hybrid); i++) {
+    for (size_t i = s->n_expert ? 0 : 1; synth_is_hybrid(s) && i < ARRAY_SIZE(hybrid) - !s->n_mtp;
+         i++) {
         snprintf(text, sizeof(text), "%s.%s", arch, hybrid[i].name);
         gguf_write_u32(w, text, hybrid[i].value);
     }
@@ -194,6 +209,7 @@ static int write_tensors(struct gguf_write *w, const struct options *o, const st
         const struct synth_tensor *t = &p->tensor[i];
 
         r = t->role == ROLE_VECTOR ? write_vector(w, t, o->seed)
+            : t->role == ROLE_PASS ? write_pass(w, t)
                                    : write_matrix(w, t, o->seed, chunk);
         if (r == 0)
             r = gguf_write_tensor_end(w);

@@ -28,6 +28,11 @@ struct synth_shape {
     /* Hybrid models; else 0: values of a head that are rotated, the shared expert's n_ff, heads of
      * the delta nets and their size. */
     uint32_t n_rot, n_shared, n_key, n_value, n_state;
+    /* Blocks of multi-token prediction, 0 or 1; one says what a model would whose layers add
+     * nothing. They add @loud (0: 1) times what they would: the less, the more often it is
+     * right. */
+    uint32_t n_mtp;
+    double loud;
 };
 
 #define SYNTH_LAYERS_MAX 256u
@@ -47,7 +52,8 @@ int synth_arch_find(const char *name, enum synth_arch *out);
 int synth_shape_parse(struct synth_shape *out, const char *arch, const char *text, struct err *err);
 
 /* What a tensor is for decides its format, its mean and its standard deviation. */
-enum synth_role { ROLE_EMBED, ROLE_OUTPUT, ROLE_V, ROLE_DOWN, ROLE_MATRIX, ROLE_VECTOR };
+/* ROLE_PASS: the first of two inputs passes, of the other nothing. */
+enum synth_role { ROLE_EMBED, ROLE_OUTPUT, ROLE_V, ROLE_DOWN, ROLE_MATRIX, ROLE_VECTOR, ROLE_PASS };
 
 struct synth_tensor {
     char name[64];

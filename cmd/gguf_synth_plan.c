@@ -107,6 +107,9 @@ static void matrix(struct planner *p, enum synth_role role, double gain, uint64_
     va_end(ap);
     t->format = tensor_format(fit(more ? p->more : p->base, n_in));
     t->std = gain / sqrt((double)n_in);
+    bool adds = role == ROLE_DOWN || strstr(t->name, "attn_output") || strstr(t->name, "ssm_out");
+    if (adds && s->loud != 0)
+        t->std *= s->loud;
 }
 
 /* A vector of @n values of @mean and standard deviation @std, in F32. */
@@ -212,13 +215,24 @@ static void plan_layer(struct planner *p, uint32_t i) {
 
     p->layer = i;
     vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
-    if (hybrid && (i + 1) % 4 != 0)
+    if (hybrid && (i + 1) % 4 != 0 && i < s->n_layer)
         plan_delta(p, i);
     else
         plan_attention(p, i);
     vector(p, 1, 0.1, s->n_embd, "blk.%u.%s.weight", i,
            hybrid ? "post_attention_norm" : "ffn_norm");
     plan_ffn(p, i);
+}
+
+/* The layer behind the others, and what it begins with. */
+static void plan_block(struct planner *p, uint32_t i) {
+    uint64_t E = p->shape->n_embd;
+
+    matrix(p, ROLE_PASS, 1, 2 * E, E, "blk.%u.nextn.eh_proj.weight", i);
+    p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
+    vector(p, 1, 0, E, "blk.%u.nextn.enorm.weight", i);
+    vector(p, 1, 0.1, E, "blk.%u.nextn.hnorm.weight", i);
+    plan_layer(p, i);
 }
 
 int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const char *format,
@@ -236,7 +250,7 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         }
     if (!found)
         return err_set(err, 0, NULL, "unknown format \"%s\"", format);
-    plan.tensor = calloc(3 + LAYER_TENSORS * (size_t)s->n_layer, sizeof(*plan.tensor));
+    plan.tensor = calloc(3 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp), sizeof(*plan.tensor));
     if (!plan.tensor)
         return -ENOMEM;
 
@@ -246,7 +260,9 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         matrix(&p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
     for (uint32_t i = 0; i < s->n_layer; i++)
         plan_layer(&p, i);
-    assert(plan.n_tensors <= 3 + LAYER_TENSORS * (size_t)s->n_layer);
+    for (uint32_t i = s->n_layer; i < s->n_layer + s->n_mtp; i++)
+        plan_block(&p, i);
+    assert(plan.n_tensors <= 3 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp));
     *out = plan;
     return 0;
 }

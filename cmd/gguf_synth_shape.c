@@ -15,30 +15,66 @@ static const struct {
     const char *name;
     struct synth_shape shape;
 } shapes[] = {
-    {"tiny", {SYNTH_LLAMA, 2, 256, 4, 2, 64, 512, 1024, 2048, 0, 10000, 1e-5, 0, 0, 0, 0, 0, 0, 0}},
-    {"tinyllama",
-     {SYNTH_LLAMA, 22, 2048, 32, 4, 64, 5632, 32000, 2048, 0, 10000, 1e-5, 0, 0, 0, 0, 0, 0, 0}},
-    {"llama3-8b",
-     {SYNTH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 8192, 0, 500000, 1e-5, 0, 0, 0, 0, 0, 0,
-      0}},
-    {"qwen2-0.5b",
-     {SYNTH_QWEN2, 24, 896, 14, 2, 64, 4864, 151936, 32768, 1, 1e6, 1e-6, 0, 0, 0, 0, 0, 0, 0}},
-    {"qwen3-0.6b",
-     {SYNTH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1, 1e6, 1e-6, 0, 0, 0, 0, 0, 0, 0}},
-    {"qwen3-8b",
-     {SYNTH_QWEN3, 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 1e6, 1e-6, 0, 0, 0, 0, 0, 0, 0}},
-    {"qwen3-30b-a3b",
-     {SYNTH_QWEN3MOE, 48, 2048, 32, 4, 128, 768, 151936, 40960, 0, 1e6, 1e-6, 128, 8, 0, 0, 0, 0,
-      0}},
-    {"qwen3.6-27b",
-     {SYNTH_QWEN35, 64, 5120, 24, 4, 256, 17408, 248320, 262144, 0, 1e7, 1e-6, 0, 0, 64, 0, 16, 48,
-      128}},
+    {"tiny",
+     {SYNTH_LLAMA, 2, 256, 4, 2, 64, 512, 1024, 2048, 0, 10000, 1e-5, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+    {"tinyllama", {SYNTH_LLAMA, 22, 2048, 32, 4, 64, 5632, 32000, 2048, 0, 10000,
+                   1e-5,        0,  0,    0,  0, 0,  0,    0,     0,    0}},
+    {"llama3-8b", {SYNTH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 8192, 0, 500000,
+                   1e-5,        0,  0,    0,  0, 0,   0,     0,      0,    0}},
+    {"qwen2-0.5b", {SYNTH_QWEN2, 24, 896, 14, 2, 64, 4864, 151936, 32768, 1, 1e6,
+                    1e-6,        0,  0,   0,  0, 0,  0,    0,      0,     0}},
+    {"qwen3-0.6b", {SYNTH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1, 1e6,
+                    1e-6,        0,  0,    0,  0, 0,   0,    0,      0,     0}},
+    {"qwen3-8b", {SYNTH_QWEN3, 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 1e6,
+                  1e-6,        0,  0,    0,  0, 0,   0,     0,      0,     0}},
+    {"qwen3-30b-a3b", {SYNTH_QWEN3MOE, 48,  2048, 32, 4, 128, 768, 151936, 40960, 0, 1e6,
+                       1e-6,           128, 8,    0,  0, 0,   0,   0,      0,     0}},
+    {"qwen3.6-27b", {SYNTH_QWEN35, 64, 5120, 24, 4, 256, 17408, 248320, 262144, 0, 1e7,
+                     1e-6,         0,  0,    64, 0, 16,  48,    128,    0,      0}},
     {"qwen3.6-35b-a3b",
-     {SYNTH_QWEN35MOE, 40, 2048, 16, 2, 256, 512, 248320, 262144, 0, 1e7, 1e-6, 256, 8, 64, 512, 16,
-      32, 128}},
+     {SYNTH_QWEN35MOE,
+      40,
+      2048,
+      16,
+      2,
+      256,
+      512,
+      248320,
+      262144,
+      0,
+      1e7,
+      1e-6,
+      256,
+      8,
+      64,
+      512,
+      16,
+      32,
+      128,
+      0,
+      0}},
     {"qwen3-coder-next",
-     {SYNTH_QWEN3NEXT, 48, 2048, 16, 2, 256, 512, 151936, 262144, 0, 1e7, 1e-6, 512, 10, 64, 512,
-      16, 32, 128}},
+     {SYNTH_QWEN3NEXT,
+      48,
+      2048,
+      16,
+      2,
+      256,
+      512,
+      151936,
+      262144,
+      0,
+      1e7,
+      1e-6,
+      512,
+      10,
+      64,
+      512,
+      16,
+      32,
+      128,
+      0,
+      0}},
 };
 
 /* A matrix stays below 2^32 values and the sums of sizes far from overflow. */
@@ -63,6 +99,7 @@ static const struct {
     {"n_key", offsetof(struct synth_shape, n_key), 1, 1024},
     {"n_value", offsetof(struct synth_shape, n_value), 1, 1024},
     {"n_state", offsetof(struct synth_shape, n_state), 16, 512},
+    {"n_mtp", offsetof(struct synth_shape, n_mtp), 0, 1},
 };
 
 const char *synth_arch_name(enum synth_arch arch) {
@@ -91,8 +128,8 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
 }
 
 static int set_field(struct synth_shape *s, const char *key, const char *value, struct err *err) {
-    if (strcmp(key, "theta") == 0 || strcmp(key, "eps") == 0) {
-        double *p = *key == 't' ? &s->theta : &s->eps;
+    if (strcmp(key, "theta") == 0 || strcmp(key, "eps") == 0 || strcmp(key, "loud") == 0) {
+        double *p = *key == 't' ? &s->theta : *key == 'e' ? &s->eps : &s->loud;
 
         if (cli_double(value, 1e-12, 1e12, p))
             return 0;
@@ -128,7 +165,8 @@ static int check(const struct synth_shape *s, struct err *err) {
         return err_set(err, 0, NULL, "shape: %s with %u experts", synth_arch_name(s->arch),
                        s->n_expert);
     if (!synth_is_hybrid(s))
-        return 0;
+        return s->n_mtp ? err_set(err, 0, NULL, "shape: %s with n_mtp", synth_arch_name(s->arch))
+                        : 0;
     if (s->n_layer < 4 || !s->n_key || s->n_value % s->n_key || s->n_state % 16 || !s->n_state)
         return err_set(
             err, 0, NULL,
