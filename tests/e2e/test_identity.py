@@ -3,7 +3,7 @@ whatever else runs and however the daemon is set up."""
 import random
 import re
 
-from weftd import BACKEND, Skip, Weftd, main, parallel, random_tokens, synth, tiny_model
+from weftd import BACKEND, Skip, Weftd, main, mtp_model, parallel, random_tokens, synth, tiny_model
 
 BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
@@ -151,6 +151,27 @@ def test_with_a_draft_model():
     for what, path in (("itself", tiny_model()), ("another", synth("tiny-draft", *shape))):
         stats = check_all(f"draft model {what}", "--draft-model", path, together=True)
         assert stats["worker"]["preemptions"] == 0
+
+
+def test_with_the_models_own_block():
+    """Alone, together, and with few pages, where requests preempt each other."""
+    if BACKEND == "cuda":
+        raise Skip("cuda does not compute the block")
+    accepted = 0
+    for loud in (0.02, 0.5):
+        model = mtp_model(loud)
+        with Weftd(*BASE, "--speculation", "off", model=model) as d:
+            should = [ask(d, r) for r in REQUESTS]
+            assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
+        for flags in ((), ("--draft-sources", "mtp"), ("--max-context", "1024", "--kv-pages", "100", "--page-tokens", "16")):
+            with Weftd(*BASE, *flags, model=model) as d:
+                for turn in range(3):
+                    parallel([lambda r=r, e=e: check(d, r, e, f"own block {loud} {flags}") for r, e in zip(REQUESTS, should)])
+                accepted += d.stats()["worker"]["drafts"]["mtp"]["accepted"]
+        with Weftd(*BASE, "--draft-sources", "suffix", model=model) as d:
+            check(d, REQUESTS[0], should[0], "left out")
+            assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
+    assert accepted, "nothing was drafted: the test is blind"
 
 
 def test_a_draft_model_with_other_tokens_is_refused():

@@ -4,7 +4,7 @@ import random
 import tempfile
 import time
 
-from weftd import BACKEND, Weftd, main, parallel, random_tokens, synth
+from weftd import BACKEND, Skip, Weftd, main, mtp_model, parallel, random_tokens, synth
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2")
 N_KILLS = 100
@@ -95,6 +95,22 @@ def test_streams_survive_with_a_draft_model():
                 break
         assert drafts["accepted"], "nothing was drafted: the test is blind"
         survive(d, requests, should, 6, 43)
+
+
+def test_streams_survive_with_the_models_own_block():
+    if BACKEND == "cuda":
+        raise Skip("cuda does not compute the block")
+    model = mtp_model(0.02)
+    requests = REQUESTS[:4]
+    with Weftd(*FLAGS, "--speculation", "off", model=model) as d:
+        should = run_all(d, requests)
+    with Weftd(*FLAGS, "--draft-sources", "mtp", model=model) as d:
+        survive(d, requests, should, 6, 45)
+        for _ in range(50):  # whether it pays depends on the time that steps take; tries are made anyway
+            if d.stats()["worker"]["drafts"]["mtp"]["accepted"]:
+                break
+            assert run_all(d, requests) == should
+        assert d.stats()["worker"]["drafts"]["mtp"]["accepted"], "nothing was drafted: the test is blind"
 
 
 def test_streams_survive_with_pages_in_host_memory():
