@@ -8,9 +8,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "engine/backend.h"
 #include "tests/engine/golden.h"
 #include "tests/support/engine_driver.h"
+#include "tests/support/tiny_model.h"
 
 enum { N_VOCAB = 512, N_DRAFTS = GOLDEN_DRAFTS };
 
@@ -223,4 +225,30 @@ Test(mtp, a_model_without_a_block_has_no_slots) {
     cr_expect_eq(d.info->n_slots, 0);
     cr_expect_str_empty(d.info->note);
     driver_close(&d);
+}
+
+/* It is served without, and the note names what is missing. */
+Test(mtp, a_block_that_lacks_a_tensor_is_left_out) {
+    static const char *const tensors[] = {
+        "blk.2.nextn.eh_proj.weight", "blk.2.nextn.enorm.weight", "blk.2.attn_k.weight",
+        "blk.2.attn_norm.weight",     "blk.2.ffn_up_exps.weight",
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(tensors); i++) {
+        struct tiny_model t = {.arch = "glm4moe", .n_blocks = 1, .leave_out = tensors[i]};
+        struct driver d;
+        struct err err;
+        char path[64];
+
+        tiny_model_temp(&t, path);
+        struct driver_opts o = {.path = path, .drafts = true};
+        cr_assert_eq(driver_open(&d, &o, &err), 0, "%s: %s", tensors[i], err.message);
+        unlink(path);
+        cr_expect_eq(d.info->n_slots, 0);
+        cr_expect(strstr(d.info->note, "the model's own block drafts nothing") != NULL, "%s",
+                  d.info->note);
+        cr_expect(strstr(d.info->note, i ? tensors[i] : "does not have its tensors") != NULL,
+                  "%s: %s", tensors[i], d.info->note);
+        driver_close(&d);
+    }
 }
