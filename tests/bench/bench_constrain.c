@@ -1,14 +1,20 @@
 /*
- * bench_constrain VOCABULARY.gguf: what constrained requests cost the step loop with a real vocabulary. The engine is a
- * stub that takes any allowed token; the time inside it does not count. Prints, for 1 to 64 requests, the host's
- * time of a step without constraints, with a JSON object, with a tool call's schema, and while output is free
+ * bench_constrain VOCABULARY.gguf [hostile]: what constrained requests cost the step loop with a real vocabulary. The
+ * engine is a stub that takes any allowed token; the time inside it does not count. Prints, for 1 to 64 requests, the
+ * host's time of a step without constraints, with a JSON object, with a tool call's schema, and while output is free
  * before a trigger.
+ *
+ * hostile: CPU time of the step thread, step by step, with 16 constrained requests of one tenant, alone and while 100
+ * schemas of another, each as hard as it may be, are with the worker's compiler or wait for it; and how long a small
+ * schema of a third waits in both cases. The device takes 3 ms a step, in which the thread sleeps.
  */
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include "base/rng.h"
+#include "daemon/compiler.h"
 #include "scheduler/scheduler.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
@@ -23,12 +29,15 @@ struct engine {
     struct rng rng;
 };
 
-static double inside; /* seconds in the stub */
+static double inside;    /* seconds in the stub */
+static uint32_t step_ms; /* that a step of the device takes: the thread sleeps */
+
+static clockid_t clock_of = CLOCK_MONOTONIC;
 
 static double now(void) {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock_of, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
@@ -74,7 +83,11 @@ float engine_score(struct engine *e, const float *hidden) {
 
 int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     const struct engine_batch *b = e->batch[step % 2];
+    const struct timespec pause = {0, step_ms * 1000000L};
     double t = now();
+
+    if (step_ms)
+        nanosleep(&pause, NULL);
 
     for (uint32_t i = 0; i < b->n_wants; i++)
         e->out[step % 2][i] = (struct engine_out){.token = pick(e, e->mask[step % 2][i])};
@@ -92,23 +105,29 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
 
 static void release(void *ctx, const struct constraint *c) {}
 
-static void submit(struct sched *s, uint64_t id, const char *grammar, const char *triggers) {
+static void submit_of(struct sched *s, uint64_t id, uint32_t tenant, uint32_t max_new,
+                      const char *grammar, const char *triggers) {
     int32_t tokens[PROMPT];
     struct submit m = {.id = id,
                        .n_prompt = PROMPT,
                        .n_tokens = PROMPT,
-                       .max_new = 100000,
+                       .max_new = max_new,
+                       .tenant = tenant,
                        .tokens = tokens,
                        .flags = SUBMIT_NO_SPECULATION,
                        .grammar = {grammar, (uint32_t)strlen(grammar)},
                        .triggers = {triggers, (uint32_t)strlen(triggers)}};
 
     for (int i = 0; i < PROMPT; i++)
-        tokens[i] = 100 + i + (int32_t)id;
+        tokens[i] = (100 + i + (int32_t)id) % 50000;
     params_init(&m.sampling);
     m.sampling.ignore_eos = true;
     if (sched_submit(s, &m) < 0)
         exit(1);
+}
+
+static void submit(struct sched *s, uint64_t id, const char *grammar, const char *triggers) {
+    submit_of(s, id, 0, 100000, grammar, triggers);
 }
 
 /* Microseconds of the host in a step with @n requests; who ends is replaced. */
@@ -175,17 +194,160 @@ static const struct {
     {"free, may end", "{\"json_object\":true}", "{\"after\":[\"</think>\"]}"},
 };
 
+/* ---- hostile */
+
+enum { VICTIMS = 16, HOSTILE = 100, ALONE = 2000, THIRD = 1000000, STEP_MS = 3, SECONDS = 25 };
+
+/* Never ends. */
+static const char victim[] =
+    "{\"json_schema\":{\"type\":\"array\",\"minItems\":100000,\"items\":{\"type\":\"object\","
+    "\"properties\":{\"path\":{\"type\":\"string\"},\"mode\":{\"enum\":[\"read\",\"write\"]},"
+    "\"limit\":{\"type\":\"integer\",\"maximum\":1000},\"tags\":{\"type\":\"array\",\"items\":"
+    "{\"type\":\"string\"}}},\"required\":[\"path\",\"mode\"],\"additionalProperties\":false}}}";
+
+static struct compiler *compiler;
+static double third_ready; /* when the small schema was */
+static uint32_t n_hostile; /* that were told */
+
+static void on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+    sched_constraint_ready(ctx, id, c, why);
+    n_hostile += id > VICTIMS && id < THIRD;
+    if (id >= THIRD)
+        third_ready = (double)clock_now(clock_monotonic()) * 1e-9;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* One turn of the loop; the CPU time of this thread in microseconds, without the stub's. */
+static double one_step(struct sched *s, struct buf *events) {
+    double begin = now();
+
+    inside = 0;
+    compiler_deliver(compiler, on_compiled, s);
+    sched_step(s);
+    buf_clear(events);
+    if (sched_events(s, events) == 0)
+        sched_delivered(s);
+    return (now() - begin - inside) * 1e6;
+}
+
+/* Turns of the loop, @n or for SECONDS, while hostile schemas are not all told. */
+static void measure_steps(struct sched *s, struct buf *events, const char *name, uint32_t n) {
+    static double us[SECONDS * 1000];
+    uint32_t at = 0;
+    int64_t end = clock_now(clock_monotonic()) + SECONDS * INT64_C(1000000000);
+    struct msg_stats old, new;
+
+    sched_stats(s, &old);
+    while (at < MIN(n, (uint32_t)ARRAY_SIZE(us)) && clock_now(clock_monotonic()) < end &&
+           n_hostile < HOSTILE)
+        us[at++] = one_step(s, events);
+    qsort(us, at, sizeof(*us), by_size);
+    sched_stats(s, &new);
+    double masks = (double)(new.n_masks - old.n_masks);
+
+    printf("%-8s %6u steps, %.1f masks each, %.1f %% late, us of CPU: p50 %.0f p99 %.0f p99.9 %.0f "
+           "worst %.0f\n",
+           name, at, masks / at, (double)(new.n_masks_late - old.n_masks_late) * 100 / masks,
+           us[at / 2], us[at - 1 - at / 100], us[at - 1 - at / 1000], us[at - 1]);
+}
+
+static void hostile_schema(char *out, size_t size, int i) {
+    if (i % 2)
+        snprintf(
+            out, size,
+            "{\"json_schema\":{\"type\":\"object\",\"properties\":{\"a%d\":{\"type\":\"string\","
+            "\"pattern\":\"(a|b)*a(a|b){13}%d\"}},\"required\":[\"a%d\"]}}",
+            i, i, i);
+    else
+        snprintf(out, size,
+                 "{\"json_schema\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"allOf\":[{"
+                 "\"pattern\":"
+                 "\"x.{%d}y\"},{\"pattern\":\"[^z]{9}q.{8}w\"},{\"format\":\"uri\"}]}}}",
+                 6 + i % 5);
+}
+
+/* Until the small schema of a third tenant is there: milliseconds of wall time. */
+static double wait_for_third(struct sched *s, struct buf *events, const char *text) {
+    static uint64_t id = THIRD;
+    double begin = (double)clock_now(clock_monotonic()) * 1e-9;
+
+    third_ready = 0;
+    submit_of(s, id++, 3, 1, text, "");
+    while (third_ready == 0)
+        one_step(s, events);
+    return (third_ready - begin) * 1e3;
+}
+
+static int hostile(const struct tokenizer *t) {
+    char text[600];
+    struct engine e = {.info = {.n_vocab = tokenizer_n_vocab(t),
+                                .max_context = 1 << 20,
+                                .page_tokens = 32,
+                                .n_pages = 400000,
+                                .depth = 2}};
+    CLEANUP(sched_freep) struct sched *s = NULL;
+    struct compiler_stats c;
+    struct buf events;
+
+    clock_of = CLOCK_THREAD_CPUTIME_ID;
+    step_ms = STEP_MS;
+    if (compiler_new(&compiler, t, 128 << 20, NULL) < 0)
+        return 1;
+    struct sched_opts o = {.max_seqs = SEQS,
+                           .max_rows = 2048,
+                           .max_step_ms = 200,
+                           .itl_target_ms = 50,
+                           .depth = 2,
+                           .no_speculation = true,
+                           .tokenizer = t,
+                           .constraints = compiler_source(compiler)};
+
+    if (sched_new(&s, &o, &e, clock_monotonic()) < 0)
+        return 1;
+    buf_init(&events, 1 << 26);
+    for (uint64_t id = 1; id <= VICTIMS; id++)
+        submit_of(s, id, 1, 500000, victim, "");
+    for (int i = 0; i < ALONE / 2; i++) /* what is made when it is first needed is there */
+        one_step(s, &events);
+    measure_steps(s, &events, "alone", ALONE);
+    double alone_ms = wait_for_third(s, &events, "{\"choice\":[\"yes\",\"no\"]}");
+
+    for (int i = 0; i < HOSTILE; i++) {
+        hostile_schema(text, sizeof(text), i);
+        submit_of(s, 100 + (uint64_t)i, 2, 1, text, "");
+    }
+    double attacked_ms = wait_for_third(s, &events, "{\"choice\":[\"more\",\"less\"]}");
+
+    measure_steps(s, &events, "attacked", UINT32_MAX);
+    compiler_stats(compiler, &c);
+    printf("a small schema of a third tenant, ms of wall time: alone %.1f, attacked %.1f\n"
+           "%llu compiled, %llu refused, %.2f s\n",
+           alone_ms, attacked_ms, (unsigned long long)c.n_compiled, (unsigned long long)c.n_refused,
+           (double)c.ns * 1e-9);
+    s = sched_free(s);
+    buf_deinit(&events);
+    compiler_free(compiler);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     CLEANUP(gguf_freep) struct gguf *g = NULL;
     CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
     CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
     struct err err = {0};
 
-    if (argc != 2 || gguf_open(&g, argv[1], &err) < 0 || tokenizer_new(&t, g, &err) < 0 ||
-        grammar_vocab_of(&v, t) < 0) {
-        fprintf(stderr, "usage: bench_constrain VOCABULARY.gguf\n%s\n", err.message);
+    if (argc < 2 || argc > 3 || gguf_open(&g, argv[1], &err) < 0 ||
+        tokenizer_new(&t, g, &err) < 0 || grammar_vocab_of(&v, t) < 0) {
+        fprintf(stderr, "usage: bench_constrain VOCABULARY.gguf [hostile]\n%s\n", err.message);
         return 2;
     }
+    if (argc == 3)
+        return hostile(t);
     printf("%-24s %10s", "us a step, requests:", "compile ms");
     for (uint32_t n = 1; n <= SEQS; n *= 4)
         printf(" %8u", n);

@@ -70,6 +70,15 @@ static void wait_for(uint32_t n) {
     cr_assert_eq(n_told, n);
 }
 
+static void wait_for_more(uint32_t than) {
+    struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
+
+    while (n_told == than) {
+        cr_assert_eq(poll(&p, 1, 30000), 1);
+        compiler_deliver(compiler, on_ready, NULL);
+    }
+}
+
 static struct compiler_stats stats(void) {
     struct compiler_stats s;
 
@@ -272,6 +281,42 @@ Test(compiler, memory_in_use_has_a_limit) {
             release(told[held].constraint);
     }
     cr_assert_eq(stats().used, 0);
+    end();
+}
+
+/* A grammar in use is charged to the tenant that asked for it, the room for its token classes
+ * included: beyond a quarter of what there is its next ones wait, those of another do not. */
+Test(compiler, memory_in_use_is_charged_to_the_tenant) {
+    const struct constraint *c;
+    uint32_t n_first;
+    char text[64];
+
+    begin(20000);
+    for (uint64_t id = 1; id <= 30; id++) {
+        snprintf(text, sizeof(text), "{\"regex\":\"[a-z]{%d}\"}", (int)id + 20);
+        cr_assert_eq(ask_for(id, 1, text, "", &c), 1);
+    }
+    while (stats().used <= 20000 * COMPILER_USED_FACTOR / 4 || stats().n_away) {
+        struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
+
+        cr_assert_eq(poll(&p, 1, 30000), 1);
+        compiler_deliver(compiler, on_ready, NULL);
+    }
+    n_first = n_told;
+    cr_assert(n_first > 0 && n_first < 30 && stats().n_queued == 30 - n_first);
+    cr_assert_eq(ask_for(31, 2, "{\"regex\":\"[b-z]{40}\"}", "", &c), 1);
+    wait_for(n_first + 1);
+    cr_expect_eq(told[n_first].id, 31);
+    cr_expect_eq(stats().n_queued, 30 - n_first, "the others still wait");
+    for (uint32_t i = 0; i < n_told; i++) {
+        uint32_t n = n_told;
+
+        release(told[i].constraint);
+        if (i + 1 == n && n < 31)
+            wait_for_more(n);
+    }
+    cr_expect_eq(n_told, 31);
+    cr_expect_eq(stats().used, 0);
     end();
 }
 
