@@ -70,6 +70,8 @@ static int read_source(struct reader *r, yyjson_val *node, const struct source_k
         src.flags |= GRAMMAR_ANY_ORDER;
     if (yyjson_is_true(yyjson_obj_get(node, "declared_only")))
         src.flags |= GRAMMAR_DECLARED_ONLY;
+    if (yyjson_is_true(yyjson_obj_get(node, "python")))
+        src.flags |= GRAMMAR_PYTHON;
     if (yyjson_is_true(yyjson_obj_get(node, "quoted")))
         src.flags |= GRAMMAR_QUOTED;
     if (key->kind == GRAMMAR_JSON_OBJECT) {

@@ -11,6 +11,7 @@
  *         may also have "compact": true, "any_format": true, "quoted": true (a regex or Lark inside
  *         a JSON string),
  *         "any_order": true (members of objects in any order),
+ *         "python": true (JSON in which True, False and None may be written as well),
  *         "declared_only": true (no properties beside declared ones without additionalProperties),
  *         and "param": err.param of a refusal
  *     {"literal": "text"}       special tokens spelled in it are those tokens

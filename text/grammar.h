@@ -64,6 +64,8 @@ enum grammar_flags {
         4, /* a regex or Lark: as JSON writes the text between the quotes of a string */
     GRAMMAR_ANY_ORDER = 16,    /* members in any order where that can be kept (docs/grammar.md) */
     GRAMMAR_DECLARED_ONLY = 8, /* no members beside declared ones without additionalProperties */
+    GRAMMAR_PYTHON =
+        32, /* True, False and None may be written, too (not where items must differ) */
 };
 
 struct grammar_source {

@@ -1,7 +1,8 @@
 /*
- * Objects that a format spells in its own way: Python's keyword arguments (values as JSON, which is
- * Python but for true, false and null, and the scanner takes these), and Gemma's bare keys and
- * quotes that are a special token. Keys come in the order in which Gemma's template sorts them.
+ * Objects that a format spells in its own way: Python's keyword arguments (values as JSON, or True,
+ * False and None, which models write as well), and Gemma's bare keys and quotes that are a special
+ * token. Keys come in the order in which Gemma's template sorts them. A key is written as it is, so
+ * it may have a '.' and be no name of Python's: the model reads it so in its list of tools.
  */
 
 #include <errno.h>
@@ -11,8 +12,8 @@
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 
-#define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
-#define ANY_KEY "[A-Za-z_][A-Za-z0-9_]{0,63}"
+#define KEY_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+#define ANY_KEY "[A-Za-z_][A-Za-z0-9_.-]{0,63}"
 #define QUOTE FORCE_GEMMA_QUOTE
 #define LOOSE_MAX 64
 #define MEMBERS_MAX 512
@@ -165,8 +166,12 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
 /* ---- Python */
 
 static int python_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
+    int r = force_json(f, f->tool->parameters, schema, out);
+
     (void)depth;
-    return force_json(f, f->tool->parameters, schema, out);
+    if (r == 0)
+        ir_put_bool(f->n, *out, "python", true);
+    return r;
 }
 
 int force_python(struct force *f, yyjson_mut_val **out) {
@@ -177,11 +182,13 @@ int force_python(struct force *f, yyjson_mut_val **out) {
         return r;
     if (!f->tool->loose)
         return object_members(f, schema, false, "=", ", ", python_value, 0, out);
-    yyjson_mut_val *one = ir_list(f->n, "sequence");
+    yyjson_mut_val *one = ir_list(f->n, "sequence"),
+                   *value = ir_json(f->n, yyjson_mut_true(f->n->doc), NULL);
 
     ir_add(f->n, one, ir_text(f->n, "regex", ANY_KEY));
     ir_add(f->n, one, ir_text(f->n, "literal", "="));
-    ir_add(f->n, one, ir_json(f->n, yyjson_mut_true(f->n->doc), NULL));
+    ir_put_bool(f->n, value, "python", true);
+    ir_add(f->n, one, value);
     *out = ir_repeat(f->n, one, ir_text(f->n, "literal", ", "), 0, LOOSE_MAX);
     return 0;
 }
@@ -214,20 +221,29 @@ static yyjson_mut_val *gemma_any(struct force *f, unsigned depth);
 static yyjson_mut_val *gemma_any_object(struct force *f, unsigned depth) {
     yyjson_mut_val *member = ir_list(f->n, "sequence");
 
-    ir_add(f->n, member, ir_text(f->n, "regex", ANY_KEY));
+    ir_add(f->n, member, ir_text(f->n, "regex", "[A-Za-z_][A-Za-z0-9_.-]*"));
     ir_add(f->n, member, ir_text(f->n, "literal", ":"));
     ir_add(f->n, member, gemma_any(f, depth));
-    return bracketed(f, "{", member, "}", 0, LOOSE_MAX);
+    return bracketed(f, "{", member, "}", 0, 0);
+}
+
+/* What is written as in JSON. */
+static yyjson_mut_val *plain_json(struct force *f) {
+    static const char *const names[] = {"number", "boolean", "null"};
+    yyjson_mut_val *schema = yyjson_mut_obj(f->n->doc),
+                   *type = yyjson_mut_arr_with_strcpy(f->n->doc, (const char **)names, 3);
+
+    f->n->failed |= !yyjson_mut_obj_add_val(f->n->doc, schema, "type", type);
+    return ir_json(f->n, schema, NULL);
 }
 
 static yyjson_mut_val *gemma_any(struct force *f, unsigned depth) {
     yyjson_mut_val *either = ir_list(f->n, "either");
 
     ir_add(f->n, either, quoted(f, ir_text(f->n, "free_text", QUOTE)));
-    ir_add(f->n, either,
-           ir_text(f->n, "regex", "-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?|true|false|null"));
+    ir_add(f->n, either, plain_json(f));
     if (depth) {
-        ir_add(f->n, either, bracketed(f, "[", gemma_any(f, depth - 1), "]", 0, LOOSE_MAX));
+        ir_add(f->n, either, bracketed(f, "[", gemma_any(f, depth - 1), "]", 0, 0));
         ir_add(f->n, either, gemma_any_object(f, depth - 1));
     }
     return either;

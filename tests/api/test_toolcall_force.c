@@ -91,7 +91,7 @@ static void write_string(struct writer *w) {
 }
 
 static void write_object(struct writer *w, int depth, const char *more) {
-    static const char *const names[] = {"a", "city", "B_2", "max", "Zone", "is_it"};
+    static const char *const names[] = {"a", "city", "B_2", "max.it", "Zone", "is-it"};
     uint32_t n = below(w, 5), first = below(w, ARRAY_SIZE(names));
     bool any = false;
 
@@ -632,6 +632,66 @@ Test(toolcall_force, what_cannot_be_written_is_refused) {
         yyjson_mut_doc_free(n.doc);
         yyjson_doc_free(doc);
     }
+}
+
+/* Models of Python's form write its words or JSON's, and names of properties as they are. */
+Test(toolcall_force, words_of_python) {
+    static const char parameters[] = "{\"type\":\"object\",\"properties\":{\"on\":{\"type\":"
+                                     "\"boolean\"},\"user.name\":{\"type\":"
+                                     "[\"string\",\"null\"]},\"k\":{\"enum\":[true,1]},\"u\":{"
+                                     "\"anyOf\":[{\"type\":\"null\"},{\"type\":"
+                                     "\"integer\"}]},\"o\":{\"not\":{\"type\":\"null\"}}}}";
+    static const struct {
+        const char *arguments;
+        bool fits;
+    } table[] = {
+        {"on=True, user.name=None", true},
+        {"on=false, user.name=\"x\"", true},
+        {"on=None", false},
+        {"user.name=True", false},
+        {"k=True, u=None", true},
+        {"k=False", false},
+        {"k=1, u=null", true},
+        {"o=None", false},
+        {"o=true", true},
+        {"o=[True, {\"a\": None}]", true},
+
+        {"on=TRUE", false},
+    };
+    struct grammar_vocab *v = vocab_of(false);
+    yyjson_doc *doc = yyjson_read(parameters, sizeof(parameters) - 1, 0);
+    struct toolcall_tool tool = {
+        .name = "f", .parameters = yyjson_doc_get_root(doc), .param = "tools[0].x"};
+    struct toolcall_force o = {
+        .format = toolcall_find("lfm2"), .tools = &tool, .n_tools = 1, .max_calls = 1};
+    struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
+    struct constraint *c = NULL;
+    yyjson_mut_val *root = NULL;
+    struct err err = {0};
+    size_t len;
+
+    cr_assert_eq(toolcall_force(&root, &n, &o, &err), 0, "%s", err.message);
+    char *node = yyjson_mut_val_write(root, 0, &len);
+
+    cr_assert_eq(constraint_new(&c, v, node, len, NULL, 0, NULL, &err), 0, "%s", err.message);
+    for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+        struct constraint_state *s = NULL;
+        char text[200];
+        bool fits = true;
+
+        snprintf(text, sizeof(text), "<|tool_call_start|>[f(%s)]<|tool_call_end|>",
+                 table[i].arguments);
+        cr_assert_eq(constraint_state_new(&s, c), 0);
+        for (const char *p = text; *p && fits; p++)
+            fits = constraint_accept(s, (uint8_t)*p) == 0;
+        cr_expect_eq(fits && constraint_can_end(s), table[i].fits, "%s", table[i].arguments);
+        constraint_state_free(s);
+    }
+    constraint_free(c);
+    free(node);
+    yyjson_mut_doc_free(n.doc);
+    yyjson_doc_free(doc);
+    grammar_vocab_free(v);
 }
 
 /* Unions of references to unions, and objects of optional objects: what would grow without end is refused,

@@ -1,5 +1,5 @@
 /*
- * bench_toolcalls VOCABULARY.gguf < names: reads names of files, one a line, each {"schema": ...,
+ * bench_toolcalls VOCABULARY.gguf [FORMAT] < names: reads names of files, one a line, each {"schema": ...,
  * "tests": [{"valid": true, "data": ...}, ...]}. Each schema of an object is the parameters of a
  * tool: for every format of calls the forced call is compiled, and the valid instances, written as
  * calls of that format, are read token by token. Writes a line for each format: tools compiled,
@@ -141,7 +141,8 @@ int main(int argc, char **argv) {
 
     if (argc < 2 || gguf_open(&file, argv[1], &err) < 0 || tokenizer_new(&t, file, &err) < 0 ||
         grammar_vocab_of(&v, t) < 0) {
-        fprintf(stderr, "usage: bench_toolcalls VOCABULARY.gguf < names %s\n", err.message);
+        fprintf(stderr, "usage: bench_toolcalls VOCABULARY.gguf [FORMAT] < names %s\n",
+                err.message);
         return 1;
     }
     tokens = t;
@@ -154,8 +155,9 @@ int main(int argc, char **argv) {
 
         for (size_t i = 0; toolcall_at(i) && i < FORMATS_MAX && type && !strcmp(type, "object");
              i++)
-            run_format(&counts[i], toolcall_at(i), strrchr(name, '/') ? strrchr(name, '/') : name,
-                       root);
+            if (argc < 3 || strcmp(toolcall_at(i)->name, argv[2]) == 0)
+                run_format(&counts[i], toolcall_at(i),
+                           strrchr(name, '/') ? strrchr(name, '/') : name, root);
         yyjson_doc_free(doc);
     }
     for (size_t i = 0; toolcall_at(i) && i < FORMATS_MAX; i++)

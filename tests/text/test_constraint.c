@@ -41,6 +41,16 @@ Test(constraint, nodes_are_their_grammars) {
     lists("{\"json_object\":true,\"compact\":true}", YES("{\"a\":1}"), YES("{\"a\": 1}"));
     lists("{\"regex\":\"a+b\"}", YES("ab", "aab"), YES("b", "aba"));
     lists("{\"ebnf\":\"root ::= \\\"x\\\"*\"}", YES("", "xx"), YES("y"));
+    lists("{\"json_schema\":{\"items\":{\"enum\":[true,null,1]}},\"python\":true}",
+          YES("[True, null]", "[true,None,1]"), YES("[False]", "[TRUE]", "[none]"));
+    lists("{\"json_object\":true,\"python\":true}", YES("{\"a\": True}", "{\"b\":[false,None]}"),
+          YES("{True: 1}"));
+    lists("{\"json_schema\":{\"items\":{\"type\":[\"boolean\",\"null\"]},\"uniqueItems\":true}}",
+          YES("[true, null]"), YES("[True]", "[None]", "[true,true]"));
+    lists("{\"json_schema\":{\"items\":{\"type\":[\"boolean\",\"null\"]},\"uniqueItems\":true},"
+          "\"python\":"
+          "true}",
+          YES("[true, null]"), YES("[True,true]", "[null, None]"));
     lists("{\"choice\":[\"yes\",\"no\"]}", YES("yes", "no"), YES("", "yesno"));
     lists("{\"literal\":\"abc\"}", YES("abc"), YES("ab", "abcd"));
     lists("{\"free_text\":\"END\"}", YES("", "EN", "text"), YES("END", "xENDx"));

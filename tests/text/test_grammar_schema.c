@@ -326,6 +326,10 @@ Test(grammar_schema, ranges_of_numbers) {
     SCHEMA("{\"type\": \"number\", \"minimum\": 0, \"maximum\": 1}",
            YES("0", "1", "0.5", "0.0", "1.0", "1.000", "0.99999"),
            YES("1.1", "-0.1", "2", "1.0001", "1e0"));
+    SCHEMA("{\"type\": \"number\", \"minimum\": -4200000000.5}",
+           YES("-1.0000000000000001", "-4200000000.4999999999"), YES("-4200000000.50000000001"));
+    SCHEMA("{\"type\": \"number\", \"exclusiveMinimum\": -4200000000}", YES("-4199999999.99999"),
+           YES("-4199999999.9999999999", "-4200000000.0"));
     SCHEMA("{\"type\": \"number\", \"exclusiveMinimum\": 0, \"exclusiveMaximum\": 1}",
            YES("0.5", "0.001", "0.999"), YES("0", "1", "0.0", "0.000", "1.0"));
     SCHEMA("{\"type\": \"number\", \"minimum\": 1.25, \"maximum\": 3.5}",

@@ -28,7 +28,7 @@ void build_init(struct build *b, const struct grammar_vocab *v, const struct gra
                 struct err *err) {
     *b = (struct build){.vocab = v, .limits = DEFAULTS, .err = err};
     b->number = b->integer = NO_RULE;
-    for (int i = 0; i < 2; i++)
+    for (size_t i = 0; i < ARRAY_SIZE(b->any_value); i++)
         b->any_value[i] = b->any_object[i] = NO_RULE;
     arena_init(&b->arena, ARENA_MAX);
     TAKE(max_source);

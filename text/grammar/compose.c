@@ -217,6 +217,7 @@ grammar_part grammar_free_text(struct grammar_builder *b, const char *stop, size
 
     if (b->failed)
         return GRAMMAR_NO_PART;
+    b->b.is_schema = true; /* many such texts may be in the calls of tools */
     b->failed = text_without(&b->b, stop, len, &e);
     return add_part(b, b->failed ? NULL : e);
 }

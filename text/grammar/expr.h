@@ -121,10 +121,10 @@ struct build {
     uint32_t n_aheads;       /* look-ahead that was read */
     const char *param;       /* of the source being read */
     unsigned flags;
-    bool is_schema; /* one of the sources is a JSON Schema */
+    bool is_schema; /* a source is a JSON Schema, or a part is free text: classes may come later */
     struct err *err;
     struct expr *shared_atom[SHARED_LOOPS]; /* the same expression every time */
-    uint32_t any_value[2], any_object[2];   /* rules, NO_RULE until needed; [1]: compact */
+    uint32_t any_value[4], any_object[4];   /* rules, NO_RULE until needed; 1: compact, 2: Python */
     uint32_t number, integer;               /* likewise */
     struct loop_rule *loops;                /* rules made for counted atoms */
     struct string_rule *strings;            /* rules made for patterns and formats */
@@ -186,6 +186,7 @@ struct expr *json_colon_space(struct build *b); /* with what may follow it */
 struct expr *json_comma(struct build *b);
 struct expr *json_any(struct build *b);
 struct expr *json_any_object(struct build *b);
+struct expr *json_word(struct build *b, const char *word); /* true, false or null */
 struct expr *json_number(struct build *b);
 struct expr *json_integer(struct build *b);
 int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n);

@@ -171,6 +171,14 @@ struct expr *json_integer(struct build *b) {
     return shared_rule(b, &b->integer, NUMBER_INT);
 }
 
+struct expr *json_word(struct build *b, const char *word) {
+    const char *python = *word == 't' ? "True" : *word == 'f' ? "False" : "None";
+
+    if (b->flags & GRAMMAR_PYTHON)
+        return expr_alt2(b, expr_str(b, word), expr_str(b, python));
+    return expr_str(b, word);
+}
+
 /* open (item (comma item)*)? close */
 static struct expr *collection(struct build *b, const char *open, struct expr *item,
                                const char *close) {
@@ -184,7 +192,7 @@ static struct expr *collection(struct build *b, const char *open, struct expr *i
 }
 
 static struct expr *any_rule(struct build *b, bool object) {
-    int k = (b->flags & GRAMMAR_COMPACT) != 0;
+    int k = (b->flags & GRAMMAR_COMPACT ? 1 : 0) + (b->flags & GRAMMAR_PYTHON ? 2 : 0);
 
     if (b->any_value[k] == NO_RULE) {
         uint32_t value, obj;
@@ -201,9 +209,9 @@ static struct expr *any_rule(struct build *b, bool object) {
             collection(b, "[", expr_call(b, value), "]"),
             json_any_string(b, 0, NO_MAX),
             json_number(b),
-            expr_str(b, "true"),
-            expr_str(b, "false"),
-            expr_str(b, "null"),
+            json_word(b, "true"),
+            json_word(b, "false"),
+            json_word(b, "null"),
         };
         struct expr *body = expr_alt(b, kinds, ARRAY_SIZE(kinds));
 

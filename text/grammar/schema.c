@@ -237,10 +237,10 @@ static int lower_facets(struct schema *s, const struct facets *f, struct expr **
     int r = 0;
 
     if (f->types & T_NULL)
-        r = expr_vec_add(s->b, &v, expr_str(s->b, "null"));
+        r = expr_vec_add(s->b, &v, json_word(s->b, "null"));
     if (r == 0 && (f->types & T_BOOL))
         r = expr_vec_add(s->b, &v,
-                         expr_alt2(s->b, expr_str(s->b, "true"), expr_str(s->b, "false")));
+                         expr_alt2(s->b, json_word(s->b, "true"), json_word(s->b, "false")));
     static const struct {
         unsigned types;
         int (*lower)(struct schema *, const struct facets *, struct expr **);

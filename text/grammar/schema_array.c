@@ -273,8 +273,12 @@ static int array_unique(struct schema *s, const struct facets *f, uint32_t n_pre
             r = parts_expand(s, &parts, p);
     }
     if (r == 0 && n_prefix == 0 && parts.n_choices == 0 && !parts.never && f->n_contains == 0) {
+        unsigned flags = b->flags;
+
+        b->flags &= ~(unsigned)GRAMMAR_PYTHON; /* a value is one text here */
         r = facets_gather(s, &parts, &item);
         few = r < 0 ? r : few_values(s, &item, &v);
+        b->flags = flags;
     }
     if (r < 0 || few < 0)
         return r < 0 ? r : few;

@@ -1,7 +1,7 @@
 /*
  * Numbers in ranges, digit by digit. Integers are exact up to DECIMAL_DIGITS digits. Other numbers
- * with a bound are written without exponent and with so few digits that a reader that rounds to
- * double stays on the right side of the bound.
+ * with a bound are written without exponent, and beside one that is out itself with so few digits
+ * that a reader that rounds to double stays on the right side of it.
  */
 
 #include "text/grammar/schema.h"
@@ -13,6 +13,7 @@
 
 #define INT_DIGITS 20    /* of an integer without an upper bound */
 #define DOUBLE_DIGITS 15 /* that a double keeps */
+#define FRACTION_DIGITS 17u
 
 /* ---- decimals */
 
@@ -232,11 +233,14 @@ struct fraction {
     const struct limit *lo, *hi;
 };
 
-/* Digits after the point: what a double keeps beside the larger bound, and at least those of the
- * bounds. */
+/* Digits after the point: rounding keeps on its side of a bound what is not equal to it, so those
+ * of any number; beside a bound that is out itself, what a double keeps beside the larger one. At
+ * least those of the bounds. */
 static uint32_t fraction_max(const struct limit *lo, const struct limit *hi) {
     uint32_t n_int = MAX(lo->x.n_int, hi->x.n_int), n = MAX(lo->x.n_frac, hi->x.n_frac);
 
+    if (!lo->strict && !hi->strict)
+        return MAX(n, FRACTION_DIGITS);
     return MAX(n_int < DOUBLE_DIGITS ? DOUBLE_DIGITS - n_int : 1, MAX(n, 1u));
 }
 

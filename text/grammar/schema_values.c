@@ -202,10 +202,10 @@ static int collection_expr(struct schema *s, yyjson_val *v, struct expr **out) {
 int value_expr(struct schema *s, yyjson_val *v, struct expr **out) {
     switch (yyjson_get_type(v)) {
     case YYJSON_TYPE_NULL:
-        *out = expr_str(s->b, "null");
+        *out = json_word(s->b, "null");
         break;
     case YYJSON_TYPE_BOOL:
-        *out = expr_str(s->b, yyjson_get_bool(v) ? "true" : "false");
+        *out = json_word(s->b, yyjson_get_bool(v) ? "true" : "false");
         break;
     case YYJSON_TYPE_RAW:
         *out = expr_bytes(s->b, yyjson_get_raw(v), yyjson_get_len(v));
