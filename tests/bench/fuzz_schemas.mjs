@@ -24,9 +24,9 @@ function below(n) { // SplitMix64
 const one = (list) => list[below(list.length)];
 const some = (list, n) => list.filter(() => below(list.length) < n);
 const NAMES = ['a', 'b', 'c', 'ab', 'x1'];
-const PATTERNS = ['^a', 'b$', '^[a-c]$', '1', '^x', '^a|b'];
+const PATTERNS = ['^a', 'b$', '^[a-c]$', '1', '^x', '^a|b', '^(?!a)', '^(?=.*b).{1,2}$', '[^a]$', '^(ab|x1)*$', '^\\D+$'];
 const STRINGS = ['', 'a', 'ab', 'abc', 'b', 'x1', '0', 'aaaa'];
-const NUMBERS = [0, 1, 2, 3, -1, 10, 0.5, 1.5, 6];
+const NUMBERS = [0, 1, 2, 3, -1, 10, 0.5, 1.5, 6, -0.5, 0.25, 100, 99, -10, 0.001, 12345678];
 
 function value(depth) {
     const kind = below(depth > 0 ? 8 : 5);
@@ -49,7 +49,7 @@ const BY_TYPE = {
         () => ({ required: some(NAMES, 2) }),
         (d) => ({ additionalProperties: below(2) ? false : schema(d - 1) }),
         (d) => ({ patternProperties: Object.fromEntries(some(PATTERNS, 2).map((p) => [p, schema(d - 1)])) }),
-        () => ({ propertyNames: { pattern: one(PATTERNS) } }),
+        () => ({ propertyNames: one([{ pattern: one(PATTERNS) }, { maxLength: 1 + below(2) }, { enum: some(NAMES, 3) }, { not: { const: one(NAMES) } }]) }),
         () => ({ minProperties: below(3) }),
         () => ({ maxProperties: 1 + below(3) }),
         () => ({ dependentRequired: { [one(NAMES)]: some(NAMES, 1) } }),
@@ -62,6 +62,8 @@ const BY_TYPE = {
         () => ({ minItems: below(3) }),
         () => ({ maxItems: below(4) }),
         (d) => ({ contains: schema(d - 1) }),
+        (d) => ({ contains: schema(d - 1), minContains: below(3), maxContains: 1 + below(3) }),
+        (d) => ({ prefixItems: list(d) }),
         () => ({ uniqueItems: true, maxItems: 1 + below(2) }),
     ],
     string: [
@@ -74,7 +76,9 @@ const BY_TYPE = {
         () => ({ minimum: one(NUMBERS) }),
         () => ({ maximum: one(NUMBERS) }),
         () => ({ exclusiveMinimum: one(NUMBERS) }),
-        () => ({ multipleOf: one([1, 2, 3, 0.5]) }),
+        () => ({ exclusiveMaximum: one(NUMBERS) }),
+        () => ({ minimum: one(NUMBERS), maximum: one(NUMBERS) }),
+        () => ({ multipleOf: one([1, 2, 3, 0.5, 0.25, 5, 10]) }),
     ],
 };
 BY_TYPE.integer = BY_TYPE.number;
@@ -91,6 +95,7 @@ function schema(depth) {
     const type = one(['object', 'object', 'object', 'array', 'string', 'number', 'integer']);
     const out = { type };
     for (let n = 1 + below(3); n > 0; n--) Object.assign(out, one(BY_TYPE[type])(depth));
+    if (below(8) === 0) out.type = [type, one(['null', 'boolean', 'string', 'integer'])].filter((t, i, all) => all.indexOf(t) === i);
     if (below(6) === 0) out.not = schema(depth - 1);
     if (below(6) === 0) Object.assign(out, { if: schema(depth - 1), then: schema(depth - 1), else: schema(depth - 1) });
     if (below(8) === 0) out[one(['anyOf', 'oneOf', 'allOf'])] = list(depth);
