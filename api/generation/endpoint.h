@@ -53,15 +53,16 @@ struct endpoint {
     const char *id_prefix;   /* of the answer's id */
     uint32_t default_tokens; /* max_tokens when not given; 0: the service's default */
     enum repeats repeats;
-    bool tells_body;  /* a whole answer has parts of the request's body in it */
-    bool parsed;      /* the output always goes through the output parser; there is one choice */
-    const void *form; /* of the endpoint's own functions */
+    bool tells_prompt; /* answers have the text of the prompt in them */
+    bool tells_body;   /* a whole answer has parts of the request's body in it */
+    bool parsed;       /* the output always goes through the output parser; there is one choice */
+    const void *form;  /* of the endpoint's own functions */
 
     void (*begin)(struct writer *w); /* after the head */
     void (*piece)(struct writer *w, const struct piece *p);
     void (*end)(struct writer *w); /* everything was told */
-    /* The whole answer; all generations are done. On the pool where it tells of many tokens with
-     * their log probabilities, or of a large body: then it only reads. */
+    /* The whole answer; all generations are done. On the pool where it tells of many tokens, or
+     * of a large body: then it only reads. */
     void (*whole)(struct json *j, struct writer *w);
     /* The answer fails with @err. True: that has been told in the stream. */
     bool (*fail)(struct writer *w, const struct err *err);

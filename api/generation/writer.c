@@ -169,6 +169,8 @@ static void send_piece(struct writer *w, struct piece *p) {
     p->first = !c->begun;
     w->endpoint->piece(w, p);
     w->n_told += (size_t)(p->to - p->from + p->echo_to - p->echo_from) * entries_of_token(w);
+    if (p->last && w->endpoint->tells_prompt)
+        w->n_told += c->gen->n_prompt;
     c->n_echoed = p->echo_to;
     c->begun = true;
 }
@@ -341,6 +343,7 @@ static size_t told_tokens(const struct writer *w) {
             prompt += (size_t)r->n_prompt_top + 1;
         n += g->n_prompt * prompt;
         n += r->return_token_ids ? g->n_prompt + g->n_out : 0;
+        n += w->endpoint->tells_prompt ? g->n_prompt : 0;
     }
     return n;
 }

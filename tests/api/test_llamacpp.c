@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include "api/private.h"
 #include "stream.h"
 #include "tiny.h"
 
@@ -42,6 +43,37 @@ Test(llamacpp, a_completion) {
     expect_part(&r, "\"stop_type\":\"word\",\"stopping_word\":\" t\"");
     cr_expect_not(strstr(r.body.data, "[DONE]"));
     reply_deinit(&r);
+    world_stop(&w);
+}
+
+/* The answer has the text of its prompts in it: long ones are written on the pool, and a stream tells
+ * them in turns. */
+Test(llamacpp, long_prompts_are_told_on_the_pool) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+    struct reply r;
+    struct jobs_stats before, after;
+
+    started(&w);
+    w.port.script = "x";
+    for (unsigned n = 20; n <= 400; n += 380) {
+        for (int stream = 0; stream < 2; stream++) {
+            buf_clear(&body);
+            buf_printf(&body, "{\"stream\":%s,\"prompt\":[", stream ? "true" : "false");
+            for (int i = 0; i < 7; i++)
+                buf_printf(&body, "%s\"%0*d\"", i ? "," : "", (int)n, i);
+            buf_add_str(&body, "],\"n_predict\":3}");
+            jobs_stats(w.api->pool.jobs, &before);
+            world_ask(&w, "/completion", body.data, &r);
+            jobs_stats(w.api->pool.jobs, &after);
+            cr_assert_eq(r.status, 200, "%s", r.body.data);
+            expect_part(&r, "0000\",\"has_new_line\"");
+            expect_part(&r, "0001\",\"has_new_line\"");
+            expect_part(&r, "0006\",\"has_new_line\"");
+            cr_expect_eq(after.n_done - before.n_done, n > 20 && !stream, "%u %d", n, stream);
+            reply_deinit(&r);
+        }
+    }
     world_stop(&w);
 }
 
