@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,7 @@ static void change_free(struct change *c) {
 static void cancel(struct models_doing *d) {
     struct change *c = CONTAINER_OF(d, struct change, doing);
 
+    assert(c->task);
     c->task = NULL;
     if (!c->began)
         change_free(c);
@@ -125,6 +127,7 @@ static void on_changed(uv_work_t *w, int status) {
     struct change *c = CONTAINER_OF(w, struct change, work);
     struct models *m = c->of;
 
+    assert(c->began && m->changes.next == &c->link);
     if (status < 0)
         c->result = -ECANCELED;
     if (!m->stopping)
@@ -141,6 +144,7 @@ static void begin_next(struct models *m) {
     if (list_empty(&m->changes))
         return;
     struct change *c = LIST_ENTRY(m->changes.next, struct change, link);
+    assert(!c->began);
     c->began = true;
     uv_queue_work(m->opts.loop, &c->work, on_thread,
                   on_changed); /* fails without a callback only */

@@ -135,6 +135,7 @@ static void put_token(struct json *j, const struct writer *w, int32_t id, float 
 static void put_probabilities(struct json *j, const struct writer *w, const struct piece *p) {
     const struct gen *g = p->choice->gen;
 
+    assert(p->from <= p->to && p->to <= g->n_out);
     json_key(j, "completion_probabilities");
     json_open(j, '[');
     for (uint32_t i = p->from; i < p->to; i++) {
@@ -158,6 +159,7 @@ static void put_probabilities(struct json *j, const struct writer *w, const stru
 static void put_tokens(struct json *j, const struct piece *p) {
     const struct gen *g = p->choice->gen;
 
+    assert(p->from <= p->to && p->to <= g->n_out);
     json_key(j, "tokens");
     json_open(j, '[');
     for (uint32_t i = p->from; i < p->to; i++)
@@ -185,6 +187,7 @@ static void put_end(struct json *j, const struct writer *w, const struct gen *g)
     const struct str *stop =
         g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
 
+    assert(g->state == GEN_DONE);
     json_put_string(j, "model", w->job.model->info->id);
     json_put_int(j, "tokens_predicted", g->n_out);
     json_put_int(j, "tokens_evaluated", g->n_prompt);
@@ -249,6 +252,7 @@ static void put_fields(struct json *j, const struct buf *text, yyjson_doc *field
     yyjson_val *path;
     size_t i, n;
 
+    assert(yyjson_is_arr(yyjson_doc_get_root(fields)));
     if (!doc)
         j->error = -ENOMEM;
     json_open(j, '{');

@@ -57,6 +57,7 @@ static void respond_failed(struct exchange *x, int r, const struct err *err) {
 static struct exchange *detach(struct manage *m) {
     struct exchange *x = m->x;
 
+    assert(x && x->state == m && !m->create);
     x->ops = NULL;
     x->state = NULL;
     free(m);
@@ -67,6 +68,7 @@ static struct exchange *cancel(struct exchange *x) {
     const struct api_opts *o = &api_of(x)->opts;
     struct manage *m = x->state;
 
+    assert(m->x == x);
     if (m->create) { /* on_read() frees it */
         job_pool_abandon(&api_of(x)->pool, &m->create->job);
         m->x = NULL;
@@ -158,6 +160,7 @@ static void on_line(struct api_task *t, const char *text, size_t len) {
     const char *message = yyjson_get_str(yyjson_obj_get(root, "message"));
     struct json j;
 
+    assert(m->x && m->x->state == m);
     if (m->x->stream && status && (message || yyjson_is_str(yyjson_obj_get(root, "file")))) {
         json_begin(&j, &b);
         json_open(&j, '{');
@@ -253,6 +256,7 @@ static bool wants_stream(yyjson_val *root) {
 static void began(struct exchange *x, struct manage *m, int r, const struct err *err) {
     static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
 
+    assert(r < 0 || m->x == x);
     if (r < 0) {
         free(m);
         x->ops = NULL;
@@ -404,6 +408,7 @@ static void on_thread(struct job *j) {
 }
 
 static void create_free(struct create *c) {
+    assert(c->of->create == c);
     c->of->create = NULL;
     yyjson_doc_free(c->doc);
     buf_deinit(&c->body);

@@ -75,6 +75,8 @@ static int64_t between(int64_t from, int64_t to) {
 /* The members of the last line. */
 static void put_figures(struct json *j, const struct writer *w) {
     const struct gen *g = w->choices[0].gen;
+
+    assert(w->n_choices == 1 && g->state == GEN_DONE);
     struct writer_usage u = writer_usage(w);
     int64_t from = w->exchange->started_ns;
 
@@ -154,6 +156,7 @@ static struct json *begin(struct line *l, const struct writer *w) {
 }
 
 static void emit(struct writer *w, struct line *l) {
+    assert(w->exchange && w->head_sent);
     json_close(&l->j, '}');
     if (l->j.error < 0)
         conn_break(w->exchange->conn);
@@ -201,6 +204,7 @@ static void send_piece(struct writer *w, const struct piece *p) {
     if (part->kind == OUTPUT_CALL) {
         if (part->begins) {
             send_call(w);
+            assert(part->call < w->choices[0].gen->output->n_calls);
             w->block.open = true;
             w->block.n = part->call;
         }
