@@ -7,6 +7,7 @@
 
 #include "cmd/gguf_synth.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -222,6 +223,7 @@ static int write_fd(int fd, const struct options *o, const struct synth_shape *s
                     struct err *err) {
     struct gguf_write w;
 
+    assert(part.begin < part.end && part.end <= p->n_tensors);
     gguf_write_init(&w);
     int r = write_keys(&w, o, s, p, vocab, part.number, err);
     for (uint32_t i = part.begin; i < part.end; i++)
@@ -262,6 +264,7 @@ static int write_file(const char *path, const struct options *o, const struct sy
 }
 
 static uint64_t count_bytes(const struct synth_tensor *t) {
+    assert(t->ne[0] % t->format->block == 0);
     return count_values(t) / t->format->block * t->format->block_bytes;
 }
 

@@ -76,11 +76,22 @@ static uint64_t in_use(const struct models *m) {
 
 /* ---- one model ---- */
 
+static uint32_t index_of(const struct served *s) {
+    const struct models *m = s->of;
+    uint32_t i = 0;
+
+    while (i < m->n && m->served[i] != s)
+        i++;
+    assert(i < m->n);
+    return i;
+}
+
 /* What the api is told of the model, again: names stay those of the list. */
 static void refresh_info(struct served *s) {
     const char *id = s->info.id, *const *aliases = s->info.aliases;
     int64_t created = s->info.created_unix;
 
+    assert(s->front);
     s->info = s->front->api;
     s->info.id = id;
     s->info.aliases = aliases;
@@ -94,6 +105,7 @@ static void end_swap(struct served *s, const char *why) {
 
     if (!old)
         return;
+    assert(old->next == s && s->state != SERVED_READY);
     snprintf(old->swap, sizeof(old->swap), "failed: %.380s", why);
     s->old = old->next = NULL;
     s->retired = true;
@@ -149,14 +161,11 @@ static void tell_ready(struct models *m) {
 static void take_place(struct served *s) {
     struct served *old = s->old;
     struct models *m = s->of;
-    uint32_t i = 0, k = 0;
+    uint32_t at = index_of(old);
 
-    while (m->served[i] != old)
-        i++;
-    while (m->served[k] != s)
-        k++;
-    m->served[i] = s;
-    m->served[k] = old;
+    assert(s->state == SERVED_READY && old->next == s);
+    m->served[index_of(s)] = old;
+    m->served[at] = s;
     s->n_loads += old->n_loads;
     snprintf(s->swap, sizeof(s->swap), "done");
     s->old = old->next = NULL;
@@ -244,6 +253,7 @@ static void open_disk(struct served *s) {
 }
 
 static int start_worker(struct served *s) {
+    assert(s->front && !s->closing);
     s->wanted = false;
     *s->why = 0;
     s->progress = 0;
@@ -462,9 +472,7 @@ static void on_closed(void *ctx) {
 
     if (!s->closing)
         return;
-    uint32_t i = 0;
-    while (m->served[i] != s)
-        i++;
+    uint32_t i = index_of(s);
     memmove(&m->served[i], &m->served[i + 1], (--m->n - i) * sizeof(*m->served));
     served_free(s);
 }
@@ -473,6 +481,7 @@ static void on_closed(void *ctx) {
 static void remove_retired(struct served *s) {
     if (s->closing || api_model_use(s->model).n_jobs > 0)
         return;
+    assert(!has_memory(s));
     s->closing = true;
     api_remove_model(s->model);
     s->model = NULL;

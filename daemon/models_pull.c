@@ -88,6 +88,7 @@ static int spec_of(const char *name, char *out, size_t size, struct err *err) {
 
 /* Both handles are closed, or it never began. */
 static void pull_free(struct pull *p) {
+    assert(p->n_open == 0);
     list_remove(&p->link);
     buf_deinit(&p->line);
     free(p);
@@ -96,6 +97,7 @@ static void pull_free(struct pull *p) {
 static void end_task(struct pull *p, const struct err *err) {
     struct api_task *t = p->task;
 
+    assert(t && t->of == &p->doing);
     p->task = NULL;
     t->of = NULL;
     t->over(t, err);

@@ -224,6 +224,7 @@ static bool is_next(const struct fair_tenant *a, const struct fair_tenant *b,
 static uint32_t take_first(struct fair_tenant *t, struct fair_item *item) {
     uint32_t taken = t->head, *due = NULL;
 
+    assert(taken != NONE);
     t->head = item[taken].next;
     for (uint32_t *at = &t->head; *at != NONE; at = &item[*at].next) {
         struct fair_item *y = &item[*at];

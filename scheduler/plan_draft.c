@@ -43,6 +43,7 @@ static bool count_slots(const struct plan *p, struct slots *s) {
 
         any |= n > 0;
         for (uint32_t k = 0; k < n; k++) {
+            assert(k == 0 || r->survival[k] <= r->survival[k - 1]);
             s->n[class_of(r->survival[k])]++;
             s->sum[class_of(r->survival[k])] += r->survival[k];
         }
@@ -171,6 +172,7 @@ static void draft(struct plan_work *w, uint32_t i, uint32_t least, uint32_t *res
     r->n_draft = n;
     w->p->n_drafts += n;
     room->n_rows -= n;
+    assert(w->p->n_drafts <= PLAN_DRAFT_ROWS);
 }
 
 void plan_add_drafts(struct plan_work *w) {
@@ -181,6 +183,7 @@ void plan_add_drafts(struct plan_work *w) {
         return;
     struct draft_room room = draft_room(w);
     for (n = best_drafts(w, &slots, &room); n > 0 && rest == 0;) {
+        assert(least > 0); /* no more were chosen than there are */
         least--;
         rest = n < slots.n[least] ? n : 0;
         n -= MIN(n, slots.n[least]);
