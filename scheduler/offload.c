@@ -37,20 +37,13 @@
 #include <string.h>
 #include "base/buggify.h"
 
-#define FIRST_BYTES_PER_NS 8.0  /* before a copy was seen */
-#define MAX_BYTES_PER_NS 1000.0 /* nothing is believed to be faster */
-#define OUTLIER 8.0             /* a copy counts as at most so many times what was expected */
-#define LEARN_PAGES 16.0        /* a step with so many copies moves the estimate by a quarter */
-
 int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
-                 uint64_t page_bytes, const struct cost *cost) {
+                 const struct cost *cost) {
     struct kv_opts o = *device;
 
     *p = (struct offload){
         .page_tokens = device->page_tokens,
         .cost = cost,
-        .page_ns = (double)page_bytes / FIRST_BYTES_PER_NS,
-        .page_min_ns = (double)page_bytes / MAX_BYTES_PER_NS,
     };
     if (n_host_pages == 0)
         return 0;
@@ -76,18 +69,6 @@ void offload_deinit(struct offload *p) {
 
 /* ---- what pays ---- */
 
-void offload_learn(struct offload *p, uint32_t n, int64_t ns) {
-    assert(n > 0);
-    double seen = (double)ns / n, gain = 0.5 * n / (n + LEARN_PAGES);
-
-    /* As with the cost model the first one sets the scale. */
-    if (!p->learnt && seen > p->page_min_ns)
-        p->page_ns = seen;
-    p->learnt = true;
-    seen = MIN(MAX(seen, (2 - OUTLIER) * p->page_ns), OUTLIER * p->page_ns);
-    p->page_ns = MAX(p->page_ns + gain * (seen - p->page_ns), p->page_min_ns);
-}
-
 /* What computing tokens [from, to) adds to the steps that do it. */
 static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
     const struct cost_shape none = {0};
@@ -98,7 +79,7 @@ static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
 }
 
 static double copy_ns(const struct offload *p, uint32_t n_pages) {
-    return p->page_ns * n_pages;
+    return (double)cost_copies_ns(p->cost, n_pages);
 }
 
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns) {

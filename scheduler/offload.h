@@ -31,8 +31,6 @@ struct offload {
     struct kv_pager *host; /* NULL: there is no host memory */
     const struct cost *cost;
     uint32_t page_tokens;
-    double page_ns, page_min_ns;          /* what copying a page takes; and at least */
-    bool learnt;                          /* from a step: not merely assumed */
     struct offload_job job[OFFLOAD_JOBS]; /* the oldest first */
     uint32_t n_jobs;
     /* Copies for the next batch, in the order in which they must be made. */
@@ -45,13 +43,10 @@ struct offload {
     uint64_t n_swapped, n_recomputed, n_left_tokens;
 };
 
-/* @host_pages 0: nothing is ever saved. @page_bytes: what one copy moves. 0 or a negative errno. */
+/* @n_host_pages 0: nothing is ever saved. @cost has the time of copies. 0 or a negative errno. */
 int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
-                 uint64_t page_bytes, const struct cost *cost);
+                 const struct cost *cost);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
-
-/* @n copies in a step are taken to have needed @ns of it. */
-void offload_learn(struct offload *p, uint32_t n, int64_t ns);
 
 /* The pages of @tokens[0, n_tokens) are worth saving when there is time. The session comes back for
  * them with a probability of @chance in 1000; @pinned: a pin holds them, so there is no hurry. No

@@ -114,7 +114,7 @@ static int init_pager(struct sched *s) {
         .page_bytes = i->page_bytes,
     };
     e = e < 0 ? e : states_init(&s->states, &states);
-    return e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, i->page_bytes, &s->cost);
+    return e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, &s->cost);
 }
 
 static int init_plan(struct sched *s) {

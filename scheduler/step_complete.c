@@ -68,8 +68,6 @@ static void learn(struct sched *s, const struct batch *t, uint32_t n_tokens, int
     recorder_step(&s->recorder, &s->plan, t, s->stats.last_plan_us, ns, now);
     if (t->b.n_rows > 0 || s->cost.n_seen > 0) /* the first one sets the scale */
         cost_learn(&s->cost, &t->shape, ns);
-    if (t->b.n_before > 0 && !s->states.on)
-        offload_learn(&s->offload, t->b.n_before, cost_copies_ns(&s->cost, t->b.n_before));
     s->last_end_ns = now;
     s->stats.n_steps++;
     s->stats.step_ns_total += (uint64_t)ns;

@@ -18,7 +18,7 @@ static void setup(void) {
 
     cost_init(&cost);
     cr_assert_eq(kv_pager_new(&device, &o), 0);
-    cr_assert_eq(offload_init(&offload, &o, 2 * PAGES, 1000, &cost), 0);
+    cr_assert_eq(offload_init(&offload, &o, 2 * PAGES, &cost), 0);
 }
 
 static void teardown(void) {
@@ -127,10 +127,14 @@ Test(offload, a_step_has_a_bounded_number_of_copies) {
     take();
 }
 
-/* Steps with copies that take @page_ns for each. */
+/* Steps with a row and 16 copies that take @page_ns each. */
 static void learn_copies(int64_t page_ns) {
-    for (int i = 0; i < 100; i++)
-        offload_learn(&offload, 16, 16 * page_ns);
+    for (int i = 0; i < 200; i++) {
+        struct cost_shape s = {.copies = 16};
+
+        cost_add(&s, 0, 1);
+        cost_learn(&cost, &s, 1100000 + 16 * page_ns);
+    }
 }
 
 /* Steps with a row for every @row_ns. */
@@ -162,17 +166,4 @@ Test(offload, swapped_or_computed_again_as_is_faster) {
     offload_swap(&offload, s, &share, tokens); /* it is there: nothing to copy */
     cr_expect_eq(offload.n_swapped, 2);
     kv_seq_free(s);
-}
-
-/* What is learnt does not fall for a single outlier, and comes back after one. */
-Test(offload, the_price_of_a_copy_follows_what_is_seen) {
-    learn_copies(200000);
-    cr_expect_float_eq(offload.page_ns, 200000, 2000);
-    offload_learn(&offload, 1, 1000000000);
-    cr_expect_lt(offload.page_ns, 300000);
-    for (int i = 0; i < 50; i++) /* as often too short as too long */
-        offload_learn(&offload, 16, 16 * 200000 + (i % 2 ? 2000000 : -2000000));
-    cr_expect_float_eq(offload.page_ns, 200000, 50000);
-    learn_copies(-1000);
-    cr_expect_gt(offload.page_ns, 0);
 }
