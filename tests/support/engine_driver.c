@@ -104,6 +104,8 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .max_seqs = o->max_seqs,
         .max_wants = o->max_wants,
         .n_host_pages = o->n_host_pages,
+        .n_snapshots = o->n_snapshots,
+        .host_kv_bytes = o->host_kv_bytes,
         .kv_type = o->kv_type,
         .digest = true,
         .keep_fd = o->keep_fd,
@@ -361,6 +363,35 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
 void driver_step(struct driver *d, const struct driver_part *part, uint32_t n) {
     driver_launch(d, part, n);
     driver_wait(d);
+}
+
+/* A step of nothing but the copy. */
+static void copy_state(struct driver *d, const struct engine_copy *copy) {
+    struct driver_batch *b = d->batch[(d->step + 1) % 2];
+    struct engine_result r;
+
+    assert(d->waited == d->step);
+    b->start[0] = 0;
+    b->b = (struct engine_batch){
+        .step = ++d->step, .before = copy, .n_before = 1, .table[KV_GLOBAL] = {b->start, b->page}};
+    if (engine_launch(d->engine, &b->b) < 0 || engine_seal(d->engine, d->step) < 0 ||
+        engine_wait(d->engine, d->step, &r) < 0)
+        lose(d);
+    d->waited = d->step;
+}
+
+void driver_save(struct driver *d, const struct driver_seq *s, uint32_t i) {
+    const struct engine_copy copy = {.src = s->state_slot, .dst = i, .dir = COPY_STATE_SAVE};
+
+    copy_state(d, &copy);
+}
+
+void driver_load(struct driver *d, struct driver_seq *s, uint32_t i, uint32_t n_tokens) {
+    const struct engine_copy copy = {.src = i, .dst = s->state_slot, .dir = COPY_STATE_LOAD};
+
+    assert(n_tokens <= s->n_computed);
+    copy_state(d, &copy);
+    s->n_computed = s->launched = n_tokens;
 }
 
 void driver_prefill(struct driver *d, struct driver_seq *s, uint32_t chunk) {

@@ -39,8 +39,10 @@ struct driver_opts {
     uint32_t max_wants; /* 0: max_rows */
     uint32_t n_listed;  /* pages in all page tables of a step, shared ones each time; 0: n_pages */
     uint32_t n_host_pages;
-    int keep_fd; /* as engine_opts has it */
-    bool drafts; /* with the model's own block */
+    int keep_fd;          /* as engine_opts has it */
+    bool drafts;          /* with the model's own block */
+    uint32_t n_snapshots; /* of recurrent states; in host memory where host_kv_bytes is not 0 */
+    uint64_t host_kv_bytes;
     void (*on_out)(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                    const float *logits); /* logits NULL when the backend does not show them */
     void *ctx;
@@ -88,6 +90,10 @@ void driver_decode(struct driver *d, struct driver_seq *const *seq, uint32_t n_s
  * sequence lacks. on_out is told, with the position of the row. */
 void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
                   uint32_t n_ahead);
+
+/* The state of @s, which no step in flight has, to snapshot @i, and back: it then has @n_tokens computed. */
+void driver_save(struct driver *d, const struct driver_seq *s, uint32_t i);
+void driver_load(struct driver *d, struct driver_seq *s, uint32_t i, uint32_t n_tokens);
 
 /* The step, in its two halves: at most two launched. A part whose last token is still being sampled by the
  * step before has n_rows 1 and takes it by `feed`. */
