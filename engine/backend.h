@@ -297,9 +297,10 @@ struct be_opts {
     const struct engine_opts *engine; /* n_threads, isa, max_rows, max_context (never 0), ... */
     uint32_t n_pages;
     uint64_t page_bytes;
-    uint32_t n_states;  /* states of recurrent layers: the slots, then the snapshots */
-    uint32_t n_windows; /* pages of KV_WINDOW; 0: no op's layer is of that class */
-    uint32_t n_slots;   /* of sequences whose hidden states are kept; 0: no KEEP */
+    uint32_t n_states;      /* states of recurrent layers: the slots, then the snapshots */
+    uint32_t n_host_states; /* the last of them, which a device is to have in host memory */
+    uint32_t n_windows;     /* pages of KV_WINDOW; 0: no op's layer is of that class */
+    uint32_t n_slots;       /* of sequences whose hidden states are kept; 0: no KEEP */
 };
 
 /* 0 or -errno; -EIO once a device is lost. */

@@ -49,7 +49,7 @@ struct engine {
         uint32_t end;  /* the position behind the state */
         uint64_t step; /* the last one that moved it */
     } * state;
-    bool lost;
+    bool lost, host_snapshots; /* snapshots are beside the KV memory */
 };
 
 /* -- opening ----------------------------------------------------------------------------------- */
@@ -214,7 +214,8 @@ static int size_states(struct engine *e, struct err *err) {
     if (!o->n_snapshots)
         o->n_snapshots =
             (uint32_t)MIN((o->host_kv_bytes ? o->host_kv_bytes : part) / bytes, SNAPSHOTS_MAX);
-    part = o->host_kv_bytes ? 0 : o->n_snapshots * bytes;
+    e->host_snapshots = o->host_kv_bytes > 0;
+    part = e->host_snapshots ? 0 : o->n_snapshots * bytes;
     /* Host memory is for states: pages that come back would lack what is behind them. */
     o->n_host_pages = 0;
     o->host_kv_bytes = 0;
@@ -384,6 +385,7 @@ static int open_backend(struct engine *e, struct err *err) {
         .n_pages = e->opts.n_pages + (e->ops->device ? 0 : e->opts.n_host_pages),
         .page_bytes = e->info.page_bytes,
         .n_states = e->opts.n_states + e->opts.n_snapshots,
+        .n_host_states = e->host_snapshots ? e->opts.n_snapshots : 0,
         .n_windows = e->info.n_windows,
         .n_slots = e->info.n_slots,
     };
