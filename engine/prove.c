@@ -19,14 +19,15 @@ struct proof {
     const struct model *m;
     const struct be_ops *ops; /* of the device */
     struct be *be, *judge;
-    struct model_op *op;             /* [n_ops] those of the model that are run */
-    uint32_t n_ops, n_rows, n_pages; /* n_pages: of the device */
-    struct engine_opts opts;         /* the judge's: for the rows of the proof */
+    struct model_op *op;                       /* [n_ops] those of the model that are run */
+    uint32_t n_ops, n_rows, n_pages, n_states; /* pages, states: of the device */
+    struct engine_opts opts;                   /* the judge's: for the rows of the proof */
     struct model_shape shape;
     struct sampler sampler;
     float *logits, *hidden; /* [n_vocab], [n_embd] of the judge */
     uint64_t step;
-    bool moved; /* the last page lies in a spare one, behind the others */
+    bool moved;     /* the last page lies in a spare one, behind the others */
+    uint32_t state; /* of recurrent layers: where the sequence's is */
     double limit;
     char why[160]; /* the first thing that was wrong, "" */
 };
@@ -56,7 +57,8 @@ static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t e
     const struct be_ops *ops = judge ? &backend_reference : p->ops;
     uint32_t page[ROWS], n_pages = (end + p->opts.page_tokens - 1) / p->opts.page_tokens;
     const uint32_t start[2] = {0, n_pages};
-    const struct engine_seq seq = {.n_rows = end - pos0, .pos0 = pos0, .feed = -1};
+    const struct engine_seq seq = {
+        .n_rows = end - pos0, .pos0 = pos0, .state_slot = p->state, .feed = -1};
     const struct engine_want want = {
         .row = end - pos0 - 1, .out_pos = 0, .what = what, .n_top = 3, .logprob = true};
     const struct engine_batch batch = {
@@ -166,6 +168,16 @@ static int move_page(struct proof *p) {
     return r;
 }
 
+/* Copies the state to another one, which is read from then on; where there is one. */
+static int move_state(struct proof *p) {
+    if (p->n_states < 2)
+        return 0;
+    int r = backend_reference.copy_state(p->judge, 0, 1);
+    r = r < 0 ? r : p->ops->copy_state(p->be, 0, 1);
+    p->state = r == 0;
+    return r;
+}
+
 /* All steps with the tokens of @prompt. 1: right; 0: wrong, p->why; -EIO. */
 static int try_prompt(struct proof *p, uint32_t prompt) {
     int32_t token[ROWS];
@@ -184,10 +196,12 @@ static int try_prompt(struct proof *p, uint32_t prompt) {
         token[i] = (int32_t)((i * 7919u + 11 + prompt) % p->shape.n_vocab);
     p->why[0] = 0;
     p->moved = false;
+    p->state = 0;
     int r = n > 1 ? try_step(p, 0, n - 1, WANT_SAMPLE, &greedy) : 0;
     r = r < 0 ? r : move_page(p);
+    r = r < 0 ? r : move_state(p);
     r = r < 0 ? r : try_step(p, n - 1, n, WANT_SAMPLE, &drawn);
-    if (r == 0 && p->ops->hidden)
+    if (r == 0 && p->ops->hidden) /* a state is one row further than it should be, in both */
         r = try_step(p, n - 1, n, WANT_HIDDEN, &greedy);
     return r < 0 ? r : p->why[0] == 0;
 }
@@ -246,6 +260,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
         .engine = &p->opts,
         .n_pages = (p->n_rows + o->page_tokens - 1) / o->page_tokens + 1,
         .page_bytes = o->kv_type == ENGINE_KV_Q8_0 ? values / 32 * 34 : values * 2,
+        .n_states = 2,
     };
     int r = backend_reference.open(&p->judge, &be, err);
     if (r < 0)
@@ -266,6 +281,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .shape = m->shape,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
+        .n_states = opts->n_states + opts->n_snapshots,
         .limit = opts->kv_type == ENGINE_KV_Q8_0 ? LIMIT_Q8_0 : LIMIT,
     };
 
