@@ -1,0 +1,127 @@
+#include "tests/engine/cuda/ways.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "engine/backend.h"
+#include "tests/engine/cuda/fake_find.h"
+
+static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct trace *t = ctx;
+
+    if (s != t->subject)
+        return;
+    t->at[pos] = (struct driver_out){out->token, out->logprob, out->digest};
+    if (logits)
+        memcpy(t->logits + (size_t)pos * t->n_vocab, logits, t->n_vocab * sizeof(float));
+}
+
+static void random_tokens(int32_t *t, uint32_t n, uint32_t n_vocab, uint64_t seed) {
+    struct rng r = {seed};
+
+    for (uint32_t i = 0; i < n; i++)
+        t[i] = (int32_t)rng_below(&r, n_vocab);
+}
+
+/* As when a draft was wrong: rows are computed, and forgotten. */
+static void go_back(struct driver *d, struct driver_seq *s, uint32_t n) {
+    uint32_t more = MIN(s->n_prompt - 2 * n, n);
+
+    driver_step(d, &(struct driver_part){s, n}, 1);
+    driver_save(d, s, 1);
+    driver_step(d, &(struct driver_part){s, more}, 1);
+    driver_load(d, s, 1, n);
+}
+
+void ways_run(const char *path, const char *backend, const struct way *w, struct trace *t) {
+    struct driver_opts o = {.backend = backend,
+                            .path = path,
+                            .n_pages = 100,
+                            .on_out = keep,
+                            .ctx = t,
+                            .max_rows = 128,
+                            .max_wants = 128,
+                            .max_seqs = NEIGHBOURS + 1,
+                            .n_snapshots = w->back ? 2 : 0,
+                            .host_kv_bytes = w->host_kv_bytes,
+                            .shuffle = 3};
+    struct driver_seq *all[NEIGHBOURS + 1];
+    int32_t tokens[PROMPT], forced[OUTPUTS];
+    struct err err = {0};
+    struct driver d;
+
+    setenv("WEFT_CUDA_GRAPHS", w->graphs ? "1" : "0", 1);
+    setenv("WEFT_CUDA_FUSE", w->fuse, 1);
+    fake_find()->order = w->order;
+    int r = driver_open(&d, &o, &err);
+    cr_assert(r == 0, "%s", err.message);
+    t->n_vocab = d.info->n_vocab;
+    t->logits = calloc((size_t)LONGEST * t->n_vocab, sizeof(float));
+    random_tokens(tokens, PROMPT, t->n_vocab, w->seed ? w->seed : 8);
+    random_tokens(forced, OUTPUTS, t->n_vocab, 9);
+    t->subject = all[0] = driver_add(&d, tokens, PROMPT, OUTPUTS, NULL);
+    all[0]->every_row = true;
+    all[0]->forced = w->forced ? forced : NULL;
+    for (uint32_t i = 1; i <= w->n_neighbours; i++) {
+        random_tokens(tokens, PROMPT, t->n_vocab, 40 + i);
+        all[i] = driver_add(&d, tokens, i, OUTPUTS, NULL);
+        driver_prefill(&d, all[i], 0);
+    }
+    if (w->back)
+        go_back(&d, all[0], w->back);
+    driver_prefill(&d, all[0], w->chunk);
+    driver_decode(&d, all, w->n_neighbours + 1, OUTPUTS - 1, w->overlap);
+    for (uint32_t i = 0; i <= w->n_neighbours; i++)
+        driver_drop(&d, all[i]);
+    driver_close(&d);
+    fake_find()->order = 0;
+}
+
+double ways_distance(const struct trace *a, const struct trace *b) {
+    double worst = 0;
+
+    for (uint32_t r = 0; r + 1 < LONGEST; r++) {
+        double d = 0, norm = 0;
+
+        for (uint32_t i = 0; i < a->n_vocab; i++) {
+            double x = (double)a->logits[(size_t)r * a->n_vocab + i];
+            double y = (double)b->logits[(size_t)r * a->n_vocab + i];
+
+            d += (x - y) * (x - y);
+            norm += y * y;
+        }
+        d = sqrt(d / norm);
+        worst = d >= worst ? d : isnan(d) ? INFINITY : worst;
+    }
+    return worst;
+}
+
+void ways_golden(const char *name, char path[1024]) {
+    const char *dir = getenv("WEFT_DATA");
+
+    snprintf(path, 1024, "%s/golden/%s.gguf", dir ? dir : "", name);
+    if (access(path, R_OK) < 0)
+        cr_skip_test("%s is not there", path);
+}
+
+void ways_compare(const char *path, const struct way *ways, size_t n) {
+    struct trace first = {0}, other = {0};
+
+    ways_run(path, "cuda", &ways[0], &first);
+    for (size_t i = 1; i < n; i++) {
+        ways_run(path, "cuda", &ways[i], &other);
+        for (uint32_t r = 0; r + 1 < LONGEST; r++) {
+            cr_expect(first.at[r].digest && first.at[r].digest == other.at[r].digest,
+                      "%s: position %u", ways[i].name, r);
+            cr_expect(first.at[r].token == other.at[r].token, "%s: position %u", ways[i].name, r);
+        }
+        free(other.logits);
+    }
+    free(first.logits);
+}

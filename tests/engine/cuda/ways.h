@@ -1,0 +1,41 @@
+#pragma once
+
+/*
+ * ways - a whole model computed in several ways: by the reference backend and by CUDA, in chunks,
+ * in company, as graphs, with other orders of threads. What came of one sequence is kept row by
+ * row.
+ */
+
+#include "tests/support/engine_driver.h"
+
+enum { PROMPT = 40, OUTPUTS = 4, LONGEST = PROMPT + OUTPUTS, NEIGHBOURS = 6 };
+
+/* How the subject is computed; chunk 0: the prompt at once. */
+struct way {
+    const char *name;
+    uint32_t chunk, n_neighbours;
+    bool graphs, overlap, forced;
+    const char *fuse;
+    uint64_t order, seed; /* of threads; of the tokens, 0: 8 */
+    /* After so many rows of the prompt the subject's state is saved, and loaded again after the
+     * next ones, which are then computed anew; 0: not. */
+    uint32_t back;
+    uint64_t host_kv_bytes; /* of snapshots; 0: they are in the device's memory */
+};
+
+/* What came of the subject's rows. */
+struct trace {
+    const struct driver_seq *subject;
+    float *logits; /* [LONGEST][n_vocab] */
+    uint32_t n_vocab;
+    struct driver_out at[LONGEST];
+};
+
+/* @path on @backend; t->logits is the caller's to free. */
+void ways_run(const char *path, const char *backend, const struct way *w, struct trace *t);
+/* The largest |a - b| / |b| of a row. */
+double ways_distance(const struct trace *a, const struct trace *b);
+/* CUDA in each way by bits against the first. */
+void ways_compare(const char *path, const struct way *ways, size_t n);
+/* Of ../shared/data/golden; without it the test is skipped. */
+void ways_golden(const char *name, char path[1024]);
