@@ -142,6 +142,8 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->shape = o->shape;
     b->opts = o->engine;
     b->n_pages = o->n_pages;
+    b->recurrent.n_states = o->n_states;
+    b->recurrent.n_device = o->n_states - o->n_host_states;
     b->page = page_shape_of(o->shape, o->engine);
     read_environment(b);
     r = find_device(b->api, &b->device, err);
@@ -231,8 +233,10 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     if (h->n != s->n_head || h->n_kv != s->n_head_kv || h->dim != s->head_dim || op->rope)
         return "layers whose heads differ";
     if (op->kind == OP_QKV && (!op->norm || !op->w[1] || !op->w[2] || op->v_unit || op->norm_all ||
-                               op->temper.slope != 0))
+                               op->temper.slope != 0 || (op->gated && op->bias[0])))
         return "keys and values of this kind";
+    if (op->gated && (s->head_dim % TILE_ROWS || !s->delta.n_key_head))
+        return "gated heads of this size";
     return NULL;
 }
 
@@ -255,8 +259,12 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "scaled activations";
     if (op->kind == OP_GATE_UP && (op->glu != GLU_SILU || !op->norm))
         return "FFNs of this kind";
-    if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS)
+    if (op->kind == OP_GATE && op->w[0])
+        return "gates of attention with weights of their own";
+    if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);
+    if (op->kind == OP_STATE_IN || op->kind == OP_DELTA)
+        return recurrent_lacks(s, op);
     return op->cap != 0 ? "capped logits" : NULL;
 }
 
@@ -287,16 +295,21 @@ const struct be_ops weft_backend_cuda = {
             [OP_EMBED] = step_embed,
             [OP_QKV] = step_qkv,
             [OP_ATTEND] = step_attend,
+            [OP_GATE] = step_gate,
             [OP_PROJ] = step_proj,
             [OP_GATE_UP] = step_gate_up,
             [OP_ROUTE] = step_route,
             [OP_EXPERTS] = step_experts,
+            [OP_SHARED] = step_shared,
+            [OP_STATE_IN] = step_state_in,
+            [OP_DELTA] = step_delta,
             [OP_LOGITS] = step_logits,
         },
     .mask = step_mask,
     .sample = step_sample,
     .end = step_end,
     .copy = step_copy,
+    .copy_state = step_copy_state,
     .host_page = host_page,
     .peek = peek,
 };

@@ -45,7 +45,7 @@ struct staging {
 
 /* What the grids of a step are made for: the batch, or more (graph.c). */
 struct step_grid {
-    uint32_t rows, wants, items, merges;
+    uint32_t rows, seqs, wants, items, merges;
 };
 
 /*
@@ -74,18 +74,23 @@ struct step {
     const struct weights *head;   /* of the logits */
     const struct weights *held;   /* a projection that is launched with the op behind it, or NULL */
     const struct weights *summed; /* likewise the sum of picked experts */
-    bool packed;                  /* be.packed holds what the next matrices take */
+    const struct weights *routed, *shared; /* that picked them; the expert of all rows */
+    bool gated;                            /* be.o is not multiplied by its gates yet */
+    bool packed;                           /* be.packed holds what the next matrices take */
 };
 
 struct weights {
     struct weights *next;
-    struct matrix m[3];
+    struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
     uint32_t n_mats, n_in;
+    struct weights *down;   /* SHARED: m[0] */
     struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
     float *norm, *q_norm, *k_norm;
     float *pick_bias, *weigh; /* by expert */
     float *sinks;             /* by head */
+    float *gate;              /* SHARED: [n_in] */
+    float *taps, *dt, *decay; /* struct delta_args */
 };
 
 struct launch {
@@ -125,7 +130,7 @@ struct be {
     uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
     struct page_shape page;
     void *stream;
-    struct region region[64];
+    struct region region[96];
     uint32_t n_regions;
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
@@ -138,6 +143,7 @@ struct be {
     struct attn_merge *merge; /* [max_merges] */
     int32_t *sampled;         /* [2][max_wants]: of even and of odd steps */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *rope, *partial;
+    float *o_gate;                 /* of attention's output, as wide */
     struct sample_state *sampling; /* [LOGIT_ROWS] */
     float *hidden;                 /* [max_wants][n_embd] */
     uint16_t *packed, *head_packed;
@@ -152,10 +158,18 @@ struct be {
     struct {
         float *logits, *weight;          /* [max_rows][n_expert], [pairs] */
         float *gate, *up, *y;            /* [pairs][n_ff_expert], likewise, [pairs][n_embd] */
+        float *shared;                   /* [max_rows][n_embd] of the expert of all rows */
         uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
         struct expert_item *item;        /* [experts_items()] */
         uint32_t *n_items;
     } experts;
+    /* Of a model with recurrent layers. */
+    struct {
+        float *in[OP_MATRICES], *c, *mix, *out; /* struct delta_args */
+        /* [n_states][layers][n_floats]; those from n_device on lie in pinned host memory. */
+        float *state, *host_state;
+        uint32_t n_states, n_device;
+    } recurrent;
     uint32_t *arrived;  /* zeros between kernels: struct matmul_args, attend_args */
     size_t layer_bytes; /* of the pages of a layer */
     uint32_t n_partials, partial_stride, max_items, max_merges;
@@ -274,11 +288,16 @@ int step_proj(struct step *s, const struct model_op *op);
 int step_gate_up(struct step *s, const struct model_op *op);
 int step_route(struct step *s, const struct model_op *op);
 int step_experts(struct step *s, const struct model_op *op);
+int step_shared(struct step *s, const struct model_op *op);
+int step_gate(struct step *s, const struct model_op *op);
+int step_state_in(struct step *s, const struct model_op *op);
+int step_delta(struct step *s, const struct model_op *op);
 int step_logits(struct step *s, const struct model_op *op);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int step_sample(struct step *s);
 int step_end(struct step *s, struct engine_result *out);
 int step_copy(struct be *b, const struct engine_copy *c);
+int step_copy_state(struct be *b, uint32_t src, uint32_t dst);
 
 /* What the files of the step share. The norm of x as the operand of the next matrices. */
 int step_norm(struct step *s, const float *norm);
@@ -287,6 +306,12 @@ int step_multiply(struct step *s, const struct weights *w, bool add);
 /* Rows of x, @n values each, to be.packed. */
 struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
                                 const float *weight, uint32_t n);
+/* be.packed = rows of x as @kind has it, unless they are there already. */
+int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight, uint32_t n);
+/* silu(gate) up of @w, for which the rows are packed: as step_pack_ff() takes it. */
+int step_gate_and_up(struct step *s, const struct weights *w);
+/* be.packed = what step_gate_and_up() made, @n values. */
+int step_pack_ff(struct step *s, uint32_t n);
 /* Items of experts that the largest step may make. */
 uint32_t experts_items(const struct be *b);
 /* The product of @a, by expert_vec, for which it is cut, or by expert_wide; of @most items at
@@ -294,5 +319,11 @@ uint32_t experts_items(const struct be *b);
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);
 /* x += the sum of step.summed; packed with @norm for the next op, NULL: not. */
 int experts_combine(struct step *s, const float *norm);
+/* What of a recurrent op is not computed, in words, or NULL. */
+const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
+/* The argument of the kernels of a delta net; w: of the op. */
+struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w);
+/* Launches them for the grid: [0] delta_in, delta and delta_out behind each other. */
+int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_grid *grid);
 /* Logits of wants [first, first + n) into be.logits. */
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n);

@@ -63,6 +63,7 @@ int step_route(struct step *s, const struct model_op *op) {
     int r = step_norm(s, w->norm);
 
     assert(w->n_mats == 1 && w->m[0].n_out == m->n_expert);
+    s->routed = w;
     r = r < 0 ? r : step_multiply(s, w, false);
     return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
 }
@@ -154,6 +155,19 @@ int step_experts(struct step *s, const struct model_op *op) {
     return r;
 }
 
+/* Of x as it was before the others were added: their sum waits. */
+int step_shared(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+
+    assert(s->summed && s->routed && !s->packed && w->n_mats == 2 && w->down);
+    int r = step_pack(s, PACK_NORM, b->x, s->routed->norm, b->shape->n_embd);
+    r = r < 0 ? r : step_gate_and_up(s, w);
+    r = r < 0 ? r : step_pack_ff(s, w->down->n_in);
+    s->shared = w;
+    return r < 0 ? r : step_multiply(s, w->down, false);
+}
+
 int experts_combine(struct step *s, const float *norm) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -164,6 +178,10 @@ int experts_combine(struct step *s, const float *norm) {
         .weight = b->experts.weight,
         .weigh = s->summed->weigh,
         .expert = b->experts.expert,
+        .shared = s->shared ? b->experts.shared : NULL,
+        .gate = s->shared ? s->shared->gate : NULL,
+        .norm = s->routed->norm,
+        .eps = m->rms_eps,
         .n = m->n_embd,
         .n_used = m->n_expert_used,
         .packs = norm != NULL,
@@ -171,7 +189,7 @@ int experts_combine(struct step *s, const float *norm) {
     };
     struct launch l = {kernel_combine, s->grid.rows, 1, PACK_THREADS, "combine", 0};
 
-    s->summed = NULL;
+    s->summed = s->shared = NULL;
     s->packed = norm != NULL;
     return cuda_launch(b, &l, &a, sizeof(a));
 }

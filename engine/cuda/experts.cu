@@ -529,10 +529,25 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
 
 /* -- the sum ----------------------------------------------------------------------------------- */
 
+/* sigmoid of gate times the norm of row @r of x, by a block. */
+DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared) {
+    const float *x = a.x + (size_t)r * a.n;
+    float square = 0, dot = 0;
+
+    for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS) {
+        square = fmaf(x[i], x[i], square);
+        dot = fmaf(x[i] * a.norm[i], a.gate[i], dot);
+    }
+    square = block_sum<PACK_THREADS / 32>(square, shared);
+    dot = block_sum<PACK_THREADS / 32>(dot, shared);
+    return sigmoid(dot * (1.0f / sqrtf(square / (float)a.n + a.eps)));
+}
+
 KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
     wait_for_previous();
     SHARED float weight[ROUTE_PICKS], shared[PACK_THREADS / 32];
     uint32_t r = blockIdx.x, tid = threadIdx.x;
+    float gate = 0;
 
     if (r >= a.batch->n_rows)
         return;
@@ -541,6 +556,8 @@ KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
 
         weight[tid] = a.weigh ? a.weight[pair] * a.weigh[a.expert[pair]] : a.weight[pair];
     }
+    if (a.shared)
+        gate = shared_gate(a, r, shared);
     sync_block();
     for (uint32_t i = tid; i < a.n; i += PACK_THREADS) {
         const float *y = a.y + (size_t)r * a.n_used * a.n + i;
@@ -548,7 +565,7 @@ KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
 
         for (uint32_t k = 0; k < a.n_used; k++)
             sum += weight[k] * y[(size_t)k * a.n];
-        a.x[(size_t)r * a.n + i] = sum;
+        a.x[(size_t)r * a.n + i] = a.shared ? sum + gate * a.shared[(size_t)r * a.n + i] : sum;
     }
     if (!a.packs)
         return;

@@ -71,6 +71,7 @@ bool graph_begin(struct step *s) {
         return false;
     s->grid = (struct step_grid){
         .rows = sizes[i],
+        .seqs = MIN(sizes[i], b->opts->max_seqs),
         .wants = sizes[i],
         .items = graph_attention(b, sizes[i] * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES)),
         .merges = sizes[i] * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES),

@@ -48,6 +48,7 @@ struct attn_merge {
 struct plan_seq {
     uint32_t row0, n_rows, pos0; /* rows of the batch, position of the first */
     uint32_t page0;              /* of its page table */
+    uint32_t state;              /* its slot */
 };
 
 /* What a step is about, in device memory. All that changes from step to step is here and in what it
@@ -59,6 +60,7 @@ struct batch_head {
     const int32_t *token, *feed; /* feed >= 0: the token is sampled[feed] */
     const uint32_t *pos;
     const uint32_t *row_page, *row_slot; /* page of the row's position, token in the page */
+    const uint32_t *row_seq;
     const uint32_t *want_row, *page_table;
     const struct plan_seq *seq;
     const struct attn_item *item;
@@ -105,13 +107,14 @@ struct rope_args {
     float mscale;
 };
 
-enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU, PACK_CLAMPED };
+enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU, PACK_CLAMPED, PACK_GATE };
 
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
- * SILU silu(x) * up, CLAMPED as GLU_CLAMPED. A row is multiplied by a power of two that takes its
- * largest magnitude to [2^13, 2^14); scale[row] undoes it. packed: [rows / 8][n_padded / 32][8]
- * [32], 32 columns in the order of pack_place(); sums of what 32 columns were rounded to:
- * [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64. Grid: rows; PACK_THREADS threads. */
+ * SILU silu(x) * up, CLAMPED as GLU_CLAMPED, GATE x * sigmoid(up). A row is multiplied by a power of
+ * two that takes its largest magnitude to [2^13, 2^14); scale[row] undoes it.
+ * packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(); sums of what
+ * 32 columns were rounded to: [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64.
+ * Grid: rows; PACK_THREADS threads. */
 struct pack_args {
     const float *x, *up, *weight;
     const struct batch_head *batch; /* NULL: as many rows as the grid has */
@@ -165,16 +168,18 @@ enum finish {
     FINISH_NONE,
     FINISH_PACK, /* packs the rows: arrived[0] */
     /* Stores the heads of q, k and v, each by the last block that had a tile of it: arrived[n_head
-     * + 2 n_head_kv]. Heads are a multiple of TILE_ROWS. */
+     * + 2 n_head_kv]. Heads are a multiple of TILE_ROWS. A fourth matrix is left as it is. */
     FINISH_STORE,
 };
 
-/* y (+)= W x + bias for up to three matrices that share x. matvec: up to 16 rows; grid x: row tiles
- * of all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid x: rows / 64, y:
+#define MATMUL_MATRICES 4 /* of a launch, at most */
+
+/* y (+)= W x + bias for the matrices, which share x. matvec: up to 16 rows; grid x: row tiles of
+ * all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid x: rows / 64, y:
  * row tiles / 8 (each matrix rounded up). The same bits. Shared memory: matvec_shared(),
  * wide_shared() of the largest format. */
 struct matmul_args {
-    struct matrix m[3];
+    struct matrix m[MATMUL_MATRICES];
     const uint16_t *x; /* packed */
     const float *scale, *sums;
     const uint32_t *count;             /* NULL, or how many of n_rows there are */
@@ -311,17 +316,60 @@ MX_FN uint32_t expert_shared(uint32_t stage_bytes) {
     return EXPERT_THREADS / 32 * MATVEC_STAGES * stage_bytes;
 }
 
-/* x += weight y, pick by pick in their order; then, where @pack is PACK_NORM, the row is packed.
- * Grid: rows; PACK_THREADS threads. */
+/* x += weight y, pick by pick in their order; then x += sigmoid(gate norm x) shared, x that which
+ * was there before; then, where @pack is PACK_NORM, the row is packed. Grid: rows; PACK_THREADS
+ * threads. */
 struct combine_args {
     const struct batch_head *batch;
     float *x;                    /* [rows][n] */
     const float *y;              /* [pairs][n] */
     const float *weight, *weigh; /* weigh: a factor of each expert, or NULL */
     const uint32_t *expert;
+    const float *shared;      /* NULL, or [rows][n] of the expert that every row has */
+    const float *gate, *norm; /* [n] of it */
+    float eps;
     uint32_t n, n_used, packs;
     struct pack_args pack;
 };
+
+/* -- recurrent layers -------------------------------------------------------------------------- */
+
+#define STATE_TAPS 8u      /* of a convolution, at most */
+#define DELTA_THREADS 128u /* of a block of delta() */
+#define DELTA_VALUES 32u   /* of a head, that such a block has */
+#define DELTA_ROWS 8u      /* that it has in shared memory at a time; as many are on their way */
+#define DELTA_DIM 128u     /* of a head, at most */
+
+/* A gated delta net (engine/backend.h) in three kernels that share their argument. A layer's state
+ * of slot s is at state + s stride: [n_taps - 1][channels] of u, the oldest first, then a matrix of
+ * each value head in the order of delta_place(). Sequences that begin do not read it.
+ *   delta_in   grid x rows, y (2 n_key_head + n_value_head) / 8: c and mix of in
+ *   delta      grid x sequences, or more, y n_value_head * (dim / DELTA_VALUES, rounded up);
+ *              DELTA_THREADS threads: out = M^T q, without the norm, and the state
+ *   delta_out  grid x rows; PACK_THREADS threads: out = norm(out) silu(z), packed
+ * Channels are dim * (2 n_key_head + n_value_head); dim: 16, 32, 64 or 128. */
+struct delta_args {
+    const struct batch_head *batch;
+    const float *in[4];             /* u, z, beta, alpha; joined: u, z, both */
+    const float *taps;              /* [n_taps][channels] */
+    const float *dt, *decay, *norm; /* [n_value_head], likewise, [dim] */
+    float *c;                       /* [rows][channels]: q and k of unit length, v */
+    float *mix;                     /* [rows][n_value_head][2]: e^g, sigmoid(beta) */
+    float *out;                     /* [rows][n_value_head * dim] */
+    float *state;                   /* of the layer */
+    size_t stride;                  /* values from a slot to the next */
+    uint32_t n_key_head, n_value_head, dim, n_taps, tiled, joined;
+    float eps;
+    struct pack_args pack; /* of out */
+};
+
+/* Where key @i of value @j stands in a head's matrix: eight values of a warp lie together, of four
+ * lanes each, and a lane's keys in 16 bytes. */
+MX_FN uint32_t delta_place(uint32_t dim, uint32_t i, uint32_t j) {
+    uint32_t lane = j % 8 * 4 + i / 4 % 4;
+
+    return j / 8 * 8 * dim + i / 16 * 128 + lane * 4 + i % 4;
+}
 
 /* -- attention --------------------------------------------------------------------------------- */
 
@@ -479,6 +527,9 @@ extern const void *const kernel_route;
 extern const void *const kernel_expert_vec;
 extern const void *const kernel_expert_wide;
 extern const void *const kernel_combine;
+extern const void *const kernel_delta_in;
+extern const void *const kernel_delta;
+extern const void *const kernel_delta_out;
 extern const void *const kernel_attend_64; /* heads of up to 64 */
 extern const void *const kernel_attend_128;
 extern const void *const kernel_attend_256;

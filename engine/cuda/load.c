@@ -7,7 +7,10 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include "engine/quant.h"
+#include "engine/shared/blocks.h"
 
 /* @bytes of the memory of all weights, whose sum was counted before (cuda_weight_bytes()). */
 static int own(struct be *b, size_t bytes, void **out, struct err *err) {
@@ -131,30 +134,49 @@ static int check_values(struct be *b, const struct tensor *t, struct err *err) {
     return r;
 }
 
+/* Which rows of a tensor a matrix is made of: @n at a time, every @stride, from @first on. A part
+ * is whole row tiles, or each begins one. */
+struct parts {
+    uint32_t n_parts, n, stride, first;
+};
+
 /* A matrix, or those of all experts, which are one where each has whole row tiles. */
-static int repack_all(struct be *b, const struct tensor *t, const struct matrix *m) {
-    uint32_t n_parts = m->n_out % TILE_ROWS ? (uint32_t)t->ne[2] : 1;
-    uint32_t n_rows = m->n_out * (uint32_t)t->ne[2] / n_parts, at_once = rows_at_once(b, t), k = 0;
+static struct parts all_rows(const struct tensor *t) {
+    uint32_t n_out = (uint32_t)t->ne[1], n = (uint32_t)t->ne[2];
+
+    return n_out % TILE_ROWS ? (struct parts){n, n_out, n_out, 0}
+                             : (struct parts){1, n_out * n, n_out * n, 0};
+}
+
+/* Queries of all heads, or the gates behind each. */
+static struct parts half_of_heads(const struct heads *h, bool gates) {
+    return (struct parts){h->n, h->dim, 2 * h->dim, gates ? h->dim : 0};
+}
+
+static int repack_all(struct be *b, const struct tensor *t, const struct matrix *m,
+                      const struct parts *p) {
+    uint32_t at_once = rows_at_once(b, t), k = 0;
     struct tensor part = *t;
     struct matrix to = *m;
     int r = 0;
 
-    for (uint32_t i = 0; i < n_parts; i++) {
-        for (uint32_t row = 0; row < n_rows && r == 0; row += at_once, k++)
-            r = repack_piece(b, &part, &to, k % 2, row, MIN(n_rows - row, at_once));
-        part.data += n_rows * t->row_bytes;
-        to.tiles += tile_matrix_bytes(m->format, n_rows, (uint32_t)t->ne[0]);
+    part.data += p->first * t->row_bytes;
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        for (uint32_t row = 0; row < p->n && r == 0; row += at_once, k++)
+            r = repack_piece(b, &part, &to, k % 2, row, MIN(p->n - row, at_once));
+        part.data += p->stride * t->row_bytes;
+        to.tiles += tile_matrix_bytes(m->format, p->n, (uint32_t)t->ne[0]);
     }
     return r;
 }
 
 /* File -> pinned buffer -> device -> tiles, two buffers alternately: while one piece is
  * repacked the next one is read. */
-static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
-                       const struct tensor *bias, float *y, struct err *err) {
+static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
+                      const struct parts *p, const struct tensor *bias, float *y, struct err *err) {
     assert(w->n_mats < ARRAY_SIZE(w->m));
     struct matrix *m = &w->m[w->n_mats++];
-    uint32_t n_out = (uint32_t)t->ne[1], n_in = (uint32_t)t->ne[0];
+    uint32_t n_out = p->n_parts * p->n / (uint32_t)t->ne[2], n_in = (uint32_t)t->ne[0];
     float *bias_at = NULL;
     void *d;
 
@@ -171,11 +193,18 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
         return r;
     m->tiles = d;
     r = cuda_check(b, b->api->fill(b->bad, 0, 4, b->stream), "cudaMemset");
-    r = r < 0 ? r : repack_all(b, t, m);
+    r = r < 0 ? r : repack_all(b, t, m, p);
     r = r < 0 ? r : check_values(b, t, err);
     r = r < 0 ? r : load_vector(b, bias, &bias_at, err);
     m->bias = bias_at;
     return r;
+}
+
+static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
+                       const struct tensor *bias, float *y, struct err *err) {
+    const struct parts all = all_rows(t);
+
+    return load_parts(b, w, t, &all, bias, y, err);
 }
 
 /* The output matrix of a model without one is the embedding: tiles are made when it comes, and
@@ -210,12 +239,66 @@ static float *target_of(const struct be *b, enum op_kind kind, int i) {
     float *const qkv[3] = {b->q, b->k, b->v}, *const gate_up[2] = {b->gate, b->up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
 
-    return kind == OP_QKV       ? qkv[i]
-           : kind == OP_GATE_UP ? gate_up[i]
-           : kind == OP_ROUTE   ? b->experts.logits
-           : kind == OP_EXPERTS ? experts[i]
-           : kind == OP_PROJ    ? b->x
-                                : b->logits;
+    return kind == OP_QKV        ? qkv[i]
+           : kind == OP_GATE_UP  ? gate_up[i]
+           : kind == OP_ROUTE    ? b->experts.logits
+           : kind == OP_EXPERTS  ? experts[i]
+           : kind == OP_STATE_IN ? b->recurrent.in[i]
+           : kind == OP_PROJ     ? b->x
+                                 : b->logits;
+}
+
+static struct weights *weights_new(struct be *b) {
+    struct weights *w = calloc(1, sizeof(*w));
+
+    if (!w)
+        return NULL;
+    w->next = b->weights;
+    b->weights = w;
+    return w;
+}
+
+/* Floats of a tensor of any type, as [columns][rows]. */
+static int load_decoded(struct be *b, const struct tensor *t, float **out, struct err *err) {
+    const struct tensor_format *f = t->format;
+    size_t n_rows = t->ne[1], n = t->ne[0], bytes = n_rows * n * sizeof(float);
+    CLEANUP(freep) float *all = malloc(bytes);
+    void *d;
+
+    if (!all)
+        return -ENOMEM;
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t i = 0; i < n; i++)
+            all[i * n_rows + r] = blk_value(
+                (uint32_t)f->type, t->data + r * t->row_bytes + i / f->block * f->block_bytes,
+                i % f->block, &quant_grids);
+    int r = own(b, bytes, &d, err);
+    *out = d;
+    return r < 0 ? r : load_bytes(b, (const uint8_t *)all, bytes, d);
+}
+
+/* The expert of all rows: its down has rows of another size, and its gate is a vector. */
+static int load_shared(struct be *b, struct weights *w, const struct model_op *op,
+                       struct err *err) {
+    struct weights *down = weights_new(b);
+
+    if (!down)
+        return -ENOMEM;
+    w->down = down;
+    int r = load_matrix(b, w, op->w[0], NULL, b->gate, err);
+    r = r < 0 ? r : load_matrix(b, w, op->w[1], NULL, b->up, err);
+    r = r < 0 ? r : load_matrix(b, down, op->w[2], NULL, b->experts.shared, err);
+    return r < 0 ? r : load_decoded(b, op->w[3], &w->gate, err);
+}
+
+/* Queries and their gates, which the file has head by head, are matrices of their own. */
+static int load_gated(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    const struct parts q = half_of_heads(&op->heads, false), gate = half_of_heads(&op->heads, true);
+    int r = load_parts(b, w, op->w[0], &q, NULL, b->q, err);
+
+    r = r < 0 ? r : load_matrix(b, w, op->w[1], op->bias[1], b->k, err);
+    r = r < 0 ? r : load_matrix(b, w, op->w[2], op->bias[2], b->v, err);
+    return r < 0 ? r : load_parts(b, w, op->w[0], &gate, NULL, b->o_gate, err);
 }
 
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
@@ -227,9 +310,17 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     r = r < 0 ? r : load_vector(b, op->pick_bias, &w->pick_bias, err);
     r = r < 0 ? r : load_vector(b, op->weigh, &w->weigh, err);
     r = r < 0 ? r : load_vector(b, op->sinks, &w->sinks, err);
+    r = r < 0 ? r : load_vector(b, op->dt, &w->dt, err);
+    r = r < 0 ? r : load_vector(b, op->decay, &w->decay, err);
+    if (r == 0 && op->conv)
+        r = load_decoded(b, op->conv, &w->taps, err);
     if (r == 0 && op->kind == OP_EMBED)
         return load_embedding(b, w, op->w[0], err);
-    for (int i = 0; i < 3 && r == 0; i++)
+    if (r == 0 && op->kind == OP_SHARED)
+        return load_shared(b, w, op, err);
+    if (r == 0 && op->gated)
+        return load_gated(b, w, op, err);
+    for (int i = 0; i < OP_MATRICES && r == 0; i++)
         if (op->w[i])
             r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op->kind, i), err);
     if (r == 0 && op->kind == OP_LOGITS)
@@ -238,13 +329,11 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 }
 
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
-    struct weights *w = calloc(1, sizeof(*w));
+    struct weights *w = weights_new(b);
 
-    assert(op->w[0] || op->sinks);
+    assert(op->w[0] || op->sinks || op->conv);
     if (!w)
         return -ENOMEM;
-    w->next = b->weights;
-    b->weights = w;
     int r = load_tensors(b, w, op, err);
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->error);

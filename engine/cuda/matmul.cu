@@ -225,7 +225,7 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
         uint32_t h = local / n_tiles, at = h + (part > 0 ? a.store.n_head : 0) +
                                            (part > 1 ? a.store.shape.n_head_kv : 0);
 
-        told[k] = arrive(a.arrived + at, 1, n_tiles) ? part << 16 | h : NO_HEAD;
+        told[k] = part <= STORE_V && arrive(a.arrived + at, 1, n_tiles) ? part << 16 | h : NO_HEAD;
     }
     sync_block();
     for (uint32_t k = 0; k < n; k++)

@@ -24,7 +24,8 @@ static void add_activations(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
     size_t n_q = (size_t)s->n_head * s->head_dim, n_kv = (size_t)s->n_head_kv * s->head_dim;
-    size_t widest = round_up(MAX(MAX(n_q, s->n_embd), s->n_ff), 64);
+    size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
+    size_t widest = round_up(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t values = MAX(padded * widest, pairs * round_up(s->n_ff_expert, 64));
 
@@ -33,8 +34,9 @@ static void add_activations(struct be *b) {
     add(b, &b->k, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->v, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->o, rows * n_q, sizeof(float), "activations", false);
-    add(b, &b->gate, rows * s->n_ff, sizeof(float), "activations", false);
-    add(b, &b->up, rows * s->n_ff, sizeof(float), "activations", false);
+    add(b, &b->o_gate, rows * (s->delta.n_key_head ? n_q : 0), sizeof(float), "activations", false);
+    add(b, &b->gate, rows * n_ff, sizeof(float), "activations", false);
+    add(b, &b->up, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->packed, values, sizeof(uint16_t), "activations", false);
     add(b, &b->scale, MAX(padded, pairs), sizeof(float), "activations", false);
     add(b, &b->sums, values / 32, sizeof(float), "activations", false);
@@ -62,10 +64,30 @@ static void add_experts(struct be *b) {
     add(b, &b->experts.gate, pairs * s->n_ff_expert, sizeof(float), "activations", false);
     add(b, &b->experts.up, pairs * s->n_ff_expert, sizeof(float), "activations", false);
     add(b, &b->experts.y, pairs * s->n_embd, sizeof(float), "activations", false);
+    add(b, &b->experts.shared, s->n_ff_shared ? rows * s->n_embd : 0, sizeof(float), "activations",
+        false);
     add(b, &b->experts.expert, pairs, sizeof(uint32_t), "activations", false);
     add(b, &b->experts.list, rows * s->n_expert, sizeof(uint32_t), "activations", false);
     add(b, &b->experts.count, s->n_expert + 2, sizeof(uint32_t), "activations", false);
     add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations", false);
+}
+
+/* Of recurrent layers: what a step's rows need, and the states. */
+static void add_recurrent(struct be *b) {
+    const struct state_shape *s = &b->shape->state;
+    size_t rows = b->opts->max_rows, bytes = s->n_layer * s->n_floats * sizeof(float);
+
+    if (s->n_layer == 0)
+        return;
+    for (int i = 0; i < OP_MATRICES; i++)
+        add(b, &b->recurrent.in[i], rows * s->n_in[i], sizeof(float), "activations", false);
+    add(b, &b->recurrent.c, rows * s->n_in[0], sizeof(float), "activations", false);
+    add(b, &b->recurrent.mix, rows * 2 * b->shape->delta.n_value_head, sizeof(float), "activations",
+        false);
+    add(b, &b->recurrent.out, rows * s->n_out, sizeof(float), "activations", false);
+    add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
+    add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device, bytes, "states",
+        true);
 }
 
 /* How many items attention may need, and room for the results of chunks. */
@@ -115,7 +137,7 @@ static void add_steps(struct be *b) {
         struct step *s = &b->step[i];
 
         add_staging(b, &s->rows,
-                    sizeof(struct batch_head) + rows * 20 + wants * 4 +
+                    sizeof(struct batch_head) + rows * 24 + wants * 4 +
                         (size_t)b->page_capacity * 4 + seqs * sizeof(struct plan_seq) + slack,
                     i == 0 ? &b->head : NULL);
         add_staging(b, &s->wants,
@@ -172,8 +194,8 @@ uint64_t cuda_weight_bytes(const struct gguf *file) {
 
         if (embed && !(tied && tile_is_lossless((uint32_t)t->format->type)))
             sum += round_up(t->n_bytes, 512);
-        if (t->n_dims < 2 || is_bias(t))
-            sum += round_up(t->n_bytes, 512);
+        if (t->n_dims < 2 || is_bias(t) || t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
+            sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * sizeof(float)), 512);
         else if (!embed || tied)
             sum += round_up(tile_matrix_bytes(tile_format_of(t->format->type), (uint32_t)t->ne[1],
                                               (uint32_t)t->ne[0]) *
@@ -186,6 +208,7 @@ uint64_t cuda_weight_bytes(const struct gguf *file) {
 static void add_all(struct be *b) {
     add_activations(b);
     add_experts(b);
+    add_recurrent(b);
     add_attention(b);
     add_steps(b);
     add_rest(b);
@@ -218,7 +241,7 @@ static int wait_for_memory(struct be *b, uint64_t need, size_t *n_free, size_t *
 
 /* Before anything is allocated: a refusal with the sum is better than a failure half way. */
 static int check_fit(struct be *b, struct err *err) {
-    uint64_t weights = sum_of(b, "weights"), kv = sum_of(b, "KV pages");
+    uint64_t weights = sum_of(b, "weights"), kv = sum_of(b, "KV pages") + sum_of(b, "states");
     uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = need - RESERVE_BYTES - weights - kv;
     size_t n_free, n_total;
 
@@ -227,11 +250,11 @@ static int check_fit(struct be *b, struct err *err) {
     if (need <= n_free)
         return 0;
     err_set(err, 0, NULL,
-            "does not fit: weights %.1f MiB + KV pages %.1f MiB + buffers %.1f MiB (logits %.1f, "
+            "does not fit: weights %.1f MiB + KV pages%s %.1f MiB + buffers %.1f MiB (logits %.1f, "
             "activations %.1f) + reserve %.1f MiB = %.1f MiB, %s has %.1f MiB free of %.1f",
-            mib(weights), mib(kv), mib(rest), mib(sum_of(b, "logits")),
-            mib(sum_of(b, "activations")), mib(RESERVE_BYTES), mib(need), b->device.name,
-            mib(n_free), mib(n_total));
+            mib(weights), b->shape->state.n_layer ? " and states" : "", mib(kv), mib(rest),
+            mib(sum_of(b, "logits")), mib(sum_of(b, "activations")), mib(RESERVE_BYTES), mib(need),
+            b->device.name, mib(n_free), mib(n_total));
     return -ENOMEM;
 }
 

@@ -37,6 +37,10 @@ DEVICE float gated(bool clamped, float g, float u) {
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
 }
 
+DEVICE float sigmoid(float x) {
+    return 1.0f / (1.0f + mx_expf(-x));
+}
+
 /* What is packed as columns i .. i + 3, but for the norm. */
 DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float v[4]) {
     load_quad(a.x + row * a.n, i, a.n, v);
@@ -45,7 +49,8 @@ DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float
 
         load_quad(a.up + row * a.n, i, a.n, up);
         for (int j = 0; j < 4; j++)
-            v[j] = gated(a.kind == PACK_CLAMPED, v[j], up[j]);
+            v[j] = a.kind == PACK_GATE ? v[j] * sigmoid(up[j])
+                                       : gated(a.kind == PACK_CLAMPED, v[j], up[j]);
     }
 }
 

@@ -51,8 +51,8 @@ int step_multiply(struct step *s, const struct weights *w, bool add) {
 
 /* What each row is: fed token, position, page, slot. A fed token is an index into the samples
  * of the step before, which are on the device. */
-static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *page,
-                      uint32_t *slot) {
+static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *page, uint32_t *slot,
+                      uint32_t *seq) {
     const struct engine_batch *b = s->batch;
     uint32_t tokens = s->be->page.page_tokens;
     int32_t before = (b->step + 1) % 2 ? (int32_t)s->be->opts->max_wants : 0; /* its samples */
@@ -69,6 +69,7 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *pa
             pos[row] = p;
             page[row] = pages[p / tokens];
             slot[row] = p % tokens;
+            seq[row] = i;
         }
     }
 }
@@ -89,7 +90,7 @@ static uint32_t fill_attention(struct step *s, struct batch_head *h) {
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const struct engine_seq *q = &batch->seq[i];
 
-        seq[i] = (struct plan_seq){q->row0, q->n_rows, q->pos0, start[i]};
+        seq[i] = (struct plan_seq){q->row0, q->n_rows, q->pos0, start[i], q->state_slot};
         n_blocks += (q->n_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES;
     }
     h->n_seqs = batch->n_seqs;
@@ -104,20 +105,20 @@ static uint32_t fill_attention(struct step *s, struct batch_head *h) {
 static int upload_rows(struct step *s) {
     const struct engine_batch *b = s->batch;
     size_t n = b->n_rows * sizeof(uint32_t);
-    const void *d[7];
-    void *h[6];
+    const void *d[8];
+    void *h[7];
 
     s->rows.used = 0;
-    struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[6]);
-    for (int i = 0; i < 5; i++)
-        h[i] = staging_take(&s->rows, n, &d[i]);
-    h[5] = staging_take(&s->rows, s->n_scored * sizeof(uint32_t), &d[5]);
+    struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[7]);
     for (int i = 0; i < 6; i++)
+        h[i] = staging_take(&s->rows, n, &d[i]);
+    h[6] = staging_take(&s->rows, s->n_scored * sizeof(uint32_t), &d[6]);
+    for (int i = 0; i < 7; i++)
         assert(h[i]);
     memcpy(h[0], b->token, n);
-    fill_rows(s, h[1], h[2], h[3], h[4]);
+    fill_rows(s, h[1], h[2], h[3], h[4], h[5]);
     for (uint32_t i = 0; i < s->n_scored; i++)
-        ((uint32_t *)h[5])[i] = b->want[s->scored[i]].row;
+        ((uint32_t *)h[6])[i] = b->want[s->scored[i]].row;
     *head = (struct batch_head){
         .n_rows = b->n_rows,
         .n_wants = s->n_scored,
@@ -126,7 +127,8 @@ static int upload_rows(struct step *s) {
         .pos = d[2],
         .row_page = d[3],
         .row_slot = d[4],
-        .want_row = d[5],
+        .row_seq = d[5],
+        .want_row = d[6],
     };
     uint32_t n_blocks = fill_attention(s, head);
     if (n_blocks == 0) {
@@ -134,8 +136,8 @@ static int upload_rows(struct step *s) {
         s->be->lost = true;
         return -EIO;
     }
-    s->grid =
-        (struct step_grid){b->n_rows, s->n_scored, graph_attention(s->be, n_blocks), n_blocks};
+    s->grid = (struct step_grid){b->n_rows, b->n_seqs, s->n_scored,
+                                 graph_attention(s->be, n_blocks), n_blocks};
     return staging_send(s->be, &s->rows, 0);
 }
 
@@ -182,8 +184,8 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     assert(!s->batch); /* at most two steps in flight */
     s->batch = batch;
     s->recorded = false;
-    s->head = s->held = s->summed = NULL;
-    s->packed = false;
+    s->head = s->held = s->summed = s->routed = s->shared = NULL;
+    s->packed = s->gated = false;
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
     *out = s;
@@ -230,7 +232,7 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
     return (struct pack_args){
         .batch = b->head,
         .x = x,
-        .up = b->up,
+        .up = kind == PACK_GATE ? b->o_gate : b->up,
         .weight = weight,
         .packed = b->packed,
         .scale = b->scale,
@@ -296,9 +298,8 @@ static struct matmul_args narrow_args(const struct step *s, const struct weights
     return a;
 }
 
-/* Packs rows, unless that has been done. */
-static int pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
-                uint32_t n) {
+int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight,
+              uint32_t n) {
     struct pack_args a = step_pack_args(s->be, kind, x, weight, n);
     bool done = s->packed;
 
@@ -331,7 +332,7 @@ int step_norm(struct step *s, const float *norm) {
     if (!s->held && !s->summed)
         s->packed = false;
     int r = release(s, norm);
-    return r < 0 ? r : pack(s, PACK_NORM, s->be->x, norm, s->be->shape->n_embd);
+    return r < 0 ? r : step_pack(s, PACK_NORM, s->be->x, norm, s->be->shape->n_embd);
 }
 
 /* Few rows: one kernel, whose last blocks rotate the heads and store keys and values; else
@@ -343,7 +344,8 @@ int step_qkv(struct step *s, const struct model_op *op) {
     struct store_args store = store_args_of(b, op);
 
     assert(op->kv.cls == KV_GLOBAL && op->kv.layer < m->n_kv_layer[KV_GLOBAL]);
-    assert(w->n_mats == 3);
+    assert(w->n_mats == 3 || w->n_mats == 4);
+    s->gated = w->n_mats == 4;
     int r = step_norm(s, w->norm);
     if (r == 0 && fuses(s) && m->head_dim % TILE_ROWS == 0) {
         struct matmul_args a = narrow_args(s, w, false);
@@ -412,7 +414,8 @@ int step_attend(struct step *s, const struct model_op *op) {
     if (fuses(s)) {
         a.merged = b->arrived;
         a.rows = b->arrived + b->max_merges * m->n_head_kv;
-        a.pack = step_pack_args(b, PACK_PLAIN, b->o, NULL, m->n_head * m->head_dim);
+        a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL,
+                                m->n_head * m->head_dim);
         s->packed = true;
         return cuda_launch(b, &attend, &a, sizeof(a));
     }
@@ -420,30 +423,36 @@ int step_attend(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }
 
+/* The gates came with the queries and are multiplied when the output is packed. */
+int step_gate(struct step *s, const struct model_op *op) {
+    assert(s->gated && !op->w[0]);
+    return 0;
+}
+
 int step_proj(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    bool hidden = op->in == ACT_H;
+    enum pack_kind kind = op->in == ACT_O && s->gated ? PACK_GATE : PACK_PLAIN;
 
-    assert((hidden || op->in == ACT_O) && !s->held);
+    assert((op->in == ACT_H || op->in == ACT_O || op->in == ACT_D) && !s->held);
     int r = release(s, NULL);
-    r = r < 0 ? r
-              : pack(s, hidden && !fuses(s) ? PACK_SILU : PACK_PLAIN, hidden ? b->gate : b->o, NULL,
-                     w->n_in);
+    if (op->in == ACT_H)
+        r = r < 0 ? r : step_pack_ff(s, w->n_in);
+    else
+        r = r < 0 ? r
+                  : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->o, NULL, w->n_in);
     if (r == 0 && fuses(s))
         s->held = w;
     return r < 0 || s->held ? r : step_multiply(s, w, true);
 }
 
-/* h is left as gate and up, for proj() to multiply them when it takes them, or where gate was. */
-int step_gate_up(struct step *s, const struct model_op *op) {
-    const struct weights *w = op->weights;
+/* h is left as gate and up, for step_pack_ff() to multiply them, or where gate was. */
+int step_gate_and_up(struct step *s, const struct weights *w) {
     struct be *b = s->be;
     uint32_t n_ff = w->m[0].n_out;
 
-    int r = step_norm(s, w->norm);
-    if (r < 0 || !fuses(s))
-        return r < 0 ? r : step_multiply(s, w, false);
+    if (!fuses(s))
+        return step_multiply(s, w, false);
     struct matmul_args a = narrow_args(s, w, false);
     a.gated = w->m[0].n_row_tiles;
     if (packs_last(s, n_ff)) {
@@ -452,6 +461,16 @@ int step_gate_up(struct step *s, const struct model_op *op) {
         s->packed = true;
     }
     return cuda_matvec(b, &a);
+}
+
+int step_pack_ff(struct step *s, uint32_t n) {
+    return step_pack(s, fuses(s) ? PACK_PLAIN : PACK_SILU, s->be->gate, NULL, n);
+}
+
+int step_gate_up(struct step *s, const struct model_op *op) {
+    int r = step_norm(s, op->weights->norm);
+
+    return r < 0 ? r : step_gate_and_up(s, op->weights);
 }
 
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {

@@ -34,6 +34,9 @@ LIMITS = {
     "expert_vec": 128,
     "expert_wide": 255,
     "combine": 64,
+    "delta_in": 128,
+    "delta": 128,
+    "delta_out": 64,
 }
 # Shared memory of its own: what a launch may have without asking, or what is left of the 99 KiB that the smallest of
 # the devices gives a block beside what the launch asks for (matvec_shared(), wide_shared(): tests hold them to it).

@@ -23,7 +23,7 @@ static struct batch_head run_plan(const struct engine_batch *b, const struct pla
 
     for (uint32_t i = 0; i < b->n_seqs; i++)
         seq[i] = (struct plan_seq){b->seq[i].row0, b->seq[i].n_rows, b->seq[i].pos0,
-                                   b->table[KV_GLOBAL].start[i]};
+                                   b->table[KV_GLOBAL].start[i], 0};
     a.batch = &head;
     a.item = item;
     a.merge = merge;

@@ -1,0 +1,109 @@
+/*
+ * recurrent - the ops of layers with a state: grids and arguments of recurrent.cu, and copies of
+ * states. A state is that of all layers, one after the other; slots and the snapshots that lie on
+ * the device are one array, snapshots in host memory another.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+
+const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op) {
+    uint32_t dim = s->delta.dim;
+
+    assert(s->state.kernel <= STATE_TAPS);
+    if (!op->norm)
+        return "recurrent layers of this kind";
+    return dim == 16 || dim == 32 || dim == 64 || dim == 128 ? NULL
+                                                             : "delta nets with heads of this size";
+}
+
+int step_state_in(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    int r = step_norm(s, w->norm);
+
+    assert(w->n_mats >= 3);
+    return r < 0 ? r : step_multiply(s, w, false);
+}
+
+struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w) {
+    const struct model_shape *m = b->shape;
+    struct delta_args a = {
+        .batch = b->head,
+        .taps = w->taps,
+        .dt = w->dt,
+        .decay = w->decay,
+        .norm = w->norm,
+        .c = b->recurrent.c,
+        .mix = b->recurrent.mix,
+        .out = b->recurrent.out,
+        .state = b->recurrent.state,
+        .stride = m->state.n_layer * m->state.n_floats,
+        .n_key_head = m->delta.n_key_head,
+        .n_value_head = m->delta.n_value_head,
+        .dim = m->delta.dim,
+        .n_taps = m->state.kernel,
+        .tiled = m->delta.tiled,
+        .eps = m->rms_eps,
+        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL, m->state.n_out),
+    };
+
+    for (int i = 0; i < OP_MATRICES; i++)
+        a.in[i] = b->recurrent.in[i];
+    return a;
+}
+
+int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_grid *grid) {
+    uint32_t n_heads = 2 * a->n_key_head + a->n_value_head, warps = CUDA_THREADS / 32;
+    uint32_t n_parts = a->n_value_head * ((a->dim + DELTA_VALUES - 1) / DELTA_VALUES);
+    const struct launch l[] = {
+        {kernel_delta_in, grid->rows, (n_heads + warps - 1) / warps, CUDA_THREADS, "delta_in", 0},
+        {kernel_delta, grid->seqs, n_parts, DELTA_THREADS, "delta", 0},
+        {kernel_delta_out, grid->rows, 1, PACK_THREADS, "delta_out", 0},
+    };
+    int r = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
+        r = cuda_launch(b, &l[i], a, sizeof(*a));
+    return r;
+}
+
+/* What comes out is packed for the projection behind it. */
+int step_delta(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct delta_args a = recurrent_delta_args(b, op->weights);
+
+    assert(op->state < b->shape->state.n_layer && !s->held && !s->summed && !s->packed);
+    a.state += op->state * b->shape->state.n_floats;
+    a.joined = op->joined;
+    s->packed = true;
+    return recurrent_delta(b, &a, &s->grid);
+}
+
+/* Where state @i of all layers is: pinned memory has the same address on the device. */
+static uint8_t *state_at(const struct be *b, uint32_t i) {
+    size_t n = b->shape->state.n_layer * b->shape->state.n_floats;
+
+    assert(i < b->recurrent.n_states);
+    return (uint8_t *)(i < b->recurrent.n_device
+                           ? b->recurrent.state + i * n
+                           : b->recurrent.host_state + (i - b->recurrent.n_device) * n);
+}
+
+/* Layer by layer, as pages are. */
+int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
+    const struct state_shape *s = &b->shape->state;
+    struct copy_args a = {
+        .from = state_at(b, src),
+        .to = state_at(b, dst),
+        .from_layer = s->n_floats * sizeof(float),
+        .to_layer = s->n_floats * sizeof(float),
+        .page_bytes = s->n_floats * sizeof(float),
+    };
+    uint32_t parts =
+        (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
+    struct launch l = {kernel_copy_page, parts, s->n_layer, CUDA_THREADS, "copy_page", 0};
+
+    assert(a.page_bytes % 16 == 0);
+    return src == dst ? 0 : cuda_launch(b, &l, &a, sizeof(a));
+}

@@ -1,0 +1,137 @@
+/*
+ * Models with recurrent layers on the CUDA backend, without a device: whole models judged by the
+ * reference backend, the same bits however a sequence is computed, and states that are saved and
+ * loaded.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/engine/cuda/ways.h"
+#include "tests/support/tiny_model.h"
+
+static void find_golden(const char *name, char path[1024]) {
+    const char *dir = getenv("WEFT_DATA");
+
+    snprintf(path, 1024, "%s/golden/%s.gguf", dir ? dir : "", name);
+    if (access(path, R_OK) < 0)
+        cr_skip_test("%s is not there", path);
+}
+
+static void compare(const struct trace *a, const struct trace *b, const char *what) {
+    for (uint32_t r = 0; r + 1 < LONGEST; r++) {
+        cr_expect(a->at[r].digest && a->at[r].digest == b->at[r].digest, "%s: position %u", what,
+                  r);
+        cr_expect(a->at[r].token == b->at[r].token, "%s: position %u", what, r);
+    }
+}
+
+/* Heads of 16 and 64 values, beta and alpha apart and joined, heads in turns and side by side,
+ * dense FFNs and experts with one for all rows. */
+Test(cuda_recurrent, every_architecture_is_near_the_reference) {
+    static const char *const names[] = {"qwen35-mtp", "qwen3next", "qwen35moe-q.q4_k"};
+    const struct way at_once = {.name = "at once", .forced = true, .fuse = "0"};
+    const struct way by_9 = {.name = "by 9", .chunk = 9, .forced = true, .fuse = "16384"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        struct trace right = {0}, few = {0}, many = {0};
+        char path[1024];
+
+        find_golden(names[i], path);
+        ways_run(path, "reference", &at_once, &right);
+        ways_run(path, "cuda", &at_once, &many);
+        ways_run(path, "cuda", &by_9, &few);
+        double d = ways_distance(&many, &right);
+        cr_expect(d < 2e-2, "%s: %g", names[i],
+                  d); /* 4e-3 on average: random weights of any scale */
+        compare(&many, &few, names[i]);
+        free(right.logits);
+        free(few.logits);
+        free(many.logits);
+    }
+}
+
+/* Rows one by one, in company, overlapped, as graphs; states that go back as after a wrong draft,
+ * from either memory. */
+Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
+    static const struct way ways[] = {
+        {.name = "at once", .fuse = "0"},
+        {.name = "in company, as graphs",
+         .chunk = 35,
+         .n_neighbours = 2,
+         .graphs = true,
+         .fuse = "16384"},
+        {.name = "overlapped, other order of threads",
+         .chunk = 5,
+         .n_neighbours = 3,
+         .graphs = true,
+         .overlap = true,
+         .fuse = "1000000",
+         .order = 77},
+        {.name = "back", .chunk = 16, .back = 2, .fuse = "0"},
+        {.name = "back, from host memory",
+         .chunk = 16,
+         .back = 15,
+         .host_kv_bytes = 1 << 20,
+         .graphs = true,
+         .fuse = "16384"},
+    };
+    struct trace first = {0}, other = {0};
+    char path[1024];
+
+    find_golden("qwen35moe-mtp", path);
+    ways_run(path, "cuda", &ways[0], &first);
+    for (size_t i = 1; i < ARRAY_SIZE(ways); i++) {
+        ways_run(path, "cuda", &ways[i], &other);
+        compare(&first, &other, ways[i].name);
+        free(other.logits);
+    }
+    free(first.logits);
+}
+
+/* With the self-test and the proof. 1: it computes as it should; 0: it is refused. Nothing is
+ * left. */
+static int try_open(const char *path) {
+    const struct driver_opts o = {
+        .backend = "cuda", .path = path, .max_rows = 20, .n_pages = 8, .max_seqs = 2};
+    struct err err = {0};
+    struct driver d;
+    int r;
+
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    fake_find()->n_calls = 0;
+    r = driver_open(&d, &o, &err);
+    if (r == 0)
+        driver_close(&d);
+    cr_expect(r == 0 || r == -EIO || err.message[0]);
+    cr_expect(fake_find()->n_live == 0, "%d left", fake_find()->n_live);
+    return r == 0;
+}
+
+/* Kernels that do nothing, kernels that fail, and every 97th call. */
+Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
+    static const char *const kernels[] = {"delta_in", "delta", "delta_out"};
+    struct fake_cuda *fake = fake_find();
+    char path[1024];
+
+    find_golden("qwen35-mtp", path);
+    cr_assert(try_open(path));
+    uint32_t n = fake->n_calls;
+    for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
+        fake->broken = kernels[i];
+        cr_expect(try_open(path) == 0, "%s does nothing", kernels[i]);
+        fake->broken = NULL;
+        fake->faulty = kernels[i];
+        cr_expect(try_open(path) == 0, "%s fails", kernels[i]);
+        fake->faulty = NULL;
+        fake->fail_at = 0;
+        fake->sticky = false;
+    }
+    cr_expect(n > 500, "%u calls", n);
+    for (fake->fail_at = 97; fake->fail_at < n - 20; fake->fail_at += 97) /* not those of the end */
+        cr_expect(try_open(path) == 0, "call %u of %u", fake->fail_at, n);
+}
