@@ -110,8 +110,8 @@ struct rope_args {
 enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU, PACK_CLAMPED, PACK_GATE };
 
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
- * SILU silu(x) * up, CLAMPED as GLU_CLAMPED, GATE x * sigmoid(up). A row is multiplied by a power of
- * two that takes its largest magnitude to [2^13, 2^14); scale[row] undoes it.
+ * SILU silu(x) * up, CLAMPED as GLU_CLAMPED, GATE x * sigmoid(up). A row is multiplied by a power
+ * of two that takes its largest magnitude to [2^13, 2^14); scale[row] undoes it.
  * packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(); sums of what
  * 32 columns were rounded to: [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64.
  * Grid: rows; PACK_THREADS threads. */

@@ -323,6 +323,7 @@ static void check_matrices(bool tiny) {
 #include "tests/gpu/last_block.h"
 
 #include "tests/gpu/experts.h"
+#include "tests/gpu/recurrent.h"
 
 /* -- attention --------------------------------------------------------------------------------- */
 
@@ -893,6 +894,7 @@ int main(int argc, char **argv) {
     check_attentions(tiny);
     report_alone("last blocks", 60, check_last_block, &tiny);
     report_alone("experts", 60, check_expert_kernels, &tiny);
+    report_alone("delta nets", 60, check_delta_kernels, &tiny);
     report_alone("sampling", 60, check_sampling_alone, &tiny);
     return report_end("kernels");
 }

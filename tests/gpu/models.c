@@ -183,6 +183,12 @@ static void judge_all(bool tiny) {
         snprintf(name, sizeof(name), "model %s with experts", c.model.arch);
         report_alone(name, 60, judge_case, &c);
     }
+    for (size_t i = 0; i < 2; i++) {
+        c.model = (struct tiny_model){.arch = i ? "qwen3next" : "qwen35",
+                                      .type = i ? TENSOR_Q8_0 : TENSOR_Q4_K};
+        snprintf(name, sizeof(name), "model %s with delta nets", c.model.arch);
+        report_alone(name, 60, judge_case, &c);
+    }
 }
 
 static void compare(const struct watch *a, const struct watch *b, const char *name) {
@@ -562,8 +568,10 @@ int main(int argc, char **argv) {
     judge_all(tiny);
     static const struct tiny_model identical[] = {
         {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_embd = 512, .n_ff = 1024},
-        {.arch = "gpt-oss", .type = TENSOR_MXFP4, .n_embd = 512}};
+        {.arch = "gpt-oss", .type = TENSOR_MXFP4, .n_embd = 512},
+        {.arch = "qwen35moe", .type = TENSOR_Q4_K, .n_layer = 3, .n_embd = 512, .n_ff = 1024}};
+    static const char *const names[] = {"identity", "identity, gpt-oss", "identity, qwen35moe"};
     for (size_t i = 0; i < ARRAY_SIZE(identical) && !tiny; i++)
-        report_alone(i ? "identity, gpt-oss" : "identity", 90, check_identity, &identical[i]);
+        report_alone(names[i], 90, check_identity, &identical[i]);
     return report_end("models");
 }

@@ -1,0 +1,287 @@
+#pragma once
+
+/*
+ * recurrent - the kernels of gated delta nets against double precision: sequences that begin and
+ * that go on, in one step, and by bits the same in several. Part of kernels.c.
+ */
+
+#define DELTA_SEQS 3u
+
+struct delta_case {
+    uint32_t n_key_head, n_value_head, dim, n_taps;
+    bool joined, tiled;
+    uint32_t n_rows[DELTA_SEQS], pos0[DELTA_SEQS];
+};
+
+/* The layer and what its rows are, here and on the device. */
+struct delta_scene {
+    const struct delta_case *c;
+    uint32_t n_rows, channels, n_out, n_both; /* n_both: values of the third product */
+    size_t n_state;
+    float *u, *z, *both, *alpha, *taps, *dt, *decay, *norm, *state;
+    struct delta_args a;
+};
+
+static float *random_floats(size_t n, float scale, float shift) {
+    float *x = host_new(n * sizeof(*x));
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = gauss() * scale + shift;
+    return x;
+}
+
+static struct delta_scene make_delta(const struct delta_case *c) {
+    struct delta_scene s = {.c = c,
+                            .channels = c->dim * (2 * c->n_key_head + c->n_value_head),
+                            .n_out = c->dim * c->n_value_head,
+                            .n_both = c->n_value_head * (c->joined ? 2 : 1)};
+
+    for (uint32_t i = 0; i < DELTA_SEQS; i++)
+        s.n_rows += c->n_rows[i];
+    s.n_state = (size_t)(c->n_taps - 1) * s.channels + (size_t)s.n_out * c->dim;
+    s.u = random_floats((size_t)s.n_rows * s.channels, 1, 0);
+    s.z = random_floats((size_t)s.n_rows * s.n_out, 1, 0);
+    s.both = random_floats((size_t)s.n_rows * s.n_both, 1, 0);
+    s.alpha = random_floats((size_t)s.n_rows * c->n_value_head, 1, 0);
+    s.taps = random_floats((size_t)c->n_taps * s.channels, 0.5f, 0);
+    s.dt = random_floats(c->n_value_head, 1, 0);
+    s.decay = random_floats(c->n_value_head, 0.05f, -0.3f);
+    s.norm = random_floats(c->dim, 0.2f, 1);
+    s.state = random_floats(DELTA_SEQS * s.n_state, 0.5f, 0);
+    size_t padded = ((size_t)s.n_rows + 7) / 8 * 8 * ((s.n_out + 63) / 64 * 64);
+    s.a = (struct delta_args){
+        .in = {device_of(s.u, (size_t)s.n_rows * s.channels * 4),
+               device_of(s.z, (size_t)s.n_rows * s.n_out * 4),
+               device_of(s.both, (size_t)s.n_rows * s.n_both * 4),
+               device_of(s.alpha, (size_t)s.n_rows * c->n_value_head * 4)},
+        .taps = device_of(s.taps, (size_t)c->n_taps * s.channels * 4),
+        .dt = device_of(s.dt, c->n_value_head * 4),
+        .decay = device_of(s.decay, c->n_value_head * 4),
+        .norm = device_of(s.norm, c->dim * 4),
+        .c = device_new((size_t)s.n_rows * s.channels * 4),
+        .mix = device_new((size_t)s.n_rows * c->n_value_head * 2 * 4),
+        .out = device_new((size_t)s.n_rows * s.n_out * 4),
+        .state = device_new(DELTA_SEQS * s.n_state * 4),
+        .stride = s.n_state,
+        .n_key_head = c->n_key_head,
+        .n_value_head = c->n_value_head,
+        .dim = c->dim,
+        .n_taps = c->n_taps,
+        .tiled = c->tiled,
+        .joined = c->joined,
+        .eps = 1e-6f,
+        .pack = {.packed = device_new(padded * 2),
+                 .scale = device_new((s.n_rows + 7) / 8 * 8 * 4),
+                 .sums = device_new(padded / 32 * 4),
+                 .kind = PACK_PLAIN,
+                 .n = s.n_out,
+                 .n_padded = (s.n_out + 63) / 64 * 64},
+    };
+    s.a.pack.x = s.a.pack.up = s.a.out;
+    return s;
+}
+
+static void drop_delta(struct delta_scene *s) {
+    const void *const on[] = {s->a.in[0],       s->a.in[1],      s->a.in[2],    s->a.in[3],
+                              s->a.taps,        s->a.dt,         s->a.decay,    s->a.norm,
+                              s->a.c,           s->a.mix,        s->a.out,      s->a.state,
+                              s->a.pack.packed, s->a.pack.scale, s->a.pack.sums};
+    float *const here[] = {s->u,  s->z,     s->both, s->alpha, s->taps,
+                           s->dt, s->decay, s->norm, s->state};
+
+    for (size_t i = 0; i < ARRAY_SIZE(on); i++)
+        api->release((void *)on[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(here); i++)
+        free(here[i]);
+}
+
+/* A step of @n sequences of the batch, whose rows stand from @row0 of the scene on. */
+static void step_delta(const struct delta_scene *s, const struct plan_seq *seq, uint32_t n,
+                       uint32_t row0, uint32_t n_rows) {
+    uint32_t *row_seq = host_new(n_rows * 4), heads = 2 * s->c->n_key_head + s->c->n_value_head;
+    uint32_t parts = (s->c->dim + DELTA_VALUES - 1) / DELTA_VALUES;
+    struct delta_args a = s->a;
+
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t r = 0; r < seq[i].n_rows; r++)
+            row_seq[seq[i].row0 + r] = i;
+    struct batch_head head = {.n_rows = n_rows,
+                              .n_seqs = n,
+                              .row_seq = device_of(row_seq, n_rows * 4),
+                              .seq = device_of(seq, n * sizeof(*seq))};
+
+    a.batch = device_of(&head, sizeof(head));
+    a.in[0] += (size_t)row0 * s->channels;
+    a.in[1] += (size_t)row0 * s->n_out;
+    a.in[2] += (size_t)row0 * s->n_both;
+    a.in[3] += (size_t)row0 * s->c->n_value_head;
+    a.out += (size_t)row0 * s->n_out;
+    a.pack.x = a.pack.up = a.out;
+    launch(kernel_delta_in, n_rows + 1, (heads + 7) / 8, CUDA_THREADS, &a, "delta_in");
+    launch(kernel_delta, n + 1, s->c->n_value_head * parts, DELTA_THREADS, &a, "delta");
+    launch(kernel_delta_out, n_rows + 1, 1, PACK_THREADS, &a, "delta_out");
+    must(api->stream_wait(stream), "delta");
+    api->release((void *)head.row_seq);
+    api->release((void *)head.seq);
+    api->release((void *)a.batch);
+    free(row_seq);
+}
+
+/* Sequence i has slot DELTA_SEQS - 1 - i. @chunk 0: all rows in one step; else each sequence by
+ * itself, so many rows in a step. What comes out to @out, states to @state. */
+static void run_delta(struct delta_scene *s, uint32_t chunk, float *out, float *state) {
+    const struct delta_case *c = s->c;
+    struct plan_seq seq[DELTA_SEQS];
+    uint32_t row0 = 0;
+
+    must(api->copy(s->a.state, s->state, DELTA_SEQS * s->n_state * 4, CUDA_TO_DEVICE, stream),
+         "copy");
+    for (uint32_t i = 0; i < DELTA_SEQS; row0 += c->n_rows[i++]) {
+        seq[i] = (struct plan_seq){row0, c->n_rows[i], c->pos0[i], 0, DELTA_SEQS - 1 - i};
+        for (uint32_t at = 0; chunk && at < c->n_rows[i]; at += chunk) {
+            struct plan_seq part = {0, MIN(chunk, c->n_rows[i] - at), c->pos0[i] + at, 0,
+                                    seq[i].state};
+
+            step_delta(s, &part, 1, row0 + at, part.n_rows);
+        }
+    }
+    if (!chunk)
+        step_delta(s, seq, DELTA_SEQS, 0, s->n_rows);
+    fetch(out, s->a.out, (size_t)s->n_rows * s->n_out * 4);
+    fetch(state, s->a.state, DELTA_SEQS * s->n_state * 4);
+}
+
+static double silu(double x) {
+    return x / (1 + exp(-x));
+}
+
+/* c of row @r, whose sequence begins at row @row0 with @past behind it. */
+static void convolve_right(const struct delta_scene *s, uint32_t r, uint32_t row0,
+                           const float *past, double *c) {
+    uint32_t before = s->c->n_taps - 1, dim = s->c->dim;
+
+    for (uint32_t i = 0; i < s->channels; i++) {
+        c[i] = 0;
+        for (uint32_t j = 0; j <= before; j++) {
+            uint32_t k = r - row0 + j;
+            float u = k >= before ? s->u[(size_t)(r + j - before) * s->channels + i]
+                      : past      ? past[(size_t)k * s->channels + i]
+                                  : 0.0f;
+
+            c[i] += (double)s->taps[(size_t)j * s->channels + i] * (double)u;
+        }
+        c[i] = silu(c[i]);
+    }
+    for (uint32_t h = 0; h < 2 * s->c->n_key_head; h++) {
+        double sum = 1e-6;
+
+        for (uint32_t i = 0; i < dim; i++)
+            sum += c[h * dim + i] * c[h * dim + i];
+        for (uint32_t i = 0; i < dim; i++)
+            c[h * dim + i] /= sqrt(sum) * (h < s->c->n_key_head ? sqrt(dim) : 1);
+    }
+}
+
+/* Head @h of a row: @m [keys][values]. */
+static void advance_right(const struct delta_scene *s, uint32_t r, uint32_t h, const double *c,
+                          double *m, double *out) {
+    const struct delta_case *d = s->c;
+    uint32_t n = d->n_value_head, per = n / d->n_key_head, dim = d->dim;
+    uint32_t at = h / per * 2 * per + h % per, key = d->tiled ? h % d->n_key_head : h / per;
+    const float *both = s->both + (size_t)r * s->n_both, *z = s->z + (size_t)r * s->n_out + h * dim;
+    double beta = (double)(d->joined ? both[at] : both[h]), square = 0;
+    double alpha = (double)(d->joined ? both[at + per] : s->alpha[(size_t)r * n + h]);
+    double keep = exp((double)s->decay[h] * log1p(exp(alpha + (double)s->dt[h])));
+    const double *q = c + key * dim, *k = q + d->n_key_head * dim;
+    const double *v = c + (2 * d->n_key_head + h) * dim;
+
+    for (uint32_t j = 0; j < dim; j++) {
+        double known = 0;
+
+        for (uint32_t i = 0; i < dim; i++)
+            known += k[i] * keep * m[i * dim + j];
+        out[j] = 0;
+        for (uint32_t i = 0; i < dim; i++) {
+            m[i * dim + j] = keep * m[i * dim + j] + k[i] * (v[j] - known) / (1 + exp(-beta));
+            out[j] += q[i] * m[i * dim + j];
+        }
+        square += out[j] * out[j];
+    }
+    for (uint32_t j = 0; j < dim; j++)
+        out[j] *= (double)s->norm[j] / sqrt(square / dim + 1e-6) * silu((double)z[j]);
+}
+
+/* |got - right| / |right| of what comes out. */
+static double delta_error(const struct delta_scene *s, const float *got) {
+    uint32_t dim = s->c->dim, row0 = 0;
+    double *c = host_new(s->channels * sizeof(*c)), *out = host_new(dim * sizeof(*out));
+    double *m = host_new((size_t)s->n_out * dim * sizeof(*m)), d = 0, norm = 0;
+
+    for (uint32_t q = 0; q < DELTA_SEQS; row0 += s->c->n_rows[q++]) {
+        const float *past = s->c->pos0[q] ? s->state + (DELTA_SEQS - 1 - q) * s->n_state : NULL;
+        const float *from = past + (size_t)(s->c->n_taps - 1) * s->channels;
+
+        for (uint32_t x = 0; x < s->n_out * dim; x++) {
+            uint32_t h = x / dim / dim, at = delta_place(dim, x / dim % dim, x % dim);
+
+            m[x] = past ? (double)from[h * dim * dim + at] : 0;
+        }
+        for (uint32_t r = row0; r < row0 + s->c->n_rows[q]; r++) {
+            convolve_right(s, r, row0, past, c);
+            for (uint32_t h = 0; h < s->c->n_value_head; h++) {
+                advance_right(s, r, h, c, m + (size_t)h * dim * dim, out);
+                for (uint32_t j = 0; j < dim; j++) {
+                    d += pow((double)got[(size_t)r * s->n_out + h * dim + j] - out[j], 2);
+                    norm += out[j] * out[j];
+                }
+            }
+        }
+    }
+    free(c);
+    free(out);
+    free(m);
+    return sqrt(d / norm);
+}
+
+static void check_delta(const struct delta_case *c) {
+    struct delta_scene s = make_delta(c);
+    size_t n = (size_t)s.n_rows * s.n_out, n_state = DELTA_SEQS * s.n_state;
+    float *out[2] = {host_new(n * 4), host_new(n * 4)};
+    float *state[2] = {host_new(n_state * 4), host_new(n_state * 4)};
+    char name[100], same[120];
+
+    snprintf(name, sizeof(name), "delta net, %u of %u heads of %u, %u taps%s%s", c->n_value_head,
+             c->n_key_head, c->dim, c->n_taps, c->joined ? ", joined" : "",
+             c->tiled ? ", tiled" : "");
+    run_delta(&s, 0, out[0], state[0]);
+    report_check(name, delta_error(&s, out[0]), 1e-5);
+    for (uint32_t chunk = 1; chunk <= 9; chunk += 8) {
+        run_delta(&s, chunk, out[1], state[1]);
+        snprintf(same, sizeof(same), "%s: by %u", name, chunk);
+        report_check(same, differs(same, out[1], out[0], s.n_rows, s.n_out), 0);
+        snprintf(same, sizeof(same), "%s: states by %u", name, chunk);
+        report_check(same, differs(same, state[1], state[0], DELTA_SEQS, (uint32_t)s.n_state), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        free(out[i]);
+        free(state[i]);
+    }
+    drop_delta(&s);
+}
+
+/* Sequences that begin, that go on, that are shorter than the convolution. */
+static void check_delta_kernels(const void *arg) {
+    static const struct delta_case cases[] = {
+        {2, 4, 16, 4, false, true, {1, 11, 2}, {5, 0, 0}},
+        {1, 3, 32, 2, true, false, {9, 1, 8}, {0, 0, 1}},
+        {2, 2, 64, 8, false, false, {3, 1, 17}, {2, 7, 0}},
+        {1, 2, 128, 4, true, true, {1, 10, 1}, {0, 3, 9}},
+        {16, 48, 128, 4, false, true, {700, 1, 33}, {0, 3000, 9}},
+        {16, 32, 128, 4, true, false, {1, 1, 1}, {100, 300, 0}},
+    };
+    size_t n = *(const bool *)arg ? 4 : ARRAY_SIZE(cases);
+
+    open_device();
+    for (size_t i = 0; i < n; i++)
+        check_delta(&cases[i]);
+}
