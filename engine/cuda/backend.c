@@ -263,7 +263,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return "gates of attention with weights of their own";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);
-    if (op->kind == OP_STATE_IN || op->kind == OP_DELTA)
+    if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_CONV)
         return recurrent_lacks(s, op);
     return op->cap != 0 ? "capped logits" : NULL;
 }
@@ -303,6 +303,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_SHARED] = step_shared,
             [OP_STATE_IN] = step_state_in,
             [OP_DELTA] = step_delta,
+            [OP_CONV] = step_conv,
             [OP_LOGITS] = step_logits,
         },
     .mask = step_mask,

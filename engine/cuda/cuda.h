@@ -90,7 +90,7 @@ struct weights {
     float *pick_bias, *weigh; /* by expert */
     float *sinks;             /* by head */
     float *gate;              /* SHARED: [n_in] */
-    float *taps, *dt, *decay; /* struct delta_args */
+    float *taps, *dt, *decay; /* struct delta_args, conv_args */
 };
 
 struct launch {
@@ -292,6 +292,7 @@ int step_shared(struct step *s, const struct model_op *op);
 int step_gate(struct step *s, const struct model_op *op);
 int step_state_in(struct step *s, const struct model_op *op);
 int step_delta(struct step *s, const struct model_op *op);
+int step_conv(struct step *s, const struct model_op *op);
 int step_logits(struct step *s, const struct model_op *op);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int step_sample(struct step *s);

@@ -363,6 +363,20 @@ struct delta_args {
     struct pack_args pack; /* of out */
 };
 
+/* A short convolution (engine/backend.h). State of slot s at state + s stride: [n_taps - 1][n] of
+ * what goes into it, the oldest first.
+ *   conv       grid x rows, y n / CUDA_THREADS, rounded up: out
+ *   conv_keep  grid x sequences, or more, y as above: the state */
+struct conv_args {
+    const struct batch_head *batch;
+    const float *in[3]; /* [rows][n] b, c, u */
+    const float *taps;  /* [n_taps][n] */
+    float *out;         /* [rows][n] */
+    float *state;       /* of the layer */
+    size_t stride;      /* values from a slot to the next */
+    uint32_t n, n_taps;
+};
+
 /* Where key @i of value @j stands in a head's matrix: eight values of a warp lie together, of four
  * lanes each, and a lane's keys in 16 bytes. */
 MX_FN uint32_t delta_place(uint32_t dim, uint32_t i, uint32_t j) {
@@ -530,6 +544,8 @@ extern const void *const kernel_combine;
 extern const void *const kernel_delta_in;
 extern const void *const kernel_delta;
 extern const void *const kernel_delta_out;
+extern const void *const kernel_conv;
+extern const void *const kernel_conv_keep;
 extern const void *const kernel_attend_64; /* heads of up to 64 */
 extern const void *const kernel_attend_128;
 extern const void *const kernel_attend_256;

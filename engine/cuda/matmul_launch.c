@@ -31,6 +31,8 @@ int cuda_matmul_allow(struct be *b) {
                    {kernel_delta_in, 0},
                    {kernel_delta, 0},
                    {kernel_delta_out, 0},
+                   {kernel_conv, 0},
+                   {kernel_conv_keep, 0},
                    {kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)},
                    {kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)},
                    {kernel_attend_64, 0},

@@ -81,7 +81,8 @@ static void add_recurrent(struct be *b) {
         return;
     for (int i = 0; i < OP_MATRICES; i++)
         add(b, &b->recurrent.in[i], rows * s->n_in[i], sizeof(float), "activations", false);
-    add(b, &b->recurrent.c, rows * s->n_in[0], sizeof(float), "activations", false);
+    add(b, &b->recurrent.c, b->shape->delta.dim ? rows * s->n_in[0] : 0, sizeof(float),
+        "activations", false);
     add(b, &b->recurrent.mix, rows * 2 * b->shape->delta.n_value_head, sizeof(float), "activations",
         false);
     add(b, &b->recurrent.out, rows * s->n_out, sizeof(float), "activations", false);
@@ -182,8 +183,8 @@ static bool is_bias(const struct tensor *t) {
     return n >= 5 && strcmp(t->name + n - 5, ".bias") == 0;
 }
 
-/* As own() will take it, tensor by tensor; a tied embedding that tiles hold exactly is not
- * there twice. */
+/* As own() will take it, tensor by tensor, at most: a tensor may become several matrices. A tied
+ * embedding that tiles hold exactly is not there twice. */
 uint64_t cuda_weight_bytes(const struct gguf *file) {
     bool tied = !gguf_find(file, "output.weight");
     uint64_t sum = 0;
@@ -200,7 +201,8 @@ uint64_t cuda_weight_bytes(const struct gguf *file) {
             sum += round_up(tile_matrix_bytes(tile_format_of(t->format->type), (uint32_t)t->ne[1],
                                               (uint32_t)t->ne[0]) *
                                 t->ne[2],
-                            512);
+                            512) +
+                   (MATMUL_MATRICES - 1) * 512;
     }
     return sum;
 }

@@ -12,8 +12,12 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
     uint32_t dim = s->delta.dim;
 
     assert(s->state.kernel <= STATE_TAPS);
+    if (op->kind == OP_CONV)
+        return NULL;
     if (!op->norm)
         return "recurrent layers of this kind";
+    if (op->kind == OP_STATE_IN)
+        return NULL;
     return dim == 16 || dim == 32 || dim == 64 || dim == 128 ? NULL
                                                              : "delta nets with heads of this size";
 }
@@ -78,6 +82,30 @@ int step_delta(struct step *s, const struct model_op *op) {
     a.joined = op->joined;
     s->packed = true;
     return recurrent_delta(b, &a, &s->grid);
+}
+
+/* What comes out is packed by the projection behind it. */
+int step_conv(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct state_shape *m = &b->shape->state;
+    const struct conv_args a = {
+        .batch = b->head,
+        .in = {b->recurrent.in[0], b->recurrent.in[1], b->recurrent.in[2]},
+        .taps = op->weights->taps,
+        .out = b->recurrent.out,
+        .state = b->recurrent.state + op->state * m->n_floats,
+        .stride = m->n_layer * m->n_floats,
+        .n = m->n_out,
+        .n_taps = m->kernel,
+    };
+    uint32_t parts = (a.n + CUDA_THREADS - 1) / CUDA_THREADS;
+    const struct launch conv = {kernel_conv, s->grid.rows, parts, CUDA_THREADS, "conv", 0};
+    const struct launch keep = {kernel_conv_keep, s->grid.seqs, parts,
+                                CUDA_THREADS,     "conv_keep",  0};
+
+    assert(op->state < m->n_layer && !s->held && !s->summed && !s->packed);
+    int r = cuda_launch(b, &conv, &a, sizeof(a));
+    return r < 0 ? r : cuda_launch(b, &keep, &a, sizeof(a));
 }
 
 /* Where state @i of all layers is: pinned memory has the same address on the device. */

@@ -1,9 +1,10 @@
 /*
- * recurrent - layers with a state: gated delta nets. The formulas are those of engine/backend.h and
- * engine/reference/delta.c. A sequence goes through its state token by token in one order, at any
- * number of rows: every sum is over a fixed set of values in an order that the head's size alone
- * decides, and the state is kept in single precision, so what a row gets depends neither on what
- * else is in the step nor on how the rows before it were divided into steps.
+ * recurrent - layers with a state: gated delta nets and short convolutions. The formulas are those
+ * of engine/backend.h and engine/reference/{delta,conv}.c. A sequence goes through its state token
+ * by token in one order, at any number of rows: every sum is over a fixed set of values in an order
+ * that the head's size alone decides, and the state is kept in single precision, so what a row gets
+ * depends neither on what else is in the step nor on how the rows before it were divided into
+ * steps.
  *
  * delta_in   a warp a head and row: the convolution, then the head's length. Of the rows that the
  *            convolution goes back to, those before the step are in the state.
@@ -16,6 +17,9 @@
  *            It also keeps the inputs of the convolution: the rows that need the old ones have
  *            taken them.
  * delta_out  a block a row: the norm of each head and its gate, then the row is packed
+ * conv       a thread a channel and row: a short convolution and its gates
+ * conv_keep  a thread a channel and sequence: what the next rows go back to, when all rows of this
+ *            step have taken what lay there
  */
 
 #include "engine/cuda/device.cuh"
@@ -308,4 +312,42 @@ KERNEL(delta_out, struct delta_args, PACK_THREADS, 2) {
         gate_head(a, r, h);
     sync_block();
     pack_row<PACK_THREADS>(a.pack, r, r, shared);
+}
+
+/* -- short convolutions ------------------------------------------------------------------------ */
+
+/* What goes into the convolution of channel @c, at row @k of the sequence, counted from n_taps - 1
+ * rows before the step. */
+DEVICE float conv_input(const struct conv_args &a, const struct plan_seq &seq, uint32_t k,
+                        uint32_t c) {
+    uint32_t before = a.n_taps - 1;
+    size_t at = (size_t)(seq.row0 + k - before) * a.n + c;
+
+    if (k >= before)
+        return a.in[0][at] * a.in[2][at];
+    return seq.pos0 ? a.state[seq.state * a.stride + (size_t)k * a.n + c] : 0.0f;
+}
+
+KERNEL(conv, struct conv_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t r = blockIdx.x, c = blockIdx.y * CUDA_THREADS + threadIdx.x;
+    float sum = 0;
+
+    if (r >= a.batch->n_rows || c >= a.n)
+        return;
+    const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
+    for (uint32_t j = 0; j < a.n_taps; j++)
+        sum = fmaf(a.taps[(size_t)j * a.n + c], conv_input(a, seq, r - seq.row0 + j, c), sum);
+    a.out[(size_t)r * a.n + c] = a.in[1][(size_t)r * a.n + c] * sum;
+}
+
+KERNEL(conv_keep, struct conv_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t c = blockIdx.y * CUDA_THREADS + threadIdx.x;
+
+    if (blockIdx.x >= a.batch->n_seqs || c >= a.n)
+        return;
+    const struct plan_seq seq = a.batch->seq[blockIdx.x];
+    for (uint32_t j = 0; j + 1 < a.n_taps; j++)
+        a.state[seq.state * a.stride + (size_t)j * a.n + c] = conv_input(a, seq, j + seq.n_rows, c);
 }

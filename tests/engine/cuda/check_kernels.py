@@ -37,6 +37,8 @@ LIMITS = {
     "delta_in": 128,
     "delta": 128,
     "delta_out": 64,
+    "conv": 64,
+    "conv_keep": 64,
 }
 # Shared memory of its own: what a launch may have without asking, or what is left of the 99 KiB that the smallest of
 # the devices gives a block beside what the launch asks for (matvec_shared(), wide_shared(): tests hold them to it).
