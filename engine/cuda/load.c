@@ -263,7 +263,7 @@ static int load_decoded(struct be *b, const struct tensor *t, float **out, struc
     const struct tensor_format *f = t->format;
     size_t n_rows = t->ne[1], n = t->ne[0], bytes = n_rows * n * sizeof(float);
     CLEANUP(freep) float *all = malloc(bytes);
-    void *d;
+    void *d = NULL;
 
     if (!all)
         return -ENOMEM;
