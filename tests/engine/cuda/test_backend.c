@@ -565,7 +565,7 @@ Test(cuda, what_it_does_not_compute_is_refused_by_name) {
     } files[] = {
         {"gemma2", "scaled activations"},
         {"gemma4-ple", "scaled activations"},
-        {"qwen3next", "recurrent layers"},
+        {"nemotron-h-moe-mtp", "Mamba-2 layers"},
     };
     const char *dir = getenv("WEFT_DATA");
 
