@@ -150,15 +150,17 @@ static void judge_case(const void *arg) {
 }
 
 static void judge_all(bool tiny) {
+    /* First those with tiles of their own, then one of those that become F16 tiles. */
     static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,  TENSOR_Q5_0,
-        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,  TENSOR_Q5_K,
-        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4, TENSOR_NVFP4};
+        TENSOR_F16,   TENSOR_Q4_0,  TENSOR_Q8_0,   TENSOR_Q4_K,   TENSOR_Q5_K, TENSOR_Q6_K,
+        TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_F32,  TENSOR_BF16,
+        TENSOR_Q4_1,  TENSOR_Q5_0,  TENSOR_Q5_1,   TENSOR_Q2_K,   TENSOR_Q3_K, TENSOR_IQ2_XXS};
+    enum { N_TINY = 11 };
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
     struct judge_case c = {.kv = ENGINE_KV_F16, .n_prompt = tiny ? 20 : PROMPT};
     char name[60];
 
-    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+    for (size_t i = 0; i < (tiny ? N_TINY : ARRAY_SIZE(types)); i++) {
         c.model = (struct tiny_model){.arch = archs[i % 3], .type = types[i], .tied = i % 2};
         snprintf(name, sizeof(name), "model %s", tensor_format((uint32_t)types[i])->name);
         report_alone(name, 60, judge_case, &c);
