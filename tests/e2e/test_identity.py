@@ -163,13 +163,14 @@ def test_with_the_models_own_block():
         with Weftd(*BASE, "--speculation", "off", model=model) as d:
             should = [ask(d, r) for r in REQUESTS]
             assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
-        for flags in ((), ("--draft-sources", "mtp"), ("--max-context", "1024", "--kv-pages", "100", "--page-tokens", "16")):
-            with Weftd(*BASE, *flags, model=model) as d:
+        few = ("--max-context", "1024", "--kv-pages", "100", "--page-tokens", "16")
+        for sources, flags in (("suffix,mtp", ()), ("mtp", ()), ("suffix,mtp", few)):
+            with Weftd(*BASE, "--draft-sources", sources, *flags, model=model) as d:
                 for turn in range(3):
-                    parallel([lambda r=r, e=e: check(d, r, e, f"own block {loud} {flags}") for r, e in zip(REQUESTS, should)])
+                    parallel([lambda r=r, e=e: check(d, r, e, f"own block {loud} {sources} {flags}") for r, e in zip(REQUESTS, should)])
                 accepted += d.stats()["worker"]["drafts"]["mtp"]["accepted"]
-        with Weftd(*BASE, "--draft-sources", "suffix", model=model) as d:
-            check(d, REQUESTS[0], should[0], "left out")
+        with Weftd(*BASE, model=model) as d:
+            check(d, REQUESTS[0], should[0], "not asked for")
             assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
     assert accepted, "nothing was drafted: the test is blind"
 
