@@ -29,11 +29,12 @@ void chan_deinit(struct chan *c) {
     buf_deinit(&c->out);
 }
 
-/* The first error ends the channel for good; every later call answers it. */
+/* The first error ends the channel for good; every later call answers it. A peer that closes its
+ * socket with frames unread is reported as ECONNRESET, otherwise as EPIPE: both mean closed. */
 static int die(struct chan *c, int error) {
     assert(error < 0);
     if (!c->dead)
-        c->dead = error;
+        c->dead = error == -ECONNRESET ? -EPIPE : error;
     return c->dead;
 }
 

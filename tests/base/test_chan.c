@@ -88,3 +88,14 @@ Test(chan, what_was_sent_before_the_peer_died_is_still_read) {
     cr_expect_arr_eq(f.data, "last", 4);
     cr_expect_eq(chan_recv(&b, &f), -EPIPE);
 }
+
+Test(chan, a_peer_that_leaves_frames_unread_has_closed_too) {
+    struct chan_frame f;
+
+    cr_assert_eq(chan_send(&a, 3, "last", 4), 0);
+    cr_assert_eq(chan_send(&b, 1, "unread", 6), 0);
+    chan_deinit(&a);
+    cr_assert_eq(chan_recv(&b, &f), 0);
+    cr_expect_arr_eq(f.data, "last", 4);
+    cr_expect_eq(chan_recv(&b, &f), -EPIPE);
+}
