@@ -12,8 +12,8 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
     uint32_t dim = s->delta.dim;
 
     assert(s->state.kernel <= STATE_TAPS);
-    if (op->kind == OP_CONV)
-        return NULL;
+    if (op->kind == OP_CONV) /* its states are copied in units of 16 bytes */
+        return s->state.n_floats % 4 == 0 ? NULL : "short convolutions of this width";
     if (!op->norm)
         return "recurrent layers of this kind";
     if (op->kind == OP_STATE_IN)
