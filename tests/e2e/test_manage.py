@@ -166,7 +166,7 @@ def presets_of_a_client(folder, presets, template):
 
 def test_a_disk_that_hangs_stops_no_other_client():
     with folder_of("a") as folder, tempfile.TemporaryDirectory() as presets, daemon(folder, presets=presets) as d:
-        os.mkfifo(f"{presets}/slow.jinja.new")  # whoever opens it for writing waits for a reader
+        os.mkfifo(f"{presets}/slow.jinja.new")  # opening it for writing waits for a reader
         bodies = [{"model": "slow", "from": "a", "template": "{{ messages[0].content }}"}, {"model": "next", "from": "a"}]
         answers = {}
         threads = [threading.Thread(target=lambda b=b: answers.update({b["model"]: post(d, "/api/create", b)})) for b in bodies]
