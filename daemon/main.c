@@ -537,12 +537,25 @@ static void open_standard(void) {
         close(fd);
 }
 
+/* No core of front and workers: prompts and keys are in their memory. With a limit of 0 Linux still
+ * gives it to the program of kernel.core_pattern, with 1 it does not (do_coredump()). The hard
+ * limit stays, so that prlimit(1) can allow one. */
+static void forbid_cores(void) {
+    struct rlimit core;
+
+    if (getrlimit(RLIMIT_CORE, &core) < 0)
+        return;
+    core.rlim_cur = MIN((rlim_t)1, core.rlim_max);
+    setrlimit(RLIMIT_CORE, &core);
+}
+
 int main(int argc, char **argv) {
     static struct front f;
     struct err err = {0};
     int r;
 
     open_standard();
+    forbid_cores();
     if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
         return worker_main(argc, argv);
     if (take_flag(&argc, argv, "--help") || take_flag(&argc, argv, "-h"))
