@@ -212,6 +212,32 @@ Test(grammar_hostile, endless_nesting_stops_at_the_stack_limit) {
     cr_expect(grammar_can_end(s));
 }
 
+/* The work of an object of @n optional properties. */
+static uint64_t work_of_properties(unsigned n) {
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    struct grammar_limits limits = {.work = &(uint64_t){0}};
+    struct err err = {0};
+    struct buf b;
+
+    buf_init(&b, 1 << 22);
+    buf_add_str(&b, "{\"additionalProperties\":false,\"properties\":{\"start\":{}");
+    for (unsigned i = 0; i < n; i++)
+        buf_printf(&b, ",\"p%u_%u\":{\"type\":\"boolean\"}", i * 7919 % n, i);
+    buf_add_str(&b, "}}");
+    struct grammar_source src = {.kind = GRAMMAR_JSON_SCHEMA, .text = b.data, .len = b.len};
+
+    cr_assert_eq(grammar_compile(&g, test_vocab(), &src, &limits, &err), 0, "%s", err.message);
+    buf_deinit(&b);
+    return *limits.work;
+}
+
+Test(grammar_hostile, work_grows_with_the_bytes_of_the_properties) {
+    uint64_t few = work_of_properties(400), many = work_of_properties(1600);
+
+    cr_expect(many < 6 * few, "%llu for 400, %llu for 1,600", (unsigned long long)few,
+              (unsigned long long)many);
+}
+
 /* Looking a word up among many others costs its sender. */
 Test(grammar_hostile, many_words_and_many_properties) {
     struct buf b;

@@ -263,13 +263,14 @@ static int add_repeat(struct maker *m, const struct expr *e, uint32_t from, uint
     return add_copies(m, x, e->min, e->max == NO_MAX ? NO_MAX : e->max - e->min, from, to);
 }
 
-static int add_sequence(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
-    for (uint32_t i = 0; i < e->n; i++) {
+int nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_t from,
+                     uint32_t to) {
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t next = to;
-        int r = i + 1 < e->n ? nfa_state(m, &next) : 0;
+        int r = i + 1 < n ? nfa_state(m, &next) : 0;
 
         if (r == 0)
-            r = nfa_add(m, e->child[i], from, next);
+            r = nfa_add(m, x[i], from, next);
         if (r < 0)
             return r;
         from = next;
@@ -354,7 +355,7 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     case EXPR_CHARS:
         return nfa_add_chars(m, e, from, to);
     case EXPR_SEQ:
-        return add_sequence(m, e, from, to);
+        return nfa_add_sequence(m, e->child, e->n, from, to);
     case EXPR_ALT:
         for (uint32_t i = 0; r == 0 && i < e->n; i++)
             r = nfa_add(m, e->child[i], from, to);

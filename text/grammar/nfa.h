@@ -36,6 +36,9 @@ int nfa_add_empty(struct maker *m, uint32_t from, uint32_t to);
 int nfa_add_bytes(struct maker *m, uint32_t from, unsigned lo, unsigned hi, uint32_t to);
 /* Adds @e between two states. Rules that are needed for it are added to the build. */
 int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
+/* The @n expressions one after the other, at least one. */
+int nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_t from,
+                     uint32_t to);
 int nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
                   uint32_t to); /* EXPR_CHARS */
 int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to);

@@ -2,6 +2,7 @@
 
 #include "text/grammar/nfa.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define LIST_STATES 65536
@@ -118,79 +119,127 @@ int nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from, uint32_t
     return r;
 }
 
-/* Members in order. State (i, c): the first i members have been written or passed over, c of them
- * written (saturating at what still matters: nothing or something, unless members are counted). */
+/* Members in order, made from the last one to the first. State behind(i, c): member i - 1 has been
+ * written or, with i the number of members, one of the rest, as member number c of all; c saturates
+ * at top: nothing or something, unless members are counted. State before(i, t): one of the members
+ * from i on, or of the rest, begins, as number t.
+ *
+ *     behind(i, c) --separator--> before(i, c + 1) --member k--> behind(k + 1, c + 1)   (k >= i)
+ *
+ * The keys that can come are a trie below before(i, t). That of i is the one of i + 1 with a key
+ * more: only the way of that key is new, all else is shared. So states and work are those of the
+ * bytes of keys, and the sets of subset construction are small, however many members there are. */
 struct list_maker {
     struct maker *m;
     const struct expr_list *l;
-    uint32_t top;         /* largest c */
-    uint32_t *now, *next; /* states of row i and row i + 1 by c, NFA_NONE: not reached */
+    uint32_t top;           /* largest c */
+    uint32_t i;             /* the row: what lies before and behind are those of i and i + 1 */
+    uint32_t *before;       /* before(i, t) by t; NFA_NONE: nothing can come */
+    uint32_t *behind, *now; /* behind(i + 1, c) and behind(i, c) by c */
+    uint32_t last;          /* after all */
+    bool may_end;           /* all members from i on are optional */
 };
 
-static int reach(struct list_maker *k, uint32_t *row, uint32_t c, uint32_t *out) {
-    int r = row[c] == NFA_NONE ? nfa_state(k->m, &row[c]) : 0;
-
-    *out = row[c];
-    return r;
+static bool has_rest(const struct expr_list *l, uint32_t i) {
+    return l->rest && l->n - i <= l->n_needs;
 }
 
-/* From each state of this row that may have one more: the separator when it is not the first, then
- * @x. */
-static int add_member(struct list_maker *k, struct expr *x, uint32_t *to_row) {
-    for (uint32_t t = 1; t <= k->top; t++) {
-        uint32_t before = NFA_NONE, after;
-        int r = 0;
-
-        for (uint32_t c = t - 1; r == 0 && c <= t; c++) {
-            bool allowed = c == t - 1 || (c == k->top && k->l->max == NO_MAX);
-
-            if (!allowed || k->now[c] == NFA_NONE)
-                continue;
-            if (before == NFA_NONE)
-                r = nfa_state(k->m, &before);
-            if (r == 0)
-                r = c == 0 ? nfa_add_empty(k->m, k->now[c], before)
-                           : nfa_add(k->m, k->l->separator, k->now[c], before);
-        }
-        if (r == 0 && before != NFA_NONE) {
-            r = reach(k, to_row, t, &after);
-            if (r == 0)
-                r = nfa_add(k->m, x, before, after);
-        }
-        if (r < 0)
-            return r;
-    }
-    return 0;
+/* The largest c of behind(i, c): without a rest before it each member has been there once. */
+static uint32_t most_behind(const struct list_maker *k, uint32_t i) {
+    return has_rest(k->l, i) ? k->top : MIN(i, k->top);
 }
 
-static int add_row(struct list_maker *k, uint32_t i) {
-    int r = add_member(k, k->l->member[i], k->next);
+/* *@root, a trie of keys (NFA_NONE: an empty one), with a further key that leads to @to; the states
+ * on its way are new. */
+static int insert_key(struct maker *m, uint32_t *root, const struct expr *key, uint32_t to) {
+    uint32_t old = *root, at;
+    int r = nfa_state(m, &at);
 
-    for (uint32_t c = 0; r == 0 && k->l->optional[i] && c <= k->top; c++) {
-        uint32_t to;
+    *root = at;
+    for (uint32_t i = 0; r == 0 && i < key->n; i++) {
+        uint32_t child = NFA_NONE, next = to;
+        uint32_t e = old == NFA_NONE ? NFA_NONE : m->nfa_head[old];
 
-        if (k->now[c] == NFA_NONE)
-            continue;
-        r = reach(k, k->next, c, &to);
+        for (; r == 0 && e != NFA_NONE; e = m->nfa_edge[e].next) {
+            struct nfa_edge edge = m->nfa_edge[e];
+
+            if (edge.kind == NFA_BYTES && edge.lo == key->bytes[i])
+                child = edge.to;
+            else if (edge.kind == NFA_BYTES)
+                r = nfa_add_bytes(m, at, edge.lo, edge.lo, edge.to);
+            else
+                r = nfa_add_empty(m, at, edge.to);
+            assert(edge.kind == NFA_EMPTY || (edge.kind == NFA_BYTES && edge.lo == edge.hi));
+        }
+        assert(i + 1 < key->n || child == NFA_NONE); /* no key is the beginning of another */
+        if (r == 0 && i + 1 < key->n)
+            r = nfa_state(m, &next);
         if (r == 0)
-            r = nfa_add_empty(k->m, k->now[c], to);
+            r = nfa_add_bytes(m, at, key->bytes[i], key->bytes[i], next);
+        old = child;
+        at = next;
     }
     return r;
 }
 
-/* Any number of the rest: it leads back to its own row. */
-static int add_rest(struct list_maker *k) {
+/* *@root, to which @x from there to @to is added. */
+static int add_branch(struct maker *m, uint32_t *root, const struct expr *x, uint32_t to) {
+    uint32_t from;
+    int r = *root == NFA_NONE ? nfa_state(m, root) : 0;
+
+    if (r == 0)
+        r = nfa_state(m, &from);
+    if (r == 0)
+        r = nfa_add_empty(m, *root, from);
+    return r < 0 ? r : nfa_add(m, x, from, to);
+}
+
+/* before(i, @t) from before(i + 1, @t). */
+static int add_before(struct list_maker *k, uint32_t t) {
+    const struct expr_list *l = k->l;
+    const struct expr *x = k->i < l->n ? l->member[k->i] : NULL;
+    uint32_t *root = &k->before[t], value;
     int r = 0;
 
-    for (uint32_t c = 1, s; r == 0 && c <= k->top; c++)
-        r = reach(k, k->now, c, &s);
-    return r < 0 ? r : add_member(k, k->l->rest, k->now);
+    if (x && !l->optional[k->i])
+        *root = NFA_NONE;
+    if (x && (k->i >= l->n - l->n_needs || x->kind == EXPR_NEVER)) {
+        assert(!l->optional[k->i]);
+        r = add_branch(k->m, root, x, k->behind[t]);
+    } else if (x) {
+        assert(x->kind == EXPR_SEQ && x->n > 1 && x->child[0]->kind == EXPR_BYTES);
+        r = nfa_state(k->m, &value);
+        if (r == 0)
+            r = insert_key(k->m, root, x->child[0], value);
+        if (r == 0)
+            r = nfa_add_sequence(k->m, x->child + 1, x->n - 1, value, k->behind[t]);
+    }
+    return r < 0 || !has_rest(l, k->i) ? r : add_branch(k->m, root, l->rest, k->now[t]);
+}
+
+static int add_row(struct list_maker *k) {
+    uint32_t most = most_behind(k, k->i);
+    int r = 0;
+
+    for (uint32_t c = 1; r == 0 && c <= most; c++)
+        r = nfa_state(k->m, &k->now[c]);
+    for (uint32_t t = 1; r == 0 && t <= MIN(most + 1, k->top); t++)
+        r = add_before(k, t);
+    for (uint32_t c = 1; r == 0 && c <= most; c++) {
+        uint32_t t = MIN(c + 1, k->top);
+
+        if (k->may_end && c >= k->l->min)
+            r = nfa_add_empty(k->m, k->now[c], k->last);
+        if (r == 0 && k->before[t] != NFA_NONE && (c < k->top || k->l->max == NO_MAX))
+            r = nfa_add(k->m, k->l->separator, k->now[c], k->before[t]);
+    }
+    return r;
 }
 
 int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to) {
     uint32_t n_required = 0;
     struct expr_list plain = *l;
-    struct list_maker k = {.m = m, .l = &plain};
+    struct list_maker k = {.m = m, .l = &plain, .i = l->n, .may_end = true};
 
     for (uint32_t i = 0; i < l->n; i++)
         n_required += !l->optional[i];
@@ -204,34 +253,28 @@ int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint
     if (plain.max == 0)
         return n_required || plain.min ? 0 : nfa_add_empty(m, from, to);
 
-    CLEANUP(freep) uint32_t *rows = malloc(2 * (k.top + 1) * sizeof(*rows));
-    int r = rows ? 0 : build_no_memory(m->b);
+    CLEANUP(freep) uint32_t *rows = malloc(3 * (k.top + 1) * sizeof(*rows));
+    int r = rows ? nfa_state(m, &k.last) : build_no_memory(m->b);
 
     if (r < 0)
         return r;
-    memset(rows, 0xff, 2 * (k.top + 1) * sizeof(*rows));
-    k.now = rows;
-    k.next = rows + k.top + 1;
-    k.now[0] = from;
-    for (uint32_t i = 0; r == 0 && i < l->n; i++) {
-        if (plain.rest && l->n - i <= l->n_needs)
-            r = add_rest(&k);
-        if (r == 0)
-            r = add_row(&k, i);
+    memset(rows, 0xff, 3 * (k.top + 1) * sizeof(*rows));
+    k.before = rows;
+    k.now = rows + k.top + 1;
+    k.behind = k.now + k.top + 1;
+    for (;; k.i--) {
+        k.may_end = k.may_end && (k.i == l->n || l->optional[k.i]);
+        r = add_row(&k);
+        if (r < 0 || k.i == 0)
+            break;
         uint32_t *swap = k.now;
 
-        k.now = k.next;
-        k.next = swap;
-        memset(k.next, 0xff, (k.top + 1) * sizeof(*rows));
+        k.now = k.behind;
+        k.behind = swap;
     }
-    if (r == 0 && plain.rest)
-        r = add_rest(&k);
-    uint32_t last;
-
-    r = r < 0 ? r : nfa_state(m, &last);
-    for (uint32_t c = plain.min; r == 0 && c <= k.top; c++) {
-        if (k.now[c] != NFA_NONE)
-            r = nfa_add_empty(m, k.now[c], c ? last : to);
-    }
-    return r < 0 ? r : nfa_add(m, l->after, last, to);
+    if (r == 0 && k.may_end && plain.min == 0)
+        r = nfa_add_empty(m, from, to);
+    if (r == 0 && k.before[1] != NFA_NONE)
+        r = nfa_add_empty(m, from, k.before[1]);
+    return r < 0 ? r : nfa_add(m, l->after, k.last, to);
 }
