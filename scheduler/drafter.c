@@ -35,6 +35,7 @@
 #include "kvpager/kvpager.h"
 #include "scheduler/constrain.h"
 #include "scheduler/late.h"
+#include "scheduler/plan.h"
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
 #include "scheduler/spec.h"
@@ -171,41 +172,41 @@ static bool decodes(const struct request *r) {
 }
 
 /* A step of the small model. Before one was seen it takes as much less as the model is smaller. */
-static double small_ns(const struct drafter *d, const struct cost *large,
-                       const struct cost_shape *s) {
+static double small_ns(const struct drafter *d, const struct plan *p, const struct cost_shape *s) {
     if (d->cost.n_seen > 0)
         return (double)cost_expect_ns(&d->cost, s);
-    return (double)cost_expect_ns(large, s) * (double)d->opts.size;
+    return (double)cost_expect_ns(p->cost, s) * (double)d->opts.size;
 }
 
-/* What is expected for the time of both models, when every candidate gets up to @k tokens. */
-static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct cost *large,
-                   struct cost_shape check, uint32_t n_others) {
+/* What is expected for the time of both models, when every candidate gets up to @k tokens. @decode:
+ * the shape of the step with all that decode. */
+static double rate(const struct drafter *d, uint32_t n, uint32_t k, const struct plan *p,
+                   const struct cost_shape *decode) {
     struct cost_shape small = {0};
-    double tokens = n + n_others;
+    double right = 0;
+    uint32_t n_drafts = 0;
 
     for (uint32_t i = 0; i < n; i++) {
         const struct candidate *c = &d->candidate[i];
         uint32_t own = MIN(k, c->max);
 
         for (uint32_t j = 0; j < own; j++)
-            tokens += (double)c->survival[j];
-        cost_remove(&check, c->request->n_tokens - 1, 1);
-        cost_add(&check, c->request->n_tokens - 1, 1 + own);
+            right += (double)c->survival[j];
+        n_drafts += own;
         cost_add(&small, c->request->n_tokens - 1, 1);
     }
-    double ns = (double)cost_expect_ns(large, &check);
-    return tokens / (ns + k * small_ns(d, large, &small));
+    double ns = plan_decode_ns(p, decode, n_drafts, right);
+    return (decode->rows + right) / (ns + k * small_ns(d, p, &small));
 }
 
 /* The best number of tokens for all, or 0. */
-static uint32_t best_length(const struct drafter *d, uint32_t n, const struct cost *large,
-                            struct cost_shape check, uint32_t n_others) {
-    double without = rate(d, n, 0, large, check, n_others), best = without * DRAFTER_GAIN;
+static uint32_t best_length(const struct drafter *d, uint32_t n, const struct plan *p,
+                            const struct cost_shape *decode) {
+    double without = rate(d, n, 0, p, decode), best = without * DRAFTER_GAIN;
     uint32_t length = 0;
 
     for (uint32_t k = 1; k <= DRAFT_MAX; k++) {
-        double q = rate(d, n, k, large, check, n_others);
+        double q = rate(d, n, k, p, decode);
 
         if (q > best) {
             best = q;
@@ -215,10 +216,10 @@ static uint32_t best_length(const struct drafter *d, uint32_t n, const struct co
     return length;
 }
 
-/* Those for whom the small model may be asked, into d->candidate. @check: the shape of the large
+/* Those for whom the small model may be asked, into d->candidate. @decode: the shape of the large
  * model's step with all that decode. */
 static uint32_t find_candidates(struct drafter *d, struct spec *spec, const struct list *running,
-                                struct cost_shape *check, uint32_t *n_others) {
+                                struct cost_shape *decode) {
     uint32_t n = 0;
 
     LIST_FOREACH(node, running) {
@@ -229,8 +230,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
             r->drafter->n_asked = 0;
         if (!decodes(r) || n == d->opts.max_seqs)
             continue;
-        cost_add(check, r->n_tokens - 1, 1);
-        (*n_others)++;
+        cost_add(decode, r->n_tokens - 1, 1);
         if (!r->drafter)
             r->drafter = calloc(1, sizeof(*r->drafter));
         if (!r->drafter) /* no memory, no drafts */
@@ -243,17 +243,14 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
         c->request = r;
         n += c->max > 0;
     }
-    *n_others -= n;
     return n;
 }
 
-uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct cost *large,
+uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan *p,
                         const struct list *running) {
-    struct cost_shape check = {0};
-    uint32_t n_others = 0, n = find_candidates(d, spec, running, &check, &n_others);
-    uint32_t k = n == 0          ? 0
-                 : d->opts.force ? d->opts.force
-                                 : best_length(d, n, large, check, n_others);
+    struct cost_shape decode = {0};
+    uint32_t n = find_candidates(d, spec, running, &decode);
+    uint32_t k = n == 0 ? 0 : d->opts.force ? d->opts.force : best_length(d, n, p, &decode);
 
     d->n_chosen = 0;
     for (uint32_t i = 0; i < n; i++) {

@@ -15,6 +15,7 @@
 
 struct drafter;
 struct list;
+struct plan;
 struct request;
 struct spec;
 
@@ -44,10 +45,10 @@ int drafter_new(struct drafter **out, const struct drafter_opts *opts);
 struct drafter *drafter_free(struct drafter *d);
 
 /* What the step that is planned next should have of drafts: for whom and how many tokens each,
- * found from @spec's estimates and the costs of both models (@large: those of the large one).
+ * found from @spec's estimates, what the block's pass takes and what @p says of the step.
  * @running: request.queued. Returns how many requests want some: with none under way,
  * drafter_run() computes them. */
-uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct cost *large,
+uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan *p,
                         const struct list *running);
 /* Computes what was chosen, as far as it has caught up with the requests. Their last tokens must
  * be known. Returns the time it took (>= 0), -ENOMEM, or -EIO: the engine is lost. */

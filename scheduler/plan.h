@@ -124,6 +124,12 @@ struct plan {
  * preempted or admitted and the next plan has rows. */
 void plan_step(struct plan *p);
 
+/* What a step of the rows of @decode, one for each of its sequences, is expected to take with @n
+ * drafted ones, of which @right are expected to be right: as plan_step() will find it where nothing
+ * prefills. INFINITY: it may not have so many. */
+double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uint32_t n,
+                      double right);
+
 /* Pages that the running ones are expected to take until they end. */
 uint64_t plan_promised(const struct plan *p);
 

@@ -62,15 +62,19 @@ struct draft_room {
     int64_t limit_ns;
 };
 
+static int64_t limit_of(int64_t now_ns, uint32_t rows, int64_t target_ns, int64_t max_ns) {
+    int64_t stretched = rows > 1 ? now_ns / 2 * 3 : now_ns * 3;
+
+    return MIN(now_ns <= target_ns ? target_ns : max_ns, stretched);
+}
+
 static struct draft_room draft_room(const struct plan_work *w) {
     const struct plan *p = w->p;
     int64_t now = cost_bound_ns(p->cost, &w->shape);
-    int64_t stretched = w->rows > 1 ? now / 2 * 3 : now * 3;
     struct draft_room room = {.n_rows = w->max_rows - w->rows};
     bool beside_prefill = false;
 
-    int64_t limit = now <= w->target_ns ? w->target_ns : MAX(p->max_step_ns, w->limit_ns);
-    room.limit_ns = MIN(limit, stretched);
+    room.limit_ns = limit_of(now, w->rows, w->target_ns, MAX(p->max_step_ns, w->limit_ns));
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++)
         beside_prefill |= (i < p->n_running || p->req[i].admitted) && plan_is_prefill(&p->req[i]);
     if (beside_prefill) {
@@ -81,9 +85,9 @@ static struct draft_room draft_room(const struct plan_work *w) {
     return room;
 }
 
-/* The step's shape with @n drafted rows, all sequences having the same length. */
-static struct cost_shape with_drafts(const struct plan_work *w, uint32_t n) {
-    struct cost_shape s = w->shape;
+/* @base with @n drafted rows, all sequences having the same length. */
+static struct cost_shape with_drafts(const struct cost_shape *base, uint32_t n) {
+    struct cost_shape s = *base;
     uint64_t context = s.seqs > 0 ? s.context / s.seqs : 0;
 
     s.rows += n;
@@ -94,12 +98,34 @@ static struct cost_shape with_drafts(const struct plan_work *w, uint32_t n) {
 
 /* What @n drafted rows, of which @right are expected to be right, cost of states: copies, and rows
  * that are computed again. A draft is wrong somewhere more often than its mean token. */
-static void add_states(const struct plan_work *w, uint32_t n, double right, struct cost_shape *s) {
-    uint32_t n_seqs = MIN(n, w->shape.seqs);
+static void add_states(const struct plan *p, uint32_t n, double right, struct cost_shape *s) {
+    uint32_t n_seqs = MIN(n, s->seqs);
     double wrong = fmin(1, 2 * (1 - right / n));
 
-    s->copies += (uint32_t)(n_seqs * w->p->state_pages * (1 + wrong) + 0.5);
+    s->copies += (uint32_t)(n_seqs * p->state_pages * (1 + wrong) + 0.5);
     s->rows += (uint32_t)(wrong * (n_seqs + right) + 0.5);
+}
+
+/* What a step of shape @base takes with @n drafted rows (> 0), of which @right are expected to be
+ * right; INFINITY: longer than @limit_ns. */
+static double drafts_ns(const struct plan *p, const struct cost_shape *base, uint32_t n,
+                        double right, int64_t limit_ns) {
+    struct cost_shape s = with_drafts(base, n);
+
+    if (cost_bound_ns(p->cost, &s) > limit_ns)
+        return INFINITY;
+    if (p->state_pages > 0)
+        add_states(p, n, right, &s);
+    return (double)cost_expect_ns(p->cost, &s) * p->draft_slower;
+}
+
+double plan_decode_ns(const struct plan *p, const struct cost_shape *decode, uint32_t n,
+                      double right) {
+    int64_t now = cost_bound_ns(p->cost, decode);
+
+    if (n == 0)
+        return (double)cost_expect_ns(p->cost, decode);
+    return drafts_ns(p, decode, n, right, limit_of(now, decode->rows, p->itl_ns, p->max_step_ns));
 }
 
 /* How many of the best slots the step should have. */
@@ -113,13 +139,11 @@ static uint32_t best_drafts(const struct plan_work *w, const struct slots *slots
     for (uint32_t c = DRAFT_CLASSES; c-- > 0;)
         for (uint32_t k = 0; k < slots->n[c] && n < room->n_rows; k++) {
             tokens += slots->sum[c] / slots->n[c];
-            struct cost_shape s = with_drafts(w, ++n);
+            double ns = drafts_ns(p, &w->shape, ++n, tokens - w->rows, room->limit_ns);
 
-            if (cost_bound_ns(p->cost, &s) > room->limit_ns)
+            if (isinf(ns))
                 return chosen;
-            if (p->state_pages > 0)
-                add_states(w, n, tokens - w->rows, &s);
-            double rate = tokens / ((double)cost_expect_ns(p->cost, &s) * p->draft_slower);
+            double rate = tokens / ns;
             if (rate > best) {
                 best = rate;
                 chosen = n;

@@ -37,7 +37,8 @@ int spec_init(struct spec *s, const struct spec_opts *opts) {
 
     *s = (struct spec){.max_draft = opts->max_draft ? opts->max_draft : SPEC_MAX,
                        .no_sources = opts->no_sources,
-                       .slow = {1, 1}};
+                       .took = 1,
+                       .slower = 1};
     s->max_draft = MIN(s->max_draft, DRAFT_MAX);
     for (; !opts->off && source[s->n_sources] && s->n_sources < DRAFT_SOURCES_MAX; s->n_sources++) {
         uint32_t i = s->n_sources;
@@ -147,7 +148,10 @@ void spec_account(struct spec *s, uint32_t n_seqs, bool drafts, uint32_t n_token
     float ratio = (float)ns / (float)MAX(expect_ns, 1000);
 
     ratio = MIN(MAX(ratio, 0.25F), 4.0F);
-    s->slow[drafts] = s->slow[drafts] * SPEC_SLOW_MEMORY + ratio * (1 - SPEC_SLOW_MEMORY);
+    if (drafts)
+        s->slower = s->slower * SPEC_SLOW_MEMORY + ratio / s->took * (1 - SPEC_SLOW_MEMORY);
+    else
+        s->took = s->took * SPEC_SLOW_MEMORY + ratio * (1 - SPEC_SLOW_MEMORY);
     l->tokens[drafts] = l->tokens[drafts] * SPEC_LEDGER_MEMORY + n_tokens;
     l->ns[drafts] = l->ns[drafts] * SPEC_LEDGER_MEMORY + (double)ns;
     l->n[drafts]++;
@@ -354,5 +358,5 @@ void spec_finish(struct spec *s, const struct request *r) {
 }
 
 float spec_slower(const struct spec *s) {
-    return MIN(MAX(s->slow[1] / s->slow[0], 1.0F), 4.0F);
+    return MIN(MAX(s->slower, 1.0F), 4.0F);
 }

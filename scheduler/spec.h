@@ -41,9 +41,10 @@ struct spec {
     uint32_t no_sources;
     struct spec_trials seen[DRAFT_SOURCES_MAX][SPEC_POSITIONS];
     struct spec_ledger ledger[SPEC_LOADS];
-    /* What a step takes compared with what the cost model expects: with drafts, and without.
-     * Running means. */
-    float slow[2];
+    /* Running means: what a step without drafts takes, over what the cost model expects; and one
+     * with drafts, over what it expects times that. So a cost model that is wrong by a factor does
+     * not speak against drafts. */
+    float took, slower;
     uint64_t turn;     /* the number of the step that is planned, set by spec_begin_step() */
     uint32_t n_probes; /* that may still be made in it */
     bool quiet;        /* nothing is drafted in it */

@@ -77,7 +77,7 @@ static int draft(struct sched *s, struct batch *t) {
     if (!s->drafter)
         return 0;
     step_begin_drafts(s);
-    if (drafter_choose(s->drafter, &s->spec, &s->cost, &s->running) == 0)
+    if (drafter_choose(s->drafter, &s->spec, &s->plan, &s->running) == 0)
         return 0;
     if (sched_n_in_flight(s) > 0)
         return 1;

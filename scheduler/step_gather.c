@@ -223,11 +223,11 @@ static void gather_waiting(struct sched *s) {
 
 void step_begin_drafts(struct sched *s) {
     spec_begin_step(&s->spec, s->n_launched, s->plan.n_running);
+    s->plan.draft_slower = spec_slower(&s->spec);
 }
 
 void step_gather(struct sched *s) {
     step_begin_drafts(s);
-    s->plan.draft_slower = spec_slower(&s->spec);
     gather_running(s);
     pin_begin_step(&s->pins, clock_now(s->clock));
     s->plan.n_available = kv_pager_available(s->pager);

@@ -1,6 +1,7 @@
 /* How many drafted rows a step gets, and who gets them. What holds of every plan is in test_plan.c. */
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/rng.h"
@@ -141,6 +142,38 @@ Test(plan_draft, no_other_number_of_rows_promises_more_tokens_for_the_time) {
                       "seed %lu: %u drafts, %g < %g, limit %g", seed, p.n_drafts,
                       rate_of(planned, p.n_drafts) * 1e6, best * 1e6, (double)limit);
     }
+}
+
+/* What is asked before a draft is made must be what is found when there is one, or drafts are made in vain: also with
+ * states, and where the time of a step ends. */
+Test(plan_draft, what_is_expected_before_is_what_is_planned) {
+    uint32_t n_some = 0, n_none = 0;
+
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        struct rng r = {seed};
+
+        setup(5 + rng_below(&r, 60), 0.05 + rng_unit(&r) * 8);
+        p.state_pages = rng_below(&r, 3) * 20;
+        p.draft_slower = 1 + (float)rng_unit(&r);
+        struct plan_req *q =
+            decoding(100, 1 + rng_below(&r, 4), 0.2F + 0.79F * (float)rng_unit(&r));
+        struct cost_shape decode = {0};
+        double right = 0, best = 0;
+
+        cost_add(&decode, q->n_computed, 1);
+        double without = 1 / plan_decode_ns(&p, &decode, 0, 0);
+        for (uint32_t k = 0; k < q->n_draft_max; k++) {
+            right += (double)q->survival[k];
+            best = fmax(best, (1 + right) / plan_decode_ns(&p, &decode, k + 1, right));
+        }
+        plan_step(&p);
+        cr_expect_eq(q->n_draft > 0, best > without, "seed %lu: %u drafts, %g, without %g", seed,
+                     q->n_draft, best * 1e6, without * 1e6);
+        n_some += q->n_draft > 0;
+        n_none += q->n_draft == 0;
+    }
+    cr_expect_gt(n_some, 50);
+    cr_expect_gt(n_none, 50);
 }
 
 Test(plan_draft, the_limit_on_the_time_of_a_step_is_kept) {

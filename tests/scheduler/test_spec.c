@@ -284,6 +284,15 @@ Test(spec, slow_steps_with_drafts_are_noticed) {
     cr_expect_float_eq(spec_slower(&spec), 1, 1e-6F); /* luck is not counted on */
 }
 
+/* The cost model has no say in it when it is wrong by a factor, as on a worker's first steps. */
+Test(spec, a_wrong_cost_model_is_not_the_drafts_fault) {
+    for (int i = 0; i < 50; i++)
+        spec_account(&spec, 1, false, 1, 1000000, 4000000);
+    cr_expect_float_eq(spec_slower(&spec), 1, 1e-6F);
+    spec_account(&spec, 1, true, 2, 1000000, 4000000);
+    cr_expect_float_eq(spec_slower(&spec), 1, 0.02F);
+}
+
 /* Steps of which those with drafts bring @tokens in the time of one without. Returns how many had drafts. */
 static uint32_t run(uint32_t n_steps, double tokens) {
     uint32_t n = 0;
