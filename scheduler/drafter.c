@@ -49,6 +49,9 @@ struct drafter {
     const struct draft_source *source;
     uint64_t *step, own_step; /* the last one of its engine */
     uint32_t n_chosen;
+    uint64_t
+        probe_at; /* the step from which on one request may be tried although it does not pay, */
+    uint32_t probe_gap; /* so many behind the last one; 0: it paid since */
     /* Scratch of drafter_choose(): [max_seqs]. */
     struct candidate {
         struct request *request;
@@ -246,21 +249,37 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
     return n;
 }
 
+/* The one of @n candidates that is tried although it does not pay, or NULL. Costs and what is right
+ * are looked at again, the rarer the longer it has not paid; one that has rested goes first. */
+static struct candidate *probe(struct drafter *d, struct spec *spec, uint32_t n) {
+    struct candidate *c = &d->candidate[spec->turn % n];
+
+    if (spec->turn < d->probe_at || !spec_may_probe(spec))
+        return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        c = d->candidate[i].probe ? &d->candidate[i] : c;
+    d->probe_gap = MIN(MAX(2 * d->probe_gap, SPEC_PROBE_TURNS), DRAFTER_PROBE_MAX);
+    d->probe_at = spec->turn + d->probe_gap;
+    spec_probe(spec, c->request, d->source);
+    return c;
+}
+
 uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan *p,
                         const struct list *running) {
     struct cost_shape decode = {0};
     uint32_t n = find_candidates(d, spec, running, &decode);
     uint32_t k = n == 0 ? 0 : d->opts.force ? d->opts.force : best_length(d, n, p, &decode);
 
+    struct candidate *tried = k == 0 && n > 0 ? probe(d, spec, n) : NULL;
     d->n_chosen = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct candidate *c = &d->candidate[i];
 
-        c->request->drafter->n_asked = MIN(c->probe ? MAX(k, 2) : k, c->max);
+        c->request->drafter->n_asked = MIN(c == tried ? SPEC_PROBE : k, c->max);
         d->n_chosen += c->request->drafter->n_asked > 0;
-        if (k == 0 && !c->probe)
-            spec_decline(spec, c->request, d->source);
     }
+    if (k > 0)
+        d->probe_gap = 0;
     return d->n_chosen;
 }
 

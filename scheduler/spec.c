@@ -314,8 +314,13 @@ uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_sourc
     return n;
 }
 
-void spec_decline(struct spec *s, struct request *r, const struct draft_source *source) {
-    fail(r->spec, index_of(s, source), request_n_out(r));
+bool spec_may_probe(const struct spec *s) {
+    return s->n_probes > 0;
+}
+
+void spec_probe(struct spec *s, struct request *r, const struct draft_source *source) {
+    assert(spec_may_probe(s));
+    r->spec->rest[index_of(s, source)].probe = true;
 }
 
 bool spec_probes(const struct request *r) {
