@@ -40,6 +40,9 @@ static const char usage[] =
     "  --pairs N          (10)\n"
     "  --seconds S        of a pair, both modes together (6)\n"
     "  --draft-model FILE a small model; what it drafts is right as often as --acceptance says\n"
+    "  --block P          the model's own block drafts, as often right; with --virtual a pass of "
+    "it takes P of the\n"
+    "                     model's, and its keys in each of the model's a sixth of that\n"
     "  --acceptance P     (0.7)\n"
     "  --threads N        0: all cores (0)\n"
     "  --virtual N:MS,... compute nothing: a step of N rows takes MS, between two points in "
@@ -140,7 +143,7 @@ static int parse_machine(const char *list) {
 
 static struct {
     const struct engine *draft; /* NULL: none */
-    double acceptance;
+    double acceptance, block;
     struct launched flight; /* of the draft model */
 } forced;
 
@@ -185,11 +188,20 @@ const struct engine_info *__wrap_engine_info(const struct engine *e) {
     const struct engine_info *info = __real_engine_info(e);
     struct side *d = side_of(e);
 
-    if (!d || machine.host_ms == 0)
+    if (!d || !machine.n)
         return info;
     d->info = *info;
-    d->info.depth = 2;
+    d->info.depth = machine.host_ms > 0 ? 2 : 1;
+    if (forced.block > 0 && d == &sides[AUTO]) { /* nothing is computed: any model has one */
+        d->info.n_slots = STREAMS_MAX;
+        d->info.draft_bytes = (uint64_t)(forced.block * (double)info->weight_bytes);
+    }
     return &d->info;
+}
+
+/* What pass @pass takes, of a pass of the model without a block. */
+static double block_part(const struct side *d, uint32_t pass) {
+    return pass ? forced.block : d == &sides[AUTO] ? 1 + forced.block / 6 : 1;
 }
 
 int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
@@ -203,7 +215,7 @@ int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
         uint64_t seed = b->param[b->want[i].param].seed;
         uint32_t at = b->want[i].out_pos;
 
-        f->token[i] = d ? recorded(seed, at) : predicted(seed, at);
+        f->token[i] = d && !b->model ? recorded(seed, at) : predicted(seed, at);
     }
     if (d) {
         d->ns += (int64_t)(machine.host_ms * 1e6);
@@ -212,7 +224,8 @@ int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
     if (!machine.n)
         return __real_engine_launch(e, b);
     if (d)
-        f->end_ns = d->free_ns = f->begin_ns + (int64_t)(virtual_ms(b) * 1e6);
+        f->end_ns = d->free_ns =
+            f->begin_ns + (int64_t)(virtual_ms(b) * block_part(d, b->model) * 1e6);
     return 0;
 }
 
@@ -223,10 +236,12 @@ int __wrap_engine_seal(struct engine *e, uint64_t step) {
 /* What the step took, and what was expected. */
 static void account(struct side *d, uint64_t step) {
     const struct launched *f = &d->flight[step % SCHED_DEPTH_MAX];
-    const struct batch *t = &d->sched->batch[step % SCHED_DEPTH_MAX];
+    const struct batch *t = d->sched->batch;
     int64_t ns = side_now(&d->clock) - f->begin_ns;
 
-    if (t->prefills || !d->counts)
+    while (t < d->sched->batch + SCHED_DEPTH_MAX && t->b.step != step)
+        t++;
+    if (t == d->sched->batch + SCHED_DEPTH_MAX || t->prefills || !d->counts) /* or of the block */
         return;
     d->n_steps[f->n_rows]++;
     d->step_ns[f->n_rows] += (uint64_t)ns;
@@ -568,6 +583,7 @@ static int open_mode(struct bench *b, enum mode mode, struct err *err) {
         .isa = "auto",
         .n_threads = b->n_threads,
         .n_pages = STREAMS_MAX * (replay.longest / 32 + 2),
+        .n_snapshots = 2 * STREAMS_MAX,
         .page_tokens = 32,
         .max_rows = ROWS_MAX,
         .max_seqs = STREAMS_MAX,
@@ -582,6 +598,8 @@ static int open_mode(struct bench *b, enum mode mode, struct err *err) {
         .max_bypass = 8,
         .no_speculation = mode == OFF,
     };
+
+    eo.drafts = forced.block > 0 && mode == AUTO;
     int r = engine_new(&d->engine, &eo, err);
 
     if (r == 0 && b->draft_file && mode == AUTO) {
@@ -589,6 +607,8 @@ static int open_mode(struct bench *b, enum mode mode, struct err *err) {
         r = engine_new(&b->draft, &eo, err);
         forced.draft = so.draft_engine = b->draft;
     }
+    if (r == 0 && engine_info(d->engine)->note[0])
+        fprintf(stderr, "%s\n", engine_info(d->engine)->note);
     d->clock.now_ns = side_now;
     d->ns = 1000000000;
     return r < 0 ? r : sched_new(&d->sched, &so, d->engine, &d->clock);
@@ -627,6 +647,7 @@ int main(int argc, char **argv) {
         {"model", CLI_TEXT, &b.model, 0, 0},
         {"transcript", CLI_TEXT, &b.transcript, 0, 0},
         {"draft-model", CLI_TEXT, &b.draft_model, 0, 0},
+        {"block", CLI_DOUBLE, &forced.block, 0, 1},
         {"acceptance", CLI_DOUBLE, &forced.acceptance, 0, 1},
         {"streams", CLI_TEXT, &b.streams, 0, 0},
         {"threads", CLI_U32, &b.n_threads, 0, 1024},
