@@ -9,10 +9,11 @@
 /*
  * Attention over pages. The reduction tree of a query is fixed: tiles of 32 keys inside chunks of
  * 256 on absolute positions, the chunks merged left to right (attention.c has what happens inside a
- * tile). Work is cut by (rows of a sequence, kv head); when that gives too few items for the
- * threads, every chunk becomes an item, and a second round merges what the chunks left behind, in
- * the same order. The heads that share a kv head, and neighbouring rows of a prompt, go through the
- * pages together.
+ * tile). Work is cut by (block of rows, kv head); when that gives too few items for the threads,
+ * every chunk becomes an item, and a second round merges what the chunks left behind, in the same
+ * order. The heads that share a kv head, neighbouring rows of a prompt, and neighbouring sequences
+ * that begin with the same page go through the pages together: a page that sequences share is read
+ * once for all of them. Which rows a block has is never seen in a result.
  */
 
 enum { SPLIT_BELOW = 4, TILE_KEYS = ATTEND_TILE };
@@ -26,6 +27,7 @@ struct run {
     float *o;
     size_t stride; /* of q and o, floats a row */
     uint32_t group;
+    uint32_t n_blocks; /* be.attend_blocks */
     uint32_t n_chunks; /* per item when split, else 0 */
     _Atomic uint32_t next;
 };
@@ -33,8 +35,9 @@ struct run {
 struct item { /* queries of one kv head: rows x group, row by row */
     const struct run *run;
     struct be *be;
-    uint32_t row0, n_rows, pos0, head, n_queries;
-    uint32_t end; /* of the keys that any of them sees */
+    const uint32_t *pos; /* of its rows */
+    uint32_t row0, head, n_queries;
+    uint32_t begin, end; /* of the keys that any of them sees */
 };
 
 static size_t padded(const struct be *b) {
@@ -53,12 +56,17 @@ static void state_copy(struct attn_state *to, const struct attn_state *from, siz
     memcpy(to->o, from->o, width * sizeof(float));
 }
 
-/* Where 16 keys from position @pos (a multiple of 16) are. */
-static void find_group(const struct item *it, uint32_t pos, struct attn_tile *t, int g) {
+static uint32_t page_at(const struct run *r, uint32_t row, uint32_t pos) {
+    return host_page(&r->step->host, r->op->kv.cls, row, pos);
+}
+
+/* Where 16 keys of row @row's sequence from position @pos (a multiple of 16) are. */
+static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct attn_tile *t,
+                       int g) {
     const struct be *b = it->be;
     const struct kv_view *v = &it->run->view;
     uint8_t cls = it->run->op->kv.cls;
-    uint32_t page = host_page(&it->run->step->host, cls, it->row0, pos);
+    uint32_t page = page_at(it->run, row, pos);
     const uint8_t *layer = be_page(b, cls, page) + it->run->layer_at;
     uint32_t slot = pos % v->page_tokens;
     const uint8_t *head = layer + it->run->op->heads.n_kv * v->k_head + it->head * v->v_head;
@@ -97,7 +105,7 @@ struct range {
 /* Keys of the tile at @at that query @i sees: those of its window up to its own position, or
  * those of its whole sequence. */
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
-    uint32_t pos = it->pos0 + i / it->run->group, first = first_key(it->run, pos);
+    uint32_t pos = it->pos[i / it->run->group], first = first_key(it->run, pos);
     uint32_t end = it->run->op->attn.whole ? it->end : pos + 1;
 
     if (end <= at || first >= at + TILE_KEYS)
@@ -105,37 +113,57 @@ static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     return (struct range){first > at ? first - at : 0, MIN(end - at, TILE_KEYS)};
 }
 
+/* Whether rows @a and @b, which see @n keys from position @at on, find them in the same pages. */
+static bool same_pages(const struct run *r, uint32_t a, uint32_t b, uint32_t at, uint32_t n) {
+    const uint32_t *seq = r->step->host.row_seq;
+
+    return seq[a] == seq[b] ||
+           (page_at(r, a, at) == page_at(r, b, at) &&
+            (n <= LANES || page_at(r, a, at + LANES) == page_at(r, b, at + LANES)));
+}
+
+/* The tile at @at of row @row's sequence, of which @n keys are seen. */
+static void find_tile(const struct item *it, uint32_t row, uint32_t at, uint32_t n,
+                      struct attn_tile *t) {
+    find_group(it, row, at, t, 0);
+    if (n > LANES) {
+        find_group(it, row, at + LANES, t, 1);
+    } else { /* not read from, but loaded */
+        t->k[1] = t->k[0];
+        t->v[1] = t->v[0];
+        t->v_scale[1] = t->v_scale[0];
+    }
+}
+
 /* One tile of 32 keys for all queries of an item: runs of up to four that see the same keys go
  * through it together. */
 static void do_tile(const struct item *it, uint32_t at, const float *q, struct attn_state *states) {
     const struct run *r = it->run;
-    uint32_t n = it->n_queries, most = MIN(it->end - at, TILE_KEYS);
+    uint32_t n = it->n_queries, found = 0, n_found = 0; /* t has these keys of row `found` */
     struct attn_tile t = {.cap = r->op->attn.cap, .alibi = r->op->attn.slope != NULL};
 
-    find_group(it, at, &t, 0);
-    if (most > LANES) {
-        find_group(it, at + LANES, &t, 1);
-    } else { /* not read from, but loaded */
-        t.k[1] = t.k[0];
-        t.v[1] = t.v[0];
-        t.v_scale[1] = t.v_scale[0];
-    }
     for (uint32_t i = 0, take; i < n; i += take) {
         struct attn_state *state[4];
-
-        struct range keys = visible(it, i, at), next = keys;
+        struct range keys = visible(it, i, at), next;
+        uint32_t row = it->row0 + i / r->group;
 
         take = 1;
-        while (take < 4 && i + take < n &&
-               (next = visible(it, i + take, at), next.first == keys.first && next.n == keys.n))
-            take++;
         if (keys.n == 0)
             continue;
+        while (take < 4 && i + take < n &&
+               (next = visible(it, i + take, at), next.first == keys.first && next.n == keys.n) &&
+               same_pages(r, row, it->row0 + (i + take) / r->group, at, keys.n))
+            take++;
+        if (keys.n > n_found || !same_pages(r, found, row, at, keys.n)) {
+            find_tile(it, row, at, keys.n, &t);
+            found = row;
+            n_found = keys.n;
+        }
         t.first = keys.first;
         t.n = keys.n;
         for (uint32_t j = 0; j < take; j++) {
             state[j] = &states[i + j];
-            t.at[j] = (float)(it->pos0 + (i + j) / r->group) - (float)at;
+            t.at[j] = (float)it->pos[(i + j) / r->group] - (float)at;
             if (t.alibi)
                 t.slope[j] = r->op->attn.slope[it->head * r->group + (i + j) % r->group];
         }
@@ -150,7 +178,7 @@ static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
 
     for (uint32_t i = 0; i < it->n_queries; i++)
         state_clear(&states[i], padded(it->be));
-    uint32_t from = MAX(chunk * ATTEND_CHUNK, first_key(it->run, it->pos0) / TILE_KEYS * TILE_KEYS);
+    uint32_t from = MAX(chunk * ATTEND_CHUNK, it->begin / TILE_KEYS * TILE_KEYS);
     for (uint32_t at = from; at < end; at += TILE_KEYS)
         do_tile(it, at, q, states);
 }
@@ -174,23 +202,28 @@ static struct item make_item(const struct run *r, uint32_t i) {
     struct be *b = r->step->be;
     const struct attend_block *block = &b->attend_blocks[i / r->op->heads.n_kv];
     const struct host_step *host = &r->step->host;
-    uint32_t pos0 = host->row_pos[block->row0];
-
-    return (struct item){
+    struct item it = {
         .run = r,
         .be = b,
+        .pos = host->row_pos + block->row0,
         .row0 = block->row0,
-        .n_rows = block->n_rows,
-        .pos0 = pos0,
-        .end = r->op->attn.whole ? host_end(host, block->row0) : pos0 + block->n_rows,
         .head = i % r->op->heads.n_kv,
         .n_queries = block->n_rows * r->group,
+        .begin = UINT32_MAX,
     };
+
+    for (uint32_t k = 0; k < block->n_rows; k++) {
+        it.begin = MIN(it.begin, first_key(r, it.pos[k]));
+        it.end = MAX(it.end, it.pos[k] + 1);
+    }
+    if (r->op->attn.whole)
+        it.end = host_end(host, block->row0);
+    return it;
 }
 
 static void do_whole(const struct item *it, struct attend_scratch *s) {
     uint32_t last = (it->end - 1) / ATTEND_CHUNK;
-    uint32_t first = first_key(it->run, it->pos0) / ATTEND_CHUNK;
+    uint32_t first = it->begin / ATTEND_CHUNK;
     const struct be *b = it->be;
 
     gather_queries(it, s->q);
@@ -198,7 +231,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
     for (uint32_t c = first + 1; c <= last; c++) {
         do_chunk(it, c, s->q, s->chunk);
         for (uint32_t i = 0; i < it->n_queries; i++) {
-            uint32_t pos = it->pos0 + i / it->run->group;
+            uint32_t pos = it->pos[i / it->run->group];
 
             if (pos < c * ATTEND_CHUNK && !it->run->op->attn.whole)
                 continue;
@@ -214,7 +247,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
 static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
-    uint32_t n = r->step->n_blocks * r->op->heads.n_kv, i;
+    uint32_t n = r->n_blocks * r->op->heads.n_kv, i;
 
     while ((i = atomic_fetch_add(&r->next, 1)) < n) {
         struct item it = make_item(r, i);
@@ -226,11 +259,11 @@ static void do_items(void *ctx, uint32_t thread) {
 static void do_split_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
-    uint32_t n = r->step->n_blocks * r->op->heads.n_kv * r->n_chunks, i;
+    uint32_t n = r->n_blocks * r->op->heads.n_kv * r->n_chunks, i;
 
     while ((i = atomic_fetch_add(&r->next, 1)) < n) {
         struct item it = make_item(r, i / r->n_chunks);
-        uint32_t chunk = first_key(r, it.pos0) / ATTEND_CHUNK + i % r->n_chunks;
+        uint32_t chunk = it.begin / ATTEND_CHUNK + i % r->n_chunks;
 
         if ((it.end - 1) / ATTEND_CHUNK < chunk)
             continue;
@@ -241,7 +274,7 @@ static void do_split_items(void *ctx, uint32_t thread) {
 
 /* Chunks that the row of @it, its only one, sees before its last. */
 static uint32_t chunks_before(const struct item *it) {
-    return (it->end - 1) / ATTEND_CHUNK - first_key(it->run, it->pos0) / ATTEND_CHUNK;
+    return (it->end - 1) / ATTEND_CHUNK - it->begin / ATTEND_CHUNK;
 }
 
 /* The second half of a split run: the chunks of an item from left to right, as do_whole() has
@@ -249,7 +282,7 @@ static uint32_t chunks_before(const struct item *it) {
 static void merge_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
-    uint32_t n = r->step->n_blocks * r->op->heads.n_kv, i;
+    uint32_t n = r->n_blocks * r->op->heads.n_kv, i;
 
     while ((i = atomic_fetch_add(&r->next, 1)) < n) {
         struct item it = make_item(r, i);
@@ -268,11 +301,40 @@ static void merge_items(void *ctx, uint32_t thread) {
     }
 }
 
+/* Whether a block may go on from sequence @i - 1 to @i: both begin with the same page. */
+static bool shares(const struct run *r, uint32_t i) {
+    const struct engine_seq *a = &r->step->host.batch->seq[i - 1], *b = a + 1;
+
+    return !r->op->attn.whole && !r->op->attn.window && b->row0 == a->row0 + a->n_rows &&
+           page_at(r, a->row0, 0) == page_at(r, b->row0, 0);
+}
+
+/* Cuts the rows of the batch into blocks of at most @most rows. */
+static void cut_blocks(struct run *r, uint32_t most) {
+    struct attend_block *blocks = r->step->be->attend_blocks;
+    const struct engine_batch *batch = r->step->host.batch;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const struct engine_seq *s = &batch->seq[i];
+        uint32_t done = 0;
+
+        if (i > 0 && blocks[n - 1].n_rows < most && shares(r, i)) {
+            done = MIN(most - blocks[n - 1].n_rows, s->n_rows);
+            blocks[n - 1].n_rows += done;
+        }
+        for (; done < s->n_rows; done += blocks[n++].n_rows)
+            blocks[n] = (struct attend_block){s->row0 + done, MIN(most, s->n_rows - done)};
+    }
+    r->n_blocks = n;
+    assert(n > 0 && n <= r->step->be->max_rows); /* a block has a row at least */
+}
+
 /* Few items and long contexts are split by chunks, so that every thread has something to do;
  * the tree of merges is the same either way, so are the bits. */
 void attend_run(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    uint32_t n_items = s->n_blocks * op->heads.n_kv, before = 0;
+    uint32_t n_threads = pool_n_threads(b->pool), before = 0;
     struct run r = {
         .step = s,
         .op = op,
@@ -283,16 +345,21 @@ void attend_run(struct step *s, const struct model_op *op) {
         .stride = b->act_width[ACT_Q],
         .group = op->heads.n / op->heads.n_kv,
     };
+    /* Blocks as large as the scratch allows and the threads have enough items with. */
+    uint32_t most = s->n_rows * op->heads.n_kv / (SPLIT_BELOW * n_threads);
 
-    assert(b->act_width[ACT_Q] == b->act_width[ACT_O] && s->block_rows > 0);
+    most = MAX(MIN(most, ATTEND_QUERIES / r.group), 1);
+    assert(b->act_width[ACT_Q] == b->act_width[ACT_O]);
     assert(!op->attn.whole || !op->attn.window);
-    for (uint32_t i = 0; i < s->n_blocks; i++) {
-        struct item it = make_item(&r, i * op->heads.n_kv);
+    cut_blocks(&r, most);
+    uint32_t n_items = r.n_blocks * op->heads.n_kv;
+    if (most == 1 && n_threads > 1 && n_items < SPLIT_BELOW * n_threads)
+        for (uint32_t i = 0; i < r.n_blocks; i++) {
+            struct item it = make_item(&r, i * op->heads.n_kv);
 
-        before = MAX(before, chunks_before(&it));
-    }
-    if (s->block_rows > 1 || before == 0 || pool_n_threads(b->pool) == 1 ||
-        n_items >= SPLIT_BELOW * pool_n_threads(b->pool)) {
+            before = MAX(before, chunks_before(&it));
+        }
+    if (before == 0) {
         pool_run(b->pool, do_items, &r);
         return;
     }
@@ -301,22 +368,6 @@ void attend_run(struct step *s, const struct model_op *op) {
     pool_run(b->pool, do_split_items, &r);
     atomic_store(&r.next, 0);
     pool_run(b->pool, merge_items, &r);
-}
-
-void attend_begin(struct step *s) {
-    const struct engine_batch *batch = s->host.batch;
-    uint32_t group = s->be->shape.widest.group;
-    uint32_t n = s->n_rows > 4 * pool_n_threads(s->be->pool) ? MAX(ATTEND_QUERIES / group, 1) : 1;
-
-    s->n_blocks = 0;
-    s->block_rows = n;
-    for (uint32_t i = 0; i < batch->n_seqs; i++)
-        for (uint32_t r = 0; r < batch->seq[i].n_rows; r += n)
-            s->be->attend_blocks[s->n_blocks++] = (struct attend_block){
-                .row0 = batch->seq[i].row0 + r,
-                .n_rows = MIN(n, batch->seq[i].n_rows - r),
-            };
-    assert(s->n_blocks <= s->be->max_rows); /* a block has a row at least */
 }
 
 int attend_open(struct be *b, uint32_t max_context) {

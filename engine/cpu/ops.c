@@ -73,7 +73,6 @@ int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out)
     assert(batch->n_rows <= b->max_rows && batch->n_wants <= b->max_wants);
     host_step_begin(&s->host, batch);
     s->n_rows = batch->n_rows;
-    attend_begin(s);
     each_row(&r, fill_rope);
     *out = s;
     return 0;

@@ -36,7 +36,7 @@ struct experts;   /* what a mixture of experts needs: experts.c */
 struct mla;       /* what latent attention needs: mla.c */
 struct recurrent; /* what recurrent layers need, the states among it: recurrent.c */
 
-/* Consecutive rows of one sequence that go through the pages together. */
+/* Consecutive rows of the batch that go through the pages together. */
 struct attend_block {
     uint32_t row0, n_rows;
 };
@@ -46,12 +46,11 @@ struct attend_scratch { /* one a thread */
     struct attn_state *total, *chunk;
 };
 
-/* One at a time. Rows are cut into blocks that attention does together when the step begins. */
+/* One at a time. */
 struct step {
     struct host_step host;
     struct be *be;
     uint32_t n_rows;
-    uint32_t n_blocks, block_rows; /* attend_block */
 };
 
 /*
@@ -138,8 +137,6 @@ int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
 /* Scratch of every thread, and room for the chunks of long contexts. 0 or -ENOMEM. */
 int attend_open(struct be *b, uint32_t max_context);
 void attend_close(struct be *b);
-/* Cuts the rows of the batch into blocks; host_step_begin() was called for it. */
-void attend_begin(struct step *s);
 /* ACT_O = attention of ACT_Q to the pages of op->kv, whose keys and values of this step are
  * written. */
 void attend_run(struct step *s, const struct model_op *op);

@@ -20,7 +20,7 @@ enum { KEYS = 300 };
 #else
 enum { KEYS = 600 };
 #endif
-enum { KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5 };
+enum { KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5, SEQS = 3, PAGES = KEYS / 16 + 1 };
 
 static const char *const isas[] = {"generic", "avx2", "avx512"};
 
@@ -41,8 +41,8 @@ struct way {
 struct rig {
     struct be be;
     struct engine_batch batch;
-    struct engine_seq seq;
-    uint32_t start[2], page[KEYS / 16 + 1], row_seq[KEYS], row_pos[KEYS];
+    struct engine_seq seq[SEQS];
+    uint32_t start[SEQS + 1], page[SEQS * PAGES], row_seq[KEYS], row_pos[KEYS];
     const struct sheet *sheet;
 };
 
@@ -51,7 +51,7 @@ static float sink_of(uint32_t head) {
 }
 
 static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) {
-    uint32_t hd = s->head_dim, n_pages = KEYS / w->page_tokens + 1;
+    uint32_t hd = s->head_dim, n_pages = SEQS * PAGES;
     struct be *b = &r->be;
 
     memset(r, 0, sizeof(*r));
@@ -74,8 +74,9 @@ static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) 
     cr_assert(kv->at && b->act[ACT_Q] && b->act[ACT_O] && attend_open(b, KEYS) == 0);
     for (uint32_t i = 0; i < n_pages; i++)
         r->page[i] = (i * 7 + 3) % n_pages; /* scattered: 7 and n_pages have no common factor */
-    r->start[1] = n_pages;
-    r->batch = (struct engine_batch){.n_seqs = 1, .seq = &r->seq};
+    for (uint32_t i = 0; i <= SEQS; i++)
+        r->start[i] = i * PAGES;
+    r->batch = (struct engine_batch){.n_seqs = 1, .seq = r->seq};
     r->batch.table[KV_GLOBAL].start = r->start;
     r->batch.table[KV_GLOBAL].page = r->page;
     b->step.be = b;
@@ -95,42 +96,60 @@ static void rig_close(struct rig *r) {
     free(r->be.act[ACT_O]);
 }
 
-/* Positions [pos, pos + n): writes their keys and values, then attends. @out: [position][...] */
-static void rig_step(struct rig *r, uint32_t pos, uint32_t n, float *out) {
-    const struct sheet *s = r->sheet;
+static struct kv_view view_of(const struct rig *r) {
+    return be_view(&r->be,
+                   &(struct heads){KV_HEADS * r->sheet->group, KV_HEADS, r->sheet->head_dim});
+}
+
+/* Adds a row of sequence @seq at position @p, with the queries of @s, and writes its keys and
+ * values. */
+static void add_row(struct rig *r, const struct sheet *s, uint32_t seq, uint32_t p) {
     struct be *b = &r->be;
-    uint32_t hd = s->head_dim;
-    size_t width = b->act_width[ACT_Q], kv_width = (size_t)KV_HEADS * hd;
+    struct kv_view view = view_of(r);
+    uint32_t hd = s->head_dim, row = b->step.n_rows++, pt = b->page_tokens;
+    size_t width = b->act_width[ACT_Q], at = (size_t)p * KV_HEADS * hd;
+    uint8_t *page = be_page(b, KV_GLOBAL, r->page[r->start[seq] + p / pt]);
+
+    for (uint32_t h = 0; h < KV_HEADS; h++)
+        b->kernels->kv_write(&view, page + h * view.k_head,
+                             page + KV_HEADS * view.k_head + h * view.v_head, p % pt,
+                             s->k + at + h * hd, s->v + at + h * hd);
+    memcpy(b->act[ACT_Q] + row * width, s->q + p * width, width * sizeof(float));
+    r->row_pos[row] = p;
+    r->row_seq[row] = seq;
+    if (r->seq[seq].n_rows++ == 0) {
+        r->seq[seq].row0 = row;
+        r->seq[seq].pos0 = p;
+    }
+}
+
+/* Attends with the rows that were added, which are none then. */
+static void attend_rows(struct rig *r) {
+    const struct sheet *s = r->sheet;
     float sinks[KV_HEADS * MAX_GROUP];
     struct weights weights = {.sinks = s->sinks ? sinks : NULL};
     const struct model_op op = {
         .kind = OP_ATTEND,
-        .heads = {KV_HEADS * s->group, KV_HEADS, hd},
-        .attn = {.scale = 1 / sqrtf((float)hd), .window = s->window, .cap = s->cap},
+        .heads = {KV_HEADS * s->group, KV_HEADS, s->head_dim},
+        .attn = {.scale = 1 / sqrtf((float)s->head_dim), .window = s->window, .cap = s->cap},
         .weights = &weights,
     };
-    const struct kv_view view = be_view(b, &op.heads);
 
     for (uint32_t h = 0; h < KV_HEADS * s->group; h++)
         sinks[h] = sink_of(h);
+    attend_run(&r->be.step, &op);
+    r->be.step.n_rows = 0;
+    memset(r->seq, 0, sizeof(r->seq));
+}
 
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t p = pos + i, pt = b->page_tokens;
-        uint8_t *page = be_page(b, KV_GLOBAL, r->page[p / pt]);
+/* Positions [pos, pos + n): writes their keys and values, then attends. @out: [position][...] */
+static void rig_step(struct rig *r, uint32_t pos, uint32_t n, float *out) {
+    size_t width = r->be.act_width[ACT_Q];
 
-        r->row_pos[i] = p;
-        for (uint32_t h = 0; h < KV_HEADS; h++)
-            b->kernels->kv_write(&view, page + h * view.k_head,
-                                 page + KV_HEADS * view.k_head + h * view.v_head, p % pt,
-                                 s->k + p * kv_width + h * hd, s->v + p * kv_width + h * hd);
-        memcpy(b->act[ACT_Q] + i * width, s->q + p * width, width * sizeof(float));
-    }
-    r->seq.n_rows = n;
-    r->seq.pos0 = pos;
-    b->step.n_rows = n;
-    attend_begin(&b->step);
-    attend_run(&b->step, &op);
-    memcpy(out + pos * width, b->act[ACT_O], n * width * sizeof(float));
+    for (uint32_t i = 0; i < n; i++)
+        add_row(r, r->sheet, 0, pos + i);
+    attend_rows(r);
+    memcpy(out + pos * width, r->be.act[ACT_O], n * width * sizeof(float));
 }
 
 static void run(const struct sheet *s, const struct way *w, float *out) {
@@ -254,4 +273,49 @@ Test(cpu_attention, scores_with_a_cap) {
 Test(cpu_attention, odd_heads_and_groups) {
     check(40, 5, false);
     check(23, 1, false);
+}
+
+/* Sequences that begin with the same pages and go on differently, at positions apart. */
+Test(cpu_attention, sequences_that_share_pages) {
+    enum { SHARED = KEYS * 2 / 3 / 64 * 64 + 16, WIDTH = KV_HEADS * 2 * 128 };
+    static float expect[2][KEYS * WIDTH];
+    static struct sheet other;
+    static struct rig r;
+    static const struct {
+        uint32_t sheet, pos, n;
+    } rows[SEQS] = {{0, SHARED + 5, 3}, {1, KEYS - 40, 39}, {0, KEYS - 1, 1}};
+    const struct sheet *sheet[] = {&s, &other};
+
+    fill(&s, 128, 2);
+    other = s;
+    fixture_normal(other.q, KEYS * WIDTH, 4);
+    fixture_normal(other.k + SHARED * KV_HEADS * 128, (KEYS - SHARED) * KV_HEADS * 128, 5);
+    fixture_normal(other.v + SHARED * KV_HEADS * 128, (KEYS - SHARED) * KV_HEADS * 128, 6);
+    for (uint32_t pages = 16; pages <= 64; pages *= 2)
+        for (uint32_t threads = 1; threads <= 3; threads += 2) {
+            struct way w = {"auto", pages, threads, KEYS, false, true};
+
+            for (int i = 0; i < 2; i++)
+                run(sheet[i], &w, expect[i]);
+            rig_open(&r, &s, &w);
+            for (uint32_t i = 1; i < SEQS; i++)
+                memcpy(r.page + r.start[i], r.page, SHARED / pages * sizeof(*r.page));
+            for (uint32_t i = 0; i < SEQS; i++) {
+                for (uint32_t p = 0; p < rows[i].pos; p++)
+                    add_row(&r, sheet[rows[i].sheet], i, p);
+                r.be.step.n_rows = 0;
+            }
+            memset(r.seq, 0, sizeof(r.seq));
+            for (uint32_t i = 0; i < SEQS; i++)
+                for (uint32_t k = 0; k < rows[i].n; k++)
+                    add_row(&r, sheet[rows[i].sheet], i, rows[i].pos + k);
+            r.batch.n_seqs = SEQS;
+            attend_rows(&r);
+            const float *got = r.be.act[ACT_O];
+            for (uint32_t i = 0; i < SEQS; got += rows[i++].n * WIDTH)
+                cr_expect(memcmp(got, expect[rows[i].sheet] + (size_t)rows[i].pos * WIDTH,
+                                 rows[i].n * WIDTH * sizeof(float)) == 0,
+                          "sequence %u, pages of %u, %u threads", i, pages, threads);
+            rig_close(&r);
+        }
 }
