@@ -84,7 +84,8 @@ struct constraint_state;
 int constraint_state_new(struct constraint_state **out, const struct constraint *c);
 struct constraint_state *constraint_state_free(struct constraint_state *s);
 DEFINE_FREEP(struct constraint_state, constraint_state)
-void constraint_state_reset(struct constraint_state *s); /* back to the start */
+size_t constraint_state_bytes(const struct constraint_state *s); /* memory, without @c's */
+void constraint_state_reset(struct constraint_state *s);         /* back to the start */
 /* Makes @dst (of the same constraint) equal to @src, its history included. 0, -ENOMEM. */
 int constraint_state_copy(struct constraint_state *dst, const struct constraint_state *src);
 

@@ -116,6 +116,12 @@ struct constraint_state *constraint_state_free(struct constraint_state *s) {
     return NULL;
 }
 
+size_t constraint_state_bytes(const struct constraint_state *s) {
+    size_t n_scratch = s->scratch ? 2 * grammar_vocab_n_words(s->c->vocab) : 0;
+
+    return sizeof(*s) + grammar_state_bytes(s->g) + n_scratch * sizeof(*s->scratch);
+}
+
 void constraint_state_reset(struct constraint_state *s) {
     grammar_state_reset(s->g);
     const struct triggers *t = s->c->triggers;

@@ -140,6 +140,7 @@ struct grammar_state;
 int grammar_state_new(struct grammar_state **out, const struct grammar *g);
 struct grammar_state *grammar_state_free(struct grammar_state *s);
 DEFINE_FREEP(struct grammar_state, grammar_state)
+size_t grammar_state_bytes(const struct grammar_state *s); /* memory, without the grammar's */
 /* Makes @dst (of the same grammar) equal to @src, its history included. 0, -ENOMEM. */
 int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *src);
 void grammar_state_reset(struct grammar_state *s); /* back to the start */

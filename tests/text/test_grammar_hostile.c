@@ -196,6 +196,47 @@ Test(grammar_hostile, ambiguous_texts_end_with_an_error_or_go_on) {
     }
 }
 
+/* As many readings as @n rules, each with a stack of its own that every "a" makes one higher. */
+static struct grammar *many_stacks(uint32_t n) {
+    struct buf b;
+
+    buf_init(&b, 1 << 16);
+    buf_add_str(&b, "root ::= y0");
+    for (uint32_t i = 1; i < n; i++)
+        buf_printf(&b, " | y%u", i);
+    for (uint32_t i = 0; i < n; i++)
+        buf_printf(&b, "\ny%u ::= \"a\" y%u \"c%u\" | \"b\"", i, i, i);
+    struct grammar *g = test_compile(GRAMMAR_EBNF, b.data);
+
+    buf_deinit(&b);
+    return g;
+}
+
+Test(grammar_hostile, a_place_has_bounded_memory) {
+    static const uint32_t N[] = {2, 20, 22, 60, 120, 250};
+
+    for (size_t i = 0; i < ARRAY_SIZE(N); i++) {
+        CLEANUP(grammar_freep) struct grammar *g = many_stacks(N[i]);
+        CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+        uint32_t bits[64], n = 0;
+        int r = 0;
+
+        cr_assert_eq(grammar_state_new(&s, g), 0);
+        for (; n < 700 && r == 0; n++) {
+            if (n % 8 == 0)
+                cr_assert_gt(grammar_mask_within(s, bits, 8 + 5 * n), 0);
+            r = grammar_accept(s, 'a');
+            cr_assert_leq(grammar_state_bytes(s), 2 << 20, "%u readings, %u bytes of text", N[i],
+                          n);
+        }
+        cr_expect_eq(r, N[i] * 700 > 16384 ? -7 : 0, "%u", N[i]);
+        cr_expect(r == 0 || N[i] * (n - 1) >= 16384 - 2 * N[i], "%u: refused at %u", N[i], n);
+        /* What was refused left no trace. */
+        if (r < 0)
+            cr_expect_eq(grammar_accept(s, 'b'), 0);
+    }
+}
+
 Test(grammar_hostile, endless_nesting_stops_at_the_stack_limit) {
     CLEANUP(grammar_freep) struct grammar *g = test_compile(GRAMMAR_JSON_SCHEMA, "{}");
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;

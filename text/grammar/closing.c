@@ -83,6 +83,11 @@ struct closing *closing_free(struct closing *k) {
     return NULL;
 }
 
+size_t closing_memory(const struct closing *k) {
+    return sizeof(*k) + k->n_behind * sizeof(*k->behind) + k->cap_nodes * sizeof(*k->node) +
+           ((size_t)k->mask + 1) * sizeof(*k->slot);
+}
+
 /* ---- bytes */
 
 static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {

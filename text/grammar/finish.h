@@ -65,6 +65,7 @@ struct closing;
 
 int closing_new(struct closing **out);
 struct closing *closing_free(struct closing *k);
+size_t closing_memory(const struct closing *k); /* of @k itself */
 /* From here on: what is @m's set @at, and @left tokens may come after the next one. False: nothing
  * is known of this grammar's shortest texts, and nothing can be asked. */
 bool closing_begin(struct closing *k, struct machine *m, const struct set *at, uint32_t left);

@@ -290,6 +290,19 @@ static bool keeps_node(const struct grammar *g, const struct frame *f) {
     return !(f->call & MEMBERS_NODE) && is_node(g, g->call[f->call].to);
 }
 
+uint64_t machine_stacks(const struct machine *m, const struct set *s) {
+    uint64_t n = 0;
+
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        const struct config *c = &m->config[i];
+
+        n += m->frame[c->frame].depth;
+        if (is_node(m->g, c->state))
+            n += m->frame[c->reg].depth;
+    }
+    return n;
+}
+
 /* Parents come before their children: one pass upwards marks, one downwards renumbers. The buckets,
  * twice as many as frames, hold marks and new numbers meanwhile. */
 void machine_collect(struct machine *m) {

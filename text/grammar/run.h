@@ -56,6 +56,8 @@ void machine_rehash(struct machine *m); /* the buckets anew, from frame[0, n_fra
 int machine_reserve(struct machine *m, uint32_t n_configs);
 /* Drops the frames that no configuration of config[0, n_configs) needs and renumbers. */
 void machine_collect(struct machine *m);
+/* The heights of all stacks of @s together: at least the frames that it needs. */
+uint64_t machine_stacks(const struct machine *m, const struct set *s);
 
 static inline struct set set_open(const struct machine *m) {
     return (struct set){.begin = m->n_configs, .end = m->n_configs};

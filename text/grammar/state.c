@@ -21,6 +21,7 @@
 #define QUICK_FUEL 10000   /* of one that others wait for: some 0.3 ms */
 #define LONG_WALK 1000     /* trie nodes */
 #define COLLECT_AT 512     /* frames */
+#define STACKS_MAX 16384   /* frames of all readings: bounds a state's memory, some 2 MiB */
 #define STACK_RESERVE 256u /* frames that one token may add */
 
 /* History: one entry per accepted token and one for the start, at most cap; the sets lie in the
@@ -77,6 +78,14 @@ struct grammar_state *grammar_state_free(struct grammar_state *s) {
     closing_free(s->closing);
     free(s);
     return NULL;
+}
+
+size_t grammar_state_bytes(const struct grammar_state *s) {
+    const struct machine *m = &s->m;
+
+    return sizeof(*s) + s->cap * sizeof(*s->moment) + m->cap_frames * sizeof(*m->frame) +
+           m->cap_configs * sizeof(*m->config) + m->n_buckets * sizeof(*m->bucket) + s->n_scratch +
+           (s->closing ? closing_memory(s->closing) : 0);
 }
 
 void grammar_state_reset(struct grammar_state *s) {
@@ -488,6 +497,8 @@ int grammar_accept(struct grammar_state *s, int32_t token) {
     if (!ok && !vocab_is_special(m->g->vocab, token) && !vocab_is_end(s->m.g->vocab, token) &&
         !m->error)
         ok = step_text(s, token, &next);
+    if (ok && machine_stacks(m, &next) > STACKS_MAX)
+        m->error = -E2BIG;
     if (!ok || m->error) {
         int r = leave_no_trace(s, n_configs, n_frames);
 
