@@ -4,10 +4,10 @@
 
 #include "api/api.h"
 #include "api/generation/gen_request.h"
-#include "api/http/quota.h"
 #include "api/toolcall/toolcall.h"
 #include "base/jobs.h"
 #include "base/list.h"
+#include "base/quota.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 

@@ -10,7 +10,7 @@
  */
 
 #include <sys/socket.h>
-#include "api/http/quota.h"
+#include "base/quota.h"
 
 /* Connections over UNIX sockets have places of their own, as many as those over TCP. */
 enum payer_resource { PAYER_TCP, PAYER_UNIX, PAYER_BODIES, PAYER_OUTPUT, PAYER_RESOURCES };

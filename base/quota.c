@@ -1,4 +1,4 @@
-#include "api/http/quota.h"
+#include "base/quota.h"
 
 #include <assert.h>
 

@@ -1,6 +1,6 @@
 #include <criterion/criterion.h>
 #include <string.h>
-#include "api/http/quota.h"
+#include "base/quota.h"
 #include "base/rng.h"
 
 /* A tree of accounts and charges, and the same once more as plain arrays that know no lists and no
