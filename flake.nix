@@ -12,7 +12,7 @@
           version = "0.1.0";
           src = self;
           nativeBuildInputs = with pkgs; [ meson ninja pkg-config python3 ];
-          buildInputs = with pkgs; [ libuv llhttp yyjson jemalloc xxHash utf8proc inih curl ncurses libedit systemd ];
+          buildInputs = with pkgs; [ libuv llhttp yyjson jemalloc xxHash utf8proc inih curl openssl ncurses libedit systemd ];
           # The build's own optimisation holds; units and groups belong to the package, the configuration to the system.
           hardeningDisable = [ "fortify" ];
           mesonBuildType = "debugoptimized";

@@ -1,0 +1,337 @@
+#include "api/http/tls.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * OpenSSL reads and writes through a BIO of our own, which takes the peer's bytes from where the
+ * socket's read has put them and appends records to `wire`: memory BIOs would copy both, and keep
+ * the largest read of each connection. An incomplete record stays inside OpenSSL.
+ *
+ * Sessions are resumed by tickets, whose secret is the config's: the server remembers none. There
+ * is no renegotiation, no early data and no compression.
+ */
+
+#ifdef HAVE_OPENSSL
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/stat.h>
+
+#define PART (64u << 10)      /* bytes of HTTP that are encrypted at a time */
+#define WIRE_MAX (256u << 10) /* a part as records, certificates, answers to key updates */
+#define CIPHERS_12 "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+/* ---- configuration ---- */
+
+/* As OpenSSL says what is wrong. */
+static int refuse(struct err *err, const char *param, const char *path) {
+    unsigned long e = ERR_peek_last_error();
+    const char *why = e ? ERR_reason_error_string(e) : NULL;
+
+    err_set(err, 0, param, "%s: %.200s: %.120s", param, path, why ? why : "cannot be used");
+    ERR_clear_error();
+    return -EINVAL;
+}
+
+/* Keys with a passphrase are refused: there is no terminal to ask at. */
+static int no_passphrase(char *out, int size, int rwflag, void *ctx) {
+    (void)out;
+    (void)size;
+    (void)rwflag;
+    (void)ctx;
+    return -1;
+}
+
+static int read_key(SSL_CTX *ctx, const char *path, struct err *err) {
+    FILE *f = fopen(path, "re");
+    struct stat st;
+
+    if (!f)
+        return err_set(err, 0, "tls-key", "tls-key: %.200s: cannot be read: %s", path,
+                       strerror(errno));
+    bool open_to_all = fstat(fileno(f), &st) == 0 && (st.st_mode & 07) != 0;
+    EVP_PKEY *key = open_to_all ? NULL : PEM_read_PrivateKey(f, NULL, no_passphrase, NULL);
+    fclose(f);
+    if (open_to_all)
+        return err_set(err, 0, "tls-key",
+                       "tls-key: %.200s: other users have access to it (chmod 640)", path);
+    int ok = key && SSL_CTX_use_PrivateKey(ctx, key) == 1;
+    EVP_PKEY_free(key);
+    return ok ? 0 : refuse(err, "tls-key", path);
+}
+
+/* HTTP/1.1 for clients that name protocols. */
+static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_len,
+                           const unsigned char *in, unsigned in_len, void *ctx) {
+    static const unsigned char http11[] = "\x08http/1.1";
+    unsigned char *chosen;
+
+    (void)ssl;
+    (void)ctx;
+    if (SSL_select_next_proto(&chosen, out_len, http11, sizeof(http11) - 1, in, in_len) !=
+        OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+static int set_rules(SSL_CTX *ctx) {
+    SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+    SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_alpn_select_cb(ctx, select_protocol, NULL);
+    return SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1 &&
+                   SSL_CTX_set_cipher_list(ctx, CIPHERS_12) == 1
+               ? 0
+               : -EINVAL;
+}
+
+int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
+                    struct err *err) {
+    struct tls_config config = {.ctx = SSL_CTX_new(TLS_server_method())};
+    int days = 0, seconds;
+
+    if (!config.ctx)
+        return -ENOMEM;
+    ERR_clear_error();
+    int r = set_rules(config.ctx);
+    if (r < 0 || SSL_CTX_use_certificate_chain_file(config.ctx, certificate) != 1)
+        r = refuse(err, "tls-certificate", certificate);
+    if (r == 0)
+        r = read_key(config.ctx, key, err); /* also whether it is the certificate's */
+    if (r < 0) {
+        SSL_CTX_free(config.ctx);
+        return r;
+    }
+    const X509 *x = SSL_CTX_get0_certificate(config.ctx);
+    const EVP_PKEY *k = SSL_CTX_get0_privatekey(config.ctx);
+    if (ASN1_TIME_diff(&days, &seconds, NULL, X509_get0_notAfter(x)) == 1)
+        config.days_left = days > 0 || seconds > 0 ? days : MIN(days, -1);
+    config.rsa_bits = EVP_PKEY_get_base_id(k) == EVP_PKEY_RSA ? EVP_PKEY_get_bits(k) : 0;
+    *out = config;
+    return 0;
+}
+
+void tls_config_deinit(struct tls_config *config) {
+    SSL_CTX_free(config->ctx);
+    *config = (struct tls_config){0};
+}
+
+/* ---- between OpenSSL and the connection's bytes ---- */
+
+static int bio_read(BIO *b, char *out, int size) {
+    struct tls *t = BIO_get_data(b);
+    size_t n = MIN(t->n_in, (size_t)size);
+
+    BIO_clear_retry_flags(b);
+    if (n == 0) {
+        BIO_set_retry_read(b);
+        return -1;
+    }
+    memcpy(out, t->in, n);
+    t->in += n;
+    t->n_in -= n;
+    return (int)n;
+}
+
+static int bio_write(BIO *b, const char *data, int n) {
+    struct tls *t = BIO_get_data(b);
+
+    BIO_clear_retry_flags(b);
+    return buf_add(&t->wire, data, (size_t)n) == 0 ? n : -1;
+}
+
+static long bio_ctrl(BIO *b, int what, long n, void *p) {
+    (void)b;
+    (void)n;
+    (void)p;
+    return what == BIO_CTRL_FLUSH;
+}
+
+/* Made once. NULL: out of memory. */
+static BIO_METHOD *bio_method(void) {
+    static BIO_METHOD *m;
+
+    if (m || !(m = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "weft")))
+        return m;
+    BIO_meth_set_read(m, bio_read);
+    BIO_meth_set_write(m, bio_write);
+    BIO_meth_set_ctrl(m, bio_ctrl);
+    return m;
+}
+
+int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
+    struct tls *t = calloc(1, sizeof(*t));
+    BIO *bio = t && bio_method() ? BIO_new(bio_method()) : NULL;
+
+    if (bio)
+        t->ssl = SSL_new(config->ctx);
+    if (!bio || !t->ssl) {
+        BIO_free(bio);
+        free(t);
+        return -ENOMEM;
+    }
+    BIO_set_data(bio, t);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(t->ssl, bio, bio);
+    SSL_set_accept_state(t->ssl);
+    buf_init(&t->plain, max);
+    buf_init(&t->wire, WIRE_MAX);
+    *out = t;
+    return 0;
+}
+
+struct tls *tls_free(struct tls *t) {
+    if (!t)
+        return NULL;
+    SSL_free(t->ssl);
+    buf_deinit(&t->plain);
+    buf_deinit(&t->wire);
+    free(t);
+    return NULL;
+}
+
+/* ---- reading ---- */
+
+void tls_feed(struct tls *t, const char *data, size_t len) {
+    t->in = data;
+    t->n_in = len;
+}
+
+/* Why the last call on @t, which returned @r, came to nothing. */
+static int reason(struct tls *t, int r) {
+    unsigned long e = ERR_peek_error();
+
+    switch (SSL_get_error(t->ssl, r)) {
+    case SSL_ERROR_WANT_READ:
+        assert(t->n_in == 0);
+        return 0;
+    case SSL_ERROR_ZERO_RETURN:
+        return -EPIPE;
+    default:
+        return ERR_GET_LIB(e) == ERR_LIB_SSL && ERR_GET_REASON(e) == SSL_R_HTTP_REQUEST
+                   ? -EPROTONOSUPPORT
+                   : -EPROTO;
+    }
+}
+
+ssize_t tls_read(struct tls *t, void *out, size_t size) {
+    ERR_clear_error();
+    int r = SSL_read(t->ssl, out, (int)MIN(size, (size_t)TLS_RECORD));
+    return r > 0 ? r : reason(t, r);
+}
+
+bool tls_is_open(const struct tls *t) {
+    return SSL_is_init_finished(t->ssl);
+}
+
+/* ---- writing ---- */
+
+static void swap(struct buf *a, struct buf *b) {
+    struct buf t = *a;
+
+    *a = *b;
+    *b = t;
+}
+
+int tls_wrap(struct tls *t, struct buf *from, struct buf *to) {
+    assert(to->len == 0);
+    if (t->plain.len == 0)
+        swap(&t->plain, from);
+    int n = (int)MIN(t->plain.len - t->at, (size_t)PART);
+    ERR_clear_error();
+    if (n > 0 && SSL_write(t->ssl, t->plain.data + t->at, n) != n)
+        return -EPIPE;
+    t->at += (size_t)n;
+    if (t->at == t->plain.len) {
+        t->at = 0;
+        buf_clear(&t->plain);
+    }
+    swap(&t->wire, to);
+    t->wire.max = WIRE_MAX;
+    return 0;
+}
+
+size_t tls_unsent(const struct tls *t) {
+    return t->plain.len - t->at + t->wire.len;
+}
+
+void tls_end(struct tls *t) {
+    ERR_clear_error();
+    if (!(SSL_get_shutdown(t->ssl) & SSL_SENT_SHUTDOWN))
+        (void)SSL_shutdown(t->ssl);
+}
+
+void tls_rest(struct tls *t) {
+    assert(tls_unsent(t) == 0);
+    buf_deinit(&t->plain);
+    buf_deinit(&t->wire);
+}
+
+#else
+
+int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
+                    struct err *err) {
+    (void)out;
+    (void)certificate;
+    (void)key;
+    return err_set(err, 0, "tls-certificate",
+                   "tls-certificate: weftd was built without OpenSSL (libssl-dev)");
+}
+
+void tls_config_deinit(struct tls_config *config) {
+    assert(!config->ctx);
+}
+
+int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
+    (void)out;
+    (void)max;
+    return config->ctx ? -EINVAL : -ENOMEM;
+}
+
+struct tls *tls_free(struct tls *t) {
+    assert(!t);
+    return NULL;
+}
+
+/* Of connections that there are none of. */
+void tls_feed(struct tls *t, const char *data, size_t len) {
+    t->in = data;
+    t->n_in = len;
+}
+
+ssize_t tls_read(struct tls *t, void *out, size_t size) {
+    (void)t;
+    (void)out;
+    (void)size;
+    return -EPROTO;
+}
+
+bool tls_is_open(const struct tls *t) {
+    return !t;
+}
+
+int tls_wrap(struct tls *t, struct buf *from, struct buf *to) {
+    (void)t;
+    (void)from;
+    (void)to;
+    return -EPIPE;
+}
+
+size_t tls_unsent(const struct tls *t) {
+    return t->wire.len;
+}
+
+void tls_end(struct tls *t) {
+    (void)t;
+}
+
+void tls_rest(struct tls *t) {
+    (void)t;
+}
+
+#endif

@@ -1,0 +1,69 @@
+#pragma once
+
+/*
+ * tls - TLS 1.2 and 1.3 of one connection, between the bytes of its socket and those of HTTP. It
+ * reads and writes no socket: ciphertext of the peer comes in by tls_feed(), ciphertext for the
+ * peer goes out by tls_wrap(), so that deadlines, turns and charges stay those of conn.c.
+ *
+ * Built without OpenSSL a tls_config cannot be made, and so no connection has a struct tls.
+ *
+ * All of it runs on the loop's thread: a full handshake is less than 1 ms of CPU time with a P-256
+ * or RSA-2048 key, 4 ms with RSA-4096 (docs/service.md).
+ */
+
+#include <stdbool.h>
+#include <sys/types.h>
+#include "base/buf.h"
+#include "base/err.h"
+
+#define TLS_RECORD (16u << 10) /* most bytes of HTTP that one record holds */
+
+struct ssl_st;
+struct ssl_ctx_st;
+
+/* A certificate with its chain, its key and the rules of connections. */
+struct tls_config {
+    struct ssl_ctx_st *ctx;
+    int days_left; /* of the certificate; negative: it has expired */
+    int rsa_bits;  /* of the key; 0: of another kind */
+};
+
+/* Reads the PEM files @certificate (chain included) and @key, which must be closed to other users.
+ * 0, or -errno with @err. */
+int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
+                    struct err *err);
+/* Connections made from it go on. Accepts a zeroed one. */
+void tls_config_deinit(struct tls_config *config);
+
+/* Invariants: at < plain.len or both are 0; n_in = 0 when tls_read() has answered 0. */
+struct tls {
+    struct ssl_st *ssl;
+    const char *in; /* of the peer, not read yet; the caller's */
+    size_t n_in;
+    struct buf plain; /* being encrypted; up to `at` it is */
+    size_t at;
+    struct buf wire; /* records for the peer */
+};
+
+/* The server's side of a connection of which at most @max bytes of HTTP wait. 0 or -ENOMEM. */
+int tls_new(struct tls **out, const struct tls_config *config, size_t max);
+struct tls *tls_free(struct tls *t);
+
+/* What the peer sends next: read by tls_read() before the caller's buffer is used again. */
+void tls_feed(struct tls *t, const char *data, size_t len);
+/* The next bytes of HTTP, at most @size; 0: the peer must send more first. -EPIPE: the peer ends
+ * the connection (close_notify); -EPROTONOSUPPORT: it speaks plain HTTP; -EPROTO: it breaks the
+ * rules. */
+ssize_t tls_read(struct tls *t, void *out, size_t size);
+/* Whether the handshake is over. */
+bool tls_is_open(const struct tls *t);
+
+/* Takes over @from once all that was taken before is encrypted, encrypts up to 64 KiB, and swaps
+ * the records that are to be sent with @to, which is empty. 0, or -EPIPE: it cannot go on. */
+int tls_wrap(struct tls *t, struct buf *from, struct buf *to);
+/* Bytes that tls_wrap() has to send, @from excepted. */
+size_t tls_unsent(const struct tls *t);
+/* Tells the peer, once, that nothing follows: a record for tls_wrap(). */
+void tls_end(struct tls *t);
+/* Frees the buffers of a connection that has nothing to send. */
+void tls_rest(struct tls *t);
