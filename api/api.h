@@ -177,9 +177,13 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
-int api_listen_tcp(struct api *a, const char *host, int port, int *bound_port, struct err *err);
+/* Reads the PEM files of listeners with TLS, also again later. 0, or -errno with @err: the old ones
+ * stay. */
+int api_load_tls(struct api *a, const char *certificate, const char *key, struct err *err);
+int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bound_port,
+                   struct err *err);
 int api_listen_unix(struct api *a, const char *path, struct err *err);
-int api_listen_fd(struct api *a, int fd, struct err *err); /* inherited, listening */
+int api_listen_fd(struct api *a, int fd, bool tls, struct err *err); /* inherited, listening */
 
 /* The model that api_new() was given: served where a request names none. */
 struct model *api_first_model(const struct api *a);

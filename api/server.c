@@ -27,8 +27,13 @@
 
 /* ---- listeners ---- */
 
-int api_listen_tcp(struct api *a, const char *host, int port, int *bound_port, struct err *err) {
-    int r = http_server_listen_tcp(&a->http, host, port, bound_port, err);
+int api_load_tls(struct api *a, const char *certificate, const char *key, struct err *err) {
+    return http_server_load_tls(&a->http, certificate, key, err);
+}
+
+int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bound_port,
+                   struct err *err) {
+    int r = http_server_listen_tcp(&a->http, host, port, tls, bound_port, err);
     bool loopback =
         strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 
@@ -41,8 +46,8 @@ int api_listen_unix(struct api *a, const char *path, struct err *err) {
     return http_server_listen_unix(&a->http, path, err);
 }
 
-int api_listen_fd(struct api *a, int fd, struct err *err) {
-    return http_server_listen_fd(&a->http, fd, err);
+int api_listen_fd(struct api *a, int fd, bool tls, struct err *err) {
+    return http_server_listen_fd(&a->http, fd, tls, err);
 }
 
 /* ---- exchanges ---- */

@@ -468,7 +468,7 @@ int admin_listen_unix(struct admin *a, const char *path, struct err *err) {
 }
 
 int admin_listen_fd(struct admin *a, int fd, struct err *err) {
-    return http_server_listen_fd(&a->http, fd, err);
+    return http_server_listen_fd(&a->http, fd, false, err);
 }
 
 int admin_new(struct admin **out, const struct admin_opts *o) {

@@ -363,13 +363,17 @@ int config_read_args(struct config *c, int argc, char **argv, struct err *err) {
     return r < 0 ? r : read_flags(c, argc, argv, false, err);
 }
 
+const char *config_without_tls(const char *address) {
+    return address + (strncmp(address, "tls:", 4) == 0 ? 4 : 0);
+}
+
 /* Whether @address has the form that main.c listens on; whether it can be bound is seen there. */
 static bool is_address(const char *address) {
-    const char *colon = strrchr(address, ':');
+    const char *at = config_without_tls(address), *colon = strrchr(at, ':');
     uint64_t port;
 
     return strncmp(address, "unix:", 5) == 0 ||
-           (colon && colon != address && parse_uint(colon + 1, false, &port) == 0 && port <= 65535);
+           (colon && colon != at && parse_uint(colon + 1, false, &port) == 0 && port <= 65535);
 }
 
 /* A listen address that only this machine reaches. */
@@ -377,7 +381,7 @@ static bool is_loopback(const char *address) {
     static const char *const local[] = {"unix:", "127.", "localhost:", "[::1]:"};
 
     for (size_t i = 0; i < ARRAY_SIZE(local); i++)
-        if (strncmp(address, local[i], strlen(local[i])) == 0)
+        if (strncmp(config_without_tls(address), local[i], strlen(local[i])) == 0)
             return true;
     return false;
 }
@@ -490,8 +494,11 @@ int config_check(const struct config *c, struct err *err) {
     for (char *const *l = c->listen; *l; l++) {
         if (!is_address(*l))
             return err_set(err, 0, "listen",
-                           "listen: must be HOST:PORT, such as 127.0.0.1:8080, or unix:PATH, not "
-                           "\"%s\"",
+                           "listen: must be HOST:PORT, such as 127.0.0.1:8080, tls:HOST:PORT or "
+                           "unix:PATH, not \"%s\"",
+                           *l);
+        if (config_without_tls(*l) != *l && !*c->tls_certificate)
+            return err_set(err, 0, "tls-certificate", "tls-certificate: is needed for %s of listen",
                            *l);
         if (!is_loopback(*l) && !*c->api_keys && !c->anonymous)
             return err_set(err, 0, "listen",
@@ -499,6 +506,9 @@ int config_check(const struct config *c, struct err *err) {
                            "anonymous = yes to serve everyone",
                            *l);
     }
+    if (!*c->tls_certificate != !*c->tls_key)
+        return err_set(err, 0, "tls-key",
+                       "tls-key: is needed beside tls-certificate, and it beside tls-key");
     if (c->engine.max_seqs > c->engine.max_rows)
         return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
     return check_sources(c, err);

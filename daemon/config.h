@@ -38,6 +38,7 @@ struct config {
     char *cors_origins[CONFIG_LIST_MAX + 1], *sampling[CONFIG_LIST_MAX + 1];
     uint32_t reasoning;                      /* enum thinking_switch */
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
+    char *tls_certificate, *tls_key;         /* likewise */
     bool anonymous;
     uint32_t drain_timeout_ms, hang_timeout_ms, load_timeout_ms;
     char *kv_disk;           /* path; "": none */
@@ -87,6 +88,8 @@ int config_clone(struct config *to, const struct config *from);
 /* Reads `--key VALUE` and `--key=VALUE`, the file of `--config FILE` first. argv[0] is skipped. 0
  * or -errno with @err, also for an argument that is no option. */
 int config_read_args(struct config *c, int argc, char **argv, struct err *err);
+/* The HOST:PORT of a listen address that begins with tls:, else @address itself. */
+const char *config_without_tls(const char *address);
 /* Rules between options, once all were read. 0 or -EINVAL with @err. */
 int config_check(const struct config *c, struct err *err);
 

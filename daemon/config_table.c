@@ -87,7 +87,13 @@ const struct option config_table[] = {
            "token."),
 
     LIST("listen", "listen", listen, "127.0.0.1:8080",
-         "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT or unix:PATH."),
+         "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT, unix:PATH, or "
+         "tls:HOST:PORT for HTTPS."),
+    STRING(
+        "listen", "tls-certificate", tls_certificate, "",
+        "A PEM file with the certificate of tls: addresses and its chain, read again on SIGHUP."),
+    STRING("listen", "tls-key", tls_key, "",
+           "A PEM file with its key, which other users must not be able to read; likewise."),
     BOOL("listen", "web-page", api.web_page, "yes",
          "Serve the web page (chat, live view) to browsers at /; it asks for API keys where they "
          "are needed."),

@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "api/api.h"
+#include "api/http/tls.h"
 #include "base/log.h"
 #include "daemon/admin.h"
 #include "daemon/config.h"
@@ -53,6 +54,8 @@ struct front {
     char url[300];                  /* of the first listener, for messages */
     int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
     int inherited_admin[SERVICE_FDS_MAX];
+    bool inherited_tls[SERVICE_FDS_MAX]; /* of `inherited` */
+    bool listens_tls;                    /* some address has TLS */
     uint32_t n_inherited, n_inherited_admin;
     int disk_fd; /* of the disk tier; -1: there is none */
     uint64_t share_secret[2];
@@ -202,8 +205,8 @@ static int apply_reload(struct front *f, const struct config *next) {
     return r;
 }
 
-/* Reads keys and tenants again. What is wrong changes nothing of its file. */
-static int read_identities(struct front *f, struct err *err) {
+/* Reads keys, tenants and certificate again. What is wrong changes nothing of its file. */
+static int read_files(struct front *f, struct err *err) {
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n = 0;
     int r = *f->config.tenants
@@ -212,7 +215,11 @@ static int read_identities(struct front *f, struct err *err) {
 
     if (r == 0)
         r = name_key(api_reload_keys(f->api, err), "api-keys", err);
-    return r < 0 ? r : api_set_tenants(f->api, rows, n);
+    if (r == 0)
+        r = api_set_tenants(f->api, rows, n);
+    return r < 0 || !*f->config.tls_certificate
+               ? r
+               : api_load_tls(f->api, f->config.tls_certificate, f->config.tls_key, err);
 }
 
 /* Reads everything that can be read again. What is wrong is said, and the old stays. */
@@ -228,7 +235,7 @@ static int reload(struct front *f, struct err *err) {
         r = apply_reload(f, &next);
     if (r == 0) {
         log_set_level(level_of(&f->config));
-        r = read_identities(f, err);
+        r = read_files(f, err);
     }
     if (r < 0)
         log_event(WLOG_ERROR, "reload_refused", "reason=\"%s\"", err->message);
@@ -264,7 +271,7 @@ static void on_ready(void *ctx) {
     if (f->draining)
         return;
     for (uint32_t i = 0; i < f->n_inherited; i++) {
-        int r = api_listen_fd(f->api, f->inherited[i], &err);
+        int r = api_listen_fd(f->api, f->inherited[i], f->inherited_tls[i], &err);
 
         if (r < 0) {
             f->exit_code = fail(&err, r);
@@ -353,7 +360,6 @@ static int open_api(struct front *f) {
 /* One address of the listen option. The first one names the service in messages. */
 static int listen_on(struct front *f, const char *address, struct err *err) {
     char host[256];
-    const char *colon = strrchr(address, ':');
     int port, bound;
 
     if (strncmp(address, "unix:", 5) == 0) {
@@ -365,6 +371,10 @@ static int listen_on(struct front *f, const char *address, struct err *err) {
             snprintf(f->url, sizeof(f->url), "%s", address);
         return r;
     }
+    bool tls = config_without_tls(address) != address;
+    f->listens_tls |= tls;
+    address = config_without_tls(address);
+    const char *colon = strrchr(address, ':');
     char *end = NULL;
     port = colon ? (int)strtol(colon + 1, &end, 10) : -1;
     if (!colon || colon == address || end == colon + 1 || *end || port < 0 || port > 65535 ||
@@ -374,9 +384,10 @@ static int listen_on(struct front *f, const char *address, struct err *err) {
     size_t len = (size_t)(colon - address);
     bool v6 = address[0] == '[' && colon[-1] == ']';
     snprintf(host, sizeof(host), "%.*s", (int)(v6 ? len - 2 : len), address + v6);
-    int r = api_listen_tcp(f->api, host, port, &bound, err);
+    int r = api_listen_tcp(f->api, host, port, tls, &bound, err);
     if (r == 0 && !*f->url)
-        snprintf(f->url, sizeof(f->url), "http://%.*s:%d", (int)len, address, bound);
+        snprintf(f->url, sizeof(f->url), "http%s://%.*s:%d", tls ? "s" : "", (int)len, address,
+                 bound);
     return r;
 }
 
@@ -388,12 +399,15 @@ static int take_inherited(struct front *f, struct err *err) {
     if (n < 0)
         return err_set(err, 0, "", "the sockets passed by the service manager cannot be used");
     for (int i = 0; i < n && r == 0; i++) {
-        if (fds[i].kept)
+        if (fds[i].kept) {
             kept_inherit(f->kept, fds[i].fd, fds[i].name);
-        else if (fds[i].admin)
+        } else if (fds[i].admin) {
             f->inherited_admin[f->n_inherited_admin++] = fds[i].fd;
-        else
+        } else {
+            f->inherited_tls[f->n_inherited] = strcmp(fds[i].name, "tls") == 0;
+            f->listens_tls |= f->inherited_tls[f->n_inherited];
             f->inherited[f->n_inherited++] = fds[i].fd;
+        }
     }
     return r;
 }
@@ -410,6 +424,10 @@ static int open_listeners(struct front *f, struct err *err) {
         snprintf(f->url, sizeof(f->url), "inherited sockets");
     for (char **l = f->config.listen; !f->n_inherited && *l && r == 0; l++)
         r = listen_on(f, *l, err);
+    if (r == 0 && *f->config.tls_certificate && !f->listens_tls)
+        return err_set(err, 0, "tls-certificate",
+                       "tls-certificate: there is no tls: address in listen, nor an inherited "
+                       "socket of the name tls");
     if (r < 0 || f->n_inherited_admin || !*f->config.admin_socket)
         return r;
     r = service_check_path("admin-socket", f->config.admin_socket, err);
@@ -458,7 +476,7 @@ static int open_front(struct front *f, struct err *err) {
         .drain = drain_from_admin,
         .reload = reload_from_admin,
     };
-    if ((r = admin_new(&f->admin, &a)) < 0 || (r = read_identities(f, err)) < 0 ||
+    if ((r = admin_new(&f->admin, &a)) < 0 || (r = read_files(f, err)) < 0 ||
         (r = open_listeners(f, err)) < 0)
         return r;
     start_signal(f, &f->term, on_stop_signal, SIGTERM);
@@ -503,6 +521,13 @@ static int check_files(struct front *f, struct err *err) {
 
     if (r == 0 && *keys && access(keys, R_OK) < 0)
         r = err_set(err, 0, "api-keys", "api-keys: %s: cannot be read: %s", keys, strerror(errno));
+    if (r == 0 && *f->config.tls_certificate) {
+        struct tls_config tls;
+
+        r = tls_config_init(&tls, f->config.tls_certificate, f->config.tls_key, err);
+        if (r == 0)
+            tls_config_deinit(&tls);
+    }
     if (r == 0)
         printf("configuration is valid\n");
     return r;

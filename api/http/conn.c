@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include "api/http/tls.h"
 #include "api/service/loop_lag.h"
 
 /*
@@ -32,6 +33,7 @@
 /* The only place that changes the state, and by that what the connection offers to others. */
 static void set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
+        [CONN_HANDSHAKE] = 1 << CONN_IDLE | 1 << CONN_EXCHANGE,
         [CONN_IDLE] = 1 << CONN_HEAD | 1 << CONN_EXCHANGE | 1 << CONN_FLUSH,
         [CONN_HEAD] = 1 << CONN_BODY | 1 << CONN_EXCHANGE,
         [CONN_BODY] = 1 << CONN_EXCHANGE,
@@ -53,7 +55,7 @@ static void set_state(struct conn *c, enum conn_state next) {
         quota_charge_withhold(&c->body);
 }
 
-/* Whether what arrives is parsed; else it is kept or discarded. */
+/* Whether the HTTP that arrives is parsed; else it is kept or discarded. */
 static bool is_reading(const struct conn *c) {
     return c->state <= CONN_BODY;
 }
@@ -83,6 +85,7 @@ static void on_closed(uv_handle_t *h) {
     if (c->peer)
         payer_release(c->peer);
     http_deinit(&c->http);
+    tls_free(c->tls);
     buf_deinit(&c->out);
     buf_deinit(&c->in_flight);
     buf_deinit(&c->ahead);
@@ -127,7 +130,8 @@ void conn_close(struct conn *c) {
 /* ---- writing ---- */
 
 size_t conn_unsent(const struct conn *c) {
-    return c->out.len + (c->writing ? c->h.stream.write_queue_size : 0);
+    return c->out.len + (c->tls ? tls_unsent(c->tls) : 0) +
+           (c->writing ? c->h.stream.write_queue_size : 0);
 }
 
 static void empty(struct buf *b) {
@@ -141,7 +145,7 @@ static void empty(struct buf *b) {
 static void charge_unsent(struct conn *c) {
     bool offered = !list_empty(&c->unsent.link);
 
-    quota_charge_set(&c->unsent, c->out.len + c->in_flight.len);
+    quota_charge_set(&c->unsent, c->out.len + (c->tls ? c->tls->plain.len : c->in_flight.len));
     if (c->unsent.n <= c->server->opts.stream_buffer_bytes || c->broken)
         quota_charge_withhold(&c->unsent);
     else if (!offered)
@@ -150,15 +154,23 @@ static void charge_unsent(struct conn *c) {
 
 static void on_written(uv_write_t *w, int status);
 
-void conn_flush(struct conn *c) {
-    if (c->writing || !c->out.len || c->state == CONN_CLOSED)
-        return;
+/* What is sent next moves to in_flight: all of `out`, over TLS a part. 0 or -errno. */
+static int load(struct conn *c) {
+    if (c->tls)
+        return tls_wrap(c->tls, &c->out, &c->in_flight);
     struct buf t = c->in_flight;
     c->in_flight = c->out;
     c->out = t;
+    return 0;
+}
+
+void conn_flush(struct conn *c) {
+    if (c->writing || !conn_unsent(c) || c->state == CONN_CLOSED)
+        return;
+    int r = load(c);
     uv_buf_t b = uv_buf_init(c->in_flight.data, (unsigned)c->in_flight.len);
     c->writing = true;
-    if (uv_write(&c->write, &c->h.stream, &b, 1, on_written) < 0) {
+    if (r < 0 || uv_write(&c->write, &c->h.stream, &b, 1, on_written) < 0) {
         c->writing = false;
         buf_clear(&c->in_flight);
         conn_break(c);
@@ -217,6 +229,12 @@ static void on_shutdown(uv_shutdown_t *s, int status) {
     (void)status;
 }
 
+/* In FLUSH: on_flush_timer() compares with what is unsent now. */
+static void await_progress(struct conn *c) {
+    c->n_unsent_before = conn_unsent(c);
+    arm(c, c->server->opts.stall_timeout_ms);
+}
+
 /* The answer is sent: the next request, or the end. */
 static void after_flush(struct conn *c) {
     if (!c->close_after) {
@@ -224,6 +242,14 @@ static void after_flush(struct conn *c) {
         arm(c, c->server->opts.idle_timeout_ms);
         parse_ahead(c);
         return;
+    }
+    if (c->tls && !c->eof) {
+        tls_end(c->tls);
+        conn_flush(c);
+        if (conn_unsent(c)) { /* behind a write that has not been told of */
+            await_progress(c);
+            return;
+        }
     }
     if (c->eof || uv_shutdown(&c->shutdown, &c->h.stream, on_shutdown) < 0) {
         conn_close(c);
@@ -250,9 +276,12 @@ static void on_written(uv_write_t *w, int status) {
         return;
     }
     conn_flush(c);
-    if (c->state == CONN_IDLE && !c->writing) { /* thousands may be idle: they keep no buffers */
+    if (c->state == CONN_IDLE &&
+        !conn_unsent(c)) { /* thousands may be idle: they keep no buffers */
         empty(&c->out);
         empty(&c->in_flight);
+        if (c->tls)
+            tls_rest(c->tls);
     }
     if (c->state == CONN_FLUSH && conn_unsent(c) == 0)
         after_flush(c);
@@ -298,8 +327,7 @@ void conn_exchange_done(struct conn *c) {
         after_flush(c);
         return;
     }
-    c->n_unsent_before = conn_unsent(c);
-    arm(c, c->server->opts.stall_timeout_ms);
+    await_progress(c);
 }
 
 void conn_answer_early(struct conn *c, const struct err *err) {
@@ -428,6 +456,51 @@ static void on_eof(struct conn *c) {
     close_when_sent(c);
 }
 
+/* HTTP that has arrived. */
+static void receive(struct conn *c, const char *data, size_t n) {
+    if (is_reading(c) && !c->ahead.len) {
+        parse(c, data, n);
+    } else {
+        keep(c, data, n);
+        if (is_reading(c))
+            parse_ahead(c);
+    }
+}
+
+/* A client that takes the port for one of plain HTTP. */
+static void refuse_plain(struct conn *c) {
+    struct err err;
+
+    c->tls = tls_free(c->tls);
+    err_set_code(&err, 400, "plain_http", NULL,
+                 "This is an HTTPS port, and the request is plain HTTP: use https:// in the URL.");
+    conn_answer_early(c, &err);
+}
+
+/* TLS records, or parts of them. */
+static void receive_tls(struct conn *c, const char *data, size_t n) {
+    char text[TLS_RECORD];
+    ssize_t got;
+
+    tls_feed(c->tls, data, n);
+    do {
+        got = tls_read(c->tls, text, sizeof(text));
+        if (c->state == CONN_HANDSHAKE && tls_is_open(c->tls))
+            set_state(c, CONN_IDLE);
+        if (got > 0)
+            receive(c, text, (size_t)got);
+    } while (got > 0 && !c->discard && c->state < CONN_LINGER);
+    if (got == -EPROTONOSUPPORT && c->state == CONN_HANDSHAKE) {
+        refuse_plain(c);
+        return;
+    }
+    conn_flush(c); /* of a handshake, or an alert */
+    if (got == -EPIPE && c->state != CONN_CLOSED)
+        on_eof(c);
+    else if (got < 0)
+        conn_close(c);
+}
+
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
     struct conn *c = s->data;
 
@@ -441,12 +514,10 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
             conn_close(c);
     } else if (c->discard || c->state == CONN_LINGER) {
         return;
-    } else if (is_reading(c) && !c->ahead.len) {
-        parse(c, b->base, (size_t)n);
+    } else if (c->tls) {
+        receive_tls(c, b->base, (size_t)n);
     } else {
-        keep(c, b->base, (size_t)n);
-        if (is_reading(c))
-            parse_ahead(c);
+        receive(c, b->base, (size_t)n);
     }
 }
 
@@ -496,8 +567,7 @@ static void on_flush_timer(struct conn *c) {
         conn_close(c);
         return;
     }
-    c->n_unsent_before = left;
-    arm(c, c->server->opts.stall_timeout_ms);
+    await_progress(c);
 }
 
 static void on_timer(uv_timer_t *t) {
@@ -519,6 +589,7 @@ static void on_timer(uv_timer_t *t) {
     case CONN_FLUSH:
         on_flush_timer(c);
         break;
+    case CONN_HANDSHAKE:
     case CONN_IDLE:
     case CONN_LINGER:
         conn_close(c);
@@ -578,8 +649,8 @@ static bool identify_peer(struct conn *c) {
 /* Of the connections of @a that offer their places, the oldest that waits for a request; where none
  * does, that has sent its last answer, that sends a request, that reads its answer. */
 static struct conn *choose_victim(const struct quota_account *a) {
-    static const uint8_t rank[] = {
-        [CONN_IDLE] = 0, [CONN_LINGER] = 1, [CONN_HEAD] = 2, [CONN_BODY] = 2, [CONN_FLUSH] = 3};
+    static const uint8_t rank[] = {[CONN_IDLE] = 0, [CONN_LINGER] = 1, [CONN_HANDSHAKE] = 2,
+                                   [CONN_HEAD] = 2, [CONN_BODY] = 2,   [CONN_FLUSH] = 3};
     struct conn *best = NULL;
     uint32_t n = 0;
 
@@ -621,14 +692,14 @@ static void start(struct conn *c) {
         uint64_t n = q[PAYER_TCP].root.used + q[PAYER_UNIX].root.used;
 
         c->server->n_refused++;
-        if (c->server->n_connections > n + o->max_refused)
+        if (c->tls || c->server->n_connections > n + o->max_refused)
             conn_close(c);
         else
             refuse(c);
     }
 }
 
-void conn_accept(struct http_server *s, uv_stream_t *listener, bool local) {
+void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls) {
     struct conn *c = calloc(1, sizeof(*c));
     const struct http_server_opts *o = &s->opts;
 
@@ -636,6 +707,7 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local) {
         return; /* it stays in the backlog */
     c->server = s;
     c->local = local;
+    c->state = tls ? CONN_HANDSHAKE : CONN_IDLE;
     http_init(&c->http, &o->limits);
     buf_init(&c->out, o->max_unsent);
     buf_init(&c->in_flight, o->max_unsent);
@@ -654,7 +726,8 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local) {
     c->round = turn_first_round(&s->turn);
     list_push_back(&s->conns, &c->link);
     s->n_connections++;
-    if (uv_accept(listener, &c->h.stream) < 0) {
+    bool made = !tls || tls_new(&c->tls, &s->tls, o->max_unsent) == 0;
+    if (uv_accept(listener, &c->h.stream) < 0 || !made) {
         conn_close(c);
         return;
     }

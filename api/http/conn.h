@@ -4,7 +4,9 @@
  * conn - one client connection: reads requests, one exchange at a time, and sends what the exchange
  * writes.
  *
- *            first byte        head          message            answer complete
+ *   HANDSHAKE (over TLS)
+ *     │ over
+ *     v      first byte        head          message            answer complete
  *   IDLE ──────────────> HEAD ──────> BODY ─────────> EXCHANGE ─────────────────> FLUSH
  *     ^                    │            │               │                           │ all sent
  *     └────────────────────┼────────────┼───────────────┼───────────────────────────┤
@@ -14,6 +16,9 @@
  * LINGER: our side is shut down; input is discarded for a second, since closing at once would reset
  * the connection and the client could lose the answer. A pipelined request waits, unparsed, in
  * `ahead` until the answer before it is complete and sent.
+ *
+ * Over TLS (tls.h) what is read and sent passes through `tls`. An unfinished handshake has the
+ * deadline of a header block and offers its place as one does. Plain HTTP is answered 400.
  *
  * Its place, its body and its unsent output are charged to its payer. A connection that is not in
  * the middle of an exchange offers its place, one that is reading a body its body, one whose client
@@ -31,6 +36,7 @@
 
 struct conn;
 struct exchange;
+struct tls;
 
 /* What the layer above is told. Only head() and refused() may close the connection. */
 struct conn_events {
@@ -47,6 +53,7 @@ struct conn_events {
 };
 
 enum conn_state {
+    CONN_HANDSHAKE,
     CONN_IDLE,
     CONN_HEAD,
     CONN_BODY,
@@ -70,13 +77,14 @@ struct conn {
     enum conn_state state;
     struct http http;
     struct exchange *exchange;  /* set from head to answer */
-    struct buf out, in_flight;  /* to be sent; being sent by `write` */
+    struct tls *tls;            /* NULL: plain */
+    struct buf out, in_flight;  /* to be sent; being sent by `write`, over TLS as records */
     struct buf ahead;           /* read, not parsed */
     size_t n_unsent_before;     /* in FLUSH: unsent bytes when progress was last looked for */
     struct payer *payer, *peer; /* who is charged; that of its address, which it refers to */
     struct quota_charge place;  /* 1 from conn_accept() to its end, 0: refused */
     struct quota_charge body;   /* bytes of http.body */
-    struct quota_charge unsent; /* bytes of out and in_flight */
+    struct quota_charge unsent; /* bytes of out and in_flight, over TLS of HTTP only */
     int64_t blocked_ns; /* since when the exchange has had more to send than fits; 0: it has not */
     uint32_t n_open;    /* handles not closed */
     uint32_t round;     /* of its last turn to read (turn.h) */
@@ -84,8 +92,8 @@ struct conn {
     bool writing, parsing, close_after, discard, eof, broken;
 };
 
-/* Takes the next connection of @listener, a pipe when @local. */
-void conn_accept(struct http_server *s, uv_stream_t *listener, bool local);
+/* Takes the next connection of @listener, a pipe when @local, with TLS when @tls. */
+void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls);
 
 /* For the exchange. Bytes are queued by conn_send() and go out with conn_flush(). 0, -EPIPE on a
  * closed connection, -ENOBUFS or -ENOMEM. */

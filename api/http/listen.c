@@ -16,6 +16,7 @@
 
 #define BACKLOG 4096 /* as weftd.socket: listening again on an inherited socket sets it anew */
 #define ACCEPT_TELL_NS INT64_C(10000000000)
+#define RSA_QUICK 2048 /* bits of a key with which a handshake takes less than 1 ms */
 
 struct listener {
     struct list link; /* http_server.listeners */
@@ -26,7 +27,7 @@ struct listener {
         uv_tcp_t tcp;
         uv_pipe_t pipe;
     } h;
-    bool local;
+    bool local, tls;
     bool waits; /* a connection, to be accepted in the next iteration */
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* to be removed; "": none */
 };
@@ -50,13 +51,14 @@ static void close_listener(struct listener *l) {
 }
 
 /* A listener that is not bound yet. NULL: out of memory. */
-static struct listener *add_listener(struct http_server *s, bool local) {
+static struct listener *add_listener(struct http_server *s, bool local, bool tls) {
     struct listener *l = calloc(1, sizeof(*l));
 
     if (!l)
         return NULL;
     l->server = s;
     l->local = local;
+    l->tls = tls;
     if (local)
         uv_pipe_init(s->opts.loop, &l->h.pipe, 0);
     else
@@ -129,7 +131,7 @@ static void on_connection(uv_stream_t *stream, int status) {
     } else if (l->server->closing) {
         return;
     } else if (turn_accept(&l->server->turn)) {
-        conn_accept(l->server, stream, l->local);
+        conn_accept(l->server, stream, l->local, l->tls);
     } else { /* libuv waits with the others until it is accepted */
         l->waits = true;
         uv_idle_start(&l->server->rest, on_rest);
@@ -151,12 +153,37 @@ static int start_listener(struct listener *l, int r, const char *what, struct er
     return r;
 }
 
-int http_server_listen_tcp(struct http_server *s, const char *host, int port, int *bound_port,
-                           struct err *err) {
+int http_server_load_tls(struct http_server *s, const char *certificate, const char *key,
+                         struct err *err) {
+    struct tls_config next;
+    int r = tls_config_init(&next, certificate, key, err);
+
+    if (r < 0)
+        return r;
+    tls_config_deinit(&s->tls);
+    s->tls = next;
+    log_event(next.days_left < 0 || next.rsa_bits > RSA_QUICK ? WLOG_WARN : WLOG_INFO,
+              "certificate", "days_left=%d rsa_bits=%d", next.days_left, next.rsa_bits);
+    return 0;
+}
+
+/* Whether there can be a listener with @tls. 0, or -EINVAL with @err. */
+static int check_tls(const struct http_server *s, bool tls, struct err *err) {
+    if (!tls || s->tls.ctx)
+        return 0;
+    return err_set(err, 0, "tls-certificate",
+                   "tls-certificate: %s: an address with TLS needs tls-certificate and tls-key",
+                   s->opts.name);
+}
+
+int http_server_listen_tcp(struct http_server *s, const char *host, int port, bool tls,
+                           int *bound_port, struct err *err) {
     struct sockaddr_storage sa;
     int len = sizeof(sa);
     char what[300];
 
+    if (check_tls(s, tls, err) < 0)
+        return -EINVAL;
     if (strcmp(host, "localhost") == 0)
         host = "127.0.0.1";
     else if (strcmp(host, "*") == 0)
@@ -165,7 +192,7 @@ int http_server_listen_tcp(struct http_server *s, const char *host, int port, in
     if (uv_ip4_addr(host, port, (struct sockaddr_in *)&sa) < 0 &&
         uv_ip6_addr(host, port, (struct sockaddr_in6 *)&sa) < 0)
         return err_set(err, 0, s->opts.name, "%s: %.200s: must be an address", s->opts.name, what);
-    struct listener *l = add_listener(s, false);
+    struct listener *l = add_listener(s, false, tls);
     if (!l)
         return -ENOMEM;
     int r = uv_tcp_bind(&l->h.tcp, (struct sockaddr *)&sa, 0);
@@ -209,7 +236,7 @@ int http_server_listen_unix(struct http_server *s, const char *path, struct err 
 
     if (strlen(path) >= sizeof(l->path))
         return err_set(err, 0, s->opts.name, "%s: %.100s...: path is too long", s->opts.name, path);
-    if (!(l = add_listener(s, true)))
+    if (!(l = add_listener(s, true, false)))
         return -ENOMEM;
     remove_stale(path);
     int r = bind_unix(l, path);
@@ -218,7 +245,7 @@ int http_server_listen_unix(struct http_server *s, const char *path, struct err 
     return start_listener(l, r, path, err);
 }
 
-int http_server_listen_fd(struct http_server *s, int fd, struct err *err) {
+int http_server_listen_fd(struct http_server *s, int fd, bool tls, struct err *err) {
     struct sockaddr_storage sa;
     socklen_t len = sizeof(sa);
 
@@ -226,7 +253,9 @@ int http_server_listen_fd(struct http_server *s, int fd, struct err *err) {
         return err_set(err, 0, s->opts.name, "%s: inherited descriptor %d: %s", s->opts.name, fd,
                        strerror(errno));
     bool local = sa.ss_family == AF_UNIX;
-    struct listener *l = add_listener(s, local);
+    if (check_tls(s, tls, err) < 0)
+        return -EINVAL;
+    struct listener *l = add_listener(s, local, tls);
     if (!l)
         return -ENOMEM;
     return start_listener(l, local ? uv_pipe_open(&l->h.pipe, fd) : uv_tcp_open(&l->h.tcp, fd),
@@ -256,6 +285,7 @@ int http_server_init(struct http_server *s, const struct http_server_opts *opts)
 void http_server_deinit(struct http_server *s) {
     assert(list_empty(&s->conns) && list_empty(&s->listeners));
     payers_deinit(&s->payers);
+    tls_config_deinit(&s->tls);
 }
 
 void http_server_leave(struct http_server *s) {

@@ -9,6 +9,7 @@
  *   serve.c     head and message to    exchange  one request and its response
  *               exchanges and routes   respond   what is written
  *   route       paths                  http      the parser
+ *                                      tls       of a connection, its bytes
  *
  * An owner fills http_server_opts and gets its requests through the `serve` functions of its
  * routes. All of it runs on one loop.
@@ -19,6 +20,7 @@
 #include <uv.h>
 #include "api/http/http.h"
 #include "api/http/payer.h"
+#include "api/http/tls.h"
 #include "api/http/turn.h"
 #include "base/clock.h"
 #include "base/list.h"
@@ -75,6 +77,7 @@ struct http_server_opts {
 struct http_server {
     struct http_server_opts opts;
     const struct conn_events *events;
+    struct tls_config tls;               /* of new connections to listeners with TLS */
     struct list listeners;               /* listener.link */
     struct list conns;                   /* conn.link */
     uint32_t n_connections, n_exchanges; /* that are open; whose answer is not complete */
@@ -99,15 +102,20 @@ struct http_server {
 int http_server_init(struct http_server *s, const struct http_server_opts *opts);
 void http_server_deinit(struct http_server *s);
 
-/* Listens on a numeric address ("localhost" and "*" too). Port 0 takes any; *bound_port (may be
- * NULL) says which. 0, or a negative value with @err. */
-int http_server_listen_tcp(struct http_server *s, const char *host, int port, int *bound_port,
-                           struct err *err);
+/* Reads the certificate and key (PEM) of listeners with TLS, also later again: new connections get
+ * the new ones. 0, or -errno with @err: nothing changes. */
+int http_server_load_tls(struct http_server *s, const char *certificate, const char *key,
+                         struct err *err);
+/* Listens on a numeric address ("localhost" and "*" too), with @tls once http_server_load_tls() has
+ * read what it needs. Port 0 takes any; *bound_port (may be NULL) says which. 0, or a negative
+ * value with @err. */
+int http_server_listen_tcp(struct http_server *s, const char *host, int port, bool tls,
+                           int *bound_port, struct err *err);
 /* Listens at @path. A socket file on which no process listens any more is replaced; the file is
  * removed when the server leaves. */
 int http_server_listen_unix(struct http_server *s, const char *path, struct err *err);
-/* Takes over @fd, a bound socket. */
-int http_server_listen_fd(struct http_server *s, int fd, struct err *err);
+/* Takes over @fd, a bound socket; @tls as above. */
+int http_server_listen_fd(struct http_server *s, int fd, bool tls, struct err *err);
 
 /* No new connections; each answer ends its connection. Idle ones stay: closing them at once would
  * race with requests that are on their way. */

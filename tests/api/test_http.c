@@ -779,9 +779,9 @@ Test(listen, what_cannot_be_listened_on_is_said) {
     int port;
 
     started(&w);
-    cr_expect_lt(api_listen_tcp(w.api, "127.0.0.1", w.tcp_port, &port, &err), 0);
+    cr_expect_lt(api_listen_tcp(w.api, "127.0.0.1", w.tcp_port, false, &port, &err), 0);
     cr_expect(strstr(err.message, "in use"), "%s", err.message);
-    cr_expect_lt(api_listen_tcp(w.api, "not-an-address", 1, &port, &err), 0);
+    cr_expect_lt(api_listen_tcp(w.api, "not-an-address", 1, false, &port, &err), 0);
     cr_expect(strstr(err.message, "must be an address"), "%s", err.message);
     cr_expect_lt(api_listen_unix(w.api, w.path, &err), 0);
     cr_expect_eq(access(w.path, F_OK), 0, "a socket in use is not touched");
@@ -790,7 +790,7 @@ Test(listen, what_cannot_be_listened_on_is_said) {
     memset(path, 'x', sizeof(path) - 1);
     path[sizeof(path) - 1] = 0;
     cr_expect_lt(api_listen_unix(w.api, path, &err), 0);
-    cr_expect_lt(api_listen_fd(w.api, 12345, &err), 0);
+    cr_expect_lt(api_listen_fd(w.api, 12345, false, &err), 0);
     world_stop(&w);
 }
 
@@ -829,12 +829,12 @@ Test(listen, an_inherited_socket_and_ipv6_serve) {
     cr_assert_eq(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
     cr_assert_eq(listen(fd, 8), 0);
     getsockname(fd, (struct sockaddr *)&sa, &len);
-    cr_expect_eq(api_listen_fd(w.api, fd, &err), 0, "%s", err.message);
+    cr_expect_eq(api_listen_fd(w.api, fd, false, &err), 0, "%s", err.message);
     w.tcp_port = ntohs(sa.sin_port);
     world_get(&w, "/health", &r);
     cr_expect_eq(r.status, 200);
     reply_deinit(&r);
-    if (api_listen_tcp(w.api, "::1", 0, &port, &err) == 0) /* where there is IPv6 */
+    if (api_listen_tcp(w.api, "::1", 0, false, &port, &err) == 0) /* where there is IPv6 */
         cr_expect_gt(port, 0);
     world_stop(&w);
 }

@@ -278,7 +278,7 @@ Test(payers, readers_that_do_not_read_are_cut_off_before_another_is) {
         .ended = on_ended,
     };
     cr_assert_eq(http_server_init(&s, &o), 0);
-    cr_assert_eq(http_server_listen_tcp(&s, "127.0.0.1", 0, &at.tcp_port, &err), 0);
+    cr_assert_eq(http_server_listen_tcp(&s, "127.0.0.1", 0, false, &at.tcp_port, &err), 0);
     snprintf(at.path, sizeof(at.path), "/tmp/weft-test-payers-%d.sock", getpid());
     cr_assert_eq(http_server_listen_unix(&s, at.path, &err), 0);
     other = connect_and_ask(&s, &at, true);

@@ -73,7 +73,8 @@ void world_start(struct world *w) {
                  0);
     w->port.model = api_first_model(w->api);
     cr_assert_eq(api_reload_keys(w->api, &err), 0, "%s", err.message);
-    cr_assert_eq(api_listen_tcp(w->api, "127.0.0.1", 0, &w->tcp_port, &err), 0, "%s", err.message);
+    cr_assert_eq(api_listen_tcp(w->api, "127.0.0.1", 0, false, &w->tcp_port, &err), 0, "%s",
+                 err.message);
     snprintf(w->path, sizeof(w->path), "/tmp/weft-test-%d-%d.sock", getpid(), number++);
     cr_assert_eq(api_listen_unix(w->api, w->path, &err), 0, "%s", err.message);
     if (!w->starting) {

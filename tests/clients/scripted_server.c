@@ -375,7 +375,7 @@ static void listen_on(struct server *s, const char *address) {
     if (!colon)
         die(address, "must be HOST:PORT");
     snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
-    check(api_listen_tcp(s->api, host, atoi(colon + 1), &bound, &err), address, &err);
+    check(api_listen_tcp(s->api, host, atoi(colon + 1), false, &bound, &err), address, &err);
     printf("ready http://%s:%d\n", host, bound);
     fflush(stdout);
 }

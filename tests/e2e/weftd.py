@@ -137,7 +137,7 @@ class Weftd:
             if self.process.poll() is not None:
                 raise AssertionError(f"weftd exited with {self.process.returncode}: {self.log}")
             for line in self.log.splitlines():
-                if line.startswith("ready http://"):
+                if line.startswith(("ready http://", "ready https://")):
                     self.port = int(line.rsplit(":", 1)[1])
                     return
                 if line.startswith("ready "):
