@@ -11,11 +11,11 @@
 #define TRUSTED_MIN 32    /* rows that may be tried without experience */
 #define FORGET 0.03       /* by how much a coefficient may change from step to step */
 #define NOISE 0.01        /* variance of the relative error that is taken for noise */
-#define CLIP 0.5          /* relative error beyond which a step is an outlier */
-#define MARGIN 1.5        /* of the mean error, added by cost_bound_ns() */
+#define CLIP 0.5          /* a step that takes longer than 1 / (1 - CLIP) times is an outlier */
+#define MARGIN 3.0        /* of the mean underestimate, added by cost_bound_ns() */
 #define MIN_MS 0.001      /* no step is shorter */
 #define UNSURE 4.0        /* standard deviation of a coefficient before data, in coefficients */
-#define ERROR_MEMORY 0.95 /* of the running mean error */
+#define ERROR_MEMORY 0.95 /* of the running mean underestimate */
 
 /* ms for one unit of each feature (below) as long as nothing is known: 1 ms a row. */
 static const double PRIOR[COST_FEATURES] = {5, 16, 128, 8, 8, 2, 8};
@@ -49,7 +49,7 @@ static void set_scale(struct cost *c, double scale) {
 }
 
 void cost_init(struct cost *c) {
-    *c = (struct cost){.error = 0.2};
+    *c = (struct cost){.error = 0.1};
     set_scale(c, 1);
 }
 
@@ -72,9 +72,10 @@ static void forget(struct cost *c, const double x[COST_FEATURES]) {
     }
 }
 
-/* One step of recursive least squares: x . a should be 1 (x is divided by the measured time). */
+/* One step of recursive least squares: x . a should be 1 (x is divided by the measured time). Only
+ * a step that took longer than expected may be an outlier: none is faster than the machine. */
 static void update(struct cost *c, const double x[COST_FEATURES]) {
-    double px[COST_FEATURES], e = fmin(fmax(1 - dot(c->a, x), -CLIP), CLIP);
+    double px[COST_FEATURES], e = fmin(1 - dot(c->a, x), CLIP);
 
     for (int i = 0; i < COST_FEATURES; i++)
         px[i] = dot(c->p[i], x);
@@ -112,7 +113,7 @@ void cost_learn(struct cost *c, const struct cost_shape *s, int64_t ns) {
         set_scale(c, ms / dot(c->a, x));
     if (s->copies > 0 && !c->has_copied)
         set_copy_scale(c, x, ms);
-    double error = fmin(fabs(dot(c->a, x) - ms) / ms, 1);
+    double error = fmax(ms - dot(c->a, x), 0) / ms;
     for (int i = 0; i < COST_FEATURES; i++)
         x[i] /= ms;
     forget(c, x);

@@ -29,7 +29,7 @@ struct cost {
     double a[COST_FEATURES];                /* ms for each feature */
     double p[COST_FEATURES][COST_FEATURES]; /* their covariance, scaled */
     double cap[COST_FEATURES];              /* of p's diagonal */
-    double error;                           /* running mean of the relative error */
+    double error;                           /* running mean of the relative underestimate */
     uint64_t n_seen;
     uint32_t max_rows; /* of a step that was seen */
     bool has_copied;

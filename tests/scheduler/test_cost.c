@@ -182,6 +182,30 @@ Test(cost, removing_is_the_inverse_of_adding) {
     cr_expect_eq(s.seqs, before.seqs);
 }
 
+/* The first step of a process pays for memory that was never touched. What it makes the model expect too much is
+ * corrected at once, and is no reason for a margin. */
+Test(cost, a_cold_first_step_is_soon_forgotten) {
+    static const uint32_t rows[] = {8, 1, 16, 1, 1, 1, 26, 36, 66, 64, 64, 64};
+    struct machine m = {.fixed = 6, .row = 1.75, .pair = 7e-4};
+    struct cost c;
+    uint32_t pos = 0;
+
+    cost_init(&c);
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct cost_shape s = {0};
+
+        cost_add(&s, pos, rows[i]);
+        pos = i < 6 ? 0 : pos + rows[i];
+        cost_learn(&c, &s, (int64_t)(truth(&m, &s) * 1e6) * (i == 0 ? 3 : 1));
+    }
+    struct cost_shape few = {0};
+    cost_add(&few, pos, 1);
+    cost_add(&few, pos - 16, 16);
+    double expect = truth(&m, &few), bound = (double)cost_bound_ns(&c, &few) / 1e6;
+    cr_expect(bound > 0.9 * expect && bound < 1.5 * expect, "bound %.1f ms, true %.1f", bound,
+              expect);
+}
+
 /* Also when nearly every step has a few copies: what the model gets wrong of the rest is not their price. */
 Test(cost, copies_have_a_price_of_their_own) {
     const struct machine *m = &machines[0];
