@@ -134,7 +134,8 @@ struct api_opts {
     bool (*rescan)(void *ctx, struct api_rescan *r);
     const struct api_manage *manage; /* NULL: nothing */
     void *models_ctx;                /* of rescan and manage */
-    const char *const *managers;     /* tenants with the right to manage; "*": all; or NULL */
+    char *otlp_endpoint; /* that spans are sent to, as api_check_otlp() accepts; NULL, "": none */
+    const char *const *managers; /* tenants with the right to manage; "*": all; or NULL */
 };
 
 /* A row of the tenants file. 0 is no limit, but for the weight. "default" holds for tenants
@@ -175,6 +176,8 @@ struct api_request_info { /* one live generation, for the admin socket */
 
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
+/* Whether spans can be sent to @endpoint; "" is right. 0, or -EINVAL with @err. */
+int api_check_otlp(const char *endpoint, struct err *err);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
 /* Reads the PEM files of listeners with TLS, also again later. 0, or -errno with @err: the old ones

@@ -16,6 +16,7 @@
 #include "api/service/loop_lag.h"
 #include "api/service/metrics.h"
 #include "api/service/job_pool.h"
+#include "api/service/otlp.h"
 #include "api/service/recent.h"
 #include "api/responses/store.h"
 #include "api/limits/tenant.h"
@@ -62,6 +63,7 @@ struct api {
     struct list responses; /* responses.link: under way */
     struct admit admit;
     struct metrics metrics;        /* of the loop; those of generations are their models' */
+    struct otlp *otlp;             /* NULL: no traces are sent */
     struct recent recent_requests; /* requests that have ended, for the web page */
     struct loop_lag lag;
     int64_t long_told_ns; /* when the last long iteration was logged */

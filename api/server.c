@@ -10,6 +10,7 @@
 #include "api/private.h"
 #include "api/routes.h"
 #include "api/service/service.h"
+#include "api/service/trace.h"
 #include "base/log.h"
 
 /*
@@ -39,7 +40,13 @@ int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bou
 
     if (r == 0 && !loopback && !a->opts.api_keys_file)
         log_event(WLOG_WARN, "listen_without_keys", "address=%s:%d", host, port);
+    if (r == 0 && a->otlp)
+        otlp_set_port(a->otlp, *bound_port);
     return r;
+}
+
+int api_check_otlp(const char *endpoint, struct err *err) {
+    return *endpoint ? otlp_check(endpoint, err) : 0;
 }
 
 int api_listen_unix(struct api *a, const char *path, struct err *err) {
@@ -86,6 +93,16 @@ static void on_log_tick(uv_timer_t *t) {
     tell_left_out(t->data);
 }
 
+static void note_span(struct api *a, const struct exchange *x, int64_t now) {
+    struct trace_span s;
+
+    if (!a->otlp || !x->route || !x->route->generates || x->parent.unsampled)
+        return;
+    const char *tenant = x->tenant ? tenants_get(&a->tenants, x->tenant)->conf.name : "";
+    trace_span_init(&s, x, tenant, now);
+    otlp_add(a->otlp, &s);
+}
+
 /* Counts it and writes the one line that every request ends with, unless its client had many. */
 static void on_ended(const struct exchange *x) {
     struct api *a = api_of(x);
@@ -95,6 +112,7 @@ static void on_ended(const struct exchange *x) {
 
     count(&a->stats, x);
     recent_note(&a->recent_requests, x, now);
+    note_span(a, x, now);
     if (!log_enabled(level))
         return;
     struct log_row *tenant = x->tenant ? &tenants_get(&a->tenants, x->tenant)->log : NULL;
@@ -236,6 +254,9 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
         tenants_deinit(&a->tenants);
         return r;
     }
+    if (opts->otlp_endpoint && *opts->otlp_endpoint &&
+        (r = otlp_new(&a->otlp, opts->otlp_endpoint)) < 0)
+        return r;
     loop_lag_init(&a->lag, loop, &a->metrics, on_long, a);
     uv_timer_init(loop, &a->log_tick);
     a->log_tick.data = a;
@@ -247,6 +268,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
 struct api *api_free(struct api *a) {
     if (!a)
         return NULL;
+    otlp_free(a->otlp);
     job_pool_deinit(&a->pool);
     auth_deinit(&a->auth);
     store_deinit(&a->store);

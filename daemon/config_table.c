@@ -228,6 +228,9 @@ const struct option config_table[] = {
     UINT("log", "log-requests", api.log_lines, "50", 0, 1000000,
          "Lines about requests that one tenant, or one address, may cause in a second in the mean, "
          "and ten times as many at once; what is left out is counted in one line. 0: no limit."),
+    STRING("log", "otlp-endpoint", api.otlp_endpoint, "",
+           "Where traces go by OTLP/HTTP: http://HOST[:PORT][/PATH] or unix:/PATH of an "
+           "OpenTelemetry collector; empty: nowhere."),
     STRING("log", "fault-dir", fault_dir, "",
            "A folder for what was decided before a worker died (weft-sim replay), the last eight "
            "times; empty: $STATE_DIRECTORY, which systemd sets, or else none."),

@@ -595,7 +595,8 @@ int main(int argc, char **argv) {
     f.argv = argv;
     if ((r = config_init(&f.config)) < 0 ||
         (r = config_read_args(&f.config, f.argc, argv, &err)) < 0 ||
-        (r = config_check(&f.config, &err)) < 0)
+        (r = config_check(&f.config, &err)) < 0 ||
+        (r = api_check_otlp(f.config.api.otlp_endpoint, &err)) < 0)
         return fail(&err, r);
     CLEANUP(freep) struct api_tenant *rows = NULL;
     uint32_t n_rows;

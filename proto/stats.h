@@ -182,6 +182,10 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Generations resumed by a new worker.")                                                    \
     ROW(uint64_t, n_workers_lost, COUNTER, 1, "weft_workers_lost_total", "workers_lost",           \
         "Workers that died.")                                                                      \
+    ROW(uint64_t, n_traces, COUNTER, 1, "weft_traces_exported_total", "traces_exported",           \
+        "Requests whose spans the collector took.")                                                \
+    ROW(uint64_t, n_traces_dropped, COUNTER, 1, "weft_traces_dropped_total", "traces_dropped",     \
+        "Those that it refused, or for which the queue was full.")                                 \
     ROW(uint32_t, loop_lag_us, GAUGE, 1e6, "weft_loop_lag_longest_seconds", "loop_lag_us",         \
         "Longest iteration of the event loop in the last minute.")
 

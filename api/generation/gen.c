@@ -144,7 +144,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
 }
 
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r) {
-    const struct exchange *x = *exchange;
+    struct exchange *x = *exchange;
     const struct api *a = g->api;
     const struct tenant *t = tenants_get(&a->tenants, x->tenant);
     struct session_names names = {r->cache_key, r->safety_id, r->user, r->metadata_user,
@@ -153,6 +153,7 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
                                       : session_of_body(a->secret, x->tenant, &names);
     char name[AUTH_ISOLATION_NAME];
 
+    snprintf(x->model, sizeof(x->model), "%s", g->model->info->id);
     g->exchange = exchange;
     g->session_from = s.from;
     g->m.session = s.id;

@@ -33,6 +33,12 @@ struct exchange_ops {
     bool (*alive)(struct exchange *x);
 };
 
+/* What a client's `traceparent` says (W3C Trace Context). */
+struct trace_parent {
+    uint8_t trace[16], span[8]; /* zeros: the request begins a trace */
+    bool unsampled;             /* the client asks for no span */
+};
+
 struct exchange {
     struct http_server *server;
     void *ctx;         /* of the server: whose exchange it is */
@@ -65,6 +71,8 @@ struct exchange {
     double prompt_per_s, output_per_s; /* tokens a second; 0: not known */
     int64_t queue_ns, ttft_ns;
     const char *finish;
+    struct trace_parent parent;
+    char model[64]; /* that generates; "": none yet */
 };
 
 /* An exchange on @conn, whose header block may be incomplete. NULL: out of memory. */

@@ -14,6 +14,7 @@ import tempfile
 import time
 import urllib.parse
 
+from test_traces import Collector
 from weftd import BACKEND, Weftd, main, parallel, program
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--host-kv-memory", "64M", "--threads", "2", "--log-level", "debug",
@@ -260,13 +261,14 @@ def unlimited_cores(folder):
 def test_no_secret_leaves_the_daemon():
     s = Secrets()
     key = s("apikey")
+    collector = Collector()
     with tempfile.TemporaryDirectory() as folder:
         for name in ("faults", "disk", "cwd"):
             os.mkdir(os.path.join(folder, name), 0o700)
         keys = os.path.join(folder, "keys")
         with open(keys, "w") as file:
             file.write(f"alice:{key}\nbob:other-key-of-bob\n")
-        flags = ("--api-keys", keys, "--fault-dir", folder + "/faults")
+        flags = ("--api-keys", keys, "--fault-dir", folder + "/faults", "--otlp-endpoint", collector.endpoint)
         if BACKEND != "reference":
             flags += ("--kv-disk", folder + "/disk", "--kv-disk-size", "16M")
         with Weftd(*FLAGS, *flags, popen=unlimited_cores(folder + "/cwd")) as d:
@@ -286,6 +288,8 @@ def test_no_secret_leaves_the_daemon():
             d.process.send_signal(signal.SIGTERM)
             d.process.wait(60)
             check(s, [("log", d.log.encode())])
+            check(s, [("a trace", body) for _, _, body in collector.posts])
+            assert len(collector.spans()) > 100, "traces were not sent"
             assert d.log.count(" request ") > 100, "requests are not logged"
             assert " stopped drained=yes" in d.log, d.log
         with Weftd(*FLAGS, "--fault-dir", folder + "/faults", popen=unlimited_cores(folder + "/cwd")) as d:

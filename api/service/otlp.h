@@ -1,0 +1,27 @@
+#pragma once
+
+/*
+ * otlp - sends spans to a collector of OpenTelemetry by OTLP/HTTP, from a thread of its own: a
+ * request costs the loop a copy into a queue of bounded length. While the collector cannot be
+ * reached, hangs, or asks for patience, the queue fills; what comes beyond is dropped and counted.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+
+struct otlp;
+struct trace_span;
+
+/* Whether @endpoint is http://HOST[:PORT][/PATH] or unix:/PATH. 0, or -EINVAL with @err. */
+int otlp_check(const char *endpoint, struct err *err);
+/* To an endpoint that was checked. 0, -ENOMEM, or -errno where no thread can be made. */
+int otlp_new(struct otlp **out, const char *endpoint);
+/* The port that spans name as the server's. Before the first span. */
+void otlp_set_port(struct otlp *o, int port);
+/* From the loop's thread. */
+void otlp_add(struct otlp *o, const struct trace_span *s);
+/* Requests whose spans the collector took; that it refused, or for which the queue was full. */
+void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_dropped);
+/* Sends what is queued, for a second at most. NULL is accepted; returns NULL. */
+struct otlp *otlp_free(struct otlp *o);

@@ -1,0 +1,42 @@
+#pragma once
+
+/*
+ * trace - requests as spans of OpenTelemetry, in OTLP's JSON: one of kind SERVER for each request
+ * that generates, and below it queue, prefill and decode. Names are those of the semantic
+ * conventions for HTTP and generative AI; weft's own begin with "weft.". A span has names, numbers
+ * and times, and never text of prompts or answers.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "api/http/exchange.h"
+#include "base/buf.h"
+
+struct http;
+
+/* A request that has ended. Times: start by the wall clock, the others from it; 0: not reached. */
+struct trace_span {
+    struct trace_parent parent;
+    const char *path, *finish, *method;         /* static; finish "-": none */
+    char request_id[64], model[64], tenant[64]; /* model "": none was found yet */
+    char error[48];                             /* the code of the error, or "" */
+    int status;                                 /* as exchange.status */
+    uint32_t n_prompt, n_cached, n_output, n_resumed;
+    int64_t start_unix_ns, queue_ns, ttft_ns, total_ns;
+};
+
+/* Where the spans come from. */
+struct trace_origin {
+    char host[256];
+    int port; /* 0: not known */
+    int pid;
+};
+
+/* Reads `traceparent`; one that is not well-formed counts as none. */
+void trace_read_head(struct trace_parent *p, const struct http *h);
+/* @x of the tenant ("": none), which generates, has ended at @now by the api's clock. */
+void trace_span_init(struct trace_span *s, const struct exchange *x, const char *tenant,
+                     int64_t now);
+/* Appends an ExportTraceServiceRequest of @n spans, whose ids are drawn here. 0 or -errno. */
+int trace_write(struct buf *out, const struct trace_origin *from, const struct trace_span *spans,
+                uint32_t n);
