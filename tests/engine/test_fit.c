@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "base/rng.h"
 #include "engine/engine.h"
@@ -98,6 +99,40 @@ Test(engine_fit, what_is_told_is_what_is_opened) {
         engine_free(e);
         close_model();
     }
+}
+
+/* Of how many of the system's pages from @at on there is memory. */
+static size_t n_resident(uint8_t *at, size_t bytes) {
+    static unsigned char in[(size_t)64 << 20 >> 12];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 0;
+
+    at -= (uintptr_t)at % page;
+    cr_assert(bytes / page <= sizeof(in) && mincore(at, bytes, in) == 0);
+    for (size_t i = 0; i < bytes / page; i++)
+        n += in[i] & 1;
+    return n;
+}
+
+/* A first write to memory is slow, so requests find the first 256 MiB of KV pages written to; the
+ * rest is taken from the system when it is used. */
+Test(engine_fit, the_first_kv_pages_have_memory_before_the_first_request) {
+    enum { PART = 16 << 20 };
+    struct engine *e = NULL;
+    struct err err = {0};
+
+    open_model("llama");
+    struct engine_opts o = opts(1200u << 20);
+    o.kv_bytes = 512 << 20;
+    o.n_host_pages = 1; /* lies behind the others */
+    cr_assert_eq(engine_new(&e, &o, &err), 0, "%s", err.message);
+    const struct engine_info *i = engine_info(e);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = i->n_pages * (size_t)i->page_bytes;
+    uint8_t *kv = (uint8_t *)engine_host_page(e, 0) - bytes;
+    cr_assert(bytes >= 400 << 20, "%zu", bytes);
+    cr_expect_eq(n_resident(kv, PART), PART / page);
+    cr_expect_eq(n_resident(kv + (240 << 20), PART), PART / page);
+    cr_expect_eq(n_resident(kv + bytes - PART - (2 << 20), PART), 0);
+    engine_free(e);
 }
 
 Test(engine_fit, the_context_that_a_refusal_names_fits_and_no_longer_one) {
