@@ -108,7 +108,9 @@
 
 /* ---- host memory (offload.c) ---- */
 
-#define OFFLOAD_UNLIKELY 100u /* chance of 1000 below which a session's turn is saved last */
+/* Chance of 1000 below which a session's turn is saved last, and not on the disk. Bound: the
+ * disk's wear. */
+#define OFFLOAD_UNLIKELY 100u
 
 /* ---- snapshots of recurrent states (state.c) ---- */
 
