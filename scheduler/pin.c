@@ -205,11 +205,16 @@ static bool drop_spare(struct pins *t) {
     return best != NULL;
 }
 
-/* Room for the turn of @r that ends, in place of those that are spare. */
-static bool make_room(struct pins *t, const struct request *r) {
-    while (!has_room(t, r))
-        if (!drop_spare(t))
+/* Room for the turn of @r that ends, in place of one that is spare, or of a shorter one of its
+ * tenant. */
+static bool make_room(struct pins *t, const struct request *r, int64_t now) {
+    while (!has_room(t, r)) {
+        const struct pin *k = list_empty(&t->pinned) ? NULL : next_victim(t, now);
+        bool shorter = k && k->tenant == r->tenant && k->n_tokens < kv_seq_committed(r->seq);
+
+        if (!drop_spare(t) && !(shorter && drop_one(t, now)))
             return false;
+    }
     return true;
 }
 
@@ -240,7 +245,7 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
         count_end(t, r->tenant);
     }
     if (!p || t->opts.off || !r->seq || request_pools(r) || !is_worth_pinning(t, r, p) ||
-        !make_room(t, r)) {
+        !make_room(t, r, now)) {
         r->seq = kv_seq_free(r->seq);
         return false;
     }

@@ -108,9 +108,7 @@
 
 /* ---- host memory (offload.c) ---- */
 
-/* Chance of 1000 below which a session's turn is saved last, and not on the disk. Bound: the
- * disk's wear. */
-#define OFFLOAD_UNLIKELY 100u
+#define OFFLOAD_UNLIKELY 100u /* chance of 1000 below which a session's turn is saved last */
 
 /* ---- snapshots of recurrent states (state.c) ---- */
 

@@ -111,6 +111,48 @@ static void loads_serve(struct exchange *x, struct http *h) {
     respond_buf(x, 200, &b, j.error);
 }
 
+/* The older form of the same. */
+static void load_of_ranks_serve(struct exchange *x, struct http *h) {
+    const struct model *model = model_first(api_of(x));
+    struct api_stats s;
+    char text[160];
+
+    (void)h;
+    api_stats(api_of(x), &s);
+    int n =
+        snprintf(text, sizeof(text),
+                 "[{\"dp_rank\":0,\"num_reqs\":%u,\"num_waiting_reqs\":%u,\"num_tokens\":%llu}]",
+                 s.n_running + s.n_queued, s.n_queued,
+                 (unsigned long long)model->worker.n_used * model->info->page_tokens);
+    respond(x, 200, RESPOND_JSON, text, (size_t)n);
+}
+
+/* What SGLang's gateway asks a worker that it is given: of the first model. */
+static void server_info_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
+    const struct api_model *m = model_first(api_of(x))->info;
+    struct json j;
+
+    (void)h;
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "model_path", m->id);
+    json_put_string(&j, "served_model_name", m->id);
+    json_put_string(&j, "tokenizer_path", m->id);
+    if (m->arch)
+        json_put_string(&j, "model_type", m->arch);
+    json_key(&j, "is_generation");
+    json_bool(&j, !m->encoder && !m->ranks);
+    json_put_string(&j, "version", WEFT_VERSION);
+    json_put_int(&j, "dp_size", 1);
+    json_put_int(&j, "tp_size", 1);
+    json_put_int(&j, "context_length", m->max_context);
+    json_put_int(&j, "max_total_tokens", (int64_t)m->n_pages * m->page_tokens);
+    json_put_int(&j, "max_running_requests", api_of(x)->opts.max_running);
+    json_close(&j, '}');
+    respond_buf(x, 200, &b, j.error);
+}
+
 /* It does not. */
 static void sleeping_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"is_sleeping\":false}";
@@ -130,6 +172,11 @@ const struct route service_routes[] = {
     {"/metrics", HTTP_GET, true, false, metrics_serve},
     {"/load", HTTP_GET, true, false, load_serve},
     {"/v1/loads", HTTP_GET, true, false, loads_serve},
+    {"/get_load", HTTP_GET, true, false, load_of_ranks_serve},
     {"/is_sleeping", HTTP_GET, true, false, sleeping_serve},
+    {"/server_info", HTTP_GET, false, false, server_info_serve},
+    {"/get_server_info", HTTP_GET, false, false, server_info_serve},
+    {"/model_info", HTTP_GET, false, false, server_info_serve},
+    {"/get_model_info", HTTP_GET, false, false, server_info_serve},
     {0},
 };

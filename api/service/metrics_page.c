@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "api/generation/gen.h"
 #include "api/http/respond.h"
 #include "api/model.h"
@@ -212,6 +213,12 @@ static void put_workers(struct page *p) {
     gauge_of_models(p, "vllm:kv_cache_usage_perc", "Used KV pages, 0 to 1.", kv_usage);
     gauge_of_models(p, "vllm:gpu_cache_usage_perc",
                     "As vllm:kv_cache_usage_perc, for older readers.", kv_usage);
+    head(p, "vllm:lora_requests_info", "gauge",
+         "LoRA adapters, of which there are none: for endpoint pickers. The value is the time.");
+    put(p,
+        "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\","
+        "waiting_lora_adapters=\"\"} %lld\n",
+        (long long)time(NULL));
     head(p, "vllm:cache_config_info", "gauge", "Size of the KV cache.");
     for (uint32_t i = 0; i < p->n; i++)
         put(p, "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%u\"} 1\n",

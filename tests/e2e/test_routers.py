@@ -1,0 +1,118 @@
+"""What routers before several daemons ask for, as their own sources and specifications name it (docs/scale-out.md)."""
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+
+from weftd import Weftd, keys_in, main, program
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The model server protocol of the Gateway API inference extension, which llm-d's endpoint picker follows.
+GAUGES_OF_PICKER = ["vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"]
+# The engine statistics of the production stack's router.
+OF_PRODUCTION_STACK = {"vllm:num_requests_running": "gauge", "vllm:num_requests_waiting": "gauge", "vllm:gpu_cache_usage_perc": "gauge",
+                       "vllm:gpu_prefix_cache_hits_total": "counter", "vllm:gpu_prefix_cache_queries_total": "counter"}
+
+
+def families(text):
+    """Of a page of metrics: {name: type}, {name: [(labels, value)]}; each sample belongs to a family that was declared."""
+    types, samples = {}, {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in types, "declared twice: " + name
+            types[name] = kind
+        elif line and not line.startswith("#"):
+            name, labels, value = re.fullmatch(r"([\w:]+)(?:\{(.*)\})? (\S+)", line).groups()
+            samples.setdefault(name, []).append((dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
+    for name in samples:
+        assert name in types or re.sub(r"_(bucket|sum|count)$", "", name) in types, name
+    return types, samples
+
+
+def scrape(w):
+    status, headers, text = w.request("GET", "/metrics")
+    assert status == 200 and headers["Content-Type"].startswith("text/plain"), headers
+    return families(text)
+
+
+def one(samples, name):
+    assert len(samples[name]) == 1, (name, samples[name])
+    return samples[name][0][1]
+
+
+def test_an_endpoint_picker_finds_its_gauges():
+    with Weftd("--max-running", "1") as w:
+        types, samples = scrape(w)
+        for name in GAUGES_OF_PICKER:
+            assert types[name] == "gauge" and one(samples, name) == 0, name
+        labels, value = samples["vllm:cache_config_info"][0]
+        assert int(labels["block_size"]) in (16, 32, 64) and int(labels["num_gpu_blocks"]) > 0 and value == 1
+        labels, value = samples["vllm:lora_requests_info"][0]
+        assert labels == {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""} and value > 1.7e9
+        live = [w.connect() for _ in range(3)]
+        try:
+            for connection in live:
+                connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 100000, "ignore_eos": True}),
+                                   {"Content-Type": "application/json"})
+            end = time.monotonic() + 20
+            while [one(samples, name) for name in GAUGES_OF_PICKER[:2]] != [2, 1] or not one(samples, "vllm:kv_cache_usage_perc"):
+                assert time.monotonic() < end, {name: samples[name] for name in GAUGES_OF_PICKER}
+                _, samples = scrape(w)
+            assert one(samples, "vllm:gpu_cache_usage_perc") == one(samples, "vllm:kv_cache_usage_perc") <= 1
+        finally:
+            for connection in live:
+                connection.close()
+
+
+def test_the_production_stack_finds_models_and_statistics():
+    with tempfile.TemporaryDirectory() as folder, Weftd("--api-keys", keys_in(folder), "--model-name", "m") as w:
+        status, _, value = w.request("GET", "/v1/models", headers={"Authorization": "Bearer ka"})
+        assert status == 200 and value["object"] == "list" and value["data"][0]["id"] == "m"
+        assert w.request("GET", "/v1/models")[0] == 401
+        assert w.request("GET", "/health")[0] == 200 and w.request("GET", "/is_sleeping")[2] == {"is_sleeping": False}
+        for _ in range(2):
+            r = w.request("POST", "/v1/completions", {"model": "m", "prompt": "weft " * 100, "max_tokens": 1}, {"Authorization": "Bearer ka"})
+            assert r[0] == 200, r
+        end = time.monotonic() + 20
+        types, samples = scrape(w)
+        while not one(samples, "vllm:gpu_prefix_cache_hits_total"):  # the worker's report may be 100 ms old
+            assert time.monotonic() < end
+            types, samples = scrape(w)
+        for name, kind in OF_PRODUCTION_STACK.items():
+            assert types[name] == kind and len(samples[name]) == 1, name
+        assert one(samples, "vllm:gpu_prefix_cache_hits_total") < one(samples, "vllm:gpu_prefix_cache_queries_total")
+
+
+def test_sglangs_gateway_finds_a_worker():
+    with Weftd("--model-name", "m") as w:
+        assert w.request("GET", "/health")[0] == 200
+        for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info"):
+            status, _, info = w.request("GET", path)
+            assert status == 200 and info["model_path"] == info["served_model_name"] == "m", (path, info)
+            assert info["is_generation"] is True and info["model_type"] == "qwen3" and info["dp_size"] == 1
+            assert info["context_length"] > 0 and info["max_total_tokens"] > 0 and info["max_running_requests"] > 0
+        load = w.request("GET", "/get_load")[2]
+        assert isinstance(load, list) and load[0] == {"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}, load
+        assert w.request("GET", "/v1/loads")[2]["loads"][0]["num_total_reqs"] == 0
+        # Not there: SGLang's own protocol of generation, and the emptying of caches by clients.
+        for path in ("/generate", "/flush_cache"):
+            assert w.request("POST", path, {})[0] == 404, path
+
+
+def test_the_manifests_name_what_weft_has():
+    text = (ROOT / "packaging/kubernetes.yaml").read_text()
+    documents = [d for d in text.split("\n---\n") if d.strip()]
+    kinds = [re.search(r"^kind: (\w+)$", d, re.M).group(1) for d in documents]
+    assert kinds == ["Deployment", "InferencePool", "HTTPRoute"], kinds
+    flags = re.findall(r"^ +- --([a-z-]+)=", documents[0], re.M)
+    with Weftd() as w:
+        for path in re.findall(r"path: (/\w+)", documents[0], re.M):
+            assert w.request("GET", path)[0] == 200, path
+    printed = subprocess.run([program("weftd"), "--print-config"], capture_output=True, text=True, check=True).stdout
+    assert flags and set(flags) <= set(re.findall(r"^#? ?([a-z-]+) =", printed, re.M)), flags
+
+
+main(globals())
