@@ -162,10 +162,14 @@ void drafter_forget(struct request *r) {
 
 /* ---- for whom, and how much ---- */
 
-/* Whether the small model can read @r at all, with @n tokens more. */
+/* Whether the small model can read @r at all, with @n tokens more. The block goes on from what the
+ * step of the last position has left in the request's slot: where that was found in shared pages
+ * nothing is there, or another request's. */
 static bool fits(const struct drafter *d, const struct request *r, uint32_t n) {
     uint32_t room = MIN(max_seq_pages(d) * d->info->page_tokens, d->info->max_context);
 
+    if (d->opts.block && r->n_computed <= r->n_found)
+        return false;
     return r->n_tokens + n <= room && !(r->flags & SUBMIT_NO_SPECULATION) && !request_pools(r) &&
            !r->alone;
 }
@@ -476,15 +480,15 @@ static bool has_pages(const struct drafter *d, const struct request *r, uint32_t
            kv_pager_available(d->opts.block) >= need - n_pages + d->opts.max_seqs;
 }
 
-/* The row of the last token of @r, for the model's own block; rows added. */
-static uint32_t add_own(struct drafter *d, struct request *r) {
+/* The row of the last token of @r, for the model's own block, if there may be one; rows added. */
+static uint32_t add_own(struct drafter *d, struct request *r, uint32_t most) {
     struct drafter_seq *q = r->drafter;
     uint32_t end = r->n_tokens - 1 + q->n_asked;
 
     assert(r->n_computed == r->n_tokens - 1 && r->n_in_flight == 0);
     q->drafted.n = 0;
     q->drafted.at = r->n_tokens;
-    if (!has_pages(d, r, end) || kv_seq_grow(r->seq, end) == KV_FULL) {
+    if (most == 0 || !has_pages(d, r, end) || kv_seq_grow(r->seq, end) == KV_FULL) {
         q->n_asked = 0;
         return 0;
     }
@@ -499,7 +503,7 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
     struct drafter_seq *q = r->drafter;
 
     if (d->opts.block)
-        return add_own(d, r);
+        return add_own(d, r, most);
     settle(q, r);
     if (most == 0 || !knows_tokens(d, r, q->n_computed) ||
         make_room(d, q, r, r->n_tokens + q->n_asked) == KV_FULL) {
@@ -508,10 +512,12 @@ static uint32_t add_request(struct drafter *d, struct request *r, uint32_t most)
     }
     uint32_t from = q->n_computed, to = MIN(r->n_tokens, from + most);
     add_rows(d, r, from, to);
-    if (to == r->n_tokens)
+    if (to == r->n_tokens) {
         add_want(d, r);
-    else
+    } else {
         q->n_asked = 0;
+        d->probe_at = 0; /* one that catches up has not been tried yet */
+    }
     return to - from;
 }
 

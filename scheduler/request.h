@@ -104,6 +104,7 @@ struct request {
     uint32_t n_computed, n_pending, want; /* want: index of the pending sample in its step */
     uint32_t n_in_flight;                 /* steps under way that have it */
     bool begins;                          /* no step has had @seq yet */
+    uint32_t n_found; /* positions of @seq up to the last that was found computed */
     uint32_t n_bypassed, n_preempted;
     struct drafter_seq *drafter;        /* scheduler/drafter.h; NULL: nothing yet */
     const struct draft_tokens *drafted; /* of drafter; NULL likewise */

@@ -35,6 +35,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     (void)e;
     kv_seq_want(r->seq, r->n_prompt);
     r->begins = true;
+    r->n_found = 0;
     request_set_state(r, REQUEST_RUNNING);
     list_remove(&r->queued.link);
     queue_insert(&s->running, &r->queued);

@@ -28,6 +28,8 @@ static void note_cached(struct sched *s, struct request *r, uint32_t n) {
         r->n_cached += to - from;
         s->stats.n_cached_tokens += request_is_prewarm(r) ? 0 : to - from;
     }
+    if (n > r->n_computed)
+        r->n_found = n;
     r->n_computed = n;
 }
 
