@@ -30,10 +30,11 @@ static void cause_of(const char *says, char *out, size_t size) {
         snprintf(out, size, "pager %d", n);
     else if (strncmp(says, "telltale: ", 10) == 0)
         snprintf(out, size, "tell-tale: %s",
-                 strstr(says, "reads position") ? "READ"
-                 : strstr(says, "page")         ? "WRITERS"
-                 : strstr(says, "changed")      ? "UNCHANGED"
-                                                : "BATCH");
+                 strstr(says, "the block's")      ? "BLOCK"
+                 : strstr(says, "reads position") ? "READ"
+                 : strstr(says, "page")           ? "WRITERS"
+                 : strstr(says, "changed")        ? "UNCHANGED"
+                                                  : "BATCH");
     else if ((at = strstr(says, "Assertion")) != NULL && (at = strstr(says, ".c:")) != NULL) {
         const char *from = at;
 

@@ -203,7 +203,7 @@ static void drop_features(struct shrink *z) {
         {"tenants", 1},     {"sessions", 1},    {"keys", 1},           {"families", 1},
         {"depth", 1},       {"seqs", 1},        {"seqs", 2},           {"page_tokens", 1},
         {"page_tokens", 4}, {"hungry", 0},      {"prompt", 8},         {"prompt", 30},
-        {"output", 2},      {"output", 10},     {"chunk", 0},
+        {"block", 0},       {"output", 2},      {"output", 10},        {"chunk", 0},
     };
     static struct swarm_case t;
 

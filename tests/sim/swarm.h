@@ -73,7 +73,8 @@
     X(buggify, one_in(r, 3) ? (uint32_t)(rng_next(r) & rng_next(r)) : 0) /* rare paths: bits */    \
     X(window,                                                                                      \
       one_in(r, 6) ? 1 + rng_below(r, 100) : 0) /* of layers; without states, host pages */        \
-    X(spare_windows, one_in(r, 2) ? 0 : rng_below(r, 40))
+    X(spare_windows, one_in(r, 2) ? 0 : rng_below(r, 40))                                          \
+    X(block, one_in(r, 2)) /* the model's own drafts where there is no draft model, no window */
 
 struct swarm {
 #define X(name, draw) uint32_t name;

@@ -105,7 +105,9 @@ static void check_batch(struct sim *s, const struct batch *t) {
         c->n_in_flight++;
         c->n_drafts_out += t->item[i].n_draft;
         check_drafts(s, c, &t->item[i]);
-        if (t->item[i].n_draft > 0 && s->sched->spec.source[r->spec->source] == &draft_model)
+        const struct draft_source *by =
+            t->item[i].n_draft > 0 ? s->sched->spec.source[r->spec->source] : NULL;
+        if (by == &draft_model || by == &draft_mtp)
             check_draft_tokens(
                 s, c, t->token + t->seq[i].row0 + t->item[i].n_rows - t->item[i].n_draft,
                 t->item[i].n_draft, t->item[i].pos0 + t->item[i].n_rows - t->item[i].n_draft);

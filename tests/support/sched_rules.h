@@ -73,7 +73,9 @@ struct sim_client;
     X(WRITERS, "a page that one sequence writes is no other's")                                    \
     X(READ, "a position that is read was written for this sequence, after these tokens")           \
     X(UNCHANGED, "a batch does not change while it runs")                                          \
-    X(GOES_ON, "a sequence goes on where the state in its slot is, of its tokens")
+    X(GOES_ON, "a sequence goes on where the state in its slot is, of its tokens")                 \
+    X(BLOCK, "the keys of the block, and the hidden state from which it drafts, are of its "       \
+             "tokens")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

@@ -101,6 +101,7 @@ static int new_draft_engine(struct sim *s, struct telltale t, struct engine_opts
         return 0;
     e.n_pages = o->n_draft_pages;
     e.n_host_pages = e.n_states = e.n_snapshots = 0;
+    e.drafts = false;
     e.windows = false;
     e.page_tokens = o->draft_page_tokens;
     e.max_wants = o->sched.max_seqs;
@@ -129,6 +130,7 @@ static void new_worker(struct sim *s) {
         .max_seqs = o->sched.max_seqs,
         .max_wants = o->sched.max_rows,
         .digest = true,
+        .drafts = o->block && o->n_draft_pages == 0 && o->window == 0,
     };
     struct err err = {0};
 
@@ -148,6 +150,8 @@ static void new_worker(struct sim *s) {
     t.step_ns = o->step_ns;
     t.row_ns = o->row_ns;
     t.key_ns = (double)o->key_ns;
+    t.block_wrong = o->draft_wrong;
+    t.block_ns = o->draft_step_ns;
     t.fail_launch = s->n_restarts == 0 ? o->fail_launch : 0;
     t.fail_wait = s->n_restarts == 0 ? o->fail_wait : 0;
     int r = new_draft_engine(s, t, e);
@@ -652,7 +656,8 @@ static void count_death(struct sim *s, struct sim_client *c, const struct crash_
 /* Who stands in the page of a worker that has died: those of the steps under way; or, while the draft model ran,
  * those for whom it did. */
 static void check_blame(const struct sim *s, const struct crash_page *page) {
-    bool drafting = s->draft_engine && telltale_is_lost(s->draft_engine);
+    bool drafting =
+        s->draft_engine ? telltale_is_lost(s->draft_engine) : telltale_is_lost_drafting(s->engine);
 
     HOLD(s, NULL, CRASH_PAGE, page->n == 0 || page->started_ns > 0);
     for (uint32_t i = 0; i < page->n; i++) {

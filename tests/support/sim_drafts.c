@@ -82,13 +82,16 @@ static const struct draft_source sim_source = {
     .propose = propose_draft,
 };
 
-/* Beside drafts that are always right the draft model would never be asked. */
+/* Beside drafts that are always right the draft model, or the block, would never be asked. */
 const struct draft_source *const *sim_draft_table(const struct sim_opts *o) {
-    static const struct draft_source *const sim[] = {&sim_source, NULL},
-                                            *const model[] = {&draft_model, NULL},
-                                            *const both[] = {&sim_source, &draft_model, NULL};
+    static const struct draft_source *const
+        sim[] = {&sim_source, NULL},
+        *const model[] = {&draft_model, NULL}, *const both[] = {&sim_source, &draft_model, NULL},
+        *const block[] = {&draft_mtp, NULL}, *const beside[] = {&sim_source, &draft_mtp, NULL};
 
     if (o->drafts == SIM_DRAFTS_REAL)
         return NULL;
+    if (o->block && o->n_draft_pages == 0)
+        return o->drafts == SIM_DRAFTS_RIGHT ? block : beside;
     return o->n_draft_pages == 0 ? sim : o->drafts == SIM_DRAFTS_RIGHT ? model : both;
 }

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/rng.h"
+#include "tests/support/telltale_block.h"
 #include "tests/support/telltale_check.h"
 #include "tests/support/telltale_text.h"
-
-#define SHARED_CHUNK 256u /* keys: the chunks of engine/shared/pages.h */
+#include "tests/support/telltale_time.h"
 
 /* A step that was launched. */
 struct flight {
@@ -41,15 +41,16 @@ struct engine {
     struct cell *windows;           /* [info.n_windows][page_tokens] */
     uint64_t *row_hash;             /* [max_rows] of the step that is computed */
     uint32_t *row_seq;
-    struct state *state; /* [n_states + n_snapshots] */
-    int32_t *more;       /* [max_rows] scratch of sample() */
+    struct state *state;      /* [n_states + n_snapshots] */
+    struct block_slot *block; /* [info.n_slots] */
+    int32_t *more;            /* [max_rows] scratch of sample() */
     /* Of step n in [n % 2]. */
     struct flight flight[2];
     struct results result[2];
     struct fed fed[2];
     uint64_t n_launched, n_waited;
     int64_t busy_ns; /* when the last launched step ends */
-    bool lost;
+    bool lost, lost_drafting;
     struct telltale_seen seen;
 };
 
@@ -141,8 +142,13 @@ static int alloc_pages(struct engine *e) {
     e->row_seq = calloc(e->opts.max_rows, sizeof(*e->row_seq));
     e->more = calloc(e->opts.max_rows, sizeof(*e->more));
     e->state = calloc((size_t)e->opts.n_states + e->opts.n_snapshots + 1, sizeof(*e->state));
-    e->rules.slot_used = calloc((size_t)e->opts.n_states + 1, sizeof(*e->rules.slot_used));
-    return e->row_hash && e->row_seq && e->more && e->state && e->rules.slot_used ? 0 : -ENOMEM;
+    uint32_t n_slots = e->opts.n_states ? e->opts.n_states : e->opts.max_seqs;
+    e->rules.n_slots = e->opts.drafts ? n_slots : 0;
+    e->block = calloc((size_t)e->rules.n_slots + 1, sizeof(*e->block));
+    e->rules.slot_used = calloc((size_t)n_slots + 1, sizeof(*e->rules.slot_used));
+    return e->row_hash && e->row_seq && e->more && e->state && e->block && e->rules.slot_used
+               ? 0
+               : -ENOMEM;
 }
 
 static void describe(struct engine *e) {
@@ -160,6 +166,7 @@ static void describe(struct engine *e) {
         .n_host_pages = e->opts.n_host_pages,
         .n_states = e->opts.n_states,
         .n_snapshots = e->opts.n_snapshots,
+        .n_slots = e->rules.n_slots,
         .n_windows = e->rules.n_windows,
         .window = e->rules.window,
         .window_seqs = e->opts.max_seqs,
@@ -244,6 +251,7 @@ struct engine *engine_free(struct engine *e) {
     free(e->row_seq);
     free(e->more);
     free(e->state);
+    free(e->block);
     free(e->rules.slot_used);
     free(e);
     return NULL;
@@ -263,77 +271,12 @@ const struct engine_info *engine_info(const struct engine *e) {
     return &e->info;
 }
 
-/* Pages that all of sequences @i and @k, which have one row, read; whole chunks. */
-static uint32_t common_pages(const struct engine_batch *b, uint32_t i, uint32_t k, uint32_t chunk) {
-    const uint32_t *start = b->table[KV_GLOBAL].start, *page = b->table[KV_GLOBAL].page;
-    uint32_t n = 0, max = MIN(start[i + 1] - start[i], start[k + 1] - start[k]) - 1;
-
-    while (n < max && page[start[i] + n] == page[start[k] + n])
-        n++;
-    return n - n % chunk;
-}
-
-/* How many sequences from @i on share their beginning, and how many pages of it; 1: none. */
-static uint32_t group_at(const struct telltale *t, const struct engine_batch *b, uint32_t i,
-                         uint32_t page_tokens, uint32_t *n_common) {
-    uint32_t n = 1, chunk = MAX(SHARED_CHUNK / page_tokens, 1u);
-
-    *n_common = 0;
-    for (; n < t->together && i + n < b->n_seqs; n++) {
-        if (b->seq[i].n_rows != 1 || b->seq[i + n].n_rows != 1)
-            break;
-        uint32_t common = common_pages(b, i, i + n, chunk);
-        if (common == 0 || (n > 1 && common < *n_common / 2))
-            break;
-        *n_common = n > 1 ? MIN(common, *n_common) : common;
-    }
-    return n;
-}
-
-static bool is_of_state(const struct engine_copy *c) {
-    return c->dir == COPY_STATE_SAVE || c->dir == COPY_STATE_LOAD;
-}
-
-static double copies_ns(const struct telltale *t, const struct engine_copy *c, uint32_t n) {
-    double ns = 0;
-
-    for (uint32_t i = 0; i < n; i++)
-        ns += (double)(is_of_state(&c[i]) ? t->state_ns : t->copy_ns);
-    return ns;
-}
-
-/* How long a step takes. */
-static double duration(const struct telltale *t, const struct engine_batch *b,
-                       uint32_t page_tokens) {
-    struct rng noise = {t->poison + b->step};
-    double keys = 0, pairs = 0, ns;
-    uint32_t n_common;
-
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        double n = b->seq[i].n_rows, pos0 = b->seq[i].pos0;
-
-        keys += pos0 + n;
-        pairs += n < 2 ? 0 : n * pos0 + n * (n + 1) / 2;
-    }
-    for (uint32_t i = 0; i < b->n_seqs;) {
-        uint32_t n = group_at(t, b, i, page_tokens, &n_common);
-
-        keys -= (double)(n - 1) * n_common * page_tokens;
-        i += n;
-    }
-    ns = (double)t->step_ns + (double)t->seq_ns * b->n_seqs + t->key_ns * keys +
-         t->pair_ns * pairs + copies_ns(t, b->before, b->n_before) +
-         copies_ns(t, b->after, b->n_after) +
-         (double)MAX(t->read_ns, t->row_ns * (int64_t)b->n_rows);
-    return ns * (1 + t->noise * (2 * rng_unit(&noise) - 1));
-}
-
 /* When the step that is launched now will have ended: the device does one after the other. */
 static int64_t step_end(const struct engine *e, const struct engine_batch *b) {
     const struct telltale *t = &e->set;
     int64_t start = MAX(clock_now(&t->clock->clock), e->busy_ns);
 
-    return start + (int64_t)duration(t, b, e->info.page_tokens) +
+    return start + (int64_t)telltale_ns(t, b, e->info.page_tokens) +
            (b->step == t->hang_step ? t->hang_ns : 0);
 }
 
@@ -349,6 +292,12 @@ static void note_fed(struct fed *f, const struct engine_batch *b) {
     }
 }
 
+static int lose(struct engine *e, const struct engine_batch *b) {
+    e->lost = true;
+    e->lost_drafting = b->model == 1;
+    return -EIO;
+}
+
 int engine_launch(struct engine *e, const struct engine_batch *b) {
     struct flight *f = &e->flight[b->step % 2];
 
@@ -357,10 +306,8 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
     assert(b->step == e->n_launched + 1);
     assert(e->n_launched - e->n_waited < e->set.depth);
     assert(!e->flight[e->n_launched % 2].batch || e->flight[e->n_launched % 2].sealed);
-    if (b->step == e->set.fail_launch) {
-        e->lost = true;
-        return -EIO;
-    }
+    if (b->step == e->set.fail_launch)
+        return lose(e, b);
     e->rules.before = &e->fed[e->n_launched % 2];
     check_batch(&e->rules, b);
     e->n_launched = b->step;
@@ -404,6 +351,10 @@ static struct cell *cell_at(struct engine *e, uint32_t cls, uint32_t page, uint3
 
 bool telltale_is_lost(const struct engine *e) {
     return e->lost;
+}
+
+bool telltale_is_lost_drafting(const struct engine *e) {
+    return e->lost_drafting;
 }
 
 bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,
@@ -557,15 +508,19 @@ static uint64_t read_window(struct engine *e, const struct engine_batch *b, uint
     return h;
 }
 
-/* Returns the hash after it. */
+/* Returns the hash after it. @before: the hidden state of the position before, as the block has it.
+ */
 static uint64_t write_position(struct engine *e, const struct engine_batch *b, uint32_t s,
-                               uint32_t pos, uint64_t h, int32_t token) {
+                               uint32_t pos, uint64_t h, uint64_t before, int32_t token) {
     uint64_t after = text_next(&e->set, h, token, pos);
 
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++)
         if (e->cells[cls])
-            *cell_of(e, b, cls, s, pos) = (struct cell){
-                .context = text_context(h, cls), .after = after, .token = token, .pos = pos};
+            *cell_of(e, b, cls, s, pos) = (struct cell){.context = text_context(h, cls),
+                                                        .after = after,
+                                                        .token = token,
+                                                        .pos = pos,
+                                                        .block = block_key(before, token)};
     if (e->rules.n_windows > 0)
         *window_cell(e, b, s, pos) = *cell_of(e, b, KV_GLOBAL, s, pos);
     return after;
@@ -613,13 +568,58 @@ static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t
     h = go_on_from_state(e, b, s, h);
     if (e->rules.n_windows > 0)
         h = read_window(e, b, s, h);
+    struct block_slot *k = e->info.n_slots > 0 ? &e->block[q->state_slot] : NULL;
+    if (k && q->begins)
+        *k = (struct block_slot){0};
     for (uint32_t i = 0; i < q->n_rows; i++) {
-        h = write_position(e, b, s, q->pos0 + i, h, token_of(e, b, s, i));
+        uint32_t at = q->pos0 + i;
+
+        h = write_position(e, b, s, at, h, k && at > 0 ? block_hidden(k, at - 1) : 0,
+                           token_of(e, b, s, i));
+        if (k)
+            block_keep(k, at, h);
         e->row_hash[q->row0 + i] = h;
         e->row_seq[q->row0 + i] = s;
     }
     if (e->opts.n_states > 0)
         e->state[q->state_slot] = (struct state){.read = h, .end = q->pos0 + q->n_rows};
+}
+
+static void note_block(struct engine *e, const struct engine_batch *b, uint32_t s, uint32_t pos,
+                       const char *what) {
+    e->seen.n_stale++;
+    if (!e->set.strict)
+        return;
+    fprintf(stderr, "telltale: step %llu: sequence %u drafts at position %u: the block's %s\n",
+            (unsigned long long)b->step, s, pos, what);
+    abort();
+}
+
+/* A row of pass 1: the block's keys before it are there, and the hidden state of the position
+ * before. Positions that pass 0 has not computed have nothing but the key. */
+static void compute_draft(struct engine *e, const struct engine_batch *b, uint32_t s) {
+    const struct engine_seq *q = &b->seq[s];
+    struct block_slot *k = &e->block[q->state_slot];
+    const int32_t *token = b->param[b->want[s].param].tokens;
+    bool one_class = e->set.classes == 1u << KV_GLOBAL;
+    uint64_t h = text_begin();
+
+    for (uint32_t pos = 0; pos < q->pos0; pos++) {
+        const struct cell *c = cell_of(e, b, KV_GLOBAL, s, pos);
+        bool computed = one_class && c->context == text_context(h, KV_GLOBAL) && c->pos == pos &&
+                        c->token == token[pos];
+
+        if (!block_is_key(c, pos > 0 ? h : 0, token[pos]))
+            note_block(e, b, s, pos, "key is not that of its tokens");
+        h = computed ? c->after : text_next(&e->set, h, token[pos], pos);
+    }
+    if (q->pos0 > 0 && block_hidden(k, q->pos0 - 1) != h)
+        note_block(e, b, s, q->pos0, "hidden state is not that of the position before");
+    cell_of(e, b, KV_GLOBAL, s, q->pos0)->block = block_key(h, b->token[q->row0]);
+    h = text_next(&e->set, h, b->token[q->row0], q->pos0);
+    block_keep(k, q->pos0, h);
+    e->row_hash[q->row0] = h;
+    e->row_seq[q->row0] = s;
 }
 
 bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest) {
@@ -640,7 +640,7 @@ static int32_t sample(struct engine *e, const struct engine_batch *b, uint32_t w
     uint64_t h = e->row_hash[w->row];
     int32_t token = text_sample(&e->set, h, p, w->out_pos, &m, &y);
 
-    return telltale_errs(e->set.wrong_per_1024, text_digest(h))
+    return telltale_errs(b->model ? e->set.block_wrong : e->set.wrong_per_1024, text_digest(h))
                ? text_other(&e->set, h, p, &m, token)
                : token;
 }
@@ -686,10 +686,8 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     assert(f->sealed);
     if (e->set.clock && e->set.clock->ns < f->end_ns)
         e->set.clock->ns = f->end_ns;
-    if (step == e->set.fail_wait) {
-        e->lost = true;
-        return -EIO;
-    }
+    if (step == e->set.fail_wait)
+        return lose(e, b);
     if (check_sum(b) != f->sum || check_masks(b, f->mask, e->set.n_vocab) != f->mask_sum) {
         fprintf(stderr, "telltale: step %llu: the batch was changed while it ran\n",
                 (unsigned long long)step);
@@ -697,7 +695,7 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     }
     copy_pages(e, b->before, b->n_before);
     for (uint32_t s = 0; s < b->n_seqs; s++)
-        compute_seq(e, b, s);
+        b->model ? compute_draft(e, b, s) : compute_seq(e, b, s);
     for (uint32_t i = 0; i < b->n_wants; i++)
         answer(e, b, i, f->mask[i]);
     copy_pages(e, b->after, b->n_after);

@@ -13,6 +13,9 @@
  * With opts.n_states it is an engine with recurrent layers: a slot holds the hash of what was read up to a position,
  * and a sequence that does not go on where its slot's state is says something else from there on.
  *
+ * With opts.drafts it has a block of multi-token prediction (telltale_block.h): pass 1 says what pass 0 would, but for
+ * what is wrong on purpose, and needs the keys of the block at all positions before, and the hidden state of the last.
+ *
  * What a batch must never contain aborts at once, with a line that says what (telltale_check.c).
  * A batch is hashed at its launch and again at its wait: it must not change between the two.
  *
@@ -38,6 +41,7 @@ struct telltale {
     int32_t first, last, end;
     uint32_t end_per_1024;
     uint32_t wrong_per_1024; /* samples that differ from what they should be: telltale_errs() */
+    uint32_t block_wrong;    /* likewise, of what pass 1 drafts with opts.drafts */
     bool strict;             /* reading a position that was not written for this sequence aborts */
     uint64_t poison;         /* seed of the garbage that fills the pages at the start */
 
@@ -55,6 +59,7 @@ struct telltale {
     double pair_ns;   /* for each row of a prefill and token of its context */
     int64_t copy_ns;  /* for each page copied */
     int64_t state_ns; /* for each state saved or loaded */
+    int64_t block_ns; /* a step of pass 1, and an eighth of row_ns for each row */
     /* So many sequences of one row each that stand side by side read their common beginning, in whole chunks, once
      * (as engine/cuda/plan.cu has it); 0 or 1: each its own. */
     uint32_t together;
@@ -76,8 +81,9 @@ void telltale_seen(const struct engine *e, struct telltale_seen *out);
 void telltale_fail(struct engine *e, bool at_wait);
 void telltale_hang(struct engine *e, int64_t ns);
 
-/* Whether a fault has happened. */
+/* Whether a fault has happened; and in pass 1. */
 bool telltale_is_lost(const struct engine *e);
+bool telltale_is_lost_drafting(const struct engine *e);
 
 /* Whether @page (of the host) holds these tokens, computed after what the last cell of @parent (-1: nothing) leads
  * to. Of KV_GLOBAL. */

@@ -24,7 +24,7 @@ static _Noreturn void bad(const struct engine_batch *b, const char *what, const 
 static void check_head(const struct batch_rules *r, const struct engine_batch *b) {
     const struct engine_opts *o = r->opts;
 
-    NEED(b->model == 0, "model", b->model);
+    NEED(b->model == 0 || (b->model == 1 && r->n_slots > 0), "model", b->model);
     NEED(b->n_rows + b->n_before + b->n_after > 0 && b->n_rows <= o->max_rows, "rows", b->n_rows);
     NEED(b->n_seqs >= (b->n_rows > 0) && b->n_seqs <= o->max_seqs, "sequences", b->n_seqs);
     NEED(b->n_wants <= o->max_wants, "wants", b->n_wants);
@@ -63,7 +63,7 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         NEED(s->n_rows <= r->opts->max_context - s->pos0, "sequence", i);
         NEED(s->n_draft <= s->n_rows, "sequence", i);
         NEED(s->n_replay == 0, "sequence", i);
-        NEED(s->state_slot < MAX(r->opts->n_states, 1u), "sequence", i);
+        NEED(s->state_slot < MAX(MAX(r->opts->n_states, r->n_slots), 1u), "sequence", i);
         NEED(s->feed >= -1, "sequence", i);
         NEED(s->feed < 0 || (s->n_rows == 1 && s->n_draft == 0), "sequence", i);
         if (s->feed >= 0)
@@ -81,8 +81,10 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
 
 /* No two sequences have one state slot. */
 static void check_slots(const struct batch_rules *r, const struct engine_batch *b) {
-    memset(r->slot_used, 0, r->opts->n_states);
-    for (uint32_t i = 0; i < b->n_seqs && r->opts->n_states > 0; i++)
+    uint32_t n = MAX(r->opts->n_states, r->n_slots);
+
+    memset(r->slot_used, 0, n);
+    for (uint32_t i = 0; i < b->n_seqs && n > 0; i++)
         if (r->slot_used[b->seq[i].state_slot]++)
             bad(b, "two sequences of one state slot", "sequence", i);
 }
@@ -221,8 +223,19 @@ static void check_copies(const struct batch_rules *r, const struct engine_batch 
     }
 }
 
+/* Pass 1: a row of each sequence, which a sample is all that is wanted of. */
+static void check_drafts(const struct engine_batch *b) {
+    NEED(b->n_before + b->n_after == 0 && b->n_wants == b->n_seqs, "wants", b->n_wants);
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        NEED(b->seq[i].n_rows == 1 && b->seq[i].feed < 0 && !b->seq[i].begins, "sequence", i);
+    for (uint32_t i = 0; i < b->n_wants; i++)
+        NEED(b->want[i].what == WANT_SAMPLE && b->want[i].row == i, "want", i);
+}
+
 void check_batch(const struct batch_rules *r, const struct engine_batch *b) {
     check_head(r, b);
+    if (b->model)
+        check_drafts(b);
     check_seqs(r, b);
     check_slots(r, b);
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++)

@@ -23,6 +23,7 @@ struct batch_rules {
     /* [n_pages] for each class: which sequence of this batch reads or writes a page; scratch. */
     uint32_t *reader[KV_CLASSES], *writer[KV_CLASSES];
     uint8_t *slot_used; /* [n_states]; scratch */
+    uint32_t n_slots;   /* of sequences; 0: pass 1 is not there */
 };
 
 /* The first position that a row at @pos reads through a window. */

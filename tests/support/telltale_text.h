@@ -13,6 +13,7 @@ struct cell {
     uint64_t context; /* hash of all positions before it, when it was written */
     uint64_t
         after; /* and of those up to it, right in all classes: reading what is right hashes nothing */
+    uint64_t block; /* key of the block (telltale_block.h) */
     int32_t token;
     uint32_t pos;
 };
