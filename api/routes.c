@@ -12,6 +12,7 @@
 #include "api/model.h"
 #include "api/private.h"
 #include "api/service/trace.h"
+#include "base/probe.h"
 
 /*
  * What the API makes of a header block, for its instance of the HTTP server (api/http/server.h).
@@ -156,6 +157,7 @@ static int check_service(struct exchange *x, struct err *err) {
 int routes_check(struct exchange *x, const struct http *h, struct err *err) {
     int r;
 
+    PROBE2(request__start, x->id, x->route->path);
     trace_read_head(&x->parent, h);
     if (!x->route->open &&
         (r = tenant_identify(&api_of(x)->tenants, &api_of(x)->auth, x, h, err)) < 0)

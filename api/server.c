@@ -12,6 +12,7 @@
 #include "api/service/service.h"
 #include "api/service/trace.h"
 #include "base/log.h"
+#include "base/probe.h"
 
 /*
  * The composition root: makes the parts and connects them. The life of the whole: api_new, listen,
@@ -110,6 +111,8 @@ static void on_ended(const struct exchange *x) {
     bool probe = x->route && x->route->open; /* balancers ask many times a second */
     enum log_level level = probe ? WLOG_DEBUG : x->status >= 500 ? WLOG_WARN : WLOG_INFO;
 
+    if (x->route)
+        PROBE5(request__end, x->id, x->status, x->n_prompt, x->n_output, now - x->started_ns);
     count(&a->stats, x);
     recent_note(&a->recent_requests, x, now);
     note_span(a, x, now);

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "base/probe.h"
 #include "daemon/faults.h"
 #include "daemon/worker.h"
 #include "daemon/worker_chan.h"
@@ -430,6 +431,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     struct workers *w = CONTAINER_OF(p, struct workers, process);
     char path[256] = "";
 
+    PROBE3(worker__death, p->pid, status, signal);
     worker_chan_drain(&w->chan); /* what it said before it died still counts */
     worker_chan_close(&w->chan);
     bool served = w->state == WORKERS_SERVING;
@@ -546,6 +548,7 @@ int workers_start(struct workers *w) {
         return r;
     w->n_started++;
     set_state(w, WORKERS_LOADING);
+    PROBE2(worker__start, w->process.pid, w->n_started);
     log_event(WLOG_INFO, "worker_started", "pid=%d", w->process.pid);
     return 0;
 }

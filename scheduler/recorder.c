@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include "base/clock.h"
+#include "base/probe.h"
 #include "proto/flight_tape.h"
 #include "kvpager/kvpager.h"
 #include "scheduler/batch.h"
@@ -47,10 +48,13 @@ void recorder_ended(struct recorder *c, struct request *r, enum finish_reason wh
 }
 
 void recorder_preempted(struct recorder *c, struct request *r, uint32_t n_pages) {
+    PROBE2(preempt, r->id, n_pages);
     note(c, r, WHY_PREEMPTED, 0, n_pages, clock_now(c->opts.clock));
 }
 
 void recorder_admitted(struct recorder *c, struct request *r) {
+    if (r->n_computed > 0)
+        PROBE3(prefix__hit, r->id, r->n_computed, r->n_prompt);
     note(c, r, WHY_ADMITTED, 0, r->n_computed, clock_now(c->opts.clock));
 }
 
@@ -90,6 +94,7 @@ void recorder_step(struct recorder *c, const struct plan *p, const struct batch 
                    uint32_t plan_us, int64_t ns, int64_t now) {
     struct kv_stats kv;
 
+    PROBE3(step__end, t->b.step, t->b.n_rows, ns);
     if (!c->opts.flight)
         return;
     kv_pager_stats(c->opts.pager, &kv);

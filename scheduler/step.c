@@ -26,6 +26,7 @@
 #include <assert.h>
 #include <errno.h>
 #include "base/buggify.h"
+#include "base/probe.h"
 #include "scheduler/constrain.h"
 #include "scheduler/late.h"
 #include "scheduler/policy.h"
@@ -165,6 +166,7 @@ static int launch(struct sched *s, struct batch *t, int64_t now) {
     s->step++;
     s->n_launched++;
     step_write_crash_page(s, now);
+    PROBE3(step__start, t->b.step, t->b.n_rows, t->b.n_seqs);
     int e = engine_launch(s->engine, &t->b);
 
     t->unsealed = e == 0 && constrain_must_wait(t);
