@@ -180,6 +180,12 @@ static const struct {
     {"ngl", "backend"},
     {"n-gpu-layers", "backend"},
     {"verbose", "log-level"},
+    {"ssl-certfile", "tls-certificate"},
+    {"ssl-cert-file", "tls-certificate"},
+    {"ssl-certificate", "tls-certificate"},
+    {"ssl-keyfile", "tls-key"},
+    {"ssl-key-file", "tls-key"},
+    {"ssl-certificate-key", "tls-key"},
 };
 
 #define NAME_MAX_BYTES 40

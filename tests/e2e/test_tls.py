@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -204,6 +205,34 @@ def test_large_bodies_large_answers_and_slow_readers():
                 if n % 20 == 0:
                     time.sleep(0.01)
             assert json.loads(got.split(b"\r\n\r\n", 1)[1])["tokens"] == value["tokens"]
+
+
+def test_a_client_that_does_not_read_is_cut_off():
+    with Tls("--stall-timeout-ms", "1000") as w:
+        body = json.dumps({"content": "weft " * 60_000, "with_pieces": True}).encode()  # an answer of 2.9 MB
+
+        def n_connections():
+            connection = w.connect()
+            page = w.request("GET", "/metrics", connection=connection)[2]
+            connection.close()
+            return int(re.search(r"^weft_connections\{.*\} (\d+)$", page, re.M).group(1))
+
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(("127.0.0.1", w.port))
+        sock.settimeout(20)
+        with w.context().wrap_socket(sock, server_hostname="localhost", suppress_ragged_eofs=False) as sock:
+            for more in (b"", b"Connection: close\r\n"):  # together more than the socket's buffers hold
+                sock.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + more
+                             + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            wait(lambda: n_connections() == 2)
+            wait(lambda: n_connections() == 1)  # the one that asks
+            try:
+                while sock.recv(65536):
+                    pass
+                raise AssertionError("an end that was told")
+            except OSError:
+                pass
 
 
 def test_the_end_of_a_connection_is_told():
