@@ -184,6 +184,8 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Workers that died.")                                                                      \
     ROW(uint64_t, n_traces, COUNTER, 1, "weft_traces_exported_total", "traces_exported",           \
         "Requests whose spans the collector took.")                                                \
+    ROW(uint64_t, n_traces_waiting, GAUGE, 1, "weft_traces_waiting", "traces_waiting",             \
+        "Those that it has not taken yet.")                                                        \
     ROW(uint64_t, n_traces_dropped, COUNTER, 1, "weft_traces_dropped_total", "traces_dropped",     \
         "Those that it refused, or for which the queue was full.")                                 \
     ROW(uint32_t, loop_lag_us, GAUGE, 1e6, "weft_loop_lag_longest_seconds", "loop_lag_us",         \

@@ -52,6 +52,7 @@ struct otlp {
     struct trace_span *ring, *batch; /* [QUEUE]; [BATCH], the thread's */
     uint32_t first, n;
     _Atomic int64_t stop_ns; /* 0: go on */
+    uint64_t n_added;        /* the loop's */
     _Atomic uint64_t n_exported, n_dropped;
 };
 
@@ -319,6 +320,7 @@ void otlp_set_port(struct otlp *o, int port) {
 }
 
 void otlp_add(struct otlp *o, const struct trace_span *s) {
+    o->n_added++;
     pthread_mutex_lock(&o->lock);
     assert(o->n <= QUEUE);
     if (o->n == QUEUE) {
@@ -331,9 +333,12 @@ void otlp_add(struct otlp *o, const struct trace_span *s) {
     pthread_mutex_unlock(&o->lock);
 }
 
-void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_dropped) {
+void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_waiting,
+                 uint64_t *n_dropped) {
     *n_exported = atomic_load(&o->n_exported);
     *n_dropped = atomic_load(&o->n_dropped);
+    assert(*n_exported + *n_dropped <= o->n_added);
+    *n_waiting = o->n_added - *n_exported - *n_dropped;
 }
 
 /* A lookup of a name may hang for longer than a stop may take: the process ends, and the thread

@@ -21,7 +21,9 @@ int otlp_new(struct otlp **out, const char *endpoint);
 void otlp_set_port(struct otlp *o, int port);
 /* From the loop's thread. */
 void otlp_add(struct otlp *o, const struct trace_span *s);
-/* Requests whose spans the collector took; that it refused, or for which the queue was full. */
-void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_dropped);
+/* Requests whose spans the collector took, has not taken yet, and refused or for which the queue
+ * was full. From the loop's thread. */
+void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_waiting,
+                 uint64_t *n_dropped);
 /* Sends what is queued, for a second at most. NULL is accepted; returns NULL. */
 struct otlp *otlp_free(struct otlp *o);

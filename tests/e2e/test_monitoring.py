@@ -82,7 +82,7 @@ def test_the_rules_ask_for_what_there_is():
 
 def test_each_alert_fires_on_its_series():
     fired = re.findall(r'alertname="(\w+)"', SERIES.read_text())
-    assert sorted(fired) == sorted(name for name, _ in rules())
+    assert set(fired) == {name for name, _ in rules()}
     if not shutil.which("promtool"):
         raise Skip("there is no promtool (Debian's package prometheus)")
     for args in (("check", "rules", RULES), ("test", "rules", SERIES)):

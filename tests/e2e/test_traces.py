@@ -123,12 +123,12 @@ def roots(spans):
 
 def counts(d):
     page = d.request("GET", "/metrics")[2]
-    return [int(float(re.search(rf"^weft_traces_{name}_total\S* (\S+)$", page, re.M)[1])) for name in ("exported", "dropped")]
+    return [int(float(re.search(rf"^weft_traces_{name}\S* (\S+)$", page, re.M)[1])) for name in ("exported_total", "waiting", "dropped_total")]
 
 
 def wait_counts(d, exported, dropped, limit_s=30):
     end = time.monotonic() + limit_s
-    while counts(d) != [exported, dropped]:
+    while counts(d) != [exported, 0, dropped]:
         assert time.monotonic() < end, counts(d)
         time.sleep(0.05)
 
@@ -248,10 +248,10 @@ def test_no_request_waits_for_a_collector():
                      "http://no.such.host.invalid", "unix:/no/such/socket"):
         with Weftd(*FLAGS, "--otlp-endpoint", endpoint) as d:
             assert ask(d)[0] == 200
-            time.sleep(1.2)
+            if endpoint == hanging.endpoint:
+                hanging.wait(1)
             ask_many(d, 20 if endpoint != hanging.endpoint else QUEUE + 50)
-            exported, dropped = counts(d)
-            assert (exported, dropped) == (0, 50 if endpoint == hanging.endpoint else 0), (endpoint, exported, dropped)
+            assert counts(d) == ([0, QUEUE + 1, 50] if endpoint == hanging.endpoint else [0, 21, 0]), (endpoint, counts(d))
             begin = time.monotonic()
             d.process.terminate()
             d.process.wait(20)
