@@ -22,6 +22,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include "base/rng.h"
 #include "cmd/bench_clock.h"
 #include "cmd/bench_json.h"
@@ -45,6 +46,7 @@ static const char usage[] =
     "                     model's, and its keys in each of the model's a sixth of that\n"
     "  --acceptance P     (0.7)\n"
     "  --threads N        0: all cores (0)\n"
+    "  --cpu-time         of the process, with one thread: others on the machine do not count\n"
     "  --virtual N:MS,... compute nothing: a step of N rows takes MS, between two points in "
     "proportion\n"
     "  --keys MS          and so much for each 1024 keys that a sequence, or 4 rows of it, looks "
@@ -55,6 +57,7 @@ static const char usage[] =
     "  --json FILE        the result as JSON (-: stdout)\n";
 
 static struct replay replay;
+static bool cpu_time;
 
 /* ---- the two modes, each with a clock of its own */
 
@@ -89,14 +92,23 @@ static struct {
     struct rng rng;
 } machine;
 
+static int64_t real_now(void) {
+    struct timespec t;
+
+    if (!cpu_time)
+        return bench_now_ns();
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
 static int64_t side_now(struct clock *c) {
     const struct side *d = CONTAINER_OF(c, struct side, clock);
 
-    return d->ns + (d->since ? bench_now_ns() - d->since : 0);
+    return d->ns + (d->since ? real_now() - d->since : 0);
 }
 
 static void resume(struct side *d) {
-    d->since = machine.n ? 0 : bench_now_ns();
+    d->since = machine.n ? 0 : real_now();
 }
 
 static void pause_clock(struct side *d) {
@@ -650,6 +662,7 @@ int main(int argc, char **argv) {
         {"block", CLI_DOUBLE, &forced.block, 0, 1},
         {"acceptance", CLI_DOUBLE, &forced.acceptance, 0, 1},
         {"streams", CLI_TEXT, &b.streams, 0, 0},
+        {"cpu-time", CLI_TRUE, &cpu_time, 0, 0},
         {"threads", CLI_U32, &b.n_threads, 0, 1024},
         {"pairs", CLI_U32, &b.n_pairs, 1, PAIRS_MAX},
         {"seconds", CLI_DOUBLE, &b.seconds, 0.01, 600},
