@@ -212,9 +212,9 @@ const struct option config_table[] = {
            "needs them."),
     BOOL("engine", "prewarm", api.prewarm, "yes",
          "Between requests, compute ahead the expected beginning of a chat's next turn."),
-    LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model",
+    LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model, mtp",
          "Where drafts may come from (docs/speculation.md); mtp: "
-         "the model's own block, on request."),
+         "the model's own block, where its file has one."),
     UINT("engine", "max-draft", sched.max_draft, "16", 1, 32,
          "Most tokens drafted for a request in a step."),
     UINT("engine", "hang-timeout-ms", hang_timeout_ms, "30000", 1000, 3600000,

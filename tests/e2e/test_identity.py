@@ -169,7 +169,7 @@ def test_with_the_models_own_block():
                 for turn in range(3):
                     parallel([lambda r=r, e=e: check(d, r, e, f"own block {loud} {sources} {flags}") for r, e in zip(REQUESTS, should)])
                 accepted += d.stats()["worker"]["drafts"]["mtp"]["accepted"]
-        with Weftd(*BASE, model=model) as d:
+        with Weftd(*BASE, "--draft-sources", "suffix", model=model) as d:
             check(d, REQUESTS[0], should[0], "not asked for")
             assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
     assert accepted, "nothing was drafted: the test is blind"
