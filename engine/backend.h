@@ -116,9 +116,9 @@ struct model_shape {
     enum rope_type rope_type;
     struct rope_set rope[ROPE_SETS]; /* by model_op.rope */
     /* n_head, n_head_kv and head_dim are those of most layers; the largest of all layers: values
-     * of a row's queries and keys, heads' size, heads that share keys. */
+     * of a row's queries and keys, heads' size, heads that share keys, key heads. */
     struct {
-        uint32_t q, kv, head, group;
+        uint32_t q, kv, head, group, n_kv;
     } widest;
     /* Layers that have pages, by class, and what those hold of a token: values of keys and values
      * over all of them. */
@@ -340,8 +340,6 @@ struct be_ops {
      * engine_launch() and engine_seal(), and resolve `feed` on the device. */
     bool device;
     bool hidden; /* answers WANT_HIDDEN */
-    /* Bytes of one page over all layers; NULL: what kv_type needs, without padding. */
-    uint64_t (*page_bytes)(const struct model_shape *shape, const struct engine_opts *o);
     /* Bytes that pages may take beside weights and all else, of what this device has free. NULL:
      * not a device. */
     int (*room)(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,

@@ -89,8 +89,6 @@ static int size_page(struct engine *e, uint8_t cls, uint64_t *out, struct err *e
         *out = values * 4;
         break;
     }
-    if (e->ops->page_bytes)
-        *out = e->ops->page_bytes(s, &e->opts);
     return 0;
 }
 

@@ -76,6 +76,7 @@ void model_measure(struct model *m) {
         s->widest.kv = MAX(s->widest.kv, h->n_kv * h->dim);
         s->widest.head = MAX(s->widest.head, h->dim);
         s->widest.group = MAX(s->widest.group, h->n / h->n_kv);
+        s->widest.n_kv = MAX(s->widest.n_kv, h->n_kv);
     }
 }
 

@@ -173,7 +173,10 @@ DEVICE void soften(const struct attend_args &a, float c[4][4], int half, uint32_
         for (int e = 0; e < 2; e++) {
             float *x = &c[j][2 * half + e];
 
-            *x = first + 8 * t + 2 * j + e - from <= pos - from ? *x * a.scale : -INFINITY;
+            *x *= a.scale;
+            if (a.cap != 0)
+                *x = mx_soft_cap(*x, a.cap);
+            *x = first + 8 * t + 2 * j + e - from <= pos - from ? *x : -INFINITY;
             m = fmaxf(m, *x);
         }
     m = fmaxf(m, lane_xor(m, 1));
@@ -309,7 +312,7 @@ DEVICE uint32_t first_key_of(const struct attend_args &a, const struct attn_item
 
 DEVICE struct Place place_of(const struct attend_args &a, const struct attn_item &it) {
     return {a.pages,
-            a.batch->page_table + it.page0,
+            a.batch->page_table[a.cls] + it.page0,
             a.shape,
             blockIdx.y,
             first_key_of(a, it),
@@ -541,30 +544,31 @@ KERNEL(attend_256, struct attend_args, CUDA_THREADS, 1) {
 
 /* -- many queries ------------------------------------------------------------------------------ */
 
-#define WIDE_GROUPS (ATTN_WIDE / ATTN_QUERIES)
+#define WIDE_GROUPS (int)(ATTN_WIDE / ATTN_QUERIES)
 #define WIDE_PART 16u /* values of a head whose tiles are computed and merged at a time */
 
-/* Of ATTN_WIDE queries, in dynamic shared memory: ATTEND_WIDE_SHARED(). */
-template <int D> struct WideShared {
-    static constexpr uint32_t queries = ATTN_WIDE;
+/* Of G groups of 16 queries. ATTN_WIDE of them: in dynamic shared memory, ATTEND_WIDE_SHARED().
+ * One group: for heads whose results would take too many registers. */
+template <int D, int G> struct WideShared {
+    static constexpr uint32_t queries = G * ATTN_QUERIES;
     static constexpr uint32_t stride = 32 * D + 8;
 
-    uint16_t q[2][ATTN_WIDE][stride];
-    float o[ATTN_TILES][ATTN_WIDE][WIDE_PART + 4]; /* rows in different banks */
-    float m[ATTN_TILES][ATTN_WIDE], l[ATTN_TILES][ATTN_WIDE];
-    float a[ATTN_TILES][ATTN_WIDE], b[ATTN_TILES][ATTN_WIDE];
-    float chunk_m[ATTN_WIDE], chunk_l[ATTN_WIDE], all_m[ATTN_WIDE], all_l[ATTN_WIDE];
-    float all_a[ATTN_WIDE], all_b[ATTN_WIDE];
-    uint32_t pos[ATTN_WIDE];
+    uint16_t q[2][queries][stride];
+    float o[ATTN_TILES][queries][WIDE_PART + 4]; /* rows in different banks */
+    float m[ATTN_TILES][queries], l[ATTN_TILES][queries];
+    float a[ATTN_TILES][queries], b[ATTN_TILES][queries];
+    float chunk_m[queries], chunk_l[queries], all_m[queries], all_l[queries];
+    float all_a[queries], all_b[queries];
+    uint32_t pos[queries];
 };
 
-static_assert(sizeof(struct WideShared<2>) == ATTEND_WIDE_SHARED(64), "kernels.h");
-static_assert(sizeof(struct WideShared<4>) == ATTEND_WIDE_SHARED(128), "kernels.h");
+static_assert(sizeof(struct WideShared<2, WIDE_GROUPS>) == ATTEND_WIDE_SHARED(64), "kernels.h");
+static_assert(sizeof(struct WideShared<4, WIDE_GROUPS>) == ATTEND_WIDE_SHARED(128), "kernels.h");
 
 /* As score(), for all groups of 16 queries: a key is loaded once. */
-template <int D>
-DEVICE void score_wide(const struct Place &p, const struct WideShared<D> &s, uint32_t first,
-                       uint32_t n_groups, float c[WIDE_GROUPS][4][4]) {
+template <int D, int G>
+DEVICE void score_wide(const struct Place &p, const struct WideShared<D, G> &s, uint32_t first,
+                       uint32_t n_groups, float c[G][4][4]) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = lane % 4 * 8;
 
 #pragma unroll
@@ -575,7 +579,7 @@ DEVICE void score_wide(const struct Place &p, const struct WideShared<D> &s, uin
         for (int j = 0; j < 4; j++)
             k[j] = load_key(p, first + attn_key_of_column(j, g), 32 * b + d0);
 #pragma unroll
-        for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
+        for (uint32_t n = 0; n < G; n++) {
             if (n >= n_groups)
                 break;
 #pragma unroll
@@ -594,19 +598,20 @@ DEVICE void score_wide(const struct Place &p, const struct WideShared<D> &s, uin
 }
 
 /* The warp's tile: probabilities in registers, m and l in shared memory. */
-template <int D>
-DEVICE void weigh_tile(const struct attend_args &a, const struct Place &p, struct WideShared<D> &s,
-                       uint32_t first, uint32_t n_groups, uint32_t h[WIDE_GROUPS][2][4]) {
+template <int D, int G>
+DEVICE void weigh_tile(const struct attend_args &a, const struct Place &p,
+                       struct WideShared<D, G> &s, uint32_t first, uint32_t n_groups,
+                       uint32_t h[G][2][4]) {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
-    float c[WIDE_GROUPS][4][4];
+    float c[G][4][4];
 
 #pragma unroll
-    for (uint32_t i = 0; i < 16 * WIDE_GROUPS; i++)
+    for (uint32_t i = 0; i < 16 * G; i++)
         c[i / 16][i / 4 % 4][i % 4] = 0;
     if (is_seen(p, first))
-        score_wide<D>(p, s, first, n_groups, c);
+        score_wide<D, G>(p, s, first, n_groups, c);
 #pragma unroll
-    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
+    for (uint32_t n = 0; n < G; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             uint32_t query = n * ATTN_QUERIES + g + 8 * i;
@@ -624,9 +629,9 @@ DEVICE void weigh_tile(const struct attend_args &a, const struct Place &p, struc
 }
 
 /* Values [d0, d0 + WIDE_PART) of the warp's tile, into shared memory: a value is loaded once. */
-template <int D>
-DEVICE void do_part(const struct Place &p, struct WideShared<D> &s, uint32_t first, uint32_t d0,
-                    uint32_t n_groups, const uint32_t h[WIDE_GROUPS][2][4]) {
+template <int D, int G>
+DEVICE void do_part(const struct Place &p, struct WideShared<D, G> &s, uint32_t first, uint32_t d0,
+                    uint32_t n_groups, const uint32_t h[G][2][4]) {
     uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 
 #pragma unroll
@@ -634,7 +639,7 @@ DEVICE void do_part(const struct Place &p, struct WideShared<D> &s, uint32_t fir
         struct vec4 v = load_value(p, first + 8 * t, d0 + 8 * b + g);
 
 #pragma unroll
-        for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
+        for (uint32_t n = 0; n < G; n++) {
             float o[4] = {0, 0, 0, 0};
 
             if (n >= n_groups)
@@ -650,21 +655,22 @@ DEVICE void do_part(const struct Place &p, struct WideShared<D> &s, uint32_t fir
     }
 }
 
-template <int D>
+template <int D, int G>
 DEVICE void attend_wide_item(const struct attend_args &a, const struct attn_item &it,
-                             struct WideShared<D> &s) {
-    constexpr int n_parts = 32 * D / WIDE_PART, per_thread = ATTN_WIDE * WIDE_PART / CUDA_THREADS;
+                             struct WideShared<D, G> &s) {
+    constexpr uint32_t queries = G * ATTN_QUERIES;
+    constexpr int n_parts = 32 * D / WIDE_PART, per_thread = queries * WIDE_PART / CUDA_THREADS;
     uint32_t tid = threadIdx.x, n_groups = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
     struct Place p = place_of(a, it);
     uint32_t from = it.chunk < 0 ? p.first / ATTN_CHUNK : (uint32_t)it.chunk;
     uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
     float all[n_parts][per_thread];
-    uint32_t h[WIDE_GROUPS][2][4];
+    uint32_t h[G][2][4];
 
     if (to * ATTN_CHUNK <= p.first) /* no merge looks at it */
         return;
     take_queries<D>(a, it, s);
-    if (tid < ATTN_WIDE) {
+    if (tid < queries) {
         s.all_m[tid] = -INFINITY;
         s.all_l[tid] = 0;
     }
@@ -675,13 +681,13 @@ DEVICE void attend_wide_item(const struct attend_args &a, const struct attn_item
     for (uint32_t c = from; c < to; c++) {
         uint32_t first = c * ATTN_CHUNK + tid / 32 * ATTN_TILE;
 
-        weigh_tile<D>(a, p, s, first, n_groups, h);
+        weigh_tile<D, G>(a, p, s, first, n_groups, h);
         sync_block();
-        if (tid < ATTN_WIDE)
+        if (tid < queries)
             weigh(s, tid);
 #pragma unroll
         for (int n = 0; n < n_parts; n++) {
-            do_part<D>(p, s, first, n * WIDE_PART, n_groups, h);
+            do_part<D, G>(p, s, first, n * WIDE_PART, n_groups, h);
             sync_block();
 #pragma unroll
             for (int i = 0; i < per_thread; i++) {
@@ -697,7 +703,7 @@ DEVICE void attend_wide_item(const struct attend_args &a, const struct attn_item
             sync_block();
         }
     }
-    if (tid < ATTN_WIDE)
+    if (tid < queries)
         end_query(a, it, s, tid);
     sync_block();
 #pragma unroll
@@ -712,11 +718,11 @@ DEVICE void attend_wide_item(const struct attend_args &a, const struct attn_item
 }
 
 template <int D> DEVICE void attend_wide(const struct attend_args &a) {
-    struct WideShared<D> &s = *(struct WideShared<D> *)dynamic_shared();
+    struct WideShared<D, WIDE_GROUPS> &s = *(struct WideShared<D, WIDE_GROUPS> *)dynamic_shared();
     uint32_t n = a.batch->n_items;
 
     for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
-        attend_wide_item<D>(a, a.batch->item[i], s);
+        attend_wide_item<D, WIDE_GROUPS>(a, a.batch->item[i], s);
         sync_block();
     }
 }
@@ -729,6 +735,21 @@ KERNEL(attend_wide_64, struct attend_args, CUDA_THREADS, 1) {
 KERNEL(attend_wide_128, struct attend_args, CUDA_THREADS, 1) {
     wait_for_previous();
     attend_wide<4>(a);
+}
+
+KERNEL(attend_512, struct attend_args, CUDA_THREADS, 1) {
+    wait_for_previous();
+    alignas(16) SHARED struct WideShared<16, 1> s;
+    uint32_t n = a.batch->n_items;
+
+    for (uint32_t i = blockIdx.x; i < n; i += gridDim.x) {
+        const struct attn_item &it = a.batch->item[i];
+
+        attend_wide_item<16, 1>(a, it, s);
+        if (a.merged)
+            finish_item(a, it);
+        sync_block();
+    }
 }
 
 KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {

@@ -47,19 +47,34 @@ static int probe(struct err *err) {
     return find_device(cuda_api(), &d, err);
 }
 
-static struct page_shape page_shape_of(const struct model_shape *s, const struct engine_opts *o) {
+static struct page_shape page_shape_of(const struct heads *h, const struct engine_opts *o) {
     return (struct page_shape){
-        .n_head_kv = s->n_head_kv,
-        .head_dim = s->head_dim,
+        .n_head_kv = h->n_kv,
+        .head_dim = h->dim,
         .page_tokens = o->page_tokens,
         .q8 = o->kv_type == ENGINE_KV_Q8_0,
     };
 }
 
-static uint64_t page_bytes(const struct model_shape *s, const struct engine_opts *o) {
-    struct page_shape p = page_shape_of(s, o);
+struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
+    return page_shape_of(h, b->opts);
+}
 
-    return page_layer_bytes(&p) * s->n_kv_layer[KV_GLOBAL];
+/* Keys and values of a token: a page of one head of half as many. */
+static size_t values_bytes(uint64_t n_values, const struct engine_opts *o) {
+    const struct page_shape p = page_shape_of(&(struct heads){1, 1, (uint32_t)(n_values / 2)}, o);
+
+    return page_layer_bytes(&p);
+}
+
+size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
+    return values_bytes(n_values, b->opts);
+}
+
+/* What pages need for the model's layers, by class. */
+static void size_pages(struct be *b) {
+    for (uint32_t i = 0; i < PAGE_CLASSES; i++)
+        b->kv[i].page_bytes = values_bytes(b->shape->n_kv_values[i], b->opts);
 }
 
 /* On a device that does not answer every call would wait for ever: all that it has is left to the
@@ -77,19 +92,23 @@ static struct be *close_be(struct be *b) {
 
 /* Tables that the kernels read. */
 static int upload_tables(struct be *b) {
-    size_t n = b->shape->rope[0].n_rot / 2 * sizeof(double);
-    int e = n ? b->api->copy(b->freq, b->shape->rope[0].freq, n, CUDA_TO_DEVICE, b->stream) : 0;
+    int e = 0;
 
+    for (uint32_t i = 0; i < ROPE_TABLES && e == 0; i++) {
+        size_t n = b->shape->rope[i].n_rot / 2 * sizeof(double);
+
+        e = n ? b->api->copy(b->freq[i], b->shape->rope[i].freq, n, CUDA_TO_DEVICE, b->stream) : 0;
+    }
     e = e ? e
           : b->api->copy(b->grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE, b->stream);
     return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 
 static int check_shape(const struct model_shape *s, struct err *err) {
-    if (s->head_dim % 8 || s->head_dim > 256)
+    if (s->widest.head % 8 || s->widest.head > HEAD_VALUES)
         return err_set(err, 0, NULL,
-                       "heads of %u values: backend 'cuda' needs a multiple of 8, at most 256",
-                       s->head_dim);
+                       "heads of %u values: backend 'cuda' needs a multiple of 8, at most %u",
+                       s->widest.head, HEAD_VALUES);
     return 0;
 }
 
@@ -125,7 +144,7 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
     b->api = cuda_api();
     b->shape = shape;
     b->opts = &o;
-    b->page = page_shape_of(shape, &o);
+    size_pages(b);
     b->memory_wait_ms = MEMORY_WAIT_MS;
     r = find_device(b->api, &b->device, err);
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
@@ -141,10 +160,11 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->api = cuda_api();
     b->shape = o->shape;
     b->opts = o->engine;
-    b->n_pages = o->n_pages;
+    b->kv[KV_GLOBAL].n_pages = o->n_pages;
+    b->kv[KV_WINDOW].n_pages = o->n_windows;
     b->recurrent.n_states = o->n_states;
     b->recurrent.n_device = o->n_states - o->n_host_states;
-    b->page = page_shape_of(o->shape, o->engine);
+    size_pages(b);
     read_environment(b);
     r = find_device(b->api, &b->device, err);
     if (r == 0) {
@@ -208,8 +228,7 @@ static const char *fault(const struct be *b) {
 
 static void *host_page(struct be *b, uint32_t page) {
     assert(page < b->opts->n_host_pages);
-    return b->host_pages +
-           (size_t)page * page_layer_bytes(&b->page) * b->shape->n_kv_layer[KV_GLOBAL];
+    return b->host_pages + page * b->kv[KV_GLOBAL].page_bytes;
 }
 
 static const float *peek(const struct be *b, uint32_t want) {
@@ -228,14 +247,15 @@ static const float *peek(const struct be *b, uint32_t want) {
 static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct heads *h = &op->heads;
 
-    if (op->attn.cap != 0)
-        return "capped scores";
-    if (h->n != s->n_head || h->n_kv != s->n_head_kv || h->dim != s->head_dim || op->rope)
-        return "layers whose heads differ";
-    if (op->kind == OP_QKV && (!op->norm || !op->w[1] || !op->w[2] || op->v_unit || op->norm_all ||
-                               op->temper.slope != 0 || (op->gated && op->bias[0])))
+    if (h->dim % 8 && h->dim != s->widest.head) /* that one is refused with its size */
+        return "heads of this size";
+    if (op->kind == OP_QKV && op->norm_all)
+        return "norms over all heads";
+    if (op->kind == OP_QKV && op->temper.slope != 0)
+        return "queries that grow with their position";
+    if (op->kind == OP_QKV && (!op->norm || (op->gated && op->bias[0])))
         return "keys and values of this kind";
-    if (op->gated && (s->head_dim % TILE_ROWS || !s->delta.n_key_head))
+    if (op->gated && (h->dim % TILE_ROWS || !s->delta.n_key_head))
         return "gated heads of this size";
     return NULL;
 }
@@ -245,19 +265,13 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
         return "so many experts";
     if (op->kind == OP_ROUTE)
         return op->norm ? NULL : "experts of this kind";
-    return op->norm || op->joined || (op->glu != GLU_SILU && op->glu != GLU_CLAMPED)
-               ? "experts of this kind"
-               : NULL;
+    return !op->branch != !op->post_norm || op->glu == GLU_RELU ? "experts of this kind" : NULL;
 }
 
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
-    if (op->post_norm || op->branch)
-        return "norms behind branches";
-    if (op->scale != 1 || op->gain != 1)
-        return "scaled activations";
-    if (op->kind == OP_GATE_UP && (op->glu != GLU_SILU || !op->norm))
+    if (op->kind == OP_GATE_UP && (op->glu == GLU_RELU || !op->norm))
         return "FFNs of this kind";
     if (op->kind == OP_GATE && op->w[0])
         return "gates of attention with weights of their own";
@@ -265,7 +279,7 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return experts_lack(s, op);
     if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_CONV)
         return recurrent_lacks(s, op);
-    return op->cap != 0 ? "capped logits" : NULL;
+    return NULL;
 }
 
 const struct be_ops weft_backend_cuda = {
@@ -277,7 +291,6 @@ const struct be_ops weft_backend_cuda = {
     .device = true,
     .hidden = true,
     .probe = probe,
-    .page_bytes = page_bytes,
     .room = room,
     .open = open_be,
     .close = close_be,
@@ -298,6 +311,9 @@ const struct be_ops weft_backend_cuda = {
             [OP_GATE] = step_gate,
             [OP_PROJ] = step_proj,
             [OP_GATE_UP] = step_gate_up,
+            [OP_GATE_IN] = step_gate_in,
+            [OP_LAYER_INPUT] = step_layer_input,
+            [OP_JOIN] = step_join,
             [OP_ROUTE] = step_route,
             [OP_EXPERTS] = step_experts,
             [OP_SHARED] = step_shared,

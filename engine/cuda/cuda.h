@@ -27,6 +27,7 @@
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
 #define FUSE_VALUES 16384u        /* be.fuse */
+#define HEAD_VALUES 512u          /* of a head, at most */
 #define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
 
 struct region { /* an allocation */
@@ -45,14 +46,14 @@ struct staging {
 
 /* What the grids of a step are made for: the batch, or more (graph.c). */
 struct step_grid {
-    uint32_t rows, seqs, wants, items, merges;
+    uint32_t rows, seqs, wants;
 };
 
 /*
  * One of the two steps that may be in flight. Life: idle (batch NULL) -> step_begin -> the ops ->
  * step_sample -> step_end, which makes it idle again. Invariants: n_scored + n_hidden == n_wants of
  * the batch; `held` is NULL outside a layer; `recorded` means that the event follows all that was
- * enqueued for the step; one of `held` and `summed` at most is set.
+ * enqueued for the step; one of `held` and `due` at most is set.
  */
 struct step {
     struct be *be;
@@ -69,14 +70,21 @@ struct step {
     float *hidden_host;                           /* [max_wants][n_embd] */
     int32_t *sampled;                             /* device [max_wants] */
     struct sample_out *out_device, *out_host;
-    struct engine_out *out;       /* [max_wants] */
-    struct engine_top *top;       /* [max_wants][ENGINE_TOP_MAX] */
-    const struct weights *head;   /* of the logits */
-    const struct weights *held;   /* a projection that is launched with the op behind it, or NULL */
-    const struct weights *summed; /* likewise the sum of picked experts */
+    struct engine_out *out;     /* [max_wants] */
+    struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
+    const struct weights *head; /* of the logits */
+    const struct weights *held; /* a projection that is launched with the op behind it, or NULL */
+    const struct model_op *due; /* likewise what is added to x: of EXPERTS, PROJ or JOIN */
     const struct weights *routed, *shared; /* that picked them; the expert of all rows */
     bool gated;                            /* be.o is not multiplied by its gates yet */
     bool packed;                           /* be.packed holds what the next matrices take */
+    struct heads planned; /* what attention's work list was made for; n 0: none yet */
+    /* How be.gate becomes ACT_H: PLAIN as it is; else with the values of up. */
+    struct {
+        enum pack_kind kind;
+        const float *up;
+        uint32_t up_stride; /* 0: as wide as the gates */
+    } ff;
 };
 
 struct weights {
@@ -84,9 +92,10 @@ struct weights {
     struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
     uint32_t n_mats, n_in;
     struct weights *down;   /* SHARED: m[0] */
+    float scale, cap;       /* LOGITS */
     struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
-    float *norm, *q_norm, *k_norm;
+    float *norm, *post_norm, *q_norm, *k_norm;
     float *pick_bias, *weigh; /* by expert */
     float *sinks;             /* by head */
     float *gate;              /* SHARED: [n_in] */
@@ -98,6 +107,14 @@ struct launch {
     uint32_t grid_x, grid_y, n_threads;
     const char *what;
     uint32_t shared;
+};
+
+/* A class of pages. Those of a layer lie together, behind those of the layers before it. */
+struct kv_class {
+    uint32_t n_pages;
+    uint8_t *pages;
+    size_t page_bytes;                    /* of all layers */
+    size_t layer_bytes[MODEL_LAYERS_MAX]; /* of a page, by layer among those of the class */
 };
 
 /* Invariant: a step notes its launches or replays a graph or does neither, never both. */
@@ -126,11 +143,11 @@ struct be {
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
     uint32_t wants_fuse;
-    char note[300];                  /* what the self-test has left out, and why; "" */
-    uint32_t n_pages, page_capacity; /* page_capacity: of the page tables of a batch */
-    struct page_shape page;
+    char note[300];         /* what the self-test has left out, and why; "" */
+    uint32_t page_capacity; /* of the page tables of a batch */
+    struct kv_class kv[PAGE_CLASSES];
     void *stream;
-    struct region region[96];
+    struct region region[104];
     uint32_t n_regions;
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
@@ -142,16 +159,20 @@ struct be {
     struct attn_item *item;   /* [max_items] of the step: plan.cu */
     struct attn_merge *merge; /* [max_merges] */
     int32_t *sampled;         /* [2][max_wants]: of even and of odd steps */
-    float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *rope, *partial;
+    /* q and o, which are free behind attention's output: of a layer's branches what is not added
+     * to x yet, and what a product gives before its norm (residual.c). */
+    float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *partial;
+    float *rope[ROPE_TABLES];
     float *o_gate;                 /* of attention's output, as wide */
+    float *layer_input;            /* ACT_P */
     struct sample_state *sampling; /* [LOGIT_ROWS] */
     float *hidden;                 /* [max_wants][n_embd] */
     uint16_t *packed, *head_packed;
     float *sums, *head_sums, *head_scale;
     uint8_t *weight_bytes; /* of all weights; weights_used of them are in use */
     size_t weights_used, weights_size;
-    double *freq;
-    uint8_t *pages, *host_pages; /* host: pinned */
+    double *freq[ROPE_TABLES];
+    uint8_t *host_pages; /* of KV_GLOBAL, pinned */
     struct blk_grids *grids;
     uint32_t *bad;
     /* Of a model with experts; a pair is a row's pick (kernels.h). */
@@ -170,9 +191,9 @@ struct be {
         float *state, *host_state;
         uint32_t n_states, n_device;
     } recurrent;
-    uint32_t *arrived;  /* zeros between kernels: struct matmul_args, attend_args */
-    size_t layer_bytes; /* of the pages of a layer */
-    uint32_t n_partials, partial_stride, max_items, max_merges;
+    uint32_t *arrived; /* zeros between kernels: struct matmul_args, attend_args */
+    size_t partial_bytes;
+    uint32_t max_items, max_merges;
 
     struct {
         uint8_t *host, *device; /* [LOAD_BYTES] or a row of tiles */
@@ -215,6 +236,13 @@ void cuda_unload(struct be *b);
 void *staging_take(struct staging *s, size_t n, const void **device);
 /* Uploads what was taken since @from bytes were in use. */
 int staging_send(struct be *b, struct staging *s, size_t from);
+
+/* Pages of a layer with such heads. */
+struct page_shape cuda_page_shape(const struct be *b, const struct heads *h);
+/* What a page needs for so many values of a token. */
+size_t cuda_values_bytes(const struct be *b, uint64_t n_values);
+/* Results of chunks that be.partial has room for. */
+uint32_t cuda_partials(const struct be *b, const struct heads *h);
 
 /* Words of be.arrived: heads of a matvec; merges, then rows, of attention. */
 uint32_t cuda_arrivals(const struct be *b);
@@ -263,9 +291,8 @@ int hidden_launch(struct step *s);
 /* Graphs of small steps: one a size, made when a step of that size comes for the first time. */
 int graph_open(struct be *b);
 void graph_close(struct be *b);
-/* Blocks of attention that keep the device busy, and those of @n_blocks of queries if nothing is
- * split. */
-uint32_t graph_attention(const struct be *b, uint32_t n_blocks);
+/* Blocks of queries that a step makes at most, where so many heads share keys. */
+uint32_t graph_blocks(const struct step *s, uint32_t group);
 /* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch()
  * does. */
 bool graph_begin(struct step *s);
@@ -286,6 +313,9 @@ int step_qkv(struct step *s, const struct model_op *op);
 int step_attend(struct step *s, const struct model_op *op);
 int step_proj(struct step *s, const struct model_op *op);
 int step_gate_up(struct step *s, const struct model_op *op);
+int step_gate_in(struct step *s, const struct model_op *op);
+int step_layer_input(struct step *s, const struct model_op *op);
+int step_join(struct step *s, const struct model_op *op);
 int step_route(struct step *s, const struct model_op *op);
 int step_experts(struct step *s, const struct model_op *op);
 int step_shared(struct step *s, const struct model_op *op);
@@ -300,7 +330,8 @@ int step_end(struct step *s, struct engine_result *out);
 int step_copy(struct be *b, const struct engine_copy *c);
 int step_copy_state(struct be *b, uint32_t src, uint32_t dst);
 
-/* What the files of the step share. The norm of x as the operand of the next matrices. */
+/* What the files of the step share. The norm of x as the operand of the next matrices; NULL: x as
+ * it is. */
 int step_norm(struct step *s, const float *norm);
 /* y (+)= W x + bias of all rows of the step. */
 int step_multiply(struct step *s, const struct weights *w, bool add);
@@ -309,8 +340,10 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
                                 const float *weight, uint32_t n);
 /* be.packed = rows of x as @kind has it, unless they are there already. */
 int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *weight, uint32_t n);
-/* silu(gate) up of @w, for which the rows are packed: as step_pack_ff() takes it. */
-int step_gate_and_up(struct step *s, const struct weights *w);
+/* glu(gate, up) of @w, for which the rows are packed: as step_pack_ff() takes it. */
+int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu);
+/* What becomes of a gate and an up. */
+enum pack_kind step_glu(enum glu glu);
 /* be.packed = what step_gate_and_up() made, @n values. */
 int step_pack_ff(struct step *s, uint32_t n);
 /* Items of experts that the largest step may make. */
@@ -318,8 +351,16 @@ uint32_t experts_items(const struct be *b);
 /* The product of @a, by expert_vec, for which it is cut, or by expert_wide; of @most items at
  * most. */
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);
-/* x += the sum of step.summed; packed with @norm for the next op, NULL: not. */
-int experts_combine(struct step *s, const float *norm);
+/* x += the sum of what @op's experts gave, or, @sum: that is the sum; @pack: for the next op, NULL:
+ * x is not packed. */
+int experts_combine(struct step *s, const struct model_op *op, float *sum,
+                    const struct pack_args *pack);
+/* Where a PROJ op's product goes: to x itself, or to where its norm takes it. */
+float *residual_target(const struct be *b, const struct model_op *op);
+/* What is due: x = (x + gain t) * scale of a PROJ or JOIN op. @pack as above. */
+int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack);
+/* b = t of a PROJ op that is a branch, b += t of such an EXPERTS op, whose sum is in be.o. */
+int residual_branch(struct step *s, const struct model_op *op);
 /* What of a recurrent op is not computed, in words, or NULL. */
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
 /* The argument of the kernels of a delta net; w: of the op. */

@@ -46,6 +46,7 @@ int step_route(struct step *s, const struct model_op *op) {
         .columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
         .sigmoid = m->gating == GATING_SIGMOID,
         .normalize = !m->unnormed,
+        .in_scale = op->scale,
         .scale = m->expert_scale,
         .expert = b->experts.expert,
         .weight = b->experts.weight,
@@ -127,7 +128,7 @@ static struct expert_args product_args(const struct be *b, const struct weights 
     return a;
 }
 
-/* The sum is launched with the op behind it, whose norm it then does. */
+/* The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
 int step_experts(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -135,8 +136,7 @@ int step_experts(struct step *s, const struct model_op *op) {
     uint32_t most = most_items(m, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
     struct expert_args in = product_args(b, w, 0, 2, m->n_embd);
     struct expert_args out = product_args(b, w, 2, 1, m->n_ff_expert);
-    bool clamped = op->glu == GLU_CLAMPED;
-    enum pack_kind kind = takes_few(s) ? PACK_PLAIN : clamped ? PACK_CLAMPED : PACK_SILU;
+    enum pack_kind kind = takes_few(s) ? PACK_PLAIN : step_glu(op->glu);
     struct pack_args pack = step_pack_args(b, kind, b->experts.gate, NULL, m->n_ff_expert);
     struct launch l = {.kernel = kernel_pack,
                        .grid_x = s->grid.rows * m->n_expert_used,
@@ -144,15 +144,20 @@ int step_experts(struct step *s, const struct model_op *op) {
                        .n_threads = PACK_THREADS,
                        .what = "pack"};
 
-    assert(w->n_mats == 3 && !s->held && !s->summed);
-    in.clamped = clamped;
+    assert(w->n_mats == 3 && !s->held && !s->due);
+    in.glu = step_glu(op->glu);
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
-    int r = experts_product(b, &in, takes_few(s), most);
+    int r = w->norm ? step_pack(s, PACK_NORM, b->x, w->norm, m->n_embd) : 0;
+    r = r < 0 ? r : experts_product(b, &in, takes_few(s), most);
     r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
     r = r < 0 ? r : experts_product(b, &out, takes_few(s), most);
-    s->summed = w;
-    return r;
+    if (!op->branch) {
+        s->due = op;
+        return r;
+    }
+    r = r < 0 ? r : experts_combine(s, op, b->o, NULL);
+    return r < 0 ? r : residual_branch(s, op);
 }
 
 /* Of x as it was before the others were added: their sum waits. */
@@ -160,23 +165,26 @@ int step_shared(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
 
-    assert(s->summed && s->routed && !s->packed && w->n_mats == 2 && w->down);
+    assert(s->due && s->due->kind == OP_EXPERTS && s->routed && !s->packed && w->n_mats == 2 &&
+           w->down);
     int r = step_pack(s, PACK_NORM, b->x, s->routed->norm, b->shape->n_embd);
-    r = r < 0 ? r : step_gate_and_up(s, w);
+    r = r < 0 ? r : step_gate_and_up(s, w, op->glu);
     r = r < 0 ? r : step_pack_ff(s, w->down->n_in);
     s->shared = w;
     return r < 0 ? r : step_multiply(s, w->down, false);
 }
 
-int experts_combine(struct step *s, const float *norm) {
+int experts_combine(struct step *s, const struct model_op *op, float *sum,
+                    const struct pack_args *pack) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     struct combine_args a = {
         .batch = b->head,
         .x = b->x,
+        .sum = sum,
         .y = b->experts.y,
         .weight = b->experts.weight,
-        .weigh = s->summed->weigh,
+        .weigh = op->weights->weigh,
         .expert = b->experts.expert,
         .shared = s->shared ? b->experts.shared : NULL,
         .gate = s->shared ? s->shared->gate : NULL,
@@ -184,12 +192,12 @@ int experts_combine(struct step *s, const float *norm) {
         .eps = m->rms_eps,
         .n = m->n_embd,
         .n_used = m->n_expert_used,
-        .packs = norm != NULL,
-        .pack = step_pack_args(b, PACK_NORM, b->x, norm, m->n_embd),
+        .packs = pack != NULL,
     };
     struct launch l = {kernel_combine, s->grid.rows, 1, PACK_THREADS, "combine", 0};
 
-    s->summed = s->shared = NULL;
-    s->packed = norm != NULL;
+    s->shared = NULL;
+    if (pack)
+        a.pack = *pack;
     return cuda_launch(b, &l, &a, sizeof(a));
 }

@@ -68,7 +68,7 @@ DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
     float max = 0, sum = 0, weight = 0;
 
     for (uint32_t i = lane; i < a.n_expert; i += 32) {
-        float l = a.logits[(size_t)r * a.n_expert + i];
+        float l = a.logits[(size_t)r * a.n_expert + i] * a.in_scale;
 
         p[i] = l > -INFINITY ? l : -3e38f; /* NaN too */
     }
@@ -391,8 +391,7 @@ DEVICE void put_value(const struct expert_args &a, const struct Place &at, struc
     if (a.n_mats > 1 && at.mat == 0)
         sums->gate[i] = v;
     else
-        a.m[0].y[(size_t)pair * m.n_out + out] =
-            a.n_mats > 1 ? gated(a.clamped, sums->gate[i], v) : v;
+        a.m[0].y[(size_t)pair * m.n_out + out] = a.n_mats > 1 ? gated(a.glu, sums->gate[i], v) : v;
 }
 
 /* The sums of the teams' segments; those of a first member are one. */
@@ -561,11 +560,12 @@ KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
     sync_block();
     for (uint32_t i = tid; i < a.n; i += PACK_THREADS) {
         const float *y = a.y + (size_t)r * a.n_used * a.n + i;
-        float sum = a.x[(size_t)r * a.n + i];
+        float sum = a.sum ? 0 : a.x[(size_t)r * a.n + i];
 
         for (uint32_t k = 0; k < a.n_used; k++)
             sum += weight[k] * y[(size_t)k * a.n];
-        a.x[(size_t)r * a.n + i] = a.shared ? sum + gate * a.shared[(size_t)r * a.n + i] : sum;
+        (a.sum ? a.sum : a.x)[(size_t)r * a.n + i] =
+            a.shared ? sum + gate * a.shared[(size_t)r * a.n + i] : sum;
     }
     if (!a.packs)
         return;

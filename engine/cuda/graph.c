@@ -22,7 +22,7 @@ static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
 
 /* Launches from begin to logits. */
 static uint32_t launches_of(const struct model_shape *s) {
-    return 20 * s->n_layer + 8;
+    return 36 * s->n_layer + 12;
 }
 
 int graph_open(struct be *b) {
@@ -53,18 +53,21 @@ static uint32_t size_for(const struct step *s) {
     return i;
 }
 
-uint32_t graph_attention(const struct be *b, uint32_t n_blocks) {
-    uint32_t n_kv = b->shape->n_head_kv;
-    uint32_t busy = (4 * (uint32_t)b->device.n_multiprocessors + n_kv - 1) / n_kv;
+uint32_t graph_blocks(const struct step *s, uint32_t group) {
+    uint32_t n = 0;
 
-    return MAX(busy, n_blocks);
+    if (s->graph < GRAPHS)
+        return s->grid.rows * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES);
+    for (uint32_t i = 0; i < s->batch->n_seqs; i++)
+        n += (s->batch->seq[i].n_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES;
+    return n;
 }
 
 /* The first step of a size notes its launches, later ones replay them. Grids are those of the
  * size, not of the batch: kernels look up in the head how much of them there is. */
 bool graph_begin(struct step *s) {
     struct be *b = s->be;
-    uint32_t i = size_for(s), group = b->shape->n_head / b->shape->n_head_kv;
+    uint32_t i = size_for(s);
 
     s->graph = i;
     if (i == GRAPHS)
@@ -73,8 +76,6 @@ bool graph_begin(struct step *s) {
         .rows = sizes[i],
         .seqs = MIN(sizes[i], b->opts->max_seqs),
         .wants = sizes[i],
-        .items = graph_attention(b, sizes[i] * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES)),
-        .merges = sizes[i] * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES),
     };
     b->graphs.n_notes = 0;
     b->graphs.noting = !b->graphs.graph[i];

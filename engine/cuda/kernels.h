@@ -51,6 +51,8 @@ struct plan_seq {
     uint32_t state;              /* its slot */
 };
 
+#define PAGE_CLASSES 2u /* KV_GLOBAL, KV_WINDOW */
+
 /* What a step is about, in device memory. All that changes from step to step is here and in what it
  * points to, so that the same launches, with the same arguments, do for every batch of up to so
  * many rows: a grid may be larger than there are rows, wants or items. */
@@ -59,9 +61,10 @@ struct batch_head {
     uint32_t n_items, n_merges;  /* written by plan */
     const int32_t *token, *feed; /* feed >= 0: the token is sampled[feed] */
     const uint32_t *pos;
-    const uint32_t *row_page, *row_slot; /* page of the row's position, token in the page */
-    const uint32_t *row_seq;
-    const uint32_t *want_row, *page_table;
+    /* By class of pages: the page of the row's position, and the tables. */
+    const uint32_t *row_page[PAGE_CLASSES], *page_table[PAGE_CLASSES];
+    const uint32_t *row_slot; /* token in the page */
+    const uint32_t *row_seq, *want_row;
     const struct plan_seq *seq;
     const struct attn_item *item;
     const struct attn_merge *merge;
@@ -79,14 +82,14 @@ struct plan_args {
 
 /* -- rows -------------------------------------------------------------------------------------- */
 
-/* x[row] = embedding of the row's token; grid: rows. */
+/* x[row] = scale times the embedding of the row's token; grid: rows. */
 struct embed_args {
     const struct batch_head *batch;
     struct tile_source table;
     const uint8_t *tiles; /* NULL: the table; else the same in tiles */
     uint32_t format, n_units;
     const int32_t *sampled;
-    float *x;
+    float *x, scale;
 };
 
 /* y[i] = rms norm of x[row[i]] times weight, in single precision; grid: n rows. */
@@ -98,20 +101,25 @@ struct hidden_args {
     float eps;
 };
 
-/* cos and sin (times mscale) of every pair at every row's position; grid: rows. */
+#define ROPE_TABLES 2u
+
+/* cos and sin (times mscale) of every pair at every row's position; grid: x rows, y tables. */
 struct rope_args {
     const struct batch_head *batch;
-    const double *freq;
-    float *rope; /* [rows][n_pairs][2] */
-    uint32_t n_pairs;
-    float mscale;
+    struct {
+        const double *freq;
+        float *rope; /* [rows][n_pairs][2] */
+        uint32_t n_pairs;
+        float mscale;
+    } table[ROPE_TABLES];
 };
 
-enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU, PACK_CLAMPED, PACK_GATE };
+/* From SILU on of two operands: the gates of an FFN (enum glu), and of attention. */
+enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU, PACK_GELU, PACK_CLAMPED, PACK_GATE };
 
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
- * SILU silu(x) * up, CLAMPED as GLU_CLAMPED, GATE x * sigmoid(up). A row is multiplied by a power
- * of two that takes its largest magnitude to [2^13, 2^14); scale[row] undoes it.
+ * SILU silu(x) * up, GELU and CLAMPED as their enum glu, GATE x * sigmoid(up). A row is multiplied
+ * by a power of two that takes its largest magnitude to [2^13, 2^14); scale[row] undoes it.
  * packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(); sums of what
  * 32 columns were rounded to: [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64.
  * Grid: rows; PACK_THREADS threads. */
@@ -123,6 +131,7 @@ struct pack_args {
     uint16_t *packed;
     float *scale, *sums;
     uint32_t kind, n, n_padded;
+    uint32_t up_stride; /* values from a row of up to the next; 0: n */
     float eps;
 };
 
@@ -132,16 +141,50 @@ MX_FN uint32_t pack_place(uint32_t k) {
     return k % 16 / 4 * 8 + k / 16 * 4 + k % 2 * 2 + k % 4 / 2;
 }
 
-/* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_head_kv) / 8. q is
- * changed in place. */
+/* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_kv) / 8. q is
+ * changed in place. v may be k: what the keys are before their norm. */
 struct store_args {
     const struct batch_head *batch;
     float *q;
     const float *k, *v, *q_norm, *k_norm, *rope;
     uint8_t *pages; /* of the layer */
+    uint32_t cls;   /* of the pages */
     struct page_shape shape;
     uint32_t n_head, n_rot, neox;
+    uint32_t n_kv;   /* heads of keys and values that are stored: all, or 0 */
+    uint32_t v_unit; /* values get a norm without weights */
     float eps;
+};
+
+/* to = (base + gain t') * scale, t' = t or, with @norm, its rms norm times that; no base: zeros.
+ * Then, where @packs, rows of to are packed. Grid: rows; PACK_THREADS threads. */
+struct residual_args {
+    const struct batch_head *batch;
+    const float *t, *norm, *base;
+    float *to; /* [rows][n], as t and base; may be base */
+    float gain, scale, eps;
+    uint32_t n, packs;
+    struct pack_args pack;
+};
+
+/* p = (rms norm of p scale times norm + own times the row's token in the table) sqrt(1/2), for each
+ * layer n values by themselves; grid: x rows, y layers / 8. */
+struct layer_input_args {
+    const struct batch_head *batch;
+    struct tile_source table; /* [tokens][n_layer n] */
+    const int32_t *sampled;
+    const float *norm; /* [n] */
+    float *p;          /* [rows][n_layer][n] */
+    uint32_t n, n_layer;
+    float scale, own, eps;
+};
+
+/* logits = cap(scale logits), cap 0: no cap; grid: x n / CUDA_THREADS, rounded up, y rows. */
+struct cap_args {
+    const uint32_t *count; /* NULL, or how many rows there are */
+    float *logits;         /* [rows][n] */
+    uint32_t n;
+    float scale, cap;
 };
 
 /* A page of all layers, on the device or in pinned host memory; grid: x parts of a page, y
@@ -168,7 +211,8 @@ enum finish {
     FINISH_NONE,
     FINISH_PACK, /* packs the rows: arrived[0] */
     /* Stores the heads of q, k and v, each by the last block that had a tile of it: arrived[n_head
-     * + 2 n_head_kv]. Heads are a multiple of TILE_ROWS. A fourth matrix is left as it is. */
+     * + 2 n_head_kv]. Heads are a multiple of TILE_ROWS. A fourth matrix is left as it is; without
+     * a third the values are the keys, without a second there are only queries. */
     FINISH_STORE,
 };
 
@@ -186,9 +230,9 @@ struct matmul_args {
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
     uint32_t n_tiles, stage_bytes; /* matvec: row tiles of all; the largest tile_stage_bytes() */
     uint32_t add;
-    /* matvec only. gated: 0, or n_row_tiles of both matrices: m[0].y becomes silu(y of m[0]) * (y
-     * of m[1]). */
-    uint32_t gated, finish;
+    /* matvec only. gated: 0, or n_row_tiles of both matrices: m[0].y becomes what @glu, an enum
+     * pack_kind, makes of the gate m[0] and the up m[1]. */
+    uint32_t gated, glu, finish;
     uint32_t *arrived; /* zeros, and zeros again when it ends */
     union {
         struct pack_args pack;
@@ -251,10 +295,10 @@ struct route_args {
     const float *logits, *bias; /* [rows][n_expert]; of the choice alone, or NULL */
     uint32_t n_expert, n_used, columns;
     uint32_t sigmoid, normalize; /* struct expert_rule */
-    float scale;
-    uint32_t *expert; /* [pairs] */
-    float *weight;    /* [pairs] */
-    uint32_t *list;   /* [n_expert][stride] */
+    float in_scale, scale;       /* of the logits, of the weights */
+    uint32_t *expert;            /* [pairs] */
+    float *weight;               /* [pairs] */
+    uint32_t *list;              /* [n_expert][stride] */
     uint32_t stride;
     uint32_t *count; /* [n_expert], then arrived: zeros, and zeros again when it ends */
     struct expert_item *item;
@@ -271,7 +315,7 @@ struct expert_cut {
 /* y[pair] = W[expert] x + bias[expert] for the items: a matrix's tiles and bias are those of expert
  * 0, the others' follow. Row of x: the pair, or its row. The same bits as matmul of the one row.
  * expert_vec: items of up to EXPERT_ROWS pairs; two matrices are a gate and an up, of equal size:
- * m[0].y becomes glu(gate, up), by SiLU or, @clamped, as GLU_CLAMPED. A block has @n_teams (1, 2 or
+ * m[0].y becomes what @glu, an enum pack_kind, makes of them. A block has @n_teams (1, 2 or
  * 4) of its warps, each with a row tile at a time, whose segments the team's warps share;
  * EXPERT_THREADS threads. Grid x: row tiles of all items / n_teams, or fewer: a block takes every
  * gridDim.x'th. expert_wide: items of up to MATMUL_COLUMNS pairs; grid x: items, or more, y: row
@@ -281,7 +325,7 @@ struct expert_args {
     const uint16_t *x; /* packed */
     const float *scale, *sums;
     uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
-    uint32_t by_pair, clamped;         /* by_pair: a row of x is a pair */
+    uint32_t by_pair, glu;             /* by_pair: a row of x is a pair */
     uint32_t n_teams, stage_bytes;     /* stage_bytes: the largest */
     struct expert_cut cut[2];
     const struct expert_item *item;
@@ -316,12 +360,12 @@ MX_FN uint32_t expert_shared(uint32_t stage_bytes) {
     return EXPERT_THREADS / 32 * MATVEC_STAGES * stage_bytes;
 }
 
-/* x += weight y, pick by pick in their order; then x += sigmoid(gate norm x) shared, x that which
- * was there before; then, where @pack is PACK_NORM, the row is packed. Grid: rows; PACK_THREADS
- * threads. */
+/* x += weight y, pick by pick in their order, or sum = what would be added; then x += sigmoid(gate
+ * norm x) shared, x that which was there before; then, where @packs, the row is packed. Grid: rows;
+ * PACK_THREADS threads. */
 struct combine_args {
     const struct batch_head *batch;
-    float *x;                    /* [rows][n] */
+    float *x, *sum;              /* [rows][n]; sum: NULL, or where it goes */
     const float *y;              /* [pairs][n] */
     const float *weight, *weigh; /* weigh: a factor of each expert, or NULL */
     const uint32_t *expert;
@@ -397,8 +441,9 @@ struct attend_args {
     float *o, *partial;
     const uint8_t *pages; /* of the layer */
     struct page_shape shape;
+    uint32_t cls; /* of the pages */
     uint32_t n_head, group, partial_stride;
-    float scale;
+    float scale, cap;        /* cap: of scores, 0: none */
     uint32_t window;         /* a row sees the last so many keys; UINT32_MAX: all */
     const float *sinks;      /* by head, the score of a key without a value; NULL: there is none */
     uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
@@ -529,6 +574,9 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
 extern const void *const kernel_repack;
 extern const void *const kernel_embed;
 extern const void *const kernel_hidden;
+extern const void *const kernel_residual;
+extern const void *const kernel_layer_input;
+extern const void *const kernel_cap;
 extern const void *const kernel_plan;
 extern const void *const kernel_rope;
 extern const void *const kernel_pack;
@@ -549,6 +597,7 @@ extern const void *const kernel_conv_keep;
 extern const void *const kernel_attend_64; /* heads of up to 64 */
 extern const void *const kernel_attend_128;
 extern const void *const kernel_attend_256;
+extern const void *const kernel_attend_512;
 extern const void *const kernel_attend_wide_64;
 extern const void *const kernel_attend_wide_128;
 extern const void *const kernel_merge;

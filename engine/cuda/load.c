@@ -148,6 +148,13 @@ static struct parts all_rows(const struct tensor *t) {
                              : (struct parts){1, n_out * n, n_out * n, 0};
 }
 
+/* Gates (@half 0) or ups of all experts, where an expert has one behind the other. */
+static struct parts half_of_experts(const struct tensor *t, uint32_t half) {
+    uint32_t n = (uint32_t)t->ne[1] / 2;
+
+    return (struct parts){(uint32_t)t->ne[2], n, 2 * n, half * n};
+}
+
 /* Queries of all heads, or the gates behind each. */
 static struct parts half_of_heads(const struct heads *h, bool gates) {
     return (struct parts){h->n, h->dim, 2 * h->dim, gates ? h->dim : 0};
@@ -235,17 +242,20 @@ static void lend_tiles(struct be *b, const struct weights *from, const struct te
 }
 
 /* Where the outputs of an op go. */
-static float *target_of(const struct be *b, enum op_kind kind, int i) {
+static float *target_of(const struct be *b, const struct model_op *op, int i) {
+    enum op_kind kind = op->kind;
     float *const qkv[3] = {b->q, b->k, b->v}, *const gate_up[2] = {b->gate, b->up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
 
-    return kind == OP_QKV        ? qkv[i]
-           : kind == OP_GATE_UP  ? gate_up[i]
-           : kind == OP_ROUTE    ? b->experts.logits
-           : kind == OP_EXPERTS  ? experts[i]
-           : kind == OP_STATE_IN ? b->recurrent.in[i]
-           : kind == OP_PROJ     ? b->x
-                                 : b->logits;
+    return kind == OP_QKV           ? qkv[i]
+           : kind == OP_GATE_UP     ? gate_up[i]
+           : kind == OP_GATE_IN     ? b->gate
+           : kind == OP_LAYER_INPUT ? b->layer_input
+           : kind == OP_ROUTE       ? b->experts.logits
+           : kind == OP_EXPERTS     ? experts[i]
+           : kind == OP_STATE_IN    ? b->recurrent.in[i]
+           : kind == OP_PROJ        ? residual_target(b, op)
+                                    : b->logits;
 }
 
 static struct weights *weights_new(struct be *b) {
@@ -301,10 +311,35 @@ static int load_gated(struct be *b, struct weights *w, const struct model_op *op
     return r < 0 ? r : load_parts(b, w, op->w[0], &gate, NULL, b->o_gate, err);
 }
 
+/* Gates and ups that are one tensor become two matrices. */
+static int load_joined(struct be *b, struct weights *w, const struct model_op *op,
+                       struct err *err) {
+    const struct parts gate = half_of_experts(op->w[0], 0), up = half_of_experts(op->w[0], 1);
+    int r = load_parts(b, w, op->w[0], &gate, NULL, b->experts.gate, err);
+
+    r = r < 0 ? r : load_parts(b, w, op->w[0], &up, NULL, b->experts.up, err);
+    return r < 0 ? r : load_matrix(b, w, op->w[2], op->bias[2], b->experts.y, err);
+}
+
+/* A matrix of the row, and the table, whose rows are decoded when they are needed. */
+static int load_layer_input(struct be *b, struct weights *w, const struct model_op *op,
+                            struct err *err) {
+    const struct tensor *t = op->w[1];
+    void *d;
+    int r = load_matrix(b, w, op->w[0], NULL, b->layer_input, err);
+
+    r = r < 0 ? r : own(b, t->n_bytes, &d, err);
+    if (r < 0)
+        return r;
+    w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
+    return load_bytes(b, t->data, t->n_bytes, d);
+}
+
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     int r = load_vector(b, op->norm, &w->norm, err);
 
+    r = r < 0 ? r : load_vector(b, op->post_norm, &w->post_norm, err);
     r = r < 0 ? r : load_vector(b, op->q_norm, &w->q_norm, err);
     r = r < 0 ? r : load_vector(b, op->k_norm, &w->k_norm, err);
     r = r < 0 ? r : load_vector(b, op->pick_bias, &w->pick_bias, err);
@@ -318,11 +353,15 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         return load_embedding(b, w, op->w[0], err);
     if (r == 0 && op->kind == OP_SHARED)
         return load_shared(b, w, op, err);
+    if (r == 0 && op->kind == OP_LAYER_INPUT)
+        return load_layer_input(b, w, op, err);
+    if (r == 0 && op->kind == OP_EXPERTS && op->joined)
+        return load_joined(b, w, op, err);
     if (r == 0 && op->gated)
         return load_gated(b, w, op, err);
     for (int i = 0; i < OP_MATRICES && r == 0; i++)
         if (op->w[i])
-            r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op->kind, i), err);
+            r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op, i), err);
     if (r == 0 && op->kind == OP_LOGITS)
         lend_tiles(b, w, op->w[0]);
     return r;
@@ -331,12 +370,20 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = weights_new(b);
 
-    assert(op->w[0] || op->sinks || op->conv);
+    assert(op->w[0] || op->sinks || op->conv || op->post_norm);
     if (!w)
         return -ENOMEM;
+    if (op->kind == OP_QKV && op->w[1]) {
+        const struct page_shape page = cuda_page_shape(b, &op->heads);
+
+        assert(op->kv.cls < PAGE_CLASSES && op->kv.layer < MODEL_LAYERS_MAX);
+        b->kv[op->kv.cls].layer_bytes[op->kv.layer] = page_layer_bytes(&page);
+    }
     int r = load_tensors(b, w, op, err);
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->error);
+    w->scale = op->scale;
+    w->cap = op->cap;
     *out = w;
     return r;
 }

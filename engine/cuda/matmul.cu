@@ -151,7 +151,7 @@ DEVICE void put_gated(const struct matmul_args &a, const struct matrix &m, uint3
     if (i == 0)
         gate[threadIdx.x] = v;
     else
-        a.m[0].y[(size_t)row * m.n_out + out] = mx_silu(gate[threadIdx.x]) * v;
+        a.m[0].y[(size_t)row * m.n_out + out] = gated(a.glu, gate[threadIdx.x], v);
 }
 
 /* The block's tiles for G groups of 8 rows. */
@@ -229,8 +229,13 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
     }
     sync_block();
     for (uint32_t k = 0; k < n; k++)
-        for (uint32_t r = warp; told[k] != NO_HEAD && r < n_rows; r += CUDA_THREADS / 32)
-            store_part(a.store, (enum store_part)(told[k] >> 16), r, told[k] & 0xFFFF, head);
+        for (uint32_t r = warp; told[k] != NO_HEAD && r < n_rows; r += CUDA_THREADS / 32) {
+            uint32_t part = told[k] >> 16, h = told[k] & 0xFFFF;
+
+            store_part(a.store, (enum store_part)part, r, h, head);
+            if (part == STORE_K && a.n_mats == 2)
+                store_part(a.store, STORE_V, r, h, head);
+        }
 }
 
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {

@@ -12,7 +12,8 @@
 #include <time.h>
 
 #define RESERVE_BYTES (256u << 20) /* for the driver: modules, local memory */
-#define PARTIAL_BYTES (64u << 20)
+#define PARTIAL_BYTES ((size_t)64 << 20)
+#define MAX_PARTIALS 65536u
 
 static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
     assert(b->n_regions < ARRAY_SIZE(b->region) && where && !*(void **)where && size > 0);
@@ -23,24 +24,26 @@ static void add(struct be *b, void *where, size_t n, size_t size, const char *wh
 static void add_activations(struct be *b) {
     const struct model_shape *s = b->shape;
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
-    size_t n_q = (size_t)s->n_head * s->head_dim, n_kv = (size_t)s->n_head_kv * s->head_dim;
+    size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
     size_t widest = round_up(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t values = MAX(padded * widest, pairs * round_up(s->n_ff_expert, 64));
 
     add(b, &b->x, rows * s->n_embd, sizeof(float), "activations", false);
-    add(b, &b->q, rows * n_q, sizeof(float), "activations", false);
+    add(b, &b->layer_input, rows * n_in, sizeof(float), "activations", false);
+    add(b, &b->q, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
     add(b, &b->k, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->v, rows * n_kv, sizeof(float), "activations", false);
-    add(b, &b->o, rows * n_q, sizeof(float), "activations", false);
+    add(b, &b->o, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
     add(b, &b->o_gate, rows * (s->delta.n_key_head ? n_q : 0), sizeof(float), "activations", false);
     add(b, &b->gate, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->up, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->packed, values, sizeof(uint16_t), "activations", false);
     add(b, &b->scale, MAX(padded, pairs), sizeof(float), "activations", false);
     add(b, &b->sums, values / 32, sizeof(float), "activations", false);
-    add(b, &b->rope, rows * s->rope[0].n_rot, sizeof(float), "activations", false);
+    for (uint32_t i = 0; i < ROPE_TABLES; i++)
+        add(b, &b->rope[i], rows * s->rope[i].n_rot, sizeof(float), "activations", false);
     add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
         "logits", false);
     add(b, &b->head_scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
@@ -91,19 +94,22 @@ static void add_recurrent(struct be *b) {
         true);
 }
 
+uint32_t cuda_partials(const struct be *b, const struct heads *h) {
+    size_t bytes = (size_t)h->n_kv * ATTN_QUERIES * (h->dim + 4) * sizeof(float);
+
+    return (uint32_t)MIN(b->partial_bytes / bytes, MAX_PARTIALS);
+}
+
 /* How many items attention may need, and room for the results of chunks. */
 static void add_attention(struct be *b) {
     const struct model_shape *s = b->shape;
-    uint32_t group = s->n_head / s->n_head_kv;
-    size_t bytes;
+    size_t most = (size_t)s->widest.n_kv * ATTN_QUERIES * (s->widest.head + 4) * sizeof(float);
 
-    b->partial_stride = s->head_dim + 4;
-    bytes = (size_t)s->n_head_kv * ATTN_QUERIES * b->partial_stride * sizeof(float);
-    b->n_partials = (uint32_t)MIN(PARTIAL_BYTES / bytes, 1u << 16);
+    b->partial_bytes = MIN(PARTIAL_BYTES, MAX_PARTIALS * most);
     b->max_merges =
-        (b->opts->max_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
-    b->max_items = b->max_merges + b->n_partials;
-    add(b, &b->partial, b->n_partials, bytes, "attention", false);
+        (b->opts->max_rows * s->widest.group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
+    b->max_items = b->max_merges + MAX_PARTIALS;
+    add(b, &b->partial, b->partial_bytes, 1, "attention", false);
     add(b, &b->item, b->max_items, sizeof(struct attn_item), "attention", false);
     add(b, &b->merge, b->max_merges, sizeof(struct attn_merge), "attention", false);
     add(b, &b->arrived, cuda_arrivals(b), sizeof(uint32_t), "attention", false);
@@ -112,7 +118,8 @@ static void add_attention(struct be *b) {
 uint32_t cuda_arrivals(const struct be *b) {
     const struct model_shape *s = b->shape;
 
-    return MAX(s->n_head + 2 * s->n_head_kv, b->max_merges * s->n_head_kv + b->opts->max_rows);
+    return MAX((s->widest.group + 2) * s->widest.n_kv,
+               b->max_merges * s->widest.n_kv + b->opts->max_rows);
 }
 
 static void add_staging(struct be *b, struct staging *s, size_t size, void *device) {
@@ -138,8 +145,9 @@ static void add_steps(struct be *b) {
         struct step *s = &b->step[i];
 
         add_staging(b, &s->rows,
-                    sizeof(struct batch_head) + rows * 24 + wants * 4 +
-                        (size_t)b->page_capacity * 4 + seqs * sizeof(struct plan_seq) + slack,
+                    sizeof(struct batch_head) + rows * 28 + wants * 4 +
+                        (size_t)b->page_capacity * 4 * (b->kv[KV_WINDOW].n_pages ? 2 : 1) +
+                        seqs * sizeof(struct plan_seq) + slack,
                     i == 0 ? &b->head : NULL);
         add_staging(b, &s->wants,
                     wants * (sizeof(struct sample_want) + 4) + MIN(wants, LOGIT_ROWS) * words * 4 +
@@ -164,16 +172,17 @@ static void add_rest(struct be *b) {
         add(b, &b->load[i].host, b->load_bytes, 1, "loading", true);
         add(b, &b->load[i].device, b->load_bytes, 1, "loading", false);
     }
-    add(b, &b->freq, b->shape->rope[0].n_rot / 2, sizeof(double), "tables", false);
+    for (uint32_t i = 0; i < ROPE_TABLES; i++)
+        add(b, &b->freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
     add(b, &b->grids, 1, sizeof(*b->grids), "tables", false);
     add(b, &b->bad, 1, sizeof(uint32_t), "tables", false);
     add(b, &b->bad_host, 1, sizeof(uint32_t), "tables", true);
     b->weights_size = cuda_weight_bytes(b->opts->file);
     add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
-    b->layer_bytes = (size_t)b->n_pages * page_layer_bytes(&b->page);
-    add(b, &b->pages, b->layer_bytes * b->shape->n_kv_layer[KV_GLOBAL], 1, "KV pages", false);
-    add(b, &b->host_pages, b->opts->n_host_pages * page_layer_bytes(&b->page),
-        b->shape->n_kv_layer[KV_GLOBAL], "KV pages of the host", true);
+    for (uint32_t i = 0; i < PAGE_CLASSES; i++)
+        add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
+    add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].page_bytes, 1,
+        "KV pages of the host", true);
 }
 
 /* Those of experts have two dimensions. */
@@ -181,6 +190,17 @@ static bool is_bias(const struct tensor *t) {
     size_t n = strlen(t->name);
 
     return n >= 5 && strcmp(t->name + n - 5, ".bias") == 0;
+}
+
+/* One matrix, or two that are a tensor of experts' gates and ups. */
+static uint64_t matrix_bytes(const struct tensor *t) {
+    uint32_t n_in = (uint32_t)t->ne[0], n_out = (uint32_t)t->ne[1];
+    enum tile_format format = tile_format_of(t->format->type);
+    size_t whole = tile_matrix_bytes(format, n_out, n_in),
+           halves = 2 * tile_matrix_bytes(format, n_out / 2, n_in);
+
+    return round_up((t->n_dims > 2 ? MAX(whole, halves) : whole) * t->ne[2], 512) +
+           (MATMUL_MATRICES - 1) * 512;
 }
 
 /* As own() will take it, tensor by tensor, at most: a tensor may become several matrices. A tied
@@ -195,14 +215,13 @@ uint64_t cuda_weight_bytes(const struct gguf *file) {
 
         if (embed && !(tied && tile_is_lossless((uint32_t)t->format->type)))
             sum += round_up(t->n_bytes, 512);
-        if (t->n_dims < 2 || is_bias(t) || t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
+        if (strcmp(t->name, "per_layer_token_embd.weight") == 0)
+            sum += round_up(t->n_bytes, 512);
+        else if (t->n_dims < 2 || is_bias(t) ||
+                 t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
             sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * sizeof(float)), 512);
         else if (!embed || tied)
-            sum += round_up(tile_matrix_bytes(tile_format_of(t->format->type), (uint32_t)t->ne[1],
-                                              (uint32_t)t->ne[0]) *
-                                t->ne[2],
-                            512) +
-                   (MATMUL_MATRICES - 1) * 512;
+            sum += matrix_bytes(t);
     }
     return sum;
 }
@@ -337,12 +356,12 @@ int cuda_memory_open(struct be *b, struct err *err) {
                     "cudaMemset");
     r = r < 0 ? r : clear_experts(b);
     /* A page holds finite numbers even before it is written (attention.cu). */
-    r = r < 0
-            ? r
-            : cuda_check(b,
-                         b->api->fill(b->pages, 0, b->layer_bytes * b->shape->n_kv_layer[KV_GLOBAL],
-                                      b->stream),
-                         "cudaMemset");
+    for (uint32_t i = 0; i < PAGE_CLASSES && r == 0; i++)
+        if (b->kv[i].n_pages)
+            r = cuda_check(
+                b,
+                b->api->fill(b->kv[i].pages, 0, b->kv[i].n_pages * b->kv[i].page_bytes, b->stream),
+                "cudaMemset");
     return r;
 }
 
@@ -429,6 +448,6 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err) {
     if (settled_memory(b, &n_free) < 0)
         return err_set(err, 0, NULL, "asking for the device's memory: %s", b->error);
     uint64_t need = sum_of(b, NULL) + RESERVE_BYTES, rest = n_free - MIN(need, n_free);
-    *bytes = MAX(rest - rest / 20, b->shape->n_kv_layer[KV_GLOBAL] * page_layer_bytes(&b->page));
+    *bytes = MAX(rest - rest / 20, b->kv[KV_GLOBAL].page_bytes);
     return 0;
 }

@@ -72,7 +72,7 @@ DEVICE bool is_crowded(const struct plan_args &a, struct Plan &p) {
 /* Chunks that two sequences of one row have in common, by a warp. */
 DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &x,
                               const struct plan_seq &y) {
-    const uint32_t *p = a.batch->page_table + x.page0, *q = a.batch->page_table + y.page0;
+    const uint32_t *p = a.batch->page_table[0] + x.page0, *q = a.batch->page_table[0] + y.page0;
     uint32_t n = (x.pos0 < y.pos0 ? x.pos0 : y.pos0) / ATTN_CHUNK, lane = threadIdx.x % 32;
 
     if (a.page_tokens == 0 || x.n_rows != 1 || y.n_rows != 1 || y.row0 != x.row0 + 1)
@@ -184,8 +184,8 @@ DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint
 }
 
 /* The items of a sequence that are one a block of queries, and those that it and others share. */
-DEVICE void write_seq(const struct plan_args &a, const struct plan_seq &s,
-                      const struct Planned &p) {
+DEVICE void write_seq(const struct plan_args &a, const struct plan_seq &s, const struct Planned &p,
+                      uint32_t shared_page0) {
     uint32_t lane = threadIdx.x % 32, n_queries = s.n_rows * a.group;
 
     if (p.item != NO_ITEM)
@@ -196,8 +196,19 @@ DEVICE void write_seq(const struct plan_args &a, const struct plan_seq &s,
             a.item[p.item + i] = {s.row0, s.pos0, q0, n_q, s.page0, -1, 0, n, 0, 0};
         }
     for (uint32_t c = lane; c < p.n_shared; c += 32)
-        a.item[p.shared_item + c] = {s.row0,     s.pos0,       0,          p.n * a.group, s.page0,
-                                     (int32_t)c, p.shared + c, p.n_shared, p.merge,       p.n};
+        a.item[p.shared_item + c] = {
+            s.row0,     s.pos0,       0,          p.n * a.group, shared_page0,
+            (int32_t)c, p.shared + c, p.n_shared, p.merge,       p.n};
+}
+
+/* The page table for what the group that begins with @i shares: that of the sequence of the lowest
+ * position, whose window begins first. The others may have let go of a window's first pages. */
+DEVICE uint32_t table_of(const struct Plan &p, uint32_t i) {
+    uint32_t low = i;
+
+    for (uint32_t k = i + 1; k < i + p.planned[i].n; k++)
+        low = p.known[k].s.pos0 < p.known[low].s.pos0 ? k : low;
+    return p.known[low].s.page0;
 }
 
 /* The items of a merge, but for those that it shares. */
@@ -236,7 +247,7 @@ KERNEL(plan, struct plan_args, CUDA_THREADS, 1) {
             give(a, p, first, n, crowded, g);
         sync_block();
         for (uint32_t i = warp; i < n; i += CUDA_THREADS / 32)
-            write_seq(a, p.known[i].s, p.planned[i]);
+            write_seq(a, p.known[i].s, p.planned[i], table_of(p, i));
         for (uint32_t i = p.first_merge + warp; i < p.end_merge; i += CUDA_THREADS / 32)
             write_merge(a, i);
     }

@@ -77,7 +77,7 @@ int step_delta(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct delta_args a = recurrent_delta_args(b, op->weights);
 
-    assert(op->state < b->shape->state.n_layer && !s->held && !s->summed && !s->packed);
+    assert(op->state < b->shape->state.n_layer && !s->held && !s->due && !s->packed);
     a.state += op->state * b->shape->state.n_floats;
     a.joined = op->joined;
     s->packed = true;
@@ -103,7 +103,7 @@ int step_conv(struct step *s, const struct model_op *op) {
     const struct launch keep = {kernel_conv_keep, s->grid.seqs, parts,
                                 CUDA_THREADS,     "conv_keep",  0};
 
-    assert(op->state < m->n_layer && !s->held && !s->summed && !s->packed);
+    assert(op->state < m->n_layer && !s->held && !s->due && !s->packed);
     int r = cuda_launch(b, &conv, &a, sizeof(a));
     return r < 0 ? r : cuda_launch(b, &keep, &a, sizeof(a));
 }

@@ -17,25 +17,51 @@ KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
     uint32_t t = (uint32_t)token < a.table.n_rows ? (uint32_t)token : 0, k = tile_k(a.format);
     const uint8_t *tiles = a.tiles + (size_t)(t / TILE_ROWS) * a.n_units * tile_bytes(a.format);
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
-        a.x[(size_t)r * n + i] = a.tiles ? tile_read(a.format, tiles + i / k * tile_bytes(a.format),
-                                                     t % TILE_ROWS, i % k)
-                                         : tile_value_at(&a.table, t, i);
+        a.x[(size_t)r * n + i] =
+            a.scale * (a.tiles ? tile_read(a.format, tiles + i / k * tile_bytes(a.format),
+                                           t % TILE_ROWS, i % k)
+                               : tile_value_at(&a.table, t, i));
+}
+
+/* A warp a layer. */
+KERNEL(layer_input, struct layer_input_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t r = blockIdx.x, lane = threadIdx.x % 32;
+    uint32_t l = blockIdx.y * (CUDA_THREADS / 32) + threadIdx.x / 32;
+
+    if (r >= a.batch->n_rows || l >= a.n_layer)
+        return;
+    int32_t feed = a.batch->feed[r], token = feed >= 0 ? a.sampled[feed] : a.batch->token[r];
+    uint32_t t = (uint32_t)token < a.table.n_rows ? (uint32_t)token : 0;
+    float *p = a.p + ((size_t)r * a.n_layer + l) * a.n, sum = 0;
+
+    for (uint32_t i = lane; i < a.n; i += 32)
+        sum = fmaf(p[i] * a.scale, p[i] * a.scale, sum);
+    for (int m = 1; m < 32; m *= 2)
+        sum += lane_xor(sum, m);
+    float inverse = 1.0f / sqrtf(sum / (float)a.n + a.eps);
+    for (uint32_t i = lane; i < a.n; i += 32) {
+        float own = a.own * tile_value_at(&a.table, t, l * a.n + i);
+
+        p[i] = (p[i] * a.scale * inverse * a.norm[i] + own) * 0.70710678f;
+    }
 }
 
 KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
     wait_for_previous();
+    const auto &table = a.table[blockIdx.y];
     uint32_t r = blockIdx.x;
 
     if (r >= a.batch->n_rows)
         return;
     uint32_t pos = a.batch->pos[r];
-    for (uint32_t i = threadIdx.x; i < a.n_pairs; i += CUDA_THREADS) {
-        float *to = a.rope + ((size_t)r * a.n_pairs + i) * 2;
+    for (uint32_t i = threadIdx.x; i < table.n_pairs; i += CUDA_THREADS) {
+        float *to = table.rope + ((size_t)r * table.n_pairs + i) * 2;
         double s, c;
 
-        mx_sincos(pos * a.freq[i], &s, &c);
-        to[0] = (float)c * a.mscale;
-        to[1] = (float)s * a.mscale;
+        mx_sincos(pos * table.freq[i], &s, &c);
+        to[0] = (float)c * table.mscale;
+        to[1] = (float)s * table.mscale;
     }
 }
 
@@ -52,6 +78,44 @@ KERNEL(hidden, struct hidden_args, CUDA_THREADS, 2) {
         a.y[(size_t)blockIdx.x * a.n + i] = x[i] * inverse * a.weight[i];
 }
 
+KERNEL(residual, struct residual_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[PACK_THREADS / 32];
+    size_t at = (size_t)blockIdx.x * a.n;
+    float inverse = 1;
+
+    if (blockIdx.x >= a.batch->n_rows)
+        return;
+    if (a.norm) {
+        float sum = 0;
+
+        for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
+            sum = fmaf(a.t[at + i], a.t[at + i], sum);
+        sum = block_sum<PACK_THREADS / 32>(sum, shared);
+        inverse = 1.0f / sqrtf(sum / (float)a.n + a.eps);
+    }
+    for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS) {
+        float t = a.norm ? a.t[at + i] * inverse * a.norm[i] : a.t[at + i];
+
+        a.to[at + i] = ((a.base ? a.base[at + i] : 0) + a.gain * t) * a.scale;
+    }
+    if (!a.packs)
+        return;
+    sync_block();
+    pack_row<PACK_THREADS>(a.pack, blockIdx.x, blockIdx.x, shared);
+}
+
+KERNEL(cap, struct cap_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t i = blockIdx.x * CUDA_THREADS + threadIdx.x;
+
+    if (i >= a.n || (a.count && blockIdx.y >= *a.count))
+        return;
+    float *l = a.logits + (size_t)blockIdx.y * a.n + i, z = *l * a.scale;
+
+    *l = a.cap != 0 ? mx_soft_cap(z, a.cap) : z;
+}
+
 KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
     wait_for_previous();
     SHARED float shared[PACK_THREADS / 32];
@@ -66,10 +130,10 @@ KERNEL(pack, struct pack_args, PACK_THREADS, 2) {
 KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
-    uint32_t r = blockIdx.x, warp = threadIdx.x / 32, n_kv = a.shape.n_head_kv;
+    uint32_t r = blockIdx.x, warp = threadIdx.x / 32;
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp;
 
-    if (r >= a.batch->n_rows || h >= a.n_head + n_kv)
+    if (r >= a.batch->n_rows || h >= a.n_head + a.n_kv)
         return;
     if (h < a.n_head) {
         store_part(a, STORE_Q, r, h, heads[warp]);

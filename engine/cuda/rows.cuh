@@ -28,17 +28,21 @@ DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
         v[j] = x[i + j];
 }
 
-/* What a gate and an up become; GLU_SILU or GLU_CLAMPED (engine/reference/ops.c). */
-DEVICE float gated(bool clamped, float g, float u) {
-    if (!clamped)
+DEVICE float sigmoid(float x) {
+    return 1.0f / (1.0f + mx_expf(-x));
+}
+
+/* What a gate and an up become: from PACK_SILU on (engine/reference/ops.c). */
+DEVICE float gated(uint32_t kind, float g, float u) {
+    if (kind == PACK_SILU)
         return mx_silu(g) * u;
+    if (kind == PACK_GELU)
+        return mx_gelu(g) * u;
+    if (kind == PACK_GATE)
+        return g * sigmoid(u);
     g = g < 7 ? g : 7;
     u = u < -7 ? -7 : u < 7 ? u : 7;
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
-}
-
-DEVICE float sigmoid(float x) {
-    return 1.0f / (1.0f + mx_expf(-x));
 }
 
 /* What is packed as columns i .. i + 3, but for the norm. */
@@ -47,10 +51,9 @@ DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float
     if (a.kind >= PACK_SILU) {
         float up[4];
 
-        load_quad(a.up + row * a.n, i, a.n, up);
+        load_quad(a.up + row * (a.up_stride ? a.up_stride : a.n), i, a.n, up);
         for (int j = 0; j < 4; j++)
-            v[j] = a.kind == PACK_GATE ? v[j] * sigmoid(up[j])
-                                       : gated(a.kind == PACK_CLAMPED, v[j], up[j]);
+            v[j] = gated(a.kind, v[j], up[j]);
     }
 }
 
@@ -177,28 +180,31 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
 
 /* -- keys and values --------------------------------------------------------------------------- */
 
-#define HEAD_MAX 256u
+#define HEAD_MAX 512u
 
 /* A page never holds infinities or NaN: a masked key still meets a probability of 0. */
 DEVICE float finite_half(float x) {
     return fminf(fmaxf(x, -65504.0f), 65504.0f);
 }
 
+/* What the rms norm of one head multiplies by, by one warp. */
+DEVICE float inverse_length(const struct store_args &a, const float *x) {
+    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
+    float sum = 0;
+
+    for (uint32_t i = lane; i < dim; i += 32)
+        sum = fmaf(x[i], x[i], sum);
+    for (int m = 1; m < 32; m *= 2)
+        sum += lane_xor(sum, m);
+    return 1.0f / sqrtf(sum / (float)dim + a.eps);
+}
+
 /* The rms norm and RoPE of one head by one warp: x (device memory) to head (shared). */
 DEVICE void rotate_head(const struct store_args &a, const float *x, const float *norm,
                         const float *rope, float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
-    float inverse = 1;
+    float inverse = norm ? inverse_length(a, x) : 1;
 
-    if (norm) {
-        float sum = 0;
-
-        for (uint32_t i = lane; i < dim; i += 32)
-            sum = fmaf(x[i], x[i], sum);
-        for (int m = 1; m < 32; m *= 2)
-            sum += lane_xor(sum, m);
-        inverse = 1.0f / sqrtf(sum / (float)dim + a.eps);
-    }
     for (uint32_t i = lane; i < dim; i += 32)
         head[i] = norm ? x[i] * inverse * norm[i] : x[i];
     sync_warp();
@@ -268,11 +274,17 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
         return;
     }
     uint32_t slot = a.batch->row_slot[r];
-    uint8_t *page = a.pages + (size_t)a.batch->row_page[r] * page_layer_bytes(&a.shape);
+    uint8_t *page = a.pages + (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape);
     size_t at = ((size_t)r * n_kv + h) * dim;
 
     if (part == STORE_V) {
-        store_head(a, h, PAGE_V, page, slot, a.v + at);
+        float inverse = a.v_unit ? inverse_length(a, a.v + at) : 1;
+
+        for (uint32_t i = lane; i < dim; i += 32)
+            head[i] = a.v[at + i] * inverse;
+        sync_warp();
+        store_head(a, h, PAGE_V, page, slot, head);
+        sync_warp();
         return;
     }
     rotate_head(a, a.k + at, a.k_norm, rope, head);

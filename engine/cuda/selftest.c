@@ -307,6 +307,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
 /* -- attention --------------------------------------------------------------------------------- */
 
 struct attention {
+    struct heads heads;
     struct piece q, k, v, o, part; /* host: [n] rows; part: o of some of them */
     struct piece sinks;            /* [n_head] */
     uint32_t n, window;            /* window 0: none, and no sinks */
@@ -315,10 +316,9 @@ struct attention {
 };
 
 /* Of one query and head, over the keys that @pos sees; to out [dim]. */
-static void attend_on_host(const struct be *b, const struct attention *t, uint32_t head,
-                           uint32_t pos, double *out) {
-    uint32_t dim = b->shape->head_dim, n_kv = b->shape->n_head_kv;
-    uint32_t head_kv = head * n_kv / b->shape->n_head;
+static void attend_on_host(const struct attention *t, uint32_t head, uint32_t pos, double *out) {
+    uint32_t dim = t->heads.dim, n_kv = t->heads.n_kv;
+    uint32_t head_kv = head * n_kv / t->heads.n;
     uint32_t first = t->window && pos >= t->window ? pos - t->window + 1 : 0;
     const float *q = (const float *)t->q.host + pos * t->n_q + (size_t)head * dim;
     const float *k = t->k.host, *v = t->v.host;
@@ -345,25 +345,30 @@ static void attend_on_host(const struct be *b, const struct attention *t, uint32
 static int attend_rows(struct be *b, const struct attention *t, uint32_t pos0, uint32_t n,
                        bool store, float *o) {
     static const int32_t token[KEYS];
-    const struct model_shape *m = b->shape;
-    uint32_t n_pages = (pos0 + n + b->page.page_tokens - 1) / b->page.page_tokens;
+    const struct heads *h = &t->heads;
+    uint32_t n_pages = (pos0 + n + b->opts->page_tokens - 1) / b->opts->page_tokens;
     uint32_t page[KEYS], start[2] = {0, n_pages};
     struct engine_seq seq = {.n_rows = n, .pos0 = pos0, .feed = -1};
-    struct engine_batch batch = {
-        .n_rows = n, .n_seqs = 1, .token = token, .seq = &seq, .table[KV_GLOBAL] = {start, page}};
+    struct engine_batch batch = {.n_rows = n,
+                                 .n_seqs = 1,
+                                 .token = token,
+                                 .seq = &seq,
+                                 .table[KV_GLOBAL] = {start, page},
+                                 .table[KV_WINDOW] = {start, page}};
     struct store_args a = {.batch = b->head,
                            .q = b->q,
                            .k = b->k,
                            .v = b->v,
-                           .rope = b->rope,
-                           .pages = b->pages,
-                           .shape = b->page,
-                           .n_head = m->n_head};
-    struct launch l = {kernel_store, n,       (m->n_head + m->n_head_kv + 7) / 8,
-                       CUDA_THREADS, "store", 0};
+                           .rope = b->rope[0],
+                           .pages = b->kv[KV_GLOBAL].pages,
+                           .shape = cuda_page_shape(b, h),
+                           .n_head = h->n,
+                           .n_kv = h->n_kv};
+    struct launch l = {kernel_store, n, (h->n + h->n_kv + 7) / 8, CUDA_THREADS, "store", 0};
     struct weights w = {.sinks = t->window ? t->sinks.device : NULL};
     struct model_op op = {.kind = OP_ATTEND,
-                          .attn = {.scale = (float)(1 / sqrt(m->head_dim)), .window = t->window},
+                          .heads = *h,
+                          .attn = {.scale = (float)(1 / sqrt(h->dim)), .window = t->window},
                           .weights = &w};
     struct step *s;
 
@@ -373,7 +378,7 @@ static int attend_rows(struct be *b, const struct attention *t, uint32_t pos0, u
     if (r == 0 && store)
         r = cuda_launch(b, &l, &a, sizeof(a));
     r = r < 0 ? r : step_attend(s, &op);
-    r = r < 0 ? r : fetch(b, o, b->o, (size_t)n * m->n_head * m->head_dim * sizeof(float));
+    r = r < 0 ? r : fetch(b, o, b->o, n * t->n_q * sizeof(float));
     b->step[0].batch = NULL;
     b->step[0].packed = false;
     return r;
@@ -400,8 +405,7 @@ static int attend_part(struct be *b, const struct attention *t, uint32_t pos0, u
 
 /* All rows, in as few steps as may be: |o - right| / |right| of the first and the last one. */
 static int attend_all(struct be *b, const struct attention *t, double *error) {
-    const struct model_shape *m = b->shape;
-    double right[256], d = 0, norm = 0;
+    double right[HEAD_VALUES], d = 0, norm = 0;
     int r = 0;
 
     for (uint32_t at = 0, n; at < t->n && r == 0; at += n) {
@@ -409,11 +413,11 @@ static int attend_all(struct be *b, const struct attention *t, double *error) {
         r = attend_part(b, t, at, n, true, (float *)t->o.host + at * t->n_q);
     }
     for (uint32_t row = 0; row < t->n && r == 0; row += MAX(t->n - 1, 1u))
-        for (uint32_t h = 0; h < m->n_head; h++) {
-            size_t at = row * t->n_q + (size_t)h * m->head_dim;
+        for (uint32_t h = 0; h < t->heads.n; h++) {
+            size_t at = row * t->n_q + (size_t)h * t->heads.dim;
 
-            attend_on_host(b, t, h, row, right);
-            for (uint32_t i = 0; i < m->head_dim; i++) {
+            attend_on_host(t, h, row, right);
+            for (uint32_t i = 0; i < t->heads.dim; i++) {
                 d += pow(right[i] - (double)((float *)t->o.host)[at + i], 2);
                 norm += right[i] * right[i];
             }
@@ -435,7 +439,7 @@ static int same_alone(struct be *b, const struct attention *t, uint32_t n) {
 /* A prompt, its last rows alone, its last row alone: near what the host gives, and the same
  * bits. */
 static int compare_attention(struct be *b, const struct attention *t, struct err *err) {
-    bool wide = t->n > b->wide_rows && b->shape->head_dim <= 128;
+    bool wide = t->n > b->wide_rows && t->heads.dim <= 128;
     uint32_t few = MIN(t->n, ROWS);
     double error;
     int r = attend_all(b, t, &error), same = 1;
@@ -469,15 +473,20 @@ static int compare_attention(struct be *b, const struct attention *t, struct err
 
 static int try_attention(struct be *b, struct err *err) {
     const struct model_shape *m = b->shape;
-    uint64_t most = MIN((uint64_t)b->n_pages * b->page.page_tokens, b->opts->max_context);
+    uint32_t tokens = b->opts->page_tokens;
+    const struct heads heads = {m->n_head, m->n_head_kv, m->head_dim};
+    struct page_shape page = cuda_page_shape(b, &heads);
+    uint64_t room = b->kv[KV_GLOBAL].n_pages * b->kv[KV_GLOBAL].page_bytes, most;
     struct attention t = {
-        .n = (uint32_t)MIN(most, KEYS),
+        .heads = heads,
         .n_q = (size_t)m->n_head * m->head_dim,
         .n_kv = (size_t)m->n_head_kv * m->head_dim,
-        .limit = b->page.q8 ? 8 * LIMIT : LIMIT,
+        .limit = page.q8 ? 8 * LIMIT : LIMIT,
     };
     struct bench bench = {b, 0};
 
+    most = MIN(room / page_layer_bytes(&page) * tokens, b->opts->max_context);
+    t.n = (uint32_t)MIN(most, KEYS);
     t.q = take(&bench, t.n * t.n_q * 4);
     t.k = take(&bench, t.n * t.n_kv * 4);
     t.v = take(&bench, t.n * t.n_kv * 4);

@@ -49,95 +49,102 @@ int step_multiply(struct step *s, const struct weights *w, bool add) {
 
 /* -- the upload -------------------------------------------------------------------------------- */
 
-/* What each row is: fed token, position, page, slot. A fed token is an index into the samples
- * of the step before, which are on the device. */
-static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *page, uint32_t *slot,
-                      uint32_t *seq) {
+static bool has_windows(const struct be *b) {
+    return b->kv[KV_WINDOW].n_pages > 0;
+}
+
+/* What each row is: fed token, position, page by class, slot. A fed token is an index into the
+ * samples of the step before, which are on the device. */
+static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *slot, uint32_t *seq,
+                      uint32_t *const page[PAGE_CLASSES]) {
     const struct engine_batch *b = s->batch;
-    uint32_t tokens = s->be->page.page_tokens;
+    uint32_t tokens = s->be->opts->page_tokens, n_classes = has_windows(s->be) ? 2 : 1;
     int32_t before = (b->step + 1) % 2 ? (int32_t)s->be->opts->max_wants : 0; /* its samples */
     const uint32_t *place = s->be->step[(b->step + 1) % 2].place;
 
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const struct engine_seq *q = &b->seq[i];
-        const uint32_t *pages = b->table[KV_GLOBAL].page + b->table[KV_GLOBAL].start[i];
 
         for (uint32_t r = 0; r < q->n_rows; r++) {
             uint32_t p = q->pos0 + r, row = q->row0 + r;
 
             feed[row] = r == 0 && q->feed >= 0 ? before + (int32_t)place[q->feed] : -1;
             pos[row] = p;
-            page[row] = pages[p / tokens];
+            for (uint32_t c = 0; c < n_classes; c++)
+                page[c][row] = b->table[c].page[b->table[c].start[i] + p / tokens];
             slot[row] = p % tokens;
             seq[row] = i;
         }
     }
 }
 
-/* Page tables and what attention is planned from. Returns how many blocks of queries there are; 0:
+/* Page tables, whose places are the same in all classes, and what attention is planned from. false:
  * the tables are too long. */
-static uint32_t fill_attention(struct step *s, struct batch_head *h) {
+static bool fill_attention(struct step *s, struct batch_head *h) {
     const struct engine_batch *batch = s->batch;
     const uint32_t *start = batch->table[KV_GLOBAL].start;
-    uint32_t group = s->be->shape->n_head / s->be->shape->n_head_kv, n_blocks = 0;
-    const void *d[2];
-    struct plan_seq *seq = staging_take(&s->rows, batch->n_seqs * sizeof(*seq), &d[0]);
-    uint32_t *pages = staging_take(&s->rows, start[batch->n_seqs] * sizeof(*pages), &d[1]);
+    size_t bytes = start[batch->n_seqs] * sizeof(uint32_t);
+    const void *d;
+    struct plan_seq *seq = staging_take(&s->rows, batch->n_seqs * sizeof(*seq), &d);
 
-    if (!pages || !seq)
-        return 0;
-    memcpy(pages, batch->table[KV_GLOBAL].page, start[batch->n_seqs] * sizeof(*pages));
+    if (!seq)
+        return false;
+    h->n_seqs = batch->n_seqs;
+    h->seq = d;
+    h->item = s->be->item;
+    h->merge = s->be->merge;
+    for (uint32_t c = 0; c < (has_windows(s->be) ? 2 : 1); c++) {
+        uint32_t *pages = staging_take(&s->rows, bytes, &d);
+
+        if (!pages)
+            return false;
+        assert(memcmp(batch->table[c].start, start, (batch->n_seqs + 1) * sizeof(*start)) == 0);
+        memcpy(pages, batch->table[c].page, bytes);
+        h->page_table[c] = d;
+    }
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const struct engine_seq *q = &batch->seq[i];
 
         seq[i] = (struct plan_seq){q->row0, q->n_rows, q->pos0, start[i], q->state_slot};
-        n_blocks += (q->n_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES;
     }
-    h->n_seqs = batch->n_seqs;
-    h->seq = d[0];
-    h->page_table = d[1];
-    h->item = s->be->item;
-    h->merge = s->be->merge;
-    return n_blocks;
+    return true;
 }
 
 /* Everything the device must know of the batch before it is sampled, in one copy. */
 static int upload_rows(struct step *s) {
     const struct engine_batch *b = s->batch;
     size_t n = b->n_rows * sizeof(uint32_t);
-    const void *d[8];
-    void *h[7];
+    const void *d[9];
+    void *h[8];
 
     s->rows.used = 0;
-    struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[7]);
-    for (int i = 0; i < 6; i++)
-        h[i] = staging_take(&s->rows, n, &d[i]);
-    h[6] = staging_take(&s->rows, s->n_scored * sizeof(uint32_t), &d[6]);
+    struct batch_head *head = staging_take(&s->rows, sizeof(*head), &d[8]);
     for (int i = 0; i < 7; i++)
+        h[i] = staging_take(&s->rows, n, &d[i]);
+    h[7] = staging_take(&s->rows, s->n_scored * sizeof(uint32_t), &d[7]);
+    for (int i = 0; i < 8; i++)
         assert(h[i]);
     memcpy(h[0], b->token, n);
-    fill_rows(s, h[1], h[2], h[3], h[4], h[5]);
+    fill_rows(s, h[1], h[2], h[3], h[4], (uint32_t *const[PAGE_CLASSES]){h[5], h[6]});
     for (uint32_t i = 0; i < s->n_scored; i++)
-        ((uint32_t *)h[6])[i] = b->want[s->scored[i]].row;
+        ((uint32_t *)h[7])[i] = b->want[s->scored[i]].row;
     *head = (struct batch_head){
         .n_rows = b->n_rows,
         .n_wants = s->n_scored,
         .token = d[0],
         .feed = d[1],
         .pos = d[2],
-        .row_page = d[3],
-        .row_slot = d[4],
-        .row_seq = d[5],
-        .want_row = d[6],
+        .row_slot = d[3],
+        .row_seq = d[4],
+        .row_page = {d[5], d[6]},
+        .want_row = d[7],
     };
-    uint32_t n_blocks = fill_attention(s, head);
-    if (n_blocks == 0) {
+    if (!fill_attention(s, head)) {
         snprintf(s->be->error, sizeof(s->be->error), "the batch's page tables are too long");
         s->be->lost = true;
         return -EIO;
     }
-    s->grid = (struct step_grid){b->n_rows, b->n_seqs, s->n_scored,
-                                 graph_attention(s->be, n_blocks), n_blocks};
+    s->grid = (struct step_grid){b->n_rows, b->n_seqs, s->n_scored};
     return staging_send(s->be, &s->rows, 0);
 }
 
@@ -151,25 +158,29 @@ static int record(struct step *s) {
 }
 
 /* Whether blocks of attention have many queries: keys are then read once for 64. */
-static bool is_wide(const struct step *s) {
-    return s->grid.rows > s->be->wide_rows && s->be->shape->head_dim <= 128;
+static bool is_wide(const struct step *s, const struct heads *h) {
+    return s->grid.rows > s->be->wide_rows && h->dim <= 128;
 }
 
-/* The work list of attention, made on the device from the batch's head. */
-static int plan(struct step *s) {
+/* The work list of attention, made on the device from the batch's head; that of the layer before
+ * serves where its heads are the same. */
+static int plan(struct step *s, const struct heads *h) {
     struct be *b = s->be;
     struct plan_args a = {
         .batch = b->head,
         .item = b->item,
         .merge = b->merge,
-        .group = b->shape->n_head / b->shape->n_head_kv,
-        .n_head_kv = b->shape->n_head_kv,
+        .group = h->n / h->n_kv,
+        .n_head_kv = h->n_kv,
         .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
-        .max_partials = b->n_partials,
-        .page_tokens = b->shares ? b->page.page_tokens : 0,
-        .wide = is_wide(s) ? ATTN_WIDE : ATTN_QUERIES,
+        .max_partials = cuda_partials(b, h),
+        .page_tokens = b->shares ? b->opts->page_tokens : 0,
+        .wide = is_wide(s, h) ? ATTN_WIDE : ATTN_QUERIES,
     };
 
+    if (s->planned.n == h->n && s->planned.n_kv == h->n_kv && s->planned.dim == h->dim)
+        return 0;
+    s->planned = *h;
     return launch_rows(b, kernel_plan, 1, &a, sizeof(a), "plan");
 }
 
@@ -184,7 +195,9 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     assert(!s->batch); /* at most two steps in flight */
     s->batch = batch;
     s->recorded = false;
-    s->head = s->held = s->summed = s->routed = s->shared = NULL;
+    s->head = s->held = s->routed = s->shared = NULL;
+    s->due = NULL;
+    s->planned = (struct heads){0};
     s->packed = s->gated = false;
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
@@ -196,17 +209,18 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
         return r;
     if (graph_begin(s))
         return graph_launch(s);
-    r = plan(s);
-    if (r < 0)
-        return r;
-    struct rope_args a = {
-        .batch = b->head,
-        .freq = b->freq,
-        .rope = b->rope,
-        .n_pairs = b->shape->rope[0].n_rot / 2,
-        .mscale = b->shape->rope[0].mscale,
-    };
-    return launch_rows(b, kernel_rope, s->grid.rows, &a, sizeof(a), "rope");
+    struct rope_args a = {.batch = b->head};
+    struct launch l = {kernel_rope, s->grid.rows, 1, CUDA_THREADS, "rope", 0};
+    for (uint32_t i = 0; i < ROPE_TABLES; i++) {
+        const struct rope_set *set = &b->shape->rope[i];
+
+        a.table[i].freq = b->freq[i];
+        a.table[i].rope = b->rope[i];
+        a.table[i].n_pairs = set->n_rot / 2;
+        a.table[i].mscale = set->mscale;
+        l.grid_y = set->n_rot ? i + 1 : l.grid_y;
+    }
+    return cuda_launch(b, &l, &a, sizeof(a));
 }
 
 /* From the file's rows, or from the output's tiles where the embedding is tied and they hold it
@@ -222,6 +236,7 @@ int step_embed(struct step *s, const struct model_op *op) {
         .n_units = w->m[0].n_units,
         .sampled = b->sampled,
         .x = b->x,
+        .scale = op->scale,
     };
 
     return launch_rows(b, kernel_embed, s->grid.rows, &a, sizeof(a), "embed");
@@ -244,6 +259,15 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
     };
 }
 
+/* Where the pages of an op's layer begin. */
+static uint8_t *pages_of(const struct be *b, const struct model_op *op) {
+    const struct kv_class *c = &b->kv[op->kv.cls];
+
+    assert(op->kv.cls < PAGE_CLASSES);
+    return c->pages + c->n_pages * cuda_values_bytes(b, op->kv.at);
+}
+
+/* Without a matrix of their own values are keys; without one of keys there are only queries. */
 static struct store_args store_args_of(const struct be *b, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     const struct weights *w = op->weights;
@@ -252,15 +276,18 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
         .batch = b->head,
         .q = b->q,
         .k = b->k,
-        .v = b->v,
+        .v = op->w[2] ? b->v : b->k,
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
-        .rope = b->rope,
-        .pages = b->pages + op->kv.layer * b->layer_bytes,
-        .shape = b->page,
-        .n_head = m->n_head,
-        .n_rot = m->rope[0].n_rot,
+        .rope = b->rope[op->rope],
+        .pages = pages_of(b, op),
+        .cls = op->kv.cls,
+        .shape = cuda_page_shape(b, &op->heads),
+        .n_head = op->heads.n,
+        .n_rot = m->rope[op->rope].n_rot,
         .neox = m->rope_type == ROPE_NEOX,
+        .n_kv = op->w[1] ? op->heads.n_kv : 0,
+        .v_unit = op->v_unit,
         .eps = m->rms_eps,
     };
 }
@@ -282,7 +309,9 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
  * a row.
  */
 static bool fuses(const struct step *s) {
-    return s->be->fuse > 0 && !s->be->no_matvec && s->grid.rows <= MATVEC_ROWS && !is_wide(s);
+    const struct be *b = s->be;
+
+    return b->fuse > 0 && !b->no_matvec && s->grid.rows <= MIN(MATVEC_ROWS, b->wide_rows);
 }
 
 static bool packs_last(const struct step *s, uint32_t n) {
@@ -307,21 +336,23 @@ int step_pack(struct step *s, enum pack_kind kind, const float *x, const float *
     return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
 }
 
-/* Launches the projection or the sum that waits, if any; @norm: of the op that takes x next, NULL:
+/* Launches the projection or the sum that waits, if any; @pack: for the op that takes x next, NULL:
  * none does. */
-static int release(struct step *s, const float *norm) {
+static int release(struct step *s, const struct pack_args *pack) {
     struct be *b = s->be;
-    uint32_t n = b->shape->n_embd;
+    const struct model_op *due = s->due;
 
-    if (s->summed)
-        return experts_combine(s, norm);
+    s->due = NULL;
+    s->packed = pack && (due || (s->held && packs_last(s, pack->n)));
+    if (due)
+        return due->kind == OP_EXPERTS ? experts_combine(s, due, NULL, pack)
+                                       : residual_add(s, due, pack);
     if (!s->held)
         return 0;
     struct matmul_args a = narrow_args(s, s->held, true);
-    if (norm && packs_last(s, n)) {
+    if (s->packed) {
         a.finish = FINISH_PACK;
-        a.pack = step_pack_args(b, PACK_NORM, b->x, norm, n);
-        s->packed = true;
+        a.pack = *pack;
     }
     s->held = NULL;
     return cuda_matvec(b, &a);
@@ -329,10 +360,14 @@ static int release(struct step *s, const float *norm) {
 
 /* What is packed while nothing waits is a hidden vector, for a projection that comes later. */
 int step_norm(struct step *s, const float *norm) {
-    if (!s->held && !s->summed)
-        s->packed = false;
-    int r = release(s, norm);
-    return r < 0 ? r : step_pack(s, PACK_NORM, s->be->x, norm, s->be->shape->n_embd);
+    struct be *b = s->be;
+    struct pack_args a =
+        step_pack_args(b, norm ? PACK_NORM : PACK_PLAIN, b->x, norm, b->shape->n_embd);
+    int r = release(s, &a);
+    bool done = s->packed;
+
+    s->packed = false;
+    return r < 0 || done ? r : launch_pack(b, s->grid.rows, &a);
 }
 
 /* Few rows: one kernel, whose last blocks rotate the heads and store keys and values; else
@@ -340,14 +375,13 @@ int step_norm(struct step *s, const float *norm) {
 int step_qkv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    const struct model_shape *m = b->shape;
     struct store_args store = store_args_of(b, op);
 
-    assert(op->kv.cls == KV_GLOBAL && op->kv.layer < m->n_kv_layer[KV_GLOBAL]);
-    assert(w->n_mats == 3 || w->n_mats == 4);
-    s->gated = w->n_mats == 4;
+    assert(op->kv.layer < b->shape->n_kv_layer[op->kv.cls]);
+    assert(w->n_mats > 0 && (w->n_mats == 4) == op->gated);
+    s->gated = op->gated;
     int r = step_norm(s, w->norm);
-    if (r == 0 && fuses(s) && m->head_dim % TILE_ROWS == 0) {
+    if (r == 0 && fuses(s) && op->heads.dim % TILE_ROWS == 0) {
         struct matmul_args a = narrow_args(s, w, false);
 
         a.finish = FINISH_STORE;
@@ -355,20 +389,25 @@ int step_qkv(struct step *s, const struct model_op *op) {
         return cuda_matvec(b, &a);
     }
     r = r < 0 ? r : step_multiply(s, w, false);
-    struct launch l = {kernel_store, s->grid.rows, (m->n_head + m->n_head_kv + 7) / 8,
+    struct launch l = {kernel_store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
                        CUDA_THREADS, "store",      0};
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
 }
 
-static struct launch attend_launch(const struct step *s) {
-    uint32_t dim = s->be->shape->head_dim;
-    struct launch l = {.grid_x = s->grid.items,
-                       .grid_y = s->be->shape->n_head_kv,
+/* As many blocks as keep the device busy, and as there are items if nothing is split. */
+static struct launch attend_launch(const struct step *s, const struct heads *h) {
+    uint32_t dim = h->dim, multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
+    uint32_t busy = (4 * multiprocessors + h->n_kv - 1) / h->n_kv;
+    struct launch l = {.grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv)),
+                       .grid_y = h->n_kv,
                        .n_threads = CUDA_THREADS,
                        .what = "attend"};
 
-    l.kernel = dim <= 64 ? kernel_attend_64 : dim <= 128 ? kernel_attend_128 : kernel_attend_256;
-    if (is_wide(s)) {
+    l.kernel = dim <= 64    ? kernel_attend_64
+               : dim <= 128 ? kernel_attend_128
+               : dim <= 256 ? kernel_attend_256
+                            : kernel_attend_512;
+    if (is_wide(s, h)) {
         l.kernel = dim <= 64 ? kernel_attend_wide_64 : kernel_attend_wide_128;
         l.shared = dim <= 64 ? ATTEND_WIDE_SHARED(64) : ATTEND_WIDE_SHARED(128);
     }
@@ -378,20 +417,22 @@ static struct launch attend_launch(const struct step *s) {
 /* Split chunks are merged by the last block of a query (few rows) or by a kernel of its own. */
 int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    const struct model_shape *m = b->shape;
-    uint32_t window = op->attn.window ? op->attn.window : UINT32_MAX;
+    const struct heads *h = &op->heads;
+    uint32_t window = op->attn.window ? op->attn.window : UINT32_MAX, group = h->n / h->n_kv;
     const float *sinks = op->weights ? op->weights->sinks : NULL;
     struct attend_args a = {
         .batch = b->head,
         .q = b->q,
         .o = b->o,
         .partial = b->partial,
-        .pages = b->pages + op->kv.layer * b->layer_bytes,
-        .shape = b->page,
-        .n_head = m->n_head,
-        .group = m->n_head / m->n_head_kv,
-        .partial_stride = b->partial_stride,
+        .pages = pages_of(b, op),
+        .shape = cuda_page_shape(b, h),
+        .cls = op->kv.cls,
+        .n_head = h->n,
+        .group = group,
+        .partial_stride = h->dim + 4,
         .scale = op->attn.scale,
+        .cap = op->attn.cap,
         .window = window,
         .sinks = sinks,
     };
@@ -399,27 +440,26 @@ int step_attend(struct step *s, const struct model_op *op) {
         .batch = b->head,
         .partial = b->partial,
         .o = b->o,
-        .n_head = m->n_head,
-        .n_head_kv = m->n_head_kv,
-        .group = a.group,
-        .head_dim = m->head_dim,
-        .partial_stride = b->partial_stride,
+        .n_head = h->n,
+        .n_head_kv = h->n_kv,
+        .group = group,
+        .head_dim = h->dim,
+        .partial_stride = h->dim + 4,
         .window = window,
         .sinks = sinks,
     };
 
-    assert(op->kv.cls == KV_GLOBAL);
-    struct launch attend = attend_launch(s);
-    struct launch merge = {kernel_merge, s->grid.merges, m->n_head_kv, CUDA_THREADS, "merge", 0};
+    struct launch attend = attend_launch(s, h);
+    struct launch merge = {kernel_merge, graph_blocks(s, group), h->n_kv, CUDA_THREADS, "merge", 0};
+    int r = plan(s, h);
     if (fuses(s)) {
         a.merged = b->arrived;
-        a.rows = b->arrived + b->max_merges * m->n_head_kv;
-        a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL,
-                                m->n_head * m->head_dim);
+        a.rows = b->arrived + b->max_merges * h->n_kv;
+        a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
         s->packed = true;
-        return cuda_launch(b, &attend, &a, sizeof(a));
+        return r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
     }
-    int r = cuda_launch(b, &attend, &a, sizeof(a));
+    r = r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
     return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }
 
@@ -435,26 +475,42 @@ int step_proj(struct step *s, const struct model_op *op) {
     enum pack_kind kind = op->in == ACT_O && s->gated ? PACK_GATE : PACK_PLAIN;
 
     assert((op->in == ACT_H || op->in == ACT_O || op->in == ACT_D) && !s->held);
+    bool packed = s->packed, plain = w->m[0].y == b->x;
     int r = release(s, NULL);
+    s->packed = packed;
     if (op->in == ACT_H)
         r = r < 0 ? r : step_pack_ff(s, w->n_in);
     else
         r = r < 0 ? r
                   : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->o, NULL, w->n_in);
-    if (r == 0 && fuses(s))
+    if (r == 0 && plain && fuses(s))
         s->held = w;
-    return r < 0 || s->held ? r : step_multiply(s, w, true);
+    if (r < 0 || s->held)
+        return r;
+    r = step_multiply(s, w, plain);
+    if (!plain && !op->branch)
+        s->due = op;
+    return r < 0 || !op->branch ? r : residual_branch(s, op);
+}
+
+enum pack_kind step_glu(enum glu glu) {
+    assert(glu == GLU_SILU || glu == GLU_GELU || glu == GLU_CLAMPED);
+    return glu == GLU_SILU ? PACK_SILU : glu == GLU_GELU ? PACK_GELU : PACK_CLAMPED;
 }
 
 /* h is left as gate and up, for step_pack_ff() to multiply them, or where gate was. */
-int step_gate_and_up(struct step *s, const struct weights *w) {
+int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     struct be *b = s->be;
     uint32_t n_ff = w->m[0].n_out;
 
+    s->ff.kind = fuses(s) ? PACK_PLAIN : step_glu(glu);
+    s->ff.up = b->up;
+    s->ff.up_stride = 0;
     if (!fuses(s))
         return step_multiply(s, w, false);
     struct matmul_args a = narrow_args(s, w, false);
     a.gated = w->m[0].n_row_tiles;
+    a.glu = step_glu(glu);
     if (packs_last(s, n_ff)) {
         a.finish = FINISH_PACK;
         a.pack = step_pack_args(b, PACK_PLAIN, b->gate, NULL, n_ff);
@@ -464,13 +520,19 @@ int step_gate_and_up(struct step *s, const struct weights *w) {
 }
 
 int step_pack_ff(struct step *s, uint32_t n) {
-    return step_pack(s, fuses(s) ? PACK_PLAIN : PACK_SILU, s->be->gate, NULL, n);
+    struct pack_args a = step_pack_args(s->be, s->ff.kind, s->be->gate, NULL, n);
+    bool done = s->packed;
+
+    a.up = s->ff.up;
+    a.up_stride = s->ff.up_stride;
+    s->packed = false;
+    return done ? 0 : launch_pack(s->be, s->grid.rows, &a);
 }
 
 int step_gate_up(struct step *s, const struct model_op *op) {
     int r = step_norm(s, op->weights->norm);
 
-    return r < 0 ? r : step_gate_and_up(s, op->weights);
+    return r < 0 ? r : step_gate_and_up(s, op->weights, op->glu);
 }
 
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
@@ -479,8 +541,15 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct operand x = {b->head_packed + first * row, b->head_scale + first,
                         b->head_sums + first * (row / 32), first ? NULL : &b->head->n_wants, n};
 
+    const struct cap_args cap = {x.count, b->logits, b->shape->n_vocab, s->head->scale,
+                                 s->head->cap};
+    struct launch l = {
+        kernel_cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, "cap", 0};
+
     assert(first % PACK_ROWS == 0);
-    return cuda_matmul(b, s->head, &x, false);
+    int r = cuda_matmul(b, s->head, &x, false);
+    bool plain = cap.scale == 1 && cap.cap == 0;
+    return r < 0 || plain ? r : cuda_launch(b, &l, &cap, sizeof(cap));
 }
 
 /* The last op: the norm of the wanted rows and the first LOGIT_ROWS of their logits; the rest
@@ -514,28 +583,39 @@ int step_logits(struct step *s, const struct model_op *op) {
     return r;
 }
 
-/* A host page has its layers one after the other; pinned memory has the same address on the
- * device. */
+/* A launch for each run of layers of one size. A host page has its layers one after the other;
+ * pinned memory has the same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
-    size_t page = page_layer_bytes(&b->page), whole = page * b->shape->n_kv_layer[KV_GLOBAL];
+    const struct kv_class *kv = &b->kv[KV_GLOBAL];
+    uint32_t n_layers = b->shape->n_kv_layer[KV_GLOBAL], n_run;
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
+    size_t at = 0; /* in a page of all layers */
+    int r = 0;
 
     assert(c->dir <= COPY_H2D && c->cls == KV_GLOBAL);
-    assert(c->src < (from_host ? b->opts->n_host_pages : b->n_pages));
-    assert(c->dst < (to_host ? b->opts->n_host_pages : b->n_pages));
-    struct copy_args a = {
-        .from = from_host ? b->host_pages + c->src * whole : b->pages + c->src * page,
-        .to = to_host ? b->host_pages + c->dst * whole : b->pages + c->dst * page,
-        .from_layer = from_host ? page : b->layer_bytes,
-        .to_layer = to_host ? page : b->layer_bytes,
-        .page_bytes = page,
-    };
-    uint32_t parts =
-        (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
+    assert(c->src < (from_host ? b->opts->n_host_pages : kv->n_pages));
+    assert(c->dst < (to_host ? b->opts->n_host_pages : kv->n_pages));
+    for (uint32_t l = 0; l < n_layers && r == 0; l += n_run) {
+        size_t page = kv->layer_bytes[l];
+        uint8_t *layers = kv->pages + kv->n_pages * at;
+        uint8_t *host = b->host_pages + at;
 
-    struct launch l = {kernel_copy_page, parts,       b->shape->n_kv_layer[KV_GLOBAL],
-                       CUDA_THREADS,     "copy_page", 0};
-    return cuda_launch(b, &l, &a, sizeof(a));
+        for (n_run = 1; l + n_run < n_layers && kv->layer_bytes[l + n_run] == page;)
+            n_run++;
+        const struct copy_args a = {
+            .from = from_host ? host + c->src * kv->page_bytes : layers + c->src * page,
+            .to = to_host ? host + c->dst * kv->page_bytes : layers + c->dst * page,
+            .from_layer = from_host ? page : kv->n_pages * page,
+            .to_layer = to_host ? page : kv->n_pages * page,
+            .page_bytes = page,
+        };
+        uint32_t parts = (uint32_t)MIN((page + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
+        const struct launch copy = {kernel_copy_page, parts, n_run, CUDA_THREADS, "copy_page", 0};
+
+        r = cuda_launch(b, &copy, &a, sizeof(a));
+        at += n_run * page;
+    }
+    return r;
 }
 
 /* -- the end ----------------------------------------------------------------------------------- */

@@ -79,6 +79,7 @@ static void check_route(const struct route_case *c) {
         .columns = c->columns,
         .sigmoid = c->sigmoid,
         .normalize = c->normalize,
+        .in_scale = 1,
         .scale = rule.scale,
         .expert = device_new(n_pairs * 4),
         .weight = device_new(n_pairs * 4),

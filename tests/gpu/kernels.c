@@ -356,7 +356,7 @@ static void store_keys(struct attention *t) {
     t->pages = device_new(all);
     must(api->fill(t->pages, 0, all, stream), "fill");
     struct batch_head batch = {
-        .n_rows = n, .row_page = device_of(page, n * 4), .row_slot = device_of(slot, n * 4)};
+        .n_rows = n, .row_page = {device_of(page, n * 4)}, .row_slot = device_of(slot, n * 4)};
     struct store_args a = {
         .batch = device_of(&batch, sizeof(batch)),
         .q = device_new((size_t)n * n_kv * t->group * dim * 4),
@@ -366,10 +366,11 @@ static void store_keys(struct attention *t) {
         .pages = t->pages,
         .shape = t->shape,
         .n_head = n_kv * t->group,
+        .n_kv = n_kv,
     };
     launch(kernel_store, n, (a.n_head + n_kv + 7) / 8, CUDA_THREADS, &a, "store");
     must(api->stream_wait(stream), "store");
-    const void *done[] = {a.q, a.k, a.v, a.rope, a.batch, batch.row_page, batch.row_slot};
+    const void *done[] = {a.q, a.k, a.v, a.rope, a.batch, batch.row_page[0], batch.row_slot};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)
         api->release((void *)done[i]);
     free(page);
@@ -434,7 +435,7 @@ static void run_attention(struct attention *t, int how, float *out) {
         .n_merges = n_merges,
         .item = device_of(item, n_items * sizeof(*item)),
         .merge = device_of(merge, n_merges * sizeof(*merge)),
-        .page_table = t->table_on,
+        .page_table = {t->table_on},
         .pos = device_of(pos, t->n_rows * 4),
     };
     struct attend_args a = {

@@ -108,6 +108,7 @@ static void check_packing(enum tensor_type type, uint32_t n_in, uint32_t n_out, 
     launch_matvec(&a);
     launch_pack(&silu, n_rows);
     a.gated = w[0].m.n_row_tiles;
+    a.glu = PACK_SILU;
     a.m[0].y = h;
     a.finish = FINISH_PACK;
     a.arrived = arrived;
@@ -176,13 +177,14 @@ static void check_storing(bool q8, uint32_t n_in, uint32_t n_rows) {
             y[k][i] = device_new((size_t)n_rows * wide[i] * 4);
     }
     struct batch_head batch = {.n_rows = n_rows,
-                               .row_page = device_of(page, n_rows * 4),
+                               .row_page = {device_of(page, n_rows * 4)},
                                .row_slot = device_of(slot, n_rows * 4)};
     struct store_args s = {.batch = device_of(&batch, sizeof(batch)),
                            .q_norm = device_of(norm, sizeof(norm)),
                            .rope = device_of(rope, sizeof(rope)),
                            .shape = shape,
                            .n_head = n_head,
+                           .n_kv = shape.n_head_kv,
                            .n_rot = 64,
                            .neox = true,
                            .eps = 1e-6f};
@@ -208,7 +210,7 @@ static void check_storing(bool q8, uint32_t n_in, uint32_t n_rows) {
     }
     snprintf(name, sizeof(name), "last blocks store heads: %u rows%s", n_rows, q8 ? ", q8_0" : "");
     report_check(name, wrong, 0);
-    const void *done[] = {s.batch,        s.q_norm, s.rope,   batch.row_page,
+    const void *done[] = {s.batch,        s.q_norm, s.rope,   batch.row_page[0],
                           batch.row_slot, pages[0], pages[1], arrived};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)
         api->release((void *)done[i]);

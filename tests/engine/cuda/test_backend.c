@@ -563,8 +563,9 @@ Test(cuda, what_it_does_not_compute_is_refused_by_name) {
     static const struct {
         const char *name, *what;
     } files[] = {
-        {"gemma2", "scaled activations"},
-        {"gemma4-ple", "scaled activations"},
+        {"olmo2", "norms over all heads"},
+        {"mistral3", "queries that grow with their position"},
+        {"laguna", "gates of attention with weights of their own"},
         {"nemotron-h-moe-mtp", "Mamba-2 layers"},
     };
     const char *dir = getenv("WEFT_DATA");

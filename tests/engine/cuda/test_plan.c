@@ -18,7 +18,7 @@ static struct batch_head run_plan(const struct engine_batch *b, const struct pla
                                   struct attn_item *item, struct attn_merge *merge) {
     static struct plan_seq seq[SEQS];
     struct batch_head head = {
-        .n_seqs = b->n_seqs, .seq = seq, .page_table = b->table[KV_GLOBAL].page};
+        .n_seqs = b->n_seqs, .seq = seq, .page_table = {b->table[KV_GLOBAL].page}};
     struct plan_args a = *limits;
 
     for (uint32_t i = 0; i < b->n_seqs; i++)

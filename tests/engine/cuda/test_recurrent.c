@@ -14,47 +14,18 @@
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/tiny_model.h"
 
-static void find_golden(const char *name, char path[1024]) {
-    const char *dir = getenv("WEFT_DATA");
-
-    snprintf(path, 1024, "%s/golden/%s.gguf", dir ? dir : "", name);
-    if (access(path, R_OK) < 0)
-        cr_skip_test("%s is not there", path);
-}
-
-static void compare(const struct trace *a, const struct trace *b, const char *what) {
-    for (uint32_t r = 0; r + 1 < LONGEST; r++) {
-        cr_expect(a->at[r].digest && a->at[r].digest == b->at[r].digest, "%s: position %u", what,
-                  r);
-        cr_expect(a->at[r].token == b->at[r].token, "%s: position %u", what, r);
-    }
-}
-
 /* Heads of 16 and 64 values, beta and alpha apart and joined, heads in turns and side by side,
  * dense FFNs and experts with one for all rows. */
 Test(cuda_recurrent, every_architecture_is_near_the_reference) {
     static const char *const names[] = {"qwen35-mtp", "qwen3next", "qwen35moe-q.q4_k", "lfm2",
                                         "lfm2moe"};
-    struct way at_once = {.name = "at once", .forced = true, .fuse = "0"};
-    struct way by_9 = {.name = "by 9", .chunk = 9, .forced = true, .fuse = "16384"};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-        struct trace right = {0}, few = {0}, many = {0};
         char path[1024];
 
-        /* of the last, no row is about to pick another expert with these tokens */
-        at_once.seed = by_9.seed = i == 4 ? 3 : 0;
-        find_golden(names[i], path);
-        ways_run(path, "reference", &at_once, &right);
-        ways_run(path, "cuda", &at_once, &many);
-        ways_run(path, "cuda", &by_9, &few);
-        double d = ways_distance(&many, &right);
-        cr_expect(d < 2e-2, "%s: %g", names[i],
-                  d); /* 4e-3 on average: random weights of any scale */
-        compare(&many, &few, names[i]);
-        free(right.logits);
-        free(few.logits);
-        free(many.logits);
+        ways_golden(names[i], path);
+        ways_near_reference(names[i], path,
+                            2e-2); /* 4e-3 on average: random weights of any scale */
     }
 }
 
@@ -83,17 +54,10 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
          .graphs = true,
          .fuse = "16384"},
     };
-    struct trace first = {0}, other = {0};
     char path[1024];
 
-    find_golden("qwen35moe-mtp", path);
-    ways_run(path, "cuda", &ways[0], &first);
-    for (size_t i = 1; i < ARRAY_SIZE(ways); i++) {
-        ways_run(path, "cuda", &ways[i], &other);
-        compare(&first, &other, ways[i].name);
-        free(other.logits);
-    }
-    free(first.logits);
+    ways_golden("qwen35moe-mtp", path);
+    ways_compare(path, ways, ARRAY_SIZE(ways));
 }
 
 /* With the self-test and the proof. 1: it computes as it should; 0: it is refused. Nothing is
@@ -121,11 +85,11 @@ Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
     struct fake_cuda *fake = fake_find();
     char path[1024];
 
-    find_golden("qwen35-mtp", path);
+    ways_golden("qwen35-mtp", path);
     cr_assert(try_open(path));
     uint32_t n = fake->n_calls;
     for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
-        find_golden(i < 2 ? "lfm2" : "qwen35-mtp", path);
+        ways_golden(i < 2 ? "lfm2" : "qwen35-mtp", path);
         fake->broken = kernels[i];
         cr_expect(try_open(path) == 0, "%s does nothing", kernels[i]);
         fake->broken = NULL;

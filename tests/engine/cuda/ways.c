@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "engine/backend.h"
+#include "engine/cuda/kernels.h"
+#include "engine/experts.h"
 #include "tests/engine/cuda/fake_find.h"
 
 static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
@@ -83,23 +85,107 @@ void ways_run(const char *path, const char *backend, const struct way *w, struct
     fake_find()->order = 0;
 }
 
+/* |a - b| / |b| */
+static double distance_of(const float *a, const float *b, uint32_t n) {
+    double d = 0, norm = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        double x = (double)a[i], y = (double)b[i];
+
+        d += (x - y) * (x - y);
+        norm += y * y;
+    }
+    d = sqrt(d / norm);
+    return isnan(d) ? INFINITY : d;
+}
+
 double ways_distance(const struct trace *a, const struct trace *b) {
     double worst = 0;
 
     for (uint32_t r = 0; r + 1 < LONGEST; r++) {
-        double d = 0, norm = 0;
+        size_t at = (size_t)r * a->n_vocab;
 
-        for (uint32_t i = 0; i < a->n_vocab; i++) {
-            double x = (double)a->logits[(size_t)r * a->n_vocab + i];
-            double y = (double)b->logits[(size_t)r * a->n_vocab + i];
-
-            d += (x - y) * (x - y);
-            norm += y * y;
-        }
-        d = sqrt(d / norm);
-        worst = d >= worst ? d : isnan(d) ? INFINITY : worst;
+        worst = fmax(worst, distance_of(a->logits + at, b->logits + at, a->n_vocab));
     }
     return worst;
+}
+
+/* The reference's router logits, by position, then layer (its prompt is computed a row at a time),
+ * take the place of the CUDA backend's, so that both pick the same experts with the same weights.
+ * Else a last pick that is closer to the next best than the rounding of activations becomes another
+ * expert, and other rows that see it; and weights are exponentials of what was rounded. */
+static struct {
+    float logits[LONGEST * 4][40];
+    uint32_t n, n_expert, n_layer, seen[LONGEST];
+    double worst; /* the largest distance of a row's logits before */
+    bool record;
+} router;
+
+void __real_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out);
+void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out);
+
+/* The linker puts it before experts_pick(). */
+void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
+    if (router.record) {
+        cr_assert(router.n < ARRAY_SIZE(router.logits) && r->n <= ARRAY_SIZE(router.logits[0]));
+        router.n_expert = r->n;
+        memcpy(router.logits[router.n++], logits, r->n * sizeof(float));
+    }
+    __real_experts_pick(logits, r, out);
+}
+
+/* on_launch of fake_api.h. */
+static void impose(const char *kernel, uint64_t number, void *args) {
+    struct route_args *a = args;
+
+    (void)number;
+    if (strcmp(kernel, "route") != 0)
+        return;
+    cr_assert(a->n_expert == router.n_expert);
+    for (uint32_t r = 0; r < a->batch->n_rows; r++) {
+        uint32_t pos = a->batch->pos[r], layer = router.seen[pos]++;
+        float *got = (float *)a->logits + (size_t)r * a->n_expert;
+        float back = 1 / a->in_scale; /* the reference's are scaled already */
+
+        cr_assert(layer < router.n_layer);
+        const float *right = router.logits[pos * router.n_layer + layer];
+        for (uint32_t e = 0; e < a->n_expert; e++)
+            got[e] *= a->in_scale;
+        router.worst = fmax(router.worst, distance_of(got, right, a->n_expert));
+        for (uint32_t e = 0; e < a->n_expert; e++)
+            got[e] = right[e] * back;
+    }
+}
+
+void ways_near_reference(const char *name, const char *path, double limit) {
+    const struct way slow = {.chunk = 1, .forced = true, .fuse = "0"};
+    const struct way at_once = {.forced = true, .fuse = "0"};
+    const struct way by_16 = {.chunk = 16, .forced = true, .fuse = "16384"};
+    struct trace right = {0}, few = {0}, many = {0};
+
+    router.n = 0;
+    router.record = true;
+    ways_run(path, "reference", &slow, &right);
+    router.record = false;
+    router.n_layer = router.n / (LONGEST - 1);
+    cr_assert(router.n == router.n_layer * (LONGEST - 1), "%s", name);
+    router.worst = 0;
+    fake_find()->on_launch = impose;
+    memset(router.seen, 0, sizeof(router.seen));
+    ways_run(path, "cuda", &at_once, &many);
+    memset(router.seen, 0, sizeof(router.seen));
+    ways_run(path, "cuda", &by_16, &few);
+    fake_find()->on_launch = NULL;
+    double d = ways_distance(&many, &right);
+    cr_expect(d < limit, "%s: %g", name, d);
+    cr_expect(router.worst < fmax(limit, 1e-2), "%s: router %g", name, router.worst);
+    for (uint32_t r = 0; r + 1 < LONGEST; r++) {
+        cr_expect(router.seen[r] == router.n_layer, "%s: position %u", name, r);
+        cr_expect(few.at[r].digest == many.at[r].digest, "%s: position %u", name, r);
+    }
+    free(right.logits);
+    free(few.logits);
+    free(many.logits);
 }
 
 void ways_golden(const char *name, char path[1024]) {

@@ -1,0 +1,101 @@
+/*
+ * residual - what a layer adds to x where that is more than a sum: norms behind branches, factors,
+ * branches that are joined before they are added, and inputs of the layers. A product then goes to
+ * be.o, and a kernel of a block a row does the rest, with the norm of the op behind it.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <math.h>
+
+float *residual_target(const struct be *b, const struct model_op *op) {
+    bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
+
+    return plain ? b->x : b->o;
+}
+
+/* to = (base + gain norm(t)) * scale */
+static int add(struct step *s, const struct residual_args *what, const struct pack_args *pack) {
+    struct be *b = s->be;
+    struct launch l = {kernel_residual, s->grid.rows, 1, PACK_THREADS, "residual", 0};
+    struct residual_args a = *what;
+
+    a.batch = b->head;
+    a.eps = b->shape->rms_eps;
+    a.n = b->shape->n_embd;
+    a.packs = pack != NULL;
+    if (pack)
+        a.pack = *pack;
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
+
+static const float *post_norm_of(const struct model_op *op) {
+    return op->weights ? op->weights->post_norm : NULL;
+}
+
+int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack) {
+    struct be *b = s->be;
+    const struct residual_args a = {.t = op->kind == OP_JOIN ? b->q : b->o,
+                                    .norm = post_norm_of(op),
+                                    .base = b->x,
+                                    .to = b->x,
+                                    .gain = op->gain,
+                                    .scale = op->scale};
+
+    return add(s, &a, pack);
+}
+
+int residual_branch(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct residual_args a = {.t = b->o,
+                                    .norm = post_norm_of(op),
+                                    .base = op->kind == OP_EXPERTS ? b->q : NULL,
+                                    .to = b->q,
+                                    .gain = 1,
+                                    .scale = 1};
+
+    return add(s, &a, NULL);
+}
+
+int step_join(struct step *s, const struct model_op *op) {
+    assert(!s->held && !s->due);
+    s->due = op;
+    return 0;
+}
+
+/* p of all layers from x. */
+int step_layer_input(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    const struct weights *w = op->weights;
+    const struct layer_input_args a = {
+        .batch = b->head,
+        .table = w->raw,
+        .sampled = b->sampled,
+        .norm = w->post_norm,
+        .p = b->layer_input,
+        .n = m->n_layer_input,
+        .n_layer = m->n_layer,
+        .scale = 1.0f / sqrtf((float)m->n_embd),
+        .own = sqrtf((float)m->n_layer_input),
+        .eps = m->rms_eps,
+    };
+    uint32_t warps = CUDA_THREADS / 32;
+    struct launch l = {kernel_layer_input, s->grid.rows,  (m->n_layer + warps - 1) / warps,
+                       CUDA_THREADS,       "layer_input", 0};
+    int r = step_norm(s, NULL);
+
+    r = r < 0 ? r : step_multiply(s, w, false);
+    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+}
+
+int step_gate_in(struct step *s, const struct model_op *op) {
+    const struct model_shape *m = s->be->shape;
+    int r = step_norm(s, NULL);
+
+    s->ff.kind = step_glu(op->glu);
+    s->ff.up = s->be->layer_input + (size_t)op->layer * m->n_layer_input;
+    s->ff.up_stride = m->n_layer * m->n_layer_input;
+    return r < 0 ? r : step_multiply(s, op->weights, false);
+}

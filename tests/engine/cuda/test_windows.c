@@ -1,0 +1,83 @@
+/*
+ * Gemma 2, 3 and 4 on the CUDA backend, without a device: norms behind branches,
+ * scaled activations, capped scores and logits, GELU, layers with other heads and rotary positions,
+ * inputs of layers, layers without keys, experts beside a dense FFN. Whole models judged by the
+ * reference backend, and the same bits however a sequence is computed.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/engine/cuda/ways.h"
+#include "tests/support/tiny_model.h"
+
+#ifdef __SANITIZE_ADDRESS__ /* slow there */
+#define FEW(all) 1
+#else
+#define FEW(all) (all)
+#endif
+
+Test(cuda_windows, golden_files_are_near_the_reference) {
+    /* With the scores of the first and the third, which no factor makes smaller, rounding the
+     * weights to half precision alone moves the reference's logits by 1.2e-2. */
+    static const struct {
+        const char *name;
+        double limit;
+    } files[] = {{"gemma4-ple", 3e-2},
+                 {"gemma4-moe", 6e-3},
+                 {"gemma4", 3e-2},
+                 {"gemma3", 6e-3},
+                 {"gemma2", 6e-3}};
+
+    setenv("WEFT_CUDA_WIDE", "20", 1); /* at once: 64 queries a block */
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
+        char path[1024];
+
+        ways_golden(files[i].name, path);
+        ways_near_reference(files[i].name, path, files[i].limit);
+    }
+}
+
+/* Heads of 512 values. */
+Test(cuda_windows, large_heads_are_near_the_reference) {
+    const struct tiny_model m = {.arch = "qwen3",
+                                 .type = TENSOR_Q8_0,
+                                 .head_dim = 512,
+                                 .n_head = 4,
+                                 .n_head_kv = 2,
+                                 .n_layer = 1,
+                                 .n_vocab = 64};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    ways_near_reference("512", path, 4e-3);
+    unlink(path);
+}
+
+Test(cuda_windows, a_sequence_is_the_same_whatever_the_batch) {
+    static const struct way ways[] = {
+        {.name = "at once", .fuse = "0"},
+        {.name = "in company, as graphs",
+         .chunk = 35,
+         .n_neighbours = 4,
+         .graphs = true,
+         .fuse = "16384"},
+        {.name = "overlapped, other order of threads",
+         .chunk = 9,
+         .n_neighbours = NEIGHBOURS,
+         .graphs = true,
+         .overlap = true,
+         .fuse = "1000000",
+         .order = 77},
+    };
+    static const char *const files[] = {"gemma4-moe", "gemma4-ple"};
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
+        char path[1024];
+
+        ways_golden(files[i], path);
+        ways_compare(path, ways, ARRAY_SIZE(ways));
+    }
+}
