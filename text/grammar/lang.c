@@ -99,25 +99,38 @@ static int intern(struct product *p, uint32_t *out) {
     return r < 0 ? r : build_work(p->b, 2 + p->n_in);
 }
 
+/* The edges of one state of a tuple that are not yet behind. */
+struct ahead {
+    const struct edge *e, *end;
+};
+
+static void start_at(const struct product *p, uint32_t from, struct ahead *at) {
+    for (uint32_t i = 0; i < p->n_in; i++) {
+        uint32_t q = p->tuple[(size_t)from * p->n_in + i];
+        const struct lang *l = p->in[i];
+
+        at[i] = (struct ahead){NULL, NULL};
+        if (q != NO_STATE) {
+            at[i].e = l->edge + l->state[q].edge;
+            at[i].end = at[i].e + l->state[q].n_edges;
+        }
+    }
+}
+
 /* Puts the tuple after byte @c behind the last one; @last: the last byte for which it is the same.
  * False: one that must stay has left. */
-static bool step(struct product *p, uint32_t from, unsigned c, unsigned *last) {
+static bool step(struct product *p, struct ahead *at, unsigned c, unsigned *last) {
     uint32_t *to = p->tuple + (size_t)p->n * p->n_in;
     bool alive = true;
 
     *last = 255;
     for (uint32_t i = 0; i < p->n_in; i++) {
-        uint32_t q = p->tuple[(size_t)from * p->n_in + i];
-        const struct lang *l = p->in[i];
-        const struct edge *e = NULL, *end = NULL;
+        const struct edge *e = at[i].e, *end = at[i].end;
 
         to[i] = NO_STATE;
-        if (q != NO_STATE) {
-            e = l->edge + l->state[q].edge;
-            end = e + l->state[q].n_edges;
-        }
         while (e < end && e->hi < c)
             e++;
+        at[i].e = e;
         if (e < end) {
             *last = MIN(*last, e->lo <= c ? (unsigned)e->hi : e->lo - 1u);
             if (e->lo <= c)
@@ -129,6 +142,9 @@ static bool step(struct product *p, uint32_t from, unsigned c, unsigned *last) {
 }
 
 static int add_edges(struct product *p, uint32_t from) {
+    struct ahead at[LANG_MAX];
+
+    start_at(p, from, at);
     p->state[from].edge = p->n_edges;
     for (unsigned c = 0, last; c < 256; c = last + 1) {
         uint32_t to = 0;
@@ -136,7 +152,7 @@ static int add_edges(struct product *p, uint32_t from) {
 
         if (r < 0)
             return r;
-        bool alive = step(p, from, c, &last);
+        bool alive = step(p, at, c, &last);
 
         r = build_work(p->b, p->n_in);
         if (r == 0 && alive)
@@ -158,26 +174,26 @@ static int add_edges(struct product *p, uint32_t from) {
     return 0;
 }
 
-/* A copy in the arena. */
-static int keep(struct build *b, const struct lang_state *state, uint32_t n,
-                const struct edge *edge, uint32_t n_edges, const struct lang **out) {
+/* A copy of @from in the arena. */
+static int keep(struct build *b, const struct lang *from, const struct lang **out) {
     struct lang *l = arena_alloc(&b->arena, sizeof(*l));
-    struct lang_state *s = arena_alloc_array(&b->arena, MAX(n, 1u), sizeof(*s));
-    struct edge *e = arena_alloc_array(&b->arena, MAX(n_edges, 1u), sizeof(*e));
+    struct lang_state *s = arena_alloc_array(&b->arena, MAX(from->n, 1u), sizeof(*s));
+    struct edge *e = arena_alloc_array(&b->arena, MAX(from->n_edges, 1u), sizeof(*e));
 
     if (!l || !s || !e)
         return build_no_memory(b);
-    if (n)
-        memcpy(s, state, n * sizeof(*s));
-    if (n_edges)
-        memcpy(e, edge, n_edges * sizeof(*e));
-    *l = (struct lang){.n = n, .n_edges = n_edges, .state = s, .edge = e};
+    if (from->n)
+        memcpy(s, from->state, from->n * sizeof(*s));
+    if (from->n_edges)
+        memcpy(e, from->edge, from->n_edges * sizeof(*e));
+    *l = (struct lang){.n = from->n, .n_edges = from->n_edges, .state = s, .edge = e};
     *out = l;
     return 0;
 }
 
-int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
-                 const struct lang **out) {
+/* @merge: not when a selection of it is merged anyway. */
+static int make_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
+                        bool merge, const struct lang **out) {
     struct product p = {.b = b, .in = in, .n_in = n, .must = must, .mask = 63};
     uint32_t start;
     bool alive = true;
@@ -196,13 +212,22 @@ int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint
         r = intern(&p, &start);
     for (uint32_t i = 0; r == 0 && i < p.n; i++)
         r = add_edges(&p, i);
+    struct lang made = {p.n, p.n_edges, p.state, p.edge};
+
+    if (r == 0 && merge)
+        r = lang_merge(b, &made);
     if (r == 0)
-        r = keep(b, p.state, p.n, p.edge, p.n_edges, out);
+        r = keep(b, &made, out);
     free(p.tuple);
     free(p.state);
     free(p.edge);
     free(p.slot);
     return r;
+}
+
+int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
+                 const struct lang **out) {
+    return make_product(b, in, n, must, true, out);
 }
 
 /* Marks the states that reach an accepting one. */
@@ -260,8 +285,12 @@ int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t w
         }
         to->n_edges = n_edges - to->edge;
     }
+    struct lang made = {n, n_edges, state, edge};
+
     r = build_work(b, l->n + l->n_edges);
-    return r < 0 ? r : keep(b, state, n, edge, n_edges, out);
+    if (r == 0)
+        r = lang_merge(b, &made);
+    return r < 0 ? r : keep(b, &made, out);
 }
 
 int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
@@ -275,7 +304,7 @@ int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
     if (n_not)
         memcpy(all + n, not_in, n_not * sizeof(*in));
     uint64_t must = (UINT64_C(1) << n) - 1;
-    int r = lang_product(b, all, n + n_not, must, &product);
+    int r = make_product(b, all, n + n_not, must, false, &product);
 
     return r < 0 ? r : lang_select(b, product, UINT64_MAX, must, out);
 }
@@ -382,8 +411,12 @@ int lang_of(struct build *b, const struct expr *e, const struct lang **out) {
     }
     if (state && expr_nullable(b, e))
         state[0].accepts = 1;
+    struct lang made = {g.n_states, g.n_edges, state, g.edge};
+
     if (r == 0)
-        r = state ? keep(b, state, g.n_states, g.edge, g.n_edges, out) : build_no_memory(b);
+        r = state ? lang_merge(b, &made) : build_no_memory(b);
+    if (r == 0)
+        r = keep(b, &made, out);
     free(state);
     free(m.nfa_edge);
     free(m.nfa_head);

@@ -25,6 +25,9 @@ int lang_select(struct build *b, const struct lang *product, uint64_t care, uint
 /* Texts of all of @in, and of none of @not_in. At least one @in. */
 int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
               const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
+/* Makes states of @l that accept the same texts (in the same languages of a product) one, in place;
+ * edges lie in the order of their states. Very large ones stay as they are (lang_merge.c). */
+int lang_merge(struct build *b, struct lang *l);
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
 /* Everything that a JSON string can hold, each character in its shortest spelling. */
 int lang_strings(struct build *b, const struct lang **out);
