@@ -494,6 +494,8 @@ static void receive_tls(struct conn *c, const char *data, size_t n) {
         refuse_plain(c);
         return;
     }
+    if (got == -EPIPE && !conn_unsent(c))
+        tls_end(c->tls);
     conn_flush(c); /* of a handshake, or an alert */
     if (got == -EPIPE && c->state != CONN_CLOSED)
         on_eof(c);

@@ -240,6 +240,9 @@ def test_the_end_of_a_connection_is_told():
         answer = ask(sock, close=True)
         assert b" 200 " in answer
         assert sock.recv(10) == b""  # close_notify: else an error, since ragged ends are not suppressed
+        with w.open() as other:
+            assert b" 200 " in ask(other)
+            other.unwrap().close()  # waits for the answer to its own
 
 
 def test_a_client_that_leaves_ends_its_generation():
