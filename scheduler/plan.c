@@ -163,7 +163,7 @@ static void reset(struct plan *p) {
 
         assert(r->last || r->n_tokens > r->n_computed);
         assert(r->n_target >= r->n_tokens);
-        r->n_rows = r->n_draft = 0;
+        r->n_rows = r->n_draft = r->n_led = 0;
         r->admitted = false;
         r->verdict = i >= p->n_running ? PLAN_UNSEEN
                      : r->last         ? PLAN_LAST

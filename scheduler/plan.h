@@ -70,6 +70,7 @@ struct plan_req {
     /* Out. */
     uint32_t n_rows;
     uint32_t n_draft; /* of them are drafts */
+    uint32_t n_led;   /* where those that follow it have all left it; 0: it may end before */
     enum plan_verdict verdict;
     bool admitted; /* was waiting and runs from now on, with n_hit tokens from shared pages */
 };

@@ -17,7 +17,9 @@
  *
  * Followers: the request further ahead leads; of two at the same position, the one of higher
  * priority. So no cycle can form, and when the leader ends the next one leads. A leader without a
- * page to go on is not followed, or it might be waiting for its follower's pages.
+ * page to go on is not followed, or it might be waiting for its follower's pages. While
+ * nothing decodes, a leader's prompt does not end in the step in which it computes the last page
+ * that is followed: the ends come together, in steps that none of them makes short by decoding.
  */
 
 #include <assert.h>
@@ -59,21 +61,34 @@ static void note_places(const struct plan *p, struct places *at) {
     }
 }
 
-/* Whether another request computes the next page of @i, so that it need not. Those beyond PLACES
- * lead none. */
-static bool follows(const struct plan *p, const struct places *at, uint32_t i) {
+/* The request that computes the next page of @i, so that it need not, or PLAN_NONE. Those beyond
+ * PLACES lead none. */
+static uint32_t leader_of(const struct plan *p, const struct places *at, uint32_t i) {
     const struct plan_req *r = &p->req[i];
     uint32_t page = r->n_computed / p->page_tokens, end = (page + 1) * p->page_tokens;
     uint32_t n = MIN(p->n_running + p->n_waiting, PLACES);
 
     if (r->n_computed % p->page_tokens || r->n_computed + p->page_tokens > r->n_share ||
         page >= r->n_hashes || r->n_stored != r->n_computed)
-        return false;
+        return PLAN_NONE;
     for (uint32_t j = 0; j < n; j++)
         if (at->n_stored[j] < end && at->n_computed[j] >= r->n_computed && j != i &&
             leads(p, j, i, page))
-            return true;
-    return false;
+            return j;
+    return PLAN_NONE;
+}
+
+/* Notes where follower @r leaves @leader, if that is later than where others do. With a step of the
+ * leader under way @r could not go on right then. */
+static void note_follower(const struct plan *p, struct plan_req *leader, const struct plan_req *r) {
+    uint32_t page = r->n_computed / p->page_tokens;
+    uint32_t n = MIN(MIN(leader->n_hashes, r->n_hashes), r->n_share / p->page_tokens);
+
+    if (p->whole || leader->n_stored != leader->n_computed)
+        return;
+    while (page < n && leader->hash[page] == r->hash[page])
+        page++;
+    leader->n_led = MAX(leader->n_led, page * p->page_tokens);
 }
 
 /* ---- chunks ---- */
@@ -106,6 +121,8 @@ static uint32_t fit_space(const struct plan_work *w, const struct plan_req *r) {
     uint64_t n = pages * p->page_tokens - r->n_computed;
 
     n = MIN(n, plan_lag(r));
+    if (r->n_led > r->n_computed)
+        n = MIN(n, r->n_led - r->n_computed);
     return (uint32_t)MIN(n, (uint64_t)r->n_rows + w->max_rows - w->rows);
 }
 
@@ -318,11 +335,12 @@ void plan_prefills(struct plan_work *w) {
 
         if (!here || !plan_is_prefill(r))
             continue;
-        r->verdict = PLAN_WAIT_TIME;
-        if (follows(p, &at, i))
-            r->verdict = PLAN_FOLLOW;
-        else
+        uint32_t leader = leader_of(p, &at, i);
+        r->verdict = leader == PLAN_NONE ? PLAN_WAIT_TIME : PLAN_FOLLOW;
+        if (leader == PLAN_NONE)
             p->scratch[n++] = i;
+        else if (w->rows == 0)
+            note_follower(p, &p->req[leader], r);
     }
     if (n == 0)
         return;

@@ -520,9 +520,34 @@ Test(plan, a_follower_waits_for_its_leader) {
     share_prefix(&f, b, 1000, 6);
     share_prefix(&f, c, 2000, 6);
     plan_step(&f.p);
-    cr_expect_eq(a->n_rows, 100);
+    cr_expect_eq(a->n_rows, 96);
     cr_expect_eq(b->verdict, PLAN_FOLLOW);
     cr_expect_eq(c->n_rows, 100);
+}
+
+/* A leader's prompt ends together with those of its followers, unless something decodes, which makes
+ * steps short in any case, or the page that they need is under way when they could have it. */
+Test(plan, a_leader_stops_where_its_last_follower_leaves_it) {
+    static const uint32_t expect[] = {80 - 32, 68, 68, 64 - 32};
+    static struct fixture f;
+
+    for (int i = 0; i < 4; i++) {
+        setup(&f, 1, 0.01);
+        struct plan_req *a = add_running(&f, 100, 32), *b = add_running(&f, 100, 32);
+        struct plan_req *c = add_running(&f, 100, 32);
+        if (i == 1)
+            add_running(&f, 101, 100);
+        if (i == 2)
+            a->n_stored = 16;
+        share_prefix(&f, a, 1000, 6);
+        share_prefix(&f, b, 1000, 3);
+        share_prefix(&f, c, 1000, i == 3 ? 6 : 5);
+        if (i == 3)
+            c->n_share = 64; /* it wants to compute the rest itself */
+        plan_step(&f.p);
+        cr_expect(b->verdict == PLAN_FOLLOW && c->verdict == PLAN_FOLLOW, "case %d", i);
+        cr_expect_eq(a->n_rows, expect[i], "case %d: %u rows", i, a->n_rows);
+    }
 }
 
 Test(plan, who_is_ahead_leads_and_who_is_stalled_does_not) {
