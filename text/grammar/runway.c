@@ -45,6 +45,7 @@ struct runways {
     lanes *other;         /* by edge: 0xff in the lanes of kinds that have none of its bytes */
     uint8_t (*row)[ROWS]; /* by state */
     uint32_t *some, n;    /* states with a runway, in their order */
+    uint8_t *when, pass;  /* by state: the last pass in which it changed; this one */
     struct byte_set kind[ASCII_KINDS];
 };
 
@@ -55,8 +56,12 @@ static struct byte_set edge_bytes(const struct runways *r, const struct state *s
 
     if ((s->flags & STATE_LOOP) && !(r->g->state[e->to].flags & STATE_BORDER))
         return set;
-    for (unsigned c = e->lo; c <= e->hi && c < 0x80; c++)
-        byte_set_add(&set, (uint8_t)c);
+    for (unsigned w = 0; w < 2; w++) {
+        unsigned lo = MAX(e->lo, w * 64), hi = MIN(e->hi, w * 64 + 63);
+
+        if (lo <= hi)
+            set.w[w] = UINT64_MAX >> (63 - (hi - lo)) << lo % 64;
+    }
     return set;
 }
 
@@ -156,8 +161,20 @@ static bool lower_state(struct runways *r, uint32_t q) {
     return changed;
 }
 
+/* Whether one behind @q may have changed since @q was looked at. */
+static bool is_stale(const struct runways *r, uint32_t q) {
+    const struct state *s = &r->g->state[q];
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        if (r->when[r->g->edge[i].to] + 1u >= r->pass)
+            return true;
+    }
+    return false;
+}
+
 /* States are made in the order in which they are reached: from the last one on most find those
- * behind them done. A number is right after as many rounds as it says. */
+ * behind them done. A number is right after as many passes as it says, and most states are after
+ * the first. */
 static int find_runways(struct build *b, struct runways *r) {
     bool changed = true;
     int e = 0;
@@ -172,8 +189,14 @@ static int find_runways(struct build *b, struct runways *r) {
         start_state(r, q);
     while (changed && e == 0) {
         changed = false;
-        for (uint32_t i = r->n; i-- > 0;)
-            changed = lower_state(r, r->some[i]) || changed;
+        assert(r->pass < UINT8_MAX);
+        r->pass++;
+        for (uint32_t i = r->n; i-- > 0;) {
+            if (is_stale(r, r->some[i]) && lower_state(r, r->some[i])) {
+                r->when[r->some[i]] = r->pass;
+                changed = true;
+            }
+        }
         e = build_work(b, r->n * 4ull);
     }
     for (uint32_t q = 0; q < r->g->n_states; q++) {
@@ -190,13 +213,16 @@ int automaton_runways(struct build *b, struct grammar *g) {
                         .run = malloc(n * sizeof(lanes)),
                         .other = malloc(MAX(g->n_edges, 1u) * sizeof(lanes)),
                         .row = malloc(n * ROWS),
-                        .some = malloc(n * sizeof(uint32_t))};
-    int e = r.run && r.other && r.row && r.some ? find_runways(b, &r) : build_no_memory(b);
+                        .some = malloc(n * sizeof(uint32_t)),
+                        .when = calloc(n, 1)};
+    int e =
+        r.run && r.other && r.row && r.some && r.when ? find_runways(b, &r) : build_no_memory(b);
 
     g->runway = (uint8_t(*)[TEXT_KINDS])r.run;
     g->bytes += n * sizeof(lanes);
     free(r.other);
     free(r.row);
     free(r.some);
+    free(r.when);
     return e;
 }
