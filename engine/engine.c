@@ -116,8 +116,8 @@ static bool can_have_windows(const struct engine *e) {
     const struct engine_opts *o = &e->opts;
     const struct model_shape *s = &e->model.shape;
 
-    return o->windows && !e->ops->device && !o->n_host_pages && !o->host_kv_bytes &&
-           !s->state.n_layer && s->n_kv_layer[KV_WINDOW] && s->n_kv_layer[KV_GLOBAL];
+    return o->windows && !o->n_host_pages && !o->host_kv_bytes && !s->state.n_layer &&
+           s->n_kv_layer[KV_WINDOW] && s->n_kv_layer[KV_GLOBAL];
 }
 
 static struct fit_windows windows_of(const struct engine *e) {
@@ -371,8 +371,10 @@ static int prove(struct engine *e, struct err *err) {
 
     if (r < 0)
         return r;
+    size_t n = strlen(e->note);
     const char *at_open = e->ops->note ? e->ops->note(e->be) : "";
-    snprintf(e->note, sizeof(e->note), "%s%s%s", at_open, *at_open && *found ? "; " : "", found);
+    snprintf(e->note + n, sizeof(e->note) - n, "%s%s%s%s", n && (*at_open || *found) ? "; " : "",
+             at_open, *at_open && *found ? "; " : "", found);
     return 0;
 }
 

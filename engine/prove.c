@@ -55,7 +55,8 @@ static void choose_ops(struct proof *p) {
 static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t end, uint8_t what,
                     const struct engine_param *param, struct engine_result *out) {
     const struct be_ops *ops = judge ? &backend_reference : p->ops;
-    uint32_t page[ROWS], n_pages = (end + p->opts.page_tokens - 1) / p->opts.page_tokens;
+    uint32_t page[ROWS], window[ROWS],
+        n_pages = (end + p->opts.page_tokens - 1) / p->opts.page_tokens;
     const uint32_t start[2] = {0, n_pages};
     const struct engine_seq seq = {
         .n_rows = end - pos0, .pos0 = pos0, .state_slot = p->state, .feed = -1};
@@ -72,13 +73,14 @@ static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t e
         .want = &want,
         .param = param,
         .table[KV_GLOBAL] = {start, page},
+        .table[KV_WINDOW] = {start, window},
     };
     struct step *s;
 
     assert(n_pages > 0 && n_pages <= ROWS && p->n_ops > 0);
     for (uint32_t i = 0; i < n_pages; i++)
-        page[i] = i;
-    page[n_pages - 1] += p->moved;
+        page[i] = window[i] = i;
+    page[n_pages - 1] += p->moved; /* window pages are never copied */
     int r = ops->begin(judge ? p->judge : p->be, &batch, &s);
     for (uint32_t i = 0; i < p->n_ops && r == 0; i++)
         r = ops->run[p->op[i].kind](s, &p->op[i]);
@@ -260,6 +262,8 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
         .engine = &p->opts,
         .n_pages = (p->n_rows + o->page_tokens - 1) / o->page_tokens + 1,
         .page_bytes = o->kv_type == ENGINE_KV_Q8_0 ? values / 32 * 34 : values * 2,
+        .n_windows =
+            s->n_kv_layer[KV_WINDOW] ? (p->n_rows + o->page_tokens - 1) / o->page_tokens : 0,
         .n_states = 2,
     };
     int r = backend_reference.open(&p->judge, &be, err);
