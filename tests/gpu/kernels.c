@@ -474,7 +474,8 @@ static void run_attention(struct attention *t, int how, float *out) {
     else
         launch(dim <= 64    ? kernel_attend_64
                : dim <= 128 ? kernel_attend_128
-                            : kernel_attend_256,
+               : dim <= 256 ? kernel_attend_256
+                            : kernel_attend_512,
                split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS, &a, "attend");
     if (how == SPLIT)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
@@ -652,6 +653,7 @@ static void check_attentions(bool tiny) {
             {{1, 128, 32, q8}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
             /* The first chunk is behind the window of some rows, some tiles are of all. */
             {{1, 64, 16, q8}, 3, 300, 9, 39},
+            {{1, 512, 16, q8}, 2, tiny ? 280 : 1100, 3, 0},
             {{2, 128, 64, q8}, 8, 1025, 40, 0},
             {{2, 256, 16, q8}, 3, 700, 7, 0},
             {{1, 96, 32, q8}, 20, 513, 2, 0},
@@ -661,7 +663,7 @@ static void check_attentions(bool tiny) {
             {{1, 256, 32, q8}, 4, 800, 5, 100},
         };
 
-        for (size_t i = 0; i < (tiny ? 3 : ARRAY_SIZE(cases)); i++) {
+        for (size_t i = 0; i < (tiny ? 4 : ARRAY_SIZE(cases)); i++) {
             char name[60];
 
             snprintf(name, sizeof(name), "attention dim %u, group %u%s%s", cases[i].shape.head_dim,
@@ -896,6 +898,7 @@ int main(int argc, char **argv) {
     report_alone("last blocks", 60, check_last_block, &tiny);
     report_alone("experts", 60, check_expert_kernels, &tiny);
     report_alone("delta nets", 60, check_delta_kernels, &tiny);
+    report_alone("short convolutions", 60, check_conv_kernels, &tiny);
     report_alone("sampling", 60, check_sampling_alone, &tiny);
     return report_end("kernels");
 }

@@ -285,3 +285,105 @@ static void check_delta_kernels(const void *arg) {
     for (size_t i = 0; i < n; i++)
         check_delta(&cases[i]);
 }
+
+/* -- short convolutions ------------------------------------------------------------------------ */
+
+#define CONV_ROWS 6u
+#define CONV_TAPS 3u
+
+/* Two sequences, the first of which goes on where a state is, at once and row by row: equal bits,
+ * near the sum in double; the states have the last inputs. */
+static void check_conv(uint32_t n) {
+    const struct plan_seq seq[2] = {{0, 4, 5, 0, 1}, {4, 2, 0, 0, 0}};
+    const uint32_t row_seq[CONV_ROWS] = {0, 0, 0, 0, 1, 1}, before = CONV_TAPS - 1;
+    size_t rows = (size_t)CONV_ROWS * n, n_state = (size_t)2 * before * n;
+    float *in[3], *taps = host_new((size_t)CONV_TAPS * n * 4), *state = host_new(n_state * 4);
+    float *out[2], *end[2];
+    struct batch_head head = {.seq = device_of(seq, sizeof(seq)),
+                              .row_seq = device_of(row_seq, sizeof(row_seq))};
+    struct conv_args a = {.out = device_new(rows * 4),
+                          .state = device_new(n_state * 4),
+                          .stride = (size_t)before * n,
+                          .n = n,
+                          .n_taps = CONV_TAPS};
+    double d = 0, norm = 0;
+    char name[80];
+
+    for (int i = 0; i < 3; i++) {
+        in[i] = host_new(rows * 4);
+        fill_floats(in[i], rows);
+        a.in[i] = device_of(in[i], rows * 4);
+    }
+    fill_floats(taps, (size_t)CONV_TAPS * n);
+    fill_floats(state, n_state);
+    a.taps = device_of(taps, (size_t)CONV_TAPS * n * 4);
+    for (int way = 0; way < 2; way++) {
+        out[way] = host_new(rows * 4);
+        end[way] = host_new(n_state * 4);
+        must(api->copy(a.state, state, n_state * 4, CUDA_TO_DEVICE, stream), "copy");
+        for (uint32_t k = 0; k < (way ? CONV_ROWS : 1); k++) {
+            const struct plan_seq *q = &seq[row_seq[k]];
+            const struct plan_seq one = {0, 1, q->pos0 + k - q->row0, 0, q->state};
+            struct batch_head part = {.n_rows = 1,
+                                      .n_seqs = 1,
+                                      .seq = device_of(&one, sizeof(one)),
+                                      .row_seq = device_of(row_seq, 4)};
+            struct conv_args step = a;
+
+            head.n_rows = CONV_ROWS;
+            head.n_seqs = 2;
+            step.batch = device_of(way ? &part : &head, sizeof(head));
+            for (int i = 0; i < 3; i++)
+                step.in[i] += way ? (size_t)k * n : 0;
+            step.out += way ? (size_t)k * n : 0;
+            launch(kernel_conv, CONV_ROWS + 1, (n + CUDA_THREADS - 1) / CUDA_THREADS, CUDA_THREADS,
+                   &step, "conv");
+            launch(kernel_conv_keep, 3, (n + CUDA_THREADS - 1) / CUDA_THREADS, CUDA_THREADS, &step,
+                   "conv_keep");
+            must(api->stream_wait(stream), "conv");
+            const void *done[] = {part.seq, part.row_seq, step.batch};
+            for (size_t i = 0; i < ARRAY_SIZE(done); i++)
+                api->release((void *)done[i]);
+        }
+        fetch(out[way], a.out, rows * 4);
+        fetch(end[way], a.state, n_state * 4);
+    }
+    for (uint32_t r = 0; r < CONV_ROWS; r++)
+        for (uint32_t i = 0; i < n; i++) {
+            const struct plan_seq *q = &seq[row_seq[r]];
+            double sum = 0;
+
+            for (uint32_t j = 0; j < CONV_TAPS; j++) {
+                uint32_t k = r - q->row0 + j; /* of the inputs, those in the state first */
+                size_t at = (size_t)(q->row0 + k - before) * n + i;
+                double u = k >= before ? (double)in[0][at] * (double)in[2][at]
+                           : q->pos0   ? (double)state[(q->state * before + k) * n + i]
+                                       : 0;
+
+                sum += (double)taps[(size_t)j * n + i] * u;
+            }
+            sum *= (double)in[1][(size_t)r * n + i];
+            d += pow((double)out[0][(size_t)r * n + i] - sum, 2);
+            norm += sum * sum;
+        }
+    snprintf(name, sizeof(name), "short convolution of %u", n);
+    report_check(name, sqrt(d / norm), 1e-5);
+    snprintf(name, sizeof(name), "short convolution of %u: row by row", n);
+    report_check(name, differs(name, out[1], out[0], CONV_ROWS, n), 0);
+    snprintf(name, sizeof(name), "short convolution of %u: states row by row", n);
+    report_check(name, differs(name, end[1], end[0], 2 * before, n), 0);
+    const void *done[] = {head.seq, head.row_seq, a.out,   a.state,
+                          a.taps,   a.in[0],      a.in[1], a.in[2]};
+    for (size_t i = 0; i < ARRAY_SIZE(done); i++)
+        api->release((void *)done[i]);
+    float *const held[] = {in[0], in[1], in[2], taps, state, out[0], out[1], end[0], end[1]};
+    for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        free(held[i]);
+}
+
+static void check_conv_kernels(const void *arg) {
+    open_device();
+    check_conv(48);
+    if (!*(const bool *)arg)
+        check_conv(2048);
+}
