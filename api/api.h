@@ -187,6 +187,8 @@ int api_listen_tcp(struct api *a, const char *host, int port, bool tls, int *bou
                    struct err *err);
 int api_listen_unix(struct api *a, const char *path, struct err *err);
 int api_listen_fd(struct api *a, int fd, bool tls, struct err *err); /* inherited, listening */
+int api_last_fd(const struct api *a);                                /* http_server_last_fd() */
+void api_own_paths(struct api *a, bool own);                         /* http_server_own_paths() */
 
 /* The model that api_new() was given: served where a request names none. */
 struct model *api_first_model(const struct api *a);

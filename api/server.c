@@ -58,6 +58,14 @@ int api_listen_fd(struct api *a, int fd, bool tls, struct err *err) {
     return http_server_listen_fd(&a->http, fd, tls, err);
 }
 
+int api_last_fd(const struct api *a) {
+    return http_server_last_fd(&a->http);
+}
+
+void api_own_paths(struct api *a, bool own) {
+    http_server_own_paths(&a->http, own);
+}
+
 /* ---- exchanges ---- */
 
 static void count(struct api_stats *s, const struct exchange *x) {

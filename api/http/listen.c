@@ -220,14 +220,23 @@ static void remove_stale(const char *path) {
         close(fd);
 }
 
-/* The file has its mode from the first moment on: it is never open to more than it should be. */
+/* The file has its mode from the first moment on: it is never open to more than it should be. libuv
+ * does not bind: it would remove the file with the handle, also when another process listens. */
 static int bind_unix(struct listener *l, const char *path) {
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
     mode_t mode = l->server->opts.socket_mode;
-    mode_t mask = mode ? umask(0777 & ~mode) : 0;
-    int r = uv_pipe_bind(&l->h.pipe, path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
+    if (fd < 0)
+        return -errno;
+    snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
+    mode_t mask = mode ? umask(0777 & ~mode) : 0;
+    int r = bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0 ? -errno : 0;
     if (mode)
         umask(mask);
+    r = r < 0 ? r : uv_pipe_open(&l->h.pipe, fd);
+    if (r < 0)
+        close(fd);
     return r;
 }
 
@@ -260,6 +269,29 @@ int http_server_listen_fd(struct http_server *s, int fd, bool tls, struct err *e
         return -ENOMEM;
     return start_listener(l, local ? uv_pipe_open(&l->h.pipe, fd) : uv_tcp_open(&l->h.tcp, fd),
                           "inherited descriptor", err);
+}
+
+int http_server_last_fd(const struct http_server *s) {
+    const struct listener *l = LIST_ENTRY(s->listeners.prev, struct listener, link);
+    uv_os_fd_t fd = -1;
+
+    assert(!list_empty(&s->listeners));
+    uv_fileno(&l->h.handle, &fd);
+    return fd;
+}
+
+void http_server_own_paths(struct http_server *s, bool own) {
+    LIST_FOREACH(node, &s->listeners) {
+        struct listener *l = LIST_ENTRY(node, struct listener, link);
+        struct sockaddr_un sa = {0};
+        socklen_t len = sizeof(sa) - 1;
+        uv_os_fd_t fd;
+
+        if (!l->local || uv_is_closing(&l->h.handle) || uv_fileno(&l->h.handle, &fd) < 0 ||
+            getsockname(fd, (struct sockaddr *)&sa, &len) < 0)
+            continue;
+        snprintf(l->path, sizeof(l->path), "%s", own ? sa.sun_path : "");
+    }
 }
 
 /* ---- life ---- */

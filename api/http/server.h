@@ -117,6 +117,13 @@ int http_server_listen_unix(struct http_server *s, const char *path, struct err 
 /* Takes over @fd, a bound socket; @tls as above. */
 int http_server_listen_fd(struct http_server *s, int fd, bool tls, struct err *err);
 
+/* The descriptor of the listener that was added last. */
+int http_server_last_fd(const struct http_server *s);
+/* Whether the server removes the files of its UNIX sockets when it leaves. @own is false once
+ * another process listens on them, and true in that one; before the first call those of
+ * http_server_listen_unix() are removed. */
+void http_server_own_paths(struct http_server *s, bool own);
+
 /* No new connections; each answer ends its connection. Idle ones stay: closing them at once would
  * race with requests that are on their way. */
 void http_server_leave(struct http_server *s);
