@@ -27,6 +27,9 @@ DEFINE_FREEP(struct ctl, ctl)
 /* One request. @reply gets the body of a 2xx answer. An exit code, with @err saying why not. */
 int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
              struct err *err);
+/* As ctl_call(), for a call whose answer may take as long as it likes. */
+int ctl_call_long(struct ctl *c, const char *method, const char *path, struct buf *reply,
+                  struct err *err);
 /* As ctl_call(), and parses the answer, which must be a JSON object. @out is the caller's. */
 int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err);
 /* Calls @line for every line of an answer that goes on until it ends or @line returns false: then

@@ -87,6 +87,7 @@ struct sink {
     bool (*line)(void *ctx, const char *text, size_t len); /* NULL: all of it stays in reply */
     void *ctx;
     bool enough, too_long;
+    bool patient; /* the answer may take as long as it likes */
 };
 
 /* Hands out the whole lines that have arrived. False: the caller wants no more. */
@@ -184,7 +185,7 @@ static int perform(struct ctl *c, const char *method, const char *path, struct s
     curl_easy_setopt(c->curl, CURLOPT_PROXY, "");
     curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
-    curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, s->line ? 0L : (long)CALL_MS);
+    curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, s->line || s->patient ? 0L : (long)CALL_MS);
     curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, c->why);
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, s);
@@ -204,6 +205,13 @@ static int perform(struct ctl *c, const char *method, const char *path, struct s
 int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
              struct err *err) {
     struct sink s = {.reply = reply};
+
+    return perform(c, method, path, &s, err);
+}
+
+int ctl_call_long(struct ctl *c, const char *method, const char *path, struct buf *reply,
+                  struct err *err) {
+    struct sink s = {.reply = reply, .patient = true};
 
     return perform(c, method, path, &s, err);
 }

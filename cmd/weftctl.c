@@ -27,6 +27,8 @@ static const char help[] =
     "  health                     in a word; exit code 0 only when it serves\n"
     "  tenants                    what each tenant uses\n"
     "  reload                     read configuration, keys and tenants again\n"
+    "  upgrade                    start the program anew, beside the daemon that runs; it\n"
+    "                             takes over once it is ready, without a pause\n"
     "  drain                      take no more requests, finish those that run, exit\n"
     "  ps                         the models that are served, and which are loaded\n"
     "  load MODEL                 load one ahead, if it is loaded on demand\n"
@@ -295,6 +297,21 @@ static int run_swap(struct call *c) {
                : change(c, "swap", "swap", under_way, "done");
 }
 
+static int run_upgrade(struct call *c) {
+    CLEANUP(buf_deinit) struct buf reply = {0};
+    struct err err = {0};
+
+    if (c->argc > 0)
+        return cli_usage("upgrade takes no arguments");
+    buf_init(&reply, CTL_REPLY_MAX);
+    int r = ctl_call_long(c->ctl, "POST", "/upgrade", &reply, &err);
+    if (r == CTL_OK && c->json)
+        print(reply.data, reply.len);
+    else if (r == CTL_OK)
+        puts("upgraded");
+    return finish(r, &err);
+}
+
 static int run_top(struct call *c) {
     struct err err = {0};
     double seconds = 1;
@@ -315,6 +332,7 @@ static const struct {
     {"reload", run_reload},   {"dump", run_dump},
     {"ps", run_ps},           {"load", run_load},
     {"unload", run_unload},   {"swap", run_swap},
+    {"upgrade", run_upgrade},
 };
 
 /* Those that need no daemon; they read their own options. */

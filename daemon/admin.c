@@ -34,12 +34,13 @@
 #define WATCH_MAX_MS 3600000
 #define NO_SUCH_PATH                                                                               \
     "paths are /stats, /requests, /requests/ID/cancel, /requests/ID/why, /tenants, /health, "      \
-    "/flight[/NAME], /reload, /drain, /models, /models/NAME/load, /models/NAME/unload, "           \
+    "/flight[/NAME], /reload, /upgrade, /drain, /models, /models/NAME/load, /models/NAME/unload, " \
     "/models/NAME/swap[?file=PATH], /pull?name=hf:OWNER/REPO[:QUANT]"
 
 struct admin {
     struct admin_opts opts;
     struct http_server http;
+    struct exchange *upgrading; /* that waits for the end of an upgrade, or NULL */
 };
 
 /* ---- answers ---- */
@@ -231,6 +232,41 @@ static void reload_serve(struct exchange *x, struct http *h) {
         refuse(x, 400, *err.message ? err.message : "out of memory");
 }
 
+static void on_upgrading_gone(struct exchange *x) {
+    ((struct admin *)x->ctx)->upgrading = NULL;
+    exchange_end(x);
+}
+
+static void upgrade_serve(struct exchange *x, struct http *h) {
+    static const struct exchange_ops ops = {.gone = on_upgrading_gone};
+    const struct admin_opts *o = opts_of(x);
+    struct admin *a = x->ctx;
+    struct err err = {0};
+
+    (void)h;
+    if (o->upgrade(o->ctx, &err) < 0) {
+        refuse(x, 400, *err.message ? err.message : "out of memory");
+        return;
+    }
+    assert(!a->upgrading);
+    a->upgrading = x;
+    x->ops = &ops;
+}
+
+void admin_upgrade_over(struct admin *a, int pid, const char *why) {
+    struct exchange *x = STEAL(a->upgrading);
+    char line[64];
+
+    if (!x)
+        return;
+    x->ops = NULL;
+    snprintf(line, sizeof(line), "{\"upgraded\":true,\"pid\":%d}", pid);
+    if (why)
+        refuse(x, 500, why);
+    else
+        respond_line(x, line);
+}
+
 static void drain_serve(struct exchange *x, struct http *h) {
     const struct admin_opts *o = opts_of(x);
 
@@ -407,6 +443,7 @@ static const struct route routes[] = {
     {"/flight", HTTP_GET, .serve = flight_serve},
     {"/flight/*", HTTP_GET, .serve = flight_serve},
     {"/reload", HTTP_POST, .serve = reload_serve},
+    {"/upgrade", HTTP_POST, .serve = upgrade_serve},
     {"/drain", HTTP_POST, .serve = drain_serve},
     {0},
 };
@@ -475,7 +512,7 @@ int admin_new(struct admin **out, const struct admin_opts *o) {
     static const struct dialect *const dialects[] = {&dialect, NULL};
     CLEANUP(freep) struct admin *a = calloc(1, sizeof(*a));
 
-    assert(o->health && o->drain && o->reload);
+    assert(o->health && o->drain && o->reload && o->upgrade);
     if (!a)
         return -ENOMEM;
     a->opts = *o;
@@ -506,6 +543,19 @@ int admin_new(struct admin **out, const struct admin_opts *o) {
     if (r == 0)
         *out = STEAL(a);
     return r;
+}
+
+int admin_last_fd(const struct admin *a) {
+    return http_server_last_fd(&a->http);
+}
+
+void admin_hand_over(struct admin *a) {
+    http_server_own_paths(&a->http, false);
+    http_server_leave(&a->http);
+}
+
+void admin_own_paths(struct admin *a) {
+    http_server_own_paths(&a->http, true);
 }
 
 void admin_close(struct admin *a) {

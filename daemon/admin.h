@@ -16,6 +16,7 @@
  *   GET  /flight[/NAME]      a worker's flight recorder as a file (proto/flight_file.h); without
  *                            NAME the first model's
  *   POST /reload             as SIGHUP; 400 says what is wrong
+ *   POST /upgrade            as SIGUSR2, answered when the next daemon serves or has failed
  *   POST /drain              as SIGTERM
  *   GET  /health             state in words
  *
@@ -33,5 +34,12 @@ struct admin *admin_free(struct admin *a); /* after admin_close() and the loop h
  * @err. */
 int admin_listen_unix(struct admin *a, const char *path, struct err *err);
 int admin_listen_fd(struct admin *a, int fd, struct err *err);
+int admin_last_fd(const struct admin *a); /* http_server_last_fd() */
+/* The upgrade has come to an end: @why NULL: process @pid serves. */
+void admin_upgrade_over(struct admin *a, int pid, const char *why);
+/* The next daemon listens: no new connections, and the files of sockets stay. */
+void admin_hand_over(struct admin *a);
+/* Those sockets are this daemon's own: their files go with it. */
+void admin_own_paths(struct admin *a);
 /* Closes listeners and connections at once; watchers too. */
 void admin_close(struct admin *a);

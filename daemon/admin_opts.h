@@ -16,4 +16,6 @@ struct admin_opts {
     const char *(*health)(void *ctx); /* "starting", "serving", "replacing", "failed", "draining" */
     void (*drain)(void *ctx);
     int (*reload)(void *ctx, struct err *err); /* 0, or what is wrong */
+    /* 0: admin_upgrade_over() follows; or what is wrong. */
+    int (*upgrade)(void *ctx, struct err *err);
 };

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/buf.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "daemon/service.h"
@@ -20,11 +21,13 @@ struct kept_file {
     uint64_t n_bytes;
     uint32_t n_users;
     bool kept, bad; /* kept: sealed, and with the service manager */
+    bool passed;    /* to the daemon of an upgrade */
 };
 
 struct kept {
     struct list files;
-    bool leaving;
+    bool leaving, held;   /* held: the service manager is told by kept_announce() */
+    struct buf forgotten; /* held: names, each ended by NUL */
 };
 
 int kept_new(struct kept **out) {
@@ -33,12 +36,17 @@ int kept_new(struct kept **out) {
     if (!k)
         return -ENOMEM;
     list_init(&k->files);
+    buf_init(&k->forgotten, 65536);
     *out = k;
     return 0;
 }
 
 static void drop(struct kept_file *f) {
-    if (f->kept && !f->of->leaving)
+    struct kept *k = f->of;
+
+    if (f->kept && k->held)
+        buf_add(&k->forgotten, f->name, strlen(f->name) + 1); /* if not, the file stays too long */
+    else if (f->kept && !k->leaving)
         service_forget(f->name);
     list_remove(&f->link);
     close(f->fd);
@@ -51,6 +59,7 @@ struct kept *kept_free(struct kept *k) {
     k->leaving = true;
     LIST_FOREACH(i, &k->files)
     drop(LIST_ENTRY(i, struct kept_file, link));
+    buf_deinit(&k->forgotten);
     free(k);
     return NULL;
 }
@@ -116,7 +125,8 @@ bool kept_confirm(struct kept_file *f) {
     if (engine_keep_read(f->fd, key, &f->n_bytes) < 0 || memcmp(key, f->key, sizeof(key)) != 0)
         return false;
     f->kept = true;
-    service_keep(f->fd, f->name);
+    if (!f->of->held)
+        service_keep(f->fd, f->name);
     return true;
 }
 
@@ -152,4 +162,43 @@ void kept_drop_unclaimed(struct kept *k, const uint8_t *but) {
 
 void kept_leave(struct kept *k) {
     k->leaving = true;
+}
+
+int kept_pass(struct kept *k, struct upgrade_files *files) {
+    int r = 0;
+
+    LIST_FOREACH(i, &k->files) {
+        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        if (f->kept && !f->bad && r == 0)
+            r = upgrade_add(files, f->fd, f->name, NULL);
+        f->passed = f->kept && !f->bad && r == 0;
+    }
+    return r;
+}
+
+void kept_hand_over(struct kept *k) {
+    LIST_FOREACH(i, &k->files) {
+        struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        if (f->kept && !f->passed)
+            service_forget(f->name);
+    }
+    k->leaving = true;
+}
+
+void kept_hold(struct kept *k) {
+    k->held = true;
+}
+
+void kept_announce(struct kept *k) {
+    k->held = false;
+    for (size_t at = 0; at < k->forgotten.len; at += strlen(k->forgotten.data + at) + 1)
+        service_forget(k->forgotten.data + at);
+    LIST_FOREACH(i, &k->files) {
+        const struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
+
+        if (f->kept)
+            service_keep(f->fd, f->name); /* once more does nothing */
+    }
 }

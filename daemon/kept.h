@@ -13,6 +13,7 @@
  */
 
 #include <stdbool.h>
+#include "daemon/upgrade.h"
 #include "engine/engine.h"
 
 struct kept;      /* all of a daemon */
@@ -38,3 +39,12 @@ uint64_t kept_unclaimed(const struct kept *k, const uint8_t *but);
 void kept_drop_unclaimed(struct kept *k, const uint8_t *but);
 /* The daemon ends: what the service manager has stays with it. */
 void kept_leave(struct kept *k);
+
+/* An upgrade. What the next daemon is to get is added to @f, and kept_hand_over() makes the service
+ * manager forget the rest, before the next one becomes the main process. */
+int kept_pass(struct kept *k, struct upgrade_files *f);
+void kept_hand_over(struct kept *k);
+/* Of the next daemon: the service manager is told nothing until this one is the main process, then
+ * what is kept and what is not. */
+void kept_hold(struct kept *k);
+void kept_announce(struct kept *k);

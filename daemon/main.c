@@ -4,7 +4,8 @@
  *
  * Life of the front: open everything, listen, start the worker, serve; SIGTERM or SIGINT drains (no
  * new connections, streams finish up to drain-timeout-ms, and CLOSE_MS later the process is gone in
- * any case), a second one stops at once; SIGHUP reloads what can be reloaded and says what cannot.
+ * any case), a second one stops at once; SIGHUP reloads what can be reloaded and says what cannot;
+ * SIGUSR2 starts the next daemon (upgrade.h), which takes over while this one ends what it has.
  */
 
 #include <assert.h>
@@ -22,11 +23,14 @@
 #include "daemon/config.h"
 #include "daemon/deadline.h"
 #include "daemon/kvdisk.h"
+#include "daemon/listeners.h"
 #include "daemon/models.h"
 #include "daemon/models_find.h"
 #include "daemon/service.h"
 #include "daemon/sigbus.h"
+#include "daemon/takeover.h"
 #include "daemon/tenants.h"
+#include "daemon/upgrade.h"
 #include "daemon/worker.h"
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
@@ -36,7 +40,8 @@
 
 /*
  * STARTING until the first worker serves (was_ready), then serving; draining after SIGTERM, closing
- * when everything has been told to end. was_ready, draining and closing are set once and stay.
+ * when everything has been told to end. was_ready, draining, handed_over (to the next daemon; this
+ * one drains) and closing are set once and stay.
  */
 struct front {
     uv_loop_t loop;
@@ -48,18 +53,14 @@ struct front {
     struct kept *kept;
     struct models *models;
     struct admin *admin;
-    uv_signal_t term, interrupt, hup;
+    struct upgrade *upgrade;
+    uv_signal_t term, interrupt, hup, usr2;
     uv_timer_t drain;
     int64_t leave_ends_ns, drain_ends_ns;
-    char url[300];                  /* of the first listener, for messages */
-    int inherited[SERVICE_FDS_MAX]; /* for HTTP, not accepted from yet */
-    int inherited_admin[SERVICE_FDS_MAX];
-    bool inherited_tls[SERVICE_FDS_MAX]; /* of `inherited` */
-    bool listens_tls;                    /* some address has TLS */
-    uint32_t n_inherited, n_inherited_admin;
+    struct listeners listeners;
     int disk_fd; /* of the disk tier; -1: there is none */
     uint64_t share_secret[2];
-    bool draining, closing, was_ready;
+    bool draining, closing, was_ready, handed_over;
     int exit_code;
 };
 
@@ -79,7 +80,10 @@ static bool is_temporary(int r) {
 
 /* One line for a refusal, whatever went wrong. Returns the exit code. */
 static int fail(const struct err *err, int r) {
-    fprintf(stderr, "weftd: %s\n", *err->message ? err->message : strerror(-r));
+    const char *why = *err->message ? err->message : strerror(-r);
+
+    fprintf(stderr, "weftd: %s\n", why);
+    takeover_failed(why);
     return is_temporary(r) ? EXIT_AGAIN : EXIT_CONFIG;
 }
 
@@ -100,6 +104,8 @@ static void close_all(struct front *f) {
         return;
     f->closing = true;
     deadline_set(CLOSE_MS, f->exit_code);
+    upgrade_close(f->upgrade);
+    takeover_close();
     api_close(f->api);
     admin_close(f->admin);
     models_stop(f->models);
@@ -107,16 +113,23 @@ static void close_all(struct front *f) {
     uv_close((uv_handle_t *)&f->term, NULL);
     uv_close((uv_handle_t *)&f->interrupt, NULL);
     uv_close((uv_handle_t *)&f->hup, NULL);
+    uv_close((uv_handle_t *)&f->usr2, NULL);
     uv_close((uv_handle_t *)&f->drain, NULL);
 }
 
-/* Whether requests on accepted connections are still served: those that wait in the inherited
- * sockets are the next daemon's. */
+/* Whether requests on accepted connections are still served: those that wait in the sockets are the
+ * next daemon's. */
 static bool is_leaving(struct front *f) {
     struct api_stats s;
 
     api_stats(f->api, &s);
-    return f->n_inherited && s.n_connections && clock_now(clock_monotonic()) < f->leave_ends_ns;
+    return (f->handed_over || listeners_managed(&f->listeners, false)) && s.n_connections &&
+           clock_now(clock_monotonic()) < f->leave_ends_ns;
+}
+
+/* What still runs: also of the daemon before this one, which ends with this process's group. */
+static bool is_busy(struct front *f) {
+    return api_busy(f->api) || takeover_has_old();
 }
 
 static void on_drain_tick(uv_timer_t *t) {
@@ -124,11 +137,18 @@ static void on_drain_tick(uv_timer_t *t) {
 
     if (is_leaving(f))
         return;
-    api_drain(f->api);
-    if (!api_busy(f->api) || clock_now(clock_monotonic()) >= f->drain_ends_ns) {
+    if (!f->handed_over) /* else the next one serves, and nothing need be refused */
+        api_drain(f->api);
+    if (!is_busy(f) || clock_now(clock_monotonic()) >= f->drain_ends_ns) {
         log_event(WLOG_INFO, "stopped", "drained=%s", api_busy(f->api) ? "no" : "yes");
         close_all(f);
     }
+}
+
+/* The next daemon listens on the sockets. */
+static void hand_over(struct front *f) {
+    f->handed_over = true;
+    listeners_hand_over(&f->listeners);
 }
 
 /* Takes no new requests and ends when those that run have finished, or after drain-timeout-ms. */
@@ -140,10 +160,13 @@ static void start_drain(struct front *f) {
     f->drain_ends_ns = now + (int64_t)f->config.drain_timeout_ms * 1000000;
     log_event(WLOG_INFO, "draining", "limit_ms=%u", f->config.drain_timeout_ms);
     deadline_set(f->config.drain_timeout_ms + CLOSE_MS, f->exit_code);
+    upgrade_stop(f->upgrade);
+    if (upgrade_state(f->upgrade) == UPGRADE_TAKING)
+        hand_over(f);
     service_stopping();
     service_status("draining");
     api_leave(f->api);
-    if (!f->n_inherited)
+    if (!f->handed_over && !listeners_managed(&f->listeners, false))
         api_drain(f->api);
     uv_timer_start(&f->drain, on_drain_tick, 0, 20);
 }
@@ -152,7 +175,7 @@ static void on_stop_signal(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
 
     (void)signum;
-    if (!f->draining)
+    if (!f->draining && !takeover_is_pending())
         start_drain(f);
     else
         close_all(f);
@@ -259,38 +282,154 @@ static void on_hup(uv_signal_t *s, int signum) {
         service_ready();
 }
 
+/* ---- upgrading ---- */
+
+/* upgrade_opts.ready. */
+static void on_next_ready(void *ctx, int pid) {
+    struct front *f = ctx;
+
+    kept_hand_over(f->kept);
+    service_hand_over(pid);
+}
+
+/* upgrade_opts.taken. */
+static void on_next_taken(void *ctx, int pid) {
+    struct front *f = ctx;
+
+    log_event(WLOG_INFO, "upgraded", "pid=%d", pid);
+    admin_upgrade_over(f->admin, pid, NULL);
+    if (f->draining)
+        return;
+    hand_over(f);
+    start_drain(f);
+}
+
+/* upgrade_opts.failed. */
+static void on_next_failed(void *ctx, const char *why) {
+    struct front *f = ctx;
+
+    log_event(WLOG_ERROR, "upgrade_failed", "reason=\"%s\"", why);
+    admin_upgrade_over(f->admin, 0, why);
+}
+
+/* Whether the next daemon can run beside this one now. 0, or -EINVAL with @err. */
+static int check_upgrade(struct front *f, struct err *err) {
+    const char *device = models_device(f->models), *changing = models_changing(f->models);
+
+    if (f->draining || !f->was_ready)
+        return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
+    if (takeover_has_old())
+        return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
+    if (getpid() == 1)
+        return err_set(err, 0, "", "process 1 cannot be replaced: its end is its container's");
+    if (*f->config.kv_disk)
+        return err_set(err, 0, "", "kv-disk: two daemons cannot use one folder: restart weftd");
+    if (device)
+        return err_set(err, 0, "",
+                       "the memory of a device (%s) cannot be given to two workers: restart weftd",
+                       device);
+    return changing ? err_set(err, 0, "", "%s: try again when that is over", changing) : 0;
+}
+
+/* The program that this one was started as: an upgrade puts another file there. */
+static char *program_of(const struct front *f) {
+    static char path[4096];
+    ssize_t n = 0;
+
+    if (strchr(f->argv[0], '/'))
+        return f->argv[0];
+    n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    path[MAX(n, 0)] = 0;
+    return path;
+}
+
+static int upgrade(void *front, struct err *err) {
+    CLEANUP(freep) struct upgrade_files *files = calloc(1, sizeof(*files));
+    struct front *f = front;
+    int r = files ? check_upgrade(f, err) : -ENOMEM;
+
+    if (r == 0)
+        r = listeners_pass(&f->listeners, files);
+    if (r == 0)
+        r = kept_pass(f->kept, files);
+    if (r == 0) {
+        f->argv[0] = program_of(f);
+        r = upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, err);
+    }
+    if (r < 0 && !*err->message)
+        err_set(err, 0, "", "%s", strerror(-r));
+    log_event(r < 0 ? WLOG_ERROR : WLOG_INFO, r < 0 ? "upgrade_failed" : "upgrade_started",
+              "%s=\"%s\"", r < 0 ? "reason" : "program", r < 0 ? err->message : f->argv[0]);
+    return r;
+}
+
+static void on_usr2(uv_signal_t *s, int signum) {
+    struct err err = {0};
+
+    (void)signum;
+    upgrade(the_front((uv_handle_t *)s), &err);
+}
+
 /* ---- starting ---- */
 
-/* models_opts.on_ready. */
-static void on_ready(void *ctx) {
-    struct front *f = ctx;
+/* models_opts.on_ready, and takeover_opts.take. */
+static void serve_from_now(struct front *f) {
     struct models_info first;
     struct err err = {0};
     char status[400];
+    int r = listeners_open_given(&f->listeners, &err);
 
-    if (f->draining)
+    if (r < 0) {
+        f->exit_code = fail(&err, r);
+        start_drain(f);
         return;
-    for (uint32_t i = 0; i < f->n_inherited; i++) {
-        int r = api_listen_fd(f->api, f->inherited[i], f->inherited_tls[i], &err);
-
-        if (r < 0) {
-            f->exit_code = fail(&err, r);
-            start_drain(f);
-            return;
-        }
     }
     f->was_ready = true;
     api_set_health(f->api, API_SERVING);
     models_info(f->models, 0, &first);
     if (models_n(f->models) == 1)
-        snprintf(status, sizeof(status), "serving %.200s on %.100s", first.name, f->url);
+        snprintf(status, sizeof(status), "serving %.200s on %.100s", first.name, f->listeners.url);
     else
         snprintf(status, sizeof(status), "serving %u models on %.100s", models_n(f->models),
-                 f->url);
+                 f->listeners.url);
     service_status(status);
     service_ready();
-    snprintf(status, sizeof(status), "ready %s\n", f->url);
+    snprintf(status, sizeof(status), "ready %s\n", f->listeners.url);
     log_line(status);
+}
+
+/* models_opts.on_ready. */
+static void on_ready(void *ctx) {
+    struct front *f = ctx;
+
+    if (takeover_is_pending())
+        takeover_ready();
+    else if (!f->draining)
+        serve_from_now(f);
+}
+
+/* takeover_opts.take: this is the service's main process now. */
+static void on_take(void *ctx) {
+    struct front *f = ctx;
+
+    service_release();
+    kept_announce(f->kept);
+    service_watchdog_start(&f->loop);
+    serve_from_now(f);
+    if (f->draining)
+        return;
+    listeners_own_paths(&f->listeners);
+    takeover_taken();
+}
+
+/* takeover_opts.gone. */
+static void on_old_gone(void *ctx) {
+    struct front *f = ctx;
+
+    if (!takeover_is_pending())
+        return;
+    f->exit_code = EXIT_AGAIN;
+    close_all(f);
 }
 
 static void on_refused(void *ctx, const char *why, int r) {
@@ -357,81 +496,10 @@ static int open_api(struct front *f) {
     return models_open_api(f->models, &o, &f->api);
 }
 
-/* One address of the listen option. The first one names the service in messages. */
-static int listen_on(struct front *f, const char *address, struct err *err) {
-    char host[256];
-    int port, bound;
-
-    if (strncmp(address, "unix:", 5) == 0) {
-        int r = service_check_path("listen", address + 5, err);
-
-        if (r == 0)
-            r = api_listen_unix(f->api, address + 5, err);
-        if (r == 0 && !*f->url)
-            snprintf(f->url, sizeof(f->url), "%s", address);
-        return r;
-    }
-    bool tls = config_without_tls(address) != address;
-    f->listens_tls |= tls;
-    address = config_without_tls(address);
-    const char *colon = strrchr(address, ':');
-    char *end = NULL;
-    port = colon ? (int)strtol(colon + 1, &end, 10) : -1;
-    if (!colon || colon == address || end == colon + 1 || *end || port < 0 || port > 65535 ||
-        (size_t)(colon - address) >= sizeof(host))
-        return err_set(err, 0, "listen", "listen: must be HOST:PORT or unix:PATH, not \"%s\"",
-                       address);
-    size_t len = (size_t)(colon - address);
-    bool v6 = address[0] == '[' && colon[-1] == ']';
-    snprintf(host, sizeof(host), "%.*s", (int)(v6 ? len - 2 : len), address + v6);
-    int r = api_listen_tcp(f->api, host, port, tls, &bound, err);
-    if (r == 0 && !*f->url)
-        snprintf(f->url, sizeof(f->url), "http%s://%.*s:%d", tls ? "s" : "", (int)len, address,
-                 bound);
-    return r;
-}
-
-/* Sorts what the service manager passes. 0 or -errno with @err. */
-static int take_inherited(struct front *f, struct err *err) {
-    struct service_fd fds[SERVICE_FDS_MAX];
-    int n = service_inherited(fds), r = kept_new(&f->kept);
-
-    if (n < 0)
-        return err_set(err, 0, "", "the sockets passed by the service manager cannot be used");
-    for (int i = 0; i < n && r == 0; i++) {
-        if (fds[i].kept) {
-            kept_inherit(f->kept, fds[i].fd, fds[i].name);
-        } else if (fds[i].admin) {
-            f->inherited_admin[f->n_inherited_admin++] = fds[i].fd;
-        } else {
-            f->inherited_tls[f->n_inherited] = strcmp(fds[i].name, "tls") == 0;
-            f->listens_tls |= f->inherited_tls[f->n_inherited];
-            f->inherited[f->n_inherited++] = fds[i].fd;
-        }
-    }
-    return r;
-}
-
-/* Inherited sockets replace the configured addresses. Those for HTTP are accepted from once the
- * model is served (on_ready()): clients that come earlier wait in the socket's queue, also across a
- * restart. */
 static int open_listeners(struct front *f, struct err *err) {
-    int r = 0;
-
-    for (uint32_t i = 0; i < f->n_inherited_admin && r == 0; i++)
-        r = admin_listen_fd(f->admin, f->inherited_admin[i], err);
-    if (f->n_inherited)
-        snprintf(f->url, sizeof(f->url), "inherited sockets");
-    for (char **l = f->config.listen; !f->n_inherited && *l && r == 0; l++)
-        r = listen_on(f, *l, err);
-    if (r == 0 && *f->config.tls_certificate && !f->listens_tls)
-        return err_set(err, 0, "tls-certificate",
-                       "tls-certificate: there is no tls: address in listen, nor an inherited "
-                       "socket of the name tls");
-    if (r < 0 || f->n_inherited_admin || !*f->config.admin_socket)
-        return r;
-    r = service_check_path("admin-socket", f->config.admin_socket, err);
-    return r < 0 ? r : admin_listen_unix(f->admin, f->config.admin_socket, err);
+    f->listeners.api = f->api;
+    f->listeners.admin = f->admin;
+    return listeners_open(&f->listeners, err);
 }
 
 static int start_signal(struct front *f, uv_signal_t *s, uv_signal_cb cb, int signum) {
@@ -449,8 +517,30 @@ static int open_front(struct front *f, struct err *err) {
         .ctx = f,
         .on_ready = on_ready,
         .on_refused = on_refused,
+        .beside = takeover_is_pending(),
     };
-    int r = take_inherited(f, err);
+    const struct takeover_opts t = {
+        .loop = &f->loop,
+        .ctx = f,
+        .take = on_take,
+        .gone = on_old_gone,
+    };
+    const struct upgrade_opts u = {
+        .loop = &f->loop,
+        .ctx = f,
+        .ready = on_next_ready,
+        .taken = on_next_taken,
+        .failed = on_next_failed,
+    };
+    int r = kept_new(&f->kept);
+
+    if (r == 0 && takeover_is_pending()) {
+        service_hold();
+        kept_hold(f->kept);
+    }
+    f->listeners.config = &f->config;
+    if (r == 0)
+        r = listeners_take(&f->listeners, f->kept, err);
 
     f->disk_fd = -1;
     if (r < 0)
@@ -475,20 +565,25 @@ static int open_front(struct front *f, struct err *err) {
         .health = health_word,
         .drain = drain_from_admin,
         .reload = reload_from_admin,
+        .upgrade = upgrade,
     };
-    if ((r = admin_new(&f->admin, &a)) < 0 || (r = read_files(f, err)) < 0 ||
+    if ((r = takeover_start(&t)) < 0 || (r = upgrade_new(&f->upgrade, &u)) < 0 ||
+        (r = admin_new(&f->admin, &a)) < 0 || (r = read_files(f, err)) < 0 ||
         (r = open_listeners(f, err)) < 0)
         return r;
     start_signal(f, &f->term, on_stop_signal, SIGTERM);
     start_signal(f, &f->interrupt, on_stop_signal, SIGINT);
     start_signal(f, &f->hup, on_hup, SIGHUP);
+    start_signal(f, &f->usr2, on_usr2, SIGUSR2);
     uv_timer_init(&f->loop, &f->drain);
-    service_watchdog_start(&f->loop);
+    if (!takeover_is_pending())
+        service_watchdog_start(&f->loop);
     service_status("loading the model");
     return models_start(f->models);
 }
 
 static void free_front(struct front *f) {
+    upgrade_free(f->upgrade);
     admin_free(f->admin);
     api_free(f->api);
     models_free(f->models);
@@ -583,6 +678,7 @@ int main(int argc, char **argv) {
     forbid_cores();
     if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
         return worker_main(argc, argv);
+    takeover_begin();
     if (take_flag(&argc, argv, "--help") || take_flag(&argc, argv, "-h"))
         return config_help(stdout), printed();
     if (take_flag(&argc, argv, "--print-config"))

@@ -650,6 +650,12 @@ static int open_first(struct served *s, struct err *err) {
         return -ENOMEM;
     s->room = room_of(s);
     int r = front_model_open(s->opened, &s->config, &s->room, err);
+    if (r == 0 && s->of->opts.beside && s->opened->memory_bytes > s->of->available)
+        r = err_set(err, 0, "model",
+                    "%.150s: does not fit beside the daemon that runs: its worker needs %llu MiB, "
+                    "and %llu MiB are left",
+                    s->config.model, (unsigned long long)(s->opened->memory_bytes >> 20),
+                    (unsigned long long)(s->of->available >> 20));
     if (r < 0) {
         front_free(s->opened);
         s->opened = NULL;

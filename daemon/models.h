@@ -33,6 +33,7 @@ struct models_opts {
     const struct config *config;
     struct clock *clock;
     struct kept *kept;
+    bool beside; /* another daemon runs: what is not available is not taken for free soon */
     int disk_fd; /* of the disk tier of the option model; others have files beside it; -1: none */
     void *ctx;
     /* The first model is served from now on: once; at once where none is loaded at the start. */
@@ -89,6 +90,10 @@ int models_index(const struct models *m, const char *name, struct err *err);
  * it is the only one, or pinned. */
 int models_load(struct models *m, uint32_t i, struct err *err);
 int models_unload(struct models *m, uint32_t i, struct err *err);
+/* Whether a swap, a pull or a change of presets is under way, in words; NULL: none is. */
+const char *models_changing(const struct models *m);
+/* The backend of the first worker that computes on a device; NULL: none does. */
+const char *models_device(const struct models *m);
 /* Replaces model @i by what @file has now (NULL: its own file), under its name and options. Where
  * there is room the new worker starts beside the old one, which then ends what it has; else the old
  * one ends first, and requests wait. If it cannot be loaded the old one is served on. 0, or an

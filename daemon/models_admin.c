@@ -125,3 +125,21 @@ int models_unload(struct models *m, uint32_t i, struct err *err) {
         models_set_state(s, SERVED_ABSENT);
     return 0;
 }
+
+const char *models_changing(const struct models *m) {
+    if (!list_empty(&m->pulls))
+        return "a model is being pulled";
+    if (!list_empty(&m->changes))
+        return "a preset is being changed";
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i]->next || m->served[i]->old)
+            return "a model is being replaced";
+    return NULL;
+}
+
+const char *models_device(const struct models *m) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (strcmp(workers_backend(m->served[i]->workers), "cuda") == 0)
+            return "cuda";
+    return NULL;
+}

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include "base/clock.h"
+#include "daemon/takeover.h"
 
 /*
  * With libsystemd every call passes on what it is told; the library itself does nothing where no
@@ -34,27 +35,82 @@ int service_check_path(const char *key, const char *path, struct err *err) {
     return 0;
 }
 
-#ifdef HAVE_SYSTEMD
+static bool is_listening(int fd) {
+    int on = 0, type = 0;
+    socklen_t len = sizeof(on), type_len = sizeof(type);
 
-#include <systemd/sd-daemon.h>
+    return getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) == 0 && on &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_len) == 0 && type == SOCK_STREAM;
+}
+
+/* What @fd is, by its @name. -EINVAL: it cannot be used. */
+static int sort(struct service_fd *out, int fd, const char *name) {
+    const char *address = strchr(name, '=');
+
+    *out = (struct service_fd){.fd = fd, .address = address ? address + 1 : NULL};
+    snprintf(out->name, sizeof(out->name), "%.*s", address ? (int)(address - name) : 39, name);
+    out->admin = strcmp(out->name, "admin") == 0;
+    out->kept = strncmp(name, SERVICE_KEPT, strlen(SERVICE_KEPT)) == 0;
+    return out->kept || is_listening(fd) ? 0 : -EINVAL;
+}
+
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]);
 
 int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]) {
+    const char *names[UPGRADE_FDS_MAX];
+    int of_old[UPGRADE_FDS_MAX], n = takeover_files(of_old, names);
+
+    if (n == 0)
+        return from_manager(fds);
+    if (n > SERVICE_FDS_MAX)
+        return -EINVAL;
+    for (int i = 0; i < n; i++)
+        if (sort(&fds[i], of_old[i], names[i]) < 0)
+            return -EINVAL;
+    return n;
+}
+
+#ifdef HAVE_SYSTEMD
+
+#include <stdarg.h>
+#include <systemd/sd-daemon.h>
+
+static bool held;
+
+/* sd_notify() of a process that is the service's main one. */
+static PRINTF(1, 2) void tell(const char *fmt, ...) {
+    va_list ap;
+    char text[512];
+
+    if (held)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    sd_notify(0, text);
+}
+
+void service_hold(void) {
+    held = true;
+}
+
+void service_release(void) {
+    held = false;
+}
+
+void service_hand_over(int pid) {
+    tell("MAINPID=%d", pid);
+    held = true;
+}
+
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]) {
     char **names = NULL;
     int n = sd_listen_fds_with_names(1, &names), result = n;
 
     if (n > SERVICE_FDS_MAX)
         result = -EINVAL;
-    for (int i = 0; i < n && result >= 0; i++) {
-        int fd = SD_LISTEN_FDS_START + i;
-
-        const char *name = names ? names[i] : "";
-
-        fds[i] = (struct service_fd){.fd = fd, .admin = strcmp(name, "admin") == 0};
-        fds[i].kept = strncmp(name, SERVICE_KEPT, strlen(SERVICE_KEPT)) == 0;
-        snprintf(fds[i].name, sizeof(fds[i].name), "%s", name);
-        if (!fds[i].kept && sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0)
-            result = -EINVAL;
-    }
+    for (int i = 0; i < n && result >= 0; i++)
+        result = sort(&fds[i], SD_LISTEN_FDS_START + i, names ? names[i] : "") < 0 ? -EINVAL : n;
     for (int i = 0; names && names[i]; i++)
         free(names[i]);
     free(names);
@@ -62,20 +118,19 @@ int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]) {
 }
 
 void service_ready(void) {
-    sd_notify(0, "READY=1");
+    tell("READY=1");
 }
 
 void service_reloading(void) {
-    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%lld",
-               (long long)(clock_now(clock_monotonic()) / 1000));
+    tell("RELOADING=1\nMONOTONIC_USEC=%lld", (long long)(clock_now(clock_monotonic()) / 1000));
 }
 
 void service_stopping(void) {
-    sd_notify(0, "STOPPING=1");
+    tell("STOPPING=1");
 }
 
 void service_status(const char *text) {
-    sd_notifyf(0, "STATUS=%s", text);
+    tell("STATUS=%s", text);
 }
 
 /* FDPOLL=0: it is not let go of because of what poll(2) says of it. */
@@ -83,11 +138,12 @@ void service_keep(int fd, const char *name) {
     char text[SERVICE_NAME_MAX + 40];
 
     snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
-    sd_pid_notify_with_fds(0, 0, text, &fd, 1);
+    if (!held)
+        sd_pid_notify_with_fds(0, 0, text, &fd, 1);
 }
 
 void service_forget(const char *name) {
-    sd_notifyf(0, "FDSTOREREMOVE=1\nFDNAME=%s", name);
+    tell("FDSTOREREMOVE=1\nFDNAME=%s", name);
 }
 
 static uv_timer_t watchdog;
@@ -96,7 +152,7 @@ static bool watching;
 /* The loop has turned. */
 static void ping(uv_timer_t *t) {
     (void)t;
-    sd_notify(0, "WATCHDOG=1");
+    tell("WATCHDOG=1");
 }
 
 void service_watchdog_start(uv_loop_t *loop) {
@@ -119,9 +175,15 @@ void service_watchdog_stop(void) {
 
 #else
 
-int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]) {
+static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]) {
     (void)fds;
     return 0;
+}
+
+void service_hold(void) {}
+void service_release(void) {}
+void service_hand_over(int pid) {
+    (void)pid;
 }
 
 void service_ready(void) {}

@@ -16,8 +16,10 @@
 
 struct service_fd {
     int fd;
-    bool admin; /* its name is "admin": the admin socket; else HTTP */
-    bool kept;  /* by service_keep(), of a process before this one; not a socket */
+    bool admin;          /* its name is "admin": the admin socket; else HTTP */
+    bool kept;           /* by service_keep(), of a process before this one; not a socket */
+    const char *address; /* of an upgrade: the daemon before this one bound it for this value of the
+                            option listen or admin-socket; NULL: it is the service manager's */
     char name[SERVICE_NAME_MAX];
 };
 
@@ -26,9 +28,9 @@ struct service_fd {
  * second as a socket in use. */
 int service_check_path(const char *key, const char *path, struct err *err);
 
-/* Sockets passed by socket activation, each of which is checked to be a listening stream socket,
- * and what was kept. Returns their number, or -EINVAL when what was passed cannot be used. Removes
- * the variables from the environment. */
+/* Sockets passed by socket activation or by the daemon before this one (upgrade.h), each of which
+ * is checked to be a listening stream socket, and what was kept. Returns their number, or -EINVAL
+ * when what was passed cannot be used. Removes the variables from the environment. */
 int service_inherited(struct service_fd fds[SERVICE_FDS_MAX]);
 
 /* Notifications: the model is served, keys are read again, the end has begun, one line for
@@ -37,6 +39,13 @@ void service_ready(void);
 void service_reloading(void); /* followed by service_ready() */
 void service_stopping(void);
 void service_status(const char *text);
+
+/* Nothing is told from here on: another process is, or still is, the service's main process. */
+void service_hold(void);
+/* What is told counts again: this process has become the main one. */
+void service_release(void);
+/* Makes process @pid, of the same service, its main process, and holds. */
+void service_hand_over(int pid);
 
 /* The service manager holds the file @fd too and passes it to the process after this one, until it
  * is told to forget it or the service is stopped for good. @name begins with SERVICE_KEPT. */

@@ -758,6 +758,10 @@ int workers_dump(const struct workers *w, struct buf *out) {
                              clock_now(w->opts.clock));
 }
 
+const char *workers_backend(const struct workers *w) {
+    return w->backend;
+}
+
 void workers_stats(const struct workers *w, struct workers_stats *out) {
     static const char *const names[] = {"down", "loading", "serving", "unloaded", "stopped"};
 

@@ -90,4 +90,6 @@ const struct flight *workers_flight(const struct workers *w);
 /* All of it, as proto/flight_file.h has it. 0, -errno. */
 int workers_dump(const struct workers *w, struct buf *out);
 /* What the admin socket shows of the worker. */
+/* What its worker computes with, since the first that was ready; "": none was. */
+const char *workers_backend(const struct workers *w);
 void workers_stats(const struct workers *w, struct workers_stats *out);

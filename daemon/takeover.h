@@ -1,0 +1,31 @@
+#pragma once
+
+/* takeover - the new daemon's side of an upgrade (upgrade.h). Where there is none every call does
+ * nothing. */
+
+#include <stdbool.h>
+#include <uv.h>
+#include "daemon/upgrade.h"
+
+struct takeover_opts {
+    uv_loop_t *loop;
+    void *ctx;
+    void (*take)(void *ctx); /* the old daemon lets go: accept, then takeover_taken() */
+    void (*gone)(void *ctx); /* it has ended; before "take" this one must too */
+};
+
+/* At the beginning of the process: leaves the parent, since the service manager sees the end of its
+ * own children only. The files that were handed over are closed on exec from here on. */
+void takeover_begin(void);
+/* What was handed over; names live as long as the process. The number, 0 too. */
+int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]);
+int takeover_start(const struct takeover_opts *o);
+/* Tells the old daemon why this one cannot serve. */
+void takeover_failed(const char *why);
+void takeover_ready(void);
+void takeover_taken(void);
+/* Whether this daemon is to take over and has not been told to. */
+bool takeover_is_pending(void);
+/* Whether the daemon before this one still runs. */
+bool takeover_has_old(void);
+void takeover_close(void);

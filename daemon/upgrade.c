@@ -1,0 +1,267 @@
+#include "daemon/upgrade.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/log.h"
+
+/*
+ * The program that is started may be anything: a version of later, one that knows no upgrades, a
+ * broken file. So nothing is believed but the messages, and a process that sends none in time is
+ * killed. A weftd leaves its parent at once (takeover_begin()), since the service manager is told
+ * of the end of its own children only; the first process then ends with status 0.
+ */
+
+#define MESSAGE_MAX 500
+#define HELLO_MS 10000 /* for "started", in which nothing is loaded */
+#define TAKE_MS 10000  /* for "taken", likewise */
+
+struct upgrade {
+    struct upgrade_opts opts;
+    enum upgrade_state state;
+    uv_process_t process; /* the one that was started */
+    uv_poll_t poll;       /* of the channel */
+    uv_timer_t limit;
+    bool process_open, poll_open;
+    int channel;
+    int pid; /* as the new daemon has it; 0: it has not said */
+    uint32_t limit_ms;
+};
+
+static void say(int channel, const char *text) {
+    if (send(channel, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
+}
+
+/* One message; false: there is none now. "": the other side has ended. */
+static bool hear(int channel, char text[MESSAGE_MAX + 1]) {
+    ssize_t n = recv(channel, text, MESSAGE_MAX, MSG_DONTWAIT);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    text[MAX(n, 0)] = 0;
+    return true;
+}
+
+int upgrade_new(struct upgrade **out, const struct upgrade_opts *o) {
+    struct upgrade *u = calloc(1, sizeof(*u));
+
+    assert(o->ready && o->taken && o->failed);
+    if (!u)
+        return -ENOMEM;
+    u->opts = *o;
+    uv_timer_init(o->loop, &u->limit);
+    u->limit.data = u;
+    *out = u;
+    return 0;
+}
+
+enum upgrade_state upgrade_state(const struct upgrade *u) {
+    return u->state;
+}
+
+int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *value) {
+    size_t room = sizeof(f->names) - f->len;
+    int n =
+        snprintf(f->names + f->len, room, "%s%s%s\n", name, value ? "=" : "", value ? value : "");
+
+    if (f->n == UPGRADE_FDS_MAX || (size_t)n >= room || (value && strchr(value, '\n'))) {
+        f->names[f->len] = 0;
+        return -E2BIG;
+    }
+    f->len += (size_t)n;
+    f->fd[f->n++] = fd;
+    return 0;
+}
+
+static void on_channel_closed(uv_handle_t *h) {
+    struct upgrade *u = h->data;
+
+    if (u->state != UPGRADE_TAKEN) /* else the new daemon is to see the end of this process */
+        close(u->channel);
+    u->poll_open = false;
+}
+
+static void close_channel(struct upgrade *u) {
+    uv_timer_stop(&u->limit);
+    if (u->poll_open && !uv_is_closing((uv_handle_t *)&u->poll))
+        uv_close((uv_handle_t *)&u->poll, on_channel_closed);
+}
+
+/* The new daemon, whatever it is, is gone after this. */
+static void kill_next(struct upgrade *u) {
+    if (u->process_open && uv_is_active((uv_handle_t *)&u->process))
+        uv_process_kill(&u->process, SIGKILL);
+    if (u->pid > 0 && u->poll_open) /* the channel is open: the number is still its own */
+        kill(u->pid, SIGKILL);
+}
+
+static void fail(struct upgrade *u, const char *why) {
+    assert(u->state == UPGRADE_STARTED || u->state == UPGRADE_TAKING);
+    kill_next(u);
+    close_channel(u);
+    u->state = UPGRADE_IDLE;
+    u->opts.failed(u->opts.ctx, why);
+}
+
+static void on_limit(uv_timer_t *t) {
+    struct upgrade *u = t->data;
+
+    fail(u, !u->pid                       ? "it does not say that it is a weftd that can take over"
+            : u->state == UPGRADE_STARTED ? "it is not ready in time"
+                                          : "it is ready and does not take over");
+}
+
+static void on_message(struct upgrade *u, const char *text) {
+    int pid;
+
+    if (u->state == UPGRADE_STARTED && !u->pid && sscanf(text, "started %d", &pid) == 1 &&
+        pid > 1) {
+        u->pid = pid;
+        uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
+    } else if (u->state == UPGRADE_STARTED && u->pid && strcmp(text, "ready") == 0) {
+        u->state = UPGRADE_TAKING;
+        uv_timer_start(&u->limit, on_limit, TAKE_MS, 0);
+        u->opts.ready(u->opts.ctx, u->pid);
+        say(u->channel, "take");
+    } else if (u->state == UPGRADE_TAKING && strcmp(text, "taken") == 0) {
+        u->state = UPGRADE_TAKEN;
+        uv_timer_stop(&u->limit);
+        uv_poll_stop(&u->poll); /* the channel stays open: the new one sees the end of this one */
+        u->opts.taken(u->opts.ctx, u->pid);
+    } else if (strncmp(text, "failed ", 7) == 0) {
+        fail(u, text + 7);
+    } else if (*text) {
+        fail(u, "it said what was not expected");
+    } else {
+        u->pid = 0; /* the process is gone, another may have its number */
+        fail(u, "it ended before it had taken over (its own last line may say why)");
+    }
+}
+
+static void on_readable(uv_poll_t *p, int status, int events) {
+    struct upgrade *u = p->data;
+    char text[MESSAGE_MAX + 1];
+
+    (void)events;
+    while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
+           (status < 0 || hear(u->channel, text)))
+        on_message(u, status < 0 ? "" : text);
+}
+
+static void on_process_closed(uv_handle_t *h) {
+    ((struct upgrade *)h->data)->process_open = false;
+}
+
+/* Of a weftd that took leave of its parent: 0, and the channel goes on. */
+static void on_exit_status(uv_process_t *p, int64_t status, int signal) {
+    uv_close((uv_handle_t *)p, on_process_closed);
+    if (status || signal)
+        log_event(WLOG_DEBUG, "upgrade_exit", "status=%lld signal=%d", (long long)status, signal);
+}
+
+static bool is_ours(const char *variable) {
+    static const char *const not_passed[] = {
+        "LISTEN_PID=", "LISTEN_FDS=", "LISTEN_FDNAMES=", "WATCHDOG_PID=", UPGRADE_VARIABLE "="};
+
+    for (size_t i = 0; i < ARRAY_SIZE(not_passed); i++)
+        if (strncmp(variable, not_passed[i], strlen(not_passed[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The environment of this process, but for what holds for it alone. @out is freed by the caller,
+ * its strings are not. NULL: no memory. */
+static char **environment(char *names) {
+    extern char **environ;
+    size_t n = 0, at = 0;
+
+    while (environ[n])
+        n++;
+    char **out = calloc(n + 2, sizeof(*out));
+    for (size_t i = 0; out && i < n; i++)
+        if (!is_ours(environ[i]))
+            out[at++] = environ[i];
+    if (out)
+        out[at] = names;
+    return out;
+}
+
+static int spawn(struct upgrade *u, char **argv, const struct upgrade_files *f, int channel) {
+    uv_stdio_container_t stdio[UPGRADE_FD + 1 + UPGRADE_FDS_MAX];
+    char names[sizeof(UPGRADE_VARIABLE "=") + UPGRADE_NAMES_MAX];
+    uv_process_options_t o = {
+        .exit_cb = on_exit_status,
+        .file = argv[0],
+        .args = argv,
+        .stdio = stdio,
+        .stdio_count = UPGRADE_FD + 1 + (int)f->n,
+    };
+
+    for (int i = 0; i < UPGRADE_FD; i++)
+        stdio[i] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = i};
+    stdio[UPGRADE_FD] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = channel};
+    for (uint32_t i = 0; i < f->n; i++)
+        stdio[UPGRADE_FD + 1 + i] =
+            (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = f->fd[i]};
+    snprintf(names, sizeof(names), UPGRADE_VARIABLE "=%.*s", (int)f->len, f->names);
+    if (!(o.env = environment(names)))
+        return -ENOMEM;
+    u->process.data = u;
+    u->process_open = true;
+    int r = uv_spawn(u->opts.loop, &u->process, &o);
+    free(o.env);
+    if (r < 0)
+        uv_close((uv_handle_t *)&u->process, on_process_closed);
+    return r;
+}
+
+int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f, uint32_t limit_ms,
+                  struct err *err) {
+    int pair[2];
+
+    if (u->state != UPGRADE_IDLE || u->process_open || u->poll_open)
+        return err_set(err, 0, "", "an upgrade is under way");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return err_set(err, 0, "", "no socket pair: %s", strerror(errno));
+    int r = spawn(u, argv, f, pair[1]);
+    close(pair[1]);
+    if (r < 0) {
+        close(pair[0]);
+        return err_set(err, 0, "", "%.300s: %s", argv[0], uv_strerror(r));
+    }
+    u->channel = pair[0];
+    u->pid = 0;
+    u->limit_ms = limit_ms;
+    u->poll_open = true;
+    u->poll.data = u;
+    u->state = UPGRADE_STARTED;
+    uv_poll_init(u->opts.loop, &u->poll, u->channel);
+    uv_poll_start(&u->poll, UV_READABLE | UV_DISCONNECT, on_readable);
+    uv_timer_start(&u->limit, on_limit, HELLO_MS, 0);
+    return 0;
+}
+
+void upgrade_stop(struct upgrade *u) {
+    if (u->state == UPGRADE_STARTED) {
+        kill_next(u);
+        u->state = UPGRADE_IDLE;
+        close_channel(u);
+    }
+}
+
+void upgrade_close(struct upgrade *u) {
+    upgrade_stop(u);
+    close_channel(u);
+    uv_close((uv_handle_t *)&u->limit, NULL);
+}
+
+struct upgrade *upgrade_free(struct upgrade *u) {
+    free(u);
+    return NULL;
+}
