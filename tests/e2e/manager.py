@@ -1,9 +1,11 @@
 """A service manager for tests: what systemd does for weftd, its store of descriptors included."""
 import array
+import ctypes
 import fcntl
 import os
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -18,30 +20,65 @@ def wait_until(what, condition, limit_s=30):
         time.sleep(0.02)
 
 
+def adopt():
+    """Processes that leave their parents become this one's children, as they become the service manager's."""
+    assert ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+
+
+def wait_end(pid, limit_s=40):
+    """The exit code of a child, adopted ones included; minus the number of the signal that ended it."""
+    end = time.monotonic() + limit_s
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        assert time.monotonic() < end, f"process {pid} does not end"
+        time.sleep(0.01)
+
+
 class Manager:
-    """The part of a service manager: listening socket, notifications, and the store of descriptors."""
+    """The part of a service manager: listening socket, notifications of the main process, and the store of descriptors."""
 
     def __init__(self, folder, model, *flags):
-        self.model, self.flags = model, flags
+        self.model, self.flags, self.program = model, flags, program("weftd")
         self.http = socket.create_server(("127.0.0.1", 0))
         self.path = os.path.join(folder, "notify.sock")
         self.log_path = os.path.join(folder, "log")
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notify.bind(self.path)
+        self.notify.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.store, self.said, self.process = {}, [], None
+        self.pid = None  # of the main process
+        self.foreign = []  # what others said, which systemd refuses
+        adopt()
         threading.Thread(target=self.listen, daemon=True).start()
 
     def listen(self):
         while True:
-            text, control, _, _ = self.notify.recvmsg(4096, socket.CMSG_SPACE(16))
-            fds = array.array("i")
-            for _, _, data in control:
-                fds.frombytes(data)
+            text, control, _, _ = self.notify.recvmsg(4096, socket.CMSG_SPACE(16) + socket.CMSG_SPACE(12))
+            fds, sender = array.array("i"), None
+            for _, kind, data in control:
+                if kind == socket.SCM_CREDENTIALS:
+                    sender = struct.unpack("3i", data)[0]
+                else:
+                    fds.frombytes(data)
             fields = dict(line.split("=", 1) for line in text.decode().splitlines())
+            if sender != self.pid:
+                self.foreign.append((sender, fields))
+                for fd in fds:
+                    os.close(fd)
+                continue
+            if "MAINPID" in fields:
+                self.pid = int(fields["MAINPID"])
+            if fields.get("FDNAME") in self.store and "FDSTORE" in fields:  # the same file once more
+                os.close(fds[0])
+                continue
             if "FDSTORE" in fields:
                 self.store[fields["FDNAME"]] = fds[0]
             if "FDSTOREREMOVE" in fields:
-                os.close(self.store.pop(fields["FDNAME"]))
+                fd = self.store.pop(fields["FDNAME"], None)
+                if fd is not None:
+                    os.close(fd)
             self.said.append(fields)
 
     def start(self):
@@ -55,14 +92,20 @@ class Manager:
                 os.dup2(fd, 3 + i)
 
         env = {**os.environ, "LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": ":".join(names), "NOTIFY_SOCKET": self.path}
-        command = ["sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"', program("weftd"), "--model", self.model, "--backend", BACKEND]
+        command = ["sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"', self.program, "--model", self.model, "--backend", BACKEND]
         with open(self.log_path, "a") as log:
             self.process = subprocess.Popen([*command, *self.flags], env=env, preexec_fn=child, close_fds=False, stderr=log)
+        self.pid = self.process.pid
         wait_until("READY", lambda: sum("READY" in s for s in self.said) > ready, 60)
 
     def stop(self, how=signal.SIGTERM):
-        self.process.send_signal(how)
-        self.process.wait(40)
+        os.kill(self.pid, how)
+        self.wait(self.pid)
+
+    def wait(self, pid):
+        if pid != self.process.pid:
+            return wait_end(pid)
+        return self.process.wait(40)
 
     def __enter__(self):
         return self
@@ -71,6 +114,12 @@ class Manager:
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        if self.pid and self.pid != self.process.pid:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+                wait_end(self.pid)
+            except ProcessLookupError:
+                pass
         if kind:
             print("# " + self.log.replace("\n", "\n# "))
 

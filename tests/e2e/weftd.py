@@ -90,13 +90,13 @@ class UnixConnection(http.client.HTTPConnection):
 class Weftd:
     """A running daemon; use as a context manager. Its log is in .log; a test that fails should print it."""
 
-    def __init__(self, *flags, model=None, env=None, wait=True, popen=None, stderr=None):
+    def __init__(self, *flags, model=None, env=None, wait=True, popen=None, stderr=None, path=None):
         self.folder = tempfile.TemporaryDirectory(prefix="weft-e2e-")
         self.admin = os.path.join(self.folder.name, "admin.sock")
         self.log_path = os.path.join(self.folder.name, "log")
         self.port = None
         self.killed = None  # pid of the worker that was killed last
-        command = [program("weftd"), "--admin-socket", self.admin]
+        command = [path or program("weftd"), "--admin-socket", self.admin]
         if model != "":  # "": the flags name models
             command += ["--model", model or tiny_model()]
         if "--backend" not in flags:

@@ -1,0 +1,354 @@
+"""An upgrade in place: the next daemon starts beside the one that runs, takes its sockets and weights, and serves before the old
+one stops accepting, which ends what it has. What goes wrong before that changes nothing."""
+import http.client
+import http.server
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+from manager import Manager, adopt, wait_end, wait_until
+from weftd import UnixConnection, Weftd, main, program, random_tokens, synth, tiny_model
+
+FLAGS = ("--max-context", "16384", "--kv-memory", "64M", "--threads", "1")
+ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+PROMPT = random_tokens(1, 30)
+LONG = {"prompt": PROMPT, **ASK, "max_tokens": 1500}
+adopt()
+
+
+def ctl(d, *command):
+    return subprocess.run([program("weftctl"), "--socket", d.admin, *command], capture_output=True, text=True, timeout=60)
+
+
+def upgrade(d):
+    """The PID of the next daemon."""
+    r = ctl(d, "--json", "upgrade")
+    assert r.returncode == 0, (r, d.log)
+    return json.loads(r.stdout)["pid"]
+
+
+def refused(d, reason):
+    r = ctl(d, "upgrade")
+    assert r.returncode == 1 and reason in r.stderr, r
+
+
+def answer(d, prompt=PROMPT, **more):
+    return d.complete(prompt, **{**ASK, **more})["token_ids"]
+
+
+class Stream(threading.Thread):
+    """Reads one stream; its tokens, and the error that ended it."""
+
+    def __init__(self, d, body=LONG):
+        super().__init__()
+        self.d, self.body, self.tokens, self.error = d, body, [], None
+        self.start()
+        wait_until("the first token", lambda: self.tokens or self.error)
+
+    def run(self):
+        try:
+            for event in Weftd.stream(self.d, "/v1/completions", self.body):
+                for choice in event["choices"]:
+                    self.tokens += choice["token_ids"]
+        except Exception as error:  # noqa: BLE001: looked at by the test
+            self.error = error
+
+
+class Clients:
+    """Threads that ask without a pause until the block ends; of each pair one keeps its connection as long as the daemon does."""
+
+    def __init__(self, d, n=8):
+        self.d, self.n, self.wrong, self.n_answers, self.stop = d, n, [], 0, False
+        self.should = [answer(d, prompt=random_tokens(i, 20)) for i in range(n)]
+
+    def ask(self, i):
+        connection = http.client.HTTPConnection("127.0.0.1", self.d.port, timeout=60)
+        while not self.stop:
+            try:
+                body = {**ASK, "prompt": random_tokens(i, 20)}
+                connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                value = json.loads(response.read())
+                if response.status != 200 or value["choices"][0]["token_ids"] != self.should[i]:
+                    self.wrong.append((response.status, value))
+            except (OSError, http.client.HTTPException) as error:
+                self.wrong.append(error)
+            if i % 2 or self.wrong:
+                connection.close()
+            self.n_answers += 1
+        connection.close()
+
+    def __enter__(self):
+        self.threads = [threading.Thread(target=self.ask, args=(i,)) for i in range(self.n)]
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        n = self.n_answers
+        if not kind:
+            wait_until("answers after it", lambda: self.n_answers >= n + 2 * self.n or self.wrong)
+        self.stop = True
+        for t in self.threads:
+            t.join()
+
+
+class Installed:
+    """A folder with a program of its own, which an upgrade replaces."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "weftd")
+        shutil.copy(program("weftd"), self.path)
+
+    def replace(self, text=None):
+        """By a script, or by the true program."""
+        new = self.path + ".new"
+        if text is None:
+            shutil.copy(program("weftd"), new)
+        else:
+            pathlib.Path(new).write_text(text)
+            os.chmod(new, 0o755)
+        os.rename(new, self.path)
+
+    def delay(self, seconds):
+        self.replace(f'#!/bin/sh\nsleep {seconds}\nexec {program("weftd")} "$@"\n')
+
+
+def daemons():
+    """Of this test's: those that were adopted, too."""
+    found = []
+    for pid in os.listdir("/proc"):
+        try:
+            stat = pathlib.Path("/proc", pid, "stat").read_text().rsplit(")", 1)
+            if pid.isdigit() and int(stat[1].split()[1]) == os.getpid() and "(weftd" in stat[0] and stat[1].split()[0] != "Z":
+                found.append(int(pid))
+        except (OSError, IndexError):
+            pass
+    return found
+
+
+class Daemon(Weftd):
+    """With those that came after it: none outlives its test."""
+
+    def __exit__(self, *failure):
+        try:
+            super().__exit__(*failure)
+        finally:
+            for pid in daemons():
+                os.kill(pid, signal.SIGKILL)
+                wait_end(pid)
+
+
+def test_the_next_daemon_takes_every_socket_and_streams_go_on_to_their_end():
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/http.sock"
+        with Daemon(*FLAGS, "--listen", "127.0.0.1:0", "--listen", "unix:" + path) as d:
+            should = answer(d, max_tokens=LONG["max_tokens"])
+            stream = Stream(d)
+            pid = upgrade(d)
+            assert pid != d.process.pid and len(stream.tokens) < len(should), "the stream ended before the upgrade"
+            assert d.stats()["health"] == "serving" and answer(d) == should[:24]
+            over_unix = UnixConnection(path, 30)
+            over_unix.request("GET", "/v1/models")
+            assert over_unix.getresponse().status == 200
+            assert d.process.poll() is None, "the old daemon has not waited for its stream"
+            stream.join(60)
+            assert stream.tokens == should and not stream.error, (len(stream.tokens), stream.error)
+            assert d.process.wait(20) == 0
+            assert answer(d) == should[:24]
+            weights = [line.split(" weights=")[1].split()[0] for line in d.log.splitlines() if " worker_ready " in line]
+            assert weights == ["packed", "kept"], weights
+            os.kill(pid, signal.SIGTERM)
+            assert wait_end(pid) == 0 and not os.path.exists(path) and not os.path.exists(d.admin)
+
+
+def test_twenty_upgrades_under_load_refuse_and_cut_none():
+    with tempfile.TemporaryDirectory() as folder, Manager(folder, tiny_model(), *FLAGS) as m:
+        m.start()
+        wait_until("weights are stored", lambda: len(m.store) == 1)
+        with Clients(m) as clients:
+            for _ in range(20):
+                old, stream = m.pid, Stream(m, {**LONG, "max_tokens": 300})
+                os.kill(old, signal.SIGUSR2)
+                wait_until("the next main process", lambda: m.pid != old)
+                assert m.wait(old) == 0
+                stream.join(60)
+                assert len(stream.tokens) == 300 and not stream.error, stream.error
+        assert not clients.wrong, clients.wrong[:3]
+        assert not m.foreign, m.foreign
+        assert len(m.store) == 1 and m.log.count("weights=packed") == 1, m.log
+        m.stop()
+
+
+def test_a_daemon_that_does_not_become_ready_changes_nothing():
+    with tempfile.TemporaryDirectory() as folder:
+        installed, conf = Installed(folder), pathlib.Path(folder, "weft.conf")
+        conf.write_text("[engine]\nthreads = 1\n")
+        with Daemon(*FLAGS[:4], "--config", conf, path=installed.path) as d:
+            should, files = answer(d), os.stat(d.admin)
+            for text, reason in (("#!/bin/sh\nexit 3\n", "ended before"), ("\x7fELF broken", "ended before"),
+                                 ("#!/bin/sh\nkill -9 $$\n", "ended before"), (None, "threads: must be"), (None, "does not fit beside")):
+                installed.replace(text)
+                conf.write_text({"threads: must be": "[engine]\nthreads = many\n",
+                                 "does not fit beside": "[engine]\nhost-kv-memory = 4000G\n"}.get(reason, "[engine]\nthreads = 1\n"))
+                refused(d, reason)
+                assert d.process.poll() is None and answer(d) == should and d.stats()["health"] == "serving"
+                assert "upgrade_failed" in d.log and os.stat(d.admin).st_ino == files.st_ino
+                wait_until("only one daemon", lambda: daemons() == [d.process.pid])
+            os.unlink(installed.path)
+            refused(d, "no such file")
+            installed.replace()
+            conf.write_text("[engine]\nthreads = 1\n")
+            pid = upgrade(d)
+            assert d.process.wait(20) == 0 and answer(d) == should
+            os.kill(pid, signal.SIGTERM)
+            assert wait_end(pid) == 0
+
+
+def test_a_program_that_says_nothing_is_killed():
+    with tempfile.TemporaryDirectory() as folder:
+        installed = Installed(folder)
+        with Daemon(*FLAGS, path=installed.path) as d:
+            installed.replace("#!/bin/sh\nexec sleep 100\n")
+            refused(d, "does not say")
+            assert answer(d)
+
+
+def test_there_is_one_upgrade_at_a_time():
+    with tempfile.TemporaryDirectory() as folder:
+        installed = Installed(folder)
+        with Daemon(*FLAGS, path=installed.path) as d:
+            installed.delay(1)
+            pids, first = [], threading.Thread(target=lambda: pids.append(upgrade(d)))
+            first.start()
+            wait_until("its start", lambda: "upgrade_started" in d.log)
+            refused(d, "under way")
+            connection = d.connect()
+            connection.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": 16000, "stream": True}), {"Content-Type": "application/json"})
+            assert connection.getresponse().readline()
+            first.join()
+            refused(d, "before this one")
+            connection.sock.shutdown(socket.SHUT_RDWR)
+            assert d.process.wait(20) == 0
+            wait_until("the second upgrade", lambda: ctl(d, "upgrade").returncode == 0)
+            assert wait_end(pids[0]) == 0 and answer(d)
+            (pid,) = daemons()
+            os.kill(pid, signal.SIGTERM)
+            assert wait_end(pid) == 0
+
+
+def test_sigterm_while_the_next_daemon_loads_ends_both():
+    with tempfile.TemporaryDirectory() as folder:
+        installed = Installed(folder)
+        with Daemon(*FLAGS, path=installed.path) as d:
+            should = answer(d, max_tokens=LONG["max_tokens"])
+            installed.delay(1)
+            stream = Stream(d)
+            d.process.send_signal(signal.SIGUSR2)
+            wait_until("its start", lambda: "upgrade_started" in d.log)
+            d.process.terminate()
+            stream.join(60)
+            assert stream.tokens == should and d.process.wait(20) == 0
+            wait_until("no daemon is left", lambda: not daemons())
+            assert d.log.count("worker_ready") == 1 and not os.path.exists(d.admin)
+
+
+def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
+    with Daemon(*FLAGS) as d:
+        should = answer(d, max_tokens=LONG["max_tokens"])
+        stream = Stream(d)
+        pid = upgrade(d)
+        os.kill(pid, signal.SIGTERM)
+        stream.join(60)
+        assert stream.tokens == should and not stream.error, (len(stream.tokens), stream.error)
+        assert d.process.wait(20) == 0 and wait_end(pid) == 0
+
+
+def test_the_death_of_the_old_one_ends_a_daemon_that_has_not_taken_over():
+    with tempfile.TemporaryDirectory() as folder:
+        installed = Installed(folder)
+        with Daemon(*FLAGS, path=installed.path) as d:
+            installed.delay(1)
+            d.process.send_signal(signal.SIGUSR2)
+            wait_until("its start", lambda: "upgrade_started" in d.log)
+            d.process.kill()
+            d.process.wait()
+            wait_until("no daemon is left", lambda: not daemons())
+
+
+def test_addresses_may_come_and_go():
+    with tempfile.TemporaryDirectory() as folder:
+        conf, names = pathlib.Path(folder, "weft.conf"), [folder + "/" + n for n in ("a.sock", "b.sock")]
+        conf.write_text(f"[listen]\nlisten = unix:{names[0]}\n")
+
+        def status(path):
+            connection = UnixConnection(path, 30)
+            connection.request("GET", "/health")
+            return connection.getresponse().status
+
+        p = subprocess.Popen([program("weftd"), *FLAGS, "--model", tiny_model(), "--backend", "cpu", "--config", conf], stderr=subprocess.PIPE, text=True)
+        for line in p.stderr:
+            if line.startswith("ready"):
+                break
+        threading.Thread(target=p.stderr.read, daemon=True).start()
+        conf.write_text(f"[listen]\nlisten = unix:{names[1]}\n")
+        assert status(names[0]) == 200
+        p.send_signal(signal.SIGUSR2)
+        assert p.wait(30) == 0
+        assert status(names[1]) == 200 and not os.path.exists(names[0])
+        (pid,) = daemons()
+        os.kill(pid, signal.SIGTERM)
+        assert wait_end(pid) == 0 and not os.path.exists(names[1])
+
+
+def test_a_swap_or_a_pull_that_is_under_way_is_not_ended():
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("a", "b"):
+            shutil.copy(tiny_model(), f"{folder}/{name}.gguf")
+        hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowHub)
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        env = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}"}
+        with Daemon(*FLAGS, "--models-dir", folder, "--models-memory", "4G", "--hang-timeout-ms", "3000", model="", env=env) as d:
+            should = answer(d, model="a")
+            os.kill(d.stats()["worker"]["pid"], signal.SIGSTOP)  # its requests do not end
+            stuck = threading.Thread(target=lambda: answer(d, model="a"))
+            stuck.start()
+            wait_until("the request", lambda: d.admin_request("GET", "/requests")[1]["requests"])
+            assert d.admin_request("POST", f"/models/b/load")[0] == 200
+            assert d.admin_request("POST", "/models/a/swap?file=" + folder + "/b.gguf")[0] == 200
+            refused(d, "is being replaced")
+            wait_until("the swap", lambda: '"under way"' not in json.dumps(d.admin_request("GET", "/models")[1]))
+            stuck.join(60)
+            pull = subprocess.Popen(["curl", "-sN", "-X", "POST", "--unix-socket", d.admin, "http://x/pull?name=hf:some/repo"], stdout=subprocess.PIPE)
+            wait_until("the pull", lambda: SlowHub.asked)
+            refused(d, "is being pulled")
+            SlowHub.go.set()
+            pull.wait(60)
+            wait_until("the upgrade", lambda: ctl(d, "upgrade").returncode == 0)
+            assert d.process.wait(30) == 0 and answer(d, model="a") == should
+            (pid,) = daemons()
+            os.kill(pid, signal.SIGTERM)
+            assert wait_end(pid) == 0
+
+
+class SlowHub(http.server.BaseHTTPRequestHandler):
+    """Has nothing, and says so late."""
+    asked, go = False, threading.Event()
+
+    def do_GET(self):
+        SlowHub.asked = True
+        SlowHub.go.wait(60)
+        self.send_error(404)
+
+    def log_message(self, *_):
+        pass
+
+
+main(globals())
