@@ -244,6 +244,50 @@ def test_restart_under_load_refuses_nobody_and_ends_no_stream():
     assert stream.tokens == should, (len(stream.tokens), stream.error)
 
 
+def test_upgrades_under_load_refuse_none_and_end_no_stream():
+    should, store = complete(**LONG), machine.show("NFileDescriptorStore")
+    with Clients(8) as clients:
+        for _ in range(5):
+            pid, stream = machine.show("MainPID"), Stream()
+            machine.run("weftctl", "upgrade")
+            assert machine.show("MainPID") != pid and machine.show("SubState") == "running", journal_text()
+            stream.join(90)
+            assert stream.tokens == should, (len(stream.tokens), stream.error)
+            wait_until("the end of the old daemon", lambda: machine.run("test", "-e", f"/proc/{pid}", check=False).returncode)
+    assert not clients.wrong, clients.wrong[:3]
+    assert machine.show("NRestarts") == "0" and machine.show("NFileDescriptorStore") == store, journal_text()
+    assert len(machine.processes("weft")) == 2 and weights() in ("kept", "own")
+    assert "only permitted for main PID" not in journal_text()
+    # A configuration that cannot be used leaves the daemon as it is.
+    pid = machine.show("MainPID")
+    machine.write_conf(BASE_CONF + "threads = many\n")
+    failed = machine.run("weftctl", "upgrade", check=False)
+    machine.write_conf(BASE_CONF)
+    assert failed.returncode == 1 and "threads: must be" in failed.stderr, failed
+    assert machine.show("MainPID") == pid and is_serving()
+
+
+def test_a_daemon_that_took_over_is_watched_restarted_and_stopped_as_the_first():
+    pid = machine.show("MainPID")
+    machine.run("weftctl", "upgrade")
+    wait_until("the end of the old daemon", lambda: machine.run("test", "-e", f"/proc/{pid}", check=False).returncode)
+    pid = machine.show("MainPID")
+    machine.kill("KILL", pid)
+    wait_until("the restart", lambda: machine.show("MainPID") not in (pid, "0") and is_serving())
+    assert weights() in ("kept", "own"), journal_text()
+    machine.run("weftctl", "upgrade")
+    pid = machine.show("MainPID")
+    machine.kill("STOP", pid)
+    wait_until("the watchdog", lambda: machine.show("MainPID") not in (pid, "0"), limit_s=60)
+    assert is_serving()
+    machine.run("weftctl", "upgrade")
+    stream = Stream()
+    machine.run("weftctl", "upgrade", check=False)  # the stream's daemon may still be the first
+    machine.run("systemctl", "stop", "weftd")
+    stream.join(90)
+    assert stream.tokens == complete(**LONG), (len(stream.tokens), stream.error)
+
+
 def test_reload_takes_new_keys_without_an_interruption():
     keys = machine.root / "local-etc/weft/keys"
     ask = lambda key: request("/v1/models", headers={"Authorization": "Bearer " + key})[0]
