@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""What agents see while workers are killed and daemons restarted: requests, lost ones, waits, and how long starts take.
+"""What agents see while workers are killed, daemons restarted, and daemons upgraded in place: requests, lost ones, waits, and how long starts take.
 
 A service manager of the tests holds the listening socket and the store of descriptors, as systemd does. Each agent asks
 over a new connection each time, half of them stream, and every answer is compared with the one that the same request
 got when nothing else happened. With --fresh nothing that was stored is passed on: a restart packs anew.
 
-    restart_load.py BUILD [--model FILE] [--agents 8] [--kills 100] [--restarts 20] [--fresh] [--out FILE.json]
+    restart_load.py BUILD [--model FILE] [--agents 8] [--kills 100] [--restarts 20] [--upgrades 20] [--fresh] [--out FILE.json]
 """
 import argparse
 import json
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 import threading
@@ -22,6 +23,7 @@ parser.add_argument("--model")
 parser.add_argument("--agents", type=int, default=8)
 parser.add_argument("--kills", type=int, default=100)
 parser.add_argument("--restarts", type=int, default=20)
+parser.add_argument("--upgrades", type=int, default=20)
 parser.add_argument("--pause", type=float, default=3.5, help="seconds between two events: a request that is there at three deaths fails")
 parser.add_argument("--tokens", type=int, default=32)
 parser.add_argument("--fresh", action="store_true")
@@ -87,7 +89,7 @@ def worker_of(pid):
 
 def kill_worker(m):
     n = m.log.count(" worker_ready ")
-    os.kill(worker_of(m.process.pid), 9)
+    os.kill(worker_of(m.pid), 9)
     while m.log.count(" worker_ready ") == n:
         time.sleep(0.005)
 
@@ -102,12 +104,24 @@ def restart(m):
     return time.monotonic() - end
 
 
+def upgrade(m):
+    """Seconds from the signal until the next daemon is the main process; then the old one has ended."""
+    old, start = m.pid, time.monotonic()
+    os.kill(old, signal.SIGUSR2)
+    while m.pid == old:
+        assert "upgrade_failed" not in m.log, m.log
+        time.sleep(0.005)
+    seconds = time.monotonic() - start
+    m.wait(old)
+    return seconds
+
+
 def figures(waits):
     waits = sorted(waits)
     return {"requests": len(waits), "p50_s": round(waits[len(waits) // 2], 3), "p99_s": round(waits[len(waits) * 99 // 100], 3), "longest_s": round(waits[-1], 3)}
 
 
-def phase(m, n, event):
+def phase(m, n, event, what_took=None):
     agents = Agents(m)
     before = len(m.log)
     results = []
@@ -123,9 +137,9 @@ def phase(m, n, event):
         if ms:
             row[f"{what}_starts"] = len(ms)
             row[f"{what}_load_ms"] = {"median": ms[len(ms) // 2], "longest": ms[-1]}
-    if any(results):
+    if what_took:
         results.sort()
-        row["from_end_to_ready_s"] = {"median": round(results[len(results) // 2], 3), "longest": round(results[-1], 3)}
+        row[what_took] = {"median": round(results[len(results) // 2], 3), "longest": round(results[-1], 3)}
     for text in agents.lost[:5]:
         print("lost:", text, file=sys.stderr)
     return row
@@ -137,7 +151,10 @@ with tempfile.TemporaryDirectory() as folder, Manager(folder, arguments.model or
     if arguments.kills:
         out["kills"] = phase(m, arguments.kills, kill_worker)
     if arguments.restarts:
-        out["restarts"] = phase(m, arguments.restarts, restart)
+        out["restarts"] = phase(m, arguments.restarts, restart, "from_end_to_ready_s")
+    if arguments.upgrades:
+        out["upgrades"] = phase(m, arguments.upgrades, upgrade, "from_signal_to_main_process_s")
+        assert not m.foreign, m.foreign
 text = json.dumps(out, indent=1)
 print(text)
 if arguments.out:

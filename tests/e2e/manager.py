@@ -48,7 +48,7 @@ class Manager:
         self.notify.bind(self.path)
         self.notify.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.store, self.said, self.process = {}, [], None
-        self.pid = None  # of the main process
+        self.pid = None  # of the main process; None while it is started
         self.foreign = []  # what others said, which systemd refuses
         adopt()
         threading.Thread(target=self.listen, daemon=True).start()
@@ -63,7 +63,7 @@ class Manager:
                 else:
                     fds.frombytes(data)
             fields = dict(line.split("=", 1) for line in text.decode().splitlines())
-            if sender != self.pid:
+            if self.pid and sender != self.pid:
                 self.foreign.append((sender, fields))
                 for fd in fds:
                     os.close(fd)
@@ -93,6 +93,7 @@ class Manager:
 
         env = {**os.environ, "LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": ":".join(names), "NOTIFY_SOCKET": self.path}
         command = ["sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"', self.program, "--model", self.model, "--backend", BACKEND]
+        self.pid = None
         with open(self.log_path, "a") as log:
             self.process = subprocess.Popen([*command, *self.flags], env=env, preexec_fn=child, close_fds=False, stderr=log)
         self.pid = self.process.pid
