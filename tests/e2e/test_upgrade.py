@@ -19,7 +19,7 @@ from weftd import UnixConnection, Weftd, main, program, random_tokens, synth, ti
 FLAGS = ("--max-context", "16384", "--kv-memory", "64M", "--threads", "1")
 ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
 PROMPT = random_tokens(1, 30)
-LONG = {"prompt": PROMPT, **ASK, "max_tokens": 1500}
+LONG = {"prompt": PROMPT, **ASK, "max_tokens": 2500}
 adopt()
 
 
@@ -59,6 +59,19 @@ class Stream(threading.Thread):
                     self.tokens += choice["token_ids"]
         except Exception as error:  # noqa: BLE001: looked at by the test
             self.error = error
+
+
+class Held:
+    """A daemon whose worker computes nothing inside the block: its streams are there at the end of it."""
+
+    def __init__(self, d):
+        self.worker = d.stats()["worker"]["pid"]
+
+    def __enter__(self):
+        os.kill(self.worker, signal.SIGSTOP)
+
+    def __exit__(self, *failure):
+        os.kill(self.worker, signal.SIGCONT)
 
 
 class Clients:
@@ -152,13 +165,14 @@ def test_the_next_daemon_takes_every_socket_and_streams_go_on_to_their_end():
         with Daemon(*FLAGS, "--listen", "127.0.0.1:0", "--listen", "unix:" + path) as d:
             should = answer(d, max_tokens=LONG["max_tokens"])
             stream = Stream(d)
-            pid = upgrade(d)
-            assert pid != d.process.pid and len(stream.tokens) < len(should), "the stream ended before the upgrade"
-            assert d.stats()["health"] == "serving" and answer(d) == should[:24]
-            over_unix = UnixConnection(path, 30)
-            over_unix.request("GET", "/v1/models")
-            assert over_unix.getresponse().status == 200
-            assert d.process.poll() is None, "the old daemon has not waited for its stream"
+            with Held(d):
+                pid = upgrade(d)
+                assert pid != d.process.pid and len(stream.tokens) < len(should), "the stream ended before the upgrade"
+                assert d.stats()["health"] == "serving" and answer(d) == should[:24]
+                over_unix = UnixConnection(path, 30)
+                over_unix.request("GET", "/v1/models")
+                assert over_unix.getresponse().status == 200
+                assert d.process.poll() is None, "the old daemon has not waited for its stream"
             stream.join(60)
             assert stream.tokens == should and not stream.error, (len(stream.tokens), stream.error)
             assert d.process.wait(20) == 0
@@ -233,6 +247,7 @@ def test_there_is_one_upgrade_at_a_time():
             connection = d.connect()
             connection.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": 16000, "stream": True}), {"Content-Type": "application/json"})
             assert connection.getresponse().readline()
+            os.kill(d.stats()["worker"]["pid"], signal.SIGSTOP)  # the stream does not end
             first.join()
             refused(d, "before this one")
             connection.sock.shutdown(socket.SHUT_RDWR)
@@ -264,8 +279,11 @@ def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
     with Daemon(*FLAGS) as d:
         should = answer(d, max_tokens=LONG["max_tokens"])
         stream = Stream(d)
-        pid = upgrade(d)
-        os.kill(pid, signal.SIGTERM)
+        with Held(d):
+            pid = upgrade(d)
+            os.kill(pid, signal.SIGTERM)
+            time.sleep(0.3)
+            assert d.process.poll() is None and pid in daemons()
         stream.join(60)
         assert stream.tokens == should and not stream.error, (len(stream.tokens), stream.error)
         assert d.process.wait(20) == 0 and wait_end(pid) == 0
