@@ -1,0 +1,99 @@
+/*
+ * Long answers of lookups are written on the pool, short ones on the loop. What the JSON writer
+ * does is counted by thread: its calls for numbers, and the bytes of its texts.
+ */
+
+#include <criterion/criterion.h>
+#include <pthread.h>
+#include "api/http/json.h"
+#include "stream.h"
+#include "tiny.h"
+
+#define LONG 20000u
+#define SHORT 300u
+#define SMALL 1000u /* of what every answer has, and of a long one's head */
+
+static pthread_t loop;
+static _Atomic uint64_t on_loop, on_pool;
+
+static void count(uint64_t n) {
+    if (pthread_equal(pthread_self(), loop))
+        on_loop += n;
+    else
+        on_pool += n;
+}
+
+/* The linker puts these before those of api/http/json.c (--wrap). */
+void __real_json_int(struct json *j, int64_t v);
+void __wrap_json_int(struct json *j, int64_t v);
+void __real_json_string(struct json *j, const char *s, size_t len);
+void __wrap_json_string(struct json *j, const char *s, size_t len);
+void __real_json_valid(struct json *j, const char *s, size_t len);
+void __wrap_json_valid(struct json *j, const char *s, size_t len);
+
+void __wrap_json_int(struct json *j, int64_t v) {
+    count(1);
+    __real_json_int(j, v);
+}
+
+void __wrap_json_string(struct json *j, const char *s, size_t len) {
+    count(len);
+    __real_json_string(j, s, len);
+}
+
+void __wrap_json_valid(struct json *j, const char *s, size_t len) {
+    count(len);
+    __real_json_valid(j, s, len);
+}
+
+static void started(struct world *w) {
+    loop = pthread_self();
+    world_init(w);
+    w->model.max_context = 1 << 20;
+    world_start(w);
+}
+
+static void ask(struct world *w, const char *path, const char *body) {
+    struct reply r;
+
+    on_loop = on_pool = 0;
+    world_ask(w, path, body, &r);
+    cr_assert_eq(r.status, 200, "%s: %.*s", path, (int)r.body.len, r.body.data);
+    cr_assert_geq(on_loop + on_pool, 1);
+    reply_deinit(&r);
+}
+
+/* @head, @n times @unit (and a comma between), @tail: long ones cost the pool, short ones not. */
+static void expect_on_pool(struct world *w, const char *path, const char *head, const char *unit,
+                           const char *comma, const char *tail) {
+    for (uint32_t n = SHORT; n <= LONG; n += LONG - SHORT) {
+        CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
+
+        buf_add_str(&b, head);
+        for (uint32_t i = 0; i < n; i++)
+            buf_printf(&b, "%s%s", i ? comma : "", unit);
+        buf_add_str(&b, tail);
+        ask(w, path, b.data);
+        if (n == SHORT)
+            cr_expect(on_loop >= SHORT && on_pool == 0, "%s: a short one needs no thread", path);
+        else
+            cr_expect(on_pool >= LONG && on_loop < SMALL, "%s: %u on the loop, %u on the pool",
+                      path, (unsigned)on_loop, (unsigned)on_pool);
+    }
+}
+
+Test(lookup, a_long_answer_is_written_on_the_pool) {
+    struct world w;
+
+    started(&w);
+    expect_on_pool(&w, "/tokenize", "{\"prompt\":\"", "a", "", "\"}");
+    expect_on_pool(&w, "/tokenize", "{\"prompt\":\"", "a", "", "\",\"with_pieces\":true}");
+    expect_on_pool(&w, "/tokenize", "{\"prompt\":\"", "a", "", "\",\"return_token_strs\":true}");
+    expect_on_pool(&w, "/detokenize", "{\"tokens\":[", "97", ",", "]}");
+    expect_on_pool(&w, "/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"", "a",
+                   "", "\"}]}");
+    expect_on_pool(&w, "/v1/completions/render", "{\"prompt\":\"", "a", "", "\"}");
+    expect_on_pool(&w, "/v1/chat/completions/render",
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"", "a", "", "\"}]}");
+    world_stop(&w);
+}
