@@ -86,6 +86,7 @@ static int draft(struct sched *s, struct batch *t) {
     int64_t ns = drafter_run(s->drafter, &s->running);
     if (ns < 0)
         return (int)ns;
+    step_write_crash_page(s, 0); /* there may be no step to launch for what was drafted */
     t->draft_ns = ns;
     return 0;
 }
