@@ -71,7 +71,9 @@
  * editor p50 +57 %; with one. 4 ms there, too: tools without host memory -4 to -8 % tokens/s. */
 #define STEP_AHEAD_SHARED_NS 4000000
 #define STEP_AHEAD_NS 12000000
-#define STEP_LOOK_AGAIN 16 /* steps after which a waiting request's prefix is looked up again */
+/* Steps after which a waiting request's prefix is looked up again. 1: within the draws. Bound: what
+ * planning takes, a hash for each page of each. */
+#define STEP_LOOK_AGAIN 16
 
 /* ---- pins (pin.c) ---- */
 
