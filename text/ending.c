@@ -142,7 +142,7 @@ uint32_t constraint_distance(struct constraint_state *s) {
     const struct constraint *c = s->c;
 
     if (s->at.phase == HELD)
-        return grammar_distance(s->g);
+        return s->n == 0 && !c->triggers ? c->distance : grammar_distance(s->g);
     if (s->at.phase == DONE || place_may_stop(s))
         return 0;
     uint32_t n = to_trigger(c, s->at.node);
