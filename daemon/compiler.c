@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/jobs.h"
+#include "base/quota.h"
 #include "text/constraint.h"
 #include "text/tokenizer.h"
 
@@ -30,8 +31,11 @@
 /* Twice what the front allows, which compiles without a vocabulary: what it has found right is not
  * refused here for the work of token classes. */
 #define WORK_MAX 120000000
-#define TENANTS 256u /* slots of the order of tenants; two in one slot take turns as one */
-#define NICE 5       /* the step's own threads come first */
+#define TENANTS 256u /* slots of tenants: two in one slot take turns, and have a share, as one */
+/* A tenant within its share never waits for another's memory: the shares of all are the limit, so
+ * beside one that had it all, and kept it, there is room for as much. */
+#define RESERVE (UINT64_MAX / 2)
+#define NICE 5 /* the step's own threads come first */
 
 enum entry_state { ENTRY_QUEUED, ENTRY_AWAY, ENTRY_READY };
 
@@ -48,11 +52,16 @@ struct task {
     int64_t ns;
 };
 
+struct waiting {
+    uint64_t id;
+    uint32_t slot; /* of its tenant */
+};
+
 /*
  * A text, from its first request to its eviction. QUEUED: in compiler.queued, n_waiting > 0. AWAY:
  * its task belongs to the pool, it is in no list and is not dropped; abandoned when no request
- * waits. READY: in compiler.ready_entries, with a constraint; n_refs requests use it and only at 0
- * it may be dropped.
+ * waits. READY: in compiler.ready_entries, with a constraint; n_refs requests use it, others may
+ * wait for room in their tenants' shares, and only without both it may be dropped.
  */
 struct entry {
     struct list link; /* in compiler.queued or compiler.ready */
@@ -61,15 +70,24 @@ struct entry {
     uint64_t hash;
     char *text;
     bool quarantined, abandoned; /* quarantined: compiled alone */
-    uint32_t tenant, n_refs, n_waiting, cap_waiting;
-    uint64_t *waiting; /* ids */
+    uint32_t slot;               /* AWAY: whose turn it was; with n_refs > 0: who is charged */
+    uint32_t n_refs, n_waiting, cap_waiting;
+    struct waiting *waiting;
     size_t bytes;
     struct task task;
 };
 
+struct tenant_slot {
+    struct quota_account account;
+    struct quota_charge charge; /* of grammars in use and of requests' places in them */
+    uint64_t served;            /* the turn */
+    uint32_t n_away;
+};
+
 /*
  * Step thread: all but what is in a task that is away. n_queued and n_away count the entries of
- * these states, bytes and used the memory of those that are ready and of those with n_refs > 0.
+ * these states, n_held the requests that wait for room though their grammars are ready; bytes is
+ * the memory of all that are ready.
  */
 struct compiler {
     struct sched_constraints source;
@@ -81,12 +99,13 @@ struct compiler {
     int fd;
     struct entry *slot[SLOTS];
     struct list queued, ready_entries; /* those that are ready: the one used last comes first */
-    uint32_t n_away, n_entries, n_queued;
-    uint64_t turn, served[TENANTS]; /* when the tenants of a slot were last served */
-    uint32_t away_of[TENANTS];
+    uint32_t n_away, n_entries, n_queued, n_held;
+    uint64_t turn;
+    struct quota memory;
+    struct tenant_slot tenant[TENANTS];
+    bool freed;              /* since those that are held were last looked at */
     size_t bytes, max_bytes; /* of all that are ready */
-    size_t used,
-        used_by[TENANTS]; /* of those in use; of those that the tenants of a slot asked for first */
+    size_t state_bytes;      /* of requests' places */
     uint64_t n_hits, n_compiled, n_refused, ns;
 };
 
@@ -198,7 +217,7 @@ static struct entry *add(struct compiler *c, uint64_t hash, const struct submit 
 
     if (!e)
         return NULL;
-    *e = (struct entry){.hash = hash, .tenant = m->tenant, .state = ENTRY_QUEUED};
+    *e = (struct entry){.hash = hash, .state = ENTRY_QUEUED};
     e->text = malloc((size_t)m->grammar.len + m->triggers.len + 1);
     if (!e->text)
         return entry_free(e);
@@ -215,51 +234,107 @@ static struct entry *add(struct compiler *c, uint64_t hash, const struct submit 
     return e;
 }
 
-static int add_waiting(struct entry *e, uint64_t id) {
+static int add_waiting(struct compiler *c, struct entry *e, struct waiting w) {
     if (e->n_waiting == e->cap_waiting) {
         uint32_t cap = e->cap_waiting ? 2 * e->cap_waiting : 4;
-        uint64_t *p = realloc(e->waiting, cap * sizeof(*p));
+        struct waiting *p = realloc(e->waiting, cap * sizeof(*p));
 
         if (!p)
             return -ENOMEM;
         e->waiting = p;
         e->cap_waiting = cap;
     }
-    e->waiting[e->n_waiting++] = id;
+    e->waiting[e->n_waiting++] = w;
+    c->n_held += e->state == ENTRY_READY;
     return 0;
 }
 
-static void take_ref(struct compiler *c, struct entry *e) {
+static void remove_waiting(struct compiler *c, struct entry *e, uint32_t i) {
+    assert(i < e->n_waiting);
+    e->n_waiting--;
+    memmove(&e->waiting[i], &e->waiting[i + 1], (e->n_waiting - i) * sizeof(*e->waiting));
+    c->n_held -= e->state == ENTRY_READY;
+}
+
+/* ---- whose memory ---- */
+
+static struct tenant_slot *slot_of(struct compiler *c, const struct submit *m) {
+    struct tenant_slot *t = &c->tenant[m->tenant % TENANTS];
+
+    if (m->weight_milli > 0)
+        t->account.weight = m->weight_milli / 1000.0;
+    return t;
+}
+
+/* Nothing is offered to be taken back. */
+static bool has_room(struct compiler *c, uint32_t slot) {
+    return quota_make_room(&c->memory, &c->tenant[slot].charge, 1, NULL);
+}
+
+static void charge_slot(struct compiler *c, uint32_t slot, int64_t more) {
+    struct quota_charge *q = &c->tenant[slot].charge;
+
+    assert(more >= 0 || q->n >= (uint64_t)-more);
+    quota_charge_set(q, q->n + (uint64_t)more);
+    if (more < 0 && c->n_held > 0 && !c->freed) {
+        c->freed = true;
+        wake(c);
+    }
+}
+
+/* sched_constraints.charge. */
+static void charge(void *ctx, uint32_t tenant, int64_t more) {
+    struct compiler *c = ctx;
+
+    assert(more >= 0 || c->state_bytes >= (uint64_t)-more);
+    c->state_bytes += (uint64_t)more;
+    charge_slot(c, tenant % TENANTS, more);
+}
+
+/* @slot: of the tenant that is charged if nothing uses it yet. */
+static void take_ref(struct compiler *c, struct entry *e, uint32_t slot) {
     if (e->n_refs++ > 0)
         return;
-    c->used += e->bytes;
-    c->used_by[e->tenant % TENANTS] += e->bytes;
+    e->slot = slot;
+    charge_slot(c, slot, (int64_t)e->bytes);
 }
 
 static void drop_ref(struct compiler *c, struct entry *e) {
     assert(e->n_refs > 0);
-    if (--e->n_refs > 0)
-        return;
-    assert(c->used >= e->bytes);
-    c->used -= e->bytes;
-    c->used_by[e->tenant % TENANTS] -= e->bytes;
+    if (--e->n_refs == 0)
+        charge_slot(c, e->slot, -(int64_t)e->bytes);
+}
+
+/* Of the tenants that wait for @e the one that was served longest ago, among those that have room
+ * left and not enough under way; NULL: none has. */
+static struct tenant_slot *payer_of(struct compiler *c, const struct entry *e) {
+    struct tenant_slot *best = NULL;
+
+    for (uint32_t i = 0; i < e->n_waiting; i++) {
+        struct tenant_slot *t = &c->tenant[e->waiting[i].slot];
+
+        if ((best && best->served <= t->served) || t->n_away >= AWAY_OF_ONE ||
+            !has_room(c, e->waiting[i].slot))
+            continue;
+        best = t;
+    }
+    return best;
 }
 
 /* The first one of the tenant that was served longest ago, among those that have room left. */
 static struct entry *next(struct compiler *c) {
-    size_t most = c->max_bytes * COMPILER_USED_FACTOR;
+    const struct tenant_slot *first = NULL;
     struct entry *best = NULL;
 
-    if (c->used > most)
-        return NULL;
     LIST_FOREACH(node, &c->queued) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
-        uint32_t slot = e->tenant % TENANTS;
+        const struct tenant_slot *t = e->quarantined ? NULL : payer_of(c, e);
 
-        if (e->quarantined || c->used_by[slot] > most / 4 || c->away_of[slot] >= AWAY_OF_ONE)
+        if (!t || (first && first->served <= t->served))
             continue;
-        if (!best || c->served[slot] < c->served[best->tenant % TENANTS])
-            best = e;
+        first = t;
+        best = e;
+        e->slot = (uint32_t)(t - c->tenant);
     }
     return best;
 }
@@ -272,16 +347,16 @@ static int give(struct compiler *c, struct entry *e) {
 
     assert(e->state == ENTRY_QUEUED && e->n_waiting > 0);
     t->n_blame = MIN(e->n_waiting, CRASH_PAGE_COMPILING_MAX);
-    memcpy(t->blame, e->waiting, t->n_blame * sizeof(*e->waiting));
-    t->job = (struct job){
-        .run = compile, .done = on_compiled, .tenant = e->tenant % TENANTS, .weight = 1};
+    for (uint32_t i = 0; i < t->n_blame; i++)
+        t->blame[i] = e->waiting[i].id;
+    t->job = (struct job){.run = compile, .done = on_compiled, .tenant = e->slot, .weight = 1};
     int r = jobs_put(c->jobs, &t->job);
 
     if (r < 0)
         return r;
     list_remove(&e->link);
-    c->served[e->tenant % TENANTS] = ++c->turn;
-    c->away_of[e->tenant % TENANTS]++;
+    c->tenant[e->slot].served = ++c->turn;
+    c->tenant[e->slot].n_away++;
     e->state = ENTRY_AWAY;
     e->abandoned = false;
     c->n_queued--;
@@ -309,11 +384,12 @@ static struct entry *first_quarantined(const struct compiler *c) {
 
 /* ---- what the scheduler calls ---- */
 
-/* sched_constraints.ask. A text that is there already is answered at once or shared with those
- * that wait for it. */
+/* sched_constraints.ask. A text that is there already is answered at once, where its tenant has
+ * room, or shared with those that wait for it. */
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
     struct compiler *c = ctx;
     uint64_t hash = hash_of(m->grammar, m->triggers);
+    const struct waiting w = {m->id, (uint32_t)(slot_of(c, m) - c->tenant)};
     struct entry *e = c->slot[hash % SLOTS];
 
     (void)err;
@@ -324,15 +400,15 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
         e = add(c, hash, m);
     if (!e)
         return -ENOMEM;
-    if (e->state == ENTRY_READY) {
-        take_ref(c, e);
+    if (e->state == ENTRY_READY && has_room(c, w.slot)) {
+        take_ref(c, e, w.slot);
         list_remove(&e->link);
         list_push_front(&c->ready_entries, &e->link);
         *out = e->task.constraint;
         return 0;
     }
     e->quarantined |= m->n_faults > 0;
-    if (add_waiting(e, m->id) < 0) {
+    if (add_waiting(c, e, w) < 0) {
         if (e->state == ENTRY_QUEUED && e->n_waiting == 0)
             drop(c, e);
         return -ENOMEM;
@@ -349,10 +425,10 @@ static int put(void *ctx, struct constrain_job *j) {
     return jobs_put(c->jobs, &j->job);
 }
 
-static bool forget_in(struct entry *e, uint64_t id) {
+static bool forget_in(struct compiler *c, struct entry *e, uint64_t id) {
     for (uint32_t i = 0; i < e->n_waiting; i++) {
-        if (e->waiting[i] == id) {
-            e->waiting[i] = e->waiting[--e->n_waiting];
+        if (e->waiting[i].id == id) {
+            remove_waiting(c, e, i);
             return true;
         }
     }
@@ -365,7 +441,7 @@ static void forget(void *ctx, uint64_t id) {
 
     for (uint32_t i = 0; i < SLOTS; i++) {
         for (struct entry *e = c->slot[i]; e; e = e->next) {
-            if (!forget_in(e, id))
+            if (!forget_in(c, e, id))
                 continue;
             if (e->n_waiting > 0)
                 return;
@@ -388,7 +464,7 @@ static void evict(struct compiler *c) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
         node = node->prev;
-        if (e->n_refs == 0)
+        if (e->n_refs == 0 && e->n_waiting == 0)
             drop(c, e);
     }
 }
@@ -405,26 +481,40 @@ static void release(void *ctx, const struct constraint *constraint) {
             break;
         }
     }
+    if (c->ready)
+        return; /* they are being told: what follows is done behind that */
     evict(c);
     give_away(c);
 }
 
 /* ---- results ---- */
 
-/* The ids are taken off first: a request that is told may ask again. */
-static void tell(struct compiler *c, struct entry *e, compiler_ready_fn ready, void *ctx) {
-    CLEANUP(freep) uint64_t *id = STEAL(e->waiting);
-    const struct constraint *constraint = e->task.constraint;
+/* Tells those whose tenants have room; what they take counts for the next one. */
+static void hand_out(struct compiler *c, struct entry *e) {
+    assert(e->state == ENTRY_READY && e->task.constraint);
+    for (uint32_t i = 0; i < e->n_waiting;) {
+        const struct waiting w = e->waiting[i];
+
+        if (!has_room(c, w.slot)) {
+            i++;
+            continue;
+        }
+        remove_waiting(c, e, i);
+        take_ref(c, e, w.slot);
+        c->ready(c->ready_ctx, w.id, e->task.constraint, NULL);
+    }
+}
+
+/* The entry goes first: a request that is told may ask again. */
+static void refuse(struct compiler *c, struct entry *e) {
+    CLEANUP(freep) struct waiting *w = STEAL(e->waiting);
     struct err err = e->task.err;
     uint32_t n = e->n_waiting;
 
-    e->n_waiting = e->cap_waiting = 0;
-    for (uint32_t i = 0; i < n && constraint; i++)
-        take_ref(c, e);
-    if (!constraint)
-        drop(c, e);
+    drop(c, e);
+    c->n_refused++;
     for (uint32_t i = 0; i < n; i++)
-        ready(ctx, id[i], constraint, constraint ? NULL : &err);
+        c->ready(c->ready_ctx, w[i].id, NULL, &err);
 }
 
 /* A compilation that was abandoned before its end: forgotten, or begun anew for a request that has
@@ -445,9 +535,9 @@ static void on_compiled(struct job *j) {
     struct entry *e = CONTAINER_OF(t, struct entry, task);
     struct compiler *c = t->compiler;
 
-    assert(e->state == ENTRY_AWAY && c->n_away > 0 && c->away_of[e->tenant % TENANTS] > 0);
+    assert(e->state == ENTRY_AWAY && c->n_away > 0 && c->tenant[e->slot].n_away > 0);
     c->n_away--;
-    c->away_of[e->tenant % TENANTS]--;
+    c->tenant[e->slot].n_away--;
     c->ns += (uint64_t)t->ns;
     if (e->abandoned || !c->ready) {
         begin_again(c, e);
@@ -455,14 +545,22 @@ static void on_compiled(struct job *j) {
     }
     e->state = ENTRY_READY;
     list_push_front(&c->ready_entries, &e->link);
-    if (t->constraint) {
-        c->n_compiled++;
-        e->bytes = sizeof(*e) + t->n_grammar + t->n_triggers + constraint_bytes(t->constraint);
-        c->bytes += e->bytes;
-    } else {
-        c->n_refused++;
+    if (!t->constraint) {
+        refuse(c, e);
+        return;
     }
-    tell(c, e, c->ready, c->ready_ctx);
+    c->n_compiled++;
+    e->bytes = sizeof(*e) + t->n_grammar + t->n_triggers + constraint_bytes(t->constraint);
+    c->bytes += e->bytes;
+    c->n_held += e->n_waiting;
+    hand_out(c, e);
+}
+
+/* What was freed goes to those that were held, the grammar used longest ago first. */
+static void hand_out_held(struct compiler *c) {
+    c->freed = false;
+    for (struct list *node = c->ready_entries.prev; node != &c->ready_entries; node = node->prev)
+        hand_out(c, LIST_ENTRY(node, struct entry, link));
 }
 
 /* The counter is read first: a job that ends behind that wakes the loop again. */
@@ -474,6 +572,8 @@ static void deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     c->ready = ready;
     c->ready_ctx = ctx;
     jobs_deliver(c->jobs);
+    if (c->freed && ready)
+        hand_out_held(c);
     c->ready = NULL;
 }
 
@@ -517,9 +617,14 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
 
     if (!c)
         return -ENOMEM;
-    c->source = (struct sched_constraints){c, ask, forget, release, put};
+    c->source = (struct sched_constraints){c, ask, forget, charge, release, put};
     c->crash_page = crash_page;
     c->max_bytes = max_bytes;
+    quota_init(&c->memory, max_bytes * COMPILER_USED_FACTOR, RESERVE);
+    for (uint32_t i = 0; i < TENANTS; i++) {
+        quota_account_init(&c->tenant[i].account, &c->memory.root, 1);
+        quota_charge_init(&c->tenant[i].charge, &c->tenant[i].account);
+    }
     list_init(&c->queued);
     list_init(&c->ready_entries);
     c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -577,7 +682,9 @@ void compiler_stats(const struct compiler *c, struct compiler_stats *out) {
         .n_queued = c->n_queued,
         .n_away = c->n_away,
         .bytes = c->bytes,
-        .used = c->used,
+        .used = c->memory.root.used,
+        .state_bytes = c->state_bytes,
+        .n_held = c->n_held,
         .n_hits = c->n_hits,
         .n_compiled = c->n_compiled,
         .n_refused = c->n_refused,

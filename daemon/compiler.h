@@ -14,8 +14,10 @@
  * was present when a worker died is quarantined: compiled while nothing else runs, so that another
  * death is blamed on it alone.
  *
- * Memory: what is not in use is kept up to max_bytes. What is in use may take COMPILER_USED_FACTOR
- * times as much, a tenant a quarter of that; a request that would add to it waits.
+ * Memory: what is not in use is kept up to max_bytes. What is in use, and the requests' places in
+ * it, may take COMPILER_USED_FACTOR times as much, of which each tenant has its share by weight
+ * (base/quota.h). Beyond it a request waits until others of its tenant have ended; those that run
+ * go on. A grammar is charged to the tenant whose request made it one in use.
  */
 
 #include "base/err.h"
@@ -26,12 +28,13 @@
 struct compiler;
 
 struct compiler_stats {
-    uint32_t n_entries, n_queued, n_away;       /* of all; not yet with a thread; with one */
-    size_t bytes, used;                         /* of all; of those in use */
+    uint32_t n_entries, n_queued, n_away; /* of all; not yet with a thread; with one */
+    uint32_t n_held;                      /* requests that wait for room */
+    size_t bytes, used, state_bytes; /* of all; charged to tenants; of that, requests' places */
     uint64_t n_hits, n_compiled, n_refused, ns; /* ns: of compiling */
 };
 
-#define COMPILER_USED_FACTOR 4
+#define COMPILER_USED_FACTOR 2
 
 /* Prepares the vocabulary of @t, which outlives it, and starts the threads. @max_bytes: of what is
  * kept for later. @crash_page may be NULL. 0 or -errno. */

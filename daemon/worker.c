@@ -430,6 +430,8 @@ static void add_grammars(const struct worker *w, struct msg_stats *s) {
     s->n_grammars_refused = c.n_refused;
     s->compile_ns_total = c.ns;
     s->grammar_bytes = c.bytes;
+    s->grammar_state_bytes = c.state_bytes;
+    s->n_grammar_waiting = c.n_held;
     s->n_compiling = c.n_queued + c.n_away;
 }
 

@@ -58,6 +58,10 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Grammars that requests wait for.")                                                        \
     ROW(uint64_t, grammar_bytes, GAUGE, 1, "weft_grammar_bytes", "grammar_bytes",                  \
         "Memory of compiled grammars.")                                                            \
+    ROW(uint64_t, grammar_state_bytes, GAUGE, 1, "weft_grammar_state_bytes",                       \
+        "grammar_state_bytes", "Memory of the places of requests in their grammars.")              \
+    ROW(uint32_t, n_grammar_waiting, GAUGE, 1, "weft_grammar_requests_waiting", "grammar_waiting", \
+        "Requests that wait for their tenant's share of the memory of grammars.")                  \
     ROW(uint64_t, n_masks, COUNTER, 1, "weft_masks_total", "masks",                                \
         "Masks of constrained tokens.")                                                            \
     ROW(uint64_t, n_masks_late, COUNTER, 1, "weft_masks_late_total", "masks_late",                 \

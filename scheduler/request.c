@@ -318,12 +318,22 @@ static bool completes_stop(struct request *r, int32_t token) {
     return stops_feed(r->stops, bytes, len, &match);
 }
 
+/* What the place in the constraint takes, and its copy where masks are late, is charged to the
+ * tenant. */
+static void charge_matcher(struct request *r, size_t n_bytes) {
+    if (n_bytes != r->charged && r->constraints->charge)
+        r->constraints->charge(r->constraints->ctx, r->payer,
+                               (int64_t)n_bytes - (int64_t)r->charged);
+    r->charged = n_bytes;
+}
+
 /* Moves on in the constraint. Tokens come from its masks, so that it refuses one is our own
  * mistake or that of a worker before us. An end token that is ignored comes only when nothing
  * else may: it ends the request all the same. */
 static enum finish_reason follow(struct request *r, int32_t token) {
     int e = constraint_accept(r->matcher, token);
 
+    charge_matcher(r, constraint_state_bytes(r->matcher) * (r->late ? 2 : 1));
     if (e == 0)
         return constraint_is_done(r->matcher) ? FINISH_STOP : FINISH_NONE;
     request_blame(r, e);
@@ -367,6 +377,7 @@ int request_constrain(struct request *r, const struct constraint *c) {
     int e = constraint_state_new(&r->matcher, c);
     if (e < 0)
         return e;
+    charge_matcher(r, constraint_state_bytes(r->matcher));
     for (uint32_t i = r->n_prompt; i < r->n_tokens && why == FINISH_NONE; i++)
         why = follow(r, r->tokens[i]);
     return (int)why;
@@ -510,6 +521,7 @@ int request_new(struct request **out, const struct submit *m, const struct reque
     r->ignore_eos = m->sampling.ignore_eos;
     r->tokenizer = rules->tokenizer;
     r->constraints = rules->constraints;
+    r->payer = m->tenant;
     memcpy(r->share.key, m->isolation_key, sizeof(r->share.key));
     if (rules->no_sharing) /* a key that no other request has */
         for (size_t i = 0; i < sizeof(order); i++)
@@ -539,6 +551,8 @@ struct request *request_free(struct request *r) {
     allowed_free(r->allowed);
     free(r->breakers);
     constraint_state_free(r->matcher);
+    if (r->charged)
+        charge_matcher(r, 0);
     if (r->constraint)
         r->constraints->release(r->constraints->ctx, r->constraint);
     free(r->tokens);

@@ -89,6 +89,8 @@ struct request {
     uint32_t n_prediction;
     const struct sched_constraints *constraints;
     const struct constraint *constraint; /* NULL: none, or still being compiled */
+    uint32_t payer;                      /* the front's number of its tenant */
+    size_t charged;                      /* to it, for matcher */
     bool compiling; /* it is not in the queue before its constraint is there, or its pages: */
     bool loading;   /* they are read from the disk, since loading_ns */
     int64_t loading_ns;

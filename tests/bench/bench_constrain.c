@@ -138,7 +138,7 @@ static double measure(const struct tokenizer *t, uint32_t n, const char *grammar
                                 .page_tokens = 32,
                                 .n_pages = 400000,
                                 .depth = 2}};
-    struct sched_constraints source = {NULL, ask, NULL, release, NULL};
+    struct sched_constraints source = {NULL, ask, NULL, NULL, release, NULL};
     struct sched_opts o = {.max_seqs = SEQS,
                            .max_rows = 2048,
                            .max_step_ms = 200,

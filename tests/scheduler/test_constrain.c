@@ -70,7 +70,7 @@ static void run_job(void) {
     j->done(j);
 }
 
-static const struct sched_constraints source = {NULL, ask, forget, release, put};
+static const struct sched_constraints source = {NULL, ask, forget, NULL, release, put};
 
 static void begin(uint32_t depth, uint32_t end_per_1024) {
     struct telltale t = {.n_vocab = JSON_VOCAB,

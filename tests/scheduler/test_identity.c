@@ -233,8 +233,8 @@ static void submit(struct sched *s, uint32_t i, bool predictions) {
 static void serve(const struct sched_opts *opts, uint32_t pages, bool drafts, struct heard *all) {
     uint32_t n_released = 0, n_asked = 0;
     /* A draft is cut where a mask would be late. */
-    struct sched_constraints source = {&n_released, get_constraint, NULL, release,
-                                       drafts ? NULL : put};
+    struct sched_constraints source = {&n_released, get_constraint, NULL,
+                                       NULL,        release,        drafts ? NULL : put};
     struct serving w = {
         .model = model,
         .draft = drafts ? model : NULL,
