@@ -116,6 +116,7 @@ struct sim {
     const struct tokenizer *tokenizer;
     struct sched_constraints constraints;
     uint32_t n_constraints;              /* handed out */
+    int64_t constraint_bytes;            /* charged to all tenants for places in them */
     struct constrain_job *job[SIM_JOBS]; /* given to a thread, not done */
     uint32_t n_jobs;
     struct crash_page crash_page;

@@ -8,7 +8,8 @@
 #include "text/constraint.h"
 
 #define COMPILED_MAX 128
-#define LATEST 30 /* turns after which a constraint is there */
+#define PLACE_LEAST 4096 /* bytes of a request's place in its constraint */
+#define LATEST 30        /* turns after which a constraint is there */
 
 struct sim_constraint {
     const struct constraint *compiled; /* shared by all that have these texts */
@@ -230,6 +231,23 @@ static void release(void *ctx, const struct constraint *compiled) {
     s->n_constraints--;
 }
 
+static void charge(void *ctx, uint32_t tenant, int64_t more) {
+    struct sim *s = ctx;
+
+    (void)tenant;
+    s->constraint_bytes += more;
+    HOLD(s, NULL, COUNTERS, s->constraint_bytes >= 0);
+}
+
+/* A request pays for its place as long as it has a constraint; with a job that is away it may have
+ * gone. */
+static void check_charges(const struct sim *s) {
+    HOLD(s, NULL, COUNTERS,
+         s->constraint_bytes + (int64_t)s->n_jobs * PLACE_LEAST >=
+             (int64_t)s->n_constraints * PLACE_LEAST);
+    HOLD(s, NULL, ALL_BACK, s->n_constraints > 0 || s->constraint_bytes == 0);
+}
+
 static int put(void *ctx, struct constrain_job *j) {
     struct sim *s = ctx;
 
@@ -256,7 +274,7 @@ static void run_jobs(struct sim *s, bool all) {
 }
 
 void sim_constraints_init(struct sim *s) {
-    s->constraints = (struct sched_constraints){s, ask, forget, release, put};
+    s->constraints = (struct sched_constraints){s, ask, forget, charge, release, put};
 }
 
 void sim_constraints_turn(struct sim *s) {
@@ -275,6 +293,7 @@ void sim_constraints_turn(struct sim *s) {
         s->n_constraints += x->compiled != NULL;
         sched_constraint_ready(s->sched, c->m.id, x->compiled, &none);
     }
+    check_charges(s);
 }
 
 bool sim_constraints_pending(const struct sim *s) {
@@ -292,6 +311,7 @@ bool sim_constraints_pending(const struct sim *s) {
 void sim_constraints_reset(struct sim *s) {
     run_jobs(s, true);
     HOLD(s, NULL, ALL_BACK, s->n_constraints == 0);
+    check_charges(s);
     for (uint32_t i = 0; i < s->n_live; i++) {
         struct sim_constraint *x = s->client[s->live[i]].constraint;
 
