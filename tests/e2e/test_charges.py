@@ -1,4 +1,5 @@
 """What one client or tenant takes of the front's connections and body memory keeps no other waiting."""
+import json
 import os
 import re
 import socket
@@ -86,6 +87,34 @@ def test_a_flood_of_requests_leaves_the_log_to_others():
             assert int(told["tenant:alice"]) + lines["alice"] == 400, (lines, told)
             assert int(told["address:127.0.0.1"]) + lines["stranger"] == 150, (lines, told)
             assert suppressed == 550 - lines["alice"] - lines["stranger"], (suppressed, lines)
+
+
+def test_constrained_requests_of_one_tenant_stop_no_other():
+    """Alice's hold many readings of what they wrote, each with a stack of its own; what that takes is given back when they leave."""
+    rules = [f'y{k} ::= "a" y{k} "c{k}" | "b"' for k in range(40)]
+    grammar = "root ::= (" + " | ".join(f"y{k}" for k in range(40)) + ")+\n" + "\n".join(rules)
+    body = {"prompt": "hi", "max_tokens": 20000, "ignore_eos": True, "stream": True, "structured_outputs": {"grammar": grammar}}
+    with tempfile.TemporaryDirectory() as folder:
+        with Weftd("--api-keys", keys_in(folder)) as d:
+            streams = []
+            for _ in range(150):
+                streams.append(d.connect())
+                streams[-1].request("POST", "/v1/completions", json.dumps(body), {"Authorization": "Bearer ka", "Content-Type": "application/json"})
+            assert streams[0].getresponse().status == 200
+            own = {"prompt": "hi", "max_tokens": 8, "structured_outputs": {"regex": "[a-d]{4}"}}
+            status, _, answer = d.request("POST", "/v1/completions", own, {"Authorization": "Bearer kb"})
+            assert status == 200 and re.fullmatch("[a-d]{4}", answer["choices"][0]["text"]), answer
+            wait_for(d, lambda w: w["grammar_state_bytes"] > 150 * 10000)
+            for connection in streams:
+                connection.close()
+            wait_for(d, lambda w: w["grammar_state_bytes"] == 0 and w["grammar_waiting"] == 0)
+
+
+def wait_for(daemon, holds):
+    until = time.monotonic() + 60
+    while not holds(daemon.stats()["worker"]):
+        assert time.monotonic() < until, daemon.stats()["worker"]
+        time.sleep(0.05)
 
 
 main(globals())
