@@ -46,6 +46,8 @@ void quota_charge_init(struct quota_charge *c, struct quota_account *a) {
 }
 
 void quota_charge_set(struct quota_charge *c, uint64_t n) {
+    if (n == c->n) /* an account that nothing is charged to may be gone */
+        return;
     if (n > c->n)
         add(c->account, n - c->n);
     else

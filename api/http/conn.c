@@ -194,6 +194,18 @@ static void take_output(struct quota_charge *charge) {
     charge_unsent(c);
 }
 
+void conn_hold_init(struct conn *c, struct quota_charge *charge) {
+    quota_charge_init(charge, &c->payer->account[PAYER_OUTPUT]);
+}
+
+bool conn_hold(struct conn *c, struct quota_charge *charge, uint64_t n) {
+    if (n > charge->n && !quota_make_room(&c->server->payers.quota[PAYER_OUTPUT], charge,
+                                          n - charge->n, take_output))
+        return false;
+    quota_charge_set(charge, n);
+    return true;
+}
+
 void conn_reserve(struct conn *c, size_t n) {
     if (c->state != CONN_CLOSED)
         (void)buf_reserve(&c->out, n); /* else conn_send() says that there is none */

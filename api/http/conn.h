@@ -115,6 +115,11 @@ void conn_exchange_done(struct conn *c);
 /* Moves the request's body to @out, and its charge to @charge, which is the caller's to set to 0
  * when @out is freed. */
 void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge);
+/* A charge of 0 for what an answer of @c takes before it is sent. */
+void conn_hold_init(struct conn *c, struct quota_charge *charge);
+/* Sets @charge, of conn_hold_init(), to @n bytes, as unsent output. False: there is no room for
+ * them, and it is as before. */
+bool conn_hold(struct conn *c, struct quota_charge *charge, uint64_t n);
 /* From here on @payer, which outlives the server's connections, is charged for it. */
 void conn_set_payer(struct conn *c, struct payer *payer);
 /* The stream's silence is counted from here. */

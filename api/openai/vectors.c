@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
+#include "api/http/conn.h"
 #include "api/http/exchange.h"
 #include "api/generation/gen.h"
 #include "api/model.h"
@@ -32,6 +33,7 @@ static void free_vectors(struct vectors *e) {
     free(e->score);
     buf_deinit(&e->answer);
     prompt_job_deinit(&e->job);
+    quota_charge_set(&e->held, 0);
     free(e);
 }
 
@@ -71,6 +73,14 @@ static void on_fail(struct exchange *x, const struct err *err) {
 
 static void on_gone(struct exchange *x) {
     exchange_end(detach(x->state));
+}
+
+/* Charges @n bytes more to the client. 0, or -EINVAL with @err. */
+static int hold(struct vectors *e, uint64_t n, struct err *err) {
+    if (conn_hold(e->exchange->conn, &e->held, e->held.n + n))
+        return 0;
+    return err_set_code(err, 503, "overloaded", NULL,
+                        "Too many answers are being made, try again later.");
 }
 
 static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
@@ -183,7 +193,7 @@ static int load(struct vectors *e, struct vectors_lane *l) {
 }
 
 /* The lane's vector has come. */
-static int unload(struct vectors *e, struct vectors_lane *l) {
+static int unload(struct vectors *e, struct vectors_lane *l, struct err *err) {
     struct gen *g = l->gen;
 
     assert(g && g->state == GEN_DONE && e->exchange);
@@ -198,6 +208,8 @@ static int unload(struct vectors *e, struct vectors_lane *l) {
     x->n_resumed += g->n_attempts > 1 ? g->n_attempts - 1 : 0;
     int r = e->form->take(e, l->input, g);
     l->gen = gen_free(g);
+    if (r == 0)
+        r = hold(e, e->text[l->input].cap, err);
     e->n_done++;
     assert(e->n_done <= e->n_next);
     return r;
@@ -217,7 +229,7 @@ static void on_changed(struct gen *g) {
         fail(e, &g->err);
         return;
     }
-    int r = unload(e, l);
+    int r = unload(e, l, &err);
     if (r == -EDOM)
         err_set_code(&err, 500, "engine_error", NULL, "The engine's vector is not finite.");
     if (r == 0 && e->n_done == e->n_inputs) {
@@ -233,9 +245,11 @@ static void on_changed(struct gen *g) {
 
 /* ---- beginning ---- */
 
-/* Counts the tokens; the first input that is empty or too long is refused by its place. */
+/* Counts the tokens, and charges their memory; the first input that is empty or too long is refused
+ * by its place. */
 static int measure(struct vectors *e, struct err *err) {
     uint32_t own = e->tenant->conf.max_context, context = e->job.model->info->max_context;
+    uint64_t n_bytes = e->job.request.return_documents ? e->job.body_len : 0;
 
     context = own > 0 ? MIN(own, context) : context;
     for (uint32_t i = 0; i < e->job.n_prompts; i++) {
@@ -249,8 +263,9 @@ static int measure(struct vectors *e, struct err *err) {
                                 "This model takes inputs of up to %u tokens. However, %s has %zu.",
                                 context - 1, p.s, n);
         e->n_tokens += n;
+        n_bytes += e->job.prompts[i].tokens.cap * sizeof(*e->job.prompts[i].tokens.id);
     }
-    return 0;
+    return hold(e, n_bytes, err);
 }
 
 /* The inputs are tokens: charges them and gives the first to the lanes. */
@@ -322,5 +337,6 @@ void vectors_serve(struct exchange *x, const struct endpoint *endpoint) {
     e->started_ns = x->started_ns;
     x->ops = &ops;
     x->state = e;
+    conn_hold_init(x->conn, &e->held);
     prompt_job_start(&e->job, x, endpoint, on_prepared);
 }

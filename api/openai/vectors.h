@@ -41,8 +41,9 @@ struct vectors {
     struct prompt_job job;
     struct tenant *tenant;
     struct vectors_lane lane[VECTORS_LANES];
-    struct buf *text; /* [n_inputs] of the answer */
-    double *score;    /* [n_inputs] */
+    struct buf *text;         /* [n_inputs] of the answer */
+    double *score;            /* [n_inputs] */
+    struct quota_charge held; /* bytes of tokens, of a body that is kept, of results */
     uint32_t n_inputs, n_next, n_done;
     uint64_t n_tokens;
     char id[64]; /* the exchange's */

@@ -264,6 +264,41 @@ Test(embeddings, of_many_inputs_leave_room_for_others) {
     world_stop(&w);
 }
 
+/* Tokens count until the answer is sent or the client has left; what finds no room is refused. */
+Test(embeddings, tokens_and_results_are_charged_to_their_client) {
+    CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    struct quota *q = &w.api->http.payers.quota[PAYER_OUTPUT];
+    buf_add_str(&body, "{\"input\":[");
+    for (int i = 0; i < 200; i++)
+        buf_printf(&body, "%s[%d,1,2,3]", i ? "," : "", i);
+    buf_add_str(&body, "]}");
+    w.port.hold = true;
+    int fd = world_connect(&w);
+    world_post(&w, fd, EMBED, body.data);
+    while (w.port.n == 0)
+        world_turn(&w);
+    cr_expect_geq(q->root.used, 200 * 4 * sizeof(int32_t));
+    world_drop(&w, fd);
+    world_turns(&w, 5);
+    cr_expect_eq(q->root.used, 0);
+    w.port.hold = false;
+    uint64_t n_tokens = 200 * 4 * sizeof(int32_t), limit = q->limit;
+    q->limit = q->reserve = n_tokens / 4;
+    world_ask(&w, EMBED, body.data, &r);
+    cr_expect_eq(r.status, 503);
+    cr_expect(memmem(r.body.data, r.body.len, "overloaded", 10));
+    reply_deinit(&r);
+    cr_expect_eq(q->root.used, 0);
+    q->limit = q->reserve = limit;
+    yyjson_doc_free(ask(&w, body.data));
+    cr_expect_eq(q->root.used, 0);
+    world_stop(&w);
+}
+
 /* @n inputs "0", "1", ... */
 static void many_inputs(struct buf *body, uint32_t n) {
     buf_add_str(body, "{\"input\":[");
