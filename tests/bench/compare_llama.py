@@ -172,7 +172,7 @@ def bound(ratios):
 
 
 def main():
-    p = argparse.ArgumentParser(usage=__doc__)
+    p = argparse.ArgumentParser(usage=__doc__.replace("%", "%%"))
     p.add_argument("--llama", type=pathlib.Path, required=True)
     p.add_argument("--model", type=pathlib.Path, required=True)
     p.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build"))
