@@ -305,7 +305,7 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
                            .arch = "qwen3",
                            .n_layer = 1,
                            .head_dim = 64,
-                           .n_embd = 512,
+                           .n_embd = 256,
                            .n_head = 4,
                            .n_head_kv = 2};
     static struct trace first, other;
