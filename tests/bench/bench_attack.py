@@ -506,7 +506,7 @@ def measure(d, args):
     n = 0
     while time.monotonic() < end or n == 0:
         n += 1
-        run_phase(d, alone, turn / 5, wanted, None)
+        run_phase(d, alone, turn / 20, wanted, None)
         for name, what, count in run_phase(d, attacked, turn, wanted, (args.seed + n, args.only)):
             acts[name, what] += count
         rss.append(rss_mb(d.process.pid))
@@ -521,7 +521,7 @@ def measure(d, args):
     if found != len(stored):
         attacked.errors.append(f"{found} of {len(stored)} stored responses are left")
     if stats["worker"]["deaths"]:
-        attacked.errors.append(f"{stats['workers']['deaths']} workers died")
+        attacked.errors.append(f"{stats['worker']['deaths']} workers died")
     with open(d.log_path) as log:
         text = log.read()
     front.update(rss_mb=rss, log_lines=text.count("\n"), log_lines_per_s=round(text.count("\n") / (time.monotonic() - begin), 1))
