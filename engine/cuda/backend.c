@@ -251,8 +251,6 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
         return "heads of this size";
     if (op->kind == OP_QKV && op->norm_all)
         return "norms over all heads";
-    if (op->kind == OP_QKV && op->temper.slope != 0)
-        return "queries that grow with their position";
     if (op->kind == OP_QKV && (!op->norm || (op->gated && op->bias[0])))
         return "keys and values of this kind";
     if (op->gated && (h->dim % TILE_ROWS || !s->delta.n_key_head))
@@ -273,8 +271,6 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
         return attention_lacks(s, op);
     if (op->kind == OP_GATE_UP && (op->glu == GLU_RELU || !op->norm))
         return "FFNs of this kind";
-    if (op->kind == OP_GATE && op->w[0])
-        return "gates of attention with weights of their own";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);
     if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_CONV)

@@ -139,6 +139,7 @@ struct be {
     /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c); more
      * than so many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
+    struct temper temper;        /* of the layers' queries, all the same */
     bool wants_early, no_matvec; /* as configured; matvec was found wrong */
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
@@ -163,6 +164,7 @@ struct be {
      * to x yet, and what a product gives before its norm (residual.c). */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *partial;
     float *rope[ROPE_TABLES];
+    float *factor;                 /* [max_rows] of queries: temper_at() */
     float *o_gate;                 /* of attention's output, as wide */
     float *layer_input;            /* ACT_P */
     struct sample_state *sampling; /* [LOGIT_ROWS] */

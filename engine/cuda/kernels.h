@@ -103,9 +103,13 @@ struct hidden_args {
 
 #define ROPE_TABLES 2u
 
-/* cos and sin (times mscale) of every pair at every row's position; grid: x rows, y tables. */
+/* cos and sin (times mscale) of every pair at every row's position, and the factor of its queries
+ * (struct temper); grid: x rows, y tables. */
 struct rope_args {
     const struct batch_head *batch;
+    float *temper; /* [rows], or NULL: queries have no factor */
+    float slope;
+    uint32_t span;
     struct {
         const double *freq;
         float *rope; /* [rows][n_pairs][2] */
@@ -147,8 +151,9 @@ struct store_args {
     const struct batch_head *batch;
     float *q;
     const float *k, *v, *q_norm, *k_norm, *rope;
-    uint8_t *pages; /* of the layer */
-    uint32_t cls;   /* of the pages */
+    const float *temper; /* [rows]: queries are multiplied by it; NULL: by 1 */
+    uint8_t *pages;      /* of the layer */
+    uint32_t cls;        /* of the pages */
     struct page_shape shape;
     uint32_t n_head, n_rot, neox;
     uint32_t n_kv;   /* heads of keys and values that are stored: all, or 0 */
@@ -185,6 +190,15 @@ struct cap_args {
     float *logits;         /* [rows][n] */
     uint32_t n;
     float scale, cap;
+};
+
+/* o times ln(1 + e^gate), a gate for each of n values of a row or for as many of them as there are
+ * heads: in place; grid: x rows. */
+struct soft_gate_args {
+    const struct batch_head *batch;
+    const float *gate; /* [rows][n_gate] */
+    float *o;          /* [rows][n] */
+    uint32_t n, n_gate;
 };
 
 /* A page of all layers, on the device or in pinned host memory; grid: x parts of a page, y
@@ -577,6 +591,7 @@ extern const void *const kernel_hidden;
 extern const void *const kernel_residual;
 extern const void *const kernel_layer_input;
 extern const void *const kernel_cap;
+extern const void *const kernel_soft_gate;
 extern const void *const kernel_plan;
 extern const void *const kernel_rope;
 extern const void *const kernel_pack;

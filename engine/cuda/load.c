@@ -248,6 +248,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
 
     return kind == OP_QKV           ? qkv[i]
+           : kind == OP_GATE        ? b->q
            : kind == OP_GATE_UP     ? gate_up[i]
            : kind == OP_GATE_IN     ? b->gate
            : kind == OP_LAYER_INPUT ? b->layer_input
@@ -378,6 +379,10 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
 
         assert(op->kv.cls < PAGE_CLASSES && op->kv.layer < MODEL_LAYERS_MAX);
         b->kv[op->kv.cls].layer_bytes[op->kv.layer] = page_layer_bytes(&page);
+    }
+    if (op->temper.slope != 0) {
+        assert(b->temper.slope == 0 || b->temper.slope == op->temper.slope);
+        b->temper = op->temper;
     }
     int r = load_tensors(b, w, op, err);
     if (r == -EIO)

@@ -44,6 +44,7 @@ static void add_activations(struct be *b) {
     add(b, &b->sums, values / 32, sizeof(float), "activations", false);
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
         add(b, &b->rope[i], rows * s->rope[i].n_rot, sizeof(float), "activations", false);
+    add(b, &b->factor, rows, sizeof(float), "activations", false);
     add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
         "logits", false);
     add(b, &b->head_scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);

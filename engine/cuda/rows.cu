@@ -55,6 +55,8 @@ KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
     if (r >= a.batch->n_rows)
         return;
     uint32_t pos = a.batch->pos[r];
+    if (a.temper && blockIdx.y == 0 && threadIdx.x == 0)
+        a.temper[r] = (float)(1.0 + (double)a.slope * mx_log(1.0 + (double)(pos / a.span)));
     for (uint32_t i = threadIdx.x; i < table.n_pairs; i += CUDA_THREADS) {
         float *to = table.rope + ((size_t)r * table.n_pairs + i) * 2;
         double s, c;
@@ -114,6 +116,19 @@ KERNEL(cap, struct cap_args, CUDA_THREADS, 2) {
     float *l = a.logits + (size_t)blockIdx.y * a.n + i, z = *l * a.scale;
 
     *l = a.cap != 0 ? mx_soft_cap(z, a.cap) : z;
+}
+
+KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t r = blockIdx.x, per = a.n / a.n_gate;
+
+    if (r >= a.batch->n_rows)
+        return;
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
+        float g = a.gate[(size_t)r * a.n_gate + i / per];
+
+        a.o[(size_t)r * a.n + i] *= g > 20 ? g : (float)mx_log(1.0 + (double)mx_expf(g));
+    }
 }
 
 KERNEL(pack, struct pack_args, PACK_THREADS, 2) {

@@ -267,9 +267,11 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
     if (part == STORE_Q) {
         float *q = a.q + ((size_t)r * a.n_head + h) * dim;
 
+        float factor = a.temper ? a.temper[r] : 1;
+
         rotate_head(a, q, a.q_norm, rope, head);
         for (uint32_t i = lane; i < dim; i += 32)
-            q[i] = head[i];
+            q[i] = head[i] * factor;
         sync_warp(); /* head may be used anew */
         return;
     }

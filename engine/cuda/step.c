@@ -209,7 +209,10 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
         return r;
     if (graph_begin(s))
         return graph_launch(s);
-    struct rope_args a = {.batch = b->head};
+    struct rope_args a = {.batch = b->head,
+                          .temper = b->temper.slope != 0 ? b->factor : NULL,
+                          .slope = b->temper.slope,
+                          .span = b->temper.span};
     struct launch l = {kernel_rope, s->grid.rows, 1, CUDA_THREADS, "rope", 0};
     for (uint32_t i = 0; i < ROPE_TABLES; i++) {
         const struct rope_set *set = &b->shape->rope[i];
@@ -280,6 +283,7 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
         .q_norm = w->q_norm,
         .k_norm = w->k_norm,
         .rope = b->rope[op->rope],
+        .temper = op->temper.slope != 0 ? b->factor : NULL,
         .pages = pages_of(b, op),
         .cls = op->kv.cls,
         .shape = cuda_page_shape(b, &op->heads),
@@ -463,10 +467,23 @@ int step_attend(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }
 
-/* The gates came with the queries and are multiplied when the output is packed. */
+/* Gates that came with the queries are multiplied when the output is packed; those of a matrix of
+ * their own, here. q is free behind attention. */
 int step_gate(struct step *s, const struct model_op *op) {
-    assert(s->gated && !op->w[0]);
-    return 0;
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    struct soft_gate_args a = {.batch = b->head,
+                               .gate = b->q,
+                               .o = b->o,
+                               .n = op->heads.n * op->heads.dim,
+                               .n_gate = op->w[0] ? w->m[0].n_out : 0};
+
+    assert(s->gated == !op->w[0]);
+    if (!op->w[0])
+        return 0;
+    int r = step_norm(s, w->norm);
+    r = r < 0 ? r : step_multiply(s, w, false);
+    return r < 0 ? r : launch_rows(b, kernel_soft_gate, s->grid.rows, &a, sizeof(a), "soft_gate");
 }
 
 int step_proj(struct step *s, const struct model_op *op) {

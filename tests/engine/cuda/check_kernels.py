@@ -28,6 +28,7 @@ LIMITS = {
     "residual": 64,
     "layer_input": 64,
     "cap": 64,
+    "soft_gate": 64,
     "pack": 64,
     "embed": 64,
     "rope": 64,

@@ -564,8 +564,6 @@ Test(cuda, what_it_does_not_compute_is_refused_by_name) {
         const char *name, *what;
     } files[] = {
         {"olmo2", "norms over all heads"},
-        {"mistral3", "queries that grow with their position"},
-        {"laguna", "gates of attention with weights of their own"},
         {"nemotron-h-moe-mtp", "Mamba-2 layers"},
     };
     const char *dir = getenv("WEFT_DATA");

@@ -1,12 +1,14 @@
 /*
- * Gemma 2, 3 and 4 on the CUDA backend, without a device: norms behind branches,
- * scaled activations, capped scores and logits, GELU, layers with other heads and rotary positions,
- * inputs of layers, layers without keys, experts beside a dense FFN. Whole models judged by the
+ * Gemma 2, 3 and 4, Laguna and Mistral 3 on the CUDA backend, without a device: norms behind
+ * branches, scaled activations, capped scores and logits, GELU, layers with other heads and rotary
+ * positions, inputs of layers, layers without keys, experts beside a dense FFN, gates of attention
+ * with weights of their own, queries that grow with their position. Whole models judged by the
  * reference backend, and the same bits however a sequence is computed.
  */
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "tests/engine/cuda/fake_find.h"
@@ -25,11 +27,8 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
     static const struct {
         const char *name;
         double limit;
-    } files[] = {{"gemma4-ple", 3e-2},
-                 {"gemma4-moe", 6e-3},
-                 {"gemma4", 3e-2},
-                 {"gemma3", 6e-3},
-                 {"gemma2", 6e-3}};
+    } files[] = {{"gemma4-ple", 3e-2}, {"gemma4-moe", 6e-3}, {"gemma4", 3e-2},   {"gemma3", 6e-3},
+                 {"gemma2", 6e-3},     {"laguna", 1.5e-2},   {"mistral3", 6e-3}, {"phi3", 1e-2}};
 
     setenv("WEFT_CUDA_WIDE", "20", 1); /* at once: 64 queries a block */
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
@@ -37,6 +36,48 @@ Test(cuda_windows, golden_files_are_near_the_reference) {
 
         ways_golden(files[i].name, path);
         ways_near_reference(files[i].name, path, files[i].limit);
+    }
+}
+
+/* Of Mistral 3: from position 10 on, and again from each tenth, queries are larger. */
+Test(cuda_windows, queries_that_grow_are_near_the_reference) {
+    struct tiny_model m = {.arch = "mistral3", .type = TENSOR_Q8_0};
+    struct gguf_writer w;
+    char path[64];
+
+    gw_init(&w);
+    tiny_model_build(&m, &w);
+    gw_f32(&w, "mistral3.attention.temperature_scale", 0.5f);
+    gw_u32(&w, "mistral3.rope.scaling.original_context_length", 10);
+    tiny_model_temp_of(&w, path);
+    gw_deinit(&w);
+    ways_near_reference("mistral3, far positions", path, 4e-3);
+    unlink(path);
+}
+
+/* Of Granite and MiniCPM: embedding, branches, scores and logits times factors of the file. */
+Test(cuda_windows, scaled_branches_are_near_the_reference) {
+    static const char *const archs[] = {"granite", "minicpm"};
+    static const struct {
+        const char *key;
+        float value;
+    } scales[] = {{"embedding_scale", 3}, {"residual_scale", 0.22f}, {"logit_scale", 2}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
+        struct tiny_model m = {.arch = archs[i], .type = TENSOR_Q8_0};
+        struct gguf_writer w;
+        char path[64], key[64];
+
+        gw_init(&w);
+        tiny_model_build(&m, &w);
+        for (size_t k = 0; k < ARRAY_SIZE(scales); k++) {
+            snprintf(key, sizeof(key), "%s.%s", archs[i], scales[k].key);
+            gw_f32(&w, key, scales[k].value);
+        }
+        tiny_model_temp_of(&w, path);
+        gw_deinit(&w);
+        ways_near_reference(archs[i], path, 4e-3);
+        unlink(path);
     }
 }
 
@@ -72,7 +113,7 @@ Test(cuda_windows, a_sequence_is_the_same_whatever_the_batch) {
          .fuse = "1000000",
          .order = 77},
     };
-    static const char *const files[] = {"gemma4-moe", "gemma4-ple"};
+    static const char *const files[] = {"gemma4-moe", "gemma4-ple", "laguna", "mistral3"};
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(files)); i++) {
         char path[1024];
