@@ -249,9 +249,7 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
 
     if (h->dim % 8 && h->dim != s->widest.head) /* that one is refused with its size */
         return "heads of this size";
-    if (op->kind == OP_QKV && op->norm_all)
-        return "norms over all heads";
-    if (op->kind == OP_QKV && (!op->norm || (op->gated && op->bias[0])))
+    if (op->kind == OP_QKV && op->gated && op->bias[0])
         return "keys and values of this kind";
     if (op->gated && (h->dim % TILE_ROWS || !s->delta.n_key_head))
         return "gated heads of this size";
@@ -269,7 +267,7 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
-    if (op->kind == OP_GATE_UP && (op->glu == GLU_RELU || !op->norm))
+    if (op->kind == OP_GATE_UP && op->glu == GLU_RELU)
         return "FFNs of this kind";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);

@@ -363,6 +363,8 @@ float *residual_target(const struct be *b, const struct model_op *op);
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack);
 /* b = t of a PROJ op that is a branch, b += t of such an EXPERTS op, whose sum is in be.o. */
 int residual_branch(struct step *s, const struct model_op *op);
+/* x: the rms norm of each row of @n values, times @norm. */
+int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
 /* What of a recurrent op is not computed, in words, or NULL. */
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
 /* The argument of the kernels of a delta net; w: of the op. */

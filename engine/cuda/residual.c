@@ -15,7 +15,7 @@ float *residual_target(const struct be *b, const struct model_op *op) {
     return plain ? b->x : b->o;
 }
 
-/* to = (base + gain norm(t)) * scale */
+/* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd. */
 static int add(struct step *s, const struct residual_args *what, const struct pack_args *pack) {
     struct be *b = s->be;
     struct launch l = {kernel_residual, s->grid.rows, 1, PACK_THREADS, "residual", 0};
@@ -23,7 +23,7 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
 
     a.batch = b->head;
     a.eps = b->shape->rms_eps;
-    a.n = b->shape->n_embd;
+    a.n = what->n ? what->n : b->shape->n_embd;
     a.packs = pack != NULL;
     if (pack)
         a.pack = *pack;
@@ -54,6 +54,12 @@ int residual_branch(struct step *s, const struct model_op *op) {
                                     .to = b->q,
                                     .gain = 1,
                                     .scale = 1};
+
+    return add(s, &a, NULL);
+}
+
+int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n) {
+    const struct residual_args a = {.t = x, .norm = norm, .to = x, .gain = 1, .scale = 1, .n = n};
 
     return add(s, &a, NULL);
 }

@@ -374,8 +374,20 @@ int step_norm(struct step *s, const float *norm) {
     return r < 0 || done ? r : launch_pack(b, s->grid.rows, &a);
 }
 
+/* Norms over all heads of the queries, and of the keys; @store has none to make then. */
+static int norm_all_heads(struct step *s, const struct model_op *op, struct store_args *store) {
+    struct be *b = s->be;
+    const struct heads *h = &op->heads;
+    int r = residual_norm_rows(s, b->q, store->q_norm, h->n * h->dim);
+
+    if (r == 0 && store->n_kv > 0)
+        r = residual_norm_rows(s, b->k, store->k_norm, h->n_kv * h->dim);
+    store->q_norm = store->k_norm = NULL;
+    return r;
+}
+
 /* Few rows: one kernel, whose last blocks rotate the heads and store keys and values; else
- * product and store. */
+ * product, norms over all heads, and store. */
 int step_qkv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -385,7 +397,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
     assert(w->n_mats > 0 && (w->n_mats == 4) == op->gated);
     s->gated = op->gated;
     int r = step_norm(s, w->norm);
-    if (r == 0 && fuses(s) && op->heads.dim % TILE_ROWS == 0) {
+    if (r == 0 && fuses(s) && op->heads.dim % TILE_ROWS == 0 && !op->norm_all) {
         struct matmul_args a = narrow_args(s, w, false);
 
         a.finish = FINISH_STORE;
@@ -393,6 +405,8 @@ int step_qkv(struct step *s, const struct model_op *op) {
         return cuda_matvec(b, &a);
     }
     r = r < 0 ? r : step_multiply(s, w, false);
+    if (r == 0 && op->norm_all)
+        r = norm_all_heads(s, op, &store);
     struct launch l = {kernel_store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
                        CUDA_THREADS, "store",      0};
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));

@@ -198,6 +198,10 @@ static void delta_net(struct maker *m, uint32_t l) {
     matrix(m, name_of(s, l, "ssm_out.weight"), inner, n_embd);
 }
 
+static bool is_olmo(const struct tiny_model *t) {
+    return strcmp(t->arch, "olmo2") == 0;
+}
+
 static void attention(struct maker *m, uint32_t l) {
     const struct tiny_model *t = m->t;
     uint32_t n_q = t->n_head * t->head_dim, n_kv = t->n_head_kv * t->head_dim;
@@ -210,6 +214,10 @@ static void attention(struct maker *m, uint32_t l) {
         add(m, name_of(s, l, "attn_q.bias"), TENSOR_F32, n_q, 0, 0.5f, 0);
         add(m, name_of(s, l, "attn_k.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
         add(m, name_of(s, l, "attn_v.bias"), TENSOR_F32, n_kv, 0, 0.5f, 0);
+    }
+    if (is_olmo(t)) {
+        norm(m, name_of(s, l, "attn_q_norm.weight"), n_q);
+        norm(m, name_of(s, l, "attn_k_norm.weight"), n_kv);
     }
     if (strncmp(t->arch, "qwen3", 5) == 0) { /* and qwen35 */
         norm(m, name_of(s, l, "attn_q_norm.weight"), t->head_dim);
@@ -226,13 +234,16 @@ static void layer(struct maker *m, uint32_t l) {
     const struct tiny_model *t = m->t;
     char s[64];
 
-    norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
+    if (!is_olmo(t))
+        norm(m, name_of(s, l, "attn_norm.weight"), t->n_embd);
     if (is_hybrid(t) && l % 2 == 0 && l < t->n_layer)
         delta_net(m, l);
     else
         attention(m, l);
-    bool post = is_hybrid(t) || is_gpt_oss(t) || strcmp(t->arch, "glm4moe") == 0;
+    bool post = is_hybrid(t) || is_gpt_oss(t) || is_olmo(t) || strcmp(t->arch, "glm4moe") == 0;
     norm(m, name_of(s, l, post ? "post_attention_norm.weight" : "ffn_norm.weight"), t->n_embd);
+    if (is_olmo(t))
+        norm(m, name_of(s, l, "post_ffw_norm.weight"), t->n_embd);
     if (t->n_expert) {
         add(m, name_of(s, l, "ffn_gate_inp.weight"), TENSOR_F32, t->n_embd, t->n_expert,
             1.0f / sqrtf((float)t->n_embd), 0);

@@ -563,7 +563,6 @@ Test(cuda, what_it_does_not_compute_is_refused_by_name) {
     static const struct {
         const char *name, *what;
     } files[] = {
-        {"olmo2", "norms over all heads"},
         {"nemotron-h-moe-mtp", "Mamba-2 layers"},
     };
     const char *dir = getenv("WEFT_DATA");

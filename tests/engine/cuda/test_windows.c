@@ -1,5 +1,5 @@
 /*
- * Gemma 2, 3 and 4, Laguna and Mistral 3 on the CUDA backend, without a device: norms behind
+ * Gemma 2, 3 and 4, Laguna, Mistral 3 and Olmo 3 on the CUDA backend, without a device: norms behind
  * branches, scaled activations, capped scores and logits, GELU, layers with other heads and rotary
  * positions, inputs of layers, layers without keys, experts beside a dense FFN, gates of attention
  * with weights of their own, queries that grow with their position. Whole models judged by the
@@ -79,6 +79,25 @@ Test(cuda_windows, scaled_branches_are_near_the_reference) {
         ways_near_reference(archs[i], path, 4e-3);
         unlink(path);
     }
+}
+
+/* Of Olmo 2: a norm over all heads, and no norm before a branch. */
+Test(cuda_windows, norms_over_all_heads_are_near_the_reference) {
+    static const struct way ways[] = {
+        {.name = "at once", .fuse = "0"},
+        {.name = "in company, as graphs",
+         .chunk = 35,
+         .n_neighbours = 4,
+         .graphs = true,
+         .fuse = "16384"},
+    };
+    const struct tiny_model m = {.arch = "olmo2", .type = TENSOR_Q8_0};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    ways_near_reference("olmo2", path, 4e-3);
+    ways_compare(path, ways, ARRAY_SIZE(ways));
+    unlink(path);
 }
 
 /* Heads of 512 values. */
