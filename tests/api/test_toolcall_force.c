@@ -7,414 +7,7 @@
 #include <locale.h>
 #include <stdio.h>
 #include <string.h>
-#include "api/toolcall/parser.h"
-#include "base/rng.h"
-#include "tests/api/toolcall_support.h"
-#include "tests/support/schemas.h"
-#include "text/constraint.h"
-
-#define END 256
-#define TEXT_MAX 6000
-
-/* Markers that are special tokens of one of the two vocabularies; in the other they are plain text. */
-static const char *const specials[] = {
-    "<tool_call>",
-    "</tool_call>",
-    "<|tool_call>",
-    "<tool_call|>",
-    "<|\"|>",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "<|channel|>",
-    "<|message|>",
-    "<|constrain|>",
-    "<|start|>",
-    "<|python_tag|>",
-    "<|open|>",
-    "<|close|>",
-    "<|sep|>",
-    "<|tool_call_start|>",
-    "<|tool_call_end|>",
-    "<tool_calls>",
-    "</tool_calls>",
-};
-
-static struct grammar_vocab *vocab_of(bool special) {
-    static char bytes[256];
-    struct grammar_token t[257 + ARRAY_SIZE(specials)] = {0};
-    uint32_t n = 257 + (special ? ARRAY_SIZE(specials) : 0);
-    static const int32_t ends[] = {END};
-    struct grammar_vocab *v = NULL;
-
-    for (int i = 0; i < 256; i++) {
-        bytes[i] = (char)i;
-        t[i] = (struct grammar_token){.bytes = &bytes[i], .len = 1};
-    }
-    for (size_t i = 0; i < ARRAY_SIZE(specials); i++)
-        t[257 + i] = (struct grammar_token){specials[i], strlen(specials[i]), true};
-    cr_assert_eq(grammar_vocab_new(&v, t, n, ends, 1), 0);
-    return v;
-}
-
-/* ---- random tools */
-
-struct writer {
-    struct buf b;
-    struct rng r;
-};
-
-static uint32_t below(struct writer *w, uint32_t n) {
-    return rng_below(&w->r, n);
-}
-
-static void write_schema(struct writer *w, int depth);
-
-static void write_string(struct writer *w) {
-    static const char *const rules[] = {
-        "",
-        "",
-        ",\"minLength\":1",
-        ",\"minLength\":2,\"maxLength\":5",
-        ",\"maxLength\":7",
-        ",\"enum\":[\"on\",\"off\",\"o\\\"f\",\"<b>\",\"\\u00e9\\n\"]",
-        ",\"pattern\":\"^[a-f]+$\"",
-        ",\"pattern\":\"^[^a-z]{1,3}x?$\"",
-        ",\"pattern\":\"^.{2}[ -~]$\"",
-        ",\"description\":\"D.\"",
-    };
-
-    buf_printf(&w->b, "{\"type\":\"string\"%s}", rules[below(w, ARRAY_SIZE(rules))]);
-}
-
-static void write_object(struct writer *w, int depth, const char *more) {
-    static const char *const names[] = {"a", "city", "B_2", "max.it", "Zone", "is-it"};
-    uint32_t n = below(w, 5), first = below(w, ARRAY_SIZE(names));
-    bool any = false;
-
-    buf_add_str(&w->b, "{\"type\":\"object\",\"properties\":{");
-    for (uint32_t i = 0; i < n; i++) {
-        buf_printf(&w->b, "%s\"%s\":", i ? "," : "", names[(first + i) % ARRAY_SIZE(names)]);
-        write_schema(w, depth - 1);
-    }
-    buf_add_str(&w->b, "},\"required\":[");
-    for (uint32_t i = 0; i < n; i++) {
-        if (below(w, 2)) {
-            buf_printf(&w->b, "%s\"%s\"", any ? "," : "", names[(first + i) % ARRAY_SIZE(names)]);
-            any = true;
-        }
-    }
-    buf_printf(&w->b, "],\"additionalProperties\":false%s}", more);
-}
-
-static void write_schema(struct writer *w, int depth) {
-    static const char *const fixed[] = {
-        "{\"type\":\"integer\"}",
-        "{\"type\":\"integer\",\"minimum\":-3,\"maximum\":120}",
-        "{\"type\":\"number\"}",
-        "{\"type\":\"boolean\"}",
-        "{\"type\":[\"string\",\"null\"]}",
-        "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}],\"default\":null}",
-        "{\"type\":[\"integer\",\"string\"]}",
-        "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"null\"}]}",
-        "{\"$ref\":\"#/$defs/kind\"}",
-        "{\"$ref\":\"#/$defs/point\"}",
-        "{\"enum\":[\"x\",1,null,false]}",
-        "{\"const\":\"this\"}",
-    };
-    uint32_t kind = below(w, depth > 0 ? 10 : 6);
-
-    if (kind < 3) {
-        write_string(w);
-    } else if (kind < 7) {
-        buf_add_str(&w->b, fixed[below(w, ARRAY_SIZE(fixed))]);
-    } else if (kind == 7) {
-        write_object(w, depth, "");
-    } else {
-        buf_add_str(&w->b, "{\"type\":\"array\",\"items\":");
-        write_schema(w, depth - 1);
-        buf_printf(&w->b, ",\"minItems\":%u,\"maxItems\":%u}", below(w, 2), 2 + below(w, 3));
-    }
-}
-
-static const char defs[] =
-    ",\"$defs\":{\"kind\":{\"type\":\"string\",\"enum\":[\"big\",\"small\"]},\"point\":{\"type\":"
-    "\"object\",\"properties\":{\"x\":{\"type\":\"integer\"},\"k\":{\"$ref\":\"#/$defs/kind\"}},"
-    "\"required\":[\"x\"],\"additionalProperties\":false}}";
-
-/* [{"function": ..}, ..] */
-static yyjson_doc *random_tools(struct writer *w, uint32_t n) {
-    static const char *const names[] = {"get_weather", "f", "mcp__a-b.c", "ping"};
-
-    buf_clear(&w->b);
-    buf_add_char(&w->b, '[');
-    for (uint32_t i = 0; i < n; i++) {
-        buf_printf(&w->b, "%s{\"type\":\"function\",\"function\":{\"name\":\"%s\"", i ? "," : "",
-                   names[i]);
-        if (below(w, 8)) {
-            buf_add_str(&w->b, ",\"parameters\":");
-            write_object(w, 3, defs);
-        }
-        buf_add_str(&w->b, "}}");
-    }
-    buf_add_char(&w->b, ']');
-    yyjson_doc *doc = yyjson_read(w->b.data, w->b.len, 0);
-
-    cr_assert(doc, "%s", w->b.data);
-    return doc;
-}
-
-/* ---- random texts */
-
-/* What closes something, in any format: without a wish for it a random text would hardly end. */
-struct wish {
-    const char *text[8];
-    size_t n;
-    const char *now;
-};
-
-static void set_wishes(struct wish *w, const struct toolcall_format *f) {
-    const char *all[] = {f->shape.value_end,
-                         f->shape.value_end,
-                         f->shape.call_end,
-                         f->shape.section_end,
-                         "\"",
-                         "}",
-                         "<|\"|>",
-                         "]"};
-
-    w->n = 0;
-    w->now = NULL;
-    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
-        if (all[i] && *all[i])
-            w->text[w->n++] = all[i];
-}
-
-static bool allowed(const uint32_t *bits, uint32_t id) {
-    return bits[id / 32] >> (id % 32) & 1;
-}
-
-/* The token with which @text goes on; END: none. */
-static uint32_t token_at(const uint32_t *bits, const char *text, uint32_t n_tokens, size_t *len) {
-    for (uint32_t i = 257; i < n_tokens; i++) {
-        *len = strlen(specials[i - 257]);
-        if (strncmp(text, specials[i - 257], *len) == 0 && allowed(bits, i))
-            return i;
-    }
-    *len = 1;
-    return *text && allowed(bits, (unsigned char)*text) ? (unsigned char)*text : END;
-}
-
-static uint32_t pick(struct rng *r, struct wish *w, const uint32_t *bits, uint32_t n_tokens) {
-    static const char liked[] = "abx01 \"</>\n{}[]:,.-\\";
-    size_t len;
-
-    if (allowed(bits, END) && rng_below(r, 3) == 0)
-        return END;
-    if (!w->now && rng_below(r, 5) == 0)
-        w->now = w->text[rng_below(r, (uint32_t)w->n)];
-    if (w->now) {
-        uint32_t id = token_at(bits, w->now, n_tokens, &len);
-
-        w->now = id != END && w->now[len] ? w->now + len : NULL;
-        if (id != END)
-            return id;
-    }
-    for (int i = 0; i < 12; i++) {
-        uint32_t id = (unsigned char)liked[rng_below(r, sizeof(liked) - 1)];
-
-        if (allowed(bits, id))
-            return id;
-    }
-    for (uint32_t from = rng_below(r, n_tokens), i = 0; i < n_tokens; i++)
-        if (allowed(bits, (from + i) % n_tokens))
-            return (from + i) % n_tokens;
-    cr_assert_fail("nothing is allowed");
-    return END;
-}
-
-/* A text under @c; false: it did not end in time. */
-static bool generate(struct constraint *c, const struct toolcall_format *f, struct rng *r,
-                     uint32_t n_tokens, struct buf *out) {
-    CLEANUP(constraint_state_freep) struct constraint_state *s = NULL;
-    struct wish w;
-    uint32_t bits[16] = {0};
-
-    set_wishes(&w, f);
-    buf_clear(out);
-    cr_assert_leq(constraint_n_words(c), ARRAY_SIZE(bits));
-    cr_assert_eq(constraint_state_new(&s, c), 0);
-    while (out->len < TEXT_MAX) {
-        cr_assert_gt(constraint_mask(s, bits), 0, "%s: stuck after %s", f->name, out->data);
-        uint32_t id = pick(r, &w, bits, n_tokens);
-        char byte = (char)id;
-
-        cr_assert_eq(constraint_accept(s, (int32_t)id), 0);
-        if (id == END)
-            return true;
-        buf_add(out, id < 256 ? &byte : specials[id - 257],
-                id < 256 ? 1 : strlen(specials[id - 257]));
-    }
-    return false;
-}
-
-/* ---- what is read */
-
-struct reading {
-    yyjson_val *tools;
-    struct buf args;
-    char name[TOOLCALL_NAME_MAX + 1];
-    uint32_t n_calls;
-    const char *format;
-    const struct buf *text;
-    bool loose;
-};
-
-static yyjson_val *parameters_of(yyjson_val *tools, const char *name) {
-    size_t i, n;
-    yyjson_val *tool;
-
-    yyjson_arr_foreach(tools, i, n, tool) {
-        yyjson_val *f = yyjson_obj_get(tool, "function");
-
-        if (yyjson_equals_str(yyjson_obj_get(f, "name"), name))
-            return f;
-    }
-    return NULL;
-}
-
-static void check_call(struct reading *r, bool complete) {
-    yyjson_val *f = parameters_of(r->tools, r->name), *schema = yyjson_obj_get(f, "parameters");
-    yyjson_doc *doc = yyjson_read(r->args.data ? r->args.data : "", r->args.len, 0);
-    yyjson_val *args = yyjson_doc_get_root(doc);
-
-    cr_assert(f && complete && yyjson_is_obj(args), "%s: %s(%s)%s of\n%s", r->format, r->name,
-              r->args.data, complete ? "" : " broken", r->text->data);
-    cr_assert(r->loose || schema || yyjson_obj_size(args) == 0);
-    if (schema && !r->loose) {
-        CLEANUP(freep) char *rules = yyjson_val_write(schema, 0, NULL);
-
-        cr_assert(schema_allows(rules, strlen(rules), r->args.data, r->args.len),
-                  "%s: %s do not fit %s\n%s", r->format, r->args.data, r->name, r->text->data);
-    }
-    yyjson_doc_free(doc);
-    r->n_calls++;
-}
-
-static int on_event(void *ctx, const struct toolcall_event *e) {
-    struct reading *r = ctx;
-
-    switch (e->kind) {
-    case TOOLCALL_BEGIN:
-        snprintf(r->name, sizeof(r->name), "%s", e->name);
-        buf_clear(&r->args);
-        break;
-    case TOOLCALL_ARGS:
-        buf_add(&r->args, e->data, e->len);
-        break;
-    case TOOLCALL_END:
-        check_call(r, e->complete);
-        break;
-    default:
-        cr_assert_fail("%s: text outside of calls: %.*s of\n%s", r->format, (int)e->len, e->data,
-                       r->text->data);
-    }
-    return 0;
-}
-
-/* What a parser said, in one text: pieces of the same kind joined. */
-static int write_down(void *ctx, const struct toolcall_event *e) {
-    struct buf *out = ctx;
-
-    switch (e->kind) {
-    case TOOLCALL_BEGIN:
-        return buf_printf(out, "\n%u %s %s ", e->index, e->id, e->name);
-    case TOOLCALL_END:
-        return buf_printf(out, " %d\n", e->complete);
-    default:
-        return buf_add(out, e->data, e->len);
-    }
-}
-
-/* @text in pieces of random lengths is read as it is whole. */
-static void expect_any_split(const struct toolcall_format *f, yyjson_val *tools,
-                             const struct buf *text) {
-    struct toolcall_opts o = {.format = f, .tools = tools};
-    struct buf said[4] = {{.max = 1 << 20}, {.max = 1 << 20}, {.max = 1 << 20}, {.max = 1 << 20}};
-    struct rng r = {text->len};
-
-    for (uint32_t k = 0; k < ARRAY_SIZE(said); k++) {
-        CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
-
-        cr_assert_eq(toolcall_parser_new(&p, &o), 0);
-        for (size_t at = 0, n; at < text->len; at += n) {
-            n = k == 0 ? text->len : k == 1 ? 1 : 1 + rng_below(&r, 9);
-            n = MIN(n, text->len - at);
-            cr_assert_eq(toolcall_feed(p, text->data + at, n, write_down, &said[k]), 0);
-        }
-        cr_assert_eq(toolcall_finish(p, write_down, &said[k]), 0);
-        cr_assert(
-            said[k].len == said[0].len && memcmp(said[k].data, said[0].data, said[0].len) == 0,
-            "%s: split %u of %s:\n%s\n%s", f->name, k, text->data, said[0].data, said[k].data);
-    }
-    for (uint32_t k = 0; k < ARRAY_SIZE(said); k++)
-        buf_deinit(&said[k]);
-}
-
-static uint32_t expect_calls(const struct toolcall_format *f, yyjson_val *tools,
-                             const struct buf *text, bool loose) {
-    CLEANUP(toolcall_parser_freep) struct toolcall_parser *p = NULL;
-    struct toolcall_opts o = {.format = f, .tools = tools};
-    struct reading r = {
-        .tools = tools, .args = {.max = 1 << 20}, .format = f->name, .text = text, .loose = loose};
-
-    cr_assert_eq(toolcall_parser_new(&p, &o), 0);
-    cr_assert_eq(toolcall_feed(p, text->data, text->len, on_event, &r), 0);
-    cr_assert_eq(toolcall_finish(p, on_event, &r), 0);
-    cr_assert_gt(r.n_calls, 0, "%s: no call in %s", f->name, text->data);
-    buf_deinit(&r.args);
-    expect_any_split(f, tools, text);
-    return r.n_calls;
-}
-
-/* The grammar of @f for @tools; NULL: not all of them can be held. */
-static struct constraint *constraint_of(const struct toolcall_format *f, yyjson_val *tools,
-                                        const struct grammar_vocab *v, bool loose, bool after) {
-    struct toolcall_tool tool[8];
-    struct toolcall_force o = {.format = f, .tools = tool, .after = after, .max_calls = 3};
-    struct nodes n = {.doc = yyjson_mut_doc_new(NULL)};
-    yyjson_mut_val *root = NULL;
-    struct constraint *c = NULL;
-    struct err err = {0};
-    size_t i, max, len;
-    yyjson_val *item;
-
-    yyjson_arr_foreach(tools, i, max, item) {
-        yyjson_val *one = yyjson_obj_get(item, "function");
-
-        tool[o.n_tools++] =
-            (struct toolcall_tool){.name = yyjson_get_str(yyjson_obj_get(one, "name")),
-                                   .parameters = yyjson_obj_get(one, "parameters"),
-                                   .param = "tools",
-                                   .loose = loose};
-    }
-    int r = toolcall_force(&root, &n, &o, &err);
-
-    if (r == 0) {
-        char *text = yyjson_mut_val_write(root, 0, &len);
-
-        r = constraint_new(&c, v, text, len, NULL, 0, NULL, &err);
-        cr_assert_eq(r, 0, "%s: %d %s %s", f->name, r, err.message, text);
-        free(text);
-    }
-    cr_assert(r == 0 || (r == -22 && err.status == 400 && strcmp(err.param, "tools") == 0),
-              "%s: %d", f->name, r);
-    yyjson_mut_doc_free(n.doc);
-    return c;
-}
+#include "tests/api/toolcall_random.h"
 
 struct counts {
     uint32_t made, texts, calls;
@@ -422,27 +15,27 @@ struct counts {
 
 /* @after: the text begins with a trigger, but for what the grammar writes itself (""). @loose:
  * arguments need not fit. */
-static struct counts check_format(const struct toolcall_format *f, struct writer *w, uint32_t n,
-                                  bool loose, const char *after) {
-    struct grammar_vocab *v[2] = {vocab_of(false), vocab_of(true)};
+static struct counts check_format(const struct toolcall_format *f, struct schema_writer *w,
+                                  uint32_t n, bool loose, const char *after) {
+    struct grammar_vocab *v[2] = {random_vocab(false), random_vocab(true)};
     struct buf text = {.max = 1 << 20}, all = {.max = 1 << 20};
     struct counts sum = {0};
 
     for (uint32_t k = 0; k < n; k++) {
-        yyjson_doc *doc = random_tools(w, 1 + below(w, 3));
+        yyjson_doc *doc = random_tools(w, 1 + rng_below(&w->r, 3));
         yyjson_val *tools = yyjson_doc_get_root(doc);
-        struct constraint *c = constraint_of(f, tools, v[k % 2], loose, after != NULL);
-        uint32_t n_tokens = 257 + (k % 2 ? ARRAY_SIZE(specials) : 0);
+        struct constraint *c = random_constraint(f, tools, v[k % 2], loose, after != NULL, "");
+        uint32_t n_tokens = random_n_tokens(k % 2);
 
         sum.made += c != NULL;
         for (int m = 0; c && m < 3; m++) {
-            if (!generate(c, f, &w->r, n_tokens, &text))
+            if (!random_text(c, f, &w->r, n_tokens, &text))
                 continue;
             buf_clear(&all);
             buf_add_str(&all, after ? after : "");
             buf_add(&all, text.data, text.len);
             sum.texts++;
-            sum.calls += expect_calls(f, tools, &all, loose);
+            sum.calls += random_calls_fit(f, tools, &all, (struct random_reading){.loose = loose});
         }
         constraint_free(c);
         yyjson_doc_free(doc);
@@ -455,7 +48,7 @@ static struct counts check_format(const struct toolcall_format *f, struct writer
 }
 
 static void check_all(bool loose, bool after, uint32_t n) {
-    struct writer w = {.b = {.max = 1 << 20}, .r = {2026 + loose + 2u * after}};
+    struct schema_writer w = {.b = {.max = 1 << 20}, .r = {2026 + loose + 2u * after}};
 
     setlocale(LC_CTYPE, "C.UTF-8"); /* for regexec() */
     for (size_t i = 0; toolcall_at(i); i++) {
@@ -489,7 +82,7 @@ Test(toolcall_force, after_a_trigger_too) {
 /* What begins a call only where a message begins: the rest of harmony's header, the whole of llama3's
  * object, which then is what the grammar writes. */
 Test(toolcall_force, after_the_start_of_a_message_too) {
-    struct writer w = {.b = {.max = 1 << 20}, .r = {31}};
+    struct schema_writer w = {.b = {.max = 1 << 20}, .r = {31}};
     uint32_t n_formats = 0;
 
     setlocale(LC_CTYPE, "C.UTF-8"); /* for regexec() */
@@ -531,7 +124,7 @@ Test(toolcall_force, texts_of_custom_tools) {
         "\"(x|a\\nb?|\\\"|[b-d]!){1,4}!\""};
     struct rng r = {77};
     yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
-    struct grammar_vocab *v = vocab_of(true);
+    struct grammar_vocab *v = random_vocab(true);
     struct buf text = {.max = 1 << 20};
 
     setlocale(LC_CTYPE, "C.UTF-8");
@@ -556,8 +149,8 @@ Test(toolcall_force, texts_of_custom_tools) {
         cr_assert_eq(constraint_new(&c, v, node, len, NULL, 0, NULL, &err), 0, "%s: %s %s", f->name,
                      err.message, node);
         for (int k = 0; k < 6; k++)
-            if (generate(c, f, &r, 257 + ARRAY_SIZE(specials), &text))
-                expect_calls(f, yyjson_doc_get_root(doc), &text, false);
+            if (random_text(c, f, &r, random_n_tokens(true), &text))
+                random_calls_fit(f, yyjson_doc_get_root(doc), &text, (struct random_reading){0});
         constraint_free(c);
         free(node);
         yyjson_mut_doc_free(n.doc);
@@ -658,7 +251,7 @@ Test(toolcall_force, words_of_python) {
 
         {"on=TRUE", false},
     };
-    struct grammar_vocab *v = vocab_of(false);
+    struct grammar_vocab *v = random_vocab(false);
     yyjson_doc *doc = yyjson_read(parameters, sizeof(parameters) - 1, 0);
     struct toolcall_tool tool = {
         .name = "f", .parameters = yyjson_doc_get_root(doc), .param = "tools[0].x"};
@@ -742,7 +335,7 @@ Test(toolcall_force, hostile_schemas_cost_little) {
 }
 
 /* One change somewhere. */
-static void mutate(struct writer *w, struct buf *b) {
+static void mutate(struct schema_writer *w, struct buf *b) {
     static const char *const pieces[] = {"{}",
                                          "[]",
                                          "null",
@@ -764,9 +357,9 @@ static void mutate(struct writer *w, struct buf *b) {
                                          "\"items\":false",
                                          "\"allOf\":[true]",
                                          "\"required\":[\"z\"]"};
-    const char *piece = pieces[below(w, ARRAY_SIZE(pieces))];
+    const char *piece = pieces[rng_below(&w->r, ARRAY_SIZE(pieces))];
     struct buf tail = {.max = 1 << 20};
-    uint32_t at = below(w, (uint32_t)b->len);
+    uint32_t at = rng_below(&w->r, (uint32_t)b->len);
 
     /* Before a key, or in the place of a value, more often than not. */
     const char *found = strpbrk(b->data + at, *piece == '"' && strchr(piece, ':') ? "{" : ":[");
@@ -791,19 +384,19 @@ static bool check_mutated(const struct toolcall_format *f, const struct buf *sch
     struct err err = {0};
     size_t len = 0;
 
-    vocab = vocab ? vocab : vocab_of(false);
+    vocab = vocab ? vocab : random_vocab(false);
     text = yyjson_mut_val_write(root, 0, &len);
     int e = constraint_new(&c, vocab, text, len, NULL, 0, NULL, &err);
 
     cr_assert(e == 0 || (e == -22 && err.status == 400), "%d: %s\n%s", e, schema->data, text);
-    bool ended = e == 0 && generate(c, f, r, 257, &out);
+    bool ended = e == 0 && random_text(c, f, r, 257, &out);
 
     if (ended) {
         cr_assert(asprintf(&tools, "[{\"function\":{\"name\":\"f\",\"parameters\":%s}}]",
                            schema->data) > 0);
         yyjson_doc *doc = yyjson_read(tools, strlen(tools), 0);
 
-        expect_calls(f, yyjson_doc_get_root(doc), &out, false);
+        random_calls_fit(f, yyjson_doc_get_root(doc), &out, (struct random_reading){0});
         yyjson_doc_free(doc);
     }
     buf_deinit(&out);
@@ -813,14 +406,14 @@ static bool check_mutated(const struct toolcall_format *f, const struct buf *sch
 /* Whatever the schema: calls that fit it, or a refusal that names the field. */
 Test(toolcall_force, mutated_schemas_do_no_harm) {
     static const char *const formats[] = {"hermes", "glm", "gemma4", "lfm2", "kimi-k3", "minicpm"};
-    struct writer w = {.b = {.max = 1 << 20}, .r = {77}};
+    struct schema_writer w = {.b = {.max = 1 << 20}, .r = {77}};
     uint32_t n_valid = 0, n_forced = 0, n_texts = 0;
 
     setlocale(LC_CTYPE, "C.UTF-8"); /* for regexec() */
     for (uint32_t k = 0; k < 4000; k++) {
         buf_clear(&w.b);
-        write_object(&w, 3, defs);
-        for (uint32_t m = below(&w, 4); m < 4; m++)
+        random_object(&w, 3, random_defs);
+        for (uint32_t m = rng_below(&w.r, 4); m < 4; m++)
             mutate(&w, &w.b);
         yyjson_doc *doc = yyjson_read(w.b.data, w.b.len, 0);
         struct toolcall_tool tool = {
@@ -878,7 +471,7 @@ Test(toolcall_force, a_marker_may_be_an_end_token) {
     for (size_t i = 0; head[i]; i++)
         cr_assert_eq(constraint_accept(s, (unsigned char)head[i]), 0, "%s", head + i);
     cr_expect_eq(constraint_mask(s, bits), 1);
-    cr_expect(allowed(bits, 257));
+    cr_expect(bits[257 / 32] >> (257 % 32) & 1);
     cr_expect_eq(constraint_accept(s, 257), 0);
     cr_expect(constraint_can_end(s));
     free(text);
