@@ -72,6 +72,7 @@ struct entry {
     bool quarantined, abandoned; /* quarantined: compiled alone */
     uint32_t slot;               /* AWAY: whose turn it was; with n_refs > 0: who is charged */
     uint32_t n_refs, n_waiting, cap_waiting;
+    uint32_t users[TENANTS]; /* n_refs by slot; that of slot is not 0 */
     struct waiting *waiting;
     size_t bytes;
     struct task task;
@@ -293,16 +294,28 @@ static void charge(void *ctx, uint32_t tenant, int64_t more) {
 
 /* @slot: of the tenant that is charged if nothing uses it yet. */
 static void take_ref(struct compiler *c, struct entry *e, uint32_t slot) {
+    e->users[slot]++;
     if (e->n_refs++ > 0)
         return;
     e->slot = slot;
     charge_slot(c, slot, (int64_t)e->bytes);
 }
 
-static void drop_ref(struct compiler *c, struct entry *e) {
-    assert(e->n_refs > 0);
-    if (--e->n_refs == 0)
-        charge_slot(c, e->slot, -(int64_t)e->bytes);
+/* Behind the last request of the tenant that is charged, that with the most is. */
+static void drop_ref(struct compiler *c, struct entry *e, uint32_t slot) {
+    uint32_t most = 0;
+
+    assert(e->n_refs > 0 && e->users[slot] > 0);
+    e->n_refs--;
+    if (--e->users[slot] > 0 || slot != e->slot)
+        return;
+    charge_slot(c, slot, -(int64_t)e->bytes);
+    for (uint32_t i = 1; i < TENANTS; i++)
+        most = e->users[i] > e->users[most] ? i : most;
+    if (e->n_refs == 0)
+        return;
+    e->slot = most;
+    charge_slot(c, most, (int64_t)e->bytes);
 }
 
 /* Of the tenants that wait for @e the one that was served longest ago, among those that have room
@@ -470,14 +483,14 @@ static void evict(struct compiler *c) {
 }
 
 /* sched_constraints.release. */
-static void release(void *ctx, const struct constraint *constraint) {
+static void release(void *ctx, const struct constraint *constraint, uint32_t tenant) {
     struct compiler *c = ctx;
 
     LIST_FOREACH(node, &c->ready_entries) {
         struct entry *e = LIST_ENTRY(node, struct entry, link);
 
         if (e->task.constraint == constraint) {
-            drop_ref(c, e);
+            drop_ref(c, e, tenant % TENANTS);
             break;
         }
     }
@@ -501,7 +514,8 @@ static void hand_out(struct compiler *c, struct entry *e) {
         }
         remove_waiting(c, e, i);
         take_ref(c, e, w.slot);
-        c->ready(c->ready_ctx, w.id, e->task.constraint, NULL);
+        if (!c->ready(c->ready_ctx, w.id, e->task.constraint, NULL))
+            drop_ref(c, e, w.slot);
     }
 }
 

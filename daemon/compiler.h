@@ -17,7 +17,8 @@
  * Memory: what is not in use is kept up to max_bytes. What is in use, and the requests' places in
  * it, may take COMPILER_USED_FACTOR times as much, of which each tenant has its share by weight
  * (base/quota.h). Beyond it a request waits until others of its tenant have ended; those that run
- * go on. A grammar is charged to the tenant whose request made it one in use.
+ * go on. A grammar is charged to the tenant whose request made it one in use, and when the last
+ * request of that tenant has ended to the one with the most.
  */
 
 #include "base/err.h"
@@ -48,7 +49,8 @@ DEFINE_FREEP(struct compiler, compiler)
 const struct sched_constraints *compiler_source(struct compiler *c);
 /* Readable when something can be delivered. */
 int compiler_fd(const struct compiler *c);
-typedef void (*compiler_ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
+/* False: no such request waits, and the constraint is not taken. */
+typedef bool (*compiler_ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
                                   const struct err *why);
 /* Tells the results that have arrived: exactly one call for each request that waited. */
 void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx);

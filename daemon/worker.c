@@ -452,11 +452,11 @@ static void send_stats(struct worker *w, bool idle) {
 }
 
 /* compiler_deliver(): a grammar is ready, or refused with @why. */
-static void on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+static bool on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
     struct worker *w = ctx;
 
     w->stats_stale = true;
-    sched_constraint_ready(w->sched, id, c, why);
+    return sched_constraint_ready(w->sched, id, c, why);
 }
 
 /* Until the next deadline of the scheduler, as poll(2) takes it; -1: none. */

@@ -26,7 +26,8 @@ struct sched_constraints {
     void (*forget)(void *ctx, uint64_t id);
     /* @tenant's requests hold @more bytes of constraint states, or fewer; NULL: do not care. */
     void (*charge)(void *ctx, uint32_t tenant, int64_t more);
-    void (*release)(void *ctx, const struct constraint *c);
+    /* @tenant: that it was asked for. */
+    void (*release)(void *ctx, const struct constraint *c, uint32_t tenant);
     /* Runs @j on a thread, and j->job.done() on the scheduler's; -ENOMEM. All are done before ctx
      * ends, those of a scheduler that has ended as well. NULL: there are no threads, and steps wait
      * for their masks. */

@@ -14,6 +14,7 @@ struct late {
     const struct sched_constraints *source;
     const struct constraint *constraint;
     struct constraint_state *state; /* a copy of the request's */
+    uint32_t payer;                 /* the front's number of its tenant */
     uint32_t *bits, n_words;
     uint32_t n_tokens, left; /* of the request, when it began */
     int64_t n;
@@ -54,7 +55,7 @@ static void done(struct job *j) {
     l->away = false;
     if (l->request)
         return;
-    l->source->release(l->source->ctx, l->constraint);
+    l->source->release(l->source->ctx, l->constraint, l->payer);
     late_free(l);
 }
 
@@ -68,6 +69,7 @@ static struct late *late_new(struct request *r, uint32_t left) {
         .request = r,
         .source = r->constraints,
         .constraint = r->constraint,
+        .payer = r->payer,
         .n_words = constraint_n_words(r->constraint),
         .n_tokens = r->n_tokens,
         .left = left,

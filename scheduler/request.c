@@ -554,7 +554,7 @@ struct request *request_free(struct request *r) {
     if (r->charged)
         charge_matcher(r, 0);
     if (r->constraint)
-        r->constraints->release(r->constraints->ctx, r->constraint);
+        r->constraints->release(r->constraints->ctx, r->constraint, r->payer);
     free(r->tokens);
     free(r->retired);
     free(r->hash);

@@ -502,16 +502,13 @@ static int ask(struct sched *s, struct request *r, const struct submit *m) {
     return 0;
 }
 
-void sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
+bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why) {
     struct request *r = *sched_slot(s, id);
     struct err no_memory = {.status = 500, .message = "out of memory"};
 
-    if (!r || !r->compiling || r->loading) {
-        if (c)
-            s->opts.constraints->release(s->opts.constraints->ctx, c);
-        return;
-    }
+    if (!r || !r->compiling || r->loading)
+        return false;
     list_remove(&r->queued.link);
     if (!c) {
         r->compiling = false;
@@ -520,6 +517,7 @@ void sched_constraint_ready(struct sched *s, uint64_t id, const struct constrain
         r->compiling = false;
         refuse(s, r, &no_memory);
     }
+    return true;
 }
 
 int sched_submit(struct sched *s, const struct submit *m) {

@@ -83,9 +83,9 @@ void sched_cancel(struct sched *s,
 /* What the front saw of a turn that has ended: when the next one is to be expected. */
 void sched_turn_end(struct sched *s, const struct turn_end *m);
 
-/* What was asked for request @id is here, or is refused because of @why (@c NULL). Takes @c
- * over. */
-void sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
+/* What was asked for request @id is here, or is refused because of @why (@c NULL). Takes @c over;
+ * false: no such request waits, and nothing is taken. */
+bool sched_constraint_ready(struct sched *s, uint64_t id, const struct constraint *c,
                             const struct err *why);
 
 /* One step. 0: a step ran (or finished: with depth 2 the one launched before). SCHED_NO_STEP.

@@ -103,7 +103,7 @@ static int ask(void *ctx, const struct submit *m, const struct constraint **out,
     return 0;
 }
 
-static void release(void *ctx, const struct constraint *c) {}
+static void release(void *ctx, const struct constraint *c, uint32_t tenant) {}
 
 static void submit_of(struct sched *s, uint64_t id, uint32_t tenant, uint32_t max_new,
                       const char *grammar, const char *triggers) {
@@ -209,11 +209,11 @@ static struct compiler *compiler;
 static double third_ready; /* when the small schema was */
 static uint32_t n_hostile; /* that were told */
 
-static void on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
-    sched_constraint_ready(ctx, id, c, why);
+static bool on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
     n_hostile += id > VICTIMS && id < THIRD;
     if (id >= THIRD)
         third_ready = (double)clock_now(clock_monotonic()) * 1e-9;
+    return sched_constraint_ready(ctx, id, c, why);
 }
 
 static int by_size(const void *a, const void *b) {

@@ -12,16 +12,30 @@
 enum { ROUNDS = 6, ASKS = 60 };
 
 static struct crash_page crash_page;
-static const struct constraint *held[ASKS];
+static struct {
+    const struct constraint *c;
+    uint64_t id;
+} held[ASKS];
+static uint32_t tenant_of[ASKS + 1]; /* by the id of the request */
 static uint32_t n_held, n_told;
 
-static void on_ready(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+static void hold(const struct constraint *c, uint64_t id) {
+    held[n_held].c = c;
+    held[n_held++].id = id;
+}
+
+static void release_last(const struct sched_constraints *s) {
+    n_held--;
+    s->release(s->ctx, held[n_held].c, tenant_of[held[n_held].id]);
+}
+
+static bool on_ready(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
     (void)ctx;
-    (void)id;
     assert((c == NULL) == (why != NULL));
     n_told++;
     if (c)
-        held[n_held++] = c;
+        hold(c, id);
+    return true;
 }
 
 /* Asks for one of a dozen grammars, some of them wrong. Whether the answer comes later. */
@@ -37,17 +51,19 @@ static bool ask(const struct sched_constraints *s, uint64_t id, struct rng *r) {
                        .n_faults = kind == 5};
     const struct constraint *c = NULL;
     struct err err;
+
+    tenant_of[id] = m.tenant;
     int e = s->ask(s->ctx, &m, &c, &err);
 
     assert(e == 0 || e == 1);
     if (e == 0)
-        held[n_held++] = c;
+        hold(c, id);
     return e == 1;
 }
 
 static void release_all(const struct sched_constraints *s) {
     while (n_held > 0)
-        s->release(s->ctx, held[--n_held]);
+        release_last(s);
 }
 
 static void run(struct tokenizer *t, uint64_t seed, bool finish) {
@@ -73,7 +89,7 @@ static void run(struct tokenizer *t, uint64_t seed, bool finish) {
         if (compiler_has_quarantined(c))
             compiler_run_quarantined(c, on_ready, NULL);
         while (n_held > 0 && rng_below(&r, 2))
-            s->release(s->ctx, held[--n_held]);
+            release_last(s);
     }
     while (finish && n_told < n_asked) {
         struct pollfd p = {compiler_fd(c), POLLIN, 0};

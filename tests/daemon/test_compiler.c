@@ -23,6 +23,7 @@ static struct told {
     struct err err;
 } told[TOLD_MAX];
 static uint32_t n_told;
+static uint32_t tenant_of[512]; /* by the id of the request */
 
 static void begin(size_t max_bytes) {
     tokenizer = json_vocab_new();
@@ -35,9 +36,10 @@ static void end(void) {
     tokenizer_free(tokenizer);
 }
 
-static void on_ready(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+static bool on_ready(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
     cr_assert(n_told < TOLD_MAX && !ctx && (c != NULL) == (why == NULL));
     told[n_told++] = (struct told){id, c, why ? *why : (struct err){0}};
+    return true;
 }
 
 static int ask_for(uint64_t id, uint32_t tenant, const char *grammar, const char *triggers,
@@ -49,13 +51,18 @@ static int ask_for(uint64_t id, uint32_t tenant, const char *grammar, const char
                        .triggers = {triggers, (uint32_t)strlen(triggers)}};
     struct err err;
 
+    tenant_of[id] = tenant;
     return s->ask(s->ctx, &m, out, &err);
 }
 
-static void release(const struct constraint *c) {
+static void release(const struct constraint *c, uint32_t tenant) {
     const struct sched_constraints *s = compiler_source(compiler);
 
-    s->release(s->ctx, c);
+    s->release(s->ctx, c, tenant);
+}
+
+static void release_told(uint32_t i) {
+    release(told[i].constraint, tenant_of[told[i].id]);
 }
 
 /* Sleeps as the step loop does, until @n have been told. */
@@ -104,8 +111,8 @@ Test(compiler, equal_texts_are_compiled_once) {
     wait_for(6);
     cr_assert_neq(told[5].constraint, told[0].constraint);
     for (int i = 0; i < 6; i++)
-        release(told[0].constraint);
-    release(told[5].constraint);
+        release_told(0);
+    release_told(5);
     cr_assert_eq(stats().n_compiled, 2);
     cr_assert_eq(stats().n_entries, 2);
     cr_assert_eq(crash_page.n_compiling, 0);
@@ -142,7 +149,7 @@ Test(compiler, what_is_not_in_use_makes_room) {
         if (id == 3)
             kept = told[id - 1].constraint;
         else
-            release(told[id - 1].constraint);
+            release_told((uint32_t)id - 1);
     }
     cr_assert_leq(stats().bytes, 30000);
     cr_assert(stats().n_entries > 1 && stats().n_entries < 60);
@@ -152,7 +159,7 @@ Test(compiler, what_is_not_in_use_makes_room) {
     cr_assert_eq(ask_for(201, 0, "{\"regex\":\"[a-z]{100}\"}", "", &c), 0);
     cr_assert_eq(ask_for(202, 0, "{\"regex\":\"[a-z]{1}\"}", "", &c), 1);
     wait_for(101);
-    release(kept), release(kept), release(told[99].constraint), release(told[100].constraint);
+    release(kept, 0), release(kept, 0), release_told(99), release_told(100);
     end();
 }
 
@@ -172,7 +179,7 @@ Test(compiler, tenants_take_turns) {
         at++;
     cr_assert_leq(at, 3, "%u others came first", at);
     for (uint32_t i = 0; i < n_told; i++)
-        release(told[i].constraint);
+        release_told(i);
     end();
 }
 
@@ -195,9 +202,9 @@ Test(compiler, a_small_grammar_is_ready_in_the_middle_of_a_hard_one) {
     cr_assert_eq(ask_for(2, 2, "{\"regex\":\"x\"}", "", &c), 1);
     wait_for(2);
     cr_expect_eq(told[0].id, 2);
-    release(told[0].constraint);
+    release_told(0);
     if (told[1].constraint)
-        release(told[1].constraint);
+        release_told(1);
     end();
 }
 
@@ -212,7 +219,7 @@ Test(compiler, what_no_request_waits_for_is_not_compiled_to_its_end) {
     wait_for(1);
     ns = stats().ns;
     if (told[0].constraint)
-        release(told[0].constraint); /* and it is too large to be kept */
+        release_told(0); /* and it is too large to be kept */
     for (uint64_t id = 2; id < 6; id++) {
         cr_assert_eq(ask_for(id, 1, HARD, "", &c), 1);
         wait_until_compiling();
@@ -233,7 +240,7 @@ Test(compiler, what_no_request_waits_for_is_not_compiled_to_its_end) {
     wait_for(2);
     cr_expect_eq(told[1].id, 8);
     if (told[1].constraint)
-        release(told[1].constraint);
+        release_told(1);
     end();
 }
 
@@ -254,7 +261,7 @@ Test(compiler, who_has_gone_is_not_told) {
     cr_assert_eq(stats().n_queued, 1);
     wait_for(1);
     cr_assert_eq(told[0].id, 20);
-    release(told[0].constraint);
+    release_told(0);
     end();
 }
 
@@ -278,7 +285,7 @@ Test(compiler, memory_in_use_has_a_limit) {
         cr_assert_leq(stats().used, 20000 * COMPILER_USED_FACTOR + 6 * 8000);
         cr_assert(n_told > n && (n > 0 || n_told < 60));
         for (; held < n_told; held++)
-            release(told[held].constraint);
+            release_told(held);
     }
     cr_assert_eq(stats().used, 0);
     end();
@@ -311,7 +318,7 @@ Test(compiler, memory_in_use_is_charged_to_the_tenant) {
     for (uint32_t i = 0; i < n_told; i++) {
         uint32_t n = n_told;
 
-        release(told[i].constraint);
+        release_told(i);
         if (i + 1 == n && n < 31)
             wait_for_more(n);
     }
@@ -362,8 +369,8 @@ Test(compiler, places_are_charged_to_the_tenant) {
     wait_for(3);
     cr_expect_eq(told[2].id, 2);
     cr_expect_eq(stats().n_held, 0);
-    for (int i = 0; i < 5; i++)
-        release(mine);
+    for (uint32_t i = 0; i < 5; i++)
+        release(mine, i < 2 ? 1 : 2);
     cr_expect_eq(stats().used, 0);
     end();
 }
@@ -385,8 +392,51 @@ Test(compiler, another_tenants_request_for_the_same_text_does_not_wait) {
     charge(1, -20000 * COMPILER_USED_FACTOR);
     wait_for(3);
     cr_expect_eq(told[2].id, 2);
-    for (int i = 0; i < 3; i++)
-        release(told[i].constraint);
+    for (uint32_t i = 0; i < 3; i++)
+        release_told(i);
+    end();
+}
+
+/* Who still uses a grammar is charged for it when its first tenant has ended: the one with the most
+ * requests. */
+Test(compiler, the_charge_of_a_shared_grammar_moves_to_who_uses_it) {
+    const int64_t all = 20000 * COMPILER_USED_FACTOR;
+    const struct constraint *c, *shared;
+    const char *text = "{\"regex\":\"[a-z]{3}\"}";
+
+    begin(20000);
+    cr_assert_eq(ask_for(1, 1, text, "", &c), 1);
+    wait_for(1);
+    shared = told[0].constraint;
+    int64_t bytes = (int64_t)stats().used;
+
+    cr_assert_eq(ask_for(2, 1, text, "", &c), 0);
+    cr_assert_eq(ask_for(3, 2, text, "", &c), 0);
+    cr_assert_eq(ask_for(4, 3, text, "", &c), 0);
+    cr_assert_eq(ask_for(5, 3, text, "", &c), 0);
+    cr_assert_eq(ask_for(6, 3, text, "", &c), 0);
+    charge(4, all); /* all four have a quarter */
+    for (uint32_t tenant = 1; tenant <= 3; tenant++)
+        charge(tenant, all / 4 - bytes);
+    cr_expect_eq(ask_for(7, 1, text, "", &c), 1, "it is charged");
+    release(shared, 1);
+    cr_expect_eq(ask_for(8, 1, text, "", &c), 1, "one of it still runs");
+    release(shared, 1);
+    compiler_deliver(compiler, on_ready, NULL);
+    cr_assert_eq(n_told, 3, "it is charged no more");
+    cr_expect_eq(ask_for(9, 2, text, "", &c), 0);
+    cr_expect_eq(ask_for(10, 3, text, "", &c), 1, "it had the most");
+    for (uint32_t tenant = 1; tenant <= 4; tenant++)
+        charge(tenant, tenant == 4 ? -all : bytes - all / 4);
+    wait_for(4);
+    cr_expect_eq(stats().used, (size_t)bytes);
+    for (uint32_t i = 0; i < 9; i++) {
+        static const uint32_t TENANTS[] = {3, 3, 3, 3, 1, 2, 2, 1};
+
+        if (i < 8)
+            release(shared, TENANTS[i]);
+        cr_expect_eq(stats().used, i < 7 ? (size_t)bytes : 0);
+    }
     end();
 }
 
@@ -412,16 +462,16 @@ Test(compiler, shares_are_by_weight) {
     charge(2, 1 - all * 3 / 4);
     wait_for(2);
     charge(1, -all / 4);
-    for (int i = 0; i < 4; i++)
-        release(told[0].constraint);
+    for (uint32_t i = 0; i < 4; i++)
+        release(told[0].constraint, i < 2 ? 1 : 2);
     end();
 }
 
 static uint32_t n_blamed[4];
 
-static void look(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
+static bool look(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
     n_blamed[id] = crash_page.n_compiling;
-    on_ready(ctx, id, c, why);
+    return on_ready(ctx, id, c, why);
 }
 
 Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
@@ -455,8 +505,8 @@ Test(compiler, a_quarantined_one_is_compiled_when_nothing_else_runs) {
         usleep(100);
     compiler_deliver(compiler, look, NULL);
     cr_assert_eq(poll(&p, 1, 0), 0);
-    for (int i = 0; i < 3; i++)
-        release(told[i].constraint);
+    for (uint32_t i = 0; i < 3; i++)
+        release_told(i);
     end();
 }
 

@@ -152,7 +152,7 @@ static int get_constraint(void *ctx, const struct submit *m, const struct constr
     return 0;
 }
 
-static void release(void *ctx, const struct constraint *c) {
+static void release(void *ctx, const struct constraint *c, uint32_t tenant) {
     (*(uint32_t *)ctx)++;
     (void)c;
 }

@@ -224,7 +224,7 @@ static void forget(void *ctx, uint64_t id) {
 }
 
 /* Of all that have it; who had it is not told, so the sum is looked at. */
-static void release(void *ctx, const struct constraint *compiled) {
+static void release(void *ctx, const struct constraint *compiled, uint32_t tenant) {
     struct sim *s = ctx;
 
     HOLD(s, NULL, ALL_BACK, compiled && s->n_constraints > 0);
@@ -291,7 +291,9 @@ void sim_constraints_turn(struct sim *s) {
         x->due = 0;
         x->n_refs += x->compiled != NULL;
         s->n_constraints += x->compiled != NULL;
-        sched_constraint_ready(s->sched, c->m.id, x->compiled, &none);
+        bool taken = sched_constraint_ready(s->sched, c->m.id, x->compiled, &none);
+
+        HOLD(s, c, ONE_PLACE, taken);
     }
     check_charges(s);
 }
