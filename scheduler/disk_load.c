@@ -41,6 +41,17 @@ void disk_load_deinit(struct disk_load *l) {
     l->disk = disk_free(l->disk);
 }
 
+void disk_load_leave(struct disk_load *l) {
+    LIST_FOREACH(node, l->opts.compiling) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (r->loading)
+            put_into_queue(l, r);
+    }
+    l->opts.offload->disk = NULL;
+    l->disk = disk_free(l->disk);
+}
+
 bool disk_load_begin(struct disk_load *l, struct request *r) {
     uint32_t n = request_shareable(r);
 

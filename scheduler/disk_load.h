@@ -36,6 +36,8 @@ struct disk_load {
  * to disk->note, and there is no such tier then. */
 void disk_load_init(struct disk_load *l, const struct disk_load_opts *opts, struct disk_opts *disk);
 void disk_load_deinit(struct disk_load *l); /* accepts a zeroed one */
+/* Uses the file no more; what waits for it goes on without. */
+void disk_load_leave(struct disk_load *l);
 
 /* Whether @r, which could be put into the queue, waits for the disk; it is put there later. */
 bool disk_load_begin(struct disk_load *l, struct request *r);

@@ -15,15 +15,13 @@
 #include "base/buggify.h"
 #include "scheduler/constrain.h"
 #include "scheduler/events.h"
-#include "scheduler/disk.h"
 #include "scheduler/late.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_private.h"
 #include "text/tokenizer.h"
 
 #define CHECK_NS INT64_C(10000000000) /* between two checks of the pager when idle */
-#define FLUSH_SLEEP_MS 50
-#define CHECK_PARTS 8u /* a key is checked after every eighth step */
+#define CHECK_PARTS 8u                /* a key is checked after every eighth step */
 
 /* ---- ids ---- */
 
@@ -169,10 +167,6 @@ static void note_pending(void *ctx, struct request *r) {
     sched_note_pending(ctx, r);
 }
 
-static struct request *find_request(void *ctx, uint64_t id) {
-    return *sched_slot(ctx, id);
-}
-
 static void init_pins(struct sched *s) {
     struct pin_opts o = {
         .off = s->opts.no_pins,
@@ -246,56 +240,6 @@ static void init_recorder(struct sched *s) {
     recorder_init(&s->recorder, &o);
 }
 
-/* All that the bytes of a page depend on. */
-static void identify(const struct sched *s, struct disk_opts *o) {
-    const struct engine_info *i = s->info;
-    uint32_t kv_type = i->kv_type, blocks = i->n_slots > 0;
-    struct buf b;
-
-    buf_init(&b, sizeof(o->identity));
-    int e = buf_add(&b, i->fingerprint, sizeof(i->fingerprint));
-    e = e < 0 ? e : buf_add(&b, i->sources, sizeof(i->sources));
-    e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));
-    e = e < 0 ? e : buf_add(&b, &blocks, sizeof(blocks));
-    e = e < 0 ? e : buf_add(&b, s->opts.disk.identity, sizeof(s->opts.disk.identity));
-    e = e < 0 ? e : buf_printf(&b, "%.32s %.32s", i->backend, i->isa);
-    o->n_identity = e < 0 ? 0 : b.len;
-    if (e >= 0)
-        memcpy(o->identity, b.data, b.len);
-    buf_deinit(&b);
-}
-
-static void init_disk(struct sched *s) {
-    const struct sched_disk *k = &s->opts.disk;
-    struct disk_load_opts o = {
-        .page_tokens = s->rules.page_tokens,
-        .clock = s->clock,
-        .pager = s->pager,
-        .offload = &s->offload,
-        .waiting = &s->waiting,
-        .compiling = &s->compiling,
-        .find = find_request,
-        .note_pending = note_pending,
-        .ctx = s,
-    };
-    struct disk_opts d = {
-        .fd = k->fd,
-        .n_bytes = s->opts.no_prefix_sharing || s->info->n_states > 0 ? 0 : k->n_bytes,
-        .daily_bytes = k->daily_bytes,
-        .clock = s->clock,
-        .pager = s->pager_opts,
-        .host = s->offload.host,
-        .engine = s->engine,
-        .in_step = k->in_step,
-        .note_ctx = k->ctx,
-        .note = k->note,
-    };
-
-    if (d.n_bytes > 0)
-        identify(s, &d);
-    disk_load_init(&s->disk_load, &o, &d);
-}
-
 static int init(struct sched *s) {
     uint32_t t = s->info->page_tokens;
     uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
@@ -319,8 +263,9 @@ static int init(struct sched *s) {
         r = init_drafter(s);
     if (r == 0)
         r = init_fair(s);
+    s->leave_disk_ns = INT64_MAX;
     if (r == 0)
-        init_disk(s);
+        tier_init(s, !s->opts.disk.waits);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
                        MAX(s->info->n_vocab, n_tokens), s->info->n_windows > 0);
@@ -586,14 +531,10 @@ static void expire(struct sched *s) {
 }
 
 int64_t sched_wake_ns(const struct sched *s) {
-    return s->unsent ? 0 : MIN(s->next_deadline_ns, disk_load_wake_ns(&s->disk_load));
+    return s->unsent ? 0 : MIN(s->next_deadline_ns, tier_wake_ns(s));
 }
 
 /* ---- a step ---- */
-
-static void take_from_disk(struct sched *s) {
-    disk_load_step(&s->disk_load, s->n_launched + (s->offload.n_copies > 0), s->n_waited);
-}
 
 static int check_when_idle(struct sched *s) {
     int64_t now = clock_now(s->clock);
@@ -623,7 +564,7 @@ int sched_step(struct sched *s) {
     if (s->lost)
         return -EIO;
     expire(s);
-    take_from_disk(s);
+    tier_step(s);
     int r = run(s);
     s->lost |= r < 0;
     if (s->opts.check)
@@ -638,25 +579,6 @@ int sched_settle(struct sched *s) {
         r = step_wait(s);
     s->lost |= r < 0;
     return r;
-}
-
-void sched_flush(struct sched *s, int64_t until_ns) {
-    int r = s->disk_load.disk ? sched_settle(s) : -ENODEV;
-
-    while (r >= 0 && clock_now(s->clock) < until_ns) {
-        r = step_copies(s);
-        if (r == 0)
-            r = sched_settle(s);
-        take_from_disk(s);
-        if (!offload_has_work(&s->offload) && !disk_is_saving(s->disk_load.disk))
-            return;
-        if (r == 1)
-            disk_sleep(s->disk_load.disk, FLUSH_SLEEP_MS);
-    }
-}
-
-int sched_fd(const struct sched *s) {
-    return s->disk_load.disk ? disk_fd(s->disk_load.disk) : -1;
 }
 
 /* ---- events ---- */
@@ -702,19 +624,6 @@ static uint32_t length(const struct list *l) {
     return n;
 }
 
-static void disk_tier_stats(const struct sched *s, struct msg_stats *out) {
-    struct disk_stats d = {0};
-
-    if (s->disk_load.disk)
-        disk_stats(s->disk_load.disk, &d);
-    out->n_disk_saved_tokens = d.n_saved_tokens;
-    out->n_disk_loaded_tokens = d.n_loaded_tokens;
-    out->n_disk_left_tokens = s->disk_load.n_left_tokens;
-    out->n_disk_bad = d.n_bad;
-    out->n_disk_pages = d.n_pages;
-    out->n_disk_used = d.n_used;
-}
-
 static void state_stats(const struct sched *s, const struct kv_stats *kv, struct msg_stats *out) {
     out->n_states = s->info->n_states;
     out->n_states_used = kv->n_states;
@@ -747,7 +656,7 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_pins_dropped = s->pins.n_dropped;
     out->n_recomputed_tokens = s->pins.n_recomputed_tokens;
     out->n_prewarm_hit_tokens = s->prewarm.n_found_tokens;
-    disk_tier_stats(s, out);
+    tier_stats(s, out);
     window_stats(s, &kv, out);
     state_stats(s, &kv, out);
     out->n_swapped = s->offload.n_swapped;

@@ -31,6 +31,7 @@ struct sched_disk {
     uint64_t n_bytes;     /* 0: there is none */
     uint64_t daily_bytes; /* that may be written to it in a day; 0: no limit */
     uint8_t identity[32]; /* of the model's files, besides their fingerprint */
+    bool waits;           /* it is not touched before sched_use_disk() */
     bool in_step;         /* tests: it is read and written by sched_step() */
     void *ctx;
     void (*note)(void *ctx, const char *what,
@@ -99,7 +100,13 @@ int sched_settle(struct sched *s);
 /* Writes what the disk tier lacks of ended turns, until @until_ns at most: the worker ends.
  * Nothing runs any more. */
 void sched_flush(struct sched *s, int64_t until_ns);
-/* Readable when sched_step() has something to take from the disk; -1: there is none. */
+/* The file is this process's alone: it is read, and used until sched_leave_disk(). */
+void sched_use_disk(struct sched *s);
+/* Another process is to have the file. What it lacks is written in the steps that follow, of
+ * running requests, too, until @until_ns at most; then it is not touched (sched_uses_disk()). */
+void sched_leave_disk(struct sched *s, int64_t until_ns);
+bool sched_uses_disk(const struct sched *s);
+/* Readable when sched_step() has something to take from the disk; -1: it is not used. */
 int sched_fd(const struct sched *s);
 
 /* Appends an EVENTS payload with all that is new since the last delivery to @out: 0, 1 when there

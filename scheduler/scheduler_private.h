@@ -47,6 +47,7 @@ struct sched {
     struct offload offload;
     struct kv_opts pager_opts;
     struct disk_load disk_load;
+    int64_t leave_disk_ns; /* at the latest; INT64_MAX: it is not left */
     struct states states;
     struct fair_share fair;
     struct pins pins;
@@ -76,6 +77,17 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why);
 void sched_note_pending(struct sched *s, struct request *r);
 /* Frees a request that is over, once the front knows and no step has it. */
 void sched_maybe_free(struct sched *s, struct request *r);
+
+/* tier.c */
+
+/* Opens the file of the disk tier where @use, and where this model has use for it. */
+void tier_init(struct sched *s, bool use);
+/* Before each step: takes what was read and written; leaves the file, if that was asked for and all
+ * is written. */
+void tier_step(struct sched *s);
+/* When it is to be looked at again, or INT64_MAX. */
+int64_t tier_wake_ns(const struct sched *s);
+void tier_stats(const struct sched *s, struct msg_stats *out);
 
 /* step.c */
 

@@ -48,6 +48,28 @@ Test(disk, a_new_worker_finds_what_the_old_one_wrote) {
     sim_deinit(&sim);
 }
 
+/* Another process gets the file while requests run: what they have is in it, and nothing is written
+ * later. */
+Test(disk, it_is_left_with_what_is_there) {
+    begin(PAGES(100));
+    struct sim_client *c = sim_client(&sim, 200, 3, 192, 200);
+    sim_submit(&sim, c, 0);
+    while (c->n_got < 20)
+        sim_step(&sim);
+    sched_leave_disk(sim.sched, INT64_MAX - 1);
+    for (uint32_t i = 0; i < 50; i++)
+        sim_step(&sim);
+    cr_expect(!sched_uses_disk(sim.sched));
+    cr_expect_eq(c->n_ends, 0, "it has ended: the test is blind");
+    sim_run(&sim, 500);
+    ask(4, 0);
+    cr_expect_eq(ask(3, 0)->n_cached, 192, "host memory is used on");
+    restart();
+    cr_expect_eq(ask(3, 0)->n_cached, 192);
+    cr_expect_eq(ask(4, 0)->n_cached, 0);
+    sim_deinit(&sim);
+}
+
 Test(disk, host_memory_that_is_full_is_no_end) {
     begin(PAGES(200));
     for (uint32_t i = 1; i < 8; i++) /* 13 pages each, host memory has 30 */
@@ -288,6 +310,26 @@ Test(disk, a_thread_reads_and_writes_it) {
     sim_restart(&sim);
     cr_expect_eq(ask_and_wait(1)->n_cached, 192);
     cr_expect_geq(sim.stats.n_disk_loaded_tokens, 192);
+    cr_expect_eq(sim.n_notes, 0);
+    sim_deinit(&sim);
+}
+
+/* A request that waits for pages when the file is left is computed. */
+Test(disk, what_waits_for_it_goes_on_without) {
+    struct sim_opts o = {
+        .n_pages = 24, .n_host_pages = 30, .disk_bytes = PAGES(60), .disk_thread = true};
+
+    sim_init(&sim, &o);
+    ask_and_wait(1);
+    sim_restart(&sim);
+    struct sim_client *c = sim_client(&sim, 200, 1, 192, 20);
+    sim_submit(&sim, c, 0);
+    sched_leave_disk(sim.sched, 0);
+    sim_run(&sim, 500);
+    cr_expect_eq(c->n_ends, 1);
+    cr_expect(!sched_uses_disk(sim.sched));
+    sched_use_disk(sim.sched);
+    cr_expect(sched_uses_disk(sim.sched));
     cr_expect_eq(sim.n_notes, 0);
     sim_deinit(&sim);
 }
