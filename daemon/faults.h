@@ -7,6 +7,7 @@
  */
 
 #include <stdint.h>
+#include "base/buf.h"
 #include "proto/crash_page.h"
 
 #define FAULTS_MAX 256 /* requests whose deaths are remembered */
@@ -26,3 +27,6 @@ struct faults {
 void faults_note(struct faults *f, const struct crash_page *page);
 /* In how many deaths request @id was present, as far as is remembered. */
 uint32_t faults_of(const struct faults *f, uint64_t id);
+/* Keeps the record of death number @n in a file of folder @dir ("": the service manager's for
+ * state), which takes the place of an older one. Its @path, or "": it is not kept. */
+void faults_write(const struct buf *record, const char *dir, uint32_t n, char *path, size_t size);
