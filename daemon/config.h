@@ -40,7 +40,7 @@ struct config {
     char *admin_socket, *api_keys, *tenants; /* paths; "": none */
     char *tls_certificate, *tls_key;         /* likewise */
     bool anonymous;
-    uint32_t drain_timeout_ms, hang_timeout_ms, load_timeout_ms;
+    uint32_t drain_timeout_ms, upgrade_timeout_ms, hang_timeout_ms, load_timeout_ms;
     char *kv_disk;           /* path; "": none */
     uint64_t draft_kv_bytes; /* 0: decided by the worker */
     char *draft_sources[CONFIG_LIST_MAX + 1];

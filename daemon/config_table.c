@@ -146,6 +146,8 @@ const struct option config_table[] = {
          "Time that a request may take in all; 0: no limit."),
     UINT("limits", "drain-timeout-ms", drain_timeout_ms, "30000", 0, 86400000,
          "Time that running streams have to finish after SIGTERM."),
+    UINT("limits", "upgrade-timeout-ms", upgrade_timeout_ms, "0", 0, 86400000,
+         "Time that requests of the old daemon have after an upgrade; 0: as long as they run."),
     UINT("limits", "load-wait-ms", api.load_wait_ms, "120000", 0, 3600000,
          "Time that a request waits for a model that is loaded for it."),
     UINT("limits", "default-max-tokens", api.default_max_tokens, "0", 0, 100000000,

@@ -4,7 +4,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -18,7 +17,8 @@
  * Prompts can be made out from what is in the folder. So its files are the daemon's own and no
  * other user's to read, they are opened relative to the folder and never through a link, and they
  * are refused, not repaired, where that does not hold. The lock belongs to the open file: the
- * workers inherit it, and the next daemon gets it when the last of them is gone.
+ * workers inherit it, and the next daemon gets it when the last of them is gone, or has left the
+ * file (an upgrade).
  */
 
 #define FILE_NAME "prefixes.kv"
@@ -48,13 +48,20 @@ static int check_private(int fd, const char *path, const char *name, struct err 
     return 0;
 }
 
-/* Locks the file for this process and the workers that inherit it. 0, -EAGAIN or -EINVAL with
- * @err. */
-static int lock(int fd, const char *path, struct err *err) {
+bool kvdisk_lock(int fd) {
+    return flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+void kvdisk_unlock(int fd) {
+    flock(fd, LOCK_UN);
+}
+
+/* As kvdisk_lock(), but waits for a worker to be gone. 0, -EAGAIN with @err. */
+static int wait_lock(int fd, const char *path, struct err *err) {
     const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
 
     for (int i = 0; i < LOCK_TRIES; i++) {
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        if (kvdisk_lock(fd))
             return 0;
         if (errno != EWOULDBLOCK && errno != EINTR)
             break;
@@ -93,7 +100,7 @@ static int read_key(int dir, const char *path, uint64_t secret[2], struct err *e
     return 0;
 }
 
-int kvdisk_open(const char *path, int *out, uint64_t secret[2], struct err *err) {
+int kvdisk_open(const char *path, bool lock, int *out, uint64_t secret[2], struct err *err) {
     assert(*path);
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return fail(err, path, "", strerror(errno));
@@ -105,7 +112,7 @@ int kvdisk_open(const char *path, int *out, uint64_t secret[2], struct err *err)
     if (fd < 0)
         return fail(err, path, FILE_NAME, strerror(errno));
     int r = check_private(fd, path, FILE_NAME, err);
-    r = r < 0 ? r : lock(fd, path, err);
+    r = r < 0 || !lock ? r : wait_lock(fd, path, err);
     r = r < 0 ? r : read_key(dir, path, secret, err);
     if (r == -ENOENT) {
         r = make_key(dir, path, err);
@@ -146,11 +153,7 @@ int kvdisk_open_model(const char *path, const char *name, int *out, struct err *
     int r = check_private(fd, path, file, err);
     if (r < 0)
         return r;
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-        fail(err, path, file, "is still in use");
-        return -EAGAIN;
-    }
-    *out = fd; /* with its lock */
+    *out = fd;
     fd = -1;
     return 0;
 }

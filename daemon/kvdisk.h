@@ -3,14 +3,19 @@
 /* kvdisk - the folder of the disk tier: the file that the worker gets, and the secret that keys of
  * sharing come from. */
 
+#include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
 
-/* Opens what is in folder @path, which is made if it is not there. *@fd is locked: no other daemon
- * uses it. The secret is drawn once and stays in the folder, so that a tenant finds again what was
- * its own, and only that. 0 or -errno with @err. */
-int kvdisk_open(const char *path, int *fd, uint64_t secret[2], struct err *err);
+/* Opens what is in folder @path, which is made if it is not there. With @lock *@fd is locked: no
+ * other daemon uses it. The secret is drawn once and stays in the folder, so that a tenant finds
+ * again what was its own, and only that. 0 or -errno with @err. */
+int kvdisk_open(const char *path, bool lock, int *fd, uint64_t secret[2], struct err *err);
 /* The file of a further model in the same folder, which a daemon has opened: prefixes-NAME.kv, with
- * %XX for what a file name cannot hold. *@fd is locked, too. 0 or -errno with @err; -EAGAIN: a
- * worker that is not gone yet has it. */
+ * %XX for what a file name cannot hold. *@fd is not locked. 0 or -errno with @err. */
 int kvdisk_open_model(const char *path, const char *name, int *fd, struct err *err);
+/* Locks a file for this process and the workers that inherit it, at once. False: another daemon, or
+ * a worker that is not gone yet, has it. */
+bool kvdisk_lock(int fd);
+/* Neither this process nor a worker of it uses the file any more. */
+void kvdisk_unlock(int fd);

@@ -60,6 +60,7 @@ struct front {
     struct listeners listeners;
     int disk_fd; /* of the disk tier; -1: there is none */
     uint64_t share_secret[2];
+    int next_pid; /* of an upgrade */
     bool draining, closing, was_ready, handed_over;
     int exit_code;
 };
@@ -151,15 +152,25 @@ static void hand_over(struct front *f) {
     listeners_hand_over(&f->listeners);
 }
 
-/* Takes no new requests and ends when those that run have finished, or after drain-timeout-ms. */
+/* What runs has @ms; 0 of a daemon whose place another one has: as long as it takes: nothing waits
+ * for its end. */
+static void limit_drain(struct front *f, uint32_t ms) {
+    f->drain_ends_ns = INT64_MAX;
+    log_event(WLOG_INFO, "draining", "limit_ms=%u", ms);
+    if (ms == 0 && f->handed_over)
+        return;
+    f->drain_ends_ns = clock_now(clock_monotonic()) + (int64_t)ms * 1000000;
+    deadline_set(ms + CLOSE_MS, f->exit_code);
+}
+
+/* Takes no new requests and ends when those that run have finished, or after drain-timeout-ms
+ * (upgrade-timeout-ms where the next daemon serves). */
 static void start_drain(struct front *f) {
     assert(!f->draining);
     f->draining = true;
     int64_t now = clock_now(clock_monotonic());
     f->leave_ends_ns = now + LEAVE_NS;
-    f->drain_ends_ns = now + (int64_t)f->config.drain_timeout_ms * 1000000;
-    log_event(WLOG_INFO, "draining", "limit_ms=%u", f->config.drain_timeout_ms);
-    deadline_set(f->config.drain_timeout_ms + CLOSE_MS, f->exit_code);
+    limit_drain(f, f->handed_over ? f->config.upgrade_timeout_ms : f->config.drain_timeout_ms);
     upgrade_stop(f->upgrade);
     if (upgrade_state(f->upgrade) == UPGRADE_TAKING)
         hand_over(f);
@@ -175,10 +186,12 @@ static void on_stop_signal(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
 
     (void)signum;
-    if (!f->draining && !takeover_is_pending())
-        start_drain(f);
-    else
+    if (takeover_is_pending() || (f->draining && f->drain_ends_ns != INT64_MAX))
         close_all(f);
+    else if (f->draining)
+        limit_drain(f, f->config.drain_timeout_ms);
+    else
+        start_drain(f);
 }
 
 /* For the admin socket: one of the words that admin.h lists. */
@@ -284,12 +297,23 @@ static void on_hup(uv_signal_t *s, int signum) {
 
 /* ---- upgrading ---- */
 
+/* Workers of this daemon have left the disk tier, or there is none. */
+static void on_disk_left(void *ctx) {
+    struct front *f = ctx;
+
+    if (upgrade_state(f->upgrade) != UPGRADE_READY)
+        return;
+    kept_hand_over(f->kept);
+    service_hand_over(f->next_pid);
+    upgrade_take(f->upgrade);
+}
+
 /* upgrade_opts.ready. */
 static void on_next_ready(void *ctx, int pid) {
     struct front *f = ctx;
 
-    kept_hand_over(f->kept);
-    service_hand_over(pid);
+    f->next_pid = pid;
+    models_leave_disk(f->models, on_disk_left);
 }
 
 /* upgrade_opts.taken. */
@@ -308,6 +332,7 @@ static void on_next_taken(void *ctx, int pid) {
 static void on_next_failed(void *ctx, const char *why) {
     struct front *f = ctx;
 
+    models_use_disk(f->models);
     log_event(WLOG_ERROR, "upgrade_failed", "reason=\"%s\"", why);
     admin_upgrade_over(f->admin, 0, why);
 }
@@ -322,8 +347,6 @@ static int check_upgrade(struct front *f, struct err *err) {
         return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
     if (getpid() == 1)
         return err_set(err, 0, "", "process 1 cannot be replaced: its end is its container's");
-    if (*f->config.kv_disk)
-        return err_set(err, 0, "", "kv-disk: two daemons cannot use one folder: restart weftd");
     if (device)
         return err_set(err, 0, "",
                        "the memory of a device (%s) cannot be given to two workers: restart weftd",
@@ -415,6 +438,7 @@ static void on_take(void *ctx) {
     service_release();
     kept_announce(f->kept);
     service_watchdog_start(&f->loop);
+    models_use_disk(f->models);
     serve_from_now(f);
     if (f->draining)
         return;
@@ -546,8 +570,8 @@ static int open_front(struct front *f, struct err *err) {
     if (r < 0)
         return r;
     o.kept = f->kept;
-    if (*f->config.kv_disk &&
-        (r = kvdisk_open(f->config.kv_disk, &f->disk_fd, f->share_secret, err)) < 0)
+    if (*f->config.kv_disk && (r = kvdisk_open(f->config.kv_disk, !takeover_is_pending(),
+                                               &f->disk_fd, f->share_secret, err)) < 0)
         return r;
     o.disk_fd = f->disk_fd;
     if ((r = models_new(&f->models, &o, err)) < 0)

@@ -1,6 +1,5 @@
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +7,6 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "base/memory.h"
-#include "daemon/kvdisk.h"
 #include "daemon/models_find.h"
 #include "daemon/models_private.h"
 
@@ -234,24 +232,6 @@ static void end_worker(struct served *s) {
     workers_unload(s->workers);
 }
 
-/* The file of the disk tier of a model that is not the first, once it is loaded. Without it it is
- * served as if there was no disk. */
-static void open_disk(struct served *s) {
-    const struct models *m = s->of;
-    struct err err;
-    int r = 0;
-
-    if (m->opts.disk_fd < 0 || s->first || s->disk_fd >= 0)
-        return;
-    if (s->old && s->old->disk_fd >= 0)
-        s->disk_fd = fcntl(s->old->disk_fd, F_DUPFD_CLOEXEC, 0);
-    else
-        r = kvdisk_open_model(m->opts.config->kv_disk, s->name, &s->disk_fd, &err);
-    if (r < 0)
-        log_event(WLOG_WARN, "kv_disk", "model=\"%s\" what=\"%s\"", s->name, err.message);
-    workers_set_disk(s->workers, s->disk_fd);
-}
-
 static int start_worker(struct served *s) {
     assert(s->front && !s->closing);
     s->wanted = false;
@@ -260,7 +240,7 @@ static int start_worker(struct served *s) {
     models_set_state(s, SERVED_LOADING);
     if (s->of->on_demand)
         api_model_set(s->model, API_MODEL_LOADING, 0);
-    open_disk(s);
+    models_open_disk(s);
     return workers_start(s->workers);
 }
 
@@ -600,6 +580,7 @@ int models_prepare(struct served *s, struct err *err) {
         .kv_bytes = s->room.kv_bytes,
         .memory_bytes = s->room.memory_bytes,
         .disk_fd = s->first ? m->opts.disk_fd : -1,
+        .disk_waits = m->disk_waits,
         .kept = m->opts.kept,
         .clock = m->opts.clock,
         .ctx = s,
@@ -608,6 +589,7 @@ int models_prepare(struct served *s, struct err *err) {
         .want = on_want,
         .on_progress = on_progress,
         .on_unloaded = on_unloaded,
+        .on_disk_left = models_disk_left,
         .on_closed = on_closed,
     };
 
@@ -681,6 +663,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     m->started_ns = now_ns(m);
     uv_timer_init(o->loop, &m->timer);
     m->timer.data = m;
+    models_disk_init(m);
     list_init(&m->scan.waiting);
     list_init(&m->pulls);
     list_init(&m->changes);
@@ -751,6 +734,7 @@ void models_stop(struct models *m) {
         workers_stop(m->served[i]->workers);
     }
     uv_close((uv_handle_t *)&m->timer, NULL);
+    uv_close((uv_handle_t *)&m->disk_timer, NULL);
 }
 
 struct models *models_free(struct models *m) {

@@ -33,7 +33,9 @@ struct models_opts {
     const struct config *config;
     struct clock *clock;
     struct kept *kept;
-    bool beside; /* another daemon runs: what is not available is not taken for free soon */
+    /* Another daemon runs: what is not available is not taken for free soon, and the disk tier is
+     * not used before models_use_disk(). */
+    bool beside;
     int disk_fd; /* of the disk tier of the option model; others have files beside it; -1: none */
     void *ctx;
     /* The first model is served from now on: once; at once where none is loaded at the start. */
@@ -53,6 +55,12 @@ bool models_rescan(void *models, struct api_rescan *wait);
 extern const struct api_manage models_manage;
 /* Starts the workers of the models that are loaded at the start. 0 or -errno. */
 int models_start(struct models *m);
+/* Another daemon is to have the files of the disk tier: workers write what those lack, while they
+ * serve, and touch them no more. @left is called once, also before this returns, when that is done
+ * or takes too long. */
+void models_leave_disk(struct models *m, void (*left)(void *ctx));
+/* The files are this daemon's as soon as no other one has them. */
+void models_use_disk(struct models *m);
 void models_stop(struct models *m);           /* kills all workers; no new one is started */
 struct models *models_free(struct models *m); /* after the loop has run out and api_free() */
 

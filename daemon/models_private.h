@@ -95,6 +95,11 @@ struct models {
     uint64_t available;        /* memory of the machine when the daemon started */
     int64_t started_ns;
     uv_timer_t timer;
+    /* The disk tier (models_disk.c): whether another daemon has it, and models_leave_disk(). */
+    bool disk_waits;
+    uint32_t n_disk_leaving;
+    void (*disk_left)(void *ctx); /* NULL: nothing waits for it */
+    uv_timer_t disk_timer;
     struct api *api;
     struct models_scan scan;
     struct list pulls;   /* pull.link */
@@ -121,6 +126,12 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 /* Makes its workers, of which none is started, and what is known before its file is opened. 0 or
  * -errno with @err. */
 int models_prepare(struct served *s, struct err *err);
+/* Before the first models_prepare(). */
+void models_disk_init(struct models *m);
+/* The file of the disk tier of a model that is not the first, once it is loaded. Without it it is
+ * served as if there was no disk. */
+void models_open_disk(struct served *s);
+void models_disk_left(void *served); /* workers_opts.on_disk_left */
 /* Which file lies at @path now, as far as its path, place, size and time tell. */
 uint64_t models_file_id(const char *path);
 /* As models_rescan(), but the folders are read once more from now on. False: no memory. */

@@ -19,6 +19,7 @@
 
 #define MESSAGE_MAX 500
 #define HELLO_MS 10000 /* for "started", in which nothing is loaded */
+#define READY_MS 20000 /* for the caller to let go: more than the disk tier takes (models_disk.c) */
 #define TAKE_MS 10000  /* for "taken", likewise */
 
 struct upgrade {
@@ -102,7 +103,7 @@ static void kill_next(struct upgrade *u) {
 }
 
 static void fail(struct upgrade *u, const char *why) {
-    assert(u->state == UPGRADE_STARTED || u->state == UPGRADE_TAKING);
+    assert(u->state != UPGRADE_IDLE && u->state != UPGRADE_TAKEN);
     kill_next(u);
     close_channel(u);
     u->state = UPGRADE_IDLE;
@@ -114,6 +115,7 @@ static void on_limit(uv_timer_t *t) {
 
     fail(u, !u->pid                       ? "it does not say that it is a weftd that can take over"
             : u->state == UPGRADE_STARTED ? "it is not ready in time"
+            : u->state == UPGRADE_READY   ? "what it needs is not free in time"
                                           : "it is ready and does not take over");
 }
 
@@ -125,10 +127,9 @@ static void on_message(struct upgrade *u, const char *text) {
         u->pid = pid;
         uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
     } else if (u->state == UPGRADE_STARTED && u->pid && strcmp(text, "ready") == 0) {
-        u->state = UPGRADE_TAKING;
-        uv_timer_start(&u->limit, on_limit, TAKE_MS, 0);
+        u->state = UPGRADE_READY;
+        uv_timer_start(&u->limit, on_limit, READY_MS, 0);
         u->opts.ready(u->opts.ctx, u->pid);
-        say(u->channel, "take");
     } else if (u->state == UPGRADE_TAKING && strcmp(text, "taken") == 0) {
         u->state = UPGRADE_TAKEN;
         uv_timer_stop(&u->limit);
@@ -142,6 +143,14 @@ static void on_message(struct upgrade *u, const char *text) {
         u->pid = 0; /* the process is gone, another may have its number */
         fail(u, "it ended before it had taken over (its own last line may say why)");
     }
+}
+
+void upgrade_take(struct upgrade *u) {
+    if (u->state != UPGRADE_READY)
+        return;
+    u->state = UPGRADE_TAKING;
+    uv_timer_start(&u->limit, on_limit, TAKE_MS, 0);
+    say(u->channel, "take");
 }
 
 static void on_readable(uv_poll_t *p, int status, int events) {
@@ -248,7 +257,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
 }
 
 void upgrade_stop(struct upgrade *u) {
-    if (u->state == UPGRADE_STARTED) {
+    if (u->state == UPGRADE_STARTED || u->state == UPGRADE_READY) {
         kill_next(u);
         u->state = UPGRADE_IDLE;
         close_channel(u);

@@ -5,8 +5,8 @@
  * takes its place once it is ready. Both may be of different versions: they agree on this file
  * only. They speak over a socket pair, one message a packet, the old one's side first:
  *
- *      old: IDLE ─start─> STARTED ─────────────────────────> TAKING ─────────> TAKEN
- *      new:                  "started PID" ... "ready" ──> <── "take" ... "taken" ──>
+ *      old: IDLE ─start─> STARTED ────────────> READY ─────> TAKING ─────────> TAKEN
+ *      new:              "started PID" ... "ready" ──>  <── "take" ... "taken" ──>
  *                            └─ "failed WHY", its end, or the time limit ──> IDLE
  *
  * Until "take" the new daemon accepts nothing and tells the service manager nothing, from "taken"
@@ -30,12 +30,18 @@
 #define UPGRADE_NAMES_MAX 8192
 #define UPGRADE_VARIABLE "WEFT_UPGRADE"
 
-enum upgrade_state { UPGRADE_IDLE, UPGRADE_STARTED, UPGRADE_TAKING, UPGRADE_TAKEN };
+enum upgrade_state {
+    UPGRADE_IDLE,
+    UPGRADE_STARTED,
+    UPGRADE_READY,
+    UPGRADE_TAKING,
+    UPGRADE_TAKEN,
+};
 
 struct upgrade_opts {
     uv_loop_t *loop;
     void *ctx;
-    /* It is ready: the caller hands over what only one daemon may have. "take" follows. */
+    /* It is ready: the caller lets go of what only one daemon may have, then upgrade_take(). */
     void (*ready)(void *ctx, int pid);
     /* It accepts. The caller takes no more requests. */
     void (*taken)(void *ctx, int pid);
@@ -59,6 +65,8 @@ int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *v
 /* Starts @argv as the next daemon; it has @limit_ms to be ready. 0, or negative with @err. */
 int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f, uint32_t limit_ms,
                   struct err *err);
+/* Says "take", where an upgrade is READY; else nothing. */
+void upgrade_take(struct upgrade *u);
 enum upgrade_state upgrade_state(const struct upgrade *u);
 /* A new daemon that has not taken over is killed; failed() is not called. */
 void upgrade_stop(struct upgrade *u);

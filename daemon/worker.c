@@ -28,6 +28,7 @@
 #define QUEUE_MAX (32u << 20)  /* bytes that may wait in the channel before batches are skipped */
 #define STATS_NS 100000000     /* between two statistics */
 #define FLUSH_NS INT64_C(2000000000) /* for writing to the disk at the end */
+#define LEAVE_NS INT64_C(5000000000) /* and while requests run, before another has the file */
 #define WARM_UP_TOKENS 8u
 #define CPU_NICE 5      /* of threads that compute; those that compile come after them */
 #define DRAFT_SHARE 16u /* of what a device has left: for the draft model's keys and values */
@@ -55,6 +56,7 @@ struct worker {
     int n_shards;
     int keep_draft_fd; /* as engine_opts.keep_fd, of the draft model */
     int wake_fd;       /* readable when the compiler or the disk tier has a result */
+    bool leaves_disk;  /* DISK_LEFT is to be sent */
     int64_t stats_sent_ns;
     bool stats_stale; /* something happened since they were sent */
     float told;       /* the last progress of loading that was sent */
@@ -272,6 +274,7 @@ static void open_disk(const struct worker *w, const struct msg_open *m, struct s
 
     d->fd = WORKER_FD_MODEL + w->n_shards;
     d->note = on_disk_note;
+    d->waits = m->disk_waits;
     if (!m->has_disk)
         d->n_bytes = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -284,19 +287,41 @@ static void open_disk(const struct worker *w, const struct msg_open *m, struct s
     snprintf((char *)d->identity + sizeof(h), sizeof(d->identity) - sizeof(h), "%s", WEFT_VERSION);
 }
 
+static int add_wake(struct worker *w, int fd) {
+    struct epoll_event e = {.events = EPOLLIN};
+
+    return fd < 0 || epoll_ctl(w->wake_fd, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -errno;
+}
+
 /* One descriptor for the results of the compiler and of the disk tier. */
 static int open_wake(struct worker *w) {
-    int fds[] = {compiler_fd(w->compiler), sched_fd(w->sched)};
-
-    w->wake_fd = fds[0];
-    if (fds[1] < 0)
-        return 0;
     w->wake_fd = epoll_create1(EPOLL_CLOEXEC);
-    for (size_t i = 0; i < ARRAY_SIZE(fds) && w->wake_fd >= 0; i++)
-        if (epoll_ctl(w->wake_fd, EPOLL_CTL_ADD, fds[i], &(struct epoll_event){.events = EPOLLIN}) <
-            0)
-            return -errno;
-    return w->wake_fd < 0 ? -errno : 0;
+    if (w->wake_fd < 0)
+        return -errno;
+    int r = add_wake(w, compiler_fd(w->compiler));
+    return r < 0 ? r : add_wake(w, sched_fd(w->sched));
+}
+
+/* DISK_USE; a file that is left is closed by that, and taken out of wake_fd. 0 or -errno. */
+static int use_disk(struct worker *w) {
+    bool uses = sched_uses_disk(w->sched);
+
+    w->leaves_disk = false;
+    sched_use_disk(w->sched);
+    return uses ? 0 : add_wake(w, sched_fd(w->sched));
+}
+
+/* DISK_LEAVE. */
+static void leave_disk(struct worker *w) {
+    sched_leave_disk(w->sched, clock_now(clock_monotonic()) + LEAVE_NS);
+    w->leaves_disk = true;
+}
+
+/* A channel that is full: with the next step. */
+static void tell_left(struct worker *w) {
+    if (w->leaves_disk && !sched_uses_disk(w->sched) &&
+        chan_send(&w->chan, MSG_DISK_LEFT, "", 0) == 0)
+        w->leaves_disk = false;
 }
 
 /* Completes the options of the scheduler with what was opened. 0 or -errno. */
@@ -404,6 +429,10 @@ static int drain(struct worker *w) {
             sched_cancel(w->sched, id);
         else if (f.type == MSG_TURN_END && msg_turn_end_parse(f.data, f.len, &end) == 0)
             sched_turn_end(w->sched, &end);
+        else if (f.type == MSG_DISK_USE)
+            r = use_disk(w);
+        else if (f.type == MSG_DISK_LEAVE)
+            leave_disk(w);
         else
             return -EPROTO;
         if (r < 0)
@@ -494,6 +523,7 @@ static int serve(struct worker *w) {
         if (r == 0)
             w->stats_stale = true;
         send_events(w);
+        tell_left(w);
         send_stats(w, r == SCHED_NO_STEP);
         if (r == SCHED_NO_STEP && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
             return r;

@@ -37,7 +37,6 @@
 #define LOAD_TRIES 3         /* starts that came to nothing, before that is taken for an answer */
 #define RETRY_MIN_MS 1000    /* that clients are told */
 #define FILE_CHANGED "its file was changed after weftd had read it"
-#define FAULT_FILES 8 /* of the last deaths */
 
 static_assert(sizeof(struct crash_page) <= FLIGHT_OFFSET, "they do not overlap");
 
@@ -64,6 +63,8 @@ struct workers {
     uv_process_t process;
     uv_timer_t watch, restart;
     bool process_open, killed_for_hang;
+    bool open_sent;    /* to this worker */
+    bool leaving_disk; /* on_disk_left() is to be called */
     struct worker_chan chan;
     struct event_cursor events; /* of the frame that is read */
     struct buf out;
@@ -195,6 +196,7 @@ static void send_open(struct workers *w) {
         .memory_bytes = w->opts.memory_bytes,
         .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
         .has_disk = w->opts.disk_fd >= 0,
+        .disk_waits = w->opts.disk_waits,
         .keeps = w->kept[0] != NULL,
         .keeps_draft = w->kept[1] != NULL,
     };
@@ -206,6 +208,7 @@ static void send_open(struct workers *w) {
         r = send_frame(w, MSG_OPEN);
     if (r < 0)
         kill_worker(w, "its options cannot be sent");
+    w->open_sent = true;
 }
 
 /* The first frame. Messages have no versions of their own: both sides must be the same build. */
@@ -298,6 +301,13 @@ static bool next_event(void *ctx) {
     return r == 0;
 }
 
+/* No process touches the file of the disk tier. */
+static void end_leaving(struct workers *w) {
+    if (w->leaving_disk)
+        w->opts.on_disk_left(w->opts.ctx);
+    w->leaving_disk = false;
+}
+
 /* One frame of the worker. What does not fit its state, or cannot be parsed, ends it. Whether there
  * are events in it. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
@@ -322,6 +332,8 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     } else if (f->type == MSG_EVENTS && w->state == WORKERS_SERVING) {
         msg_events_begin(&w->events, f->data, f->len);
         return true;
+    } else if (f->type == MSG_DISK_LEFT) {
+        end_leaving(w);
     } else if (f->type == MSG_STATS && f->len == sizeof(w->last)) {
         memcpy(&w->last, f->data, sizeof(w->last));
         w->has_stats = true;
@@ -406,24 +418,9 @@ static void give_up(struct workers *w, int signal) {
 
 /* What was decided before the worker died is kept in a file, while it is known. */
 static void dump_fault(struct workers *w, char *path, size_t size) {
-    const char *state = getenv("STATE_DIRECTORY"), *dir = w->opts.config->fault_dir;
-    CLEANUP(buf_deinit) struct buf file = {0};
-
-    *path = 0;
-    dir = *dir ? dir : state;
-    if (!dir || !*dir)
-        return;
-    snprintf(path, size, "%.200s/fault-%u.flight", dir, w->n_deaths % FAULT_FILES);
-    buf_init(&file, FLIGHT_FILE_MAX);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    bool ok = fd >= 0 && workers_dump(w, &file) == 0 &&
-              write(fd, file.data, file.len) == (ssize_t)file.len;
-    if (!ok)
-        log_event(WLOG_WARN, "fault_not_written", "path=\"%s\" error=\"%s\"", path,
-                  strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    *path = ok ? *path : 0;
+    CLEANUP(buf_deinit) struct buf record = {.max = FLIGHT_FILE_MAX};
+    if (workers_dump(w, &record) == 0)
+        faults_write(&record, w->opts.config->fault_dir, w->n_deaths, path, size);
 }
 
 /* The worker has ended. Its requests are submitted again when the next one serves. */
@@ -457,6 +454,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
             api_worker_down(w->model);
     }
     uv_close((uv_handle_t *)p, on_process_closed);
+    end_leaving(w);
     if (w->state == WORKERS_DOWN && !w->served)
         give_up(w, signal);
 }
@@ -539,7 +537,7 @@ int workers_start(struct workers *w) {
     assert(!w->process_open && w->model);
     memset(w->crash_page, 0, sizeof(*w->crash_page));
     *w->refusal = 0;
-    w->was_ready = w->killed_for_hang = false;
+    w->was_ready = w->killed_for_hang = w->open_sent = false;
     w->progress_step = 0;
     w->watched_ns = 0;
     w->started_ns = w->progress_ns = clock_now(w->opts.clock);
@@ -711,6 +709,29 @@ void workers_set_files(struct workers *w, const struct gguf *file, const struct 
 void workers_set_disk(struct workers *w, int fd) {
     assert(!w->process_open);
     w->opts.disk_fd = fd;
+    w->opts.disk_waits = true;
+}
+
+static void tell_disk(struct workers *w, uint16_t type) {
+    buf_clear(&w->out);
+    if (w->chan.open && w->open_sent)
+        send_frame(w, type); /* a worker that hears nothing does not leave, and is waited for */
+}
+
+void workers_use_disk(struct workers *w) {
+    if (w->opts.disk_fd >= 0 && w->opts.disk_waits)
+        tell_disk(w, MSG_DISK_USE);
+    w->opts.disk_waits = w->leaving_disk = false;
+}
+
+bool workers_leave_disk(struct workers *w) {
+    bool used = !w->opts.disk_waits && w->opts.disk_fd >= 0 && w->process_open &&
+                (w->open_sent || !w->chan.open);
+
+    w->opts.disk_waits = true;
+    if ((w->leaving_disk = used))
+        tell_disk(w, MSG_DISK_LEAVE);
+    return used;
 }
 
 void workers_on_demand(struct workers *w) {

@@ -34,6 +34,7 @@ struct workers_opts {
     uint64_t kv_bytes;     /* host memory wished for pages, unless kv-memory is given; 0: any */
     uint64_t memory_bytes; /* that a worker may take: the same at every start of one; 0: any */
     int disk_fd;           /* likewise given to every worker; -1: none */
+    bool disk_waits;       /* it is another daemon's until workers_use_disk() */
     struct kept *kept;     /* where weights are kept between workers */
     struct clock *clock;
     void *ctx;
@@ -49,7 +50,9 @@ struct workers_opts {
     void (*want)(void *ctx);
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
-    void (*on_closed)(void *ctx); /* workers_stop() is done: workers_free() may follow; or NULL */
+    void (*on_disk_left)(void *ctx); /* workers_leave_disk() is done */
+    /* workers_stop() is done: workers_free() may follow; or NULL. */
+    void (*on_closed)(void *ctx);
 };
 
 /* For the admin socket: what no worker can say of itself, and what the present one said last. */
@@ -74,8 +77,13 @@ void workers_attach(struct workers *w, struct model *model); /* before workers_s
  * kept_claim(), not copied. */
 void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
                        uint8_t (*keys)[ENGINE_KEEP_KEY]);
-/* Likewise of a file of the disk tier. */
+/* Likewise of a file of the disk tier, which they wait for: workers_use_disk(). */
 void workers_set_disk(struct workers *w, int fd);
+/* No other daemon has the file: this worker uses it, and those after it. */
+void workers_use_disk(struct workers *w);
+/* Another daemon is to have it. True: on_disk_left() is called when no process touches it any more;
+ * false: none does. */
+bool workers_leave_disk(struct workers *w);
 /* Starts the first worker. 0 or -errno. Later ones start by themselves. */
 int workers_start(struct workers *w);
 /* Ends the worker, or the attempts to start one; none is started before workers_start(), which may

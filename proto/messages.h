@@ -6,12 +6,12 @@
  * on the wire every pointer is a span inside the frame, and the parser checks each span, count and
  * enum before it sets a pointer. Parsed pointers lie inside the frame and live as long as it.
  *
- * Down: OPEN once, then SUBMIT, CANCEL, TURN_END. Up: HELLO at once, PROGRESS while loading, READY
- * or FAILED, then one EVENTS frame per step, and STATS (proto/stats.h) at most every 100 ms and
- * when idle begins. Events are cumulative: an event carries the tokens [from, from + n) where
- * `from` is what the worker knows to be delivered; when the channel is full the worker skips and
- * the next step's event carries more. FINISH comes exactly once per id that was submitted,
- * whatever happens.
+ * Down: OPEN once, then SUBMIT, CANCEL, TURN_END, DISK_USE and DISK_LEAVE. Up: HELLO at once,
+ * PROGRESS while loading, READY or FAILED, then one EVENTS frame per step, STATS (proto/stats.h) at
+ * most every 100 ms and when idle begins, and DISK_LEFT. Events are cumulative: an event carries
+ * the tokens [from, from + n) where `from` is what the worker knows to be delivered; when the
+ * channel is full the worker skips and the next step's event carries more. FINISH comes exactly
+ * once per id that was submitted, whatever happens.
  */
 
 #include <stdbool.h>
@@ -38,6 +38,9 @@ enum msg_type {
     MSG_EVENTS,
     MSG_STATS,
     MSG_TURN_END,
+    MSG_DISK_USE,   /* empty: no other process has the file of the disk tier: it is used */
+    MSG_DISK_LEAVE, /* empty: another one is to have it. Answered by: */
+    MSG_DISK_LEFT,  /* empty: it is not touched any more */
 };
 
 struct str {
@@ -56,7 +59,8 @@ struct msg_open {
     uint64_t kv_bytes;       /* wished for pages, where the options give no size; 0: any */
     uint64_t memory_bytes;   /* of the machine, that the worker may take; 0: not known */
     uint32_t n_draft_shards; /* the last ones of the shards are those of the draft model */
-    uint32_t has_disk;       /* 0 or 1: behind the shards there is the file of the disk tier */
+    /* 0 or 1: behind the shards there is the file of the disk tier; it waits for DISK_USE. */
+    uint32_t has_disk, disk_waits;
     /* 0 or 1: behind that, those in memory for the weights of the model and the draft model. */
     uint32_t keeps, keeps_draft;
 };
