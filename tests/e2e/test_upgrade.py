@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -71,7 +72,10 @@ class Held:
         os.kill(self.worker, signal.SIGSTOP)
 
     def __exit__(self, *failure):
-        os.kill(self.worker, signal.SIGCONT)
+        try:
+            os.kill(self.worker, signal.SIGCONT)
+        except ProcessLookupError:  # its daemon has ended
+            pass
 
 
 class Clients:
@@ -201,6 +205,94 @@ def test_upgrades_under_load_refuse_and_cut_none():
         m.stop()
 
 
+DISK_PROMPT = random_tokens(70, 1000)
+CACHED = 999 // 32 * 32
+
+
+def cached(d, prompt):
+    """The answer's tokens, and how many of the prompt's were found."""
+    c = d.complete(prompt, **ASK)
+    return c["token_ids"], c["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def recomputed(d):
+    """Tokens that were found on the disk or in host memory and computed again, which looked faster."""
+    connection = d.connect()
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+               if line.startswith(("weft_disk_recomputed_tokens_total", "weft_host_recomputed_tokens_total")))
+
+
+def test_the_disk_tier_moves_with_what_runs():
+    with tempfile.TemporaryDirectory() as folder, Daemon(*FLAGS, "--kv-disk", folder, "--kv-disk-size", "64M") as d:
+        should, n = cached(d, DISK_PROMPT)
+        assert n == 0
+        whole = answer(d, prompt=DISK_PROMPT[:500], max_tokens=2500)
+        stream = Stream(d, {**LONG, "prompt": DISK_PROMPT[:500]})
+        other = Stream(d, {**LONG, "prompt": DISK_PROMPT[500:]})
+        os.kill(d.process.pid, signal.SIGUSR2)
+        wait_until("the change", lambda: " upgraded " in d.log)
+        found, of_running = cached(d, DISK_PROMPT), cached(d, DISK_PROMPT[500:])
+        assert found == (should, CACHED), (found, should)
+        assert of_running[1] >= 480, "the prompt of a request that ran is not found"
+        (pid,) = set(daemons()) - {d.process.pid}
+        for s in (stream, other):
+            s.join(180)
+            assert len(s.tokens) == 2500 and not s.error, (len(s.tokens), s.error)
+        assert stream.tokens == whole and other.tokens[:24] == of_running[0]
+        assert d.process.wait(60) == 0 and "still" not in d.log and "kv_disk" not in d.log, d.log
+        os.kill(pid, signal.SIGTERM)
+        assert wait_end(pid) == 0
+        with Weftd(*FLAGS, "--kv-disk", folder, "--kv-disk-size", "64M") as after:
+            assert cached(after, DISK_PROMPT) == (should, CACHED), after.log
+
+
+def test_upgrades_with_the_disk_tier_lose_nothing_under_load():
+    with tempfile.TemporaryDirectory() as folder, Manager(folder, tiny_model(), *FLAGS, "--kv-disk", folder + "/kv", "--kv-disk-size", "64M") as m:
+        m.start()
+        should, _ = cached(m, DISK_PROMPT)
+        with Clients(m, 4) as clients:
+            for n in range(1, 6):
+                old, stream = m.pid, Stream(m, {**LONG, "max_tokens": 100})
+                os.kill(old, signal.SIGUSR2)
+                wait_until("the next main process", lambda: m.pid != old)
+                wait_until("the change", lambda: m.log.count(" upgraded ") == n)
+                tokens, n_found = cached(m, DISK_PROMPT)
+                assert tokens == should
+                if n_found < CACHED:  # beside other programs computing may look faster than reading
+                    wait_until("what was there is computed", lambda: recomputed(m) >= CACHED - n_found)
+                assert m.wait(old) == 0
+                stream.join(60)
+                assert len(stream.tokens) == 100 and not stream.error, stream.error
+        assert not clients.wrong, clients.wrong[:3]
+        assert "kv_disk" not in m.log, m.log
+        m.stop()
+
+
+PRETENDER = """#!{python}
+import os, socket
+s = socket.socket(fileno=3)
+s.send(b"started %d" % os.getpid())
+s.send(b"ready")
+s.recv(100)
+"""
+
+
+def test_the_disk_tier_comes_back_when_the_next_daemon_does_not_take_over():
+    with tempfile.TemporaryDirectory() as folder:
+        installed, disk = Installed(folder), ("--kv-disk", folder + "/kv", "--kv-disk-size", "64M")
+        with Daemon(*FLAGS, *disk, path=installed.path) as d:
+            should, _ = cached(d, DISK_PROMPT)
+            installed.replace(PRETENDER.format(python=sys.executable))
+            refused(d, "ended before")
+            assert cached(d, DISK_PROMPT) == (should, CACHED)
+            later = cached(d, DISK_PROMPT[100:])[0]
+        with Weftd(*FLAGS, *disk) as after:
+            assert cached(after, DISK_PROMPT) == (should, CACHED), "what was written before"
+            assert cached(after, DISK_PROMPT[100:]) == (later, 899 // 32 * 32), "what was written after it"
+
+
 def test_a_daemon_that_does_not_become_ready_changes_nothing():
     with tempfile.TemporaryDirectory() as folder:
         installed, conf = Installed(folder), pathlib.Path(folder, "weft.conf")
@@ -287,6 +379,24 @@ def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
         stream.join(60)
         assert stream.tokens == should and not stream.error, (len(stream.tokens), stream.error)
         assert d.process.wait(20) == 0 and wait_end(pid) == 0
+
+
+def test_the_old_one_waits_for_its_requests_without_a_limit_and_with_one():
+    for flags, signals, whole in ((("--drain-timeout-ms", "100"), 0, True), (("--drain-timeout-ms", "100"), 1, False),
+                                  (("--upgrade-timeout-ms", "100"), 0, False)):
+        with Daemon(*FLAGS, *flags) as d:
+            stream = Stream(d)
+            with Held(d):
+                pid = upgrade(d)
+                for _ in range(signals):
+                    d.process.terminate()
+                time.sleep(6)  # more than the limit and what may come behind it
+                assert (d.process.poll() is None) == whole, flags
+            stream.join(60)
+            assert (len(stream.tokens) == LONG["max_tokens"]) == whole, (len(stream.tokens), stream.error)
+            assert d.process.wait(60) == 0
+            os.kill(pid, signal.SIGTERM)
+            assert wait_end(pid) == 0
 
 
 def test_the_death_of_the_old_one_ends_a_daemon_that_has_not_taken_over():
