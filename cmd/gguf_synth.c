@@ -32,18 +32,20 @@ struct options {
 static const char usage[] =
     "usage: weft-gguf synth --shape SHAPE --format FORMAT [options] -o OUT.gguf\n"
     "Writes a model with random weights.\n"
-    "  --arch A          llama, qwen2, qwen3, qwen3moe, qwen3next, qwen35 or qwen35moe; default: "
-    "the shape's\n"
-    "  --shape S         tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b, qwen3-8b,\n"
-    "                    qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next, and\n"
-    "                    key=value after it or instead of it, separated by commas: n_layer, "
-    "n_embd,\n"
-    "                    n_head, n_kv, head_dim, n_ff, n_vocab, context, tied, theta, eps, "
-    "n_expert, n_used,\n"
-    "                    n_rot, n_shared, n_key, n_value, n_state\n"
+    "  --arch A          llama, mistral3, gpt-oss, gemma4, deepseek2, qwen2, qwen3, qwen3moe,\n"
+    "                    qwen3next, qwen35 or qwen35moe; default: the shape's\n"
+    "  --shape S         tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, gemma-4-26b-a4b,\n"
+    "                    glm-4.7-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, qwen3-30b-a3b,\n"
+    "                    qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next, and key=value after it\n"
+    "                    or instead of it, separated by commas: n_layer, n_embd, n_head, n_kv,\n"
+    "                    head_dim, n_ff, n_vocab, context, tied, theta, eps, n_expert, n_used,\n"
+    "                    n_rot, n_shared, n_key, n_value, n_state, n_mtp, n_dense, n_lead, "
+    "q_rank,\n"
+    "                    kv_rank, v_dim, window, period, n_kv_window, window_dim, factor, "
+    "original\n"
     "  --format F        F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL\n"
     "                    IQ4_XS IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S\n"
-    "                    TQ1_0 TQ2_0 MXFP4 NVFP4, or the mixes Q4_K_M Q5_K_M\n"
+    "                    TQ1_0 TQ2_0 MXFP4 NVFP4, or the mixes Q4_K_M Q5_K_M MXFP4_MOE\n"
     "  --seed N          default 1\n"
     "  --vocab FILE      take the vocabulary of this GGUF file\n"
     "  --n-vocab N       size of the generated vocabulary\n"
@@ -75,15 +77,37 @@ static int write_vector(struct gguf_write *w, const struct synth_tensor *t, uint
     return gguf_write_data(w, v, n * sizeof(*v));
 }
 
-/* F32: row i is 1 at column i. */
+/* Row i is 1 at column i: floats, or blocks of Q8_0 whose scale is 1. */
 static int write_pass(struct gguf_write *w, const struct synth_tensor *t) {
-    CLEANUP(freep) float *row = calloc(t->ne[0], sizeof(*row));
+    bool plain = t->format->type == TENSOR_F32;
+    size_t size = t->ne[0] / t->format->block * t->format->block_bytes;
+    CLEANUP(freep) uint8_t *row = malloc(size);
+    static const float one = 1;
     int r = row ? 0 : -ENOMEM;
 
+    assert(plain || t->format->type == TENSOR_Q8_0);
     for (uint64_t i = 0; i < t->ne[1] && r == 0; i++) {
-        row[i] = 1;
-        r = gguf_write_data(w, row, t->ne[0] * sizeof(*row));
-        row[i] = 0;
+        memset(row, 0, size);
+        if (plain) {
+            memcpy(row + i * sizeof(one), &one, sizeof(one));
+        } else {
+            uint8_t *block = row + i / 32 * t->format->block_bytes;
+
+            block[1] = 0x3C; /* 1 as a half */
+            block[2 + i % 32] = 1;
+        }
+        r = gguf_write_data(w, row, size);
+    }
+    return r;
+}
+
+static int write_divisors(struct gguf_write *w, const struct synth_tensor *t) {
+    int r = 0;
+
+    for (uint64_t i = 0; i < t->ne[0] && r == 0; i++) {
+        float v = i < t->ne[0] / 4 ? 1.0f : 1e30f;
+
+        r = gguf_write_data(w, &v, sizeof(v));
     }
     return r;
 }
@@ -106,78 +130,6 @@ static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint
     return r;
 }
 
-/* Which pairs turn by which of three positions (time, height, width; the fourth is none): in turns,
- * as the makers' files have it. Readers of these architectures want the key, also for text. */
-static void write_sections(struct gguf_write *w, const char *arch, uint32_t n_pairs) {
-    char key[64];
-
-    snprintf(key, sizeof(key), "%s.rope.dimension_sections", arch);
-    gguf_write_array(w, key, GGUF_I32, 4);
-    for (uint32_t i = 0; i < 3; i++)
-        gguf_write_item(w, GGUF_I32, (n_pairs + 2 - i) / 3);
-    gguf_write_item(w, GGUF_I32, 0);
-}
-
-/* The keys "<arch>.*" and "general.*" of @s. */
-static void write_model_keys(struct gguf_write *w, const struct synth_shape *s,
-                             const struct synth_plan *p, const struct options *o) {
-    const char *arch = synth_arch_name(s->arch);
-    const struct {
-        const char *name;
-        uint32_t value;
-    } keys[] = {
-        {"context_length", s->context},
-        {"embedding_length", s->n_embd},
-        {"block_count", s->n_layer + s->n_mtp},
-        {"feed_forward_length", s->n_ff},
-        {"attention.head_count", s->n_head},
-        {"attention.head_count_kv", s->n_kv},
-        {"attention.key_length", s->head_dim},
-        {"attention.value_length", s->head_dim},
-        {"rope.dimension_count", s->n_rot ? s->n_rot : s->head_dim},
-        {"vocab_size", s->n_vocab},
-        {"expert_count", s->n_expert},
-        {"expert_used_count", s->n_used},
-        {"expert_feed_forward_length", s->n_ff},
-    };
-    const struct {
-        const char *name;
-        uint32_t value;
-    } hybrid[] = {
-        {"expert_shared_feed_forward_length", s->n_shared},
-        {"ssm.conv_kernel", 4},
-        {"ssm.state_size", s->n_state},
-        {"ssm.group_count", s->n_key},
-        {"ssm.time_step_rank", s->n_value},
-        {"ssm.inner_size", s->n_value * s->n_state},
-        {"full_attention_interval", 4},
-        {"nextn_predict_layers", s->n_mtp},
-    };
-    char text[128];
-
-    gguf_write_text(w, "general.architecture", arch);
-    gguf_write_text(w, "general.type", "model");
-    snprintf(text, sizeof(text), "synth %s %s seed %" PRIu64, arch, o->format, o->seed);
-    gguf_write_text(w, "general.name", text);
-    gguf_write_u32(w, "general.file_type", p->file_type);
-    gguf_write_u32(w, "general.quantization_version", 2);
-    for (size_t i = 0; i < ARRAY_SIZE(keys) - (s->n_expert ? 0 : 3); i++) {
-        snprintf(text, sizeof(text), "%s.%s", arch, keys[i].name);
-        gguf_write_u32(w, text, keys[i].value);
-    }
-    for (size_t i = s->n_expert ? 0 : 1; synth_is_hybrid(s) && i < ARRAY_SIZE(hybrid) - !s->n_mtp;
-         i++) {
-        snprintf(text, sizeof(text), "%s.%s", arch, hybrid[i].name);
-        gguf_write_u32(w, text, hybrid[i].value);
-    }
-    if (s->arch >= SYNTH_QWEN35)
-        write_sections(w, arch, (s->n_rot ? s->n_rot : s->head_dim) / 2);
-    snprintf(text, sizeof(text), "%s.attention.layer_norm_rms_epsilon", arch);
-    gguf_write_f32(w, text, (float)s->eps);
-    snprintf(text, sizeof(text), "%s.rope.freq_base", arch);
-    gguf_write_f32(w, text, (float)s->theta);
-}
-
 /* One file of the model: tensors [begin, end). */
 struct shard {
     uint32_t number, begin, end;
@@ -189,7 +141,11 @@ static int write_keys(struct gguf_write *w, const struct options *o, const struc
     int r = 0;
 
     if (shard == 0) {
-        write_model_keys(w, s, p, o);
+        char name[128];
+
+        snprintf(name, sizeof(name), "synth %s %s seed %" PRIu64, synth_arch_name(s->arch),
+                 o->format, o->seed);
+        synth_keys_write(w, s, p, name);
         r = vocab ? synth_vocab_copy(w, vocab, err) : synth_vocab_write(w, s, err);
     }
     if (o->n_shards > 1) {
@@ -209,9 +165,10 @@ static int write_tensors(struct gguf_write *w, const struct options *o, const st
     for (uint32_t i = part.begin; r == 0 && i < part.end; i++) {
         const struct synth_tensor *t = &p->tensor[i];
 
-        r = t->role == ROLE_VECTOR ? write_vector(w, t, o->seed)
-            : t->role == ROLE_PASS ? write_pass(w, t)
-                                   : write_matrix(w, t, o->seed, chunk);
+        r = t->role == ROLE_VECTOR     ? write_vector(w, t, o->seed)
+            : t->role == ROLE_PASS     ? write_pass(w, t)
+            : t->role == ROLE_DIVISORS ? write_divisors(w, t)
+                                       : write_matrix(w, t, o->seed, chunk);
         if (r == 0)
             r = gguf_write_tensor_end(w);
     }

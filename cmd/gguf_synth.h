@@ -12,6 +12,10 @@
 
 enum synth_arch {
     SYNTH_LLAMA,
+    SYNTH_MISTRAL3,
+    SYNTH_GPT_OSS,
+    SYNTH_GEMMA4,
+    SYNTH_DEEPSEEK2,
     SYNTH_QWEN2,
     SYNTH_QWEN3,
     SYNTH_QWEN3MOE,
@@ -25,9 +29,18 @@ struct synth_shape {
     uint32_t n_layer, n_embd, n_head, n_kv, head_dim, n_ff, n_vocab, context, tied;
     double theta, eps;
     uint32_t n_expert, n_used; /* n_expert 0: a dense FFN; else n_ff is that of an expert */
-    /* Hybrid models; else 0: values of a head that are rotated, the shared expert's n_ff, heads of
-     * the delta nets and their size. */
-    uint32_t n_rot, n_shared, n_key, n_value, n_state;
+    /* Width of the expert of all rows; of the dense FFN of the first n_lead layers (deepseek2), or
+     * of the one beside the experts (gemma4). */
+    uint32_t n_shared, n_dense, n_lead;
+    /* Hybrid models: heads of the delta nets and their size. */
+    uint32_t n_key, n_value, n_state;
+    uint32_t n_rot; /* values of a head that are rotated; 0: all */
+    /* deepseek2: latent vectors of queries and of keys, values of a head. */
+    uint32_t q_rank, kv_rank, v_dim;
+    /* Tokens that a layer with a window sees; the last of each @period layers has none. gemma4:
+     * key heads and size of heads of layers with one. */
+    uint32_t window, period, n_kv_window, window_dim;
+    uint32_t factor, original; /* YaRN: by how much the original context is stretched; 0: not */
     /* Blocks of multi-token prediction, 0 or 1; one says what a model would whose layers add
      * nothing. They add @loud (0: 1) times what they would: the less, the more often it is
      * right. */
@@ -43,6 +56,11 @@ static inline bool synth_is_hybrid(const struct synth_shape *s) {
     return s->arch >= SYNTH_QWEN3NEXT;
 }
 
+/* gemma4: whether layer @l has a window. */
+static inline bool synth_in_window(const struct synth_shape *s, uint32_t l) {
+    return (l + 1) % s->period != 0;
+}
+
 const char *synth_arch_name(enum synth_arch arch);
 /* -EINVAL for a name that is not known. */
 int synth_arch_find(const char *name, enum synth_arch *out);
@@ -52,8 +70,16 @@ int synth_arch_find(const char *name, enum synth_arch *out);
 int synth_shape_parse(struct synth_shape *out, const char *arch, const char *text, struct err *err);
 
 /* What a tensor is for decides its format, its mean and its standard deviation. */
-/* ROLE_PASS: the first of two inputs passes, of the other nothing. */
-enum synth_role { ROLE_EMBED, ROLE_OUTPUT, ROLE_V, ROLE_DOWN, ROLE_MATRIX, ROLE_VECTOR, ROLE_PASS };
+enum synth_role {
+    ROLE_EMBED,
+    ROLE_OUTPUT,
+    ROLE_V, /* attn_v, or attn_qkv of a delta net */
+    ROLE_DOWN,
+    ROLE_MATRIX,
+    ROLE_VECTOR,
+    ROLE_PASS,     /* the first of two inputs passes, of the other nothing */
+    ROLE_DIVISORS, /* of RoPE's frequencies: only the first quarter turns */
+};
 
 struct synth_tensor {
     char name[64];
@@ -70,10 +96,15 @@ struct synth_plan {
     uint32_t file_type; /* general.file_type */
 };
 
-/* @format: a tensor format's name, or Q4_K_M or Q5_K_M. -EINVAL for another one, -ENOMEM. */
+/* @format: a tensor format's name, or the mix Q4_K_M, Q5_K_M or MXFP4_MOE. -EINVAL for another one,
+ * -ENOMEM. */
 int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const char *format,
                    struct err *err);
 void synth_plan_deinit(struct synth_plan *p);
+
+/* Writes the keys "<arch>.*" and "general.*"; @name is the model's. */
+void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const struct synth_plan *p,
+                      const char *name);
 
 /* Writes the tokenizer.* keys: a byte-level BPE vocabulary of @n_vocab tokens with a ChatML
  * template. */

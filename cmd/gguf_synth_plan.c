@@ -13,35 +13,37 @@ static const struct {
     const char *format;
     uint32_t file_type;
     enum tensor_type base, more; /* more: what the mix gives to the tensors that need more bits */
+    enum tensor_type stack;      /* of all experts' matrices; F32: as base */
 } types[] = {
-    {"F32", 0, TENSOR_F32, TENSOR_F32},
-    {"F16", 1, TENSOR_F16, TENSOR_F16},
-    {"Q4_0", 2, TENSOR_Q4_0, TENSOR_Q4_0},
-    {"Q4_1", 3, TENSOR_Q4_1, TENSOR_Q4_1},
-    {"Q8_0", 7, TENSOR_Q8_0, TENSOR_Q8_0},
-    {"Q5_0", 8, TENSOR_Q5_0, TENSOR_Q5_0},
-    {"Q5_1", 9, TENSOR_Q5_1, TENSOR_Q5_1},
-    {"Q2_K", 10, TENSOR_Q2_K, TENSOR_Q2_K},
-    {"Q3_K", 11, TENSOR_Q3_K, TENSOR_Q3_K},
-    {"Q4_K", 14, TENSOR_Q4_K, TENSOR_Q4_K},
-    {"Q4_K_M", 15, TENSOR_Q4_K, TENSOR_Q6_K},
-    {"Q5_K", 16, TENSOR_Q5_K, TENSOR_Q5_K},
-    {"Q5_K_M", 17, TENSOR_Q5_K, TENSOR_Q6_K},
-    {"Q6_K", 18, TENSOR_Q6_K, TENSOR_Q6_K},
-    {"IQ2_XXS", 19, TENSOR_IQ2_XXS, TENSOR_IQ2_XXS},
-    {"IQ4_NL", 25, TENSOR_IQ4_NL, TENSOR_IQ4_NL},
-    {"IQ4_XS", 30, TENSOR_IQ4_XS, TENSOR_IQ4_XS},
-    {"BF16", 32, TENSOR_BF16, TENSOR_BF16},
-    {"MXFP4", 38, TENSOR_MXFP4, TENSOR_MXFP4},
-    {"IQ2_XS", 20, TENSOR_IQ2_XS, TENSOR_IQ2_XS},
-    {"IQ3_XXS", 23, TENSOR_IQ3_XXS, TENSOR_IQ3_XXS},
-    {"IQ1_S", 24, TENSOR_IQ1_S, TENSOR_IQ1_S},
-    {"IQ3_S", 26, TENSOR_IQ3_S, TENSOR_IQ3_S},
-    {"IQ2_S", 28, TENSOR_IQ2_S, TENSOR_IQ2_S},
-    {"IQ1_M", 31, TENSOR_IQ1_M, TENSOR_IQ1_M},
-    {"TQ1_0", 36, TENSOR_TQ1_0, TENSOR_TQ1_0},
-    {"TQ2_0", 37, TENSOR_TQ2_0, TENSOR_TQ2_0},
-    {"NVFP4", 39, TENSOR_NVFP4, TENSOR_NVFP4},
+    {"F32", 0, TENSOR_F32, TENSOR_F32, TENSOR_F32},
+    {"F16", 1, TENSOR_F16, TENSOR_F16, TENSOR_F32},
+    {"Q4_0", 2, TENSOR_Q4_0, TENSOR_Q4_0, TENSOR_F32},
+    {"Q4_1", 3, TENSOR_Q4_1, TENSOR_Q4_1, TENSOR_F32},
+    {"Q8_0", 7, TENSOR_Q8_0, TENSOR_Q8_0, TENSOR_F32},
+    {"Q5_0", 8, TENSOR_Q5_0, TENSOR_Q5_0, TENSOR_F32},
+    {"Q5_1", 9, TENSOR_Q5_1, TENSOR_Q5_1, TENSOR_F32},
+    {"Q2_K", 10, TENSOR_Q2_K, TENSOR_Q2_K, TENSOR_F32},
+    {"Q3_K", 11, TENSOR_Q3_K, TENSOR_Q3_K, TENSOR_F32},
+    {"Q4_K", 14, TENSOR_Q4_K, TENSOR_Q4_K, TENSOR_F32},
+    {"Q4_K_M", 15, TENSOR_Q4_K, TENSOR_Q6_K, TENSOR_F32},
+    {"Q5_K", 16, TENSOR_Q5_K, TENSOR_Q5_K, TENSOR_F32},
+    {"Q5_K_M", 17, TENSOR_Q5_K, TENSOR_Q6_K, TENSOR_F32},
+    {"Q6_K", 18, TENSOR_Q6_K, TENSOR_Q6_K, TENSOR_F32},
+    {"IQ2_XXS", 19, TENSOR_IQ2_XXS, TENSOR_IQ2_XXS, TENSOR_F32},
+    {"IQ4_NL", 25, TENSOR_IQ4_NL, TENSOR_IQ4_NL, TENSOR_F32},
+    {"IQ4_XS", 30, TENSOR_IQ4_XS, TENSOR_IQ4_XS, TENSOR_F32},
+    {"BF16", 32, TENSOR_BF16, TENSOR_BF16, TENSOR_F32},
+    {"MXFP4", 38, TENSOR_MXFP4, TENSOR_MXFP4, TENSOR_F32},
+    {"IQ2_XS", 20, TENSOR_IQ2_XS, TENSOR_IQ2_XS, TENSOR_F32},
+    {"IQ3_XXS", 23, TENSOR_IQ3_XXS, TENSOR_IQ3_XXS, TENSOR_F32},
+    {"IQ1_S", 24, TENSOR_IQ1_S, TENSOR_IQ1_S, TENSOR_F32},
+    {"IQ3_S", 26, TENSOR_IQ3_S, TENSOR_IQ3_S, TENSOR_F32},
+    {"IQ2_S", 28, TENSOR_IQ2_S, TENSOR_IQ2_S, TENSOR_F32},
+    {"IQ1_M", 31, TENSOR_IQ1_M, TENSOR_IQ1_M, TENSOR_F32},
+    {"TQ1_0", 36, TENSOR_TQ1_0, TENSOR_TQ1_0, TENSOR_F32},
+    {"TQ2_0", 37, TENSOR_TQ2_0, TENSOR_TQ2_0, TENSOR_F32},
+    {"NVFP4", 39, TENSOR_NVFP4, TENSOR_NVFP4, TENSOR_F32},
+    {"MXFP4_MOE", 38, TENSOR_Q8_0, TENSOR_Q8_0, TENSOR_MXFP4},
 };
 
 /* Rows that do not fill a block of 256 take a format of 32 of about as many bits; rows that do not
@@ -68,19 +70,26 @@ static enum tensor_type fit(enum tensor_type type, uint64_t row) {
     return row % tensor_format(type)->block ? TENSOR_F16 : type;
 }
 
-/* Which layers' attn_v and ffn_down get more bits in the K_M mixes. */
-static bool use_more_bits(uint32_t layer, uint32_t n) {
-    return layer < n / 8 || layer >= 7 * n / 8 || (layer - n / 8) % 3 == 2;
+/* Which layers' attn_v, attn_qkv and ffn_down get more bits in the K_M mixes: the @i-th of @n. */
+static bool use_more_bits(uint32_t i, uint32_t n) {
+    return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
-enum { LAYER_TENSORS = 20 }; /* at most */
+enum { LAYER_TENSORS = 32 }; /* at most */
 
 struct planner {
     struct synth_plan *plan;
     const struct synth_shape *shape;
-    enum tensor_type base, more;
-    uint32_t cap, layer;
+    enum tensor_type base, more, stack;
+    uint32_t layer, n_v; /* n_v: tensors of ROLE_V so far */
 };
+
+/* Tensors of ROLE_V in all layers. */
+static uint32_t count_v(const struct synth_shape *s) {
+    uint32_t n = s->n_layer + s->n_mtp;
+
+    return s->arch == SYNTH_GEMMA4 ? n - n / s->period : s->arch == SYNTH_DEEPSEEK2 ? 0 : n;
+}
 
 static struct synth_tensor *add(struct planner *p, enum synth_role role, uint32_t n_dims,
                                 uint64_t ne0, uint64_t ne1, const char *fmt, va_list ap) {
@@ -99,7 +108,8 @@ static void matrix(struct planner *p, enum synth_role role, double gain, uint64_
                    uint64_t n_out, const char *fmt, ...) {
     const struct synth_shape *s = p->shape;
     bool more = role == ROLE_OUTPUT || (role == ROLE_EMBED && s->tied) ||
-                ((role == ROLE_V || role == ROLE_DOWN) && use_more_bits(p->layer, s->n_layer));
+                (role == ROLE_V && use_more_bits(p->n_v++, count_v(s))) ||
+                (role == ROLE_DOWN && use_more_bits(p->layer, s->n_layer));
     va_list ap;
 
     va_start(ap, fmt);
@@ -126,44 +136,104 @@ static void vector(struct planner *p, double mean, double std, uint64_t n, const
     t->std = std;
 }
 
-/* The matrices of all experts as one tensor. */
+/* As many matrices, of all experts or heads, as one tensor. */
 static void matrices(struct planner *p, enum synth_role role, double gain, uint64_t n_in,
-                     uint64_t n_out, const char *name) {
-    assert(p->shape->n_expert > 0);
+                     uint64_t n_out, uint32_t n, const char *name) {
+    assert(n > 0);
     matrix(p, role, gain, n_in, n_out, "blk.%u.%s.weight", p->layer, name);
     struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
     t->n_dims = 3;
-    t->ne[2] = p->shape->n_expert;
+    t->ne[2] = n;
+    if (p->stack != TENSOR_F32)
+        t->format = tensor_format(fit(p->stack, n_in));
 }
 
-/* The expert of all rows, and its gate. */
+/* A vector for each of @n experts as one tensor. */
+static void vectors(struct planner *p, double std, uint64_t n_values, uint32_t n,
+                    const char *name) {
+    vector(p, 0, std, n_values, "blk.%u.%s.bias", p->layer, name);
+    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
+    t->n_dims = 2;
+    t->ne[1] = n;
+}
+
+/* The expert of all rows; hybrid models': and its gate. */
 static void plan_shared(struct planner *p, uint32_t i) {
     uint64_t E = p->shape->n_embd, F = p->shape->n_shared;
 
-    vector(p, 0, 1.5 / sqrt((double)E), E, "blk.%u.ffn_gate_inp_shexp.weight", i);
+    if (synth_is_hybrid(p->shape))
+        vector(p, 0, 1.5 / sqrt((double)E), E, "blk.%u.ffn_gate_inp_shexp.weight", i);
     matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_gate_shexp.weight", i);
     matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_up_shexp.weight", i);
     matrix(p, ROLE_DOWN, 1.2, F, E, "blk.%u.ffn_down_shexp.weight", i);
 }
 
-/* The feed-forward part of layer @i: experts with their router, or one network. */
-static void plan_ffn(struct planner *p, uint32_t i) {
-    const struct synth_shape *s = p->shape;
-    uint64_t E = s->n_embd, F = s->n_ff;
+static void plan_dense(struct planner *p, uint32_t i, uint64_t F) {
+    uint64_t E = p->shape->n_embd;
 
-    if (s->n_expert) {
-        matrix(p, ROLE_MATRIX, 1.5, E, s->n_expert, "blk.%u.ffn_gate_inp.weight", i);
-        p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
-        matrices(p, ROLE_MATRIX, 1.5, E, F, "ffn_gate_exps");
-        matrices(p, ROLE_MATRIX, 1.5, E, F, "ffn_up_exps");
-        matrices(p, ROLE_DOWN, 1.2, F, E, "ffn_down_exps");
-        if (synth_is_hybrid(s))
-            plan_shared(p, i);
-        return;
-    }
     matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_gate.weight", i);
     matrix(p, ROLE_MATRIX, 1.5, E, F, "blk.%u.ffn_up.weight", i);
     matrix(p, ROLE_DOWN, 1.2, F, E, "blk.%u.ffn_down.weight", i);
+}
+
+/* The router's product is not quantised. */
+static void plan_router(struct planner *p, uint32_t i) {
+    matrix(p, ROLE_MATRIX, 1.5, p->shape->n_embd, p->shape->n_expert, "blk.%u.ffn_gate_inp.weight",
+           i);
+    p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
+}
+
+static void plan_experts(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    uint64_t E = s->n_embd, F = s->n_ff;
+    uint32_t n = s->n_expert;
+
+    plan_router(p, i);
+    matrices(p, ROLE_MATRIX, 1.5, E, F, n, "ffn_gate_exps");
+    matrices(p, ROLE_MATRIX, 1.5, E, F, n, "ffn_up_exps");
+    matrices(p, ROLE_DOWN, 1.2, F, E, n, "ffn_down_exps");
+    if (s->arch == SYNTH_GPT_OSS) {
+        vector(p, 0, 0.5, n, "blk.%u.ffn_gate_inp.bias", i);
+        vectors(p, 0.3, F, n, "ffn_gate_exps");
+        vectors(p, 0.3, F, n, "ffn_up_exps");
+        vectors(p, 0.3, E, n, "ffn_down_exps");
+    }
+    if (s->arch == SYNTH_DEEPSEEK2)
+        vector(p, 0, 0.05, n, "blk.%u.exp_probs_b.bias", i);
+    if (s->n_shared)
+        plan_shared(p, i);
+}
+
+/* Experts beside a dense FFN, each with norms before and behind it. The router divides its input by
+ * sqrt(E). */
+static void plan_beside(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    uint64_t E = s->n_embd;
+    double root = sqrt((double)E);
+
+    plan_dense(p, i, s->n_dense);
+    plan_router(p, i);
+    vector(p, root, 0.1 * root, E, "blk.%u.ffn_gate_inp.scale", i);
+    matrices(p, ROLE_MATRIX, 1.5, E, 2ull * s->n_ff, s->n_expert, "ffn_gate_up_exps");
+    matrices(p, ROLE_DOWN, 1.2, s->n_ff, E, s->n_expert, "ffn_down_exps");
+    vector(p, 1, 0.1, s->n_expert, "blk.%u.ffn_down_exps.scale", i);
+    vector(p, 1, 0.1, E, "blk.%u.pre_ffw_norm_2.weight", i);
+    vector(p, 0.7, 0.1, E, "blk.%u.post_ffw_norm_1.weight", i);
+    vector(p, 0.7, 0.1, E, "blk.%u.post_ffw_norm_2.weight", i);
+    vector(p, 1, 0.1, E, "blk.%u.post_ffw_norm.weight", i);
+    vector(p, 1, 0, 1, "blk.%u.layer_output_scale.weight", i);
+}
+
+/* The feed-forward part of layer @i: experts with their router, or one network. */
+static void plan_ffn(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+
+    if (s->arch == SYNTH_GEMMA4)
+        plan_beside(p, i);
+    else if (s->n_expert && i >= s->n_lead)
+        plan_experts(p, i);
+    else
+        plan_dense(p, i, s->n_lead ? s->n_dense : s->n_ff);
 }
 
 /* A gated delta net; heads forget half within about 1 to 100 tokens. */
@@ -172,7 +242,7 @@ static void plan_delta(struct planner *p, uint32_t i) {
     uint64_t E = s->n_embd, inner = (uint64_t)s->n_value * s->n_state;
     uint64_t channels = 2ull * s->n_key * s->n_state + inner;
 
-    matrix(p, ROLE_MATRIX, 1.5, E, channels, "blk.%u.attn_qkv.weight", i);
+    matrix(p, ROLE_V, 1.5, E, channels, "blk.%u.attn_qkv.weight", i);
     matrix(p, ROLE_MATRIX, 1.5, E, inner, "blk.%u.attn_gate.weight", i);
     matrix(p, ROLE_MATRIX, 1, 4, channels, "blk.%u.ssm_conv1d.weight", i);
     p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
@@ -188,39 +258,75 @@ static void plan_delta(struct planner *p, uint32_t i) {
     matrix(p, ROLE_MATRIX, 1.5, inner, E, "blk.%u.ssm_out.weight", i);
 }
 
+/* Latent attention: queries and keys through vectors of q_rank and kv_rank values. */
+static void plan_latent(struct planner *p, uint32_t i) {
+    const struct synth_shape *s = p->shape;
+    uint64_t E = s->n_embd, Q = (uint64_t)s->n_head * s->head_dim, R = s->kv_rank;
+    uint64_t nope = s->head_dim - s->n_rot;
+
+    if (s->q_rank) {
+        matrix(p, ROLE_MATRIX, 1.5, E, s->q_rank, "blk.%u.attn_q_a.weight", i);
+        vector(p, 1, 0.1, s->q_rank, "blk.%u.attn_q_a_norm.weight", i);
+        matrix(p, ROLE_MATRIX, 1.5, s->q_rank, Q, "blk.%u.attn_q_b.weight", i);
+    } else {
+        matrix(p, ROLE_MATRIX, 1.5, E, Q, "blk.%u.attn_q.weight", i);
+    }
+    matrix(p, ROLE_MATRIX, 1.5, E, R + s->n_rot, "blk.%u.attn_kv_a_mqa.weight", i);
+    vector(p, 1, 0.1, R, "blk.%u.attn_kv_a_norm.weight", i);
+    matrices(p, ROLE_MATRIX, 1, nope, R, s->n_head, "attn_k_b");
+    matrices(p, ROLE_MATRIX, 1, R, s->v_dim, s->n_head, "attn_v_b");
+    matrix(p, ROLE_MATRIX, 1.5, (uint64_t)s->n_head * s->v_dim, E, "blk.%u.attn_output.weight", i);
+}
+
+static void plan_biases(struct planner *p, uint32_t i, uint64_t q, uint64_t kv) {
+    vector(p, 0, 0.5, q, "blk.%u.attn_q.bias", i);
+    vector(p, 0, 0.5, kv, "blk.%u.attn_k.bias", i);
+    vector(p, 0, 0.3, kv, "blk.%u.attn_v.bias", i);
+}
+
 static void plan_attention(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
-    uint64_t E = s->n_embd, D = s->head_dim, Q = s->n_head * D, KV = s->n_kv * D;
+    bool in_window = s->arch == SYNTH_GEMMA4 && synth_in_window(s, i);
+    uint64_t E = s->n_embd, D = in_window ? s->window_dim : s->head_dim, Q = s->n_head * D;
+    uint64_t KV = (in_window ? s->n_kv_window : s->n_kv) * D;
+    /* gemma4 does not scale scores. */
+    double norm = s->arch == SYNTH_GEMMA4 ? 1.4 / sqrt(sqrt((double)D)) : 1.4;
 
     matrix(p, ROLE_MATRIX, 1.5, E, synth_is_hybrid(s) ? 2 * Q : Q, "blk.%u.attn_q.weight", i);
     matrix(p, ROLE_MATRIX, 1.5, E, KV, "blk.%u.attn_k.weight", i);
-    matrix(p, ROLE_V, 1, E, KV, "blk.%u.attn_v.weight", i);
-    if (s->arch == SYNTH_QWEN2) {
-        vector(p, 0, 0.5, Q, "blk.%u.attn_q.bias", i);
-        vector(p, 0, 0.5, KV, "blk.%u.attn_k.bias", i);
-        vector(p, 0, 0.3, KV, "blk.%u.attn_v.bias", i);
-    }
-    if (s->arch >= SYNTH_QWEN3) {
-        vector(p, 1.4, 0.2, D, "blk.%u.attn_q_norm.weight", i);
-        vector(p, 1.4, 0.2, D, "blk.%u.attn_k_norm.weight", i);
+    if (s->arch != SYNTH_GEMMA4 || in_window) /* else values are keys before their norm */
+        matrix(p, ROLE_V, 1, E, KV, "blk.%u.attn_v.weight", i);
+    if (s->arch == SYNTH_QWEN2 || s->arch == SYNTH_GPT_OSS)
+        plan_biases(p, i, Q, KV);
+    if (s->arch >= SYNTH_QWEN3 || s->arch == SYNTH_GEMMA4) {
+        vector(p, norm, norm / 7, D, "blk.%u.attn_q_norm.weight", i);
+        vector(p, norm, norm / 7, D, "blk.%u.attn_k_norm.weight", i);
     }
     matrix(p, ROLE_MATRIX, 1.5, Q, E, "blk.%u.attn_output.weight", i);
+    if (s->arch == SYNTH_GPT_OSS) {
+        vector(p, 0, 0.3, E, "blk.%u.attn_output.bias", i);
+        vector(p, 0, 1, s->n_head, "blk.%u.attn_sinks.weight", i);
+    }
 }
 
 /* The gains keep every branch at about unit size and give logits of a standard deviation near 3:
  * clear winners, few near ties. */
 static void plan_layer(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
-    bool hybrid = synth_is_hybrid(s);
+    bool hybrid = synth_is_hybrid(s), gemma = s->arch == SYNTH_GEMMA4;
 
     p->layer = i;
     vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
     if (hybrid && (i + 1) % 4 != 0 && i < s->n_layer)
         plan_delta(p, i);
+    else if (s->arch == SYNTH_DEEPSEEK2)
+        plan_latent(p, i);
     else
         plan_attention(p, i);
-    vector(p, 1, 0.1, s->n_embd, "blk.%u.%s.weight", i,
-           hybrid ? "post_attention_norm" : "ffn_norm");
+    if (hybrid || gemma || s->arch == SYNTH_GPT_OSS)
+        vector(p, 1, 0.1, s->n_embd, "blk.%u.post_attention_norm.weight", i);
+    if (!hybrid && s->arch != SYNTH_GPT_OSS)
+        vector(p, 1, 0.1, s->n_embd, "blk.%u.ffn_norm.weight", i);
     plan_ffn(p, i);
 }
 
@@ -229,10 +335,28 @@ static void plan_block(struct planner *p, uint32_t i) {
     uint64_t E = p->shape->n_embd;
 
     matrix(p, ROLE_PASS, 1, 2 * E, E, "blk.%u.nextn.eh_proj.weight", i);
-    p->plan->tensor[p->plan->n_tensors - 1].format = tensor_format(TENSOR_F32);
+    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
+    bool plain = t->format->block == 1 || 2 * E % 32;
+    t->format = tensor_format(plain ? TENSOR_F32 : TENSOR_Q8_0);
     vector(p, 1, 0, E, "blk.%u.nextn.enorm.weight", i);
     vector(p, 1, 0.1, E, "blk.%u.nextn.hnorm.weight", i);
     plan_layer(p, i);
+}
+
+/* What stands beside the layers. gemma4's embedding, which is its output matrix too, is scaled by
+ * sqrt(E): small, so that it does not win over what the layers add, with large outputs instead. */
+static void plan_ends(struct planner *p) {
+    const struct synth_shape *s = p->shape;
+    double loud = s->arch == SYNTH_GEMMA4 ? 30 : 1;
+
+    matrix(p, ROLE_EMBED, 3 / loud, s->n_embd, s->n_vocab, "token_embd.weight");
+    vector(p, loud, 0.1 * loud, s->n_embd, "output_norm.weight");
+    if (!s->tied)
+        matrix(p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
+    if (s->arch == SYNTH_GEMMA4) {
+        vector(p, 1, 0, s->head_dim / 2, "rope_freqs.weight");
+        p->plan->tensor[p->plan->n_tensors - 1].role = ROLE_DIVISORS;
+    }
 }
 
 int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const char *format,
@@ -246,23 +370,21 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
             found = true;
             p.base = types[i].base;
             p.more = types[i].more;
+            p.stack = types[i].stack;
             plan.file_type = types[i].file_type;
         }
     if (!found)
         return err_set(err, 0, NULL, "unknown format \"%s\"", format);
-    plan.tensor = calloc(3 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp), sizeof(*plan.tensor));
+    plan.tensor = calloc(4 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp), sizeof(*plan.tensor));
     if (!plan.tensor)
         return -ENOMEM;
 
-    matrix(&p, ROLE_EMBED, 3, s->n_embd, s->n_vocab, "token_embd.weight");
-    vector(&p, 1, 0.1, s->n_embd, "output_norm.weight");
-    if (!s->tied)
-        matrix(&p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
+    plan_ends(&p);
     for (uint32_t i = 0; i < s->n_layer; i++)
         plan_layer(&p, i);
     for (uint32_t i = s->n_layer; i < s->n_layer + s->n_mtp; i++)
         plan_block(&p, i);
-    assert(plan.n_tensors <= 3 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp));
+    assert(plan.n_tensors <= 4 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp));
     *out = plan;
     return 0;
 }

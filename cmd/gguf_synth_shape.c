@@ -7,74 +7,68 @@
 #include "cmd/cli.h"
 
 static const char *const arch_names[] = {
-    [SYNTH_LLAMA] = "llama",        [SYNTH_QWEN2] = "qwen2",         [SYNTH_QWEN3] = "qwen3",
-    [SYNTH_QWEN3MOE] = "qwen3moe",  [SYNTH_QWEN3NEXT] = "qwen3next", [SYNTH_QWEN35] = "qwen35",
-    [SYNTH_QWEN35MOE] = "qwen35moe"};
+    [SYNTH_LLAMA] = "llama",   [SYNTH_MISTRAL3] = "mistral3",   [SYNTH_GPT_OSS] = "gpt-oss",
+    [SYNTH_GEMMA4] = "gemma4", [SYNTH_DEEPSEEK2] = "deepseek2", [SYNTH_QWEN2] = "qwen2",
+    [SYNTH_QWEN3] = "qwen3",   [SYNTH_QWEN3MOE] = "qwen3moe",   [SYNTH_QWEN3NEXT] = "qwen3next",
+    [SYNTH_QWEN35] = "qwen35", [SYNTH_QWEN35MOE] = "qwen35moe",
+};
 
 static const struct {
     const char *name;
     struct synth_shape shape;
 } shapes[] = {
     {"tiny",
-     {SYNTH_LLAMA, 2, 256, 4, 2, 64, 512, 1024, 2048, 0, 10000, 1e-5, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
-    {"tinyllama", {SYNTH_LLAMA, 22, 2048, 32, 4, 64, 5632, 32000, 2048, 0, 10000,
-                   1e-5,        0,  0,    0,  0, 0,  0,    0,     0,    0}},
-    {"llama3-8b", {SYNTH_LLAMA, 32, 4096, 32, 8, 128, 14336, 128256, 8192, 0, 500000,
-                   1e-5,        0,  0,    0,  0, 0,   0,     0,      0,    0}},
-    {"qwen2-0.5b", {SYNTH_QWEN2, 24, 896, 14, 2, 64, 4864, 151936, 32768, 1, 1e6,
-                    1e-6,        0,  0,   0,  0, 0,  0,    0,      0,     0}},
-    {"qwen3-0.6b", {SYNTH_QWEN3, 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1, 1e6,
-                    1e-6,        0,  0,    0,  0, 0,   0,    0,      0,     0}},
-    {"qwen3-8b", {SYNTH_QWEN3, 36, 4096, 32, 8, 128, 12288, 151936, 40960, 0, 1e6,
-                  1e-6,        0,  0,    0,  0, 0,   0,     0,      0,     0}},
-    {"qwen3-30b-a3b", {SYNTH_QWEN3MOE, 48,  2048, 32, 4, 128, 768, 151936, 40960, 0, 1e6,
-                       1e-6,           128, 8,    0,  0, 0,   0,   0,      0,     0}},
-    {"qwen3.6-27b", {SYNTH_QWEN35, 64, 5120, 24, 4, 256, 17408, 248320, 262144, 0, 1e7,
-                     1e-6,         0,  0,    64, 0, 16,  48,    128,    0,      0}},
+     {SYNTH_LLAMA, .n_layer = 2, .n_embd = 256, .n_head = 4, .n_kv = 2, .head_dim = 64, .n_ff = 512,
+      .n_vocab = 1024, .context = 2048, .theta = 10000, .eps = 1e-5}},
+    {"tinyllama",
+     {SYNTH_LLAMA, .n_layer = 22, .n_embd = 2048, .n_head = 32, .n_kv = 4, .head_dim = 64,
+      .n_ff = 5632, .n_vocab = 32000, .context = 2048, .theta = 10000, .eps = 1e-5}},
+    {"llama3-8b",
+     {SYNTH_LLAMA, .n_layer = 32, .n_embd = 4096, .n_head = 32, .n_kv = 8, .head_dim = 128,
+      .n_ff = 14336, .n_vocab = 128256, .context = 8192, .theta = 500000, .eps = 1e-5}},
+    {"devstral-24b",
+     {SYNTH_MISTRAL3, .n_layer = 40, .n_embd = 5120, .n_head = 32, .n_kv = 8, .head_dim = 128,
+      .n_ff = 32768, .n_vocab = 131072, .context = 393216, .theta = 1e8, .eps = 1e-5, .factor = 48,
+      .original = 8192}},
+    {"gpt-oss-20b",
+     {SYNTH_GPT_OSS, .n_layer = 24, .n_embd = 2880, .n_head = 64, .n_kv = 8, .head_dim = 64,
+      .n_ff = 2880, .n_vocab = 201088, .context = 131072, .theta = 150000, .eps = 1e-5,
+      .n_expert = 32, .n_used = 4, .window = 128, .period = 2, .factor = 32, .original = 4096}},
+    {"gemma-4-26b-a4b",
+     {SYNTH_GEMMA4, .n_layer = 30, .n_embd = 2816, .n_head = 16, .n_kv = 2, .head_dim = 512,
+      .n_ff = 704, .n_vocab = 262144, .context = 262144, .tied = 1, .theta = 1e6, .eps = 1e-6,
+      .n_expert = 128, .n_used = 8, .n_dense = 2112, .window = 1024, .period = 6, .n_kv_window = 8,
+      .window_dim = 256}},
+    {"glm-4.7-flash",
+     {SYNTH_DEEPSEEK2, .n_layer = 47,  .n_embd = 2048,    .n_head = 20,      .n_kv = 1,
+      .head_dim = 256, .n_ff = 1536,   .n_vocab = 154880, .context = 202752, .theta = 1e6,
+      .eps = 1e-5,     .n_expert = 64, .n_used = 4,       .n_shared = 1536,  .n_dense = 10240,
+      .n_lead = 1,     .n_rot = 64,    .q_rank = 768,     .kv_rank = 512,    .v_dim = 256}},
+    {"qwen2-0.5b",
+     {SYNTH_QWEN2, .n_layer = 24, .n_embd = 896, .n_head = 14, .n_kv = 2, .head_dim = 64,
+      .n_ff = 4864, .n_vocab = 151936, .context = 32768, .tied = 1, .theta = 1e6, .eps = 1e-6}},
+    {"qwen3-0.6b",
+     {SYNTH_QWEN3, .n_layer = 28, .n_embd = 1024, .n_head = 16, .n_kv = 8, .head_dim = 128,
+      .n_ff = 3072, .n_vocab = 151936, .context = 40960, .tied = 1, .theta = 1e6, .eps = 1e-6}},
+    {"qwen3-8b",
+     {SYNTH_QWEN3, .n_layer = 36, .n_embd = 4096, .n_head = 32, .n_kv = 8, .head_dim = 128,
+      .n_ff = 12288, .n_vocab = 151936, .context = 40960, .theta = 1e6, .eps = 1e-6}},
+    {"qwen3-30b-a3b",
+     {SYNTH_QWEN3MOE, .n_layer = 48, .n_embd = 2048, .n_head = 32, .n_kv = 4, .head_dim = 128,
+      .n_ff = 768, .n_vocab = 151936, .context = 40960, .theta = 1e6, .eps = 1e-6, .n_expert = 128,
+      .n_used = 8}},
+    {"qwen3.6-27b",
+     {SYNTH_QWEN35, .n_layer = 64, .n_embd = 5120, .n_head = 24, .n_kv = 4, .head_dim = 256,
+      .n_ff = 17408, .n_vocab = 248320, .context = 262144, .theta = 1e7, .eps = 1e-6, .n_rot = 64,
+      .n_key = 16, .n_state = 128, .n_value = 48}},
     {"qwen3.6-35b-a3b",
-     {SYNTH_QWEN35MOE,
-      40,
-      2048,
-      16,
-      2,
-      256,
-      512,
-      248320,
-      262144,
-      0,
-      1e7,
-      1e-6,
-      256,
-      8,
-      64,
-      512,
-      16,
-      32,
-      128,
-      0,
-      0}},
+     {SYNTH_QWEN35MOE, .n_layer = 40, .n_embd = 2048, .n_head = 16, .n_kv = 2, .head_dim = 256,
+      .n_ff = 512, .n_vocab = 248320, .context = 262144, .theta = 1e7, .eps = 1e-6, .n_expert = 256,
+      .n_used = 8, .n_shared = 512, .n_rot = 64, .n_key = 16, .n_state = 128, .n_value = 32}},
     {"qwen3-coder-next",
-     {SYNTH_QWEN3NEXT,
-      48,
-      2048,
-      16,
-      2,
-      256,
-      512,
-      151936,
-      262144,
-      0,
-      1e7,
-      1e-6,
-      512,
-      10,
-      64,
-      512,
-      16,
-      32,
-      128,
-      0,
-      0}},
+     {SYNTH_QWEN3NEXT, .n_layer = 48, .n_embd = 2048, .n_head = 16, .n_kv = 2, .head_dim = 256,
+      .n_ff = 512, .n_vocab = 151936, .context = 262144, .theta = 1e7, .eps = 1e-6, .n_expert = 512,
+      .n_used = 10, .n_shared = 512, .n_rot = 64, .n_key = 16, .n_state = 128, .n_value = 32}},
 };
 
 /* A matrix stays below 2^32 values and the sums of sizes far from overflow. */
@@ -100,6 +94,17 @@ static const struct {
     {"n_value", offsetof(struct synth_shape, n_value), 1, 1024},
     {"n_state", offsetof(struct synth_shape, n_state), 16, 512},
     {"n_mtp", offsetof(struct synth_shape, n_mtp), 0, 1},
+    {"n_dense", offsetof(struct synth_shape, n_dense), 0, 262144},
+    {"n_lead", offsetof(struct synth_shape, n_lead), 0, SYNTH_LAYERS_MAX},
+    {"q_rank", offsetof(struct synth_shape, q_rank), 0, 65536},
+    {"kv_rank", offsetof(struct synth_shape, kv_rank), 1, 1024},
+    {"v_dim", offsetof(struct synth_shape, v_dim), 1, 1024},
+    {"window", offsetof(struct synth_shape, window), 1, 16777216},
+    {"period", offsetof(struct synth_shape, period), 1, SYNTH_LAYERS_MAX},
+    {"n_kv_window", offsetof(struct synth_shape, n_kv_window), 1, 1024},
+    {"window_dim", offsetof(struct synth_shape, window_dim), 2, 1024},
+    {"factor", offsetof(struct synth_shape, factor), 0, 65536},
+    {"original", offsetof(struct synth_shape, original), 0, 16777216},
 };
 
 const char *synth_arch_name(enum synth_arch arch) {
@@ -122,8 +127,9 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
             return 0;
         }
     return err_set(err, 0, NULL,
-                   "unknown shape \"%s\": tiny, tinyllama, llama3-8b, qwen2-0.5b, qwen3-0.6b, "
-                   "qwen3-8b, qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next",
+                   "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
+                   "gemma-4-26b-a4b, glm-4.7-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
+                   "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next",
                    name);
 }
 
@@ -147,34 +153,60 @@ static int set_field(struct synth_shape *s, const char *key, const char *value, 
     return err_set(err, 0, NULL, "shape: unknown key \"%s\"", key);
 }
 
+/* Experts: as many as @s says, for an architecture that never, may or must have them. */
+static int check_experts(const struct synth_shape *s, struct err *err) {
+    bool may = s->arch == SYNTH_LLAMA,
+         must = s->arch == SYNTH_QWEN3MOE || s->arch == SYNTH_QWEN3NEXT ||
+                s->arch == SYNTH_QWEN35MOE || (s->arch >= SYNTH_GPT_OSS && s->arch < SYNTH_QWEN2);
+
+    if (s->n_used > s->n_expert || (s->n_expert && !s->n_used))
+        return err_set(err, 0, NULL, "shape: %u of %u experts cannot be used", s->n_used,
+                       s->n_expert);
+    if (!may && must != (s->n_expert > 0))
+        return err_set(err, 0, NULL, "shape: %s with %u experts", synth_arch_name(s->arch),
+                       s->n_expert);
+    if (s->n_expert && synth_is_hybrid(s) && !s->n_shared)
+        return err_set(err, 0, NULL, "shape: hybrid models with experts need n_shared");
+    return 0;
+}
+
+/* What only some architectures have. */
+static int check_arch(const struct synth_shape *s, struct err *err) {
+    const char *name = synth_arch_name(s->arch);
+
+    if (s->arch == SYNTH_QWEN2 && s->n_head * s->head_dim != s->n_embd)
+        return err_set(err, 0, NULL, "shape: qwen2 needs n_head * head_dim = n_embd");
+    if ((s->arch == SYNTH_GPT_OSS || s->arch == SYNTH_GEMMA4) && (!s->window || !s->period))
+        return err_set(err, 0, NULL, "shape: %s needs window and period", name);
+    if (s->arch == SYNTH_GEMMA4 && (!s->n_dense || !s->n_kv_window || !s->window_dim ||
+                                    s->window_dim % 2 || s->n_head % s->n_kv_window))
+        return err_set(err, 0, NULL,
+                       "shape: gemma4 needs n_dense, window_dim, and n_kv_window that divides "
+                       "n_head");
+    if (s->arch == SYNTH_DEEPSEEK2 &&
+        (s->n_kv != 1 || !s->kv_rank || !s->v_dim || !s->n_shared || !s->n_rot ||
+         s->n_rot >= s->head_dim || (s->n_lead && !s->n_dense)))
+        return err_set(err, 0, NULL,
+                       "shape: deepseek2 needs n_kv 1, kv_rank, v_dim, n_shared, n_rot below "
+                       "head_dim, and n_dense for n_lead");
+    if (!synth_is_hybrid(s))
+        return s->n_mtp ? err_set(err, 0, NULL, "shape: %s with n_mtp", name) : 0;
+    if (s->n_layer < 4 || !s->n_key || s->n_value % s->n_key || s->n_state % 16 || !s->n_state)
+        return err_set(
+            err, 0, NULL,
+            "shape: hybrid models need 4 layers, n_value a multiple of n_key, n_state one "
+            "of 16");
+    return 0;
+}
+
 static int check(const struct synth_shape *s, struct err *err) {
     if (s->n_head % s->n_kv)
         return err_set(err, 0, NULL, "shape: n_head %u is not a multiple of n_kv %u", s->n_head,
                        s->n_kv);
     if (s->head_dim % 2)
         return err_set(err, 0, NULL, "shape: head_dim %u is odd", s->head_dim);
-    if (s->arch == SYNTH_QWEN2 && s->n_head * s->head_dim != s->n_embd)
-        return err_set(err, 0, NULL, "shape: qwen2 needs n_head * head_dim = n_embd");
-    if (s->n_used > s->n_expert || (s->n_expert && !s->n_used))
-        return err_set(err, 0, NULL, "shape: %u of %u experts cannot be used", s->n_used,
-                       s->n_expert);
-    bool never = s->arch == SYNTH_QWEN2 || s->arch == SYNTH_QWEN3 || s->arch == SYNTH_QWEN35;
-    bool always =
-        s->arch == SYNTH_QWEN3MOE || s->arch == SYNTH_QWEN3NEXT || s->arch == SYNTH_QWEN35MOE;
-    if (s->n_expert ? never : always)
-        return err_set(err, 0, NULL, "shape: %s with %u experts", synth_arch_name(s->arch),
-                       s->n_expert);
-    if (!synth_is_hybrid(s))
-        return s->n_mtp ? err_set(err, 0, NULL, "shape: %s with n_mtp", synth_arch_name(s->arch))
-                        : 0;
-    if (s->n_layer < 4 || !s->n_key || s->n_value % s->n_key || s->n_state % 16 || !s->n_state)
-        return err_set(
-            err, 0, NULL,
-            "shape: hybrid models need 4 layers, n_value a multiple of n_key, n_state one "
-            "of 16");
-    if (s->n_expert && !s->n_shared)
-        return err_set(err, 0, NULL, "shape: hybrid models with experts need n_shared");
-    return 0;
+    int r = check_experts(s, err);
+    return r < 0 ? r : check_arch(s, err);
 }
 
 int synth_shape_parse(struct synth_shape *out, const char *arch, const char *text,
@@ -200,8 +232,8 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
     }
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
         r = err_set(err, 0, NULL,
-                    "unknown architecture \"%s\": llama, qwen2, qwen3, qwen3moe, qwen3next, qwen35 "
-                    "or qwen35moe",
+                    "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, deepseek2, "
+                    "qwen2, qwen3, qwen3moe, qwen3next, qwen35 or qwen35moe",
                     arch);
     if (r == 0)
         r = check(&s, err);

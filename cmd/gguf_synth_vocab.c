@@ -268,9 +268,12 @@ int synth_vocab_write(struct gguf_write *w, const struct synth_shape *s, struct 
 
     gguf_write_text(w, "tokenizer.ggml.model", "gpt2");
     gguf_write_text(w, "tokenizer.ggml.pre",
-                    s->arch == SYNTH_LLAMA    ? "gpt-2"
-                    : s->arch >= SYNTH_QWEN35 ? "qwen35"
-                                              : "qwen2");
+                    s->arch == SYNTH_LLAMA       ? "gpt-2"
+                    : s->arch == SYNTH_MISTRAL3  ? "tekken"
+                    : s->arch == SYNTH_GPT_OSS   ? "gpt-4o"
+                    : s->arch == SYNTH_DEEPSEEK2 ? "glm4"
+                    : s->arch >= SYNTH_QWEN35    ? "qwen35"
+                                                 : "qwen2");
     write_tokens(w, &v, s->n_vocab);
     write_merges(w, &v);
     gguf_write_u32(w, "tokenizer.ggml.bos_token_id", v.n + SPECIAL_ENDOFTEXT);

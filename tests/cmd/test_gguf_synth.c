@@ -36,11 +36,11 @@ static void look(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
 }
 
 /* The last rows of a prompt of random tokens. */
-static void check_model(const char *arch, const char *format) {
+static void check_model(const char *arch, const char *shape, const char *format) {
     char path[64];
-    char *const argv[] = {"synth",        "--arch", (char *)arch, "--shape", "tiny",
-                          "--n-vocab",    "512",    "--seed",     "3",       "--format",
-                          (char *)format, "-o",     (char *)path};
+    char *const argv[] = {"synth",      "--shape", (char *)shape, "--n-vocab",    "512",
+                          "--seed",     "3",       "--format",    (char *)format, "-o",
+                          (char *)path, "--arch",  (char *)arch};
     struct seen seen = {.worst_spread = INFINITY};
     struct driver_opts opts = {.path = path, .on_out = look, .ctx = &seen};
     int32_t prompt[N_PROMPT];
@@ -88,7 +88,7 @@ static void check_formats(const char *arch) {
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(formats); i++)
-        check_model(arch, formats[i]);
+        check_model(arch, "tiny", formats[i]);
 }
 
 Test(gguf_synth, llama_models_of_every_format_give_sane_logits) {
@@ -101,4 +101,28 @@ Test(gguf_synth, qwen2_models_of_every_format_give_sane_logits) {
 
 Test(gguf_synth, qwen3_models_of_every_format_give_sane_logits) {
     check_formats("qwen3");
+}
+
+/* Small models with all that is particular to these shapes, and formats for narrow rows. */
+Test(gguf_synth, models_with_windows_latent_attention_and_experts_give_sane_logits) {
+    static const struct {
+        const char *arch, *shape;
+    } models[] = {
+        {"mistral3", "devstral-24b,n_layer=2,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=512"},
+        {"gpt-oss", "gpt-oss-20b,n_layer=2,n_embd=256,n_head=8,n_kv=2,head_dim=32,n_ff=96,"
+                    "n_expert=8,n_used=2,window=8"},
+        {"gemma4", "gemma-4-26b-a4b,n_layer=4,period=2,n_embd=256,n_head=4,n_kv=2,head_dim=64,"
+                   "n_kv_window=4,window_dim=32,n_ff=96,n_dense=128,n_expert=8,n_used=2,window=8"},
+        {"deepseek2", "glm-4.7-flash,n_layer=3,n_embd=256,n_head=4,head_dim=64,n_rot=16,q_rank=64,"
+                      "kv_rank=64,v_dim=32,n_ff=64,n_shared=64,n_dense=128,n_expert=8"},
+        {"qwen35moe", "qwen3.6-35b-a3b,n_layer=4,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=64,"
+                      "n_shared=64,n_expert=8,n_used=2,n_rot=16,n_key=2,n_value=4,n_state=32"},
+        {"qwen35", "qwen3.6-27b,n_layer=4,n_embd=256,n_head=4,n_kv=2,head_dim=64,n_ff=512,"
+                   "n_rot=16,n_key=2,n_value=4,n_state=32,n_mtp=1"},
+    };
+    static const char *const formats[] = {"F32", "Q4_K_M", "MXFP4_MOE"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(models); i++)
+        for (size_t j = 0; j < ARRAY_SIZE(formats); j++)
+            check_model(models[i].arch, models[i].shape, formats[j]);
 }

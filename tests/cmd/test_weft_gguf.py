@@ -92,6 +92,36 @@ def test_the_k_m_mixes_give_more_bits_where_llama_cpp_does():
         assert {t["name"]: t["format"] for t in tied}["token_embd.weight"] == "Q6_K"
 
 
+def formats_of(*args):
+    return {t["name"]: t["format"] for t in info(synth("mix.gguf", *args))["tensors"]}
+
+
+def test_mixes_of_experts_and_of_hybrid_models_are_llama_cpps():
+    hybrid = "qwen3.6-27b,n_layer=8,n_embd=256,n_head=2,n_kv=1,head_dim=64,n_ff=256,n_vocab=300,n_key=1,n_value=2,n_state=128,n_mtp=1"
+    formats = formats_of("--shape", hybrid, "--format", "Q4_K_M")
+    # The projections of delta nets count with attn_v: of 9 those of layers 0, 3, 6, 7, 8 are Q6_K.
+    for i in range(9):
+        part = "attn_qkv" if i % 4 != 3 and i < 8 else "attn_v"
+        assert formats[f"blk.{i}.{part}.weight"] == ("Q6_K" if i in (0, 3, 6, 7, 8) else "Q4_K"), i
+    assert formats["blk.0.ssm_conv1d.weight"] == "F32" and formats["blk.0.ssm_alpha.weight"] == "Q4_K"
+    assert formats["blk.8.nextn.eh_proj.weight"] == "Q8_0"
+    small = "gpt-oss-20b,n_layer=2,n_embd=96,n_head=3,n_kv=1,head_dim=32,n_ff=64,n_vocab=300,n_expert=4,n_used=2"
+    formats = formats_of("--shape", small, "--format", "MXFP4_MOE")
+    for name, form in formats.items():
+        rule = "MXFP4" if name.endswith("_exps.weight") else "Q8_0"
+        assert form == ("F32" if "norm" in name or "bias" in name or "sinks" in name or "inp" in name else rule), name
+    latent = ("glm-4.7-flash,n_layer=2,n_embd=256,n_head=2,head_dim=96,n_rot=32,q_rank=256,kv_rank=256,v_dim=64,n_ff=256,n_shared=256,"
+              "n_dense=256,n_vocab=300,n_expert=4,n_used=2")
+    formats = formats_of("--shape", latent, "--format", "Q4_K_M")
+    assert formats["blk.1.attn_k_b.weight"] == "Q5_0" and formats["blk.1.attn_v_b.weight"] == "Q4_K"
+    assert formats["blk.0.ffn_down.weight"] == "Q4_K" and formats["blk.1.ffn_down_exps.weight"] == "Q6_K"
+    gemma = ("gemma-4-26b-a4b,n_layer=6,n_embd=256,n_head=2,n_kv=1,head_dim=64,n_kv_window=2,window_dim=32,n_ff=64,n_dense=64,"
+             "n_vocab=300,n_expert=4,n_used=2")
+    formats = formats_of("--shape", gemma, "--format", "Q4_K_M")
+    assert [i for i in range(6) if f"blk.{i}.attn_v.weight" not in formats] == [5]
+    assert formats["token_embd.weight"] == "Q6_K" and formats["blk.5.ffn_down_exps.weight"] == "Q8_0"
+
+
 def test_rows_that_do_not_fill_a_block_take_another_format():
     shape = "n_layer=1,n_embd=96,n_head=3,n_kv=1,head_dim=32,n_ff=160,n_vocab=300"
     for fmt, narrow in (("Q4_K", "Q5_0"), ("Q6_K", "Q8_0"), ("Q2_K", "Q4_0"), ("IQ4_XS", "IQ4_NL"), ("Q4_0", "Q4_0")):

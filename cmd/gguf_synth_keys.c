@@ -1,0 +1,152 @@
+#include "cmd/gguf_synth.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+struct key {
+    const char *name;
+    uint32_t value;
+};
+
+/* "<arch>.<name>" of those that are not 0. */
+static void write_u32(struct gguf_write *w, const char *arch, const struct key *key, size_t n) {
+    char text[96];
+
+    for (size_t i = 0; i < n; i++) {
+        snprintf(text, sizeof(text), "%s.%s", arch, key[i].name);
+        if (key[i].value)
+            gguf_write_u32(w, text, key[i].value);
+    }
+}
+
+static void write_f32(struct gguf_write *w, const char *arch, const char *name, double v) {
+    char text[96];
+
+    snprintf(text, sizeof(text), "%s.%s", arch, name);
+    gguf_write_f32(w, text, (float)v);
+}
+
+/* Which pairs turn by which of three positions (time, height, width; the fourth is none): in turns,
+ * as the makers' files have it. Readers of these architectures want the key, also for text. */
+static void write_sections(struct gguf_write *w, const char *arch, uint32_t n_pairs) {
+    char key[64];
+
+    snprintf(key, sizeof(key), "%s.rope.dimension_sections", arch);
+    gguf_write_array(w, key, GGUF_I32, 4);
+    for (uint32_t i = 0; i < 3; i++)
+        gguf_write_item(w, GGUF_I32, (n_pairs + 2 - i) / 3);
+    gguf_write_item(w, GGUF_I32, 0);
+}
+
+static void write_hybrid(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
+    const struct key keys[] = {
+        {"expert_shared_feed_forward_length", s->n_shared},
+        {"ssm.conv_kernel", 4},
+        {"ssm.state_size", s->n_state},
+        {"ssm.group_count", s->n_key},
+        {"ssm.time_step_rank", s->n_value},
+        {"ssm.inner_size", s->n_value * s->n_state},
+        {"full_attention_interval", 4},
+        {"nextn_predict_layers", s->n_mtp},
+    };
+
+    assert(synth_is_hybrid(s));
+    write_u32(w, arch, keys, ARRAY_SIZE(keys));
+    if (s->arch >= SYNTH_QWEN35)
+        write_sections(w, arch, (s->n_rot ? s->n_rot : s->head_dim) / 2);
+}
+
+/* Which layers have a window, and what differs in them. Readers want the keys of what there is none
+ * of, too. */
+static void write_gemma4(struct gguf_write *w, const struct synth_shape *s) {
+    const struct key keys[] = {
+        {"attention.key_length_swa", s->window_dim},
+        {"attention.value_length_swa", s->window_dim},
+        {"rope.dimension_count_swa", s->window_dim},
+    };
+
+    assert(s->period > 0);
+    write_u32(w, "gemma4", keys, ARRAY_SIZE(keys));
+    gguf_write_array(w, "gemma4.attention.head_count_kv", GGUF_I32, s->n_layer);
+    for (uint32_t i = 0; i < s->n_layer; i++)
+        gguf_write_item(w, GGUF_I32, synth_in_window(s, i) ? s->n_kv_window : s->n_kv);
+    gguf_write_array(w, "gemma4.attention.sliding_window_pattern", GGUF_BOOL, s->n_layer);
+    for (uint32_t i = 0; i < s->n_layer; i++)
+        gguf_write_item(w, GGUF_BOOL, synth_in_window(s, i));
+    gguf_write_u32(w, "gemma4.embedding_length_per_layer_input", 0);
+    gguf_write_u32(w, "gemma4.attention.shared_kv_layers", 0);
+    write_f32(w, "gemma4", "rope.freq_base_swa", 10000);
+    write_f32(w, "gemma4", "final_logit_softcapping", 30);
+}
+
+static void write_deepseek2(struct gguf_write *w, const struct synth_shape *s) {
+    const struct key keys[] = {
+        {"attention.q_lora_rank", s->q_rank},
+        {"attention.kv_lora_rank", s->kv_rank},
+        {"attention.key_length_mla", s->head_dim},
+        {"attention.value_length_mla", s->v_dim},
+        {"leading_dense_block_count", s->n_lead},
+        {"expert_shared_count", 1},
+        {"expert_shared_feed_forward_length", s->n_shared},
+        {"expert_gating_func", 2},
+    };
+
+    write_u32(w, "deepseek2", keys, ARRAY_SIZE(keys));
+    write_f32(w, "deepseek2", "expert_weights_scale", 1.8);
+    gguf_write_bool(w, "deepseek2.expert_weights_norm", true);
+}
+
+static void write_yarn(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
+    const struct key original = {"rope.scaling.original_context_length", s->original};
+    char text[96];
+
+    snprintf(text, sizeof(text), "%s.rope.scaling.type", arch);
+    gguf_write_text(w, text, "yarn");
+    write_f32(w, arch, "rope.scaling.factor", s->factor);
+    write_u32(w, arch, &original, 1);
+    if (s->arch == SYNTH_MISTRAL3) {
+        write_f32(w, arch, "rope.scaling.yarn_log_multiplier", 1);
+        write_f32(w, arch, "attention.temperature_scale", 0.1);
+    }
+}
+
+void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const struct synth_plan *p,
+                      const char *name) {
+    const char *arch = synth_arch_name(s->arch);
+    bool latent = s->arch == SYNTH_DEEPSEEK2;
+    uint32_t key_length = latent ? s->kv_rank + s->n_rot : s->head_dim;
+    const struct key keys[] = {
+        {"context_length", s->context},
+        {"embedding_length", s->n_embd},
+        {"block_count", s->n_layer + s->n_mtp},
+        {"feed_forward_length", s->n_dense ? s->n_dense : s->n_ff},
+        {"attention.head_count", s->n_head},
+        {"attention.head_count_kv", s->arch == SYNTH_GEMMA4 ? 0 : s->n_kv},
+        {"attention.key_length", key_length},
+        {"attention.value_length", latent ? s->kv_rank : s->head_dim},
+        {"attention.sliding_window", s->window},
+        {"rope.dimension_count", s->n_rot ? s->n_rot : s->head_dim},
+        {"vocab_size", s->n_vocab},
+        {"expert_count", s->n_expert},
+        {"expert_used_count", s->n_used},
+        {"expert_feed_forward_length", s->n_expert ? s->n_ff : 0},
+    };
+
+    gguf_write_text(w, "general.architecture", arch);
+    gguf_write_text(w, "general.type", "model");
+    gguf_write_text(w, "general.name", name);
+    gguf_write_u32(w, "general.file_type", p->file_type);
+    gguf_write_u32(w, "general.quantization_version", 2);
+    write_u32(w, arch, keys, ARRAY_SIZE(keys));
+    if (synth_is_hybrid(s))
+        write_hybrid(w, s, arch);
+    else if (s->arch == SYNTH_GEMMA4)
+        write_gemma4(w, s);
+    else if (latent)
+        write_deepseek2(w, s);
+    if (s->factor)
+        write_yarn(w, s, arch);
+    write_f32(w, arch, "attention.layer_norm_rms_epsilon", s->eps);
+    write_f32(w, arch, "rope.freq_base", s->theta);
+}
