@@ -256,22 +256,28 @@ static const char *attention_lacks(const struct model_shape *s, const struct mod
     return NULL;
 }
 
+/* Of a GATE_UP or EXPERTS op: gates that are rectified are the ups themselves. */
+static bool has_relu_gates(const struct model_op *op) {
+    return op->glu == GLU_RELU && op->w[0] != op->w[1];
+}
+
 static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
     if (s->n_expert > ROUTE_EXPERTS || s->n_expert_used > ROUTE_PICKS)
         return "so many experts";
     if (op->kind == OP_ROUTE)
         return op->norm ? NULL : "experts of this kind";
-    return !op->branch != !op->post_norm || op->glu == GLU_RELU ? "experts of this kind" : NULL;
+    return !op->branch != !op->post_norm || has_relu_gates(op) ? "experts of this kind" : NULL;
 }
 
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
-    if (op->kind == OP_GATE_UP && op->glu == GLU_RELU)
+    if (op->kind == OP_GATE_UP && has_relu_gates(op))
         return "FFNs of this kind";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
         return experts_lack(s, op);
-    if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_CONV)
+    if (op->kind == OP_STATE_IN || op->kind == OP_DELTA || op->kind == OP_CONV ||
+        op->kind == OP_MAMBA)
         return recurrent_lacks(s, op);
     return NULL;
 }
@@ -314,6 +320,7 @@ const struct be_ops weft_backend_cuda = {
             [OP_STATE_IN] = step_state_in,
             [OP_DELTA] = step_delta,
             [OP_CONV] = step_conv,
+            [OP_MAMBA] = step_mamba,
             [OP_LOGITS] = step_logits,
         },
     .mask = step_mask,

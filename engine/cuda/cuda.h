@@ -96,10 +96,10 @@ struct weights {
     struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
     float *norm, *post_norm, *q_norm, *k_norm;
-    float *pick_bias, *weigh; /* by expert */
-    float *sinks;             /* by head */
-    float *gate;              /* SHARED: [n_in] */
-    float *taps, *dt, *decay; /* struct delta_args, conv_args */
+    float *pick_bias, *weigh;                    /* by expert */
+    float *sinks;                                /* by head */
+    float *gate;                                 /* SHARED: [n_in] */
+    float *taps, *dt, *decay, *skip, *conv_bias; /* struct delta_args, mamba_args, conv_args */
 };
 
 struct launch {
@@ -324,6 +324,7 @@ int step_shared(struct step *s, const struct model_op *op);
 int step_gate(struct step *s, const struct model_op *op);
 int step_state_in(struct step *s, const struct model_op *op);
 int step_delta(struct step *s, const struct model_op *op);
+int step_mamba(struct step *s, const struct model_op *op);
 int step_conv(struct step *s, const struct model_op *op);
 int step_logits(struct step *s, const struct model_op *op);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);

@@ -134,9 +134,10 @@ int step_experts(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     uint32_t most = most_items(m, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
-    struct expert_args in = product_args(b, w, 0, 2, m->n_embd);
-    struct expert_args out = product_args(b, w, 2, 1, m->n_ff_expert);
-    enum pack_kind kind = takes_few(s) ? PACK_PLAIN : step_glu(op->glu);
+    uint32_t n_in = w->n_mats - 1; /* a gate and an up, or an up alone */
+    struct expert_args in = product_args(b, w, 0, n_in, m->n_embd);
+    struct expert_args out = product_args(b, w, n_in, 1, m->n_ff_expert);
+    enum pack_kind kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op->glu);
     struct pack_args pack = step_pack_args(b, kind, b->experts.gate, NULL, m->n_ff_expert);
     struct launch l = {.kernel = kernel_pack,
                        .grid_x = s->grid.rows * m->n_expert_used,
@@ -144,7 +145,7 @@ int step_experts(struct step *s, const struct model_op *op) {
                        .n_threads = PACK_THREADS,
                        .what = "pack"};
 
-    assert(w->n_mats == 3 && !s->held && !s->due);
+    assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3) && !s->held && !s->due);
     in.glu = step_glu(op->glu);
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;

@@ -118,8 +118,9 @@ struct rope_args {
     } table[ROPE_TABLES];
 };
 
-/* From SILU on of two operands: the gates of an FFN (enum glu), and of attention. */
-enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_SILU, PACK_GELU, PACK_CLAMPED, PACK_GATE };
+/* From SILU on of two operands: the gates of an FFN (enum glu), and of attention. RELU: max(x,
+ * 0)^2, of an FFN without gates. */
+enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CLAMPED, PACK_GATE };
 
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
  * SILU silu(x) * up, GELU and CLAMPED as their enum glu, GATE x * sigmoid(up). A row is multiplied
@@ -421,6 +422,29 @@ struct delta_args {
     struct pack_args pack; /* of out */
 };
 
+/* Mamba-2 (engine/backend.h) in three kernels likewise; a state is laid out as a delta net's, with
+ * n_state keys and dim values a head.
+ *   mamba_in   grid x rows, y channels / CUDA_THREADS, rounded up: c and mix of in
+ *   mamba      grid x sequences, or more, y n_head * (dim / DELTA_VALUES, rounded up);
+ *              DELTA_THREADS threads: out = M^T C + D x, and the state
+ *   mamba_out  grid x rows; PACK_THREADS threads: out = norm(out silu(z)), packed
+ * Channels are n_head dim + 2 n_group n_state; n_state: 16, 32, 64 or 128. */
+struct mamba_args {
+    const struct batch_head *batch;
+    const float *in[3];             /* u, z, dt */
+    const float *taps, *bias;       /* [n_taps][channels], [channels] or NULL */
+    const float *dt, *decay, *skip; /* [n_head]: of dt, A, D */
+    const float *norm;              /* [n_head * dim] */
+    float *c;                       /* [rows][channels] */
+    float *mix;                     /* [rows][n_head][2]: e^(dt A), dt */
+    float *out;                     /* [rows][n_head * dim] */
+    float *state;                   /* of the layer */
+    size_t stride;                  /* values from a slot to the next */
+    uint32_t n_head, dim, n_group, n_state, n_taps;
+    float eps;
+    struct pack_args pack; /* of out */
+};
+
 /* A short convolution (engine/backend.h). State of slot s at state + s stride: [n_taps - 1][n] of
  * what goes into it, the oldest first.
  *   conv       grid x rows, y n / CUDA_THREADS, rounded up: out
@@ -607,6 +631,9 @@ extern const void *const kernel_combine;
 extern const void *const kernel_delta_in;
 extern const void *const kernel_delta;
 extern const void *const kernel_delta_out;
+extern const void *const kernel_mamba_in;
+extern const void *const kernel_mamba;
+extern const void *const kernel_mamba_out;
 extern const void *const kernel_conv;
 extern const void *const kernel_conv_keep;
 extern const void *const kernel_attend_64; /* heads of up to 64 */

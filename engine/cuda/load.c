@@ -348,6 +348,8 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     r = r < 0 ? r : load_vector(b, op->sinks, &w->sinks, err);
     r = r < 0 ? r : load_vector(b, op->dt, &w->dt, err);
     r = r < 0 ? r : load_vector(b, op->decay, &w->decay, err);
+    r = r < 0 ? r : load_vector(b, op->skip, &w->skip, err);
+    r = r < 0 ? r : load_vector(b, op->conv_bias, &w->conv_bias, err);
     if (r == 0 && op->conv)
         r = load_decoded(b, op->conv, &w->taps, err);
     if (r == 0 && op->kind == OP_EMBED)
@@ -361,7 +363,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     if (r == 0 && op->gated)
         return load_gated(b, w, op, err);
     for (int i = 0; i < OP_MATRICES && r == 0; i++)
-        if (op->w[i])
+        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) /* GLU_RELU: gates are ups */
             r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op, i), err);
     if (r == 0 && op->kind == OP_LOGITS)
         lend_tiles(b, w, op->w[0]);

@@ -80,15 +80,14 @@ static void add_experts(struct be *b) {
 static void add_recurrent(struct be *b) {
     const struct state_shape *s = &b->shape->state;
     size_t rows = b->opts->max_rows, bytes = s->n_layer * s->n_floats * sizeof(float);
+    size_t n_heads = MAX(b->shape->delta.n_value_head, b->shape->mamba.n_head);
 
     if (s->n_layer == 0)
         return;
     for (int i = 0; i < OP_MATRICES; i++)
         add(b, &b->recurrent.in[i], rows * s->n_in[i], sizeof(float), "activations", false);
-    add(b, &b->recurrent.c, b->shape->delta.dim ? rows * s->n_in[0] : 0, sizeof(float),
-        "activations", false);
-    add(b, &b->recurrent.mix, rows * 2 * b->shape->delta.n_value_head, sizeof(float), "activations",
-        false);
+    add(b, &b->recurrent.c, n_heads ? rows * s->n_in[0] : 0, sizeof(float), "activations", false);
+    add(b, &b->recurrent.mix, rows * 2 * n_heads, sizeof(float), "activations", false);
     add(b, &b->recurrent.out, rows * s->n_out, sizeof(float), "activations", false);
     add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
     add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device, bytes, "states",

@@ -9,7 +9,8 @@
 #include <assert.h>
 
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op) {
-    uint32_t dim = s->delta.dim;
+    bool mamba = s->mamba.n_head > 0;
+    uint32_t dim = mamba ? s->mamba.n_state : s->delta.dim;
 
     assert(s->state.kernel <= STATE_TAPS);
     if (op->kind == OP_CONV) /* its states are copied in units of 16 bytes */
@@ -18,8 +19,9 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
         return "recurrent layers of this kind";
     if (op->kind == OP_STATE_IN)
         return NULL;
-    return dim == 16 || dim == 32 || dim == 64 || dim == 128 ? NULL
-                                                             : "delta nets with heads of this size";
+    if (dim == 16 || dim == 32 || dim == 64 || dim == 128)
+        return NULL;
+    return mamba ? "Mamba-2 layers with states of this size" : "delta nets with heads of this size";
 }
 
 int step_state_in(struct step *s, const struct model_op *op) {
@@ -82,6 +84,50 @@ int step_delta(struct step *s, const struct model_op *op) {
     a.joined = op->joined;
     s->packed = true;
     return recurrent_delta(b, &a, &s->grid);
+}
+
+/* What comes out is packed for the projection behind it. */
+int step_mamba(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct weights *w = op->weights;
+    const struct state_shape *t = &b->shape->state;
+    const struct mamba_shape *m = &b->shape->mamba;
+    const struct mamba_args a = {
+        .batch = b->head,
+        .in = {b->recurrent.in[0], b->recurrent.in[1], b->recurrent.in[2]},
+        .taps = w->taps,
+        .bias = w->conv_bias,
+        .dt = w->dt,
+        .decay = w->decay,
+        .skip = w->skip,
+        .norm = w->norm,
+        .c = b->recurrent.c,
+        .mix = b->recurrent.mix,
+        .out = b->recurrent.out,
+        .state = b->recurrent.state + op->state * t->n_floats,
+        .stride = t->n_layer * t->n_floats,
+        .n_head = m->n_head,
+        .dim = m->dim,
+        .n_group = m->n_group,
+        .n_state = m->n_state,
+        .n_taps = t->kernel,
+        .eps = b->shape->rms_eps,
+        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL, t->n_out),
+    };
+    uint32_t channels = (t->n_in[0] + CUDA_THREADS - 1) / CUDA_THREADS;
+    uint32_t n_parts = m->n_head * ((m->dim + DELTA_VALUES - 1) / DELTA_VALUES);
+    const struct launch l[] = {
+        {kernel_mamba_in, s->grid.rows, channels, CUDA_THREADS, "mamba_in", 0},
+        {kernel_mamba, s->grid.seqs, n_parts, DELTA_THREADS, "mamba", 0},
+        {kernel_mamba_out, s->grid.rows, 1, PACK_THREADS, "mamba_out", 0},
+    };
+    int r = 0;
+
+    assert(op->state < t->n_layer && !s->held && !s->due && !s->packed);
+    s->packed = true;
+    for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
+        r = cuda_launch(b, &l[i], &a, sizeof(a));
+    return r;
 }
 
 /* What comes out is packed by the projection behind it. */

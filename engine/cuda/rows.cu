@@ -124,11 +124,8 @@ KERNEL(soft_gate, struct soft_gate_args, CUDA_THREADS, 2) {
 
     if (r >= a.batch->n_rows)
         return;
-    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS) {
-        float g = a.gate[(size_t)r * a.n_gate + i / per];
-
-        a.o[(size_t)r * a.n + i] *= g > 20 ? g : (float)mx_log(1.0 + (double)mx_expf(g));
-    }
+    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
+        a.o[(size_t)r * a.n + i] *= softplus(a.gate[(size_t)r * a.n_gate + i / per]);
 }
 
 KERNEL(pack, struct pack_args, PACK_THREADS, 2) {

@@ -32,6 +32,10 @@ DEVICE float sigmoid(float x) {
     return 1.0f / (1.0f + mx_expf(-x));
 }
 
+DEVICE float softplus(float x) {
+    return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
+}
+
 /* What a gate and an up become: from PACK_SILU on (engine/reference/ops.c). */
 DEVICE float gated(uint32_t kind, float g, float u) {
     if (kind == PACK_SILU)
@@ -48,6 +52,9 @@ DEVICE float gated(uint32_t kind, float g, float u) {
 /* What is packed as columns i .. i + 3, but for the norm. */
 DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float v[4]) {
     load_quad(a.x + row * a.n, i, a.n, v);
+    if (a.kind == PACK_RELU)
+        for (int j = 0; j < 4; j++)
+            v[j] *= fmaxf(v[j], 0);
     if (a.kind >= PACK_SILU) {
         float up[4];
 

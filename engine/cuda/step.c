@@ -525,19 +525,26 @@ int step_proj(struct step *s, const struct model_op *op) {
 }
 
 enum pack_kind step_glu(enum glu glu) {
-    assert(glu == GLU_SILU || glu == GLU_GELU || glu == GLU_CLAMPED);
-    return glu == GLU_SILU ? PACK_SILU : glu == GLU_GELU ? PACK_GELU : PACK_CLAMPED;
+    static const enum pack_kind kinds[] = {[GLU_SILU] = PACK_SILU,
+                                           [GLU_GELU] = PACK_GELU,
+                                           [GLU_CLAMPED] = PACK_CLAMPED,
+                                           [GLU_RELU] = PACK_RELU};
+
+    assert((size_t)glu < ARRAY_SIZE(kinds));
+    return kinds[glu];
 }
 
 /* h is left as gate and up, for step_pack_ff() to multiply them, or where gate was. */
 int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     struct be *b = s->be;
     uint32_t n_ff = w->m[0].n_out;
+    bool fused = fuses(s) && w->n_mats == 2;
 
-    s->ff.kind = fuses(s) ? PACK_PLAIN : step_glu(glu);
+    assert((w->n_mats == 1) == (glu == GLU_RELU));
+    s->ff.kind = fused ? PACK_PLAIN : step_glu(glu);
     s->ff.up = b->up;
     s->ff.up_stride = 0;
-    if (!fuses(s))
+    if (!fused)
         return step_multiply(s, w, false);
     struct matmul_args a = narrow_args(s, w, false);
     a.gated = w->m[0].n_row_tiles;

@@ -46,7 +46,7 @@ struct graph {
 static struct {
     const void *kernel;
     uint32_t bytes;
-} allowance[32];
+} allowance[64];
 static uint32_t n_allowances;
 static struct graph *capturing;
 static uint32_t n_samplings; /* enqueued */

@@ -563,7 +563,7 @@ Test(cuda, what_it_does_not_compute_is_refused_by_name) {
     static const struct {
         const char *name, *what;
     } files[] = {
-        {"nemotron-h-moe-mtp", "Mamba-2 layers"},
+        {"deepseek2-lite", "latent attention"},
     };
     const char *dir = getenv("WEFT_DATA");
 

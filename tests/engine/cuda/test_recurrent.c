@@ -15,10 +15,10 @@
 #include "tests/support/tiny_model.h"
 
 /* Heads of 16 and 64 values, beta and alpha apart and joined, heads in turns and side by side,
- * dense FFNs and experts with one for all rows. */
+ * dense FFNs and experts with one for all rows; Mamba-2, experts without gates. */
 Test(cuda_recurrent, every_architecture_is_near_the_reference) {
-    static const char *const names[] = {"qwen35-mtp", "qwen3next", "qwen35moe-q.q4_k", "lfm2",
-                                        "lfm2moe"};
+    static const char *const names[] = {"qwen35-mtp", "qwen3next", "qwen35moe-q.q4_k",
+                                        "lfm2",       "lfm2moe",   "nemotron-h-moe-mtp"};
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         char path[1024];
@@ -58,6 +58,8 @@ Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
 
     ways_golden("qwen35moe-mtp", path);
     ways_compare(path, ways, ARRAY_SIZE(ways));
+    ways_golden("nemotron-h-moe-mtp", path);
+    ways_compare(path, ways, ARRAY_SIZE(ways));
 }
 
 /* With the self-test and the proof. 1: it computes as it should; 0: it is refused. Nothing is
@@ -81,7 +83,8 @@ static int try_open(const char *path) {
 
 /* Kernels that do nothing, kernels that fail, and every 97th call. */
 Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
-    static const char *const kernels[] = {"conv", "conv_keep", "delta_in", "delta", "delta_out"};
+    static const char *const kernels[] = {"conv",      "conv_keep", "mamba_in", "mamba",
+                                          "mamba_out", "delta_in",  "delta",    "delta_out"};
     struct fake_cuda *fake = fake_find();
     char path[1024];
 
@@ -89,7 +92,7 @@ Test(cuda_recurrent, a_device_that_is_wrong_is_refused) {
     cr_assert(try_open(path));
     uint32_t n = fake->n_calls;
     for (size_t i = 0; i < ARRAY_SIZE(kernels); i++) {
-        ways_golden(i < 2 ? "lfm2" : "qwen35-mtp", path);
+        ways_golden(i < 2 ? "lfm2" : i < 5 ? "nemotron-h-moe-mtp" : "qwen35-mtp", path);
         fake->broken = kernels[i];
         cr_expect(try_open(path) == 0, "%s does nothing", kernels[i]);
         fake->broken = NULL;

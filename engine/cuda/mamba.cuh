@@ -1,0 +1,109 @@
+#pragma once
+
+/*
+ * mamba - Mamba-2 (engine/backend.h, engine/reference/mamba.c) with the parts of a delta net: rows
+ * of the sequence in shared memory, a head's matrix in registers, four lanes a value.
+ *
+ * mamba_in   a thread a channel and row: the convolution; of the first, a head's dt
+ * mamba      the recurrence, where C stands for a delta net's queries, B for its keys, x for its
+ *            values; it also keeps the inputs of the convolution
+ * mamba_out  a block a row, a warp a group: the gate, then the norm of the group; then the row is
+ *            packed
+ */
+
+#include "engine/cuda/state.cuh"
+
+DEVICE uint32_t channels_of(const struct mamba_args &a) {
+    return a.n_head * a.dim + 2 * a.n_group * a.n_state;
+}
+
+KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t r = blockIdx.x, c = blockIdx.y * CUDA_THREADS + threadIdx.x, n = channels_of(a);
+
+    if (r >= a.batch->n_rows || c >= n)
+        return;
+    const struct plan_seq seq = a.batch->seq[a.batch->row_seq[r]];
+    a.c[(size_t)r * n + c] = mx_silu(convolve(a, seq, r, c) + (a.bias ? a.bias[c] : 0));
+    if (c < a.n_head) {
+        float dt = softplus(a.in[2][(size_t)r * a.n_head + c] + a.dt[c]);
+        float *mix = a.mix + ((size_t)r * a.n_head + c) * 2;
+
+        mix[0] = mx_expf(dt * a.decay[c]);
+        mix[1] = dt;
+    }
+}
+
+DEVICE struct StatePart part_of(const struct mamba_args &a) {
+    uint32_t n_parts = (a.dim + DELTA_VALUES - 1) / DELTA_VALUES, head = blockIdx.y / n_parts;
+    uint32_t inner = a.n_head * a.dim, group = head / (a.n_head / a.n_group);
+    struct StatePart p;
+
+    p.head = head;
+    p.first = blockIdx.y % n_parts * DELTA_VALUES;
+    p.n_heads = a.n_head;
+    p.n_values = a.dim;
+    p.q = inner + (a.n_group + group) * a.n_state;
+    p.k = inner + group * a.n_state;
+    p.v = head * a.dim;
+    return p;
+}
+
+/* One row: m = e^(dt A) m + B dt x; returns m^T C + D x. */
+template <int N>
+DEVICE float advance(const struct mamba_args &a, const struct DeltaRows &rows, uint32_t r, float x,
+                     uint32_t head, float (&m)[N]) {
+    const float *in = rows.k[r] + threadIdx.x % 4 * 4, *out = rows.q[r] + threadIdx.x % 4 * 4;
+    float s[4] = {0, 0, 0, 0}, keep = rows.mix[r][0], add = rows.mix[r][1] * x;
+
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        float b[4], c[4];
+
+        load_four(in + i * 16, b);
+        load_four(out + i * 16, c);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            m[i * 4 + e] = fmaf(b[e], add, keep * m[i * 4 + e]);
+            s[e] = fmaf(c[e], m[i * 4 + e], s[e]);
+        }
+    }
+    return fmaf(a.skip[head], x, sum_lanes(s));
+}
+
+KERNEL(mamba, struct mamba_args, DELTA_THREADS, 4) {
+    wait_for_previous();
+    SHARED struct DeltaRows rows[2];
+
+    if (blockIdx.x >= a.batch->n_seqs)
+        return;
+    run_sequence(a, a.batch->seq[blockIdx.x], a.n_state, rows);
+}
+
+/* norm(out silu(z)) of the @n values from @at on, by a warp. */
+DEVICE void gate_group(const struct mamba_args &a, size_t row, uint32_t at, uint32_t n) {
+    float *out = a.out + row + at, sum = 0;
+
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) {
+        out[i] *= mx_silu(a.in[1][row + at + i]);
+        sum = fmaf(out[i], out[i], sum);
+    }
+    for (int m = 1; m < 32; m *= 2)
+        sum += lane_xor(sum, m);
+    float inverse = 1.0f / sqrtf(sum / (float)n + a.eps);
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
+        out[i] = out[i] * inverse * a.norm[at + i];
+}
+
+KERNEL(mamba_out, struct mamba_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[PACK_THREADS / 32];
+    uint32_t r = blockIdx.x, inner = a.n_head * a.dim, n = inner / a.n_group;
+
+    if (r >= a.batch->n_rows)
+        return;
+    for (uint32_t g = threadIdx.x / 32; g < a.n_group; g += PACK_THREADS / 32)
+        gate_group(a, (size_t)r * inner, g * n, n);
+    sync_block();
+    pack_row<PACK_THREADS>(a.pack, r, r, shared);
+}

@@ -1,0 +1,168 @@
+#pragma once
+
+/*
+ * state - what delta nets and Mamba-2 share: the convolution of the inputs, and the way of a
+ * sequence's rows through a part of a head's matrix. Args: struct delta_args or mamba_args, for
+ * which channels_of(), part_of() and advance() are.
+ */
+
+#include "engine/cuda/device.cuh"
+#include "engine/cuda/rows.cuh"
+
+/* Channel @c of row @r, convolved: from row @nth - n_taps + 1 of the sequence on, oldest first. */
+template <class Args>
+DEVICE float convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uint32_t c) {
+    uint32_t n = channels_of(a), before = a.n_taps - 1, nth = r - seq.row0;
+    const float *past = a.state + seq.state * a.stride;
+    float sum = 0;
+
+    for (uint32_t j = 0; j <= before; j++) {
+        uint32_t k = nth + j;
+        float u = k >= before ? a.in[0][(size_t)(r + j - before) * n + c]
+                  : seq.pos0  ? past[(size_t)k * n + c]
+                              : 0.0f;
+
+        sum = fmaf(a.taps[(size_t)j * n + c], u, sum);
+    }
+    return sum;
+}
+
+struct DeltaRows {
+    float q[DELTA_ROWS][DELTA_DIM], k[DELTA_ROWS][DELTA_DIM];
+    float v[DELTA_ROWS][DELTA_VALUES], mix[DELTA_ROWS][2];
+};
+
+/* What a block is about: @n_values of a head from @first on, or fewer; where its queries, keys and
+ * values begin among the channels. */
+struct StatePart {
+    uint32_t head, first, n_heads, n_values, q, k, v;
+};
+
+/* Starts to bring rows [row, row + n) of the batch. */
+template <int DIM, class Args>
+DEVICE void fetch_rows(const Args &a, const struct StatePart &part, uint32_t row, uint32_t n,
+                       struct DeltaRows *to) {
+    constexpr uint32_t quads = DIM / 4;
+    uint32_t left = part.n_values - part.first, values = left < DELTA_VALUES ? left : DELTA_VALUES;
+    const float *from = a.c + (size_t)row * channels_of(a);
+
+    for (uint32_t i = threadIdx.x; i < n * quads; i += DELTA_THREADS) {
+        uint32_t r = i / quads, at = i % quads * 4;
+        const float *c = from + (size_t)r * channels_of(a) + at;
+
+        copy_async(&to->q[r][at], c + part.q);
+        copy_async(&to->k[r][at], c + part.k);
+    }
+    for (uint32_t i = threadIdx.x; i < n * (values / 4); i += DELTA_THREADS) {
+        uint32_t r = i / (values / 4), at = i % (values / 4) * 4;
+
+        copy_async(&to->v[r][at], from + (size_t)r * channels_of(a) + part.v + part.first + at);
+    }
+    if (threadIdx.x < n * 2)
+        copy_async4(&to->mix[threadIdx.x / 2][threadIdx.x % 2],
+                    a.mix + ((size_t)(row + threadIdx.x / 2) * part.n_heads + part.head) * 2 +
+                        threadIdx.x % 2);
+}
+
+DEVICE float sum_lanes(const float s[4]) {
+    float sum = (s[0] + s[1]) + (s[2] + s[3]);
+
+    sum += lane_xor(sum, 1);
+    return sum + lane_xor(sum, 2);
+}
+
+DEVICE void load_four(const float *p, float v[4]) {
+    struct vec4 u = load16(p);
+
+    v[0] = mx_float_of(u.x);
+    v[1] = mx_float_of(u.y);
+    v[2] = mx_float_of(u.z);
+    v[3] = mx_float_of(u.w);
+}
+
+/* All rows of the block's sequence through its part of the head's matrix. */
+template <int DIM, class Args>
+DEVICE void run_head(const Args &a, const struct plan_seq &seq, struct DeltaRows rows[2]) {
+    const struct StatePart part = part_of(a);
+    uint32_t lane = threadIdx.x % 32, n_out = part.n_heads * part.n_values;
+    float m[DIM / 4];
+
+    uint32_t value = part.first + threadIdx.x / 4; /* of the head */
+    float *state = a.state + seq.state * a.stride + (size_t)(a.n_taps - 1) * channels_of(a) +
+                   (size_t)part.head * part.n_values * DIM + delta_place(DIM, 0, value / 8 * 8) +
+                   lane * 4;
+    bool there = value < part.n_values; /* the same for a warp */
+#pragma unroll
+    for (int i = 0; i < DIM / 4; i++)
+        m[i] = 0;
+    if (there && seq.pos0 > 0)
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+            load_four(state + i * 128, m + i * 4);
+    fetch_rows<DIM>(a, part, seq.row0, seq.n_rows < DELTA_ROWS ? seq.n_rows : DELTA_ROWS, &rows[0]);
+    copy_commit();
+    for (uint32_t first = 0, now = 0; first < seq.n_rows; first += DELTA_ROWS, now ^= 1) {
+        uint32_t left = seq.n_rows - first, n = left < DELTA_ROWS ? left : DELTA_ROWS;
+        uint32_t next = left - n < DELTA_ROWS ? left - n : DELTA_ROWS;
+
+        fetch_rows<DIM>(a, part, seq.row0 + first + n, next, &rows[now ^ 1]);
+        copy_commit();
+        copy_wait<1>();
+        sync_block();
+        for (uint32_t r = 0; there && r < n; r++) {
+            float out = advance(a, rows[now], r, rows[now].v[r][threadIdx.x / 4], part.head, m);
+
+            if (lane % 4 == 0)
+                a.out[(size_t)(seq.row0 + first + r) * n_out + part.head * part.n_values + value] =
+                    out;
+        }
+        sync_block();
+    }
+    copy_wait<0>();
+    if (there)
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) {
+            struct vec4 v = {mx_bits_of(m[i * 4]), mx_bits_of(m[i * 4 + 1]),
+                             mx_bits_of(m[i * 4 + 2]), mx_bits_of(m[i * 4 + 3])};
+
+            store16(state + i * 128, v);
+        }
+}
+
+/* What the convolution of the next rows goes back to, of the block's share of the channels. */
+template <class Args> DEVICE void keep_inputs(const Args &a, const struct plan_seq &seq) {
+    uint32_t n = channels_of(a), before = a.n_taps - 1, n_rows = seq.n_rows;
+    float *past = a.state + seq.state * a.stride;
+
+    for (uint32_t c = blockIdx.y * DELTA_THREADS + threadIdx.x; c < n;
+         c += gridDim.y * DELTA_THREADS)
+        for (uint32_t j = 0; j < before; j++) {
+            float u = j + n_rows >= before
+                          ? a.in[0][(size_t)(seq.row0 + j + n_rows - before) * n + c]
+                      : seq.pos0 ? past[(size_t)(j + n_rows) * n + c]
+                                 : 0.0f;
+
+            past[(size_t)j * n + c] = u;
+        }
+}
+
+/* All that a block does: @n_keys, the rows of a head's matrix, is 16, 32, 64 or 128. */
+template <class Args>
+DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, uint32_t n_keys,
+                         struct DeltaRows rows[2]) {
+    switch (n_keys) {
+    case 16:
+        run_head<16>(a, seq, rows);
+        break;
+    case 32:
+        run_head<32>(a, seq, rows);
+        break;
+    case 64:
+        run_head<64>(a, seq, rows);
+        break;
+    case 128:
+        run_head<128>(a, seq, rows);
+        break;
+    }
+    keep_inputs(a, seq);
+}
