@@ -5,6 +5,7 @@
 #include "api/http/respond.h"
 #include "api/private.h"
 #include "api/responses/query.h"
+#include "api/responses/reply.h"
 #include "api/responses/responses.h"
 
 /*
@@ -85,7 +86,7 @@ static size_t find_after(const struct conversation *c, const char *id, bool desc
         const struct segment *s = &c->segment[k];
         size_t n = item_list_n(s->list);
 
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && (i % 1024 > 0 || job_pause() == 0); i++) {
             const char *own = item_list_id(s->list, item_list_get(s->list, i));
 
             if (!((own && strcmp(own, id) == 0) || (i == made && is_called(s, i, id))))
@@ -169,25 +170,43 @@ static int put_page(struct buf *out, const struct conversation *c, size_t from, 
     return j.error;
 }
 
+/* A stored_write. */
+static int put_items(const struct stored *s, const struct items_query *q, struct buf *out) {
+    struct conversation c = {0};
+    int r = collect(s, &c);
+
+    if (r == 0) {
+        size_t from = *q->after ? find_after(&c, q->after, q->descending) : 0;
+
+        r = job_pause();
+        r = r < 0 ? r : put_page(out, &c, from, q->limit, q->descending);
+    }
+    free(c.segment);
+    return r;
+}
+
+/* About what put_items() looks at: the text of all items, each of which may be in the page, and
+ * their table. */
+static size_t work_of(const struct stored *s) {
+    size_t n = 0;
+
+    for (const struct stored *p = s; p && n <= REPLY_INLINE; p = p->parent)
+        n += p->parts.input.len + p->parts.head.len;
+    return n;
+}
+
 void responses_items_serve(struct exchange *x, struct http *h) {
     struct stored *s = store_get(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg));
-    CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
-    struct conversation c = {0};
-    char limit[16], order[16], after[100] = "";
+    struct items_query q = {.limit = LIST_DEFAULT};
+    char limit[16], order[16];
 
     if (!s) {
         responses_not_found(x);
         return;
     }
-    size_t max =
-        responses_query(h, "limit", limit, sizeof(limit)) ? strtoul(limit, NULL, 10) : LIST_DEFAULT;
-    bool ascending = responses_query(h, "order", order, sizeof(order)) && strcmp(order, "asc") == 0;
-    responses_query(h, "after", after, sizeof(after));
-    int r = collect(s, &c);
-    if (r == 0)
-        r = put_page(&b, &c, *after ? find_after(&c, after, !ascending) : 0,
-                     MIN(MAX(max, 1u), LIST_MAX), !ascending);
-    free(c.segment);
-    stored_unref(s);
-    respond_buf(x, 200, &b, r);
+    if (responses_query(h, "limit", limit, sizeof(limit)))
+        q.limit = MIN(MAX(strtoul(limit, NULL, 10), 1u), LIST_MAX);
+    q.descending = !responses_query(h, "order", order, sizeof(order)) || strcmp(order, "asc") != 0;
+    responses_query(h, "after", q.after, sizeof(q.after));
+    stored_reply(x, s, &q, work_of(s), put_items);
 }

@@ -552,6 +552,80 @@ Test(kept, input_items_are_listed) {
     world_stop(&w);
 }
 
+/* What the pool has done for GET @path, which is answered with @least bytes or more. */
+static uint64_t jobs_of(struct world *w, const char *path, size_t least) {
+    struct jobs_stats before, after;
+    struct reply r;
+
+    jobs_stats(w->api->pool.jobs, &before);
+    world_get(w, path, &r);
+    jobs_stats(w->api->pool.jobs, &after);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect(r.body.len >= least, "%s: %zu bytes", path, r.body.len);
+    reply_deinit(&r);
+    return after.n_done - before.n_done;
+}
+
+Test(kept, a_long_one_is_written_on_the_pool) {
+    static const size_t sizes[] = {100, 200000};
+    struct world w;
+
+    responses_init(&w);
+    w.model.max_context = 1 << 20;
+    w.opts.stored_bytes = 16 << 20;
+    world_start(&w);
+    for (int i = 0; i < 2; i++) {
+        CLEANUP(buf_deinit) struct buf fields = {.max = 1 << 20};
+        char id[64], path[200];
+
+        buf_add_str(&fields, "\"input\":\"");
+        for (size_t n = 0; n < sizes[i]; n++)
+            buf_add_char(&fields, 'a');
+        buf_add_str(&fields, "\",\"instructions\":\"");
+        for (size_t n = 0; n < sizes[i]; n++)
+            buf_add_char(&fields, 'b');
+        buf_add_char(&fields, '"');
+        ask_id(&w, fields.data, "c", id);
+        snprintf(path, sizeof(path), ONE, id);
+        cr_expect_eq(jobs_of(&w, path, sizes[i]), (uint64_t)i);
+        snprintf(path, sizeof(path), ONE "/input_items", id);
+        cr_expect_eq(jobs_of(&w, path, sizes[i]), (uint64_t)i);
+        snprintf(path, sizeof(path), ONE "/input_items?after=nothing", id);
+        cr_expect_eq(jobs_of(&w, path, sizes[i]), (uint64_t)i);
+    }
+    world_stop(&w);
+}
+
+/* The client leaves while the pool writes: nothing of it is left. */
+Test(kept, a_client_that_leaves_gets_nothing) {
+    CLEANUP(buf_deinit) struct buf fields = {.max = 1 << 20};
+    struct world w;
+    char id[64], path[200];
+
+    responses_init(&w);
+    w.model.max_context = 1 << 20;
+    w.opts.stored_bytes = 16 << 20;
+    world_start(&w);
+    buf_add_str(&fields, "\"input\":\"");
+    for (size_t n = 0; n < 200000; n++)
+        buf_add_char(&fields, 'a');
+    buf_add_char(&fields, '"');
+    ask_id(&w, fields.data, "c", id);
+    snprintf(path, sizeof(path), "GET " ONE "/input_items HTTP/1.1\r\nHost: x\r\n\r\n", id);
+    for (int i = 0; i < 20; i++) {
+        int fd = world_connect(&w);
+
+        cr_assert_eq(write(fd, path, strlen(path)), (ssize_t)strlen(path));
+        world_turns(&w, i % 4);
+        close(fd);
+    }
+    for (int i = 0; i < 2000 && jobs_n(w.api->pool.jobs) > 0; i++)
+        world_turns(&w, 1);
+    cr_expect_eq(jobs_n(w.api->pool.jobs), 0u);
+    cr_expect_eq(status(&w, "GET", ONE "/input_items", id), 200);
+    world_stop(&w);
+}
+
 Test(kept, a_response_under_way_is_seen_and_cancelled) {
     struct world w;
     struct reply r;

@@ -1,0 +1,103 @@
+#include "api/responses/reply.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include "api/http/exchange.h"
+#include "api/http/respond.h"
+#include "api/private.h"
+#include "api/responses/responses.h"
+
+/* Invariant: while @exchange is set it is its state, and both are of the loop; @body and @result
+ * are the job's until on_written(). */
+struct reply {
+    struct exchange *exchange; /* NULL: the client has left */
+    struct job job;
+    struct stored *stored;
+    struct items_query query;
+    stored_write *write;
+    struct buf body;
+    int result;
+};
+
+static void reply_free(struct reply *r) {
+    assert(!r->exchange);
+    stored_unref(r->stored);
+    buf_deinit(&r->body);
+    free(r);
+}
+
+/* The job goes on to its next pause and is freed by on_written(). */
+static struct exchange *detach(struct exchange *x) {
+    struct reply *r = x->state;
+
+    assert(r->exchange == x);
+    job_pool_abandon(&api_of(x)->pool, &r->job);
+    r->exchange = NULL;
+    x->ops = NULL;
+    x->state = NULL;
+    return x;
+}
+
+static void on_gone(struct exchange *x) {
+    exchange_end(detach(x));
+}
+
+static void on_fail(struct exchange *x, const struct err *err) {
+    respond_error(detach(x), err);
+}
+
+static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
+
+static void on_thread(struct job *j) {
+    struct reply *r = CONTAINER_OF(j, struct reply, job);
+
+    r->result = r->write(r->stored, &r->query, &r->body);
+}
+
+static void on_written(struct job *j) {
+    struct reply *r = CONTAINER_OF(j, struct reply, job);
+    struct exchange *x = r->exchange;
+
+    if (x) {
+        r->exchange = NULL;
+        x->ops = NULL;
+        x->state = NULL;
+        respond_buf(x, 200, &r->body, r->result);
+    }
+    reply_free(r);
+}
+
+void stored_reply(struct exchange *x, struct stored *s, const struct items_query *q, size_t work,
+                  stored_write *write) {
+    struct reply *r = calloc(1, sizeof(*r));
+
+    assert(s && write);
+    if (!r) {
+        stored_unref(s);
+        respond_errno(x, -ENOMEM);
+        return;
+    }
+    r->stored = s;
+    r->query = q ? *q : (struct items_query){0};
+    r->write = write;
+    r->result = -ECANCELED; /* unless it runs */
+    buf_init(&r->body, API_SEND_MAX);
+    r->job = (struct job){.run = on_thread, .done = on_written};
+    if (work <= REPLY_INLINE) {
+        on_thread(&r->job);
+        respond_buf(x, 200, &r->body, r->result);
+        reply_free(r);
+        return;
+    }
+    int error =
+        job_pool_put(&api_of(x)->pool, &r->job, tenants_get(&api_of(x)->tenants, x->tenant));
+    if (error < 0) {
+        reply_free(r);
+        respond_errno(x, error);
+        return;
+    }
+    r->exchange = x;
+    x->ops = &ops;
+    x->state = r;
+}

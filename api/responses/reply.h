@@ -1,0 +1,30 @@
+#pragma once
+
+/*
+ * reply - answers that are made of a stored response's text, which may be as large as the store:
+ * short ones at once, others on the pool, in their tenant's turn.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct buf;
+struct exchange;
+struct stored;
+
+#define REPLY_INLINE 65536u /* bytes that are looked at on the loop */
+
+/* What of a response's input is asked for. */
+struct items_query {
+    size_t limit;
+    bool descending;
+    char after[100]; /* "": from the beginning */
+};
+
+/* Appends the answer to @out. On any thread. 0 or -errno; -ECANCELED: it was abandoned. */
+typedef int stored_write(const struct stored *s, const struct items_query *q, struct buf *out);
+
+/* Ends @x with what @write makes of @s, which is taken over; @work: about how many bytes it copies
+ * or looks at. */
+void stored_reply(struct exchange *x, struct stored *s, const struct items_query *q, size_t work,
+                  stored_write *write);
