@@ -167,25 +167,31 @@ void simt_sync_block(const char *here) {
 
 /* C += A B of a warp: the registers of all lanes, as engine/cuda/device.cuh says. */
 static void multiply(const struct simt_gift gift[32], float product[32][4]) {
-    double a[16][16], b[8][16];
+    double a[16][16], b[16][8], c[16][8];
 
-    for (uint32_t lane = 0; lane < 32; lane++)
-        for (uint32_t i = 0; i < 6; i++) {
-            double *row = i < 4 ? a[lane / 4 + i % 2 * 8] : b[lane / 4];
-            uint32_t k = lane % 4 * 2 + (i < 4 ? i / 2 : i - 4) * 8, w = gift[lane].u[i];
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        const struct simt_gift *g = &gift[lane];
+        uint32_t row = lane / 4, k = lane % 4 * 2;
 
-            row[k] = half_to_float((uint16_t)w);
-            row[k + 1] = half_to_float((uint16_t)(w >> 16));
-        }
-    for (uint32_t lane = 0; lane < 32; lane++)
         for (uint32_t i = 0; i < 4; i++) {
-            const double *x = a[lane / 4 + i / 2 * 8], *y = b[lane % 4 * 2 + i % 2];
-            double sum = gift[lane].f[6 + i];
+            double *x = &a[row + i % 2 * 8][k + i / 2 * 8];
 
-            for (uint32_t k = 0; k < 16; k++)
-                sum += x[k] * y[k];
-            product[lane][i] = (float)sum;
+            x[0] = half_to_float((uint16_t)g->u[i]);
+            x[1] = half_to_float((uint16_t)(g->u[i] >> 16));
+            c[row + i / 2 * 8][k + i % 2] = g->f[6 + i];
         }
+        for (uint32_t i = 0; i < 2; i++) {
+            b[k + i * 8][row] = half_to_float((uint16_t)g->u[4 + i]);
+            b[k + i * 8 + 1][row] = half_to_float((uint16_t)(g->u[4 + i] >> 16));
+        }
+    }
+    for (uint32_t row = 0; row < 16; row++)
+        for (uint32_t k = 0; k < 16; k++)
+            for (uint32_t column = 0; column < 8; column++)
+                c[row][column] += a[row][k] * b[k][column];
+    for (uint32_t lane = 0; lane < 32; lane++)
+        for (uint32_t i = 0; i < 4; i++)
+            product[lane][i] = (float)c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }
 
 /* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead.
