@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include "base/rng.h"
 
 #ifdef __SANITIZE_ADDRESS__
@@ -12,6 +13,8 @@
 
 #define MAX_THREADS 1024u
 #define STACK_BYTES (128u << 10)
+/* From one stack to the next: what lanes use of theirs shares no sets of a cache. */
+#define STACK_STRIDE (STACK_BYTES + 320)
 #define ASYNC_MAX 128u
 
 #ifdef __x86_64__
@@ -33,7 +36,7 @@ struct async { /* an asynchronous copy that has not been waited for */
     uint32_t group, n;
 };
 
-struct fiber {
+struct fiber { /* by its place in the order of a block: 32 of a warp follow each other */
     uint8_t *stack;
 #ifdef __x86_64__
     void *sp;
@@ -42,11 +45,10 @@ struct fiber {
 #endif
     void *fake_stack; /* AddressSanitizer's */
     size_t stack_bytes;
-    bool done, at_barrier;
-    const char *here;     /* the barrier or instruction of the warp that it waits at */
-    uint32_t n_exchanges; /* instructions of the warp that this lane has come to */
+    bool done;
+    const char *here; /* the barrier or instruction of the warp that it waits at */
     struct simt_lane lane;
-    struct async copy[ASYNC_MAX];
+    struct async *copy;
     uint32_t n_copies, n_groups; /* n_groups: committed */
 };
 
@@ -56,13 +58,18 @@ struct warp {
     /* Lanes at the current instruction; instructions that are through; where. */
     uint32_t n_arrived, n_complete;
     const char *here;
+    /* By place: lanes that can go on; that wait for the other warps. Others wait for their own, or
+     * have ended. */
+    uint32_t ready, at_barrier;
 };
 
 struct simt_dim simt_thread, simt_block, simt_grid;
 
 static struct fiber fibers[MAX_THREADS];
+static struct async copies[MAX_THREADS][ASYNC_MAX];
 static struct warp warps[MAX_THREADS / 32];
-static struct fiber scheduler, *current;
+static struct fiber scheduler, *current, *previous;
+static struct warp *warp; /* of the current fiber */
 static const struct simt_kernel *kernel;
 static const void *kernel_args;
 static uint32_t n_threads, n_waiting, n_alive, n_dynamic;
@@ -85,7 +92,27 @@ uint64_t simt_blocks(void) {
 
 /* -- fibers ------------------------------------------------------------------------------------ */
 
-static void switch_to(struct fiber *from, struct fiber *to) {
+/* Behind a switch. */
+NO_ASAN static void arrived(void *fake_stack) {
+#ifdef __SANITIZE_ADDRESS__
+    const void *bottom;
+    size_t size;
+
+    __sanitizer_finish_switch_fiber(fake_stack, &bottom, &size);
+    if (previous == &scheduler) { /* its stack is the process's */
+        scheduler.stack = (uint8_t *)bottom;
+        scheduler.stack_bytes = size;
+    }
+#endif
+}
+
+/* A fiber that has ended leaves this frame and fiber_main()'s behind: nothing of them may be
+ * poisoned. */
+NO_ASAN static void switch_to(struct fiber *from, struct fiber *to) {
+    previous = from;
+    current = to;
+    simt_lane = &to->lane;
+    simt_thread.x = to->lane.thread;
 #ifdef __SANITIZE_ADDRESS__
     __sanitizer_start_switch_fiber(from->done ? NULL : &from->fake_stack, to->stack,
                                    to->stack_bytes);
@@ -95,51 +122,49 @@ static void switch_to(struct fiber *from, struct fiber *to) {
 #else
     swapcontext(&from->context, &to->context);
 #endif
-#ifdef __SANITIZE_ADDRESS__
-    const void *bottom;
-    size_t size;
-
-    __sanitizer_finish_switch_fiber(from->fake_stack, &bottom, &size);
-    if (from != &scheduler) { /* where we came from: the scheduler's own stack */
-        scheduler.stack = (uint8_t *)bottom;
-        scheduler.stack_bytes = size;
-    }
-#endif
+    arrived(from->fake_stack);
 }
 
-static void yield() {
-    switch_to(current, &scheduler);
+static uint32_t place_bit() {
+    return 1u << ((current - fibers) % 32);
 }
 
-static void fiber_main() {
-#ifdef __SANITIZE_ADDRESS__
-    const void *bottom;
-    size_t size;
+/* Goes on with the next lane of the warp that is ready, with the scheduler if none is. */
+NO_ASAN static void yield() {
+    uint32_t later = warp->ready & ~(place_bit() * 2 - 1), next = later ? later : warp->ready;
 
-    __sanitizer_finish_switch_fiber(NULL, &bottom, &size);
-    scheduler.stack = (uint8_t *)bottom;
-    scheduler.stack_bytes = size;
-#endif
+    switch_to(current, next ? &fibers[(warp - warps) * 32 + __builtin_ctz(next)] : &scheduler);
+}
+
+NO_ASAN static void fiber_main() {
+    arrived(NULL);
     kernel->run(kernel_args);
     if (current->n_copies)
         simt_fault("ends with a copy that it has not waited for");
     current->done = true;
+    warp->ready &= ~place_bit();
     n_alive--;
     yield();
     abort();
 }
 
-static void start(struct fiber *f) {
-    if (!f->stack)
-        f->stack = (uint8_t *)aligned_alloc(64, STACK_BYTES);
-    if (!f->stack)
+static void make_fibers() {
+    uint8_t *p = (uint8_t *)mmap(NULL, MAX_THREADS * STACK_STRIDE, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (p == MAP_FAILED)
         abort();
-#ifdef __SANITIZE_ADDRESS__
-    __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* the last fiber never returned */
-#endif
-    f->done = f->at_barrier = false;
-    f->n_exchanges = f->n_copies = f->n_groups = 0;
-    f->lane = {f->stack, STACK_BYTES, (uint32_t)(f - fibers), 0, false};
+    for (uint32_t i = 0; i < MAX_THREADS; i++) {
+        fibers[i].stack = p + i * STACK_STRIDE;
+        fibers[i].copy = copies[i];
+    }
+    scheduler.lane = *simt_lane;
+}
+
+static void start(struct fiber *f, uint32_t thread) {
+    f->done = false;
+    f->n_copies = f->n_groups = 0;
+    f->lane = {f->stack, STACK_BYTES, thread, 0, false};
     f->fake_stack = NULL;
     f->stack_bytes = STACK_BYTES;
 #ifdef __x86_64__
@@ -159,8 +184,9 @@ static void start(struct fiber *f) {
 /* -- what threads wait for --------------------------------------------------------------------- */
 
 void simt_sync_block(const char *here) {
-    current->at_barrier = true;
     current->here = here;
+    warp->ready &= ~place_bit();
+    warp->at_barrier |= place_bit();
     n_waiting++;
     yield();
 }
@@ -197,28 +223,31 @@ static void multiply(const struct simt_gift gift[32], float product[32][4]) {
 /* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead.
  * Returns which of the two it is. */
 static uint32_t meet(const struct simt_gift *mine, const char *here, bool product) {
-    uint32_t lane = simt_thread.x % 32, i = current->n_exchanges++;
-    struct warp *w = &warps[simt_thread.x / 32];
+    struct warp *w = warp;
+    uint32_t i = w->n_complete % 2;
 
     if (w->n_arrived > 0 && w->here != here)
         simt_fault("at %s, and another lane of the warp at %s", here, w->here);
     w->here = here;
-    w->gift[i % 2][lane] = *mine;
+    w->gift[i][simt_thread.x % 32] = *mine;
     if (++w->n_arrived == 32) {
         w->n_arrived = 0;
         w->n_complete++;
+        w->ready = ~0u;
         if (product)
-            multiply(w->gift[i % 2], w->product[i % 2]);
+            multiply(w->gift[i], w->product[i]);
     } else {
         current->here = here;
-        while (w->n_complete <= i)
-            yield();
+        w->ready &= ~place_bit();
+        yield();
     }
-    return i % 2;
+    return i;
 }
 
 const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *here) {
-    return warps[simt_thread.x / 32].gift[meet(mine, here, false)];
+    uint32_t i = meet(mine, here, false);
+
+    return warp->gift[i];
 }
 
 void simt_sync_warp(const char *here) {
@@ -235,7 +264,8 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
 
     memcpy(mine.u, given, sizeof(given));
     memcpy(mine.f + 6, c, 16);
-    memcpy(c, warps[simt_thread.x / 32].product[meet(&mine, here, true)][simt_thread.x % 32], 16);
+    uint32_t i = meet(&mine, here, true);
+    memcpy(c, warp->product[i][simt_thread.x % 32], 16);
 }
 
 /* -- memory ------------------------------------------------------------------------------------ */
@@ -337,6 +367,7 @@ void simt_copy_wait(uint32_t n_left) {
 
 /* -- blocks ------------------------------------------------------------------------------------ */
 
+#ifdef SIMT_NO_HOOKS /* with them, reading what the block has not written is a fault */
 NO_ASAN static void poison_shared() {
     uint8_t *p = __start_simt_shared;
 
@@ -348,6 +379,7 @@ NO_ASAN static void poison_shared() {
         *(volatile uint8_t *)p = 0xFF;
     memset(simt_dynamic, 0xFF, n_dynamic);
 }
+#endif
 
 template <typename T> static void shuffle(T *order, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
@@ -362,59 +394,57 @@ static void release_barrier() {
     const char *here = NULL;
 
     for (uint32_t i = 0; i < n_threads; i++) {
-        if (!fibers[i].at_barrier)
+        if (fibers[i].done)
             continue;
         if (here && here != fibers[i].here)
             simt_fault("threads at the barriers of %s and of %s", here, fibers[i].here);
         here = fibers[i].here;
-        fibers[i].at_barrier = false;
+    }
+    for (uint32_t i = 0; i < n_threads / 32; i++) {
+        warps[i].ready = warps[i].at_barrier;
+        warps[i].at_barrier = 0;
     }
     n_waiting = 0;
     simt_check_barrier();
 }
 
-static uint64_t progress() {
-    uint64_t sum = n_alive;
+/* Warps in an order of their own, and the lanes of each. */
+static void start_all() {
+    uint32_t n_warps = n_threads / 32;
+    uint8_t warp_at[MAX_THREADS / 32], lane_at[32];
 
-    for (uint32_t i = 0; i < n_threads; i++)
-        sum += ((uint64_t)fibers[i].n_exchanges << 12) + (fibers[i].at_barrier ? 0 : 1);
-    return sum;
+    shuffle(warp_at, n_warps);
+    for (uint32_t w = 0; w < n_warps; w++) {
+        warps[w].n_arrived = warps[w].n_complete = 0;
+        warps[w].ready = ~0u;
+        warps[w].at_barrier = 0;
+        shuffle(lane_at, 32);
+        for (uint32_t i = 0; i < 32; i++)
+            start(&fibers[w * 32 + i], warp_at[w] * 32u + lane_at[i]);
+    }
+    n_alive = n_threads;
+    n_waiting = 0;
 }
 
 static void run_block() {
-    uint16_t order[MAX_THREADS];
-
-    shuffle(order, n_threads);
+#ifdef SIMT_NO_HOOKS
     poison_shared();
+#endif
     simt_check_block();
-    n_alive = n_threads;
-    n_waiting = 0;
-    memset(warps, 0, sizeof(warps));
-    for (uint32_t i = 0; i < n_threads; i++)
-        start(&fibers[i]);
+    start_all();
     while (n_alive > 0) {
-        uint64_t before = progress();
-        bool released = false;
-
-        for (uint32_t i = 0; i < n_threads; i++) {
-            struct fiber *f = &fibers[order[i]];
-
-            if (f->done || f->at_barrier)
-                continue;
-            current = f;
-            simt_lane = &f->lane;
-            simt_thread = {order[i], 0, 0};
-            switch_to(&scheduler, f);
+        for (uint32_t i = 0; i < n_threads / 32; i++) {
+            warp = &warps[i];
+            if (warp->ready)
+                switch_to(&scheduler, &fibers[i * 32 + (uint32_t)__builtin_ctz(warp->ready)]);
         }
-        if (n_waiting > 0 && n_waiting == n_alive) {
+        if (n_alive > 0 && n_waiting == n_alive)
             release_barrier();
-            released = true;
-        }
-        if (!released && progress() == before) {
+        else if (n_alive > 0)
             for (uint32_t i = 0; i < n_threads; i++)
                 if (!fibers[i].done)
-                    simt_fault("threads wait for each other, thread %u at %s", i, fibers[i].here);
-        }
+                    simt_fault("threads wait for each other, thread %u at %s",
+                               fibers[i].lane.thread, fibers[i].here);
     }
     n_blocks++;
 }
@@ -426,6 +456,10 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t sha
     n_threads = k->n_threads;
     simt_grid = grid;
     n_dynamic = shared;
+    if (n_threads % 32 || n_threads > MAX_THREADS)
+        simt_fault("%u threads a block", n_threads);
+    if (!fibers[0].stack)
+        make_fibers();
     simt_check_launch(k->name, args, k->args_size, shared);
     uint32_t n = grid.x * grid.y, *order = (uint32_t *)malloc(n * sizeof(*order));
     if (!order)
@@ -436,5 +470,4 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t sha
         run_block();
     }
     free(order);
-    simt_lane = NULL;
 }

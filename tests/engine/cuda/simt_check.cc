@@ -28,7 +28,9 @@ struct memory {
 extern uint8_t __start_simt_shared[], __stop_simt_shared[];
 extern const uint8_t __ehdr_start[], _end[];
 
-struct simt_lane *simt_lane;
+/* Until the first launch, and between blocks: all memory is its own. */
+static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false};
+struct simt_lane *simt_lane = &host;
 
 static struct memory memory[MEMORIES];
 static uint32_t n_memories;
@@ -87,7 +89,7 @@ void simt_fault(const char *format, ...) {
     va_start(list, format);
     fflush(stdout);
     fprintf(stderr, "simt: %s, block (%u, %u), thread %u: ", kernel, blockIdx.x, blockIdx.y,
-            simt_lane ? simt_lane->thread : 0);
+            simt_lane->thread);
     vfprintf(stderr, format, list);
     fputc('\n', stderr);
     va_end(list);
@@ -309,25 +311,23 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
     }
 }
 
-static void see_all(const struct memory *m, uintptr_t a, size_t n, enum simt_access kind,
-                    const void *pc) {
-    uintptr_t first = m->from & ~(uintptr_t)3;
+static inline void see_all(const struct memory *m, uintptr_t a, size_t n, enum simt_access kind,
+                           const void *pc) {
+    struct cell *c = &m->cell[(a - (m->from & ~(uintptr_t)3)) / 4];
     bool shared = m == &shared_memory || m == &dynamic_memory;
     moment when = now(kind == SIMT_ATOMIC);
 
-    for (uintptr_t at = a & ~(uintptr_t)3; at < a + n; at += 4) {
-        unsigned bytes = 15;
+    for (size_t skip = a % 4; n > 0; c++, skip = 0) {
+        size_t here = n < 4 - skip ? n : 4 - skip;
 
-        if (at < a)
-            bytes &= 15u << (a - at);
-        if (at + 4 > a + n)
-            bytes &= 15u >> (at + 4 - a - n);
-        see(&m->cell[(at - first) / 4], when, bytes, kind, shared, a, pc);
+        see(c, when, ((1u << here) - 1) << skip, kind, shared, a, pc);
+        n -= here;
     }
 }
 
-static struct memory *shared_of(uintptr_t a) {
-    if (a >= dynamic_memory.from && a < dynamic_memory.to)
+/* Of the program's own memory: NULL for what is no shared memory. */
+static inline struct memory *shared_of(uintptr_t a) {
+    if (a - dynamic_memory.from < dynamic_memory.to - dynamic_memory.from)
         return &dynamic_memory;
     if (a < (uintptr_t)__start_simt_shared || a >= (uintptr_t)__stop_simt_shared)
         return NULL;
@@ -339,29 +339,10 @@ static struct memory *shared_of(uintptr_t a) {
     return &shared_memory;
 }
 
-/* The kernel's argument, or something of the program's own: constants, and what stands for
- * threadIdx. */
-static bool is_constant(uintptr_t a, size_t n) {
-    return (a >= args_from && a + n <= args_to) ||
-           (a >= (uintptr_t)__ehdr_start && a + n <= (uintptr_t)_end &&
-            a - (uintptr_t)simt_dynamic >= SIMT_DYNAMIC_MAX);
-}
+/* @a is neither shared nor the kernel's argument. */
+static inline void check_device(uintptr_t a, size_t n, enum simt_access kind, const void *pc) {
+    const struct memory *m = find(a);
 
-void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc) {
-    uintptr_t a = (uintptr_t)p;
-    const struct memory *m;
-
-    if (!SEEN || !simt_lane || a - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes)
-        return;
-    if ((m = shared_of(a))) {
-        if (a + n > m->to)
-            fault_at(a, pc, "an access beyond the end");
-        see_all(m, a, n, kind, pc);
-        return;
-    }
-    if (!strict || (kind == SIMT_READ && is_constant(a, n)))
-        return;
-    m = find(a);
     if (!m)
         fault_at(a, pc,
                  kind == SIMT_READ ? "read outside all memory" : "written outside all memory");
@@ -372,6 +353,33 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
     if (!simt_lane->waited && kind != SIMT_READ)
         fault_at(a, pc, "written before wait_for_previous()");
     see_all(m, a, n, kind, pc);
+}
+
+/* Constants, what stands for threadIdx, and the kernel's argument may be read. */
+static inline void check(uintptr_t a, size_t n, enum simt_access kind, const void *pc) {
+    if (a - (uintptr_t)__ehdr_start < (uintptr_t)(_end - __ehdr_start)) {
+        struct memory *m = shared_of(a);
+
+        if (m && a + n > m->to)
+            fault_at(a, pc, "an access beyond the end");
+        if (m)
+            see_all(m, a, n, kind, pc);
+        if (m || (kind == SIMT_READ && a - (uintptr_t)simt_dynamic >= SIMT_DYNAMIC_MAX))
+            return;
+    }
+    if (kind == SIMT_READ && a >= args_from && a + n <= args_to)
+        return;
+    if (strict)
+        check_device(a, n, kind, pc);
+}
+
+static inline bool is_own(const void *p) {
+    return (uintptr_t)p - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes;
+}
+
+void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc) {
+    if (SEEN && !is_own(p))
+        check((uintptr_t)p, n, kind, pc);
 }
 
 void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) {
@@ -390,20 +398,30 @@ void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) 
 
 #ifndef SIMT_NO_HOOKS
 
+#define ALIGNMENT(n) ((n) < 4 ? (n) : 4)
+
+/* One for each size and kind, apart from what most accesses are: the lane's own variables. */
+template <size_t N, enum simt_access KIND>
+__attribute__((noinline)) static void check_value(uintptr_t a, const void *pc) {
+    if (a % ALIGNMENT(N))
+        fault_at(a, pc, "not aligned");
+    check(a, N, KIND, pc);
+}
+
 /* Nothing is vectorised here; eight bytes and more may be a struct of words, and vectors are loaded
  * by name. */
-static inline void access_value(void *p, size_t n, enum simt_access kind, const void *pc) {
-    if ((uintptr_t)p % (n < 4 ? n : 4))
-        fault_at((uintptr_t)p, pc, "not aligned");
-    simt_check_access(p, n, kind, pc);
+template <size_t N, enum simt_access KIND>
+static inline void access_value(const void *p, const void *pc) {
+    if (!is_own(p) || (uintptr_t)p % ALIGNMENT(N))
+        check_value<N, KIND>((uintptr_t)p, pc);
 }
 
 #define HOOKS(N)                                                                                   \
     void __tsan_read##N(void *p) {                                                                 \
-        access_value(p, N, SIMT_READ, __builtin_return_address(0));                                \
+        access_value<N, SIMT_READ>(p, __builtin_return_address(0));                                \
     }                                                                                              \
     void __tsan_write##N(void *p) {                                                                \
-        access_value(p, N, SIMT_WRITE, __builtin_return_address(0));                               \
+        access_value<N, SIMT_WRITE>(p, __builtin_return_address(0));                               \
     }                                                                                              \
     void __tsan_unaligned_read##N(void *p) {                                                       \
         simt_check_access(p, N, SIMT_READ, __builtin_return_address(0));                           \
