@@ -202,6 +202,8 @@ Test(grammar_schema, enum_and_const) {
            YES("1", "10"));
     SCHEMA("{\"allOf\": [{\"enum\": [1, 2, 3]}, {\"enum\": [2.0, 3, 4]}, {\"const\": 2}]}",
            YES("2"), YES("1", "3"));
+    SCHEMA("{\"enum\": [2.0, 1.5, 3e1, 0.0]}", YES("2.0", "2", "1.5", "30", "3e1", "0.0"),
+           YES("3", "1", "20"));
     SCHEMA("{\"enum\": [\"a\", \"abc\"], \"minLength\": 2}", YES("\"abc\""), YES("\"a\""));
     REFUSED("{\"enum\": []}", "invalid", "#/enum");
     REFUSED("{\"type\": \"integer\", \"const\": \"x\"}", "invalid", "nothing fits");
@@ -708,8 +710,76 @@ Test(grammar_schema, contains_several_times) {
     REFUSED("{\"contains\": {\"const\": 1}, \"allOf\": [{\"contains\": {\"const\": 2}}], "
             "\"maxItems\": 3}",
             "unsupported", "#/allOf/0/contains: twice, beside");
-    REFUSED("{\"contains\": {\"const\": 1}, \"prefixItems\": [{}]}", "unsupported",
-            "#/contains: beside schemas by position");
+}
+
+/* All arrays of up to four of 1, 5, 7, 9, with the first two by position. */
+Test(grammar_schema, contains_beside_positions) {
+    static const struct {
+        const char *more;
+        uint32_t min, max;
+    } CASES[] = {
+        {"", 0, 9},
+        {", \"minItems\": 3", 3, 9},
+        {", \"minItems\": 2, \"maxItems\": 2", 2, 2},
+        {", \"maxItems\": 1", 0, 1},
+        {", \"items\": false", 0, 2},
+    };
+
+    for (uint32_t i = 0; i < ARRAY_SIZE(CASES); i++) {
+        char schema[300];
+
+        snprintf(schema, sizeof(schema),
+                 "{\"prefixItems\": [{\"enum\": [1, 5, 7]}, {\"enum\": [5, 9]}], \"contains\": "
+                 "{\"enum\": [5, 7]}, \"allOf\": [{\"contains\": {\"minimum\": 7}}]%s}",
+                 CASES[i].more);
+        CLEANUP(grammar_freep) struct grammar *g = test_compile(GRAMMAR_JSON_SCHEMA, schema);
+
+        for (uint32_t len = 0; len <= 4; len++) {
+            for (uint32_t k = 0; k < 1u << 2 * len; k++) {
+                bool middle = false, high = false, ok = len >= CASES[i].min && len <= CASES[i].max;
+                char text[32] = "[";
+
+                for (uint32_t n = 0; n < len; n++) {
+                    char c = "1579"[k >> 2 * n & 3];
+
+                    ok = ok && (n > 1 || (n == 0 ? c != '9' : c == '5' || c == '9'));
+                    middle |= c == '5' || c == '7';
+                    high |= c >= '7';
+                    snprintf(text + 1 + 2 * n, 8, "%c%s", c, n + 1 < len ? "," : "");
+                }
+                strcat(text, "]");
+                cr_expect_eq(test_fits(g, text, strlen(text)), ok && middle && high, "%s: %s",
+                             schema, text);
+            }
+        }
+    }
+    REFUSED("{\"contains\": {\"const\": 1}, \"prefixItems\": [{}], \"maxItems\": 3}", "unsupported",
+            "#/contains: beside schemas by position and");
+}
+
+/* What is no object or array of a list differs from each of them in some part. */
+Test(grammar_schema, contraries_of_constants) {
+    SCHEMA("{\"type\": \"object\", \"not\": {\"enum\": [{\"a\": 1}, {}, 7]}}",
+           YES("{\"a\": 2}", "{\"b\": 1}", "{\"b\": 1, \"a\": 1}"), YES("{}", "{\"a\": 1}"));
+    SCHEMA("{\"type\": [\"array\", \"string\"], \"not\": {\"const\": [1, [2]]}}",
+           YES("[]", "[1]", "[1,2]", "[1,[]]", "[1,[2],3]", "[2,[2]]", "\"x\""), YES("[1,[2]]"));
+    SCHEMA("{\"allOf\": [{\"enum\": [{\"a\": 0}, {\"a\": false}]}, {\"not\": {\"enum\": [{\"a\": "
+           "false}]}}]}",
+           YES("{\"a\": 0}"), YES("{\"a\": false}"));
+}
+
+/* What is surely not of a format: formats here are narrower than their standards. */
+Test(grammar_schema, contraries_of_formats) {
+    SCHEMA("{\"type\": \"string\", \"not\": {\"format\": \"ipv4\"}}", YES("\"a.b\"", "\"1.2 \""),
+           YES("\"1.2.3.4\"", "\"0.0.0.0\"", "\"\""));
+    SCHEMA("{\"type\": \"string\", \"oneOf\": [{\"format\": \"hostname\"}, {\"format\": \"ipv4\"}, "
+           "{\"format\": \"ipv6\"}]}",
+           YES("\"a.example\"", "\"::1\""), YES("\"a b\"", "\"1.2.3.4\""));
+    SCHEMA("{\"type\": \"string\", \"oneOf\": [{\"format\": \"uri\"}, {\"enum\": [\".\"]}]}",
+           YES("\".\"", "\"http://a.example/\""), YES("\"..\"", "\"\""));
+    SCHEMA("{\"oneOf\": [{\"format\": \"uuid\"}, {\"pattern\": \"^[$][A-Z]+$\"}]}",
+           YES("\"$AB\"", "\"00000000-0000-0000-0000-000000000000\""), YES("\"AB\""));
+    SCHEMA("{\"type\": \"string\", \"format\": \"regex\"}", YES("\"\"", "\"a+\""), YES("\"(\""));
 }
 
 Test(grammar_schema, old_drafts) {

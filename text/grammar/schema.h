@@ -91,7 +91,7 @@ struct facets {
     uint32_t min_length, max_length, min_items, max_items, min_members, max_members;
     struct text_rule {
         struct place at;
-        enum { TEXT_PATTERN, TEXT_FORMAT, TEXT_NOT_PATTERN, TEXT_NOT_ENUM } kind;
+        enum { TEXT_PATTERN, TEXT_FORMAT, TEXT_NOT_PATTERN, TEXT_NOT_ENUM, TEXT_NOT_FORMAT } kind;
     } * text; /* what strings must match, or (NOT_) must not */
     uint32_t n_text, cap_text;
     struct place
@@ -203,9 +203,16 @@ int keys_rest(const struct keys *k, const struct lang *declared, struct expr *pl
 /* The strings that satisfy everything that @f says of strings, as JSON writes them in their
  * shortest spelling, without quotes. */
 int facets_lang(struct schema *s, const struct facets *f, const struct lang **out);
-/* What a pattern or format matches, or the strings of a list (TEXT_NOT_ENUM); not its
- * complement. */
+static inline bool text_is_negated(const struct text_rule *t) {
+    return t->kind >= TEXT_NOT_PATTERN;
+}
+
+/* What a pattern or format matches, the strings of a list (TEXT_NOT_ENUM), or at least what any
+ * reading of a format matches (TEXT_NOT_FORMAT); not its complement. */
 int text_lang(struct schema *s, const struct text_rule *t, const struct lang **out);
+/* 1: strings that are not of format @name can be described; 0: it says nothing of strings; -1: they
+ * cannot. */
+int format_contrary(yyjson_val *name);
 /* 1: strings of this format are described; 0: it is an annotation; or unsupported. */
 int format_known(struct schema *s, struct place at);
 /* Whether a number is what f->multiple asks for: 1, 0 (also where it is not seen), or -errno. */

@@ -112,6 +112,7 @@ static int array_containing(struct schema *s, const struct facets *f, struct exp
 struct containing {
     struct schema *s;
     const struct facets *f;
+    uint32_t n_prefix; /* items by position, before those of which any number may be */
     struct expr *any, *item[1 << CONTAINS_MAX]; /* by the set that it is what they ask for */
     struct expr *made[1 << CONTAINS_MAX];       /* what comes behind items, by what is left */
 };
@@ -126,7 +127,7 @@ static int item_of(struct containing *c, uint32_t left, struct expr **out) {
 
     for (uint32_t set = left; set; set = (set - 1) & left) {
         struct expr *rest = NULL;
-        int r = c->item[set] ? 0 : item_value(c->s, c->f, 0, set, &c->item[set]);
+        int r = c->item[set] ? 0 : item_value(c->s, c->f, c->n_prefix, set, &c->item[set]);
 
         c->item[set] = r == 0 ? schema_share(c->s, c->item[set]) : NULL;
         r = r < 0 ? r : items_behind(c, left & ~set, &rest);
@@ -155,6 +156,59 @@ static int items_behind(struct containing *c, uint32_t left, struct expr **out) 
     others = left ? schema_share(c->s, expr_seq3(b, others, comma, one)) : others;
     *out = c->made[left] = others;
     return others ? 0 : build_no_memory(b);
+}
+
+/* Items from position @i on, with a comma before each but the first of all, among which are what
+ * @left ask for. */
+static int items_from(struct containing *c, uint32_t i, uint32_t left, struct expr **out) {
+    const struct facets *f = c->f;
+    struct build *b = c->s->b;
+    struct expr *comma = i ? json_comma(b) : expr_empty(b), *x = NULL, *rest = NULL;
+    struct expr_vec v = {0};
+    uint32_t set = left;
+    int r = build_work(b, 16);
+
+    if (i == c->n_prefix && i < f->max_items && left) {
+        if (c->any->kind != EXPR_NEVER && (f->max_items != NO_MAX || f->min_items > i + 1))
+            return schema_unsupported(c->s, f->contains[0].path,
+                                      "beside schemas by position and minItems or maxItems");
+        return items_behind(c, left, out);
+    }
+    if (i == c->n_prefix && i < f->max_items) {
+        *out = expr_repeat(b, expr_seq2(b, comma, c->any), f->min_items > i ? f->min_items - i : 0,
+                           f->max_items == NO_MAX ? NO_MAX : f->max_items - i);
+        return *out ? 0 : build_no_memory(b);
+    }
+    do { /* this item is what @set ask for */
+        set = i < f->max_items ? set : 0;
+        if (r == 0 && i < f->max_items)
+            r = item_value(c->s, f, i, set, &x);
+        if (r == 0 && i < f->max_items && x->kind != EXPR_NEVER)
+            r = items_from(c, i + 1, left & ~set, &rest);
+        if (r == 0 && rest)
+            r = expr_vec_add(b, &v, expr_seq3(b, comma, x, rest));
+        rest = NULL;
+    } while (r == 0 && set && (set = (set - 1) & left, true));
+    if (r == 0 && left == 0 && i > 0 && i >= f->min_items)
+        r = expr_vec_add(b, &v, expr_empty(b));
+    *out = r == 0 ? expr_alt(b, v.v, v.n) : NULL;
+    return r < 0 ? r : *out ? 0 : build_no_memory(b);
+}
+
+#define PLACES_MAX 64 /* items by position beside `contains` */
+
+/* Items by position, and others behind them; one of all is what each `contains` asks for. */
+static int array_containing_placed(struct schema *s, const struct facets *f, uint32_t n_prefix,
+                                   struct expr **out) {
+    struct containing c = {.s = s, .f = f, .n_prefix = n_prefix};
+
+    if (f->n_contains > CONTAINS_MAX || n_prefix > PLACES_MAX)
+        return schema_unsupported(s, f->contains[f->n_contains - 1].path,
+                                  "beside many schemas by position");
+    int r = item_value(s, f, n_prefix, 0, &c.any);
+
+    c.any = r == 0 ? schema_share(s, c.any) : NULL;
+    return r < 0 ? r : items_from(&c, 0, (1u << f->n_contains) - 1, out);
 }
 
 /* As array_containing(), with several `contains`, which one item may satisfy or some. */
@@ -212,6 +266,10 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
         if (new && (yyjson_is_ctn(p.v) || v->n == LISTED_MAX))
             return 0;
         if (new)
+            r = 0;
+        if (new &&yyjson_is_raw(p.v)) /* one text for each */
+            x = expr_bytes(s->b, yyjson_get_raw(p.v), yyjson_get_len(p.v));
+        else if (new)
             r = value_expr(s, p.v, &x);
         if (new &&r == 0) {
             seen[v->n] = p.v;
@@ -322,15 +380,14 @@ int lower_array(struct schema *s, const struct facets *f, struct expr **out) {
         n_prefix = MAX(n_prefix, yyjson_arr_size(prefix_of(s, f->parts->v[i]).v));
     if (n_prefix > 4096)
         return build_too_complex(b, "more than 4096 prefixItems");
-    if (f->n_contains && n_prefix)
-        return schema_unsupported(s, f->contains[f->n_contains - 1].path,
-                                  "beside schemas by position");
     if (min > f->max_items) {
         *out = expr_never(b);
         return *out ? 0 : build_no_memory(b);
     }
     if (f->unique && f->max_items > 1)
         r = array_unique(s, f, (uint32_t)n_prefix, &items);
+    else if (f->n_contains && n_prefix)
+        r = array_containing_placed(s, f, (uint32_t)n_prefix, &items);
     else if (f->n_contains)
         r = f->n_contains > 1 ? array_containing_all(s, f, &items) : array_containing(s, f, &items);
     else if (f->max_items)

@@ -218,6 +218,12 @@ static int take_not_enum(struct schema *s, struct facets *f, struct place at) {
     return r < 0 ? r : add_text(s, f, at, TEXT_NOT_ENUM);
 }
 
+static int take_not_format(struct schema *s, struct facets *f, struct place at) {
+    int r = schema_target(s, at, &at);
+
+    return r < 0 ? r : add_text(s, f, at, TEXT_NOT_FORMAT);
+}
+
 /* Formats of numbers are ranges or say nothing; those of strings are left to lower_string(). */
 static int take_format(struct schema *s, struct facets *f, struct place at) {
     static const struct {
@@ -393,6 +399,7 @@ static const struct keyword {
     unsigned implies;
 } KEYWORDS[] = {
     {OWN "notEnum", take_not_enum, T_STRING},
+    {OWN "notFormat", take_not_format, T_STRING},
     {OWN "notMultiple", take_not_multiple, T_INT | T_REAL},
     {OWN "notPattern", take_not_pattern, T_STRING},
     {OWN "some", take_some, T_OBJECT},

@@ -182,6 +182,30 @@ static int by_value(const void *x, const void *y) {
     return decimal_compare(&m, &n);
 }
 
+#define SHAPES_MAX 4 /* objects and arrays of one enum: each takes alternatives for its parts */
+
+/* Objects (or arrays) that are none of those in the list. */
+static void not_shapes(struct writer *w, struct place at, bool one, bool objects) {
+    size_t n = one ? 1 : yyjson_arr_size(at.v), n_shapes = 0;
+    yyjson_mut_val *all = yyjson_mut_arr(w->d);
+
+    for (size_t i = 0; i < n && w->error == 0; i++) {
+        struct place v = {one ? at.v : yyjson_arr_get(at.v, i), at.path}, shape;
+
+        if (objects ? !yyjson_is_obj(v.v) : !yyjson_is_arr(v.v))
+            continue;
+        if (n_shapes++ == SHAPES_MAX) {
+            w->dropped = true;
+            return;
+        }
+        w->error = logic_const(w->s, v, &shape);
+        if (w->error == 0)
+            yyjson_mut_arr_append(all, not_ref(w, shape));
+    }
+    if (n_shapes)
+        yyjson_mut_obj_add_val(w->d, add_typed(w, objects ? "object" : "array"), "allOf", all);
+}
+
 static void not_values(struct writer *w, struct place at, bool one) {
     size_t n = one ? 1 : yyjson_arr_size(at.v), n_numbers = 0;
     CLEANUP(freep) yyjson_val **numbers = calloc(MAX(n, (size_t)1), sizeof(yyjson_val *));
@@ -210,7 +234,8 @@ static void not_values(struct writer *w, struct place at, bool one) {
     if (types & (T_INT | T_REAL))
         types |= T_INT | T_REAL;
     add_types(w, T_ALL & ~types);
-    w->dropped = w->dropped || (types & (T_ARRAY | T_OBJECT));
+    not_shapes(w, at, one, false);
+    not_shapes(w, at, one, true);
     qsort(numbers, n_numbers, sizeof(*numbers), by_value);
     if (n_numbers)
         not_numbers(w, numbers, n_numbers);
@@ -365,6 +390,20 @@ static void not_text(struct writer *w, struct place at) {
     yyjson_mut_obj_add_uint(w->d, add_typed(w, "string"), OWN "notPattern", k);
 }
 
+/* Strings that are surely not of this format; one that says nothing holds for all. */
+static void not_format(struct writer *w, struct place at) {
+    int known = format_contrary(at.v);
+
+    if (known == 0 && !(w->s->b->flags & GRAMMAR_ANY_FORMAT))
+        known = -1;
+    if (known > 0) {
+        uint32_t k = target(w, at);
+
+        yyjson_mut_obj_add_uint(w->d, add_typed(w, "string"), OWN "notFormat", k);
+    }
+    w->dropped = w->dropped || known < 0;
+}
+
 /* The contrary of one keyword. */
 static void not_keyword(struct writer *w, const char *key, struct place at) {
     struct place nothing = {0};
@@ -408,6 +447,8 @@ static void not_keyword(struct writer *w, const char *key, struct place at) {
         yyjson_mut_obj_add_val(w->d, add_typed(w, "array"), "items", not_ref(w, at));
     else if (strcmp(key, "pattern") == 0)
         not_text(w, at);
+    else if (strcmp(key, "format") == 0)
+        not_format(w, at);
     else if (strcmp(key, "multipleOf") == 0)
         not_multiple(w, at);
     else if (strcmp(key, "minimum") == 0 || strcmp(key, "maximum") == 0) {

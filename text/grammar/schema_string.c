@@ -57,28 +57,35 @@
     "*)*)?)?|[a-zA-Z0-9._-]+(/" PCHAR "*)*)(\\?(" PCHAR "|[/?])*)?(#(" PCHAR "|[/?])*)?)"
 #define UUID "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 
+#define ANY "[\\s\\S]*"
+#define ANY_HOST "[^:/?#@ ]*"
+#define ANY_MAIL ANY "@" ANY
+#define ANY_DAY "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+#define ANY_URI "[a-zA-Z][a-zA-Z0-9+.-]*:" ANY
+
+/* wide: what any reading of the standard matches, and perhaps more; NULL: not known. */
 static const struct {
-    const char *name, *regex;
+    const char *name, *regex, *wide;
 } FORMATS[] = {
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "T" TIME},
-    {"uuid", UUID},
-    {"email", EMAIL},
-    {"ipv4", IPV4},
-    {"ipv6", IPV6},
-    {"uri", URI},
-    {"iri", URI},
-    {"uri-reference", URI "|" REFERENCE},
-    {"iri-reference", URI "|" REFERENCE},
-    {"uri-template", URI "|" REFERENCE},
-    {"json-pointer", POINTER},
-    {"relative-json-pointer", "(0|[1-9][0-9]{0,3})(#|" POINTER ")"},
-    {"duration", DURATION},
-    {"regex", REGEX},
-    {"idn-email", EMAIL},
-    {"idn-hostname", LABEL "(\\." LABEL "){0,3}"},
-    {"hostname", LABEL "(\\." LABEL "){0,3}"},
+    {"date", DATE, ANY_DAY},
+    {"time", TIME, "[0-9]{2}:" ANY},
+    {"date-time", DATE "T" TIME, ANY_DAY ANY},
+    {"uuid", UUID, "(urn:uuid:)?[0-9a-fA-F-]*"},
+    {"email", EMAIL, ANY_MAIL},
+    {"ipv4", IPV4, "[0-9.]*"},
+    {"ipv6", IPV6, ANY ":" ANY},
+    {"uri", URI, ANY_URI},
+    {"iri", URI, ANY_URI},
+    {"uri-reference", URI "|" REFERENCE, NULL},
+    {"iri-reference", URI "|" REFERENCE, NULL},
+    {"uri-template", URI "|" REFERENCE, NULL},
+    {"json-pointer", POINTER, "(/" ANY ")?"},
+    {"relative-json-pointer", "(0|[1-9][0-9]{0,3})(#|" POINTER ")", "[0-9]" ANY},
+    {"duration", DURATION, "P" ANY},
+    {"regex", "(" REGEX ")?", NULL},
+    {"idn-email", EMAIL, ANY_MAIL},
+    {"idn-hostname", LABEL "(\\." LABEL "){0,3}", ANY_HOST},
+    {"hostname", LABEL "(\\." LABEL "){0,3}", ANY_HOST},
 };
 
 static uint32_t times(uint32_t n, uint32_t k) {
@@ -201,18 +208,28 @@ static int read_pattern(struct schema *s, struct place at, unsigned options, str
     return build_too_complex(b, "%s", why.message);
 }
 
-static const char *find_format(const char *name) {
+static const char *find_format(const char *name, bool wide) {
     for (size_t i = 0; i < ARRAY_SIZE(FORMATS); i++) {
         if (strcmp(name, FORMATS[i].name) == 0)
-            return FORMATS[i].regex;
+            return wide ? FORMATS[i].wide : FORMATS[i].regex;
     }
     return NULL;
+}
+
+int format_contrary(yyjson_val *v) {
+    const char *name = yyjson_get_str(v);
+
+    if (!name)
+        return -1;
+    if (!find_format(name, false)) /* of numbers, or an annotation */
+        return strstr(name, "int") ? -1 : 0;
+    return find_format(name, true) ? 1 : -1;
 }
 
 int format_known(struct schema *s, struct place at) {
     const char *name = yyjson_get_str(at.v);
 
-    if (find_format(name))
+    if (find_format(name, false))
         return 1;
     return s->b->flags & GRAMMAR_ANY_FORMAT
                ? 0
@@ -221,8 +238,10 @@ int format_known(struct schema *s, struct place at) {
 
 static int read_text(struct schema *s, const struct text_rule *t, unsigned options,
                      struct expr **out) {
-    if (t->kind == TEXT_FORMAT) {
-        *out = regex_of(s->b, find_format(yyjson_get_str(t->at.v)), CHARS_JSON);
+    if (t->kind == TEXT_FORMAT || t->kind == TEXT_NOT_FORMAT) {
+        const char *regex = find_format(yyjson_get_str(t->at.v), t->kind == TEXT_NOT_FORMAT);
+
+        *out = regex_of(s->b, regex, CHARS_JSON);
         return *out ? 0 : build_no_memory(s->b);
     }
     return read_pattern(s, t->at, options, out);
@@ -266,8 +285,11 @@ int text_lang(struct schema *s, const struct text_rule *t, const struct lang **o
     int r = 0;
 
     for (; m && build_work(s->b, 1) == 0; m = m->next) {
-        bool equal = m->v == t->at.v || (t->kind != TEXT_NOT_ENUM && m->kind == t->kind &&
-                                         yyjson_equals(m->v, t->at.v));
+        bool equal =
+            m->v == t->at.v && (m->kind == TEXT_NOT_FORMAT) == (t->kind == TEXT_NOT_FORMAT);
+
+        equal = equal ||
+                (t->kind != TEXT_NOT_ENUM && m->kind == t->kind && yyjson_equals(m->v, t->at.v));
 
         if (equal) {
             *out = m->lang;
@@ -304,9 +326,7 @@ int facets_lang(struct schema *s, const struct facets *f, const struct lang **ou
         r = lang_strings_of(s->b, f->min_length, f->max_length, &in[n++]);
     for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
-        bool negated = t->kind == TEXT_NOT_PATTERN || t->kind == TEXT_NOT_ENUM;
-
-        r = text_lang(s, t, negated ? &not_in[n_not++] : &in[n++]);
+        r = text_lang(s, t, text_is_negated(t) ? &not_in[n_not++] : &in[n++]);
     }
     return r < 0 ? r : lang_meet(s->b, in, n, not_in, n_not, out);
 }

@@ -90,11 +90,10 @@ static int admits_text(struct schema *s, const struct facets *f, yyjson_val *v) 
 
     for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
-        bool negated = t->kind == TEXT_NOT_PATTERN || t->kind == TEXT_NOT_ENUM;
         const struct lang *l;
 
         r = text_lang(s, t, &l);
-        if (r == 0 && lang_matches(l, text, n) == negated)
+        if (r == 0 && lang_matches(l, text, n) == text_is_negated(t))
             return 0;
     }
     return r < 0 ? r : 1;
@@ -199,6 +198,22 @@ static int collection_expr(struct schema *s, yyjson_val *v, struct expr **out) {
     return *out ? 0 : build_no_memory(s->b);
 }
 
+/* A number as it stands; a whole one that has a point or an exponent also by its digits. */
+static struct expr *number_expr(struct schema *s, yyjson_val *v) {
+    struct expr *raw = expr_bytes(s->b, yyjson_get_raw(v), yyjson_get_len(v));
+    char text[DECIMAL_DIGITS + 1];
+    struct decimal d;
+    size_t n = 0;
+
+    if (!strpbrk(yyjson_get_raw(v), ".eE") ||
+        decimal_read(&d, yyjson_get_raw(v), yyjson_get_len(v)) < 0 || d.n_frac || !d.n_int)
+        return raw;
+    text[0] = '-';
+    n = d.negative;
+    memcpy(text + n, d.digit_int, d.n_int);
+    return expr_alt2(s->b, raw, expr_bytes(s->b, text, n + d.n_int));
+}
+
 int value_expr(struct schema *s, yyjson_val *v, struct expr **out) {
     switch (yyjson_get_type(v)) {
     case YYJSON_TYPE_NULL:
@@ -208,7 +223,7 @@ int value_expr(struct schema *s, yyjson_val *v, struct expr **out) {
         *out = json_word(s->b, yyjson_get_bool(v) ? "true" : "false");
         break;
     case YYJSON_TYPE_RAW:
-        *out = expr_bytes(s->b, yyjson_get_raw(v), yyjson_get_len(v));
+        *out = number_expr(s, v);
         break;
     case YYJSON_TYPE_STR:
         *out = json_literal(s->b, yyjson_get_str(v), yyjson_get_len(v));
