@@ -18,7 +18,7 @@
  *
  * Whether: a copy is a loss where computing is faster, which is so for small models on big
  * devices. What a page takes and what computing takes is asked of the cost model, without what a
- * step costs in any case. Saving counts twice, since it is of use only with the way back.
+ * step costs in any case.
  *
  * The order makes it right. All copies of a step are made before its rows are computed, one after
  * the other in the order in which they were decided (the engine's contract). So a page may be
@@ -185,7 +185,7 @@ static bool save_now(struct offload *p, const struct kv_seq *seq, const struct k
     struct kv_seq *saved = open_saved(p, share, tokens, n * t);
     uint32_t n_pages, from = saved ? kv_seq_committed(saved) / t : n;
     uint32_t more = MIN(n - from, room);
-    bool pays = 2 * copy_ns(p, more) < compute_ns(p, from * t, (from + more) * t);
+    bool pays = offload_pays(p, from * t, (from + more) * t);
 
     if (pays && more > 0)
         save_pages(p, saved, tokens, kv_seq_pages(seq, &n_pages) + from, more);
