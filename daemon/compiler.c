@@ -591,12 +591,15 @@ static void deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     c->ready = NULL;
 }
 
-void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
+bool compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx) {
     if (c->turn == 0)
-        return; /* nothing was ever given away */
+        return false; /* nothing was ever given away */
+    uint32_t n_out = jobs_n(c->jobs);
     deliver(c, ready, ctx);
+    bool came_back = jobs_n(c->jobs) < n_out;
     evict(c);
     give_away(c);
+    return came_back;
 }
 
 bool compiler_has_quarantined(const struct compiler *c) {

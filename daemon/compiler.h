@@ -52,8 +52,9 @@ int compiler_fd(const struct compiler *c);
 /* False: no such request waits, and the constraint is not taken. */
 typedef bool (*compiler_ready_fn)(void *ctx, uint64_t id, const struct constraint *constraint,
                                   const struct err *why);
-/* Tells the results that have arrived: exactly one call for each request that waited. */
-void compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx);
+/* Tells the results that have arrived: exactly one call for each request that waited. true: tasks
+ * came back, also such as were abandoned, of which nothing is told. */
+bool compiler_deliver(struct compiler *c, compiler_ready_fn ready, void *ctx);
 /* Something is queued that must be compiled while nothing else runs. */
 bool compiler_has_quarantined(const struct compiler *c);
 /* Compiles one such, with no step under way; waits for it and tells as compiler_deliver() does. */

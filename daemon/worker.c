@@ -511,7 +511,7 @@ static int serve(struct worker *w) {
 
         if (r < 0)
             return r;
-        compiler_deliver(w->compiler, on_compiled, w);
+        w->stats_stale |= compiler_deliver(w->compiler, on_compiled, w);
         while (r == 0 && compiler_has_quarantined(w->compiler)) {
             r = sched_settle(w->sched);
             if (r == 0)

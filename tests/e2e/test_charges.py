@@ -110,6 +110,21 @@ def test_constrained_requests_of_one_tenant_stop_no_other():
             wait_for(d, lambda w: w["grammar_state_bytes"] == 0 and w["grammar_waiting"] == 0)
 
 
+def test_grammars_of_clients_that_left_are_not_compiled():
+    """The worker has nothing else to do then, and still tells."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Weftd("--api-keys", keys_in(folder)) as d:
+            clients = []
+            for i in range(4):
+                body = {"prompt": "hi", "max_tokens": 20, "structured_outputs": {"choice": [f"choice {k} {i}" for k in range(5000)]}}
+                clients.append(d.connect())
+                clients[-1].request("POST", "/v1/completions", json.dumps(body), {"Authorization": "Bearer ka", "Content-Type": "application/json"})
+            wait_for(d, lambda w: w["grammars_compiling"] >= 2)
+            for connection in clients:
+                connection.close()
+            wait_for(d, lambda w: w["grammars_compiling"] == 0 and w["running"] == 0)
+
+
 def wait_for(daemon, holds):
     until = time.monotonic() + 60
     while not holds(daemon.stats()["worker"]):
