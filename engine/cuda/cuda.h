@@ -170,13 +170,13 @@ struct be {
     struct sample_state *sampling; /* [LOGIT_ROWS] */
     float *hidden;                 /* [max_wants][n_embd] */
     uint16_t *packed, *head_packed;
-    float *sums, *head_sums, *head_scale;
+    float *head_scale;
     uint8_t *weight_bytes; /* of all weights; weights_used of them are in use */
     size_t weights_used, weights_size;
     double *freq[ROPE_TABLES];
     uint8_t *host_pages; /* of KV_GLOBAL, pinned */
     struct blk_grids *grids;
-    uint32_t *bad;
+    struct repack_found *found;
     /* Of a model with experts; a pair is a row's pick (kernels.h). */
     struct {
         float *logits, *weight;          /* [max_rows][n_expert], [pairs] */
@@ -207,9 +207,10 @@ struct be {
     uint32_t last_wants;
     int64_t wait_limit_ns;
     uint32_t memory_wait_ms;
-    float *peeked;              /* host [n_vocab]: what peek() shows, and a row sampled here */
-    uint32_t *bad_host, *count; /* count: [n_vocab] zero between uses */
-    struct sampler sampler;     /* of what the kernels do not do */
+    float *peeked; /* host [n_vocab]: what peek() shows, and a row sampled here */
+    struct repack_found *found_host;
+    uint32_t *count;        /* count: [n_vocab] zero between uses */
+    struct sampler sampler; /* of what the kernels do not do */
 };
 
 /* 0, or -EIO when @error is one of the runtime's, or the device was lost before. The first error
@@ -227,6 +228,9 @@ int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
 /* Bytes that the weights of the file will take. */
 uint64_t cuda_weight_bytes(const struct gguf *file);
 
+/* Behind repack: scales of all tiles of @m (@n_row_tiles: of all its experts) by the largest of
+ * them, which be.found_host says, and @m.inverse. Waits for the stream. 0 or -EIO. */
+int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles);
 /* be_ops.load: the op's tensors to the device, matrices as tiles. Ops come in the model's order, so
  * that a tied output lends its tiles to the embedding before it. */
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
@@ -255,7 +259,7 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
 /* Packed rows on the device. */
 struct operand {
     const uint16_t *packed;
-    const float *scale, *sums;
+    const float *scale;
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
 };

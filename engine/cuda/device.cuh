@@ -90,6 +90,33 @@ DEVICE uint32_t mul_halves(uint32_t a, uint32_t b) {
     return u;
 }
 
+/* Two halves times two halves plus two halves, rounded once. */
+DEVICE uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t u;
+
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(u) : "r"(a), "r"(b), "r"(c));
+    return u;
+}
+
+/* The lower half, the upper half of @v twice; nothing to do where an operand is one. */
+DEVICE uint32_t low_twice(uint32_t v) {
+    uint32_t u;
+
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tmov.b32 %0, {l, l};\n\t}"
+        : "=r"(u)
+        : "r"(v));
+    return u;
+}
+
+DEVICE uint32_t high_twice(uint32_t v) {
+    uint32_t u;
+
+    asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %1;\n\tmov.b32 %0, {h, h};\n\t}"
+        : "=r"(u)
+        : "r"(v));
+    return u;
+}
+
 DEVICE uint32_t sub_halves(uint32_t a, uint32_t b) {
     uint32_t u;
 
@@ -106,15 +133,6 @@ DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, 
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-/* c = A B. */
-DEVICE void mma_new(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                    uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
-                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {

@@ -112,7 +112,6 @@ static struct expert_args product_args(const struct be *b, const struct weights 
     struct expert_args a = {
         .x = b->packed,
         .scale = b->scale,
-        .sums = b->sums,
         .n_mats = n_mats,
         .n_blocks = (uint32_t)round_up(n_in, 64) / 16,
         .n_used = b->shape->n_expert_used,

@@ -168,7 +168,7 @@ DEVICE const uint8_t *tiles_of(const struct matrix &m, uint32_t expert) {
 /* y of an element, whose pair has row @row of x. */
 DEVICE float value_of(const struct expert_args &a, const struct matrix &m, uint32_t expert,
                       uint32_t row, uint32_t out, float sum) {
-    float v = sum * a.scale[row];
+    float v = sum * (a.scale[row] * m.inverse);
 
     return m.bias ? v + m.bias[(size_t)expert * m.n_out + out] : v;
 }
@@ -278,7 +278,7 @@ struct ExpertFeed {
 
 /* Rows anywhere in x. Where an item has no more pairs a lane takes the first one's. */
 struct Gathered {
-    uint32_t x[1], sums[2]; /* offsets in bytes */
+    uint32_t x[1]; /* offset in bytes */
 
     __device__ __forceinline__ static uint32_t row(const struct expert_args &a,
                                                    const struct expert_item &item, uint32_t i) {
@@ -289,17 +289,6 @@ struct Gathered {
         uint32_t lane = threadIdx.x % 32, r = row(a, item, lane / 4);
 
         x[0] = r / PACK_ROWS * a.n_blocks * 256 + (r % PACK_ROWS * 4 + lane % 4) * 16;
-#pragma unroll
-        for (uint32_t j = 0; j < 2; j++) {
-            r = row(a, item, lane % 4 * 2 + j);
-            sums[j] = r / PACK_ROWS * a.n_blocks * 16 + r % PACK_ROWS * 4;
-        }
-    }
-    __device__ __forceinline__ void load_sums(const struct expert_args &a, int i, uint32_t unit,
-                                              uint32_t pair, float sum[2]) const {
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-            sum[j] = *(const float *)((const uint8_t *)a.sums + (sums[j] + unit) + pair);
     }
 };
 
@@ -457,7 +446,6 @@ KERNEL(expert_vec, struct expert_args, EXPERT_THREADS, 4) {
 /* The thread's rows of the block's 64, anywhere in x. */
 struct Scattered {
     const uint8_t *x[WIDE_GROUPS * SLICE_PAIRS * 32 / CUDA_THREADS]; /* of the first slice */
-    const float *sums;
 
     __device__ __forceinline__ void start(const struct expert_args &a,
                                           const struct expert_item &item) {
@@ -472,19 +460,12 @@ struct Scattered {
             x[k] = (const uint8_t *)a.x + (size_t)(r / PACK_ROWS) * a.n_blocks * 256 + p * 512 +
                    (r % PACK_ROWS * 4 + lane % 4) * 16;
         }
-        uint32_t i = threadIdx.x, p = i / PACK_ROWS % SLICE_PAIRS;
-        uint32_t c = i / (SLICE_PAIRS * PACK_ROWS) * PACK_ROWS + i % PACK_ROWS;
-        uint32_t r = row_of(a, pairs[c < item.n ? c : 0]);
-        sums = a.sums + (size_t)(r / PACK_ROWS) * a.n_blocks * 4 + p * PACK_ROWS + r % PACK_ROWS;
     }
     __device__ __forceinline__ void fetch(uint8_t *to, uint32_t next) const {
 #pragma unroll
         for (uint32_t k = 0; k < sizeof(x) / sizeof(*x); k++)
             copy_async(to + (threadIdx.x + k * CUDA_THREADS) * 16,
                        x[k] + (size_t)next * SLICE_PAIRS * 512);
-        if (threadIdx.x < WIDE_GROUPS * SLICE_PAIRS * PACK_ROWS)
-            copy_async4(to + WIDE_GROUPS * SLICE_PAIRS * 512 + threadIdx.x * 4,
-                        sums + (size_t)next * SLICE_PAIRS * PACK_ROWS);
     }
 };
 

@@ -24,7 +24,7 @@ extern "C" {
 #define MATVEC_STAGES 3u   /* of a warp's ring: 2 are on their way while one is used */
 #define MATMUL_COLUMNS 64u /* rows of activations that a block of matmul_wide() takes */
 #define WIDE_SLICES 4u
-#define WIDE_SLICE_BYTES (MATMUL_COLUMNS * 64u * 2u + MATMUL_COLUMNS * 2u * 4u)
+#define WIDE_SLICE_BYTES (MATMUL_COLUMNS * 64u * 2u)
 
 /* -- loading ----------------------------------------------------------------------------------- */
 
@@ -33,7 +33,20 @@ struct repack_args {
     struct tile_source source; /* row 0: the first row of the first tile */
     uint8_t *tiles;
     uint32_t format, n_units;
-    uint32_t *bad; /* set to 1 when a weight does not fit half precision */
+    struct repack_found *found;
+};
+
+struct repack_found {
+    uint64_t most; /* the largest tile_scale_size(): its bits in single precision */
+    uint32_t bad;  /* 1 when a weight does not fit half precision */
+};
+
+/* The scales of @n_tiles tiles as the recipe wants them (tile_unit()). A warp a tile; grid: x tiles
+ * / 8. */
+struct scale_args {
+    uint8_t *tiles;
+    uint32_t format, n_tiles;
+    int unit;
 };
 
 /* -- the batch --------------------------------------------------------------------------------- */
@@ -88,6 +101,7 @@ struct embed_args {
     struct tile_source table;
     const uint8_t *tiles; /* NULL: the table; else the same in tiles */
     uint32_t format, n_units;
+    float inverse; /* of the tiles' unit: matrix.inverse */
     const int32_t *sampled;
     float *x, scale;
 };
@@ -125,8 +139,8 @@ enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CL
 /* Rows of f32 to the half precision operands of matmul: PLAIN x, NORM rms norm of x times weight,
  * SILU silu(x) * up, GELU and CLAMPED as their enum glu, GATE x * sigmoid(up). A row is multiplied
  * by a power of two that takes its largest magnitude to [2^13, 2^14); scale[row] undoes it.
- * packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(); sums of what
- * 32 columns were rounded to: [rows / 8][n_padded / 32][8]. n_padded: a multiple of 64.
+ * packed: [rows / 8][n_padded / 32][8][32], 32 columns in the order of pack_place(). n_padded: a
+ * multiple of 64.
  * Grid: rows; PACK_THREADS threads. */
 struct pack_args {
     const float *x, *up, *weight;
@@ -134,7 +148,7 @@ struct pack_args {
     uint32_t wanted;                /* the rows that are wanted, not all */
     uint32_t each;                  /* rows of x for each of the batch; 0: 1 */
     uint16_t *packed;
-    float *scale, *sums;
+    float *scale;
     uint32_t kind, n, n_padded;
     uint32_t up_stride; /* values from a row of up to the next; 0: n */
     float eps;
@@ -218,6 +232,7 @@ struct matrix {
     const float *bias; /* or NULL */
     float *y;          /* [rows][n_out] */
     uint32_t format, n_out, n_units, n_row_tiles;
+    float inverse; /* 2^-unit: what makes the file's weights of the tiles' */
 };
 
 /* What the last block of a matvec does when all of them are done, in place of a kernel behind
@@ -240,7 +255,7 @@ enum finish {
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
     const uint16_t *x; /* packed */
-    const float *scale, *sums;
+    const float *scale;
     const uint32_t *count;             /* NULL, or how many of n_rows there are */
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
     uint32_t n_tiles, stage_bytes; /* matvec: row tiles of all; the largest tile_stage_bytes() */
@@ -273,8 +288,7 @@ MX_FN uint32_t wide_shared(uint32_t format) {
 
 /* As matmul_wide, with a grid of x: rows / 128; m128_shared(). */
 #define M128_ROWS 128u
-#define M128_SLICE_BYTES (M128_ROWS * 64u * 2u + M128_ROWS * 2u * 4u)
-
+#define M128_SLICE_BYTES (M128_ROWS * 64u * 2u)
 #define M128_SUM_BYTES (M128_ROWS * 128u * 4u)
 
 /* Stages of weights: enough for two slices of 64 columns ahead at least. */
@@ -338,7 +352,7 @@ struct expert_cut {
 struct expert_args {
     struct matrix m[2];
     const uint16_t *x; /* packed */
-    const float *scale, *sums;
+    const float *scale;
     uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
     uint32_t by_pair, glu;             /* by_pair: a row of x is a pair */
     uint32_t n_teams, stage_bytes;     /* stage_bytes: the largest */
@@ -610,6 +624,7 @@ MX_FN uint32_t sample_needs(const struct sample_want *w, uint32_t n_vocab) {
 /* -- addresses: what cuda_api.launch() takes --------------------------------------------------- */
 
 extern const void *const kernel_repack;
+extern const void *const kernel_scale_tiles;
 extern const void *const kernel_embed;
 extern const void *const kernel_hidden;
 extern const void *const kernel_residual;

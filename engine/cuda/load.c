@@ -108,7 +108,7 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
             (uint8_t *)m->tiles + (size_t)(row / TILE_ROWS) * m->n_units * tile_bytes(m->format),
         .format = m->format,
         .n_units = m->n_units,
-        .bad = b->bad,
+        .found = b->found,
     };
     struct launch l = {kernel_repack, m->n_units, tiles, CUDA_THREADS, "repack", 0};
     r = cuda_launch(b, &l, &a, sizeof(a));
@@ -124,14 +124,28 @@ static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
 }
 
 static int check_values(struct be *b, const struct tensor *t, struct err *err) {
-    int r = cuda_check(b, b->api->copy(b->bad_host, b->bad, 4, CUDA_TO_HOST, b->stream),
-                       "cudaMemcpyAsync");
+    int r = cuda_check(
+        b, b->api->copy(b->found_host, b->found, sizeof(*b->found), CUDA_TO_HOST, b->stream),
+        "cudaMemcpyAsync");
 
     r = r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "repack");
-    if (r == 0 && *b->bad_host)
+    if (r == 0 && b->found_host->bad)
         r = err_set(err, 0, NULL,
                     "tensor '%s' holds numbers beyond half precision: use --backend cpu", t->name);
     return r;
+}
+
+int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles) {
+    uint32_t n_tiles = n_row_tiles * m->n_units, warps = CUDA_THREADS / 32;
+    float most = mx_float_of((uint32_t)b->found_host->most);
+    struct scale_args a = {(uint8_t *)m->tiles, m->format, n_tiles, tile_unit(m->format, most)};
+    struct launch l = {
+        kernel_scale_tiles, (n_tiles + warps - 1) / warps, 1, CUDA_THREADS, "scale_tiles", 0};
+
+    m->inverse = tile_power_of_two(-a.unit);
+    int r = cuda_launch(b, &l, &a, sizeof(a));
+    /* matvec reads tiles before the kernel before it has ended. */
+    return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "scale_tiles");
 }
 
 /* Which rows of a tensor a matrix is made of: @n at a time, every @stride, from @first on. A part
@@ -199,9 +213,10 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     if (r < 0)
         return r;
     m->tiles = d;
-    r = cuda_check(b, b->api->fill(b->bad, 0, 4, b->stream), "cudaMemset");
+    r = cuda_check(b, b->api->fill(b->found, 0, sizeof(*b->found), b->stream), "cudaMemset");
     r = r < 0 ? r : repack_all(b, t, m, p);
     r = r < 0 ? r : check_values(b, t, err);
+    r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * (uint32_t)t->ne[2]);
     r = r < 0 ? r : load_vector(b, bias, &bias_at, err);
     m->bias = bias_at;
     return r;

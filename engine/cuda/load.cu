@@ -21,6 +21,7 @@ KERNEL(repack, struct repack_args, CUDA_THREADS, 2) {
     struct tile_source s = a.source;
     uint32_t first = blockIdx.y * TILE_ROWS;
     struct repack_args b = a;
+    float most = 0;
     bool ok = true;
 
     s.data += first * s.row_bytes;
@@ -33,5 +34,30 @@ KERNEL(repack, struct repack_args, CUDA_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < TILE_ROWS * tile_k(f); i += CUDA_THREADS)
         ok = ok && fits_half(b, k0, i);
     if (!ok)
-        put_alike(a.bad, 1);
+        put_alike(&a.found->bad, 1);
+    if (threadIdx.x >= 32)
+        return;
+    if (threadIdx.x < TILE_SCALES(f))
+        most = tile_scale_size(f, &s, k0, threadIdx.x);
+    for (int m = 1; m < 32; m *= 2)
+        most = fmaxf(most, lane_xor(most, m));
+    if (threadIdx.x == 0)
+        max_global(&a.found->most, (uint64_t)mx_bits_of(most));
+}
+
+KERNEL(scale_tiles, struct scale_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t tile = blockIdx.x * (CUDA_THREADS / 32) + threadIdx.x / 32, i = threadIdx.x % 32;
+
+    if (tile >= a.n_tiles || i >= TILE_SCALES(a.format))
+        return;
+    uint8_t *at = a.tiles + (size_t)tile * tile_bytes(a.format);
+    if (a.format == TILE_MXFP4) {
+        at += tile_code_bytes(a.format) + i;
+        *at = tile_scaled_exponent(*at, a.unit);
+    } else {
+        uint16_t *half = (uint16_t *)(at + tile_half_at(a.format, i));
+
+        *half = tile_scaled_half(a.format, i, *half, a.unit);
+    }
 }

@@ -1,8 +1,8 @@
 /*
- * matmul - y (+)= W x + bias. The recipe (docs/cuda-kernels.md): products of exact codes and
- * activations in half precision by mma, group by group of columns from left to right inside a
- * segment (weights.cuh), the segments' sums added from left to right, times the row's power of two,
- * plus bias, plus what was there. A column of mma does not see the others, so a row's result does
+ * matmul - y (+)= W x + bias. The recipe (docs/cuda-kernels.md): weights and activations in half
+ * precision (weights.cuh), multiplied and added up by mma from left to right inside a segment, the
+ * segments' sums added from left to right, times the row's and the matrix's powers of two, plus
+ * bias, plus what was there. A column of mma does not see the others, so a row's result does
  * not depend on which rows come with it, nor on which of the two kernels computes it.
  *
  * matvec       up to 16 rows. Warp s of a block sums segment s of a row tile; a block goes over
@@ -27,7 +27,7 @@ DEVICE uint32_t count_rows(const struct matmul_args &a) {
 /* y of one element; what was there apart. */
 DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint32_t row,
                       uint32_t out, float sum) {
-    float v = sum * a.scale[row];
+    float v = sum * (a.scale[row] * m.inverse);
 
     return m.bias ? v + m.bias[out] : v;
 }
@@ -114,18 +114,11 @@ struct Feed {
     }
 };
 
-/* The activations of a lane: of row g of each group of 8 rows, and the sums of rows 2t and 2t + 1.
- * Where there is no row g the lane takes the first of the group, which costs nothing; what comes of
- * it is not stored. */
+/* The activations of a lane: of row g of each group of 8 rows. Where there is no row g the lane
+ * takes the first of the group, which costs nothing; what comes of it is not stored. */
 template <int G> struct Rows {
-    uint32_t x[G], sums[G]; /* offsets in bytes */
+    uint32_t x[G]; /* offsets in bytes */
 
-    __device__ __forceinline__ void load_sums(const struct matmul_args &a, int i, uint32_t unit,
-                                              uint32_t pair, float sum[2]) const {
-        const uint8_t *from = (const uint8_t *)a.sums + (sums[i] + unit);
-
-        load_floats((const float *)(from + pair), sum);
-    }
     __device__ __forceinline__ void start(const struct matmul_args &a, uint32_t n_rows) {
         uint32_t lane = threadIdx.x % 32;
 
@@ -134,7 +127,6 @@ template <int G> struct Rows {
             bool there = i * PACK_ROWS + lane / 4 < n_rows;
 
             x[i] = i * a.n_blocks * 256 + (there ? lane : lane % 4) * 16;
-            sums[i] = i * a.n_blocks * 16 + lane % 4 * 8;
         }
     }
 };
@@ -280,7 +272,6 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
 
     supply.rows.n_pairs = a.n_blocks / 2;
     supply.rows.x = (const uint8_t *)a.x + (size_t)row0 * a.n_blocks * 32;
-    supply.rows.sums = a.sums + (size_t)row0 / PACK_ROWS * a.n_blocks * 4;
     supply.rows.n_groups = (n_rows - row0 + PACK_ROWS - 1) / PACK_ROWS;
     supply.start(m, m.tiles, tile);
 #pragma unroll

@@ -73,7 +73,6 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
     struct matmul_args a = {
         .x = x->packed,
         .scale = x->scale,
-        .sums = x->sums,
         .count = x->count,
         .n_mats = w->n_mats,
         .n_rows = x->n_rows,

@@ -1,9 +1,9 @@
 /*
  * matmul_m128 - y (+)= W x + bias for many rows: what matmul_wide (matmul.cu) does, with the same
  * bits, for 128 rows of the activations a block. A block has 128 x 128 of y, a warp 16 x 128: what
- * it costs to make operands of a tile of weights is shared by sixteen groups of 8 rows, and all but
- * the products is bound by the number of instructions: 9 to 10 for each mma of Q4_K instead of 14
- * (counted in the machine code, sm_90), 6 of them the recipe's own.
+ * it costs to make operands of a tile of weights is shared by sixteen groups of 8 rows. 3.1
+ * instructions for each mma of Q4_K (counted in the machine code, sm_90), and 256 more at the end
+ * of a segment: fewer than the 6.5 cycles that mma.sync takes on Hopper.
  *
  * Slices of 64 columns of the activations come by asynchronous copies while the one before is used,
  * weights in a ring of each warp's own two slices earlier at least. A slice and the weights are
@@ -34,7 +34,7 @@ template <int F> struct Steps {
 
 struct Source {
     uint32_t ring; /* offset of the warp's; the two slices come first */
-    const uint8_t *x, *sums,
+    const uint8_t *x,
         *tiles; /* the thread's of the first slice; the warp's row of tiles, NULL: none */
     uint32_t n_units;
     uint32_t n_behind, group_bytes; /* groups of rows behind the thread's; of a group */
@@ -52,10 +52,7 @@ struct Source {
                 group = group < n_behind ? group : n_behind;
                 copy_async(to + k * CUDA_THREADS * 16, x + (size_t)group * group_bytes);
             }
-            if (threadIdx.x < GROUPS * SLICE_PAIRS * 2)
-                copy_async(to + M128_ROWS * 64 * 2, sums);
             x += SLICE_PAIRS * 512;
-            sums += SLICE_PAIRS * PACK_ROWS * 4;
         }
         copy_commit();
     }
@@ -86,7 +83,6 @@ template <int F>
 DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice,
                       float c[GROUPS][4]) {
     const uint8_t *x = slice + threadIdx.x % 32 * 16;
-    const uint8_t *sums = slice + M128_ROWS * 64 * 2 + threadIdx.x % 4 * 8;
 
 #pragma unroll
     for (uint32_t p = 0; p < SLICE_PAIRS; p++) {
@@ -96,12 +92,8 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
 #pragma unroll
         for (uint32_t n = 0; n < GROUPS; n++) {
             uint32_t at = n * SLICE_PAIRS + p;
-            struct vec4 v = load16(x + at * 512);
-            float sum[2] = {0, 0};
 
-            if (Pair<F>::has_min)
-                load_floats((const float *)(sums + at * PACK_ROWS * 4), sum);
-            w.add(v, sum, c[n]);
+            w.add(load16(x + at * 512), c[n]);
         }
     }
 }
@@ -186,17 +178,14 @@ DEVICE struct Source source_of(const struct matmul_args &a, const struct matrix 
                                uint32_t row0, uint32_t n_rows) {
     struct Source s;
     uint32_t n_pairs = a.n_blocks / 2, tid = threadIdx.x;
-    uint32_t group = tid / 64, sum_group = tid / (SLICE_PAIRS * 2) % GROUPS;
+    uint32_t group = tid / 64;
 
     uint32_t last = (n_rows - row0 - 1) / PACK_ROWS;
     group = group < last ? group : last;
-    sum_group = sum_group < last ? sum_group : last;
     s.n_behind = last - group;
     s.group_bytes = n_pairs * 512;
     s.x =
         (const uint8_t *)a.x + ((size_t)(row0 / PACK_ROWS + group) * n_pairs * 512 + tid % 64 * 16);
-    s.sums = (const uint8_t *)a.sums +
-             ((size_t)(row0 / PACK_ROWS + sum_group) * n_pairs * 32 + tid % (SLICE_PAIRS * 2) * 16);
     s.ring = 2 * M128_SLICE_BYTES + M128_SUM_BYTES +
              tid / 32 * m128_slots(m.format) * tile_stage_bytes(m.format);
     s.n_units = m.n_units;
@@ -219,7 +208,9 @@ DEVICE void put_all(const struct matmul_args &a, const struct matrix &m, uint32_
 
             if (row >= n_rows || out >= m.n_out)
                 continue;
-            float *y = m.y + (size_t)row * m.n_out + out, v = *total(n, j) * a.scale[row];
+            float *y = m.y + (size_t)row * m.n_out + out;
+            float v = *total(n, j) * (a.scale[row] * m.inverse);
+
             if (m.bias)
                 v += m.bias[out];
             *y = a.add ? *y + v : v;

@@ -3,7 +3,7 @@
 /*
  * matvec - the products of a warp with few rows of activations: what the kernels for one matrix
  * (matmul.cu) and for those of experts (experts.cu) have in common. A is the kernel's argument,
- * with x and sums; ROWS says where those of a lane lie, FEED brings the weights stage by stage.
+ * with x; ROWS says where those of a lane lie, FEED brings the weights stage by stage.
  */
 
 #include "engine/cuda/weights.cuh"
@@ -31,7 +31,7 @@ DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
 }
 
 /* Adds the tile of unit @unit, at @tile in shared memory. ROWS: x[i], the offset in bytes of the
- * lane's activations of group i of 8 rows; load_sums(), the sums of 32 of its columns. */
+ * lane's activations of group i of 8 rows. */
 template <int F, int G, class A, class ROWS>
 DEVICE void add_unit(const A &a, const uint8_t *tile, uint32_t unit, const ROWS &rows,
                      float c[G][4]) {
@@ -47,12 +47,8 @@ DEVICE void add_unit(const A &a, const uint8_t *tile, uint32_t unit, const ROWS 
 #pragma unroll
         for (int i = 0; i < G; i++) {
             const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + unit * (pairs * 512));
-            struct vec4 v = load16(x + p * 512);
-            float sum[2] = {0, 0};
 
-            if (Pair<F>::has_min)
-                rows.load_sums(a, i, unit * (pairs * PACK_ROWS * 4), p * PACK_ROWS * 4, sum);
-            w.add(v, sum, c[i]);
+            w.add(load16(x + p * 512), c[i]);
         }
     }
 }

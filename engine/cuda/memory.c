@@ -41,15 +41,12 @@ static void add_activations(struct be *b) {
     add(b, &b->up, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->packed, values, sizeof(uint16_t), "activations", false);
     add(b, &b->scale, MAX(padded, pairs), sizeof(float), "activations", false);
-    add(b, &b->sums, values / 32, sizeof(float), "activations", false);
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
         add(b, &b->rope[i], rows * s->rope[i].n_rot, sizeof(float), "activations", false);
     add(b, &b->factor, rows, sizeof(float), "activations", false);
     add(b, &b->head_packed, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64), sizeof(uint16_t),
         "logits", false);
     add(b, &b->head_scale, round_up(wants, PACK_ROWS), sizeof(float), "logits", false);
-    add(b, &b->head_sums, round_up(wants, PACK_ROWS) * round_up(s->n_embd, 64) / 32, sizeof(float),
-        "logits", false);
     add(b, &b->logits, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
     add(b, &b->z, MIN(wants, LOGIT_ROWS) * s->n_vocab, sizeof(float), "logits", false);
     add(b, &b->sampling, MIN(wants, LOGIT_ROWS), sizeof(*b->sampling), "logits", false);
@@ -175,8 +172,8 @@ static void add_rest(struct be *b) {
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
         add(b, &b->freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
     add(b, &b->grids, 1, sizeof(*b->grids), "tables", false);
-    add(b, &b->bad, 1, sizeof(uint32_t), "tables", false);
-    add(b, &b->bad_host, 1, sizeof(uint32_t), "tables", true);
+    add(b, &b->found, 1, sizeof(*b->found), "tables", false);
+    add(b, &b->found_host, 1, sizeof(*b->found), "tables", true);
     b->weights_size = cuda_weight_bytes(b->opts->file);
     add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)

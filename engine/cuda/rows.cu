@@ -19,7 +19,7 @@ KERNEL(embed, struct embed_args, CUDA_THREADS, 2) {
     for (uint32_t i = threadIdx.x; i < n; i += CUDA_THREADS)
         a.x[(size_t)r * n + i] =
             a.scale * (a.tiles ? tile_read(a.format, tiles + i / k * tile_bytes(a.format),
-                                           t % TILE_ROWS, i % k)
+                                           t % TILE_ROWS, i % k, a.inverse)
                                : tile_value_at(&a.table, t, i));
 }
 

@@ -79,27 +79,16 @@ DEVICE float power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
 }
 
-/* Columns i .. i + 3, of eight lanes 32; all lanes of a warp meet, whether they have columns or
- * not. */
+/* Columns i .. i + 3. */
 DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
                       const float v[4]) {
     size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * PACK_ROWS + r % PACK_ROWS;
     size_t at = group + (size_t)(i / 32) * PACK_ROWS;
-    uint32_t h[2] = {0, 0};
+    uint32_t h[2] = {pack_halves(v[0] * shrink, v[2] * shrink),
+                     pack_halves(v[1] * shrink, v[3] * shrink)};
 
-    if (i - threadIdx.x % 32 * 4 >= a.n_padded) /* the warp has none */
-        return;
-    if (i < a.n_padded) {
-        h[0] = pack_halves(v[0] * shrink, v[2] * shrink);
-        h[1] = pack_halves(v[1] * shrink, v[3] * shrink);
+    if (i < a.n_padded)
         store8(a.packed + at * 32 + pack_place(i % 32), h);
-    }
-    float sum = (half_to_float((uint16_t)h[0]) + half_to_float((uint16_t)(h[0] >> 16))) +
-                (half_to_float((uint16_t)h[1]) + half_to_float((uint16_t)(h[1] >> 16)));
-    for (int m = 1; m < 8; m *= 2)
-        sum += lane_xor(sum, m);
-    if (i < a.n_padded && i % 32 == 0)
-        a.sums[at] = sum;
 }
 
 /* The sum over the block of E values of each thread: as if each were that of a thread of its own,

@@ -73,7 +73,7 @@ struct product {
     const struct tensor *tensor;
     uint32_t n_out, n_in, n_padded;
     struct weights w;
-    struct piece raw, x, packed, scale, sums, y, picks;
+    struct piece raw, x, packed, scale, y, picks;
 };
 
 /* The rows as pairs of the first expert, by both sizes of items. */
@@ -106,7 +106,6 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     p->x = take(t, (size_t)ROWS * p->n_in * sizeof(float));
     p->packed = take(t, round_up(ROWS, PACK_ROWS) * p->n_padded * sizeof(uint16_t));
     p->scale = take(t, round_up(ROWS, PACK_ROWS) * sizeof(float));
-    p->sums = take(t, round_up(ROWS, PACK_ROWS) * p->n_padded / 32 * sizeof(float));
     p->y = take(t, (size_t)ROWS * p->n_out * sizeof(float));
     p->picks = take(t, sizeof(struct picks));
     *(struct picks *)p->picks.host = all_rows();
@@ -134,27 +133,27 @@ static int prepare(struct be *b, struct product *p) {
         .tiles = (uint8_t *)p->w.m[0].tiles,
         .format = p->w.m[0].format,
         .n_units = p->w.m[0].n_units,
-        .bad = b->bad,
+        .found = b->found,
     };
     struct pack_args pack = {.x = p->x.device,
                              .up = p->x.device,
                              .packed = p->packed.device,
                              .scale = p->scale.device,
-                             .sums = p->sums.device,
                              .kind = PACK_PLAIN,
                              .n = p->n_in,
                              .n_padded = p->n_padded};
     struct launch first = {kernel_repack, p->w.m[0].n_units, p->w.m[0].n_row_tiles,
                            CUDA_THREADS,  "repack",          0};
     struct launch second = {kernel_pack, ROWS, 1, PACK_THREADS, "pack", 0};
-    int r = cuda_check(b, b->api->fill(b->bad, 0, sizeof(*b->bad), b->stream), "cudaMemset");
+    int r = cuda_check(b, b->api->fill(b->found, 0, sizeof(*b->found), b->stream), "cudaMemset");
 
     r = r < 0 ? r : send(b, &p->raw);
     r = r < 0 ? r : send(b, &p->x);
     r = r < 0 ? r : send(b, &p->picks);
     r = r < 0 ? r : cuda_launch(b, &first, &repack, sizeof(repack));
     r = r < 0 ? r : cuda_launch(b, &second, &pack, sizeof(pack));
-    return r < 0 ? r : fetch(b, b->bad_host, b->bad, sizeof(*b->bad));
+    r = r < 0 ? r : fetch(b, b->found_host, b->found, sizeof(*b->found));
+    return r < 0 ? r : cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles);
 }
 
 enum way { ALONE, NARROW, WIDE, M128, EXPERT_VEC, EXPERT_WIDE, WAYS };
@@ -173,7 +172,6 @@ static int multiply_expert(struct be *b, const struct product *p, bool few) {
         .m = {p->w.m[0]},
         .x = p->packed.device,
         .scale = p->scale.device,
-        .sums = p->sums.device,
         .n_mats = 1,
         .n_blocks = p->n_padded / 16,
         .n_used = 1,
@@ -189,7 +187,7 @@ static int multiply_expert(struct be *b, const struct product *p, bool few) {
 
 /* y of the first rows by one of the kernels. */
 static int multiply(struct be *b, const struct product *p, enum way way, float *y) {
-    struct operand x = {p->packed.device, p->scale.device, p->sums.device, NULL, rows_of(way)};
+    struct operand x = {p->packed.device, p->scale.device, NULL, rows_of(way)};
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
     /* What another kernel left there must not pass. */
     int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
@@ -273,7 +271,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
     if (t.used > b->load_bytes)
         return 0;
     int r = prepare(b, &p);
-    if (r < 0 || *b->bad_host) /* load.c refuses it by its name */
+    if (r < 0 || b->found_host->bad) /* load.c refuses it by its name */
         return r;
     for (enum way way = ALONE; way < WAYS; way++) {
         if (!is_used(b, &p, way))

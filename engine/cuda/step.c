@@ -42,7 +42,7 @@ static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const 
 /* The layers' matrices: of all rows of the step. */
 int step_multiply(struct step *s, const struct weights *w, bool add) {
     struct be *b = s->be;
-    struct operand x = {b->packed, b->scale, b->sums, &b->head->n_rows, s->grid.rows};
+    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows};
 
     return cuda_matmul(b, w, &x, add);
 }
@@ -237,6 +237,7 @@ int step_embed(struct step *s, const struct model_op *op) {
         .tiles = w->m[0].tiles,
         .format = w->m[0].format,
         .n_units = w->m[0].n_units,
+        .inverse = w->m[0].inverse,
         .sampled = b->sampled,
         .x = b->x,
         .scale = op->scale,
@@ -254,7 +255,6 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
         .weight = weight,
         .packed = b->packed,
         .scale = b->scale,
-        .sums = b->sums,
         .kind = kind,
         .n = n,
         .n_padded = (uint32_t)round_up(n, 64),
@@ -324,7 +324,7 @@ static bool packs_last(const struct step *s, uint32_t n) {
 
 static struct matmul_args narrow_args(const struct step *s, const struct weights *w, bool add) {
     const struct be *b = s->be;
-    struct operand x = {b->packed, b->scale, b->sums, &b->head->n_rows, s->grid.rows};
+    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows};
     struct matmul_args a = cuda_matmul_args(w, &x, add);
 
     a.arrived = b->arrived;
@@ -577,7 +577,7 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     size_t row = round_up(b->shape->n_embd, 64);
     struct operand x = {b->head_packed + first * row, b->head_scale + first,
-                        b->head_sums + first * (row / 32), first ? NULL : &b->head->n_wants, n};
+                        first ? NULL : &b->head->n_wants, n};
 
     const struct cap_args cap = {x.count, b->logits, b->shape->n_vocab, s->head->scale,
                                  s->head->cap};
@@ -604,7 +604,6 @@ int step_logits(struct step *s, const struct model_op *op) {
         .wanted = true,
         .packed = b->head_packed,
         .scale = b->head_scale,
-        .sums = b->head_sums,
         .kind = PACK_NORM,
         .n = m->n_embd,
         .n_padded = (uint32_t)round_up(m->n_embd, 64),

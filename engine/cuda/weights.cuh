@@ -1,147 +1,54 @@
 #pragma once
 
 /*
- * weights - from a tile in shared memory (engine/shared/tiles.h) to operands of mma. The recipe,
- * for each group of columns that share a scale (32; Q6_K and NVFP4 16):
+ * weights - from a tile in shared memory (engine/shared/tiles.h) to operands of mma. The recipe: a
+ * weight is one half-precision number,
  *
- *     sum += scale * (codes x activations) - minimum * (sum of the activations)
+ *     w = round(code * s - m)
  *
- * The codes are integers and exact in half precision, their product with the activations is one or
- * two mma from zero, scale and minimum are f32 (d * scale, dmin * min: exact, or rounded once). F16
- * has no scale and adds up in the mma.
+ * by one fused multiply-add, s and m the scale and minimum of its group of columns, rounded to half
+ * precision. All of it is 2^unit times the file's weight (tile_unit()): the largest scale of a
+ * tensor then stands high in the range, so that small ones are not subnormal. The mma of a segment
+ * add up by themselves.
  *
- * A code becomes a half by placing it into the low mantissa bits of 1024 and subtracting that: a
- * mask takes the codes of two columns out of a word at a time. Codes of rows g + 8 stand four bits
- * higher and count 16 fold, which their scale takes back (exactly). What bounds a matrix-vector
- * product on Hopper is this code: it has about 3 instructions per weight of Q4_K, with the copies
- * 3.5 to 4, where 4.5 are what its bandwidth leaves (not measured).
+ * A code needs no conversion: a mask leaves its bits in the lower mantissa of a half, a subnormal
+ * of 2^-24 (2^-20 where it stands four bits higher) of the code, exactly; the scale is as many
+ * times larger. A scale's byte is put below an exponent by a byte_permute: 256 + byte; a fused
+ * multiply-add takes the 256 off and multiplies. Machine code, sm_90: 9 instructions for the 8
+ * weights of a lane of a word of nibbles.
  *
  * The codes of MXFP4 and NVFP4 are half precision numbers but for the width of their fields: their
  * bits are put where a half has them, and the scale takes back what other exponents mean there.
  *
- * Tile<F>: load() takes a lane's share of a tile into registers; codes(kb) gives a0 .. a3 of block
- * kb of 16 columns, scale(row, kb) and min(row, kb) those of row g + 8 row. kb is a constant after
- * unrolling.
+ * Tile<F>: load() takes a lane's share of a tile into registers; weights(kb) gives a0 .. a3 of
+ * block kb of 16 columns. kb is a constant after unrolling.
  */
 
 #include "engine/cuda/device.cuh"
-
-#define MAGIC 0x4B000000u /* 2^23 */
-#define MAGIC_F 8388608.0f
-#define HALF_MAGIC 0x64006400u /* 1024 */
 
 DEVICE uint32_t word_of(const struct vec4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* Byte @i of @w as a float. */
-DEVICE float float_of_byte(uint32_t w, int i) {
-    return mx_float_of(byte_permute(w, MAGIC, 0x7540u | (uint32_t)i)) - MAGIC_F;
+/* Both halves the lower (@i even) or the upper one of @v. */
+DEVICE uint32_t half_of(uint32_t v, int i) {
+    return i % 2 ? high_twice(v) : low_twice(v);
 }
 
-DEVICE float low_half(uint32_t w) {
-    return half_to_float((uint16_t)w);
+/* Bytes @i and @i + 1 of @w, each below @above, the upper byte of a half in all four of its. */
+DEVICE uint32_t below(uint32_t w, int i, uint32_t above) {
+    return byte_permute(w, above, 0x4040u | (uint32_t)(i | (i + 1) << 8));
 }
 
-DEVICE float high_half(uint32_t w) {
-    return half_to_float((uint16_t)(w >> 16));
-}
-
-/* Codes of four bits: @w of a block. @high: their upper bits, 0x00100010 or 0x00300030 of them;
- * @zero: what is taken off, 1024 + z in both halves, and 1024 + 16 z for rows g + 8. */
-DEVICE void nibbles(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t zero, uint32_t zero16,
-                    uint32_t a[4]) {
+/* Words of nibbles: @w of a block. @high: their upper bits, 0x00100010 or 0x00300030 of them. */
+DEVICE void nibbles(uint32_t w, uint32_t high, uint32_t high_mask, uint32_t a[4]) {
     uint32_t v = w >> 8, up = high << 4, down = high >> 4;
 
-    a[0] = sub_halves((w & 0x000F000Fu) | (high & high_mask) | HALF_MAGIC, zero);
-    a[1] = sub_halves((w & 0x00F000F0u) | (high & high_mask << 4) | HALF_MAGIC, zero16);
-    a[2] = sub_halves((v & 0x000F000Fu) | (up & high_mask) | HALF_MAGIC, zero);
-    a[3] = sub_halves((v & 0x00F000F0u) | (down & high_mask << 4) | HALF_MAGIC, zero16);
+    a[0] = (w & 0x000F000Fu) | (high & high_mask);
+    a[1] = (w & 0x00F000F0u) | (high & high_mask << 4);
+    a[2] = (v & 0x000F000Fu) | (up & high_mask);
+    a[3] = (v & 0x00F000F0u) | (down & high_mask << 4);
 }
-
-/* What scale() is multiplied by for row g + 8 @row. */
-DEVICE float sixteenth(int row) {
-    return row ? 0x1p-4f : 1.0f;
-}
-
-template <int F> struct Tile;
-
-template <> struct Tile<TILE_F16> {
-    struct vec4 v[4];
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        for (int i = 0; i < 4; i++)
-            v[i] = load16(tile + i * 512 + lane * 16);
-    }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        for (int i = 0; i < 4; i++)
-            a[i] = word_of(v[kb], i);
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return 1;
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return 0;
-    }
-};
-
-/* Scales of rows g and g + 8, both groups of 32 columns: [row][2] halves. */
-struct PairScales {
-    uint32_t s[2];
-
-    __device__ __forceinline__ void load(const uint8_t *scales, uint32_t lane) {
-        s[0] = *(const uint32_t *)(scales + lane / 4 * 4);
-        s[1] = *(const uint32_t *)(scales + lane / 4 * 4 + 32);
-    }
-    __device__ __forceinline__ float of(int row, int kb) const {
-        return kb < 2 ? low_half(s[row]) : high_half(s[row]);
-    }
-};
-
-template <> struct Tile<TILE_Q8_0> {
-    struct vec4 v[2];
-    struct PairScales d;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        for (int i = 0; i < 2; i++)
-            v[i] = load16(tile + i * 512 + lane * 16);
-        d.load(tile + 1024, lane);
-    }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        for (int row = 0; row < 2; row++) {
-            uint32_t q = word_of(v[kb / 2], kb % 2 * 2 + row) ^ 0x80808080u;
-
-            for (int i = 0; i < 2; i++) /* 1024 + 128 + q */
-                a[2 * i + row] =
-                    sub_halves(byte_permute(q, HALF_MAGIC, i ? 0x5351u : 0x5250u), 0x64806480u);
-        }
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return d.of(row, kb);
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return 0;
-    }
-};
-
-template <> struct Tile<TILE_Q4_0> {
-    struct vec4 v;
-    struct PairScales d;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        v = load16(tile + lane * 16);
-        d.load(tile + 512, lane);
-    }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        nibbles(word_of(v, kb), 0, 0, 0x64086408u, 0x64806480u, a);
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return d.of(row, kb) * sixteenth(row);
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return 0;
-    }
-};
 
 /* The values (plus 128) of four nibbles of IQ4: nibble i of the low half of @q gives byte i. */
 DEVICE uint32_t iq4_values(uint32_t q) {
@@ -157,28 +64,8 @@ DEVICE void iq4_codes(uint32_t w, uint32_t a[4]) {
     uint32_t q0 = iq4_values(w & 0xFFFFu), q1 = iq4_values(w >> 16);
 
     for (uint32_t i = 0; i < 4; i++) /* bytes i of both */
-        a[i] = sub_halves((byte_permute(q0, q1, 0x0400u + 0x0101u * i) & 0x00FF00FFu) | HALF_MAGIC,
-                          0x64806480u);
+        a[i] = byte_permute(q0, q1, 0x0400u + 0x0101u * i) & 0x00FF00FFu;
 }
-
-template <> struct Tile<TILE_IQ4_NL> {
-    struct vec4 v;
-    struct PairScales d;
-
-    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
-        v = load16(tile + lane * 16);
-        d.load(tile + 512, lane);
-    }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        iq4_codes(word_of(v, kb), a);
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return d.of(row, kb);
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return 0;
-    }
-};
 
 /* Halves of 2^-15 of the codes. */
 DEVICE void fp4_codes(uint32_t w, uint32_t a[4]) {
@@ -188,7 +75,109 @@ DEVICE void fp4_codes(uint32_t w, uint32_t a[4]) {
     a[3] = (w << 9 & 0x0E000E00u) | (w << 1 & 0x80008000u);
 }
 
-/* Exponents of rows g and g + 8, both groups of 32 columns: [row][2] bytes. */
+/* Codes, then weights: a[0], a[2] of row g, a[1], a[3] of row g + 8. */
+DEVICE void scale_codes(uint32_t a[4], const uint32_t s[2], const uint32_t m[2]) {
+    for (int i = 0; i < 4; i++)
+        a[i] = fma_halves(a[i], s[i % 2], m[i % 2]);
+}
+
+template <int F> struct Tile;
+
+template <> struct Tile<TILE_F16> {
+    struct vec4 v[4];
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        for (int i = 0; i < 4; i++)
+            v[i] = load16(tile + i * 512 + lane * 16);
+    }
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        for (int i = 0; i < 4; i++)
+            a[i] = word_of(v[kb], i);
+    }
+};
+
+/* Scales of rows g and g + 8, both groups of 32 columns: [row][2] halves. */
+struct PairScales {
+    uint32_t s[2];
+
+    __device__ __forceinline__ void load(const uint8_t *scales, uint32_t lane) {
+        s[0] = *(const uint32_t *)(scales + lane / 4 * 4);
+        s[1] = *(const uint32_t *)(scales + lane / 4 * 4 + 32);
+    }
+    /* @zero: -z 2^-24 and -z 2^-20 (or -24) in half precision, z the code of a weight of 0. */
+    __device__ __forceinline__ void apply(int kb, const uint32_t zero[2], uint32_t a[4]) const {
+        uint32_t scale[2], min[2];
+
+        for (int row = 0; row < 2; row++) {
+            scale[row] = half_of(s[row], kb / 2);
+            min[row] = half_of(mul_halves(s[row], zero[row]), kb / 2);
+        }
+        scale_codes(a, scale, min);
+    }
+};
+
+#define MINUS_8                                                                                    \
+    { 0x80088008u, 0x80808080u } /* -8 2^-24, -8 2^-20 */
+#define MINUS_32                                                                                   \
+    { 0x80208020u, 0x82008200u } /* -32 2^-24, -32 2^-20 */
+#define MINUS_128                                                                                  \
+    { 0x80808080u, 0x80808080u } /* -128 2^-24 */
+
+template <> struct Tile<TILE_Q8_0> {
+    struct vec4 v[2];
+    struct PairScales d;
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        for (int i = 0; i < 2; i++)
+            v[i] = load16(tile + i * 512 + lane * 16);
+        d.load(tile + 1024, lane);
+    }
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        const uint32_t zero[2] = MINUS_128;
+
+        for (int row = 0; row < 2; row++) {
+            uint32_t q = word_of(v[kb / 2], kb % 2 * 2 + row);
+
+            a[row] = q & 0x00FF00FFu;
+            a[2 + row] = byte_permute(q, 0, 0x4341u);
+        }
+        d.apply(kb, zero, a);
+    }
+};
+
+template <> struct Tile<TILE_Q4_0> {
+    struct vec4 v;
+    struct PairScales d;
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        v = load16(tile + lane * 16);
+        d.load(tile + 512, lane);
+    }
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        const uint32_t zero[2] = MINUS_8;
+
+        nibbles(word_of(v, kb), 0, 0, a);
+        d.apply(kb, zero, a);
+    }
+};
+
+template <> struct Tile<TILE_IQ4_NL> {
+    struct vec4 v;
+    struct PairScales d;
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        v = load16(tile + lane * 16);
+        d.load(tile + 512, lane);
+    }
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        const uint32_t zero[2] = MINUS_128;
+
+        iq4_codes(word_of(v, kb), a);
+        d.apply(kb, zero, a);
+    }
+};
+
+/* Scales of rows g and g + 8, both groups of 32 columns: [row][2] upper bytes of halves. */
 template <> struct Tile<TILE_MXFP4> {
     struct vec4 v;
     uint32_t e[2];
@@ -198,18 +187,14 @@ template <> struct Tile<TILE_MXFP4> {
         for (int row = 0; row < 2; row++)
             e[row] = *(const uint16_t *)(tile + 512 + (lane / 4 + 8 * row) * 2);
     }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
         fp4_codes(word_of(v, kb), a);
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return mx_float_of(((e[row] >> kb / 2 * 8 & 255) + 14) << 23); /* 2^15 2^(e - 128) */
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return 0;
+        for (int i = 0; i < 4; i++)
+            a[i] = mul_halves(a[i], byte_permute(e[i % 2], 0, kb < 2 ? 0x0404u : 0x1414u));
     }
 };
 
-/* Scales of rows g and g + 8: [row][4] bytes, lower exponent and upper mantissa bits of a float. */
+/* Scales of rows g and g + 8: [row][4] bytes, lower exponent and upper mantissa bits of a half. */
 template <> struct Tile<TILE_NVFP4> {
     struct vec4 v;
     uint32_t d[2];
@@ -219,19 +204,20 @@ template <> struct Tile<TILE_NVFP4> {
         for (int row = 0; row < 2; row++)
             d[row] = *(const uint32_t *)(tile + 512 + (lane / 4 + 8 * row) * 4);
     }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        uint32_t s[2];
+
+        for (int row = 0; row < 2; row++) /* 2^7 of the scale, also of what is subnormal */
+            s[row] = mul_halves(byte_permute(d[row], 0, 0x4040u + 0x0101u * (uint32_t)kb) << 7,
+                                0x78007800u);
         fp4_codes(word_of(v, kb), a);
-    }
-    /* 2^15 mx_ue4m3_half(), also of what is subnormal. */
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return mx_float_of((d[row] >> kb * 8 & 255) << 20) * 0x1p67f * 0x1p67f;
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return 0;
+        for (int i = 0; i < 4; i++)
+            a[i] = mul_halves(a[i], s[i % 2]);
     }
 };
 
-/* Scales of Q4_K and Q5_K: bytes of rows g and g + 8, and their d and dmin. */
+/* Scales of Q4_K and Q5_K: bytes of rows g and g + 8, four times what they say, and their d and
+ * dmin. */
 struct K45Scales {
     struct vec4 sm[2];
     uint32_t dm[2];
@@ -244,12 +230,21 @@ struct K45Scales {
             dm[row] = *(const uint32_t *)(scales + 256 + (g + 8 * row) * 4);
         }
     }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return low_half(dm[row]) * sixteenth(row) *
-               float_of_byte(kb < 8 ? sm[row].x : sm[row].y, kb / 2 % 4);
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return high_half(dm[row]) * float_of_byte(kb < 8 ? sm[row].z : sm[row].w, kb / 2 % 4);
+    __device__ __forceinline__ void apply(int kb, uint32_t a[4]) const {
+        uint32_t s[2], m[2];
+        int i = kb / 4 * 2 % 4; /* bytes i and i + 1: two groups at a time */
+
+        for (int row = 0; row < 2; row++) {
+            uint32_t base = mul_halves(dm[row], 0x0C00DC00u); /* d * -256, dmin * 2^-12 */
+            uint32_t scales = below(kb < 8 ? sm[row].x : sm[row].y, i, 0x5C5C5C5Cu);
+            uint32_t mins = below(kb < 8 ? sm[row].z : sm[row].w, i, 0x8C8C8C8Cu);
+
+            scales = fma_halves(scales, low_twice(dm[row]), low_twice(base));
+            mins = fma_halves(mins, high_twice(dm[row]), high_twice(base));
+            s[row] = half_of(scales, kb / 2);
+            m[row] = half_of(mins, kb / 2);
+        }
+        scale_codes(a, s, m);
     }
 };
 
@@ -262,14 +257,9 @@ template <> struct Tile<TILE_Q4_K> {
             v[i] = load16(tile + i * 512 + lane * 16);
         s.load(tile + 2048, lane);
     }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        nibbles(word_of(v[kb / 4], kb % 4), 0, 0, HALF_MAGIC, HALF_MAGIC, a);
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return s.scale(row, kb);
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return s.min(row, kb);
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        nibbles(word_of(v[kb / 4], kb % 4), 0, 0, a);
+        s.apply(kb, a);
     }
 };
 
@@ -282,17 +272,16 @@ template <> struct Tile<TILE_Q5_K> {
             v[i] = load16(tile + i * 512 + lane * 16);
         s.load(tile + 2560, lane);
     }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4], kb / 4) >> (kb % 4), 0x00100010u,
-                HALF_MAGIC, HALF_MAGIC, a);
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        return s.scale(row, kb);
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return s.min(row, kb);
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4], kb / 4) >> (kb % 4), 0x00100010u, a);
+        s.apply(kb, a);
     }
 };
+
+/* Two signed scales (plus 128) from byte @i of @w on, times @d. */
+DEVICE uint32_t signed_scales(uint32_t w, int i, uint32_t d) {
+    return mul_halves(sub_halves(below(w, i, 0x64646464u), 0x64806480u), low_twice(d));
+}
 
 template <> struct Tile<TILE_Q6_K> {
     struct vec4 v[6], sc[2];
@@ -308,17 +297,19 @@ template <> struct Tile<TILE_Q6_K> {
             d[row] = *(const uint16_t *)(tile + 3328 + (g + 8 * row) * 2);
         }
     }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4 + kb / 8], kb / 2 % 4) >> (kb % 2 * 2),
-                0x00300030u, 0x64206420u, 0x66006600u, a);
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        uint32_t signs = word_of(sc[row], kb / 4) ^ 0x80808080u;
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        const uint32_t zero[2] = MINUS_32;
+        uint32_t s[2], m[2];
 
-        return half_to_float(d[row]) * sixteenth(row) * (float_of_byte(signs, kb % 4) - 128.0f);
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return 0;
+        for (int row = 0; row < 2; row++) {
+            uint32_t two = signed_scales(word_of(sc[row], kb / 4), kb / 2 * 2 % 4, d[row]);
+
+            s[row] = half_of(two, kb);
+            m[row] = half_of(mul_halves(two, zero[row]), kb);
+        }
+        nibbles(word_of(v[kb / 4], kb % 4), word_of(v[4 + kb / 8], kb / 2 % 4) >> (kb % 2 * 2),
+                0x00300030u, a);
+        scale_codes(a, s, m);
     }
 };
 
@@ -338,58 +329,32 @@ template <> struct Tile<TILE_IQ4_XS> {
             d[row] = *(const uint16_t *)(tile + 2176 + (g + 8 * row) * 2);
         }
     }
-    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
-        iq4_codes(word_of(v[kb / 4], kb % 4), a);
-    }
-    __device__ __forceinline__ float scale(int row, int kb) const {
-        uint32_t signs = sc[row][kb / 8] ^ 0x80808080u;
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        const uint32_t zero[2] = MINUS_128;
+        uint32_t s[2], m[2];
 
-        return half_to_float(d[row]) * (float_of_byte(signs, kb / 2 % 4) - 128.0f);
-    }
-    __device__ __forceinline__ float min(int row, int kb) const {
-        return 0;
+        for (int row = 0; row < 2; row++) {
+            uint32_t two = signed_scales(sc[row][kb / 8], kb / 4 * 2 % 4, d[row]);
+
+            s[row] = half_of(two, kb / 2);
+            m[row] = half_of(mul_halves(two, zero[row]), kb / 2);
+        }
+        iq4_codes(word_of(v[kb / 4], kb % 4), a);
+        scale_codes(a, s, m);
     }
 };
 
 /* 32 columns, ready to be multiplied. */
 template <int F> struct Pair {
     uint32_t a[2][4];
-    float scale[2][2], min[2]; /* scale: of the blocks; row g, g + 8 */
-
-    static constexpr bool by_16 = F == TILE_Q6_K || F == TILE_NVFP4;
-    static constexpr bool has_min = F == TILE_Q4_K || F == TILE_Q5_K;
 
     __device__ __forceinline__ void take(const struct Tile<F> &t, int pair) {
-        for (int i = 0; i < 2; i++) {
-            t.codes(2 * pair + i, a[i]);
-            for (int row = 0; row < 2; row++)
-                scale[i][row] = t.scale(row, 2 * pair + (by_16 ? i : 0));
-        }
-        for (int row = 0; row < 2; row++)
-            min[row] = t.min(row, 2 * pair);
+        t.weights(2 * pair, a[0]);
+        t.weights(2 * pair + 1, a[1]);
     }
-    /* @x: the lane's activations of both blocks; @sum: the sums of rows 2t and 2t + 1 of them. */
-    __device__ __forceinline__ void add(const struct vec4 &x, const float sum[2],
-                                        float c[4]) const {
-        float d[4];
-
-        if (F == TILE_F16) {
-            mma(c, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
-            mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
-            return;
-        }
-        mma_new(d, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
-        if (by_16) {
-            for (int j = 0; j < 4; j++)
-                c[j] = fmaf(d[j], scale[0][j / 2], c[j]);
-            mma_new(d, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
-        } else {
-            mma(d, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
-        }
-        for (int j = 0; j < 4; j++) {
-            c[j] = fmaf(d[j], scale[1][j / 2], c[j]);
-            if (has_min)
-                c[j] = fmaf(-min[j / 2], sum[j % 2], c[j]);
-        }
+    /* @x: the lane's activations of both blocks. */
+    __device__ __forceinline__ void add(const struct vec4 &x, float c[4]) const {
+        mma(c, a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
+        mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
     }
 };

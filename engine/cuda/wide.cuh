@@ -15,7 +15,6 @@
 /* Rows of activations that lie together: the block's. */
 struct Neighbours {
     const uint8_t *x;
-    const float *sums;
     uint32_t n_pairs, n_groups; /* of a row; groups of rows that exist */
 
     /* Starts on slice @next, to @to. */
@@ -28,13 +27,6 @@ struct Neighbours {
                 group = 0; /* its result is not read */
             copy_async(to + i * 16,
                        x + ((size_t)group * n_pairs + next * SLICE_PAIRS) * 512 + v * 16);
-        }
-        if (threadIdx.x < WIDE_GROUPS * SLICE_PAIRS * 2) {
-            uint32_t group = threadIdx.x / (SLICE_PAIRS * 2), v = threadIdx.x % (SLICE_PAIRS * 2);
-
-            group = group < n_groups ? group : 0;
-            copy_async(to + WIDE_GROUPS * SLICE_PAIRS * 512 + threadIdx.x * 16,
-                       sums + ((size_t)group * n_pairs + next * SLICE_PAIRS) * PACK_ROWS + v * 4);
         }
     }
 };
@@ -106,14 +98,8 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
 #pragma unroll
         for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
             uint32_t at = n * SLICE_PAIRS + p;
-            struct vec4 x = load16(slice + at * 512 + lane * 16);
-            float sum[2] = {0, 0};
 
-            if (Pair<F>::has_min)
-                load_floats((const float *)(slice + WIDE_GROUPS * SLICE_PAIRS * 512) +
-                                at * PACK_ROWS + lane % 4 * 2,
-                            sum);
-            w.add(x, sum, c[n]);
+            w.add(load16(slice + at * 512 + lane * 16), c[n]);
         }
     }
 }

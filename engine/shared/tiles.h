@@ -24,11 +24,14 @@
  *     IQ4_NL     64       as Q4_0                              as Q4_0                    4.5
  *     MXFP4      64       16 B, fours of bits: tile_fp4_bit()  [16][2] exponents          4.25
  *     NVFP4      64       as MXFP4                             [16][4] scales             4.5
- *     Q4_K       256      4 x 16 B as Q4_0                     [16][8 scales, 8 mins],    4.625
+ *     Q4_K       256      4 x 16 B as Q4_0                     [16][8 scales, 8 mins] x 4, 4.625
  *                                                              [16] {d, dmin}
  *     Q5_K       256      + 16 B: a byte per block             as Q4_K                    5.625
  *     Q6_K       256      + 2 x 16 B: two bytes per block      [16][16 scales], [16] d    6.5625
  *     IQ4_XS     256      as Q4_K                              [16][8 scales], [16] d     4.3125
+ *
+ * Codes of Q8_0 and scales of Q6_K and IQ4_XS are kept with 128 added, d and dmin times a power of
+ * two: tile_scaled_half().
  *
  * Nibbles: word w of a vector is block w of its 64 columns; byte e holds column 4 t + e, row g in
  * the low nibble and row g + 8 in the high one. The fifth bits of Q5_K and the fifth and sixth of
@@ -200,7 +203,7 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
         return 0;
     switch (f) {
     case TILE_Q8_0:
-        return b[2 + i];
+        return b[2 + i] ^ 0x80u;
     case TILE_Q4_K:
         return (uint32_t)blk_k45_code(b, false, i);
     case TILE_Q5_K:
@@ -289,7 +292,7 @@ MX_FN uint8_t tile_k45_scale(const struct tile_source *s, uint32_t k0, uint32_t 
     if (i >= 256)
         return b[i % 4];
     blk_k4_scale(b + 4, i % 8, &scale, &min);
-    return (uint8_t)(i % 16 < 8 ? scale : min);
+    return (uint8_t)(4 * (i % 16 < 8 ? scale : min));
 }
 
 /* Byte @i of what follows the codes. */
@@ -302,10 +305,10 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
         return tile_k45_scale(s, k0, i);
     case TILE_Q6_K:
         b = tile_block_at(s, i < 256 ? i / 16 : (i - 256) / 2, k0);
-        return !b ? 0 : i < 256 ? b[192 + i % 16] : b[208 + i % 2];
+        return !b ? 0 : i < 256 ? b[192 + i % 16] ^ 0x80 : b[208 + i % 2];
     case TILE_IQ4_XS:
         b = tile_block_at(s, i < 128 ? i / 8 : (i - 128) / 2, k0);
-        return !b ? 0 : i < 128 ? (uint8_t)blk_iq4_xs_scale(b, i % 8) : b[i % 2];
+        return !b ? 0 : i < 128 ? (uint8_t)blk_iq4_xs_scale(b, i % 8) ^ 0x80 : b[i % 2];
     case TILE_MXFP4: /* more, and only zeros fit half precision */
         b = tile_block_at(s, i / 2, k0 + i % 2 * 32);
         return !b ? 0 : b[0] < TILE_FP4_MAX ? b[0] : TILE_FP4_MAX;
@@ -318,11 +321,89 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     }
 }
 
+/* -- scaling: what the scales of a tile become when those of all the tensor are known ---------- */
+
+/* The halves among a tile's scales: d, or d and dmin of a row. */
+MX_FN uint32_t tile_n_halves(uint32_t f) {
+    switch (f) {
+    case TILE_Q8_0:
+    case TILE_Q4_0:
+    case TILE_IQ4_NL:
+    case TILE_Q4_K:
+    case TILE_Q5_K:
+        return 2 * TILE_ROWS;
+    case TILE_Q6_K:
+    case TILE_IQ4_XS:
+        return TILE_ROWS;
+    default:
+        return 0;
+    }
+}
+
+MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
+    return tile_bytes(f) - 2 * tile_n_halves(f) + 2 * i;
+}
+
+MX_FN bool tile_half_is_min(uint32_t f, uint32_t i) {
+    return (f == TILE_Q4_K || f == TILE_Q5_K) && i % 2 == 1;
+}
+
+MX_FN float tile_power_of_two(int e) {
+    return mx_float_of((uint32_t)(e + 127) << 23);
+}
+
+/* Half @i is kept as 2^(unit + power) of the file's: codes are 2^-24 of themselves, nibbles of rows
+ * g + 8 2^-20; a minimum meets 2^-20 of its byte. */
+MX_FN int tile_half_power(uint32_t f, uint32_t i) {
+    bool nibbles = f == TILE_Q4_0 || f == TILE_Q4_K || f == TILE_Q5_K || f == TILE_Q6_K;
+
+    return tile_half_is_min(f, i) || (nibbles && i >= tile_n_halves(f) / 2) ? 20 : 24;
+}
+
+#define TILE_SCALES(f) ((f) == TILE_MXFP4 ? 2 * TILE_ROWS : tile_n_halves(f))
+
+/* Scale @i < TILE_SCALES() of the tile at column @k0 as tile_unit() wants the largest. */
+MX_FN float tile_scale_size(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
+    uint32_t at = tile_half_at(f, i) - tile_code_bytes(f);
+
+    if (f == TILE_MXFP4)
+        return tile_scale_byte(f, s, k0, i);
+    uint32_t low = tile_scale_byte(f, s, k0, at), high = tile_scale_byte(f, s, k0, at + 1) & 0x7F;
+    float size = mx_half_to_float((uint16_t)(low | high << 8));
+
+    return tile_half_is_min(f, i) ? size * 0x1p-11f : size;
+}
+
+/* The recipe's weights are 2^unit of the file's (engine/cuda/weights.cuh). @most: of
+ * tile_scale_size() of the tensor; it then is what the arithmetic on scales can take. */
+MX_FN int tile_unit(uint32_t f, float most) {
+    int e = (int)(mx_bits_of(most) >> 23) - 126; /* most < 2^e */
+
+    if (f == TILE_NVFP4)
+        return -7;
+    if (f == TILE_MXFP4)
+        return 128 - (most > 2 ? (int)most : 2);
+    return f == TILE_F16 || most == 0 ? 0 : (f >= TILE_Q4_K ? 8 : 15) - 24 - e;
+}
+
+MX_FN uint16_t tile_scaled_half(uint32_t f, uint32_t i, uint16_t h, int unit) {
+    return mx_float_to_half(mx_half_to_float(h) * tile_power_of_two(unit + tile_half_power(f, i)));
+}
+
+/* MXFP4: the upper byte of a power of two in half precision, from 2^15 for the tensor's largest
+ * down; 0 is 2^-30 of that and less. */
+MX_FN uint8_t tile_scaled_exponent(uint8_t e, int unit) {
+    int field = e + unit - 98;
+
+    return (uint8_t)(field > 0 ? 4 * field : 0);
+}
+
 /* -- reading: a weight of a tile with the bits of the file; lossless formats only ------------- */
 
-/* Whether tiles of this type of tensor say exactly what its blocks say. */
+/* Whether tiles of this type of tensor say exactly what its blocks say, where no scale is above 16.
+ * MXFP4 does not for blocks that are 2^-30 of others. */
 MX_FN bool tile_is_lossless(uint32_t type) {
-    return tile_format_of(type) != TILE_F16 || type == TENSOR_F16;
+    return (tile_format_of(type) != TILE_F16 && type != TENSOR_MXFP4) || type == TENSOR_F16;
 }
 
 MX_FN uint32_t tile_word(const uint8_t *p) {
@@ -354,34 +435,44 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
     return q;
 }
 
-/* Weight [r][k] of a tile, for the embedding of a tied model. */
-MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k) {
+/* What half @i was in the file; @inverse: 2^-unit. */
+MX_FN float tile_read_half(uint32_t f, const uint8_t *tile, uint32_t i, float inverse) {
+    return blk_half(tile + tile_half_at(f, i)) *
+           (inverse * tile_power_of_two(-tile_half_power(f, i)));
+}
+
+/* Weight [r][k] of a tile, for the embedding of a tied model. @inverse: 2^-unit. */
+MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k, float inverse) {
     const uint8_t *s = tile + tile_code_bytes(f);
     uint32_t lane = r % 8 * 4 + k % 16 / 4;
-    int q = f == TILE_F16 ? 0 : tile_read_code(f, tile, r, k);
+    int q = f == TILE_F16 ? 0 : tile_read_code(f, tile, r, k), scale;
 
     switch (f) {
     case TILE_F16:
         return blk_half(tile + k / 16 * 512 + lane * 16 + k % 2 * 8 + r / 8 * 4 + k % 4 / 2 * 2);
     case TILE_Q8_0:
-        return blk_half(s + r * 4 + k / 32 * 2) * (float)(int8_t)q;
+        return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)(q - 128);
     case TILE_Q4_0:
-        return blk_half(s + r * 4 + k / 32 * 2) * (float)(q - 8);
+        return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)(q - 8);
     case TILE_IQ4_NL:
-        return blk_half(s + r * 4 + k / 32 * 2) * (float)blk_iq4_value(q);
+        return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)blk_iq4_value(q);
     case TILE_MXFP4:
-        return mx_e8m0_half(s[r * 2 + k / 32]) * (float)blk_fp4_value(q);
+        scale = s[r * 2 + k / 32] / 4;
+        return scale ? tile_power_of_two(scale - 30) * inverse * (float)blk_fp4_value(q) : 0;
     case TILE_NVFP4:
         return mx_ue4m3_half(s[r * 4 + k / 16] | 0x80) * (float)blk_fp4_value(q);
     case TILE_IQ4_XS:
-        return blk_half(s + 128 + r * 2) * (float)(int8_t)s[r * 8 + k / 32] *
-               (float)blk_iq4_value(q);
+        scale = s[r * 8 + k / 32] - 128;
+        return tile_read_half(f, tile, r, inverse) * (float)scale * (float)blk_iq4_value(q);
     case TILE_Q6_K:
-        return blk_half(s + 256 + r * 2) * (float)(int8_t)s[r * 16 + k / 16] * (float)(q - 32);
+        scale = s[r * 16 + k / 16] - 128;
+        return tile_read_half(f, tile, r, inverse) * (float)scale * (float)(q - 32);
     default: {
-        float scaled = blk_half(s + 256 + r * 4) * (float)s[r * 16 + k / 32] * (float)q;
+        float d = tile_read_half(f, tile, 2 * r, inverse);
+        float dmin = tile_read_half(f, tile, 2 * r + 1, inverse);
+        float scaled = d * (float)(s[r * 16 + k / 32] / 4) * (float)q;
 
-        return scaled - blk_half(s + 256 + r * 4 + 2) * (float)s[r * 16 + 8 + k / 32];
+        return scaled - dmin * (float)(s[r * 16 + 8 + k / 32] / 4);
     }
     }
 }

@@ -7,7 +7,7 @@
 
 struct packed_on { /* rows on the device */
     uint16_t *packed;
-    float *scale, *sums;
+    float *scale;
     size_t rows, columns; /* rounded up */
 };
 
@@ -16,14 +16,12 @@ static struct packed_on new_packed(uint32_t n_rows, uint32_t n) {
 
     p.packed = device_new(p.rows * p.columns * 2);
     p.scale = device_new(p.rows * 4);
-    p.sums = device_new(p.rows * p.columns / 32 * 4);
     return p;
 }
 
 static void drop_packed(struct packed_on *p) {
     api->release(p->packed);
     api->release(p->scale);
-    api->release(p->sums);
 }
 
 static bool same_on_device(const void *a, const void *b, size_t n) {
@@ -39,8 +37,7 @@ static bool same_on_device(const void *a, const void *b, size_t n) {
 
 static bool same_packed(const struct packed_on *a, const struct packed_on *b) {
     return same_on_device(a->packed, b->packed, a->rows * a->columns * 2) &&
-           same_on_device(a->scale, b->scale, a->rows * 4) &&
-           same_on_device(a->sums, b->sums, a->rows * a->columns / 32 * 4);
+           same_on_device(a->scale, b->scale, a->rows * 4);
 }
 
 static struct pack_args pack_to(const struct packed_on *p, enum pack_kind kind, const float *x,
@@ -50,7 +47,6 @@ static struct pack_args pack_to(const struct packed_on *p, enum pack_kind kind, 
                               .weight = weight,
                               .packed = p->packed,
                               .scale = p->scale,
-                              .sums = p->sums,
                               .kind = kind,
                               .n = n,
                               .n_padded = (uint32_t)p->columns,
@@ -66,7 +62,6 @@ static struct matmul_args args_for(const struct inputs *in, uint32_t n_rows, uin
                                    const struct weights_on *w, float *const y[], uint32_t n) {
     struct matmul_args a = {.x = in->packed,
                             .scale = in->scale,
-                            .sums = in->sums,
                             .n_mats = n,
                             .n_rows = n_rows,
                             .n_blocks = (n_in + 63) / 64 * 4};

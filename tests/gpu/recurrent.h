@@ -72,7 +72,6 @@ static struct delta_scene make_delta(const struct delta_case *c) {
         .eps = 1e-6f,
         .pack = {.packed = device_new(padded * 2),
                  .scale = device_new((s.n_rows + 7) / 8 * 8 * 4),
-                 .sums = device_new(padded / 32 * 4),
                  .kind = PACK_PLAIN,
                  .n = s.n_out,
                  .n_padded = (s.n_out + 63) / 64 * 64},
@@ -82,10 +81,9 @@ static struct delta_scene make_delta(const struct delta_case *c) {
 }
 
 static void drop_delta(struct delta_scene *s) {
-    const void *const on[] = {s->a.in[0],       s->a.in[1],      s->a.in[2],    s->a.in[3],
-                              s->a.taps,        s->a.dt,         s->a.decay,    s->a.norm,
-                              s->a.c,           s->a.mix,        s->a.out,      s->a.state,
-                              s->a.pack.packed, s->a.pack.scale, s->a.pack.sums};
+    const void *const on[] = {s->a.in[0], s->a.in[1], s->a.in[2],       s->a.in[3],     s->a.taps,
+                              s->a.dt,    s->a.decay, s->a.norm,        s->a.c,         s->a.mix,
+                              s->a.out,   s->a.state, s->a.pack.packed, s->a.pack.scale};
     float *const here[] = {s->u,  s->z,     s->both, s->alpha, s->taps,
                            s->dt, s->decay, s->norm, s->state};
 

@@ -35,6 +35,7 @@ LIMITS = {
     "plan": 128,
     "copy_page": 64,
     "repack": 128,
+    "scale_tiles": 64,
     "route": 64,
     "expert_vec": 128,
     "expert_wide": 255,

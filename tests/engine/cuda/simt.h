@@ -164,10 +164,36 @@ static inline uint32_t sub_halves(uint32_t a, uint32_t b) {
                        half_to_float((uint16_t)(a >> 16)) - half_to_float((uint16_t)(b >> 16)));
 }
 
+/* Rounded once: what double precision does not hold goes into the last bit of a float (to odd). */
+static inline uint16_t simt_fma_half(uint16_t a, uint16_t b, uint16_t c) {
+    double p = (double)half_to_float(a) * (double)half_to_float(b), z = half_to_float(c);
+    double s = p + z, t = s - p, rest = (p - (s - t)) + (z - t);
+    float f = (float)s;
+    uint32_t u = mx_bits_of(f);
+
+    rest += s - (double)f;
+    if (rest != 0 && s - s == 0 && !(u & 1))
+        f = mx_float_of((rest > 0) == (f > 0) ? u + 1 : u - 1);
+    return mx_float_to_half(f);
+}
+
+static inline uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
+    return simt_fma_half((uint16_t)a, (uint16_t)b, (uint16_t)c) |
+           (uint32_t)simt_fma_half((uint16_t)(a >> 16), (uint16_t)(b >> 16), (uint16_t)(c >> 16))
+               << 16;
+}
+
+static inline uint32_t low_twice(uint32_t v) {
+    return (v & 0xFFFFu) * 0x10001u;
+}
+
+static inline uint32_t high_twice(uint32_t v) {
+    return (v >> 16) * 0x10001u;
+}
+
 void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
               uint32_t b0, uint32_t b1);
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
-#define mma_new(C, ...) ((C)[0] = (C)[1] = (C)[2] = (C)[3] = 0, simt_mma(SIMT_HERE, C, __VA_ARGS__))
 
 static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     uint64_t both = (uint64_t)b << 32 | a;

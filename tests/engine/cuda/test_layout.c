@@ -35,10 +35,10 @@ static void fill(struct sample *s, enum tensor_type type) {
 
     for (size_t i = 0; i < ROWS * row; i++)
         s->bytes[i] = (uint8_t)(rng_next(&r) >> 40);
-    for (size_t i = 0; i + 1 < ROWS * row; i++) /* no half with all exponent bits, wherever it is */
+    for (size_t i = 0; i < ROWS * row; i++) /* halves below 2, wherever they are */
         s->bytes[i] &= 0xBB;
     for (size_t i = 0; i < ROWS * row && type == TENSOR_MXFP4; i += f->block_bytes)
-        s->bytes[i] = (uint8_t)(s->bytes[i] % 142); /* what fits half precision */
+        s->bytes[i] = (uint8_t)(112 + s->bytes[i] % 30); /* all scales of a tensor fit halves */
     if (type == TENSOR_NVFP4)
         memcpy(s->bytes, "\x7F\xFF\x05", 3); /* no number, with a sign, subnormal */
     for (uint32_t i = 0; i < ROWS; i++)
@@ -63,7 +63,26 @@ Test(layout, blocks_decode_as_quant_does) {
     }
 }
 
-static void pack_tile(uint32_t f, const struct tile_source *s, uint32_t k0, uint8_t *tile) {
+/* The largest scale of all tiles decides. */
+static int unit_of(uint32_t f, const struct tile_source *s) {
+    float most = 0;
+
+    for (uint32_t row = 0; row < ROWS; row += TILE_ROWS)
+        for (uint32_t u = 0; u < tile_units(f, COLUMNS); u++)
+            for (uint32_t i = 0; i < TILE_SCALES(f); i++) {
+                struct tile_source from = *s;
+
+                from.data += row * from.row_bytes;
+                from.n_rows -= row;
+                most = MAX(most, tile_scale_size(f, &from, u * tile_k(f), i));
+            }
+    return tile_unit(f, most);
+}
+
+static void pack_tile(uint32_t f, const struct tile_source *s, uint32_t k0, int unit,
+                      uint8_t *tile) {
+    uint8_t *exponents = tile + tile_code_bytes(f);
+
     for (uint32_t i = 0; i < tile_code_bytes(f) / 4; i++) {
         uint32_t w = tile_code_word(f, s, k0, i / 128, i / 4 % 32, i % 4);
 
@@ -71,26 +90,34 @@ static void pack_tile(uint32_t f, const struct tile_source *s, uint32_t k0, uint
     }
     for (uint32_t i = tile_code_bytes(f); i < tile_bytes(f); i++)
         tile[i] = tile_scale_byte(f, s, k0, i - tile_code_bytes(f));
+    for (uint32_t i = 0; i < tile_n_halves(f); i++) {
+        uint16_t *half = (uint16_t *)(tile + tile_half_at(f, i));
+
+        *half = tile_scaled_half(f, i, *half, unit);
+    }
+    for (uint32_t i = 0; i < 2 * TILE_ROWS && f == TILE_MXFP4; i++)
+        exponents[i] = tile_scaled_exponent(exponents[i], unit);
 }
 
 Test(layout, a_tile_holds_the_values_of_the_file) {
     static struct sample s;
-    uint8_t tile[4096];
+    _Alignas(16) uint8_t tile[4096];
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
         uint32_t f = tile_format_of((uint32_t)types[i]);
 
         fill(&s, types[i]);
+        int unit = unit_of(f, &s.source);
         for (uint32_t row = 0; row < ROWS; row += TILE_ROWS)
             for (uint32_t u = 0; u < tile_units(f, COLUMNS); u++) {
                 struct tile_source from = s.source;
 
                 from.data += row * from.row_bytes;
                 from.n_rows -= row;
-                pack_tile(f, &from, u * tile_k(f), tile);
+                pack_tile(f, &from, u * tile_k(f), unit, tile);
                 for (uint32_t r = 0; r < TILE_ROWS; r++)
                     for (uint32_t k = 0; k < tile_k(f); k++) {
-                        float v = tile_read(f, tile, r, k);
+                        float v = tile_read(f, tile, r, k, tile_power_of_two(-unit));
                         float x = row + r < ROWS ? s.value[row + r][u * tile_k(f) + k] : 0;
 
                         if (f == TILE_F16)
@@ -107,7 +134,7 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
  * codes is idle. */
 Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
     static struct sample s;
-    uint8_t tile[4096];
+    _Alignas(16) uint8_t tile[4096];
 
     for (uint32_t f = TILE_Q8_0; f < TILE_FORMATS; f++) {
         size_t i = 0;
@@ -115,7 +142,7 @@ Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
         while (tile_format_of((uint32_t)types[i]) != f)
             i++;
         fill(&s, types[i]);
-        pack_tile(f, &s.source, 0, tile);
+        pack_tile(f, &s.source, 0, unit_of(f, &s.source), tile);
         uint32_t bits = 0;
         for (uint32_t r = 0; r < TILE_ROWS; r++)
             for (uint32_t k = 0; k < tile_k(f); k++) {
