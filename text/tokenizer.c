@@ -13,7 +13,8 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
     } kinds[] = {{"gpt2", KIND_BYTES},
                  {"llama", KIND_SCORES},
                  {"gemma4", KIND_CHARS},
-                 {"bert", KIND_PIECES}};
+                 {"bert", KIND_PIECES},
+                 {"t5", KIND_UNIGRAM}};
     static const char key[] = "tokenizer.ggml.model";
     struct gguf_str name;
 
@@ -25,7 +26,7 @@ static int read_kind(struct tokenizer *t, const struct gguf *g, struct err *err)
             return 0;
         }
     }
-    return err_set(err, 0, NULL, "%s is none of gpt2, llama, gemma4, bert", key);
+    return err_set(err, 0, NULL, "%s is none of gpt2, llama, gemma4, bert, t5", key);
 }
 
 /* <0x00> to <0xFF>. */
@@ -125,9 +126,10 @@ int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct err *err)
     if (r == 0)
         r = vocab_load(&t->vocab, g, err);
     if (r == 0)
-        r = t->kind == KIND_BYTES    ? bpe_load(t, g, err)
-            : t->kind == KIND_PIECES ? wordpiece_load(t, g, err)
-                                     : load_chars(t, g, err);
+        r = t->kind == KIND_BYTES     ? bpe_load(t, g, err)
+            : t->kind == KIND_PIECES  ? wordpiece_load(t, g, err)
+            : t->kind == KIND_UNIGRAM ? unigram_load(t, g, err)
+                                      : load_chars(t, g, err);
     if (r == 0)
         r = vocab_make_pieces(&t->vocab, t->kind);
     if (r == 0)
@@ -146,6 +148,7 @@ struct tokenizer *tokenizer_free(struct tokenizer *t) {
         free(t->pairs.slot);
         free(t->markers.id);
         free(t->special.end);
+        unigram_deinit(&t->unigram);
         free(t);
     }
     return NULL;
@@ -203,6 +206,11 @@ static size_t swallowed(const struct tokenizer *t, uint32_t id, const char *s, s
 }
 
 static int encode_text(struct words *w, struct marker_scan *s) {
+    static int (*const encode[])(struct words * w, const char *text, size_t len) = {
+        [KIND_BYTES] = words_encode,     [KIND_CHARS] = words_encode,
+        [KIND_SCORES] = words_encode,    [KIND_PIECES] = wordpiece_encode,
+        [KIND_UNIGRAM] = unigram_encode,
+    };
     size_t at = 0;
     int r = 0;
 
@@ -213,8 +221,7 @@ static int encode_text(struct words *w, struct marker_scan *s) {
 
         assert(next >= at && next + n <= s->len && next + n > at);
         if (next > at)
-            r = (s->t->kind == KIND_PIECES ? wordpiece_encode : words_encode)(w, s->text + at,
-                                                                              next - at);
+            r = encode[s->t->kind](w, s->text + at, next - at);
         if (r == 0 && n) {
             r = tokens_add(w->out, (int32_t)id);
             w->after_special = true;

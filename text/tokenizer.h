@@ -3,7 +3,7 @@
 /*
  * tokenizer - text to token ids and back, for the vocabularies that GGUF files carry: byte-level
  * BPE (tokenizer.ggml.model "gpt2", pre-tokenizers in text/pretok.c), SentencePiece ("llama"),
- * gemma 4's BPE over characters ("gemma4") and WordPiece ("bert"). Immutable after
+ * gemma 4's BPE over characters ("gemma4"), WordPiece ("bert") and Unigram ("t5"). Immutable after
  * tokenizer_new(); any thread may encode with its own output.
  *
  * Special tokens (control and user-defined ones that the vocabulary marks) are recognised only

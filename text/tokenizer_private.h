@@ -34,10 +34,11 @@ static inline bool is_space_mark(const char *s, size_t len) {
 }
 
 enum tokenizer_kind {
-    KIND_BYTES,  /* BPE over bytes that stand as GPT-2's printable characters */
-    KIND_CHARS,  /* BPE over characters, spaces as U+2581, other bytes as <0xXX> */
-    KIND_SCORES, /* SentencePiece: characters, the best score first */
-    KIND_PIECES, /* WordPiece: the longest token first */
+    KIND_BYTES,   /* BPE over bytes that stand as GPT-2's printable characters */
+    KIND_CHARS,   /* BPE over characters, spaces as U+2581, other bytes as <0xXX> */
+    KIND_SCORES,  /* SentencePiece: characters, the best score first */
+    KIND_PIECES,  /* WordPiece: the longest token first */
+    KIND_UNIGRAM, /* SentencePiece: the greatest sum of scores */
 };
 
 /* Random numbers of one tokenizer that key its hash tables: no file can choose its collisions. */
@@ -175,11 +176,25 @@ int merger_reserve(struct merger *m, size_t n);
  * -ECANCELED in an abandoned job. */
 int merger_run(struct merger *m, const struct pairs *p);
 
+/* Of KIND_UNIGRAM (unigram.c). */
+struct unigram {
+    uint8_t
+        *map; /* precompiled_charsmap: the trie's size, its units, strings; NULL: there is none */
+    uint32_t n_units, n_strings; /* n_strings: bytes, the last one is 0 */
+    const char *strings;
+    float *score;     /* [vocab.n] */
+    uint32_t *sorted; /* [n_sorted]: tokens that text is cut into, by their bytes */
+    uint32_t n_sorted;
+    float unknown_score;
+    bool squeeze; /* one space of several, none at the ends */
+};
+
 struct tokenizer {
     struct vocab vocab;
     struct pairs pairs;
     struct markers markers;
     struct special_ids special;
+    struct unigram unigram;
     enum tokenizer_kind kind;
     const struct pretok *pretok; /* KIND_BYTES */
     bool space_prefix;
@@ -197,6 +212,9 @@ int bpe_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 int spm_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 /* Of WordPiece, which has no pairs. */
 int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err);
+/* Of Unigram, likewise. */
+int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err);
+void unigram_deinit(struct unigram *u); /* accepts a zeroed one */
 
 /* Encoding of one text. */
 struct word_cache;
@@ -220,3 +238,5 @@ void words_deinit(struct words *w);
 int words_encode(struct words *w, const char *text, size_t len);
 /* The same of KIND_PIECES. */
 int wordpiece_encode(struct words *w, const char *text, size_t len);
+/* Of KIND_UNIGRAM; -ENOMEM, -EMSGSIZE, -ECANCELED as above. */
+int unigram_encode(struct words *w, const char *text, size_t len);

@@ -1,0 +1,327 @@
+/*
+ * unigram - SentencePiece's Unigram model, the tokenizer of XLM-RoBERTa and T5 (in files "t5").
+ * Text is normalised by the map that the file carries, and of all ways to cut it into tokens the
+ * one with the greatest sum of scores is taken (Viterbi). A character that no token fits is an
+ * unknown one, with a score below all others; unknown ones behind each other are one.
+ *
+ * The map (precompiled_charsmap) is a double-array trie of byte strings, each with the offset of
+ * its replacement in a pool of strings behind the trie. The longest one that fits is replaced. It
+ * comes from the file, so every index is checked where it is used.
+ *
+ * Sums are as SentencePiece makes them, a float for each position, so that equal sums come out
+ * alike; of equal ones the longest last token wins. Tokens are looked up byte by byte in an array
+ * that is sorted by their texts: those with a common beginning stand together.
+ */
+
+#include "text/tokenizer_private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include "base/jobs.h"
+
+#define UNKNOWN_PENALTY 10.0f
+#define PAUSE_CHARS 256u
+#define REPLACEMENT "\xEF\xBF\xBD"
+
+/* The way to position i of a text that ends with token `id`; from: UINT32_MAX, there is none. */
+struct step {
+    float score;
+    uint32_t id, from;
+};
+
+/* ---- the file ---- */
+
+static int by_text(const void *a, const void *b, void *vocab) {
+    const struct vocab *v = vocab;
+    uint32_t n_a, n_b;
+    const char *x = vocab_text(v, *(const uint32_t *)a, &n_a);
+    const char *y = vocab_text(v, *(const uint32_t *)b, &n_b);
+    int c = memcmp(x, y, MIN(n_a, n_b));
+
+    return c ? c : n_a < n_b ? -1 : n_a > n_b;
+}
+
+/* 0, -ENOMEM or -EINVAL with @err. */
+static int read_map(struct unigram *u, const struct gguf *g, struct err *err) {
+    static const char key[] = "tokenizer.ggml.precompiled_charsmap";
+    const struct gguf_array *a = gguf_array(g, key);
+    uint64_t n = a ? gguf_array_n(a) : 0;
+    uint32_t trie_bytes = 0;
+
+    if (!a)
+        return gguf_has(g, key) ? err_set(err, 0, NULL, "%s is not an array", key) : 0;
+    if (n == 0)
+        return 0;
+    if (n < 4 || n > UINT32_MAX || gguf_array_type(a) > GGUF_I8)
+        return err_set(err, 0, NULL, "%s is not an array of bytes", key);
+    u->map = malloc(n);
+    if (!u->map)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < n; i++)
+        u->map[i] = (uint8_t)(int)gguf_array_num(a, i);
+    for (unsigned i = 0; i < 4; i++)
+        trie_bytes |= (uint32_t)u->map[i] << 8 * i;
+    if (trie_bytes % 4 || trie_bytes > n - 4 || u->map[n - 1] != 0)
+        return err_set(err, 0, NULL, "%s has no trie and strings", key);
+    u->n_units = trie_bytes / 4;
+    u->strings = (const char *)u->map + 4 + trie_bytes;
+    u->n_strings = (uint32_t)(n - 4 - trie_bytes);
+    return 0;
+}
+
+static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    static const char key[] = "tokenizer.ggml.scores";
+    const struct gguf_array *scores = gguf_array(g, key);
+    struct unigram *u = &t->unigram;
+    float least = 0;
+
+    if (!scores || gguf_array_type(scores) != GGUF_F32 || gguf_array_n(scores) != t->vocab.n)
+        return err_set(err, 0, NULL, "%s is not an array with a float for each of %u tokens", key,
+                       t->vocab.n);
+    u->score = calloc(t->vocab.n, sizeof(*u->score));
+    u->sorted = calloc(t->vocab.n, sizeof(*u->sorted));
+    if (!u->score || !u->sorted)
+        return -ENOMEM;
+    for (uint32_t id = 0; id < t->vocab.n; id++) {
+        bool is_text = vocab_is_mergeable(&t->vocab, id) && t->vocab.type[id] != TOKEN_UNUSED &&
+                       t->vocab.text_at[id + 1] > t->vocab.text_at[id];
+
+        u->score[id] = (float)gguf_array_num(scores, id);
+        if (!isfinite(u->score[id]))
+            return err_set(err, 0, NULL, "%s[%u] is not a number", key, id);
+        if (!is_text)
+            continue;
+        least = u->n_sorted ? fminf(least, u->score[id]) : u->score[id];
+        u->sorted[u->n_sorted++] = id;
+    }
+    u->unknown_score = least - UNKNOWN_PENALTY;
+    qsort_r(u->sorted, u->n_sorted, sizeof(*u->sorted), by_text, &t->vocab);
+    return 0;
+}
+
+static int read_flag(const struct gguf *g, const char *key, bool *value, struct err *err) {
+    int r = gguf_bool(g, key, value);
+
+    return r == 0 || r == -ENOENT ? 0 : err_set(err, 0, NULL, "%s is not a bool", key);
+}
+
+int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err) {
+    int r = special_ids_load(&t->special, &t->vocab, g, true, err);
+
+    t->special.add_eos |= !gguf_has(g, "tokenizer.ggml.add_eos_token");
+    t->space_prefix = t->unigram.squeeze = true;
+    r = r < 0 ? r : read_flag(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err);
+    r = r < 0 ? r
+              : read_flag(g, "tokenizer.ggml.remove_extra_whitespaces", &t->unigram.squeeze, err);
+    for (uint32_t id = 0; id < t->vocab.n && r == 0 && t->special.unk < 0; id++)
+        if (t->vocab.type[id] == TOKEN_UNKNOWN)
+            t->special.unk = (int32_t)id;
+    r = r < 0 ? r : read_scores(t, g, err);
+    return r < 0 ? r : read_map(&t->unigram, g, err);
+}
+
+void unigram_deinit(struct unigram *u) {
+    free(u->map);
+    free(u->score);
+    free(u->sorted);
+}
+
+/* ---- normalising ---- */
+
+static uint32_t unit_at(const struct unigram *u, uint32_t i) {
+    const uint8_t *p = u->map + 4 + (size_t)i * 4;
+
+    assert(i < u->n_units);
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Where the children of a unit stand, as a change of its index. */
+static uint32_t children(uint32_t unit) {
+    return unit >> 10 << ((unit & 1u << 9) >> 6);
+}
+
+/* The longest string of the map that @s begins with: its length, 0 for none, and *@value. */
+static size_t find_in_map(const struct unigram *u, const char *s, size_t len, uint32_t *value) {
+    size_t longest = 0;
+
+    if (u->n_units == 0)
+        return 0;
+    uint32_t at = children(unit_at(u, 0));
+    for (size_t i = 0; i < len; i++) {
+        uint8_t c = (uint8_t)s[i];
+
+        at ^= c;
+        if (at >= u->n_units)
+            break;
+        uint32_t unit = unit_at(u, at);
+        if ((unit & (1u << 31 | 0xFF)) != c)
+            break;
+        at ^= children(unit);
+        if (at >= u->n_units)
+            break;
+        if (unit & 1u << 8) {
+            longest = i + 1;
+            *value = unit_at(u, at) & ~(1u << 31);
+        }
+    }
+    return longest;
+}
+
+/* What the beginning of @s becomes: *@out, which lives as long as both; the bytes it takes. */
+static size_t normal_prefix(const struct unigram *u, const char *s, size_t len,
+                            struct gguf_str *out) {
+    uint32_t value = 0, cp;
+    size_t n = find_in_map(u, s, len, &value);
+
+    if (n && value < u->n_strings) {
+        *out = (struct gguf_str){.data = u->strings + value, .len = strlen(u->strings + value)};
+        return n;
+    }
+    n = unicode_decode(s, s + len, &cp);
+    *out = (struct gguf_str){.data = s, .len = n};
+    if (cp != UNICODE_INVALID)
+        return n;
+    *out = (struct gguf_str){.data = REPLACEMENT, .len = strlen(REPLACEMENT)};
+    return 1;
+}
+
+/* @s with spaces as marks; *@after_space: it stands behind one, of which there are no two where
+ * @squeeze. */
+static int add_normal(struct buf *b, struct gguf_str s, bool squeeze, bool *after_space) {
+    int r = 0;
+
+    for (size_t i = 0; i < s.len && r == 0; i++) {
+        bool space = s.data[i] == ' ';
+
+        if (space && *after_space)
+            continue;
+        r = space ? buf_add(b, SPACE_MARK, SPACE_MARK_LEN) : buf_add_char(b, s.data[i]);
+        *after_space = *after_space && space;
+    }
+    if (s.len)
+        *after_space = squeeze && s.data[s.len - 1] == ' ';
+    return r;
+}
+
+static int normalise(const struct tokenizer *t, const char *s, size_t len, struct buf *out) {
+    const struct unigram *u = &t->unigram;
+    bool after_space = u->squeeze;
+    struct gguf_str part;
+    int r = 0;
+
+    out->len = 0;
+    for (size_t i = 0, n; i < len && r == 0; i += n) {
+        n = normal_prefix(u, s + i, len - i, &part);
+        if (out->len == 0 && u->squeeze && part.len == 1 && *part.data == ' ')
+            continue;
+        if (out->len == 0 && t->space_prefix)
+            r = buf_add(out, SPACE_MARK, SPACE_MARK_LEN);
+        r = r < 0 ? r : add_normal(out, part, u->squeeze, &after_space);
+    }
+    while (u->squeeze && out->len >= SPACE_MARK_LEN &&
+           is_space_mark(out->data + out->len - SPACE_MARK_LEN, SPACE_MARK_LEN))
+        out->len -= SPACE_MARK_LEN;
+    return r;
+}
+
+/* ---- the best cut ---- */
+
+/* Of the sorted tokens [*lo, *hi), which agree in their first @depth bytes, those with @c next. */
+static void narrow(const struct tokenizer *t, uint32_t depth, uint8_t c, uint32_t *lo,
+                   uint32_t *hi) {
+    const uint32_t *sorted = t->unigram.sorted;
+
+    for (unsigned side = 0; side < 2; side++) {
+        uint32_t a = *lo, b = *hi;
+
+        while (a < b) {
+            uint32_t mid = a + (b - a) / 2, n;
+            const char *s = vocab_text(&t->vocab, sorted[mid], &n);
+
+            if (n <= depth || (uint8_t)s[depth] < c + side)
+                a = mid + 1;
+            else
+                b = mid;
+        }
+        *(side ? hi : lo) = a;
+    }
+}
+
+static void offer(struct step *to, double score, uint32_t id, uint32_t from) {
+    if (to->from == UINT32_MAX || score > (double)to->score)
+        *to = (struct step){(float)score, id, from};
+}
+
+/* All tokens that stand at @at, of the character that is @n_char bytes long. */
+static void step_from(const struct tokenizer *t, const char *s, uint32_t len, uint32_t at,
+                      uint32_t n_char, struct step *best) {
+    const struct unigram *u = &t->unigram;
+    uint32_t lo = 0, hi = u->n_sorted;
+    bool known = false;
+
+    for (uint32_t i = 0; at + i < len; i++) {
+        uint32_t n;
+
+        narrow(t, i, (uint8_t)s[at + i], &lo, &hi);
+        if (lo == hi)
+            break;
+        vocab_text(&t->vocab, u->sorted[lo], &n); /* the shortest stands first */
+        if (n != i + 1)
+            continue;
+        known |= n == n_char;
+        offer(&best[at + n], (double)u->score[u->sorted[lo]] + (double)best[at].score,
+              u->sorted[lo], at);
+    }
+    if (!known)
+        offer(&best[at + n_char], (double)u->unknown_score + (double)best[at].score, TOKEN_NONE,
+              at);
+}
+
+/* Tokens of the best way, unknown ones behind each other as one. */
+static int add_way(struct words *w, struct step *best, uint32_t len) {
+    uint32_t unknown = w->t->special.unk < 0 ? TOKEN_NONE : (uint32_t)w->t->special.unk, next = 0;
+    int r = 0;
+
+    for (uint32_t at = len, from; at > 0; at = from) { /* turned around: where each one leads */
+        from = best[at].from;
+        best[at].from = next;
+        next = at;
+    }
+    bool after_unknown = false;
+    for (uint32_t at = next; r == 0 && at > 0; at = best[at].from) {
+        bool is_unknown = best[at].id == TOKEN_NONE;
+        uint32_t id = is_unknown ? unknown : best[at].id;
+
+        if (id != TOKEN_NONE && !(is_unknown && after_unknown))
+            r = tokens_add(w->out, (int32_t)id);
+        after_unknown = is_unknown;
+    }
+    return r;
+}
+
+int unigram_encode(struct words *w, const char *text, size_t len) {
+    int r = normalise(w->t, text, len, &w->normal);
+
+    if (r < 0 || w->normal.len == 0)
+        return r;
+    if (w->normal.len >= UINT32_MAX / sizeof(struct step))
+        return -EMSGSIZE;
+    uint32_t n = (uint32_t)w->normal.len, n_chars = 0;
+    CLEANUP(freep) struct step *best = malloc((n + 1) * sizeof(*best));
+    if (!best)
+        return -ENOMEM;
+    for (uint32_t i = 0; i <= n; i++)
+        best[i] = (struct step){.from = UINT32_MAX};
+    best[0].score = 0;
+    for (uint32_t at = 0, n_char; at < n && r == 0; at += n_char) {
+        uint32_t cp;
+
+        n_char = unicode_decode(w->normal.data + at, w->normal.data + n, &cp);
+        step_from(w->t, w->normal.data, n, at, n_char, best);
+        if (++n_chars % PAUSE_CHARS == 0)
+            r = job_pause();
+    }
+    w->normal.len = 0;
+    return r < 0 ? r : add_way(w, best, n);
+}
