@@ -155,7 +155,8 @@ static int check_kind(const struct gguf *g, struct engine_kind *out, struct err 
 }
 
 /* How query and document stand in a reranker's prompt: the file's template, else the one that
- * Qwen3-Reranker was trained with; an encoder has its separator between the two. */
+ * Qwen3-Reranker was trained with; an encoder has its separator between the two, RoBERTa's kin
+ * (whose tokens are "t5") have it twice. */
 #define PAIR_TEMPLATE                                                                              \
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "    \
     "and "                                                                                         \
@@ -168,7 +169,10 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
     struct gguf_str s = {PAIR_TEMPLATE, sizeof(PAIR_TEMPLATE) - 1};
     struct gguf_str sep = tokenizer_text(m->tokenizer, tokenizer_eos(m->tokenizer));
 
-    if (encoder && asprintf(&m->pair, "{query}%.*s{document}", (int)sep.len, sep.data) < 0)
+    int again = says(m->file, "tokenizer.ggml.model", "t5") ? (int)sep.len : 0;
+
+    if (encoder && asprintf(&m->pair, "{query}%.*s%.*s{document}", (int)sep.len, sep.data, again,
+                            sep.data) < 0)
         return -ENOMEM;
     if (!encoder) {
         gguf_string(m->file, "tokenizer.chat_template.rerank", &s);
