@@ -2,6 +2,8 @@
 
 #include "text/grammar/run.h"
 
+#define CHEAP_VISITS 224u /* a walk that ends within so many nodes needs no class */
+
 /* How a class is made. */
 struct class_opts {
     bool levels; /* in a loop rule: by number of characters, too */
@@ -15,6 +17,11 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
 /* The class of @state, made when this is the first time; *out NULL: it has none. Any thread. 0, or
  * with @quick -EAGAIN: it is not there, and to make it takes long. */
 int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick);
+/* Whether it is not known if @state has a class, and a walk may show that it needs none. */
+bool class_is_open(const struct grammar *g, uint32_t state);
+/* A mask was made by a walk from it that ended after so many nodes: within CHEAP_VISITS it needs no
+ * class, otherwise the next mask makes one. */
+void class_walked(const struct grammar *g, uint32_t state, uint64_t n_visited);
 /* Frees the classes that belong to @g. */
 void classes_free(struct grammar *g);
 void class_free(struct token_class *c);

@@ -27,7 +27,6 @@
 #define SLOW_WORK 500000  /* besides, of those that take longest: some 2 ms */
 #define MANY_BYTES 64
 #define CLASS_WORK 10000           /* of one, besides its walk */
-#define CHEAP_VISITS 224u          /* a walk that ends within so many nodes needs no class */
 #define SHORT_WALK 1500            /* nodes; beyond, tables are faster */
 #define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
 #define REST_MAX 60000             /* tokens that end the rule and go on */
@@ -343,8 +342,8 @@ static bool only_quote(const struct byte_set *s) {
     return memcmp(s, &quote, sizeof(quote)) == 0;
 }
 
-/* Stands for: this state has none. */
-static struct token_class no_class;
+/* Stand for: this state has none; it has none yet, and a mask has walked from it. */
+static struct token_class no_class, once_walked;
 
 /* Whether walking the trie at @q may be worth a class. */
 static bool may_have_class(const struct grammar *g, uint32_t q) {
@@ -386,12 +385,20 @@ static struct token_class *publish(const struct grammar *g, _Atomic(struct token
     return there;
 }
 
+/* False: another thread was first. */
+static bool set_class(const struct grammar *g, uint32_t q, struct token_class *c) {
+    struct token_class *there = NULL;
+
+    return atomic_compare_exchange_strong(&g->cls[q], &there, c) ||
+           (there == &once_walked && atomic_compare_exchange_strong(&g->cls[q], &there, c));
+}
+
 /* Makes the class of @q; others may do the same meanwhile: the first one counts. -E2BIG, -ENOMEM:
  * none. -EAGAIN, when @quick: not yet. */
 static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t *n_visited) {
     const struct class_opts o = {g->counted[g->state[q].rule], quick};
     _Atomic(struct token_class *) *place = place_of(g, q);
-    struct token_class *c = NULL, *expected = NULL, *known = place ? atomic_load(place) : NULL;
+    struct token_class *c = NULL, *known = place ? atomic_load(place) : NULL;
     int r = known ? 0 : 1;
 
     if (!known && may_have_class(g, q))
@@ -408,37 +415,11 @@ static int make_class(const struct grammar *g, uint32_t q, bool quick, uint64_t 
     }
     if (!known)
         known = c ? c : &no_class;
-    if (!atomic_compare_exchange_strong(&g->cls[q], &expected, known) && c) {
+    if (!set_class(g, q, known) && c) {
         atomic_fetch_add((_Atomic size_t *)(uintptr_t)&g->class_room, c->bytes);
         class_free(c);
     }
     return r < 0 ? r : 0;
-}
-
-int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick) {
-    assert(state < g->n_states);
-    const struct token_class *c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
-    uint64_t n_visited = 0;
-
-    if (!c && make_class(g, state, quick, &n_visited) == -EAGAIN)
-        return -EAGAIN;
-    if (!c)
-        c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
-    assert(c);
-    *out = c == &no_class ? NULL : c;
-    return 0;
-}
-
-void classes_free(struct grammar *g) {
-    for (uint32_t q = 0; g->cls && q < g->n_states; q++) {
-        struct token_class *c = g->cls[q];
-
-        if (c && c != &no_class && !c->shared)
-            class_free(c);
-    }
-    free(g->cls);
-    free(g->counted);
-    free(g->places);
 }
 
 /* Whether @q reads all texts of some kind, or much besides ASCII: its class is large. */
@@ -450,6 +431,50 @@ static bool is_wide(const struct grammar *g, uint32_t q) {
             return true;
     }
     return s->n_edges && g->edge[s->edge + s->n_edges - 1].hi >= 0x80;
+}
+
+bool class_is_open(const struct grammar *g, uint32_t q) {
+    return !atomic_load_explicit(&g->cls[q], memory_order_acquire) && may_have_class(g, q) &&
+           !(g->state[q].flags & STATE_LOOP) && !is_wide(g, q);
+}
+
+void class_walked(const struct grammar *g, uint32_t q, uint64_t n_visited) {
+    bool none = n_visited <= CHEAP_VISITS;
+    _Atomic(struct token_class *) *place = none ? place_of(g, q) : NULL;
+    struct token_class *expected = NULL, *c = none ? &no_class : &once_walked;
+
+    if (place)
+        c = publish(g, place, NULL);
+    atomic_compare_exchange_strong(&g->cls[q], &expected, c);
+}
+
+int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick) {
+    assert(state < g->n_states);
+    const struct token_class *c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
+    uint64_t n_visited = 0;
+
+    if (c && c != &once_walked) {
+        *out = c == &no_class ? NULL : c;
+        return 0;
+    }
+    if (make_class(g, state, quick, &n_visited) == -EAGAIN)
+        return -EAGAIN;
+    c = atomic_load_explicit(&g->cls[state], memory_order_acquire);
+    assert(c && c != &once_walked);
+    *out = c == &no_class ? NULL : c;
+    return 0;
+}
+
+void classes_free(struct grammar *g) {
+    for (uint32_t q = 0; g->cls && q < g->n_states; q++) {
+        struct token_class *c = g->cls[q];
+
+        if (c && c != &no_class && c != &once_walked && !c->shared)
+            class_free(c);
+    }
+    free(g->cls);
+    free(g->counted);
+    free(g->places);
 }
 
 static bool has_wide(const struct grammar *g, const struct auto_rule *r) {

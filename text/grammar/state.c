@@ -274,8 +274,9 @@ static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **n
     return 0;
 }
 
-/* The tokens of configurations without a class. */
-static void walk_others(struct machine *m, const struct set *others, struct mask *mask) {
+/* The tokens of configurations without a class. How many nodes of the trie it took: with
+ * more than LONG_WALK it may be done in part. */
+static uint64_t walk_others(struct machine *m, const struct set *others, struct mask *mask) {
     struct walk w = {.m = m,
                      .trie = vocab_trie(m->g->vocab),
                      .bits = mask->bits,
@@ -284,9 +285,21 @@ static void walk_others(struct machine *m, const struct set *others, struct mask
                      .max_visited = LONG_WALK};
 
     walk_steps(&w, others);
-    if (w.n_visited > w.max_visited && !m->error && m->quick)
+    mask->n = w.n_set;
+    return w.n_visited;
+}
+
+/* The same, however long it takes. */
+static void walk_long(struct machine *m, const struct set *others, struct mask *mask) {
+    struct walk w = {.m = m,
+                     .trie = vocab_trie(m->g->vocab),
+                     .bits = mask->bits,
+                     .n_set = mask->n,
+                     .kinds = ALL_KINDS};
+
+    if (m->quick)
         m->error = -EAGAIN;
-    if (w.n_visited > w.max_visited && !m->error)
+    else
         walk_tables(&w, others);
     mask->n = w.n_set;
 }
@@ -328,62 +341,121 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
     return grammar_mask_within(s, bits, GRAMMAR_NO_MAX);
 }
 
+/* A mask being made for the set @at. */
+struct making {
+    struct grammar_state *s;
+    struct set at, others; /* others: the configurations without a class */
+    struct mask mask;
+    struct closing *near;
+    const struct token_class *cls[SET_MAX]; /* of each configuration, or NULL */
+    bool open[SET_MAX];                     /* whether it has one is not known yet */
+    uint32_t n_open;
+    bool many; /* a class has to be looked at token by token */
+};
+
+static void find_classes(struct making *k) {
+    struct machine *m = &k->s->m;
+
+    for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
+        struct config c = m->config[k->at.begin + i];
+
+        k->open[i] = !k->near && class_is_open(m->g, c.state);
+        k->n_open += k->open[i];
+        k->cls[i] = k->open[i] ? NULL : class_at(m, &c);
+        if (k->cls[i] && k->near && !closing_class_fits(k->near, &c)) {
+            k->cls[i] = NULL;
+            k->many = true;
+        }
+    }
+}
+
+static void list_others(struct making *k) {
+    struct machine *m = &k->s->m;
+
+    k->others = set_open(m);
+    for (uint32_t i = k->at.begin; i < k->at.end && machine_reserve(m, 1) == 0; i++) {
+        if (!k->cls[i - k->at.begin])
+            m->config[m->n_configs++] = m->config[i];
+    }
+    k->others.end = m->n_configs;
+}
+
+static void apply_class(struct making *k, uint32_t i) {
+    struct config c = k->s->m.config[k->at.begin + i];
+
+    if (k->cls[i] && !k->s->m.error && reserve_scratch(k->s, k->cls[i]->n_longest))
+        class_apply(&k->s->m, k->cls[i], &c, &k->mask, k->s->scratch, k->near);
+}
+
+/* Most states need no class: a walk shows it and is their part of the mask. Where it would be long
+ * their classes are made. */
+static bool settle_open(struct making *k) {
+    struct machine *m = &k->s->m;
+    uint64_t n = walk_others(m, &k->others, &k->mask);
+
+    for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
+        struct config c = m->config[k->at.begin + i];
+
+        if (k->open[i] && n <= LONG_WALK)
+            class_walked(m->g, c.state, n);
+        if (!k->open[i] || n <= LONG_WALK)
+            continue;
+        k->cls[i] = class_at(m, &c);
+        apply_class(k, i);
+    }
+    return n <= LONG_WALK;
+}
+
+static void mask_others(struct making *k) {
+    struct machine *m = &k->s->m;
+
+    if (k->n_open) {
+        if (settle_open(k) || m->error)
+            return;
+        m->n_configs = k->others.begin;
+        list_others(k);
+    }
+    if (k->others.end == k->others.begin || m->error)
+        return;
+    if (k->near)
+        walk_near(m, &k->others, k->near, k->many, &k->mask);
+    else if (walk_others(m, &k->others, &k->mask) > LONG_WALK && !m->error)
+        walk_long(m, &k->others, &k->mask);
+}
+
 int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left) {
     struct machine *m = &s->m;
-    const struct grammar *g = m->g;
-    const struct set at = now(s)->set;
-    struct mask mask = {.bits = bits, .n_words = grammar_vocab_n_words(g->vocab), .counted = true};
+    const struct grammar_vocab *vocab = m->g->vocab;
+    struct making k = {.s = s, .at = now(s)->set};
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
-    const struct token_class *cls[SET_MAX];
-    struct closing *near;
-    bool many = false; /* a class has to be looked at token by token */
     size_t n_ends;
-    const int32_t *ends = vocab_ends(g->vocab, &n_ends);
+    const int32_t *ends = vocab_ends(vocab, &n_ends);
 
-    memset(bits, 0, mask.n_words * sizeof(*bits));
+    k.mask = (struct mask){.bits = bits, .n_words = grammar_vocab_n_words(vocab), .counted = true};
+    memset(bits, 0, k.mask.n_words * sizeof(*bits));
     if (now(s)->done)
         return 0;
     m->quick = s->quick;
     m->fuel = m->quick ? QUICK_FUEL : MASK_FUEL;
-    if (look_ahead(s, left, &near) < 0) {
+    if (look_ahead(s, left, &k.near) < 0) {
         m->quick = false;
         return -ENOMEM;
     }
-    for (uint32_t i = at.begin; i < at.end && !m->error; i++) {
-        struct config c = m->config[i];
-
-        cls[i - at.begin] = class_at(m, &c);
-        if (cls[i - at.begin] && near && !closing_class_fits(near, &c)) {
-            cls[i - at.begin] = NULL;
-            many = true;
-        }
-    }
-    struct set others = set_open(m);
-
-    for (uint32_t i = at.begin; i < at.end && machine_reserve(m, 1) == 0; i++) {
-        if (!cls[i - at.begin])
-            m->config[m->n_configs++] = m->config[i];
-    }
-    others.end = m->n_configs;
-    for (uint32_t i = at.begin; i < at.end && !m->error; i++) {
-        struct config c = m->config[i];
-
-        if (cls[i - at.begin] && reserve_scratch(s, cls[i - at.begin]->n_longest))
-            class_apply(m, cls[i - at.begin], &c, &mask, s->scratch, near);
-    }
-    if (others.end > others.begin && !m->error && near)
-        walk_near(m, &others, near, many, &mask);
-    else if (others.end > others.begin && !m->error)
-        walk_others(m, &others, &mask);
+    find_classes(&k);
+    list_others(&k);
+    for (uint32_t i = 0; i < k.at.end - k.at.begin; i++)
+        apply_class(&k, i);
     if (!m->error)
-        mask_special(s, &at, near, &mask);
-    if (!m->error && near && closing_add_plan(near, bits))
-        mask.counted = false;
-    for (size_t i = 0; at.can_end && i < n_ends; i++)
-        mask_set(&mask, (uint32_t)ends[i]);
+        mask_others(&k);
+    if (!m->error)
+        mask_special(s, &k.at, k.near, &k.mask);
+    if (!m->error && k.near && closing_add_plan(k.near, bits))
+        k.mask.counted = false;
+    for (size_t i = 0; k.at.can_end && i < n_ends; i++)
+        mask_set(&k.mask, (uint32_t)ends[i]);
     int r = leave_no_trace(s, n_configs, n_frames);
 
-    return r < 0 ? r : mask_count(&mask);
+    return r < 0 ? r : mask_count(&k.mask);
 }
 
 uint32_t grammar_bytes_left(struct grammar_state *s) {
