@@ -46,6 +46,15 @@ struct kv_opts {
     uint8_t fingerprint[16]; /* of the model: part of every key */
     uint64_t hash_seed;
     uint32_t hash_bits; /* 0: all. Tests cut the hash to force collisions */
+    bool watch;         /* kv_pager_next_change() will be called */
+};
+
+/* A page that is published now, or not any more. */
+struct kv_change {
+    /* Names of its content and of that of the page before it, which follow from model, isolation
+     * key and tokens up to there. parent 0: it is a first page. */
+    uint64_t block, parent;
+    const int32_t *tokens; /* [page_tokens], until the pager is called again; NULL: it is gone */
 };
 
 struct kv_stats {
@@ -80,6 +89,10 @@ DEFINE_FREEP(struct kv_pager, kv_pager)
 uint32_t kv_pager_available(const struct kv_pager *p);
 /* Gauges of now and counters since the start. */
 void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out);
+/* The next change since the pages were told last; false: there is none. What came and went in
+ * between is not told, so those that wait are at most two for each page. All that are gone come
+ * before those that came, and a page after its parent. Needs opts.watch. */
+bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out);
 /* Verifies every invariant by recounting, in time proportional to the pages and page tables; aborts
  * with a line that names the broken one. */
 void kv_pager_check(const struct kv_pager *p);

@@ -71,6 +71,8 @@ static int init(struct kv_pager *p, const struct kv_opts *opts) {
     r = prefix_init(&p->prefix, &p->pool, opts->hash_seed, opts->hash_bits);
     if (r < 0)
         return r;
+    if (opts->watch && watch_init(&p->prefix.watch, opts->n_pages) < 0)
+        return -ENOMEM;
     p->max_seq_pages =
         (uint32_t)(((uint64_t)opts->max_seq_tokens + opts->page_tokens - 1) / opts->page_tokens);
     if (size_mul(opts->max_seqs, p->max_seq_pages, &n_tables))
@@ -148,6 +150,32 @@ void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out) {
     out->n_windows_free = p->windows.n_free;
     out->n_windows_idle = p->windows.n_idle;
     out->n_windows_evicted = p->windows.n_evicted;
+}
+
+/* What names the content of @page to others: never 0. */
+static uint64_t block_of(const struct page *page) {
+    return page->key.low64 ? page->key.low64 : 1;
+}
+
+bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out) {
+    struct watch *w = &p->prefix.watch;
+
+    *out = (struct kv_change){.block = watch_next_gone(w)};
+    if (out->block)
+        return true;
+    kv_page i = watch_next_came(w);
+    if (i == NO_PAGE)
+        return false;
+    const struct page *page = &p->pool.page[i];
+
+    assert(page->state == PAGE_SHARED || page->state == PAGE_CACHED);
+    out->block = w->at[i].told = block_of(page);
+    out->tokens = pool_tokens(&p->pool, page);
+    if (page->parent == NO_PAGE)
+        return true;
+    out->parent = block_of(&p->pool.page[page->parent]);
+    assert(w->at[page->parent].told == out->parent);
+    return true;
 }
 
 /* Cached to free: the least recently used leaf. */

@@ -23,6 +23,7 @@ int prefix_init(struct prefix *x, struct pool *pool, uint64_t seed, uint32_t has
 
 void prefix_deinit(struct prefix *x) {
     free(x->bucket);
+    watch_deinit(&x->watch);
     *x = (struct prefix){0};
 }
 
@@ -91,12 +92,14 @@ void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page 
     *head = pool_number(x->pool, page);
     if (parent != NO_PAGE)
         x->pool->page[parent].n_children++;
+    watch_came(&x->watch, pool_number(x->pool, page));
 }
 
 void prefix_remove(struct prefix *x, struct page *page) {
     kv_page *at = bucket_of(x, page->key), number = pool_number(x->pool, page);
 
     assert(page->n_children == 0);
+    watch_went(&x->watch, number);
     while (*at != number) {
         assert(*at != NO_PAGE);
         at = &x->pool->page[*at].next;

@@ -13,6 +13,7 @@
  */
 
 #include "kvpager/pool.h"
+#include "kvpager/watch.h"
 
 #define PREFIX_MAX_TOKENS 256 /* of a page */
 
@@ -28,6 +29,7 @@ struct prefix {
     uint32_t n_buckets;
     uint64_t seed;
     XXH128_hash_t mask; /* all ones, but for tests */
+    struct watch watch;
 };
 
 /* A table for the pages of @pool, which outlives it. @hash_bits as in struct kv_opts. 0 or

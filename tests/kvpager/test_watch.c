@@ -1,0 +1,146 @@
+/*
+ * What a reader of kv_pager_next_change() knows, after random operations and any number of reads in between, against the
+ * pages that are published.
+ */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include "kvpager/private.h"
+
+#define N_PAGES 24
+#define T 4
+#define N_SEQS 6
+#define MAX_TOKENS 40
+
+/* What the reader knows: a block, the one before it, its tokens. */
+struct known {
+    uint64_t block, parent;
+    int32_t tokens[T];
+};
+
+static struct known known[N_PAGES + 1];
+static uint32_t n_known;
+
+static struct known *find(uint64_t block) {
+    for (uint32_t i = 0; i < n_known; i++)
+        if (known[i].block == block)
+            return &known[i];
+    return NULL;
+}
+
+/* Takes one change in, as a router would. */
+static bool read_one(struct kv_pager *p) {
+    struct kv_change c;
+
+    if (!kv_pager_next_change(p, &c))
+        return false;
+    struct known *k = find(c.block);
+    cr_assert(c.block != 0);
+    if (!c.tokens) {
+        cr_assert(k, "gone, but never told");
+        *k = known[--n_known];
+        return true;
+    }
+    cr_assert(!k, "told twice");
+    cr_assert(c.parent == 0 || find(c.parent), "told before its parent");
+    cr_assert(n_known < N_PAGES, "more than there are pages");
+    known[n_known] = (struct known){.block = c.block, .parent = c.parent};
+    memcpy(known[n_known++].tokens, c.tokens, sizeof(known[0].tokens));
+    return true;
+}
+
+static void compare(struct kv_pager *p) {
+    uint32_t n = 0;
+
+    for (kv_page i = 0; i < N_PAGES; i++) {
+        const struct page *page = &p->pool.page[i];
+
+        if (page->state != PAGE_SHARED && page->state != PAGE_CACHED)
+            continue;
+        const struct known *k = find(page->key.low64);
+        cr_assert(k, "a published page that the reader does not know");
+        cr_assert(k->parent ==
+                  (page->parent == NO_PAGE ? 0 : p->pool.page[page->parent].key.low64));
+        cr_assert(memcmp(k->tokens, pool_tokens(&p->pool, page), sizeof(k->tokens)) == 0);
+        n++;
+    }
+    cr_assert_eq(n, n_known, "%u pages, the reader knows %u", n, n_known);
+}
+
+static struct kv_pager *make(void) {
+    struct kv_opts o = {.n_pages = N_PAGES, .page_tokens = T, .max_seqs = N_SEQS, .watch = true};
+    struct kv_pager *p = NULL;
+
+    o.max_seq_tokens = MAX_TOKENS;
+    n_known = 0;
+    cr_assert(kv_pager_new(&p, &o) == 0);
+    return p;
+}
+
+/* A sequence over @tokens, as far as there are pages; NULL: there were none. */
+static struct kv_seq *run(struct kv_pager *p, const struct kv_isolation *who, const int32_t *tokens,
+                          uint32_t n) {
+    struct kv_seq *s = NULL;
+
+    cr_assert(kv_seq_new(&s, p, who) == 0);
+    kv_seq_attach(s, tokens, n - 1);
+    if (kv_seq_grow(s, n) == KV_FULL)
+        return kv_seq_free(s);
+    kv_seq_commit(s, tokens, n);
+    return s;
+}
+
+Test(kvpager_watch, a_reader_knows_what_is_published_however_seldom_it_reads) {
+    for (uint32_t seed = 0; seed < 60; seed++) {
+        struct kv_pager *p = make();
+        struct kv_seq *seq[N_SEQS] = {0};
+        struct kv_isolation who[2] = {{{1}}, {{2}}};
+
+        srand(seed);
+        for (uint32_t step = 0; step < 400; step++) {
+            uint32_t i = (uint32_t)rand() % N_SEQS, n = 1 + (uint32_t)rand() % MAX_TOKENS;
+            int32_t tokens[MAX_TOKENS];
+
+            for (uint32_t k = 0; k < n; k++) /* few different ones: prefixes are shared */
+                tokens[k] = rand() % (k % T == 0 ? 3 : 1);
+            seq[i] = kv_seq_free(seq[i]);
+            if (rand() % 4)
+                seq[i] = run(p, &who[rand() % 2], tokens, n);
+            if (rand() % 50 == 0)
+                kv_pager_drop_cached(p);
+            for (uint32_t k = (uint32_t)rand() % (seed % 6 + 1); k > 0; k--)
+                read_one(p);
+            if (rand() % 20 == 0) {
+                while (read_one(p))
+                    ;
+                compare(p);
+            }
+            kv_pager_check(p);
+        }
+        for (uint32_t i = 0; i < N_SEQS; i++)
+            seq[i] = kv_seq_free(seq[i]);
+        kv_pager_drop_cached(p);
+        while (read_one(p))
+            ;
+        cr_assert_eq(n_known, 0);
+        kv_pager_free(p);
+    }
+}
+
+Test(kvpager_watch, what_came_and_went_between_two_reads_is_not_told) {
+    struct kv_pager *p = make();
+    struct kv_isolation who = {{0}};
+    int32_t tokens[T * 2] = {1, 2, 3, 4, 5, 6, 7, 8};
+
+    kv_seq_free(run(p, &who, tokens, T * 2));
+    kv_pager_drop_cached(p);
+    cr_assert_not(read_one(p));
+    kv_seq_free(run(p, &who, tokens, T * 2));
+    cr_assert(read_one(p) && read_one(p) && !read_one(p));
+    uint64_t first = known[0].block;
+    kv_pager_drop_cached(p); /* and the same again: as if nothing had been */
+    kv_seq_free(run(p, &who, tokens, T));
+    while (read_one(p))
+        ;
+    cr_assert(n_known == 1 && known[0].block == first, "the same content has the same name");
+    kv_pager_free(p);
+}
