@@ -344,6 +344,7 @@ static int new_sched(struct worker *w, const struct msg_open *m) {
     o->tape_bytes = FLIGHT_TAPE_BYTES;
     o->draft_engine = w->draft;
     o->constraints = compiler_source(w->compiler);
+    o->tells_blocks = m->tells_blocks;
     open_disk(w, m, &o->disk);
     memcpy(&o->hash_seed, engine_info(w->engine)->fingerprint, sizeof(o->hash_seed));
     r = sched_new(&w->sched, o, w->engine, clock_monotonic());
@@ -449,6 +450,24 @@ static void send_events(struct worker *w) {
         sched_delivered(w->sched);
 }
 
+/* What changed in the prefix cache, while nothing else waits in the channel: with @all until then
+ * or until all is told. 0 or -errno. */
+static int send_blocks(struct worker *w, bool all) {
+    int r = 0;
+
+    if (!w->config.sched.tells_blocks)
+        return 0;
+    do {
+        if (chan_wants_write(&w->chan))
+            return 0;
+        buf_clear(&w->out);
+        r = sched_blocks(w->sched, &w->out);
+        if (r == 0)
+            r = chan_send(&w->chan, MSG_BLOCKS, w->out.data, (uint32_t)w->out.len);
+    } while (r == 0 && all);
+    return MIN(r, 0);
+}
+
 /* What the compiler counts; the scheduler has filled in the rest. */
 static void add_grammars(const struct worker *w, struct msg_stats *s) {
     struct compiler_stats c;
@@ -525,6 +544,9 @@ static int serve(struct worker *w) {
         send_events(w);
         tell_left(w);
         send_stats(w, r == SCHED_NO_STEP);
+        int told = send_blocks(w, r == SCHED_NO_STEP);
+        if (told < 0)
+            return told;
         if (r == SCHED_NO_STEP && (r = chan_wait_or(&w->chan, w->wake_fd, idle_timeout_ms(w))) < 0)
             return r;
         w->stats_stale |=

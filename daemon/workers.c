@@ -199,6 +199,7 @@ static void send_open(struct workers *w) {
         .disk_waits = w->opts.disk_waits,
         .keeps = w->kept[0] != NULL,
         .keeps_draft = w->kept[1] != NULL,
+        .tells_blocks = w->opts.on_blocks != NULL,
     };
 
     buf_clear(&w->out);
@@ -283,6 +284,8 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
     if (!w->served)
         w->opts.on_ready(w->opts.ctx, m);
     w->served = w->was_ready = true;
+    if (w->opts.on_blocks)
+        w->opts.on_blocks(w->opts.ctx, NULL);
     snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
     api_worker_up(w->model, n_faults);
 }
@@ -314,6 +317,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct workers *w = ctx;
     struct msg_ready ready;
     struct msg_progress p;
+    struct msg_blocks blocks;
 
     api_mark_loop("what a worker says");
     if (f->type == MSG_HELLO && w->state == WORKERS_LOADING) {
@@ -338,6 +342,9 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
         memcpy(&w->last, f->data, sizeof(w->last));
         w->has_stats = true;
         api_on_stats(w->model, &w->last);
+    } else if (f->type == MSG_BLOCKS && w->opts.on_blocks &&
+               msg_blocks_parse(f->data, f->len, &blocks) == 0) {
+        w->opts.on_blocks(w->opts.ctx, &blocks);
     } else {
         kill_worker(w, "unexpected frame");
     }

@@ -51,6 +51,8 @@ struct workers_opts {
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
     void (*on_disk_left)(void *ctx); /* workers_leave_disk() is done */
+    /* What changed in the prefix cache of its worker; NULL: it is empty. NULL: that is not told. */
+    void (*on_blocks)(void *ctx, const struct msg_blocks *m);
     /* workers_stop() is done: workers_free() may follow; or NULL. */
     void (*on_closed)(void *ctx);
 };

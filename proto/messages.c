@@ -96,7 +96,7 @@ static int get_str(const void *data, uint32_t len, struct span s, struct str *ou
     return r;
 }
 
-/* ---- OPEN, PROGRESS, READY, CANCEL, TURN_END ---- */
+/* ---- OPEN, PROGRESS, READY, CANCEL, TURN_END, BLOCKS ---- */
 
 struct wire_open {
     struct msg_open m;
@@ -190,6 +190,39 @@ int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m) {
     if (len != sizeof(f) || fixed_part(data, len, &f, sizeof(f)) < 0 || f.calls > 1)
         return -EPROTO;
     *m = f;
+    return 0;
+}
+
+struct wire_blocks {
+    uint64_t page_tokens;
+    struct span gone, came, tokens;
+};
+
+int msg_blocks_pack(struct buf *out, const struct msg_blocks *m) {
+    assert(m->page_tokens > 0 && m->page_tokens <= BLOCKS_MAX_PAGE);
+    struct wire_blocks f = {.page_tokens = m->page_tokens};
+    struct writer w = begin(out, &f, sizeof(f));
+    size_t n_tokens = (size_t)m->n_came * m->page_tokens;
+
+    f.gone = put(&w, m->gone, m->n_gone * sizeof(*m->gone));
+    f.came = put(&w, m->came, m->n_came * sizeof(*m->came));
+    f.tokens = put(&w, m->tokens, n_tokens * sizeof(*m->tokens));
+    return end(&w, &f, sizeof(f));
+}
+
+int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m) {
+    struct wire_blocks f;
+    const void *gone, *came, *tokens;
+    uint32_t n_gone, n_came, n_tokens;
+
+    if (fixed_part(data, len, &f, sizeof(f)) < 0 ||
+        get(data, len, f.gone, sizeof(*m->gone), &gone, &n_gone) < 0 ||
+        get(data, len, f.came, sizeof(*m->came), &came, &n_came) < 0 ||
+        get(data, len, f.tokens, sizeof(*m->tokens), &tokens, &n_tokens) < 0)
+        return -EPROTO;
+    if (f.page_tokens == 0 || f.page_tokens > BLOCKS_MAX_PAGE || n_tokens != n_came * f.page_tokens)
+        return -EPROTO;
+    *m = (struct msg_blocks){(uint32_t)f.page_tokens, n_gone, n_came, gone, came, tokens};
     return 0;
 }
 

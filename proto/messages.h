@@ -11,7 +11,9 @@
  * most every 100 ms and when idle begins, and DISK_LEFT. Events are cumulative: an event carries
  * the tokens [from, from + n) where `from` is what the worker knows to be delivered; when the
  * channel is full the worker skips and the next step's event carries more. FINISH comes exactly
- * once per id that was submitted, whatever happens.
+ * once per id that was submitted, whatever happens. BLOCKS, where OPEN asked for them, tell of
+ * published pages: each frame goes on where the last one ended, and none is made while others wait
+ * in the channel.
  */
 
 #include <stdbool.h>
@@ -41,6 +43,7 @@ enum msg_type {
     MSG_DISK_USE,   /* empty: no other process has the file of the disk tier: it is used */
     MSG_DISK_LEAVE, /* empty: another one is to have it. Answered by: */
     MSG_DISK_LEFT,  /* empty: it is not touched any more */
+    MSG_BLOCKS,
 };
 
 struct str {
@@ -63,6 +66,7 @@ struct msg_open {
     uint32_t has_disk, disk_waits;
     /* 0 or 1: behind that, those in memory for the weights of the model and the draft model. */
     uint32_t keeps, keeps_draft;
+    uint32_t tells_blocks; /* 0 or 1: BLOCKS are wished for */
 };
 
 struct msg_progress {
@@ -108,6 +112,22 @@ struct submit_bias {
     int32_t token;
     float bias;
 };
+
+/* What is in a full page that requests may share; kvpager/kvpager.h says what its names are. */
+struct msg_block {
+    uint64_t id, parent; /* parent 0: it is a first one */
+};
+
+/* First the blocks that are gone, then those that came, each with page_tokens tokens, one after the
+ * other. */
+struct msg_blocks {
+    uint32_t page_tokens, n_gone, n_came;
+    const uint64_t *gone;
+    const struct msg_block *came;
+    const int32_t *tokens;
+};
+
+#define BLOCKS_MAX_PAGE 256u /* tokens */
 
 /* A generation to be made. Ids are the front's, never used twice in a worker's life. */
 struct submit {
@@ -198,6 +218,8 @@ int msg_cancel_pack(struct buf *out, uint64_t id);
 int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id);
 int msg_turn_end_pack(struct buf *out, const struct turn_end *m);
 int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m);
+int msg_blocks_pack(struct buf *out, const struct msg_blocks *m);
+int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m);
 
 /* An EVENTS payload is built event by event (0, or -errno and nothing appended) and read by a
  * cursor (0; 1 at the end; -EPROTO, after which the cursor is not used again). */

@@ -101,7 +101,9 @@ static int init_pager(struct sched *s) {
         .encoder = i->encoder,
         .ranks = i->ranks,
     };
+    o.watch = s->opts.tells_blocks;
     int e = kv_pager_new(&s->pager, &o);
+    o.watch = false;
     o.n_states = i->n_states;
     struct states_opts states = {
         .pager = s->pager,
@@ -639,6 +641,27 @@ static void window_stats(const struct sched *s, const struct kv_stats *kv, struc
     out->n_windows_used = s->info->n_windows - kv->n_windows_free - kv->n_windows_idle;
     out->n_windows_evicted = kv->n_windows_evicted;
     out->n_window_missed_tokens = kv->n_missed_tokens;
+}
+
+/* Few in a frame: they are packed between two steps. */
+int sched_blocks(struct sched *s, struct buf *out) {
+    enum { MOST = 64 };
+    uint64_t gone[MOST];
+    struct msg_block came[MOST];
+    int32_t tokens[MOST * BLOCKS_MAX_PAGE];
+    struct msg_blocks m = {s->info->page_tokens, 0, 0, gone, came, tokens};
+    struct kv_change c;
+
+    while (m.n_gone + m.n_came < MOST && kv_pager_next_change(s->pager, &c)) {
+        if (!c.tokens) {
+            gone[m.n_gone++] = c.block;
+            continue;
+        }
+        memcpy(tokens + (size_t)m.n_came * m.page_tokens, c.tokens,
+               m.page_tokens * sizeof(*tokens));
+        came[m.n_came++] = (struct msg_block){c.block, c.parent};
+    }
+    return m.n_gone + m.n_came == 0 ? 1 : msg_blocks_pack(out, &m);
 }
 
 void sched_stats(const struct sched *s, struct msg_stats *out) {

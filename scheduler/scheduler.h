@@ -57,6 +57,7 @@ struct sched_opts {
     bool force_late; /* tests: every mask is late that may be */
     const struct draft_source *const *drafts; /* tests: NULL-terminated table; NULL: the real one */
     struct engine *draft_engine; /* of a small model with the same tokens; NULL: there is none */
+    bool tells_blocks;           /* sched_blocks() will be called */
     uint64_t hash_seed;
     uint32_t hash_bits;                /* tests: cut hashes of pages collide; 0: all bits */
     const struct tokenizer *tokenizer; /* token bytes for stop strings, end tokens; NULL: none */
@@ -114,6 +115,10 @@ int sched_fd(const struct sched *s);
  * carries the same tokens again and more. */
 int sched_events(struct sched *s, struct buf *out);
 void sched_delivered(struct sched *s);
+
+/* Appends a BLOCKS payload with some of what changed of the published pages of the device since the
+ * last call: 0, 1 when nothing did, -errno. Needs opts.tells_blocks. */
+int sched_blocks(struct sched *s, struct buf *out);
 
 int64_t sched_wake_ns(const struct sched *s); /* next deadline, or INT64_MAX */
 /* Gauges of now and counters since the start, of pager, host memory, disk tier and drafts too. */

@@ -223,6 +223,29 @@ Test(messages, the_end_of_a_turn_has_one_form) {
     buf_deinit(&b);
 }
 
+Test(messages, blocks_have_as_many_tokens_as_their_pages) {
+    uint64_t gone[] = {9, UINT64_MAX};
+    struct msg_block came[] = {{1, 0}, {2, 1}};
+    int32_t tokens[] = {1, 2, 3, 4, 5, 6};
+    struct msg_blocks m = {3, 2, 2, gone, came, tokens}, got = {0};
+    struct buf b;
+
+    buf_init(&b, 4096);
+    cr_assert_eq(msg_blocks_pack(&b, &m), 0);
+    cr_assert_eq(msg_blocks_parse(b.data, (uint32_t)b.len, &got), 0);
+    cr_expect(got.page_tokens == 3 && got.n_gone == 2 && got.n_came == 2);
+    cr_expect(memcmp(got.gone, gone, sizeof(gone)) == 0 &&
+              memcmp(got.came, came, sizeof(came)) == 0);
+    cr_expect(memcmp(got.tokens, tokens, sizeof(tokens)) == 0);
+    for (uint32_t len = 0; len < b.len; len++)
+        cr_expect_eq(msg_blocks_parse(b.data, len, &got), -EPROTO);
+    for (uint64_t bad = 0; bad <= BLOCKS_MAX_PAGE + 1; bad += bad == 4 ? BLOCKS_MAX_PAGE - 3 : 1) {
+        memcpy(b.data, &bad, sizeof(bad)); /* tokens of a page */
+        cr_expect_eq(msg_blocks_parse(b.data, (uint32_t)b.len, &got), bad == 3 ? 0 : -EPROTO);
+    }
+    buf_deinit(&b);
+}
+
 Test(params, every_row_refuses_what_is_out_of_range_and_names_itself) {
     struct sampling s;
 
