@@ -509,6 +509,8 @@ int config_check(const struct config *c, struct err *err) {
     if (!*c->tls_certificate != !*c->tls_key)
         return err_set(err, 0, "tls-key",
                        "tls-key: is needed beside tls-certificate, and it beside tls-key");
+    if (!*c->kv_events && *c->kv_events_replay)
+        return err_set(err, 0, "kv-events-replay", "kv-events-replay: needs kv-events");
     if (c->engine.max_seqs > c->engine.max_rows)
         return err_set(err, 0, "max-seqs", "max-seqs: must not be larger than max-batch-rows");
     return check_sources(c, err);

@@ -41,8 +41,9 @@ struct config {
     char *tls_certificate, *tls_key;         /* likewise */
     bool anonymous;
     uint32_t drain_timeout_ms, upgrade_timeout_ms, hang_timeout_ms, load_timeout_ms;
-    char *kv_disk;           /* path; "": none */
-    uint64_t draft_kv_bytes; /* 0: decided by the worker */
+    char *kv_disk;                                        /* path; "": none */
+    char *kv_events, *kv_events_replay, *kv_events_topic; /* "": none */
+    uint64_t draft_kv_bytes;                              /* 0: decided by the worker */
     char *draft_sources[CONFIG_LIST_MAX + 1];
     uint32_t log_level; /* its place among the row's choices */
     char *fault_dir;

@@ -233,6 +233,15 @@ const struct option config_table[] = {
     STRING("log", "otlp-endpoint", api.otlp_endpoint, "",
            "Where traces go by OTLP/HTTP: http://HOST[:PORT][/PATH] or unix:/PATH of an "
            "OpenTelemetry collector; empty: nowhere."),
+    STRING("log", "kv-events", kv_events, "",
+           "Where routers subscribe to what is in the prefix cache, as vLLM tells it: an address "
+           "that ZeroMQ binds, tcp://HOST:5557 or ipc://PATH. Who subscribes reads the tokens of "
+           "all prompts. Empty: nowhere."),
+    STRING("log", "kv-events-replay", kv_events_replay, "",
+           "Likewise, where they ask for what they missed; empty: nowhere."),
+    STRING("log", "kv-events-topic", kv_events_topic, "",
+           "What the topic of these events begins with, before @MODEL; empty: kv@ and the name of "
+           "this host."),
     STRING("log", "fault-dir", fault_dir, "",
            "A folder for what was decided before a worker died (weft-sim replay), the last eight "
            "times; empty: $STATE_DIRECTORY, which systemd sets, or else none."),

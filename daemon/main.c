@@ -51,6 +51,7 @@ struct front {
     uint32_t max_connections;
     struct api *api;
     struct kept *kept;
+    struct kv_events *kv_events; /* NULL: none are wished for */
     struct models *models;
     struct admin *admin;
     struct upgrade *upgrade;
@@ -110,6 +111,7 @@ static void close_all(struct front *f) {
     api_close(f->api);
     admin_close(f->admin);
     models_stop(f->models);
+    kv_events_close(f->kv_events);
     service_watchdog_stop();
     uv_close((uv_handle_t *)&f->term, NULL);
     uv_close((uv_handle_t *)&f->interrupt, NULL);
@@ -150,6 +152,7 @@ static void on_drain_tick(uv_timer_t *t) {
 static void hand_over(struct front *f) {
     f->handed_over = true;
     listeners_hand_over(&f->listeners);
+    kv_events_close(f->kv_events);
 }
 
 /* What runs has @ms; 0 of a daemon whose place another one has: as long as it takes: nothing waits
@@ -444,6 +447,8 @@ static void on_take(void *ctx) {
         return;
     listeners_own_paths(&f->listeners);
     takeover_taken();
+    if (f->kv_events)
+        kv_events_bind(f->kv_events);
 }
 
 /* takeover_opts.gone. */
@@ -574,6 +579,16 @@ static int open_front(struct front *f, struct err *err) {
                                                &f->disk_fd, f->share_secret, err)) < 0)
         return r;
     o.disk_fd = f->disk_fd;
+    const struct kv_events_opts k = {
+        .loop = &f->loop,
+        .endpoint = f->config.kv_events,
+        .replay = f->config.kv_events_replay,
+        .topic = f->config.kv_events_topic,
+        .later = takeover_is_pending(),
+    };
+    if (*k.endpoint && (r = kv_events_new(&f->kv_events, &k, err)) < 0)
+        return r;
+    o.kv_events = f->kv_events;
     if ((r = models_new(&f->models, &o, err)) < 0)
         return r;
     limit_connections(f);
@@ -612,6 +627,7 @@ static void free_front(struct front *f) {
     api_free(f->api);
     models_free(f->models);
     kept_free(f->kept);
+    kv_events_free(f->kv_events);
     uv_loop_close(&f->loop);
     config_deinit(&f->config);
 }

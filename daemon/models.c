@@ -200,6 +200,13 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
     models_decide_soon(m);
 }
 
+/* workers_opts.on_blocks. */
+static void on_blocks(void *ctx, const struct msg_blocks *m) {
+    const struct served *s = ctx;
+
+    kv_events_tell(s->of->opts.kv_events, s->name, m);
+}
+
 /* workers_opts.on_refused. At the start a first model that cannot be served ends the daemon. */
 static void on_refused(void *ctx, const char *why, int error) {
     struct served *s = ctx;
@@ -590,6 +597,7 @@ int models_prepare(struct served *s, struct err *err) {
         .on_progress = on_progress,
         .on_unloaded = on_unloaded,
         .on_disk_left = models_disk_left,
+        .on_blocks = m->opts.kv_events ? on_blocks : NULL,
         .on_closed = on_closed,
     };
 

@@ -24,6 +24,7 @@
 
 #include "api/api.h"
 #include "daemon/config.h"
+#include "daemon/kv_events.h"
 #include "daemon/workers.h"
 
 struct models;
@@ -33,6 +34,7 @@ struct models_opts {
     const struct config *config;
     struct clock *clock;
     struct kept *kept;
+    struct kv_events *kv_events; /* NULL: the prefix caches are not told */
     /* Another daemon runs: what is not available is not taken for free soon, and the disk tier is
      * not used before models_use_disk(). */
     bool beside;

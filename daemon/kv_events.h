@@ -1,0 +1,37 @@
+#pragma once
+
+/*
+ * kv_events - tells routers which blocks the prefix cache of each model holds, as vLLM's KV events
+ * do: batches in MessagePack from a PUB socket of ZeroMQ, numbered, and past batches again from a
+ * ROUTER socket. docs/scale-out.md has the form and who reads it.
+ *
+ * A batch is dropped for a subscriber that does not keep up (ZeroMQ's high-water mark), which sees
+ * it by the numbers. Nothing here waits for anyone.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+#include "base/err.h"
+#include "proto/messages.h"
+
+struct kv_events;
+
+struct kv_events_opts {
+    uv_loop_t *loop;
+    const char *endpoint; /* of the PUB socket, which is bound there, as ZeroMQ takes it */
+    const char *replay;   /* likewise of the ROUTER socket; "": none */
+    const char *topic;    /* of all batches, before "@MODEL"; "": kv@HOST */
+    bool later;           /* another daemon has the addresses still: kv_events_bind() */
+};
+
+/* 0, or -errno with @err: libzmq is not there, or an address is not to be had. */
+int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err);
+/* The addresses are about to be free: binds them as soon as they are. */
+void kv_events_bind(struct kv_events *e);
+/* What changed in the cache of @model; NULL: it is empty. One batch. */
+void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m);
+/* Closes the sockets, so that another daemon can have the addresses, and the handles. Accepts
+ * NULL. */
+void kv_events_close(struct kv_events *e);
+struct kv_events *kv_events_free(struct kv_events *e); /* after the loop has run out; NULL: NULL */
