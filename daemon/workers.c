@@ -21,10 +21,9 @@
  * have been taken over by either. Every frame is parsed with its bounds, one that does not fit the
  * state ends the worker, and numbers from shared memory are cut to their arrays.
  *
- * The end of a process is the one event that everything else waits for. Nothing is torn down when a
+ * The end of a process is the one event that all else waits for. Nothing is torn down when a
  * channel breaks or a frame is wrong: the process is killed, its exit takes what it still said and
- * closes the handle, and the next process starts when that is closed. So there are never two, and a
- * death is counted once however it came about.
+ * closes the handle, and the next one starts then. So there are never two, and a death counts once.
  */
 
 #define QUEUE_MAX (64u << 20)
@@ -91,19 +90,15 @@ struct workers {
 
 /* The only place that changes the state. */
 static void set_state(struct workers *w, enum workers_state next) {
-    static const bool legal[5][5] = {
-        [WORKERS_DOWN] =
-            {[WORKERS_LOADING] = true, [WORKERS_IDLE] = true, [WORKERS_STOPPED] = true},
-        [WORKERS_LOADING] = {[WORKERS_SERVING] = true,
-                             [WORKERS_DOWN] = true,
-                             [WORKERS_IDLE] = true,
-                             [WORKERS_STOPPED] = true},
-        [WORKERS_SERVING] =
-            {[WORKERS_DOWN] = true, [WORKERS_IDLE] = true, [WORKERS_STOPPED] = true},
-        [WORKERS_IDLE] = {[WORKERS_LOADING] = true, [WORKERS_STOPPED] = true},
+    enum { DOWN = 1, LOADING = 2, SERVING = 4, IDLE = 8, STOPPED = 16 };
+    static const int legal[WORKERS_STOPPED + 1] = {
+        [WORKERS_DOWN] = LOADING | IDLE | STOPPED,
+        [WORKERS_LOADING] = SERVING | DOWN | IDLE | STOPPED,
+        [WORKERS_SERVING] = DOWN | IDLE | STOPPED,
+        [WORKERS_IDLE] = LOADING | STOPPED,
     };
 
-    assert(legal[w->state][next]);
+    assert(legal[w->state] >> next & 1);
     w->state = next;
 }
 
@@ -203,10 +198,8 @@ static void send_open(struct workers *w) {
     };
 
     buf_clear(&w->out);
-    if (r == 0)
-        r = msg_open_pack(&w->out, &m);
-    if (r == 0)
-        r = send_frame(w, MSG_OPEN);
+    r = r < 0 ? r : msg_open_pack(&w->out, &m);
+    r = r < 0 ? r : send_frame(w, MSG_OPEN);
     if (r < 0)
         kill_worker(w, "its options cannot be sent");
     w->open_sent = true;
