@@ -141,7 +141,7 @@ void api_stats(const struct api *a, struct api_stats *out) {
     out->n_rejected += a->http.n_refused;
     out->n_displaced = a->http.n_displaced;
     out->n_lost_bodies = a->http.n_lost_bodies;
-    out->n_deferred = a->http.turn.n_deferred;
+    out->n_deferred = a->http.n_deferred;
     out->n_unlogged = a->log_limit.n_left_out;
     out->n_lost_outputs = a->http.n_lost_outputs;
     out->n_running = a->admit.n_running;

@@ -173,7 +173,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_lost_outputs, COUNTER, 1, "weft_outputs_lost_total", "lost_outputs",           \
         "Answers cut off to make room for others: their clients read too slowly.")                 \
     ROW(uint64_t, n_deferred, COUNTER, 1, "weft_reads_deferred_total", "deferred_reads",           \
-        "Times that a connection waited for the loop's next iteration, with others before it.")    \
+        "Iterations of the loop that left connections to read from to the next one.")              \
     ROW(uint64_t, n_unlogged, COUNTER, 1, "weft_log_lines_suppressed_total", "log_suppressed",     \
         "Requests without a log line: their clients caused more than log-requests.")               \
     ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "vllm:prompt_tokens_total", "prompt_tokens",        \

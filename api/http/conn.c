@@ -89,6 +89,8 @@ static void on_closed(uv_handle_t *h) {
     buf_deinit(&c->out);
     buf_deinit(&c->in_flight);
     buf_deinit(&c->ahead);
+    if (c->server->closing && c->server->n_connections == 0)
+        http_server_emptied(c->server);
     free(c);
 }
 
@@ -107,6 +109,7 @@ void conn_take_body(struct conn *c, struct buf *out, struct quota_charge *charge
 }
 
 void conn_set_payer(struct conn *c, struct payer *payer) {
+    assert(list_empty(&c->turn.link));
     c->payer = payer;
     quota_charge_move(&c->place, &payer->account[c->local ? PAYER_UNIX : PAYER_TCP]);
     quota_charge_move(&c->body, &payer->account[PAYER_BODIES]);
@@ -123,6 +126,7 @@ void conn_close(struct conn *c) {
         c->server->events->gone(x);
     reset_http(c);
     quota_charge_set(&c->place, 0);
+    turn_withdraw(&c->turn, &c->payer->turns);
     uv_close((uv_handle_t *)&c->h.stream, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
 }
@@ -234,7 +238,13 @@ int conn_give(struct conn *c, struct buf *b) {
     return 0;
 }
 
-static void parse_ahead(struct conn *c);
+/* A request that came early waits for its turn. */
+static void want_turn(struct conn *c) {
+    if (c->ahead.len == 0 || !is_reading(c))
+        return;
+    turn_want(&c->turn, &c->payer->turns);
+    http_server_wake(c->server);
+}
 
 static void on_shutdown(uv_shutdown_t *s, int status) {
     (void)s;
@@ -252,7 +262,7 @@ static void after_flush(struct conn *c) {
     if (!c->close_after) {
         set_state(c, CONN_IDLE);
         arm(c, c->server->opts.idle_timeout_ms);
-        parse_ahead(c);
+        want_turn(c);
         return;
     }
     if (c->tls && !c->eof) {
@@ -423,30 +433,31 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
 
 /* Keeps what came early for after the answer; more than a header's worth is not waited with. */
 static void keep(struct conn *c, const char *data, size_t len) {
+    buf_consume(&c->ahead, c->ahead_at);
+    c->ahead_at = 0;
     if (c->close_after || buf_add(&c->ahead, data, len) < 0)
         c->close_after = c->discard = true;
 }
 
-/* Requests from what has arrived, one after the other as long as each is answered at once. */
-static void parse(struct conn *c, const char *data, size_t len) {
+/* One request, or the part of it that has arrived. Returns how many bytes it used. */
+static size_t parse(struct conn *c, const char *data, size_t len) {
     size_t at = 0;
 
     c->parsing = true;
-    while (at < len && is_reading(c))
+    do
         at += parse_some(c, data + at, len - at);
+    while (at < len && (c->state == CONN_HEAD || c->state == CONN_BODY));
     c->parsing = false;
-    if (at < len && (c->state == CONN_EXCHANGE || c->state == CONN_FLUSH))
-        keep(c, data + at, len - at);
+    return at;
 }
 
-/* The next request, if it came while the last one was answered. Not inside parse(), which
- * continues with it. */
+/* The next request of those that came while another was answered. */
 static void parse_ahead(struct conn *c) {
-    if (c->parsing || !c->ahead.len)
+    c->ahead_at += parse(c, c->ahead.data + c->ahead_at, c->ahead.len - c->ahead_at);
+    if (c->ahead_at < c->ahead.len && !c->close_after)
         return;
-    CLEANUP(buf_deinit) struct buf b = c->ahead;
-    buf_init(&c->ahead, b.max);
-    parse(c, b.data, b.len);
+    empty(&c->ahead);
+    c->ahead_at = 0;
 }
 
 /* Between requests: what was answered still goes out. */
@@ -470,13 +481,10 @@ static void on_eof(struct conn *c) {
 
 /* HTTP that has arrived. */
 static void receive(struct conn *c, const char *data, size_t n) {
-    if (is_reading(c) && !c->ahead.len) {
-        parse(c, data, n);
-    } else {
-        keep(c, data, n);
-        if (is_reading(c))
-            parse_ahead(c);
-    }
+    size_t used = is_reading(c) && c->ahead.len == 0 ? parse(c, data, n) : 0;
+
+    if (used < n && c->state < CONN_LINGER)
+        keep(c, data + used, n - used);
 }
 
 /* A client that takes the port for one of plain HTTP. */
@@ -515,35 +523,53 @@ static void receive_tls(struct conn *c, const char *data, size_t n) {
         conn_close(c);
 }
 
-static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
-    struct conn *c = s->data;
+/* All that the socket has, up to the size of the buffer. */
+static void read_some(struct conn *c) {
+    char *data = c->server->read_buf;
+    uv_os_fd_t fd;
 
-    loop_lag_mark(n < 0 ? "a connection that ends" : "what a connection sends");
-    if (n == 0 || n == UV_ENOBUFS || c->state == CONN_CLOSED) /* on_alloc() gave no room */
+    if (uv_fileno((uv_handle_t *)&c->h.stream, &fd) < 0) {
+        conn_close(c);
         return;
-    if (n < 0) {
-        if (n == UV_EOF)
-            on_eof(c);
-        else
-            conn_close(c);
-    } else if (c->discard || c->state == CONN_LINGER) {
-        return;
-    } else if (c->tls) {
-        receive_tls(c, b->base, (size_t)n);
-    } else {
-        receive(c, b->base, (size_t)n);
     }
+    ssize_t n = recv(fd, data, sizeof(c->server->read_buf), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n < 0)
+        conn_close(c);
+    else if (n == 0)
+        on_eof(c);
+    else if (c->discard || c->state == CONN_LINGER)
+        return;
+    else if (c->tls)
+        receive_tls(c, data, (size_t)n);
+    else
+        receive(c, data, (size_t)n);
 }
 
+void conn_turn(struct conn *c) {
+    assert(c->state != CONN_CLOSED);
+    if (c->ahead.len > 0 && is_reading(c))
+        parse_ahead(c);
+    else
+        read_some(c);
+    want_turn(c);
+}
+
+/* It is readable, and stays so until its turn. */
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
     struct conn *c = h->data;
 
     (void)suggested;
-    if (!c->server->ticks ||
-        turn_read(&c->server->turn, &c->round, clock_now(c->server->opts.clock)))
-        *b = uv_buf_init(c->server->read_buf, sizeof(c->server->read_buf));
-    else
-        *b = uv_buf_init(NULL, 0); /* its turn comes: it stays readable */
+    if (c->state != CONN_CLOSED)
+        turn_want(&c->turn, &c->payer->turns);
+    *b = uv_buf_init(NULL, 0);
+}
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
+    (void)b;
+    if (n < 0 && n != UV_ENOBUFS) /* on_alloc() gives no room */
+        conn_close(s->data);
 }
 
 /* ---- time ---- */
@@ -725,7 +751,7 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
     http_init(&c->http, &o->limits);
     buf_init(&c->out, o->max_unsent);
     buf_init(&c->in_flight, o->max_unsent);
-    buf_init(&c->ahead, MAX(o->limits.head, HTTP_READ_SIZE));
+    buf_init(&c->ahead, MAX(o->limits.head, HTTP_READ_SIZE + TLS_RECORD));
     if (local)
         uv_pipe_init(o->loop, &c->h.pipe, 0);
     else
@@ -737,7 +763,7 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
     quota_charge_init(&c->body, &c->payer->account[PAYER_BODIES]);
     quota_charge_init(&c->unsent, &c->payer->account[PAYER_OUTPUT]);
     c->n_open = 2;
-    c->round = turn_first_round(&s->turn);
+    turn_init(&c->turn);
     list_push_back(&s->conns, &c->link);
     s->n_connections++;
     bool made = !tls || tls_new(&c->tls, &s->tls, o->max_unsent) == 0;

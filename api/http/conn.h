@@ -15,7 +15,10 @@
  *
  * LINGER: our side is shut down; input is discarded for a second, since closing at once would reset
  * the connection and the client could lose the answer. A pipelined request waits, unparsed, in
- * `ahead` until the answer before it is complete and sent.
+ * `ahead` until the answer before it is complete and sent, and then for a turn of its own.
+ *
+ * libuv tells that a socket is readable; what is there is read when the connection has its turn
+ * (turn.h), which comes in the same iteration of the loop while that is not long.
  *
  * Over TLS (tls.h) what is read and sent passes through `tls`. An unfinished handshake has the
  * deadline of a header block and offers its place as one does. Plain HTTP is answered 400.
@@ -76,10 +79,12 @@ struct conn {
     uv_shutdown_t shutdown;
     enum conn_state state;
     struct http http;
-    struct exchange *exchange;  /* set from head to answer */
-    struct tls *tls;            /* NULL: plain */
-    struct buf out, in_flight;  /* to be sent; being sent by `write`, over TLS as records */
-    struct buf ahead;           /* read, not parsed */
+    struct exchange *exchange; /* set from head to answer */
+    struct tls *tls;           /* NULL: plain */
+    struct buf out, in_flight; /* to be sent; being sent by `write`, over TLS as records */
+    struct buf ahead;          /* read, not parsed from ahead_at on */
+    size_t ahead_at;
+    struct turn turn;           /* it has something to read, or to parse (turn.h) */
     size_t n_unsent_before;     /* in FLUSH: unsent bytes when progress was last looked for */
     struct payer *payer, *peer; /* who is charged; that of its address, which it refers to */
     struct quota_charge place;  /* 1 from conn_accept() to its end, 0: refused */
@@ -87,10 +92,12 @@ struct conn {
     struct quota_charge unsent; /* bytes of out and in_flight, over TLS of HTTP only */
     int64_t blocked_ns; /* since when the exchange has had more to send than fits; 0: it has not */
     uint32_t n_open;    /* handles not closed */
-    uint32_t round;     /* of its last turn to read (turn.h) */
     bool local;         /* a UNIX socket */
     bool writing, parsing, close_after, discard, eof, broken;
 };
+
+/* Its turn: one read, or one request of what was read before. */
+void conn_turn(struct conn *c);
 
 /* Takes the next connection of @listener, a pipe when @local, with TLS when @tls. */
 void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls);

@@ -10,6 +10,8 @@
 #include "api/http/conn.h"
 #include "api/http/serve.h"
 #include "api/http/server.h"
+#include "api/http/turn.h"
+#include "api/service/loop_lag.h"
 #include "base/log.h"
 
 /* The listening half of server.h: sockets, and the life of the whole. */
@@ -97,8 +99,26 @@ static void on_rest(uv_idle_t *rest) {
     }
 }
 
+/* What was found readable is read now, in the order of turn.h. */
 static void on_check(uv_check_t *check) {
-    turn_end(&((struct http_server *)check->data)->turn);
+    struct http_server *s = check->data;
+    int64_t began = clock_now(s->opts.clock), now = began;
+    struct turn *t = NULL;
+
+    s->n_accepts = 0;
+    while (now - began < TURNS_NS && (t = turn_next(&s->payers.turns))) {
+        struct conn *c = CONTAINER_OF(t, struct conn, turn);
+        int64_t before = now;
+
+        loop_lag_mark("what a connection sends");
+        conn_turn(c);
+        now = clock_now(s->opts.clock);
+        turn_charge(&c->payer->turns, now - before);
+    }
+    if (list_empty(&s->payers.turns.ready))
+        return;
+    s->n_deferred++;
+    http_server_wake(s);
 }
 
 /* Begins to count iterations, with the first listener. They keep no loop alive. */
@@ -121,6 +141,16 @@ static void stop_ticks(struct http_server *s) {
     s->ticks = false;
 }
 
+void http_server_wake(struct http_server *s) {
+    if (s->ticks)
+        uv_idle_start(&s->rest, on_rest);
+}
+
+void http_server_emptied(struct http_server *s) {
+    assert(s->closing && s->n_connections == 0);
+    stop_ticks(s);
+}
+
 /* A connection that cannot be accepted for want of descriptors stays in the backlog; libuv tries
  * again with the next one. */
 static void on_connection(uv_stream_t *stream, int status) {
@@ -130,11 +160,12 @@ static void on_connection(uv_stream_t *stream, int status) {
         tell_failure(l->server, status);
     } else if (l->server->closing) {
         return;
-    } else if (turn_accept(&l->server->turn)) {
+    } else if (l->server->n_accepts++ < TURN_ACCEPTS) {
         conn_accept(l->server, stream, l->local, l->tls);
     } else { /* libuv waits with the others until it is accepted */
         l->waits = true;
-        uv_idle_start(&l->server->rest, on_rest);
+        l->server->n_deferred++;
+        http_server_wake(l->server);
     }
 }
 
@@ -303,7 +334,6 @@ int http_server_init(struct http_server *s, const struct http_server_opts *opts)
     s->events = &serve_events;
     list_init(&s->listeners);
     list_init(&s->conns);
-    turn_init(&s->turn);
     int r = payers_init(&s->payers, opts->has_keys);
     if (r < 0)
         return r;
@@ -331,7 +361,8 @@ void http_server_close(struct http_server *s, const struct err *err) {
         return;
     http_server_leave(s);
     s->closing = true;
-    stop_ticks(s);
+    if (s->n_connections == 0)
+        stop_ticks(s);
     LIST_FOREACH(node, &s->conns) {
         struct conn *c = LIST_ENTRY(node, struct conn, link);
 

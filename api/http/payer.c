@@ -14,13 +14,24 @@
  * next looked at. So there are never more addresses than connections and jobs.
  */
 
+/* An account for each resource, below those of @group, or below the roots. */
+static void init_below(struct payer *p, struct payers *ps, struct payer *group, double weight) {
+    for (int i = 0; i < PAYER_RESOURCES; i++)
+        quota_account_init(&p->account[i], group ? &group->account[i] : &ps->quota[i].root, weight);
+    turn_flow_init(&p->turns, group ? &group->turns : &ps->turns, false, weight);
+    list_init(&p->link);
+    p->n_refs = 0;
+}
+
 int payers_init(struct payers *ps, bool has_keys) {
     *ps = (struct payers){.has_keys = has_keys};
     for (int i = 0; i < PAYER_RESOURCES; i++)
         quota_init(&ps->quota[i], 0, 0);
     for (int i = 0; i < PAYER_BUCKETS; i++)
         list_init(&ps->bucket[i]);
-    payer_init(&ps->strangers, ps, 1);
+    turn_flow_init(&ps->turns, NULL, true, 1);
+    init_below(&ps->strangers, ps, NULL, 1);
+    turn_flow_init(&ps->strangers.turns, &ps->turns, true, 1);
     return getrandom(ps->secret, sizeof(ps->secret), 0) < 0 ? -errno : 0;
 }
 
@@ -51,14 +62,6 @@ void payers_deinit(struct payers *ps) {
     }
 }
 
-/* An account for each resource, below those of @group, or below the roots. */
-static void init_below(struct payer *p, struct payers *ps, struct payer *group, double weight) {
-    for (int i = 0; i < PAYER_RESOURCES; i++)
-        quota_account_init(&p->account[i], group ? &group->account[i] : &ps->quota[i].root, weight);
-    list_init(&p->link);
-    p->n_refs = 0;
-}
-
 void payer_init(struct payer *p, struct payers *ps, double weight) {
     init_below(p, ps, NULL, weight);
 }
@@ -67,6 +70,7 @@ void payer_set_weight(struct payer *p, double weight) {
     assert(weight > 0);
     for (int i = 0; i < PAYER_RESOURCES; i++)
         p->account[i].weight = weight;
+    p->turns.weight = weight;
 }
 
 /* What tells the peer of @fd from others; zeros where that cannot be known. */

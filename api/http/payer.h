@@ -1,15 +1,16 @@
 #pragma once
 
 /*
- * payer - to whom connections, request bodies and unsent output are charged, at an HTTP server. A
- * connection belongs to the address of its peer (of IPv6 the network, 64 bits; over a UNIX socket
- * the user) until its owner knows the tenant and says so (conn_set_payer()).
+ * payer - to whom connections, request bodies, unsent output and turns on the loop are charged, at
+ * an HTTP server. A connection belongs to the address of its peer (of IPv6 the network, 64 bits;
+ * over a UNIX socket the user) until its owner knows the tenant and says so (conn_set_payer()).
  *
  * Where tenants have keys, all addresses together are one payer among the tenants: a host without a
  * key cannot make itself many.
  */
 
 #include <sys/socket.h>
+#include "api/http/turn.h"
 #include "base/quota.h"
 
 /* Connections over UNIX sockets have places of their own, as many as those over TCP. */
@@ -18,14 +19,16 @@ enum payer_resource { PAYER_TCP, PAYER_UNIX, PAYER_BODIES, PAYER_OUTPUT, PAYER_R
 struct payer {
     struct list link; /* payers.bucket[] when it is an address */
     struct quota_account account[PAYER_RESOURCES];
-    uint8_t address[20]; /* family and bytes */
-    uint32_t n_refs;     /* connections that belong to it, of an address */
+    struct turn_flow turns; /* a group's: those of its members */
+    uint8_t address[20];    /* family and bytes */
+    uint32_t n_refs;        /* connections that belong to it, of an address */
 };
 
 #define PAYER_BUCKETS 256
 
 struct payers {
     struct quota quota[PAYER_RESOURCES];
+    struct turn_flow turns; /* of all payers */
     struct payer strangers; /* the group of addresses, where has_keys */
     bool has_keys;
     uint64_t secret[2];

@@ -21,7 +21,6 @@
 #include "api/http/http.h"
 #include "api/http/payer.h"
 #include "api/http/tls.h"
-#include "api/http/turn.h"
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/rng.h"
@@ -87,10 +86,11 @@ struct http_server {
     /* What gave way to others: places, unfinished bodies, answers to slow readers. */
     uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
     struct payers payers;
-    struct turn turn;
-    uv_check_t check; /* its iterations */
-    uv_idle_t rest;   /* active while a connection waits to be accepted in the next one */
-    bool ticks;       /* both are open: from the first listener to the close */
+    uv_check_t check;    /* its iterations: turns come after what was polled */
+    uv_idle_t rest;      /* active while one has left something to the next */
+    bool ticks;          /* both are open: from the first listener to the last connection's end */
+    uint32_t n_accepts;  /* in this iteration */
+    uint64_t n_deferred; /* iterations that left turns or connections to the next one */
     bool leaving, closing;
     struct rng rng; /* request ids */
     char date[32];  /* as of date_of */
@@ -123,6 +123,11 @@ int http_server_last_fd(const struct http_server *s);
  * another process listens on them, and true in that one; before the first call those of
  * http_server_listen_unix() are removed. */
 void http_server_own_paths(struct http_server *s, bool own);
+
+/* For connections: the loop does not sleep, since one has a turn; the last of a server that closes
+ * is gone. */
+void http_server_wake(struct http_server *s);
+void http_server_emptied(struct http_server *s);
 
 /* No new connections; each answer ends its connection. Idle ones stay: closing them at once would
  * race with requests that are on their way. */

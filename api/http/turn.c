@@ -1,39 +1,76 @@
 #include "api/http/turn.h"
 
+#include <assert.h>
+#include "base/util.h"
+
+void turn_flow_init(struct turn_flow *f, struct turn_flow *parent, bool is_group, double weight) {
+    assert(weight > 0 && (parent ? parent->is_group : is_group));
+    *f = (struct turn_flow){.parent = parent, .is_group = is_group, .weight = weight};
+    list_init(&f->link);
+    list_init(&f->ready);
+}
+
 void turn_init(struct turn *t) {
-    *t = (struct turn){.round = 1};
+    list_init(&t->link);
 }
 
-void turn_end(struct turn *t) {
-    t->goes_on = t->left_out;
-    t->round += !t->left_out;
-    t->left_out = false;
-    t->began_ns = 0;
-    t->n_accepted = 0;
-}
+void turn_want(struct turn *t, struct turn_flow *f) {
+    struct list *link = &t->link;
 
-bool turn_read(struct turn *t, uint32_t *round, int64_t now) {
-    bool had = *round == t->round;
-    bool over = t->began_ns && now - t->began_ns >= TURN_NS;
-
-    t->left_out |= over && !had;
-    if (over || (had && t->goes_on)) {
-        t->n_deferred++;
-        return false;
+    assert(!f->is_group);
+    if (!list_empty(link))
+        return;
+    for (bool first = true; first && f; f = f->parent) {
+        first = list_empty(&f->ready);
+        list_push_back(&f->ready, link);
+        link = &f->link;
+        if (first && f->parent) /* absence earns nothing */
+            f->virtual_ns = MAX(f->virtual_ns, f->parent->now_ns);
     }
-    if (!t->began_ns)
-        t->began_ns = now;
-    *round = t->round;
-    return true;
 }
 
-bool turn_accept(struct turn *t) {
-    bool now = t->n_accepted++ < TURN_ACCEPTS;
-
-    t->n_deferred += !now;
-    return now;
+/* @link leaves the list of @f; flows that are left without any leave theirs. */
+static void leave(struct list *link, struct turn_flow *f) {
+    list_remove(link);
+    for (; f->parent && list_empty(&f->ready); f = f->parent)
+        list_remove(&f->link);
 }
 
-uint32_t turn_first_round(const struct turn *t) {
-    return t->goes_on || t->left_out ? t->round : t->round - 1;
+void turn_withdraw(struct turn *t, struct turn_flow *f) {
+    if (!list_empty(&t->link))
+        leave(&t->link, f);
+}
+
+static struct turn_flow *least(struct turn_flow *group) {
+    struct turn_flow *best = NULL;
+
+    for (struct list *l = group->ready.next; l != &group->ready; l = l->next) {
+        struct turn_flow *f = LIST_ENTRY(l, struct turn_flow, link);
+
+        if (!best || f->virtual_ns < best->virtual_ns)
+            best = f;
+    }
+    return best;
+}
+
+struct turn *turn_next(struct turn_flow *root) {
+    struct turn_flow *f = root;
+
+    assert(!root->parent);
+    if (list_empty(&root->ready))
+        return NULL;
+    while (f->is_group) {
+        struct turn_flow *member = least(f);
+
+        f->now_ns = MAX(f->now_ns, member->virtual_ns);
+        f = member;
+    }
+    struct list *first = f->ready.next;
+    leave(first, f);
+    return LIST_ENTRY(first, struct turn, link);
+}
+
+void turn_charge(struct turn_flow *f, int64_t ns) {
+    for (; f->parent; f = f->parent)
+        f->virtual_ns += (double)MAX(ns, 0) / f->weight;
 }

@@ -1,41 +1,56 @@
 #pragma once
 
 /*
- * turn - for how long the connections of a server keep one iteration of the event loop.
+ * turn - in which order the connections of a server have their turns on the event loop, and for how
+ * long an iteration of it serves them.
  *
- * A callback is short, but hundreds of sockets may be readable at once. When the reads of an
- * iteration have taken TURN_NS, the other connections have their turns in the next ones, each of
- * them once before any has a second: all that had one wait until the round is over. So however
- * much some send, the time to a turn is bounded by the number of connections, and what else runs on
- * the loop comes in between.
+ * A turn is one read, or one request of what was read earlier. Payers (payer.h) that have
+ * connections with something to read share the loop's time by weight: start-time fair queueing. A
+ * payer's virtual time is the time that its turns took, divided by its weight; the next turn is
+ * that of the payer with the least, and of its connections the one that has waited longest. A payer
+ * that comes back begins where the one that is served stands, so absence earns nothing, and what it
+ * asks for waits for one turn of others, however many connections they have. Payers form a tree: a
+ * group shares its time between its members.
+ *
+ * After TURNS_NS the others wait for the next iteration, so that what else the loop does comes in
+ * between, and so does a payer whose request has just arrived.
  *
  * Pure: no clock, no input.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/list.h"
 
-#define TURN_NS 5000000
-#define TURN_ACCEPTS 16 /* connections that are accepted in an iteration */
+#define TURNS_NS 500000 /* of an iteration */
+#define TURN_ACCEPTS 4  /* connections that are accepted in an iteration */
 
-/* Invariant: a connection that has been left out since the round began has another number than
- * `round`. */
-struct turn {
-    uint32_t round;
-    uint32_t n_accepted; /* in this iteration */
-    int64_t began_ns;    /* its first read; 0: there was none */
-    uint64_t n_deferred; /* reads and connections that were put off to the next iteration, in all */
-    bool left_out;       /* in it a connection that has had no turn in this round */
-    bool goes_on;        /* the round began in an earlier iteration */
+/* Embedded in a payer, or the root. Invariant: a flow stands in its parent's list exactly while its
+ * own is not empty. */
+struct turn_flow {
+    struct list link;  /* parent->ready */
+    struct list ready; /* turn.link; of a group turn_flow.link. The oldest first */
+    struct turn_flow *parent;
+    double weight;
+    double virtual_ns;
+    double now_ns; /* of a group: the virtual time of the member that had the last turn */
+    bool is_group;
 };
 
+/* Embedded in a connection. */
+struct turn {
+    struct list link; /* turn_flow.ready */
+};
+
+/* @parent, a group, outlives it; NULL: it is a root, and a group. */
+void turn_flow_init(struct turn_flow *f, struct turn_flow *parent, bool is_group, double weight);
+
 void turn_init(struct turn *t);
-/* The iteration is over. */
-void turn_end(struct turn *t);
-/* Whether the connection whose last round is *round reads now; else it is readable again in the
- * next iteration. */
-bool turn_read(struct turn *t, uint32_t *round, int64_t now);
-/* Whether one more connection is accepted in this iteration. */
-bool turn_accept(struct turn *t);
-/* What a new connection has as its last round: it waits for those that were left out. */
-uint32_t turn_first_round(const struct turn *t);
+/* @t, one of @f, wants a turn; it may already wait for one. */
+void turn_want(struct turn *t, struct turn_flow *f);
+/* It wants none any more; @f as it was given last. */
+void turn_withdraw(struct turn *t, struct turn_flow *f);
+/* Whose turn is next, which is taken from the list; NULL: none is wanted. */
+struct turn *turn_next(struct turn_flow *root);
+/* A turn of @f took @ns. */
+void turn_charge(struct turn_flow *f, int64_t ns);

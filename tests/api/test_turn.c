@@ -1,109 +1,278 @@
-/* Whose turn it is to read, when more connections are readable than one iteration has time for. */
+/* Whose turn it is on the loop, when more connections have something to read than there is time for. */
 
 #include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include "api/http/conn.h"
 #include "api/http/turn.h"
+#include "api/private.h"
 #include "base/util.h"
+#include "world.h"
 
-#define CONNS 40
-#define EACH_NS 1000000 /* what a read takes */
-#define PER_ITERATION (TURN_NS / EACH_NS)
+#define EACH_NS 20000
+#define MANY 64
 
-struct scene {
-    struct turn t;
-    int64_t now;
-    uint32_t round[CONNS + 1000], n_read[CONNS + 1000];
-    uint32_t n_conns;
+struct payer_scene {
+    struct turn_flow flow;
+    struct turn conn[MANY];
+    uint32_t n_turns[MANY], n;
 };
 
-static void setup(struct scene *s, uint32_t n) {
-    *s = (struct scene){.now = 1};
-    turn_init(&s->t);
-    for (; s->n_conns < n; s->n_conns++)
-        s->round[s->n_conns] = turn_first_round(&s->t);
+struct scene {
+    struct turn_flow root;
+    struct payer_scene *payer;
+    uint32_t n_payers;
+};
+
+static void setup(struct scene *s, struct payer_scene *p, uint32_t n) {
+    *s = (struct scene){.payer = p, .n_payers = n};
+    turn_flow_init(&s->root, NULL, true, 1);
+    for (uint32_t i = 0; i < n; i++) {
+        p[i] = (struct payer_scene){0};
+        turn_flow_init(&p[i].flow, &s->root, false, 1);
+        for (int k = 0; k < MANY; k++)
+            turn_init(&p[i].conn[k]);
+    }
 }
 
-static bool read_one(struct scene *s, uint32_t i) {
-    if (!turn_read(&s->t, &s->round[i], s->now))
-        return false;
-    s->now += EACH_NS;
-    s->n_read[i]++;
-    return true;
+/* The next turn takes @ns; its connection wants another at once. The number of its payer. */
+static uint32_t one_turn(struct scene *s, int64_t ns) {
+    struct turn *t = turn_next(&s->root);
+
+    cr_assert(t);
+    for (uint32_t i = 0; i < s->n_payers; i++) {
+        struct payer_scene *p = &s->payer[i];
+
+        if (t < p->conn || t >= p->conn + MANY)
+            continue;
+        p->n_turns[t - p->conn]++;
+        p->n++;
+        turn_charge(&p->flow, ns);
+        turn_want(t, &p->flow);
+        return i;
+    }
+    cr_assert_fail("it is of no payer");
+    return UINT32_MAX;
 }
 
-/* All are readable, always in the same order; each reads until it is told to wait, as libuv does.
- * How many reads there were. */
-static uint32_t iterate(struct scene *s) {
+static void want(struct payer_scene *p, int n) {
+    for (int k = 0; k < n; k++)
+        turn_want(&p->conn[k], &p->flow);
+}
+
+Test(turn, payers_share_however_many_connections_they_have) {
+    static struct payer_scene p[2];
+    struct scene s;
+
+    setup(&s, p, 2);
+    want(&p[0], MANY);
+    want(&p[1], 1);
+    for (int i = 0; i < 1000; i++)
+        one_turn(&s, EACH_NS);
+    cr_expect(p[0].n >= 499 && p[0].n <= 501, "%u and %u", p[0].n, p[1].n);
+    for (int k = 0; k < MANY; k++)
+        cr_expect(p[0].n_turns[k] >= 7 && p[0].n_turns[k] <= 8, "%u", p[0].n_turns[k]);
+}
+
+Test(turn, time_counts_and_not_requests) {
+    static struct payer_scene p[2];
+    int64_t took[2] = {0};
+    struct scene s;
+
+    setup(&s, p, 2);
+    want(&p[0], MANY);
+    want(&p[1], MANY);
+    for (int i = 0; i < 3000; i++) {
+        uint32_t who = p[0].flow.virtual_ns <= p[1].flow.virtual_ns ? 0 : 1;
+        int64_t ns = who == 0 ? 10 * EACH_NS : EACH_NS;
+
+        cr_assert_eq(one_turn(&s, ns), who);
+        took[who] += ns;
+    }
+    cr_expect_lt(llabs(took[0] - took[1]), 20 * EACH_NS);
+}
+
+Test(turn, shares_are_by_weight) {
+    static struct payer_scene p[2];
+    struct scene s;
+
+    setup(&s, p, 2);
+    p[1].flow.weight = 3;
+    want(&p[0], MANY);
+    want(&p[1], 1);
+    for (int i = 0; i < 1000; i++)
+        one_turn(&s, EACH_NS);
+    cr_expect(p[1].n >= 748 && p[1].n <= 752, "%u", p[1].n);
+}
+
+/* Also after long work of its own, or of the other. */
+Test(turn, who_comes_back_waits_for_one_turn) {
+    static struct payer_scene p[2];
+    struct scene s;
+
+    setup(&s, p, 2);
+    want(&p[0], MANY);
+    for (int i = 0; i < 1000; i++) {
+        uint32_t n = p[1].n;
+
+        cr_assert_eq(one_turn(&s, EACH_NS), 0);
+        want(&p[1], 1);
+        struct turn *t = turn_next(&s.root);
+        cr_assert(t == &p[1].conn[0]);
+        turn_charge(&p[1].flow, EACH_NS);
+        p[1].n = n + 1;
+        cr_assert_eq(one_turn(&s, EACH_NS), 0);
+    }
+}
+
+Test(turn, absence_earns_nothing) {
+    static struct payer_scene p[2];
+    struct scene s;
+
+    setup(&s, p, 2);
+    want(&p[0], 1);
+    for (int i = 0; i < 1000; i++)
+        one_turn(&s, EACH_NS);
+    want(&p[1], MANY);
+    p[0].n = p[1].n = 0;
+    for (int i = 0; i < 100; i++)
+        one_turn(&s, EACH_NS);
+    cr_expect(p[0].n >= 49 && p[1].n >= 49, "%u and %u", p[0].n, p[1].n);
+}
+
+/* Many addresses without a key are one among the tenants. */
+Test(turn, a_group_shares_as_one) {
+    static struct payer_scene p[4];
+    struct turn_flow group;
+    struct scene s;
+
+    setup(&s, p, 4);
+    turn_flow_init(&group, &s.root, true, 1);
+    for (int i = 1; i < 4; i++)
+        turn_flow_init(&p[i].flow, &group, false, 1);
+    want(&p[0], 1);
+    for (int i = 1; i < 4; i++)
+        want(&p[i], i == 1 ? MANY : 1);
+    for (int i = 0; i < 600; i++)
+        one_turn(&s, EACH_NS);
+    cr_expect(p[0].n >= 299 && p[0].n <= 301, "%u", p[0].n);
+    for (int i = 1; i < 4; i++)
+        cr_expect(p[i].n >= 99 && p[i].n <= 101, "%u", p[i].n);
+}
+
+Test(turn, who_is_gone_has_no_turn) {
+    static struct payer_scene p[2];
+    struct scene s;
+
+    setup(&s, p, 2);
+    want(&p[0], 2);
+    want(&p[0], 2); /* twice is once */
+    want(&p[1], 1);
+    turn_withdraw(&p[1].conn[0], &p[1].flow);
+    turn_withdraw(&p[1].conn[0], &p[1].flow);
+    turn_withdraw(&p[0].conn[0], &p[0].flow);
+    cr_expect(turn_next(&s.root) == &p[0].conn[1]);
+    cr_expect_null(turn_next(&s.root));
+    cr_expect(list_empty(&s.root.ready));
+}
+
+/* ---- on a loop ---- */
+
+static uint32_t answers(struct buf *b, int fd) {
+    static char text[1 << 20];
     uint32_t n = 0;
+    ssize_t got = recv(fd, text, sizeof(text), MSG_DONTWAIT);
 
-    for (uint32_t i = 0; i < s->n_conns; i++)
-        for (int k = 0; k < 32 && read_one(s, i); k++)
-            n++;
-    turn_end(&s->t);
+    if (got > 0)
+        buf_add(b, text, (size_t)got);
+    for (const char *at = b->data; at && (at = strstr(at, "HTTP/1.1 200")); at++)
+        n++;
     return n;
 }
 
-Test(turn, an_iteration_is_short_and_all_have_their_turns) {
-    static struct scene s;
-    uint32_t least = UINT32_MAX, most = 0;
+/* They arrive in one read, and each costs much more than its bytes. */
+Test(turn, pipelined_requests_are_one_turn_each) {
+    static const char one[] = "HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20}, got = {.max = 4 << 20};
+    struct world w;
+    uint32_t n = 0, turns = 0, before, most = 0;
+    int64_t longest = 0;
 
-    setup(&s, CONNS);
-    for (int i = 0; i < 10 * CONNS; i++) {
-        uint32_t n = iterate(&s);
-
-        cr_assert(n >= 1 && n <= PER_ITERATION, "%u reads", n);
-    }
-    for (uint32_t i = 0; i < CONNS; i++) {
-        least = MIN(least, s.n_read[i]);
-        most = MAX(most, s.n_read[i]);
-    }
-    cr_expect_gt(s.t.n_deferred, 0);
-    cr_expect_geq(least, 10 * CONNS * PER_ITERATION / CONNS / 5, "%u to %u", least, most);
-}
-
-Test(turn, who_is_left_out_comes_before_a_second_turn) {
-    static struct scene s;
-    uint32_t n = 0;
-
-    setup(&s, CONNS);
-    while (s.n_read[CONNS - 1] == 0) {
-        n += iterate(&s);
-        cr_assert_leq(n, CONNS + PER_ITERATION, "it waits for one round");
-    }
-}
-
-Test(turn, new_connections_do_not_keep_the_old_ones_waiting) {
-    static struct scene s;
-
-    setup(&s, CONNS);
-    for (int i = 0; i < 200; i++) {
-        iterate(&s);
-        for (int k = 0; k < 5; k++, s.n_conns++) /* as many as can be served meanwhile */
-            s.round[s.n_conns] = turn_first_round(&s.t);
-    }
-    for (uint32_t i = 0; i < CONNS; i++)
-        cr_expect_geq(s.n_read[i], 2, "connection %u: %u", i, s.n_read[i]);
-}
-
-Test(turn, without_haste_each_reads_as_often_as_it_can) {
-    static struct scene s;
-
-    setup(&s, 2);
-    for (int i = 0; i < 3; i++) {
-        cr_expect(turn_read(&s.t, &s.round[0], s.now));
-        cr_expect(turn_read(&s.t, &s.round[1], s.now));
-    }
-    cr_expect_eq(s.t.n_deferred, 0);
-}
-
-Test(turn, so_many_are_accepted_at_a_time) {
-    struct turn t;
-    uint32_t n = 0;
-
-    turn_init(&t);
-    while (turn_accept(&t))
+    world_init(&w);
+    world_start(&w);
+    int fd = world_connect(&w);
+    while (b.len + sizeof(one) < HTTP_READ_SIZE) {
+        buf_add_str(&b, one);
         n++;
-    cr_expect_eq(n, TURN_ACCEPTS);
-    cr_expect_eq(t.n_deferred, 1);
-    turn_end(&t);
-    cr_expect(turn_accept(&t));
+    }
+    world_send(&w, fd, b.data, b.len);
+    for (before = 0; before < n && turns < 100000; turns++) {
+        struct timespec t0, t1;
+
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t0);
+        world_turn(&w);
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t1);
+        longest = MAX(longest, (t1.tv_sec - t0.tv_sec) * 1000000000 + t1.tv_nsec - t0.tv_nsec);
+        uint32_t now = answers(&got, fd);
+        most = MAX(most, now - before);
+        before = now;
+    }
+    cr_expect_eq(before, n);
+    cr_expect_lt(most, n / 4, "%u of %u at a time", most, n);
+    cr_expect_lt(longest, 10 * TURNS_NS, "%lld us", (long long)longest / 1000);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
+/* 64 connections of one tenant ask without a pause, beside one of another: each iteration serves it. */
+Test(turn, a_tenant_with_many_connections_waits_with_its_own) {
+    static const char many[] =
+        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\n\r\n";
+    static const char single[] =
+        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer kb\r\n\r\n";
+    CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20}, got = {.max = 4 << 20};
+    char path[64];
+    struct world w;
+    int fd[MANY], own;
+    uint32_t n = 0;
+
+    snprintf(path, sizeof(path), "/tmp/weft-test-turn-%d", getpid());
+    FILE *f = fopen(path, "w");
+    fputs("alice:ka\nbob:kb\n", f);
+    fclose(f);
+    world_init(&w);
+    w.opts.api_keys_file = path;
+    world_start(&w);
+    unlink(path);
+    for (int i = 0; i < 200; i++)
+        buf_add_str(&b, many);
+    for (int i = 0; i < MANY; i++) {
+        fd[i] = world_connect(&w);
+        world_send(&w, fd[i], many, sizeof(many) - 1); /* whose they are is known from here on */
+        world_turns(&w, 3);
+    }
+    own = world_connect(&w);
+    world_send(&w, own, single, sizeof(single) - 1);
+    world_turns(&w, 3);
+    for (int i = 0; i < MANY; i++)
+        world_send(&w, fd[i], b.data, b.len);
+    world_turns(&w, 5);
+    cr_assert_neq(w.api->http.payers.turns.ready.next, &w.api->http.payers.turns.ready,
+                  "they wait");
+    for (int i = 0; i < 20; i++) {
+        n = answers(&got, own);
+        world_send(&w, own, single, sizeof(single) - 1);
+        for (int k = 0; k < 3 && answers(&got, own) == n; k++)
+            world_turn(&w);
+        cr_assert_eq(answers(&got, own), n + 1, "after %d requests", i);
+    }
+    cr_expect(!list_empty(&w.api->http.payers.turns.ready), "they still wait");
+    for (int i = 0; i < MANY; i++)
+        world_drop(&w, fd[i]);
+    world_drop(&w, own);
+    world_stop(&w);
 }
