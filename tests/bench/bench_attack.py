@@ -217,6 +217,21 @@ def refused(a):
         s.close()
 
 
+@act("sockets")
+def pipelined(a):
+    """Hundreds of small requests in one read, each dearer than its bytes."""
+    one = a.random.choice((b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", a.head("/v1/nothing", 0)))
+    s = a.raw()
+    try:
+        s.sendall(one * 600)
+        while a.n % 4 and s.recv(1 << 16) and not a.over.is_set():
+            a.note("bytes")
+    except TimeoutError:
+        pass
+    finally:
+        s.close()
+
+
 # ---- schemas ----
 
 
