@@ -60,6 +60,8 @@ uint32_t vocab_n_tokens(const struct grammar_vocab *v);
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len);
 uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token);
+/* Where a token of text is among the items of the trie. */
+uint32_t vocab_trie_place(const struct grammar_vocab *v, int32_t token);
 uint32_t utf8_n_chars(const uint8_t *bytes, size_t len); /* that begin there */
 int32_t vocab_special_at(const struct grammar_vocab *v, const char *s, size_t len, size_t *n);
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token);

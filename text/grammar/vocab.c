@@ -21,6 +21,7 @@ struct grammar_vocab {
     uint8_t *bytes; /* of all tokens */
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
     uint16_t *n_chars;
+    uint32_t *place; /* of tokens of text, in trie.item */
     uint8_t *is_special;
     int32_t *ends;
     size_t n_ends;
@@ -44,8 +45,9 @@ static int copy_tokens(struct grammar_vocab *v, const struct grammar_token *toke
     v->bytes = malloc(total + 1);
     v->begin = calloc((size_t)v->n + 1, sizeof(*v->begin));
     v->n_chars = calloc((size_t)v->n + 1, sizeof(*v->n_chars));
+    v->place = calloc((size_t)v->n + 1, sizeof(*v->place));
     v->is_special = calloc((size_t)v->n + 1, 1);
-    if (!v->bytes || !v->begin || !v->n_chars || !v->is_special)
+    if (!v->place || !v->bytes || !v->begin || !v->n_chars || !v->is_special)
         return -ENOMEM;
     total = 0;
     for (uint32_t i = 0; i < v->n; i++) {
@@ -143,6 +145,8 @@ int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *to
 
     if (r == 0)
         r = make_trie(v, false, &v->trie);
+    for (uint32_t i = 0; r == 0 && i < v->trie.n_items; i++)
+        v->place[v->trie.item[i]] = i;
     if (r == 0)
         r = make_trie(v, true, &v->special);
     if (r == 0)
@@ -186,6 +190,7 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     free(v->bytes);
     free(v->begin);
     free(v->n_chars);
+    free(v->place);
     free(v->is_special);
     free(v->ends);
     free(v);
@@ -222,6 +227,11 @@ const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t 
 uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token) {
     assert(token >= 0 && (uint32_t)token < v->n);
     return v->n_chars[token];
+}
+
+uint32_t vocab_trie_place(const struct grammar_vocab *v, int32_t token) {
+    assert(token >= 0 && (uint32_t)token < v->n);
+    return v->place[token];
 }
 
 bool vocab_is_special(const struct grammar_vocab *v, int32_t token) {

@@ -10,6 +10,9 @@
  * out. A walk then costs some 2 ns a node, and fuel only for what is new.
  *
  * Both take a subtree whole where a state is known to read all texts of its kind (kinds.c).
+ *
+ * walk_like() knows what is reached from another set and looks only where the two differ. States of
+ * one pattern often differ in a few bytes, behind which most texts lead to the same state again.
  */
 
 #include "text/grammar/walk.h"
@@ -247,24 +250,95 @@ static void tables_below(struct tables *t, uint32_t node, uint32_t last, uint32_
     }
 }
 
+static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
+    for (uint32_t i = first; i < last; i++)
+        w->bits[w->trie->item[i] / 32] &= ~(1u << (w->trie->item[i] % 32));
+}
+
+static uint16_t step_of(struct tables *t, uint32_t from, uint8_t byte) {
+    uint16_t to = t->next[from][byte];
+
+    return to == STEP_UNKNOWN ? find_step(t, from, byte) : to;
+}
+
+/* Below @node, which the sets @from and @like reach: the bits are those of @like. */
+static void differ_below(struct tables *t, uint32_t node, uint32_t last, uint32_t from,
+                         uint32_t like, uint32_t depth) {
+    struct walk *w = t->w;
+    const struct trie_node *n = &w->trie->node[node], *child = &w->trie->node[n->child];
+
+    for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++, child++) {
+        uint16_t to = step_of(t, from, child->byte), beside = step_of(t, like, child->byte);
+        uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+        uint32_t below = child->items + child->n_items;
+
+        if (w->m->error)
+            return;
+        if (to == beside) {
+            if (to != STEP_DEAD)
+                w->same(w, child->items, end, depth + 1);
+            continue;
+        }
+        if (to == STEP_DEAD) {
+            clear_items(w, child->items, end);
+            continue;
+        }
+        const struct known_set *next = &t->set[to - STEP_SETS];
+        const struct known_set *known = beside == STEP_DEAD ? NULL : &t->set[beside - STEP_SETS];
+
+        if (!reach(w, n->child + i, &next->set, depth + 1))
+            clear_items(w, below, end);
+        else if (!known_reads_all(w, next, child) && known)
+            differ_below(t, n->child + i, end, to - STEP_SETS, beside - STEP_SETS, depth + 1);
+        else if (!known_reads_all(w, next, child))
+            tables_below(t, n->child + i, end, to - STEP_SETS, depth + 1);
+        else if (!known || !known_reads_all(w, known, child))
+            set_items(w, below, end);
+    }
+}
+
+/* The number of a copy of @s. */
+static uint32_t number_copy(struct tables *t, const struct set *s) {
+    struct machine *m = t->w->m;
+    uint32_t n = s->end - s->begin;
+
+    if (machine_reserve(m, n) < 0)
+        return 0;
+    struct set copy = {.begin = m->n_configs, .end = m->n_configs + n};
+
+    memcpy(m->config + copy.begin, m->config + s->begin, n * sizeof(*m->config));
+    m->n_configs += n;
+    return number_of(t, &copy);
+}
+
+static void tables_free(struct tables *t) {
+    free(t->set);
+    free(t->next);
+    free(t->slot);
+}
+
 void walk_tables(struct walk *w, const struct set *from) {
-    struct machine *m = w->m;
-    uint32_t n_configs = m->n_configs, n = from->end - from->begin;
+    uint32_t n_configs = w->m->n_configs;
     struct tables t = {.w = w};
 
-    if (n == 0 || machine_reserve(m, n) < 0)
-        return;
-    struct set start = {.begin = n_configs, .end = n_configs + n};
-
-    assert(m->g->runway || !w->kinds);
-
-    memcpy(m->config + n_configs, m->config + from->begin, n * sizeof(*m->config));
-    m->n_configs += n;
-    number_of(&t, &start);
-    if (!m->error)
+    assert(w->m->g->runway || !w->kinds);
+    if (from->end > from->begin)
+        number_copy(&t, from);
+    if (from->end > from->begin && !w->m->error)
         tables_below(&t, 0, w->trie->n_items, 0, 0);
-    free(t.set);
-    free(t.next);
-    free(t.slot);
-    m->n_configs = n_configs;
+    tables_free(&t);
+    w->m->n_configs = n_configs;
+}
+
+void walk_like(struct walk *w, const struct set *from, const struct set *like) {
+    uint32_t n_configs = w->m->n_configs;
+    struct tables t = {.w = w};
+
+    assert(w->bits && w->same && from->end > from->begin && like->end > like->begin);
+    uint32_t a = number_copy(&t, from), b = number_copy(&t, like);
+
+    if (!w->m->error)
+        differ_below(&t, 0, w->trie->n_items, a, b, 0);
+    tables_free(&t);
+    w->m->n_configs = n_configs;
 }

@@ -17,6 +17,9 @@ struct walk {
      * deep; or NULL: they are set in bits. */
     void (*take)(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                  uint32_t depth);
+    /* walk_like(): items [first, last), of a subtree @depth bytes deep, are read as from the other
+     * set. */
+    void (*same)(struct walk *w, uint32_t first, uint32_t last, uint32_t depth);
     uint32_t kinds;                  /* bits: subtrees of these kinds of text may be taken whole */
     uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
     void *arg;
@@ -28,3 +31,6 @@ void walk_steps(struct walk *w, const struct set *from);
 /* The same for long ones: every set and its step by a byte are made once. -E2BIG also when there
  * are too many sets. */
 void walk_tables(struct walk *w, const struct set *from);
+/* The same where bits are those reached from @like: looks only where the two differ, and stops
+ * beyond max_visited, as walk_steps() does. Without `take`. */
+void walk_like(struct walk *w, const struct set *from, const struct set *like);
