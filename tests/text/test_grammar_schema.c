@@ -768,6 +768,14 @@ Test(grammar_schema, contraries_of_constants) {
            YES("{\"a\": 0}"), YES("{\"a\": false}"));
 }
 
+/* One member is enough for two contraries that ask for the same. */
+Test(grammar_schema, contraries_that_are_equal) {
+    SCHEMA("{\"type\": \"object\", \"maxProperties\": 1, \"allOf\": [{\"not\": {\"propertyNames\": "
+           "{\"not\": {\"const\": \"a\"}}}}, {\"not\": {\"propertyNames\": {\"not\": {\"const\": "
+           "\"a\"}}}}]}",
+           YES("{\"a\": 1}"), YES("{}", "{\"b\": 1}", "{\"a\": 1, \"b\": 1}"));
+}
+
 /* What is surely not of a format: formats here are narrower than their standards. */
 Test(grammar_schema, contraries_of_formats) {
     SCHEMA("{\"type\": \"string\", \"not\": {\"format\": \"ipv4\"}}", YES("\"a.b\"", "\"1.2 \""),

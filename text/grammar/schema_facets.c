@@ -298,7 +298,34 @@ static int take_not_multiple(struct schema *s, struct facets *f, struct place at
     return r < 0 ? r : add_multiple(s, f, at, true);
 }
 
+/* Whether @x and @y ask for the same member: the same rule for its name, any value. */
+static int same_some(struct schema *s, struct place x, struct place y, bool *out) {
+    static const char *const HOW[] = {"match", "unlike"};
+    int r = build_work(s->b, 8);
+
+    *out = false;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(HOW) && !*out; i++) {
+        struct place a = schema_at(s, x, HOW[i]), b = schema_at(s, y, HOW[i]);
+
+        if (!a.v || !b.v || !yyjson_is_true(yyjson_obj_get(x.v, "value")) ||
+            !yyjson_is_true(yyjson_obj_get(y.v, "value")))
+            continue;
+        r = schema_target(s, a, &a);
+        if (r == 0)
+            r = schema_target(s, b, &b);
+        *out = r == 0 && yyjson_equals(a.v, b.v);
+    }
+    return r;
+}
+
 static int take_some(struct schema *s, struct facets *f, struct place at) {
+    for (uint32_t i = 0; i < f->n_some; i++) {
+        bool same;
+        int r = same_some(s, f->some[i], at, &same);
+
+        if (r < 0 || same)
+            return r;
+    }
     return places_add(s, &f->some, &f->n_some, &f->cap_some, at);
 }
 
