@@ -1,12 +1,13 @@
 /*
- * bench_constrain VOCABULARY.gguf [hostile]: what constrained requests cost the step loop with a real vocabulary. The
+ * bench_constrain VOCABULARY.gguf [hostile|ambiguous]: what constrained requests cost the step loop with a real vocabulary. The
  * engine is a stub that takes any allowed token; the time inside it does not count. Prints, for 1 to 64 requests, the
  * host's time of a step without constraints, with a JSON object, with a tool call's schema, and while output is free
  * before a trigger.
  *
  * hostile: CPU time of the step thread, step by step, with 16 constrained requests of one tenant, alone and while 100
  * schemas of another, each as hard as it may be, are with the worker's compiler or wait for it; and how long a small
- * schema of a third waits in both cases. The device takes 3 ms a step, in which the thread sleeps.
+ * schema of a third waits in both cases. The device takes 3 ms a step, in which the thread sleeps. ambiguous: the same with
+ * 250 requests of that tenant besides, at any time, whose texts have 200 readings each with a stack of its own.
  */
 
 #include <poll.h>
@@ -148,7 +149,7 @@ static double measure(const struct tokenizer *t, uint32_t n, const char *grammar
                            .tokenizer = t,
                            .constraints = &source};
     CLEANUP(sched_freep) struct sched *s = NULL;
-    struct msg_stats stats;
+    struct msg_stats stats = {0};
     struct buf events;
     uint64_t id = 0;
     double begin = 0;
@@ -197,6 +198,7 @@ static const struct {
 /* ---- hostile */
 
 enum { VICTIMS = 16, HOSTILE = 100, ALONE = 2000, THIRD = 1000000, STEP_MS = 3, SECONDS = 25 };
+enum { AMBIGUOUS = 250, READINGS = 200, FIRST_AMBIGUOUS = 10000 };
 
 /* Never ends. */
 static const char victim[] =
@@ -210,7 +212,7 @@ static double third_ready; /* when the small schema was */
 static uint32_t n_hostile; /* that were told */
 
 static bool on_compiled(void *ctx, uint64_t id, const struct constraint *c, const struct err *why) {
-    n_hostile += id > VICTIMS && id < THIRD;
+    n_hostile += id > VICTIMS && id < FIRST_AMBIGUOUS;
     if (id >= THIRD)
         third_ready = (double)clock_now(clock_monotonic()) * 1e-9;
     return sched_constraint_ready(ctx, id, c, why);
@@ -235,6 +237,30 @@ static double one_step(struct sched *s, struct buf *events) {
     return (now() - begin - inside) * 1e6;
 }
 
+/* The node of requests that there are always AMBIGUOUS of; NULL: none. */
+static const char *ambiguous;
+
+/* Each reading has a stack of its own, which every "a" makes one higher. */
+static void write_ambiguous(struct buf *b) {
+    buf_add_str(b, "{\"ebnf\":\"root ::= y0");
+    for (int i = 1; i < READINGS; i++)
+        buf_printf(b, " | y%d", i);
+    for (int i = 0; i < READINGS; i++)
+        buf_printf(b, "\\ny%d ::= [a] y%d [c] [%c] | [b]", i, i, 'd' + i % 20);
+    buf_add_str(b, "\"}");
+}
+
+/* How many of them have been submitted. */
+static uint64_t top_up(struct sched *s) {
+    static uint64_t id = FIRST_AMBIGUOUS;
+    struct msg_stats m;
+
+    sched_stats(s, &m);
+    for (uint64_t n = m.n_running + m.n_waiting; ambiguous && n < VICTIMS + AMBIGUOUS; n++, id++)
+        submit_of(s, id, 2, 60 + (uint32_t)(id % 20), ambiguous, "");
+    return id - FIRST_AMBIGUOUS;
+}
+
 /* Turns of the loop, @n or for SECONDS, while hostile schemas are not all told. */
 static void measure_steps(struct sched *s, struct buf *events, const char *name, uint32_t n) {
     static double us[SECONDS * 1000];
@@ -244,8 +270,10 @@ static void measure_steps(struct sched *s, struct buf *events, const char *name,
 
     sched_stats(s, &old);
     while (at < MIN(n, (uint32_t)ARRAY_SIZE(us)) && clock_now(clock_monotonic()) < end &&
-           n_hostile < HOSTILE)
+           n_hostile < HOSTILE) {
+        top_up(s);
         us[at++] = one_step(s, events);
+    }
     qsort(us, at, sizeof(*us), by_size);
     sched_stats(s, &new);
     double masks = (double)(new.n_masks - old.n_masks);
@@ -283,7 +311,8 @@ static double wait_for_third(struct sched *s, struct buf *events, const char *te
     return (third_ready - begin) * 1e3;
 }
 
-static int hostile(const struct tokenizer *t) {
+/* @more: the node of ambiguous requests, or NULL. */
+static int hostile(const struct tokenizer *t, const char *more) {
     char text[600];
     struct engine e = {.info = {.n_vocab = tokenizer_n_vocab(t),
                                 .max_context = 1 << 20,
@@ -292,6 +321,7 @@ static int hostile(const struct tokenizer *t) {
                                 .depth = 2}};
     CLEANUP(sched_freep) struct sched *s = NULL;
     struct compiler_stats c;
+    struct msg_stats stats = {0};
     struct buf events;
 
     clock_of = CLOCK_THREAD_CPUTIME_ID;
@@ -317,6 +347,12 @@ static int hostile(const struct tokenizer *t) {
     measure_steps(s, &events, "alone", ALONE);
     double alone_ms = wait_for_third(s, &events, "{\"choice\":[\"yes\",\"no\"]}");
 
+    ambiguous = more;
+    while (more && stats.n_running < 2 * VICTIMS) {
+        top_up(s);
+        one_step(s, &events);
+        sched_stats(s, &stats);
+    }
     for (int i = 0; i < HOSTILE; i++) {
         hostile_schema(text, sizeof(text), i);
         submit_of(s, 100 + (uint64_t)i, 2, 1, text, "");
@@ -324,7 +360,10 @@ static int hostile(const struct tokenizer *t) {
     double attacked_ms = wait_for_third(s, &events, "{\"choice\":[\"more\",\"less\"]}");
 
     measure_steps(s, &events, "attacked", UINT32_MAX);
+    sched_stats(s, &stats);
     compiler_stats(compiler, &c);
+    printf("at the end %u requests run; %llu ambiguous ones in all\n", stats.n_running,
+           (unsigned long long)top_up(s));
     printf("a small schema of a third tenant, ms of wall time: alone %.1f, attacked %.1f\n"
            "%llu compiled, %llu refused, %.2f s\n",
            alone_ms, attacked_ms, (unsigned long long)c.n_compiled, (unsigned long long)c.n_refused,
@@ -343,11 +382,20 @@ int main(int argc, char **argv) {
 
     if (argc < 2 || argc > 3 || gguf_open(&g, argv[1], &err) < 0 ||
         tokenizer_new(&t, g, &err) < 0 || grammar_vocab_of(&v, t) < 0) {
-        fprintf(stderr, "usage: bench_constrain VOCABULARY.gguf [hostile]\n%s\n", err.message);
+        fprintf(stderr, "usage: bench_constrain VOCABULARY.gguf [hostile|ambiguous]\n%s\n",
+                err.message);
         return 2;
     }
-    if (argc == 3)
-        return hostile(t);
+    if (argc == 3) {
+        struct buf b = {.max = 1 << 20};
+
+        if (argv[2][0] == 'a')
+            write_ambiguous(&b);
+        int r = hostile(t, b.data);
+
+        buf_deinit(&b);
+        return r;
+    }
     printf("%-24s %10s", "us a step, requests:", "compile ms");
     for (uint32_t n = 1; n <= SEQS; n *= 4)
         printf(" %8u", n);
