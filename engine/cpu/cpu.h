@@ -47,11 +47,12 @@ enum panel_format {
     PANEL_IQ3XXS,
     PANEL_IQ3S,
     PANEL_TQ, /* TQ1_0, TQ2_0 */
-    PANEL_Q8, /* Q8_0 and Q5_0 */
+    PANEL_Q8, /* Q8_0 */
+    PANEL_Q5, /* Q5_0 */
     PANEL_Q4, /* Q4_0 */
     PANEL_IQ4NL,
     PANEL_Q4M, /* Q4_1: with minimums */
-    PANEL_Q8M, /* Q5_1 */
+    PANEL_Q5M, /* Q5_1 */
     PANEL_MXFP4,
     PANEL_NVFP4,
     PANEL_FORMATS
@@ -85,7 +86,8 @@ static const struct panel_info panel_infos[PANEL_FORMATS] = {
     [PANEL_Q4] = {ACTS_B, 32, 256, 32, 2, 576},
     [PANEL_IQ4NL] = {ACTS_B, 32, 256, 32, 2, 576},
     [PANEL_Q4M] = {ACTS_B, 32, 256, 64, 2, 640},
-    [PANEL_Q8M] = {ACTS_B, 32, 512, 64, 2, 1152},
+    [PANEL_Q5] = {ACTS_B, 32, 320, 32, 2, 704},
+    [PANEL_Q5M] = {ACTS_B, 32, 320, 64, 2, 768},
     [PANEL_MXFP4] = {ACTS_B, 32, 256, 16, 4, 1088},
     [PANEL_NVFP4] = {ACTS_B16, 64, 512, 64, 1, 576},
 };

@@ -20,10 +20,16 @@ static const uint8_t fp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14
 
 /* Group @g (0..7) of a block. */
 INLINE vb weights(int format, const uint8_t *q, int g, vb table) {
-    if (format == PANEL_Q8 || format == PANEL_Q8M)
+    if (format == PANEL_Q8)
         return vb_load(q + 64 * g);
     vb v = vb_load(q + 64 * (g / 2));
     v = vb_and(g % 2 ? vb_shr(v, 4) : v, vb_set1(15));
+    if (format == PANEL_Q5 || format == PANEL_Q5M) {
+        vb high = vb_load(q + 256);
+
+        high = g < 4 ? vb_shl(high, (unsigned)(4 - g)) : vb_shr(high, (unsigned)(g - 4));
+        return vb_or(v, vb_and(high, vb_set1(16)));
+    }
     return format == PANEL_Q4 || format == PANEL_Q4M ? v : vb_lookup(table, v);
 }
 
@@ -60,16 +66,17 @@ INLINE void add_nvfp4(const uint8_t *q, const uint8_t *meta, struct cols a, int 
 /* acc[c] += one block. */
 INLINE void add_block(int format, const uint8_t *q, const uint8_t *meta, struct cols a, int n,
                       vb table, vf *acc) {
-    const bool minimums = format == PANEL_Q4M || format == PANEL_Q8M;
+    const bool minimums = format == PANEL_Q4M || format == PANEL_Q5M;
+    const bool offset16 = format == PANEL_Q5 || format == PANEL_MXFP4;
     const bool offset128 = format == PANEL_Q8 || format == PANEL_IQ4NL;
     vi dot[TILE_MAX];
 
     UNROLL
     for (int c = 0; c < n; c++)
-        dot[c] = offset128               ? vi_dot8_init(cols_i(a.sums, a.row, c, AB_NEG128_SUM))
-                 : format == PANEL_Q4    ? vi_set1(cols_i(a.sums, a.row, c, AB_NEG8_SUM))
-                 : format == PANEL_MXFP4 ? vi_set1(twice(cols_i(a.sums, a.row, c, AB_NEG8_SUM)))
-                                         : vi_zero();
+        dot[c] = offset128            ? vi_dot8_init(cols_i(a.sums, a.row, c, AB_NEG128_SUM))
+                 : format == PANEL_Q4 ? vi_set1(cols_i(a.sums, a.row, c, AB_NEG8_SUM))
+                 : offset16           ? vi_set1(twice(cols_i(a.sums, a.row, c, AB_NEG8_SUM)))
+                                      : vi_zero();
     UNROLL
     for (int g = 0; g < 8; g++) {
         vb w = weights(format, q, g, table);
@@ -151,8 +158,11 @@ DEFINE(iq4nl)
 #define FORMAT PANEL_Q4M
 DEFINE(q4m)
 #undef FORMAT
-#define FORMAT PANEL_Q8M
-DEFINE(q8m)
+#define FORMAT PANEL_Q5
+DEFINE(q5)
+#undef FORMAT
+#define FORMAT PANEL_Q5M
+DEFINE(q5m)
 #undef FORMAT
 #define FORMAT PANEL_MXFP4
 DEFINE(mxfp4)
@@ -165,6 +175,6 @@ DEFINE(nvfp4)
 const struct gemm CPU_NAME(gemm_b)[PANEL_FORMATS] = {
     [PANEL_Q8] = {.run = gemm_q8},       [PANEL_Q4] = {.run = gemm_q4},
     [PANEL_IQ4NL] = {.run = gemm_iq4nl}, [PANEL_Q4M] = {.run = gemm_q4m},
-    [PANEL_Q8M] = {.run = gemm_q8m},     [PANEL_MXFP4] = {.run = gemm_mxfp4},
-    [PANEL_NVFP4] = {.run = gemm_nvfp4},
+    [PANEL_Q5] = {.run = gemm_q5},       [PANEL_Q5M] = {.run = gemm_q5m},
+    [PANEL_MXFP4] = {.run = gemm_mxfp4}, [PANEL_NVFP4] = {.run = gemm_nvfp4},
 };

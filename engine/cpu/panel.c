@@ -30,7 +30,8 @@
  *   IQ2S     2 bits of which magnitude, 1 bit of sign; int8 scale[16], half d
  *   IQ3XXS, IQ3S  3 bits of which magnitude and the sign; int8 scale[8], half d
  *   TQ       2 bits of value + 1; half d
- *   Q8       8 bits of value + 128; half d      Q8M: value, half d, half m
+ *   Q8       8 bits of value + 128; half d
+ *   Q5, Q5M  4 bits, 1 bit; half d (Q5M: half m)
  *   Q4, Q4M, IQ4NL  4 bits; half d (Q4M: half m)
  *   MXFP4    4 bits; the exponent as a byte
  *   NVFP4    a 64: 4 bits; four bytes of scales
@@ -330,15 +331,21 @@ static void pack_q8_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
     put_half(meta, lane, get_u16(p));
 }
 
+/* @high: where the fifth bits are. */
+static void put5(const uint8_t *high, const uint8_t *qs, uint32_t lane, uint8_t *q) {
+    for (uint32_t i = 0; i < 32; i += 8) {
+        put4(q, lane, i, nibbles(qs, i));
+        put1(q + 256, lane, i, spread_bits(high[i / 8]));
+    }
+}
+
 static void pack_q5_0(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 32; i += 8) /* - 16 + 128 */
-        put8(q, lane, i, (nibbles(p + 6, i) | spread_bits(p[2 + i / 8]) << 4) + EIGHT(112));
+    put5(p + 2, p + 6, lane, q);
     put_half(meta, lane, get_u16(p));
 }
 
 static void pack_q5_1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
-    for (uint32_t i = 0; i < 32; i += 8)
-        put8(q, lane, i, nibbles(p + 8, i) | spread_bits(p[4 + i / 8]) << 4);
+    put5(p + 4, p + 8, lane, q);
     put_half(meta, lane, get_u16(p));
     put_half(meta + 32, lane, get_u16(p + 2));
 }
@@ -392,8 +399,8 @@ static const struct {
 } sources[] = {
     {TENSOR_F32, PANEL_F32, pack_f32},       {TENSOR_F16, PANEL_F16, pack_f16},
     {TENSOR_BF16, PANEL_BF16, pack_f16},     {TENSOR_Q4_0, PANEL_Q4, pack_q4_0},
-    {TENSOR_Q4_1, PANEL_Q4M, pack_q4_1},     {TENSOR_Q5_0, PANEL_Q8, pack_q5_0},
-    {TENSOR_Q5_1, PANEL_Q8M, pack_q5_1},     {TENSOR_Q8_0, PANEL_Q8, pack_q8_0},
+    {TENSOR_Q4_1, PANEL_Q4M, pack_q4_1},     {TENSOR_Q5_0, PANEL_Q5, pack_q5_0},
+    {TENSOR_Q5_1, PANEL_Q5M, pack_q5_1},     {TENSOR_Q8_0, PANEL_Q8, pack_q8_0},
     {TENSOR_Q2_K, PANEL_Q2K, pack_q2k},      {TENSOR_Q3_K, PANEL_Q6K, pack_q3k},
     {TENSOR_Q4_K, PANEL_Q4K, pack_q4k},      {TENSOR_Q5_K, PANEL_Q5K, pack_q5k},
     {TENSOR_Q6_K, PANEL_Q6K, pack_q6k},      {TENSOR_IQ2_XXS, PANEL_IQ2XXS, pack_iq2xxs},
