@@ -443,37 +443,11 @@ KERNEL(expert_vec, struct expert_args, EXPERT_THREADS, 4) {
 
 /* -- many rows --------------------------------------------------------------------------------- */
 
-/* The thread's rows of the block's 64, anywhere in x. */
-struct Scattered {
-    const uint8_t *x[WIDE_GROUPS * SLICE_PAIRS * 32 / CUDA_THREADS]; /* of the first slice */
-
-    __device__ __forceinline__ void start(const struct expert_args &a,
-                                          const struct expert_item &item) {
-        const uint32_t *pairs = pairs_of(a, item);
-
-#pragma unroll
-        for (uint32_t k = 0; k < sizeof(x) / sizeof(*x); k++) {
-            uint32_t i = threadIdx.x + k * CUDA_THREADS, lane = i % 32, p = i / 32 % SLICE_PAIRS;
-            uint32_t c = i / (SLICE_PAIRS * 32) * PACK_ROWS + lane / 4;
-            uint32_t r = row_of(a, pairs[c < item.n ? c : 0]);
-
-            x[k] = (const uint8_t *)a.x + (size_t)(r / PACK_ROWS) * a.n_blocks * 256 + p * 512 +
-                   (r % PACK_ROWS * 4 + lane % 4) * 16;
-        }
-    }
-    __device__ __forceinline__ void fetch(uint8_t *to, uint32_t next) const {
-#pragma unroll
-        for (uint32_t k = 0; k < sizeof(x) / sizeof(*x); k++)
-            copy_async(to + (threadIdx.x + k * CUDA_THREADS) * 16,
-                       x[k] + (size_t)next * SLICE_PAIRS * 512);
-    }
-};
-
 KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
     wait_for_previous();
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.y, i = 0;
     float total[WIDE_GROUPS][4];
-    struct Supply<struct Scattered> supply;
+    struct Supply supply;
 
     if (blockIdx.x >= *a.n_items)
         return;
@@ -483,12 +457,16 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
     const struct matrix &m = a.m[i];
     uint32_t tile = block * 8 + warp;
 
-    supply.rows.start(a, item);
+    for (uint32_t k = 0; k < SLICE_VECTORS; k++) {
+        uint32_t c = Supply::row_of(k);
+
+        supply.take_row(k, a.x, a.n_blocks, row_of(a, pairs_of(a, item)[c < item.n ? c : 0]));
+    }
     supply.start(m, tiles_of(m, item.expert), tile);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-    walk_of(m, supply, total);
+    walk_of(m.format, supply, total);
     copy_wait<0>();
     if (!supply.tiles)
         return;

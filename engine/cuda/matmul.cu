@@ -261,7 +261,7 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.y, i = 0;
     uint32_t row0 = blockIdx.x * MATMUL_COLUMNS, n_rows = count_rows(a);
     float total[WIDE_GROUPS][4];
-    struct Supply<struct Neighbours> supply;
+    struct Supply supply;
 
     if (row0 >= n_rows)
         return;
@@ -270,14 +270,16 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     const struct matrix &m = a.m[i];
     uint32_t tile = block * 8 + warp;
 
-    supply.rows.n_pairs = a.n_blocks / 2;
-    supply.rows.x = (const uint8_t *)a.x + (size_t)row0 * a.n_blocks * 32;
-    supply.rows.n_groups = (n_rows - row0 + PACK_ROWS - 1) / PACK_ROWS;
+    for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */
+        uint32_t row = row0 + Supply::row_of(k);
+
+        supply.take_row(k, a.x, a.n_blocks, row / PACK_ROWS * PACK_ROWS < n_rows ? row : row0);
+    }
     supply.start(m, m.tiles, tile);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-    walk_of(m, supply, total);
+    walk_of(m.format, supply, total);
     copy_wait<0>();
     if (!supply.tiles)
         return;

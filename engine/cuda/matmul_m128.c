@@ -6,10 +6,10 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Cycles of a block for as many columns: 6.5 for each of 256 products, which the tensor cores take
- * themselves, and 10 instructions for each of 128. */
-#define M128_COST 13u
-#define WIDE_COST 10u
+/* Products of a block, which bound both. As many one after the other: m128 reads weights half as
+ * often. */
+#define M128_COST 2u
+#define WIDE_COST 1u
 
 /* WEFT_CUDA_M128: 0 never, 1 wherever it can be. Devices with less shared memory do without. */
 int m128_open(struct be *b) {

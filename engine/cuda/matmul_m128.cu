@@ -14,7 +14,6 @@
 #include "engine/cuda/weights.cuh"
 
 #define GROUPS (M128_ROWS / PACK_ROWS)
-#define SLICE_PAIRS 2u                                      /* of 32 columns */
 #define VECTORS (M128_ROWS * 64u * 2u / 16u / CUDA_THREADS) /* of a slice, that a thread copies */
 
 /* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. */
@@ -24,13 +23,6 @@ template <int AT> DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint
     if constexpr (AT + 512 < 3584)
         fetch_bytes<AT + 512>(to, from, n);
 }
-
-/* Of a format: slices of a unit, units of a stage, slices of a stage. */
-template <int F> struct Steps {
-    static constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1;
-    static constexpr uint32_t units = TILE_STAGE_UNITS(F);
-    static constexpr uint32_t of_stage = slices * units;
-};
 
 struct Source {
     uint32_t ring; /* offset of the warp's; the two slices come first */

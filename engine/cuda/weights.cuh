@@ -358,3 +358,13 @@ template <int F> struct Pair {
         mma(c, a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
     }
 };
+
+/* Many rows take them with slices of 64 columns of the activations. */
+#define SLICE_PAIRS 2u
+
+/* Of a format: slices of a unit, units of a stage, slices of a stage. */
+template <int F> struct Steps {
+    static constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1;
+    static constexpr uint32_t units = TILE_STAGE_UNITS(F);
+    static constexpr uint32_t of_stage = slices * units;
+};

@@ -10,77 +10,64 @@
 #include "engine/cuda/matvec.cuh"
 
 #define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
-#define SLICE_PAIRS 2u /* of 32 columns in a slice */
 
-/* Rows of activations that lie together: the block's. */
-struct Neighbours {
-    const uint8_t *x;
-    uint32_t n_pairs, n_groups; /* of a row; groups of rows that exist */
-
-    /* Starts on slice @next, to @to. */
-    __device__ __forceinline__ void fetch(uint8_t *to, uint32_t next) const {
-#pragma unroll
-        for (uint32_t i = threadIdx.x; i < WIDE_GROUPS * SLICE_PAIRS * 32; i += CUDA_THREADS) {
-            uint32_t group = i / (SLICE_PAIRS * 32), v = i % (SLICE_PAIRS * 32);
-
-            if (group >= n_groups)
-                group = 0; /* its result is not read */
-            copy_async(to + i * 16,
-                       x + ((size_t)group * n_pairs + next * SLICE_PAIRS) * 512 + v * 16);
-        }
-    }
-};
+#define SLICE_VECTORS (WIDE_SLICE_BYTES / 16u / CUDA_THREADS) /* that a thread copies of a slice */
 
 /*
- * What a block has on its way: slices of 64 columns of the activations (ROWS fetches them),
- * WIDE_SLICES of them in a ring of all warps, and in rings of their own the warps' weights for as
- * far. A group of copies is what one slice brings.
+ * What a block has on its way: slices of 64 columns of the activations, WIDE_SLICES of them in a
+ * ring of all warps, and in rings of their own the warps' weights for as far. A group of copies is
+ * what one slice brings.
  */
-template <class ROWS> struct Supply {
-    ROWS rows;
-    uint8_t *slices, *ring; /* [WIDE_SLICES][slice], of the warp [n_slots][stage_bytes] */
-    const uint8_t *tiles;   /* of the warp's row tile, NULL: none */
-    uint32_t next, n_slices;
-    uint32_t per_stage, n_slots, stage_bytes,
-        row_bytes; /* slices of a stage; bytes of a row of tiles */
+struct Supply {
+    const uint8_t *x[SLICE_VECTORS]; /* what the thread copies of the next slice */
+    const uint8_t *tiles;            /* of the warp's row tile, NULL: none */
+    uint32_t ring;                   /* offset of the warp's; the slices come first */
+    uint32_t n_units;
 
-    /* For row tile @tile of @m, whose tiles lie at @all. */
+    /* Row @row of x, of the block's 64, is what x[@k] brings; @n_blocks of 16 columns. */
+    __device__ __forceinline__ static uint32_t row_of(uint32_t k) {
+        return (threadIdx.x + k * CUDA_THREADS) / (SLICE_PAIRS * 32) * PACK_ROWS +
+               threadIdx.x % 32 / 4;
+    }
+    __device__ __forceinline__ void take_row(uint32_t k, const uint16_t *all, uint32_t n_blocks,
+                                             uint32_t row) {
+        x[k] = (const uint8_t *)all + (size_t)(row / PACK_ROWS) * n_blocks * 256 +
+               threadIdx.x / 32 % SLICE_PAIRS * 512 + (row % PACK_ROWS * 4 + threadIdx.x % 4) * 16;
+    }
+    /* Weights: row tile @tile of @m, whose tiles lie at @all. */
     __device__ __forceinline__ void start(const struct matrix &m, const uint8_t *all,
                                           uint32_t tile) {
-        uint32_t columns = tile_k(m.format) * tile_stage_units(m.format);
-
-        slices = dynamic_shared();
-        stage_bytes = tile_stage_bytes(m.format);
-        per_stage = columns / (32 * SLICE_PAIRS);
-        n_slots = wide_slots(m.format);
-        ring = slices + WIDE_SLICES * WIDE_SLICE_BYTES +
-               (size_t)(threadIdx.x / 32) * n_slots * stage_bytes;
-        row_bytes = m.n_units * tile_bytes(m.format);
-        tiles = tile < m.n_row_tiles ? all + (size_t)tile * row_bytes : NULL;
-        n_slices = m.n_units * (tile_k(m.format) / (32 * SLICE_PAIRS));
-        next = 0;
-        for (uint32_t s = 0; s < WIDE_SLICES - 1; s++)
-            fetch();
+        n_units = m.n_units;
+        tiles = tile < m.n_row_tiles ? all + (size_t)tile * (n_units * tile_bytes(m.format)) : NULL;
+        ring = WIDE_SLICES * WIDE_SLICE_BYTES +
+               threadIdx.x / 32 * (wide_slots(m.format) * tile_stage_bytes(m.format));
     }
-    __device__ __forceinline__ void fetch() {
-        if (next < n_slices) {
-            uint32_t stage = next / per_stage, at = stage * stage_bytes;
+    /* Starts on slice @i. */
+    template <int F> __device__ __forceinline__ void fetch(uint32_t i) {
+        const uint32_t bytes = tile_stage_bytes(F), s = i / Steps<F>::of_stage;
 
-            rows.fetch(slices + next % WIDE_SLICES * WIDE_SLICE_BYTES, next);
-            if (tiles && next % per_stage == 0)
-                fetch_bytes(ring + stage % n_slots * stage_bytes, tiles + at,
-                            row_bytes - at < stage_bytes ? row_bytes - at : stage_bytes);
+        if (i < n_units * Steps<F>::slices) {
+            uint8_t *to = dynamic_shared() + i % WIDE_SLICES * WIDE_SLICE_BYTES;
+            uint32_t n = (n_units - s * Steps<F>::units) * tile_bytes(F);
+
+#pragma unroll
+            for (uint32_t k = 0; k < SLICE_VECTORS; k++) {
+                copy_async(to + (threadIdx.x + k * CUDA_THREADS) * 16, x[k]);
+                x[k] += SLICE_PAIRS * 512;
+            }
+            if (tiles && i % Steps<F>::of_stage == 0)
+                fetch_bytes(dynamic_shared() + ring + s % wide_slots(F) * bytes, tiles + s * bytes,
+                            n < bytes ? n : bytes);
         }
-        next++;
         copy_commit();
     }
-    /* Slice @i, when it is there with its weights; the next one is started in the place of the one
+    /* Slice @i, when it is there with its weights; another one is started in the place of the one
      * before. */
-    __device__ __forceinline__ const uint8_t *take(uint32_t i) {
+    template <int F> __device__ __forceinline__ const uint8_t *take(uint32_t i) {
         copy_wait<WIDE_SLICES - 2>();
         sync_block();
-        fetch();
-        return slices + i % WIDE_SLICES * WIDE_SLICE_BYTES;
+        fetch<F>(i + WIDE_SLICES - 1);
+        return dynamic_shared() + i % WIDE_SLICES * WIDE_SLICE_BYTES;
     }
 };
 
@@ -105,22 +92,23 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
 }
 
 /* All columns of one row tile. All warps take part in the slices, also those that have no tile. */
-template <int F, class ROWS>
-DEVICE void walk(const struct matrix &m, struct Supply<ROWS> &supply, float total[WIDE_GROUPS][4]) {
-    constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1; /* of a unit */
-    constexpr uint32_t units = TILE_STAGE_UNITS(F);
-    uint32_t segment = 0, end = tile_segment(m.n_units, 1);
+template <int F> DEVICE void walk(struct Supply &supply, float total[WIDE_GROUPS][4]) {
+    constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
+    uint32_t segment = 0, end = tile_segment(supply.n_units, 1);
     float c[WIDE_GROUPS][4];
 
+    for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
+        supply.fetch<F>(i);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-    for (uint32_t u = 0; u < m.n_units; u++) {
-        const uint8_t *stage = supply.ring + u / units % supply.n_slots * supply.stage_bytes;
+    for (uint32_t u = 0; u < supply.n_units; u++) {
+        const uint8_t *stage =
+            dynamic_shared() + supply.ring + u / units % wide_slots(F) * tile_stage_bytes(F);
 
 #pragma unroll
         for (uint32_t i = 0; i < slices; i++) {
-            const uint8_t *slice = supply.take(u * slices + i);
+            const uint8_t *slice = supply.take<F>(u * slices + i);
             struct Tile<F> tile; /* what the slice needs of it: registers are scarce */
 
             if (!supply.tiles)
@@ -138,33 +126,31 @@ DEVICE void walk(const struct matrix &m, struct Supply<ROWS> &supply, float tota
                 c[n][j] = 0;
             }
         segment++;
-        end = tile_segment(m.n_units, segment + 1);
+        end = tile_segment(supply.n_units, segment + 1);
     }
 }
 
-template <class ROWS>
-DEVICE void walk_of(const struct matrix &m, struct Supply<ROWS> &supply,
-                    float total[WIDE_GROUPS][4]) {
-    switch (m.format) {
+DEVICE void walk_of(uint32_t format, struct Supply &supply, float total[WIDE_GROUPS][4]) {
+    switch (format) {
     case TILE_F16:
-        return walk<TILE_F16>(m, supply, total);
+        return walk<TILE_F16>(supply, total);
     case TILE_Q8_0:
-        return walk<TILE_Q8_0>(m, supply, total);
+        return walk<TILE_Q8_0>(supply, total);
     case TILE_Q4_0:
-        return walk<TILE_Q4_0>(m, supply, total);
+        return walk<TILE_Q4_0>(supply, total);
     case TILE_IQ4_NL:
-        return walk<TILE_IQ4_NL>(m, supply, total);
+        return walk<TILE_IQ4_NL>(supply, total);
     case TILE_MXFP4:
-        return walk<TILE_MXFP4>(m, supply, total);
+        return walk<TILE_MXFP4>(supply, total);
     case TILE_NVFP4:
-        return walk<TILE_NVFP4>(m, supply, total);
+        return walk<TILE_NVFP4>(supply, total);
     case TILE_Q4_K:
-        return walk<TILE_Q4_K>(m, supply, total);
+        return walk<TILE_Q4_K>(supply, total);
     case TILE_Q5_K:
-        return walk<TILE_Q5_K>(m, supply, total);
+        return walk<TILE_Q5_K>(supply, total);
     case TILE_Q6_K:
-        return walk<TILE_Q6_K>(m, supply, total);
+        return walk<TILE_Q6_K>(supply, total);
     case TILE_IQ4_XS:
-        return walk<TILE_IQ4_XS>(m, supply, total);
+        return walk<TILE_IQ4_XS>(supply, total);
     }
 }
