@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import tempfile
+import threading
 import time
 
 from weftd import UnixConnection, Weftd, keys_in, main
@@ -123,6 +124,71 @@ def test_grammars_of_clients_that_left_are_not_compiled():
             for connection in clients:
                 connection.close()
             wait_for(d, lambda w: w["grammars_compiling"] == 0 and w["running"] == 0)
+
+
+def test_embeddings_of_one_tenant_keep_no_other_waiting():
+    """Alice asks for thousands at once, for long ones, and leaves half of the time; bob's single ones do not stand behind hers."""
+    many = json.dumps({"input": ["a"] * 1000}).encode()
+    long = json.dumps({"input": ["the cat sat on a mat " * 60] * 40}).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        with Weftd("--api-keys", keys_in(folder), "--max-context", "4096") as d:
+            over, took = threading.Event(), []
+
+            def attack(body, leaves):
+                while not over.is_set():
+                    start, c = time.monotonic(), d.connect(0.2 if leaves else 120)
+                    try:
+                        c.request("POST", "/v1/embeddings", body, {"Authorization": "Bearer ka", "Content-Type": "application/json"})
+                        r = c.getresponse()
+                        r.read()
+                        assert r.status in (200, 503), r.status
+                        took.append(time.monotonic() - start)
+                    except TimeoutError:
+                        pass
+                    c.close()
+
+            def vector():
+                status, _, answer = d.request("POST", "/v1/embeddings", {"input": "hello"}, {"Authorization": "Bearer kb"})
+                assert status == 200, answer
+                return answer["data"][0]["embedding"]
+
+            alone = vector()
+            threads = [threading.Thread(target=attack, args=(body, leaves)) for body in (many, long) for leaves in (False, True)]
+            for t in threads:
+                t.start()
+            waits = []
+            while not took or len(waits) < 8:
+                start = time.monotonic()
+                assert vector() == alone
+                waits.append(time.monotonic() - start)
+            over.set()
+            for t in threads:
+                t.join()
+            waits.sort()
+            assert waits[len(waits) // 2] < min(took) / 3, (waits, took)
+            until = time.monotonic() + 60
+            while d.stats()["front"]["running"] + d.stats()["front"]["queued"] > 0:
+                assert time.monotonic() < until, d.stats()["front"]
+                time.sleep(0.05)
+
+
+def test_pipelined_requests_of_one_client_keep_no_other_waiting():
+    """1,500 requests in one read, without a key: between two answers of theirs another tenant has its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Weftd("--api-keys", keys_in(folder)) as d:
+            flood = socket.create_connection(("127.0.0.1", d.port), 20)
+            flood.sendall(b"HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1500)
+            headers = {"Authorization": "Bearer kb"}
+            assert d.request("POST", "/tokenize", {"prompt": "hello"}, headers)[0] == 200
+            flood.setblocking(False)
+            early = 0
+            try:
+                while True:
+                    early += flood.recv(1 << 20).count(b"HTTP/1.1 200")
+            except BlockingIOError:
+                pass
+            assert early < 1000, f"{early} answers came before the other tenant's"
+            flood.close()
 
 
 def wait_for(daemon, holds):
