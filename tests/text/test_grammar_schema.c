@@ -768,6 +768,11 @@ Test(grammar_schema, contraries_of_constants) {
            YES("{\"a\": 0}"), YES("{\"a\": false}"));
 }
 
+Test(grammar_schema, lengths_beside_look_ahead) {
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"^(?=.*b).{1,2}$\", \"maxLength\": 1}",
+           YES("\"b\""), YES("\"ab\"", "\"a\"", "\"\""));
+}
+
 /* One member is enough for two contraries that ask for the same. */
 Test(grammar_schema, contraries_that_are_equal) {
     SCHEMA("{\"type\": \"object\", \"maxProperties\": 1, \"allOf\": [{\"not\": {\"propertyNames\": "

@@ -107,7 +107,8 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
         *min = *max = 1;
         return;
     }
-    *min = *max = 0;
+    *min = 0;
+    *max = e->kind == EXPR_LANG ? NO_MAX : 0; /* look-ahead: not known */
     for (uint32_t i = 0; (e->kind == EXPR_SEQ || e->kind == EXPR_ALT) && i < e->n; i++) {
         count_chars(e->child[i], &lo, &hi);
         if (e->kind == EXPR_SEQ) {
