@@ -5,8 +5,9 @@ import pathlib
 import random
 import struct
 import tempfile
+import time
 
-from weftd import BACKEND, Weftd, main
+from weftd import BACKEND, Flood, Weftd, keys_in, main
 
 if BACKEND == "cuda":
     raise SystemExit("1..0 # SKIP encoders are not served on devices")
@@ -121,6 +122,29 @@ def test_scores_are_those_of_the_model():
             assert status == 200, body
             for i, row in enumerate(body["data"]):
                 assert abs(row["score"] - 1 / (1 + math.exp(-got[i]))) < 1e-5, (row, got)
+
+
+def test_scores_of_one_tenant_keep_no_other_waiting():
+    """Alice asks for thousands of scores at once, and leaves half of the time; bob's few do not stand behind hers and stay as they are."""
+    many, long = ["a"] * 1000, ["the red fox jumps " * 10] * 500
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + "/reranker.gguf"
+        write(path, make_tensors())
+        with Weftd("--threads", "1", "--api-keys", keys_in(folder), model=path) as d:
+
+            def ranks():
+                status, _, body = d.request("POST", "/v1/rerank", {"query": "the fox", "documents": ["a fox", "jumps"]}, {"Authorization": "Bearer kb"})
+                assert status == 200, body
+                return body["results"]
+
+            alone = ranks()
+            with Flood(d, ("/v1/rerank", {"query": "fox", "documents": many}), ("/v1/score", {"text_1": "fox", "text_2": long})) as flood:
+                waits = flood.measure(ranks, alone)
+            assert waits[len(waits) // 2] < min(flood.took) / 3, (waits, flood.took)
+            until = time.monotonic() + 60
+            while d.stats()["front"]["running"] + d.stats()["front"]["queued"] > 0:
+                assert time.monotonic() < until, d.stats()["front"]
+                time.sleep(0.05)
 
 
 main(globals())

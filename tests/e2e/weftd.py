@@ -76,6 +76,47 @@ def keys_in(folder):
     return path
 
 
+class Flood:
+    """While it is entered, clients with the key ka send these requests, (path, body), again and again: each by one that waits for the answer, and by
+    one that leaves after 0.2 s. @took: how long each answer took, in seconds."""
+
+    def __init__(self, daemon, *requests):
+        self.daemon, self.over, self.took = daemon, threading.Event(), []
+        self.threads = [threading.Thread(target=self.run, args=(path, json.dumps(body).encode(), leaves)) for path, body in requests for leaves in (False, True)]
+
+    def run(self, path, body, leaves):
+        while not self.over.is_set():
+            start, c = time.monotonic(), self.daemon.connect(0.2 if leaves else 120)
+            try:
+                c.request("POST", path, body, {"Authorization": "Bearer ka", "Content-Type": "application/json"})
+                r = c.getresponse()
+                r.read()
+                assert r.status in (200, 503), r.status
+                self.took.append(time.monotonic() - start)
+            except TimeoutError:
+                pass
+            c.close()
+
+    def measure(self, ask, wanted, n=8):
+        """How long @ask() takes, which gives @wanted, @n times or until one of the flood's own answers came: sorted, in seconds."""
+        waits = []
+        while not self.took or len(waits) < n:
+            start = time.monotonic()
+            assert ask() == wanted
+            waits.append(time.monotonic() - start)
+        return sorted(waits)
+
+    def __enter__(self):
+        for t in self.threads:
+            t.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        for t in self.threads:
+            t.join()
+
+
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path, timeout):
         super().__init__("localhost", timeout=timeout)
