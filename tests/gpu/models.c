@@ -478,6 +478,10 @@ static void time_model(const void *arg, unsigned first) {
         struct decode_row r = decode_rows[i < GOALS ? i : decode];
         decode_name(name, &r);
         report_row(i, 60, name);
+        if (r.shared && d.info->state_bytes) {
+            printf("not measured: pages that are shared are of no use without states\n");
+            continue;
+        }
         r.context /= t->shrink;
         r.n /= MIN(t->shrink, 4);
         r.shared /= t->shrink;
