@@ -235,8 +235,8 @@ const struct option config_table[] = {
            "OpenTelemetry collector; empty: nowhere."),
     STRING("log", "kv-events", kv_events, "",
            "Where routers subscribe to what is in the prefix cache, as vLLM tells it: an address "
-           "that ZeroMQ binds, tcp://HOST:5557 or ipc://PATH. Who subscribes reads the tokens of "
-           "all prompts. Empty: nowhere."),
+           "that ZeroMQ binds, tcp://HOST:5557 or ipc://PATH. Subscribers read all prompts' "
+           "tokens. Empty: nowhere."),
     STRING("log", "kv-events-replay", kv_events_replay, "",
            "Likewise, where they ask for what they missed; empty: nowhere."),
     STRING("log", "kv-events-topic", kv_events_topic, "",
