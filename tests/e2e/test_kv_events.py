@@ -72,7 +72,7 @@ class Router:
     def removed(self, hashes, medium):
         assert hashes and medium == "GPU"
         for name in hashes:
-            del self.key_of[name]
+            assert self.key_of.pop(name, None) or self.batches[0][0] > 0, "one that was told, or before it met"
         self.n_removed += len(hashes)
 
     def cleared(self):
