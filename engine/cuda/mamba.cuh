@@ -35,17 +35,12 @@ KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
 }
 
 DEVICE struct StatePart part_of(const struct mamba_args &a) {
-    uint32_t n_parts = (a.dim + DELTA_VALUES - 1) / DELTA_VALUES, head = blockIdx.y / n_parts;
-    uint32_t inner = a.n_head * a.dim, group = head / (a.n_head / a.n_group);
-    struct StatePart p;
+    struct StatePart p = part_of_heads(a.n_head, a.dim);
+    uint32_t inner = a.n_head * a.dim, group = p.head / (a.n_head / a.n_group);
 
-    p.head = head;
-    p.first = blockIdx.y % n_parts * DELTA_VALUES;
-    p.n_heads = a.n_head;
-    p.n_values = a.dim;
     p.q = inner + (a.n_group + group) * a.n_state;
     p.k = inner + group * a.n_state;
-    p.v = head * a.dim;
+    p.v = p.head * a.dim;
     return p;
 }
 

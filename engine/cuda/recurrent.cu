@@ -76,17 +76,12 @@ KERNEL(delta_in, struct delta_args, CUDA_THREADS, 2) {
 /* -- the recurrence ---------------------------------------------------------------------------- */
 
 DEVICE struct StatePart part_of(const struct delta_args &a) {
-    uint32_t n_parts = (a.dim + DELTA_VALUES - 1) / DELTA_VALUES, head = blockIdx.y / n_parts;
-    uint32_t key_head = a.tiled ? head % a.n_key_head : head / (a.n_value_head / a.n_key_head);
-    struct StatePart p;
+    struct StatePart p = part_of_heads(a.n_value_head, a.dim);
+    uint32_t key_head = a.tiled ? p.head % a.n_key_head : p.head / (a.n_value_head / a.n_key_head);
 
-    p.head = head;
-    p.first = blockIdx.y % n_parts * DELTA_VALUES;
-    p.n_heads = a.n_value_head;
-    p.n_values = a.dim;
     p.q = key_head * a.dim;
     p.k = (a.n_key_head + key_head) * a.dim;
-    p.v = (2 * a.n_key_head + head) * a.dim;
+    p.v = (2 * a.n_key_head + p.head) * a.dim;
     return p;
 }
 

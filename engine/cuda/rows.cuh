@@ -79,16 +79,22 @@ DEVICE float power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
 }
 
-/* Columns i .. i + 3. */
+/* Columns i .. i + 3. All lanes of a warp meet, whether they have columns or not: what comes before
+ * and behind is not mixed, for which registers would be short behind attention. */
 DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
                       const float v[4]) {
     size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * PACK_ROWS + r % PACK_ROWS;
     size_t at = group + (size_t)(i / 32) * PACK_ROWS;
-    uint32_t h[2] = {pack_halves(v[0] * shrink, v[2] * shrink),
-                     pack_halves(v[1] * shrink, v[3] * shrink)};
 
-    if (i < a.n_padded)
+    if (i - threadIdx.x % 32 * 4 >= a.n_padded) /* the warp has none */
+        return;
+    if (i < a.n_padded) {
+        uint32_t h[2] = {pack_halves(v[0] * shrink, v[2] * shrink),
+                         pack_halves(v[1] * shrink, v[3] * shrink)};
+
         store8(a.packed + at * 32 + pack_place(i % 32), h);
+    }
+    sync_warp();
 }
 
 /* The sum over the block of E values of each thread: as if each were that of a thread of its own,

@@ -38,6 +38,18 @@ struct StatePart {
     uint32_t head, first, n_heads, n_values, q, k, v;
 };
 
+/* Of the block, but for where its queries, keys and values begin. */
+DEVICE struct StatePart part_of_heads(uint32_t n_heads, uint32_t n_values) {
+    uint32_t n_parts = (n_values + DELTA_VALUES - 1) / DELTA_VALUES;
+    struct StatePart p;
+
+    p.head = blockIdx.y / n_parts;
+    p.first = blockIdx.y % n_parts * DELTA_VALUES;
+    p.n_heads = n_heads;
+    p.n_values = n_values;
+    return p;
+}
+
 /* Starts to bring rows [row, row + n) of the batch. */
 template <int DIM, class Args>
 DEVICE void fetch_rows(const Args &a, const struct StatePart &part, uint32_t row, uint32_t n,
