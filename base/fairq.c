@@ -92,6 +92,13 @@ static bool may_begin(const struct fairq *q, const struct fairq_flow *f) {
     return n_free > 0 && f->n_begun <= n_free / 4;
 }
 
+/* Whether @a is before @b, both of one tenant. */
+static bool is_before(const struct fairq_item *a, const struct fairq_item *b) {
+    if (a->background != b->background)
+        return b->background;
+    return a->used_ns / FAIRQ_QUANTUM_NS < b->used_ns / FAIRQ_QUANTUM_NS;
+}
+
 /* The item of @f that is next; NULL: none may run. */
 static struct fairq_item *first_of(const struct fairq *q, const struct fairq_flow *f) {
     struct fairq_item *best = NULL;
@@ -103,8 +110,7 @@ static struct fairq_item *first_of(const struct fairq *q, const struct fairq_flo
 
         if (!i->begun && !may_begin(q, f))
             continue;
-        if (!best || i->background < best->background ||
-            (i->background == best->background && i->used_ns < best->used_ns))
+        if (!best || is_before(i, best))
             best = i;
     }
     return best;
@@ -154,7 +160,7 @@ static void leave_place(struct fairq *q, struct fairq_item *i) {
 
 void fairq_pause(struct fairq *q, struct fairq_item *i) {
     leave_place(q, i);
-    list_push_back(&i->flow->waiting, &i->link);
+    list_push_front(&i->flow->waiting, &i->link); /* of equals it goes on */
 }
 
 static void leave(struct fairq *q, struct fairq_item *i) {

@@ -3,9 +3,11 @@
 /*
  * fairq - who runs next when tenants share a few places: start-time fair queueing. A tenant's
  * virtual time is the time that its items have run, divided by its weight; the waiting tenant with
- * the least is next, and of its items the one that has run least. A tenant that comes back from
- * idleness begins at most FAIRQ_CREDIT_NS before those that are there. So what a tenant asks for
- * now and then runs at once, in the middle of another's long work, and absence earns no more.
+ * the least is next, and of its items the one that has run fewest quanta: another thread takes over
+ * once a quantum, not at each pause, for each time costs caches and a wake-up beside other tenants'
+ * threads. A tenant that comes back from idleness begins at most FAIRQ_CREDIT_NS before those that
+ * are there. So what a tenant asks for now and then runs at once, in the middle of another's long
+ * work, and absence earns no more.
  *
  *            next                end
  *     NEW ─────────> RUNNING ─────────> out
@@ -28,6 +30,7 @@
 struct fairq_flow;
 
 #define FAIRQ_CREDIT_NS 100000000 /* of virtual time */
+#define FAIRQ_QUANTUM_NS 16000000 /* an item's, among those of its tenant */
 
 /* Embedded in what waits; zeroed by the owner. */
 struct fairq_item {

@@ -13,14 +13,14 @@ struct unit {
     struct fairq_item item;
     uint32_t tenant;
     bool in, paused;
-    uint64_t order; /* of becoming ready */
+    int64_t order; /* among equals: as they came, and before them what paused last */
 };
 
 struct model {
     struct fairq q;
     struct unit unit[ITEMS];
     double virtual_ns[TENANTS], now, weight[TENANTS];
-    uint64_t order;
+    int64_t order;
 };
 
 static uint32_t count(const struct model *m, int tenant, bool running) {
@@ -71,9 +71,9 @@ static bool is_before(const struct model *m, const struct unit *a, const struct 
         return b->item.background;
     if (a->tenant != b->tenant)
         return m->virtual_ns[a->tenant] < m->virtual_ns[b->tenant];
-    if (a->item.used_ns != b->item.used_ns)
-        return a->item.used_ns < b->item.used_ns;
-    return a->order < b->order;
+    int64_t quanta = a->item.used_ns / FAIRQ_QUANTUM_NS - b->item.used_ns / FAIRQ_QUANTUM_NS;
+
+    return quanta ? quanta < 0 : a->order < b->order;
 }
 
 static void check_next(struct model *m) {
@@ -116,14 +116,14 @@ static void change(struct model *m, struct rng *rng) {
     if (!u->in)
         return;
     if (u->item.running) {
-        int64_t ns = (int64_t)rng_below(rng, 5 * MS);
+        int64_t ns = (int64_t)rng_below(rng, FAIRQ_QUANTUM_NS);
 
         fairq_charge(&m->q, &u->item, ns);
         m->virtual_ns[u->tenant] += (double)ns / m->weight[u->tenant];
         if (what) {
             fairq_pause(&m->q, &u->item);
             u->paused = true;
-            u->order = ++m->order;
+            u->order = -++m->order;
             return;
         }
         fairq_end(&m->q, &u->item);
@@ -295,4 +295,29 @@ Test(fairq, what_comes_now_and_then_runs_at_once) {
     fairq_withdraw(&q, &lasting);
     fairq_end(&q, &lasting);
     fairq_deinit(&q);
+}
+
+Test(fairq, an_item_of_a_tenant_goes_on_for_its_quantum) {
+    struct fairq q;
+    struct fairq_item item[3] = {0};
+    struct fairq_item *const all[] = {&item[0], &item[1], &item[2]};
+
+    fairq_init(&q, 1, 16);
+    for (int k = 0; k < 3; k++)
+        cr_assert_eq(fairq_add(&q, &item[k], 1, 1), 0);
+    for (int n = 0; n < 12; n++) {
+        struct fairq_item *first = NULL;
+
+        for (int k = 0; k < 8; k++) {
+            struct fairq_item *i = fairq_next(&q);
+
+            first = k == 0 ? i : first;
+            cr_assert_eq(i, first, "quantum %d, pause %d", n, k);
+            fairq_charge(&q, i, FAIRQ_QUANTUM_NS / 8);
+            fairq_pause(&q, i);
+        }
+    }
+    for (int k = 0; k < 3; k++)
+        cr_expect_eq(item[k].used_ns, 4 * FAIRQ_QUANTUM_NS);
+    end_all(&q, all, 3);
 }

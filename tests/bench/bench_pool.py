@@ -66,7 +66,7 @@ def send_all(port, key, k, over, count):
 
 
 def attack_from(port, key, over, count):
-    os.nice(10)  # what the clients themselves cost is not the question
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # what the clients themselves cost is not the question
     threads = [threading.Thread(target=send_all, args=(port, key, k, over, count)) for k in range(ATTACKERS)]
     for thread in threads:
         thread.start()
