@@ -2,8 +2,10 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/model_dir.h"
 
 int model_new(struct model **out, struct api *a, const struct api_model *info,
               struct api_port *port) {
@@ -62,4 +64,18 @@ const char *model_state_name(const struct model *m) {
     static const char *const names[] = {"unloaded", "loading", "loaded", "unloading", "failed"};
 
     return names[m->state];
+}
+
+const char *model_format_name(const struct model *m, char out[32]) {
+    const char *file = m->info->file, *quant;
+    struct model_name name;
+    char stem[256];
+
+    *out = 0;
+    if (!file || !model_name_parse(file, &name) || name.stem_len >= sizeof(stem))
+        return out;
+    snprintf(stem, sizeof(stem), "%.*s", (int)name.stem_len, file);
+    if ((quant = model_quant(stem)))
+        snprintf(out, 32, "%s", quant);
+    return out;
 }

@@ -20,7 +20,10 @@
 
 #define API_VERSION "0.12.6"
 
-static void put_details(struct json *j, const struct api_model *m) {
+static void put_details(struct json *j, const struct model *model) {
+    const struct api_model *m = model->info;
+    char format[32];
+
     json_key(j, "details");
     json_open(j, '{');
     json_put_string(j, "parent_model", "");
@@ -32,7 +35,7 @@ static void put_details(struct json *j, const struct api_model *m) {
         json_cstring(j, m->arch);
     json_close(j, ']');
     json_put_string(j, "parameter_size", "");
-    json_put_string(j, "quantization_level", "");
+    json_put_string(j, "quantization_level", model_format_name(model, format));
     json_close(j, '}');
 }
 
@@ -76,7 +79,7 @@ static void put_model(struct json *j, const struct model *model, bool running) {
     json_put_string(j, "model", m->id);
     json_put_int(j, "size", (int64_t)m->n_bytes);
     put_digest(j, m);
-    put_details(j, m);
+    put_details(j, model);
     if (running) {
         put_time(j, "expires_at", expires_at(model));
         json_put_int(j, "size_vram", (int64_t)m->n_bytes);
@@ -211,7 +214,7 @@ static void show_serve(struct exchange *x, struct http *h) {
         json_put_string(&j, "system", m->system);
     json_key(&j, "template");
     json_string(&j, m->template_source ? m->template_source : "", m->template_len);
-    put_details(&j, m);
+    put_details(&j, model);
     put_info(&j, m);
     put_capabilities(&j, model);
     put_time(&j, "modified_at", m->created_unix);

@@ -138,8 +138,8 @@ static void put_message(struct json *j, const struct writer *w, const struct out
     json_close(j, '}');
 }
 
-static void put_content(struct json *j, const struct writer *w, const struct piece *p,
-                        bool stream) {
+void choices_put_message(struct json *j, const struct writer *w, const struct piece *p,
+                         bool stream) {
     if (p->part) {
         put_delta(j, w, p);
         return;
@@ -180,7 +180,7 @@ static void open_token(struct json *j, const struct writer *w, int32_t id, doubl
     json_close(j, ']');
 }
 
-static void put_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
+void choices_put_message_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
     const struct gen *g = p->choice->gen;
 
     json_open(j, '{');
@@ -214,8 +214,9 @@ static const struct choices_form form = {
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",
     .has_role = true,
-    .content = put_content,
-    .logprobs = put_logprobs,
+    .content = choices_put_message,
+    .logprobs = choices_put_message_logprobs,
+    .figures = choices_put_timings,
 };
 
 /* ---- a last message that the answer continues ---- */

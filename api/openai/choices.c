@@ -189,8 +189,7 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
     json_close(j, '}');
 }
 
-/* llama-server says with each answer how long it took. */
-static void put_timings(struct json *j, const struct writer *w) {
+void choices_put_timings(struct json *j, const struct writer *w) {
     if (openai_is_llama_server(w->exchange))
         timings_put(j, w->choices[0].gen);
 }
@@ -209,7 +208,7 @@ static void send_chunk(struct writer *w, struct json *j, bool usage) {
             json_null(j);
     }
     if (usage)
-        put_timings(j, w);
+        form_of(w)->figures(j, w);
     json_close(j, '}');
     if (j->error < 0)
         conn_break(w->exchange->conn);
@@ -274,6 +273,6 @@ void choices_whole(struct json *j, struct writer *w) {
         json_key(j, "prompt_logprobs");
         put_prompt(j, w, w->choices[0].gen);
     }
-    put_timings(j, w);
+    form_of(w)->figures(j, w);
     json_close(j, '}');
 }

@@ -12,7 +12,7 @@
 #include "api/generation/writer.h"
 #include "api/http/json.h"
 
-/* endpoint.form of an endpoint with the four functions below. */
+/* endpoint.form of an endpoint with choices_begin(), _piece(), _end() and _whole(). */
 struct choices_form {
     const char *object, *chunk_object;
     bool has_role;         /* the first piece of each choice is empty */
@@ -20,6 +20,8 @@ struct choices_form {
     /* Writes the members of a choice between index and logprobs, and logprobs' value. */
     void (*content)(struct json *j, const struct writer *w, const struct piece *p, bool stream);
     void (*logprobs)(struct json *j, const struct writer *w, const struct piece *p);
+    /* Writes members behind the usage: how long it took. */
+    void (*figures)(struct json *j, const struct writer *w);
 };
 
 /* The functions of an endpoint with such a form (endpoint.h): the stream's first chunks, a chunk
@@ -28,6 +30,15 @@ void choices_begin(struct writer *w);
 void choices_piece(struct writer *w, const struct piece *p);
 void choices_end(struct writer *w);
 void choices_whole(struct json *j, struct writer *w);
+
+/* The functions of OpenAI's own forms. */
+void choices_put_message(struct json *j, const struct writer *w, const struct piece *p,
+                         bool stream);
+void choices_put_message_logprobs(struct json *j, const struct writer *w, const struct piece *p);
+void choices_put_text(struct json *j, const struct writer *w, const struct piece *p, bool stream);
+void choices_put_text_logprobs(struct json *j, const struct writer *w, const struct piece *p);
+/* For clients of llama-server. */
+void choices_put_timings(struct json *j, const struct writer *w);
 
 /* Between entries of long lists: another tenant may have its turn, where this is on the pool. An
  * answer that is not wanted any more fails. */

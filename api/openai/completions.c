@@ -8,8 +8,7 @@
 
 #define DEFAULT_TOKENS 16 /* OpenAI's */
 
-static void put_content(struct json *j, const struct writer *w, const struct piece *p,
-                        bool stream) {
+void choices_put_text(struct json *j, const struct writer *w, const struct piece *p, bool stream) {
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     const struct echo *e = p->choice->echo;
 
@@ -130,7 +129,7 @@ static void put_offsets(struct json *j, const struct span *s, uint64_t chars) {
     json_close(j, ']');
 }
 
-static void put_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
+void choices_put_text_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
     struct span s = {p->choice->gen, p->choice->echo, p->echo_from, p->echo_to, p->from, p->to};
 
     json_open(j, '{');
@@ -152,8 +151,9 @@ static const struct choices_form form = {
     .object = "text_completion",
     .chunk_object = "text_completion",
     .prompt_in_choice = true,
-    .content = put_content,
-    .logprobs = put_logprobs,
+    .content = choices_put_text,
+    .logprobs = choices_put_text_logprobs,
+    .figures = choices_put_timings,
 };
 
 int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {

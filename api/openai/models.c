@@ -117,43 +117,55 @@ static void put_bad_presets(struct json *j, const struct api *a) {
     json_close(j, ']');
 }
 
-void models_list_serve(struct exchange *x, struct http *h) {
+void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
+                        const char *object, const char *key,
+                        void (*put)(struct json *j, const struct model *m)) {
     CLEANUP(buf_deinit) struct buf b = {.max = LIST_MAX};
     struct json j;
 
-    (void)h;
-    if (rescan_first(x, models_list_serve))
+    if (rescan_first(x, serve))
         return;
     json_begin(&j, &b);
     json_open(&j, '{');
-    json_put_string(&j, "object", "list");
-    json_key(&j, "data");
+    if (object)
+        json_put_string(&j, "object", object);
+    json_key(&j, key);
     json_open(&j, '[');
     LIST_FOREACH(node, &api_of(x)->models)
-    put_model(&j, LIST_ENTRY(node, struct model, link));
+    put(&j, LIST_ENTRY(node, struct model, link));
     json_close(&j, ']');
     put_bad_presets(&j, api_of(x));
     json_close(&j, '}');
     respond_buf(x, 200, &b, j.error);
 }
 
-void models_one_serve(struct exchange *x, struct http *h) {
+void models_list_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    models_answer_list(x, models_list_serve, "list", "data", put_model);
+}
+
+void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
+                       void (*put)(struct json *j, const struct model *m)) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64 << 10};
     const struct model *m = find_exactly(api_of(x), x->arg, strlen(x->arg));
     struct err err;
     struct json j;
 
-    (void)h;
     if (m) {
         json_begin(&j, &b);
-        put_model(&j, m);
+        put(&j, m);
         respond_buf(x, 200, &b, j.error);
         return;
     }
-    if (rescan_first(x, models_one_serve))
+    if (rescan_first(x, serve))
         return;
     models_unknown(api_of(x), x->arg, strlen(x->arg), &err);
     respond_error(x, &err);
+}
+
+void models_one_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    models_answer_one(x, models_one_serve, put_model);
 }
 
 /* The names of all models, as far as they fit into @out. */

@@ -8,6 +8,9 @@
 #include "base/err.h"
 
 struct api;
+struct exchange;
+struct http;
+struct json;
 struct model;
 
 /* The model that has @name, with or without the tag ":latest", or one of whose aliases that is;
@@ -15,6 +18,15 @@ struct model;
 struct model *models_find(const struct api *a, const char *name, size_t len);
 /* Any name will do: there is one model, and any-model-name is on. */
 bool models_any_name(const struct api *a);
+
+/* Answers @x, which @serve serves, with a list of all models under @key, each as @put writes it;
+ * @object, if not NULL, is told before. Models that have come since are looked for first. */
+void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
+                        const char *object, const char *key,
+                        void (*put)(struct json *j, const struct model *m));
+/* Likewise with the model that is called as the path's argument exactly, or a 404. */
+void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
+                       void (*put)(struct json *j, const struct model *m));
 
 /* The next three take the lock. */
 
