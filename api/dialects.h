@@ -8,6 +8,7 @@
     ROW(openai)                                                                                    \
     ROW(responses)                                                                                 \
     ROW(anthropic)                                                                                 \
+    ROW(lmstudio)                                                                                  \
     ROW(ollama)                                                                                    \
     ROW(llamacpp)
 

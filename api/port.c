@@ -30,6 +30,7 @@ void api_worker_stopped(struct model *m) {
     m->worker_up = m->has_stats = false;
     memset(&m->worker, 0, sizeof(m->worker));
     m->progress = 0;
+    m->keep_alive_s = API_KEEP_UNSET; /* it was asked of the one that is gone */
     if (m->state != API_MODEL_FAILED)
         m->state = API_MODEL_ABSENT;
 }

@@ -10,7 +10,8 @@
 /* OpenAI's chat completions, completions, embeddings and models, and vLLM's additions to them. */
 
 bool openai_is_llama_server(const struct exchange *x) {
-    return x && x->route && strncmp(x->route->path, "/v1/", 4) != 0;
+    return x && x->route && strncmp(x->route->path, "/v1/", 4) != 0 &&
+           strncmp(x->route->path, "/api/", 5) != 0;
 }
 
 /* Clients of llama-server know a prompt that does not fit by the type. */

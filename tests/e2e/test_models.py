@@ -417,6 +417,39 @@ def test_ollamas_clients_load_keep_and_unload():
         assert {m["name"] for m in d.request("GET", "/api/tags")[2]["models"]} == {"a", "b"}
 
 
+def test_lm_studios_clients_load_and_unload():
+    with folder_of("ab") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
+        def post(path, status, **body):
+            answer = d.request("POST", "/api/v1/models/" + path, body)
+            assert answer[0] == status, answer
+            return answer[2]
+
+        def loaded():
+            listed = {m["key"]: m["loaded_instances"] for m in d.request("GET", "/api/v1/models")[2]["models"]}
+            older = {m["id"]: m["state"] for m in d.request("GET", "/api/v0/models")[2]["data"]}
+            assert older == {name: "loaded" if of else "not-loaded" for name, of in listed.items()} and set(older) == {"a", "b"}, (older, listed)
+            return [of[0]["id"] for of in listed.values() if of]
+
+        assert loaded() == []
+        for again in (False, True):
+            value = post("load", 200, model="a", context_length=512, stream=True)
+            assert value["type"] == "llm" and value["instance_id"] == "a" and value["status"] == "loaded", value
+            assert (value["load_time_seconds"] == 0) == again, value
+        assert loaded() == ["a"] and d.request("GET", "/api/v0/models/a")[2]["loaded_context_length"] == 2048
+        assert post("unload", 200, instance_id="a") == {"instance_id": "a"}
+        wait_state(d, "a", "absent", 10)
+        assert "is loaded" in post("unload", 404, instance_id="a")["error"]["message"]
+        post("load", 200, model="a")
+        time.sleep(0.5)
+        assert loaded() == ["a"], "what was asked of the one that is gone holds no more"
+        status, _, value = d.request("POST", "/api/v0/completions", {"model": "b", "prompt": "x", "max_tokens": 2, "ttl": 0.3, "ignore_eos": True})
+        assert status == 200 and value["stats"]["stop_reason"] == "maxPredictedTokensReached", value
+        assert value["stats"]["generation_time"] >= value["stats"]["time_to_first_token"] > 0 and value["model_info"]["context_length"] == 2048
+        wait_state(d, "b", "absent", 10)
+        post("load", 400)
+        post("load", 404, model="c")
+
+
 def test_a_slip_in_a_preset_is_told_at_the_start():
     for text, part in (("model = nowhere\n", "no such file"), ("modle = x\n", "is model meant?"), ("listen = 1:2\n", "no key of a single model")):
         with tempfile.TemporaryDirectory() as presets:

@@ -1,0 +1,173 @@
+#include "api/lmstudio/lmstudio.h"
+
+#include <math.h>
+#include "api/http/respond.h"
+#include "api/model.h"
+#include "api/openai/choices.h"
+#include "api/openai/openai.h"
+
+/* ---- behind the usage ---- */
+
+static double seconds(int64_t from_ns, int64_t to_ns) {
+    return from_ns && to_ns > from_ns ? (double)(to_ns - from_ns) / 1e9 : 0;
+}
+
+static const char *stop_reason(const struct writer *w, const struct gen *g) {
+    if (g->finish == FINISH_LENGTH)
+        return g->n_out < w->job.request.max_new ? "contextLengthReached"
+                                                 : "maxPredictedTokensReached";
+    if (g->finish != FINISH_STOP)
+        return "userStopped";
+    if (g->output && g->output->n_calls)
+        return "toolCalls";
+    return g->stopped ? "stopStringFound" : "eosFound";
+}
+
+static void put_number(struct json *j, const char *key, double v) {
+    json_key(j, key);
+    json_double(j, v);
+}
+
+/* Of the first choice: "stats", "model_info" and "runtime". The time of the generation has the one
+ * to the first token in it; the rate is over the tokens behind that. */
+static void put_figures(struct json *j, const struct writer *w) {
+    const struct gen *g = w->choices[0].gen;
+    const struct model *m = w->job.model;
+    double first = seconds(g->first_step_ns, g->first_token_ns);
+    double rest = seconds(g->first_token_ns, g->last_token_ns);
+    char format[32];
+
+    json_key(j, "stats");
+    json_open(j, '{');
+    put_number(j, "tokens_per_second", rest > 0 ? (g->n_out - 1) / rest : 0);
+    put_number(j, "time_to_first_token", first);
+    put_number(j, "generation_time", first + rest);
+    json_put_string(j, "stop_reason", stop_reason(w, g));
+    json_close(j, '}');
+    json_key(j, "model_info");
+    json_open(j, '{');
+    json_put_string(j, "arch", m->info->arch ? m->info->arch : "");
+    json_put_string(j, "quant", model_format_name(m, format));
+    json_put_string(j, "format", "gguf");
+    json_put_int(j, "context_length", m->info->max_context);
+    json_close(j, '}');
+    json_key(j, "runtime");
+    json_open(j, '{');
+    json_put_string(j, "name", "weft");
+    json_put_string(j, "version", WEFT_VERSION);
+    json_key(j, "supported_formats");
+    json_open(j, '[');
+    json_cstring(j, "gguf");
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
+/* ---- requests ---- */
+
+/* Reads @body as @read reads OpenAI's. max_tokens -1 asks for all that is left, and ttl says how
+ * many seconds the model stays without another request. Takes @body over. */
+static int read_body(struct prompt_job *job, yyjson_doc *body, struct err *err,
+                     int (*read)(struct prompt_job *job, yyjson_doc *body, struct err *err)) {
+    yyjson_val *root = yyjson_doc_get_root(body), *max = yyjson_obj_get(root, "max_tokens");
+    yyjson_val *ttl = yyjson_obj_get(root, "ttl");
+    bool has_ttl = ttl && !yyjson_is_null(ttl);
+    double keep_s = has_ttl ? yyjson_get_num(ttl) : 0;
+
+    if (has_ttl && (!yyjson_is_num(ttl) || !(keep_s >= 0 && keep_s <= INT32_MAX))) {
+        yyjson_doc_free(body);
+        return err_set_code(err, 400, "invalid_value", "ttl", "ttl must be a number of seconds.");
+    }
+    if (yyjson_is_int(max) && yyjson_get_sint(max) == -1)
+        yyjson_set_sint(max, INT32_MAX);
+    int r = read(job, body, err);
+    if (r == 0 && has_ttl) {
+        job->request.has_keep_alive = true;
+        job->request.keep_alive_s = (int64_t)ceil(keep_s);
+    }
+    return r;
+}
+
+static int read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, err, openai_read_chat);
+}
+
+static int read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, err, openai_read_completion);
+}
+
+static const struct choices_form chat_form = {
+    .object = "chat.completion",
+    .chunk_object = "chat.completion.chunk",
+    .has_role = true,
+    .content = choices_put_message,
+    .logprobs = choices_put_message_logprobs,
+    .figures = put_figures,
+};
+
+static const struct choices_form completion_form = {
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .prompt_in_choice = true,
+    .content = choices_put_text,
+    .logprobs = choices_put_text_logprobs,
+    .figures = put_figures,
+};
+
+static const struct endpoint chat = {
+    .translate = read_chat,
+    .id_prefix = "chatcmpl-",
+    .repeats = REPEATS_TEXT,
+    .form = &chat_form,
+    .begin = choices_begin,
+    .piece = choices_piece,
+    .end = choices_end,
+    .whole = choices_whole,
+};
+
+static const struct endpoint completion = {
+    .translate = read_completion,
+    .id_prefix = "cmpl-",
+    .form = &completion_form,
+    .begin = choices_begin,
+    .piece = choices_piece,
+    .end = choices_end,
+    .whole = choices_whole,
+};
+
+static void chat_serve_v0(struct exchange *x, struct http *h) {
+    (void)h;
+    writer_serve(x, &chat);
+}
+
+static void completion_serve_v0(struct exchange *x, struct http *h) {
+    (void)h;
+    writer_serve(x, &completion);
+}
+
+static const struct route routes[] = {
+    {"/api/v0/models", HTTP_GET, false, false, lmstudio_models_serve},
+    {"/api/v0/models/*", HTTP_GET, false, false, lmstudio_model_serve},
+    {"/api/v0/chat/completions", HTTP_POST, false, true, chat_serve_v0},
+    {"/api/v0/completions", HTTP_POST, false, true, completion_serve_v0},
+    {"/api/v0/embeddings", HTTP_POST, false, true, embeddings_serve},
+    {"/api/v1/models", HTTP_GET, false, false, lmstudio_models_v1_serve},
+    {"/api/v1/models/load", HTTP_POST, false, true, lmstudio_load_serve},
+    {"/api/v1/models/unload", HTTP_POST, false, false, lmstudio_unload_serve},
+    {0},
+};
+
+static const char *const prefixes[] = {"/api/v0/", "/api/v1/", NULL};
+
+const struct dialect lmstudio_dialect = {
+    .name = "lmstudio",
+    .prefixes = prefixes,
+    .routes = routes,
+    .put_ids = openai_put_ids,
+    .put_limit = openai_put_limit,
+    .put_error = openai_put_error,
+    .stream_type = SSE_TYPE,
+    .event_begin = SSE_BEGIN,
+    .event_end = SSE_END,
+    .keepalive = SSE_COMMENT,
+    .stream_end = "data: [DONE]\n\n",
+};

@@ -1,0 +1,203 @@
+#include <errno.h>
+#include <string.h>
+#include "api/generation/endpoint.h"
+#include "api/generation/lookup.h"
+#include "api/generation/read_request.h"
+#include "api/http/exchange.h"
+#include "api/http/json.h"
+#include "api/http/respond.h"
+#include "api/lmstudio/lmstudio.h"
+#include "api/model.h"
+#include "api/ollama/ollama.h"
+#include "api/openai/models.h"
+#include "api/private.h"
+
+/*
+ * LM Studio's two lists of the same models, and the loading and unloading of one. A member about
+ * which nothing is known is null or, where its type has no null, left out: the context's length of
+ * a model that has not been loaded yet.
+ */
+
+static void put_length(struct json *j, const char *key, const struct model *m) {
+    if (m->info->max_context)
+        json_put_int(j, key, m->info->max_context);
+}
+
+/* ---- /api/v0/models ---- */
+
+static void put_model(struct json *j, const struct model *m) {
+    const struct api_opts *o = &m->api->opts;
+    char format[32];
+
+    json_open(j, '{');
+    json_put_string(j, "id", m->info->id);
+    json_put_string(j, "object", "model");
+    json_put_string(j, "type", m->info->encoder ? "embeddings" : "llm");
+    json_put_string(j, "publisher", o->owned_by ? o->owned_by : "weft");
+    json_put_string(j, "arch", m->info->arch ? m->info->arch : "");
+    json_put_string(j, "compatibility_type", "gguf");
+    json_put_string(j, "quantization", model_format_name(m, format));
+    json_put_string(j, "state", m->worker_up ? "loaded" : "not-loaded");
+    put_length(j, "max_context_length", m);
+    if (m->worker_up)
+        put_length(j, "loaded_context_length", m);
+    json_key(j, "capabilities");
+    json_open(j, '[');
+    if (m->info->template && !m->info->encoder)
+        json_cstring(j, "tool_use");
+    json_close(j, ']');
+    json_close(j, '}');
+}
+
+void lmstudio_models_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    models_answer_list(x, lmstudio_models_serve, "list", "data", put_model);
+}
+
+void lmstudio_model_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    models_answer_one(x, lmstudio_model_serve, put_model);
+}
+
+/* ---- /api/v1/models ---- */
+
+static void put_instances(struct json *j, const struct model *m) {
+    json_key(j, "loaded_instances");
+    json_open(j, '[');
+    if (m->worker_up) {
+        json_open(j, '{');
+        json_put_string(j, "id", m->info->id);
+        json_key(j, "config");
+        json_open(j, '{');
+        put_length(j, "context_length", m);
+        json_put_int(j, "parallel", m->api->opts.max_running);
+        json_close(j, '}');
+        json_close(j, '}');
+    }
+    json_close(j, ']');
+}
+
+static void put_capabilities(struct json *j, const struct model *m) {
+    json_key(j, "capabilities");
+    json_open(j, '{');
+    json_key(j, "vision");
+    json_bool(j, false);
+    json_key(j, "trained_for_tool_use");
+    json_bool(j, m->info->template != NULL);
+    json_close(j, '}');
+}
+
+static void put_model_v1(struct json *j, const struct model *m) {
+    const struct api_opts *o = &m->api->opts;
+    char format[32];
+
+    model_format_name(m, format);
+    json_open(j, '{');
+    json_put_string(j, "type", m->info->encoder ? "embedding" : "llm");
+    json_put_string(j, "publisher", o->owned_by ? o->owned_by : "weft");
+    json_put_string(j, "key", m->info->id);
+    json_put_string(j, "display_name", m->info->id);
+    json_put_string(j, "architecture", m->info->arch);
+    json_key(j, "quantization");
+    json_open(j, '{');
+    json_put_string(j, "name", *format ? format : NULL);
+    json_put_string(j, "bits_per_weight", NULL);
+    json_close(j, '}');
+    json_put_int(j, "size_bytes", (int64_t)m->info->n_bytes);
+    json_put_string(j, "params_string", NULL);
+    put_instances(j, m);
+    put_length(j, "max_context_length", m);
+    json_put_string(j, "format", "gguf");
+    if (!m->info->encoder)
+        put_capabilities(j, m);
+    json_put_string(j, "description", NULL);
+    json_close(j, '}');
+}
+
+void lmstudio_models_v1_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    models_answer_list(x, lmstudio_models_v1_serve, NULL, "models", put_model_v1);
+}
+
+/* ---- loading ---- */
+
+/* A route that generates has waited for its model, which is all that is asked for: how it is loaded
+ * says the service's configuration. */
+static int read_load(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    static const char text[] = "{\"input\":\"a\"}";
+    bool named = yyjson_is_str(yyjson_obj_get(yyjson_doc_get_root(body), "model"));
+
+    yyjson_doc_free(body);
+    if (!named)
+        return err_set_code(err, 400, "missing_required_parameter", "model",
+                            "\"model\" is required");
+    yyjson_doc *ours = yyjson_read(text, sizeof(text) - 1, 0);
+    return ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err)
+                : -ENOMEM;
+}
+
+static void write_load(struct json *j, const struct prompt_job *job) {
+    int64_t waited_ns = job->waits_since_ns ? clock_now(job->api->clock) - job->waits_since_ns : 0;
+
+    json_open(j, '{');
+    json_put_string(j, "type", job->model->info->encoder ? "embedding" : "llm");
+    json_put_string(j, "instance_id", job->model->info->id);
+    json_key(j, "load_time_seconds");
+    json_double(j, (double)waited_ns / 1e9);
+    json_put_string(j, "status", "loaded");
+    json_close(j, '}');
+}
+
+static const struct endpoint load = {.translate = read_load};
+
+void lmstudio_load_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    lookup_serve(x, &load, write_load);
+}
+
+/* The loaded model that @body names, in *@out: 0, or an error. */
+static int find_instance(struct exchange *x, yyjson_doc *body, struct model **out,
+                         struct err *err) {
+    yyjson_val *id = yyjson_obj_get(yyjson_doc_get_root(body), "instance_id");
+
+    if (!yyjson_is_str(id))
+        return err_set_code(err, 400, "missing_required_parameter", "instance_id",
+                            "\"instance_id\" is required");
+    struct model *m = models_find(api_of(x), yyjson_get_str(id), yyjson_get_len(id));
+    if (!m || !m->worker_up)
+        return err_set_code(err, 404, "model_not_found", "instance_id",
+                            "No model `%.200s` is loaded.", yyjson_get_str(id));
+    if (!model_on_demand(m))
+        return err_set_code(err, 400, "unsupported_value", "instance_id",
+                            "The model `%.200s` is always loaded.", m->info->id);
+    *out = m;
+    return 0;
+}
+
+/* It is unloaded once no request needs it, as after a request with a ttl of 0. */
+void lmstudio_unload_serve(struct exchange *x, struct http *h) {
+    CLEANUP(buf_deinit) struct buf b = {.max = 4096};
+    yyjson_doc *body = NULL;
+    struct model *m = NULL;
+    struct err err = {0};
+    struct json j;
+    int r = ollama_read_body(x, &body, &err);
+
+    (void)h;
+    if (r == 0)
+        r = find_instance(x, body, &m, &err);
+    yyjson_doc_free(body);
+    if (r < 0) {
+        if (err.status)
+            respond_error(x, &err);
+        else
+            respond_errno(x, r);
+        return;
+    }
+    m->keep_alive_s = 0;
+    json_begin(&j, &b);
+    json_open(&j, '{');
+    json_put_string(&j, "instance_id", m->info->id);
+    json_close(&j, '}');
+    respond_buf(x, 200, &b, j.error);
+}
