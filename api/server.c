@@ -104,12 +104,16 @@ static void on_log_tick(uv_timer_t *t) {
 
 static void note_span(struct api *a, const struct exchange *x, int64_t now) {
     struct trace_span s;
+    char why[OTLP_WHY];
 
     if (!a->otlp || !x->route || !x->route->generates || x->parent.unsampled)
         return;
     const char *tenant = x->tenant ? tenants_get(&a->tenants, x->tenant)->conf.name : "";
     trace_span_init(&s, x, tenant, now);
     otlp_add(a->otlp, &s);
+    if (otlp_news(a->otlp, why))
+        log_event(*why ? WLOG_WARN : WLOG_INFO, "traces", "taken=%s why=\"%s\"",
+                  *why ? "no" : "yes", why);
 }
 
 /* Counts it and writes the one line that every request ends with, unless its client had many. */

@@ -231,7 +231,7 @@ const struct option config_table[] = {
          "Lines about requests that one tenant, or one address, may cause in a second in the mean, "
          "and ten times as many at once; what is left out is counted in one line. 0: no limit."),
     STRING("log", "otlp-endpoint", api.otlp_endpoint, "",
-           "Where traces go by OTLP/HTTP: http://HOST[:PORT][/PATH] or unix:/PATH of an "
+           "Where traces go by OTLP/HTTP: http[s]://HOST[:PORT][/PATH] or unix:/PATH of an "
            "OpenTelemetry collector; empty: nowhere."),
     STRING("log", "kv-events", kv_events, "",
            "Where routers subscribe to what is in the prefix cache, as vLLM tells it: an address "

@@ -19,6 +19,8 @@
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <pthread.h>
 #include <sys/stat.h>
 
 #define PART (64u << 10)      /* bytes of HTTP that are encrypted at a time */
@@ -116,6 +118,21 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
     return 0;
 }
 
+int tls_config_init_client(struct tls_config *out, struct err *err) {
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+
+    (void)err;
+    if (!ctx)
+        return -ENOMEM;
+    if (set_rules(ctx) < 0 || SSL_CTX_set_default_verify_paths(ctx) != 1) {
+        SSL_CTX_free(ctx);
+        return -ENOMEM;
+    }
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+    *out = (struct tls_config){.ctx = ctx};
+    return 0;
+}
+
 void tls_config_deinit(struct tls_config *config) {
     SSL_CTX_free(config->ctx);
     *config = (struct tls_config){0};
@@ -152,19 +169,25 @@ static long bio_ctrl(BIO *b, int what, long n, void *p) {
     return what == BIO_CTRL_FLUSH;
 }
 
-/* Made once. NULL: out of memory. */
-static BIO_METHOD *bio_method(void) {
-    static BIO_METHOD *m;
+static BIO_METHOD *method; /* NULL: out of memory */
 
-    if (m || !(m = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "weft")))
-        return m;
-    BIO_meth_set_read(m, bio_read);
-    BIO_meth_set_write(m, bio_write);
-    BIO_meth_set_ctrl(m, bio_ctrl);
-    return m;
+static void make_method(void) {
+    if (!(method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "weft")))
+        return;
+    BIO_meth_set_read(method, bio_read);
+    BIO_meth_set_write(method, bio_write);
+    BIO_meth_set_ctrl(method, bio_ctrl);
 }
 
-int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
+static BIO_METHOD *bio_method(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, make_method);
+    return method;
+}
+
+/* Of neither side yet. 0 or -ENOMEM. */
+static int make(struct tls **out, const struct tls_config *config, size_t max) {
     struct tls *t = calloc(1, sizeof(*t));
     BIO *bio = t && bio_method() ? BIO_new(bio_method()) : NULL;
 
@@ -178,9 +201,34 @@ int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
     BIO_set_data(bio, t);
     BIO_set_init(bio, 1);
     SSL_set_bio(t->ssl, bio, bio);
-    SSL_set_accept_state(t->ssl);
     buf_init(&t->plain, max);
     buf_init(&t->wire, WIRE_MAX);
+    *out = t;
+    return 0;
+}
+
+int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
+    int r = make(out, config, max);
+
+    if (r == 0)
+        SSL_set_accept_state((*out)->ssl);
+    return r;
+}
+
+int tls_new_client(struct tls **out, const struct tls_config *config, const char *host,
+                   size_t max) {
+    struct tls *t;
+    int r = make(&t, config, max);
+
+    if (r < 0)
+        return r;
+    SSL_set_connect_state(t->ssl);
+    bool is_address = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(t->ssl), host) == 1;
+    if (!is_address &&
+        (SSL_set1_host(t->ssl, host) != 1 || SSL_set_tlsext_host_name(t->ssl, host) != 1)) {
+        tls_free(t);
+        return -ENOMEM;
+    }
     *out = t;
     return 0;
 }
@@ -227,6 +275,12 @@ ssize_t tls_read(struct tls *t, void *out, size_t size) {
 
 bool tls_is_open(const struct tls *t) {
     return SSL_is_init_finished(t->ssl);
+}
+
+const char *tls_refused(const struct tls *t) {
+    long r = SSL_get_verify_result(t->ssl);
+
+    return r == X509_V_OK ? NULL : X509_verify_cert_error_string(r);
 }
 
 /* ---- writing ---- */
@@ -283,6 +337,11 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
                    "tls-certificate: weftd was built without OpenSSL (libssl-dev)");
 }
 
+int tls_config_init_client(struct tls_config *out, struct err *err) {
+    (void)out;
+    return err_set(err, 0, NULL, "https needs a weftd with OpenSSL (libssl-dev)");
+}
+
 void tls_config_deinit(struct tls_config *config) {
     assert(!config->ctx);
 }
@@ -291,6 +350,12 @@ int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
     (void)out;
     (void)max;
     return config->ctx ? -EINVAL : -ENOMEM;
+}
+
+int tls_new_client(struct tls **out, const struct tls_config *config, const char *host,
+                   size_t max) {
+    (void)host;
+    return tls_new(out, config, max);
 }
 
 struct tls *tls_free(struct tls *t) {
@@ -313,6 +378,11 @@ ssize_t tls_read(struct tls *t, void *out, size_t size) {
 
 bool tls_is_open(const struct tls *t) {
     return !t;
+}
+
+const char *tls_refused(const struct tls *t) {
+    (void)t;
+    return NULL;
 }
 
 int tls_wrap(struct tls *t, struct buf *from, struct buf *to) {

@@ -7,8 +7,9 @@
  *
  * Built without OpenSSL a tls_config cannot be made, and so no connection has a struct tls.
  *
- * All of it runs on the loop's thread: a full handshake is less than 1 ms of CPU time with a P-256
- * or RSA-2048 key, 4 ms with RSA-4096 (docs/service.md).
+ * All of a server runs on the loop's thread: a full handshake is less than 1 ms of CPU time with a
+ * P-256 or RSA-2048 key, 4 ms with RSA-4096 (docs/service.md). A client's config and its
+ * connections may be another thread's.
  */
 
 #include <stdbool.h>
@@ -21,7 +22,7 @@
 struct ssl_st;
 struct ssl_ctx_st;
 
-/* A certificate with its chain, its key and the rules of connections. */
+/* The rules of connections; of a server a certificate with its chain and its key. */
 struct tls_config {
     struct ssl_ctx_st *ctx;
     int days_left; /* of the certificate; negative: it has expired */
@@ -32,6 +33,9 @@ struct tls_config {
  * 0, or -errno with @err. */
 int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
                     struct err *err);
+/* Of clients: they trust the certificates that the system does, or those of the file or folder that
+ * SSL_CERT_FILE and SSL_CERT_DIR name. 0, -ENOMEM, or -errno with @err. */
+int tls_config_init_client(struct tls_config *out, struct err *err);
 /* Connections made from it go on. Accepts a zeroed one. */
 void tls_config_deinit(struct tls_config *config);
 
@@ -47,6 +51,9 @@ struct tls {
 
 /* The server's side of a connection of which at most @max bytes of HTTP wait. 0 or -ENOMEM. */
 int tls_new(struct tls **out, const struct tls_config *config, size_t max);
+/* The client's side; the peer's certificate must be one of @host, a name or an address. tls_read()
+ * begins the handshake, also without anything that was fed. */
+int tls_new_client(struct tls **out, const struct tls_config *config, const char *host, size_t max);
 struct tls *tls_free(struct tls *t);
 
 /* What the peer sends next: read by tls_read() before the caller's buffer is used again. */
@@ -57,6 +64,8 @@ void tls_feed(struct tls *t, const char *data, size_t len);
 ssize_t tls_read(struct tls *t, void *out, size_t size);
 /* Whether the handshake is over. */
 bool tls_is_open(const struct tls *t);
+/* Why the certificate of a client's peer was not accepted; NULL: it was, or there is none yet. */
+const char *tls_refused(const struct tls *t);
 
 /* Takes over @from once all that was taken before is encrypted, encrypts up to 64 KiB, and swaps
  * the records that are to be sent with @to, which is empty. 0, or -EPIPE: it cannot go on. */

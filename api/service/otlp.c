@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "api/http/tls.h"
 #include "api/service/trace.h"
 #include "base/buf.h"
 #include "base/clock.h"
@@ -21,8 +22,9 @@
 /*
  * The thread waits for a batch, writes it as JSON and posts it on a connection of its own: one in a
  * second at most, so keeping it would gain nothing. Status codes 429, 502, 503 and 504, and a
- * collector that cannot be reached, are tried again, as the specification of OTLP asks; other
- * refusals drop the batch. Name lookup blocks the thread and nothing else.
+ * collector that cannot be reached or whose certificate is wrong, are tried again, as the
+ * specification of OTLP asks; other refusals drop the batch. Name lookup blocks the thread and
+ * nothing else.
  */
 
 #define QUEUE 2048u   /* spans: 0.8 MB */
@@ -34,17 +36,20 @@
 #define STOP_MS 1000
 #define SLICE_MS 100 /* after which the thread looks whether it is to stop */
 #define BODY_MAX (4u << 20)
+#define HEAD_MAX 1024u
 
 struct endpoint {
     char host[256], port[8], path[512]; /* host "": path is that of a socket */
+    bool tls;
 };
 
 /*
  * Invariants, under the lock: n <= QUEUE; the queue is ring[first], ..., ring[first + n - 1]
- * modulo QUEUE. `stop_ns` is set once.
+ * modulo QUEUE; `news` is set where `why` is another than the loop knows. `stop_ns` is set once.
  */
 struct otlp {
     struct endpoint to;
+    struct tls_config tls; /* with to.tls */
     struct trace_origin origin;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -54,6 +59,16 @@ struct otlp {
     _Atomic int64_t stop_ns; /* 0: go on */
     uint64_t n_added;        /* the loop's */
     _Atomic uint64_t n_exported, n_dropped;
+    char why[OTLP_WHY]; /* the last batch was not taken; "": it was */
+    _Atomic bool news;
+};
+
+/* A connection to the collector. tls: NULL where it is plain. */
+struct link {
+    int fd;
+    struct tls *tls;
+    int64_t until_ns;
+    char in[TLS_RECORD]; /* of the socket, fed to tls */
 };
 
 static int64_t now_ns(void) {
@@ -107,11 +122,11 @@ static int open_connection(const struct otlp *o, int64_t until) {
     return fd;
 }
 
-static bool send_all(const struct otlp *o, int fd, const char *data, size_t len, int64_t until) {
+static bool send_all(const struct otlp *o, struct link *l, const char *data, size_t len) {
     while (len) {
-        ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
+        ssize_t n = send(l->fd, data, len, MSG_NOSIGNAL);
 
-        if (n < 0 && errno == EAGAIN && wait_for(o, fd, POLLOUT, until))
+        if (n < 0 && errno == EAGAIN && wait_for(o, l->fd, POLLOUT, l->until_ns))
             continue;
         if (n < 0)
             return false;
@@ -121,17 +136,59 @@ static bool send_all(const struct otlp *o, int fd, const char *data, size_t len,
     return true;
 }
 
+/* What has come, at most @size bytes; 0 or negative: nothing more will. */
+static ssize_t receive(const struct otlp *o, struct link *l, char *out, size_t size) {
+    ssize_t n;
+
+    while ((n = recv(l->fd, out, size, 0)) < 0 && errno == EAGAIN)
+        if (!wait_for(o, l->fd, POLLIN, l->until_ns))
+            break;
+    return n;
+}
+
+/* Encrypts @from, and sends what TLS has for the peer. */
+static bool send_wrapped(const struct otlp *o, struct link *l, struct buf *from) {
+    CLEANUP(buf_deinit) struct buf out;
+    bool ok;
+
+    buf_init(&out, 0);
+    do {
+        buf_clear(&out);
+        ok = tls_wrap(l->tls, from, &out) == 0 && send_all(o, l, out.data, out.len);
+    } while (ok && tls_unsent(l->tls));
+    return ok;
+}
+
+/* The next bytes of HTTP; of TLS the handshake before them. As receive(). */
+static ssize_t read_link(const struct otlp *o, struct link *l, char *out, size_t size) {
+    CLEANUP(buf_deinit) struct buf none;
+    bool opens = l->tls && !tls_is_open(l->tls);
+    ssize_t n;
+
+    if (!l->tls)
+        return receive(o, l, out, size);
+    buf_init(&none, 0);
+    while ((n = tls_read(l->tls, out, size)) == 0) {
+        if (tls_unsent(l->tls) && !send_wrapped(o, l, &none))
+            return -1;
+        if (opens && tls_is_open(l->tls))
+            return 0;
+        if ((n = receive(o, l, l->in, sizeof(l->in))) <= 0)
+            return -1;
+        tls_feed(l->tls, l->in, (size_t)n);
+    }
+    return n;
+}
+
 /* The status of the answer, 0: there is none. *retry_ms is set where it has a Retry-After. */
-static int read_status(const struct otlp *o, int fd, int64_t until, int64_t *retry_ms) {
+static int read_status(const struct otlp *o, struct link *l, int64_t *retry_ms) {
     char head[4096];
     size_t len = 0;
     int status = 0, seconds = 0;
 
     while (len < sizeof(head) - 1) {
-        ssize_t n = recv(fd, head + len, sizeof(head) - 1 - len, 0);
+        ssize_t n = read_link(o, l, head + len, sizeof(head) - 1 - len);
 
-        if (n < 0 && errno == EAGAIN && wait_for(o, fd, POLLIN, until))
-            continue;
         if (n <= 0)
             break;
         len += (size_t)n;
@@ -148,22 +205,51 @@ static int read_status(const struct otlp *o, int fd, int64_t until, int64_t *ret
     return status;
 }
 
-/* Posts @body: the status of the answer, or 0. */
-static int post(const struct otlp *o, const struct buf *body, int64_t *retry_ms) {
-    int64_t until = now_ns() + POST_MS * INT64_C(1000000);
-    int fd = open_connection(o, until), status = 0;
-    char head[1024];
-
-    if (fd < 0)
-        return 0;
-    snprintf(
-        head, sizeof(head),
+/* The head and @body. */
+static int write_request(const struct otlp *o, struct buf *out, const struct buf *body) {
+    bool tcp = *o->to.host;
+    int r = buf_printf(
+        out,
         "POST %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: weft/" WEFT_VERSION
         "\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
-        *o->to.host ? o->to.path : "/v1/traces", *o->to.host ? o->to.host : "localhost", body->len);
-    if (send_all(o, fd, head, strlen(head), until) && send_all(o, fd, body->data, body->len, until))
-        status = read_status(o, fd, until, retry_ms);
-    close(fd);
+        tcp ? o->to.path : "/v1/traces", tcp ? o->to.host : "localhost", body->len);
+
+    return r < 0 ? r : buf_add(out, body->data, body->len);
+}
+
+/* Over @l, which is connected: the status of the answer, or 0. */
+static int ask(const struct otlp *o, struct link *l, struct buf *request, int64_t *retry_ms) {
+    char none[1];
+
+    if (!l->tls)
+        return send_all(o, l, request->data, request->len) ? read_status(o, l, retry_ms) : 0;
+    if (read_link(o, l, none, sizeof(none)) != 0 || !send_wrapped(o, l, request))
+        return 0;
+    return read_status(o, l, retry_ms);
+}
+
+/* Posts @body: the status of the answer, or 0. @why is set where it is not 2xx. */
+static int post(const struct otlp *o, const struct buf *body, int64_t *retry_ms,
+                char why[OTLP_WHY]) {
+    CLEANUP(buf_deinit) struct buf request;
+    struct link l = {.until_ns = now_ns() + POST_MS * INT64_C(1000000)};
+    int status = 0;
+
+    buf_init(&request, BODY_MAX + HEAD_MAX);
+    l.fd = open_connection(o, l.until_ns);
+    snprintf(why, OTLP_WHY, "it cannot be reached");
+    if (l.fd < 0)
+        return 0;
+    snprintf(why, OTLP_WHY, "no answer");
+    if (write_request(o, &request, body) == 0 &&
+        (!o->to.tls || tls_new_client(&l.tls, &o->tls, o->to.host, BODY_MAX + HEAD_MAX) == 0))
+        status = ask(o, &l, &request, retry_ms);
+    if (status)
+        snprintf(why, OTLP_WHY, "status %d", status);
+    else if (l.tls && tls_refused(l.tls))
+        snprintf(why, OTLP_WHY, "its certificate: %s", tls_refused(l.tls));
+    tls_free(l.tls);
+    close(l.fd);
     return status;
 }
 
@@ -204,15 +290,27 @@ static bool pause_for(struct otlp *o, int64_t ms) {
     return !o->stop_ns;
 }
 
+static void note(struct otlp *o, const char *why) {
+    pthread_mutex_lock(&o->lock);
+    if (strcmp(o->why, why) != 0) {
+        snprintf(o->why, sizeof(o->why), "%s", why);
+        o->news = true;
+    }
+    pthread_mutex_unlock(&o->lock);
+}
+
 /* Whether the collector has taken @body. */
 static bool deliver(struct otlp *o, const struct buf *body) {
     int64_t pause_ms = PAUSE_MIN_MS;
+    char why[OTLP_WHY];
 
     for (;;) {
         int64_t retry_ms = 0;
-        int status = post(o, body, &retry_ms);
+        int status = post(o, body, &retry_ms, why);
+        bool taken = status >= 200 && status < 300;
 
-        if (status >= 200 && status < 300)
+        note(o, taken ? "" : why);
+        if (taken)
             return true;
         if (status != 0 && status != 429 && status != 502 && status != 503 && status != 504)
             return false;
@@ -239,8 +337,9 @@ static void *run(void *arg) {
 /* ---- what the loop calls ---- */
 
 static int read_endpoint(struct endpoint *to, const char *endpoint, struct err *err) {
-    const char *rest = endpoint + 7, *slash, *colon;
-    bool tcp = strncmp(endpoint, "http://", 7) == 0;
+    bool tls = strncmp(endpoint, "https://", 8) == 0;
+    bool tcp = tls || strncmp(endpoint, "http://", 7) == 0;
+    const char *rest = endpoint + 7 + tls, *slash, *colon;
     size_t room = tcp ? sizeof(to->path) : sizeof(((struct sockaddr_un *)0)->sun_path), n;
 
     if (strncmp(endpoint, "unix:/", 6) == 0 && strlen(endpoint + 5) < room) {
@@ -257,12 +356,13 @@ static int read_endpoint(struct endpoint *to, const char *endpoint, struct err *
     if (!tcp || !host || host >= sizeof(to->host) || !port || port > 5 || strlen(slash) >= room ||
         strpbrk(endpoint, " \t\r\n") || strspn(colon ? colon + 1 : "4318", "0123456789") != port)
         return err_set(err, 0, "otlp-endpoint",
-                       "otlp-endpoint: must be http://HOST[:PORT][/PATH] or unix:/PATH, not "
+                       "otlp-endpoint: must be http[s]://HOST[:PORT][/PATH] or unix:/PATH, not "
                        "\"%.200s\"",
                        endpoint);
     snprintf(to->host, sizeof(to->host), "%.*s", (int)(v6 ? host - 2 : host), rest + v6);
     snprintf(to->port, sizeof(to->port), "%.*s", (int)port, colon ? colon + 1 : "4318");
     snprintf(to->path, sizeof(to->path), "%s", slash[0] && slash[1] ? slash : "/v1/traces");
+    to->tls = tls;
     return 0;
 }
 
@@ -283,6 +383,7 @@ static int start(struct otlp *o) {
 }
 
 static struct otlp *release(struct otlp *o) {
+    tls_config_deinit(&o->tls);
     free(o->ring);
     free(o->batch);
     free(o);
@@ -290,9 +391,14 @@ static struct otlp *release(struct otlp *o) {
 }
 
 int otlp_check(const char *endpoint, struct err *err) {
-    struct endpoint to;
+    struct tls_config tls = {0};
+    struct endpoint to = {0};
+    int r = read_endpoint(&to, endpoint, err);
 
-    return read_endpoint(&to, endpoint, err);
+    if (r == 0 && to.tls)
+        r = tls_config_init_client(&tls, err);
+    tls_config_deinit(&tls);
+    return r;
 }
 
 int otlp_new(struct otlp **out, const char *endpoint) {
@@ -302,6 +408,8 @@ int otlp_new(struct otlp **out, const char *endpoint) {
 
     if (!o)
         return r;
+    if (r == 0 && o->to.tls)
+        r = tls_config_init_client(&o->tls, &err);
     o->origin.pid = getpid();
     gethostname(o->origin.host, sizeof(o->origin.host) - 1);
     o->ring = calloc(QUEUE, sizeof(*o->ring));
@@ -331,6 +439,16 @@ void otlp_add(struct otlp *o, const struct trace_span *s) {
             pthread_cond_signal(&o->changed);
     }
     pthread_mutex_unlock(&o->lock);
+}
+
+bool otlp_news(struct otlp *o, char why[OTLP_WHY]) {
+    if (!o->news)
+        return false;
+    pthread_mutex_lock(&o->lock);
+    memcpy(why, o->why, OTLP_WHY);
+    o->news = false;
+    pthread_mutex_unlock(&o->lock);
+    return true;
 }
 
 void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_waiting,

@@ -13,7 +13,9 @@
 struct otlp;
 struct trace_span;
 
-/* Whether @endpoint is http://HOST[:PORT][/PATH] or unix:/PATH. 0, or -EINVAL with @err. */
+#define OTLP_WHY 160
+
+/* Whether @endpoint is http[s]://HOST[:PORT][/PATH] or unix:/PATH. 0, or -errno with @err. */
 int otlp_check(const char *endpoint, struct err *err);
 /* To an endpoint that was checked. 0, -ENOMEM, or -errno where no thread can be made. */
 int otlp_new(struct otlp **out, const char *endpoint);
@@ -21,6 +23,9 @@ int otlp_new(struct otlp **out, const char *endpoint);
 void otlp_set_port(struct otlp *o, int port);
 /* From the loop's thread. */
 void otlp_add(struct otlp *o, const struct trace_span *s);
+/* True: the collector takes spans again, or does not any more, since it was asked last. Into @why,
+ * why not; "": it does. From the loop's thread. */
+bool otlp_news(struct otlp *o, char why[OTLP_WHY]);
 /* Requests whose spans the collector took, has not taken yet, and refused or for which the queue
  * was full. From the loop's thread. */
 void otlp_counts(const struct otlp *o, uint64_t *n_exported, uint64_t *n_waiting,

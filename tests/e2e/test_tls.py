@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 
-from weftd import Skip, UnixConnection, Weftd, main, parallel, program, tiny_model
+from weftd import Skip, UnixConnection, Weftd, main, make_pair, parallel, program, tiny_model
 
 if subprocess.run([program("weftd"), "--check-config", "--model", tiny_model(), "--tls-certificate", "x", "--tls-key", "x"],
                   capture_output=True, text=True).stderr.find("without OpenSSL") >= 0:
@@ -45,18 +45,6 @@ def expire(folder):
     run("req", "-new", "-key", "key.pem", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-out", "r.csr")
     run("ca", "-batch", "-config", "ca.cnf", "-selfsign", "-keyfile", "key.pem", "-in", "r.csr", "-out", "cert.pem", "-notext",
         "-startdate", "20200101000000Z", "-enddate", "20200201000000Z")
-
-
-def make_pair(folder, secret=None):
-    """A self-signed certificate for localhost in folder/cert.pem, its key in folder/key.pem."""
-    if not shutil.which("openssl"):
-        raise Skip("no openssl to make certificates with")
-    cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
-    protect = ["-passout", "pass:" + secret] if secret else ["-nodes"]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *protect, "-keyout", key,
-                    "-out", cert, "-days", "30", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
-    os.chmod(key, 0o640)
-    return cert, key
 
 
 class Tls(Weftd):

@@ -5,12 +5,13 @@ import os
 import re
 import socket
 import socketserver
+import ssl
 import subprocess
 import tempfile
 import threading
 import time
 
-from weftd import Weftd, main, keys_in, program
+from weftd import Weftd, main, make_pair, keys_in, program
 
 FLAGS = ("--threads", "2", "--max-context", "2048", "--kv-pages", "256")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -19,9 +20,9 @@ QUEUE = 2048  # of api/service/otlp.c
 
 
 class Collector:
-    """Takes what is posted; answers as `answer` says: (status, headers), or None: never."""
+    """Takes what is posted; answers as `answer` says: (status, headers), or None: never. By HTTPS with a @pair (make_pair())."""
 
-    def __init__(self, path=None):
+    def __init__(self, path=None, pair=None):
         self.posts, self.answer, self.changed = [], lambda n: (200, {}), threading.Condition()
         collector = self
 
@@ -52,6 +53,16 @@ class Collector:
             daemon_threads = True
             block_on_close = False
 
+            def finish_request(self, request, client_address):
+                if pair:
+                    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                    context.load_cert_chain(*pair)
+                    request = context.wrap_socket(request, server_side=True)
+                super().finish_request(request, client_address)
+
+            def handle_error(self, request, client_address):
+                pass  # the client has refused the certificate
+
         class Unix(Tcp):
             address_family = socket.AF_UNIX
 
@@ -59,7 +70,7 @@ class Collector:
                 socketserver.TCPServer.server_bind(self)
 
         self.server = Unix(path, Handler) if path else Tcp(("127.0.0.1", 0), Handler)
-        self.endpoint = f"unix:{path}" if path else f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.endpoint = f"unix:{path}" if path else f"http{'s' if pair else ''}://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def wait(self, n, limit_s=30):
@@ -226,6 +237,40 @@ def test_a_collector_at_a_unix_socket_and_the_last_spans_at_a_stop():
         assert len(roots(c.spans())) == 1, "the stop has not waited for the batch"
 
 
+def test_a_collector_is_reached_by_https():
+    with tempfile.TemporaryDirectory() as folder:
+        pair = make_pair(folder)
+        for host in ("127.0.0.1", "localhost"):
+            c = Collector(pair=pair)
+            with Weftd(*FLAGS, "--otlp-endpoint", c.endpoint.replace("127.0.0.1", host), env={"SSL_CERT_FILE": pair[0]}) as d:
+                assert ask(d)[0] == 200
+                wait_counts(d, 1, 0)
+                assert len(roots(c.spans())) == 1 and c.posts[0][1]["Host"] == host
+                assert ask(d)[0] == 200
+                assert "traces taken" not in d.log, d.log
+
+
+def test_a_collector_whose_certificate_is_wrong_gets_nothing():
+    """One that nobody vouches for, one of another host, and none at all. The reason is logged once."""
+    with tempfile.TemporaryDirectory() as folder:
+        other = os.path.join(folder, "other")
+        os.mkdir(other)
+        right, wrong = make_pair(folder), make_pair(other, names="DNS:other.invalid")
+        for pair, trusted, why in ((right, wrong, "its certificate: self-signed"), (wrong, wrong, "its certificate: IP address mismatch"),
+                                   (None, right, "no answer")):
+            c = Collector(pair=pair)
+            with Weftd(*FLAGS, "--otlp-endpoint", c.endpoint.replace("http:", "https:"), env={"SSL_CERT_FILE": trusted[0]}) as d:
+                n, end = 0, time.monotonic() + 30
+                while f'traces taken=no why="{why}' not in d.log:
+                    assert time.monotonic() < end, (why, d.log)
+                    assert ask(d)[0] == 200
+                    n += 1
+                    time.sleep(0.1)
+                assert ask(d)[0] == 200
+                assert counts(d) == [0, n + 1, 0] and not c.posts, (counts(d), c.posts)
+                assert d.log.count("traces taken") == 1, d.log
+
+
 def ask_many(d, n):
     """Requests that end as fast as they can, refused."""
     request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"prompt\": 1.5}"
@@ -259,10 +304,10 @@ def test_no_request_waits_for_a_collector():
 
 
 def test_an_endpoint_that_is_none_is_refused_at_the_start():
-    for wrong in ("https://localhost:4318", "localhost:4318", "http://", "http://h:port", "http://h:", "http://h:999999", "unix:relative",
+    for wrong in ("https://", "https:/localhost:4318", "ftp://localhost:4318", "localhost:4318", "http://", "http://h:port", "http://h:", "http://h:999999", "unix:relative",
                   "http://a b", "unix:/" + "x" * 200):
         done = subprocess.run([program("weftd"), "--model", "x", "--otlp-endpoint", wrong], capture_output=True, text=True, timeout=30)
-        assert done.returncode == 78 and "otlp-endpoint: must be http://" in done.stderr, (wrong, done)
+        assert done.returncode == 78 and "otlp-endpoint: must be http[s]://" in done.stderr, (wrong, done)
 
 
 if __name__ == "__main__":

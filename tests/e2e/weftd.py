@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -334,6 +335,18 @@ class Stalls(threading.Thread):
                 if left == 0 or self.longest < self.LIMIT:
                     raise
                 print(f"# the machine stood still for {self.longest:.1f} s: once more", file=sys.stderr)
+
+
+def make_pair(folder, secret=None, names="DNS:localhost,IP:127.0.0.1"):
+    """A self-signed certificate for @names in folder/cert.pem, its key in folder/key.pem."""
+    if not shutil.which("openssl"):
+        raise Skip("no openssl to make certificates with")
+    cert, key = os.path.join(folder, "cert.pem"), os.path.join(folder, "key.pem")
+    protect = ["-passout", "pass:" + secret] if secret else ["-nodes"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *protect, "-keyout", key,
+                    "-out", cert, "-days", "30", "-subj", "/CN=localhost", "-addext", "subjectAltName=" + names], check=True, capture_output=True)
+    os.chmod(key, 0o640)
+    return cert, key
 
 
 def main(names):
