@@ -1,9 +1,10 @@
 /*
- * bench_schemas VOCABULARY.gguf [any_order] [quick] < names: reads names of files, one a line, each
+ * bench_schemas VOCABULARY.gguf [any_order] [quick] [digest] < names: reads names of files, one a line, each
  * {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}. Compiles each schema and reads its
  * instances token by token under the masks, as a server would. Writes one JSON object a line;
  * maskbench.py adds them up. quick: what a step with other requests waits for; masks that are late
- * are counted, and made outside the time that is told, as a thread does.
+ * are counted, and made outside the time that is told, as a thread does. digest: of all masks of a
+ * schema, to compare two builds.
  *
  * Instances are written as Python's json.dumps(x, ensure_ascii=False) writes them: a blank after a
  * comma and a colon, numbers as in the file.
@@ -27,7 +28,8 @@ struct bench {
     uint32_t n_refused, n_accepted; /* valid instances refused, invalid ones accepted */
     uint32_t n_too_ambiguous;       /* masks that were -E2BIG */
     uint32_t n_late;
-    bool quick;
+    bool quick, digests;
+    uint64_t digest;
     struct buf detail; /* of the first of each */
 };
 
@@ -108,6 +110,14 @@ static int64_t make_mask(struct bench *b, struct grammar_state *s, int64_t *late
     return n;
 }
 
+static void add_digest(struct bench *b, int64_t n) {
+    uint64_t h = b->digest ^ (uint64_t)n;
+
+    for (uint32_t i = 0; n >= 0 && i < grammar_vocab_n_words(b->vocab); i++)
+        h = (h ^ b->bits[i]) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+    b->digest = h;
+}
+
 /* Reads @text under the masks; the byte where it is refused, or -1 when it is accepted. */
 static long read_instance(struct bench *b, struct grammar_state *s, const struct buf *text) {
     struct tokens ids = {0};
@@ -125,6 +135,8 @@ static long read_instance(struct bench *b, struct grammar_state *s, const struct
 
         buf_printf(&b->masks, "%s%lld", b->masks.len ? "," : "",
                    (long long)(now_ns() - t0 - late_ns));
+        if (b->digests)
+            add_digest(b, n);
         if (n >= 0 && allowed != accepted) {
             fprintf(stderr, "a mask and its acceptance differ: token %u of %s (%d %ld)\n", id,
                     text->data, allowed, (long)n);
@@ -182,6 +194,7 @@ static void run_file(struct bench *b, const char *name) {
     buf_init(&b->masks, 256u << 20);
     buf_init(&b->detail, 1u << 20);
     b->n_refused = b->n_accepted = b->n_too_ambiguous = b->n_late = 0;
+    b->digest = 0;
     write_value(&schema, yyjson_obj_get(root, "schema"));
 
     struct grammar_source src = {
@@ -208,6 +221,7 @@ static void run_file(struct bench *b, const char *name) {
     yyjson_mut_obj_add_uint(out, o, "invalid_accepted", b->n_accepted);
     yyjson_mut_obj_add_uint(out, o, "too_ambiguous", b->n_too_ambiguous);
     yyjson_mut_obj_add_uint(out, o, "late", b->n_late);
+    yyjson_mut_obj_add_uint(out, o, "digest", b->digest);
     yyjson_mut_obj_add_strn(out, o, "detail", b->detail.data ? b->detail.data : "", b->detail.len);
     buf_printf(&line, "[%.*s]", (int)b->masks.len, b->masks.data ? b->masks.data : "");
     yyjson_mut_obj_add_val(out, o, "masks_ns", yyjson_mut_rawn(out, line.data, line.len));
@@ -240,6 +254,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc; i++) {
         b.flags |= strcmp(argv[i], "any_order") == 0 ? GRAMMAR_ANY_ORDER : 0;
         b.quick |= strcmp(argv[i], "quick") == 0;
+        b.digests |= strcmp(argv[i], "digest") == 0;
     }
 
     b.bits = calloc(grammar_vocab_n_words(v), sizeof(*b.bits));
