@@ -89,6 +89,15 @@ static inline void byte_set_add(struct byte_set *s, uint8_t c) {
     s->w[c >> 6] |= 1ull << (c & 63);
 }
 
+/* @lo to @hi, which may be special tokens: these are left out. */
+static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned hi) {
+    for (unsigned w = lo / 64; w <= MIN(hi, 255u) / 64; w++) {
+        unsigned from = MAX(lo, w * 64) % 64, to = MIN(hi, w * 64 + 63) % 64;
+
+        s->w[w] |= UINT64_MAX >> (63 - (to - from)) << from;
+    }
+}
+
 struct auto_rule {
     uint32_t start, n_states;
     uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */

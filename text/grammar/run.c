@@ -264,20 +264,37 @@ static bool step_loop(const struct machine *m, const struct state *s, const stru
     return true;
 }
 
+/* Adds to @out what @c becomes behind @symbol, which leads to @to. */
+static void follow_edge(struct machine *m, const struct config *from, unsigned symbol, uint32_t to,
+                        struct set *out) {
+    struct config c = *from;
+    const struct state *s = &m->g->state[c.state];
+    uint32_t reg = 0;
+
+    if ((s->flags & STATE_LOOP) && !step_loop(m, s, &c, symbol, &reg))
+        return;
+    enter(m, out, to, s->flags & STATE_MEMBERS ? c.reg : reg, c.frame);
+}
+
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out) {
     const struct grammar *g = m->g;
 
     assert(from->end <= m->n_configs);
     *out = set_open(m);
     for (uint32_t i = from->begin; i < from->end; i++) {
-        struct config c = m->config[i];
-        const struct state *s = &g->state[c.state];
-        uint32_t to = state_next(g, s, symbol), reg = 0;
+        const struct config *c = &m->config[i];
+        uint32_t to = state_next(g, &g->state[c->state], symbol);
 
-        if (to == NO_STATE || ((s->flags & STATE_LOOP) && !step_loop(m, s, &c, symbol, &reg)))
-            continue;
-        enter(m, out, to, s->flags & STATE_MEMBERS ? c.reg : reg, c.frame);
+        if (to != NO_STATE)
+            follow_edge(m, c, symbol, to, out);
     }
+    return out->end > out->begin || out->can_end;
+}
+
+bool machine_follow(struct machine *m, uint32_t config, unsigned symbol, uint32_t to,
+                    struct set *out) {
+    *out = set_open(m);
+    follow_edge(m, &m->config[config], symbol, to, out);
     return out->end > out->begin || out->can_end;
 }
 

@@ -46,6 +46,9 @@ void machine_deinit(struct machine *m);
 void machine_start(struct machine *m, struct set *out);
 /* The set after @symbol. False: it is empty (and nothing can end). */
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out);
+/* The same for one configuration, config[@config], whose edge for @symbol leads to @to. */
+bool machine_follow(struct machine *m, uint32_t config, unsigned symbol, uint32_t to,
+                    struct set *out);
 /* Where the rule of @c's frame ends: adds what follows to @out. */
 void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame);
 /* The frame of these values, made when there is none: 0 when the stack is at its limit or on an

@@ -23,6 +23,7 @@
 
 #define SETS_MAX 4096
 #define SETS_FIRST 64
+#define MANY_CHILDREN 16 /* of a node: the set's bytes are found first */
 
 /* Whether a configuration of @s reads whatever is below @n. */
 static bool reads_all(const struct walk *w, const struct set *s, const struct trie_node *n) {
@@ -79,23 +80,98 @@ static bool has_stopped(const struct walk *w) {
     return w->m->error || (w->max_visited && w->n_visited > w->max_visited);
 }
 
+static void steps_below(struct walk *w, uint32_t node, uint32_t last, const struct set *from,
+                        uint32_t depth);
+
+/* Child @i of @n, which is alive with the set @next. @last: the end of the items below @n. */
+static inline void step_into(struct walk *w, const struct trie_node *n, uint32_t i, uint32_t last,
+                             const struct set *next, uint32_t depth) {
+    const struct trie_node *child = &w->trie->node[n->child + i];
+    uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+
+    if (!reach(w, n->child + i, next, depth + 1))
+        return;
+    if (reads_all(w, next, child))
+        take(w, child->items + child->n_items, end, next, depth + 1);
+    else
+        steps_below(w, n->child + i, end, next, depth + 1);
+}
+
+/* The first child of @n from @i on whose byte is at least @byte. */
+static uint32_t child_from(const struct trie *t, const struct trie_node *n, uint32_t i,
+                           unsigned byte) {
+    uint32_t hi = n->n_children;
+
+    while (i + 8 < hi) {
+        uint32_t mid = i + (hi - i) / 2;
+
+        if (t->node[n->child + mid].byte < byte)
+            i = mid + 1;
+        else
+            hi = mid;
+    }
+    while (i < hi && t->node[n->child + i].byte < byte)
+        i++;
+    return i;
+}
+
+/* The same from one configuration: its edges and the children are both sorted. */
+static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t config,
+                         uint32_t depth) {
+    struct machine *m = w->m;
+    const struct state *s = &m->g->state[m->config[config].state];
+    const struct edge *e = m->g->edge + s->edge, *end = e + s->n_edges;
+
+    for (uint32_t i = 0; e < end && e->lo < TOKEN_SYMBOL; e++) {
+        i = child_from(w->trie, n, i, e->lo);
+        for (; i < n->n_children && w->trie->node[n->child + i].byte <= e->hi; i++) {
+            struct set next;
+
+            if (has_stopped(w))
+                return;
+            if (machine_follow(m, config, w->trie->node[n->child + i].byte, e->to, &next))
+                step_into(w, n, i, last, &next, depth);
+            m->n_configs = next.begin;
+        }
+    }
+}
+
+/* The bytes that edges of @s have. */
+static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
+    struct byte_set set = {{0}};
+    uint32_t before = NO_STATE;
+
+    for (uint32_t i = s->begin; i < s->end; before = m->config[i++].state) {
+        const struct state *q = &m->g->state[m->config[i].state];
+
+        if (m->config[i].state == before)
+            continue;
+        for (uint32_t e = q->edge; e < q->edge + q->n_edges; e++)
+            byte_set_add_range(&set, m->g->edge[e].lo, m->g->edge[e].hi);
+    }
+    return set;
+}
+
 /* @last: the end of the items of @node and those below it. */
 static void steps_below(struct walk *w, uint32_t node, uint32_t last, const struct set *from,
                         uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
 
+    if (from->end - from->begin == 1) {
+        steps_of_one(w, n, last, from->begin, depth);
+        return;
+    }
+    bool many = n->n_children >= MANY_CHILDREN;
+    struct byte_set some = many ? bytes_of(w->m, from) : (struct byte_set){{0}};
+
     for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
-        const struct trie_node *child = &w->trie->node[n->child + i];
-        uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+        uint8_t byte = w->trie->node[n->child + i].byte;
         struct set next;
 
-        if (machine_step(w->m, from, child->byte, &next) &&
-            reach(w, n->child + i, &next, depth + 1)) {
-            if (reads_all(w, &next, child))
-                take(w, child->items + child->n_items, end, &next, depth + 1);
-            else
-                steps_below(w, n->child + i, end, &next, depth + 1);
-        }
+        if (many && !byte_set_has(&some, byte))
+            continue;
+        if (machine_step(w->m, from, byte, &next))
+            step_into(w, n, i, last, &next, depth);
         w->m->n_configs = next.begin;
     }
 }
