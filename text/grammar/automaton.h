@@ -116,8 +116,11 @@ struct token_class {
         uint32_t id, n_chars;
     } * longest, *rest; /* by n_chars, descending; items of the trie */
     uint32_t n_longest, n_rest;
-    struct trie after;  /* what tokens add after the rule has ended; items index rest[] */
-    uint32_t *rest_len; /* bytes of rest[i] before the end of the rule */
+    struct trie after; /* what tokens add after the rule has ended; items index rest[] */
+    struct rest_text {
+        uint16_t len;  /* bytes of rest[i] before the end of the rule */
+        uint8_t first; /* the first of them */
+    } * rest_text;
     size_t bytes;
     bool shared;
     const struct token_class *base; /* of the vocabulary: its bits, level and longest; or NULL */

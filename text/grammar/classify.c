@@ -47,7 +47,7 @@ struct collector {
     struct counted_token *all; /* then: the allowed ones */
     uint32_t n_all, cap_all;
     struct trie_string *rest; /* item: index into c->rest */
-    uint32_t n_rest, cap_rest, cap_len;
+    uint32_t n_rest, cap_rest, cap_text;
     struct region { /* of the trie: tokens that are read as from the other state */
         uint32_t first, last, depth;
     } * region; /* in the order of the trie */
@@ -87,13 +87,14 @@ static void add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t 
     }
     if (grow(&k->rest, k->n_rest, &k->cap_rest, sizeof(*k->rest)) < 0 ||
         grow(&k->c->rest, k->n_rest, &cap, sizeof(*k->c->rest)) < 0 ||
-        grow(&k->c->rest_len, k->n_rest, &k->cap_len, sizeof(*k->c->rest_len)) < 0) {
+        grow(&k->c->rest_text, k->n_rest, &k->cap_text, sizeof(*k->c->rest_text)) < 0) {
         k->error = -ENOMEM;
         return;
     }
+    assert(depth > 0 && depth < len);
     k->rest[k->n_rest] = (struct trie_string){bytes + depth, (uint32_t)len - depth, k->n_rest};
     k->c->rest[k->n_rest] = (struct counted_token){id, n_chars};
-    k->c->rest_len[k->n_rest++] = depth;
+    k->c->rest_text[k->n_rest++] = (struct rest_text){(uint16_t)depth, bytes[0]};
 }
 
 /* All tokens at and below @node: they go on after the rule ended at @depth bytes. */
@@ -224,7 +225,7 @@ static int keep_rest(struct collector *k) {
             k->rest[n++] = k->rest[i];
     }
     c->n_rest = k->n_rest;
-    c->bytes += k->n_rest * (sizeof(*c->rest) + sizeof(*c->rest_len));
+    c->bytes += k->n_rest * (sizeof(*c->rest) + sizeof(*c->rest_text));
     int r = trie_init(&c->after, k->rest, n);
 
     if (r == 0)
@@ -256,8 +257,8 @@ static void copy_rest(struct collector *k, const struct token_class *like) {
                 hi = mid;
         }
         if (lo < k->n_regions && k->region[lo].first <= at &&
-            like->rest_len[i] >= k->region[lo].depth)
-            add_rest(k, like->rest[i].id, like->rest_len[i], like->rest[i].n_chars);
+            like->rest_text[i].len >= k->region[lo].depth)
+            add_rest(k, like->rest[i].id, like->rest_text[i].len, like->rest[i].n_chars);
     }
 }
 
@@ -460,7 +461,7 @@ void class_free(struct token_class *c) {
     }
     free(c->ids);
     free(c->rest);
-    free(c->rest_len);
+    free(c->rest_text);
     trie_deinit(&c->after);
     free(c);
 }

@@ -36,7 +36,18 @@ struct applied {
     const struct grammar_vocab *vocab;
     struct mask *mask;
     struct closing *near; /* or NULL */
+    struct byte_set name; /* with names: the bytes with which the text may still become one */
 };
+
+/* The bytes with which a name goes on from @node. */
+static struct byte_set name_bytes(const struct names *names, uint32_t node) {
+    struct byte_set set = {{0}};
+    uint32_t c = node == NAMES_NONE ? 0 : names->node[node].child;
+
+    for (; c; c = names->node[c].sibling)
+        byte_set_add(&set, names->node[c].byte);
+    return set;
+}
 
 /* Whether the loop may end where rest[@i] ends it. */
 static bool may_end(const struct applied *a, uint32_t i) {
@@ -47,11 +58,13 @@ static bool may_end(const struct applied *a, uint32_t i) {
     if (a->desc->kind == CALL_COUNTED)
         return (uint64_t)a->at->reg + n >= a->desc->min &&
                (a->desc->max == NO_MAX || n <= a->desc->max - a->at->reg);
+    if (!byte_set_has(&a->name, a->c->rest_text[i].first))
+        return true;
     size_t len;
     const uint8_t *bytes = vocab_bytes(a->vocab, (int32_t)a->c->rest[i].id, &len);
     uint32_t node = a->at->reg;
 
-    for (uint32_t k = 0; k < a->c->rest_len[i] && node != NAMES_NONE; k++)
+    for (uint32_t k = 0; k < a->c->rest_text[i].len && node != NAMES_NONE; k++)
         node = names_step(a->desc->names, node, bytes[k]);
     return node == NAMES_NONE || (node != 0 && !a->desc->names->node[node].end);
 }
@@ -134,6 +147,8 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
     apply_inside(&a, scratch);
     if (c->after.n <= 1)
         return;
+    if (a.desc && a.desc->kind == CALL_NAMES)
+        a.name = name_bytes(a.desc->names, at.reg);
     struct set below = set_open(m);
 
     machine_leave(m, &below, 0, at.frame);
