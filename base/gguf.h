@@ -92,6 +92,9 @@ struct tensor {
     const uint8_t *data; /* NULL after gguf_drop_data() */
     uint16_t shard;
     uint64_t file_offset; /* of data in its shard */
+    /* F32: what all values are multiplied by, one number for each of the ne[2] matrices. Which
+     * tensors have one is the model's business (engine/bind.h): NULL in a file's own. */
+    const struct tensor *scale;
 };
 
 struct gguf;

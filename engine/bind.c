@@ -68,6 +68,56 @@ static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uin
     return false;
 }
 
+static bool is_float(struct binder *b, const struct tensor *t) {
+    if (t->format->type == TENSOR_F32)
+        return true;
+    b->r = err_set(b->err, 0, NULL, "tensor '%s' has type %s, only F32 is supported there", t->name,
+                   t->format->name);
+    return false;
+}
+
+static struct tensor *add_view(struct binder *b, const struct tensor *of) {
+    struct view *v = malloc(sizeof(*v));
+
+    if (!v) {
+        b->r = -ENOMEM;
+        return NULL;
+    }
+    *v = (struct view){.next = b->views, .tensor = *of};
+    b->views = v;
+    return &v->tensor;
+}
+
+/* The tensor beside NAME.weight whose name ends in @suffix instead, or NULL. */
+static const struct tensor *beside(struct binder *b, const struct tensor *t, const char *suffix) {
+    const char *end = strrchr(t->name, '.');
+    char name[96];
+
+    if (!end || strcmp(end, ".weight") != 0)
+        return NULL;
+    int n = snprintf(name, sizeof(name), "%.*s%s", (int)(end - t->name), t->name, suffix);
+    return (size_t)n < sizeof(name) ? take_named(b, BIND_MAY, name) : NULL;
+}
+
+/* The matrix with its scale, the same object for the same tensor; rows that are looked up have
+ * none. */
+static const struct tensor *with_scale(struct binder *b, const struct tensor *t) {
+    if (t->format->type != TENSOR_NVFP4 || strstr(t->name, "token_embd"))
+        return t;
+    (void)beside(b, t, ".input_scale");
+    const struct tensor *scale = beside(b, t, ".scale");
+    if (!scale)
+        return t;
+    for (const struct view *v = b->views; v; v = v->next)
+        if (v->tensor.scale == scale && v->tensor.data == t->data && v->tensor.ne[1] == t->ne[1])
+            return &v->tensor;
+    struct tensor *scaled =
+        has_shape(b, scale, t->ne[2], 1, 1) && is_float(b, scale) ? add_view(b, t) : NULL;
+    if (scaled)
+        scaled->scale = scale;
+    return scaled;
+}
+
 const struct tensor *bind_matrix(struct binder *b, enum bind_need need, uint64_t n_in,
                                  uint64_t n_out, const char *fmt, ...) {
     va_list ap;
@@ -75,7 +125,7 @@ const struct tensor *bind_matrix(struct binder *b, enum bind_need need, uint64_t
     va_start(ap, fmt);
     const struct tensor *t = take(b, need, fmt, ap);
     va_end(ap);
-    return t && has_shape(b, t, n_in, n_out, 1) ? t : NULL;
+    return t && has_shape(b, t, n_in, n_out, 1) ? with_scale(b, t) : NULL;
 }
 
 const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64_t n_in,
@@ -85,15 +135,7 @@ const struct tensor *bind_matrices(struct binder *b, enum bind_need need, uint64
     va_start(ap, fmt);
     const struct tensor *t = take(b, need, fmt, ap);
     va_end(ap);
-    return t && has_shape(b, t, n_in, n_out, n) ? t : NULL;
-}
-
-static bool is_float(struct binder *b, const struct tensor *t) {
-    if (t->format->type == TENSOR_F32)
-        return true;
-    b->r = err_set(b->err, 0, NULL, "tensor '%s' has type %s, only F32 is supported there", t->name,
-                   t->format->name);
-    return false;
+    return t && has_shape(b, t, n_in, n_out, n) ? with_scale(b, t) : NULL;
 }
 
 const struct tensor *bind_vector(struct binder *b, enum bind_need need, uint64_t n, const char *fmt,
@@ -120,38 +162,30 @@ const struct tensor *bind_rows(struct binder *b, const struct tensor *t, uint64_
                                uint64_t n) {
     if (b->r < 0 || !t)
         return NULL;
-    assert(first + n <= t->ne[1] * t->ne[2]);
-    struct view *v = malloc(sizeof(*v));
-    if (!v) {
-        b->r = -ENOMEM;
+    assert(first + n <= t->ne[1] * t->ne[2] && (!t->scale || t->ne[2] == 1));
+    struct tensor *part = add_view(b, t);
+    if (!part)
         return NULL;
-    }
-    *v = (struct view){.next = b->views, .tensor = *t};
-    v->tensor.n_dims = 2;
-    v->tensor.ne[1] = n;
-    v->tensor.ne[2] = 1;
-    v->tensor.n_bytes = n * t->row_bytes;
-    v->tensor.data += first * t->row_bytes;
-    v->tensor.file_offset += first * t->row_bytes;
-    b->views = v;
-    return &v->tensor;
+    part->n_dims = 2;
+    part->ne[1] = n;
+    part->ne[2] = 1;
+    part->n_bytes = n * t->row_bytes;
+    part->data += first * t->row_bytes;
+    part->file_offset += first * t->row_bytes;
+    return part;
 }
 
 const struct tensor *bind_flat(struct binder *b, const struct tensor *t) {
-    struct view *v = t && b->r == 0 ? malloc(sizeof(*v)) : NULL;
+    struct tensor *flat = t && b->r == 0 ? add_view(b, t) : NULL;
 
-    if (!v) {
-        b->r = b->r == 0 && t ? -ENOMEM : b->r;
+    if (!flat)
         return NULL;
-    }
     assert(t->format->block == 1);
-    *v = (struct view){.next = b->views, .tensor = *t};
-    v->tensor.n_dims = 1;
-    v->tensor.ne[0] = t->ne[0] * t->ne[1];
-    v->tensor.ne[1] = 1;
-    v->tensor.row_bytes = t->n_bytes;
-    b->views = v;
-    return &v->tensor;
+    flat->n_dims = 1;
+    flat->ne[0] = t->ne[0] * t->ne[1];
+    flat->ne[1] = 1;
+    flat->row_bytes = t->n_bytes;
+    return flat;
 }
 
 const struct tensor *bind_any(struct binder *b, const char *name) {

@@ -22,10 +22,10 @@ struct binder {
     struct err *err;
     int r;                           /* 0, or the first error */
     uint64_t weight_bytes, n_params; /* of the tensors that were found */
-    struct view *views;              /* made by bind_rows(); the caller takes them over */
+    struct view *views;              /* made here; the caller takes them over */
 };
 
-/* A part of a tensor under the whole's name. */
+/* A part of a tensor under the whole's name, or a tensor with its scale. */
 struct view {
     struct view *next;
     struct tensor tensor;
@@ -39,7 +39,9 @@ int bind_init(struct binder *b, const struct gguf *file, const char *arch, struc
 /* The tensors that were found stay valid: they are the file's. */
 void bind_deinit(struct binder *b);
 
-/* W of y = W x: rows of @n_in values, @n_out of them. Any format. */
+/* W of y = W x: rows of @n_in values, @n_out of them. Any format. NVFP4 comes with tensor.scale
+ * where the file has NAME.scale beside NAME.weight; NAME.input_scale, for devices that multiply
+ * activations of 4 bits, is not read. */
 const struct tensor *bind_matrix(struct binder *b, enum bind_need need, uint64_t n_in,
                                  uint64_t n_out, const char *fmt, ...) PRINTF(5, 6);
 /* @n such matrices, one behind the other in a tensor of three dimensions. */

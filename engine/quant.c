@@ -377,4 +377,10 @@ void quant_decode(enum tensor_type type, const void *src, float *dst, size_t n) 
 
 void quant_decode_row(const struct tensor *t, uint64_t r, float *dst) {
     quant_decode(t->format->type, t->data + r * t->row_bytes, dst, t->ne[0]);
+    if (!t->scale)
+        return;
+    float scale;
+    memcpy(&scale, t->scale->data + r / t->ne[1] * sizeof(scale), sizeof(scale));
+    for (uint64_t i = 0; i < t->ne[0]; i++)
+        dst[i] *= scale;
 }

@@ -81,21 +81,23 @@ static void bind_experts(struct binder *b, struct model *m, const struct decoder
                      .norm = bind_vector(b, BIND_MUST, e, "blk.%u.ffn_gate_inp.scale", l),
                      .w = {bind_matrix(b, BIND_MUST, e, n, "blk.%u.ffn_gate_inp.weight", l)},
                  });
-    model_add(
-        m,
-        &(struct model_op){
-            .kind = OP_EXPERTS,
-            .layer = l,
-            .glu = d->glu,
-            .joined = true,
-            .branch = true,
-            .norm = bind_vector(b, BIND_MUST, e, "blk.%u.pre_ffw_norm_2.weight", l),
-            .post_norm = bind_vector(b, BIND_MUST, e, "blk.%u.post_ffw_norm_2.weight", l),
-            .w = {bind_matrices(b, BIND_MUST, e, 2ull * n_ff, n, "blk.%u.ffn_gate_up_exps.weight",
-                                l),
-                  NULL, bind_matrices(b, BIND_MUST, n_ff, e, n, "blk.%u.ffn_down_exps.weight", l)},
-            .weigh = bind_vector(b, BIND_MAY, n, "blk.%u.ffn_down_exps.scale", l),
-        });
+    const struct tensor *down =
+        bind_matrices(b, BIND_MUST, n_ff, e, n, "blk.%u.ffn_down_exps.weight", l);
+    bool weighed = down && down->scale; /* that is the factor of each expert */
+    model_add(m, &(struct model_op){
+                     .kind = OP_EXPERTS,
+                     .layer = l,
+                     .glu = d->glu,
+                     .joined = true,
+                     .branch = true,
+                     .norm = bind_vector(b, BIND_MUST, e, "blk.%u.pre_ffw_norm_2.weight", l),
+                     .post_norm = bind_vector(b, BIND_MUST, e, "blk.%u.post_ffw_norm_2.weight", l),
+                     .w = {bind_matrices(b, BIND_MUST, e, 2ull * n_ff, n,
+                                         "blk.%u.ffn_gate_up_exps.weight", l),
+                           NULL, down},
+                     .weigh = bind_vector(b, weighed ? BIND_NEVER : BIND_MAY, n,
+                                          "blk.%u.ffn_down_exps.scale", l),
+                 });
     model_add(m, &(struct model_op){
                      .kind = OP_JOIN,
                      .layer = l,

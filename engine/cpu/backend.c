@@ -205,9 +205,11 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
     }
     assert(i == w->n_mats); /* q before k before v: the op's matrices have no gaps */
     int r = be_pack(b, m, op->w[i], err);
+    r = r ? r : be_vector(b, op->w[i]->scale, &w->scale[i]);
     r = r ? r : be_vector(b, op->bias[i], &w->bias[i]);
     if (r)
         return r;
+    m->scale = w->scale[i];
     m->bias = w->bias[i];
     w->n_mats = i + 1;
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
@@ -231,6 +233,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
         t.data += which * t.ne[1] * t.row_bytes;
     }
     int r = panel_plan(&plan, &t, err);
+    r = r ? r : be_vector(b, all->scale, &w->scale[which]);
     r = r ? r : be_vector(b, op->bias[which], &w->bias[which]);
     if (r)
         return r;
@@ -240,6 +243,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
 
         *m = plan;
         m->data = be_take(b, bytes);
+        m->scale = w->scale[which] ? w->scale[which] + e : NULL;
         m->bias = w->bias[which] ? w->bias[which] + (size_t)e * plan.n_out : NULL;
         if (!m->data)
             return -ENOMEM;

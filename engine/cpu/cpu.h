@@ -98,16 +98,16 @@ struct mat {
     enum panel_format format;
     uint32_t n_out, n_in, n_blocks, n_panels;
     size_t panel_bytes;
-    uint8_t *data; /* aligned to 64 */
-    const float *bias;
+    uint8_t *data;             /* aligned to 64 */
+    const float *scale, *bias; /* of all of it, of each row; NULL: 1, 0 */
 };
 
 static inline const uint8_t *mat_panel(const struct mat *m, uint32_t i) {
     return m->data + i * m->panel_bytes;
 }
 
-/* Chooses the layout: fills all but data and bias. 0, or -EINVAL with @err for a format that has no
- * panels. */
+/* Chooses the layout: fills all but data, scale and bias. 0, or -EINVAL with @err for a format that
+ * has no panels. */
 int panel_plan(struct mat *m, const struct tensor *t, struct err *err);
 /* Repacks 16 rows of @t; lossless. */
 void panel_pack(const struct mat *m, const struct tensor *t, uint32_t panel, uint8_t *out);
@@ -293,9 +293,9 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx);
 
 /* One or more products of the same activations, cut into items that the threads take. */
 enum matmul_mode {
-    MATMUL_STORE, /* out[i] = m[i] a + bias */
-    MATMUL_ADD,   /* out[0] += m[0] a + bias */
-    MATMUL_GLU,   /* out[0] = glu(m[0] a + bias, m[1] a + bias) */
+    MATMUL_STORE, /* out[i] = scale m[i] a + bias */
+    MATMUL_ADD,   /* out[0] += scale m[0] a + bias */
+    MATMUL_GLU,   /* out[0] = glu(scale m[0] a + bias, scale m[1] a + bias) */
 };
 
 enum { MATMUL_ROWS = 256, MATMUL_UNPACK = 16 * 1024 }; /* of a thread's scratch */

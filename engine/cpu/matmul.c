@@ -57,23 +57,26 @@ static void multiply(const struct matmul *mm, const struct mat *m, uint32_t pane
                m->n_blocks, acc + t * TILE * LANES);
 }
 
-static void add_bias(const struct mat *m, uint32_t at, uint32_t n, uint32_t n_rows, float *acc) {
+static void scale_and_add_bias(const struct mat *m, uint32_t at, uint32_t n, uint32_t n_rows,
+                               float *acc) {
+    for (uint32_t i = 0; i < n_rows * LANES && m->scale; i++)
+        acc[i] *= *m->scale;
     for (uint32_t r = 0; r < n_rows && m->bias; r++)
         for (uint32_t i = 0; i < n; i++)
             acc[r * LANES + i] += m->bias[at + i];
 }
 
-/* What becomes of a panel's sums: stored, added or gated, with the bias; the lanes beyond n_out
- * are left. */
+/* What becomes of a panel's sums: stored, added or gated, with scale and bias; the lanes beyond
+ * n_out are left. */
 static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, uint32_t row0,
                       uint32_t n_rows, struct matmul_scratch *s) {
     const struct mat *m = mm->m[which];
     uint32_t at = panel * LANES, n = MIN(LANES, m->n_out - at);
     float *acc = s->acc[0];
 
-    add_bias(m, at, n, n_rows, acc);
+    scale_and_add_bias(m, at, n, n_rows, acc);
     if (mm->mode == MATMUL_GLU) {
-        add_bias(mm->m[1], at, n, n_rows, s->acc[1]);
+        scale_and_add_bias(mm->m[1], at, n, n_rows, s->acc[1]);
         mm->kernels->glu[mm->glu](acc, s->acc[1], acc, n_rows * LANES);
     }
     for (uint32_t r = 0; r < n_rows; r++) {

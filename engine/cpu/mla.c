@@ -64,17 +64,19 @@ int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err
     struct mla *a = b->mla;
 
     w->head = calloc(n, sizeof(*w->head));
-    if (!w->head)
-        return -ENOMEM;
+    int r = w->head ? be_vector(b, t->scale, &w->scale[0]) : -ENOMEM;
+    if (r)
+        return r;
     for (uint32_t h = 0; h < n; h++) {
         struct tensor one = *t;
 
         one.ne[2] = 1;
         one.n_bytes = t->ne[1] * t->row_bytes;
         one.data += h * one.n_bytes;
-        int r = be_pack(b, &w->head[h], &one, err);
+        r = be_pack(b, &w->head[h], &one, err);
         if (r)
             return r;
+        w->head[h].scale = w->scale[0] ? w->scale[0] + h : NULL;
     }
     enum acts_kind kind = panel_infos[w->head[0].format].acts;
     size_t size = n * head_acts(b, kind, (uint32_t)t->ne[0]);

@@ -23,7 +23,8 @@ struct weights {
     struct weights *next;
     uint32_t n_mats;
     struct mat m[OP_MATRICES];
-    float *norm, *post_norm, *q_norm, *k_norm, *bias[OP_MATRICES]; /* NULL: none */
+    float *norm, *post_norm, *q_norm, *k_norm; /* NULL: none, here and below */
+    float *scale[OP_MATRICES], *bias[OP_MATRICES];
     float *sinks, *weigh, *pick_bias;
     float *conv, *conv_bias, *dt, *decay, *skip; /* of a recurrent op; else NULL */
     struct mat (*expert)[3];                     /* [n_expert]: gate, up, down */

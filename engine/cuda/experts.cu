@@ -170,6 +170,7 @@ DEVICE float value_of(const struct expert_args &a, const struct matrix &m, uint3
                       uint32_t row, uint32_t out, float sum) {
     float v = sum * (a.scale[row] * m.inverse);
 
+    v = m.scale ? v * m.scale[expert] : v;
     return m.bias ? v + m.bias[(size_t)expert * m.n_out + out] : v;
 }
 

@@ -229,10 +229,11 @@ struct copy_args {
 
 struct matrix {
     const uint8_t *tiles;
-    const float *bias; /* or NULL */
-    float *y;          /* [rows][n_out] */
+    const float *bias;  /* or NULL */
+    const float *scale; /* of each expert's sums, or NULL */
+    float *y;           /* [rows][n_out] */
     uint32_t format, n_out, n_units, n_row_tiles;
-    float inverse; /* 2^-unit: what makes the file's weights of the tiles' */
+    float inverse; /* 2^-unit, which makes the file's weights of the tiles', times their scale */
 };
 
 /* What the last block of a matvec does when all of them are done, in place of a kernel behind

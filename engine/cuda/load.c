@@ -191,6 +191,13 @@ static int repack_all(struct be *b, const struct tensor *t, const struct matrix 
     return r;
 }
 
+static float first_of(const struct tensor *t) {
+    float f;
+
+    memcpy(&f, t->data, sizeof(f));
+    return f;
+}
+
 /* File -> pinned buffer -> device -> tiles, two buffers alternately: while one piece is
  * repacked the next one is read. */
 static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
@@ -198,7 +205,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     assert(w->n_mats < ARRAY_SIZE(w->m));
     struct matrix *m = &w->m[w->n_mats++];
     uint32_t n_out = p->n_parts * p->n / (uint32_t)t->ne[2], n_in = (uint32_t)t->ne[0];
-    float *bias_at = NULL;
+    float *bias_at = NULL, *scale_at = NULL;
     void *d;
 
     *m = (struct matrix){
@@ -217,7 +224,12 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     r = r < 0 ? r : repack_all(b, t, m, p);
     r = r < 0 ? r : check_values(b, t, err);
     r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * (uint32_t)t->ne[2]);
+    if (t->scale && t->ne[2] == 1)
+        m->inverse *= first_of(t->scale);
+    else
+        r = r < 0 ? r : load_vector(b, t->scale, &scale_at, err);
     r = r < 0 ? r : load_vector(b, bias, &bias_at, err);
+    m->scale = scale_at;
     m->bias = bias_at;
     return r;
 }
@@ -295,9 +307,11 @@ static int load_decoded(struct be *b, const struct tensor *t, float **out, struc
         return -ENOMEM;
     for (size_t r = 0; r < n_rows; r++)
         for (size_t i = 0; i < n; i++)
-            all[i * n_rows + r] = blk_value(
-                (uint32_t)f->type, t->data + r * t->row_bytes + i / f->block * f->block_bytes,
-                i % f->block, &quant_grids);
+            all[i * n_rows + r] =
+                (t->scale ? first_of(t->scale) : 1) *
+                blk_value((uint32_t)f->type,
+                          t->data + r * t->row_bytes + i / f->block * f->block_bytes, i % f->block,
+                          &quant_grids);
     int r = own(b, bytes, &d, err);
     *out = d;
     return r < 0 ? r : load_bytes(b, (const uint8_t *)all, bytes, d);

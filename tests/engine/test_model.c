@@ -285,6 +285,46 @@ Test(model, odd_tensors_are_refused) {
     }
 }
 
+/* The scale beside a matrix of NVFP4 is one number, that beside those of experts one for each. */
+Test(model, scales_of_other_shapes_are_refused) {
+    static const struct {
+        const char *name;
+        uint64_t n;
+        uint32_t type;
+        const char *reason;
+    } odd[] = {
+        {"blk.0.attn_q.scale", 1, TENSOR_F32, ""},
+        {"blk.0.attn_q.scale", 2, TENSOR_F32, "'blk.0.attn_q.scale' is 2 x 1"},
+        {"blk.0.attn_q.scale", 1, TENSOR_F16, "'blk.0.attn_q.scale' has type F16"},
+        {"blk.1.ffn_up_exps.scale", 3, TENSOR_F32, ""},
+        {"blk.1.ffn_up_exps.scale", 1, TENSOR_F32, "'blk.1.ffn_up_exps.scale' is 1 x 1"},
+        {"blk.1.ffn_up_exps.input_scale", 3, TENSOR_F32, ""},
+        {"token_embd.scale", 1, TENSOR_F32, "'token_embd.scale' is not known"},
+        {"blk.0.attn_norm.scale", 1, TENSOR_F32, "'blk.0.attn_norm.scale' is not known"},
+    };
+    struct tiny_model t = {.arch = "qwen3moe",
+                           .type = TENSOR_NVFP4,
+                           .n_embd = 64,
+                           .n_ff = 64,
+                           .n_vocab = 48,
+                           .n_expert = 3,
+                           .n_expert_used = 2};
+    struct err err;
+
+    for (size_t i = 0; i < ARRAY_SIZE(odd); i++) {
+        struct gguf_writer w;
+
+        gw_init(&w);
+        t.leave_out = odd[i].name;
+        tiny_model_build(&t, &w);
+        gw_tensor(&w, odd[i].name, odd[i].type, 1, &odd[i].n, NULL);
+        const char *why = refusal(&w, &err);
+        cr_expect(odd[i].reason[0] != 0 || why[0] == 0, "'%s'", why);
+        expect_refused(why, odd[i].reason);
+        gw_deinit(&w);
+    }
+}
+
 Test(model, a_tokenizer_may_not_know_more_tokens) {
     const char *tokens[49];
     struct gguf_writer w;

@@ -6,11 +6,15 @@
  */
 
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <yyjson.h>
 #include "base/util.h"
 #include "engine/quant.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/tiny_model.h"
 
 enum { N_VALUES = 65536 };
 
@@ -101,6 +105,65 @@ static void check_grid(yyjson_val *root, const char *name, const uint16_t *grid,
         }
     }
     cr_expect(n_wrong == 0, "%s: %u magnitudes", name, n_wrong);
+}
+
+#define SCALED_ROWS 5u
+
+/* The logits of each row. */
+struct logits {
+    uint32_t n_vocab;
+    float of[SCALED_ROWS][64];
+};
+
+static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct logits *l = ctx;
+
+    (void)s, (void)out;
+    memcpy(l->of[pos], logits, l->n_vocab * sizeof(*logits));
+}
+
+static struct logits run(const struct tiny_model *t, const char *backend) {
+    static const int32_t prompt[SCALED_ROWS] = {7, 1, 33, 12, 5};
+    struct logits l = {.n_vocab = t->n_vocab};
+    struct driver_opts o = {.backend = backend, .max_rows = 8, .on_out = keep, .ctx = &l};
+    struct driver d;
+    struct err err;
+    char path[64];
+
+    tiny_model_temp(t, path);
+    o.path = path;
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    struct driver_seq *s = driver_add(&d, prompt, SCALED_ROWS, 1, NULL);
+    s->every_row = true;
+    driver_prefill(&d, s, 0);
+    driver_drop(&d, s);
+    driver_close(&d);
+    unlink(path);
+    return l;
+}
+
+/* Matrices with a scale beside them are those whose values have been multiplied by it. */
+Test(quant, scales_beside_matrices_are_factors_of_their_values) {
+    static const char *const archs[] = {"qwen3", "qwen3moe", "qwen35moe"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
+        struct tiny_model t = {.arch = archs[i], .type = TENSOR_NVFP4, .n_ff = 64, .n_vocab = 64};
+        struct logits apart = run(&t, "reference"), cpu = run(&t, "cpu");
+        double error = 0, norm = 0;
+
+        t.decoded = true;
+        struct logits whole = run(&t, "reference");
+        cr_expect(memcmp(&apart, &whole, sizeof(whole)) == 0, "%s", archs[i]);
+        for (uint32_t r = 0; r < SCALED_ROWS; r++)
+            for (uint32_t k = 0; k < t.n_vocab; k++) {
+                double x = (double)whole.of[r][k], y = (double)cpu.of[r][k];
+
+                error += (x - y) * (x - y);
+                norm += x * x;
+            }
+        cr_expect(error < 0.03 * 0.03 * norm, "%s: %g", archs[i], sqrt(error / norm));
+    }
 }
 
 Test(quant, grids_are_those_found_independently) {

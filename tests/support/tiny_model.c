@@ -141,23 +141,59 @@ static float scale_of(const struct maker *m, const char *name, uint32_t n_in) {
     return (adds ? m->t->loud : 1) / sqrtf((float)n_in);
 }
 
-static void matrix(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
-    add(m, name, m->t->type, n_in, n_out, scale_of(m, name, n_in), 0);
+/* @n matrices of blocks, whose scales stand beside them as NAME.scale; decoded: the values instead. */
+static void add_scaled(struct maker *m, const char *name, const uint64_t ne[3], uint32_t n_dims,
+                       uint8_t *data) {
+    size_t each = ne[0] * ne[1], bytes = each / 64 * 36;
+    char scale_name[64];
+    float *value = malloc(each * ne[2] * sizeof(*value)), *scale = malloc(ne[2] * sizeof(*scale));
+
+    if (!value || !scale)
+        abort();
+    for (size_t i = 0; i < ne[2]; i++) {
+        scale[i] = 1.0f + 0.8f * (float)rng_unit(&m->rng);
+        quant_decode(TENSOR_NVFP4, data + i * bytes, value + i * each, each);
+        for (size_t j = 0; j < each; j++)
+            value[i * each + j] *= scale[i];
+    }
+    snprintf(scale_name, sizeof(scale_name), "%.*s.scale", (int)(strlen(name) - strlen(".weight")),
+             name);
+    if (m->t->decoded) {
+        gw_tensor(m->w, name, TENSOR_F32, n_dims, ne, value);
+    } else {
+        gw_tensor(m->w, name, TENSOR_NVFP4, n_dims, ne, data);
+        if (!left_out(m, scale_name))
+            gw_tensor(m->w, scale_name, TENSOR_F32, 1, (uint64_t[3]){ne[2], 1, 1}, scale);
+    }
+    free(value);
+    free(scale);
 }
 
-/* The matrices of all experts as one tensor. */
-static void matrices(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
+static void put_matrices(struct maker *m, const char *name, const uint64_t ne[3], uint32_t n_dims,
+                         float rms) {
     const struct tensor_format *f = tensor_format((uint32_t)m->t->type);
-    uint64_t ne[3] = {n_in, n_out, m->t->n_expert};
-    size_t n = (size_t)n_in * n_out * m->t->n_expert;
+    size_t n = ne[0] * ne[1] * ne[2];
     uint8_t *data = malloc(n / f->block * f->block_bytes);
 
     if (!data)
         abort();
-    fill(m->t->type, scale_of(m, name, n_in), &m->rng, n, data);
-    if (!left_out(m, name))
-        gw_tensor(m->w, name, (uint32_t)m->t->type, 3, ne, data);
+    fill(m->t->type, rms, &m->rng, n, data);
+    if (left_out(m, name))
+        ;
+    else if (m->t->type == TENSOR_NVFP4)
+        add_scaled(m, name, ne, n_dims, data);
+    else
+        gw_tensor(m->w, name, (uint32_t)m->t->type, n_dims, ne, data);
     free(data);
+}
+
+static void matrix(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
+    put_matrices(m, name, (uint64_t[3]){n_in, n_out, 1}, 2, scale_of(m, name, n_in));
+}
+
+/* The matrices of all experts as one tensor. */
+static void matrices(struct maker *m, const char *name, uint32_t n_in, uint32_t n_out) {
+    put_matrices(m, name, (uint64_t[3]){n_in, n_out, m->t->n_expert}, 3, scale_of(m, name, n_in));
 }
 
 static void norm(struct maker *m, const char *name, uint32_t n) {
@@ -486,7 +522,8 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
     add(&m, "token_embd.weight", t.type, t.n_embd, t.n_vocab, t.tied ? 0.05f : 1, 0);
     add(&m, "output_norm.weight", TENSOR_F32, t.n_embd, 0, 0.1f, t.tied ? 4 : 1);
     if (!t.tied)
-        add(&m, "output.weight", t.type, t.n_embd, t.n_vocab, 3.0f / sqrtf((float)t.n_embd), 0);
+        put_matrices(&m, "output.weight", (uint64_t[3]){t.n_embd, t.n_vocab, 1}, 2,
+                     3.0f / sqrtf((float)t.n_embd));
     for (uint32_t l = 0; l < t.n_layer; l++)
         layer(&m, l);
     for (uint32_t l = t.n_layer; l < t.n_layer + t.n_blocks; l++)

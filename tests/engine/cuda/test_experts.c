@@ -23,6 +23,7 @@ Test(cuda_experts, every_architecture_is_near_the_reference) {
         {.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_ff = 768, .n_vocab = 64, .n_layer = 1},
         {.arch = "llama", .type = TENSOR_Q6_K, .n_expert = 4, .n_expert_used = 2, .n_vocab = 64},
         {.arch = "qwen3moe", .type = TENSOR_Q8_0, .n_embd = 96, .n_ff = 32, .n_vocab = 64},
+        {.arch = "qwen3moe", .type = TENSOR_NVFP4, .n_embd = 128, .n_ff = 64, .n_vocab = 64},
         {.arch = "llama",
          .type = TENSOR_F32,
          .n_ff = 80,
