@@ -31,6 +31,9 @@ struct api_port {
      * and api_worker_up() or api_worker_failed() follow, the last of them perhaps at once. NULL: it
      * is always loaded. */
     void (*want)(struct api_port *p);
+    /* Of a model that is loaded on demand: a request of @tenant is for it, which wants what it
+     * computes. */
+    void (*use)(struct api_port *p, uint32_t tenant, double weight);
     /* What was decided about request @id, as flight_story(). NULL: it is not known. */
     uint32_t (*story)(struct api_port *p, uint64_t id, struct flight_record *out, uint32_t max);
 };

@@ -23,7 +23,7 @@
  */
 
 #define TICK_MS 500
-#define STAY_MS 3000 /* a model with running requests is left alone for at least this long */
+#define QUEUED_TICK_MS 50 /* while a model waits for room */
 #define RETRY_MIN_MS 5000
 #define RETRY_MAX_MS 60000
 #define KEPT_MS 60000 /* for weights of the last daemon, until a request asks for their model */
@@ -44,6 +44,8 @@ void models_set_state(struct served *s, enum served_state next) {
 
     assert(legal[s->state] & 1 << next);
     s->state = next;
+    if (next == SERVED_QUEUED)
+        s->queued_ns = now_ns(s->of);
 }
 
 /* ---- what is needed ---- */
@@ -57,11 +59,6 @@ static struct msg_open room_of(const struct served *s) {
         .memory_bytes = m->several ? m->budget : m->available,
         .has_disk = m->opts.disk_fd >= 0,
     };
-}
-
-static bool has_memory(const struct served *s) {
-    return s->state == SERVED_LOADING || s->state == SERVED_READY || s->state == SERVED_LEAVING ||
-           s->state == SERVED_ENDING;
 }
 
 static uint64_t in_use(const struct models *m) {
@@ -131,6 +128,13 @@ static void on_want(void *ctx) {
     models_want(ctx);
 }
 
+/* workers_opts.use. */
+static void on_use(void *ctx, uint32_t tenant, double weight) {
+    struct served *s = ctx;
+
+    model_share_use(&s->of->share, &s->users, tenant, weight, now_ns(s->of));
+}
+
 void models_want(struct served *s) {
     bool coming = s->state >= SERVED_OPENING && s->state <= SERVED_READY;
 
@@ -165,6 +169,7 @@ static void take_place(struct served *s) {
     m->served[index_of(s)] = old;
     m->served[at] = s;
     s->n_loads += old->n_loads;
+    s->users = old->users;
     snprintf(s->swap, sizeof(s->swap), "done");
     s->old = old->next = NULL;
     old->retired = true;
@@ -184,6 +189,7 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
     refresh_info(s);
     s->bytes = r->memory_bytes;
     s->ready_ns = s->used_ns = now_ns(m);
+    s->load_ns = s->ready_ns - s->loading_ns;
     s->retry_ms = 0;
     s->progress = 1;
     s->n_loads++;
@@ -244,6 +250,7 @@ static int start_worker(struct served *s) {
     s->wanted = false;
     *s->why = 0;
     s->progress = 0;
+    s->loading_ns = now_ns(s->of);
     models_set_state(s, SERVED_LOADING);
     if (s->of->on_demand)
         api_model_set(s->model, API_MODEL_LOADING, 0);
@@ -316,47 +323,12 @@ static struct served *served_free(struct served *s) {
 
 /* ---- deciding ---- */
 
-/* Since it was last used: asked for, ready, or of use to a request. */
-static int64_t idle_since(const struct served *s) {
-    return MAX(MAX(s->used_ns, s->ready_ns), api_model_use(s->model).last_used_ns);
-}
-
-static bool is_idle(const struct served *s) {
-    return api_model_use(s->model).n_running == 0;
-}
-
-/* Whether @s may make room for @other: one that is pinned only for its successor. */
-static bool may_leave(const struct served *s, const struct served *other) {
-    return !s->config.pinned || s == other->old;
-}
-
 /* Whether no request can come to need its worker. */
 static bool is_done(const struct served *s) {
     struct api_model_use use = api_model_use(s->model);
 
     /* Of one that is to be replaced also those whose prompts are made: it does not come again. */
     return use.n_running == 0 && (!(s->next || s->retired) || use.n_jobs == use.n_waiting);
-}
-
-/* The model that makes room for @for_it: of those without a running request the least recently
- * used; else of those that have been there for a while the first that came. NULL: none may, yet. */
-static struct served *choose_victim(const struct served *for_it) {
-    const struct models *m = for_it->of;
-    struct served *idle = NULL, *busy = NULL;
-    int64_t now = now_ns(m);
-
-    for (uint32_t i = 0; i < m->n; i++) {
-        struct served *s = m->served[i];
-
-        if (s->state != SERVED_READY || !may_leave(s, for_it))
-            continue;
-        if (is_idle(s) && (!idle || idle_since(s) < idle_since(idle)))
-            idle = s;
-        if (!is_idle(s) && (s == for_it->old || now - s->ready_ns >= STAY_MS * INT64_C(1000000)) &&
-            (!busy || s->ready_ns < busy->ready_ns))
-            busy = s;
-    }
-    return idle ? idle : busy;
 }
 
 void models_leave(struct served *s) {
@@ -395,7 +367,7 @@ static void make_room(struct served *s) {
     char why[200];
 
     for (uint32_t i = 0; i < m->n; i++)
-        if (m->served[i] != s && has_memory(m->served[i]) && !may_leave(m->served[i], s))
+        if (m->served[i] != s && has_memory(m->served[i]) && !models_may_leave(m->served[i], s))
             pinned += m->served[i]->bytes;
     if (s->bytes > m->budget - MIN(pinned, m->budget)) {
         snprintf(why, sizeof(why),
@@ -419,23 +391,12 @@ static void make_room(struct served *s) {
         return;
     }
     while (used - about_to_end(m) + s->bytes > m->budget) {
-        struct served *victim = choose_victim(s);
+        struct served *victim = models_choose_victim(s);
 
         if (!victim)
             return; /* the tick comes again */
         models_leave(victim);
     }
-}
-
-/* The one that has waited longest for room. */
-static struct served *first_queued(const struct models *m) {
-    struct served *first = NULL;
-
-    for (uint32_t i = 0; i < m->n; i++)
-        if (m->served[i]->state == SERVED_QUEUED &&
-            (!first || m->served[i]->used_ns < first->used_ns))
-            first = m->served[i];
-    return first;
 }
 
 int64_t models_unload_ms(const struct served *s) {
@@ -449,7 +410,7 @@ int64_t models_unload_ms(const struct served *s) {
     if (keep_s < 0 || !is_done(s))
         return -1;
     keep_s = MIN(keep_s, INT32_MAX);
-    return MAX(keep_s * 1000 - (now_ns(s->of) - idle_since(s)) / 1000000, INT64_C(0));
+    return MAX(keep_s * 1000 - (now_ns(s->of) - models_idle_since(s)) / 1000000, INT64_C(0));
 }
 
 /* workers_opts.on_closed, of a model that is gone. */
@@ -495,6 +456,7 @@ static bool renew(struct models *m, uint32_t i) {
 static void decide(struct models *m) {
     struct served *s;
 
+    models_charge_memory(m);
     for (uint32_t i = 0; i < m->n; i++) {
         s = m->served[i];
         if ((s->state == SERVED_ABSENT || s->state == SERVED_FAILED) && s->wanted) {
@@ -510,7 +472,7 @@ static void decide(struct models *m) {
         if (models_unload_ms(s) == 0)
             models_leave(s);
     }
-    while ((s = first_queued(m))) {
+    while ((s = models_first_queued(m))) {
         make_room(s);
         if (s->state == SERVED_QUEUED)
             return; /* those behind it wait too: they would take its room */
@@ -524,7 +486,7 @@ static void on_timer(uv_timer_t *t) {
     if (now_ns(m) - m->started_ns > KEPT_MS * INT64_C(1000000))
         kept_drop_unclaimed(m->opts.kept, NULL);
     models_rescan_tick(m);
-    uv_timer_start(t, on_timer, TICK_MS, 0);
+    uv_timer_start(t, on_timer, models_first_queued(m) ? QUEUED_TICK_MS : TICK_MS, 0);
 }
 
 void models_decide_soon(struct models *m) {
@@ -594,6 +556,7 @@ int models_prepare(struct served *s, struct err *err) {
         .on_ready = on_ready,
         .on_refused = on_refused,
         .want = on_want,
+        .use = on_use,
         .on_progress = on_progress,
         .on_unloaded = on_unloaded,
         .on_disk_left = models_disk_left,
@@ -756,6 +719,7 @@ struct models *models_free(struct models *m) {
         served_free(s);
     }
     models_rescan_deinit(m);
+    model_share_deinit(&m->share);
     free(m->served);
     free(m);
     return NULL;

@@ -16,8 +16,10 @@
  * Memory: what a model needs (weights, buffers, KV: by engine_fit() once its file was opened) is
  * counted from LOADING to ENDING, and the sum stays below models-memory. For one that is
  * QUEUED the least recently used model without a running request leaves; where all have some, the
- * one that has been there longest takes no new requests until its own have ended. Pinned models
- * never leave. So no running request is ended, and no model waits for ever.
+ * one that has been there longest takes no new requests until its own have ended. A model does not
+ * leave for a tenant that has had more of the memory than its own (model_share.h), and pinned ones
+ * never do. So no running request is ended, no model waits for ever, and no tenant waits longer
+ * because another's requests name many models.
  *
  * A daemon with the option model alone has one model that is always loaded, and none of this.
  */

@@ -6,6 +6,7 @@
  */
 
 #include "daemon/front_model.h"
+#include "daemon/model_share.h"
 #include "daemon/models.h"
 
 enum served_state {
@@ -70,7 +71,9 @@ struct served {
     char why[400];             /* FAILED */
     char swap[400];            /* how the last swap ended; "": there was none */
     uint32_t retry_ms, n_loads;
-    int64_t ready_ns, used_ns;  /* used_ns: it was asked for, or ready */
+    int64_t ready_ns, used_ns;              /* used_ns: it was asked for, or ready */
+    int64_t queued_ns, loading_ns, load_ns; /* it was QUEUED, began to load; how long that took */
+    struct model_users users;
     uint64_t file_bytes, bytes; /* bytes: that it has, or would need; the file's before that was
                                    opened */
     struct msg_open room;       /* what OPEN gives its worker besides the options */
@@ -94,6 +97,8 @@ struct models {
     uint64_t budget, kv_bytes; /* kv_bytes: of a model that says nothing of it */
     uint64_t available;        /* memory of the machine when the daemon started */
     int64_t started_ns;
+    struct model_share share;
+    int64_t charged_ns; /* until then memory is charged */
     uv_timer_t timer;
     /* The disk tier (models_disk.c): whether another daemon has it, and models_leave_disk(). */
     bool disk_waits;
@@ -108,6 +113,11 @@ struct models {
 
 static inline int64_t now_ns(const struct models *m) {
     return clock_now(m->opts.clock);
+}
+
+static inline bool has_memory(const struct served *s) {
+    return s->state == SERVED_LOADING || s->state == SERVED_READY || s->state == SERVED_LEAVING ||
+           s->state == SERVED_ENDING;
 }
 
 /* Asserts that the transition is legal (the table in models.c). */
@@ -128,6 +138,20 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 int models_prepare(struct served *s, struct err *err);
 /* Before the first models_prepare(). */
 void models_disk_init(struct models *m);
+/* Where not all that are asked for fit (models_room.c). */
+/* Since it was last used: asked for, ready, or of use to a request. */
+int64_t models_idle_since(const struct served *s);
+/* Whether @s may make room for @other: one that is pinned only for its successor. */
+bool models_may_leave(const struct served *s, const struct served *other);
+/* The model that makes room for @for_it, of those that are not held: of those without a running
+ * request the least recently used; else of those that have been there for a while the first that
+ * came. NULL: none may, yet. */
+struct served *models_choose_victim(const struct served *for_it);
+/* The QUEUED one whose users have had least of the memory, of equals the one that has waited
+ * longest. */
+struct served *models_first_queued(const struct models *m);
+/* While a model waits for room those that are in memory are charged to their users. */
+void models_charge_memory(struct models *m);
 /* The file of the disk tier of a model that is not the first, once it is loaded. Without it it is
  * served as if there was no disk. */
 void models_open_disk(struct served *s);

@@ -108,11 +108,6 @@ static struct workers *of_port(struct api_port *p) {
 
 /* ---- the channel ---- */
 
-/* What is in `out`, as one frame. 0, CHAN_FULL, -EPIPE: the worker is gone. */
-static int send_frame(struct workers *w, uint16_t type) {
-    return worker_chan_send(&w->chan, type, &w->out);
-}
-
 /* api_port.submit. -EAGAIN: the worker is not there, or its channel is full. */
 static int port_submit(struct api_port *p, const struct submit *m) {
     struct workers *w = of_port(p);
@@ -123,7 +118,7 @@ static int port_submit(struct api_port *p, const struct submit *m) {
     int r = msg_submit_pack(&w->out, m);
     if (r < 0)
         return r;
-    r = send_frame(w, MSG_SUBMIT);
+    r = worker_chan_send(&w->chan, MSG_SUBMIT, &w->out);
     return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
 }
 
@@ -135,7 +130,7 @@ static void port_cancel(struct api_port *p, uint64_t id) {
         return; /* a new worker will not know it */
     buf_clear(&w->out);
     if (msg_cancel_pack(&w->out, id) == 0)
-        send_frame(w, MSG_CANCEL);
+        worker_chan_send(&w->chan, MSG_CANCEL, &w->out);
 }
 
 /* api_port.turn_end, likewise. */
@@ -146,7 +141,7 @@ static void port_turn_end(struct api_port *p, const struct turn_end *m) {
         return; /* what it was kept for is gone */
     buf_clear(&w->out);
     if (msg_turn_end_pack(&w->out, m) == 0)
-        send_frame(w, MSG_TURN_END);
+        worker_chan_send(&w->chan, MSG_TURN_END, &w->out);
 }
 
 /* api_port.story. */
@@ -157,9 +152,12 @@ static uint32_t port_story(struct api_port *p, uint64_t id, struct flight_record
 
 /* api_port.want. */
 static void port_want(struct api_port *p) {
-    struct workers *w = of_port(p);
+    of_port(p)->opts.want(of_port(p)->opts.ctx);
+}
 
-    w->opts.want(w->opts.ctx);
+/* api_port.use. */
+static void port_use(struct api_port *p, uint32_t tenant, double weight) {
+    of_port(p)->opts.use(of_port(p)->opts.ctx, tenant, weight);
 }
 
 static uint32_t n_faults(struct api_port *p, uint64_t id) {
@@ -199,7 +197,7 @@ static void send_open(struct workers *w) {
 
     buf_clear(&w->out);
     r = r < 0 ? r : msg_open_pack(&w->out, &m);
-    r = r < 0 ? r : send_frame(w, MSG_OPEN);
+    r = r < 0 ? r : worker_chan_send(&w->chan, MSG_OPEN, &w->out);
     if (r < 0)
         kill_worker(w, "its options cannot be sent");
     w->open_sent = true;
@@ -715,7 +713,7 @@ void workers_set_disk(struct workers *w, int fd) {
 static void tell_disk(struct workers *w, uint16_t type) {
     buf_clear(&w->out);
     if (w->chan.open && w->open_sent)
-        send_frame(w, type); /* a worker that hears nothing does not leave, and is waited for */
+        worker_chan_send(&w->chan, type, &w->out); /* else it does not leave, and is waited for */
 }
 
 void workers_use_disk(struct workers *w) {
@@ -736,6 +734,7 @@ bool workers_leave_disk(struct workers *w) {
 
 void workers_on_demand(struct workers *w) {
     w->port.want = port_want;
+    w->port.use = port_use;
 }
 
 void workers_unload(struct workers *w) {

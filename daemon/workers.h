@@ -44,10 +44,11 @@ struct workers_opts {
     /* No worker served since then: one gave the reason @why (-EINVAL), or several died without one
      * (-EAGAIN). */
     void (*on_refused)(void *ctx, const char *why, int error);
-    /* The next three are used for a model that is loaded on demand. A request waits for it
+    /* The next four are used for a model that is loaded on demand. A request waits for it
      * (api_port.want). Loading has come to @fraction. workers_unload() is done: there is no
      * process. */
     void (*want)(void *ctx);
+    void (*use)(void *ctx, uint32_t tenant, double weight); /* api_port.use */
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
     void (*on_disk_left)(void *ctx); /* workers_leave_disk() is done */

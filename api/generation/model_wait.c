@@ -132,6 +132,8 @@ int model_wait_begin(struct prompt_job *job) {
         return unknown(job);
     model_wait_assign(job, m);
     m->last_used_ns = now;
+    if (job->computes && model_on_demand(m))
+        m->port->use(m->port, job->tenant->number, tenant_weight(job->tenant));
     if (is_usable(m, job->computes))
         return 0;
     if (*m->failure && now - m->failed_ns < (int64_t)m->failure_retry_ms * 1000000)

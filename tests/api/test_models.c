@@ -16,9 +16,16 @@ static struct world w;
 static struct fake_port other;
 static struct api_model info;
 static struct model *model;
-static uint32_t n_wants, keepalive_ms = 10000;
+static uint32_t n_wants, n_uses, keepalive_ms = 10000;
 static bool rescans;      /* models are looked for again */
 static struct list scans; /* api_rescan.link */
+
+static void use(struct api_port *p, uint32_t tenant, double weight) {
+    (void)p;
+    n_uses++;
+    cr_expect_eq(tenant, 0);
+    cr_expect_gt(weight, 0);
+}
 
 static void want(struct api_port *p) {
     cr_expect_eq(p, &other.port);
@@ -46,7 +53,7 @@ static void scanned(void) {
 static void start(uint32_t load_wait_ms) {
     static const char *const aliases[] = {"second", "gpt-*", NULL};
 
-    n_wants = 0;
+    n_wants = n_uses = 0;
     world_init(&w);
     w.opts.load_wait_ms = load_wait_ms;
     w.opts.keepalive_ms = keepalive_ms;
@@ -57,6 +64,7 @@ static void start(uint32_t load_wait_ms) {
     world_start(&w);
     fake_init(&other, clock_monotonic());
     other.port.want = want;
+    other.port.use = use;
     other.script = "other";
     info = (struct api_model){.id = "other", .aliases = aliases, .n_bytes = 7};
     cr_assert_eq(api_add_model(w.api, &info, &other.port, &model), 0);
@@ -134,6 +142,7 @@ Test(models, a_request_waits_until_its_model_is_loaded) {
     expect(ask(",\"model\":\"second\""), 200, "\"model\":\"other\"");
     expect(ask(",\"model\":\"gpt-4o\""), 200, "\"model\":\"other\"");
     cr_expect_eq(n_wants, 1);
+    cr_expect_eq(n_uses, 3);
     stop();
 }
 

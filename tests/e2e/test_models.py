@@ -31,9 +31,9 @@ def copy(model, folder, name):
     pathlib.Path(folder, name + ".gguf").write_bytes(pathlib.Path(model).read_bytes())
 
 
-def ask(d, model, n=8, seed=1, **more):
+def ask(d, model, n=8, seed=1, key="", **more):
     body = {"model": model, "prompt": random_tokens(seed, 30), "max_tokens": n, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
-    status, headers, value = d.request("POST", "/v1/completions", {**body, **more})
+    status, headers, value = d.request("POST", "/v1/completions", {**body, **more}, {"Authorization": "Bearer " + key} if key else None)
     assert status == 200, (status, value)
     assert value["model"] == model, value
     return value["choices"][0]["token_ids"]
@@ -111,6 +111,36 @@ def test_a_running_request_is_never_ended_for_another_model():
 
         parallel([lambda: run("a"), lambda: run("b"), third])
         assert ends["c"] > min(ends["a"], ends["b"]), f"nothing had to wait: the test is blind: {ends}"
+
+
+def test_a_tenants_many_models_do_not_drive_out_anothers():
+    """There is room for one model. Without shares each of the other's requests finds its model unloaded."""
+    flags = [flag if flag != "120M" else "60M" for flag in FLAGS]
+    with folder_of("abcd") as folder, tempfile.TemporaryDirectory() as keys:
+        pathlib.Path(keys, "keys").write_text("alice:ka\nbob:kb\n")
+        with Weftd("--models-dir", folder, "--api-keys", keys + "/keys", *flags, model="") as d:
+            over, n_flood = threading.Event(), [0] * 3
+
+            def flood(k):
+                while not over.is_set():
+                    ask(d, "bcd"[k], 2, key="ka")
+                    n_flood[k] += 1
+
+            def asks_now_and_then():
+                n = 0
+                while min(n_flood) == 0:
+                    time.sleep(0.01)
+                until = sum(n_flood) + 6
+                while n < 24 or sum(n_flood) < until:
+                    ask(d, "a", 2, key="kb")
+                    time.sleep(0.02)
+                    n += 1
+                over.set()
+                return n
+
+            n = parallel([asks_now_and_then, *(lambda k=k: flood(k) for k in range(3))])[0]
+            loads = models(d)["a"]["loads"]
+            assert loads <= n / 3, f"{loads} loads for {n} requests"
 
 
 def test_swaps_under_load_lose_nothing():

@@ -1,0 +1,55 @@
+#pragma once
+
+/*
+ * model_share - tenants share the memory for models when not all models that are asked for fit:
+ * start-time fair queueing. A tenant's virtual time is what the models that it uses have had of the
+ * memory while another waited for room, divided by its weight. A model is loaded next for the
+ * tenant with the least, and does not leave for a tenant that is not at least a quantum behind all
+ * that use it. So a tenant whose requests name many models has the share of one, and another finds
+ * its own model loaded for its share of the time.
+ *
+ * Pure: the caller has the clock.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MODEL_USERS 16
+#define MODEL_USE_NS 60000000000  /* so long after its last request a tenant uses a model */
+#define MODEL_LEAD_NS 30000000000 /* what a tenant may be ahead of the others, and wait for them */
+
+/* Who uses a model: the last to come always, of the others those of the last MODEL_USE_NS, the
+ * latest first. */
+struct model_users {
+    struct model_user {
+        uint32_t tenant;
+        int64_t at_ns;
+    } user[MODEL_USERS];
+    uint32_t n;
+};
+
+/* Zeroed: no tenant is known. virtual_ns never goes back; no tenant is further ahead of it than
+ * MODEL_LEAD_NS. */
+struct model_share {
+    struct share_tenant {
+        double weight, virtual_ns; /* weight 0: unknown */
+    } * tenant;                    /* [n], by number */
+    uint32_t n;
+    double virtual_ns; /* where a tenant begins that has used no model of late */
+};
+
+void model_share_deinit(struct model_share *s);
+/* A request of @tenant names the model of @u. Without memory it is not told apart from others. */
+void model_share_use(struct model_share *s, struct model_users *u, uint32_t tenant, double weight,
+                     int64_t now);
+/* The model of @u had @part (0 to 1) of the memory for @ns, which its users share. */
+void model_share_charge(struct model_share *s, const struct model_users *u, double part, int64_t ns,
+                        int64_t now);
+/* The least virtual time of those that use the model; where no tenant does that of a new one. */
+double model_share_least(const struct model_share *s, const struct model_users *u, int64_t now);
+/* @least: of all models that are loaded or waited for. */
+void model_share_advance(struct model_share *s, double least);
+/* Whether the model of @u stays while that of @other waits for room: a tenant uses it that does not
+ * wait itself, and is less than @quantum_ns ahead of one that does. */
+bool model_share_holds(const struct model_share *s, const struct model_users *u,
+                       const struct model_users *other, double quantum_ns, int64_t now);
