@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +66,7 @@ struct workers {
     struct worker_chan chan;
     struct event_cursor events; /* of the frame that is read */
     struct buf out;
-    int exe_fd, crash_page_fd;
+    int crash_page_fd;
     struct crash_page *crash_page;
     struct flight *flight;           /* of this worker and those before it */
     int64_t started_ns, progress_ns; /* of the process; when its step count last changed */
@@ -468,16 +467,18 @@ static int add_shards(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, const 
     return 0;
 }
 
-/* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. 0
- * or -errno; with process_open set on_process_closed() will be called, also after an error. */
+/* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. The
+ * program is this one whatever its path is by now, and not named by a descriptor, whose number may
+ * be one of those. 0 or -errno; with process_open set on_process_closed() will be called, also
+ * after an error. */
 static int spawn(struct workers *w) {
     uv_stdio_container_t stdio[STDIO_MAX];
     uint32_t n_stdio = WORKER_FD_MODEL;
-    char exe[32], shards[16];
+    char shards[16];
     char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL};
     char *env[WORKER_ENVIRONMENT_MAX];
     uv_process_options_t o = {.exit_cb = on_process_exit,
-                              .file = exe,
+                              .file = "/proc/self/exe",
                               .args = args,
                               .env = env,
                               .cwd = "/",
@@ -497,7 +498,6 @@ static int spawn(struct workers *w) {
         return -E2BIG;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return -errno;
-    snprintf(exe, sizeof(exe), "/proc/self/fd/%d", w->exe_fd);
     snprintf(shards, sizeof(shards), "%u", n_stdio - WORKER_FD_MODEL);
     if (w->opts.disk_fd >= 0)
         stdio[n_stdio++] =
@@ -635,10 +635,8 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
                                 .turn_end = port_turn_end,
                                 .story = port_story};
     buf_init(&w->out, MSG_MAX_FRAME);
-    w->exe_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     w->crash_page_fd = memfd_create("weft-crash-page", MFD_CLOEXEC);
-    if (w->exe_fd < 0 || w->crash_page_fd < 0 ||
-        ftruncate(w->crash_page_fd, FLIGHT_OFFSET + FLIGHT_BYTES) < 0)
+    if (w->crash_page_fd < 0 || ftruncate(w->crash_page_fd, FLIGHT_OFFSET + FLIGHT_BYTES) < 0)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
     w->crash_page = mmap(NULL, sizeof(struct crash_page), PROT_READ | PROT_WRITE, MAP_SHARED,
                          w->crash_page_fd, 0);
@@ -762,7 +760,6 @@ struct workers *workers_free(struct workers *w) {
     release_weights(w, false);
     munmap(w->crash_page, sizeof(struct crash_page));
     munmap(w->flight, FLIGHT_BYTES);
-    close(w->exe_fd);
     close(w->crash_page_fd);
     buf_deinit(&w->out);
     free(w);

@@ -43,6 +43,7 @@ class Manager:
         self.model, self.flags, self.program = model, flags, program("weftd")
         self.http = socket.create_server(("127.0.0.1", 0))
         self.path = os.path.join(folder, "notify.sock")
+        self.admin = os.path.join(folder, "admin.sock")
         self.log_path = os.path.join(folder, "log")
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notify.bind(self.path)
@@ -92,7 +93,7 @@ class Manager:
                 os.dup2(fd, 3 + i)
 
         env = {**os.environ, "LISTEN_FDS": str(len(fds)), "LISTEN_FDNAMES": ":".join(names), "NOTIFY_SOCKET": self.path}
-        command = ["sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"', self.program, "--model", self.model, "--backend", BACKEND]
+        command = ["sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"', self.program, "--model", self.model, "--backend", BACKEND, "--admin-socket", self.admin]
         self.pid = None
         with open(self.log_path, "a") as log:
             self.process = subprocess.Popen([*command, *self.flags], env=env, preexec_fn=child, close_fds=False, stderr=log)
@@ -126,7 +127,7 @@ class Manager:
 
     log = Weftd.log
     connect = lambda self, timeout=60: Weftd.connect(self, timeout)
-    request, complete = Weftd.request, Weftd.complete
+    request, complete, admin_request = Weftd.request, Weftd.complete, Weftd.admin_request
 
     @property
     def port(self):

@@ -218,6 +218,22 @@ def test_a_wrong_header_a_cut_off_file_and_an_open_one_are_forgotten():
         assert answer(m) == before and weights(m)[-1] == "kept" and list(m.store) == ["weights-good"]
 
 
+def test_a_worker_starts_whatever_descriptors_are_free():
+    """Those of the store have the lowest numbers, and a worker is given its own from 3 on."""
+    with tempfile.TemporaryDirectory() as folder, Manager(folder, tiny_model(), *FLAGS) as m:
+        m.start()
+        before, name = answer(m), os.path.basename(m.model).removesuffix(".gguf")
+        m.stop()
+        m.store.update({f"weights-{i}": os.memfd_create("empty") for i in range(8)})
+        m.start()
+        wait_until("the others are closed", lambda: len(m.store) == 1)
+        for n in (3, 4):
+            assert m.admin_request("POST", f"/models/{name}/swap")[0] < 300
+            wait_until(f"{n} starts", lambda: len(weights(m)) == n)
+            assert answer(m) == before
+        assert weights(m) == ["packed", "kept", "kept", "kept"] and " worker_died " not in m.log
+
+
 def test_weights_that_kill_their_worker_are_not_used_twice():
     with tempfile.TemporaryDirectory() as folder, Manager(folder, tiny_model(), *FLAGS) as m:
         m.start()
