@@ -110,6 +110,12 @@ struct api_manage {
     void (*cancel)(void *ctx, struct api_task *t); /* over() does not come; a pull ends */
 };
 
+/* KV events (daemon/kv_events.h): batches that were published, how often a subscriber was so far
+ * behind that it began to miss some, and batches that were sent again to who asked for them. */
+struct api_kv_counts {
+    uint64_t n_published, n_overruns, n_replayed;
+};
+
 struct api_opts {
     uint32_t max_connections, max_running, max_queued, max_n;
     uint32_t max_body_bytes, max_header_bytes;
@@ -138,7 +144,8 @@ struct api_opts {
     const struct api_manage *manage; /* NULL: nothing */
     void *models_ctx;                /* of rescan and manage */
     char *otlp_endpoint; /* that spans are sent to, as api_check_otlp() accepts; NULL, "": none */
-    const char *const *managers; /* tenants with the right to manage; "*": all; or NULL */
+    const struct api_kv_counts *kv_events; /* told with the others; NULL: there are none */
+    const char *const *managers;           /* tenants with the right to manage; "*": all; or NULL */
 };
 
 /* A row of the tenants file. 0 is no limit, but for the weight. "default" holds for tenants

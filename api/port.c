@@ -147,6 +147,11 @@ void api_stats(const struct api *a, struct api_stats *out) {
     out->n_lost_outputs = a->http.n_lost_outputs;
     out->n_running = a->admit.n_running;
     out->n_queued = a->admit.n_queued;
+    if (a->opts.kv_events) {
+        out->n_kv_batches = a->opts.kv_events->n_published;
+        out->n_kv_overruns = a->opts.kv_events->n_overruns;
+        out->n_kv_replayed = a->opts.kv_events->n_replayed;
+    }
     if (a->otlp)
         otlp_counts(a->otlp, &out->n_traces, &out->n_traces_waiting, &out->n_traces_dropped);
     out->loop_lag_us = (uint32_t)MIN(loop_lag_longest_ns(&a->lag) / 1000, UINT32_MAX);

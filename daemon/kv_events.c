@@ -23,9 +23,16 @@
 #define LIBRARY "libzmq.so.5"
 #define REPLAY_MAX 10000             /* batches that are kept for subscribers that missed some, */
 #define REPLAY_BYTES_MAX (32u << 20) /* in so many bytes */
-#define QUEUE_MAX 1000               /* batches that wait for one subscriber */
+#define QUEUE_MAX 1000               /* batches that wait for one subscriber, or replay */
 #define BATCH_MAX (4u << 20)
-#define RETRY_MS 50
+#define REPLAYS_MAX 4u          /* at a time; requests for others wait in the socket */
+#define REQUESTS_MAX 64         /* that are read in an iteration */
+#define PART_MAX 256u           /* batches of a part, */
+#define PART_BYTES (256u << 10) /* which ends with the one that reaches so many bytes */
+#define STALL_MS 10000          /* after which a replay that takes nothing ends */
+#define TURN_MS 1   /* to the next part: with 0 libuv may take it into the same iteration */
+#define WAIT_MS 5   /* for the room of a replay */
+#define RETRY_MS 50 /* for an address */
 
 /* The functions in use, by their names in libzmq. */
 struct zmq {
@@ -48,7 +55,15 @@ struct batch {
     char *data;
 };
 
-/* past: a ring, the oldest at first; n_bytes of them are at most REPLAY_BYTES_MAX. */
+/* Who gets past batches, from number @next on. n_peer 0: it is free. */
+struct replay {
+    uint8_t peer[255];
+    uint8_t n_peer;
+    uint64_t next, sent_ms;
+};
+
+/* past: a ring, the oldest at first, whose numbers follow each other; n_bytes of them are at most
+ * REPLAY_BYTES_MAX. */
 struct kv_events {
     struct kv_events_opts opts;
     struct zmq zmq;
@@ -57,7 +72,10 @@ struct kv_events {
     uv_timer_t retry;
     uv_poll_t poll; /* of the router; polls: it is in use */
     bool polls;
-    uint64_t n_sent;
+    uv_timer_t turn; /* active while there is a replay */
+    struct replay replay[REPLAYS_MAX];
+    uint32_t turn_of; /* whose replay is the next */
+    struct api_kv_counts counts;
     struct batch past[REPLAY_MAX];
     uint32_t first, n_past;
     size_t n_bytes;
@@ -231,6 +249,8 @@ static void drop_oldest(struct kv_events *e) {
 static void keep(struct kv_events *e, uint64_t number) {
     char *data = e->router ? malloc(e->out.len) : NULL;
 
+    while (e->n_past && !data) /* what is kept has no gaps */
+        drop_oldest(e);
     if (!data)
         return;
     while (e->n_past == REPLAY_MAX || (e->n_past && e->n_bytes + e->out.len > REPLAY_BYTES_MAX))
@@ -238,6 +258,20 @@ static void keep(struct kv_events *e, uint64_t number) {
     memcpy(data, e->out.data, e->out.len);
     e->past[(e->first + e->n_past++) % REPLAY_MAX] = (struct batch){number, e->out.len, data};
     e->n_bytes += e->out.len;
+}
+
+/* One of the three frames of a batch. The first one finds out whether a subscriber has no room
+ * (ZMQ_XPUB_NODROP): then it goes to the others alone. ZeroMQ leaves that subscriber out from then
+ * on until it has read half of what waits for it, and does not tell what it missed. */
+static void publish(struct kv_events *e, const void *data, size_t len, int flags) {
+    int no = 0, yes = 1;
+
+    if (e->zmq.send(e->pub, data, len, flags | ZMQ_DONTWAIT) >= 0 || e->zmq.error() != EAGAIN)
+        return;
+    e->zmq.setsockopt(e->pub, ZMQ_XPUB_NODROP, &no, sizeof(no));
+    e->zmq.send(e->pub, data, len, flags | ZMQ_DONTWAIT);
+    e->zmq.setsockopt(e->pub, ZMQ_XPUB_NODROP, &yes, sizeof(yes));
+    e->counts.n_overruns++;
 }
 
 void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m) {
@@ -248,33 +282,75 @@ void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blo
         return;
     buf_clear(&e->out);
     put_batch(&e->out, m);
-    put_number(number, e->n_sent);
+    put_number(number, e->counts.n_published);
     int n = snprintf(topic, sizeof(topic), "%s@%s", e->topic, model);
-    e->zmq.send(e->pub, topic, MIN((size_t)n, sizeof(topic) - 1), ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    e->zmq.send(e->pub, number, sizeof(number), ZMQ_SNDMORE | ZMQ_DONTWAIT);
-    e->zmq.send(e->pub, e->out.data, e->out.len, ZMQ_DONTWAIT);
-    keep(e, e->n_sent++);
+    publish(e, topic, MIN((size_t)n, sizeof(topic) - 1), ZMQ_SNDMORE);
+    publish(e, number, sizeof(number), ZMQ_SNDMORE);
+    publish(e, e->out.data, e->out.len, 0);
+    keep(e, e->counts.n_published++);
 }
 
-/* One reply to @peer: an empty frame, the number, the batch. */
-static void reply(struct kv_events *e, const void *peer, size_t n_peer, uint64_t number,
-                  const void *data, size_t len) {
+const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
+    return e ? &e->counts : NULL;
+}
+
+/* ---- replays ---- */
+
+/* One reply to the peer of @r: an empty frame, the number, the batch. 0; -EAGAIN: it has no room;
+ * -EHOSTUNREACH: it is gone. */
+static int reply(struct kv_events *e, const struct replay *r, uint64_t number, const void *data,
+                 size_t len) {
     uint8_t bytes[8];
 
     put_number(bytes, number);
-    e->zmq.send(e->router, peer, n_peer, ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    if (e->zmq.send(e->router, r->peer, r->n_peer, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+        return e->zmq.error() == EAGAIN ? -EAGAIN : -EHOSTUNREACH;
     e->zmq.send(e->router, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT);
     e->zmq.send(e->router, bytes, sizeof(bytes), ZMQ_SNDMORE | ZMQ_DONTWAIT);
     e->zmq.send(e->router, data, len, ZMQ_DONTWAIT);
+    return 0;
 }
 
-/* Reads one request, [peer, empty, number], and answers it with the batches from that number on and
- * an empty one of number -1. False: there is none. */
-static bool serve_replay(struct kv_events *e) {
-    uint8_t peer[256], frame[16];
+/* The next part of @r: batches, and behind the last an empty one of number -1, which ends it. As
+ * reply(). */
+static int send_part(struct kv_events *e, struct replay *r) {
+    uint64_t oldest = e->n_past ? e->past[e->first].number : e->counts.n_published;
+    size_t n_bytes = 0;
+    int result = 0;
+
+    r->next = MAX(r->next, oldest);
+    for (uint32_t i = 0; r->next < e->counts.n_published; i++, r->next++) {
+        const struct batch *b = &e->past[(e->first + r->next - oldest) % REPLAY_MAX];
+
+        if (i == PART_MAX || n_bytes >= PART_BYTES)
+            return 0;
+        assert(b->number == r->next);
+        if ((result = reply(e, r, b->number, b->data, b->len)) < 0)
+            return result;
+        r->sent_ms = uv_now(e->opts.loop);
+        n_bytes += b->len;
+        e->counts.n_replayed++;
+    }
+    result = reply(e, r, UINT64_MAX, "", 0);
+    if (result == 0)
+        r->n_peer = 0;
+    return result;
+}
+
+static struct replay *free_replay(struct kv_events *e) {
+    for (uint32_t i = 0; i < REPLAYS_MAX; i++)
+        if (!e->replay[i].n_peer)
+            return &e->replay[i];
+    return NULL;
+}
+
+/* Reads one message; a request, [peer, empty, number], becomes the replay @r. False: there is
+ * none. */
+static bool read_request(struct kv_events *e, struct replay *r) {
+    uint8_t frame[16];
     int more = 1, n_frames = 1;
     size_t size = sizeof(more);
-    int n_peer = e->zmq.recv(e->router, peer, sizeof(peer), ZMQ_DONTWAIT), len = 0;
+    int n_peer = e->zmq.recv(e->router, r->peer, sizeof(r->peer), ZMQ_DONTWAIT), len = 0;
     uint64_t from = 0;
 
     if (n_peer < 0)
@@ -283,28 +359,53 @@ static bool serve_replay(struct kv_events *e) {
         len = e->zmq.recv(e->router, frame, sizeof(frame), ZMQ_DONTWAIT);
         n_frames++;
     }
-    if (n_frames != 3 || len != 8 || n_peer > (int)sizeof(peer))
-        return true; /* not a request */
+    if (n_frames != 3 || len != 8 || n_peer == 0 || n_peer > (int)sizeof(r->peer))
+        return true;
     for (int i = 0; i < 8; i++)
         from = from << 8 | frame[i];
-    for (uint32_t i = 0; i < e->n_past; i++) {
-        const struct batch *b = &e->past[(e->first + i) % REPLAY_MAX];
-
-        if (b->number >= from)
-            reply(e, peer, (size_t)n_peer, b->number, b->data, b->len);
-    }
-    reply(e, peer, (size_t)n_peer, UINT64_MAX, "", 0);
+    r->n_peer = (uint8_t)n_peer;
+    r->next = from;
+    r->sent_ms = uv_now(e->opts.loop);
     return true;
 }
 
-/* The descriptor of a ZeroMQ socket tells of changes only: all that is there is taken. */
+/* A part of one replay, then requests while there is room for more. The descriptor of a ZeroMQ
+ * socket tells of changes only, also those that a send has seen: so it ends with a read that finds
+ * nothing, or goes on in the next iteration. */
+static void on_turn(uv_timer_t *t) {
+    struct kv_events *e = CONTAINER_OF(t, struct kv_events, turn);
+    struct replay *r = NULL;
+    bool active = false, waits = false;
+    int n = 0;
+
+    for (uint32_t i = 0; i < REPLAYS_MAX && !active; i++) {
+        r = &e->replay[(e->turn_of + i) % REPLAYS_MAX];
+        active = r->n_peer > 0;
+    }
+    if (active) {
+        int result = send_part(e, r);
+
+        e->turn_of = (uint32_t)(r - e->replay + 1) % REPLAYS_MAX;
+        waits = result == -EAGAIN && uv_now(e->opts.loop) - r->sent_ms < STALL_MS;
+        if (result < 0 && !waits)
+            r->n_peer = 0;
+    }
+    while (n < REQUESTS_MAX && (r = free_replay(e)) && read_request(e, r))
+        n++;
+    active = n == REQUESTS_MAX;
+    for (uint32_t i = 0; i < REPLAYS_MAX; i++)
+        active |= e->replay[i].n_peer > 0;
+    if (active)
+        uv_timer_start(t, on_turn, waits ? WAIT_MS : TURN_MS, 0);
+}
+
 static void on_router(uv_poll_t *poll, int status, int events) {
     struct kv_events *e = CONTAINER_OF(poll, struct kv_events, poll);
 
     (void)status;
     (void)events;
-    while (!e->closed && serve_replay(e))
-        ;
+    if (!uv_is_active((uv_handle_t *)&e->turn))
+        on_turn(&e->turn);
 }
 
 /* Binds what is not bound yet. 0, or -1 with the reason in zmq_errno(). */
@@ -335,7 +436,7 @@ void kv_events_bind(struct kv_events *e) {
 
 /* 0 or -errno. */
 static int open_sockets(struct kv_events *e) {
-    int queue = QUEUE_MAX, replies = REPLAY_MAX + 1, fd, zero = 0;
+    int queue = QUEUE_MAX, one = 1, fd, zero = 0;
     size_t size = sizeof(fd);
 
     e->context = e->zmq.ctx_new();
@@ -346,10 +447,12 @@ static int open_sockets(struct kv_events *e) {
         return -ENOMEM;
     e->zmq.setsockopt(e->pub, ZMQ_SNDHWM, &queue, sizeof(queue));
     e->zmq.setsockopt(e->pub, ZMQ_LINGER, &zero, sizeof(zero));
+    e->zmq.setsockopt(e->pub, ZMQ_XPUB_NODROP, &one, sizeof(one));
     if (!e->router)
         return 0;
-    e->zmq.setsockopt(e->router, ZMQ_SNDHWM, &replies, sizeof(replies));
+    e->zmq.setsockopt(e->router, ZMQ_SNDHWM, &queue, sizeof(queue));
     e->zmq.setsockopt(e->router, ZMQ_LINGER, &zero, sizeof(zero));
+    e->zmq.setsockopt(e->router, ZMQ_ROUTER_MANDATORY, &one, sizeof(one));
     if (e->zmq.getsockopt(e->router, ZMQ_FD, &fd, &size) < 0 ||
         uv_poll_init(e->opts.loop, &e->poll, fd) < 0)
         return -EIO;
@@ -383,6 +486,7 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
     }
     choose_topic(e);
     uv_timer_init(o->loop, &e->retry);
+    uv_timer_init(o->loop, &e->turn);
     *out = e; /* what is open now is closed by kv_events_close() */
     if (o->later || bind_all(e) == 0)
         return 0;
@@ -399,6 +503,7 @@ void kv_events_close(struct kv_events *e) {
         uv_close((uv_handle_t *)&e->poll, NULL);
     }
     uv_close((uv_handle_t *)&e->retry, NULL);
+    uv_close((uv_handle_t *)&e->turn, NULL);
     if (e->router)
         e->zmq.close(e->router);
     e->zmq.close(e->pub);
@@ -433,6 +538,11 @@ void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blo
     (void)e;
     (void)model;
     (void)m;
+}
+
+const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
+    (void)e;
+    return NULL;
 }
 
 void kv_events_close(struct kv_events *e) {

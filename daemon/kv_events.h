@@ -5,13 +5,15 @@
  * do: batches in MessagePack from a PUB socket of ZeroMQ, numbered, and past batches again from a
  * ROUTER socket. docs/scale-out.md has the form and who reads it.
  *
- * A batch is dropped for a subscriber that does not keep up (ZeroMQ's high-water mark), which sees
- * it by the numbers. Nothing here waits for anyone.
+ * Nothing here waits for anyone, and nothing grows with how slow a reader is. A subscriber that is
+ * too far behind misses batches, which it sees by the numbers. Past batches go out in parts, one
+ * part in an iteration of the loop.
  */
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
+#include "api/api.h"
 #include "base/err.h"
 #include "proto/messages.h"
 
@@ -31,6 +33,8 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
 void kv_events_bind(struct kv_events *e);
 /* What changed in the cache of @model; NULL: it is empty. One batch. */
 void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m);
+/* What was told so far; as long as @e lives. NULL: NULL. */
+const struct api_kv_counts *kv_events_counts(const struct kv_events *e);
 /* Closes the sockets, so that another daemon can have the addresses, and the handles. Accepts
  * NULL. */
 void kv_events_close(struct kv_events *e);

@@ -589,6 +589,7 @@ static int open_front(struct front *f, struct err *err) {
     if (*k.endpoint && (r = kv_events_new(&f->kv_events, &k, err)) < 0)
         return r;
     o.kv_events = f->kv_events;
+    f->config.api.kv_events = kv_events_counts(f->kv_events);
     if ((r = models_new(&f->models, &o, err)) < 0)
         return r;
     limit_connections(f);

@@ -192,6 +192,12 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Those that it has not taken yet.")                                                        \
     ROW(uint64_t, n_traces_dropped, COUNTER, 1, "weft_traces_dropped_total", "traces_dropped",     \
         "Those that it refused, or for which the queue was full.")                                 \
+    ROW(uint64_t, n_kv_batches, COUNTER, 1, "weft_kv_events_published_total", "kv_batches",        \
+        "Batches of KV events published.")                                                         \
+    ROW(uint64_t, n_kv_overruns, COUNTER, 1, "weft_kv_events_overruns_total", "kv_overruns",       \
+        "Times that a subscriber was so far behind that it began to miss batches.")                \
+    ROW(uint64_t, n_kv_replayed, COUNTER, 1, "weft_kv_events_replayed_total",                      \
+        "kv_batches_replayed", "Batches of KV events sent again.")                                 \
     ROW(uint32_t, loop_lag_us, GAUGE, 1e6, "weft_loop_lag_longest_seconds", "loop_lag_us",         \
         "Longest iteration of the event loop in the last minute.")
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -168,6 +169,10 @@ def test_what_was_missed_comes_again():
             ask.send_multipart([b"", struct.pack(">Q", router.next_number)])
             assert ask.poll(5000) and len(ask.recv_multipart()) == 3
             ask.close(0)
+            page = w.request("GET", "/metrics")[2]
+            count = {name: int(float(re.search(rf"^weft_kv_events_{name}_total\S* (\S+)$", page, re.M)[1]))
+                     for name in ("published", "overruns", "replayed")}
+            assert count == {"published": router.next_number, "overruns": 0, "replayed": router.next_number + 3}, count
 
 
 def test_tenants_with_the_same_prompt_have_blocks_of_their_own():
