@@ -22,7 +22,7 @@
 
 enum next { QUESTION, RESULT };
 
-static void start(struct world *w, const char *source, size_t len) {
+static void prepare(struct world *w, const char *source, size_t len) {
     world_init(w);
     if (source)
         world_use_template(w, source, len);
@@ -32,6 +32,10 @@ static void start(struct world *w, const char *source, size_t len) {
     w->opts.max_stored = 10;
     w->opts.stored_bytes = 1 << 20;
     w->opts.stored_ttl_s = 1000;
+}
+
+static void start(struct world *w, const char *source, size_t len) {
+    prepare(w, source, len);
     world_start(w);
 }
 
@@ -416,6 +420,36 @@ Test(prewarm, nothing_waits_for_what_is_computed_ahead) {
             fake_finish(&w.port, n + 1, FINISH_LENGTH);
         cr_expect(!api_busy(w.api));
     }
+    world_stop(&w);
+}
+
+/* Of requests that run together 32 MB of bodies are kept; those that come then have no prewarm. */
+Test(prewarm, bodies_are_kept_within_a_limit) {
+    enum { N = 36, BODY = 1000000 };
+    struct world w;
+    int fd[N];
+    CLEANUP(freep) char *body = malloc(BODY + 1);
+
+    prepare(&w, strips, sizeof(strips) - 1);
+    w.opts.max_running = N;
+    world_start(&w);
+    memset(body, ' ', BODY);
+    body[BODY] = 0;
+    memcpy(body, "{" HI, strlen("{" HI));
+    body[BODY - 1] = '}';
+    for (uint32_t i = 0; i < N; i++) {
+        fd[i] = world_connect(&w);
+        world_post(&w, fd[i], CHAT, body);
+        while (w.port.n == i)
+            world_turn(&w);
+        cr_expect_leq(w.api->kept_bytes, 32u << 20);
+    }
+    cr_expect_geq(w.api->kept_bytes, 31u << 20);
+    for (uint32_t i = 0; i < N; i++)
+        world_drop(&w, fd[i]);
+    while (api_busy(w.api))
+        world_turn(&w);
+    cr_expect_eq(w.api->kept_bytes, 0);
     world_stop(&w);
 }
 
