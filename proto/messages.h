@@ -104,9 +104,12 @@ enum submit_flags {
     SUBMIT_POOL_CLS = 256, /* as SUBMIT_POOL_LAST, at the first token */
     /* Besides one of SUBMIT_POOL_*: the vector has one number, the model's score for the prompt. */
     SUBMIT_SCORE = 512,
+    /* The hidden states of all tokens, one after the other, of SUBMIT_VECTORS_MAX bytes at most. */
+    SUBMIT_POOL_NONE = 1024,
 };
 
-#define SUBMIT_POOLS (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN | SUBMIT_POOL_CLS)
+#define SUBMIT_POOLS (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN | SUBMIT_POOL_CLS | SUBMIT_POOL_NONE)
+#define SUBMIT_VECTORS_MAX (8u << 20)
 
 struct submit_bias {
     int32_t token;
@@ -199,7 +202,8 @@ struct event {
     const float *prompt_lp;
     const struct event_top *prompt_top; /* [n_prompt_lp][n_prompt_top] or NULL */
     struct str text, code, param;       /* why, for REJECTED and FINISH_ERROR: as struct err */
-    uint32_t n_vector; /* FINISH_STOP with SUBMIT_POOL_*: n_embd; SUBMIT_SCORE: 1 */
+    /* FINISH_STOP with SUBMIT_POOL_*: n_embd; SUBMIT_POOL_NONE: for each token; SUBMIT_SCORE: 1 */
+    uint32_t n_vector;
     const float *vector;
 };
 

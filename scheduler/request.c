@@ -108,9 +108,13 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
                        "The backend that this server runs on makes no embeddings yet.");
     if (pool && (m->n_tokens != m->n_prompt || (pool & (pool - 1)) != 0))
         return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
+    if (pool & SUBMIT_POOL_NONE &&
+        (uint64_t)m->n_prompt * l->n_embd * sizeof(float) > SUBMIT_VECTORS_MAX)
+        return err_set(err, 400, "input", "Vectors are made of at most %zu tokens one by one.",
+                       SUBMIT_VECTORS_MAX / (l->n_embd * sizeof(float)));
     if (l->encoder && !pool)
         return err_set(err, 400, "model", "This model makes vectors of texts, and writes none.");
-    if (m->flags & SUBMIT_SCORE && (!l->ranks || !pool))
+    if (m->flags & SUBMIT_SCORE && (!l->ranks || !pool || pool & SUBMIT_POOL_NONE))
         return err_set(err, 400, "model", "This model gives no scores.");
     if (m->flags & SUBMIT_PREWARM && (m->flags != SUBMIT_PREWARM || m->n_tokens != m->n_prompt ||
                                       m->grammar.len || m->session == 0))
@@ -401,15 +405,19 @@ void request_add_prompt_lp(struct request *r, uint32_t pos, const struct engine_
 
 void request_add_hidden(struct request *r, uint32_t pos, const float *v) {
     if (!r->sum) {
-        memcpy(r->vector, v, r->n_vector * sizeof(*v));
-        return;
+        size_t at = r->flags & SUBMIT_POOL_NONE ? (size_t)pos * r->n_embd : 0;
+
+        assert(at + r->n_embd <= r->n_vector);
+        memcpy(r->vector + at, v, r->n_embd * sizeof(*v));
     }
+    if (!request_pools_all(r))
+        return;
     assert(pos == r->n_pooled); /* a preempted one goes on when its steps are taken back: nothing
                                    comes twice */
     r->n_pooled++;
-    for (uint32_t i = 0; i < r->n_vector; i++)
+    for (uint32_t i = 0; i < r->n_embd && r->sum; i++)
         r->sum[i] += (double)v[i];
-    for (uint32_t i = 0; i < r->n_vector && r->n_pooled == r->n_prompt; i++)
+    for (uint32_t i = 0; i < r->n_embd && r->sum && r->n_pooled == r->n_prompt; i++)
         r->vector[i] = (float)(r->sum[i] / r->n_prompt);
 }
 
@@ -424,7 +432,7 @@ uint32_t request_shareable(const struct request *r) {
         return 0;
     if (r->flags & SUBMIT_POOL_CLS)
         return 0;
-    if (r->sum)
+    if (request_pools_all(r))
         return MIN(r->n_pooled, r->n_tokens - 1);
     if (r->n_prompt_lp < r->want_prompt_lp)
         return r->n_prompt_lp;
@@ -490,8 +498,9 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     if (request_pools(r)) {
         r->flags |= SUBMIT_NO_SPECULATION;
         r->max_tokens = m->n_prompt + 1;
-        r->n_vector = l->n_embd;
-        r->vector = calloc(l->n_embd, sizeof(*r->vector));
+        r->n_embd = l->n_embd;
+        r->n_vector = r->flags & SUBMIT_POOL_NONE ? m->n_prompt * l->n_embd : l->n_embd;
+        r->vector = calloc(r->n_vector, sizeof(*r->vector));
         r->sum = r->flags & SUBMIT_POOL_MEAN ? calloc(l->n_embd, sizeof(*r->sum)) : NULL;
         if (!r->vector || (r->flags & SUBMIT_POOL_MEAN && !r->sum))
             return -ENOMEM;

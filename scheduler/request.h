@@ -134,12 +134,12 @@ struct request {
     float *prompt_lp;
     struct event_top *prompt_top; /* [n_prompt_top] each */
     uint32_t out_base, out_cap, n_prompt_lp, want_prompt_lp;
-    /* SUBMIT_POOL_*: the vector that stands for the one token, and the sum of the hidden states
-     * of positions [0, n_pooled), one after the other: the mean does not depend on how the prompt
-     * was cut. */
+    /* SUBMIT_POOL_*: the vector, or vectors, in place of the one token. Of all positions: those of
+     * [0, n_pooled) are there, one after the other, or their sum is: the mean does not depend on
+     * how the prompt was cut. */
     float *vector;
     double *sum;
-    uint32_t n_pooled, n_vector;
+    uint32_t n_pooled, n_embd, n_vector;
     uint32_t n_cached;
     int64_t first_step_ns;
     enum finish_reason finish;
@@ -176,6 +176,11 @@ static inline uint32_t request_n_out(const struct request *r) {
 
 static inline bool request_pools(const struct request *r) {
     return (r->flags & SUBMIT_POOLS) != 0;
+}
+
+/* Whether the hidden states of all positions are wanted. */
+static inline bool request_pools_all(const struct request *r) {
+    return (r->flags & (SUBMIT_POOL_MEAN | SUBMIT_POOL_NONE)) != 0;
 }
 
 /* scheduler/prewarm.h */

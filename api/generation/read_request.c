@@ -245,6 +245,7 @@ PARSER(parse_pooling) {
     r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
               : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
               : yyjson_equals_str(v, "cls")  ? SUBMIT_POOL_CLS
+              : yyjson_equals_str(v, "none") ? SUBMIT_POOL_NONE
                                              : 0;
     return r->pool ? 0 : field_refuse(f, err);
 }
@@ -415,9 +416,11 @@ static const struct field fields[] = {
     {"content", FIELDS_TOKENIZE, parse_content, AT(prompt), 0, 0, "a string"},
     {"add_special", FIELDS_TOKENIZE, field_bool, AT(add_special), 0, 0, "a boolean"},
     {"input", EMBED, field_value, AT(prompt), 0, 0, NULL},
+    {"content", EMBED, field_value, AT(prompt), 0, 0, NULL},
+    {"embd_normalize", EMBED, parse_unsupported, 0, 2, 0, NULL},
     {"encoding_format", EMBED, parse_encoding, 0, 0, 0, "\"float\" or \"base64\""},
     {"dimensions", EMBED, parse_dimensions, 0, 1, INT32_MAX, "an integer"},
-    {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\", \"mean\" or \"cls\""},
+    {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\", \"mean\", \"cls\" or \"none\""},
     {"normalize", EMBED, field_not, AT(no_normalize), 0, 0, "a boolean"},
     {"query", RERANK, field_value, AT(query), 0, 0, NULL},
     {"documents", RERANK, field_array, AT(documents), 1, REQUEST_INPUTS_MAX,

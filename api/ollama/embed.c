@@ -77,6 +77,9 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
         ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM;
     if (r < 0)
         return r;
+    if (job->request.pool == SUBMIT_POOL_NONE)
+        return err_set_code(err, 400, "invalid_value", "pooling",
+                            "vectors of each token come by /v1/embeddings or /embedding");
     job->request.has_keep_alive = has_keep;
     job->request.keep_alive_s = keep_s;
     if (!job->request.pool)

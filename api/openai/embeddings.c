@@ -49,12 +49,61 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
     return j.error;
 }
 
+/* Numbers are written by the answer, on the pool: there may be millions of them. */
+static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
+    int r = vectors_finish(v, g);
+
+    v->floats = true;
+    return r < 0 ? r : buf_add(&v->text[input], g->vector, g->n_vector * sizeof(*g->vector));
+}
+
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
     const struct gen_request *request = &v->job.request;
 
+    if (request->pool == SUBMIT_POOL_NONE)
+        return take_floats(v, input, g);
     int r = vectors_finish(v, g);
 
     return r < 0 ? r : write_vector(&v->text[input], input, g, request->base64);
+}
+
+/* What take_floats() has left of an input: an array for each token, or one for all. */
+static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
+    const struct buf *floats = &v->text[input];
+    size_t n = floats->len / sizeof(float);
+    size_t n_row = v->job.request.pool == SUBMIT_POOL_NONE ? v->job.model->info->n_embd : n;
+    int r = buf_add(b, "[", 1);
+
+    for (size_t at = 0; at < n && r == 0; at += n_row) {
+        struct json j;
+
+        r = at ? buf_add(b, ",", 1) : 0;
+        json_begin(&j, b);
+        json_open(&j, '[');
+        for (size_t i = at; i < at + n_row; i++) {
+            float f;
+
+            memcpy(&f, floats->data + i * sizeof(f), sizeof(f));
+            json_double(&j, (double)f);
+        }
+        json_close(&j, ']');
+        r = r < 0 ? r : j.error < 0 ? j.error : job_pause();
+    }
+    return r < 0 ? r : buf_add(b, "]", 1);
+}
+
+/* @head: what stands before the arrays of each input, with its number. */
+static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
+        r = i ? buf_add(b, ",", 1) : 0;
+        r = r < 0 ? r : buf_printf(b, "{%s\"index\":%u,\"embedding\":", head, i);
+        r = r < 0 ? r : put_arrays(v, i, b);
+        r = r < 0 ? r : buf_add(b, "}", 1);
+        buf_deinit(&v->text[i]);
+    }
+    return r;
 }
 
 /* The vectors, each freed when it is copied, and the usage. */
@@ -62,7 +111,9 @@ static int answer(struct vectors *v, struct buf *b) {
     struct json j;
     int r = buf_printf(b, "{\"object\":\"list\",\"data\":[");
 
-    for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
+    if (r == 0 && v->floats)
+        r = put_inputs(v, b, "\"object\":\"embedding\",");
+    for (uint32_t i = 0; i < v->n_inputs && r == 0 && !v->floats; i++) {
         r = i ? buf_add(b, ",", 1) : 0;
         r = r < 0 ? r : buf_add(b, v->text[i].data, v->text[i].len);
         buf_deinit(&v->text[i]);
@@ -85,13 +136,31 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
 
     if (r == 0 && !job->request.pool)
         job->request.pool = job->model->info->pool ? job->model->info->pool : SUBMIT_POOL_LAST;
+    if (r == 0 && job->request.pool == SUBMIT_POOL_NONE && job->request.dimensions)
+        return err_set_code(err, 400, "unsupported_parameter", "dimensions",
+                            "dimensions is for vectors that are pooled.");
     return r;
 }
 
+/* llama-server's /embedding: arrays in an array, also of one vector. */
+static int answer_arrays(struct vectors *v, struct buf *b) {
+    int r = buf_add(b, "[", 1);
+
+    r = r < 0 ? r : put_inputs(v, b, "");
+    return r < 0 ? r : buf_add(b, "]", 1);
+}
+
 static const struct vectors_form form = {take, answer};
+static const struct vectors_form arrays = {take_floats, answer_arrays};
 static const struct endpoint endpoint = {.translate = translate, .form = &form};
+static const struct endpoint llama_server = {.translate = translate, .form = &arrays};
 
 void embeddings_serve(struct exchange *x, struct http *h) {
     (void)h;
     vectors_serve(x, &endpoint);
+}
+
+void embedding_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    vectors_serve(x, &llama_server);
 }

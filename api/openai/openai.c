@@ -83,6 +83,7 @@ static const struct route routes[] = {
     {"/v1/chat/completions/input_tokens", HTTP_POST, false, false, chat_count_serve},
     {"/chat/completions/input_tokens", HTTP_POST, false, false, chat_count_serve},
     {"/embeddings", HTTP_POST, false, true, embeddings_serve},
+    {"/embedding", HTTP_POST, false, true, embedding_serve},
     {"/v1/rerank", HTTP_POST, false, true, rerank_serve},
     {"/v2/rerank", HTTP_POST, false, true, rerank_serve},
     {"/rerank", HTTP_POST, false, true, rerank_serve},

@@ -28,6 +28,7 @@ void chat_render_serve(struct exchange *x, struct http *h);
 void completions_serve(struct exchange *x, struct http *h);
 void completions_render_serve(struct exchange *x, struct http *h);
 void embeddings_serve(struct exchange *x, struct http *h);
+void embedding_serve(struct exchange *x, struct http *h);
 void rerank_serve(struct exchange *x, struct http *h);
 void score_serve(struct exchange *x, struct http *h);
 void models_list_serve(struct exchange *x, struct http *h);

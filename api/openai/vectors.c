@@ -114,7 +114,7 @@ static void on_written(struct job *j) {
 static int answer(struct vectors *e) {
     assert(!e->writing && e->n_done == e->n_inputs);
     buf_init(&e->answer, VECTORS_ANSWER_MAX);
-    if (e->n_inputs <= VECTORS_INLINE) {
+    if (e->n_inputs <= VECTORS_INLINE && !e->floats) {
         e->written = e->form->answer(e, &e->answer);
         send_answer(e);
         return 0;
@@ -127,6 +127,7 @@ static int answer(struct vectors *e) {
 
 int vectors_finish(const struct vectors *v, struct gen *g) {
     const struct gen_request *request = &v->job.request;
+    bool raw = request->no_normalize || request->pool == SUBMIT_POOL_NONE;
     double sum = 0;
 
     if (request->dimensions) /* trained so that the first ones are a vector too */
@@ -135,7 +136,7 @@ int vectors_finish(const struct vectors *v, struct gen *g) {
         sum += (double)g->vector[i] * (double)g->vector[i];
     if (!isfinite(sum))
         return -EDOM;
-    for (uint32_t i = 0; i < g->n_vector && sum > 0 && !request->no_normalize; i++)
+    for (uint32_t i = 0; i < g->n_vector && sum > 0 && !raw; i++)
         g->vector[i] = (float)(g->vector[i] / sqrt(sum));
     return 0;
 }

@@ -41,7 +41,7 @@ struct vectors {
     struct prompt_job job;
     struct tenant *tenant;
     struct vectors_lane lane[VECTORS_LANES];
-    struct buf *text;         /* [n_inputs] of the answer */
+    struct buf *text;         /* [n_inputs] of the answer; `floats`: what it will be written of */
     double *score;            /* [n_inputs] */
     struct quota_charge held; /* bytes of tokens, of a body that is kept, of results */
     uint32_t n_inputs, n_next, n_done;
@@ -52,10 +52,12 @@ struct vectors {
     struct buf answer; /* by that */
     int written;       /* its result */
     bool writing;      /* the pool has it */
+    bool floats;
 };
 
-/* The vector of @g: cut to the dimensions asked for, and then, unless it is not to be, of length 1.
- * -EDOM: there are numbers in it that are none. */
+/* The vector of @g: cut to the dimensions asked for, and then, unless it is not to be, of length 1;
+ * the vectors of each token (SUBMIT_POOL_NONE) as they are. -EDOM: there are numbers in it that are
+ * none. */
 int vectors_finish(const struct vectors *v, struct gen *g);
 
 /* Answers @x, whose body @endpoint translates. */

@@ -236,6 +236,20 @@ void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why) {
             e.n_vector = 1;
             v[0] = v[1] - 'm';
         }
+        if (r->m.flags & SUBMIT_POOL_NONE) { /* 0: the token, 1: its place */
+            uint32_t n = r->m.n_prompt;
+            float *all = calloc((size_t)n * FAKE_EMBD, sizeof(*all));
+
+            for (uint32_t k = 0; k < n; k++) {
+                all[k * FAKE_EMBD] = (float)r->tokens[k];
+                all[k * FAKE_EMBD + 1] = (float)k;
+            }
+            e.n_vector = n * FAKE_EMBD;
+            e.vector = all;
+            api_on_event(f->model, &e);
+            free(all);
+            return;
+        }
         api_on_event(f->model, &e);
         return;
     }

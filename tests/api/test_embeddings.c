@@ -142,7 +142,10 @@ Test(embeddings, are_of_the_token_that_is_asked_for) {
     static const struct {
         const char *pooling;
         uint16_t flag;
-    } ways[] = {{"last", SUBMIT_POOL_LAST}, {"mean", SUBMIT_POOL_MEAN}, {"cls", SUBMIT_POOL_CLS}};
+    } ways[] = {{"last", SUBMIT_POOL_LAST},
+                {"mean", SUBMIT_POOL_MEAN},
+                {"cls", SUBMIT_POOL_CLS},
+                {"none", SUBMIT_POOL_NONE}};
     struct world w;
     char body[100];
 
@@ -152,6 +155,30 @@ Test(embeddings, are_of_the_token_that_is_asked_for) {
         yyjson_doc_free(ask(&w, body));
         cr_expect_eq(w.port.r[i].m.flags & SUBMIT_POOLS, ways[i].flag, "%s", ways[i].pooling);
     }
+    world_stop(&w);
+}
+
+/* Not of length 1, whatever else is asked; the answer is written on the pool. */
+Test(embeddings, are_of_each_token_where_none_is_pooled) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_ask(&w, EMBED,
+              "{\"input\":[[7,8,9],[5]],\"pooling\":\"none\",\"encoding_format\":\"base64\"}", &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect(strstr(r.body.data, "{\"object\":\"embedding\",\"index\":0,\"embedding\":"
+                                  "[[7,0,0,0],[8,1,0,0],[9,2,0,0]]},{\"object\""),
+              "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"index\":1,\"embedding\":[[5,0,0,0]]}],\"model\""), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, "/embedding", "{\"content\":[[7,8]],\"pooling\":\"none\"}", &r);
+    cr_expect_str_eq(r.body.data, "[{\"index\":0,\"embedding\":[[7,0,0,0],[8,1,0,0]]}]");
+    reply_deinit(&r);
+    world_ask(&w, "/embedding", "{\"input\":[3,4],\"dimensions\":2,\"embd_normalize\":2}", &r);
+    cr_expect(strstr(r.body.data, "[{\"index\":0,\"embedding\":[[0.6"), "%s", r.body.data);
+    reply_deinit(&r);
     world_stop(&w);
 }
 
@@ -370,6 +397,9 @@ Test(embeddings, refusals_name_the_place) {
         {"{\"input\":\"a\",\"dimensions\":5}", "dimensions", "invalid_value"},
         {"{\"input\":\"a\",\"dimensions\":0}", "dimensions", "invalid_value"},
         {"{\"input\":\"a\",\"pooling\":\"rank\"}", "pooling", "invalid_value"},
+        {"{\"input\":\"a\",\"pooling\":\"none\",\"dimensions\":2}", "dimensions",
+         "unsupported_parameter"},
+        {"{\"input\":\"a\",\"embd_normalize\":-1}", "embd_normalize", "unsupported_parameter"},
         {"{\"input\":\"a\",\"truncate_prompt_tokens\":5}", "truncate_prompt_tokens",
          "unsupported_parameter"},
     };

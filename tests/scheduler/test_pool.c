@@ -27,12 +27,12 @@ enum { REQUESTS = 8, PROMPT = 70, COMMON = 48, CHUNK = 7, CHUNKS = 3, LAYERS = 2
 #endif
 enum { OUT = 40, N_EMBD = 256 };
 
-/* Request i wants: the last state, the mean, or a text beside which they run. */
-static const uint16_t flags_of[] = {SUBMIT_POOL_LAST, SUBMIT_POOL_MEAN, 0, 0};
+/* Request i wants: the last state, the mean, all of them, or a text beside which they run. */
+static const uint16_t flags_of[] = {SUBMIT_POOL_LAST, SUBMIT_POOL_MEAN, SUBMIT_POOL_NONE, 0};
 
 struct heard {
     uint32_t n_ends, n_vectors, n_cached, n_tokens;
-    float vector[N_EMBD];
+    float vector[PROMPT * N_EMBD];
 };
 
 static struct gguf *model;
@@ -79,8 +79,9 @@ static void take(const struct event *e) {
     h->n_ends += e->kind == EVENT_FINISH;
     if (e->n_vector == 0)
         return;
-    cr_assert(e->kind == EVENT_FINISH && e->finish == FINISH_STOP && e->n_vector == N_EMBD);
-    memcpy(h->vector, e->vector, sizeof(h->vector));
+    cr_assert(e->kind == EVENT_FINISH && e->finish == FINISH_STOP);
+    cr_assert(e->n_vector % N_EMBD == 0 && e->n_vector <= PROMPT * N_EMBD);
+    memcpy(h->vector, e->vector, e->n_vector * sizeof(*h->vector));
     h->n_vectors++;
 }
 
@@ -190,9 +191,11 @@ static void expect(struct engine *e, uint64_t step, uint32_t i) {
 
         for (uint32_t k = 0; k < n; k++)
             sum += (double)res.out[k].vector[d];
+        for (uint32_t k = 0; k < n && flags_of[i % 4] & SUBMIT_POOL_NONE; k++)
+            want[i].vector[k * N_EMBD + d] = res.out[k].vector[d];
         if (flags_of[i % 4] & SUBMIT_POOL_MEAN)
             want[i].vector[d] = (float)(sum / n);
-        else if (flags_of[i % 4])
+        else if (flags_of[i % 4] & SUBMIT_POOL_LAST)
             want[i].vector[d] = res.out[n - 1].vector[d];
     }
 }
@@ -243,7 +246,8 @@ Test(pool, a_prefix_is_shared_only_by_those_that_need_not_see_all_of_it) {
         run(&w);
     }
     for (uint32_t i = 1; i < REQUESTS; i++)
-        cr_expect_eq(all[i].n_cached, flags_of[i % 4] & SUBMIT_POOL_MEAN ? 0u : COMMON,
+        cr_expect_eq(all[i].n_cached,
+                     flags_of[i % 4] & (SUBMIT_POOL_MEAN | SUBMIT_POOL_NONE) ? 0u : COMMON,
                      "request %u", i);
     end(&w);
 }
@@ -255,7 +259,7 @@ static uint64_t press(uint32_t chunk, bool reversed) {
 
     begin(&w, 9, chunk, 2);
     for (uint32_t i = 0; i < 6; i++) { /* short answers, so that more is admitted than will fit */
-        submit(w.s, 2, 1);
+        submit(w.s, 3, 1);
         run(&w);
     }
     memset(all, 0, sizeof(all));
@@ -298,7 +302,7 @@ Test(pool, what_makes_no_sense_is_refused) {
     params_init(&m.sampling);
     begin(&w, 64, 0, 1);
     buf_init(&b, 1 << 20);
-    m.flags = SUBMIT_POOL_MEAN; /* resumed, with an output */
+    m.flags = SUBMIT_POOL_NONE; /* resumed, with an output */
     cr_assert_eq(sched_submit(w.s, &m), 0);
     m.id = 2;
     m.n_tokens = 2;
