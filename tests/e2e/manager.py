@@ -82,7 +82,7 @@ class Manager:
                     os.close(fd)
             self.said.append(fields)
 
-    def start(self):
+    def start(self, limit_s=60):
         names = ["http", *self.store]
         fds = [self.http.fileno(), *self.store.values()]
         ready = sum("READY" in s for s in self.said)
@@ -96,18 +96,18 @@ class Manager:
         command = ["sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"', self.program, "--model", self.model, "--backend", BACKEND, "--admin-socket", self.admin]
         self.pid = None
         with open(self.log_path, "a") as log:
-            self.process = subprocess.Popen([*command, *self.flags], env=env, preexec_fn=child, close_fds=False, stderr=log)
+            self.process = subprocess.Popen([*command, *map(str, self.flags)], env=env, preexec_fn=child, close_fds=False, stderr=log)
         self.pid = self.process.pid
-        wait_until("READY", lambda: sum("READY" in s for s in self.said) > ready, 60)
+        wait_until("READY", lambda: sum("READY" in s for s in self.said) > ready, limit_s)
 
-    def stop(self, how=signal.SIGTERM):
+    def stop(self, how=signal.SIGTERM, limit_s=40):
         os.kill(self.pid, how)
-        self.wait(self.pid)
+        self.wait(self.pid, limit_s)
 
-    def wait(self, pid):
+    def wait(self, pid, limit_s=40):
         if pid != self.process.pid:
-            return wait_end(pid)
-        return self.process.wait(40)
+            return wait_end(pid, limit_s)
+        return self.process.wait(limit_s)
 
     def __enter__(self):
         return self
