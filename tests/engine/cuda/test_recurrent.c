@@ -33,7 +33,6 @@ Test(cuda_recurrent, every_architecture_is_near_the_reference) {
  * from either memory. */
 Test(cuda_recurrent, a_sequence_is_the_same_whatever_the_batch) {
     static const struct way ways[] = {
-        {.name = "at once", .fuse = "0"},
         {.name = "in company, as graphs",
          .chunk = 35,
          .n_neighbours = 2,

@@ -196,11 +196,27 @@ void ways_golden(const char *name, char path[1024]) {
         cr_skip_test("%s is not there", path);
 }
 
+const struct way ways_in_batches[2] = {
+    {.name = "in company, as graphs",
+     .chunk = 35,
+     .n_neighbours = 4,
+     .graphs = true,
+     .fuse = "16384"},
+    {.name = "overlapped, other order of threads",
+     .chunk = 9,
+     .n_neighbours = NEIGHBOURS,
+     .graphs = true,
+     .overlap = true,
+     .fuse = "1000000",
+     .order = 77},
+};
+
 void ways_compare(const char *path, const struct way *ways, size_t n) {
+    const struct way at_once = {.fuse = "0"};
     struct trace first = {0}, other = {0};
 
-    ways_run(path, "cuda", &ways[0], &first);
-    for (size_t i = 1; i < n; i++) {
+    ways_run(path, "cuda", &at_once, &first);
+    for (size_t i = 0; i < n; i++) {
         ways_run(path, "cuda", &ways[i], &other);
         for (uint32_t r = 0; r + 1 < LONGEST; r++) {
             cr_expect(first.at[r].digest && first.at[r].digest == other.at[r].digest,

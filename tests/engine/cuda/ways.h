@@ -40,7 +40,9 @@ double ways_distance(const struct trace *a, const struct trace *b);
  * which must be within @limit or 1e-2 of them: of the golden files of gpt-oss and glm4moe with 8 to
  * 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3. The test is linked with --wrap=experts_pick. */
 void ways_near_reference(const char *name, const char *path, double limit);
-/* CUDA in each way by bits against the first. */
+/* Beside others: as graphs; overlapped, in another order of threads. */
+extern const struct way ways_in_batches[2];
+/* CUDA in each way by bits against the prompt at once. */
 void ways_compare(const char *path, const struct way *ways, size_t n);
 /* Of ../shared/data/golden; without it the test is skipped. */
 void ways_golden(const char *name, char path[1024]);
