@@ -70,7 +70,7 @@ struct entry {
     uint64_t hash;
     char *text;
     bool quarantined, abandoned; /* quarantined: compiled alone */
-    uint32_t slot;               /* AWAY: whose turn it was; with n_refs > 0: who is charged */
+    uint32_t slot; /* of the tenant: AWAY: for which it is compiled; n_refs > 0: that is charged */
     uint32_t n_refs, n_waiting, cap_waiting;
     uint32_t users[TENANTS]; /* n_refs by slot; that of slot is not 0 */
     struct waiting *waiting;
@@ -81,7 +81,7 @@ struct entry {
 struct tenant_slot {
     struct quota_account account;
     struct quota_charge charge; /* of grammars in use and of requests' places in them */
-    uint64_t served;            /* the turn */
+    uint64_t served;            /* compiler.turn when it last had a task in the pool */
     uint32_t n_away;
 };
 

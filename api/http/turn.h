@@ -50,7 +50,7 @@ void turn_init(struct turn *t);
 void turn_want(struct turn *t, struct turn_flow *f);
 /* It wants none any more; @f as it was given last. */
 void turn_withdraw(struct turn *t, struct turn_flow *f);
-/* Whose turn is next, which is taken from the list; NULL: none is wanted. */
+/* The connection served next; it is taken from its list. NULL: none wants a turn. */
 struct turn *turn_next(struct turn_flow *root);
 /* A turn of @f took @ns. */
 void turn_charge(struct turn_flow *f, int64_t ns);

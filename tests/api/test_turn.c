@@ -1,4 +1,4 @@
-/* Whose turn it is on the loop, when more connections have something to read than there is time for. */
+/* The order in which connections are served when more have something to read than there is time for. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
