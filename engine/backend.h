@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 6u
+#define BACKEND_ABI 7u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define OP_MATRICES 4 /* of one op, at most */
@@ -158,6 +158,9 @@ enum op_kind {
     /* k and v of QKV without q: w[0] k, w[1] v, and their biases. Queries have an op of their
      * own. */
     OP_KEYS,
+    /* Keys and values that no row sees, of @heads and to the pages of @kv at the rows' positions: a
+     * key's scores are not finite. */
+    OP_HOLES,
     OP_ATTEND, /* o = attention of q to the pages of @kv, as @attn says */
     /* o *= sigmoid(gate), of the QKV op before. With w[0]: o *= softplus(w[0] y), y = norm x, one
      * number for a head or for each of its values. */
@@ -237,6 +240,7 @@ struct attn {
     /* A row sees the keys of its whole sequence, also those behind it: the sequence's rows are all
      * in one step. Without a window. */
     bool whole;
+    bool holes; /* keys of HOLES weigh nothing: without a cap and slopes */
     /* [heads.n] or NULL. Scores of head h are less by slope[h] times the distance of row and key
      * (ALiBi, Press et al. 2022). */
     const float *slope;

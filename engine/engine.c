@@ -563,12 +563,6 @@ static void check_copies(const struct engine *e, const struct engine_copy *c, ui
     }
 }
 
-/* Whether it goes on where its state is, move_states() sees. */
-static void check_state(const struct engine *e, const struct engine_seq *s) {
-    assert(!s->n_replay); /* drafts are taken back by loading the state before them */
-    assert(s->state_slot < MAX(MAX(e->opts.n_states, e->info.n_slots), 1));
-}
-
 /* The pages that the rows of @s read and write in the layers with a window. */
 static void check_windows(const struct engine *e, const struct engine_batch *b, uint32_t i) {
     const uint32_t *start = b->table[KV_WINDOW].start, t = e->opts.page_tokens;
@@ -598,7 +592,10 @@ static void check_seq(const struct engine *e, const struct engine_batch *b, uint
         assert(b->table[KV_GLOBAL].page[p] < e->opts.n_pages);
     if (e->info.n_windows)
         check_windows(e, b, i);
-    check_state(e, s);
+    assert(!s->n_replay); /* drafts are taken back by loading the state before them */
+    /* Whether it goes on where its state is, move_states() sees. */
+    assert(s->state_slot < MAX(MAX(e->opts.n_states, e->info.n_slots), 1));
+    assert(!b->holes || s->pos0 >= s->n_prompt);
     if (s->feed >= 0) {
         first = 1;
         assert(e->launched + 1 == b->step && (uint32_t)s->feed < e->n_wants_launched);
@@ -623,6 +620,7 @@ static void check_batch(const struct engine *e, const struct engine_batch *b) {
     assert(b->step == e->launched + 1);
     if (b->model)
         check_drafts(e, b);
+    assert(!b->holes || (b->model == 0 && e->info.n_slots));
     assert(b->n_rows <= e->opts.max_rows && b->n_seqs <= e->opts.max_seqs);
     assert(b->n_wants <= e->opts.max_wants);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -679,7 +677,7 @@ static int start_step(struct engine *e, struct flight *f) {
 
     r = r < 0 ? r : e->ops->begin(e->be, b, &f->step);
     if (r == 0 && b->n_rows > 0)
-        r = model_forward(&e->model, e->ops, f->step, b->model);
+        r = model_forward(&e->model, e->ops, f->step, b->holes ? PASS_HOLES : b->model);
     return r;
 }
 

@@ -110,7 +110,7 @@ static const char *lacks(const struct model *m, const struct be_ops *ops,
         [OP_MLA_KV] = "latent attention",     [OP_MLA_OUT] = "latent attention",
         [OP_MAMBA] = "Mamba-2 layers",        [OP_NORM] = "encoders' norms",
         [OP_KEEP] = "multi-token prediction", [OP_DRAFT_IN] = "multi-token prediction",
-        [OP_KEYS] = "multi-token prediction",
+        [OP_KEYS] = "multi-token prediction", [OP_HOLES] = "multi-token prediction",
     };
 
     if (ops->run[op->kind])

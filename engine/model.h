@@ -8,24 +8,27 @@
 #include "engine/backend.h"
 #include "engine/head.h"
 
+enum { PASS_MODEL, PASS_DRAFT, PASS_HOLES };
+
 /*
- * Invariants, once engine/arch has filled it: the first op is EMBED and the last LOGITS, and so are
- * those of pass 1; ROUTE is
- * followed by EXPERTS and perhaps SHARED, STATE_IN by DELTA, CONV or MAMBA, a gated QKV by ATTEND
- * and GATE; every op's tensors have the shapes that backend.h says; n_kv_layer[c] is the number of
- * QKV ops with keys for pages of class c, shape.state.n_layer that of recurrent ops;
- * model_measure() was called. op[i].weights are set by model_load() and freed by the backend.
+ * Invariants, once engine/arch has filled it: the first op of passes 0 and 1 is EMBED, the last of
+ * all LOGITS; ROUTE is followed by EXPERTS and perhaps SHARED, STATE_IN by DELTA, CONV or MAMBA, a
+ * gated QKV by ATTEND and GATE; every op's tensors have the shapes that backend.h says;
+ * n_kv_layer[c] is the number of QKV ops with keys for pages of class c, shape.state.n_layer that
+ * of recurrent ops; model_measure() was called. op[i].weights are set by model_load() and freed by
+ * the backend.
  */
 struct model {
     const char *arch; /* general.architecture */
     struct model_shape shape;
     struct model_op *op; /* [n_ops] in the order in which they run */
     uint32_t n_ops, capacity;
-    /* The ops of each pass; the second's is empty where the model does not draft. They overlap:
-     * pass 0 ends with the keys of the block, which pass 1 begins with. */
+    /* The ops of each pass; those but the first are empty where the model does not draft. They
+     * overlap: pass 0 ends with the keys of the block, which pass 1 begins with; PASS_HOLES is pass
+     * 0 with holes in the place of these keys. */
     struct {
         uint32_t begin, end;
-    } pass[2];
+    } pass[3];
     int r; /* 0, or -ENOMEM of model_add() */
     uint64_t weight_bytes, n_params;
     /* Of the embedding, of what every branch adds, of the logits; 0: 1. */

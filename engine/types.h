@@ -96,9 +96,12 @@ struct engine_batch {
     uint64_t step; /* 1, 2, 3, ... */
     /* Which pass: 0, the model itself; 1, its block that drafts (engine_info.n_slots): one row of
      * each sequence, whose token follows the position before it in its slot. That was computed by
-     * either pass. Its keys are in the pages too, and pass 0 computes them again with what is its
+     * either pass. Its keys are in the pages too, and pass 0 writes them again with what is its
      * own, so that a sequence needs not take them back. No copies, no recurrent layers. */
     uint16_t model;
+    /* Pass 0 leaves holes in the place of the block's keys, which its rows do not see: nothing is
+     * drafted for a while. All rows are behind their prompts. */
+    bool holes;
     uint32_t n_rows, n_seqs, n_wants, n_params, n_before, n_after;
     const int32_t *token; /* [n_rows] */
     const struct engine_seq *seq;

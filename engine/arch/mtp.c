@@ -2,13 +2,18 @@
  * mtp - how a model with a block becomes two passes.
  *
  * The block's input at position p is made of the hidden state of p - 1 and the token of p, so its
- * key and value at p follow from the model's own pass up to there: that pass computes them of all
- * its rows, with an op for them alone (KEYS), and neither attention nor the FFN of the block. They
+ * key and value at p follow from the model's own pass up to there: that pass computes them of its
+ * rows, with an op for them alone (KEYS), and neither attention nor the FFN of the block. They
  * lie in the pages like those of one layer more, and are shared, copied and taken back with these.
  * Pass 1 is the whole block of one row for each sequence.
  *
- *   pass 0   EMBED .. layers .. KEEP LOGITS  EMBED DRAFT_IN KEYS
- *   pass 1                                   EMBED DRAFT_IN KEYS  QKV ATTEND .. FFN  KEEP LOGITS
+ *   holes  HOLES EMBED .. layers .. KEEP LOGITS
+ *   pass 0       EMBED .. layers .. KEEP LOGITS  EMBED DRAFT_IN KEYS
+ *   pass 1                                       EMBED DRAFT_IN KEYS  QKV ATTEND .. KEEP LOGITS
+ *
+ * Where the block is not going to draft for a while pass 0 has holes in the place of its keys. A
+ * page tells which of its keys are holes, so it may be shared, copied and kept in files
+ * like all others: a hole's score is not finite, whatever the query is, and weighs nothing.
  *
  * Latent attention makes keys and queries together; there pass 0 computes both.
  */
@@ -56,6 +61,28 @@ static void split_keys(struct model *m, uint32_t i) {
     m->op[i].bias[2] = NULL;
     qkv.k_norm = qkv.w[1] = qkv.w[2] = qkv.bias[1] = qkv.bias[2] = NULL;
     m->op[i + 1] = qkv;
+}
+
+/* Puts the op that makes holes where op @attend reads keys in front of all others. */
+static void add_holes(struct model *m, uint32_t attend, uint32_t end) {
+    struct model_op *to = &m->op[attend], first = {.kind = OP_HOLES};
+
+    assert(to->kind == OP_ATTEND && to->attn.cap == 0 && !to->attn.slope && !m->pass[0].begin);
+    to->attn.holes = true;
+    first.layer = to->layer;
+    first.kv = to->kv;
+    first.heads = to->heads;
+    model_add(m, &first);
+    if (m->r < 0)
+        return;
+    first = m->op[m->n_ops - 1];
+    memmove(&m->op[1], m->op, (m->n_ops - 1) * sizeof(*m->op));
+    m->op[0] = first;
+    for (int i = 0; i < 2; i++) {
+        m->pass[i].begin++;
+        m->pass[i].end++;
+    }
+    m->pass[PASS_HOLES].end = end + 1;
 }
 
 /* The first op from @i on that is attention. */
@@ -122,5 +149,7 @@ void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_
     logits.w[0] = own_head ? own_head : logits.w[0];
     model_add(m, &logits);
     m->pass[1].end = m->n_ops;
+    if (m->r == 0)
+        add_holes(m, find_attend(m, first), m->pass[1].begin);
     m->shape.drafts = true;
 }

@@ -140,7 +140,8 @@ static void find_tile(const struct item *it, uint32_t row, uint32_t at, uint32_t
 static void do_tile(const struct item *it, uint32_t at, const float *q, struct attn_state *states) {
     const struct run *r = it->run;
     uint32_t n = it->n_queries, found = 0, n_found = 0; /* t has these keys of row `found` */
-    struct attn_tile t = {.cap = r->op->attn.cap, .alibi = r->op->attn.slope != NULL};
+    struct attn_tile t = {
+        .cap = r->op->attn.cap, .alibi = r->op->attn.slope != NULL, .holes = r->op->attn.holes};
 
     for (uint32_t i = 0, take; i < n; i += take) {
         struct attn_state *state[4];

@@ -10,7 +10,8 @@
  *
  *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d), q already times the scale
  *             q8: that a block of 32 d, added up by fma with the block's scale
- *             with a cap: soft_cap(s); with a slope: - slope times the distance, by fma
+ *             with a cap: soft_cap(s); with a slope: - slope times the distance, by fma; of a hole
+ *             (not finite): -1e30, which weighs nothing beside the query's own key
  *   m'      = max(m, s); c = exp(m - m'); p = exp(s - m')
  *   l[lane] = fma(l[lane], c, p[lane]) + p[16 + lane]
  *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8: p[key] times the
@@ -90,8 +91,12 @@ INLINE void scores(const struct kv_view *v, bool q8, const struct attn_tile *t, 
 INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_state *st,
                    float *p) {
     static const float lane[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vf lowest = vf_set1(-INFINITY);
+    vf lowest = vf_set1(-INFINITY), hole = vf_set1(-1e30F);
 
+    if (t->holes) { /* s + (s - s) is s, or not a number; finite, so that all may be holes */
+        s0 = vf_max(vf_add(s0, vf_sub(s0, s0)), hole);
+        s1 = vf_max(vf_add(s1, vf_sub(s1, s1)), hole);
+    }
     if (t->cap != 0) {
         s0 = vf_soft_cap(s0, t->cap);
         s1 = vf_soft_cap(s1, t->cap);

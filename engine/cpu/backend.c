@@ -589,7 +589,7 @@ const struct be_ops backend_cpu = {
             [OP_MLA_KV] = ops_mla_kv,     [OP_MLA_OUT] = ops_mla_out,
             [OP_KEYS] = ops_keys,         [OP_KEEP] = ops_keep,
             [OP_DRAFT_IN] = ops_draft_in, [OP_NORM] = ops_norm,
-            [OP_LOGITS] = ops_logits,
+            [OP_HOLES] = ops_holes,       [OP_LOGITS] = ops_logits,
         },
     .mask = ops_mask,
     .sample = ops_sample,

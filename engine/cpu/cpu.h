@@ -172,6 +172,7 @@ struct attn_tile {
     /* Of each query: what its scores lose by distance, and its position less that of the first
      * key. alibi: whether they do. */
     bool alibi;
+    bool holes; /* scores that are not finite are of keys that weigh nothing */
     float slope[4], at[4];
 };
 

@@ -272,27 +272,35 @@ static void finish_heads(const struct be *b, const struct model_op *op, float *x
     }
 }
 
-/* The keys and values of a row, from the product to their page. */
-static void store_row(const struct rows *r, uint32_t row, const float *cs) {
+/* The keys and values of a row to their page. */
+static void write_kv(const struct rows *r, uint32_t row) {
     const struct be *b = r->step->be;
     const struct heads *h = &r->op->heads;
     const struct kv_view view = be_view(b, h);
-    size_t width = (size_t)h->n_kv * h->dim;
-    float *k = b->k + row * width, *v = b->v + row * width;
+    size_t at = (size_t)row * h->n_kv * h->dim;
     uint32_t pos = r->step->host.row_pos[row], cls = r->op->kv.cls;
     uint8_t *keys = be_page(b, cls, host_page(&r->step->host, cls, row, pos)) +
                     be_kv_bytes(b, r->op->kv.at * b->page_tokens);
     uint8_t *values = keys + h->n_kv * view.k_head;
 
+    for (uint32_t i = 0; i < h->n_kv; i++, at += h->dim)
+        b->kernels->kv_write(&view, keys + i * view.k_head, values + i * view.v_head,
+                             pos % view.page_tokens, b->k + at, b->v + at);
+}
+
+/* The keys and values of a row, from the product to their page. */
+static void store_row(const struct rows *r, uint32_t row, const float *cs) {
+    const struct be *b = r->step->be;
+    const struct heads *h = &r->op->heads;
+    size_t width = (size_t)h->n_kv * h->dim;
+    float *k = b->k + row * width, *v = b->v + row * width;
+
     if (r->w->n_mats == 2 && r->op->kind == OP_QKV)
         memcpy(v, k, width * sizeof(*v));
     finish_heads(b, r->op, k, h->n_kv, r->w->k_norm, cs);
-    for (uint32_t i = 0; i < h->n_kv; i++, k += h->dim, v += h->dim) {
-        if (r->op->v_unit)
-            b->kernels->norm(v, NULL, v, h->dim, b->shape.rms_eps);
-        b->kernels->kv_write(&view, keys + i * view.k_head, values + i * view.v_head,
-                             pos % view.page_tokens, k, v);
-    }
+    for (uint32_t i = 0; i < h->n_kv && r->op->v_unit; i++, v += h->dim)
+        b->kernels->norm(v, NULL, v, h->dim, b->shape.rms_eps);
+    write_kv(r, row);
 }
 
 /* After the product: heads normed and rotated, keys and values into their page. A row writes
@@ -350,6 +358,27 @@ int ops_keys(struct step *s, const struct model_op *op) {
     mm.out_stride[0] = mm.out_stride[1] = (size_t)op->heads.n_kv * op->heads.dim;
     matmul_run(b->pool, &mm, 1);
     each_row(&r, finish_keys_row);
+    return 0;
+}
+
+/* An infinity makes the score an infinity or not a number, whatever the query; values are added
+ * with a weight of 0, so they must be finite. */
+static void hole_row(const struct rows *r, uint32_t row, uint32_t thread) {
+    const struct be *b = r->step->be;
+    const struct heads *h = &r->op->heads;
+    size_t width = (size_t)h->n_kv * h->dim;
+
+    memset(b->k + row * width, 0, width * sizeof(*b->k));
+    memset(b->v + row * width, 0, width * sizeof(*b->v));
+    for (uint32_t i = 1; i <= h->n_kv; i++)
+        b->k[row * width + (size_t)i * h->dim - 1] = INFINITY;
+    write_kv(r, row);
+}
+
+int ops_holes(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .op = op, .n = s->n_rows};
+
+    each_row(&r, hole_row);
     return 0;
 }
 

@@ -196,6 +196,7 @@ struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t
 int ops_norm(struct step *s, const struct model_op *op);
 int ops_qkv(struct step *s, const struct model_op *op);
 int ops_keys(struct step *s, const struct model_op *op);
+int ops_holes(struct step *s, const struct model_op *op);
 int ops_keep(struct step *s, const struct model_op *op);
 int ops_draft_in(struct step *s, const struct model_op *op);
 int ops_attend(struct step *s, const struct model_op *op);

@@ -347,6 +347,18 @@ int ref_keys(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+int ref_holes(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    size_t n_keys = (size_t)s->host.batch->n_rows * op->heads.n_kv, dim = op->heads.dim;
+
+    memset(b->kv[0], 0, n_keys * dim * sizeof(float));
+    memset(b->kv[1], 0, n_keys * dim * sizeof(float));
+    for (size_t i = 1; i <= n_keys; i++)
+        b->kv[0][i * dim - 1] = INFINITY;
+    ref_store_rows(s, op);
+    return 0;
+}
+
 /* -- attention --------------------------------------------------------------------------------- */
 
 /* @sink: a score whose weight goes nowhere; NULL: there is none. */
@@ -379,6 +391,8 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
         for (uint32_t g = 0; g < group; g++) {
             float z = ref_dot(q + (size_t)g * dim, kv, dim) * op->attn.scale;
 
+            if (op->attn.holes && !isfinite(z))
+                z = -1e30F;
             z = op->attn.cap ? mx_soft_cap(z, op->attn.cap) : z;
             if (op->attn.slope)
                 z -= op->attn.slope[kvh * group + g] * fabsf((float)pos - (float)(end - n + p));

@@ -224,7 +224,7 @@ const struct be_ops backend_reference = {
             [OP_MLA_KV] = ref_mla_kv,     [OP_MLA_OUT] = ref_mla_out,
             [OP_KEYS] = ref_keys,         [OP_KEEP] = ref_keep,
             [OP_DRAFT_IN] = ref_draft_in, [OP_NORM] = ref_norm,
-            [OP_LOGITS] = ref_logits,
+            [OP_HOLES] = ref_holes,       [OP_LOGITS] = ref_logits,
         },
     .mask = mask,
     .sample = sample,

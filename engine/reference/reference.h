@@ -103,6 +103,7 @@ int ref_layer_input(struct step *s, const struct model_op *op);
 /* Keys and values go to the pages rounded to their format, and attend() reads them from there. */
 int ref_qkv(struct step *s, const struct model_op *op);
 int ref_keys(struct step *s, const struct model_op *op);
+int ref_holes(struct step *s, const struct model_op *op);
 int ref_norm(struct step *s, const struct model_op *op);
 int ref_keep(struct step *s, const struct model_op *op);
 int ref_draft_in(struct step *s, const struct model_op *op);

@@ -253,6 +253,7 @@ void driver_launch(struct driver *d, const struct driver_part *part, uint32_t n)
     assert(n <= d->opts.max_seqs);
     b->b = (struct engine_batch){
         .step = d->step + 1,
+        .holes = d->holes,
         .n_seqs = n,
         .n_params = n,
         .token = b->token,

@@ -65,6 +65,7 @@ struct driver {
     uint32_t *free_page, n_free, *free_state, n_free_states;
     struct driver_batch *batch[2];
     uint64_t step, waited; /* last launched, last waited for */
+    bool holes;            /* engine_batch.holes of the next steps */
 };
 
 int driver_open(struct driver *d, const struct driver_opts *opts, struct err *err);
