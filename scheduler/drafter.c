@@ -16,7 +16,9 @@
  * The block of the large model has its keys in the request's own pages, where the steps of that
  * model have computed them up to the last token but one: there is nothing to keep up with. Pages
  * for what it drafts are taken for the run only: the step that checks the draft computes these keys
- * again. Where pages are few there are no drafts.
+ * again. Where pages are few there are no drafts. Between probes it rests: steps that only decode
+ * leave its keys out until shortly before the next one. What was left out is not made up for: the
+ * block sees the prompt, and what it missed is further behind with each token.
  *
  * How many. Drafting K tokens for n requests takes K steps of the small model of n rows each, and
  * checking them n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens
@@ -285,6 +287,11 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan 
     if (k > 0)
         d->probe_gap = 0;
     return d->n_chosen;
+}
+
+bool drafter_rests(const struct drafter *d, uint64_t turn) {
+    return d->opts.block && (BUGGIFY(draft_holes) || (d->probe_gap > 0 && !d->opts.force &&
+                                                      turn + DRAFTER_KEYS_AHEAD < d->probe_at));
 }
 
 /* ---- one batch ---- */

@@ -50,6 +50,10 @@ struct drafter *drafter_free(struct drafter *d);
  * drafter_run() computes them. */
 uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan *p,
                         const struct list *running);
+/* Whether the model's own block drafts nothing in the next steps, as far as is known: its keys of
+ * what is decoded meanwhile may be left out (engine_batch.holes). @turn: the step's, as of
+ * spec_begin_step(). */
+bool drafter_rests(const struct drafter *d, uint64_t turn);
 /* Computes what was chosen, as far as it has caught up with the requests. Their last tokens must
  * be known. Returns the time it took (>= 0), -ENOMEM, or -EIO: the engine is lost. */
 int64_t drafter_run(struct drafter *d, const struct list *running);

@@ -165,6 +165,8 @@
 /* Steps from one probe to the next, at most, while drafts do not pay. 16: a block that is never
  * right, on a processor, 8 streams -1 %, 32 -0.4 %; 64 and 1024: within 0.2 %. */
 #define DRAFTER_PROBE_MAX 256
+/* Steps before a probe from which on the block has keys again: what it reads most of is near. */
+#define DRAFTER_KEYS_AHEAD 32
 #define DRAFTER_GAIN 1.04       /* a draft must promise so many times the tokens for the time */
 #define DRAFTER_ENOUGH 1.0F     /* tokens expected of another source: it is not asked */
 #define DRAFTER_CATCH_UP 16u    /* rows of a step for those who have to catch up, */

@@ -111,6 +111,15 @@ void step_apply_rows(struct sched *s) {
     }
 }
 
+/* Whether the block's keys of all rows are left out. Those of prompts are most of what it reads, in
+ * later turns too, and cost little beside the prompt. */
+static bool leaves_holes(const struct sched *s, const struct batch *t) {
+    for (uint32_t i = 0; i < t->b.n_seqs; i++)
+        if (t->seq[i].pos0 < t->seq[i].n_prompt)
+            return false;
+    return s->drafter && t->b.n_rows > 0 && drafter_rests(s->drafter, s->spec.turn);
+}
+
 int step_build(struct sched *s, struct batch *t) {
     const struct plan *p = &s->plan;
 
@@ -140,6 +149,7 @@ int step_build(struct sched *s, struct batch *t) {
         if (q->n_rows > 0 && q->n_draft_max > 0 && q->n_draft == 0)
             spec_refused(r);
     }
+    t->b.holes = leaves_holes(s, t);
     t->expect_ns = p->expect_ns;
     t->alone = p->alone != PLAN_NONE;
     return 0;

@@ -112,3 +112,29 @@ Test(spec_gain, right_drafts_are_used_with_states) {
     cr_expect_geq(gain(&m, 1, 2, SIM_DRAFTS_RIGHT), 7);
     cr_expect_geq(gain(&m, 1, 2, SIM_DRAFTS_PARTLY), 1.2);
 }
+
+/* A block that is never right, beside which nothing drafts: what it costs is left out but for the steps before a
+ * probe, whose draft then sees what it needs most. */
+Test(spec_gain, keys_of_a_block_that_rests_are_left_out) {
+    struct sim_opts o = {
+        .sched =
+            {.depth = 2, .max_seqs = 8, .max_rows = 256, .itl_target_ms = 400, .max_step_ms = 400},
+        .drafts = SIM_DRAFTS_RIGHT, /* its alone */
+        .block = true,
+        .draft_wrong = 1024,
+        .draft_step_ns = 1000000,
+        .n_pages = 1200,
+        .step_ns = 33000000,
+        .row_ns = 5000000,
+    };
+    struct telltale_seen seen;
+
+    sim_init(&sim, &o);
+    for (uint32_t i = 0; i < 8; i++)
+        sim_submit(&sim, sim_client(&sim, 40 + i, i, 0, 1500), 0);
+    sim_run(&sim, 100000);
+    telltale_seen(sim.engine, &seen);
+    sim_deinit(&sim);
+    cr_expect_geq(seen.n_hole_steps, 1000, "%d of %d", (int)seen.n_hole_steps, (int)seen.n_steps);
+    cr_expect_eq(seen.n_holes_near, 0);
+}

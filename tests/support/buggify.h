@@ -21,6 +21,7 @@
     X(draft_source_gone, "a source of drafts cannot be opened")                                    \
     X(draft_no_pages, "the draft model has no pages for a request")                                \
     X(draft_cut, "the draft model stops drafting early")                                           \
+    X(draft_holes, "a step that only decodes leaves the block's keys out")                         \
     X(mask_late, "a mask takes too long for the step")                                             \
     X(events_short, "not all pending events fit into a message")                                   \
     X(pin_expires, "pages kept for a session's next turn are given up")                            \

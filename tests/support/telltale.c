@@ -512,6 +512,7 @@ static uint64_t read_window(struct engine *e, const struct engine_batch *b, uint
  */
 static uint64_t write_position(struct engine *e, const struct engine_batch *b, uint32_t s,
                                uint32_t pos, uint64_t h, uint64_t before, int32_t token) {
+    uint64_t block = b->holes ? BLOCK_HOLE : block_key(before, token);
     uint64_t after = text_next(&e->set, h, token, pos);
 
     for (uint32_t cls = 0; cls < KV_CLASSES; cls++)
@@ -520,7 +521,7 @@ static uint64_t write_position(struct engine *e, const struct engine_batch *b, u
                                                         .after = after,
                                                         .token = token,
                                                         .pos = pos,
-                                                        .block = block_key(before, token)};
+                                                        .block = block};
     if (e->rules.n_windows > 0)
         *window_cell(e, b, s, pos) = *cell_of(e, b, KV_GLOBAL, s, pos);
     return after;
@@ -609,7 +610,9 @@ static void compute_draft(struct engine *e, const struct engine_batch *b, uint32
         bool computed = one_class && c->context == text_context(h, KV_GLOBAL) && c->pos == pos &&
                         c->token == token[pos];
 
-        if (!block_is_key(c, pos > 0 ? h : 0, token[pos]))
+        if (c->block == BLOCK_HOLE)
+            e->seen.n_holes_near += pos + 32 >= q->pos0;
+        else if (!block_is_key(c, pos > 0 ? h : 0, token[pos]))
             note_block(e, b, s, pos, "key is not that of its tokens");
         h = computed ? c->after : text_next(&e->set, h, token[pos], pos);
     }
@@ -700,6 +703,7 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
         answer(e, b, i, f->mask[i]);
     copy_pages(e, b->after, b->n_after);
     e->seen.n_steps++;
+    e->seen.n_hole_steps += b->holes;
     e->seen.n_rows += b->n_rows;
     e->seen.n_wants += b->n_wants;
     e->n_waited = step;

@@ -72,6 +72,8 @@ void telltale_set(const struct telltale *t);
 struct telltale_seen {
     uint64_t n_steps, n_rows, n_wants, n_copies; /* of the steps that were waited for */
     uint64_t n_loads, n_saves;                   /* of states */
+    uint64_t n_hole_steps;                       /* in which the block got no keys; */
+    uint64_t n_holes_near; /* of those positions, read by pass 1 among the last 32 */
     uint64_t n_stale; /* positions read that were not written for the sequence that reads them */
 };
 

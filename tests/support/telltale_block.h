@@ -8,12 +8,13 @@
  * A key of the block is made of the hidden state of the position before and the token; the hidden
  * state is the hash of what was read. A slot has the hidden states of its sequence's last
  * positions. Where the one before is not there, as behind a prefix hit, nothing stands in its
- * place: such a key is not the best, but no other text's.
+ * place: such a key is not the best, but no other text's. A step may leave holes instead of keys.
  */
 
 #include "tests/support/telltale_text.h"
 
 #define BLOCK_KEPT 34u /* positions; as ENGINE_KEPT */
+#define BLOCK_HOLE 1u  /* in the place of a key: it is not read */
 
 struct block_slot {
     uint64_t hidden[BLOCK_KEPT];

@@ -25,6 +25,7 @@ static void check_head(const struct batch_rules *r, const struct engine_batch *b
     const struct engine_opts *o = r->opts;
 
     NEED(b->model == 0 || (b->model == 1 && r->n_slots > 0), "model", b->model);
+    NEED(!b->holes || (b->model == 0 && r->n_slots > 0 && b->n_rows > 0), "model", b->model);
     NEED(b->n_rows + b->n_before + b->n_after > 0 && b->n_rows <= o->max_rows, "rows", b->n_rows);
     NEED(b->n_seqs >= (b->n_rows > 0) && b->n_seqs <= o->max_seqs, "sequences", b->n_seqs);
     NEED(b->n_wants <= o->max_wants, "wants", b->n_wants);
@@ -65,6 +66,7 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         NEED(s->n_replay == 0, "sequence", i);
         NEED(s->state_slot < MAX(MAX(r->opts->n_states, r->n_slots), 1u), "sequence", i);
         NEED(s->feed >= -1, "sequence", i);
+        NEED(!b->holes || s->pos0 >= s->n_prompt, "sequence", i);
         NEED(s->feed < 0 || (s->n_rows == 1 && s->n_draft == 0), "sequence", i);
         if (s->feed >= 0)
             check_feed(r, b, i);
