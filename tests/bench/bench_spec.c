@@ -211,9 +211,9 @@ const struct engine_info *__wrap_engine_info(const struct engine *e) {
     return &d->info;
 }
 
-/* What pass @pass takes, of a pass of the model without a block. */
-static double block_part(const struct side *d, uint32_t pass) {
-    return pass ? forced.block : d == &sides[AUTO] ? 1 + forced.block / 6 : 1;
+/* What a pass takes, of a pass of the model without a block. */
+static double block_part(const struct side *d, const struct engine_batch *b) {
+    return b->model ? forced.block : d == &sides[AUTO] && !b->holes ? 1 + forced.block / 6 : 1;
 }
 
 int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
@@ -236,8 +236,7 @@ int __wrap_engine_launch(struct engine *e, const struct engine_batch *b) {
     if (!machine.n)
         return __real_engine_launch(e, b);
     if (d)
-        f->end_ns = d->free_ns =
-            f->begin_ns + (int64_t)(virtual_ms(b) * block_part(d, b->model) * 1e6);
+        f->end_ns = d->free_ns = f->begin_ns + (int64_t)(virtual_ms(b) * block_part(d, b) * 1e6);
     return 0;
 }
 
