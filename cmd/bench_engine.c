@@ -35,7 +35,7 @@ static const char usage[] =
     "  --threads N        0: all cores (0)\n"
     "  --backend B        reference, cpu, cuda or auto (auto)\n"
     "  --isa I            of the cpu backend: auto, generic, avx2, avx512, amx (auto)\n"
-    "  --kv T             f16 or q8_0 (f16)\n"
+    "  --kv T             f16, q8_0 or q4_0 (f16)\n"
     "  -p N               tokens of the prompt; 0: no prefill (512)\n"
     "  -n N               tokens to decode; 0: no decode (128)\n"
     "  -d N               tokens of context before them (0)\n"
@@ -318,6 +318,17 @@ static int parse_batches(struct bench *b) {
     return copy ? -1 : cli_fail("out of memory");
 }
 
+/* -1: none of that name. */
+static int kv_type_of(const char *name) {
+    static const char *const names[] = {
+        [ENGINE_KV_F16] = "f16", [ENGINE_KV_Q8_0] = "q8_0", [ENGINE_KV_Q4_0] = "q4_0"};
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(name, names[i]) == 0)
+            return (int)i;
+    return -1;
+}
+
 /* The longest sequence and the widest batch decide how much memory the engine takes. */
 static int open_engine(struct bench *b, struct err *err) {
     struct run_opts o = {
@@ -325,7 +336,7 @@ static int open_engine(struct bench *b, struct err *err) {
         .backend = b->backend,
         .isa = b->isa,
         .n_threads = b->n_threads,
-        .kv_type = strcmp(b->kv, "f16") == 0 ? ENGINE_KV_F16 : ENGINE_KV_Q8_0,
+        .kv_type = (enum engine_kv_type)kv_type_of(b->kv),
         .max_rows = b->rows,
         .max_seqs = 1,
         .max_tokens = MAX(b->n_prompt, b->depth + b->n_decode),
@@ -400,8 +411,8 @@ int bench_cmd_engine(int argc, char **argv) {
         code = cli_usage("unexpected argument \"%s\"", argv[1]);
     if (code < 0 && !b.model)
         code = cli_usage("--model is needed");
-    if (code < 0 && strcmp(b.kv, "f16") != 0 && strcmp(b.kv, "q8_0") != 0)
-        code = cli_usage("--kv is f16 or q8_0");
+    if (code < 0 && kv_type_of(b.kv) < 0)
+        code = cli_usage("--kv is f16, q8_0 or q4_0");
     if (code < 0 && !b.replay_path && !b.n_prompt && !b.n_decode)
         code = cli_usage("-p 0 and -n 0 leave nothing to measure");
     if (code < 0)

@@ -295,6 +295,14 @@ struct model_op {
     struct weights *weights;                /* what load() made of the tensors; NULL before */
 };
 
+/* Bytes of @n cached values, whole blocks of them. */
+static inline uint64_t kv_bytes(enum engine_kv_type type, uint64_t n) {
+    return type == ENGINE_KV_F16    ? n * 2
+           : type == ENGINE_KV_Q8_0 ? n / 32 * 34
+           : type == ENGINE_KV_Q4_0 ? n / 32 * 18
+                                    : n * 4;
+}
+
 /* What the pointers lead to stays until close(). */
 struct be_opts {
     const struct model_shape *shape;

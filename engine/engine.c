@@ -65,31 +65,27 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
     return 0;
 }
 
-/* Bytes of a page over all layers of class @cls. */
-static int size_page(struct engine *e, uint8_t cls, uint64_t *out, struct err *err) {
-    const struct model_shape *s = &e->model.shape;
-    uint64_t values = s->n_kv_values[cls] * e->opts.page_tokens;
+/* Whether the backend has pages of this type, and the model's heads fit its blocks. */
+static int check_kv_type(const struct engine *e, struct err *err) {
+    static const char *const names[] = {"f16", "q8_0", "q4_0", "f32"};
+    enum engine_kv_type type = e->opts.kv_type;
 
-    switch (e->opts.kv_type) {
-    case ENGINE_KV_F16:
-        *out = values * 2;
-        break;
-    case ENGINE_KV_Q8_0:
-        for (uint32_t i = 0; i < e->model.n_ops; i++)
-            if (e->model.op[i].heads.dim % 32)
-                return err_set(err, 0, NULL,
-                               "kv type q8_0 needs heads of a multiple of 32 values, "
-                               "this model has %u",
-                               e->model.op[i].heads.dim);
-        *out = values / 32 * 34;
-        break;
-    case ENGINE_KV_F32:
-        if (e->ops != &backend_reference)
-            return err_set(err, 0, NULL, "kv type f32 is for the reference backend only");
-        *out = values * 4;
-        break;
-    }
+    if (type == ENGINE_KV_F32 && e->ops != &backend_reference)
+        return err_set(err, 0, NULL, "kv type f32 is for the reference backend only");
+    if (type == ENGINE_KV_Q4_0 && e->ops->device)
+        return err_set(err, 0, NULL, "kv type q4_0 is not for the %s backend: f16 and q8_0 are",
+                       e->ops->name);
+    for (uint32_t i = 0; i < e->model.n_ops && kv_bytes(type, 32) % 32; i++)
+        if (e->model.op[i].heads.dim % 32)
+            return err_set(err, 0, NULL,
+                           "kv type %s needs heads of a multiple of 32 values, this model has %u",
+                           names[type], e->model.op[i].heads.dim);
     return 0;
+}
+
+/* Bytes of a page over all layers of class @cls. */
+static uint64_t page_bytes_of(const struct engine *e, uint8_t cls) {
+    return kv_bytes(e->opts.kv_type, e->model.shape.n_kv_values[cls] * e->opts.page_tokens);
 }
 
 /* KV memory from what a device has left, where neither pages nor bytes are configured. */
@@ -134,11 +130,15 @@ static struct fit_windows windows_of(const struct engine *e) {
 /* What pages take, in one class or two. */
 static int size_classes(struct engine *e, struct err *err) {
     struct engine_info *i = &e->info;
+    int r = check_kv_type(e, err);
 
+    if (r < 0)
+        return r;
     if (!can_have_windows(e))
         model_join_windows(&e->model);
-    int r = size_page(e, KV_GLOBAL, &i->page_bytes, err);
-    return r < 0 || !e->model.shape.window ? r : size_page(e, KV_WINDOW, &i->window_bytes, err);
+    i->page_bytes = page_bytes_of(e, KV_GLOBAL);
+    i->window_bytes = e->model.shape.window ? page_bytes_of(e, KV_WINDOW) : 0;
+    return 0;
 }
 
 /* Divides the KV memory between the classes, or has one of all layers where that is less. */
@@ -275,7 +275,7 @@ static int size_pages(struct engine *e, struct err *err) {
 }
 
 /* Of pages and states, here and in host memory. */
-static uint64_t kv_bytes(const struct engine *e) {
+static uint64_t all_kv_bytes(const struct engine *e) {
     return ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes +
            e->info.n_windows * e->info.window_bytes +
            ((uint64_t)e->opts.n_states + e->opts.n_snapshots) * e->info.state_bytes;
@@ -284,7 +284,7 @@ static uint64_t kv_bytes(const struct engine *e) {
 /* Host backends: what is certain to be touched must fit the machine. Devices do their own
  * arithmetic. */
 static int check_memory(const struct engine *e, struct err *err) {
-    uint64_t kv = kv_bytes(e), weights = fit_weights(&e->model);
+    uint64_t kv = all_kv_bytes(e), weights = fit_weights(&e->model);
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     uint64_t have = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
 
@@ -354,7 +354,7 @@ static void fill_info(struct engine *e) {
     i->encoder = s->encoder;
     i->ranks = e->head.out != NULL && e->ops->hidden;
     i->weight_bytes = e->model.weight_bytes;
-    i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) + kv_bytes(e);
+    i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) + all_kv_bytes(e);
     i->n_params = e->model.n_params;
     gguf_fingerprint(e->opts.file, i->fingerprint);
     backend_sources(e->ops, i->sources);
@@ -490,7 +490,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .page_bytes = e->info.page_bytes,
         .state_bytes = state_bytes(e),
         .n_params = e->model.n_params,
-        .kv_bytes = r < 0 ? 0 : kv_bytes(e),
+        .kv_bytes = r < 0 ? 0 : all_kv_bytes(e),
         .page_tokens = e->opts.page_tokens,
         .n_pages = e->opts.n_pages,
         .n_states = e->opts.n_states,

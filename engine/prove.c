@@ -261,7 +261,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
         .shape = s,
         .engine = &p->opts,
         .n_pages = (p->n_rows + o->page_tokens - 1) / o->page_tokens + 1,
-        .page_bytes = o->kv_type == ENGINE_KV_Q8_0 ? values / 32 * 34 : values * 2,
+        .page_bytes = kv_bytes(o->kv_type, values),
         .n_windows =
             s->n_kv_layer[KV_WINDOW] ? (p->n_rows + o->page_tokens - 1) / o->page_tokens : 0,
         .n_states = 2,

@@ -12,7 +12,9 @@
 enum { KV_GLOBAL, KV_WINDOW, KV_DRAFT, KV_CLASSES }; /* each class has its own page table */
 enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
 enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's output */ };
-enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_F32 }; /* F32: reference only */
+/* Keys and values in pages. The blocks are of 32 values of a head. Q4_0: hosts only; F32: reference
+ * only. */
+enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_F32 };
 
 /* Where an engine's weights are: in memory of its own; packed into keep_fd; in keep_fd, where an
  * earlier engine had packed them. */

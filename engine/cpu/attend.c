@@ -70,7 +70,7 @@ static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct
     const uint8_t *layer = be_page(b, cls, page) + it->run->layer_at;
     uint32_t slot = pos % v->page_tokens;
     const uint8_t *head = layer + it->run->op->heads.n_kv * v->k_head + it->head * v->v_head;
-    size_t value = v->q8 ? v->head_dim : (size_t)v->head_dim * 2;
+    size_t value = kv_codes(v->type, v->head_dim);
 
     assert(pos % LANES == 0);
     t->k[g] = layer + it->head * v->k_head + slot / LANES * v->k_group;
@@ -340,7 +340,7 @@ void attend_run(struct step *s, const struct model_op *op) {
         .step = s,
         .op = op,
         .view = be_view(b, &op->heads),
-        .layer_at = be_kv_bytes(b, op->kv.at * b->page_tokens),
+        .layer_at = kv_bytes(b->kv_type, op->kv.at * b->page_tokens),
         .q = b->act[ACT_Q],
         .o = b->act[ACT_O],
         .stride = b->act_width[ACT_Q],

@@ -9,13 +9,13 @@
  * so far:
  *
  *   s[key]  = (fma over even d of q[d] k[d]) + (fma over odd d), q already times the scale
- *             q8: that a block of 32 d, added up by fma with the block's scale
+ *             q8_0, q4_0: that a block of 32 d, added up by fma with the block's scale
  *             with a cap: soft_cap(s); with a slope: - slope times the distance, by fma; of a hole
  *             (not finite): -1e30, which weighs nothing beside the query's own key
  *   m'      = max(m, s); c = exp(m - m'); p = exp(s - m')
  *   l[lane] = fma(l[lane], c, p[lane]) + p[16 + lane]
- *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8: p[key] times the
- *   scale)
+ *   o[d]    = o[d] c, then fma(p[key], v[key][d], o[d]) key by key      (q8_0, q4_0: p[key] times
+ *   the scale)
  *
  * Keys before t->first and from t->n on are not visible: their score is -inf whatever the page
  * holds there, and their values are not touched. So a query has the same bits whatever others are
@@ -24,15 +24,26 @@
 
 #define MAX_QUERIES 4
 
-INLINE vf load_k(bool q8, const uint8_t *group, uint32_t d) {
-    return q8 ? vf_of_i(vi_load_i8(group + (size_t)d * LANES))
-              : vf_load_half(group + (size_t)d * LANES * 2);
+/* Dimensions @d, an even one, and @d + 1 of 16 keys: with 4 bits the halves of the same bytes. */
+INLINE void load_k(enum engine_kv_type type, const uint8_t *group, uint32_t d, vf out[2]) {
+    if (type == ENGINE_KV_F16) {
+        out[0] = vf_load_half(group + (size_t)d * LANES * 2);
+        out[1] = vf_load_half(group + (size_t)(d + 1) * LANES * 2);
+    } else if (type == ENGINE_KV_Q8_0) {
+        out[0] = vf_of_i(vi_load_i8(group + (size_t)d * LANES));
+        out[1] = vf_of_i(vi_load_i8(group + (size_t)(d + 1) * LANES));
+    } else {
+        vi both = vi_load_i8(group + (size_t)(d / 2) * LANES);
+
+        out[0] = vf_of_i(vi_low4(both));
+        out[1] = vf_of_i(vi_high4(both));
+    }
 }
 
 /* Scores of @n queries over dimensions [d0, d1): even and odd dimensions apart, two chains of
  * fma. */
-INLINE void dot_block(bool q8, const struct attn_tile *t, const float *q, uint32_t stride, int n,
-                      uint32_t d0, uint32_t d1, vf s[MAX_QUERIES][2]) {
+INLINE void dot_block(enum engine_kv_type type, const struct attn_tile *t, const float *q,
+                      uint32_t stride, int n, uint32_t d0, uint32_t d1, vf s[MAX_QUERIES][2]) {
     vf odd[MAX_QUERIES][2];
     uint32_t d = d0;
 
@@ -40,24 +51,25 @@ INLINE void dot_block(bool q8, const struct attn_tile *t, const float *q, uint32
     for (int c = 0; c < n; c++)
         s[c][0] = s[c][1] = odd[c][0] = odd[c][1] = vf_zero();
     for (; d + 2 <= d1; d += 2) {
-        vf a0 = load_k(q8, t->k[0], d), a1 = load_k(q8, t->k[1], d);
-        vf b0 = load_k(q8, t->k[0], d + 1), b1 = load_k(q8, t->k[1], d + 1);
+        vf a[2], b[2];
         const float *x = q + (size_t)d * stride;
 
+        load_k(type, t->k[0], d, a);
+        load_k(type, t->k[1], d, b);
         UNROLL
         for (int c = 0; c < n; c++) {
-            s[c][0] = vf_fma(vf_set1(x[c]), a0, s[c][0]);
-            s[c][1] = vf_fma(vf_set1(x[c]), a1, s[c][1]);
-            odd[c][0] = vf_fma(vf_set1(x[stride + (uint32_t)c]), b0, odd[c][0]);
-            odd[c][1] = vf_fma(vf_set1(x[stride + (uint32_t)c]), b1, odd[c][1]);
+            s[c][0] = vf_fma(vf_set1(x[c]), a[0], s[c][0]);
+            s[c][1] = vf_fma(vf_set1(x[c]), b[0], s[c][1]);
+            odd[c][0] = vf_fma(vf_set1(x[stride + (uint32_t)c]), a[1], odd[c][0]);
+            odd[c][1] = vf_fma(vf_set1(x[stride + (uint32_t)c]), b[1], odd[c][1]);
         }
     }
-    if (d < d1) {
+    if (d < d1) { /* F16 */
         UNROLL
         for (int c = 0; c < n; c++)
             for (int g = 0; g < 2; g++)
                 s[c][g] = vf_fma(vf_set1(q[(size_t)d * stride + (uint32_t)c]),
-                                 load_k(q8, t->k[g], d), s[c][g]);
+                                 vf_load_half(t->k[g] + (size_t)d * LANES * 2), s[c][g]);
     }
     UNROLL
     for (int c = 0; c < n; c++)
@@ -65,10 +77,10 @@ INLINE void dot_block(bool q8, const struct attn_tile *t, const float *q, uint32
             s[c][g] = vf_add(s[c][g], odd[c][g]);
 }
 
-INLINE void scores(const struct kv_view *v, bool q8, const struct attn_tile *t, const float *q,
-                   uint32_t stride, int n, vf s[MAX_QUERIES][2]) {
-    if (!q8) {
-        dot_block(false, t, q, stride, n, 0, v->head_dim, s);
+INLINE void scores(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
+                   const float *q, uint32_t stride, int n, vf s[MAX_QUERIES][2]) {
+    if (type == ENGINE_KV_F16) {
+        dot_block(type, t, q, stride, n, 0, v->head_dim, s);
         return;
     }
     UNROLL
@@ -77,9 +89,10 @@ INLINE void scores(const struct kv_view *v, bool q8, const struct attn_tile *t, 
     for (uint32_t b = 0; b < v->head_dim / 32; b++) {
         vf part[MAX_QUERIES][2];
 
-        dot_block(true, t, q, stride, n, 32 * b, 32 * b + 32, part);
+        dot_block(type, t, q, stride, n, 32 * b, 32 * b + 32, part);
         for (int g = 0; g < 2; g++) {
-            vf scale = vf_load_half(t->k[g] + (size_t)LANES * v->head_dim + (size_t)b * LANES * 2);
+            vf scale =
+                vf_load_half(t->k[g] + kv_codes(type, LANES * v->head_dim) + (size_t)b * LANES * 2);
             UNROLL
             for (int c = 0; c < n; c++)
                 s[c][g] = vf_fma(scale, part[c][g], s[c][g]);
@@ -126,18 +139,23 @@ INLINE float weigh(vf s0, vf s1, const struct attn_tile *t, int c, struct attn_s
     return before;
 }
 
-/* Dimension @d .. of key @j, 16 x @n_vec of them. */
-INLINE vf load_v(const struct kv_view *v, bool q8, const struct attn_tile *t, uint32_t j,
-                 uint32_t d) {
-    const uint8_t *row = t->v[j / LANES];
-    size_t at = (size_t)(j % LANES) * v->head_dim + d;
+/* Dimensions @d .. @d + 15 of key @j, with 4 bits a half of a block: its second or, @d being a
+ * multiple of 32, its first. */
+INLINE vf load_v(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
+                 uint32_t j, uint32_t d, bool second) {
+    const uint8_t *row = t->v[j / LANES] + kv_codes(type, (size_t)(j % LANES) * v->head_dim);
 
-    return q8 ? vf_of_i(vi_load_i8(row + at)) : vf_load_half(row + 2 * at);
+    if (type == ENGINE_KV_F16)
+        return vf_load_half(row + 2 * (size_t)d);
+    if (type == ENGINE_KV_Q8_0)
+        return vf_of_i(vi_load_i8(row + d));
+    vi both = vi_load_i8(row + d / 32 * LANES);
+    return vf_of_i(second ? vi_high4(both) : vi_low4(both));
 }
 
 /* o += p v of the tile, key by key; a query's p are read as scalars, its dimensions are lanes. */
-INLINE void add_values(const struct kv_view *v, bool q8, const struct attn_tile *t, int n,
-                       int n_vec, uint32_t d, float p[MAX_QUERIES][32], const float *before,
+INLINE void add_values(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
+                       int n, int n_vec, uint32_t d, float p[MAX_QUERIES][32], const float *before,
                        struct attn_state *const *st) {
     vf o[MAX_QUERIES][4];
 
@@ -151,8 +169,8 @@ INLINE void add_values(const struct kv_view *v, bool q8, const struct attn_tile 
 
         UNROLL
         for (int i = 0; i < n_vec; i++) {
-            x[i] = load_v(v, q8, t, j, d + LANES * (uint32_t)i);
-            if (q8) {
+            x[i] = load_v(v, type, t, j, d + LANES * (uint32_t)i, i % 2);
+            if (type != ENGINE_KV_F16) {
                 uint16_t h;
 
                 memcpy(&h,
@@ -168,7 +186,7 @@ INLINE void add_values(const struct kv_view *v, bool q8, const struct attn_tile 
         for (int i = 0; i < n_vec; i++) {
             vf w = vf_set1(p[c][j]);
 
-            o[c][i] = vf_fma(q8 ? vf_mul(w, scale[i]) : w, x[i], o[c][i]);
+            o[c][i] = vf_fma(type != ENGINE_KV_F16 ? vf_mul(w, scale[i]) : w, x[i], o[c][i]);
         }
     }
     UNROLL
@@ -195,19 +213,21 @@ static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, 
         }
 }
 
-INLINE void attend_n(const struct kv_view *v, bool q8, const struct attn_tile *t, const float *q,
-                     uint32_t stride, int n, struct attn_state *const *st) {
+INLINE void attend_n(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
+                     const float *q, uint32_t stride, int n, struct attn_state *const *st) {
     float p[MAX_QUERIES][32], before[MAX_QUERIES];
     vf s[MAX_QUERIES][2];
     uint32_t d = 0;
 
-    scores(v, q8, t, q, stride, n, s);
+    scores(v, type, t, q, stride, n, s);
     for (int c = 0; c < n; c++)
         before[c] = weigh(s[c][0], s[c][1], t, c, st[c], p[c]);
     for (; d + 4 * LANES <= v->head_dim; d += 4 * LANES)
-        add_values(v, q8, t, n, 4, d, p, before, st);
+        add_values(v, type, t, n, 4, d, p, before, st);
+    if (type != ENGINE_KV_F16 && d < v->head_dim) /* one block is left */
+        add_values(v, type, t, n, 2, d, p, before, st), d += 2 * LANES;
     for (; d + LANES <= v->head_dim; d += LANES)
-        add_values(v, q8, t, n, 1, d, p, before, st);
+        add_values(v, type, t, n, 1, d, p, before, st);
     if (d < v->head_dim)
         add_tail(v, t, n, d, p, before, st);
 }
@@ -216,10 +236,12 @@ void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const 
                       uint32_t stride, uint32_t n, struct attn_state *const *state) {
 #define CASE(n_queries)                                                                            \
     do {                                                                                           \
-        if (v->q8)                                                                                 \
-            attend_n(v, true, t, q, stride, n_queries, state);                                     \
+        if (v->type == ENGINE_KV_F16)                                                              \
+            attend_n(v, ENGINE_KV_F16, t, q, stride, n_queries, state);                            \
+        else if (v->type == ENGINE_KV_Q8_0)                                                        \
+            attend_n(v, ENGINE_KV_Q8_0, t, q, stride, n_queries, state);                           \
         else                                                                                       \
-            attend_n(v, false, t, q, stride, n_queries, state);                                    \
+            attend_n(v, ENGINE_KV_Q4_0, t, q, stride, n_queries, state);                           \
     } while (0)
 #ifdef VEC_PLAIN
     CASE((int)n);

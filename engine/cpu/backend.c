@@ -363,10 +363,10 @@ static int loaded(struct be *b, enum engine_weights *out, struct err *err) {
 /* The engine has seen to it that heads are made of whole blocks. */
 static void plan_pages(struct be *b, const struct engine_opts *e) {
     assert(e->page_tokens % LANES == 0);
-    b->q8 = e->kv_type == ENGINE_KV_Q8_0;
+    b->kv_type = e->kv_type;
     b->page_tokens = e->page_tokens;
     for (int i = 0; i < KV_CLASSES; i++)
-        b->kv[i].page_bytes = be_kv_bytes(b, b->shape.n_kv_values[i] * e->page_tokens);
+        b->kv[i].page_bytes = kv_bytes(b->kv_type, b->shape.n_kv_values[i] * e->page_tokens);
 }
 
 static size_t pair_bytes(const struct be *b) {

@@ -149,12 +149,17 @@ static inline uint32_t tile_width(uint32_t n) {
     return n > 4 ? 8 : n > 2 ? 4 : n;
 }
 
-struct kv_view { /* where the keys and values of a layer's kv head are inside a page */
-    bool q8;
+struct kv_view {              /* where the keys and values of a layer's kv head are inside a page */
+    enum engine_kv_type type; /* not F32 */
     uint32_t head_dim, page_tokens;
     size_t k_group; /* bytes of 16 keys */
     size_t k_head, v_head;
 };
+
+/* Bytes of @n codes, without scales. */
+static inline size_t kv_codes(enum engine_kv_type type, size_t n) {
+    return type == ENGINE_KV_F16 ? 2 * n : type == ENGINE_KV_Q8_0 ? n : n / 2;
+}
 
 /* What the queries of one kernel call have so far: maximum, 16 partial sums, weighted values. */
 struct attn_state {
@@ -166,7 +171,7 @@ struct attn_state {
 struct attn_tile {
     const uint8_t *k[2];
     const uint8_t *v[2];       /* of the group's first key */
-    const uint8_t *v_scale[2]; /* q8 */
+    const uint8_t *v_scale[2]; /* of blocks */
     uint32_t first, n;         /* keys [first, n) are visible, n 1..32 */
     float cap;                 /* of the scores; 0: none */
     /* Of each query: what its scores lose by distance, and its position less that of the first

@@ -280,7 +280,7 @@ static void write_kv(const struct rows *r, uint32_t row) {
     size_t at = (size_t)row * h->n_kv * h->dim;
     uint32_t pos = r->step->host.row_pos[row], cls = r->op->kv.cls;
     uint8_t *keys = be_page(b, cls, host_page(&r->step->host, cls, row, pos)) +
-                    be_kv_bytes(b, r->op->kv.at * b->page_tokens);
+                    kv_bytes(b->kv_type, r->op->kv.at * b->page_tokens);
     uint8_t *values = keys + h->n_kv * view.k_head;
 
     for (uint32_t i = 0; i < h->n_kv; i++, at += h->dim)

@@ -181,6 +181,47 @@ static uint16_t quantize32(const float *x, int8_t *q) {
     return d;
 }
 
+/* 32 values as int4 in as many bytes, with a half as scale: that furthest from 0 is -8 times it. */
+static uint16_t quantize32_4(const float *x, int8_t *q) {
+    vf a = vf_load(x), b = vf_load(x + LANES);
+    float high = vf_reduce_max(vf_max(a, b)), low = vf_reduce_max(vf_max(vf_neg(a), vf_neg(b)));
+    uint16_t d = mx_float_to_half((high >= low ? high : -low) / -8.0f);
+    float scale = mx_half_to_float(d);
+    vf inverse = vf_set1(scale != 0.0f ? 1.0f / scale : 0.0f);
+
+    for (int i = 0; i < 32; i += LANES) {
+        vf v = vf_max(vf_min(vf_mul(vf_load(x + i), inverse), vf_set1(7.0f)), vf_set1(-8.0f));
+
+        vf_store_i8(q + i, vf_round(v));
+    }
+    return d;
+}
+
+static uint8_t join4(int8_t low, int8_t high) {
+    return (uint8_t)((low & 15) | (high & 15) << 4);
+}
+
+static void write_q4(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
+                     const float *k, const float *val) {
+    uint32_t lane = slot % LANES, hd = v->head_dim;
+    uint8_t *k_scale = k_group + (size_t)LANES * hd / 2;
+    uint8_t *row = v_head + (size_t)slot * hd / 2;
+    uint8_t *v_scale = v_head + (size_t)v->page_tokens * hd / 2 + (size_t)slot * (hd / 32) * 2;
+
+    for (uint32_t b = 0; b < hd / 32; b++) {
+        int8_t q[32];
+        uint16_t d = quantize32_4(k + 32 * b, q);
+
+        memcpy(k_scale + (b * LANES + lane) * 2, &d, 2);
+        for (uint32_t i = 0; i < 32; i += 2)
+            k_group[(32 * b + i) / 2 * LANES + lane] = join4(q[i], q[i + 1]);
+        d = quantize32_4(val + 32 * b, q);
+        memcpy(v_scale + 2 * b, &d, 2);
+        for (uint32_t i = 0; i < LANES; i++)
+            row[b * LANES + i] = join4(q[i], q[i + LANES]);
+    }
+}
+
 static void write_q8(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val) {
     uint32_t lane = slot % LANES, hd = v->head_dim;
@@ -205,8 +246,8 @@ void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_hea
     uint8_t *k_group = k_head + slot / LANES * v->k_group;
     uint32_t hd = v->head_dim;
 
-    if (v->q8) {
-        write_q8(v, k_group, v_head, slot, k, val);
+    if (v->type != ENGINE_KV_F16) {
+        (v->type == ENGINE_KV_Q8_0 ? write_q8 : write_q4)(v, k_group, v_head, slot, k, val);
         return;
     }
     for (uint32_t d = 0; d < hd; d += LANES) {

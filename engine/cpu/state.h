@@ -93,7 +93,7 @@ struct be {
         size_t bytes, page_bytes;
         uint32_t n_pages;
     } kv[KV_CLASSES];
-    bool q8;
+    enum engine_kv_type kv_type;
     uint32_t page_tokens;
     struct attend_block *attend_blocks; /* [max_rows] */
     struct attend_scratch *attend;      /* [threads] */
@@ -104,11 +104,6 @@ struct be {
 
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
 
-/* Bytes of @n cached values, whole blocks of them. */
-static inline size_t be_kv_bytes(const struct be *b, size_t n) {
-    return b->q8 ? n / 32 * 34 : n * 2;
-}
-
 /* Where page @page of class @cls lies. */
 static inline uint8_t *be_page(const struct be *b, uint8_t cls, uint32_t page) {
     assert(page < b->kv[cls].n_pages);
@@ -117,10 +112,10 @@ static inline uint8_t *be_page(const struct be *b, uint8_t cls, uint32_t page) {
 
 /* How a layer of such heads lies in its part of a page. */
 static inline struct kv_view be_view(const struct be *b, const struct heads *h) {
-    size_t key = be_kv_bytes(b, h->dim);
+    size_t key = kv_bytes(b->kv_type, h->dim);
 
     return (struct kv_view){
-        .q8 = b->q8,
+        .type = b->kv_type,
         .head_dim = h->dim,
         .page_tokens = b->page_tokens,
         .k_group = LANES * key,

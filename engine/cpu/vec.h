@@ -8,6 +8,7 @@
  *
  *   vi  16 x int32      vf  16 x float      vb  64 bytes: 4 bytes for each of 16 lanes
  *
+ * vi_low4() and vi_high4() give the halves of 16 signed bytes as signed numbers.
  * vb shifts may move bits between neighbouring bytes: mask after shifting. vf_load_e8m0_half() and
  * vf_load_ue4m3_half() give half of 16 one-byte scales, those of the latter below 128.
  * vf_reduce_*() fold halves: lane i with i + 8, then 4, 2, 1.

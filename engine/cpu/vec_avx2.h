@@ -24,6 +24,11 @@ I vi vi_load_i8(const void *p) {
     __m128i v = _mm_loadu_si128(p);
     return (vi){_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8))};
 }
+I vi vi_low4(vi x) {
+    return (vi){_mm256_srai_epi32(_mm256_slli_epi32(x.a, 28), 28),
+                _mm256_srai_epi32(_mm256_slli_epi32(x.b, 28), 28)};
+}
+I vi vi_high4(vi x) { return (vi){_mm256_srai_epi32(x.a, 4), _mm256_srai_epi32(x.b, 4)}; }
 I vi vi_load_pairs(const void *p) {
     return (vi){_mm256_cvtepu8_epi16(_mm_loadu_si128(p)),
                 _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p + 1))};

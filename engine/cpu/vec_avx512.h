@@ -17,6 +17,8 @@ I vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
 I vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 I vi vi_mul(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
 I vi vi_load_i8(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
+I vi vi_low4(vi a) { return _mm512_srai_epi32(_mm512_slli_epi32(a, 28), 28); }
+I vi vi_high4(vi a) { return _mm512_srai_epi32(a, 4); }
 I vi vi_load_pairs(const void *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256(p)); }
 I vi vi_dot_pairs(vi acc, vi w, int32_t a) { return _mm512_dpwssd_epi32(acc, w, vi_set1(a)); }
 I vi vi_dot6(vi acc, vb w, int32_t a) { return _mm512_dpbusd_epi32(acc, w, vi_set1(a)); }

@@ -36,6 +36,8 @@ I vi vi_load_i8(const void *p) {
     v16 v; memcpy(&v, p, 16);
     return __builtin_convertvector(v, vi);
 }
+I vi vi_low4(vi a) { return (vi)((vu)a << 28) >> 28; }
+I vi vi_high4(vi a) { return a >> 4; }
 I vi vi_load_pairs(const void *p) { /* two 16-bit numbers a lane */
     typedef uint16_t v16 __attribute__((vector_size(32)));
     v16 v; memcpy(&v, p, 32);

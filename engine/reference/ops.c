@@ -202,11 +202,38 @@ static void store_q8(const float *x, size_t n, uint8_t *dst) {
     }
 }
 
+/* Q4_0: d = the value furthest from 0, divided by -8, in half precision; each value rounded to the
+ * nearest of -8 d .. 7 d. */
+static void store_q4(const float *x, size_t n, uint8_t *dst) {
+    for (size_t i = 0; i < n; i += 32, dst += 18) {
+        float high = x[i], low = x[i], code[32];
+
+        for (size_t j = 0; j < 32; j++) {
+            high = x[i + j] > high ? x[i + j] : high;
+            low = x[i + j] < low ? x[i + j] : low;
+        }
+        uint16_t d = mx_float_to_half((high >= -low ? high : low) / -8.0f);
+        float step = mx_half_to_float(d);
+        memcpy(dst, &d, 2);
+        for (size_t j = 0; j < 32; j++) {
+            float q = x[i + j] * (step != 0 ? 1.0f / step : 0.0f);
+
+            q = q >= -8 ? q : -8; /* NaN too */
+            q = q <= 7 ? q : 7;
+            code[j] = q + 12582912.0f - 12582912.0f + 8;
+        }
+        for (size_t j = 0; j < 16; j++)
+            dst[2 + j] = (uint8_t)((uint8_t)code[j] | (uint8_t)code[j + 16] << 4);
+    }
+}
+
 static void store_head(enum engine_kv_type type, const float *x, size_t n, uint8_t *dst) {
     if (type == ENGINE_KV_F32) {
         memcpy(dst, x, n * sizeof(*x));
     } else if (type == ENGINE_KV_Q8_0) {
         store_q8(x, n, dst);
+    } else if (type == ENGINE_KV_Q4_0) {
+        store_q4(x, n, dst);
     } else {
         for (size_t i = 0; i < n; i++) {
             uint16_t h = mx_float_to_half(x[i]);
@@ -217,8 +244,10 @@ static void store_head(enum engine_kv_type type, const float *x, size_t n, uint8
 }
 
 static void load_head(enum engine_kv_type type, const uint8_t *src, size_t n, float *x) {
-    static const enum tensor_type as[] = {
-        [ENGINE_KV_F16] = TENSOR_F16, [ENGINE_KV_Q8_0] = TENSOR_Q8_0, [ENGINE_KV_F32] = TENSOR_F32};
+    static const enum tensor_type as[] = {[ENGINE_KV_F16] = TENSOR_F16,
+                                          [ENGINE_KV_Q8_0] = TENSOR_Q8_0,
+                                          [ENGINE_KV_Q4_0] = TENSOR_Q4_0,
+                                          [ENGINE_KV_F32] = TENSOR_F32};
 
     quant_decode(as[type], src, x, n);
 }
@@ -234,7 +263,7 @@ static uint8_t *slot_of(struct step *s, const struct model_op *op, uint32_t row,
 
     assert(page < b->n_pages[op->kv.cls] && head < op->heads.n_kv);
     return b->pages[op->kv.cls] + page * b->page_bytes[op->kv.cls] +
-           ref_kv_bytes(b, op->kv.at * b->page_tokens + slot * width + head * op->heads.dim);
+           kv_bytes(b->kv_type, op->kv.at * b->page_tokens + slot * width + head * op->heads.dim);
 }
 
 void ref_store_rows(struct step *s, const struct model_op *op) {

@@ -136,7 +136,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->n_pages[KV_WINDOW] = o->n_windows;
     b->step.be = b;
     for (int i = 0; i < KV_CLASSES; i++)
-        b->page_bytes[i] = ref_kv_bytes(b, o->shape->n_kv_values[i] * b->page_tokens);
+        b->page_bytes[i] = kv_bytes(b->kv_type, o->shape->n_kv_values[i] * b->page_tokens);
     assert(b->page_bytes[KV_GLOBAL] == o->page_bytes);
     if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {

@@ -53,11 +53,6 @@ struct be {
     float *state;           /* [n_states][recurrent layers][n_floats] */
 };
 
-/* Bytes of @n cached values, whole blocks of them. */
-static inline size_t ref_kv_bytes(const struct be *b, size_t n) {
-    return b->kv_type == ENGINE_KV_Q8_0 ? n / 32 * 34 : b->kv_type == ENGINE_KV_F16 ? 2 * n : 4 * n;
-}
-
 /* What the files of this backend share. A dot product is summed in sixteen lanes, element i in lane
  * i % 16, and the lanes pairwise. */
 float ref_dot(const float *a, const float *b, size_t n);

@@ -8,7 +8,7 @@ DIR holds llama-bench and llama-batched-bench. A case is NAME=FILE.gguf,KEY=VALU
   n=N     tokens to decode with one stream (0: none)
   d=N     tokens of context before both
   b=A:B   sequences decoded together, 32 tokens each (none)
-  kv=T    f16 or q8_0
+  kv=T    f16, q8_0 or q4_0
 Several cases are measured one after the other. --json adds the cases to those that FILE has.
 """
 import argparse

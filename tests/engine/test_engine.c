@@ -133,8 +133,8 @@ Test(engine, sizes_pages_from_bytes) {
 
     o.n_pages = 0;
     o.page_tokens = 32;
-    for (int type = 0; type < 3; type++) {
-        static const uint64_t per_value_x16[] = {32, 17, 64};
+    for (int type = 0; type < 4; type++) {
+        static const uint64_t per_value_x16[] = {32, 17, 9, 64};
         uint64_t page = 2ull * 32 * 2 * 2 * 64 * per_value_x16[type] / 16;
 
         o.kv_type = (enum engine_kv_type)type;
@@ -161,7 +161,9 @@ Test(engine, says_why_it_does_not_open) {
     o = good, o.max_rows = 0;
     expect_refused(&o, "max_rows");
     o = good, o.kv_type = ENGINE_KV_Q8_0;
-    expect_refused(&o, "a multiple of 32 values, this model has 48");
+    expect_refused(&o, "kv type q8_0 needs heads of a multiple of 32 values, this model has 48");
+    o = good, o.kv_type = ENGINE_KV_Q4_0;
+    expect_refused(&o, "kv type q4_0 needs heads of a multiple of 32 values, this model has 48");
     o = good, o.max_context = 513;
     expect_refused(&o, "max_context 513 is more than the 512");
     o = good, o.max_context = 200; /* 13 pages of 12 KiB */

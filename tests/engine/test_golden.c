@@ -367,6 +367,13 @@ Test(golden, reference_with_8_bit_cache_stays_near) {
     check_synthetic(&q8, &q8, "qwen3-q.");
 }
 
+/* A value may be off by a sixteenth of the largest of its block: 16 times what q8_0 is. */
+Test(golden, reference_with_4_bit_cache_is_less_exact) {
+    static const struct judge q4 = {"reference", ENGINE_KV_Q4_0, 5, 1, 5};
+
+    check_synthetic(&q4, &q4, "qwen3-q.q8_0");
+}
+
 Test(golden, reference_reads_split_files) {
     char model[1024], json[1024];
 

@@ -356,12 +356,12 @@ Test(identity, reference_in_long_contexts) {
 
 static void check_cpu(const enum tensor_type *types, size_t n) {
     static const char *const archs[] = {"llama", "qwen2", "qwen3"};
+    static const enum engine_kv_type kv[] = {ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0};
 
     need("cpu");
     for (size_t i = 0; i < n; i++) {
-        struct model_row row = {
-            archs[i % 3], "cpu", "auto", types[i], i % 2 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16,
-            i % 4 == 3,   77};
+        struct model_row row = {archs[i % 3],        "cpu",      "auto", types[i],
+                                kv[(i + i / 3) % 3], i % 4 == 3, 77};
 
         check_model(&row);
     }
@@ -485,10 +485,10 @@ Test(identity, reference_architectures) {
 
 Test(identity, cpu_in_long_contexts) {
     need("cpu");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         struct model_row row = {"llama", "cpu", "auto", TENSOR_Q8_0, ENGINE_KV_F16, false, 1050};
 
-        row.kv_type = i ? ENGINE_KV_Q8_0 : ENGINE_KV_F16;
+        row.kv_type = (enum engine_kv_type)(ENGINE_KV_F16 + i);
         check_long(&row);
     }
 }

@@ -35,7 +35,8 @@ struct sheet { /* what the layers of a model would have computed */
 struct way {
     const char *isa;
     uint32_t page_tokens, n_threads, chunk; /* chunk: rows of a step */
-    bool q8, dirty;                         /* dirty: pages are full of NaN beforehand */
+    enum engine_kv_type type;
+    bool dirty; /* pages are full of NaN beforehand */
 };
 
 struct rig {
@@ -60,10 +61,10 @@ static void rig_open(struct rig *r, const struct sheet *s, const struct way *w) 
     cr_assert(pool_new(&b->pool, w->n_threads) == 0);
     b->shape = (struct model_shape){.n_layer = 1, .widest = {.head = hd, .group = s->group}};
     b->max_rows = KEYS;
-    b->q8 = w->q8;
+    b->kv_type = w->type;
     b->page_tokens = w->page_tokens;
     struct kv_memory *kv = &b->kv[KV_GLOBAL];
-    kv->page_bytes = be_kv_bytes(b, (size_t)2 * KV_HEADS * w->page_tokens * hd);
+    kv->page_bytes = kv_bytes(b->kv_type, (size_t)2 * KV_HEADS * w->page_tokens * hd);
     kv->n_pages = n_pages;
     kv->bytes = n_pages * kv->page_bytes;
     kv->at = be_map(kv->bytes);
@@ -171,22 +172,35 @@ static void fill(struct sheet *s, uint32_t head_dim, uint32_t group) {
         s->q[i] *= 2; /* some weights far from equal */
 }
 
-static double rounded(float x, bool q8) {
-    return q8 ? (double)x : (double)mx_half_to_float(mx_float_to_half(x));
+/* What a page holds of @n values: halves, or multiples of a scale for each 32. */
+static void round_values(enum engine_kv_type type, const float *x, size_t n, float *out) {
+    for (size_t i = 0; i < n && type == ENGINE_KV_F16; i++)
+        out[i] = mx_half_to_float(mx_float_to_half(x[i]));
+    for (size_t i = 0; i < n && type != ENGINE_KV_F16; i += 32) {
+        float most = x[i], low = type == ENGINE_KV_Q8_0 ? -127 : -8;
+
+        for (size_t j = i; j < i + 32; j++)
+            most = fabsf(x[j]) > fabsf(most) ? x[j] : most;
+        most = type == ENGINE_KV_Q8_0 ? fabsf(most) / 127 : most / -8;
+        float scale = mx_half_to_float(mx_float_to_half(most));
+        for (size_t j = i; j < i + 32; j++)
+            out[j] = scale * fmaxf(low, fminf(rintf(x[j] * (1.0f / scale)),
+                                              type == ENGINE_KV_Q8_0 ? 127 : 7));
+    }
 }
 
-static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, bool q8,
-                      const float *got) {
+/* @s has the values that the pages have. */
+static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, const float *got) {
     uint32_t hd = s->head_dim, kv = head / s->group;
     const float *q = s->q + ((size_t)pos * KV_HEADS * s->group + head) * hd;
     double weight[KEYS], most = s->sinks ? (double)sink_of(head) : -1e30, sum = 0;
-    double tolerance = q8 ? 0.05 : 2e-5, cap = (double)s->cap;
+    double tolerance = 2e-5, cap = (double)s->cap;
     uint32_t from = s->window && pos >= s->window ? pos - s->window + 1 : 0;
 
     for (uint32_t j = from; j <= pos; j++) {
         weight[j] = 0;
         for (uint32_t d = 0; d < hd; d++)
-            weight[j] += (double)q[d] * rounded(s->k[((size_t)j * KV_HEADS + kv) * hd + d], q8);
+            weight[j] += (double)q[d] * (double)s->k[((size_t)j * KV_HEADS + kv) * hd + d];
         weight[j] /= sqrt(hd);
         weight[j] = cap > 0 ? cap * tanh(weight[j] / cap) : weight[j];
         most = fmax(most, weight[j]);
@@ -198,7 +212,7 @@ static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, bool q
         double exact = 0;
 
         for (uint32_t j = from; j <= pos; j++)
-            exact += weight[j] / sum * rounded(s->v[((size_t)j * KV_HEADS + kv) * hd + d], q8);
+            exact += weight[j] / sum * (double)s->v[((size_t)j * KV_HEADS + kv) * hd + d];
         cr_expect(fabs(exact - (double)got[head * hd + d]) <= tolerance,
                   "position %u head %u dimension %u: %g, exact %g", pos, head, d,
                   (double)got[head * hd + d], exact);
@@ -207,22 +221,27 @@ static void check_row(const struct sheet *s, uint32_t pos, uint32_t head, bool q
 
 static struct sheet s;
 
-static void check(uint32_t head_dim, uint32_t group, bool q8) {
+static void check(uint32_t head_dim, uint32_t group, enum engine_kv_type type) {
     static float expect[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH],
         got[KEYS * KV_HEADS * MAX_GROUP * MAX_WIDTH];
     static const struct way ways[] = {
-        {NULL, 16, 1, KEYS, false, true}, {NULL, 32, 3, KEYS, false, true},
-        {NULL, 64, 3, 1, false, true},    {NULL, 32, 1, 7, false, false},
-        {NULL, 16, 3, 37, false, true},
+        {NULL, 16, 1, KEYS, ENGINE_KV_F16, true}, {NULL, 32, 3, KEYS, ENGINE_KV_F16, true},
+        {NULL, 64, 3, 1, ENGINE_KV_F16, true},    {NULL, 32, 1, 7, ENGINE_KV_F16, false},
+        {NULL, 16, 3, 37, ENGINE_KV_F16, true},
     };
-    struct way first = {"generic", 16, 1, 1, q8, false};
+    struct way first = {"generic", 16, 1, 1, type, false};
     size_t width = (size_t)KV_HEADS * group * head_dim;
 
+    static struct sheet held;
+
     fill(&s, head_dim, group);
+    held = s;
+    round_values(type, s.k, KEYS * KV_HEADS * head_dim, held.k);
+    round_values(type, s.v, KEYS * KV_HEADS * head_dim, held.v);
     run(&s, &first, expect);
     for (uint32_t pos = 0; pos < KEYS; pos = pos * 2 + 1)
         for (uint32_t head = 0; head < KV_HEADS * group; head += group)
-            check_row(&s, pos, head, q8, expect + pos * width);
+            check_row(&held, pos, head, expect + pos * width);
     for (size_t i = 0; i < ARRAY_SIZE(isas); i++) {
         if (!isa_find(isas[i], NULL)) {
             printf("# %s cannot be run here\n", isas[i]);
@@ -232,24 +251,29 @@ static void check(uint32_t head_dim, uint32_t group, bool q8) {
             struct way w = ways[j];
 
             w.isa = isas[i];
-            w.q8 = q8;
+            w.type = type;
             memset(got, 0, sizeof(got));
             run(&s, &w, got);
             cr_expect(memcmp(got, expect, KEYS * width * sizeof(float)) == 0,
-                      "%s, head %u x %u, q8 %d, pages of %u, %u threads, chunks of %u", w.isa,
-                      head_dim, group, q8, w.page_tokens, w.n_threads, w.chunk);
+                      "%s, head %u x %u, kv type %d, pages of %u, %u threads, chunks of %u", w.isa,
+                      head_dim, group, (int)type, w.page_tokens, w.n_threads, w.chunk);
         }
     }
 }
 
 Test(cpu_attention, half_precision_pages) {
-    check(128, 2, false);
-    check(64, 1, false);
+    check(128, 2, ENGINE_KV_F16);
+    check(64, 1, ENGINE_KV_F16);
 }
 
 Test(cpu_attention, eight_bit_pages) {
-    check(128, 2, true);
-    check(96, 3, true);
+    check(128, 2, ENGINE_KV_Q8_0);
+    check(96, 3, ENGINE_KV_Q8_0);
+}
+
+Test(cpu_attention, four_bit_pages) {
+    check(128, 2, ENGINE_KV_Q4_0);
+    check(96, 3, ENGINE_KV_Q4_0);
 }
 
 /* Windows that begin inside a tile, a chunk, and in another chunk than they end. */
@@ -259,20 +283,20 @@ Test(cpu_attention, windows_and_sinks) {
     for (size_t i = 0; i < ARRAY_SIZE(window); i++) {
         s.window = window[i];
         s.sinks = i % 2 == 0;
-        check(i % 2 ? 64 : 40, 1 + (uint32_t)i, i == 1);
+        check(i % 2 ? 64 : 40, 1 + (uint32_t)i, i == 1 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16);
     }
 }
 
 Test(cpu_attention, scores_with_a_cap) {
     s.cap = 2;
-    check(64, 2, false);
+    check(64, 2, ENGINE_KV_F16);
     s.window = 50;
-    check(64, 2, true);
+    check(64, 2, ENGINE_KV_Q4_0);
 }
 
 Test(cpu_attention, odd_heads_and_groups) {
-    check(40, 5, false);
-    check(23, 1, false);
+    check(40, 5, ENGINE_KV_F16);
+    check(23, 1, ENGINE_KV_F16);
 }
 
 /* Sequences that begin with the same pages and go on differently, at positions apart. */
@@ -293,7 +317,7 @@ Test(cpu_attention, sequences_that_share_pages) {
     fixture_normal(other.v + SHARED * KV_HEADS * 128, (KEYS - SHARED) * KV_HEADS * 128, 6);
     for (uint32_t pages = 16; pages <= 64; pages *= 2)
         for (uint32_t threads = 1; threads <= 3; threads += 2) {
-            struct way w = {"auto", pages, threads, KEYS, false, true};
+            struct way w = {"auto", pages, threads, KEYS, ENGINE_KV_F16, true};
 
             for (int i = 0; i < 2; i++)
                 run(sheet[i], &w, expect[i]);
