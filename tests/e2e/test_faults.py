@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 
-from weftd import BACKEND, Weftd, main, random_tokens
+from weftd import BACKEND, Weftd, beside, main, random_tokens
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
 
@@ -101,6 +101,7 @@ def test_open_files_are_raised_to_what_is_needed():
             s.close()
 
 
+@beside
 def test_who_stood_still_does_not_blame_the_worker():
     """The worker gets no step done for a moment, and then the front is stopped for longer than a worker may hang, as on a machine
     that was paused."""

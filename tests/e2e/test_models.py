@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 
-from weftd import BACKEND, Weftd, main, parallel, program, random_tokens, synth
+from weftd import BACKEND, Weftd, beside, main, parallel, program, random_tokens, synth
 
 MIB = 1 << 20
 # KV of 16 MiB, weights and buffers of some 37: two fit.
@@ -231,6 +231,7 @@ def test_a_swap_of_the_only_model_loses_nothing_and_leaves_nothing_behind():
         assert len(os.listdir(f"/proc/{d.process.pid}/fd")) <= fds + 6, "descriptors are left open"
 
 
+@beside
 def test_weftctl_lists_loads_unloads_and_swaps():
     def ctl(d, *args):
         done = subprocess.run([program("weftctl"), "--socket", d.admin, *args], capture_output=True, text=True)
@@ -307,6 +308,7 @@ def test_what_cannot_be_loaded_says_why_and_harms_nothing():
             assert f"it needs {(has >> 20) + 112} MiB" in value["error"]["message"], (has, value)
 
 
+@beside
 def test_presets_have_their_own_options_and_idle_models_are_unloaded():
     with folder_of("ab") as folder, tempfile.TemporaryDirectory() as presets:
         pathlib.Path(presets, "small.conf").write_text("model = a\naliases = gpt-*, tiny\nmax-context = 512\nkeep-alive-s = 1\n")
@@ -339,6 +341,7 @@ def until(what, limit_s=10):
         time.sleep(0.1)
 
 
+@beside
 def test_files_that_come_and_go_are_found_without_a_restart():
     with folder_of("abcd") as folder, tempfile.TemporaryDirectory(dir=folder) as aside:
         def put(name, as_name):
@@ -386,6 +389,7 @@ def test_files_that_come_and_go_are_found_without_a_restart():
             assert len(listed(d)) == 1 and d.health() == 200
 
 
+@beside
 def test_a_bad_preset_stops_no_other_and_is_named():
     with folder_of("ab") as folder, tempfile.TemporaryDirectory() as presets:
         def put(name, text):
@@ -420,6 +424,7 @@ def test_a_bad_preset_stops_no_other_and_is_named():
             assert len(lines) == 2 and "model=\"b\"" in "".join(lines), "each reason is told once: " + d.log
 
 
+@beside
 def test_ollamas_clients_load_keep_and_unload():
     with folder_of("ab") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
         def generate(**body):

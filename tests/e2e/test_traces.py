@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from weftd import Weftd, main, make_pair, keys_in, program
+from weftd import Weftd, beside, main, make_pair, keys_in, program
 
 FLAGS = ("--threads", "2", "--max-context", "2048", "--kv-pages", "256")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -213,6 +213,7 @@ def test_only_a_well_formed_parent_is_taken_over():
         assert found[-1]["parentSpanId"] == PARENT
 
 
+@beside
 def test_a_collector_that_asks_for_patience_gets_the_same_spans_again():
     c = Collector()
     c.answer = lambda n: [(429, {"Retry-After": "1"}), (503, {}), (200, {})][min(n, 3) - 1]

@@ -15,7 +15,7 @@ import threading
 import time
 
 from manager import Manager, adopt, wait_end, wait_until
-from weftd import UnixConnection, Weftd, main, program, random_tokens, synth, tiny_model
+from weftd import UnixConnection, Weftd, beside, main, parallel, program, random_tokens, synth, tiny_model
 
 FLAGS = ("--max-context", "16384", "--kv-memory", "64M", "--threads", "1")
 ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
@@ -138,13 +138,14 @@ class Installed:
         self.replace(f'#!/bin/sh\nsleep {seconds}\nexec {program("weftd")} "$@"\n')
 
 
-def daemons():
-    """Of this test's: those that were adopted, too."""
+def daemons(admin):
+    """Those with this admin socket: the one that the test has started, and those that it has adopted."""
     found = []
-    for pid in os.listdir("/proc"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             stat = pathlib.Path("/proc", pid, "stat").read_text().rsplit(")", 1)
-            if pid.isdigit() and int(stat[1].split()[1]) == os.getpid() and "(weftd" in stat[0] and stat[1].split()[0] != "Z":
+            is_ours = int(stat[1].split()[1]) == os.getpid() and "(weftd" in stat[0] and stat[1].split()[0] != "Z"
+            if is_ours and admin.encode() in pathlib.Path("/proc", pid, "cmdline").read_bytes().split(b"\0"):
                 found.append(int(pid))
         except (OSError, IndexError):
             pass
@@ -158,7 +159,7 @@ class Daemon(Weftd):
         try:
             super().__exit__(*failure)
         finally:
-            for pid in daemons():
+            for pid in daemons(self.admin):
                 os.kill(pid, signal.SIGKILL)
                 wait_end(pid)
 
@@ -236,7 +237,7 @@ def test_the_disk_tier_moves_with_what_runs():
         found, of_running = cached(d, DISK_PROMPT), cached(d, DISK_PROMPT[500:])
         assert found == (should, CACHED), (found, should)
         assert of_running[1] >= 480, "the prompt of a request that ran is not found"
-        (pid,) = set(daemons()) - {d.process.pid}
+        (pid,) = set(daemons(d.admin)) - {d.process.pid}
         for s in (stream, other):
             s.join(180)
             assert len(s.tokens) == 2500 and not s.error, (len(s.tokens), s.error)
@@ -307,7 +308,7 @@ def test_a_daemon_that_does_not_become_ready_changes_nothing():
                 refused(d, reason)
                 assert d.process.poll() is None and answer(d) == should and d.stats()["health"] == "serving"
                 assert "upgrade_failed" in d.log and os.stat(d.admin).st_ino == files.st_ino
-                wait_until("only one daemon", lambda: daemons() == [d.process.pid])
+                wait_until("only one daemon", lambda: daemons(d.admin) == [d.process.pid])
             os.unlink(installed.path)
             refused(d, "no such file")
             installed.replace()
@@ -318,6 +319,7 @@ def test_a_daemon_that_does_not_become_ready_changes_nothing():
             assert wait_end(pid) == 0
 
 
+@beside
 def test_a_program_that_says_nothing_is_killed():
     with tempfile.TemporaryDirectory() as folder:
         installed = Installed(folder)
@@ -346,7 +348,7 @@ def test_there_is_one_upgrade_at_a_time():
             assert d.process.wait(20) == 0
             wait_until("the second upgrade", lambda: ctl(d, "upgrade").returncode == 0)
             assert wait_end(pids[0]) == 0 and answer(d)
-            (pid,) = daemons()
+            (pid,) = daemons(d.admin)
             os.kill(pid, signal.SIGTERM)
             assert wait_end(pid) == 0
 
@@ -363,7 +365,7 @@ def test_sigterm_while_the_next_daemon_loads_ends_both():
             d.process.terminate()
             stream.join(60)
             assert stream.tokens == should and d.process.wait(20) == 0
-            wait_until("no daemon is left", lambda: not daemons())
+            wait_until("no daemon is left", lambda: not daemons(d.admin))
             assert d.log.count("worker_ready") == 1 and not os.path.exists(d.admin)
 
 
@@ -375,15 +377,15 @@ def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
             pid = upgrade(d)
             os.kill(pid, signal.SIGTERM)
             time.sleep(0.3)
-            assert d.process.poll() is None and pid in daemons()
+            assert d.process.poll() is None and pid in daemons(d.admin)
         stream.join(60)
         assert stream.tokens == should and not stream.error, (len(stream.tokens), stream.error)
         assert d.process.wait(20) == 0 and wait_end(pid) == 0
 
 
+@beside
 def test_the_old_one_waits_for_its_requests_without_a_limit_and_with_one():
-    for flags, signals, whole in ((("--drain-timeout-ms", "100"), 0, True), (("--drain-timeout-ms", "100"), 1, False),
-                                  (("--upgrade-timeout-ms", "100"), 0, False)):
+    def try_one(flags, signals, whole):
         with Daemon(*FLAGS, *flags) as d:
             stream = Stream(d)
             with Held(d):
@@ -398,6 +400,9 @@ def test_the_old_one_waits_for_its_requests_without_a_limit_and_with_one():
             os.kill(pid, signal.SIGTERM)
             assert wait_end(pid) == 0
 
+    parallel([lambda: try_one(("--drain-timeout-ms", "100"), 0, True), lambda: try_one(("--drain-timeout-ms", "100"), 1, False),
+              lambda: try_one(("--upgrade-timeout-ms", "100"), 0, False)])
+
 
 def test_the_death_of_the_old_one_ends_a_daemon_that_has_not_taken_over():
     with tempfile.TemporaryDirectory() as folder:
@@ -408,7 +413,7 @@ def test_the_death_of_the_old_one_ends_a_daemon_that_has_not_taken_over():
             wait_until("its start", lambda: "upgrade_started" in d.log)
             d.process.kill()
             d.process.wait()
-            wait_until("no daemon is left", lambda: not daemons())
+            wait_until("no daemon is left", lambda: not daemons(d.admin))
 
 
 def test_addresses_may_come_and_go():
@@ -421,7 +426,8 @@ def test_addresses_may_come_and_go():
             connection.request("GET", "/health")
             return connection.getresponse().status
 
-        p = subprocess.Popen([program("weftd"), *FLAGS, "--model", tiny_model(), "--backend", "cpu", "--config", conf], stderr=subprocess.PIPE, text=True)
+        admin = folder + "/admin.sock"
+        p = subprocess.Popen([program("weftd"), *FLAGS, "--model", tiny_model(), "--backend", "cpu", "--config", conf, "--admin-socket", admin], stderr=subprocess.PIPE, text=True)
         for line in p.stderr:
             if line.startswith("ready"):
                 break
@@ -431,7 +437,7 @@ def test_addresses_may_come_and_go():
         p.send_signal(signal.SIGUSR2)
         assert p.wait(30) == 0
         assert status(names[1]) == 200 and not os.path.exists(names[0])
-        (pid,) = daemons()
+        (pid,) = daemons(admin)
         os.kill(pid, signal.SIGTERM)
         assert wait_end(pid) == 0 and not os.path.exists(names[1])
 
@@ -462,7 +468,7 @@ def test_a_swap_or_a_pull_that_is_under_way_is_not_ended():
             pull.wait(60)
             wait_until("the upgrade", lambda: ctl(d, "upgrade").returncode == 0)
             assert d.process.wait(30) == 0 and answer(d, model="a") == should
-            (pid,) = daemons()
+            (pid,) = daemons(d.admin)
             os.kill(pid, signal.SIGTERM)
             assert wait_end(pid) == 0
 
