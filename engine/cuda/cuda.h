@@ -123,7 +123,7 @@ struct graphs {
     void *graph[GRAPHS];        /* NULL: not yet */
     struct {
         struct launch launch;
-        _Alignas(16) uint8_t args[512];
+        _Alignas(16) uint8_t args[1024];
     } * note; /* [capacity] */
     uint32_t n_notes, capacity;
 };

@@ -135,6 +135,12 @@ DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, 
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* @v; what is computed from it is computed here, and takes no registers before. */
+DEVICE uint32_t anew(uint32_t v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     return __byte_perm(a, b, selector);
 }
@@ -225,10 +231,15 @@ DEVICE void copy_async4(void *to, const void *from) {
         : "memory");
 }
 
+/* Where dynamic_shared() begins, as copy_async_at() takes it: what is found once need not be found
+ * for each copy. */
+DEVICE uint32_t shared_start() {
+    return (uint32_t)__cvta_generic_to_shared(dynamic_shared());
+}
+
 /* Likewise 16, @OFFSET bytes behind both. */
-template <int OFFSET> DEVICE void copy_async_at(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(to)),
+template <int OFFSET> DEVICE void copy_async_at(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(to),
                  "l"(from), "n"(OFFSET)
                  : "memory");
 }

@@ -162,7 +162,7 @@ DEVICE const uint32_t *pairs_of(const struct expert_args &a, const struct expert
 
 /* The tiles of an expert. */
 DEVICE const uint8_t *tiles_of(const struct matrix &m, uint32_t expert) {
-    return m.tiles + (size_t)expert * m.n_row_tiles * (m.n_units * tile_bytes(m.format));
+    return m.tiles + (size_t)expert * m.n_row_tiles * m.bytes[TILE_SEGMENTS];
 }
 
 /* y of an element, whose pair has row @row of x. */
@@ -219,7 +219,7 @@ struct ExpertFeed {
     uint32_t n_items;
     uint32_t n_left, segment; /* bytes of the segment that is fetched */
     struct Place place;
-    const uint8_t *from;
+    const uint8_t *from; /* the lane's */
 
     __device__ __forceinline__ void start(const struct expert_args &a) {
         slot = threadIdx.x / 32 * MATVEC_STAGES * a.stage_bytes;
@@ -238,11 +238,11 @@ struct ExpertFeed {
             segment = cut.share[rank];
             if (tile >= a.m[0].n_row_tiles || segment == cut.share[rank + 1])
                 continue;
-            n_left = cut.bytes[segment + 1] - cut.bytes[segment];
-            uint32_t n_tiles = a.m[0].n_row_tiles;
-            from = a.m[place.mat].tiles +
-                   ((size_t)a.item[place.item].expert * n_tiles + tile) * cut.bytes[TILE_SEGMENTS] +
-                   cut.bytes[segment];
+            const struct matrix &m = a.m[place.mat];
+            n_left = m.bytes[segment + 1] - m.bytes[segment];
+            from =
+                tiles_of(m, a.item[place.item].expert) +
+                ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[segment] + threadIdx.x % 32 * 16);
             return;
         }
     }
@@ -251,14 +251,14 @@ struct ExpertFeed {
         uint32_t ring = MATVEC_STAGES * a.stage_bytes, end = (threadIdx.x / 32 + 1) * ring;
 
         if (place.item < n_items) {
-            const struct expert_cut &cut = a.cut[place.mat];
-            uint32_t n = n_left < cut.stage_bytes ? n_left : cut.stage_bytes;
+            const struct matrix &m = a.m[place.mat];
+            uint32_t n = n_left < m.stage_bytes ? n_left : m.stage_bytes;
 
-            fetch_bytes(dynamic_shared() + slot, from, n);
+            fetch_bytes(shared_start() + slot + threadIdx.x % 32 * 16, from, n);
             from += n; /* the next segment lies behind this one */
             n_left -= n;
-            if (n_left == 0 && ++segment < cut.share[team_rank(a) + 1]) {
-                n_left = cut.bytes[segment + 1] - cut.bytes[segment];
+            if (n_left == 0 && ++segment < a.cut[place.mat].share[team_rank(a) + 1]) {
+                n_left = m.bytes[segment + 1] - m.bytes[segment];
             } else if (n_left == 0) {
                 place.next(a);
                 seek(a);
@@ -345,16 +345,17 @@ DEVICE void add_stage_of(const struct expert_args &a, uint32_t format, const uin
 DEVICE void add_share(const struct expert_args &a, const struct Place &at, struct ExpertFeed &feed,
                       const struct Gathered &rows, struct Sums *sums, float total[4]) {
     const struct expert_cut &cut = a.cut[at.mat];
+    const struct matrix &m = a.m[at.mat];
     uint32_t rank = team_rank(a), end = cut.share[rank + 1];
 
     for (uint32_t s = cut.share[rank]; s < end; s++) {
-        uint32_t to = cut.unit[s + 1];
+        uint32_t to = m.unit[s + 1];
         float c[1][4] = {{0, 0, 0, 0}};
 
-        for (uint32_t u = cut.unit[s]; u < to; u += cut.stage_units) {
+        for (uint32_t u = m.unit[s]; u < to; u += m.stage_units) {
             const uint8_t *stage = feed.take(a);
 
-            add_stage_of(a, a.m[at.mat].format, stage, u, to, rows, c);
+            add_stage_of(a, m.format, stage, u, to, rows, c);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {

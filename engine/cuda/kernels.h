@@ -234,7 +234,21 @@ struct matrix {
     float *y;           /* [rows][n_out] */
     uint32_t format, n_out, n_units, n_row_tiles;
     float inverse; /* 2^-unit, which makes the file's weights of the tiles', times their scale */
+    uint32_t stage_bytes, stage_units; /* tile_stage_bytes(), tile_stage_units() */
+    uint32_t unit[TILE_SEGMENTS + 1], bytes[TILE_SEGMENTS + 1]; /* where a segment begins */
 };
+
+/* Fills in what the format and the size of a matrix say of its tiles. */
+MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
+    m->n_units = tile_units(m->format, n_in);
+    m->n_row_tiles = (m->n_out + TILE_ROWS - 1) / TILE_ROWS;
+    m->stage_bytes = tile_stage_bytes(m->format);
+    m->stage_units = tile_stage_units(m->format);
+    for (uint32_t s = 0; s <= TILE_SEGMENTS; s++) {
+        m->unit[s] = tile_segment(m->n_units, s);
+        m->bytes[s] = m->unit[s] * tile_bytes(m->format);
+    }
+}
 
 /* What the last block of a matvec does when all of them are done, in place of a kernel behind
  * it. */
@@ -249,10 +263,10 @@ enum finish {
 
 #define MATMUL_MATRICES 4 /* of a launch, at most */
 
-/* y (+)= W x + bias for the matrices, which share x. matvec: up to 16 rows; grid x: row tiles of
- * all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid x: rows / 64, y:
- * row tiles / 8 (each matrix rounded up). The same bits. Shared memory: matvec_shared(),
- * wide_shared() of the largest format. */
+/* y (+)= W x + bias for the matrices, which share x. matvec: up to 8 rows, matvec_16: up to 16;
+ * grid x: row tiles of all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid
+ * x: rows / 64, y: row tiles / 8 (each matrix rounded up). The same bits. Shared memory:
+ * matvec_shared(), wide_shared() of the largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
     const uint16_t *x; /* packed */
@@ -337,8 +351,7 @@ struct route_args {
 
 /* How the warps of a team share a matrix's row of tiles. */
 struct expert_cut {
-    uint32_t n_segments, stage_bytes, stage_units; /* tile_stage_bytes(), tile_stage_units() */
-    uint32_t unit[TILE_SEGMENTS + 1], bytes[TILE_SEGMENTS + 1]; /* where a segment begins */
+    uint32_t n_segments;
     uint32_t share[EXPERT_THREADS / 32 + 1]; /* the first segment of each member: 0, 1 or more */
 };
 
@@ -363,7 +376,7 @@ struct expert_args {
     uint32_t stride;
 };
 
-/* Fills in how @n_teams teams of a block share the rows of tiles, and stages. */
+/* Fills in how @n_teams teams of a block share the rows of tiles, and stage_bytes. */
 MX_FN void expert_cut_rows(struct expert_args *a, uint32_t n_teams) {
     uint32_t size = EXPERT_THREADS / 32 / n_teams;
 
@@ -374,15 +387,9 @@ MX_FN void expert_cut_rows(struct expert_args *a, uint32_t n_teams) {
         struct expert_cut *c = &a->cut[i];
 
         c->n_segments = m->n_units < TILE_SEGMENTS ? m->n_units : TILE_SEGMENTS;
-        c->stage_bytes = tile_stage_bytes(m->format);
-        c->stage_units = tile_stage_units(m->format);
-        for (uint32_t s = 0; s <= TILE_SEGMENTS; s++) {
-            c->unit[s] = s < TILE_SEGMENTS ? tile_segment(m->n_units, s) : m->n_units;
-            c->bytes[s] = c->unit[s] * tile_bytes(m->format);
-        }
         for (uint32_t rank = 0; rank <= size; rank++)
             c->share[rank] = (rank * c->n_segments + size - 1) / size; /* the first has one */
-        a->stage_bytes = a->stage_bytes < c->stage_bytes ? c->stage_bytes : a->stage_bytes;
+        a->stage_bytes = a->stage_bytes < m->stage_bytes ? m->stage_bytes : a->stage_bytes;
     }
 }
 
@@ -637,7 +644,8 @@ extern const void *const kernel_rope;
 extern const void *const kernel_pack;
 extern const void *const kernel_store;
 extern const void *const kernel_copy_page;
-extern const void *const kernel_matvec;
+extern const void *const kernel_matvec; /* up to PACK_ROWS rows */
+extern const void *const kernel_matvec_16;
 extern const void *const kernel_matmul_wide;
 extern const void *const kernel_matmul_m128;
 extern const void *const kernel_route;
@@ -662,6 +670,10 @@ extern const void *const kernel_merge;
 extern const void *const kernel_sample_scan;
 extern const void *const kernel_sample_weigh;
 extern const void *const kernel_sample_draw;
+
+static inline const void *matvec_for(uint32_t n_rows) {
+    return n_rows > PACK_ROWS ? kernel_matvec_16 : kernel_matvec;
+}
 
 #ifdef __cplusplus
 }

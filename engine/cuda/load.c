@@ -211,10 +211,9 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     *m = (struct matrix){
         .format = tile_format_of(t->format->type),
         .n_out = n_out,
-        .n_row_tiles = (n_out + TILE_ROWS - 1) / TILE_ROWS,
         .y = y,
     };
-    m->n_units = tile_units(m->format, n_in);
+    matrix_cut(m, n_in);
     w->n_in = n_in;
     int r = own(b, tile_matrix_bytes(m->format, n_out, n_in) * t->ne[2], &d, err);
     if (r < 0)

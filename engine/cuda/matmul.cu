@@ -3,14 +3,14 @@
  * precision (weights.cuh), multiplied and added up by mma from left to right inside a segment, the
  * segments' sums added from left to right, times the row's and the matrix's powers of two, plus
  * bias, plus what was there. A column of mma does not see the others, so a row's result does
- * not depend on which rows come with it, nor on which of the two kernels computes it.
+ * not depend on which rows come with it, nor on which of the kernels computes it.
  *
- * matvec       up to 16 rows. Warp s of a block sums segment s of a row tile; a block goes over
- * many tiles. Weights
- *              come through a ring in shared memory of each warp's own, filled by asynchronous
- *              copies that run ahead over the ends of tiles and matrices: two stages of 2 to 3 KiB
- *              are on their way while one is used, 16 warps on a multiprocessor, so 60 to 90 KiB of
- *              it. They begin before the kernel before has ended. Bound by the weights' bytes.
+ * matvec       up to 8 rows, matvec_16 up to 16. Warp s of a block sums segment s of a row tile; a
+ *              block goes over many tiles. Weights come through a ring in shared memory of each
+ *              warp's own, filled by asynchronous copies that run ahead over the ends of tiles and
+ *              matrices: two stages of 2 to 3 KiB are on their way while one is used, 16 warps on a
+ *              multiprocessor, so 60 to 90 KiB of it. They begin before the kernel before has
+ *              ended. Bound by the weights' bytes.
  * matmul_wide  64 rows at a time. Each of 8 warps has a row tile of its own and walks over all
  * columns; slices of the
  *              activations and weights come ahead by the same copies. Bound by the tensor cores.
@@ -62,55 +62,74 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
     return i;
 }
 
-/* What a warp fetches: its segments of the block's tiles, stage by stage. Registers are scarce
- * here. */
+/* What a warp fetches: segment s of the block's tiles, s its number, stage by stage. Registers are
+ * scarce here. */
 struct Feed {
-    uint32_t ring, slot; /* offsets: of the warp's ring, in it of the slot that is fetched next */
-    uint32_t segment, tile;     /* the tile that is being fetched, of all matrices */
-    uint32_t n_left, n_at_once; /* bytes of its segment, of a stage */
-    const uint8_t *from;
+    uint32_t slot, end;       /* of the warp's ring: what is fetched next, where it ends */
+    uint32_t tile;            /* that is being fetched, of all matrices */
+    uint32_t n_left, n_stage; /* bytes of its segment, of a stage; 0 behind the last tile */
+    const uint8_t *from;      /* the lane's */
 
+    __device__ __forceinline__ void start(const struct matmul_args &a) {
+        end = (threadIdx.x / 32 + 1) * (MATVEC_STAGES * a.stage_bytes);
+        slot = end - MATVEC_STAGES * a.stage_bytes;
+        tile = blockIdx.x;
+        from = NULL;
+        seek(a);
+        for (uint32_t i = 0; i + 1 < MATVEC_STAGES; i++) {
+            fetch_few(place(), from, at_once());
+            pass(a, at_once());
+        }
+    }
     /* Stands at the beginning of @tile's segment, or of the next one that has anything for this
      * warp. */
     __device__ __forceinline__ void seek(const struct matmul_args &a) {
         for (; tile < a.n_tiles; tile = next_tile(a, tile)) {
-            uint32_t local, i = matrix_of(a, tile, &local);
-            uint32_t unit = tile_segment(a.m[i].n_units, segment);
-            uint32_t end = tile_segment(a.m[i].n_units, segment + 1);
-            uint32_t bytes = tile_bytes(a.m[i].format);
+            uint32_t local, i = matrix_of(a, tile, &local), segment = threadIdx.x / 32;
+            const struct matrix &m = a.m[i];
 
-            n_left = (end - unit) * bytes;
-            n_at_once = tile_stage_units(a.m[i].format) * bytes;
-            from = a.m[i].tiles + ((size_t)local * a.m[i].n_units + unit) * bytes;
-            if (unit < end)
+            n_left = m.bytes[segment + 1] - m.bytes[segment];
+            n_stage = m.stage_bytes;
+            from = m.tiles + ((size_t)local * m.bytes[TILE_SEGMENTS] + m.bytes[segment] +
+                              threadIdx.x % 32 * 16);
+            if (n_left > 0)
                 return;
         }
+        n_left = n_stage = 0;
     }
-    /* Starts on one stage; none when all have been. */
-    __device__ __forceinline__ void fetch(const struct matmul_args &a) {
-        if (tile < a.n_tiles) {
-            uint32_t n = n_left < n_at_once ? n_left : n_at_once;
-
-            fetch_bytes(dynamic_shared() + ring + slot, from, n);
-            from += n;
-            n_left -= n;
-            if (n_left == 0) {
-                tile = next_tile(a, tile);
-                seek(a);
-            }
+    /* The lane's place in the slot. */
+    __device__ __forceinline__ uint32_t place() const {
+        return shared_start() + slot + threadIdx.x % 32 * 16;
+    }
+    __device__ __forceinline__ uint32_t at_once() const {
+        return n_left < n_stage ? n_left : n_stage;
+    }
+    /* Behind a stage of @n bytes. */
+    __device__ __forceinline__ void pass(const struct matmul_args &a, uint32_t n) {
+        from += n;
+        n_left -= n;
+        if (n_left == 0) {
+            tile = next_tile(a, tile);
+            seek(a);
         }
-        slot = next(a, slot);
+        slot += a.stage_bytes;
+        slot -= slot < end ? 0 : MATVEC_STAGES * a.stage_bytes;
         copy_commit();
     }
-    __device__ __forceinline__ uint32_t next(const struct matmul_args &a, uint32_t at) const {
-        return at + a.stage_bytes < MATVEC_STAGES * a.stage_bytes ? at + a.stage_bytes : 0;
-    }
-    /* The oldest stage, when it is there; another is started in the place of the one before. */
-    __device__ __forceinline__ const uint8_t *take(const struct matmul_args &a) {
+    /* The oldest stage, when it is there; another is started in the place of the one before. F: the
+     * format of the oldest, and of nearly all others. */
+    template <int F> __device__ __forceinline__ const uint8_t *take(const struct matmul_args &a) {
+        const uint32_t bytes = tile_stage_bytes(F);
+        uint32_t n = bytes;
+
         copy_wait<MATVEC_STAGES - 2>();
         sync_warp();
-        fetch(a);
-        return dynamic_shared() + ring + slot; /* all slots but this one are on their way */
+        if (n_stage == bytes && (TILE_STAGE_UNITS(F) == 1 || n_left >= bytes))
+            fetch_bytes(place(), from, bytes);
+        else
+            fetch_few(place(), from, n = at_once());
+        pass(a, n);
+        return dynamic_shared() + slot; /* all slots but this one are on their way */
     }
 };
 
@@ -133,55 +152,81 @@ template <int G> struct Rows {
 
 /* An element of gate (@i 0), which is kept in shared memory until up comes, or of up. */
 DEVICE void put_gated(const struct matmul_args &a, const struct matrix &m, uint32_t i,
-                      uint32_t n_rows, uint32_t row, uint32_t out, float sum) {
-    SHARED float gate[CUDA_THREADS]; /* a thread's own */
+                      uint32_t n_rows, uint32_t row, uint32_t out, float sum, uint32_t tid) {
+    SHARED float gate[CUDA_THREADS]; /* of thread @tid, which this one is */
 
     if (row >= n_rows || out >= m.n_out)
         return;
     float v = value_of(a, m, row, out, sum);
 
     if (i == 0)
-        gate[threadIdx.x] = v;
+        gate[tid] = v;
     else
-        a.m[0].y[(size_t)row * m.n_out + out] = gated(a.glu, gate[threadIdx.x], v);
+        a.m[0].y[(size_t)row * m.n_out + out] = gated(a.glu, gate[tid], v);
 }
 
-/* The block's tiles for G groups of 8 rows. */
+/* The sum of a value over the segments of a row of @n_units tiles, from left to right. */
+DEVICE float add_segments(const float *value, uint32_t n_units) {
+    const uint32_t stride = 8 * TILE_LANES;
+    float sum = value[0];
+
+    if (n_units >= TILE_SEGMENTS) {
+#pragma unroll
+        for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
+            sum += value[s * stride];
+        return sum;
+    }
+#pragma unroll 1
+    for (uint32_t s = 1; s < n_units; s++)
+        sum += value[s * stride];
+    return sum;
+}
+
+/* Adds the warp's segment of tile @tile. */
 template <int G>
-DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, uint32_t n_rows,
-                     float (*sums)[8][TILE_LANES]) {
-    uint32_t tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+DEVICE void add_tile(const struct matmul_args &a, uint32_t tile, struct Feed &feed,
+                     const struct Rows<G> &rows, float c[G][4]) {
+    uint32_t local, segment = threadIdx.x / 32;
+    const struct matrix &m = a.m[matrix_of(a, tile, &local)];
+
+    add_units<G>(a, m.format, m.unit[segment], m.unit[segment + 1], feed, rows, c);
+}
+
+/* The block's tiles for G groups of 8 rows. One group takes half of @sums, the next row tile the
+ * other half: a warp that is there has met all others behind this one's. */
+template <int G>
+DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sums)[8][TILE_LANES]) {
     struct Rows<G> rows;
 
-    rows.start(a, n_rows);
-    for (uint32_t tile = blockIdx.x; tile < a.n_tiles; tile = next_tile(a, tile)) {
-        uint32_t local, i = matrix_of(a, tile, &local);
+    rows.start(a, count_rows(a));
+    /* at: twice the tile, and in which half; one register less than two numbers take */
+    for (uint32_t at = 2 * blockIdx.x; at / 2 < a.n_tiles;
+         at = 2 * next_tile(a, at / 2) + (~at & 1)) {
         float c[G][4];
-        const struct matrix &m = a.m[i];
-        uint32_t n = m.n_units < TILE_SEGMENTS ? m.n_units : TILE_SEGMENTS;
 #pragma unroll
         for (int j = 0; j < 4 * G; j++)
             c[j / 4][j % 4] = 0;
-        add_units<G>(a, m.format, tile_segment(m.n_units, feed.segment),
-                     tile_segment(m.n_units, feed.segment + 1), feed, rows, c);
+        add_tile<G>(a, at / 2, feed, rows, c);
+        uint32_t tid = anew(threadIdx.x), lane = tid % 32, warp = tid / 32;
+        uint32_t half = G == 1 ? at % 2 * 4 : 0;
 #pragma unroll
         for (int j = 0; j < 4 * G; j++)
-            sums[warp][j][lane] = c[j / 4][j % 4];
+            sums[warp][half + j][lane] = c[j / 4][j % 4];
         sync_block();
         if (tid < TILE_LANES * 4 * G) {
-            uint32_t j = warp % 4, g = warp / 4;
-            float sum = sums[0][warp][lane];
-
-            for (uint32_t s = 1; s < n; s++)
-                sum += sums[s][warp][lane];
-            uint32_t row = g * PACK_ROWS + lane % 4 * 2 + j % 2;
+            uint32_t local, i = matrix_of(a, anew(at) / 2, &local), j = warp % 4;
+            const struct matrix &m = a.m[i];
+            float sum = add_segments(&sums[0][half + warp][lane], m.n_units);
+            uint32_t row = warp / 4 * PACK_ROWS + lane % 4 * 2 + j % 2, n_rows = count_rows(a);
             uint32_t out = local * TILE_ROWS + lane / 4 + j / 2 * 8;
+
             if (a.gated)
-                put_gated(a, m, i, n_rows, row, out, sum);
+                put_gated(a, m, i, n_rows, row, out, sum, tid);
             else
                 put(a, m, n_rows, row, out, sum);
         }
-        sync_block();
+        if (G > 1)
+            sync_block();
     }
 }
 
@@ -230,28 +275,30 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
         }
 }
 
-KERNEL(matvec, struct matmul_args, CUDA_THREADS, 2) {
-    SHARED float sums[TILE_SEGMENTS][8][TILE_LANES];
+template <int G>
+DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[8][TILE_LANES]) {
     struct Feed feed;
 
-    feed.segment = threadIdx.x / 32;
-    feed.ring = feed.segment * MATVEC_STAGES * a.stage_bytes;
-    feed.slot = 0;
-    feed.tile = blockIdx.x;
-    feed.seek(a);
-    for (uint32_t i = 0; i + 1 < MATVEC_STAGES; i++) /* weights do not change */
-        feed.fetch(a);
+    feed.start(a); /* weights do not change */
     wait_for_previous();
-    uint32_t n_rows = count_rows(a);
-    if (n_rows > PACK_ROWS)
-        multiply<2>(a, feed, n_rows, sums);
-    else
-        multiply<1>(a, feed, n_rows, sums);
+    multiply<G>(a, feed, sums);
     copy_wait<0>();
     if (a.finish == FINISH_PACK)
         finish_rows(a, count_rows(a), sums);
     else if (a.finish == FINISH_STORE)
         finish_heads(a, count_rows(a));
+}
+
+KERNEL(matvec, struct matmul_args, CUDA_THREADS, 3) {
+    SHARED float sums[TILE_SEGMENTS][8][TILE_LANES];
+
+    matvec_groups<1>(a, sums);
+}
+
+KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
+    SHARED float sums[TILE_SEGMENTS][8][TILE_LANES];
+
+    matvec_groups<2>(a, sums);
 }
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */

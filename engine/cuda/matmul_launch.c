@@ -23,6 +23,7 @@ int cuda_matmul_allow(struct be *b) {
         const void *kernel;
         uint32_t bytes;
     } kernels[] = {{kernel_matvec, narrow},
+                   {kernel_matvec_16, narrow},
                    {kernel_matmul_wide, wide},
                    {kernel_expert_vec, expert},
                    {kernel_expert_wide, wide},
@@ -83,7 +84,7 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
     assert(w->n_mats > 0 && w->n_mats <= ARRAY_SIZE(a.m));
     for (uint32_t i = 0; i < w->n_mats; i++) {
         a.m[i] = w->m[i];
-        a.stage_bytes = MAX(a.stage_bytes, tile_stage_bytes(w->m[i].format));
+        a.stage_bytes = MAX(a.stage_bytes, w->m[i].stage_bytes);
         a.n_tiles += w->m[i].n_row_tiles;
     }
     return a;
@@ -92,9 +93,12 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
     uint32_t shared = matvec_shared(a->stage_bytes), tiles = a->n_tiles - a->gated;
-    struct launch l = {
-        kernel_matvec, cuda_resident_blocks(b, tiles, shared, 2), 1, CUDA_THREADS, "matvec",
-        shared};
+    struct launch l = {matvec_for(a->n_rows),
+                       cuda_resident_blocks(b, tiles, shared, 2),
+                       1,
+                       CUDA_THREADS,
+                       "matvec",
+                       shared};
 
     return cuda_launch(b, &l, a, sizeof(*a));
 }

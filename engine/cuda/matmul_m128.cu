@@ -16,14 +16,6 @@
 #define GROUPS (M128_ROWS / PACK_ROWS)
 #define VECTORS (M128_ROWS * 64u * 2u / 16u / CUDA_THREADS) /* of a slice, that a thread copies */
 
-/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. */
-template <int AT> DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
-    if (threadIdx.x % 32 * 16 + AT < n)
-        copy_async_at<AT>(to, from);
-    if constexpr (AT + 512 < 3584)
-        fetch_bytes<AT + 512>(to, from, n);
-}
-
 struct Source {
     uint32_t ring; /* offset of the warp's; the two slices come first */
     const uint8_t *x,
@@ -49,14 +41,13 @@ struct Source {
         copy_commit();
     }
     /* Stage @s of the weights. */
-    template <int F> __device__ __forceinline__ void fetch_stage(uint32_t s) {
+    template <int F> __device__ __forceinline__ void fetch_weights(uint32_t s) {
         const uint32_t bytes = tile_stage_bytes(F);
-        uint32_t lane = threadIdx.x % 32 * 16, first = s * Steps<F>::units, n = n_units - first;
+        uint32_t lane = threadIdx.x % 32 * 16, first = s * Steps<F>::units;
 
         if (tiles && first < n_units)
-            fetch_bytes<0>(dynamic_shared() + (ring + s % m128_slots(F) * bytes + lane),
-                           tiles + (s * bytes + lane),
-                           n < Steps<F>::units ? n * tile_bytes(F) : bytes);
+            fetch_stage<F>(shared_start() + (ring + s % m128_slots(F) * bytes + lane),
+                           tiles + (s * bytes + lane), (n_units - first) * tile_bytes(F));
     }
     /* Slice @i, when it is there with its weights. */
     template <int F> __device__ __forceinline__ const uint8_t *take(uint32_t i) {
@@ -64,7 +55,7 @@ struct Source {
         sync_block();
         fetch_slice<F>(i + 1);
         if (i % Steps<F>::of_stage == 0)
-            fetch_stage<F>(i / Steps<F>::of_stage + m128_slots(F) - 1);
+            fetch_weights<F>(i / Steps<F>::of_stage + m128_slots(F) - 1);
         copy_commit();
         return dynamic_shared() + i % 2 * M128_SLICE_BYTES;
     }
@@ -114,7 +105,7 @@ template <int F> DEVICE void walk(struct Source &from) {
     float c[GROUPS][4];
 
     for (uint32_t s = 0; s + 1 < m128_slots(F); s++)
-        from.fetch_stage<F>(s);
+        from.fetch_weights<F>(s);
     from.fetch_slice<F>(0);
     copy_commit(); /* as in take() */
 #pragma unroll

@@ -8,28 +8,6 @@
 
 #include "engine/cuda/weights.cuh"
 
-/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. */
-DEVICE void fetch_bytes(uint8_t *to, const uint8_t *from, uint32_t n) {
-    uint32_t at = threadIdx.x % 32 * 16;
-
-    to += at;
-    from += at;
-    if (at < n)
-        copy_async_at<0>(to, from);
-    if (at + 512 < n)
-        copy_async_at<512>(to, from);
-    if (at + 1024 < n)
-        copy_async_at<1024>(to, from);
-    if (at + 1536 < n)
-        copy_async_at<1536>(to, from);
-    if (at + 2048 < n)
-        copy_async_at<2048>(to, from);
-    if (at + 2560 < n)
-        copy_async_at<2560>(to, from);
-    if (at + 3072 < n)
-        copy_async_at<3072>(to, from);
-}
-
 /* Adds the tile of unit @unit, at @tile in shared memory. ROWS: x[i], the offset in bytes of the
  * lane's activations of group i of 8 rows. */
 template <int F, int G, class A, class ROWS>
@@ -59,7 +37,7 @@ DEVICE void add_segment(const A &a, uint32_t from, uint32_t to, FEED &feed, cons
     constexpr uint32_t units = TILE_STAGE_UNITS(F);
 
     for (uint32_t u = from; u < to; u += units) {
-        const uint8_t *stage = feed.take(a);
+        const uint8_t *stage = feed.template take<F>(a);
 
 #pragma unroll
         for (uint32_t n = 0; n < units; n++)

@@ -368,3 +368,33 @@ template <int F> struct Steps {
     static constexpr uint32_t units = TILE_STAGE_UNITS(F);
     static constexpr uint32_t of_stage = slices * units;
 };
+
+/* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. @to: of
+ * shared_start() on; @to and @from are the lane's, 16 bytes a lane. Where @n is a constant nothing
+ * but the last 512 bytes is asked for. */
+template <int AT = 0> DEVICE void fetch_bytes(uint32_t to, const uint8_t *from, uint32_t n) {
+    if (threadIdx.x % 32 * 16 + AT < n)
+        copy_async_at<AT>(to, from);
+    if constexpr (AT + 512 < 3584)
+        fetch_bytes<AT + 512>(to, from, n);
+}
+
+/* Likewise: less code, and more instructions for many bytes. */
+DEVICE void fetch_few(uint32_t to, const uint8_t *from, uint32_t n) {
+#pragma unroll 1
+    for (uint32_t at = threadIdx.x % 32 * 16; at < n; at += 512) {
+        copy_async_at<0>(to, from);
+        to += 512;
+        from += 512;
+    }
+}
+
+/* Likewise a stage of format F, or the @n bytes that are left of a row of tiles. */
+template <int F> DEVICE void fetch_stage(uint32_t to, const uint8_t *from, uint32_t n) {
+    const uint32_t bytes = tile_stage_bytes(F);
+
+    if (TILE_STAGE_UNITS(F) == 1 || n >= bytes)
+        fetch_bytes(to, from, bytes);
+    else
+        fetch_few(to, from, n);
+}

@@ -45,10 +45,10 @@ struct Supply {
     /* Starts on slice @i. */
     template <int F> __device__ __forceinline__ void fetch(uint32_t i) {
         const uint32_t bytes = tile_stage_bytes(F), s = i / Steps<F>::of_stage;
+        uint32_t lane = threadIdx.x % 32 * 16;
 
         if (i < n_units * Steps<F>::slices) {
             uint8_t *to = dynamic_shared() + i % WIDE_SLICES * WIDE_SLICE_BYTES;
-            uint32_t n = (n_units - s * Steps<F>::units) * tile_bytes(F);
 
 #pragma unroll
             for (uint32_t k = 0; k < SLICE_VECTORS; k++) {
@@ -56,8 +56,9 @@ struct Supply {
                 x[k] += SLICE_PAIRS * 512;
             }
             if (tiles && i % Steps<F>::of_stage == 0)
-                fetch_bytes(dynamic_shared() + ring + s % wide_slots(F) * bytes, tiles + s * bytes,
-                            n < bytes ? n : bytes);
+                fetch_stage<F>(shared_start() + ring + s % wide_slots(F) * bytes + lane,
+                               tiles + (s * bytes + lane),
+                               (n_units - s * Steps<F>::units) * tile_bytes(F));
         }
         copy_commit();
     }

@@ -106,8 +106,7 @@ static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uin
     w.value = host_new((size_t)n_out * n_in * sizeof(float));
     quant_decode(type, raw, w.value, (size_t)n_out * n_in);
     w.m = (struct matrix){.format = tile_format_of((uint32_t)type), .n_out = n_out};
-    w.m.n_units = tile_units(w.m.format, n_in);
-    w.m.n_row_tiles = (n_out + TILE_ROWS - 1) / TILE_ROWS;
+    matrix_cut(&w.m, n_in);
     w.bytes = tile_matrix_bytes(w.m.format, n_out, n_in);
     uint8_t *tiles = device_new(w.bytes);
     uint8_t *on = device_of(raw, n_out * row);

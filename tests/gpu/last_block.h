@@ -78,7 +78,7 @@ static struct matmul_args args_for(const struct inputs *in, uint32_t n_rows, uin
 static void launch_matvec(const struct matmul_args *a) {
     uint32_t tiles = a->n_tiles - a->gated;
 
-    must(api->launch(kernel_matvec, MIN(tiles, 2 * (uint32_t)device.n_multiprocessors), 1,
+    must(api->launch(matvec_for(a->n_rows), MIN(tiles, 2 * (uint32_t)device.n_multiprocessors), 1,
                      CUDA_THREADS, matvec_shared(a->stage_bytes), a, false, stream),
          "matvec");
 }

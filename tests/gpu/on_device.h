@@ -67,7 +67,7 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
                          wide_shared(f), a, false, stream),
              "matmul_wide");
     else
-        must(api->launch(kernel_matvec, MIN(tiles, blocks), 1, CUDA_THREADS,
+        must(api->launch(matvec_for(a->n_rows), MIN(tiles, blocks), 1, CUDA_THREADS,
                          matvec_shared(a->stage_bytes), a, false, stream),
              "matvec");
 }
@@ -119,6 +119,7 @@ static void allow_all_shared(void) {
     allow_shared(kernel_attend_wide_64, ATTEND_WIDE_SHARED(64), "attend_wide_64");
     allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128), "attend_wide_128");
     allow_shared(kernel_matvec, narrow, "matvec");
+    allow_shared(kernel_matvec_16, narrow, "matvec_16");
     allow_shared(kernel_matmul_wide, wide, "matmul_wide");
     allow_shared(kernel_expert_vec, expert, "expert_vec");
     allow_shared(kernel_expert_wide, wide, "expert_wide");

@@ -8,9 +8,10 @@ usage: check_kernels.py REPORT...
 import re
 import sys
 
-# Registers per thread. 128: two blocks of 256 threads; 255: one.
+# Registers per thread. 80: three blocks of 256 threads, 128: two, 255: one.
 LIMITS = {
-    "matvec": 128,
+    "matvec": 80,
+    "matvec_16": 128,
     "matmul_wide": 255,
     "matmul_m128": 255,
     "attend_64": 128,
@@ -51,7 +52,8 @@ LIMITS = {
 }
 # Shared memory of its own: what a launch may have without asking, or what is left of the 99 KiB that the smallest of
 # the devices gives a block beside what the launch asks for (matvec_shared(), wide_shared(): tests hold them to it).
-SHARED = {"matvec": 99 * 1024 - 8 * 3 * 3360, "expert_vec": 99 * 1024 - 4 * 3 * 3360}
+SHARED = {"expert_vec": 99 * 1024 - 4 * 3 * 3360}
+SHARED |= {name: 99 * 1024 - 8 * 3 * 3360 for name in ("matvec", "matvec_16")}
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
 SHARED_MAX = 48 * 1024
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -106,4 +108,5 @@ def main():
     return 1 if problems else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

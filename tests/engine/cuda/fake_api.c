@@ -8,7 +8,7 @@
 
 #define OUT_OF_MEMORY 2
 #define FAILURE 700
-#define ARGS_MAX 512
+#define ARGS_MAX 1024
 
 struct fake_cuda fake_cuda = {
     .n_devices = 1, .major = 9, .minor = 0, .n_multiprocessors = 4, .bytes = (size_t)1 << 32};

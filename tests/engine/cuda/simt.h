@@ -134,8 +134,14 @@ static inline void store16(void *p, struct vec4 v) {
 /* cp.async: @to in shared memory. */
 void copy_async(void *to, const void *from);
 void copy_async4(void *to, const void *from);
-template <int OFFSET> static inline void copy_async_at(void *to, const void *from) {
-    copy_async((uint8_t *)to + OFFSET, (const uint8_t *)from + OFFSET);
+static inline uint32_t anew(uint32_t v) {
+    return v;
+}
+static inline uint32_t shared_start() {
+    return 0;
+}
+template <int OFFSET> static inline void copy_async_at(uint32_t to, const void *from) {
+    copy_async(simt_dynamic + to + OFFSET, (const uint8_t *)from + OFFSET);
 }
 
 void copy_commit();
