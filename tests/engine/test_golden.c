@@ -416,8 +416,8 @@ Test(golden, cpu_stays_close) {
 Test(golden, cpu_tells_the_stories_and_chats) {
     need_cpu();
     check_real(&cpu_f, "stories260K-f32");
+#ifndef __SANITIZE_ADDRESS__ /* as above */
     check_real(&cpu_8, "stories15M-q8_0");
-#ifndef __SANITIZE_ADDRESS__
     check_real(&cpu_8, "minimind2-small-q8_0");
 #endif
 }
