@@ -80,6 +80,7 @@ struct gen_request {
     uint16_t pool;                     /* SUBMIT_POOL_*: a vector is wanted, no output; or 0 */
     bool return_documents, raw_scores; /* of a rerank */
     bool scores_texts;                 /* /v1/score: texts have other names */
+    bool reranks_texts;                /* as TEI asks: documents are "texts", the answer a list */
     uint32_t top_n;                    /* of a rerank: results; 0: all */
     uint32_t dimensions;               /* of a vector, the first ones; 0: all */
     bool tokens_only;                  /* nothing is generated from the prompt */

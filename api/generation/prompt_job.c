@@ -35,8 +35,9 @@
 static const char *const *pair_names(const struct prompt_job *job) {
     static const char *const rerank[] = {"query", "documents"}, *const score[] = {"text_1",
                                                                                   "text_2"};
+    static const char *const tei[] = {"query", "texts"};
 
-    return job->request.scores_texts ? score : rerank;
+    return job->request.scores_texts ? score : job->request.reranks_texts ? tei : rerank;
 }
 
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i) {

@@ -277,6 +277,15 @@ PARSER(parse_max_tokens) {
     return result;
 }
 
+/* Under the name that Cohere has for them, or that of Hugging Face's text-embeddings-inference. */
+PARSER(parse_documents) {
+    if (r->documents)
+        return err_set_code(err, 400, "invalid_value", f->name,
+                            "documents and texts exclude each other.");
+    r->reranks_texts = strcmp(f->name, "texts") == 0;
+    return field_array(r, m, f, v, err);
+}
+
 /* Editors ask so for what stands between two texts. */
 PARSER(parse_suffix) {
     if (yyjson_get_len(v) == 0)
@@ -423,8 +432,11 @@ static const struct field fields[] = {
     {"pooling", EMBED, parse_pooling, 0, 0, 0, "\"last\", \"mean\", \"cls\" or \"none\""},
     {"normalize", EMBED, field_not, AT(no_normalize), 0, 0, "a boolean"},
     {"query", RERANK, field_value, AT(query), 0, 0, NULL},
-    {"documents", RERANK, field_array, AT(documents), 1, REQUEST_INPUTS_MAX,
+    {"documents", RERANK, parse_documents, AT(documents), 1, REQUEST_INPUTS_MAX,
      "an array of 1 to 2048 documents"},
+    {"texts", RERANK, parse_documents, AT(documents), 1, REQUEST_INPUTS_MAX,
+     "an array of 1 to 2048 texts"},
+    {"return_text", RERANK, field_bool, AT(return_documents), 0, 0, "a boolean"},
     {"top_n", RERANK, field_uint, AT(top_n), 0, INT32_MAX, "an integer"},
     {"return_documents", RERANK, field_bool, AT(return_documents), 0, 0, "a boolean"},
     {"raw_scores", RERANK | SCORE, field_bool, AT(raw_scores), 0, 0, "a boolean"},

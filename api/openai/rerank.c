@@ -12,9 +12,9 @@
 #include "api/private.h"
 
 /*
- * /v1/rerank, as Cohere, Jina, vLLM and llama-server have it, and vLLM's /v1/score: how well each
- * document answers the query, as a probability, or as the model's own number (raw_scores). Each
- * pair is a prompt of its own.
+ * /v1/rerank, as Cohere, Jina, vLLM and llama-server have it, or text-embeddings-inference (TEI),
+ * and vLLM's /v1/score: how well each document answers the query, as a probability, or as the
+ * model's own number (raw_scores). Each pair is a prompt of its own.
  */
 
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
@@ -28,10 +28,7 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
     if (!v->job.request.return_documents)
         return 0;
     json_begin(&j, &v->text[input]);
-    json_open(&j, '{');
-    json_key(&j, "text");
     json_string(&j, p->text, p->len);
-    json_close(&j, '}');
     return j.error;
 }
 
@@ -63,9 +60,32 @@ static void begin(struct json *j, const struct vectors *v, struct buf *b, const 
     json_put_string(j, "model", v->job.model->info->id);
 }
 
+/* Document @i with its score, in the form that was asked for. */
+static void put_result(struct json *j, const struct vectors *v, uint32_t i) {
+    const struct buf *text = &v->text[i];
+    bool tei = v->job.request.reranks_texts;
+
+    json_open(j, '{');
+    json_put_int(j, "index", i);
+    json_key(j, tei ? "score" : "relevance_score");
+    json_double(j, v->score[i]);
+    if (text->len && !tei) {
+        json_key(j, "document");
+        json_open(j, '{');
+    }
+    if (text->len) {
+        json_key(j, "text");
+        json_raw(j, text->data, text->len);
+    }
+    if (text->len && !tei)
+        json_close(j, '}');
+    json_close(j, '}');
+}
+
 /* The best first; of equal ones the first first. */
 static int answer_rerank(struct vectors *v, struct buf *b) {
     uint32_t n = v->n_inputs, top = v->job.request.top_n;
+    bool tei = v->job.request.reranks_texts;
     uint32_t *order = malloc(n * sizeof(*order));
     struct json j;
 
@@ -74,25 +94,20 @@ static int answer_rerank(struct vectors *v, struct buf *b) {
     for (uint32_t i = 0; i < n; i++)
         order[i] = i;
     qsort_r(order, n, sizeof(*order), by_score, v->score);
-    begin(&j, v, b, "rerank");
-    json_key(&j, "results");
+    if (tei) {
+        json_begin(&j, b);
+    } else {
+        begin(&j, v, b, "rerank");
+        json_key(&j, "results");
+    }
     json_open(&j, '[');
-    for (uint32_t i = 0; i < n && (top == 0 || i < top); i++) {
-        const struct buf *document = &v->text[order[i]];
-
-        json_open(&j, '{');
-        json_put_int(&j, "index", order[i]);
-        json_key(&j, "relevance_score");
-        json_double(&j, v->score[order[i]]);
-        if (document->len) {
-            json_key(&j, "document");
-            json_raw(&j, document->data, document->len);
-        }
+    for (uint32_t i = 0; i < n && (top == 0 || i < top); i++)
+        put_result(&j, v, order[i]);
+    json_close(&j, ']');
+    if (!tei) {
+        put_usage(&j, v);
         json_close(&j, '}');
     }
-    json_close(&j, ']');
-    put_usage(&j, v);
-    json_close(&j, '}');
     free(order);
     return j.error;
 }

@@ -80,6 +80,23 @@ Test(rerank, has_the_best_documents_first) {
 }
 
 /* What stands between the two is a special token; the same text in them is none. */
+Test(rerank, texts_are_answered_as_tei_does) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_ask(&w, "/rerank", "{\"query\":\"q\",\"texts\":[\"m\",\"n\",\"o\"],\"raw_scores\":true}",
+              &r);
+    cr_expect_str_eq(r.body.data, "[{\"index\":2,\"score\":2},{\"index\":1,\"score\":1},"
+                                  "{\"index\":0,\"score\":0}]");
+    reply_deinit(&r);
+    world_ask(&w, "/rerank",
+              "{\"query\":\"q\",\"texts\":[\"m\",\"n\"],\"top_n\":1,\"return_text\":true}", &r);
+    cr_expect_str_eq(r.body.data, "[{\"index\":1,\"score\":0.731058579,\"text\":\"n\"}]");
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(rerank, texts_never_hold_special_tokens) {
     struct world w;
 
@@ -174,6 +191,9 @@ Test(rerank, refusals_name_the_place) {
          "return_documents", "invalid_value"},
         {RERANK, "{\"query\":\"a\",\"documents\":[\"b\"],\"max_tokens_per_doc\":5}",
          "max_tokens_per_doc", "unsupported_parameter"},
+        {RERANK, "{\"query\":\"a\",\"documents\":[\"b\"],\"texts\":[\"b\"]}", "texts",
+         "invalid_value"},
+        {RERANK, "{\"query\":\"a\",\"texts\":[\"b\",\"\"]}", "texts[1]", "invalid_value"},
         {"/score", "{\"text_1\":\"a\"}", "text_2", "missing_required_parameter"},
         {"/score", "{\"text_1\":[\"a\",\"b\"],\"text_2\":[\"a\"]}", "text_1", "invalid_value"},
         {"/score", "{\"text_1\":[\"a\",\"\"],\"text_2\":[\"a\",\"b\"]}", "text_1[1]",
