@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Counts what the kernels take, from their machine code: registers, spills, shared memory, blocks on a multiprocessor,
+and of the loops that multiply instructions for each weight of a lane (few rows) or for each mma (many), the part that
+is mma, and the bytes that are on their way. Needs nvcc and cc, no device and no disassembler.
+
+usage: count_kernels.py FOLDER [ARCHITECTURES [FILES]]
+FOLDER keeps the cubins, FILE.ARCHITECTURE.cubin; those that are missing or older than a source are compiled.
+Exit 1 where a kernel spills, or products are not found in its code: then cubin.py does not understand it.
+ARCHITECTURES: 80,90 (all six); FILES: matmul,attention (all with kernels).
+"""
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+
+import check_kernels
+import cubin
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+SOURCES = ROOT / "engine/cuda"
+FLAGS = ["-std=c++17", "-O3", "--fmad=false", "-lineinfo", "-cubin", "-I", str(ROOT)]  # as meson.build
+# A device of each: multiprocessors, GHz, bytes of memory a second, KiB of shared memory and warps of a multiprocessor.
+DEVICES = {
+    "80": ("A100", 108, 1.41, 2.0e12, 164, 64),
+    "86": ("RTX 3090", 82, 1.70, 0.94e12, 100, 48),
+    "89": ("RTX 4090", 128, 2.52, 1.01e12, 100, 48),
+    "90": ("H200", 132, 1.98, 4.8e12, 228, 64),
+    "100": ("B200", 148, 1.85, 8.0e12, 228, 64),
+    "120": ("RTX 5090", 170, 2.41, 1.79e12, 100, 48),
+}
+LATENCY = 800e-9  # of memory that is busy; assumed
+DRIVER_SHARED = 1024  # of each block
+# What the headers say of each format: bytes of a stage, and of shared memory what launches ask for.
+PROBE = """
+#include <stdio.h>
+#include "engine/cuda/kernels.h"
+int main(void) {
+    for (uint32_t f = 0; f < TILE_FORMATS; f++) {
+        uint32_t stage = tile_stage_bytes(f);
+        printf("%u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
+               m128_shared(f), (uint32_t)ATTEND_WIDE_SHARED(64), (uint32_t)ATTEND_WIDE_SHARED(128));
+    }
+}
+"""
+FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
+PRODUCTS = {"matvec": 1, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3, "matmul_m128": 4}
+LAUNCH = PRODUCTS | {"attend_wide_64": 5, "attend_wide_128": 6}
+FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
+TAG = re.compile(r"(?:add_segment|add_stage|walk)ILi(\d+)E")
+# Once a row of tiles, not once a stage; pages of q8_0; scores with a cap.
+RARE = re.compile(r"Feed4seek|fetch_few|scale_codesEjj|soft_cap")
+
+Loop = collections.namedtuple("Loop", "kernel arch format instructions mma in_flight needed")
+
+
+def launch_sizes(folder):
+    source, program = folder / "probe.c", folder / "probe"
+    source.write_text(PROBE)
+    subprocess.run(["cc", "-I", str(ROOT), "-o", str(program), str(source)], check=True)
+    out = subprocess.run([str(program)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [[int(n) for n in line.split()] for line in out.splitlines()]
+
+
+def compiled(folder, arch, files):
+    newest = max(p.stat().st_mtime for p in SOURCES.iterdir())
+    for name in files:
+        to = folder / f"{name}.{arch}.cubin"
+        if not to.exists() or to.stat().st_mtime < newest:
+            subprocess.run(["nvcc", *FLAGS, f"-arch=sm_{arch}", "-o", str(to), str(SOURCES / f"{name}.cu")], check=True)
+        yield from cubin.kernels_of(to, int(arch))
+
+
+def blocks_of(kernel, arch, shared):
+    """How many blocks with @shared bytes of a launch a multiprocessor takes."""
+    _, _, _, _, kib, warps = DEVICES[arch]
+    n_warps = kernel.threads // 32
+    registers = n_warps * 32 * ((kernel.registers + 7) // 8 * 8)
+    return min(65536 // registers, warps // n_warps, (kib * 1024) // (kernel.shared + DRIVER_SHARED + shared))
+
+
+def loops_of(kernel, name, arch, sizes):
+    """A row for each format of each loop: what all formats share counts for each of them."""
+    _, n, _, bandwidth, _, _ = DEVICES[arch]
+    for first, last in kernel.loops():
+        own, mma, common = collections.Counter(), collections.Counter(), 0
+        for i in range(first, last + 1):
+            tags = [m.group(1) for c in kernel.calls[i] if (m := TAG.search(c))]
+            if any(RARE.search(c) for c in kernel.calls[i]):
+                continue
+            if tags:
+                own[int(tags[0])] += 1
+                mma[int(tags[0])] += kernel.operations[i] == cubin.MMA
+            else:
+                common += 1
+        if not own:
+            yield Loop(name, arch, None, common, kernel.operations[first : last + 1].count(cubin.MMA), 0, 0)
+        for f in own:
+            if not mma[f]:  # a few that the compiler shares between formats
+                continue
+            in_flight = 0
+            if name in FEW:
+                blocks = min(FEW[name], blocks_of(kernel, arch, sizes[f][LAUNCH[name]]))
+                in_flight = blocks * kernel.threads // 32 * 2 * sizes[f][0]
+            yield Loop(name, arch, f, own[f] + common, mma[f], in_flight, bandwidth * LATENCY / n)
+
+
+def describe(loop):
+    text = f"{loop.kernel:16} {loop.arch:>4} {FORMATS[loop.format] if loop.format is not None else '':7}"
+    groups = 2 if loop.kernel == "matvec_16" else 1
+    if loop.kernel in FEW:  # an mma takes 8 weights of a lane
+        text += f" {loop.instructions * groups / (8 * loop.mma):5.2f} a weight"
+    else:
+        text += f" {loop.instructions / loop.mma:5.2f} an mma  "
+    text += f" {100 * loop.mma / loop.instructions:4.1f} % mma {loop.instructions:6}"
+    if loop.in_flight:
+        text += f"  {loop.in_flight / 1024:5.1f} KiB on their way, {loop.needed / 1024:5.1f} needed"
+    return text
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__.strip())
+    folder = pathlib.Path(sys.argv[1])
+    archs = sys.argv[2].split(",") if len(sys.argv) > 2 else list(DEVICES)
+    files = sys.argv[3].split(",") if len(sys.argv) > 3 else sorted(p.stem for p in SOURCES.glob("*.cu"))
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes, loops, problems = launch_sizes(folder), [], 0
+    print("kernel           arch registers spills  shared blocks instructions")
+    for arch in archs:
+        for k in compiled(folder, arch, files):
+            name = check_kernels.name_of(k.name)
+            shared = sizes[FORMATS.index("Q4_K")][LAUNCH[name]] if name in LAUNCH else 0
+            blocks = blocks_of(k, arch, shared) if k.registers else 0
+            spills = k.count(cubin.LOCAL_LOAD, cubin.LOCAL_STORE)
+            print(f"{name:16} {arch:>4} {k.registers:9} {spills:6} {k.shared:7} {blocks:6} {len(k.words):12}")
+            found = list(loops_of(k, name, arch, sizes))
+            understood = name not in PRODUCTS or any(l.format == FORMATS.index("Q4_K") for l in found)
+            problems += spills > 0 or not understood
+            loops += found
+    print("\nloops, once through (products: blocks with the launch's shared memory for Q4_K)")
+    for loop in sorted(loops, key=lambda l: (l.kernel, int(l.arch), l.format or 0)):
+        print(describe(loop))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

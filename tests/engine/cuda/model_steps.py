@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""A model of the time of a step of Qwen3-8B Q4_K_M on an H200, term by term, from the counts of count_kernels.py,
+beside the goals. Nothing of it is measured: it says which term is worth work. Of a kernel's bytes and instructions,
+which overlap, the larger counts; terms are added.
+
+usage: model_steps.py FOLDER  (as count_kernels.py's)
+"""
+import pathlib
+import sys
+
+import count_kernels as count
+
+ARCH = "90"
+_, SMS, GHZ, _, _, _ = count.DEVICES[ARCH]
+BANDWIDTH = 4.3e12  # of 4.8: what is reached at best
+ISSUE = 4 * SMS * GHZ * 1e9  # instructions of warps a second
+MMA_CYCLES = 6.5  # of mma.sync m16n8k16 on a quarter of a multiprocessor (62 % of wgmma's rate)
+# Assumed, microseconds: from a node of a graph to the next; first bytes of a kernel; a count of arrive(); packing.
+GAP, FIRST_BYTES, ARRIVE, PACK = 1.0, 0.8, 0.8, 0.6
+DEPENDENT = 6  # cycles from an instruction of a warp to the next where nothing else is ready
+LAYERS, WIDTH, INNER, HEADS, KV_HEADS, DIM, VOCAB = 36, 4096, 12288, 32, 8, 128, 151936
+BITS = {"Q4_K": 4.625, "Q6_K": 6.5625}
+# The launches of a layer: rows and columns of the matrices, and whether half of the layers have them as Q6_K.
+LAUNCHES = {
+    "q k v": [(WIDTH + DIM * KV_HEADS, WIDTH, False), (DIM * KV_HEADS, WIDTH, True)],
+    "o": [(WIDTH, WIDTH, False)],
+    "gate up": [(2 * INNER, WIDTH, False)],
+    "down": [(WIDTH, INNER, True)],
+}
+SEEK_AND_SUMS = 115  # instructions of a warp of matvec once a row of tiles
+
+
+def matrices():
+    """(rows, columns, format, how often)."""
+    for matrices_of in LAUNCHES.values():
+        for rows, columns, mixed in matrices_of:
+            for form in ("Q4_K", "Q6_K")[: 1 + mixed]:
+                yield rows, columns, form, LAYERS / (1 + mixed)
+    yield VOCAB, WIDTH, "Q6_K", 1
+
+
+class Step:
+    def __init__(self, name, tokens, goal):
+        self.name, self.tokens, self.goal, self.terms = name, tokens, goal, []
+
+    def add(self, what, seconds):
+        self.terms.append((what, seconds * 1e6))
+
+    def show(self):
+        total = sum(us for _, us in self.terms)
+        print(f"\n{self.name}: {total:.0f} us, {self.tokens / total * 1e6:.0f} tokens/s, goal {self.goal}")
+        for what, us in self.terms:
+            print(f"  {what:64} {us:9.0f} us {100 * us / total:5.1f} %")
+
+
+class Model:
+    def __init__(self, folder):
+        sizes, self.loops = count.launch_sizes(folder), {}
+        for k in count.compiled(folder, ARCH, ["attention", "matmul", "matmul_m128"]):
+            name = count.check_kernels.name_of(k.name)
+            for l in count.loops_of(k, name, ARCH, sizes):
+                self.loops[name, count.FORMATS[l.format] if l.format is not None else None] = l
+
+    def few(self, step):
+        """The products of one row."""
+        size = issue = 0
+        for rows, columns, form, n in matrices():
+            loop, weights = self.loops["matvec", form], rows * columns * n
+            tiles = weights / (16 * 256)
+            size += weights * BITS[form] / 8
+            issue += tiles * loop.instructions * 16 / loop.mma + rows / 16 * 8 * n * SEEK_AND_SUMS
+        step.add(f"weights: {size / 1e9:.2f} GB (instructions: {issue / ISSUE * 1e6:.0f} us)",
+                 max(size / BANDWIDTH, issue / ISSUE))
+
+    def many(self, step, n_rows):
+        """The products of more rows: whole blocks on whole multiprocessors, one each."""
+        columns_of = {"matmul_wide": 64, "matmul_m128": 128}
+        for what, launch in LAUNCHES.items():
+            seconds = [
+                min(self.blocks(k, w, [(r, c, six if mixed else "Q4_K") for r, c, mixed in launch], n_rows)
+                    for k, w in columns_of.items())
+                for six in ("Q4_K", "Q6_K")
+            ]
+            step.add(what, LAYERS * sum(seconds) / 2)
+        logits = [(VOCAB, WIDTH, "Q6_K")]
+        step.add("logits", min(self.blocks(k, w, logits, step.wanted) for k, w in columns_of.items()))
+
+    def blocks(self, kernel, width, matrices_of, n_rows):
+        """Of a launch whose blocks have 128 rows of a matrix and @width of the activations."""
+        n = cycles = size = 0
+        for rows, columns, form in matrices_of:
+            loop = self.loops[kernel, form]
+            mma = columns / 16 * width / 8  # of a warp; two warps a quarter
+            n += -(-rows // 128) * -(-n_rows // width)
+            cycles = max(cycles, 2 * mma * max(loop.instructions / loop.mma, MMA_CYCLES))
+            size += rows * columns * BITS[form] / 8
+        return max(-(-n // SMS) * cycles / (GHZ * 1e9), size / BANDWIDTH)
+
+    def attention(self, step, what, chunks, size):
+        """@chunks: of 256 keys and up to 16 queries, of all key heads; @size: bytes, of a layer."""
+        issue = chunks * 8 * self.loops["attend_128", None].instructions / ISSUE
+        text = f"{what}: {LAYERS * size / 1e9:.2f} GB, {chunks * LAYERS} chunks"
+        step.add(text, LAYERS * max(size / BANDWIDTH, issue))
+
+    def prompt(self, step, n):
+        """Heads in groups of four: 64 queries of an item are 16 rows."""
+        pairs = sum((16 * i + 15) // 256 + 1 for i in range(n // 16))
+        issue = pairs * KV_HEADS * 8 * self.loops["attend_wide_128", None].instructions / ISSUE
+        step.add(f"attention: {pairs * KV_HEADS * LAYERS} chunks of 64 queries", LAYERS * issue)
+
+
+def kernels(step, n, packs):
+    step.add(f"{n} kernels: gaps, first bytes", n * (GAP + FIRST_BYTES) * 1e-6)
+    if packs:
+        step.add("last blocks: counts and packing", LAYERS * (5 * ARRIVE + 3 * PACK) * 1e-6)
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__.strip())
+    model, key_bytes = Model(pathlib.Path(sys.argv[1])), 2 * KV_HEADS * DIM * 2  # of a token and layer, f16
+
+    alone = Step("alone, 1 x 1k", 1, 783)
+    model.few(alone)
+    kernels(alone, 5 * LAYERS + 6, True)
+    chunk = model.loops["attend_128", None].instructions * DEPENDENT / (GHZ * 1e9)
+    alone.add("attention: a chunk's latency, 32 blocks", LAYERS * chunk)
+    alone.show()
+
+    steps = (("64 x 1k", 64, 0, 1024, 17000), ("128 x 4k, 3k shared", 128, 3072, 1024, 20000))
+    for name, n, shared, own, goal in steps:
+        step = Step(name, n, goal)
+        step.wanted = n
+        model.many(step, n)
+        if shared:  # four sequences an item; their keys come from the L2 cache but once
+            model.attention(step, "attention, shared", n // 4 * shared // 256 * KV_HEADS, shared * key_bytes)
+        model.attention(step, "attention", n * own // 256 * KV_HEADS, n * own * key_bytes)
+        kernels(step, 11 * LAYERS + 8, False)
+        step.show()
+
+    prompt = Step("prompt of 4k", 4096, 40000)
+    prompt.wanted = 1
+    model.many(prompt, 4096)
+    model.prompt(prompt, 4096)
+    kernels(prompt, 11 * LAYERS + 8, False)
+    prompt.show()
+
+
+main()
