@@ -101,43 +101,33 @@ static const struct tc_state dsml_states[] = {
                          {"</" DSML "function_calls>", TC_CONTENT, 0})},
 };
 
+/* Calls between tags of @section. */
+#define DSML_SHAPE(section)                                                                        \
+    {                                                                                              \
+        .args = ARGS_TAGGED, .section_begin = "<" DSML section ">\n",                              \
+        .section_end = "\n</" DSML section ">", .separator = "\n",                                 \
+        .call_begin = "<" DSML "invoke name=\"", .name_end = "\">\n",                              \
+        .call_end = "</" DSML "invoke>", .key_begin = "<" DSML "parameter name=\"",                \
+        .key_end = "\" string=\"true\">", .key_end_json = "\" string=\"false\">",                  \
+        .value_end = "</" DSML "parameter>\n",                                                     \
+    }
+
 const struct toolcall_format format_deepseek_dsml = {
     .name = "deepseek-dsml",
     .detect = {DSML, "invoke"},
     .triggers = {"<" DSML "tool_calls>", "<" DSML "function_calls>"},
     .needs_special = true,
     .ends_reasoning = true,
-    .shape = {.args = ARGS_TAGGED,
-              .section_begin = "<" DSML "tool_calls>\n",
-              .section_end = "\n</" DSML "tool_calls>",
-              .separator = "\n",
-              .call_begin = "<" DSML "invoke name=\"",
-              .name_end = "\">\n",
-              .call_end = "</" DSML "invoke>",
-              .key_begin = "<" DSML "parameter name=\"",
-              .key_end = "\" string=\"true\">",
-              .key_end_json = "\" string=\"false\">",
-              .value_end = "</" DSML "parameter>\n"},
+    .shape = DSML_SHAPE("tool_calls"),
     .states = dsml_states,
 };
 
-/* The same between other tags. */
 const struct toolcall_format format_deepseek_v32 = {
     .name = "deepseek-v3.2",
     .detect = {DSML, "invoke", "function_calls"},
     .triggers = {"<" DSML "function_calls>", "<" DSML "tool_calls>"},
     .needs_special = true,
     .ends_reasoning = true,
-    .shape = {.args = ARGS_TAGGED,
-              .section_begin = "<" DSML "function_calls>\n",
-              .section_end = "\n</" DSML "function_calls>",
-              .separator = "\n",
-              .call_begin = "<" DSML "invoke name=\"",
-              .name_end = "\">\n",
-              .call_end = "</" DSML "invoke>",
-              .key_begin = "<" DSML "parameter name=\"",
-              .key_end = "\" string=\"true\">",
-              .key_end_json = "\" string=\"false\">",
-              .value_end = "</" DSML "parameter>\n"},
+    .shape = DSML_SHAPE("function_calls"),
     .states = dsml_states,
 };
