@@ -274,7 +274,7 @@ static uint64_t press(uint32_t chunk, bool reversed) {
 Test(pool, preemption_changes_no_vector) {
     uint64_t n = 0;
 
-    for (uint32_t chunk = 3; chunk < 20; chunk += 4)
+    for (uint32_t chunk = 3; chunk < 20; chunk += 8)
         n += press(chunk, false) + press(chunk, true);
     cr_expect_gt(n, 0u);
 }
