@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 import tempfile
 import threading
 import time
@@ -123,6 +124,7 @@ def main():
     for _ in range(a.pairs):
         for name, command in (("weft", weft), ("llama-server", llama)):
             runs[name].append(once(a, command))
+            print(name, runs[name][-1], file=sys.stderr, flush=True)
             loads.append(os.getloadavg()[0])
     least = {name: {row: {"s": round(min(r[row][0] for r in all_runs), 2), "cpu_s": round(min(r[row][1] for r in all_runs), 2)} for row in all_runs[0]} for name, all_runs in runs.items()}
     out = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit(), "cpu": cpu_name(), "threads": a.threads, "pairs": a.pairs,

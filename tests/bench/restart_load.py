@@ -265,7 +265,7 @@ def main():
         with Manager(folder, arguments.model or tiny_model(), *FLAGS) as m:
             pathlib.Path(m.log_path).touch()
             m.files = [m.model, arguments.other]
-            out = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit(), "command": "tests/bench/restart_load.py " + " ".join(sys.argv[2:]), "cpu": cpu_name(),
+            out = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit(), "command": " ".join(["tests/bench/restart_load.py BUILD", *map(os.path.basename, sys.argv[2:])]), "cpu": cpu_name(),
                    "model": os.path.basename(m.model), "bytes": os.path.getsize(m.model), "agents": arguments.agents}
             if arguments.loads:
                 out["loads"] = loads(m)
