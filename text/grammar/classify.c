@@ -23,8 +23,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define AHEAD_WORK 200000 /* some 2 ms of classes, when a schema is compiled */
-#define SLOW_WORK 500000  /* besides, of those that take longest: some 2 ms */
+#define AHEAD_WORK 70000 /* some 2 ms of classes, when a schema is compiled */
+#define SLOW_WORK 140000 /* besides, of those that take longest: some 2 ms */
 #define MANY_BYTES 64
 #define CLASS_WORK 10000           /* of one, besides its walk */
 #define SHORT_WALK 1500            /* nodes; beyond, tables are faster */
@@ -345,8 +345,9 @@ static int collect_like(struct collector *k, const struct set *from, uint32_t q)
     return 1;
 }
 
-/* Reads all tokens from @from. Most states are done with a short walk, which then was enough. */
-static int collect(struct collector *k, const struct set *from, bool wide) {
+/* Reads all tokens from @from. Most states are done with a short walk, which then was enough.
+ * @wide: not this one; @most: and it reads most of the tokens. */
+static int collect(struct collector *k, const struct set *from, bool wide, bool most) {
     struct machine *m = k->walk.m;
     struct walk *w = &k->walk;
 
@@ -357,6 +358,10 @@ static int collect(struct collector *k, const struct set *from, bool wide) {
         return -EAGAIN;
     if ((wide && !k->quick) || (w->n_visited > w->max_visited && !m->error)) {
         begin_anew(k);
+        w->clears = most;
+        if (most)
+            memcpy(w->bits, vocab_text_bits(k->g->vocab),
+                   grammar_vocab_n_words(k->g->vocab) * sizeof(*w->bits));
         walk_tables(w, from);
     }
     int r = k->error ? k->error : m->error;
@@ -375,6 +380,16 @@ static void borrow(struct token_class *c, const struct token_class *base) {
     c->longest = base->longest;
     c->n_longest = base->n_longest;
     c->n_allowed = base->n_allowed;
+}
+
+/* Bytes that can come next. */
+static uint32_t n_bytes(const struct grammar *g, uint32_t q) {
+    const struct state *s = &g->state[q];
+    uint32_t n = 0;
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
+        n += g->edge[i].hi - g->edge[i].lo + 1u;
+    return n;
 }
 
 /* Whether @q reads all texts of some kind, or much besides ASCII: its class is large. */
@@ -414,6 +429,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     k.walk = (struct walk){.m = &m,
                            .trie = vocab_trie(g->vocab),
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
+                           .whole = !k.counts,
                            .visit = visit,
                            .only_ends = !k.counts || k.c->base,
                            .take = k.counts && !k.c->base ? take : NULL,
@@ -426,7 +442,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     if (r == 0 && wide)
         alone = (r = collect_like(&k, &s, state)) == 1;
     if (alone && r >= 0)
-        r = collect(&k, &s, wide);
+        r = collect(&k, &s, wide, wide && n_bytes(g, state) >= MANY_BYTES);
     *n_visited = k.walk.n_visited;
     if (r == 0 && alone && !k.c->base && k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
         r = 1;
@@ -612,12 +628,7 @@ static bool has_wide(const struct grammar *g, const struct auto_rule *r) {
 
 /* Whether most of the vocabulary has to be walked for it, node by node. */
 static bool is_slow(const struct grammar *g, uint32_t q) {
-    const struct state *s = &g->state[q];
-    uint32_t n = 0;
-
-    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
-        n += g->edge[i].hi - g->edge[i].lo + 1u;
-    return n >= MANY_BYTES && g->runway[q][KIND_TEXT] < RUNWAY_MAX;
+    return n_bytes(g, q) >= MANY_BYTES && g->runway[q][KIND_TEXT] < RUNWAY_MAX;
 }
 
 /* The class of @q ahead. */

@@ -106,6 +106,18 @@ unsigned kinds_of_byte(unsigned c) {
     return strchr("%<>^`{|}\x7f", (int)c) ? ODD : MARK;
 }
 
+uint64_t text_bit(unsigned c) {
+    unsigned kinds = kinds_of_byte(c);
+
+    if (kinds & LOWER)
+        return UINT64_C(1) << (c - 'a');
+    if (kinds & UPPER)
+        return UINT64_C(1) << (26 + c - 'A');
+    if (kinds & DIGIT)
+        return UINT64_C(1) << (52 + c - '0');
+    return kinds & NONE ? TEXT_BIT_NONE : UINT64_C(1) << 62;
+}
+
 bool kind_has(unsigned kind, unsigned c) {
     if (kind < ASCII_KINDS)
         return kinds_of_byte(c) & KIND_BYTES[kind];
@@ -140,7 +152,8 @@ int trie_find_kinds(struct trie *t) {
     CLEANUP(freep) uint16_t *bytes = calloc(t->n, sizeof(*bytes)); /* those below each node */
     CLEANUP(freep) uint32_t *rows = malloc(t->n * sizeof(*rows));  /* that lead through them */
 
-    if (!bytes || !rows)
+    t->below = calloc(t->n, sizeof(*t->below));
+    if (!bytes || !rows || !t->below)
         return -ENOMEM;
     for (uint32_t i = t->n; i-- > 0;) {
         struct trie_node *n = &t->node[i];
@@ -150,6 +163,7 @@ int trie_find_kinds(struct trie *t) {
         for (uint32_t k = n->child; k < n->child + n->n_children; k++) {
             bytes[i] |= (uint16_t)(kinds_of_byte(t->node[k].byte) | bytes[k]);
             rows[i] = rows_before(rows[i], t->node[k].byte, rows[k]);
+            t->below[i] |= text_bit(t->node[k].byte) | t->below[k];
         }
         n->kind = kind_of(bytes[i], rows[i]);
     }

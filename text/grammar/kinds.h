@@ -6,6 +6,9 @@
 
 extern const uint16_t KIND_BYTES[ASCII_KINDS]; /* of kinds_of_byte() */
 unsigned kinds_of_byte(unsigned c);            /* which sets of these @c is in */
+/* Letters and digits each have a bit of their own, the other bytes that kinds have one. */
+uint64_t text_bit(unsigned c);
+#define TEXT_BIT_NONE (UINT64_C(1) << 63) /* of the bytes that no kind in ASCII has */
 bool kind_has(unsigned kind, unsigned c);
 
 /* What may come next in UTF-8 without some rare characters, and the row after it. Row 0 is between

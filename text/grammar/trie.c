@@ -87,9 +87,6 @@ int trie_init(struct trie *t, struct trie_string *v, uint32_t n) {
     int r = t->node && t->item ? fill(t, v, 0, k, 0, 0) : -ENOMEM;
 
     assert(r < 0 || (t->n == count_nodes(v, k) && t->n_items == k));
-
-    if (r == 0)
-        r = trie_find_kinds(t);
     if (r < 0)
         trie_deinit(t);
     return r;
@@ -98,6 +95,7 @@ int trie_init(struct trie *t, struct trie_string *v, uint32_t n) {
 void trie_deinit(struct trie *t) {
     free(t->node);
     free(t->item);
+    free(t->below);
     *t = (struct trie){0};
 }
 

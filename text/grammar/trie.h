@@ -41,13 +41,15 @@ struct trie_node {
 struct trie {
     struct trie_node *node; /* node 0: the root */
     uint32_t *item;
+    uint64_t *below; /* of each node: text_bit() of the bytes below it; NULL without kinds */
     uint32_t n, n_items;
     uint32_t max_len;
 };
 
 /* Sorts @v. Empty strings are left out. 0, -ENOMEM, -EINVAL (more than 65535 equal strings). */
 int trie_init(struct trie *t, struct trie_string *v, uint32_t n);
-/* Fills trie_node.kind: the first kind that has all texts below the node. 0 or -ENOMEM. */
+/* Fills trie_node.kind, the first kind that has all texts below the node, and `below`. 0 or
+ * -ENOMEM. */
 int trie_find_kinds(struct trie *t);
 void trie_deinit(struct trie *t);
 size_t trie_bytes(const struct trie *t);
@@ -58,6 +60,7 @@ struct token_class;
 const struct trie *vocab_trie(const struct grammar_vocab *v);
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
+const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* all items of its trie */
 const uint8_t *vocab_bytes(const struct grammar_vocab *v, int32_t token, size_t *len);
 uint32_t vocab_n_chars(const struct grammar_vocab *v, int32_t token);
 /* Where a token of text is among the items of the trie. */

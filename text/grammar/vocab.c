@@ -22,6 +22,7 @@ struct grammar_vocab {
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
     uint16_t *n_chars;
     uint32_t *place; /* of tokens of text, in trie.item */
+    uint32_t *text;  /* bits: these */
     uint8_t *is_special;
     int32_t *ends;
     size_t n_ends;
@@ -46,8 +47,9 @@ static int copy_tokens(struct grammar_vocab *v, const struct grammar_token *toke
     v->begin = calloc((size_t)v->n + 1, sizeof(*v->begin));
     v->n_chars = calloc((size_t)v->n + 1, sizeof(*v->n_chars));
     v->place = calloc((size_t)v->n + 1, sizeof(*v->place));
+    v->text = calloc((size_t)grammar_vocab_n_words(v) + 1, sizeof(*v->text));
     v->is_special = calloc((size_t)v->n + 1, 1);
-    if (!v->place || !v->bytes || !v->begin || !v->n_chars || !v->is_special)
+    if (!v->place || !v->text || !v->bytes || !v->begin || !v->n_chars || !v->is_special)
         return -ENOMEM;
     total = 0;
     for (uint32_t i = 0; i < v->n; i++) {
@@ -145,8 +147,12 @@ int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *to
 
     if (r == 0)
         r = make_trie(v, false, &v->trie);
-    for (uint32_t i = 0; r == 0 && i < v->trie.n_items; i++)
+    if (r == 0)
+        r = trie_find_kinds(&v->trie);
+    for (uint32_t i = 0; r == 0 && i < v->trie.n_items; i++) {
         v->place[v->trie.item[i]] = i;
+        set_bit(v->text, v->trie.item[i]);
+    }
     if (r == 0)
         r = make_trie(v, true, &v->special);
     if (r == 0)
@@ -191,6 +197,7 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     free(v->begin);
     free(v->n_chars);
     free(v->place);
+    free(v->text);
     free(v->is_special);
     free(v->ends);
     free(v);
@@ -207,6 +214,10 @@ struct share *vocab_share(const struct grammar_vocab *v) {
 
 const struct trie *vocab_trie(const struct grammar_vocab *v) {
     return &v->trie;
+}
+
+const uint32_t *vocab_text_bits(const struct grammar_vocab *v) {
+    return v->text;
 }
 
 uint32_t vocab_n_tokens(const struct grammar_vocab *v) {

@@ -9,19 +9,25 @@
  * sets are numbered, and what a byte makes of a set is looked up in a table once it has been found
  * out. A walk then costs some 2 ns a node, and fuel only for what is new.
  *
- * Both take a subtree whole where a state is known to read all texts of its kind (kinds.c).
+ * Both take a subtree whole where a state is known to read all texts of its kind (kinds.c). The
+ * second also finds out which bytes never lead far from a set that it is often in, and takes what
+ * is made of these: a state that lacks a letter reads nothing of a kind as a whole.
  *
  * walk_like() knows what is reached from another set and looks only where the two differ. States of
  * one pattern often differ in a few bytes, behind which most texts lead to the same state again.
  */
 
+#include "text/grammar/kinds.h"
 #include "text/grammar/walk.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
 
-#define SETS_MAX 4096
+#define SETS_MAX 4608
+#define STAYS_SETS 12     /* that texts of a set's bytes may lead to */
+#define STAYS_REACHED 500 /* nodes at which a set was before it is found out */
+#define STAYS_MAX 512     /* sets made for it: SETS_MAX without them is 4096 */
 #define SETS_FIRST 64
 #define MANY_CHILDREN 16 /* of a node: the set's bytes are found first */
 
@@ -56,6 +62,11 @@ static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
     }
 }
 
+static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
+    for (uint32_t i = first; i < last; i++)
+        w->bits[w->trie->item[i] / 32] &= ~(1u << (w->trie->item[i] % 32));
+}
+
 static void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                  uint32_t depth) {
     if (w->take) {
@@ -70,7 +81,8 @@ static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uin
     const struct trie_node *n = &w->trie->node[node];
 
     w->n_visited++;
-    set_items(w, n->items, n->items + n->n_items);
+    if (!w->clears)
+        set_items(w, n->items, n->items + n->n_items);
     if (w->visit && (s->can_end || !w->only_ends) && !w->visit(w, node, s, depth))
         return false;
     return s->end > s->begin && n->n_children;
@@ -183,18 +195,21 @@ void walk_steps(struct walk *w, const struct set *from) {
 
 enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
 
-/* @run: how far the set reads each kind of text, where that is one row (runway.c); or NULL. */
+/* @run: how far the set reads each kind of text, where that is one row (runway.c); or NULL.
+ * @stays: text_bit() of bytes all texts of which are read, however long. */
 struct known_set {
     struct set set;
     const uint8_t *run;
+    uint64_t stays;
+    uint32_t n_reached;
 };
 
 struct tables {
     struct walk *w;
     struct known_set *set;
     uint16_t (*next)[256];
-    uint32_t n, cap;
-    uint32_t *slot, mask; /* hash table: number + 1 */
+    uint32_t n, cap, n_stays; /* n_stays: made by find_stays() */
+    uint32_t *slot, mask;     /* hash table: number + 1 */
 };
 
 static uint32_t hash_of(const struct machine *m, const struct set *s) {
@@ -290,11 +305,77 @@ static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
     return t->next[from][byte] = to;
 }
 
-static bool known_reads_all(const struct walk *w, const struct known_set *k,
-                            const struct trie_node *n) {
-    if (!k->run)
-        return reads_all(w, &k->set, n);
-    return (w->kinds >> n->kind & 1) && n->height <= RUNWAY_MAX && k->run[n->kind] >= n->height;
+static uint16_t step_of(struct tables *t, uint32_t from, uint8_t byte) {
+    uint16_t to = t->next[from][byte];
+
+    return to == STEP_UNKNOWN ? find_step(t, from, byte) : to;
+}
+
+static bool add_number(uint32_t *v, uint32_t *n, uint32_t cap, uint32_t x) {
+    for (uint32_t i = 0; i < *n; i++) {
+        if (v[i] == x)
+            return true;
+    }
+    if (*n == cap)
+        return false;
+    v[(*n)++] = x;
+    return true;
+}
+
+/* Bytes of which every one leads from the set @k to one of a few sets, and from each of these as
+ * well. What has too many sets behind it is left out. Takes no fuel: a walk without it would end
+ * at the same place. */
+static void find_stays(struct tables *t, uint32_t k) {
+    struct machine *m = t->w->m;
+    uint32_t at[STAYS_SETS] = {k}, n = 1, before = t->n;
+    uint64_t stays = ~TEXT_BIT_NONE, fuel = m->fuel;
+
+    m->fuel = UINT64_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        for (unsigned c = 0; c < 0x80 && !m->error; c++) {
+            uint64_t bit = text_bit(c);
+
+            if (!(stays & bit))
+                continue;
+            uint16_t to = t->n - before + t->n_stays < STAYS_MAX ? step_of(t, at[i], (uint8_t)c)
+                                                                 : t->next[at[i]][c];
+
+            if (m->error == -E2BIG) { /* too many readings, where the walk may never be */
+                m->error = 0;
+                to = t->next[at[i]][c] = STEP_UNKNOWN;
+            }
+            if (to < STEP_SETS ||
+                t->set[to - STEP_SETS].set.begin == t->set[to - STEP_SETS].set.end ||
+                !add_number(at, &n, STAYS_SETS, to - STEP_SETS))
+                stays &= ~bit;
+        }
+    }
+    t->n_stays += t->n - before;
+    m->fuel = fuel;
+    for (uint32_t i = 0; i < n; i++) { /* it holds for them all */
+        struct known_set *s = &t->set[at[i]];
+
+        if (i == 0 || s->n_reached < STAYS_REACHED)
+            s->stays = stays;
+        s->n_reached = MAX(s->n_reached, STAYS_REACHED);
+    }
+}
+
+/* Whether the set @k, which was reached at @node, reads whatever is below it. */
+static bool known_reads_all(struct tables *t, uint32_t k, const struct trie_node *n) {
+    struct walk *w = t->w;
+    struct known_set *s = &t->set[k];
+
+    if (w->whole && n->n_children) {
+        if (++s->n_reached == STAYS_REACHED)
+            find_stays(t, k);
+        if (!(w->trie->below[n - w->trie->node] & ~t->set[k].stays))
+            return true;
+    }
+    s = &t->set[k];
+    if (!s->run)
+        return reads_all(w, &s->set, n);
+    return (w->kinds >> n->kind & 1) && n->height <= RUNWAY_MAX && s->run[n->kind] >= n->height;
 }
 
 static void tables_below(struct tables *t, uint32_t node, uint32_t last, uint32_t from,
@@ -310,31 +391,22 @@ static void tables_below(struct tables *t, uint32_t node, uint32_t last, uint32_
             if (w->m->error)
                 return;
         }
-        if (to == STEP_DEAD)
-            continue;
-        assert(to >= STEP_SETS && (uint32_t)to - STEP_SETS < t->n);
-        const struct known_set *next = &t->set[to - STEP_SETS];
-
-        if (!reach(w, n->child + i, &next->set, depth + 1))
-            continue;
+        assert(to == STEP_DEAD || (uint32_t)to - STEP_SETS < t->n);
         uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+        uint32_t k = to - STEP_SETS;
 
-        if (known_reads_all(w, next, child))
-            take(w, child->items + child->n_items, end, &next->set, depth + 1);
-        else
-            tables_below(t, n->child + i, end, to - STEP_SETS, depth + 1);
+        if (to == STEP_DEAD) {
+            if (w->clears)
+                clear_items(w, child->items, end);
+        } else if (!reach(w, n->child + i, &t->set[k].set, depth + 1)) {
+            if (w->clears)
+                clear_items(w, child->items + child->n_items, end);
+        } else if (!known_reads_all(t, k, child)) {
+            tables_below(t, n->child + i, end, k, depth + 1);
+        } else if (!w->clears) {
+            take(w, child->items + child->n_items, end, &t->set[k].set, depth + 1);
+        }
     }
-}
-
-static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
-    for (uint32_t i = first; i < last; i++)
-        w->bits[w->trie->item[i] / 32] &= ~(1u << (w->trie->item[i] % 32));
-}
-
-static uint16_t step_of(struct tables *t, uint32_t from, uint8_t byte) {
-    uint16_t to = t->next[from][byte];
-
-    return to == STEP_UNKNOWN ? find_step(t, from, byte) : to;
 }
 
 /* Below @node, which the sets @from and @like reach: the bits are those of @like. */
@@ -359,17 +431,14 @@ static void differ_below(struct tables *t, uint32_t node, uint32_t last, uint32_
             clear_items(w, child->items, end);
             continue;
         }
-        const struct known_set *next = &t->set[to - STEP_SETS];
-        const struct known_set *known = beside == STEP_DEAD ? NULL : &t->set[beside - STEP_SETS];
-
-        if (!reach(w, n->child + i, &next->set, depth + 1))
+        if (!reach(w, n->child + i, &t->set[to - STEP_SETS].set, depth + 1))
             clear_items(w, below, end);
-        else if (!known_reads_all(w, next, child) && known)
-            differ_below(t, n->child + i, end, to - STEP_SETS, beside - STEP_SETS, depth + 1);
-        else if (!known_reads_all(w, next, child))
-            tables_below(t, n->child + i, end, to - STEP_SETS, depth + 1);
-        else if (!known || !known_reads_all(w, known, child))
+        else if (known_reads_all(t, to - STEP_SETS, child))
             set_items(w, below, end);
+        else if (beside != STEP_DEAD)
+            differ_below(t, n->child + i, end, to - STEP_SETS, beside - STEP_SETS, depth + 1);
+        else
+            tables_below(t, n->child + i, end, to - STEP_SETS, depth + 1);
     }
 }
 
@@ -398,6 +467,7 @@ void walk_tables(struct walk *w, const struct set *from) {
     struct tables t = {.w = w};
 
     assert(w->m->g->runway || !w->kinds);
+    assert(!w->clears || (w->bits && !w->take));
     if (from->end > from->begin)
         number_copy(&t, from);
     if (from->end > from->begin && !w->m->error)
@@ -410,7 +480,7 @@ void walk_like(struct walk *w, const struct set *from, const struct set *like) {
     uint32_t n_configs = w->m->n_configs;
     struct tables t = {.w = w};
 
-    assert(w->bits && w->same && from->end > from->begin && like->end > like->begin);
+    assert(w->bits && w->same && !w->clears && from->end > from->begin && like->end > like->begin);
     uint32_t a = number_copy(&t, from), b = number_copy(&t, like);
 
     if (!w->m->error)
