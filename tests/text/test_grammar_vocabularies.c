@@ -130,23 +130,36 @@ static void check_patterns(const struct grammar_vocab *v, uint32_t n_vocab) {
     cr_expect(n_late > 0 && n_late < 4 * 2 * 60, "%u", n_late);
 }
 
-/* States of a search differ in a few tokens; their masks against the acceptance of every seventh
- * token, along a text that is in the middle of one of the words again and again. */
-static void check_search(const struct grammar_vocab *v, const struct tokenizer *tok) {
-    static const char SEARCH[] = "{\"pattern\":\"QUEUE_INT|QUEUE_DOUBLE|CACHED\"}",
-                      TEXT[] = "\"aQUEUE_DOUBCACQUEUE_INT\\\"a\"";
+/* States of a search differ in a few tokens: a text that is in the middle of one of the words again
+ * and again. */
+static const char SEARCH[] = "{\"pattern\":\"QUEUE_INT|QUEUE_DOUBLE|CACHED\"}",
+                  SEARCHED[] = "\"aQUEUE_DOUBCACQUEUE_INT\\\"a\"";
+/* Several readings, each in a state that takes nearly everything but a few letters. */
+static const char LACK[] = "{\"anyOf\":["
+                           "{\"items\":{\"pattern\":\"^[^a7 ]*$\"}},"
+                           "{\"items\":{\"pattern\":\"^([^9e]|9[^9x])*$\"}},"
+                           "{\"items\":{\"pattern\":\"^[^st]*y[^q]*$\"}},"
+                           "{\"items\":{\"pattern\":\"^[^on]*$\"}},"
+                           "{\"items\":{\"pattern\":\"^[^ri5]*y[^l]*$\"}},"
+                           "{\"items\":{\"pattern\":\"^([^e]|e[^rns])*$\"}}"
+                           "]}",
+                  LACKING[] = "[\"b9Xy\",\"x9ay s\"]";
+
+/* Masks against the acceptance of every seventh token, along @text. */
+static void check_along(const struct grammar_vocab *v, const struct tokenizer *tok,
+                        const char *schema, const char *text) {
     CLEANUP(grammar_freep) struct grammar *g = NULL;
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL, *t = NULL;
     CLEANUP(freep) uint32_t *bits = malloc(grammar_vocab_n_words(v) * sizeof(*bits));
     struct grammar_source src = {
-        .kind = GRAMMAR_JSON_SCHEMA, .text = SEARCH, .len = sizeof(SEARCH) - 1};
+        .kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = strlen(schema)};
     uint32_t n_vocab = tokenizer_n_vocab(tok);
     struct err err = {0};
 
     cr_assert_eq(grammar_compile(&g, v, &src, NULL, &err), 0, "%s", err.message);
     cr_assert_eq(grammar_state_new(&s, g), 0);
     cr_assert_eq(grammar_state_new(&t, g), 0);
-    for (uint32_t at = 0; TEXT[at]; at++) {
+    for (uint32_t at = 0; text[at]; at++) {
         int32_t next = -1;
 
         cr_assert_gt(grammar_mask(s, bits), 0);
@@ -156,10 +169,10 @@ static void check_search(const struct grammar_vocab *v, const struct tokenizer *
             size_t len;
             const char *piece = tokenizer_piece(tok, (int32_t)i, false, &len);
 
-            if (len == 1 && *piece == TEXT[at] && (bits[i / 32] >> (i % 32) & 1))
+            if (len == 1 && *piece == text[at] && (bits[i / 32] >> (i % 32) & 1))
                 next = (int32_t)i;
         }
-        cr_assert_eq(grammar_accept(s, next), 0, "%s", TEXT + at);
+        cr_assert_eq(grammar_accept(s, next), 0, "%s", text + at);
     }
     cr_assert(grammar_can_end(s));
 }
@@ -203,7 +216,8 @@ static void check_vocabulary(const char *folder, const char *name) {
     }
     cr_expect_gt(n_ended, 0, "%s", name);
     check_patterns(v, tokenizer_n_vocab(tok));
-    check_search(v, tok);
+    check_along(v, tok, SEARCH, SEARCHED);
+    check_along(v, tok, LACK, LACKING);
 }
 
 static void check(const char *name) {

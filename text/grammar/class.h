@@ -19,6 +19,8 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
 int class_of(const struct token_class **out, const struct grammar *g, uint32_t state, bool quick);
 /* Whether it is not known if @state has a class, and a walk may show that it needs none. */
 bool class_is_open(const struct grammar *g, uint32_t state);
+/* Whether @state has a class, most likely, that is not there, and to make it takes a long walk. */
+bool class_is_missing(const struct grammar *g, uint32_t state);
 /* A mask was made by a walk from it that ended after so many nodes: within CHEAP_VISITS it needs no
  * class, otherwise the next mask makes one. */
 void class_walked(const struct grammar *g, uint32_t state, uint64_t n_visited);

@@ -579,6 +579,13 @@ bool class_is_open(const struct grammar *g, uint32_t q) {
            !(g->state[q].flags & STATE_LOOP) && !is_wide(g, q);
 }
 
+bool class_is_missing(const struct grammar *g, uint32_t q) {
+    _Atomic(struct token_class *) *place = place_of(g, q);
+
+    return !atomic_load_explicit(&g->cls[q], memory_order_acquire) && may_have_class(g, q) &&
+           !(g->state[q].flags & STATE_LOOP) && is_wide(g, q) && !(place && atomic_load(place));
+}
+
 void class_walked(const struct grammar *g, uint32_t q, uint64_t n_visited) {
     bool none = n_visited <= CHEAP_VISITS;
     _Atomic(struct token_class *) *place = none ? place_of(g, q) : NULL;

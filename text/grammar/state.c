@@ -295,7 +295,8 @@ static void walk_long(struct machine *m, const struct set *others, struct mask *
                      .trie = vocab_trie(m->g->vocab),
                      .bits = mask->bits,
                      .n_set = mask->n,
-                     .kinds = ALL_KINDS};
+                     .kinds = ALL_KINDS,
+                     .whole = true};
 
     if (m->quick)
         m->error = -EAGAIN;
@@ -349,19 +350,26 @@ struct making {
     struct closing *near;
     const struct token_class *cls[SET_MAX]; /* of each configuration, or NULL */
     bool open[SET_MAX];                     /* whether it has one is not known yet */
-    uint32_t n_open;
+    bool put_off[SET_MAX];                  /* it has one that is not made for this mask */
+    uint32_t n_open, n_put_off;
     bool many; /* a class has to be looked at token by token */
 };
 
+/* Of the classes that a long walk has to make one is made: the configurations that lack others
+ * walk together, which is one walk more however many they are. */
 static void find_classes(struct making *k) {
     struct machine *m = &k->s->m;
+    bool made = false;
 
     for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
 
         k->open[i] = !k->near && class_is_open(m->g, c.state);
         k->n_open += k->open[i];
-        k->cls[i] = k->open[i] ? NULL : class_at(m, &c);
+        k->put_off[i] = !k->near && made && class_is_missing(m->g, c.state);
+        k->n_put_off += k->put_off[i];
+        made = made || class_is_missing(m->g, c.state);
+        k->cls[i] = k->open[i] || k->put_off[i] ? NULL : class_at(m, &c);
         if (k->cls[i] && k->near && !closing_class_fits(k->near, &c)) {
             k->cls[i] = NULL;
             k->many = true;
@@ -406,9 +414,33 @@ static bool settle_open(struct making *k) {
     return n <= LONG_WALK;
 }
 
+/* False: their readings together are too many; their classes are there now. */
+static bool walk_put_off(struct making *k) {
+    struct machine *m = &k->s->m;
+
+    walk_long(m, &k->others, &k->mask);
+    if (m->error != -E2BIG)
+        return true;
+    m->error = 0;
+    m->fuel = MASK_FUEL;
+    for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
+        struct config c = m->config[k->at.begin + i];
+
+        if (!k->put_off[i])
+            continue;
+        k->cls[i] = class_at(m, &c);
+        apply_class(k, i);
+    }
+    m->n_configs = k->others.begin;
+    list_others(k);
+    return false;
+}
+
 static void mask_others(struct making *k) {
     struct machine *m = &k->s->m;
 
+    if (k->n_put_off && (walk_put_off(k) || m->error))
+        return;
     if (k->n_open) {
         if (settle_open(k) || m->error)
             return;
