@@ -226,7 +226,7 @@ Test(grammar_hostile, a_place_has_bounded_memory) {
             if (n % 8 == 0)
                 cr_assert_gt(grammar_mask_within(s, bits, 8 + 5 * n), 0);
             r = grammar_accept(s, 'a');
-            cr_assert_leq(grammar_state_bytes(s), 2 << 20, "%u readings, %u bytes of text", N[i],
+            cr_assert_leq(grammar_state_bytes(s), 9 << 18, "%u readings, %u bytes of text", N[i],
                           n);
         }
         cr_expect_eq(r, N[i] * 700 > 16384 ? -7 : 0, "%u", N[i]);

@@ -15,7 +15,8 @@
  * equal frames are the same frame.
  *
  * Members of an object in any order are a rule whose register is a set of them (members.h); a frame
- * that was pushed there keeps the register in its count.
+ * that was pushed there keeps the register in its count. Items that must differ are such a rule,
+ * whose register is the list of those that have been there (distinct.c).
  *
  * A loop rule is one or more of one character; its start is entered again and is the border between
  * characters. Its register counts the characters (CALL_COUNTED), or is a place in a trie of names
@@ -126,6 +127,7 @@ struct token_class {
     const struct token_class *base; /* of the vocabulary: its bits, level and longest; or NULL */
 };
 #define CLASS_LEVELS 16
+#define VARIETY_MAX (1u << 24) /* more items than a text has */
 
 struct grammar {
     const struct grammar_vocab *vocab;
@@ -147,8 +149,12 @@ struct grammar {
     int32_t *token;      /* special tokens of the edges */
     struct names *names; /* own copies */
     struct members *members;
-    struct span *span;     /* of each state; NULL without members */
-    struct finish *finish; /* finish.h; NULL without a vocabulary */
+    struct span *span; /* of each state; NULL without members */
+    /* Of each state: at least so many texts, saturated at VARIETY_MAX, lead to the end of its rule;
+     * in a loop: of one character to its border. NULL where no items must differ. */
+    uint32_t *variety;
+    uint32_t *doubles, n_doubles; /* tokens that may have two ends of such items (distinct.c) */
+    struct finish *finish;        /* finish.h; NULL without a vocabulary */
     uint32_t n_states, n_edges, n_calls, n_descs, n_rules, n_tables, n_tokens, n_names;
     uint32_t n_members;
     uint32_t start; /* rule */

@@ -33,6 +33,7 @@
 #define WAY_FUEL 2000000 /* steps of all ways of one mask */
 #define QUICK_NODES 256  /* as NODES_MAX where the machine is to be quick */
 #define REACH_FUEL 1000000
+#define ESCAPE_MAX 512
 #define NO_NODE UINT32_MAX
 
 /* A configuration of a way. Nodes are numbered as they are found, cap_nodes of them fit; slot[] has
@@ -50,6 +51,7 @@ struct closing {
     struct set at;
     uint32_t left;
     bool refused, planned;
+    uint32_t n_escapes;         /* steps in a way that is looked for beside items before */
     uint32_t *behind, n_behind; /* of each frame: bytes + 1, 0: not known yet */
     struct node *node;
     uint32_t n_nodes, cap_nodes;
@@ -129,11 +131,82 @@ static uint32_t bytes_behind(struct closing *k, uint32_t frame) {
     return n;
 }
 
+static uint32_t nearest(struct closing *k, const struct set *s, struct config *out);
+
+/* Bytes from @c when it goes on with @symbol. */
+static uint32_t bytes_by(struct closing *k, const struct config *c, unsigned symbol) {
+    struct machine *m = k->m;
+    uint32_t n_configs = m->n_configs, n = FINISH_NEVER;
+    struct set from = set_open(m), to;
+    struct config next;
+
+    if (machine_reserve(m, 1) < 0)
+        return FINISH_NEVER;
+    m->config[m->n_configs++] = *c;
+    from.end = m->n_configs;
+    if (machine_step(m, &from, symbol, &to) && !m->error)
+        n = to.can_end ? 0 : nearest(k, &to, &next);
+    m->n_configs = n_configs;
+    return finish_add(n, 1);
+}
+
+/* In an item that begins as some before it do: it leaves their ways where it can, else it goes on
+ * with them. Items have fewer than ESCAPE_MAX bytes in common that are forced. */
+static uint32_t bytes_to_differ(struct closing *k, const struct config *c, unsigned *symbol) {
+    const struct grammar *g = k->m->g;
+    const struct state *s = &g->state[c->state];
+    struct byte_set next = {{0}};
+    uint32_t best = FINISH_NEVER;
+
+    distinct_next(k->m, c->frame, c->mark, &next);
+    for (int with = 0; with < 2 && best >= FINISH_NEVER && k->n_escapes < ESCAPE_MAX; with++) {
+        k->n_escapes++;
+        for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+            unsigned hi = MIN(g->edge[i].hi, TOKEN_SYMBOL - 1);
+
+            for (unsigned x = MIN(g->edge[i].lo, TOKEN_SYMBOL); (x = k->f->next[x]) <= hi; x++) {
+                if (byte_set_has(&next, (uint8_t)x) != with)
+                    continue;
+                uint32_t n = bytes_by(k, c, x);
+
+                *symbol = n < best ? x : *symbol;
+                best = MIN(best, n);
+                if (!with) /* bytes of one edge lead to the same state */
+                    break;
+            }
+        }
+        k->n_escapes--;
+    }
+    return best;
+}
+
+static bool is_list(const struct machine *m, const struct config *c) {
+    return (m->g->state[c->state].flags & STATE_MEMBERS) && c->reg &&
+           members_of(m->g, c->state)->distinct;
+}
+
+/* What is to be added in an item, because items that ended in this look-ahead may be the shortest
+ * that are left. Without one that may be the same item the shortest way is that of its states. */
+static uint32_t doubt(const struct closing *k, uint32_t frame) {
+    uint32_t n_unknown = 0, longest = 0;
+
+    if (k->m->g->variety && frame)
+        longest = distinct_longest(k->m, frame, &n_unknown);
+    return finish_times(n_unknown, finish_add(longest + 2, finish_times(2, k->f->rest_max)));
+}
+
 static uint32_t bytes_from(struct closing *k, const struct config *c, unsigned *symbol) {
     const struct machine *m = k->m;
-    uint32_t n = finish_step(m, c->state, c->reg, desc_of(m, c->frame), symbol);
+    uint32_t n = FINISH_NEVER;
 
-    return n >= FINISH_NEVER ? FINISH_NEVER : finish_add(n, bytes_behind(k, c->frame));
+    /* Between items a configuration in the next item, or behind the last one, is nearer. */
+    if (!is_list(m, c))
+        n = finish_step(m, c->state, c->reg, desc_of(m, c->frame), symbol);
+    if (n < FINISH_NEVER && c->mark)
+        n = bytes_to_differ(k, c, symbol);
+    else if (n < FINISH_NEVER)
+        n = finish_add(n, bytes_behind(k, c->frame));
+    return n >= FINISH_NEVER ? FINISH_NEVER : finish_add(n, doubt(k, c->frame));
 }
 
 /* The configuration of @s with the fewest bytes to go, the first of them. */
@@ -163,7 +236,7 @@ uint32_t closing_bytes(struct closing *k, const struct set *at) {
 
 static uint32_t hash_of(const struct closing *k, const struct config *c) {
     uint64_t h = (c->state * 0x9E3779B97F4A7C15u) ^ (c->reg * 0xC2B2AE3D27D4EB4Fu) ^
-                 (c->frame * 0x165667B19E3779F9u);
+                 (c->frame * 0x165667B19E3779F9u) ^ (c->mark * 0x27D4EB2F165667C5u);
 
     return (uint32_t)(h >> 32) & k->mask;
 }
@@ -174,7 +247,8 @@ static uint32_t *find(struct closing *k, const struct config *c) {
     for (; k->slot[h]; h = (h + 1) & k->mask) {
         const struct config *at = &k->node[k->slot[h] - 1].at;
 
-        if (at->state == c->state && at->reg == c->reg && at->frame == c->frame)
+        if (at->state == c->state && at->reg == c->reg && at->frame == c->frame &&
+            at->mark == c->mark)
             break;
     }
     return &k->slot[h];
@@ -282,7 +356,7 @@ static uint32_t tokens_from(struct closing *k, const struct config *c) {
         return k->node[*find(k, c) - 1].tokens;
     uint32_t bytes = bytes_from(k, c, &symbol);
 
-    if (bytes > WAY_MAX || k->n_nodes + bytes > NODES_MAX)
+    if (bytes > WAY_MAX || k->n_nodes + bytes > NODES_MAX || doubt(k, c->frame))
         return bytes;
     if (k->m->quick && k->n_nodes + bytes > QUICK_NODES)
         k->m->error = -EAGAIN;
@@ -335,7 +409,7 @@ static uint32_t tokens_behind(struct closing *k, uint32_t frame) {
     struct set s = set_open(m);
     struct config c;
 
-    machine_leave(m, &s, 0, frame);
+    machine_leave(m, &s, 0, frame, 0);
     if (!s.can_end)
         n = nearest(k, &s, &c) < FINISH_NEVER ? tokens_from(k, &c) : FINISH_NEVER;
     m->n_configs = n_configs;

@@ -11,6 +11,7 @@
  */
 
 #include "text/grammar/finish.h"
+#include "text/grammar/distinct.h"
 #include "text/grammar/members.h"
 #include "text/grammar/nfa.h"
 #include "text/grammar/class.h"
@@ -153,6 +154,8 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     if (r == 0)
         r = members_spans(b, g);
     if (r == 0)
+        r = distinct_new(b, g);
+    if (r == 0)
         r = make_tables(b, g);
     if (r == 0 && b->vocab)
         r = finish_new(b, g);
@@ -179,6 +182,8 @@ struct grammar *grammar_free(struct grammar *g) {
         free(g->names[i].node);
     free(g->names);
     members_free(g);
+    free(g->variety);
+    free(g->doubles);
     free(g->state);
     free(g->edge);
     free(g->call);

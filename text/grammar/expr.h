@@ -90,9 +90,9 @@ struct names {
 #define NAMES_NONE UINT32_MAX /* not a prefix of any name */
 uint32_t names_step(const struct names *t, uint32_t node, uint8_t byte);
 
-/* Members that may come in any order. */
+/* Members that may come in any order; or items that must differ, at most so many: n is 0. */
 struct members {
-    uint32_t n;
+    uint32_t n, distinct;
     uint32_t *must; /* bits: those that must be there */
     uint32_t *left; /* while dead ends are looked for: those of them that cannot yet */
 };

@@ -303,7 +303,9 @@ static int find_members(struct build *b, struct grammar *g) {
         struct members_way *k = &f->members[g->rule[i].members];
         size_t size = g->members[g->rule[i].members].n * sizeof(*k->key);
 
-        *k = (struct members_way){.rule = i, .key = calloc(1, size), .callee = malloc(size)};
+        *k = (struct members_way){.rule = i,
+                                  .key = calloc(1, MAX(size, (size_t)1)),
+                                  .callee = malloc(MAX(size, (size_t)1))};
         if (!k->key || !k->callee)
             return build_no_memory(b);
         memset(k->callee, 0xff, size);

@@ -25,7 +25,8 @@ int members_keep(struct build *b, struct grammar *g) {
         size_t size = (from->n + WORD_BITS - 1) / WORD_BITS * sizeof(*to->must);
 
         to->n = from->n;
-        to->must = malloc(2 * size);
+        to->distinct = from->distinct;
+        to->must = malloc(MAX(2 * size, (size_t)1));
         if (!to->must)
             return build_no_memory(b);
         to->left = to->must + size / sizeof(*to->must);

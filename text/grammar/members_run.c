@@ -40,7 +40,7 @@ bool members_open(const struct machine *m, uint32_t state, uint32_t reg) {
     struct span s = m->g->span[state];
 
     if (s.others)
-        return true;
+        return !k->distinct || distinct_n(m, reg) < k->distinct;
     for (uint32_t w = s.lo / WORD_BITS; w * WORD_BITS < s.hi; w++) {
         uint32_t from = s.lo > w * WORD_BITS ? s.lo - w * WORD_BITS : 0;
         uint32_t to = MIN(s.hi - w * WORD_BITS, (uint32_t)WORD_BITS);

@@ -31,6 +31,7 @@ int machine_init(struct machine *m, const struct grammar *g) {
     memset(m->bucket, 0xff, m->n_buckets * sizeof(*m->bucket));
     m->frame[0] = (struct frame){.call = UINT32_MAX};
     m->n_frames = 1;
+    m->n_text = g->variety != NULL;
     m->fuel = UINT64_MAX;
     return 0;
 }
@@ -39,6 +40,7 @@ void machine_deinit(struct machine *m) {
     free(m->frame);
     free(m->config);
     free(m->bucket);
+    free(m->text);
     *m = (struct machine){0};
 }
 
@@ -91,7 +93,7 @@ uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_
         if (f->parent == parent && f->call == call && f->count == count)
             return i;
     }
-    if (m->frame[parent].depth >= m->g->max_stack)
+    if (!(call & MEMBERS_NODE) && m->frame[parent].depth >= m->g->max_stack)
         return 0;
     if (m->n_frames == m->cap_frames && !grow_frames(m))
         return 0;
@@ -128,13 +130,13 @@ int machine_reserve(struct machine *m, uint32_t n) {
     return 0;
 }
 
-static void add_config(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
-                       uint32_t frame) {
+static void add_config(struct machine *m, struct set *out, struct config add) {
     assert(out->end == m->n_configs); /* a set that grows is the last one */
     for (uint32_t i = out->begin; i < out->end; i++) {
         const struct config *c = &m->config[i];
 
-        if (c->state == state && c->reg == reg && c->frame == frame)
+        if (c->state == add.state && c->reg == add.reg && c->frame == add.frame &&
+            c->mark == add.mark)
             return;
     }
     if (out->end - out->begin >= SET_MAX) {
@@ -143,7 +145,7 @@ static void add_config(struct machine *m, struct set *out, uint32_t state, uint3
     }
     if (m->n_configs == m->cap_configs && machine_reserve(m, 1) < 0)
         return;
-    m->config[m->n_configs++] = (struct config){state, reg, frame};
+    m->config[m->n_configs++] = add;
     out->end = m->n_configs;
 }
 
@@ -167,11 +169,11 @@ static bool was_there(const struct machine *m, uint32_t state, uint32_t reg, uin
     return members_word(m, members_of(m->g, state), reg, i / 32) >> (i % 32) & 1;
 }
 
-/* Adds (state, reg, frame) and what it leads to without reading: the starts of the rules that it
+/* Adds a configuration and what it leads to without reading: the starts of the rules that it
  * calls, and where its own rule returns to. Ends: returns come first and lower the stack, calls
  * raise it, and no rule calls itself without reading. */
-static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
-                  uint32_t frame) {
+static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
+                  uint32_t mark) {
     const struct grammar *g = m->g;
     const struct state *s = &g->state[state];
 
@@ -181,29 +183,37 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
         return;
     }
     if (s->n_edges && (!(s->flags & STATE_MEMBERS) || members_open(m, state, reg)))
-        add_config(m, out, state, reg, frame);
+        add_config(m, out, (struct config){state, reg, frame, mark});
     for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
         const struct call_desc *d = &g->desc[g->call[i].desc];
-        uint32_t start = g->rule[d->rule].start, below = frame;
+        uint32_t start = g->rule[d->rule].start, below = frame, to = g->call[i].to;
+        uint32_t count = s->flags & STATE_MEMBERS ? reg : 0, inside = mark;
 
         if (is_member(d) && was_there(m, state, reg, d->min))
             continue;
+        if (is_distinct(g, d, to)) {
+            if (!members_open(m, state, reg))
+                continue;
+            inside = distinct_first(m, reg);
+            count = distinct_open(m, reg);
+        }
 
         /* A plain call that is the last thing of its rule needs no frame: the callee returns for
          * both. */
-        if (d->kind != CALL_PLAIN || !(g->state[g->call[i].to].flags & STATE_RETURN)) {
-            below = machine_push(m, frame, i, s->flags & STATE_MEMBERS ? reg : 0);
+        if (d->kind != CALL_PLAIN || !(g->state[to].flags & STATE_RETURN)) {
+            below = machine_push(m, frame, i, count);
             if (below == 0)
                 continue;
         }
-        enter(m, out, start, 0, below);
+        enter(m, out, start, 0, below, inside);
     }
     if ((s->flags & STATE_ACCEPT) && (!(s->flags & STATE_LOOP) || loop_may_end(m, reg, frame)) &&
         (!(s->flags & STATE_MEMBERS) || members_done(m, members_of(g, state), reg)))
-        machine_leave(m, out, reg, frame);
+        machine_leave(m, out, reg, frame, mark);
 }
 
-void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame) {
+void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
+                   uint32_t mark) {
     if (frame == 0) {
         out->can_end = true;
         out->end_reg = reg;
@@ -219,7 +229,15 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
 
         if (is_member(d))
             reg = members_add(m, members_of(m->g, c->to), reg, d->min);
-        enter(m, out, c->to, reg, f.parent);
+        if (is_distinct(m->g, d, c->to)) {
+            if (mark && distinct_is_known(m, frame, mark)) {
+                m->n_pruned++;
+                return;
+            }
+            mark = 0;
+            reg = distinct_add(m, reg);
+        }
+        enter(m, out, c->to, reg, f.parent, mark);
         return;
     }
     uint32_t n = f.count + 1;
@@ -227,18 +245,18 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
     if (d->max == NO_MAX)
         n = MIN(n, d->min);
     if (n >= d->min)
-        enter(m, out, c->to, 0, f.parent);
+        enter(m, out, c->to, 0, f.parent, mark);
     if (n < d->max) {
         uint32_t again = machine_push(m, f.parent, f.call, n);
 
         if (again)
-            enter(m, out, m->g->rule[d->rule].start, 0, again);
+            enter(m, out, m->g->rule[d->rule].start, 0, again, mark);
     }
 }
 
 void machine_start(struct machine *m, struct set *out) {
     *out = set_open(m);
-    enter(m, out, m->g->rule[m->g->start].start, 0, 0);
+    enter(m, out, m->g->rule[m->g->start].start, 0, 0, 0);
     out->can_end = out->can_end || m->g->nullable;
 }
 
@@ -273,7 +291,15 @@ static void follow_edge(struct machine *m, const struct config *from, unsigned s
 
     if ((s->flags & STATE_LOOP) && !step_loop(m, s, &c, symbol, &reg))
         return;
-    enter(m, out, to, s->flags & STATE_MEMBERS ? c.reg : reg, c.frame);
+    uint32_t mark = c.mark ? distinct_step(m, c.frame, c.mark, symbol) : 0;
+
+    enter(m, out, to, s->flags & STATE_MEMBERS ? c.reg : reg, c.frame, mark);
+}
+
+static bool end_of_step(struct machine *m, struct set *out) {
+    if (m->g->variety)
+        distinct_prune(m, out);
+    return out->end > out->begin || out->can_end;
 }
 
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out) {
@@ -288,19 +314,20 @@ bool machine_step(struct machine *m, const struct set *from, unsigned symbol, st
         if (to != NO_STATE)
             follow_edge(m, c, symbol, to, out);
     }
-    return out->end > out->begin || out->can_end;
+    return end_of_step(m, out);
 }
 
 bool machine_follow(struct machine *m, uint32_t config, unsigned symbol, uint32_t to,
                     struct set *out) {
     *out = set_open(m);
     follow_edge(m, &m->config[config], symbol, to, out);
-    return out->end > out->begin || out->can_end;
+    return end_of_step(m, out);
 }
 
-/* Whether a register at @state is a frame: a set of many members. */
+/* Whether a register at @state is a frame: a set of many members, a list of items. */
 static bool is_node(const struct grammar *g, uint32_t state) {
-    return (g->state[state].flags & STATE_MEMBERS) && members_of(g, state)->n > 32;
+    return (g->state[state].flags & STATE_MEMBERS) &&
+           (members_of(g, state)->n > 32 || members_of(g, state)->distinct);
 }
 
 static bool keeps_node(const struct grammar *g, const struct frame *f) {

@@ -20,6 +20,7 @@ struct frame {
 
 struct config {
     uint32_t state, reg, frame;
+    uint32_t mark; /* in an item that must differ from others: distinct.c; 0: it does */
 };
 
 struct set {
@@ -34,8 +35,13 @@ struct machine {
     struct config *config;
     uint32_t *bucket;
     uint32_t n_frames, cap_frames, n_configs, cap_configs, n_buckets;
-    uint64_t fuel; /* steps left */
-    int error;     /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
+    /* What has been read, from text[1] on, where items must differ; else n_text is 0. */
+    uint8_t *text;
+    uint32_t n_text, cap_text;
+    bool reads;        /* a step's byte is text[n_text - 1]: items that end are known */
+    uint32_t n_pruned; /* how often configurations were left out because items must differ */
+    uint64_t fuel;     /* steps left */
+    int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
     /* What takes long is left for later: -EAGAIN where fuel runs out, and where a token class or a
      * way to the end would have to be made. */
     bool quick;
@@ -49,8 +55,8 @@ bool machine_step(struct machine *m, const struct set *from, unsigned symbol, st
 /* The same for one configuration, config[@config], whose edge for @symbol leads to @to. */
 bool machine_follow(struct machine *m, uint32_t config, unsigned symbol, uint32_t to,
                     struct set *out);
-/* Where the rule of @c's frame ends: adds what follows to @out. */
-void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame);
+/* Where the rule of @frame ends: adds what follows to @out. */
+void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame, uint32_t mark);
 /* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
  * error. */
 uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_t count);
@@ -92,3 +98,34 @@ bool members_done(const struct machine *m, const struct members *k, uint32_t reg
 bool members_open(const struct machine *m, uint32_t state, uint32_t reg);
 /* The set with member @i; 0 with m->error where there is no memory. */
 uint32_t members_add(struct machine *m, const struct members *k, uint32_t reg, uint32_t i);
+
+/* ---- items that must differ: lists of items as registers (distinct.c) */
+
+/* Whether @d calls an item that must differ from those before it; @to: where the caller goes on. */
+static inline bool is_distinct(const struct grammar *g, const struct call_desc *d, uint32_t to) {
+    return g->variety && d->kind == CALL_ONCE && members_of(g, to)->distinct;
+}
+
+static inline uint32_t distinct_n(const struct machine *m, uint32_t list) {
+    return list ? m->frame[list].depth : 0;
+}
+
+/* The count of a frame whose item begins here, behind those of @list. */
+uint32_t distinct_open(struct machine *m, uint32_t list);
+/* The list with the item of such a frame, which ends here. */
+uint32_t distinct_add(struct machine *m, uint32_t open);
+/* The mark of an item of which nothing has been read. */
+uint32_t distinct_first(const struct machine *m, uint32_t list);
+/* The mark behind one more byte, for the mark of a configuration with @frame, which is not 0. */
+uint32_t distinct_step(const struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol);
+/* Whether the item with this mark is one of those before it, when it ends here. */
+bool distinct_is_known(const struct machine *m, uint32_t frame, uint32_t mark);
+/* Drops the configurations of @s, the last set, whose items cannot differ any more. */
+void distinct_prune(struct machine *m, struct set *s);
+/* The bytes by which those before it go on from a mark that is not 0. */
+void distinct_next(const struct machine *m, uint32_t frame, uint32_t mark, struct byte_set *out);
+/* The most bytes of an item before the one that @frame is in; *n_unknown: how many of them ended in
+ * a look-ahead. 0 where it is in none. */
+uint32_t distinct_longest(const struct machine *m, uint32_t frame, uint32_t *n_unknown);
+/* A byte is read: room for it in m->text. */
+bool machine_read(struct machine *m, uint8_t byte);

@@ -9,7 +9,7 @@
  * A mask and grammar_forced() look ahead above the kept sets and cut back what they added.
  */
 
-#include "text/grammar/class.h"
+#include "text/grammar/distinct.h"
 #include "text/grammar/finish.h"
 #include "text/grammar/walk.h"
 
@@ -21,7 +21,7 @@
 #define QUICK_FUEL 10000   /* of one that others wait for: some 0.3 ms */
 #define LONG_WALK 1000     /* trie nodes */
 #define COLLECT_AT 512     /* frames */
-#define STACKS_MAX 16384   /* frames of all readings: bounds a state's memory, some 2 MiB */
+#define STACKS_MAX 16384   /* frames of all readings: bounds a state's memory, 2.1 MiB */
 #define STACK_RESERVE 256u /* frames that one token may add */
 
 /* History: one entry per accepted token and one for the start, at most cap; the sets lie in the
@@ -29,6 +29,7 @@
  * made. */
 struct moment {
     struct set set;
+    uint32_t n_text; /* as the machine's */
     bool done;
 };
 
@@ -85,7 +86,7 @@ size_t grammar_state_bytes(const struct grammar_state *s) {
 
     return sizeof(*s) + s->cap * sizeof(*s->moment) + m->cap_frames * sizeof(*m->frame) +
            m->cap_configs * sizeof(*m->config) + m->n_buckets * sizeof(*m->bucket) + s->n_scratch +
-           (s->closing ? closing_memory(s->closing) : 0);
+           m->cap_text + (s->closing ? closing_memory(s->closing) : 0);
 }
 
 void grammar_state_reset(struct grammar_state *s) {
@@ -93,7 +94,8 @@ void grammar_state_reset(struct grammar_state *s) {
     machine_forget_frames(&s->m, 1);
     s->m.error = 0;
     s->m.fuel = MASK_FUEL;
-    s->moment[0] = (struct moment){0};
+    s->m.n_text = s->m.g->variety != NULL;
+    s->moment[0] = (struct moment){.n_text = s->m.n_text};
     machine_start(&s->m, &s->moment[0].set);
     s->n = 1;
     s->n_dropped = 0;
@@ -136,6 +138,8 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
     if (r == 0)
         r = copy_array(&dst->moment, &dst->cap, src->moment, src->n, src->cap,
                        sizeof(*src->moment));
+    if (r == 0)
+        r = copy_array(&d->text, &d->cap_text, m->text, m->text ? m->n_text : 0, m->cap_text, 1);
     if (r < 0) {
         machine_rehash(d);
         grammar_state_reset(dst);
@@ -143,6 +147,7 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
     }
     d->n_frames = m->n_frames;
     d->n_configs = m->n_configs;
+    d->n_text = m->n_text;
     d->error = m->error;
     dst->n = src->n;
     dst->n_dropped = src->n_dropped;
@@ -258,7 +263,8 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
     s->m.n_configs = n_configs;
     machine_forget_frames(&s->m, n_frames);
     s->m.error = 0;
-    s->m.quick = false;
+    s->m.quick = s->m.reads = false;
+    s->m.n_text = now(s)->n_text;
     return r;
 }
 
@@ -483,6 +489,8 @@ int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t le
         mask_special(s, &k.at, k.near, &k.mask);
     if (!m->error && k.near && closing_add_plan(k.near, bits))
         k.mask.counted = false;
+    if (!m->error && m->g->variety)
+        distinct_settle(m, &k.at, k.near, &k.mask);
     for (size_t i = 0; k.at.can_end && i < n_ends; i++)
         mask_set(&k.mask, (uint32_t)ends[i]);
     int r = leave_no_trace(s, n_configs, n_frames);
@@ -535,18 +543,23 @@ static void shorten(struct grammar_state *s) {
  * between are dropped. */
 static bool step_bytes(struct machine *m, uint32_t base, const uint8_t *bytes, size_t len,
                        struct set *out) {
-    for (size_t i = 0; i < len; i++) {
+    bool ok = true;
+
+    m->reads = true;
+    for (size_t i = 0; ok && i < len; i++) {
         struct set from = *out;
 
-        if (!machine_step(m, &from, bytes[i], out) || m->error)
-            return false;
+        ok = machine_read(m, bytes[i]) && machine_step(m, &from, bytes[i], out) && !m->error;
+        if (!ok)
+            break;
         uint32_t n = out->end - out->begin;
 
         memmove(m->config + base, m->config + out->begin, n * sizeof(*m->config));
         out->begin = base;
         out->end = m->n_configs = base + n;
     }
-    return true;
+    m->reads = false;
+    return ok;
 }
 
 static bool step_text(struct grammar_state *s, int32_t token, struct set *out) {
@@ -579,7 +592,7 @@ static void add_moment(struct grammar_state *s, struct set next, bool done) {
         next.begin -= first;
         next.end -= first;
     }
-    s->moment[s->n++] = (struct moment){.set = next, .done = done};
+    s->moment[s->n++] = (struct moment){.set = next, .n_text = m->n_text, .done = done};
     if (m->n_frames > s->collect_at) {
         machine_collect(m);
         s->collect_at = MAX(COLLECT_AT, m->n_frames * 2);
@@ -650,6 +663,7 @@ int grammar_rollback(struct grammar_state *s, uint32_t n) {
     s->n -= n;
     assert(now(s)->set.end <= s->m.n_configs);
     s->m.n_configs = now(s)->set.end;
+    s->m.n_text = now(s)->n_text;
     return 0;
 }
 

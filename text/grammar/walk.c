@@ -221,6 +221,7 @@ static uint32_t hash_of(const struct machine *m, const struct set *s) {
         h = (h ^ c->state) * 0x9E3779B97F4A7C15u;
         h = (h ^ h >> 29 ^ c->reg) * 0xC2B2AE3D27D4EB4Fu;
         h = (h ^ h >> 31 ^ c->frame) * 0x165667B19E3779F9u;
+        h += c->mark * 0x27D4EB2F165667C5u;
     }
     return (uint32_t)(h >> 32);
 }
