@@ -112,6 +112,12 @@ static bool valid_array(struct validator *v, yyjson_val *schema, yyjson_val *x) 
             return false;
     }
     n = yyjson_arr_size(x);
+    for (i = 0; i < n && yyjson_is_true(yyjson_obj_get(schema, "uniqueItems")); i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (same(yyjson_arr_get(x, k), yyjson_arr_get(x, i)))
+                return false;
+        }
+    }
     return (double)n >= num(schema, "minItems", 0) && (double)n <= num(schema, "maxItems", 1e9);
 }
 
@@ -295,6 +301,8 @@ static void write_array(struct schema_writer *w, int depth) {
         buf_add_str(&w->b, ",\"items\":");
         write_schema(w, depth - 1);
     }
+    if (n == 0 && below(w, 3) == 0)
+        buf_add_str(&w->b, ",\"uniqueItems\":true");
     if (below(w, 2))
         buf_printf(&w->b, ",\"minItems\":%u", lo);
     if (below(w, 2))

@@ -184,6 +184,9 @@ struct keyed {
  * commas between them. Sorts @v, whose keys differ. n is 1 to MEMBERS_MAX. */
 int members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr *rest,
                       struct expr **out);
+/* One to @max (at most MEMBERS_MAX) of @item with commas between them, no two the same text. Texts
+ * of @item are scalars, and none has another spelling that @item allows. */
+int items_distinct(struct schema *s, struct expr *item, uint32_t max, struct expr **out);
 
 struct lang;
 struct keys;

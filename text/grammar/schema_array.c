@@ -3,6 +3,7 @@
  */
 
 #include "text/grammar/schema.h"
+#include "text/grammar/lang.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -235,7 +236,7 @@ static int array_containing_all(struct schema *s, const struct facets *f, struct
 
 /* ---- items that must differ (uniqueItems), of a few values */
 
-#define LISTED_MAX 256
+#define LISTED_MAX 1024
 #define FEW_VALUES 8 /* where they are counted, too: 2^8 sets of them */
 
 /* All values that an item can have, each once: *v[n], as they are written. 1; 0: they are too many
@@ -260,6 +261,9 @@ static int few_values(struct schema *s, const struct facets *f, struct expr_vec 
         struct expr *x = NULL;
         int r = facets_admit(s, f, p);
         bool new = r > 0;
+
+        if (r >= 0 && build_work(s->b, v->n) < 0)
+            return -EINVAL;
 
         for (uint32_t k = 0; new &&k < v->n; k++)
             new = !same_value(seen[k], p.v);
@@ -315,6 +319,42 @@ static int differing(struct build *b, const struct expr_vec *v, uint32_t had, ui
     return *out ? 0 : build_no_memory(b);
 }
 
+/* An item that must differ from others, each value in one spelling. 1: not known how. */
+static int distinct_item(struct schema *s, const struct facets *f, struct expr **out) {
+    static const char INTEGER[] = "0|-?[1-9][0-9]{0,18}";
+    struct build *b = s->b;
+    struct expr_vec v = {0};
+    const struct lang *l = NULL;
+    struct expr *e = NULL;
+    int r = 0;
+
+    if (f->n_values || (f->types & ~(unsigned)(T_NULL | T_BOOL | T_STRING | T_INT)))
+        return 1;
+    if (f->types & T_INT) {
+        bool bounds = f->lower.set || f->upper.set;
+
+        if (f->n_multiples || (bounds && (!f->lower.set || f->lower.x.negative)))
+            return 1; /* -0 is 0 */
+        if (bounds)
+            r = lower_number(s, f, &e);
+        else
+            e = regex_of(b, INTEGER, CHARS_TEXT);
+        r = r < 0 ? r : expr_vec_add(b, &v, e);
+    }
+    if (r == 0 && (f->types & T_STRING) && f->min_length <= f->max_length) {
+        r = f->n_text ? facets_lang(s, f, &l) : 0;
+        e = l ? lang_expr(b, l)
+              : expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
+        r = r < 0 ? r : expr_vec_add(b, &v, json_quoted(b, e));
+    }
+    if (r == 0 && (f->types & T_NULL))
+        r = expr_vec_add(b, &v, expr_str(b, "null"));
+    if (r == 0 && (f->types & T_BOOL))
+        r = expr_vec_add(b, &v, expr_alt2(b, expr_str(b, "true"), expr_str(b, "false")));
+    *out = r == 0 ? expr_alt(b, v.v, v.n) : NULL;
+    return r < 0 ? r : *out ? 0 : build_no_memory(b);
+}
+
 /* As array_items(), each item another one. */
 static int array_unique(struct schema *s, const struct facets *f, uint32_t n_prefix,
                         struct expr **out) {
@@ -322,6 +362,8 @@ static int array_unique(struct schema *s, const struct facets *f, uint32_t n_pre
     struct parts parts = {0};
     struct facets item;
     struct expr_vec v = {0};
+    struct expr *one = NULL;
+    bool listed = false;
     int r = 0, few = 0;
 
     for (uint32_t k = 0; r == 0 && k < f->parts->n; k++) {
@@ -330,7 +372,8 @@ static int array_unique(struct schema *s, const struct facets *f, uint32_t n_pre
         if (p.v)
             r = parts_expand(s, &parts, p);
     }
-    if (r == 0 && n_prefix == 0 && parts.n_choices == 0 && !parts.never && f->n_contains == 0) {
+    listed = n_prefix == 0 && parts.n_choices == 0 && !parts.never && f->n_contains == 0;
+    if (r == 0 && listed) {
         unsigned flags = b->flags;
 
         b->flags &= ~(unsigned)GRAMMAR_PYTHON; /* a value is one text here */
@@ -343,9 +386,21 @@ static int array_unique(struct schema *s, const struct facets *f, uint32_t n_pre
     uint32_t min = MAX(f->min_items, 1u), max = MIN(f->max_items, v.n);
     bool counted = (min > 1 && min < v.n) || max < v.n;
 
-    if (!few || (counted && v.n > FEW_VALUES))
-        return schema_unsupported(s, f->unique_at.path,
-                                  "only of few values: enum, const, booleans");
+    if (!few && listed) {
+        r = distinct_item(s, &item, &one);
+        if (r < 0)
+            return r;
+    } else if (few && counted && v.n > FEW_VALUES) {
+        one = expr_alt(b, v.v, v.n);
+        if (!one)
+            return build_no_memory(b);
+    }
+    if (one && min == 1)
+        return items_distinct(s, one, f->max_items, out);
+    if (one)
+        return schema_unsupported(s, f->unique_at.path, "beside minItems of 2 or more");
+    if (!few)
+        return schema_unsupported(s, f->unique_at.path, "only of strings, integers and few values");
     if (min > max || v.n == 0) {
         *out = expr_never(b);
         return *out ? 0 : build_no_memory(b);

@@ -42,7 +42,7 @@ static struct expr *member(struct build *b, const struct keyed *k, uint32_t numb
     return k->between ? expr_seq3(b, key, k->between, value) : expr_seq2(b, key, value);
 }
 
-/* One or more of @any. */
+/* One or more of @any, with commas between them. */
 static struct expr *joined(struct build *b, struct expr *any) {
     struct expr_list *list = arena_alloc(&b->arena, sizeof(*list));
     struct expr *e = expr_empty(b);
@@ -57,17 +57,42 @@ static struct expr *joined(struct build *b, struct expr *any) {
     return list->separator && list->after ? e : NULL;
 }
 
+/* A rule of its own for @body, whose register is that of @k. */
+static int make_rule(struct build *b, const struct members *k, struct expr *body,
+                     struct expr **out) {
+    struct members *set = arena_alloc(&b->arena, sizeof(*set));
+    uint32_t rule;
+    int r = set && body ? build_rule(b, NULL, &rule) : build_no_memory(b);
+
+    if (r < 0)
+        return r;
+    *set = *k;
+    b->rule[rule].body = body;
+    b->rule[rule].members = set;
+    *out = expr_call(b, rule);
+    if (!*out)
+        return build_no_memory(b);
+    (*out)->kind = EXPR_MEMBERS;
+    return 0;
+}
+
+int items_distinct(struct schema *s, struct expr *item, uint32_t max, struct expr **out) {
+    struct expr *one = once(s->b, item, NO_MAX, 0);
+
+    if (!one)
+        return build_no_memory(s->b);
+    return make_rule(s->b, &(struct members){.distinct = MIN(max, MEMBERS_MAX)}, joined(s->b, one),
+                     out);
+}
+
 int members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr *rest,
                       struct expr **out) {
     struct build *b = s->b;
-    struct members *set = arena_alloc(&b->arena, sizeof(*set));
-    uint32_t *must = arena_alloc_array(&b->arena, (n + 31) / 32, sizeof(*must)), rule;
+    uint32_t *must = arena_alloc_array(&b->arena, (n + 31) / 32, sizeof(*must));
     struct expr_vec item = {0};
-    int r = set && must ? build_rule(b, NULL, &rule) : build_no_memory(b);
+    int r = must ? build_work(b, n * 8ull) : build_no_memory(b);
 
     assert(n > 0 && n <= MEMBERS_MAX);
-    if (r == 0)
-        r = build_work(b, n * 8ull);
     if (r < 0)
         return r;
     qsort(v, n, sizeof(*v), by_key);
@@ -78,15 +103,8 @@ int members_unordered(struct schema *s, struct keyed *v, uint32_t n, struct expr
     }
     if (r == 0 && rest)
         r = expr_vec_add(b, &item, once(b, rest, NO_MAX, 0));
-    struct expr *body = r == 0 ? joined(b, expr_alt(b, item.v, item.n)) : NULL;
-    struct expr *e = expr_call(b, rule);
-
-    if (!body || !e)
-        return r < 0 ? r : build_no_memory(b);
-    *set = (struct members){n, must, NULL};
-    b->rule[rule].body = body;
-    b->rule[rule].members = set;
-    e->kind = EXPR_MEMBERS;
-    *out = e;
-    return 0;
+    if (r < 0)
+        return r;
+    return make_rule(b, &(struct members){.n = n, .must = must},
+                     joined(b, expr_alt(b, item.v, item.n)), out);
 }
