@@ -509,6 +509,8 @@ Test(grammar_schema, every_other_keyword_is_refused_with_its_path) {
         REFUSED(source, "unsupported", path);
     }
     REFUSED("{\"items\": {\"uniqueItems\": true}}", "unsupported", "#/items/uniqueItems");
+    SCHEMA("{\"not\": {\"type\": \"integer\"}, \"enum\": [\"a\", 1, 1.5]}", YES("\"a\"", "1.5"),
+           YES("1"));
     SCHEMA("{\"type\": \"array\", \"uniqueItems\": true, \"maxItems\": 1}", YES("[]", "[1]"),
            YES("[1,2]"));
     SCHEMA("{\"type\": \"array\", \"uniqueItems\": false}", YES("[1,1]"), YES("1"));

@@ -102,7 +102,7 @@ static int admits_text(struct schema *s, const struct facets *f, yyjson_val *v) 
 static int admits_shape(struct schema *s, const struct facets *f, struct place value) {
     unsigned type = value_type(value.v);
 
-    if (!(f->types & type) && !(type == T_INT && (f->types & T_REAL)))
+    if (!(f->types & type))
         return 0;
     if (type & (T_INT | T_REAL)) {
         int r = number_in(f, value.v);
@@ -242,7 +242,7 @@ static int values_disjoint(struct schema *s, const struct facets *x, const struc
     for (size_t i = 0; i < n; i++) {
         struct place v = {x->value_is_const[0] ? at.v : yyjson_arr_get(at.v, i), at.path};
         unsigned type = value_type(v.v);
-        bool out = !(y->types & type) && !(type == T_INT && (y->types & T_REAL));
+        bool out = !(y->types & type);
 
         if (build_work(s->b, 1 + i) < 0)
             return -EINVAL;
