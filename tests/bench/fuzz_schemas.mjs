@@ -34,7 +34,8 @@ function value(depth) {
     if (kind === 1) return below(2) === 1;
     if (kind === 2) return one(NUMBERS);
     if (kind < 5) return one(STRINGS);
-    if (kind === 5) return Array.from({ length: below(4) }, () => value(depth - 1));
+    if (kind === 5 && below(2)) return Array.from({ length: below(4) }, () => value(depth - 1));
+    if (kind === 5) return Array.from({ length: below(5) }, () => one(below(4) ? STRINGS : NUMBERS));
     const o = {};
     for (const name of some(NAMES, 2)) o[name] = value(depth - 1);
     return o;
@@ -65,6 +66,7 @@ const BY_TYPE = {
         (d) => ({ contains: schema(d - 1), minContains: below(3), maxContains: 1 + below(3) }),
         (d) => ({ prefixItems: list(d) }),
         () => ({ uniqueItems: true, maxItems: 1 + below(2) }),
+        () => ({ uniqueItems: true, items: one([{ type: 'string' }, { type: 'integer' }, { type: ['string', 'null', 'boolean'] }, { type: 'string', pattern: one(PATTERNS) }, { enum: mixed() }]) }),
     ],
     string: [
         () => ({ minLength: below(3) }),
@@ -83,6 +85,8 @@ const BY_TYPE = {
 };
 BY_TYPE.integer = BY_TYPE.number;
 
+const mixed = () => [one(NUMBERS), one(STRINGS), one(NUMBERS), value(1)].filter((v, i, all) => all.indexOf(v) === i);
+
 let refs = []; // what may be referred to: no circles
 function schema(depth) {
     if (depth <= 0) return one([{ type: one(['string', 'integer', 'boolean', 'null']) }, { const: one(STRINGS) }, true]);
@@ -91,6 +95,7 @@ function schema(depth) {
     if (kind === 1) return { oneOf: list(depth) };
     if (kind === 2) return { allOf: list(depth) };
     if (kind === 3) return { const: value(1) };
+    if (kind === 5) return { enum: mixed(), not: { type: one(['integer', 'string', 'null', 'number']) } };
     if (kind === 4 && refs.length) return { $ref: '#/$defs/' + one(refs) };
     const type = one(['object', 'object', 'object', 'array', 'string', 'number', 'integer']);
     const out = { type };
