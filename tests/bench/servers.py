@@ -1,6 +1,7 @@
 """What the comparisons have in common: servers that are started, watched and stopped, cores, and what this machine is."""
 import contextlib
 import os
+import pathlib
 import platform
 import signal
 import subprocess
@@ -29,12 +30,13 @@ def on_cores(cores):
 
 
 def tree_of(pid):
-    """[(pid, name)] of a process and all below it."""
+    """[(pid, name)] of a process and all below it, whichever of its threads has started them."""
     try:
-        with open(f"/proc/{pid}/comm") as comm, open(f"/proc/{pid}/task/{pid}/children") as children:
-            return [(pid, comm.read().strip())] + [x for c in children.read().split() for x in tree_of(int(c))]
+        name = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+        children = [c for task in pathlib.Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
     except OSError:
         return []
+    return [(pid, name)] + [x for c in children for x in tree_of(int(c))]
 
 
 def cpu_s_of(pid):
