@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LOOKS_OF_STEP 8    /* items that are looked at in the time of a step */
 #define UNKNOWN UINT32_MAX /* count of an item that ended in a look-ahead */
 
 static bool is_open(const struct machine *m, uint32_t node) {
@@ -91,9 +92,10 @@ static uint32_t like(const struct machine *m, uint32_t node, uint32_t begin, uin
     return 0;
 }
 
-uint32_t distinct_step(const struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol) {
+uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol) {
     uint32_t node = item_at(m, frame, mark), begin = m->frame[node].count, n = mark - begin;
 
+    m->fuel -= MIN(m->fuel, m->frame[node].depth / LOOKS_OF_STEP);
     for (; node; node = like(m, m->frame[node].parent, begin, n)) {
         if (length_of(m, node) > n && m->text[m->frame[node].count + n] == symbol)
             return m->frame[node].count + n + 1;

@@ -117,7 +117,7 @@ uint32_t distinct_add(struct machine *m, uint32_t open);
 /* The mark of an item of which nothing has been read. */
 uint32_t distinct_first(const struct machine *m, uint32_t list);
 /* The mark behind one more byte, for the mark of a configuration with @frame, which is not 0. */
-uint32_t distinct_step(const struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol);
+uint32_t distinct_step(struct machine *m, uint32_t frame, uint32_t mark, unsigned symbol);
 /* Whether the item with this mark is one of those before it, when it ends here. */
 bool distinct_is_known(const struct machine *m, uint32_t frame, uint32_t mark);
 /* Drops the configurations of @s, the last set, whose items cannot differ any more. */
