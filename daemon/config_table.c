@@ -82,9 +82,10 @@ const struct option config_table[] = {
          "min_p, ..., seed); else the model file's, else 1 or off."),
     CHOICE("model", "reasoning", reasoning, "auto", "auto|off|on", false,
            "Whether the model reasons for requests that do not say; auto: as its template has it."),
-    STRING("model", "draft-model", draft_model, "",
-           "A small model with the same tokens that drafts for speculative decoding; it changes no "
-           "token."),
+    STRING(
+        "model", "draft-model", draft_model, "",
+        "A small model with the same tokens that drafts for speculative decoding, or a file with "
+        "the model's block of multi-token prediction alone; it changes no token."),
 
     LIST("listen", "listen", listen, "127.0.0.1:8080",
          "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT, unix:PATH, or "

@@ -244,20 +244,26 @@ static uint64_t fit_bytes(const struct engine_opts *o) {
     return f.weight_bytes ? f.weight_bytes + f.buffer_bytes + f.kv_bytes : gguf_bytes(o->file);
 }
 
+/* What stands in draft-model and is no model: the block of this one. Or NULL. */
+static const struct gguf *block_of(const struct front_model *m) {
+    return m->draft && engine_is_block(m->draft) ? m->draft : NULL;
+}
+
 /* By the arithmetic that the worker will do. Of a device too: the front opens none, and what is
  * kept there is of the same sizes. */
 static uint64_t memory_of(const struct front_model *m, const struct config *c,
                           const struct msg_open *room) {
     struct config k = *c; /* nothing of it is freed */
     struct engine_opts *o = &k.engine, d;
-    bool draft_first = worker_engine_opts(&k, room);
     uint64_t draft = 0;
 
+    o->block = block_of(m);
+    bool draft_first = worker_engine_opts(&k, room);
     o->file = m->file;
     o->backend = strcmp(o->backend, "reference") == 0 ? "reference" : "cpu";
     d = worker_draft_opts(&k);
     d.file = m->draft;
-    if (m->draft && !c->sched.no_speculation)
+    if (m->draft && !o->block && !c->sched.no_speculation)
         draft = fit_bytes(&d);
     if (draft_first)
         o->memory -= MIN(draft, MAX(o->memory, UINT64_C(1)) - 1);
@@ -287,9 +293,9 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     if (r < 0)
         return r;
     m->memory_bytes = memory_of(m, c, room);
-    engine_keep_key(m->file, m->keep_key[0]);
+    engine_keep_key(m->file, block_of(m), m->keep_key[0]);
     if (m->draft)
-        engine_keep_key(m->draft, m->keep_key[1]);
+        engine_keep_key(m->draft, NULL, m->keep_key[1]);
     gguf_drop_data(m->file); /* it may change while it is served */
     if (m->draft)
         gguf_drop_data(m->draft);

@@ -142,7 +142,7 @@ static int check_tokens(const struct worker *w, struct err *err) {
 static int open_draft(struct worker *w, struct err *err) {
     struct engine_opts o = worker_draft_opts(&w->config);
 
-    if (!w->draft_file || w->config.sched.no_speculation)
+    if (!w->draft_file || w->config.engine.block || w->config.sched.no_speculation)
         return 0;
     o.file = w->draft_file;
     o.keep_fd = w->keep_draft_fd;
@@ -184,7 +184,8 @@ bool worker_engine_opts(struct config *c, const struct msg_open *m) {
     o->max_wants = o->max_rows;
     o->windows = true;
     /* A draft model is asked for by name, and it is better than the block, or it would not be. */
-    o->drafts = !c->sched.no_speculation && !c->draft_model[0] && config_drafts_from(c, "mtp");
+    o->drafts = !c->sched.no_speculation && (!c->draft_model[0] || o->block) &&
+                config_drafts_from(c, "mtp");
     o->kv_bytes = kv_given ? o->kv_bytes : m->kv_bytes;
     o->memory = kv_given ? 0 : m->memory_bytes;
     o->device_share = !kv_given;
@@ -203,21 +204,25 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
     o.digest = o.windows = o.drafts = false;
+    o.block = NULL;
     o.keep_fd = 0;
     return o;
 }
 
-/* Opens the model and its draft model, which comes first where the model takes all that a device
- * has left. 0 or -errno with @err. */
+/* Opens the model, with its block in a file of its own where that is there, and its draft model,
+ * which comes first where the model takes all that a device has left. 0 or -errno with @err. */
 static int open_model(struct worker *w, const struct msg_open *m, struct err *err) {
     struct engine_opts *o = &w->config.engine;
-    bool draft_first = worker_engine_opts(&w->config, m);
 
+    o->block = w->draft_file && engine_is_block(w->draft_file) ? w->draft_file : NULL;
+    bool draft_first = worker_engine_opts(&w->config, m);
     assert(w->file && !w->engine);
     o->file = w->file;
     o->progress = on_progress;
     o->progress_ctx = w;
     int r = tokenizer_new(&w->tokenizer, w->file, err);
+    if (r == 0 && o->block && gguf_array(o->block, "tokenizer.ggml.tokens"))
+        r = check_tokens(w, err);
     if (r == 0 && draft_first)
         r = open_draft(w, err);
     if (r == 0 && w->draft)
@@ -268,7 +273,7 @@ static uint64_t mix(uint64_t h, uint64_t v) {
 /* Completes @d for the file behind the shards. What is in it is of these very files of the model,
  * and of this version. */
 static void open_disk(const struct worker *w, const struct msg_open *m, struct sched_disk *d) {
-    uint32_t n = (uint32_t)w->n_shards - m->n_draft_shards;
+    uint32_t n = (uint32_t)w->n_shards - (w->config.engine.block ? 0 : m->n_draft_shards);
     uint64_t h = n;
     struct stat st;
 

@@ -42,8 +42,9 @@ void worker_build_id(unsigned char out[20]);
 
 /*
  * Completes the engine's options of @c with what OPEN says besides them: sizes that a wish or what
- * is there decides. What a worker opens, and what the front asks engine_fit() about before one is
- * started. True: the draft model is opened first, and `memory` is what it leaves.
+ * is there decides; engine.block is set. What a worker opens, and what the front asks engine_fit()
+ * about before one is started. True: the draft model is opened first, and `memory` is what it
+ * leaves.
  */
 bool worker_engine_opts(struct config *c, const struct msg_open *m);
 /* Those of the draft model, of a @c that was completed. Its file is the caller's to set. */

@@ -200,6 +200,14 @@ void bind_skip(struct binder *b, uint32_t block) {
         b->used[i] |= strncmp(gguf_tensor(b->file, i)->name, prefix, (size_t)n) == 0;
 }
 
+void bind_only_blocks(struct binder *b, uint32_t first) {
+    unsigned block;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(b->file); i++)
+        b->used[i] |=
+            sscanf(gguf_tensor(b->file, i)->name, "blk.%u.", &block) != 1 || block >= first;
+}
+
 void bind_rest(struct binder *b) {
     for (uint64_t i = 0; i < gguf_n_tensors(b->file) && b->r == 0; i++)
         if (!b->used[i])

@@ -67,5 +67,8 @@ const struct tensor *bind_any(struct binder *b, const char *name);
 /* The tensors blk.@block.* are left out on purpose: nothing is read of them. */
 void bind_skip(struct binder *b, uint32_t block);
 
+/* Of a file with blocks alone: those from @first on are left out, and what is of no block. */
+void bind_only_blocks(struct binder *b, uint32_t first);
+
 /* Every tensor of the file has been asked for. */
 void bind_rest(struct binder *b);

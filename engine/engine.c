@@ -356,11 +356,11 @@ static void fill_info(struct engine *e) {
     i->weight_bytes = e->model.weight_bytes;
     i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) + all_kv_bytes(e);
     i->n_params = e->model.n_params;
-    gguf_fingerprint(e->opts.file, i->fingerprint);
+    arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
     backend_sources(e->ops, i->sources);
     i->kv_type = e->opts.kv_type;
     i->draft_bytes = fit_token_weights(&e->model, 1);
-    if (e->opts.drafts && e->model.n_mtp && !s->drafts)
+    if (e->opts.drafts && (e->model.n_mtp || e->opts.block) && !s->drafts)
         note_no_drafts(e);
 }
 
@@ -399,7 +399,7 @@ static int open_backend(struct engine *e, struct err *err) {
 
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err) {
     struct model m;
-    int r = arch_read(&m, file, 0, false, err);
+    int r = arch_read(&m, &(struct engine_opts){.file = file}, false, err);
 
     if (r < 0)
         return r;
@@ -418,7 +418,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
         return -ENOMEM;
     e->opts = *opts;
     e->ops = ops;
-    int r = arch_read(&e->model, opts->file, opts->max_context, drafts(opts, ops), err);
+    int r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
@@ -474,7 +474,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         return -EINVAL;
     *err = (struct err){0};
     e->ops = ops;
-    r = arch_read(&e->model, opts->file, opts->max_context, drafts(opts, ops), err);
+    r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     if (r < 0)
         return r;

@@ -58,6 +58,8 @@ struct engine_kind {
 /* Whether a model's architecture and tensors are those of one that can be opened, as far as its
  * file tells. 0 and *out, which may be NULL, or -errno. */
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err);
+/* Whether @file has nothing of a model but its block of multi-token prediction. */
+bool engine_is_block(const struct gguf *file);
 /* What opening a model would take, and what of it a token needs: found without loading anything. */
 struct engine_fit {
     const char *arch, *backend;
@@ -82,8 +84,10 @@ const struct engine_info *engine_info(const struct engine *e);
 /* After -EIO: which call of the device failed first, and how. "" otherwise. */
 const char *engine_fault(const struct engine *e);
 
-/* What weights packed of @file are known by: the very same file, unchanged. */
-void engine_keep_key(const struct gguf *file, uint8_t out[ENGINE_KEEP_KEY]);
+/* What weights packed of @file and of @block, or NULL, are known by: the very same files,
+ * unchanged. */
+void engine_keep_key(const struct gguf *file, const struct gguf *block,
+                     uint8_t out[ENGINE_KEEP_KEY]);
 /* What engine_opts.keep_fd is once an engine has filled it: the key of its weights, and the memory
  * that they take. -EINVAL: an engine of other sources has, or none; or others could write to it. */
 int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes);

@@ -21,14 +21,11 @@ static const char magic[8] = "weftkeep";
 /* What packing makes of a file follows from its bytes, which are those of the same file at the same
  * time, and samples of them. Number of threads and instruction set are not in it: panels are the
  * same for all. */
-void engine_keep_key(const struct gguf *file, uint8_t out[ENGINE_KEEP_KEY]) {
-    struct sha256 s;
-    char hex[65];
+static void add_file(struct sha256 *s, const struct gguf *file) {
     uint8_t print[16];
 
-    sha256_init(&s);
     gguf_fingerprint(file, print);
-    sha256_add(&s, print, sizeof(print));
+    sha256_add(s, print, sizeof(print));
     for (uint32_t i = 0; i < gguf_n_shards(file); i++) {
         struct stat st = {0};
 
@@ -36,8 +33,19 @@ void engine_keep_key(const struct gguf *file, uint8_t out[ENGINE_KEEP_KEY]) {
         const uint64_t words[] = {st.st_dev, st.st_ino, (uint64_t)st.st_size,
                                   (uint64_t)st.st_mtim.tv_sec, (uint64_t)st.st_mtim.tv_nsec};
 
-        sha256_add(&s, words, sizeof(words));
+        sha256_add(s, words, sizeof(words));
     }
+}
+
+void engine_keep_key(const struct gguf *file, const struct gguf *block,
+                     uint8_t out[ENGINE_KEEP_KEY]) {
+    struct sha256 s;
+    char hex[65];
+
+    sha256_init(&s);
+    add_file(&s, file);
+    if (block)
+        add_file(&s, block);
     sha256_hex(&s, hex);
     memcpy(out, hex, ENGINE_KEEP_KEY);
 }
@@ -67,7 +75,8 @@ int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes) {
     return 0;
 }
 
-void keep_open(struct keep *k, int fd, const struct gguf *file, bool drafts) {
+void keep_open(struct keep *k, int fd, const struct gguf *file, const struct gguf *block,
+               bool drafts) {
     struct keep_header *h = &k->header;
     struct stat st;
     uint8_t key[ENGINE_KEEP_KEY];
@@ -75,7 +84,7 @@ void keep_open(struct keep *k, int fd, const struct gguf *file, bool drafts) {
     *k = (struct keep){0};
     if (fd <= 0)
         return;
-    engine_keep_key(file, key);
+    engine_keep_key(file, block, key);
     if (read_header(fd, h) == 0 && memcmp(h->key, key, sizeof(key)) == 0 && h->drafts == drafts) {
         k->found = true;
         k->fd = fd;

@@ -33,9 +33,10 @@ struct keep {
     uint64_t mapped; /* bytes of blocks so far */
 };
 
-/* Looks into @fd (0: none), for weights of @file, with those of its own block where it @drafts.
- * What cannot be used leaves k->fd 0. */
-void keep_open(struct keep *k, int fd, const struct gguf *file, bool drafts);
+/* Looks into @fd (0: none), for weights of @file, with those of its own block where it @drafts, or
+ * of that in @block, or NULL. What cannot be used leaves k->fd 0. */
+void keep_open(struct keep *k, int fd, const struct gguf *file, const struct gguf *block,
+               bool drafts);
 /* Lays the next block over the @size bytes at @at, multiples of KEEP_PAGE: what was found, to be
  * read, or room. -errno: nothing is kept, and the memory is as it was. */
 int keep_map(struct keep *k, void *at, size_t size);

@@ -170,6 +170,9 @@ struct engine_opts {
      * nothing (info.weights). The CPU's only. */
     int keep_fd;
     bool drafts; /* the model's block of multi-token prediction is used, if it has one */
+    /* A file with nothing but that block (engine_is_block()), in place of the model's own; NULL. As
+     * `file` it is kept open. */
+    const struct gguf *block;
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */
     void *progress_ctx;

@@ -518,10 +518,49 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
     return context > original ? far : near;
 }
 
+/* The block in a file of its own. The model's embedding and head, which may be there again, are not
+ * read: the block has those of the model. */
+static void bind_apart(struct binder *b, struct model *m, const struct arch *a,
+                       const struct gguf *file) {
+    struct meta meta = {.file = file, .arch = a->name, .err = b->err};
+    const struct arch *of = NULL;
+    uint32_t n_layer = 0;
+    struct binder own;
+
+    b->r = b->r < 0 ? b->r : m->r;
+    b->r = b->r < 0 ? b->r : find_arch(file, &of, b->err);
+    if (b->r == 0 && (of != a || !a->mtp))
+        b->r = err_set(b->err, 0, NULL, "the block is of a model of %s, and this one is of %s",
+                       of->name, a->name);
+    if (b->r < 0)
+        return;
+    meta_u32(&meta, "block_count", 1, MODEL_LAYERS_MAX, &n_layer);
+    meta_u32(&meta, "nextn_predict_layers", 1, MODEL_LAYERS_MAX, &m->n_mtp);
+    if (meta.r == 0 && n_layer != m->shape.n_layer + m->n_mtp)
+        meta.r =
+            err_set(b->err, 0, NULL, "the block is of a model of %u layers, and this one has %u",
+                    n_layer - MIN(m->n_mtp, n_layer), m->shape.n_layer);
+    if ((b->r = meta.r) < 0 || (b->r = bind_init(&own, file, a->name, b->err)) < 0)
+        return;
+    mtp_bind(&own, m, &a->decoder, a->mtp, a->mtp_norm);
+    bind_only_blocks(&own, m->shape.n_layer + 1);
+    bind_rest(&own);
+    struct err why = *b->err;
+    b->r = own.r == -EINVAL ? err_set(b->err, 0, NULL, "the block's file: %s", why.message) : own.r;
+    b->weight_bytes += own.weight_bytes;
+    b->n_params += own.n_params;
+    struct view **last = &b->views;
+    while (*last)
+        last = &(*last)->next;
+    *last = STEAL(own.views);
+    bind_deinit(&own);
+}
+
 /* Hyperparameters before tensors: their shapes are checked against them. Scaling of RoPE comes
  * last, since a tensor of divisors may be part of it. */
-static int bind_all(struct model *m, const struct arch *a, const struct gguf *file,
-                    uint32_t max_context, bool drafts, struct err *err) {
+static int bind_all(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
+                    struct err *err) {
+    const struct gguf *file = o->file, *block = drafts ? o->block : NULL;
     struct meta meta = {.file = file, .arch = a->name, .err = err};
     struct binder b;
 
@@ -538,13 +577,15 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
     a->bind(&b, m, &a->decoder);
     const struct tensor *output = m->n_ops ? m->op[m->n_ops - 1].w[0] : NULL;
     m->pass[0].end = m->n_ops;
-    if (drafts && m->n_mtp && !mtp_found(&b, m))
+    bool own = drafts && !block && mtp_found(&b, m);
+    if (drafts && !block && m->n_mtp && !own)
         snprintf(m->no_drafts, sizeof(m->no_drafts), "the file does not have its tensors");
-    drafts = drafts && mtp_found(&b, m);
-    if (drafts)
-        mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
-    for (uint32_t l = m->shape.n_layer + drafts; l < m->shape.n_layer + m->n_mtp; l++)
+    for (uint32_t l = m->shape.n_layer + own; l < m->shape.n_layer + m->n_mtp; l++)
         bind_skip(&b, l);
+    if (own)
+        mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
+    else if (block)
+        bind_apart(&b, m, a, block);
     model_measure(m);
     meta.r = b.r;
     const struct rope_defaults rope = {
@@ -558,7 +599,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
         .scores_scaled = a->bind == deepseek2_bind,
     };
     if (!a->no_rope)
-        rope_read(&meta, &rope, rope_divisors(&b, a, m, max_context), &m->shape.rope[0]);
+        rope_read(&meta, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
     b.r = meta.r;
     if (b.r == 0 && m->r == 0)
         head_bind(&b, &m->head, m->shape.n_embd, output);
@@ -572,32 +613,42 @@ static int bind_all(struct model *m, const struct arch *a, const struct gguf *fi
 }
 
 /* As arch_read(). */
-static int read_as(struct model *m, const struct arch *a, const struct gguf *file,
-                   uint32_t max_context, bool drafts, struct err *err) {
+static int read_as(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
+                   struct err *err) {
     *m = (struct model){.arch = a->name, .shape.rope_type = a->rope};
-    int r = bind_all(m, a, file, max_context, drafts, err);
+    int r = bind_all(m, a, o, drafts, err);
     if (r < 0)
         model_deinit(m);
     return r;
 }
 
-/* A model whose block is not as it should be is served without it. */
-int arch_read(struct model *m, const struct gguf *file, uint32_t max_context, bool drafts,
-              struct err *err) {
+/* A model whose block is not as it should be is served without it; a block in a file of its own was
+ * asked for by name. */
+int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err) {
     const struct arch *a = NULL;
-    int r = find_arch(file, &a, err);
+    int r = find_arch(o->file, &a, err);
 
     *m = (struct model){0};
     if (r < 0)
         return r;
-    r = read_as(m, a, file, max_context, drafts, err);
-    if (r == -EINVAL && drafts) {
+    r = read_as(m, a, o, drafts, err);
+    if (r == -EINVAL && drafts && !o->block) {
         struct err why = *err;
 
         *err = (struct err){0};
-        r = read_as(m, a, file, max_context, false, err);
+        r = read_as(m, a, o, false, err);
         if (r == 0)
             snprintf(m->no_drafts, sizeof(m->no_drafts), "%s", why.message);
     }
     return r;
+}
+
+void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]) {
+    uint8_t more[16] = {0};
+
+    gguf_fingerprint(file, out);
+    if (block)
+        gguf_fingerprint(block, more);
+    for (int i = 0; i < 16; i++)
+        out[i] ^= more[i];
 }

@@ -8,8 +8,10 @@
 
 #include "engine/model.h"
 
-/* 0 or -errno with @err: unknown architecture, a missing or odd hyperparameter, a missing, unknown
- * or misshapen tensor. The tensors stay those of @file. @drafts: with the block of multi-token
- * prediction, if there is one; else nothing is read of it. */
-int arch_read(struct model *m, const struct gguf *file, uint32_t max_context, bool drafts,
-              struct err *err);
+/* The model of o->file, for o->max_context. 0 or -errno with @err: unknown architecture, a missing
+ * or odd hyperparameter, a missing, unknown or misshapen tensor. The tensors stay those of the
+ * file. @drafts: with its block of multi-token prediction, if there is one, or that of o->block,
+ * which must be of a model like this; else nothing is read of it. */
+int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err);
+/* Of all that is computed: of @file, and of @block, or NULL. */
+void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]);

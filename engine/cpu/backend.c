@@ -506,7 +506,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     r = pool_new(&b->pool, o->engine->n_threads);
     if (r)
         return err_set(err, 0, NULL, "cannot start %u threads", o->engine->n_threads), r;
-    keep_open(&b->keep, o->engine->keep_fd, o->engine->file, b->shape.drafts);
+    keep_open(&b->keep, o->engine->keep_fd, o->engine->file, o->engine->block, b->shape.drafts);
     if (b->keep.fd > 0 && !be_take(b, sizeof(struct keep_header)))
         return -ENOMEM;
     r = host_step_init(&b->step.host, o);

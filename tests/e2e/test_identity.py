@@ -1,9 +1,10 @@
 """Promise 1 through the whole daemon: the same request gives the same tokens, and the same logits bit for bit,
 whatever else runs and however the daemon is set up."""
+import os
 import random
 import re
 
-from weftd import BACKEND, Skip, Weftd, main, mtp_model, parallel, random_tokens, synth, tiny_model
+from weftd import BACKEND, Skip, Weftd, block_of, main, mtp_model, parallel, random_tokens, synth, tiny_model
 
 BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
@@ -173,6 +174,12 @@ def test_with_the_models_own_block():
             check(d, REQUESTS[0], should[0], "not asked for")
             assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
     assert accepted, "nothing was drafted: the test is blind"
+    alone = block_of(model, 4)
+    with Weftd(*BASE, "--draft-sources", "mtp", "--draft-model", alone, model=model) as d:
+        for request, expected in zip(REQUESTS[:4], should):
+            check(d, request, expected, "a block in a file of its own")
+        assert d.stats()["worker"]["drafts"]["mtp"]["drafted"]
+    os.unlink(alone)
 
 
 def test_a_draft_model_with_other_tokens_is_refused():

@@ -14,6 +14,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,55 @@ def mtp_model(loud):
     """A hybrid model with a block of multi-token prediction, which is right the more often the less its layers add."""
     return synth(f"tiny-mtp-{loud}", "--arch", "qwen35", "--shape",
                  f"tiny,n_layer=4,n_key=2,n_value=4,n_state=16,n_mtp=1,context=8192,loud={loud}", "--format", "Q8_0")
+
+
+def block_of(model, n_layer):
+    """The file of a model with nothing but its block of multi-token prediction."""
+    data = pathlib.Path(model).read_bytes()
+    at = 24
+    n_tensors, n_kv = struct.unpack_from("<QQ", data, 8)
+
+    def text():
+        nonlocal at
+        n, = struct.unpack_from("<Q", data, at)
+        at += 8 + n
+        return data[at - n:at].decode(errors="replace")
+
+    def skip(kind):
+        nonlocal at
+        if kind == 8:
+            text()
+        elif kind == 9:
+            of, n = struct.unpack_from("<IQ", data, at)
+            at += 12
+            for _ in range(n):
+                skip(of)
+        else:
+            at += (1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8)[kind]
+
+    for _ in range(n_kv):
+        text()
+        at += 4
+        skip(struct.unpack_from("<I", data, at - 4)[0])
+    keys, tensors = data[24:at], []
+    for _ in range(n_tensors):
+        begin = at
+        name = text()
+        at += 4 + 8 * struct.unpack_from("<I", data, at)[0] + 4
+        tensors.append((name, data[begin:at], struct.unpack_from("<Q", data, at)[0]))
+        at += 8
+    kept = [t for t in tensors if not any(t[0].startswith(f"blk.{i}.") for i in range(n_layer))]
+    base, ends = -(-at // 32) * 32, sorted(t[2] for t in tensors) + [len(data)]
+    head, body = b"", b""
+    for _, entry, offset in kept:
+        end = next(e for e in ends if e > offset)
+        head += entry + struct.pack("<Q", len(body))
+        body += data[base + offset:base + end]
+        body += bytes(-len(body) % 32)
+    head = data[:8] + struct.pack("<QQ", len(kept), n_kv) + keys + head
+    path = pathlib.Path(model).with_suffix(f".block-{os.getpid()}.gguf")
+    path.write_bytes(head + bytes(-len(head) % 32) + body)
+    return str(path)
 
 
 def keys_in(folder):

@@ -5,6 +5,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,14 +24,14 @@ static const char *const files[] = {
 /* The logits of the last row of every sequence that was asked for. */
 struct watched {
     float logits[N_VOCAB];
-    uint32_t pos;
+    uint32_t pos, n; /* n: of them, 0: all */
 };
 
 static void watch(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
                   const float *logits) {
     struct watched *w = ctx;
 
-    memcpy(w->logits, logits, sizeof(w->logits));
+    memcpy(w->logits, logits, w->n ? w->n * sizeof(*logits) : sizeof(w->logits));
     w->pos = pos;
 }
 
@@ -92,7 +93,7 @@ static void check_case(struct driver *d, const struct watched *w, const struct g
 static void check_golden(const char *backend, enum engine_kv_type kv_type, double tolerance) {
     for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
         CLEANUP(golden_freep) struct golden *g = golden_load(path_of(files[f], "json"));
-        struct watched w;
+        struct watched w = {0};
         struct driver d;
 
         open_file(&d, files[f], backend, kv_type, true, &w);
@@ -149,7 +150,7 @@ static void run(const char *name, const char *backend, bool drafts, const struct
                 struct run *out) {
     int32_t prompt[2][N_PROMPT];
     struct driver_seq *seq[2];
-    struct watched w;
+    struct watched w = {0};
     struct driver d;
     uint32_t n = how->in_company ? 2 : 1;
 
@@ -225,7 +226,7 @@ enum { N_FORCED = 40, N_HOLES = 34 }; /* more than a tile of keys are holes */
 static void run_holes(const char *name, const char *backend, enum engine_kv_type kv_type,
                       uint32_t holes, bool stale, struct run *out) {
     int32_t prompt[N_PROMPT], forced[N_FORCED + 1];
-    struct watched w;
+    struct watched w = {0};
     struct driver d;
 
     open_file(&d, name, backend, kv_type, true, &w);
@@ -296,6 +297,91 @@ Test(mtp, a_model_without_a_block_has_no_slots) {
     cr_expect_eq(d.info->n_slots, 0);
     cr_expect_str_empty(d.info->note);
     driver_close(&d);
+}
+
+/* -- a block in a file of its own -------------------------------------------------------------- */
+
+/* The model of @t, and with @apart its block in another file. */
+static void run_tiny(const struct tiny_model *t, bool apart, const char *backend, struct run *out) {
+    struct tiny_model model = *t, block = *t;
+    int32_t prompt[N_PROMPT];
+    struct watched w = {.n = 300};
+    char path[2][64];
+    struct driver d;
+    struct err err;
+
+    model.n_blocks = apart ? 0 : 1;
+    tiny_model_temp(&model, path[0]);
+    block.blocks_alone = true;
+    tiny_model_temp(&block, path[1]);
+    struct driver_opts o = {
+        .path = path[0], .backend = backend, .drafts = true, .on_out = watch, .ctx = &w};
+    o.block = apart ? path[1] : NULL;
+    cr_assert_eq(driver_open(&d, &o, &err), 0, "%s: %s", t->arch, err.message);
+    cr_assert(d.info->n_slots > 0);
+    cr_expect(engine_is_block(d.file) == false && (!apart || engine_is_block(d.block)));
+    for (uint32_t i = 0; i < N_PROMPT; i++)
+        prompt[i] = (int32_t)((i * 37 + 11) % 300);
+    struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, N_TOKENS + N_DRAFTS, NULL);
+    driver_prefill(&d, s, 0);
+    driver_decode(&d, &s, 1, N_TOKENS - 1, false);
+    memcpy(out->out, s->out, sizeof(out->out));
+    for (uint32_t k = 0; k < N_DRAFTS; k++) {
+        driver_draft(&d, &s, 1, k);
+        memcpy(out->drafts[k], w.logits, sizeof(w.logits));
+    }
+    driver_drop(&d, s);
+    driver_close(&d);
+    unlink(path[0]);
+    unlink(path[1]);
+}
+
+Test(mtp, a_block_in_a_file_of_its_own_drafts_the_same) {
+    static const char *const archs[] = {"glm4moe", "qwen35", "qwen35moe"};
+    static struct run together, apart;
+
+    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
+        const struct tiny_model t = {.arch = archs[i], .n_blocks = 1, .type = TENSOR_Q8_0};
+
+        memset(&together, 0, sizeof(together));
+        memset(&apart, 0, sizeof(apart));
+        run_tiny(&t, false, i ? "cpu" : "reference", &together);
+        run_tiny(&t, true, i ? "cpu" : "reference", &apart);
+        cr_expect(same_text(&together, &apart), "%s", archs[i]);
+        cr_expect(memcmp(together.drafts, apart.drafts, sizeof(apart.drafts)) == 0, "%s", archs[i]);
+    }
+}
+
+Test(mtp, a_block_of_another_model_is_refused) {
+    static const struct {
+        struct tiny_model block;
+        const char *why;
+    } cases[] = {
+        {{.arch = "qwen35", .n_blocks = 1}, "of a model of qwen35, and this one is of glm4moe"},
+        {{.arch = "glm4moe", .n_blocks = 1, .n_layer = 3},
+         "of a model of 3 layers, and this one has 2"},
+        {{.arch = "glm4moe", .n_blocks = 1, .n_embd = 128},
+         "the block's file: tensor 'blk.2.nextn.eh_proj.weight' is 256 x 128"},
+        {{.arch = "glm4moe", .n_blocks = 1, .leave_out = "blk.2.nextn.hnorm.weight"},
+         "the block's file: the model file has no tensor 'blk.2.nextn.hnorm.weight'"},
+    };
+    struct tiny_model model = {.arch = "glm4moe"};
+    char path[2][64];
+
+    tiny_model_temp(&model, path[0]);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct tiny_model block = cases[i].block;
+        struct driver d;
+        struct err err = {0};
+
+        block.blocks_alone = true;
+        tiny_model_temp(&block, path[1]);
+        struct driver_opts o = {.path = path[0], .block = path[1], .drafts = true};
+        cr_expect_eq(driver_open(&d, &o, &err), -EINVAL);
+        cr_expect(strstr(err.message, cases[i].why) != NULL, "%s", err.message);
+        unlink(path[1]);
+    }
+    unlink(path[0]);
 }
 
 /* It is served without, and the note names what is missing. */

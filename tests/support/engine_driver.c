@@ -91,10 +91,13 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
     o->n_listed = o->n_listed ? o->n_listed : o->n_pages;
 
     int r = gguf_open(&d->file, o->path, err);
+    if (r == 0 && o->block)
+        r = gguf_open(&d->block, o->block, err);
     if (r < 0)
         return r;
     struct engine_opts e = {
         .file = d->file,
+        .block = d->block,
         .backend = o->backend,
         .isa = o->isa,
         .n_threads = o->n_threads,
@@ -114,6 +117,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
     r = engine_new(&d->engine, &e, err);
     if (r < 0) {
         d->file = gguf_free(d->file);
+        d->block = gguf_free(d->block);
         return r;
     }
     d->info = engine_info(d->engine);
@@ -127,6 +131,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
 void driver_close(struct driver *d) {
     engine_free(d->engine);
     gguf_free(d->file);
+    gguf_free(d->block);
     free(d->free_page);
     free(d->free_state);
     for (int i = 0; i < 2; i++)

@@ -41,6 +41,7 @@ struct driver_opts {
     uint32_t n_host_pages;
     int keep_fd;          /* as engine_opts has it */
     bool drafts;          /* with the model's own block */
+    const char *block;    /* a path: where that is in a file of its own */
     uint32_t n_snapshots; /* of recurrent states; in host memory where host_kv_bytes is not 0 */
     uint64_t host_kv_bytes;
     void (*on_out)(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
@@ -58,7 +59,7 @@ struct driver_part {
 struct driver_batch;
 
 struct driver {
-    struct gguf *file;
+    struct gguf *file, *block;
     struct engine *engine;
     const struct engine_info *info;
     struct driver_opts opts;

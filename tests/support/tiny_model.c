@@ -109,7 +109,10 @@ struct maker {
 };
 
 static bool left_out(const struct maker *m, const char *name) {
-    return m->t->leave_out && strcmp(m->t->leave_out, name) == 0;
+    unsigned l;
+
+    return (m->t->leave_out && strcmp(m->t->leave_out, name) == 0) ||
+           (m->t->blocks_alone && sscanf(name, "blk.%u.", &l) == 1 && l < m->t->n_layer);
 }
 
 static void add(struct maker *m, const char *name, enum tensor_type type, uint32_t n_in,
