@@ -25,6 +25,7 @@
 #include <string.h>
 
 #define SETS_MAX 4608
+#define STAYS_CONFIGS 16  /* in it: a step costs by their number */
 #define STAYS_SETS 12     /* that texts of a set's bytes may lead to */
 #define STAYS_REACHED 500 /* nodes at which a set was before it is found out */
 #define STAYS_MAX 512     /* sets made for it: SETS_MAX without them is 4096 */
@@ -368,7 +369,7 @@ static bool known_reads_all(struct tables *t, uint32_t k, const struct trie_node
     struct known_set *s = &t->set[k];
 
     if (w->whole && n->n_children) {
-        if (++s->n_reached == STAYS_REACHED)
+        if (++s->n_reached == STAYS_REACHED && s->set.end - s->set.begin <= STAYS_CONFIGS)
             find_stays(t, k);
         if (!(w->trie->below[n - w->trie->node] & ~t->set[k].stays))
             return true;
