@@ -139,7 +139,7 @@ def test_embeddings_of_one_tenant_keep_no_other_waiting():
             alone = vector()
             with Flood(d, ("/v1/embeddings", many), ("/v1/embeddings", long)) as flood:
                 waits = flood.measure(vector, alone)
-            assert waits[len(waits) // 2] < min(flood.took) / 3, (waits, flood.took)
+            assert waits[len(waits) // 2] < max(flood.took) / 3, (waits, flood.took)
             wait_for(d, lambda w: w["running"] == 0)
             until = time.monotonic() + 60
             while d.stats()["front"]["running"] + d.stats()["front"]["queued"] > 0:

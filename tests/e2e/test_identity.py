@@ -109,12 +109,15 @@ def test_preempted_and_computed_again():
 def test_brought_back_from_host_memory():
     small = ("--max-context", 1024, "--kv-pages", 34, "--host-kv-memory", "64M")
     with Weftd(*BASE, *small) as d:
-        for turn in ("first", "second", "third"):
+        came = 0
+        for turn in range(30):  # so small a model may be faster computed, on a busy machine for a while
             for r, e in zip(REQUESTS, expected()):
-                check(d, r, e, f"host memory, {turn} time")
-        w = d.stats()["worker"]
-        came = w["host_loaded_tokens"] + (w["host_recomputed_tokens"] if BACKEND == "cuda" else 0)
-        assert came > 1000, "nothing came back: the test is blind"  # so small a model may be faster computed there
+                check(d, r, e, f"host memory, turn {turn}")
+            w = d.stats()["worker"]
+            came = w["host_loaded_tokens"] + (w["host_recomputed_tokens"] if BACKEND == "cuda" else 0)
+            if turn >= 2 and came > 1000:
+                break
+        assert came > 1000, "nothing came back: the test is blind"
 
 
 def test_with_one_two_and_three_threads():

@@ -114,7 +114,8 @@ static int copy_array(void *to, uint32_t *cap, const void *from, uint32_t n, uin
         *array = p;
         *cap = from_cap;
     }
-    memcpy(*array, from, n * size);
+    if (n > 0)
+        memcpy(*array, from, n * size);
     return 0;
 }
 
