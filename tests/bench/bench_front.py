@@ -116,7 +116,8 @@ def many(item, size, limit=10**9):
 
 POSTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/embeddings", "/v1/messages",
          "/v1/messages/count_tokens", "/api/chat", "/api/generate", "/api/show", "/tokenize", "/detokenize", "/completion", "/infill", "/apply-template",
-         "/v1/chat/completions/render", "/v1/completions/render")
+         "/v1/chat/completions/render", "/v1/completions/render", "/v1/rerank", "/v1/score", "/api/v0/chat/completions", "/api/v0/completions",
+         "/api/v0/embeddings", "/api/v1/models/load", "/api/v1/models/unload")
 RAW = {
     "nested deeply": lambda n: b'{"a":' + b"[" * (n - 6),
     "64 levels of lists": lambda n: b'{"a":' + b",".join([b"[" * 60 + b"]" * 60] * (n // 121 - 1)).join([b"[", b"]"]) + b"}",
@@ -492,7 +493,7 @@ def _(run, size):
     run.post("/apply-template", {"messages": many(USER, size - 100)})
 
 
-for PATH in ("/v1/models", "/v1/models/" + "x" * 7000, "/metrics", "/health", "/props", "/api/tags", "/api/ps", "/v1/loads", "/", "/" + "x" * 7900):
+for PATH in ("/v1/models", "/v1/models/" + "x" * 7000, "/metrics", "/health", "/props", "/api/tags", "/api/ps", "/api/v0/models", "/api/v1/models", "/v1/loads", "/", "/" + "x" * 7900):
     def add_get(path):
         @case(path[:40], "alone")
         def _(run, size):
