@@ -123,13 +123,14 @@ Test(lmstudio, a_full_context_is_told) {
 }
 
 Test(lmstudio, calls_are_told) {
+    static const char calls[] =
+        "{% for t in tools or [] %}<tool_call>{{ t }}</tool_call>{% endfor %}a";
     struct world w;
     struct reply r;
 
     world_init(&w);
     w.port.script = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
-    world_use_template(&w, "{% for t in tools or [] %}<tool_call>{{ t }}</tool_call>{% endfor %}a",
-                       74);
+    world_use_template(&w, calls, sizeof(calls) - 1);
     world_start(&w);
     world_ask(&w, CHAT_V0,
               "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", &r);
