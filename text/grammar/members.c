@@ -30,8 +30,10 @@ int members_keep(struct build *b, struct grammar *g) {
         if (!to->must)
             return build_no_memory(b);
         to->left = to->must + size / sizeof(*to->must);
-        memcpy(to->must, from->must, size);
-        memcpy(to->left, from->must, size);
+        if (size > 0) {
+            memcpy(to->must, from->must, size);
+            memcpy(to->left, from->must, size);
+        }
         g->rule[i].members = g->n_members++;
         g->bytes += sizeof(*to) + 2 * size;
     }
