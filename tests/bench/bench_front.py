@@ -70,7 +70,7 @@ class Run:
 
     def response(self, **fields):
         """The id of a stored response."""
-        status, value = self.post("/v1/responses", {"input": "hi", "max_output_tokens": 1, **fields})
+        status, value = self.post("/v1/responses", {"input": "hi", "max_output_tokens": 1, "temperature": 0, **fields})
         assert status == 200, (status, value)
         return value["id"], value["output"][0]["id"]
 

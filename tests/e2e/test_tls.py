@@ -197,7 +197,7 @@ def test_large_bodies_large_answers_and_slow_readers():
 
 def test_a_client_that_does_not_read_is_cut_off():
     with Tls("--stall-timeout-ms", "1000") as w:
-        body = json.dumps({"content": "weft " * 60_000, "with_pieces": True}).encode()  # an answer of 2.9 MB
+        body = json.dumps({"content": "weft " * 250_000, "with_pieces": True}).encode()  # an answer of 12 MB
 
         def n_connections():
             connection = w.connect()
