@@ -214,6 +214,13 @@ void respond_errno(struct exchange *x, int error) {
     respond_error(x, &err);
 }
 
+void respond_failed(struct exchange *x, int r, const struct err *err) {
+    if (err->status)
+        respond_error(x, err);
+    else
+        respond_errno(x, r);
+}
+
 /* ---- streams ---- */
 
 void respond_stream(struct exchange *x) {

@@ -24,6 +24,8 @@ void respond_buf(struct exchange *x, int status, struct buf *b, int error);
 void respond_error(struct exchange *x, const struct err *err);
 /* For an -errno without text: 500 or 503. Ends the exchange. */
 void respond_errno(struct exchange *x, int error);
+/* For @r < 0, whose text is in @err where that has a status. Ends the exchange. */
+void respond_failed(struct exchange *x, int r, const struct err *err);
 
 /* Begins a stream. Events and keep-alives follow, then one of the functions that end it. Bytes go
  * out with conn_flush(). */

@@ -188,10 +188,7 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
         r = find_instance(x, body, &m, &err);
     yyjson_doc_free(body);
     if (r < 0) {
-        if (err.status)
-            respond_error(x, &err);
-        else
-            respond_errno(x, r);
+        respond_failed(x, r, &err);
         return;
     }
     m->keep_alive_s = 0;

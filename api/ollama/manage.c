@@ -47,13 +47,6 @@ struct create {
 
 /* ---- the exchange ---- */
 
-static void respond_failed(struct exchange *x, int r, const struct err *err) {
-    if (err->status)
-        respond_error(x, err);
-    else
-        respond_errno(x, r);
-}
-
 static struct exchange *detach(struct manage *m) {
     struct exchange *x = m->x;
 

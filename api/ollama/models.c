@@ -198,10 +198,7 @@ static void show_serve(struct exchange *x, struct http *h) {
 
     (void)h;
     if (r < 0) {
-        if (err.status)
-            respond_error(x, &err);
-        else
-            respond_errno(x, r);
+        respond_failed(x, r, &err);
         return;
     }
     const struct api_model *m = model->info;

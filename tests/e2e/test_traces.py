@@ -252,7 +252,7 @@ def test_a_collector_is_reached_by_https():
 
 
 def test_a_collector_whose_certificate_is_wrong_gets_nothing():
-    """One that nobody vouches for, one of another host, and none at all. The reason is logged once."""
+    """A self-signed one, one of another host, and none at all. The reason is logged once."""
     with tempfile.TemporaryDirectory() as folder:
         other = os.path.join(folder, "other")
         os.mkdir(other)
