@@ -257,7 +257,8 @@ enum api_health api_health(const struct api *a); /* what clients are told */
  * requests that are on their way on those that are open are served, and each answer ends its
  * connection. */
 void api_leave(struct api *a);
-void api_drain(struct api *a); /* stop accepting; idle connections are answered once with close */
+/* No new connections, and no new request on one that has been answered: 503, and its end. */
+void api_drain(struct api *a);
 void api_close(struct api *a); /* everything ends now: streams get an error event */
 bool api_busy(const struct api *a); /* generations or unfinished responses exist */
 int api_reload_keys(struct api *a, struct err *err);

@@ -150,6 +150,8 @@ static int check_service(struct exchange *x, struct err *err) {
     if (s == API_STARTING)
         return err_set_code(err, 503, "model_loading", NULL,
                             "The model is being loaded, try again.");
+    if (!x->conn->answered) /* connected before the drain began, it may not know of it */
+        return 0;
     return err_set_code(err, 503, "draining", NULL,
                         "The service is stopping, try again elsewhere.");
 }

@@ -35,7 +35,7 @@
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define FILES_OF_MODEL 6    /* of these for each model, beyond the first few */
-#define LEAVE_NS 1000000000 /* for requests that are on their way when a restart begins */
+#define LEAVE_NS 1000000000 /* for requests that are on their way when the drain begins */
 #define CLOSE_MS 5000       /* for everything to end once it has been told to */
 
 /*
@@ -120,14 +120,13 @@ static void close_all(struct front *f) {
     uv_close((uv_handle_t *)&f->drain, NULL);
 }
 
-/* Whether requests on accepted connections are still served: those that wait in the sockets are the
- * next daemon's. */
+/* Whether requests on accepted connections are still served: a client, or a proxy before this
+ * daemon, may have sent one before it saw that the listeners are closed. */
 static bool is_leaving(struct front *f) {
     struct api_stats s;
 
     api_stats(f->api, &s);
-    return (f->handed_over || listeners_managed(&f->listeners, false)) && s.n_connections &&
-           clock_now(clock_monotonic()) < f->leave_ends_ns;
+    return s.n_connections && clock_now(clock_monotonic()) < f->leave_ends_ns;
 }
 
 /* What still runs: also of the daemon before this one, which ends with this process's group. */

@@ -335,6 +335,7 @@ void conn_start_keepalive(struct conn *c) {
 void conn_exchange_done(struct conn *c) {
     assert(c->exchange);
     c->exchange = NULL;
+    c->answered = true;
     if (c->state == CONN_CLOSED)
         return;
     if (!c->broken)

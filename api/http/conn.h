@@ -93,6 +93,7 @@ struct conn {
     int64_t blocked_ns; /* since when the exchange has had more to send than fits; 0: it has not */
     uint32_t n_open;    /* handles not closed */
     bool local;         /* a UNIX socket */
+    bool answered;      /* a request of it has been */
     bool writing, parsing, close_after, discard, eof, broken;
 };
 

@@ -552,6 +552,25 @@ Test(http, draining_answers_idle_connections_once) {
     world_stop(&w);
 }
 
+/* A proxy sends a request on a connection that it made just before. */
+Test(http, draining_serves_the_first_request_of_a_connection) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "a";
+    int fd = world_connect(&w);
+    world_turns(&w, 3);
+    api_drain(w.api);
+    world_post(&w, fd, "/v1/completions", "{\"prompt\":[1],\"max_tokens\":1}");
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 200, "%s", r.body.data);
+    cr_expect(r.closed);
+    reply_deinit(&r);
+    close(fd);
+    world_stop(&w);
+}
+
 Test(http, leaving_serves_what_is_on_its_way_and_closes) {
     struct world w;
     struct reply r;
@@ -560,7 +579,9 @@ Test(http, leaving_serves_what_is_on_its_way_and_closes) {
     started(&w);
     for (int i = 0; i < 2; i++)
         fd[i] = world_connect(&w);
-    world_turns(&w, 3);
+    world_say(&w, fd[1], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    world_receive(&w, fd[1], &r);
+    reply_deinit(&r);
     api_leave(w.api);
     world_turns(&w, 3);
     world_say(&w, fd[0], "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
