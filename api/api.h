@@ -259,7 +259,7 @@ enum api_health api_health(const struct api *a); /* what clients are told */
 void api_leave(struct api *a);
 /* No new connections, and no new request on one that has been answered: 503, and its end. */
 void api_drain(struct api *a);
-void api_close(struct api *a); /* everything ends now: streams get an error event */
+void api_close(struct api *a);      /* everything ends now: streams get an error event */
 bool api_busy(const struct api *a); /* generations or unfinished responses exist */
 int api_reload_keys(struct api *a, struct err *err);
 /* What the tenants may use from now on. 0 or -ENOMEM. */
