@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 7u
+#define BACKEND_ABI 8u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define OP_MATRICES 4 /* of one op, at most */
@@ -327,6 +327,8 @@ struct be_ops {
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
     const char *(*isa)(const struct be *b);
     uint32_t (*n_threads)(const struct be *b);
+    /* Of a device on its bus. NULL: not a device. */
+    const char *(*address)(const struct be *b);
 
     /* Takes the tensors of an op in (repacks, uploads). Freed by close(). NULL: they serve as they
      * are. */

@@ -339,6 +339,7 @@ static void fill_info(struct engine *e) {
     i->isa = e->ops->isa(e->be);
     i->name = e->name;
     i->note = e->note;
+    i->address = e->ops->address ? e->ops->address(e->be) : "";
     i->n_vocab = s->n_vocab;
     i->n_embd = s->n_embd;
     i->n_layer = s->n_layer;

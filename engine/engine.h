@@ -17,7 +17,8 @@
 
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
-    const char *note; /* one line: what of the device or the limits is not used, and why; "" */
+    const char *address; /* of a CUDA device on its bus, domain:bus:device.function; "" */
+    const char *note;    /* one line: what of the device or the limits is not used, and why; "" */
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
     bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */

@@ -39,6 +39,9 @@ static int describe(int device, struct cuda_device *out) {
         .bytes = p.totalGlobalMem,
         .shared_bytes = p.sharedMemPerMultiprocessor,
     };
+    r = cudaDeviceGetPCIBusId(out->address, sizeof(out->address), device);
+    if (r != cudaSuccess)
+        out->address[0] = 0;
     snprintf(out->name, sizeof(out->name), "%.*s", (int)sizeof(out->name) - 1, p.name);
     return 0;
 }

@@ -188,6 +188,10 @@ static const char *isa(const struct be *b) {
     return b->isa;
 }
 
+static const char *address(const struct be *b) {
+    return b->device.address;
+}
+
 static uint32_t n_threads(const struct be *b) {
     return 0;
 }
@@ -295,6 +299,7 @@ const struct be_ops weft_backend_cuda = {
     .open = open_be,
     .close = close_be,
     .isa = isa,
+    .address = address,
     .n_threads = n_threads,
     .variant = variant,
     .proving = proving,

@@ -17,7 +17,7 @@ enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 #define CUDA_NOT_READY 600 /* event_query(): not an error */
 
 struct cuda_device {
-    char name[128];
+    char name[128], address[16]; /* on its bus: domain:bus:device.function */
     int major, minor, n_multiprocessors;
     size_t bytes, shared_bytes; /* of memory; of shared memory of a multiprocessor */
 };

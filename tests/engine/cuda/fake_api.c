@@ -194,6 +194,7 @@ static int count(int *n) {
 static int describe(int device, struct cuda_device *out) {
     *out = (struct cuda_device){
         .name = "fake device",
+        .address = "0000:17:00.0",
         .major = fake_cuda.major,
         .minor = fake_cuda.minor,
         .n_multiprocessors = fake_cuda.n_multiprocessors,
