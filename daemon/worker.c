@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "daemon/compiler.h"
 #include "daemon/config.h"
+#include "daemon/device_watch.h"
 #include "daemon/sandbox.h"
 #include "daemon/sigbus.h"
 #include "engine/engine.h"
@@ -36,6 +37,7 @@
 /* Host memory for the disk tier when none was configured, if KV has not less: what goes to the disk
  * passes through it. */
 #define STAGING_BYTES (UINT64_C(1) << 30)
+#define WATCH_NS INT64_C(5000000000)     /* how old the device's state may be while nothing runs */
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
 /*
@@ -51,6 +53,7 @@ struct worker {
     struct engine *engine, *draft;
     struct tokenizer *tokenizer;
     struct compiler *compiler;
+    struct device_watch *watch; /* NULL: the backend has no device, or there is no NVML */
     struct sched *sched;
     struct buf out;
     int n_shards;
@@ -235,6 +238,15 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     if (r == 0)
         log_memory(w);
     return r < 0 || draft_first ? r : open_draft(w, err);
+}
+
+/* What there is to be told of the device; without it all else goes on. */
+static void watch_device(struct worker *w) {
+    const char *address = engine_info(w->engine)->address;
+    struct err err = {0};
+
+    if (*address && device_watch_new(&w->watch, address, &err) < 0)
+        log_event(WLOG_INFO, "device_watch", "missing=\"%s\"", err.message);
 }
 
 /*
@@ -488,16 +500,31 @@ static void add_grammars(const struct worker *w, struct msg_stats *s) {
     s->n_compiling = c.n_queued + c.n_away;
 }
 
+static void add_device(const struct worker *w, struct msg_stats *s) {
+    struct device_state d = device_watch_read(w->watch);
+
+    s->device_memory_bytes = d.memory_bytes;
+    s->device_memory_used_bytes = d.memory_used_bytes;
+    s->device_energy_mj = d.energy_mj;
+    s->device_power_mw = d.power_mw;
+    s->device_clock_mhz = d.clock_mhz;
+    s->device_celsius = d.celsius;
+    s->device_throttled = d.throttled;
+}
+
 /* At most every STATS_NS, and when there is nothing to run. A full channel: with the next step. */
 static void send_stats(struct worker *w, bool idle) {
     int64_t now = clock_now(clock_monotonic());
     struct msg_stats s;
 
+    if (w->watch && now - w->stats_sent_ns >= WATCH_NS)
+        w->stats_stale = true;
     if (!w->stats_stale || (!idle && now - w->stats_sent_ns < STATS_NS))
         return;
     sched_stats(w->sched, &s);
     s.at_ns = now;
     add_grammars(w, &s);
+    add_device(w, &s);
     if (chan_send(&w->chan, MSG_STATS, &s, sizeof(s)) == 0) {
         w->stats_sent_ns = now;
         w->stats_stale = false;
@@ -517,7 +544,7 @@ static int idle_timeout_ms(struct worker *w) {
     int64_t wake = sched_wake_ns(w->sched);
 
     if (wake == INT64_MAX)
-        return -1;
+        return w->watch ? (int)(WATCH_NS / 1000000) : -1;
     int64_t ms = (wake - clock_now(clock_monotonic())) / 1000000 + 1;
     return (int)MAX(0, MIN(ms, 60000));
 }
@@ -606,6 +633,7 @@ static int run(struct worker *w, int n_shards) {
     if (open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err) < 0 ||
         open_model(w, &open, &err) < 0)
         return refuse(w, *err.message ? err.message : "out of memory");
+    watch_device(w);
     lower_priority(w);
     if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
         return refuse(w, "out of memory");
@@ -658,6 +686,7 @@ int worker_main(int argc, char **argv) {
 
     sched_free(w.sched);
     compiler_free(w.compiler);
+    device_watch_free(w.watch);
     engine_free(w.draft);
     engine_free(w.engine);
     tokenizer_free(w.tokenizer);

@@ -135,6 +135,21 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Jain's index of device time by weight of the last minute, 1 is equal.")                   \
     ROW(uint32_t, last_step_us, GAUGE, 1e6, "weft_last_step_seconds", "last_step_us",              \
         "Time of the last step.")                                                                  \
+    ROW(uint64_t, device_memory_bytes, GAUGE, 1, "weft_device_memory_bytes",                       \
+        "device_memory_bytes",                                                                     \
+        "Memory of the CUDA device. 0 in all of these: there is none, or no NVML.")                \
+    ROW(uint64_t, device_memory_used_bytes, GAUGE, 1, "weft_device_memory_used_bytes",             \
+        "device_memory_used_bytes", "Of it, what all programs use.")                               \
+    ROW(uint64_t, device_energy_mj, COUNTER, 1e3, "weft_device_energy_joules_total",               \
+        "device_energy_mj", "Energy that the device has used since this worker started.")          \
+    ROW(uint32_t, device_power_mw, GAUGE, 1e3, "weft_device_power_watts", "device_power_mw",       \
+        "Power that the device draws.")                                                            \
+    ROW(uint32_t, device_clock_mhz, GAUGE, 1e-6, "weft_device_clock_hertz", "device_clock_mhz",    \
+        "Clock of its multiprocessors.")                                                           \
+    ROW(uint32_t, device_celsius, GAUGE, 1, "weft_device_temperature_celsius", "device_celsius",   \
+        "Its temperature.")                                                                        \
+    ROW(uint32_t, device_throttled, GAUGE, 1, "weft_device_throttled", "device_throttled",         \
+        "1: its clock is lowered for power or heat.")                                              \
     ROW(uint32_t, last_plan_us, GAUGE, 1e6, "", "last_plan_us", "Time to plan the last step.")     \
     ROW(uint32_t, last_rows, GAUGE, 1, "weft_last_step_rows", "last_rows",                         \
         "Tokens computed in the last step.")                                                       \

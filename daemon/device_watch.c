@@ -1,0 +1,196 @@
+#include "daemon/device_watch.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/util.h"
+
+/* NVML's, as its API reference has them: the header is not needed. Results: 0 is success. */
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+
+enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
+
+/* Reasons for a lower clock: software's cap on power, hardware, heat by software and by hardware,
+ * the power supply's brake. Not: idle, set by the user, kept like another device's. */
+enum { REASONS_THROTTLED = 0x04 | 0x08 | 0x20 | 0x40 | 0x80 };
+
+struct nvml {
+    void *library;
+    int (*init)(void);
+    int (*shutdown)(void);
+    const char *(*error)(int result);
+    int (*find)(const char *address, void **device);
+    int (*memory)(void *device, struct nvml_memory *out);
+    int (*energy)(void *device, unsigned long long *mj);
+    int (*power)(void *device, unsigned *mw);
+    int (*clock)(void *device, int which, unsigned *mhz);
+    int (*temperature)(void *device, int sensor, unsigned *celsius);
+    int (*reasons)(void *device, unsigned long long *bits);
+};
+
+/* A thread that hangs in a call keeps it when the owner has freed it. */
+struct device_watch {
+    struct nvml nvml;
+    void *device;
+    uint64_t energy0_mj; /* which the driver counts since it was loaded */
+    pthread_t thread;
+    pthread_mutex_t lock; /* over what follows */
+    pthread_cond_t ends;
+    bool ending;
+    struct device_state state;
+};
+
+static int open_library(struct nvml *n, struct err *err) {
+    static const char *const names[] = {
+        "libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+        "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"};
+    const struct {
+        void *call;
+        const char *name;
+    } calls[] = {
+        {&n->init, "nvmlInit_v2"},
+        {&n->shutdown, "nvmlShutdown"},
+        {&n->error, "nvmlErrorString"},
+        {&n->find, "nvmlDeviceGetHandleByPciBusId_v2"},
+        {&n->memory, "nvmlDeviceGetMemoryInfo"},
+        {&n->energy, "nvmlDeviceGetTotalEnergyConsumption"},
+        {&n->power, "nvmlDeviceGetPowerUsage"},
+        {&n->clock, "nvmlDeviceGetClockInfo"},
+        {&n->temperature, "nvmlDeviceGetTemperature"},
+        {&n->reasons, "nvmlDeviceGetCurrentClocksThrottleReasons"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(names) && !n->library; i++)
+        n->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!n->library)
+        return err_set(err, 0, NULL, "NVML is not there: %s", dlerror()), -ENODEV;
+    for (size_t i = 0; i < ARRAY_SIZE(calls); i++)
+        if (!(*(void **)calls[i].call = dlsym(n->library, calls[i].name)))
+            return err_set(err, 0, NULL, "this NVML has no %s", calls[i].name), -ENODEV;
+    return 0;
+}
+
+/* What cannot be told of this device stays 0. */
+static struct device_state ask(const struct device_watch *w) {
+    const struct nvml *n = &w->nvml;
+    void *device = w->device;
+    struct device_state s = {0};
+    struct nvml_memory memory = {0};
+    unsigned long long energy = 0, reasons = 0;
+
+    if (n->memory(device, &memory) == 0) {
+        s.memory_bytes = memory.total;
+        s.memory_used_bytes = memory.used;
+    }
+    if (n->energy(device, &energy) == 0)
+        s.energy_mj = energy - w->energy0_mj;
+    if (n->power(device, &s.power_mw))
+        s.power_mw = 0;
+    if (n->clock(device, CLOCK_SM, &s.clock_mhz))
+        s.clock_mhz = 0;
+    if (n->temperature(device, SENSOR_GPU, &s.celsius))
+        s.celsius = 0;
+    s.throttled = n->reasons(device, &reasons) == 0 && reasons & REASONS_THROTTLED;
+    return s;
+}
+
+static void *run(void *ctx) {
+    struct device_watch *w = ctx;
+    struct timespec next;
+
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    pthread_mutex_lock(&w->lock);
+    while (!w->ending) {
+        pthread_mutex_unlock(&w->lock);
+        struct device_state s = ask(w);
+        pthread_mutex_lock(&w->lock);
+        w->state = s;
+        next.tv_sec++;
+        while (!w->ending && pthread_cond_timedwait(&w->ends, &w->lock, &next) == 0)
+            ;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+static void deinit(struct device_watch *w) {
+    if (w->device)
+        w->nvml.shutdown();
+    if (w->nvml.library)
+        dlclose(w->nvml.library);
+    pthread_cond_destroy(&w->ends);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+static int start(struct device_watch *w, const char *address, struct err *err) {
+    int r = open_library(&w->nvml, err);
+
+    if (r < 0)
+        return r;
+    int e = w->nvml.init();
+    if (e == 0 && (e = w->nvml.find(address, &w->device)) != 0) {
+        w->nvml.shutdown();
+        w->device = NULL;
+    }
+    if (e)
+        return err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e)), -ENODEV;
+    w->state = ask(w);
+    w->energy0_mj = w->state.energy_mj;
+    w->state.energy_mj = 0;
+    r = -pthread_create(&w->thread, NULL, run, w);
+    return r < 0 ? (err_set(err, 0, NULL, "no thread: %s", strerror(-r)), r) : 0;
+}
+
+int device_watch_new(struct device_watch **out, const char *address, struct err *err) {
+    struct device_watch *w = calloc(1, sizeof(*w));
+    pthread_condattr_t monotonic;
+
+    if (!w)
+        return -ENOMEM;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->ends, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int r = start(w, address, err);
+    if (r < 0)
+        deinit(w);
+    else
+        *out = w;
+    return r;
+}
+
+struct device_state device_watch_read(struct device_watch *w) {
+    struct device_state s = {0};
+
+    if (!w)
+        return s;
+    pthread_mutex_lock(&w->lock);
+    s = w->state;
+    pthread_mutex_unlock(&w->lock);
+    return s;
+}
+
+void device_watch_free(struct device_watch *w) {
+    struct timespec limit;
+
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->ending = true;
+    pthread_cond_signal(&w->ends);
+    pthread_mutex_unlock(&w->lock);
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec++;
+    if (pthread_timedjoin_np(w->thread, NULL, &limit) == 0)
+        deinit(w);
+    else
+        pthread_detach(w->thread);
+}

@@ -1,0 +1,29 @@
+#pragma once
+
+/*
+ * device_watch - what the driver tells of a CUDA device: memory, energy, power, clock, temperature.
+ * Asked through NVML, which is opened at run time. A call takes milliseconds, or does not return
+ * where the device is lost, so a thread makes them, once a second; nothing else waits for it.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+
+/* 0: not told. */
+struct device_state {
+    uint64_t memory_bytes, memory_used_bytes; /* all programs' use */
+    uint64_t energy_mj;                       /* since device_watch_new() */
+    uint32_t power_mw, clock_mhz, celsius;    /* clock: of the multiprocessors */
+    bool throttled;                           /* the clock is lowered for power or heat */
+};
+
+struct device_watch;
+
+/* Of the device at @address of its bus (domain:bus:device.function). 0; -ENODEV: there is no NVML,
+ * or it does not have the device; other -errno. @err says why. */
+int device_watch_new(struct device_watch **out, const char *address, struct err *err);
+/* What was told last. Changes once a second. @w NULL: all 0. */
+struct device_state device_watch_read(struct device_watch *w);
+/* NULL is accepted. A thread that does not come back from a call within a second is left behind. */
+void device_watch_free(struct device_watch *w);

@@ -1,0 +1,100 @@
+/* device_watch with the NVML that LD_LIBRARY_PATH names: tests/daemon/nvml/fake_nvml.c. */
+#include "daemon/device_watch.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+#include "nvml/fake_nvml.h"
+
+#define ADDRESS "0000:17:00.0"
+
+static struct fake_nvml *fake(void) {
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+
+    cr_assert(library, "%s", dlerror());
+    return dlsym(library, "fake_nvml");
+}
+
+static struct device_watch *watch(void) {
+    struct device_watch *w = NULL;
+    struct err err = {0};
+
+    cr_assert_eq(device_watch_new(&w, ADDRESS, &err), 0, "%s", err.message);
+    return w;
+}
+
+Test(device_watch, tells_what_nvml_tells) {
+    struct fake_nvml *f = fake();
+    struct device_watch *w = watch();
+    struct device_state s = device_watch_read(w);
+
+    cr_expect_eq(s.memory_bytes, 1ull << 37);
+    cr_expect_eq(s.memory_used_bytes, 1ull << 36);
+    cr_expect_eq(s.power_mw, 312000);
+    cr_expect_eq(s.clock_mhz, 1980);
+    cr_expect_eq(s.celsius, 54);
+    cr_expect_not(s.throttled);
+    device_watch_free(w);
+    cr_expect_eq(f->n_open, 0);
+}
+
+Test(device_watch, asks_again_and_counts_energy_from_its_start, .timeout = 60) {
+    struct fake_nvml *f = fake();
+
+    f->reasons = 1; /* idle */
+    struct device_watch *w = watch();
+    struct device_state s = device_watch_read(w);
+    cr_expect_leq(s.energy_mj, 300000); /* the thread may have asked once */
+    f->reasons = 1 | 0x20;
+    int n = f->n_asked;
+    while (f->n_asked < n + 3)
+        usleep(1000);
+    s = device_watch_read(w);
+    cr_expect(s.throttled, "a clock that is lowered for heat");
+    cr_expect_geq(s.energy_mj, 600000);
+    cr_expect_eq(s.energy_mj % 300000, 0);
+    device_watch_free(w);
+}
+
+Test(device_watch, what_a_device_does_not_tell_is_0) {
+    struct fake_nvml *f = fake();
+
+    f->old = true;
+    struct device_watch *w = watch();
+    struct device_state s = device_watch_read(w);
+    cr_expect_eq(s.energy_mj, 0);
+    cr_expect_eq(s.power_mw, 0);
+    cr_expect_eq(s.clock_mhz, 1980);
+    device_watch_free(w);
+}
+
+Test(device_watch, says_why_there_is_none) {
+    struct device_watch *w = NULL;
+    struct err err = {0};
+
+    cr_expect_eq(device_watch_new(&w, "0000:18:00.0", &err), -ENODEV);
+    cr_expect(strstr(err.message, "0000:18:00.0: Not Found"), "%s", err.message);
+    cr_expect_eq(fake()->n_open, 0);
+    fake()->refuses = 9;
+    cr_expect_eq(device_watch_new(&w, ADDRESS, &err), -ENODEV);
+    cr_expect(strstr(err.message, "Driver Not Loaded"), "%s", err.message);
+    cr_expect_null(w);
+    struct device_state s = device_watch_read(NULL);
+    cr_expect_eq(s.memory_bytes, 0);
+    device_watch_free(NULL);
+}
+
+/* A device that is lost may keep the calls of its driver for good. */
+Test(device_watch, does_not_wait_for_a_call_that_hangs, .timeout = 60) {
+    struct fake_nvml *f = fake();
+    struct device_watch *w = watch();
+
+    f->hangs = true;
+    int n = f->n_asked;
+    usleep(1200000); /* into the next question */
+    cr_expect_eq(device_watch_read(w).clock_mhz, 1980);
+    cr_expect_leq(f->n_asked, n + 1);
+    device_watch_free(w);
+}
