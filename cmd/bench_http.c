@@ -413,36 +413,65 @@ static size_t on_write_plain(char *data, size_t size, size_t n, void *ctx) {
     return buf_add(ctx, data, size * n) < 0 ? 0 : size * n;
 }
 
-/* GET, or POST of @body, of the path @path below the server's root. The reply's document when the
- * status is 200, else NULL, with what happened in @err. */
-static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf *body,
-                       struct err *err) {
+/* GET, or POST of @body, of the path @path below the server's root; the reply's body into @reply.
+ * False with @err: the status is not 200. */
+static bool perform(struct bench_http *h, const char *path, const struct buf *body,
+                    struct buf *reply, struct err *err) {
     char url[1024], why[CURL_ERROR_SIZE] = "";
-    yyjson_doc *doc = NULL;
-    struct buf reply;
     long status = 0;
 
     snprintf(url, sizeof(url), "%.*s%s", (int)(strlen(h->base) - 3), h->base, path);
     CURL *e = easy_new(h, url);
     if (!e)
-        return NULL;
-    buf_init(&reply, REPLY_MAX);
+        return false;
     if (body) {
         curl_easy_setopt(e, CURLOPT_POSTFIELDS, body->data);
         curl_easy_setopt(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->len);
     }
     curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, on_write_plain);
-    curl_easy_setopt(e, CURLOPT_WRITEDATA, &reply);
+    curl_easy_setopt(e, CURLOPT_WRITEDATA, reply);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, why);
     CURLcode code = curl_easy_perform(e);
     curl_easy_getinfo(e, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_cleanup(e);
-    if (code != CURLE_OK || status != 200)
-        err_set(err, 0, NULL, "%s: %s (HTTP %ld)", url, code ? why : "failed", status);
-    else if (!(doc = yyjson_read(reply.data ? reply.data : "", reply.len, 0)))
-        err_set(err, 0, NULL, "%s: not JSON", url);
-    buf_deinit(&reply);
+    if (code == CURLE_OK && status == 200)
+        return true;
+    err_set(err, 0, NULL, "%s: %s (HTTP %ld)", url, code ? why : "failed", status);
+    return false;
+}
+
+/* As perform(): the reply's document, or NULL. */
+static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf *body,
+                       struct err *err) {
+    CLEANUP(buf_deinit) struct buf reply;
+    yyjson_doc *doc;
+
+    buf_init(&reply, REPLY_MAX);
+    if (!perform(h, path, body, &reply, err))
+        return NULL;
+    doc = yyjson_read(reply.data ? reply.data : "", reply.len, 0);
+    if (!doc)
+        err_set(err, 0, NULL, "%.*s%s: not JSON", (int)(strlen(h->base) - 3), h->base, path);
     return doc;
+}
+
+double bench_http_metric(struct bench_http *h, const char *name) {
+    CLEANUP(buf_deinit) struct buf reply;
+    size_t len = strlen(name);
+    double sum = 0;
+
+    buf_init(&reply, REPLY_MAX);
+    if (!perform(h, "/metrics", NULL, &reply, NULL) || buf_add(&reply, "", 1) < 0)
+        return 0;
+    for (char *line = reply.data; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        const char *end = line + strcspn(line, "\n"), *value = end;
+
+        while (value > line && value[-1] != ' ')
+            value--;
+        if (strncmp(line, name, len) == 0 && (line[len] == '{' || line[len] == ' '))
+            sum += strtod(value, NULL);
+    }
+    return sum;
 }
 
 int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text) {

@@ -100,6 +100,9 @@ void bench_result_print(struct bench_result *r, FILE *f) {
     fprintf(f, "output tokens          %" PRIu64 "%s\n", r->output_tokens,
             r->n_guessed ? " (no usage from the server: pieces counted)" : "");
     fprintf(f, "output tokens/s        %.2f\n", rate((double)r->output_tokens, r));
+    if (r->joules > 0)
+        fprintf(f, "energy                 %.1f J, %.3f J per output token\n", r->joules,
+                r->joules / (double)MAX(r->output_tokens, (uint64_t)1));
     fprintf(f, "requests/s             %.3f\n", rate((double)r->n[OUTCOME_OK], r));
     if (r->slo_ttft_s > 0 || r->slo_itl_s > 0)
         fprintf(f, "goodput                %.3f requests/s, %.1f %% of all\n",
@@ -135,6 +138,11 @@ void bench_result_json(struct bench_result *r, yyjson_mut_doc *d, yyjson_mut_val
     yyjson_mut_obj_add_bool(d, root, "output_tokens_counted_as_pieces", r->n_guessed > 0);
     yyjson_mut_obj_add_real(d, root, "output_tokens_per_s", rate((double)r->output_tokens, r));
     yyjson_mut_obj_add_real(d, root, "requests_per_s", rate((double)r->n[OUTCOME_OK], r));
+    if (r->joules > 0) {
+        yyjson_mut_obj_add_real(d, root, "energy_joules", r->joules);
+        yyjson_mut_obj_add_real(d, root, "joules_per_output_token",
+                                r->joules / (double)MAX(r->output_tokens, (uint64_t)1));
+    }
     if (r->slo_ttft_s > 0 || r->slo_itl_s > 0) {
         yyjson_mut_obj_add_uint(d, root, "good_requests", r->n_good);
         yyjson_mut_obj_add_real(d, root, "goodput_requests_per_s", rate((double)r->n_good, r));

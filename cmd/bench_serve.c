@@ -300,7 +300,10 @@ static int measure(struct serve *s) {
     if (!s->slot)
         return cli_fail("out of memory");
     sigaction(SIGINT, &action, NULL);
+    double joules = bench_http_metric(s->http, "weft_device_energy_joules_total");
     int r = drive(s);
+    if (joules > 0)
+        s->result.joules = bench_http_metric(s->http, "weft_device_energy_joules_total") - joules;
     s->http = bench_http_free(s->http); /* ends what still runs after an interrupt */
     for (uint32_t i = 0; i < s->n_slots; i++) {
         if (s->slot[i].state == SLOT_RUNNING)

@@ -143,6 +143,29 @@ static void show_tiers(struct buf *out, yyjson_val *w) {
             ctl_number(w, "prewarm_tokens").s, ctl_number(w, "prewarm_hit_tokens").s);
 }
 
+void ctl_add_device(struct buf *out, yyjson_val *w, yyjson_val *before) {
+    double total = 0, used = 0, mw = 0, mhz = 0, celsius = 0, throttled = 0, mj = 0, mj0 = 0, n = 0,
+           n0 = 0;
+
+    ctl_value(w, "device_memory_bytes", &total);
+    ctl_value(w, "device_memory_used_bytes", &used);
+    ctl_value(w, "device_power_mw", &mw);
+    ctl_value(w, "device_clock_mhz", &mhz);
+    ctl_value(w, "device_celsius", &celsius);
+    ctl_value(w, "device_throttled", &throttled);
+    ctl_value(w, "device_energy_mj", &mj);
+    ctl_value(w, "output_tokens", &n);
+    ctl_value(before, "device_energy_mj", &mj0);
+    ctl_value(before, "output_tokens", &n0);
+    if (total == 0 && mhz == 0)
+        return;
+    ADD("device    %.1f of %.1f GiB used; %.0f W, %.0f MHz%s, %.0f C", used / (1 << 30),
+        total / (1 << 30), mw * 1e-3, mhz, throttled > 0 ? " (throttled)" : "", celsius);
+    if (n > n0 && mj > mj0)
+        ADD("; %.2f J a token of output", (mj - mj0) * 1e-3 / (n - n0));
+    ADD("\n");
+}
+
 /* What the worker counted, by its last report. */
 static void show_worker(struct buf *out, yyjson_val *w) {
     ADD("worker     %s, pid %s, %s started, %s died, %s hung; heard %s ago\n",
@@ -162,6 +185,7 @@ static void show_worker(struct buf *out, yyjson_val *w) {
         ctl_number(w, "pages_used").s, ctl_percent(w, "pages_used", "pages").s,
         ctl_number(w, "pages_cached").s, ctl_number(w, "pages_free").s, ctl_number(w, "evicted").s);
     show_tiers(out, w);
+    ctl_add_device(out, w, NULL);
 }
 
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {
