@@ -22,18 +22,17 @@ static void program_dir(char *out, size_t size) {
     *(slash ? slash : out) = 0;
 }
 
-/* weft-cuda.so as installed, beside the program, or where the build of the program puts it. */
+/* weft-cuda.so as installed, beside the program, or where the build of the program puts it. NULL
+ * with @why: it cannot be loaded; NULL with "": it is in none of these places. */
 static void *open_library(char *why, size_t size) {
-    static const char *const places[] = {"", "/engine/cuda"};
     char dir[256], path[320];
-    void *lib = dlopen(WEFT_BACKEND_DIR "/weft-cuda.so", RTLD_NOW | RTLD_LOCAL);
+    const char *const places[][2] = {{WEFT_BACKEND_DIR, ""}, {dir, ""}, {dir, "/engine/cuda"}};
+    void *lib = NULL;
 
-    if (!lib)
-        snprintf(why, size, "%s", dlerror());
     program_dir(dir, sizeof(dir));
-    for (size_t i = 0; i < ARRAY_SIZE(places) && !lib && dir[0]; i++) {
-        snprintf(path, sizeof(path), "%s%s/weft-cuda.so", dir, places[i]);
-        if (access(path, R_OK) < 0)
+    for (size_t i = 0; i < ARRAY_SIZE(places) && !lib; i++) {
+        snprintf(path, sizeof(path), "%s%s/weft-cuda.so", places[i][0], places[i][1]);
+        if (!places[i][0][0] || access(path, F_OK) < 0)
             continue;
         lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         if (!lib)
@@ -49,8 +48,9 @@ void backend_sources(const struct be_ops *ops, uint8_t out[20]) {
         out[i] = here[i] ^ (uint8_t)(ops->sources[i] << 1 | ops->sources[i] >> 7);
 }
 
-/* The library stays open: its table is used until the process ends. */
-static const struct be_ops *find_cuda(struct err *err) {
+/* The library stays open: its table is used until the process ends. With @optional it is no error
+ * that there is none. */
+static const struct be_ops *find_cuda(bool optional, struct err *err) {
     static const struct be_ops *found;
     char why[200] = "";
     uint8_t id[20];
@@ -59,7 +59,9 @@ static const struct be_ops *find_cuda(struct err *err) {
         return found;
     void *lib = open_library(why, sizeof(why));
     if (!lib) {
-        err_set(err, 0, NULL, "backend 'cuda' is not available: %s", why);
+        if (why[0] || !optional)
+            err_set(err, 0, NULL, "backend 'cuda' is not available: %s",
+                    why[0] ? why : "weft-cuda.so is not installed");
         return NULL;
     }
     const struct be_ops *ops = dlsym(lib, BACKEND_CUDA_SYMBOL);
@@ -91,9 +93,9 @@ const struct be_ops *backend_find(const char *name, struct err *err) {
     if (strcmp(name, "cpu") == 0)
         return probe(find_linked(&backend_cpu, err), err);
     if (strcmp(name, "cuda") == 0)
-        return probe(find_cuda(err), err);
+        return probe(find_cuda(false, err), err);
     if (strcmp(name, "auto") == 0) {
-        const struct be_ops *cuda = find_cuda(NULL), *cpu;
+        const struct be_ops *cuda = find_cuda(true, err), *cpu;
         struct err why;
 
         if (cuda && probe(cuda, err))

@@ -401,7 +401,8 @@ extern const struct be_ops backend_cpu;
 
 /* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or
  * this machine cannot run it. "auto": CUDA where there is a device, else the CPU; where the
- * library is there but finds nothing to run on, @err says why beside the CPU's table. */
+ * library is there but is not of this build or finds nothing to run on, @err says so beside the
+ * CPU's table. */
 const struct be_ops *backend_find(const char *name, struct err *err);
 
 struct engine;

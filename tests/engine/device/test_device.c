@@ -76,6 +76,7 @@ Test(device, auto_takes_the_device_or_says_why_not) {
 
     if (!backend_find("cpu", &err))
         cr_skip_test("%s", err.message);
+    expect_auto("build", "cpu", "the CPU computes: weft-cuda.so does not belong to this build");
     expect_auto("", "cuda", "");
     expect_auto("open", "cpu", "the CPU computes: the fake does not open");
     expect_auto("probe", "cpu", "the CPU computes: the fake has no device");
