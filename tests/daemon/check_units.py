@@ -29,9 +29,10 @@ def main():
         # Verifying asks for the program to exist.
         text = re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", service.read_text(), flags=re.M)
         (units / "weftd.service").write_text(text)
-        for name in ("weftd.socket", "weftd-admin.socket"):
+        others = ("weftd.socket", "weftd-admin.socket", "weftd-device.service")
+        for name in others:
             shutil.copy(source / name, units)
-        paths = [str(units / n) for n in ("weftd.service", "weftd.socket", "weftd-admin.socket")]
+        paths = [str(units / n) for n in ("weftd.service", *others)]
         code, said = run("systemd-analyze", "verify", "--man=no", *paths, SYSTEMD_UNIT_PATH=f"{folder}:")
         ours = [line for line in said.splitlines() if "weft" in line]
         print("verify:", code, *ours, sep="\n  ")
