@@ -26,6 +26,12 @@ static int count(int *n) {
     return (int)cudaGetDeviceCount(n);
 }
 
+static int versions(int *driver, int *runtime) {
+    cudaError_t r = cudaDriverGetVersion(driver);
+
+    return (int)(r == cudaSuccess ? cudaRuntimeGetVersion(runtime) : r);
+}
+
 static int describe(int device, struct cuda_device *out) {
     struct cudaDeviceProp p;
     cudaError_t r = cudaGetDeviceProperties(&p, device);
@@ -177,6 +183,7 @@ static const char *text(int error) {
 
 static const struct cuda_api real = {
     .count = count,
+    .versions = versions,
     .describe = describe,
     .use = use,
     .memory = memory,

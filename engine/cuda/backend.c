@@ -13,14 +13,28 @@
 
 extern const struct be_ops weft_backend_cuda; /* BACKEND_CUDA_SYMBOL */
 
+/* Why there is no device, where the runtime answered @e: a driver of an older CUDA is
+ * named with what it needs. */
+static int no_device(const struct cuda_api *api, int e, struct err *err) {
+    int driver = 0, runtime = 0;
+
+    if (e && api->versions(&driver, &runtime) == 0 && driver > 0 && driver < runtime)
+        err_set(err, 0, NULL,
+                "the driver is too old: it is made for CUDA %d.%d, weft-cuda.so for %d.%d; install "
+                "a newer driver, or build weft with CUDA %d",
+                driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
+                driver / 1000);
+    else
+        err_set(err, 0, NULL, "no CUDA device: %s", e ? api->text(e) : "none is visible");
+    return -ENODEV;
+}
+
 /* The first device, if kernels of this library run on it. */
 static int find_device(const struct cuda_api *api, struct cuda_device *out, struct err *err) {
     int n = 0, e = api->count(&n);
 
-    if (e || n == 0) {
-        err_set(err, 0, NULL, "no CUDA device: %s", e ? api->text(e) : "none is visible");
-        return -ENODEV;
-    }
+    if (e || n == 0)
+        return no_device(api, e, err);
     e = api->describe(0, out);
     e = e ? e : api->use(0);
     if (e) {

@@ -24,6 +24,9 @@ struct cuda_device {
 
 struct cuda_api {
     int (*count)(int *n);
+    /* Of CUDA, 1000 times the major one and 10 times the minor one: that the driver knows, 0 where
+     * there is none; that of this runtime. */
+    int (*versions)(int *driver, int *runtime);
     int (*describe)(int device, struct cuda_device *out);
     int (*use)(int device); /* by the calling thread */
     int (*memory)(size_t *n_free, size_t *n_total);

@@ -191,6 +191,12 @@ static int count(int *n) {
     return call();
 }
 
+static int versions(int *driver, int *runtime) {
+    *driver = fake_cuda.driver;
+    *runtime = 13000;
+    return 0;
+}
+
 static int describe(int device, struct cuda_device *out) {
     *out = (struct cuda_device){
         .name = "fake device",
@@ -479,6 +485,7 @@ static const char *text(int error) {
 
 static const struct cuda_api fake = {
     .count = count,
+    .versions = versions,
     .describe = describe,
     .use = use,
     .memory = memory,

@@ -17,6 +17,7 @@ struct fake_cuda {
     uint32_t
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
     int n_devices, major, minor, n_multiprocessors;
+    int driver;    /* the CUDA that it knows, as cuda_api.versions(); the runtime is of 13.0 */
     size_t bytes;  /* memory of the device */
     size_t others; /* of it that another process has for so many questions more */
     uint32_t others_stay;

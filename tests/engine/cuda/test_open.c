@@ -53,6 +53,23 @@ Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     unlink(path);
 }
 
+Test(cuda_open, a_driver_that_is_too_old_is_named) {
+    struct err err = {0};
+    char path[64];
+
+    fake_small_model(path);
+    fake_find()->fail_at = 1;
+    fake_find()->driver = 12080;
+    cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
+    cr_expect(strstr(err.message, "made for CUDA 12.8, weft-cuda.so for 13.0; install a newer"),
+              "%s", err.message);
+    fake_find()->n_calls = 0;
+    fake_find()->driver = 13010;
+    cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
+    cr_expect(strstr(err.message, "no CUDA device: "), "%s", err.message);
+    unlink(path);
+}
+
 /* Where no size is configured, keys and values get what the device has left; also beside a process
  * that ends. */
 Test(cuda_open, pages_take_what_the_device_has_left) {
