@@ -43,8 +43,10 @@ def test_counts_tokens_and_bounds_times_from_below():
         assert d["requests"] == {"ok": 12, "rejected": 0, "http": 0, "stream": 0, "protocol": 0, "network": 0}
         assert d["output_tokens"] == 72 and d["prompt_tokens"] == 12 * 25 and d["cached_tokens"] == 36
         assert d["ttft_ms"]["n"] == 12 and d["ttft_ms"]["min"] >= 30
-        assert d["itl_ms"]["n"] == 60 and d["itl_ms"]["mean"] >= 9.9
-        assert d["e2e_ms"]["min"] >= 80 and d["largest_gap_ms"]["min"] >= 10 and d["tpot_ms"]["min"] >= 9.9
+        # A client that was late for the first piece finds the next ones there: only the sums are bounded.
+        assert d["itl_ms"]["n"] == 60 and d["e2e_ms"]["min"] >= 80
+        assert d["ttft_ms"]["mean"] + 5 * d["itl_ms"]["mean"] >= 79.9, d
+        assert abs(d["tpot_ms"]["mean"] - d["itl_ms"]["mean"]) < 1e-3 and d["largest_gap_ms"]["mean"] >= d["itl_ms"]["mean"], d
         for key in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "largest_gap_ms"):
             m = d[key]
             assert m["min"] <= m["p50"] <= m["p90"] <= m["p99"] <= m["max"] and m["min"] <= m["mean"] <= m["max"], (key, m)

@@ -181,6 +181,7 @@ def test_nobody_finds_the_pages_of_another_tenant():
 
         with Weftd(*flags) as d:
             assert cached(d, "secret-of-annabel") == 0
+            wait_written(d)
         with open(f.file(), "rb") as file:
             data = file.read()
         assert b"weftKV01" in data[4096:], "nothing was written"
@@ -188,7 +189,8 @@ def test_nobody_finds_the_pages_of_another_tenant():
             assert word not in data, word
         with Weftd(*flags) as d:
             assert cached(d, "secret-of-bartholomew") == 0
-            assert cached(d, "secret-of-annabel") == CACHED
+            found = cached(d, "secret-of-annabel")
+            assert found == CACHED, found
 
 
 def test_only_its_user_can_read_it():
