@@ -9,6 +9,12 @@
  * logarithm of their number, whatever the longest way; rounds over all states are as many as the
  * longest way, which for a length is thousands.
  *
+ * That is only for states that a circle leads to. The others, which are all where a language is
+ * finite and nearly all behind a least length, are looked at from the last one on: what their edges
+ * lead to is merged by then, so that two are one when they accept the same and have the same edges,
+ * which a hash table finds (Revuz, "Minimisation of acyclic deterministic automata in linear time",
+ * 1992).
+ *
  * Bytes that no edge tells apart are one symbol. Products of counts and multiples shrink a
  * hundredfold, and everything that is made of them with them.
  */
@@ -18,7 +24,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define STEPS_MAX (1u << 20) /* a language with more stays as it is: 44 MB while it is done */
+#define STEPS_MAX (1u << 20) /* circles with more stay as they are: 44 MB while it is done */
 
 /* Sets of the numbers below n. Those of set s are elem[first[s]] to elem[past[s] - 1], the marked
  * ones before the others. */
@@ -171,46 +177,16 @@ static void refine(struct merger *m, const struct lang *l) {
     }
 }
 
-/* The first state of each block stays; the start is the first of all. */
-static void keep_blocks(const struct merger *m, struct lang *l) {
-    uint32_t *number = m->block.first; /* of a block: no longer needed as what it was */
-    uint32_t n = 0, n_edges = 0;
-
-    for (uint32_t s = 0; s < m->block.n_sets; s++)
-        number[s] = NO_STATE;
-    for (uint32_t q = 0; q < m->n; q++) {
-        if (number[m->block.set[q]] == NO_STATE) {
-            number[m->block.set[q]] = n;
-            l->state[n++] = l->state[q];
-        }
-    }
-    for (uint32_t q = 0; q < n; q++) {
-        struct lang_state *s = &l->state[q];
-        uint32_t from = s->edge, begin = n_edges;
-
-        assert(n_edges <= from); /* edges lie in the order of their states */
-        for (uint32_t i = from; i < from + s->n_edges; i++) {
-            struct edge e = l->edge[i], *last = n_edges > begin ? &l->edge[n_edges - 1] : NULL;
-
-            e.to = number[m->block.set[e.to]];
-            if (last && last->to == e.to && last->hi + 1u == e.lo)
-                last->hi = e.hi;
-            else
-                l->edge[n_edges++] = e;
-        }
-        s->edge = begin;
-        s->n_edges = n_edges - begin;
-    }
-    l->n = n;
-    l->n_edges = n_edges;
-}
-
-int lang_merge(struct build *b, struct lang *l) {
+static int refine_part(struct build *b, const struct lang *l, uint32_t *set, uint32_t *n_sets) {
     struct merger m = {.n = l->n};
 
     m.n_steps = find_symbols(&m, l);
-    if (m.n < 2 || m.n_steps == 0)
+    if (m.n_steps == 0) {
+        for (uint32_t q = 0; q < l->n; q++)
+            set[q] = q;
+        *n_sets = l->n;
         return 0;
+    }
     uint32_t *memory = malloc((8ull * m.n + 1 + 9ull * m.n_steps) * sizeof(*memory));
     uint32_t *room = memory;
 
@@ -224,7 +200,207 @@ int lang_merge(struct build *b, struct lang *l) {
     memset(m.into_n, 0, (m.n + 1ull) * sizeof(*m.into_n));
     list_steps(&m, l);
     refine(&m, l);
-    keep_blocks(&m, l);
+    memcpy(set, m.block.set, m.n * sizeof(*set));
+    *n_sets = m.block.n_sets;
     free(memory);
     return build_work(b, m.n + 4ull * m.n_steps);
+}
+
+/* The states of a language in sets of equal ones. The edges of a state are rewritten in place, once
+ * all that they lead to have sets: they lead to these, and neighbours that lead to one are one. */
+struct equals {
+    struct lang *l;
+    uint32_t *set;        /* of state q; NO_STATE: not known yet */
+    uint32_t *some;       /* of a set: a state of it whose edges are rewritten */
+    uint32_t *order;      /* states that no circle leads to, each before those that it leads to */
+    uint32_t *slot, mask; /* hash table of sets: number + 1 */
+    uint32_t n_sets, n_ordered;
+};
+
+static void rewrite_edges(struct equals *s, uint32_t q) {
+    struct lang_state *state = &s->l->state[q];
+    struct edge *edge = s->l->edge + state->edge;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < state->n_edges; i++) {
+        struct edge e = edge[i];
+
+        e.to = s->set[e.to];
+        if (n && edge[n - 1].to == e.to && edge[n - 1].hi + 1u == e.lo)
+            edge[n - 1].hi = e.hi;
+        else
+            edge[n++] = e;
+    }
+    state->n_edges = n;
+}
+
+static bool same_state(const struct lang *l, uint32_t q, uint32_t r) {
+    const struct lang_state *x = &l->state[q], *y = &l->state[r];
+
+    return x->accepts == y->accepts && x->n_edges == y->n_edges &&
+           (x->n_edges == 0 ||
+            memcmp(l->edge + x->edge, l->edge + y->edge, x->n_edges * sizeof(*l->edge)) == 0);
+}
+
+/* Where the set of @q, whose edges are rewritten, is in the table or would be. */
+static uint32_t *find_set(const struct equals *s, uint32_t q) {
+    const struct lang_state *state = &s->l->state[q];
+    uint64_t h = state->accepts;
+
+    for (uint32_t i = state->edge; i < state->edge + state->n_edges; i++) {
+        const struct edge *e = &s->l->edge[i];
+
+        h = (h ^ e->to ^ (uint64_t)e->lo << 32 ^ (uint64_t)e->hi << 48) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 29;
+    }
+    uint32_t at = (uint32_t)(h >> 16) & s->mask;
+
+    while (s->slot[at] && !same_state(s->l, s->some[s->slot[at] - 1], q))
+        at = (at + 1) & s->mask;
+    return &s->slot[at];
+}
+
+/* Takes states away that none leads to, until one of those that are left leads to each of them. */
+static void order_states(struct equals *s) {
+    const struct lang *l = s->l;
+    uint32_t *n_before = s->set; /* zeros, to begin with */
+
+    for (uint32_t i = 0; i < l->n_edges; i++)
+        n_before[l->edge[i].to]++;
+    for (uint32_t q = 0; q < l->n; q++) {
+        if (n_before[q] == 0)
+            s->order[s->n_ordered++] = q;
+    }
+    for (uint32_t k = 0; k < s->n_ordered; k++) {
+        const struct lang_state *state = &l->state[s->order[k]];
+
+        for (uint32_t i = state->edge; i < state->edge + state->n_edges; i++) {
+            if (--n_before[l->edge[i].to] == 0)
+                s->order[s->n_ordered++] = l->edge[i].to;
+        }
+    }
+    memset(s->set, 0xff, l->n * sizeof(*s->set));
+}
+
+/* The sets of the states that a circle leads to: they lead only to each other. */
+static int merge_circles(struct build *b, struct equals *s) {
+    const struct lang *l = s->l;
+    uint32_t n = l->n - s->n_ordered;
+    CLEANUP(freep) struct lang_state *state = malloc(MAX(n, 1u) * sizeof(*state));
+    CLEANUP(freep) struct edge *edge = malloc(MAX(l->n_edges, 1u) * sizeof(*edge));
+    CLEANUP(freep) uint32_t *whole = malloc(2 * MAX(n, 1u) * sizeof(*whole));
+    struct lang part = {.state = state, .edge = edge};
+
+    if (!state || !edge || !whole)
+        return build_no_memory(b);
+    uint32_t *number = s->some, *set = whole + n;
+
+    memset(number, 0, l->n * sizeof(*number));
+    for (uint32_t k = 0; k < s->n_ordered; k++)
+        number[s->order[k]] = NO_STATE;
+    for (uint32_t q = 0; q < l->n; q++) {
+        if (number[q] == NO_STATE)
+            continue;
+        whole[part.n] = q;
+        state[part.n] = l->state[q];
+        number[q] = part.n++;
+    }
+    for (uint32_t q = 0; q < n; q++) {
+        uint32_t from = state[q].edge;
+
+        state[q].edge = part.n_edges;
+        for (uint32_t i = from; i < from + state[q].n_edges; i++) {
+            edge[part.n_edges] = l->edge[i];
+            edge[part.n_edges++].to = number[l->edge[i].to];
+        }
+    }
+    int r = refine_part(b, &part, set, &s->n_sets);
+
+    if (r < 0)
+        return r;
+    for (uint32_t q = 0; q < n; q++)
+        s->set[whole[q]] = set[q];
+    memset(s->some, 0xff, s->n_sets * sizeof(*s->some));
+    for (uint32_t q = 0; q < n; q++) {
+        if (s->some[set[q]] != NO_STATE)
+            continue;
+        s->some[set[q]] = whole[q];
+        rewrite_edges(s, whole[q]);
+        *find_set(s, whole[q]) = set[q] + 1;
+    }
+    return 0;
+}
+
+/* Of those before the circles, the last ones first. */
+static void merge_ordered(struct equals *s) {
+    for (uint32_t k = s->n_ordered; k-- > 0;) {
+        uint32_t q = s->order[k];
+
+        rewrite_edges(s, q);
+        uint32_t *slot = find_set(s, q);
+
+        if (!*slot) {
+            s->some[s->n_sets] = q;
+            *slot = ++s->n_sets;
+        }
+        s->set[q] = *slot - 1;
+    }
+}
+
+/* The first state of each set stays; the start is the first of all. */
+static void keep_sets(const struct equals *s) {
+    struct lang *l = s->l;
+    uint32_t *number = s->some; /* of a set: no longer needed as what it was */
+    uint32_t n = 0, n_edges = 0;
+
+    for (uint32_t i = 0; i < s->n_sets; i++)
+        number[i] = NO_STATE;
+    for (uint32_t q = 0; q < l->n; q++) {
+        if (number[s->set[q]] == NO_STATE) {
+            number[s->set[q]] = n;
+            l->state[n++] = l->state[q];
+        }
+    }
+    for (uint32_t q = 0; q < n; q++) {
+        struct lang_state *state = &l->state[q];
+        uint32_t from = state->edge;
+
+        assert(n_edges <= from); /* edges lie in the order of their states */
+        state->edge = n_edges;
+        for (uint32_t i = from; i < from + state->n_edges; i++) {
+            l->edge[n_edges] = l->edge[i];
+            l->edge[n_edges].to = number[l->edge[n_edges].to];
+            n_edges++;
+        }
+    }
+    l->n = n;
+    l->n_edges = n_edges;
+}
+
+int lang_merge(struct build *b, struct lang *l) {
+    uint32_t n = l->n, n_slots = 64;
+    int r = build_work(b, l->n + (uint64_t)l->n_edges);
+
+    while (n_slots < 2ull * n)
+        n_slots *= 2;
+    CLEANUP(freep) uint32_t *memory = r == 0 ? calloc(3ull * n + n_slots, sizeof(*memory)) : NULL;
+
+    if (r < 0 || n < 2)
+        return r;
+    if (!memory)
+        return build_no_memory(b);
+    struct equals s = {.l = l,
+                       .set = memory,
+                       .some = memory + n,
+                       .order = memory + 2ull * n,
+                       .slot = memory + 3ull * n,
+                       .mask = n_slots - 1};
+
+    order_states(&s);
+    r = s.n_ordered < n ? merge_circles(b, &s) : 0;
+    if (r < 0)
+        return r;
+    merge_ordered(&s);
+    keep_sets(&s);
+    return 0;
 }
