@@ -462,10 +462,28 @@ int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
 /* Few enough digits that a reader who rounds to double sees the same fraction. */
 #define DOUBLE_EXACT "-?([0-9]{1,15}|[0-9]{1,9}\\.[0-9]{1,6})"
 
+/* The numbers of all of @in, and of none of @not_in. One after the other: what a range and few
+ * digits leave of a multiple is far smaller than the remainders of several multiples side by side.
+ * The range and the digits come first. */
+static int meet_numbers(struct build *b, const struct lang *const *in, uint32_t n,
+                        const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+    const struct lang *pair[2] = {in[0]};
+    int r = 0;
+
+    for (uint32_t i = 1; r == 0 && i < n; i++) {
+        pair[1] = in[i];
+        r = lang_meet(b, pair, 2, NULL, 0, &pair[0]);
+    }
+    for (uint32_t i = 0; r == 0 && i < n_not; i++)
+        r = lang_meet(b, pair, 1, &not_in[i], 1, &pair[0]);
+    *out = pair[0];
+    return r;
+}
+
 /* The multiples within a range, and the numbers that are not whole, take a product. */
 static int number_product(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
-    const struct lang *in[LANG_MAX], *not_in[LANG_MAX], *l;
+    const struct lang *in[LANG_MAX], *not_in[LANG_MAX], *l = NULL;
     uint32_t n = 0, n_not = 0, rule;
     int r = lang_of(b, number_range(s, f), &in[n++]);
 
@@ -483,7 +501,7 @@ static int number_product(struct schema *s, const struct facets *f, struct expr 
     if (r == 0 && n_not > (f->types & T_INT ? 0u : 1u))
         r = lang_of(b, regex_of(b, "-?[0-9]+\\.[0-9]*0", CHARS_TEXT), &not_in[n_not++]);
     if (r == 0)
-        r = lang_meet(b, in, n, not_in, n_not, &l);
+        r = meet_numbers(b, in, n, not_in, n_not, &l);
     if (r == 0)
         r = build_rule(b, NULL, &rule);
     if (r < 0)

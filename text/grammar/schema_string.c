@@ -321,10 +321,10 @@ int facets_lang(struct schema *s, const struct facets *f, const struct lang **ou
 
     if (f->n_text > LANG_MAX - 2)
         return build_too_complex(s->b, "more than %u patterns for one value", LANG_MAX - 2);
-    int r = lang_strings(s->b, &in[n++]);
+    int r = f->min_length || f->max_length != NO_MAX
+                ? lang_strings_of(s->b, f->min_length, f->max_length, &in[n++])
+                : lang_strings(s->b, &in[n++]);
 
-    if (r == 0 && (f->min_length || f->max_length != NO_MAX))
-        r = lang_strings_of(s->b, f->min_length, f->max_length, &in[n++]);
     for (uint32_t i = 0; r == 0 && i < f->n_text; i++) {
         const struct text_rule *t = &f->text[i];
         r = text_lang(s, t, text_is_negated(t) ? &not_in[n_not++] : &in[n++]);
