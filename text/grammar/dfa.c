@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define SORT_FEW 24
+#define CALL_KEY (1ull << 32)
 
 struct sets {
     uint32_t *pool; /* the sets' members one after the other */
@@ -23,7 +24,10 @@ struct sets {
     uint32_t *slot, mask;                           /* hash table: set + 1 */
     uint32_t *mark, *work, *found, cap_mark, stamp; /* of the closure */
     uint32_t n_found;
-    struct nfa_edge *out; /* edges of the current set */
+    struct out_edge { /* of the current set; the key is in the order of symbols, calls last */
+        uint64_t key;
+        uint32_t to;
+    } * out;
     uint32_t n_out, cap_out;
     uint32_t *point, cap_point;
 };
@@ -61,24 +65,19 @@ static int sets_init(struct dfa *d) {
     return s->slot && s->mark && s->work && s->found && s->begin ? 0 : build_no_memory(d->m->b);
 }
 
-static int by_number(const void *x, const void *y) {
-    uint32_t a = *(const uint32_t *)x, b = *(const uint32_t *)y;
+/* Shell's sort with the gaps of Ciura: nearly all that is sorted here has a few elements, or some
+ * dozens, and most of it is in order. */
+static const uint32_t GAPS[] = {37367, 16607, 7381, 3280, 1458, 648, 288, 128, 57, 23, 10, 4, 1};
 
-    return (a > b) - (a < b);
-}
-
-/* Nearly all that is sorted here has a few elements, and most of it is in order. */
 static void sort_numbers(uint32_t *v, uint32_t n) {
-    if (n > SORT_FEW) {
-        qsort(v, n, sizeof(*v), by_number);
-        return;
-    }
-    for (uint32_t i = 1; i < n; i++) {
-        uint32_t x = v[i], k = i;
+    for (size_t g = n > SORT_FEW ? 0 : ARRAY_SIZE(GAPS) - 1; g < ARRAY_SIZE(GAPS); g++) {
+        for (uint32_t gap = GAPS[g], i = gap; i < n; i++) {
+            uint32_t x = v[i], k = i;
 
-        for (; k > 0 && v[k - 1] > x; k--)
-            v[k] = v[k - 1];
-        v[k] = x;
+            for (; k >= gap && v[k - gap] > x; k -= gap)
+                v[k] = v[k - gap];
+            v[k] = x;
+        }
     }
 }
 
@@ -177,10 +176,11 @@ static int intern(struct dfa *d, bool fresh, uint32_t *out) {
             return build_work(m->b, n / 8);
         }
     }
-    for (uint32_t i = 0; r == 0 && i < s->n_found; i++) {
-        r = maker_grow(m, &s->pool, s->n_pool, &s->cap_pool, sizeof(*s->pool));
-        if (r == 0)
-            s->pool[s->n_pool++] = s->found[i];
+    while (r == 0 && s->n_pool + s->n_found > s->cap_pool)
+        r = maker_grow(m, &s->pool, s->cap_pool, &s->cap_pool, sizeof(*s->pool));
+    if (r == 0 && s->n_found) {
+        memcpy(s->pool + s->n_pool, s->found, s->n_found * sizeof(*s->found));
+        s->n_pool += s->n_found;
     }
     if (r == 0)
         r = maker_grow(m, &s->begin, s->n + 1, &s->cap, sizeof(*s->begin));
@@ -197,30 +197,28 @@ static int intern(struct dfa *d, bool fresh, uint32_t *out) {
     return r < 0 ? r : build_work(m->b, 1 + s->n_found);
 }
 
-static int by_symbol(const void *x, const void *y) {
-    const struct nfa_edge *a = x, *b = y;
-
-    if (a->kind != b->kind)
-        return a->kind < b->kind ? -1 : 1;
-    if (a->kind == NFA_CALL)
-        return (a->desc > b->desc) - (a->desc < b->desc);
-    if (a->lo != b->lo)
-        return a->lo < b->lo ? -1 : 1;
-    return (a->hi > b->hi) - (a->hi < b->hi);
+static unsigned lo_of(const struct out_edge *e) {
+    return (unsigned)(e->key >> 16);
 }
 
-static void sort_edges(struct nfa_edge *v, uint32_t n) {
-    if (n > SORT_FEW) {
-        qsort(v, n, sizeof(*v), by_symbol);
-        return;
-    }
-    for (uint32_t i = 1; i < n; i++) {
-        struct nfa_edge x = v[i];
-        uint32_t k = i;
+static unsigned hi_of(const struct out_edge *e) {
+    return e->key & 0xffff;
+}
 
-        for (; k > 0 && by_symbol(&v[k - 1], &x) > 0; k--)
-            v[k] = v[k - 1];
-        v[k] = x;
+static uint64_t key_of(const struct nfa_edge *e) {
+    return e->kind == NFA_CALL ? CALL_KEY | e->desc : (uint64_t)e->lo << 16 | e->hi;
+}
+
+static void sort_edges(struct out_edge *v, uint32_t n) {
+    for (size_t g = n > SORT_FEW ? 0 : ARRAY_SIZE(GAPS) - 1; g < ARRAY_SIZE(GAPS); g++) {
+        for (uint32_t gap = GAPS[g], i = gap; i < n; i++) {
+            struct out_edge x = v[i];
+            uint32_t k = i;
+
+            for (; k >= gap && v[k - gap].key > x.key; k -= gap)
+                v[k] = v[k - gap];
+            v[k] = x;
+        }
     }
 }
 
@@ -253,6 +251,16 @@ static int emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, ui
     return build_work(d->m->b, 1);
 }
 
+/* The state that out[@from, @to) lead to, which have one symbol. */
+static int set_behind(struct dfa *d, uint32_t from, uint32_t to, uint32_t *out) {
+    int r = 0;
+
+    start_closure(&d->s);
+    for (uint32_t i = from; r == 0 && i < to; i++)
+        r = close_over(d, d->s.out[i].to);
+    return r < 0 ? r : intern(d, false, out);
+}
+
 /* Edges out[from, to) that overlap: every stretch between two ends of ranges is one edge. */
 static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32_t to) {
     struct sets *s = &d->s;
@@ -263,7 +271,7 @@ static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32
         for (int k = 0; r == 0 && k < 2; k++) {
             r = maker_grow(d->m, &s->point, n, &s->cap_point, sizeof(*s->point));
             if (r == 0)
-                s->point[n++] = k ? s->out[i].hi + 1u : s->out[i].lo;
+                s->point[n++] = k ? hi_of(&s->out[i]) + 1u : lo_of(&s->out[i]);
         }
     }
     if (r < 0)
@@ -276,8 +284,8 @@ static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32
             continue;
         start_closure(s);
         r = build_work(d->m->b, to - from);
-        for (uint32_t i = from; r == 0 && i < to && s->out[i].lo <= lo; i++) {
-            if (s->out[i].hi >= hi)
+        for (uint32_t i = from; r == 0 && i < to && lo_of(&s->out[i]) <= lo; i++) {
+            if (hi_of(&s->out[i]) >= hi)
                 r = close_over(d, s->out[i].to);
         }
         if (r == 0 && s->n_found) {
@@ -295,26 +303,22 @@ static int emit_bytes(struct dfa *d, uint32_t state, uint32_t n) {
     struct sets *s = &d->s;
 
     for (uint32_t i = 0, end; i < n; i = end) {
-        unsigned hi = s->out[i].hi;
+        unsigned hi = hi_of(&s->out[i]);
         bool equal = true;
         int r = 0;
 
-        for (end = i + 1; end < n && s->out[end].lo <= hi; end++) {
-            equal = equal && s->out[end].lo == s->out[i].lo && s->out[end].hi == s->out[i].hi;
-            hi = MAX(hi, s->out[end].hi);
+        for (end = i + 1; end < n && lo_of(&s->out[end]) <= hi; end++) {
+            equal = equal && s->out[end].key == s->out[i].key;
+            hi = MAX(hi, hi_of(&s->out[end]));
         }
         if (!equal) {
             r = emit_overlapping(d, state, i, end);
         } else {
             uint32_t target;
 
-            start_closure(s);
-            for (uint32_t k = i; r == 0 && k < end; k++)
-                r = close_over(d, s->out[k].to);
+            r = set_behind(d, i, end, &target);
             if (r == 0)
-                r = intern(d, false, &target);
-            if (r == 0)
-                r = emit_edge(d, state, s->out[i].lo, s->out[i].hi, target);
+                r = emit_edge(d, state, lo_of(&s->out[i]), hi_of(&s->out[i]), target);
         }
         if (r < 0)
             return r;
@@ -330,18 +334,16 @@ static int emit_calls(struct dfa *d, uint32_t state, uint32_t from) {
         uint32_t target;
         int r = 0;
 
-        start_closure(s);
-        for (end = i; r == 0 && end < s->n_out && s->out[end].desc == s->out[i].desc; end++)
-            r = close_over(d, s->out[end].to);
-        if (r == 0)
-            r = intern(d, false, &target);
+        for (end = i + 1; end < s->n_out && s->out[end].key == s->out[i].key;)
+            end++;
+        r = set_behind(d, i, end, &target);
         if (r == 0)
             r = maker_grow(d->m, &g->call, g->n_calls, &d->m->cap_calls, sizeof(*g->call));
         if (r < 0)
             return r;
         if (g->state[state].n_calls == UINT16_MAX)
             return build_too_complex(d->m->b, "a state has too many alternatives");
-        g->call[g->n_calls++] = (struct call){s->out[i].desc, target};
+        g->call[g->n_calls++] = (struct call){(uint32_t)s->out[i].key, target};
         g->state[state].n_calls++;
     }
     return 0;
@@ -365,11 +367,13 @@ static int emit_state(struct dfa *d, uint32_t local) {
         for (uint32_t e = m->nfa_head[q]; e != NFA_NONE; e = m->nfa_edge[e].next) {
             if (m->nfa_edge[e].kind == NFA_EMPTY)
                 continue;
-            int r = maker_grow(m, &s->out, s->n_out, &s->cap_out, sizeof(*s->out));
+            int r = s->n_out < s->cap_out
+                        ? 0
+                        : maker_grow(m, &s->out, s->n_out, &s->cap_out, sizeof(*s->out));
 
             if (r < 0)
                 return r;
-            s->out[s->n_out++] = m->nfa_edge[e];
+            s->out[s->n_out++] = (struct out_edge){key_of(&m->nfa_edge[e]), m->nfa_edge[e].to};
             n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
         }
     }
