@@ -217,10 +217,8 @@ static struct byte_set first_of(const struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
     struct byte_set f = {{0}};
 
-    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
-        for (unsigned c = g->edge[i].lo; c <= g->edge[i].hi && c < TOKEN_SYMBOL; c++)
-            byte_set_add(&f, (uint8_t)c);
-    }
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges && g->edge[i].lo < TOKEN_SYMBOL; i++)
+        byte_set_add_range(&f, g->edge[i].lo, g->edge[i].hi);
     for (uint32_t i = s->call; i < s->call + s->n_calls; i++)
         unite(&f, &g->rule[g->desc[g->call[i].desc].rule].first);
     return f;

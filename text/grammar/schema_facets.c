@@ -481,7 +481,7 @@ static const struct keyword {
 
 static const struct keyword *find_keyword(const char *name) {
     for (size_t i = 0; i < ARRAY_SIZE(KEYWORDS); i++) {
-        if (strcmp(KEYWORDS[i].name, name) == 0)
+        if (KEYWORDS[i].name[0] == name[0] && strcmp(KEYWORDS[i].name, name) == 0)
             return &KEYWORDS[i];
     }
     return NULL;
