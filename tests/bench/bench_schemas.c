@@ -1,10 +1,10 @@
 /*
- * bench_schemas VOCABULARY.gguf [any_order] [quick] [digest] < names: reads names of files, one a line, each
+ * bench_schemas VOCABULARY.gguf [any_order] [quick] [digest] [compile] < names: reads names of files, one a line, each
  * {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}. Compiles each schema and reads its
  * instances token by token under the masks, as a server would. Writes one JSON object a line;
  * maskbench.py adds them up. quick: what a step with other requests waits for; masks that are late
  * are counted, and made outside the time that is told, as a thread does. digest: of all masks of a
- * schema, to compare two builds.
+ * schema, to compare two builds. compile: no instances, only the first mask.
  *
  * Instances are written as Python's json.dumps(x, ensure_ascii=False) writes them: a blank after a
  * comma and a colon, numbers as in the file.
@@ -28,7 +28,7 @@ struct bench {
     uint32_t n_refused, n_accepted; /* valid instances refused, invalid ones accepted */
     uint32_t n_too_ambiguous;       /* masks that were -E2BIG */
     uint32_t n_late;
-    bool quick, digests;
+    bool quick, digests, compile_only;
     uint64_t digest;
     struct buf detail; /* of the first of each */
 };
@@ -207,7 +207,7 @@ static void run_file(struct bench *b, const char *name) {
         grammar_mask(s, b->bits);
     int64_t first = now_ns() - t0;
 
-    if (r == 0)
+    if (r == 0 && !b->compile_only)
         read_tests(b, g, yyjson_obj_get(root, "tests"));
     yyjson_mut_doc *out = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *o = yyjson_mut_obj(out);
@@ -254,6 +254,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc; i++) {
         b.flags |= strcmp(argv[i], "any_order") == 0 ? GRAMMAR_ANY_ORDER : 0;
         b.quick |= strcmp(argv[i], "quick") == 0;
+        b.compile_only |= strcmp(argv[i], "compile") == 0;
         b.digests |= strcmp(argv[i], "digest") == 0;
     }
 
