@@ -10,11 +10,9 @@ static bool alloc_hidden(struct host_step *h, const struct be_opts *o) {
 
     if (!n)
         return true;
-    h->n_slots = o->n_slots;
     h->hidden = calloc((size_t)o->engine->max_rows * h->n_embd, sizeof(float));
     h->kept = calloc(n * h->n_embd, sizeof(float));
-    h->kept_of = calloc(n, sizeof(*h->kept_of));
-    return h->hidden && h->kept && h->kept_of;
+    return kept_init(&h->kept_of, o->n_slots) == 0 && h->hidden && h->kept;
 }
 
 int host_step_init(struct host_step *h, const struct be_opts *o) {
@@ -58,22 +56,11 @@ void host_step_deinit(struct host_step *h) {
     }
     free(h->hidden);
     free(h->kept);
-    free(h->kept_of);
+    kept_deinit(&h->kept_of);
     *h = (struct host_step){0};
 }
 
 /* -- hidden states ----------------------------------------------------------------------------- */
-
-static size_t kept_at(const struct engine_seq *s, uint32_t pos) {
-    return (size_t)s->state_slot * ENGINE_KEPT + pos % ENGINE_KEPT;
-}
-
-/* A slot has another sequence's from before. */
-static void forget_others(struct host_step *h, const struct engine_seq *s) {
-    assert(s->state_slot < h->n_slots);
-    if (s->begins)
-        memset(h->kept_of + kept_at(s, 0), 0, ENGINE_KEPT * sizeof(*h->kept_of));
-}
 
 const float *host_step_before(const struct host_step *h, uint32_t row) {
     const struct engine_seq *s = &h->batch->seq[h->row_seq[row]];
@@ -81,20 +68,17 @@ const float *host_step_before(const struct host_step *h, uint32_t row) {
 
     if (row > s->row0)
         return h->hidden + (size_t)(row - 1) * h->n_embd;
-    if (pos == 0 || h->kept_of[kept_at(s, pos - 1)] != pos)
+    if (pos == 0 || !kept_has(&h->kept_of, s, pos - 1))
         return NULL;
     return h->kept + kept_at(s, pos - 1) * h->n_embd;
 }
 
 /* The last rows of @s, once none is read any more. */
 static void keep(struct host_step *h, const struct engine_seq *s) {
-    for (uint32_t i = s->n_rows - MIN(s->n_rows, ENGINE_KEPT); i < s->n_rows; i++) {
-        size_t at = kept_at(s, s->pos0 + i);
-
-        h->kept_of[at] = s->pos0 + i + 1;
-        memcpy(h->kept + at * h->n_embd, h->hidden + (size_t)(s->row0 + i) * h->n_embd,
-               h->n_embd * sizeof(float));
-    }
+    for (uint32_t i = kept_first(s); i < s->n_rows; i++)
+        memcpy(h->kept + kept_at(s, s->pos0 + i) * h->n_embd,
+               h->hidden + (size_t)(s->row0 + i) * h->n_embd, h->n_embd * sizeof(float));
+    kept_end(&h->kept_of, s);
 }
 
 /* -- the step ---------------------------------------------------------------------------------- */
@@ -109,7 +93,7 @@ void host_step_begin(struct host_step *h, const struct engine_batch *b) {
             h->row_pos[b->seq[s].row0 + i] = b->seq[s].pos0 + i;
         }
     for (uint32_t s = 0; s < b->n_seqs && h->kept; s++)
-        forget_others(h, &b->seq[s]);
+        kept_begin(&h->kept_of, &b->seq[s]);
     h->n_scored = 0;
     for (uint32_t i = 0; i < b->n_wants; i++) {
         h->logits_of[i] = h->n_scored;

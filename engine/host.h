@@ -6,6 +6,7 @@
  */
 
 #include "engine/backend.h"
+#include "engine/kept.h"
 #include "engine/sampler.h"
 
 /*
@@ -31,10 +32,9 @@ struct host_step {
     } result[2];
     unsigned current; /* result[current]: of the step that runs */
     /* Hidden states that drafts go on from; NULL: the model does not draft. */
-    uint32_t n_slots;
-    float *hidden;     /* [max_rows][n_embd], of this step */
-    float *kept;       /* [n_slots][ENGINE_KEPT][n_embd]: position p at p % ENGINE_KEPT */
-    uint32_t *kept_of; /* [n_slots][ENGINE_KEPT]: behind which position it is, 0: none */
+    float *hidden; /* [max_rows][n_embd], of this step */
+    float *kept;   /* [n_slots][ENGINE_KEPT][n_embd] */
+    struct kept kept_of;
 };
 
 /* Allocates for the largest batch that @o allows. 0 or -ENOMEM, then there is nothing to deinit. */

@@ -1,0 +1,58 @@
+#pragma once
+
+/*
+ * kept - of which positions a slot's hidden states are kept. It follows from the batches alone, so
+ * a device is told, and does not look.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "engine/backend.h"
+
+/* A slot has ENGINE_KEPT states, that of position p at p % ENGINE_KEPT. */
+struct kept {
+    uint32_t n_slots; /* 0: the model does not draft */
+    uint32_t *of;     /* [n_slots][ENGINE_KEPT]: behind which position it is, 0: none */
+};
+
+/* 0 or -ENOMEM. */
+static inline int kept_init(struct kept *k, uint32_t n_slots) {
+    k->n_slots = n_slots;
+    k->of = n_slots ? calloc((size_t)n_slots * ENGINE_KEPT, sizeof(*k->of)) : NULL;
+    return k->of || !n_slots ? 0 : -ENOMEM;
+}
+
+static inline void kept_deinit(struct kept *k) {
+    free(k->of);
+    *k = (struct kept){0};
+}
+
+/* Which of all states is that of position @pos. */
+static inline size_t kept_at(const struct engine_seq *s, uint32_t pos) {
+    return (size_t)s->state_slot * ENGINE_KEPT + pos % ENGINE_KEPT;
+}
+
+/* A step begins: a slot may have another sequence's from before. */
+static inline void kept_begin(struct kept *k, const struct engine_seq *s) {
+    assert(s->state_slot < k->n_slots);
+    if (s->begins)
+        memset(k->of + kept_at(s, 0), 0, ENGINE_KEPT * sizeof(*k->of));
+}
+
+/* Whether that of position @pos is there. */
+static inline bool kept_has(const struct kept *k, const struct engine_seq *s, uint32_t pos) {
+    return k->of[kept_at(s, pos)] == pos + 1;
+}
+
+/* The first of the step's rows that is kept: the last ENGINE_KEPT are. */
+static inline uint32_t kept_first(const struct engine_seq *s) {
+    return s->n_rows - MIN(s->n_rows, ENGINE_KEPT);
+}
+
+/* The step ends. */
+static inline void kept_end(struct kept *k, const struct engine_seq *s) {
+    for (uint32_t i = kept_first(s); i < s->n_rows; i++)
+        k->of[kept_at(s, s->pos0 + i)] = s->pos0 + i + 1;
+}
