@@ -314,17 +314,11 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Whether pass 1 is wanted, and can be had of a model that has one. */
-static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
-    return o->drafts && ops->run[OP_KEEP] && ops->run[OP_DRAFT_IN] && ops->run[OP_KEYS];
-}
-
 static void note_no_drafts(struct engine *e) {
     size_t n = strlen(e->note);
 
     snprintf(e->note + n, sizeof(e->note) - n, "%sthe model's own block drafts nothing: %s",
-             n ? "; " : "",
-             drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
+             n ? "; " : "", e->model.no_drafts);
 }
 
 static void fill_info(struct engine *e) {
@@ -419,7 +413,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
         return -ENOMEM;
     e->opts = *opts;
     e->ops = ops;
-    int r = arch_read(&e->model, opts, drafts(opts, ops), err);
+    int r = arch_read(&e->model, opts, opts->drafts, err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
@@ -475,7 +469,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         return -EINVAL;
     *err = (struct err){0};
     e->ops = ops;
-    r = arch_read(&e->model, opts, drafts(opts, ops), err);
+    r = arch_read(&e->model, opts, opts->drafts, err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     if (r < 0)
         return r;

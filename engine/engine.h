@@ -33,8 +33,8 @@ struct engine_info {
     uint64_t state_bytes;
     uint32_t n_states, n_snapshots; /* snapshots: copies of states to go on from later */
     /* Pass 1 drafts: how many slots there are for that, as many as states where there are any. 0:
-     * opts.drafts was not asked for, the model has no block of multi-token prediction, or the
-     * backend does not compute it. @draft_bytes of weights are read for a row of it. */
+     * opts.drafts was not asked for, or the model has no block of multi-token prediction.
+     * @draft_bytes of weights are read for a row of it. */
     uint32_t n_slots;
     uint64_t draft_bytes;
     /* Pages of KV_WINDOW, 0: all layers' keys are in the others. A row reads the last @window keys

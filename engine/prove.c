@@ -19,9 +19,10 @@ struct proof {
     const struct model *m;
     const struct be_ops *ops; /* of the device */
     struct be *be, *judge;
-    struct model_op *op;                       /* [n_ops] those of the model that are run */
-    uint32_t n_ops, n_rows, n_pages, n_states; /* pages, states: of the device */
-    struct engine_opts opts;                   /* the judge's: for the rows of the proof */
+    struct model_op *op; /* [n_ops] those of the model that are run */
+    uint32_t n_ops, n_rows, n_pages,
+        n_states;            /* pages, states (slots, if it drafts): of the device */
+    struct engine_opts opts; /* the judge's: for the rows of the proof */
     struct model_shape shape;
     struct sampler sampler;
     float *logits, *hidden; /* [n_vocab], [n_embd] of the judge */
@@ -58,8 +59,11 @@ static int run_step(const struct proof *p, bool judge, uint32_t pos0, uint32_t e
     uint32_t page[ROWS], window[ROWS],
         n_pages = (end + p->opts.page_tokens - 1) / p->opts.page_tokens;
     const uint32_t start[2] = {0, n_pages};
-    const struct engine_seq seq = {
-        .n_rows = end - pos0, .pos0 = pos0, .state_slot = p->state, .feed = -1};
+    const struct engine_seq seq = {.n_rows = end - pos0,
+                                   .pos0 = pos0,
+                                   .state_slot = p->state,
+                                   .begins = pos0 == 0,
+                                   .feed = -1};
     const struct engine_want want = {
         .row = end - pos0 - 1, .out_pos = 0, .what = what, .n_top = 3, .logprob = true};
     const struct engine_batch batch = {
@@ -265,6 +269,7 @@ static int open_judge(struct proof *p, const struct engine_opts *o, struct err *
         .n_windows =
             s->n_kv_layer[KV_WINDOW] ? (p->n_rows + o->page_tokens - 1) / o->page_tokens : 0,
         .n_states = 2,
+        .n_slots = s->drafts ? 2 : 0,
     };
     int r = backend_reference.open(&p->judge, &be, err);
     if (r < 0)
@@ -285,7 +290,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .shape = m->shape,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
-        .n_states = opts->n_states + opts->n_snapshots,
+        .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
         .limit = opts->kv_type == ENGINE_KV_Q8_0 ? LIMIT_Q8_0 : LIMIT,
     };
 

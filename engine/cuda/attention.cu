@@ -167,6 +167,13 @@ DEVICE void soften(const struct attend_args &a, float c[4][4], int half, uint32_
     uint32_t t = threadIdx.x % 4, from = attn_first_key(pos, a.window);
     float m = -INFINITY, l = 0;
 
+    if (a.holes)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float *x = &c[i / 2][2 * half + i % 2];
+
+            *x = fabsf(*x) <= FLT_MAX ? *x : -INFINITY;
+        }
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll

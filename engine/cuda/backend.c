@@ -178,6 +178,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->kv[KV_WINDOW].n_pages = o->n_windows;
     b->recurrent.n_states = o->n_states;
     b->recurrent.n_device = o->n_states - o->n_host_states;
+    b->draft.of.n_slots = o->n_slots;
     size_pages(b);
     read_environment(b);
     r = find_device(b->api, &b->device, err);
@@ -290,6 +291,8 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
+    if (op->kind == OP_KEYS && op->norm_all)
+        return "blocks of this kind";
     if (op->kind == OP_GATE_UP && has_relu_gates(op))
         return "FFNs of this kind";
     if (op->kind == OP_ROUTE || op->kind == OP_EXPERTS || op->kind == OP_SHARED)
@@ -324,22 +327,16 @@ const struct be_ops weft_backend_cuda = {
     .begin = step_begin,
     .run =
         {
-            [OP_EMBED] = step_embed,
-            [OP_QKV] = step_qkv,
-            [OP_ATTEND] = step_attend,
-            [OP_GATE] = step_gate,
-            [OP_PROJ] = step_proj,
-            [OP_GATE_UP] = step_gate_up,
-            [OP_GATE_IN] = step_gate_in,
-            [OP_LAYER_INPUT] = step_layer_input,
-            [OP_JOIN] = step_join,
-            [OP_ROUTE] = step_route,
-            [OP_EXPERTS] = step_experts,
-            [OP_SHARED] = step_shared,
-            [OP_STATE_IN] = step_state_in,
-            [OP_DELTA] = step_delta,
-            [OP_CONV] = step_conv,
-            [OP_MAMBA] = step_mamba,
+            [OP_EMBED] = step_embed,       [OP_QKV] = step_qkv,
+            [OP_ATTEND] = step_attend,     [OP_GATE] = step_gate,
+            [OP_PROJ] = step_proj,         [OP_GATE_UP] = step_gate_up,
+            [OP_GATE_IN] = step_gate_in,   [OP_LAYER_INPUT] = step_layer_input,
+            [OP_JOIN] = step_join,         [OP_ROUTE] = step_route,
+            [OP_EXPERTS] = step_experts,   [OP_SHARED] = step_shared,
+            [OP_STATE_IN] = step_state_in, [OP_DELTA] = step_delta,
+            [OP_CONV] = step_conv,         [OP_MAMBA] = step_mamba,
+            [OP_KEEP] = step_keep,         [OP_DRAFT_IN] = step_draft_in,
+            [OP_KEYS] = step_keys,         [OP_HOLES] = step_holes,
             [OP_LOGITS] = step_logits,
         },
     .mask = step_mask,

@@ -18,6 +18,7 @@
 #include "engine/backend.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
+#include "engine/kept.h"
 #include "engine/sampler.h"
 
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
@@ -29,6 +30,7 @@
 #define FUSE_VALUES 16384u        /* be.fuse */
 #define HEAD_VALUES 512u          /* of a head, at most */
 #define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
+#define PASSES 3u                 /* each with graphs of its own (model.h) */
 
 struct region { /* an allocation */
     void **where;
@@ -62,7 +64,7 @@ struct step {
     void *event;
     bool recorded; /* the event stands at the end of the step */
     struct step_grid grid;
-    uint32_t graph;        /* which, GRAPHS: none */
+    uint32_t graph;        /* which of its pass, GRAPHS: none */
     const uint32_t **mask; /* [max_wants] the caller's, or NULL; of scored wants */
     /* The wants that have logits, and where each of the batch's is among those of its kind
      * (hidden.c). */
@@ -78,6 +80,7 @@ struct step {
     const struct weights *routed, *shared; /* that picked them; the expert of all rows */
     bool gated;                            /* be.o is not multiplied by its gates yet */
     bool packed;                           /* be.packed holds what the next matrices take */
+    bool kept, paired;                     /* KEEP, DRAFT_IN have been launched (draft.c) */
     struct heads planned; /* what attention's work list was made for; n 0: none yet */
     /* How be.gate becomes ACT_H: PLAIN as it is; else with the values of up. */
     struct {
@@ -119,8 +122,8 @@ struct kv_class {
 
 /* Invariant: a step notes its launches or replays a graph or does neither, never both. */
 struct graphs {
-    bool on, noting, replaying; /* of the step that is being launched */
-    void *graph[GRAPHS];        /* NULL: not yet */
+    bool on, noting, replaying;  /* of the step that is being launched */
+    void *graph[PASSES][GRAPHS]; /* NULL: not yet */
     struct {
         struct launch launch;
         _Alignas(16) uint8_t args[1024];
@@ -193,6 +196,13 @@ struct be {
         float *state, *host_state;
         uint32_t n_states, n_device;
     } recurrent;
+    /* Of a model that drafts: hidden states of the step's rows, those that are kept, and what
+     * DRAFT_IN multiplies. */
+    struct {
+        float *hidden, *kept, *pair; /* [max_rows][n_embd], [n_slots][ENGINE_KEPT][n_embd],
+                                        [max_rows][2 n_embd] */
+        struct kept of;              /* as of the step that was launched last */
+    } draft;
     uint32_t *arrived; /* zeros between kernels: struct matmul_args, attend_args */
     size_t partial_bytes;
     uint32_t max_items, max_merges;
@@ -225,9 +235,6 @@ void cuda_memory_close(struct be *b);
 /* Bytes that pages may take, of a backend that is not open: api, shape, opts and page are set, and
  * nothing else. 0 or -EINVAL. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
-/* Bytes that the weights of the file will take. */
-uint64_t cuda_weight_bytes(const struct gguf *file);
-
 /* Behind repack: scales of all tiles of @m (@n_row_tiles: of all its experts) by the largest of
  * them, which be.found_host says, and @m.inverse. Waits for the stream. 0 or -EIO. */
 int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles);
@@ -289,6 +296,11 @@ bool cuda_selftest_wanted(void);
 /* Allows each kernel the shared memory that its launches ask for; once, at open. */
 int cuda_matmul_allow(struct be *b);
 
+/* A step with hidden states begins; whether the one before the sequence's first row is there; its
+ * rows are on their way. Nothing where the model does not draft. */
+void draft_begin(struct step *s);
+bool draft_has_before(const struct be *b, const struct engine_seq *s);
+void draft_uploaded(struct step *s);
 /* Tells the wants of a step that has begun apart. */
 void hidden_sort(struct step *s);
 /* The vectors of WANT_HIDDEN on their way to the host; before the next step changes be.x. */
@@ -306,7 +318,7 @@ bool graph_begin(struct step *s);
 int graph_launch(struct step *s);
 /* A launch that was done, while b->graphs.noting. */
 void graph_note(struct be *b, const struct launch *l, const void *args, size_t n);
-/* The step's last launch has been done. */
+/* The ops of the step's pass have all been launched. */
 void graph_end(struct step *s);
 
 /*
@@ -330,6 +342,10 @@ int step_state_in(struct step *s, const struct model_op *op);
 int step_delta(struct step *s, const struct model_op *op);
 int step_mamba(struct step *s, const struct model_op *op);
 int step_conv(struct step *s, const struct model_op *op);
+int step_keep(struct step *s, const struct model_op *op);
+int step_draft_in(struct step *s, const struct model_op *op);
+int step_keys(struct step *s, const struct model_op *op);
+int step_holes(struct step *s, const struct model_op *op);
 int step_logits(struct step *s, const struct model_op *op);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int step_sample(struct step *s);
@@ -340,6 +356,13 @@ int step_copy_state(struct be *b, uint32_t src, uint32_t dst);
 /* What the files of the step share. The norm of x as the operand of the next matrices; NULL: x as
  * it is. */
 int step_norm(struct step *s, const float *norm);
+/* Launches what waits for the op behind it; nothing takes x packed. */
+int step_release(struct step *s);
+/* Where the pages of an op's layer begin. */
+uint8_t *step_pages_of(const struct be *b, const struct model_op *op);
+/* The argument of store() for what @op's matrices give. Without a matrix of their own values are
+ * keys; without one of keys there are only queries. */
+struct store_args step_store_args(const struct be *b, const struct model_op *op);
 /* y (+)= W x + bias of all rows of the step. */
 int step_multiply(struct step *s, const struct weights *w, bool add);
 /* Rows of x, @n values each, to be.packed. */

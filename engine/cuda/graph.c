@@ -1,5 +1,5 @@
 /*
- * graph - the launches of a small step as one. From begin to logits a step is nothing but launches
+ * graph - the launches of a small step as one. From begin to seal a step is nothing but launches
  * whose arguments never change (struct batch_head); only their grids depend on the batch. Grids are
  * therefore made for the next larger of a few numbers of rows, and the first step of such a size
  * does its launches one by one and notes them; then they are captured, and later steps of that size
@@ -16,13 +16,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "engine/model.h"
 
 /* Weights are read once for up to 8 rows, columns of matmul_wide are computed by 64. */
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
 
-/* Launches from begin to logits. */
+/* Launches of a pass. */
 static uint32_t launches_of(const struct model_shape *s) {
-    return 36 * s->n_layer + 12;
+    return 36 * (s->n_layer + s->drafts) + 12;
+}
+
+static uint32_t pass_of(const struct step *s) {
+    return s->batch->holes ? PASS_HOLES : s->batch->model;
+}
+
+static void **graph_of(const struct step *s) {
+    assert(s->graph < GRAPHS);
+    return &s->be->graphs.graph[pass_of(s)][s->graph];
 }
 
 int graph_open(struct be *b) {
@@ -37,9 +47,9 @@ int graph_open(struct be *b) {
 }
 
 void graph_close(struct be *b) {
-    for (uint32_t i = 0; i < GRAPHS; i++)
-        if (b->graphs.graph[i])
-            b->api->graph_free(b->graphs.graph[i]);
+    for (uint32_t i = 0; i < PASSES * GRAPHS; i++)
+        if (b->graphs.graph[i / GRAPHS][i % GRAPHS])
+            b->api->graph_free(b->graphs.graph[i / GRAPHS][i % GRAPHS]);
 }
 
 /* The smallest size that holds the batch; GRAPHS: none does. */
@@ -63,8 +73,8 @@ uint32_t graph_blocks(const struct step *s, uint32_t group) {
     return n;
 }
 
-/* The first step of a size notes its launches, later ones replay them. Grids are those of the
- * size, not of the batch: kernels look up in the head how much of them there is. */
+/* The first step of a pass and size notes its launches, later ones replay them. Grids are those of
+ * the size, not of the batch: kernels look up in the head how much of them there is. */
 bool graph_begin(struct step *s) {
     struct be *b = s->be;
     uint32_t i = size_for(s);
@@ -78,7 +88,7 @@ bool graph_begin(struct step *s) {
         .wants = sizes[i],
     };
     b->graphs.n_notes = 0;
-    b->graphs.noting = !b->graphs.graph[i];
+    b->graphs.noting = !*graph_of(s);
     b->graphs.replaying = !b->graphs.noting;
     assert(s->grid.rows >= s->batch->n_rows && s->grid.wants >= s->n_scored);
     return b->graphs.replaying;
@@ -87,8 +97,8 @@ bool graph_begin(struct step *s) {
 int graph_launch(struct step *s) {
     struct be *b = s->be;
 
-    assert(b->graphs.replaying && b->graphs.graph[s->graph]);
-    return cuda_check(b, b->lost ? 0 : b->api->graph_launch(b->graphs.graph[s->graph], b->stream),
+    assert(b->graphs.replaying && *graph_of(s));
+    return cuda_check(b, b->lost ? 0 : b->api->graph_launch(*graph_of(s), b->stream),
                       "cudaGraphLaunch");
 }
 
@@ -128,12 +138,13 @@ static void capture(struct step *s) {
         e = b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared,
                            g->note[i].args, b->early, b->stream);
     }
-    int end = b->api->capture_end(b->stream, &g->graph[s->graph]);
+    void **graph = graph_of(s);
+    int end = b->api->capture_end(b->stream, graph);
     if (e || end)
         give_up(b, e ? "a launch" : "cudaGraphInstantiate", e ? e : end);
-    if (g->graph[s->graph] && e) { /* half a step */
-        b->api->graph_free(g->graph[s->graph]);
-        g->graph[s->graph] = NULL;
+    if (*graph && e) { /* half a step */
+        b->api->graph_free(*graph);
+        *graph = NULL;
     }
 }
 

@@ -23,7 +23,8 @@ void hidden_sort(struct step *s) {
     assert(s->n_scored + s->n_hidden == b->n_wants);
 }
 
-/* The norm of the wanted rows, in single precision, and their copy to the host. */
+/* The norm of the wanted rows, in single precision, and their copy to the host. Behind a pass that
+ * drafts x is another one, and the norms are what was kept. */
 int hidden_launch(struct step *s) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->batch;
@@ -40,14 +41,14 @@ int hidden_launch(struct step *s) {
     if (staging_send(b, &s->wants, 0) < 0)
         return -EIO;
     struct hidden_args a = {
-        .x = b->x,
+        .x = s->head->norm ? b->x : b->draft.hidden,
         .weight = s->head->norm,
         .row = device,
         .y = b->hidden,
         .n = b->shape->n_embd,
         .eps = b->shape->rms_eps,
     };
-    struct launch l = {kernel_hidden, s->n_hidden, 1, CUDA_THREADS, "hidden", 0};
+    struct launch l = {kernel_hidden, s->n_hidden, 1, PACK_THREADS, "hidden", 0};
     if (cuda_launch(b, &l, &a, sizeof(a)) < 0)
         return -EIO;
     return cuda_check(b,

@@ -62,6 +62,7 @@ struct plan_seq {
     uint32_t row0, n_rows, pos0; /* rows of the batch, position of the first */
     uint32_t page0;              /* of its page table */
     uint32_t state;              /* its slot */
+    uint32_t before; /* 1: the slot has the hidden state of the position before pos0 (kept.h) */
 };
 
 #define PAGE_CLASSES 2u /* KV_GLOBAL, KV_WINDOW */
@@ -106,7 +107,8 @@ struct embed_args {
     float *x, scale;
 };
 
-/* y[i] = rms norm of x[row[i]] times weight, in single precision; grid: n rows. */
+/* y[i] = rms norm of x[row[i]] times weight, in single precision, or x[row[i]] where there is no
+ * weight; grid: n rows; PACK_THREADS threads. */
 struct hidden_args {
     const float *x, *weight;
     const uint32_t *row;
@@ -154,6 +156,29 @@ struct pack_args {
     float eps;
 };
 
+/* hidden = rms norm of x times weight, with the bits of a pack of NORM; @centred: of x - mean. With
+ * @kept also the last @n_kept rows of each sequence, position p at p % n_kept of its slot. Grid:
+ * rows; PACK_THREADS threads. */
+struct keep_args {
+    const struct batch_head *batch;
+    const float *x, *weight;
+    float *hidden, *kept; /* [rows][n]; [slots][n_kept][n] or NULL */
+    uint32_t n, n_kept, centred;
+    float eps;
+};
+
+/* pair = (rms norm of x times x_norm, rms norm of h times h_norm), h the hidden state of the
+ * position before: of the row before, else what the slot has kept, else zeros; packed. @keeps: then
+ * hidden's last rows are kept as above. Grid: rows; PACK_THREADS threads. */
+struct pair_args {
+    const struct batch_head *batch;
+    const float *x, *hidden, *x_norm, *h_norm;
+    float *kept, *pair; /* pair: [rows][2 n] */
+    uint32_t n, n_kept, keeps;
+    float eps;
+    struct pack_args pack; /* of pair */
+};
+
 /* Where column @k (0..31) of a row stands among the 32: lane t of a row's four finds what it needs
  * of both blocks of 16, columns 4t, 4t + 2, 4t + 1, 4t + 3, in 16 bytes. */
 MX_FN uint32_t pack_place(uint32_t k) {
@@ -161,7 +186,9 @@ MX_FN uint32_t pack_place(uint32_t k) {
 }
 
 /* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_kv) / 8. q is
- * changed in place. v may be k: what the keys are before their norm. */
+ * changed in place. v may be k: what the keys are before their norm.
+ * holes: instead keys whose score is not finite, whatever the query, and values of zeros; grid: x
+ * rows, y n_kv / 8. */
 struct store_args {
     const struct batch_head *batch;
     float *q;
@@ -504,6 +531,7 @@ struct attend_args {
     uint32_t cls; /* of the pages */
     uint32_t n_head, group, partial_stride;
     float scale, cap;        /* cap: of scores, 0: none */
+    uint32_t holes;          /* keys of the kernel holes() weigh nothing */
     uint32_t window;         /* a row sees the last so many keys; UINT32_MAX: all */
     const float *sinks;      /* by head, the score of a key without a value; NULL: there is none */
     uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
@@ -635,6 +663,9 @@ extern const void *const kernel_repack;
 extern const void *const kernel_scale_tiles;
 extern const void *const kernel_embed;
 extern const void *const kernel_hidden;
+extern const void *const kernel_keep;
+extern const void *const kernel_pair;
+extern const void *const kernel_holes;
 extern const void *const kernel_residual;
 extern const void *const kernel_layer_input;
 extern const void *const kernel_cap;

@@ -12,7 +12,7 @@
 #include "engine/quant.h"
 #include "engine/shared/blocks.h"
 
-/* @bytes of the memory of all weights, whose sum was counted before (cuda_weight_bytes()). */
+/* @bytes of the memory of all weights, whose sum was counted before (memory.c). */
 static int own(struct be *b, size_t bytes, void **out, struct err *err) {
     size_t n = round_up(MAX(bytes, 1), 512);
 
@@ -244,6 +244,7 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
  * serve both. */
 static bool comes_as_output(const struct be *b, const struct tensor *t) {
     return !gguf_find(b->opts->file, "output.weight") &&
+           t == gguf_find(b->opts->file, "token_embd.weight") &&
            tile_is_lossless((uint32_t)t->format->type);
 }
 
@@ -274,6 +275,8 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
 
     return kind == OP_QKV           ? qkv[i]
+           : kind == OP_KEYS        ? qkv[1 + i]
+           : kind == OP_DRAFT_IN    ? b->x
            : kind == OP_GATE        ? b->q
            : kind == OP_GATE_UP     ? gate_up[i]
            : kind == OP_GATE_IN     ? b->gate
@@ -335,8 +338,10 @@ static int load_gated(struct be *b, struct weights *w, const struct model_op *op
     const struct parts q = half_of_heads(&op->heads, false), gate = half_of_heads(&op->heads, true);
     int r = load_parts(b, w, op->w[0], &q, NULL, b->q, err);
 
-    r = r < 0 ? r : load_matrix(b, w, op->w[1], op->bias[1], b->k, err);
-    r = r < 0 ? r : load_matrix(b, w, op->w[2], op->bias[2], b->v, err);
+    if (op->w[1])
+        r = r < 0 ? r : load_matrix(b, w, op->w[1], op->bias[1], b->k, err);
+    if (op->w[2])
+        r = r < 0 ? r : load_matrix(b, w, op->w[2], op->bias[2], b->v, err);
     return r < 0 ? r : load_parts(b, w, op->w[0], &gate, NULL, b->o_gate, err);
 }
 
@@ -401,10 +406,10 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *w = weights_new(b);
 
-    assert(op->w[0] || op->sinks || op->conv || op->post_norm);
+    assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->kind == OP_KEEP);
     if (!w)
         return -ENOMEM;
-    if (op->kind == OP_QKV && op->w[1]) {
+    if (op->kind == OP_KEYS || (op->kind == OP_QKV && op->w[1])) {
         const struct page_shape page = cuda_page_shape(b, &op->heads);
 
         assert(op->kv.cls < PAGE_CLASSES && op->kv.layer < MODEL_LAYERS_MAX);

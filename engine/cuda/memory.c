@@ -26,7 +26,8 @@ static void add_activations(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
     size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
-    size_t widest = round_up(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)), 64);
+    size_t n_pair = s->drafts ? 2 * (size_t)s->n_embd : 0;
+    size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)), n_pair), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t values = MAX(padded * widest, pairs * round_up(s->n_ff_expert, 64));
 
@@ -89,6 +90,18 @@ static void add_recurrent(struct be *b) {
     add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
     add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device, bytes, "states",
         true);
+}
+
+/* Of a model that drafts. Before open the slots are not known: as many as there may be. */
+static void add_draft(struct be *b) {
+    size_t rows = b->opts->max_rows, n = b->shape->n_embd, n_slots = b->draft.of.n_slots;
+
+    if (!b->shape->drafts)
+        return;
+    n_slots = n_slots ? n_slots : MAX(b->opts->max_seqs, b->opts->n_states);
+    add(b, &b->draft.hidden, rows * n, sizeof(float), "activations", false);
+    add(b, &b->draft.pair, rows * 2 * n, sizeof(float), "activations", false);
+    add(b, &b->draft.kept, n_slots * ENGINE_KEPT * n, sizeof(float), "activations", false);
 }
 
 uint32_t cuda_partials(const struct be *b, const struct heads *h) {
@@ -158,35 +171,9 @@ static void add_steps(struct be *b) {
     }
 }
 
-/* Loading buffers, tables, weights, pages. */
-static void add_rest(struct be *b) {
-    size_t row = 0;
-
-    for (uint64_t i = 0; i < gguf_n_tensors(b->opts->file); i++)
-        row = MAX(row, gguf_tensor(b->opts->file, i)->row_bytes);
-    b->load_bytes = MAX(LOAD_BYTES, row * TILE_ROWS);
-    for (int i = 0; i < 2; i++) {
-        add(b, &b->load[i].host, b->load_bytes, 1, "loading", true);
-        add(b, &b->load[i].device, b->load_bytes, 1, "loading", false);
-    }
-    for (uint32_t i = 0; i < ROPE_TABLES; i++)
-        add(b, &b->freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
-    add(b, &b->grids, 1, sizeof(*b->grids), "tables", false);
-    add(b, &b->found, 1, sizeof(*b->found), "tables", false);
-    add(b, &b->found_host, 1, sizeof(*b->found), "tables", true);
-    b->weights_size = cuda_weight_bytes(b->opts->file);
-    add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
-    for (uint32_t i = 0; i < PAGE_CLASSES; i++)
-        add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
-    add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].page_bytes, 1,
-        "KV pages of the host", true);
-}
-
-/* Those of experts have two dimensions. */
-static bool is_bias(const struct tensor *t) {
-    size_t n = strlen(t->name);
-
-    return n >= 5 && strcmp(t->name + n - 5, ".bias") == 0;
+/* Whether the block that drafts is not in the model's file. */
+static bool has_own_file(const struct be *b) {
+    return b->shape->drafts && b->opts->block;
 }
 
 /* One matrix, or two that are a tensor of experts' gates and ups. */
@@ -200,33 +187,94 @@ static uint64_t matrix_bytes(const struct tensor *t) {
            (MATMUL_MATRICES - 1) * 512;
 }
 
-/* As own() will take it, tensor by tensor, at most: a tensor may become several matrices. A tied
- * embedding that tiles hold exactly is not there twice. */
-uint64_t cuda_weight_bytes(const struct gguf *file) {
+static bool ends_in(const struct tensor *t, const char *end) {
+    size_t n = strlen(t->name), k = strlen(end);
+
+    return n >= k && strcmp(t->name + n - k, end) == 0;
+}
+
+/* As own() will take it, at most: a tensor may become several matrices. @tied: a tied embedding
+ * that tiles hold exactly is not there twice. */
+static uint64_t tensor_bytes(const struct tensor *t, bool tied) {
+    bool embed = strcmp(t->name, "token_embd.weight") == 0;
+    uint64_t sum = 0;
+
+    if (embed && !(tied && tile_is_lossless((uint32_t)t->format->type)))
+        sum += round_up(t->n_bytes, 512);
+    if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
+        ends_in(t, ".nextn.embed_tokens.weight"))
+        sum += round_up(t->n_bytes, 512);
+    else if (t->n_dims < 2 || ends_in(t, ".bias") ||
+             t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
+        sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * sizeof(float)), 512);
+    else if (!embed || tied)
+        sum += matrix_bytes(t);
+    return sum;
+}
+
+/* Of the tensors of layers [first, end), and, where @first is 0, of all that are of no layer. */
+static uint64_t file_bytes(const struct gguf *file, uint32_t first, uint32_t end) {
     bool tied = !gguf_find(file, "output.weight");
     uint64_t sum = 0;
 
     for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
         const struct tensor *t = gguf_tensor(file, i);
-        bool embed = strcmp(t->name, "token_embd.weight") == 0;
+        uint32_t layer;
 
-        if (embed && !(tied && tile_is_lossless((uint32_t)t->format->type)))
-            sum += round_up(t->n_bytes, 512);
-        if (strcmp(t->name, "per_layer_token_embd.weight") == 0)
-            sum += round_up(t->n_bytes, 512);
-        else if (t->n_dims < 2 || is_bias(t) ||
-                 t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
-            sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * sizeof(float)), 512);
-        else if (!embed || tied)
-            sum += matrix_bytes(t);
+        if (sscanf(t->name, "blk.%u.", &layer) == 1 ? layer >= first && layer < end : first == 0)
+            sum += tensor_bytes(t, tied);
     }
     return sum;
+}
+
+/* With the block that drafts, whose norms of keys and of hidden states are there twice. */
+static uint64_t weight_bytes(const struct be *b) {
+    uint32_t n = b->shape->n_layer;
+    uint64_t sum = file_bytes(b->opts->file, 0, n);
+
+    if (b->shape->drafts)
+        sum += file_bytes(has_own_file(b) ? b->opts->block : b->opts->file, n, n + 1) +
+               2 * round_up(b->shape->n_embd * sizeof(float), 512);
+    return sum;
+}
+
+static size_t widest_row(const struct gguf *file) {
+    size_t row = 0;
+
+    for (uint64_t i = 0; i < gguf_n_tensors(file); i++)
+        row = MAX(row, gguf_tensor(file, i)->row_bytes);
+    return row;
+}
+
+/* Loading buffers, tables, weights, pages. */
+static void add_rest(struct be *b) {
+    size_t row = widest_row(b->opts->file);
+
+    if (has_own_file(b))
+        row = MAX(row, widest_row(b->opts->block));
+    b->load_bytes = MAX(LOAD_BYTES, row * TILE_ROWS);
+    for (int i = 0; i < 2; i++) {
+        add(b, &b->load[i].host, b->load_bytes, 1, "loading", true);
+        add(b, &b->load[i].device, b->load_bytes, 1, "loading", false);
+    }
+    for (uint32_t i = 0; i < ROPE_TABLES; i++)
+        add(b, &b->freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
+    add(b, &b->grids, 1, sizeof(*b->grids), "tables", false);
+    add(b, &b->found, 1, sizeof(*b->found), "tables", false);
+    add(b, &b->found_host, 1, sizeof(*b->found), "tables", true);
+    b->weights_size = weight_bytes(b);
+    add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
+    for (uint32_t i = 0; i < PAGE_CLASSES; i++)
+        add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
+    add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].page_bytes, 1,
+        "KV pages of the host", true);
 }
 
 static void add_all(struct be *b) {
     add_activations(b);
     add_experts(b);
     add_recurrent(b);
+    add_draft(b);
     add_attention(b);
     add_steps(b);
     add_rest(b);
@@ -305,7 +353,9 @@ static int alloc_steps(struct be *b) {
             return -EIO;
     }
     b->count = calloc(b->shape->n_vocab, sizeof(*b->count));
-    return b->count ? sampler_init(&b->sampler, b->shape->n_vocab) : -ENOMEM;
+    if (!b->count || kept_init(&b->draft.of, b->draft.of.n_slots) < 0)
+        return -ENOMEM;
+    return sampler_init(&b->sampler, b->shape->n_vocab);
 }
 
 /* Counts, no items, and experts that there are: a route() that does nothing leads nowhere. */
@@ -395,6 +445,7 @@ void cuda_memory_close(struct be *b) {
         free(s->top);
     }
     free(b->count);
+    kept_deinit(&b->draft.of);
     sampler_deinit(&b->sampler);
 }
 

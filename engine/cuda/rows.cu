@@ -67,17 +67,107 @@ KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
     }
 }
 
-KERNEL(hidden, struct hidden_args, CUDA_THREADS, 2) {
-    wait_for_previous();
-    SHARED float shared8[8];
-    const float *x = a.x + (size_t)a.row[blockIdx.x] * a.n;
-    float sum = 0;
+/* -- hidden states ----------------------------------------------------------------------------- */
 
-    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
-        sum = fmaf(x[i], x[i], sum);
-    float inverse = 1.0f / sqrtf(block_sum<8>(sum, shared8) / (float)a.n + a.eps);
-    for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
-        a.y[(size_t)blockIdx.x * a.n + i] = x[i] * inverse * a.weight[i];
+/* What the rms norm of x - @mean multiplies by: the sum is pack_row()'s. */
+DEVICE float inverse_rms(const float *x, uint32_t n, float mean, float eps, float *shared) {
+    float sum[1] = {0}, v[4];
+
+    for (uint32_t i = 4 * threadIdx.x; i < n; i += 4 * PACK_THREADS) {
+        load_quad(x, i, n, v);
+        for (uint32_t j = 0; j < 4; j++) {
+            float d = i + j < n ? v[j] - mean : 0;
+
+            sum[0] = fmaf(d, d, sum[0]);
+        }
+    }
+    return 1.0f / sqrtf(block_sums<PACK_THREADS, 1>(sum, shared) / (float)n + eps);
+}
+
+/* y = norm(x) times weight; no weight: x. */
+DEVICE void norm_row(const float *x, const float *weight, uint32_t n, float eps, float *y,
+                     float *shared) {
+    float inverse = weight ? inverse_rms(x, n, 0, eps, shared) : 1;
+
+    for (uint32_t i = threadIdx.x; i < n; i += PACK_THREADS)
+        y[i] = weight ? x[i] * inverse * weight[i] : x[i];
+}
+
+KERNEL(hidden, struct hidden_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[PACK_THREADS / 32];
+
+    norm_row(a.x + (size_t)a.row[blockIdx.x] * a.n, a.weight, a.n, a.eps,
+             a.y + (size_t)blockIdx.x * a.n, shared);
+}
+
+/* Where the state of row @i of a sequence is kept. */
+template <class ARGS> DEVICE float *kept_of(const ARGS &a, const struct plan_seq &s, uint32_t pos) {
+    return a.kept + ((size_t)s.state * a.n_kept + pos % a.n_kept) * a.n;
+}
+
+template <class ARGS> DEVICE void keep_row(const ARGS &a, const struct plan_seq &s, uint32_t i) {
+    const float *from = a.hidden + (size_t)(s.row0 + i) * a.n;
+    float *to = kept_of(a, s, s.pos0 + i);
+
+    for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
+        to[k] = from[k];
+}
+
+KERNEL(keep, struct keep_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[PACK_THREADS / 32];
+    uint32_t r = blockIdx.x;
+
+    if (r >= a.batch->n_rows)
+        return;
+    const float *x = a.x + (size_t)r * a.n;
+    float *y = a.hidden + (size_t)r * a.n, sum[1] = {0};
+    const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
+
+    if (a.centred) {
+        for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
+            sum[0] += x[k];
+        float mean = block_sums<PACK_THREADS, 1>(sum, shared) / (float)a.n;
+        float inverse = inverse_rms(x, a.n, mean, a.eps, shared);
+
+        for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
+            y[k] = (x[k] - mean) * inverse * a.weight[k];
+    } else {
+        norm_row(x, a.weight, a.n, a.eps, y, shared);
+    }
+    if (a.kept && r - s.row0 + a.n_kept >= s.n_rows)
+        keep_row(a, s, r - s.row0);
+}
+
+/* The state that the first row reads has its place taken by the last row whose number is one less
+ * than a multiple of n_kept, if there is one: the first row's block keeps that one, too. */
+KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[PACK_THREADS / 32];
+    uint32_t r = blockIdx.x;
+
+    if (r >= a.batch->n_rows)
+        return;
+    const struct plan_seq s = a.batch->seq[a.batch->row_seq[r]];
+    uint32_t i = r - s.row0;
+    float *to = a.pair + (size_t)r * 2 * a.n;
+
+    norm_row(a.x + (size_t)r * a.n, a.x_norm, a.n, a.eps, to, shared);
+    if (i > 0 || s.before) {
+        const float *before = i > 0 ? a.hidden + (size_t)(r - 1) * a.n : kept_of(a, s, s.pos0 - 1);
+
+        norm_row(before, a.h_norm, a.n, a.eps, to + a.n, shared);
+    } else {
+        for (uint32_t k = threadIdx.x; k < a.n; k += PACK_THREADS)
+            to[a.n + k] = 0;
+    }
+    sync_block();
+    pack_row<PACK_THREADS>(a.pack, r, r, shared);
+    if (a.keeps && i + a.n_kept >= s.n_rows && i % a.n_kept != a.n_kept - 1)
+        keep_row(a, s, i);
+    if (a.keeps && i == 0 && s.n_rows >= a.n_kept)
+        keep_row(a, s, s.n_rows / a.n_kept * a.n_kept - 1);
 }
 
 KERNEL(residual, struct residual_args, PACK_THREADS, 2) {
@@ -153,6 +243,33 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
         store_part(a, STORE_K, r, h - a.n_head, heads[warp]);
         store_part(a, STORE_V, r, h - a.n_head, heads[warp]);
     }
+}
+
+/* A warp a head. Zeros times an infinite scale are not numbers. */
+KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
+    uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp, dim = a.shape.head_dim;
+
+    if (r >= a.batch->n_rows || h >= a.n_kv)
+        return;
+    uint32_t slot = a.batch->row_slot[r], infinity = 0x7C00;
+    uint8_t *page = a.pages + (size_t)a.batch->row_page[a.cls][r] * page_layer_bytes(&a.shape);
+
+    for (uint32_t i = lane; i < dim; i += 32)
+        heads[warp][i] = 0;
+    sync_warp();
+    store_head(a, h, PAGE_K, page, slot, heads[warp]);
+    store_head(a, h, PAGE_V, page, slot, heads[warp]);
+    sync_warp();
+    if (lane > 0)
+        return;
+    enum page_part part = a.shape.q8 ? PAGE_K_SCALES : PAGE_K;
+    uint32_t n = a.shape.q8 ? dim / 32 : dim;
+    uint16_t *to = (uint16_t *)(page + page_offset(&a.shape, h, part));
+
+    to[slot * n + n - 1] = (uint16_t)infinity;
 }
 
 KERNEL(copy_page, struct copy_args, CUDA_THREADS, 2) {

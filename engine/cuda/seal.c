@@ -351,6 +351,7 @@ int step_sample(struct step *s) {
     uint32_t n = s->n_scored;
 
     s->wants.used = 0;
+    graph_end(s);
     int r = hidden_launch(s);
     for (uint32_t first = 0; first < n && r >= 0; first += (uint32_t)r)
         r = sample_round(s, first);

@@ -105,7 +105,8 @@ static bool fill_attention(struct step *s, struct batch_head *h) {
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const struct engine_seq *q = &batch->seq[i];
 
-        seq[i] = (struct plan_seq){q->row0, q->n_rows, q->pos0, start[i], q->state_slot};
+        seq[i] = (struct plan_seq){q->row0,  q->n_rows,     q->pos0,
+                                   start[i], q->state_slot, draft_has_before(s->be, q)};
     }
     return true;
 }
@@ -201,12 +202,14 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     s->packed = s->gated = false;
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
+    draft_begin(s);
     *out = s;
     if (batch->n_rows == 0)
         return b->lost ? -EIO : 0;
     int r = upload_rows(s);
     if (r < 0)
         return r;
+    draft_uploaded(s);
     if (graph_begin(s))
         return graph_launch(s);
     struct rope_args a = {.batch = b->head,
@@ -262,16 +265,14 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
     };
 }
 
-/* Where the pages of an op's layer begin. */
-static uint8_t *pages_of(const struct be *b, const struct model_op *op) {
+uint8_t *step_pages_of(const struct be *b, const struct model_op *op) {
     const struct kv_class *c = &b->kv[op->kv.cls];
 
     assert(op->kv.cls < PAGE_CLASSES);
     return c->pages + c->n_pages * cuda_values_bytes(b, op->kv.at);
 }
 
-/* Without a matrix of their own values are keys; without one of keys there are only queries. */
-static struct store_args store_args_of(const struct be *b, const struct model_op *op) {
+struct store_args step_store_args(const struct be *b, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     const struct weights *w = op->weights;
 
@@ -284,7 +285,7 @@ static struct store_args store_args_of(const struct be *b, const struct model_op
         .k_norm = w->k_norm,
         .rope = b->rope[op->rope],
         .temper = op->temper.slope != 0 ? b->factor : NULL,
-        .pages = pages_of(b, op),
+        .pages = step_pages_of(b, op),
         .cls = op->kv.cls,
         .shape = cuda_page_shape(b, &op->heads),
         .n_head = op->heads.n,
@@ -362,6 +363,10 @@ static int release(struct step *s, const struct pack_args *pack) {
     return cuda_matvec(b, &a);
 }
 
+int step_release(struct step *s) {
+    return release(s, NULL);
+}
+
 /* What is packed while nothing waits is a hidden vector, for a projection that comes later. */
 int step_norm(struct step *s, const float *norm) {
     struct be *b = s->be;
@@ -391,13 +396,15 @@ static int norm_all_heads(struct step *s, const struct model_op *op, struct stor
 int step_qkv(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    struct store_args store = store_args_of(b, op);
+    struct store_args store = step_store_args(b, op);
 
     assert(op->kv.layer < b->shape->n_kv_layer[op->kv.cls]);
-    assert(w->n_mats > 0 && (w->n_mats == 4) == op->gated);
+    assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->gated);
     s->gated = op->gated;
     int r = step_norm(s, w->norm);
-    if (r == 0 && fuses(s) && op->heads.dim % TILE_ROWS == 0 && !op->norm_all) {
+    /* Last blocks know gates as the fourth matrix. */
+    bool plain = !op->norm_all && (!op->gated || op->w[1]);
+    if (r == 0 && fuses(s) && op->heads.dim % TILE_ROWS == 0 && plain) {
         struct matmul_args a = narrow_args(s, w, false);
 
         a.finish = FINISH_STORE;
@@ -443,7 +450,7 @@ int step_attend(struct step *s, const struct model_op *op) {
         .q = b->q,
         .o = b->o,
         .partial = b->partial,
-        .pages = pages_of(b, op),
+        .pages = step_pages_of(b, op),
         .shape = cuda_page_shape(b, h),
         .cls = op->kv.cls,
         .n_head = h->n,
@@ -451,6 +458,7 @@ int step_attend(struct step *s, const struct model_op *op) {
         .partial_stride = h->dim + 4,
         .scale = op->attn.scale,
         .cap = op->attn.cap,
+        .holes = op->attn.holes,
         .window = window,
         .sinks = sinks,
     };
@@ -590,34 +598,31 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     return r < 0 || plain ? r : cuda_launch(b, &l, &cap, sizeof(cap));
 }
 
-/* The last op: the norm of the wanted rows and the first LOGIT_ROWS of their logits; the rest
- * come round by round when they are sampled (seal.c). */
+/* The norm of the wanted rows, or their hidden states, and the first LOGIT_ROWS of their logits;
+ * the rest come round by round when they are sampled (seal.c). */
 int step_logits(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     struct pack_args a = {
-        .x = b->x,
+        .x = w->norm ? b->x : b->draft.hidden,
         .up = b->x,
         .weight = w->norm,
         .batch = b->head,
         .wanted = true,
         .packed = b->head_packed,
         .scale = b->head_scale,
-        .kind = PACK_NORM,
+        .kind = w->norm ? PACK_NORM : PACK_PLAIN,
         .n = m->n_embd,
         .n_padded = (uint32_t)round_up(m->n_embd, 64),
         .eps = m->rms_eps,
     };
 
-    assert(w->norm && w->n_mats == 1 && !s->packed);
+    assert((w->norm || s->kept) && w->n_mats == 1 && !s->packed);
     s->head = w;
     int r = release(s, NULL);
     r = r < 0 ? r : launch_pack(b, s->grid.wants, &a);
-    r = r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
-    if (r == 0)
-        graph_end(s);
-    return r;
+    return r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
 /* A launch for each run of layers of one size. A host page has its layers one after the other;

@@ -135,10 +135,10 @@ static void run_delta(struct delta_scene *s, uint32_t chunk, float *out, float *
     must(api->copy(s->a.state, s->state, DELTA_SEQS * s->n_state * 4, CUDA_TO_DEVICE, stream),
          "copy");
     for (uint32_t i = 0; i < DELTA_SEQS; row0 += c->n_rows[i++]) {
-        seq[i] = (struct plan_seq){row0, c->n_rows[i], c->pos0[i], 0, DELTA_SEQS - 1 - i};
+        seq[i] = (struct plan_seq){row0, c->n_rows[i], c->pos0[i], 0, DELTA_SEQS - 1 - i, 0};
         for (uint32_t at = 0; chunk && at < c->n_rows[i]; at += chunk) {
-            struct plan_seq part = {0, MIN(chunk, c->n_rows[i] - at), c->pos0[i] + at, 0,
-                                    seq[i].state};
+            struct plan_seq part = {
+                0, MIN(chunk, c->n_rows[i] - at), c->pos0[i] + at, 0, seq[i].state, 0};
 
             step_delta(s, &part, 1, row0 + at, part.n_rows);
         }
@@ -292,7 +292,7 @@ static void check_delta_kernels(const void *arg) {
 /* Two sequences, the first of which goes on where a state is, at once and row by row: equal bits,
  * near the sum in double; the states have the last inputs. */
 static void check_conv(uint32_t n) {
-    const struct plan_seq seq[2] = {{0, 4, 5, 0, 1}, {4, 2, 0, 0, 0}};
+    const struct plan_seq seq[2] = {{0, 4, 5, 0, 1, 0}, {4, 2, 0, 0, 0, 0}};
     const uint32_t row_seq[CONV_ROWS] = {0, 0, 0, 0, 1, 1}, before = CONV_TAPS - 1;
     size_t rows = (size_t)CONV_ROWS * n, n_state = (size_t)2 * before * n;
     float *in[3], *taps = host_new((size_t)CONV_TAPS * n * 4), *state = host_new(n_state * 4);
@@ -321,7 +321,7 @@ static void check_conv(uint32_t n) {
         must(api->copy(a.state, state, n_state * 4, CUDA_TO_DEVICE, stream), "copy");
         for (uint32_t k = 0; k < (way ? CONV_ROWS : 1); k++) {
             const struct plan_seq *q = &seq[row_seq[k]];
-            const struct plan_seq one = {0, 1, q->pos0 + k - q->row0, 0, q->state};
+            const struct plan_seq one = {0, 1, q->pos0 + k - q->row0, 0, q->state, 0};
             struct batch_head part = {.n_rows = 1,
                                       .n_seqs = 1,
                                       .seq = device_of(&one, sizeof(one)),

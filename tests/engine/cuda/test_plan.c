@@ -22,8 +22,8 @@ static struct batch_head run_plan(const struct engine_batch *b, const struct pla
     struct plan_args a = *limits;
 
     for (uint32_t i = 0; i < b->n_seqs; i++)
-        seq[i] = (struct plan_seq){b->seq[i].row0, b->seq[i].n_rows, b->seq[i].pos0,
-                                   b->table[KV_GLOBAL].start[i], 0};
+        seq[i] = (struct plan_seq){
+            b->seq[i].row0, b->seq[i].n_rows, b->seq[i].pos0, b->table[KV_GLOBAL].start[i], 0, 0};
     a.batch = &head;
     a.item = item;
     a.merge = merge;

@@ -1,0 +1,106 @@
+/*
+ * draft - the model's own block (engine/arch/mtp.c): hidden states, which stay on the device. Of
+ * which positions a slot has them the host knows from the batches, so a step only tells whether
+ * the one before its first row is there. The states of a step's last rows are kept by the last
+ * kernel that reads what they take the place of: that of DRAFT_IN, where it follows KEEP in the
+ * pass, else that of KEEP.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+
+void draft_begin(struct step *s) {
+    struct kept *k = &s->be->draft.of;
+    const struct engine_batch *b = s->batch;
+
+    s->paired = s->kept = false;
+    for (uint32_t i = 0; i < b->n_seqs && k->n_slots; i++)
+        kept_begin(k, &b->seq[i]);
+}
+
+bool draft_has_before(const struct be *b, const struct engine_seq *s) {
+    return b->draft.of.n_slots && s->pos0 > 0 && kept_has(&b->draft.of, s, s->pos0 - 1);
+}
+
+void draft_uploaded(struct step *s) {
+    struct kept *k = &s->be->draft.of;
+
+    for (uint32_t i = 0; i < s->batch->n_seqs && k->n_slots; i++)
+        kept_end(k, &s->batch->seq[i]);
+}
+
+int step_keep(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    bool now = s->paired || s->batch->holes;
+    const struct keep_args a = {
+        .batch = b->head,
+        .x = b->x,
+        .weight = op->weights->norm,
+        .hidden = b->draft.hidden,
+        .kept = now ? b->draft.kept : NULL,
+        .n = b->shape->n_embd,
+        .n_kept = ENGINE_KEPT,
+        .centred = op->centred,
+        .eps = b->shape->rms_eps,
+    };
+    struct launch l = {kernel_keep, s->grid.rows, 1, PACK_THREADS, "keep", 0};
+    int r = step_release(s);
+
+    s->kept = true;
+    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+}
+
+/* x = the product of what is packed here. */
+int step_draft_in(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n = b->shape->n_embd;
+    const struct pair_args a = {
+        .batch = b->head,
+        .x = b->x,
+        .hidden = b->draft.hidden,
+        .x_norm = op->weights->q_norm,
+        .h_norm = op->weights->k_norm,
+        .kept = b->draft.kept,
+        .pair = b->draft.pair,
+        .n = n,
+        .n_kept = ENGINE_KEPT,
+        .keeps = s->kept,
+        .eps = b->shape->rms_eps,
+        .pack = step_pack_args(b, PACK_PLAIN, b->draft.pair, NULL, 2 * n),
+    };
+    struct launch l = {kernel_pair, s->grid.rows, 1, PACK_THREADS, "pair", 0};
+
+    assert(!s->held && !s->due && !s->packed);
+    s->paired = true;
+    int r = cuda_launch(b, &l, &a, sizeof(a));
+    return r < 0 ? r : step_multiply(s, op->weights, false);
+}
+
+/* Keys and values alone, which few rows have as many rows do. */
+int step_keys(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    struct store_args store = step_store_args(b, op);
+    struct launch l = {kernel_store, s->grid.rows, (store.n_kv + 7) / 8, CUDA_THREADS, "store", 0};
+    int r = step_norm(s, op->weights->norm);
+
+    store.n_head = 0;
+    store.v = b->v;
+    r = r < 0 ? r : step_multiply(s, op->weights, false);
+    return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
+}
+
+int step_holes(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct store_args a = {
+        .batch = b->head,
+        .pages = step_pages_of(b, op),
+        .cls = op->kv.cls,
+        .shape = cuda_page_shape(b, &op->heads),
+        .n_kv = op->heads.n_kv,
+    };
+    struct launch l = {kernel_holes, s->grid.rows, (a.n_kv + 7) / 8, CUDA_THREADS, "holes", 0};
+
+    assert(!s->held && !s->due);
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
