@@ -137,6 +137,20 @@ static void check_chain(const struct kv_pager *p, const struct kv_snapshot *x) {
         broken(6, "a snapshot that does not know the one before it", x->page);
 }
 
+/* 6: a snapshot that a page of the peer has is of the same prefix, and neither taken nor passing. */
+static void check_peer(const struct kv_pager *p, uint32_t i) {
+    const struct kv_snapshot *x = &p->snapshot[i];
+    kv_page other = p->peer ? p->peer->snapshot[i].page : NO_PAGE;
+
+    if (other == NO_PAGE)
+        return;
+    if (x->taken || x->passing)
+        broken(6, "a snapshot that is taken, or passes, and a page's of the peer", other);
+    if (x->page != NO_PAGE &&
+        !XXH128_isEqual(p->pool.page[x->page].key, p->peer->pool.page[other].key))
+        broken(6, "a snapshot of two prefixes", x->page);
+}
+
 /* 6: a snapshot and its page know each other, and the page is published. */
 static void check_snapshots(const struct kv_pager *p) {
     uint32_t n = 0, n_all;
@@ -159,6 +173,7 @@ static void check_snapshots(const struct kv_pager *p) {
             broken(6, "a snapshot that is taken and a page's", NO_PAGE);
         if (x->passing && (x->page == NO_PAGE || x->passing->passing != i))
             broken(6, "a passing snapshot that no sequence knows", NO_PAGE);
+        check_peer(p, i);
         n -= x->page != NO_PAGE;
         if (x->page != NO_PAGE)
             check_chain(p, x);

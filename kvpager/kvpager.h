@@ -39,6 +39,9 @@ struct kv_opts {
      * needs none. */
     uint32_t n_states;
     uint32_t n_snapshots; /* of states, see kv_snapshot_take() */
+    /* NULL, or a pager with as many snapshots, the same fingerprint, seed and hash_bits: its
+     * snapshots are the same ones, and one may belong to a page of each. */
+    struct kv_pager *peer;
     /* Layers with a window keep what they read in n_windows pages of their own (window.c), and a
      * row reads at most the last @window keys there, its own among them. 0: there are none; then
      * the rest of this file that speaks of them does not apply. Not with states. */
@@ -128,7 +131,8 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
  * Snapshots of recurrent states: copies that belong to a published page, and are of the state
  * behind its last token. A sequence with the tokens up to there begins with the pages and the
  * snapshot (kv_pager_match_state(), kv_seq_attach(), kv_seq_snapshot()). One goes with its page, or
- * when its room is needed, that first of which least is expected (snapshot.c).
+ * when its room is needed, that first of which least is expected (snapshot.c). Pagers that are
+ * peers have their snapshots in common: one goes with the last of its two pages.
  */
 #define KV_NO_SNAPSHOT UINT32_MAX
 
@@ -144,6 +148,9 @@ void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
  * back where that page has one. @passes: the next one of @s takes its place, unless a sequence has
  * begun with it before, or @s has ended. */
 void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes);
+/* The snapshot of page @page of the peer, which holds the same prefix as the first @i + 1 pages of
+ * @s, all published, is that of page @i of @s too, unless that has one. Not a passing one. */
+void kv_seq_share_snapshot(struct kv_seq *s, uint32_t i, kv_page page);
 /* That of the sequence's last published page, counted as used; KV_NO_SNAPSHOT: it has none. */
 uint32_t kv_seq_snapshot(struct kv_seq *s);
 

@@ -12,7 +12,8 @@
  *     model fingerprint). The hash nominates; a hit compares parent page, isolation key and tokens.
  *     So no two published pages have the same parent, isolation key and tokens.
  *  6. A recurrent state snapshot exists only at a committed, page-aligned position: it belongs to
- *     one published page, which knows it; else it is free, or taken by a caller.
+ *     one published page, which knows it; else it is free, or taken by a caller. Of pagers that are
+ *     peers it may belong to a page of each, which have the same prefix, but not while it passes.
  *  7. A sequence's pages are a prefix-closed list: page i exists before page i + 1. The parent of a
  *     published page in a table is the page before it in that table.
  *  8. Freed and evicted exactly once; eviction takes leaves before parents.
@@ -92,6 +93,11 @@ static int init(struct kv_pager *p, const struct kv_opts *opts) {
         return -ENOMEM;
     for (uint32_t i = 0; i < opts->n_snapshots; i++)
         p->snapshot[i].page = NO_PAGE;
+    if (opts->peer) {
+        assert(!opts->peer->peer && opts->peer->opts.n_snapshots == opts->n_snapshots);
+        p->peer = opts->peer;
+        p->peer->peer = p;
+    }
     for (uint32_t i = 0; i < opts->max_seqs; i++) {
         p->seq[i].pager = p;
         p->seq[i].page = p->tables + (size_t)i * p->max_seq_pages;
@@ -124,6 +130,8 @@ struct kv_pager *kv_pager_free(struct kv_pager *p) {
     if (!p)
         return NULL;
     assert(p->stats.n_seqs == 0);
+    if (p->peer)
+        p->peer->peer = NULL;
     prefix_deinit(&p->prefix);
     pool_deinit(&p->pool);
     free(p->tables);

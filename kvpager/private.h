@@ -58,11 +58,12 @@ struct kv_pager {
     struct windows windows;
     struct kv_seq *seq;      /* [max_seqs] */
     kv_page *tables;         /* [max_seqs][max_seq_pages] */
+    struct kv_pager *peer;   /* NULL, or whose snapshots these are too, by number */
     struct list seqs;        /* kv_seq.link: in use */
     struct list unused_seqs; /* kv_seq.link */
     uint32_t *free_state;    /* [opts.n_states]: slots; stats.n_states are not there */
     struct kv_snapshot {     /* [opts.n_snapshots] */
-        kv_page page;        /* whose it is; NO_PAGE: free, or taken */
+        kv_page page;        /* whose it is; NO_PAGE: free, taken, or only of the peer */
         bool taken;
         uint32_t n_tokens;      /* before it, */
         uint32_t n_saves;       /* and of these, behind the snapshot before it on its chain */

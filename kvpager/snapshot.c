@@ -5,6 +5,13 @@
  * snapshot before it on its chain of pages, which are computed again without it, over the time
  * since it was used, in uses of any. So of a chain that grows the places close together go first,
  * and the end of long instructions that many begin with stays while one turn follows the other.
+ *
+ * Peers. What pages of the device and pages of host memory have snapshots of is one row of slots:
+ * slot i is free where neither pager has given it to a page or has it taken. So a prefix that goes
+ * from one to the other takes its snapshots along without a byte being copied. Each pager knows
+ * the chains of its own pages only; a slot is worth what it is in the pager where it is worth
+ * more, and goes in both. Rejected: slots of host memory of their own, which would have each state
+ * twice there.
  */
 
 #include <assert.h>
@@ -20,11 +27,22 @@ static void set_free(struct kv_pager *p, struct kv_snapshot *x) {
     *x = (struct kv_snapshot){.page = NO_PAGE};
 }
 
-static void use(struct kv_pager *p, uint32_t snapshot) {
-    p->snapshot[snapshot].used = ++p->n_snapshot_uses;
+/* Whether a page of the peer has it. */
+static bool is_of_peer(const struct kv_pager *p, uint32_t snapshot) {
+    return p->peer && p->peer->snapshot[snapshot].page != NO_PAGE;
 }
 
-/* It is free afterwards; what begins behind it has more to compute. */
+static bool is_taken(const struct kv_pager *p, uint32_t snapshot) {
+    return p->snapshot[snapshot].taken || (p->peer && p->peer->snapshot[snapshot].taken);
+}
+
+static void use(struct kv_pager *p, uint32_t snapshot) {
+    p->snapshot[snapshot].used = ++p->n_snapshot_uses;
+    if (p->peer)
+        p->peer->n_snapshot_uses = p->n_snapshot_uses;
+}
+
+/* No page of @p has it afterwards; what begins behind it has more to compute. */
 static void drop(struct kv_pager *p, uint32_t snapshot) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
@@ -43,10 +61,12 @@ static void drop(struct kv_pager *p, uint32_t snapshot) {
 }
 
 void snapshot_drop(struct kv_pager *p, struct page *page) {
-    if (page->snapshot == KV_NO_SNAPSHOT)
+    uint32_t snapshot = page->snapshot;
+
+    if (snapshot == KV_NO_SNAPSHOT)
         return;
-    drop(p, page->snapshot);
-    p->stats.n_snapshots_evicted++;
+    drop(p, snapshot);
+    p->stats.n_snapshots_evicted += !is_of_peer(p, snapshot);
 }
 
 void snapshot_leave(struct kv_seq *s) {
@@ -75,9 +95,16 @@ struct kv_match kv_pager_match_state(const struct kv_pager *p, const struct kv_i
     return longest;
 }
 
-/* What is expected of it. */
-static double worth(const struct kv_pager *p, const struct kv_snapshot *x) {
-    return (double)x->n_saves / (OLD + (double)(p->n_snapshot_uses - x->used));
+/* What is expected of snapshot @i. */
+static double worth(const struct kv_pager *p, uint32_t i) {
+    uint32_t n_saves = p->snapshot[i].n_saves;
+    uint64_t used = p->snapshot[i].used;
+
+    if (p->peer) {
+        n_saves = MAX(n_saves, p->peer->snapshot[i].n_saves);
+        used = MAX(used, p->peer->snapshot[i].used);
+    }
+    return n_saves / (OLD + (double)(p->n_snapshot_uses - used));
 }
 
 /* The one to go; KV_NO_SNAPSHOT: all are taken. */
@@ -85,8 +112,7 @@ static uint32_t least(const struct kv_pager *p) {
     uint32_t found = KV_NO_SNAPSHOT;
 
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++)
-        if (!p->snapshot[i].taken &&
-            (found == KV_NO_SNAPSHOT || worth(p, &p->snapshot[i]) < worth(p, &p->snapshot[found])))
+        if (!is_taken(p, i) && (found == KV_NO_SNAPSHOT || worth(p, i) < worth(p, found)))
             found = i;
     return found;
 }
@@ -94,7 +120,8 @@ static uint32_t least(const struct kv_pager *p) {
 uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s) {
     uint32_t i = 0;
 
-    while (i < p->opts.n_snapshots && (p->snapshot[i].taken || p->snapshot[i].page != NO_PAGE))
+    while (i < p->opts.n_snapshots &&
+           (is_taken(p, i) || p->snapshot[i].page != NO_PAGE || is_of_peer(p, i)))
         i++;
     if (i == p->opts.n_snapshots && s && s->passing != KV_NO_SNAPSHOT) {
         i = s->passing;
@@ -103,7 +130,10 @@ uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s) {
         i = least(p);
         if (i == KV_NO_SNAPSHOT)
             return i;
-        drop(p, i);
+        if (p->snapshot[i].page != NO_PAGE)
+            drop(p, i);
+        if (is_of_peer(p, i))
+            drop(p->peer, i);
         p->stats.n_snapshots_evicted++;
     }
     p->snapshot[i].taken = true;
@@ -122,15 +152,16 @@ static bool is_before(const struct kv_pager *p, kv_page page, kv_page from, uint
     return from == page;
 }
 
-/* Where snapshot @x, of page @i of @s, stands on its chain. */
-static void enter(struct kv_seq *s, struct kv_snapshot *x, uint32_t i) {
-    struct kv_pager *p = s->pager;
-    uint32_t t = p->opts.page_tokens, before = i;
+/* Where snapshot @x, whose page has it not yet, stands on its chain. */
+static void enter(struct kv_pager *p, struct kv_snapshot *x) {
+    uint32_t t = p->opts.page_tokens;
+    kv_page before = p->pool.page[x->page].parent;
 
-    while (before > 0 && p->pool.page[s->page[before - 1]].snapshot == KV_NO_SNAPSHOT)
-        before--;
-    x->n_saves = (i + 1 - before) * t;
-    x->before = before > 0 ? p->snapshot[p->pool.page[s->page[before - 1]].snapshot].id : 0;
+    x->n_saves = t;
+    for (; before != NO_PAGE && p->pool.page[before].snapshot == KV_NO_SNAPSHOT;
+         before = p->pool.page[before].parent)
+        x->n_saves += t;
+    x->before = before == NO_PAGE ? 0 : p->snapshot[p->pool.page[before].snapshot].id;
     if (p->pool.page[x->page].n_children == 0)
         return;
     for (uint32_t k = 0; k < p->opts.n_snapshots; k++) {
@@ -144,31 +175,50 @@ static void enter(struct kv_seq *s, struct kv_snapshot *x, uint32_t i) {
     }
 }
 
-void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
+/* Slot @snapshot is that of page @i of @s, which has none. */
+static void bind(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
     struct kv_pager *p = s->pager;
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
+    assert(x->page == NO_PAGE && !is_taken(p, snapshot));
+    x->id = ++p->n_snapshot_ids;
+    x->page = s->page[i];
+    x->n_tokens = (i + 1) * p->opts.page_tokens;
+    enter(p, x);
+    p->pool.page[x->page].snapshot = snapshot;
+    p->stats.n_snapshots++;
+}
+
+void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
+    struct kv_pager *p = s->pager;
+
     assert(s->n_published > 0 && s->n_committed == s->n_published * p->opts.page_tokens);
-    kv_page number = s->page[s->n_published - 1];
-    struct page *page = &p->pool.page[number];
+    const struct page *page = &p->pool.page[s->page[s->n_published - 1]];
     kv_snapshot_give(p, snapshot);
     if (s->passing != KV_NO_SNAPSHOT && s->passing != page->snapshot)
         drop(p, s->passing);
     snapshot_leave(s);
     if (page->snapshot == KV_NO_SNAPSHOT) {
-        x->id = ++p->n_snapshot_ids;
-        x->page = number;
-        x->n_tokens = s->n_committed;
-        enter(s, x, s->n_published - 1);
-        page->snapshot = snapshot;
-        p->stats.n_snapshots++;
+        bind(s, snapshot, s->n_published - 1);
         p->stats.n_snapshots_made++;
         if (passes) {
             s->passing = snapshot;
-            x->passing = s;
+            p->snapshot[snapshot].passing = s;
         }
     }
     use(p, page->snapshot);
+}
+
+void kv_seq_share_snapshot(struct kv_seq *s, uint32_t i, kv_page page) {
+    struct kv_pager *p = s->pager;
+    uint32_t snapshot = p->peer->pool.page[page].snapshot;
+
+    assert(i < s->n_published);
+    if (snapshot == KV_NO_SNAPSHOT || p->peer->snapshot[snapshot].passing ||
+        p->pool.page[s->page[i]].snapshot != KV_NO_SNAPSHOT)
+        return;
+    bind(s, snapshot, i);
+    p->snapshot[snapshot].used = p->peer->snapshot[snapshot].used;
 }
 
 uint32_t kv_seq_snapshot(struct kv_seq *s) {

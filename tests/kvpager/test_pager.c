@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include "base/rng.h"
 #include "model.h"
 
 Test(kv_pager, random_operations_agree_with_the_naive_model) {
@@ -59,6 +60,165 @@ Test(kv_pager, snapshots_belong_to_pages) {
     kv_pager_check(p);
     cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 0);
     kv_pager_free(p);
+}
+
+/* ---- peers ---- */
+
+enum { FAMILIES = 6, CHAIN = 8, T = 4, SLOTS = 5 };
+
+/* A device and a host whose snapshots are the same ones, and what each slot has. */
+struct peers {
+    struct kv_pager *pager[2];
+    struct kv_seq *running; /* NULL, or holds a passing snapshot: of family @running_of */
+    uint32_t running_of;
+    uint32_t content[SLOTS]; /* family * 1000 + tokens */
+    uint32_t n_only_in_host, n_back;
+};
+
+static const struct kv_isolation peers_key = {{1}};
+
+/* The first half is common to all families. */
+static void family_tokens(uint32_t family, int32_t *token) {
+    for (uint32_t i = 0; i < CHAIN * T; i++)
+        token[i] = (int32_t)(i < CHAIN * T / 2 ? i : i + 1000 * family);
+}
+
+static uint32_t content_of(uint32_t family, uint32_t n) {
+    return n <= CHAIN * T / 2 ? n : family * 1000 + n;
+}
+
+/* What is found in @side is what was put there: the tokens, and 0 where nothing is. */
+static uint32_t look(struct peers *e, int side, uint32_t family) {
+    int32_t token[CHAIN * T];
+    struct kv_seq *s;
+
+    family_tokens(family, token);
+    uint32_t n =
+        kv_pager_match_state(e->pager[side], &peers_key, token, ARRAY_SIZE(token)).n_tokens;
+    if (n == 0 || kv_seq_new(&s, e->pager[side], &peers_key) < 0)
+        return n;
+    cr_assert_eq(kv_seq_attach(s, token, n), n);
+    uint32_t slot = kv_seq_snapshot(s);
+    cr_assert_lt(slot, SLOTS);
+    cr_assert_eq(e->content[slot], content_of(family, n));
+    kv_seq_free(s);
+    return n;
+}
+
+/* Computes @n pages on the device and keeps the state behind the last one. */
+static void compute(struct peers *e, uint32_t family, uint32_t n, bool passes) {
+    int32_t token[CHAIN * T];
+    struct kv_seq *s;
+
+    family_tokens(family, token);
+    if (kv_seq_new(&s, e->pager[0], &peers_key) < 0)
+        return;
+    kv_seq_attach(s, token, n * T);
+    uint32_t slot = kv_seq_grow(s, n * T) == 0 ? kv_snapshot_take(e->pager[0], s) : KV_NO_SNAPSHOT;
+    if (slot == KV_NO_SNAPSHOT) {
+        kv_seq_free(s);
+        return;
+    }
+    e->content[slot] = content_of(family, n * T);
+    kv_seq_commit(s, token, n * T);
+    kv_seq_put_snapshot(s, slot, passes);
+    if (e->running || !passes) {
+        kv_seq_free(s);
+    } else {
+        e->running = s;
+        e->running_of = family;
+    }
+}
+
+/* Pages of @family from one pager to the other, and their snapshots with them. */
+static void copy(struct peers *e, int from, uint32_t family) {
+    int32_t token[CHAIN * T];
+    kv_page page[CHAIN];
+    struct kv_seq *s;
+
+    family_tokens(family, token);
+    uint32_t n =
+        kv_pager_find(e->pager[from], &peers_key, token, ARRAY_SIZE(token), 0, page, CHAIN);
+    if (n == 0 || kv_seq_new(&s, e->pager[!from], &peers_key) < 0)
+        return;
+    kv_seq_attach(s, token, n * T);
+    if (kv_seq_grow(s, n * T) == 0) {
+        kv_seq_commit(s, token, n * T);
+        uint32_t before = from ? look(e, 0, family) : 0;
+        for (uint32_t i = 0; i < n; i++)
+            kv_seq_share_snapshot(s, i, page[i]);
+        e->n_back += from && look(e, 0, family) > before;
+    }
+    kv_seq_free(s);
+}
+
+/* The sequence that runs goes on by a page; its passing snapshot moves with it. */
+static void go_on(struct peers *e) {
+    int32_t token[CHAIN * T];
+
+    if (!e->running)
+        return;
+    family_tokens(e->running_of, token);
+    uint32_t n = kv_seq_committed(e->running) + T, slot;
+    if (n <= CHAIN * T && kv_seq_grow(e->running, n) == 0 &&
+        (slot = kv_snapshot_take(e->pager[0], e->running)) != KV_NO_SNAPSHOT) {
+        e->content[slot] = content_of(e->running_of, n);
+        kv_seq_commit(e->running, token, n);
+        kv_seq_put_snapshot(e->running, slot, true);
+    } else {
+        e->running = kv_seq_free(e->running);
+    }
+}
+
+static void run_peers(struct peers *e, struct rng *r) {
+    struct kv_opts o = {.n_pages = 14,
+                        .page_tokens = T,
+                        .max_seqs = 4,
+                        .max_seq_tokens = CHAIN * T,
+                        .n_snapshots = SLOTS};
+
+    cr_assert_eq(kv_pager_new(&e->pager[0], &o), 0);
+    o.peer = e->pager[0];
+    o.n_pages = 20;
+    cr_assert_eq(kv_pager_new(&e->pager[1], &o), 0);
+    for (uint32_t i = 0; i < 400; i++) {
+        uint32_t family = rng_below(r, FAMILIES), what = rng_below(r, 8);
+
+        if (what < 3)
+            compute(e, family, 1 + rng_below(r, CHAIN), what == 0);
+        else if (what < 6)
+            copy(e, what == 5, family);
+        else if (what == 6)
+            go_on(e);
+        else if (rng_below(r, 4) == 0)
+            kv_pager_drop_cached(e->pager[rng_below(r, 2)]);
+        kv_pager_check(e->pager[0]);
+        kv_pager_check(e->pager[1]);
+        for (uint32_t f = 0; f < FAMILIES; f++) {
+            uint32_t device = look(e, 0, f);
+            e->n_only_in_host += look(e, 1, f) > device;
+        }
+    }
+    e->running = kv_seq_free(e->running);
+    kv_pager_free(e->pager[0]);
+    kv_pager_free(e->pager[1]);
+}
+
+/* What is found in either of two pagers is what was put into that slot, whatever was evicted, dropped,
+ * replaced and copied in between; and a snapshot outlives its page on the device. */
+Test(kv_pager, snapshots_of_peers_are_of_the_same_prefix) {
+    uint32_t n_only_in_host = 0, n_back = 0;
+
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        struct rng r = {seed};
+        struct peers e = {0};
+
+        run_peers(&e, &r);
+        n_only_in_host += e.n_only_in_host;
+        n_back += e.n_back;
+    }
+    cr_expect_gt(n_only_in_host, 1000);
+    cr_expect_gt(n_back, 500);
 }
 
 static void run_through(struct kv_pager *p, int32_t *token, uint32_t n, int32_t first,
