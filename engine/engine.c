@@ -23,6 +23,7 @@
 #define MAX_IN_FLIGHT 2u
 #define PAGES_OF_DEVICE (1u << 20) /* a bound on what a device's memory is turned into */
 #define SNAPSHOTS_MAX 4096u
+#define HOST_PART 2 /* of host memory, for snapshots of a hybrid model; the rest is for its pages */
 #define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
 
 struct flight {
@@ -209,14 +210,12 @@ static int size_states(struct engine *e, struct err *err) {
         o->n_states = o->n_snapshots = 0;
         return 0;
     }
-    if (!o->n_snapshots)
-        o->n_snapshots =
-            (uint32_t)MIN((o->host_kv_bytes ? o->host_kv_bytes : part) / bytes, SNAPSHOTS_MAX);
     e->host_snapshots = o->host_kv_bytes > 0;
+    if (!o->n_snapshots)
+        o->n_snapshots = (uint32_t)MIN(
+            (e->host_snapshots ? o->host_kv_bytes / HOST_PART : part) / bytes, SNAPSHOTS_MAX);
     part = e->host_snapshots ? 0 : o->n_snapshots * bytes;
-    /* Host memory is for states: pages that come back would lack what is behind them. */
-    o->n_host_pages = 0;
-    o->host_kv_bytes = 0;
+    o->host_kv_bytes -= MIN(o->host_kv_bytes, o->n_snapshots * bytes); /* the rest is for pages */
     if (!o->n_states)
         o->n_states =
             o->n_pages ? o->max_seqs : (uint32_t)MIN(o->max_seqs, o->kv_bytes / 2 / bytes);

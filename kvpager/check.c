@@ -137,7 +137,7 @@ static void check_chain(const struct kv_pager *p, const struct kv_snapshot *x) {
         broken(6, "a snapshot that does not know the one before it", x->page);
 }
 
-/* 6: a snapshot that a page of the peer has is of the same prefix, and neither taken nor passing. */
+/* 6: a snapshot that a page of the peer has is of the same prefix, not taken and not passing. */
 static void check_peer(const struct kv_pager *p, uint32_t i) {
     const struct kv_snapshot *x = &p->snapshot[i];
     kv_page other = p->peer ? p->peer->snapshot[i].page : NO_PAGE;

@@ -24,6 +24,10 @@
  * the other in the order in which they were decided (the engine's contract). So a page may be
  * given out again as soon as its copy has been decided, on both sides: whatever overwrites it
  * comes later. A page that is fetched can be published at once: every reader reads it later.
+ *
+ * Hybrid models: the snapshots of their states lie in host memory in any case, and a page there has
+ * the same one as the page on the device (kvpager/snapshot.c), so they are never copied. What is
+ * behind the last snapshot of a prefix is of no use, and neither saved nor fetched.
  */
 
 #include "scheduler/offload.h"
@@ -47,6 +51,8 @@ int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_hos
     };
     if (n_host_pages == 0)
         return 0;
+    p->states = o.peer;
+    o.n_states = 0; /* what is copied is not computed there */
     o.n_pages = n_host_pages;
     o.max_seqs = OFFLOAD_JOBS + DISK_SAVES + DISK_LOADS + 1;
     return kv_pager_new(&p->host, &o);
@@ -78,8 +84,9 @@ static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
     return (double)(cost_expect_ns(p->cost, &s) - cost_expect_ns(p->cost, &none));
 }
 
+/* What copying @n_pages takes, and loading the state behind them. */
 static double copy_ns(const struct offload *p, uint32_t n_pages) {
-    return (double)cost_copies_ns(p->cost, n_pages);
+    return (double)cost_copies_ns(p->cost, n_pages + p->state_pages);
 }
 
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns) {
@@ -130,8 +137,16 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
     for (uint32_t i = 0; i < n; i++)
         add_copy(p, COPY_D2H, page[i], to[from + i]);
     kv_seq_commit(saved, tokens, (from + n) * t);
+    for (uint32_t i = 0; p->states && i < n; i++)
+        kv_seq_share_snapshot(saved, from + i, page[i]);
     p->n_saved_tokens += n * t;
     return true;
+}
+
+/* How much of @tokens[0, n_tokens) is of use in host memory: hybrid models go on at a snapshot. */
+static uint32_t useful(const struct offload *p, const struct kv_isolation *share,
+                       const int32_t *tokens, uint32_t n_tokens) {
+    return p->states ? kv_pager_match_state(p->states, share, tokens, n_tokens).n_tokens : n_tokens;
 }
 
 /* A sequence of the host that has what is there of @tokens. */
@@ -142,6 +157,22 @@ static struct kv_seq *open_saved(struct offload *p, const struct kv_isolation *s
     if (kv_seq_new(&s, p->host, share) < 0)
         return NULL;
     kv_seq_attach(s, tokens, n_tokens);
+    return s;
+}
+
+/* The same for what is about to be saved: pages that are there get the snapshots that the device's
+ * have by now. */
+static struct kv_seq *open_to_save(struct offload *p, const struct kv_isolation *share,
+                                   const int32_t *tokens, uint32_t n_tokens) {
+    struct kv_seq *s = open_saved(p, share, tokens, n_tokens);
+    uint32_t n = 64, from = 0;
+    kv_page page[64];
+
+    for (; s && p->states && n == ARRAY_SIZE(page); from += n) {
+        n = kv_pager_find(p->states, share, tokens, kv_seq_committed(s), from, page, n);
+        for (uint32_t i = 0; i < n; i++)
+            kv_seq_share_snapshot(s, from + i, page[i]);
+    }
     return s;
 }
 
@@ -182,7 +213,7 @@ void offload_save(struct offload *p, const struct kv_isolation *share, const int
 static bool save_now(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n) {
     uint32_t room = OFFLOAD_SWAP_PAGES - MIN(OFFLOAD_SWAP_PAGES, p->n_copies), t = p->page_tokens;
-    struct kv_seq *saved = open_saved(p, share, tokens, n * t);
+    struct kv_seq *saved = open_to_save(p, share, tokens, n * t);
     uint32_t n_pages, from = saved ? kv_seq_committed(saved) / t : n;
     uint32_t more = MIN(n - from, room);
     bool pays = offload_pays(p, from * t, (from + more) * t);
@@ -195,11 +226,12 @@ static bool save_now(struct offload *p, const struct kv_seq *seq, const struct k
 
 void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                   const int32_t *tokens) {
-    uint32_t n = kv_seq_committed(seq) / p->page_tokens;
+    uint32_t n_tokens = kv_seq_committed(seq) / p->page_tokens * p->page_tokens;
+    uint32_t n = useful(p, share, tokens, n_tokens) / p->page_tokens;
 
-    if (n == 0)
+    if (n_tokens == 0)
         return;
-    if (p->host && !BUGGIFY(host_not_swapped) && save_now(p, seq, share, tokens, n))
+    if (p->host && n > 0 && !BUGGIFY(host_not_swapped) && save_now(p, seq, share, tokens, n))
         p->n_swapped++;
     else
         p->n_recomputed++;
@@ -223,8 +255,10 @@ static bool work_on(struct offload *p, const struct kv_pager *device, struct off
     kv_page page[OFFLOAD_IDLE_PAGES];
     uint32_t t = p->page_tokens;
 
-    if (!j->saved)
-        j->saved = open_saved(p, &j->share, j->tokens, j->n_tokens);
+    if (!j->saved) {
+        j->n_tokens = useful(p, &j->share, j->tokens, j->n_tokens);
+        j->saved = open_to_save(p, &j->share, j->tokens, j->n_tokens);
+    }
     if (!j->saved)
         return false;
     uint32_t from = kv_seq_committed(j->saved) / t;
@@ -271,7 +305,11 @@ void offload_work(struct offload *p, const struct kv_pager *device, bool idle, u
 
 uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n_tokens) {
-    return p->host ? kv_pager_match(p->host, share, tokens, n_tokens).n_tokens : 0;
+    if (!p->host)
+        return 0;
+    return (p->states ? kv_pager_match_state(p->host, share, tokens, n_tokens)
+                      : kv_pager_match(p->host, share, tokens, n_tokens))
+        .n_tokens;
 }
 
 uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
@@ -291,6 +329,8 @@ uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq
         for (uint32_t i = from; i < end; i++)
             add_copy(p, COPY_H2D, src[i], dst[i]);
         kv_seq_commit(seq, tokens, end * t);
+        for (uint32_t i = from; p->states && i < end; i++)
+            kv_seq_share_snapshot(seq, i, src[i]);
         p->n_fetched += end - from;
         p->n_fetched_tokens += (end - from) * t;
     }

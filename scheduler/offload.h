@@ -29,6 +29,9 @@ struct disk;
 struct offload {
     struct disk *disk;     /* NULL, or what has been saved is given to it */
     struct kv_pager *host; /* NULL: there is no host memory */
+    /* NULL, or the device's pager of a hybrid model, whose snapshots go with the pages. */
+    struct kv_pager *states;
+    uint32_t state_pages; /* that a state is as large as */
     const struct cost *cost;
     uint32_t page_tokens;
     struct offload_job job[OFFLOAD_JOBS]; /* the oldest first */
@@ -43,7 +46,8 @@ struct offload {
     uint64_t n_swapped, n_recomputed, n_left_tokens;
 };
 
-/* @n_host_pages 0: nothing is ever saved. @cost has the time of copies. 0 or a negative errno. */
+/* @n_host_pages 0: nothing is ever saved. device->peer: the device's pager, of a hybrid model.
+ * @cost has the time of copies. 0 or a negative errno. */
 int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
                  const struct cost *cost);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
@@ -68,7 +72,7 @@ static inline bool offload_has_work(const struct offload *p) {
     return p->n_jobs + p->n_copies > 0;
 }
 
-/* Tokens of @tokens[0, n_tokens) that the host has; whole pages. */
+/* Tokens of @tokens[0, n_tokens) that the host has, and can be gone on from; whole pages. */
 uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n_tokens);
 /* Whether bringing tokens [from, to) back is faster than computing them. */
@@ -77,7 +81,7 @@ bool offload_pays(const struct offload *p, uint32_t from, uint32_t to);
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns);
 /* Brings back up to @max_pages pages behind what @seq, which ends at its committed length, has.
  * Takes pages of the device that are free or not held, and leaves @reserve of them. Returns
- * the length committed now. */
+ * the length committed now. Snapshots of these pages come with them. */
 uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
                        const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
                        uint32_t max_pages, uint32_t reserve);

@@ -114,7 +114,10 @@ static int init_pager(struct sched *s) {
         .page_bytes = i->page_bytes,
     };
     e = e < 0 ? e : states_init(&s->states, &states);
-    return e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, &s->cost);
+    o.peer = e == 0 && i->n_states > 0 ? s->pager : NULL;
+    e = e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, &s->cost);
+    s->offload.state_pages = s->states.pages;
+    return e;
 }
 
 static int init_plan(struct sched *s) {

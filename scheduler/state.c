@@ -124,9 +124,12 @@ static void load(struct states *s, uint32_t snapshot, uint32_t slot) {
     s->n_loads = MAX(s->n_loads, i + 1);
 }
 
-void states_load(struct states *s, struct request *r) {
-    if (r->n_computed > 0)
-        load(s, kv_seq_snapshot(r->seq), kv_seq_state(r->seq));
+bool states_load(struct states *s, struct request *r) {
+    uint32_t snapshot = kv_seq_snapshot(r->seq);
+
+    if (snapshot != KV_NO_SNAPSHOT)
+        load(s, snapshot, kv_seq_state(r->seq));
+    return snapshot != KV_NO_SNAPSHOT;
 }
 
 bool states_may_draft(struct states *s) {
@@ -135,7 +138,7 @@ bool states_may_draft(struct states *s) {
 
 int states_build(struct states *s, struct batch *t, const struct plan *p,
                  struct request *const *planned) {
-    uint32_t n = s->n_loads;
+    uint32_t n = s->n_loads, n_pages = t->b.n_before;
 
     s->n_backups = n;
     for (uint32_t i = 0; s->on && i < p->n_running; i++) {
@@ -150,11 +153,10 @@ int states_build(struct states *s, struct batch *t, const struct plan *p,
     }
     if (n == 0)
         return 0;
-    assert(t->b.n_before == 0); /* no pages come from host memory */
-    struct engine_copy *copy = batch_copies(t, n);
+    struct engine_copy *copy = batch_copies(t, n_pages + n); /* what is there stays */
     if (!copy)
         return -ENOMEM;
-    memcpy(copy, s->load, n * sizeof(*copy));
+    memcpy(copy + n_pages, s->load, n * sizeof(*copy));
     t->shape.copies += n * s->pages;
     s->n_loads = 0;
     return 0;

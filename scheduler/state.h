@@ -62,8 +62,9 @@ bool states_follows(const struct states *s, const struct request *r, const struc
  * pages that others publish meanwhile. */
 void states_describe(const struct states *s, const struct request *r, uint32_t n_computed,
                      struct plan_req *q);
-/* @r, just admitted, has attached its pages: their snapshot is loaded before the next step. */
-void states_load(struct states *s, struct request *r);
+/* @r, just admitted, has attached its pages, or got them from host memory: their snapshot is loaded
+ * before the next step. false: the last page has none. */
+bool states_load(struct states *s, struct request *r);
 /* Puts the loads into @t, before its rows, and behind them the copies of states before the drafts
  * of @p. 0 or -ENOMEM. */
 int states_build(struct states *s, struct batch *t, const struct plan *p,

@@ -39,8 +39,23 @@ void step_attach(struct sched *s, struct request *r) {
     note_cached(s, r,
                 request_is_prewarm(r) ? prewarm_attach(&s->prewarm, r, n)
                                       : kv_seq_attach(r->seq, r->tokens, n));
-    if (s->states.on)
-        states_load(&s->states, r);
+    if (!s->states.on || r->n_computed == 0)
+        return;
+    bool found = states_load(&s->states, r);
+    assert(found);
+    (void)found;
+}
+
+/* A hybrid model's request has its pages up to @n. It goes on behind them when all are there, and
+ * the snapshot is; if one of both is gone by now it goes on where it began. */
+static void go_on_at(struct sched *s, struct request *r, uint32_t n, bool more) {
+    if (n < r->n_host && more)
+        return;
+    if (n == r->n_host && !BUGGIFY(host_state_gone) && states_load(&s->states, r))
+        note_cached(s, r, n);
+    else
+        kv_seq_truncate(r->seq, r->n_computed);
+    r->n_host = 0;
 }
 
 /*
@@ -50,15 +65,19 @@ void step_attach(struct sched *s, struct request *r) {
  */
 static void fetch(struct sched *s, struct request *r) {
     bool alone = s->running.next == s->running.prev && list_empty(&s->waiting);
-    uint32_t before = r->n_computed, most = UINT32_MAX;
+    uint32_t before = kv_seq_committed(r->seq), most = UINT32_MAX, n;
 
     if (!alone)
         most = offload_fetch_room(&s->offload);
     if (most == 0)
         return;
-    note_cached(s, r,
-                offload_fetch(&s->offload, s->pager, r->seq, &r->share, r->tokens, r->n_host, most,
-                              s->plan.n_running));
+    n = offload_fetch(&s->offload, s->pager, r->seq, &r->share, r->tokens, r->n_host, most,
+                      s->plan.n_running);
+    if (s->states.on) {
+        go_on_at(s, r, n, n > before);
+        return;
+    }
+    note_cached(s, r, n);
     if (r->n_computed == before || r->n_computed >= r->n_host)
         r->n_host = 0;
 }

@@ -131,6 +131,23 @@ def test_preempted_and_computed_again():
         assert d.stats()["worker"]["preemptions"] > 0, "nothing was preempted: the test is blind"
 
 
+def test_what_the_device_gives_up_comes_back_from_host_memory():
+    requests = [{"prompt": random_tokens(60 + i, 800), "temperature": i % 2, "seed": i} for i in range(4)]
+    for name in MODELS:
+        with Weftd(*FLAGS, model=golden(name)) as d:
+            should = [ask(d, r) for r in requests]
+        with Weftd("--max-context", "1024", "--kv-pages", 40, "--host-kv-memory", "64M", "--backend", BACKEND, model=golden(name)) as d:
+            for _ in range(3):  # there is room for one on the device
+                assert [ask(d, r) for r in requests] == should, name
+            for _ in range(100):  # what comes back, and what is computed since that is faster; told a little late
+                worker = d.stats()["worker"]
+                found = worker["host_loaded_tokens"] + worker["host_recomputed_tokens"]
+                if found >= 2 * 4 * 600:
+                    break
+                time.sleep(0.1)
+            assert found >= 2 * 4 * 600, (name, worker)
+
+
 def test_a_worker_that_dies():
     r = random.Random(5)
     name = MODELS[0]

@@ -14,9 +14,11 @@ enum { REQUESTS = 6, PROMPT = 70, COMMON = 48, OUT = 40, LONG = 190 };
 
 static struct gguf *model;
 static const char *backend;
-static uint32_t n_snapshots, n_prompt = PROMPT;
+static uint32_t n_snapshots, n_host_pages, n_prompt = PROMPT;
+static uint32_t at_once;
 static bool windows, encoder;
 static uint64_t n_preemptions, n_cached;
+static uint64_t n_found; /* in host memory: fetched, or computed as that was faster */
 
 static void open_model(const char *arch, const char *with) {
     struct err err = {0};
@@ -31,23 +33,24 @@ static void open_model(const char *arch, const char *with) {
 
 static void submit_one(struct sched *s, uint32_t i, uint32_t max_new) {
     static const uint16_t pools[] = {SUBMIT_POOL_CLS, SUBMIT_POOL_MEAN, SUBMIT_POOL_LAST};
-    struct rng common = {1}, own = {100 + i};
+    uint32_t what = i % REQUESTS; /* later ones are these once more */
+    struct rng common = {1}, own = {100 + what};
     int32_t tokens[LONG];
     struct submit m = {
         .id = i + 1,
-        .seed = 50 + i,
-        .n_prompt = n_prompt - i,
-        .n_tokens = n_prompt - i,
+        .seed = 50 + what,
+        .n_prompt = n_prompt - what,
+        .n_tokens = n_prompt - what,
         .max_new = max_new,
         .tokens = tokens,
-        .flags = encoder ? pools[i % ARRAY_SIZE(pools)] : SUBMIT_DIGESTS,
+        .flags = encoder ? pools[what % ARRAY_SIZE(pools)] : SUBMIT_DIGESTS,
     };
 
     for (uint32_t k = 0; k < n_prompt; k++)
         tokens[k] = (int32_t)rng_below(k < COMMON ? &common : &own, 300);
     params_init(&m.sampling);
-    m.sampling.temperature = i % 2 ? 1 : 0;
-    m.sampling.repetition_penalty = i % 3 ? 1 : 1.2;
+    m.sampling.temperature = what % 2 ? 1 : 0;
+    m.sampling.repetition_penalty = what % 3 ? 1 : 1.2;
     cr_assert_eq(sched_submit(s, &m), 0);
 }
 
@@ -68,12 +71,14 @@ static void serve(uint32_t from, uint32_t to, uint32_t n_pages, uint32_t chunk, 
         .backend = backend,
         .max_seqs = 8,
         .n_snapshots = n_snapshots,
+        .n_host_pages = n_host_pages,
         .windows = windows,
         .max_context = n_prompt == LONG ? 256
                        : encoder        ? 64
                                         : 0,
         .n_pages = n_pages,
         .first = from,
+        .at_once = at_once,
         .n_requests = to - from,
         .before = to - from > 1 ? submit_short : NULL,
         .submit = submit,
@@ -84,6 +89,7 @@ static void serve(uint32_t from, uint32_t to, uint32_t n_pages, uint32_t chunk, 
     serving_run(&w, &so, all, &stats);
     n_preemptions += stats.n_preemptions;
     n_cached += stats.n_cached_tokens;
+    n_found += stats.n_fetched_tokens + stats.n_left_tokens;
 }
 
 Test(real_engine, company_changes_no_bit) {
@@ -142,6 +148,27 @@ Test(real_engine, company_changes_no_bit_of_hybrid_models) {
         }
     cr_expect_gt(n_preemptions, 0);
     cr_expect_gt(n_cached, 0);
+    gguf_free(model);
+}
+
+/* All of them twice, one after the other on few pages: the second time their beginnings come back from host memory with
+ * the state behind them. */
+Test(real_engine, what_comes_back_from_host_memory_changes_no_bit_of_hybrid_models) {
+    static struct heard alone[2 * REQUESTS], together[2 * REQUESTS];
+
+    n_prompt = LONG;
+    open_model("qwen35", "cpu");
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        serve(i, i + 1, 64, 0, 1, alone);
+    memcpy(alone + REQUESTS, alone, REQUESTS * sizeof(*alone));
+    n_host_pages = 200;
+    n_snapshots = 100;
+    at_once = 1;
+    for (uint32_t depth = 1; depth <= 2; depth++) {
+        serve(0, 2 * REQUESTS, 18, depth == 2 ? 7 : 0, depth, together);
+        heard_compare(alone, together, 2 * REQUESTS);
+    }
+    cr_expect_geq(n_found, 2 * REQUESTS * 16);
     gguf_free(model);
 }
 

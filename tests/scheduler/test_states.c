@@ -11,6 +11,7 @@
 static struct sim sim;
 static struct rng rng;
 static uint64_t n_prompt, n_computed, n_new;
+static uint32_t n_pages = 4000, n_host;
 
 static uint32_t between(uint32_t low, uint32_t high) {
     return low + rng_below(&rng, high - low + 1);
@@ -20,7 +21,8 @@ static void begin(uint32_t n_snapshots) {
     struct sim_opts o = {
         .n_states = 8,
         .n_snapshots = n_snapshots,
-        .n_pages = 4000,
+        .n_pages = n_pages,
+        .n_host_pages = n_host,
         .page_tokens = 32,
         .max_context = 65536,
         .max_clients = 512,
@@ -131,6 +133,41 @@ Test(states, a_session_computes_little_more_than_what_is_new) {
         cr_expect_leq(n_computed, n_new + n_prompt / 20, "%s", what);
         if (n_snapshots[k / 2] >= 54) /* 8 GiB */
             cr_expect_leq(n_computed, n_new + n_new / 20, "%s", what);
+        sim_deinit(&sim);
+    }
+}
+
+/* Two sessions take turns on a device with room for one: the turn before comes back from host memory with the state
+ * behind it, and nothing of it is computed again. */
+Test(states, what_the_device_gives_up_comes_back_with_its_state) {
+    for (uint32_t n_host_pages = 0; n_host_pages <= 1000; n_host_pages += 1000) {
+        struct sim_client *c[2];
+
+        n_pages = 300;
+        n_host = n_host_pages;
+        begin(54);
+        for (uint32_t i = 0; i < 2; i++) {
+            c[i] = first_turn(i, 6000);
+            submit(c[i], 1 + i, 0);
+            finish(c[i]);
+            while (sim_step(&sim) == 0)
+                ;
+        }
+        uint64_t n_first = n_computed;
+        for (int turn = 0; turn < 4; turn++)
+            for (uint32_t i = 0; i < 2; i++) {
+                struct sim_client *next = sim_client_after(&sim, c[i], 20, 40);
+                submit(next, 1 + i, known(c[i]));
+                finish(c[i] = next);
+                while (sim_step(&sim) == 0) /* what has ended is saved */
+                    ;
+            }
+        if (n_host_pages > 0) {
+            cr_expect_leq(n_computed - n_first, 8 * (20 + 2 * 32));
+            cr_expect_geq(sim.stats.n_fetched_tokens, 7 * 6000);
+        } else {
+            cr_expect_geq(n_computed - n_first, 7 * 6000);
+        }
         sim_deinit(&sim);
     }
 }

@@ -28,7 +28,8 @@
     X(host_no_memory, "there is no memory for copies")                                             \
     X(host_queue_full, "the queue of turns to be saved is full")                                   \
     X(host_fetches_one, "only one page is brought back")                                           \
-    X(host_not_swapped, "a preempted request is not saved")
+    X(host_not_swapped, "a preempted request is not saved")                                        \
+    X(host_state_gone, "the state behind pages that came back is not there any more")
 
 struct buggify_site {
     const char *name, *text;

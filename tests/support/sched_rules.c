@@ -156,11 +156,15 @@ static void check_running(struct sim *s, const struct sim_client *c, const struc
 
     HOLD(s, c, PAGES, r->seq != NULL);
     const kv_page *page = kv_seq_pages(r->seq, &n);
-    HOLD(s, c, PAGES, n == (r->n_computed + t - 1) / t);
+    /* While pages of a hybrid model come from host memory they count when all are there. */
+    bool comes = s->sched->states.on && r->n_host > 0;
+    uint32_t at = comes ? kv_seq_committed(r->seq) : r->n_computed;
+    HOLD(s, c, PAGES, !comes || (at >= r->n_computed && at < r->n_host));
+    HOLD(s, c, PAGES, n == (at + t - 1) / t);
     HOLD(s, c, CHASE, r->n_pending <= c->n_in_flight);
     HOLD(s, c, CHASE, r->n_computed < r->n_tokens + r->n_pending + c->n_drafts_out);
-    HOLD(s, c, CHASE, kv_seq_committed(r->seq) <= r->n_computed);
-    HOLD(s, c, CHASE, c->n_in_flight > 0 || kv_seq_committed(r->seq) == r->n_computed);
+    HOLD(s, c, CHASE, kv_seq_committed(r->seq) <= at);
+    HOLD(s, c, CHASE, c->n_in_flight > 0 || kv_seq_committed(r->seq) == at);
     HOLD(s, c, PAGES, r->seq->n_published == r->seq->n_committed / t);
     for (uint32_t i = 0; i < r->seq->n_published; i++)
         HOLD(s, c, CONTENT,
@@ -370,10 +374,15 @@ static void check_snapshots(struct sim *s) {
             HOLD(s, NULL, KEPT, snapshot == KV_NO_SNAPSHOT || p->snapshot[snapshot].taken);
         }
     }
+    /* Pages of host memory, and those that come from there, have their bytes when the copies are made. */
+    const struct kv_pager *host = d->offload.host;
+    bool copied = !host || (sched_n_in_flight(d) == 0 && d->offload.n_copies == 0);
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++) {
         n_written -= p->snapshot[i].taken;
-        if (p->snapshot[i].page != KV_NO_PAGE)
-            HOLD(s, NULL, KEPT, telltale_is_state(s->engine, i, p->snapshot[i].page));
+        if (copied && p->snapshot[i].page != KV_NO_PAGE)
+            HOLD(s, NULL, KEPT, telltale_is_state(s->engine, i, false, p->snapshot[i].page));
+        if (copied && host && host->snapshot[i].page != KV_NO_PAGE)
+            HOLD(s, NULL, KEPT, telltale_is_state(s->engine, i, true, host->snapshot[i].page));
     }
     HOLD(s, NULL, KEPT, n_written == 0);
 }

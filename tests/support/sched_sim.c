@@ -120,7 +120,7 @@ static void new_worker(struct sim *s) {
     struct telltale t = o->machine;
     struct engine_opts e = {
         .n_pages = o->n_pages,
-        .n_host_pages = o->n_states > 0 || o->window > 0 ? 0 : o->n_host_pages,
+        .n_host_pages = o->window > 0 && o->n_states == 0 ? 0 : o->n_host_pages,
         .windows = o->window > 0 && o->n_states == 0,
         .n_states = o->n_states,
         .n_snapshots = o->n_snapshots,

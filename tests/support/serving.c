@@ -92,6 +92,7 @@ static void open_engine(const struct serving *w, bool draft, bool block, struct 
         .max_seqs = w->max_seqs,
         .max_wants = 64,
         .n_snapshots = w->n_snapshots,
+        .n_host_pages = draft ? 0 : w->n_host_pages,
         .windows = w->windows && !draft,
         .digest = true,
         .drafts = block,

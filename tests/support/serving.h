@@ -23,6 +23,7 @@ struct serving {
     const struct gguf *model, *draft; /* draft: of a draft model, or NULL */
     const char *backend;
     uint32_t n_snapshots; /* of a hybrid model */
+    uint32_t n_host_pages;
     bool windows;         /* engine_opts.windows */
     bool block;           /* engine_opts.drafts, unless speculation is off */
     uint32_t max_context; /* 0: 128 */

@@ -371,9 +371,10 @@ bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t pa
     return true;
 }
 
-bool telltale_is_state(const struct engine *e, uint32_t snapshot, uint32_t page) {
+bool telltale_is_state(const struct engine *e, uint32_t snapshot, bool host, uint32_t page) {
     const struct state *s = &e->state[e->opts.n_states + snapshot];
-    const struct cell *last = e->cells[KV_GLOBAL] + (size_t)(page + 1) * e->opts.page_tokens - 1;
+    size_t number = page + (host ? e->opts.n_pages : 0);
+    const struct cell *last = e->cells[KV_GLOBAL] + (number + 1) * e->opts.page_tokens - 1;
 
     return s->end == last->pos + 1 && s->read == last->after;
 }

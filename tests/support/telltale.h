@@ -92,8 +92,8 @@ bool telltale_is_lost_drafting(const struct engine *e);
 bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,
                     const int32_t *tokens);
 
-/* Whether snapshot @snapshot is the state behind the last token of @page, of KV_GLOBAL. */
-bool telltale_is_state(const struct engine *e, uint32_t snapshot, uint32_t page);
+/* Whether snapshot @snapshot is the state behind the last token of @page (of the host), of KV_GLOBAL. */
+bool telltale_is_state(const struct engine *e, uint32_t snapshot, bool host, uint32_t page);
 
 /* Whether an engine that is wrong so often is wrong where the right one's digest is @digest. */
 bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest);
