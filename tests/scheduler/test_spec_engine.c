@@ -58,6 +58,7 @@ static void make_tokenizer(void) {
     cr_assert_eq(tokenizer_new(&tokenizer, vocabulary, &err), 0, "%s", err.message);
 }
 
+#ifndef BACKEND
 static void open_model(void) {
     struct err err = {0};
     char path[64];
@@ -68,6 +69,7 @@ static void open_model(void) {
     unlink(path);
     make_tokenizer();
 }
+#endif
 
 static void submit(struct sched *s, uint32_t i, bool drafts) {
     static const struct submit_bias bias[] = {{5, 1.5F}, {9, -100.0F}};
@@ -128,6 +130,7 @@ static void serve(const char *backend, const struct sched_opts *opts, struct hea
         cr_expect_gt(stats.n_drafted, 0);
 }
 
+#ifndef BACKEND
 struct backend_name {
     char name[16];
 };
@@ -210,6 +213,8 @@ Test(spec_engine, a_draft_model_changes_no_bit) {
     gguf_free(model);
 }
 
+#endif
+
 struct block_model {
     char arch[16], backend[16];
     float loud;
@@ -218,9 +223,14 @@ struct block_model {
 
 ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
     static struct block_model all[] = {
+#ifdef BACKEND /* a device, which is emulated */
+        {"glm4moe", BACKEND, 0.01F, 0, N_REQUESTS},
+        {"qwen35", BACKEND, 0.01F, 40, N_REQUESTS},
+#else
         {"glm4moe", "cpu", 0.01F, 0, 120},     {"glm4moe", "cpu", 0.5F, 0, 120},
         {"glm4moe", "reference", 0.2F, 0, 24}, {"qwen35", "cpu", 0.01F, 40, 120},
         {"qwen35", "cpu", 0.5F, 40, 120},      {"qwen35", "reference", 0.2F, 40, 24},
+#endif
     };
 
     return cr_make_param_array(struct block_model, all, ARRAY_SIZE(all));
@@ -251,7 +261,7 @@ ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes
     n_requests = b->n_requests;
     serve(b->backend, &(struct sched_opts){.no_speculation = true}, plain);
     for (uint32_t depth = 1; depth <= 2; depth++) {
-        large_pages = depth == 1 ? 12 : 100;
+        large_pages = depth == 1 ? MIN(n_requests + 3, 12) : 100;
         opts.depth = depth;
         opts.force_draft = 6;
         opts.drafts = only;
@@ -261,12 +271,14 @@ ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes
         fprintf(stderr, "# %s %s, %u pages: %lu of %lu, %lu preemptions\n", b->arch, b->backend,
                 large_pages, sum.n_accepted, sum.n_drafted, sum.n_preemptions);
         cr_expect_gt(sum.n_accepted, 0);
-        if (b->loud < 0.1F)
+        if (b->loud < 0.1F && n_requests > 20)
             cr_expect_gt(sum.n_accepted, sum.n_drafted * 8 / 10);
+#ifndef BACKEND
         opts.force_draft = 0;
         opts.drafts = NULL;
         serve(b->backend, &opts, drafted);
         heard_compare(plain, drafted, n_requests);
+#endif
     }
     tokenizer_free(tokenizer);
     gguf_free(vocabulary);
