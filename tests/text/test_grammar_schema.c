@@ -372,6 +372,11 @@ Test(grammar_schema, patterns) {
            YES("\"ax\"", "\"xb\""));
     SCHEMA("{\"type\": \"string\", \"pattern\": \"^[\\\"\\\\\\\\\\\\n]*$\"}",
            YES("\"\\\"\\\\\\n\"", "\"\""), YES("\"\"\"", "\"\n\""));
+    /* A pattern that all strings match: lengths of any size are counted. */
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"([a-z]+)?\", \"minLength\": 2, \"maxLength\": 3}",
+           YES("\"+1\"", "\"a\\\"\303\251\""), YES("\"a\"", "\"abcd\"", "\"a\\u0062\""));
+    SCHEMA("{\"type\": \"string\", \"pattern\": \"[a-z]*\", \"maxLength\": 100000}", YES("\"+\""),
+           YES("\"\\u0062\""));
     SCHEMA("{\"type\": \"string\", \"pattern\": \"^[a-z]+$\", \"maxLength\": 3}", YES("\"abc\""),
            YES("\"abcd\"", "\"\""));
     SCHEMA("{\"type\": \"string\", \"pattern\": \"^[a-z]{2}-[0-9]$\", \"minLength\": 1, "

@@ -309,6 +309,20 @@ int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
     return r < 0 ? r : lang_select(b, product, UINT64_MAX, must, out);
 }
 
+/* The smallest automata are the same but for their numbers, which are given in the order in which
+ * texts reach the states. */
+bool lang_equal(const struct lang *x, const struct lang *y) {
+    bool same = x->n == y->n && x->n_edges == y->n_edges;
+
+    for (uint32_t q = 0; same && q < x->n; q++) {
+        const struct lang_state *s = &x->state[q], *t = &y->state[q];
+
+        same = s->edge == t->edge && s->n_edges == t->n_edges && s->accepts == t->accepts;
+    }
+    return same &&
+           (x->n_edges == 0 || memcmp(x->edge, y->edge, x->n_edges * sizeof(*x->edge)) == 0);
+}
+
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n) {
     uint32_t q = 0;
 

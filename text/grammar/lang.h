@@ -28,6 +28,8 @@ int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
 /* Makes states of @l that accept the same texts (in the same languages of a product) one, in place;
  * edges lie in the order of their states. Very large ones stay as they are (lang_merge.c). */
 int lang_merge(struct build *b, struct lang *l);
+/* Of two that are as lang_of() and lang_meet() make them. */
+bool lang_equal(const struct lang *x, const struct lang *y);
 bool lang_matches(const struct lang *l, const uint8_t *text, size_t n);
 /* Everything that a JSON string can hold, each character in its shortest spelling. */
 int lang_strings(struct build *b, const struct lang **out);

@@ -141,7 +141,7 @@ static bool limit_length(struct build *b, const struct facets *f, struct expr **
     return true;
 }
 
-/* The rule of a pattern or format (with what lengths leave of it): equal ones are one rule. */
+/* The rule of a pattern or format and lengths: equal ones are one rule. */
 struct string_rule {
     struct string_rule *next;
     const char *text; /* in the arena */
@@ -353,9 +353,33 @@ static int lower_text(struct schema *s, const struct facets *f, struct expr **ou
     return *out ? 0 : build_no_memory(b);
 }
 
+/* The strings of @f, without quotes. Lengths beside a pattern that all strings match are counted:
+ * `(...)?` without anchors is one. */
+static int strings_expr(struct schema *s, const struct facets *f, struct expr **out) {
+    struct build *b = s->b;
+    const struct lang *l, *all;
+    bool one = f->n_text == 1 && f->text[0].kind == TEXT_PATTERN;
+    int r = one ? text_lang(s, &f->text[0], &l) : 0;
+
+    if (r == 0 && one)
+        r = lang_strings(b, &all);
+    if (r == 0 && one && lang_equal(l, all)) {
+        *out = expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (r == 0)
+        r = facets_lang(s, f, &l);
+    if (r < 0)
+        return r;
+    *out = lang_expr(b, l);
+    return *out ? 0 : build_no_memory(b);
+}
+
 int lower_string(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
-    const struct lang *l;
+    bool one = f->n_text == 1 && f->text[0].kind <= TEXT_FORMAT;
+    struct string_rule *known;
+    struct expr *body;
     uint32_t rule;
     int r = 1;
 
@@ -367,16 +391,22 @@ int lower_string(struct schema *s, const struct facets *f, struct expr **out) {
         *out = json_any_string(b, f->min_length, f->max_length);
         return *out ? 0 : build_no_memory(b);
     }
-    if (f->n_text == 1 && f->text[0].kind <= TEXT_FORMAT)
+    if (one)
         r = lower_text(s, f, out);
     if (r <= 0)
         return r;
-    r = facets_lang(s, f, &l);
-    if (r == 0)
-        r = build_rule(b, NULL, &rule);
+    r = strings_expr(s, f, &body);
     if (r < 0)
         return r;
-    b->rule[rule].body = json_quoted(b, lang_expr(b, l));
-    *out = b->rule[rule].body ? expr_call(b, rule) : NULL;
+    body = json_quoted(b, body);
+    if (!body)
+        return build_no_memory(b);
+    r = one ? add_rule(s, f, body, &known) : build_rule(b, NULL, &rule);
+    if (r < 0)
+        return r;
+    if (one)
+        rule = known->rule;
+    b->rule[rule].body = body;
+    *out = expr_call(b, rule);
     return *out ? 0 : build_no_memory(b);
 }
