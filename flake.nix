@@ -35,7 +35,7 @@
       nixosModules.default = { config, lib, pkgs, ... }:
         let
           cfg = config.services.weft;
-          file = pkgs.writeText "weft.conf" (lib.generators.toKeyValue { } cfg.settings);
+          file = pkgs.writeText "weft.conf" (lib.generators.toINI { } cfg.settings);
         in {
           options.services.weft = {
             enable = lib.mkEnableOption "weftd";
@@ -44,10 +44,10 @@
               default = self.packages.${pkgs.stdenv.hostPlatform.system}.default;
             };
             settings = lib.mkOption {
-              type = with lib.types; attrsOf (oneOf [ bool int float str ]);
+              type = with lib.types; attrsOf (attrsOf (oneOf [ bool int float str ]));
               default = { };
-              example = { model = "/srv/models/MODEL.gguf"; };
-              description = "Keys of weft.conf(5).";
+              example = { model.model = "/srv/models/MODEL.gguf"; };
+              description = "Sections and keys of weft.conf(5).";
             };
           };
           config = lib.mkIf cfg.enable {
