@@ -7,6 +7,8 @@
 /* The runtime asks for the driver's library by its name alone. Containers often have it in a folder
  * that only an environment variable names; what has been opened from anywhere under that name is
  * found by it. It stays open. */
+static void *driver;
+
 static void find_driver(void) {
     static const char *const names[] = {"libcuda.so.1",
                                         "/usr/local/nvidia/lib64/libcuda.so.1",
@@ -15,10 +17,9 @@ static void find_driver(void) {
                                         "/usr/lib64/libcuda.so.1",
                                         "/usr/lib/wsl/lib/libcuda.so.1",
                                         "/run/opengl-driver/lib/libcuda.so.1"};
-    static void *found;
 
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !found; i++)
-        found = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !driver; i++)
+        driver = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
 }
 
 static int count(int *n) {
@@ -177,7 +178,10 @@ static int check_kernel(const void *kernel) {
     return (int)cudaFuncGetAttributes(&a, kernel);
 }
 
+/* The runtime calls a driver that is not there one that is too old. */
 static const char *text(int error) {
+    if (error == cudaErrorInsufficientDriver && !driver)
+        return "libcuda.so.1, the driver's library, is not found";
     return cudaGetErrorString((cudaError_t)error);
 }
 
