@@ -2,10 +2,11 @@
  * models - whole models on the device: small random ones against the reference backend and by bits
  * against themselves in other batches; then how long the steps of a large one take.
  *
- * usage: models [--tiny] [--prompts | --goals | --selftest] [--q8] [MODEL.gguf]
+ * usage: models [--tiny] [--prompts | --goals | --drafts | --selftest] [--q8] [MODEL.gguf]
  * weft-cuda.so stands beside the program. With a model: times, with the environment's
  * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --goals: only the batches that goals are
- * set for; --q8: with a KV cache of q8_0; --prompts: times of prompts;
+ * set for; --q8: with a KV cache of q8_0; --prompts: times of prompts; --drafts: of the model's own
+ * block;
  * --selftest: whether the backend takes the device.
  */
 
@@ -289,6 +290,78 @@ static void check_identity(const void *arg) {
     unlink(path);
 }
 
+/* -- the model's own block --------------------------------------------------------------------- */
+
+enum { N_DRAFTS = 3, N_VOCAB = 300 };
+
+/* What came of the text's last rows, and the logits of drafts behind them. */
+struct drafted {
+    float logits[N_DRAFTS][N_VOCAB];
+    struct driver_out out[OUTPUTS];
+    uint32_t k;
+};
+
+static void look_draft(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                       const float *logits) {
+    struct drafted *d = ctx;
+
+    if (logits)
+        memcpy(d->logits[d->k], logits, sizeof(d->logits[d->k]));
+}
+
+static void run_drafts(const char *path, const char *backend, bool drafts, struct drafted *out) {
+    struct driver_opts o = {.backend = backend,
+                            .path = path,
+                            .n_pages = 64,
+                            .max_rows = 64,
+                            .max_seqs = 2,
+                            .drafts = drafts,
+                            .on_out = look_draft,
+                            .ctx = out};
+    int32_t prompt[PROMPT], forced[OUTPUTS];
+    struct driver d;
+
+    open_or_exit(&d, &o);
+    random_tokens(prompt, 45, d.info->n_vocab, 1);
+    random_tokens(forced, OUTPUTS, d.info->n_vocab, 2);
+    struct driver_seq *s = driver_add(&d, prompt, 45, OUTPUTS + N_DRAFTS, NULL);
+    s->forced = forced;
+    driver_prefill(&d, s, 40);
+    driver_decode(&d, &s, 1, OUTPUTS - 1, false);
+    memcpy(out->out, s->out, sizeof(out->out));
+    for (out->k = 0; drafts && out->k < N_DRAFTS; out->k++) {
+        driver_draft(&d, &s, 1, out->k);
+        s->draft[out->k] = forced[out->k];
+    }
+    driver_drop(&d, s);
+    driver_close(&d);
+}
+
+/* Its drafts against the reference's; the text is the same with it and without. */
+static void check_block(const void *arg) {
+    static struct drafted right, with, without;
+    const struct tiny_model *m = arg;
+    double d = 0, norm = 0;
+    uint32_t wrong = 0;
+    char path[64];
+
+    tiny_model_temp(m, path);
+    run_drafts(path, "reference", true, &right);
+    run_drafts(path, "cuda", true, &with);
+    run_drafts(path, "cuda", false, &without);
+    unlink(path);
+    for (uint32_t i = 0; i < N_DRAFTS * N_VOCAB; i++) {
+        double y = (double)right.logits[i / N_VOCAB][i % N_VOCAB];
+
+        d += pow((double)with.logits[i / N_VOCAB][i % N_VOCAB] - y, 2);
+        norm += y * y;
+    }
+    report_check("the model's own block: logits of drafts", sqrt(d / norm), 1e-2);
+    for (uint32_t i = 0; i < OUTPUTS; i++)
+        wrong += with.out[i].digest == 0 || with.out[i].digest != without.out[i].digest;
+    report_check("the model's own block: the text without it", wrong, 0);
+}
+
 /* -- times ------------------------------------------------------------------------------------- */
 
 /* Bytes of weights that every step reads: of experts those of one token. */
@@ -526,6 +599,61 @@ static void time_prompts(const void *arg) {
     free(prompt);
 }
 
+/* Steps of a model with its block: that computes the block's keys, that leaves holes, and a row of
+ * the block. */
+static void time_drafts(const void *arg) {
+    enum { DRAFTS = 4 };
+    static const uint32_t n_seqs[] = {1, 8, 32};
+    const struct timing *t = arg;
+    uint32_t context = 1024 / t->shrink, steps = t->shrink > 1 ? 2 : 24;
+    uint32_t n_drafts = (t->shrink > 1 ? 2 : 4) * DRAFTS;
+    int32_t prompt[1024];
+    struct driver_seq *all[32];
+    struct driver_opts o = {.backend = "cuda",
+                            .path = t->path,
+                            .page_tokens = 32,
+                            .n_pages = 32 * (1200 / 32),
+                            .max_seqs = 32,
+                            .drafts = true};
+    struct driver d;
+    char name[80];
+
+    open_or_exit(&d, &o);
+    for (size_t r = 0; r < (t->shrink > 1 ? 1 : ARRAY_SIZE(n_seqs)) && d.info->n_slots; r++) {
+        uint32_t n = MAX(n_seqs[r] / t->shrink, 1u);
+
+        for (uint32_t i = 0; i < n; i++) {
+            random_tokens(prompt, context, d.info->n_vocab, i);
+            all[i] = driver_add(&d, prompt, context, 2 * steps + 9 + DRAFTS, NULL);
+            driver_prefill(&d, all[i], 512);
+        }
+        for (int holes = 0; holes < 2; holes++) {
+            d.holes = holes;
+            driver_decode(&d, all, n, 4, true);
+            double start = report_now();
+            driver_decode(&d, all, n, steps, true);
+            snprintf(name, sizeof(name), "decode, %u x %u tokens, %s of the block", n, context,
+                     holes ? "holes" : "keys");
+            report_step(&d, name, (report_now() - start) / steps, n, context, n);
+        }
+        double start = 0;
+        for (uint32_t k = 0; k < n_drafts; k++) {
+            start = k == DRAFTS ? report_now() : start; /* the first ones make the graph */
+            driver_draft(&d, all, n, k % DRAFTS);
+            for (uint32_t i = 0; i < n; i++)
+                all[i]->draft[k % DRAFTS] = (int32_t)(k + i);
+        }
+        double took = (report_now() - start) / (n_drafts - DRAFTS);
+        snprintf(name, sizeof(name), "a row of the block, %u x %u tokens", n, context);
+        report_value(name, took * 1e6, "us");
+        for (uint32_t i = 0; i < n; i++)
+            driver_drop(&d, all[i]);
+    }
+    if (!d.info->n_slots)
+        report_skipped("the model's own block", "it has none");
+    driver_close(&d);
+}
+
 /* Takes @name from the front of the arguments. */
 static bool takes(int *argc, char ***argv, const char *name) {
     if (*argc < 2 || strcmp((*argv)[1], name) != 0)
@@ -557,6 +685,7 @@ int main(int argc, char **argv) {
     bool tiny = takes(&argc, &argv, "--tiny"), prompts = takes(&argc, &argv, "--prompts");
     struct timing t = {.shrink = tiny ? 32 : 1, .goals = takes(&argc, &argv, "--goals")};
 
+    bool drafts = takes(&argc, &argv, "--drafts");
     if (takes(&argc, &argv, "--q8"))
         t.kv = ENGINE_KV_Q8_0;
     if (takes(&argc, &argv, "--selftest")) {
@@ -565,13 +694,17 @@ int main(int argc, char **argv) {
     }
     if (argc > 1) {
         t.path = argv[1];
-        if (prompts)
+        if (drafts)
+            report_alone("times of drafts", 90, time_drafts, &t);
+        else if (prompts)
             report_alone("times of prompts", 90, time_prompts, &t);
         else
             report_rows("times of a model", 120, n_times(&t), time_model, &t);
         return report_end("times");
     }
     judge_all(tiny);
+    report_alone("model qwen35 with its block", 120, check_block,
+                 &(struct tiny_model){.arch = "qwen35", .type = TENSOR_Q8_0, .n_blocks = 1});
     static const struct tiny_model identical[] = {
         {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 3, .n_embd = 512, .n_ff = 1024},
         {.arch = "gpt-oss", .type = TENSOR_MXFP4, .n_embd = 512},
