@@ -353,7 +353,8 @@ struct be_ops {
      * engine_wait(), with the tokens of `feed` filled in. true: they enqueue, are called inside
      * engine_launch() and engine_seal(), and resolve `feed` on the device. */
     bool device;
-    bool hidden; /* answers WANT_HIDDEN */
+    bool hidden;      /* answers WANT_HIDDEN */
+    bool latent_once; /* pages of latent attention hold a key once, not also as the value */
     /* Bytes that pages may take beside weights and all else, of what this device has free. NULL:
      * not a device. */
     int (*room)(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,

@@ -86,7 +86,10 @@ static int check_kv_type(const struct engine *e, struct err *err) {
 
 /* Bytes of a page over all layers of class @cls. */
 static uint64_t page_bytes_of(const struct engine *e, uint8_t cls) {
-    return kv_bytes(e->opts.kv_type, e->model.shape.n_kv_values[cls] * e->opts.page_tokens);
+    const struct model_shape *s = &e->model.shape;
+    bool once = s->mla.rank && e->ops->latent_once;
+
+    return kv_bytes(e->opts.kv_type, s->n_kv_values[cls] / (once ? 2 : 1) * e->opts.page_tokens);
 }
 
 /* KV memory from what a device has left, where neither pages nor bytes are configured. */

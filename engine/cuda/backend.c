@@ -61,34 +61,28 @@ static int probe(struct err *err) {
     return find_device(cuda_api(), &d, err);
 }
 
-static struct page_shape page_shape_of(const struct heads *h, const struct engine_opts *o) {
+struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
     return (struct page_shape){
         .n_head_kv = h->n_kv,
         .head_dim = h->dim,
-        .page_tokens = o->page_tokens,
-        .q8 = o->kv_type == ENGINE_KV_Q8_0,
+        .page_tokens = b->opts->page_tokens,
+        .q8 = b->opts->kv_type == ENGINE_KV_Q8_0,
+        .latent = b->shape->mla.rank > 0,
     };
 }
 
-struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
-    return page_shape_of(h, b->opts);
-}
-
 /* Keys and values of a token: a page of one head of half as many. */
-static size_t values_bytes(uint64_t n_values, const struct engine_opts *o) {
-    const struct page_shape p = page_shape_of(&(struct heads){1, 1, (uint32_t)(n_values / 2)}, o);
+size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
+    const struct heads h = {1, 1, (uint32_t)(n_values / 2)};
+    const struct page_shape p = cuda_page_shape(b, &h);
 
     return page_layer_bytes(&p);
-}
-
-size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
-    return values_bytes(n_values, b->opts);
 }
 
 /* What pages need for the model's layers, by class. */
 static void size_pages(struct be *b) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
-        b->kv[i].page_bytes = values_bytes(b->shape->n_kv_values[i], b->opts);
+        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i]);
 }
 
 /* On a device that does not answer every call would wait for ever: all that it has is left to the
@@ -119,7 +113,7 @@ static int upload_tables(struct be *b) {
 }
 
 static int check_shape(const struct model_shape *s, struct err *err) {
-    if (s->widest.head % 8 || s->widest.head > HEAD_VALUES)
+    if (s->mla.rank == 0 && (s->widest.head % 8 || s->widest.head > HEAD_VALUES))
         return err_set(err, 0, NULL,
                        "heads of %u values: backend 'cuda' needs a multiple of 8, at most %u",
                        s->widest.head, HEAD_VALUES);
@@ -215,7 +209,8 @@ static uint32_t n_threads(const struct be *b) {
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     static const char *const names[] = {"early launch", "fused kernels", "expert_vec"};
 
-    bool either = b->shape->n_expert && b->wants_expert_vec && !b->no_expert_wide;
+    bool either =
+        (b->shape->n_expert || b->shape->mla.rank) && b->wants_expert_vec && !b->no_expert_wide;
 
     if (i >= ARRAY_SIZE(names) - !either)
         return false;
@@ -289,6 +284,8 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
 }
 
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
+    if (s->mla.rank && (op->kind == OP_ATTEND || op->kind == OP_MLA_IN))
+        return latent_lacks(s);
     if (op->kind == OP_QKV || op->kind == OP_ATTEND)
         return attention_lacks(s, op);
     if (op->kind == OP_KEYS && op->norm_all)
@@ -311,6 +308,7 @@ const struct be_ops weft_backend_cuda = {
     .depth = 2,
     .device = true,
     .hidden = true,
+    .latent_once = true,
     .probe = probe,
     .room = room,
     .open = open_be,
@@ -337,6 +335,8 @@ const struct be_ops weft_backend_cuda = {
             [OP_CONV] = step_conv,         [OP_MAMBA] = step_mamba,
             [OP_KEEP] = step_keep,         [OP_DRAFT_IN] = step_draft_in,
             [OP_KEYS] = step_keys,         [OP_HOLES] = step_holes,
+            [OP_MLA_IN] = step_mla_in,     [OP_MLA_Q] = step_mla_q,
+            [OP_MLA_KV] = step_mla_kv,     [OP_MLA_OUT] = step_mla_out,
             [OP_LOGITS] = step_logits,
         },
     .mask = step_mask,

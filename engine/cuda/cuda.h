@@ -29,8 +29,11 @@
 #define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
 #define FUSE_VALUES 16384u        /* be.fuse */
 #define HEAD_VALUES 512u          /* of a head, at most */
-#define GRAPHS 8u                 /* sizes of steps that are launched as one (graph.c) */
-#define PASSES 3u                 /* each with graphs of its own (model.h) */
+/* Pairs of an expert, on average, up to which expert_vec takes them: an item of 64 of expert_wide
+ * takes about as many instructions as three of 8 (docs/cuda-kernels.md). */
+#define FEW_PAIRS 16u
+#define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
+#define PASSES 3u /* each with graphs of its own (model.h) */
 
 struct region { /* an allocation */
     void **where;
@@ -81,6 +84,7 @@ struct step {
     bool gated;                            /* be.o is not multiplied by its gates yet */
     bool packed;                           /* be.packed holds what the next matrices take */
     bool kept, paired;                     /* KEEP, DRAFT_IN have been launched (draft.c) */
+    bool listed;                           /* be.latent.item is that of this step */
     struct heads planned; /* what attention's work list was made for; n 0: none yet */
     /* How be.gate becomes ACT_H: PLAIN as it is; else with the values of up. */
     struct {
@@ -189,6 +193,12 @@ struct be {
         struct expert_item *item;        /* [experts_items()] */
         uint32_t *n_items;
     } experts;
+    /* Of a model with latent attention. */
+    struct {
+        float *q, *r;             /* [max_rows][n_head][query], [max_rows][q_rank] */
+        uint32_t *list, *n_items; /* list: [n_head][max_rows] */
+        struct expert_item *item; /* [latent_items()] */
+    } latent;
     /* Of a model with recurrent layers. */
     struct {
         float *in[OP_MATRICES], *c, *mix, *out; /* struct delta_args */
@@ -254,6 +264,9 @@ int staging_send(struct be *b, struct staging *s, size_t from);
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h);
 /* What a page needs for so many values of a token. */
 size_t cuda_values_bytes(const struct be *b, uint64_t n_values);
+/* Queries of a block that has one chunk; values of a head's result. */
+uint32_t cuda_few(const struct be *b);
+uint32_t cuda_head_values(const struct be *b, const struct heads *h);
 /* Results of chunks that be.partial has room for. */
 uint32_t cuda_partials(const struct be *b, const struct heads *h);
 
@@ -309,8 +322,8 @@ int hidden_launch(struct step *s);
 /* Graphs of small steps: one a size, made when a step of that size comes for the first time. */
 int graph_open(struct be *b);
 void graph_close(struct be *b);
-/* Blocks of queries that a step makes at most, where so many heads share keys. */
-uint32_t graph_blocks(const struct step *s, uint32_t group);
+/* Blocks of @few queries that a step makes at most, where @group heads share keys. */
+uint32_t graph_blocks(const struct step *s, uint32_t group, uint32_t few);
 /* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch()
  * does. */
 bool graph_begin(struct step *s);
@@ -346,6 +359,10 @@ int step_keep(struct step *s, const struct model_op *op);
 int step_draft_in(struct step *s, const struct model_op *op);
 int step_keys(struct step *s, const struct model_op *op);
 int step_holes(struct step *s, const struct model_op *op);
+int step_mla_in(struct step *s, const struct model_op *op);
+int step_mla_q(struct step *s, const struct model_op *op);
+int step_mla_kv(struct step *s, const struct model_op *op);
+int step_mla_out(struct step *s, const struct model_op *op);
 int step_logits(struct step *s, const struct model_op *op);
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits);
 int step_sample(struct step *s);
@@ -393,6 +410,17 @@ int residual_add(struct step *s, const struct model_op *op, const struct pack_ar
 int residual_branch(struct step *s, const struct model_op *op);
 /* x: the rms norm of each row of @n values, times @norm. */
 int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
+/* Items of heads that the largest step makes. */
+uint32_t latent_items(const struct be *b);
+/* What of latent attention is not computed, in words, or NULL. */
+const char *latent_lacks(const struct model_shape *s);
+/* Uploads be.latent.list. 0, -ENOMEM or -EIO. */
+int latent_open(struct be *b);
+/* The argument of store_latent, but for the norm and the pages. */
+struct latent_args latent_store_args(const struct be *b, const struct heads *h,
+                                     const struct rope_set *rope);
+/* Where attend_latent finds the part of the queries that turns. */
+void latent_attend(const struct be *b, struct attend_args *a);
 /* What of a recurrent op is not computed, in words, or NULL. */
 const char *recurrent_lacks(const struct model_shape *s, const struct model_op *op);
 /* The argument of the kernels of a delta net; w: of the op. */

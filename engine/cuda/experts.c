@@ -8,10 +8,6 @@
 #include <assert.h>
 #include <errno.h>
 
-/* Pairs of an expert, on average, up to which expert_vec takes them: an item of 64 of expert_wide
- * takes about as many instructions as three of 8 (docs/cuda-kernels.md). */
-#define FEW_PAIRS 16u
-
 /* Whether the products are expert_vec's; the bits are the same. */
 static bool takes_few(const struct step *s) {
     const struct be *b = s->be;
@@ -75,7 +71,7 @@ int step_route(struct step *s, const struct model_op *op) {
 /* Teams of a block: as few warps each as leave no multiprocessor idle, for all that is done once a
  * row tile is then done by fewer. @most: items, at most. */
 static uint32_t choose_teams(const struct be *b, const struct expert_args *a, uint32_t most) {
-    uint64_t tiles = (uint64_t)MIN(most, b->shape->n_expert) * a->m[0].n_row_tiles;
+    uint64_t tiles = (uint64_t)MIN(most, a->n_experts) * a->m[0].n_row_tiles;
     uint32_t busy = BUSY_WARPS * (uint32_t)b->device.n_multiprocessors, n = EXPERT_THREADS / 32;
 
     while (n > 1 && tiles * (EXPERT_THREADS / 32 / n) < busy &&
@@ -115,6 +111,7 @@ static struct expert_args product_args(const struct be *b, const struct weights 
         .n_mats = n_mats,
         .n_blocks = (uint32_t)round_up(n_in, 64) / 16,
         .n_used = b->shape->n_expert_used,
+        .n_experts = b->shape->n_expert,
         .by_pair = first > 0,
         .item = b->experts.item,
         .n_items = b->experts.n_items,

@@ -13,6 +13,7 @@
  *              keep all warps busy, each has a tile of its own.
  * expert_wide  64 pairs at a time, as matmul_wide; rows are gathered by the copies
  * combine      a block a row; it packs the row for the op behind it, too
+ * list_heads   items of latent attention, whose heads have matrices of their own
  */
 
 #include "engine/cuda/matvec.cuh"
@@ -143,6 +144,21 @@ KERNEL(route, struct route_args, CUDA_THREADS, 2) {
     sync_block();
     if (told)
         make_items(a, (uint32_t *)p);
+}
+
+/* Items are in the order of heads, then of rows. */
+KERNEL(list_heads, struct heads_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    uint32_t n_rows = a.batch->n_rows, each = (n_rows + a.columns - 1) / a.columns;
+
+    for (uint32_t i = threadIdx.x; i < a.n_head * each; i += CUDA_THREADS) {
+        struct expert_item item = {i / each, i % each * a.columns, 0};
+
+        item.n = n_rows - item.first < a.columns ? n_rows - item.first : a.columns;
+        a.item[i] = item;
+    }
+    if (threadIdx.x == 0)
+        *a.n_items = a.n_head * each;
 }
 
 /* -- products ---------------------------------------------------------------------------------- */

@@ -63,13 +63,13 @@ static uint32_t size_for(const struct step *s) {
     return i;
 }
 
-uint32_t graph_blocks(const struct step *s, uint32_t group) {
+uint32_t graph_blocks(const struct step *s, uint32_t group, uint32_t few) {
     uint32_t n = 0;
 
     if (s->graph < GRAPHS)
-        return s->grid.rows * ((group + ATTN_QUERIES - 1) / ATTN_QUERIES);
+        return s->grid.rows * ((group + few - 1) / few);
     for (uint32_t i = 0; i < s->batch->n_seqs; i++)
-        n += (s->batch->seq[i].n_rows * group + ATTN_QUERIES - 1) / ATTN_QUERIES;
+        n += (s->batch->seq[i].n_rows * group + few - 1) / few;
     return n;
 }
 

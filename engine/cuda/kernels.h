@@ -91,7 +91,8 @@ struct plan_args {
     struct attn_merge *merge;
     uint32_t group, n_head_kv, n_multiprocessors, max_partials;
     uint32_t page_tokens; /* 0: nothing is shared */
-    uint32_t wide; /* queries of a block of a sequence that has many: ATTN_QUERIES or ATTN_WIDE */
+    uint32_t few;         /* queries of a block that has one chunk: ATTN_QUERIES or ATTN_LATENT */
+    uint32_t wide;        /* of one that has all: as few, or ATTN_WIDE */
 };
 
 /* -- rows -------------------------------------------------------------------------------------- */
@@ -152,7 +153,7 @@ struct pack_args {
     uint16_t *packed;
     float *scale;
     uint32_t kind, n, n_padded;
-    uint32_t up_stride; /* values from a row of up to the next; 0: n */
+    uint32_t x_stride, up_stride; /* values from a row of x, of up, to the next; 0: n */
     float eps;
 };
 
@@ -202,6 +203,17 @@ struct store_args {
     uint32_t v_unit; /* values get a norm without weights */
     float eps;
 };
+
+/* Latent attention: the last n_rot of a query's @width values turn, in place, and of a row's latent
+ * vector k the others get a norm: the key, to its page. Grid: x rows, y (n_head + 1) / 8, rounded
+ * up. */
+struct latent_args {
+    struct store_args store; /* one head of n_rot values behind those with a norm, k_norm */
+    uint32_t width;
+};
+
+#define LATENT_KEY 576u   /* values of a key of latent attention, at most */
+#define LATENT_VALUE 512u /* of those the value */
 
 /* to = (base + gain t') * scale, t' = t or, with @norm, its rms norm times that; no base: zeros.
  * Then, where @packs, rows of to are packed. Grid: rows; PACK_THREADS threads. */
@@ -395,6 +407,7 @@ struct expert_args {
     const uint16_t *x; /* packed */
     const float *scale;
     uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
+    uint32_t n_experts;                /* that there are */
     uint32_t by_pair, glu;             /* by_pair: a row of x is a pair */
     uint32_t n_teams, stage_bytes;     /* stage_bytes: the largest */
     struct expert_cut cut[2];
@@ -423,6 +436,16 @@ MX_FN void expert_cut_rows(struct expert_args *a, uint32_t n_teams) {
 MX_FN uint32_t expert_shared(uint32_t stage_bytes) {
     return EXPERT_THREADS / 32 * MATVEC_STAGES * stage_bytes;
 }
+
+/* The heads of latent attention as experts that all rows pick: pair r n_head + h is head h of row
+ * r, and entry i of a head's list is pair i n_head + h, with ROUTE_PICKS as n_used. Makes the items
+ * of the batch's rows, head by head. Grid: 1. */
+struct heads_args {
+    const struct batch_head *batch;
+    uint32_t n_head, columns; /* columns: pairs of an item, at most */
+    struct expert_item *item;
+    uint32_t *n_items;
+};
 
 /* x += weight y, pick by pick in their order, or sum = what would be added; then x += sigmoid(gate
  * norm x) shared, x that which was there before; then, where @packs, the row is packed. Grid: rows;
@@ -519,8 +542,8 @@ MX_FN uint32_t delta_place(uint32_t dim, uint32_t i, uint32_t j) {
 /* -- attention --------------------------------------------------------------------------------- */
 
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
- * [n_head_kv][16 queries] rows of partial_stride floats: o, then m and l. merged: the block that is
- * last with a merge's chunks does the merge, the one that is last with a row's heads packs the
+ * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l. merged: the block that
+ * is last with a merge's chunks does the merge, the one that is last with a row's heads packs the
  * row. Tiles and chunks that none of an item's queries sees are left out, which changes no bit. */
 struct attend_args {
     const struct batch_head *batch;
@@ -530,10 +553,13 @@ struct attend_args {
     struct page_shape shape;
     uint32_t cls; /* of the pages */
     uint32_t n_head, group, partial_stride;
-    float scale, cap;        /* cap: of scores, 0: none */
-    uint32_t holes;          /* keys of the kernel holes() weigh nothing */
-    uint32_t window;         /* a row sees the last so many keys; UINT32_MAX: all */
-    const float *sinks;      /* by head, the score of a key without a value; NULL: there is none */
+    uint32_t few, n_value;  /* as plan_args; values of a head's result */
+    const float *turned;    /* the values of queries behind the first n_value, or NULL: q has all */
+    uint32_t turned_stride; /* from a query's to the next */
+    float scale, cap;       /* cap: of scores, 0: none */
+    uint32_t holes;         /* keys of the kernel holes() weigh nothing */
+    uint32_t window;        /* a row sees the last so many keys; UINT32_MAX: all */
+    const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
     uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
     struct pack_args pack;
 };
@@ -543,13 +569,19 @@ struct attend_args {
 #define ATTEND_WIDE_SHARED(head)                                                                   \
     (2 * ATTN_WIDE * ((head) + 8) * 2 + ATTN_TILES * ATTN_WIDE * (20 + 4) * 4 + ATTN_WIDE * 7 * 4)
 
+/* attend_latent: 32 queries of LATENT_KEY values, the results of LATENT_VALUE; nothing by last
+ * blocks. */
+#define ATTEND_LATENT_SHARED                                                                       \
+    (2 * ATTN_LATENT * (LATENT_KEY + 8) * 2 + ATTN_TILES * ATTN_LATENT * (20 + 4) * 4 +            \
+     ATTN_LATENT * 7 * 4)
+
 /* Merges the chunks of queries that were split, from the first one that a query sees; grid: x
  * merges, or fewer, y key heads. */
 struct merge_args {
     const struct batch_head *batch;
     const float *partial;
     float *o;
-    uint32_t n_head, n_head_kv, group, head_dim, partial_stride;
+    uint32_t n_head, n_head_kv, group, few, n_value, partial_stride;
     uint32_t window; /* these as in attend_args */
     const float *sinks;
 };
@@ -674,6 +706,7 @@ extern const void *const kernel_plan;
 extern const void *const kernel_rope;
 extern const void *const kernel_pack;
 extern const void *const kernel_store;
+extern const void *const kernel_store_latent;
 extern const void *const kernel_copy_page;
 extern const void *const kernel_matvec; /* up to PACK_ROWS rows */
 extern const void *const kernel_matvec_16;
@@ -683,6 +716,7 @@ extern const void *const kernel_route;
 extern const void *const kernel_expert_vec;
 extern const void *const kernel_expert_wide;
 extern const void *const kernel_combine;
+extern const void *const kernel_list_heads;
 extern const void *const kernel_delta_in;
 extern const void *const kernel_delta;
 extern const void *const kernel_delta_out;
@@ -697,6 +731,7 @@ extern const void *const kernel_attend_256;
 extern const void *const kernel_attend_512;
 extern const void *const kernel_attend_wide_64;
 extern const void *const kernel_attend_wide_128;
+extern const void *const kernel_attend_latent;
 extern const void *const kernel_merge;
 extern const void *const kernel_sample_scan;
 extern const void *const kernel_sample_weigh;

@@ -273,6 +273,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
     enum op_kind kind = op->kind;
     float *const qkv[3] = {b->q, b->k, b->v}, *const gate_up[2] = {b->gate, b->up};
     float *const experts[3] = {b->experts.gate, b->experts.up, b->experts.y};
+    float *const mla_in[2] = {b->k, b->shape->mla.q_rank ? b->latent.r : b->latent.q};
 
     return kind == OP_QKV           ? qkv[i]
            : kind == OP_KEYS        ? qkv[1 + i]
@@ -284,6 +285,10 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
            : kind == OP_ROUTE       ? b->experts.logits
            : kind == OP_EXPERTS     ? experts[i]
            : kind == OP_STATE_IN    ? b->recurrent.in[i]
+           : kind == OP_MLA_IN      ? mla_in[i]
+           : kind == OP_MLA_Q       ? b->latent.q
+           : kind == OP_MLA_KV      ? b->q
+           : kind == OP_MLA_OUT     ? b->q
            : kind == OP_PROJ        ? residual_target(b, op)
                                     : b->logits;
 }
@@ -409,7 +414,7 @@ int cuda_load(struct be *b, const struct model_op *op, struct weights **out, str
     assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->kind == OP_KEEP);
     if (!w)
         return -ENOMEM;
-    if (op->kind == OP_KEYS || (op->kind == OP_QKV && op->w[1])) {
+    if (op->kind == OP_KEYS || op->kind == OP_MLA_KV || (op->kind == OP_QKV && op->w[1])) {
         const struct page_shape page = cuda_page_shape(b, &op->heads);
 
         assert(op->kv.cls < PAGE_CLASSES && op->kv.layer < MODEL_LAYERS_MAX);

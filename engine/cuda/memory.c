@@ -26,14 +26,19 @@ static void add_activations(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
     size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
+    size_t n_out = (size_t)s->n_head * s->mla.n_value; /* 0: no latent attention */
     size_t n_pair = s->drafts ? 2 * (size_t)s->n_embd : 0;
     size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)), n_pair), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
-    size_t values = MAX(padded * widest, pairs * round_up(s->n_ff_expert, 64));
+    size_t heads = s->mla.rank ? round_up(rows * s->n_head, PACK_ROWS) : 0;
+    size_t values = MAX(padded * round_up(MAX(MAX(widest, s->mla.q_rank), n_out), 64),
+                        pairs * round_up(s->n_ff_expert, 64));
+
+    values = MAX(values, heads * round_up(MAX(s->mla.n_nope, s->mla.rank), 64));
 
     add(b, &b->x, rows * s->n_embd, sizeof(float), "activations", false);
     add(b, &b->layer_input, rows * n_in, sizeof(float), "activations", false);
-    add(b, &b->q, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
+    add(b, &b->q, rows * MAX(MAX(n_q, n_out), s->n_embd), sizeof(float), "activations", false);
     add(b, &b->k, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->v, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->o, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
@@ -41,7 +46,7 @@ static void add_activations(struct be *b) {
     add(b, &b->gate, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->up, rows * n_ff, sizeof(float), "activations", false);
     add(b, &b->packed, values, sizeof(uint16_t), "activations", false);
-    add(b, &b->scale, MAX(padded, pairs), sizeof(float), "activations", false);
+    add(b, &b->scale, MAX(MAX(padded, pairs), heads), sizeof(float), "activations", false);
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
         add(b, &b->rope[i], rows * s->rope[i].n_rot, sizeof(float), "activations", false);
     add(b, &b->factor, rows, sizeof(float), "activations", false);
@@ -74,6 +79,20 @@ static void add_experts(struct be *b) {
     add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations", false);
 }
 
+/* Of latent attention: queries before attn_k_b, and the heads as experts. */
+static void add_latent(struct be *b) {
+    const struct model_shape *s = b->shape;
+    size_t rows = b->opts->max_rows, width = s->mla.n_nope + s->head_dim - s->mla.rank;
+
+    if (s->mla.rank == 0)
+        return;
+    add(b, &b->latent.q, rows * s->n_head * width, sizeof(float), "activations", false);
+    add(b, &b->latent.r, rows * s->mla.q_rank, sizeof(float), "activations", false);
+    add(b, &b->latent.list, rows * s->n_head, sizeof(uint32_t), "activations", false);
+    add(b, &b->latent.n_items, 1, sizeof(uint32_t), "activations", false);
+    add(b, &b->latent.item, latent_items(b), sizeof(struct expert_item), "activations", false);
+}
+
 /* Of recurrent layers: what a step's rows need, and the states. */
 static void add_recurrent(struct be *b) {
     const struct state_shape *s = &b->shape->state;
@@ -104,8 +123,16 @@ static void add_draft(struct be *b) {
     add(b, &b->draft.kept, n_slots * ENGINE_KEPT * n, sizeof(float), "activations", false);
 }
 
+uint32_t cuda_few(const struct be *b) {
+    return b->shape->mla.rank ? ATTN_LATENT : ATTN_QUERIES;
+}
+
+uint32_t cuda_head_values(const struct be *b, const struct heads *h) {
+    return b->shape->mla.rank ? b->shape->mla.rank : h->dim;
+}
+
 uint32_t cuda_partials(const struct be *b, const struct heads *h) {
-    size_t bytes = (size_t)h->n_kv * ATTN_QUERIES * (h->dim + 4) * sizeof(float);
+    size_t bytes = (size_t)h->n_kv * cuda_few(b) * (cuda_head_values(b, h) + 4) * sizeof(float);
 
     return (uint32_t)MIN(b->partial_bytes / bytes, MAX_PARTIALS);
 }
@@ -113,7 +140,7 @@ uint32_t cuda_partials(const struct be *b, const struct heads *h) {
 /* How many items attention may need, and room for the results of chunks. */
 static void add_attention(struct be *b) {
     const struct model_shape *s = b->shape;
-    size_t most = (size_t)s->widest.n_kv * ATTN_QUERIES * (s->widest.head + 4) * sizeof(float);
+    size_t most = (size_t)s->widest.n_kv * cuda_few(b) * (s->widest.head + 4) * sizeof(float);
 
     b->partial_bytes = MIN(PARTIAL_BYTES, MAX_PARTIALS * most);
     b->max_merges =
@@ -273,6 +300,7 @@ static void add_rest(struct be *b) {
 static void add_all(struct be *b) {
     add_activations(b);
     add_experts(b);
+    add_latent(b);
     add_recurrent(b);
     add_draft(b);
     add_attention(b);
@@ -402,6 +430,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
                     b, b->api->fill(b->arrived, 0, cuda_arrivals(b) * sizeof(uint32_t), b->stream),
                     "cudaMemset");
     r = r < 0 ? r : clear_experts(b);
+    r = r < 0 ? r : latent_open(b);
     /* A page holds finite numbers even before it is written (attention.cu). */
     for (uint32_t i = 0; i < PAGE_CLASSES && r == 0; i++)
         if (b->kv[i].n_pages)

@@ -65,8 +65,7 @@ DEVICE bool is_crowded(const struct plan_args &a, struct Plan &p) {
     for (uint32_t i = 0; i < CUDA_THREADS / 32; i++)
         n += p.sums[i];
     n *= a.n_head_kv;
-    return a.wide > ATTN_QUERIES ? 2 * n >= a.n_multiprocessors
-                                 : n >= (uint64_t)8 * a.n_multiprocessors;
+    return a.wide > a.few ? 2 * n >= a.n_multiprocessors : n >= (uint64_t)8 * a.n_multiprocessors;
 }
 
 /* Chunks that two sequences of one row have in common, by a warp. */
@@ -102,7 +101,7 @@ DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32
                          uint32_t n_known, uint32_t *n_shared) {
     uint32_t n = 1;
 
-    for (; i + n < n_known && (n + 1) * a.group <= ATTN_QUERIES; n++) {
+    for (; i + n < n_known && (n + 1) * a.group <= a.few; n++) {
         uint32_t common = p.known[i + n].common;
 
         if (common == 0 || (n > 1 && common < *n_shared / 2))
@@ -117,8 +116,8 @@ DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32
                      struct Given &g) {
     uint32_t n_queries = s.n_rows * a.group;
 
-    for (uint32_t q0 = 0; q0 < n_queries; q0 += ATTN_QUERIES) {
-        uint32_t n_q = n_queries - q0 < ATTN_QUERIES ? n_queries - q0 : ATTN_QUERIES;
+    for (uint32_t q0 = 0; q0 < n_queries; q0 += a.few) {
+        uint32_t n_q = n_queries - q0 < a.few ? n_queries - q0 : a.few;
         uint32_t n = (s.pos0 + (q0 + n_q - 1) / a.group) / ATTN_CHUNK + 1;
 
         if (n == 1 || n > a.max_partials - g.partials) {

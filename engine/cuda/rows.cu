@@ -248,7 +248,7 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
 /* A warp a head. Zeros times an infinite scale are not numbers. */
 KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    SHARED float heads[CUDA_THREADS / 32][HEAD_MAX];
+    SHARED float heads[CUDA_THREADS / 32][LATENT_KEY];
     uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp, dim = a.shape.head_dim;
 
@@ -261,7 +261,8 @@ KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
         heads[warp][i] = 0;
     sync_warp();
     store_head(a, h, PAGE_K, page, slot, heads[warp]);
-    store_head(a, h, PAGE_V, page, slot, heads[warp]);
+    if (!a.shape.latent)
+        store_head(a, h, PAGE_V, page, slot, heads[warp]);
     sync_warp();
     if (lane > 0)
         return;
@@ -270,6 +271,40 @@ KERNEL(holes, struct store_args, CUDA_THREADS, 2) {
     uint16_t *to = (uint16_t *)(page + page_offset(&a.shape, h, part));
 
     to[slot * n + n - 1] = (uint16_t)infinity;
+}
+
+/* A warp a head: the queries, then the key. */
+KERNEL(store_latent, struct latent_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float heads[CUDA_THREADS / 32][LATENT_KEY];
+    const struct store_args &s = a.store;
+    uint32_t r = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t h = blockIdx.y * (CUDA_THREADS / 32) + warp, rank = s.shape.head_dim - s.n_rot;
+
+    if (r >= s.batch->n_rows || h > s.n_head)
+        return;
+    const float *rope = s.rope + (size_t)r * s.n_rot;
+    float *head = heads[warp];
+    if (h < s.n_head) {
+        float *q = s.q + ((size_t)r * s.n_head + h + 1) * a.width - s.n_rot;
+
+        for (uint32_t i = lane; i < s.n_rot; i += 32)
+            head[i] = q[i];
+        sync_warp();
+        turn(s, rope, head);
+        for (uint32_t i = lane; i < s.n_rot; i += 32)
+            q[i] = head[i];
+        return;
+    }
+    const float *k = s.k + (size_t)r * s.shape.head_dim;
+    float inverse = inverse_length(s, k, rank);
+    for (uint32_t i = lane; i < s.shape.head_dim; i += 32)
+        head[i] = i < rank && s.k_norm ? k[i] * inverse * s.k_norm[i] : k[i];
+    sync_warp();
+    turn(s, rope, head + rank);
+    store_head(s, 0, PAGE_K,
+               s.pages + (size_t)s.batch->row_page[s.cls][r] * page_layer_bytes(&s.shape),
+               s.batch->row_slot[r], head);
 }
 
 KERNEL(copy_page, struct copy_args, CUDA_THREADS, 2) {

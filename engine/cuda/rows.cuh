@@ -51,7 +51,7 @@ DEVICE float gated(uint32_t kind, float g, float u) {
 
 /* What is packed as columns i .. i + 3, but for the norm. */
 DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float v[4]) {
-    load_quad(a.x + row * a.n, i, a.n, v);
+    load_quad(a.x + row * (a.x_stride ? a.x_stride : a.n), i, a.n, v);
     if (a.kind == PACK_RELU)
         for (int j = 0; j < 4; j++)
             v[j] *= fmaxf(v[j], 0);
@@ -189,9 +189,9 @@ DEVICE float finite_half(float x) {
     return fminf(fmaxf(x, -65504.0f), 65504.0f);
 }
 
-/* What the rms norm of one head multiplies by, by one warp. */
-DEVICE float inverse_length(const struct store_args &a, const float *x) {
-    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
+/* What the rms norm of @dim values multiplies by, by one warp. */
+DEVICE float inverse_length(const struct store_args &a, const float *x, uint32_t dim) {
+    uint32_t lane = threadIdx.x % 32;
     float sum = 0;
 
     for (uint32_t i = lane; i < dim; i += 32)
@@ -201,16 +201,9 @@ DEVICE float inverse_length(const struct store_args &a, const float *x) {
     return 1.0f / sqrtf(sum / (float)dim + a.eps);
 }
 
-/* The rms norm and RoPE of one head by one warp: x (device memory) to head (shared). */
-DEVICE void rotate_head(const struct store_args &a, const float *x, const float *norm,
-                        const float *rope, float *head) {
-    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
-    float inverse = norm ? inverse_length(a, x) : 1;
-
-    for (uint32_t i = lane; i < dim; i += 32)
-        head[i] = norm ? x[i] * inverse * norm[i] : x[i];
-    sync_warp();
-    for (uint32_t i = lane; i < a.n_rot / 2; i += 32) {
+/* RoPE of the first values of one head (shared), by one warp. */
+DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
+    for (uint32_t i = threadIdx.x % 32; i < a.n_rot / 2; i += 32) {
         uint32_t i0 = a.neox ? i : 2 * i, i1 = a.neox ? i + a.n_rot / 2 : i0 + 1;
         float c = rope[2 * i], s = rope[2 * i + 1], p0 = head[i0], p1 = head[i1];
 
@@ -218,6 +211,18 @@ DEVICE void rotate_head(const struct store_args &a, const float *x, const float 
         head[i1] = p0 * s + p1 * c;
     }
     sync_warp();
+}
+
+/* The rms norm and RoPE of one head by one warp: x (device memory) to head (shared). */
+DEVICE void rotate_head(const struct store_args &a, const float *x, const float *norm,
+                        const float *rope, float *head) {
+    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
+    float inverse = norm ? inverse_length(a, x, dim) : 1;
+
+    for (uint32_t i = lane; i < dim; i += 32)
+        head[i] = norm ? x[i] * inverse * norm[i] : x[i];
+    sync_warp();
+    turn(a, rope, head);
 }
 
 /* Writes a head of keys (PAGE_K) or values (PAGE_V) at token @slot of the page. */
@@ -282,7 +287,7 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
     size_t at = ((size_t)r * n_kv + h) * dim;
 
     if (part == STORE_V) {
-        float inverse = a.v_unit ? inverse_length(a, a.v + at) : 1;
+        float inverse = a.v_unit ? inverse_length(a, a.v + at, dim) : 1;
 
         for (uint32_t i = lane; i < dim; i += 32)
             head[i] = a.v[at + i] * inverse;

@@ -25,8 +25,9 @@
 #define OUT 32u  /* of the matrix */
 #define COLUMNS 2048u
 #define LIMIT 4e-3
-#define KEYS 300u  /* more than a chunk: results of chunks are merged */
-#define WINDOW 70u /* of the last row: the last tile of a chunk, and what is behind it */
+#define KEYS 300u       /* more than a chunk: results of chunks are merged */
+#define LATENT_HEADS 8u /* of latent attention: their rows are wide */
+#define WINDOW 70u      /* of the last row: the last tile of a chunk, and what is behind it */
 #define TYPES 64u
 #define FEW_ITEMS ((ROWS + EXPERT_ROWS - 1) / EXPERT_ROWS)
 
@@ -174,6 +175,7 @@ static int multiply_expert(struct be *b, const struct product *p, bool few) {
         .n_mats = 1,
         .n_blocks = p->n_padded / 16,
         .n_used = 1,
+        .n_experts = b->shape->n_expert,
         .by_pair = true,
         .item = few ? on->few : &on->many,
         .n_items = few ? &on->n_few : &on->n_many,
@@ -306,18 +308,30 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
 struct attention {
     struct heads heads;
     struct piece q, k, v, o, part; /* host: [n] rows; part: o of some of them */
+    struct piece turned;           /* latent attention: what of queries turns is behind others */
     struct piece sinks;            /* [n_head] */
     uint32_t n, window;            /* window 0: none, and no sinks */
-    size_t n_q, n_kv;              /* values of a row */
+    uint32_t n_value;              /* of a head's result, and of its query in q */
+    size_t n_q, n_kv, n_turned;    /* values of a row */
     double limit;
 };
 
-/* Of one query and head, over the keys that @pos sees; to out [dim]. */
+/* Value @d of a query. */
+static double query_value(const struct attention *t, uint32_t row, uint32_t head, uint32_t d) {
+    const float *q = (const float *)t->q.host + row * t->n_q + (size_t)head * t->n_value;
+    size_t width = t->n_turned / t->heads.n, behind = width + t->n_value - t->heads.dim;
+
+    if (d < t->n_value)
+        return (double)q[d];
+    return (double)((const float *)
+                        t->turned.host)[row * t->n_turned + head * width + behind + d - t->n_value];
+}
+
+/* Of one query and head, over the keys that @pos sees; to out [n_value]. */
 static void attend_on_host(const struct attention *t, uint32_t head, uint32_t pos, double *out) {
     uint32_t dim = t->heads.dim, n_kv = t->heads.n_kv;
     uint32_t head_kv = head * n_kv / t->heads.n;
     uint32_t first = t->window && pos >= t->window ? pos - t->window + 1 : 0;
-    const float *q = (const float *)t->q.host + pos * t->n_q + (size_t)head * dim;
     const float *k = t->k.host, *v = t->v.host;
     double sink = t->window ? (double)((const float *)t->sinks.host)[head] : -INFINITY;
     double p[KEYS], max = sink, sum;
@@ -325,13 +339,14 @@ static void attend_on_host(const struct attention *t, uint32_t head, uint32_t po
     for (uint32_t i = first; i <= pos; i++) {
         p[i] = 0;
         for (uint32_t d = 0; d < dim; d++)
-            p[i] += (double)q[d] * (double)k[((size_t)i * n_kv + head_kv) * dim + d] / sqrt(dim);
+            p[i] += query_value(t, pos, head, d) *
+                    (double)k[((size_t)i * n_kv + head_kv) * dim + d] / sqrt(dim);
         max = fmax(max, p[i]);
     }
     sum = exp(sink - max);
     for (uint32_t i = first; i <= pos; i++)
         sum += p[i] = exp(p[i] - max);
-    for (uint32_t d = 0; d < dim; d++) {
+    for (uint32_t d = 0; d < t->n_value; d++) {
         out[d] = 0;
         for (uint32_t i = first; i <= pos; i++)
             out[d] += p[i] / sum * (double)v[((size_t)i * n_kv + head_kv) * dim + d];
@@ -361,6 +376,7 @@ static int attend_rows(struct be *b, const struct attention *t, uint32_t pos0, u
                            .shape = cuda_page_shape(b, h),
                            .n_head = h->n,
                            .n_kv = h->n_kv};
+    struct latent_args latent = latent_store_args(b, h, &b->shape->rope[0]);
     struct launch l = {kernel_store, n, (h->n + h->n_kv + 7) / 8, CUDA_THREADS, "store", 0};
     struct weights w = {.sinks = t->window ? t->sinks.device : NULL};
     struct model_op op = {.kind = OP_ATTEND,
@@ -372,8 +388,14 @@ static int attend_rows(struct be *b, const struct attention *t, uint32_t pos0, u
     for (uint32_t i = 0; i < n_pages; i++)
         page[i] = i;
     int r = step_begin(b, &batch, &s);
+    if (t->n_turned) {
+        latent.store.n_rot = 0;
+        latent.store.pages = a.pages;
+        l.kernel = kernel_store_latent;
+    }
     if (r == 0 && store)
-        r = cuda_launch(b, &l, &a, sizeof(a));
+        r = t->n_turned ? cuda_launch(b, &l, &latent, sizeof(latent))
+                        : cuda_launch(b, &l, &a, sizeof(a));
     r = r < 0 ? r : step_attend(s, &op);
     r = r < 0 ? r : fetch(b, o, b->o, n * t->n_q * sizeof(float));
     b->step[0].batch = NULL;
@@ -388,14 +410,17 @@ static int attend_part(struct be *b, const struct attention *t, uint32_t pos0, u
         const struct piece *from;
         void *to;
         size_t width;
-    } send_of[] = {{&t->q, b->q, t->n_q}, {&t->k, b->k, t->n_kv}, {&t->v, b->v, t->n_kv}};
+    } send_of[] = {{&t->q, b->q, t->n_q},
+                   {&t->turned, b->latent.q, t->n_turned},
+                   {&t->k, b->k, t->n_kv},
+                   {&t->v, b->v, t->n_kv}};
     int r = 0;
 
-    for (size_t i = 0; i < (store ? ARRAY_SIZE(send_of) : 1) && r == 0; i++) {
+    for (size_t i = 0; i < (store ? ARRAY_SIZE(send_of) : 2) && r == 0; i++) {
         struct piece p = {(float *)send_of[i].from->host + pos0 * send_of[i].width, send_of[i].to,
                           n * send_of[i].width * sizeof(float)};
 
-        r = send(b, &p);
+        r = p.bytes ? send(b, &p) : 0;
     }
     return r < 0 ? r : attend_rows(b, t, pos0, n, store, o);
 }
@@ -411,10 +436,10 @@ static int attend_all(struct be *b, const struct attention *t, double *error) {
     }
     for (uint32_t row = 0; row < t->n && r == 0; row += MAX(t->n - 1, 1u))
         for (uint32_t h = 0; h < t->heads.n; h++) {
-            size_t at = row * t->n_q + (size_t)h * t->heads.dim;
+            size_t at = row * t->n_q + (size_t)h * t->n_value;
 
             attend_on_host(t, h, row, right);
-            for (uint32_t i = 0; i < t->heads.dim; i++) {
+            for (uint32_t i = 0; i < t->n_value; i++) {
                 d += pow(right[i] - (double)((float *)t->o.host)[at + i], 2);
                 norm += right[i] * right[i];
             }
@@ -436,7 +461,7 @@ static int same_alone(struct be *b, const struct attention *t, uint32_t n) {
 /* A prompt, its last rows alone, its last row alone: near what the host gives, and the same
  * bits. */
 static int compare_attention(struct be *b, const struct attention *t, struct err *err) {
-    bool wide = t->n > b->wide_rows && t->heads.dim <= 128;
+    bool wide = t->n > b->wide_rows && t->heads.dim <= 128 && !t->n_turned;
     uint32_t few = MIN(t->n, ROWS);
     double error;
     int r = attend_all(b, t, &error), same = 1;
@@ -471,13 +496,17 @@ static int compare_attention(struct be *b, const struct attention *t, struct err
 static int try_attention(struct be *b, struct err *err) {
     const struct model_shape *m = b->shape;
     uint32_t tokens = b->opts->page_tokens;
-    const struct heads heads = {m->n_head, m->n_head_kv, m->head_dim};
+    const struct heads heads = {m->mla.rank ? MIN(m->n_head, LATENT_HEADS) : m->n_head,
+                                m->n_head_kv, m->head_dim};
+    uint32_t n_value = cuda_head_values(b, &heads);
     struct page_shape page = cuda_page_shape(b, &heads);
     uint64_t room = b->kv[KV_GLOBAL].n_pages * b->kv[KV_GLOBAL].page_bytes, most;
     struct attention t = {
         .heads = heads,
-        .n_q = (size_t)m->n_head * m->head_dim,
-        .n_kv = (size_t)m->n_head_kv * m->head_dim,
+        .n_value = n_value,
+        .n_q = (size_t)heads.n * n_value,
+        .n_kv = (size_t)heads.n_kv * heads.dim,
+        .n_turned = m->mla.rank ? heads.n * (m->mla.n_nope + heads.dim - m->mla.rank) : 0,
         .limit = page.q8 ? 8 * LIMIT : LIMIT,
     };
     struct bench bench = {b, 0};
@@ -486,7 +515,8 @@ static int try_attention(struct be *b, struct err *err) {
     t.n = (uint32_t)MIN(most, KEYS);
     t.q = take(&bench, t.n * t.n_q * 4);
     t.k = take(&bench, t.n * t.n_kv * 4);
-    t.v = take(&bench, t.n * t.n_kv * 4);
+    t.v = t.n_turned ? t.k : take(&bench, t.n * t.n_kv * 4);
+    t.turned = take(&bench, t.n * t.n_turned * 4);
     t.o = take(&bench, t.n * t.n_q * 4);
     t.part = take(&bench, MIN(t.n, ROWS) * t.n_q * 4);
     t.sinks = take(&bench, m->n_head * sizeof(float));
@@ -495,6 +525,7 @@ static int try_attention(struct be *b, struct err *err) {
     fill(t.q.host, t.n * t.n_q, 1);
     fill(t.k.host, t.n * t.n_kv, 2);
     fill(t.v.host, t.n * t.n_kv, 3);
+    fill(t.turned.host, t.n * t.n_turned, 5);
     fill(t.sinks.host, m->n_head, 4);
     int r = compare_attention(b, &t, err);
     if (r < 0 || !gguf_find(b->opts->file, "blk.0.attn_sinks.weight"))

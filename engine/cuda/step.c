@@ -160,7 +160,7 @@ static int record(struct step *s) {
 
 /* Whether blocks of attention have many queries: keys are then read once for 64. */
 static bool is_wide(const struct step *s, const struct heads *h) {
-    return s->grid.rows > s->be->wide_rows && h->dim <= 128;
+    return s->grid.rows > s->be->wide_rows && h->dim <= 128 && !s->be->shape->mla.rank;
 }
 
 /* The work list of attention, made on the device from the batch's head; that of the layer before
@@ -176,7 +176,8 @@ static int plan(struct step *s, const struct heads *h) {
         .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
         .max_partials = cuda_partials(b, h),
         .page_tokens = b->shares ? b->opts->page_tokens : 0,
-        .wide = is_wide(s, h) ? ATTN_WIDE : ATTN_QUERIES,
+        .few = cuda_few(b),
+        .wide = is_wide(s, h) ? ATTN_WIDE : cuda_few(b),
     };
 
     if (s->planned.n == h->n && s->planned.n_kv == h->n_kv && s->planned.dim == h->dim)
@@ -199,6 +200,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     s->head = s->held = s->routed = s->shared = NULL;
     s->due = NULL;
     s->planned = (struct heads){0};
+    s->listed = false;
     s->packed = s->gated = false;
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
@@ -423,7 +425,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
 static struct launch attend_launch(const struct step *s, const struct heads *h) {
     uint32_t dim = h->dim, multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
     uint32_t busy = (4 * multiprocessors + h->n_kv - 1) / h->n_kv;
-    struct launch l = {.grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv)),
+    struct launch l = {.grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
                        .grid_y = h->n_kv,
                        .n_threads = CUDA_THREADS,
                        .what = "attend"};
@@ -436,6 +438,10 @@ static struct launch attend_launch(const struct step *s, const struct heads *h) 
         l.kernel = dim <= 64 ? kernel_attend_wide_64 : kernel_attend_wide_128;
         l.shared = dim <= 64 ? ATTEND_WIDE_SHARED(64) : ATTEND_WIDE_SHARED(128);
     }
+    if (s->be->shape->mla.rank) {
+        l.kernel = kernel_attend_latent;
+        l.shared = ATTEND_LATENT_SHARED;
+    }
     return l;
 }
 
@@ -444,6 +450,7 @@ int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
     uint32_t window = op->attn.window ? op->attn.window : UINT32_MAX, group = h->n / h->n_kv;
+    uint32_t n_value = cuda_head_values(b, h);
     const float *sinks = op->weights ? op->weights->sinks : NULL;
     struct attend_args a = {
         .batch = b->head,
@@ -455,7 +462,9 @@ int step_attend(struct step *s, const struct model_op *op) {
         .cls = op->kv.cls,
         .n_head = h->n,
         .group = group,
-        .partial_stride = h->dim + 4,
+        .partial_stride = n_value + 4,
+        .few = cuda_few(b),
+        .n_value = n_value,
         .scale = op->attn.scale,
         .cap = op->attn.cap,
         .holes = op->attn.holes,
@@ -469,16 +478,20 @@ int step_attend(struct step *s, const struct model_op *op) {
         .n_head = h->n,
         .n_head_kv = h->n_kv,
         .group = group,
-        .head_dim = h->dim,
-        .partial_stride = h->dim + 4,
+        .few = cuda_few(b),
+        .n_value = n_value,
+        .partial_stride = n_value + 4,
         .window = window,
         .sinks = sinks,
     };
 
     struct launch attend = attend_launch(s, h);
-    struct launch merge = {kernel_merge, graph_blocks(s, group), h->n_kv, CUDA_THREADS, "merge", 0};
+    struct launch merge = {
+        kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
     int r = plan(s, h);
-    if (fuses(s)) {
+    if (b->shape->mla.rank)
+        latent_attend(b, &a);
+    else if (fuses(s)) {
         a.merged = b->arrived;
         a.rows = b->arrived + b->max_merges * h->n_kv;
         a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);

@@ -7,7 +7,7 @@
  * A page of a layer holds, for each key head, the keys [token][dim] and then the values transposed,
  * [dim][token]: both are then operands of mma.m16n8k16 that a lane loads 16 bytes at a time. Q8_0:
  * the codes in the same order as bytes, then the scales of the keys [token][dim / 32] and of the
- * values [dim / 32][token].
+ * values [dim / 32][token]. Latent attention: the keys and their scales, which are the values too.
  *
  * Attention goes over tiles of 32 keys, eight of which are a chunk, on absolute positions. A tile's
  * result (m, l, o) (maximum, sum of exponentials, weighted values) is computed on its own; a chunk
@@ -23,19 +23,21 @@
 #define ATTN_TILES 8u   /* of a chunk */
 #define ATTN_CHUNK 256u /* keys */
 #define ATTN_QUERIES 16u
-#define ATTN_WIDE 64u /* queries of a block when a step has many rows */
+#define ATTN_WIDE 64u   /* queries of a block when a step has many rows */
+#define ATTN_LATENT 32u /* queries of a block of latent attention */
 
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
 
+/* @latent: values are the first ones of the keys, and have no room of their own. */
 struct page_shape {
     uint32_t n_head_kv, head_dim, page_tokens;
-    bool q8;
+    bool q8, latent;
 };
 
 MX_FN size_t page_head_bytes(const struct page_shape *s) {
-    size_t n = (size_t)s->page_tokens * s->head_dim;
+    size_t n = (size_t)s->page_tokens * s->head_dim, keys = s->q8 ? n + n / 32 * 2 : n * 2;
 
-    return s->q8 ? 2 * (n + n / 32 * 2) : 2 * n * 2;
+    return s->latent ? keys : 2 * keys;
 }
 
 MX_FN size_t page_layer_bytes(const struct page_shape *s) {
@@ -48,10 +50,11 @@ MX_FN size_t page_offset(const struct page_shape *s, uint32_t h, enum page_part 
 
     if (!s->q8)
         return at + (part == PAGE_V ? n * 2 : 0);
+    size_t scales = s->latent ? n : 2 * n;
     return at + (part == PAGE_K          ? 0
                  : part == PAGE_V        ? n
-                 : part == PAGE_K_SCALES ? 2 * n
-                                         : 2 * n + n / 16);
+                 : part == PAGE_K_SCALES ? scales
+                                         : scales + n / 16);
 }
 
 /* The lanes' share of a tile of 32 keys. As the second operand of q k', lane 4 g + t takes in block

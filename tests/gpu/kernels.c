@@ -336,13 +336,14 @@ struct attention {
     struct page_shape shape;
     uint32_t group, n_keys, n_rows; /* the last n_rows positions are queries */
     uint32_t window;                /* 0: none, and no sinks */
+    uint32_t n_value; /* of latent attention: 512 or less, of keys that are their values; else 0 */
     float *q, *k, *v; /* host; k, v: [n_keys][n_head_kv][dim] as the page holds them */
-    float *q_on, *sinks, *sinks_on; /* sinks: host; by head */
+    float *q_on, *turned_on, *sinks, *sinks_on; /* sinks: host; by head */
     uint32_t *table, *table_on;
     uint8_t *pages;
 };
 
-/* Writes all keys and values with kernel_store; without rotation or norm. */
+/* Writes all keys and values with kernel_store or store_latent; without rotation or norm. */
 static void store_keys(struct attention *t) {
     uint32_t n = t->n_keys, n_kv = t->shape.n_head_kv, dim = t->shape.head_dim;
     uint32_t tokens = t->shape.page_tokens, n_pages = (n + tokens - 1) / tokens;
@@ -373,7 +374,11 @@ static void store_keys(struct attention *t) {
         .n_head = n_kv * t->group,
         .n_kv = n_kv,
     };
-    launch(kernel_store, n, (a.n_head + n_kv + 7) / 8, CUDA_THREADS, &a, "store");
+    struct latent_args latent = {a, dim};
+    if (t->n_value)
+        launch(kernel_store_latent, n, (a.n_head + 8) / 8, CUDA_THREADS, &latent, "store");
+    else
+        launch(kernel_store, n, (a.n_head + n_kv + 7) / 8, CUDA_THREADS, &a, "store");
     must(api->stream_wait(stream), "store");
     const void *done[] = {a.q, a.k, a.v, a.rope, a.batch, batch.row_page[0], batch.row_slot};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)
@@ -387,7 +392,7 @@ static void round_keys(struct attention *t) {
     size_t n = (size_t)t->n_keys * t->shape.n_head_kv * t->shape.head_dim;
     float *const both[2] = {t->k, t->v};
 
-    for (int w = 0; w < 2; w++)
+    for (int w = 0; w < (t->n_value ? 1 : 2); w++)
         for (size_t i = 0; i < n; i += 32) {
             float *x = both[w] + i, max = 0;
 
@@ -409,14 +414,16 @@ enum {
 
 static void run_attention(struct attention *t, int how, float *out) {
     bool split = how == SPLIT || how == SPLIT_LAST;
-    uint32_t at_once = how == MANY ? ATTN_WIDE : ATTN_QUERIES;
+    uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
+    uint32_t at_once = how == MANY ? ATTN_WIDE : few;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
     uint32_t n_items = 0, n_merges = 0, n_partials = 0, n_chunks = (t->n_keys - 1) / ATTN_CHUNK + 1;
-    uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES, stride = dim + 4;
+    uint32_t n_value = t->n_value ? t->n_value : dim, stride = n_value + 4;
+    uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES;
     struct attn_item *item = host_new(n_blocks * n_chunks * sizeof(*item));
     struct attn_merge *merge = host_new(n_blocks * sizeof(*merge));
     uint32_t *pos = host_new(t->n_rows * sizeof(*pos));
-    size_t bytes = (size_t)n_queries * n_kv * dim * sizeof(float);
+    size_t bytes = (size_t)n_queries * n_kv * n_value * sizeof(float);
 
     for (uint32_t r = 0; r < t->n_rows; r++)
         pos[r] = t->n_keys - t->n_rows + r;
@@ -447,18 +454,22 @@ static void run_attention(struct attention *t, int how, float *out) {
         .batch = device_of(&batch, sizeof(batch)),
         .q = t->q_on,
         .o = device_new(bytes),
-        .partial = device_new((size_t)n_partials * n_kv * ATTN_QUERIES * stride * 4),
+        .partial = device_new((size_t)n_partials * n_kv * few * stride * 4),
         .pages = t->pages,
         .shape = t->shape,
         .n_head = n_kv * t->group,
         .group = t->group,
         .partial_stride = stride,
+        .few = few,
+        .n_value = n_value,
+        .turned = t->turned_on,
+        .turned_stride = dim - n_value,
         .scale = 1.0f / sqrtf((float)dim),
         .window = t->window ? t->window : UINT32_MAX,
         .sinks = t->window ? t->sinks_on : NULL,
     };
-    struct merge_args m = {a.batch,  a.partial, a.o,    a.n_head, n_kv,
-                           t->group, dim,       stride, a.window, a.sinks};
+    struct merge_args m = {a.batch, a.partial, a.o,    a.n_head, n_kv,   t->group,
+                           few,     n_value,   stride, a.window, a.sinks};
     size_t n_counts = n_merges * n_kv + t->n_rows;
     uint32_t *counts = device_new(n_counts * 4);
     struct packed_on packed = new_packed(t->n_rows, a.n_head * dim);
@@ -475,6 +486,10 @@ static void run_attention(struct attention *t, int how, float *out) {
                          n_kv, CUDA_THREADS,
                          dim <= 64 ? ATTEND_WIDE_SHARED(64) : ATTEND_WIDE_SHARED(128), &a, false,
                          stream),
+             "attend");
+    else if (t->n_value)
+        must(api->launch(kernel_attend_latent, split ? (n_items + 1) / 2 : n_items + 3, n_kv,
+                         CUDA_THREADS, ATTEND_LATENT_SHARED, &a, false, stream),
              "attend");
     else
         launch(dim <= 64    ? kernel_attend_64
@@ -508,8 +523,9 @@ static void run_attention(struct attention *t, int how, float *out) {
 
 static double attention_error(const struct attention *t, const float *o, double limit) {
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_head = n_kv * t->group;
+    uint32_t n_value = t->n_value ? t->n_value : dim;
     double *p = host_new(t->n_keys * sizeof(double)), d = 0, norm = 0;
-    size_t n_values = (size_t)t->n_rows * n_head * dim;
+    size_t n_values = (size_t)t->n_rows * n_head * n_value;
     float *right = host_new(n_values * sizeof(*right));
 
     for (uint32_t r = 0; r < t->n_rows; r++)
@@ -530,18 +546,18 @@ static double attention_error(const struct attention *t, const float *o, double 
             for (uint32_t i = first; i < n; i++)
                 sum += p[i] = exp(p[i] - max);
             sum += t->window ? exp((double)t->sinks[h] - max) : 0;
-            for (uint32_t j = 0; j < dim; j++) {
+            for (uint32_t j = 0; j < n_value; j++) {
                 double x = 0;
 
                 for (uint32_t i = first; i < n; i++)
                     x += p[i] / sum * (double)t->v[((size_t)i * n_kv + h / t->group) * dim + j];
-                d += pow(x - (double)o[((size_t)r * n_head + h) * dim + j], 2);
+                d += pow(x - (double)o[((size_t)r * n_head + h) * n_value + j], 2);
                 norm += x * x;
-                right[((size_t)r * n_head + h) * dim + j] = (float)x;
+                right[((size_t)r * n_head + h) * n_value + j] = (float)x;
             }
         }
     if (!(sqrt(d / norm) <= limit))
-        describe_worst(o, right, n_values, (size_t)n_head * dim, sqrt(norm / (double)n_values));
+        describe_worst(o, right, n_values, (size_t)n_head * n_value, sqrt(norm / (double)n_values));
     free(right);
     free(p);
     return sqrt(d / norm);
@@ -619,7 +635,7 @@ static void check_attention_case(const void *arg) {
 
 /* Values at and beyond what half precision holds stay finite in pages of 8 bits, too. */
 static void check_large_values(const void *arg) {
-    struct attention t = {.shape = {1, 64, 16, true}, .group = 2, .n_keys = 40, .n_rows = 2};
+    struct attention t = {.shape = {1, 64, 16, true, false}, .group = 2, .n_keys = 40, .n_rows = 2};
     size_t n_kv = (size_t)t.n_keys * 64, n_q = (size_t)t.n_rows * t.group * 64;
     float *o = host_new(n_q * 4);
     double worst = 0;
@@ -650,22 +666,24 @@ static void check_large_values(const void *arg) {
         free(held[i]);
 }
 
+#include "tests/gpu/latent.h"
+
 static void check_attentions(bool tiny) {
     report_alone("large values, q8_0", 60, check_large_values, NULL);
     for (int q8 = 0; q8 < 2; q8++) {
         const struct attention_case cases[] = {
-            {{2, 64, 16, q8}, 2, 300, 3, 0},
-            {{1, 128, 32, q8}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
+            {{2, 64, 16, q8, false}, 2, 300, 3, 0},
+            {{1, 128, 32, q8, false}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
             /* The first chunk is behind the window of some rows, some tiles are of all. */
-            {{1, 64, 16, q8}, 3, 300, 9, 39},
-            {{1, 512, 16, q8}, 2, tiny ? 280 : 1100, 3, 0},
-            {{2, 128, 64, q8}, 8, 1025, 40, 0},
-            {{2, 256, 16, q8}, 3, 700, 7, 0},
-            {{1, 96, 32, q8}, 20, 513, 2, 0},
-            {{8, 64, 32, q8}, 8, 4000, 70, 128},
-            {{1, 64, 64, q8}, 8, 4000, 1, 128},
-            {{2, 128, 32, q8}, 4, 1030, 40, 600},
-            {{1, 256, 32, q8}, 4, 800, 5, 100},
+            {{1, 64, 16, q8, false}, 3, 300, 9, 39},
+            {{1, 512, 16, q8, false}, 2, tiny ? 280 : 1100, 3, 0},
+            {{2, 128, 64, q8, false}, 8, 1025, 40, 0},
+            {{2, 256, 16, q8, false}, 3, 700, 7, 0},
+            {{1, 96, 32, q8, false}, 20, 513, 2, 0},
+            {{8, 64, 32, q8, false}, 8, 4000, 70, 128},
+            {{1, 64, 64, q8, false}, 8, 4000, 1, 128},
+            {{2, 128, 32, q8, false}, 4, 1030, 40, 600},
+            {{1, 256, 32, q8, false}, 4, 800, 5, 100},
         };
 
         for (size_t i = 0; i < (tiny ? 4 : ARRAY_SIZE(cases)); i++) {
@@ -849,7 +867,8 @@ static void launch_one(const char *name) {
         drop_weights(&w);
         return;
     }
-    check_attention((struct page_shape){8, 128, 32, false}, 4, 2048, 40, 0); /* all of attention */
+    check_attention((struct page_shape){8, 128, 32, false, false}, 4, 2048, 40,
+                    0); /* all of attention */
 }
 
 /* Holds a context until it is ended: others are made in less time beside it. */
@@ -899,6 +918,7 @@ int main(int argc, char **argv) {
     }
     check_matrices(tiny);
     check_attentions(tiny);
+    check_latents(tiny);
     report_alone("last blocks", 60, check_last_block, &tiny);
     report_alone("experts", 60, check_expert_kernels, &tiny);
     report_alone("delta nets", 60, check_delta_kernels, &tiny);

@@ -149,7 +149,7 @@ static void check_packing(enum tensor_type type, uint32_t n_in, uint32_t n_out, 
 
 /* q k v with heads rotated and stored. */
 static void check_storing(bool q8, uint32_t n_in, uint32_t n_rows) {
-    struct page_shape shape = {2, 64, 16, q8};
+    struct page_shape shape = {2, 64, 16, q8, false};
     uint32_t n_head = 6, wide[3] = {n_head * 64, 2 * 64, 2 * 64}, pos[16], page[16], slot[16];
     struct weights_on w[3];
     struct inputs in = make_inputs(n_rows, n_in, 9);

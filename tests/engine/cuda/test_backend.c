@@ -559,30 +559,6 @@ Test(cuda, heads_that_do_not_fit_the_kernels_are_refused) {
     unlink(path);
 }
 
-Test(cuda, what_it_does_not_compute_is_refused_by_name) {
-    static const struct {
-        const char *name, *what;
-    } files[] = {
-        {"deepseek2-lite", "latent attention"},
-    };
-    const char *dir = getenv("WEFT_DATA");
-
-    for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
-        struct err err = {0};
-        char path[1024];
-
-        snprintf(path, sizeof(path), "%s/golden/%s.gguf", dir ? dir : "", files[i].name);
-        if (access(path, R_OK) < 0)
-            cr_skip_test("%s is not there", path);
-        cr_expect(try_all(path, &err) == -EINVAL);
-        cr_expect(strstr(err.message, "the cuda backend does not compute") &&
-                      strstr(err.message, files[i].what),
-                  "%s: %s", files[i].name, err.message);
-        cr_expect(fake_find()->n_live == 0 && fake_find()->peak_bytes == 0,
-                  "nothing was allocated");
-    }
-}
-
 /* A page that is not what was written shows in the digest, and only in that of its sequence. */
 static void corrupt(const char *kernel, uint64_t number, void *args) {
     if (strcmp(kernel, "attend_64") == 0)

@@ -54,7 +54,7 @@ static void check_plan(struct world *w, const struct plan_args *l) {
 
             cr_assert(it->row0 == s->row0 && it->pos0 == s->pos0 && it->q0 == covered);
             cr_assert(it->page0 == w->start[i] && it->n_q >= 1);
-            cr_assert(it->n_q <= (it->chunk < 0 ? l->wide : ATTN_QUERIES));
+            cr_assert(it->n_q <= (it->chunk < 0 ? l->wide : l->few));
             cr_assert(it->n_chunks == k);
             covered += it->n_q;
             if (it->chunk < 0) {
@@ -86,8 +86,9 @@ Test(plan, the_work_of_attention_covers_every_query_and_chunk_once) {
                               .n_multiprocessors = 1 + rng_below(&r, 140),
                               .max_partials = rng_below(&r, 200),
                               .page_tokens = 0,
-                              .wide = round % 2 ? ATTN_WIDE : ATTN_QUERIES};
+                              .few = round % 3 ? ATTN_QUERIES : ATTN_LATENT};
 
+        l.wide = round % 2 ? ATTN_WIDE : l.few;
         w.batch.seq = w.seq;
         w.batch.table[KV_GLOBAL].start = w.start;
         for (uint32_t i = 0; i < w.batch.n_seqs; i++) {
@@ -129,7 +130,7 @@ static void check_shared_plan(const struct engine_batch *b, const struct plan_ar
                 const uint32_t *own = b->table[KV_GLOBAL].page + b->table[KV_GLOBAL].start[i];
                 const uint32_t *used = b->table[KV_GLOBAL].page + it->page0;
                 cr_assert(it->chunk == (int32_t)c && it->row0 + place / l->group == i);
-                cr_assert(it->q0 == 0 && place + l->group <= it->n_q && it->n_q <= ATTN_QUERIES);
+                cr_assert(it->q0 == 0 && place + l->group <= it->n_q && it->n_q <= l->few);
                 cr_assert(it->pos0 / ATTN_CHUNK >= c && partial < l->max_partials);
                 cr_assert(it->merge <= m && m < it->merge + it->n_merges);
                 cr_assert(it->n_merges == 1 || place == (m - it->merge) * l->group);
@@ -163,8 +164,9 @@ Test(plan, sequences_on_the_same_pages_share_their_chunks) {
                               .n_multiprocessors = 1 + rng_below(&r, 140),
                               .max_partials = rng_below(&r, many ? 2000 : 200),
                               .page_tokens = 16,
-                              .wide = ATTN_QUERIES};
+                              .few = round % 2 ? ATTN_QUERIES : ATTN_LATENT};
 
+        l.wide = l.few;
         b.table[KV_GLOBAL].start = start;
         b.table[KV_GLOBAL].page = page;
         for (uint32_t i = 0; i < b.n_seqs; i++) {

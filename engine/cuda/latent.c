@@ -1,0 +1,180 @@
+/*
+ * latent - the ops of latent attention (engine/backend.h). What each head has of its own before and
+ * behind attention, attn_k_b and attn_v_b, is multiplied as experts are (experts.cu): a row's heads
+ * are pairs, and all rows pick all heads, so that lists are the same in every step and only the
+ * items depend on the number of rows.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+/* Values of a head's query before k_b. */
+static uint32_t query_width(const struct model_shape *m) {
+    return m->mla.n_nope + m->head_dim - m->mla.rank;
+}
+
+/* Whether the heads' products are expert_vec's; the bits are the same. */
+static bool takes_few(const struct step *s) {
+    const struct be *b = s->be;
+
+    assert(!b->no_expert_vec || !b->no_expert_wide);
+    return b->no_expert_wide || (s->grid.rows <= FEW_PAIRS && !b->no_expert_vec);
+}
+
+/* Items of the heads of @n_rows rows, by so many. */
+static uint32_t items_of(const struct step *s) {
+    uint32_t columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS;
+
+    return s->be->shape->n_head * ((s->grid.rows + columns - 1) / columns);
+}
+
+uint32_t latent_items(const struct be *b) {
+    return b->shape->n_head * ((b->opts->max_rows + EXPERT_ROWS - 1) / EXPERT_ROWS);
+}
+
+const char *latent_lacks(const struct model_shape *s) {
+    const struct mla_shape *m = &s->mla;
+
+    return m->rank > LATENT_VALUE || s->head_dim > LATENT_KEY || m->rank % 8 || s->head_dim % 8
+               ? "latent vectors of this size"
+               : NULL;
+}
+
+/* Entry i of head h: pair i n_head + h. */
+int latent_open(struct be *b) {
+    uint32_t n_head = b->shape->n_head, n_rows = b->opts->max_rows;
+    int r = 0;
+
+    if (b->shape->mla.rank == 0)
+        return 0;
+    uint32_t *list = calloc(n_rows, sizeof(*list));
+    if (!list)
+        return -ENOMEM;
+    for (uint32_t h = 0; h < n_head && r == 0; h++) {
+        for (uint32_t i = 0; i < n_rows; i++)
+            list[i] = i * n_head + h;
+        r = cuda_check(b,
+                       b->api->copy(b->latent.list + (size_t)h * n_rows, list,
+                                    n_rows * sizeof(*list), CUDA_TO_DEVICE, b->stream),
+                       "cudaMemcpyAsync");
+        r = r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "cudaMemcpyAsync");
+    }
+    free(list);
+    return r;
+}
+
+/* Once a step. */
+static int list_items(struct step *s) {
+    struct be *b = s->be;
+    const struct heads_args a = {.batch = b->head,
+                                 .n_head = b->shape->n_head,
+                                 .columns = takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS,
+                                 .item = b->latent.item,
+                                 .n_items = b->latent.n_items};
+    const struct launch l = {kernel_list_heads, 1, 1, CUDA_THREADS, "list_heads", 0};
+
+    if (s->listed)
+        return 0;
+    s->listed = true;
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
+
+/* y of each row's heads: a head's matrix times the first values of what the row has of it in @x,
+ * @stride values from one to the next. */
+static int multiply_heads(struct step *s, const struct weights *w, const float *x,
+                          uint32_t stride) {
+    struct be *b = s->be;
+    uint32_t n_head = b->shape->n_head;
+    struct pack_args pack = step_pack_args(b, PACK_PLAIN, x, NULL, w->n_in);
+    const struct launch l = {kernel_pack, s->grid.rows * n_head, 1, PACK_THREADS, "pack", 0};
+    struct expert_args a = {
+        .m = {w->m[0]},
+        .x = b->packed,
+        .scale = b->scale,
+        .n_mats = 1,
+        .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
+        .n_used = ROUTE_PICKS,
+        .n_experts = n_head,
+        .by_pair = true,
+        .item = b->latent.item,
+        .n_items = b->latent.n_items,
+        .list = b->latent.list,
+        .stride = b->opts->max_rows,
+    };
+
+    assert(w->n_mats == 1 && !s->packed);
+    pack.each = n_head;
+    pack.x_stride = stride;
+    int r = list_items(s);
+    r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
+    return r < 0 ? r : experts_product(b, &a, takes_few(s), items_of(s));
+}
+
+int step_mla_in(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    int r = step_norm(s, w->norm);
+
+    assert(w->n_mats == 2);
+    return r < 0 ? r : step_multiply(s, w, false);
+}
+
+int step_mla_q(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+    int r = step_pack(s, PACK_NORM, b->latent.r, w->norm, b->shape->mla.q_rank);
+
+    return r < 0 ? r : step_multiply(s, w, false);
+}
+
+struct latent_args latent_store_args(const struct be *b, const struct heads *h,
+                                     const struct rope_set *rope) {
+    const struct model_shape *m = b->shape;
+
+    return (struct latent_args){
+        .store = {.batch = b->head,
+                  .q = b->latent.q,
+                  .k = b->k,
+                  .rope = b->rope[rope - m->rope],
+                  .shape = cuda_page_shape(b, h),
+                  .n_head = h->n,
+                  .n_rot = m->head_dim - m->mla.rank,
+                  .neox = m->rope_type == ROPE_NEOX,
+                  .eps = m->rms_eps},
+        .width = query_width(m),
+    };
+}
+
+int step_mla_kv(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+    struct latent_args a = latent_store_args(b, &op->heads, &b->shape->rope[op->rope]);
+    const struct launch l = {kernel_store_latent, s->grid.rows, (op->heads.n + 8) / 8,
+                             CUDA_THREADS,        "store",      0};
+    int r = multiply_heads(s, w, b->latent.q, a.width);
+
+    a.store.k_norm = w->norm;
+    a.store.pages = step_pages_of(b, op);
+    a.store.cls = op->kv.cls;
+    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+}
+
+void latent_attend(const struct be *b, struct attend_args *a) {
+    const struct model_shape *m = b->shape;
+
+    a->turned = b->latent.q + m->mla.n_nope;
+    a->turned_stride = query_width(m);
+}
+
+/* What comes out takes the place of the queries, and is packed for the projection behind it. */
+int step_mla_out(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    int r = multiply_heads(s, op->weights, b->o, m->mla.rank);
+
+    r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->q, NULL, m->n_head * m->mla.n_value);
+    s->packed = true;
+    return r;
+}
