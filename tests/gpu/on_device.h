@@ -118,6 +118,7 @@ static void allow_all_shared(void) {
         allow_shared(kernel_matmul_m128, m128, "matmul_m128");
     allow_shared(kernel_attend_wide_64, ATTEND_WIDE_SHARED(64), "attend_wide_64");
     allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128), "attend_wide_128");
+    allow_shared(kernel_attend_latent, ATTEND_LATENT_SHARED, "attend_latent");
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matvec_16, narrow, "matvec_16");
     allow_shared(kernel_matmul_wide, wide, "matmul_wide");

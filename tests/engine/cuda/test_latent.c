@@ -1,0 +1,153 @@
+/*
+ * Latent attention on the CUDA backend, without a device: whole models judged by the reference
+ * backend, and the same bits however a sequence is computed, also from pages that another one
+ * filled.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "cmd/gguf_cmd.h"
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/engine/cuda/ways.h"
+
+/* Queries from a vector of their own (q_rank), a dense layer, then experts; four layers of random
+ * weights, each of which adds some 2e-3. */
+Test(cuda_latent, a_golden_file_is_near_the_reference) {
+    char path[1024];
+
+    ways_golden("deepseek2-mtp", path);
+    ways_near_reference("deepseek2-mtp", path, 1e-2);
+}
+
+static void synth(const char *shape, const char *format, char path[64]) {
+    const char *argv[] = {"synth", "--shape", shape, "--format", format, "-o", path, NULL};
+
+    snprintf(path, 64, "/tmp/weft-latent-%d.gguf", (int)getpid());
+    cr_assert(gguf_cmd_synth(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
+}
+
+/* GLM-4.7-Flash's vectors of 512 + 64 values and heads of 192 + 64 and 256; more heads than a group
+ * of 16 queries has. */
+#define GLM                                                                                        \
+    "glm-4.7-flash,n_layer=1,n_lead=0,n_embd=256,n_head=18,q_rank=256,n_ff=64,n_shared=64,"        \
+    "n_vocab=300,n_expert=4,n_used=2"
+#define SMALL                                                                                      \
+    "glm-4.7-flash,n_layer=1,n_embd=64,n_head=3,head_dim=64,n_rot=32,q_rank=64,kv_rank=64,"        \
+    "v_dim=32,n_ff=64,n_shared=64,n_dense=64,n_vocab=300,n_expert=4,n_used=2"
+
+Test(cuda_latent, vectors_of_576_values_are_near_the_reference) {
+    char path[64];
+
+    synth(GLM, "Q4_K_M", path);
+    ways_near_reference("glm", path, 6e-3);
+    unlink(path);
+}
+
+Test(cuda_latent, a_sequence_is_the_same_whatever_the_batch) {
+    char path[1024], large[64];
+
+    ways_golden("deepseek2-mtp", path);
+    ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
+    synth(GLM, "Q4_K_M", large);
+    ways_compare(large, ways_in_batches, 1);
+    unlink(large);
+}
+
+Test(cuda_latent, what_it_does_not_compute_is_refused_by_name) {
+    struct driver_opts o = {.backend = "cuda"};
+    struct err err = {0};
+    struct driver d;
+    char path[64];
+
+    synth(SMALL ",kv_rank=576", "Q8_0", path);
+    o.path = path;
+    cr_expect(driver_open(&d, &o, &err) == -EINVAL);
+    cr_expect(strstr(err.message, "does not compute latent vectors of this size") != NULL, "%s",
+              err.message);
+    cr_expect(fake_find()->n_live == 0 && fake_find()->peak_bytes == 0, "nothing was allocated");
+    unlink(path);
+}
+
+/* -- prefixes, long contexts ------------------------------------------------------------------- */
+
+enum { LONG = 290, SHARED = 272, MORE = 4 };
+
+struct digests {
+    const struct driver_seq *subject;
+    uint64_t at[LONG + MORE];
+};
+
+static void keep_digest(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                        const float *logits) {
+    struct digests *d = ctx;
+
+    if (s == d->subject)
+        d->at[pos] = out->digest;
+}
+
+/* A prompt of two chunks of keys: by @chunk rows, or behind a prefix on the pages of another
+ * sequence that decodes at its side. */
+static void run_long(const char *path, enum engine_kv_type kv, uint32_t chunk, bool hit,
+                     const char *graphs, struct digests *out) {
+    struct driver_opts o = {.backend = "cuda",
+                            .path = path,
+                            .n_pages = 64,
+                            .page_tokens = 16,
+                            .kv_type = kv,
+                            .on_out = keep_digest,
+                            .ctx = out,
+                            .max_rows = 300,
+                            .max_wants = 8,
+                            .max_seqs = 4,
+                            .shuffle = 1 + chunk};
+    int32_t tokens[LONG];
+    struct driver_seq *all[2];
+    struct err err = {0};
+    struct rng rng = {6};
+    struct driver d;
+    uint32_t n = 0;
+
+    setenv("WEFT_CUDA_GRAPHS", graphs, 1);
+    int r = driver_open(&d, &o, &err);
+    cr_assert(r == 0, "%s", err.message);
+    for (uint32_t i = 0; i < LONG; i++)
+        tokens[i] = (int32_t)rng_below(&rng, d.info->n_vocab);
+    if (hit) {
+        all[n++] = driver_add(&d, tokens, LONG - 3, MORE, NULL);
+        driver_prefill(&d, all[0], 0);
+    }
+    out->subject = all[n++] = driver_add(&d, tokens, LONG, MORE, NULL);
+    struct driver_seq *s = all[n - 1];
+    if (hit) {
+        memcpy(s->page, all[0]->page, SHARED / o.page_tokens * sizeof(*s->page));
+        s->n_computed = s->launched = SHARED;
+    }
+    driver_prefill(&d, s, chunk);
+    driver_decode(&d, all, n, MORE - 1, false);
+    driver_close(&d);
+}
+
+Test(cuda_latent, chunks_and_pages_of_others_change_no_bit) {
+    char path[64];
+
+    synth(SMALL, "Q8_0", path);
+    setenv("WEFT_CUDA_FUSE", "16384", 1);
+    for (enum engine_kv_type kv = ENGINE_KV_F16; kv <= ENGINE_KV_Q8_0; kv++) {
+        struct digests first = {0}, chunks = {0}, other = {0};
+
+        run_long(path, kv, 0, false, "0", &first);
+        run_long(path, kv, 97, false, "1", &chunks);
+        run_long(path, kv, 5, true, "1", &other);
+        for (uint32_t i = LONG - 1; i + 1 < LONG + MORE; i++) {
+            cr_expect(first.at[i] && first.at[i] == chunks.at[i], "chunks: position %u", i);
+            cr_expect(first.at[i] == other.at[i], "prefix: position %u", i);
+        }
+    }
+    unlink(path);
+}
