@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "engine/arch/arch.h"
+#include "engine/check.h"
 #include "engine/fit.h"
 #include "engine/prove.h"
 
@@ -545,97 +546,6 @@ const float *engine_peek(const struct engine *e, uint32_t want) {
 
 /* -- steps ------------------------------------------------------------------------------------- */
 
-static void check_copies(const struct engine *e, const struct engine_copy *c, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) {
-        bool save = c[i].dir == COPY_STATE_SAVE;
-
-        if (save || c[i].dir == COPY_STATE_LOAD) {
-            assert(c[i].src < (save ? e->opts.n_states : e->opts.n_snapshots));
-            assert(c[i].dst < (save ? e->opts.n_snapshots : e->opts.n_states));
-            continue;
-        }
-        assert(e->ops->copy && c[i].dir <= COPY_H2D && c[i].cls == KV_GLOBAL);
-        assert(c[i].src < (c[i].dir == COPY_H2D ? e->opts.n_host_pages : e->opts.n_pages));
-        assert(c[i].dst < (c[i].dir == COPY_D2H ? e->opts.n_host_pages : e->opts.n_pages));
-    }
-}
-
-/* The pages that the rows of @s read and write in the layers with a window. */
-static void check_windows(const struct engine *e, const struct engine_batch *b, uint32_t i) {
-    const uint32_t *start = b->table[KV_WINDOW].start, t = e->opts.page_tokens;
-    const struct engine_seq *s = &b->seq[i];
-    uint32_t n = (s->pos0 + s->n_rows + t - 1) / t;
-
-    assert(b->n_seqs <= e->info.window_seqs && start[i] + n <= start[i + 1]);
-    for (uint32_t p = s->pos0 < e->info.window ? 0 : (s->pos0 - e->info.window + 1) / t; p < n; p++)
-        assert(b->table[KV_WINDOW].page[start[i] + p] < e->info.n_windows);
-}
-
-/* Rows inside the batch, positions inside the context, pages for all of them, tokens of the
- * vocabulary. */
-static void check_seq(const struct engine *e, const struct engine_batch *b, uint32_t i) {
-    const struct engine_seq *s = &b->seq[i];
-    const uint32_t *start = b->table[KV_GLOBAL].start;
-    uint32_t first = 0;
-
-    assert(s->n_rows > 0 && s->row0 < b->n_rows && s->n_rows <= b->n_rows - s->row0);
-    assert(s->pos0 < e->opts.max_context && s->n_rows <= e->opts.max_context - s->pos0);
-    assert(!e->info.encoder || (s->pos0 == 0 && s->n_rows == s->n_prompt));
-    assert(start[i] <= start[i + 1]);
-    assert((uint64_t)(start[i + 1] - start[i]) * e->opts.page_tokens >= s->pos0 + s->n_rows);
-    /* Of a sequence that decodes the earlier pages have been checked before. */
-    uint32_t old = s->n_rows > 1 ? 0 : s->pos0 / e->opts.page_tokens;
-    for (uint32_t p = start[i] + old; p < start[i + 1]; p++)
-        assert(b->table[KV_GLOBAL].page[p] < e->opts.n_pages);
-    if (e->info.n_windows)
-        check_windows(e, b, i);
-    assert(!s->n_replay); /* drafts are taken back by loading the state before them */
-    /* Whether it goes on where its state is, move_states() sees. */
-    assert(s->state_slot < MAX(MAX(e->opts.n_states, e->info.n_slots), 1));
-    assert(!b->holes || s->pos0 >= s->n_prompt);
-    if (s->feed >= 0) {
-        first = 1;
-        assert(e->launched + 1 == b->step && (uint32_t)s->feed < e->n_wants_launched);
-    }
-    for (uint32_t r = first; r < s->n_rows; r++)
-        assert((uint32_t)b->token[s->row0 + r] < e->info.n_vocab);
-}
-
-/* Pass 1: a row of each sequence, which a sample is all that is wanted of. */
-static void check_drafts(const struct engine *e, const struct engine_batch *b) {
-    assert(b->model == 1 && e->info.n_slots && b->n_before + b->n_after == 0);
-    for (uint32_t i = 0; i < b->n_seqs; i++)
-        assert(b->seq[i].n_rows == 1 && b->seq[i].feed < 0 && !b->seq[i].begins);
-    for (uint32_t i = 0; i < b->n_wants; i++)
-        assert(b->want[i].what == WANT_SAMPLE);
-}
-
-/* Bad batches are our own mistakes. */
-static void check_batch(const struct engine *e, const struct engine_batch *b) {
-    uint32_t n_rows = 0;
-
-    assert(b->step == e->launched + 1);
-    if (b->model)
-        check_drafts(e, b);
-    assert(!b->holes || (b->model == 0 && e->info.n_slots));
-    assert(b->n_rows <= e->opts.max_rows && b->n_seqs <= e->opts.max_seqs);
-    assert(b->n_wants <= e->opts.max_wants);
-    for (uint32_t i = 0; i < b->n_seqs; i++) {
-        check_seq(e, b, i);
-        n_rows += b->seq[i].n_rows;
-    }
-    assert(n_rows == b->n_rows);
-    for (uint32_t i = 0; i < b->n_wants; i++) {
-        assert(b->want[i].row < b->n_rows && b->want[i].param < b->n_params);
-        assert(b->want[i].what <= WANT_HIDDEN);
-        assert(b->want[i].what != WANT_HIDDEN || e->ops->hidden);
-        assert(b->want[i].what == WANT_HIDDEN || !e->info.encoder);
-        assert(b->want[i].n_top <= ENGINE_TOP_MAX);
-    }
-    check_copies(e, b->before, b->n_before);
-    check_copies(e, b->after, b->n_after);
-}
-
 static int lose(struct engine *e, int r) {
     if (r < 0)
         e->lost = true;
@@ -713,7 +623,19 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
     assert(e->launched - e->waited < (e->ops->device ? e->info.depth : MAX_IN_FLIGHT));
     if (e->lost)
         return -EIO;
-    check_batch(e, b);
+    check_batch(
+        &(struct check){
+            .opts = &e->opts,
+            .shape = &e->model.shape,
+            .ops = e->ops,
+            .n_slots = e->info.n_slots,
+            .n_windows = e->info.n_windows,
+            .window = e->info.window,
+            .window_seqs = e->info.window_seqs,
+            .launched = e->launched,
+            .n_wants_launched = e->n_wants_launched,
+        },
+        b);
     e->launched = b->step;
     e->n_wants_launched = b->n_wants;
     if (e->opts.n_states && b->model == 0)

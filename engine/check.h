@@ -1,0 +1,19 @@
+#pragma once
+
+/*
+ * check - what engine_launch() asserts of a batch: a bad one is our own mistake.
+ */
+
+#include "engine/backend.h"
+
+/* What is known when the batch comes. Windows as in engine_info. */
+struct check {
+    const struct engine_opts *opts; /* filled in */
+    const struct model_shape *shape;
+    const struct be_ops *ops;
+    uint32_t n_slots, n_windows, window, window_seqs;
+    uint64_t launched;         /* the step before */
+    uint32_t n_wants_launched; /* of it */
+};
+
+void check_batch(const struct check *c, const struct engine_batch *b);
