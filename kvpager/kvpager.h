@@ -35,8 +35,8 @@ struct kv_isolation {
 struct kv_opts {
     uint32_t n_pages, page_tokens, max_seqs; /* page_tokens: a power of two, 1 to 256 */
     uint32_t max_seq_tokens;                 /* longest sequence: page tables are sized from it */
-    /* Slots for recurrent states, of which a sequence has one while it is computed; 0: the model
-     * needs none. */
+    /* Slots for recurrent states, or for what drafts go on from, of which a sequence has one while
+     * it is computed; 0: the model needs none. */
     uint32_t n_states;
     uint32_t n_snapshots; /* of states, see kv_snapshot_take() */
     /* NULL, or a pager with as many snapshots, the same fingerprint, seed and hash_bits: its
@@ -44,7 +44,7 @@ struct kv_opts {
     struct kv_pager *peer;
     /* Layers with a window keep what they read in n_windows pages of their own (window.c), and a
      * row reads at most the last @window keys there, its own among them. 0: there are none; then
-     * the rest of this file that speaks of them does not apply. Not with states. */
+     * the rest of this file that speaks of them does not apply. Not with snapshots. */
     uint32_t n_windows, window;
     uint8_t fingerprint[16]; /* of the model: part of every key */
     uint64_t hash_seed;

@@ -114,7 +114,7 @@ int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts) {
     if (opts->n_pages == 0 || opts->n_pages == NO_PAGE || opts->max_seqs == 0 ||
         opts->max_seq_tokens == 0)
         return -EINVAL;
-    if (opts->n_windows > 0 && (opts->window == 0 || opts->n_states > 0))
+    if (opts->n_windows > 0 && (opts->window == 0 || opts->n_snapshots > 0))
         return -EINVAL;
     CLEANUP(kv_pager_freep) struct kv_pager *p = calloc(1, sizeof(*p));
     if (!p)

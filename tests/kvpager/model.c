@@ -724,6 +724,7 @@ void model_random(uint64_t seed, uint32_t n_ops, volatile uint64_t *n_done) {
     if (seed % 4 == 1) {
         o.n_windows = 1 + (uint32_t)(seed / 4 % MODEL_MAX_PAGES);
         o.window = 1 + (uint32_t)(seed / 16 % (MODEL_MAX_TOKENS / 2));
+        o.n_states = seed / 32 % 4 == 3 ? 1 + (uint32_t)(seed / 128 % o.max_seqs) : 0;
     }
     draw_init(&d, &r, o.n_snapshots);
     model_init(&m, &o);
