@@ -134,6 +134,7 @@ struct model_shape {
     uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
     bool encoder;           /* all attention is of whole sequences, and there are no logits */
     bool drafts;            /* the model has ops of pass 1 */
+    bool borrows;           /* and these have no keys: engine_info.borrows */
     struct state_shape state;
     struct delta_shape delta;
     struct mamba_shape mamba;
@@ -211,10 +212,11 @@ enum op_kind {
     /* Follows ATTEND: d = for each head w[0][head] times its first rank values of o */
     OP_MLA_OUT,
     /* x = norm x, or with @centred (x - mean) / sqrt(variance + eps) * norm: the model's hidden
-     * state, kept of every row for DRAFT_IN: of this step, and of the last positions by slot */
+     * state, or w[0] x is, kept of every row for DRAFT_IN: of this step, and of the last positions
+     * by slot. A row that is n_ahead counts as of position pos0 + n_ahead there. */
     OP_KEEP,
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
-     * before; zeros where nothing was */
+     * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. */
     OP_DRAFT_IN,
     /* Of the wanted rows: c = scale (w[0] norm x + b), then cap(c) if there is one; for WANT_HIDDEN
      * it stops after the norm. No w[0]: only WANT_HIDDEN is asked for. */
@@ -240,7 +242,8 @@ struct attn {
     /* A row sees the keys of its whole sequence, also those behind it: the sequence's rows are all
      * in one step. Without a window. */
     bool whole;
-    bool holes; /* keys of HOLES weigh nothing: without a cap and slopes */
+    bool before; /* the row's own key is not among them; a window counts it all the same */
+    bool holes;  /* keys of HOLES weigh nothing: without a cap and slopes */
     /* [heads.n] or NULL. Scores of head h are less by slope[h] times the distance of row and key
      * (ALiBi, Press et al. 2022). */
     const float *slope;
@@ -263,6 +266,7 @@ struct model_op {
     enum op_kind kind;
     uint32_t layer;       /* of the file, for messages */
     enum act_role in;     /* PROJ: ACT_O, ACT_H or ACT_D */
+    uint32_t width;       /* of x: n_embd, or less in pass 1 behind DRAFT_IN */
     struct kv_layer kv;   /* QKV, KEYS, ATTEND: another layer's where a layer has none of its own */
     struct heads heads;   /* QKV, KEYS, ATTEND, GATE */
     uint8_t rope;         /* QKV, KEYS: of model_shape.rope */

@@ -37,6 +37,9 @@ struct engine_info {
      * @draft_bytes of weights are read for a row of it. */
     uint32_t n_slots;
     uint64_t draft_bytes;
+    /* Pass 1 has no keys of its own and reads those of pass 0: it needs no pages, leaves no holes,
+     * and makes all drafts behind a token at that token's position (engine_seq.n_ahead). */
+    bool borrows;
     /* Pages of KV_WINDOW, 0: all layers' keys are in the others. A row reads the last @window keys
      * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
     uint32_t n_windows, window, window_seqs;
@@ -59,7 +62,8 @@ struct engine_kind {
 /* Whether a model's architecture and tensors are those of one that can be opened, as far as its
  * file tells. 0 and *out, which may be NULL, or -errno. */
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err);
-/* Whether @file has nothing of a model but its block of multi-token prediction. */
+/* Whether @file has nothing of a model but its block of multi-token prediction, or is the assistant
+ * of another one (arch/assistant.h). */
 bool engine_is_block(const struct gguf *file);
 /* What opening a model would take, and what of it a token needs: found without loading anything. */
 struct engine_fit {

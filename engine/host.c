@@ -64,7 +64,7 @@ void host_step_deinit(struct host_step *h) {
 
 const float *host_step_before(const struct host_step *h, uint32_t row) {
     const struct engine_seq *s = &h->batch->seq[h->row_seq[row]];
-    uint32_t pos = h->row_pos[row];
+    uint32_t pos = h->row_pos[row] + s->n_ahead;
 
     if (row > s->row0)
         return h->hidden + (size_t)(row - 1) * h->n_embd;
@@ -76,7 +76,7 @@ const float *host_step_before(const struct host_step *h, uint32_t row) {
 /* The last rows of @s, once none is read any more. */
 static void keep(struct host_step *h, const struct engine_seq *s) {
     for (uint32_t i = kept_first(s); i < s->n_rows; i++)
-        memcpy(h->kept + kept_at(s, s->pos0 + i) * h->n_embd,
+        memcpy(h->kept + kept_at(s, kept_pos(s, i)) * h->n_embd,
                h->hidden + (size_t)(s->row0 + i) * h->n_embd, h->n_embd * sizeof(float));
     kept_end(&h->kept_of, s);
 }

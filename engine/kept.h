@@ -51,8 +51,13 @@ static inline uint32_t kept_first(const struct engine_seq *s) {
     return s->n_rows - MIN(s->n_rows, ENGINE_KEPT);
 }
 
+/* Of which position that of row @i of @s is. */
+static inline uint32_t kept_pos(const struct engine_seq *s, uint32_t i) {
+    return s->pos0 + s->n_ahead + i;
+}
+
 /* The step ends. */
 static inline void kept_end(struct kept *k, const struct engine_seq *s) {
     for (uint32_t i = kept_first(s); i < s->n_rows; i++)
-        k->of[kept_at(s, s->pos0 + i)] = s->pos0 + i + 1;
+        k->of[kept_at(s, kept_pos(s, i))] = kept_pos(s, i) + 1;
 }

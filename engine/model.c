@@ -25,6 +25,8 @@ void model_add(struct model *m, const struct model_op *op) {
         m->op[m->n_ops].scale = 1;
     if (op->gain == 0)
         m->op[m->n_ops].gain = 1;
+    if (op->width == 0)
+        m->op[m->n_ops].width = m->shape.n_embd;
     m->n_ops++;
 }
 

@@ -46,8 +46,8 @@ struct model {
     float *slopes; /* of heads, where ops have them */
 };
 
-/* Appends a copy of @op; a scale or gain of 0 becomes 1. When memory runs out, m->r says so and
- * later calls do nothing. */
+/* Appends a copy of @op; a scale or gain of 0 becomes 1, a width of 0 the model's. When memory runs
+ * out, m->r says so and later calls do nothing. */
 void model_add(struct model *m, const struct model_op *op);
 /* The next layer that has pages of class @cls, with keys and values of @h. */
 struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h);

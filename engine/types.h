@@ -46,6 +46,10 @@ struct engine_seq {
     bool begins;
     uint16_t n_draft,
         n_replay; /* n_replay: accepted drafts that recurrent layers replay; 0 as yet */
+    /* Pass 1 of a model that drafts from pass 0's keys (engine_info.borrows): drafted tokens up to
+     * the row's, which is the last of them; pos0 is that of the last token that is known. Else
+     * 0. */
+    uint16_t n_ahead;
     int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
 };
 
@@ -99,7 +103,8 @@ struct engine_batch {
     /* Which pass: 0, the model itself; 1, its block that drafts (engine_info.n_slots): one row of
      * each sequence, whose token follows the position before it in its slot. That was computed by
      * either pass. Its keys are in the pages too, and pass 0 writes them again with what is its
-     * own, so that a sequence needs not take them back. No copies, no recurrent layers. */
+     * own, so that a sequence needs not take them back. No copies, no recurrent layers.
+     * With engine_info.borrows it has no keys and reads those before pos0 of pass 0. */
     uint16_t model;
     /* Pass 0 leaves holes in the place of the block's keys, which its rows do not see: nothing is
      * drafted for a while. All rows are behind their prompts. */
@@ -108,9 +113,9 @@ struct engine_batch {
     const int32_t *token; /* [n_rows] */
     const struct engine_seq *seq;
     /* Page tables, CSR: the pages of seq s are page[start[s] .. start[s + 1]), page i holding
-     * positions [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions. The
-     * window's is used where engine_info.n_windows is not 0, and pages all of whose positions are
-     * window or more before the row at pos0 are not looked at there. */
+     * positions [i * page_tokens, (i + 1) * page_tokens). They cover pos0 + n_rows positions; pos0
+     * where keys are borrowed. The window's is used where engine_info.n_windows is not 0, and pages
+     * all of whose positions are window or more before the row at pos0 are not looked at there. */
     struct {
         const uint32_t *start, *page;
     } table[KV_CLASSES];
@@ -170,8 +175,8 @@ struct engine_opts {
      * nothing (info.weights). The CPU's only. */
     int keep_fd;
     bool drafts; /* the model's block of multi-token prediction is used, if it has one */
-    /* A file with nothing but that block (engine_is_block()), in place of the model's own; NULL. As
-     * `file` it is kept open. */
+    /* A file with nothing but that block, or but the assistant of the model (engine_is_block()), in
+     * place of the model's own; NULL. As `file` it is kept open. */
     const struct gguf *block;
     void (*progress)(void *ctx, const char *what,
                      double fraction); /* NULL, or called while loading */

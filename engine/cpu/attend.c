@@ -98,6 +98,11 @@ static uint32_t first_key(const struct run *r, uint32_t pos) {
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
+/* Behind the last position that a row at @pos sees of those up to it. */
+static uint32_t end_key(const struct run *r, uint32_t pos) {
+    return pos + !r->op->attn.before;
+}
+
 struct range {
     uint32_t first, n; /* [first, n); nothing where they are equal */
 };
@@ -106,7 +111,7 @@ struct range {
  * those of its whole sequence. */
 static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     uint32_t pos = it->pos[i / it->run->group], first = first_key(it->run, pos);
-    uint32_t end = it->run->op->attn.whole ? it->end : pos + 1;
+    uint32_t end = it->run->op->attn.whole ? it->end : end_key(it->run, pos);
 
     if (end <= at || first >= at + TILE_KEYS)
         return (struct range){0, 0};
@@ -215,7 +220,7 @@ static struct item make_item(const struct run *r, uint32_t i) {
 
     for (uint32_t k = 0; k < block->n_rows; k++) {
         it.begin = MIN(it.begin, first_key(r, it.pos[k]));
-        it.end = MAX(it.end, it.pos[k] + 1);
+        it.end = MAX(it.end, end_key(r, it.pos[k]));
     }
     if (r->op->attn.whole)
         it.end = host_end(host, block->row0);
@@ -234,7 +239,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
         for (uint32_t i = 0; i < it->n_queries; i++) {
             uint32_t pos = it->pos[i / it->run->group];
 
-            if (pos < c * ATTEND_CHUNK && !it->run->op->attn.whole)
+            if (end_key(it->run, pos) <= c * ATTEND_CHUNK && !it->run->op->attn.whole)
                 continue;
             if (first_key(it->run, pos) / ATTEND_CHUNK == c) /* nothing before */
                 state_copy(&s->total[i], &s->chunk[i], padded(b));

@@ -123,21 +123,15 @@ int ops_norm(struct step *s, const struct model_op *op) {
 
 static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
-    uint32_t n = b->shape.n_embd;
+    uint32_t n = r->op->width;
     float *x = act_row(b, ACT_X, row);
 
     if (r->op->centred)
         b->kernels->layer_norm(x, r->w->norm, NULL, n, b->shape.rms_eps);
     else
         b->kernels->norm(x, r->w->norm, x, n, b->shape.rms_eps);
-    memcpy(r->step->host.hidden + (size_t)row * n, x, n * sizeof(*x));
-}
-
-int ops_keep(struct step *s, const struct model_op *op) {
-    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
-
-    each_row(&r, keep_row);
-    return 0;
+    if (!r->w->n_mats)
+        memcpy(r->step->host.hidden + (size_t)row * n, x, n * sizeof(*x));
 }
 
 /* The part of the token's own, and the norms of the product. */
@@ -222,15 +216,40 @@ static struct matmul prepare(struct step *s, enum act_role in, const struct weig
     return ops_prepare(s, w, 0, w->n_mats, in);
 }
 
+int ops_keep(struct step *s, const struct model_op *op) {
+    struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
+
+    if (op->w[0]) { /* of the normed rows, which it norms itself */
+        struct matmul mm = prepare(s, ACT_X, op->weights);
+
+        assert(!op->centred);
+        mm.mode = MATMUL_STORE;
+        mm.out[0] = s->host.hidden;
+        mm.out_stride[0] = s->host.n_embd;
+        matmul_run(s->be->pool, &mm, 1);
+    }
+    each_row(&r, keep_row);
+    return 0;
+}
+
+/* Without a norm as it is. */
+static void norm_or_copy(const struct be *b, const float *x, const float *norm, float *y,
+                         uint32_t n) {
+    if (norm)
+        b->kernels->norm(x, norm, y, n, b->shape.rms_eps);
+    else
+        memcpy(y, x, n * sizeof(*y));
+}
+
 static void pair_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd;
     const float *before = host_step_before(&r->step->host, row);
     float *to = b->pair + (size_t)row * 2 * n;
 
-    b->kernels->norm(act_row(b, ACT_X, row), r->w->q_norm, to, n, b->shape.rms_eps);
+    norm_or_copy(b, act_row(b, ACT_X, row), r->w->q_norm, to, n);
     if (before)
-        b->kernels->norm(before, r->w->k_norm, to + n, n, b->shape.rms_eps);
+        norm_or_copy(b, before, r->w->k_norm, to + n, n);
     else
         memset(to + n, 0, n * sizeof(*to));
 }
@@ -435,7 +454,7 @@ static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread)
     float *t = act_row(b, ACT_B, row);
 
     if (r->w && r->w->post_norm)
-        b->kernels->norm(t, r->w->post_norm, t, b->shape.n_embd, b->shape.rms_eps);
+        b->kernels->norm(t, r->w->post_norm, t, r->op->width, b->shape.rms_eps);
 }
 
 static void join_row(const struct rows *r, uint32_t row, uint32_t thread) {
@@ -444,7 +463,7 @@ static void join_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const float *t = act_row(b, ACT_B, row);
 
     norm_branch_row(r, row, thread);
-    for (uint32_t i = 0; i < b->shape.n_embd; i++)
+    for (uint32_t i = 0; i < r->op->width; i++)
         x[i] = (x[i] + r->op->gain * t[i]) * r->op->scale;
 }
 
@@ -522,10 +541,7 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
         return;
     const float *x = act_row(b, ACT_X, w->row);
     float *to = host_step_vector(&r->step->host, want);
-    if (r->w && r->w->norm)
-        b->kernels->norm(x, r->w->norm, to, b->shape.n_embd, b->shape.rms_eps);
-    else
-        memcpy(to, x, b->shape.n_embd * sizeof(*to));
+    norm_or_copy(b, x, r->w ? r->w->norm : NULL, to, b->shape.n_embd);
 }
 
 static void finish_logits_row(const struct rows *r, uint32_t row, uint32_t thread) {

@@ -14,7 +14,7 @@ int ref_mla_in(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_rows = s->host.batch->n_rows;
 
-    ref_norm_rows(s, op->norm);
+    ref_norm_rows(s, op);
     ref_linear(b, op->w[0], NULL, b->normed, n_rows, b->latent);
     ref_linear(b, op->w[1], NULL, b->normed, n_rows,
                b->shape->mla.q_rank ? b->latent_q : b->latent_heads);

@@ -67,8 +67,9 @@ int ref_norm(struct step *s, const struct model_op *op) {
 }
 
 int ref_keep(struct step *s, const struct model_op *op) {
-    const struct be *b = s->be;
-    size_t n = b->shape->n_embd, n_rows = s->host.batch->n_rows;
+    struct be *b = s->be;
+    size_t n = op->width;
+    uint32_t n_rows = s->host.batch->n_rows;
 
     for (size_t r = 0; r < n_rows; r++) {
         float *x = b->act[ACT_X] + r * n;
@@ -78,8 +79,19 @@ int ref_keep(struct step *s, const struct model_op *op) {
         else
             ref_rms_norm(x, op->norm, b->shape->rms_eps, n, x);
     }
-    memcpy(s->host.hidden, b->act[ACT_X], n_rows * n * sizeof(float));
+    if (op->w[0])
+        ref_linear(b, op->w[0], NULL, b->act[ACT_X], n_rows, s->host.hidden);
+    else
+        memcpy(s->host.hidden, b->act[ACT_X], n_rows * n * sizeof(float));
     return 0;
+}
+
+/* Without a norm as it is. */
+static void norm_or_copy(const float *x, const struct tensor *norm, float eps, size_t n, float *y) {
+    if (norm)
+        ref_rms_norm(x, norm, eps, n, y);
+    else
+        memcpy(y, x, n * sizeof(*y));
 }
 
 int ref_draft_in(struct step *s, const struct model_op *op) {
@@ -92,22 +104,20 @@ int ref_draft_in(struct step *s, const struct model_op *op) {
         const float *before = host_step_before(&s->host, r);
         float *to = b->pair + r * 2 * n;
 
-        ref_rms_norm(b->act[ACT_X] + r * n, op->q_norm, b->shape->rms_eps, n, to);
+        norm_or_copy(b->act[ACT_X] + r * n, op->q_norm, b->shape->rms_eps, n, to);
         if (before)
-            ref_rms_norm(before, op->k_norm, b->shape->rms_eps, n, to + n);
+            norm_or_copy(before, op->k_norm, b->shape->rms_eps, n, to + n);
     }
     ref_linear(b, op->w[0], NULL, b->pair, n_rows, b->act[ACT_X]);
     return 0;
 }
 
-void ref_norm_rows(struct step *s, const struct tensor *norm) {
+void ref_norm_rows(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    size_t n = b->shape->n_embd;
+    size_t n = op->width;
 
-    if (!norm)
-        memcpy(b->normed, b->act[ACT_X], s->host.batch->n_rows * n * sizeof(float));
-    for (size_t r = 0; r < s->host.batch->n_rows && norm; r++)
-        ref_rms_norm(b->act[ACT_X] + r * n, norm, b->shape->rms_eps, n, b->normed + r * n);
+    for (size_t r = 0; r < s->host.batch->n_rows; r++)
+        norm_or_copy(b->act[ACT_X] + r * n, op->norm, b->shape->rms_eps, n, b->normed + r * n);
 }
 
 void ref_glu(enum glu glu, float *gate, const float *up, size_t n) {
@@ -329,7 +339,7 @@ int ref_qkv(struct step *s, const struct model_op *op) {
     float *to[3] = {op->gated ? b->gated : b->act[ACT_Q], b->kv[0], b->kv[1]};
 
     assert(op->w[0] && (op->w[1] || !op->w[2]));
-    ref_norm_rows(s, op->norm);
+    ref_norm_rows(s, op);
     for (int i = 0; i < 3 && op->w[i]; i++)
         ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, to[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -365,7 +375,7 @@ int ref_keys(struct step *s, const struct model_op *op) {
     uint32_t n_rows = s->host.batch->n_rows;
     size_t width = (size_t)op->heads.n_kv * op->heads.dim;
 
-    ref_norm_rows(s, op->norm);
+    ref_norm_rows(s, op);
     for (int i = 0; i < 2; i++)
         ref_linear(b, op->w[i], op->bias[i], b->normed, n_rows, b->kv[i]);
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -411,8 +421,9 @@ static void attend_group(struct step *s, const struct model_op *op, uint32_t row
                          const float *q, float *o) {
     struct be *b = s->be;
     uint32_t group = op->heads.n / op->heads.n_kv, pos = s->host.row_pos[row];
-    uint32_t end = op->attn.whole ? host_end(&s->host, row) : pos + 1;
-    uint32_t n = op->attn.window ? MIN(end, op->attn.window) : end, dim = op->heads.dim;
+    uint32_t end = op->attn.whole ? host_end(&s->host, row) : pos + !op->attn.before;
+    uint32_t window = op->attn.window - (op->attn.window && op->attn.before);
+    uint32_t n = window ? MIN(end, window) : end, dim = op->heads.dim;
     float *kv = b->row;
 
     for (uint32_t p = 0; p < n; p++) {
@@ -464,7 +475,7 @@ int ref_gate(struct step *s, const struct model_op *op) {
     if (op->w[0]) { /* the queries are no longer needed */
         size_t per = op->heads.n * dim / op->w[0]->ne[1];
 
-        ref_norm_rows(s, op->norm);
+        ref_norm_rows(s, op);
         ref_linear(b, op->w[0], NULL, b->normed, s->host.batch->n_rows, b->act[ACT_Q]);
         for (size_t i = 0; i < n * dim; i++)
             b->act[ACT_O][i] *= ref_softplus(b->act[ACT_Q][i / per]);
@@ -481,7 +492,7 @@ int ref_gate(struct step *s, const struct model_op *op) {
 /* x = (x + gain post_norm(t)) * scale, of all rows; @t is normed in its place. */
 static void add_branch(struct step *s, const struct model_op *op, float *t) {
     struct be *b = s->be;
-    size_t n = b->shape->n_embd, n_all = s->host.batch->n_rows * n;
+    size_t n = op->width, n_all = s->host.batch->n_rows * n;
 
     for (size_t at = 0; at < n_all && op->post_norm; at += n)
         ref_rms_norm(t + at, op->post_norm, b->shape->rms_eps, n, t + at);
@@ -491,7 +502,7 @@ static void add_branch(struct step *s, const struct model_op *op, float *t) {
 
 int ref_proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    size_t n = b->shape->n_embd;
+    size_t n = op->width;
     uint32_t n_rows = s->host.batch->n_rows;
 
     assert(op->in == ACT_O || op->in == ACT_H || op->in == ACT_D);
@@ -515,7 +526,7 @@ int ref_gate_up(struct step *s, const struct model_op *op) {
     uint32_t n_rows = s->host.batch->n_rows;
     float *gate = b->act[ACT_H];
 
-    ref_norm_rows(s, op->norm);
+    ref_norm_rows(s, op);
     ref_linear(b, op->w[0], op->bias[0], b->normed, n_rows, gate);
     if (op->w[1])
         ref_linear(b, op->w[1], op->bias[1], b->normed, n_rows, b->up);
@@ -541,7 +552,7 @@ int ref_route(struct step *s, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
 
-    ref_norm_rows(s, op->norm);
+    ref_norm_rows(s, op);
     ref_linear(b, op->w[0], op->bias[0], b->normed, n_rows, b->router);
     for (size_t i = 0; i < (size_t)n_rows * m->n_expert; i++)
         b->router[i] *= op->scale;
@@ -587,7 +598,7 @@ int ref_experts(struct step *s, const struct model_op *op) {
     const struct model_shape *m = b->shape;
 
     if (op->norm)
-        ref_norm_rows(s, op->norm);
+        ref_norm_rows(s, op);
     for (uint32_t r = 0; r < s->host.batch->n_rows; r++) {
         const float *y = b->normed + (size_t)r * m->n_embd;
         float *to = b->act[op->branch ? ACT_B : ACT_X] + (size_t)r * m->n_embd;
@@ -636,7 +647,7 @@ int ref_shared(struct step *s, const struct model_op *op) {
 int ref_logits(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct engine_batch *batch = s->host.batch;
-    uint32_t n = b->shape->n_embd;
+    uint32_t n = op->width;
 
     for (uint32_t i = 0; i < batch->n_wants; i++) {
         bool hidden = batch->want[i].what == WANT_HIDDEN;
@@ -644,10 +655,7 @@ int ref_logits(struct step *s, const struct model_op *op) {
             hidden ? host_step_vector(&s->host, i) : b->normed + (size_t)s->host.logits_of[i] * n;
 
         const float *x = b->act[ACT_X] + (size_t)batch->want[i].row * n;
-        if (op->norm)
-            ref_rms_norm(x, op->norm, b->shape->rms_eps, n, to);
-        else
-            memcpy(to, x, n * sizeof(*to));
+        norm_or_copy(x, op->norm, b->shape->rms_eps, n, to);
     }
     if (!op->w[0])
         return 0;

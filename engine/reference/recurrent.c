@@ -13,7 +13,7 @@ int ref_state_in(struct step *s, const struct model_op *op) {
     const struct model_shape *m = b->shape;
     uint32_t n_rows = s->host.batch->n_rows;
 
-    ref_norm_rows(s, op->norm);
+    ref_norm_rows(s, op);
     for (int i = 0; i < OP_MATRICES && op->w[i]; i++) {
         assert(op->w[i]->ne[1] <= m->state.n_in[i]);
         ref_linear(b, op->w[i], NULL, b->normed, n_rows, b->in[i]);

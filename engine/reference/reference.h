@@ -65,7 +65,7 @@ void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias,
                 uint32_t n_rows, float *y);
 
 /* y = op->norm of the rows of ACT_X, to b->normed; without one the rows as they are. */
-void ref_norm_rows(struct step *s, const struct tensor *norm);
+void ref_norm_rows(struct step *s, const struct model_op *op);
 
 /* b->rope = the angles of @s at @pos; the pairs of a head turned by them. */
 void ref_set_rope(struct be *b, const struct rope_set *s, uint32_t pos);
