@@ -1,7 +1,8 @@
 #include <string.h>
+#include "engine/arch/assistant.h"
 #include "engine/engine.h"
 
-/* No layer has a norm, and the one behind the layers is a block. */
+/* A block: no layer has a norm, and the one behind the layers is it. */
 bool engine_is_block(const struct gguf *file) {
     static const char *const end = ".nextn.eh_proj.weight";
     bool found = false;
@@ -11,5 +12,5 @@ bool engine_is_block(const struct gguf *file) {
 
         found |= at && at[strlen(end)] == 0;
     }
-    return found && !gguf_find(file, "blk.0.attn_norm.weight");
+    return assistant_found(file) || (found && !gguf_find(file, "blk.0.attn_norm.weight"));
 }

@@ -17,11 +17,17 @@ static void check_copies(const struct check *k, const struct engine_copy *c, uin
     }
 }
 
+/* Behind the last position whose pages a sequence needs. */
+static uint32_t end_of(const struct check *k, const struct engine_batch *b,
+                       const struct engine_seq *s) {
+    return b->model && k->shape->borrows ? s->pos0 : s->pos0 + s->n_rows;
+}
+
 /* The pages that the rows of @s read and write in the layers with a window. */
 static void check_windows(const struct check *k, const struct engine_batch *b, uint32_t i) {
     const uint32_t *start = b->table[KV_WINDOW].start, t = k->opts->page_tokens;
     const struct engine_seq *s = &b->seq[i];
-    uint32_t n = (s->pos0 + s->n_rows + t - 1) / t;
+    uint32_t n = (end_of(k, b, s) + t - 1) / t;
 
     assert(b->n_seqs <= k->window_seqs && start[i] + n <= start[i + 1]);
     for (uint32_t p = s->pos0 < k->window ? 0 : (s->pos0 - k->window + 1) / t; p < n; p++)
@@ -39,7 +45,7 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
     assert(s->pos0 < k->opts->max_context && s->n_rows <= k->opts->max_context - s->pos0);
     assert(!k->shape->encoder || (s->pos0 == 0 && s->n_rows == s->n_prompt));
     assert(start[i] <= start[i + 1]);
-    assert((uint64_t)(start[i + 1] - start[i]) * k->opts->page_tokens >= s->pos0 + s->n_rows);
+    assert((uint64_t)(start[i + 1] - start[i]) * k->opts->page_tokens >= end_of(k, b, s));
     /* Of a sequence that decodes the earlier pages have been checked before. */
     uint32_t old = s->n_rows > 1 ? 0 : s->pos0 / k->opts->page_tokens;
     for (uint32_t p = start[i] + old; p < start[i + 1]; p++)
@@ -50,6 +56,7 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
     /* Whether it goes on where its state is, move_states() sees. */
     assert(s->state_slot < MAX(MAX(k->opts->n_states, k->n_slots), 1));
     assert(!b->holes || s->pos0 >= s->n_prompt);
+    assert(!s->n_ahead || (b->model && k->shape->borrows));
     if (s->feed >= 0) {
         first = 1;
         assert(k->launched + 1 == b->step && (uint32_t)s->feed < k->n_wants_launched);
@@ -61,8 +68,10 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
 /* Pass 1: a row of each sequence, which a sample is all that is wanted of. */
 static void check_drafts(const struct check *k, const struct engine_batch *b) {
     assert(b->model == 1 && k->n_slots && b->n_before + b->n_after == 0);
-    for (uint32_t i = 0; i < b->n_seqs; i++)
+    for (uint32_t i = 0; i < b->n_seqs; i++) {
         assert(b->seq[i].n_rows == 1 && b->seq[i].feed < 0 && !b->seq[i].begins);
+        assert(b->seq[i].pos0 > 0 && b->seq[i].n_ahead < ENGINE_DRAFT_MAX);
+    }
     for (uint32_t i = 0; i < b->n_wants; i++)
         assert(b->want[i].what == WANT_SAMPLE);
 }
@@ -73,7 +82,7 @@ void check_batch(const struct check *k, const struct engine_batch *b) {
     assert(b->step == k->launched + 1);
     if (b->model)
         check_drafts(k, b);
-    assert(!b->holes || (b->model == 0 && k->n_slots));
+    assert(!b->holes || (b->model == 0 && k->n_slots && !k->shape->borrows));
     assert(b->n_rows <= k->opts->max_rows && b->n_seqs <= k->opts->max_seqs);
     assert(b->n_wants <= k->opts->max_wants);
     for (uint32_t i = 0; i < b->n_seqs; i++) {

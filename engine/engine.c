@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "engine/arch/arch.h"
+#include "engine/arch/assistant.h"
 #include "engine/check.h"
 #include "engine/fit.h"
 #include "engine/prove.h"
@@ -317,11 +318,17 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
+/* Whether pass 1 is wanted. Devices compute the model's own block, and no assistant. */
+static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
+    return o->drafts && !(ops->device && o->block && assistant_found(o->block));
+}
+
 static void note_no_drafts(struct engine *e) {
     size_t n = strlen(e->note);
 
-    snprintf(e->note + n, sizeof(e->note) - n, "%sthe model's own block drafts nothing: %s",
-             n ? "; " : "", e->model.no_drafts);
+    snprintf(e->note + n, sizeof(e->note) - n, "%s%s drafts nothing: %s", n ? "; " : "",
+             e->opts.block ? "what draft-model names" : "the model's own block",
+             drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
 }
 
 static void fill_info(struct engine *e) {
@@ -358,6 +365,7 @@ static void fill_info(struct engine *e) {
     backend_sources(e->ops, i->sources);
     i->kv_type = e->opts.kv_type;
     i->draft_bytes = fit_token_weights(&e->model, 1);
+    i->borrows = s->borrows;
     if (e->opts.drafts && (e->model.n_mtp || e->opts.block) && !s->drafts)
         note_no_drafts(e);
 }
@@ -416,7 +424,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
         return -ENOMEM;
     e->opts = *opts;
     e->ops = ops;
-    int r = arch_read(&e->model, opts, opts->drafts, err);
+    int r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
@@ -472,7 +480,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         return -EINVAL;
     *err = (struct err){0};
     e->ops = ops;
-    r = arch_read(&e->model, opts, opts->drafts, err);
+    r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     if (r < 0)
         return r;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "engine/arch/assistant.h"
 #include "engine/arch/decoder.h"
 #include "engine/arch/deepseek2.h"
 #include "engine/arch/encoder.h"
@@ -301,6 +302,7 @@ static const struct {
     const char *name, *hint;
 } renamed[] = {
     {"gptoss", "a file made for Ollama: take a GGUF file of gpt-oss made for llama.cpp"},
+    {ASSISTANT_ARCH, "it drafts for a gemma4 model, whose draft-model it can be"},
 };
 
 /* The row of general.architecture. -EINVAL with the known names in @err. */
@@ -518,35 +520,54 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
     return context > original ? far : near;
 }
 
-/* The block in a file of its own. The model's embedding and head, which may be there again, are not
- * read: the block has those of the model. */
-static void bind_apart(struct binder *b, struct model *m, const struct arch *a,
-                       const struct gguf *file) {
-    struct meta meta = {.file = file, .arch = a->name, .err = b->err};
+/* Whether the block in @file, a file of its own, is of a model like this: 0 or -EINVAL. */
+static int check_block(struct model *m, const struct arch *a, const struct gguf *file,
+                       struct err *err) {
+    struct meta meta = {.file = file, .arch = a->name, .err = err};
     const struct arch *of = NULL;
     uint32_t n_layer = 0;
-    struct binder own;
 
-    b->r = b->r < 0 ? b->r : m->r;
-    b->r = b->r < 0 ? b->r : find_arch(file, &of, b->err);
-    if (b->r == 0 && (of != a || !a->mtp))
-        b->r = err_set(b->err, 0, NULL, "the block is of a model of %s, and this one is of %s",
-                       of->name, a->name);
-    if (b->r < 0)
-        return;
+    int r = find_arch(file, &of, err);
+    if (r == 0 && (of != a || !a->mtp))
+        r = err_set(err, 0, NULL, "the block is of a model of %s, and this one is of %s", of->name,
+                    a->name);
+    if (r < 0)
+        return r;
     meta_u32(&meta, "block_count", 1, MODEL_LAYERS_MAX, &n_layer);
     meta_u32(&meta, "nextn_predict_layers", 1, MODEL_LAYERS_MAX, &m->n_mtp);
     if (meta.r == 0 && n_layer != m->shape.n_layer + m->n_mtp)
-        meta.r =
-            err_set(b->err, 0, NULL, "the block is of a model of %u layers, and this one has %u",
-                    n_layer - MIN(m->n_mtp, n_layer), m->shape.n_layer);
-    if ((b->r = meta.r) < 0 || (b->r = bind_init(&own, file, a->name, b->err)) < 0)
+        meta.r = err_set(err, 0, NULL, "the block is of a model of %u layers, and this one has %u",
+                         n_layer - MIN(m->n_mtp, n_layer), m->shape.n_layer);
+    return meta.r;
+}
+
+/* The block or the assistant in a file of its own. The model's embedding and head, which may be
+ * there again, are not read: the block has those of the model. */
+static void bind_apart(struct binder *b, struct model *m, const struct arch *a,
+                       const struct gguf *file) {
+    bool assistant = assistant_found(file);
+    struct binder own;
+
+    b->r = b->r < 0 ? b->r : m->r;
+    if (b->r == 0 && assistant && a->bind != gemma4_bind)
+        b->r = err_set(b->err, 0, NULL,
+                       "the assistant is of a model of gemma4, and this one is of %s", a->name);
+    else if (b->r == 0 && !assistant)
+        b->r = check_block(m, a, file, b->err);
+    if (b->r < 0 ||
+        (b->r = bind_init(&own, file, assistant ? ASSISTANT_ARCH : a->name, b->err)) < 0)
         return;
-    mtp_bind(&own, m, &a->decoder, a->mtp, a->mtp_norm);
-    bind_only_blocks(&own, m->shape.n_layer + 1);
+    if (assistant) {
+        assistant_bind(&own, m, &a->decoder);
+    } else {
+        mtp_bind(&own, m, &a->decoder, a->mtp, a->mtp_norm);
+        bind_only_blocks(&own, m->shape.n_layer + 1);
+    }
     bind_rest(&own);
     struct err why = *b->err;
-    b->r = own.r == -EINVAL ? err_set(b->err, 0, NULL, "the block's file: %s", why.message) : own.r;
+    b->r = own.r == -EINVAL ? err_set(b->err, 0, NULL, "the %s's file: %s",
+                                      assistant ? "assistant" : "block", why.message)
+                            : own.r;
     b->weight_bytes += own.weight_bytes;
     b->n_params += own.n_params;
     struct view **last = &b->views;
@@ -577,16 +598,6 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
     a->bind(&b, m, &a->decoder);
     const struct tensor *output = m->n_ops ? m->op[m->n_ops - 1].w[0] : NULL;
     m->pass[0].end = m->n_ops;
-    bool own = drafts && !block && mtp_found(&b, m);
-    if (drafts && !block && m->n_mtp && !own)
-        snprintf(m->no_drafts, sizeof(m->no_drafts), "the file does not have its tensors");
-    for (uint32_t l = m->shape.n_layer + own; l < m->shape.n_layer + m->n_mtp; l++)
-        bind_skip(&b, l);
-    if (own)
-        mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
-    else if (block)
-        bind_apart(&b, m, a, block);
-    model_measure(m);
     meta.r = b.r;
     const struct rope_defaults rope = {
         .dim = m->shape.head_dim,
@@ -600,7 +611,17 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
     };
     if (!a->no_rope)
         rope_read(&meta, &rope, rope_divisors(&b, a, m, o->max_context), &m->shape.rope[0]);
-    b.r = meta.r;
+    b.r = b.r < 0 ? b.r : meta.r;
+    bool own = drafts && !block && mtp_found(&b, m);
+    if (drafts && !block && m->n_mtp && !own)
+        snprintf(m->no_drafts, sizeof(m->no_drafts), "the file does not have its tensors");
+    for (uint32_t l = m->shape.n_layer + own; l < m->shape.n_layer + m->n_mtp; l++)
+        bind_skip(&b, l);
+    if (own)
+        mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
+    else if (block)
+        bind_apart(&b, m, a, block);
+    model_measure(m);
     if (b.r == 0 && m->r == 0)
         head_bind(&b, &m->head, m->shape.n_embd, output);
     bind_rest(&b);

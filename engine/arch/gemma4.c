@@ -125,8 +125,7 @@ static void bind_layer_input(struct binder *b, struct model *m, const struct dec
                  });
 }
 
-/* The last op of a layer scales all of x. */
-static void scale_layer(struct binder *b, struct model *m, uint32_t l) {
+void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l) {
     const struct tensor *t = bind_vector(b, BIND_MAY, 1, "blk.%u.layer_output_scale.weight", l);
     float scale;
 
@@ -150,7 +149,7 @@ static void bind_layer(struct binder *b, struct model *m, const struct decoder *
         decoder_ffn(b, m, d, &layer);
     if (m->shape.n_layer_input)
         bind_layer_input(b, m, d, l);
-    scale_layer(b, m, l);
+    gemma4_scale_layer(b, m, l);
 }
 
 void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d) {

@@ -7,3 +7,5 @@
 
 /* What decoder_bind() is for other models; reads the hyperparameters that only these have. */
 void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d);
+/* The last op of layer @l, which is the last of @m, scales all of x, where the file says so. */
+void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l);

@@ -110,6 +110,20 @@ static void bind_in(struct binder *b, struct model *m, uint32_t l) {
                  });
 }
 
+void mtp_keep(struct model *m) {
+    struct model_op *last = &m->op[m->n_ops - 1], logits = *last;
+
+    assert(logits.kind == OP_LOGITS && m->op[0].kind == OP_EMBED);
+    *last = (struct model_op){.kind = OP_KEEP,
+                              .layer = m->shape.n_layer,
+                              .norm = logits.norm,
+                              .width = logits.width,
+                              .scale = 1,
+                              .gain = 1};
+    logits.norm = NULL;
+    model_add(m, &logits);
+}
+
 void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
               enum mtp_norm norm) {
     uint64_t n = m->shape.n_embd;
@@ -117,19 +131,15 @@ void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_
 
     if (b->r < 0 || m->r < 0)
         return;
-    struct model_op logits = m->op[m->n_ops - 1];
-    assert(logits.kind == OP_LOGITS && m->op[0].kind == OP_EMBED);
-    struct model_op keep = {.kind = OP_KEEP, .layer = l, .norm = logits.norm};
+    mtp_keep(m);
+    if (m->r < 0)
+        return;
+    struct model_op keep = m->op[m->n_ops - 2], logits = m->op[m->n_ops - 1];
     const struct tensor *own_norm =
         bind_vector(b, BIND_MAY, n, "blk.%u.nextn.shared_head_norm.weight", l);
     const struct tensor *own_head =
         bind_matrix(b, BIND_MAY, n, m->shape.n_vocab, "blk.%u.nextn.shared_head_head.weight", l);
 
-    /* The hidden state is what the final norm gives. */
-    logits.norm = NULL;
-    m->op[m->n_ops - 1] = keep;
-    m->op[m->n_ops - 1].scale = m->op[m->n_ops - 1].gain = 1;
-    model_add(m, &logits);
     m->pass[1].begin = m->n_ops;
     bind_in(b, m, l);
     uint32_t first = m->n_ops;

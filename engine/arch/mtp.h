@@ -20,6 +20,9 @@ enum mtp_norm { MTP_RMS, MTP_CENTRED };
 
 /* Whether the file has the first block. */
 bool mtp_found(const struct binder *b, const struct model *m);
+/* The hidden state is what the final norm gives: the last op of @m, LOGITS, becomes KEEP and LOGITS
+ * without a norm. */
+void mtp_keep(struct model *m);
 /* Adds its ops behind those of @m, whose last is LOGITS, and divides both into passes. */
 void mtp_bind(struct binder *b, struct model *m, const struct decoder *d, block_fn block,
               enum mtp_norm norm);

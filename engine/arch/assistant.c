@@ -1,0 +1,202 @@
+/*
+ * assistant - pass 1 of a Gemma 4 model from its assistant's file.
+ *
+ * B is the model's width, E the assistant's, t the token at position n, h the model's hidden state
+ * of n - 1 (what its final norm gives):
+ *
+ *   x = pre_projection (sqrt(B) embed(t), h)                       embed: the model's
+ *   layers as the model's dense ones, of width E, with queries only: those with a window read the
+ *     keys and values of the model's last layer but one, the others those of its last layer
+ *   y = output_norm x,   logits = token_embd y,   h' = post_projection y
+ *
+ * The next draft follows from its token and h' in the place of t and h, and all of them are made at
+ * position n, whose key the model has not computed: they see those before it (attn.before).
+ *
+ *   pass 0  EMBED .. layers .. KEEP LOGITS
+ *   pass 1  EMBED DRAFT_IN  QKV ATTEND PROJ GATE_UP PROJ ..  KEEP LOGITS
+ */
+
+#include "engine/arch/assistant.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include "engine/arch/gemma4.h"
+#include "engine/arch/mtp.h"
+#include "engine/arch/window.h"
+#include "engine/rope.h"
+
+/* What the file says, and the model's attention that its layers read: [with a window]. */
+struct plan {
+    uint32_t n_layer, n_embd;
+    uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
+    bool in_window[MODEL_LAYERS_MAX], has[2];
+    struct model_op source[2];
+};
+
+bool assistant_found(const struct gguf *file) {
+    struct gguf_str name;
+
+    return gguf_string(file, "general.architecture", &name) == 0 &&
+           name.len == strlen(ASSISTANT_ARCH) && memcmp(name.data, ASSISTANT_ARCH, name.len) == 0;
+}
+
+static void find_source(struct meta *meta, const struct model *m, struct plan *p) {
+    uint32_t n = m->shape.n_layer;
+
+    for (uint32_t i = 0; i < m->n_ops; i++)
+        if (m->op[i].kind == OP_ATTEND && m->op[i].layer + 2 >= n)
+            p->source[m->op[i].layer + 2 == n] = m->op[i];
+    if (meta->r == 0 &&
+        (!p->source[1].attn.window || p->source[0].attn.window || p->source[0].kind != OP_ATTEND))
+        meta->r = err_set(meta->err, 0, NULL,
+                          "the last two layers of the model are not one with a window and one "
+                          "without, whose keys it reads");
+}
+
+/* A number of the model that the file has too. */
+static void must_be(struct meta *meta, const char *key, uint32_t of_model) {
+    uint32_t v = of_model;
+
+    meta_u32_opt(meta, key, 0, UINT32_MAX, &v);
+    if (meta->r == 0 && v != of_model)
+        meta->r = err_set(meta->err, 0, NULL, "'%s.%s' is %u, and the model has %u", meta->arch,
+                          key, v, of_model);
+}
+
+static void check_layers(struct meta *meta, struct plan *p) {
+    for (uint32_t l = 0; l < p->n_layer && meta->r == 0; l++) {
+        uint32_t n_kv = p->source[p->in_window[l]].heads.n_kv;
+
+        p->has[p->in_window[l]] = true;
+        if (p->n_head_kv[l] != n_kv)
+            meta->r =
+                err_set(meta->err, 0, NULL, "layer %u reads %u key heads, and the model has %u", l,
+                        p->n_head_kv[l], n_kv);
+        else if (p->n_head[l] % n_kv)
+            meta->r =
+                err_set(meta->err, 0, NULL, "layer %u: %u heads cannot share %u key heads evenly",
+                        l, p->n_head[l], n_kv);
+    }
+}
+
+static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
+    const struct model_shape *s = &m->shape;
+    uint32_t window = 0;
+    double eps = (double)s->rms_eps;
+
+    find_source(meta, m, p);
+    meta_u32(meta, "block_count", 1, MODEL_LAYERS_MAX, &p->n_layer);
+    must_be(meta, "embedding_length_out", s->n_embd);
+    meta_u32(meta, "embedding_length", 1, s->n_embd, &p->n_embd);
+    must_be(meta, "vocab_size", s->n_vocab);
+    must_be(meta, "attention.key_length", p->source[0].heads.dim);
+    must_be(meta, "attention.key_length_swa", p->source[1].heads.dim);
+    must_be(meta, "attention.sliding_window", p->source[1].attn.window);
+    meta_f32_opt(meta, "attention.layer_norm_rms_epsilon", 0, 0.1, &eps);
+    if (meta->r == 0 && (float)eps != s->rms_eps)
+        meta->r = err_set(meta->err, 0, NULL,
+                          "'%s.attention.layer_norm_rms_epsilon' is not the model's", meta->arch);
+    meta_u32_layers(meta, "attention.head_count", 1, 1u << 12, p->n_layer, p->n_head);
+    meta_u32_layers(meta, "attention.head_count_kv", 1, 1u << 12, p->n_layer, p->n_head_kv);
+    meta_u32_layers(meta, "feed_forward_length", 1, 1u << 20, p->n_layer, p->n_ff);
+    window_read(meta, p->n_layer, p->n_layer, p->in_window, &window);
+    check_layers(meta, p);
+}
+
+static bool same_rope(const struct rope_set *a, const struct rope_set *b) {
+    return a->n_rot == b->n_rot && a->mscale == b->mscale &&
+           (!a->n_rot || memcmp(a->freq, b->freq, a->n_rot / 2 * sizeof(*a->freq)) == 0);
+}
+
+/* Queries turn as the model's keys do. */
+static void check_rope(struct binder *b, struct meta *meta, const struct model *m,
+                       const struct plan *p) {
+    for (uint32_t k = 0; k < 2; k++) {
+        const struct tensor *divisors = k ? NULL : bind_any(b, "rope_freqs.weight");
+        struct rope_set own = {0};
+
+        if (!p->has[k] || meta->r < 0)
+            continue;
+        rope_read(meta,
+                  &(struct rope_defaults){.dim = p->source[k].heads.dim,
+                                          .context = m->shape.max_context,
+                                          .base = 10000,
+                                          .suffix = k ? "_swa" : "",
+                                          .scaled = !k},
+                  divisors, &own);
+        if (meta->r == 0 && !same_rope(&own, &m->shape.rope[k]))
+            meta->r = err_set(meta->err, 0, NULL,
+                              "its layers with%s a window have other rotary positions than the "
+                              "model's",
+                              k ? "" : "out");
+        free((void *)own.freq);
+    }
+}
+
+static void bind_layer(struct binder *b, struct model *own, const struct decoder *d,
+                       const struct plan *p, uint32_t l) {
+    const struct model_op *source = &p->source[p->in_window[l]];
+    struct layer layer = {
+        .index = l,
+        .heads = {p->n_head[l], source->heads.n_kv, source->heads.dim},
+        .attn = source->attn,
+        .rope = p->in_window[l],
+        .n_ff = p->n_ff[l],
+        .kv = &source->kv,
+    };
+
+    layer.attn.before = true;
+    decoder_attention(b, own, d, &layer);
+    decoder_ffn(b, own, d, &layer);
+    gemma4_scale_layer(b, own, l);
+}
+
+/* What follows DRAFT_IN, as a model of width E. */
+static void bind_own(struct binder *b, struct model *own, const struct decoder *d,
+                     const struct plan *p, uint64_t n_embd, uint64_t n_vocab) {
+    for (uint32_t l = 0; l < p->n_layer && b->r == 0; l++)
+        bind_layer(b, own, d, p, l);
+    model_add(own, &(struct model_op){
+                       .kind = OP_KEEP,
+                       .layer = p->n_layer,
+                       .norm = bind_vector(b, BIND_MUST, p->n_embd, "output_norm.weight"),
+                       .w = {bind_matrix(b, BIND_MUST, p->n_embd, n_embd,
+                                         "nextn.post_projection.weight")},
+                   });
+    model_add(own, &(struct model_op){
+                       .kind = OP_LOGITS,
+                       .w = {bind_matrix(b, BIND_MUST, p->n_embd, n_vocab, "token_embd.weight")},
+                   });
+}
+
+void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) {
+    struct meta meta = {.file = b->file, .arch = ASSISTANT_ARCH, .err = b->err};
+    struct plan p = {0};
+    uint64_t n = m->shape.n_embd;
+
+    if (b->r < 0 || m->r < 0)
+        return;
+    read_plan(&meta, m, &p);
+    check_rope(b, &meta, m, &p);
+    b->r = b->r < 0 ? b->r : meta.r;
+    if (b->r < 0)
+        return;
+    mtp_keep(m);
+    m->pass[0].end = m->pass[1].begin = m->n_ops;
+    struct model_op embed = m->op[0];
+    model_add(m, &embed);
+    model_add(m,
+              &(struct model_op){
+                  .kind = OP_DRAFT_IN,
+                  .w = {bind_matrix(b, BIND_MUST, 2 * n, p.n_embd, "nextn.pre_projection.weight")},
+              });
+    struct model own = {.arch = ASSISTANT_ARCH, .shape.n_embd = p.n_embd};
+    bind_own(b, &own, d, &p, n, m->shape.n_vocab);
+    for (uint32_t i = 0; i < own.n_ops; i++)
+        model_add(m, &own.op[i]);
+    m->r = m->r < 0 ? m->r : own.r;
+    model_deinit(&own);
+    m->pass[1].end = m->n_ops;
+    m->shape.drafts = m->shape.borrows = true;
+}
