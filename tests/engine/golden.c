@@ -31,7 +31,8 @@ static void read_step(yyjson_val *v, struct golden_step *out) {
 }
 
 static void read_draft(yyjson_val *v, struct golden_draft *out) {
-    yyjson_val *logits = must(yyjson_obj_get(v, "logits"));
+    yyjson_val *exact = yyjson_obj_get(v, "f64_logits"); /* GELU without a table */
+    yyjson_val *logits = exact ? exact : must(yyjson_obj_get(v, "logits"));
 
     out->id = (int32_t)yyjson_get_int(must(yyjson_obj_get(v, "id")));
     out->n = (uint32_t)yyjson_arr_size(logits);
@@ -61,11 +62,15 @@ static void read_case(yyjson_val *v, struct golden_case *out) {
     for (uint32_t i = 0; i < out->n_spots; i++)
         read_spot(yyjson_arr_get(spots, i), &out->spot[i]);
     out->n_greedy = (uint32_t)MIN(yyjson_arr_size(greedy), (size_t)GOLDEN_STEPS);
-    if (!out->n_prompt || !out->n_greedy)
+    yyjson_val *assistant = yyjson_obj_get(v, "assistant"), *mtp = yyjson_obj_get(v, "mtp");
+    if (!out->n_prompt || (!out->n_greedy && !assistant))
         abort();
+    if (assistant)
+        out->greedy[0].id =
+            (int32_t)yyjson_get_int(yyjson_arr_get_first(yyjson_obj_get(assistant, "input")));
     for (uint32_t i = 0; i < out->n_greedy; i++)
         read_step(yyjson_arr_get(greedy, i), &out->greedy[i]);
-    yyjson_val *drafts = yyjson_obj_get(yyjson_obj_get(v, "mtp"), "drafts");
+    yyjson_val *drafts = yyjson_obj_get(assistant ? assistant : mtp, "drafts");
     out->n_drafts = (uint32_t)MIN(yyjson_arr_size(drafts), (size_t)GOLDEN_DRAFTS);
     for (uint32_t i = 0; i < out->n_drafts; i++)
         read_draft(yyjson_arr_get(drafts, i), &out->draft[i]);

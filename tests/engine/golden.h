@@ -27,7 +27,7 @@ struct golden_spot { /* the best of the logits at a position of the prompt */
     float value[GOLDEN_BEST];
 };
 
-struct golden_draft { /* of the model's own block */
+struct golden_draft { /* of the model's own block, or its assistant */
     int32_t id;
     uint32_t n;
     float *logits; /* [n] */
@@ -41,7 +41,8 @@ struct golden_case {
     bool from_table;
     struct golden_spot spot[GOLDEN_SPOTS];
     struct golden_step greedy[GOLDEN_STEPS];
-    /* Behind the prompt and the first greedy token; n_drafts 0: the model has no block. */
+    /* Behind the prompt and the first greedy token; n_drafts 0: the model has no block. Of an
+     * assistant's file there is nothing else but the prompt and that token, greedy[0].id. */
     uint32_t n_drafts;
     struct golden_draft draft[GOLDEN_DRAFTS];
 };

@@ -1,6 +1,7 @@
 /*
- * The block of multi-token prediction: its logits against those of another implementation, and what
- * they must not depend on. What the model itself computes is the same bits with it and without.
+ * The block of multi-token prediction, or the assistant in a file of its own: its logits against
+ * those of another implementation, and what they must not depend on. What the model itself computes
+ * is the same bits with it and without.
  */
 
 #include <criterion/criterion.h>
@@ -21,15 +22,29 @@ enum { N_VOCAB = 512, N_DRAFTS = GOLDEN_DRAFTS };
 #define JUDGED BACKEND
 #define BACKEND_IS_DEVICE true
 #define A_FEW(n) 1u /* of n */
-static const char *const files[] = {"qwen35moe-mtp", "glm4moe-mtp", "qwen35-mtp"};
 #else
 #define JUDGED "cpu"
 #define BACKEND_IS_DEVICE false
 #define A_FEW(n) (n)
-static const char *const files[] = {
-    "glm4moe-mtp", "qwen35-mtp", "qwen35moe-mtp", "deepseek2-mtp", "nemotron-h-moe-mtp",
-};
 #endif
+
+static const struct file {
+    const char *name, *model; /* model: of an assistant */
+} files[] = {
+#ifdef BACKEND
+    {"qwen35moe-mtp", NULL},
+    {"glm4moe-mtp", NULL},
+    {"qwen35-mtp", NULL},
+#else
+    {"glm4moe-mtp", NULL},
+    {"qwen35-mtp", NULL},
+    {"qwen35moe-mtp", NULL},
+    {"deepseek2-mtp", NULL},
+    {"nemotron-h-moe-mtp", NULL},
+    {"gemma4-assistant", "gemma4"},
+    {"gemma4-ple-assistant", "gemma4-ple"},
+#endif
+};
 
 /* The logits of the last row of every sequence that was asked for. */
 struct watched {
@@ -46,19 +61,23 @@ static void watch(void *ctx, struct driver_seq *s, uint32_t pos, const struct en
 }
 
 static const char *path_of(const char *name, const char *end) {
-    static char path[1024];
+    static char paths[2][1024];
+    static int turn;
+    char *path = paths[turn ^= 1];
     const char *dir = getenv("WEFT_DATA");
 
     if (!dir || !*dir)
         cr_skip_test("WEFT_DATA is not set");
-    snprintf(path, sizeof(path), "%s/golden/%s.%s", dir, name, end);
+    snprintf(path, sizeof(paths[0]), "%s/golden/%s.%s", dir, name, end);
     return path;
 }
 
-static void open_file(struct driver *d, const char *name, const char *backend,
+static void open_file(struct driver *d, const struct file *f, const char *backend,
                       enum engine_kv_type kv_type, bool drafts, struct watched *w) {
+    const char *name = f->name;
     struct driver_opts o = {
-        .path = path_of(name, "gguf"),
+        .path = path_of(f->model ? f->model : name, "gguf"),
+        .block = f->model && drafts ? path_of(name, "gguf") : NULL,
         .backend = backend,
         .kv_type = kv_type,
         .n_threads = 2,
@@ -113,13 +132,13 @@ static void check_case(struct driver *d, const struct watched *w, const struct g
 
 static void check_golden(const char *backend, enum engine_kv_type kv_type, double tolerance) {
     for (size_t f = 0; f < ARRAY_SIZE(files); f++) {
-        CLEANUP(golden_freep) struct golden *g = golden_load(path_of(files[f], "json"));
+        CLEANUP(golden_freep) struct golden *g = golden_load(path_of(files[f].name, "json"));
         struct watched w = {0};
         struct driver d;
 
-        open_file(&d, files[f], backend, kv_type, true, &w);
+        open_file(&d, &files[f], backend, kv_type, true, &w);
         for (uint32_t i = 0; i < A_FEW(g->n_cases); i++)
-            check_case(&d, &w, &g->cases[i], tolerance, files[f]);
+            check_case(&d, &w, &g->cases[i], tolerance, files[f].name);
         driver_close(&d);
     }
 }
@@ -174,7 +193,7 @@ static void decode(struct driver *d, const struct manner *how, struct driver_seq
     }
 }
 
-static void run(const char *name, const char *backend, bool drafts, const struct manner *how,
+static void run(const struct file *file, const char *backend, bool drafts, const struct manner *how,
                 struct run *out) {
     int32_t prompt[2][N_PROMPT];
     struct driver_seq *seq[2];
@@ -182,7 +201,7 @@ static void run(const char *name, const char *backend, bool drafts, const struct
     struct driver d;
     uint32_t n = how->in_company ? 2 : 1;
 
-    open_file(&d, name, backend, ENGINE_KV_F16, drafts, &w);
+    open_file(&d, file, backend, ENGINE_KV_F16, drafts, &w);
     fill_prompt(prompt[0], 1);
     fill_prompt(prompt[1], 2);
     if (how->after_another) {
@@ -227,14 +246,14 @@ static void check_manners(const char *backend) {
     for (size_t f = 0; f < A_FEW(ARRAY_SIZE(files)); f++) {
         static struct run without, with, other;
 
-        run(files[f], backend, false, &plain, &without);
-        run(files[f], backend, true, &plain, &with);
-        cr_expect(same_text(&without, &with), "%s: the block changes the model", files[f]);
+        run(&files[f], backend, false, &plain, &without);
+        run(&files[f], backend, true, &plain, &with);
+        cr_expect(same_text(&without, &with), "%s: the block changes the model", files[f].name);
         for (size_t i = 0; i < ARRAY_SIZE(manner); i++) {
-            run(files[f], backend, true, &manner[i], &other);
-            cr_expect(same_text(&without, &other), "%s: text of manner %zu", files[f], i);
+            run(&files[f], backend, true, &manner[i], &other);
+            cr_expect(same_text(&without, &other), "%s: text of manner %zu", files[f].name, i);
             cr_expect(memcmp(with.drafts, other.drafts, sizeof(with.drafts)) == 0,
-                      "%s: drafts of manner %zu", files[f], i);
+                      "%s: drafts of manner %zu", files[f].name, i);
         }
     }
 }
@@ -255,13 +274,13 @@ enum { N_FORCED = 40, N_HOLES = 34 }; /* more than a tile of keys are holes */
 
 /* @holes: of N_FORCED tokens behind the prompt the first ones have no keys of the block. @stale: the pages have had
  * another text. */
-static void run_holes(const char *name, const char *backend, enum engine_kv_type kv_type,
+static void run_holes(const struct file *file, const char *backend, enum engine_kv_type kv_type,
                       uint32_t holes, bool stale, struct run *out) {
     int32_t prompt[N_PROMPT], forced[N_FORCED + 1];
     struct watched w = {0};
     struct driver d;
 
-    open_file(&d, name, backend, kv_type, true, &w);
+    open_file(&d, file, backend, kv_type, true, &w);
     for (uint32_t i = 0; i <= N_FORCED; i++)
         forced[i] = (int32_t)((i * 29 + 5) % N_VOCAB);
     for (int k = stale ? 0 : 1; k < 2; k++) {
@@ -297,17 +316,18 @@ static double apart(const struct run *a, const struct run *b) {
 
 /* What lay there before is not seen, and the model itself is the same. Two backends that read keys in different ways
  * agree. */
-static void check_holes(const char *name, enum engine_kv_type kv_type, double tolerance) {
+static void check_holes(const struct file *file, enum engine_kv_type kv_type, double tolerance) {
     static struct run all, reference, judged, stale;
+    const char *name = file->name;
 
-    run_holes(name, JUDGED, kv_type, 0, false, &all);
-    run_holes(name, JUDGED, kv_type, N_HOLES, false, &judged);
-    run_holes(name, JUDGED, kv_type, N_HOLES, true, &stale);
+    run_holes(file, JUDGED, kv_type, 0, false, &all);
+    run_holes(file, JUDGED, kv_type, N_HOLES, false, &judged);
+    run_holes(file, JUDGED, kv_type, N_HOLES, true, &stale);
     cr_expect(memcmp(judged.drafts, stale.drafts, sizeof(judged.drafts)) == 0, "%s: a hole is seen",
               name);
     cr_expect(same_text(&all, &judged) && same_text(&all, &stale), "%s: holes change the model",
               name);
-    run_holes(name, "reference", kv_type, N_HOLES, true, &reference);
+    run_holes(file, "reference", kv_type, N_HOLES, true, &reference);
     printf("# %s: reference and " JUDGED " %.2g, without holes %.2g\n", name,
            apart(&reference, &judged), apart(&all, &judged));
     cr_expect(apart(&reference, &judged) <= tolerance, "%s: %g", name, apart(&reference, &judged));
@@ -317,12 +337,13 @@ static void check_holes(const char *name, enum engine_kv_type kv_type, double to
 
 Test(mtp, keys_that_were_left_out_are_not_seen) {
     for (size_t f = 0; f < A_FEW(ARRAY_SIZE(files)); f++)
-        check_holes(files[f], ENGINE_KV_F16, 0.05);
+        if (!files[f].model)
+            check_holes(&files[f], ENGINE_KV_F16, 0.05);
 }
 
 /* A small difference takes some codes to their neighbour. */
 Test(mtp, nor_are_those_of_eight_bits) {
-    check_holes(files[0], ENGINE_KV_Q8_0, BACKEND_IS_DEVICE ? 0.05 : 0.6);
+    check_holes(&files[0], ENGINE_KV_Q8_0, BACKEND_IS_DEVICE ? 0.05 : 0.6);
 }
 
 Test(mtp, a_model_without_a_block_has_no_slots) {
@@ -446,4 +467,93 @@ Test(mtp, a_block_that_lacks_a_tensor_is_left_out) {
                   "%s: %s", tensors[i], d.info->note);
         driver_close(&d);
     }
+}
+
+/* -- an assistant of another model --------------------------------------------------------------- */
+
+static const struct tiny_model gemma4 = {.arch = "gemma4", .n_embd = 128, .n_ff = 128};
+
+/* What opening a model with an assistant says. */
+static int open_pair(struct tiny_model model, struct tiny_model assistant, struct driver *d,
+                     struct err *err) {
+    char path[2][64];
+
+    tiny_model_temp(&model, path[0]);
+    tiny_model_temp(&assistant, path[1]);
+    const struct driver_opts o = {.path = path[0], .block = path[1], .drafts = true};
+    *err = (struct err){0};
+    int r = driver_open(d, &o, err);
+    unlink(path[0]);
+    unlink(path[1]);
+    return r;
+}
+
+static struct tiny_model assistant_of(struct tiny_model t) {
+    t.arch = "gemma4-assistant";
+    return t;
+}
+
+Test(mtp, an_assistant_has_no_pages) {
+    struct driver d, alone;
+    char path[64];
+    struct err err;
+
+    cr_assert_eq(open_pair(gemma4, assistant_of(gemma4), &d, &err), 0, "%s", err.message);
+    cr_expect(d.info->borrows && d.info->n_slots > 0 && d.info->draft_bytes > 0);
+    cr_expect(engine_is_block(d.block) && !engine_is_block(d.file));
+    tiny_model_temp(&gemma4, path);
+    cr_assert_eq(driver_open(&alone, &(struct driver_opts){.path = path}, &err), 0);
+    unlink(path);
+    cr_expect_eq(d.info->page_bytes, alone.info->page_bytes);
+    driver_close(&alone);
+    driver_close(&d);
+}
+
+Test(mtp, an_assistant_of_another_model_is_refused) {
+    struct tiny_model wide = gemma4, words = gemma4, window = gemma4, heads = gemma4,
+                      missing = gemma4, keys = gemma4, uneven = gemma4, odd = gemma4;
+    static const struct tiny_model llama = {.arch = "llama", .n_embd = 128, .n_ff = 128};
+    wide.n_embd = 256;
+    words.n_vocab = 320;
+    window.window = 32;
+    heads.head_dim = 32;
+    missing.leave_out = "nextn.post_projection.weight";
+    keys.n_head_kv = 4;
+    uneven.n_head = 6;
+    odd.n_layer = 3;
+    const struct {
+        struct tiny_model model, assistant;
+        const char *why;
+    } cases[] = {
+        {llama, gemma4, "the assistant is of a model of gemma4, and this one is of llama"},
+        {gemma4, wide, "embedding_length_out' is 256, and the model has 128"},
+        {gemma4, words, "vocab_size' is 320, and the model has 300"},
+        {gemma4, window, "attention.sliding_window' is 32, and the model has 24"},
+        {gemma4, heads, "attention.key_length' is 32, and the model has 64"},
+        {gemma4, keys, "layer 0 reads 4 key heads, and the model has 2"},
+        {keys, uneven, "layer 0 reads 2 key heads, and the model has 4"},
+        {odd, gemma4, "the last two layers of the model are not one with a window and one without"},
+        {gemma4, missing, "has no tensor 'nextn.post_projection.weight'"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct driver d;
+        struct err err;
+
+        cr_expect_eq(open_pair(cases[i].model, assistant_of(cases[i].assistant), &d, &err),
+                     -EINVAL);
+        cr_expect(strstr(err.message, cases[i].why) != NULL, "%zu: %s", i, err.message);
+    }
+}
+
+Test(mtp, an_assistant_alone_is_no_model) {
+    struct tiny_model t = assistant_of(gemma4);
+    struct driver d;
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    cr_expect_eq(driver_open(&d, &(struct driver_opts){.path = path}, &err), -EINVAL);
+    unlink(path);
+    cr_expect(strstr(err.message, "it drafts for a gemma4 model") != NULL, "%s", err.message);
 }

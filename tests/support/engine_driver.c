@@ -319,6 +319,7 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
                   uint32_t n_ahead) {
     struct driver_batch *b = d->batch[(d->step + 1) % 2];
     struct engine_result r;
+    bool borrows = d->info->borrows;
 
     assert(n_seqs <= d->opts.max_seqs && d->waited == d->step && n_ahead < ENGINE_DRAFT_MAX);
     b->b = (struct engine_batch){
@@ -341,7 +342,8 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
         b->token[i] = n_ahead ? s->draft[n_ahead - 1] : s->token[s->n_computed];
         b->seq[i] = (struct engine_seq){.row0 = i,
                                         .n_rows = 1,
-                                        .pos0 = s->n_computed + n_ahead,
+                                        .pos0 = s->n_computed + (borrows ? 0 : n_ahead),
+                                        .n_ahead = (uint16_t)(borrows ? n_ahead : 0),
                                         .n_prompt = s->n_prompt,
                                         .state_slot = s->state_slot,
                                         .feed = -1};
@@ -361,7 +363,7 @@ void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_se
     for (uint32_t i = 0; i < n_seqs; i++) {
         seq[i]->draft[n_ahead] = r.out[i].token;
         if (d->opts.on_out)
-            d->opts.on_out(d->opts.ctx, seq[i], b->seq[i].pos0, &r.out[i],
+            d->opts.on_out(d->opts.ctx, seq[i], seq[i]->n_computed + n_ahead, &r.out[i],
                            engine_peek(d->engine, i));
     }
 }

@@ -457,6 +457,122 @@ static void key(struct maker *m, const char *name, uint32_t v) {
         gw_u32(m->w, s, v);
 }
 
+static bool is_gemma4(const struct tiny_model *t) {
+    return strncmp(t->arch, "gemma4", 6) == 0;
+}
+
+static bool is_assistant(const struct tiny_model *t) {
+    return strcmp(t->arch, "gemma4-assistant") == 0;
+}
+
+/* A matrix of which a model and its assistant have the first half of each row in common: the assistant has nothing
+ * else, the model @more random values of that scale. */
+static void common_half(struct maker *m, const char *name, const char *of_assistant, float rms,
+                        bool more) {
+    uint32_t n = m->t->n_embd / 2, width = is_assistant(m->t) ? n : 2 * n;
+    struct rng both = {m->t->seed + (uint64_t)strlen(name)};
+    uint64_t ne[3] = {width, m->t->n_vocab, 1};
+    float *data = calloc((size_t)width * m->t->n_vocab, sizeof(*data));
+
+    if (!data)
+        abort();
+    for (size_t r = 0; r < m->t->n_vocab; r++)
+        for (uint32_t i = 0; i < width; i++)
+            data[r * width + i] = i < n ? gauss(&both) * rms : more ? gauss(&m->rng) * rms : 0;
+    name = is_assistant(m->t) ? of_assistant : name;
+    if (!left_out(m, name))
+        gw_tensor(m->w, name, TENSOR_F32, 2, ne, data);
+    free(data);
+}
+
+/* From the model's width to the assistant's: the first half of the embedding, and a little of the hidden state. */
+static void pre_projection(struct maker *m) {
+    uint32_t n = m->t->n_embd / 2;
+    uint64_t ne[3] = {4ull * n, n, 1};
+    float *data = calloc((size_t)4 * n * n, sizeof(*data));
+
+    if (!data)
+        abort();
+    for (size_t r = 0; r < n; r++)
+        for (size_t i = 0; i < 4ul * n; i++)
+            data[r * 4 * n + i] = i < 2 * n ? i == r : gauss(&m->rng) * 0.05f * m->t->loud;
+    if (!left_out(m, "nextn.pre_projection.weight"))
+        gw_tensor(m->w, "nextn.pre_projection.weight", TENSOR_F32, 2, ne, data);
+    free(data);
+}
+
+/* Norms behind the branches say how much these add. */
+static void gemma4_layer(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    uint32_t n_embd = is_assistant(t) ? t->n_embd / 2 : t->n_embd;
+    uint32_t dim = l % 2 ? t->head_dim : t->head_dim / 2;
+    uint32_t n_q = t->n_head * dim, n_kv = (l % 2 ? 1 : t->n_head_kv) * dim;
+    char s[64];
+
+    norm(m, name_of(s, l, "attn_norm.weight"), n_embd);
+    matrix(m, name_of(s, l, "attn_q.weight"), n_embd, n_q);
+    add(m, name_of(s, l, "attn_q_norm.weight"), TENSOR_F32, dim, 0, 0.05f, 0.3f);
+    if (!is_assistant(t)) {
+        matrix(m, name_of(s, l, "attn_k.weight"), n_embd, n_kv);
+        if (l % 2 == 0)
+            matrix(m, name_of(s, l, "attn_v.weight"), n_embd, n_kv);
+        add(m, name_of(s, l, "attn_k_norm.weight"), TENSOR_F32, dim, 0, 0.05f, 0.3f);
+    }
+    matrix(m, name_of(s, l, "attn_output.weight"), n_q, n_embd);
+    add(m, name_of(s, l, "post_attention_norm.weight"), TENSOR_F32, n_embd, 0, 0.1f * t->loud,
+        t->loud);
+    norm(m, name_of(s, l, "ffn_norm.weight"), n_embd);
+    matrix(m, name_of(s, l, "ffn_gate.weight"), n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_up.weight"), n_embd, t->n_ff);
+    matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, n_embd);
+    add(m, name_of(s, l, "post_ffw_norm.weight"), TENSOR_F32, n_embd, 0, 0.1f * t->loud, t->loud);
+}
+
+static void key(struct maker *m, const char *name, uint32_t v);
+
+/* Those of both files; the last layer is a full one. */
+static void gemma4_keys(struct maker *m) {
+    const struct tiny_model *t = m->t;
+    uint8_t in_window[64];
+    int32_t n_kv[64];
+    char s[64];
+
+    for (uint32_t l = 0; l < t->n_layer; l++) {
+        in_window[l] = l % 2 == 0;
+        n_kv[l] = l % 2 ? 1 : (int32_t)t->n_head_kv;
+    }
+    snprintf(s, sizeof(s), "%s.attention.sliding_window_pattern", t->arch);
+    gw_array(m->w, s, GGUF_BOOL, t->n_layer, in_window, t->n_layer);
+    snprintf(s, sizeof(s), "%s.attention.head_count_kv", t->arch);
+    gw_array(m->w, s, GGUF_I32, t->n_layer, n_kv, t->n_layer * sizeof(*n_kv));
+    key(m, "attention.key_length_swa", t->head_dim / 2);
+    key(m, "attention.value_length_swa", t->head_dim / 2);
+    key(m, "attention.sliding_window", t->window ? t->window : 24);
+    key(m, "vocab_size", t->n_vocab);
+    if (is_assistant(t))
+        key(m, "embedding_length_out", t->n_embd);
+}
+
+/* Scores of the assistant are as large as the model's: norms are of the same values, over half as many. */
+static void gemma4(struct maker *m) {
+    const struct tiny_model *t = m->t;
+    bool own = is_assistant(t);
+    float head = 3.0f / sqrtf((float)t->n_embd);
+
+    if (own) {
+        pre_projection(m);
+        matrix(m, "nextn.post_projection.weight", t->n_embd / 2, t->n_embd);
+        common_half(m, "output.weight", "token_embd.weight", head, true);
+    } else {
+        common_half(m, "token_embd.weight", NULL, 1, false);
+        common_half(m, "output.weight", NULL, head, true);
+    }
+    add(m, "output_norm.weight", TENSOR_F32, own ? t->n_embd / 2 : t->n_embd, 0, 0,
+        own ? sqrtf(2) : 1);
+    for (uint32_t l = 0; l < t->n_layer; l++)
+        gemma4_layer(m, l);
+}
+
 static struct tiny_model with_defaults(const struct tiny_model *t) {
     struct tiny_model d = *t;
 
@@ -491,10 +607,11 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
     if (t.n_blocks)
         key(&m, "nextn_predict_layers", t.n_blocks);
     key(&m, "context_length", t.max_context);
-    key(&m, "embedding_length", t.n_embd);
+    key(&m, "embedding_length", is_assistant(&t) ? t.n_embd / 2 : t.n_embd);
     key(&m, "feed_forward_length", t.n_ff);
     key(&m, "attention.head_count", t.n_head);
-    key(&m, "attention.head_count_kv", t.n_head_kv);
+    if (!is_gemma4(&t))
+        key(&m, "attention.head_count_kv", t.n_head_kv);
     key(&m, "attention.key_length", t.head_dim);
     key(&m, "attention.value_length", t.head_dim);
     if (t.n_expert) {
@@ -521,6 +638,11 @@ void tiny_model_build(const struct tiny_model *tiny, struct gguf_writer *w) {
     snprintf(eps, sizeof(eps), "%s.attention.layer_norm_rms_epsilon", t.arch);
     if (!left_out(&m, eps))
         gw_f32(w, eps, 1e-6f);
+    if (is_gemma4(&t)) {
+        gemma4_keys(&m);
+        gemma4(&m);
+        return;
+    }
     /* A tied embedding is small and the last norm large, or every token would predict itself. */
     add(&m, "token_embd.weight", t.type, t.n_embd, t.n_vocab, t.tied ? 0.05f : 1, 0);
     add(&m, "output_norm.weight", TENSOR_F32, t.n_embd, 0, 0.1f, t.tied ? 4 : 1);
