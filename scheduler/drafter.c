@@ -18,7 +18,9 @@
  * for what it drafts are taken for the run only: the step that checks the draft computes these keys
  * again. Where pages are few there are no drafts. Between probes it rests: steps that only decode
  * leave its keys out until shortly before the next one. What was left out is not made up for: the
- * block sees the prompt, and what it missed is further behind with each token.
+ * block sees the prompt, and what it missed is further behind with each token. A model's assistant
+ * (engine_info.borrows) is run in the same way, but reads the keys of the model itself: there are
+ * no pages to take and no keys to leave out.
  *
  * How many. Drafting K tokens for n requests takes K steps of the small model of n rows each, and
  * checking them n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens
@@ -69,8 +71,8 @@ struct drafter {
     struct engine_seq *seq;
     struct engine_want *want;
     struct engine_param *param;
-    uint32_t *start, *page;
-    uint32_t **mask; /* of each want, made when it is first needed */
+    uint32_t *start, *page, *window; /* window: NULL where the engine has no such pages */
+    uint32_t **mask;                 /* of each want, made when it is first needed */
 };
 
 static uint32_t max_seq_pages(const struct drafter *d) {
@@ -100,8 +102,9 @@ static int init(struct drafter *d) {
     d->mask = calloc(n_seqs, sizeof(*d->mask));
     d->start = calloc(n_seqs + 1, sizeof(*d->start));
     d->page = calloc(n_pages, sizeof(*d->page));
-    if (!d->candidate || !d->owner || !d->token || !d->seq || !d->want || !d->param || !d->start ||
-        !d->page || !d->mask)
+    d->window = d->info->n_windows ? calloc(n_pages, sizeof(*d->window)) : NULL;
+    if ((d->info->n_windows && !d->window) || !d->candidate || !d->owner || !d->token || !d->seq ||
+        !d->want || !d->param || !d->start || !d->page || !d->mask)
         return -ENOMEM;
     return d->opts.block ? 0 : kv_pager_new(&d->pager, &o);
 }
@@ -137,6 +140,7 @@ struct drafter *drafter_free(struct drafter *d) {
     free(d->param);
     free(d->start);
     free(d->page);
+    free(d->window);
     for (uint32_t i = 0; i < d->opts.max_seqs && d->mask; i++)
         free(d->mask[i]);
     free(d->mask);
@@ -290,8 +294,9 @@ uint32_t drafter_choose(struct drafter *d, struct spec *spec, const struct plan 
 }
 
 bool drafter_rests(const struct drafter *d, uint64_t turn) {
-    return d->opts.block && (BUGGIFY(draft_holes) || (d->probe_gap > 0 && !d->opts.force &&
-                                                      turn + DRAFTER_KEYS_AHEAD < d->probe_at));
+    return d->opts.block && !d->info->borrows &&
+           (BUGGIFY(draft_holes) ||
+            (d->probe_gap > 0 && !d->opts.force && turn + DRAFTER_KEYS_AHEAD < d->probe_at));
 }
 
 /* ---- one batch ---- */
@@ -307,6 +312,8 @@ static void begin_batch(struct drafter *d) {
     };
     d->b.table[KV_GLOBAL].start = d->start;
     d->b.table[KV_GLOBAL].page = d->page;
+    d->b.table[KV_WINDOW].start = d->window ? d->start : NULL;
+    d->b.table[KV_WINDOW].page = d->window;
     d->start[0] = 0;
     d->shape = (struct cost_shape){0};
 }
@@ -319,20 +326,24 @@ static struct kv_seq *pages_of(const struct drafter *d, const struct request *r)
 static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32_t to) {
     struct drafter_seq *q = r->drafter;
     struct engine_batch *b = &d->b;
-    uint32_t n_pages;
+    uint32_t n_pages, at = d->start[b->n_seqs];
+    uint32_t n_ahead = d->info->borrows ? from - (r->n_tokens - 1) : 0;
     const kv_page *page = kv_seq_pages(pages_of(d, r), &n_pages);
 
     n_pages = MIN(n_pages, (to + d->info->page_tokens - 1) / d->info->page_tokens);
-    memcpy(d->page + d->start[b->n_seqs], page, n_pages * sizeof(*page));
-    d->start[b->n_seqs + 1] = d->start[b->n_seqs] + n_pages;
+    memcpy(d->page + at, page, n_pages * sizeof(*page));
+    if (d->window)
+        kv_seq_windows(pages_of(d, r), d->window + at);
+    d->start[b->n_seqs + 1] = at + n_pages;
     for (uint32_t i = from; i < to; i++)
         d->token[b->n_rows + i - from] =
             i < r->n_tokens ? r->tokens[i] : q->drafted.token[i - r->n_tokens];
     d->seq[b->n_seqs++] = (struct engine_seq){
         .row0 = b->n_rows,
         .n_rows = to - from,
-        .pos0 = from,
+        .pos0 = from - n_ahead,
         .n_prompt = r->n_prompt,
+        .n_ahead = (uint16_t)n_ahead,
         .state_slot = kv_seq_state(pages_of(d, r)),
         .n_draft = (uint16_t)(to - MIN(MAX(from, r->n_tokens), to)),
         .feed = -1,
@@ -476,15 +487,18 @@ static uint32_t catch_up_rows(const struct drafter *d) {
     return low;
 }
 
-/* Whether there are pages for what the block drafts, and many more: no other request is to miss
- * one, nor many ends of prefixes to go for it. */
-static bool has_pages(const struct drafter *d, const struct request *r, uint32_t n_positions) {
+/* Takes pages for what the block drafts where there are many more: no other request is to miss one,
+ * nor many ends of prefixes to go for it. */
+static bool take_pages(const struct drafter *d, struct request *r, uint32_t n_positions) {
     uint32_t t = d->info->page_tokens, n_pages;
 
+    if (d->info->borrows)
+        return true;
     kv_seq_pages(r->seq, &n_pages);
     uint32_t need = (n_positions + t - 1) / t;
-    return need <= n_pages ||
-           kv_pager_available(d->opts.block) >= need - n_pages + d->opts.max_seqs;
+    return (need <= n_pages ||
+            kv_pager_available(d->opts.block) >= need - n_pages + d->opts.max_seqs) &&
+           kv_seq_grow(r->seq, n_positions) != KV_FULL;
 }
 
 /* The row of the last token of @r, for the model's own block, if there may be one; rows added. */
@@ -495,7 +509,7 @@ static uint32_t add_own(struct drafter *d, struct request *r, uint32_t most) {
     assert(r->n_computed == r->n_tokens - 1 && r->n_in_flight == 0);
     q->drafted.n = 0;
     q->drafted.at = r->n_tokens;
-    if (most == 0 || !has_pages(d, r, end) || kv_seq_grow(r->seq, end) == KV_FULL) {
+    if (most == 0 || !take_pages(d, r, end)) {
         q->n_asked = 0;
         return 0;
     }
@@ -565,7 +579,7 @@ static int next(struct drafter *d, const struct list *running, uint32_t n) {
 
 /* Gives back the pages that were taken for the run. */
 static void give_back(const struct drafter *d, const struct list *running) {
-    if (!d->opts.block)
+    if (!d->opts.block || d->info->borrows)
         return;
     LIST_FOREACH(node, running) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);

@@ -20,6 +20,7 @@ enum { VOCAB = 300, REQUESTS = 240, TOGETHER = 12, PROMPT = 60, OUT = 32, STOPS 
 static struct gguf *model, *vocabulary;
 static uint32_t n_snapshots, n_requests = REQUESTS;
 static bool block;         /* the model drafts */
+static struct gguf *apart; /* its assistant's file, or NULL */
 static struct gguf *small; /* the draft model's file, or NULL; */
 static uint32_t small_pages, large_pages = 12;
 static struct tokenizer *tokenizer;
@@ -58,15 +59,18 @@ static void make_tokenizer(void) {
     cr_assert_eq(tokenizer_new(&tokenizer, vocabulary, &err), 0, "%s", err.message);
 }
 
-#ifndef BACKEND
-static void open_model(void) {
+static void open_tiny(const struct tiny_model *t, struct gguf **out) {
     struct err err = {0};
     char path[64];
 
-    tiny_model_temp(&(struct tiny_model){.seed = 8, .n_layer = 1, .n_embd = 128, .n_ff = 128},
-                    path);
-    cr_assert_eq(gguf_open(&model, path, &err), 0, "%s", err.message);
+    tiny_model_temp(t, path);
+    cr_assert_eq(gguf_open(out, path, &err), 0, "%s", err.message);
     unlink(path);
+}
+
+#ifndef BACKEND
+static void open_model(void) {
+    open_tiny(&(struct tiny_model){.seed = 8, .n_layer = 1, .n_embd = 128, .n_ff = 128}, &model);
     make_tokenizer();
 }
 #endif
@@ -107,6 +111,8 @@ static void serve(const char *backend, const struct sched_opts *opts, struct hea
         .draft = small,
         .backend = backend,
         .block = block,
+        .apart = apart,
+        .windows = apart && large_pages >= 100,
         .n_snapshots = n_snapshots,
         .max_seqs = TOGETHER,
         .n_pages = large_pages,
@@ -165,14 +171,8 @@ ParameterizedTest(struct backend_name *backend, spec_engine, drafts_change_no_bi
 }
 
 static void open_small(uint64_t seed) {
-    struct err err = {0};
-    char path[64];
-
     small = gguf_free(small);
-    tiny_model_temp(&(struct tiny_model){.seed = seed, .n_layer = 1, .n_embd = 128, .n_ff = 128},
-                    path);
-    cr_assert_eq(gguf_open(&small, path, &err), 0, "%s", err.message);
-    unlink(path);
+    open_tiny(&(struct tiny_model){.seed = seed, .n_layer = 1, .n_embd = 128, .n_ff = 128}, &small);
 }
 
 /* A small model that is the large one says the same at every temperature, with every penalty: all that is not cut off
@@ -230,31 +230,33 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
         {"glm4moe", "cpu", 0.01F, 0, 120},     {"glm4moe", "cpu", 0.5F, 0, 120},
         {"glm4moe", "reference", 0.2F, 0, 24}, {"qwen35", "cpu", 0.01F, 40, 120},
         {"qwen35", "cpu", 0.5F, 40, 120},      {"qwen35", "reference", 0.2F, 40, 24},
+        {"gemma4", "cpu", 0.01F, 0, 120},      {"gemma4", "cpu", 0.5F, 0, 120},
+        {"gemma4", "reference", 0.2F, 0, 24},
 #endif
     };
 
     return cr_make_param_array(struct block_model, all, ARRAY_SIZE(all));
 }
 
-/* Where the layers add next to nothing the block says the same as the model at every temperature, as far as its
- * own keys do; where they add more it is often wrong. Few pages and many, depth 1 and 2, alone and beside the other
- * sources. */
+/* Where the layers add next to nothing the block, or gemma4's assistant, says the same as the model at every
+ * temperature, as far as its own keys do; where they add more it is often wrong. Few pages and many, depth 1 and 2, alone
+ * and beside the other sources. */
 ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes_no_bit) {
     static const struct draft_source *const only[] = {&draft_mtp, NULL};
-    const struct tiny_model t = {.arch = b->arch,
-                                 .seed = 5,
-                                 .n_layer = 2,
-                                 .n_embd = 128,
-                                 .n_ff = 128,
-                                 .n_blocks = 1,
-                                 .loud = b->loud};
+    bool assisted = strcmp(b->arch, "gemma4") == 0;
+    struct tiny_model t = {.arch = b->arch,
+                           .seed = 5,
+                           .n_layer = 2,
+                           .n_embd = 128,
+                           .n_ff = 128,
+                           .n_blocks = !assisted,
+                           .loud = b->loud};
     struct sched_opts opts = {.drafts = only};
-    struct err err = {0};
-    char path[64];
 
-    tiny_model_temp(&t, path);
-    cr_assert_eq(gguf_open(&model, path, &err), 0, "%s", err.message);
-    unlink(path);
+    open_tiny(&t, &model);
+    t.arch = "gemma4-assistant";
+    if (assisted)
+        open_tiny(&t, &apart);
     make_tokenizer();
     block = true;
     n_snapshots = b->n_snapshots;
@@ -283,4 +285,5 @@ ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes
     tokenizer_free(tokenizer);
     gguf_free(vocabulary);
     gguf_free(model);
+    gguf_free(apart);
 }

@@ -96,6 +96,7 @@ static void open_engine(const struct serving *w, bool draft, bool block, struct 
         .windows = w->windows && !draft,
         .digest = true,
         .drafts = block,
+        .block = block ? w->apart : NULL,
     };
     struct err err = {0};
 
