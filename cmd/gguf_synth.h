@@ -13,6 +13,7 @@
 enum synth_arch {
     SYNTH_LLAMA,
     SYNTH_MISTRAL3,
+    SYNTH_ASSISTANT, /* drafts for a gemma4 model */
     SYNTH_GPT_OSS,
     SYNTH_GEMMA4,
     SYNTH_DEEPSEEK2,
@@ -46,6 +47,9 @@ struct synth_shape {
      * right. */
     uint32_t n_mtp;
     double loud;
+    /* gemma4-assistant: the width of the model that it drafts for. With the same seed, and as wide
+     * as that, it says what the model would whose layers add nothing. */
+    uint32_t n_embd_out;
 };
 
 #define SYNTH_LAYERS_MAX 256u
@@ -54,6 +58,11 @@ struct synth_shape {
 
 static inline bool synth_is_hybrid(const struct synth_shape *s) {
     return s->arch >= SYNTH_QWEN3NEXT;
+}
+
+/* A gemma4 model or its assistant. */
+static inline bool synth_is_gemma4(const struct synth_shape *s) {
+    return s->arch == SYNTH_GEMMA4 || s->arch == SYNTH_ASSISTANT;
 }
 
 /* gemma4: whether layer @l has a window. */
@@ -77,7 +86,7 @@ enum synth_role {
     ROLE_DOWN,
     ROLE_MATRIX,
     ROLE_VECTOR,
-    ROLE_PASS,     /* the first of two inputs passes, of the other nothing */
+    ROLE_PASS,     /* the first of two inputs passes, as far as it fits; of the other nothing */
     ROLE_DIVISORS, /* of RoPE's frequencies: only the first quarter turns */
 };
 

@@ -59,25 +59,34 @@ static void write_hybrid(struct gguf_write *w, const struct synth_shape *s, cons
 
 /* Which layers have a window, and what differs in them. Readers want the keys of what there is none
  * of, too. */
-static void write_gemma4(struct gguf_write *w, const struct synth_shape *s) {
+static void write_gemma4(struct gguf_write *w, const struct synth_shape *s, const char *arch) {
+    bool assistant = s->arch == SYNTH_ASSISTANT;
     const struct key keys[] = {
         {"attention.key_length_swa", s->window_dim},
         {"attention.value_length_swa", s->window_dim},
         {"rope.dimension_count_swa", s->window_dim},
+        {"embedding_length_out", s->n_embd_out},
+        {"nextn_predict_layers", assistant ? s->n_layer : 0},
     };
+    char text[96];
 
     assert(s->period > 0);
-    write_u32(w, "gemma4", keys, ARRAY_SIZE(keys));
-    gguf_write_array(w, "gemma4.attention.head_count_kv", GGUF_I32, s->n_layer);
+    write_u32(w, arch, keys, ARRAY_SIZE(keys));
+    snprintf(text, sizeof(text), "%s.attention.head_count_kv", arch);
+    gguf_write_array(w, text, GGUF_I32, s->n_layer);
     for (uint32_t i = 0; i < s->n_layer; i++)
         gguf_write_item(w, GGUF_I32, synth_in_window(s, i) ? s->n_kv_window : s->n_kv);
-    gguf_write_array(w, "gemma4.attention.sliding_window_pattern", GGUF_BOOL, s->n_layer);
+    snprintf(text, sizeof(text), "%s.attention.sliding_window_pattern", arch);
+    gguf_write_array(w, text, GGUF_BOOL, s->n_layer);
     for (uint32_t i = 0; i < s->n_layer; i++)
         gguf_write_item(w, GGUF_BOOL, synth_in_window(s, i));
+    snprintf(text, sizeof(text), "%s.attention.shared_kv_layers", arch);
+    gguf_write_u32(w, text, assistant ? s->n_layer : 0);
+    write_f32(w, arch, "rope.freq_base_swa", 10000);
+    if (assistant)
+        return;
     gguf_write_u32(w, "gemma4.embedding_length_per_layer_input", 0);
-    gguf_write_u32(w, "gemma4.attention.shared_kv_layers", 0);
-    write_f32(w, "gemma4", "rope.freq_base_swa", 10000);
-    write_f32(w, "gemma4", "final_logit_softcapping", 30);
+    write_f32(w, arch, "final_logit_softcapping", 30);
 }
 
 static void write_deepseek2(struct gguf_write *w, const struct synth_shape *s) {
@@ -122,7 +131,7 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
         {"block_count", s->n_layer + s->n_mtp},
         {"feed_forward_length", s->n_dense ? s->n_dense : s->n_ff},
         {"attention.head_count", s->n_head},
-        {"attention.head_count_kv", s->arch == SYNTH_GEMMA4 ? 0 : s->n_kv},
+        {"attention.head_count_kv", synth_is_gemma4(s) ? 0 : s->n_kv},
         {"attention.key_length", key_length},
         {"attention.value_length", latent ? s->kv_rank : s->head_dim},
         {"attention.sliding_window", s->window},
@@ -141,8 +150,8 @@ void synth_keys_write(struct gguf_write *w, const struct synth_shape *s, const s
     write_u32(w, arch, keys, ARRAY_SIZE(keys));
     if (synth_is_hybrid(s))
         write_hybrid(w, s, arch);
-    else if (s->arch == SYNTH_GEMMA4)
-        write_gemma4(w, s);
+    else if (synth_is_gemma4(s))
+        write_gemma4(w, s, arch);
     else if (latent)
         write_deepseek2(w, s);
     if (s->factor)

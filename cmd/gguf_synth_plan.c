@@ -157,6 +157,11 @@ static void vectors(struct planner *p, double std, uint64_t n_values, uint32_t n
     t->ne[1] = n;
 }
 
+/* What norms behind branches are, where these add less than they would. */
+static double quiet(const struct synth_shape *s) {
+    return s->loud != 0 ? s->loud : 1;
+}
+
 /* The expert of all rows; hybrid models': and its gate. */
 static void plan_shared(struct planner *p, uint32_t i) {
     uint64_t E = p->shape->n_embd, F = p->shape->n_shared;
@@ -220,8 +225,6 @@ static void plan_beside(struct planner *p, uint32_t i) {
     vector(p, 1, 0.1, E, "blk.%u.pre_ffw_norm_2.weight", i);
     vector(p, 0.7, 0.1, E, "blk.%u.post_ffw_norm_1.weight", i);
     vector(p, 0.7, 0.1, E, "blk.%u.post_ffw_norm_2.weight", i);
-    vector(p, 1, 0.1, E, "blk.%u.post_ffw_norm.weight", i);
-    vector(p, 1, 0, 1, "blk.%u.layer_output_scale.weight", i);
 }
 
 /* The feed-forward part of layer @i: experts with their router, or one network. */
@@ -234,6 +237,10 @@ static void plan_ffn(struct planner *p, uint32_t i) {
         plan_experts(p, i);
     else
         plan_dense(p, i, s->n_lead ? s->n_dense : s->n_ff);
+    if (synth_is_gemma4(s)) {
+        vector(p, quiet(s), 0.1 * quiet(s), s->n_embd, "blk.%u.post_ffw_norm.weight", i);
+        vector(p, 1, 0, 1, "blk.%u.layer_output_scale.weight", i);
+    }
 }
 
 /* A gated delta net; heads forget half within about 1 to 100 tokens. */
@@ -286,20 +293,23 @@ static void plan_biases(struct planner *p, uint32_t i, uint64_t q, uint64_t kv) 
 
 static void plan_attention(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
-    bool in_window = s->arch == SYNTH_GEMMA4 && synth_in_window(s, i);
+    bool gemma = synth_is_gemma4(s), in_window = gemma && synth_in_window(s, i);
     uint64_t E = s->n_embd, D = in_window ? s->window_dim : s->head_dim, Q = s->n_head * D;
     uint64_t KV = (in_window ? s->n_kv_window : s->n_kv) * D;
     /* gemma4 does not scale scores. */
-    double norm = s->arch == SYNTH_GEMMA4 ? 1.4 / sqrt(sqrt((double)D)) : 1.4;
+    double norm = gemma ? 1.4 / sqrt(sqrt((double)D)) : 1.4;
 
     matrix(p, ROLE_MATRIX, 1.5, E, synth_is_hybrid(s) ? 2 * Q : Q, "blk.%u.attn_q.weight", i);
-    matrix(p, ROLE_MATRIX, 1.5, E, KV, "blk.%u.attn_k.weight", i);
-    if (s->arch != SYNTH_GEMMA4 || in_window) /* else values are keys before their norm */
+    if (s->arch != SYNTH_ASSISTANT)
+        matrix(p, ROLE_MATRIX, 1.5, E, KV, "blk.%u.attn_k.weight", i);
+    if (!gemma ||
+        (in_window && s->arch == SYNTH_GEMMA4)) /* else values are keys before their norm */
         matrix(p, ROLE_V, 1, E, KV, "blk.%u.attn_v.weight", i);
     if (s->arch == SYNTH_QWEN2 || s->arch == SYNTH_GPT_OSS)
         plan_biases(p, i, Q, KV);
-    if (s->arch >= SYNTH_QWEN3 || s->arch == SYNTH_GEMMA4) {
+    if (s->arch >= SYNTH_QWEN3 || gemma)
         vector(p, norm, norm / 7, D, "blk.%u.attn_q_norm.weight", i);
+    if (s->arch >= SYNTH_QWEN3 || s->arch == SYNTH_GEMMA4) {
         vector(p, norm, norm / 7, D, "blk.%u.attn_k_norm.weight", i);
     }
     matrix(p, ROLE_MATRIX, 1.5, Q, E, "blk.%u.attn_output.weight", i);
@@ -313,7 +323,8 @@ static void plan_attention(struct planner *p, uint32_t i) {
  * clear winners, few near ties. */
 static void plan_layer(struct planner *p, uint32_t i) {
     const struct synth_shape *s = p->shape;
-    bool hybrid = synth_is_hybrid(s), gemma = s->arch == SYNTH_GEMMA4;
+    bool hybrid = synth_is_hybrid(s), gemma = synth_is_gemma4(s);
+    double post = gemma ? quiet(s) : 1;
 
     p->layer = i;
     vector(p, 1, 0.1, s->n_embd, "blk.%u.attn_norm.weight", i);
@@ -324,20 +335,27 @@ static void plan_layer(struct planner *p, uint32_t i) {
     else
         plan_attention(p, i);
     if (hybrid || gemma || s->arch == SYNTH_GPT_OSS)
-        vector(p, 1, 0.1, s->n_embd, "blk.%u.post_attention_norm.weight", i);
+        vector(p, post, 0.1 * post, s->n_embd, "blk.%u.post_attention_norm.weight", i);
     if (!hybrid && s->arch != SYNTH_GPT_OSS)
         vector(p, 1, 0.1, s->n_embd, "blk.%u.ffn_norm.weight", i);
     plan_ffn(p, i);
 }
 
+/* A matrix that lets the first of two inputs pass. */
+static void let_pass(struct planner *p, const char *name, uint64_t n_in, uint64_t n_out) {
+    matrix(p, ROLE_PASS, 1, 2 * n_in, n_out, "%s", name);
+    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
+    bool plain = t->format->block == 1 || 2 * n_in % 32;
+    t->format = tensor_format(plain ? TENSOR_F32 : TENSOR_Q8_0);
+}
+
 /* The layer behind the others, and what it begins with. */
 static void plan_block(struct planner *p, uint32_t i) {
     uint64_t E = p->shape->n_embd;
+    char name[64];
 
-    matrix(p, ROLE_PASS, 1, 2 * E, E, "blk.%u.nextn.eh_proj.weight", i);
-    struct synth_tensor *t = &p->plan->tensor[p->plan->n_tensors - 1];
-    bool plain = t->format->block == 1 || 2 * E % 32;
-    t->format = tensor_format(plain ? TENSOR_F32 : TENSOR_Q8_0);
+    snprintf(name, sizeof(name), "blk.%u.nextn.eh_proj.weight", i);
+    let_pass(p, name, E, E);
     vector(p, 1, 0, E, "blk.%u.nextn.enorm.weight", i);
     vector(p, 1, 0.1, E, "blk.%u.nextn.hnorm.weight", i);
     plan_layer(p, i);
@@ -347,13 +365,17 @@ static void plan_block(struct planner *p, uint32_t i) {
  * sqrt(E): small, so that it does not win over what the layers add, with large outputs instead. */
 static void plan_ends(struct planner *p) {
     const struct synth_shape *s = p->shape;
-    double loud = s->arch == SYNTH_GEMMA4 ? 30 : 1;
+    double loud = synth_is_gemma4(s) ? 30 : 1;
 
     matrix(p, ROLE_EMBED, 3 / loud, s->n_embd, s->n_vocab, "token_embd.weight");
     vector(p, loud, 0.1 * loud, s->n_embd, "output_norm.weight");
     if (!s->tied)
         matrix(p, ROLE_OUTPUT, 3, s->n_embd, s->n_vocab, "output.weight");
-    if (s->arch == SYNTH_GEMMA4) {
+    if (s->arch == SYNTH_ASSISTANT) {
+        let_pass(p, "nextn.pre_projection.weight", s->n_embd_out, s->n_embd);
+        matrix(p, ROLE_MATRIX, 1, s->n_embd, s->n_embd_out, "nextn.post_projection.weight");
+    }
+    if (synth_is_gemma4(s)) {
         vector(p, 1, 0, s->head_dim / 2, "rope_freqs.weight");
         p->plan->tensor[p->plan->n_tensors - 1].role = ROLE_DIVISORS;
     }
@@ -375,7 +397,7 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         }
     if (!found)
         return err_set(err, 0, NULL, "unknown format \"%s\"", format);
-    plan.tensor = calloc(4 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp), sizeof(*plan.tensor));
+    plan.tensor = calloc(6 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp), sizeof(*plan.tensor));
     if (!plan.tensor)
         return -ENOMEM;
 
@@ -384,7 +406,7 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         plan_layer(&p, i);
     for (uint32_t i = s->n_layer; i < s->n_layer + s->n_mtp; i++)
         plan_block(&p, i);
-    assert(plan.n_tensors <= 4 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp));
+    assert(plan.n_tensors <= 6 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp));
     *out = plan;
     return 0;
 }

@@ -7,10 +7,12 @@
 #include "cmd/cli.h"
 
 static const char *const arch_names[] = {
-    [SYNTH_LLAMA] = "llama",   [SYNTH_MISTRAL3] = "mistral3",   [SYNTH_GPT_OSS] = "gpt-oss",
-    [SYNTH_GEMMA4] = "gemma4", [SYNTH_DEEPSEEK2] = "deepseek2", [SYNTH_QWEN2] = "qwen2",
-    [SYNTH_QWEN3] = "qwen3",   [SYNTH_QWEN3MOE] = "qwen3moe",   [SYNTH_QWEN3NEXT] = "qwen3next",
-    [SYNTH_QWEN35] = "qwen35", [SYNTH_QWEN35MOE] = "qwen35moe",
+    [SYNTH_LLAMA] = "llama",         [SYNTH_MISTRAL3] = "mistral3",
+    [SYNTH_GPT_OSS] = "gpt-oss",     [SYNTH_GEMMA4] = "gemma4",
+    [SYNTH_DEEPSEEK2] = "deepseek2", [SYNTH_QWEN2] = "qwen2",
+    [SYNTH_QWEN3] = "qwen3",         [SYNTH_QWEN3MOE] = "qwen3moe",
+    [SYNTH_QWEN3NEXT] = "qwen3next", [SYNTH_QWEN35] = "qwen35",
+    [SYNTH_QWEN35MOE] = "qwen35moe", [SYNTH_ASSISTANT] = "gemma4-assistant",
 };
 
 static const struct {
@@ -39,6 +41,10 @@ static const struct {
       .n_ff = 704, .n_vocab = 262144, .context = 262144, .tied = 1, .theta = 1e6, .eps = 1e-6,
       .n_expert = 128, .n_used = 8, .n_dense = 2112, .window = 1024, .period = 6, .n_kv_window = 8,
       .window_dim = 256}},
+    {"gemma-4-26b-a4b-assistant",
+     {SYNTH_ASSISTANT, .n_layer = 4, .n_embd = 1024, .n_head = 16, .n_kv = 2, .head_dim = 512,
+      .n_ff = 8192, .n_vocab = 262144, .context = 262144, .tied = 1, .theta = 1e6, .eps = 1e-6,
+      .window = 1024, .period = 4, .n_kv_window = 8, .window_dim = 256, .n_embd_out = 2816}},
     {"glm-4.7-flash",
      {SYNTH_DEEPSEEK2, .n_layer = 47,  .n_embd = 2048,    .n_head = 20,      .n_kv = 1,
       .head_dim = 256, .n_ff = 1536,   .n_vocab = 154880, .context = 202752, .theta = 1e6,
@@ -103,6 +109,7 @@ static const struct {
     {"period", offsetof(struct synth_shape, period), 1, SYNTH_LAYERS_MAX},
     {"n_kv_window", offsetof(struct synth_shape, n_kv_window), 1, 1024},
     {"window_dim", offsetof(struct synth_shape, window_dim), 2, 1024},
+    {"n_embd_out", offsetof(struct synth_shape, n_embd_out), 32, 65536},
     {"factor", offsetof(struct synth_shape, factor), 0, 65536},
     {"original", offsetof(struct synth_shape, original), 0, 16777216},
 };
@@ -128,7 +135,8 @@ static int set_name(struct synth_shape *s, const char *name, struct err *err) {
         }
     return err_set(err, 0, NULL,
                    "unknown shape \"%s\": tiny, tinyllama, llama3-8b, devstral-24b, gpt-oss-20b, "
-                   "gemma-4-26b-a4b, glm-4.7-flash, qwen2-0.5b, qwen3-0.6b, qwen3-8b, "
+                   "gemma-4-26b-a4b, gemma-4-26b-a4b-assistant, glm-4.7-flash, qwen2-0.5b, "
+                   "qwen3-0.6b, qwen3-8b, "
                    "qwen3-30b-a3b, qwen3.6-27b, qwen3.6-35b-a3b or qwen3-coder-next",
                    name);
 }
@@ -176,13 +184,18 @@ static int check_arch(const struct synth_shape *s, struct err *err) {
 
     if (s->arch == SYNTH_QWEN2 && s->n_head * s->head_dim != s->n_embd)
         return err_set(err, 0, NULL, "shape: qwen2 needs n_head * head_dim = n_embd");
-    if ((s->arch == SYNTH_GPT_OSS || s->arch == SYNTH_GEMMA4) && (!s->window || !s->period))
+    if ((s->arch == SYNTH_GPT_OSS || synth_is_gemma4(s)) && (!s->window || !s->period))
         return err_set(err, 0, NULL, "shape: %s needs window and period", name);
-    if (s->arch == SYNTH_GEMMA4 && (!s->n_dense || !s->n_kv_window || !s->window_dim ||
-                                    s->window_dim % 2 || s->n_head % s->n_kv_window))
+    if (synth_is_gemma4(s) &&
+        (!s->n_kv_window || !s->window_dim || s->window_dim % 2 || s->n_head % s->n_kv_window))
         return err_set(err, 0, NULL,
-                       "shape: gemma4 needs n_dense, window_dim, and n_kv_window that divides "
-                       "n_head");
+                       "shape: %s needs window_dim, and n_kv_window that divides n_head", name);
+    if (s->arch == SYNTH_GEMMA4 && !s->n_dense)
+        return err_set(err, 0, NULL, "shape: gemma4 needs n_dense");
+    if ((s->arch == SYNTH_ASSISTANT) != (s->n_embd_out > 0) || s->n_embd_out > 65536 / 2)
+        return err_set(err, 0, NULL, "shape: gemma4-assistant, and nothing else, needs n_embd_out");
+    if (s->n_embd_out && s->n_embd > s->n_embd_out)
+        return err_set(err, 0, NULL, "shape: gemma4-assistant is at most n_embd_out wide");
     if (s->arch == SYNTH_DEEPSEEK2 &&
         (s->n_kv != 1 || !s->kv_rank || !s->v_dim || !s->n_shared || !s->n_rot ||
          s->n_rot >= s->head_dim || (s->n_lead && !s->n_dense)))
@@ -232,7 +245,8 @@ int synth_shape_parse(struct synth_shape *out, const char *arch, const char *tex
     }
     if (r == 0 && arch && synth_arch_find(arch, &s.arch) < 0)
         r = err_set(err, 0, NULL,
-                    "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, deepseek2, "
+                    "unknown architecture \"%s\": llama, mistral3, gpt-oss, gemma4, "
+                    "gemma4-assistant, deepseek2, "
                     "qwen2, qwen3, qwen3moe, qwen3next, qwen35 or qwen35moe",
                     arch);
     if (r == 0)

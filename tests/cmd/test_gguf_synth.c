@@ -126,3 +126,50 @@ Test(gguf_synth, models_with_windows_latent_attention_and_experts_give_sane_logi
         for (size_t j = 0; j < ARRAY_SIZE(formats); j++)
             check_model(models[i].arch, models[i].shape, formats[j]);
 }
+
+static void write_model(const char *shape, const char *format, char path[64]) {
+    char *const argv[] = {"synth", "--shape",  (char *)shape,  "--n-vocab", "512", "--seed",
+                          "3",     "--format", (char *)format, "-o",        path};
+
+    snprintf(path, 64, "/tmp/weft-synth-%d-%c.gguf", getpid(),
+             strstr(shape, "assistant") ? 'a' : 'm');
+    cr_assert(gguf_cmd_synth((int)ARRAY_SIZE(argv), (char **)argv) == CLI_OK);
+}
+
+/* As wide as the model and with layers that add next to nothing it says what the model does. */
+Test(gguf_synth, an_assistant_drafts_what_its_model_says) {
+    static const char *const formats[] = {"F32", "Q4_K_M"};
+    enum { N_DRAFTS = 3 };
+#define COMMON                                                                                     \
+    "n_embd=256,n_head=4,n_kv=2,head_dim=64,n_kv_window=4,window_dim=32,window=8,period=2,loud=0." \
+    "01"
+
+    for (size_t f = 0; f < ARRAY_SIZE(formats); f++) {
+        int32_t prompt[N_PROMPT];
+        struct rng rng = {11};
+        struct driver d;
+        struct err err = {0};
+        char path[2][64];
+
+        write_model("gemma-4-26b-a4b,n_layer=4,n_ff=96,n_dense=128,n_expert=8,n_used=2," COMMON,
+                    formats[f], path[0]);
+        write_model("gemma-4-26b-a4b-assistant,n_layer=2,n_ff=96,n_embd_out=256," COMMON,
+                    formats[f], path[1]);
+        const struct driver_opts opts = {.path = path[0], .block = path[1], .drafts = true};
+        cr_assert(driver_open(&d, &opts, &err) == 0, "%s: %s", formats[f], err.message);
+        unlink(path[0]);
+        unlink(path[1]);
+        for (int i = 0; i < N_PROMPT; i++)
+            prompt[i] = (int32_t)rng_below(&rng, N_VOCAB);
+        struct driver_seq *s = driver_add(&d, prompt, N_PROMPT, 2 * N_DRAFTS, NULL);
+        driver_prefill(&d, s, 0);
+        for (uint32_t k = 0; k < N_DRAFTS; k++)
+            driver_draft(&d, &s, 1, k);
+        driver_decode(&d, &s, 1, N_DRAFTS, false);
+        for (uint32_t k = 0; k < N_DRAFTS; k++)
+            cr_expect(s->draft[k] == s->out[1 + k].token, "%s: draft %u", formats[f], k);
+        driver_drop(&d, s);
+        driver_close(&d);
+    }
+#undef COMMON
+}
