@@ -4,7 +4,7 @@ import os
 import random
 import re
 
-from weftd import BACKEND, Skip, Weftd, block_of, main, mtp_model, parallel, random_tokens, synth, tiny_model
+from weftd import BACKEND, Skip, Weftd, assisted_model, block_of, main, mtp_model, parallel, random_tokens, synth, tiny_model
 
 BASE = ("--max-context", "2048", "--kv-pages", "1024", "--backend", BACKEND)
 
@@ -183,6 +183,30 @@ def test_with_the_models_own_block():
             check(d, request, expected, "a block in a file of its own")
         assert d.stats()["worker"]["drafts"]["mtp"]["drafted"]
     os.unlink(alone)
+
+
+def test_an_assistant_changes_no_token():
+    if BACKEND == "cuda":
+        raise Skip("cuda does not compute it")
+    accepted = 0
+    for loud in (0.02, 0.5):
+        model, assistant = assisted_model(loud)
+        with Weftd(*BASE, "--speculation", "off", "--draft-model", assistant, model=model) as d:
+            should = [ask(d, r) for r in REQUESTS]
+            assert not d.stats()["worker"]["drafts"]["mtp"]["drafted"]
+        few = ("--max-context", "1024", "--kv-pages", "100", "--page-tokens", "16")
+        for sources, flags in (("suffix,mtp", ()), ("mtp", few)):
+            with Weftd(*BASE, "--draft-sources", sources, *flags, "--draft-model", assistant, model=model) as d:
+                for turn in range(3):
+                    parallel([lambda r=r, e=e: check(d, r, e, f"assistant {loud} {sources} {flags}") for r, e in zip(REQUESTS, should)])
+                accepted += d.stats()["worker"]["drafts"]["mtp"]["accepted"]
+    assert accepted, "nothing was drafted: the test is blind"
+    try:
+        Weftd(*BASE, "--draft-sources", "mtp", "--draft-model", assistant).__enter__()
+    except AssertionError as e:
+        assert "the assistant is of a model of gemma4, and this one is of qwen3" in str(e), e
+    else:
+        raise AssertionError("it was taken")
 
 
 def test_a_draft_model_with_other_tokens_is_refused():

@@ -4,7 +4,7 @@ import random
 import tempfile
 import time
 
-from weftd import BACKEND, Skip, Weftd, main, mtp_model, parallel, random_tokens, synth
+from weftd import BACKEND, Skip, Weftd, assisted_model, main, mtp_model, parallel, random_tokens, synth
 
 FLAGS = ("--max-context", "2048", "--kv-pages", "512", "--backend", BACKEND, "--threads", "2")
 N_KILLS = 100
@@ -101,12 +101,22 @@ def test_streams_survive_with_the_models_own_block():
     """Whether drafts pay depends on the time that steps take; one in so many steps tries anyway, unless it were too long."""
     if BACKEND == "cuda":
         raise Skip("cuda does not compute the block")
-    model = mtp_model(0.02)
+    survive_drafting(mtp_model(0.02))
+
+
+def test_streams_survive_with_an_assistant():
+    if BACKEND == "cuda":
+        raise Skip("cuda does not compute it")
+    model, assistant = assisted_model(0.02)
+    survive_drafting(model, "--draft-model", assistant)
+
+
+def survive_drafting(model, *flags):
     requests = REQUESTS[:4]
     with Weftd(*FLAGS, "--speculation", "off", model=model) as d:
         should = run_all(d, requests)
     any_time = ("--itl-target-ms", "60000", "--max-step-ms", "60000")
-    with Weftd(*FLAGS, *any_time, "--draft-sources", "mtp", model=model) as d:
+    with Weftd(*FLAGS, *any_time, *flags, "--draft-sources", "mtp", model=model) as d:
         assert run_all(d, requests) == should
         assert d.stats()["worker"]["drafts"]["mtp"]["accepted"], "nothing was drafted: the test is blind"
         survive(d, requests, should, 6, 45)

@@ -72,6 +72,16 @@ def mtp_model(loud):
                  f"tiny,n_layer=4,n_key=2,n_value=4,n_state=16,n_mtp=1,context=8192,loud={loud}", "--format", "Q8_0")
 
 
+def assisted_model(loud):
+    """A Gemma 4 model and its assistant, as wide as the model, which is right the more often the less the layers add."""
+    shape = ("n_embd=256,n_head=4,n_kv=1,head_dim=64,n_kv_window=2,window_dim=32,window=48,n_vocab=1024,context=8192,"
+             f"loud={loud}")
+    model = synth(f"tiny-gemma4-{loud}", "--shape", "gemma-4-26b-a4b,n_layer=4,period=2,n_expert=4,n_used=2,n_ff=64,n_dense=128,"
+                  + shape, "--format", "Q8_0")
+    return model, synth(f"tiny-gemma4-assistant-{loud}", "--shape", "gemma-4-26b-a4b-assistant,n_layer=2,period=2,n_ff=128,"
+                        "n_embd_out=256," + shape, "--format", "Q8_0")
+
+
 def block_of(model, n_layer):
     """The file of a model with nothing but its block of multi-token prediction."""
     data = pathlib.Path(model).read_bytes()
