@@ -85,7 +85,8 @@ const struct option config_table[] = {
     STRING(
         "model", "draft-model", draft_model, "",
         "A small model with the same tokens that drafts for speculative decoding, or a file with "
-        "the model's block of multi-token prediction alone; it changes no token."),
+        "the model's block of multi-token prediction alone, or its assistant; it changes no "
+        "token."),
 
     LIST("listen", "listen", listen, "127.0.0.1:8080",
          "Addresses to serve HTTP on, separated by commas: HOST:PORT, [IPv6]:PORT, unix:PATH, or "
