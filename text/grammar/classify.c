@@ -202,8 +202,14 @@ static int make_sparse(struct collector *k) {
     c->ids = malloc(MAX(c->n_allowed, 1u) * sizeof(*c->ids));
     if (!c->ids)
         return -ENOMEM;
-    for (uint32_t w = 0; w < n_words; w++) {
-        for (uint32_t left = c->bits[w]; left; left &= left - 1)
+    for (uint32_t w = 0; w < n_words && c->n_ids < c->n_allowed; w++) {
+        const uint32_t *b = c->bits + w;
+
+        if (w + 3 < n_words && !(b[0] | b[1] | b[2] | b[3])) {
+            w += 3;
+            continue;
+        }
+        for (uint32_t left = *b; left; left &= left - 1)
             c->ids[c->n_ids++] = w * 32 + (uint32_t)__builtin_ctz(left);
     }
     assert(c->n_ids == c->n_allowed);
