@@ -17,6 +17,14 @@ static const struct {
     {GRAMMAR_EBNF,
      "root ::= s*\ns ::= \"<tool\" [_a-z]* \">\" | <tool_call> t </tool_call>\nt ::= [^<]{0,50}"},
     {GRAMMAR_EBNF, "root ::= x x\nx ::= [a-c]* y?\ny ::= \"ab\" | x2\nx2 ::= \"a\" [ab]{0,3}"},
+    /* Loops whose end goes on with their bytes and with others; calls beside edges, from several
+     * stacks. */
+    {GRAMMAR_REGEX, "([a-z]{1,4}\"[ \n]{2,7}|[a-z]{2,3}[a-e]{1,3}:)*"},
+    {GRAMMAR_EBNF,
+     "root ::= (x | y \"ab\" | \"aab\" | \"{\" s \"}\")+\nx ::= \"a\" x? \"b\" "
+     "\" \"\ny ::= \"{\" y? \"}\" | \"a\" y\ns ::= \" \"{1,5} (x | \":\" s \"\\n\")?"},
+    {GRAMMAR_EBNF, "root ::= \"[\" (x | \"{}\")+\nx ::= \"{\" (x | \"\\\"\")+ \"}\""},
+    {GRAMMAR_EBNF, "root ::= p | q\np ::= v \"}\" p?\nq ::= v \", \" q?\nv ::= \"[\" v? \"]\""},
     {GRAMMAR_CHOICE, "[\"foobar\", \"foo\", \"hello world\", \"name\\\":\"]"},
     {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": "
                           "\"string\", \"maxLength\": 20}, \"na\": {\"type\": \"integer\"}, "

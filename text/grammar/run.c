@@ -154,36 +154,19 @@ static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) 
     return &m->g->desc[m->g->call[m->frame[frame].call].desc];
 }
 
-/* Whether a loop rule may end with this register. */
-static bool loop_may_end(const struct machine *m, uint32_t reg, uint32_t frame) {
-    if (frame == 0)
-        return true;
-    const struct call_desc *d = desc_of(m, frame);
-
-    if (d->kind == CALL_COUNTED)
-        return reg >= d->min;
-    return reg == NAMES_NONE || (reg != 0 && !d->names->node[reg].end);
-}
-
 static bool was_there(const struct machine *m, uint32_t state, uint32_t reg, uint32_t i) {
     return members_word(m, members_of(m->g, state), reg, i / 32) >> (i % 32) & 1;
 }
 
-/* Adds a configuration and what it leads to without reading: the starts of the rules that it
- * calls, and where its own rule returns to. Ends: returns come first and lower the stack, calls
- * raise it, and no rule calls itself without reading. */
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
-                  uint32_t mark) {
+                  uint32_t mark);
+
+/* Adds the starts of the rules that @state calls. */
+static void enter_calls(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
+                        uint32_t frame, uint32_t mark) {
     const struct grammar *g = m->g;
     const struct state *s = &g->state[state];
 
-    if (m->fuel-- == 0 || m->error) {
-        m->fuel = 0;
-        m->error = m->error ? m->error : m->quick ? -EAGAIN : -E2BIG;
-        return;
-    }
-    if (s->n_edges && (!(s->flags & STATE_MEMBERS) || members_open(m, state, reg)))
-        add_config(m, out, (struct config){state, reg, frame, mark});
     for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
         const struct call_desc *d = &g->desc[g->call[i].desc];
         uint32_t start = g->rule[d->rule].start, below = frame, to = g->call[i].to;
@@ -207,7 +190,23 @@ static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t r
         }
         enter(m, out, start, 0, below, inside);
     }
-    if ((s->flags & STATE_ACCEPT) && (!(s->flags & STATE_LOOP) || loop_may_end(m, reg, frame)) &&
+}
+
+/* Adds a configuration and what it leads to without reading: the starts of the rules that it
+ * calls, and where its own rule returns to. Ends: returns come first and lower the stack, calls
+ * raise it, and no rule calls itself without reading. */
+static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
+                  uint32_t mark) {
+    const struct grammar *g = m->g;
+    const struct state *s = &g->state[state];
+
+    if (!machine_spend(m))
+        return;
+    if (s->n_edges && (!(s->flags & STATE_MEMBERS) || members_open(m, state, reg)))
+        add_config(m, out, (struct config){state, reg, frame, mark});
+    enter_calls(m, out, state, reg, frame, mark);
+    if ((s->flags & STATE_ACCEPT) &&
+        (!(s->flags & STATE_LOOP) || frame == 0 || loop_may_end(desc_of(m, frame), reg)) &&
         (!(s->flags & STATE_MEMBERS) || members_done(m, members_of(g, state), reg)))
         machine_leave(m, out, reg, frame, mark);
 }
@@ -263,22 +262,10 @@ void machine_start(struct machine *m, struct set *out) {
 /* The register of a loop after one more byte; false: the count is at its end. */
 static bool step_loop(const struct machine *m, const struct state *s, const struct config *c,
                       unsigned symbol, uint32_t *reg) {
-    bool border = s->flags & STATE_BORDER;
-
     *reg = c->reg;
-    if (c->frame == 0) {
-        *reg += border;
-        return true;
-    }
-    const struct call_desc *d = desc_of(m, c->frame);
-
-    if (d->kind == CALL_NAMES) {
-        *reg = names_step(d->names, c->reg, (uint8_t)symbol);
-    } else if (border) {
-        if (c->reg >= d->max)
-            return false;
-        *reg = d->max == NO_MAX ? MIN(c->reg + 1, d->min) : c->reg + 1;
-    }
+    if (c->frame)
+        return loop_step(desc_of(m, c->frame), s, (uint8_t)symbol, reg);
+    *reg += (s->flags & STATE_BORDER) != 0;
     return true;
 }
 
@@ -317,10 +304,17 @@ bool machine_step(struct machine *m, const struct set *from, unsigned symbol, st
     return end_of_step(m, out);
 }
 
-bool machine_follow(struct machine *m, uint32_t config, unsigned symbol, uint32_t to,
+void machine_call(struct machine *m, const struct set *from, uint32_t state, struct set *out) {
+    *out = set_open(m);
+    for (uint32_t i = from->begin; i < from->end; i++)
+        enter_calls(m, out, state, 0, m->config[i].frame, 0);
+}
+
+bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, uint32_t to,
                     struct set *out) {
     *out = set_open(m);
-    follow_edge(m, &m->config[config], symbol, to, out);
+    for (uint32_t i = from->begin; i < from->end; i++)
+        follow_edge(m, &m->config[i], symbol, to, out);
     return end_of_step(m, out);
 }
 

@@ -7,6 +7,7 @@
  * below everything: the end of the text, or in classify.c the unknown caller.
  */
 
+#include <errno.h>
 #include "text/grammar/automaton.h"
 
 #define SET_MAX 256              /* configurations at once */
@@ -52,9 +53,11 @@ void machine_deinit(struct machine *m);
 void machine_start(struct machine *m, struct set *out);
 /* The set after @symbol. False: it is empty (and nothing can end). */
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out);
-/* The same for one configuration, config[@config], whose edge for @symbol leads to @to. */
-bool machine_follow(struct machine *m, uint32_t config, unsigned symbol, uint32_t to,
+/* The same where the edge for @symbol of all of @from is known: it leads to @to. */
+bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, uint32_t to,
                     struct set *out);
+/* What @state, of no loop and no members, calls with the stacks of @from. */
+void machine_call(struct machine *m, const struct set *from, uint32_t state, struct set *out);
 /* Where the rule of @frame ends: adds what follows to @out. */
 void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame, uint32_t mark);
 /* The frame of these values, made when there is none: 0 when the stack is at its limit or on an
@@ -67,6 +70,15 @@ int machine_reserve(struct machine *m, uint32_t n_configs);
 void machine_collect(struct machine *m);
 /* The heights of all stacks of @s together: at least the frames that it needs. */
 uint64_t machine_stacks(const struct machine *m, const struct set *s);
+
+/* Takes a step of fuel. False: there is none, or an error; the machine has it. */
+static inline bool machine_spend(struct machine *m) {
+    if (m->fuel-- > 0 && !m->error)
+        return true;
+    m->fuel = 0;
+    m->error = m->error ? m->error : m->quick ? -EAGAIN : -E2BIG;
+    return false;
+}
 
 static inline struct set set_open(const struct machine *m) {
     return (struct set){.begin = m->n_configs, .end = m->n_configs};
@@ -81,6 +93,27 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
     while (e < end && e->hi < symbol)
         e++;
     return e < end && e->lo <= symbol ? e->to : NO_STATE;
+}
+
+/* ---- loops: registers of the calls that @d describes */
+
+static inline bool loop_may_end(const struct call_desc *d, uint32_t reg) {
+    if (d->kind == CALL_COUNTED)
+        return reg >= d->min;
+    return reg == NAMES_NONE || (reg != 0 && !d->names->node[reg].end);
+}
+
+/* *@reg behind @byte, read from @s. False: the count is at its end. */
+static inline bool loop_step(const struct call_desc *d, const struct state *s, uint8_t byte,
+                             uint32_t *reg) {
+    if (d->kind == CALL_NAMES) {
+        *reg = names_step(d->names, *reg, byte);
+    } else if (s->flags & STATE_BORDER) {
+        if (*reg >= d->max)
+            return false;
+        *reg = d->max == NO_MAX ? MIN(*reg + 1, d->min) : *reg + 1;
+    }
+    return true;
 }
 
 /* ---- members in any order: sets as registers (members_run.c) */

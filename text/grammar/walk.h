@@ -12,6 +12,7 @@ struct walk {
     /* Called at every node that is reached alive, or only where frame 0 can end; or NULL. False:
      * the walk does not go on below it. @s is valid during the call. */
     bool only_ends;
+    bool blind; /* visit does not look at @s, which may be NULL */
     bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);
     /* Called for items [first, last) of a subtree all of which is reached from @s, @depth bytes
      * deep; or NULL: they are set in bits. */
