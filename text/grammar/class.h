@@ -36,10 +36,12 @@ struct mask {
     bool counted;
 };
 
-/* Sets the tokens of @c in @mask, for a configuration that has it (mask.c). @scratch: room for
- * c->n_longest. @near (or NULL): those that it lets pass (finish.h). */
+/* Sets the tokens of @c in @mask, for configurations that have it and are @at but for their
+ * registers, @n_regs of them; several only where these count characters of a loop. (mask.c)
+ * @scratch: room for c->n_longest. @near (or NULL): those that it lets pass (finish.h). */
 void class_apply(struct machine *m, const struct token_class *c, const struct config *at,
-                 struct mask *mask, uint8_t *scratch, struct closing *near);
+                 const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
+                 struct closing *near);
 int64_t mask_count(const struct mask *mask);
 int64_t bits_count(const uint32_t *bits, uint32_t n_words);
 /* Bit k: no byte of @s is in a text of kind k (runway.c). */

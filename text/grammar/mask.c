@@ -50,6 +50,8 @@ struct applied {
     const struct grammar_vocab *vocab;
     struct mask *mask;
     struct closing *near; /* or NULL */
+    const uint32_t *reg;  /* of a counted loop: characters so far, of each reading */
+    uint32_t n_regs;
     struct byte_set name; /* with names: the bytes with which the text may still become one */
 };
 
@@ -69,9 +71,13 @@ static bool may_end(const struct applied *a, uint32_t i) {
         return true;
     uint32_t n = a->c->rest[i].n_chars;
 
+    for (uint32_t k = 0; a->desc->kind == CALL_COUNTED && k < a->n_regs; k++) {
+        if ((uint64_t)a->reg[k] + n >= a->desc->min &&
+            (a->desc->max == NO_MAX || n <= a->desc->max - a->reg[k]))
+            return true;
+    }
     if (a->desc->kind == CALL_COUNTED)
-        return (uint64_t)a->at->reg + n >= a->desc->min &&
-               (a->desc->max == NO_MAX || n <= a->desc->max - a->at->reg);
+        return false;
     if (!byte_set_has(&a->name, a->c->rest_text[i].first))
         return true;
     size_t len;
@@ -138,9 +144,13 @@ static void apply_inside(const struct applied *a, uint8_t *scratch) {
         for (uint32_t i = 0; i < c->n_ids; i++)
             mask_set(a->mask, c->ids[i]);
     } else if (a->desc && a->desc->kind == CALL_COUNTED && a->desc->max != NO_MAX) {
-        uint32_t most = a->desc->max - a->at->reg;
+        uint32_t least = a->reg[0];
 
-        assert(c->level && a->at->reg <= a->desc->max);
+        for (uint32_t k = 1; k < a->n_regs; k++)
+            least = MIN(least, a->reg[k]);
+        uint32_t most = a->desc->max - least;
+
+        assert(c->level && least <= a->desc->max);
         if (most < CLASS_LEVELS)
             add_bits(a->mask, c->level[most], -1);
         else
@@ -151,10 +161,19 @@ static void apply_inside(const struct applied *a, uint8_t *scratch) {
 }
 
 void class_apply(struct machine *m, const struct token_class *c, const struct config *where,
-                 struct mask *mask, uint8_t *scratch, struct closing *near) {
+                 const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
+                 struct closing *near) {
     const struct grammar *g = m->g;
     struct config at = *where;
-    struct applied a = {.c = c, .at = &at, .vocab = g->vocab, .mask = mask, .near = near};
+    struct applied a = {.c = c,
+                        .at = &at,
+                        .vocab = g->vocab,
+                        .mask = mask,
+                        .near = near,
+                        .reg = reg,
+                        .n_regs = n_regs};
+
+    assert(n_regs > 0);
 
     if ((g->state[at.state].flags & STATE_LOOP) && at.frame)
         a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];

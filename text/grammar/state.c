@@ -356,6 +356,7 @@ struct making {
     struct mask mask;
     struct closing *near;
     const struct token_class *cls[SET_MAX]; /* of each configuration, or NULL */
+    bool applied[SET_MAX];                  /* its class is in the mask */
     bool open[SET_MAX];                     /* whether it has one is not known yet */
     bool put_off[SET_MAX];                  /* it has one that is not made for this mask */
     uint32_t n_open, n_put_off;
@@ -395,11 +396,30 @@ static void list_others(struct making *k) {
     k->others.end = m->n_configs;
 }
 
-static void apply_class(struct making *k, uint32_t i) {
-    struct config c = k->s->m.config[k->at.begin + i];
+/* Whether @c counts characters: its class and its stack say the same for each count. */
+static bool is_counted(const struct machine *m, const struct config *c) {
+    return (m->g->state[c->state].flags & STATE_LOOP) && c->frame &&
+           m->g->desc[m->g->call[m->frame[c->frame].call].desc].kind == CALL_COUNTED;
+}
 
-    if (k->cls[i] && !k->s->m.error && reserve_scratch(k->s, k->cls[i]->n_longest))
-        class_apply(&k->s->m, k->cls[i], &c, &k->mask, k->s->scratch, k->near);
+/* Applies the class of configuration @i, and of those that differ by what they count alone. */
+static void apply_class(struct making *k, uint32_t i) {
+    const struct machine *m = &k->s->m;
+    struct config c = m->config[k->at.begin + i];
+    uint32_t reg[SET_MAX], n = 0;
+
+    if (!k->cls[i] || k->applied[i] || m->error || !reserve_scratch(k->s, k->cls[i]->n_longest))
+        return;
+    for (uint32_t j = i; j < k->at.end - k->at.begin; j++) {
+        const struct config *d = &m->config[k->at.begin + j];
+
+        if (j > i && (d->frame != c.frame || d->state != c.state || d->mark != c.mark ||
+                      !k->cls[j] || k->applied[j] || !is_counted(m, d)))
+            continue;
+        reg[n++] = d->reg;
+        k->applied[j] = true;
+    }
+    class_apply(&k->s->m, k->cls[i], &c, reg, n, &k->mask, k->s->scratch, k->near);
 }
 
 /* Most states need no class: a walk shows it and is their part of the mask. Where it would be long
