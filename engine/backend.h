@@ -131,6 +131,7 @@ struct model_shape {
     enum gating gating;     /* of a router's numbers */
     bool unnormed;          /* weights of picked experts are not divided by their sum */
     uint32_t n_ff_shared;   /* of the expert that every row has; 0: there is none */
+    uint32_t host_layers;   /* the picked experts of layers below this one are the host's */
     uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
     bool encoder;           /* all attention is of whole sequences, and there are no logits */
     bool drafts;            /* the model has ops of pass 1 */
@@ -307,6 +308,34 @@ static inline uint64_t kv_bytes(enum engine_kv_type type, uint64_t n) {
                                     : n * 4;
 }
 
+/* Whether the host computes the experts of an op, beside a device. */
+static inline bool op_is_hosts(const struct model_shape *s, const struct model_op *op) {
+    return op->kind == OP_EXPERTS && op->layer < s->host_layers;
+}
+
+/*
+ * Experts whose weights lie in host memory, and which are computed there while a device computes
+ * the rest of the model. One call at a time, from any thread.
+ */
+struct host_experts;
+struct host_experts_ops {
+    int (*open)(struct host_experts **out, const struct model_shape *shape,
+                const struct engine_opts *opts, struct err *err);
+    struct host_experts *(*close)(struct host_experts *h); /* accepts NULL, returns NULL */
+    /* Takes the matrices of an EXPERTS op in, the next one after those before. @norm: of its rows,
+     * the op's own or that of the ROUTE op. */
+    int (*load)(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
+                struct err *err);
+    /* y = e(norm x) of each pair, without the factor weigh[e], by the EXPERTS op that was loaded as
+     * number @layer, from 0. x: [n_rows][n_embd]; expert, the picks: [n_rows][n_expert_used]; y:
+     * [n_rows][n_expert_used][n_embd]. */
+    void (*run)(struct host_experts *h, uint32_t layer, uint32_t n_rows, const float *x,
+                const uint32_t *expert, float *y);
+};
+
+/* By the CPU backend's kernels. */
+extern const struct host_experts_ops host_experts_cpu;
+
 /* What the pointers lead to stays until close(). */
 struct be_opts {
     const struct model_shape *shape;
@@ -317,6 +346,7 @@ struct be_opts {
     uint32_t n_host_states; /* the last of them, which a device is to have in host memory */
     uint32_t n_windows;     /* pages of KV_WINDOW; 0: no op's layer is of that class */
     uint32_t n_slots;       /* of sequences whose hidden states are kept; 0: no KEEP */
+    const struct host_experts_ops *host_experts; /* of a device; not NULL with host_layers */
 };
 
 /* 0 or -errno; -EIO once a device is lost. */

@@ -12,6 +12,7 @@
  *   recurrent.c the states of sequences, and what recurrent layers have in common
  *   delta.c     gated delta nets; conv.c short convolutions; mamba.c Mamba-2
  *   mla.c       latent attention
+ *   host_experts.c  experts of layers that a device leaves to the host
  *
  * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm.c, attention.c,
  * recurrent_rows.c.

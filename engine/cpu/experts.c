@@ -255,23 +255,65 @@ static void norm_again(void *ctx, uint32_t row, uint32_t thread) {
                      b->experts->normed + (size_t)row * n, n, b->shape.rms_eps);
 }
 
-/* Three rounds: gates and ups of all groups, their downs, the rows' sums. */
-int ops_experts(struct step *s, const struct model_op *op) {
+/* experts.out of the picks of experts.normed: gates and ups of all groups, then their downs. */
+static void compute_pairs(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
-    struct be *b = s->be;
-    struct experts *e = b->experts;
-    struct work k = {.step = s, .op = op, .w = w};
+    struct experts *e = s->be->experts;
 
     assert(e && w->expert); /* experts_open() and load() were for a model that has them */
-    sort_pairs(e, &b->shape, s->n_rows);
-    if (w->norm)
-        be_each(b, s->n_rows, norm_again, &k);
+    sort_pairs(e, &s->be->shape, s->n_rows);
     fill_tiles(s, w, e->normed, 0, 2, s->n_rows == 1);
     multiply_groups(s, op, 0, MATMUL_GLU, e->hidden, s->n_rows == 1);
     fill_tiles(s, w, e->hidden, 2, 1, false);
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
-    be_each(b, s->n_rows, add_row, &k);
+}
+
+int ops_experts(struct step *s, const struct model_op *op) {
+    struct work k = {.step = s, .op = op, .w = op->weights};
+
+    if (k.w->norm)
+        be_each(s->be, s->n_rows, norm_again, &k);
+    compute_pairs(s, op);
+    be_each(s->be, s->n_rows, add_row, &k);
     return 0;
+}
+
+/* What the functions of rows of a device see. */
+struct beside {
+    struct be *be;
+    const float *norm, *x;
+    const uint32_t *expert;
+    float *y;
+};
+
+/* A device whose picks are none is wrong, and the proof will tell. */
+static void take_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct beside *k = ctx;
+    const struct be *b = k->be;
+    size_t n = b->shape.n_embd, used = b->shape.n_expert_used;
+
+    b->kernels->norm(k->x + row * n, k->norm, b->experts->normed + row * n, (uint32_t)n,
+                     b->shape.rms_eps);
+    for (size_t p = row * used; p < (row + 1) * used; p++)
+        b->experts->pick[p].expert = k->expert[p] < b->shape.n_expert ? k->expert[p] : 0;
+}
+
+static void give_row(void *ctx, uint32_t row, uint32_t thread) {
+    const struct beside *k = ctx;
+    const struct experts *e = k->be->experts;
+    size_t n = k->be->shape.n_embd, used = k->be->shape.n_expert_used;
+
+    for (size_t p = row * used; p < (row + 1) * used; p++)
+        memcpy(k->y + p * n, e->out + e->place[p] * n, n * sizeof(float));
+}
+
+void experts_beside(struct step *s, const struct model_op *op, const float *x,
+                    const uint32_t *expert, float *y) {
+    struct beside k = {s->be, op->weights->norm, x, expert, y};
+
+    be_each(s->be, s->n_rows, take_row, &k);
+    compute_pairs(s, op);
+    be_each(s->be, s->n_rows, give_row, &k);
 }
 
 static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {

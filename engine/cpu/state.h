@@ -130,6 +130,10 @@ void experts_close(struct be *b);
 /* Room for tiles of this kind and width. */
 int experts_grow(struct be *b, enum acts_kind kind, uint32_t n_in);
 
+/* y of the pairs of a device's rows: host_experts_ops.run. The op's norm is that of the rows. */
+void experts_beside(struct step *s, const struct model_op *op, const float *x,
+                    const uint32_t *expert, float *y);
+
 /* Scratch of every thread, and room for the chunks of long contexts. 0 or -ENOMEM. */
 int attend_open(struct be *b, uint32_t max_context);
 void attend_close(struct be *b);

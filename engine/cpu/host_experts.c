@@ -1,0 +1,82 @@
+/*
+ * host_experts - a backend with nothing but experts, for layers of which a device computes all
+ * else. Weights, threads and products are those of the CPU backend, so a pair has the bits that it
+ * has there of the same row.
+ */
+
+#include "engine/cpu/state.h"
+
+#include <assert.h>
+#include <errno.h>
+
+struct host_experts {
+    struct be *be;
+    struct model_op op[MODEL_LAYERS_MAX]; /* n: those that were loaded */
+    uint32_t n;
+};
+
+static struct host_experts *close_experts(struct host_experts *h) {
+    if (!h)
+        return NULL;
+    backend_cpu.close(h->be);
+    free(h);
+    return NULL;
+}
+
+static int open_parts(struct be *b, const struct model_shape *shape, const struct engine_opts *o,
+                      struct err *err) {
+    b->shape = *shape;
+    b->max_rows = o->max_rows;
+    b->step.be = b;
+    b->kernels = isa_find(o->isa, err);
+    if (!b->kernels)
+        return -EINVAL;
+    int r = pool_new(&b->pool, o->n_threads);
+    if (r < 0)
+        return err_set(err, 0, NULL, "cannot start %u threads", o->n_threads), r;
+    b->scratch = aligned_alloc(64, pool_n_threads(b->pool) * sizeof(*b->scratch));
+    r = b->scratch ? experts_open(b) : -ENOMEM;
+    if (r < 0)
+        err_set(err, 0, NULL, "not enough memory for the experts' buffers of %u rows", b->max_rows);
+    return r;
+}
+
+static int open_experts(struct host_experts **out, const struct model_shape *shape,
+                        const struct engine_opts *o, struct err *err) {
+    struct host_experts *h = calloc(1, sizeof(*h));
+    int r = -ENOMEM;
+
+    assert(shape->n_expert > 0);
+    if (h && (h->be = calloc(1, sizeof(*h->be))))
+        r = open_parts(h->be, shape, o, err);
+    if (r < 0) {
+        close_experts(h);
+        return r;
+    }
+    *out = h;
+    return 0;
+}
+
+static int load(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
+                struct err *err) {
+    struct model_op *mine = &h->op[h->n];
+
+    assert(op->kind == OP_EXPERTS && norm && h->n < MODEL_LAYERS_MAX);
+    *mine = *op;
+    mine->norm = norm;
+    mine->weights = NULL;
+    mine->post_norm = mine->weigh = NULL; /* the device's */
+    int r = backend_cpu.load(h->be, mine, &mine->weights, err);
+    h->n += r == 0;
+    return r;
+}
+
+static void run(struct host_experts *h, uint32_t layer, uint32_t n_rows, const float *x,
+                const uint32_t *expert, float *y) {
+    assert(layer < h->n && n_rows <= h->be->max_rows);
+    h->be->step.n_rows = n_rows;
+    if (n_rows > 0)
+        experts_beside(&h->be->step, &h->op[layer], x, expert, y);
+}
+
+const struct host_experts_ops host_experts_cpu = {open_experts, close_experts, load, run};
