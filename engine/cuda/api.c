@@ -145,6 +145,10 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     return (int)cudaLaunchKernelExC(&config, kernel, list);
 }
 
+static int host_call(void (*fn)(void *ctx), void *ctx, void *stream) {
+    return (int)cudaLaunchHostFunc(stream, fn, ctx);
+}
+
 static int capture_begin(void *stream) {
     return (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
 }
@@ -206,6 +210,7 @@ static const struct cuda_api real = {
     .fill = fill,
     .allow_shared = allow_shared,
     .launch = launch,
+    .host_call = host_call,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_launch = graph_launch,

@@ -92,6 +92,8 @@ static struct be *close_be(struct be *b) {
         return NULL;
     if (b->stream && !b->stuck)
         b->api->stream_wait(b->stream);
+    if (b->experts.host && !b->stuck)
+        b->experts.host_ops->close(b->experts.host);
     cuda_unload(b);
     cuda_memory_close(b);
     free(b);
@@ -158,6 +160,14 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
 }
 
+static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
+    if (!o->shape->host_layers)
+        return 0;
+    assert(o->host_experts);
+    b->experts.host_ops = o->host_experts;
+    return o->host_experts->open(&b->experts.host, o->shape, o->engine, err);
+}
+
 /* Memory, tables, self-test. Weights come with load(). */
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     int r = check_shape(o->shape, err);
@@ -177,9 +187,11 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     read_environment(b);
     r = find_device(b->api, &b->device, err);
     if (r == 0) {
-        b->early = b->wants_early = b->early && b->device.major >= 9;
+        /* No kernel comes up while the host still computes what it reads. */
+        b->early = b->wants_early = b->early && b->device.major >= 9 && !o->shape->host_layers;
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
         r = cuda_memory_open(b, err);
+        r = r < 0 ? r : open_host(b, o, err);
         r = r < 0 ? r : upload_tables(b);
         r = r < 0 ? r : cuda_selftest(b, err);
         if (r == -EIO)

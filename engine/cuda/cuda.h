@@ -102,6 +102,8 @@ struct weights {
     float scale, cap;       /* LOGITS */
     struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
+    struct be *be; /* EXPERTS of the host, in place of the matrices, and which of them */
+    uint32_t host_layer;
     float *norm, *post_norm, *q_norm, *k_norm;
     float *pick_bias, *weigh;                    /* by expert */
     float *sinks;                                /* by head */
@@ -155,7 +157,7 @@ struct be {
     uint32_t page_capacity; /* of the page tables of a batch */
     struct kv_class kv[PAGE_CLASSES];
     void *stream;
-    struct region region[104];
+    struct region region[112];
     uint32_t n_regions;
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
@@ -192,6 +194,13 @@ struct be {
         uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
         struct expert_item *item;        /* [experts_items()] */
         uint32_t *n_items;
+        /* Layers that the host computes: what it takes and gives lies in pinned memory. */
+        const struct host_experts_ops *host_ops;
+        struct host_experts *host;         /* NULL: there are none */
+        uint32_t n_host;                   /* layers that were loaded */
+        const struct tensor *norm;         /* of the ROUTE op that was loaded last */
+        float *host_x, *host_y;            /* [max_rows][n_embd], [pairs][n_embd] */
+        uint32_t *host_expert, *host_rows; /* [pairs]; of the step */
     } experts;
     /* Of a model with latent attention. */
     struct {
@@ -276,6 +285,8 @@ uint32_t cuda_arrivals(const struct be *b);
 /* Enqueues a kernel with its one argument, @args of @n bytes; noted for the step's graph while one
  * is being made, skipped while one is replayed. A grid of 0 launches nothing. 0 or -EIO. */
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
+/* Enqueues a call of @fn on the host, likewise noted or skipped. 0 or -EIO. */
+int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx);
 /* Packed rows on the device. */
 struct operand {
     const uint16_t *packed;
@@ -329,7 +340,11 @@ uint32_t graph_blocks(const struct step *s, uint32_t group, uint32_t few);
 bool graph_begin(struct step *s);
 /* Launches the graph of the step's size: all of it up to the logits. */
 int graph_launch(struct step *s);
-/* A launch that was done, while b->graphs.noting. */
+/* A launch that was done, while b->graphs.noting; no kernel: a struct host_call. */
+struct host_call {
+    void (*fn)(void *ctx);
+    void *ctx;
+};
 void graph_note(struct be *b, const struct launch *l, const void *args, size_t n);
 /* The ops of the step's pass have all been launched. */
 void graph_end(struct step *s);
@@ -398,6 +413,8 @@ uint32_t experts_items(const struct be *b);
 /* The product of @a, by expert_vec, for which it is cut, or by expert_wide; of @most items at
  * most. */
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);
+/* Hands an EXPERTS op of the host over to it. 0 or -errno. */
+int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* x += the sum of what @op's experts gave, or, @sum: that is the sum; @pack: for the next op, NULL:
  * x is not packed. */
 int experts_combine(struct step *s, const struct model_op *op, float *sum,

@@ -50,9 +50,12 @@ struct cuda_api {
      * come up while the kernel before still runs; it waits for it itself (device.cuh). */
     int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   uint32_t shared, const void *args, bool early, void *stream);
-    /* Launches between the two are not done but kept, to be done again and again as one; nothing
-     * else may be called in between. capture_end() must follow a begin that succeeded; *graph is
-     * NULL when it fails. */
+    /* @fn, in stream order, on a thread of the runtime; it calls nothing of this table. Kernels
+     * before it have written what it reads in pinned memory, those behind it see what it writes. */
+    int (*host_call)(void (*fn)(void *ctx), void *ctx, void *stream);
+    /* Launches and host calls between the two are not done but kept, to be done again and again as
+     * one; nothing else may be called in between. capture_end() must follow a begin that succeeded;
+     * *graph is NULL when it fails. */
     int (*capture_begin)(void *stream);
     int (*capture_end)(void *stream, void **graph);
     int (*graph_launch)(void *graph, void *stream);

@@ -124,8 +124,46 @@ static struct expert_args product_args(const struct be *b, const struct weights 
     return a;
 }
 
-/* The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
-int step_experts(struct step *s, const struct model_op *op) {
+int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    w->be = b;
+    w->host_layer = b->experts.n_host++;
+    return b->experts.host_ops->load(b->experts.host, op, op->norm ? op->norm : b->experts.norm,
+                                     err);
+}
+
+/* On a thread of the runtime, between the kernels that write what it reads and read what it
+ * writes. */
+static void compute_on_host(void *ctx) {
+    const struct weights *w = ctx;
+    const struct be *b = w->be;
+
+    b->experts.host_ops->run(b->experts.host, w->host_layer, *b->experts.host_rows,
+                             b->experts.host_x, b->experts.host_expert, b->experts.host_y);
+}
+
+/* y of all pairs, by the host: their rows and picks go down, and combine() reads what comes back
+ * where it lies. Which experts and how many rows there are the host learns with them, so that such
+ * steps are graphs too. */
+static int products_on_host(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    const struct hand_over_args a = {
+        .batch = b->head,
+        .x = b->x,
+        .expert = b->experts.expert,
+        .n = m->n_embd,
+        .n_used = m->n_expert_used,
+        .host_x = b->experts.host_x,
+        .host_expert = b->experts.host_expert,
+        .host_rows = b->experts.host_rows,
+    };
+    const struct launch l = {kernel_hand_over, s->grid.rows, 1, PACK_THREADS, "hand_over", 0};
+    int r = cuda_launch(b, &l, &a, sizeof(a));
+
+    return r < 0 ? r : cuda_call(b, compute_on_host, op->weights);
+}
+
+static int products_on_device(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -141,19 +179,26 @@ int step_experts(struct step *s, const struct model_op *op) {
                        .n_threads = PACK_THREADS,
                        .what = "pack"};
 
-    assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3) && !s->held && !s->due);
+    assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3));
     in.glu = step_glu(op->glu);
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
     int r = w->norm ? step_pack(s, PACK_NORM, b->x, w->norm, m->n_embd) : 0;
     r = r < 0 ? r : experts_product(b, &in, takes_few(s), most);
     r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
-    r = r < 0 ? r : experts_product(b, &out, takes_few(s), most);
+    return r < 0 ? r : experts_product(b, &out, takes_few(s), most);
+}
+
+/* The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
+int step_experts(struct step *s, const struct model_op *op) {
+    assert(!s->held && !s->due);
+    int r = op_is_hosts(s->be->shape, op) ? products_on_host(s, op) : products_on_device(s, op);
+
     if (!op->branch) {
         s->due = op;
         return r;
     }
-    r = r < 0 ? r : experts_combine(s, op, b->o, NULL);
+    r = r < 0 ? r : experts_combine(s, op, s->be->o, NULL);
     return r < 0 ? r : residual_branch(s, op);
 }
 
@@ -179,7 +224,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *sum,
         .batch = b->head,
         .x = b->x,
         .sum = sum,
-        .y = b->experts.y,
+        .y = op_is_hosts(m, op) ? b->experts.host_y : b->experts.y,
         .weight = b->experts.weight,
         .weigh = op->weights->weigh,
         .expert = b->experts.expert,

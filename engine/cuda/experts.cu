@@ -12,6 +12,7 @@
  *              takes more instructions than a segment of Q4_K: where there are tiles enough to
  *              keep all warps busy, each has a tile of its own.
  * expert_wide  64 pairs at a time, as matmul_wide; rows are gathered by the copies
+ * hand_over    a block a row, for layers whose experts the host computes (experts.c)
  * combine      a block a row; it packs the row for the op behind it, too
  * list_heads   items of latent attention, whose heads have matrices of their own
  */
@@ -501,6 +502,22 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
             m.y[(size_t)pair_of(a, entry) * m.n_out + out] =
                 value_of(a, m, item.expert, row_of(a, entry), out, total[n][j]);
         }
+}
+
+/* -- experts of the host ----------------------------------------------------------------------- */
+
+KERNEL(hand_over, struct hand_over_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    size_t r = blockIdx.x;
+
+    if (r >= a.batch->n_rows)
+        return;
+    for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
+        a.host_x[r * a.n + i] = a.x[r * a.n + i];
+    if (threadIdx.x < a.n_used)
+        a.host_expert[r * a.n_used + threadIdx.x] = a.expert[r * a.n_used + threadIdx.x];
+    if (r == 0 && threadIdx.x == 0)
+        *a.host_rows = a.batch->n_rows;
 }
 
 /* -- the sum ----------------------------------------------------------------------------------- */

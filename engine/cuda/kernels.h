@@ -447,6 +447,17 @@ struct heads_args {
     uint32_t *n_items;
 };
 
+/* Rows of x, their picks and how many rows there are, to memory of the host, which computes their
+ * experts. Grid: rows; PACK_THREADS threads. */
+struct hand_over_args {
+    const struct batch_head *batch;
+    const float *x;         /* [rows][n] */
+    const uint32_t *expert; /* [rows][n_used] */
+    uint32_t n, n_used;
+    float *host_x;
+    uint32_t *host_expert, *host_rows;
+};
+
 /* x += weight y, pick by pick in their order, or sum = what would be added; then x += sigmoid(gate
  * norm x) shared, x that which was there before; then, where @packs, the row is packed. Grid: rows;
  * PACK_THREADS threads. */
@@ -715,6 +726,7 @@ extern const void *const kernel_matmul_m128;
 extern const void *const kernel_route;
 extern const void *const kernel_expert_vec;
 extern const void *const kernel_expert_wide;
+extern const void *const kernel_hand_over;
 extern const void *const kernel_combine;
 extern const void *const kernel_list_heads;
 extern const void *const kernel_delta_in;

@@ -396,6 +396,10 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         return load_shared(b, w, op, err);
     if (r == 0 && op->kind == OP_LAYER_INPUT)
         return load_layer_input(b, w, op, err);
+    if (op->kind == OP_ROUTE)
+        b->experts.norm = op->norm;
+    if (r == 0 && op_is_hosts(b->shape, op))
+        return experts_load_host(b, w, op, err);
     if (r == 0 && op->kind == OP_EXPERTS && op->joined)
         return load_joined(b, w, op, err);
     if (r == 0 && op->gated)

@@ -28,6 +28,7 @@ int cuda_matmul_allow(struct be *b) {
                    {kernel_expert_vec, expert},
                    {kernel_expert_wide, wide},
                    {kernel_route, 0},
+                   {kernel_hand_over, 0},
                    {kernel_combine, 0},
                    {kernel_list_heads, 0},
                    {kernel_delta_in, 0},

@@ -77,6 +77,12 @@ static void add_experts(struct be *b) {
     add(b, &b->experts.list, rows * s->n_expert, sizeof(uint32_t), "activations", false);
     add(b, &b->experts.count, s->n_expert + 2, sizeof(uint32_t), "activations", false);
     add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations", false);
+    if (s->host_layers == 0)
+        return;
+    add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
+    add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
+    add(b, &b->experts.host_expert, pairs, sizeof(uint32_t), "experts of the host", true);
+    add(b, &b->experts.host_y, pairs * s->n_embd, sizeof(float), "experts of the host", true);
 }
 
 /* Of latent attention: queries before attn_k_b, and the heads as experts. */
@@ -239,8 +245,10 @@ static uint64_t tensor_bytes(const struct tensor *t, bool tied) {
     return sum;
 }
 
-/* Of the tensors of layers [first, end), and, where @first is 0, of all that are of no layer. */
-static uint64_t file_bytes(const struct gguf *file, uint32_t first, uint32_t end) {
+/* Of the tensors of layers [first, end), but the experts of those that are the host's, and, where
+ * @first is 0, of all that are of no layer. */
+static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t first,
+                           uint32_t end) {
     bool tied = !gguf_find(file, "output.weight");
     uint64_t sum = 0;
 
@@ -248,7 +256,10 @@ static uint64_t file_bytes(const struct gguf *file, uint32_t first, uint32_t end
         const struct tensor *t = gguf_tensor(file, i);
         uint32_t layer;
 
-        if (sscanf(t->name, "blk.%u.", &layer) == 1 ? layer >= first && layer < end : first == 0)
+        bool in_layer = sscanf(t->name, "blk.%u.", &layer) == 1;
+        if (in_layer && layer < b->shape->host_layers && strstr(t->name, "_exps."))
+            continue;
+        if (in_layer ? layer >= first && layer < end : first == 0)
             sum += tensor_bytes(t, tied);
     }
     return sum;
@@ -257,10 +268,10 @@ static uint64_t file_bytes(const struct gguf *file, uint32_t first, uint32_t end
 /* With the block that drafts, whose norms of keys and of hidden states are there twice. */
 static uint64_t weight_bytes(const struct be *b) {
     uint32_t n = b->shape->n_layer;
-    uint64_t sum = file_bytes(b->opts->file, 0, n);
+    uint64_t sum = file_bytes(b, b->opts->file, 0, n);
 
     if (b->shape->drafts)
-        sum += file_bytes(has_own_file(b) ? b->opts->block : b->opts->file, n, n + 1) +
+        sum += file_bytes(b, has_own_file(b) ? b->opts->block : b->opts->file, n, n + 1) +
                2 * round_up(b->shape->n_embd * sizeof(float), 512);
     return sum;
 }
@@ -393,6 +404,10 @@ static int clear_experts(struct be *b) {
 
     if (s->n_expert == 0)
         return 0;
+    if (s->host_layers) { /* nor does a hand_over() */
+        *b->experts.host_rows = 0;
+        memset(b->experts.host_y, 0, pairs * s->n_embd * sizeof(float));
+    }
     b->experts.n_items = b->experts.count + s->n_expert + 1;
     int r = cuda_check(
         b, b->api->fill(b->experts.count, 0, (s->n_expert + 2) * sizeof(uint32_t), b->stream),

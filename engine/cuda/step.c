@@ -27,6 +27,16 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
                       l->what);
 }
 
+int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
+    const struct host_call c = {fn, ctx};
+
+    if (b->lost || b->graphs.replaying)
+        return b->lost ? -EIO : 0;
+    if (b->graphs.noting)
+        graph_note(b, &(struct launch){.what = "host call"}, &c, sizeof(c));
+    return cuda_check(b, b->api->host_call(fn, ctx, b->stream), "cudaLaunchHostFunc");
+}
+
 static int launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
     struct launch l = {kernel_pack, n_rows, 1, PACK_THREADS, "pack", 0};
 

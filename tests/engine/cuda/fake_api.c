@@ -411,6 +411,30 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     return 0;
 }
 
+struct host_call {
+    void (*fn)(void *ctx);
+    void *ctx;
+};
+
+static void call_host(const void *args) {
+    const struct host_call *c = args;
+
+    c->fn(c->ctx);
+}
+
+static int host_call(void (*fn)(void *ctx), void *ctx, void *stream) {
+    const struct host_call c = {fn, ctx};
+    int r = call_while(true);
+
+    if (r)
+        return r;
+    struct op *o = capturing ? append(&capturing->end, OP_CALL) : enqueue(OP_CALL);
+    o->call = call_host;
+    memcpy(o->args, &c, sizeof(c));
+    fake_cuda.n_host_calls++;
+    return 0;
+}
+
 static int capture_begin(void *stream) {
     int r = call();
 
@@ -460,8 +484,9 @@ static int graph_launch(void *graph, void *stream) {
     if (r)
         return r;
     for (const struct op *from = ((struct graph *)graph)->op; from; from = from->next) {
-        struct op *o = enqueue(OP_LAUNCH);
+        struct op *o = enqueue(from->kind);
 
+        o->call = from->call;
         o->from = from->from;
         o->grid = from->grid;
         o->shared = from->shared;
@@ -504,6 +529,7 @@ static const struct cuda_api fake = {
     .fill = fill,
     .allow_shared = allow_shared,
     .launch = launch,
+    .host_call = host_call,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_launch = graph_launch,

@@ -32,7 +32,7 @@ struct fake_cuda {
     uint32_t n_calls;
     int n_live; /* allocations, streams and events */
     size_t n_bytes, peak_bytes;
-    uint64_t n_launches, n_graphs, n_graph_launches;
+    uint64_t n_launches, n_graphs, n_graph_launches, n_host_calls;
     bool failed_capture; /* the call that was to fail belongs to a capture */
 };
 

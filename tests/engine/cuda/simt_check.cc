@@ -339,6 +339,12 @@ static inline struct memory *shared_of(uintptr_t a) {
     return &shared_memory;
 }
 
+/* Kernels that are given memory of the host. */
+static bool reaches_host() {
+    return strcmp(kernel, "copy_page") == 0 || strcmp(kernel, "hand_over") == 0 ||
+           strcmp(kernel, "combine") == 0;
+}
+
 /* @a is neither shared nor the kernel's argument. */
 static inline void check_device(uintptr_t a, size_t n, enum simt_access kind, const void *pc) {
     const struct memory *m = find(a);
@@ -346,7 +352,7 @@ static inline void check_device(uintptr_t a, size_t n, enum simt_access kind, co
     if (!m)
         fault_at(a, pc,
                  kind == SIMT_READ ? "read outside all memory" : "written outside all memory");
-    if (m->space != SIMT_DEVICE && strcmp(kernel, "copy_page") != 0)
+    if (m->space != SIMT_DEVICE && !reaches_host())
         fault_at(a, pc, "a kernel has no business in the host's memory");
     if (a + n > m->to)
         fault_at(a, pc, "an access beyond the end");

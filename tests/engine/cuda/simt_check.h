@@ -19,7 +19,7 @@
  *                  writing
  *     addresses    outside every allocation of the device, in freed memory or static variables, in
  *     pinned memory (but
- *                  for copy_page), not a multiple of the size of the access
+ *                  for copy_page, hand_over and combine), not a multiple of the size of the access
  *     divergence   lanes of a warp (threads of a block) at different instructions of the warp
  *     (barriers)
  *
