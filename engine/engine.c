@@ -15,18 +15,17 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
 #include "engine/check.h"
 #include "engine/fit.h"
+#include "engine/place.h"
 #include "engine/prove.h"
 
 #define MAX_IN_FLIGHT 2u
 #define PAGES_OF_DEVICE (1u << 20) /* a bound on what a device's memory is turned into */
 #define SNAPSHOTS_MAX 4096u
 #define HOST_PART 2 /* of host memory, for snapshots of a hybrid model; the rest is for its pages */
-#define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
 
 struct flight {
     struct engine_batch batch; /* as the backend sees it */
@@ -112,6 +111,10 @@ static uint64_t state_bytes(const struct engine *e) {
     return e->model.shape.state.n_layer * e->model.shape.state.n_floats * sizeof(float);
 }
 
+static struct fit_sizes sizes_of(const struct engine *e) {
+    return (struct fit_sizes){e->info.page_bytes, e->info.window_bytes, state_bytes(e)};
+}
+
 /* Pages of KV_WINDOW hold so much less only where there are other layers too. What is copied to
  * host memory is a page of all layers, and states are of use only with all keys before them. */
 static bool can_have_windows(const struct engine *e) {
@@ -120,17 +123,6 @@ static bool can_have_windows(const struct engine *e) {
 
     return o->windows && !o->n_host_pages && !o->host_kv_bytes && !s->state.n_layer &&
            s->n_kv_layer[KV_WINDOW] && s->n_kv_layer[KV_GLOBAL];
-}
-
-static struct fit_windows windows_of(const struct engine *e) {
-    return (struct fit_windows){
-        .page = e->info.page_bytes,
-        .window_page = e->info.window_bytes,
-        .window = e->model.shape.window + ATTEND_TILE - 1,
-        .page_tokens = e->opts.page_tokens,
-        .max_seqs = e->opts.max_seqs,
-        .max_rows = e->opts.max_rows,
-    };
 }
 
 /* What pages take, in one class or two. */
@@ -151,7 +143,8 @@ static int size_classes(struct engine *e, struct err *err) {
 static void size_windows(struct engine *e) {
     struct engine_opts *o = &e->opts;
     struct engine_info *i = &e->info;
-    struct fit_windows w = windows_of(e);
+    const struct fit_sizes s = sizes_of(e);
+    struct fit_windows w = fit_windows(&e->model, o, &s);
     uint64_t n_pages = o->n_pages, n_windows;
 
     if (!e->model.shape.window)
@@ -179,21 +172,9 @@ static void size_windows(struct engine *e) {
 /* KV memory of the CPU, where its size is not configured. */
 static int choose_kv(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
-    const struct fit_windows w = windows_of(e);
-    const struct fit f = {
-        .weights = fit_weights(&e->model),
-        .buffers = fit_buffers(&e->model, o),
-        .page = e->info.page_bytes,
-        .state = state_bytes(e),
-        .windows = e->model.shape.window ? &w : NULL,
-        .host = o->host_kv_bytes,
-        .page_tokens = o->page_tokens,
-        .model_context = MIN(e->model.shape.max_context, CONTEXT_LIMIT),
-        .context = o->max_context,
-        .wish = o->kv_bytes,
-        .memory = o->memory,
-        .n_params = e->model.n_params,
-    };
+    const struct fit_sizes s = sizes_of(e);
+    const struct fit_windows w = fit_windows(&e->model, o, &s);
+    const struct fit f = fit_of(&e->model, o, &s, &w);
 
     if (!o->memory || e->ops->device)
         return 0;
@@ -235,6 +216,12 @@ static int size_states(struct engine *e, struct err *err) {
     return 0;
 }
 
+static int place_experts(struct engine *e, struct err *err) {
+    const struct fit_sizes s = sizes_of(e);
+
+    return place(&e->model, e->ops, &e->opts, &s, err);
+}
+
 /* How many pages, and how long a sequence they can hold. */
 static int size_pages(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
@@ -244,6 +231,7 @@ static int size_pages(struct engine *e, struct err *err) {
         model_max = MIN(model_max, o->max_rows);
     int r = size_classes(e, err);
 
+    r = r < 0 ? r : place_experts(e, err);
     r = r < 0 ? r : take_room(e, err);
     r = r < 0 ? r : choose_kv(e, err);
     r = r < 0 ? r : size_states(e, err);
@@ -285,23 +273,12 @@ static uint64_t all_kv_bytes(const struct engine *e) {
            ((uint64_t)e->opts.n_states + e->opts.n_snapshots) * e->info.state_bytes;
 }
 
-/* Host backends: what is certain to be touched must fit the machine. Devices do their own
- * arithmetic. */
+/* Devices do their own arithmetic. */
 static int check_memory(const struct engine *e, struct err *err) {
-    uint64_t kv = all_kv_bytes(e), weights = fit_weights(&e->model);
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    uint64_t have = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+    const struct fit_sizes s = sizes_of(e);
+    uint32_t n = e->opts.n_pages + e->opts.n_host_pages;
 
-    if (e->ops->device || weights + kv <= have)
-        return 0;
-    err_set(
-        err, 0, NULL,
-        "does not fit: weights %s + KV memory %s (%u pages of %s%s%s) = %s, this machine has %s",
-        fit_text(weights).s, fit_text(kv).s, e->opts.n_pages + e->opts.n_host_pages,
-        fit_text(e->info.page_bytes).s, e->opts.n_states ? ", states of " : "",
-        e->opts.n_states ? fit_text(e->info.state_bytes).s : "", fit_text(weights + kv).s,
-        fit_text(have).s);
-    return -ENOMEM;
+    return e->ops->device ? 0 : fit_check(&e->model, &s, n, all_kv_bytes(e), err);
 }
 
 static int alloc_flights(struct engine *e) {
@@ -329,6 +306,16 @@ static void note_no_drafts(struct engine *e) {
     snprintf(e->note + n, sizeof(e->note) - n, "%s%s drafts nothing: %s", n ? "; " : "",
              e->opts.block ? "what draft-model names" : "the model's own block",
              drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
+}
+
+static void tell_place(struct engine *e) {
+    struct engine_info *i = &e->info;
+    const struct placement p = place_tell(&e->model, e->note, sizeof(e->note));
+
+    i->n_expert_layers = p.n_layers;
+    i->n_host_layers = p.n_host;
+    i->host_layers = e->model.shape.host_layers;
+    i->host_expert_bytes = p.host_bytes;
 }
 
 static void fill_info(struct engine *e) {
@@ -363,6 +350,9 @@ static void fill_info(struct engine *e) {
     i->n_params = e->model.n_params;
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
     backend_sources(e->ops, i->sources);
+    tell_place(e);
+    i->sources[0] ^= (uint8_t)i->host_layers;
+    i->sources[1] ^= (uint8_t)(i->host_layers >> 8);
     i->kv_type = e->opts.kv_type;
     i->draft_bytes = fit_token_weights(&e->model, 1);
     i->borrows = s->borrows;
@@ -394,6 +384,7 @@ static int open_backend(struct engine *e, struct err *err) {
         .n_host_states = e->host_snapshots ? e->opts.n_snapshots : 0,
         .n_windows = e->info.n_windows,
         .n_slots = e->info.n_slots,
+        .host_experts = &host_experts_cpu,
     };
     int r = e->ops->open(&e->be, &o, err);
 
@@ -487,6 +478,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     r = size_pages(e, err);
     if (r < 0 && r != -ENOMEM)
         return r;
+    tell_place(e);
     *out = (struct engine_fit){
         .arch = e->model.arch,
         .backend = ops->name,
@@ -507,6 +499,9 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .context = r < 0 ? 0 : e->opts.max_context,
         .model_context = e->model.shape.max_context,
         .token_bytes = fit_token_weights(&e->model, 0),
+        .n_expert_layers = e->info.n_expert_layers,
+        .n_host_layers = e->info.n_host_layers,
+        .host_expert_bytes = e->info.host_expert_bytes,
     };
     return r;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 /* Of the memory that may be taken, what is left for the front, tokenizers, stacks and whatever is
  * not counted. */
@@ -187,4 +188,60 @@ int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err) {
         wish = MAX(f->memory / 4, kv_for(f, MIN(f->model_context, FIT_CONTEXT)));
     *kv_bytes = MIN(left, MAX(wish, f->context ? least : 0));
     return 0;
+}
+
+uint64_t fit_kv_beside(const struct fit *f) {
+    return f->wish ? f->wish
+                   : kv_for(f, f->context ? f->context : MIN(f->model_context, FIT_CONTEXT));
+}
+
+uint64_t fit_machine(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+
+    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
+}
+
+int fit_check(const struct model *m, const struct fit_sizes *s, uint32_t n_pages, uint64_t kv,
+              struct err *err) {
+    uint64_t weights = fit_weights(m), have = fit_machine();
+
+    if (weights + kv <= have)
+        return 0;
+    err_set(
+        err, 0, NULL,
+        "does not fit: weights %s + KV memory %s (%u pages of %s%s%s) = %s, this machine has %s",
+        fit_text(weights).s, fit_text(kv).s, n_pages, fit_text(s->page).s,
+        s->state ? ", states of " : "", s->state ? fit_text(s->state).s : "",
+        fit_text(weights + kv).s, fit_text(have).s);
+    return -ENOMEM;
+}
+
+struct fit_windows fit_windows(const struct model *m, const struct engine_opts *o,
+                               const struct fit_sizes *s) {
+    return (struct fit_windows){
+        .page = s->page,
+        .window_page = s->window_page,
+        .window = m->shape.window + ATTEND_TILE - 1,
+        .page_tokens = o->page_tokens,
+        .max_seqs = o->max_seqs,
+        .max_rows = o->max_rows,
+    };
+}
+
+struct fit fit_of(const struct model *m, const struct engine_opts *o, const struct fit_sizes *s,
+                  const struct fit_windows *w) {
+    return (struct fit){
+        .weights = fit_weights(m),
+        .buffers = fit_buffers(m, o),
+        .page = s->page,
+        .state = s->state,
+        .windows = m->shape.window ? w : NULL,
+        .host = o->host_kv_bytes,
+        .page_tokens = o->page_tokens,
+        .model_context = MIN(m->shape.max_context, CONTEXT_LIMIT),
+        .context = o->max_context,
+        .wish = o->kv_bytes,
+        .memory = o->memory,
+        .n_params = m->n_params,
+    };
 }

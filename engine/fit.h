@@ -65,3 +65,22 @@ struct fit {
 #define FIT_CONTEXT 32768u
 #define FIT_LEAST 1024u
 int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err);
+/* KV memory that the experts of a device's layers give way to: what is wished, else room for the
+ * context that is asked for, or for FIT_CONTEXT tokens. */
+uint64_t fit_kv_beside(const struct fit *f);
+/* Bytes of the memory of this machine. */
+uint64_t fit_machine(void);
+/* Of a page of each class; of a sequence's state. */
+struct fit_sizes {
+    uint64_t page, window_page, state;
+};
+/* Host backends: what is certain to be touched, weights and @kv bytes, @n_pages pages among them,
+ * must fit the machine. 0 or -ENOMEM with @err. */
+int fit_check(const struct model *m, const struct fit_sizes *s, uint32_t n_pages, uint64_t kv,
+              struct err *err);
+#define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
+/* What is to be fitted of a model. */
+struct fit_windows fit_windows(const struct model *m, const struct engine_opts *o,
+                               const struct fit_sizes *s);
+struct fit fit_of(const struct model *m, const struct engine_opts *o, const struct fit_sizes *s,
+                  const struct fit_windows *w);

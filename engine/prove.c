@@ -7,9 +7,11 @@
 #include <string.h>
 #include "engine/sampler.h"
 
-#define ROWS 20u        /* of the prompt: more than any kernel for few rows takes */
-#define LIMIT 1e-2      /* relative, of logits and hidden vectors */
-#define LIMIT_Q8_0 3e-2 /* a small difference takes some codes of a page to their neighbour */
+#define ROWS 20u   /* of the prompt: more than any kernel for few rows takes */
+#define LIMIT 1e-2 /* relative, of logits and hidden vectors */
+/* A small difference takes some codes of a page, or of what experts of the host take, to their
+ * neighbour. */
+#define LIMIT_Q8_0 3e-2
 #define VARIANTS_MAX 8u
 /* Where another rounding takes another expert, because a row's last pick and the next best are that
  * near, the device is not wrong: about one prompt in a hundred. */
@@ -33,9 +35,14 @@ struct proof {
     char why[160]; /* the first thing that was wrong, "" */
 };
 
+/* Experts of the host and of the device are computed by different code. */
+static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
+    return op_is_hosts(&p->m->shape, op) ? OP_KINDS : op->kind;
+}
+
 /* The layers that have an op of a kind which none before has. */
 static void choose_ops(struct proof *p) {
-    bool seen[OP_KINDS] = {false};
+    bool seen[OP_KINDS + 1] = {false}; /* OP_KINDS: experts of the host */
     uint32_t last = UINT32_MAX;
 
     for (uint32_t i = 0; i < p->m->n_ops; i++) {
@@ -44,9 +51,9 @@ static void choose_ops(struct proof *p) {
 
         if (!bare && op->layer != last)
             for (uint32_t k = i; k < p->m->n_ops && p->m->op[k].layer == op->layer; k++)
-                if (!seen[p->m->op[k].kind] && p->m->op[k].kind != OP_LOGITS)
+                if (!seen[kind_of(p, &p->m->op[k])] && p->m->op[k].kind != OP_LOGITS)
                     last = op->layer;
-        seen[op->kind] = true;
+        seen[kind_of(p, op)] = true;
         if (bare || op->layer == last)
             p->op[p->n_ops++] = *op;
     }
@@ -291,7 +298,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
         .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
-        .limit = opts->kv_type == ENGINE_KV_Q8_0 ? LIMIT_Q8_0 : LIMIT,
+        .limit = opts->kv_type == ENGINE_KV_Q8_0 || m->shape.host_layers ? LIMIT_Q8_0 : LIMIT,
     };
 
     note[0] = 0;

@@ -20,6 +20,7 @@ enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_F
  * earlier engine had packed them. */
 enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_KEPT };
 
+#define ENGINE_HOST_AUTO UINT32_MAX
 #define ENGINE_TOP_MAX 20   /* top_logprobs */
 #define ENGINE_KEEP_KEY 32  /* bytes */
 #define ENGINE_DRAFT_MAX 32 /* positions of a sequence that pass 1 goes beyond pass 0 */
@@ -157,6 +158,10 @@ struct engine_opts {
     uint64_t memory;
     uint32_t
         device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
+    /* Beside a device the experts of the first so many layers lie in host memory and are computed
+     * there (n_threads, isa); ENGINE_HOST_AUTO: of as few as leave the device room for kv_bytes,
+     * without device_share, or for max_context or FIT_CONTEXT tokens. Results depend on it. */
+    uint32_t host_experts;
     uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
     uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
     uint32_t n_states;      /* 0: max_seqs, fewer if they took more than half of kv_bytes */
