@@ -177,7 +177,7 @@ static int set(struct config *c, const struct option *o, const char *text, struc
 
     if (r < 0)
         return r;
-    if (choice < 0)
+    if (choice < 0 && o->type != OPTION_UINT)
         return err_set(err, 0, o->key, "%s: must be one of %s, not \"%s\"", o->key, o->choices,
                        text);
     switch (o->type) {
@@ -186,6 +186,11 @@ static int set(struct config *c, const struct option *o, const char *text, struc
     case OPTION_LIST:
         return set_list((char **)(void *)at, text, o->key, err);
     case OPTION_UINT:
+        if (o->choices && choice == 0) {
+            store(o, at, o->max);
+            return 0;
+        }
+        return set_number(o, at, text, err);
     case OPTION_SIZE:
         return set_number(o, at, text, err);
     case OPTION_BOOL:

@@ -67,7 +67,7 @@ struct option {
     size_t offset, size; /* of the field in struct config */
     const char *initial; /* as written in the file */
     uint64_t min, max;   /* UINT, SIZE: of what is accepted */
-    const char *choices; /* CHOICE, some STRINGs: "a|b|c"; else NULL */
+    const char *choices; /* CHOICE, some STRINGs: "a|b|c"; a UINT: a word for max; else NULL */
     bool reloads;        /* SIGHUP applies it */
     const char *help;    /* one sentence */
 };

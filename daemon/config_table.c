@@ -45,6 +45,9 @@
     }
 #define UINT(section, key, f, initial, least, most, help)                                          \
     NUMBER(section, key, OPTION_UINT, f, initial, least, most, help)
+/* @word stands for the largest number. */
+#define UINT_OR(section, key, f, initial, word, help)                                              \
+    { ROW(section, key, OPTION_UINT, f, initial, help), .choices = word, .max = MAX_OF(f) }
 #define SIZE(section, key, f, initial, least, most, help)                                          \
     NUMBER(section, key, OPTION_SIZE, f, initial, least, most, help)
 #define BOOL(section, key, f, initial, help)                                                       \
@@ -173,6 +176,10 @@ const struct option config_table[] = {
          "Instruction set of the cpu backend; all give the same tokens."),
     UINT("engine", "threads", engine.n_threads, "0", 0, 1024,
          "Threads of the cpu backend; 0: one for every core."),
+    UINT_OR("engine", "host-experts", engine.host_experts, "auto", "auto",
+            "Layers, from the first on, whose experts lie in the machine's memory beside a cuda "
+            "device and are computed by its cores; auto: as few as leave the device room for "
+            "max-context, or for 32,768 tokens; 0: none."),
     UINT("engine", "kv-pages", engine.n_pages, "0", 0, 16777216,
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", engine.kv_bytes, "0", 0, 4096 * GiB,

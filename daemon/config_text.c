@@ -54,6 +54,11 @@ size_t config_value(const struct config *c, const struct option *o, char *out, s
                                   n ? "," : "", *list);
         break;
     case OPTION_UINT:
+        if (o->choices && load(o, at) == o->max) {
+            n = (size_t)snprintf(out, size, "%s", o->choices);
+            break;
+        }
+        /* fallthrough */
     case OPTION_SIZE:
         n = (size_t)snprintf(out, size, "%llu", (unsigned long long)load(o, at));
         break;
@@ -84,7 +89,7 @@ void config_print(FILE *out) {
             fprintf(out, "\n[%s]\n", o->section);
         section = o->section;
         fprintf(out, "\n# %s", o->help);
-        if (o->choices)
+        if (o->choices && o->type != OPTION_UINT)
             fprintf(out, " One of %s.", o->choices);
         fprintf(out, "%s\n#%s =%s%s\n", o->reloads ? " (reload)" : "", o->key,
                 *o->initial ? " " : "", o->initial);
@@ -115,7 +120,7 @@ static const char *value_name(const struct option *o) {
         [OPTION_SIZE] = "SIZE",   [OPTION_BOOL] = "yes|no",
     };
 
-    return o->choices ? o->choices : names[o->type];
+    return o->choices && o->type != OPTION_UINT ? o->choices : names[o->type];
 }
 
 void config_help(FILE *out) {
@@ -179,6 +184,10 @@ static const struct {
     {"gpu-memory-utilization", "kv-memory"},
     {"ngl", "backend"},
     {"n-gpu-layers", "backend"},
+    {"cmoe", "host-experts"},
+    {"cpu-moe", "host-experts"},
+    {"ncmoe", "host-experts"},
+    {"n-cpu-moe", "host-experts"},
     {"verbose", "log-level"},
     {"ssl-certfile", "tls-certificate"},
     {"ssl-cert-file", "tls-certificate"},

@@ -172,9 +172,10 @@ static void log_memory(const struct worker *w) {
 
     assert(i->memory_bytes >= kv + host);
     log_event(WLOG_INFO, "memory",
-              "model_mib=%llu draft_mib=%llu kv_mib=%llu host_kv_mib=%llu free_mib=%llu "
-              "max_context=%u",
+              "model_mib=%llu host_experts_mib=%llu draft_mib=%llu kv_mib=%llu host_kv_mib=%llu "
+              "free_mib=%llu max_context=%u",
               (unsigned long long)(i->memory_bytes - kv - host) >> 20,
+              (unsigned long long)i->host_expert_bytes >> 20,
               (unsigned long long)draft_bytes(w) >> 20, (unsigned long long)kv >> 20,
               (unsigned long long)host >> 20, (unsigned long long)w->config.engine.memory >> 20,
               i->max_context);
@@ -206,6 +207,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.kv_bytes = c->draft_kv_bytes ? c->draft_kv_bytes : of_model / 4;
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
+    o.host_experts = 0;
     o.digest = o.windows = o.drafts = false;
     o.block = NULL;
     o.keep_fd = 0;
@@ -250,18 +252,20 @@ static void watch_device(struct worker *w) {
 }
 
 /*
- * A backend without a device computes on every core, all the time. The front needs a core for some
- * microseconds at a time; at equal priorities the scheduler lets it wait for the next tick (4 ms)
- * whenever it has just had more than its part. So every thread of the worker gets a lower priority.
- * It counts only among the processes of a service or session, as Linux shares cores between those
- * first.
+ * A backend without a device, or beside one for experts, computes on every core, all the time. The
+ * front needs a core for some microseconds at a time; at equal priorities the scheduler lets it
+ * wait for the next tick (4 ms) whenever it has just had more than its part. So every thread of
+ * the worker gets a lower priority. It counts only among the processes of a service or session, as
+ * Linux shares cores between those first.
  */
 static void lower_priority(const struct worker *w) {
     int nice = getpriority(PRIO_PROCESS, 0) + CPU_NICE; /* Linux cuts it at 19 */
     DIR *threads = NULL;
     struct dirent *t;
 
-    if (strcmp(engine_info(w->engine)->backend, "cuda") != 0)
+    const struct engine_info *i = engine_info(w->engine);
+
+    if (strcmp(i->backend, "cuda") != 0 || i->n_host_layers)
         threads = opendir("/proc/self/task");
     while (threads && (t = readdir(threads)))
         if (atoi(t->d_name) > 0)
@@ -423,6 +427,7 @@ static int send_ready(struct worker *w) {
         .backend = {i->backend, (uint32_t)strlen(i->backend)},
         .isa = {i->isa, (uint32_t)strlen(i->isa)},
         .weights = i->weights,
+        .host_layers = i->host_layers,
     };
 
     memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));

@@ -58,6 +58,7 @@ struct workers {
     bool served;      /* some worker was READY once */
     bool was_ready;   /* this one was */
     char backend[16]; /* what it computes with: its successors do, for the same tokens. "": none */
+    uint32_t host_layers; /* likewise, whose experts are the host's */
     uv_process_t process;
     uv_timer_t watch, restart;
     bool process_open, killed_for_hang;
@@ -171,15 +172,17 @@ static void kill_worker(struct workers *w, const char *why) {
     uv_process_kill(&w->process, SIGKILL);
 }
 
-/* OPEN: the options of section [engine], and what only the front knows. backend = auto is decided
- * by the first worker: a stream that a device began is not continued by the CPU, whose logits have
- * other bits. */
+/* OPEN: the options of section [engine], and what only the front knows. What is auto of backend and
+ * host-experts is decided by the first worker: a stream that a device began is not continued by the
+ * CPU, whose logits have other bits. */
 static void send_open(struct workers *w) {
     CLEANUP(buf_deinit) struct buf options;
     struct config c = *w->opts.config;
 
-    if (w->backend[0])
+    if (w->backend[0]) {
         c.engine.backend = w->backend;
+        c.engine.host_experts = w->host_layers;
+    }
     buf_init(&options, MSG_MAX_FRAME);
     int r = config_pack(&c, "engine", &options);
     struct msg_open m = {
@@ -276,6 +279,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
     w->served = w->was_ready = true;
     if (w->opts.on_blocks)
         w->opts.on_blocks(w->opts.ctx, NULL);
+    w->host_layers = m->host_layers;
     snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
     api_worker_up(w->model, n_faults);
 }

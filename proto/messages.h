@@ -80,7 +80,8 @@ struct msg_ready {
     uint64_t page_bytes, n_params;
     uint8_t fingerprint[16];
     struct str arch, backend, isa;
-    uint32_t weights; /* where the model's are: engine_info.weights; below READY_WEIGHTS */
+    uint32_t weights;     /* where the model's are: engine_info.weights; below READY_WEIGHTS */
+    uint32_t host_layers; /* as engine_info has it */
 };
 
 #define READY_WEIGHTS 3u
