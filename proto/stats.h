@@ -111,6 +111,10 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "window_pages_evicted", "Cached window pages evicted.")                                    \
     ROW(uint64_t, n_window_missed_tokens, COUNTER, 1, "weft_window_missed_tokens_total",           \
         "window_missed_tokens", "Cached prefix tokens computed again for want of window pages.")   \
+    ROW(uint32_t, n_host_layers, GAUGE, 1, "weft_host_expert_layers", "host_expert_layers",        \
+        "Layers whose experts the host computes beside a device.")                                 \
+    ROW(uint64_t, host_expert_bytes, GAUGE, 1, "weft_host_expert_bytes", "host_expert_bytes",      \
+        "Weights of these experts, in host memory.")                                               \
     ROW(uint64_t, n_evicted, COUNTER, 1, "weft_pages_evicted_total", "evicted",                    \
         "Cached pages evicted.")                                                                   \
     ROW(uint32_t, n_pages, GAUGE, 1, "", "pages", "KV pages.")                                     \

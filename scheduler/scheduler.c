@@ -685,6 +685,8 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     tier_stats(s, out);
     window_stats(s, &kv, out);
     state_stats(s, &kv, out);
+    out->n_host_layers = s->info->n_host_layers;
+    out->host_expert_bytes = s->info->host_expert_bytes;
     out->n_swapped = s->offload.n_swapped;
     out->n_not_swapped = s->offload.n_recomputed;
     bool prewarm = s->prewarm.now && s->prewarm.now->state == REQUEST_RUNNING;
