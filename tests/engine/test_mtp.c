@@ -35,6 +35,7 @@ static const struct file {
     {"qwen35moe-mtp", NULL},
     {"glm4moe-mtp", NULL},
     {"qwen35-mtp", NULL},
+    {"deepseek2-mtp", NULL},
 #else
     {"glm4moe-mtp", NULL},
     {"qwen35-mtp", NULL},
