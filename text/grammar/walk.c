@@ -420,7 +420,8 @@ static void steps_apart(struct walk *w, const struct trie_node *n, uint32_t last
         m->n_configs = stacks.begin;
     }
     *rest = set_open(m);
-    for (uint32_t i = from->begin; i < from->end && machine_reserve(m, 1) == 0; i++) {
+    for (uint32_t i = from->begin; i < from->end && !has_stopped(w) && machine_reserve(m, 1) == 0;
+         i++) {
         if (!alone[i - from->begin])
             m->config[m->n_configs++] = m->config[i];
     }
