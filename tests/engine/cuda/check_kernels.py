@@ -45,6 +45,7 @@ LIMITS = {
     "route": 64,
     "expert_vec": 128,
     "expert_wide": 255,
+    "hand_over": 64,
     "combine": 64,
     "list_heads": 64,
     "mamba_in": 64,

@@ -130,6 +130,8 @@ static void run_long(const char *path, enum engine_kv_type kv, uint32_t chunk, b
     }
     driver_prefill(&d, s, chunk);
     driver_decode(&d, all, n, MORE - 1, false);
+    while (n > 0)
+        driver_drop(&d, all[--n]);
     driver_close(&d);
 }
 
