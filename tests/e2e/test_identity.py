@@ -3,6 +3,7 @@ whatever else runs and however the daemon is set up."""
 import os
 import random
 import re
+import time
 
 from weftd import BACKEND, Skip, Weftd, assisted_model, block_of, main, mtp_model, parallel, random_tokens, synth, tiny_model
 
@@ -159,8 +160,6 @@ def test_with_a_draft_model():
 
 def test_with_the_models_own_block():
     """Alone, together, and with few pages, where requests preempt each other."""
-    if BACKEND == "cuda":
-        raise Skip("cuda does not compute the block")
     accepted = 0
     for loud in (0.02, 0.5):
         model = mtp_model(loud)
@@ -179,9 +178,11 @@ def test_with_the_models_own_block():
     assert accepted, "nothing was drafted: the test is blind"
     alone = block_of(model, 4)
     with Weftd(*BASE, "--draft-sources", "mtp", "--draft-model", alone, model=model) as d:
-        for request, expected in zip(REQUESTS[:4], should):
-            check(d, request, expected, "a block in a file of its own")
-        assert d.stats()["worker"]["drafts"]["mtp"]["drafted"]
+        end = time.monotonic() + 60  # on a busy machine drafts may seem to cost more than they save
+        while not d.stats()["worker"]["drafts"]["mtp"]["drafted"]:
+            assert time.monotonic() < end, "the block drafts nothing"
+            for request, expected in zip(REQUESTS[:4], should):
+                check(d, request, expected, "a block in a file of its own")
     os.unlink(alone)
 
 
