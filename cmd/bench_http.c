@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <curl/curl.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <yyjson.h>
@@ -458,7 +459,7 @@ static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf 
 double bench_http_metric(struct bench_http *h, const char *name) {
     CLEANUP(buf_deinit) struct buf reply;
     size_t len = strlen(name);
-    double sum = 0;
+    double most = 0;
 
     buf_init(&reply, REPLY_MAX);
     if (!perform(h, "/metrics", NULL, &reply, NULL) || buf_add(&reply, "", 1) < 0)
@@ -469,9 +470,9 @@ double bench_http_metric(struct bench_http *h, const char *name) {
         while (value > line && value[-1] != ' ')
             value--;
         if (strncmp(line, name, len) == 0 && (line[len] == '{' || line[len] == ' '))
-            sum += strtod(value, NULL);
+            most = fmax(most, strtod(value, NULL));
     }
-    return sum;
+    return most;
 }
 
 int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text) {

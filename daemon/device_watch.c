@@ -38,7 +38,6 @@ struct nvml {
 struct device_watch {
     struct nvml nvml;
     void *device;
-    uint64_t energy0_mj; /* which the driver counts since it was loaded */
     pthread_t thread;
     pthread_mutex_t lock; /* over what follows */
     pthread_cond_t ends;
@@ -89,7 +88,7 @@ static struct device_state ask(const struct device_watch *w) {
         s.memory_used_bytes = memory.used;
     }
     if (n->energy(device, &energy) == 0)
-        s.energy_mj = energy - w->energy0_mj;
+        s.energy_mj = energy;
     if (n->power(device, &s.power_mw))
         s.power_mw = 0;
     if (n->clock(device, CLOCK_SM, &s.clock_mhz))
@@ -142,8 +141,6 @@ static int start(struct device_watch *w, const char *address, struct err *err) {
     if (e)
         return err_set(err, 0, NULL, "NVML of %s: %s", address, w->nvml.error(e)), -ENODEV;
     w->state = ask(w);
-    w->energy0_mj = w->state.energy_mj;
-    w->state.energy_mj = 0;
     r = -pthread_create(&w->thread, NULL, run, w);
     return r < 0 ? (err_set(err, 0, NULL, "no thread: %s", strerror(-r)), r) : 0;
 }

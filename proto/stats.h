@@ -145,7 +145,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, device_memory_used_bytes, GAUGE, 1, "weft_device_memory_used_bytes",             \
         "device_memory_used_bytes", "Of it, what all programs use.")                               \
     ROW(uint64_t, device_energy_mj, COUNTER, 1e3, "weft_device_energy_joules_total",               \
-        "device_energy_mj", "Energy that the device has used since this worker started.")          \
+        "device_energy_mj", "Energy that the device has used since the driver started.")           \
     ROW(uint32_t, device_power_mw, GAUGE, 1e3, "weft_device_power_watts", "device_power_mw",       \
         "Power that the device draws.")                                                            \
     ROW(uint32_t, device_clock_mhz, GAUGE, 1e-6, "weft_device_clock_hertz", "device_clock_mhz",    \

@@ -68,6 +68,14 @@ def test_chunks_split_anywhere_change_nothing():
                 assert d["requests"]["ok"] == 4 and d["output_tokens"] == 80 and d["itl_ms"]["n"] == 76, d
 
 
+def test_energy_of_the_one_device_of_several_models():
+    with Server() as s:
+        s.joules = 5000
+        d, out = serve(s, "--clients", 1, "--requests", 2, "--prompt-tokens", 4, "--output-tokens", 5)
+        assert d["energy_joules"] == 300 and d["joules_per_output_token"] == 30, d
+        assert "300.0 J, 30.000 J per output token" in out
+
+
 def test_every_kind_of_error_is_counted_and_the_rest_goes_on():
     with Server() as s:
         s.plan = {1: "429", 2: "503", 3: "500", 4: "cut", 5: "error", 6: "garbage", 7: "json", 8: "endless"}
