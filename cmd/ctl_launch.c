@@ -20,13 +20,13 @@
 
 static const char help[] =
     "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
-    "Starts CLIENT with weftd as its model; nothing is written. CLIENT is claude, codex,\n"
-    "opencode, qwen, aider or goose.\n"
+    "Starts CLIENT with weftd as its model; nothing is written, but for pi, which reads its file\n"
+    "alone. CLIENT is claude, codex, opencode, copilot, qwen, pi, aider or goose.\n"
     "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
     "  --model NAME     which model; else the first that is served\n"
     "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
     "  --print          print what would be set, for a shell, and start nothing\n"
-    "  --write          put it into the client's own file (claude, codex, opencode)\n"
+    "  --write          put it into the client's own file (claude, codex, opencode, pi)\n"
     "  --undo           give that file back as it was\n";
 
 const struct launch_client launch_clients[] = {
@@ -66,11 +66,30 @@ const struct launch_client launch_clients[] = {
                 "\"models\": {\"{model}\": {\"name\": \"{model}\"{limit}}}}}, \"model\": "
                 "\"weft/{model}\", \"small_model\": \"weft/{model}\"}",
                 NULL},
+        .limit = ", \"limit\": {\"context\": {context}, \"output\": {output}}",
         .file = ".config/opencode/opencode.json",
         .fragment = "{\"provider\": {\"weft\": {\"npm\": \"@ai-sdk/openai-compatible\", \"name\": "
                     "\"weft\", \"options\": {\"baseURL\": \"{url}/v1\", \"apiKey\": \"{key}\"}, "
                     "\"models\": {\"{model}\": {\"name\": \"{model}\"{limit}}}}}, \"model\": "
                     "\"weft/{model}\", \"small_model\": \"weft/{model}\"}",
+    },
+    {
+        .name = "copilot",
+        .program = "copilot",
+        .env = {"COPILOT_PROVIDER_BASE_URL={url}/v1", "COPILOT_PROVIDER_API_KEY={key}",
+                "COPILOT_MODEL={model}", "COPILOT_PROVIDER_MAX_PROMPT_TOKENS={context}",
+                "COPILOT_OFFLINE=true", NULL},
+    },
+    {
+        .name = "pi",
+        .program = "pi",
+        .args = {"--provider", "weft", "--model", "{model}", NULL},
+        .file = ".pi/agent/models.json",
+        .fragment = "{\"providers\": {\"weft\": {\"baseUrl\": \"{url}/v1\", \"api\": "
+                    "\"openai-completions\", \"apiKey\": \"{key}\", \"models\": [{\"id\": "
+                    "\"{model}\"{limit}}]}}}",
+        .limit = ", \"contextWindow\": {context}, \"maxTokens\": {output}",
+        .note = "start it with: weftctl launch pi",
     },
     {
         .name = "qwen",
@@ -110,7 +129,8 @@ static int add(struct buf *out, const char *s, bool json) {
 /* What a client is told. */
 struct target {
     const char *url, *model, *key; /* key: "none" where there is none */
-    char context[24], limit[80];   /* texts; "": not known */
+    char context[24], output[24];  /* texts; "": not known */
+    const char *limit;             /* the client's, filled in; "": not known */
 };
 
 /* @text filled in; the caller's. NULL: no memory. JSON is escaped where @text has any. */
@@ -118,11 +138,9 @@ static char *filled(const char *text, const struct target *t) {
     const struct {
         const char *place, *value;
         bool plain;
-    } places[] = {{"{url}", t->url, false},
-                  {"{model}", t->model, false},
-                  {"{key}", t->key, false},
-                  {"{context}", t->context, true},
-                  {"{limit}", t->limit, true}};
+    } places[] = {{"{url}", t->url, false},      {"{model}", t->model, false},
+                  {"{key}", t->key, false},      {"{context}", t->context, true},
+                  {"{output}", t->output, true}, {"{limit}", t->limit, true}};
     bool json = strchr(text, '"') != NULL;
     struct buf b = {.max = 1 << 20};
     int r = 0;
@@ -306,8 +324,7 @@ static int look_up(struct target *t, const char *key, char **out) {
     uint64_t context = yyjson_get_uint(yyjson_obj_get(found, "max_model_len"));
     if (context) {
         snprintf(t->context, sizeof(t->context), "%llu", (unsigned long long)context);
-        snprintf(t->limit, sizeof(t->limit), ", \"limit\": {\"context\": %llu, \"output\": %llu}",
-                 (unsigned long long)context, (unsigned long long)MIN(context / 2, 8192));
+        snprintf(t->output, sizeof(t->output), "%llu", (unsigned long long)MIN(context / 2, 8192));
     }
     if (found && !t->model)
         t->model = *out = strdup(yyjson_get_str(yyjson_obj_get(found, "id")));
@@ -347,7 +364,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     bool prints = false, writes = false, undoes = false;
     char key_text[KEY_MAX], path[PATH_MAX];
     const char *key;
-    CLEANUP(freep) char *found = NULL;
+    CLEANUP(freep) char *found = NULL, *limit = NULL;
     const struct cli_option options[] = {
         {"url", CLI_TEXT, &url, 0, 0},       {"model", CLI_TEXT, &model, 0, 0},
         {"key-file", CLI_TEXT, &file, 0, 0}, {"print", CLI_TRUE, &prints, 0, 0},
@@ -368,14 +385,23 @@ int ctl_launch(int argc, char **argv, bool json) {
         return CLI_FAILED;
     if (undoes)
         return undo(c, path);
+    if (!c->env[0] && !writes && (!file_of(c, path) || !launch_file_is_changed(path)))
+        return cli_fail("%s is told by its file alone: weftctl launch %s --write", c->name,
+                        c->name);
     r = chat_find_key(file, key_text, sizeof(key_text), &key);
     struct target t = {.url = url && *url ? url : "http://127.0.0.1:8080",
                        .model = model,
-                       .key = key ? key : "none"};
+                       .key = key ? key : "none",
+                       .limit = ""};
     if (r == CLI_OK)
         r = look_up(&t, key, &found);
     if (r != CLI_OK)
         return r;
+    if (*t.context && c->limit) {
+        if (!(limit = filled(c->limit, &t)))
+            return cli_fail("out of memory");
+        t.limit = limit;
+    }
     if (prints)
         return print(c, &t);
     return writes ? write_file(c, &t, path)

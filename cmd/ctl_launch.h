@@ -10,15 +10,16 @@
 #include "base/buf.h"
 
 /* Texts have {url} (no slash at its end), {model} and {key} in them, {context}: how many tokens the
- * model takes (where that is not known, what names it is left out), and {limit}: the same as a
- * member of opencode's JSON, or nothing. */
+ * model takes (where that is not known, what names it is left out), and {limit}: the client's
+ * @limit, or nothing where it is not known. {output}: how long an answer @limit lets it ask for. */
 struct launch_client {
     const char *name, *program;
-    const char *env[12];  /* NAME=TEXT; ends with NULL */
+    const char *env[12];  /* NAME=TEXT; ends with NULL. None: it is told by its file alone */
     const char *args[12]; /* before the user's; ends with NULL */
     const char *file;     /* below the home folder, that --write changes; NULL: none */
     const char *fragment; /* JSON that is merged into it, or NULL and: */
     const char *appended; /* put behind it */
+    const char *limit;    /* a part of the fragment; NULL: it has none */
     const char *note;     /* what --write's user is told; NULL: nothing */
 };
 
@@ -32,6 +33,7 @@ extern const struct launch_client launch_clients[]; /* ends with one without nam
 
 /* @path gets @text. -EEXIST: it has been changed by this before and was not undone. */
 int launch_file_write(const char *path, const char *text, size_t len);
+bool launch_file_is_changed(const char *path); /* and was not undone */
 /* -ENOENT: nothing to undo. -EBUSY: @path was changed since. */
 int launch_file_undo(const char *path);
 /* What @path becomes with the JSON object @fragment merged into it (objects into objects, else the

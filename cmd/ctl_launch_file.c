@@ -75,6 +75,12 @@ int launch_file_write(const char *path, const char *text, size_t len) {
     return r < 0 ? r : put(path, text, len, st.st_mode & 0777);
 }
 
+bool launch_file_is_changed(const char *path) {
+    char by[PATH_MAX];
+
+    return beside(by, path, ".by-weft") && access(by, F_OK) == 0;
+}
+
 int launch_file_undo(const char *path) {
     char before[PATH_MAX], by[PATH_MAX];
     CLEANUP(freep) char *now = NULL, *ours = NULL;

@@ -12,7 +12,7 @@ from weftd import main, program
 FOLDER = tempfile.TemporaryDirectory(prefix="weft-launch-")
 HOME = os.path.join(FOLDER.name, "home")
 BIN = os.path.join(FOLDER.name, "bin")
-CLIENTS = ["claude", "codex", "opencode", "qwen", "aider", "goose"]
+CLIENTS = ["claude", "codex", "opencode", "copilot", "qwen", "pi", "aider", "goose"]
 TOML = __import__("tomllib") if sys.version_info >= (3, 11) else None
 
 # Each client is a script that says with what it was started.
@@ -58,13 +58,14 @@ def test_a_client_is_started_and_nothing_is_written():
     args, env = started("opencode", *at)
     config = json.loads(env["OPENCODE_CONFIG_CONTENT"])
     assert config["model"] == 'weft/a "b"\\c' and config["provider"]["weft"]["options"]["baseURL"] == "http://127.0.0.1:1/v1"
-    for name, key, value in (("qwen", "OPENAI_BASE_URL", "http://127.0.0.1:1/v1"), ("aider", "OPENAI_API_BASE", "http://127.0.0.1:1/v1"), ("goose", "OPENAI_HOST", "http://127.0.0.1:1")):
+    for name, key, value in (("qwen", "OPENAI_BASE_URL", "http://127.0.0.1:1/v1"), ("aider", "OPENAI_API_BASE", "http://127.0.0.1:1/v1"), ("goose", "OPENAI_HOST", "http://127.0.0.1:1"),
+                             ("copilot", "COPILOT_PROVIDER_BASE_URL", "http://127.0.0.1:1/v1")):
         assert started(name, *at)[1][key] == value
     assert files() == []
 
 
 def test_what_is_printed_is_for_a_shell():
-    for name in CLIENTS:
+    for name in set(CLIENTS) - {"pi"}:  # which reads its file alone
         r = launch(name, "--print", "--url", "http://127.0.0.1:1", "--model", "it's $HOME")
         assert r.returncode == 0, r
         shell = subprocess.run(["/bin/sh", "-c", r.stdout], capture_output=True, text=True, env={"PATH": BIN + ":/bin:/usr/bin"}, check=True)
@@ -91,6 +92,11 @@ def test_the_model_is_the_first_that_is_served():
     assert "--config=model_context_window=65536" in started("codex", "--url", url, "--model", "second")[0]
     config = json.loads(started("opencode", "--url", url, "--model", "second")[1]["OPENCODE_CONFIG_CONTENT"])
     assert config["provider"]["weft"]["models"] == {"second": {"name": "second", "limit": {"context": 65536, "output": 8192}}}
+    assert started("copilot", "--url", url)[1]["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] == "4096"
+    fresh()
+    assert launch("pi", "--write", "--url", url).returncode == 0
+    with open(os.path.join(HOME, ".pi/agent/models.json")) as file:
+        assert json.load(file)["providers"]["weft"]["models"] == [{"id": "first", "contextWindow": 4096, "maxTokens": 2048}]
     server.shutdown()
     r = launch("claude", "--url", "http://127.0.0.1:1")
     assert r.returncode == 69 and "no weftd answers" in r.stderr, r
@@ -101,6 +107,7 @@ def test_a_file_is_changed_and_given_back():
     cases = [
         ("claude", ".claude/settings.json", '{"env": {"A": "1"}, "theme": "dark"}\n'),
         ("opencode", ".config/opencode/opencode.json", '{"provider": {"other": {}}, "model": "x/y"}'),
+        ("pi", ".pi/agent/models.json", '{"providers": {"other": {}}}'),
         ("codex", ".codex/config.toml", 'model = "mine"\n[profiles.other]\nmodel = "o"\n'),
     ]
     for name, path, old in cases:
@@ -123,6 +130,10 @@ def test_a_file_is_changed_and_given_back():
                 value = json.loads(new)
                 assert value["env"]["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:1"
                 assert text is None or (value["env"]["A"], value["theme"]) == ("1", "dark")
+            elif name == "pi":
+                value = json.loads(new)["providers"]
+                assert value["weft"] == {"baseUrl": "http://127.0.0.1:1/v1", "api": "openai-completions", "apiKey": "none", "models": [{"id": "m"}]}
+                assert (text is None or "other" in value) and started("pi", *at)[0] == ["--provider", "weft", "--model", "m"]
             else:
                 value = json.loads(new)
                 assert value["model"] == "weft/m" and (text is None or "other" in value["provider"])
@@ -160,7 +171,7 @@ def test_a_file_that_is_not_plain_json_is_not_touched():
 
 
 def test_wrong_usage_is_said():
-    for args, code in ((["nobody"], 64), ([], 64), (["claude", "--print", "--write"], 64), (["aider", "--write", "--model", "m"], 1)):
+    for args, code in ((["nobody"], 64), ([], 64), (["claude", "--print", "--write"], 64), (["aider", "--write", "--model", "m"], 1), (["pi", "--model", "m"], 1)):
         assert launch(*args).returncode == code, args
     r = launch("claude", "--model", "m", PATH="/nonexistent")
     assert r.returncode == 1 and "not installed" in r.stderr, r
