@@ -1,4 +1,5 @@
 """The dashboard and the alert rules that are installed: what they ask for is in the metrics of a running daemon."""
+import functools
 import json
 import pathlib
 import re
@@ -16,14 +17,25 @@ OF_PROMETHEUS = {"instance", "job"}  # labels that a scrape adds; and its own me
 UP = {"up": {"job", "instance"}}
 
 
-def served():
-    """The labels of each metric of the page."""
+@functools.cache
+def metrics():
+    """The page of a daemon that has answered."""
     with Weftd("--threads", "2") as d:
         for _ in d.stream("/v1/completions", {"prompt": "hello", "max_tokens": 8}):
             pass
-        page = d.request("GET", "/metrics")[2]
+        return d.request("GET", "/metrics")[2]
+
+
+def promtool(*args, input=None):
+    if not shutil.which("promtool"):
+        raise Skip("there is no promtool (Debian's package prometheus)")
+    return subprocess.run(["promtool", *args], input=input, capture_output=True, text=True, timeout=120)
+
+
+def served():
+    """The labels of each metric of the page."""
     found = dict(UP)
-    for line in page.splitlines():
+    for line in metrics().splitlines():
         if line and not line.startswith("#"):
             name, labels = re.match(r"([\w:]+)(?:\{(.*)\})? ", line).groups()
             found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels or ""))
@@ -83,11 +95,17 @@ def test_the_rules_ask_for_what_there_is():
 def test_each_alert_fires_on_its_series():
     fired = re.findall(r'alertname="(\w+)"', SERIES.read_text())
     assert set(fired) == {name for name, _ in rules()}
-    if not shutil.which("promtool"):
-        raise Skip("there is no promtool (Debian's package prometheus)")
     for args in (("check", "rules", RULES), ("test", "rules", SERIES)):
-        done = subprocess.run(["promtool", *args], capture_output=True, text=True, timeout=120)
+        done = promtool(*args)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_finds_fault_with_the_names_of_others_alone():
+    done = promtool("check", "metrics", input=metrics())
+    faults = done.stderr.splitlines()
+    assert done.returncode == 3 and faults, done
+    for fault in faults:
+        assert re.match(r"vllm:\w+ metric names should not contain ':'$|llamacpp:", fault), fault
 
 
 main(globals())

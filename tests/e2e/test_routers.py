@@ -29,6 +29,7 @@ def families(text):
             samples.setdefault(name, []).append((dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
     for name in samples:
         assert name in types or re.sub(r"_(bucket|sum|count)$", "", name) in types, name
+        assert len({tuple(labels) for labels, _ in samples[name]}) == 1, "not the same labels: " + name
     return types, samples
 
 
@@ -36,6 +37,13 @@ def scrape(w):
     status, headers, text = w.request("GET", "/metrics")
     assert status == 200 and headers["Content-Type"].startswith("text/plain"), headers
     return families(text)
+
+
+def assert_routes(w, *paths, headers=None):
+    """What a route refuses is not what it lacks: each answers an empty object with 400."""
+    for path in paths:
+        status, _, value = w.request("POST", path, {}, headers)
+        assert status == 400 and value["error"]["message"], (path, status)
 
 
 def one(samples, name):
@@ -52,6 +60,7 @@ def test_an_endpoint_picker_finds_its_gauges():
         assert int(labels["block_size"]) in (16, 32, 64) and int(labels["num_gpu_blocks"]) > 0 and value == 1
         labels, value = samples["vllm:lora_requests_info"][0]
         assert labels == {"max_lora": "0", "running_lora_adapters": "", "waiting_lora_adapters": ""} and value > 1.7e9
+        assert_routes(w, "/v1/chat/completions", "/v1/completions")
         live = [w.connect() for _ in range(3)]
         try:
             for connection in live:
@@ -73,6 +82,8 @@ def test_the_production_stack_finds_models_and_statistics():
         assert status == 200 and value["object"] == "list" and value["data"][0]["id"] == "m"
         assert w.request("GET", "/v1/models")[0] == 401
         assert w.request("GET", "/health")[0] == 200 and w.request("GET", "/is_sleeping")[2] == {"is_sleeping": False}
+        assert_routes(w, "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize", "/detokenize", "/v1/rerank", "/rerank", "/v1/score", "/score",
+                      "/v1/responses", "/v1/messages", headers={"Authorization": "Bearer ka"})
         for _ in range(2):
             r = w.request("POST", "/v1/completions", {"model": "m", "prompt": "weft " * 100, "max_tokens": 1}, {"Authorization": "Bearer ka"})
             assert r[0] == 200, r
@@ -97,9 +108,20 @@ def test_sglangs_gateway_finds_a_worker():
         load = w.request("GET", "/get_load")[2]
         assert isinstance(load, list) and load[0] == {"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}, load
         assert w.request("GET", "/v1/loads")[2]["loads"][0]["num_total_reqs"] == 0
+        assert_routes(w, "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
         # Not there: SGLang's own protocol of generation, and the emptying of caches by clients.
         for path in ("/generate", "/flush_cache"):
             assert w.request("POST", path, {})[0] == 404, path
+
+
+def test_sglangs_gateway_merges_metrics_of_workers():
+    # /engine_metrics: in each page colons become underscores, then families of one name are merged.
+    with Weftd() as a, Weftd("--max-running", "1") as b:
+        pages = [families(w.request("GET", "/metrics")[2].replace(":", "_")) for w in (a, b)]
+    (types, samples), (other_types, others) = pages
+    assert types == other_types and types["vllm_num_requests_running"] == "gauge"
+    for name in samples:
+        assert {frozenset(labels) for labels, _ in samples[name]} == {frozenset(labels) for labels, _ in others[name]}, name
 
 
 def test_the_manifests_name_what_weft_has():
