@@ -13,8 +13,9 @@
 #include "engine/cuda/kernels.h"
 
 #define SHARED __shared__
-#define DEVICE static __device__ __forceinline__
-#define DEVICE_APART static __device__ __noinline__ /* takes no registers from what calls it */
+/* Not static: nvcc makes a hash of the folder a part of static functions' names in the object. */
+#define DEVICE __device__ __forceinline__
+#define DEVICE_APART inline __device__ __noinline__ /* takes no registers from what calls it */
 
 /* Defines kernel NAME of one argument and its address kernel_NAME. @threads a block, at least
  * @blocks of them on a multiprocessor. */
