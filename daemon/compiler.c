@@ -39,14 +39,19 @@
 
 enum entry_state { ENTRY_QUEUED, ENTRY_AWAY, ENTRY_READY };
 
+/* The requests that a death in a job is blamed on. */
+struct blame {
+    uint64_t id[CRASH_PAGE_COMPILING_MAX];
+    uint32_t n;
+};
+
 /* What a thread needs of an entry. While it is away, only the thread writes it. */
 struct task {
     struct job job;
     struct compiler *compiler;
     const char *text; /* grammar, then triggers */
     size_t n_grammar, n_triggers;
-    uint64_t blame[CRASH_PAGE_COMPILING_MAX]; /* the requests that waited when it was given away */
-    uint32_t n_blame;
+    struct blame blame; /* those that waited when it was given away */
     struct constraint *constraint;
     struct err err;
     int64_t ns;
@@ -75,7 +80,18 @@ struct entry {
     uint32_t users[TENANTS]; /* n_refs by slot; that of slot is not 0 */
     struct waiting *waiting;
     size_t bytes;
+    bool prepared; /* READY: it is, or is the one that is being prepared */
     struct task task;
+};
+
+/* Of entries that are READY and in use one at a time is prepared, when nothing else is to be done:
+ * masks need not make then what takes them long. */
+struct preparation {
+    struct job job;
+    bool is_away;
+    struct constraint *constraint;
+    struct constraint *orphan; /* the same, when its entry was dropped meanwhile; or NULL */
+    struct blame blame;
 };
 
 struct tenant_slot {
@@ -104,10 +120,11 @@ struct compiler {
     uint64_t turn;
     struct quota memory;
     struct tenant_slot tenant[TENANTS];
+    struct preparation preparation;
     bool freed;              /* since those that are held were last looked at */
     size_t bytes, max_bytes; /* of all that are ready */
     size_t state_bytes;      /* of requests' places */
-    uint64_t n_hits, n_compiled, n_refused, ns;
+    uint64_t n_hits, n_compiled, n_prepared, n_refused, ns;
 };
 
 /* ---- on a thread ---- */
@@ -116,22 +133,31 @@ static struct task *task_of(struct job *j) {
     return CONTAINER_OF(j, struct task, job);
 }
 
-static void compile(struct job *j);
+static struct preparation *preparation_of(struct job *j) {
+    return CONTAINER_OF(j, struct preparation, job);
+}
 
-/* A death is blamed on the requests of the grammar that is being compiled, not on those whose
- * compilation is paused, or on the one whose mask is being made. */
+static void compile(struct job *j);
+static void prepare(struct job *j);
+
+/* A death is blamed on the requests of the grammar that is being compiled or prepared, not on those
+ * whose compilation is paused, or on the one whose mask is being made. */
 static void on_turn(void *ctx, struct job *j, bool has) {
     struct compiler *c = ctx;
-    bool is_task = j->run == compile;
-    const struct task *t = task_of(j);
-    const uint64_t *blame = is_task ? t->blame : &CONTAINER_OF(j, struct constrain_job, job)->id;
-    uint32_t n = is_task ? t->n_blame : 1;
+    struct blame one = {.n = 1};
+    const struct blame *blame = &one;
 
     if (!c->crash_page)
         return;
-    for (uint32_t i = 0; i < n && has; i++)
-        c->crash_page->compiling[i] = blame[i];
-    __atomic_store_n(&c->crash_page->n_compiling, has ? n : 0, __ATOMIC_RELEASE);
+    if (j->run == compile)
+        blame = &task_of(j)->blame;
+    else if (j->run == prepare)
+        blame = &preparation_of(j)->blame;
+    else
+        one.id[0] = CONTAINER_OF(j, struct constrain_job, job)->id;
+    for (uint32_t i = 0; i < blame->n && has; i++)
+        c->crash_page->compiling[i] = blame->id[i];
+    __atomic_store_n(&c->crash_page->n_compiling, has ? blame->n : 0, __ATOMIC_RELEASE);
 }
 
 /* t->constraint, or NULL with t->err. */
@@ -145,6 +171,10 @@ static void compile(struct job *j) {
     t->ns = clock_now(clock_monotonic()) - begin;
     if (r < 0 && t->err.status == 0)
         err_set_code(&t->err, 503, "out_of_memory", NULL, "out of memory for the grammar");
+}
+
+static void prepare(struct job *j) {
+    constraint_prepare(preparation_of(j)->constraint);
 }
 
 static void wake(void *ctx) {
@@ -202,6 +232,10 @@ static void drop(struct compiler *c, struct entry *e) {
     struct entry **at = &c->slot[e->hash % SLOTS];
 
     assert(e->state != ENTRY_AWAY && e->n_refs == 0);
+    if (c->preparation.is_away && c->preparation.constraint == e->task.constraint) {
+        c->preparation.orphan = STEAL(e->task.constraint);
+        jobs_abandon(c->jobs, &c->preparation.job);
+    }
     while (*at != e)
         at = &(*at)->next;
     *at = e->next;
@@ -359,9 +393,9 @@ static int give(struct compiler *c, struct entry *e) {
     struct task *t = &e->task;
 
     assert(e->state == ENTRY_QUEUED && e->n_waiting > 0);
-    t->n_blame = MIN(e->n_waiting, CRASH_PAGE_COMPILING_MAX);
-    for (uint32_t i = 0; i < t->n_blame; i++)
-        t->blame[i] = e->waiting[i].id;
+    t->blame.n = MIN(e->n_waiting, CRASH_PAGE_COMPILING_MAX);
+    for (uint32_t i = 0; i < t->blame.n; i++)
+        t->blame.id[i] = e->waiting[i].id;
     t->job = (struct job){.run = compile, .done = on_compiled, .tenant = e->slot, .weight = 1};
     int r = jobs_put(c->jobs, &t->job);
 
@@ -377,12 +411,43 @@ static int give(struct compiler *c, struct entry *e) {
     return 0;
 }
 
+static void on_prepared(struct job *j) {
+    struct preparation *p = preparation_of(j);
+    struct compiler *c = CONTAINER_OF(p, struct compiler, preparation);
+
+    assert(p->is_away);
+    p->is_away = false;
+    p->orphan = constraint_free(p->orphan);
+    c->n_prepared++;
+}
+
+static void prepare_next(struct compiler *c) {
+    struct preparation *p = &c->preparation;
+
+    LIST_FOREACH(node, &c->ready_entries) {
+        struct entry *e = LIST_ENTRY(node, struct entry, link);
+
+        if (p->is_away || e->prepared || e->n_refs == 0)
+            continue;
+        *p = (struct preparation){.job = {.run = prepare,
+                                          .done = on_prepared,
+                                          .tenant = e->slot,
+                                          .weight = 1,
+                                          .background = true},
+                                  .constraint = e->task.constraint,
+                                  .blame = e->task.blame};
+        p->is_away = e->prepared = jobs_put(c->jobs, &p->job) == 0;
+        return;
+    }
+}
+
 /* Without memory they wait for the next time that something arrives or is asked for. */
 static void give_away(struct compiler *c) {
     struct entry *e;
 
     while (c->n_away < AWAY_MAX && (e = next(c)) && give(c, e) == 0)
         ;
+    prepare_next(c);
 }
 
 static struct entry *first_quarantined(const struct compiler *c) {
@@ -622,6 +687,8 @@ void compiler_run_quarantined(struct compiler *c, compiler_ready_fn ready, void 
 
     if (e && give(c, e) == 0)
         settle(c, ready, ctx);
+    prepare_next(c);
+    settle(c, ready, ctx);
     evict(c);
     give_away(c);
 }
@@ -648,7 +715,7 @@ int compiler_new(struct compiler **out, const struct tokenizer *t, size_t max_by
     int r = c->fd < 0 ? -errno : grammar_vocab_of(&c->vocab, t);
     struct jobs_opts o = {.name = "weft-compile",
                           .n_running = 1,
-                          .n_threads = AWAY_MAX,
+                          .n_threads = AWAY_MAX + 1,
                           .nice = NICE,
                           .clock = clock_monotonic(),
                           .ctx = c,
@@ -704,6 +771,7 @@ void compiler_stats(const struct compiler *c, struct compiler_stats *out) {
         .n_held = c->n_held,
         .n_hits = c->n_hits,
         .n_compiled = c->n_compiled,
+        .n_prepared = c->n_prepared,
         .n_refused = c->n_refused,
         .ns = c->ns,
     };

@@ -32,7 +32,7 @@ struct compiler_stats {
     uint32_t n_entries, n_queued, n_away; /* of all; not yet with a thread; with one */
     uint32_t n_held;                      /* requests that wait for room */
     size_t bytes, used, state_bytes; /* of all; charged to tenants; of that, requests' places */
-    uint64_t n_hits, n_compiled, n_refused, ns; /* ns: of compiling */
+    uint64_t n_hits, n_compiled, n_prepared, n_refused, ns; /* ns: of compiling */
 };
 
 #define COMPILER_USED_FACTOR 2

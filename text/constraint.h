@@ -72,6 +72,8 @@ struct constraint;
 int constraint_new(struct constraint **out, const struct grammar_vocab *v, const char *grammar,
                    size_t n_grammar, const char *triggers, size_t n_triggers,
                    const struct grammar_limits *limits, struct err *err);
+/* As grammar_prepare(). */
+void constraint_prepare(const struct constraint *c);
 struct constraint *constraint_free(struct constraint *c);
 DEFINE_FREEP(struct constraint, constraint)
 size_t constraint_bytes(const struct constraint *c);     /* memory, for caches */

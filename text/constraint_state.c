@@ -63,6 +63,10 @@ int constraint_new(struct constraint **out, const struct grammar_vocab *v, const
     return 0;
 }
 
+void constraint_prepare(const struct constraint *c) {
+    grammar_prepare(c->grammar);
+}
+
 struct constraint *constraint_free(struct constraint *c) {
     if (!c)
         return NULL;

@@ -96,6 +96,9 @@ struct grammar;
 int grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                     const struct grammar_source *src, const struct grammar_limits *limits,
                     struct err *err);
+/* Makes what masks of a schema would take longest for when they first need it, some milliseconds
+ * to 30: any thread, while others use @g. Calls job_pause(), and ends early in an abandoned job. */
+void grammar_prepare(const struct grammar *g);
 struct grammar *grammar_free(struct grammar *g);
 DEFINE_FREEP(struct grammar, grammar)
 size_t grammar_bytes(const struct grammar *g); /* memory, for caches */

@@ -205,8 +205,13 @@ static void run_file(struct bench *b, const char *name) {
 
     if (r == 0 && grammar_state_new(&s, g) == 0)
         grammar_mask(s, b->bits);
-    int64_t first = now_ns() - t0;
+    int64_t first = now_ns() - t0, prepare = 0;
 
+    if (r == 0 && !b->compile_only) {
+        t0 = now_ns();
+        grammar_prepare(g);
+        prepare = now_ns() - t0;
+    }
     if (r == 0 && !b->compile_only)
         read_tests(b, g, yyjson_obj_get(root, "tests"));
     yyjson_mut_doc *out = yyjson_mut_doc_new(NULL);
@@ -215,6 +220,7 @@ static void run_file(struct bench *b, const char *name) {
     yyjson_mut_doc_set_root(out, o);
     yyjson_mut_obj_add_str(out, o, "file", name);
     yyjson_mut_obj_add_int(out, o, "first_ns", first);
+    yyjson_mut_obj_add_int(out, o, "prepare_ns", prepare);
     yyjson_mut_obj_add_str(out, o, "error", r < 0 ? err.message : "");
     yyjson_mut_obj_add_uint(out, o, "bytes", g ? grammar_bytes(g) : 0);
     yyjson_mut_obj_add_uint(out, o, "valid_refused", b->n_refused);

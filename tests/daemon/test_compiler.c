@@ -93,6 +93,17 @@ static struct compiler_stats stats(void) {
     return s;
 }
 
+/* Until so many grammars are prepared. */
+static void wait_until_prepared(uint64_t n) {
+    struct pollfd p = {compiler_fd(compiler), POLLIN, 0};
+
+    while (stats().n_prepared < n) {
+        cr_assert_eq(poll(&p, 1, 30000), 1);
+        compiler_deliver(compiler, on_ready, NULL);
+    }
+    cr_assert_eq(stats().n_prepared, n);
+}
+
 Test(compiler, equal_texts_are_compiled_once) {
     const struct constraint *c = NULL;
 
@@ -109,6 +120,7 @@ Test(compiler, equal_texts_are_compiled_once) {
     /* The triggers belong to it. */
     cr_assert_eq(ask_for(7, 0, "{\"json_object\":true}", "{\"after\":[\"x\"]}", &c), 1);
     wait_for(6);
+    wait_until_prepared(2);
     cr_assert_neq(told[5].constraint, told[0].constraint);
     for (int i = 0; i < 6; i++)
         release_told(0);
@@ -116,6 +128,25 @@ Test(compiler, equal_texts_are_compiled_once) {
     cr_assert_eq(stats().n_compiled, 2);
     cr_assert_eq(stats().n_entries, 2);
     cr_assert_eq(crash_page.n_compiling, 0);
+    end();
+}
+
+/* Those that are dropped while they are prepared are freed once, and what comes next is prepared. */
+Test(compiler, grammars_in_use_are_prepared) {
+    const struct constraint *c;
+    char text[128];
+
+    begin(1);
+    for (uint64_t id = 1; id <= 30; id++) {
+        snprintf(text, sizeof(text), "{\"json_schema\":{\"pattern\":\"[^a]%d*[^bc]\"}}", (int)id);
+        cr_assert_eq(ask_for(id, 0, text, "", &c), 1);
+        wait_for((uint32_t)id);
+        if (id % 3 == 0)
+            wait_until_prepared(stats().n_prepared + 1);
+        release_told((uint32_t)id - 1);
+        cr_assert_eq(stats().n_entries, 0);
+    }
+    cr_expect_geq(stats().n_prepared, 10);
     end();
 }
 

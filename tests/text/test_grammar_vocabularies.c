@@ -145,23 +145,30 @@ static const char LACK[] = "{\"anyOf\":["
                            "]}",
                   LACKING[] = "[\"b9Xy\",\"x9ay s\"]";
 
-/* Masks against the acceptance of every seventh token, along @text. */
-static void check_along(const struct grammar_vocab *v, const struct tokenizer *tok,
-                        const char *schema, const char *text) {
+/* Other words: nothing of theirs is there already. */
+static const char PREPARED[] = "{\"pattern\":\"BATCH_INT|BATCH_TABLE|MACHINE\"}",
+                  PREPARED_TEXT[] = "\"aBATCH_TABMACBATCH_INT\\\"a\"";
+
+/* Masks against the acceptance of every seventh token, along @text. How many were late. */
+static uint32_t check_along(const struct grammar_vocab *v, const struct tokenizer *tok,
+                            const char *schema, const char *text, bool prepared) {
     CLEANUP(grammar_freep) struct grammar *g = NULL;
     CLEANUP(grammar_state_freep) struct grammar_state *s = NULL, *t = NULL;
     CLEANUP(freep) uint32_t *bits = malloc(grammar_vocab_n_words(v) * sizeof(*bits));
     struct grammar_source src = {
         .kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = strlen(schema)};
-    uint32_t n_vocab = tokenizer_n_vocab(tok);
+    uint32_t n_vocab = tokenizer_n_vocab(tok), n_late = 0;
     struct err err = {0};
 
     cr_assert_eq(grammar_compile(&g, v, &src, NULL, &err), 0, "%s", err.message);
+    if (prepared)
+        grammar_prepare(g);
     cr_assert_eq(grammar_state_new(&s, g), 0);
     cr_assert_eq(grammar_state_new(&t, g), 0);
     for (uint32_t at = 0; text[at]; at++) {
         int32_t next = -1;
 
+        n_late += check_quick(s, t, GRAMMAR_NO_MAX, grammar_vocab_n_words(v));
         cr_assert_gt(grammar_mask(s, bits), 0);
         for (uint32_t i = at % 7; i < n_vocab; i += 7)
             check_token(s, t, bits, (int32_t)i);
@@ -175,6 +182,7 @@ static void check_along(const struct grammar_vocab *v, const struct tokenizer *t
         cr_assert_eq(grammar_accept(s, next), 0, "%s", text + at);
     }
     cr_assert(grammar_can_end(s));
+    return n_late;
 }
 
 static void check_vocabulary(const char *folder, const char *name) {
@@ -216,8 +224,9 @@ static void check_vocabulary(const char *folder, const char *name) {
     }
     cr_expect_gt(n_ended, 0, "%s", name);
     check_patterns(v, tokenizer_n_vocab(tok));
-    check_along(v, tok, SEARCH, SEARCHED);
-    check_along(v, tok, LACK, LACKING);
+    cr_expect_gt(check_along(v, tok, SEARCH, SEARCHED, false), 0);
+    cr_expect_eq(check_along(v, tok, PREPARED, PREPARED_TEXT, true), 0);
+    cr_expect_gt(check_along(v, tok, LACK, LACKING, false), 0);
 }
 
 static void check(const char *name) {

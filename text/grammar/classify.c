@@ -22,9 +22,10 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+#include "base/jobs.h"
 
-#define AHEAD_WORK 70000 /* some 2 ms of classes, when a schema is compiled */
-#define SLOW_WORK 140000 /* besides, of those that take longest: some 2 ms */
+#define PREPARE_WORK 700000 /* some 10 ms of classes, of each sort */
+#define SMALL_WORK 500      /* of a class, besides its walk */
 #define MANY_BYTES 64
 #define CLASS_WORK 10000           /* of one, besides its walk */
 #define SHORT_WALK 1500            /* nodes; beyond, tables are faster */
@@ -644,42 +645,58 @@ static bool is_slow(const struct grammar *g, uint32_t q) {
     return n_bytes(g, q) >= MANY_BYTES && g->runway[q][KIND_TEXT] < RUNWAY_MAX;
 }
 
-/* The class of @q ahead. */
-static int make_one(struct build *b, struct grammar *g, uint32_t q) {
-    uint64_t n_visited = 0;
-    int r = g->cls[q] ? 0 : make_class(g, q, false, &n_visited);
+static uint64_t work_of(uint64_t n_visited) {
+    return 1 + n_visited * 4 + (n_visited > SHORT_WALK ? CLASS_WORK : 0);
+}
 
-    if (r == -E2BIG && b->is_schema)
-        r = 0;
-    if (r == -E2BIG)
-        return build_too_complex(b, "the grammar is too ambiguous: many texts can be split into "
-                                    "its parts in many ways");
-    if (r == 0)
-        r = build_work(b, 1 + n_visited * 4 + (n_visited > SHORT_WALK ? CLASS_WORK : 0));
+/* What is not a schema is classified as a whole: its author may write what no mask of it could read
+ * fast, and is told so. */
+static int make_all(struct build *b, struct grammar *g) {
+    int r = 0;
+
+    for (uint32_t q = 0; r == 0 && q < g->n_states; q++) {
+        uint64_t n_visited = 0;
+
+        if (!g->cls[q])
+            r = make_class(g, q, false, &n_visited);
+        if (r == -E2BIG)
+            return build_too_complex(b, "the grammar is too ambiguous: many texts can be split "
+                                        "into its parts in many ways");
+        if (r == 0)
+            r = build_work(b, work_of(n_visited));
+    }
     return r;
 }
 
-/* Of a schema only large classes are made here, the slow ones first, and only as many as the work
- * for each of the two allows: the others are made when a mask first needs them. What is not a
- * schema is classified as a whole: its author may write what no mask of it could read fast, and is
- * told so. */
-static int make_ahead(struct build *b, struct grammar *g) {
-    uint64_t end = b->work + SLOW_WORK;
-    int r = 0;
-
-    for (uint32_t q = 0; r == 0 && q < g->n_states && b->work < end; q++) {
-        if (b->is_schema && is_slow(g, q))
-            r = make_one(b, g, q);
-    }
-    end = b->work + AHEAD_WORK;
-    for (uint32_t q = 0; r == 0 && q < g->n_states && (!b->is_schema || b->work < end); q++) {
-        if (!b->is_schema || is_wide(g, q))
-            r = make_one(b, g, q);
-    }
-    return r < 0 ? r : build_work(b, g->n_states);
+/* Whether a class of @q is small, but takes longer than a mask should: of a loop, or behind which
+ * white space may stand. */
+static bool is_small(const struct grammar *g, uint32_t q) {
+    return (g->state[q].flags & STATE_BORDER) || state_next(g, &g->state[q], '\n') != NO_STATE;
 }
 
-/* The classes that the vocabulary has ready, room for the others, and some of them. */
+void grammar_prepare(const struct grammar *g) {
+    static bool (*const WHICH[])(const struct grammar *, uint32_t) = {is_slow, is_wide, is_small};
+    size_t least = atomic_load(&g->class_room) / 2;
+
+    for (unsigned i = 0; i < ARRAY_SIZE(WHICH); i++) {
+        uint64_t work = 0;
+
+        for (uint32_t q = 0; q < g->n_states && work < PREPARE_WORK; q++) {
+            uint64_t n_visited = 0;
+
+            const struct token_class *c = atomic_load(&g->cls[q]);
+
+            if ((c && c != &once_walked) || !WHICH[i](g, q))
+                continue;
+            if (atomic_load(&g->class_room) < least || job_pause() < 0 ||
+                make_class(g, q, false, &n_visited) == -ENOMEM)
+                return;
+            work += work_of(n_visited) + SMALL_WORK;
+        }
+    }
+}
+
+/* The classes that the vocabulary has ready, and room for the others. */
 int automaton_classify(struct build *b, struct grammar *g) {
     uint32_t n_words = grammar_vocab_n_words(g->vocab);
     size_t room = 0;
@@ -709,5 +726,5 @@ int automaton_classify(struct build *b, struct grammar *g) {
         if (has_wide(g, &g->rule[i]))
             g->places[i] = share_places(vocab_share(g->vocab), g, i, g->counted[i]);
     }
-    return make_ahead(b, g);
+    return b->is_schema ? build_work(b, g->n_states) : make_all(b, g);
 }
