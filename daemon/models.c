@@ -213,6 +213,17 @@ static void on_blocks(void *ctx, const struct msg_blocks *m) {
     kv_events_tell(s->of->opts.kv_events, s->name, m);
 }
 
+/* workers_opts.on_served: the others of the device, or of the processor, take it into account. */
+static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
+    const struct served *s = ctx;
+    const struct models *m = s->of;
+    bool on_device = workers_on_device(s->workers);
+
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i] != s && workers_on_device(m->served[i]->workers) == on_device)
+            workers_tell_served(m->served[i]->workers, served, n);
+}
+
 /* workers_opts.on_refused. At the start a first model that cannot be served ends the daemon. */
 static void on_refused(void *ctx, const char *why, int error) {
     struct served *s = ctx;
@@ -560,6 +571,7 @@ int models_prepare(struct served *s, struct err *err) {
         .on_progress = on_progress,
         .on_unloaded = on_unloaded,
         .on_disk_left = models_disk_left,
+        .on_served = on_served,
         .on_blocks = m->opts.kv_events ? on_blocks : NULL,
         .on_closed = on_closed,
     };

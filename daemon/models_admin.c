@@ -139,7 +139,7 @@ const char *models_changing(const struct models *m) {
 
 const char *models_device(const struct models *m) {
     for (uint32_t i = 0; i < m->n; i++)
-        if (strcmp(workers_backend(m->served[i]->workers), "cuda") == 0)
+        if (workers_on_device(m->served[i]->workers))
             return "cuda";
     return NULL;
 }

@@ -393,6 +393,7 @@ static int warm_up(struct worker *w) {
     buf_clear(&w->out);
     if (sched_events(w->sched, &w->out) == 0)
         sched_delivered(w->sched);
+    sched_forget_tenants(w->sched);
     return 0;
 }
 
@@ -438,20 +439,23 @@ static int send_ready(struct worker *w) {
 
 /* Takes every frame that has arrived. 0, or a negative errno when the channel is dead. */
 static int drain(struct worker *w) {
+    const struct msg_served *served;
     struct chan_frame f;
     struct turn_end end;
     struct submit m;
     uint64_t id;
-    int r;
+    int r, n;
 
     while ((r = chan_recv(&w->chan, &f)) == 0) {
-        w->stats_stale = true;
+        w->stats_stale |= f.type != MSG_SERVED;
         if (f.type == MSG_SUBMIT && msg_submit_parse(f.data, f.len, &m) == 0)
             r = sched_submit(w->sched, &m);
         else if (f.type == MSG_CANCEL && msg_cancel_parse(f.data, f.len, &id) == 0)
             sched_cancel(w->sched, id);
         else if (f.type == MSG_TURN_END && msg_turn_end_parse(f.data, f.len, &end) == 0)
             sched_turn_end(w->sched, &end);
+        else if (f.type == MSG_SERVED && (n = msg_served_parse(f.data, f.len, &served)) > 0)
+            sched_served_elsewhere(w->sched, served, (uint32_t)n);
         else if (f.type == MSG_DISK_USE)
             r = use_disk(w);
         else if (f.type == MSG_DISK_LEAVE)
@@ -530,10 +534,13 @@ static void send_stats(struct worker *w, bool idle) {
     s.at_ns = now;
     add_grammars(w, &s);
     add_device(w, &s);
-    if (chan_send(&w->chan, MSG_STATS, &s, sizeof(s)) == 0) {
-        w->stats_sent_ns = now;
-        w->stats_stale = false;
-    }
+    if (chan_send(&w->chan, MSG_STATS, &s, sizeof(s)) != 0)
+        return;
+    w->stats_sent_ns = now;
+    w->stats_stale = false;
+    buf_clear(&w->out);
+    if (sched_served(w->sched, &w->out) == 0) /* lost where the channel is full */
+        chan_send(&w->chan, MSG_SERVED, w->out.data, (uint32_t)w->out.len);
 }
 
 /* compiler_deliver(): a grammar is ready, or refused with @why. */

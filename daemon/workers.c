@@ -34,6 +34,7 @@
 #define FAILED_AFTER_MS 2000 /* how long requests wait at least for a worker that cannot load */
 #define LOAD_TRIES 3         /* starts that came to nothing, before that is taken for an answer */
 #define RETRY_MIN_MS 1000    /* that clients are told */
+#define SHARED_BYTES (FLIGHT_OFFSET + FLIGHT_BYTES) /* of the crash page's file */
 #define FILE_CHANGED "its file was changed after weftd had read it"
 
 static_assert(sizeof(struct crash_page) <= FLIGHT_OFFSET, "they do not overlap");
@@ -108,40 +109,49 @@ static struct workers *of_port(struct api_port *p) {
 
 /* ---- the channel ---- */
 
+/* Sends what was packed into w->out, which is empty otherwise; @packed: whether it was. As
+ * chan_send(), or @packed. */
+static int send_out(struct workers *w, uint16_t type, int packed) {
+    int r = packed < 0 ? packed : worker_chan_send(&w->chan, type, &w->out);
+
+    buf_clear(&w->out);
+    return r;
+}
+
+/* Likewise, best effort: what a worker does not hear it computes in vain, or decides without. */
+static void tell(struct workers *w, uint16_t type, int packed) {
+    if (w->chan.open && w->open_sent)
+        send_out(w, type, packed);
+    buf_clear(&w->out);
+}
+
 /* api_port.submit. -EAGAIN: the worker is not there, or its channel is full. */
 static int port_submit(struct api_port *p, const struct submit *m) {
     struct workers *w = of_port(p);
 
     if (w->state != WORKERS_SERVING || worker_chan_queued(&w->chan) > BACKLOG_MAX)
         return -EAGAIN;
-    buf_clear(&w->out);
-    int r = msg_submit_pack(&w->out, m);
-    if (r < 0)
-        return r;
-    r = worker_chan_send(&w->chan, MSG_SUBMIT, &w->out);
+    int r = send_out(w, MSG_SUBMIT, msg_submit_pack(&w->out, m));
     return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
 }
 
-/* api_port.cancel: best effort. What the worker does not hear it computes in vain. */
+/* api_port.cancel. */
 static void port_cancel(struct api_port *p, uint64_t id) {
     struct workers *w = of_port(p);
 
-    if (w->state != WORKERS_SERVING)
-        return; /* a new worker will not know it */
-    buf_clear(&w->out);
-    if (msg_cancel_pack(&w->out, id) == 0)
-        worker_chan_send(&w->chan, MSG_CANCEL, &w->out);
+    tell(w, MSG_CANCEL, msg_cancel_pack(&w->out, id));
 }
 
-/* api_port.turn_end, likewise. */
+/* api_port.turn_end. */
 static void port_turn_end(struct api_port *p, const struct turn_end *m) {
     struct workers *w = of_port(p);
 
-    if (w->state != WORKERS_SERVING)
-        return; /* what it was kept for is gone */
-    buf_clear(&w->out);
-    if (msg_turn_end_pack(&w->out, m) == 0)
-        worker_chan_send(&w->chan, MSG_TURN_END, &w->out);
+    tell(w, MSG_TURN_END, msg_turn_end_pack(&w->out, m));
+}
+
+void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t n) {
+    if (w->state == WORKERS_SERVING)
+        tell(w, MSG_SERVED, buf_add(&w->out, m, n * sizeof(*m)));
 }
 
 /* api_port.story. */
@@ -197,9 +207,7 @@ static void send_open(struct workers *w) {
         .tells_blocks = w->opts.on_blocks != NULL,
     };
 
-    buf_clear(&w->out);
-    r = r < 0 ? r : msg_open_pack(&w->out, &m);
-    r = r < 0 ? r : worker_chan_send(&w->chan, MSG_OPEN, &w->out);
+    r = r < 0 ? r : send_out(w, MSG_OPEN, msg_open_pack(&w->out, &m));
     if (r < 0)
         kill_worker(w, "its options cannot be sent");
     w->open_sent = true;
@@ -309,9 +317,11 @@ static void end_leaving(struct workers *w) {
  * are events in it. */
 static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct workers *w = ctx;
+    const struct msg_served *served;
     struct msg_ready ready;
     struct msg_progress p;
     struct msg_blocks blocks;
+    int n;
 
     api_mark_loop("what a worker says");
     if (f->type == MSG_HELLO && w->state == WORKERS_LOADING) {
@@ -319,8 +329,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     } else if (f->type == MSG_PROGRESS && msg_progress_parse(f->data, f->len, &p) == 0) {
         log_event(WLOG_DEBUG, "worker_loading", "what=\"%.*s\" percent=%d", (int)p.what.len,
                   p.what.data, (int)(p.fraction * 100));
-        if (w->opts.on_progress)
-            w->opts.on_progress(w->opts.ctx, p.fraction);
+        w->opts.on_progress(w->opts.ctx, p.fraction);
     } else if (f->type == MSG_READY && w->state == WORKERS_LOADING &&
                msg_ready_parse(f->data, f->len, &ready) == 0) {
         on_ready(w, &ready);
@@ -336,6 +345,8 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
         memcpy(&w->last, f->data, sizeof(w->last));
         w->has_stats = true;
         api_on_stats(w->model, &w->last);
+    } else if (f->type == MSG_SERVED && (n = msg_served_parse(f->data, f->len, &served)) > 0) {
+        w->opts.on_served(w->opts.ctx, served, (uint32_t)n);
     } else if (f->type == MSG_BLOCKS && w->opts.on_blocks &&
                msg_blocks_parse(f->data, f->len, &blocks) == 0) {
         w->opts.on_blocks(w->opts.ctx, &blocks);
@@ -352,8 +363,7 @@ static void schedule_restart(struct workers *w);
 static void on_timers_closed(uv_handle_t *h) {
     struct workers *w = CONTAINER_OF((uv_timer_t *)h, struct workers, restart);
 
-    if (w->opts.on_closed)
-        w->opts.on_closed(w->opts.ctx);
+    w->opts.on_closed(w->opts.ctx);
 }
 
 /* Handles are closed in the reverse order. */
@@ -512,9 +522,8 @@ static int spawn(struct workers *w) {
             stdio[n_stdio++] =
                 (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = kept_fd(w->kept[i])};
     worker_environment(env);
-    for (int i = 0; i < 3; i++)
-        stdio[i] =
-            (uv_stdio_container_t){.flags = i == 2 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = i};
+    stdio[0] = stdio[1] = (uv_stdio_container_t){.flags = UV_IGNORE};
+    stdio[2] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = 2};
     stdio[WORKER_FD_CHANNEL] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = pair[1]};
     stdio[WORKER_FD_CRASH_PAGE] =
         (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->crash_page_fd};
@@ -577,7 +586,6 @@ static void schedule_restart(struct workers *w) {
     uint32_t ms = w->backoff_ms;
 
     assert(w->state == WORKERS_DOWN && !w->process_open);
-
     w->backoff_ms = MIN(MAX(2 * ms, 100u), BACKOFF_MAX_MS);
     uv_timer_start(&w->restart, on_restart, ms, 0);
 }
@@ -597,8 +605,8 @@ static void note_change(struct workers *w) {
  * completes. The front's own watchdog is another one (service.c). */
 static void on_watch(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, watch);
-    int64_t now = clock_now(w->opts.clock);
     const struct config *c = w->opts.config;
+    int64_t now = clock_now(w->opts.clock);
 
     note_change(w);
     if (!w->process_open || w->killed_for_hang)
@@ -630,6 +638,7 @@ static void on_watch(uv_timer_t *t) {
 
 int workers_new(struct workers **out, const struct workers_opts *o, struct err *err) {
     CLEANUP(freep) struct workers *w = calloc(1, sizeof(*w));
+    char *shared = MAP_FAILED;
 
     if (!w)
         return -ENOMEM;
@@ -640,14 +649,12 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
                                 .story = port_story};
     buf_init(&w->out, MSG_MAX_FRAME);
     w->crash_page_fd = memfd_create("weft-crash-page", MFD_CLOEXEC);
-    if (w->crash_page_fd < 0 || ftruncate(w->crash_page_fd, FLIGHT_OFFSET + FLIGHT_BYTES) < 0)
+    if (w->crash_page_fd >= 0 && ftruncate(w->crash_page_fd, SHARED_BYTES) == 0)
+        shared = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->crash_page_fd, 0);
+    if (shared == MAP_FAILED)
         return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
-    w->crash_page = mmap(NULL, sizeof(struct crash_page), PROT_READ | PROT_WRITE, MAP_SHARED,
-                         w->crash_page_fd, 0);
-    w->flight = mmap(NULL, FLIGHT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->crash_page_fd,
-                     FLIGHT_OFFSET);
-    if (w->crash_page == MAP_FAILED || w->flight == MAP_FAILED)
-        return err_set(err, 0, "", "cannot prepare the worker: %s", strerror(errno));
+    w->crash_page = (struct crash_page *)shared;
+    w->flight = (struct flight *)(shared + FLIGHT_OFFSET);
     w->weights = "";
     uv_timer_init(o->loop, &w->watch);
     uv_timer_init(o->loop, &w->restart);
@@ -712,15 +719,9 @@ void workers_set_disk(struct workers *w, int fd) {
     w->opts.disk_waits = true;
 }
 
-static void tell_disk(struct workers *w, uint16_t type) {
-    buf_clear(&w->out);
-    if (w->chan.open && w->open_sent)
-        worker_chan_send(&w->chan, type, &w->out); /* else it does not leave, and is waited for */
-}
-
 void workers_use_disk(struct workers *w) {
     if (w->opts.disk_fd >= 0 && w->opts.disk_waits)
-        tell_disk(w, MSG_DISK_USE);
+        tell(w, MSG_DISK_USE, 0);
     w->opts.disk_waits = w->leaving_disk = false;
 }
 
@@ -729,8 +730,8 @@ bool workers_leave_disk(struct workers *w) {
                 (w->open_sent || !w->chan.open);
 
     w->opts.disk_waits = true;
-    if ((w->leaving_disk = used))
-        tell_disk(w, MSG_DISK_LEAVE);
+    if ((w->leaving_disk = used)) /* where OPEN was not sent it does not leave, and is waited for */
+        tell(w, MSG_DISK_LEAVE, 0);
     return used;
 }
 
@@ -762,8 +763,7 @@ struct workers *workers_free(struct workers *w) {
         return NULL;
     assert(!w->process_open && !w->chan.open);
     release_weights(w, false);
-    munmap(w->crash_page, sizeof(struct crash_page));
-    munmap(w->flight, FLIGHT_BYTES);
+    munmap(w->crash_page, SHARED_BYTES);
     close(w->crash_page_fd);
     buf_deinit(&w->out);
     free(w);
@@ -779,8 +779,8 @@ int workers_dump(const struct workers *w, struct buf *out) {
                              clock_now(w->opts.clock));
 }
 
-const char *workers_backend(const struct workers *w) {
-    return w->backend;
+bool workers_on_device(const struct workers *w) {
+    return strcmp(w->backend, "cuda") == 0;
 }
 
 void workers_stats(const struct workers *w, struct workers_stats *out) {

@@ -52,9 +52,11 @@ struct workers_opts {
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
     void (*on_disk_left)(void *ctx); /* workers_leave_disk() is done */
+    /* What tenants had of its device lately: for workers_tell_served() of others. */
+    void (*on_served)(void *ctx, const struct msg_served *m, uint32_t n);
     /* What changed in the prefix cache of its worker; NULL: it is empty. NULL: that is not told. */
     void (*on_blocks)(void *ctx, const struct msg_blocks *m);
-    /* workers_stop() is done: workers_free() may follow; or NULL. */
+    /* workers_stop() is done: workers_free() may follow. */
     void (*on_closed)(void *ctx);
 };
 
@@ -100,7 +102,9 @@ void workers_stop(struct workers *w); /* kills the worker; no new one is started
 const struct flight *workers_flight(const struct workers *w);
 /* All of it, as proto/flight_file.h has it. 0, -errno. */
 int workers_dump(const struct workers *w, struct buf *out);
+/* What tenants had at another worker of the same device. */
+void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t n);
+/* Whether its workers compute on a CUDA device, once one was ready. */
+bool workers_on_device(const struct workers *w);
 /* What the admin socket shows of the worker. */
-/* What its worker computes with, since the first that was ready; "": none was. */
-const char *workers_backend(const struct workers *w);
 void workers_stats(const struct workers *w, struct workers_stats *out);

@@ -193,6 +193,19 @@ int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m) {
     return 0;
 }
 
+int msg_served_parse(const void *data, uint32_t len, const struct msg_served **out) {
+    const struct msg_served *m = data;
+    uint32_t n = len / sizeof(*m);
+
+    if (len % sizeof(*m) != 0 || n == 0 || n > SERVED_MAX)
+        return -EPROTO;
+    for (uint32_t i = 0; i < n; i++)
+        if (m[i].zero != 0)
+            return -EPROTO;
+    *out = m;
+    return (int)n;
+}
+
 struct wire_blocks {
     uint64_t page_tokens;
     struct span gone, came, tokens;

@@ -13,7 +13,7 @@
  * channel is full the worker skips and the next step's event carries more. FINISH comes exactly
  * once per id that was submitted, whatever happens. BLOCKS, where OPEN asked for them, tell of
  * published pages: each frame goes on where the last one ended, and none is made while others wait
- * in the channel.
+ * in the channel. SERVED comes with STATS, and goes down to the other workers of the same device.
  */
 
 #include <stdbool.h>
@@ -44,6 +44,7 @@ enum msg_type {
     MSG_DISK_LEAVE, /* empty: another one is to have it. Answered by: */
     MSG_DISK_LEFT,  /* empty: it is not touched any more */
     MSG_BLOCKS,
+    MSG_SERVED, /* struct msg_served, SERVED_MAX at most */
 };
 
 struct str {
@@ -169,6 +170,14 @@ struct turn_end {
     uint32_t zero;
 };
 
+/* Device time that a tenant had at a worker since the last time that it said so. */
+struct msg_served {
+    uint32_t tenant, zero;
+    uint64_t ns;
+};
+
+#define SERVED_MAX 256u
+
 enum event_kind { EVENT_ACCEPTED, EVENT_REJECTED, EVENT_TOKENS, EVENT_FINISH };
 enum finish_reason {
     FINISH_NONE,
@@ -223,6 +232,8 @@ int msg_cancel_pack(struct buf *out, uint64_t id);
 int msg_cancel_parse(const void *data, uint32_t len, uint64_t *id);
 int msg_turn_end_pack(struct buf *out, const struct turn_end *m);
 int msg_turn_end_parse(const void *data, uint32_t len, struct turn_end *m);
+/* The payload of SERVED is the array. How many there are, or -EPROTO. */
+int msg_served_parse(const void *data, uint32_t len, const struct msg_served **out);
 int msg_blocks_pack(struct buf *out, const struct msg_blocks *m);
 int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m);
 

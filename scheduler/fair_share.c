@@ -16,6 +16,11 @@
  *
  * A class is a factor of weight and not an order: batch work gets an eighth, not nothing.
  *
+ * Between workers of one device: what a tenant has at the others (fair_charge_elsewhere()) advances
+ * its virtual time here as it is served here, at most FAIR_ELSEWHERE times as much. So one that
+ * asks two models has together what one that asks one has, as long as it can be had by taking from
+ * it here, and keeps an eighth of its share here however much it has there.
+ *
  * Invariants: a tenant with live requests keeps its index; virtual times never go back; at most as
  * many requests run as live.
  *
@@ -35,6 +40,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/util.h"
+#include "proto/messages.h"
 #include "scheduler/batch.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
@@ -119,10 +125,14 @@ static void tick(struct fair_share *f, int64_t now) {
     f->fair_at = now;
 }
 
-/* A tenant comes, or comes back: no more credit than FAIR_BURST_NS. */
+/* A tenant comes, or comes back: no more credit than FAIR_BURST_NS. What is not counted yet of what
+ * it had elsewhere is a part of its virtual time, too. */
 static void lift(struct fair_share *f, struct fair_tenant *t) {
     advance(f);
-    t->served_ns = fmax(t->served_ns, f->clock_ns - FAIR_BURST_NS / t->weight);
+    double behind_ns = fmax(f->clock_ns - FAIR_BURST_NS / t->weight - t->served_ns, 0);
+
+    t->served_ns += behind_ns;
+    t->elsewhere_ns = fmax(t->elsewhere_ns - behind_ns * t->weight, 0);
 }
 
 /* ---- coming, going and being served ---- */
@@ -157,20 +167,59 @@ void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now) {
     t->seen_ns = now;
 }
 
-void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now) {
-    struct fair_tenant *t = &f->tenant[tenant];
+/* What is counted of elsewhere_ns when the tenant is charged @ns. */
+static double counted(const struct fair_tenant *t, double ns) {
+    return fmin(t->elsewhere_ns, FAIR_ELSEWHERE * ns);
+}
 
-    assert(t->weight > 0 && ns >= 0);
-    t->served_ns += ns / t->weight;
+static void add_recent(struct fair_tenant *t, double ns, int64_t now) {
     t->recent_ns = decayed(t->recent_ns, t->recent_at, now) + ns;
     t->recent_at = now;
+}
+
+void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now) {
+    struct fair_tenant *t = &f->tenant[tenant];
+    double more = counted(t, ns);
+
+    assert(t->weight > 0 && ns >= 0);
+    t->own_ns += ns;
+    t->elsewhere_ns -= more;
+    t->counted_ns += more;
+    t->served_ns += (ns + more) / t->weight;
+    add_recent(t, ns, now);
+}
+
+void fair_charge_elsewhere(struct fair_share *f, uint32_t tenant, uint64_t ns, int64_t now) {
+    for (uint32_t i = 0; i < f->n_tenants; i++) {
+        struct fair_tenant *t = &f->tenant[i];
+
+        if (t->id != tenant || t->n_live == 0)
+            continue;
+        t->elsewhere_ns = fmin(t->elsewhere_ns + (double)ns, FAIR_ELSEWHERE_NS);
+        add_recent(t, (double)ns, now);
+    }
+}
+
+uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < f->n_tenants && n < max; i++) {
+        struct fair_tenant *t = &f->tenant[i];
+        uint64_t ns = (uint64_t)(t->own_ns - t->told_ns);
+
+        if (ns == 0)
+            continue;
+        out[n++] = (struct msg_served){.tenant = t->id, .ns = ns};
+        t->told_ns += (double)ns;
+    }
+    return n;
 }
 
 /* ---- the order of those that wait ---- */
 
 static void begin_pick(struct fair_share *f) {
     for (uint32_t i = 0; i < f->n_tenants; i++)
-        f->tenant[i].n_window = 0;
+        f->tenant[i].n_window = f->tenant[i].leaves = 0;
 }
 
 /* Whether another waiting request of @tenant should be looked at: FAIR_WINDOW are enough. */
@@ -261,7 +310,8 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
         if (!best)
             break;
         out[n_out] = take_first(best, item);
-        best->next_ns += item[out[n_out++]].cost_ns / best->weight;
+        double ns = item[out[n_out++]].cost_ns;
+        best->next_ns += (ns + counted(best, ns)) / best->weight;
     }
     return n_out;
 }
@@ -574,12 +624,14 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
         struct request *r = f->item[index[i]].who;
         struct fair_tenant *who = &f->tenant[r->tenant];
 
-        /* As if all of them were admitted, in this order. */
+        /* As if all of them were admitted, in this order. Others of its tenant that come after one
+         * that has to wait do so too: they do not overtake it because of what others would have. */
         who->n_running++;
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;
         r->plan_index = f->opts.plan->n_running + i;
-        limits[i].leave_seqs = fair_leaves(f, r->tenant, f->opts.max_seqs, now);
+        who->leaves = MAX(who->leaves, fair_leaves(f, r->tenant, f->opts.max_seqs, now));
+        limits[i].leave_seqs = who->leaves;
         limits[i].over = f->opts.plan->reserve_pages > 0 &&
                          (fair_is_over(f, r->tenant, who->n_running, f->opts.max_seqs, true, now) ||
                           fair_is_over(f, r->tenant, who->n_pages, f->opts.n_pages, true, now));

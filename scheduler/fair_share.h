@@ -15,6 +15,7 @@ struct clock;
 struct cost;
 struct estimate;
 struct list;
+struct msg_served;
 struct plan;
 struct request;
 
@@ -27,9 +28,13 @@ struct request;
 struct fair_tenant {
     uint32_t id;
     uint8_t class;
-    double weight;      /* with that of the class */
-    double served_ns;   /* virtual time: device time charged, divided by weight */
-    double recent_ns;   /* device time charged, decaying with FAIR_HALF_LIFE_NS */
+    double weight;    /* with that of the class */
+    double served_ns; /* virtual time: device time charged, divided by weight */
+    double own_ns;    /* device time charged, of which sched_served() has told told_ns */
+    double told_ns;
+    double elsewhere_ns; /* had at other workers, not counted yet; and counted in served_ns */
+    double counted_ns;
+    double recent_ns;   /* device time had here and elsewhere, decaying with FAIR_HALF_LIFE_NS */
     int64_t recent_at;  /* when recent_ns was true */
     int64_t seen_ns;    /* last arrival or end of a request */
     uint32_t n_live;    /* requests, waiting and running */
@@ -37,7 +42,8 @@ struct fair_tenant {
     uint32_t n_pages;
     double coming_ns;  /* by weight, of the longest rest of a running prompt: likewise */
     double slots;      /* running mean of slots needed, at most its share */
-    uint32_t n_window; /* scratch of fair_pick() */
+    uint32_t n_window; /* scratch of fair_pick(), fair_waiting() */
+    uint32_t leaves;
     double next_ns;
     uint32_t head;
 };
@@ -101,6 +107,12 @@ uint16_t fair_enter(struct fair_share *f, uint32_t tenant, uint32_t weight_milli
 void fair_leave(struct fair_share *f, uint16_t tenant, int64_t now);
 /* Charges @ns of device time. */
 void fair_charge(struct fair_share *f, uint16_t tenant, double ns, int64_t now);
+/* Tenant number @tenant had @ns of the same device at another worker. Counts while it has requests
+ * here. */
+void fair_charge_elsewhere(struct fair_share *f, uint32_t tenant, uint64_t ns, int64_t now);
+/* What the tenants were charged since the last call, of those that were: at most @max, in @out. How
+ * many. */
+uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max);
 
 /* The first @max of @item[0, n) in the order in which they should be admitted: indices in @out. How
  * many. */

@@ -50,6 +50,11 @@
 /* One page of so many is kept for tenants below their part. Without: pins, the quiet tenant's p90
  * 36 ms to 2.5 s and more. */
 #define FAIR_RESERVE_PAGES 8
+/* Of what a tenant has at other workers of the device, its virtual time advances by at most so many
+ * times what it has here, so that it keeps an eighth of its share as a batch class does; and what
+ * is not counted yet is at most so much. */
+#define FAIR_ELSEWHERE 7.0
+#define FAIR_ELSEWHERE_NS 10e9
 /* Half-life of the device time that Jain's index is made of. A statistic. */
 #define FAIR_HALF_LIFE_NS 30e9
 #define FAIR_DECODERS 16 /* an output row is priced as one of so many */

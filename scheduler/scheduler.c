@@ -667,6 +667,26 @@ int sched_blocks(struct sched *s, struct buf *out) {
     return m.n_gone + m.n_came == 0 ? 1 : msg_blocks_pack(out, &m);
 }
 
+int sched_served(struct sched *s, struct buf *out) {
+    struct msg_served all[SERVED_MAX];
+    uint32_t n = fair_served(&s->fair, all, SERVED_MAX);
+
+    return n == 0 ? 1 : buf_add(out, all, n * sizeof(*all));
+}
+
+void sched_served_elsewhere(struct sched *s, const struct msg_served *m, uint32_t n) {
+    int64_t now = clock_now(s->clock);
+
+    for (uint32_t i = 0; i < n; i++)
+        fair_charge_elsewhere(&s->fair, m[i].tenant, m[i].ns, now);
+}
+
+void sched_forget_tenants(struct sched *s) {
+    for (uint32_t i = 0; i < s->fair.n_tenants; i++)
+        assert(s->fair.tenant[i].n_live == 0);
+    s->fair.n_tenants = 0;
+}
+
 void sched_stats(const struct sched *s, struct msg_stats *out) {
     struct kv_stats kv;
 

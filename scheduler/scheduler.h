@@ -120,6 +120,15 @@ void sched_delivered(struct sched *s);
  * last call: 0, 1 when nothing did, -errno. Needs opts.tells_blocks. */
 int sched_blocks(struct sched *s, struct buf *out);
 
+/* Device time of tenants. Appends a SERVED payload with what they had here since the last call to
+ * @out: 0, 1 when none had any, -errno; and takes in what they had at another worker of the same
+ * device. */
+int sched_served(struct sched *s, struct buf *out);
+void sched_served_elsewhere(struct sched *s, const struct msg_served *m, uint32_t n);
+
+/* Nothing runs or waits: who it was done for is no tenant that may come back. */
+void sched_forget_tenants(struct sched *s);
+
 int64_t sched_wake_ns(const struct sched *s); /* next deadline, or INT64_MAX */
 /* Gauges of now and counters since the start, of pager, host memory, disk tier and drafts too. */
 void sched_stats(const struct sched *s, struct msg_stats *out);

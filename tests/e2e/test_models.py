@@ -143,6 +143,29 @@ def test_a_tenants_many_models_do_not_drive_out_anothers():
             assert loads <= n / 3, f"{loads} loads for {n} requests"
 
 
+def test_a_tenant_that_asks_two_models_has_not_twice_as_much():
+    """The two share one model's only slot, which is halved where what one has of the other model does not count."""
+    with folder_of("ab") as folder, tempfile.TemporaryDirectory() as keys:
+        pathlib.Path(keys, "keys").write_text("alice:ka\nbob:kb\n")
+        with Weftd("--models-dir", folder, "--api-keys", keys + "/keys", "--max-seqs", "1", *FLAGS, model="") as d:
+            over, had = threading.Event(), {"ka": 0, "kb": 0}
+
+            def client(key, model, k):
+                i = 0
+                while not over.is_set():
+                    i += 1
+                    ask(d, model, 60, seed=100 * k + i, key=key)
+                    if model == "a":
+                        had[key] += 1
+                    if sum(had.values()) >= 80:
+                        over.set()
+
+            ask(d, "a", 1, key="kb")
+            ask(d, "b", 1, key="kb")
+            parallel([lambda a=a, k=k: client(*a, k) for a in (("ka", "a"), ("ka", "b"), ("kb", "a")) for k in range(3)])
+            assert 1 <= had["ka"] <= 30, had  # a ninth, once what it had before is made up for
+
+
 def test_swaps_under_load_lose_nothing():
     """Clients of three models, of which two fit; loads and unloads by the operator meanwhile."""
     with folder_of("abc") as folder, Weftd("--models-dir", folder, *FLAGS, "--load-wait-ms", "60000", model="") as d:

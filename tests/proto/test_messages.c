@@ -223,6 +223,21 @@ Test(messages, the_end_of_a_turn_has_one_form) {
     buf_deinit(&b);
 }
 
+Test(messages, served_is_an_array_of_tenants) {
+    struct msg_served m[2] = {{.tenant = 3, .ns = 7}, {.tenant = 4, .ns = UINT64_MAX}};
+    static struct msg_served many[SERVED_MAX + 1];
+    const struct msg_served *got;
+
+    for (uint32_t len = 0; len < sizeof(m); len++)
+        cr_expect_eq(msg_served_parse(m, len, &got), len == sizeof(*m) ? 1 : -EPROTO);
+    cr_assert_eq(msg_served_parse(m, sizeof(m), &got), 2);
+    cr_expect(got[1].tenant == 4 && got[1].ns == UINT64_MAX);
+    cr_expect_eq(msg_served_parse(many, sizeof(many) - sizeof(*many), &got), SERVED_MAX);
+    cr_expect_eq(msg_served_parse(many, sizeof(many), &got), -EPROTO);
+    m[1].zero = 1;
+    cr_expect_eq(msg_served_parse(m, sizeof(m), &got), -EPROTO);
+}
+
 Test(messages, blocks_have_as_many_tokens_as_their_pages) {
     uint64_t gone[] = {9, UINT64_MAX};
     struct msg_block came[] = {{1, 0}, {2, 1}};

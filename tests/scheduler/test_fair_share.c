@@ -2,6 +2,7 @@
 #include <math.h>
 #include "base/rng.h"
 #include "base/util.h"
+#include "proto/messages.h"
 #include "scheduler/fair_share.h"
 
 #define SECOND INT64_C(1000000000)
@@ -194,4 +195,148 @@ Test(fair_share, who_is_going_to_be_ahead_is_held_from_the_beginning) {
     fair_order(&s, 0);
     for (uint32_t i = 0; i < 2; i++)
         cr_expect_float_eq(s.part[i], s.order[i] == a ? 1 : 0.5F, 0.01F);
+}
+
+/* ---- several workers of one device ---- */
+
+#define WORKERS 3u
+#define TENANTS 3u
+#define TURN_NS 20e6
+
+/* Workers that run side by side, each as long as the others. */
+struct device {
+    struct fair_share worker[WORKERS];
+    uint16_t ref[WORKERS][TENANTS];
+    bool asks[WORKERS][TENANTS];
+    double had[WORKERS][TENANTS];
+    int64_t now;
+};
+
+/* @asks: by worker, a bit for each tenant that always has a request there. */
+static void open_device(struct device *d, const uint32_t asks[WORKERS],
+                        const uint32_t weight[TENANTS]) {
+    memset(d, 0, sizeof(*d));
+    for (uint32_t w = 0; w < WORKERS; w++) {
+        cr_assert_eq(fair_init(&d->worker[w], &(struct fair_opts){0}), 0);
+        for (uint32_t t = 0; t < TENANTS; t++)
+            if ((d->asks[w][t] = asks[w] >> t & 1))
+                d->ref[w][t] = fair_enter(&d->worker[w], t, weight[t], 0, 0);
+    }
+}
+
+static void close_device(struct device *d) {
+    for (uint32_t w = 0; w < WORKERS; w++)
+        fair_deinit(&d->worker[w]);
+}
+
+/* TURN_NS of each worker for the tenant that comes first there. */
+static void turn(struct device *d, uint32_t w) {
+    struct fair_item x[TENANTS];
+    uint32_t n = 0, first;
+
+    for (uint32_t t = 0; t < TENANTS; t++)
+        if (d->asks[w][t])
+            x[n++] = item(d->ref[w][t], d->now, t, TURN_NS);
+    if (fair_pick(&d->worker[w], x, n, &first, 1) == 0)
+        return;
+    fair_charge(&d->worker[w], x[first].tenant, TURN_NS, d->now);
+    d->had[w][d->worker[w].tenant[x[first].tenant].id] += TURN_NS;
+}
+
+/* What the front does with SERVED. */
+static void tell(struct device *d) {
+    struct msg_served all[SERVED_MAX];
+
+    for (uint32_t from = 0; from < WORKERS; from++) {
+        uint32_t n = fair_served(&d->worker[from], all, SERVED_MAX);
+
+        for (uint32_t to = 0; to < WORKERS; to++)
+            for (uint32_t i = 0; i < n && to != from; i++)
+                fair_charge_elsewhere(&d->worker[to], all[i].tenant, all[i].ns, d->now);
+    }
+}
+
+static void run_device(struct device *d, uint32_t seconds) {
+    for (uint32_t i = 0; i < seconds * 50; i++) {
+        d->now += (int64_t)TURN_NS;
+        for (uint32_t w = 0; w < WORKERS; w++)
+            turn(d, w);
+        if (i % 5 == 4)
+            tell(d);
+    }
+}
+
+/* Of all that the workers did. */
+static double part(const struct device *d, uint32_t tenant) {
+    double sum = 0, own = 0;
+
+    for (uint32_t w = 0; w < WORKERS; w++)
+        for (uint32_t t = 0; t < TENANTS; t++) {
+            sum += d->had[w][t];
+            own += t == tenant ? d->had[w][t] : 0;
+        }
+    return own / sum;
+}
+
+Test(fair_share, who_asks_two_models_has_what_others_have) {
+    static const struct {
+        const char *what;
+        uint32_t asks[WORKERS], weight[TENANTS];
+        double part[TENANTS];
+    } cases[] = {
+        /* Shares are exact where what is had elsewhere can be had back here, */
+        {"one each and a common one", {3, 5, 0}, {1000, 1000, 1000}, {1 / 3.0, 1 / 3.0, 1 / 3.0}},
+        {"weights", {3, 1, 0}, {3000, 1000, 0}, {0.75, 0.25, 0}},
+        {"weights, all ask all", {7, 7, 7}, {1000, 2000, 1000}, {0.25, 0.5, 0.25}},
+        /* else an eighth of its share is left to a tenant. */
+        {"two models", {3, 1, 0}, {1000, 1000, 0}, {10 / 18.0, 8 / 18.0, 0}},
+        {"three models", {3, 1, 1}, {1000, 1000, 0}, {19 / 27.0, 8 / 27.0, 0}},
+        {"one of three has one", {7, 1, 2}, {1000, 1000, 1000}, {11 / 30.0, 11 / 30.0, 8 / 30.0}},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        static struct device d;
+
+        open_device(&d, cases[i].asks, cases[i].weight);
+        run_device(&d, 200);
+        for (uint32_t t = 0; t < TENANTS; t++)
+            cr_expect_float_eq(part(&d, t), cases[i].part[t], 0.02, "%s: tenant %u has %.3f",
+                               cases[i].what, t, part(&d, t));
+        close_device(&d);
+    }
+}
+
+/* It is not held against a tenant for long, nor at all that it was alone. */
+Test(fair_share, what_was_had_elsewhere_is_forgotten) {
+    static struct device d;
+    const uint32_t asks[WORKERS] = {3, 1, 0}, weight[TENANTS] = {1000, 1000, 0};
+
+    open_device(&d, asks, weight);
+    run_device(&d, 600);
+    d.asks[1][0] = false; /* from here on both ask one model */
+    run_device(&d, 30);
+    memset(d.had, 0, sizeof(d.had));
+    run_device(&d, 10);
+    cr_expect_float_eq(part(&d, 0), 0.5, 0.05, "%.3f", part(&d, 0));
+    close_device(&d);
+
+    open_device(&d, asks, weight);
+    d.asks[0][0] = d.asks[0][1] = false;
+    fair_leave(&d.worker[0], d.ref[0][0], 0);
+    run_device(&d, 600);
+    d.asks[1][0] = false;
+    d.asks[0][0] = d.asks[0][1] = true;
+    d.ref[0][0] = fair_enter(&d.worker[0], 0, 1000, 0, d.now);
+    memset(d.had, 0, sizeof(d.had));
+    run_device(&d, 10);
+    cr_expect_float_eq(part(&d, 0), 0.5, 0.01, "%.3f", part(&d, 0));
+    close_device(&d);
+
+    uint16_t a = fair_enter(&s, 1, 1000, 0, 0), b = fair_enter(&s, 2, 1000, 0, 0);
+    fair_charge_elsewhere(&s, 1, 5000000000, 0);
+    fair_leave(&s, a, 0);
+    fair_charge(&s, b, 3e9, 0); /* less than what is not counted, and the second that it may have */
+    a = fair_enter(&s, 1, 1000, 0, 0);
+    cr_expect_float_eq(s.tenant[a].served_ns, 2e9, 1);
+    cr_expect_float_eq(s.tenant[a].elsewhere_ns, 3e9, 1);
 }

@@ -85,6 +85,31 @@ Test(turns, then_a_place_is_kept_for_it) {
     sim_deinit(&sim);
 }
 
+/* Slots are left to a tenant that was here lately; of what two others have waiting the first of each comes first. */
+Test(turns, a_tenants_first_request_is_not_overtaken_by_its_others) {
+    enum { N = 30 };
+    struct sim_client *mine[N];
+
+    sim_init(&sim, &(struct sim_opts){.n_pages = 1000, .sched = {.max_seqs = 2}});
+    ask(3, 20, 2);
+    sim_run(&sim, 100);
+    for (int i = 0; i < N; i++) {
+        ask(1, 30, 20);
+        mine[i] = ask(2, 30, 20);
+    }
+    for (bool all = false; !all;) {
+        sim_step(&sim);
+        sim_served_elsewhere(&sim, 2, (uint64_t)MS);
+        all = true;
+        for (int i = 0; i + 1 < N; i++) {
+            cr_assert(mine[i]->n_got > 0 || mine[i + 1]->n_got == 0, "%d was overtaken", i);
+            all &= mine[i + 1]->n_ends > 0;
+        }
+    }
+    sim_run(&sim, 5000);
+    sim_deinit(&sim);
+}
+
 /* Two tenants that always want more, 1 to 3. */
 Test(turns, weights_divide_what_is_done) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 1000, .max_clients = 4096});

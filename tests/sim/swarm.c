@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { ARRIVE, CANCEL, DEAF, DIE, HANG, WARM, KINDS };
+enum kind { ARRIVE, CANCEL, DEAF, DIE, HANG, WARM, ELSEWHERE, KINDS };
 
-static const char *const kind_names[KINDS] = {"request", "cancel", "channel full",
-                                              "death",   "hang",   "warm request"};
+static const char *const kind_names[KINDS] = {"request", "cancel",       "channel full", "death",
+                                              "hang",    "warm request", "elsewhere"};
 
 struct action {
     uint32_t at; /* step */
@@ -139,6 +139,7 @@ static void make_actions(struct run *u) {
     add_actions(u, CANCEL, w->cancels, 1);
     add_actions(u, DEAF, w->deaf, 1);
     add_actions(u, WARM, w->warm, 1);
+    add_actions(u, ELSEWHERE, w->elsewhere, 1);
     add_actions(u, ARRIVE, w->every, w->burst);
     qsort(u->action, u->n_actions, sizeof(*u->action), by_step);
 }
@@ -281,6 +282,13 @@ static void warm(struct run *u, struct rng *r) {
     sim_submit(s, c, 0);
 }
 
+/* A tenant has had a part of the last second at another worker, or more of late. */
+static void serve_elsewhere(struct run *u, struct rng *r) {
+    uint64_t ns = rng_below(r, 1000) * UINT64_C(1000000) * (one_in(r, 10) ? 20 : 1);
+
+    sim_served_elsewhere(&u->sim, rng_below(r, u->w.tenants), ns);
+}
+
 static void act(struct run *u, const struct action *a) {
     struct rng r = {a->seed};
     struct sim *s = &u->sim;
@@ -298,6 +306,9 @@ static void act(struct run *u, const struct action *a) {
         break;
     case WARM:
         warm(u, &r);
+        break;
+    case ELSEWHERE:
+        serve_elsewhere(u, &r);
         break;
     case DIE:
         telltale_fail(s->draft_engine && a->seed % 4 == 0 ? s->draft_engine : s->engine,

@@ -5,6 +5,7 @@
 #include "kvpager/private.h"
 #include "scheduler/disk.h"
 #include "scheduler/draft/draft.h"
+#include "scheduler/policy.h"
 #include "tests/support/sched_sim.h"
 #include "tests/support/sim_flight.h"
 
@@ -246,6 +247,16 @@ static void check_table(struct sim *s) {
     HOLD(s, NULL, NO_STRANGER, n == s->n_live);
 }
 
+/* By sums over the worker's life, up to rounding. */
+static void check_elsewhere(const struct sim *s, const struct fair_tenant *t) {
+    double told_ns = s->elsewhere_ns[t->id % SIM_TENANTS] + 1;
+
+    HOLD(s, NULL, ELSEWHERE, t->elsewhere_ns >= 0 && t->elsewhere_ns <= FAIR_ELSEWHERE_NS);
+    HOLD(s, NULL, ELSEWHERE, t->counted_ns + t->elsewhere_ns <= told_ns);
+    HOLD(s, NULL, ELSEWHERE, t->counted_ns <= FAIR_ELSEWHERE * t->own_ns + 1);
+    HOLD(s, NULL, ELSEWHERE, t->told_ns <= t->own_ns);
+}
+
 static void check_requests(struct sim *s) {
     uint32_t n_in[3] = {0}, n_compiling = 0;
     uint64_t n_out = s->was.n_outputs, n_finished = s->was.n_finished;
@@ -280,6 +291,8 @@ static void check_requests(struct sim *s) {
     uint32_t n_live = 0;
     for (uint32_t i = 0; i < h->n_tenants; i++)
         n_live += h->tenant[i].n_live;
+    for (uint32_t i = 0; i < h->n_tenants; i++)
+        check_elsewhere(s, &h->tenant[i]);
     HOLD(s, NULL, COUNTERS, n_live == s->stats.n_running + s->stats.n_waiting + warm);
     HOLD(s, NULL, COUNTERS,
          s->stats.n_used + s->stats.n_free + s->stats.n_cached == s->stats.n_pages);

@@ -75,7 +75,9 @@ struct sim_client;
     X(UNCHANGED, "a batch does not change while it runs")                                          \
     X(GOES_ON, "a sequence goes on where the state in its slot is, of its tokens")                 \
     X(BLOCK, "the keys of the block, and the hidden state from which it drafts, are of its "       \
-             "tokens")
+             "tokens")                                                                             \
+    /* The scheduler from inside: after each step. */                                              \
+    X(ELSEWHERE, "what a tenant had at other workers counts once, and leaves it a part here")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,

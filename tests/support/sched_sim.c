@@ -603,6 +603,13 @@ static void deliver(struct sim *s) {
     HOLD(s, NULL, NO_ECHO, sched_events(s->sched, &s->events) == 1);
 }
 
+void sim_served_elsewhere(struct sim *s, uint32_t tenant, uint64_t ns) {
+    struct msg_served m = {.tenant = tenant, .ns = ns};
+
+    s->elsewhere_ns[tenant % SIM_TENANTS] += (double)ns;
+    sched_served_elsewhere(s->sched, &m, 1);
+}
+
 int sim_step(struct sim *s) {
     uint64_t before = s->stats.step_ns_total;
     sim_drafts_of(s);
@@ -693,6 +700,7 @@ void sim_restart(struct sim *s) {
     s->draft_engine = engine_free(s->draft_engine);
     sim_constraints_reset(s);
     s->n_restarts++;
+    memset(s->elsewhere_ns, 0, sizeof(s->elsewhere_ns));
     for (uint32_t i = s->n_live; i-- > 0;)
         count_death(s, &s->client[s->live[i]], &page);
     new_worker(s);

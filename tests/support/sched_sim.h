@@ -104,7 +104,7 @@ struct sim_watch {
     uint32_t left, part;
 };
 
-enum { SIM_JOBS = 64 };
+enum { SIM_JOBS = 64, SIM_TENANTS = 64 };
 
 struct sim {
     struct sim_opts opts;
@@ -131,7 +131,8 @@ struct sim {
     struct msg_stats stats; /* after the last step */
     struct telltale_seen seen;
     uint32_t max_rows_seen;
-    int64_t max_step_ns; /* the longest step so far */
+    double elsewhere_ns[SIM_TENANTS]; /* of tenants, that this worker was told of */
+    int64_t max_step_ns;              /* the longest step so far */
     /* NULL, or told of: each end; tokens, and how long after the last ones (0: the first); each step, before its
      * events are delivered. */
     void (*ended)(struct sim *s, struct sim_client *c);
@@ -175,6 +176,8 @@ struct sim_client *sim_client_prewarm(struct sim *s, const struct sim_client *be
 /* Submits it; with @n_out > 0 as resumed after so many of the tokens that it must get. */
 void sim_submit(struct sim *s, struct sim_client *c, uint32_t n_out);
 void sim_cancel(struct sim *s, struct sim_client *c);
+/* Tenant @tenant (below SIM_TENANTS) has had @ns of the device at another worker. */
+void sim_served_elsewhere(struct sim *s, uint32_t tenant, uint64_t ns);
 
 /* One step and its events, checked. What sched_step() says; -EIO is passed on. */
 int sim_step(struct sim *s);
