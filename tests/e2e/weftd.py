@@ -56,7 +56,7 @@ def synth(name, *args):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (name + ".gguf")
     if not path.exists():
-        part = folder / f"{name}.{os.getpid()}.part"
+        part = folder / f"{name}.{os.getpid()}.{threading.get_ident()}.part"  # tests of a process run beside each other
         subprocess.run([program("weft-gguf"), "synth", *args, "-o", str(part)], check=True, stdout=subprocess.DEVNULL)
         part.rename(path)
     return str(path)
