@@ -1,5 +1,6 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "tiny.h"
@@ -116,14 +117,28 @@ static int ask(const char *more) {
 }
 
 static void expect(int fd, int status, const char *part) {
+    char seconds[20];
     struct reply r;
 
     turns(100);
     world_receive(&w, fd, &r);
     cr_expect_eq(r.status, status, "%d", r.status);
     cr_expect(strstr(r.body.data, part), "%s", r.body.data);
+    bool again = atoi(reply_header(&r, "Retry-After", seconds, sizeof(seconds))) > 0;
+    cr_expect_eq(again, status == 503, "%s", r.head);
     reply_deinit(&r);
     close(fd);
+}
+
+/* What /v1/models says of it. */
+static void expect_state(const char *state) {
+    char part[60];
+    struct reply r;
+
+    snprintf(part, sizeof(part), "\"status\":{\"value\":\"%s\"", state);
+    world_get(&w, "/v1/models/other", &r);
+    cr_expect(strstr(r.body.data, part), "%s: %s", state, r.body.data);
+    reply_deinit(&r);
 }
 
 Test(models, a_request_waits_until_its_model_is_loaded) {
@@ -288,9 +303,15 @@ Test(models, lists_say_what_is_loaded) {
     world_get(&w, "/api/ps", &r);
     cr_expect(strstr(r.body.data, "\"name\":\"other\""), "%s", r.body.data);
     reply_deinit(&r);
-    world_get(&w, "/v1/models/other", &r);
-    cr_expect(strstr(r.body.data, "\"value\":\"loaded\""), "%s", r.body.data);
-    reply_deinit(&r);
+    expect_state("loaded");
+    api_model_set(model, API_MODEL_UNLOADING, 0);
+    expect_state("unloading");
+    api_worker_stopped(model);
+    expect_state("unloaded");
+    api_model_set(model, API_MODEL_LOADING, 0.5f);
+    expect_state("loading");
+    api_worker_failed(model, "it is cut off", 7000);
+    expect_state("failed");
     stop();
 }
 
