@@ -148,8 +148,9 @@ struct be {
     /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c); more
      * than so many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
-    struct temper temper;        /* of the layers' queries, all the same */
-    bool wants_early, no_matvec; /* as configured; matvec was found wrong */
+    struct temper temper;     /* of the layers' queries, all the same */
+    bool wants_early;         /* as configured */
+    bool no_matvec, no_split; /* found wrong: matvec; segments shared by blocks of matmul_wide */
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
     uint32_t wants_fuse;
@@ -279,7 +280,8 @@ uint32_t cuda_head_values(const struct be *b, const struct heads *h);
 /* Results of chunks that be.partial has room for. */
 uint32_t cuda_partials(const struct be *b, const struct heads *h);
 
-/* Words of be.arrived: heads of a matvec; merges, then rows, of attention. */
+/* Words of be.arrived: heads of a matvec; merges, then rows, of attention; blocks that share
+ * segments. */
 uint32_t cuda_arrivals(const struct be *b);
 
 /* Enqueues a kernel with its one argument, @args of @n bytes; noted for the step's graph while one
@@ -304,13 +306,19 @@ int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias by matvec, matmul_wide or matmul_m128, whichever takes the fewest instructions:
  * equal bits. */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* The same without matmul_m128. */
-int cuda_matmul_plain(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* The same by matmul_wide, whose segments @n_splits blocks share; beyond 1: cuda_can_split(). */
+int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                     uint32_t n_splits);
+bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
+/* Columns that the blocks of matmul_wide walk one after the other, and how many blocks share the
+ * segments so that it takes the fewest. */
+uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows,
+                      uint32_t *n_splits);
 /* Sets be.m128: whether this device can run matmul_m128, and when. 0 or -EIO. */
 int m128_open(struct be *b);
 /* Whether matmul_m128 takes fewer rounds of the device's blocks than matmul_wide. */
 bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
-/* cuda_matmul_plain() by matmul_m128, with the same bits; more than MATVEC_ROWS rows. */
+/* cuda_matmul() by matmul_m128, with the same bits; more than MATVEC_ROWS rows. */
 int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Whether the kernels compute what they should, at the end of open (selftest.c). A kernel that does
  * not is left out where a plainer one does the same: be.note. 0, or refused with the reason. */

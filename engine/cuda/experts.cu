@@ -481,11 +481,11 @@ KERNEL(expert_wide, struct expert_args, CUDA_THREADS, 1) {
 
         supply.take_row(k, a.x, a.n_blocks, row_of(a, pairs_of(a, item)[c < item.n ? c : 0]));
     }
-    supply.start(m, tiles_of(m, item.expert), tile);
+    supply.start(m, tiles_of(m, item.expert), tile, item.n, 0, TILE_SEGMENTS);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-    walk_of(m.format, supply, total);
+    walk_of(m, supply, AddUp{total});
     copy_wait<0>();
     if (!supply.tiles)
         return;

@@ -304,8 +304,8 @@ enum finish {
 
 /* y (+)= W x + bias for the matrices, which share x. matvec: up to 8 rows, matvec_16: up to 16;
  * grid x: row tiles of all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid
- * x: rows / 64, y: row tiles / 8 (each matrix rounded up). The same bits. Shared memory:
- * matvec_shared(), wide_shared() of the largest format. */
+ * x: rows / 64, y: row tiles / 8 (each matrix rounded up), times n_splits. The same bits. Shared
+ * memory: matvec_shared(), wide_shared() of the largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
     const uint16_t *x; /* packed */
@@ -317,12 +317,20 @@ struct matmul_args {
     /* matvec only. gated: 0, or n_row_tiles of both matrices: m[0].y becomes what @glu, an enum
      * pack_kind, makes of the gate m[0] and the up m[1]. */
     uint32_t gated, glu, finish;
-    uint32_t *arrived; /* zeros, and zeros again when it ends */
+    /* Zeros, and zeros again when it ends. matmul_wide: one for each of the blocks that there were
+     * without splits. */
+    uint32_t *arrived;
+    /* matmul_wide: blocks that share the segments, a power of two up to TILE_SEGMENTS, which all
+     * matrices have; beyond 1 the sums of each, WIDE_SPLIT_BYTES for each of arrived. */
+    uint32_t n_splits;
+    float *sums;
     union {
         struct pack_args pack;
         struct store_args store;
     };
 };
+
+#define WIDE_SPLIT_BYTES (TILE_SEGMENTS * MATMUL_COLUMNS * 128u * 4u)
 
 MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {
     return CUDA_THREADS / 32 * MATVEC_STAGES * stage_bytes;

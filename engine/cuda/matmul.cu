@@ -14,6 +14,8 @@
  * matmul_wide  64 rows at a time. Each of 8 warps has a row tile of its own and walks over all
  * columns; slices of the
  *              activations and weights come ahead by the same copies. Bound by the tensor cores.
+ *              Where such blocks are too few for the device, several share the segments and the
+ *              last of them adds up.
  */
 
 #include "engine/cuda/matvec.cuh"
@@ -303,11 +305,65 @@ KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */
 
+#define WIDE_SUMS (MATMUL_COLUMNS * 128u) /* of a segment of a block */
+
+/* The sum over the segments, or, where blocks share them, each of them to @shared. */
+struct Ends {
+    struct AddUp all;
+    float *shared; /* [TILE_SEGMENTS][WIDE_GROUPS][4][CUDA_THREADS], the thread's, or NULL */
+    bool half;     /* as in Supply */
+
+    __device__ __forceinline__ void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
+        if (!shared)
+            return all.end(segment, c);
+#pragma unroll
+        for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++) {
+            if (k == WIDE_GROUPS * 2 && half)
+                break;
+            shared[segment * WIDE_SUMS + k * CUDA_THREADS] = c[k / 4][k % 4];
+        }
+    }
+};
+
+/* y of sum @k of a thread's: of column k / 4 of eight rows of the activations. */
+DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                     uint32_t tile, uint32_t k, float sum) {
+    uint32_t lane = threadIdx.x % 32, row0 = blockIdx.x * MATMUL_COLUMNS;
+
+    put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
+        tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
+}
+
+/* The last of the blocks that share the segments adds them up. */
+DEVICE void finish_split(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                         uint32_t tile, const struct Ends &ends, uint32_t *count) {
+    const float *shared = ends.shared;
+    SHARED uint32_t told;
+
+    sync_block();
+    if (threadIdx.x == 0)
+        told = arrive(count, 1, a.n_splits);
+    sync_block();
+    if (!told || tile >= m.n_row_tiles)
+        return;
+#pragma unroll 4
+    for (uint32_t k = 0; k < (ends.half ? WIDE_GROUPS * 2 : WIDE_GROUPS * 4); k++) {
+        float sum = shared[k * CUDA_THREADS];
+
+#pragma unroll
+        for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
+            sum += shared[s * WIDE_SUMS + k * CUDA_THREADS];
+        put_wide(a, m, n_rows, tile, k, sum);
+    }
+}
+
 KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     wait_for_previous();
-    uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = blockIdx.y, i = 0;
+    uint32_t i = 0;
+    uint32_t block = blockIdx.y / a.n_splits, part = blockIdx.y % a.n_splits;
+    uint32_t count = block * gridDim.x + blockIdx.x, each = TILE_SEGMENTS / a.n_splits;
     uint32_t row0 = blockIdx.x * MATMUL_COLUMNS, n_rows = count_rows(a);
-    float total[WIDE_GROUPS][4];
+    float total[WIDE_GROUPS][4], *shared = NULL;
     struct Supply supply;
 
     if (row0 >= n_rows)
@@ -315,25 +371,27 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
         block -= (a.m[i++].n_row_tiles + 7) / 8;
     const struct matrix &m = a.m[i];
-    uint32_t tile = block * 8 + warp;
+    uint32_t tile = block * 8 + threadIdx.x / 32;
 
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */
         uint32_t row = row0 + Supply::row_of(k);
 
         supply.take_row(k, a.x, a.n_blocks, row / PACK_ROWS * PACK_ROWS < n_rows ? row : row0);
     }
-    supply.start(m, m.tiles, tile);
+    supply.start(m, m.tiles, tile, n_rows - row0, part * each, (part + 1) * each);
 #pragma unroll
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-    walk_of(m.format, supply, total);
+    if (a.n_splits > 1)
+        shared = a.sums + ((size_t)count * (TILE_SEGMENTS * WIDE_SUMS) + threadIdx.x);
+    const struct Ends ends = {{total}, shared, supply.half};
+    walk_of(m, supply, ends);
     copy_wait<0>();
+    if (shared)
+        return finish_split(a, m, n_rows, tile, ends, a.arrived + count);
     if (!supply.tiles)
         return;
 #pragma unroll
-    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-#pragma unroll
-        for (uint32_t j = 0; j < 4; j++)
-            put(a, m, n_rows, row0 + n * PACK_ROWS + lane % 4 * 2 + j % 2,
-                tile * TILE_ROWS + lane / 4 + j / 2 * 8, total[n][j]);
+    for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
+        put_wide(a, m, n_rows, tile, k, total[k / 4][k % 4]);
 }

@@ -83,6 +83,7 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
         .n_rows = x->n_rows,
         .n_blocks = (uint32_t)round_up(w->n_in, 64) / 16,
         .add = add,
+        .n_splits = 1,
     };
 
     assert(w->n_mats > 0 && w->n_mats <= ARRAY_SIZE(a.m));
@@ -107,21 +108,76 @@ int cuda_matvec(struct be *b, const struct matmul_args *a) {
     return cuda_launch(b, &l, a, sizeof(*a));
 }
 
-int cuda_matmul_plain(struct be *b, const struct weights *w, const struct operand *x, bool add) {
-    struct matmul_args a = cuda_matmul_args(w, x, add);
-    uint32_t groups = 0, shared = 0;
+/* Row tiles of a block, of all matrices. */
+static uint32_t tile_groups(const struct weights *w) {
+    uint32_t groups = 0;
 
-    if (x->n_rows <= MATVEC_ROWS && !b->no_matvec)
-        return cuda_matvec(b, &a);
-    for (uint32_t i = 0; i < w->n_mats; i++) {
-        shared = MAX(shared, wide_shared(w->m[i].format));
+    for (uint32_t i = 0; i < w->n_mats; i++)
         groups += (w->m[i].n_row_tiles + 7) / 8;
+    return groups;
+}
+
+static uint32_t wide_blocks(const struct weights *w, uint32_t n_rows) {
+    return (n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS * tile_groups(w);
+}
+
+/* Each has at least one, and the sums of all, written and read once, stay in the cache. */
+bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows) {
+    uint32_t n = wide_blocks(w, n_rows), most = (uint32_t)b->device.n_multiprocessors;
+    bool fits = !b->no_split && n <= most && (size_t)n * WIDE_SPLIT_BYTES <= b->partial_bytes;
+
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        fits = fits && w->m[i].n_units >= TILE_SEGMENTS;
+    return fits;
+}
+
+/* What adding up the shared segments takes, in columns of a block's walk: 256 KiB from the L2 cache
+ * at 64 bytes a cycle and two trips there, at the 6.5 cycles that a column takes (16 mma.sync of
+ * 16 columns, two warps a quarter of a multiprocessor). Computed, not measured. */
+#define SPLIT_COLUMNS 1024u
+
+uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows,
+                      uint32_t *n_splits) {
+    uint32_t blocks = wide_blocks(w, n_rows), n = (uint32_t)b->device.n_multiprocessors;
+    uint32_t most = cuda_can_split(b, w, n_rows) ? TILE_SEGMENTS : 1, best = UINT32_MAX;
+
+    for (uint32_t splits = 1; splits <= most; splits *= 2) {
+        uint32_t rounds = (blocks * splits + n - 1) / n;
+        uint32_t columns = rounds * (w->n_in / splits) + (splits > 1 ? SPLIT_COLUMNS : 0);
+
+        if (columns < best) {
+            best = columns;
+            *n_splits = splits;
+        }
     }
-    uint32_t columns = (x->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS;
-    struct launch wide = {kernel_matmul_wide, columns, groups, CUDA_THREADS, "matmul_wide", shared};
-    return cuda_launch(b, &wide, &a, sizeof(a));
+    return best;
+}
+
+int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                     uint32_t n_splits) {
+    struct matmul_args a = cuda_matmul_args(w, x, add);
+    uint32_t shared = 0, columns = (x->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS;
+
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        shared = MAX(shared, wide_shared(w->m[i].format));
+    a.n_splits = n_splits;
+    a.arrived = b->arrived;
+    a.sums = b->partial;
+    struct launch l = {kernel_matmul_wide, columns,       tile_groups(w) * n_splits,
+                       CUDA_THREADS,       "matmul_wide", shared};
+    return cuda_launch(b, &l, &a, sizeof(a));
 }
 
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
-    return (m128_is_better(b, w, x->n_rows) ? m128_matmul : cuda_matmul_plain)(b, w, x, add);
+    struct matmul_args a;
+    uint32_t n_splits;
+
+    if (x->n_rows <= MATVEC_ROWS && !b->no_matvec) {
+        a = cuda_matmul_args(w, x, add);
+        return cuda_matvec(b, &a);
+    }
+    if (m128_is_better(b, w, x->n_rows))
+        return m128_matmul(b, w, x, add);
+    wide_columns(b, w, x->n_rows, &n_splits);
+    return cuda_matmul_wide(b, w, x, add, n_splits);
 }

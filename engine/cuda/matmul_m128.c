@@ -6,10 +6,9 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Products of a block, which bound both. As many one after the other: m128 reads weights half as
- * often. */
+/* Products of a block for each of matmul_wide's, which bound both. As many one after the other:
+ * m128 reads weights half as often. */
 #define M128_COST 2u
-#define WIDE_COST 1u
 
 /* WEFT_CUDA_M128: 0 never, 1 wherever it can be. Devices with less shared memory do without. */
 int m128_open(struct be *b) {
@@ -29,15 +28,14 @@ int m128_open(struct be *b) {
 
 /* A multiprocessor has one block of either at a time. */
 bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows) {
-    uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors;
+    uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors, n_splits;
 
     if (b->m128 != M128_IF_BETTER || n_rows <= MATVEC_ROWS)
         return b->m128 == M128_ALWAYS && n_rows > MATVEC_ROWS;
     for (uint32_t i = 0; i < w->n_mats; i++)
         groups += (w->m[i].n_row_tiles + 7) / 8;
-    uint32_t m128 = (n_rows + M128_ROWS - 1) / M128_ROWS * groups;
-    uint32_t wide = (n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS * groups;
-    return (m128 + n - 1) / n * M128_COST <= (wide + n - 1) / n * WIDE_COST;
+    uint32_t blocks = (n_rows + M128_ROWS - 1) / M128_ROWS * groups;
+    return (blocks + n - 1) / n * M128_COST * w->n_in <= wide_columns(b, w, n_rows, &n_splits);
 }
 
 /* Grid: columns of 128 rows by groups of eight tiles; shared memory for the format that needs

@@ -161,8 +161,9 @@ static void add_attention(struct be *b) {
 uint32_t cuda_arrivals(const struct be *b) {
     const struct model_shape *s = b->shape;
 
-    return MAX((s->widest.group + 2) * s->widest.n_kv,
-               b->max_merges * s->widest.n_kv + b->opts->max_rows);
+    return MAX(MAX((s->widest.group + 2) * s->widest.n_kv,
+                   b->max_merges * s->widest.n_kv + b->opts->max_rows),
+               (uint32_t)b->device.n_multiprocessors);
 }
 
 static void add_staging(struct be *b, struct staging *s, size_t size, void *device) {

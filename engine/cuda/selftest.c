@@ -156,10 +156,11 @@ static int prepare(struct be *b, struct product *p) {
     return r < 0 ? r : cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles);
 }
 
-enum way { ALONE, NARROW, WIDE, M128, EXPERT_VEC, EXPERT_WIDE, WAYS };
+enum way { ALONE, NARROW, WIDE, SHARING, M128, EXPERT_VEC, EXPERT_WIDE, WAYS };
 
-static const char *const way_name[] = {"matvec",      "matvec",     "matmul_wide",
-                                       "matmul_m128", "expert_vec", "expert_wide"};
+static const char *const way_name[] = {"matvec",          "matvec",      "matmul_wide",
+                                       "shared segments", "matmul_m128", "expert_vec",
+                                       "expert_wide"};
 
 static uint32_t rows_of(enum way way) {
     return way == ALONE ? 1 : way == NARROW ? MATVEC_ROWS : ROWS;
@@ -189,6 +190,7 @@ static int multiply_expert(struct be *b, const struct product *p, bool few) {
 /* y of the first rows by one of the kernels. */
 static int multiply(struct be *b, const struct product *p, enum way way, float *y) {
     struct operand x = {p->packed.device, p->scale.device, NULL, rows_of(way)};
+    struct matmul_args few = cuda_matmul_args(&p->w, &x, false);
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
     /* What another kernel left there must not pass. */
     int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
@@ -196,7 +198,8 @@ static int multiply(struct be *b, const struct product *p, enum way way, float *
     if (r == 0)
         r = way == M128         ? m128_matmul(b, &p->w, &x, false)
             : way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
-                                : cuda_matmul_plain(b, &p->w, &x, false);
+            : way < WIDE        ? cuda_matvec(b, &few)
+                                : cuda_matmul_wide(b, &p->w, &x, false, way == WIDE ? 1 : 4);
     r = r < 0 ? r : fetch(b, p->y.host, p->y.device, bytes);
     memcpy(y, p->y.host, r < 0 ? 0 : bytes);
     return r;
@@ -245,12 +248,16 @@ static bool is_used(const struct be *b, const struct product *p, enum way way) {
     if (way == EXPERT_VEC || way == EXPERT_WIDE)
         return p->tensor->n_dims == 3 &&
                !(way == EXPERT_VEC ? b->no_expert_vec : b->no_expert_wide);
+    if (way == SHARING)
+        return cuda_can_split(b, &p->w, ROWS);
     return way == M128 ? b->m128 != M128_NEVER : way == WIDE || !b->no_matvec;
 }
 
 static void leave_way(struct be *b, enum way way) {
     if (way == M128) {
         b->m128 = M128_NEVER;
+    } else if (way == SHARING) {
+        b->no_split = true;
     } else if (way == EXPERT_WIDE) {
         b->no_expert_wide = true;
     } else if (way == EXPERT_VEC) {

@@ -21,8 +21,10 @@
 struct Supply {
     const uint8_t *x[SLICE_VECTORS]; /* what the thread copies of the next slice */
     const uint8_t *tiles;            /* of the warp's row tile, NULL: none */
+    uint32_t segment;                /* of the matrix, the first of @n_units tiles */
     uint32_t ring;                   /* offset of the warp's; the slices come first */
     uint32_t n_units;
+    bool half; /* no more than half of the 64 rows are there: the others are not multiplied */
 
     /* Row @row of x, of the block's 64, is what x[@k] brings; @n_blocks of 16 columns. */
     __device__ __forceinline__ static uint32_t row_of(uint32_t k) {
@@ -34,11 +36,18 @@ struct Supply {
         x[k] = (const uint8_t *)all + (size_t)(row / PACK_ROWS) * n_blocks * 256 +
                threadIdx.x / 32 % SLICE_PAIRS * 512 + (row % PACK_ROWS * 4 + threadIdx.x % 4) * 16;
     }
-    /* Weights: row tile @tile of @m, whose tiles lie at @all. */
-    __device__ __forceinline__ void start(const struct matrix &m, const uint8_t *all,
-                                          uint32_t tile) {
-        n_units = m.n_units;
-        tiles = tile < m.n_row_tiles ? all + (size_t)tile * (n_units * tile_bytes(m.format)) : NULL;
+    /* Weights: segments @first .. @last - 1 of row tile @tile of @m, whose tiles lie at @all,
+     * for the first @n_rows of the 64 rows; behind take_row(). */
+    __device__ __forceinline__ void start(const struct matrix &m, const uint8_t *all, uint32_t tile,
+                                          uint32_t n_rows, uint32_t first, uint32_t last) {
+        half = n_rows <= MATMUL_COLUMNS / 2;
+        segment = first;
+        n_units = m.unit[last] - m.unit[first];
+        tiles = tile < m.n_row_tiles
+                    ? all + ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[first])
+                    : NULL;
+        for (uint32_t k = 0; k < SLICE_VECTORS; k++)
+            x[k] += (size_t)m.unit[first] * tile_k(m.format) * (2 * PACK_ROWS);
         ring = WIDE_SLICES * WIDE_SLICE_BYTES +
                threadIdx.x / 32 * (wide_slots(m.format) * tile_stage_bytes(m.format));
     }
@@ -74,7 +83,7 @@ struct Supply {
 
 /* Two pairs of a tile times a slice. */
 template <int F>
-DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice,
+DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t *slice, bool half,
                       float c[WIDE_GROUPS][4]) {
     uint32_t lane = threadIdx.x % 32;
 
@@ -87,15 +96,32 @@ DEVICE void add_slice(const struct Tile<F> &tile, int first_pair, const uint8_t 
         for (uint32_t n = 0; n < WIDE_GROUPS; n++) {
             uint32_t at = n * SLICE_PAIRS + p;
 
+            if (n == WIDE_GROUPS / 2 && half)
+                break;
             w.add(load16(slice + at * 512 + lane * 16), c[n]);
         }
     }
 }
 
-/* All columns of one row tile. All warps take part in the slices, also those that have no tile. */
-template <int F> DEVICE void walk(struct Supply &supply, float total[WIDE_GROUPS][4]) {
+/* The sum over the segments. */
+struct AddUp {
+    float (*total)[4]; /* [WIDE_GROUPS] */
+
+    __device__ __forceinline__ void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
+#pragma unroll
+        for (uint32_t n = 0; n < WIDE_GROUPS; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                total[n][j] = segment ? total[n][j] + c[n][j] : c[n][j];
+    }
+};
+
+/* The segments of one row tile, each of whose sums ENDS takes. All warps take part in the slices,
+ * also those that have no tile. */
+template <int F, class ENDS>
+DEVICE void walk(struct Supply &supply, const struct matrix &m, const ENDS &ends) {
     constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
-    uint32_t segment = 0, end = tile_segment(supply.n_units, 1);
+    uint32_t segment = supply.segment, first = m.unit[segment], end = m.unit[segment + 1] - first;
     float c[WIDE_GROUPS][4];
 
     for (uint32_t i = 0; i + 1 < WIDE_SLICES; i++)
@@ -115,43 +141,41 @@ template <int F> DEVICE void walk(struct Supply &supply, float total[WIDE_GROUPS
             if (!supply.tiles)
                 continue;
             tile.load(stage + u % units * tile_bytes(F), threadIdx.x % 32);
-            add_slice<F>(tile, (int)(i * SLICE_PAIRS), slice, c);
+            add_slice<F>(tile, (int)(i * SLICE_PAIRS), slice, supply.half, c);
         }
         if (u + 1 < end)
             continue;
+        ends.end(segment, c);
 #pragma unroll
         for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                total[n][j] = segment ? total[n][j] + c[n][j] : c[n][j];
-                c[n][j] = 0;
-            }
+            c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
         segment++;
-        end = tile_segment(supply.n_units, segment + 1);
+        end = m.unit[segment + 1 < TILE_SEGMENTS ? segment + 1 : TILE_SEGMENTS] - first;
     }
 }
 
-DEVICE void walk_of(uint32_t format, struct Supply &supply, float total[WIDE_GROUPS][4]) {
-    switch (format) {
+template <class ENDS>
+DEVICE void walk_of(const struct matrix &m, struct Supply &supply, const ENDS &ends) {
+    switch (m.format) {
     case TILE_F16:
-        return walk<TILE_F16>(supply, total);
+        return walk<TILE_F16>(supply, m, ends);
     case TILE_Q8_0:
-        return walk<TILE_Q8_0>(supply, total);
+        return walk<TILE_Q8_0>(supply, m, ends);
     case TILE_Q4_0:
-        return walk<TILE_Q4_0>(supply, total);
+        return walk<TILE_Q4_0>(supply, m, ends);
     case TILE_IQ4_NL:
-        return walk<TILE_IQ4_NL>(supply, total);
+        return walk<TILE_IQ4_NL>(supply, m, ends);
     case TILE_MXFP4:
-        return walk<TILE_MXFP4>(supply, total);
+        return walk<TILE_MXFP4>(supply, m, ends);
     case TILE_NVFP4:
-        return walk<TILE_NVFP4>(supply, total);
+        return walk<TILE_NVFP4>(supply, m, ends);
     case TILE_Q4_K:
-        return walk<TILE_Q4_K>(supply, total);
+        return walk<TILE_Q4_K>(supply, m, ends);
     case TILE_Q5_K:
-        return walk<TILE_Q5_K>(supply, total);
+        return walk<TILE_Q5_K>(supply, m, ends);
     case TILE_Q6_K:
-        return walk<TILE_Q6_K>(supply, total);
+        return walk<TILE_Q6_K>(supply, m, ends);
     case TILE_IQ4_XS:
-        return walk<TILE_IQ4_XS>(supply, total);
+        return walk<TILE_IQ4_XS>(supply, m, ends);
     }
 }

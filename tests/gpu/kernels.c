@@ -169,7 +169,19 @@ static void drop_inputs(struct inputs *in) {
     free(in->x);
 }
 
-enum kernel { VEC, WIDE, M128 };
+enum kernel { VEC, WIDE, SHARING, M128 };
+
+#define SPLITS 4u /* blocks of SHARING that share the segments */
+
+/* What SHARING needs beside. */
+static void share_segments(struct matmul_args *a) {
+    uint32_t n = (a->n_rows + 63) / 64 * ((a->m[0].n_row_tiles + 7) / 8);
+
+    a->n_splits = SPLITS;
+    a->arrived = device_new(n * sizeof(*a->arrived));
+    a->sums = device_new(n * WIDE_SPLIT_BYTES);
+    must(api->fill(a->arrived, 0, n * sizeof(*a->arrived), stream), "cudaMemset");
+}
 
 /* false: the device has no such kernel. */
 static bool multiply(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
@@ -180,16 +192,23 @@ static bool multiply(const struct weights_on *w, const struct inputs *in, uint32
                             .scale = in->scale,
                             .n_mats = 1,
                             .n_rows = n_rows,
-                            .n_blocks = (w->n_in + 63) / 64 * 4};
+                            .n_blocks = (w->n_in + 63) / 64 * 4,
+                            .n_splits = 1};
     bool done = true;
 
     a.m[0].y = device_new(bytes);
+    if (kernel == SHARING)
+        share_segments(&a);
     if (kernel == M128)
         done = launch_m128(&a);
     else
-        launch_matmul(&a, kernel == WIDE);
+        launch_matmul(&a, kernel != VEC);
     fetch(out, a.m[0].y, bytes);
     api->release(a.m[0].y);
+    if (kernel == SHARING) {
+        api->release(a.arrived);
+        api->release(a.sums);
+    }
     return done;
 }
 
@@ -231,6 +250,11 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
     multiply(&w, &in, n_rows, WIDE, wide);
     snprintf(name, sizeof(name), "wide %s", at);
     report_check(name, error_of(&w, &in, MIN(n_rows, 4u), wide, 1e-3), 1e-3);
+    if (w.m.n_units >= TILE_SEGMENTS) {
+        multiply(&w, &in, n_rows, SHARING, narrow);
+        snprintf(name, sizeof(name), "split = wide %s", at);
+        report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);
+    }
     if (multiply(&w, &in, n_rows, M128, narrow)) {
         snprintf(name, sizeof(name), "m128 = wide %s", at);
         report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);
@@ -722,7 +746,10 @@ static double measure_bandwidth(void) {
 static void time_name(char name[80], enum tensor_type type, uint32_t n_out, uint32_t n_in,
                       uint32_t n_rows, enum kernel kernel) {
     snprintf(name, 80, "%s %ux%u, %u rows%s", tensor_format((uint32_t)type)->name, n_out, n_in,
-             n_rows, kernel == M128 ? ", m128" : "");
+             n_rows,
+             kernel == M128      ? ", m128"
+             : kernel == SHARING ? ", split"
+                                 : "");
 }
 
 /* The median of nine rounds over as many copies of the weights as fill 512 MiB. */
@@ -746,24 +773,27 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
      * takes. The first one comes before: a kernel is loaded when it is launched for the first
      * time. */
     void *graph = NULL;
+    struct matmul_args a = {.m = {w.m},
+                            .x = in.packed,
+                            .scale = in.scale,
+                            .n_mats = 1,
+                            .n_rows = n_rows,
+                            .n_blocks = n_in / 16,
+                            .n_splits = 1};
+
+    a.m[0].y = y;
+    a.m[0].n_out = n_out;
+    a.m[0].n_row_tiles = n_out / TILE_ROWS;
+    if (kernel == SHARING)
+        share_segments(&a);
     for (uint32_t c = 0; c <= n_copies; c++) {
         if (c == 1)
             must(api->capture_begin(stream), "capture");
-        struct matmul_args a = {.m = {w.m},
-                                .x = in.packed,
-                                .scale = in.scale,
-                                .n_mats = 1,
-                                .n_rows = n_rows,
-                                .n_blocks = n_in / 16};
-
         a.m[0].tiles = all + (c > 0 ? c - 1 : 0) * bytes;
-        a.m[0].y = y;
-        a.m[0].n_out = n_out;
-        a.m[0].n_row_tiles = n_out / TILE_ROWS;
         if (kernel == M128)
             launch_m128(&a);
         else
-            launch_matmul(&a, kernel == WIDE);
+            launch_matmul(&a, kernel != VEC);
     }
     must(api->capture_end(stream, &graph), "capture");
     for (int i = 0; i < 9; i++) {
@@ -777,6 +807,10 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     qsort(took, 9, sizeof(*took), compare_doubles);
     time_name(name, type, n_out, n_in, n_rows, kernel);
     report_time(name, took[4], (double)bytes, bandwidth);
+    if (kernel == SHARING) {
+        api->release(a.arrived);
+        api->release(a.sums);
+    }
     api->release(all);
     api->release(y);
     free(piece);
@@ -810,7 +844,9 @@ static unsigned time_cases(struct time_case *c) {
             (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, rows > MATVEC_ROWS ? WIDE : VEC};
     for (size_t k = 0; k < ARRAY_SIZE(few); k++) /* blocks are few: how many multiprocessors idle */
         for (size_t i = 1; i < ARRAY_SIZE(shapes); i++)
-            c[n++] = (struct time_case){TENSOR_Q4_K, shapes[i].n_out, shapes[i].n_in, few[k], WIDE};
+            for (enum kernel w = WIDE; w <= SHARING; w++)
+                c[n++] =
+                    (struct time_case){TENSOR_Q4_K, shapes[i].n_out, shapes[i].n_in, few[k], w};
     for (uint32_t rows = 128; rows <= 512 && device.shared_bytes > m128_shared(TILE_Q4_K);
          rows *= 2)
         c[n++] = (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, M128};

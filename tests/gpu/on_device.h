@@ -55,7 +55,7 @@ static void launch(const void *kernel, uint32_t x, uint32_t y, uint32_t threads,
     must(api->launch(kernel, x, y, threads, 0, args, false, stream), what);
 }
 
-/* y = W x with one of the two kernels. @tiles: of rows, n_out / 16. */
+/* y = W x with one of the two kernels; a->n_splits blocks of matmul_wide share the segments. */
 static void launch_matmul(struct matmul_args *a, bool wide) {
     uint32_t tiles = a->m[0].n_row_tiles, f = a->m[0].format,
              blocks = 2 * (uint32_t)device.n_multiprocessors;
@@ -63,8 +63,8 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
     a->stage_bytes = tile_stage_bytes(f);
     a->n_tiles = tiles;
     if (wide)
-        must(api->launch(kernel_matmul_wide, (a->n_rows + 63) / 64, (tiles + 7) / 8, CUDA_THREADS,
-                         wide_shared(f), a, false, stream),
+        must(api->launch(kernel_matmul_wide, (a->n_rows + 63) / 64, (tiles + 7) / 8 * a->n_splits,
+                         CUDA_THREADS, wide_shared(f), a, false, stream),
              "matmul_wide");
     else
         must(api->launch(matvec_for(a->n_rows), MIN(tiles, blocks), 1, CUDA_THREADS,

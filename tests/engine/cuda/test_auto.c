@@ -25,12 +25,16 @@ struct answer {
 
 static const char *shifted; /* a kernel of sampling, which looks one logit too far */
 static bool unfinished;     /* matvec leaves out what it does for the kernel behind it */
+static bool misadded;       /* so do blocks of matmul_wide that share segments */
 
 static void spoil(const char *kernel, uint64_t number, void *args) {
     if (shifted && strcmp(kernel, shifted) == 0)
         ((struct sample_args *)args)->logits++;
     if (unfinished && strcmp(kernel, "matvec") == 0)
         ((struct matmul_args *)args)->finish = 0;
+    if (misadded && strcmp(kernel, "matmul_wide") == 0 &&
+        ((struct matmul_args *)args)->n_splits > 1)
+        ((struct matmul_args *)args)->m[0].bias = ((struct matmul_args *)args)->scale;
 }
 
 /* Opens the model with `auto` and lets it speak. */
@@ -47,6 +51,7 @@ static void ask(const char *path, const char *broken, struct answer *out) {
     fake_find()->broken = samples ? NULL : broken;
     shifted = samples ? broken : NULL;
     unfinished = broken && strcmp(broken, "finish") == 0;
+    misadded = broken && strcmp(broken, "shared segments") == 0;
     int r = driver_open(&d, &o, &err);
     cr_assert(r == 0, "%s: %s", broken, err.message);
     snprintf(out->backend, sizeof(out->backend), "%s", d.info->backend);
@@ -60,7 +65,7 @@ static void ask(const char *path, const char *broken, struct answer *out) {
     driver_close(&d);
     fake_find()->broken = NULL;
     shifted = NULL;
-    unfinished = false;
+    unfinished = misadded = false;
 }
 
 struct broken {
@@ -113,6 +118,27 @@ Test(cuda_auto, a_right_device_is_taken_and_a_wrong_kernel_never) {
         cr_skip_test("%s", err.message);
     fake_small_model(path);
     break_each(path, cases, ARRAY_SIZE(cases));
+    unlink(path);
+}
+
+Test(cuda_auto, segments_are_shared_only_where_the_sum_is_right) {
+    static const struct broken wrong = {"shared segments", "cuda",
+                                        "without shared segments: other bits than matmul_wide"};
+    const struct tiny_model m = {.type = TENSOR_Q8_0,
+                                 .n_layer = 1,
+                                 .n_embd = 512, /* eight segments */
+                                 .n_ff = 64,
+                                 .n_vocab = 40,
+                                 .n_head = 2,
+                                 .n_head_kv = 1,
+                                 .head_dim = 32};
+    struct err err;
+    char path[64];
+
+    if (!backend_find("cpu", &err))
+        cr_skip_test("%s", err.message);
+    tiny_model_temp(&m, path);
+    break_each(path, &wrong, 1);
     unlink(path);
 }
 

@@ -321,6 +321,70 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     unlink(path);
 }
 
+enum { SPLIT_PROMPT = 33 }; /* one more than half of a block of matmul_wide */
+
+static uint32_t n_split; /* launches of matmul_wide whose segments blocks share */
+
+static void count_splits(const char *kernel, uint64_t number, void *args) {
+    if (strcmp(kernel, "matmul_wide") == 0)
+        n_split += ((const struct matmul_args *)args)->n_splits > 1;
+}
+
+static void run_prompt(const char *path, uint32_t chunk, int n_multiprocessors, struct trace *t) {
+    struct driver_opts o = {.backend = "cuda",
+                            .path = path,
+                            .n_pages = 40,
+                            .max_rows = 64,
+                            .max_wants = 64,
+                            .max_seqs = 2,
+                            .on_out = keep_trace,
+                            .ctx = t};
+    struct err err = {0};
+    int32_t prompt[SPLIT_PROMPT];
+    struct driver d;
+
+    fake_find()->n_multiprocessors = n_multiprocessors;
+    n_split = 0;
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    random_tokens(prompt, SPLIT_PROMPT, d.info->n_vocab, 8);
+    struct driver_seq *s = driver_add(&d, prompt, SPLIT_PROMPT, 1, NULL);
+    cr_assert(s != NULL);
+    s->every_row = true;
+    t->subject = s;
+    driver_prefill(&d, s, chunk);
+    driver_drop(&d, s);
+    driver_close(&d);
+}
+
+/* Where the blocks of a product are too few for the device, several share its segments. */
+Test(cuda, shared_segments_are_the_same) {
+    struct tiny_model m = {.type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 64,
+                           .n_ff = 1280,
+                           .n_vocab = 40,
+                           .n_head = 2,
+                           .n_head_kv = 1,
+                           .head_dim = 32};
+    static struct trace few, whole, shared;
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    fake_find()->on_launch = count_splits;
+    run_prompt(path, 11, 132, &few);
+    run_prompt(path, SPLIT_PROMPT, 1, &whole);
+    cr_expect(n_split == 0, "%u", n_split);
+    run_prompt(path, SPLIT_PROMPT, 132, &shared);
+    cr_expect(n_split == 1, "%u", n_split);
+    fake_find()->on_launch = NULL;
+    for (uint32_t i = 0; i < SPLIT_PROMPT; i++) {
+        cr_assert(few.seen[i] && whole.seen[i] && shared.seen[i], "position %u", i);
+        cr_expect(few.at[i].digest == whole.at[i].digest, "position %u", i);
+        cr_expect(few.at[i].digest == shared.at[i].digest, "position %u", i);
+    }
+    unlink(path);
+}
+
 enum { COMMON = 262, SHARERS = 3 };
 
 /* Three sequences that begin alike decode, the longest first; with @common they are on the same pages, as far as they
