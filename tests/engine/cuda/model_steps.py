@@ -17,6 +17,7 @@ ISSUE = 4 * SMS * GHZ * 1e9  # instructions of warps a second
 MMA_CYCLES = 6.5  # of mma.sync m16n8k16 on a quarter of a multiprocessor (62 % of wgmma's rate)
 # Assumed, microseconds: from a node of a graph to the next; first bytes of a kernel; a count of arrive(); packing.
 GAP, FIRST_BYTES, ARRIVE, PACK = 1.0, 0.8, 0.8, 0.6
+SPLIT_COLUMNS = 1024  # that adding up takes where blocks share segments (matmul_launch.c)
 DEPENDENT = 6  # cycles from an instruction of a warp to the next where nothing else is ready
 LAYERS, WIDTH, INNER, HEADS, KV_HEADS, DIM, VOCAB = 36, 4096, 12288, 32, 8, 128, 151936
 BITS = {"Q4_K": 4.625, "Q6_K": 6.5625}
@@ -74,19 +75,20 @@ class Model:
 
     def many(self, step, n_rows):
         """The products of more rows: whole blocks on whole multiprocessors, one each."""
-        columns_of = {"matmul_wide": 64, "matmul_m128": 128}
+        columns_of = [("matmul_m128", 128, 1)] + [("matmul_wide", 64, splits) for splits in (1, 2, 4, 8)]
         for what, launch in LAUNCHES.items():
             seconds = [
-                min(self.blocks(k, w, [(r, c, six if mixed else "Q4_K") for r, c, mixed in launch], n_rows)
-                    for k, w in columns_of.items())
+                min(self.blocks(*k, [(r, c, six if mixed else "Q4_K") for r, c, mixed in launch], n_rows)
+                    for k in columns_of)
                 for six in ("Q4_K", "Q6_K")
             ]
             step.add(what, LAYERS * sum(seconds) / 2)
         logits = [(VOCAB, WIDTH, "Q6_K")]
-        step.add("logits", min(self.blocks(k, w, logits, step.wanted) for k, w in columns_of.items()))
+        step.add("logits", min(self.blocks(*k, logits, step.wanted) for k in columns_of))
 
-    def blocks(self, kernel, width, matrices_of, n_rows):
-        """Of a launch whose blocks have 128 rows of a matrix and @width of the activations."""
+    def blocks(self, kernel, width, splits, matrices_of, n_rows):
+        """Of a launch whose blocks have 128 rows of a matrix and @width of the activations; @splits of them share the
+        segments."""
         n = cycles = size = 0
         for rows, columns, form in matrices_of:
             loop = self.loops[kernel, form]
@@ -94,7 +96,10 @@ class Model:
             n += -(-rows // 128) * -(-n_rows // width)
             cycles = max(cycles, 2 * mma * max(loop.instructions / loop.mma, MMA_CYCLES))
             size += rows * columns * BITS[form] / 8
-        return max(-(-n // SMS) * cycles / (GHZ * 1e9), size / BANDWIDTH)
+        if splits > 1 and n > SMS:
+            return float("inf")
+        adding = SPLIT_COLUMNS * MMA_CYCLES if splits > 1 else 0
+        return max((-(-n * splits // SMS) * cycles / splits + adding) / (GHZ * 1e9), size / BANDWIDTH)
 
     def attention(self, step, what, chunks, size):
         """@chunks: of 256 keys and up to 16 queries, of all key heads; @size: bytes, of a layer."""
