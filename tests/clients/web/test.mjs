@@ -41,6 +41,14 @@ async function accessible(page, where) {
   assert.deepEqual(violations.map((v) => `${where}: ${v.id}: ${v.nodes.map((n) => n.target.join(" ")).slice(0, 3).join(", ")}: ${v.nodes[0].failureSummary}`), []);
 }
 
+// Seconds that the browser's processes have computed: whatever else the machine does counts for nothing.
+async function cpuTime() {
+  const session = await browser.newBrowserCDPSession();
+  const { processInfo } = await session.send("SystemInfo.getProcessInfo");
+  await session.detach();
+  return processInfo.reduce((sum, p) => sum + p.cpuTime, 0);
+}
+
 async function shot(page, name) {
   if (shots) await page.screenshot({ path: `${shots}/${name}.png` });
 }
@@ -188,14 +196,14 @@ test("markdown is kept to its rules", () => withPage(async (page) => {
     });
   }, cases.map(([t]) => t));
   assert.deepEqual(result, cases.map(([, html]) => html));
-  const ms = await page.evaluate(async () => {
+  const begin = await cpuTime();
+  await page.evaluate(async () => {
     const { render } = await import("/web/markdown.js");
-    const begin = performance.now();
     for (const t of ["*".repeat(20000), "[".repeat(20000), "> ".repeat(5000) + "x", "`".repeat(9999) + " " + "`".repeat(9998), "- ".repeat(5000), "|a".repeat(5000) + "\n" + "|-".repeat(5000), "_a ".repeat(9000)])
       render(document.createElement("div"), t);
-    return performance.now() - begin;
   });
-  assert.ok(ms < 4000, `hostile lengths took ${ms} ms`);
+  const seconds = (await cpuTime()) - begin;
+  assert.ok(seconds < 4, `hostile lengths took ${seconds} s`);
 }));
 
 test("tools are called, their results typed", () => withPage(async (page) => {
