@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the kernels to what ptxas reported when they were compiled: no spills, no stack, few enough registers for
-the blocks that should share a multiprocessor, no more shared memory than every device has. Exit 77 (skipped) where
-nothing was compiled.
+the blocks that should share a multiprocessor, no more shared memory than every device has, no name that depends on
+where it was compiled. Exit 77 (skipped) where nothing was compiled.
 
 usage: check_kernels.py REPORT...
 """
@@ -92,6 +92,9 @@ def main():
                 seen.add(kernel)
             properties = re.search(r"Function properties for (\S+)", line)  # also of what kernels call
             function = properties.group(1) if properties else function
+            if properties and "_INTERNAL_" in function:
+                problems += 1
+                print(f"{function}: static: nvcc made a hash of the folder a part of its name, two builds differ")
             frame, used = FRAME.search(line), USED.search(line)
             if frame and any(int(n) for n in frame.groups()):
                 problems += 1
