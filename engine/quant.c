@@ -252,7 +252,7 @@ static void decode_iq1_s(const uint8_t *p, float *y) {
 }
 
 static void decode_iq1_m(const uint8_t *p, float *y) {
-    float d = mx_half_to_float(blk_iq1_m_half(p));
+    float d = mx_half_to_float(blk_iq_half(TENSOR_IQ1_M, p));
 
     for (unsigned r = 0; r < 32; r++) {
         unsigned high = p[32 + r / 2] >> (r % 2 * 4);

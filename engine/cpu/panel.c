@@ -305,7 +305,7 @@ static void pack_iq1m(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta
         put_run(q, lane, r, quant_grids.iq1[p[r] | (high & 7) << 8], high & 8 ? EIGHT(1) : 0);
         meta[r / 2 * 16 + lane] = (uint8_t)(2 * s + 1);
     }
-    put_half(meta + 256, lane, blk_iq1_m_half(p));
+    put_half(meta + 256, lane, blk_iq_half(TENSOR_IQ1_M, p));
 }
 
 static void pack_tq1(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {

@@ -72,25 +72,100 @@ MX_FN int blk_fp4_value(int q) {
     return (int8_t)((q < 8 ? low : high) >> (8 * (q & 7)));
 }
 
+/* The integer of value @i of a Q2_K block, 0..3. */
+MX_FN int blk_q2_code(const uint8_t *b, unsigned i) {
+    return b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
+}
+
 MX_FN float blk_q2_k(const uint8_t *b, unsigned i) {
-    int q = (b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3, s = b[i / 16];
-    float scaled = blk_half(b + 80) * (float)(s & 15) * (float)q;
+    int s = b[i / 16];
+    float scaled = blk_half(b + 80) * (float)(s & 15) * (float)blk_q2_code(b, i);
 
     return scaled - blk_half(b + 82) * (float)(s >> 4);
 }
 
-MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
-    unsigned half = i / 128, pair = i / 32 % 4, l = i % 32, j = i / 16;
-    const uint8_t *s = b + 96;
-    int low = j < 8 ? s[j] & 15 : s[j - 8] >> 4, high = (s[8 + j % 4] >> (2 * (j / 4))) & 3;
-    int q = (b[32 + 32 * half + l] >> (2 * pair)) & 3;
+/* The integer of value @i of a Q3_K block, 0..7: 4 is zero. */
+MX_FN int blk_q3_code(const uint8_t *b, unsigned i) {
+    unsigned half = i / 128, pair = i / 32 % 4, l = i % 32;
+    int low = b[32 + 32 * half + l] >> (2 * pair) & 3;
 
-    q -= (b[l] >> (4 * half + pair)) & 1 ? 0 : 4;
-    return blk_half(b + 108) * (float)((low | high << 4) - 32) * (float)q;
+    return low | (b[l] >> (4 * half + pair) & 1) << 2;
+}
+
+/* The scale of sub-block @j (0..15) of a Q3_K block, -32..31. */
+MX_FN int blk_q3_scale(const uint8_t *b, unsigned j) {
+    const uint8_t *s = b + 96;
+    int low = j < 8 ? s[j] & 15 : s[j - 8] >> 4, high = s[8 + j % 4] >> (2 * (j / 4)) & 3;
+
+    return (low | high << 4) - 32;
+}
+
+MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
+    return blk_half(b + 108) * (float)blk_q3_scale(b, i / 16) * (float)(blk_q3_code(b, i) - 4);
+}
+
+/* The IQ formats with grids share a form: value = d (2 s + 1) unit v, s a scale of 16 or 32 values,
+ * v a value of a vector of the grid, of four values in IQ3 and of eight in the others, with a sign
+ * in IQ2 and IQ3. All but the last product are exact in single precision. */
+
+MX_FN bool blk_is_iq3(uint32_t type) {
+    return type == TENSOR_IQ3_XXS || type == TENSOR_IQ3_S;
+}
+
+/* The bits of d; those of IQ1_M lie in pieces in the upper bits of its scales. */
+MX_FN uint16_t blk_iq_half(uint32_t type, const uint8_t *b) {
+    if (type == TENSOR_IQ1_M)
+        return (uint16_t)(b[49] >> 4 | (b[51] & 0xF0) | (b[53] & 0xF0) << 4 | (b[55] & 0xF0) << 8);
+    return blk_u16(b);
+}
+
+/* The sizes of IQ2, of two bits. */
+MX_FN int blk_iq2_size(unsigned c) {
+    return (int)(8 + 17 * c + c / 2);
+}
+
+/* s of the eight values @r (0..31). */
+MX_FN unsigned blk_iq_scale(uint32_t type, const uint8_t *b, unsigned r) {
+    switch (type) {
+    case TENSOR_IQ1_S:
+        return b[35 + r / 4 * 2] >> 4 & 7;
+    case TENSOR_IQ1_M:
+        return blk_u16(b + 48 + r / 8 * 2) >> (r / 2 % 4 * 3) & 7;
+    case TENSOR_IQ2_XXS:
+        return b[9 + r / 4 * 8] >> 4;
+    case TENSOR_IQ2_XS:
+        return b[66 + r / 4] >> (r % 4 / 2 * 4) & 15;
+    case TENSOR_IQ2_S:
+        return b[74 + r / 4] >> (r % 4 / 2 * 4) & 15;
+    case TENSOR_IQ3_XXS:
+        return b[69 + r / 4 * 4] >> 4;
+    default: /* IQ3_S */
+        return b[106 + r / 8] >> (r / 4 % 2 * 4) & 15;
+    }
+}
+
+/* Which vector of the grid run @r is, of four values (IQ3, 0..63) or of eight (0..31). */
+MX_FN unsigned blk_iq_index(uint32_t type, const uint8_t *b, unsigned r) {
+    switch (type) {
+    case TENSOR_IQ1_S:
+        return b[2 + r] | (blk_u16(b + 34 + r / 4 * 2) >> (3 * (r % 4)) & 7u) << 8;
+    case TENSOR_IQ1_M:
+        return b[r] | (b[32 + r / 2] >> (r % 2 * 4) & 7u) << 8;
+    case TENSOR_IQ2_XXS:
+        return b[2 + 8 * (r / 4) + r % 4];
+    case TENSOR_IQ2_XS:
+        return blk_u16(b + 2 + 2 * r) & 511u;
+    case TENSOR_IQ2_S:
+        return b[2 + r] | (b[66 + r / 4] >> (2 * (r % 4)) & 3u) << 8;
+    case TENSOR_IQ3_XXS:
+        return b[2 + r];
+    default: /* IQ3_S */
+        return b[2 + r] | (b[66 + r / 8] >> (r % 8) & 1u) << 8;
+    }
 }
 
 /* The sign bits of a 7-bit code: bit 7 makes their number even. */
-MX_FN unsigned blk_iq_signs(unsigned code) {
+MX_FN unsigned blk_iq_even(unsigned code) {
     unsigned parity = code ^ code >> 4;
 
     parity ^= parity >> 2;
@@ -98,73 +173,64 @@ MX_FN unsigned blk_iq_signs(unsigned code) {
     return code | (parity & 1) << 7;
 }
 
-/* Value @j of a run of eight: */
-MX_FN float blk_iq2(unsigned entry, unsigned signs, unsigned j, float d) {
-    unsigned c = (entry >> (2 * j)) & 3;
-    float v = d * (float)(8 + 17 * c + c / 2);
+/* A bit for each of the eight values @r that is negative (IQ2, IQ3); of IQ1 all, if an eighth is
+ * taken from each and not added. */
+MX_FN unsigned blk_iq_signs(uint32_t type, const uint8_t *b, unsigned r) {
+    uint32_t a;
 
-    return (signs >> j) & 1 ? -v : v;
+    switch (type) {
+    case TENSOR_IQ1_S:
+        return b[35 + r / 4 * 2] & 0x80 ? 0xFF : 0;
+    case TENSOR_IQ1_M:
+        return b[32 + r / 2] >> (r % 2 * 4) & 8 ? 0xFF : 0;
+    case TENSOR_IQ2_XS:
+        return blk_iq_even(b[3 + 2 * r] >> 1);
+    case TENSOR_IQ2_S:
+        return b[34 + r];
+    case TENSOR_IQ3_S:
+        return b[74 + r];
+    default: /* IQ2_XXS, IQ3_XXS: four times seven bits */
+        b += type == TENSOR_IQ2_XXS ? 6 + 8 * (r / 4) : 66 + 4 * (r / 4);
+        a = blk_u16(b) | (uint32_t)blk_u16(b + 2) << 16;
+        return blk_iq_even(a >> (7 * (r % 4)) & 127);
+    }
 }
 
-MX_FN float blk_iq1(unsigned entry, unsigned j, float d, bool minus) {
-    return d * ((float)((entry >> (2 * j)) & 3) - 1 + (minus ? -0.125f : 0.125f));
+MX_FN const uint16_t *blk_iq_grid(uint32_t type, const struct blk_grids *g) {
+    switch (type) {
+    case TENSOR_IQ2_XXS:
+        return g->iq2_xxs;
+    case TENSOR_IQ2_XS:
+        return g->iq2_xs;
+    case TENSOR_IQ2_S:
+        return g->iq2_s;
+    case TENSOR_IQ3_XXS:
+        return g->iq3_xxs;
+    case TENSOR_IQ3_S:
+        return g->iq3_s;
+    default:
+        return g->iq1;
+    }
 }
 
-MX_FN float blk_iq2_xxs(const uint8_t *b, unsigned i, const struct blk_grids *g) {
-    const uint8_t *index = b + 2 + 8 * (i / 32);
-    unsigned l = i % 32 / 8;
-    uint32_t a = blk_u16(index + 4) | (uint32_t)blk_u16(index + 6) << 16;
+MX_FN float blk_iq(uint32_t type, const uint8_t *b, unsigned i, const struct blk_grids *g) {
+    bool minus = blk_iq_signs(type, b, i / 8) >> (i % 8) & 1;
+    float d =
+        mx_half_to_float(blk_iq_half(type, b)) * (float)(2 * blk_iq_scale(type, b, i / 8) + 1);
+    unsigned values = blk_is_iq3(type) ? 4 : 8, bits = blk_is_iq3(type) ? 3 : 2;
+    unsigned entry = blk_iq_grid(type, g)[blk_iq_index(type, b, i / values)];
+    unsigned c = entry >> (i % values * bits) & ((1u << bits) - 1);
+    float v;
 
-    return blk_iq2(g->iq2_xxs[index[l]], blk_iq_signs((a >> (7 * l)) & 127), i % 8,
-                   blk_half(b) * (0.5f + (float)(a >> 28)) * 0.25f);
-}
-
-/* IQ2_XS and IQ2_S: run @r. */
-MX_FN float blk_iq2_16(const uint8_t *b, bool xs, unsigned i, const struct blk_grids *g) {
-    unsigned r = i / 8, s = (b[(xs ? 66 : 74) + r / 4] >> (r % 4 / 2 * 4)) & 15;
-    unsigned q =
-        xs ? blk_u16(b + 2 + 2 * r) : b[2 + r] | ((b[66 + r / 4] >> (2 * (r % 4))) & 3) << 8;
-
-    return blk_iq2(xs ? g->iq2_xs[q & 511] : g->iq2_s[q], xs ? blk_iq_signs(q >> 9) : b[34 + r],
-                   i % 8, blk_half(b) * (0.5f + (float)s) * 0.25f);
-}
-
-MX_FN float blk_iq3_xxs(const uint8_t *b, unsigned i, const struct blk_grids *g) {
-    const uint8_t *p = b + 66 + i / 32 * 4;
-    uint32_t a = blk_u16(p) | (uint32_t)blk_u16(p + 2) << 16;
-    unsigned c = (g->iq3_xxs[b[2 + i / 4]] >> (3 * (i % 4))) & 7;
-    float v = blk_half(b) * (0.5f + (float)(a >> 28)) * 0.5f * (float)(4 + 8 * c + c / 7 * 2);
-
-    return (blk_iq_signs((a >> (7 * (i % 32 / 8))) & 127) >> (i % 8)) & 1 ? -v : v;
-}
-
-MX_FN float blk_iq3_s(const uint8_t *b, unsigned i, const struct blk_grids *g) {
-    unsigned high = (b[66 + i / 32] >> (i / 4 % 8)) & 1,
-             s = (b[106 + i / 64] >> (i / 32 % 2 * 4)) & 15;
-    unsigned c = (g->iq3_s[b[2 + i / 4] | high << 8] >> (3 * (i % 4))) & 7;
-    float v = blk_half(b) * (float)(1 + 2 * s) * (float)(1 + 2 * c);
-
-    return (b[74 + i / 8] >> (i % 8)) & 1 ? -v : v;
-}
-
-/* The scale of an IQ1_M block, in pieces in the upper bits of its sub-scales. */
-MX_FN uint16_t blk_iq1_m_half(const uint8_t *b) {
-    return (uint16_t)(b[49] >> 4 | (b[51] & 0xF0) | (b[53] & 0xF0) << 4 | (b[55] & 0xF0) << 8);
-}
-
-MX_FN float blk_iq1_s(const uint8_t *b, unsigned i, const struct blk_grids *g) {
-    unsigned r = i / 8, qh = blk_u16(b + 34 + r / 4 * 2), high = (qh >> (3 * (r % 4))) & 7;
-
-    return blk_iq1(g->iq1[b[2 + r] | high << 8], i % 8,
-                   blk_half(b) * (float)(2 * ((qh >> 12) & 7) + 1), qh >> 15);
-}
-
-MX_FN float blk_iq1_m(const uint8_t *b, unsigned i, const struct blk_grids *g) {
-    unsigned r = i / 8, high = b[32 + r / 2] >> (r % 2 * 4);
-    unsigned s = (blk_u16(b + 48 + r / 8 * 2) >> (r / 2 % 4 * 3)) & 7;
-
-    return blk_iq1(g->iq1[b[r] | (high & 7) << 8], i % 8,
-                   mx_half_to_float(blk_iq1_m_half(b)) * (float)(2 * s + 1), high & 8);
+    if (type == TENSOR_IQ1_S || type == TENSOR_IQ1_M)
+        return d * ((float)c - 1 + (minus ? -0.125f : 0.125f));
+    if (type == TENSOR_IQ3_S)
+        v = d * (float)(1 + 2 * c);
+    else if (type == TENSOR_IQ3_XXS)
+        v = d * 0.25f * (float)(4 + 8 * c + c / 7 * 2);
+    else
+        v = d * 0.125f * (float)blk_iq2_size(c);
+    return minus ? -v : v;
 }
 
 /* Value @i of TQ1_0, 0 to 2: a byte holds five digits to the base of 3 as a fraction of 243. */
@@ -241,20 +307,14 @@ MX_FN float blk_value(uint32_t type, const uint8_t *b, unsigned i, const struct 
         return blk_k45(b, true, i);
     case TENSOR_Q6_K:
         return blk_half(b + 208) * (float)(int8_t)b[192 + i / 16] * (float)(blk_q6_code(b, i) - 32);
-    case TENSOR_IQ2_XXS:
-        return blk_iq2_xxs(b, i, g);
-    case TENSOR_IQ2_XS:
-        return blk_iq2_16(b, true, i, g);
-    case TENSOR_IQ2_S:
-        return blk_iq2_16(b, false, i, g);
-    case TENSOR_IQ3_XXS:
-        return blk_iq3_xxs(b, i, g);
-    case TENSOR_IQ3_S:
-        return blk_iq3_s(b, i, g);
     case TENSOR_IQ1_S:
-        return blk_iq1_s(b, i, g);
     case TENSOR_IQ1_M:
-        return blk_iq1_m(b, i, g);
+    case TENSOR_IQ2_XXS:
+    case TENSOR_IQ2_XS:
+    case TENSOR_IQ2_S:
+    case TENSOR_IQ3_XXS:
+    case TENSOR_IQ3_S:
+        return blk_iq(type, b, i, g);
     case TENSOR_TQ1_0:
         return blk_half(b + 52) * (float)(blk_tq1_code(b, i) - 1);
     case TENSOR_TQ2_0:
