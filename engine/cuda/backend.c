@@ -102,8 +102,12 @@ static struct be *close_be(struct be *b) {
 
 /* Tables that the kernels read. */
 static int upload_tables(struct be *b) {
+    CLEANUP(freep) struct tile_grids *tiles = calloc(1, sizeof(*tiles));
     int e = 0;
 
+    if (!tiles)
+        return -ENOMEM;
+    tile_grids_fill(tiles, &quant_grids);
     for (uint32_t i = 0; i < ROPE_TABLES && e == 0; i++) {
         size_t n = b->shape->rope[i].n_rot / 2 * sizeof(double);
 
@@ -111,6 +115,7 @@ static int upload_tables(struct be *b) {
     }
     e = e ? e
           : b->api->copy(b->grids, &quant_grids, sizeof(quant_grids), CUDA_TO_DEVICE, b->stream);
+    e = e ? e : b->api->copy(b->tile_grids, tiles, sizeof(*tiles), CUDA_TO_DEVICE, b->stream);
     return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 

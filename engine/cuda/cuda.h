@@ -186,6 +186,7 @@ struct be {
     double *freq[ROPE_TABLES];
     uint8_t *host_pages; /* of KV_GLOBAL, pinned */
     struct blk_grids *grids;
+    struct tile_grids *tile_grids;
     struct repack_found *found;
     /* Of a model with experts; a pair is a row's pick (kernels.h). */
     struct {

@@ -320,40 +320,50 @@ struct Sums {
 
 /* The units of a stage, the first of which is unit @u. */
 template <int F>
-DEVICE void add_stage(const struct expert_args &a, const uint8_t *stage, uint32_t u, uint32_t to,
-                      const struct Gathered &rows, float c[1][4]) {
+DEVICE void add_stage(const struct expert_args &a, const struct matrix &m, const uint8_t *stage,
+                      uint32_t u, uint32_t to, const struct Gathered &rows, float c[1][4]) {
     constexpr uint32_t units = TILE_STAGE_UNITS(F);
 
 #pragma unroll
     for (uint32_t n = 0; n < units; n++)
         if (u + n < to)
-            add_unit<F, 1>(a, stage + n * tile_bytes(F), u + n, rows, c);
+            add_unit<F, 1>(a, m, stage + n * tile_bytes(F), u + n, rows, c);
 }
 
 /* The format is looked at for each stage: what fetches the next one is there only once. */
-DEVICE void add_stage_of(const struct expert_args &a, uint32_t format, const uint8_t *stage,
+DEVICE void add_stage_of(const struct expert_args &a, const struct matrix &m, const uint8_t *stage,
                          uint32_t u, uint32_t to, const struct Gathered &rows, float c[1][4]) {
-    switch (format) {
+    switch (m.format) {
     case TILE_F16:
-        return add_stage<TILE_F16>(a, stage, u, to, rows, c);
+        return add_stage<TILE_F16>(a, m, stage, u, to, rows, c);
     case TILE_Q8_0:
-        return add_stage<TILE_Q8_0>(a, stage, u, to, rows, c);
+        return add_stage<TILE_Q8_0>(a, m, stage, u, to, rows, c);
     case TILE_Q4_0:
-        return add_stage<TILE_Q4_0>(a, stage, u, to, rows, c);
+        return add_stage<TILE_Q4_0>(a, m, stage, u, to, rows, c);
     case TILE_IQ4_NL:
-        return add_stage<TILE_IQ4_NL>(a, stage, u, to, rows, c);
+        return add_stage<TILE_IQ4_NL>(a, m, stage, u, to, rows, c);
     case TILE_MXFP4:
-        return add_stage<TILE_MXFP4>(a, stage, u, to, rows, c);
+        return add_stage<TILE_MXFP4>(a, m, stage, u, to, rows, c);
     case TILE_NVFP4:
-        return add_stage<TILE_NVFP4>(a, stage, u, to, rows, c);
+        return add_stage<TILE_NVFP4>(a, m, stage, u, to, rows, c);
     case TILE_Q4_K:
-        return add_stage<TILE_Q4_K>(a, stage, u, to, rows, c);
+        return add_stage<TILE_Q4_K>(a, m, stage, u, to, rows, c);
     case TILE_Q5_K:
-        return add_stage<TILE_Q5_K>(a, stage, u, to, rows, c);
+        return add_stage<TILE_Q5_K>(a, m, stage, u, to, rows, c);
     case TILE_Q6_K:
-        return add_stage<TILE_Q6_K>(a, stage, u, to, rows, c);
+        return add_stage<TILE_Q6_K>(a, m, stage, u, to, rows, c);
     case TILE_IQ4_XS:
-        return add_stage<TILE_IQ4_XS>(a, stage, u, to, rows, c);
+        return add_stage<TILE_IQ4_XS>(a, m, stage, u, to, rows, c);
+    case TILE_IQ1:
+        return add_stage<TILE_IQ1>(a, m, stage, u, to, rows, c);
+    case TILE_IQ2:
+        return add_stage<TILE_IQ2>(a, m, stage, u, to, rows, c);
+    case TILE_IQ3:
+        return add_stage<TILE_IQ3>(a, m, stage, u, to, rows, c);
+    case TILE_Q2_K:
+        return add_stage<TILE_Q2_K>(a, m, stage, u, to, rows, c);
+    case TILE_Q3_K:
+        return add_stage<TILE_Q3_K>(a, m, stage, u, to, rows, c);
     }
 }
 
@@ -372,7 +382,7 @@ DEVICE void add_share(const struct expert_args &a, const struct Place &at, struc
         for (uint32_t u = m.unit[s]; u < to; u += m.stage_units) {
             const uint8_t *stage = feed.take(a);
 
-            add_stage_of(a, m.format, stage, u, to, rows, c);
+            add_stage_of(a, m, stage, u, to, rows, c);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {

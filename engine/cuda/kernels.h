@@ -270,6 +270,7 @@ struct matrix {
     const uint8_t *tiles;
     const float *bias;  /* or NULL */
     const float *scale; /* of each expert's sums, or NULL */
+    const void *grid;   /* tile_grid_of() its type */
     float *y;           /* [rows][n_out] */
     uint32_t format, n_out, n_units, n_row_tiles;
     float inverse; /* 2^-unit, which makes the file's weights of the tiles', times their scale */

@@ -211,6 +211,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     *m = (struct matrix){
         .format = tile_format_of(t->format->type),
         .n_out = n_out,
+        .grid = tile_grid_of(t->format->type, b->tile_grids),
         .y = y,
     };
     matrix_cut(m, n_in);
@@ -245,7 +246,7 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
 static bool comes_as_output(const struct be *b, const struct tensor *t) {
     return !gguf_find(b->opts->file, "output.weight") &&
            t == gguf_find(b->opts->file, "token_embd.weight") &&
-           tile_is_lossless((uint32_t)t->format->type);
+           tile_is_legible((uint32_t)t->format->type);
 }
 
 static int load_embedding(struct be *b, struct weights *w, const struct tensor *t,

@@ -191,7 +191,7 @@ DEVICE void add_tile(const struct matmul_args &a, uint32_t tile, struct Feed &fe
     uint32_t local, segment = threadIdx.x / 32;
     const struct matrix &m = a.m[matrix_of(a, tile, &local)];
 
-    add_units<G>(a, m.format, m.unit[segment], m.unit[segment + 1], feed, rows, c);
+    add_units<G>(a, m, m.unit[segment], m.unit[segment + 1], feed, rows, c);
 }
 
 /* The block's tiles for G groups of 8 rows. One group takes half of @sums, the next row tile the

@@ -19,7 +19,8 @@
 struct Source {
     uint32_t ring; /* offset of the warp's; the two slices come first */
     const uint8_t *x,
-        *tiles; /* the thread's of the first slice; the warp's row of tiles, NULL: none */
+        *tiles;       /* the thread's of the first slice; the warp's row of tiles, NULL: none */
+    const void *grid; /* of the matrix */
     uint32_t n_units;
     uint32_t n_behind, group_bytes; /* groups of rows behind the thread's; of a group */
 
@@ -101,6 +102,7 @@ DEVICE void add_up(float c[GROUPS][4], bool first) {
 /* All columns of one row of tiles. All warps take part in the slices, also those that have no
  * tiles. */
 template <int F> DEVICE void walk(struct Source &from) {
+    [[maybe_unused]] constexpr uint32_t unroll = Steps<F>::unroll;
     uint32_t segment = 0, end = tile_segment(from.n_units, 1);
     float c[GROUPS][4];
 
@@ -115,15 +117,16 @@ template <int F> DEVICE void walk(struct Source &from) {
         const uint8_t *stage = dynamic_shared() + (from.ring + u / Steps<F>::units % m128_slots(F) *
                                                                    tile_stage_bytes(F));
 
-#pragma unroll
+#pragma unroll unroll
         for (uint32_t i = 0; i < Steps<F>::slices; i++) {
             const uint8_t *slice = from.take<F>(u * Steps<F>::slices + i);
             struct Tile<F> tile; /* what the slice needs of it: registers are scarce */
 
             if (!from.tiles)
                 continue;
-            tile.load(stage + u % Steps<F>::units * tile_bytes(F), threadIdx.x % 32);
-            add_slice<F>(tile, (int)(i * SLICE_PAIRS), slice, c);
+            int first =
+                load_slice<F>(tile, stage + u % Steps<F>::units * tile_bytes(F), i, from.grid);
+            add_slice<F>(tile, first, slice, c);
         }
         if (u + 1 < end)
             continue;
@@ -154,6 +157,16 @@ DEVICE void walk_of(uint32_t format, struct Source &from) {
         return walk<TILE_Q6_K>(from);
     case TILE_IQ4_XS:
         return walk<TILE_IQ4_XS>(from);
+    case TILE_IQ1:
+        return walk<TILE_IQ1>(from);
+    case TILE_IQ2:
+        return walk<TILE_IQ2>(from);
+    case TILE_IQ3:
+        return walk<TILE_IQ3>(from);
+    case TILE_Q2_K:
+        return walk<TILE_Q2_K>(from);
+    case TILE_Q3_K:
+        return walk<TILE_Q3_K>(from);
     }
 }
 
@@ -172,6 +185,7 @@ DEVICE struct Source source_of(const struct matmul_args &a, const struct matrix 
     s.ring = 2 * M128_SLICE_BYTES + M128_SUM_BYTES +
              tid / 32 * m128_slots(m.format) * tile_stage_bytes(m.format);
     s.n_units = m.n_units;
+    s.grid = m.grid;
     s.tiles =
         tile < m.n_row_tiles ? m.tiles + (size_t)tile * m.n_units * tile_bytes(m.format) : NULL;
     return s;

@@ -8,32 +8,48 @@
 
 #include "engine/cuda/weights.cuh"
 
-/* Adds the tile of unit @unit, at @tile in shared memory. ROWS: x[i], the offset in bytes of the
- * lane's activations of group i of 8 rows. */
-template <int F, int G, class A, class ROWS>
-DEVICE void add_unit(const A &a, const uint8_t *tile, uint32_t unit, const ROWS &rows,
-                     float c[G][4]) {
-    constexpr int pairs = F >= TILE_Q4_K ? 8 : 2;
-    struct Tile<F> t;
-
-    t.load(tile, threadIdx.x % 32);
+/* Adds @N pairs of @t, the first of which are columns 32 @first of x. ROWS: x[i], the offset in
+ * bytes of the lane's activations of group i of 8 rows. */
+template <int F, int G, int N, class A, class ROWS>
+DEVICE void add_pairs(const A &a, const struct Tile<F> &t, uint32_t first, const ROWS &rows,
+                      float c[G][4]) {
 #pragma unroll
-    for (int p = 0; p < pairs; p++) {
+    for (int p = 0; p < N; p++) {
         struct Pair<F> w;
 
         w.take(t, p);
 #pragma unroll
         for (int i = 0; i < G; i++) {
-            const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + unit * (pairs * 512));
+            const uint8_t *x = (const uint8_t *)a.x + (rows.x[i] + first * 512);
 
             w.add(load16(x + p * 512), c[i]);
         }
     }
 }
 
+/* Adds the tile of unit @unit of @m, at @tile in shared memory. */
+template <int F, int G, class A, class ROWS>
+DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, uint32_t unit,
+                     const ROWS &rows, float c[G][4]) {
+    struct Tile<F> t;
+
+    if constexpr (F >= TILE_LOW) {
+#pragma unroll 1
+        for (uint32_t slice = 0; slice < TILE_SLICES; slice++) {
+            load_slice<F>(t, tile, slice, m.grid);
+            add_pairs<F, G, 2>(a, t, unit * 8 + slice * 2, rows, c);
+        }
+    } else {
+        constexpr int pairs = F >= TILE_Q4_K ? 8 : 2;
+
+        t.load(tile, threadIdx.x % 32);
+        add_pairs<F, G, pairs>(a, t, unit * pairs, rows, c);
+    }
+}
+
 template <int F, int G, class A, class FEED, class ROWS>
-DEVICE void add_segment(const A &a, uint32_t from, uint32_t to, FEED &feed, const ROWS &rows,
-                        float c[G][4]) {
+DEVICE void add_segment(const A &a, const struct matrix &m, uint32_t from, uint32_t to, FEED &feed,
+                        const ROWS &rows, float c[G][4]) {
     constexpr uint32_t units = TILE_STAGE_UNITS(F);
 
     for (uint32_t u = from; u < to; u += units) {
@@ -42,34 +58,44 @@ DEVICE void add_segment(const A &a, uint32_t from, uint32_t to, FEED &feed, cons
 #pragma unroll
         for (uint32_t n = 0; n < units; n++)
             if (u + n < to)
-                add_unit<F, G>(a, stage + n * tile_bytes(F), u + n, rows, c);
+                add_unit<F, G>(a, m, stage + n * tile_bytes(F), u + n, rows, c);
     }
 }
 
-/* Units [from, to) of a row of tiles. */
+/* Units [from, to) of a row of tiles of @m. */
 template <int G, class A, class FEED, class ROWS>
-DEVICE void add_units(const A &a, uint32_t format, uint32_t from, uint32_t to, FEED &feed,
+DEVICE void add_units(const A &a, const struct matrix &m, uint32_t from, uint32_t to, FEED &feed,
                       const ROWS &rows, float c[G][4]) {
-    switch (format) {
+    switch (m.format) {
     case TILE_F16:
-        return add_segment<TILE_F16, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_F16, G>(a, m, from, to, feed, rows, c);
     case TILE_Q8_0:
-        return add_segment<TILE_Q8_0, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_Q8_0, G>(a, m, from, to, feed, rows, c);
     case TILE_Q4_0:
-        return add_segment<TILE_Q4_0, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_Q4_0, G>(a, m, from, to, feed, rows, c);
     case TILE_IQ4_NL:
-        return add_segment<TILE_IQ4_NL, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_IQ4_NL, G>(a, m, from, to, feed, rows, c);
     case TILE_MXFP4:
-        return add_segment<TILE_MXFP4, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_MXFP4, G>(a, m, from, to, feed, rows, c);
     case TILE_NVFP4:
-        return add_segment<TILE_NVFP4, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_NVFP4, G>(a, m, from, to, feed, rows, c);
     case TILE_Q4_K:
-        return add_segment<TILE_Q4_K, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_Q4_K, G>(a, m, from, to, feed, rows, c);
     case TILE_Q5_K:
-        return add_segment<TILE_Q5_K, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_Q5_K, G>(a, m, from, to, feed, rows, c);
     case TILE_Q6_K:
-        return add_segment<TILE_Q6_K, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_Q6_K, G>(a, m, from, to, feed, rows, c);
     case TILE_IQ4_XS:
-        return add_segment<TILE_IQ4_XS, G>(a, from, to, feed, rows, c);
+        return add_segment<TILE_IQ4_XS, G>(a, m, from, to, feed, rows, c);
+    case TILE_IQ1:
+        return add_segment<TILE_IQ1, G>(a, m, from, to, feed, rows, c);
+    case TILE_IQ2:
+        return add_segment<TILE_IQ2, G>(a, m, from, to, feed, rows, c);
+    case TILE_IQ3:
+        return add_segment<TILE_IQ3, G>(a, m, from, to, feed, rows, c);
+    case TILE_Q2_K:
+        return add_segment<TILE_Q2_K, G>(a, m, from, to, feed, rows, c);
+    case TILE_Q3_K:
+        return add_segment<TILE_Q3_K, G>(a, m, from, to, feed, rows, c);
     }
 }

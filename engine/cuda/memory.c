@@ -233,7 +233,7 @@ static uint64_t tensor_bytes(const struct tensor *t, bool tied) {
     bool embed = strcmp(t->name, "token_embd.weight") == 0;
     uint64_t sum = 0;
 
-    if (embed && !(tied && tile_is_lossless((uint32_t)t->format->type)))
+    if (embed && !(tied && tile_is_legible((uint32_t)t->format->type)))
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
         ends_in(t, ".nextn.embed_tokens.weight"))
@@ -299,6 +299,7 @@ static void add_rest(struct be *b) {
     for (uint32_t i = 0; i < ROPE_TABLES; i++)
         add(b, &b->freq[i], b->shape->rope[i].n_rot / 2, sizeof(double), "tables", false);
     add(b, &b->grids, 1, sizeof(*b->grids), "tables", false);
+    add(b, &b->tile_grids, 1, sizeof(*b->tile_grids), "tables", false);
     add(b, &b->found, 1, sizeof(*b->found), "tables", false);
     add(b, &b->found_host, 1, sizeof(*b->found), "tables", true);
     b->weights_size = weight_bytes(b);

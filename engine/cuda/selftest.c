@@ -119,6 +119,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     p->w.n_in = p->n_in;
     m->format = tile_format_of((uint32_t)f->type);
     m->n_out = p->n_out;
+    m->grid = tile_grid_of(f->type, t->b->tile_grids);
     matrix_cut(m, p->n_in);
     m->tiles = take(t, tile_matrix_bytes(m->format, p->n_out, p->n_in)).device;
     m->y = p->y.device;

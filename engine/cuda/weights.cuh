@@ -344,6 +344,20 @@ template <> struct Tile<TILE_IQ4_XS> {
     }
 };
 
+#include "engine/cuda/weights_low.cuh"
+
+/* What slice @slice of 64 columns needs of a tile; its first pair in t. */
+template <int F>
+DEVICE int load_slice(struct Tile<F> &t, const uint8_t *tile, uint32_t slice, const void *grid) {
+    if constexpr (F >= TILE_LOW) {
+        t.load(tile, threadIdx.x % 32, slice, grid);
+        return 0;
+    } else {
+        t.load(tile, threadIdx.x % 32);
+        return (int)(slice * 2);
+    }
+}
+
 /* 32 columns, ready to be multiplied. */
 template <int F> struct Pair {
     uint32_t a[2][4];
@@ -367,6 +381,7 @@ template <int F> struct Steps {
     static constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1;
     static constexpr uint32_t units = TILE_STAGE_UNITS(F);
     static constexpr uint32_t of_stage = slices * units;
+    static constexpr uint32_t unroll = F >= TILE_LOW ? 1 : slices; /* of a tile's slices */
 };
 
 /* Starts a warp's copy of @n bytes, a multiple of 16 and at most 3584: no stage is larger. @to: of

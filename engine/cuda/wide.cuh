@@ -121,6 +121,7 @@ struct AddUp {
 template <int F, class ENDS>
 DEVICE void walk(struct Supply &supply, const struct matrix &m, const ENDS &ends) {
     constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
+    [[maybe_unused]] constexpr uint32_t unroll = Steps<F>::unroll;
     uint32_t segment = supply.segment, first = m.unit[segment], end = m.unit[segment + 1] - first;
     float c[WIDE_GROUPS][4];
 
@@ -133,15 +134,15 @@ DEVICE void walk(struct Supply &supply, const struct matrix &m, const ENDS &ends
         const uint8_t *stage =
             dynamic_shared() + supply.ring + u / units % wide_slots(F) * tile_stage_bytes(F);
 
-#pragma unroll
+#pragma unroll unroll
         for (uint32_t i = 0; i < slices; i++) {
             const uint8_t *slice = supply.take<F>(u * slices + i);
             struct Tile<F> tile; /* what the slice needs of it: registers are scarce */
 
             if (!supply.tiles)
                 continue;
-            tile.load(stage + u % units * tile_bytes(F), threadIdx.x % 32);
-            add_slice<F>(tile, (int)(i * SLICE_PAIRS), slice, supply.half, c);
+            int pair = load_slice<F>(tile, stage + u % units * tile_bytes(F), i, m.grid);
+            add_slice<F>(tile, pair, slice, supply.half, c);
         }
         if (u + 1 < end)
             continue;
@@ -177,5 +178,15 @@ DEVICE void walk_of(const struct matrix &m, struct Supply &supply, const ENDS &e
         return walk<TILE_Q6_K>(supply, m, ends);
     case TILE_IQ4_XS:
         return walk<TILE_IQ4_XS>(supply, m, ends);
+    case TILE_IQ1:
+        return walk<TILE_IQ1>(supply, m, ends);
+    case TILE_IQ2:
+        return walk<TILE_IQ2>(supply, m, ends);
+    case TILE_IQ3:
+        return walk<TILE_IQ3>(supply, m, ends);
+    case TILE_Q2_K:
+        return walk<TILE_Q2_K>(supply, m, ends);
+    case TILE_Q3_K:
+        return walk<TILE_Q3_K>(supply, m, ends);
     }
 }

@@ -42,65 +42,25 @@
  * Fours of bits: word w of a vector is block w, too; the four of a column stand where they are
  * those of a half, whose value is 2^-15 of the code's: one shift and a mask away, or two.
  *
- * Other formats are kept as F16: rounding to half precision is what the recipe does with every
- * weight anyway. Rows and columns beyond the matrix are zero.
+ * The formats of fewer bits are told in tiles_low.h. F32, BF16, Q4_1, Q5_0 and Q5_1 are kept as
+ * F16: rounding to half precision is what the recipe does with every weight anyway. Rows and
+ * columns beyond the matrix are zero.
  */
 
-#include <stdbool.h>
-#include "engine/shared/blocks.h"
+#include "engine/shared/tiles_low.h"
 
-enum tile_format {
-    TILE_F16,
-    TILE_Q8_0,
-    TILE_Q4_0,
-    TILE_IQ4_NL,
-    TILE_MXFP4,
-    TILE_NVFP4,
-    TILE_Q4_K, /* from here on tiles have 256 columns */
-    TILE_Q5_K,
-    TILE_Q6_K,
-    TILE_IQ4_XS,
-    TILE_FORMATS,
-};
-
-#define TILE_ROWS 16u
-#define TILE_LANES 32u
 #define TILE_SEGMENTS 8u
 #define TILE_FP4_MAX 150u /* exponents of MXFP4: half of 2^(150 - 127) is beyond half precision */
-
-/* What a type of tensor is repacked to: its own format, or half precision where it has none. */
-MX_FN enum tile_format tile_format_of(uint32_t type) {
-    switch (type) {
-    case TENSOR_Q8_0:
-        return TILE_Q8_0;
-    case TENSOR_Q4_0:
-        return TILE_Q4_0;
-    case TENSOR_IQ4_NL:
-        return TILE_IQ4_NL;
-    case TENSOR_MXFP4:
-        return TILE_MXFP4;
-    case TENSOR_NVFP4:
-        return TILE_NVFP4;
-    case TENSOR_Q4_K:
-        return TILE_Q4_K;
-    case TENSOR_Q5_K:
-        return TILE_Q5_K;
-    case TENSOR_Q6_K:
-        return TILE_Q6_K;
-    case TENSOR_IQ4_XS:
-        return TILE_IQ4_XS;
-    default:
-        return TILE_F16;
-    }
-}
 
 /* Columns of a tile. */
 MX_FN uint32_t tile_k(uint32_t f) {
     return f >= TILE_Q4_K ? 256 : 64;
 }
 
-/* Bytes of a tile before its scales; whole vectors of 512 bytes. */
+/* Bytes of a tile before its scales; whole vectors of 512 bytes below TILE_LOW. */
 MX_FN uint32_t tile_code_bytes(uint32_t f) {
+    if (f >= TILE_LOW)
+        return TILE_SLICES * LOW_CODE_BYTES(f);
     switch (f) {
     case TILE_F16:
         return 2048;
@@ -121,6 +81,8 @@ MX_FN uint32_t tile_code_bytes(uint32_t f) {
 }
 
 MX_FN uint32_t tile_bytes(uint32_t f) {
+    if (f >= TILE_LOW)
+        return tile_code_bytes(f) + TILE_SLICES * LOW_SCALE_BYTES(f) + 2 * LOW_HALVES(f);
     switch (f) {
     case TILE_F16:
         return 2048;
@@ -142,7 +104,10 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
 }
 
 /* Tiles of a row that are fetched as one: about 2 to 3 KiB. */
-#define TILE_STAGE_UNITS(f) ((f) == TILE_Q8_0 ? 2u : (f) > TILE_Q8_0 && (f) < TILE_Q4_K ? 4u : 1u)
+#define TILE_STAGE_UNITS(f)                                                                        \
+    ((f) == TILE_Q8_0 || (f) == TILE_IQ1 || (f) == TILE_IQ2 || (f) == TILE_Q2_K ? 2u               \
+     : (f) > TILE_Q8_0 && (f) < TILE_Q4_K                                       ? 4u               \
+                                                                                : 1u)
 
 MX_FN uint32_t tile_stage_units(uint32_t f) {
     return TILE_STAGE_UNITS(f);
@@ -171,28 +136,6 @@ MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
 }
 
 /* -- repacking: what the bytes of a tile are, from the file's rows ----------------------------- */
-
-/* Rows of the file: row r (of the tile) at @data + r * row_bytes; beyond @n_rows and @n_in there is
- * nothing. */
-struct tile_source {
-    const uint8_t *data;
-    const struct blk_grids *grids;
-    size_t row_bytes;
-    uint32_t type, block, block_bytes, n_rows, n_in;
-};
-
-/* The block that holds column @k of row @r, or NULL. */
-MX_FN const uint8_t *tile_block_at(const struct tile_source *s, uint32_t r, uint32_t k) {
-    if (r >= s->n_rows || k >= s->n_in)
-        return NULL;
-    return s->data + r * s->row_bytes + (size_t)(k / s->block) * s->block_bytes;
-}
-
-MX_FN float tile_value_at(const struct tile_source *s, uint32_t r, uint32_t k) {
-    const uint8_t *b = tile_block_at(s, r, k);
-
-    return b ? blk_value(s->type, b, k % s->block, s->grids) : 0;
-}
 
 /* The integer of a weight of the formats with codes. */
 MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r, uint32_t k) {
@@ -247,7 +190,10 @@ MX_FN uint32_t tile_fp4_bit(uint32_t e, uint32_t high, uint32_t bit) {
 /* Word @w (0..3) of vector @v of lane @lane of the tile whose first column is @k0. */
 MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t v,
                               uint32_t lane, uint32_t w) {
-    uint32_t g = lane / 4, t = lane % 4, out = 0;
+    uint32_t g = lane / 4, t = lane % 4, out = 0, o = v * 512 + lane * 16 + w * 4;
+
+    if (f >= TILE_LOW)
+        return tile_low_word(f, s, k0, o / LOW_CODE_BYTES(f), o % LOW_CODE_BYTES(f));
     bool fp4 = f == TILE_MXFP4 || f == TILE_NVFP4;
 
     if (f == TILE_F16)
@@ -299,6 +245,8 @@ MX_FN uint8_t tile_k45_scale(const struct tile_source *s, uint32_t k0, uint32_t 
 MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
     const uint8_t *b;
 
+    if (f >= TILE_LOW)
+        return tile_low_scale(f, s, k0, i);
     switch (f) {
     case TILE_Q4_K:
     case TILE_Q5_K:
@@ -325,6 +273,8 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
 
 /* The halves among a tile's scales: d, or d and dmin of a row. */
 MX_FN uint32_t tile_n_halves(uint32_t f) {
+    if (f >= TILE_LOW)
+        return LOW_HALVES(f);
     switch (f) {
     case TILE_Q8_0:
     case TILE_Q4_0:
@@ -345,7 +295,7 @@ MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
 }
 
 MX_FN bool tile_half_is_min(uint32_t f, uint32_t i) {
-    return (f == TILE_Q4_K || f == TILE_Q5_K) && i % 2 == 1;
+    return ((f == TILE_Q4_K || f == TILE_Q5_K) && i % 2 == 1) || (f == TILE_Q2_K && i % 4 >= 2);
 }
 
 MX_FN float tile_power_of_two(int e) {
@@ -353,8 +303,15 @@ MX_FN float tile_power_of_two(int e) {
 }
 
 /* Half @i is kept as 2^(unit + power) of the file's: codes are 2^-24 of themselves, nibbles of rows
- * g + 8 2^-20; a minimum meets 2^-20 of its byte. */
+ * g + 8 2^-20, and pairs of bits there 2^-22; a minimum meets 2^-20 of its byte, and in Q2_K 2^-16
+ * of its nibble. Units of grids are an eighth in IQ1 and IQ2, a half in IQ3. */
 MX_FN int tile_half_power(uint32_t f, uint32_t i) {
+    if (f >= TILE_LOW)
+        return f == TILE_IQ1 || f == TILE_IQ2 ? 21
+               : f == TILE_IQ3                ? 23
+               : tile_half_is_min(f, i)       ? 16
+               : i % 2                        ? 22
+                                              : 24;
     bool nibbles = f == TILE_Q4_0 || f == TILE_Q4_K || f == TILE_Q5_K || f == TILE_Q6_K;
 
     return tile_half_is_min(f, i) || (nibbles && i >= tile_n_halves(f) / 2) ? 20 : 24;
@@ -374,6 +331,15 @@ MX_FN float tile_scale_size(uint32_t f, const struct tile_source *s, uint32_t k0
     return tile_half_is_min(f, i) ? size * 0x1p-11f : size;
 }
 
+/* 2^24 of a scale is below 2^this: then nothing that is made of it is beyond half precision. */
+MX_FN int tile_unit_top(uint32_t f) {
+    return f == TILE_IQ1 || f == TILE_IQ2    ? 14
+           : f == TILE_IQ3 || f == TILE_Q2_K ? 12
+           : f == TILE_Q3_K                  ? 11
+           : f >= TILE_Q4_K                  ? 8
+                                             : 15;
+}
+
 /* The recipe's weights are 2^unit of the file's (engine/cuda/weights.cuh). @most: of
  * tile_scale_size() of the tensor; it then is what the arithmetic on scales can take. */
 MX_FN int tile_unit(uint32_t f, float most) {
@@ -383,7 +349,7 @@ MX_FN int tile_unit(uint32_t f, float most) {
         return -7;
     if (f == TILE_MXFP4)
         return 128 - (most > 2 ? (int)most : 2);
-    return f == TILE_F16 || most == 0 ? 0 : (f >= TILE_Q4_K ? 8 : 15) - 24 - e;
+    return f == TILE_F16 || most == 0 ? 0 : tile_unit_top(f) - 24 - e;
 }
 
 MX_FN uint16_t tile_scaled_half(uint32_t f, uint32_t i, uint16_t h, int unit) {
@@ -398,12 +364,14 @@ MX_FN uint8_t tile_scaled_exponent(uint8_t e, int unit) {
     return (uint8_t)(field > 0 ? 4 * field : 0);
 }
 
-/* -- reading: a weight of a tile with the bits of the file; lossless formats only ------------- */
+/* -- reading: a weight of a tile with the bits of the file; formats that are legible ----------- */
 
-/* Whether tiles of this type of tensor say exactly what its blocks say, where no scale is above 16.
- * MXFP4 does not for blocks that are 2^-30 of others. */
-MX_FN bool tile_is_lossless(uint32_t type) {
-    return (tile_format_of(type) != TILE_F16 && type != TENSOR_MXFP4) || type == TENSOR_F16;
+/* Whether weights are read from tiles of this type of tensor, which then say exactly what its
+ * blocks say, where no scale is above 16. MXFP4 does not for blocks that are 2^-30 of others. */
+MX_FN bool tile_is_legible(uint32_t type) {
+    uint32_t f = tile_format_of(type);
+
+    return (f != TILE_F16 && f < TILE_LOW && type != TENSOR_MXFP4) || type == TENSOR_F16;
 }
 
 MX_FN uint32_t tile_word(const uint8_t *p) {

@@ -250,6 +250,8 @@ static void check_expert_kernels(const void *arg) {
     check_experts(TENSOR_Q6_K, 32, 256, 3);
     check_experts(TENSOR_F16, 48, 576, 9);
     check_experts(TENSOR_MXFP4, 32, 320, 5);
+    check_experts(TENSOR_IQ2_XS, 48, 768, 11);
+    check_experts(TENSOR_IQ3_XXS, 16, 512, 9);
     if (tiny)
         return;
     check_experts(TENSOR_Q4_K, 768, 2048, 1);

@@ -59,6 +59,16 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
         case TENSOR_Q3_K:
             at[0] = at[1] = 108;
             break;
+        case TENSOR_TQ1_0:
+            at[0] = at[1] = 52;
+            break;
+        case TENSOR_TQ2_0:
+            at[0] = at[1] = 64;
+            break;
+        case TENSOR_IQ1_M: /* a half in four pieces, above the scales */
+            for (int k = 0; k < 4; k++)
+                p[49 + 2 * k] = (uint8_t)((p[49 + 2 * k] & 0x0F) | (h >> (4 * k) & 15) << 4);
+            continue;
         case TENSOR_Q6_K:
             at[0] = at[1] = 208;
             break;
@@ -81,6 +91,7 @@ static void fill_blocks(const struct tensor_format *f, uint8_t *p, size_t n) {
 struct weights_on {
     struct matrix m;
     uint32_t n_in;
+    struct tile_grids *grids;
     float *value; /* host [n_out][n_in] */
     size_t bytes;
 };
@@ -101,11 +112,17 @@ static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uin
     uint8_t *raw = host_new(n_out * row);
     struct repack_found found = {0}, *found_on = device_of(&found, sizeof(found));
     struct blk_grids *grids = device_of(&quant_grids, sizeof(quant_grids));
+    struct tile_grids *tile_grids = host_new(sizeof(*tile_grids));
 
     fill_blocks(f, raw, (size_t)n_out * (n_in / f->block));
     w.value = host_new((size_t)n_out * n_in * sizeof(float));
     quant_decode(type, raw, w.value, (size_t)n_out * n_in);
-    w.m = (struct matrix){.format = tile_format_of((uint32_t)type), .n_out = n_out};
+    tile_grids_fill(tile_grids, &quant_grids);
+    w.grids = device_of(tile_grids, sizeof(*tile_grids));
+    free(tile_grids);
+    w.m = (struct matrix){.format = tile_format_of((uint32_t)type),
+                          .n_out = n_out,
+                          .grid = tile_grid_of((uint32_t)type, w.grids)};
     matrix_cut(&w.m, n_in);
     w.bytes = tile_matrix_bytes(w.m.format, n_out, n_in);
     uint8_t *tiles = device_new(w.bytes);
@@ -130,6 +147,7 @@ static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uin
 
 static void drop_weights(struct weights_on *w) {
     api->release((void *)w->m.tiles);
+    api->release(w->grids);
     free(w->value);
 }
 
@@ -290,8 +308,8 @@ static void check_type(const void *arg) {
     check_matrix(c->type, 40, 256, c->tiny ? 10 : 3);
     if (c->type == TENSOR_Q8_0 || c->type == TENSOR_MXFP4)
         check_matrix(c->type, 33, 96, 70);
-    if (c->type == TENSOR_Q4_K ||
-        c->type == TENSOR_F16) /* nine units in eight segments, two blocks */
+    /* nine units in eight segments, two blocks */
+    if (c->type == TENSOR_Q4_K || c->type == TENSOR_F16 || c->type == TENSOR_IQ2_S)
         check_matrix(c->type, 24, c->type == TENSOR_F16 ? 576 : 2304, 130);
     if (c->tiny)
         return;
@@ -336,9 +354,11 @@ static void check_big(const void *arg) {
 
 static void check_matrices(bool tiny) {
     static const enum tensor_type types[] = {
-        TENSOR_F32,  TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,  TENSOR_Q5_0,
-        TENSOR_Q5_1, TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,  TENSOR_Q5_K,
-        TENSOR_Q6_K, TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4, TENSOR_NVFP4};
+        TENSOR_F32,   TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,    TENSOR_Q5_0,
+        TENSOR_Q5_1,  TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,    TENSOR_Q5_K,
+        TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4,   TENSOR_NVFP4,
+        TENSOR_IQ1_S, TENSOR_IQ1_M,   TENSOR_IQ2_XS, TENSOR_IQ2_S,  TENSOR_IQ3_XXS, TENSOR_IQ3_S,
+        TENSOR_TQ1_0, TENSOR_TQ2_0};
     char name[60];
 
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {

@@ -106,6 +106,8 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
         uint32_t f = tile_format_of((uint32_t)types[i]);
 
+        if (f >= TILE_LOW) /* not read from tiles; products see every bit: tests/gpu/kernels.c */
+            continue;
         fill(&s, types[i]);
         int unit = unit_of(f, &s.source);
         for (uint32_t row = 0; row < ROWS; row += TILE_ROWS)
@@ -136,7 +138,7 @@ Test(layout, every_bit_of_the_codes_is_a_bit_of_one_weight) {
     static struct sample s;
     _Alignas(16) uint8_t tile[4096];
 
-    for (uint32_t f = TILE_Q8_0; f < TILE_FORMATS; f++) {
+    for (uint32_t f = TILE_Q8_0; f < TILE_LOW; f++) {
         size_t i = 0;
 
         while (tile_format_of((uint32_t)types[i]) != f)

@@ -1,0 +1,93 @@
+#pragma once
+
+/* tile_formats - what tiles (tiles.h) are made of: their formats, and rows of the file. */
+
+#include <stdbool.h>
+#include "engine/shared/blocks.h"
+
+enum tile_format {
+    TILE_F16,
+    TILE_Q8_0,
+    TILE_Q4_0,
+    TILE_IQ4_NL,
+    TILE_MXFP4,
+    TILE_NVFP4,
+    TILE_Q4_K, /* from here on tiles have 256 columns */
+    TILE_Q5_K,
+    TILE_Q6_K,
+    TILE_IQ4_XS,
+    TILE_IQ1, /* from here on: tiles_low.h */
+    TILE_IQ2,
+    TILE_IQ3,
+    TILE_Q2_K,
+    TILE_Q3_K,
+    TILE_FORMATS,
+};
+
+#define TILE_LOW TILE_IQ1
+
+#define TILE_ROWS 16u
+#define TILE_LANES 32u
+/* What a type of tensor is repacked to: its own format, one that holds it, or half precision. */
+MX_FN enum tile_format tile_format_of(uint32_t type) {
+    switch (type) {
+    case TENSOR_Q8_0:
+        return TILE_Q8_0;
+    case TENSOR_Q4_0:
+        return TILE_Q4_0;
+    case TENSOR_IQ4_NL:
+        return TILE_IQ4_NL;
+    case TENSOR_MXFP4:
+        return TILE_MXFP4;
+    case TENSOR_NVFP4:
+        return TILE_NVFP4;
+    case TENSOR_Q4_K:
+        return TILE_Q4_K;
+    case TENSOR_Q5_K:
+        return TILE_Q5_K;
+    case TENSOR_Q6_K:
+        return TILE_Q6_K;
+    case TENSOR_IQ4_XS:
+        return TILE_IQ4_XS;
+    case TENSOR_IQ1_S:
+    case TENSOR_IQ1_M:
+        return TILE_IQ1;
+    case TENSOR_IQ2_XXS:
+    case TENSOR_IQ2_XS:
+    case TENSOR_IQ2_S:
+        return TILE_IQ2;
+    case TENSOR_IQ3_XXS:
+    case TENSOR_IQ3_S:
+        return TILE_IQ3;
+    case TENSOR_Q2_K:
+    case TENSOR_TQ1_0:
+    case TENSOR_TQ2_0:
+        return TILE_Q2_K;
+    case TENSOR_Q3_K:
+        return TILE_Q3_K;
+    default:
+        return TILE_F16;
+    }
+}
+
+/* Rows of the file: row r (of the tile) at @data + r * row_bytes; beyond @n_rows and @n_in there is
+ * nothing. */
+struct tile_source {
+    const uint8_t *data;
+    const struct blk_grids *grids;
+    size_t row_bytes;
+    uint32_t type, block, block_bytes, n_rows, n_in;
+};
+
+/* The block that holds column @k of row @r, or NULL. */
+MX_FN const uint8_t *tile_block_at(const struct tile_source *s, uint32_t r, uint32_t k) {
+    if (r >= s->n_rows || k >= s->n_in)
+        return NULL;
+    return s->data + r * s->row_bytes + (size_t)(k / s->block) * s->block_bytes;
+}
+
+MX_FN float tile_value_at(const struct tile_source *s, uint32_t r, uint32_t k) {
+    const uint8_t *b = tile_block_at(s, r, k);
+
+    return b ? blk_value(s->type, b, k % s->block, s->grids) : 0;
+}

@@ -1,0 +1,246 @@
+#pragma once
+
+/*
+ * tiles_low - the tiles of formats of one to three bits a weight, for host and device: what
+ * tiles.h asks for tile formats from TILE_LOW on.
+ *
+ * A tile has 16 rows x 256 columns, in slices of 64 columns: a loop over slices keeps the code
+ * small, and a lane reads what it needs of one. Lane 4 g + t, block j (0..3) of 16 columns of a
+ * slice; c = 2 j + (0 of row g, 1 of row g + 8). Codes first, slice by slice:
+ *
+ *     IQ1    [16 pairs of lanes] byte c: lower 8 bits of the grid's index, of the 8 columns of both
+ *            [16] word, 4 c: its upper 3 bits, and 8 where an eighth is added
+ *     IQ2    [16] bytes as IQ1, [16] half-word, 2 c: the upper 2 bits; [32 lanes] word: signs
+ *     IQ3    [32] byte c of the lane's 4 columns; [32] byte, bit c: the upper bit; [32] word: signs
+ *     Q2_K   [32] 2 words of a block's pairs each: 16 e / 2 + 8 (j % 2) + 4 (e % 2) + 2 (c % 2)
+ *     Q3_K   as Q2_K, the lower bits; [32] word of upper bits: 16 e / 2 + 4 j + e % 2 + 2 (c % 2)
+ *
+ * e (0..3) is the lane's column. Signs: where a shift by c, and for odd columns by 8 more, brings
+ * them to those of both halves: tile_sign_bit(). Then the scales, slice by slice, of row g and of
+ * row g + 8:
+ *
+ *     IQ1, IQ2  [8 g] two half-words of nibbles s, one a block
+ *     IQ3       [8] two bytes of nibbles, one of 32 columns
+ *     Q2_K      [8] as IQ1, then the same of the minima
+ *     Q3_K      [8] four bytes of each row, with 128 added
+ *
+ * and {d, d} of rows g, g + 8 for each g; Q2_K: {d, d, dmin, dmin}. The files' own bits, but for
+ * IQ1_S, TQ1_0, TQ2_0, IQ2_XXS, IQ2_XS, IQ3_XXS and Q3_K, which would need formats of their own:
+ *
+ *     bits a weight   IQ1 1.8125   IQ2 2.5625   IQ3 3.4375   Q2_K 2.625   Q3_K 3.5625
+ */
+
+#include "engine/shared/tile_formats.h"
+
+#define TILE_SLICES 4u /* of a tile of 256 columns */
+
+/* Grids as a device reads them. IQ1 and IQ2: two words of four nibbles a vector, which say which of
+ * three sizes a value has. IQ3: a vector's sizes, a byte each, half of what the file says for
+ * IQ3_XXS and twice of it for IQ3_S. */
+struct tile_grids {
+    uint16_t iq1[2 * 2048], iq2_xxs[2 * 256], iq2_xs[2 * 512], iq2_s[2 * 1024];
+    uint32_t iq3_xxs[256], iq3_s[512];
+};
+
+/* Eight times the values of IQ1, plus 16, an eighth taken from them or added; the sizes of IQ2. */
+#define GRID_IQ1_LESS 0x00170F07u
+#define GRID_IQ1_MORE 0x00191109u
+#define GRID_IQ2 0x002B1908u
+
+MX_FN void grid_nibbles(uint16_t *to, const uint16_t *from, uint32_t n) {
+    for (uint32_t i = 0; i < 8 * n; i++) {
+        to[i / 4] = i % 4 ? to[i / 4] : 0;
+        to[i / 4] |= (uint16_t)((from[i / 8] >> (2 * (i % 8)) & 3) << (4 * (i % 4)));
+    }
+}
+
+MX_FN void grid_bytes(uint32_t *to, const uint16_t *from, uint32_t n, uint32_t last) {
+    for (uint32_t i = 0; i < 4 * n; i++) {
+        uint32_t c = from[i / 4] >> (3 * (i % 4)) & 7;
+
+        to[i / 4] = i % 4 ? to[i / 4] : 0;
+        to[i / 4] |= (c < 7 ? 2 + 4 * c : last) << (8 * (i % 4));
+    }
+}
+
+MX_FN void tile_grids_fill(struct tile_grids *t, const struct blk_grids *g) {
+    grid_nibbles(t->iq1, g->iq1, 2048);
+    grid_nibbles(t->iq2_xxs, g->iq2_xxs, 256);
+    grid_nibbles(t->iq2_xs, g->iq2_xs, 512);
+    grid_nibbles(t->iq2_s, g->iq2_s, 1024);
+    grid_bytes(t->iq3_xxs, g->iq3_xxs, 256, 31);
+    grid_bytes(t->iq3_s, g->iq3_s, 512, 30);
+}
+
+/* The one of a type of tensor, NULL where it has none. */
+MX_FN const void *tile_grid_of(uint32_t type, const struct tile_grids *t) {
+    switch (type) {
+    case TENSOR_IQ1_S:
+    case TENSOR_IQ1_M:
+        return t->iq1;
+    case TENSOR_IQ2_XXS:
+        return t->iq2_xxs;
+    case TENSOR_IQ2_XS:
+        return t->iq2_xs;
+    case TENSOR_IQ2_S:
+        return t->iq2_s;
+    case TENSOR_IQ3_XXS:
+        return t->iq3_xxs;
+    case TENSOR_IQ3_S:
+        return t->iq3_s;
+    default:
+        return NULL;
+    }
+}
+
+/* Of a slice: bytes of indices or of the lower bits of codes; of signs, or upper bits of Q3_K; of
+ * all codes; of scales. */
+#define LOW_INDEX_BYTES(f)                                                                         \
+    ((f) == TILE_IQ1 ? 192u : (f) == TILE_IQ2 ? 160u : (f) == TILE_IQ3 ? 288u : 256u)
+#define LOW_SIGN_BYTES(f) ((f) == TILE_IQ1 || (f) == TILE_Q2_K ? 0u : 128u)
+#define LOW_CODE_BYTES(f) (LOW_INDEX_BYTES(f) + LOW_SIGN_BYTES(f))
+#define LOW_SCALE_BYTES(f) ((f) == TILE_IQ3 ? 16u : (f) == TILE_IQ1 || (f) == TILE_IQ2 ? 32u : 64u)
+#define LOW_HALVES(f) ((f) == TILE_Q2_K ? 32u : 16u)
+
+/* The bit of a word of signs that a shift by @c brings to its place, of column @e of 0..3. */
+MX_FN uint32_t tile_sign_bit(uint32_t e, uint32_t c) {
+    return e / 2 * 16 + (e % 2 ? 7 : 15) - c;
+}
+
+/* Of 16 values of a type that is kept as Q2_K. */
+MX_FN uint32_t low_q2_scale(uint32_t type, const uint8_t *b, uint32_t group, bool min) {
+    return type != TENSOR_Q2_K ? 1u : min ? b[group] >> 4 : b[group] & 15u;
+}
+
+MX_FN uint32_t low_q2_code(uint32_t type, const uint8_t *b, uint32_t i) {
+    return (uint32_t)(type == TENSOR_Q2_K    ? blk_q2_code(b, i)
+                      : type == TENSOR_TQ1_0 ? blk_tq1_code(b, i)
+                                             : blk_tq2_code(b, i));
+}
+
+/* A run of eight columns (IQ1, IQ2) or four: its index in the grid, and of IQ1 what is added. */
+MX_FN uint32_t low_index(uint32_t f, uint32_t type, const uint8_t *b, uint32_t column) {
+    if (!b)
+        return 0;
+    uint32_t index = blk_iq_index(type, b, column / (f == TILE_IQ3 ? 4 : 8));
+
+    return f == TILE_IQ1 && !blk_iq_signs(type, b, column / 8) ? index | 1u << 11 : index;
+}
+
+/* What follows the bytes of indices: bits [8, 8 + @bits) of each of a lane's (pair's) eight. */
+MX_FN uint32_t low_index_high(uint32_t f, uint32_t type, const uint8_t *const b[2], uint32_t column,
+                              uint32_t bits) {
+    uint32_t out = 0;
+
+    for (uint32_t c = 0; c < 8; c++) {
+        uint32_t index = low_index(f, type, b[c % 2], column + c / 2 * 16);
+
+        out |= (index >> 8 & ((1u << bits) - 1)) << (bits * c);
+    }
+    return out;
+}
+
+/* The upper bits of codes of Q3_K, or the lower ones of two blocks of Q2_K or Q3_K from @k on. */
+MX_FN uint32_t tile_low_codes(uint32_t f, const struct tile_source *s, uint32_t g, uint32_t k,
+                              bool upper) {
+    uint32_t out = 0;
+
+    for (uint32_t i = 0; i < (upper ? 32u : 16u); i++) {
+        uint32_t e = i % 4, high = i / 4 % 2, j = i / 8;
+        const uint8_t *b = tile_block_at(s, g + 8 * high, k);
+        uint32_t at = (k + 16 * j + e) % 256;
+
+        if (b && upper)
+            out |= (uint32_t)blk_q3_code(b, at) >> 2 << (e / 2 * 16 + 4 * j + e % 2 + 2 * high);
+        else if (b)
+            out |= (f == TILE_Q3_K ? (uint32_t)blk_q3_code(b, at) & 3 : low_q2_code(s->type, b, at))
+                   << (e / 2 * 16 + 8 * j + e % 2 * 4 + 2 * high);
+    }
+    return out;
+}
+
+/* The signs of a lane: of four blocks from @column of the tile on. */
+MX_FN uint32_t tile_low_signs(const struct tile_source *s, uint32_t k0, uint32_t g,
+                              uint32_t column) {
+    const uint8_t *const b[2] = {tile_block_at(s, g, k0), tile_block_at(s, g + 8, k0)};
+    uint32_t out = 0;
+
+    for (uint32_t i = 0; i < 32; i++) {
+        uint32_t e = i % 4, c = i / 4, at = column + c / 2 * 16 + e;
+
+        if (b[c % 2])
+            out |= (blk_iq_signs(s->type, b[c % 2], at / 8) >> (at % 8) & 1) << tile_sign_bit(e, c);
+    }
+    return out;
+}
+
+/* Bytes @o to @o + 3 of a slice's indices; its first column is @first of the tile. */
+MX_FN uint32_t tile_low_index(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t first,
+                              uint32_t o) {
+    uint32_t per = f == TILE_IQ3 ? 4 : 2; /* lanes or pairs of them in a row */
+    uint32_t bits = f == TILE_IQ1 ? 4 : f == TILE_IQ2 ? 2 : 1, lower = 64 * per, out = 0;
+    uint32_t at = o < lower ? o / 8 : (o - lower) / bits, n = o < lower ? 1 : 4 / bits;
+
+    for (uint32_t i = 0; i < n; i++, at++) {
+        uint32_t g = at / per, column = first + at % per * (16 / per);
+        const uint8_t *const b[2] = {tile_block_at(s, g, k0), tile_block_at(s, g + 8, k0)};
+
+        if (o >= lower)
+            out |= low_index_high(f, s->type, b, column, bits) << (i * 8 * bits);
+        for (uint32_t c = o % 8; o < lower && c < o % 8 + 4; c++)
+            out |= (low_index(f, s->type, b[c % 2], column + c / 2 * 16) & 255) << (c % 4 * 8);
+    }
+    return out;
+}
+
+/* Bytes @o to @o + 3 of the codes of slice @slice of the tile whose first column is @k0. */
+MX_FN uint32_t tile_low_word(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t slice,
+                             uint32_t o) {
+    bool upper = o >= LOW_INDEX_BYTES(f); /* signs, or upper bits: a word a lane */
+    uint32_t lane = upper ? (o - LOW_INDEX_BYTES(f)) / 4 : o / 8, first = slice * 64;
+    uint32_t column = first + lane % 4 * 4;
+
+    if (f > TILE_IQ3)
+        return tile_low_codes(f, s, lane / 4, k0 + column + (upper ? 0 : o % 8 / 4 * 32), upper);
+    return upper ? tile_low_signs(s, k0, lane / 4, column) : tile_low_index(f, s, k0, first, o);
+}
+
+/* Byte @i of the halves of a low tile. */
+MX_FN uint8_t tile_low_half(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
+    uint32_t half = i / 2, n = f == TILE_Q2_K ? 4 : 2;
+    const uint8_t *b = tile_block_at(s, half / n + half % 2 * 8, k0);
+
+    if (!b)
+        return 0;
+    if (f <= TILE_IQ3)
+        return (uint8_t)(blk_iq_half(s->type, b) >> (i % 2 * 8));
+    b += s->type == TENSOR_Q2_K    ? (half % 4 < 2 ? 80 : 82)
+         : s->type == TENSOR_TQ1_0 ? 52
+         : s->type == TENSOR_TQ2_0 ? 64
+                                   : 108;
+    return b[i % 2];
+}
+
+/* Byte @i of what follows the codes of a low tile. */
+MX_FN uint8_t tile_low_scale(uint32_t f, const struct tile_source *s, uint32_t k0, uint32_t i) {
+    uint32_t slice = i / LOW_SCALE_BYTES(f), o = i % LOW_SCALE_BYTES(f);
+    uint32_t per = LOW_SCALE_BYTES(f) / 8, g = o / per, at = o % per; /* per: bytes of both rows */
+
+    if (slice >= TILE_SLICES)
+        return tile_low_half(f, s, k0, i - TILE_SLICES * LOW_SCALE_BYTES(f));
+    bool min = f == TILE_Q2_K && at >= 4;
+    at -= min ? 4 : 0;
+    uint32_t row = at / (f == TILE_Q2_K ? 2 : per / 2), n = at % (f == TILE_Q2_K ? 2 : per / 2);
+    const uint8_t *b = tile_block_at(s, g + 8 * row, k0);
+
+    if (!b)
+        return 0;
+    if (f == TILE_Q3_K)
+        return (uint8_t)(blk_q3_scale(b, slice * 4 + n) + 128);
+    uint32_t group = slice * 4 + 2 * n; /* of 16 columns: the lower nibble's */
+    if (f == TILE_Q2_K)
+        return (uint8_t)(low_q2_scale(s->type, b, group, min) |
+                         low_q2_scale(s->type, b, group + 1, min) << 4);
+    return (uint8_t)(blk_iq_scale(s->type, b, 2 * group) |
+                     blk_iq_scale(s->type, b, 2 * group + (f == TILE_IQ3 ? 4 : 2)) << 4);
+}
