@@ -161,7 +161,7 @@ Test(cuda_open, what_is_right_is_not_refused) {
     static const enum tensor_type types[] = {
         TENSOR_F32,   TENSOR_BF16,  TENSOR_Q4_0,  TENSOR_Q5_1,    TENSOR_Q2_K,   TENSOR_Q3_K,
         TENSOR_Q4_K,  TENSOR_Q5_K,  TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS,
-        TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ2_S, TENSOR_IQ1_M};
+        TENSOR_MXFP4, TENSOR_NVFP4, TENSOR_IQ2_S, TENSOR_IQ1_M,   TENSOR_IQ3_S};
 
     setenv("WEFT_CUDA_CHECK", "1", 1);
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
@@ -175,4 +175,38 @@ Test(cuda_open, what_is_right_is_not_refused) {
                   err.message);
         unlink(path);
     }
+}
+
+/* No device computes an assistant: the model is served without drafts of it, and says so. */
+Test(cuda_open, a_model_is_served_without_its_assistant) {
+    const struct tiny_model model = {.arch = "gemma4", .n_embd = 128, .n_ff = 128};
+    struct tiny_model assistant = model;
+    CLEANUP(gguf_freep) struct gguf *file = NULL, *block = NULL;
+    struct engine *e = NULL;
+    struct err err = {0};
+    char path[2][64];
+
+    assistant.arch = "gemma4-assistant";
+    tiny_model_temp(&model, path[0]);
+    tiny_model_temp(&assistant, path[1]);
+    cr_assert(gguf_open(&file, path[0], &err) == 0 && gguf_open(&block, path[1], &err) == 0);
+    const struct engine_opts o = {.file = file,
+                                  .block = block,
+                                  .drafts = true,
+                                  .backend = "cuda",
+                                  .kv_bytes = 1 << 20,
+                                  .page_tokens = 16,
+                                  .max_rows = 32,
+                                  .max_seqs = 2,
+                                  .max_wants = 4};
+    cr_assert(engine_new(&e, &o, &err) == 0, "%s", err.message);
+    const struct engine_info *info = engine_info(e);
+    cr_expect(info->n_slots == 0 && !info->borrows && strcmp(info->backend, "cuda") == 0);
+    cr_expect(strstr(info->note, "what draft-model names drafts nothing: this backend does not "
+                                 "compute it") != NULL,
+              "%s", info->note);
+    engine_free(e);
+    cr_expect(fake_find()->n_live == 0);
+    unlink(path[0]);
+    unlink(path[1]);
 }
