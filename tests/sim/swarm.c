@@ -349,6 +349,7 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
         .draft_wrong = w->draft_wrong,
         .draft_step_ns = (int64_t)w->draft_us * 1000,
         .block = w->block,
+        .borrows = w->borrows,
         .window = w->states == 0 ? w->window : 0,
         .n_spare_windows = w->spare_windows,
         .disk_bytes = w->host_pages > 0 && w->disk_pages > 0 && w->states == 0 && w->window == 0

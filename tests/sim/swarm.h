@@ -75,7 +75,8 @@
       one_in(r, 6) ? 1 + rng_below(r, 100) : 0) /* of layers; without states, host pages */        \
     X(spare_windows, one_in(r, 2) ? 0 : rng_below(r, 40))                                          \
     X(block, one_in(r, 2)) /* the model's own drafts where there is no draft model, no window */   \
-    X(elsewhere, one_in(r, 4) ? 1 + rng_below(r, 20) : 0) /* steps: tenants ask other models */
+    X(elsewhere, one_in(r, 4) ? 1 + rng_below(r, 20) : 0) /* steps: tenants ask other models */    \
+    X(borrows, one_in(r, 3)) /* an assistant in the place of the block; with windows, too */
 
 struct swarm {
 #define X(name, draw) uint32_t name;

@@ -130,10 +130,11 @@ static void new_worker(struct sim *s) {
         .max_seqs = o->sched.max_seqs,
         .max_wants = o->sched.max_rows,
         .digest = true,
-        .drafts = o->block && o->n_draft_pages == 0 && o->window == 0,
+        .drafts = o->block && o->n_draft_pages == 0 && (o->window == 0 || o->borrows),
     };
     struct err err = {0};
 
+    t.borrows = o->borrows;
     t.window = o->window;
     t.n_windows = o->sched.max_seqs * ((o->window + o->page_tokens - 1) / o->page_tokens + 3) +
                   2 * (o->sched.max_rows / o->page_tokens + 1) + o->n_spare_windows;

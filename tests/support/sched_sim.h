@@ -47,10 +47,10 @@ struct sim_opts {
     uint32_t window, n_spare_windows;
     uint32_t ends; /* one token in so many of prompts is special: where messages end; 0: none */
     /* A draft model: what it drafts is wrong so often, of 1024 tokens. No pages: there is none; with
-     * @block the model's own block drafts then. */
+     * @block the model's own block drafts then, or with @borrows its assistant. */
     uint32_t n_draft_pages, draft_page_tokens, draft_wrong;
     int64_t draft_step_ns;
-    bool block;
+    bool block, borrows;
     uint64_t disk_bytes;             /* of a file that outlives workers; needs host pages */
     bool disk_thread;                /* which is read and written by a thread, as in the worker */
     uint32_t max_clients;            /* 0: SIM_CLIENTS */

@@ -144,6 +144,7 @@ static int alloc_pages(struct engine *e) {
     e->state = calloc((size_t)e->opts.n_states + e->opts.n_snapshots + 1, sizeof(*e->state));
     uint32_t n_slots = e->opts.n_states ? e->opts.n_states : e->opts.max_seqs;
     e->rules.n_slots = e->opts.drafts ? n_slots : 0;
+    e->rules.borrows = e->opts.drafts && e->set.borrows;
     e->block = calloc((size_t)e->rules.n_slots + 1, sizeof(*e->block));
     e->rules.slot_used = calloc((size_t)n_slots + 1, sizeof(*e->rules.slot_used));
     return e->row_hash && e->row_seq && e->more && e->state && e->block && e->rules.slot_used
@@ -167,6 +168,7 @@ static void describe(struct engine *e) {
         .n_states = e->opts.n_states,
         .n_snapshots = e->opts.n_snapshots,
         .n_slots = e->rules.n_slots,
+        .borrows = e->rules.borrows,
         .n_windows = e->rules.n_windows,
         .window = e->rules.window,
         .window_seqs = e->opts.max_seqs,
@@ -556,8 +558,8 @@ static uint64_t go_on_from_state(struct engine *e, const struct engine_batch *b,
     return text_mix(h, state->read);
 }
 
-/* Reads what the sequence has, and writes and reads its rows: the hash after each of them. */
-static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t s) {
+/* Reads the positions before the sequence's first one: the hash behind them. */
+static uint64_t read_before(struct engine *e, const struct engine_batch *b, uint32_t s) {
     const struct engine_seq *q = &b->seq[s];
     uint64_t h = text_begin();
     uint32_t n, pos = 0;
@@ -567,9 +569,15 @@ static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t
         pos = read_right(e, b, s, 0, MIN(n, q->pos0), history, &h);
     for (; pos < q->pos0; pos++)
         h = read_position(e, b, s, pos, pos < n ? history[pos] : -1, h);
-    h = go_on_from_state(e, b, s, h);
-    if (e->rules.n_windows > 0)
-        h = read_window(e, b, s, h);
+    if (!b->model)
+        h = go_on_from_state(e, b, s, h);
+    return e->rules.n_windows > 0 ? read_window(e, b, s, h) : h;
+}
+
+/* Reads what the sequence has, and writes and reads its rows: the hash after each of them. */
+static void compute_seq(struct engine *e, const struct engine_batch *b, uint32_t s) {
+    const struct engine_seq *q = &b->seq[s];
+    uint64_t h = read_before(e, b, s);
     struct block_slot *k = e->info.n_slots > 0 ? &e->block[q->state_slot] : NULL;
     if (k && q->begins)
         *k = (struct block_slot){0};
@@ -624,6 +632,34 @@ static void compute_draft(struct engine *e, const struct engine_batch *b, uint32
     block_keep(k, q->pos0, h);
     e->row_hash[q->row0] = h;
     e->row_seq[q->row0] = s;
+}
+
+/* A row of an assistant: the keys of the tokens that are known are there, and the hidden state of
+ * the position before, of pass 0 behind a token that is known, else of a draft. */
+static void compute_borrowed(struct engine *e, const struct engine_batch *b, uint32_t s) {
+    const struct engine_seq *q = &b->seq[s];
+    struct block_slot *k = &e->block[q->state_slot];
+    const int32_t *token = b->param[b->want[s].param].tokens;
+    uint32_t at = q->pos0 + q->n_ahead;
+    uint64_t h = read_before(e, b, s);
+
+    for (uint32_t pos = q->pos0; pos < at; pos++)
+        h = text_next(&e->set, h, token[pos], pos);
+    if (at > 0 && block_hidden(k, at - 1) != h)
+        note_block(e, b, s, at, "hidden state is not that of the position before");
+    h = text_next(&e->set, h, b->token[q->row0], at);
+    block_keep(k, at, h);
+    e->row_hash[q->row0] = h;
+    e->row_seq[q->row0] = s;
+}
+
+static void compute(struct engine *e, const struct engine_batch *b, uint32_t s) {
+    if (!b->model)
+        compute_seq(e, b, s);
+    else if (e->rules.borrows)
+        compute_borrowed(e, b, s);
+    else
+        compute_draft(e, b, s);
 }
 
 bool telltale_errs(uint32_t wrong_per_1024, uint64_t digest) {
@@ -699,7 +735,7 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     }
     copy_pages(e, b->before, b->n_before);
     for (uint32_t s = 0; s < b->n_seqs; s++)
-        b->model ? compute_draft(e, b, s) : compute_seq(e, b, s);
+        compute(e, b, s);
     for (uint32_t i = 0; i < b->n_wants; i++)
         answer(e, b, i, f->mask[i]);
     copy_pages(e, b->after, b->n_after);

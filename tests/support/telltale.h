@@ -15,6 +15,8 @@
  *
  * With opts.drafts it has a block of multi-token prediction (telltale_block.h): pass 1 says what pass 0 would, but for
  * what is wrong on purpose, and needs the keys of the block at all positions before, and the hidden state of the last.
+ * With @borrows it is an assistant: pass 1 reads the cells of pass 0 before the last token, and the hidden state of the
+ * position before, which may be one of its own.
  *
  * What a batch must never contain aborts at once, with a line that says what (telltale_check.c).
  * A batch is hashed at its launch and again at its wait: it must not change between the two.
@@ -42,6 +44,7 @@ struct telltale {
     uint32_t end_per_1024;
     uint32_t wrong_per_1024; /* samples that differ from what they should be: telltale_errs() */
     uint32_t block_wrong;    /* likewise, of what pass 1 drafts with opts.drafts */
+    bool borrows;            /* pass 1 has no keys of its own (engine_info.borrows) */
     bool strict;             /* reading a position that was not written for this sequence aborts */
     uint64_t poison;         /* seed of the garbage that fills the pages at the start */
 

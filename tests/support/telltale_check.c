@@ -25,7 +25,8 @@ static void check_head(const struct batch_rules *r, const struct engine_batch *b
     const struct engine_opts *o = r->opts;
 
     NEED(b->model == 0 || (b->model == 1 && r->n_slots > 0), "model", b->model);
-    NEED(!b->holes || (b->model == 0 && r->n_slots > 0 && b->n_rows > 0), "model", b->model);
+    NEED(!b->holes || (b->model == 0 && r->n_slots > 0 && b->n_rows > 0 && !r->borrows), "model",
+         b->model);
     NEED(b->n_rows + b->n_before + b->n_after > 0 && b->n_rows <= o->max_rows, "rows", b->n_rows);
     NEED(b->n_seqs >= (b->n_rows > 0) && b->n_seqs <= o->max_seqs, "sequences", b->n_seqs);
     NEED(b->n_wants <= o->max_wants, "wants", b->n_wants);
@@ -64,6 +65,8 @@ static void check_seqs(const struct batch_rules *r, const struct engine_batch *b
         NEED(s->n_rows <= r->opts->max_context - s->pos0, "sequence", i);
         NEED(s->n_draft <= s->n_rows, "sequence", i);
         NEED(s->n_replay == 0, "sequence", i);
+        NEED(s->n_ahead == 0 || (b->model && r->borrows), "sequence", i);
+        NEED(s->n_ahead < r->opts->max_context - s->pos0, "sequence", i);
         NEED(s->state_slot < MAX(MAX(r->opts->n_states, r->n_slots), 1u), "sequence", i);
         NEED(s->feed >= -1, "sequence", i);
         NEED(!b->holes || s->pos0 >= s->n_prompt, "sequence", i);
@@ -91,18 +94,19 @@ static void check_slots(const struct batch_rules *r, const struct engine_batch *
             bad(b, "two sequences of one state slot", "sequence", i);
 }
 
-/* The pages of a sequence cover its rows, each once; a page that one sequence writes is no other's. */
+/* The pages of a sequence cover its rows, each once; a page that one sequence writes is no other's.
+ * Rows whose keys are borrowed are not covered, and write none. */
 static void check_tables(const struct batch_rules *r, const struct engine_batch *b, uint32_t cls) {
     const uint32_t *start = b->table[cls].start, t = r->opts->page_tokens;
     uint32_t *reader = r->reader[cls], *writer = r->writer[cls];
-    bool windows = cls == KV_WINDOW && r->n_windows > 0;
+    bool windows = cls == KV_WINDOW && r->n_windows > 0, borrowed = b->model && r->borrows;
     uint32_t n_pages = windows ? r->n_windows : r->opts->n_pages;
 
     memset(reader, 0xFF, n_pages * sizeof(*reader)); /* NO_SEQ */
     memset(writer, 0xFF, n_pages * sizeof(*writer));
     for (uint32_t i = 0; i < b->n_seqs; i++) {
         const struct engine_seq *s = &b->seq[i];
-        uint32_t n = (s->pos0 + s->n_rows + t - 1) / t;
+        uint32_t n = (s->pos0 + (borrowed ? 0 : s->n_rows) + t - 1) / t;
 
         NEED(start[i] <= start[i + 1], "sequence", i);
         NEED(start[i + 1] - start[i] >= n, "sequence", i);
@@ -114,7 +118,7 @@ static void check_tables(const struct batch_rules *r, const struct engine_batch 
                 bad(b, "a page is twice in a table", "page", page);
             if (writer[page] != NO_SEQ)
                 bad(b, "a page that another sequence of the batch writes", "page", page);
-            if (j < s->pos0 / t) {
+            if (j < s->pos0 / t || borrowed) {
                 reader[page] = i;
                 continue;
             }
@@ -164,7 +168,8 @@ static void check_sample(const struct engine_batch *b, uint32_t i) {
     const struct engine_want *w = &b->want[i];
     const struct engine_param *p = &b->param[w->param];
     const struct engine_seq *s = check_seq_of(b, w->row);
-    uint32_t pos = s->pos0 + (w->row - s->row0), last = s->row0 + s->n_rows - s->n_draft;
+    uint32_t first = s->pos0 + s->n_ahead, pos = first + (w->row - s->row0);
+    uint32_t last = s->row0 + s->n_rows - s->n_draft;
 
     NEED(w->row + 1 >= last, "want", i); /* of the last row that is not a draft, or of a draft */
     NEED(s->n_prompt > 0 && pos + 1 >= s->n_prompt, "want", i);
@@ -176,8 +181,8 @@ static void check_sample(const struct engine_batch *b, uint32_t i) {
     uint32_t fed = s->feed >= 0;
     NEED(p->n_prompt == s->n_prompt, "want", i);
     NEED(p->n_tokens + fed == pos + 1, "want", i);
-    for (uint32_t k = s->pos0; !fed && k <= pos; k++)
-        NEED(p->tokens[k] == b->token[s->row0 + (k - s->pos0)], "want", i);
+    for (uint32_t k = first; !fed && k <= pos; k++)
+        NEED(p->tokens[k] == b->token[s->row0 + (k - first)], "want", i);
 }
 
 static void check_wants(const struct batch_rules *r, const struct engine_batch *b) {

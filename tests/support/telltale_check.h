@@ -24,6 +24,7 @@ struct batch_rules {
     uint32_t *reader[KV_CLASSES], *writer[KV_CLASSES];
     uint8_t *slot_used; /* [n_states]; scratch */
     uint32_t n_slots;   /* of sequences; 0: pass 1 is not there */
+    bool borrows;       /* and has no keys of its own */
 };
 
 /* The first position that a row at @pos reads through a window. */
