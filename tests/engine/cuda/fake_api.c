@@ -9,6 +9,11 @@
 #define OUT_OF_MEMORY 2
 #define FAILURE 700
 #define ARGS_MAX 1024
+#define LOOK_LAUNCHES                                                                              \
+    64 /* in a row whose accesses are looked at: a step of a small model and more */
+#ifndef LOOK_EVERY
+#define LOOK_EVERY 1 /* of so many such rows, one is looked at, the first among them */
+#endif
 
 struct fake_cuda fake_cuda = {
     .n_devices = 1, .major = 9, .minor = 0, .n_multiprocessors = 4, .bytes = (size_t)1 << 32};
@@ -124,6 +129,7 @@ static void run(struct op *o) {
             fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
         if (fake_cuda.order)
             simt_order(fake_cuda.order + fake_cuda.n_launches);
+        simt_look(fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0);
         if (!fake_cuda.broken || strcmp(fake_cuda.broken, k->name) != 0)
             simt_launch(k, o->grid, o->shared, o->args);
         break;

@@ -165,6 +165,8 @@ static void start(struct fiber *f, uint32_t thread) {
     f->done = false;
     f->n_copies = f->n_groups = 0;
     f->lane = {f->stack, STACK_BYTES, thread, 0, false};
+    if (!simt_looks)
+        f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
     f->fake_stack = NULL;
     f->stack_bytes = STACK_BYTES;
 #ifdef __x86_64__
@@ -191,9 +193,12 @@ void simt_sync_block(const char *here) {
     yield();
 }
 
+typedef double simt_row __attribute__((vector_size(64)));
+
 /* C += A B of a warp: the registers of all lanes, as engine/cuda/device.cuh says. */
 static void multiply(const struct simt_gift gift[32], float product[32][4]) {
-    double a[16][16], b[16][8], c[16][8];
+    double a[16][16];
+    simt_row b[16], c[16];
 
     for (uint32_t lane = 0; lane < 32; lane++) {
         const struct simt_gift *g = &gift[lane];
@@ -213,8 +218,7 @@ static void multiply(const struct simt_gift gift[32], float product[32][4]) {
     }
     for (uint32_t row = 0; row < 16; row++)
         for (uint32_t k = 0; k < 16; k++)
-            for (uint32_t column = 0; column < 8; column++)
-                c[row][column] += a[row][k] * b[k][column];
+            c[row] += a[row][k] * b[k];
     for (uint32_t lane = 0; lane < 32; lane++)
         for (uint32_t i = 0; i < 4; i++)
             product[lane][i] = (float)c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];

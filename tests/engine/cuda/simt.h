@@ -17,6 +17,9 @@
 #define SIMT_DYNAMIC_MAX (163u << 10)  /* what a block may have on devices for servers */
 #define SIMT_DYNAMIC_LEAST (99u << 10) /* on the smallest of the devices */
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -151,12 +154,26 @@ template <int N> static inline void copy_wait() {
     simt_copy_wait(N);
 }
 
+#ifdef __F16C__
+static inline float half_to_float(uint16_t h) {
+    return _cvtsh_ss(h);
+}
+
+static inline uint16_t simt_half(float f) {
+    return _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT);
+}
+#else
 static inline float half_to_float(uint16_t h) {
     return mx_half_to_float(h);
 }
 
+static inline uint16_t simt_half(float f) {
+    return mx_float_to_half(f);
+}
+#endif
+
 static inline uint32_t pack_halves(float low, float high) {
-    return mx_float_to_half(low) | (uint32_t)mx_float_to_half(high) << 16;
+    return simt_half(low) | (uint32_t)simt_half(high) << 16;
 }
 
 /* The results are exact in f32, so there is one rounding. */
@@ -180,7 +197,7 @@ static inline uint16_t simt_fma_half(uint16_t a, uint16_t b, uint16_t c) {
     rest += s - (double)f;
     if (rest != 0 && s - s == 0 && !(u & 1))
         f = mx_float_of((rest > 0) == (f > 0) ? u + 1 : u - 1);
-    return mx_float_to_half(f);
+    return simt_half(f);
 }
 
 static inline uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {

@@ -31,6 +31,7 @@ extern const uint8_t __ehdr_start[], _end[];
 /* Until the first launch, and between blocks: all memory is its own. */
 static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false};
 struct simt_lane *simt_lane = &host;
+bool simt_looks = true;
 
 static struct memory memory[MEMORIES];
 static uint32_t n_memories;
@@ -179,6 +180,10 @@ void simt_settled(void) {
     first_unsettled = ++interval;
 }
 
+void simt_look(bool on) {
+    simt_looks = on;
+}
+
 void simt_check_launch(const char *name, const void *args, size_t args_size, uint32_t shared) {
     kernel = name;
     args_from = (uintptr_t)args;
@@ -218,7 +223,7 @@ static unsigned thread_of(moment m) {
 void simt_check_arrival(const void *count, bool last) {
     uint32_t n = 0;
 
-    if (!SEEN)
+    if (!SEEN || !simt_looks)
         return;
     if (n_arrivals == sizeof(arrival) / sizeof(*arrival))
         abort();
@@ -389,9 +394,9 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
 }
 
 void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) {
-    struct memory *m = SEEN ? shared_of((uintptr_t)to) : NULL;
+    struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)to) : NULL;
 
-    if (!SEEN)
+    if (!SEEN || !simt_looks)
         return;
     if (!m)
         fault_at((uintptr_t)to, pc, "an asynchronous copy that does not go to shared memory");

@@ -28,6 +28,7 @@
  * is none of this but divergence.
  */
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,18 +45,21 @@ void simt_memory_drop(const void *p);
 int simt_memory_space(const void *p);
 /* The host has waited for the device: nothing is being written. */
 void simt_settled(void);
+/* Whether accesses of the launches that follow are looked at; if not, reads of what they write count as ordered. */
+void simt_look(bool on);
 
 #ifdef __cplusplus
 }
 
-struct simt_lane { /* the thread that runs */
-    const uint8_t *stack;
+struct simt_lane {        /* the thread that runs */
+    const uint8_t *stack; /* what is in it is not looked at: the thread's own, or all memory */
     size_t stack_bytes;
     uint32_t thread, n_warp_syncs;
     bool waited; /* for the kernel before */
 };
 
 extern struct simt_lane *simt_lane;
+extern bool simt_looks; /* simt_look() */
 
 enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 
