@@ -237,9 +237,9 @@ static void check_manners(const char *backend) {
                                manner[] = {
 #ifndef BACKEND
                                    {.chunk = 1},
+                                   {.chunk = 64, .drafts_always = true},
 #endif
                                    {.chunk = 13, .in_company = true},
-                                   {.chunk = 64, .drafts_always = true},
                                    {.chunk = 7, .drafts_always = true, .in_company = true},
                                    {.chunk = 64, .after_another = true},
                                };
@@ -271,7 +271,7 @@ Test(mtp, drafts_do_not_depend_on_what_else_runs) {
 
 /* -- keys that are not computed ---------------------------------------------------------------- */
 
-enum { N_FORCED = 40, N_HOLES = 34 }; /* more than a tile of keys are holes */
+enum { N_FORCED = 36, N_HOLES = 34 }; /* more than a tile of keys are holes */
 
 /* @holes: of N_FORCED tokens behind the prompt the first ones have no keys of the block. @stale: the pages have had
  * another text. */
@@ -328,7 +328,7 @@ static void check_holes(const struct file *file, enum engine_kv_type kv_type, do
               name);
     cr_expect(same_text(&all, &judged) && same_text(&all, &stale), "%s: holes change the model",
               name);
-    run_holes(file, "reference", kv_type, N_HOLES, true, &reference);
+    run_holes(file, "reference", kv_type, N_HOLES, false, &reference);
     printf("# %s: reference and " JUDGED " %.2g, without holes %.2g\n", name,
            apart(&reference, &judged), apart(&all, &judged));
     cr_expect(apart(&reference, &judged) <= tolerance, "%s: %g", name, apart(&reference, &judged));
@@ -396,10 +396,10 @@ static void run_tiny(const struct tiny_model *t, bool apart, const char *backend
 }
 
 Test(mtp, a_block_in_a_file_of_its_own_drafts_the_same) {
-    static const char *const archs[] = {"glm4moe", "qwen35", "qwen35moe"};
+    static const char *const archs[] = {"qwen35moe", "qwen35", "glm4moe"};
     static struct run together, apart;
 
-    for (size_t i = 0; i < ARRAY_SIZE(archs); i++) {
+    for (size_t i = 0; i < A_FEW(ARRAY_SIZE(archs)); i++) {
         const struct tiny_model t = {.arch = archs[i], .n_blocks = 1, .type = TENSOR_Q8_0};
         const char *backend = i || BACKEND_IS_DEVICE ? JUDGED : "reference";
 

@@ -12,12 +12,6 @@
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/tiny_model.h"
 
-#ifdef __SANITIZE_ADDRESS__ /* slow there; the first of each kind goes the same ways */
-#define FEW(all) 1
-#else
-#define FEW(all) (all)
-#endif
-
 Test(cuda_experts, every_architecture_is_near_the_reference) {
     static const struct tiny_model models[] = {
         {.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_ff = 768, .n_vocab = 64, .n_layer = 1},

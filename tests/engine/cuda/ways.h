@@ -8,6 +8,13 @@
 
 #include "tests/support/engine_driver.h"
 
+/* Under a sanitizer, where the emulator is slow: the first of each kind, which goes the same ways. */
+#ifdef __SANITIZE_ADDRESS__
+#define FEW(all) 1
+#else
+#define FEW(all) (all)
+#endif
+
 enum { PROMPT = 40, OUTPUTS = 4, LONGEST = PROMPT + OUTPUTS, NEIGHBOURS = 6 };
 
 /* How the subject is computed; chunk 0: the prompt at once. */
@@ -36,10 +43,10 @@ struct trace {
 void ways_run(const char *path, const char *backend, const struct way *w, struct trace *t);
 /* The largest |a - b| / |b| of a row. */
 double ways_distance(const struct trace *a, const struct trace *b);
-/* Rows on CUDA within @limit of the reference's, and the same bits by 16 rows and by the prompt at
- * once (few and many rows). With experts the reference's router logits take the place of CUDA's,
- * which must be within @limit or 1e-2 of them: of the golden files of gpt-oss and glm4moe with 8 to
- * 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3. The test is linked with --wrap=experts_pick. */
+/* Rows on CUDA within @limit of the reference's. With experts the reference's router logits take the
+ * place of CUDA's, which must be within @limit or 1e-2 of them: of the golden files of gpt-oss and
+ * glm4moe with 8 to 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3. The test
+ * is linked with --wrap=experts_pick. */
 void ways_near_reference(const char *name, const char *path, double limit);
 /* The same with the experts of the first @host_experts layers computed by the host. Router logits
  * behind these, whose activations are rounded to eight bits, are within 4 @limit: of 7 experts
@@ -48,7 +55,8 @@ void ways_near_reference_beside(const char *name, const char *path, double limit
                                 uint32_t host_experts);
 /* Beside others: as graphs; overlapped, in another order of threads. */
 extern const struct way ways_in_batches[2];
-/* CUDA in each way by bits against the prompt at once; all with the host_experts of the first. */
+/* CUDA in each way by bits against the prompt at once; all with the host_experts of the first. Under
+ * a sanitizer in the last way. */
 void ways_compare(const char *path, const struct way *ways, size_t n);
 /* Of ../shared/data/golden; without it the test is skipped. */
 void ways_golden(const char *name, char path[1024]);
