@@ -242,6 +242,7 @@ void api_worker_stopped(struct model *m);
 /* From the port of @m. */
 void api_on_event(struct model *m, const struct event *e);
 void api_on_stats(struct model *m, const struct msg_stats *s);
+void api_on_served(struct model *m, const struct msg_served *s, uint32_t n);
 void api_worker_down(struct model *m); /* streams wait; /health is 503 */
 /* No worker is to be expected soon, because of @why (a sentence without its full stop): all that
  * waits and all that comes fails with 503 and @retry_ms until api_worker_up(). */

@@ -19,6 +19,11 @@ void api_on_stats(struct model *m, const struct msg_stats *s) {
     m->has_stats = true;
 }
 
+void api_on_served(struct model *m, const struct msg_served *s, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        tenants_get(&m->api->tenants, s[i].tenant)->stats.device_ns += s[i].ns;
+}
+
 void api_worker_down(struct model *m) {
     m->worker_up = m->has_stats = false;
     m->api->stats.n_workers_lost++;

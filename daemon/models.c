@@ -219,6 +219,7 @@ static void on_served(void *ctx, const struct msg_served *served, uint32_t n) {
     const struct models *m = s->of;
     bool on_device = workers_on_device(s->workers);
 
+    api_on_served(s->model, served, n);
     for (uint32_t i = 0; i < m->n; i++)
         if (m->served[i] != s && workers_on_device(m->served[i]->workers) == on_device)
             workers_tell_served(m->served[i]->workers, served, n);

@@ -136,7 +136,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint32_t, n_tenants, GAUGE, 1, "weft_tenants_active", "tenants",                           \
         "Tenants that have requests at the worker.")                                               \
     ROW(double, jain, GAUGE, 1, "weft_fairness_jain", "jain",                                      \
-        "Jain's index of device time by weight of the last minute, 1 is equal.")                   \
+        "Jain's index of device time, at all models, by weight of the last minute, 1 is equal.")   \
     ROW(uint32_t, last_step_us, GAUGE, 1e6, "weft_last_step_seconds", "last_step_us",              \
         "Time of the last step.")                                                                  \
     ROW(uint64_t, device_memory_bytes, GAUGE, 1, "weft_device_memory_bytes",                       \
@@ -239,7 +239,9 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_cached_tokens, COUNTER, 1, "weft_tenant_cached_tokens_total", "cached_tokens", \
         "Prompt tokens found in the cache.")                                                       \
     ROW(uint64_t, n_output_tokens, COUNTER, 1, "weft_tenant_output_tokens_total", "output_tokens", \
-        "Output tokens.")
+        "Output tokens.")                                                                          \
+    ROW(uint64_t, device_ns, COUNTER, 1e9, "weft_tenant_device_seconds_total", "device_ns",        \
+        "Device time, of all models.")
 
 #define STAT_FIELD(type, field, kind, per, metric, key, help) type field;
 #define STAT_SOURCE_FIELD(field, metric, key, help) uint64_t field[MSG_DRAFT_SOURCES];

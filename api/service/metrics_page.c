@@ -281,11 +281,12 @@ static void put_tenants(struct page *p, const struct tenants *ts) {
             if (i >= TENANTS_NAMED)
                 others += v;
             else
-                put(p, "%s{%s,tenant=\"%s\"} %" PRIu64 "\n", row->metric, p->labels[0],
-                    label_of(ts->list[i], name), v);
+                put(p, "%s{%s,tenant=\"%s\"} %.17g\n", row->metric, p->labels[0],
+                    label_of(ts->list[i], name), (double)v / row->per);
         }
         if (ts->n > TENANTS_NAMED)
-            put(p, "%s{%s,tenant=\"(others)\"} %" PRIu64 "\n", row->metric, p->labels[0], others);
+            put(p, "%s{%s,tenant=\"(others)\"} %.17g\n", row->metric, p->labels[0],
+                (double)others / row->per);
     }
 }
 

@@ -164,6 +164,10 @@ def test_a_tenant_that_asks_two_models_has_not_twice_as_much():
             ask(d, "b", 1, key="kb")
             parallel([lambda a=a, k=k: client(*a, k) for a in (("ka", "a"), ("ka", "b"), ("kb", "a")) for k in range(3)])
             assert 1 <= had["ka"] <= 30, had  # a ninth, once what it had before is made up for
+            text = d.request("GET", "/metrics", headers={"Authorization": "Bearer ka"})[2]
+            seconds = {line.split('tenant="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1])
+                       for line in text.splitlines() if line.startswith("weft_tenant_device_seconds_total{")}
+            assert seconds["alice"] > 0.1 and seconds["bob"] > 0.1 and seconds["default"] == 0, seconds
 
 
 def test_swaps_under_load_lose_nothing():
