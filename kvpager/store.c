@@ -2,9 +2,13 @@
  * store - the file:
  *
  *   0       struct file_head, then zeros up to BLOCK
- *   BLOCK   slot 0: a block with struct slot_head and the page's tokens, then the page's bytes,
- *           up to a multiple of BLOCK
- *           slot 1, ...
+ *   BLOCK   group 0: the slot of a state, then those of as many pages as are together no smaller
+ *           group 1, ...
+ *
+ * A slot is a block with struct slot_head and a page's tokens, then the bytes of the page or state,
+ * up to a multiple of BLOCK. Where a slot lies does not depend on the size of the file, which may
+ * change. Files of models without states have none of these slots; behind STORE_STATES_MAX groups
+ * there are pages only.
  *
  * Numbers are in this machine's byte order, which is part of the identity. The file is sparse: a
  * slot of zeros is free.
@@ -29,11 +33,11 @@
 #include <xxhash.h>
 
 #define BLOCK 4096u
-#define MAGIC UINT64_C(0x3130564B74666577) /* "weftKV01", as it stands in the file */
+#define MAGIC UINT64_C(0x3230564B74666577) /* "weftKV02", as it stands in the file */
 #define MAX_TOKENS 256u                    /* of a page */
 
 struct file_head {
-    uint64_t magic, slot_bytes, page_bytes, page_tokens;
+    uint64_t magic, slot_bytes, page_bytes, page_tokens, state_bytes;
     XXH128_hash_t identity;
     uint64_t sum; /* of all before */
 };
@@ -41,9 +45,9 @@ struct file_head {
 struct slot_head {
     uint64_t magic;
     uint64_t sum; /* of all that follows */
-    XXH128_hash_t page;
+    XXH128_hash_t bytes;
     struct store_head head;
-    uint32_t n_tokens, unused;
+    uint32_t n_tokens, unused; /* n_tokens: 0 of a state */
     int32_t tokens[MAX_TOKENS];
 };
 
@@ -51,8 +55,10 @@ static_assert(sizeof(struct slot_head) <= BLOCK, "a head fits in its block");
 
 struct store {
     int fd;
-    uint32_t n_slots, page_tokens;
+    uint32_t n_slots, n_states, page_tokens;
+    uint32_t group; /* pages of a group */
     uint64_t page_bytes, slot_bytes;
+    uint64_t state_bytes, state_slot_bytes; /* 0: there are no states */
     XXH128_hash_t identity;
 };
 
@@ -95,9 +101,34 @@ static int write_all(int fd, const void *data, size_t n, uint64_t at) {
     return 0;
 }
 
-/* Where slot @i begins in the file. */
+static uint64_t group_bytes(const struct store *s) {
+    return s->state_slot_bytes + s->group * s->slot_bytes;
+}
+
+/* Where slot @i, of a page or a state, begins in the file. */
 static uint64_t place_of(const struct store *s, uint32_t i) {
-    return BLOCK + i * s->slot_bytes;
+    if (i >= s->n_slots)
+        return BLOCK + (i - s->n_slots) * group_bytes(s);
+    uint64_t n_groups = MIN(i / s->group + 1, STORE_STATES_MAX);
+    return BLOCK + n_groups * s->state_slot_bytes + i * s->slot_bytes;
+}
+
+static uint64_t bytes_of(const struct store *s, uint32_t i) {
+    return i < s->n_slots ? s->page_bytes : s->state_bytes;
+}
+
+/* How many slots there are in @n_bytes behind the first block. */
+static void count_slots(struct store *s, uint64_t n_bytes) {
+    uint64_t n_groups = MIN(n_bytes / group_bytes(s), STORE_STATES_MAX);
+    uint64_t rest = n_bytes - n_groups * group_bytes(s), n = n_groups * s->group;
+
+    if (n_groups == STORE_STATES_MAX)
+        n += rest / s->slot_bytes;
+    else if (rest > s->state_slot_bytes)
+        n += (rest - s->state_slot_bytes) / s->slot_bytes;
+    s->n_slots = (uint32_t)MIN(n, STORE_SLOTS_MAX);
+    if (s->state_bytes)
+        s->n_states = MIN((s->n_slots + s->group - 1) / s->group, STORE_STATES_MAX);
 }
 
 /* ---- opening ---- */
@@ -108,6 +139,7 @@ static void make_file_head(const struct store *s, struct file_head *h) {
         .slot_bytes = s->slot_bytes,
         .page_bytes = s->page_bytes,
         .page_tokens = s->page_tokens,
+        .state_bytes = s->state_bytes,
         .identity = s->identity,
     };
     h->sum = XXH3_64bits(h, offsetof(struct file_head, sum));
@@ -127,7 +159,7 @@ static int claim_file(const struct store *s) {
     bool same = memcmp(&is, &should, sizeof(is)) == 0;
     if (!same && ftruncate(s->fd, 0) < 0)
         return -errno;
-    if (ftruncate(s->fd, (off_t)place_of(s, s->n_slots)) < 0)
+    if (ftruncate(s->fd, (off_t)(place_of(s, s->n_slots - 1) + s->slot_bytes)) < 0)
         return -errno;
     if (same)
         return 0;
@@ -146,9 +178,11 @@ int store_open(struct store **out, const struct store_opts *o) {
     s->page_tokens = o->page_tokens;
     s->page_bytes = o->page_bytes;
     s->slot_bytes = BLOCK + round_up(o->page_bytes, BLOCK);
+    s->state_bytes = o->state_bytes;
+    s->state_slot_bytes = o->state_bytes ? BLOCK + round_up(o->state_bytes, BLOCK) : 0;
+    s->group = (uint32_t)MAX((s->state_slot_bytes + s->slot_bytes - 1) / s->slot_bytes, 1);
     s->identity = XXH3_128bits(o->identity, o->n_identity);
-    uint64_t n = o->n_bytes > BLOCK ? (o->n_bytes - BLOCK) / s->slot_bytes : 0;
-    s->n_slots = (uint32_t)MIN(n, STORE_SLOTS_MAX);
+    count_slots(s, o->n_bytes - MIN(o->n_bytes, BLOCK));
     if (s->n_slots == 0)
         return -ENOSPC;
     int r = claim_file(s);
@@ -167,18 +201,26 @@ uint32_t store_n_slots(const struct store *s) {
     return s->n_slots;
 }
 
-uint64_t store_slot_bytes(const struct store *s) {
-    return s->slot_bytes;
+uint32_t store_n_states(const struct store *s) {
+    return s->n_states;
+}
+
+uint64_t store_slot_bytes(const struct store *s, uint32_t i) {
+    return i < s->n_slots ? s->slot_bytes : s->state_slot_bytes;
 }
 
 /* ---- slots ---- */
 
-/* Of a head from `page` on; a file of another identity has other sums. */
+/* Of a head from `bytes` on; a file of another identity has other sums. */
 static uint64_t sum_of(const struct store *s, const struct slot_head *h) {
-    size_t from = offsetof(struct slot_head, page);
+    size_t from = offsetof(struct slot_head, bytes);
 
     return XXH3_64bits_withSeed((const uint8_t *)h + from, sizeof(*h) - from,
                                 s->identity.low64 ^ s->identity.high64);
+}
+
+static uint32_t tokens_of(const struct store *s, uint32_t i) {
+    return i < s->n_slots ? s->page_tokens : 0;
 }
 
 static bool is_none(const struct store_id *id) {
@@ -187,14 +229,14 @@ static bool is_none(const struct store_id *id) {
 
 /* 0, STORE_FREE, STORE_BAD or -errno. */
 static int read_slot_head(const struct store *s, uint32_t i, struct slot_head *h) {
-    assert(i < s->n_slots);
+    assert(i < s->n_slots + s->n_states);
     int r = read_all(s->fd, h, sizeof(*h), place_of(s, i));
 
     if (r < 0)
         return r;
     if (h->magic == 0 && h->sum == 0)
         return STORE_FREE;
-    bool good = h->magic == MAGIC && h->sum == sum_of(s, h) && h->n_tokens == s->page_tokens &&
+    bool good = h->magic == MAGIC && h->sum == sum_of(s, h) && h->n_tokens == tokens_of(s, i) &&
                 !is_none(&h->head.id);
     return good ? 0 : STORE_BAD;
 }
@@ -206,11 +248,12 @@ int store_read_head(const struct store *s, uint32_t i, struct store_head *out, i
     if (r != 0)
         return r;
     *out = h.head;
-    memcpy(tokens, h.tokens, s->page_tokens * sizeof(*tokens));
+    if (i < s->n_slots)
+        memcpy(tokens, h.tokens, s->page_tokens * sizeof(*tokens));
     return 0;
 }
 
-int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *page) {
+int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *bytes) {
     struct slot_head h;
     int r = read_slot_head(s, i, &h);
 
@@ -218,24 +261,25 @@ int store_read(const struct store *s, uint32_t i, const struct store_id *id, voi
         return r;
     if (memcmp(&h.head.id, id, sizeof(*id)) != 0)
         return STORE_BAD;
-    r = read_all(s->fd, page, s->page_bytes, place_of(s, i) + BLOCK);
+    r = read_all(s->fd, bytes, bytes_of(s, i), place_of(s, i) + BLOCK);
     if (r < 0)
         return r;
-    return XXH128_isEqual(XXH3_128bits(page, s->page_bytes), h.page) ? 0 : STORE_BAD;
+    return XXH128_isEqual(XXH3_128bits(bytes, bytes_of(s, i)), h.bytes) ? 0 : STORE_BAD;
 }
 
 int store_write(const struct store *s, uint32_t i, const struct store_head *head,
-                const int32_t *tokens, const void *page) {
+                const int32_t *tokens, const void *bytes) {
     struct slot_head h;
 
-    assert(i < s->n_slots && !is_none(&head->id));
+    assert(i < s->n_slots + s->n_states && !is_none(&head->id));
     memset(&h, 0, sizeof(h)); /* also what lies between the fields */
     h.magic = MAGIC;
-    h.page = XXH3_128bits(page, s->page_bytes);
+    h.bytes = XXH3_128bits(bytes, bytes_of(s, i));
     h.head = *head;
-    h.n_tokens = s->page_tokens;
-    memcpy(h.tokens, tokens, s->page_tokens * sizeof(*tokens));
+    h.n_tokens = tokens_of(s, i);
+    if (h.n_tokens > 0)
+        memcpy(h.tokens, tokens, h.n_tokens * sizeof(*tokens));
     h.sum = sum_of(s, &h);
-    int r = write_all(s->fd, page, s->page_bytes, place_of(s, i) + BLOCK);
+    int r = write_all(s->fd, bytes, bytes_of(s, i), place_of(s, i) + BLOCK);
     return r < 0 ? r : write_all(s->fd, &h, sizeof(h), place_of(s, i));
 }

@@ -1,9 +1,10 @@
 #pragma once
 
 /*
- * store - a file of slots, each of which holds a page's bytes and what they are of. It searches
- * and decides nothing: that is done with a pager whose page numbers are the slots
- * (kv_pager_restore()). What is read from the file is believed only as far as its checksums hold.
+ * store - a file of slots, each of which holds the bytes of a page, or of a snapshot of a recurrent
+ * state, and what they are of. It searches and decides nothing: that is done with a pager whose
+ * pages and snapshots are the slots, by number (kv_pager_restore()); the slot of snapshot i is
+ * store_n_slots() + i. What is read from the file is believed only as far as its checksums hold.
  * One thread reads and writes slots; another may meanwhile call what does not touch the file. The
  * layout is at the top of store.c.
  */
@@ -16,18 +17,22 @@
 #define STORE_NEW 3     /* store_open: the file was empty, */
 #define STORE_CLEARED 4 /* or of another identity, or damaged, and begins anew */
 #define STORE_SLOTS_MAX (1u << 20)
+#define STORE_STATES_MAX 4096u /* as many as an engine has at most in host memory */
 
 struct store;
 
-/* Names a page that was written once: never used again, in this run or another. All zero: none. */
+/* Names a page or state that was written once: never used again, in this run or another. All zero:
+ * none. */
 struct store_id {
     uint64_t run, n;
 };
 
 struct store_head {
-    struct store_id id, parent; /* parent: of the page before it; none at position 0 */
+    /* parent: of the page before it, none at position 0; of a state, the page that ends where it
+     * is. */
+    struct store_id id, parent;
     struct kv_isolation isolation;
-    uint32_t depth; /* pages before it */
+    uint32_t depth; /* pages before it, of a state before its parent */
     uint64_t stamp; /* the greater, the later it was written */
 };
 
@@ -36,27 +41,31 @@ struct store_opts {
     uint64_t n_bytes; /* the file's size is at most this */
     uint32_t page_tokens;
     uint64_t page_bytes;
-    /* All that must be equal for a page's bytes to be of use. */
+    uint64_t state_bytes; /* 0: the model has no recurrent states */
+    /* All that must be equal for these bytes to be of use. */
     const void *identity;
     size_t n_identity;
 };
 
 /* Brings the file to its size and checks that it is of this identity. 0: there may be pages in it;
- * STORE_NEW, STORE_CLEARED: there are none; -ENOSPC: @n_bytes are not enough for one page; -EINVAL:
- * page_tokens or page_bytes out of range; another negative errno. */
+ * STORE_NEW, STORE_CLEARED: there are none; -ENOSPC: @n_bytes are not enough for one page and one
+ * state; -EINVAL: page_tokens or page_bytes out of range; another negative errno. */
 int store_open(struct store **out, const struct store_opts *opts);
 /* The file and its pages stay. Accepts NULL, returns NULL. */
 struct store *store_free(struct store *s);
 DEFINE_FREEP(struct store, store)
 
-uint32_t store_n_slots(const struct store *s);    /* pages that the file has room for */
-uint64_t store_slot_bytes(const struct store *s); /* of the file */
+uint32_t store_n_slots(const struct store *s);  /* pages that the file has room for, */
+uint32_t store_n_states(const struct store *s); /* and states: half of its bytes */
+uint64_t store_slot_bytes(const struct store *s, uint32_t i); /* of the file, for slot @i */
 
-/* What slot @i holds; @tokens has room for a page's. 0, STORE_FREE, STORE_BAD or -errno. */
+/* What slot @i holds; @tokens has room for a page's, and is left as it is by a state's. 0,
+ * STORE_FREE, STORE_BAD or -errno. */
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens);
-/* Reads the bytes of slot @i, which must hold the page named @id, to @page. 0, STORE_FREE or
- * STORE_BAD (@page is garbage then), -errno. */
-int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *page);
-/* Replaces what is in slot @i; whether this ends well or not, that is lost. 0 or -errno. */
+/* Reads the bytes of slot @i, which must hold what is named @id, to @bytes. 0, STORE_FREE or
+ * STORE_BAD (@bytes are garbage then), -errno. */
+int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *bytes);
+/* Replaces what is in slot @i; whether this ends well or not, that is lost. @tokens: of a page. 0
+ * or -errno. */
 int store_write(const struct store *s, uint32_t i, const struct store_head *head,
-                const int32_t *tokens, const void *page);
+                const int32_t *tokens, const void *bytes);

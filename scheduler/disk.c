@@ -266,7 +266,7 @@ static int init_room(struct disk *d, const struct kv_opts *k) {
         .n_slots = k->n_pages,
         .page_tokens = k->page_tokens,
         .max_seq_tokens = k->max_seq_tokens,
-        .slot_bytes = store_slot_bytes(d->store),
+        .slot_bytes = store_slot_bytes(d->store, 0),
         .daily_bytes = d->opts.daily_bytes,
     };
 

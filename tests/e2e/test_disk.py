@@ -139,7 +139,7 @@ def test_a_damaged_page_is_one_line_and_is_computed():
             check(d, 0, "first")
         with open(f.file(), "r+b") as file:
             data = file.read()
-            heads = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV01"]
+            heads = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV02"]
             assert len(heads) >= CACHED // 32, len(heads)
             file.seek(heads[5] + 4096 + 100)
             file.write(bytes(b ^ 0xFF for b in data[heads[5] + 4196:heads[5] + 4200]))
@@ -184,7 +184,7 @@ def test_nobody_finds_the_pages_of_another_tenant():
             wait_written(d)
         with open(f.file(), "rb") as file:
             data = file.read()
-        assert b"weftKV01" in data[4096:], "nothing was written"
+        assert b"weftKV02" in data[4096:], "nothing was written"
         for word in (b"annabel", b"bartholomew", b"secret-of", b"tenant"):
             assert word not in data, word
         with Weftd(*flags) as d:

@@ -14,9 +14,14 @@
 #define SLOT 8192u /* a block for the head, one for the bytes */
 #define HEAD 1128u /* of it that means something: head and tokens */
 
+#define STATE 9000u       /* bytes of a state, */
+#define STATE_SLOT 16384u /* and of the file: as much as two pages */
+#define GROUP (STATE_SLOT + 2 * SLOT)
+
 static int fd;
+static uint32_t state_bytes;
 static struct store *store;
-static uint8_t page[BYTES], got[BYTES];
+static uint8_t page[STATE], got[STATE];
 
 static int open_file(const char *identity, uint64_t n_bytes, uint32_t page_bytes) {
     struct store_opts o = {
@@ -24,6 +29,7 @@ static int open_file(const char *identity, uint64_t n_bytes, uint32_t page_bytes
         .n_bytes = n_bytes,
         .page_tokens = T,
         .page_bytes = page_bytes,
+        .state_bytes = state_bytes,
         .identity = identity,
         .n_identity = strlen(identity),
     };
@@ -39,6 +45,14 @@ static void setup(void) {
     cr_assert_eq(store_n_slots(store), 8);
 }
 
+/* Three groups of a state and two pages. */
+static void open_with_states(void) {
+    state_bytes = STATE;
+    cr_assert_eq(open_file("a", 4096 + 3 * GROUP, BYTES), STORE_CLEARED);
+    cr_assert_eq(store_n_slots(store), 6);
+    cr_assert_eq(store_n_states(store), 3);
+}
+
 static void teardown(void) {
     store_free(store);
     close(fd);
@@ -51,6 +65,10 @@ static struct store_head head_of(uint64_t n) {
         .id = {9, n}, .parent = {9, n - 1}, .isolation.key = {7}, .depth = 3, .stamp = n};
 }
 
+static uint32_t bytes_of(uint32_t slot) {
+    return slot < store_n_slots(store) ? BYTES : STATE;
+}
+
 static int put(uint32_t slot, uint64_t n) {
     struct store_head h = head_of(n);
     int32_t tokens[T];
@@ -58,18 +76,18 @@ static int put(uint32_t slot, uint64_t n) {
 
     for (uint32_t i = 0; i < T; i++)
         tokens[i] = (int32_t)(100 * n + i);
-    for (uint32_t i = 0; i < BYTES; i++)
+    for (uint32_t i = 0; i < bytes_of(slot); i++)
         page[i] = (uint8_t)rng_next(&r);
     return store_write(store, slot, &h, tokens, page);
 }
 
-/* Whether slot @slot holds page @n: 0, or what store_read() answers. */
+/* Whether slot @slot holds page or state @n: 0, or what store_read() answers. */
 static int get(uint32_t slot, uint64_t n) {
     struct store_id id = {9, n};
     struct rng r = {n};
     int e = store_read(store, slot, &id, got);
 
-    for (uint32_t i = 0; i < BYTES && e == 0; i++)
+    for (uint32_t i = 0; i < bytes_of(slot) && e == 0; i++)
         cr_assert_eq(got[i], (uint8_t)rng_next(&r));
     return e;
 }
@@ -190,6 +208,83 @@ Test(kv_store, the_size_is_a_cap_and_may_change) {
     cr_expect_eq(get(1, 5), 0);
     cr_expect_eq(get(6, 6), STORE_FREE);
     cr_expect_eq(open_file("a", SLOT, BYTES), -ENOSPC);
+}
+
+/* ---- states ---- */
+
+Test(kv_store, states_and_pages_lie_beside_each_other) {
+    struct store_head h, should = head_of(107);
+    int32_t tokens[T] = {-1};
+
+    open_with_states();
+    for (uint32_t i = 0; i < 9; i++)
+        cr_assert_eq(put(i, 100 + i), 0);
+    cr_assert_eq(open_file("a", 4096 + 3 * GROUP, BYTES), 0);
+    for (uint32_t i = 0; i < 9; i++)
+        cr_expect_eq(get(i, 100 + i), 0, "slot %u", i);
+    cr_expect_eq(store_read_head(store, 7, &h, tokens), 0);
+    cr_expect_eq(memcmp(&h, &should, sizeof(h)), 0);
+    cr_expect_eq(tokens[0], -1);
+    cr_expect_eq(store_slot_bytes(store, 5), SLOT);
+    cr_expect_eq(store_slot_bytes(store, 6), STATE_SLOT);
+}
+
+Test(kv_store, a_flipped_bit_of_a_state_is_seen) {
+    open_with_states();
+    cr_assert_eq(put(7, 5), 0);
+    for (uint32_t at = 0; at < STATE_SLOT; at += 3) {
+        bool counts = at < HEAD || (at >= 4096 && at < 4096 + STATE);
+        uint64_t where = 4096 + GROUP + at;
+
+        flip(where, (int)(at % 8));
+        cr_assert_eq(get(7, 5) != 0, counts, "byte %u", at);
+        flip(where, (int)(at % 8));
+    }
+    cr_expect_eq(get(7, 5), 0);
+}
+
+Test(kv_store, states_stay_where_they_are_when_the_size_changes) {
+    struct stat st;
+
+    open_with_states();
+    for (uint32_t i = 0; i < 9; i++)
+        cr_assert_eq(put(i, 100 + i), 0);
+    cr_assert_eq(open_file("a", 4096 + 2 * GROUP + STATE_SLOT, BYTES), 0);
+    cr_expect_eq(store_n_slots(store), 4);
+    cr_expect_eq(store_n_states(store), 2, "a state without pages is of no use");
+    cr_assert_eq(open_file("a", 4096 + 2 * GROUP + STATE_SLOT + SLOT, BYTES), 0);
+    cr_expect_eq(store_n_slots(store), 5);
+    cr_expect_eq(store_n_states(store), 3);
+    cr_assert_eq(fstat(fd, &st), 0);
+    cr_expect_eq(st.st_size, 4096 + 2 * GROUP + STATE_SLOT + SLOT);
+    for (uint32_t i = 0; i < 4; i++)
+        cr_expect_eq(get(i, 100 + i), 0, "page %u", i);
+    cr_expect_eq(get(5, 106), 0);
+    cr_expect_eq(get(6, 107), 0);
+    cr_expect_eq(get(7, 108), STORE_FREE);
+    cr_expect_eq(open_file("a", 4096 + STATE_SLOT, BYTES), -ENOSPC);
+    state_bytes = 0;
+    cr_expect_eq(open_file("a", 4096 + 3 * GROUP, BYTES), STORE_CLEARED);
+}
+
+/* Behind as many states as there may be there are pages only. */
+Test(kv_store, states_are_bounded) {
+    struct stat st;
+    uint64_t n_bytes = 4096 + STORE_STATES_MAX * (uint64_t)GROUP + 3 * SLOT;
+    uint32_t n = 2 * STORE_STATES_MAX + 3;
+
+    state_bytes = STATE;
+    cr_assert_eq(open_file("a", n_bytes + 100, BYTES), STORE_CLEARED);
+    cr_expect_eq(store_n_slots(store), n);
+    cr_expect_eq(store_n_states(store), STORE_STATES_MAX);
+    cr_assert_eq(fstat(fd, &st), 0);
+    cr_expect_eq(st.st_size, n_bytes);
+    cr_assert_eq(put(n - 1, 1), 0);
+    cr_assert_eq(put(n - 4, 2), 0);
+    cr_assert_eq(put(n + STORE_STATES_MAX - 1, 3), 0);
+    cr_expect_eq(get(n - 1, 1), 0);
+    cr_expect_eq(get(n - 4, 2), 0);
+    cr_expect_eq(get(n + STORE_STATES_MAX - 1, 3), 0);
 }
 
 /* ---- the pages of a pager that was before ---- */
