@@ -16,10 +16,6 @@ static _Noreturn void broken(int invariant, const char *what, uint32_t page) {
     abort();
 }
 
-static bool published(const struct page *page) {
-    return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
-}
-
 /* 1, 8: @node, number @n of its list, is a page of @state. */
 static const struct page *check_node(const struct kv_pager *p, const struct list *node,
                                      enum page_state state, uint32_t n) {
@@ -161,7 +157,7 @@ static void check_snapshots(const struct kv_pager *p) {
         if (page->snapshot == KV_NO_SNAPSHOT)
             continue;
         n++;
-        if (!published(page) || page->snapshot >= p->opts.n_snapshots ||
+        if (!pool_is_published(page) || page->snapshot >= p->opts.n_snapshots ||
             p->snapshot[page->snapshot].page != i)
             broken(6, "a page with a snapshot that is not its own", i);
     }
@@ -171,6 +167,8 @@ static void check_snapshots(const struct kv_pager *p) {
 
         if (x->taken && x->page != NO_PAGE)
             broken(6, "a snapshot that is taken and a page's", NO_PAGE);
+        if (x->n_held > 0 && x->page == NO_PAGE)
+            broken(6, "a snapshot that is held and no page's", NO_PAGE);
         if (x->passing && (x->page == NO_PAGE || x->passing->passing != i))
             broken(6, "a passing snapshot that no sequence knows", NO_PAGE);
         check_peer(p, i);
@@ -210,7 +208,7 @@ static void check_key(const struct kv_pager *p, const struct page *page) {
     } else {
         const struct page *parent = &p->pool.page[page->parent];
 
-        if (!published(parent))
+        if (!pool_is_published(parent))
             broken(7, "a published page without its parent", pool_number(&p->pool, page));
         if (memcmp(&parent->isolation, &page->isolation, sizeof(page->isolation)) != 0)
             broken(5, "a parent of another isolation key", pool_number(&p->pool, page));
@@ -295,18 +293,19 @@ static void check_pages(const struct kv_pager *p, uint32_t part, uint32_t n_part
         check_page(p, i);
         n_in[page->state]++;
         n_pinned += page->pinned > 0 && page->pinned == page->refs;
-        if (published(page) && page->parent != NO_PAGE)
+        if (pool_is_published(page) && page->parent != NO_PAGE)
             p->tally[page->parent].children++;
     }
     for (uint32_t i = part; i < p->pool.n_pages; i += n_parts)
-        if (published(&p->pool.page[i]))
+        if (pool_is_published(&p->pool.page[i]))
             check_key(p, &p->pool.page[i]);
     if (memcmp(n_in, p->pool.n_in, sizeof(n_in)) != 0)
         broken(1, "counts of states do not add up", NO_PAGE);
     if (n_pinned != p->stats.n_pinned)
         broken(2, "pinned pages do not add up", NO_PAGE);
     for (uint32_t i = 0; i < p->pool.n_pages; i++)
-        if (published(&p->pool.page[i]) && p->pool.page[i].n_children != p->tally[i].children)
+        if (pool_is_published(&p->pool.page[i]) &&
+            p->pool.page[i].n_children != p->tally[i].children)
             broken(8, "children do not add up", i);
 }
 

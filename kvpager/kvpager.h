@@ -115,6 +115,12 @@ int kv_pager_restore(struct kv_pager *p, kv_page page, kv_page parent,
 /* Frees @page and all published pages that follow it. -EBUSY, and nothing changed: a sequence holds
  * one of them. Costs time proportional to the number of pages. */
 int kv_pager_forget(struct kv_pager *p, kv_page page);
+/* Enters snapshot @snapshot, which is free, as that of published page @page, from before the pager
+ * was made; of several the one used last is entered last. -EEXIST: the page has one; -EINVAL:
+ * @snapshot is not free, or @page not published. */
+int kv_pager_restore_snapshot(struct kv_pager *p, uint32_t snapshot, kv_page page);
+/* No page has @snapshot any more. -EBUSY, and nothing changed: it is taken or held. */
+int kv_pager_forget_snapshot(struct kv_pager *p, uint32_t snapshot);
 
 /* The longest published prefix of @tokens, in whole pages inside @n_tokens, that a sequence can go
  * on behind. Changes nothing. A caller that must compute at least one token passes
@@ -144,10 +150,20 @@ struct kv_match kv_pager_match_state(const struct kv_pager *p, const struct kv_i
  * of which least is expected. KV_NO_SNAPSHOT: all are taken. */
 uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s);
 void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
+/* How many kv_snapshot_take() can give. */
+uint32_t kv_snapshot_untaken(const struct kv_pager *p);
+/* @snapshot, of a page that a sequence holds meanwhile, stays as it is until it is released as
+ * often. */
+void kv_snapshot_hold(struct kv_pager *p, uint32_t snapshot);
+void kv_snapshot_release(struct kv_pager *p, uint32_t snapshot);
 /* It is of the state behind the committed tokens of @s, which end at the end of a page. It is given
  * back where that page has one. @passes: the next one of @s takes its place, unless a sequence has
  * begun with it before, or @s has ended. */
 void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes);
+/* It is of the state behind published page @i of @s, and given back where that has one. */
+void kv_seq_put_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i);
+/* That of published page @i of @s, or KV_NO_SNAPSHOT. */
+uint32_t kv_seq_snapshot_at(const struct kv_seq *s, uint32_t i);
 /* The snapshot of page @page of the peer, which holds the same prefix as the first @i + 1 pages of
  * @s, all published, is that of page @i of @s too, unless that has one. Not a passing one. */
 void kv_seq_share_snapshot(struct kv_seq *s, uint32_t i, kv_page page);

@@ -49,6 +49,10 @@ struct page *pool_take(struct pool *pool);
 /* Owned or cached to free. It has no holders and is in no list. */
 void pool_put(struct pool *pool, struct page *page);
 
+static inline bool pool_is_published(const struct page *page) {
+    return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
+}
+
 /* The number by which page tables and callers know @page. */
 static inline kv_page pool_number(const struct pool *pool, const struct page *page) {
     return (kv_page)(page - pool->page);

@@ -65,6 +65,7 @@ struct kv_pager {
     struct kv_snapshot {     /* [opts.n_snapshots] */
         kv_page page;        /* whose it is; NO_PAGE: free, taken, or only of the peer */
         bool taken;
+        uint32_t n_held;        /* kv_snapshot_hold() */
         uint32_t n_tokens;      /* before it, */
         uint32_t n_saves;       /* and of these, behind the snapshot before it on its chain */
         uint64_t id, before;    /* ids: its own, and that of that snapshot; 0: none */

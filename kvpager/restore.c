@@ -9,10 +9,6 @@
 #include <errno.h>
 #include <string.h>
 
-static bool is_published(const struct page *page) {
-    return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
-}
-
 static XXH128_hash_t root_key(const struct kv_pager *p, const struct kv_isolation *isolation) {
     struct prefix_root root;
 
@@ -28,7 +24,7 @@ int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
     if (number >= pool->n_pages || pool->page[number].state != PAGE_FREE)
         return -EINVAL;
     if (parent != NO_PAGE &&
-        (parent >= pool->n_pages || !is_published(&pool->page[parent]) ||
+        (parent >= pool->n_pages || !pool_is_published(&pool->page[parent]) ||
          memcmp(&pool->page[parent].isolation, isolation, sizeof(*isolation)) != 0))
         return -EINVAL;
     struct page *page = &pool->page[number];
@@ -67,7 +63,7 @@ int kv_pager_forget(struct kv_pager *p, kv_page number) {
     assert(number < pool->n_pages);
     memset(p->tally, 0, pool->n_pages * sizeof(*p->tally));
     for (kv_page i = 0; i < pool->n_pages; i++)
-        if (is_published(&pool->page[i]) && fate_of(p, i, number) == GOES &&
+        if (pool_is_published(&pool->page[i]) && fate_of(p, i, number) == GOES &&
             pool->page[i].state == PAGE_SHARED)
             return -EBUSY;
     /* The list has children before their parents, so each has lost its children when it is

@@ -15,6 +15,7 @@
  */
 
 #include <assert.h>
+#include <errno.h>
 #include "kvpager/private.h"
 
 /* Uses of others after which half as much is expected of one. Least recently used first: of the
@@ -32,8 +33,13 @@ static bool is_of_peer(const struct kv_pager *p, uint32_t snapshot) {
     return p->peer && p->peer->snapshot[snapshot].page != NO_PAGE;
 }
 
+/* It is written, or read: it must stay. */
+static bool stays(const struct kv_snapshot *x) {
+    return x->taken || x->n_held > 0;
+}
+
 static bool is_taken(const struct kv_pager *p, uint32_t snapshot) {
-    return p->snapshot[snapshot].taken || (p->peer && p->peer->snapshot[snapshot].taken);
+    return stays(&p->snapshot[snapshot]) || (p->peer && stays(&p->peer->snapshot[snapshot]));
 }
 
 static void use(struct kv_pager *p, uint32_t snapshot) {
@@ -46,7 +52,7 @@ static void use(struct kv_pager *p, uint32_t snapshot) {
 static void drop(struct kv_pager *p, uint32_t snapshot) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
-    assert(x->page != NO_PAGE && !x->taken);
+    assert(x->page != NO_PAGE && !stays(x));
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++) {
         struct kv_snapshot *behind = &p->snapshot[i];
 
@@ -140,6 +146,24 @@ uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s) {
     return i;
 }
 
+uint32_t kv_snapshot_untaken(const struct kv_pager *p) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->opts.n_snapshots; i++)
+        n += !is_taken(p, i);
+    return n;
+}
+
+void kv_snapshot_hold(struct kv_pager *p, uint32_t snapshot) {
+    assert(snapshot < p->opts.n_snapshots && p->snapshot[snapshot].page != NO_PAGE);
+    p->snapshot[snapshot].n_held++;
+}
+
+void kv_snapshot_release(struct kv_pager *p, uint32_t snapshot) {
+    assert(snapshot < p->opts.n_snapshots && p->snapshot[snapshot].n_held > 0);
+    p->snapshot[snapshot].n_held--;
+}
+
 void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot) {
     assert(snapshot < p->opts.n_snapshots && p->snapshot[snapshot].taken);
     set_free(p, &p->snapshot[snapshot]);
@@ -175,18 +199,22 @@ static void enter(struct kv_pager *p, struct kv_snapshot *x) {
     }
 }
 
-/* Slot @snapshot is that of page @i of @s, which has none. */
-static void bind(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
-    struct kv_pager *p = s->pager;
+/* Slot @snapshot is that of page @page, the one before token @n_tokens, which has none. */
+static void bind(struct kv_pager *p, uint32_t snapshot, kv_page page, uint32_t n_tokens) {
     struct kv_snapshot *x = &p->snapshot[snapshot];
 
-    assert(x->page == NO_PAGE && !is_taken(p, snapshot));
+    assert(x->page == NO_PAGE && !stays(x) && !(p->peer && p->peer->snapshot[snapshot].taken));
     x->id = ++p->n_snapshot_ids;
-    x->page = s->page[i];
-    x->n_tokens = (i + 1) * p->opts.page_tokens;
+    x->page = page;
+    x->n_tokens = n_tokens;
     enter(p, x);
     p->pool.page[x->page].snapshot = snapshot;
     p->stats.n_snapshots++;
+}
+
+static void bind_at(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
+    assert(i < s->n_published);
+    bind(s->pager, snapshot, s->page[i], (i + 1) * s->pager->opts.page_tokens);
 }
 
 void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
@@ -199,7 +227,7 @@ void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
         drop(p, s->passing);
     snapshot_leave(s);
     if (page->snapshot == KV_NO_SNAPSHOT) {
-        bind(s, snapshot, s->n_published - 1);
+        bind_at(s, snapshot, s->n_published - 1);
         p->stats.n_snapshots_made++;
         if (passes) {
             s->passing = snapshot;
@@ -209,16 +237,52 @@ void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes) {
     use(p, page->snapshot);
 }
 
+int kv_pager_restore_snapshot(struct kv_pager *p, uint32_t snapshot, kv_page page) {
+    uint32_t n_tokens = 0;
+
+    if (snapshot >= p->opts.n_snapshots || is_taken(p, snapshot) ||
+        p->snapshot[snapshot].page != NO_PAGE || is_of_peer(p, snapshot) ||
+        page >= p->pool.n_pages || !pool_is_published(&p->pool.page[page]))
+        return -EINVAL;
+    if (p->pool.page[page].snapshot != KV_NO_SNAPSHOT)
+        return -EEXIST;
+    for (kv_page i = page; i != NO_PAGE; i = p->pool.page[i].parent)
+        n_tokens += p->opts.page_tokens;
+    bind(p, snapshot, page, n_tokens);
+    use(p, snapshot);
+    return 0;
+}
+
+int kv_pager_forget_snapshot(struct kv_pager *p, uint32_t snapshot) {
+    assert(snapshot < p->opts.n_snapshots);
+    if (is_taken(p, snapshot))
+        return -EBUSY;
+    if (p->snapshot[snapshot].page != NO_PAGE)
+        drop(p, snapshot);
+    return 0;
+}
+
 void kv_seq_share_snapshot(struct kv_seq *s, uint32_t i, kv_page page) {
     struct kv_pager *p = s->pager;
     uint32_t snapshot = p->peer->pool.page[page].snapshot;
 
-    assert(i < s->n_published);
     if (snapshot == KV_NO_SNAPSHOT || p->peer->snapshot[snapshot].passing ||
         p->pool.page[s->page[i]].snapshot != KV_NO_SNAPSHOT)
         return;
-    bind(s, snapshot, i);
+    bind_at(s, snapshot, i);
     p->snapshot[snapshot].used = p->peer->snapshot[snapshot].used;
+}
+
+uint32_t kv_seq_snapshot_at(const struct kv_seq *s, uint32_t i) {
+    assert(i < s->n_published);
+    return s->pager->pool.page[s->page[i]].snapshot;
+}
+
+void kv_seq_put_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i) {
+    kv_snapshot_give(s->pager, snapshot);
+    if (kv_seq_snapshot_at(s, i) == KV_NO_SNAPSHOT)
+        bind_at(s, snapshot, i);
+    use(s->pager, kv_seq_snapshot_at(s, i));
 }
 
 uint32_t kv_seq_snapshot(struct kv_seq *s) {

@@ -48,6 +48,10 @@ Test(kv_pager, snapshots_belong_to_pages) {
     uint32_t taken = kv_snapshot_take(p, NULL);
     kv_pager_check(p);
     cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 8);
+    kv_snapshot_hold(p, kv_seq_snapshot_at(other, 1));
+    cr_expect_eq(kv_snapshot_untaken(p), 0);
+    cr_expect_eq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT);
+    kv_snapshot_release(p, 1 - taken);
     cr_expect_neq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT);
     cr_expect_eq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT); /* both are taken */
     kv_snapshot_give(p, taken);

@@ -293,7 +293,8 @@ static const struct kv_isolation mine = {{1}}, yours = {{2}};
 static struct kv_pager *pager;
 
 static void new_pager(void) {
-    struct kv_opts o = {.n_pages = 8, .page_tokens = T, .max_seqs = 4, .max_seq_tokens = 8 * T};
+    struct kv_opts o = {
+        .n_pages = 8, .page_tokens = T, .max_seqs = 4, .max_seq_tokens = 8 * T, .n_snapshots = 3};
 
     cr_assert_eq(kv_pager_new(&pager, &o), 0);
 }
@@ -383,4 +384,97 @@ Test(kv_restore, a_page_is_forgotten_with_all_behind_it) {
     cr_expect_eq(kv_pager_forget(pager, 0), 0);
     cr_expect_eq(found(&mine, 1), 0);
     cr_expect_eq(found(&yours, 1), 1);
+}
+
+/* Tokens up to the last snapshot. */
+static uint32_t found_state(int32_t c) {
+    return kv_pager_match_state(pager, &mine, tokens_of(c, 0), 8 * T).n_tokens / T;
+}
+
+Test(kv_restore, a_snapshot_comes_back_to_its_page) {
+    restore(5, KV_NO_PAGE, &mine, 1, 0);
+    restore(2, 5, &mine, 1, 1);
+    restore(7, 2, &mine, 1, 2);
+    cr_expect_eq(found_state(1), 0);
+    cr_expect_eq(kv_pager_restore_snapshot(pager, 1, 2), 0);
+    kv_pager_check(pager);
+    cr_expect_eq(found_state(1), 2);
+    cr_expect_eq(kv_pager_restore_snapshot(pager, 1, 7), -EINVAL);
+    cr_expect_eq(kv_pager_restore_snapshot(pager, 3, 7), -EINVAL);
+    cr_expect_eq(kv_pager_restore_snapshot(pager, 0, 6), -EINVAL);
+    cr_expect_eq(kv_pager_restore_snapshot(pager, 0, 2), -EEXIST);
+    cr_expect_eq(kv_pager_forget_snapshot(pager, 1), 0);
+    cr_expect_eq(kv_pager_forget_snapshot(pager, 0), 0);
+    cr_expect_eq(found_state(1), 0);
+    cr_expect_eq(found(&mine, 1), 3);
+}
+
+/* What is read or written stays, whatever else needs room. */
+Test(kv_restore, a_snapshot_that_is_held_stays) {
+    struct kv_seq *s;
+    uint32_t got[2];
+
+    for (uint32_t i = 0; i < 3; i++) {
+        restore(i, i ? i - 1 : KV_NO_PAGE, &mine, 1, i);
+        cr_assert_eq(kv_pager_restore_snapshot(pager, i, i), 0);
+    }
+    cr_assert_eq(kv_seq_new(&s, pager, &mine), 0);
+    cr_assert_eq(kv_seq_attach(s, tokens_of(1, 0), 3 * T), 3 * T);
+    cr_expect_eq(kv_seq_snapshot_at(s, 1), 1);
+    kv_snapshot_hold(pager, 1);
+    kv_snapshot_hold(pager, 1);
+    cr_expect_eq(kv_snapshot_untaken(pager), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        got[i] = kv_snapshot_take(pager, NULL);
+        cr_expect(got[i] == 0 || got[i] == 2);
+        kv_pager_check(pager);
+    }
+    cr_expect_eq(kv_snapshot_take(pager, NULL), KV_NO_SNAPSHOT);
+    cr_expect_eq(kv_pager_forget_snapshot(pager, 1), -EBUSY);
+    cr_expect_eq(kv_pager_forget_snapshot(pager, got[0]), -EBUSY);
+    kv_snapshot_release(pager, 1);
+    cr_expect_eq(kv_snapshot_take(pager, NULL), KV_NO_SNAPSHOT);
+    kv_snapshot_release(pager, 1);
+    kv_seq_put_snapshot_at(s, got[0], 1); /* it has one */
+    kv_seq_put_snapshot_at(s, got[1], 2);
+    kv_pager_check(pager);
+    cr_expect_eq(kv_seq_snapshot_at(s, 1), 1);
+    cr_expect_eq(kv_seq_snapshot_at(s, 2), got[1]);
+    cr_expect_eq(found_state(1), 3);
+    kv_seq_free(s);
+}
+
+/* Held by one of two peers, it is not taken for a page of the other. */
+Test(kv_restore, a_snapshot_that_is_held_stays_for_the_peer) {
+    struct kv_opts o = {.n_pages = 8,
+                        .page_tokens = T,
+                        .max_seqs = 4,
+                        .max_seq_tokens = 8 * T,
+                        .n_snapshots = 3,
+                        .peer = pager};
+    struct kv_pager *host;
+    struct kv_seq *s, *h;
+
+    cr_assert_eq(kv_pager_new(&host, &o), 0);
+    restore(0, KV_NO_PAGE, &mine, 1, 0);
+    cr_assert_eq(kv_pager_restore(host, 4, KV_NO_PAGE, &mine, tokens_of(1, 0)), 0);
+    cr_assert_eq(kv_pager_restore_snapshot(host, 2, 4), 0);
+    cr_assert_eq(kv_seq_new(&h, host, &mine), 0);
+    cr_assert_eq(kv_seq_attach(h, tokens_of(1, 0), T), T);
+    kv_snapshot_hold(host, 2);
+    cr_expect_eq(kv_snapshot_untaken(pager), 2);
+    cr_assert_eq(kv_seq_new(&s, pager, &mine), 0);
+    cr_assert_eq(kv_seq_attach(s, tokens_of(1, 0), T), T);
+    kv_seq_share_snapshot(s, 0, 4); /* it may be read meanwhile */
+    cr_expect_eq(kv_seq_snapshot(s), 2);
+    uint32_t a = kv_snapshot_take(pager, NULL), b = kv_snapshot_take(pager, NULL);
+    cr_expect_eq(kv_snapshot_take(pager, NULL), KV_NO_SNAPSHOT);
+    kv_pager_check(pager);
+    kv_pager_check(host);
+    kv_snapshot_give(pager, a);
+    kv_snapshot_give(pager, b);
+    kv_snapshot_release(host, 2);
+    kv_seq_free(s);
+    kv_seq_free(h);
+    kv_pager_free(host);
 }

@@ -14,10 +14,10 @@
 /* What the scheduler never asks of the pager, or once in a million steps, or only makes everything slower, is for the
  * pager's own tests. */
 static const char *const not_here[] = {
-    "kv_full_halfway",        "kv_length_stays",         "kv_lru_backwards",
-    "kv_published_stays",     "kv_passing_used",         "kv_passing_stays",
-    "kv_peer_passing",        "kv_window_ended_first",   "kv_window_not_wanted",
-    "kv_window_full_halfway", "kv_window_place_not_kept"};
+    "kv_full_halfway",        "kv_length_stays",          "kv_lru_backwards",
+    "kv_published_stays",     "kv_passing_used",          "kv_passing_stays",
+    "kv_peer_passing",        "kv_window_ended_first",    "kv_window_not_wanted",
+    "kv_window_full_halfway", "kv_window_place_not_kept", "kv_snapshot_held_given"};
 
 /* What found it, in a few words. */
 static void cause_of(const char *says, char *out, size_t size) {
