@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 8u
+#define BACKEND_ABI 9u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define OP_MATRICES 4 /* of one op, at most */
@@ -402,6 +402,8 @@ struct be_ops {
     /* Where page @page of host memory lies in one piece (host backends: of all pages). NULL:
      * nowhere. */
     void *(*host_page)(struct be *b, uint32_t page);
+    /* Likewise state @state, of those in host memory. */
+    void *(*host_state)(struct be *b, uint32_t state);
     /* The logits of a want of the last step that ended, before processors; NULL: they are no longer
      * there. For tests, and for the proof of a device that wants one. May be NULL without it. */
     const float *(*peek)(const struct be *b, uint32_t want);

@@ -543,6 +543,18 @@ void *engine_host_page(struct engine *e, uint32_t page) {
                : NULL;
 }
 
+void *engine_host_snapshot(struct engine *e, uint32_t snapshot) {
+    assert(snapshot < e->opts.n_snapshots);
+    bool there = e->ops->host_state && (e->host_snapshots || !e->ops->device);
+
+    return there ? e->ops->host_state(e->be, e->opts.n_states + snapshot) : NULL;
+}
+
+void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens) {
+    assert(snapshot < e->opts.n_snapshots);
+    e->state[e->opts.n_states + snapshot].end = n_tokens;
+}
+
 const float *engine_peek(const struct engine *e, uint32_t want) {
     return e->ops->peek ? e->ops->peek(e->be, want) : NULL;
 }

@@ -112,6 +112,10 @@ float engine_score(struct engine *e, const float *hidden);
 /* Where page @page of host memory lies: page_bytes, to be read and written by others while no step
  * under way copies it. NULL: the backend does not have it in one piece. */
 void *engine_host_page(struct engine *e, uint32_t page);
+/* Likewise snapshot @snapshot: state_bytes. NULL also where snapshots are in a device's memory. */
+void *engine_host_snapshot(struct engine *e, uint32_t snapshot);
+/* Others have written to it the state behind @n_tokens tokens, as it was read there before. */
+void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens);
 
 /* Starts a step; returns at once or when a host engine has computed it. At most info->depth steps
  * may be launched and not waited for. Bad batches are our own mistakes: assert; so is a sequence

@@ -597,5 +597,6 @@ const struct be_ops backend_cpu = {
     .copy = copy_page,
     .copy_state = recurrent_copy,
     .host_page = page_of,
+    .host_state = recurrent_slot,
     .peek = peek,
 };

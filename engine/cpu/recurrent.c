@@ -50,12 +50,17 @@ void recurrent_close(struct be *b) {
     free(d);
 }
 
+void *recurrent_slot(struct be *b, uint32_t state) {
+    const struct recurrent *d = b->recurrent;
+
+    assert(state < d->n_states);
+    return d->state + (size_t)state * b->shape.state.n_layer * b->shape.state.n_floats;
+}
+
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst) {
-    struct recurrent *d = b->recurrent;
     size_t n = b->shape.state.n_layer * b->shape.state.n_floats;
 
-    assert(src < d->n_states && dst < d->n_states);
-    memmove(d->state + dst * n, d->state + src * n, n * sizeof(float));
+    memmove(recurrent_slot(b, dst), recurrent_slot(b, src), n * sizeof(float));
     return 0;
 }
 

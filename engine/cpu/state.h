@@ -165,7 +165,8 @@ static inline float *be_rope_row(const struct be *b, uint32_t row, uint8_t set) 
  * 0 or -ENOMEM. */
 int recurrent_open(struct be *b, uint32_t n_states);
 void recurrent_close(struct be *b);
-/* be_ops.copy_state */
+/* be_ops.host_state, be_ops.copy_state */
+void *recurrent_slot(struct be *b, uint32_t state);
 int recurrent_copy(struct be *b, uint32_t src, uint32_t dst);
 /* Takes what a recurrent op has beside its norm. 0 or -ENOMEM. */
 int recurrent_load(struct be *b, struct weights *w, const struct model_op *op);

@@ -362,5 +362,6 @@ const struct be_ops weft_backend_cuda = {
     .copy = step_copy,
     .copy_state = step_copy_state,
     .host_page = host_page,
+    .host_state = step_host_state,
     .peek = peek,
 };

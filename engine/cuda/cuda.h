@@ -393,6 +393,7 @@ int step_sample(struct step *s);
 int step_end(struct step *s, struct engine_result *out);
 int step_copy(struct be *b, const struct engine_copy *c);
 int step_copy_state(struct be *b, uint32_t src, uint32_t dst);
+void *step_host_state(struct be *b, uint32_t state);
 
 /* What the files of the step share. The norm of x as the operand of the next matrices; NULL: x as
  * it is. */

@@ -164,6 +164,11 @@ static uint8_t *state_at(const struct be *b, uint32_t i) {
                            : b->recurrent.host_state + (i - b->recurrent.n_device) * n);
 }
 
+void *step_host_state(struct be *b, uint32_t state) {
+    assert(state >= b->recurrent.n_device);
+    return state_at(b, state);
+}
+
 /* Layer by layer, as pages are. */
 int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
     const struct state_shape *s = &b->shape->state;

@@ -65,6 +65,12 @@ void *engine_host_page(struct engine *e, uint32_t page) {
     return NULL;
 }
 
+void *engine_host_snapshot(struct engine *e, uint32_t snapshot) {
+    return NULL;
+}
+
+void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens) {}
+
 /* Some allowed token, never the end while there is another. */
 static int32_t pick(struct engine *e, const uint32_t *mask) {
     uint32_t n = e->info.n_vocab, words = (n + 31) / 32, at = rng_below(&e->rng, words);

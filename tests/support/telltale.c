@@ -232,6 +232,14 @@ void *engine_host_page(struct engine *e, uint32_t page) {
     return &e->cells[KV_GLOBAL][(size_t)(e->opts.n_pages + page) * e->opts.page_tokens];
 }
 
+void *engine_host_snapshot(struct engine *e, uint32_t snapshot) {
+    return &e->state[e->opts.n_states + snapshot];
+}
+
+void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens) {
+    assert(e->state[e->opts.n_states + snapshot].end == n_tokens);
+}
+
 struct engine *engine_free(struct engine *e) {
     if (!e)
         return NULL;
