@@ -17,7 +17,6 @@ int states_init(struct states *s, const struct states_opts *o) {
                          .page_tokens = o->kv->page_tokens,
                          .cap_loads = o->kv->n_states};
     s->pages = (uint32_t)((o->state_bytes + o->page_bytes - 1) / MAX(o->page_bytes, 1u));
-    s->n_snapshots = o->kv->n_snapshots;
     s->load = calloc(2 * (size_t)MAX(s->cap_loads, 1), sizeof(*s->load));
     return s->load ? 0 : -ENOMEM;
 }
@@ -132,8 +131,15 @@ bool states_load(struct states *s, struct request *r) {
     return snapshot != KV_NO_SNAPSHOT;
 }
 
+void states_begin_drafts(struct states *s) {
+    s->n_may_draft = s->on ? kv_snapshot_untaken(s->pager) : 0;
+}
+
 bool states_may_draft(struct states *s) {
-    return !s->on || s->n_drafting++ < s->n_snapshots;
+    bool may = !s->on || s->n_may_draft > 0;
+
+    s->n_may_draft -= s->n_may_draft > 0;
+    return may;
 }
 
 int states_build(struct states *s, struct batch *t, const struct plan *p,

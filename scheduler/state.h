@@ -30,8 +30,8 @@ struct states {
     const struct tokenizer *tokenizer; /* or NULL: messages are not known */
     const struct cost *cost;
     uint32_t page_tokens;
-    uint32_t pages;                   /* that a state is as large as */
-    uint32_t n_snapshots, n_drafting; /* how many requests of the next step may want to draft */
+    uint32_t pages;       /* that a state is as large as */
+    uint32_t n_may_draft; /* requests of the next step, since there are so many snapshots for it */
     /* [n_loads] of requests admitted or taken back since the last step, one a slot; behind them
      * room for as many states that are saved before their drafts: the next item's is n_backups. */
     struct engine_copy *load;
@@ -69,6 +69,8 @@ bool states_load(struct states *s, struct request *r);
  * of @p. 0 or -ENOMEM. */
 int states_build(struct states *s, struct batch *t, const struct plan *p,
                  struct request *const *planned);
+/* Before drafts of the next step are asked for. */
+void states_begin_drafts(struct states *s);
 /* Whether one more request of the step may draft. */
 bool states_may_draft(struct states *s);
 /* The item added to @t last drafts: the next of these copies is its own. */

@@ -186,7 +186,7 @@ static void gather_running(struct sched *s) {
 
     assert(s->n_waited <= s->n_launched);
     p->n_running = 0;
-    s->states.n_drafting = 0;
+    states_begin_drafts(&s->states);
     fair_begin_step(&s->fair, clock_now(s->clock));
     /* Those who stand lowest come last. */
     for (int over = 0; over <= (s->fair.n_groups > 1); over++)
