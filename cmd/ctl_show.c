@@ -135,6 +135,9 @@ static void show_tiers(struct buf *out, yyjson_val *w) {
             ctl_number(w, "disk_pages_used").s, ctl_number(w, "disk_pages").s,
             ctl_number(w, "disk_saved_tokens").s, ctl_number(w, "disk_loaded_tokens").s,
             ctl_number(w, "disk_bad_pages").s);
+    if (any_of(w, "disk_snapshots", "disk_loaded_snapshots"))
+        ADD("           %s snapshots; %s written, %s read\n", ctl_number(w, "disk_snapshots").s,
+            ctl_number(w, "disk_saved_snapshots").s, ctl_number(w, "disk_loaded_snapshots").s);
     if (any_of(w, "pages_pinned", "pins_dropped"))
         ADD("  pinned   %s pages for sessions' next turns; %s turns dropped\n",
             ctl_number(w, "pages_pinned").s, ctl_number(w, "pins_dropped").s);

@@ -81,11 +81,17 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, n_disk_left_tokens, COUNTER, 1, "weft_disk_recomputed_tokens_total",             \
         "disk_recomputed_tokens", "Tokens found there but computed again, which was faster.")      \
     ROW(uint64_t, n_disk_bad, COUNTER, 1, "weft_disk_bad_pages_total", "disk_bad_pages",           \
-        "Pages there that were damaged.")                                                          \
+        "Pages and snapshots there that were damaged.")                                            \
     ROW(uint32_t, n_disk_pages, GAUGE, 1, "weft_disk_pages", "disk_pages",                         \
         "Pages that fit there.")                                                                   \
     ROW(uint32_t, n_disk_used, GAUGE, 1, "weft_disk_pages_used", "disk_pages_used",                \
         "Pages that are there.")                                                                   \
+    ROW(uint32_t, n_disk_snapshots, GAUGE, 1, "weft_disk_snapshots", "disk_snapshots",             \
+        "Snapshots of states that are there.")                                                     \
+    ROW(uint64_t, n_disk_saved_snapshots, COUNTER, 1, "weft_disk_saved_snapshots_total",           \
+        "disk_saved_snapshots", "Snapshots written to the disk.")                                  \
+    ROW(uint64_t, n_disk_loaded_snapshots, COUNTER, 1, "weft_disk_loaded_snapshots_total",         \
+        "disk_loaded_snapshots", "Snapshots read from there.")                                     \
     ROW(uint64_t, n_swapped, COUNTER, 1, "weft_preemptions_offloaded_total",                       \
         "preemptions_offloaded", "Preemptions whose pages were copied to host memory.")            \
     ROW(uint64_t, n_not_swapped, COUNTER, 1, "weft_preemptions_recomputed_total",                  \

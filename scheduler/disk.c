@@ -6,10 +6,10 @@
  * The file is a store of slots (kvpager/store.h), and the slots have a pager of their own, as the
  * host's pages do: same identity, same comparison of tokens and isolation key, same eviction.
  * Page number i is slot i. When a worker begins it reads the heads of all slots and enters what
- * hangs together, parents first: a page names the one before it by an id that was drawn for one
- * writing and is never used again, so a chain is what it was when it was written, or it ends. The
- * bytes are looked at when they are needed: a page that is damaged is forgotten with all that
- * follow it, and computed.
+ * hangs together, parents first (disk_index.h): a page names the one before it by an id that was
+ * drawn for one writing and is never used again, so a chain is what it was when it was written, or
+ * it ends. The bytes are looked at when they are needed: a page that is damaged is forgotten with
+ * all that follow it, and computed.
  *
  * A thread reads and writes; the step thread never touches the file after the start. What it is
  * given stays as it is meanwhile: pages are held by a sequence of the host's pager and slots by
@@ -19,6 +19,12 @@
  *
  * One prefix is written at a time, a few pages each time, so that who waits for a page to be read
  * waits for a few milliseconds of writing at most. How much may be written is disk_room.h's.
+ *
+ * Hybrid models. The snapshots of the slots' pager are the file's states, so they are matched and
+ * evicted as everywhere (kvpager/snapshot.c). A page's snapshot is written behind the page, so that
+ * what is in the file when the writing ends is of use; it is held in host memory meanwhile. A
+ * request gets the pages up to the last snapshot, then that: into one of host memory that is taken
+ * before, which steps may still load from when it is, as from the pages.
  */
 
 #include "scheduler/disk.h"
@@ -34,6 +40,7 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "base/mbox.h"
+#include "scheduler/disk_index.h"
 #include "scheduler/disk_room.h"
 
 #define FIRST_BYTES_PER_NS 1.0 /* of reading, before anything was read */
@@ -48,9 +55,9 @@ struct io {
     int answer; /* of the first that failed */
     int64_t ns;
     uint32_t slot[DISK_IO_PAGES];
-    void *page[DISK_IO_PAGES];
+    void *bytes[DISK_IO_PAGES];
     struct store_head head[DISK_IO_PAGES];
-    const int32_t *tokens; /* [n][page_tokens] to be written */
+    const int32_t *tokens; /* [n][page_tokens] of pages to be written */
 };
 
 struct job {
@@ -62,6 +69,10 @@ struct job {
     struct kv_isolation share;
     int32_t *tokens;
     uint32_t n_tokens;
+    /* Snapshots of the host's and of the slots' pager, both or none (KV_NO_SNAPSHOT): the one that
+     * is copied is held, the other one taken. */
+    uint32_t state, state_slot;
+    uint32_t n_looked; /* to be written: the first pages, whose snapshots are in the file */
     struct io io;
 };
 
@@ -69,8 +80,9 @@ struct disk {
     struct disk_opts opts;
     struct store *store;
     struct kv_pager *slots;
-    struct store_id *id;  /* [n_slots] of published ones */
-    struct store_id next; /* to be given to a page */
+    struct store_id *id;  /* [n_slots + n_states] of published pages and their snapshots */
+    struct store_id next; /* to be given to a page or state */
+    uint32_t state_pages; /* that a state is as large as; 0: the model has none */
     uint64_t stamp;
     struct list saves, loads; /* job.link */
     uint32_t n_saves;
@@ -91,10 +103,10 @@ static void perform(const struct disk *d, struct io *io) {
         uint32_t i = io->n_done;
 
         if (io->what == IO_READ)
-            io->answer = store_read(d->store, io->slot[i], &io->head[i].id, io->page[i]);
+            io->answer = store_read(d->store, io->slot[i], &io->head[i].id, io->bytes[i]);
         else
             io->answer = store_write(d->store, io->slot[i], &io->head[i],
-                                     io->tokens + (size_t)i * io->page_tokens, io->page[i]);
+                                     io->tokens + (size_t)i * io->page_tokens, io->bytes[i]);
         if (io->answer != 0)
             return;
     }
@@ -140,133 +152,34 @@ static void note(const struct disk *d, const char *what, int error) {
         d->opts.note(d->opts.note_ctx, what, error);
 }
 
-/* ---- what is there at the start ---- */
-
-struct found {
-    struct store_head head;
-    uint32_t slot, parent; /* parent: index, or n */
-    uint64_t recent;       /* the greatest stamp of it and those behind it */
-    bool restored;
-};
-
-struct index {
-    struct found *all;
-    int32_t *tokens; /* [n_slots][page_tokens] */
-    uint32_t n, *order;
-};
-
-static int compare_ids(const struct store_id *a, const struct store_id *b) {
-    if (a->run != b->run)
-        return a->run < b->run ? -1 : 1;
-    return a->n < b->n ? -1 : a->n > b->n;
-}
-
-static int by_id(const void *a, const void *b) {
-    return compare_ids(&((const struct found *)a)->head.id, &((const struct found *)b)->head.id);
-}
-
-static int deepest_first(const void *a, const void *b, void *all) {
-    const struct found *x = (const struct found *)all + *(const uint32_t *)a;
-    const struct found *y = (const struct found *)all + *(const uint32_t *)b;
-
-    return x->head.depth > y->head.depth ? -1 : x->head.depth < y->head.depth;
-}
-
-/* Parents before children, as these are never more recent. */
-static int latest_first(const void *a, const void *b, void *all) {
-    const struct found *x = (const struct found *)all + *(const uint32_t *)a;
-    const struct found *y = (const struct found *)all + *(const uint32_t *)b;
-
-    if (x->recent != y->recent)
-        return x->recent > y->recent ? -1 : 1;
-    return x->head.depth < y->head.depth ? -1 : x->head.depth > y->head.depth;
-}
-
-static uint32_t parent_of(const struct index *x, const struct found *f) {
-    struct found key = {.head.id = f->head.parent};
-    const struct found *p = bsearch(&key, x->all, x->n, sizeof(key), by_id);
-
-    return p && p->head.depth + 1 == f->head.depth &&
-                   memcmp(&p->head.isolation, &f->head.isolation, sizeof(f->head.isolation)) == 0
-               ? (uint32_t)(p - x->all)
-               : x->n;
-}
-
-static void read_heads(struct disk *d, struct index *x) {
-    uint32_t n_slots = store_n_slots(d->store), t = d->opts.pager.page_tokens, n_bad = 0;
-
-    for (uint32_t i = 0; i < n_slots; i++) {
-        struct found *f = &x->all[x->n];
-        int r = store_read_head(d->store, i, &f->head, x->tokens + (size_t)i * t);
-
-        n_bad += r != 0 && r != STORE_FREE;
-        if (r != 0)
-            continue;
-        f->slot = i;
-        f->recent = f->head.stamp;
-        d->stamp = MAX(d->stamp, f->head.stamp);
-        x->n++;
-    }
-    d->stats.n_bad += n_bad;
-    if (n_bad > 0)
-        note(d, "some slots of the file are damaged and count as free", 0);
-}
-
-static void restore(struct disk *d, struct index *x) {
-    uint32_t t = d->opts.pager.page_tokens;
-
-    qsort(x->all, x->n, sizeof(*x->all), by_id);
-    for (uint32_t i = 0; i < x->n; i++) {
-        x->order[i] = i;
-        x->all[i].parent = parent_of(x, &x->all[i]);
-    }
-    qsort_r(x->order, x->n, sizeof(*x->order), deepest_first, x->all);
-    for (uint32_t i = 0; i < x->n; i++) {
-        const struct found *f = &x->all[x->order[i]];
-
-        if (f->parent < x->n)
-            x->all[f->parent].recent = MAX(x->all[f->parent].recent, f->recent);
-    }
-    qsort_r(x->order, x->n, sizeof(*x->order), latest_first, x->all);
-    for (uint32_t i = 0; i < x->n; i++) {
-        struct found *f = &x->all[x->order[i]], *p = f->parent < x->n ? &x->all[f->parent] : NULL;
-
-        if (f->head.depth > 0 && (!p || !p->restored))
-            continue; /* what was before it is gone */
-        f->restored = kv_pager_restore(d->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
-                                       &f->head.isolation, x->tokens + (size_t)f->slot * t) == 0;
-        if (!f->restored)
-            continue;
-        d->id[f->slot] = f->head.id;
-        disk_room_written(&d->room, f->slot);
-    }
-}
-
-static int read_index(struct disk *d) {
-    uint32_t n = store_n_slots(d->store);
-    struct index x = {0};
-
-    CLEANUP(freep) struct found *all = x.all = calloc(n, sizeof(*all));
-    CLEANUP(freep)
-    int32_t *tokens = x.tokens = calloc(n, (size_t)d->opts.pager.page_tokens * sizeof(*tokens));
-    CLEANUP(freep) uint32_t *order = x.order = calloc(n, sizeof(*order));
-    if (!all || !tokens || !order)
-        return -ENOMEM;
-    read_heads(d, &x);
-    restore(d, &x);
-    return 0;
-}
-
 /* ---- life ---- */
 
+static int read_index(struct disk *d) {
+    struct disk_index x = {
+        .store = d->store,
+        .slots = d->slots,
+        .room = &d->room,
+        .id = d->id,
+        .page_tokens = d->opts.pager.page_tokens,
+    };
+    int e = disk_index_read(&x, &d->stamp, &d->stats.n_bad);
+
+    if (d->stats.n_bad > 0)
+        note(d, "some slots of the file are damaged and count as free", 0);
+    return e;
+}
+
 static int init_room(struct disk *d, const struct kv_opts *k) {
+    uint64_t page = store_slot_bytes(d->store, 0);
+    uint64_t state = store_slot_bytes(d->store, k->n_pages);
     struct disk_room_opts o = {
         .slots = d->slots,
         .clock = d->opts.clock,
         .n_slots = k->n_pages,
+        .n_states = k->n_snapshots,
         .page_tokens = k->page_tokens,
         .max_seq_tokens = k->max_seq_tokens,
-        .slot_bytes = store_slot_bytes(d->store, 0),
+        .slot_bytes = MAX(page, state),
         .daily_bytes = d->opts.daily_bytes,
     };
 
@@ -274,17 +187,20 @@ static int init_room(struct disk *d, const struct kv_opts *k) {
 }
 
 static int init(struct disk *d) {
+    const struct engine_info *i = engine_info(d->opts.engine);
     struct store_opts s = {
         .fd = d->opts.fd,
         .n_bytes = d->opts.n_bytes,
         .page_tokens = d->opts.pager.page_tokens,
-        .page_bytes = engine_info(d->opts.engine)->page_bytes,
+        .page_bytes = i->page_bytes,
+        .state_bytes = i->state_bytes,
         .identity = d->opts.identity,
         .n_identity = d->opts.n_identity,
     };
     struct kv_opts k = d->opts.pager;
 
-    if (!d->opts.host || !engine_host_page(d->opts.engine, 0))
+    if (!d->opts.host || !engine_host_page(d->opts.engine, 0) ||
+        (i->n_states > 0 && !engine_host_snapshot(d->opts.engine, 0)))
         return -EOPNOTSUPP;
     int r = store_open(&d->store, &s);
     if (r < 0)
@@ -293,9 +209,11 @@ static int init(struct disk *d) {
         note(d, "the file was of another model, backend or version, or damaged, and begins anew",
              0);
     k.n_pages = store_n_slots(d->store);
+    k.n_snapshots = store_n_states(d->store);
+    d->state_pages = (uint32_t)((i->state_bytes + i->page_bytes - 1) / i->page_bytes);
     k.max_seqs =
         DISK_SAVES + DISK_LOADS + 2 * disk_room_seqs(k.n_pages, k.page_tokens, k.max_seq_tokens);
-    d->id = calloc(k.n_pages, sizeof(*d->id));
+    d->id = calloc((size_t)k.n_pages + k.n_snapshots, sizeof(*d->id));
     if (!d->id)
         return -ENOMEM;
     int e = kv_pager_new(&d->slots, &k);
@@ -339,8 +257,33 @@ int disk_new(struct disk **out, const struct disk_opts *o) {
     return 0;
 }
 
+static struct job *new_job(bool reads) {
+    struct job *j = calloc(1, sizeof(*j));
+
+    if (!j)
+        return NULL;
+    j->io.what = reads ? IO_READ : IO_WRITE;
+    j->state = j->state_slot = KV_NO_SNAPSHOT;
+    return j;
+}
+
+/* Gives back the snapshots that @j has, neither of which is written or read any more. */
+static void leave_states(struct disk *d, struct job *j) {
+    if (j->state == KV_NO_SNAPSHOT)
+        return;
+    if (j->io.what == IO_WRITE) {
+        kv_snapshot_release(d->opts.host, j->state);
+        kv_snapshot_give(d->slots, j->state_slot);
+    } else {
+        kv_snapshot_give(d->opts.host, j->state);
+        kv_snapshot_release(d->slots, j->state_slot);
+    }
+    j->state = j->state_slot = KV_NO_SNAPSHOT;
+}
+
 static void end_job(struct disk *d, struct job *j) {
     assert(!j->under_way);
+    leave_states(d, j);
     d->n_saves -= j->io.what == IO_WRITE;
     list_remove(&j->link);
     kv_seq_free(j->host);
@@ -383,7 +326,7 @@ struct disk *disk_free(struct disk *d) {
 
 void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_tokens,
                uint64_t after) {
-    struct job *j = d->n_saves == DISK_SAVES ? NULL : calloc(1, sizeof(*j));
+    struct job *j = d->n_saves == DISK_SAVES ? NULL : new_job(false);
 
     if (!j) {
         kv_seq_free(host);
@@ -395,12 +338,60 @@ void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_
     j->share = *kv_seq_isolation(host);
     j->tokens = tokens;
     j->n_tokens = MIN(n_tokens, kv_seq_committed(host));
-    j->io.what = IO_WRITE;
     list_push_back(&d->saves, &j->link);
     d->n_saves++;
 }
 
-/* Gives the next pages of @j to the thread. false: all is written, or there is no room. */
+/* What is written to slot @slot, that of page @k of @j or of the snapshot behind it; @parent: a
+ * slot. */
+static struct store_head head_of(struct disk *d, const struct job *j, uint32_t slot, uint32_t k,
+                                 uint32_t parent) {
+    d->next.n++;
+    d->id[slot] = d->next;
+    return (struct store_head){
+        .id = d->next,
+        .parent = parent == KV_NO_PAGE ? (struct store_id){0} : d->id[parent],
+        .isolation = j->share,
+        .depth = k,
+        .stamp = ++d->stamp,
+    };
+}
+
+/* Whether one of the pages of @j that the file has is behind j->n_looked, which then is the first,
+ * and has a snapshot that the file lacks. */
+static bool lacks_state(const struct disk *d, struct job *j) {
+    uint32_t n = d->state_pages ? kv_seq_committed(j->slots) / d->opts.pager.page_tokens : 0;
+
+    while (j->n_looked < n && (kv_seq_snapshot_at(j->host, j->n_looked) == KV_NO_SNAPSHOT ||
+                               kv_seq_snapshot_at(j->slots, j->n_looked) != KV_NO_SNAPSHOT))
+        j->n_looked++;
+    return j->n_looked < n;
+}
+
+/* Gives the snapshot of page j->n_looked to the thread. false: there is no room. */
+static bool write_state(struct disk *d, struct job *j) {
+    uint32_t k = j->n_looked, n_slots = store_n_slots(d->store), n_pages;
+    uint64_t bytes = store_slot_bytes(d->store, n_slots);
+    uint32_t to =
+        disk_room_for(&d->room, 1, bytes) ? kv_snapshot_take(d->slots, NULL) : KV_NO_SNAPSHOT;
+
+    if (to == KV_NO_SNAPSHOT)
+        return false;
+    disk_room_spend(&d->room, bytes);
+    j->state = kv_seq_snapshot_at(j->host, k);
+    j->state_slot = to;
+    kv_snapshot_hold(d->opts.host, j->state);
+    j->io.slot[0] = n_slots + to;
+    j->io.bytes[0] = engine_host_snapshot(d->opts.engine, j->state);
+    j->io.head[0] = head_of(d, j, n_slots + to, k, kv_seq_pages(j->slots, &n_pages)[k]);
+    j->io.n = 1;
+    j->io.tokens = j->tokens;
+    give(d, j);
+    return true;
+}
+
+/* Gives the next pages of @j, or a snapshot of those before, to the thread. false: all is written,
+ * or there is no room. */
 static bool write_more(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, n_pages;
 
@@ -409,24 +400,22 @@ static bool write_more(struct disk *d, struct job *j) {
             return false;
         kv_seq_attach(j->slots, j->tokens, j->n_tokens);
     }
+    if (lacks_state(d, j))
+        return write_state(d, j);
     uint32_t from = kv_seq_committed(j->slots) / t, end = j->n_tokens / t;
-    uint32_t n = disk_room_for(&d->room, MIN(end - from, DISK_IO_PAGES));
+    uint64_t bytes = store_slot_bytes(d->store, 0);
+    uint32_t n = disk_room_for(&d->room, MIN(end - from, DISK_IO_PAGES), bytes);
     if (n == 0 || kv_seq_grow(j->slots, (from + n) * t) == KV_FULL)
         return false;
-    disk_room_spend(&d->room, n);
+    disk_room_spend(&d->room, n * bytes);
     const kv_page *slot = kv_seq_pages(j->slots, &n_pages);
     const kv_page *page = kv_seq_pages(j->host, &n_pages);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = from + i;
 
-        d->next.n++;
-        d->id[slot[k]] = d->next;
         j->io.slot[i] = slot[k];
-        j->io.page[i] = engine_host_page(d->opts.engine, page[k]);
-        j->io.head[i] = (struct store_head){
-            .id = d->next, .isolation = j->share, .depth = k, .stamp = ++d->stamp};
-        if (k > 0)
-            j->io.head[i].parent = d->id[slot[k - 1]];
+        j->io.bytes[i] = engine_host_page(d->opts.engine, page[k]);
+        j->io.head[i] = head_of(d, j, slot[k], k, k > 0 ? slot[k - 1] : KV_NO_PAGE);
     }
     j->io.n = n;
     j->io.tokens = j->tokens + (size_t)from * t;
@@ -443,16 +432,33 @@ static void tell(struct disk *d, int error) {
     note(d, "the file cannot be written; it is tried again later", error);
 }
 
-/* What the thread has written. false: no more of it. */
-static bool take_written(struct disk *d, struct job *j) {
-    uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->slots);
-    uint32_t n_tokens = from + j->io.n_done * t;
+static void take_written_state(struct disk *d, struct job *j) {
+    if (j->io.answer == 0) {
+        kv_snapshot_release(d->opts.host, j->state);
+        kv_seq_put_snapshot_at(j->slots, j->state_slot, j->n_looked);
+        j->state = j->state_slot = KV_NO_SNAPSHOT;
+        d->stats.n_saved_snapshots++;
+    }
+    leave_states(d, j);
+}
 
-    for (uint32_t i = 0; i < j->io.n_done; i++)
-        disk_room_written(&d->room, j->io.slot[i]);
+static void take_written_pages(struct disk *d, struct job *j) {
+    uint32_t from = kv_seq_committed(j->slots);
+    uint32_t n_tokens = from + j->io.n_done * d->opts.pager.page_tokens;
+
     kv_seq_truncate(j->slots, n_tokens);
     kv_seq_commit(j->slots, j->tokens, n_tokens);
     d->stats.n_saved_tokens += n_tokens - from;
+}
+
+/* What the thread has written. false: no more of it. */
+static bool take_written(struct disk *d, struct job *j) {
+    for (uint32_t i = 0; i < j->io.n_done; i++)
+        disk_room_written(&d->room, j->io.slot[i]);
+    if (j->state != KV_NO_SNAPSHOT)
+        take_written_state(d, j);
+    else
+        take_written_pages(d, j);
     if (j->io.answer == 0)
         return true;
     tell(d, j->io.answer);
@@ -463,20 +469,23 @@ static bool take_written(struct disk *d, struct job *j) {
 
 uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens) {
-    return kv_pager_match(d->slots, share, tokens, n_tokens).n_tokens;
+    return (d->state_pages ? kv_pager_match_state(d->slots, share, tokens, n_tokens)
+                           : kv_pager_match(d->slots, share, tokens, n_tokens))
+        .n_tokens;
 }
 
 double disk_read_ns(const struct disk *d, uint32_t n_pages) {
     uint32_t t = d->opts.pager.page_tokens;
 
+    n_pages += d->state_pages;
     LIST_FOREACH(node, &d->loads)
-    n_pages += LIST_ENTRY(node, struct job, link)->n_tokens / t;
+    n_pages += LIST_ENTRY(node, struct job, link)->n_tokens / t + d->state_pages;
     return d->read_ns * n_pages;
 }
 
 int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, const int32_t *tokens,
               uint32_t n_tokens) {
-    struct job *j = calloc(1, sizeof(*j));
+    struct job *j = new_job(true);
 
     n_tokens -= n_tokens % d->opts.pager.page_tokens;
     if (!j)
@@ -490,7 +499,6 @@ int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, con
     j->n_tokens = n_tokens;
     j->id = id;
     j->share = *share;
-    j->io.what = IO_READ;
     list_push_back(&d->loads, &j->link);
     return 0;
 }
@@ -508,38 +516,95 @@ void disk_cancel(struct disk *d, uint64_t id) {
     }
 }
 
-/* Takes the pages of both pagers. false: there is nothing to read. */
+/* Takes a snapshot of host memory for that of the last page of j->slots. false: there is none. */
+static bool open_state(struct disk *d, struct job *j) {
+    uint32_t from = kv_seq_snapshot(j->slots);
+    uint32_t to = from == KV_NO_SNAPSHOT ? from : kv_snapshot_take(d->opts.host, NULL);
+
+    if (to == KV_NO_SNAPSHOT)
+        return false;
+    kv_snapshot_hold(d->slots, from);
+    j->state = to;
+    j->state_slot = from;
+    return true;
+}
+
+/* Takes the pages of both pagers, and the snapshots behind them. false: nothing is to be read. */
 static bool open_load(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens;
 
     j->active = true;
+    j->n_tokens = disk_has(d, &j->share, j->tokens, j->n_tokens);
     if (kv_seq_new(&j->slots, d->slots, &j->share) < 0 ||
         kv_seq_new(&j->host, d->opts.host, &j->share) < 0)
         return false;
     uint32_t end = kv_seq_attach(j->slots, j->tokens, j->n_tokens) / t;
     uint32_t from = kv_seq_attach(j->host, j->tokens, end * t) / t;
+    bool whole = d->state_pages > 0;
+    if (whole &&
+        (end == 0 || (end == from && kv_seq_snapshot_at(j->host, end - 1) != KV_NO_SNAPSHOT)))
+        return false;
     end = MIN(end, from + kv_pager_available(d->opts.host));
+    if (whole && (end * t < j->n_tokens || !open_state(d, j)))
+        return false;
     j->n_tokens = end * t;
-    return end > from && kv_seq_grow(j->host, end * t) == 0;
+    return (whole || end > from) && kv_seq_grow(j->host, end * t) == 0;
 }
 
-/* Gives the next pages of @j to the thread. false: all is there. */
+/* Gives the snapshot behind the last page of @j to the thread. */
+static void read_state(struct disk *d, struct job *j) {
+    j->io.slot[0] = store_n_slots(d->store) + j->state_slot;
+    j->io.bytes[0] = engine_host_snapshot(d->opts.engine, j->state);
+    j->io.head[0].id = d->id[j->io.slot[0]];
+    j->io.n = 1;
+    give(d, j);
+}
+
+/* Gives the next pages of @j to the thread, or what is behind them. false: all is there. */
 static bool read_more(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, n_pages;
     uint32_t from = kv_seq_committed(j->host) / t, end = j->n_tokens / t;
     const kv_page *slot = kv_seq_pages(j->slots, &n_pages);
     const kv_page *page = kv_seq_pages(j->host, &n_pages);
 
+    if (from == end && j->state != KV_NO_SNAPSHOT) {
+        read_state(d, j);
+        return true;
+    }
     j->io.n = MIN(end - from, DISK_IO_PAGES);
     if (j->io.n == 0)
         return false;
     for (uint32_t i = 0; i < j->io.n; i++) {
         j->io.slot[i] = slot[from + i];
-        j->io.page[i] = engine_host_page(d->opts.engine, page[from + i]);
+        j->io.bytes[i] = engine_host_page(d->opts.engine, page[from + i]);
         j->io.head[i].id = d->id[slot[from + i]];
     }
     give(d, j);
     return true;
+}
+
+static void learn(struct disk *d, const struct io *io, uint32_t n_pages) {
+    if (io->ns > 0 && n_pages > 0)
+        d->read_ns += LEARN * ((double)io->ns / n_pages - d->read_ns);
+}
+
+/* A state is behind the pages: nothing is read after it. */
+static void take_read_state(struct disk *d, struct job *j) {
+    uint32_t slot = j->state_slot, state = j->state;
+
+    learn(d, &j->io, j->io.n_done * d->state_pages);
+    if (j->io.answer == 0) {
+        engine_set_snapshot(d->opts.engine, state, j->n_tokens);
+        kv_snapshot_release(d->slots, slot);
+        kv_seq_put_snapshot_at(j->host, state, j->n_tokens / d->opts.pager.page_tokens - 1);
+        j->state = j->state_slot = KV_NO_SNAPSHOT;
+        d->stats.n_loaded_snapshots++;
+        return;
+    }
+    d->stats.n_bad++;
+    note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
+    leave_states(d, j);
+    kv_pager_forget_snapshot(d->slots, slot); /* while others hold it, they will find out too */
 }
 
 /* What the thread has read. false: no more of it. */
@@ -547,15 +612,19 @@ static bool take_read(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->host);
     uint32_t n_tokens = from + j->io.n_done * t;
 
+    if (from == j->n_tokens) {
+        take_read_state(d, j);
+        return false;
+    }
     kv_seq_commit(j->host, j->tokens, n_tokens);
     d->stats.n_loaded_tokens += n_tokens - from;
-    if (j->io.ns > 0 && j->io.n_done > 0)
-        d->read_ns += LEARN * ((double)j->io.ns / j->io.n_done - d->read_ns);
+    learn(d, &j->io, j->io.n_done);
     if (j->io.answer == 0)
         return !j->cancelled;
     d->stats.n_bad++;
     note(d, "a page of the file is damaged and is computed again", MIN(j->io.answer, 0));
     kv_page bad = j->io.slot[j->io.n_done];
+    leave_states(d, j);
     j->slots = kv_seq_free(j->slots);
     kv_pager_forget(d->slots, bad); /* while others hold it, they will find out too */
     return false;
@@ -653,6 +722,7 @@ void disk_stats(const struct disk *d, struct disk_stats *out) {
     *out = d->stats;
     out->n_pages = kv.n_pages - disk_room_withheld(&d->room);
     out->n_used = kv.n_shared + kv.n_cached;
+    out->n_snapshots = kv.n_snapshots;
 }
 
 static uint32_t count_held(const struct list *l) {
@@ -668,4 +738,16 @@ const struct kv_pager *disk_pager(const struct disk *d) {
 
 uint32_t disk_held(const struct disk *d) {
     return count_held(&d->saves) + count_held(&d->loads);
+}
+
+static uint32_t count_states(const struct list *l) {
+    uint32_t n = 0;
+
+    LIST_FOREACH(node, l)
+    n += LIST_ENTRY(node, const struct job, link)->state != KV_NO_SNAPSHOT;
+    return n;
+}
+
+uint32_t disk_held_states(const struct disk *d) {
+    return count_states(&d->saves) + count_states(&d->loads);
 }

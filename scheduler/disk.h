@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * disk - prefixes that outlive the worker: pages of host memory are written to a file in the
- * background, and read back when a request needs them. How it works is told at the top of disk.c
- * and in docs/scheduler.md. Private.
+ * disk - prefixes that outlive the worker: pages of host memory, and the snapshots of recurrent
+ * states that they have, are written to a file in the background, and read back when a request
+ * needs them. How it works is told at the top of disk.c and in docs/scheduler.md. Private.
  */
 
 #include "engine/engine.h"
@@ -37,8 +37,9 @@ struct disk_opts {
 
 struct disk_stats {
     uint32_t n_pages, n_used; /* n_pages: less while the file system is full */
-    uint64_t n_saved_tokens, n_loaded_tokens;
-    uint64_t n_bad; /* pages that were damaged */
+    uint32_t n_snapshots;     /* that are there */
+    uint64_t n_saved_tokens, n_loaded_tokens, n_saved_snapshots, n_loaded_snapshots;
+    uint64_t n_bad; /* pages and snapshots that were damaged */
 };
 
 /* Reads what is in the file. 0, or a negative errno: there is no such tier. */
@@ -50,10 +51,11 @@ struct disk *disk_free(struct disk *d); /* waits for what is under way */
 void disk_save(struct disk *d, struct kv_seq *host, int32_t *tokens, uint32_t n_tokens,
                uint64_t after);
 
-/* Tokens of @tokens[0, n_tokens) that the file has; whole pages. */
+/* Tokens of @tokens[0, n_tokens) that the file has, and can be gone on from; whole pages. */
 uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens);
-/* What reading @n_pages is expected to take, behind what is being read already. */
+/* What reading @n_pages and the state behind them is expected to take, behind what is being read
+ * already. */
 double disk_read_ns(const struct disk *d, uint32_t n_pages);
 /* Brings pages of @tokens[0, n_tokens) to host memory for request @id, which is told by
  * opts.loaded. 0 or -ENOMEM. */
@@ -73,6 +75,8 @@ void disk_sleep(const struct disk *d, int ms);
 /* Readable when disk_step() has something to take. */
 int disk_fd(const struct disk *d);
 void disk_stats(const struct disk *d, struct disk_stats *out);
-/* For checks: how many sequences of the host's pager are held, and the pager of the slots. */
+/* For checks: how many sequences of the host's pager are held, how many of its snapshots held or
+ * taken, and the pager of the slots. */
 uint32_t disk_held(const struct disk *d);
+uint32_t disk_held_states(const struct disk *d);
 const struct kv_pager *disk_pager(const struct disk *d);

@@ -23,21 +23,25 @@ static double capacity(const struct disk_room *r) {
 int disk_room_init(struct disk_room *r, const struct disk_room_opts *o) {
     *r = (struct disk_room){.opts = *o};
     r->n_max = 2 * disk_room_seqs(o->n_slots, o->page_tokens, o->max_seq_tokens);
-    r->written = calloc(o->n_slots, sizeof(*r->written));
+    r->written = calloc((size_t)o->n_slots + o->n_states, sizeof(*r->written));
+    r->state = calloc(MAX(o->n_states, 1u), sizeof(*r->state));
     r->held = calloc(r->n_max, sizeof(*r->held));
     r->bytes = capacity(r);
     r->filled_ns = clock_now(o->clock);
-    return r->written && r->held ? 0 : -ENOMEM;
+    return r->written && r->held && r->state ? 0 : -ENOMEM;
 }
 
 static void release(struct disk_room *r) {
     while (r->n_held > 0)
         kv_seq_free(r->held[--r->n_held]);
+    while (r->n_held_states > 0)
+        kv_snapshot_give(r->opts.slots, r->state[--r->n_held_states]);
 }
 
 void disk_room_deinit(struct disk_room *r) {
     release(r);
     free(r->held);
+    free(r->state);
     free(r->written);
     *r = (struct disk_room){0};
 }
@@ -48,7 +52,7 @@ static void fill(struct disk_room *r, int64_t now) {
     r->filled_ns = now;
 }
 
-uint32_t disk_room_for(struct disk_room *r, uint32_t n) {
+uint32_t disk_room_for(struct disk_room *r, uint32_t n, uint64_t bytes) {
     int64_t now = clock_now(r->opts.clock);
 
     if (r->retry_ns && now >= r->retry_ns) {
@@ -61,20 +65,29 @@ uint32_t disk_room_for(struct disk_room *r, uint32_t n) {
     if (r->opts.daily_bytes == 0)
         return n;
     fill(r, now);
-    return (uint32_t)MIN((double)n, r->bytes / (double)r->opts.slot_bytes);
+    return (uint32_t)MIN((double)n, r->bytes / (double)bytes);
 }
 
-void disk_room_spend(struct disk_room *r, uint32_t n) {
-    r->bytes -= r->opts.daily_bytes ? (double)n * (double)r->opts.slot_bytes : 0;
+void disk_room_spend(struct disk_room *r, uint64_t n_bytes) {
+    r->bytes -= r->opts.daily_bytes ? (double)n_bytes : 0;
 }
 
 void disk_room_written(struct disk_room *r, uint32_t slot) {
-    assert(slot < r->opts.n_slots);
+    assert(slot < r->opts.n_slots + r->opts.n_states);
     r->written[slot] = true;
 }
 
-/* Takes all free slots away. A sequence that has grown holds them; one takes as many as the
- * longest may have. */
+/* Takes all free slots of states away. None is written now. */
+static void withhold_states(struct disk_room *r) {
+    struct kv_stats kv;
+
+    kv_pager_stats(r->opts.slots, &kv);
+    for (uint32_t n = kv.n_snapshots + r->n_held_states; n < r->opts.n_states; n++)
+        r->state[r->n_held_states++] = kv_snapshot_take(r->opts.slots, NULL);
+}
+
+/* Takes all free slots of pages away. A sequence that has grown holds them; one takes as many as
+ * the longest may have. */
 static void withhold(struct disk_room *r) {
     uint32_t t = r->opts.page_tokens, max = pages_of_seq(t, r->opts.max_seq_tokens);
     const struct kv_isolation none = {{0}};
@@ -103,14 +116,19 @@ static bool is_full(int error) {
 bool disk_room_failed(struct disk_room *r, uint32_t slot, int error) {
     struct kv_stats kv;
 
-    assert(slot < r->opts.n_slots && error < 0);
+    bool is_page = slot < r->opts.n_slots;
+
+    assert(slot < r->opts.n_slots + r->opts.n_states && error < 0);
     r->retry_ns = clock_now(r->opts.clock) + RETRY_NS;
     r->stopped = !is_full(error) || r->written[slot];
     if (r->stopped)
         return false;
-    withhold(r);
+    if (is_page)
+        withhold(r);
+    else
+        withhold_states(r);
     kv_pager_stats(r->opts.slots, &kv);
-    return kv.n_cached > 0; /* what can be overwritten */
+    return (is_page ? kv.n_cached : kv.n_snapshots) > 0; /* what can be overwritten */
 }
 
 uint32_t disk_room_withheld(const struct disk_room *r) {

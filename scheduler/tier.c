@@ -38,9 +38,10 @@ static void identify(const struct sched *s, struct disk_opts *o) {
 
 void tier_init(struct sched *s, bool use) {
     const struct sched_disk *k = &s->opts.disk;
-    bool off = !use || s->opts.no_prefix_sharing || s->info->n_states > 0;
+    bool off = !use || s->opts.no_prefix_sharing;
     struct disk_load_opts o = {
         .page_tokens = s->rules.page_tokens,
+        .states = s->states.on,
         .clock = s->clock,
         .pager = s->pager,
         .offload = &s->offload,
@@ -69,7 +70,9 @@ void tier_init(struct sched *s, bool use) {
 }
 
 static void take(struct sched *s) {
-    disk_load_step(&s->disk_load, s->n_launched + (s->offload.n_copies > 0), s->n_waited);
+    bool waits = s->offload.n_copies + s->states.n_loads > 0; /* to be copied by the next step */
+
+    disk_load_step(&s->disk_load, s->n_launched + waits, s->n_waited);
 }
 
 static bool has_written(const struct sched *s) {
@@ -148,4 +151,7 @@ void tier_stats(const struct sched *s, struct msg_stats *out) {
     out->n_disk_bad = d.n_bad;
     out->n_disk_pages = d.n_pages;
     out->n_disk_used = d.n_used;
+    out->n_disk_snapshots = d.n_snapshots;
+    out->n_disk_saved_snapshots = d.n_saved_snapshots;
+    out->n_disk_loaded_snapshots = d.n_loaded_snapshots;
 }

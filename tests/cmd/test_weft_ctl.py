@@ -121,10 +121,10 @@ def test_all_statistics_have_a_line_with_their_help():
 
 def test_stats_show_what_is_configured_or_has_happened():
     more = copy.deepcopy(STATS)
-    more["worker"].update({"drafted": 200, "accepted": 50, "disk_pages": 900, "disk_pages_used": 7, "host_offloaded_tokens": 64, "pages_pinned": 3, "prewarm_tokens": 96})
+    more["worker"].update({"drafted": 200, "accepted": 50, "disk_pages": 900, "disk_pages_used": 7, "disk_snapshots": 5, "disk_loaded_snapshots": 2, "host_offloaded_tokens": 64, "pages_pinned": 3, "prewarm_tokens": 96})
     with Server({("GET", "/stats"): http(more)}):
         out = run("stats")[0]
-    for text in ("50 of 200 tokens accepted (25 %)", "7 of 900 pages", "64 tokens offloaded", "3 pages for sessions", "96 tokens computed"):
+    for text in ("50 of 200 tokens accepted (25 %)", "7 of 900 pages", "5 snapshots; - written, 2 read", "64 tokens offloaded", "3 pages for sessions", "96 tokens computed"):
         assert text in out, (text, out)
 
 

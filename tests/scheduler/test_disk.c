@@ -1,12 +1,14 @@
 /* The disk tier: what a worker wrote another one finds, under the same isolation key only. */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include "scheduler/disk.h"
+#include "scheduler/disk_room.h"
 #include "tests/support/sched_sim.h"
 
 #define SLOT 8192u /* of the file: a block for the head, one for the bytes */
@@ -351,6 +353,213 @@ Test(disk, an_end_in_between_is_no_harm) {
             sim_cancel(&sim, &sim.client[1]);
         sim_restart(&sim);
         ask_and_wait(1);
+        while (!sim_all_ended(&sim))
+            if (sim_step(&sim) == SCHED_NO_STEP)
+                disk_sleep(sim.sched->disk_load.disk, 1000);
+        cr_expect_eq(sim.n_notes, 0);
+        sim_deinit(&sim);
+    }
+}
+
+/* ---- models with recurrent states ---- */
+
+#define STATES(n) (4096u + (n) * (uint64_t)(2 * SLOT)) /* so many pages, each behind a state */
+/* Where prompts of families 4 and 8 have a snapshot, of 11 pages; answers have one behind 13. */
+#define CUT 176u
+
+static void begin_with_states(uint32_t n_snapshots, uint64_t disk_bytes) {
+    struct sim_opts o = {.n_pages = 24,
+                         .n_host_pages = 30,
+                         .n_states = 4,
+                         .n_snapshots = n_snapshots,
+                         .disk_bytes = disk_bytes};
+
+    sim_init(&sim, &o);
+}
+
+Test(disk, a_prefix_comes_back_with_the_state_behind_it) {
+    begin_with_states(8, STATES(100));
+    cr_expect_eq(ask(4, 0)->n_cached, 0);
+    cr_expect_eq(sim.stats.n_disk_saved_snapshots, 2);
+    restart();
+    uint64_t rows = sim.seen.n_rows;
+    cr_expect_eq(ask(4, 0)->n_cached, CUT);
+    cr_expect_eq(sim.seen.n_rows - rows, 200 - CUT + 19);
+    cr_expect_eq(sim.stats.n_disk_loaded_tokens, CUT);
+    cr_expect_eq(sim.stats.n_disk_loaded_snapshots, 1);
+    cr_expect_geq(sim.stats.n_disk_snapshots, 2);
+    cr_expect_eq(ask(8, 0)->n_cached, 0);
+    restart();
+    cr_expect_eq(ask(4, 1)->n_cached, 0);
+    cr_expect_eq(sim.n_notes, 0);
+    sim_deinit(&sim);
+}
+
+/* The pages are in host memory, and the room of their snapshots there was given to others. */
+Test(disk, a_state_comes_back_alone) {
+    begin_with_states(2, STATES(100));
+    ask(4, 0);
+    ask(8, 0);
+    cr_expect_eq(ask(4, 0)->n_cached, CUT);
+    cr_expect_eq(sim.stats.n_disk_loaded_snapshots, 1);
+    cr_expect_eq(sim.stats.n_disk_loaded_tokens, 0);
+    sim_deinit(&sim);
+}
+
+/* Its bytes, its head, or a page before it: one line is said, what lacks is computed, and written
+ * anew. */
+Test(disk, a_damaged_state_is_computed_again) {
+    const uint64_t at[] = {4096 + 4096 + 3, 4096 + 40, 4096 + 5 * 2 * SLOT + SLOT + 4096 + 33};
+
+    for (uint32_t i = 0; i < 3; i++) {
+        begin_with_states(8, STATES(100));
+        ask(4, 0);
+        sim.sched = sched_free(sim.sched);
+        damage(at[i]);
+        restart();
+        cr_expect_eq(ask(4, 0)->n_cached, 0, "%u", i);
+        cr_expect_eq(sim.n_notes, 1, "%u", i);
+        cr_expect_eq(sim.stats.n_disk_bad, 1, "%u", i);
+        restart();
+        cr_expect_eq(ask(4, 0)->n_cached, CUT, "%u", i);
+        cr_expect_eq(sim.n_notes, 1, "%u", i);
+        sim_deinit(&sim);
+    }
+}
+
+Test(disk, at_the_cap_states_go_with_their_pages) {
+    begin_with_states(8, STATES(30));
+    for (uint32_t i = 1; i < 8; i++)
+        ask(i, 0);
+    restart();
+    cr_expect_eq(ask(7, 0)->n_cached, CUT);
+    cr_expect_eq(ask(6, 0)->n_cached, CUT);
+    cr_expect_eq(ask(1, 0)->n_cached, 0);
+    cr_expect_leq(sim.stats.n_disk_used, 30);
+    cr_expect_leq(sim.stats.n_disk_snapshots, 9); /* three a request */
+    sim_deinit(&sim);
+}
+
+/* Turns of one session: each leaves a snapshot, more than the file has room for. */
+Test(disk, states_of_a_long_chain_are_thinned_out) {
+    struct sim_opts o = {.n_pages = 60,
+                         .n_host_pages = 60,
+                         .n_states = 4,
+                         .n_snapshots = 30,
+                         .max_context = 1024,
+                         .disk_bytes = 4096 + 60 * SLOT}; /* 30 states and as many pages */
+
+    sim_init(&sim, &o);
+    struct sim_client *c = ask(1, 0);
+    for (uint32_t i = 0; i < 5; i++) {
+        c = sim_client_after(&sim, c, 20, 12);
+        sim_submit(&sim, c, 0);
+        sim_run(&sim, 500);
+    }
+    cr_expect_geq(sim.stats.n_disk_snapshots, 4);
+    restart();
+    struct sim_client *again = sim_client_after(&sim, c, 20, 12);
+    sim_submit(&sim, again, 0);
+    sim_run(&sim, 500);
+    cr_expect_geq(again->n_cached, c->m.n_prompt - 16 - 16, "%u of %u", again->n_cached,
+                  c->m.n_prompt);
+    sim_deinit(&sim);
+}
+
+/* Where the file cannot grow the states that are there make room, later it is tried again. */
+Test(disk, states_in_a_full_file_system) {
+    begin_with_states(8, STATES(100));
+    ask(1, 0);
+    ask(2, 0);
+    limit_file(STATES(24) + SLOT);
+    for (uint32_t i = 3; i < 7; i++)
+        ask(i, 0);
+    cr_expect_eq(sim.n_notes, 1);
+    cr_expect_geq(sim.stats.n_disk_snapshots, 1);
+    limit_file(UINT64_MAX);
+    pass(70);
+    ask(7, 0);
+    restart();
+    cr_expect_eq(ask(7, 0)->n_cached, CUT);
+    cr_expect_eq(sim.n_notes, 1);
+    sim_deinit(&sim);
+}
+
+/* A state that was never written has no room in the file: as long as there is none the slots of
+ * other states are used, and those that are free are withheld. */
+Test(disk, slots_of_states_without_room_are_withheld) {
+    const struct kv_opts k = {
+        .n_pages = 9, .page_tokens = 16, .max_seqs = 9, .max_seq_tokens = 64, .n_snapshots = 4};
+    const struct kv_isolation share = {{0}};
+    struct disk_room_opts o = {
+        .n_slots = 9, .n_states = 4, .page_tokens = 16, .max_seq_tokens = 64};
+    static int32_t tokens[16];
+    struct clock_virtual clock;
+    struct disk_room room;
+
+    clock_virtual_init(&clock, 1);
+    cr_assert_eq(kv_pager_new(&o.slots, &k), 0);
+    o.clock = &clock.clock;
+    cr_assert_eq(disk_room_init(&room, &o), 0);
+    cr_assert_eq(kv_pager_restore(o.slots, 0, KV_NO_PAGE, &share, tokens), 0);
+    cr_expect(!disk_room_failed(&room, 9 + 1, -ENOSPC), "there is none to be overwritten");
+    cr_expect_eq(kv_snapshot_untaken(o.slots), 0);
+    clock.ns += INT64_C(70000000000);
+    cr_expect_eq(disk_room_for(&room, 1, 100), 1);
+    cr_expect_eq(kv_snapshot_untaken(o.slots), 4);
+    cr_assert_eq(kv_pager_restore_snapshot(o.slots, 2, 0), 0);
+    disk_room_written(&room, 9 + 2);
+    cr_expect(disk_room_failed(&room, 9 + 1, -ENOSPC));
+    cr_expect_eq(disk_room_withheld(&room), 0, "pages have room");
+    cr_expect_eq(kv_snapshot_untaken(o.slots), 1);
+    cr_expect_eq(kv_snapshot_take(o.slots, NULL), 2);
+    cr_expect(!disk_room_failed(&room, 9 + 2, -ENOSPC), "it has its room: the disk is broken");
+    cr_expect_eq(disk_room_for(&room, 1, 100), 0);
+    kv_snapshot_give(o.slots, 2);
+    disk_room_deinit(&room);
+    cr_expect_eq(kv_snapshot_untaken(o.slots), 4);
+    kv_pager_free(o.slots);
+}
+
+/* 20 slots an hour, of pages and states. */
+Test(disk, states_count_as_written) {
+    struct sim_opts o = {.n_pages = 24,
+                         .n_host_pages = 30,
+                         .n_states = 4,
+                         .n_snapshots = 8,
+                         .disk_bytes = STATES(99)};
+
+    o.sched.disk.daily_bytes = 24 * 20 * (uint64_t)SLOT;
+    sim_init(&sim, &o);
+    ask(4, 0);
+    ask(8, 0);
+    cr_expect_eq(sim.stats.n_disk_saved_snapshots, 2);
+    cr_expect_eq(sim.stats.n_disk_saved_tokens, (20 - 2) * 16);
+    sim_deinit(&sim);
+}
+
+/* Workers end while a thread reads and writes. */
+Test(disk, with_states_an_end_in_between_is_no_harm) {
+    for (uint32_t k = 0; k < 30; k++) {
+        struct sim_opts o = {.n_pages = 24,
+                             .n_host_pages = 30,
+                             .n_states = 4,
+                             .n_snapshots = 1 + k % 5,
+                             .disk_bytes = STATES(40),
+                             .disk_thread = true};
+
+        sim_init(&sim, &o);
+        ask_and_wait(4);
+        sim_restart(&sim);
+        sim_submit(&sim, sim_client(&sim, 200, 4, 192, 20), 0);
+        sim_submit(&sim, sim_client(&sim, 200, 8, 192, 20), 0);
+        for (uint32_t i = 0; i < k; i++)
+            cr_assert_geq(sim_step(&sim), 0);
+        if (k % 3 == 0)
+            sim_cancel(&sim, &sim.client[1]);
+        sim_restart(&sim);
+        uint32_t n = ask_and_wait(4)->n_cached; /* one snapshot is soon that of an answer */
+        cr_expect(n == CUT || (n == 0 && sim.opts.n_snapshots == 1), "%u of round %u", n, k);
         while (!sim_all_ended(&sim))
             if (sim_step(&sim) == SCHED_NO_STEP)
                 disk_sleep(sim.sched->disk_load.disk, 1000);

@@ -352,8 +352,8 @@ static void options(const struct swarm *w, uint32_t n_requests, struct sim_opts 
         .borrows = w->borrows,
         .window = w->states == 0 ? w->window : 0,
         .n_spare_windows = w->spare_windows,
-        .disk_bytes = w->host_pages > 0 && w->disk_pages > 0 && w->states == 0 && w->window == 0
-                          ? 4096 + w->disk_pages * 8192ull
+        .disk_bytes = w->host_pages > 0 && w->disk_pages > 0 && (w->states > 0 || w->window == 0)
+                          ? 4096 + w->disk_pages * (w->states > 0 ? 16384ull : 8192ull)
                           : 0,
         .page_tokens = w->page_tokens,
         .max_context = w->context,

@@ -335,6 +335,22 @@ static void check_host_page(const struct sim *s, uint32_t i) {
                             pool->tokens + (size_t)i * pool->page_tokens));
 }
 
+/* Taken or held. */
+static uint32_t count_kept(const struct kv_pager *p) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->opts.n_snapshots; i++)
+        n += p->snapshot[i].taken + p->snapshot[i].n_held;
+    return n;
+}
+
+/* A state that is written or read is one snapshot here and one in the file, which withholds none:
+ * where it cannot grow pages come first, since there are no fewer. */
+static void check_held_snapshots(const struct sim *s, const struct disk *d) {
+    HOLD(s, NULL, HELD, count_kept(s->sched->offload.host) == disk_held_states(d));
+    HOLD(s, NULL, HELD, count_kept(disk_pager(d)) == disk_held_states(d));
+}
+
 static void check_host(struct sim *s) {
     const struct offload *p = &s->sched->offload;
     uint32_t n = 0;
@@ -347,6 +363,7 @@ static void check_host(struct sim *s) {
     if (s->sched->disk_load.disk) {
         n += disk_held(s->sched->disk_load.disk);
         check_pager(&s->was.disk, disk_pager(s->sched->disk_load.disk), CHECK_PARTS);
+        check_held_snapshots(s, s->sched->disk_load.disk);
     }
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
     if (!changed || sched_n_in_flight(s->sched) > 0 ||

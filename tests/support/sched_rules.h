@@ -58,6 +58,7 @@ struct sim_client;
     X(AGAIN, "a recorded plan, made again, is what it was")                                        \
     X(CUTS, "no step passes a cut of a prompt, and the state behind it is kept")                   \
     X(KEPT, "a snapshot that is being written is a step's, and all others are of their pages")     \
+    X(HELD, "snapshots of host memory and of the file are taken and held for states under way")    \
     /* kv_pager_check(): after each step. */                                                       \
     X(STATES, "a page is in one state and its list; the counts add up")                            \
     X(REFERENCES, "a page is held as often as tables have it")                                     \

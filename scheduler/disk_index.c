@@ -1,0 +1,159 @@
+#include "scheduler/disk_index.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct found {
+    struct store_head head;
+    uint32_t slot, parent; /* parent: index among the pages, or n */
+    uint64_t recent;       /* the greatest stamp of it and those behind it */
+    bool restored;
+};
+
+struct index {
+    struct found *page, *state;
+    int32_t *tokens; /* [n_slots][page_tokens] */
+    uint32_t n, n_states, *order;
+};
+
+static int compare_ids(const struct store_id *a, const struct store_id *b) {
+    if (a->run != b->run)
+        return a->run < b->run ? -1 : 1;
+    return a->n < b->n ? -1 : a->n > b->n;
+}
+
+static int by_id(const void *a, const void *b) {
+    return compare_ids(&((const struct found *)a)->head.id, &((const struct found *)b)->head.id);
+}
+
+static int by_stamp(const void *a, const void *b) {
+    const struct found *x = a, *y = b;
+
+    return x->head.stamp < y->head.stamp ? -1 : x->head.stamp > y->head.stamp;
+}
+
+static int deepest_first(const void *a, const void *b, void *all) {
+    const struct found *x = (const struct found *)all + *(const uint32_t *)a;
+    const struct found *y = (const struct found *)all + *(const uint32_t *)b;
+
+    return x->head.depth > y->head.depth ? -1 : x->head.depth < y->head.depth;
+}
+
+/* Parents before children, as these are never more recent. */
+static int latest_first(const void *a, const void *b, void *all) {
+    const struct found *x = (const struct found *)all + *(const uint32_t *)a;
+    const struct found *y = (const struct found *)all + *(const uint32_t *)b;
+
+    if (x->recent != y->recent)
+        return x->recent > y->recent ? -1 : 1;
+    return x->head.depth < y->head.depth ? -1 : x->head.depth > y->head.depth;
+}
+
+/* The page that @f, a page or a state, names as its parent, if that has @depth before it. */
+static uint32_t parent_of(const struct index *x, const struct found *f, uint32_t depth) {
+    struct found key = {.head.id = f->head.parent};
+    const struct found *p = bsearch(&key, x->page, x->n, sizeof(key), by_id);
+
+    return p && p->head.depth == depth &&
+                   memcmp(&p->head.isolation, &f->head.isolation, sizeof(f->head.isolation)) == 0
+               ? (uint32_t)(p - x->page)
+               : x->n;
+}
+
+/* The heads of slots [from, to): how many are entered in @out. */
+static uint32_t read_heads(const struct disk_index *d, const struct index *x, struct found *out,
+                           uint32_t from, uint32_t to, uint64_t *stamp, uint64_t *n_bad) {
+    uint32_t n = 0;
+
+    for (uint32_t i = from; i < to; i++) {
+        struct found *f = &out[n];
+        int32_t *tokens = x->tokens + (size_t)(i - from) * d->page_tokens;
+        int r = store_read_head(d->store, i, &f->head, tokens);
+
+        *n_bad += r != 0 && r != STORE_FREE;
+        if (r != 0)
+            continue;
+        f->slot = i;
+        f->recent = f->head.stamp;
+        *stamp = MAX(*stamp, f->head.stamp);
+        n++;
+    }
+    return n;
+}
+
+static void enter(const struct disk_index *d, const struct found *f) {
+    d->id[f->slot] = f->head.id;
+    disk_room_written(d->room, f->slot);
+}
+
+/* Who follows or belongs to whom, and what is as recent as what. */
+static void connect(struct index *x) {
+    qsort(x->page, x->n, sizeof(*x->page), by_id);
+    qsort(x->state, x->n_states, sizeof(*x->state), by_stamp);
+    for (uint32_t i = 0; i < x->n; i++) {
+        struct found *f = &x->page[i];
+
+        x->order[i] = i;
+        f->parent = f->head.depth > 0 ? parent_of(x, f, f->head.depth - 1) : x->n;
+    }
+    for (uint32_t i = 0; i < x->n_states; i++) {
+        struct found *f = &x->state[i];
+
+        f->parent = parent_of(x, f, f->head.depth);
+        if (f->parent < x->n)
+            x->page[f->parent].recent = MAX(x->page[f->parent].recent, f->recent);
+    }
+    qsort_r(x->order, x->n, sizeof(*x->order), deepest_first, x->page);
+    for (uint32_t i = 0; i < x->n; i++) {
+        const struct found *f = &x->page[x->order[i]];
+
+        if (f->parent < x->n)
+            x->page[f->parent].recent = MAX(x->page[f->parent].recent, f->recent);
+    }
+}
+
+static void restore_pages(const struct disk_index *d, struct index *x) {
+    qsort_r(x->order, x->n, sizeof(*x->order), latest_first, x->page);
+    for (uint32_t i = 0; i < x->n; i++) {
+        struct found *f = &x->page[x->order[i]], *p = f->parent < x->n ? &x->page[f->parent] : NULL;
+
+        if (f->head.depth > 0 && (!p || !p->restored))
+            continue; /* what was before it is gone */
+        f->restored =
+            kv_pager_restore(d->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
+                             &f->head.isolation, x->tokens + (size_t)f->slot * d->page_tokens) == 0;
+        if (f->restored)
+            enter(d, f);
+    }
+}
+
+static void restore_states(const struct disk_index *d, const struct index *x) {
+    for (uint32_t i = 0; i < x->n_states; i++) {
+        const struct found *f = &x->state[i];
+
+        if (f->parent < x->n && x->page[f->parent].restored &&
+            kv_pager_restore_snapshot(d->slots, f->slot - store_n_slots(d->store),
+                                      x->page[f->parent].slot) == 0)
+            enter(d, f);
+    }
+}
+
+int disk_index_read(const struct disk_index *d, uint64_t *stamp, uint64_t *n_bad) {
+    uint32_t n = store_n_slots(d->store), n_states = store_n_states(d->store);
+    struct index x = {0};
+
+    CLEANUP(freep) struct found *page = x.page = calloc(n, sizeof(*page));
+    CLEANUP(freep) struct found *state = x.state = calloc(MAX(n_states, 1u), sizeof(*state));
+    CLEANUP(freep)
+    int32_t *tokens = x.tokens = calloc(n, (size_t)d->page_tokens * sizeof(*tokens));
+    CLEANUP(freep) uint32_t *order = x.order = calloc(n, sizeof(*order));
+    if (!page || !state || !tokens || !order)
+        return -ENOMEM;
+    x.n = read_heads(d, &x, page, 0, n, stamp, n_bad);
+    x.n_states = read_heads(d, &x, state, n, n + n_states, stamp, n_bad);
+    connect(&x);
+    restore_pages(d, &x);
+    restore_states(d, &x);
+    return 0;
+}
