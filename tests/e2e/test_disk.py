@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import time
 
+from golden_models import golden
 from test_models import folder_of
 from weftd import BACKEND, Weftd, main, program, random_tokens, tiny_model
 
@@ -150,6 +151,41 @@ def test_a_damaged_page_is_one_line_and_is_computed():
             check(d, CACHED, "again")
         with Weftd(*f.flags()) as d:
             check(d, CACHED, "written anew")
+
+
+def damage_states(path):
+    """One byte of each: a slot whose head names no tokens is that of a state."""
+    with open(path, "r+b") as file:
+        data = file.read()
+        states = [i for i in range(4096, len(data), 4096) if data[i:i + 8] == b"weftKV02" and data[i + 96:i + 100] == bytes(4)]
+        for i in states:
+            file.seek(i + 4096 + 50)
+            file.write(bytes([data[i + 4096 + 50] ^ 1]))
+    return len(states)
+
+
+def test_a_hybrid_model_goes_on_where_its_state_is():
+    """Of 900 tokens of a prompt all are computed before a restart; behind it those after the last page before a template's tail."""
+    prompt = random_tokens(71, 900)
+    for name in ("nemotron-h-moe-mtp", "qwen35-mtp"):
+        flags = ("--max-context", "1024", "--kv-pages", "256", "--backend", BACKEND, "--threads", "2")
+        with Folder() as f:
+            disk = (*flags, "--kv-disk", f.name, "--kv-disk-size", "64M")
+            with Weftd(*disk, model=golden(name)) as d:
+                should = ask(d, prompt)
+                assert should[2] == 0, should
+                wait_for(d, "disk_saved_snapshots", 1)
+            with Weftd(*disk, model=golden(name)) as d:
+                assert ask(d, prompt) == (*should[:2], (900 - 16) // 32 * 32), (name, d.log)
+                wait_for(d, "disk_loaded_snapshots", 1)
+                shown = subprocess.run([program("weftctl"), "--socket", d.admin, "stats"], capture_output=True, text=True, check=True).stdout
+                assert " snapshots; " in shown and " written, 1 read" in shown, shown
+            if name != "qwen35-mtp":
+                continue
+            assert damage_states(f.file()) > 0
+            with Weftd(*disk, model=golden(name)) as d:
+                assert ask(d, prompt) == (*should[:2], 0)
+                assert len(notes(d)) == 1, notes(d)
 
 
 def test_rubbish_in_place_of_the_file_is_one_line():

@@ -58,7 +58,6 @@ struct sim_client;
     X(AGAIN, "a recorded plan, made again, is what it was")                                        \
     X(CUTS, "no step passes a cut of a prompt, and the state behind it is kept")                   \
     X(KEPT, "a snapshot that is being written is a step's, and all others are of their pages")     \
-    X(HELD, "snapshots of host memory and of the file are taken and held for states under way")    \
     /* kv_pager_check(): after each step. */                                                       \
     X(STATES, "a page is in one state and its list; the counts add up")                            \
     X(REFERENCES, "a page is held as often as tables have it")                                     \
@@ -78,7 +77,8 @@ struct sim_client;
     X(BLOCK, "the keys of the block, and the hidden state from which it drafts, are of its "       \
              "tokens")                                                                             \
     /* The scheduler from inside: after each step. */                                              \
-    X(ELSEWHERE, "what a tenant had at other workers counts once, and leaves it a part here")
+    X(ELSEWHERE, "what a tenant had at other workers counts once, and leaves it a part here")      \
+    X(HELD, "snapshots of host memory and of the file are taken and held for states under way")
 
 enum sim_rule {
 #define X(name, text) RULE_##name,
