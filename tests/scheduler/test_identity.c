@@ -22,7 +22,11 @@
 /* Built again elsewhere with another backend and fewer requests. */
 #ifndef BACKEND
 #define BACKEND "cpu"
+#ifdef __SANITIZE_ADDRESS__
+#define N_REQUESTS 200
+#else
 #define N_REQUESTS 1000
+#endif
 #endif
 
 enum { REQUESTS = N_REQUESTS, TOGETHER = 12, PROMPT = 40, OUT = HEARD_MAX, TEXT = 2048 };
