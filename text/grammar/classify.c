@@ -191,12 +191,12 @@ static int make_levels(struct collector *k) {
     return r;
 }
 
-/* A few tokens are listed. */
-static int make_sparse(struct collector *k) {
+/* A few tokens are listed. @n: how many there are, -1: not known. */
+static int make_sparse(struct collector *k, int64_t n) {
     struct token_class *c = k->c;
     uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
 
-    c->n_allowed = (uint32_t)bits_count(c->bits, n_words);
+    c->n_allowed = (uint32_t)(n < 0 ? bits_count(c->bits, n_words) : n);
     c->bytes += n_words * sizeof(uint32_t);
     if (c->level || c->n_allowed > vocab_n_tokens(k->g->vocab) / SPARSE_SHARE)
         return 0;
@@ -204,13 +204,16 @@ static int make_sparse(struct collector *k) {
     if (!c->ids)
         return -ENOMEM;
     for (uint32_t w = 0; w < n_words && c->n_ids < c->n_allowed; w++) {
-        const uint32_t *b = c->bits + w;
+        uint64_t next[4];
 
-        if (w + 3 < n_words && !(b[0] | b[1] | b[2] | b[3])) {
-            w += 3;
-            continue;
+        if (w + 8 <= n_words) {
+            memcpy(next, c->bits + w, sizeof(next));
+            if (!(next[0] | next[1] | next[2] | next[3])) {
+                w += 7;
+                continue;
+            }
         }
-        for (uint32_t left = *b; left; left &= left - 1)
+        for (uint32_t left = c->bits[w]; left; left &= left - 1)
             c->ids[c->n_ids++] = w * 32 + (uint32_t)__builtin_ctz(left);
     }
     assert(c->n_ids == c->n_allowed);
@@ -318,6 +321,7 @@ static void begin_anew(struct collector *k) {
         memset(k->walk.bits, 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
     k->n_all = k->n_rest = 0;
     k->walk.n_visited = 0;
+    k->walk.n_set = 0;
     k->walk.m->error = k->error = 0;
     k->walk.m->fuel = CLASS_FUEL;
     k->too_large = false;
@@ -458,7 +462,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     if (r == 0)
         r = keep_rest(&k);
     if (r == 0 && !k.c->base)
-        r = make_sparse(&k);
+        r = make_sparse(&k, alone && !k.counts && !k.walk.clears ? k.walk.n_set : -1);
     machine_deinit(&m);
     free(k.all);
     free(k.rest);

@@ -52,6 +52,7 @@ struct applied {
     struct closing *near; /* or NULL */
     const uint32_t *reg;  /* of a counted loop: characters so far, of each reading */
     uint32_t n_regs;
+    bool ends;            /* the loop may end behind any character, or it is none */
     struct byte_set name; /* with names: the bytes with which the text may still become one */
 };
 
@@ -67,8 +68,6 @@ static struct byte_set name_bytes(const struct names *names, uint32_t node) {
 
 /* Whether the loop may end where rest[@i] ends it. */
 static bool may_end(const struct applied *a, uint32_t i) {
-    if (!a->desc)
-        return true;
     uint32_t n = a->c->rest[i].n_chars;
 
     for (uint32_t k = 0; a->desc->kind == CALL_COUNTED && k < a->n_regs; k++) {
@@ -96,7 +95,7 @@ static bool visit_rest(struct walk *w, uint32_t node, const struct set *s, uint3
     if (n->n_items && a->near && !closing_fits(a->near, s))
         return true;
     for (uint32_t i = n->items; i < n->items + n->n_items; i++) {
-        if (may_end(a, w->trie->item[i]))
+        if (a->ends || may_end(a, w->trie->item[i]))
             mask_set(a->mask, a->c->rest[w->trie->item[i]].id);
     }
     return true;
@@ -180,6 +179,8 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
     apply_inside(&a, scratch);
     if (c->after.n <= 1)
         return;
+    a.ends =
+        !a.desc || (a.desc->kind == CALL_COUNTED && a.desc->max == NO_MAX && reg[0] >= a.desc->min);
     if (a.desc && a.desc->kind == CALL_NAMES)
         a.name = name_bytes(a.desc->names, at.reg);
     struct set below = set_open(m);
