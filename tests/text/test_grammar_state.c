@@ -25,6 +25,11 @@ static const struct {
      "\" \"\ny ::= \"{\" y? \"}\" | \"a\" y\ns ::= \" \"{1,5} (x | \":\" s \"\\n\")?"},
     {GRAMMAR_EBNF, "root ::= \"[\" (x | \"{}\")+\nx ::= \"{\" (x | \"\\\"\")+ \"}\""},
     {GRAMMAR_EBNF, "root ::= p | q\np ::= v \"}\" p?\nq ::= v \", \" q?\nv ::= \"[\" v? \"]\""},
+    /* Many readings of a loop, which differ by what they have counted; what is behind it begins with
+     * its bytes, and with others. */
+    {GRAMMAR_REGEX, "[a-d]*[ab]{9,14}[b-d]x"},
+    {GRAMMAR_REGEX, "[ab]*[ab]{9,12}(\"}?|cd)"},
+    {GRAMMAR_REGEX, "(([ab]{3})*[ab]{9,10}(\"}|cd))*"},
     {GRAMMAR_CHOICE, "[\"foobar\", \"foo\", \"hello world\", \"name\\\":\"]"},
     {GRAMMAR_JSON_SCHEMA, "{\"type\": \"object\", \"properties\": {\"name\": {\"type\": "
                           "\"string\", \"maxLength\": 20}, \"na\": {\"type\": \"integer\"}, "
@@ -297,6 +302,51 @@ Test(grammar_builder, free_text_before_calls) {
     cr_expect(test_fits(g, "hi CAL", 6) && test_fits(g, "hi CALL f;CALL g", 16) &&
               test_fits(g, "", 0));
     cr_expect(!test_fits(g, "hi CALL x", 9) && !test_fits(g, "CALL f;CALL g;CALL f", 20));
+}
+
+#define LONG 58 /* letters of a token: LONG * LONG / 2 nodes are more than a quick mask looks at */
+
+/* Of sources that begin alike in two ways, behind each letter anew, a mask reads every token once:
+ * else it would be late. */
+Test(grammar_mask, reads_once_what_begins_alike) {
+    static const char *const ALIKE[] = {
+        "root ::= (\"a\" | y)* \"z\"\ny ::= \"a\" y \"b\" | \"ac\"",
+        "root ::= [a]{1,90} [ab]{1,90} \"z\"",
+        "root ::= ([ab]{30,90} \"z\" | [a]{20,90} [ab]{1,90} \"bz\")",
+    };
+    struct grammar_token token[] = {{"a", 1, false}, {"b", 1, false},     {"c", 1, false},
+                                    {"z", 1, false}, {NULL, LONG, false}, {NULL, LONG, false}};
+    CLEANUP(grammar_vocab_freep) struct grammar_vocab *v = NULL;
+    char text[LONG + 1];
+
+    memset(text, 'a', sizeof(text));
+    text[LONG] = 'z';
+    token[4].bytes = text;
+    token[5].bytes = text + 1;
+    cr_assert_eq(grammar_vocab_new(&v, token, ARRAY_SIZE(token), NULL, 0), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(ALIKE); i++) {
+        CLEANUP(grammar_builder_freep) struct grammar_builder *b = NULL;
+        CLEANUP(grammar_freep) struct grammar *g = NULL;
+        CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+        uint32_t bits;
+        struct err err = {0};
+
+        /* With free text in it no class is made before it is needed. */
+        cr_assert_eq(grammar_builder_new(&b, v, NULL), 0);
+        grammar_part free[] = {literal(b, "z"), grammar_free_text(b, "b", 1)};
+        grammar_part part[] = {source(b, GRAMMAR_EBNF, ALIKE[i]), grammar_sequence(b, free, 2)};
+
+        cr_assert_eq(grammar_build(&g, b, grammar_either(b, part, 2), &err), 0, "%s", err.message);
+        cr_assert_eq(grammar_state_new(&s, g), 0);
+        for (int n = 0; n < 3; n++) {
+            grammar_state_set_quick(s, true);
+            cr_expect_gt(grammar_mask(s, &bits), 0, "%s: late behind %d letters", ALIKE[i], n);
+            grammar_state_set_quick(s, false);
+            cr_assert_gt(grammar_mask(s, &bits), 0);
+            cr_expect(bits >> 4 & 1, "%s", ALIKE[i]);
+            cr_assert_eq(grammar_accept(s, 0), 0);
+        }
+    }
 }
 
 Test(grammar_vocab, is_checked) {

@@ -35,7 +35,9 @@
 #define STAYS_REACHED 500 /* nodes at which a set was before it is found out */
 #define STAYS_MAX 512     /* sets made for it: SETS_MAX without them is 4096 */
 #define SETS_FIRST 64
-#define APART_CONFIGS 6  /* of a set: more are not walked from one by one */
+#define APART_CONFIGS 6 /* of a set: more are not walked from one by one */
+#define MANY_READINGS                                                                              \
+    4 /* of a loop: walked from apart though what is behind it reads the same bytes */
 #define MANY_CHILDREN 16 /* of a node: the set's bytes are found first */
 
 /* Whether a configuration of @s reads whatever is below @n. */
@@ -255,7 +257,19 @@ struct loop {
     const struct call_desc *desc;
     struct set behind;
     struct byte_set bytes; /* with which that goes on: none of the loop's */
+    /* Of readings that differ by what they count alone: what each has counted more than the one
+     * that has counted least, whose register goes along. The first is that one. */
+    uint32_t more[SET_MAX], n;
 };
+
+/* Whether one of the readings may end where the least register is @reg. */
+static bool may_end(const struct loop *k, uint32_t reg) {
+    for (uint32_t i = 0; i < k->n; i++) {
+        if (k->more[i] <= k->desc->max - reg && loop_may_end(k->desc, reg + k->more[i]))
+            return true;
+    }
+    return false;
+}
 
 static bool has_child_of(const struct walk *w, const struct trie_node *n,
                          const struct byte_set *bytes) {
@@ -292,7 +306,7 @@ static void loop_into(struct walk *w, const struct trie_node *n, uint32_t i, uin
     }
     loop_below(w, child, end, to, reg, k, depth + 1);
     if ((w->m->g->state[to].flags & STATE_ACCEPT) && has_child_of(w, child, &k->bytes) &&
-        loop_may_end(d, reg) && !has_stopped(w))
+        may_end(k, reg) && !has_stopped(w))
         steps_below(w, n->child + i, end, &k->behind, depth + 1);
 }
 
@@ -322,31 +336,62 @@ static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last,
     }
 }
 
-/* Walks from a configuration of a loop, without sets as long as it is in it. False: where the loop
- * ends does not show at once, or is asked for. */
-static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t last, uint32_t config,
-                          uint32_t depth) {
+/* Whether @c and @d are readings of one loop that differ by what they count alone. */
+static bool count_apart(const struct machine *m, const struct config *c, const struct config *d) {
+    return c->state == d->state && c->frame == d->frame && c->frame &&
+           (m->g->state[c->state].flags & STATE_LOOP) &&
+           m->g->desc[m->g->call[m->frame[c->frame].call].desc].kind == CALL_COUNTED;
+}
+
+/* The registers of configuration @i of @from and of those that differ by what they count. The least
+ * one. */
+static uint32_t find_readings(const struct machine *m, const struct set *from, uint32_t i,
+                              struct loop *k) {
+    const struct config *c = &m->config[i];
+    uint32_t least = c->reg;
+
+    k->more[0] = c->reg;
+    k->n = 1;
+    for (uint32_t j = i + 1; j < from->end; j++) {
+        if (!count_apart(m, c, &m->config[j]))
+            continue;
+        k->more[k->n++] = m->config[j].reg;
+        least = MIN(least, m->config[j].reg);
+    }
+    for (uint32_t j = 0; j < k->n; j++)
+        k->more[j] -= least;
+    return least;
+}
+
+/* Walks from configuration @i of @from, of a loop, and those that differ by what they count, without
+ * sets as long as they are in it. False: where the loop ends does not show at once, or is asked
+ * for. */
+static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t last,
+                          const struct set *from, uint32_t i, uint32_t depth) {
     struct machine *m = w->m;
-    const struct config c = m->config[config];
+    const struct config c = m->config[i];
     const struct state *s = &m->g->state[c.state], *start;
+    struct loop k;
 
     if (!(s->flags & STATE_LOOP) || s->n_calls || !c.frame)
         return false;
-    struct loop k = {.desc = &m->g->desc[m->g->call[m->frame[c.frame].call].desc],
-                     .behind = set_open(m)};
-
+    k.desc = &m->g->desc[m->g->call[m->frame[c.frame].call].desc];
+    k.behind = set_open(m);
     assert(k.desc->kind == CALL_COUNTED || k.desc->kind == CALL_NAMES);
+    uint32_t least = find_readings(m, from, i, &k);
+
     machine_leave(m, &k.behind, 0, c.frame, 0);
     k.bytes = bytes_of(m, &k.behind);
     start = &m->g->state[m->g->rule[s->rule].start];
     bool apart = !w->visit || w->blind || !k.behind.can_end;
 
-    for (uint32_t e = start->edge; apart && e < start->edge + start->n_edges; e++) {
+    for (uint32_t e = start->edge; apart && k.n < MANY_READINGS && e < start->edge + start->n_edges;
+         e++) {
         for (unsigned b = m->g->edge[e].lo; apart && b <= MIN(m->g->edge[e].hi, 255u); b++)
             apart = !byte_set_has(&k.bytes, (uint8_t)b);
     }
     if (apart)
-        loop_below(w, n, last, c.state, c.reg, &k, depth);
+        loop_below(w, n, last, c.state, least, &k, depth);
     m->n_configs = k.behind.begin;
     return apart;
 }
@@ -408,12 +453,18 @@ static void steps_apart(struct walk *w, const struct trie_node *n, uint32_t last
     }
     for (uint32_t i = from->begin; i < from->end && !has_stopped(w); i++) {
         uint32_t j = from->begin;
+        bool free = is_free(m, &m->config[i]);
 
-        alone[i - from->begin] = is_free(m, &m->config[i]) || steps_of_loop(w, n, last, i, depth);
-        while (j < i && m->config[j].state != m->config[i].state)
+        while (j < i && (free ? m->config[j].state != m->config[i].state
+                              : !count_apart(m, &m->config[j], &m->config[i])))
             j++;
-        if (j < i || !is_free(m, &m->config[i]))
-            continue; /* it has been walked from */
+        if (j < i) { /* it has been walked from */
+            alone[i - from->begin] = alone[j - from->begin];
+            continue;
+        }
+        alone[i - from->begin] = free || steps_of_loop(w, n, last, from, i, depth);
+        if (!free)
+            continue;
         struct set stacks = stacks_of(m, from, i);
 
         plain_below(w, n, last, m->config[i].state, &stacks, depth);
