@@ -1,0 +1,62 @@
+#pragma once
+
+/* walk_nodes - what walk.c and walk_tables.c do at a node: both take a subtree whole where a state
+ * is known to read all texts of its kind (kinds.c). */
+
+#include "text/grammar/walk.h"
+
+/* Whether a configuration of @s reads whatever is below @n. */
+static inline bool reads_all(const struct walk *w, const struct set *s, const struct trie_node *n) {
+    const struct machine *m = w->m;
+
+    if (!(w->kinds >> n->kind & 1) || n->height > RUNWAY_MAX)
+        return false;
+    for (uint32_t i = s->begin; i < s->end; i++) {
+        const struct config *c = &m->config[i];
+        const struct state *q = &m->g->state[c->state];
+
+        if (m->g->runway[c->state][n->kind] < n->height)
+            continue;
+        if (!(q->flags & STATE_LOOP) || c->frame == 0)
+            return true;
+        const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
+
+        if (d->kind != CALL_COUNTED || d->max == NO_MAX || d->max - c->reg >= n->height)
+            return true;
+    }
+    return false;
+}
+
+static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
+    for (uint32_t i = first; w->bits && i < last; i++) {
+        uint32_t *word = &w->bits[w->trie->item[i] / 32], bit = 1u << (w->trie->item[i] % 32);
+
+        w->n_set += !(*word & bit);
+        *word |= bit;
+    }
+}
+
+static inline void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
+                        uint32_t depth) {
+    if (w->take) {
+        w->take(w, first, last, s, depth);
+        return;
+    }
+    set_items(w, first, last);
+}
+
+/* At a node that is reached; whether to go on below it. */
+static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
+    const struct trie_node *n = &w->trie->node[node];
+
+    w->n_visited++;
+    if (!w->clears)
+        set_items(w, n->items, n->items + n->n_items);
+    if (w->visit && (s->can_end || !w->only_ends) && !w->visit(w, node, s, depth))
+        return false;
+    return s->end > s->begin && n->n_children;
+}
+
+static inline bool has_stopped(const struct walk *w) {
+    return w->m->error || (w->max_visited && w->n_visited > w->max_visited);
+}
