@@ -1,6 +1,6 @@
 #pragma once
 
-/* walk - which strings of a trie the automaton can read, in two ways that give the same: walk.c for
+/* walk - which strings of a trie the automaton can read, in two ways that give the same: walk_steps.c for
  * short walks, walk_tables.c for long ones. */
 
 #include "text/grammar/run.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-/* walk_nodes - what walk.c and walk_tables.c do at a node: both take a subtree whole where a state
+/* walk_nodes - what walk_steps.c and walk_tables.c do at a node: both take a subtree whole where a state
  * is known to read all texts of its kind (kinds.c). */
 
 #include "text/grammar/walk.h"

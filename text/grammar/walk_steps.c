@@ -1,5 +1,5 @@
 /*
- * walk - short walks through a trie: the machine moves along every node. That needs nothing before
+ * walk_steps - short walks through a trie: the machine moves along every node. That needs nothing before
  * it: right for the few hundred nodes behind a quote or a bracket. Most of these are in the middle
  * of a rule (a literal, blanks), where the stack has no say: their states are followed without
  * sets, and so are those of a loop (blanks, characters of a key) with its register, as long as what
