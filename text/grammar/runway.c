@@ -143,7 +143,8 @@ static uint8_t row_runway(const struct runways *r, uint32_t q, unsigned i) {
 static bool lower_state(struct runways *r, uint32_t q) {
     const struct state *s = &r->g->state[q];
     lanes run = r->run[q];
-    uint8_t rows[ROWS];
+    static const uint8_t NONE[ROWS];
+    bool any_row = memcmp(r->row[q], NONE, ROWS) != 0, changed = false;
 
     for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
         lanes behind = (r->run[r->g->edge[i].to] + 1) | r->other[i];
@@ -152,11 +153,16 @@ static bool lower_state(struct runways *r, uint32_t q) {
 
         run = (behind & less) | (run & ~less);
     }
-    for (unsigned i = 0; i < ROWS; i++)
-        rows[i] = r->row[q][i] ? row_runway(r, q, i) : 0;
-    bool changed = memcmp(rows, r->row[q], ROWS) != 0 || memcmp(&run, &r->run[q], sizeof(run)) != 0;
+    /* From a copy: rows of a state may be behind its own. */
+    if (any_row) {
+        uint8_t rows[ROWS];
 
-    memcpy(r->row[q], rows, ROWS);
+        for (unsigned i = 0; i < ROWS; i++)
+            rows[i] = r->row[q][i] ? row_runway(r, q, i) : 0;
+        changed = memcmp(rows, r->row[q], ROWS) != 0;
+        memcpy(r->row[q], rows, ROWS);
+    }
+    changed = changed || memcmp(&run, &r->run[q], sizeof(run)) != 0;
     r->run[q] = run;
     return changed;
 }
