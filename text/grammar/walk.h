@@ -1,7 +1,7 @@
 #pragma once
 
-/* walk - which strings of a trie the automaton can read, in two ways that give the same: walk_steps.c for
- * short walks, walk_tables.c for long ones. */
+/* walk - which strings of a trie the automaton can read, in two ways that give the same:
+ * walk_steps.c for short walks, walk_tables.c for long ones. */
 
 #include "text/grammar/run.h"
 

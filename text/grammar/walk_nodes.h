@@ -1,7 +1,7 @@
 #pragma once
 
-/* walk_nodes - what walk_steps.c and walk_tables.c do at a node: both take a subtree whole where a state
- * is known to read all texts of its kind (kinds.c). */
+/* walk_nodes - what walk_steps.c and walk_tables.c do at a node: both take a subtree whole where a
+ * state is known to read all texts of its kind (kinds.c). */
 
 #include "text/grammar/walk.h"
 

@@ -1,11 +1,11 @@
 /*
- * walk_steps - short walks through a trie: the machine moves along every node. That needs nothing before
- * it: right for the few hundred nodes behind a quote or a bracket. Most of these are in the middle
- * of a rule (a literal, blanks), where the stack has no say: their states are followed without
- * sets, and so are those of a loop (blanks, characters of a key) with its register, as long as what
- * comes behind it begins with other bytes. What is reached from a set is what is reached from each
- * of its configurations, so they are walked from one by one where their bytes differ, and at the
- * root always: deeper the same readings could be walked from again and again.
+ * walk_steps - short walks through a trie: the machine moves along every node. That needs nothing
+ * before it: right for the few hundred nodes behind a quote or a bracket. Most of these are in the
+ * middle of a rule (a literal, blanks), where the stack has no say: their states are followed
+ * without sets, and so are those of a loop (blanks, characters of a key) with its register, as long
+ * as what comes behind it begins with other bytes. What is reached from a set is what is reached
+ * from each of its configurations, so they are walked from one by one where their bytes differ, and
+ * at the root always: deeper the same readings could be walked from again and again.
  */
 
 #include "text/grammar/walk_nodes.h"
