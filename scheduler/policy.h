@@ -51,9 +51,10 @@
  * 36 ms to 2.5 s and more. */
 #define FAIR_RESERVE_PAGES 8
 /* Of what a tenant has at other workers of the device, its virtual time advances by at most so many
- * times what it has here, so that it keeps an eighth of its share as a batch class does; and what
- * is not counted yet is at most so much. */
+ * times what it has here, so that it keeps an eighth of its share as a batch class does. Without: a
+ * tenant that asks two models, beside one that asks one, has 75 % of the device, not 56 %. */
 #define FAIR_ELSEWHERE 7.0
+/* What is not counted yet is at most so much. Bound: it is not held against a tenant for long. */
 #define FAIR_ELSEWHERE_NS 10e9
 /* Half-life of the device time that Jain's index is made of. A statistic. */
 #define FAIR_HALF_LIFE_NS 30e9
