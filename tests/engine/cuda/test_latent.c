@@ -49,6 +49,16 @@ Test(cuda_latent, vectors_of_576_values_are_near_the_reference) {
     unlink(path);
 }
 
+/* One layer, so that nothing but the rounding of one is between them: positions behind the context
+ * that was trained, whose scores YaRN scales. */
+Test(cuda_latent, positions_stretched_by_yarn_are_near_the_reference) {
+    char path[64];
+
+    synth(SMALL ",factor=16,original=16", "Q8_0", path);
+    ways_near_reference("yarn", path, 6e-3);
+    unlink(path);
+}
+
 Test(cuda_latent, a_sequence_is_the_same_whatever_the_batch) {
     char path[1024], large[64];
 

@@ -106,7 +106,7 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
     for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
         uint32_t f = tile_format_of((uint32_t)types[i]);
 
-        if (f >= TILE_LOW) /* not read from tiles; products see every bit: tests/gpu/kernels.c */
+        if (f >= TILE_LOW)
             continue;
         fill(&s, types[i]);
         int unit = unit_of(f, &s.source);
@@ -128,6 +128,103 @@ Test(layout, a_tile_holds_the_values_of_the_file) {
                                   tensor_format((uint32_t)types[i])->name, row + r,
                                   u * tile_k(f) + k, (double)v, (double)x);
                     }
+            }
+    }
+}
+
+static uint32_t half_word(const uint8_t *p) {
+    return p[0] | (uint32_t)p[1] << 8;
+}
+
+static const struct tile_grids *grids(void) {
+    static struct tile_grids all;
+
+    tile_grids_fill(&all, &quant_grids);
+    return &all;
+}
+
+/* Weight [r][k] by the table of tiles_low.h, over d; @half: the first of the row's halves. */
+static float low_value(uint32_t type, uint32_t r, uint32_t k, const uint8_t *codes,
+                       const uint8_t *scales, const float *half) {
+    uint32_t f = tile_format_of(type), j = k % 64 / 16, t = k % 16 / 4, e = k % 4, high = r / 8;
+    uint32_t g = r % 8, lane = 4 * g + t, c = 2 * j + high, pair = lane / 2, eight = k % 8 / 4;
+    const uint8_t *upper = codes + LOW_INDEX_BYTES(f) + lane * 4;
+
+    if (f == TILE_Q2_K || f == TILE_Q3_K) {
+        uint32_t at = e / 2 * 16 + 8 * (j % 2) + 4 * (e % 2) + 2 * high;
+        uint32_t q = tile_word(codes + lane * 8 + j / 2 * 4) >> at & 3;
+
+        if (f == TILE_Q3_K) {
+            q |= (tile_word(upper) >> (e / 2 * 16 + 4 * j + e % 2 + 2 * high) & 1) << 2;
+            return half[0] * (float)(scales[8 * g + 4 * high + j] - 128) * ((float)q - 4);
+        }
+        uint32_t s = half_word(scales + 8 * g + 2 * high) >> (4 * j) & 15;
+        uint32_t m = half_word(scales + 8 * g + 4 + 2 * high) >> (4 * j) & 15;
+        float scaled = half[0] * (float)s * (float)q;
+        return scaled - half[2] * (float)m;
+    }
+    bool minus = f != TILE_IQ1 && tile_word(upper) >> tile_sign_bit(e, c) & 1;
+    uint32_t s = f == TILE_IQ3 ? (uint32_t)scales[2 * g + high] >> (j / 2 * 4)
+                               : half_word(scales + 4 * g + 2 * high) >> (4 * j);
+    float d = half[0] * (float)(2 * (s & 15) + 1), v;
+    if (f == TILE_IQ3) {
+        uint32_t at = codes[lane * 8 + c] | (codes[256 + lane] >> c & 1u) << 8;
+
+        v = (float)(((const uint32_t *)tile_grid_of(type, grids()))[at] >> (8 * e) & 255) / 2;
+    } else {
+        uint32_t more = f == TILE_IQ1 ? tile_word(codes + 128 + pair * 4) >> (4 * c) & 15
+                                      : half_word(codes + 128 + pair * 2) >> (2 * c) & 3;
+        uint32_t at = codes[pair * 8 + c] | (more & 7) << 8;
+        uint32_t n = ((const uint16_t *)tile_grid_of(type, grids()))[2 * at + eight] >> (4 * e) & 3;
+        uint32_t sizes = f == TILE_IQ2 ? GRID_IQ2 : more & 8 ? GRID_IQ1_MORE : GRID_IQ1_LESS;
+
+        v = ((float)(sizes >> (8 * n) & 255) - (f == TILE_IQ1 ? 16 : 0)) / 8;
+    }
+    return minus ? -(d * v) : d * v;
+}
+
+/* As the kernels take it. */
+static float low_read(uint32_t type, const uint8_t *tile, uint32_t r, uint32_t k, int unit) {
+    uint32_t f = tile_format_of(type), slice = k / 64, n = f == TILE_Q2_K ? 4 : 2;
+    const uint8_t *scales = tile + tile_code_bytes(f) + slice * LOW_SCALE_BYTES(f);
+    uint32_t first = r % 8 * n + r / 8;
+    float half[4] = {0};
+
+    for (uint32_t i = 0; i < n; i += 2) {
+        float h = blk_half(tile + tile_half_at(f, first + i));
+        int power = tile_half_power(f, first + i);
+
+        half[i] = h * tile_power_of_two(-unit - power);
+    }
+    return low_value(type, r, k, tile + slice * LOW_CODE_BYTES(f), scales, half);
+}
+
+Test(layout, a_tile_of_few_bits_holds_the_values_of_the_file) {
+    static struct sample s;
+    _Alignas(16) uint8_t tile[4096];
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        uint32_t type = (uint32_t)types[i], f = tile_format_of(type);
+
+        if (f < TILE_LOW)
+            continue;
+        fill(&s, types[i]);
+        int unit = unit_of(f, &s.source);
+        for (uint32_t row = 0; row < ROWS; row += TILE_ROWS)
+            for (uint32_t u = 0; u < COLUMNS / 256; u++) {
+                struct tile_source from = s.source;
+
+                from.data += row * from.row_bytes;
+                from.n_rows -= row;
+                pack_tile(f, &from, u * 256, unit, tile);
+                for (uint32_t at = 0; at < TILE_ROWS * 256; at++) {
+                    uint32_t r = at / 256, k = at % 256;
+                    float v = low_read(type, tile, r, k, unit);
+                    float x = row + r < ROWS ? s.value[row + r][u * 256 + k] : 0;
+
+                    cr_assert(v == x, "%s row %u column %u: %g, not %g", tensor_format(type)->name,
+                              row + r, u * 256 + k, (double)v, (double)x);
+                }
             }
     }
 }
