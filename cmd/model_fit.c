@@ -90,9 +90,12 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
                        memory_text(e->weight_bytes + e->buffer_bytes + e->kv_bytes).s,
                        memory_text(m->memory).s);
     if (r == 0 && e->n_host_layers)
-        r = buf_printf(out,
-                       "  of the weights the experts of %u layers, of %u, in host memory: %s\n",
-                       e->n_host_layers, e->n_expert_layers, memory_text(e->host_expert_bytes).s);
+        r = buf_printf(
+            out,
+            "  of the weights %u experts, of %u, in host memory: %s; they have %.0f%% of "
+            "the picks if all are picked equally often\n",
+            e->n_host_experts, e->n_experts, memory_text(e->host_expert_bytes).s,
+            100.0 * e->n_host_experts / e->n_experts);
     if (r == 0 && e->state_bytes)
         r = buf_printf(out, "  states of %.1f MiB for %u sequences, %u snapshots of them\n",
                        (double)e->state_bytes / 0x1p20, e->n_states, e->n_snapshots);
@@ -128,6 +131,8 @@ yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
     yyjson_mut_obj_add_uint(d, v, "expert_layers", e->n_expert_layers);
     yyjson_mut_obj_add_uint(d, v, "host_expert_layers", e->n_host_layers);
     yyjson_mut_obj_add_uint(d, v, "host_expert_bytes", e->host_expert_bytes);
+    yyjson_mut_obj_add_uint(d, v, "experts", e->n_experts);
+    yyjson_mut_obj_add_uint(d, v, "host_experts", e->n_host_experts);
     yyjson_mut_obj_add_uint(d, v, "buffer_bytes", e->buffer_bytes);
     yyjson_mut_obj_add_uint(d, v, "kv_bytes", e->kv_bytes);
     yyjson_mut_obj_add_uint(d, v, "page_bytes", e->page_bytes);

@@ -208,6 +208,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
     o.host_experts = 0;
+    o.experts_fd = 0;
     o.digest = o.windows = o.drafts = false;
     o.block = NULL;
     o.keep_fd = 0;
@@ -428,7 +429,6 @@ static int send_ready(struct worker *w) {
         .backend = {i->backend, (uint32_t)strlen(i->backend)},
         .isa = {i->isa, (uint32_t)strlen(i->isa)},
         .weights = i->weights,
-        .host_layers = i->host_layers,
     };
 
     memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));
@@ -618,11 +618,13 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_d
 }
 
 /* What stands behind the shards and the disk tier's file. */
-static void take_keeps(struct worker *w, const struct msg_open *m) {
+static void take_files(struct worker *w, const struct msg_open *m) {
     int next = WORKER_FD_MODEL + w->n_shards + (m->has_disk ? 1 : 0);
 
     w->config.engine.keep_fd = m->keeps ? next++ : 0;
-    w->keep_draft_fd = m->keeps_draft ? next : 0;
+    w->keep_draft_fd = m->keeps_draft ? next++ : 0;
+    w->config.engine.experts_fd = next;
+    w->config.engine.keeps_place = m->keeps_place;
 }
 
 /* From HELLO to the end of serving. Returns the exit code. */
@@ -638,7 +640,7 @@ static int run(struct worker *w, int n_shards) {
         read_options(w, open.options) < 0)
         return WORKER_CHANNEL;
     w->n_shards = n_shards;
-    take_keeps(w, &open);
+    take_files(w, &open);
     for (int i = 0; i < n_shards; i++)
         fds[i] = WORKER_FD_MODEL + i;
     w->crash_page->loading = 1;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "base/probe.h"
+#include "daemon/expert_file.h"
 #include "daemon/faults.h"
 #include "daemon/worker.h"
 #include "daemon/worker_chan.h"
@@ -27,7 +28,7 @@
 
 #define QUEUE_MAX (64u << 20)
 #define BACKLOG_MAX (1u << 20) /* bytes beyond which requests wait here: to pack them takes time */
-#define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 3)
+#define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 4)
 #define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
@@ -59,7 +60,8 @@ struct workers {
     bool served;      /* some worker was READY once */
     bool was_ready;   /* this one was */
     char backend[16]; /* what it computes with: its successors do, for the same tokens. "": none */
-    uint32_t host_layers; /* likewise, whose experts are the host's */
+    bool placed;      /* experts stay where `experts` says: that is part of what it computes */
+    struct expert_file experts;
     uv_process_t process;
     uv_timer_t watch, restart;
     bool process_open, killed_for_hang;
@@ -184,15 +186,13 @@ static void kill_worker(struct workers *w, const char *why) {
 
 /* OPEN: the options of section [engine], and what only the front knows. What is auto of backend and
  * host-experts is decided by the first worker: a stream that a device began is not continued by the
- * CPU, whose logits have other bits. */
+ * CPU, whose logits have other bits, nor by a device with other experts of its own. */
 static void send_open(struct workers *w) {
     CLEANUP(buf_deinit) struct buf options;
     struct config c = *w->opts.config;
 
-    if (w->backend[0]) {
+    if (w->backend[0])
         c.engine.backend = w->backend;
-        c.engine.host_experts = w->host_layers;
-    }
     buf_init(&options, MSG_MAX_FRAME);
     int r = config_pack(&c, "engine", &options);
     struct msg_open m = {
@@ -204,6 +204,7 @@ static void send_open(struct workers *w) {
         .disk_waits = w->opts.disk_waits,
         .keeps = w->kept[0] != NULL,
         .keeps_draft = w->kept[1] != NULL,
+        .keeps_place = w->placed,
         .tells_blocks = w->opts.on_blocks != NULL,
     };
 
@@ -271,8 +272,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
         return;
     }
     set_state(w, WORKERS_SERVING);
-    w->backoff_ms = w->n_failed = 0;
-    *w->failure = 0;
+    w->backoff_ms = w->n_failed = *w->failure = 0;
     w->progress_ns = clock_now(w->opts.clock);
     w->weights = where[m->weights];
     confirm_weights(w);
@@ -284,10 +284,9 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
               m->max_context, w->weights, (long long)(w->progress_ns - w->started_ns) / 1000000);
     if (!w->served)
         w->opts.on_ready(w->opts.ctx, m);
-    w->served = w->was_ready = true;
+    w->served = w->was_ready = w->placed = true;
     if (w->opts.on_blocks)
         w->opts.on_blocks(w->opts.ctx, NULL);
-    w->host_layers = m->host_layers;
     snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
     api_worker_up(w->model, n_faults);
 }
@@ -384,8 +383,7 @@ static void on_failed_start(struct workers *w) {
     w->n_failed++;
     if (changed)
         snprintf(w->refusal, sizeof(w->refusal),
-                 FILE_CHANGED ": weftd must be restarted to serve "
-                              "the new one");
+                 FILE_CHANGED ": weftd must be restarted to serve the new one");
     else if (!*w->refusal)
         snprintf(w->refusal, sizeof(w->refusal), "%u workers in a row ended while they loaded it",
                  w->n_failed);
@@ -443,6 +441,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     worker_chan_drain(&w->chan); /* what it said before it died still counts */
     worker_chan_close(&w->chan);
     bool served = w->state == WORKERS_SERVING;
+    expert_file_save(&w->experts);
     if (!w->was_ready) /* whatever it died of, the next one packs anew */
         release_weights(w, true);
     if (status == WORKER_CUT_OFF)
@@ -521,6 +520,8 @@ static int spawn(struct workers *w) {
         if (w->kept[i])
             stdio[n_stdio++] =
                 (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = kept_fd(w->kept[i])};
+    stdio[n_stdio++] = (uv_stdio_container_t){
+        .flags = UV_INHERIT_FD, .data.fd = expert_file_open(&w->experts, w->opts.file)};
     worker_environment(env);
     stdio[0] = stdio[1] = (uv_stdio_container_t){.flags = UV_IGNORE};
     stdio[2] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = 2};
@@ -549,8 +550,7 @@ int workers_start(struct workers *w) {
     memset(w->crash_page, 0, sizeof(*w->crash_page));
     *w->refusal = 0;
     w->was_ready = w->killed_for_hang = w->open_sent = false;
-    w->progress_step = 0;
-    w->watched_ns = 0;
+    w->progress_step = w->watched_ns = 0;
     w->started_ns = w->progress_ns = clock_now(w->opts.clock);
     int r = spawn(w);
     if (r < 0)
@@ -747,9 +747,8 @@ void workers_unload(struct workers *w) {
     if (w->state == WORKERS_IDLE || w->state == WORKERS_STOPPED)
         return;
     set_state(w, WORKERS_IDLE);
-    w->served = w->has_stats = w->file_changed = false;
-    w->backoff_ms = w->n_failed = 0;
-    *w->failure = 0;
+    w->served = w->has_stats = w->file_changed = w->placed = false;
+    w->backoff_ms = w->n_failed = *w->failure = 0;
     api_worker_stopped(w->model);
     release_weights(w, false); /* the memory is free when the process has ended */
     log_event(WLOG_INFO, "worker_unloaded", "pid=%d", w->process_open ? w->process.pid : 0);
@@ -765,6 +764,7 @@ struct workers *workers_free(struct workers *w) {
     release_weights(w, false);
     munmap(w->crash_page, SHARED_BYTES);
     close(w->crash_page_fd);
+    expert_file_close(&w->experts);
     buf_deinit(&w->out);
     free(w);
     return NULL;

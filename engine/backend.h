@@ -15,7 +15,8 @@
 #define BACKEND_ABI 9u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
-#define OP_MATRICES 4 /* of one op, at most */
+#define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */
+#define OP_MATRICES 4  /* of one op, at most */
 
 /* Positions of a slot whose hidden states are kept: those that a draft goes beyond what is known,
  * the last one that is known, and the one before it. */
@@ -127,11 +128,13 @@ struct model_shape {
     uint32_t window; /* the largest of the layers of KV_WINDOW: they read no other keys */
     /* Mixture of experts: each row picks n_expert_used FFNs of n_ff_expert each. 0: a dense FFN. */
     uint32_t n_expert, n_expert_used, n_ff_expert;
-    float expert_scale;     /* of what the experts add */
-    enum gating gating;     /* of a router's numbers */
-    bool unnormed;          /* weights of picked experts are not divided by their sum */
-    uint32_t n_ff_shared;   /* of the expert that every row has; 0: there is none */
-    uint32_t host_layers;   /* the picked experts of layers below this one are the host's */
+    float expert_scale;   /* of what the experts add */
+    enum gating gating;   /* of a router's numbers */
+    bool unnormed;        /* weights of picked experts are not divided by their sum */
+    uint32_t n_ff_shared; /* of the expert that every row has; 0: there is none */
+    /* Beside a device: the experts that the host has and computes, a bit each, [n_layer][words of
+     * n_expert bits]. NULL: none. */
+    const uint32_t *host_experts;
     uint32_t n_layer_input; /* of LAYER_INPUT, a layer; 0: the model has none */
     bool encoder;           /* all attention is of whole sequences, and there are no logits */
     bool drafts;            /* the model has ops of pass 1 */
@@ -308,27 +311,42 @@ static inline uint64_t kv_bytes(enum engine_kv_type type, uint64_t n) {
                                     : n * 4;
 }
 
-/* Whether the host computes the experts of an op, beside a device. */
-static inline bool op_is_hosts(const struct model_shape *s, const struct model_op *op) {
-    return op->kind == OP_EXPERTS && op->layer < s->host_layers;
+/* Words of a layer in model_shape.host_experts. */
+static inline uint32_t host_words(const struct model_shape *s) {
+    return (s->n_expert + 31) / 32;
+}
+
+/* Whether the host has an expert of a layer. What drafts lies behind the layers. */
+static inline bool expert_is_hosts(const struct model_shape *s, uint32_t layer, uint32_t expert) {
+    return s->host_experts && layer < s->n_layer &&
+           (s->host_experts[layer * host_words(s) + expert / 32] >> expert % 32 & 1);
+}
+
+/* How many of a layer the host has. */
+static inline uint32_t n_host_experts(const struct model_shape *s, uint32_t layer) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; s->host_experts && layer < s->n_layer && i < host_words(s); i++)
+        n += (uint32_t)__builtin_popcount(s->host_experts[layer * host_words(s) + i]);
+    return n;
 }
 
 /*
  * Experts whose weights lie in host memory, and which are computed there while a device computes
- * the rest of the model. One call at a time, from any thread.
+ * the rest of the model: those of shape.host_experts. One call at a time, from any thread.
  */
 struct host_experts;
 struct host_experts_ops {
     int (*open)(struct host_experts **out, const struct model_shape *shape,
                 const struct engine_opts *opts, struct err *err);
     struct host_experts *(*close)(struct host_experts *h); /* accepts NULL, returns NULL */
-    /* Takes the matrices of an EXPERTS op in, the next one after those before. @norm: of its rows,
-     * the op's own or that of the ROUTE op. */
+    /* Takes the host's matrices of an EXPERTS op in, the next one after those before. @norm: of its
+     * rows, the op's own or that of the ROUTE op. */
     int (*load)(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
                 struct err *err);
     /* y = e(norm x) of each pair, without the factor weigh[e], by the EXPERTS op that was loaded as
      * number @layer, from 0. x: [n_rows][n_embd]; expert, the picks: [n_rows][n_expert_used]; y:
-     * [n_rows][n_expert_used][n_embd]. */
+     * [n_rows][n_expert_used][n_embd], untouched where the pick is none of the host's. */
     void (*run)(struct host_experts *h, uint32_t layer, uint32_t n_rows, const float *x,
                 const uint32_t *expert, float *y);
 };
@@ -346,7 +364,7 @@ struct be_opts {
     uint32_t n_host_states; /* the last of them, which a device is to have in host memory */
     uint32_t n_windows;     /* pages of KV_WINDOW; 0: no op's layer is of that class */
     uint32_t n_slots;       /* of sequences whose hidden states are kept; 0: no KEEP */
-    const struct host_experts_ops *host_experts; /* of a device; not NULL with host_layers */
+    const struct host_experts_ops *host_experts; /* of a device; not NULL with shape's */
 };
 
 /* 0 or -errno; -EIO once a device is lost. */
@@ -418,6 +436,10 @@ struct be_ops {
     /* Why a device was lost: the call that failed first and what it said; "" while it answers.
      * NULL: not a device. */
     const char *(*fault)(const struct be *b);
+    /* With opts.experts_fd: how often the experts of the layers were picked since open(),
+     * [n_layer][n_expert], as of the step that ended last, whose number is a multiple of
+     * PICKS_STEPS. NULL, also of the answer: not known. */
+    const uint64_t *(*picks)(const struct be *b);
     /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
     int (*probe)(struct err *err);
 };

@@ -38,11 +38,12 @@ struct flight {
 struct engine {
     struct engine_opts opts; /* our copy: max_context and n_pages filled in */
     struct engine_info info;
-    char name[128], note[600];
+    char name[128], note[600], moved[200]; /* moved: of experts */
     const struct be_ops *ops;
     struct be *be;
     struct model model;
     struct head head;
+    struct picks picks;
     struct flight flight[MAX_IN_FLIGHT]; /* of step s: [s % 2] */
     uint64_t launched, waited;           /* numbers of the last ones */
     int32_t *sample;                     /* [max_wants] of step @waited */
@@ -219,7 +220,7 @@ static int size_states(struct engine *e, struct err *err) {
 static int place_experts(struct engine *e, struct err *err) {
     const struct fit_sizes s = sizes_of(e);
 
-    return place(&e->model, e->ops, &e->opts, &s, err);
+    return place(&e->model, e->ops, &e->opts, &s, &e->picks, e->moved, sizeof(e->moved), err);
 }
 
 /* How many pages, and how long a sequence they can hold. */
@@ -311,10 +312,14 @@ static void note_no_drafts(struct engine *e) {
 static void tell_place(struct engine *e) {
     struct engine_info *i = &e->info;
     const struct placement p = place_tell(&e->model, e->note, sizeof(e->note));
+    size_t n = strlen(e->note);
+
+    snprintf(e->note + n, sizeof(e->note) - n, "%s%s", n && *e->moved ? "; " : "", e->moved);
 
     i->n_expert_layers = p.n_layers;
-    i->n_host_layers = p.n_host;
-    i->host_layers = e->model.shape.host_layers;
+    i->n_host_layers = p.n_host_layers;
+    i->n_experts = p.n_experts;
+    i->n_host_experts = p.n_host;
     i->host_expert_bytes = p.host_bytes;
 }
 
@@ -351,8 +356,7 @@ static void fill_info(struct engine *e) {
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
     backend_sources(e->ops, i->sources);
     tell_place(e);
-    i->sources[0] ^= (uint8_t)i->host_layers;
-    i->sources[1] ^= (uint8_t)(i->host_layers >> 8);
+    place_mark(&e->model, i->sources);
     i->kv_type = e->opts.kv_type;
     i->draft_bytes = fit_token_weights(&e->model, 1);
     i->borrows = s->borrows;
@@ -417,6 +421,8 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     e->ops = ops;
     int r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
+    if (r == 0)
+        picks_open(&e->picks, opts->experts_fd, opts->file, &e->model.shape);
     r = r < 0 ? r : size_pages(e, err);
     r = r < 0 ? r : check_memory(e, err);
     r = r < 0 ? r : alloc_flights(e);
@@ -501,6 +507,8 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .token_bytes = fit_token_weights(&e->model, 0),
         .n_expert_layers = e->info.n_expert_layers,
         .n_host_layers = e->info.n_host_layers,
+        .n_experts = e->info.n_experts,
+        .n_host_experts = e->info.n_host_experts,
         .host_expert_bytes = e->info.host_expert_bytes,
     };
     return r;
@@ -512,6 +520,7 @@ struct engine *engine_free(struct engine *e) {
     if (e->ops)
         e->ops->close(e->be);
     model_deinit(&e->model);
+    picks_close(&e->picks);
     head_deinit(&e->head);
     for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
         free(e->flight[i].token);
@@ -711,6 +720,21 @@ static int compute_on_host(struct engine *e, struct flight *f) {
     return r < 0 ? r : sample_step(e, f);
 }
 
+static void count_picks(struct engine *e) {
+    const struct model_shape *s = &e->model.shape;
+    const uint64_t *now = e->ops->picks ? e->ops->picks(e->be) : NULL;
+
+    if (!now)
+        return;
+    picks_count(&e->picks, now);
+    e->info.n_picks = e->info.n_host_picks = 0;
+    for (uint32_t i = 0; i < s->n_layer * s->n_expert; i++) {
+        e->info.n_picks += now[i];
+        if (expert_is_hosts(s, i / s->n_expert, i % s->n_expert))
+            e->info.n_host_picks += now[i];
+    }
+}
+
 int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     struct flight *f = flight_of(e, step);
     struct engine_result result;
@@ -728,5 +752,7 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
         e->sample[i] = result.out[i].token;
     e->waited = step;
     *out = result;
+    if (step % PICKS_STEPS == 0)
+        count_picks(e);
     return 0;
 }

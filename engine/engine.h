@@ -44,10 +44,11 @@ struct engine_info {
      * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
     uint32_t n_windows, window, window_seqs;
     uint64_t window_bytes; /* of one */
-    /* Of the layers that have experts, how many have them in host memory, of how many bytes;
-     * host_layers: host_experts as it was chosen. */
-    uint32_t n_expert_layers, n_host_layers, host_layers;
+    /* Of the layers that have experts, how many have some in host memory; how many experts, of how
+     * many bytes. */
+    uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;
     uint64_t host_expert_bytes;
+    uint64_t n_picks, n_host_picks; /* counted so far, with experts_fd: all, and the host's */
     uint8_t fingerprint[16];
     /* Of the sources of the engine and the backend, and of where experts lie: where it differs, so
      * may what is computed. */
@@ -80,7 +81,7 @@ struct engine_fit {
     uint32_t page_tokens, n_pages, n_states, n_snapshots, n_windows, window_seqs;
     uint32_t context, model_context; /* that there is room for; that the model was made for */
     uint64_t token_bytes;            /* of weights that are read for a token */
-    uint32_t n_expert_layers, n_host_layers; /* as engine_info has them */
+    uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts; /* as engine_info has */
     uint64_t host_expert_bytes;
 };
 

@@ -86,6 +86,7 @@ void model_deinit(struct model *m) {
     free(m->op);
     views_free(m->views);
     free(m->slopes);
+    free(m->host_experts);
     for (int i = 0; i < ROPE_SETS; i++)
         free((void *)m->shape.rope[i].freq);
     *m = (struct model){0};

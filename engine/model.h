@@ -43,7 +43,8 @@ struct model {
     char no_drafts[400]; /* why pass 1 is empty although it was asked for; "" */
     struct view *views;  /* tensors of ops that are parts of the file's (bind.h) */
     struct head_tensors head;
-    float *slopes; /* of heads, where ops have them */
+    float *slopes;          /* of heads, where ops have them */
+    uint32_t *host_experts; /* what shape.host_experts is or may become (place.h); or NULL */
 };
 
 /* Appends a copy of @op; a scale or gain of 0 becomes 1, a width of 0 the model's. When memory runs

@@ -1,8 +1,100 @@
 #include "engine/place.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "base/sha256.h"
+
+/* Rows that must have been counted before an order is made of their picks: of fewer it is one of
+ * chance (docs/cuda-kernels.md). */
+#define ENOUGH_ROWS 1000u
+/* A placement that costs no more than this beside the best one stays, and what is on disk with
+ * it. */
+#define STAYS 1.1
+
+/* -- orders ------------------------------------------------------------------------------------ */
+
+struct expert {
+    uint64_t picks;
+    uint32_t number;
+};
+
+static int compare(const void *a, const void *b) {
+    const struct expert *x = a, *y = b;
+
+    if (x->picks != y->picks)
+        return x->picks < y->picks ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+uint32_t place_order(const struct place_case *c, uint32_t *out) {
+    CLEANUP(freep) struct expert *all = calloc((size_t)c->n_layer * c->n_expert, sizeof(*all));
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; all && i < c->n_layer * c->n_expert; i++)
+        if (c->has[i / c->n_expert])
+            all[n++] = (struct expert){c->picks[i], i};
+    if (n)
+        qsort(all, n, sizeof(*all), compare);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = all[i].number;
+    return n;
+}
+
+static bool has(const struct place_case *c, const uint32_t *host, uint32_t number) {
+    uint32_t l = number / c->n_expert, e = number % c->n_expert;
+
+    return host[l * ((c->n_expert + 31) / 32) + e / 32] >> e % 32 & 1;
+}
+
+/* Picks of the host's experts, of all that count (those of layers with experts). */
+static double hosts_picks(const struct place_case *c, const uint32_t *host, double *all) {
+    double n = 0;
+
+    *all = 0;
+    for (uint32_t i = 0; i < c->n_layer * c->n_expert; i++) {
+        double picks = c->has[i / c->n_expert] ? (double)c->picks[i] : 0;
+
+        *all += picks;
+        n += host && has(c, host, i) ? picks : 0;
+    }
+    return n;
+}
+
+double place_share(const struct place_case *c, const uint32_t *host) {
+    double all, n = hosts_picks(c, host, &all);
+
+    return all > 0 ? n / all : 0;
+}
+
+double place_cost(const struct place_case *c, const uint32_t *host) {
+    uint32_t n_layers = 0, n_calls = 0;
+
+    for (uint32_t l = 0; l < c->n_layer; l++) {
+        bool any = false;
+
+        for (uint32_t e = 0; e < c->n_expert; e++)
+            any = any || (host && has(c, host, l * c->n_expert + e));
+        n_layers += c->has[l];
+        n_calls += any;
+    }
+    return place_share(c, host) * n_layers * c->n_used + n_calls;
+}
+
+/* -- what the model has ------------------------------------------------------------------------ */
+
+/* Of one of the op's. */
+static uint64_t bytes_of_expert(const struct model *m, const struct model_op *op) {
+    uint64_t n = 0;
+
+    for (int w = 0; w < OP_MATRICES; w++)
+        if (op->w[w] && (w == 0 || op->w[w] != op->w[w - 1])) /* GLU_RELU: gates are ups */
+            n += op->w[w]->n_bytes / m->shape.n_expert;
+    return n;
+}
 
 static struct placement count(const struct model *m) {
     struct placement p = {0};
@@ -10,35 +102,157 @@ static struct placement count(const struct model *m) {
     for (uint32_t i = 0; i < m->n_ops; i++) {
         const struct model_op *op = &m->op[i];
 
-        p.n_layers += op->kind == OP_EXPERTS;
-        if (!op_is_hosts(&m->shape, op))
+        if (op->kind != OP_EXPERTS)
             continue;
-        p.n_host++;
-        for (int w = 0; w < OP_MATRICES; w++)
-            if (op->w[w] && (w == 0 || op->w[w] != op->w[w - 1])) /* GLU_RELU: gates are ups */
-                p.host_bytes += op->w[w]->n_bytes;
+        uint32_t n = n_host_experts(&m->shape, op->layer);
+        p.n_layers++;
+        p.n_host_layers += n > 0;
+        p.n_experts += m->shape.n_expert;
+        p.n_host += n;
+        p.host_bytes += n * bytes_of_expert(m, op);
     }
     return p;
 }
 
-/* The fewest layers, the device having room for @kv then; all, where it has not even so. */
-static int choose(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
-                  uint64_t kv, struct err *err) {
-    uint32_t from = 0, to = m->shape.n_layer, *n = &m->shape.host_layers;
-    uint64_t room;
-    int r = 0;
+static size_t n_words(const struct model *m) {
+    return (size_t)m->shape.n_layer * host_words(&m->shape);
+}
 
-    for (*n = 0; from < to; *n = from + (to - from) / 2) {
-        r = ops->room(&m->shape, o, &room, err);
+/* The shape has @bits, which stay the model's. */
+static void take(struct model *m, const uint32_t *bits) {
+    bool any = false;
+
+    for (size_t i = 0; i < n_words(m); i++) {
+        uint32_t n_left = m->shape.n_expert - (uint32_t)(i % host_words(&m->shape)) * 32;
+
+        m->host_experts[i] = bits[i] & (n_left < 32 ? (1u << n_left) - 1 : UINT32_MAX);
+        any = any || m->host_experts[i];
+    }
+    m->shape.host_experts = any ? m->host_experts : NULL;
+}
+
+/* The first @n of an order. */
+static void take_first(struct model *m, const uint32_t *order, uint32_t n) {
+    memset(m->host_experts, 0, n_words(m) * sizeof(uint32_t));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t l = order[i] / m->shape.n_expert, e = order[i] % m->shape.n_expert;
+
+        m->host_experts[l * host_words(&m->shape) + e / 32] |= 1u << e % 32;
+    }
+    m->shape.host_experts = n ? m->host_experts : NULL;
+}
+
+/* -- the choice -------------------------------------------------------------------------------- */
+
+struct choice {
+    struct model *m;
+    const struct be_ops *ops;
+    const struct engine_opts *o;
+    uint64_t kv; /* what the device must have room for */
+    struct place_case of;
+    uint64_t *picks;
+    bool *has;
+    uint32_t *order, *best; /* best: bits */
+    bool counted;
+};
+
+static void free_choice(struct choice *c) {
+    free(c->picks);
+    free(c->has);
+    free(c->order);
+    free(c->best);
+}
+
+/* Whether the device has room beside what the model's shape says. 1, 0 or -errno. */
+static int fits(const struct choice *c, struct err *err) {
+    uint64_t room;
+    int r = c->ops->room(&c->m->shape, c->o, &room, err);
+
+    return r < 0 ? r : room >= c->kv;
+}
+
+/* The fewest of the order, the device having room for the KV memory then; all, where it has not
+ * even so. 0 or -errno. */
+static int take_fewest(struct choice *c, uint32_t n_order, struct err *err) {
+    uint32_t from = 0, to = n_order;
+
+    while (from < to) {
+        uint32_t n = from + (to - from) / 2;
+
+        take_first(c->m, c->order, n);
+        int r = fits(c, err);
         if (r < 0)
             return r;
-        if (room >= kv)
-            to = *n;
-        else
-            from = *n + 1;
+        from = r ? from : n + 1;
+        to = r ? n : to;
     }
-    *n = to;
+    take_first(c->m, c->order, to);
     return 0;
+}
+
+/* By what was counted, or as if experts were picked equally often. */
+static int describe(struct choice *c, const struct picks *k) {
+    const struct model_shape *s = &c->m->shape;
+    const uint64_t *counts = picks_counts(k);
+    uint32_t n = s->n_layer * s->n_expert, n_layers = 0;
+    uint64_t all = 0;
+
+    c->picks = calloc(n, sizeof(*c->picks));
+    c->has = calloc(s->n_layer, sizeof(*c->has));
+    c->order = calloc(n, sizeof(*c->order));
+    c->best = calloc(n_words(c->m), sizeof(*c->best));
+    if (!c->picks || !c->has || !c->order || !c->best)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < c->m->n_ops; i++)
+        if (c->m->op[i].kind == OP_EXPERTS && c->m->op[i].layer < s->n_layer) {
+            c->has[c->m->op[i].layer] = true;
+            n_layers++;
+        }
+    for (uint32_t i = 0; counts && i < n; i++)
+        all += counts[i];
+    c->counted = all >= (uint64_t)ENOUGH_ROWS * n_layers * s->n_expert_used;
+    for (uint32_t i = 0; i < n; i++)
+        c->picks[i] = c->counted ? counts[i] : 1;
+    c->of = (struct place_case){s->n_layer, s->n_expert, s->n_expert_used, c->picks, c->has};
+    return 0;
+}
+
+/* The order of the first layers' experts by their numbers. How many there are. */
+static uint32_t in_layers(const struct choice *c, uint32_t n_layers) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_layers * c->of.n_expert; i++)
+        if (c->of.has[i / c->of.n_expert])
+            c->order[n++] = i;
+    return n;
+}
+
+static void keep_if_best(struct choice *c, double *best) {
+    double cost = place_cost(&c->of, c->m->shape.host_experts);
+
+    if (cost > *best)
+        return;
+    *best = cost;
+    memcpy(c->best, c->m->host_experts, n_words(c->m) * sizeof(uint32_t));
+}
+
+/* The cheaper one of the rarest experts and the first layers'; what was there before, where it is
+ * nearly as good. */
+static int choose(struct choice *c, const uint32_t *before, struct err *err) {
+    double best = INFINITY;
+    int r = take_fewest(c, place_order(&c->of, c->order), err);
+
+    keep_if_best(c, &best);
+    r = r < 0 ? r : take_fewest(c, in_layers(c, c->of.n_layer), err);
+    keep_if_best(c, &best);
+    if (r == 0 && before && place_cost(&c->of, before) <= STAYS * best) {
+        take(c->m, before);
+        r = fits(c, err);
+        if (r != 0)
+            return MIN(r, 0);
+    }
+    take(c->m, c->best);
+    return r;
 }
 
 static int check_host(const struct model *m, const struct engine_opts *o, struct err *err) {
@@ -48,9 +262,9 @@ static int check_host(const struct model *m, const struct engine_opts *o, struct
     if (p.host_bytes <= have)
         return 0;
     err_set(err, 0, NULL,
-            "does not fit: the experts of %u layers, of %u, that are not the device's take %s, of "
-            "the machine's memory %s may be taken",
-            p.n_host, p.n_layers, fit_text(p.host_bytes).s, fit_text(have).s);
+            "does not fit: %u experts, of %u, that are not the device's take %s, of the machine's "
+            "memory %s may be taken",
+            p.n_host, p.n_experts, fit_text(p.host_bytes).s, fit_text(have).s);
     return -ENOMEM;
 }
 
@@ -66,19 +280,54 @@ static uint64_t kv_of(const struct model *m, const struct engine_opts *o,
     return fit_kv_beside(&f);
 }
 
-int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
-          const struct fit_sizes *s, struct err *err) {
-    uint32_t n = o->host_experts;
-    int r = 0;
+/* The first layers' experts, all of them. */
+static void take_layers(struct choice *c, uint32_t n_layers) {
+    take_first(c->m, c->order, in_layers(c, MIN(n_layers, c->of.n_layer)));
+}
 
-    m->shape.host_layers = 0;
-    if (!ops->device || !ops->room || !m->shape.n_expert || n == 0)
+/* How many experts lie elsewhere than before, and what that is worth. */
+static void tell_change(const struct choice *c, const uint32_t *before, char *note, size_t n) {
+    const uint32_t *now = c->m->shape.host_experts;
+    uint32_t n_moved = 0;
+
+    for (uint32_t i = 0; before && i < c->of.n_layer * c->of.n_expert; i++)
+        n_moved += has(&c->of, before, i) != (now && has(&c->of, now, i));
+    if (c->counted && n_moved)
+        snprintf(note, n,
+                 "%u experts lie elsewhere than when the model was loaded last: of the picks that "
+                 "were counted the card has %.1f%% then, and had %.1f%%",
+                 n_moved, 100 * (1 - place_share(&c->of, now)),
+                 100 * (1 - place_share(&c->of, before)));
+    else if (c->counted && now)
+        snprintf(note, n, "of the picks that were counted the card has %.1f%%",
+                 100 * (1 - place_share(&c->of, now)));
+}
+
+int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
+          const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err) {
+    const uint32_t *before = picks_placed(k);
+
+    m->shape.host_experts = NULL;
+    if (!ops->device || !ops->room || !m->shape.n_expert)
         return 0;
-    if (n == ENGINE_HOST_AUTO)
-        r = choose(m, ops, o, kv_of(m, o, s), err);
-    else
-        m->shape.host_layers = MIN(n, m->shape.n_layer);
-    return r < 0 ? r : check_host(m, o, err);
+    m->host_experts = m->host_experts ? m->host_experts : calloc(n_words(m), sizeof(uint32_t));
+    if (!m->host_experts)
+        return -ENOMEM;
+    struct choice c = {.m = m, .ops = ops, .o = o, .kv = kv_of(m, o, s)};
+    int r = describe(&c, k);
+    if (r == 0 && o->keeps_place && before)
+        take(m, before);
+    else if (r == 0 && o->host_experts == ENGINE_HOST_AUTO)
+        r = choose(&c, before, err);
+    else if (r == 0)
+        take_layers(&c, o->host_experts);
+    r = r < 0 ? r : check_host(m, o, err);
+    if (r == 0) {
+        tell_change(&c, before, note, n_note);
+        picks_place(k, m->host_experts);
+    }
+    free_choice(&c);
+    return r;
 }
 
 struct placement place_tell(const struct model *m, char *note, size_t n) {
@@ -86,9 +335,23 @@ struct placement place_tell(const struct model *m, char *note, size_t n) {
     size_t at = strlen(note);
 
     if (p.n_host)
-        snprintf(
-            note + at, n - at,
-            "%sthe experts of %u layers, of %u, lie in host memory (%s) and are computed there",
-            at ? "; " : "", p.n_host, p.n_layers, fit_text(p.host_bytes).s);
+        snprintf(note + at, n - at,
+                 "%s%u experts, of %u, in %u layers, of %u, lie in host memory (%s) and are "
+                 "computed there",
+                 at ? "; " : "", p.n_host, p.n_experts, p.n_host_layers, p.n_layers,
+                 fit_text(p.host_bytes).s);
     return p;
+}
+
+void place_mark(const struct model *m, uint8_t sources[20]) {
+    struct sha256 s;
+    char hex[65];
+
+    if (!m->shape.host_experts)
+        return;
+    sha256_init(&s);
+    sha256_add(&s, m->host_experts, n_words(m) * sizeof(uint32_t));
+    sha256_hex(&s, hex);
+    for (int i = 0; i < 20; i++)
+        sources[i] ^= (uint8_t)hex[i];
 }

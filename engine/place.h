@@ -1,23 +1,48 @@
 #pragma once
 
 /*
- * place - where the experts of a model's layers lie beside a device: in its memory, or in the
- * host's, where they are computed too (host_experts_ops). Whole layers, the first ones. The device
- * rounds activations to half precision and the host to eight bits, so what is computed depends on
- * where experts lie: that is chosen once, when the model is opened. Private to engine/.
+ * place - which experts of a model lie in the host's memory beside a device, where they are
+ * computed too (host_experts_ops). The device rounds activations to half precision and the host to
+ * eight bits, so what is computed depends on where experts lie: that is chosen when a model is
+ * opened, and never while it is served. Private to engine/.
+ *
+ * Of the experts in the order of their picks, the rarest first, the host gets as few as leave the
+ * device room for keys and values.
  */
 
 #include "engine/fit.h"
+#include "engine/picks.h"
 
-/* Of the layers that have experts, how many have them in host memory, of how many bytes. */
+/* What an order is made of: expert e of layer l is number l * n_expert + e. */
+struct place_case {
+    uint32_t n_layer, n_expert, n_used;
+    const uint64_t *picks; /* [n_layer][n_expert] */
+    const bool *has;       /* [n_layer]: the layer has experts */
+};
+
+/* The numbers of all experts, the one with the fewest picks first, of equal ones the lowest number:
+ * the host's time is that of reading picked bytes, so a byte of the device's memory is worth the
+ * picks of its expert, however large that is. @out: [n_layer * n_expert]. How many there are. */
+uint32_t place_order(const struct place_case *c, uint32_t *out);
+/* What a row has of the host at these places: its picks there, and a pick more for each layer that
+ * calls the host at all. 0 where @host is NULL. */
+double place_cost(const struct place_case *c, const uint32_t *host);
+/* The part of all picks that are the host's. */
+double place_share(const struct place_case *c, const uint32_t *host);
+
+/* Of the layers that have experts how many have some in host memory; of all experts how many, of
+ * how many bytes. */
 struct placement {
-    uint32_t n_layers, n_host;
+    uint32_t n_layers, n_host_layers, n_experts, n_host;
     uint64_t host_bytes;
 };
 
-/* Chooses shape.host_layers, as opts->host_experts says: 0 without a device or experts. 0; -ENOMEM
+/* Chooses shape.host_experts: where opts->keeps_place what @k has, else as opts->host_experts says,
+ * and @k gets it. NULL without a device or experts. @note: what changed, "" if nothing. 0; -ENOMEM
  * with @err when the host has no room for its part; or -errno of ops->room(). */
 int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
-          const struct fit_sizes *s, struct err *err);
+          const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err);
 /* What was chosen, and a line on it behind @note, whose size is @n. */
 struct placement place_tell(const struct model *m, char *note, size_t n);
+/* Of the placement, into @sources, if anything is the host's. */
+void place_mark(const struct model *m, uint8_t sources[20]);

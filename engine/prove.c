@@ -35,14 +35,16 @@ struct proof {
     char why[160]; /* the first thing that was wrong, "" */
 };
 
-/* Experts of the host and of the device are computed by different code. */
+/* Experts of the host and of the device are computed by different code; a layer may have both. */
 static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
-    return op_is_hosts(&p->m->shape, op) ? OP_KINDS : op->kind;
+    uint32_t n = op->kind == OP_EXPERTS ? n_host_experts(&p->m->shape, op->layer) : 0;
+
+    return n == 0 ? op->kind : n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
 }
 
 /* The layers that have an op of a kind which none before has. */
 static void choose_ops(struct proof *p) {
-    bool seen[OP_KINDS + 1] = {false}; /* OP_KINDS: experts of the host */
+    bool seen[OP_KINDS + 2] = {false};
     uint32_t last = UINT32_MAX;
 
     for (uint32_t i = 0; i < p->m->n_ops; i++) {
@@ -298,7 +300,7 @@ int prove_device(const struct model *m, const struct be_ops *ops, struct be *be,
         .n_rows = MIN(MIN(ROWS, opts->max_rows), opts->max_context),
         .n_pages = opts->n_pages,
         .n_states = opts->n_states + (m->shape.drafts ? 0 : opts->n_snapshots),
-        .limit = opts->kv_type == ENGINE_KV_Q8_0 || m->shape.host_layers ? LIMIT_Q8_0 : LIMIT,
+        .limit = opts->kv_type == ENGINE_KV_Q8_0 || m->shape.host_experts ? LIMIT_Q8_0 : LIMIT,
     };
 
     note[0] = 0;

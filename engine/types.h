@@ -159,9 +159,15 @@ struct engine_opts {
     uint32_t
         device_share; /* 0, or a device takes the n-th part of what it has left, not kv_bytes */
     /* Beside a device the experts of the first so many layers lie in host memory and are computed
-     * there (n_threads, isa); ENGINE_HOST_AUTO: of as few as leave the device room for kv_bytes,
-     * without device_share, or for max_context or FIT_CONTEXT tokens. Results depend on it. */
+     * there (n_threads, isa); ENGINE_HOST_AUTO: as few experts, those that are picked least, as
+     * leave the device room for kv_bytes, without device_share, or for max_context or FIT_CONTEXT
+     * tokens. Results depend on it. */
     uint32_t host_experts;
+    /* A file to read and write, or 0: how often experts are picked is counted in it, and where they
+     * were placed. keeps_place: they stay where it says that they are. What is in it and not of
+     * this model is thrown away. */
+    int experts_fd;
+    bool keeps_place;
     uint32_t n_host_pages;  /* 0: sized from host_kv_bytes, which may be 0 */
     uint64_t host_kv_bytes; /* host memory for pages that are not on the device */
     uint32_t n_states;      /* 0: max_seqs, fewer if they took more than half of kv_bytes */

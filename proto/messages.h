@@ -67,6 +67,9 @@ struct msg_open {
     uint32_t has_disk, disk_waits;
     /* 0 or 1: behind that, those in memory for the weights of the model and the draft model. */
     uint32_t keeps, keeps_draft;
+    /* 0 or 1: the model's experts stay where the file of them, the last one, says that they are
+     * (engine_opts.experts_fd). */
+    uint32_t keeps_place;
     uint32_t tells_blocks; /* 0 or 1: BLOCKS are wished for */
 };
 
@@ -81,8 +84,7 @@ struct msg_ready {
     uint64_t page_bytes, n_params;
     uint8_t fingerprint[16];
     struct str arch, backend, isa;
-    uint32_t weights;     /* where the model's are: engine_info.weights; below READY_WEIGHTS */
-    uint32_t host_layers; /* as engine_info has it */
+    uint32_t weights; /* where the model's are: engine_info.weights; below READY_WEIGHTS */
 };
 
 #define READY_WEIGHTS 3u

@@ -707,6 +707,9 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     state_stats(s, &kv, out);
     out->n_host_layers = s->info->n_host_layers;
     out->host_expert_bytes = s->info->host_expert_bytes;
+    out->n_host_experts = s->info->n_host_experts;
+    out->n_picks = s->info->n_picks;
+    out->n_host_picks = s->info->n_host_picks;
     out->n_swapped = s->offload.n_swapped;
     out->n_not_swapped = s->offload.n_recomputed;
     bool prewarm = s->prewarm.now && s->prewarm.now->state == REQUEST_RUNNING;

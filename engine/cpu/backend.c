@@ -150,7 +150,8 @@ static void pack_expert_panels(void *ctx, uint32_t thread) {
         struct tensor one = *r->t;
 
         one.data += i / per * r->stride;
-        panel_pack(m, &one, i % per, m->data + i % per * m->panel_bytes);
+        if (m->data)
+            panel_pack(m, &one, i % per, m->data + i % per * m->panel_bytes);
     }
 }
 
@@ -215,7 +216,13 @@ static int load_mat(struct be *b, struct weights *w, const struct model_op *op, 
     return grow_acts(b, panel_infos[m->format].acts, m->n_in);
 }
 
-/* The experts' matrices of one of the three tensors, each as a matrix of its own. */
+/* Beside a device (host_experts.c): those of the host. */
+static bool has_expert(const struct be *b, uint32_t layer, uint32_t expert) {
+    return !b->shape.host_experts || expert_is_hosts(&b->shape, layer, expert);
+}
+
+/* The experts' matrices of one of the three tensors, each as a matrix of its own; those that lie
+ * elsewhere have no data. */
 static int load_expert_mats(struct be *b, struct weights *w, const struct model_op *op,
                             uint32_t which, struct err *err) {
     const struct tensor *all = op->w[op->joined && which == 1 ? 0 : which];
@@ -242,10 +249,10 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
         struct mat *m = &w->expert[e][which];
 
         *m = plan;
-        m->data = be_take(b, bytes);
+        m->data = has_expert(b, op->layer, e) ? be_take(b, bytes) : NULL;
         m->scale = w->scale[which] ? w->scale[which] + e : NULL;
         m->bias = w->bias[which] ? w->bias[which] + (size_t)e * plan.n_out : NULL;
-        if (!m->data)
+        if (!m->data && has_expert(b, op->layer, e))
             return -ENOMEM;
     }
     struct pack_experts run = {w->expert, &t, which, n * plan.n_panels, all->ne[1] * all->row_bytes,
@@ -529,6 +536,7 @@ static int open_backend(struct be **out, const struct be_opts *o, struct err *er
     b->shape = *o->shape;
     b->max_rows = o->engine->max_rows;
     b->max_wants = o->engine->max_wants;
+    b->counts_picks = o->engine->experts_fd > 0;
     b->step.be = b;
     int r = open_parts(b, o, err);
     if (r) {
@@ -599,4 +607,5 @@ const struct be_ops backend_cpu = {
     .host_page = page_of,
     .host_state = recurrent_slot,
     .peek = peek,
+    .picks = experts_picks,
 };

@@ -20,6 +20,8 @@
  * expert.
  */
 
+#define ELSEWHERE UINT32_MAX /* a pick whose expert a device has */
+
 struct group {
     uint32_t expert, first, n_rows, first_tile; /* pairs [first, first + n_rows) */
 };
@@ -31,11 +33,12 @@ struct experts {
     uint32_t *place, *source, *in; /* of pair [row][k]: its place; of a place: pair, group */
     struct group *group;           /* [n_expert] */
     struct matmul *mm;             /* [n_expert] */
+    uint64_t *picks;               /* [n_layer][n_expert] so far; NULL: not counted */
     float *hidden, *out;           /* [pairs][n_ff_expert], [pairs][n_embd] */
     float *common, *weight;        /* [max_rows][n_ff_shared], [max_rows]: the shared expert's */
     uint8_t *acts[ACTS_KINDS];     /* tiles of the groups */
     size_t acts_size[ACTS_KINDS];
-    uint32_t n_groups, n_pairs, max_pairs;
+    uint32_t n_pairs, max_pairs;
 };
 
 struct each {
@@ -127,16 +130,16 @@ int ops_route(struct step *s, const struct model_op *op) {
 
 /* -- the products of the experts --------------------------------------------------------------- */
 
-/* Pairs by expert; inside an expert by row. */
+/* Pairs by expert; inside an expert by row. Those that lie elsewhere have no place. */
 static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t n_rows) {
-    uint32_t at = 0, tile = 0;
+    uint32_t at = 0, tile = 0, n_picks = n_rows * m->n_expert_used;
 
-    e->n_pairs = n_rows * m->n_expert_used;
-    assert(e->n_pairs <= e->max_pairs);
-    e->n_groups = 0;
+    assert(n_picks <= e->max_pairs);
     for (uint32_t i = 0; i < m->n_expert; i++)
         e->group[i] = (struct group){.expert = i};
-    for (uint32_t p = 0; p < e->n_pairs; p++) {
+    for (uint32_t p = 0; p < n_picks; p++) {
+        if (e->pick[p].expert == ELSEWHERE)
+            continue;
         assert(e->pick[p].expert < m->n_expert);
         e->group[e->pick[p].expert].n_rows++;
     }
@@ -149,8 +152,10 @@ static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t 
         tile += (g->n_rows + TILE_MAX - 1) / TILE_MAX;
         g->n_rows = 0;
     }
-    assert(at == e->n_pairs);
-    for (uint32_t p = 0; p < e->n_pairs; p++) {
+    e->n_pairs = at;
+    for (uint32_t p = 0; p < n_picks; p++) {
+        if (e->pick[p].expert == ELSEWHERE)
+            continue;
         struct group *g = &e->group[e->pick[p].expert];
 
         e->place[p] = g->first + g->n_rows++;
@@ -262,10 +267,24 @@ static void compute_pairs(struct step *s, const struct model_op *op) {
 
     assert(e && w->expert); /* experts_open() and load() were for a model that has them */
     sort_pairs(e, &s->be->shape, s->n_rows);
+    if (e->n_pairs == 0)
+        return;
     fill_tiles(s, w, e->normed, 0, 2, s->n_rows == 1);
     multiply_groups(s, op, 0, MATMUL_GLU, e->hidden, s->n_rows == 1);
     fill_tiles(s, w, e->hidden, 2, 1, false);
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
+}
+
+/* What drafts lies behind the layers. */
+static void count_picks(struct be *b, uint32_t layer) {
+    uint32_t n = b->shape.n_expert;
+
+    for (uint32_t i = 0; b->experts->picks && layer < b->shape.n_layer && i < n; i++)
+        b->experts->picks[(size_t)layer * n + i] += b->experts->group[i].n_rows;
+}
+
+const uint64_t *experts_picks(const struct be *b) {
+    return b->experts ? b->experts->picks : NULL;
 }
 
 int ops_experts(struct step *s, const struct model_op *op) {
@@ -274,6 +293,7 @@ int ops_experts(struct step *s, const struct model_op *op) {
     if (k.w->norm)
         be_each(s->be, s->n_rows, norm_again, &k);
     compute_pairs(s, op);
+    count_picks(s->be, op->layer);
     be_each(s->be, s->n_rows, add_row, &k);
     return 0;
 }
@@ -281,7 +301,8 @@ int ops_experts(struct step *s, const struct model_op *op) {
 /* What the functions of rows of a device see. */
 struct beside {
     struct be *be;
-    const float *norm, *x;
+    const struct weights *w;
+    const float *x;
     const uint32_t *expert;
     float *y;
 };
@@ -292,10 +313,13 @@ static void take_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct be *b = k->be;
     size_t n = b->shape.n_embd, used = b->shape.n_expert_used;
 
-    b->kernels->norm(k->x + row * n, k->norm, b->experts->normed + row * n, (uint32_t)n,
+    b->kernels->norm(k->x + row * n, k->w->norm, b->experts->normed + row * n, (uint32_t)n,
                      b->shape.rms_eps);
-    for (size_t p = row * used; p < (row + 1) * used; p++)
-        b->experts->pick[p].expert = k->expert[p] < b->shape.n_expert ? k->expert[p] : 0;
+    for (size_t p = row * used; p < (row + 1) * used; p++) {
+        bool here = k->expert[p] < b->shape.n_expert && k->w->expert[k->expert[p]][0].data;
+
+        b->experts->pick[p].expert = here ? k->expert[p] : ELSEWHERE;
+    }
 }
 
 static void give_row(void *ctx, uint32_t row, uint32_t thread) {
@@ -304,12 +328,13 @@ static void give_row(void *ctx, uint32_t row, uint32_t thread) {
     size_t n = k->be->shape.n_embd, used = k->be->shape.n_expert_used;
 
     for (size_t p = row * used; p < (row + 1) * used; p++)
-        memcpy(k->y + p * n, e->out + e->place[p] * n, n * sizeof(float));
+        if (e->pick[p].expert != ELSEWHERE)
+            memcpy(k->y + p * n, e->out + e->place[p] * n, n * sizeof(float));
 }
 
 void experts_beside(struct step *s, const struct model_op *op, const float *x,
                     const uint32_t *expert, float *y) {
-    struct beside k = {s->be, op->weights->norm, x, expert, y};
+    struct beside k = {s->be, op->weights, x, expert, y};
 
     be_each(s->be, s->n_rows, take_row, &k);
     compute_pairs(s, op);
@@ -397,6 +422,8 @@ int experts_open(struct be *b) {
     e->in = calloc(e->max_pairs, sizeof(*e->in));
     e->group = calloc(m->n_expert, sizeof(*e->group));
     e->mm = calloc(m->n_expert, sizeof(*e->mm));
+    if (b->counts_picks)
+        e->picks = calloc((size_t)m->n_layer * m->n_expert, sizeof(*e->picks));
     return e->normed && e->router && e->hidden && e->out && e->common && e->weight && e->pick &&
                    e->place && e->source && e->in && e->group && e->mm
                ? 0
@@ -423,5 +450,6 @@ void experts_close(struct be *b) {
     free(e->in);
     free(e->group);
     free(e->mm);
+    free(e->picks);
     free(e);
 }

@@ -64,6 +64,7 @@ struct be {
     struct pool *pool;
     struct model_shape shape;
     uint32_t max_rows, max_wants;
+    bool counts_picks; /* engine_opts.experts_fd */
     struct keep keep;
     struct block *blocks;
     struct weights *weights;
@@ -124,6 +125,8 @@ static inline struct kv_view be_view(const struct be *b, const struct heads *h) 
     };
 }
 
+/* be_ops.picks. */
+const uint64_t *experts_picks(const struct be *b);
 /* Buffers for a mixture of experts; 0 at once when the model has none. 0 or -ENOMEM. */
 int experts_open(struct be *b);
 void experts_close(struct be *b);

@@ -166,7 +166,7 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
 }
 
 static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
-    if (!o->shape->host_layers)
+    if (!o->shape->host_experts)
         return 0;
     assert(o->host_experts);
     b->experts.host_ops = o->host_experts;
@@ -193,7 +193,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     r = find_device(b->api, &b->device, err);
     if (r == 0) {
         /* No kernel comes up while the host still computes what it reads. */
-        b->early = b->wants_early = b->early && b->device.major >= 9 && !o->shape->host_layers;
+        b->early = b->wants_early = b->early && b->device.major >= 9 && !o->shape->host_experts;
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
         r = cuda_memory_open(b, err);
         r = r < 0 ? r : open_host(b, o, err);
@@ -241,12 +241,20 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     return true;
 }
 
-/* Its steps are not those of the model: no graph is made of them. */
+/* Its steps are not those of the model: no graph is made of them, and what they pick is not
+ * counted. */
 static bool proving(struct be *b, bool on) {
     if (!cuda_selftest_wanted())
         return false;
     b->graphs.on = !on && b->graphs.note != NULL;
+    if (!on)
+        cuda_clear_picks(b);
     return true;
+}
+
+static const uint64_t *picks(const struct be *b) {
+    return b->experts.counted && b->last->ended == b->experts.counted ? b->experts.host_picks
+                                                                      : NULL;
 }
 
 static const char *note(const struct be *b) {
@@ -336,6 +344,7 @@ const struct be_ops weft_backend_cuda = {
     .variant = variant,
     .proving = proving,
     .note = note,
+    .picks = picks,
     .lacks = lacks,
     .fault = fault,
     .load = cuda_load,

@@ -65,7 +65,8 @@ struct step {
     const struct engine_batch *batch; /* NULL: idle */
     struct staging rows, wants;       /* rows: on the device the same for both steps */
     void *event;
-    bool recorded; /* the event stands at the end of the step */
+    bool recorded;  /* the event stands at the end of the step */
+    uint64_t ended; /* number of the last one */
     struct step_grid grid;
     uint32_t graph;        /* which of its pass, GRAPHS: none */
     const uint32_t **mask; /* [max_wants] the caller's, or NULL; of scored wants */
@@ -102,8 +103,8 @@ struct weights {
     float scale, cap;       /* LOGITS */
     struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
-    struct be *be; /* EXPERTS of the host, in place of the matrices, and which of them */
-    uint32_t host_layer;
+    struct be *be; /* EXPERTS of which some are the host's, and which layer of it */
+    uint32_t host_layer, n_experts; /* n_experts: that the device has */
     float *norm, *post_norm, *q_norm, *k_norm;
     float *pick_bias, *weigh;                    /* by expert */
     float *sinks;                                /* by head */
@@ -196,7 +197,10 @@ struct be {
         uint32_t *expert, *list, *count; /* [pairs], [n_expert][max_rows], route_args.count */
         struct expert_item *item;        /* [experts_items()] */
         uint32_t *n_items;
-        /* Layers that the host computes: what it takes and gives lies in pinned memory. */
+        uint32_t *slot;               /* [n_layer][n_expert]: route_args.slot */
+        uint64_t *picks, *host_picks; /* likewise: route_args.picks; as of step @counted */
+        uint64_t counted;
+        /* What the host takes and gives lies in pinned memory. */
         const struct host_experts_ops *host_ops;
         struct host_experts *host;         /* NULL: there are none */
         uint32_t n_host;                   /* layers that were loaded */
@@ -262,6 +266,8 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles);
 /* be_ops.load: the op's tensors to the device, matrices as tiles. Ops come in the model's order, so
  * that a tied output lends its tiles to the embedding before it. */
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
+/* @n bytes to the device while weights are loaded. 0 or -EIO. */
+int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to);
 /* Frees the structs that cuda_load() made; their memory on the device is cuda_memory_close()'s. */
 void cuda_unload(struct be *b);
 
@@ -423,7 +429,10 @@ uint32_t experts_items(const struct be *b);
 /* The product of @a, by expert_vec, for which it is cut, or by expert_wide; of @most items at
  * most. */
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most);
-/* Hands an EXPERTS op of the host over to it. 0 or -errno. */
+/* Counts of picks: from 0 on; with the results of a step, where its number says so. */
+int cuda_clear_picks(struct be *b);
+int experts_send_picks(struct step *s);
+/* Hands an EXPERTS op of which the host has experts over to it. 0 or -errno. */
 int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
 /* x += the sum of what @op's experts gave, or, @sum: that is the sum; @pack: for the next op, NULL:
  * x is not packed. */

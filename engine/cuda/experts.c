@@ -1,6 +1,8 @@
 /*
  * experts - the ops of a mixture of experts: grids and arguments of experts.cu. The host knows how
- * many rows there are and nothing else; which experts they pick decides route(), on the device.
+ * many rows there are and nothing else; which experts they pick decides route(), on the device. Of
+ * a layer the device has all experts, or none, or some: then it computes their pairs, and after
+ * that the host computes the others.
  */
 
 #include "engine/cuda/cuda.h"
@@ -29,6 +31,18 @@ uint32_t experts_items(const struct be *b) {
     return most_items(b->shape, b->opts->max_rows, EXPERT_ROWS);
 }
 
+/* Of a layer. What drafts lies behind the layers. */
+static const uint32_t *slots_of(const struct be *b, uint32_t layer) {
+    return n_host_experts(b->shape, layer) ? b->experts.slot + (size_t)layer * b->shape->n_expert
+                                           : NULL;
+}
+
+static uint64_t *picks_of(const struct be *b, uint32_t layer) {
+    return b->experts.picks && layer < b->shape->n_layer
+               ? b->experts.picks + (size_t)layer * b->shape->n_expert
+               : NULL;
+}
+
 int step_route(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -44,6 +58,8 @@ int step_route(struct step *s, const struct model_op *op) {
         .normalize = !m->unnormed,
         .in_scale = op->scale,
         .scale = m->expert_scale,
+        .slot = slots_of(b, op->layer),
+        .picks = picks_of(b, op->layer),
         .expert = b->experts.expert,
         .weight = b->experts.weight,
         .list = b->experts.list,
@@ -111,7 +127,7 @@ static struct expert_args product_args(const struct be *b, const struct weights 
         .n_mats = n_mats,
         .n_blocks = (uint32_t)round_up(n_in, 64) / 16,
         .n_used = b->shape->n_expert_used,
-        .n_experts = b->shape->n_expert,
+        .n_experts = w->n_experts,
         .by_pair = first > 0,
         .item = b->experts.item,
         .n_items = b->experts.n_items,
@@ -124,7 +140,35 @@ static struct expert_args product_args(const struct be *b, const struct weights 
     return a;
 }
 
+int cuda_clear_picks(struct be *b) {
+    size_t n = (size_t)b->shape->n_layer * b->shape->n_expert * sizeof(uint64_t);
+
+    return b->experts.picks
+               ? cuda_check(b, b->api->fill(b->experts.picks, 0, n, b->stream), "cudaMemset")
+               : 0;
+}
+
+int experts_send_picks(struct step *s) {
+    struct be *b = s->be;
+    size_t n = (size_t)b->shape->n_layer * b->shape->n_expert * sizeof(uint64_t);
+
+    if (!b->experts.picks || s->batch->step % PICKS_STEPS)
+        return 0;
+    b->experts.counted = s->batch->step;
+    return cuda_check(
+        b, b->api->copy(b->experts.host_picks, b->experts.picks, n, CUDA_TO_HOST, b->stream),
+        "cudaMemcpyAsync");
+}
+
 int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
+    uint32_t n = 0, slot[MODEL_EXPERTS_MAX];
+
+    for (uint32_t e = 0; e < b->shape->n_expert; e++)
+        slot[e] = expert_is_hosts(b->shape, op->layer, e) ? SLOT_HOST : n++;
+    int r = cuda_load_bytes(b, slot, b->shape->n_expert * sizeof(*slot),
+                            b->experts.slot + (size_t)op->layer * b->shape->n_expert);
+    if (r < 0)
+        return r;
     w->be = b;
     w->host_layer = b->experts.n_host++;
     return b->experts.host_ops->load(b->experts.host, op, op->norm ? op->norm : b->experts.norm,
@@ -141,7 +185,7 @@ static void compute_on_host(void *ctx) {
                              b->experts.host_x, b->experts.host_expert, b->experts.host_y);
 }
 
-/* y of all pairs, by the host: their rows and picks go down, and combine() reads what comes back
+/* y of the host's pairs, by the host: rows and picks go down, and combine() reads what comes back
  * where it lies. Which experts and how many rows there are the host learns with them, so that such
  * steps are graphs too. */
 static int products_on_host(struct step *s, const struct model_op *op) {
@@ -192,8 +236,11 @@ static int products_on_device(struct step *s, const struct model_op *op) {
 /* The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
 int step_experts(struct step *s, const struct model_op *op) {
     assert(!s->held && !s->due);
-    int r = op_is_hosts(s->be->shape, op) ? products_on_host(s, op) : products_on_device(s, op);
+    const struct model_shape *m = s->be->shape;
+    uint32_t n_host = n_host_experts(m, op->layer);
+    int r = n_host < m->n_expert ? products_on_device(s, op) : 0;
 
+    r = r == 0 && n_host > 0 ? products_on_host(s, op) : r;
     if (!op->branch) {
         s->due = op;
         return r;
@@ -224,7 +271,9 @@ int experts_combine(struct step *s, const struct model_op *op, float *sum,
         .batch = b->head,
         .x = b->x,
         .sum = sum,
-        .y = op_is_hosts(m, op) ? b->experts.host_y : b->experts.y,
+        .y = b->experts.y,
+        .host_y = b->experts.host_y,
+        .slot = slots_of(b, op->layer),
         .weight = b->experts.weight,
         .weigh = op->weights->weigh,
         .expert = b->experts.expert,

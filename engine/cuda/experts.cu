@@ -99,9 +99,16 @@ DEVICE void pick_row(const struct route_args &a, uint32_t r, float *p) {
     if (lane >= a.n_used)
         return;
     uint32_t pair = r * a.n_used + lane, at = add_global(a.count + mine, 1);
+    uint32_t slot = a.slot ? a.slot[mine] : mine;
     a.expert[pair] = mine;
     a.weight[pair] = weight / sum * a.scale;
-    a.list[(size_t)mine * a.stride + at] = r * ROUTE_PICKS + lane;
+    if (slot != SLOT_HOST)
+        a.list[(size_t)slot * a.stride + at] = r * ROUTE_PICKS + lane;
+}
+
+/* Pairs of an expert that the device computes. */
+DEVICE uint32_t pairs_here(const struct route_args &a, uint32_t expert) {
+    return a.slot && a.slot[expert] == SLOT_HOST ? 0 : get_global(a.count + expert);
 }
 
 /* Items from the counts, which are zeros then; shared: [CUDA_THREADS]. */
@@ -111,20 +118,22 @@ DEVICE void make_items(const struct route_args &a, uint32_t *shared) {
 
     to = to < a.n_expert ? to : a.n_expert;
     for (uint32_t e = from; e < to; e++)
-        n += (get_global(a.count + e) + a.columns - 1) / a.columns;
+        n += (pairs_here(a, e) + a.columns - 1) / a.columns;
     shared[tid] = n;
     sync_block();
     for (uint32_t t = 0; t < tid && t * each < a.n_expert; t++)
         at += shared[t];
     for (uint32_t e = from; e < to; e++) {
-        uint32_t count = get_global(a.count + e);
+        uint32_t count = pairs_here(a, e);
 
         for (uint32_t first = 0; first < count; first += a.columns) {
-            struct expert_item item = {e, first, count - first};
+            struct expert_item item = {a.slot ? a.slot[e] : e, first, count - first};
 
             item.n = item.n < a.columns ? item.n : a.columns;
             a.item[at++] = item;
         }
+        if (a.picks)
+            add_global(a.picks + e, (uint64_t)get_global(a.count + e));
         put_global(a.count + e, 0u);
     }
     if (tid == CUDA_THREADS - 1)
@@ -549,6 +558,7 @@ DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared
 KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
     wait_for_previous();
     SHARED float weight[ROUTE_PICKS], shared[PACK_THREADS / 32];
+    SHARED const float *from[ROUTE_PICKS];
     uint32_t r = blockIdx.x, tid = threadIdx.x;
     float gate = 0;
 
@@ -557,17 +567,19 @@ KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
     if (tid < a.n_used) {
         uint32_t pair = r * a.n_used + tid;
 
+        bool hosts = a.slot && a.slot[a.expert[pair]] == SLOT_HOST;
+
         weight[tid] = a.weigh ? a.weight[pair] * a.weigh[a.expert[pair]] : a.weight[pair];
+        from[tid] = (hosts ? a.host_y : a.y) + (size_t)pair * a.n;
     }
     if (a.shared)
         gate = shared_gate(a, r, shared);
     sync_block();
     for (uint32_t i = tid; i < a.n; i += PACK_THREADS) {
-        const float *y = a.y + (size_t)r * a.n_used * a.n + i;
         float sum = a.sum ? 0 : a.x[(size_t)r * a.n + i];
 
         for (uint32_t k = 0; k < a.n_used; k++)
-            sum += weight[k] * y[(size_t)k * a.n];
+            sum += weight[k] * from[k][i];
         (a.sum ? a.sum : a.x)[(size_t)r * a.n + i] =
             a.shared ? sum + gate * a.shared[(size_t)r * a.n + i] : sum;
     }

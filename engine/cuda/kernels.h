@@ -378,16 +378,22 @@ struct expert_item {
     uint32_t expert, first, n;
 };
 
+/* In the place of an expert's number on the device: the host has it. */
+#define SLOT_HOST UINT32_MAX
+
 /* Picks experts as engine/experts.c does, with its bits: pair r n_used + k is pick k of row r. What
  * the block that is last makes of all picks: the pairs by expert, and the list of items of up to
- * @columns of them, by expert. The order of an expert's pairs is any; nothing that is computed of a
- * pair depends on it. Grid: x rows / ROUTE_ROWS. */
+ * @columns of them, by expert; of experts that the host has neither. Items and lists have the
+ * device's numbers of experts, which are its own in their order. The order of an expert's pairs is
+ * any; nothing that is computed of a pair depends on it. Grid: x rows / ROUTE_ROWS. */
 struct route_args {
     const struct batch_head *batch;
     const float *logits, *bias; /* [rows][n_expert]; of the choice alone, or NULL */
     uint32_t n_expert, n_used, columns;
     uint32_t sigmoid, normalize; /* struct expert_rule */
     float in_scale, scale;       /* of the logits, of the weights */
+    const uint32_t *slot;        /* [n_expert] the device's numbers; NULL: it has all of them */
+    uint64_t *picks;             /* [n_expert] are added to; or NULL */
     uint32_t *expert;            /* [pairs] */
     float *weight;               /* [pairs] */
     uint32_t *list;              /* [n_expert][stride] */
@@ -456,8 +462,8 @@ struct heads_args {
     uint32_t *n_items;
 };
 
-/* Rows of x, their picks and how many rows there are, to memory of the host, which computes their
- * experts. Grid: rows; PACK_THREADS threads. */
+/* Rows of x, their picks and how many rows there are, to memory of the host, which computes those
+ * of its experts. Grid: rows; PACK_THREADS threads. */
 struct hand_over_args {
     const struct batch_head *batch;
     const float *x;         /* [rows][n] */
@@ -473,7 +479,8 @@ struct hand_over_args {
 struct combine_args {
     const struct batch_head *batch;
     float *x, *sum;              /* [rows][n]; sum: NULL, or where it goes */
-    const float *y;              /* [pairs][n] */
+    const float *y, *host_y;     /* [pairs][n] of the device's experts, of the host's */
+    const uint32_t *slot;        /* as route() has it; NULL: all are in y */
     const float *weight, *weigh; /* weigh: a factor of each expert, or NULL */
     const uint32_t *expert;
     const float *shared;      /* NULL, or [rows][n] of the expert that every row has */

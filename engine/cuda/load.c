@@ -53,13 +53,14 @@ static int mark_busy(struct be *b, int i) {
 }
 
 /* Bytes as they are. */
-static int load_bytes(struct be *b, const uint8_t *from, size_t n, uint8_t *to) {
+int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
+    const uint8_t *from = data;
     int r = 0;
 
     for (size_t at = 0, k = 0; at < n && r == 0; k++) {
         size_t part = MIN(n - at, b->load_bytes);
 
-        r = send_piece(b, k % 2, from + at, part, to + at);
+        r = send_piece(b, k % 2, from + at, part, (uint8_t *)to + at);
         r = r < 0 ? r : mark_busy(b, k % 2);
         at += part;
     }
@@ -76,7 +77,7 @@ static int load_vector(struct be *b, const struct tensor *t, float **out, struct
     if (r < 0)
         return r;
     *out = d;
-    return load_bytes(b, t->data, t->n_bytes, d);
+    return cuda_load_bytes(b, t->data, t->n_bytes, d);
 }
 
 static struct tile_source source_of(const struct be *b, const struct tensor *t, const uint8_t *data,
@@ -149,29 +150,43 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles) {
 }
 
 /* Which rows of a tensor a matrix is made of: @n at a time, every @stride, from @first on. A part
- * is whole row tiles, or each begins one. */
+ * is whole row tiles, or each begins one. @layer is 1 + that whose experts' parts are left out
+ * where the host has them; 0: none are. */
 struct parts {
-    uint32_t n_parts, n, stride, first;
+    uint32_t n_parts, n, stride, first, layer;
 };
 
 /* A matrix, or those of all experts, which are one where each has whole row tiles. */
 static struct parts all_rows(const struct tensor *t) {
     uint32_t n_out = (uint32_t)t->ne[1], n = (uint32_t)t->ne[2];
 
-    return n_out % TILE_ROWS ? (struct parts){n, n_out, n_out, 0}
-                             : (struct parts){1, n_out * n, n_out * n, 0};
+    return n_out % TILE_ROWS ? (struct parts){n, n_out, n_out, 0, 0}
+                             : (struct parts){1, n_out * n, n_out * n, 0, 0};
+}
+
+/* Matrix @i of all experts that the device has. */
+static struct parts expert_rows(const struct be *b, const struct model_op *op, int i) {
+    uint32_t n_out = (uint32_t)op->w[i]->ne[1];
+
+    if (!n_host_experts(b->shape, op->layer))
+        return all_rows(op->w[i]);
+    return (struct parts){b->shape->n_expert, n_out, n_out, 0, 1 + op->layer};
 }
 
 /* Gates (@half 0) or ups of all experts, where an expert has one behind the other. */
-static struct parts half_of_experts(const struct tensor *t, uint32_t half) {
-    uint32_t n = (uint32_t)t->ne[1] / 2;
+static struct parts half_of_experts(const struct model_op *op, uint32_t half) {
+    uint32_t n = (uint32_t)op->w[0]->ne[1] / 2;
 
-    return (struct parts){(uint32_t)t->ne[2], n, 2 * n, half * n};
+    return (struct parts){(uint32_t)op->w[0]->ne[2], n, 2 * n, half * n, 1 + op->layer};
+}
+
+static bool has_part(const struct be *b, const struct parts *p, uint32_t i) {
+    return p->layer == 0 || !expert_is_hosts(b->shape, p->layer - 1, i);
 }
 
 /* Queries of all heads, or the gates behind each. */
 static struct parts half_of_heads(const struct heads *h, bool gates) {
-    return (struct parts){h->n, h->dim, 2 * h->dim, gates ? h->dim : 0};
+    return (struct parts){h->n, h->dim, 2 * h->dim, gates ? h->dim : 0, 0};
 }
 
 static int repack_all(struct be *b, const struct tensor *t, const struct matrix *m,
@@ -182,10 +197,11 @@ static int repack_all(struct be *b, const struct tensor *t, const struct matrix 
     int r = 0;
 
     part.data += p->first * t->row_bytes;
-    for (uint32_t i = 0; i < p->n_parts; i++) {
+    for (uint32_t i = 0; i < p->n_parts; i++, part.data += p->stride * t->row_bytes) {
+        if (!has_part(b, p, i))
+            continue;
         for (uint32_t row = 0; row < p->n && r == 0; row += at_once, k++)
             r = repack_piece(b, &part, &to, k % 2, row, MIN(p->n - row, at_once));
-        part.data += p->stride * t->row_bytes;
         to.tiles += tile_matrix_bytes(m->format, p->n, (uint32_t)t->ne[0]);
     }
     return r;
@@ -198,6 +214,29 @@ static float first_of(const struct tensor *t) {
     return f;
 }
 
+/* A vector with a part for each expert: those of the device's. */
+static int load_expert_vector(struct be *b, const struct tensor *t, const struct parts *p,
+                              float **out, struct err *err) {
+    size_t n = t && p->layer ? t->n_bytes / b->shape->n_expert : 0;
+    struct tensor part;
+    size_t used = 0;
+
+    if (n == 0)
+        return load_vector(b, t, out, err);
+    CLEANUP(freep) uint8_t *all = malloc(t->n_bytes);
+    if (!all)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < b->shape->n_expert; i++)
+        if (has_part(b, p, i)) {
+            memcpy(all + used, t->data + i * n, n);
+            used += n;
+        }
+    part = *t;
+    part.data = all;
+    part.n_bytes = used;
+    return load_vector(b, &part, out, err);
+}
+
 /* File -> pinned buffer -> device -> tiles, two buffers alternately: while one piece is
  * repacked the next one is read. */
 static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
@@ -205,9 +244,11 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     assert(w->n_mats < ARRAY_SIZE(w->m));
     struct matrix *m = &w->m[w->n_mats++];
     uint32_t n_out = p->n_parts * p->n / (uint32_t)t->ne[2], n_in = (uint32_t)t->ne[0];
+    uint32_t n_hosts = p->layer ? n_host_experts(b->shape, p->layer - 1) : 0;
     float *bias_at = NULL, *scale_at = NULL;
     void *d;
 
+    w->n_experts = (uint32_t)t->ne[2] - n_hosts;
     *m = (struct matrix){
         .format = tile_format_of(t->format->type),
         .n_out = n_out,
@@ -216,19 +257,19 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     };
     matrix_cut(m, n_in);
     w->n_in = n_in;
-    int r = own(b, tile_matrix_bytes(m->format, n_out, n_in) * t->ne[2], &d, err);
+    int r = own(b, tile_matrix_bytes(m->format, n_out, n_in) * w->n_experts, &d, err);
     if (r < 0)
         return r;
     m->tiles = d;
     r = cuda_check(b, b->api->fill(b->found, 0, sizeof(*b->found), b->stream), "cudaMemset");
     r = r < 0 ? r : repack_all(b, t, m, p);
     r = r < 0 ? r : check_values(b, t, err);
-    r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * (uint32_t)t->ne[2]);
+    r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts);
     if (t->scale && t->ne[2] == 1)
         m->inverse *= first_of(t->scale);
     else
-        r = r < 0 ? r : load_vector(b, t->scale, &scale_at, err);
-    r = r < 0 ? r : load_vector(b, bias, &bias_at, err);
+        r = r < 0 ? r : load_expert_vector(b, t->scale, p, &scale_at, err);
+    r = r < 0 ? r : load_expert_vector(b, bias, p, &bias_at, err);
     m->scale = scale_at;
     m->bias = bias_at;
     return r;
@@ -259,7 +300,7 @@ static int load_embedding(struct be *b, struct weights *w, const struct tensor *
     if (!comes_as_output(b, t))
         r = own(b, t->n_bytes, &d, err);
     w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
-    return r < 0 || !d ? r : load_bytes(b, t->data, t->n_bytes, d);
+    return r < 0 || !d ? r : cuda_load_bytes(b, t->data, t->n_bytes, d);
 }
 
 /* The embedding that waits for these tiles. */
@@ -322,7 +363,7 @@ static int load_decoded(struct be *b, const struct tensor *t, float **out, struc
                           &quant_grids);
     int r = own(b, bytes, &d, err);
     *out = d;
-    return r < 0 ? r : load_bytes(b, (const uint8_t *)all, bytes, d);
+    return r < 0 ? r : cuda_load_bytes(b, all, bytes, d);
 }
 
 /* The expert of all rows: its down has rows of another size, and its gate is a vector. */
@@ -354,11 +395,31 @@ static int load_gated(struct be *b, struct weights *w, const struct model_op *op
 /* Gates and ups that are one tensor become two matrices. */
 static int load_joined(struct be *b, struct weights *w, const struct model_op *op,
                        struct err *err) {
-    const struct parts gate = half_of_experts(op->w[0], 0), up = half_of_experts(op->w[0], 1);
+    const struct parts gate = half_of_experts(op, 0), up = half_of_experts(op, 1);
+    const struct parts down = expert_rows(b, op, 2);
     int r = load_parts(b, w, op->w[0], &gate, NULL, b->experts.gate, err);
 
     r = r < 0 ? r : load_parts(b, w, op->w[0], &up, NULL, b->experts.up, err);
-    return r < 0 ? r : load_matrix(b, w, op->w[2], op->bias[2], b->experts.y, err);
+    return r < 0 ? r : load_parts(b, w, op->w[2], &down, op->bias[2], b->experts.y, err);
+}
+
+/* The experts that the device has, and those of the host. */
+static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
+                        struct err *err) {
+    uint32_t n_host = n_host_experts(b->shape, op->layer);
+    int r = n_host ? experts_load_host(b, w, op, err) : 0;
+
+    if (n_host == b->shape->n_expert)
+        return r;
+    if (r == 0 && op->joined)
+        return load_joined(b, w, op, err);
+    for (int i = 0; i < OP_MATRICES && r == 0; i++)
+        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) { /* GLU_RELU: gates are ups */
+            const struct parts p = expert_rows(b, op, i);
+
+            r = load_parts(b, w, op->w[i], &p, op->bias[i], target_of(b, op, i), err);
+        }
+    return r;
 }
 
 /* A matrix of the row, and the table, whose rows are decoded when they are needed. */
@@ -372,7 +433,7 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
     if (r < 0)
         return r;
     w->raw = source_of(b, t, d, (uint32_t)t->ne[1]);
-    return load_bytes(b, t->data, t->n_bytes, d);
+    return cuda_load_bytes(b, t->data, t->n_bytes, d);
 }
 
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
@@ -399,14 +460,12 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
         return load_layer_input(b, w, op, err);
     if (op->kind == OP_ROUTE)
         b->experts.norm = op->norm;
-    if (r == 0 && op_is_hosts(b->shape, op))
-        return experts_load_host(b, w, op, err);
-    if (r == 0 && op->kind == OP_EXPERTS && op->joined)
-        return load_joined(b, w, op, err);
+    if (r == 0 && op->kind == OP_EXPERTS)
+        return load_experts(b, w, op, err);
     if (r == 0 && op->gated)
         return load_gated(b, w, op, err);
     for (int i = 0; i < OP_MATRICES && r == 0; i++)
-        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) /* GLU_RELU: gates are ups */
+        if (op->w[i])
             r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op, i), err);
     if (r == 0 && op->kind == OP_LOGITS)
         lend_tiles(b, w, op->w[0]);

@@ -77,8 +77,16 @@ static void add_experts(struct be *b) {
     add(b, &b->experts.list, rows * s->n_expert, sizeof(uint32_t), "activations", false);
     add(b, &b->experts.count, s->n_expert + 2, sizeof(uint32_t), "activations", false);
     add(b, &b->experts.item, experts_items(b), sizeof(struct expert_item), "activations", false);
-    if (s->host_layers == 0)
+    if (b->opts->experts_fd > 0) {
+        add(b, &b->experts.picks, (size_t)s->n_layer * s->n_expert, sizeof(uint64_t), "activations",
+            false);
+        add(b, &b->experts.host_picks, (size_t)s->n_layer * s->n_expert, sizeof(uint64_t),
+            "experts", true);
+    }
+    if (!s->host_experts)
         return;
+    add(b, &b->experts.slot, (size_t)s->n_layer * s->n_expert, sizeof(uint32_t), "activations",
+        false);
     add(b, &b->experts.host_rows, 1, sizeof(uint32_t), "experts of the host", true);
     add(b, &b->experts.host_x, rows * s->n_embd, sizeof(float), "experts of the host", true);
     add(b, &b->experts.host_expert, pairs, sizeof(uint32_t), "experts of the host", true);
@@ -246,7 +254,19 @@ static uint64_t tensor_bytes(const struct tensor *t, bool tied) {
     return sum;
 }
 
-/* Of the tensors of layers [first, end), but the experts of those that are the host's, and, where
+/* Of a layer's experts that are the device's; it has the factors of all. */
+static uint64_t expert_bytes(const struct be *b, const struct tensor *t, uint32_t layer) {
+    uint32_t n = b->shape->n_expert, n_here = n - n_host_experts(b->shape, layer);
+    struct tensor here = *t;
+
+    if (t->n_dims < 2 || n_here == n)
+        return tensor_bytes(t, false);
+    here.ne[t->n_dims - 1] = n_here;
+    here.n_bytes = t->n_bytes / n * n_here;
+    return n_here ? tensor_bytes(&here, false) : 0;
+}
+
+/* Of the tensors of layers [first, end), but the experts that are the host's, and, where
  * @first is 0, of all that are of no layer. */
 static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t first,
                            uint32_t end) {
@@ -258,10 +278,9 @@ static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t
         uint32_t layer;
 
         bool in_layer = sscanf(t->name, "blk.%u.", &layer) == 1;
-        if (in_layer && layer < b->shape->host_layers && strstr(t->name, "_exps."))
-            continue;
         if (in_layer ? layer >= first && layer < end : first == 0)
-            sum += tensor_bytes(t, tied);
+            sum += in_layer && strstr(t->name, "_exps.") ? expert_bytes(b, t, layer)
+                                                         : tensor_bytes(t, tied);
     }
     return sum;
 }
@@ -406,7 +425,9 @@ static int clear_experts(struct be *b) {
 
     if (s->n_expert == 0)
         return 0;
-    if (s->host_layers) { /* nor does a hand_over() */
+    if (cuda_clear_picks(b) < 0)
+        return -EIO;
+    if (s->host_experts) { /* nor does a hand_over() */
         *b->experts.host_rows = 0;
         memset(b->experts.host_y, 0, pairs * s->n_embd * sizeof(float));
     }

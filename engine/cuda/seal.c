@@ -362,6 +362,7 @@ int step_sample(struct step *s) {
                        b->api->copy(s->out_host, s->out_device, n * sizeof(*s->out_host),
                                     CUDA_TO_HOST, b->stream),
                        "cudaMemcpyAsync");
+    r = r < 0 ? r : experts_send_picks(s);
     r = r < 0 ? r : cuda_check(b, b->api->event_record(s->event, b->stream), "cudaEventRecord");
     s->recorded = r == 0;
     return r;

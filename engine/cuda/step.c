@@ -751,6 +751,7 @@ int step_end(struct step *s, struct engine_result *out) {
     take_results(s);
     *out = (struct engine_result){s->batch->step, s->batch->n_wants, s->out};
     b->last = s;
+    s->ended = s->batch->step;
     b->last_wants = s->batch->n_wants;
     s->batch = NULL;
     return 0;

@@ -1,0 +1,21 @@
+#pragma once
+
+/*
+ * expert_file - what a model's workers leave each other of its experts (engine_opts.experts_fd):
+ * how often they were picked, and where they lie. While the model is served that is a file in
+ * memory; in the service manager's folder for state a copy of it stays for the next load.
+ */
+
+#include "base/gguf.h"
+
+struct expert_file {
+    int fd;            /* in memory; 0: there is none */
+    uint8_t print[16]; /* of the model */
+    char path[256];
+};
+
+/* The file of @model, with what was kept of it where @f was none or another's. -errno: none. */
+int expert_file_open(struct expert_file *f, const struct gguf *model);
+/* Keeps what is in it, where there is a folder. A failure is logged. */
+void expert_file_save(const struct expert_file *f);
+void expert_file_close(struct expert_file *f);

@@ -1,0 +1,86 @@
+#include "engine/picks.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Then bits [n_layer][words], padded to 8 bytes, and counts. */
+struct picks_head {
+    char magic[8];
+    uint8_t fingerprint[16];
+    uint32_t n_layer, n_expert;
+    uint32_t placed, unused; /* placed: 0 or 1 */
+};
+
+static size_t bits_bytes(const struct picks *k) {
+    return round_up((size_t)k->n_layer * ((k->n_expert + 31) / 32) * sizeof(uint32_t), 8);
+}
+
+static uint64_t *counts_of(const struct picks *k) {
+    return (uint64_t *)((uint8_t *)(k->head + 1) + bits_bytes(k));
+}
+
+/* Makes an empty file of what is not of this model. 0 or -1. */
+static int settle(int fd, const struct picks_head *right, size_t n_bytes) {
+    struct picks_head h;
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -1;
+    if ((uint64_t)st.st_size == n_bytes && pread(fd, &h, sizeof(h), 0) == sizeof(h) &&
+        memcmp(&h, right, offsetof(struct picks_head, placed)) == 0)
+        return 0;
+    return ftruncate(fd, 0) == 0 && ftruncate(fd, (off_t)n_bytes) == 0 &&
+                   pwrite(fd, right, sizeof(*right), 0) == sizeof(*right)
+               ? 0
+               : -1;
+}
+
+void picks_open(struct picks *k, int fd, const struct gguf *file, const struct model_shape *s) {
+    struct picks_head right = {"weftexps", .n_layer = s->n_layer, .n_expert = s->n_expert};
+
+    *k = (struct picks){.n_layer = s->n_layer, .n_expert = s->n_expert};
+    if (fd <= 0 || s->n_expert == 0)
+        return;
+    size_t n = (size_t)s->n_layer * s->n_expert * sizeof(uint64_t);
+    k->n_bytes = sizeof(right) + bits_bytes(k) + n;
+    gguf_fingerprint(file, right.fingerprint);
+    k->before = malloc(n);
+    if (!k->before || settle(fd, &right, k->n_bytes) < 0)
+        return;
+    void *at = mmap(NULL, k->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return;
+    k->head = at;
+    memcpy(k->before, counts_of(k), n);
+}
+
+void picks_close(struct picks *k) {
+    if (k->head)
+        munmap(k->head, k->n_bytes);
+    free(k->before);
+    *k = (struct picks){0};
+}
+
+const uint64_t *picks_counts(const struct picks *k) {
+    return k->head ? k->before : NULL;
+}
+
+const uint32_t *picks_placed(const struct picks *k) {
+    return k->head && k->head->placed ? (const uint32_t *)(k->head + 1) : NULL;
+}
+
+void picks_place(struct picks *k, const uint32_t *bits) {
+    if (!k->head)
+        return;
+    memcpy(k->head + 1, bits, (size_t)k->n_layer * ((k->n_expert + 31) / 32) * sizeof(uint32_t));
+    k->head->placed = 1;
+}
+
+void picks_count(struct picks *k, const uint64_t *now) {
+    for (size_t i = 0; k->head && i < (size_t)k->n_layer * k->n_expert; i++)
+        counts_of(k)[i] = k->before[i] + now[i];
+}

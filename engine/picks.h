@@ -1,0 +1,30 @@
+#pragma once
+
+/*
+ * picks - what is known of a model's experts longer than a process lives: how often rows picked
+ * each of them, and which lie in host memory beside a device. Both are in a file that is mapped
+ * (engine_opts.experts_fd), of the model at hand or emptied for it. Private to engine/.
+ */
+
+#include "engine/backend.h"
+
+struct picks_head;
+
+/* Without a file `head` is NULL, and all functions do nothing. */
+struct picks {
+    struct picks_head *head;
+    uint32_t n_layer, n_expert;
+    size_t n_bytes;
+    uint64_t *before; /* [n_layer][n_expert] when it was opened */
+};
+
+/* @fd 0, or one that cannot be used: without a file. */
+void picks_open(struct picks *k, int fd, const struct gguf *file, const struct model_shape *s);
+void picks_close(struct picks *k);
+/* [n_layer][n_expert] counted before picks_open(); NULL without a file. */
+const uint64_t *picks_counts(const struct picks *k);
+/* Which experts the host has, as model_shape.host_experts; NULL: nothing was placed yet. */
+const uint32_t *picks_placed(const struct picks *k);
+void picks_place(struct picks *k, const uint32_t *bits);
+/* @now: counted since picks_open(). */
+void picks_count(struct picks *k, const uint64_t *now);
