@@ -3,10 +3,12 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import tempfile
 
-from weftd import BUILD, Skip, Weftd, main, program
+from manager import wait_until
+from weftd import BUILD, Skip, Weftd, main, program, synth
 
 
 def metrics(d):
@@ -14,14 +16,19 @@ def metrics(d):
             if line.startswith("weft_device_")}
 
 
-def test_the_device_in_metrics_and_programs():
+def copy_daemon(folder):
+    """weftd beside the emulated CUDA backend."""
     module = BUILD / "tests" / "engine" / "cuda" / "weft-cuda.so"
-    nvml = BUILD / "tests" / "daemon" / "nvml"
     if not module.exists():
         raise Skip("the emulated CUDA backend was not built")
+    for file in (program("weftd"), module):
+        shutil.copy(file, folder)
+
+
+def test_the_device_in_metrics_and_programs():
+    nvml = BUILD / "tests" / "daemon" / "nvml"
     with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
-        for file in (program("weftd"), module):
-            shutil.copy(file, folder)
+        copy_daemon(folder)
         with Weftd("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048", path=os.path.join(folder, "weftd"),
                    env={"LD_LIBRARY_PATH": str(nvml)}) as d:
             m = metrics(d)
@@ -44,6 +51,49 @@ def test_no_device_is_no_line():
         assert set(metrics(d).values()) == {0}
         text = subprocess.run([program("weftctl"), "--socket", d.admin, "stats"], check=True, capture_output=True, text=True).stdout
         assert "device" not in text, text
+
+
+BITS = 40  # engine/picks.c: where the placement begins, a word a layer of up to 32 experts
+
+
+def wait_placed(d, n):
+    """Until the host has so many experts."""
+    wait_until(f"{n} experts of the host", lambda: host_experts(d) == n)
+
+
+def host_experts(d):
+    return next(int(float(line.rsplit(" ", 1)[1])) for line in d.request("GET", "/metrics")[2].splitlines()
+                if line.startswith("weft_host_experts{") or line.startswith("weft_host_experts "))
+
+
+def test_experts_stay_where_they_are_until_the_model_is_loaded_anew():
+    model = synth("tiny-moe", "--arch", "qwen3moe", "--shape", "tiny,n_expert=8,n_used=2,n_ff=64", "--format", "Q8_0")
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
+        copy_daemon(folder)
+        state = pathlib.Path(folder) / "state"
+        state.mkdir()
+        start = dict(model=model, path=os.path.join(folder, "weftd"), env={"STATE_DIRECTORY": str(state)})
+        flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048", "--host-experts", "1", "--threads", "1")
+        with Weftd(*flags, **start) as d:
+            wait_placed(d, 8)
+            # Whatever the options say, a worker that takes another's place finds experts where they were.
+            worker = d.worker_pid()
+            for fd in pathlib.Path(f"/proc/{worker}/fd").iterdir():
+                if "weft-experts" in os.readlink(fd):
+                    with open(fd, "r+b") as file:
+                        file.seek(BITS)
+                        file.write(struct.pack("<2I", 0b101, 0b1))
+            d.kill_worker(worker)
+            wait_placed(d, 3)
+            kept, = state.glob("experts-*")
+            wait_until("what it left", lambda: kept.read_bytes()[BITS:BITS + 8] == struct.pack("<2I", 0b101, 0b1))
+        # On the CPU picks are counted, too, and kept.
+        with Weftd("--backend", "cpu", model=model, env=start["env"]) as d:
+            d.complete("a", max_tokens=200, ignore_eos=True)
+        assert sum(struct.unpack_from("<16Q", kept.read_bytes(), kept.stat().st_size - 128)) >= 128 * 2 * 2
+        with Weftd(*flags, **start) as d:
+            wait_placed(d, 8)
+            assert "8 experts, of 16, in 1 layers, of 2, lie in host memory" in d.log, d.log
 
 
 main(globals())

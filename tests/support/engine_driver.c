@@ -113,6 +113,8 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .digest = true,
         .keep_fd = o->keep_fd,
         .host_experts = o->host_experts,
+        .experts_fd = o->experts_fd,
+        .keeps_place = o->keeps_place,
         .drafts = o->drafts,
     };
     r = engine_new(&d->engine, &e, err);

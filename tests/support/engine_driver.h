@@ -41,6 +41,8 @@ struct driver_opts {
     uint32_t n_host_pages;
     int keep_fd; /* as engine_opts has it, and the next */
     uint32_t host_experts;
+    int experts_fd;
+    bool keeps_place;
     bool drafts;          /* with the model's own block */
     const char *block;    /* a path: where that is in a file of its own */
     uint32_t n_snapshots; /* of recurrent states; in host memory where host_kv_bytes is not 0 */

@@ -9,17 +9,48 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
+#include "engine/arch/arch.h"
 #include "engine/cuda/kernels.h"
+#include "engine/picks.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
 #include "tests/support/tiny_model.h"
 
 /* Activations of the host's experts are rounded to eight bits. */
-#define NEAR 2e-2
+#define NEAR 2.5e-2
+
+/* A file that places each @every'th expert of a layer on the host, from another one on in each, and
+ * with @whole all of the last layer. */
+static int placed(const char *path, uint32_t every, bool whole) {
+    int fd = memfd_create("experts", MFD_CLOEXEC);
+    struct engine_opts o = {0};
+    uint32_t bits[64] = {0};
+    struct gguf *read;
+    struct model m;
+    struct err err;
+    struct picks k;
+
+    cr_assert(fd > 0 && gguf_open(&read, path, &err) == 0);
+    o.file = read;
+    cr_assert(arch_read(&m, &o, false, &err) == 0);
+    cr_assert(m.shape.n_layer * host_words(&m.shape) <= ARRAY_SIZE(bits));
+    for (uint32_t l = 0; l < m.shape.n_layer; l++)
+        for (uint32_t e = 0; e < m.shape.n_expert; e++)
+            if ((e + l) % every == 0 || (whole && l + 1 == m.shape.n_layer))
+                bits[l * host_words(&m.shape) + e / 32] |= 1u << e % 32;
+    picks_open(&k, fd, read, &m.shape);
+    cr_assert(k.head != NULL);
+    picks_place(&k, bits);
+    picks_close(&k);
+    model_deinit(&m);
+    gguf_free(read);
+    return fd;
+}
 
 /* A gate and an up; joined in one tensor, in a branch with norms of its own; with biases and
- * clamped gates. One of two layers, or both. */
+ * clamped gates. Some experts of each layer. */
 Test(cuda_host_experts, every_architecture_is_near_the_reference) {
     static const struct tiny_model models[] = {
         {.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_ff = 512, .n_vocab = 64},
@@ -31,12 +62,15 @@ Test(cuda_host_experts, every_architecture_is_near_the_reference) {
         char path[64];
 
         tiny_model_temp(&models[i], path);
-        ways_near_reference_beside(models[i].arch, path, NEAR, i == 0 ? 1 : 2);
+        int fd = placed(path, 2, false);
+        ways_near_reference_beside(models[i].arch, path, NEAR, 2, fd);
+        close(fd);
         unlink(path);
     }
 }
 
-/* Behind a dense layer, with an expert of all rows; gates and ups in one tensor, in a branch. */
+/* Behind a dense layer, with an expert of all rows; gates and ups in one tensor, in a branch. Of the
+ * last layer all experts. */
 Test(cuda_host_experts, golden_files_are_near_the_reference) {
     static const char *const files[] = {"glm4moe-mtp", "gemma4-moe"};
 
@@ -44,7 +78,9 @@ Test(cuda_host_experts, golden_files_are_near_the_reference) {
         char path[1024];
 
         ways_golden(files[i], path);
-        ways_near_reference_beside(files[i], path, NEAR, 2);
+        int fd = placed(path, 3, true);
+        ways_near_reference_beside(files[i], path, NEAR, 2, fd);
+        close(fd);
     }
 }
 
@@ -64,14 +100,16 @@ Test(cuda_host_experts, a_sequence_is_the_same_whatever_the_batch) {
     char path[64];
 
     make_small(path);
-    for (uint32_t n = 1; n <= 2; n++) { /* of one of two layers, and of both */
+    for (uint32_t n = 1; n <= 2; n++) { /* of the second layer all experts, and some of both */
+        int fd = placed(path, 1 + n, n == 1);
         struct way way = ways_in_batches[2 - n];
 
-        way.host_experts = n;
+        way.placed_fd = fd;
         way.n_threads = 1 + n;
         fake_find()->n_host_calls = fake_find()->n_graph_launches = 0;
         ways_compare(path, &way, 1);
         cr_expect(fake_find()->n_host_calls > 0 && fake_find()->n_graph_launches > 0);
+        close(fd);
     }
     unlink(path);
 }
@@ -127,10 +165,10 @@ static int try_open(const struct engine_opts *o, struct engine_info *out, struct
     return r;
 }
 
-/* As few layers as leave room for the pages are the host's; it says so, and its results are
- * known by others than those of another placement. */
+/* As few experts as leave room for the pages are the host's; it says so, and its results are known
+ * by others than those of another placement. */
 Test(cuda_host_experts, as_few_as_leave_room_are_placed) {
-    const size_t reserve = 256 << 20, layer = 16 * 3 * 256 * 512;
+    const size_t reserve = 256 << 20, one = 3 * 256 * 512, layer = 16 * one;
     struct engine_info i, before;
     struct err err = {0};
 
@@ -140,15 +178,17 @@ Test(cuda_host_experts, as_few_as_leave_room_are_placed) {
     cr_expect(i.n_expert_layers == LAYERS && i.n_host_layers == 0 && !i.note[0]);
     size_t all = fake_find()->peak_bytes + reserve + (1 << 20);
     for (uint32_t n = 0; n <= LAYERS; n += 2) {
-        fake_find()->bytes = all - n * layer + layer / 4;
+        fake_find()->bytes = all - n * layer + one / 4;
         before = i;
         cr_assert(try_open(&chosen, &i, &err) == 0, "%u: %s", n, err.message);
-        cr_expect(i.n_host_layers == n && i.host_layers == n, "%u: %u", n, i.n_host_layers);
-        cr_expect(i.host_expert_bytes == n * (layer / 32 * 34), "%u", n);
+        cr_expect(i.n_host_experts <= 16 * n && i.n_host_experts + 16 > 16 * n, "%u: %u", n,
+                  i.n_host_experts);
+        cr_expect(i.host_expert_bytes == i.n_host_experts * (one / 32 * 34), "%u", n);
         bool same = memcmp(i.sources, before.sources, sizeof(i.sources)) == 0;
         cr_expect(same == (n == 0), "%u", n);
         if (n == 0)
             continue;
+        cr_expect(strstr(i.note, "lie in host memory") != NULL, "%s", i.note);
         o.host_experts = n - 1;
         cr_expect(try_open(&o, &i, &err) == -ENOMEM && strstr(err.message, "does not fit"),
                   "%u layers: %s", n - 1, err.message);
@@ -164,7 +204,7 @@ Test(cuda_host_experts, the_host_must_have_room_for_its_part) {
     struct engine_opts o = opts("cuda", 2);
     o.memory = 2 << 20;
     cr_expect(try_open(&o, &i, &err) == -ENOMEM);
-    cr_expect(strstr(err.message, "the experts of 2 layers, of 4") != NULL, "%s", err.message);
+    cr_expect(strstr(err.message, "32 experts, of 64") != NULL, "%s", err.message);
     gguf_free(file);
 }
 
@@ -176,7 +216,7 @@ Test(cuda_host_experts, without_a_device_nothing_is_placed) {
     open_layers();
     struct engine_opts o = opts("cpu", 2);
     cr_assert(try_open(&o, &i, &err) == 0, "%s", err.message);
-    cr_expect(i.n_host_layers == 0 && i.host_layers == 0 && i.n_expert_layers == LAYERS);
+    cr_expect(i.n_host_layers == 0 && i.n_host_experts == 0 && i.n_expert_layers == LAYERS);
     gguf_free(file);
 }
 
@@ -201,26 +241,36 @@ Test(cuda_host_experts, what_is_handed_over_is_proved) {
     setenv("WEFT_CUDA_CHECK", "1", 1);
     struct engine_opts o = opts("cuda", 1);
     o.max_rows = 32;
+    o.experts_fd = placed(path, 2, false);
+    o.keeps_place = true;
     cr_expect(try_open(&o, &i, &err) == 0, "%s", err.message);
     cr_expect(strstr(i.note, "without") == NULL, "%s", i.note);
     fake_find()->on_launch = spoil;
+    close(o.experts_fd);
+    o.experts_fd = 0;
+    o.keeps_place = false;
     cr_expect(try_open(&o, &i, &err) < 0 && strstr(err.message, "does not compute"), "%s",
               err.message);
     gguf_free(file);
     unlink(path);
 }
 
-/* Opens, computes two rows, one a step. Returns the first error. *n_open: calls up to the steps. */
-static int try_steps(uint32_t *n_open, struct err *err) {
-    static const int32_t tokens[] = {5, 6};
-    static const uint32_t start[2] = {0, 1}, page[1] = {1};
+/* Opens with the placement of @fd, computes @n_steps rows, one a step. Returns the first error.
+ * *n_open: calls up to the steps; *info: what is known then. */
+static int try_steps(int fd, uint32_t n_steps, uint32_t *n_open, struct engine_info *info,
+                     struct err *err) {
+    static const int32_t tokens[PICKS_STEPS] = {5, 6};
+    static const uint32_t page[] = {1, 2, 3, 4};
     struct engine_param param = {.top_p = 1, .repetition = 1};
-    const struct engine_opts o = opts("cuda", 1);
+    struct engine_opts o = opts("cuda", 1);
     struct engine *e = NULL;
+    o.experts_fd = fd;
+    o.keeps_place = true;
     int r = engine_new(&e, &o, err);
 
     *n_open = fake_find()->n_calls;
-    for (uint64_t step = 1; step <= 2 && r == 0; step++) {
+    for (uint64_t step = 1; step <= n_steps && r == 0; step++) {
+        const uint32_t ends[2] = {0, (uint32_t)(step + 15) / 16};
         struct engine_seq seq = {.n_rows = 1, .pos0 = (uint32_t)step - 1, .feed = -1};
         struct engine_want want = {.what = WANT_SAMPLE};
         struct engine_batch b = {.step = step,
@@ -230,7 +280,7 @@ static int try_steps(uint32_t *n_open, struct err *err) {
                                  .n_params = 1,
                                  .token = tokens + step - 1,
                                  .seq = &seq,
-                                 .table[KV_GLOBAL] = {start, page},
+                                 .table[KV_GLOBAL] = {ends, page},
                                  .want = &want,
                                  .param = &param};
         struct engine_result result;
@@ -239,8 +289,46 @@ static int try_steps(uint32_t *n_open, struct err *err) {
         r = r < 0 ? r : engine_seal(e, step);
         r = r < 0 ? r : engine_wait(e, step, &result);
     }
+    if (r == 0)
+        *info = *engine_info(e);
     engine_free(e);
     return r;
+}
+
+/* Each row's of each layer, and those of the host's experts as long as the file is there. */
+Test(cuda_host_experts, picks_are_counted) {
+    uint32_t n_open;
+    struct engine_info info;
+    uint64_t sum = 0, hosts = 0;
+    struct err err = {0};
+    struct picks k;
+    char path[64];
+    const struct tiny_model small = {.arch = "qwen3moe",
+                                     .type = TENSOR_Q8_0,
+                                     .n_embd = 64,
+                                     .n_ff = 64,
+                                     .n_vocab = 64,
+                                     .n_expert = 6,
+                                     .n_expert_used = 3};
+
+    tiny_model_temp(&small, path);
+    int fd = placed(path, 2, false);
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    cr_assert(try_steps(fd, PICKS_STEPS, &n_open, &info, &err) == 0, "%s", err.message);
+    cr_expect(info.n_picks == PICKS_STEPS * 2 * 3, "%lu", info.n_picks);
+    picks_open(&k, fd, file, &(struct model_shape){.n_layer = 2, .n_expert = 6});
+    cr_assert(picks_placed(&k) != NULL);
+    for (uint32_t i = 0; i < 12; i++) {
+        sum += picks_counts(&k)[i];
+        if ((i % 6 + i / 6) % 2 == 0)
+            hosts += picks_counts(&k)[i];
+        cr_expect(picks_counts(&k)[i] <= PICKS_STEPS);
+    }
+    cr_expect(sum == info.n_picks && hosts == info.n_host_picks && hosts > 0 && hosts < sum);
+    picks_close(&k);
+    gguf_free(file);
+    close(fd);
+    unlink(path);
 }
 
 Test(cuda_host_experts, every_call_may_fail_once) {
@@ -262,7 +350,9 @@ Test(cuda_host_experts, every_call_may_fail_once) {
     cr_assert(gguf_open(&file, path, &err) == 0);
     fake->n_calls = 0;
     uint32_t n_open, opened;
-    cr_assert(try_steps(&n_open, &err) == 0, "%s", err.message);
+    struct engine_info info;
+    int fd = placed(path, 2, false);
+    cr_assert(try_steps(fd, 2, &n_open, &info, &err) == 0, "%s", err.message);
     uint32_t n = fake->n_calls;
     for (uint32_t i = 1; i < n; i += i < n_open ? 15 : 1) { /* all of opening's: test_backend.c */
         fake->n_calls = 0;
@@ -270,12 +360,13 @@ Test(cuda_host_experts, every_call_may_fail_once) {
         fake->sticky = i % 2;
         fake->failed_capture = false;
         err = (struct err){0};
-        int r = try_steps(&opened, &err);
+        int r = try_steps(fd, 2, &opened, &info, &err);
         cr_expect(r < 0 || fake->failed_capture, "call %u", i);
         cr_expect(r == 0 || r == -EIO || err.message[0], "call %u: %d without a word", i, r);
         cr_expect(fake->n_live == 0, "call %u: %d left", i, fake->n_live);
     }
     fake->fail_at = 0;
+    close(fd);
     gguf_free(file);
     unlink(path);
 }

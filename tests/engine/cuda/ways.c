@@ -53,6 +53,8 @@ void ways_run(const char *path, const char *backend, const struct way *w, struct
                             .n_snapshots = w->back ? 2 : 0,
                             .host_kv_bytes = w->host_kv_bytes,
                             .host_experts = w->host_experts,
+                            .experts_fd = w->placed_fd,
+                            .keeps_place = w->placed_fd > 0,
                             .n_threads = w->n_threads,
                             .shuffle = 3};
     struct driver_seq *all[NEIGHBOURS + 1];
@@ -160,15 +162,19 @@ static void impose(const char *kernel, uint64_t number, void *args) {
 }
 
 void ways_near_reference(const char *name, const char *path, double limit) {
-    ways_near_reference_beside(name, path, limit, 0);
+    ways_near_reference_beside(name, path, limit, 0, 0);
 }
 
 void ways_near_reference_beside(const char *name, const char *path, double limit,
-                                uint32_t host_experts) {
+                                uint32_t host_experts, int placed_fd) {
+    bool beside = host_experts || placed_fd;
     const struct way slow = {.chunk = 1, .forced = true, .fuse = "0"};
     /* 24 and 15 rows, then one: kernels for many rows, attention wide and not, kernels for one. */
-    const struct way chunks = {
-        .chunk = 24, .forced = true, .fuse = "16384", .host_experts = host_experts};
+    const struct way chunks = {.chunk = 24,
+                               .forced = true,
+                               .fuse = "16384",
+                               .host_experts = host_experts,
+                               .placed_fd = placed_fd};
     struct trace right = {0}, got = {0};
 
     router.n = 0;
@@ -184,7 +190,7 @@ void ways_near_reference_beside(const char *name, const char *path, double limit
     fake_find()->on_launch = NULL;
     double d = ways_distance(&got, &right);
     cr_expect(d < limit, "%s: %g", name, d);
-    cr_expect(router.worst < fmax(limit, 1e-2) * (host_experts ? 4 : 1), "%s: router %g", name,
+    cr_expect(router.worst < fmax(limit, 1e-2) * (beside ? 4 : 1), "%s: router %g", name,
               router.worst);
     for (uint32_t r = 0; r + 1 < LONGEST; r++)
         cr_expect(router.seen[r] == router.n_layer, "%s: position %u", name, r);
@@ -216,7 +222,8 @@ const struct way ways_in_batches[2] = {
 };
 
 void ways_compare(const char *path, const struct way *ways, size_t n) {
-    const struct way at_once = {.fuse = "0", .host_experts = ways[0].host_experts};
+    const struct way at_once = {
+        .fuse = "0", .host_experts = ways[0].host_experts, .placed_fd = ways[0].placed_fd};
     struct trace first = {0}, other = {0};
 
     ways_run(path, "cuda", &at_once, &first);

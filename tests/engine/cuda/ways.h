@@ -29,6 +29,7 @@ struct way {
     uint32_t back;
     uint64_t host_kv_bytes;           /* of snapshots; 0: they are in the device's memory */
     uint32_t host_experts, n_threads; /* engine_opts; n_threads 0: 1 */
+    int placed_fd;                    /* engine_opts.experts_fd, with keeps_place; or 0 */
 };
 
 /* What came of the subject's rows. */
@@ -48,15 +49,16 @@ double ways_distance(const struct trace *a, const struct trace *b);
  * glm4moe with 8 to 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3. The test
  * is linked with --wrap=experts_pick. */
 void ways_near_reference(const char *name, const char *path, double limit);
-/* The same with the experts of the first @host_experts layers computed by the host. Router logits
+/* The same with the experts of the first @host_experts layers, or those that @placed_fd says,
+ * computed by the host. Router logits
  * behind these, whose activations are rounded to eight bits, are within 4 @limit: of 7 experts
  * after one such layer 4.2e-2 were seen where logits were within 2e-2. */
 void ways_near_reference_beside(const char *name, const char *path, double limit,
-                                uint32_t host_experts);
+                                uint32_t host_experts, int placed_fd);
 /* Beside others: as graphs; overlapped, in another order of threads. */
 extern const struct way ways_in_batches[2];
-/* CUDA in each way by bits against the prompt at once; all with the host_experts of the first. Under
- * a sanitizer in the last way. */
+/* CUDA in each way by bits against the prompt at once; all with the experts of the first where it
+ * has them. Under a sanitizer in the last way. */
 void ways_compare(const char *path, const struct way *ways, size_t n);
 /* Of ../shared/data/golden; without it the test is skipped. */
 void ways_golden(const char *name, char path[1024]);

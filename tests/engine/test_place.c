@@ -1,0 +1,312 @@
+/*
+ * Where experts are placed beside a device: by what was counted, with as few on the host as leave
+ * room, and where they were before. The model is made up of experts alone; the device is one that
+ * has so many bytes for them.
+ */
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "engine/place.h"
+#include "tests/support/tiny_model.h"
+
+enum { LAYERS = 6, EXPERTS = 40, USED = 4, ALL = LAYERS * EXPERTS, ROWS = 2000 };
+
+static uint64_t device_bytes, n_asked; /* bytes for experts and pages */
+static struct tensor tensors[LAYERS];
+static struct model_op ops[LAYERS];
+static struct gguf *file; /* what the counts are known by */
+
+static uint64_t device_part(const struct model_shape *s) {
+    uint64_t n = 0;
+
+    for (uint32_t l = 1; l < LAYERS; l++)
+        n += (EXPERTS - n_host_experts(s, l)) * (tensors[l].n_bytes / EXPERTS);
+    return n;
+}
+
+static int room(const struct model_shape *s, const struct engine_opts *o, uint64_t *bytes,
+                struct err *err) {
+    uint64_t n = device_part(s);
+
+    n_asked++;
+    *bytes = device_bytes - MIN(n, device_bytes);
+    return 0;
+}
+
+static const struct be_ops device = {.name = "made up", .device = true, .room = room};
+
+/* Layer 0 has no experts; those of the others are of different sizes. */
+static struct model made(void) {
+    struct model m = {.op = calloc(LAYERS, sizeof(*m.op)), .n_ops = LAYERS};
+
+    m.shape = (struct model_shape){
+        .n_layer = LAYERS, .n_expert = EXPERTS, .n_expert_used = USED, .max_context = 64};
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        tensors[l] = (struct tensor){.n_bytes = EXPERTS * (1000 + 100 * (l % 3))};
+        ops[l] = (struct model_op){.kind = l ? OP_EXPERTS : OP_NORM, .layer = l};
+        if (l)
+            ops[l].w[0] = &tensors[l];
+        m.op[l] = ops[l];
+    }
+    return m;
+}
+
+static const struct fit_sizes sizes = {.page = 500};
+
+static struct engine_opts opts(uint32_t host_experts, bool keeps) {
+    return (struct engine_opts){.host_experts = host_experts,
+                                .keeps_place = keeps,
+                                .n_pages = 2,
+                                .page_tokens = 16,
+                                .max_rows = 4,
+                                .max_seqs = 1,
+                                .max_wants = 1,
+                                .memory = 1 << 30};
+}
+
+static int new_file(void) {
+    int fd = memfd_create("experts", MFD_CLOEXEC);
+    struct err err;
+    char path[64];
+
+    if (!file) {
+        tiny_model_temp(&(struct tiny_model){.n_layer = 1, .n_vocab = 64}, path);
+        cr_assert(gguf_open(&file, path, &err) == 0);
+        unlink(path);
+    }
+    cr_assert(fd > 0);
+    return fd;
+}
+
+/* What would be counted of ROWS rows, with experts the rarer the higher their numbers, if @skewed,
+ * from @seed. */
+static void fill(int fd, bool skewed, uint32_t n_rows, uint64_t seed) {
+    struct model m = made();
+    uint64_t now[ALL] = {0}, sum = 0;
+    struct picks k;
+
+    for (uint32_t l = 1; l < LAYERS; l++)
+        for (uint32_t i = 0; i < n_rows * USED; i++) {
+            const struct rng_block b = rng_philox(seed, l, i, 0, 0);
+            uint32_t e = b.v[0] % EXPERTS, other = b.v[1] % EXPERTS;
+
+            e = skewed ? MIN(e, other) * (e % 4 + 1) / 4 : e;
+            now[l * EXPERTS + (e + l * 7) % EXPERTS]++;
+            sum++;
+        }
+    picks_open(&k, fd, file, &m.shape);
+    cr_assert(k.head && sum > 0);
+    picks_count(&k, now);
+    picks_close(&k);
+    free(m.op);
+}
+
+/* As opening a model does. The caller frees it. */
+static struct model placed(int fd, const struct engine_opts *o, char note[200]) {
+    struct model m = made();
+    struct picks k = {0};
+    struct err err;
+
+    picks_open(&k, fd, file, &m.shape);
+    note[0] = 0;
+    cr_assert(place(&m, &device, o, &sizes, &k, note, 200, &err) == 0);
+    picks_close(&k);
+    return m;
+}
+
+static const uint64_t *counts(int fd, struct picks *k) {
+    struct model m = made();
+
+    picks_open(k, fd, file, &m.shape);
+    free(m.op);
+    return picks_counts(k);
+}
+
+Test(place, an_order_is_by_picks_then_by_number) {
+    const bool has[3] = {true, false, true};
+    const uint64_t picks[12] = {5, 1, 5, 0, 0, 0, 0, 0, 1, 9, 5, 0};
+    const uint32_t right[8] = {3, 11, 1, 8, 0, 2, 10, 9};
+    const struct place_case c = {3, 4, 1, picks, has};
+    uint32_t order[12];
+
+    cr_assert_eq(place_order(&c, order), 8);
+    cr_expect_arr_eq(order, right, sizeof(right));
+}
+
+Test(place, costs_are_picks_and_calls) {
+    const bool has[2] = {true, true};
+    const uint64_t picks[8] = {1, 2, 3, 4, 4, 3, 2, 1};
+    const struct place_case c = {2, 4, 2, picks, has};
+    const uint32_t one[2] = {1 | 2, 0}, both[2] = {1, 8};
+
+    cr_expect(place_cost(&c, NULL) == 0 && place_share(&c, NULL) == 0);
+    cr_expect_float_eq(place_share(&c, one), 0.15, 1e-9);
+    cr_expect_float_eq(place_cost(&c, one), 0.15 * 4 + 1, 1e-9);
+    cr_expect_float_eq(place_cost(&c, both), 0.1 * 4 + 2, 1e-9);
+}
+
+/* One expert after the other to the host until the rest fits: the rarest of those that are left, or
+ * the first. What that costs. */
+static double naive(const uint64_t *n, bool rarest, uint32_t bits[LAYERS * 2]) {
+    const bool has[LAYERS] = {false, true, true, true, true, true};
+    const struct place_case c = {LAYERS, EXPERTS, USED, n, has};
+    struct model_shape s = {.n_layer = LAYERS, .n_expert = EXPERTS, .host_experts = bits};
+
+    memset(bits, 0, LAYERS * 2 * sizeof(*bits));
+    while (device_part(&s) + 1000 > device_bytes) {
+        uint32_t next = 0;
+
+        for (uint32_t i = EXPERTS; i < ALL; i++)
+            if (!expert_is_hosts(&s, i / EXPERTS, i % EXPERTS) &&
+                (!next || (rarest && n[i] < n[next])))
+                next = i;
+        bits[next / EXPERTS * 2 + next % EXPERTS / 32] |= 1u << next % EXPERTS % 32;
+    }
+    return place_cost(&c, bits);
+}
+
+/* Whatever there is room for, it fits, with no more on the host than must be: the rarest experts,
+ * or, where few must, those of the first layers. */
+Test(place, the_rarest_are_the_hosts_and_no_more_than_must) {
+    const struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
+    uint32_t rare[LAYERS * 2], first[LAYERS * 2], n_rare = 0, n_first = 0;
+    const uint32_t none[LAYERS * 2] = {0};
+    int fd = new_file();
+    char note[200];
+    struct picks k;
+
+    fill(fd, true, ROWS, 1);
+    const uint64_t *n = counts(fd, &k);
+    for (device_bytes = 20000; device_bytes < 250000; device_bytes += 7717) {
+        bool is_rare = naive(n, true, rare) < naive(n, false, first);
+        struct model m = placed(fd, &o, note);
+
+        cr_expect(device_part(&m.shape) + 1000 <= device_bytes, "%lu", device_bytes);
+        cr_expect(memcmp(m.host_experts, is_rare ? rare : first, sizeof(rare)) == 0, "%lu: %s",
+                  device_bytes, is_rare ? "rarest" : "first");
+        n_rare += is_rare;
+        n_first += !is_rare && m.shape.host_experts;
+        model_deinit(&m);
+        picks_place(&k, none); /* nothing stays */
+    }
+    cr_expect(n_rare > 5 && n_first > 2, "%u, %u", n_rare, n_first);
+    picks_close(&k);
+    close(fd);
+}
+
+static uint32_t n_layers_of(const struct model *m) {
+    uint32_t n = 0;
+
+    for (uint32_t l = 0; l < LAYERS; l++)
+        n += n_host_experts(&m->shape, l) > 0;
+    return n;
+}
+
+/* Without enough rows, or where experts are picked alike, a few layers have the host's. */
+Test(place, without_a_skew_the_first_layers_are_the_hosts) {
+    const struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
+    char note[200];
+
+    device_bytes = 120000;
+    for (int i = 0; i < 3; i++) {
+        int fd = i ? new_file() : 0;
+
+        if (fd)
+            fill(fd, i == 1, i == 1 ? 900 : ROWS, 3);
+        struct model m = placed(fd, &o, note);
+        cr_expect(n_layers_of(&m) == 3, "%d: %u layers", i, n_layers_of(&m));
+        cr_expect(n_host_experts(&m.shape, 1) == EXPERTS && n_host_experts(&m.shape, 4) == 0);
+        model_deinit(&m);
+        if (fd)
+            close(fd);
+    }
+}
+
+/* The next load of the model moves experts where that is worth it, and says so; a worker that takes
+ * another's place moves none. */
+Test(place, only_a_load_moves_experts) {
+    struct engine_opts o = opts(ENGINE_HOST_AUTO, false), keeps = opts(ENGINE_HOST_AUTO, true);
+    struct engine_opts number = opts(2, false), kept = opts(0, true);
+    int fd = new_file();
+    char note[200];
+
+    device_bytes = 120000;
+    struct model first = placed(fd, &o, note);
+    cr_expect(n_layers_of(&first) == 3 && !*note, "%s", note);
+    fill(fd, true, ROWS, 5);
+    struct model second = placed(fd, &keeps, note);
+    cr_expect_arr_eq(first.host_experts, second.host_experts, LAYERS * 8);
+    struct model third = placed(fd, &o, note);
+    cr_expect(n_layers_of(&third) == LAYERS - 1);
+    cr_expect(strstr(note, "lie elsewhere") != NULL, "%s", note);
+    fill(fd, true, ROWS / 10, 6); /* of the same kind: nothing is gained */
+    struct model fourth = placed(fd, &o, note);
+    cr_expect_arr_eq(third.host_experts, fourth.host_experts, LAYERS * 8);
+    device_bytes = 100000; /* it does not fit */
+    struct model fifth = placed(fd, &o, note);
+    cr_expect(device_part(&fifth.shape) + 1000 <= device_bytes);
+    struct model sixth = placed(fd, &number, note);
+    cr_expect(n_host_experts(&sixth.shape, 1) == EXPERTS && n_layers_of(&sixth) == 1);
+    struct model seventh = placed(fd, &kept, note);
+    cr_expect_arr_eq(sixth.host_experts, seventh.host_experts, LAYERS * 8);
+    number.host_experts = 0;
+    struct model eighth = placed(fd, &number, note), ninth = placed(fd, &keeps, note);
+    cr_expect(eighth.shape.host_experts == NULL && ninth.shape.host_experts == NULL);
+    struct model *all[] = {&first, &second,  &third,  &fourth, &fifth,
+                           &sixth, &seventh, &eighth, &ninth};
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        model_deinit(all[i]);
+    close(fd);
+}
+
+/* Counts of another model, or half a file, are those of none. */
+Test(place, a_file_of_another_model_is_emptied) {
+    int fd = new_file();
+    struct model_shape s = {.n_layer = LAYERS, .n_expert = EXPERTS - 1};
+    struct picks k;
+
+    fill(fd, true, ROWS, 1);
+    picks_open(&k, fd, file, &s);
+    cr_assert(k.head != NULL);
+    for (uint32_t i = 0; i < LAYERS * (EXPERTS - 1); i++)
+        cr_expect(picks_counts(&k)[i] == 0);
+    cr_expect(picks_placed(&k) == NULL);
+    picks_close(&k);
+    cr_assert(ftruncate(fd, 100) == 0);
+    picks_open(&k, fd, file, &s);
+    cr_expect(k.head && picks_placed(&k) == NULL && picks_counts(&k)[7] == 0);
+    picks_close(&k);
+    close(fd);
+    picks_open(&k, 0, file, &s);
+    cr_expect(k.head == NULL && !picks_counts(&k) && !picks_placed(&k));
+    picks_place(&k, NULL);
+    picks_count(&k, NULL);
+    picks_close(&k);
+}
+
+/* Bits behind the last expert mean nothing. */
+Test(place, a_placement_names_experts_that_there_are) {
+    uint32_t bits[LAYERS * 2];
+    const struct engine_opts o = opts(0, true);
+    int fd = new_file();
+    struct model m = made();
+    struct picks k;
+    char note[200];
+
+    memset(bits, 0xFF, sizeof(bits));
+    picks_open(&k, fd, file, &m.shape);
+    picks_place(&k, bits);
+    picks_close(&k);
+    free(m.op);
+    m = placed(fd, &o, note);
+    for (uint32_t l = 0; l < LAYERS; l++)
+        cr_expect(n_host_experts(&m.shape, l) == EXPERTS);
+    model_deinit(&m);
+    close(fd);
+}
