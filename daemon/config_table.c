@@ -177,9 +177,9 @@ const struct option config_table[] = {
     UINT("engine", "threads", engine.n_threads, "0", 0, 1024,
          "Threads of the cpu backend; 0: one for every core."),
     UINT_OR("engine", "host-experts", engine.host_experts, "auto", "auto",
-            "Layers, from the first on, whose experts the machine's cores compute beside a cuda "
-            "device; auto: as few experts, those picked least, as leave it room for max-context, "
-            "or for 32,768 tokens; 0: none."),
+            "First layers whose experts the machine's cores compute beside a cuda device; auto: "
+            "as few experts, the least picked, as leave it room for max-context, or for 32,768 "
+            "tokens."),
     UINT("engine", "kv-pages", engine.n_pages, "0", 0, 16777216,
          "Pages of KV memory; 0: as many as fit in kv-memory."),
     SIZE("engine", "kv-memory", engine.kv_bytes, "0", 0, 4096 * GiB,
