@@ -127,13 +127,14 @@ MX_FN uint32_t low_index(uint32_t f, uint32_t type, const uint8_t *b, uint32_t c
     return f == TILE_IQ1 && !blk_iq_signs(type, b, column / 8) ? index | 1u << 11 : index;
 }
 
-/* What follows the bytes of indices: bits [8, 8 + @bits) of each of a lane's (pair's) eight. */
-MX_FN uint32_t low_index_high(uint32_t f, uint32_t type, const uint8_t *const b[2], uint32_t column,
-                              uint32_t bits) {
+/* What follows the bytes of indices: bits [8, 8 + @bits) of each of a lane's (pair's) eight, from
+ * the blocks of rows g and g + 8: not an array, which would lie in a device's local memory. */
+MX_FN uint32_t low_index_high(uint32_t f, uint32_t type, const uint8_t *b, const uint8_t *b8,
+                              uint32_t column, uint32_t bits) {
     uint32_t out = 0;
 
     for (uint32_t c = 0; c < 8; c++) {
-        uint32_t index = low_index(f, type, b[c % 2], column + c / 2 * 16);
+        uint32_t index = low_index(f, type, c % 2 ? b8 : b, column + c / 2 * 16);
 
         out |= (index >> 8 & ((1u << bits) - 1)) << (bits * c);
     }
@@ -162,14 +163,15 @@ MX_FN uint32_t tile_low_codes(uint32_t f, const struct tile_source *s, uint32_t 
 /* The signs of a lane: of four blocks from @column of the tile on. */
 MX_FN uint32_t tile_low_signs(const struct tile_source *s, uint32_t k0, uint32_t g,
                               uint32_t column) {
-    const uint8_t *const b[2] = {tile_block_at(s, g, k0), tile_block_at(s, g + 8, k0)};
+    const uint8_t *b = tile_block_at(s, g, k0), *b8 = tile_block_at(s, g + 8, k0);
     uint32_t out = 0;
 
     for (uint32_t i = 0; i < 32; i++) {
         uint32_t e = i % 4, c = i / 4, at = column + c / 2 * 16 + e;
+        const uint8_t *of = c % 2 ? b8 : b;
 
-        if (b[c % 2])
-            out |= (blk_iq_signs(s->type, b[c % 2], at / 8) >> (at % 8) & 1) << tile_sign_bit(e, c);
+        if (of)
+            out |= (blk_iq_signs(s->type, of, at / 8) >> (at % 8) & 1) << tile_sign_bit(e, c);
     }
     return out;
 }
@@ -183,12 +185,13 @@ MX_FN uint32_t tile_low_index(uint32_t f, const struct tile_source *s, uint32_t 
 
     for (uint32_t i = 0; i < n; i++, at++) {
         uint32_t g = at / per, column = first + at % per * (16 / per);
-        const uint8_t *const b[2] = {tile_block_at(s, g, k0), tile_block_at(s, g + 8, k0)};
+        const uint8_t *b = tile_block_at(s, g, k0), *b8 = tile_block_at(s, g + 8, k0);
 
         if (o >= lower)
-            out |= low_index_high(f, s->type, b, column, bits) << (i * 8 * bits);
+            out |= low_index_high(f, s->type, b, b8, column, bits) << (i * 8 * bits);
         for (uint32_t c = o % 8; o < lower && c < o % 8 + 4; c++)
-            out |= (low_index(f, s->type, b[c % 2], column + c / 2 * 16) & 255) << (c % 4 * 8);
+            out |= (low_index(f, s->type, c % 2 ? b8 : b, column + c / 2 * 16) & 255)
+                   << (c % 4 * 8);
     }
     return out;
 }
