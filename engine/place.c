@@ -210,7 +210,7 @@ static int describe(struct choice *c, const struct picks *k) {
         }
     for (uint32_t i = 0; counts && i < n; i++)
         all += counts[i];
-    c->counted = all >= (uint64_t)ENOUGH_ROWS * n_layers * s->n_expert_used;
+    c->counted = n_layers > 0 && all >= (uint64_t)ENOUGH_ROWS * n_layers * s->n_expert_used;
     for (uint32_t i = 0; i < n; i++)
         c->picks[i] = c->counted ? counts[i] : 1;
     c->of = (struct place_case){s->n_layer, s->n_expert, s->n_expert_used, c->picks, c->has};

@@ -465,7 +465,7 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
     if (r == 0 && op->gated)
         return load_gated(b, w, op, err);
     for (int i = 0; i < OP_MATRICES && r == 0; i++)
-        if (op->w[i])
+        if (op->w[i] && (i == 0 || op->w[i] != op->w[i - 1])) /* GLU_RELU: gates are ups */
             r = load_matrix(b, w, op->w[i], op->bias[i], target_of(b, op, i), err);
     if (r == 0 && op->kind == OP_LOGITS)
         lend_tiles(b, w, op->w[0]);

@@ -228,6 +228,23 @@ Test(place, without_a_skew_the_first_layers_are_the_hosts) {
     }
 }
 
+/* A file may name experts though no layer has any: all are dense, or the blocks that have them are
+ * not served. */
+Test(place, without_experts_there_is_nothing_to_place) {
+    const struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
+    struct model m = made();
+    struct picks k = {0};
+    char note[200] = "";
+    struct err err;
+
+    device_bytes = 120000;
+    for (uint32_t i = 0; i < m.n_ops; i++)
+        m.op[i].kind = OP_NORM;
+    cr_assert(place(&m, &device, &o, &sizes, &k, note, sizeof(note), &err) == 0);
+    cr_expect(m.shape.host_experts == NULL && !*note);
+    model_deinit(&m);
+}
+
 /* The next load of the model moves experts where that is worth it, and says so; a worker that takes
  * another's place moves none. */
 Test(place, only_a_load_moves_experts) {
