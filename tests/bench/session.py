@@ -2,16 +2,19 @@
 """How much of an agent's session a server computes again: twenty tool turns, and before three of them three subagents that
 share instructions of their own, or fork from what the agent has, and return.
 
-usage: session.py URL [--turns N] [--scale X] [--fork] [--max-tokens N] [--key KEY]
+usage: session.py URL [--turns N] [--scale X] [--fork] [--max-tokens N] [--key KEY] [--restart COMMAND]
 
 Any server with /v1/chat/completions, /apply-template and /tokenize (weftd, llama-server). Tokens that are new are those
 behind the longest beginning that a prompt has in common with an earlier prompt and its answer; tokens that are computed are
-those that the usage does not count as cached.
+those that the usage does not count as cached. --restart: run in the middle of the session, behind the subagents of that turn;
+the session goes on when the server answers /health again.
 """
 import argparse
 import concurrent.futures
 import json
 import random
+import subprocess
+import time
 import urllib.request
 
 WORDS = ("the file test run error line table value index page token read write open state call list find build main "
@@ -80,10 +83,13 @@ class Session:
                 m.append(self.tool_result())
         return chats
 
-    def run(self, n_turns=20, fork=False):
+    def run(self, n_turns=20, fork=False, restart=None):
+        """@restart(): called once, in the middle."""
         messages = [{"role": "system", "content": "You are an agent. " + self.text(1500, 1500)},
                     {"role": "user", "content": self.text(50, 150)}]
         for turn in range(1, n_turns + 1):
+            if restart and turn == n_turns // 2 + 1:
+                restart()
             self.ask_all([messages])
             if turn % 5 == 0 and turn < n_turns:
                 self.subagents(messages, fork)
@@ -106,6 +112,18 @@ def poster(url, key=None):
     return post
 
 
+def restarter(url, command):
+    def restart():
+        subprocess.run(command, shell=True, check=True)
+        while True:
+            try:
+                urllib.request.urlopen(url + "/health", timeout=10).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+    return restart
+
+
 def main():
     p = argparse.ArgumentParser(usage=__doc__.split("usage: ")[1].split("\n")[0])
     p.add_argument("url")
@@ -114,9 +132,11 @@ def main():
     p.add_argument("--max-tokens", type=int, default=60)
     p.add_argument("--fork", action="store_true")
     p.add_argument("--key")
+    p.add_argument("--restart")
     a = p.parse_args()
-    s = Session(poster(a.url.rstrip("/"), a.key), scale=a.scale, max_tokens=a.max_tokens)
-    print(json.dumps(s.run(a.turns, a.fork)))
+    url = a.url.rstrip("/")
+    s = Session(poster(url, a.key), scale=a.scale, max_tokens=a.max_tokens)
+    print(json.dumps(s.run(a.turns, a.fork, a.restart and restarter(url, a.restart))))
 
 
 if __name__ == "__main__":

@@ -38,35 +38,60 @@ def test_each_turn_of_a_chat_begins_where_the_one_before_ended():
         assert before > 300, before
 
 
-def test_a_session_with_subagents_computes_little_more_than_what_is_new():
-    """Twenty turns and three times three subagents; instructions of their own, and forks of the agent's conversation."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = f"{directory}/hybrid.gguf"  # the golden models end at 1024 tokens
-        shape = "tiny,context=32768,n_layer=4,n_key=2,n_value=4,n_state=16,n_embd=64"
-        subprocess.run([BUILD / "weft-gguf", "synth", "--arch", "qwen35", "--shape", shape, "--format", "Q8_0",
-                        "--vocab", golden(MODELS[0]), "-o", path], check=True, stdout=subprocess.DEVNULL)
-        for fork in (False, True):
-            with Weftd("--max-context", "32768", "--kv-pages", "2048", "--backend", BACKEND, model=path) as d:
-                def post(path, body):
-                    status, _, answer = d.request("POST", path, body)
-                    assert status == 200, answer
-                    return answer
+def run_session(start, fork):
+    """Twenty turns and three times three subagents, and another daemon in the middle: what was computed, and the workers'
+    counters of both."""
+    daemon, counters = start(), []
 
-                total = Session(post, scale=0.3, max_tokens=40).run(fork=fork)
-                cached = total["prompt_tokens"] - total["computed_tokens"]
-                for _ in range(50):  # the worker tells its figures when it is idle: prewarming may come first
-                    stats = d.stats()["worker"]
-                    if stats["cached_tokens"] >= cached:
-                        break
-                    time.sleep(0.1)
-                assert total["again_of_prompt"] <= 0.03, total
-                assert total["requests"] == 20 + 3 * 9 and total["prompt_tokens"] > 5 * total["computed_tokens"], total
-                assert cached == stats["cached_tokens"], (total, stats)
-                # all but the first, the first subagent, and others that came before anything was there
-                assert stats["snapshots_used"] >= total["requests"] - 6, stats
-                shown = subprocess.run([BUILD / "weftctl", "--socket", d.admin, "stats"], capture_output=True, text=True, check=True).stdout
-                assert f"  states   0 of {stats['states']} slots; {stats['snapshots']} snapshots; " in shown, shown
-                assert stats["snapshots_made"] >= stats["snapshots"] > 0 == stats["states_used"], stats
+    def post(path, body):
+        status, _, answer = daemon.request("POST", path, body)
+        assert status == 200, answer
+        return answer
+
+    def stop():
+        cached = session.total()["prompt_tokens"] - session.total()["computed_tokens"] - sum(c["cached_tokens"] for c in counters)
+        for _ in range(50):  # the worker tells its figures when it is idle: prewarming may come first
+            stats = daemon.stats()["worker"]
+            if stats["cached_tokens"] >= cached:
+                break
+            time.sleep(0.1)
+        assert stats["cached_tokens"] == cached, (session.total(), stats)
+        shown = subprocess.run([BUILD / "weftctl", "--socket", daemon.admin, "stats"], capture_output=True, text=True, check=True).stdout
+        assert f"  states   0 of {stats['states']} slots; {stats['snapshots']} snapshots; " in shown, shown
+        assert stats["snapshots_made"] >= stats["snapshots"] - stats["disk_loaded_snapshots"] > 0 == stats["states_used"], stats
+        counters.append(stats)
+        daemon.__exit__(None, None, None)
+
+    def restart():
+        nonlocal daemon
+        stop()
+        daemon = start()
+
+    session = Session(post, scale=0.3, max_tokens=40)
+    try:
+        total = session.run(fork=fork, restart=restart)
+        stop()
+    except BaseException:
+        daemon.__exit__(*sys.exc_info())
+        raise
+    return total, counters
+
+
+def test_a_session_with_subagents_computes_little_more_than_what_is_new():
+    """Also over a restart, with a file for what was computed; instructions of their own, and forks of the agent's conversation."""
+    for fork in (False, True):
+        with tempfile.TemporaryDirectory() as directory:
+            path = f"{directory}/hybrid.gguf"  # the golden models end at 1024 tokens
+            shape = "tiny,context=32768,n_layer=4,n_key=2,n_value=4,n_state=16,n_embd=64"
+            subprocess.run([BUILD / "weft-gguf", "synth", "--arch", "qwen35", "--shape", shape, "--format", "Q8_0",
+                            "--vocab", golden(MODELS[0]), "-o", path], check=True, stdout=subprocess.DEVNULL)
+            flags = ("--max-context", "32768", "--kv-pages", "2048", "--backend", BACKEND, "--kv-disk", directory, "--kv-disk-size", "64M")
+            total, counters = run_session(lambda: Weftd(*flags, model=path), fork)
+        assert total["again_of_prompt"] <= 0.03, total
+        assert total["requests"] == 20 + 3 * 9 and total["prompt_tokens"] > 5 * total["computed_tokens"], total
+        # all but the first, the first subagent, and others that came before anything was there
+        assert sum(c["snapshots_used"] for c in counters) >= total["requests"] - 6, counters
+        assert counters[1]["disk_loaded_snapshots"] > 0 == counters[0]["disk_loaded_snapshots"], counters
 
 
 def test_snapshots_change_no_bit():
