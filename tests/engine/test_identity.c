@@ -469,8 +469,9 @@ Test(identity, reference_windows) {
 
 /* What else rows of the table of architectures compute. */
 static const char *const others[] = {
-    "granite", "phi3",        "mistral3",           "olmo2",         "lfm2",
-    "lfm2moe", "glm4moe-mtp", "nemotron-h-moe-mtp", "deepseek2-mtp", "laguna"};
+    "granite",       "phi3",           "mistral3",    "olmo2",
+    "lfm2",          "lfm2moe",        "glm4moe-mtp", "nemotron-h-moe-mtp",
+    "deepseek2-mtp", "deepseek2-lite", "laguna"};
 
 Test(identity, cpu_architectures) {
     need("cpu");

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/gguf.h"
+#include "base/mathx.h"
 #include "base/rng.h"
 #include "engine/backend.h"
 #include "engine/cuda/kernels.h"
@@ -115,14 +117,15 @@ double ways_distance(const struct trace *a, const struct trace *b) {
 }
 
 /* The reference's router logits, by position, then layer (its prompt is computed a row at a time),
- * take the place of the CUDA backend's, so that both pick the same experts with the same weights.
- * Else a last pick that is closer to the next best than the rounding of activations becomes another
- * expert, and other rows that see it; and weights are exponentials of what was rounded. */
+ * take the place of those that are compared with them, so that both pick the same experts with the
+ * same weights. Else a last pick that is closer to the next best than the rounding of activations
+ * becomes another expert, and other rows that see it; and weights are exponentials of what was
+ * rounded. */
 static struct {
     float logits[LONGEST * 4][40];
     uint32_t n, n_expert, n_layer, seen[LONGEST];
-    double worst; /* the largest distance of a row's logits before */
-    bool record;
+    double worst;                        /* the largest distance of a row's logits before */
+    enum { LEAVE, RECORD, IMPOSE } host; /* what experts_pick() does; n: how often it did */
 } router;
 
 void __real_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out);
@@ -130,10 +133,15 @@ void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expe
 
 /* The linker puts it before experts_pick(). */
 void __wrap_experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
-    if (router.record) {
-        cr_assert(router.n < ARRAY_SIZE(router.logits) && r->n <= ARRAY_SIZE(router.logits[0]));
+    if (router.host != LEAVE) {
+        float *right = router.logits[router.n++];
+
+        cr_assert(router.n <= ARRAY_SIZE(router.logits) && r->n <= ARRAY_SIZE(router.logits[0]));
         router.n_expert = r->n;
-        memcpy(router.logits[router.n++], logits, r->n * sizeof(float));
+        if (router.host == IMPOSE)
+            router.worst = fmax(router.worst, distance_of(logits, right, r->n));
+        memcpy(router.host == IMPOSE ? logits : right, router.host == IMPOSE ? right : logits,
+               r->n * sizeof(float));
     }
     __real_experts_pick(logits, r, out);
 }
@@ -161,6 +169,42 @@ static void impose(const char *kernel, uint64_t number, void *args) {
     }
 }
 
+/* The reference, a row of the prompt at a time; its router logits are recorded, or compared. */
+static void run_reference(const char *path, bool record, struct trace *t) {
+    static const struct way slow = {.chunk = 1, .forced = true, .fuse = "0"};
+
+    router.n = 0;
+    router.worst = 0;
+    router.host = record ? RECORD : IMPOSE;
+    ways_run(path, "reference", &slow, t);
+    router.host = LEAVE;
+    router.n_layer = router.n / (LONGEST - 1);
+    cr_assert(router.n == router.n_layer * (LONGEST - 1), "%s", path);
+}
+
+/* 24 and 15 rows, then one: kernels for many rows, attention wide and not, kernels for one. */
+static const struct way in_chunks = {.chunk = 24, .forced = true, .fuse = "16384"};
+
+/* CUDA within @limit of @right, which run_reference() made, and router logits within
+ * @router_limit. */
+static void check_cuda(const char *name, const char *path, const struct way *way,
+                       const struct trace *right, double limit, double router_limit) {
+    struct trace got = {0};
+
+    router.worst = 0;
+    memset(router.seen, 0, sizeof(router.seen));
+    fake_find()->on_launch = impose;
+    ways_run(path, "cuda", way, &got);
+    fake_find()->on_launch = NULL;
+    double d = ways_distance(&got, right);
+    cr_expect(d < limit, "%s: %g", name, d);
+    cr_expect(router.n_layer == 0 || router.worst < router_limit, "%s: router %g", name,
+              router.worst);
+    for (uint32_t r = 0; r + 1 < LONGEST; r++)
+        cr_expect(router.seen[r] == router.n_layer, "%s: position %u", name, r);
+    free(got.logits);
+}
+
 void ways_near_reference(const char *name, const char *path, double limit) {
     ways_near_reference_beside(name, path, limit, 0, 0);
 }
@@ -168,34 +212,60 @@ void ways_near_reference(const char *name, const char *path, double limit) {
 void ways_near_reference_beside(const char *name, const char *path, double limit,
                                 uint32_t host_experts, int placed_fd) {
     bool beside = host_experts || placed_fd;
-    const struct way slow = {.chunk = 1, .forced = true, .fuse = "0"};
-    /* 24 and 15 rows, then one: kernels for many rows, attention wide and not, kernels for one. */
-    const struct way chunks = {.chunk = 24,
-                               .forced = true,
-                               .fuse = "16384",
-                               .host_experts = host_experts,
-                               .placed_fd = placed_fd};
-    struct trace right = {0}, got = {0};
+    struct way way = in_chunks;
+    struct trace right = {0};
 
-    router.n = 0;
-    router.record = true;
-    ways_run(path, "reference", &slow, &right);
-    router.record = false;
-    router.n_layer = router.n / (LONGEST - 1);
-    cr_assert(router.n == router.n_layer * (LONGEST - 1), "%s", name);
-    router.worst = 0;
-    memset(router.seen, 0, sizeof(router.seen));
-    fake_find()->on_launch = impose;
-    ways_run(path, "cuda", &chunks, &got);
-    fake_find()->on_launch = NULL;
-    double d = ways_distance(&got, &right);
-    cr_expect(d < limit, "%s: %g", name, d);
-    cr_expect(router.worst < fmax(limit, 1e-2) * (beside ? 4 : 1), "%s: router %g", name,
-              router.worst);
-    for (uint32_t r = 0; r + 1 < LONGEST; r++)
-        cr_expect(router.seen[r] == router.n_layer, "%s: position %u", name, r);
+    way.host_experts = host_experts;
+    way.placed_fd = placed_fd;
+    run_reference(path, true, &right);
+    check_cuda(name, path, &way, &right, limit, fmax(limit, 1e-2) * (beside ? 4 : 1));
     free(right.logits);
-    free(got.logits);
+}
+
+/* A copy of @path whose matrices of floats are rounded to half precision. */
+static void save_halved(const char *path, char out[64]) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct err err = {0};
+    int r = gguf_open(&file, path, &err), fd;
+
+    cr_assert(r == 0, "%s", err.message);
+    size_t n = gguf_bytes(file);
+    uint8_t *bytes = malloc(n);
+    FILE *f = fopen(path, "rb");
+    cr_assert(bytes && f && fread(bytes, 1, n, f) == n);
+    fclose(f);
+    for (uint64_t i = 0; i < gguf_n_tensors(file); i++) {
+        const struct tensor *t = gguf_tensor(file, i);
+
+        for (size_t k = 0; t->n_dims > 1 && t->format->type == TENSOR_F32 && k < t->n_bytes;
+             k += sizeof(float)) {
+            float x;
+
+            memcpy(&x, bytes + t->file_offset + k, sizeof(x));
+            x = mx_half_to_float(mx_float_to_half(x));
+            memcpy(bytes + t->file_offset + k, &x, sizeof(x));
+        }
+    }
+    snprintf(out, 64, "/tmp/weft-halved-XXXXXX");
+    fd = mkstemp(out);
+    f = fd < 0 ? NULL : fdopen(fd, "wb");
+    cr_assert(f && fwrite(bytes, 1, n, f) == n && fclose(f) == 0);
+    free(bytes);
+}
+
+void ways_near_halved(const char *name, const char *path) {
+    struct trace right = {0}, halved = {0};
+    char copy[64];
+
+    run_reference(path, true, &right);
+    save_halved(path, copy);
+    run_reference(copy, false, &halved);
+    unlink(copy);
+    double d = ways_distance(&halved, &right), of_router = router.worst;
+    cr_expect(d > 0 && d < 0.05, "%s: rounding alone moves logits by %g", name, d);
+    check_cuda(name, path, &in_chunks, &right, 1.5 * d, 1.5 * of_router);
+    free(right.logits);
+    free(halved.logits);
 }
 
 void ways_golden(const char *name, char path[1024]) {
