@@ -381,6 +381,21 @@ static void plan_ends(struct planner *p) {
     }
 }
 
+/* The factor of an NVFP4 matrix, one for each expert; its mean is 1. Rows that are looked up and
+ * the matrices of heads have none. */
+static void plan_scales(struct planner *p) {
+    uint32_t n = p->plan->n_tensors;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const struct synth_tensor *t = &p->plan->tensor[i];
+        int length = (int)(strlen(t->name) - strlen(".weight"));
+
+        if (t->format->type == TENSOR_NVFP4 && t->role != ROLE_EMBED &&
+            !strstr(t->name, "attn_k_b") && !strstr(t->name, "attn_v_b"))
+            vector(p, 1, 0.2, t->ne[2], "%.*s.scale", length, t->name);
+    }
+}
+
 int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const char *format,
                    struct err *err) {
     struct synth_plan plan = {0};
@@ -397,7 +412,8 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         }
     if (!found)
         return err_set(err, 0, NULL, "unknown format \"%s\"", format);
-    plan.tensor = calloc(6 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp), sizeof(*plan.tensor));
+    size_t room = 6 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp);
+    plan.tensor = calloc(2 * room, sizeof(*plan.tensor));
     if (!plan.tensor)
         return -ENOMEM;
 
@@ -406,7 +422,8 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         plan_layer(&p, i);
     for (uint32_t i = s->n_layer; i < s->n_layer + s->n_mtp; i++)
         plan_block(&p, i);
-    assert(plan.n_tensors <= 6 + LAYER_TENSORS * ((size_t)s->n_layer + s->n_mtp));
+    assert(plan.n_tensors <= room);
+    plan_scales(&p);
     *out = plan;
     return 0;
 }
