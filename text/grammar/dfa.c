@@ -86,6 +86,10 @@ static void start_closure(struct sets *s) {
     s->n_found = 0;
 }
 
+static bool is_found(const struct sets *s, uint32_t q) {
+    return s->mark[q] == s->stamp;
+}
+
 /* Adds @from and what it reaches by empty edges to found[]. */
 static int close_over(struct dfa *d, uint32_t from) {
     struct sets *s = &d->s;
@@ -251,6 +255,19 @@ static int emit_edge(struct dfa *d, uint32_t state, unsigned lo, unsigned hi, ui
     return build_work(d->m->b, 1);
 }
 
+/* The state of the set in found[]. An open state in it is alone: the others add nothing. */
+static int state_of(struct dfa *d, uint32_t *out) {
+    struct sets *s = &d->s;
+    uint32_t open = d->m->nfa_open;
+    int r = 0;
+
+    if (open != NFA_NONE && is_found(s, open)) {
+        start_closure(s);
+        r = close_over(d, open);
+    }
+    return r < 0 ? r : intern(d, false, out);
+}
+
 /* The state that out[@from, @to) lead to, which have one symbol. */
 static int set_behind(struct dfa *d, uint32_t from, uint32_t to, uint32_t *out) {
     int r = 0;
@@ -258,7 +275,7 @@ static int set_behind(struct dfa *d, uint32_t from, uint32_t to, uint32_t *out) 
     start_closure(&d->s);
     for (uint32_t i = from; r == 0 && i < to; i++)
         r = close_over(d, d->s.out[i].to);
-    return r < 0 ? r : intern(d, false, out);
+    return r < 0 ? r : state_of(d, out);
 }
 
 /* Edges out[from, to) that overlap: every stretch between two ends of ranges is one edge. */
@@ -289,7 +306,7 @@ static int emit_overlapping(struct dfa *d, uint32_t state, uint32_t from, uint32
                 r = close_over(d, s->out[i].to);
         }
         if (r == 0 && s->n_found) {
-            r = intern(d, false, &target);
+            r = state_of(d, &target);
             if (r == 0)
                 r = emit_edge(d, state, lo, hi, target);
         }
@@ -388,6 +405,7 @@ static int make_states(struct dfa *d, const struct expr *body, uint32_t *first) 
     uint32_t start;
 
     m->n_nfa = m->n_nfa_edges = 0;
+    m->nfa_open = NFA_NONE;
     int r = nfa_state(m, &start);
 
     d->end = start;

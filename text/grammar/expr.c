@@ -246,3 +246,9 @@ bool expr_nullable(const struct build *b, const struct expr *e) {
     }
     return false;
 }
+
+bool expr_same_chars(const struct expr *x, const struct expr *y) {
+    return x->kind == EXPR_CHARS && y->kind == EXPR_CHARS && x->mode == y->mode &&
+           x->set->n == y->set->n &&
+           memcmp(x->set->range, y->set->range, x->set->n * sizeof(*x->set->range)) == 0;
+}

@@ -52,6 +52,8 @@ struct cp_set {
 struct expr {
     uint8_t kind, mode;
     bool atom;     /* stands for one character: a prefix code without calls */
+    bool open;     /* a repetition of any character up to the end of a string, in a rule of nothing
+                      but strings: whatever else is being read there ends in what it takes */
     uint32_t n;    /* of children or bytes */
     uint32_t size; /* states that it takes, about; saturates */
     uint32_t id;   /* of a rule or a token */
@@ -160,6 +162,7 @@ struct expr *expr_optional(struct build *b, struct expr *x);
 struct expr *expr_call(struct build *b, uint32_t rule);
 struct expr *expr_token(struct build *b, int32_t token);
 bool expr_nullable(const struct build *b, const struct expr *e);
+bool expr_same_chars(const struct expr *x, const struct expr *y); /* both are, of one set */
 
 /* A growing list of expressions, in the arena. */
 struct expr_vec {

@@ -142,20 +142,12 @@ static int add_token(struct maker *m, uint32_t id, uint32_t from, uint32_t to) {
     return nfa_add_bytes(m, from, TOKEN_SYMBOL + i, TOKEN_SYMBOL + i, to);
 }
 
-static bool same_atom(const struct expr *x, const struct expr *y) {
-    if (x == y)
-        return true;
-    return x->kind == EXPR_CHARS && y->kind == EXPR_CHARS && x->mode == y->mode &&
-           x->set->n == y->set->n &&
-           memcmp(x->set->range, y->set->range, x->set->n * sizeof(*x->set->range)) == 0;
-}
-
 static int loop_rule(struct maker *m, struct expr *atom, uint32_t *rule) {
     struct build *b = m->b;
     uint64_t n = 0;
 
     for (struct loop_rule *l = b->loops; l; l = l->next, n++) {
-        if (same_atom(l->atom, atom)) {
+        if (l->atom == atom || expr_same_chars(l->atom, atom)) {
             *rule = l->rule;
             return build_work(b, n);
         }
@@ -198,10 +190,10 @@ static int add_names(struct maker *m, const struct names *names, uint32_t from, 
     return r < 0 ? r : add_call(m, d, from, to);
 }
 
-/* @n copies, then @more optional ones (NO_MAX: any number). */
-static int add_copies(struct maker *m, const struct expr *x, uint32_t n, uint32_t more,
-                      uint32_t from, uint32_t to) {
-    uint32_t next;
+/* Copies, as many as it has at least, then optional ones, or any number of them. */
+static int add_copies(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    const struct expr *x = e->child[0];
+    uint32_t n = e->min, more = e->max == NO_MAX ? NO_MAX : e->max - e->min, next;
     int r = 0;
 
     for (uint32_t i = 0; r == 0 && i < n; i++, from = next) {
@@ -215,6 +207,8 @@ static int add_copies(struct maker *m, const struct expr *x, uint32_t n, uint32_
             r = nfa_add_empty(m, from, next);
         if (r == 0)
             r = nfa_add(m, x, next, next);
+        if (e->open)
+            m->nfa_open = next;
         from = next;
         more = 0;
     }
@@ -250,7 +244,7 @@ static int add_repeat(struct maker *m, const struct expr *e, uint32_t from, uint
     uint32_t most = e->max == NO_MAX ? e->min : e->max;
 
     if (m->flat)
-        return add_copies(m, x, e->min, e->max == NO_MAX ? NO_MAX : e->max - e->min, from, to);
+        return add_copies(m, e, from, to);
     if (x->atom) {
         bool shared = x == m->b->shared_atom[SHARED_JSON_CHARS] ||
                       x == m->b->shared_atom[SHARED_JSON_CANONICAL];
@@ -260,7 +254,7 @@ static int add_repeat(struct maker *m, const struct expr *e, uint32_t from, uint
     } else if ((uint64_t)most * x->size > UNROLL_MAX && most > 1) {
         return add_counted_call(m, x, e->min, e->max, from, to);
     }
-    return add_copies(m, x, e->min, e->max == NO_MAX ? NO_MAX : e->max - e->min, from, to);
+    return add_copies(m, e, from, to);
 }
 
 int nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_t from,

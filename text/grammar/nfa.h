@@ -26,7 +26,8 @@ struct maker {
     struct nfa_edge *nfa_edge; /* NFA of the current rule */
     uint32_t *nfa_head;
     uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa;
-    bool flat; /* without calls: what is repeated is copied, rules are copied (lang.c) */
+    uint32_t nfa_open; /* from it all fits that fits from others in a set with it; NFA_NONE */
+    bool flat;         /* without calls: what is repeated is copied, rules are copied (lang.c) */
 };
 
 /* Makes room for one more element of @v. */
