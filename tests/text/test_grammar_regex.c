@@ -165,6 +165,10 @@ Test(grammar_regex, anchors_inside_are_those_of_a_naive_matcher) {
 
         buf_init(&b, 256);
         write_part(&b, &r, 2);
+        for (uint32_t k = rng_below(&r, 3); k > 0; k--) {
+            buf_printf(&b, "|");
+            write_part(&b, &r, 1);
+        }
         snprintf(schema, sizeof(schema), "{\"type\":\"string\",\"pattern\":\"%s\"}", b.data);
         struct grammar_source src = {
             .kind = GRAMMAR_JSON_SCHEMA, .text = schema, .len = strlen(schema)};
@@ -188,6 +192,28 @@ Test(grammar_regex, anchors_inside_are_those_of_a_naive_matcher) {
         buf_deinit(&b);
     }
     cr_expect(n_matches > 20000 && n_matches < 180000, "%d", n_matches);
+}
+
+/* A search for words has states for the words, none for each set of words that has been read. */
+Test(grammar_regex, searches_for_many_words_are_small) {
+    struct grammar_limits limits = {.max_work = 500000};
+    struct err err = {0};
+    struct buf b;
+
+    buf_init(&b, 4096);
+    buf_printf(&b, "{\"pattern\": \"^x|z$");
+    for (int i = 0; i < 40; i++)
+        buf_printf(&b, "|%cw%d", 'a' + i % 20, i);
+    buf_printf(&b, "\"}");
+    struct grammar_source src = {.kind = GRAMMAR_JSON_SCHEMA, .text = b.data, .len = b.len};
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+
+    cr_assert_eq(grammar_compile(&g, test_vocab(), &src, &limits, &err), 0, "%s", err.message);
+    cr_expect(test_fits(g, "\"--bw21..aw0\"", 13));
+    cr_expect(test_fits(g, "\"x..\"", 5));
+    cr_expect(test_fits(g, "\"..z\"", 5));
+    cr_expect_not(test_fits(g, "\".xaw1z.\"", 9));
+    buf_deinit(&b);
 }
 
 Test(grammar_regex, anchors_that_are_not_read_have_their_place) {

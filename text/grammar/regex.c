@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define AHEADS_MAX 64 /* in one compilation: they nest */
+#define FACTOR_DEPTH 16
 
 struct reader {
     struct build *b;
@@ -407,6 +408,59 @@ static int read_sequence(struct reader *r, struct expr **out) {
     return *out ? 0 : build_no_memory(r->b);
 }
 
+/* The parts of a sequence. */
+static uint32_t parts_of(struct expr **e, struct expr *const **out) {
+    *out = (*e)->kind == EXPR_SEQ ? (*e)->child : e;
+    return (*e)->kind == EXPR_SEQ ? (*e)->n : 1;
+}
+
+/* How many characters @x and @y begin with that are the same, at most @n. */
+static uint32_t common(struct expr *x, struct expr *y, uint32_t n) {
+    struct expr *const *p, *const *q;
+    uint32_t n_x = parts_of(&x, &p), n_y = parts_of(&y, &q), i = 0;
+
+    while (i < MIN(MIN(n_x, n_y), n) && expr_same_chars(p[i], q[i]))
+        i++;
+    return i;
+}
+
+/* One of @v, whose items become NULL. Those that begin with the same characters share these: a
+ * search then follows a trie of words, and not each word. */
+static struct expr *alternatives(struct build *b, struct expr **v, uint32_t n, uint32_t depth) {
+    struct expr_vec out = {0};
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct expr *x = v[i];
+        struct expr *const *part;
+        struct expr_vec rest = {0};
+        uint32_t shared = NO_MAX;
+
+        if (!x)
+            continue;
+        for (uint32_t k = i + 1; depth < FACTOR_DEPTH && k < n; k++) {
+            uint32_t same = v[k] ? common(x, v[k], shared) : 0;
+
+            shared = same ? same : shared;
+        }
+        for (uint32_t k = i; shared < NO_MAX && k < n; k++) {
+            if (!v[k] || !common(x, v[k], 1))
+                continue;
+            uint32_t n_parts = parts_of(&v[k], &part);
+
+            if (expr_vec_add(b, &rest, expr_seq(b, part + shared, n_parts - shared)) < 0)
+                return NULL;
+            v[k] = NULL;
+        }
+        if (rest.n) {
+            parts_of(&x, &part);
+            x = expr_seq2(b, expr_seq(b, part, shared), alternatives(b, rest.v, rest.n, depth + 1));
+        }
+        if (expr_vec_add(b, &out, x) < 0 || build_work(b, n - i) < 0)
+            return NULL;
+    }
+    return expr_alt(b, out.v, out.n);
+}
+
 static int read_alternatives(struct reader *r, struct expr **out) {
     struct expr_vec v = {0};
 
@@ -423,7 +477,7 @@ static int read_alternatives(struct reader *r, struct expr **out) {
             return e;
     } while (skip(r, "|"));
     r->depth--;
-    *out = expr_alt(r->b, v.v, v.n);
+    *out = alternatives(r->b, v.v, v.n, 0);
     return *out ? 0 : build_no_memory(r->b);
 }
 
@@ -437,6 +491,15 @@ static struct expr *anything(struct reader *r) {
     if (!all || cp_set_invert(r->b, all) < 0)
         return NULL;
     return expr_repeat(r->b, expr_chars(r->b, all, CHARS_TEXT), 0, NO_MAX);
+}
+
+/* The same behind all that a search looks for. */
+static struct expr *anything_behind(struct reader *r) {
+    struct expr *e = anything(r);
+
+    if (e)
+        e->open = true;
+    return e;
 }
 
 /* The closing parenthesis of the group at @p, NULL: there is none. */
@@ -458,8 +521,8 @@ static const char *group_end(const char *p, const char *end) {
     return NULL;
 }
 
-/* One alternative at the top from here on, with what may come behind it. */
-static int read_rest(struct reader *r, bool whole, struct expr **out) {
+/* One alternative at the top from here on; *@open: anything may come behind it. */
+static int read_rest(struct reader *r, bool whole, bool *open, struct expr **out) {
     struct expr *x = NULL, *y = NULL;
     int e = read_sequence(r, &x);
 
@@ -480,7 +543,10 @@ static int read_rest(struct reader *r, bool whole, struct expr **out) {
             e = lang_of(r->b, y, &ahead);
         r->p = end + 1;
         if (e == 0)
-            e = read_rest(r, whole, &y);
+            e = read_rest(r, whole, open, &y);
+        if (e == 0 && *open)
+            y = expr_seq2(r->b, y, anything_behind(r));
+        *open = false;
         if (e == 0 && r->anchor) {
             r->p = r->anchor;
             return unsupported(r, "an anchor beside look-ahead");
@@ -496,9 +562,43 @@ static int read_rest(struct reader *r, bool whole, struct expr **out) {
     } else {
         if (at(r, ')'))
             return invalid(r, "')' without '('");
-        *out = skip(r, "$") || whole ? x : expr_seq2(r->b, x, anything(r));
+        *open = !skip(r, "$") && !whole;
+        *out = x;
     }
     return *out ? 0 : build_no_memory(r->b);
+}
+
+/* All alternatives at the top. Those that may begin anywhere share one loop over what stands before
+ * them, and those that may end anywhere one over what stands behind: a loop for each would be a
+ * state for each set of them that has matched so far. */
+static int read_top(struct reader *r, enum regex_kind kind, struct expr **out) {
+    struct expr_vec v[2][2] = {0}; /* by whether they may begin, and end, anywhere */
+    struct build *b = r->b;
+
+    do {
+        bool from_start = skip(r, "^") || kind == REGEX_WHOLE || (r->options & REGEX_FROM_START);
+        bool open = false;
+        struct expr *x = NULL;
+        int e = read_rest(r, kind == REGEX_WHOLE, &open, &x);
+
+        if (e == 0)
+            e = expr_vec_add(b, &v[!from_start][open], x);
+        if (e < 0)
+            return e;
+    } while (skip(r, "|"));
+    struct expr *part[2][2];
+
+    for (int i = 0; i < 4; i++)
+        part[i / 2][i % 2] = alternatives(b, v[i / 2][i % 2].v, v[i / 2][i % 2].n, 0);
+    for (int open = 0; open < 2; open++) {
+        if (v[1][open].n)
+            part[1][open] = expr_seq2(b, anything(r), part[1][open]);
+        part[0][open] = expr_alt2(b, part[0][open], part[1][open]);
+    }
+    if (v[0][1].n + v[1][1].n)
+        part[0][1] = expr_seq2(b, part[0][1], anything_behind(r));
+    *out = expr_alt2(b, part[0][0], part[0][1]);
+    return *out ? 0 : build_no_memory(b);
 }
 
 int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
@@ -511,7 +611,6 @@ int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode m
                        .options = options,
                        .depth = 1,
                        .search = kind == REGEX_SEARCH};
-    struct expr_vec v = {0};
 
     /* A group around everything: its alternatives are those at the top. */
     if (r.search && len > 2 && s[0] == '(' && s[1] != '?' && group_end(s, s + len) == s + len - 1) {
@@ -521,20 +620,7 @@ int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode m
     /* Look-ahead sees characters, not their spellings. */
     if (memmem(s, len, "(?=", 3) || memmem(s, len, "(?!", 3))
         r.options |= REGEX_CANONICAL;
-    do {
-        bool from_start = skip(&r, "^") || kind == REGEX_WHOLE || (options & REGEX_FROM_START);
-        struct expr *x = NULL;
-        int e = read_rest(&r, kind == REGEX_WHOLE, &x);
-
-        if (e == 0 && !from_start)
-            x = expr_seq2(b, anything(&r), x);
-        if (e == 0)
-            e = expr_vec_add(b, &v, x);
-        if (e < 0)
-            return e;
-    } while (skip(&r, "|"));
-    *out = expr_alt(b, v.v, v.n);
-    int e = *out ? 0 : build_no_memory(b);
+    int e = read_top(&r, kind, out);
 
     if (e == 0 && r.anchor)
         e = regex_resolve_anchors(b, out);
