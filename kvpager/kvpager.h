@@ -76,10 +76,11 @@ struct kv_stats {
 
 /* What kv_seq_attach() would give to a new sequence. */
 struct kv_match {
-    /* Covered by full pages that exist, and by as many window pages as the next token reads; a
-     * multiple of page_tokens. */
+    /* Covered by full pages that exist, and by as many window pages as the next token reads; where
+     * there are snapshots, up to the last page that has one. A multiple of page_tokens. */
     uint32_t n_tokens;
-    uint32_t n_idle; /* the cached ones of these pages: attaching makes them unavailable */
+    uint32_t n_idle;  /* the cached ones of these pages: attaching makes them unavailable */
+    uint32_t n_found; /* tokens of all full pages that exist, also of those behind n_tokens */
 };
 
 /* Allocates everything at once; no other function does. 0, -EINVAL or -ENOMEM. */
@@ -136,15 +137,12 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
 /*
  * Snapshots of recurrent states: copies that belong to a published page, and are of the state
  * behind its last token. A sequence with the tokens up to there begins with the pages and the
- * snapshot (kv_pager_match_state(), kv_seq_attach(), kv_seq_snapshot()). One goes with its page, or
+ * snapshot (kv_pager_match(), kv_seq_attach(), kv_seq_snapshot()). One goes with its page, or
  * when its room is needed, that first of which least is expected (snapshot.c). Pagers that are
  * peers have their snapshots in common: one goes with the last of its two pages.
  */
 #define KV_NO_SNAPSHOT UINT32_MAX
 
-/* As kv_pager_match(), but the longest prefix whose last page has a snapshot. */
-struct kv_match kv_pager_match_state(const struct kv_pager *p, const struct kv_isolation *isolation,
-                                     const int32_t *tokens, uint32_t n_tokens);
 /* A snapshot to be written, which is the caller's until kv_seq_put_snapshot() or
  * kv_snapshot_give(). Where none is free it is the passing one of @s, which may be NULL; else that
  * of which least is expected. KV_NO_SNAPSHOT: all are taken. */

@@ -260,6 +260,7 @@ static struct page *walk_down(const struct kv_pager *p, struct walk *w, const in
 struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolation *isolation,
                                const int32_t *tokens, uint32_t n_tokens) {
     uint32_t t = p->opts.page_tokens, run = 0;
+    bool has_states = p->opts.n_snapshots > 0;
     struct walk w = walk_start(p, isolation);
     struct kv_match m = {0}, longest = {0};
 
@@ -271,9 +272,11 @@ struct kv_match kv_pager_match(const struct kv_pager *p, const struct kv_isolati
         m.n_tokens += t;
         m.n_idle += page->state == PAGE_CACHED;
         run = page->window == NO_PAGE ? 0 : run + 1;
-        if (windows_suffice(p, m.n_tokens / t, run))
+        bool has_state = !has_states || page->snapshot != KV_NO_SNAPSHOT;
+        if (has_state && windows_suffice(p, m.n_tokens / t, run))
             longest = m;
     }
+    longest.n_found = m.n_tokens;
     return longest;
 }
 

@@ -81,26 +81,6 @@ void snapshot_leave(struct kv_seq *s) {
     s->passing = KV_NO_SNAPSHOT;
 }
 
-struct kv_match kv_pager_match_state(const struct kv_pager *p, const struct kv_isolation *isolation,
-                                     const int32_t *tokens, uint32_t n_tokens) {
-    uint32_t t = p->opts.page_tokens, from = 0;
-    struct kv_match m = {0}, longest = {0};
-    kv_page page[64];
-    uint32_t n;
-
-    do {
-        n = kv_pager_find(p, isolation, tokens, n_tokens, from, page, ARRAY_SIZE(page));
-        for (uint32_t i = 0; i < n; i++) {
-            m.n_tokens += t;
-            m.n_idle += p->pool.page[page[i]].state == PAGE_CACHED;
-            if (p->pool.page[page[i]].snapshot != KV_NO_SNAPSHOT)
-                longest = m;
-        }
-        from += n;
-    } while (n == ARRAY_SIZE(page));
-    return longest;
-}
-
 /* What is expected of snapshot @i. */
 static double worth(const struct kv_pager *p, uint32_t i) {
     uint32_t n_saves = p->snapshot[i].n_saves;

@@ -469,9 +469,7 @@ static bool take_written(struct disk *d, struct job *j) {
 
 uint32_t disk_has(const struct disk *d, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens) {
-    return (d->state_pages ? kv_pager_match_state(d->slots, share, tokens, n_tokens)
-                           : kv_pager_match(d->slots, share, tokens, n_tokens))
-        .n_tokens;
+    return kv_pager_match(d->slots, share, tokens, n_tokens).n_tokens;
 }
 
 double disk_read_ns(const struct disk *d, uint32_t n_pages) {

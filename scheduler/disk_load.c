@@ -52,12 +52,6 @@ void disk_load_leave(struct disk_load *l) {
     l->disk = disk_free(l->disk);
 }
 
-static uint32_t on_device(const struct disk_load *l, const struct request *r, uint32_t n) {
-    return (l->opts.states ? kv_pager_match_state(l->opts.pager, &r->share, r->tokens, n)
-                           : kv_pager_match(l->opts.pager, &r->share, r->tokens, n))
-        .n_tokens;
-}
-
 bool disk_load_begin(struct disk_load *l, struct request *r) {
     uint32_t n = request_shareable(r);
 
@@ -67,7 +61,7 @@ bool disk_load_begin(struct disk_load *l, struct request *r) {
     if (on_disk == 0)
         return false;
     uint32_t host = offload_has(l->opts.offload, &r->share, r->tokens, n);
-    uint32_t device = on_device(l, r, n);
+    uint32_t device = kv_pager_match(l->opts.pager, &r->share, r->tokens, n).n_tokens;
     uint32_t have = MAX(host, device);
     if (on_disk <= have)
         return false;

@@ -16,7 +16,6 @@ struct offload;
 /* What it may see and call, all of it owned by others and outliving it. */
 struct disk_load_opts {
     uint32_t page_tokens;
-    bool states; /* of a hybrid model: pages are of use up to a snapshot */
     struct clock *clock;
     struct kv_pager *pager;
     struct offload *offload;

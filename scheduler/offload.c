@@ -146,7 +146,7 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
 /* How much of @tokens[0, n_tokens) is of use in host memory: hybrid models go on at a snapshot. */
 static uint32_t useful(const struct offload *p, const struct kv_isolation *share,
                        const int32_t *tokens, uint32_t n_tokens) {
-    return p->states ? kv_pager_match_state(p->states, share, tokens, n_tokens).n_tokens : n_tokens;
+    return p->states ? kv_pager_match(p->states, share, tokens, n_tokens).n_tokens : n_tokens;
 }
 
 /* A sequence of the host that has what is there of @tokens. */
@@ -307,9 +307,7 @@ uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n_tokens) {
     if (!p->host)
         return 0;
-    return (p->states ? kv_pager_match_state(p->host, share, tokens, n_tokens)
-                      : kv_pager_match(p->host, share, tokens, n_tokens))
-        .n_tokens;
+    return kv_pager_match(p->host, share, tokens, n_tokens).n_tokens;
 }
 
 uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,

@@ -80,8 +80,9 @@ struct kv_match states_match(const struct states *s, struct request *r) {
 
     if (!r->cuts.known)
         find_cuts(s, r);
-    r->cuts.branch = kv_pager_match(s->pager, &r->share, r->tokens, n).n_tokens;
-    return kv_pager_match_state(s->pager, &r->share, r->tokens, r->cuts.branch);
+    struct kv_match m = kv_pager_match(s->pager, &r->share, r->tokens, n);
+    r->cuts.branch = m.n_found;
+    return m;
 }
 
 bool states_follows(const struct states *s, const struct request *r, const struct request *o) {

@@ -41,7 +41,6 @@ void tier_init(struct sched *s, bool use) {
     bool off = !use || s->opts.no_prefix_sharing;
     struct disk_load_opts o = {
         .page_tokens = s->rules.page_tokens,
-        .states = s->states.on,
         .clock = s->clock,
         .pager = s->pager,
         .offload = &s->offload,

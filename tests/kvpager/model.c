@@ -482,17 +482,12 @@ void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t 
            (e = find(m, share, token, want.n_tokens + m->opts.page_tokens)) != NULL) {
         want.n_tokens = e->n;
         want.n_idle += holders(m, e) == 0;
-        if (suffices(m, share, token, want.n_tokens))
+        if (m->opts.n_snapshots > 0 ? e->snapshot != 0 : suffices(m, share, token, want.n_tokens))
             use = want;
     }
     EXPECT(got.n_tokens, use.n_tokens);
     EXPECT(got.n_idle, use.n_idle);
-
-    const struct kv_match state = kv_pager_match_state(m->pager, &key, token, n_tokens);
-    uint32_t longest = want.n_tokens;
-    while (longest > 0 && !find(m, share, token, longest)->snapshot)
-        longest -= m->opts.page_tokens;
-    EXPECT(state.n_tokens, longest);
+    EXPECT(got.n_found, want.n_tokens);
 
     /* The pages themselves, from the middle on, at most four. */
     uint32_t t = m->opts.page_tokens, n = want.n_tokens / t, from = n / 2;

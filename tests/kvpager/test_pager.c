@@ -38,16 +38,16 @@ Test(kv_pager, snapshots_belong_to_pages) {
         kv_seq_put_snapshot(s, snapshot, false);
         kv_pager_check(p);
     }
-    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 12);
-    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 11).n_tokens, 8);
-    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 7).n_tokens, 0);
+    cr_expect_eq(kv_pager_match(p, &isolation, token, 16).n_tokens, 12);
+    cr_expect_eq(kv_pager_match(p, &isolation, token, 11).n_tokens, 8);
+    cr_expect_eq(kv_pager_match(p, &isolation, token, 7).n_tokens, 0);
     cr_assert_eq(kv_seq_new(&other, p, &isolation), 0);
     cr_expect_neq(kv_seq_state(s), kv_seq_state(other));
     cr_assert_eq(kv_seq_attach(other, token, 8), 8);
     cr_expect_neq(kv_seq_snapshot(other), KV_NO_SNAPSHOT); /* used: the one at 12 goes first */
     uint32_t taken = kv_snapshot_take(p, NULL);
     kv_pager_check(p);
-    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 8);
+    cr_expect_eq(kv_pager_match(p, &isolation, token, 16).n_tokens, 8);
     kv_snapshot_hold(p, kv_seq_snapshot_at(other, 1));
     cr_expect_eq(kv_snapshot_untaken(p), 0);
     cr_expect_eq(kv_snapshot_take(p, NULL), KV_NO_SNAPSHOT);
@@ -62,7 +62,7 @@ Test(kv_pager, snapshots_belong_to_pages) {
     kv_seq_free(other);
     kv_pager_drop_cached(p);
     kv_pager_check(p);
-    cr_expect_eq(kv_pager_match_state(p, &isolation, token, 16).n_tokens, 0);
+    cr_expect_eq(kv_pager_match(p, &isolation, token, 16).n_tokens, 0);
     kv_pager_free(p);
 }
 
@@ -97,8 +97,7 @@ static uint32_t look(struct peers *e, int side, uint32_t family) {
     struct kv_seq *s;
 
     family_tokens(family, token);
-    uint32_t n =
-        kv_pager_match_state(e->pager[side], &peers_key, token, ARRAY_SIZE(token)).n_tokens;
+    uint32_t n = kv_pager_match(e->pager[side], &peers_key, token, ARRAY_SIZE(token)).n_tokens;
     if (n == 0 || kv_seq_new(&s, e->pager[side], &peers_key) < 0)
         return n;
     cr_assert_eq(kv_seq_attach(s, token, n), n);

@@ -316,7 +316,7 @@ static const int32_t *tokens_of(int32_t c, uint32_t i) {
 }
 
 static uint32_t found(const struct kv_isolation *share, int32_t c) {
-    return kv_pager_match(pager, share, tokens_of(c, 0), 8 * T).n_tokens / T;
+    return kv_pager_match(pager, share, tokens_of(c, 0), 8 * T).n_found / T;
 }
 
 static void restore(kv_page p, kv_page parent, const struct kv_isolation *share, int32_t c,
@@ -388,7 +388,7 @@ Test(kv_restore, a_page_is_forgotten_with_all_behind_it) {
 
 /* Tokens up to the last snapshot. */
 static uint32_t found_state(int32_t c) {
-    return kv_pager_match_state(pager, &mine, tokens_of(c, 0), 8 * T).n_tokens / T;
+    return kv_pager_match(pager, &mine, tokens_of(c, 0), 8 * T).n_tokens / T;
 }
 
 Test(kv_restore, a_snapshot_comes_back_to_its_page) {
