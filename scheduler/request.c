@@ -466,7 +466,7 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     if (!r->tokens)
         return -ENOMEM;
     memcpy(r->tokens, m->tokens, m->n_tokens * sizeof(*r->tokens));
-    r->n_tokens = r->n_given = m->n_tokens;
+    r->n_tokens = m->n_tokens;
     r->cap = m->n_tokens + GROW_MIN;
     r->max_tokens = (uint32_t)MIN((uint64_t)m->n_prompt + m->max_new, room);
     uint64_t min_new = MAX((uint64_t)m->min_new, (uint64_t)MAX(m->sampling.min_tokens, 0));

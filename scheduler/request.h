@@ -69,9 +69,9 @@ struct request {
     /* Asked. */
     uint64_t id, session;
     int64_t deadline_ns;
-    uint32_t n_prompt, n_given; /* n_given: tokens that came with it */
-    uint32_t max_tokens;        /* prompt and output: max_new or the context's end */
-    uint32_t min_tokens;        /* likewise: end tokens are banned before */
+    uint32_t n_prompt;
+    uint32_t max_tokens; /* prompt and output: max_new or the context's end */
+    uint32_t min_tokens; /* likewise: end tokens are banned before */
     uint16_t flags;
     uint8_t n_top, n_prompt_top;
     bool alone, ignore_eos;

@@ -129,32 +129,21 @@ static void send_head(struct exchange *x, int status, const char *type, ssize_t 
     conn_send(x->conn, head, n);
 }
 
-/* Head and body of an answer that is whole, in @n pieces; ends the exchange. */
-static void finish(struct exchange *x, int status, const char *type, const struct iovec *piece,
-                   size_t n, const struct err *err) {
-    size_t len = 0;
-
+/* Head and body of an answer that is whole; ends the exchange. @err: its error, or NULL. */
+static void finish(struct exchange *x, int status, const char *type, const void *data, size_t len,
+                   const struct err *err) {
     assert(!x->stream);
-    for (size_t i = 0; i < n; i++)
-        len += piece[i].iov_len;
     send_head(x, status, type, (ssize_t)len, err);
-    if (x->conn && !x->head_only)
+    if (x->conn && !x->head_only) {
         conn_reserve(x->conn, len);
-    for (size_t i = 0; i < n && x->conn && !x->head_only; i++)
-        if (conn_send(x->conn, piece[i].iov_base, piece[i].iov_len) < 0)
+        if (conn_send(x->conn, data, len) < 0)
             conn_break(x->conn);
+    }
     exchange_end(x);
 }
 
-void respond_pieces(struct exchange *x, int status, const char *type, const struct iovec *piece,
-                    size_t n) {
-    finish(x, status, type, piece, n, NULL);
-}
-
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len) {
-    struct iovec all = {(void *)(uintptr_t)data, len};
-
-    finish(x, status, type, &all, 1, NULL);
+    finish(x, status, type, data, len, NULL);
 }
 
 void respond_buf(struct exchange *x, int status, struct buf *b, int error) {
@@ -201,7 +190,7 @@ void respond_error(struct exchange *x, const struct err *err) {
 
     if (put_error(x, &b, err) < 0)
         buf_clear(&b);
-    finish(x, status_of(x, err), RESPOND_JSON, &(struct iovec){b.data, b.len}, 1, err);
+    finish(x, status_of(x, err), RESPOND_JSON, b.data, b.len, err);
 }
 
 void respond_errno(struct exchange *x, int error) {

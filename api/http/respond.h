@@ -5,7 +5,7 @@
  * of the exchange's dialect. A client that is gone is written to in vain, without an error.
  */
 
-#include <sys/uio.h>
+#include <sys/types.h>
 #include "api/http/exchange.h"
 #include "base/buf.h"
 
@@ -14,9 +14,6 @@
 
 /* A whole answer; ends the exchange. @type NULL: no body. */
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len);
-/* The same of a body in @n pieces. */
-void respond_pieces(struct exchange *x, int status, const char *type, const struct iovec *piece,
-                    size_t n);
 /* As JSON in @b, which may be left empty; @error (of building it) < 0: 500 instead. Ends the
  * exchange. */
 void respond_buf(struct exchange *x, int status, struct buf *b, int error);

@@ -23,26 +23,16 @@ static const struct toolcall_format *const formats[] = {
 /* Mostly detected by the closing marker, since some templates only ever take reasoning out. Two
  * build their tags, and show only parts of them. */
 static const struct toolcall_reasoning reasonings[] = {
-    {"seed", "<seed:think>", "</seed:think>", true, {"</seed:think>"}, NULL},
-    {"hunyuan",
-     "<think:opensource>",
-     "</think:opensource>",
-     true,
-     {"</think{}>", ":opensource"},
-     NULL},
-    {"kimi-k3",
-     "<|open|>think<|sep|>",
-     "<|close|>think<|sep|>",
-     true,
-     {"<|open|>", "'think'"},
-     NULL},
-    {"gemma4", "<|channel>thought", "<channel|>", true, {"<channel|>"}, NULL},
-    {"command-r7b", "<|START_THINKING|>", "<|END_THINKING|>", true, {"<|END_THINKING|>"}, NULL},
-    {"apertus", "<|inner_prefix|>", "<|inner_suffix|>", true, {"<|inner_suffix|>"}, NULL},
-    {"solar", "<|think|>", "<|end|>", true, {"<|think|>", "<|end|>"}, "<|begin|>assistant"},
-    {"mistral", "[THINK]", "[/THINK]", true, {"[/THINK]"}, NULL},
-    {"think", "<think>", "</think>", true, {"</think>"}, NULL},
-    {"thinking", "<thinking>", "</thinking>", false, {"</thinking>"}, NULL},
+    {"seed", "<seed:think>", "</seed:think>", {"</seed:think>"}, NULL},
+    {"hunyuan", "<think:opensource>", "</think:opensource>", {"</think{}>", ":opensource"}, NULL},
+    {"kimi-k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>", {"<|open|>", "'think'"}, NULL},
+    {"gemma4", "<|channel>thought", "<channel|>", {"<channel|>"}, NULL},
+    {"command-r7b", "<|START_THINKING|>", "<|END_THINKING|>", {"<|END_THINKING|>"}, NULL},
+    {"apertus", "<|inner_prefix|>", "<|inner_suffix|>", {"<|inner_suffix|>"}, NULL},
+    {"solar", "<|think|>", "<|end|>", {"<|think|>", "<|end|>"}, "<|begin|>assistant"},
+    {"mistral", "[THINK]", "[/THINK]", {"[/THINK]"}, NULL},
+    {"think", "<think>", "</think>", {"</think>"}, NULL},
+    {"thinking", "<thinking>", "</thinking>", {"</thinking>"}, NULL},
 };
 
 const struct toolcall_format *toolcall_at(size_t i) {

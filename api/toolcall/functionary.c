@@ -27,7 +27,6 @@ const struct toolcall_format format_functionary = {
     .name = "functionary",
     .detect = {"<function=", "<|python_tag|>"},
     .triggers = {"<function="},
-    .needs_special = true,
     .shape =
         {.args = ARGS_JSON, .call_begin = "<function=", .name_end = ">", .call_end = "</function>"},
     .states = states,
@@ -61,7 +60,6 @@ const struct toolcall_format format_solar = {
     .triggers = {"<|tool_calls|>"},
     .content_begin = "<|content|>",
     .content_end = "<|end|>",
-    .needs_special = true,
     .shape = {.args = ARGS_JSON,
               .section_begin = "<|tool_calls|>",
               .section_end = "<|calls|>",

@@ -22,7 +22,6 @@ const struct toolcall_format format_gemma = {
     .name = "gemma4",
     .detect = {"<|tool_call>", "call:"},
     .triggers = {"<|tool_call>"},
-    .needs_special = true,
     .shape = {.args = ARGS_GEMMA, .call_begin = "<|tool_call>call:", .call_end = "<tool_call|>"},
     .states = states,
 };

@@ -67,7 +67,6 @@ const struct toolcall_format format_harmony = {
     .force_after = {"<|channel|>commentary to=functions.", "<|start|>assistant to=functions.",
                     "<|channel|>analysis to=functions."},
     .start_after = " to=functions.", /* the prompt has written <|start|>assistant */
-    .needs_special = true,
     .has_reasoning = true,
     .shape = {.args = ARGS_JSON,
               .separator = "<|start|>assistant",

@@ -29,7 +29,6 @@ const struct toolcall_format format_hermes = {
     .name = "hermes",
     .detect = {"<tool_call>"},
     .triggers = {"<tool_call>"},
-    .needs_special = true,
     .shape = SHAPE,
     .states = states,
 };

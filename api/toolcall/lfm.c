@@ -28,7 +28,6 @@ const struct toolcall_format format_lfm = {
     .name = "lfm2",
     .detect = {"List of tools: "},
     .triggers = {"<|tool_call_start|>"},
-    .needs_special = true,
     .shape = {.args = ARGS_PYTHON,
               .section_begin = "<|tool_call_start|>[",
               .section_end = "]<|tool_call_end|>",

@@ -68,7 +68,6 @@ const struct toolcall_format format_command_r7b = {
     .triggers = {"<|START_ACTION|>"},
     .content_begin = "<|START_RESPONSE|>",
     .content_end = "<|END_RESPONSE|>",
-    .needs_special = true,
     .ends_reasoning = true,
     .shape = {.args = ARGS_JSON,
               .section_begin = "<|START_ACTION|>[\n    ",
@@ -89,7 +88,6 @@ const struct toolcall_format format_apertus = {
     .name = "apertus",
     .detect = {"<|tools_prefix|>"},
     .triggers = {"<|tools_prefix|>"},
-    .needs_special = true,
     .shape = {.args = ARGS_JSON,
               .section_begin = "<|tools_prefix|>[",
               .section_end = "]<|tools_suffix|>",
@@ -122,7 +120,6 @@ const struct toolcall_format format_apriel = {
     .name = "apriel",
     .detect = {"<tool_calls>["},
     .triggers = {"<tool_calls>"},
-    .needs_special = true,
     .shape = LIST_SHAPE("<tool_calls>[", "]</tool_calls>"),
     .states = apriel_states,
 };
@@ -156,7 +153,6 @@ const struct toolcall_format format_granite = {
     .name = "granite",
     .detect = {"<|tool_call|>"},
     .triggers = {"<|tool_call|>"},
-    .needs_special = true,
     .shape = LIST_SHAPE("<|tool_call|>[", "]"),
     .states = tool_call_states,
 };
@@ -165,7 +161,6 @@ const struct toolcall_format format_phi4 = {
     .name = "phi4",
     .detect = {"<|tool|>", "<|/tool|>"},
     .triggers = {"<|tool_call|>"},
-    .needs_special = true,
     .shape = LIST_SHAPE("<|tool_call|>[", "]<|/tool_call|>"),
     .states = tool_call_states,
 };
@@ -183,7 +178,6 @@ const struct toolcall_format format_gigachat = {
     .name = "gigachat",
     .detect = {"function call", "<|role_sep|>"},
     .triggers = {"<|message_sep|>\n\nfunction call<|role_sep|>\n"},
-    .needs_special = true,
     .shape = {.args = ARGS_JSON,
               .call_begin = "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"",
               .name_end = "\", \"arguments\": ",

@@ -33,7 +33,6 @@ const struct toolcall_format format_llama = {
     .triggers = {"{", "<|python_tag|>"},
     .force_after = {"<|python_tag|>"},
     .bare = true, /* with the name of an offered tool; else the object may be an answer */
-    .needs_special = true,
     .only_known = true,
     .shape = {.args = ARGS_JSON,
               .separator = "; ",

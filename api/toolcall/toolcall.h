@@ -54,11 +54,10 @@ struct toolcall_format {
     const char *force_after[3]; /* instead of a trigger: after these nothing but a call comes */
     const char *start_after;    /* so it is after this, where a message begins; or NULL */
     bool bare; /* a call without a marker, where a message begins, is one up to its arguments */
-    bool needs_special;  /* markers are special tokens: decode with their text */
-    bool ends_reasoning; /* a trigger inside reasoning ends it */
-    bool only_known;     /* a call of a tool that was not offered is content */
-    bool short_ids;      /* ids of 9 letters and digits */
-    bool has_reasoning;  /* the format itself tells reasoning from content */
+    bool ends_reasoning;                     /* a trigger inside reasoning ends it */
+    bool only_known;                         /* a call of a tool that was not offered is content */
+    bool short_ids;                          /* ids of 9 letters and digits */
+    bool has_reasoning;                      /* the format itself tells reasoning from content */
     const char *content_begin, *content_end; /* marks that content may stand between; or NULL */
     struct toolcall_shape shape;
     const struct tc_state *states;
@@ -67,7 +66,6 @@ struct toolcall_format {
 
 struct toolcall_reasoning {
     const char *name, *open, *close;
-    bool needs_special;
     const char *detect[2]; /* all of these in a template's source */
     const char *then;      /* what may come behind it, before calls or content; or NULL */
 };
