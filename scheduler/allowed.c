@@ -98,10 +98,6 @@ struct allowed *allowed_free(struct allowed *a) {
     return NULL;
 }
 
-uint32_t allowed_n_words(const struct allowed *a) {
-    return a->n_words;
-}
-
 bool allowed_depends(const struct allowed *a) {
     return a && a->n_bad > 0;
 }

@@ -18,7 +18,6 @@ int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err);
 /* Of a submit that was checked. *out NULL: all tokens. 0 or -ENOMEM. */
 int allowed_new(struct allowed **out, const struct submit *m, uint32_t n_vocab);
 struct allowed *allowed_free(struct allowed *a);
-uint32_t allowed_n_words(const struct allowed *a); /* of a mask */
 /* Whether what is allowed depends on the output; @a may be NULL. */
 bool allowed_depends(const struct allowed *a);
 /* Puts the mask behind output [0, @n) into @bits; @joins: takes it out of the one that is there.

@@ -64,14 +64,16 @@ void batch_begin(struct batch *t, uint64_t step) {
     t->start[0] = 0;
 }
 
-static void add_pages(struct batch *t, const struct request *r, uint32_t n_rows) {
-    uint32_t n, i = t->b.n_seqs, at = t->start[i];
-    const kv_page *page = kv_seq_pages(r->seq, &n);
+void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most) {
+    uint32_t n, at = t->start[t->b.n_seqs];
+    const kv_page *page = kv_seq_pages(seq, &n);
 
+    assert(t->b.n_seqs < t->max_seqs);
+    n = MIN(n, most);
     memcpy(t->page + at, page, n * sizeof(*page));
     if (t->window)
-        kv_seq_windows(r->seq, t->window + at);
-    t->start[i + 1] = at + n;
+        kv_seq_windows(seq, t->window + at);
+    t->start[t->b.n_seqs + 1] = at + n;
 }
 
 /* The parameters of @r behind @n_draft drafts; tokens are those known to the host. */
@@ -159,7 +161,7 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     assert(n_draft == 0 || (pos0 + n_rows == r->n_tokens + n_draft && r->cap >= pos0 + n_rows));
     if (n_draft > 0)
         memcpy(r->tokens + r->n_tokens, draft, n_draft * sizeof(*draft));
-    add_pages(t, r, n_rows);
+    batch_add_pages(t, r->seq, UINT32_MAX);
     if (fed)
         t->token[row0] = 0;
     else

@@ -65,6 +65,9 @@ void batch_begin(struct batch *t, uint64_t step);
 void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_t *draft,
                uint32_t n_draft);
 
+/* The next sequence of the batch is in the pages of @seq, the first @most at most. */
+void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most);
+
 /* The state before the rows that were added last was copied to snapshot @snapshot: if a draft is
  * wrong the request goes back there. */
 void batch_back_up(struct batch *t, uint32_t snapshot);

@@ -121,12 +121,6 @@ static int make_mask(struct batch *t, const struct request *r, uint32_t n_tokens
     return n < 0 ? (int)n : n > 0;
 }
 
-uint32_t constrain_n_words(const struct request *r) {
-    uint32_t n = r->matcher ? constraint_n_words(r->constraint) : 0;
-
-    return MAX(n, r->allowed ? allowed_n_words(r->allowed) : 0);
-}
-
 /* The grammar's part of a draft's mask. */
 static int mask_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits) {
     uint32_t fits = 0;

@@ -24,8 +24,6 @@ int constrain_check(struct request *r);
 enum constrain_late { LATE_NEVER, LATE_LONG, LATE_ALL }; /* ALL: in tests, however short */
 int constrain_item(struct batch *t, uint32_t i, struct engine *engine, enum constrain_late late);
 
-/* Words of a mask of @r, which is masked. */
-uint32_t constrain_n_words(const struct request *r);
 /* For the draft model: the mask behind the first @n drafted tokens, which stand in r->tokens
  * behind the others, too: 1. 0: it needs none, or there is none; -EAGAIN: it takes long. */
 int constrain_draft(const struct request *r, const int32_t *draft, uint32_t n, uint32_t *bits);

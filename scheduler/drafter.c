@@ -34,14 +34,12 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
-#include "base/list.h"
 #include "base/buggify.h"
-#include "kvpager/kvpager.h"
+#include "scheduler/batch.h"
 #include "scheduler/constrain.h"
 #include "scheduler/late.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
-#include "scheduler/request.h"
 #include "scheduler/spec.h"
 #include "text/constraint.h"
 
@@ -63,16 +61,7 @@ struct drafter {
         uint32_t max;
         bool probe;
     } * candidate;
-    /* One batch, [max_rows] and [max_seqs]. */
-    struct engine_batch b;
-    struct cost_shape shape;
-    struct request **owner; /* of each want */
-    int32_t *token;
-    struct engine_seq *seq;
-    struct engine_want *want;
-    struct engine_param *param;
-    uint32_t *start, *page, *window; /* window: NULL where the engine has no such pages */
-    uint32_t **mask;                 /* of each want, made when it is first needed */
+    struct batch batch; /* an item wants one token, or none */
 };
 
 static uint32_t max_seq_pages(const struct drafter *d) {
@@ -82,29 +71,19 @@ static uint32_t max_seq_pages(const struct drafter *d) {
 }
 
 static int init(struct drafter *d) {
-    size_t n_seqs = d->opts.max_seqs, n_pages;
+    const struct engine_info *i = d->info;
     struct kv_opts o = {
-        .n_pages = d->info->n_pages,
-        .page_tokens = d->info->page_tokens,
+        .n_pages = i->n_pages,
+        .page_tokens = i->page_tokens,
         .max_seqs = d->opts.max_seqs,
-        .max_seq_tokens = max_seq_pages(d) * d->info->page_tokens,
+        .max_seq_tokens = max_seq_pages(d) * i->page_tokens,
     };
+    int e = batch_init(&d->batch, d->opts.max_rows, d->opts.max_seqs, max_seq_pages(d),
+                       MAX(i->n_vocab, d->opts.n_vocab), i->n_windows > 0);
 
-    memcpy(o.fingerprint, d->info->fingerprint, sizeof(o.fingerprint));
-    if (size_mul(n_seqs, max_seq_pages(d), &n_pages))
-        return -ENOMEM;
-    d->candidate = calloc(n_seqs, sizeof(*d->candidate));
-    d->owner = calloc(n_seqs, sizeof(struct request *));
-    d->token = calloc(d->opts.max_rows, sizeof(*d->token));
-    d->seq = calloc(n_seqs, sizeof(*d->seq));
-    d->want = calloc(n_seqs, sizeof(*d->want));
-    d->param = calloc(n_seqs, sizeof(*d->param));
-    d->mask = calloc(n_seqs, sizeof(*d->mask));
-    d->start = calloc(n_seqs + 1, sizeof(*d->start));
-    d->page = calloc(n_pages, sizeof(*d->page));
-    d->window = d->info->n_windows ? calloc(n_pages, sizeof(*d->window)) : NULL;
-    if ((d->info->n_windows && !d->window) || !d->candidate || !d->owner || !d->token || !d->seq ||
-        !d->want || !d->param || !d->start || !d->page || !d->mask)
+    memcpy(o.fingerprint, i->fingerprint, sizeof(o.fingerprint));
+    d->candidate = calloc(d->opts.max_seqs, sizeof(*d->candidate));
+    if (e < 0 || !d->candidate)
         return -ENOMEM;
     return d->opts.block ? 0 : kv_pager_new(&d->pager, &o);
 }
@@ -133,17 +112,7 @@ struct drafter *drafter_free(struct drafter *d) {
         return NULL;
     kv_pager_free(d->pager);
     free(d->candidate);
-    free(d->owner);
-    free(d->token);
-    free(d->seq);
-    free(d->want);
-    free(d->param);
-    free(d->start);
-    free(d->page);
-    free(d->window);
-    for (uint32_t i = 0; i < d->opts.max_seqs && d->mask; i++)
-        free(d->mask[i]);
-    free(d->mask);
+    batch_deinit(&d->batch);
     free(d);
     return NULL;
 }
@@ -302,20 +271,8 @@ bool drafter_rests(const struct drafter *d, uint64_t turn) {
 /* ---- one batch ---- */
 
 static void begin_batch(struct drafter *d) {
-    d->b = (struct engine_batch){
-        .step = *d->step + 1,
-        .model = d->opts.block != NULL,
-        .token = d->token,
-        .seq = d->seq,
-        .want = d->want,
-        .param = d->param,
-    };
-    d->b.table[KV_GLOBAL].start = d->start;
-    d->b.table[KV_GLOBAL].page = d->page;
-    d->b.table[KV_WINDOW].start = d->window ? d->start : NULL;
-    d->b.table[KV_WINDOW].page = d->window;
-    d->start[0] = 0;
-    d->shape = (struct cost_shape){0};
+    batch_begin(&d->batch, *d->step + 1);
+    d->batch.b.model = d->opts.block != NULL;
 }
 
 static struct kv_seq *pages_of(const struct drafter *d, const struct request *r) {
@@ -325,20 +282,17 @@ static struct kv_seq *pages_of(const struct drafter *d, const struct request *r)
 /* Adds positions [from, to) of @r, all known here: tokens, and drafted ones behind them. */
 static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32_t to) {
     struct drafter_seq *q = r->drafter;
-    struct engine_batch *b = &d->b;
-    uint32_t n_pages, at = d->start[b->n_seqs];
+    struct batch *t = &d->batch;
+    struct engine_batch *b = &t->b;
     uint32_t n_ahead = d->info->borrows ? from - (r->n_tokens - 1) : 0;
-    const kv_page *page = kv_seq_pages(pages_of(d, r), &n_pages);
 
-    n_pages = MIN(n_pages, (to + d->info->page_tokens - 1) / d->info->page_tokens);
-    memcpy(d->page + at, page, n_pages * sizeof(*page));
-    if (d->window)
-        kv_seq_windows(pages_of(d, r), d->window + at);
-    d->start[b->n_seqs + 1] = at + n_pages;
+    assert(from < to && b->n_rows + to - from <= t->max_rows);
+    batch_add_pages(t, pages_of(d, r), (to + d->info->page_tokens - 1) / d->info->page_tokens);
     for (uint32_t i = from; i < to; i++)
-        d->token[b->n_rows + i - from] =
+        t->token[b->n_rows + i - from] =
             i < r->n_tokens ? r->tokens[i] : q->drafted.token[i - r->n_tokens];
-    d->seq[b->n_seqs++] = (struct engine_seq){
+    t->item[b->n_seqs] = (struct batch_item){.request = r};
+    t->seq[b->n_seqs++] = (struct engine_seq){
         .row0 = b->n_rows,
         .n_rows = to - from,
         .pos0 = from - n_ahead,
@@ -348,9 +302,8 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
         .n_draft = (uint16_t)(to - MIN(MAX(from, r->n_tokens), to)),
         .feed = -1,
     };
-    assert(from < to && b->n_rows + to - from <= d->opts.max_rows);
     b->n_rows += to - from;
-    cost_add(&d->shape, from, to - from);
+    cost_add(&t->shape, from, to - from);
     q->n_computed = to;
 }
 
@@ -358,10 +311,12 @@ static void add_rows(struct drafter *d, struct request *r, uint32_t from, uint32
  * r->tokens for the penalties. */
 static void add_want(struct drafter *d, struct request *r) {
     struct drafter_seq *q = r->drafter;
-    struct engine_batch *b = &d->b;
-    struct engine_param *p = &d->param[b->n_params];
+    struct batch *t = &d->batch;
+    struct engine_param *p = &t->param[t->b.n_params];
+    struct batch_item *it = &t->item[t->b.n_seqs - 1];
     uint32_t n_tokens = r->n_tokens + q->drafted.n;
 
+    assert(it->request == r && it->n_wants == 0);
     *p = r->param;
     p->tokens = r->tokens;
     p->n_tokens = n_tokens;
@@ -372,10 +327,11 @@ static void add_want(struct drafter *d, struct request *r) {
     for (uint32_t i = 0; i < p->n_bans; i++)
         if ((uint32_t)p->bans[i] >= d->info->n_vocab)
             p->n_bans = 0;
-    d->owner[b->n_wants] = r;
-    d->want[b->n_wants++] = (struct engine_want){
-        .row = b->n_rows - 1,
-        .param = b->n_params++,
+    it->want0 = t->b.n_wants;
+    it->n_wants = 1;
+    t->want[t->b.n_wants++] = (struct engine_want){
+        .row = t->b.n_rows - 1,
+        .param = t->b.n_params++,
         .out_pos = n_tokens - r->n_prompt,
         .what = WANT_SAMPLE,
         .no_digest = true,
@@ -383,49 +339,46 @@ static void add_want(struct drafter *d, struct request *r) {
 }
 
 /* What the constraint of its request forbids would be a wasted draft. Where that takes long to find
- * out the draft ends. 0 or -EIO. */
-static int mask_want(struct drafter *d, uint32_t i) {
-    struct request *r = d->owner[i];
+ * out, or memory lacks, the draft ends or goes without. 0 or -EIO. */
+static int mask_want(struct drafter *d, const struct batch_item *it) {
+    struct request *r = it->request;
     const struct draft_tokens *g = &r->drafter->drafted;
-
-    if (!request_is_masked(r))
-        return 0;
-    uint32_t n = MAX((d->info->n_vocab + 31) / 32, constrain_n_words(r));
-    if (!d->mask[i])
-        d->mask[i] = calloc(n, sizeof(**d->mask));
-    int e = d->mask[i] ? constrain_draft(r, g->token, g->n, d->mask[i]) : 0;
+    uint32_t *bits = it->n_wants > 0 && request_is_masked(r) ? batch_mask(&d->batch) : NULL;
+    int e = bits ? constrain_draft(r, g->token, g->n, bits) : 0;
 
     if (e == -EAGAIN)
         r->drafter->n_asked = g->n;
-    return e <= 0 ? 0 : engine_mask(d->opts.engine, d->b.step, i, d->mask[i]);
+    return e <= 0 ? 0 : engine_mask(d->opts.engine, d->batch.b.step, it->want0, bits);
 }
 
 /* 0 or -EIO. Takes the drafted tokens. */
 static int run_batch(struct drafter *d) {
     int64_t begin = clock_now(d->opts.clock);
+    const struct batch *t = &d->batch;
     struct engine_result res;
 
-    int e = engine_launch(d->opts.engine, &d->b);
-    for (uint32_t i = 0; i < d->b.n_wants && e == 0; i++)
-        e = mask_want(d, i);
+    int e = engine_launch(d->opts.engine, &t->b);
+    for (uint32_t i = 0; i < t->b.n_seqs && e == 0; i++)
+        e = mask_want(d, &t->item[i]);
     if (e == 0)
-        e = engine_seal(d->opts.engine, d->b.step);
+        e = engine_seal(d->opts.engine, t->b.step);
     if (e == 0)
-        e = engine_wait(d->opts.engine, d->b.step, &res);
+        e = engine_wait(d->opts.engine, t->b.step, &res);
     if (e < 0)
         return e;
-    assert(res.n_outs == d->b.n_wants);
-    *d->step = d->b.step;
-    cost_learn(&d->cost, &d->shape, clock_now(d->opts.clock) - begin);
-    for (uint32_t i = 0; i < d->b.n_wants; i++) {
-        struct request *r = d->owner[i];
+    assert(res.n_outs == t->b.n_wants);
+    *d->step = t->b.step;
+    cost_learn(&d->cost, &t->shape, clock_now(d->opts.clock) - begin);
+    for (uint32_t i = 0; i < t->b.n_seqs; i++) {
+        const struct batch_item *it = &t->item[i];
+        struct request *r = it->request;
         struct draft_tokens *g = &r->drafter->drafted;
 
-        assert(g->n < DRAFT_MAX && r->n_tokens + g->n < r->cap);
-        if (r->drafter->n_asked == g->n)
+        if (it->n_wants == 0 || r->drafter->n_asked == g->n)
             continue;
-        g->token[g->n] = res.out[i].token;
-        r->tokens[r->n_tokens + g->n++] = res.out[i].token;
+        assert(g->n < DRAFT_MAX && r->n_tokens + g->n < r->cap);
+        g->token[g->n] = res.out[it->want0].token;
+        r->tokens[r->n_tokens + g->n++] = res.out[it->want0].token;
     }
     return 0;
 }
@@ -555,10 +508,11 @@ static int first(struct drafter *d, const struct list *running) {
             continue;
         if (request_reserve(r, DRAFT_MAX) < 0)
             return -ENOMEM;
-        uint32_t n = add_request(d, r, MIN(MAX(left, DRAFTER_FEW), d->opts.max_rows - d->b.n_rows));
+        uint32_t n =
+            add_request(d, r, MIN(MAX(left, DRAFTER_FEW), d->opts.max_rows - d->batch.b.n_rows));
         left -= MIN(n, left);
     }
-    return d->b.n_rows > 0 ? run_batch(d) : 0;
+    return d->batch.b.n_rows > 0 ? run_batch(d) : 0;
 }
 
 /* The batch of the drafted tokens behind the first @n. */
@@ -574,7 +528,7 @@ static int next(struct drafter *d, const struct list *running, uint32_t n) {
         add_rows(d, r, r->n_tokens + n - 1, r->n_tokens + n);
         add_want(d, r);
     }
-    return d->b.n_rows > 0 ? run_batch(d) : 0;
+    return d->batch.b.n_rows > 0 ? run_batch(d) : 0;
 }
 
 /* Gives back the pages that were taken for the run. */

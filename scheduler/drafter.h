@@ -27,6 +27,7 @@ struct drafter_opts {
     uint64_t *step;
     struct clock *clock;
     uint32_t max_seqs, max_rows; /* as the scheduler's */
+    uint32_t n_vocab;            /* tokens of a mask */
     int64_t catch_up_ns;         /* what catching up may take of a step */
     float size;                  /* of the small model, as a part of the large one's */
     uint32_t force; /* tests: drafts of so many tokens, whatever they cost; 0: if it pays */

@@ -144,6 +144,12 @@ static int init_plan(struct sched *s) {
     return s->plan_req && s->planned && s->plan.scratch ? 0 : -ENOMEM;
 }
 
+static uint32_t n_mask_tokens(const struct sched *s) {
+    uint32_t n = s->opts.tokenizer ? tokenizer_n_vocab(s->opts.tokenizer) : 0;
+
+    return MAX(s->info->n_vocab, n);
+}
+
 /* A draft model, else the model's own block. */
 static int init_drafter(struct sched *s) {
     bool own = !s->opts.draft_engine;
@@ -158,6 +164,7 @@ static int init_drafter(struct sched *s) {
         .clock = s->clock,
         .max_seqs = s->opts.max_seqs,
         .max_rows = s->opts.max_rows,
+        .n_vocab = n_mask_tokens(s),
         .catch_up_ns = (int64_t)s->opts.itl_target_ms * 1000000 / DRAFTER_CATCH_UP_PART,
         .size = (float)bytes / (float)MAX(s->info->weight_bytes, 1),
         .force = s->opts.force_draft,
@@ -248,7 +255,6 @@ static void init_recorder(struct sched *s) {
 static int init(struct sched *s) {
     uint32_t t = s->info->page_tokens;
     uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
-    uint32_t n_tokens = s->opts.tokenizer ? tokenizer_n_vocab(s->opts.tokenizer) : 0;
     struct spec_opts spec = {
         .off = s->opts.no_speculation,
         .max_draft = s->opts.max_draft,
@@ -273,7 +279,7 @@ static int init(struct sched *s) {
         tier_init(s, !s->opts.disk.waits);
     for (uint32_t i = 0; i < SCHED_DEPTH_MAX && r == 0; i++)
         r = batch_init(&s->batch[i], s->opts.max_rows, s->opts.max_seqs, max_seq_pages,
-                       MAX(s->info->n_vocab, n_tokens), s->info->n_windows > 0);
+                       n_mask_tokens(s), s->info->n_windows > 0);
     return r;
 }
 
