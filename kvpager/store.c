@@ -253,33 +253,96 @@ int store_read_head(const struct store *s, uint32_t i, struct store_head *out, i
     return 0;
 }
 
-int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *bytes) {
-    struct slot_head h;
-    int r = read_slot_head(s, i, &h);
+/* ---- their bytes ---- */
 
-    if (r != 0)
-        return r;
-    if (memcmp(&h.head.id, id, sizeof(*id)) != 0)
-        return STORE_BAD;
-    r = read_all(s->fd, bytes, bytes_of(s, i), place_of(s, i) + BLOCK);
-    if (r < 0)
-        return r;
-    return XXH128_isEqual(XXH3_128bits(bytes, bytes_of(s, i)), h.bytes) ? 0 : STORE_BAD;
+struct store_io {
+    const struct store *store;
+    uint32_t slot;
+    uint64_t done; /* bytes that are read or written, and hashed */
+    void *to;      /* one of the two */
+    const void *from;
+    XXH3_state_t *hash;
+    struct slot_head head; /* to be written behind the bytes, or what was read */
+};
+
+struct store_io *store_io_free(struct store_io *io) {
+    if (!io)
+        return NULL;
+    XXH3_freeState(io->hash);
+    free(io);
+    return NULL;
 }
 
-int store_write(const struct store *s, uint32_t i, const struct store_head *head,
-                const int32_t *tokens, const void *bytes) {
-    struct slot_head h;
+static int new_io(struct store_io **out, const struct store *s, uint32_t i) {
+    struct store_io *io = calloc(1, sizeof(*io));
 
-    assert(i < s->n_slots + s->n_states && !is_none(&head->id));
-    memset(&h, 0, sizeof(h)); /* also what lies between the fields */
-    h.magic = MAGIC;
-    h.bytes = XXH3_128bits(bytes, bytes_of(s, i));
-    h.head = *head;
-    h.n_tokens = tokens_of(s, i);
-    if (h.n_tokens > 0)
-        memcpy(h.tokens, tokens, h.n_tokens * sizeof(*tokens));
-    h.sum = sum_of(s, &h);
-    int r = write_all(s->fd, bytes, bytes_of(s, i), place_of(s, i) + BLOCK);
-    return r < 0 ? r : write_all(s->fd, &h, sizeof(h), place_of(s, i));
+    assert(i < s->n_slots + s->n_states);
+    if (!io || !(io->hash = XXH3_createState())) {
+        store_io_free(io);
+        return -ENOMEM;
+    }
+    XXH3_128bits_reset(io->hash);
+    io->store = s;
+    io->slot = i;
+    *out = io;
+    return 0;
+}
+
+int store_read(struct store_io **out, const struct store *s, uint32_t i, const struct store_id *id,
+               void *bytes) {
+    struct store_io *io;
+    int r = new_io(&io, s, i);
+
+    if (r < 0)
+        return r;
+    io->to = bytes;
+    r = read_slot_head(s, i, &io->head);
+    if (r == 0 && memcmp(&io->head.head.id, id, sizeof(*id)) != 0)
+        r = STORE_BAD;
+    *out = r == 0 ? io : store_io_free(io);
+    return r;
+}
+
+int store_write(struct store_io **out, const struct store *s, uint32_t i,
+                const struct store_head *head, const int32_t *tokens, const void *bytes) {
+    struct store_io *io;
+    int r = new_io(&io, s, i);
+
+    assert(!is_none(&head->id));
+    if (r < 0)
+        return r;
+    io->from = bytes;
+    io->head.magic = MAGIC; /* all else is zero, also what lies between the fields */
+    io->head.head = *head;
+    io->head.n_tokens = tokens_of(s, i);
+    if (io->head.n_tokens > 0)
+        memcpy(io->head.tokens, tokens, io->head.n_tokens * sizeof(*tokens));
+    *out = io;
+    return 0;
+}
+
+/* Behind the last piece. */
+static int end_io(struct store_io *io) {
+    XXH128_hash_t sum = XXH3_128bits_digest(io->hash);
+
+    if (io->to)
+        return XXH128_isEqual(sum, io->head.bytes) ? 0 : STORE_BAD;
+    io->head.bytes = sum;
+    io->head.sum = sum_of(io->store, &io->head);
+    return write_all(io->store->fd, &io->head, sizeof(io->head), place_of(io->store, io->slot));
+}
+
+int store_go_on(struct store_io *io) {
+    const struct store *s = io->store;
+    uint64_t n = MIN(bytes_of(s, io->slot) - io->done, s->page_bytes);
+    uint64_t at = place_of(s, io->slot) + BLOCK + io->done;
+    const uint8_t *bytes = (const uint8_t *)(io->to ? io->to : io->from) + io->done;
+    int r = io->to ? read_all(s->fd, (uint8_t *)io->to + io->done, n, at)
+                   : write_all(s->fd, bytes, n, at);
+
+    if (r < 0)
+        return r;
+    XXH3_128bits_update(io->hash, bytes, n);
+    io->done += n;
+    return io->done < bytes_of(s, io->slot) ? STORE_MORE : end_io(io);
 }

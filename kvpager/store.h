@@ -16,6 +16,7 @@
 #define STORE_BAD 2     /* damaged, or another page than expected */
 #define STORE_NEW 3     /* store_open: the file was empty, */
 #define STORE_CLEARED 4 /* or of another identity, or damaged, and begins anew */
+#define STORE_MORE 5    /* store_go_on: pieces are left */
 #define STORE_SLOTS_MAX (1u << 20)
 #define STORE_STATES_MAX 4096u /* as many as an engine has at most in host memory */
 
@@ -62,10 +63,20 @@ uint64_t store_slot_bytes(const struct store *s, uint32_t i); /* of the file, fo
 /* What slot @i holds; @tokens has room for a page's, and is left as it is by a state's. 0,
  * STORE_FREE, STORE_BAD or -errno. */
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens);
-/* Reads the bytes of slot @i, which must hold what is named @id, to @bytes. 0, STORE_FREE or
- * STORE_BAD (@bytes are garbage then), -errno. */
-int store_read(const struct store *s, uint32_t i, const struct store_id *id, void *bytes);
-/* Replaces what is in slot @i; whether this ends well or not, that is lost. @tokens: of a page. 0
- * or -errno. */
-int store_write(const struct store *s, uint32_t i, const struct store_head *head,
-                const int32_t *tokens, const void *bytes);
+
+/* The bytes of a slot on their way to or from the file, in pieces of a page's size at most, so that
+ * one thread can do several in turns: a state is as large as many pages. */
+struct store_io;
+
+/* Begins to read the bytes of slot @i, which must hold what is named @id, to @bytes. 0, STORE_FREE,
+ * STORE_BAD or -errno. */
+int store_read(struct store_io **out, const struct store *s, uint32_t i, const struct store_id *id,
+               void *bytes);
+/* Begins to replace what is in slot @i, which is lost from the first piece on, whether this ends
+ * well or not; @tokens: of a page. 0 or -ENOMEM. */
+int store_write(struct store_io **out, const struct store *s, uint32_t i,
+                const struct store_head *head, const int32_t *tokens, const void *bytes);
+/* The next piece. STORE_MORE; or it is over: 0, STORE_BAD (what was read is garbage) or -errno. */
+int store_go_on(struct store_io *io);
+/* Also before it is over. Accepts NULL, returns NULL. */
+struct store_io *store_io_free(struct store_io *io);

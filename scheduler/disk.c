@@ -17,8 +17,8 @@
  * both sides: a page is written to the file when the step that copies it from the device has
  * ended, and read into host memory when the steps that may still copy from that page have ended.
  *
- * One prefix is written at a time, a few pages each time, so that who waits for a page to be read
- * waits for a few milliseconds of writing at most. How much may be written is disk_room.h's.
+ * One prefix is written at a time, and the thread takes turns between that and what is read, a
+ * page's size of each (disk_io.h). How much may be written is disk_room.h's.
  *
  * Hybrid models. The snapshots of the slots' pager are the file's states, so they are matched and
  * evicted as everywhere (kvpager/snapshot.c). A page's snapshot is written behind the page, so that
@@ -34,31 +34,17 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
-#include <unistd.h>
 #include "base/clock.h"
 #include "base/list.h"
-#include "base/mbox.h"
 #include "scheduler/disk_index.h"
+#include "scheduler/disk_io.h"
 #include "scheduler/disk_room.h"
 
 #define FIRST_BYTES_PER_NS 1.0 /* of reading, before anything was read */
 #define LEARN 0.2
 #define NOTE_NS                                                                                    \
     INT64_C(3600000000000) /* a file that cannot be written is told of so often at most */
-
-struct io {
-    struct mbox_link mail;
-    enum { IO_READ, IO_WRITE, IO_STOP } what;
-    uint32_t n, n_done, page_tokens;
-    int answer; /* of the first that failed */
-    int64_t ns;
-    uint32_t slot[DISK_IO_PAGES];
-    void *bytes[DISK_IO_PAGES];
-    struct store_head head[DISK_IO_PAGES];
-    const int32_t *tokens; /* [n][page_tokens] of pages to be written */
-};
 
 struct job {
     struct list link; /* disk.saves or disk.loads */
@@ -73,7 +59,7 @@ struct job {
      * is copied is held, the other one taken. */
     uint32_t state, state_slot;
     uint32_t n_looked; /* to be written: the first pages, whose snapshots are in the file */
-    struct io io;
+    struct disk_io io;
 };
 
 struct disk {
@@ -89,62 +75,15 @@ struct disk {
     struct disk_room room;
     int64_t told_ns; /* that it cannot be written; 0: never */
     double read_ns;  /* of a page */
-    struct mbox to, from;
-    pthread_t thread;
-    bool started, used; /* used: something was given to it */
-    int fd;
+    struct disk_thread thread;
     struct disk_stats stats;
 };
 
-/* ---- the thread ---- */
-
-static void perform(const struct disk *d, struct io *io) {
-    for (io->n_done = 0, io->answer = 0; io->n_done < io->n; io->n_done++) {
-        uint32_t i = io->n_done;
-
-        if (io->what == IO_READ)
-            io->answer = store_read(d->store, io->slot[i], &io->head[i].id, io->bytes[i]);
-        else
-            io->answer = store_write(d->store, io->slot[i], &io->head[i],
-                                     io->tokens + (size_t)i * io->page_tokens, io->bytes[i]);
-        if (io->answer != 0)
-            return;
-    }
-}
-
-static void *run(void *arg) {
-    struct disk *d = arg;
-
-    for (;;) {
-        struct io *io = CONTAINER_OF(mbox_wait(&d->to), struct io, mail);
-
-        if (io->what == IO_STOP)
-            return NULL;
-        int64_t begin = clock_now(clock_monotonic());
-        perform(d, io);
-        io->ns = clock_now(clock_monotonic()) - begin;
-        mbox_post(&d->from, &io->mail);
-    }
-}
-
-static void wake(struct mbox *m) {
-    struct disk *d = CONTAINER_OF(m, struct disk, from);
-    uint64_t one = 1;
-    ssize_t r = write(d->fd, &one, sizeof(one));
-
-    (void)r;
-}
-
 static void give(struct disk *d, struct job *j) {
-    assert(!j->under_way && j->io.n > 0 && j->io.n <= DISK_IO_PAGES);
-    d->used = j->under_way = true;
+    assert(!j->under_way);
+    j->under_way = true;
     j->io.page_tokens = d->opts.pager.page_tokens;
-    if (!d->opts.in_step) {
-        mbox_post(&d->to, &j->io.mail);
-        return;
-    }
-    perform(d, &j->io);
-    mbox_post(&d->from, &j->io.mail);
+    disk_thread_give(&d->thread, &j->io);
 }
 
 static void note(const struct disk *d, const char *what, int error) {
@@ -226,14 +165,7 @@ static int init(struct disk *d) {
     if (getrandom(&d->next.run, sizeof(d->next.run), 0) != sizeof(d->next.run))
         return -EIO;
     d->next.run |= 1;
-    d->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (d->fd < 0)
-        return -errno;
-    if (d->opts.in_step)
-        return 0;
-    e = -pthread_create(&d->thread, NULL, run, d);
-    d->started = e == 0;
-    return e;
+    return disk_thread_start(&d->thread, d->store);
 }
 
 int disk_new(struct disk **out, const struct disk_opts *o) {
@@ -242,12 +174,10 @@ int disk_new(struct disk **out, const struct disk_opts *o) {
     if (!d)
         return -ENOMEM;
     d->opts = *o;
-    d->fd = -1;
     d->read_ns = (double)engine_info(o->engine)->page_bytes / FIRST_BYTES_PER_NS;
     list_init(&d->saves);
     list_init(&d->loads);
-    mbox_init(&d->to, NULL);
-    mbox_init(&d->from, wake);
+    disk_thread_init(&d->thread, o->in_step);
     int r = init(d);
     if (r < 0) {
         disk_free(d);
@@ -297,23 +227,16 @@ static void end_all(struct disk *d, struct list *l) {
 }
 
 struct disk *disk_free(struct disk *d) {
-    struct io stop = {.what = IO_STOP};
-    struct mbox_link *mail;
+    struct disk_io *io;
 
     if (!d)
         return NULL;
-    if (d->started) {
-        mbox_post(&d->to, &stop.mail); /* behind what is under way */
-        pthread_join(d->thread, NULL);
-    }
-    while ((mail = mbox_take(&d->from)))
-        CONTAINER_OF(CONTAINER_OF(mail, struct io, mail), struct job, io)->under_way = false;
+    disk_thread_stop(&d->thread);
+    while ((io = disk_thread_take(&d->thread)))
+        CONTAINER_OF(io, struct job, io)->under_way = false;
     end_all(d, &d->saves);
     end_all(d, &d->loads);
-    mbox_deinit(&d->to);
-    mbox_deinit(&d->from);
-    if (d->fd >= 0)
-        close(d->fd);
+    disk_thread_deinit(&d->thread);
     disk_room_deinit(&d->room);
     kv_pager_free(d->slots);
     store_free(d->store);
@@ -581,7 +504,7 @@ static bool read_more(struct disk *d, struct job *j) {
     return true;
 }
 
-static void learn(struct disk *d, const struct io *io, uint32_t n_pages) {
+static void learn(struct disk *d, const struct disk_io *io, uint32_t n_pages) {
     if (io->ns > 0 && n_pages > 0)
         d->read_ns += LEARN * ((double)io->ns / n_pages - d->read_ns);
 }
@@ -640,11 +563,11 @@ static void end_load(struct disk *d, struct job *j) {
 /* ---- together ---- */
 
 static bool take_mail(struct disk *d) {
-    struct mbox_link *mail = mbox_take(&d->from);
+    struct disk_io *io = disk_thread_take(&d->thread);
 
-    if (!mail)
+    if (!io)
         return false;
-    struct job *j = CONTAINER_OF(CONTAINER_OF(mail, struct io, mail), struct job, io);
+    struct job *j = CONTAINER_OF(io, struct job, io);
     assert(j->under_way && j->io.n_done <= j->io.n);
     j->under_way = false;
     if (j->io.what == IO_WRITE && (!take_written(d, j) || !write_more(d, j)))
@@ -685,12 +608,7 @@ static void begin_save(struct disk *d, uint64_t waited) {
 }
 
 void disk_step(struct disk *d, uint64_t decided, uint64_t waited) {
-    uint64_t count;
-
-    if (d->used && !d->opts.in_step) { /* first: what is posted from now on wakes again */
-        ssize_t r = read(d->fd, &count, sizeof(count));
-        (void)r;
-    }
+    disk_thread_clear(&d->thread);
     do {
         while (take_mail(d))
             ;
@@ -704,13 +622,13 @@ bool disk_is_saving(const struct disk *d) {
 }
 
 void disk_sleep(const struct disk *d, int ms) {
-    struct pollfd p = {.fd = d->fd, .events = POLLIN};
+    struct pollfd p = {.fd = d->thread.fd, .events = POLLIN};
 
     poll(&p, 1, ms);
 }
 
 int disk_fd(const struct disk *d) {
-    return d->fd;
+    return d->thread.fd;
 }
 
 void disk_stats(const struct disk *d, struct disk_stats *out) {

@@ -12,7 +12,6 @@
 
 #define DISK_SAVES 32u     /* prefixes that wait to be written; more are not */
 #define DISK_LOADS 8u      /* requests whose pages are being read at once; others wait */
-#define DISK_IO_PAGES 8u   /* given to the thread at once */
 #define DISK_IDENTITY 256u /* bytes, at most */
 
 struct disk;

@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include "scheduler/disk.h"
+#include "scheduler/disk_io.h"
 #include "scheduler/disk_room.h"
 #include "tests/support/sched_sim.h"
 
@@ -359,6 +361,49 @@ Test(disk, an_end_in_between_is_no_harm) {
         cr_expect_eq(sim.n_notes, 0);
         sim_deinit(&sim);
     }
+}
+
+/* The thread takes turns: a page that is asked for behind a state is there before it. */
+Test(disk, a_page_does_not_wait_for_a_state) {
+    enum { PAGE = 5000, STATE = 40 * PAGE + 7 };
+    static uint8_t written[2][STATE], got[2][STATE];
+    static const int32_t tokens[16];
+    struct disk_io io[2] = {{.what = IO_WRITE}, {.what = IO_WRITE}};
+    CLEANUP(store_freep) struct store *store = NULL;
+    struct disk_thread t;
+    struct store_opts o = {.fd = memfd_create("test_disk", MFD_CLOEXEC),
+                           .n_bytes = 4 << 20,
+                           .page_tokens = 16,
+                           .page_bytes = PAGE,
+                           .state_bytes = STATE};
+
+    cr_assert_geq(store_open(&store, &o), 0);
+    for (uint32_t i = 0; i < STATE; i++)
+        written[0][i] = (uint8_t)(i * 7), written[1][i] = (uint8_t)(i / 3);
+    for (int pass = 0; pass < 2; pass++) {
+        disk_thread_init(&t, false);
+        for (uint32_t i = 0; i < 2; i++) {
+            io[i].n = 1;
+            io[i].tokens = tokens;
+            io[i].slot[0] = i == 0 ? store_n_slots(store) : 3;
+            io[i].head[0].id = (struct store_id){1, i + 1};
+            io[i].bytes[0] = pass == 0 ? written[i] : got[i];
+            disk_thread_give(&t, &io[i]);
+        }
+        cr_assert_eq(disk_thread_start(&t, store), 0);
+        disk_thread_stop(&t);
+        cr_expect_eq(disk_thread_take(&t), &io[1], "%d", pass);
+        cr_expect_eq(disk_thread_take(&t), &io[0], "%d", pass);
+        cr_expect_eq(disk_thread_take(&t), NULL);
+        disk_thread_deinit(&t);
+        for (uint32_t i = 0; i < 2; i++) {
+            cr_expect(io[i].answer == 0 && io[i].n_done == 1 && io[i].ns > 0, "%u", i);
+            io[i].what = IO_READ;
+        }
+    }
+    cr_expect_eq(memcmp(got[0], written[0], STATE), 0);
+    cr_expect_eq(memcmp(got[1], written[1], PAGE), 0);
+    close(o.fd);
 }
 
 /* ---- models with recurrent states ---- */

@@ -1,0 +1,51 @@
+#pragma once
+
+/*
+ * disk_io - the thread that reads and writes slots of the disk tier's file, and takes turns between
+ * what it was given: a piece of each (store_go_on()), so that who waits for a few pages waits for
+ * no state. Private.
+ */
+
+#include <pthread.h>
+#include "base/list.h"
+#include "base/mbox.h"
+#include "kvpager/store.h"
+
+#define DISK_IO_PAGES 8u /* given to the thread at once */
+
+/* Slots to be read or written one after the other. */
+struct disk_io {
+    struct mbox_link mail;
+    struct list link; /* disk_thread.turns */
+    enum { IO_READ, IO_WRITE, IO_STOP } what;
+    uint32_t n, n_done, page_tokens;
+    int answer; /* of the first that failed */
+    int64_t ns; /* that its pieces took */
+    uint32_t slot[DISK_IO_PAGES];
+    void *bytes[DISK_IO_PAGES];
+    struct store_head head[DISK_IO_PAGES];
+    const int32_t *tokens; /* [n][page_tokens] of pages to be written */
+    struct store_io *now;  /* slot[n_done]; NULL: not begun */
+};
+
+struct disk_thread {
+    const struct store *store;
+    struct mbox to, from;
+    struct list turns; /* disk_io.link: what is under way, the next first */
+    pthread_t thread;
+    bool in_step; /* tests: no thread, all is read and written when it is given */
+    bool started, used;
+    int fd; /* readable when disk_thread_take() may have something */
+};
+
+void disk_thread_init(struct disk_thread *t, bool in_step);
+int disk_thread_start(struct disk_thread *t, const struct store *store); /* 0 or -errno */
+/* Finishes what is under way: disk_thread_take() gives that until disk_thread_deinit(). */
+void disk_thread_stop(struct disk_thread *t);
+void disk_thread_deinit(struct disk_thread *t);
+/* @io is the thread's until disk_thread_take() returns it. */
+void disk_thread_give(struct disk_thread *t, struct disk_io *io);
+/* What is over; NULL: there is none. */
+struct disk_io *disk_thread_take(struct disk_thread *t);
+/* Before taking: what comes from now on makes the descriptor readable again. */
+void disk_thread_clear(struct disk_thread *t);
