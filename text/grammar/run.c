@@ -130,15 +130,50 @@ int machine_reserve(struct machine *m, uint32_t n) {
     return 0;
 }
 
-static void add_config(struct machine *m, struct set *out, struct config add) {
-    assert(out->end == m->n_configs); /* a set that grows is the last one */
-    for (uint32_t i = out->begin; i < out->end; i++) {
-        const struct config *c = &m->config[i];
+static bool equal(const struct config *c, const struct config *d) {
+    return c->state == d->state && c->reg == d->reg && c->frame == d->frame && c->mark == d->mark;
+}
 
-        if (c->state == add.state && c->reg == add.reg && c->frame == add.frame &&
-            c->mark == add.mark)
+/* Where @c is in the table, or is to be put. */
+static uint16_t *slot_of(struct machine *m, const struct config *c) {
+    uint64_t h = ((uint64_t)c->state << 32 | c->reg) * 0x9E3779B97F4A7C15u;
+    uint32_t i = (uint32_t)(((h ^ h >> 32 ^ c->frame) * 0xC2B2AE3D27D4EB4Fu + c->mark) >> 40);
+
+    while (m->seen.slot[i % SEEN_SLOTS] &&
+           !equal(&m->config[m->seen.begin + m->seen.slot[i % SEEN_SLOTS] - 1], c))
+        i++;
+    return &m->seen.slot[i % SEEN_SLOTS];
+}
+
+/* The same where @out is large: *place is where it is to be noted when it is added. */
+static bool is_seen(struct machine *m, const struct set *out, const struct config *add,
+                    uint16_t **place) {
+    uint32_t n = out->end - out->begin;
+
+    /* A set of SEEN_FROM begins anew: what the table has of another one is gone by then. */
+    if (n == SEEN_FROM || m->seen.begin != out->begin || m->seen.n != n) {
+        memset(m->seen.slot, 0, sizeof(m->seen.slot));
+        m->seen.begin = out->begin;
+        for (uint32_t i = 0; i < n; i++)
+            *slot_of(m, &m->config[out->begin + i]) = (uint16_t)(i + 1);
+        m->seen.n = n;
+    }
+    *place = slot_of(m, add);
+    return **place;
+}
+
+static void add_config(struct machine *m, struct set *out, struct config add) {
+    uint32_t n = out->end - out->begin;
+    uint16_t *place = NULL;
+
+    static_assert(SET_MAX < SEEN_SLOTS, "a table has free places");
+    assert(out->end == m->n_configs); /* a set that grows is the last one */
+    for (uint32_t i = out->begin; i < out->end && n < SEEN_FROM; i++) {
+        if (equal(&m->config[i], &add))
             return;
     }
+    if (n >= SEEN_FROM && is_seen(m, out, &add, &place))
+        return;
     if (out->end - out->begin >= SET_MAX) {
         m->error = -E2BIG;
         return;
@@ -147,6 +182,8 @@ static void add_config(struct machine *m, struct set *out, struct config add) {
         return;
     m->config[m->n_configs++] = add;
     out->end = m->n_configs;
+    if (place)
+        *place = (uint16_t)(m->seen.n = n + 1);
 }
 
 static const struct call_desc *desc_of(const struct machine *m, uint32_t frame) {

@@ -30,6 +30,15 @@ struct set {
     uint32_t end_reg; /* then: the register of the rule that ended */
 };
 
+/* Finds the configurations of a large set: those of config[begin, begin + n), which were added last.
+ * slot[]: 0, or 1 + the place behind begin. */
+#define SEEN_FROM 12 /* configurations; fewer are compared one by one */
+#define SEEN_SLOTS 512
+struct seen {
+    uint32_t begin, n;
+    uint16_t slot[SEEN_SLOTS];
+};
+
 struct machine {
     const struct grammar *g;
     struct frame *frame;
@@ -43,6 +52,7 @@ struct machine {
     uint32_t n_pruned; /* how often configurations were left out because items must differ */
     uint64_t fuel;     /* steps left */
     int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
+    struct seen seen;
     /* What takes long is left for later: -EAGAIN where fuel runs out, and where a token class or a
      * way to the end would have to be made. */
     bool quick;
