@@ -52,7 +52,8 @@ struct applied {
     struct closing *near; /* or NULL */
     const uint32_t *reg;  /* of a counted loop: characters so far, of each reading */
     uint32_t n_regs;
-    bool ends;            /* the loop may end behind any character, or it is none */
+    bool ends; /* the loop may end behind any character, or it is none */
+    uint64_t ends_at[TRIE_MAX_LEN / 64 + 1]; /* bits: behind so many characters, of a counted one */
     struct byte_set name; /* with names: the bytes with which the text may still become one */
 };
 
@@ -66,17 +67,26 @@ static struct byte_set name_bytes(const struct names *names, uint32_t node) {
     return set;
 }
 
+/* Behind how many characters a counted loop may end in one of the readings. */
+static void find_ends(struct applied *a) {
+    const struct call_desc *d = a->desc;
+
+    for (uint32_t k = 0; k < a->n_regs; k++) {
+        uint32_t lo = d->min - MIN(d->min, a->reg[k]);
+        uint32_t hi = d->max == NO_MAX ? TRIE_MAX_LEN : MIN(d->max - a->reg[k], TRIE_MAX_LEN);
+
+        for (uint32_t w = lo / 64; lo <= hi && w <= hi / 64; w++) {
+            uint32_t from = w == lo / 64 ? lo % 64 : 0, to = w == hi / 64 ? hi % 64 : 63;
+
+            a->ends_at[w] |= UINT64_MAX >> (63 - (to - from)) << from;
+        }
+    }
+}
+
 /* Whether the loop may end where rest[@i] ends it. */
 static bool may_end(const struct applied *a, uint32_t i) {
-    uint32_t n = a->c->rest[i].n_chars;
-
-    for (uint32_t k = 0; a->desc->kind == CALL_COUNTED && k < a->n_regs; k++) {
-        if ((uint64_t)a->reg[k] + n >= a->desc->min &&
-            (a->desc->max == NO_MAX || n <= a->desc->max - a->reg[k]))
-            return true;
-    }
     if (a->desc->kind == CALL_COUNTED)
-        return false;
+        return a->ends_at[a->c->rest[i].n_chars / 64] >> (a->c->rest[i].n_chars % 64) & 1;
     if (!byte_set_has(&a->name, a->c->rest_text[i].first))
         return true;
     size_t len;
@@ -181,6 +191,8 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
         return;
     a.ends =
         !a.desc || (a.desc->kind == CALL_COUNTED && a.desc->max == NO_MAX && reg[0] >= a.desc->min);
+    if (!a.ends && a.desc->kind == CALL_COUNTED)
+        find_ends(&a);
     if (a.desc && a.desc->kind == CALL_NAMES)
         a.name = name_bytes(a.desc->names, at.reg);
     struct set below = set_open(m);
