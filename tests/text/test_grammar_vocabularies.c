@@ -145,6 +145,10 @@ static const char LACK[] = "{\"anyOf\":["
                            "]}",
                   LACKING[] = "[\"b9Xy\",\"x9ay s\"]";
 
+/* Readings that differ by what they count, beside the search, which takes most tokens. */
+static const char COUNTED[] = "{\"pattern\":\"[a-zA-Z0-9_-]{18}([.][a-z]+)?\"}",
+                  COUNTS[] = "\"ab0-F_9abcdefghijK,\\n\"";
+
 /* Other words: nothing of theirs is there already. */
 static const char PREPARED[] = "{\"pattern\":\"BATCH_INT|BATCH_TABLE|MACHINE\"}",
                   PREPARED_TEXT[] = "\"aBATCH_TABMACBATCH_INT\\\"a\"";
@@ -227,6 +231,7 @@ static void check_vocabulary(const char *folder, const char *name) {
     cr_expect_gt(check_along(v, tok, SEARCH, SEARCHED, false), 0);
     cr_expect_eq(check_along(v, tok, PREPARED, PREPARED_TEXT, true), 0);
     cr_expect_gt(check_along(v, tok, LACK, LACKING, false), 0);
+    check_along(v, tok, COUNTED, COUNTS, false);
 }
 
 static void check(const char *name) {

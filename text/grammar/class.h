@@ -21,6 +21,9 @@ int class_of(const struct token_class **out, const struct grammar *g, uint32_t s
 bool class_is_open(const struct grammar *g, uint32_t state);
 /* Whether @state has a class, most likely, that is not there, and to make it takes a long walk. */
 bool class_is_missing(const struct grammar *g, uint32_t state);
+/* Whether the class of @state, of a loop, is not there and would hold most texts: as what may come
+ * behind the end of the loop. */
+bool class_is_long(const struct grammar *g, uint32_t state);
 /* A mask was made by a walk from it that ended after so many nodes: within CHEAP_VISITS it needs no
  * class, otherwise the next mask makes one. */
 void class_walked(const struct grammar *g, uint32_t state, uint64_t n_visited);
@@ -43,6 +46,11 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
                  const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
                  struct closing *near);
 int64_t mask_count(const struct mask *mask);
+/* Whether @c has most tokens of text: what a walk adds to its mask is found quickly. */
+bool class_has_most(const struct grammar_vocab *v, const struct token_class *c);
+struct walk;
+/* Walks from @others towards what @mask lacks. False: that is too much. (walk_need.c) */
+bool walk_need(struct walk *w, const struct set *others, const struct mask *mask);
 int64_t bits_count(const uint32_t *bits, uint32_t n_words);
 /* Bit k: no byte of @s is in a text of kind k (runway.c). */
 uint32_t kinds_without(const struct byte_set *s);

@@ -597,6 +597,16 @@ bool class_is_missing(const struct grammar *g, uint32_t q) {
            !(g->state[q].flags & STATE_LOOP) && is_wide(g, q) && !(place && atomic_load(place));
 }
 
+bool class_is_long(const struct grammar *g, uint32_t q) {
+    const struct byte_set *follow = &g->rule[g->state[q].rule].follow;
+    int n = 0;
+
+    for (unsigned w = 0; w < ARRAY_SIZE(follow->w); w++)
+        n += __builtin_popcountll(follow->w[w]);
+    return (g->state[q].flags & STATE_LOOP) && n >= MANY_BYTES &&
+           !atomic_load_explicit(&g->cls[q], memory_order_acquire);
+}
+
 void class_walked(const struct grammar *g, uint32_t q, uint64_t n_visited) {
     bool none = n_visited <= CHEAP_VISITS;
     _Atomic(struct token_class *) *place = none ? place_of(g, q) : NULL;

@@ -30,8 +30,8 @@ struct set {
     uint32_t end_reg; /* then: the register of the rule that ended */
 };
 
-/* Finds the configurations of a large set: those of config[begin, begin + n), which were added last.
- * slot[]: 0, or 1 + the place behind begin. */
+/* Finds the configurations of a large set, config[begin, begin + n), the last ones. slot[]: 0, or
+ * 1 + the place behind begin. */
 #define SEEN_FROM 12 /* configurations; fewer are compared one by one */
 #define SEEN_SLOTS 512
 struct seen {

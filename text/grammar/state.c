@@ -20,6 +20,7 @@
 #define MASK_FUEL 200000   /* steps of one mask: a few milliseconds */
 #define QUICK_FUEL 10000   /* of one that others wait for: some 0.3 ms */
 #define LONG_WALK 1000     /* trie nodes */
+#define LONG_REST 2000     /* nodes behind the end of a rule: most of the vocabulary */
 #define COLLECT_AT 512     /* frames */
 #define STACKS_MAX 16384   /* frames of all readings: bounds a state's memory, 2.1 MiB */
 #define STACK_RESERVE 256u /* frames that one token may add */
@@ -305,10 +306,12 @@ static void walk_long(struct machine *m, const struct set *others, struct mask *
                      .kinds = ALL_KINDS,
                      .whole = true};
 
-    if (m->quick)
-        m->error = -EAGAIN;
-    else
-        walk_tables(&w, others);
+    if (!walk_need(&w, others, mask)) {
+        if (m->quick)
+            m->error = -EAGAIN;
+        else
+            walk_tables(&w, others);
+    }
     mask->n = w.n_set;
 }
 
@@ -358,10 +361,33 @@ struct making {
     const struct token_class *cls[SET_MAX]; /* of each configuration, or NULL */
     bool applied[SET_MAX];                  /* its class is in the mask */
     bool open[SET_MAX];                     /* whether it has one is not known yet */
-    bool put_off[SET_MAX];                  /* it has one that is not made for this mask */
+    bool put_off[SET_MAX];                  /* it has one that is not used for this mask */
+    bool is_long[SET_MAX];                  /* it has one that is long to make, of a loop */
     uint32_t n_open, n_put_off;
     bool many; /* a class has to be looked at token by token */
 };
+
+/* Beside a class that has most tokens those that are long to make or to apply are put off: their
+ * configurations walk towards what it lacks. */
+static void put_long_off(struct making *k) {
+    struct machine *m = &k->s->m;
+    uint32_t n = k->at.end - k->at.begin;
+    bool most = false;
+
+    for (uint32_t i = 0; i < n && !most && !k->near; i++)
+        most = k->cls[i] && class_has_most(m->g->vocab, k->cls[i]);
+    for (uint32_t i = 0; i < n && !m->error; i++) {
+        struct config c = m->config[k->at.begin + i];
+
+        if (k->is_long[i] && !most)
+            k->cls[i] = class_at(m, &c);
+        if (most && (k->is_long[i] || (k->cls[i] && k->cls[i]->after.n > LONG_REST))) {
+            k->cls[i] = NULL;
+            k->put_off[i] = true;
+            k->n_put_off++;
+        }
+    }
+}
 
 /* Of the classes that a long walk has to make one is made: the configurations that lack others
  * walk together, which is one walk more however many they are. */
@@ -377,12 +403,15 @@ static void find_classes(struct making *k) {
         k->put_off[i] = !k->near && made && class_is_missing(m->g, c.state);
         k->n_put_off += k->put_off[i];
         made = made || class_is_missing(m->g, c.state);
-        k->cls[i] = k->open[i] || k->put_off[i] ? NULL : class_at(m, &c);
+        k->is_long[i] = !k->near && class_is_long(m->g, c.state);
+        if (!k->open[i] && !k->put_off[i] && !k->is_long[i])
+            k->cls[i] = class_at(m, &c);
         if (k->cls[i] && k->near && !closing_class_fits(k->near, &c)) {
             k->cls[i] = NULL;
             k->many = true;
         }
     }
+    put_long_off(k);
 }
 
 static void list_others(struct making *k) {

@@ -22,8 +22,9 @@ struct walk {
     /* walk_like(): items [first, last), of a subtree @depth bytes deep, are read as from the other
      * set. */
     void (*same)(struct walk *w, uint32_t first, uint32_t last, uint32_t depth);
-    uint32_t kinds; /* bits: subtrees of these kinds of text may be taken whole */
-    bool whole;     /* so may any subtree of which every text is read */
+    const uint64_t *need; /* bits by place: walks only towards these items; or NULL: all */
+    uint32_t kinds;       /* bits: subtrees of these kinds of text may be taken whole */
+    bool whole;           /* so may any subtree of which every text is read */
     /* walk_tables(): all items are set in bits at first, and those that are not reached are
      * cleared, which are fewer where most are. */
     bool clears;

@@ -27,6 +27,30 @@ static inline bool reads_all(const struct walk *w, const struct set *s, const st
     return false;
 }
 
+/* Whether none of the items [first, last) is among those that are needed. */
+static inline bool is_idle(const struct walk *w, uint32_t first, uint32_t last) {
+    if (first == last)
+        return true;
+    uint32_t i = first / 64, end = (last - 1) / 64;
+    uint64_t head = UINT64_MAX << first % 64, tail = UINT64_MAX >> (63 - (last - 1) % 64);
+
+    if (i == end)
+        return !(w->need[i] & head & tail);
+    if ((w->need[i] & head) || (w->need[end] & tail))
+        return false;
+    for (i++; i < end && !w->need[i]; i++) {
+    }
+    return i == end;
+}
+
+/* The same of what is at and below child @i of @n, whose own items end at @last. */
+static inline bool is_idle_child(const struct walk *w, const struct trie_node *n, uint32_t i,
+                                 uint32_t last) {
+    const struct trie_node *child = &w->trie->node[n->child + i];
+
+    return w->need && is_idle(w, child->items, i + 1 < n->n_children ? child[1].items : last);
+}
+
 static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
     for (uint32_t i = first; w->bits && i < last; i++) {
         uint32_t *word = &w->bits[w->trie->item[i] / 32], bit = 1u << (w->trie->item[i] % 32);

@@ -152,7 +152,7 @@ static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last
         for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
             uint32_t to = state_next(w->m->g, s, child[i].byte);
 
-            if (to != NO_STATE)
+            if (to != NO_STATE && !is_idle_child(w, n, i, last))
                 plain_into(w, n, i, last, to, stacks, depth);
         }
         return;
@@ -162,6 +162,8 @@ static void plain_below(struct walk *w, const struct trie_node *n, uint32_t last
              i++) {
             if (has_stopped(w))
                 return;
+            if (is_idle_child(w, n, i, last))
+                continue;
             plain_into(w, n, i, last, e->to, stacks, depth);
         }
     }
@@ -236,7 +238,7 @@ static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last,
         for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
             uint32_t to = state_next(w->m->g, s, child[i].byte);
 
-            if (to != NO_STATE)
+            if (to != NO_STATE && !is_idle_child(w, n, i, last))
                 loop_into(w, n, i, last, s, to, reg, k, depth);
         }
         return;
@@ -246,6 +248,8 @@ static void loop_below(struct walk *w, const struct trie_node *n, uint32_t last,
              i++) {
             if (has_stopped(w))
                 return;
+            if (is_idle_child(w, n, i, last))
+                continue;
             loop_into(w, n, i, last, s, e->to, reg, k, depth);
         }
     }
@@ -325,6 +329,8 @@ static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t las
 
             if (has_stopped(w))
                 return;
+            if (is_idle_child(w, n, i, last))
+                continue;
             if (machine_follow(m, from, w->trie->node[n->child + i].byte, e->to, &next))
                 step_into(w, n, i, last, &next, depth);
             m->n_configs = next.begin;
@@ -423,7 +429,7 @@ static void steps_together(struct walk *w, uint32_t node, uint32_t last, const s
         uint8_t byte = w->trie->node[n->child + i].byte;
         struct set next;
 
-        if (many && !byte_set_has(&some, byte))
+        if ((many && !byte_set_has(&some, byte)) || is_idle_child(w, n, i, last))
             continue;
         if (machine_step(w->m, from, byte, &next))
             step_into(w, n, i, last, &next, depth);

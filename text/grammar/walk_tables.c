@@ -223,14 +223,16 @@ static void tables_below(struct tables *t, uint32_t node, uint32_t last, uint32_
 
     for (uint32_t i = 0; i < n->n_children; i++, child++) {
         uint16_t to = t->next[from][child->byte];
+        uint32_t end = i + 1 < n->n_children ? child[1].items : last;
 
+        if (w->need && is_idle(w, child->items, end))
+            continue;
         if (to == STEP_UNKNOWN) {
             to = find_step(t, from, child->byte);
             if (w->m->error)
                 return;
         }
         assert(to == STEP_DEAD || (uint32_t)to - STEP_SETS < t->n);
-        uint32_t end = i + 1 < n->n_children ? child[1].items : last;
         uint32_t k = to - STEP_SETS;
 
         if (to == STEP_DEAD) {
