@@ -41,6 +41,7 @@ enum tensor_type {
     TENSOR_IQ3_S = 21,
     TENSOR_IQ2_S = 22,
     TENSOR_IQ4_XS = 23,
+    TENSOR_I32 = 26, /* tables, which are no weights */
     TENSOR_IQ1_M = 29,
     TENSOR_BF16 = 30,
     TENSOR_TQ1_0 = 34,

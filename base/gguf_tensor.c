@@ -15,7 +15,6 @@ static const char *foreign_name(uint32_t type) {
         {15, "Q8_K"},
         {24, "I8"},
         {25, "I16"},
-        {26, "I32"},
         {27, "I64"},
         {28, "F64"},
         {41, "Q1_0"},

@@ -17,6 +17,7 @@ static const struct tensor_format formats[] = {
     {TENSOR_IQ2_S, "IQ2_S", 256, 82},  {TENSOR_IQ3_XXS, "IQ3_XXS", 256, 98},
     {TENSOR_IQ3_S, "IQ3_S", 256, 110}, {TENSOR_TQ1_0, "TQ1_0", 256, 54},
     {TENSOR_TQ2_0, "TQ2_0", 256, 66},  {TENSOR_NVFP4, "NVFP4", 64, 36},
+    {TENSOR_I32, "I32", 1, 4},
 };
 
 const struct tensor_format *tensor_format(uint32_t type) {

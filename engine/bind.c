@@ -31,6 +31,10 @@ static const struct tensor *take_named(struct binder *b, enum bind_need need, co
     if (b->r < 0 || need == BIND_NEVER)
         return NULL;
     const struct tensor *t = gguf_find(b->file, name);
+    if (t && t->format->type == TENSOR_I32) {
+        b->r = err_set(b->err, 0, NULL, "tensor '%s' has type I32, which no weights have", name);
+        return NULL;
+    }
     if (t) {
         bool *used = &b->used[t - gguf_tensor(b->file, 0)];
 
@@ -192,12 +196,16 @@ const struct tensor *bind_any(struct binder *b, const char *name) {
     return take_named(b, BIND_MAY, name);
 }
 
+void bind_leave(struct binder *b, const char *prefix) {
+    for (uint64_t i = 0; i < gguf_n_tensors(b->file); i++)
+        b->used[i] |= strncmp(gguf_tensor(b->file, i)->name, prefix, strlen(prefix)) == 0;
+}
+
 void bind_skip(struct binder *b, uint32_t block) {
     char prefix[32];
-    int n = snprintf(prefix, sizeof(prefix), "blk.%u.", block);
 
-    for (uint64_t i = 0; i < gguf_n_tensors(b->file); i++)
-        b->used[i] |= strncmp(gguf_tensor(b->file, i)->name, prefix, (size_t)n) == 0;
+    snprintf(prefix, sizeof(prefix), "blk.%u.", block);
+    bind_leave(b, prefix);
 }
 
 void bind_only_blocks(struct binder *b, uint32_t first) {

@@ -64,7 +64,9 @@ const struct tensor *bind_flat(struct binder *b, const struct tensor *t);
 /* A tensor that the caller checks, or NULL. */
 const struct tensor *bind_any(struct binder *b, const char *name);
 
-/* The tensors blk.@block.* are left out on purpose: nothing is read of them. */
+/* Tensors whose names begin with @prefix, or blk.@block., are left out on purpose: nothing is read
+ * of them. */
+void bind_leave(struct binder *b, const char *prefix);
 void bind_skip(struct binder *b, uint32_t block);
 
 /* Of a file with blocks alone: those from @first on are left out, and what is of no block. */

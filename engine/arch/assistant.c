@@ -12,6 +12,11 @@
  * The next draft follows from its token and h' in the place of t and h, and all of them are made at
  * position n, whose key the model has not computed: they see those before it (attn.before).
  *
+ * Assistants of E2B and E4B have masked_embd_centroids [C, E] and masked_embd_ordering too, which
+ * give each token one of C clusters: only tokens of the 32 whose centroids have the largest
+ * products with y need logits, a 44th of the work. They are not read: what would be left out is
+ * less than 2 % of a step, and the best of all tokens is at least as good a draft.
+ *
  *   pass 0  EMBED .. layers .. KEEP LOGITS
  *   pass 1  EMBED DRAFT_IN  QKV ATTEND PROJ GATE_UP PROJ ..  KEEP LOGITS
  */
@@ -191,6 +196,7 @@ void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) 
                   .kind = OP_DRAFT_IN,
                   .w = {bind_matrix(b, BIND_MUST, 2 * n, p.n_embd, "nextn.pre_projection.weight")},
               });
+    bind_leave(b, "masked_embd_");
     struct model own = {.arch = ASSISTANT_ARCH, .shape.n_embd = p.n_embd};
     bind_own(b, &own, d, &p, n, m->shape.n_vocab);
     for (uint32_t i = 0; i < own.n_ops; i++)

@@ -547,6 +547,68 @@ Test(mtp, an_assistant_of_another_model_is_refused) {
     }
 }
 
+/* The logits of two drafts of @model's with the assistant in @path. */
+static void draft_pair(const char *model, const char *assistant, float logits[2][N_VOCAB]) {
+    static const int32_t prompt[] = {7, 1, 33, 12, 5};
+    struct watched w = {.n = 300};
+    const struct driver_opts o = {
+        .path = model, .block = assistant, .drafts = true, .on_out = watch, .ctx = &w};
+    struct driver d;
+    struct err err = {0};
+
+    cr_assert_eq(driver_open(&d, &o, &err), 0, "%s", err.message);
+    cr_assert(d.info->n_slots > 0, "%s", d.info->note);
+    struct driver_seq *s = driver_add(&d, prompt, ARRAY_SIZE(prompt), 4, NULL);
+    driver_prefill(&d, s, 0);
+    for (uint32_t k = 0; k < 2; k++) {
+        driver_draft(&d, &s, 1, k);
+        memcpy(logits[k], w.logits, 300 * sizeof(float));
+    }
+    driver_drop(&d, s);
+    driver_close(&d);
+}
+
+/* As those of E2B and E4B: a cluster for each token. All logits are computed without it. */
+Test(mtp, tables_that_pick_an_assistants_tokens_are_not_read) {
+    static float plain[2][N_VOCAB], with[2][N_VOCAB];
+    struct tiny_model t = assistant_of(gemma4);
+    struct gguf_writer w;
+    char path[3][64];
+
+    tiny_model_temp(&gemma4, path[0]);
+    tiny_model_temp(&t, path[1]);
+    gw_init(&w);
+    tiny_model_build(&t, &w);
+    gw_tensor(&w, "masked_embd_centroids.weight", TENSOR_F32, 2, (uint64_t[]){64, 20}, NULL);
+    gw_tensor(&w, "masked_embd_ordering", TENSOR_I32, 1, (uint64_t[]){300}, NULL);
+    tiny_model_temp_of(&w, path[2]);
+    gw_deinit(&w);
+    draft_pair(path[0], path[1], plain);
+    draft_pair(path[0], path[2], with);
+    cr_expect(plain[0][0] != 0 && memcmp(plain, with, sizeof(with)) == 0);
+    for (int i = 0; i < 3; i++)
+        unlink(path[i]);
+}
+
+/* A table in the place of weights. */
+Test(mtp, integers_are_no_weights) {
+    struct tiny_model t = gemma4;
+    struct gguf_writer w;
+    struct driver d;
+    struct err err = {0};
+    char path[64];
+
+    t.leave_out = "blk.0.attn_q.weight";
+    gw_init(&w);
+    tiny_model_build(&t, &w);
+    gw_tensor(&w, t.leave_out, TENSOR_I32, 2, (uint64_t[]){128, 128}, NULL);
+    tiny_model_temp_of(&w, path);
+    gw_deinit(&w);
+    cr_expect_eq(driver_open(&d, &(struct driver_opts){.path = path}, &err), -EINVAL);
+    unlink(path);
+    cr_expect(strstr(err.message, "attn_q.weight' has type I32") != NULL, "%s", err.message);
+}
+
 Test(mtp, an_assistant_alone_is_no_model) {
     struct tiny_model t = assistant_of(gemma4);
     struct driver d;
