@@ -38,7 +38,7 @@ void build_init(struct build *b, const struct grammar_vocab *v, const struct gra
     TAKE(max_bytes);
     TAKE(max_indent);
     TAKE(work);
-    b->pause_at = PAUSE_WORK;
+    b->pause_at = MIN(PAUSE_WORK, b->limits.max_work + 1);
 }
 
 void build_deinit(struct build *b) {
@@ -90,15 +90,12 @@ int build_no_memory(struct build *b) {
     return build_too_complex(b, "the grammar needs too much memory");
 }
 
-int build_work(struct build *b, uint64_t steps) {
-    b->work += steps;
-    if (b->work >= b->pause_at) {
-        b->pause_at = b->work + PAUSE_WORK;
-        if (job_pause() < 0)
-            b->limits.max_work = 0; /* ends it, wherever it is */
-    }
+int build_pause(struct build *b) {
+    if (job_pause() < 0)
+        b->limits.max_work = 0; /* ends it, wherever it is */
     if (b->work > b->limits.max_work)
         return build_too_complex(b, "the grammar takes too much work to compile");
+    b->pause_at = MIN(b->work + PAUSE_WORK, b->limits.max_work + 1);
     return 0;
 }
 

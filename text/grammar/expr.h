@@ -121,7 +121,8 @@ struct build {
     struct arena arena;
     struct rule *rule; /* malloc'd */
     uint32_t n_rules, cap_rules;
-    uint64_t work, pause_at; /* pause_at: the work at which the thread is offered to others */
+    uint64_t work, pause_at; /* pause_at: the work at which the thread is offered to others,
+                              or that is too much */
     uint32_t n_aheads;       /* look-ahead that was read */
     const char *param;       /* of the source being read */
     unsigned flags;
@@ -143,8 +144,14 @@ int build_invalid(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_unsupported(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_too_complex(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_no_memory(struct build *b);
-int build_work(struct build *b, uint64_t steps); /* 0 or too complex */
+int build_pause(struct build *b); /* when that much work is done: 0 or too complex */
 int build_rule(struct build *b, const char *name, uint32_t *rule);
+
+/* 0 or too complex. */
+static inline int build_work(struct build *b, uint64_t steps) {
+    b->work += steps;
+    return b->work >= b->pause_at ? build_pause(b) : 0;
+}
 
 /* Makers: NULL means that build_no_memory() holds (the error is filled). */
 struct expr *expr_empty(struct build *b);
