@@ -46,27 +46,15 @@ struct runways {
     uint8_t (*row)[ROWS]; /* by state */
     uint32_t *some, n;    /* states with a runway, in their order */
     uint8_t *when, pass;  /* by state: the last pass in which it changed; this one */
-    struct byte_set kind[ASCII_KINDS];
+    lanes below[0x81];    /* by byte: how many bytes before it each kind in ASCII has */
 };
 
-/* The bytes of an edge in ASCII; in a loop rule only of one back to its border. */
-static struct byte_set edge_bytes(const struct runways *r, const struct state *s,
-                                  const struct edge *e) {
-    struct byte_set set = {{0}};
+/* How many bytes of each kind an edge has; in a loop rule only one back to its border has some. */
+static lanes edge_counts(const struct runways *r, const struct state *s, const struct edge *e) {
+    bool inside = (s->flags & STATE_LOOP) && !(r->g->state[e->to].flags & STATE_BORDER);
+    unsigned hi = inside ? 0 : MIN(e->hi + 1u, 0x80u);
 
-    if ((s->flags & STATE_LOOP) && !(r->g->state[e->to].flags & STATE_BORDER))
-        return set;
-    for (unsigned w = 0; w < 2; w++) {
-        unsigned lo = MAX(e->lo, w * 64), hi = MIN(e->hi, w * 64 + 63);
-
-        if (lo <= hi)
-            set.w[w] = UINT64_MAX >> (63 - (hi - lo)) << lo % 64;
-    }
-    return set;
-}
-
-static bool holds(const struct byte_set *all, const struct byte_set *part) {
-    return !(part->w[0] & ~all->w[0]) && !(part->w[1] & ~all->w[1]);
+    return r->below[hi] - r->below[MIN(e->lo, hi)];
 }
 
 /* All that a state reads of each kind at first: the most that its bytes allow. */
@@ -75,12 +63,11 @@ static void start_state(struct runways *r, uint32_t q) {
     const struct edge *edge = &r->g->edge[s->edge];
     bool inside = (s->flags & STATE_LOOP) && !(s->flags & STATE_BORDER);
     bool high = s->n_edges && edge[s->n_edges - 1].hi >= 0x80;
-    struct byte_set all = {{0}};
-    bool some = high;
+    static const lanes NONE = {0};
+    lanes all = NONE, whole = r->below[0x80];
     uint32_t n_bytes = 0;
 
-    memset(&r->run[q], 0, sizeof(r->run[q]));
-    memset(r->row[q], high ? RUNWAY_MAX : 0, ROWS);
+    r->run[q] = NONE;
     for (uint32_t i = 0; i < s->n_edges; i++)
         n_bytes += edge[i].hi - edge[i].lo + 1u;
     /* What members read depends on which have been there. */
@@ -88,32 +75,19 @@ static void start_state(struct runways *r, uint32_t q) {
         memset(r->row[q], 0, ROWS);
         return;
     }
+    memset(r->row[q], high ? RUNWAY_MAX : 0, ROWS);
     for (uint32_t i = 0; i < s->n_edges; i++) {
-        struct byte_set set = edge_bytes(r, s, &edge[i]);
+        lanes n = edge_counts(r, s, &edge[i]);
 
-        all.w[0] |= set.w[0];
-        all.w[1] |= set.w[1];
-    }
-    for (unsigned k = 0; k < ASCII_KINDS && !inside; k++) {
-        if (holds(&all, &r->kind[k])) {
-            r->run[q][k] = RUNWAY_MAX;
-            some = true;
-        }
+        r->other[s->edge + i] = (lanes)(n == NONE);
+        all += n;
     }
     if (inside)
         r->row[q][0] = r->row[q][ROW_HIGH] = 0;
-    if (!some)
-        return;
-    r->some[r->n++] = q;
-    for (uint32_t i = 0; i < s->n_edges; i++) {
-        struct byte_set set = edge_bytes(r, s, &edge[i]);
-
-        for (unsigned k = 0; k < TEXT_KINDS; k++)
-            r->other[s->edge + i][k] =
-                k < ASCII_KINDS && ((set.w[0] & r->kind[k].w[0]) || (set.w[1] & r->kind[k].w[1]))
-                    ? 0
-                    : 0xff;
-    }
+    else
+        r->run[q] = (lanes)(all == whole) & (lanes)(whole != NONE) & RUNWAY_MAX;
+    if (high || memcmp(&r->run[q], &NONE, sizeof(NONE)) != 0)
+        r->some[r->n++] = q;
 }
 
 /* The runway of @q in row @i from those of the states behind it. */
@@ -185,11 +159,10 @@ static int find_runways(struct build *b, struct runways *r) {
     bool changed = true;
     int e = 0;
 
-    for (unsigned k = 0; k < ASCII_KINDS; k++) {
-        for (unsigned c = 0; c < 0x80; c++) {
-            if (kind_has(k, c))
-                byte_set_add(&r->kind[k], (uint8_t)c);
-        }
+    for (unsigned c = 0; c < 0x80; c++) {
+        r->below[c + 1] = r->below[c];
+        for (unsigned k = 0; k < ASCII_KINDS; k++)
+            r->below[c + 1][k] += kind_has(k, c);
     }
     for (uint32_t q = 0; q < r->g->n_states; q++)
         start_state(r, q);
