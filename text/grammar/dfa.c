@@ -23,6 +23,7 @@ struct sets {
     uint32_t n, cap;
     uint32_t *slot, mask;                           /* hash table: set + 1 */
     uint32_t *mark, *work, *found, cap_mark, stamp; /* of the closure */
+    uint32_t *alone; /* by NFA state: that of the set of what it reaches + 1; 0: not known yet */
     uint32_t n_found;
     struct out_edge { /* of the current set; the key is in the order of symbols, calls last */
         uint64_t key;
@@ -47,6 +48,7 @@ static void sets_free(struct sets *s) {
     free(s->mark);
     free(s->work);
     free(s->found);
+    free(s->alone);
     free(s->out);
     free(s->point);
 }
@@ -60,9 +62,12 @@ static int sets_init(struct dfa *d) {
     s->mark = calloc(n, sizeof(*s->mark));
     s->work = malloc(n * sizeof(*s->work));
     s->found = malloc(n * sizeof(*s->found));
+    s->alone = calloc(n, sizeof(*s->alone));
     s->begin = calloc(1, sizeof(*s->begin));
     s->cap = s->begin ? 1 : 0;
-    return s->slot && s->mark && s->work && s->found && s->begin ? 0 : build_no_memory(d->m->b);
+    return s->slot && s->mark && s->work && s->found && s->alone && s->begin
+               ? 0
+               : build_no_memory(d->m->b);
 }
 
 /* Shell's sort with the gaps of Ciura: nearly all that is sorted here has a few elements, or some
@@ -270,12 +275,21 @@ static int state_of(struct dfa *d, uint32_t *out) {
 
 /* The state that out[@from, @to) lead to, which have one symbol. */
 static int set_behind(struct dfa *d, uint32_t from, uint32_t to, uint32_t *out) {
+    uint32_t *alone = to - from == 1 ? &d->s.alone[d->s.out[from].to] : NULL;
     int r = 0;
 
+    if (alone && *alone) {
+        *out = *alone - 1;
+        return 0;
+    }
     start_closure(&d->s);
     for (uint32_t i = from; r == 0 && i < to; i++)
         r = close_over(d, d->s.out[i].to);
-    return r < 0 ? r : state_of(d, out);
+    if (r == 0)
+        r = state_of(d, out);
+    if (r == 0 && alone)
+        *alone = *out + 1;
+    return r;
 }
 
 /* Edges out[from, to) that overlap: every stretch between two ends of ranges is one edge. */
@@ -376,7 +390,7 @@ static int emit_state(struct dfa *d, uint32_t local) {
     g->state[state].edge = g->n_edges;
     g->state[state].call = g->n_calls;
     for (uint32_t i = s->begin[local]; i < s->begin[local + 1]; i++) {
-        uint32_t q = s->pool[i];
+        uint32_t q = s->pool[i], first = s->n_out;
 
         /* The start of a plain rule never ends it: its callers step around an empty match. */
         if (q == d->end && (local > 0 || d->loop))
@@ -392,6 +406,13 @@ static int emit_state(struct dfa *d, uint32_t local) {
                 return r;
             s->out[s->n_out++] = (struct out_edge){key_of(&m->nfa_edge[e]), m->nfa_edge[e].to};
             n_bytes += m->nfa_edge[e].kind == NFA_BYTES;
+        }
+        /* They were added in their order, and the last one is the first of the list. */
+        for (uint32_t k = s->n_out; first + 1 < k; first++) {
+            struct out_edge x = s->out[first];
+
+            s->out[first] = s->out[--k];
+            s->out[k] = x;
         }
     }
     sort_edges(s->out, s->n_out);
