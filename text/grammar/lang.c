@@ -67,6 +67,14 @@ static int rehash(struct product *p) {
     return 0;
 }
 
+static bool same_tuple(const uint32_t *x, const uint32_t *y, uint32_t n) {
+    uint32_t i = 0;
+
+    while (i < n && x[i] == y[i])
+        i++;
+    return i == n;
+}
+
 /* The state of the tuple that lies behind the last one, made when it is new. */
 static int intern(struct product *p, uint32_t *out) {
     const uint32_t *t = p->tuple + (size_t)p->n * p->n_in;
@@ -76,9 +84,9 @@ static int intern(struct product *p, uint32_t *out) {
     for (; p->slot[h]; h = (h + 1) & p->mask) {
         uint32_t i = p->slot[h] - 1;
 
-        if (memcmp(p->tuple + (size_t)i * p->n_in, t, p->n_in * sizeof(*t)) == 0) {
+        if (same_tuple(p->tuple + (size_t)i * p->n_in, t, p->n_in)) {
             *out = i;
-            return build_work(p->b, p->n_in);
+            return build_work(p->b, 2 * p->n_in);
         }
     }
     if (p->n >= p->b->limits.max_states)
@@ -96,7 +104,7 @@ static int intern(struct product *p, uint32_t *out) {
     p->slot[h] = p->n + 1;
     *out = p->n++;
     r = p->n * 2 > p->mask ? rehash(p) : 0;
-    return r < 0 ? r : build_work(p->b, 2 + p->n_in);
+    return r < 0 ? r : build_work(p->b, 2 + 2 * p->n_in);
 }
 
 /* The edges of one state of a tuple that are not yet behind. */
@@ -118,47 +126,49 @@ static void start_at(const struct product *p, uint32_t from, struct ahead *at) {
 }
 
 /* Puts the tuple after byte @c behind the last one; @last: the last byte for which it is the same.
- * False: one that must stay has left. */
+ * False: one that must stay has left, and has up to @last. */
 static bool step(struct product *p, struct ahead *at, unsigned c, unsigned *last) {
     uint32_t *to = p->tuple + (size_t)p->n * p->n_in;
-    bool alive = true;
+    unsigned dead = 0;
 
     *last = 255;
     for (uint32_t i = 0; i < p->n_in; i++) {
         const struct edge *e = at[i].e, *end = at[i].end;
+        unsigned behind = 255; /* the last byte for which this one goes on so */
 
         to[i] = NO_STATE;
         while (e < end && e->hi < c)
             e++;
         at[i].e = e;
         if (e < end) {
-            *last = MIN(*last, e->lo <= c ? (unsigned)e->hi : e->lo - 1u);
+            behind = e->lo <= c ? (unsigned)e->hi : e->lo - 1u;
             if (e->lo <= c)
                 to[i] = e->to;
         }
-        alive = alive && (to[i] != NO_STATE || !(p->must >> i & 1));
+        if (to[i] == NO_STATE && (p->must >> i & 1))
+            dead = MAX(dead, behind + 1);
+        *last = MIN(*last, behind);
     }
-    return alive;
+    *last = dead ? dead - 1 : *last;
+    return !dead;
 }
 
 static int add_edges(struct product *p, uint32_t from) {
     struct ahead at[LANG_MAX];
+    /* Room for an edge and a state for each byte. */
+    int r = grow(p, &p->tuple, (p->n + 257) * p->n_in, &p->cap_tuple, sizeof(*p->tuple));
 
+    if (r == 0)
+        r = grow(p, &p->edge, p->n_edges + 256, &p->cap_edge, sizeof(*p->edge));
+    if (r < 0)
+        return r;
     start_at(p, from, at);
     p->state[from].edge = p->n_edges;
     for (unsigned c = 0, last; c < 256; c = last + 1) {
-        uint32_t to = 0;
-        int r = grow(p, &p->tuple, (p->n + 1) * p->n_in, &p->cap_tuple, sizeof(*p->tuple));
-
-        if (r < 0)
-            return r;
         bool alive = step(p, at, c, &last);
+        uint32_t to = 0;
 
-        r = build_work(p->b, p->n_in);
-        if (r == 0 && alive)
-            r = intern(p, &to);
-        if (r == 0 && alive)
-            r = grow(p, &p->edge, p->n_edges + 1, &p->cap_edge, sizeof(*p->edge));
+        r = alive ? intern(p, &to) : build_work(p->b, p->n_in);
         if (r < 0)
             return r;
         if (!alive)
@@ -169,8 +179,8 @@ static int add_edges(struct product *p, uint32_t from) {
             before->hi = (uint16_t)last;
         else
             p->edge[p->n_edges++] = (struct edge){(uint16_t)c, (uint16_t)last, to};
-        p->state[from].n_edges = p->n_edges - p->state[from].edge;
     }
+    p->state[from].n_edges = p->n_edges - p->state[from].edge;
     return 0;
 }
 
