@@ -24,7 +24,8 @@
  * evicted as everywhere (kvpager/snapshot.c). A page's snapshot is written behind the page, so that
  * what is in the file when the writing ends is of use; it is held in host memory meanwhile. A
  * request gets the pages up to the last snapshot, then that: into one of host memory that is taken
- * before, which steps may still load from when it is, as from the pages.
+ * before, which steps may still load from when it is, as from the pages. Where that or a page is
+ * damaged it gets the last snapshot before.
  */
 
 #include "scheduler/disk.h"
@@ -488,13 +489,13 @@ static bool read_more(struct disk *d, struct job *j) {
     const kv_page *slot = kv_seq_pages(j->slots, &n_pages);
     const kv_page *page = kv_seq_pages(j->host, &n_pages);
 
-    if (from == end && j->state != KV_NO_SNAPSHOT) {
+    if (from >= end && j->state != KV_NO_SNAPSHOT) {
         read_state(d, j);
         return true;
     }
-    j->io.n = MIN(end - from, DISK_IO_PAGES);
-    if (j->io.n == 0)
+    if (from >= end)
         return false;
+    j->io.n = MIN(end - from, DISK_IO_PAGES);
     for (uint32_t i = 0; i < j->io.n; i++) {
         j->io.slot[i] = slot[from + i];
         j->io.bytes[i] = engine_host_page(d->opts.engine, page[from + i]);
@@ -509,8 +510,22 @@ static void learn(struct disk *d, const struct disk_io *io, uint32_t n_pages) {
         d->read_ns += LEARN * ((double)io->ns / n_pages - d->read_ns);
 }
 
-/* A state is behind the pages: nothing is read after it. */
-static void take_read_state(struct disk *d, struct job *j) {
+/* What @j was to go on from is damaged: the last state of the file behind @n_tokens at most, whose
+ * pages have been read, is read in its place, unless host memory has one as far. false: there is
+ * none. */
+static bool fall_back(struct disk *d, struct job *j, uint32_t n_tokens) {
+    uint32_t n = j->cancelled ? 0 : disk_has(d, &j->share, j->tokens, n_tokens);
+
+    if (d->state_pages == 0 ||
+        n <= kv_pager_match(d->opts.host, &j->share, j->tokens, n_tokens).n_tokens)
+        return false;
+    kv_seq_truncate(j->slots, n);
+    j->n_tokens = n;
+    return open_state(d, j);
+}
+
+/* A state is behind the pages, so it is the last, unless it is damaged. false: no more of it. */
+static bool take_read_state(struct disk *d, struct job *j) {
     uint32_t slot = j->state_slot, state = j->state;
 
     learn(d, &j->io, j->io.n_done * d->state_pages);
@@ -520,12 +535,13 @@ static void take_read_state(struct disk *d, struct job *j) {
         kv_seq_put_snapshot_at(j->host, state, j->n_tokens / d->opts.pager.page_tokens - 1);
         j->state = j->state_slot = KV_NO_SNAPSHOT;
         d->stats.n_loaded_snapshots++;
-        return;
+        return false;
     }
     d->stats.n_bad++;
     note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
     leave_states(d, j);
     kv_pager_forget_snapshot(d->slots, slot); /* while others hold it, they will find out too */
+    return fall_back(d, j, j->n_tokens - 1);
 }
 
 /* What the thread has read. false: no more of it. */
@@ -533,10 +549,8 @@ static bool take_read(struct disk *d, struct job *j) {
     uint32_t t = d->opts.pager.page_tokens, from = kv_seq_committed(j->host);
     uint32_t n_tokens = from + j->io.n_done * t;
 
-    if (from == j->n_tokens) {
-        take_read_state(d, j);
-        return false;
-    }
+    if (from >= j->n_tokens)
+        return take_read_state(d, j);
     kv_seq_commit(j->host, j->tokens, n_tokens);
     d->stats.n_loaded_tokens += n_tokens - from;
     learn(d, &j->io, j->io.n_done);
@@ -546,9 +560,9 @@ static bool take_read(struct disk *d, struct job *j) {
     note(d, "a page of the file is damaged and is computed again", MIN(j->io.answer, 0));
     kv_page bad = j->io.slot[j->io.n_done];
     leave_states(d, j);
-    j->slots = kv_seq_free(j->slots);
+    kv_seq_truncate(j->slots, n_tokens);
     kv_pager_forget(d->slots, bad); /* while others hold it, they will find out too */
-    return false;
+    return fall_back(d, j, n_tokens);
 }
 
 static void end_load(struct disk *d, struct job *j) {

@@ -472,6 +472,76 @@ Test(disk, a_damaged_state_is_computed_again) {
     }
 }
 
+/* Behind how many tokens the file has states, ascending, and where; how many. */
+static uint32_t find_states(uint32_t *behind, uint64_t *at, uint32_t max) {
+    struct {
+        uint64_t magic, sums[3], ids[4], isolation[2];
+        uint32_t depth, unused[3], n_tokens;
+    } h; /* the beginning of a slot's head (kvpager/store.c) */
+    uint32_t n = 0;
+
+    for (uint64_t i = 4096; pread(sim.opts.sched.disk.fd, &h, sizeof(h), (off_t)i) == sizeof(h);
+         i += 4096) {
+        if (h.magic != UINT64_C(0x3230564B74666577) || h.n_tokens != 0)
+            continue;
+        uint32_t k = n++;
+        cr_assert_lt(n, max);
+        for (; k > 0 && behind[k - 1] > (h.depth + 1) * 16; k--)
+            behind[k] = behind[k - 1], at[k] = at[k - 1];
+        behind[k] = (h.depth + 1) * 16;
+        at[k] = i;
+    }
+    return n;
+}
+
+/* The last state of a session, the last two, or a page before the last is damaged: the next turn
+ * begins at the state before; also where two requests read what is damaged at the same time. */
+Test(disk, behind_a_damaged_state_the_one_before_is_used) {
+    for (uint32_t k = 0; k < 5; k++) {
+        struct sim_opts o = {.n_pages = 60,
+                             .n_host_pages = 60,
+                             .n_states = 4,
+                             .n_snapshots = 30,
+                             .max_context = 1024,
+                             .disk_bytes = STATES(100)};
+        uint32_t behind[100], n;
+        uint64_t at[100];
+
+        sim_init(&sim, &o);
+        struct sim_client *c = ask(1, 0);
+        for (uint32_t i = 0; i < 4; i++) {
+            c = sim_client_after(&sim, c, 20, 12);
+            sim_submit(&sim, c, 0);
+            sim_run(&sim, 500);
+        }
+        struct sim_client *next = sim_client_after(&sim, c, 20, 12);
+        struct sim_client *other = k == 4 ? sim_client_after(&sim, c, 30, 12) : NULL;
+        sim.sched = sched_free(sim.sched);
+        n = find_states(behind, at, 100);
+        while (behind[n - 1] >= next->m.n_prompt)
+            n--;
+        cr_assert_geq(n, 3);
+        uint64_t page =
+            PAGES(0) + behind[n - 1] / 16 * 2 * SLOT - SLOT; /* of group 0 on, in order */
+        uint32_t lost = k < 3 ? k : 1;
+        for (uint32_t i = 1; i <= lost && k != 3; i++)
+            damage(at[n - i] + 4096 + 3);
+        if (k == 3)
+            damage(page + 4096 + 3);
+        restart();
+        sim_submit(&sim, next, 0);
+        if (other)
+            sim_submit(&sim, other, 0);
+        sim_run(&sim, 500);
+        cr_expect_eq(next->n_cached, behind[n - 1 - lost], "%u: %u, not %u", k, next->n_cached,
+                     behind[n - 1 - lost]);
+        cr_expect(!other || other->n_cached == next->n_cached);
+        cr_expect_eq(sim.stats.n_disk_bad, other ? 2 : lost, "%u", k);
+        cr_expect_geq(sim.stats.n_disk_loaded_snapshots, 1, "%u", k);
+        sim_deinit(&sim);
+    }
+}
+
 Test(disk, at_the_cap_states_go_with_their_pages) {
     begin_with_states(8, STATES(30));
     for (uint32_t i = 1; i < 8; i++)
