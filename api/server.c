@@ -283,6 +283,7 @@ int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
 struct api *api_free(struct api *a) {
     if (!a)
         return NULL;
+    assert(a->n_waiting == 0 && a->n_prewarm == 0 && a->kept_bytes == 0 && list_empty(&a->gens));
     otlp_free(a->otlp);
     job_pool_deinit(&a->pool);
     auth_deinit(&a->auth);

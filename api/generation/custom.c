@@ -1,5 +1,6 @@
 #include "api/generation/custom.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -205,6 +206,7 @@ int custom_read(struct custom_text *t, const char *args, size_t len) {
     }
     if (t->state == TEXT_OTHER)
         return 0;
+    assert(t->state >= TEXT_TEXT && t->state <= TEXT_END && t->at <= len);
     for (; t->at < len && r == 0; t->at++)
         r = read_byte(t, args[t->at]);
     return r;

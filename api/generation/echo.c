@@ -12,6 +12,7 @@
  * of them. */
 static int fill(struct echo *e, const struct tokenizer *t, const int32_t *id, uint32_t skip) {
     size_t sum = 0, len;
+    assert(skip <= e->n);
     int r = tokenizer_decode(t, id + skip, e->n - skip, true, &e->text);
 
     for (uint32_t i = skip; i < e->n; i++, sum += len) {
@@ -59,6 +60,7 @@ int echo_new(struct echo **out, const struct tokenizer *t, const int32_t *id, ui
 }
 
 struct echo *echo_use(struct echo *e) {
+    assert(!e || e->n_users > 0);
     if (e)
         e->n_users++;
     return e;

@@ -40,6 +40,9 @@ static void set_state(struct gen *g, enum gen_state next) {
     };
 
     assert(legal[g->state] & 1 << next);
+    assert(g->n_out <= g->cap_out && g->n_out <= g->m.max_new && g->n_counted <= g->n_out);
+    assert(g->n_parsed <= g->ready && g->ready <= g->text.len && g->n_cached <= g->n_prompt);
+    assert(g->n_out == 0 || g->text_end[g->n_out - 1] == g->text.len);
     g->state = next;
 }
 
@@ -144,6 +147,7 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
 }
 
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r) {
+    assert(g->state == GEN_WAITING && !g->exchange && *exchange);
     struct exchange *x = *exchange;
     const struct api *a = g->api;
     const struct tenant *t = tenants_get(&a->tenants, x->tenant);
@@ -521,6 +525,7 @@ static int take_vector(struct gen *g, const struct event *e) {
         return -EPROTO;
     if (!wanted)
         return 0;
+    assert(!g->vector && g->n_out == 0);
     g->vector = malloc(e->n_vector * sizeof(*g->vector));
     if (!g->vector)
         return -ENOMEM;
@@ -553,6 +558,7 @@ static void submit(struct gen *g);
 
 /* Adds what ends its reasoning, as if the worker had sent it. */
 static int add_reasoning_end(struct gen *g) {
+    assert(g->thinking.limited && !g->thinking.spent);
     struct event e = {.tokens = g->thinking.close};
     int r = reserve(g, g->n_out + g->thinking.n_close);
 
@@ -568,7 +574,7 @@ static int add_reasoning_end(struct gen *g) {
 static void force_end_reasoning(struct gen *g, bool ended) {
     struct api *a = g->api;
 
-    assert(!g->thinking.spent);
+    assert(is_at_worker(g) && !g->failed);
     if (!ended && g->model->worker_up)
         g->model->port->cancel(g->model->port, g->m.id);
     list_remove(&g->bucket);

@@ -12,6 +12,9 @@
  * new worker can be told to go on where the old one died. Events are cumulative and may overlap
  * what is known: tokens are taken by their position, once. Text is made as tokens arrive; what may
  * still become a stop string or lacks the rest of a UTF-8 sequence is not `ready`.
+ *
+ * Invariants (set_state() asserts them): n_out <= cap_out, max_new; n_counted <= n_out; n_parsed <=
+ * ready <= text.len, which is where the last token ends; n_cached <= n_prompt.
  */
 
 #include <stdbool.h>

@@ -100,6 +100,7 @@ void model_wait_cancel(struct prompt_job *job) {
 
 /* It waits no longer; @job may be gone. */
 static void end_wait(struct prompt_job *job, int result) {
+    assert(job->waits && !job->pooled && !job->abandoned);
     model_wait_cancel(job);
     job->result = result;
     job->go_on(job);
@@ -172,6 +173,7 @@ void model_wait_over(struct model *m) {
 }
 
 void model_wait_move(struct model *old, struct model *next) {
+    assert(old != next);
     while (!list_empty(&old->waiting)) {
         struct list *node = list_pop_front(&old->waiting);
 

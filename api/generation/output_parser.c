@@ -53,6 +53,7 @@ static int grow(void *pp, uint32_t n, uint32_t *cap, size_t size) {
 static int add_run(struct output_parser *s, enum output_kind kind, uint32_t call) {
     size_t at = s->text[kind].len;
 
+    assert(!s->n_runs || s->runs[s->n_runs - 1].kind != kind || kind == OUTPUT_CALL);
     if (grow(&s->runs, s->n_runs, &s->cap_runs, sizeof(*s->runs)) < 0)
         return -ENOMEM;
     s->runs[s->n_runs++] = (struct output_run){kind, call, at, at};

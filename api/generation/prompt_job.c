@@ -193,7 +193,7 @@ static int find_chat(struct prompt_job *job, struct err *err) {
 }
 
 void prompt_job_trim(struct prompt_job *job, bool keep) {
-    assert(!job->running);
+    assert(!job->running && (!keep || job->n_kept == 0));
     for (uint32_t i = 0; i < job->n_prompts; i++) {
         tokens_deinit(&job->prompts[i].tokens);
         echo_free(job->prompts[i].echo);
@@ -212,6 +212,7 @@ void prompt_job_trim(struct prompt_job *job, bool keep) {
 
 void prompt_job_deinit(struct prompt_job *job) {
     prompt_job_trim(job, false);
+    assert(job->n_kept == 0 || job->api->kept_bytes >= job->n_kept);
     if (job->n_kept)
         job->api->kept_bytes -= job->n_kept;
     job->n_kept = 0;
@@ -540,6 +541,7 @@ static int detokenise(struct prompt_job *job) {
 
 /* The body as the canonical request. -EAGAIN: not here; the body is still there. */
 static int translate(struct prompt_job *job) {
+    assert(!job->translated && !job->prepared);
     yyjson_doc *doc = NULL;
     int r = json_read(&doc, job->body.data, job->body.len, &job->err);
 
@@ -646,6 +648,7 @@ static void on_thread(struct job *j) {
 }
 
 static void finish(struct prompt_job *job) {
+    assert(job->running && !job->waits && job->result != -EBUSY);
     buf_deinit(&job->body);
     quota_charge_set(&job->charge, 0);
     job->running = job->pooled = false;
@@ -670,6 +673,7 @@ static void to_pool(struct prompt_job *job);
 /* Here, or on the pool; with job->result -EBUSY with the model that it is for, once that is
  * there. */
 static void go_on(struct prompt_job *job) {
+    assert(job->running && !job->pooled && !job->waits);
     while (job->result == -EBUSY || job->result == 0) {
         if (job->result == -EBUSY && (job->result = model_wait_begin(job)) != 0)
             break;
@@ -688,6 +692,7 @@ static void go_on(struct prompt_job *job) {
 static void on_ended(struct job *j) {
     struct prompt_job *job = CONTAINER_OF(j, struct prompt_job, job);
 
+    assert(job->running && job->pooled);
     job->pooled = false;
     if (job->abandoned)
         job->result = -ECANCELED;
@@ -698,6 +703,7 @@ static void on_ended(struct job *j) {
 }
 
 static void to_pool(struct prompt_job *job) {
+    assert(!job->pooled && !job->abandoned);
     job->quick = false;
     job->pooled = true;
     job->job.run = on_thread;

@@ -37,6 +37,7 @@
 #define PROMPT_TOP_MAX (1u << 20) /* best tokens at the positions of a prompt, in all */
 
 static void free_answer(struct writer *w) {
+    assert(!w->writing);
     for (uint32_t i = 0; i < w->n_choices; i++) {
         gen_free(w->choices[i].gen);
         echo_free(w->choices[i].echo);
@@ -106,6 +107,7 @@ static void take_rates(const struct writer *w, const struct writer_usage *u, str
 /* Takes the answer from its exchange, with everything that the log line says of it. */
 static struct exchange *detach(struct writer *w) {
     struct exchange *x = w->exchange;
+    assert(x && x->state == w);
     struct writer_usage u = writer_usage(w);
 
     x->n_prompt = u.prompt;
@@ -307,6 +309,7 @@ static void stream(struct writer *w) {
     struct conn *conn = w->exchange->conn;
     bool all = true;
 
+    assert(!w->writing && w->n_choices > 0);
     if (!w->head_sent)
         send_head(w);
     w->n_told = 0;
@@ -357,6 +360,7 @@ static void write_whole(struct writer *w) {
 }
 
 static void answer_whole(struct writer *w) {
+    assert(!w->writing && !w->head_sent);
     CLEANUP(buf_deinit) struct buf b = w->whole;
     struct exchange *x = detach(w);
     struct prewarm_job *t = take_prewarm(w);
@@ -375,6 +379,7 @@ static void on_thread(struct job *j) {
 static void on_written(struct job *j) {
     struct writer *w = CONTAINER_OF(j, struct writer, task);
 
+    assert(w->writing);
     w->writing = false;
     if (w->exchange)
         answer_whole(w);
@@ -487,6 +492,7 @@ static const struct exchange_ops ops = {on_gone, on_drained, on_fail, on_alive};
 static void on_admitted(struct waiter *w) {
     struct writer *a = CONTAINER_OF(w, struct writer, waiter);
 
+    assert(a->exchange && a->n_choices > 0);
     for (uint32_t i = 0; i < a->n_choices; i++)
         gen_start(a->choices[i].gen);
 }
@@ -543,6 +549,7 @@ static int charge(struct writer *w, struct err *err) {
     const struct gen_request *r = &w->job.request;
     uint64_t n_tokens = 0;
 
+    assert(w->waiter.n == w->n_choices && w->waiter.n_context == 0);
     w->waiter.tenant = t;
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
@@ -592,6 +599,7 @@ static int create_gens(struct writer *w, struct err *err) {
     struct api *api = w->job.api;
     uint64_t seed = r->has_seed ? r->seed : rng_next(&api->rng);
 
+    assert(!w->choices && w->n_choices == 0);
     w->choices = calloc((size_t)w->job.n_prompts * gen_request_made(r), sizeof(*w->choices));
     if (!w->choices)
         return -ENOMEM;

@@ -272,6 +272,7 @@ static uint32_t take_batch(struct otlp *o) {
     while (!o->n && !o->stop_ns)
         pthread_cond_wait(&o->changed, &o->lock);
     sleep_for(o, BATCH_MS);
+    assert(o->n <= QUEUE && o->first < QUEUE);
     n = MIN(o->n, BATCH);
     for (uint32_t i = 0; i < n; i++)
         o->batch[i] = o->ring[(o->first + i) % QUEUE];

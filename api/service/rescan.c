@@ -1,5 +1,6 @@
 #include "api/service/rescan.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include "api/http/respond.h"
 #include "api/private.h"
@@ -15,6 +16,7 @@ struct parked {
 static struct exchange *detach(struct parked *p) {
     struct exchange *x = p->x;
 
+    assert(x->state == p);
     list_remove(&p->wait.link);
     x->ops = NULL;
     x->state = NULL;
