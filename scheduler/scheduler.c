@@ -338,7 +338,7 @@ struct sched *sched_free(struct sched *s) {
         batch_deinit(&s->batch[i]);
     spec_deinit(&s->spec);
     drafter_free(s->drafter);
-    disk_load_deinit(&s->disk_load);
+    tier_deinit(s);
     offload_deinit(&s->offload);
     states_deinit(&s->states);
     fair_deinit(&s->fair);
@@ -393,7 +393,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     drafter_drop(r);
     list_remove(&r->queued.link);
     if (r->loading)
-        disk_load_cancel(&s->disk_load, r);
+        tier_cancel_load(s, r);
     else if (r->compiling && r->constraints->forget)
         r->constraints->forget(r->constraints->ctx, r->id);
     r->compiling = false;
@@ -410,7 +410,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
 /* It can run from now on. */
 static void enqueue(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_WAITING && !r->compiling && list_empty(&r->queued.link));
-    if (!disk_load_begin(&s->disk_load, r))
+    if (!tier_begin_load(s, r))
         queue_insert(&s->waiting, &r->queued);
 }
 

@@ -8,7 +8,6 @@
 #include "scheduler/fair_share.h"
 #include "scheduler/plan.h"
 #include "scheduler/prewarm.h"
-#include "scheduler/disk_load.h"
 #include "scheduler/recorder.h"
 #include "scheduler/pin.h"
 #include "scheduler/scheduler.h"
@@ -46,7 +45,6 @@ struct sched {
     struct drafter *drafter; /* NULL: there is no draft model */
     struct offload offload;
     struct kv_opts pager_opts;
-    struct disk_load disk_load;
     int64_t leave_disk_ns; /* at the latest; INT64_MAX: it is not left */
     struct states states;
     struct fair_share fair;
@@ -80,8 +78,14 @@ void sched_maybe_free(struct sched *s, struct request *r);
 
 /* tier.c */
 
-/* Opens the file of the disk tier where @use, and where this model has use for it. */
+/* Opens the file of the disk tier where @use, and where this model has use for it. One that cannot
+ * be used is told to opts.disk.note, and there is no such tier then. */
 void tier_init(struct sched *s, bool use);
+void tier_deinit(struct sched *s);
+/* Whether @r, which could be put into the queue, waits for the disk; it is put there later. */
+bool tier_begin_load(struct sched *s, struct request *r);
+/* @r, which waits for it, is over. */
+void tier_cancel_load(struct sched *s, struct request *r);
 /* Before each step: takes what was read and written; leaves the file, if that was asked for and all
  * is written. */
 void tier_step(struct sched *s);

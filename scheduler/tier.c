@@ -1,21 +1,83 @@
-/* tier - the scheduler's use of the disk tier: opened, left to another process, flushed. */
+/*
+ * tier - the scheduler's use of the disk tier: opened, left to another process, flushed. A request
+ * of which the file has more than device and host memory waits until those pages have been read,
+ * where that is faster than computing them. It is in `compiling` meanwhile, and not in the queue.
+ */
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "base/clock.h"
 #include "scheduler/disk.h"
 #include "scheduler/scheduler_private.h"
 
+#define PATIENCE_NS INT64_C(2000000000) /* a disk that takes longer is not waited for */
 #define FLUSH_SLEEP_MS 50
 #define LEAVE_LOOK_NS 10000000 /* between two looks whether the disk tier can be left */
 
-static void note(void *ctx, struct request *r) {
-    sched_note_pending(ctx, r);
+/* ---- requests that wait for it ---- */
+
+static void put_into_queue(struct sched *s, struct request *r) {
+    assert(r->loading && r->state == REQUEST_WAITING);
+    r->loading = r->compiling = false;
+    list_remove(&r->queued.link);
+    sched_note_pending(s, r);
+    queue_insert(&s->waiting, &r->queued);
 }
 
-static struct request *find(void *ctx, uint64_t id) {
-    return *sched_slot(ctx, id);
+/* disk_opts.loaded */
+static void on_loaded(void *ctx, uint64_t id) {
+    struct request *r = *sched_slot(ctx, id);
+
+    if (r && r->loading)
+        put_into_queue(ctx, r);
 }
+
+bool tier_begin_load(struct sched *s, struct request *r) {
+    struct offload *o = &s->offload;
+    uint32_t n = request_shareable(r);
+    uint32_t on_disk = o->disk ? disk_has(o->disk, &r->share, r->tokens, n) : 0;
+
+    if (on_disk == 0)
+        return false;
+    uint32_t host = offload_has(o, &r->share, r->tokens, n);
+    uint32_t device = kv_pager_match(s->pager, &r->share, r->tokens, n).n_tokens;
+    uint32_t have = MAX(host, device);
+    if (on_disk <= have)
+        return false;
+    double read_ns = disk_read_ns(o->disk, (on_disk - host) / s->rules.page_tokens);
+    if (read_ns > (double)PATIENCE_NS || !offload_pays_with(o, have, on_disk, read_ns)) {
+        s->stats.n_disk_left_tokens += on_disk - have;
+        return false;
+    }
+    if (disk_load(o->disk, r->id, &r->share, r->tokens, on_disk) < 0)
+        return false;
+    assert(!r->loading && !r->compiling && list_empty(&r->queued.link));
+    r->loading = r->compiling = true;
+    r->loading_ns = clock_now(s->clock);
+    list_push_back(&s->compiling, &r->queued.link);
+    return true;
+}
+
+void tier_cancel_load(struct sched *s, struct request *r) {
+    assert(s->offload.disk && r->loading);
+    disk_cancel(s->offload.disk, r->id);
+    r->loading = r->compiling = false;
+}
+
+/* Those that have waited for it since @since_ns or longer go on without. */
+static void end_loads(struct sched *s, int64_t since_ns) {
+    LIST_FOREACH(node, &s->compiling) {
+        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+
+        if (!r->loading || r->loading_ns > since_ns)
+            continue;
+        disk_cancel(s->offload.disk, r->id);
+        put_into_queue(s, r);
+    }
+}
+
+/* ---- life ---- */
 
 /* All that the bytes of a page depend on. */
 static void identify(const struct sched *s, struct disk_opts *o) {
@@ -39,43 +101,46 @@ static void identify(const struct sched *s, struct disk_opts *o) {
 void tier_init(struct sched *s, bool use) {
     const struct sched_disk *k = &s->opts.disk;
     bool off = !use || s->opts.no_prefix_sharing;
-    struct disk_load_opts o = {
-        .page_tokens = s->rules.page_tokens,
-        .clock = s->clock,
-        .pager = s->pager,
-        .offload = &s->offload,
-        .waiting = &s->waiting,
-        .compiling = &s->compiling,
-        .find = find,
-        .note_pending = note,
-        .ctx = s,
-    };
     struct disk_opts d = {
         .fd = k->fd,
-        .n_bytes = off ? 0 : k->n_bytes,
+        .n_bytes = k->n_bytes,
         .daily_bytes = k->daily_bytes,
         .clock = s->clock,
         .pager = s->pager_opts,
         .host = s->offload.host,
         .engine = s->engine,
         .in_step = k->in_step,
+        .ctx = s,
+        .loaded = on_loaded,
         .note_ctx = k->ctx,
         .note = k->note,
     };
 
-    if (d.n_bytes > 0)
-        identify(s, &d);
-    disk_load_init(&s->disk_load, &o, &d);
+    assert(!s->offload.disk);
+    if (off || k->n_bytes == 0)
+        return;
+    identify(s, &d);
+    int e = disk_new(&s->offload.disk, &d);
+    if (e < 0 && k->note)
+        k->note(k->ctx, "the file cannot be used", e);
+}
+
+void tier_deinit(struct sched *s) {
+    s->offload.disk = disk_free(s->offload.disk);
 }
 
 static void take(struct sched *s) {
     bool waits = s->offload.n_copies + s->states.n_loads > 0; /* to be copied by the next step */
 
-    disk_load_step(&s->disk_load, s->n_launched + waits, s->n_waited);
+    if (!s->offload.disk)
+        return;
+    disk_step(s->offload.disk, s->n_launched + waits, s->n_waited);
+    if (!list_empty(&s->compiling))
+        end_loads(s, clock_now(s->clock) - PATIENCE_NS);
 }
 
 static bool has_written(const struct sched *s) {
-    return !offload_has_work(&s->offload) && !disk_is_saving(s->disk_load.disk);
+    return !offload_has_work(&s->offload) && !disk_is_saving(s->offload.disk);
 }
 
 /* Leaves the disk tier when that was asked for and nothing is left to be written. */
@@ -83,7 +148,9 @@ static void leave(struct sched *s) {
     if (s->leave_disk_ns == INT64_MAX ||
         (sched_uses_disk(s) && !has_written(s) && clock_now(s->clock) < s->leave_disk_ns))
         return;
-    disk_load_leave(&s->disk_load);
+    if (s->offload.disk)
+        end_loads(s, INT64_MAX);
+    tier_deinit(s);
     s->leave_disk_ns = INT64_MAX;
 }
 
@@ -93,13 +160,18 @@ void tier_step(struct sched *s) {
 }
 
 int64_t tier_wake_ns(const struct sched *s) {
-    int64_t look = s->leave_disk_ns == INT64_MAX ? INT64_MAX : clock_now(s->clock) + LEAVE_LOOK_NS;
+    int64_t at = s->leave_disk_ns == INT64_MAX ? INT64_MAX : clock_now(s->clock) + LEAVE_LOOK_NS;
 
-    return MIN(look, disk_load_wake_ns(&s->disk_load));
+    LIST_FOREACH(node, &s->compiling) {
+        const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
+
+        at = r->loading ? MIN(at, r->loading_ns + PATIENCE_NS) : at;
+    }
+    return at;
 }
 
 void sched_flush(struct sched *s, int64_t until_ns) {
-    int r = s->disk_load.disk ? sched_settle(s) : -ENODEV;
+    int r = s->offload.disk ? sched_settle(s) : -ENODEV;
 
     while (r >= 0 && clock_now(s->clock) < until_ns) {
         r = step_copies(s);
@@ -109,7 +181,7 @@ void sched_flush(struct sched *s, int64_t until_ns) {
         if (has_written(s))
             return;
         if (r == 1)
-            disk_sleep(s->disk_load.disk, FLUSH_SLEEP_MS);
+            disk_sleep(s->offload.disk, FLUSH_SLEEP_MS);
     }
 }
 
@@ -132,21 +204,20 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
 }
 
 bool sched_uses_disk(const struct sched *s) {
-    return s->disk_load.disk != NULL;
+    return s->offload.disk != NULL;
 }
 
 int sched_fd(const struct sched *s) {
-    return s->disk_load.disk ? disk_fd(s->disk_load.disk) : -1;
+    return s->offload.disk ? disk_fd(s->offload.disk) : -1;
 }
 
 void tier_stats(const struct sched *s, struct msg_stats *out) {
     struct disk_stats d = {0};
 
-    if (s->disk_load.disk)
-        disk_stats(s->disk_load.disk, &d);
+    if (s->offload.disk)
+        disk_stats(s->offload.disk, &d);
     out->n_disk_saved_tokens = d.n_saved_tokens;
     out->n_disk_loaded_tokens = d.n_loaded_tokens;
-    out->n_disk_left_tokens = s->disk_load.n_left_tokens;
     out->n_disk_bad = d.n_bad;
     out->n_disk_pages = d.n_pages;
     out->n_disk_used = d.n_used;

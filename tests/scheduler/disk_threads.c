@@ -16,7 +16,7 @@ static struct sim sim;
 
 static void step(void) {
     if (sim_step(&sim) == SCHED_NO_STEP)
-        disk_sleep(sim.sched->disk_load.disk, SLEEP_MS);
+        disk_sleep(sim.sched->offload.disk, SLEEP_MS);
 }
 
 static struct sim_client *submit(uint32_t family) {

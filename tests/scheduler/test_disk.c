@@ -298,7 +298,7 @@ static struct sim_client *ask_and_wait(uint32_t family) {
     sim_submit(&sim, c, 0);
     while (c->n_ends == 0)
         if (sim_step(&sim) == SCHED_NO_STEP)
-            disk_sleep(sim.sched->disk_load.disk, 1000);
+            disk_sleep(sim.sched->offload.disk, 1000);
     sched_flush(sim.sched, INT64_MAX);
     return c;
 }
@@ -357,7 +357,7 @@ Test(disk, an_end_in_between_is_no_harm) {
         ask_and_wait(1);
         while (!sim_all_ended(&sim))
             if (sim_step(&sim) == SCHED_NO_STEP)
-                disk_sleep(sim.sched->disk_load.disk, 1000);
+                disk_sleep(sim.sched->offload.disk, 1000);
         cr_expect_eq(sim.n_notes, 0);
         sim_deinit(&sim);
     }
@@ -677,7 +677,7 @@ Test(disk, with_states_an_end_in_between_is_no_harm) {
         cr_expect(n == CUT || (n == 0 && sim.opts.n_snapshots == 1), "%u of round %u", n, k);
         while (!sim_all_ended(&sim))
             if (sim_step(&sim) == SCHED_NO_STEP)
-                disk_sleep(sim.sched->disk_load.disk, 1000);
+                disk_sleep(sim.sched->offload.disk, 1000);
         cr_expect_eq(sim.n_notes, 0);
         sim_deinit(&sim);
     }

@@ -360,10 +360,10 @@ static void check_host(struct sim *s) {
     bool changed = check_pager(&s->was.host, p->host, 2 * CHECK_PARTS);
     for (uint32_t i = 0; i < p->n_jobs; i++)
         n += p->job[i].saved != NULL;
-    if (s->sched->disk_load.disk) {
-        n += disk_held(s->sched->disk_load.disk);
-        check_pager(&s->was.disk, disk_pager(s->sched->disk_load.disk), CHECK_PARTS);
-        check_held_snapshots(s, s->sched->disk_load.disk);
+    if (s->sched->offload.disk) {
+        n += disk_held(s->sched->offload.disk);
+        check_pager(&s->was.disk, disk_pager(s->sched->offload.disk), CHECK_PARTS);
+        check_held_snapshots(s, s->sched->offload.disk);
     }
     HOLD(s, NULL, HOST, p->host->stats.n_seqs == n);
     if (!changed || sched_n_in_flight(s->sched) > 0 ||
