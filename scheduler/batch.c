@@ -210,18 +210,22 @@ void batch_back_up(struct batch *t, uint32_t snapshot) {
     t->item[t->b.n_seqs - 1].backup = snapshot;
 }
 
-struct engine_copy *batch_copies(struct batch *t, uint32_t n) {
-    if (n > t->cap_copies) {
-        struct engine_copy *c = realloc(t->copy, n * sizeof(*c));
+int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n) {
+    uint32_t all = t->b.n_before + n;
+
+    if (all > t->cap_copies) {
+        struct engine_copy *c = realloc(t->copy, all * sizeof(*c));
 
         if (!c)
-            return NULL;
+            return -ENOMEM;
         t->copy = c;
-        t->cap_copies = n;
+        t->cap_copies = all;
     }
+    if (n > 0)
+        memcpy(t->copy + t->b.n_before, copy, n * sizeof(*copy));
     t->b.before = t->copy;
-    t->b.n_before = n;
-    return t->copy;
+    t->b.n_before = all;
+    return 0;
 }
 
 /* Most steps need none, so they are made when they are needed and kept. */

@@ -71,8 +71,8 @@ void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most);
 /* The state before the rows that were added last was copied to snapshot @snapshot: if a draft is
  * wrong the request goes back there. */
 void batch_back_up(struct batch *t, uint32_t snapshot);
-/* Room for @n copies that are made before the step; NULL: no memory. */
-struct engine_copy *batch_copies(struct batch *t, uint32_t n);
+/* Copies that are made before the step, behind those that it has. 0 or -ENOMEM. */
+int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n);
 /* The state behind the rows that were added last becomes snapshot @snapshot; @passes as in
  * kv_seq_put_snapshot(). */
 void batch_keep_state(struct batch *t, uint32_t snapshot, bool passes);

@@ -340,9 +340,7 @@ uint32_t offload_fetch_room(const struct offload *p) {
     return OFFLOAD_FETCH_PAGES - MIN(OFFLOAD_FETCH_PAGES, p->n_fetched);
 }
 
-void offload_take(struct offload *p, struct engine_copy *out) {
+void offload_taken(struct offload *p) {
     assert(p->n_fetched <= p->n_copies);
-    for (uint32_t i = 0; i < p->n_copies; i++)
-        out[i] = p->copy[i];
     p->n_copies = p->n_fetched = 0;
 }

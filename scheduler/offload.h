@@ -88,5 +88,5 @@ uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq
 /* Pages that may still be brought back in this step, where others wait for it. */
 uint32_t offload_fetch_room(const struct offload *p);
 
-/* Hands the copies over to a batch: appends them to @out, which has room for p->n_copies. */
-void offload_take(struct offload *p, struct engine_copy *out);
+/* A batch has the copies now. */
+void offload_taken(struct offload *p);

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include "base/util.h"
 #include "scheduler/policy.h"
 #include "text/tokenizer.h"
@@ -145,7 +144,7 @@ bool states_may_draft(struct states *s) {
 
 int states_build(struct states *s, struct batch *t, const struct plan *p,
                  struct request *const *planned) {
-    uint32_t n = s->n_loads, n_pages = t->b.n_before;
+    uint32_t n = s->n_loads;
 
     s->n_backups = n;
     for (uint32_t i = 0; s->on && i < p->n_running; i++) {
@@ -158,15 +157,9 @@ int states_build(struct states *s, struct batch *t, const struct plan *p,
         assert(n < 2 * s->cap_loads && save.dst != KV_NO_SNAPSHOT);
         s->load[n++] = save;
     }
-    if (n == 0)
-        return 0;
-    struct engine_copy *copy = batch_copies(t, n_pages + n); /* what is there stays */
-    if (!copy)
-        return -ENOMEM;
-    memcpy(copy + n_pages, s->load, n * sizeof(*copy));
     t->shape.copies += n * s->pages;
     s->n_loads = 0;
-    return 0;
+    return batch_copy(t, s->load, n);
 }
 
 void states_back_up(struct states *s, struct batch *t) {

@@ -125,15 +125,12 @@ int step_build(struct sched *s, struct batch *t) {
 
     batch_begin(t, s->step + 1);
     offload_work(&s->offload, s->pager, p->n_rows == 0, s->n_launched + 1);
-    if (s->offload.n_copies > 0) {
-        struct engine_copy *copy = batch_copies(t, s->offload.n_copies);
-
-        if (!copy)
-            return -ENOMEM;
-        t->shape.copies = s->offload.n_copies;
-        offload_take(&s->offload, copy);
-    }
-    int e = states_build(&s->states, t, p, s->planned);
+    t->shape.copies = s->offload.n_copies;
+    int e = batch_copy(t, s->offload.copy, s->offload.n_copies);
+    if (e < 0)
+        return e;
+    offload_taken(&s->offload);
+    e = states_build(&s->states, t, p, s->planned);
     if (e < 0)
         return e;
     for (uint32_t i = 0; i < p->n_running + p->n_waiting; i++) {
