@@ -7,23 +7,33 @@
  */
 
 #include "engine/cuda/rows.cuh"
+#include "engine/cuda/kernels_attention.h"
 
-struct Place { /* where the keys of the block's head lie */
-    const uint8_t *pages;
-    const uint32_t *table; /* of the sequence */
-    struct page_shape shape;
-    uint32_t head, first, last; /* of the keys that any of the block's queries sees */
-    uint32_t shift, mask;       /* key >> shift: its page, key & mask: its place there */
+/* Where the keys of the block's head lie, and which of them its queries see. */
+struct Place {
+    const uint8_t *keys, *values, *key_scales, *value_scales; /* of page 0; scales: q8_0 */
+    const uint32_t *table;                                    /* of the sequence */
+    uint32_t page_bytes, dim, tokens, shift;                  /* tokens of a page: 1 << shift */
+    uint32_t first, last; /* of the keys that any of the block's queries sees */
 };
+
+/* Eight keys of one page, from a multiple of 8 on. */
+struct Group {
+    size_t page;   /* bytes from page 0 */
+    uint32_t slot; /* of the first one in its page */
+};
+
+/* The group of @key, a multiple of 8. Behind the last group: the last one, whose keys are finite
+ * and weigh nothing there. */
+DEVICE struct Group group_at(const struct Place &p, uint32_t key) {
+    uint32_t last = p.last & ~7u, k = key < last ? key : last;
+
+    return {(size_t)p.table[k >> p.shift] * p.page_bytes, k & (p.tokens - 1)};
+}
 
 /* Pages have 16, 32 or 64 tokens. */
 DEVICE uint32_t page_shift(uint32_t tokens) {
     return tokens == 16 ? 4 : tokens == 32 ? 5 : 6;
-}
-
-DEVICE const uint8_t *page_of(const struct Place &p, uint32_t key, enum page_part part) {
-    return p.pages + (size_t)p.table[key >> p.shift] * page_layer_bytes(&p.shape) +
-           page_offset(&p.shape, p.head, part);
 }
 
 /* Four codes in a word times d: two words of halves. */
@@ -34,47 +44,65 @@ DEVICE void scale_codes(uint32_t codes, uint32_t d, uint32_t *h0, uint32_t *h1) 
     *h1 = mul_halves(sub_halves(byte_permute(q, 0x64646464u, 0x4342u), 0x64806480u), d);
 }
 
-/* Values d .. d + 7 of a key. */
-DEVICE struct vec4 load_key(const struct Place &p, uint32_t key, uint32_t d) {
-    struct vec4 v = {0, 0, 0, 0};
-    uint32_t dim = p.shape.head_dim, slot = key & p.mask;
+/* Eight codes with a scale for all of them. */
+DEVICE struct vec4 scale_key(const void *codes, uint16_t scale) {
+    uint32_t q[2], twice = scale * 0x10001u;
+    struct vec4 v;
 
-    if (key > p.last || d >= dim)
-        return v;
-    const uint8_t *k = page_of(p, key, PAGE_K);
-    if (!p.shape.q8)
-        return load16(k + ((size_t)slot * dim + d) * 2);
-    const uint32_t *codes = (const uint32_t *)(k + (size_t)slot * dim + d);
-    const uint16_t *scales = (const uint16_t *)page_of(p, key, PAGE_K_SCALES);
-    uint32_t scale = scales[slot * (dim / 32) + d / 32] * 0x10001u;
-
-    scale_codes(codes[0], scale, &v.x, &v.y);
-    scale_codes(codes[1], scale, &v.z, &v.w);
+    load8(codes, q);
+    scale_codes(q[0], twice, &v.x, &v.y);
+    scale_codes(q[1], twice, &v.z, &v.w);
     return v;
 }
 
-/* Value d of keys key .. key + 7. */
-DEVICE struct vec4 load_value(const struct Place &p, uint32_t key, uint32_t d) {
-    struct vec4 v = {0, 0, 0, 0};
-    uint32_t tokens = p.shape.page_tokens, slot = key & p.mask;
+/* Eight codes with a scale each. */
+DEVICE struct vec4 scale_value(const void *codes, const void *scales) {
+    struct vec4 v, s = load16(scales);
+    uint32_t q[2], one = 0x3C003C00u;
 
-    if (key > p.last || d >= p.shape.head_dim)
-        return v;
-    const uint8_t *values = page_of(p, key, PAGE_V);
-    if (!p.shape.q8)
-        return load16(values + ((size_t)d * tokens + slot) * 2);
-    const uint32_t *codes = (const uint32_t *)(values + (size_t)d * tokens + slot);
-    const uint16_t *scales = (const uint16_t *)page_of(p, key, PAGE_V_SCALES);
-    struct vec4 s = load16(scales + d / 32 * tokens + slot);
-    uint32_t one = 0x3C003C00u;
-
-    scale_codes(codes[0], one, &v.x, &v.y);
-    scale_codes(codes[1], one, &v.z, &v.w);
+    load8(codes, q);
+    scale_codes(q[0], one, &v.x, &v.y);
+    scale_codes(q[1], one, &v.z, &v.w);
     v.x = mul_halves(v.x, s.x);
     v.y = mul_halves(v.y, s.y);
     v.z = mul_halves(v.z, s.z);
     v.w = mul_halves(v.w, s.w);
     return v;
+}
+
+/* Values @d .. @d + 7 of key @i of a group. */
+template <bool Q8>
+DEVICE struct vec4 load_key(const struct Place &p, const struct Group &at, uint32_t i, uint32_t d) {
+    uint32_t slot = at.slot + i, value = slot * p.dim + d;
+
+    if (!Q8)
+        return load16(p.keys + at.page + value * 2u);
+    const uint16_t *scales = (const uint16_t *)(p.key_scales + at.page);
+    return scale_key(p.keys + at.page + value, scales[slot * (p.dim / 32) + d / 32]);
+}
+
+/* Value @d of the keys of a group. */
+template <bool Q8>
+DEVICE struct vec4 load_value(const struct Place &p, const struct Group &at, uint32_t d) {
+    uint32_t value = d * p.tokens + at.slot;
+
+    if (!Q8)
+        return load16(p.values + at.page + value * 2u);
+    return scale_value(p.values + at.page + value,
+                       p.value_scales + at.page + (d / 32 * p.tokens + at.slot) * 2u);
+}
+
+/* @d, or 0 where a head of @dim values, more than half of 32 @D where that is above 64, has no
+ * value @d: what is computed with it is multiplied by zero or left out. */
+template <int D> DEVICE uint32_t inside(int block, uint32_t d, uint32_t dim) {
+    return (D > 2 && 2 * block < D) || d < dim ? d : 0;
+}
+
+#define LOG2_E 1.44269504088896341f
+
+/* The factor of a query's values: scores are in powers of two. */
+DEVICE float query_factor(const struct attend_args &a) {
+    return a.scale * LOG2_E;
 }
 
 /* Value @d of the query of row and head @at. */
@@ -84,26 +112,32 @@ DEVICE float query_value(const struct attend_args &a, size_t at, uint32_t d) {
     return d < a.n_value ? a.q[at * a.n_value + d] : a.turned[at * a.turned_stride + d - a.n_value];
 }
 
-/* The block's queries, split into two halves each, zero where there is none. */
+/* Row and head, as row * n_head + head, of query @query of an item. */
+DEVICE size_t query_place(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
+    uint32_t n = it.q0 + query, head = blockIdx.y * a.group + n % a.group;
+
+    return (size_t)(it.row0 + n / a.group) * a.n_head + head;
+}
+
+DEVICE uint32_t query_pos(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
+    return query < it.n_q ? a.batch->pos[it.row0 + (it.q0 + query) / a.group] : it.pos0;
+}
+
+/* The block's queries in half precision, zero where there is none. */
 template <int D, class S>
 DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
     uint32_t dim = a.shape.head_dim, mine = threadIdx.x;
+    float factor = query_factor(a);
 
     if (mine < S::queries)
-        s.pos[mine] = mine < it.n_q ? a.batch->pos[it.row0 + (it.q0 + mine) / a.group] : it.pos0;
+        s.pos[mine] = query_pos(a, it, mine);
     for (uint32_t i = threadIdx.x; i < S::queries * 32 * D; i += CUDA_THREADS) {
-        uint32_t query = i / (32 * D), d = i % (32 * D), n = it.q0 + query;
+        uint32_t query = i / (32 * D), d = i % (32 * D);
         float x = 0;
 
-        if (query < it.n_q && d < dim) {
-            uint32_t head = blockIdx.y * a.group + n % a.group, row = it.row0 + n / a.group;
-
-            x = query_value(a, (size_t)row * a.n_head + head, d);
-        }
-        uint32_t upper = pack_half(fminf(fmaxf(x, -65504.0f), 65504.0f));
-
-        s.q[0][query][d] = (uint16_t)upper;
-        s.q[1][query][d] = (uint16_t)pack_half(x - half_to_float((uint16_t)upper));
+        if (query < it.n_q && d < dim)
+            x = query_value(a, query_place(a, it, query), d) * factor;
+        s.q[query][d] = (uint16_t)pack_half(finite_half(x));
     }
 }
 
@@ -112,9 +146,10 @@ DEVICE bool is_seen(const struct Place &p, uint32_t first) {
     return first <= p.last && first + ATTN_TILE > p.first;
 }
 
-/* The softmax of a tile for query g (@half 0) or g + 8 (1) at position @pos: c becomes p. */
+/* The softmax of a tile for query g (@half 0) or g + 8 (1) at position @pos: c becomes p. @masked:
+ * the query may not see all keys of the tile. */
 DEVICE void soften(const struct attend_args &a, float c[4][4], int half, uint32_t pos,
-                   uint32_t first, float *m_out, float *l_out) {
+                   uint32_t first, bool masked, float *m_out, float *l_out) {
     uint32_t t = threadIdx.x % 4, from = attn_first_key(pos, a.window);
     float m = -INFINITY, l = 0;
 
@@ -125,33 +160,53 @@ DEVICE void soften(const struct attend_args &a, float c[4][4], int half, uint32_
 
             *x = fabsf(*x) <= FLT_MAX ? *x : -INFINITY;
         }
+    if (a.cap != 0)
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float *x = &c[j][2 * half + e];
+        for (int i = 0; i < 8; i++) {
+            float *x = &c[i / 2][2 * half + i % 2];
 
-            *x *= a.scale;
-            if (a.cap != 0)
-                *x = mx_soft_cap(*x, a.cap);
-            *x = first + 8 * t + 2 * j + e - from <= pos - from ? *x : -INFINITY;
-            m = fmaxf(m, *x);
+            *x = mx_soft_cap(*x * (1.0f / LOG2_E), a.cap) * LOG2_E;
         }
+    if (masked)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float *x = &c[i / 2][2 * half + i % 2];
+
+            *x = first + 8 * t + i - from <= pos - from ? *x : -INFINITY;
+        }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        m = fmaxf(m, c[i / 2][2 * half + i % 2]);
     m = fmaxf(m, lane_xor(m, 1));
     m = fmaxf(m, lane_xor(m, 2));
+    float base = m > -INFINITY ? m : 0;
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float *x = &c[j][2 * half + e];
+    for (int i = 0; i < 8; i++) {
+        float *x = &c[i / 2][2 * half + i % 2];
 
-            *x = m > -INFINITY ? mx_expf(*x - m) : 0.0f;
-            l += *x;
-        }
+        *x = exp2_fast(*x - base);
+        l += *x;
+    }
     l += lane_xor(l, 1);
     l += lane_xor(l, 2);
     *m_out = m;
     *l_out = l;
+}
+
+/* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = 2^(M -
+ * M') and b = 2^(m - M'); m = -inf: nothing to merge, a = 1 and b = 0. */
+struct Weights {
+    float max, a, b;
+};
+
+DEVICE struct Weights merge_weights(float old_max, float m) {
+    float max = fmaxf(old_max, m), base = max > -INFINITY ? max : 0;
+
+    return {max, m > -INFINITY ? exp2_fast(old_max - base) : 1.0f, exp2_fast(m - base)};
+}
+
+DEVICE float merge_with(float old, float x, float a, float b) {
+    return fmaf(x, b, old * a);
 }
 
 /* How the tiles merge into the chunk and the chunk into the whole, for one query. */
@@ -159,37 +214,25 @@ template <class S> DEVICE void weigh(S &s, uint32_t query) {
     float max = -INFINITY, l = 0;
 
     for (uint32_t w = 0; w < ATTN_TILES; w++) {
-        struct attn_weights x = attn_merge_weights(max, s.m[w][query]);
+        struct Weights x = merge_weights(max, s.m[w][query]);
 
-        l = attn_merge(l, s.l[w][query], x);
+        l = merge_with(l, s.l[w][query], x.a, x.b);
         max = x.max;
         s.a[w][query] = x.a;
         s.b[w][query] = x.b;
     }
-    struct attn_weights x = attn_merge_weights(s.all_m[query], max);
+    struct Weights x = merge_weights(s.all_m[query], max);
     s.chunk_m[query] = max;
     s.chunk_l[query] = l;
-    s.all_l[query] = attn_merge(s.all_l[query], l, x);
+    s.all_l[query] = merge_with(s.all_l[query], l, x.a, x.b);
     s.all_m[query] = x.max;
     s.all_a[query] = x.a;
     s.all_b[query] = x.b;
 }
 
-/* The merged chunk at query @query and value @d of the part. */
-template <class S> DEVICE float merged(const S &s, uint32_t query, uint32_t d) {
-    float x = 0;
-
-    for (uint32_t w = 0; w < ATTN_TILES; w++) {
-        struct attn_weights m = {0, s.a[w][query], s.b[w][query]};
-
-        x = attn_merge(x, s.o[w][query][d], m);
-    }
-    return x;
-}
-
-/* Of a merge's or an item's query. */
+/* Of a merge's or an item's query, as scores are. */
 template <class ARGS> DEVICE float sink_of(const ARGS &a, uint32_t query) {
-    return a.sinks[blockIdx.y * a.group + query % a.group];
+    return a.sinks[blockIdx.y * a.group + query % a.group] * LOG2_E;
 }
 
 /* How the whole of a query becomes its result: times all_a, divided by all_l. */
@@ -199,8 +242,8 @@ DEVICE void end_query(const struct attend_args &a, const struct attn_item &it, S
     s.all_a[query] = 1;
     if (!a.sinks)
         return;
-    struct attn_weights x = attn_merge_weights(s.all_m[query], sink_of(a, it.q0 + query));
-    s.all_l[query] = attn_merge(s.all_l[query], 1.0f, x);
+    struct Weights x = merge_weights(s.all_m[query], sink_of(a, it.q0 + query));
+    s.all_l[query] = merge_with(s.all_l[query], 1.0f, x.a, x.b);
     s.all_a[query] = x.a;
 }
 
@@ -216,15 +259,22 @@ DEVICE uint32_t first_key_of(const struct attend_args &a, const struct attn_item
     return attn_first_key(low, a.window);
 }
 
-DEVICE struct Place place_of(const struct attend_args &a, const struct attn_item &it) {
-    return {a.pages,
-            a.batch->page_table[a.cls] + it.page0,
-            a.shape,
-            blockIdx.y,
-            first_key_of(a, it),
-            it.pos0 + (it.q0 + it.n_q - 1) / a.group,
-            page_shift(a.shape.page_tokens),
-            a.shape.page_tokens - 1};
+/* @first: first_key_of() */
+DEVICE void find_place(struct Place &p, const struct attend_args &a, const struct attn_item &it,
+                       uint32_t first) {
+    const struct page_shape &s = a.shape;
+
+    p.keys = a.pages + page_offset(&s, blockIdx.y, PAGE_K);
+    p.values = a.pages + page_offset(&s, blockIdx.y, PAGE_V);
+    p.key_scales = a.pages + page_offset(&s, blockIdx.y, PAGE_K_SCALES);
+    p.value_scales = a.pages + page_offset(&s, blockIdx.y, PAGE_V_SCALES);
+    p.table = a.batch->page_table[a.cls] + it.page0;
+    p.page_bytes = (uint32_t)page_layer_bytes(&s);
+    p.dim = s.head_dim;
+    p.tokens = s.page_tokens;
+    p.shift = page_shift(s.page_tokens);
+    p.first = first;
+    p.last = it.pos0 + (it.q0 + it.n_q - 1) / a.group;
 }
 
 /* Where query @query's part of the partial result is. */
@@ -233,19 +283,11 @@ DEVICE float *partial_of(const struct attend_args &a, const struct attn_item &it
            (((size_t)it.partial * gridDim.y + blockIdx.y) * a.few + query) * a.partial_stride;
 }
 
-/* Value @d of a query's result: @x, not divided yet. */
-template <class S>
-DEVICE void put_value(const struct attend_args &a, const struct attn_item &it, const S &s,
-                      uint32_t query, uint32_t d, float x) {
-    uint32_t q = it.q0 + query, head = blockIdx.y * a.group + q % a.group, n = a.n_value;
-
-    if (query >= it.n_q || d >= n)
-        return;
-    if (it.chunk < 0)
-        a.o[((size_t)(it.row0 + q / a.group) * a.n_head + head) * n + d] =
-            x * s.all_a[query] / s.all_l[query];
-    else
-        partial_of(a, it, query)[d] = x;
+/* Where the values of query @query's result go: to the item's, or to the chunk's part. */
+DEVICE float *result_of(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
+    if (it.chunk >= 0)
+        return partial_of(a, it, query);
+    return a.o + query_place(a, it, query) * a.n_value;
 }
 
 /* m and l of a chunk. */
@@ -292,17 +334,17 @@ DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &i
             }
 #pragma unroll
             for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
-                struct attn_weights w = attn_merge_weights(max, next[k][0]);
+                struct Weights w = merge_weights(max, next[k][0]);
 
                 max = w.max;
-                l = attn_merge(l, next[k][1], w);
-                o = attn_merge(o, next[k][2], w);
+                l = merge_with(l, next[k][1], w.a, w.b);
+                o = merge_with(o, next[k][2], w.a, w.b);
             }
         }
         if (a.sinks) { /* as end_query() */
-            struct attn_weights w = attn_merge_weights(max, sink_of(a, q));
+            struct Weights w = merge_weights(max, sink_of(a, q));
 
-            l = attn_merge(l, 1.0f, w);
+            l = merge_with(l, 1.0f, w.a, w.b);
             o *= w.a;
         }
         a.o[((size_t)row * a.n_head + head) * dim + d] = o / l;
@@ -329,7 +371,7 @@ DEVICE void finish_rows(const struct attend_args &a, uint32_t row0, uint32_t q0,
 }
 
 /* What is possible now that the block has done its item. */
-DEVICE void finish_item(const struct attend_args &a, const struct attn_item &it) {
+DEVICE_APART void finish_item(const struct attend_args &a, const struct attn_item &it) {
     SHARED uint32_t told[ATTN_QUERIES], rows[ATTN_QUERIES];
     SHARED float sums[PACK_THREADS / 32];
 

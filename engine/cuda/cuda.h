@@ -455,6 +455,8 @@ int latent_open(struct be *b);
 /* The argument of store_latent, but for the norm and the pages. */
 struct latent_args latent_store_args(const struct be *b, const struct heads *h,
                                      const struct rope_set *rope);
+struct attend_args;
+
 /* Where attend_latent finds the part of the queries that turns. */
 void latent_attend(const struct be *b, struct attend_args *a);
 /* What of a recurrent op is not computed, in words, or NULL. */

@@ -136,6 +136,15 @@ DEVICE void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, 
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* c = A B, likewise. */
+DEVICE void mma_first(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                      uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
 /* @v; what is computed from it is computed here, and takes no registers before. */
 DEVICE uint32_t anew(uint32_t v) {
     asm volatile("" : "+r"(v));
@@ -264,6 +273,14 @@ DEVICE bool arrive(uint32_t *count, uint32_t k, uint32_t n) {
         *(volatile uint32_t *)count = 0;
     __threadfence();
     return last;
+}
+
+/* 2^x: 0 at -infinity. One rule for all values on a device, within 2^-22. */
+DEVICE float exp2_fast(float x) {
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 DEVICE float approximate_log(float x) {

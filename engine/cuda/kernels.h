@@ -566,53 +566,6 @@ MX_FN uint32_t delta_place(uint32_t dim, uint32_t i, uint32_t j) {
     return j / 8 * 8 * dim + i / 16 * 128 + lane * 4 + i % 4;
 }
 
-/* -- attention --------------------------------------------------------------------------------- */
-
-/* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
- * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l. merged: the block that
- * is last with a merge's chunks does the merge, the one that is last with a row's heads packs the
- * row. Tiles and chunks that none of an item's queries sees are left out, which changes no bit. */
-struct attend_args {
-    const struct batch_head *batch;
-    const float *q;
-    float *o, *partial;
-    const uint8_t *pages; /* of the layer */
-    struct page_shape shape;
-    uint32_t cls; /* of the pages */
-    uint32_t n_head, group, partial_stride;
-    uint32_t few, n_value;  /* as plan_args; values of a head's result */
-    const float *turned;    /* the values of queries behind the first n_value, or NULL: q has all */
-    uint32_t turned_stride; /* from a query's to the next */
-    float scale, cap;       /* cap: of scores, 0: none */
-    uint32_t holes;         /* keys of the kernel holes() weigh nothing */
-    uint32_t window;        /* a row sees the last so many keys; UINT32_MAX: all */
-    const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
-    uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
-    struct pack_args pack;
-};
-
-/* The same for items of up to ATTN_WIDE queries where they are not one chunk; nothing by last
- * blocks. Shared memory of attend_wide_64 and attend_wide_128: */
-#define ATTEND_WIDE_SHARED(head)                                                                   \
-    (2 * ATTN_WIDE * ((head) + 8) * 2 + ATTN_TILES * ATTN_WIDE * (20 + 4) * 4 + ATTN_WIDE * 7 * 4)
-
-/* attend_latent: 32 queries of LATENT_KEY values, the results of LATENT_VALUE; nothing by last
- * blocks. */
-#define ATTEND_LATENT_SHARED                                                                       \
-    (2 * ATTN_LATENT * (LATENT_KEY + 8) * 2 + ATTN_TILES * ATTN_LATENT * (20 + 4) * 4 +            \
-     ATTN_LATENT * 7 * 4)
-
-/* Merges the chunks of queries that were split, from the first one that a query sees; grid: x
- * merges, or fewer, y key heads. */
-struct merge_args {
-    const struct batch_head *batch;
-    const float *partial;
-    float *o;
-    uint32_t n_head, n_head_kv, group, few, n_value, partial_stride;
-    uint32_t window; /* these as in attend_args */
-    const float *sinks;
-};
-
 /* -- sampling ---------------------------------------------------------------------------------- */
 
 struct penal { /* a token of prompt or output, once */
@@ -753,14 +706,6 @@ extern const void *const kernel_mamba;
 extern const void *const kernel_mamba_out;
 extern const void *const kernel_conv;
 extern const void *const kernel_conv_keep;
-extern const void *const kernel_attend_64; /* heads of up to 64 */
-extern const void *const kernel_attend_128;
-extern const void *const kernel_attend_256;
-extern const void *const kernel_attend_512;
-extern const void *const kernel_attend_wide_64;
-extern const void *const kernel_attend_wide_128;
-extern const void *const kernel_attend_latent;
-extern const void *const kernel_merge;
 extern const void *const kernel_sample_scan;
 extern const void *const kernel_sample_weigh;
 extern const void *const kernel_sample_draw;

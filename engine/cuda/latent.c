@@ -6,6 +6,7 @@
  */
 
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/kernels_attention.h"
 
 #include <assert.h>
 #include <errno.h>

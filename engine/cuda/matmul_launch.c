@@ -1,6 +1,7 @@
 /* matmul_launch - grids and shared memory of the two kernels of matmul.cu. */
 
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/kernels_attention.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -39,13 +40,20 @@ int cuda_matmul_allow(struct be *b) {
                    {kernel_mamba_out, 0},
                    {kernel_conv, 0},
                    {kernel_conv_keep, 0},
-                   {kernel_attend_wide_64, ATTEND_WIDE_SHARED(64)},
-                   {kernel_attend_wide_128, ATTEND_WIDE_SHARED(128)},
+                   {kernel_attend_wide_64, ATTEND_WIDE_SHARED(64, false)},
+                   {kernel_attend_wide_64_q8, ATTEND_WIDE_SHARED(64, true)},
+                   {kernel_attend_wide_128, ATTEND_WIDE_SHARED(128, false)},
+                   {kernel_attend_wide_128_q8, ATTEND_WIDE_SHARED(128, true)},
                    {kernel_attend_latent, ATTEND_LATENT_SHARED},
+                   {kernel_attend_latent_q8, ATTEND_LATENT_SHARED},
                    {kernel_attend_64, 0},
+                   {kernel_attend_64_q8, 0},
                    {kernel_attend_128, 0},
+                   {kernel_attend_128_q8, 0},
                    {kernel_attend_256, 0},
+                   {kernel_attend_256_q8, 0},
                    {kernel_attend_512, 0},
+                   {kernel_attend_512_q8, 0},
                    {kernel_merge, 0},
                    {kernel_plan, 0},
                    {kernel_rope, 0},

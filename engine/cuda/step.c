@@ -1,4 +1,5 @@
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/kernels_attention.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -433,26 +434,17 @@ int step_qkv(struct step *s, const struct model_op *op) {
 
 /* As many blocks as keep the device busy, and as there are items if nothing is split. */
 static struct launch attend_launch(const struct step *s, const struct heads *h) {
-    uint32_t dim = h->dim, multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
+    uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
     uint32_t busy = (4 * multiprocessors + h->n_kv - 1) / h->n_kv;
-    struct launch l = {.grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
-                       .grid_y = h->n_kv,
-                       .n_threads = CUDA_THREADS,
-                       .what = "attend"};
+    struct page_shape shape = cuda_page_shape(s->be, h);
+    struct attend_kernel k = attend_kernel_for(&shape, is_wide(s, h));
 
-    l.kernel = dim <= 64    ? kernel_attend_64
-               : dim <= 128 ? kernel_attend_128
-               : dim <= 256 ? kernel_attend_256
-                            : kernel_attend_512;
-    if (is_wide(s, h)) {
-        l.kernel = dim <= 64 ? kernel_attend_wide_64 : kernel_attend_wide_128;
-        l.shared = dim <= 64 ? ATTEND_WIDE_SHARED(64) : ATTEND_WIDE_SHARED(128);
-    }
-    if (s->be->shape->mla.rank) {
-        l.kernel = kernel_attend_latent;
-        l.shared = ATTEND_LATENT_SHARED;
-    }
-    return l;
+    return (struct launch){.kernel = k.kernel,
+                           .grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
+                           .grid_y = h->n_kv,
+                           .n_threads = CUDA_THREADS,
+                           .what = "attend",
+                           .shared = k.shared};
 }
 
 /* Split chunks are merged by the last block of a query (few rows) or by a kernel of its own. */

@@ -23,7 +23,7 @@
 #define ATTN_TILES 8u   /* of a chunk */
 #define ATTN_CHUNK 256u /* keys */
 #define ATTN_QUERIES 16u
-#define ATTN_WIDE 64u   /* queries of a block when a step has many rows */
+#define ATTN_WIDE 128u  /* queries of a block when a step has many rows */
 #define ATTN_LATENT 32u /* queries of a block of latent attention */
 
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
@@ -81,25 +81,4 @@ struct attn_item {
 /* The first key that a query at @pos sees, of a layer whose rows see the last @window keys. */
 MX_FN uint32_t attn_first_key(uint32_t pos, uint32_t window) {
     return pos >= window ? pos - window + 1 : 0;
-}
-
-/* Merging (m, l, o) into (M, L, O): M' = max(M, m), O' = O a + o b, L' = L a + l b with a = e^(M -
- * M') and b = e^(m - M'); m = -inf: nothing to merge, a = 1 and b = 0. */
-struct attn_weights {
-    float max, a, b;
-};
-
-MX_FN struct attn_weights attn_merge_weights(float old_max, float m) {
-    struct attn_weights w = {old_max, 1.0f, 0.0f};
-
-    if (!(m > -INFINITY))
-        return w;
-    w.max = old_max > m ? old_max : m;
-    w.a = old_max > -INFINITY ? mx_expf(old_max - w.max) : 0.0f;
-    w.b = mx_expf(m - w.max);
-    return w;
-}
-
-MX_FN float attn_merge(float old, float x, struct attn_weights w) {
-    return w.b == 0.0f && w.a == 1.0f ? old : fmaf(x, w.b, old * w.a);
 }

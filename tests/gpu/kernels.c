@@ -454,7 +454,7 @@ enum {
     SPLIT,
     SPLIT_LAST,
     MANY
-}; /* LAST: merged by the last blocks; MANY: 64 queries a block */
+}; /* LAST: merged by the last blocks; MANY: ATTN_WIDE queries a block */
 
 static void run_attention(struct attention *t, int how, float *out) {
     bool split = how == SPLIT || how == SPLIT_LAST;
@@ -525,22 +525,10 @@ static void run_attention(struct attention *t, int how, float *out) {
         a.pack = pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
     }
 
-    if (how == MANY)
-        must(api->launch(dim <= 64 ? kernel_attend_wide_64 : kernel_attend_wide_128, n_items + 3,
-                         n_kv, CUDA_THREADS,
-                         dim <= 64 ? ATTEND_WIDE_SHARED(64) : ATTEND_WIDE_SHARED(128), &a, false,
-                         stream),
-             "attend");
-    else if (t->n_value)
-        must(api->launch(kernel_attend_latent, split ? (n_items + 1) / 2 : n_items + 3, n_kv,
-                         CUDA_THREADS, ATTEND_LATENT_SHARED, &a, false, stream),
-             "attend");
-    else
-        launch(dim <= 64    ? kernel_attend_64
-               : dim <= 128 ? kernel_attend_128
-               : dim <= 256 ? kernel_attend_256
-                            : kernel_attend_512,
-               split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS, &a, "attend");
+    struct attend_kernel k = attend_kernel_for(&t->shape, how == MANY);
+    must(api->launch(k.kernel, split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS,
+                     k.shared, &a, false, stream),
+         "attend");
     if (how == SPLIT)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
     fetch(out, a.o, bytes);

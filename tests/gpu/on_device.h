@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
+#include "engine/cuda/kernels_attention.h"
 #include "tests/gpu/report.h"
 
 static const struct cuda_api *api;
@@ -116,9 +117,12 @@ static void allow_all_shared(void) {
     }
     if (device.shared_bytes > m128)
         allow_shared(kernel_matmul_m128, m128, "matmul_m128");
-    allow_shared(kernel_attend_wide_64, ATTEND_WIDE_SHARED(64), "attend_wide_64");
-    allow_shared(kernel_attend_wide_128, ATTEND_WIDE_SHARED(128), "attend_wide_128");
-    allow_shared(kernel_attend_latent, ATTEND_LATENT_SHARED, "attend_latent");
+    for (int i = 0; i < 6; i++) {
+        struct page_shape s = {1, i / 2 == 0 ? 64 : 128, 16, i % 2, i / 2 == 2};
+        struct attend_kernel k = attend_kernel_for(&s, true);
+
+        allow_shared(k.kernel, k.shared, s.latent ? "attend_latent" : "attend_wide");
+    }
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matvec_16, narrow, "matvec_16");
     allow_shared(kernel_matmul_wide, wide, "matmul_wide");

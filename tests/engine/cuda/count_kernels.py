@@ -34,12 +34,12 @@ DRIVER_SHARED = 1024  # of each block
 # What the headers say of each format: bytes of a stage, and of shared memory what launches ask for.
 PROBE = """
 #include <stdio.h>
-#include "engine/cuda/kernels.h"
+#include "engine/cuda/kernels_attention.h"
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
         printf("%u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
-               m128_shared(f), (uint32_t)ATTEND_WIDE_SHARED(64), (uint32_t)ATTEND_WIDE_SHARED(128));
+               m128_shared(f), (uint32_t)ATTEND_WIDE_SHARED(64, 0), (uint32_t)ATTEND_WIDE_SHARED(128, 0));
     }
 }
 """

@@ -68,7 +68,7 @@ static inline uint8_t *dynamic_shared() {
 
 #define SHARED static __attribute__((section("simt_shared")))
 #define DEVICE static inline
-#define DEVICE_APART static __attribute__((noinline))
+#define DEVICE_APART static __attribute__((noinline, unused))
 #define __device__
 #define __forceinline__ inline
 
@@ -217,6 +217,7 @@ static inline uint32_t high_twice(uint32_t v) {
 void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
               uint32_t b0, uint32_t b1);
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
+#define mma_first(c, ...) (memset(c, 0, 16), simt_mma(SIMT_HERE, c, __VA_ARGS__))
 
 static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     uint64_t both = (uint64_t)b << 32 | a;
@@ -294,6 +295,10 @@ static inline uint32_t add_shared(uint32_t *p, uint32_t v) {
 void add_shared(uint64_t *p, uint64_t v);
 bool arrive(uint32_t *count, uint32_t k, uint32_t n);
 void put_alike(uint32_t *p, uint32_t v);
+
+static inline float exp2_fast(float x) {
+    return exp2f(x);
+}
 
 /* As coarse as the device's. */
 static inline float approximate_log(float x) {

@@ -1,0 +1,105 @@
+#pragma once
+
+/*
+ * kernels_attention - argument, grid and contract of the kernels of attention, as kernels.h.
+ */
+
+#include "engine/cuda/kernels.h"
+
+/* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
+ * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l. merged: the block that
+ * is last with a merge's chunks does the merge, the one that is last with a row's heads packs the
+ * row. Tiles and chunks that none of an item's queries sees are left out, which changes no bit. */
+struct attend_args {
+    const struct batch_head *batch;
+    const float *q;
+    float *o, *partial;
+    const uint8_t *pages; /* of the layer */
+    struct page_shape shape;
+    uint32_t cls; /* of the pages */
+    uint32_t n_head, group, partial_stride;
+    uint32_t few, n_value;  /* as plan_args; values of a head's result */
+    const float *turned;    /* the values of queries behind the first n_value, or NULL: q has all */
+    uint32_t turned_stride; /* from a query's to the next */
+    float scale, cap;       /* cap: of scores, 0: none */
+    uint32_t holes;         /* keys of the kernel holes() weigh nothing */
+    uint32_t window;        /* a row sees the last so many keys; UINT32_MAX: all */
+    const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
+    uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
+    struct pack_args pack;
+};
+
+/* The same for items of up to ATTN_WIDE queries where they are not one chunk; nothing by last
+ * blocks. Shared memory of attend_wide_64 and attend_wide_128: */
+#define ATTEND_WIDE_STAGES 3
+#define ATTEND_WIDE_SHARED(head, q8)                                                               \
+    (ATTEND_WIDE_STAGES * ATTN_TILE *                                                              \
+     ((q8) ? (head) + 32 + (head) + (head) / 32 * 2 * 2 : ((head) + 32 + (head)) * 2))
+
+struct attend_kernel {
+    const void *kernel;
+    uint32_t shared; /* bytes, of the launch */
+};
+
+/* attend_latent: 32 queries of LATENT_KEY values, the results of LATENT_VALUE; nothing by last
+ * blocks. */
+#define ATTEND_LATENT_SHARED                                                                       \
+    (64 + ATTN_LATENT * (LATENT_KEY + 8) * 2 + ATTN_TILES * ATTN_LATENT * (20 + 4) * 4 +           \
+     ATTN_LATENT * 7 * 4)
+
+/* Merges the chunks of queries that were split, from the first one that a query sees; grid: x
+ * merges, or fewer, y key heads. */
+struct merge_args {
+    const struct batch_head *batch;
+    const float *partial;
+    float *o;
+    uint32_t n_head, n_head_kv, group, few, n_value, partial_stride;
+    uint32_t window; /* these as in attend_args */
+    const float *sinks;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const void *const kernel_attend_64;    /* heads of up to 64 */
+extern const void *const kernel_attend_64_q8; /* of pages of q8_0 */
+extern const void *const kernel_attend_128;
+extern const void *const kernel_attend_128_q8;
+extern const void *const kernel_attend_256;
+extern const void *const kernel_attend_256_q8;
+extern const void *const kernel_attend_512;
+extern const void *const kernel_attend_512_q8;
+extern const void *const kernel_attend_wide_64;
+extern const void *const kernel_attend_wide_64_q8;
+extern const void *const kernel_attend_wide_128;
+extern const void *const kernel_attend_wide_128_q8;
+extern const void *const kernel_attend_latent;
+extern const void *const kernel_attend_latent_q8;
+extern const void *const kernel_merge;
+
+/* @wide: of up to ATTN_WIDE queries. */
+static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide) {
+    static const void *const *const kernel[][2] = {
+        {&kernel_attend_64, &kernel_attend_64_q8},
+        {&kernel_attend_128, &kernel_attend_128_q8},
+        {&kernel_attend_256, &kernel_attend_256_q8},
+        {&kernel_attend_512, &kernel_attend_512_q8},
+        {&kernel_attend_wide_64, &kernel_attend_wide_64_q8},
+        {&kernel_attend_wide_128, &kernel_attend_wide_128_q8},
+        {&kernel_attend_latent, &kernel_attend_latent_q8},
+    };
+    uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
+    struct attend_kernel k = {NULL, 0};
+
+    if (s->latent)
+        k.shared = ATTEND_LATENT_SHARED;
+    else if (wide)
+        k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->q8);
+    k.kernel = *kernel[s->latent ? 6 : wide ? 4 + size : size][s->q8];
+    return k;
+}
+
+#ifdef __cplusplus
+}
+#endif
