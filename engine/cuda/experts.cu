@@ -355,6 +355,12 @@ DEVICE void add_stage_of(const struct expert_args &a, const struct matrix &m, co
         return add_stage<TILE_MXFP4>(a, m, stage, u, to, rows, c);
     case TILE_NVFP4:
         return add_stage<TILE_NVFP4>(a, m, stage, u, to, rows, c);
+    case TILE_Q5_0:
+        return add_stage<TILE_Q5_0>(a, m, stage, u, to, rows, c);
+    case TILE_Q4_1:
+        return add_stage<TILE_Q4_1>(a, m, stage, u, to, rows, c);
+    case TILE_Q5_1:
+        return add_stage<TILE_Q5_1>(a, m, stage, u, to, rows, c);
     case TILE_Q4_K:
         return add_stage<TILE_Q4_K>(a, m, stage, u, to, rows, c);
     case TILE_Q5_K:

@@ -37,8 +37,8 @@ KERNEL(repack, struct repack_args, CUDA_THREADS, 2) {
         put_alike(&a.found->bad, 1);
     if (threadIdx.x >= 32)
         return;
-    if (threadIdx.x < TILE_SCALES(f))
-        most = tile_scale_size(f, &s, k0, threadIdx.x);
+    for (uint32_t i = threadIdx.x; i < TILE_SCALES(f); i += 32)
+        most = fmaxf(most, tile_scale_size(f, &s, k0, i));
     for (int m = 1; m < 32; m *= 2)
         most = fmaxf(most, lane_xor(most, m));
     if (threadIdx.x == 0)
@@ -47,17 +47,18 @@ KERNEL(repack, struct repack_args, CUDA_THREADS, 2) {
 
 KERNEL(scale_tiles, struct scale_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    uint32_t tile = blockIdx.x * (CUDA_THREADS / 32) + threadIdx.x / 32, i = threadIdx.x % 32;
+    uint32_t tile = blockIdx.x * (CUDA_THREADS / 32) + threadIdx.x / 32;
 
-    if (tile >= a.n_tiles || i >= TILE_SCALES(a.format))
+    if (tile >= a.n_tiles)
         return;
     uint8_t *at = a.tiles + (size_t)tile * tile_bytes(a.format);
-    if (a.format == TILE_MXFP4) {
-        at += tile_code_bytes(a.format) + i;
-        *at = tile_scaled_exponent(*at, a.unit);
-    } else {
+    for (uint32_t i = threadIdx.x % 32; i < TILE_SCALES(a.format); i += 32) {
+        uint8_t *exponent = at + tile_code_bytes(a.format) + i;
         uint16_t *half = (uint16_t *)(at + tile_half_at(a.format, i));
 
-        *half = tile_scaled_half(a.format, i, *half, a.unit);
+        if (a.format == TILE_MXFP4)
+            *exponent = tile_scaled_exponent(*exponent, a.unit);
+        else
+            *half = tile_scaled_half(a.format, i, *half, a.unit);
     }
 }

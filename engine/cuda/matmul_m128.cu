@@ -149,6 +149,12 @@ DEVICE void walk_of(uint32_t format, struct Source &from) {
         return walk<TILE_MXFP4>(from);
     case TILE_NVFP4:
         return walk<TILE_NVFP4>(from);
+    case TILE_Q5_0:
+        return walk<TILE_Q5_0>(from);
+    case TILE_Q4_1:
+        return walk<TILE_Q4_1>(from);
+    case TILE_Q5_1:
+        return walk<TILE_Q5_1>(from);
     case TILE_Q4_K:
         return walk<TILE_Q4_K>(from);
     case TILE_Q5_K:

@@ -79,6 +79,12 @@ DEVICE void add_units(const A &a, const struct matrix &m, uint32_t from, uint32_
         return add_segment<TILE_MXFP4, G>(a, m, from, to, feed, rows, c);
     case TILE_NVFP4:
         return add_segment<TILE_NVFP4, G>(a, m, from, to, feed, rows, c);
+    case TILE_Q5_0:
+        return add_segment<TILE_Q5_0, G>(a, m, from, to, feed, rows, c);
+    case TILE_Q4_1:
+        return add_segment<TILE_Q4_1, G>(a, m, from, to, feed, rows, c);
+    case TILE_Q5_1:
+        return add_segment<TILE_Q5_1, G>(a, m, from, to, feed, rows, c);
     case TILE_Q4_K:
         return add_segment<TILE_Q4_K, G>(a, m, from, to, feed, rows, c);
     case TILE_Q5_K:

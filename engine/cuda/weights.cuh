@@ -118,6 +118,8 @@ struct PairScales {
 
 #define MINUS_8                                                                                    \
     { 0x80088008u, 0x80808080u } /* -8 2^-24, -8 2^-20 */
+#define MINUS_16                                                                                   \
+    { 0x80108010u, 0x81008100u } /* -16 2^-24, -16 2^-20 */
 #define MINUS_32                                                                                   \
     { 0x80208020u, 0x82008200u } /* -32 2^-24, -32 2^-20 */
 #define MINUS_128                                                                                  \
@@ -158,6 +160,75 @@ template <> struct Tile<TILE_Q4_0> {
 
         nibbles(word_of(v, kb), 0, 0, a);
         d.apply(kb, zero, a);
+    }
+};
+
+/* Of what follows the codes of Q4_1 and Q5_1. */
+DEVICE void scale_pairs(const struct PairScales &d, const struct PairScales &m, int kb,
+                        uint32_t a[4]) {
+    const uint32_t scale[2] = {half_of(d.s[0], kb / 2), half_of(d.s[1], kb / 2)};
+    const uint32_t min[2] = {half_of(m.s[0], kb / 2), half_of(m.s[1], kb / 2)};
+
+    scale_codes(a, scale, min);
+}
+
+template <> struct Tile<TILE_Q4_1> {
+    struct vec4 v;
+    struct PairScales d, m;
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        v = load16(tile + lane * 16);
+        d.load(tile + 512, lane);
+        m.load(tile + 576, lane);
+    }
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        nibbles(word_of(v, kb), 0, 0, a);
+        scale_pairs(d, m, kb, a);
+    }
+};
+
+/* Nibbles and fifth bits of a lane. */
+struct FiveBits {
+    struct vec4 v;
+    uint32_t high;
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        v = load16(tile + lane * 16);
+        high = *(const uint32_t *)(tile + 512 + lane * 4);
+    }
+    __device__ __forceinline__ void codes(int kb, uint32_t a[4]) const {
+        nibbles(word_of(v, kb), high >> kb, 0x00100010u, a);
+    }
+};
+
+template <> struct Tile<TILE_Q5_0> {
+    struct FiveBits q;
+    struct PairScales d;
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        q.load(tile, lane);
+        d.load(tile + 640, lane);
+    }
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        const uint32_t zero[2] = MINUS_16;
+
+        q.codes(kb, a);
+        d.apply(kb, zero, a);
+    }
+};
+
+template <> struct Tile<TILE_Q5_1> {
+    struct FiveBits q;
+    struct PairScales d, m;
+
+    __device__ __forceinline__ void load(const uint8_t *tile, uint32_t lane) {
+        q.load(tile, lane);
+        d.load(tile + 640, lane);
+        m.load(tile + 704, lane);
+    }
+    __device__ __forceinline__ void weights(int kb, uint32_t a[4]) const {
+        q.codes(kb, a);
+        scale_pairs(d, m, kb, a);
     }
 };
 

@@ -170,6 +170,12 @@ DEVICE void walk_of(const struct matrix &m, struct Supply &supply, const ENDS &e
         return walk<TILE_MXFP4>(supply, m, ends);
     case TILE_NVFP4:
         return walk<TILE_NVFP4>(supply, m, ends);
+    case TILE_Q5_0:
+        return walk<TILE_Q5_0>(supply, m, ends);
+    case TILE_Q4_1:
+        return walk<TILE_Q4_1>(supply, m, ends);
+    case TILE_Q5_1:
+        return walk<TILE_Q5_1>(supply, m, ends);
     case TILE_Q4_K:
         return walk<TILE_Q4_K>(supply, m, ends);
     case TILE_Q5_K:

@@ -271,9 +271,13 @@ MX_FN float blk_iq4_xs(const uint8_t *b, unsigned i) {
     return blk_half(b) * (float)blk_iq4_xs_scale(b, i / 32) * (float)blk_iq4_value(q);
 }
 
+/* Of Q5_0 and Q5_1; @high: fifth bits, before the others. */
+MX_FN int blk_q5_code(const uint8_t *high, unsigned i) {
+    return blk_nibble(high + 4, i) | ((high[i / 8] >> (i % 8)) & 1) << 4;
+}
+
 MX_FN float blk_q5(const uint8_t *b, unsigned i, bool with_min) {
-    const uint8_t *high = b + (with_min ? 4 : 2);
-    int q = blk_nibble(high + 4, i) | ((high[i / 8] >> (i % 8)) & 1) << 4;
+    int q = blk_q5_code(b + (with_min ? 4 : 2), i);
 
     return with_min ? blk_half(b) * (float)q + blk_half(b + 2) : blk_half(b) * (float)(q - 16);
 }

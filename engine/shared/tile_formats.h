@@ -12,6 +12,9 @@ enum tile_format {
     TILE_IQ4_NL,
     TILE_MXFP4,
     TILE_NVFP4,
+    TILE_Q5_0,
+    TILE_Q4_1, /* this and the next have minima */
+    TILE_Q5_1,
     TILE_Q4_K, /* from here on tiles have 256 columns */
     TILE_Q5_K,
     TILE_Q6_K,
@@ -41,6 +44,12 @@ MX_FN enum tile_format tile_format_of(uint32_t type) {
         return TILE_MXFP4;
     case TENSOR_NVFP4:
         return TILE_NVFP4;
+    case TENSOR_Q5_0:
+        return TILE_Q5_0;
+    case TENSOR_Q4_1:
+        return TILE_Q4_1;
+    case TENSOR_Q5_1:
+        return TILE_Q5_1;
     case TENSOR_Q4_K:
         return TILE_Q4_K;
     case TENSOR_Q5_K:

@@ -24,6 +24,9 @@
  *     IQ4_NL     64       as Q4_0                              as Q4_0                    4.5
  *     MXFP4      64       16 B, fours of bits: tile_fp4_bit()  [16][2] exponents          4.25
  *     NVFP4      64       as MXFP4                             [16][4] scales             4.5
+ *     Q5_0       64       16 B, 4 B: a byte per block          as Q4_0                    5.5
+ *     Q4_1       64       as Q4_0                              [16][2] d, [16][2] m       5
+ *     Q5_1       64       as Q5_0                              as Q4_1                    6
  *     Q4_K       256      4 x 16 B as Q4_0                     [16][8 scales, 8 mins] x 4, 4.625
  *                                                              [16] {d, dmin}
  *     Q5_K       256      + 16 B: a byte per block             as Q4_K                    5.625
@@ -34,17 +37,18 @@
  * two: tile_scaled_half().
  *
  * Nibbles: word w of a vector is block w of its 64 columns; byte e holds column 4 t + e, row g in
- * the low nibble and row g + 8 in the high one. The fifth bits of Q5_K and the fifth and sixth of
- * Q6_K lie where an unshifted mask, or one after a shift by four, finds them above the nibbles:
- * tile_high_slot(). Word w of Q5_K's vector has a bit for each of the blocks 4 w .. 4 w + 3, word w
- * of Q6_K's vectors two bits for each of two blocks.
+ * the low nibble and row g + 8 in the high one. The fifth bits of Q5_K, Q5_0 and Q5_1 and the fifth
+ * and sixth of Q6_K lie where an unshifted mask, or one after a shift by four, finds them above the
+ * nibbles: tile_high_slot(). Word w of Q5_K's vector has a bit for each of the blocks 4 w ..
+ * 4 w + 3, a lane's word of Q5_0 and Q5_1 for each of its four, word w of Q6_K's vectors two bits
+ * for each of two blocks.
  *
  * Fours of bits: word w of a vector is block w, too; the four of a column stand where they are
  * those of a half, whose value is 2^-15 of the code's: one shift and a mask away, or two.
  *
- * The formats of fewer bits are told in tiles_low.h. F32, BF16, Q4_1, Q5_0 and Q5_1 are kept as
- * F16: rounding to half precision is what the recipe does with every weight anyway. Rows and
- * columns beyond the matrix are zero.
+ * The formats of fewer bits are told in tiles_low.h. F32 and BF16 are kept as F16: rounding to half
+ * precision is what the recipe does with every weight anyway. Rows and columns beyond the matrix
+ * are zero.
  */
 
 #include "engine/shared/tiles_low.h"
@@ -57,7 +61,8 @@ MX_FN uint32_t tile_k(uint32_t f) {
     return f >= TILE_Q4_K ? 256 : 64;
 }
 
-/* Bytes of a tile before its scales; whole vectors of 512 bytes below TILE_LOW. */
+/* Bytes of a tile before its scales: whole vectors of 512 bytes below TILE_LOW, and after one of
+ * them 128 of fifth bits in Q5_0 and Q5_1. */
 MX_FN uint32_t tile_code_bytes(uint32_t f) {
     if (f >= TILE_LOW)
         return TILE_SLICES * LOW_CODE_BYTES(f);
@@ -70,7 +75,11 @@ MX_FN uint32_t tile_code_bytes(uint32_t f) {
     case TILE_IQ4_NL:
     case TILE_MXFP4:
     case TILE_NVFP4:
+    case TILE_Q4_1:
         return 512;
+    case TILE_Q5_0:
+    case TILE_Q5_1:
+        return 512 + 128;
     case TILE_Q5_K:
         return 2048 + 512;
     case TILE_Q6_K:
@@ -90,7 +99,11 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
     case TILE_Q4_0:
     case TILE_IQ4_NL:
     case TILE_NVFP4:
+    case TILE_Q5_0:
         return tile_code_bytes(f) + 64;
+    case TILE_Q4_1:
+    case TILE_Q5_1:
+        return tile_code_bytes(f) + 128;
     case TILE_MXFP4:
         return tile_code_bytes(f) + 32;
     case TILE_Q4_K:
@@ -159,6 +172,11 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
         return (uint32_t)blk_nibble(b + 1, i);
     case TILE_NVFP4:
         return (uint32_t)blk_nvfp4_code(b, i);
+    case TILE_Q4_1:
+        return (uint32_t)blk_nibble(b + 4, i);
+    case TILE_Q5_0:
+    case TILE_Q5_1:
+        return (uint32_t)blk_q5_code(b + (f == TILE_Q5_1 ? 4 : 2), i);
     default: /* Q4_0, IQ4_NL */
         return (uint32_t)blk_nibble(b + 2, i);
     }
@@ -205,9 +223,15 @@ MX_FN uint32_t tile_code_word(uint32_t f, const struct tile_source *s, uint32_t 
         return out;
     }
     bool five = f == TILE_Q5_K && v == 4, six = f == TILE_Q6_K && v >= 4;
-    if (five || six) {
-        uint32_t n = five ? 4 : 2, mask = five ? 1 : 3; /* blocks of a word */
-        uint32_t block = five ? 4 * w : (v - 4) * 8 + 2 * w;
+    bool word = (f == TILE_Q5_0 || f == TILE_Q5_1) && v == 1; /* one a lane */
+    if (five || six || word) {
+        uint32_t n = six ? 2 : 4, mask = six ? 3 : 1; /* blocks of a word */
+        uint32_t block = word ? 0 : five ? 4 * w : (v - 4) * 8 + 2 * w;
+
+        if (word) {
+            g = lane;
+            t = w;
+        }
 
         for (uint32_t i = 0; i < 8 * n; i++) {
             uint32_t e = i & 3, high = i >> 2 & 1, b = i / 8;
@@ -263,9 +287,9 @@ MX_FN uint8_t tile_scale_byte(uint32_t f, const struct tile_source *s, uint32_t 
     case TILE_NVFP4: /* the scale that is none says 0 */
         b = tile_block_at(s, i / 4, k0);
         return !b || b[i % 4] == 0x7F ? 0 : b[i % 4] & 0x7F;
-    default: /* Q8_0, Q4_0, IQ4_NL: [row][2] halves */
-        b = tile_block_at(s, i / 4, k0 + (i / 2 % 2) * 32);
-        return b ? b[i % 2] : 0;
+    default: /* Q8_0, Q4_0, IQ4_NL, Q5_0: [row][2] halves; Q4_1, Q5_1: the same of minima */
+        b = tile_block_at(s, i % 64 / 4, k0 + (i / 2 % 2) * 32);
+        return b ? b[i / 64 * 2 + i % 2] : 0;
     }
 }
 
@@ -279,9 +303,13 @@ MX_FN uint32_t tile_n_halves(uint32_t f) {
     case TILE_Q8_0:
     case TILE_Q4_0:
     case TILE_IQ4_NL:
+    case TILE_Q5_0:
     case TILE_Q4_K:
     case TILE_Q5_K:
         return 2 * TILE_ROWS;
+    case TILE_Q4_1:
+    case TILE_Q5_1:
+        return 4 * TILE_ROWS;
     case TILE_Q6_K:
     case TILE_IQ4_XS:
         return TILE_ROWS;
@@ -294,8 +322,13 @@ MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
     return tile_bytes(f) - 2 * tile_n_halves(f) + 2 * i;
 }
 
+MX_FN bool tile_has_minima(uint32_t f) {
+    return f == TILE_Q4_1 || f == TILE_Q5_1;
+}
+
 MX_FN bool tile_half_is_min(uint32_t f, uint32_t i) {
-    return ((f == TILE_Q4_K || f == TILE_Q5_K) && i % 2 == 1) || (f == TILE_Q2_K && i % 4 >= 2);
+    return (tile_has_minima(f) && i >= 2 * TILE_ROWS) ||
+           ((f == TILE_Q4_K || f == TILE_Q5_K) && i % 2 == 1) || (f == TILE_Q2_K && i % 4 >= 2);
 }
 
 MX_FN float tile_power_of_two(int e) {
@@ -303,8 +336,9 @@ MX_FN float tile_power_of_two(int e) {
 }
 
 /* Half @i is kept as 2^(unit + power) of the file's: codes are 2^-24 of themselves, nibbles of rows
- * g + 8 2^-20, and pairs of bits there 2^-22; a minimum meets 2^-20 of its byte, and in Q2_K 2^-16
- * of its nibble. Units of grids are an eighth in IQ1 and IQ2, a half in IQ3. */
+ * g + 8 2^-20, and pairs of bits there 2^-22; a minimum meets 2^-20 of its byte, in Q2_K 2^-16
+ * of its nibble, and in Q4_1 and Q5_1 nothing. Units of grids are an eighth in IQ1 and IQ2, a half
+ * in IQ3. */
 MX_FN int tile_half_power(uint32_t f, uint32_t i) {
     if (f >= TILE_LOW)
         return f == TILE_IQ1 || f == TILE_IQ2 ? 21
@@ -312,7 +346,10 @@ MX_FN int tile_half_power(uint32_t f, uint32_t i) {
                : tile_half_is_min(f, i)       ? 16
                : i % 2                        ? 22
                                               : 24;
-    bool nibbles = f == TILE_Q4_0 || f == TILE_Q4_K || f == TILE_Q5_K || f == TILE_Q6_K;
+    if (tile_has_minima(f))
+        return tile_half_is_min(f, i) ? 0 : i >= TILE_ROWS ? 20 : 24;
+    bool nibbles =
+        f == TILE_Q4_0 || f == TILE_Q5_0 || f == TILE_Q4_K || f == TILE_Q5_K || f == TILE_Q6_K;
 
     return tile_half_is_min(f, i) || (nibbles && i >= tile_n_halves(f) / 2) ? 20 : 24;
 }
@@ -328,7 +365,7 @@ MX_FN float tile_scale_size(uint32_t f, const struct tile_source *s, uint32_t k0
     uint32_t low = tile_scale_byte(f, s, k0, at), high = tile_scale_byte(f, s, k0, at + 1) & 0x7F;
     float size = mx_half_to_float((uint16_t)(low | high << 8));
 
-    return tile_half_is_min(f, i) ? size * 0x1p-11f : size;
+    return !tile_half_is_min(f, i) ? size : size * (tile_has_minima(f) ? 0x1p-24f : 0x1p-11f);
 }
 
 /* 2^24 of a scale is below 2^this: then nothing that is made of it is beyond half precision. */
@@ -367,11 +404,13 @@ MX_FN uint8_t tile_scaled_exponent(uint8_t e, int unit) {
 /* -- reading: a weight of a tile with the bits of the file; formats that are legible ----------- */
 
 /* Whether weights are read from tiles of this type of tensor, which then say exactly what its
- * blocks say, where no scale is above 16. MXFP4 does not for blocks that are 2^-30 of others. */
+ * blocks say, where no scale is above 16. MXFP4 does not for blocks that are 2^-30 of others, and
+ * small minima of Q4_1 and Q5_1 are rounded. */
 MX_FN bool tile_is_legible(uint32_t type) {
     uint32_t f = tile_format_of(type);
 
-    return (f != TILE_F16 && f < TILE_LOW && type != TENSOR_MXFP4) || type == TENSOR_F16;
+    return (f != TILE_F16 && f < TILE_LOW && type != TENSOR_MXFP4 && !tile_has_minima(f)) ||
+           type == TENSOR_F16;
 }
 
 MX_FN uint32_t tile_word(const uint8_t *p) {
@@ -395,6 +434,8 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
     }
     int q = (v[kb / 4 * 512 + kb % 4 * 4 + e] >> (4 * high)) & 15;
 
+    if (f == TILE_Q5_0 || f == TILE_Q5_1)
+        q |= (int)(tile_word(tile + 512 + lane * 4) >> (slot + kb) & 1) << 4;
     if (f == TILE_Q5_K)
         q |= (int)(tile_word(v + 2048 + kb / 4 * 4) >> (slot + kb % 4) & 1) << 4;
     if (f == TILE_Q6_K)
@@ -422,6 +463,15 @@ MX_FN float tile_read(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k, f
         return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)(q - 128);
     case TILE_Q4_0:
         return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)(q - 8);
+    case TILE_Q5_0:
+        return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)(q - 16);
+    case TILE_Q4_1:
+    case TILE_Q5_1: {
+        float d = tile_read_half(f, tile, r * 2 + k / 32, inverse);
+        float scaled = d * (float)q;
+
+        return scaled + tile_read_half(f, tile, 2 * TILE_ROWS + r * 2 + k / 32, inverse);
+    }
     case TILE_IQ4_NL:
         return tile_read_half(f, tile, r * 2 + k / 32, inverse) * (float)blk_iq4_value(q);
     case TILE_MXFP4:

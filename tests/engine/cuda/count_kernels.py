@@ -43,8 +43,8 @@ int main(void) {
     }
 }
 """
-FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "IQ1", "IQ2", "IQ3",
-           "Q2_K", "Q3_K"]
+FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
+           "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
 PRODUCTS = {"matvec": 1, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3, "matmul_m128": 4}
 LAUNCH = PRODUCTS | {"attend_wide_64": 5, "attend_wide_128": 6}
 FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
