@@ -12,6 +12,7 @@
 #include "base/util.h"
 
 #define SIZE_LIMIT (8 << 20) /* 512 layers of 1024 experts take half of it */
+#define KEEP_NS INT64_C(600000000000)
 
 /* "" without a folder. */
 static void name_path(struct expert_file *f) {
@@ -37,6 +38,17 @@ static int copy(int to, int from) {
     return n < 0 ? -errno : 0;
 }
 
+static bool has_experts(const struct gguf *model) {
+    struct gguf_str arch = {0};
+    uint32_t n = 0;
+    char key[128];
+
+    (void)gguf_string(model, "general.architecture", &arch);
+    snprintf(key, sizeof(key), "%.*s.expert_count", (int)MIN(arch.len, 64u), arch.data);
+    (void)gguf_u32(model, key, &n);
+    return n > 0;
+}
+
 int expert_file_open(struct expert_file *f, const struct gguf *model) {
     uint8_t print[16];
 
@@ -44,10 +56,15 @@ int expert_file_open(struct expert_file *f, const struct gguf *model) {
     if (f->fd > 0 && memcmp(print, f->print, sizeof(print)) == 0)
         return f->fd;
     expert_file_close(f);
+    if (!has_experts(model))
+        return -1;
     int fd = memfd_create("weft-experts", MFD_CLOEXEC);
-    if (fd < 0)
-        return -errno;
+    if (fd < 0) {
+        log_event(WLOG_WARN, "experts_not_kept", "error=\"%s\"", strerror(errno));
+        return -1;
+    }
     f->fd = fd;
+    f->n_kept = 0;
     memcpy(f->print, print, sizeof(print));
     name_path(f);
     int from = *f->path ? open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
@@ -72,6 +89,14 @@ void expert_file_save(const struct expert_file *f) {
                   strerror(r < 0 ? -r : errno));
     if (to >= 0)
         close(to);
+}
+
+void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns) {
+    if (n_picks == f->n_kept || now_ns - f->kept_ns < KEEP_NS)
+        return;
+    expert_file_save(f);
+    f->n_kept = n_picks;
+    f->kept_ns = now_ns;
 }
 
 void expert_file_close(struct expert_file *f) {

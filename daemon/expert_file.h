@@ -11,11 +11,17 @@
 struct expert_file {
     int fd;            /* in memory; 0: there is none */
     uint8_t print[16]; /* of the model */
+    uint64_t n_kept;   /* picks that were counted when it was kept last */
+    int64_t kept_ns;
     char path[256];
 };
 
-/* The file of @model, with what was kept of it where @f was none or another's. -errno: none. */
+/* The file of @model, with what was kept of it where @f was none or another's: its descriptor. -1:
+ * none, since the model has no experts, or after a failure, which is logged. */
 int expert_file_open(struct expert_file *f, const struct gguf *model);
+/* While a worker counts, @n_picks by now: as expert_file_save() at times, so that a power cut costs
+ * a few minutes of counts. */
+void expert_file_keep(struct expert_file *f, uint64_t n_picks, int64_t now_ns);
 /* Keeps what is in it, where there is a folder. A failure is logged. */
 void expert_file_save(const struct expert_file *f);
 void expert_file_close(struct expert_file *f);

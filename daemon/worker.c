@@ -623,7 +623,7 @@ static void take_files(struct worker *w, const struct msg_open *m) {
 
     w->config.engine.keep_fd = m->keeps ? next++ : 0;
     w->keep_draft_fd = m->keeps_draft ? next++ : 0;
-    w->config.engine.experts_fd = next;
+    w->config.engine.experts_fd = m->has_experts ? next : 0;
     w->config.engine.keeps_place = m->keeps_place;
 }
 

@@ -204,6 +204,7 @@ static void send_open(struct workers *w) {
         .disk_waits = w->opts.disk_waits,
         .keeps = w->kept[0] != NULL,
         .keeps_draft = w->kept[1] != NULL,
+        .has_experts = w->experts.fd > 0,
         .keeps_place = w->placed,
         .tells_blocks = w->opts.on_blocks != NULL,
     };
@@ -469,13 +470,18 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         give_up(w, signal);
 }
 
+/* Nothing if @fd is negative. */
+static void add_fd(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, int fd) {
+    if (fd >= 0)
+        stdio[(*n)++] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = fd};
+}
+
 /* Adds the descriptors of @file, if there is one, to @stdio. -E2BIG when it is full. */
 static int add_shards(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, const struct gguf *file) {
     for (uint32_t i = 0; file && i < gguf_n_shards(file); i++) {
         if (*n == WORKER_FD_MODEL + WORKER_SHARDS_MAX)
             return -E2BIG;
-        stdio[(*n)++] =
-            (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = gguf_shard_fd(file, i)};
+        add_fd(stdio, n, gguf_shard_fd(file, i));
     }
     return 0;
 }
@@ -512,34 +518,27 @@ static int spawn(struct workers *w) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return -errno;
     snprintf(shards, sizeof(shards), "%u", n_stdio - WORKER_FD_MODEL);
-    if (w->opts.disk_fd >= 0)
-        stdio[n_stdio++] =
-            (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->opts.disk_fd};
+    add_fd(stdio, &n_stdio, w->opts.disk_fd);
     claim_weights(w);
     for (int i = 0; i < 2; i++)
-        if (w->kept[i])
-            stdio[n_stdio++] =
-                (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = kept_fd(w->kept[i])};
-    stdio[n_stdio++] = (uv_stdio_container_t){
-        .flags = UV_INHERIT_FD, .data.fd = expert_file_open(&w->experts, w->opts.file)};
+        add_fd(stdio, &n_stdio, w->kept[i] ? kept_fd(w->kept[i]) : -1);
+    add_fd(stdio, &n_stdio, expert_file_open(&w->experts, w->opts.file));
     worker_environment(env);
     stdio[0] = stdio[1] = (uv_stdio_container_t){.flags = UV_IGNORE};
-    stdio[2] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = 2};
-    stdio[WORKER_FD_CHANNEL] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = pair[1]};
-    stdio[WORKER_FD_CRASH_PAGE] =
-        (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = w->crash_page_fd};
+    const int first[] = {-1, -1, 2, pair[1], w->crash_page_fd}; /* by enum worker_fd */
+    for (uint32_t i = 2; i < WORKER_FD_MODEL; i++)
+        add_fd(stdio, &(uint32_t){i}, first[i]);
     assert(n_stdio <= STDIO_MAX);
     o.stdio_count = (int)n_stdio;
 
     int r = uv_spawn(w->opts.loop, &w->process, &o);
     close(pair[1]);
+    w->process_open = true;
     if (r < 0) {
         close(pair[0]);
         uv_close((uv_handle_t *)&w->process, on_process_closed);
-        w->process_open = true;
         return r;
     }
-    w->process_open = true;
     worker_chan_open(&w->chan, pair[0], &chan);
     return 0;
 }
@@ -611,6 +610,7 @@ static void on_watch(uv_timer_t *t) {
     note_change(w);
     if (!w->process_open || w->killed_for_hang)
         return;
+    expert_file_keep(&w->experts, w->last.n_picks, now);
     /* A front that was itself late (a machine that was paused) does not count that time against the
      * worker. */
     int64_t late_ns = w->watched_ns ? now - w->watched_ns - WATCH_MS * INT64_C(1000000) : 0;

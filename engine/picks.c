@@ -49,7 +49,9 @@ void picks_open(struct picks *k, int fd, const struct gguf *file, const struct m
     k->n_bytes = sizeof(right) + bits_bytes(k) + n;
     gguf_fingerprint(file, right.fingerprint);
     k->before = malloc(n);
-    if (!k->before || settle(fd, &right, k->n_bytes) < 0)
+    k->base = calloc(1, n);
+    k->n_used = s->n_expert_used;
+    if (!k->before || !k->base || settle(fd, &right, k->n_bytes) < 0)
         return;
     void *at = mmap(NULL, k->n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
@@ -62,6 +64,7 @@ void picks_close(struct picks *k) {
     if (k->head)
         munmap(k->head, k->n_bytes);
     free(k->before);
+    free(k->base);
     *k = (struct picks){0};
 }
 
@@ -80,7 +83,29 @@ void picks_place(struct picks *k, const uint32_t *bits) {
     k->head->placed = 1;
 }
 
+/* Rows that the counts are of: those of the layer with the most. */
+static uint64_t rows_of(const struct picks *k) {
+    uint64_t most = 0;
+
+    for (uint32_t l = 0; l < k->n_layer; l++) {
+        uint64_t sum = 0;
+
+        for (uint32_t e = 0; e < k->n_expert; e++)
+            sum += counts_of(k)[(size_t)l * k->n_expert + e];
+        most = MAX(most, sum);
+    }
+    return most / k->n_used;
+}
+
 void picks_count(struct picks *k, const uint64_t *now) {
-    for (size_t i = 0; k->head && i < (size_t)k->n_layer * k->n_expert; i++)
-        counts_of(k)[i] = k->before[i] + now[i];
+    size_t n = k->head ? (size_t)k->n_layer * k->n_expert : 0;
+
+    for (size_t i = 0; i < n; i++)
+        counts_of(k)[i] = k->before[i] + now[i] - k->base[i];
+    if (n == 0 || rows_of(k) < 2 * PICKS_HALF_LIFE)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        k->before[i] = counts_of(k)[i] /= 2;
+        k->base[i] = now[i];
+    }
 }

@@ -8,14 +8,18 @@
 
 #include "engine/backend.h"
 
+/* Rows after which a pick counts half as much: docs/cuda-kernels.md. */
+#define PICKS_HALF_LIFE (UINT64_C(1) << 20)
+
 struct picks_head;
 
 /* Without a file `head` is NULL, and all functions do nothing. */
 struct picks {
     struct picks_head *head;
-    uint32_t n_layer, n_expert;
+    uint32_t n_layer, n_expert, n_used;
     size_t n_bytes;
-    uint64_t *before; /* [n_layer][n_expert] when it was opened */
+    /* [n_layer][n_expert]: when it was opened or halved last, and what the process had counted. */
+    uint64_t *before, *base;
 };
 
 /* @fd 0, or one that cannot be used: without a file. */
@@ -26,5 +30,6 @@ const uint64_t *picks_counts(const struct picks *k);
 /* Which experts the host has, as model_shape.host_experts; NULL: nothing was placed yet. */
 const uint32_t *picks_placed(const struct picks *k);
 void picks_place(struct picks *k, const uint32_t *bits);
-/* @now: counted since picks_open(). */
+/* @now: counted since picks_open(). All are halved whenever they are those of 2 * PICKS_HALF_LIFE
+ * rows. */
 void picks_count(struct picks *k, const uint64_t *now);

@@ -67,9 +67,9 @@ struct msg_open {
     uint32_t has_disk, disk_waits;
     /* 0 or 1: behind that, those in memory for the weights of the model and the draft model. */
     uint32_t keeps, keeps_draft;
-    /* 0 or 1: the model's experts stay where the file of them, the last one, says that they are
-     * (engine_opts.experts_fd). */
-    uint32_t keeps_place;
+    /* 0 or 1: the last one is the file of the model's experts (engine_opts.experts_fd); they stay
+     * where it says that they are. */
+    uint32_t has_experts, keeps_place;
     uint32_t tells_blocks; /* 0 or 1: BLOCKS are wished for */
 };
 

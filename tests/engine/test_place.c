@@ -282,6 +282,72 @@ Test(place, only_a_load_moves_experts) {
     close(fd);
 }
 
+/* Rows that pick the first, or the last, half of all experts: counted in steps, by processes of
+ * @each rows. */
+static void work(int fd, bool last, uint64_t n_rows, uint64_t each) {
+    struct model m = made();
+    uint64_t now[ALL];
+    struct picks k;
+
+    for (uint64_t i = 0; i < n_rows; i += each) {
+        memset(now, 0, sizeof(now));
+        picks_open(&k, fd, file, &m.shape);
+        for (uint64_t row = 0; row < each; row += PICKS_HALF_LIFE / 64) {
+            for (uint32_t e = EXPERTS; e < ALL; e++)
+                if ((e % EXPERTS >= EXPERTS / 2) == last)
+                    now[e] += PICKS_HALF_LIFE / 64 * USED / (EXPERTS / 2);
+            picks_count(&k, now);
+        }
+        picks_close(&k);
+    }
+    free(m.op);
+}
+
+/* The part of what is kept that the first half of the experts has. */
+static double part_of_first(int fd) {
+    struct picks k;
+    const uint64_t *n = counts(fd, &k);
+    uint64_t first = 0, all = 0;
+
+    for (uint32_t e = EXPERTS; e < ALL; e++) {
+        first += e % EXPERTS < EXPERTS / 2 ? n[e] : 0;
+        all += n[e];
+    }
+    picks_close(&k);
+    return (double)first / (double)all;
+}
+
+/* Other work than before moves the placement after as many rows as the half-life, however long it
+ * was done before; whether workers end meanwhile or not. */
+Test(place, counts_age) {
+    const uint64_t h = PICKS_HALF_LIFE;
+
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct engine_opts o = opts(ENGINE_HOST_AUTO, false);
+        uint64_t each = i ? h / 4 : 2 * h;
+        int fd = new_file();
+        char note[200];
+
+        device_bytes = 5600 * EXPERTS / 2 + 1000; /* for half of all experts */
+        work(fd, false, 40 * h, each);
+        struct model before = placed(fd, &o, note);
+        work(fd, true, 2 * h, each);
+        cr_expect_float_eq(part_of_first(fd), 0.25, 0.05, "%f", part_of_first(fd));
+        struct model after = placed(fd, &o, note);
+        work(fd, false, h / 4, h / 4);
+        cr_expect_float_eq(part_of_first(fd), 0.25 * 0.84 + 0.16, 0.07, "%f", part_of_first(fd));
+        for (uint32_t e = EXPERTS; e < ALL; e++) {
+            bool last = e % EXPERTS >= EXPERTS / 2;
+
+            cr_expect_eq(expert_is_hosts(&before.shape, e / EXPERTS, e % EXPERTS), last, "%u", e);
+            cr_expect_eq(expert_is_hosts(&after.shape, e / EXPERTS, e % EXPERTS), !last, "%u", e);
+        }
+        model_deinit(&before);
+        model_deinit(&after);
+        close(fd);
+    }
+}
+
 /* Counts of another model, or half a file, are those of none. */
 Test(place, a_file_of_another_model_is_emptied) {
     int fd = new_file();

@@ -1,0 +1,116 @@
+/* The file of a model's experts: who has one, and what is kept of it. */
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "daemon/expert_file.h"
+#include "tests/support/gguf_writer.h"
+
+#define MINUTE INT64_C(60000000000)
+
+static char folder[] = "/tmp/weft-expert-file-XXXXXX";
+
+static void begin(void) {
+    strcpy(strrchr(folder, '-'), "-XXXXXX");
+    cr_assert(mkdtemp(folder) != NULL);
+    setenv("STATE_DIRECTORY", folder, 1);
+}
+
+static struct gguf *model_with(uint32_t n_experts) {
+    struct gguf_writer w;
+    struct gguf *g;
+    struct err err;
+    char path[80];
+
+    snprintf(path, sizeof(path), "%s/model", folder);
+    gw_init(&w);
+    gw_string(&w, "general.architecture", "made-up");
+    if (n_experts > 0)
+        gw_u32(&w, "made-up.expert_count", n_experts);
+    gw_tensor(&w, "t", 0, 1, &(uint64_t){32}, NULL);
+    gw_save(&w, path);
+    gw_deinit(&w);
+    cr_assert_eq(gguf_open(&g, path, &err), 0, "%s", err.message);
+    unlink(path);
+    return g;
+}
+
+/* What is kept of @f, or -1: nothing. */
+static int kept(const struct expert_file *f) {
+    int v = -1, fd = open(f->path, O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0 && read(fd, &v, sizeof(v)) != sizeof(v))
+        v = -2;
+    close(fd);
+    return v;
+}
+
+static void write_counts(const struct expert_file *f, int v) {
+    cr_assert_eq(pwrite(f->fd, &v, sizeof(v), 0), sizeof(v));
+}
+
+Test(expert_file, models_without_experts_have_none, .init = begin) {
+    struct gguf *dense = model_with(0), *experts = model_with(8);
+    struct expert_file f = {0};
+
+    cr_expect_eq(expert_file_open(&f, dense), -1);
+    cr_expect_eq(f.fd, 0);
+    cr_expect_gt(expert_file_open(&f, experts), 0);
+    cr_expect_eq(expert_file_open(&f, dense), -1);
+    cr_expect_eq(f.fd, 0);
+    gguf_free(dense);
+    gguf_free(experts);
+}
+
+/* The worker starts without one, as the caller sees by its descriptor. */
+Test(expert_file, without_descriptors_there_is_none, .init = begin) {
+    struct gguf *experts = model_with(8);
+    struct rlimit few, all;
+    struct expert_file f = {0};
+
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &all), 0);
+    few = all;
+    few.rlim_cur = 0;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    cr_expect_eq(expert_file_open(&f, experts), -1);
+    cr_expect_eq(f.fd, 0);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &all), 0);
+    cr_expect_gt(expert_file_open(&f, experts), 0);
+    expert_file_close(&f);
+    gguf_free(experts);
+}
+
+/* While the worker lives: when there is something new, every ten minutes. The next daemon has it. */
+Test(expert_file, counts_are_kept_while_a_worker_lives, .init = begin) {
+    struct gguf *experts = model_with(8);
+    struct expert_file f = {0}, next = {0};
+    int64_t now = 100 * MINUTE;
+    int v = 0;
+
+    expert_file_open(&f, experts);
+    expert_file_keep(&f, 0, now);
+    cr_expect_eq(kept(&f), -1);
+    write_counts(&f, 1);
+    expert_file_keep(&f, 100, now);
+    cr_expect_eq(kept(&f), 1);
+    write_counts(&f, 2);
+    expert_file_keep(&f, 200, now + 9 * MINUTE);
+    cr_expect_eq(kept(&f), 1);
+    expert_file_keep(&f, 200, now + 10 * MINUTE);
+    cr_expect_eq(kept(&f), 2);
+    write_counts(&f, 3);
+    expert_file_keep(&f, 200, now + 30 * MINUTE); /* nothing was counted */
+    cr_expect_eq(kept(&f), 2);
+    expert_file_open(&next, experts);
+    cr_assert_eq(pread(next.fd, &v, sizeof(v), 0), sizeof(v));
+    cr_expect_eq(v, 2);
+    unlink(f.path);
+    rmdir(folder);
+    expert_file_close(&f);
+    expert_file_close(&next);
+    gguf_free(experts);
+}
