@@ -16,12 +16,12 @@
 struct product {
     struct build *b;
     const struct lang *const *in;
-    uint32_t n_in;
+    uint32_t n_in, mask;
     uint64_t must;
     uint32_t *tuple; /* n_in numbers a state; NO_STATE: left */
     struct lang_state *state;
     struct edge *edge;
-    uint32_t *slot, mask; /* hash table: state + 1 */
+    uint32_t *slot; /* hash table, of mask + 1: state + 1 */
     uint32_t n, n_edges, cap_tuple, cap_state, cap_edge;
 };
 
@@ -201,43 +201,49 @@ static int keep(struct build *b, const struct lang *from, const struct lang **ou
     return 0;
 }
 
-/* @merge: not when a selection of it is merged anyway. */
-static int make_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
-                        bool merge, const struct lang **out) {
-    struct product p = {.b = b, .in = in, .n_in = n, .must = must, .mask = 63};
+static void product_free(struct product *p) {
+    free(p->tuple);
+    free(p->state);
+    free(p->edge);
+    free(p->slot);
+}
+
+/* All states of @p, of whose fields the first five are set. */
+static int make_product(struct product *p) {
+    struct build *b = p->b;
     uint32_t start;
     bool alive = true;
-    int r;
 
-    if (n > LANG_MAX)
+    if (p->n_in > LANG_MAX)
         return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
-    assert(n > 0);
-    p.slot = calloc(p.mask + 1, sizeof(*p.slot));
-    r = p.slot ? grow(&p, &p.tuple, n, &p.cap_tuple, sizeof(*p.tuple)) : build_no_memory(b);
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
-        p.tuple[i] = in[i]->n ? 0 : NO_STATE;
-        alive = alive && (in[i]->n || !(must >> i & 1));
+    assert(p->n_in > 0);
+    p->slot = calloc(p->mask + 1, sizeof(*p->slot));
+    int r = p->slot ? grow(p, &p->tuple, p->n_in, &p->cap_tuple, sizeof(*p->tuple))
+                    : build_no_memory(b);
+
+    for (uint32_t i = 0; r == 0 && i < p->n_in; i++) {
+        p->tuple[i] = p->in[i]->n ? 0 : NO_STATE;
+        alive = alive && (p->in[i]->n || !(p->must >> i & 1));
     }
     if (r == 0 && alive)
-        r = intern(&p, &start);
-    for (uint32_t i = 0; r == 0 && i < p.n; i++)
-        r = add_edges(&p, i);
-    struct lang made = {p.n, p.n_edges, p.state, p.edge};
-
-    if (r == 0 && merge)
-        r = lang_merge(b, &made);
-    if (r == 0)
-        r = keep(b, &made, out);
-    free(p.tuple);
-    free(p.state);
-    free(p.edge);
-    free(p.slot);
+        r = intern(p, &start);
+    for (uint32_t i = 0; r == 0 && i < p->n; i++)
+        r = add_edges(p, i);
     return r;
 }
 
 int lang_product(struct build *b, const struct lang *const *in, uint32_t n, uint64_t must,
                  const struct lang **out) {
-    return make_product(b, in, n, must, true, out);
+    struct product p = {.b = b, .in = in, .n_in = n, .must = must, .mask = 63};
+    int r = make_product(&p);
+    struct lang made = {p.n, p.n_edges, p.state, p.edge};
+
+    if (r == 0)
+        r = lang_merge(b, &made);
+    if (r == 0)
+        r = keep(b, &made, out);
+    product_free(&p);
+    return r;
 }
 
 /* Marks the states that reach an accepting one. */
@@ -305,7 +311,7 @@ int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t w
 
 int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
               const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
-    const struct lang *all[LANG_MAX], *product;
+    const struct lang *all[LANG_MAX];
 
     if (n + n_not > LANG_MAX)
         return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
@@ -314,9 +320,14 @@ int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
     if (n_not)
         memcpy(all + n, not_in, n_not * sizeof(*in));
     uint64_t must = (UINT64_C(1) << n) - 1;
-    int r = make_product(b, all, n + n_not, must, false, &product);
+    struct product p = {.b = b, .in = all, .n_in = n + n_not, .must = must, .mask = 63};
+    int r = make_product(&p);
+    struct lang made = {p.n, p.n_edges, p.state, p.edge};
 
-    return r < 0 ? r : lang_select(b, product, UINT64_MAX, must, out);
+    if (r == 0)
+        r = lang_select(b, &made, UINT64_MAX, must, out);
+    product_free(&p);
+    return r;
 }
 
 /* The smallest automata are the same but for their numbers, which are given in the order in which
