@@ -30,7 +30,7 @@
 #define AWAY_OF_ONE 2 /* of one tenant: one that is compiled, one so that no step is waited for */
 /* Twice what the front allows, which compiles without a vocabulary: what it has found right is not
  * refused here for the work of token classes. */
-#define WORK_MAX 120000000
+#define WORK_MAX 72000000
 #define TENANTS 256u /* slots of tenants: two in one slot take turns, and have a share, as one */
 /* A tenant within its share never waits for another's memory: the shares of all are the limit, so
  * beside one that had it all, and kept it, there is room for as much. */

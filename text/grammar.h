@@ -81,7 +81,7 @@ struct grammar_limits {
     size_t max_source;   /* bytes of one source: 1 MiB */
     uint32_t max_depth;  /* nesting in a source: 64 */
     uint32_t max_states; /* of the automaton: 200,000 */
-    uint64_t max_work;   /* of one compilation: 60,000,000 elementary steps, some 300 ms */
+    uint64_t max_work;   /* of one compilation: 36,000,000 elementary steps, some 200 ms */
     size_t max_bytes;    /* memory of a compiled grammar: 48 MiB */
     uint32_t max_indent; /* blanks after a newline in JSON: 40 */
     uint64_t *work;      /* NULL, or where the work done is added, also that of a refusal */

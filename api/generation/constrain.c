@@ -21,7 +21,7 @@
  *      model has none
  */
 
-#define WORK_MAX 60000000 /* of one compilation, as grammar.h has it */
+#define WORK_MAX 36000000 /* of one compilation, as grammar.h has it */
 #define WORK_OF_TOOL 3000000
 #define QUICK_WORK 100000 /* of a compilation on the loop's thread: below a millisecond */
 #define AFTER_REASONING "[ \\n]{0,4}" /* white space that models write there; it is dropped again */

@@ -15,7 +15,7 @@ static const struct grammar_limits DEFAULTS = {
     .max_source = 1 << 20,
     .max_depth = 64,
     .max_states = 200000,
-    .max_work = 60000000,
+    .max_work = 36000000,
     .max_bytes = (size_t)48 << 20,
     .max_indent = 40,
 };
