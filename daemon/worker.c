@@ -432,6 +432,9 @@ static int send_ready(struct worker *w) {
     };
 
     memcpy(m.fingerprint, i->fingerprint, sizeof(m.fingerprint));
+    for (size_t k = 0; k < sizeof(i->sources); k++)
+        m.fingerprint[k % sizeof(m.fingerprint)] ^= i->sources[k];
+    m.fingerprint[0] ^= (uint8_t)(i->kv_type << 1 | w->config.engine.digest);
     buf_clear(&w->out);
     int r = msg_ready_pack(&w->out, &m);
     return r < 0 ? r : chan_send(&w->chan, MSG_READY, w->out.data, (uint32_t)w->out.len);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes a header with two digests: of the headers that weft and its backend libraries must have in common, and of
-all sources of the engine. Where the second is the same, so are the bits that are computed.
+"""Writes a header with three digests: of the headers that weft and its backend libraries must have in common, of
+all sources of the engine, and of those and all that requests are told in. Where the second is the same, so are the
+bits that are computed; where the third is, a daemon can go on with another one's requests.
 
 usage: build_id.py OUT.h DEPFILE SOURCE_ROOT HEADER...
 """
@@ -20,14 +21,22 @@ def digest_of(names):
 
 
 out, depfile, root, *headers = sys.argv[1:]
-engine = (pathlib.Path(root) / "engine").rglob("*")
-sources = sorted(str(p) for p in engine if p.suffix in KINDS or p.name == "meson.build")
-sources += [str(pathlib.Path(root) / name) for name in OTHERS]
+
+
+def sources_in(*folders):
+    files = (p for folder in folders for p in (pathlib.Path(root) / folder).rglob("*"))
+    return sorted(str(p) for p in files if p.suffix in KINDS or p.name == "meson.build")
+
+
+sources = sources_in("engine") + [str(pathlib.Path(root) / name) for name in OTHERS]
+requests = sources + sources_in("proto", "text") + [str(pathlib.Path(root) / "base" / name) for name in ("chan.c", "chan.h")]
 with open(out, "w") as f:
     print("#pragma once\n", file=f)
     print("/* Of the headers that a backend library must have in common with weft. */", file=f)
     print("#define ENGINE_BUILD_ID " + digest_of(headers), file=f)
     print("/* Of all sources of the engine. */", file=f)
     print("#define ENGINE_SOURCES " + digest_of(sources), file=f)
+    print("/* Of those, proto/, text/ and the channel. */", file=f)
+    print("#define REQUEST_SOURCES " + digest_of(requests), file=f)
 with open(depfile, "w") as f:
-    print(out + ": " + " ".join(s.replace(" ", "\\ ") for s in sources), file=f)
+    print(out + ": " + " ".join(s.replace(" ", "\\ ") for s in requests), file=f)

@@ -17,6 +17,7 @@
 #include <string.h>
 #include "engine/arch/arch.h"
 #include "engine/arch/assistant.h"
+#include "engine/build_id.h"
 #include "engine/check.h"
 #include "engine/fit.h"
 #include "engine/place.h"
@@ -755,4 +756,10 @@ int engine_wait(struct engine *e, uint64_t step, struct engine_result *out) {
     if (step % PICKS_STEPS == 0)
         count_picks(e);
     return 0;
+}
+
+void engine_request_sources(uint8_t out[20]) {
+    static const uint8_t here[20] = {REQUEST_SOURCES};
+
+    memcpy(out, here, sizeof(here));
 }

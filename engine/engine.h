@@ -105,6 +105,10 @@ void engine_keep_key(const struct gguf *file, const struct gguf *block,
  * that they take. -EINVAL: an engine of other sources has, or none; or others could write to it. */
 int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes);
 
+/* A digest of the sources of the engine and of what requests are told in (proto/, text/, the
+ * channel): of two daemons with the same one either goes on with what the other began. */
+void engine_request_sources(uint8_t out[20]);
+
 /* How well a document answers a query, from the vector that WANT_HIDDEN gave of the row that the
  * model was trained to answer at (an encoder's first one, else the last one of the prompt): the
  * logit of a probability. Only where info->ranks. */

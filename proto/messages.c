@@ -244,7 +244,7 @@ int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m) {
 struct wire_submit {
     struct submit m; /* its pointers are zero on the wire */
     struct span tokens, stop_ids, bias, stops[SUBMIT_STOPS_MAX];
-    struct span grammar, triggers, prediction, allowed, bad_words, breakers;
+    struct span grammar, triggers, prediction, allowed, bad_words, breakers, tenant_name;
 };
 
 static void clear_pointers(struct submit *m) {
@@ -252,7 +252,7 @@ static void clear_pointers(struct submit *m) {
     m->bias = NULL;
     memset(m->stops, 0, sizeof(m->stops));
     m->grammar = m->triggers = m->prediction = (struct str){0};
-    m->allowed = m->bad_words = m->breakers = (struct str){0};
+    m->allowed = m->bad_words = m->breakers = m->tenant_name = (struct str){0};
 }
 
 int msg_submit_pack(struct buf *out, const struct submit *m) {
@@ -272,6 +272,7 @@ int msg_submit_pack(struct buf *out, const struct submit *m) {
     f.allowed = put_str(&w, m->allowed);
     f.bad_words = put_str(&w, m->bad_words);
     f.breakers = put_str(&w, m->breakers);
+    f.tenant_name = put_str(&w, m->tenant_name);
     return end(&w, &f, sizeof(f));
 }
 
@@ -299,7 +300,8 @@ int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
         get_str(data, len, f.prediction, &f.m.prediction) < 0 ||
         get_str(data, len, f.allowed, &f.m.allowed) < 0 ||
         get_str(data, len, f.bad_words, &f.m.bad_words) < 0 ||
-        get_str(data, len, f.breakers, &f.m.breakers) < 0)
+        get_str(data, len, f.breakers, &f.m.breakers) < 0 ||
+        get_str(data, len, f.tenant_name, &f.m.tenant_name) < 0)
         return -EPROTO;
     if (n_tokens != f.m.n_tokens || n_stop_ids != f.m.n_stop_ids || n_bias != f.m.n_bias ||
         !submit_sane(&f.m))

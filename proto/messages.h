@@ -82,7 +82,7 @@ struct msg_ready {
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
     uint64_t memory_bytes; /* of model and draft model: weights, buffers, pages, states */
     uint64_t page_bytes, n_params;
-    uint8_t fingerprint[16];
+    uint8_t fingerprint[16]; /* of all that tokens depend on: files, sources, formats, places */
     struct str arch, backend, isa;
     uint32_t weights; /* where the model's are: engine_info.weights; below READY_WEIGHTS */
 };
@@ -160,7 +160,8 @@ struct submit {
     /* Token ids, int32_t likewise: what may come, empty: all; and words that may not, each as its
      * length and its ids. */
     struct str allowed, bad_words;
-    struct str breakers; /* token ids likewise, which end what DRY takes for a repetition */
+    struct str breakers;    /* token ids likewise, which end what DRY takes for a repetition */
+    struct str tenant_name; /* another front has another number for it (daemon/guests.h) */
 };
 
 /* What the front saw in the output of generation @id, which has ended normally: it reads tool

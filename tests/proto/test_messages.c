@@ -26,6 +26,7 @@ static struct submit full_submit(void) {
         .allowed = {"defg", 4},
         .bad_words = {"hijk", 4},
         .breakers = {"lmno", 4},
+        .tenant_name = {"alice", 5},
         .n_top = 3,
     };
 
@@ -62,6 +63,8 @@ Test(messages, submit_survives_the_wire) {
     cr_expect_arr_eq(got.allowed.data, "defg", 4);
     cr_expect_arr_eq(got.bad_words.data, "hijk", 4);
     cr_expect_arr_eq(got.breakers.data, "lmno", 4);
+    cr_expect_arr_eq(got.tenant_name.data, "alice", got.tenant_name.len);
+    cr_expect_eq(got.tenant_name.len, 5);
     cr_expect_eq(got.sampling.temperature, 0.7);
     buf_deinit(&b);
 }
