@@ -250,6 +250,17 @@ void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms);
 /* A worker is ready: every live generation is submitted again with the tokens it has. @n_faults(id)
  * says in how many deaths a request was present; three: it fails with 500 engine_fault. */
 void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
+/* Requests of another daemon's front, which has their clients: they are for the worker of @m like
+ * those of clients here. @payload is a SUBMIT (proto/messages.h) in which the id is the other
+ * front's; it is copied. @tell is given what comes of it, as a worker would say it, the last with
+ * EVENT_REJECTED or EVENT_FINISH: the request is freed after that. 0, -EPROTO or -ENOMEM. */
+struct api_guest;
+int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
+                  void (*tell)(void *ctx, struct api_guest *g, const struct event *e), void *ctx);
+/* It is cancelled, and tells nothing more. */
+void api_guest_free(struct api_guest *g);
+/* That the other front knows it by. */
+uint64_t api_guest_id(const struct api_guest *g);
 void api_set_health(struct api *a, enum api_health h);
 enum api_health api_health(const struct api *a); /* what clients are told */
 

@@ -146,6 +146,13 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
     return 0;
 }
 
+void gen_set_tenant(struct gen *g, const struct tenant *t) {
+    g->m.tenant = t->number;
+    g->m.tenant_name = (struct str){t->conf.name, (uint32_t)strlen(t->conf.name)};
+    g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
+    g->m.class = (uint8_t)t->conf.class;
+}
+
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r) {
     assert(g->state == GEN_WAITING && !g->exchange && *exchange);
     struct exchange *x = *exchange;
@@ -161,9 +168,7 @@ void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct g
     g->exchange = exchange;
     g->session_from = s.from;
     g->m.session = s.id;
-    g->m.tenant = t->number;
-    g->m.weight_milli = (uint32_t)(t->conf.weight * 1000);
-    g->m.class = (uint8_t)t->conf.class;
+    gen_set_tenant(g, t);
     g->m.arrived_ns = x->started_ns;
     if (a->opts.request_timeout_ms)
         g->m.deadline_ns = x->started_ns + (int64_t)a->opts.request_timeout_ms * 1000000;
@@ -556,17 +561,21 @@ static void on_finish(struct gen *g, const struct event *e) {
 
 static void submit(struct gen *g);
 
-/* Adds what ends its reasoning, as if the worker had sent it. */
-static int add_reasoning_end(struct gen *g) {
-    assert(g->thinking.limited && !g->thinking.spent);
-    struct event e = {.tokens = g->thinking.close};
-    int r = reserve(g, g->n_out + g->thinking.n_close);
+int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n) {
+    struct event e = {.tokens = tokens};
+    int r = reserve(g, g->n_out + n);
 
-    g->thinking.spent = true;
-    for (uint32_t i = 0; i < g->thinking.n_close && r == 0; i++)
+    for (uint32_t i = 0; i < n && r == 0; i++)
         r = add_token(g, &e, i);
     settle(g);
     return r < 0 ? r : take_apart(g);
+}
+
+/* Adds what ends its reasoning. */
+static int add_reasoning_end(struct gen *g) {
+    assert(g->thinking.limited && !g->thinking.spent);
+    g->thinking.spent = true;
+    return gen_add_output(g, g->thinking.close, g->thinking.n_close);
 }
 
 /* Ends the reasoning of a generation at the worker: its request there is cancelled, unless it has
@@ -764,7 +773,8 @@ void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uin
 
         if (g->model != m || g->state != GEN_PENDING)
             continue;
-        g->m.n_faults = n_faults ? (uint16_t)MIN(n_faults(m->port, g->m.id), 1000u) : 0;
+        uint32_t faults = g->n_faults + (n_faults ? n_faults(m->port, g->m.id) : 0);
+        g->m.n_faults = (uint16_t)MIN(faults, 1000u);
         if (g->m.n_faults >= FAULTS_MAX) {
             err_set_code(&g->err, 500, "engine_fault", NULL,
                          "The engine failed each time it ran this request.");

@@ -73,7 +73,8 @@ struct gen {
     enum finish_reason finish;
     struct err err; /* FINISH_ERROR */
     uint32_t retry_ms, n_cached, n_attempts;
-    uint32_t n_turns; /* lives that ended because its reasoning did */
+    uint32_t n_faults; /* deaths of another front's workers that it was present at */
+    uint32_t n_turns;  /* lives that ended because its reasoning did */
     struct gen_drafts {
         uint32_t n, accepted;
         uint32_t n_predicted, predicted_accepted; /* of these, from the prediction */
@@ -96,12 +97,17 @@ int gen_new(struct gen **out, struct model *m, const struct gen_request *r, stru
 /* It is made for *@exchange, which outlives it or is set to NULL: whose it is, since when and for
  * how long. */
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r);
+/* Which gen_belongs() does: @t is charged for it by the worker. */
+void gen_set_tenant(struct gen *g, const struct tenant *t);
 /* Its text is taken apart. Before it is started. */
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts);
 /* Reserves what it may use, @n_output tokens of output. Before it is started. */
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
 /* Its reasoning has at most @max tokens. After gen_parse_output(). */
 int gen_limit_reasoning(struct gen *g, uint32_t max);
+/* Tokens of its output that are known from elsewhere, as if a worker had made them. 0, -ENOMEM, or
+ * -EPROTO: they are no tokens. */
+int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n);
 struct gen *gen_free(struct gen *g); /* cancels a live one, silently */
 
 /* Hands it to the worker, now or when there is one. */

@@ -129,6 +129,10 @@ struct tenant *tenants_of_key(struct tenants *ts, const char *name) {
         for (uint32_t k = 0; k < ts->list[i]->conf.n_keys; k++)
             if (strcmp(ts->list[i]->conf.keys[k], name) == 0)
                 return ts->list[i];
+    return tenants_named(ts, name);
+}
+
+struct tenant *tenants_named(struct tenants *ts, const char *name) {
     struct tenant *t = find(ts, name);
     if (t)
         return t;

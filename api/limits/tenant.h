@@ -57,6 +57,8 @@ void tenants_deinit(struct tenants *ts);
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
 /* The tenant that API key @name belongs to, made if it is new. NULL: out of memory. */
 struct tenant *tenants_of_key(struct tenants *ts, const char *name);
+/* The tenant called @name, likewise. */
+struct tenant *tenants_named(struct tenants *ts, const char *name);
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 
 /* Finds the tenant of @x by key or peer, which is charged for the connection from here on: 0 with

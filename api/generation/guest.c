@@ -1,0 +1,182 @@
+/*
+ * guest - a request of the daemon before this one (daemon/guests.h), which keeps the client's
+ * connection. Here it is a generation like any other, without an exchange: admitted in its tenant's
+ * turn, charged, submitted again after a worker's death. Its text is not looked at: the other front
+ * has parser, stop strings and what the client was told.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include "api/generation/gen.h"
+#include "api/generation/gen_request.h"
+#include "api/model.h"
+#include "api/private.h"
+
+struct api_guest {
+    struct waiter waiter;
+    struct gen *gen;
+    uint64_t id;     /* as the other front has it */
+    uint32_t n_told; /* output tokens that the other front has */
+    bool prompt_told;
+    void *payload; /* what gen->m points into */
+    void (*tell)(void *ctx, struct api_guest *g, const struct event *e);
+    void *ctx;
+};
+
+uint64_t api_guest_id(const struct api_guest *g) {
+    return g->id;
+}
+
+void api_guest_free(struct api_guest *g) {
+    if (!g)
+        return;
+    if (g->gen)
+        admit_cancel(&g->gen->api->admit, &g->waiter);
+    gen_free(g->gen);
+    free(g->payload);
+    free(g);
+}
+
+static struct str str_of(const char *s) {
+    return (struct str){s, (uint32_t)strlen(s)};
+}
+
+/* What of its generation the other front has not been told. */
+static struct event news_of(const struct api_guest *g) {
+    const struct gen *n = g->gen;
+    struct event e = {
+        .id = g->id,
+        .kind = EVENT_TOKENS,
+        .n_top = n->m.n_top,
+        .from = g->n_told,
+        .n_tokens = n->n_out - g->n_told,
+        .n_cached = n->n_cached,
+        .n_drafted = n->drafts.n,
+        .n_accepted = n->drafts.accepted,
+        .n_predicted = n->drafts.n_predicted,
+        .n_predicted_accepted = n->drafts.predicted_accepted,
+        .first_step_ns = n->first_step_ns,
+        .tokens = n->tokens + n->n_prompt + g->n_told,
+        .logprobs = n->logprobs ? n->logprobs + g->n_told : NULL,
+        .top = n->top ? n->top + (size_t)g->n_told * n->m.n_top : NULL,
+        .digests = n->digests ? n->digests + g->n_told : NULL,
+    };
+
+    if (n->prompt_lp && !g->prompt_told) {
+        e.n_prompt_lp = n->n_prompt - 1;
+        e.n_prompt_top = n->m.n_prompt_top;
+        e.prompt_lp = n->prompt_lp;
+        e.prompt_top = n->prompt_top;
+    }
+    return e;
+}
+
+static void add_end(struct event *e, const struct gen *n) {
+    e->kind = n->accepted || n->finish != FINISH_ERROR ? EVENT_FINISH : EVENT_REJECTED;
+    e->finish = (uint16_t)n->finish;
+    e->retry_ms = n->retry_ms;
+    e->n_vector = n->n_vector;
+    e->vector = n->vector;
+    if (n->finish != FINISH_ERROR)
+        return;
+    e->status = (uint16_t)n->err.status;
+    e->text = str_of(n->err.message);
+    e->code = str_of(n->err.code);
+    e->param = str_of(n->err.param);
+}
+
+/* gen.changed. */
+static void on_changed(struct gen *n) {
+    struct api_guest *g = n->owner;
+    struct event e = news_of(g);
+    bool over = n->state == GEN_DONE;
+
+    if (over)
+        add_end(&e, n);
+    g->n_told = n->n_out;
+    g->prompt_told |= e.n_prompt_lp > 0;
+    g->tell(g->ctx, g, &e);
+    if (over)
+        api_guest_free(g);
+}
+
+static void on_admitted(struct waiter *w) {
+    gen_start(CONTAINER_OF(w, struct api_guest, waiter)->gen);
+}
+
+static void on_expired(struct waiter *w) {
+    gen_fail(CONTAINER_OF(w, struct api_guest, waiter)->gen, 504, "request_timeout",
+             "The request took longer than it may.");
+}
+
+/* The generation of @s, whose pointers it keeps. */
+static int make_gen(struct api_guest *g, struct model *m, const struct submit *s) {
+    const struct gen_request none = {0};
+    struct tokens prompt = {.id = (int32_t *)s->tokens, .n = s->n_prompt};
+    struct gen *n;
+    int r = gen_new(&g->gen, m, &none, &prompt, false, s->max_new, s->choice);
+
+    if (r < 0)
+        return r;
+    n = g->gen;
+    uint64_t id = n->m.id;
+    n->m = *s;
+    n->m.id = id;
+    n->owner = g;
+    n->changed = on_changed;
+    n->n_faults = s->n_faults;
+    g->id = s->id;
+    g->n_told = s->n_tokens - s->n_prompt;
+    if (g->n_told > 0) /* its first token is no event of this daemon's */
+        n->first_token_ns = n->last_token_ns = clock_now(m->api->clock);
+    return gen_add_output(n, s->tokens + s->n_prompt, g->n_told);
+}
+
+/* Whose it is: the tenant of the same name, under what the configuration says of it here. */
+static struct tenant *assign(struct gen *n) {
+    struct api_tenant row = {0};
+    struct str name = n->m.tenant_name;
+
+    if (name.len == 0 || name.len >= sizeof(row.name) || memchr(name.data, 0, name.len))
+        return NULL;
+    memcpy(row.name, name.data, name.len);
+    struct tenant *t = tenants_named(&n->api->tenants, row.name);
+    if (!t)
+        return NULL;
+    gen_set_tenant(n, t);
+    gen_charge(n, t, n->m.max_new);
+    return t;
+}
+
+int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
+                  void (*tell)(void *ctx, struct api_guest *g, const struct event *e), void *ctx) {
+    struct api_guest *g = calloc(1, sizeof(*g));
+    struct submit s;
+
+    if (!g || !(g->payload = malloc(len))) {
+        free(g);
+        return -ENOMEM;
+    }
+    memcpy(g->payload, payload, len);
+    g->tell = tell;
+    g->ctx = ctx;
+    list_init(&g->waiter.link);
+    int r = msg_submit_parse(g->payload, len, &s);
+    if (r == 0)
+        r = make_gen(g, m, &s);
+    if (r == 0 && !(g->waiter.tenant = assign(g->gen)))
+        r = -EPROTO;
+    if (r < 0) {
+        api_guest_free(g);
+        return r;
+    }
+    g->waiter.n = 1;
+    g->waiter.n_context = (uint64_t)s.n_prompt + s.max_new;
+    g->waiter.deadline_ns = s.deadline_ns;
+    g->waiter.admitted = on_admitted;
+    g->waiter.expired = on_expired;
+    *out = g;
+    admit_again(&m->api->admit, &g->waiter);
+    return 0;
+}
