@@ -10,7 +10,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,12 +25,14 @@
 #include "daemon/listeners.h"
 #include "daemon/models.h"
 #include "daemon/models_find.h"
+#include "daemon/process.h"
 #include "daemon/service.h"
 #include "daemon/sigbus.h"
 #include "daemon/takeover.h"
 #include "daemon/tenants.h"
 #include "daemon/upgrade.h"
 #include "daemon/worker.h"
+#include "engine/engine.h"
 
 #define FILES_KEPT 128      /* descriptors for all that is not a client */
 #define FILES_OF_MODEL 6    /* of these for each model, beyond the first few */
@@ -63,6 +64,7 @@ struct front {
     uint64_t share_secret[2];
     int next_pid; /* of an upgrade */
     bool draining, closing, was_ready, handed_over;
+    bool gave_way; /* the device is the next daemon's, once it has asked for it */
     int exit_code;
 };
 
@@ -134,9 +136,20 @@ static bool is_busy(struct front *f) {
     return api_busy(f->api) || takeover_has_old();
 }
 
+static void send_guests(void *ctx, const char *name, int fd) {
+    upgrade_send_guests(((struct front *)ctx)->upgrade, name, fd);
+}
+
+static void offer_requests(struct front *f) {
+    if (upgrade_takes_requests(f->upgrade))
+        models_offer(f->models, send_guests);
+}
+
 static void on_drain_tick(uv_timer_t *t) {
     struct front *f = the_front((uv_handle_t *)t);
 
+    if (f->handed_over)
+        offer_requests(f); /* of models that had none before */
     if (is_leaving(f))
         return;
     if (!f->handed_over) /* else the next one serves, and nothing need be refused */
@@ -299,6 +312,30 @@ static void on_hup(uv_signal_t *s, int signum) {
 
 /* ---- upgrading ---- */
 
+/* Equal of daemons that can go on with each other's requests. */
+static const char *sources_text(void) {
+    static char text[UPGRADE_SOURCES];
+    uint8_t sources[20];
+
+    engine_request_sources(sources);
+    for (size_t i = 0; i < sizeof(sources); i++)
+        snprintf(text + 2 * i, sizeof(text) - 2 * i, "%02x", sources[i]);
+    return text;
+}
+
+/* upgrade_opts.opened: the next daemon waits for the device. */
+static void on_next_opened(void *ctx) {
+    struct front *f = ctx;
+
+    if (!models_give_way(f->models))
+        upgrade_load(f->upgrade);
+}
+
+/* models_opts.on_away. */
+static void on_away(void *ctx) {
+    upgrade_load(((struct front *)ctx)->upgrade);
+}
+
 /* Workers of this daemon have left the disk tier, or there is none. */
 static void on_disk_left(void *ctx) {
     struct front *f = ctx;
@@ -310,12 +347,35 @@ static void on_disk_left(void *ctx) {
     upgrade_take(f->upgrade);
 }
 
+/* The next daemon is ready. Where it has the device it must take all requests before it takes over:
+ * this one could not go on with them. */
+static void let_go(struct front *f) {
+    if (f->gave_way && models_asked(f->models, WORKERS_ASKED) > 0)
+        return;
+    if (f->gave_way && models_asked(f->models, WORKERS_REFUSED) > 0)
+        upgrade_fail(f->upgrade, "with its models, options or device requests under way would not "
+                                 "get the same tokens: restart weftd");
+    else
+        models_leave_disk(f->models, on_disk_left);
+}
+
 /* upgrade_opts.ready. */
 static void on_next_ready(void *ctx, int pid) {
     struct front *f = ctx;
 
     f->next_pid = pid;
-    models_leave_disk(f->models, on_disk_left);
+    offer_requests(f);
+    let_go(f);
+}
+
+/* models_opts.on_answer. */
+static void on_answer(void *ctx) {
+    struct front *f = ctx;
+
+    if (f->handed_over)
+        models_move(f->models);
+    else if (f->gave_way && upgrade_state(f->upgrade) == UPGRADE_READY)
+        let_go(f);
 }
 
 /* upgrade_opts.taken. */
@@ -327,6 +387,7 @@ static void on_next_taken(void *ctx, int pid) {
     if (f->draining)
         return;
     hand_over(f);
+    models_move(f->models);
     start_drain(f);
 }
 
@@ -334,6 +395,8 @@ static void on_next_taken(void *ctx, int pid) {
 static void on_next_failed(void *ctx, const char *why) {
     struct front *f = ctx;
 
+    f->gave_way = false;
+    models_come_back(f->models);
     models_use_disk(f->models);
     log_event(WLOG_ERROR, "upgrade_failed", "reason=\"%s\"", why);
     admin_upgrade_over(f->admin, 0, why);
@@ -341,7 +404,10 @@ static void on_next_failed(void *ctx, const char *why) {
 
 /* Whether the next daemon can run beside this one now. 0, or -EINVAL with @err. */
 static int check_upgrade(struct front *f, struct err *err) {
-    const char *device = models_device(f->models), *changing = models_changing(f->models);
+    const char *changing = models_changing(f->models);
+
+    if (!changing && models_device(f->models))
+        changing = models_loading(f->models);
 
     if (f->draining || !f->was_ready)
         return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
@@ -349,10 +415,6 @@ static int check_upgrade(struct front *f, struct err *err) {
         return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
     if (getpid() == 1)
         return err_set(err, 0, "", "process 1 cannot be replaced: its end is its container's");
-    if (device)
-        return err_set(err, 0, "",
-                       "the memory of a device (%s) cannot be given to two workers: restart weftd",
-                       device);
     return changing ? err_set(err, 0, "", "%s: try again when that is over", changing) : 0;
 }
 
@@ -379,7 +441,8 @@ static int upgrade(void *front, struct err *err) {
         r = kept_pass(f->kept, files);
     if (r == 0) {
         f->argv[0] = program_of(f);
-        r = upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, err);
+        f->gave_way = models_device(f->models) != NULL;
+        r = upgrade_start(f->upgrade, f->argv, files, f->config.load_timeout_ms, f->gave_way, err);
     }
     if (r < 0 && !*err->message)
         err_set(err, 0, "", "%s", strerror(-r));
@@ -448,6 +511,23 @@ static void on_take(void *ctx) {
     takeover_taken();
     if (f->kv_events)
         kv_events_bind(f->kv_events);
+}
+
+/* takeover_opts.load. */
+static void on_load(void *ctx) {
+    struct front *f = ctx;
+    struct err err = {0};
+    int r = models_start(f->models);
+
+    if (r < 0) {
+        f->exit_code = fail(&err, r);
+        close_all(f);
+    }
+}
+
+/* takeover_opts.guests. */
+static void on_guests(void *ctx, const char *name, int fd) {
+    models_take_guests(((struct front *)ctx)->models, name, fd);
 }
 
 /* takeover_opts.gone. */
@@ -545,17 +625,24 @@ static int open_front(struct front *f, struct err *err) {
         .ctx = f,
         .on_ready = on_ready,
         .on_refused = on_refused,
+        .on_away = on_away,
+        .on_answer = on_answer,
         .beside = takeover_is_pending(),
+        .waits = takeover_waits(),
     };
     const struct takeover_opts t = {
         .loop = &f->loop,
         .ctx = f,
+        .load = on_load,
         .take = on_take,
+        .guests = on_guests,
         .gone = on_old_gone,
     };
     const struct upgrade_opts u = {
         .loop = &f->loop,
         .ctx = f,
+        .sources = sources_text(),
+        .opened = on_next_opened,
         .ready = on_next_ready,
         .taken = on_next_taken,
         .failed = on_next_failed,
@@ -618,7 +705,10 @@ static int open_front(struct front *f, struct err *err) {
     if (!takeover_is_pending())
         service_watchdog_start(&f->loop);
     service_status("loading the model");
-    return models_start(f->models);
+    if (!takeover_waits())
+        return models_start(f->models);
+    takeover_opened();
+    return 0;
 }
 
 static void free_front(struct front *f) {
@@ -668,65 +758,24 @@ static int check_files(struct front *f, struct err *err) {
     return r;
 }
 
-/* Takes @flag out of the arguments, wherever it stands; false: it is not there. */
-static bool take_flag(int *argc, char **argv, const char *flag) {
-    for (int i = 1; i < *argc; i++) {
-        if (strcmp(argv[i], flag) != 0)
-            continue;
-        memmove(&argv[i], &argv[i + 1], sizeof(*argv) * (size_t)(*argc - i));
-        (*argc)--;
-        return true;
-    }
-    return false;
-}
-
-/* What is only printed: did it all arrive? */
-static int printed(void) {
-    return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
-}
-
-/* Descriptors 0 to 2 are open from here on, or a socket could become one of them and get what is
- * printed. */
-static void open_standard(void) {
-    int fd;
-
-    do {
-        fd = open("/dev/null", O_RDONLY);
-    } while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd > STDERR_FILENO)
-        close(fd);
-}
-
-/* No core of front and workers: prompts and keys are in their memory. With a limit of 0 Linux still
- * gives it to the program of kernel.core_pattern, with 1 it does not (do_coredump()). The hard
- * limit stays, so that prlimit(1) can allow one. */
-static void forbid_cores(void) {
-    struct rlimit core;
-
-    if (getrlimit(RLIMIT_CORE, &core) < 0)
-        return;
-    core.rlim_cur = MIN((rlim_t)1, core.rlim_max);
-    setrlimit(RLIMIT_CORE, &core);
-}
-
 int main(int argc, char **argv) {
     static struct front f;
     struct err err = {0};
     int r;
 
-    open_standard();
-    forbid_cores();
+    process_open_standard();
+    process_forbid_cores();
     if (argc > 1 && strcmp(argv[1], WORKER_FLAG) == 0)
         return worker_main(argc, argv);
-    takeover_begin();
-    if (take_flag(&argc, argv, "--help") || take_flag(&argc, argv, "-h"))
-        return config_help(stdout), printed();
-    if (take_flag(&argc, argv, "--print-config"))
-        return config_print(stdout), printed();
-    if (take_flag(&argc, argv, "--version") || take_flag(&argc, argv, "-V"))
-        return printf("weftd %s\n", WEFT_VERSION), printed();
+    takeover_begin(sources_text());
+    if (process_take_flag(&argc, argv, "--help") || process_take_flag(&argc, argv, "-h"))
+        return config_help(stdout), process_printed();
+    if (process_take_flag(&argc, argv, "--print-config"))
+        return config_print(stdout), process_printed();
+    if (process_take_flag(&argc, argv, "--version") || process_take_flag(&argc, argv, "-V"))
+        return printf("weftd %s\n", WEFT_VERSION), process_printed();
     sigbus_exit_with(EXIT_AGAIN, "weftd: model: the file was cut off while it was read\n");
-    bool check = take_flag(&argc, argv, "--check-config");
+    bool check = process_take_flag(&argc, argv, "--check-config");
     f.argc = argc;
     f.argv = argv;
     if ((r = config_init(&f.config)) < 0 ||
@@ -740,6 +789,6 @@ int main(int argc, char **argv) {
         (r = name_key(tenants_read(f.config.tenants, &rows, &n_rows, &err), "tenants", &err)) < 0)
         return fail(&err, r);
     if (check)
-        return (r = check_files(&f, &err)) < 0 ? fail(&err, r) : printed();
+        return (r = check_files(&f, &err)) < 0 ? fail(&err, r) : process_printed();
     return serve(&f);
 }

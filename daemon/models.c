@@ -115,6 +115,7 @@ static void tell_failure(struct served *s, const char *why) {
     s->wanted = false;
     log_event(WLOG_ERROR, "model_failed", "model=\"%s\" reason=\"%s\"", s->name, s->why);
     api_worker_failed(s->model, s->why, s->retry_ms);
+    models_answer_guests(s);
 }
 
 static void fail(struct served *s, const char *why) {
@@ -194,6 +195,7 @@ static void on_ready(void *ctx, const struct msg_ready *r) {
     s->progress = 1;
     s->n_loads++;
     models_set_state(s, SERVED_READY);
+    models_answer_guests(s);
     if (!s->config.engine.max_context && s->n_loads == 1)
         front_model_warn_of_short_context(s->front);
     if (m->on_demand)
@@ -442,6 +444,7 @@ static void remove_retired(struct served *s) {
     if (s->closing || api_model_use(s->model).n_jobs > 0)
         return;
     assert(!has_memory(s));
+    models_close_guests(s->of, s);
     s->closing = true;
     api_remove_model(s->model);
     s->model = NULL;
@@ -468,6 +471,8 @@ static bool renew(struct models *m, uint32_t i) {
 static void decide(struct models *m) {
     struct served *s;
 
+    if (m->away)
+        return;
     models_charge_memory(m);
     for (uint32_t i = 0; i < m->n; i++) {
         s = m->served[i];
@@ -572,6 +577,8 @@ int models_prepare(struct served *s, struct err *err) {
         .on_progress = on_progress,
         .on_unloaded = on_unloaded,
         .on_disk_left = models_disk_left,
+        .on_away = models_away,
+        .on_answer = models_answered,
         .on_served = on_served,
         .on_blocks = m->opts.kv_events ? on_blocks : NULL,
         .on_closed = on_closed,
@@ -616,7 +623,8 @@ static int open_first(struct served *s, struct err *err) {
         return -ENOMEM;
     s->room = room_of(s);
     int r = front_model_open(s->opened, &s->config, &s->room, err);
-    if (r == 0 && s->of->opts.beside && s->opened->memory_bytes > s->of->available)
+    if (r == 0 && s->of->opts.beside && !s->of->opts.waits &&
+        s->opened->memory_bytes > s->of->available)
         r = err_set(err, 0, "model",
                     "%.150s: does not fit beside the daemon that runs: its worker needs %llu MiB, "
                     "and %llu MiB are left",
@@ -651,6 +659,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     list_init(&m->scan.waiting);
     list_init(&m->pulls);
     list_init(&m->changes);
+    list_init(&m->doors);
     if (*o->config->model)
         r = add_first(m);
     if (r == 0)
@@ -713,6 +722,7 @@ void models_stop(struct models *m) {
     m->stopping = true;
     kept_leave(m->opts.kept);
     models_pull_stop(m);
+    models_close_guests(m, NULL);
     for (uint32_t i = 0; i < m->n; i++) {
         m->served[i]->closing = false; /* models_free() frees it */
         workers_stop(m->served[i]->workers);
@@ -731,6 +741,7 @@ struct models *models_free(struct models *m) {
             api_remove_model(s->model); /* api_free() frees those that it finds */
         served_free(s);
     }
+    models_free_guests(m);
     models_rescan_deinit(m);
     model_share_deinit(&m->share);
     free(m->served);

@@ -40,8 +40,11 @@ struct models_opts {
     /* Another daemon runs: what is not available is not taken for free soon, and the disk tier is
      * not used before models_use_disk(). */
     bool beside;
+    bool waits;  /* its workers end before models_start() */
     int disk_fd; /* of the disk tier of the option model; others have files beside it; -1: none */
     void *ctx;
+    void (*on_away)(void *ctx);   /* models_give_way() is done */
+    void (*on_answer)(void *ctx); /* to models_offer(), of one model */
     /* The first model is served from now on: once; at once where none is loaded at the start. */
     void (*on_ready)(void *ctx);
     /* The model of the option model cannot be served: workers_opts.on_refused. */
@@ -65,6 +68,21 @@ int models_start(struct models *m);
 void models_leave_disk(struct models *m, void (*left)(void *ctx));
 /* The files are this daemon's as soon as no other one has them. */
 void models_use_disk(struct models *m);
+/* An upgrade. Workers on a device end; none is started before models_come_back(). True: on_away()
+ * is called when they are gone; false: there are none. */
+bool models_give_way(struct models *m);
+/* Asks the next daemon to take the requests of each model that has some and has not asked: @send
+ * hands it a socket for those of @name. on_answer() for each answer. */
+void models_offer(struct models *m, void (*send)(void *ctx, const char *name, int fd));
+/* How many models have been given this answer. */
+uint32_t models_asked(const struct models *m, enum workers_answer answer);
+/* The requests that were accepted go to the next daemon, and the workers that had them end. */
+void models_move(struct models *m);
+/* There is no next daemon: its models are this one's again. */
+void models_come_back(struct models *m);
+/* Of the next daemon: it is asked for the requests of model @name, over the socket @fd, which is
+ * taken over. */
+void models_take_guests(struct models *m, const char *name, int fd);
 void models_stop(struct models *m);           /* kills all workers; no new one is started */
 struct models *models_free(struct models *m); /* after the loop has run out and api_free() */
 
@@ -104,6 +122,8 @@ int models_load(struct models *m, uint32_t i, struct err *err);
 int models_unload(struct models *m, uint32_t i, struct err *err);
 /* Whether a swap, a pull or a change of presets is under way, in words; NULL: none is. */
 const char *models_changing(const struct models *m);
+/* Whether one is being loaded, likewise. */
+const char *models_loading(const struct models *m);
 /* The backend of the first worker that computes on a device; NULL: none does. */
 const char *models_device(const struct models *m);
 /* Replaces model @i by what @file has now (NULL: its own file), under its name and options. Where

@@ -137,6 +137,13 @@ const char *models_changing(const struct models *m) {
     return NULL;
 }
 
+const char *models_loading(const struct models *m) {
+    for (uint32_t i = 0; i < m->n; i++)
+        if (m->served[i]->state >= SERVED_OPENING && m->served[i]->state <= SERVED_LOADING)
+            return "a model is being loaded";
+    return NULL;
+}
+
 const char *models_device(const struct models *m) {
     for (uint32_t i = 0; i < m->n; i++)
         if (workers_on_device(m->served[i]->workers))

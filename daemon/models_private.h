@@ -105,6 +105,10 @@ struct models {
     uint32_t n_disk_leaving;
     void (*disk_left)(void *ctx); /* NULL: nothing waits for it */
     uv_timer_t disk_timer;
+    /* An upgrade (models_away.c). */
+    bool away; /* the next daemon has the device: no worker is started */
+    uint32_t n_giving_way;
+    struct list doors; /* door.link: requests of the daemon before this one */
     struct api *api;
     struct models_scan scan;
     struct list pulls;   /* pull.link */
@@ -156,6 +160,13 @@ void models_charge_memory(struct models *m);
  * served as if there was no disk. */
 void models_open_disk(struct served *s);
 void models_disk_left(void *served); /* workers_opts.on_disk_left */
+void models_away(void *served);      /* workers_opts.on_away */
+void models_answered(void *served);  /* workers_opts.on_answer */
+/* The model is READY, or cannot be loaded: requests of the old daemon come, or do not. */
+void models_answer_guests(struct served *s);
+/* Requests of the old daemon for @s (NULL: for all) go back to it. */
+void models_close_guests(struct models *m, const struct served *s);
+void models_free_guests(struct models *m); /* when the loop has run out */
 /* Which file lies at @path now, as far as its path, place, size and time tell. */
 uint64_t models_file_id(const char *path);
 /* As models_rescan(), but the folders are read once more from now on. False: no memory. */

@@ -18,7 +18,7 @@ static struct {
     enum takeover_state state;
     char names[UPGRADE_NAMES_MAX];
     uv_poll_t poll;
-    bool polls;
+    bool polls, waits;
 } t;
 
 static void say(const char *text) {
@@ -26,15 +26,17 @@ static void say(const char *text) {
         log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
 }
 
-void takeover_begin(void) {
+void takeover_begin(const char *sources) {
     const char *names = getenv(UPGRADE_VARIABLE);
-    char text[40];
+    char text[40 + UPGRADE_SOURCES];
     int fd = UPGRADE_FD;
 
     if (!names || strlen(names) >= sizeof(t.names))
         return;
     strcpy(t.names, names);
+    t.waits = getenv(UPGRADE_WAITS) != NULL;
     unsetenv(UPGRADE_VARIABLE);
+    unsetenv(UPGRADE_WAITS);
     pid_t pid = fork();
     if (pid != 0)
         _exit(pid < 0);
@@ -42,7 +44,7 @@ void takeover_begin(void) {
     for (const char *s = t.names; (s = strchr(s, '\n')); s++)
         fcntl(fd++, F_SETFD, FD_CLOEXEC);
     t.state = TAKEOVER_PENDING;
-    snprintf(text, sizeof(text), "started %d", (int)getpid());
+    snprintf(text, sizeof(text), "started %d %s", (int)getpid(), sources);
     say(text);
 }
 
@@ -60,24 +62,51 @@ int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX])
     return n;
 }
 
+/* One message; 0: the other side has ended. *fd: what came with it, or -1. */
+static ssize_t hear(char *text, size_t size, int *fd) {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {text, size - 1};
+    struct msghdr m = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof(control)};
+    ssize_t n = recvmsg(UPGRADE_FD, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    *fd = -1;
+    text[MAX(n, 0)] = 0;
+    if (n > 0 && CMSG_FIRSTHDR(&m) && control.head.cmsg_type == SCM_RIGHTS)
+        memcpy(fd, CMSG_DATA(&control.head), sizeof(*fd));
+    return n;
+}
+
 static void on_readable(uv_poll_t *p, int status, int events) {
-    char text[100];
-    ssize_t n = status < 0 ? 0 : recv(UPGRADE_FD, text, sizeof(text) - 1, MSG_DONTWAIT);
+    char text[UPGRADE_MESSAGE_MAX + 1] = "";
+    int fd = -1;
+    ssize_t n = status < 0 ? 0 : hear(text, sizeof(text), &fd);
 
     (void)p;
     (void)events;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    text[MAX(n, 0)] = 0;
-    if (t.state == TAKEOVER_PENDING && strcmp(text, "take") == 0) {
+    if (fd >= 0 && strncmp(text, UPGRADE_GUESTS, strlen(UPGRADE_GUESTS)) == 0) {
+        t.opts.guests(t.opts.ctx, text + strlen(UPGRADE_GUESTS), fd);
+    } else if (t.waits && strcmp(text, "load") == 0) {
+        t.waits = false;
+        t.opts.load(t.opts.ctx);
+    } else if (t.state == TAKEOVER_PENDING && strcmp(text, "take") == 0) {
         t.state = TAKEOVER_TAKING;
         t.opts.take(t.opts.ctx);
-        return;
+    } else {
+        if (fd >= 0)
+            close(fd);
+        takeover_close();
+        if (t.state != TAKEOVER_PENDING)
+            t.state = TAKEOVER_NONE;
+        t.opts.gone(t.opts.ctx);
     }
-    takeover_close();
-    if (t.state != TAKEOVER_PENDING)
-        t.state = TAKEOVER_NONE;
-    t.opts.gone(t.opts.ctx);
 }
 
 int takeover_start(const struct takeover_opts *o) {
@@ -98,6 +127,14 @@ void takeover_failed(const char *why) {
         return;
     snprintf(text, sizeof(text), "failed %s", why);
     say(text);
+}
+
+bool takeover_waits(void) {
+    return t.waits;
+}
+
+void takeover_opened(void) {
+    say("opened");
 }
 
 void takeover_ready(void) {

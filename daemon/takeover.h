@@ -10,18 +10,25 @@
 struct takeover_opts {
     uv_loop_t *loop;
     void *ctx;
+    void (*load)(void *ctx); /* the old daemon's workers have ended (takeover_waits()) */
     void (*take)(void *ctx); /* the old daemon lets go: accept, then takeover_taken() */
+    /* It asks for its requests for model @name over the socket @fd, which is taken over. */
+    void (*guests)(void *ctx, const char *name, int fd);
     void (*gone)(void *ctx); /* it has ended; before "take" this one must too */
 };
 
 /* At the beginning of the process: leaves the parent, since the service manager sees the end of its
  * own children only. The files that were handed over are closed on exec from here on. */
-void takeover_begin(void);
+void takeover_begin(const char *sources); /* of this daemon: upgrade.h */
 /* What was handed over; names live as long as the process. The number, 0 too. */
 int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]);
 int takeover_start(const struct takeover_opts *o);
 /* Tells the old daemon why this one cannot serve. */
 void takeover_failed(const char *why);
+/* Whether workers must not be started before takeover_opts.load(); that is asked for by
+ * takeover_opened(). */
+bool takeover_waits(void);
+void takeover_opened(void);
 void takeover_ready(void);
 void takeover_taken(void);
 /* Whether this daemon is to take over and has not been told to. */

@@ -17,7 +17,6 @@
  * of the end of its own children only; the first process then ends with status 0.
  */
 
-#define MESSAGE_MAX 500
 #define HELLO_MS 10000 /* for "started", in which nothing is loaded */
 #define READY_MS 20000 /* for the caller to let go: more than the disk tier takes (models_disk.c) */
 #define TAKE_MS 10000  /* for "taken", likewise */
@@ -29,6 +28,7 @@ struct upgrade {
     uv_poll_t poll;       /* of the channel */
     uv_timer_t limit;
     bool process_open, poll_open;
+    bool waits, takes_requests;
     int channel;
     int pid; /* as the new daemon has it; 0: it has not said */
     uint32_t limit_ms;
@@ -40,8 +40,8 @@ static void say(int channel, const char *text) {
 }
 
 /* One message; false: there is none now. "": the other side has ended. */
-static bool hear(int channel, char text[MESSAGE_MAX + 1]) {
-    ssize_t n = recv(channel, text, MESSAGE_MAX, MSG_DONTWAIT);
+static bool hear(int channel, char text[UPGRADE_MESSAGE_MAX + 1]) {
+    ssize_t n = recv(channel, text, UPGRADE_MESSAGE_MAX, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return false;
@@ -102,7 +102,7 @@ static void kill_next(struct upgrade *u) {
         kill(u->pid, SIGKILL);
 }
 
-static void fail(struct upgrade *u, const char *why) {
+void upgrade_fail(struct upgrade *u, const char *why) {
     assert(u->state != UPGRADE_IDLE && u->state != UPGRADE_TAKEN);
     kill_next(u);
     close_channel(u);
@@ -113,22 +113,38 @@ static void fail(struct upgrade *u, const char *why) {
 static void on_limit(uv_timer_t *t) {
     struct upgrade *u = t->data;
 
-    fail(u, !u->pid                       ? "it does not say that it is a weftd that can take over"
-            : u->state == UPGRADE_STARTED ? "it is not ready in time"
-            : u->state == UPGRADE_READY   ? "what it needs is not free in time"
-                                          : "it is ready and does not take over");
+    upgrade_fail(u, !u->pid ? "it does not say that it is a weftd that can take over"
+                    : u->state == UPGRADE_STARTED || u->state == UPGRADE_LOADING
+                        ? "it is not ready in time"
+                    : u->state == UPGRADE_TAKING ? "it is ready and does not take over"
+                                                 : "what it needs is not free in time");
+}
+
+static void on_started(struct upgrade *u, int pid, const char *sources) {
+    u->pid = pid;
+    u->takes_requests = strcmp(sources, u->opts.sources) == 0;
+    uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
+    if (u->waits && !u->takes_requests)
+        upgrade_fail(u, "the memory of a device cannot be given to two workers, and a daemon of "
+                        "another version does not go on with requests: restart weftd");
 }
 
 static void on_message(struct upgrade *u, const char *text) {
+    char sources[UPGRADE_SOURCES] = "";
+    enum upgrade_state before = u->waits ? UPGRADE_LOADING : UPGRADE_STARTED;
     int pid;
 
-    if (u->state == UPGRADE_STARTED && !u->pid && sscanf(text, "started %d", &pid) == 1 &&
-        pid > 1) {
-        u->pid = pid;
-        uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
-    } else if (u->state == UPGRADE_STARTED && u->pid && strcmp(text, "ready") == 0) {
-        u->state = UPGRADE_READY;
+    if (u->state == UPGRADE_STARTED && !u->pid &&
+        sscanf(text, "started %d %40s", &pid, sources) >= 1 && pid > 1) {
+        on_started(u, pid, sources);
+    } else if (u->state == UPGRADE_STARTED && u->waits && strcmp(text, "opened") == 0) {
+        u->state = UPGRADE_OPENED;
         uv_timer_start(&u->limit, on_limit, READY_MS, 0);
+        u->opts.opened(u->opts.ctx);
+    } else if (u->state == before && u->pid && strcmp(text, "ready") == 0) {
+        u->state = UPGRADE_READY;
+        /* Where nothing else computes it may have models to load for the requests. */
+        uv_timer_start(&u->limit, on_limit, u->waits ? MAX(READY_MS, u->limit_ms) : READY_MS, 0);
         u->opts.ready(u->opts.ctx, u->pid);
     } else if (u->state == UPGRADE_TAKING && strcmp(text, "taken") == 0) {
         u->state = UPGRADE_TAKEN;
@@ -136,13 +152,44 @@ static void on_message(struct upgrade *u, const char *text) {
         uv_poll_stop(&u->poll); /* the channel stays open: the new one sees the end of this one */
         u->opts.taken(u->opts.ctx, u->pid);
     } else if (strncmp(text, "failed ", 7) == 0) {
-        fail(u, text + 7);
+        upgrade_fail(u, text + 7);
     } else if (*text) {
-        fail(u, "it said what was not expected");
+        upgrade_fail(u, "it said what was not expected");
     } else {
         u->pid = 0; /* the process is gone, another may have its number */
-        fail(u, "it ended before it had taken over (its own last line may say why)");
+        upgrade_fail(u, "it ended before it had taken over (its own last line may say why)");
     }
+}
+
+void upgrade_load(struct upgrade *u) {
+    if (u->state != UPGRADE_OPENED)
+        return;
+    u->state = UPGRADE_LOADING;
+    uv_timer_start(&u->limit, on_limit, u->limit_ms, 0);
+    say(u->channel, "load");
+}
+
+bool upgrade_takes_requests(const struct upgrade *u) {
+    return u->takes_requests && u->state >= UPGRADE_READY;
+}
+
+void upgrade_send_guests(struct upgrade *u, const char *name, int fd) {
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)),
+                          .cmsg_level = SOL_SOCKET,
+                          .cmsg_type = SCM_RIGHTS}};
+    char text[UPGRADE_MESSAGE_MAX];
+    struct iovec part = {text, (size_t)snprintf(text, sizeof(text), UPGRADE_GUESTS "%.400s", name)};
+    struct msghdr m = {.msg_iov = &part,
+                       .msg_iovlen = 1,
+                       .msg_control = &control,
+                       .msg_controllen = sizeof(control)};
+
+    memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+    if (sendmsg(u->channel, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) /* the end of @fd is seen */
+        log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
 }
 
 void upgrade_take(struct upgrade *u) {
@@ -155,7 +202,7 @@ void upgrade_take(struct upgrade *u) {
 
 static void on_readable(uv_poll_t *p, int status, int events) {
     struct upgrade *u = p->data;
-    char text[MESSAGE_MAX + 1];
+    char text[UPGRADE_MESSAGE_MAX + 1];
 
     (void)events;
     while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
@@ -176,7 +223,8 @@ static void on_exit_status(uv_process_t *p, int64_t status, int signal) {
 
 static bool is_ours(const char *variable) {
     static const char *const not_passed[] = {
-        "LISTEN_PID=", "LISTEN_FDS=", "LISTEN_FDNAMES=", "WATCHDOG_PID=", UPGRADE_VARIABLE "="};
+        "LISTEN_PID=",   "LISTEN_FDS=",        "LISTEN_FDNAMES=",
+        "WATCHDOG_PID=", UPGRADE_VARIABLE "=", UPGRADE_WAITS "="};
 
     for (size_t i = 0; i < ARRAY_SIZE(not_passed); i++)
         if (strncmp(variable, not_passed[i], strlen(not_passed[i])) == 0)
@@ -186,18 +234,20 @@ static bool is_ours(const char *variable) {
 
 /* The environment of this process, but for what holds for it alone. @out is freed by the caller,
  * its strings are not. NULL: no memory. */
-static char **environment(char *names) {
+static char **environment(char *names, char *waits) {
     extern char **environ;
     size_t n = 0, at = 0;
 
     while (environ[n])
         n++;
-    char **out = calloc(n + 2, sizeof(*out));
+    char **out = calloc(n + 3, sizeof(*out));
     for (size_t i = 0; out && i < n; i++)
         if (!is_ours(environ[i]))
             out[at++] = environ[i];
     if (out)
-        out[at] = names;
+        out[at++] = names;
+    if (out)
+        out[at] = waits;
     return out;
 }
 
@@ -219,7 +269,7 @@ static int spawn(struct upgrade *u, char **argv, const struct upgrade_files *f, 
         stdio[UPGRADE_FD + 1 + i] =
             (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = f->fd[i]};
     snprintf(names, sizeof(names), UPGRADE_VARIABLE "=%.*s", (int)f->len, f->names);
-    if (!(o.env = environment(names)))
+    if (!(o.env = environment(names, u->waits ? UPGRADE_WAITS "=1" : NULL)))
         return -ENOMEM;
     u->process.data = u;
     u->process_open = true;
@@ -231,13 +281,15 @@ static int spawn(struct upgrade *u, char **argv, const struct upgrade_files *f, 
 }
 
 int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f, uint32_t limit_ms,
-                  struct err *err) {
+                  bool waits, struct err *err) {
     int pair[2];
 
     if (u->state != UPGRADE_IDLE || u->process_open || u->poll_open)
         return err_set(err, 0, "", "an upgrade is under way");
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return err_set(err, 0, "", "no socket pair: %s", strerror(errno));
+    u->waits = waits;
+    u->takes_requests = false;
     int r = spawn(u, argv, f, pair[1]);
     close(pair[1]);
     if (r < 0) {
@@ -257,7 +309,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
 }
 
 void upgrade_stop(struct upgrade *u) {
-    if (u->state == UPGRADE_STARTED || u->state == UPGRADE_READY) {
+    if (u->state >= UPGRADE_STARTED && u->state <= UPGRADE_READY) {
         kill_next(u);
         u->state = UPGRADE_IDLE;
         close_channel(u);

@@ -6,8 +6,18 @@
  * only. They speak over a socket pair, one message a packet, the old one's side first:
  *
  *      old: IDLE ─start─> STARTED ────────────> READY ─────> TAKING ─────────> TAKEN
- *      new:              "started PID" ... "ready" ──>  <── "take" ... "taken" ──>
+ *      new:         "started PID SOURCES" ... "ready" ──>  <── "take" ... "taken" ──>
  *                            └─ "failed WHY", its end, or the time limit ──> IDLE
+ *
+ * Where both cannot have what their workers need, a device, the old one sets UPGRADE_WAITS in the
+ * new one's environment. Then there is a pause between "started" and "ready":
+ *
+ *      old: STARTED ──> OPENED, its workers end ──> LOADING ──> READY
+ *      new:  "opened" ──>                       <── "load" ... "ready" ──>
+ *
+ * SOURCES are those of engine_request_sources(), as text: where they are the old one's own it may
+ * hand over requests, from READY on ("guests MODEL" with a socket: guests.h). A daemon that says
+ * none takes none, nor can it wait.
  *
  * Until "take" the new daemon accepts nothing and tells the service manager nothing, from "taken"
  * on the old one only ends what it has. The socket pair stays open: each sees the other's end.
@@ -29,10 +39,16 @@
 #define UPGRADE_FDS_MAX 96
 #define UPGRADE_NAMES_MAX 8192
 #define UPGRADE_VARIABLE "WEFT_UPGRADE"
+#define UPGRADE_WAITS "WEFT_UPGRADE_WAITS"
+#define UPGRADE_MESSAGE_MAX 500 /* characters */
+#define UPGRADE_GUESTS "guests "
+#define UPGRADE_SOURCES 41 /* characters, with the NUL */
 
 enum upgrade_state {
     UPGRADE_IDLE,
     UPGRADE_STARTED,
+    UPGRADE_OPENED,
+    UPGRADE_LOADING,
     UPGRADE_READY,
     UPGRADE_TAKING,
     UPGRADE_TAKEN,
@@ -41,6 +57,9 @@ enum upgrade_state {
 struct upgrade_opts {
     uv_loop_t *loop;
     void *ctx;
+    const char *sources; /* of this daemon */
+    /* It waits for what the caller's workers have: they end, then upgrade_load(). */
+    void (*opened)(void *ctx);
     /* It is ready: the caller lets go of what only one daemon may have, then upgrade_take(). */
     void (*ready)(void *ctx, int pid);
     /* It accepts. The caller takes no more requests. */
@@ -62,9 +81,18 @@ struct upgrade; /* of a daemon, over its whole life */
 int upgrade_new(struct upgrade **out, const struct upgrade_opts *o);
 /* Adds @fd as @name and, where it is not NULL, = and @value. -E2BIG: there are too many. */
 int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *value);
-/* Starts @argv as the next daemon; it has @limit_ms to be ready. 0, or negative with @err. */
+/* Starts @argv as the next daemon; it has @limit_ms to be ready. @waits: for opts.opened(). 0, or
+ * negative with @err. */
 int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f, uint32_t limit_ms,
-                  struct err *err);
+                  bool waits, struct err *err);
+/* Says "load", where it is OPENED; else nothing. */
+void upgrade_load(struct upgrade *u);
+/* Whether the next daemon can go on with requests of this one. */
+bool upgrade_takes_requests(const struct upgrade *u);
+/* Hands over the socket @fd for the requests of model @name. The caller closes its own. */
+void upgrade_send_guests(struct upgrade *u, const char *name, int fd);
+/* The next daemon, which has not taken over, is killed because of @why; then failed(). */
+void upgrade_fail(struct upgrade *u, const char *why);
 /* Says "take", where an upgrade is READY; else nothing. */
 void upgrade_take(struct upgrade *u);
 enum upgrade_state upgrade_state(const struct upgrade *u);

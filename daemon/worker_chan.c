@@ -9,6 +9,7 @@
  */
 
 static void on_poll(uv_poll_t *poll, int status, int events);
+static void on_rest(uv_idle_t *rest);
 
 /* Waits for what the channel has to do: always for frames, for room while some could not go out.
  * Starting a poll anew costs system calls, so it is done where something changes. */
@@ -17,9 +18,11 @@ static void update_poll(struct worker_chan *c) {
 
     if (!c->open)
         return;
-    if (c->chan.dead) { /* the exit of the process does the rest */
+    if (c->chan.dead) { /* ended(), or the exit of the process, does the rest */
         uv_poll_stop(&c->poll);
         want = 0;
+        if (c->opts.ended)
+            uv_idle_start(&c->rest, on_rest);
     } else if (want != c->waits_for) {
         uv_poll_start(&c->poll, want, on_poll);
     }
@@ -62,8 +65,13 @@ static bool take_turn(struct worker_chan *c) {
 }
 
 static void on_rest(uv_idle_t *rest) {
-    if (!take_turn(CONTAINER_OF(rest, struct worker_chan, rest)))
-        uv_idle_stop(rest);
+    struct worker_chan *c = CONTAINER_OF(rest, struct worker_chan, rest);
+
+    if (take_turn(c))
+        return;
+    uv_idle_stop(rest);
+    if (c->open && c->chan.dead && c->opts.ended)
+        c->opts.ended(c->opts.ctx);
 }
 
 static void on_poll(uv_poll_t *poll, int status, int events) {
@@ -73,6 +81,8 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
     if (status < 0) {
         uv_poll_stop(poll);
         c->waits_for = 0;
+        if (c->opts.ended) /* after what can still be read */
+            uv_idle_start(&c->rest, on_rest);
         return;
     }
     if (uv_is_active((uv_handle_t *)&c->rest)) {

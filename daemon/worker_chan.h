@@ -14,7 +14,8 @@
 #include "base/chan.h"
 #include "base/clock.h"
 
-#define WORKER_CHAN_TURN_NS 1000000 /* a turn ends at the first part that ends after it */
+#define WORKER_CHAN_QUEUE_MAX (64u << 20) /* bytes that wait for the other end to read them */
+#define WORKER_CHAN_TURN_NS 1000000       /* a turn ends at the first part that ends after it */
 
 struct worker_chan_opts {
     uv_loop_t *loop;
@@ -27,6 +28,9 @@ struct worker_chan_opts {
     bool (*frame)(void *ctx, const struct chan_frame *f);
     /* The next part of the last frame. False: there is none. */
     bool (*part)(void *ctx);
+    /* Nothing comes any more, and nothing goes out; once. NULL: it is seen otherwise. It may close
+     * the channel. */
+    void (*ended)(void *ctx);
 };
 
 /* `rest` is active while something may be left of a turn. */

@@ -10,10 +10,8 @@
 #include <unistd.h>
 #include "base/log.h"
 #include "base/probe.h"
-#include "daemon/expert_file.h"
-#include "daemon/faults.h"
 #include "daemon/worker.h"
-#include "daemon/worker_chan.h"
+#include "daemon/workers_private.h"
 #include "proto/flight_file.h"
 
 /*
@@ -26,7 +24,6 @@
  * closes the handle, and the next one starts then. So there are never two, and a death counts once.
  */
 
-#define QUEUE_MAX (64u << 20)
 #define BACKLOG_MAX (1u << 20) /* bytes beyond which requests wait here: to pack them takes time */
 #define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 4)
 #define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
@@ -40,65 +37,14 @@
 
 static_assert(sizeof(struct crash_page) <= FLIGHT_OFFSET, "they do not overlap");
 
-enum workers_state {
-    WORKERS_DOWN,
-    WORKERS_LOADING,
-    WORKERS_SERVING,
-    WORKERS_IDLE,
-    WORKERS_STOPPED
-};
-
-/*
- * process_open: the process or its handle still exists. It and chan.open are both false in DOWN
- * only for a moment, before the next process. WORKERS_SERVING implies both, and `served`.
- */
-struct workers {
-    struct api_port port;
-    struct workers_opts opts;
-    struct model *model; /* of the api; NULL before workers_attach() */
-    enum workers_state state;
-    bool served;      /* some worker was READY once */
-    bool was_ready;   /* this one was */
-    char backend[16]; /* what it computes with: its successors do, for the same tokens. "": none */
-    bool placed;      /* experts stay where `experts` says: that is part of what it computes */
-    struct expert_file experts;
-    uv_process_t process;
-    uv_timer_t watch, restart;
-    bool process_open, killed_for_hang;
-    bool open_sent;    /* to this worker */
-    bool leaving_disk; /* on_disk_left() is to be called */
-    struct worker_chan chan;
-    struct event_cursor events; /* of the frame that is read */
-    struct buf out;
-    int crash_page_fd;
-    struct crash_page *crash_page;
-    struct flight *flight;           /* of this worker and those before it */
-    int64_t started_ns, progress_ns; /* of the process; when its step count last changed */
-    int64_t watched_ns;              /* when this was last looked at */
-    uint64_t progress_step;
-    uint32_t backoff_ms, n_started, n_deaths, n_hangs;
-    uint32_t n_failed; /* starts in a row that came to nothing */
-    int64_t down_ns;   /* when the last worker that served was lost */
-    bool file_changed; /* that the file changed was said */
-    struct faults faults;
-    uint8_t (*keys)[ENGINE_KEEP_KEY];
-    struct kept_file *kept[2]; /* of the model, of the draft model; NULL: what there is stays its
-                                  worker's own */
-    const char *weights;       /* as workers_stats has it */
-    char refusal[400];         /* of the present worker; "": it gave no reason */
-    char failure[400];         /* what api_worker_failed() was told; "": nothing */
-    struct msg_stats last;
-    bool has_stats;
-};
-
-/* The only place that changes the state. */
-static void set_state(struct workers *w, enum workers_state next) {
-    enum { DOWN = 1, LOADING = 2, SERVING = 4, IDLE = 8, STOPPED = 16 };
+void workers_set_state(struct workers *w, enum workers_state next) {
+    enum { DOWN = 1, LOADING = 2, SERVING = 4, IDLE = 8, AWAY = 16, STOPPED = 32 };
     static const int legal[WORKERS_STOPPED + 1] = {
-        [WORKERS_DOWN] = LOADING | IDLE | STOPPED,
-        [WORKERS_LOADING] = SERVING | DOWN | IDLE | STOPPED,
-        [WORKERS_SERVING] = DOWN | IDLE | STOPPED,
+        [WORKERS_DOWN] = LOADING | IDLE | AWAY | STOPPED,
+        [WORKERS_LOADING] = SERVING | DOWN | IDLE | AWAY | STOPPED,
+        [WORKERS_SERVING] = DOWN | IDLE | AWAY | STOPPED,
         [WORKERS_IDLE] = LOADING | STOPPED,
+        [WORKERS_AWAY] = DOWN | IDLE | STOPPED,
     };
 
     assert(legal[w->state] >> next & 1);
@@ -111,10 +57,14 @@ static struct workers *of_port(struct api_port *p) {
 
 /* ---- the channel ---- */
 
+struct worker_chan *workers_way(struct workers *w) {
+    return w->state == WORKERS_SERVING ? &w->chan : w->next == NEXT_TAKEN ? &w->next_chan : NULL;
+}
+
 /* Sends what was packed into w->out, which is empty otherwise; @packed: whether it was. As
  * chan_send(), or @packed. */
-static int send_out(struct workers *w, uint16_t type, int packed) {
-    int r = packed < 0 ? packed : worker_chan_send(&w->chan, type, &w->out);
+static int send_out(struct workers *w, struct worker_chan *c, uint16_t type, int packed) {
+    int r = packed < 0 ? packed : worker_chan_send(c, type, &w->out);
 
     buf_clear(&w->out);
     return r;
@@ -122,18 +72,21 @@ static int send_out(struct workers *w, uint16_t type, int packed) {
 
 /* Likewise, best effort: what a worker does not hear it computes in vain, or decides without. */
 static void tell(struct workers *w, uint16_t type, int packed) {
-    if (w->chan.open && w->open_sent)
-        send_out(w, type, packed);
+    struct worker_chan *c = w->chan.open && w->open_sent ? &w->chan : workers_way(w);
+
+    if (c)
+        send_out(w, c, type, packed);
     buf_clear(&w->out);
 }
 
 /* api_port.submit. -EAGAIN: the worker is not there, or its channel is full. */
 static int port_submit(struct api_port *p, const struct submit *m) {
     struct workers *w = of_port(p);
+    struct worker_chan *c = workers_way(w);
 
-    if (w->state != WORKERS_SERVING || worker_chan_queued(&w->chan) > BACKLOG_MAX)
+    if (!c || worker_chan_queued(c) > BACKLOG_MAX)
         return -EAGAIN;
-    int r = send_out(w, MSG_SUBMIT, msg_submit_pack(&w->out, m));
+    int r = send_out(w, c, MSG_SUBMIT, msg_submit_pack(&w->out, m));
     return r == CHAN_FULL || r == -EPIPE ? -EAGAIN : r;
 }
 
@@ -172,7 +125,7 @@ static void port_use(struct api_port *p, uint32_t tenant, double weight) {
     of_port(p)->opts.use(of_port(p)->opts.ctx, tenant, weight);
 }
 
-static uint32_t n_faults(struct api_port *p, uint64_t id) {
+uint32_t workers_n_faults(struct api_port *p, uint64_t id) {
     return faults_of(&of_port(p)->faults, id);
 }
 
@@ -209,7 +162,7 @@ static void send_open(struct workers *w) {
         .tells_blocks = w->opts.on_blocks != NULL,
     };
 
-    r = r < 0 ? r : send_out(w, MSG_OPEN, msg_open_pack(&w->out, &m));
+    r = r < 0 ? r : send_out(w, &w->chan, MSG_OPEN, msg_open_pack(&w->out, &m));
     if (r < 0)
         kill_worker(w, "its options cannot be sent");
     w->open_sent = true;
@@ -272,7 +225,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
         kill_worker(w, "the model's file was changed while it was loaded");
         return;
     }
-    set_state(w, WORKERS_SERVING);
+    workers_set_state(w, WORKERS_SERVING);
     w->backoff_ms = w->n_failed = *w->failure = 0;
     w->progress_ns = clock_now(w->opts.clock);
     w->weights = where[m->weights];
@@ -289,7 +242,7 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
     if (w->opts.on_blocks)
         w->opts.on_blocks(w->opts.ctx, NULL);
     snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
-    api_worker_up(w->model, n_faults);
+    api_worker_up(w->model, workers_n_faults);
 }
 
 /* One event of a batch, which is that of one step. It may end any generation, and by that start
@@ -332,6 +285,9 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
         w->opts.on_progress(w->opts.ctx, p.fraction);
     } else if (f->type == MSG_READY && w->state == WORKERS_LOADING &&
                msg_ready_parse(f->data, f->len, &ready) == 0) {
+        buf_clear(&w->ready);
+        if (buf_add(&w->ready, f->data, f->len) < 0) /* then nothing is offered to others */
+            buf_clear(&w->ready);
         on_ready(w, &ready);
     } else if (f->type == MSG_FAILED) {
         snprintf(w->refusal, sizeof(w->refusal), "%.*s", (int)MIN(f->len, 399u),
@@ -357,8 +313,6 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
 }
 
 /* ---- the process ---- */
-
-static void schedule_restart(struct workers *w);
 
 static void on_timers_closed(uv_handle_t *h) {
     struct workers *w = CONTAINER_OF((uv_timer_t *)h, struct workers, restart);
@@ -395,7 +349,7 @@ static void on_failed_start(struct workers *w) {
         memcpy(w->failure, w->refusal, sizeof(w->failure));
         api_worker_failed(w->model, w->failure, MAX(w->backoff_ms, RETRY_MIN_MS));
     }
-    schedule_restart(w);
+    workers_schedule_restart(w);
 }
 
 static void on_process_closed(uv_handle_t *h) {
@@ -404,11 +358,13 @@ static void on_process_closed(uv_handle_t *h) {
     assert(w->process_open && !w->chan.open);
     w->process_open = false;
     if (w->state == WORKERS_DOWN && w->was_ready)
-        schedule_restart(w);
+        workers_schedule_restart(w);
     else if (w->state == WORKERS_DOWN)
         on_failed_start(w);
     else if (w->state == WORKERS_IDLE)
         w->opts.on_unloaded(w->opts.ctx);
+    else if (w->state == WORKERS_AWAY)
+        workers_gone(w);
     else if (w->state == WORKERS_STOPPED)
         close_timers(w);
 }
@@ -449,8 +405,8 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
     if (served)
         w->down_ns = clock_now(w->opts.clock);
-    if (w->state != WORKERS_STOPPED && w->state != WORKERS_IDLE) {
-        set_state(w, WORKERS_DOWN);
+    if (w->state == WORKERS_LOADING || w->state == WORKERS_SERVING) {
+        workers_set_state(w, WORKERS_DOWN);
         w->n_deaths++;
         faults_note(&w->faults, w->crash_page);
         if (served)
@@ -505,7 +461,7 @@ static int spawn(struct workers *w) {
     struct worker_chan_opts chan = {.loop = w->opts.loop,
                                     .clock = w->opts.clock,
                                     .max_frame = MSG_MAX_FRAME,
-                                    .max_queued = QUEUE_MAX,
+                                    .max_queued = WORKER_CHAN_QUEUE_MAX,
                                     .ctx = w,
                                     .frame = on_frame,
                                     .part = next_event};
@@ -555,7 +511,7 @@ int workers_start(struct workers *w) {
     if (r < 0)
         return r;
     w->n_started++;
-    set_state(w, WORKERS_LOADING);
+    workers_set_state(w, WORKERS_LOADING);
     PROBE2(worker__start, w->process.pid, w->n_started);
     log_event(WLOG_INFO, "worker_started", "pid=%d", w->process.pid);
     return 0;
@@ -581,7 +537,7 @@ static void on_restart(uv_timer_t *t) {
 }
 
 /* At once after a worker that served; with growing pauses while none gets that far. */
-static void schedule_restart(struct workers *w) {
+void workers_schedule_restart(struct workers *w) {
     uint32_t ms = w->backoff_ms;
 
     assert(w->state == WORKERS_DOWN && !w->process_open);
@@ -648,6 +604,7 @@ int workers_new(struct workers **out, const struct workers_opts *o, struct err *
                                 .turn_end = port_turn_end,
                                 .story = port_story};
     buf_init(&w->out, MSG_MAX_FRAME);
+    buf_init(&w->ready, MSG_MAX_FRAME);
     w->crash_page_fd = memfd_create("weft-crash-page", MFD_CLOEXEC);
     if (w->crash_page_fd >= 0 && ftruncate(w->crash_page_fd, SHARED_BYTES) == 0)
         shared = mmap(NULL, SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, w->crash_page_fd, 0);
@@ -682,7 +639,7 @@ static void on_linger_end(uv_timer_t *t) {
 
 /* A worker exits when its channel is closed. It is waited for only where it has something
  * to write. */
-static void end_process(struct workers *w, bool served) {
+void workers_end_process(struct workers *w, bool served) {
     worker_chan_close(&w->chan);
     uv_timer_stop(&w->restart);
     if (!w->process_open)
@@ -698,9 +655,10 @@ void workers_stop(struct workers *w) {
 
     if (w->state == WORKERS_STOPPED)
         return;
-    set_state(w, WORKERS_STOPPED);
+    workers_set_state(w, WORKERS_STOPPED);
+    workers_leave_next(w);
     uv_timer_stop(&w->watch);
-    end_process(w, served);
+    workers_end_process(w, served);
     if (!w->process_open)
         close_timers(w);
 }
@@ -746,13 +704,14 @@ void workers_unload(struct workers *w) {
     assert(w->opts.on_unloaded && api_model_use(w->model).n_running == 0);
     if (w->state == WORKERS_IDLE || w->state == WORKERS_STOPPED)
         return;
-    set_state(w, WORKERS_IDLE);
+    workers_set_state(w, WORKERS_IDLE);
+    workers_leave_next(w);
     w->served = w->has_stats = w->file_changed = w->placed = false;
     w->backoff_ms = w->n_failed = *w->failure = 0;
     api_worker_stopped(w->model);
     release_weights(w, false); /* the memory is free when the process has ended */
     log_event(WLOG_INFO, "worker_unloaded", "pid=%d", w->process_open ? w->process.pid : 0);
-    end_process(w, served);
+    workers_end_process(w, served);
     if (!w->process_open)
         w->opts.on_unloaded(w->opts.ctx);
 }
@@ -760,12 +719,13 @@ void workers_unload(struct workers *w) {
 struct workers *workers_free(struct workers *w) {
     if (!w)
         return NULL;
-    assert(!w->process_open && !w->chan.open);
+    assert(!w->process_open && !w->chan.open && !w->next_chan.open);
     release_weights(w, false);
     munmap(w->crash_page, SHARED_BYTES);
     close(w->crash_page_fd);
     expert_file_close(&w->experts);
     buf_deinit(&w->out);
+    buf_deinit(&w->ready);
     free(w);
     return NULL;
 }
@@ -779,12 +739,17 @@ int workers_dump(const struct workers *w, struct buf *out) {
                              clock_now(w->opts.clock));
 }
 
+const struct buf *workers_ready(const struct workers *w) {
+    return &w->ready;
+}
+
 bool workers_on_device(const struct workers *w) {
     return strcmp(w->backend, "cuda") == 0;
 }
 
 void workers_stats(const struct workers *w, struct workers_stats *out) {
-    static const char *const names[] = {"down", "loading", "serving", "unloaded", "stopped"};
+    static const char *const names[] = {"down",     "loading", "serving",
+                                        "unloaded", "away",    "stopped"};
 
     *out = (struct workers_stats){
         .state = names[w->state],

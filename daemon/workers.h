@@ -7,7 +7,7 @@
  *      start ──> LOADING ──READY──> SERVING
  *                  │  ^                │
  *        exit, FAILED │ backoff        │ exit, hang (killed)
- *                  v  │                v
+ *                  v  │                v                        give_way ──> AWAY ──> DOWN
  *                 DOWN <───────────────┘   unload ──> IDLE ──> start    stop ──> STOPPED
  *
  * A worker that dies takes no stream with it: the front submits every live request again with the
@@ -52,6 +52,8 @@ struct workers_opts {
     void (*on_progress)(void *ctx, float fraction);
     void (*on_unloaded)(void *ctx);
     void (*on_disk_left)(void *ctx); /* workers_leave_disk() is done */
+    void (*on_away)(void *ctx);      /* workers_give_way() is done */
+    void (*on_answer)(void *ctx);    /* to workers_offer(): workers_answer() is another now */
     /* What tenants had of its device lately: for workers_tell_served() of others. */
     void (*on_served)(void *ctx, const struct msg_served *m, uint32_t n);
     /* What changed in the prefix cache of its worker; NULL: it is empty. NULL: that is not told. */
@@ -97,6 +99,20 @@ void workers_unload(struct workers *w);
 /* From here on it is loaded on demand (api_port.want). */
 void workers_on_demand(struct workers *w);
 void workers_stop(struct workers *w); /* kills the worker; no new one is started */
+
+/* An upgrade. Asks the next daemon, at the other end of the socket @fd, which is taken over, to go
+ * on with the requests. Once, after a worker was ready. */
+enum workers_answer { WORKERS_UNASKED, WORKERS_ASKED, WORKERS_ACCEPTED, WORKERS_REFUSED };
+void workers_offer(struct workers *w, int fd);
+enum workers_answer workers_answer(const struct workers *w);
+/* Ends the process: what it has of memory and device is another's. Requests wait, or go to the next
+ * daemon where that has accepted them. True: on_away() is called when it is gone; false: there is
+ * none. */
+bool workers_give_way(struct workers *w);
+/* There is no next daemon: a worker starts again, if one gave way. */
+void workers_come_back(struct workers *w);
+/* What a READY said of the last worker; empty: there was none. */
+const struct buf *workers_ready(const struct workers *w);
 
 /* What was decided lately; written by the worker meanwhile, so what is taken from it is checked. */
 const struct flight *workers_flight(const struct workers *w);

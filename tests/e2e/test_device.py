@@ -2,27 +2,17 @@
 import json
 import os
 import pathlib
-import shutil
 import struct
 import subprocess
 import tempfile
 
 from manager import wait_until
-from weftd import BUILD, Skip, Weftd, main, program, synth
+from weftd import BUILD, Weftd, copy_daemon, main, program, synth
 
 
 def metrics(d):
     return {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in d.request("GET", "/metrics")[2].splitlines()
             if line.startswith("weft_device_")}
-
-
-def copy_daemon(folder):
-    """weftd beside the emulated CUDA backend."""
-    module = BUILD / "tests" / "engine" / "cuda" / "weft-cuda.so"
-    if not module.exists():
-        raise Skip("the emulated CUDA backend was not built")
-    for file in (program("weftd"), module):
-        shutil.copy(file, folder)
 
 
 def test_the_device_in_metrics_and_programs():

@@ -14,53 +14,9 @@ import tempfile
 import threading
 import time
 
-from manager import Manager, adopt, wait_end, wait_until
+from manager import Manager, wait_end, wait_until
+from upgrading import ASK, FLAGS, LONG, PROMPT, Daemon, Installed, Stream, answer, ctl, daemons, refused, replace_version, upgrade
 from weftd import UnixConnection, Weftd, beside, main, parallel, program, random_tokens, synth, tiny_model
-
-FLAGS = ("--max-context", "16384", "--kv-memory", "64M", "--threads", "1")
-ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
-PROMPT = random_tokens(1, 30)
-LONG = {"prompt": PROMPT, **ASK, "max_tokens": 2500}
-adopt()
-
-
-def ctl(d, *command):
-    return subprocess.run([program("weftctl"), "--socket", d.admin, *command], capture_output=True, text=True, timeout=60)
-
-
-def upgrade(d):
-    """The PID of the next daemon."""
-    r = ctl(d, "--json", "upgrade")
-    assert r.returncode == 0, (r, d.log)
-    return json.loads(r.stdout)["pid"]
-
-
-def refused(d, reason):
-    r = ctl(d, "upgrade")
-    assert r.returncode == 1 and reason in r.stderr, r
-
-
-def answer(d, prompt=PROMPT, **more):
-    return d.complete(prompt, **{**ASK, **more})["token_ids"]
-
-
-class Stream(threading.Thread):
-    """Reads one stream; its tokens, and the error that ended it."""
-
-    def __init__(self, d, body=LONG):
-        super().__init__()
-        self.d, self.body, self.tokens, self.error = d, body, [], None
-        self.start()
-        wait_until("the first token", lambda: self.tokens or self.error)
-
-    def run(self):
-        try:
-            for event in Weftd.stream(self.d, "/v1/completions", self.body):
-                for choice in event["choices"]:
-                    self.tokens += choice["token_ids"]
-        except Exception as error:  # noqa: BLE001: looked at by the test
-            self.error = error
-
 
 class Held:
     """A daemon whose worker computes nothing inside the block: its streams are there at the end of it."""
@@ -117,59 +73,13 @@ class Clients:
             t.join()
 
 
-class Installed:
-    """A folder with a program of its own, which an upgrade replaces."""
-
-    def __init__(self, folder):
-        self.path = os.path.join(folder, "weftd")
-        shutil.copy(program("weftd"), self.path)
-
-    def replace(self, text=None):
-        """By a script, or by the true program."""
-        new = self.path + ".new"
-        if text is None:
-            shutil.copy(program("weftd"), new)
-        else:
-            pathlib.Path(new).write_text(text)
-            os.chmod(new, 0o755)
-        os.rename(new, self.path)
-
-    def delay(self, seconds):
-        self.replace(f'#!/bin/sh\nsleep {seconds}\nexec {program("weftd")} "$@"\n')
-
-
-def daemons(admin):
-    """Those with this admin socket: the one that the test has started, and those that it has adopted."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            stat = pathlib.Path("/proc", pid, "stat").read_text().rsplit(")", 1)
-            is_ours = int(stat[1].split()[1]) == os.getpid() and "(weftd" in stat[0] and stat[1].split()[0] != "Z"
-            if is_ours and admin.encode() in pathlib.Path("/proc", pid, "cmdline").read_bytes().split(b"\0"):
-                found.append(int(pid))
-        except (OSError, IndexError):
-            pass
-    return found
-
-
-class Daemon(Weftd):
-    """With those that came after it: none outlives its test."""
-
-    def __exit__(self, *failure):
-        try:
-            super().__exit__(*failure)
-        finally:
-            for pid in daemons(self.admin):
-                os.kill(pid, signal.SIGKILL)
-                wait_end(pid)
-
-
 def test_the_next_daemon_takes_every_socket_and_streams_go_on_to_their_end():
     with tempfile.TemporaryDirectory() as folder:
-        path = folder + "/http.sock"
-        with Daemon(*FLAGS, "--listen", "127.0.0.1:0", "--listen", "unix:" + path) as d:
+        path, installed = folder + "/http.sock", Installed(folder)
+        with Daemon(*FLAGS, "--listen", "127.0.0.1:0", "--listen", "unix:" + path, path=installed.path) as d:
             should = answer(d, max_tokens=LONG["max_tokens"])
             stream = Stream(d)
+            installed.replace_version()
             with Held(d):
                 pid = upgrade(d)
                 assert pid != d.process.pid and len(stream.tokens) < len(should), "the stream ended before the upgrade"
@@ -370,9 +280,10 @@ def test_sigterm_while_the_next_daemon_loads_ends_both():
 
 
 def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
-    with Daemon(*FLAGS) as d:
+    with tempfile.TemporaryDirectory() as folder, Daemon(*FLAGS, path=Installed(folder).path) as d:
         should = answer(d, max_tokens=LONG["max_tokens"])
         stream = Stream(d)
+        replace_version(folder + "/weftd")
         with Held(d):
             pid = upgrade(d)
             os.kill(pid, signal.SIGTERM)
@@ -386,8 +297,9 @@ def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
 @beside
 def test_the_old_one_waits_for_its_requests_without_a_limit_and_with_one():
     def try_one(flags, signals, whole):
-        with Daemon(*FLAGS, *flags) as d:
+        with tempfile.TemporaryDirectory() as folder, Daemon(*FLAGS, *flags, path=Installed(folder).path) as d:
             stream = Stream(d)
+            replace_version(folder + "/weftd")
             with Held(d):
                 pid = upgrade(d)
                 for _ in range(signals):

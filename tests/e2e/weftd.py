@@ -62,6 +62,15 @@ def synth(name, *args):
     return str(path)
 
 
+def copy_daemon(folder):
+    """weftd beside the emulated CUDA backend."""
+    module = BUILD / "tests" / "engine" / "cuda" / "weft-cuda.so"
+    if not module.exists():
+        raise Skip("the emulated CUDA backend was not built")
+    for file in (program("weftd"), module):
+        shutil.copy(file, folder)
+
+
 def tiny_model():
     return synth("tiny-qwen3-q4_k_m-128k", "--arch", "qwen3", "--shape", "tiny,context=131072", "--format", "Q4_K_M", "--seed", "1")
 
@@ -274,10 +283,11 @@ class Weftd:
         assert status == 200, (status, value)
         return {**value["choices"][0], "usage": value["usage"]}
 
-    def stream(self, path, body, timeout=60):
+    def stream(self, path, body, timeout=60, connection=None, key=None):
         """Yields the parsed data of each SSE event; the final [DONE] ends it."""
-        connection = self.connect(timeout)
-        connection.request("POST", path, json.dumps({"stream": True, **body}), {"Content-Type": "application/json"})
+        connection = connection or self.connect(timeout)
+        connection.request("POST", path, json.dumps({"stream": True, **body}),
+                           {"Content-Type": "application/json", **({"Authorization": "Bearer " + key} if key else {})})
         response = connection.getresponse()
         if response.status != 200:
             raise AssertionError((response.status, response.read()))

@@ -1,0 +1,15 @@
+#pragma once
+
+/* process - what the process is given, before it is a front or a worker. */
+
+#include <stdbool.h>
+
+/* Takes @flag out of the arguments, wherever it stands; false: it is not there. */
+bool process_take_flag(int *argc, char **argv, const char *flag);
+/* Of a program that only prints: the exit code, 0 if it all arrived. */
+int process_printed(void);
+/* Descriptors 0 to 2 are open from here on, or a socket could become one of them and get what is
+ * printed. */
+void process_open_standard(void);
+/* No core of front and workers: prompts and keys are in their memory. */
+void process_forbid_cores(void);

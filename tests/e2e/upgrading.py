@@ -1,0 +1,118 @@
+"""What tests of upgrades share: daemons that others follow, streams that go on meanwhile, and programs that are replaced."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import threading
+
+from manager import adopt, wait_end, wait_until
+from weftd import BUILD, Weftd, program, random_tokens
+
+FLAGS = ("--max-context", "16384", "--kv-memory", "64M", "--threads", "1")
+ASK = {"max_tokens": 24, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+PROMPT = random_tokens(1, 30)
+LONG = {"prompt": PROMPT, **ASK, "max_tokens": 2500}
+adopt()
+
+
+def ctl(d, *command):
+    return subprocess.run([program("weftctl"), "--socket", d.admin, *command], capture_output=True, text=True, timeout=60)
+
+
+def upgrade(d):
+    """The PID of the next daemon."""
+    r = ctl(d, "--json", "upgrade")
+    assert r.returncode == 0, (r, d.log)
+    return json.loads(r.stdout)["pid"]
+
+
+def refused(d, reason):
+    r = ctl(d, "upgrade")
+    assert r.returncode == 1 and reason in r.stderr, r
+
+
+def answer(d, prompt=PROMPT, **more):
+    return d.complete(prompt, **{**ASK, **more})["token_ids"]
+
+
+class Stream(threading.Thread):
+    """Reads one stream; its tokens, and the error that ended it."""
+
+    def __init__(self, d, body=LONG, key=None):
+        super().__init__()
+        self.d, self.body, self.key, self.tokens, self.error = d, body, key, [], None
+        self.start()
+        wait_until("the first token", lambda: self.tokens or self.error)
+
+    def run(self):
+        try:
+            self.connection = self.d.connect()
+            for event in Weftd.stream(self.d, "/v1/completions", self.body, connection=self.connection, key=self.key):
+                for choice in event["choices"]:
+                    self.tokens += choice["token_ids"]
+        except Exception as error:  # noqa: BLE001: looked at by the test
+            self.error = error
+
+
+def replace_version(path):
+    """By a program of another version, as far as the digest of what requests depend on tells: none move there."""
+    text = (BUILD / "engine" / "build_id.h").read_text()
+    digest = bytes(int(b, 16) for b in re.search(r"REQUEST_SOURCES (.*)", text)[1].split(", "))[:16]  # the compiler may cut the rest off
+    data = pathlib.Path(program("weftd")).read_bytes()
+    assert digest in data
+    pathlib.Path(path + ".new").write_bytes(data.replace(digest, digest[::-1]))
+    os.chmod(path + ".new", 0o755)
+    os.rename(path + ".new", path)
+
+
+class Installed:
+    """A folder with a program of its own, which an upgrade replaces."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "weftd")
+        shutil.copy(program("weftd"), self.path)
+
+    def replace(self, text=None):
+        """By a script, or by the true program."""
+        new = self.path + ".new"
+        if text is None:
+            shutil.copy(program("weftd"), new)
+        else:
+            pathlib.Path(new).write_text(text)
+            os.chmod(new, 0o755)
+        os.rename(new, self.path)
+
+    def replace_version(self):
+        replace_version(self.path)
+
+    def delay(self, seconds):
+        self.replace(f'#!/bin/sh\nsleep {seconds}\nexec {program("weftd")} "$@"\n')
+
+
+def daemons(admin):
+    """Those with this admin socket: the one that the test has started, and those that it has adopted."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            stat = pathlib.Path("/proc", pid, "stat").read_text().rsplit(")", 1)
+            is_ours = int(stat[1].split()[1]) == os.getpid() and "(weftd" in stat[0] and stat[1].split()[0] != "Z"
+            if is_ours and admin.encode() in pathlib.Path("/proc", pid, "cmdline").read_bytes().split(b"\0"):
+                found.append(int(pid))
+        except (OSError, IndexError):
+            pass
+    return found
+
+
+class Daemon(Weftd):
+    """With those that came after it: none outlives its test."""
+
+    def __exit__(self, *failure):
+        try:
+            super().__exit__(*failure)
+        finally:
+            for pid in daemons(self.admin):
+                os.kill(pid, signal.SIGKILL)
+                wait_end(pid)
