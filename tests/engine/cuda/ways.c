@@ -33,6 +33,18 @@ static void random_tokens(int32_t *t, uint32_t n, uint32_t n_vocab, uint64_t see
         t[i] = (int32_t)rng_below(&r, n_vocab);
 }
 
+/* What the disk tier does over a restart: snapshot @to of host memory becomes what @from is, behind
+ * @n_tokens, and nothing of that is left. */
+static void move_snapshot(struct driver *d, uint32_t to, uint32_t from, uint32_t n_tokens) {
+    uint8_t *src = engine_host_snapshot(d->engine, from);
+    void *dst = engine_host_snapshot(d->engine, to);
+
+    cr_assert(src && dst && src != dst && d->info->state_bytes > 0);
+    memcpy(dst, src, d->info->state_bytes);
+    memset(src, 0x5A, d->info->state_bytes);
+    engine_set_snapshot(d->engine, to, n_tokens);
+}
+
 /* As when a draft was wrong: rows are computed, and forgotten. */
 static void go_back(struct driver *d, struct driver_seq *s, uint32_t n) {
     uint32_t more = MIN(s->n_prompt - 2 * n, n);
@@ -40,7 +52,9 @@ static void go_back(struct driver *d, struct driver_seq *s, uint32_t n) {
     driver_step(d, &(struct driver_part){s, n}, 1);
     driver_save(d, s, 1);
     driver_step(d, &(struct driver_part){s, more}, 1);
-    driver_load(d, s, 1, n);
+    if (d->opts.host_kv_bytes > 0)
+        move_snapshot(d, 0, 1, n);
+    driver_load(d, s, d->opts.host_kv_bytes > 0 ? 0 : 1, n);
 }
 
 void ways_run(const char *path, const char *backend, const struct way *w, struct trace *t) {

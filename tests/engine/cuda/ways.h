@@ -27,7 +27,9 @@ struct way {
     /* After so many rows of the prompt the subject's state is saved, and loaded again after the
      * next ones, which are then computed anew; 0: not. */
     uint32_t back;
-    uint64_t host_kv_bytes;           /* of snapshots; 0: they are in the device's memory */
+    /* Of snapshots, whose bytes are moved by the test as the disk tier does; 0: they are in the
+     * device's memory. */
+    uint64_t host_kv_bytes;
     uint32_t host_experts, n_threads; /* engine_opts; n_threads 0: 1 */
     int placed_fd;                    /* engine_opts.experts_fd, with keeps_place; or 0 */
 };
