@@ -72,10 +72,18 @@ struct broken {
     const char *kernel, *backend, *note;
 };
 
-/* Each of the kernels broken in turn, for the model of @path. */
-static void break_each(const char *path, const struct broken *cases, size_t n) {
+/* Each of the kernels broken in turn, for the model @m; NULL: fake_small_model(). */
+static void break_each(const struct tiny_model *m, const struct broken *cases, size_t n) {
     struct answer right, a;
+    struct err err;
+    char path[64];
 
+    if (!backend_find("cpu", &err))
+        cr_skip_test("%s", err.message);
+    if (m)
+        tiny_model_temp(m, path);
+    else
+        fake_small_model(path);
     setenv("WEFT_CUDA_CHECK", "1", 1);
     fake_find()->on_launch = spoil;
     ask(path, NULL, &right);
@@ -89,6 +97,7 @@ static void break_each(const char *path, const struct broken *cases, size_t n) {
         if (strcmp(a.backend, "cuda") == 0)
             cr_expect(memcmp(a.token, right.token, sizeof(a.token)) == 0, "%s", cases[i].kernel);
     }
+    unlink(path);
 }
 
 Test(cuda_auto, a_right_device_is_taken_and_a_wrong_kernel_never) {
@@ -111,14 +120,7 @@ Test(cuda_auto, a_right_device_is_taken_and_a_wrong_kernel_never) {
         {"sample_weigh", "cpu", ""},
         {"sample_draw", "cpu", ""},
     };
-    struct err err;
-    char path[64];
-
-    if (!backend_find("cpu", &err))
-        cr_skip_test("%s", err.message);
-    fake_small_model(path);
-    break_each(path, cases, ARRAY_SIZE(cases));
-    unlink(path);
+    break_each(NULL, cases, ARRAY_SIZE(cases));
 }
 
 Test(cuda_auto, segments_are_shared_only_where_the_sum_is_right) {
@@ -132,14 +134,7 @@ Test(cuda_auto, segments_are_shared_only_where_the_sum_is_right) {
                                  .n_head = 2,
                                  .n_head_kv = 1,
                                  .head_dim = 32};
-    struct err err;
-    char path[64];
-
-    if (!backend_find("cpu", &err))
-        cr_skip_test("%s", err.message);
-    tiny_model_temp(&m, path);
-    break_each(path, &wrong, 1);
-    unlink(path);
+    break_each(&m, &wrong, 1);
 }
 
 Test(cuda_auto, wrong_kernels_of_experts_are_left_out) {
@@ -158,12 +153,5 @@ Test(cuda_auto, wrong_kernels_of_experts_are_left_out) {
                                  .n_head = 2,
                                  .n_head_kv = 1,
                                  .head_dim = 32};
-    struct err err;
-    char path[64];
-
-    if (!backend_find("cpu", &err))
-        cr_skip_test("%s", err.message);
-    tiny_model_temp(&m, path);
-    break_each(path, cases, ARRAY_SIZE(cases));
-    unlink(path);
+    break_each(&m, cases, ARRAY_SIZE(cases));
 }
