@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include "base/gguf.h"
 
-enum { KV_GLOBAL, KV_WINDOW, KV_DRAFT, KV_CLASSES }; /* each class has its own page table */
+enum { KV_GLOBAL, KV_WINDOW, KV_CLASSES }; /* each class has its own page table */
 enum engine_copy_dir { COPY_D2D, COPY_D2H, COPY_H2D, COPY_STATE_SAVE, COPY_STATE_LOAD };
 enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's output */ };
 /* Keys and values in pages. The blocks are of 32 values of a head. Q4_0: hosts only; F32: reference
