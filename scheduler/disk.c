@@ -38,6 +38,7 @@
 #include <sys/random.h>
 #include "base/clock.h"
 #include "base/list.h"
+#include "proto/messages.h"
 #include "scheduler/disk_index.h"
 #include "scheduler/disk_io.h"
 #include "scheduler/disk_room.h"
@@ -77,7 +78,6 @@ struct disk {
     int64_t told_ns; /* that it cannot be written; 0: never */
     double read_ns;  /* of a page */
     struct disk_thread thread;
-    struct disk_stats stats;
 };
 
 static void give(struct disk *d, struct job *j) {
@@ -102,9 +102,11 @@ static int read_index(struct disk *d) {
         .id = d->id,
         .page_tokens = d->opts.pager.page_tokens,
     };
-    int e = disk_index_read(&x, &d->stamp, &d->stats.n_bad);
+    uint64_t n_bad = 0;
+    int e = disk_index_read(&x, &d->stamp, &n_bad);
 
-    if (d->stats.n_bad > 0)
+    d->opts.stats->n_disk_bad += n_bad;
+    if (n_bad > 0)
         note(d, "some slots of the file are damaged and count as free", 0);
     return e;
 }
@@ -361,7 +363,7 @@ static void take_written_state(struct disk *d, struct job *j) {
         kv_snapshot_release(d->opts.host, j->state);
         kv_seq_put_snapshot_at(j->slots, j->state_slot, j->n_looked);
         j->state = j->state_slot = KV_NO_SNAPSHOT;
-        d->stats.n_saved_snapshots++;
+        d->opts.stats->n_disk_saved_snapshots++;
     }
     leave_states(d, j);
 }
@@ -372,7 +374,7 @@ static void take_written_pages(struct disk *d, struct job *j) {
 
     kv_seq_truncate(j->slots, n_tokens);
     kv_seq_commit(j->slots, j->tokens, n_tokens);
-    d->stats.n_saved_tokens += n_tokens - from;
+    d->opts.stats->n_disk_saved_tokens += n_tokens - from;
 }
 
 /* What the thread has written. false: no more of it. */
@@ -534,10 +536,10 @@ static bool take_read_state(struct disk *d, struct job *j) {
         kv_snapshot_release(d->slots, slot);
         kv_seq_put_snapshot_at(j->host, state, j->n_tokens / d->opts.pager.page_tokens - 1);
         j->state = j->state_slot = KV_NO_SNAPSHOT;
-        d->stats.n_loaded_snapshots++;
+        d->opts.stats->n_disk_loaded_snapshots++;
         return false;
     }
-    d->stats.n_bad++;
+    d->opts.stats->n_disk_bad++;
     note(d, "a state in the file is damaged and is computed again", MIN(j->io.answer, 0));
     leave_states(d, j);
     kv_pager_forget_snapshot(d->slots, slot); /* while others hold it, they will find out too */
@@ -552,11 +554,11 @@ static bool take_read(struct disk *d, struct job *j) {
     if (from >= j->n_tokens)
         return take_read_state(d, j);
     kv_seq_commit(j->host, j->tokens, n_tokens);
-    d->stats.n_loaded_tokens += n_tokens - from;
+    d->opts.stats->n_disk_loaded_tokens += n_tokens - from;
     learn(d, &j->io, j->io.n_done);
     if (j->io.answer == 0)
         return !j->cancelled;
-    d->stats.n_bad++;
+    d->opts.stats->n_disk_bad++;
     note(d, "a page of the file is damaged and is computed again", MIN(j->io.answer, 0));
     kv_page bad = j->io.slot[j->io.n_done];
     leave_states(d, j);
@@ -645,14 +647,13 @@ int disk_fd(const struct disk *d) {
     return d->thread.fd;
 }
 
-void disk_stats(const struct disk *d, struct disk_stats *out) {
+void disk_stats(const struct disk *d, struct msg_stats *out) {
     struct kv_stats kv;
 
     kv_pager_stats(d->slots, &kv);
-    *out = d->stats;
-    out->n_pages = kv.n_pages - disk_room_withheld(&d->room);
-    out->n_used = kv.n_shared + kv.n_cached;
-    out->n_snapshots = kv.n_snapshots;
+    out->n_disk_pages = kv.n_pages - disk_room_withheld(&d->room);
+    out->n_disk_used = kv.n_shared + kv.n_cached;
+    out->n_disk_snapshots = kv.n_snapshots;
 }
 
 static uint32_t count_held(const struct list *l) {

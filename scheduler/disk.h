@@ -15,6 +15,7 @@
 #define DISK_IDENTITY 256u /* bytes, at most */
 
 struct disk;
+struct msg_stats;
 
 struct disk_opts {
     int fd;
@@ -28,17 +29,11 @@ struct disk_opts {
     struct engine *engine; /* whose host pages they are */
     bool in_step;          /* tests: no thread, files are read and written at once */
     void *ctx, *note_ctx;
+    struct msg_stats *stats;
     /* Something is wrong with the file, which is lived with. */
     void (*note)(void *ctx, const char *what, int error);
     /* The pages that request @id waits for are in host memory, as far as they could be read. */
     void (*loaded)(void *ctx, uint64_t id);
-};
-
-struct disk_stats {
-    uint32_t n_pages, n_used; /* n_pages: less while the file system is full */
-    uint32_t n_snapshots;     /* that are there */
-    uint64_t n_saved_tokens, n_loaded_tokens, n_saved_snapshots, n_loaded_snapshots;
-    uint64_t n_bad; /* pages and snapshots that were damaged */
 };
 
 /* Reads what is in the file. 0, or a negative errno: there is no such tier. */
@@ -73,7 +68,8 @@ bool disk_is_saving(const struct disk *d);
 void disk_sleep(const struct disk *d, int ms);
 /* Readable when disk_step() has something to take. */
 int disk_fd(const struct disk *d);
-void disk_stats(const struct disk *d, struct disk_stats *out);
+/* Sets the gauges of the file. */
+void disk_stats(const struct disk *d, struct msg_stats *out);
 /* For checks: how many sequences of the host's pager are held, how many of its snapshots held or
  * taken, and the pager of the slots. */
 uint32_t disk_held(const struct disk *d);

@@ -40,14 +40,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"
+#include "proto/messages.h"
 
 int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
-                 const struct cost *cost) {
+                 const struct cost *cost, struct msg_stats *stats) {
     struct kv_opts o = *device;
 
     *p = (struct offload){
         .page_tokens = device->page_tokens,
         .cost = cost,
+        .stats = stats,
     };
     if (n_host_pages == 0)
         return 0;
@@ -139,7 +141,7 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
     kv_seq_commit(saved, tokens, (from + n) * t);
     for (uint32_t i = 0; p->states && i < n; i++)
         kv_seq_share_snapshot(saved, from + i, page[i]);
-    p->n_saved_tokens += n * t;
+    p->stats->n_saved_tokens += n * t;
     return true;
 }
 
@@ -232,9 +234,9 @@ void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_i
     if (n_tokens == 0)
         return;
     if (p->host && n > 0 && !BUGGIFY(host_not_swapped) && save_now(p, seq, share, tokens, n))
-        p->n_swapped++;
+        p->stats->n_swapped++;
     else
-        p->n_recomputed++;
+        p->stats->n_not_swapped++;
 }
 
 void offload_demote(struct offload *p, const struct kv_seq *seq) {
@@ -330,7 +332,7 @@ uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq
         for (uint32_t i = from; p->states && i < end; i++)
             kv_seq_share_snapshot(seq, i, src[i]);
         p->n_fetched += end - from;
-        p->n_fetched_tokens += (end - from) * t;
+        p->stats->n_fetched_tokens += (end - from) * t;
     }
     kv_seq_free(saved);
     return kv_seq_committed(seq);

@@ -25,6 +25,7 @@ struct offload_job {
 };
 
 struct disk;
+struct msg_stats;
 
 struct offload {
     struct disk *disk;     /* NULL, or what has been saved is given to it */
@@ -40,16 +41,13 @@ struct offload {
     struct engine_copy *copy;
     uint32_t n_copies, cap;
     uint32_t n_fetched; /* pages of them that come from the host */
-    uint64_t n_saved_tokens, n_fetched_tokens;
-    /* Preempted requests whose pages were saved, and were not since computing is faster; tokens
-     * that were computed though the host had them, for the same reason. */
-    uint64_t n_swapped, n_recomputed, n_left_tokens;
+    struct msg_stats *stats;
 };
 
 /* @n_host_pages 0: nothing is ever saved. device->peer: the device's pager, of a hybrid model.
- * @cost has the time of copies. 0 or a negative errno. */
+ * @cost has the time of copies; counts in @stats. 0 or a negative errno. */
 int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
-                 const struct cost *cost);
+                 const struct cost *cost, struct msg_stats *stats);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
 
 /* The pages of @tokens[0, n_tokens) are worth saving when there is time. The session comes back for

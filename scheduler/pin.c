@@ -180,7 +180,7 @@ static struct pin *next_victim(struct pins *t, int64_t now) {
 static void give_up(struct pins *t, struct pin *k) {
     offload_demote(t->opts.offload, k->seq);
     drop(t, k);
-    t->n_dropped++;
+    t->opts.stats->n_pins_dropped++;
 }
 
 static bool drop_one(struct pins *t, int64_t now) {
@@ -344,7 +344,7 @@ void pin_admitted(struct pins *t, const struct request *r) {
     uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->opts.page_tokens * t->opts.page_tokens;
     uint32_t has = MAX(r->n_computed, r->n_host);
     if (r->n_preempted == 0 && had > has)
-        t->n_recomputed_tokens += had - has;
+        t->opts.stats->n_recomputed_tokens += had - has;
 }
 
 static void expire(struct pins *t, int64_t now) {

@@ -12,6 +12,7 @@ struct estimate;
 struct offload;
 struct plan;
 struct turn_end;
+struct msg_stats;
 
 #define PIN_MAX 256u /* turns that may be pinned */
 
@@ -38,6 +39,7 @@ struct pin_opts {
     const struct estimate *estimate;
     const struct plan *plan; /* those that run, once they are gathered */
     const struct list *running;
+    struct msg_stats *stats;
 };
 
 struct pins {
@@ -51,8 +53,6 @@ struct pins {
     } of_tenant[FAIR_TENANTS];        /* one whose requests are single ones pins nothing */
     uint64_t growth_pages;            /* that sessions which run or are pinned will soon want */
     uint64_t spare_pages;             /* of those that are spare */
-    uint64_t n_dropped;               /* pins given up for others */
-    uint64_t n_recomputed_tokens;     /* that an earlier turn of the session had computed */
 };
 
 void pin_init(struct pins *t, const struct pin_opts *opts);

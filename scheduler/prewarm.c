@@ -63,7 +63,7 @@ void prewarm_found(struct prewarm *p, const struct request *r) {
         return; /* something else than the turn */
     while (i < MIN(d->to, hit) && d->hash[i] == r->hash[i])
         i++;
-    p->n_found_tokens += (uint64_t)(i - d->from) * p->opts.page_tokens;
+    p->opts.stats->n_prewarm_hit_tokens += (uint64_t)(i - d->from) * p->opts.page_tokens;
     free(d->hash);
     *d = (struct prewarm_done){0};
 }

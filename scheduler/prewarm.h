@@ -25,6 +25,7 @@ struct prewarm_opts {
     struct offload *offload;
     struct list *waiting; /* the scheduler's queue */
     const struct list *running, *compiling;
+    struct msg_stats *stats;
     void (*note_pending)(void *ctx, struct request *r); /* the front has something to learn of @r */
     void *ctx;
 };
@@ -35,7 +36,6 @@ struct prewarm {
     uint32_t n_waiting;
     struct request *now;                    /* in sched.waiting or sched.running; NULL: none */
     uint64_t n_lookup_tokens, n_hit_tokens; /* that the pager has counted for them */
-    uint64_t n_found_tokens;                /* that turns found of what was computed for them */
 };
 
 void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts);

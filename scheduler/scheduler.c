@@ -14,6 +14,7 @@
 #include <string.h>
 #include "base/buggify.h"
 #include "scheduler/constrain.h"
+#include "scheduler/disk.h"
 #include "scheduler/events.h"
 #include "scheduler/late.h"
 #include "scheduler/policy.h"
@@ -115,7 +116,7 @@ static int init_pager(struct sched *s) {
     };
     e = e < 0 ? e : states_init(&s->states, &states);
     o.peer = e == 0 && i->n_states > 0 ? s->pager : NULL;
-    e = e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, &s->cost);
+    e = e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, &s->cost, &s->stats);
     s->offload.state_pages = s->states.pages;
     return e;
 }
@@ -192,6 +193,7 @@ static void init_pins(struct sched *s) {
         .estimate = &s->estimate,
         .plan = &s->plan,
         .running = &s->running,
+        .stats = &s->stats,
     };
 
     pin_init(&s->pins, &o);
@@ -233,6 +235,7 @@ static void init_prewarm(struct sched *s) {
         .waiting = &s->waiting,
         .running = &s->running,
         .compiling = &s->compiling,
+        .stats = &s->stats,
         .note_pending = note_pending,
         .ctx = s,
     };
@@ -702,13 +705,8 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_evicted = kv.n_evicted;
     out->n_lookup_tokens = kv.n_lookup_tokens - s->prewarm.n_lookup_tokens;
     out->n_hit_tokens = kv.n_hit_tokens - s->prewarm.n_hit_tokens;
-    out->n_saved_tokens = s->offload.n_saved_tokens;
-    out->n_fetched_tokens = s->offload.n_fetched_tokens;
-    out->n_left_tokens = s->offload.n_left_tokens;
-    out->n_pins_dropped = s->pins.n_dropped;
-    out->n_recomputed_tokens = s->pins.n_recomputed_tokens;
-    out->n_prewarm_hit_tokens = s->prewarm.n_found_tokens;
-    tier_stats(s, out);
+    if (s->offload.disk)
+        disk_stats(s->offload.disk, out);
     window_stats(s, &kv, out);
     state_stats(s, &kv, out);
     out->n_host_layers = s->info->n_host_layers;
@@ -716,8 +714,6 @@ void sched_stats(const struct sched *s, struct msg_stats *out) {
     out->n_host_experts = s->info->n_host_experts;
     out->n_picks = s->info->n_picks;
     out->n_host_picks = s->info->n_host_picks;
-    out->n_swapped = s->offload.n_swapped;
-    out->n_not_swapped = s->offload.n_recomputed;
     bool prewarm = s->prewarm.now && s->prewarm.now->state == REQUEST_RUNNING;
     out->n_running = length(&s->running) - prewarm;
     out->n_waiting =

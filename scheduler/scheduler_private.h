@@ -91,7 +91,6 @@ void tier_cancel_load(struct sched *s, struct request *r);
 void tier_step(struct sched *s);
 /* When it is to be looked at again, or INT64_MAX. */
 int64_t tier_wake_ns(const struct sched *s);
-void tier_stats(const struct sched *s, struct msg_stats *out);
 
 /* step.c */
 

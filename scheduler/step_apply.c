@@ -68,7 +68,7 @@ bool step_look_in_host(struct sched *s) {
             continue;
         r->n_host = offload_has(&s->offload, &r->share, r->tokens, request_shareable(r));
         if (r->n_host > p->req[i].n_hit && !offload_pays(&s->offload, p->req[i].n_hit, r->n_host)) {
-            s->offload.n_left_tokens += r->n_host - p->req[i].n_hit;
+            s->stats.n_left_tokens += r->n_host - p->req[i].n_hit;
             r->n_host = 0;
         }
         if (r->n_host <= p->req[i].n_hit)

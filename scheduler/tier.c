@@ -110,6 +110,7 @@ void tier_init(struct sched *s, bool use) {
         .host = s->offload.host,
         .engine = s->engine,
         .in_step = k->in_step,
+        .stats = &s->stats,
         .ctx = s,
         .loaded = on_loaded,
         .note_ctx = k->ctx,
@@ -209,19 +210,4 @@ bool sched_uses_disk(const struct sched *s) {
 
 int sched_fd(const struct sched *s) {
     return s->offload.disk ? disk_fd(s->offload.disk) : -1;
-}
-
-void tier_stats(const struct sched *s, struct msg_stats *out) {
-    struct disk_stats d = {0};
-
-    if (s->offload.disk)
-        disk_stats(s->offload.disk, &d);
-    out->n_disk_saved_tokens = d.n_saved_tokens;
-    out->n_disk_loaded_tokens = d.n_loaded_tokens;
-    out->n_disk_bad = d.n_bad;
-    out->n_disk_pages = d.n_pages;
-    out->n_disk_used = d.n_used;
-    out->n_disk_snapshots = d.n_snapshots;
-    out->n_disk_saved_snapshots = d.n_saved_snapshots;
-    out->n_disk_loaded_snapshots = d.n_loaded_snapshots;
 }
