@@ -1,5 +1,6 @@
 #include "engine/fit.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -106,6 +107,7 @@ static uint64_t page_and_part(const struct fit_windows *w) {
 }
 
 uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seqs) {
+    assert(w->page_tokens > 0 && w->page > 0 && w->window_page > 0);
     uint64_t room = bytes / 2 / w->window_page, rows = pages_of_rows(w);
 
     if (room < rows + pages_of_seq(w))

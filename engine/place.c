@@ -61,6 +61,7 @@ static double hosts_picks(const struct place_case *c, const uint32_t *host, doub
         *all += picks;
         n += host && has(c, host, i) ? picks : 0;
     }
+    assert(n <= *all);
     return n;
 }
 
@@ -111,6 +112,7 @@ static struct placement count(const struct model *m) {
         p.n_host += n;
         p.host_bytes += n * bytes_of_expert(m, op);
     }
+    assert(p.n_host <= p.n_experts && p.n_host_layers <= p.n_layers);
     return p;
 }
 
@@ -137,6 +139,7 @@ static void take_first(struct model *m, const uint32_t *order, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t l = order[i] / m->shape.n_expert, e = order[i] % m->shape.n_expert;
 
+        assert(l < m->shape.n_layer);
         m->host_experts[l * host_words(&m->shape) + e / 32] |= 1u << e % 32;
     }
     m->shape.host_experts = n ? m->host_experts : NULL;
@@ -186,6 +189,7 @@ static int take_fewest(struct choice *c, uint32_t n_order, struct err *err) {
         from = r ? from : n + 1;
         to = r ? n : to;
     }
+    assert(from == to && to <= n_order);
     take_first(c->m, c->order, to);
     return 0;
 }
