@@ -64,6 +64,13 @@ uint64_t store_slot_bytes(const struct store *s, uint32_t i); /* of the file, fo
  * STORE_FREE, STORE_BAD or -errno. */
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens);
 
+/* Enters what hangs together in the file into @slots, an empty pager whose pages and snapshots are
+ * its slots: @id and @written get the names of the slots that were entered, and that they were.
+ * *stamp becomes the greatest there is, if that is greater; *n_bad counts damaged heads. 0 or
+ * -ENOMEM. */
+int store_enter(const struct store *s, struct kv_pager *slots, struct store_id *id, bool *written,
+                uint64_t *stamp, uint64_t *n_bad);
+
 /* The bytes of a slot on their way to or from the file, in pieces of a page's size at most, so that
  * one thread can do several in turns: a state is as large as many pages. */
 struct store_io;

@@ -6,7 +6,7 @@
  * The file is a store of slots (kvpager/store.h), and the slots have a pager of their own, as the
  * host's pages do: same identity, same comparison of tokens and isolation key, same eviction.
  * Page number i is slot i. When a worker begins it reads the heads of all slots and enters what
- * hangs together, parents first (disk_index.h): a page names the one before it by an id that was
+ * hangs together, parents first (store_enter()): a page names the one before it by an id that was
  * drawn for one writing and is never used again, so a chain is what it was when it was written, or
  * it ends. The bytes are looked at when they are needed: a page that is damaged is forgotten with
  * all that follow it, and computed.
@@ -39,7 +39,6 @@
 #include "base/clock.h"
 #include "base/list.h"
 #include "proto/messages.h"
-#include "scheduler/disk_index.h"
 #include "scheduler/disk_io.h"
 #include "scheduler/disk_room.h"
 
@@ -95,15 +94,8 @@ static void note(const struct disk *d, const char *what, int error) {
 /* ---- life ---- */
 
 static int read_index(struct disk *d) {
-    struct disk_index x = {
-        .store = d->store,
-        .slots = d->slots,
-        .room = &d->room,
-        .id = d->id,
-        .page_tokens = d->opts.pager.page_tokens,
-    };
     uint64_t n_bad = 0;
-    int e = disk_index_read(&x, &d->stamp, &n_bad);
+    int e = store_enter(d->store, d->slots, d->id, d->room.written, &d->stamp, &n_bad);
 
     d->opts.stats->n_disk_bad += n_bad;
     if (n_bad > 0)

@@ -1,8 +1,15 @@
-#include "scheduler/disk_index.h"
+/*
+ * store_index - what a file has when a worker begins: the heads of all slots are read, and what
+ * hangs together is entered into the slots' pager, parents first.
+ */
 
+#include "kvpager/store.h"
+
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "kvpager/private.h"
 
 struct found {
     struct store_head head;
@@ -12,9 +19,13 @@ struct found {
 };
 
 struct index {
+    const struct store *store;
+    struct kv_pager *slots;
+    struct store_id *id; /* as store_enter() has them */
+    bool *written;
     struct found *page, *state;
     int32_t *tokens; /* [n_slots][page_tokens] */
-    uint32_t n, n_states, *order;
+    uint32_t n, n_states, *order, page_tokens;
 };
 
 static int compare_ids(const struct store_id *a, const struct store_id *b) {
@@ -62,14 +73,14 @@ static uint32_t parent_of(const struct index *x, const struct found *f, uint32_t
 }
 
 /* The heads of slots [from, to): how many are entered in @out. */
-static uint32_t read_heads(const struct disk_index *d, const struct index *x, struct found *out,
-                           uint32_t from, uint32_t to, uint64_t *stamp, uint64_t *n_bad) {
+static uint32_t read_heads(const struct index *x, struct found *out, uint32_t from, uint32_t to,
+                           uint64_t *stamp, uint64_t *n_bad) {
     uint32_t n = 0;
 
     for (uint32_t i = from; i < to; i++) {
         struct found *f = &out[n];
-        int32_t *tokens = x->tokens + (size_t)(i - from) * d->page_tokens;
-        int r = store_read_head(d->store, i, &f->head, tokens);
+        int32_t *tokens = x->tokens + (size_t)(i - from) * x->page_tokens;
+        int r = store_read_head(x->store, i, &f->head, tokens);
 
         *n_bad += r != 0 && r != STORE_FREE;
         if (r != 0)
@@ -82,9 +93,10 @@ static uint32_t read_heads(const struct disk_index *d, const struct index *x, st
     return n;
 }
 
-static void enter(const struct disk_index *d, const struct found *f) {
-    d->id[f->slot] = f->head.id;
-    disk_room_written(d->room, f->slot);
+static void enter(const struct index *x, const struct found *f) {
+    assert(!x->written[f->slot]);
+    x->id[f->slot] = f->head.id;
+    x->written[f->slot] = true;
 }
 
 /* Who follows or belongs to whom, and what is as recent as what. */
@@ -113,7 +125,7 @@ static void connect(struct index *x) {
     }
 }
 
-static void restore_pages(const struct disk_index *d, struct index *x) {
+static void restore_pages(struct index *x) {
     qsort_r(x->order, x->n, sizeof(*x->order), latest_first, x->page);
     for (uint32_t i = 0; i < x->n; i++) {
         struct found *f = &x->page[x->order[i]], *p = f->parent < x->n ? &x->page[f->parent] : NULL;
@@ -121,39 +133,47 @@ static void restore_pages(const struct disk_index *d, struct index *x) {
         if (f->head.depth > 0 && (!p || !p->restored))
             continue; /* what was before it is gone */
         f->restored =
-            kv_pager_restore(d->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
-                             &f->head.isolation, x->tokens + (size_t)f->slot * d->page_tokens) == 0;
+            kv_pager_restore(x->slots, f->slot, f->head.depth > 0 ? p->slot : KV_NO_PAGE,
+                             &f->head.isolation, x->tokens + (size_t)f->slot * x->page_tokens) == 0;
         if (f->restored)
-            enter(d, f);
+            enter(x, f);
     }
 }
 
-static void restore_states(const struct disk_index *d, const struct index *x) {
+static void restore_states(const struct index *x) {
     for (uint32_t i = 0; i < x->n_states; i++) {
         const struct found *f = &x->state[i];
 
         if (f->parent < x->n && x->page[f->parent].restored &&
-            kv_pager_restore_snapshot(d->slots, f->slot - store_n_slots(d->store),
+            kv_pager_restore_snapshot(x->slots, f->slot - store_n_slots(x->store),
                                       x->page[f->parent].slot) == 0)
-            enter(d, f);
+            enter(x, f);
     }
 }
 
-int disk_index_read(const struct disk_index *d, uint64_t *stamp, uint64_t *n_bad) {
-    uint32_t n = store_n_slots(d->store), n_states = store_n_states(d->store);
-    struct index x = {0};
+int store_enter(const struct store *s, struct kv_pager *slots, struct store_id *id, bool *written,
+                uint64_t *stamp, uint64_t *n_bad) {
+    uint32_t n = store_n_slots(s), n_states = store_n_states(s);
+    struct index x = {.store = s,
+                      .slots = slots,
+                      .id = id,
+                      .written = written,
+                      .page_tokens = slots->opts.page_tokens};
+    struct kv_stats kv;
 
+    kv_pager_stats(slots, &kv);
+    assert(kv.n_pages == n && kv.n_free == n && kv.n_snapshots == 0);
     CLEANUP(freep) struct found *page = x.page = calloc(n, sizeof(*page));
     CLEANUP(freep) struct found *state = x.state = calloc(MAX(n_states, 1u), sizeof(*state));
     CLEANUP(freep)
-    int32_t *tokens = x.tokens = calloc(n, (size_t)d->page_tokens * sizeof(*tokens));
+    int32_t *tokens = x.tokens = calloc(n, (size_t)x.page_tokens * sizeof(*tokens));
     CLEANUP(freep) uint32_t *order = x.order = calloc(n, sizeof(*order));
     if (!page || !state || !tokens || !order)
         return -ENOMEM;
-    x.n = read_heads(d, &x, page, 0, n, stamp, n_bad);
-    x.n_states = read_heads(d, &x, state, n, n + n_states, stamp, n_bad);
+    x.n = read_heads(&x, page, 0, n, stamp, n_bad);
+    x.n_states = read_heads(&x, state, n, n + n_states, stamp, n_bad);
     connect(&x);
-    restore_pages(d, &x);
-    restore_states(d, &x);
+    restore_pages(&x);
+    restore_states(&x);
     return 0;
 }
