@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 #include "tests/api/toolcall_random.h"
+#include "tests/support/few.h"
 
-#define TOOLS 10 /* sets of them, for each format */
+#define TOOLS FEWER(10, 4) /* sets of them, for each format */
 #define TEXTS 6
 
 struct counts {

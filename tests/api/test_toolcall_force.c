@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "tests/api/toolcall_random.h"
+#include "tests/support/few.h"
 
 struct counts {
     uint32_t made, texts, calls;
@@ -72,7 +73,7 @@ static void check_all(bool loose, bool after, uint32_t n) {
 }
 
 Test(toolcall_force, every_text_is_calls_that_fit) {
-    check_all(false, false, 40);
+    check_all(false, false, FEWER(40, 10));
 }
 
 Test(toolcall_force, after_a_trigger_too) {

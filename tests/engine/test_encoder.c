@@ -10,9 +10,10 @@
 #include <unistd.h>
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "tests/support/few.h"
 #include "tests/support/tiny_model.h"
 
-enum { N_EMBD = 192, N_LONG = 300, MAX_ROWS = 512, N_PAGES = 64 };
+enum { N_EMBD = 192, N_LONG = FEWER(300, 100), MAX_ROWS = 512, N_PAGES = 64 };
 
 struct run {
     struct gguf *file;

@@ -16,6 +16,7 @@
 #include <string.h>
 #include "kvpager/private.h"
 #include "model.h"
+#include "tests/support/few.h"
 
 enum { DEPTH_MAX = 48, SEQS = 3, CONTENTS = 3, MAX_OPS = 40, BLOCKS = 8, SAVED = 16384 };
 
@@ -367,7 +368,8 @@ static void search(const struct kv_opts *o) {
 
     search_init(&x, o);
     push(&x, &empty);
-    for (next_level(&x); x.n[0] > 0; next_level(&x), depth++) {
+    for (next_level(&x); x.n[0] > 0 && x.n_seen <= FEWER(1u << 31, 10000u);
+         next_level(&x), depth++) {
         cr_assert_lt(depth, DEPTH_MAX);
         for (uint32_t i = 0; i < x.n[0]; i++)
             expand(&x, &x.level[0][i], depth);

@@ -1,14 +1,15 @@
 #include <criterion/criterion.h>
 #include "base/rng.h"
 #include "model.h"
+#include "tests/support/few.h"
 
 Test(kv_pager, random_operations_agree_with_the_naive_model) {
-    for (uint64_t seed = 1; seed <= 2000; seed++)
+    for (uint64_t seed = 1; seed <= FEWER(2000, 400); seed++)
         model_random(seed, 1000, NULL);
 }
 
 Test(kv_pager, a_pool_that_lives_long_agrees_with_the_naive_model) {
-    for (uint64_t seed = 1; seed <= 8; seed++)
+    for (uint64_t seed = 1; seed <= FEWER(8, 2); seed++)
         model_random(~seed, 100000, NULL);
 }
 
@@ -212,7 +213,7 @@ static void run_peers(struct peers *e, struct rng *r) {
 Test(kv_pager, snapshots_of_peers_are_of_the_same_prefix) {
     uint32_t n_only_in_host = 0, n_back = 0;
 
-    for (uint64_t seed = 1; seed <= 300; seed++) {
+    for (uint64_t seed = 1; seed <= FEWER(300, 60); seed++) {
         struct rng r = {seed};
         struct peers e = {0};
 
@@ -220,8 +221,8 @@ Test(kv_pager, snapshots_of_peers_are_of_the_same_prefix) {
         n_only_in_host += e.n_only_in_host;
         n_back += e.n_back;
     }
-    cr_expect_gt(n_only_in_host, 1000);
-    cr_expect_gt(n_back, 500);
+    cr_expect_gt(n_only_in_host, FEWER(1000, 200));
+    cr_expect_gt(n_back, FEWER(500, 100));
 }
 
 static void run_through(struct kv_pager *p, int32_t *token, uint32_t n, int32_t first,

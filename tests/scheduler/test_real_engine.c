@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "tests/support/few.h"
 #include "tests/support/serving.h"
 #include "tests/support/tiny_model.h"
 
@@ -138,7 +139,7 @@ Test(real_engine, company_changes_no_bit_of_hybrid_models) {
     open_model("qwen35", "cpu");
     for (uint32_t i = 0; i < REQUESTS; i++)
         serve(i, i + 1, 64, 0, 1, alone);
-    for (n_snapshots = 0; n_snapshots <= 9; n_snapshots += 3)
+    for (n_snapshots = 0; n_snapshots <= 9; n_snapshots += FEWER(3, 9))
         for (uint32_t depth = 1; depth <= 2; depth++) {
             cr_expect(n_snapshots > 0 || n_cached == 0);
             serve(0, REQUESTS, 64, 0, depth, together);
@@ -193,7 +194,7 @@ Test(real_engine, company_changes_no_bit_of_models_with_windows) {
         for (uint32_t i = 0; i < REQUESTS; i++)
             serve(i, i + 1, 120, 0, 1, alone);
         windows = true;
-        for (uint32_t depth = 1; depth <= 2; depth++) {
+        for (uint32_t depth = FEWER(1, 2); depth <= 2; depth++) {
             serve(0, REQUESTS, 120, 0, depth, together);
             heard_compare(alone, together, REQUESTS);
             serve(0, REQUESTS, 66, 7, depth, together);

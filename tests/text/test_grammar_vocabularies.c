@@ -6,6 +6,7 @@
 #include <yyjson.h>
 #include "base/buf.h"
 #include "base/gguf.h"
+#include "tests/support/few.h"
 #include "tests/text/grammar_support.h"
 #include "text/tokenizer.h"
 
@@ -153,7 +154,9 @@ static const char COUNTED[] = "{\"pattern\":\"[a-zA-Z0-9_-]{18}([.][a-z]+)?\"}",
 static const char PREPARED[] = "{\"pattern\":\"BATCH_INT|BATCH_TABLE|MACHINE\"}",
                   PREPARED_TEXT[] = "\"aBATCH_TABMACBATCH_INT\\\"a\"";
 
-/* Masks against the acceptance of every seventh token, along @text. How many were late. */
+enum { STEP = FEWER(7, 77) };
+
+/* Masks against the acceptance of every @STEP-th token, along @text. How many were late. */
 static uint32_t check_along(const struct grammar_vocab *v, const struct tokenizer *tok,
                             const char *schema, const char *text, bool prepared) {
     CLEANUP(grammar_freep) struct grammar *g = NULL;
@@ -174,7 +177,7 @@ static uint32_t check_along(const struct grammar_vocab *v, const struct tokenize
 
         n_late += check_quick(s, t, GRAMMAR_NO_MAX, grammar_vocab_n_words(v));
         cr_assert_gt(grammar_mask(s, bits), 0);
-        for (uint32_t i = at % 7; i < n_vocab; i += 7)
+        for (uint32_t i = at % STEP; i < n_vocab; i += STEP)
             check_token(s, t, bits, (int32_t)i);
         for (uint32_t i = 0; i < n_vocab && next < 0; i++) {
             size_t len;

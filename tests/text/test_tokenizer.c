@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/buf.h"
 #include "base/rng.h"
+#include "tests/support/few.h"
 #include "tests/text/expect.h"
 #include "tests/text/tiny.h"
 
@@ -467,7 +468,7 @@ Test(text_tokenizer, a_megabyte_of_anything_is_encoded, .timeout = 120) {
         "a", "he", " ", "\n", "7", "\xCC\x81\xCC\xA3", "\xFF", "\xF0\x9F\x98\x80", "<|im_", "<"};
     struct tokenizer *all[] = {bytes_tokenizer("gpt-2"), bytes_tokenizer("smollm"),
                                bytes_tokenizer("qwen35"), scores_tokenizer()};
-    size_t cap = 1 << 20;
+    size_t cap = FEWER(1 << 20, 1 << 17);
     CLEANUP(freep) char *s = malloc(cap);
 
     for (size_t k = 0; k < ARRAY_SIZE(all); k++) {
