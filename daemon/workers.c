@@ -25,8 +25,7 @@
  */
 
 #define BACKLOG_MAX (1u << 20) /* bytes beyond which requests wait here: to pack them takes time */
-#define STDIO_MAX (WORKER_FD_MODEL + WORKER_SHARDS_MAX + 4)
-#define LINGER_MS 3000 /* for a worker that stops to write what it has for the disk */
+#define LINGER_MS 3000         /* for a worker that stops to write what it has for the disk */
 #define WATCH_MS 250
 #define BACKOFF_MAX_MS 60000
 #define FAILED_AFTER_MS 2000 /* how long requests wait at least for a worker that cannot load */
@@ -137,33 +136,8 @@ static void kill_worker(struct workers *w, const char *why) {
     uv_process_kill(&w->process, SIGKILL);
 }
 
-/* OPEN: the options of section [engine], and what only the front knows. What is auto of backend and
- * host-experts is decided by the first worker: a stream that a device began is not continued by the
- * CPU, whose logits have other bits, nor by a device with other experts of its own. */
 static void send_open(struct workers *w) {
-    CLEANUP(buf_deinit) struct buf options;
-    struct config c = *w->opts.config;
-
-    if (w->backend[0])
-        c.engine.backend = w->backend;
-    buf_init(&options, MSG_MAX_FRAME);
-    int r = config_pack(&c, "engine", &options);
-    struct msg_open m = {
-        .options = {options.data, (uint32_t)options.len},
-        .kv_bytes = w->opts.kv_bytes,
-        .memory_bytes = w->opts.memory_bytes,
-        .n_draft_shards = w->opts.draft ? gguf_n_shards(w->opts.draft) : 0,
-        .has_disk = w->opts.disk_fd >= 0,
-        .disk_waits = w->opts.disk_waits,
-        .keeps = w->kept[0] != NULL,
-        .keeps_draft = w->kept[1] != NULL,
-        .has_experts = w->experts.fd > 0,
-        .keeps_place = w->placed,
-        .tells_blocks = w->opts.on_blocks != NULL,
-    };
-
-    r = r < 0 ? r : send_out(w, &w->chan, MSG_OPEN, msg_open_pack(&w->out, &m));
-    if (r < 0)
+    if (send_out(w, &w->chan, MSG_OPEN, workers_pack_open(w, &w->out)) < 0)
         kill_worker(w, "its options cannot be sent");
     w->open_sent = true;
 }
@@ -189,31 +163,10 @@ static bool file_has_changed(const struct workers *w) {
            (w->opts.draft && gguf_has_changed(w->opts.draft));
 }
 
-/* ---- weights ---- */
-
-static void claim_weights(struct workers *w) {
-    const struct gguf *files[] = {w->opts.file, w->opts.draft};
-
-    for (int i = 0; i < 2; i++)
-        if (files[i] && !w->kept[i])
-            w->kept[i] = kept_claim(w->opts.kept, w->keys[i]);
-}
-
-/* @bad: no worker shall use them any more. */
-static void release_weights(struct workers *w, bool bad) {
-    for (int i = 0; i < 2; i++) {
-        kept_release(w->kept[i], bad);
-        w->kept[i] = NULL;
-    }
-}
-
-/* A backend that packs nothing has left its file empty. */
-static void confirm_weights(struct workers *w) {
-    for (int i = 0; i < 2; i++)
-        if (w->kept[i] && !kept_confirm(w->kept[i])) {
-            kept_release(w->kept[i], true);
-            w->kept[i] = NULL;
-        }
+static void forget_failures(struct workers *w) {
+    w->backoff_ms = 0;
+    w->n_failed = 0;
+    *w->failure = 0;
 }
 
 /* It serves. Everything that waits is submitted before this returns. */
@@ -226,10 +179,10 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
         return;
     }
     workers_set_state(w, WORKERS_SERVING);
-    w->backoff_ms = w->n_failed = *w->failure = 0;
+    forget_failures(w);
     w->progress_ns = clock_now(w->opts.clock);
     w->weights = where[m->weights];
-    confirm_weights(w);
+    workers_confirm_weights(w);
     log_event(WLOG_INFO, "worker_ready",
               "pid=%d arch=%.*s backend=%.*s isa=%.*s threads=%u pages=%u page_tokens=%u "
               "max_context=%u weights=%s load_ms=%lld",
@@ -238,7 +191,9 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
               m->max_context, w->weights, (long long)(w->progress_ns - w->started_ns) / 1000000);
     if (!w->served)
         w->opts.on_ready(w->opts.ctx, m);
-    w->served = w->was_ready = w->placed = true;
+    w->served = true;
+    w->was_ready = true;
+    w->placed = true;
     if (w->opts.on_blocks)
         w->opts.on_blocks(w->opts.ctx, NULL);
     snprintf(w->backend, sizeof(w->backend), "%.*s", (int)m->backend.len, m->backend.data);
@@ -400,7 +355,7 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
     bool served = w->state == WORKERS_SERVING;
     expert_file_save(&w->experts);
     if (!w->was_ready) /* whatever it died of, the next one packs anew */
-        release_weights(w, true);
+        workers_release_weights(w, true);
     if (status == WORKER_CUT_OFF)
         snprintf(w->refusal, sizeof(w->refusal), "its file ended while it was read");
     if (served)
@@ -426,29 +381,12 @@ static void on_process_exit(uv_process_t *p, int64_t status, int signal) {
         give_up(w, signal);
 }
 
-/* Nothing if @fd is negative. */
-static void add_fd(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, int fd) {
-    if (fd >= 0)
-        stdio[(*n)++] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = fd};
-}
-
-/* Adds the descriptors of @file, if there is one, to @stdio. -E2BIG when it is full. */
-static int add_shards(uv_stdio_container_t stdio[STDIO_MAX], uint32_t *n, const struct gguf *file) {
-    for (uint32_t i = 0; file && i < gguf_n_shards(file); i++) {
-        if (*n == WORKER_FD_MODEL + WORKER_SHARDS_MAX)
-            return -E2BIG;
-        add_fd(stdio, n, gguf_shard_fd(file, i));
-    }
-    return 0;
-}
-
 /* Starts the process with its descriptors in the order of enum worker_fd and opens the channel. The
  * program is this one whatever its path is by now, and not named by a descriptor, whose number may
  * be one of those. 0 or -errno; with process_open set on_process_closed() will be called, also
  * after an error. */
 static int spawn(struct workers *w) {
-    uv_stdio_container_t stdio[STDIO_MAX];
-    uint32_t n_stdio = WORKER_FD_MODEL;
+    struct workers_fds fds;
     char shards[16];
     char *args[] = {(char *)"weftd", (char *)WORKER_FLAG, shards, NULL};
     char *env[WORKER_ENVIRONMENT_MAX];
@@ -457,7 +395,7 @@ static int spawn(struct workers *w) {
                               .args = args,
                               .env = env,
                               .cwd = "/",
-                              .stdio = stdio};
+                              .stdio = fds.stdio};
     struct worker_chan_opts chan = {.loop = w->opts.loop,
                                     .clock = w->opts.clock,
                                     .max_frame = MSG_MAX_FRAME,
@@ -468,26 +406,18 @@ static int spawn(struct workers *w) {
     int pair[2];
 
     assert(w->opts.file && !w->chan.open);
-    if (add_shards(stdio, &n_stdio, w->opts.file) < 0 ||
-        add_shards(stdio, &n_stdio, w->opts.draft) < 0)
-        return -E2BIG;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return -errno;
-    snprintf(shards, sizeof(shards), "%u", n_stdio - WORKER_FD_MODEL);
-    add_fd(stdio, &n_stdio, w->opts.disk_fd);
-    claim_weights(w);
-    for (int i = 0; i < 2; i++)
-        add_fd(stdio, &n_stdio, w->kept[i] ? kept_fd(w->kept[i]) : -1);
-    add_fd(stdio, &n_stdio, expert_file_open(&w->experts, w->opts.file));
+    int r = workers_list_fds(w, pair[1], &fds);
+    if (r < 0) {
+        close(pair[0]);
+        close(pair[1]);
+        return r;
+    }
+    snprintf(shards, sizeof(shards), "%u", fds.n_shards);
     worker_environment(env);
-    stdio[0] = stdio[1] = (uv_stdio_container_t){.flags = UV_IGNORE};
-    const int first[] = {-1, -1, 2, pair[1], w->crash_page_fd}; /* by enum worker_fd */
-    for (uint32_t i = 2; i < WORKER_FD_MODEL; i++)
-        add_fd(stdio, &(uint32_t){i}, first[i]);
-    assert(n_stdio <= STDIO_MAX);
-    o.stdio_count = (int)n_stdio;
-
-    int r = uv_spawn(w->opts.loop, &w->process, &o);
+    o.stdio_count = (int)fds.n;
+    r = uv_spawn(w->opts.loop, &w->process, &o);
     close(pair[1]);
     w->process_open = true;
     if (r < 0) {
@@ -504,9 +434,13 @@ int workers_start(struct workers *w) {
     assert(!w->process_open && w->model);
     memset(w->crash_page, 0, sizeof(*w->crash_page));
     *w->refusal = 0;
-    w->was_ready = w->killed_for_hang = w->open_sent = false;
-    w->progress_step = w->watched_ns = 0;
-    w->started_ns = w->progress_ns = clock_now(w->opts.clock);
+    w->was_ready = false;
+    w->killed_for_hang = false;
+    w->open_sent = false;
+    w->progress_step = 0;
+    w->watched_ns = 0;
+    w->started_ns = clock_now(w->opts.clock);
+    w->progress_ns = w->started_ns;
     int r = spawn(w);
     if (r < 0)
         return r;
@@ -680,7 +614,8 @@ void workers_set_disk(struct workers *w, int fd) {
 void workers_use_disk(struct workers *w) {
     if (w->opts.disk_fd >= 0 && w->opts.disk_waits)
         tell(w, MSG_DISK_USE, 0);
-    w->opts.disk_waits = w->leaving_disk = false;
+    w->opts.disk_waits = false;
+    w->leaving_disk = false;
 }
 
 bool workers_leave_disk(struct workers *w) {
@@ -688,7 +623,8 @@ bool workers_leave_disk(struct workers *w) {
                 (w->open_sent || !w->chan.open);
 
     w->opts.disk_waits = true;
-    if ((w->leaving_disk = used)) /* where OPEN was not sent it does not leave, and is waited for */
+    w->leaving_disk = used; /* where OPEN was not sent it does not leave, and is waited for */
+    if (used)
         tell(w, MSG_DISK_LEAVE, 0);
     return used;
 }
@@ -706,10 +642,13 @@ void workers_unload(struct workers *w) {
         return;
     workers_set_state(w, WORKERS_IDLE);
     workers_leave_next(w);
-    w->served = w->has_stats = w->file_changed = w->placed = false;
-    w->backoff_ms = w->n_failed = *w->failure = 0;
+    w->served = false;
+    w->has_stats = false;
+    w->file_changed = false;
+    w->placed = false;
+    forget_failures(w);
     api_worker_stopped(w->model);
-    release_weights(w, false); /* the memory is free when the process has ended */
+    workers_release_weights(w, false); /* the memory is free when the process has ended */
     log_event(WLOG_INFO, "worker_unloaded", "pid=%d", w->process_open ? w->process.pid : 0);
     workers_end_process(w, served);
     if (!w->process_open)
@@ -720,7 +659,7 @@ struct workers *workers_free(struct workers *w) {
     if (!w)
         return NULL;
     assert(!w->process_open && !w->chan.open && !w->next_chan.open);
-    release_weights(w, false);
+    workers_release_weights(w, false);
     munmap(w->crash_page, SHARED_BYTES);
     close(w->crash_page_fd);
     expert_file_close(&w->experts);

@@ -2,12 +2,14 @@
 
 /*
  * workers_private - the object that the files of the workers share: workers.c, which has processes,
- * and workers_away.c, where the next daemon takes their place.
+ * workers_open.c, what these are opened with, and workers_away.c, where the next daemon takes their
+ * place.
  */
 
 #include <uv.h>
 #include "daemon/expert_file.h"
 #include "daemon/faults.h"
+#include "daemon/worker.h"
 #include "daemon/worker_chan.h"
 #include "daemon/workers.h"
 
@@ -83,3 +85,21 @@ void workers_schedule_restart(struct workers *w);
 void workers_leave_next(struct workers *w);
 /* The process of a worker that is AWAY is gone. */
 void workers_gone(struct workers *w);
+
+/* workers_open.c */
+
+/* A worker's descriptors in the order of enum worker_fd: files of the model and the draft model,
+ * then the disk tier's, packed weights and the experts' file, as far as there are any. */
+struct workers_fds {
+    uv_stdio_container_t stdio[WORKER_FD_MODEL + WORKER_SHARDS_MAX + 4];
+    uint32_t n, n_shards;
+};
+
+/* Those of the next worker, whose end of the channel is @channel. 0; -E2BIG: too many shards. */
+int workers_list_fds(struct workers *w, int channel, struct workers_fds *out);
+/* OPEN: the options of section [engine], and what only the front knows. 0 or -errno. */
+int workers_pack_open(const struct workers *w, struct buf *out);
+/* The weights that workers_list_fds() claimed are another's. @bad: no worker shall use them. */
+void workers_release_weights(struct workers *w, bool bad);
+/* A worker is ready with them. A backend that packs nothing has left its file empty. */
+void workers_confirm_weights(struct workers *w);
