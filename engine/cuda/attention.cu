@@ -207,6 +207,8 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
         const struct attn_item &it = a.batch->item[i];
 
+        if (it.n_q > ATTN_QUERIES) /* attend_wide's */
+            continue;
         attend_item<D, Q8>(a, it, s);
         if (a.merged)
             finish_item(a, it);

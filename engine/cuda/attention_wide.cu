@@ -7,8 +7,8 @@
  * needs no other exchange than one barrier. A tile that none of a warp's queries sees is left out,
  * which changes no bit.
  *
- * Heads of up to 128 values: chunk and whole of 16 queries are 128 registers. Bound by mma and by
- * the reads of shared memory: 256 bytes an mma.
+ * Heads of up to 128 values: chunk and whole of 16 queries are 128 registers. Bound by
+ * instructions: the softmax of 512 scores and the merging of 2048 values a tile, beside 64 mma.
  */
 
 #include "engine/cuda/attention.cuh"
@@ -152,80 +152,61 @@ template <int D> DEVICE void merge_result(Result<D> &r, const Result<D> &x) {
             merge_with(r.o[i / 4][i % 4], x.o[i / 4][i % 4], w[i % 4 / 2].a, w[i % 4 / 2].b);
 }
 
-/* The warp's queries. */
-template <int D> struct Queries {
-    struct vec4 q[D][2]; /* operands of mma: of queries g and g + 8 */
-    uint32_t pos[2];
-    uint32_t low, high; /* of the positions of all 16 */
+/* What all warps of a block know, and their queries. */
+template <int D> struct alignas(16) Shared {
+    static constexpr uint32_t queries = ATTN_WIDE;
+    static constexpr uint32_t stride = 32 * D + 8;
+
+    uint16_t q[ATTN_WIDE][stride];
+    uint32_t pos[ATTN_WIDE];
+    uint32_t low[WARPS], high[WARPS]; /* positions of a warp's queries; of none: low above high */
+    uint32_t index;                   /* of the item */
+    uint32_t n_tiles;                 /* end of the last one that is seen */
+    struct attn_item item;
+    struct Place place;
 };
 
-/* Those from @query of the item on. */
-template <int D>
-DEVICE void take_warp(const struct attend_args &a, const struct attn_item &it, uint32_t query,
-                      Queries<D> &q) {
-    uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
-    float factor = query_factor(a);
+/* The positions of the queries of warp threadIdx.x. */
+template <int D> DEVICE void find_range(const struct attend_args &a, struct Shared<D> &s) {
+    uint32_t query = threadIdx.x * ATTN_QUERIES, end = query + ATTN_QUERIES, n_q = s.item.n_q;
 
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t mine = query + lane / 4 + 8 * i;
-        const float *x = a.q + (mine < it.n_q ? query_place(a, it, mine) : 0) * dim;
-
-        q.pos[i] = query_pos(a, it, mine);
-#pragma unroll
-        for (uint32_t b = 0; b < D; b++) {
-            uint32_t d = 32 * b + lane % 4 * 8, h[4];
-
-#pragma unroll
-            for (uint32_t k = 0; k < 4; k++) {
-                float two[2] = {0, 0};
-
-                if (mine < it.n_q && d < dim)
-                    load_floats(x + d + 2 * k, two);
-                h[k] = pack_halves(finite_half(two[0] * factor), finite_half(two[1] * factor));
-            }
-            q.q[b][i] = {h[0], h[1], h[2], h[3]};
-        }
-    }
-    uint64_t low = q.pos[0] < q.pos[1] ? q.pos[0] : q.pos[1], high = q.pos[0] + q.pos[1] - low;
-#pragma unroll
-    for (int m = 4; m < 32; m *= 2) {
-        uint64_t other_low = lane_xor(low, m), other_high = lane_xor(high, m);
-
-        low = other_low < low ? other_low : low;
-        high = other_high > high ? other_high : high;
-    }
-    q.low = (uint32_t)low;
-    q.high = (uint32_t)high;
+    s.low[threadIdx.x] = s.item.pos0 + (s.item.q0 + query) / a.group;
+    s.high[threadIdx.x] =
+        query < n_q ? s.item.pos0 + (s.item.q0 + (end < n_q ? end : n_q) - 1) / a.group : 0;
 }
 
-/* Merges the tile that begins with key @first into @chunk. */
+/* Merges the tile that begins with key @first into @chunk, of the warp's queries from @query on.
+ * @masked: as soften(). */
 template <int D, bool Q8>
-DEVICE void add_tile(const struct attend_args &a, const Tile<D, Q8> &tile, const Queries<D> &q,
-                     uint32_t first, Result<D> &chunk) {
+DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s,
+                     const Tile<D, Q8> &tile, uint32_t query, uint32_t first, bool masked,
+                     Result<D> &chunk) {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, dim = a.shape.head_dim;
-    bool masked = first + ATTN_TILE - 1 > q.low || first < attn_first_key(q.high, a.window);
     float c[4][4];
     uint32_t h[2][4]; /* p as halves */
     struct Weights w[2];
 
 #pragma unroll
-    for (int b = 0; b < D; b++)
+    for (int b = 0; b < D; b++) {
+        struct vec4 q[2] = {load16(&s.q[query + g][32 * b + 8 * t]),
+                            load16(&s.q[query + g + 8][32 * b + 8 * t])};
+
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             struct vec4 k = tile_key<D>(tile, attn_key_of_column(j, g), 32 * b + 8 * t, dim);
 
             if (b == 0)
-                mma_first(c[j], q.q[b][0].x, q.q[b][1].x, q.q[b][0].y, q.q[b][1].y, k.x, k.y);
+                mma_first(c[j], q[0].x, q[1].x, q[0].y, q[1].y, k.x, k.y);
             else
-                mma(c[j], q.q[b][0].x, q.q[b][1].x, q.q[b][0].y, q.q[b][1].y, k.x, k.y);
-            mma(c[j], q.q[b][0].z, q.q[b][1].z, q.q[b][0].w, q.q[b][1].w, k.z, k.w);
+                mma(c[j], q[0].x, q[1].x, q[0].y, q[1].y, k.x, k.y);
+            mma(c[j], q[0].z, q[1].z, q[0].w, q[1].w, k.z, k.w);
         }
+    }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float m, l;
 
-        soften(a, c, i, q.pos[i], first, masked, &m, &l);
+        soften(a, c, i, s.pos[query + g + 8 * i], first, masked, &m, &l);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             h[i][j] = pack_halves(c[j][2 * i], c[j][2 * i + 1]);
@@ -246,7 +227,7 @@ DEVICE void add_tile(const struct attend_args &a, const Tile<D, Q8> &tile, const
     }
 }
 
-/* The results of the warp's queries, from @query on: of the whole, or of one chunk. */
+/* The results of the warp's queries, from @query on. */
 template <int D>
 DEVICE void put_results(const struct attend_args &a, const struct attn_item &it, uint32_t query,
                         const Result<D> &r) {
@@ -258,11 +239,7 @@ DEVICE void put_results(const struct attend_args &a, const struct attn_item &it,
 
         if (mine >= it.n_q)
             continue;
-        float *to = result_of(a, it, mine), scale = 1, sum = r.l[i];
-        if (it.chunk >= 0 && t == 0) {
-            to[a.n_value] = r.m[i];
-            to[a.n_value + 1] = r.l[i];
-        }
+        float *to = a.o + query_place(a, it, mine) * a.n_value, scale = 1, sum = r.l[i];
         if (a.sinks) {
             struct Weights w = merge_weights(r.m[i], sink_of(a, it.q0 + mine));
 
@@ -271,14 +248,9 @@ DEVICE void put_results(const struct attend_args &a, const struct attn_item &it,
         }
 #pragma unroll
         for (int b = 0; b < 4 * D; b++) {
-            uint32_t two[2];
+            const float *x = &r.o[b][2 * i];
+            uint32_t two[2] = {mx_bits_of(x[0] * scale / sum), mx_bits_of(x[1] * scale / sum)};
 
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                float x = r.o[b][2 * i + k];
-
-                two[k] = mx_bits_of(it.chunk < 0 ? x * scale / sum : x);
-            }
             if (8u * b < a.n_value)
                 store8(to + 8 * b + 2 * t, two);
         }
@@ -286,75 +258,72 @@ DEVICE void put_results(const struct attend_args &a, const struct attn_item &it,
 }
 
 template <int D, bool Q8>
-DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
-                        const struct Place &p, Tile<D, Q8> *ring) {
-    uint32_t query = threadIdx.x / 32 * ATTN_QUERIES, chunk = (uint32_t)it.chunk;
-    uint32_t from = p.first / ATTN_TILE, to = p.last / ATTN_TILE + 1, stage = 0;
-    Queries<D> q;
+DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Tile<D, Q8> *ring) {
+    const struct Place &p = s.place;
+    uint32_t warp = threadIdx.x / 32, query = warp * ATTN_QUERIES;
+    uint32_t from = p.first / ATTN_TILE;
     Result<D> all, part;
 
-    if (it.chunk >= 0) {
-        from = from > chunk * ATTN_TILES ? from : chunk * ATTN_TILES;
-        to = to < (chunk + 1) * ATTN_TILES ? to : (chunk + 1) * ATTN_TILES;
-    }
-    if (from >= to) /* no merge looks at it */
-        return;
     for (uint32_t i = 0; i + 1 < STAGES; i++) {
-        if (from + i < to)
-            fetch<D>(p, ring[i], (from + i) * ATTN_TILE);
+        if (from + i < s.n_tiles)
+            fetch<D>(p, ring[(from + i) % STAGES], (from + i) * ATTN_TILE);
         copy_commit();
     }
-    take_warp<D>(a, it, query, q);
+    take_queries<D>(a, s.item, s);
+    if (threadIdx.x < WARPS)
+        find_range<D>(a, s);
     clear<D>(all);
     clear<D>(part);
-    for (uint32_t i = from; i < to; i++) {
-        uint32_t first = i * ATTN_TILE, next = stage == 0 ? STAGES - 1 : stage - 1;
+    for (uint32_t i = from; i < s.n_tiles; i++) {
+        uint32_t first = i * ATTN_TILE, ahead = i + STAGES - 1;
 
         copy_wait<STAGES - 2>();
         sync_block(); /* the tile is there, and the one before it is read */
-        if (i + STAGES - 1 < to)
-            fetch<D>(p, ring[next], (i + STAGES - 1) * ATTN_TILE);
+        if (ahead < s.n_tiles)
+            fetch<D>(p, ring[ahead % STAGES], ahead * ATTN_TILE);
         copy_commit();
-        if (query < it.n_q && first <= q.high &&
-            first + ATTN_TILE > attn_first_key(q.low, a.window))
-            add_tile<D, Q8>(a, ring[stage], q, first, part);
-        stage = stage + 1 < STAGES ? stage + 1 : 0;
-        if ((i + 1) % ATTN_TILES == 0 || i + 1 == to) {
+        uint32_t low = s.low[warp], high = s.high[warp];
+        if (low <= high && first <= high && first + ATTN_TILE > attn_first_key(low, a.window))
+            add_tile<D, Q8>(a, s, ring[i % STAGES], query, first,
+                            first + ATTN_TILE - 1 > low || first < attn_first_key(high, a.window),
+                            part);
+        if ((i + 1) % ATTN_TILES == 0 || i + 1 == s.n_tiles) {
             merge_result<D>(all, part);
             clear<D>(part);
         }
     }
-    put_results<D>(a, it, query, all);
+    put_results<D>(a, s.item, query, all);
 }
 
-/* What all warps of a block know, here and not in registers. */
-struct Common {
-    uint32_t index; /* of the item */
-    struct attn_item item;
-    struct Place place;
-};
+/* By one thread: the next item of more than ATTN_QUERIES queries that is the block's. */
+template <int D> DEVICE void find_item(const struct attend_args &a, struct Shared<D> &s) {
+    struct attn_item &to = s.item;
 
-DEVICE void copy_item(struct attn_item &to, const struct attn_item &from) {
+    do
+        s.index += gridDim.x;
+    while (s.index < a.batch->n_items && a.batch->item[s.index].n_q <= ATTN_QUERIES);
+    if (s.index >= a.batch->n_items)
+        return;
+    const struct attn_item &from = a.batch->item[s.index];
     to.row0 = from.row0;
     to.pos0 = from.pos0;
     to.q0 = from.q0;
     to.n_q = from.n_q;
     to.page0 = from.page0;
-    to.chunk = from.chunk;
-    to.partial = from.partial;
-    to.n_merges = from.n_merges;
+    find_place(s.place, a, to, attn_first_key(to.pos0 + to.q0 / a.group, a.window));
+    s.n_tiles = s.place.last / ATTN_TILE + 1;
 }
 
-template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Common &s) {
-    for (uint32_t i = blockIdx.x; i < a.batch->n_items;) {
-        if (threadIdx.x == 0) {
-            s.index = i;
-            copy_item(s.item, a.batch->item[i]);
-            find_place(s.place, a, s.item, first_key_of(a, s.item));
-        }
+template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
+    if (threadIdx.x == 0)
+        s.index = blockIdx.x - gridDim.x;
+    while (true) {
+        if (threadIdx.x == 0)
+            find_item<D>(a, s);
         sync_block();
-        attend_item<D, Q8>(a, s.item, s.place, (Tile<D, Q8> *)dynamic_shared());
-        i = s.index + gridDim.x;
+        if (s.index >= a.batch->n_items)
+            break;
+        attend_item<D, Q8>(a, s, (Tile<D, Q8> *)dynamic_shared());
         sync_block();
     }
 }
@@ -362,7 +331,7 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
 #define ATTEND_WIDE(NAME, D, Q8)                                                                   \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
         wait_for_previous();                                                                       \
-        SHARED struct Common s;                                                                    \
+        SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
         attend<D, Q8>(a, s);                                                                       \
     }

@@ -4,6 +4,7 @@
  * kernels_attention - argument, grid and contract of the kernels of attention, as kernels.h.
  */
 
+#include <assert.h>
 #include "engine/cuda/kernels.h"
 
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
@@ -29,9 +30,10 @@ struct attend_args {
     struct pack_args pack;
 };
 
-/* The same for items of up to ATTN_WIDE queries where they are not one chunk; nothing by last
- * blocks. Shared memory of attend_wide_64 and attend_wide_128: */
-#define ATTEND_WIDE_STAGES 3
+/* attend_wide_64 and attend_wide_128 take the items of more than ATTN_QUERIES queries, which are
+ * of one sequence and all its chunks, and leave the others to attend_64 and attend_128; nothing by
+ * last blocks. Their shared memory: */
+#define ATTEND_WIDE_STAGES 3u
 #define ATTEND_WIDE_SHARED(head, q8)                                                               \
     (ATTEND_WIDE_STAGES * ATTN_TILE *                                                              \
      ((q8) ? (head) + 32 + (head) + (head) / 32 * 2 * 2 : ((head) + 32 + (head)) * 2))
@@ -78,7 +80,7 @@ extern const void *const kernel_attend_latent;
 extern const void *const kernel_attend_latent_q8;
 extern const void *const kernel_merge;
 
-/* @wide: of up to ATTN_WIDE queries. */
+/* @wide: of up to ATTN_WIDE queries, of heads of up to 128 values. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide) {
     static const void *const *const kernel[][2] = {
         {&kernel_attend_64, &kernel_attend_64_q8},
@@ -92,6 +94,7 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
     uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
     struct attend_kernel k = {NULL, 0};
 
+    assert(dim <= (wide && !s->latent ? 128 : s->latent ? LATENT_KEY : 512));
     if (s->latent)
         k.shared = ATTEND_LATENT_SHARED;
     else if (wide)

@@ -433,11 +433,11 @@ int step_qkv(struct step *s, const struct model_op *op) {
 }
 
 /* As many blocks as keep the device busy, and as there are items if nothing is split. */
-static struct launch attend_launch(const struct step *s, const struct heads *h) {
+static struct launch attend_launch(const struct step *s, const struct heads *h, bool wide) {
     uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
     uint32_t busy = (4 * multiprocessors + h->n_kv - 1) / h->n_kv;
     struct page_shape shape = cuda_page_shape(s->be, h);
-    struct attend_kernel k = attend_kernel_for(&shape, is_wide(s, h));
+    struct attend_kernel k = attend_kernel_for(&shape, wide);
 
     return (struct launch){.kernel = k.kernel,
                            .grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
@@ -487,7 +487,7 @@ int step_attend(struct step *s, const struct model_op *op) {
         .sinks = sinks,
     };
 
-    struct launch attend = attend_launch(s, h);
+    struct launch attend = attend_launch(s, h, false);
     struct launch merge = {
         kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
     int r = plan(s, h);
@@ -499,6 +499,11 @@ int step_attend(struct step *s, const struct model_op *op) {
         a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
         s->packed = true;
         return r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
+    }
+    if (r == 0 && is_wide(s, h)) {
+        struct launch wide = attend_launch(s, h, true);
+
+        r = cuda_launch(b, &wide, &a, sizeof(a));
     }
     r = r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
     return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));

@@ -525,10 +525,13 @@ static void run_attention(struct attention *t, int how, float *out) {
         a.pack = pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
     }
 
-    struct attend_kernel k = attend_kernel_for(&t->shape, how == MANY);
-    must(api->launch(k.kernel, split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS,
-                     k.shared, &a, false, stream),
-         "attend");
+    for (int wide = how == MANY; wide >= 0; wide--) {
+        struct attend_kernel k = attend_kernel_for(&t->shape, wide);
+
+        must(api->launch(k.kernel, split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS,
+                         k.shared, &a, false, stream),
+             "attend");
+    }
     if (how == SPLIT)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
     fetch(out, a.o, bytes);
