@@ -155,6 +155,30 @@ DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     return __byte_perm(a, b, selector);
 }
 
+/* Bytes of @a: nibble i of the lower half of @picks, 4 to 7, says byte i: then a constant @a is
+ * part of the instruction. The compiler's own permutation would mask them first. */
+DEVICE uint32_t pick_bytes(uint32_t a, uint32_t picks) {
+    uint32_t u;
+
+    asm("prmt.b32 %0, 0, %1, %2;" : "=r"(u) : "r"(a), "r"(picks));
+    return u;
+}
+
+/* @p as a pointer of the lane's own: the compiler would keep what lanes have in common apart and
+ * add it up anew for each load, in four instructions instead of one. */
+DEVICE const uint16_t *own_pointer(const uint16_t *p) {
+    asm("" : "+l"(p));
+    return p;
+}
+
+/* From memory that the kernel does not write. */
+DEVICE uint32_t load_constant(const uint16_t *p) {
+    uint16_t u;
+
+    asm("ld.global.nc.u16 %0, [%1];" : "=h"(u) : "l"(p));
+    return u;
+}
+
 DEVICE float lane_xor(float v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }

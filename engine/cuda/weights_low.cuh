@@ -56,7 +56,7 @@ template <> struct Tile<TILE_IQ1> {
         const uint8_t *codes = tile + slice * LOW_CODE_BYTES(TILE_IQ1);
         const uint8_t *scales = tile + TILE_SLICES * LOW_CODE_BYTES(TILE_IQ1);
 
-        run = (const uint16_t *)grid + lane % 2;
+        run = own_pointer((const uint16_t *)grid + lane % 2);
         load8(codes + lane / 2 * 8, index);
         high = *(const uint32_t *)(codes + 128 + lane / 2 * 4);
         s.load(*(const uint32_t *)(scales + slice * LOW_SCALE_BYTES(TILE_IQ1) + lane / 4 * 4),
@@ -73,7 +73,7 @@ template <> struct Tile<TILE_IQ1> {
 
             uint32_t sizes = high & 8u << 4 * c ? GRID_IQ1_MORE : GRID_IQ1_LESS;
 
-            spread(byte_permute(sizes, 0, run[at * 2]), a, row);
+            spread(pick_bytes(sizes, load_constant(run + (size_t)at * 2)), a, row);
         }
         scale_codes(a, scale, min);
     }
@@ -100,7 +100,7 @@ template <> struct Tile<TILE_IQ2> {
         const uint8_t *codes = tile + slice * LOW_CODE_BYTES(TILE_IQ2);
         const uint8_t *scales = tile + TILE_SLICES * LOW_CODE_BYTES(TILE_IQ2);
 
-        run = (const uint16_t *)grid + lane % 2;
+        run = own_pointer((const uint16_t *)grid + lane % 2);
         load8(codes + lane / 2 * 8, index);
         high = *(const uint16_t *)(codes + 128 + lane / 2 * 2);
         signs = *(const uint32_t *)(codes + LOW_INDEX_BYTES(TILE_IQ2) + lane * 4);
@@ -112,7 +112,7 @@ template <> struct Tile<TILE_IQ2> {
             int c = 2 * kb + row;
             uint32_t at = byte_of(index, c) | (to_bit_8(high, 2 * c) & 0x300u);
 
-            spread(byte_permute(GRID_IQ2, 0, run[at * 2]), a, row);
+            spread(pick_bytes(GRID_IQ2, load_constant(run + (size_t)at * 2)), a, row);
         }
         sign_and_scale(a, signs, kb, s.both(kb));
     }

@@ -34,7 +34,7 @@
 
 #define TILE_SLICES 4u /* of a tile of 256 columns */
 
-/* Grids as a device reads them. IQ1 and IQ2: two words of four nibbles a vector, which say which of
+/* Grids as a device reads them. IQ1 and IQ2: two words of four nibbles a vector, 4 plus which of
  * three sizes a value has. IQ3: a vector's sizes, a byte each, half of what the file says for
  * IQ3_XXS and twice of it for IQ3_S. */
 struct tile_grids {
@@ -50,7 +50,7 @@ struct tile_grids {
 MX_FN void grid_nibbles(uint16_t *to, const uint16_t *from, uint32_t n) {
     for (uint32_t i = 0; i < 8 * n; i++) {
         to[i / 4] = i % 4 ? to[i / 4] : 0;
-        to[i / 4] |= (uint16_t)((from[i / 8] >> (2 * (i % 8)) & 3) << (4 * (i % 4)));
+        to[i / 4] |= (uint16_t)((4 | (from[i / 8] >> (2 * (i % 8)) & 3)) << (4 * (i % 4)));
     }
 }
 

@@ -233,6 +233,18 @@ static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     return r;
 }
 
+static inline uint32_t pick_bytes(uint32_t a, uint32_t picks) {
+    return byte_permute(0, a, picks);
+}
+
+static inline const uint16_t *own_pointer(const uint16_t *p) {
+    return p;
+}
+
+static inline uint32_t load_constant(const uint16_t *p) {
+    return *p;
+}
+
 static inline float simt_lane_xor(const char *here, float v, int mask) {
     struct simt_gift mine = {};
 
