@@ -145,8 +145,16 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     return (int)cudaLaunchKernelExC(&config, kernel, list);
 }
 
-static int host_call(void (*fn)(void *ctx), void *ctx, void *stream) {
-    return (int)cudaLaunchHostFunc(stream, fn, ctx);
+static int host_call(void (*fn)(void *ctx), void *ctx, void *stream, const struct cuda_side *side) {
+    cudaError_t r = cudaEventRecord(side->forked, stream);
+
+    r = r == cudaSuccess ? cudaStreamWaitEvent(side->stream, side->forked, 0) : r;
+    r = r == cudaSuccess ? cudaLaunchHostFunc(side->stream, fn, ctx) : r;
+    return (int)(r == cudaSuccess ? cudaEventRecord(side->joined, side->stream) : r);
+}
+
+static int host_join(void *stream, const struct cuda_side *side) {
+    return (int)cudaStreamWaitEvent(stream, side->joined, 0);
 }
 
 static int capture_begin(void *stream) {
@@ -211,6 +219,7 @@ static const struct cuda_api real = {
     .allow_shared = allow_shared,
     .launch = launch,
     .host_call = host_call,
+    .host_join = host_join,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_launch = graph_launch,

@@ -92,6 +92,8 @@ static struct be *close_be(struct be *b) {
         return NULL;
     if (b->stream && !b->stuck)
         b->api->stream_wait(b->stream);
+    if (b->side.stream && !b->stuck) /* a step that failed may not have been joined */
+        b->api->stream_wait(b->side.stream);
     if (b->experts.host && !b->stuck)
         b->experts.host_ops->close(b->experts.host);
     cuda_unload(b);

@@ -159,6 +159,7 @@ struct be {
     uint32_t page_capacity; /* of the page tables of a batch */
     struct kv_class kv[PAGE_CLASSES];
     void *stream;
+    struct cuda_side side; /* of models with experts of the host */
     struct region region[112];
     uint32_t n_regions;
     struct step step[2]; /* of step s: [s % 2] */
@@ -294,8 +295,10 @@ uint32_t cuda_arrivals(const struct be *b);
 /* Enqueues a kernel with its one argument, @args of @n bytes; noted for the step's graph while one
  * is being made, skipped while one is replayed. A grid of 0 launches nothing. 0 or -EIO. */
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n);
-/* Enqueues a call of @fn on the host, likewise noted or skipped. 0 or -EIO. */
+/* Enqueues a call of @fn on the host, likewise noted or skipped, which what follows runs beside up
+ * to cuda_join(). 0 or -EIO. */
 int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx);
+int cuda_join(struct be *b);
 /* Packed rows on the device. */
 struct operand {
     const uint16_t *packed;
@@ -355,7 +358,8 @@ uint32_t graph_blocks(const struct step *s, uint32_t group, uint32_t few);
 bool graph_begin(struct step *s);
 /* Launches the graph of the step's size: all of it up to the logits. */
 int graph_launch(struct step *s);
-/* A launch that was done, while b->graphs.noting; no kernel: a struct host_call. */
+/* A launch that was done, while b->graphs.noting; no kernel: a struct host_call, or without fn the
+ * place where it is joined. */
 struct host_call {
     void (*fn)(void *ctx);
     void *ctx;

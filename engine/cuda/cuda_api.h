@@ -22,6 +22,11 @@ struct cuda_device {
     size_t bytes, shared_bytes; /* of memory; of shared memory of a multiprocessor */
 };
 
+/* A second stream, and where it leaves the first and comes back to it. */
+struct cuda_side {
+    void *stream, *forked, *joined;
+};
+
 struct cuda_api {
     int (*count)(int *n);
     /* Of CUDA, 1000 times the major one and 10 times the minor one: that the driver knows, 0 where
@@ -50,9 +55,12 @@ struct cuda_api {
      * come up while the kernel before still runs; it waits for it itself (device.cuh). */
     int (*launch)(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   uint32_t shared, const void *args, bool early, void *stream);
-    /* @fn, in stream order, on a thread of the runtime; it calls nothing of this table. Kernels
-     * before it have written what it reads in pinned memory, those behind it see what it writes. */
-    int (*host_call)(void (*fn)(void *ctx), void *ctx, void *stream);
+    /* @fn, behind what the stream has so far, on a thread of the runtime; it calls nothing of this
+     * table. Kernels before it have written what it reads in pinned memory; what follows in the
+     * stream may run beside it up to host_join(), and sees from there on what it has written. Each
+     * call is joined before the next one. */
+    int (*host_call)(void (*fn)(void *ctx), void *ctx, void *stream, const struct cuda_side *side);
+    int (*host_join)(void *stream, const struct cuda_side *side);
     /* Launches and host calls between the two are not done but kept, to be done again and again as
      * one; nothing else may be called in between. capture_end() must follow a begin that succeeded;
      * *graph is NULL when it fails. */

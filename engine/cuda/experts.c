@@ -1,8 +1,8 @@
 /*
  * experts - the ops of a mixture of experts: grids and arguments of experts.cu. The host knows how
  * many rows there are and nothing else; which experts they pick decides route(), on the device. Of
- * a layer the device has all experts, or none, or some: then it computes their pairs, and after
- * that the host computes the others.
+ * a layer the device has all experts, or none, or some: then it computes their pairs, and the host
+ * the others beside it.
  */
 
 #include "engine/cuda/cuda.h"
@@ -175,8 +175,8 @@ int experts_load_host(struct be *b, struct weights *w, const struct model_op *op
                                      err);
 }
 
-/* On a thread of the runtime, between the kernels that write what it reads and read what it
- * writes. */
+/* On a thread of the runtime, behind the kernel that writes what it reads, before the one that
+ * reads what it writes, beside those between. */
 static void compute_on_host(void *ctx) {
     const struct weights *w = ctx;
     const struct be *b = w->be;
@@ -233,14 +233,15 @@ static int products_on_device(struct step *s, const struct model_op *op) {
     return r < 0 ? r : experts_product(b, &out, takes_few(s), most);
 }
 
-/* The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
+/* The host has its rows before the device begins with its own, and computes until the sum needs
+ * them. The sum is launched with the op behind it, whose norm it then does, or goes to a branch. */
 int step_experts(struct step *s, const struct model_op *op) {
     assert(!s->held && !s->due);
     const struct model_shape *m = s->be->shape;
     uint32_t n_host = n_host_experts(m, op->layer);
-    int r = n_host < m->n_expert ? products_on_device(s, op) : 0;
+    int r = n_host > 0 ? products_on_host(s, op) : 0;
 
-    r = r == 0 && n_host > 0 ? products_on_host(s, op) : r;
+    r = r == 0 && n_host < m->n_expert ? products_on_device(s, op) : r;
     if (!op->branch) {
         s->due = op;
         return r;
@@ -290,5 +291,6 @@ int experts_combine(struct step *s, const struct model_op *op, float *sum,
     s->shared = NULL;
     if (pack)
         a.pack = *pack;
-    return cuda_launch(b, &l, &a, sizeof(a));
+    int r = n_host_experts(m, op->layer) > 0 ? cuda_join(b) : 0;
+    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
 }

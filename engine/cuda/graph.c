@@ -6,9 +6,9 @@
  * are one call. A kernel's blocks beyond the batch end at once.
  *
  * What a step computes does not depend on it: `WEFT_CUDA_GRAPHS=0` turns it off for comparison.
- * Experts of the host are calls of the host inside the graph, which look up how many rows there
- * are in what the kernel before them has written. When the runtime refuses to capture, steps go on
- * launch by launch.
+ * Experts of the host are calls of the host inside the graph, on a branch beside the device's,
+ * which look up how many rows there are in what the kernel before them has written. When the
+ * runtime refuses to capture, steps go on launch by launch.
  */
 
 #include "engine/cuda/cuda.h"
@@ -141,7 +141,8 @@ static void capture(struct step *s) {
 
         e = l->kernel ? b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared,
                                        g->note[i].args, b->early, b->stream)
-                      : b->api->host_call(c->fn, c->ctx, b->stream);
+            : c->fn   ? b->api->host_call(c->fn, c->ctx, b->stream, &b->side)
+                      : b->api->host_join(b->stream, &b->side);
     }
     void **graph = graph_of(s);
     int end = b->api->capture_end(b->stream, graph);

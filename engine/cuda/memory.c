@@ -451,6 +451,12 @@ int cuda_memory_open(struct be *b, struct err *err) {
     if (r < 0)
         return r;
     r = cuda_check(b, b->api->stream_new(&b->stream), "cudaStreamCreate");
+    if (b->shape->host_experts && r == 0) {
+        int e = b->api->stream_new(&b->side.stream);
+
+        e = e ? e : b->api->event_new(&b->side.forked);
+        r = cuda_check(b, e ? e : b->api->event_new(&b->side.joined), "cudaStreamCreate");
+    }
     for (uint32_t i = 0; i < b->n_regions && r == 0; i++)
         r = alloc_region(b, &b->region[i]);
     r = r < 0 ? r : alloc_steps(b);
@@ -494,6 +500,12 @@ static void release_device(struct be *b) {
         if (b->load[i].event)
             b->api->event_free(b->load[i].event);
     }
+    if (b->side.joined)
+        b->api->event_free(b->side.joined);
+    if (b->side.forked)
+        b->api->event_free(b->side.forked);
+    if (b->side.stream)
+        b->api->stream_free(b->side.stream);
     if (b->stream)
         b->api->stream_free(b->stream);
 }

@@ -35,7 +35,13 @@ int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
         return b->lost ? -EIO : 0;
     if (b->graphs.noting)
         graph_note(b, &(struct launch){.what = "host call"}, &c, sizeof(c));
-    return cuda_check(b, b->api->host_call(fn, ctx, b->stream), "cudaLaunchHostFunc");
+    int e = fn ? b->api->host_call(fn, ctx, b->stream, &b->side)
+               : b->api->host_join(b->stream, &b->side);
+    return cuda_check(b, e, fn ? "cudaLaunchHostFunc" : "cudaStreamWaitEvent");
+}
+
+int cuda_join(struct be *b) {
+    return cuda_call(b, NULL, NULL);
 }
 
 static int launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {

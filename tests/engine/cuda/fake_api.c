@@ -18,7 +18,7 @@
 struct fake_cuda fake_cuda = {
     .n_devices = 1, .major = 9, .minor = 0, .n_multiprocessors = 4, .bytes = (size_t)1 << 32};
 
-enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_CALL };
+enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_CALL, OP_FORK, OP_JOIN };
 
 struct op { /* what has been enqueued and not been done */
     struct op *next;
@@ -110,6 +110,18 @@ static uint64_t sum_of(const void *p, size_t n) {
     return ((sum ^ word) * 0x9E3779B97F4A7C15u) | 1;
 }
 
+struct host_call {
+    void (*fn)(void *ctx);
+    void *ctx;
+};
+static struct host_call beside; /* that is to be done until it is joined, or fn is NULL */
+
+static void run_beside(void) {
+    if (beside.fn)
+        beside.fn(beside.ctx);
+    beside.fn = NULL;
+}
+
 static void run(struct op *o) {
     const struct simt_kernel *k = o->from;
 
@@ -135,6 +147,20 @@ static void run(struct op *o) {
         break;
     case OP_CALL:
         o->call(o->args);
+        break;
+    case OP_FORK:
+        if (fake_cuda.beside)
+            refuse("a host call before the last one was joined");
+        fake_cuda.beside = true;
+        memcpy(&beside, o->args, sizeof(beside));
+        if (fake_cuda.order % 2)
+            run_beside();
+        break;
+    case OP_JOIN:
+        if (!fake_cuda.beside)
+            refuse("no host call to be joined");
+        run_beside();
+        fake_cuda.beside = false;
         break;
     case OP_RECORD:
         ((struct event *)o->to)->reached++;
@@ -179,6 +205,8 @@ static void wait_for_all(void) {
     if (is_hanging())
         refuse("a call that waits for a device that hangs");
     drain(NULL);
+    run_beside(); /* the other stream; after a failure nothing joins it */
+    fake_cuda.beside = false;
 }
 
 void fake_enqueue(void (*run)(const void *args), const void *args, size_t n) {
@@ -417,27 +445,26 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     return 0;
 }
 
-struct host_call {
-    void (*fn)(void *ctx);
-    void *ctx;
-};
-
-static void call_host(const void *args) {
-    const struct host_call *c = args;
-
-    c->fn(c->ctx);
-}
-
-static int host_call(void (*fn)(void *ctx), void *ctx, void *stream) {
+static int host_call(void (*fn)(void *ctx), void *ctx, void *stream, const struct cuda_side *side) {
     const struct host_call c = {fn, ctx};
     int r = call_while(true);
 
     if (r)
         return r;
-    struct op *o = capturing ? append(&capturing->end, OP_CALL) : enqueue(OP_CALL);
-    o->call = call_host;
+    if (!side->stream || side->stream == stream || !side->forked || !side->joined)
+        refuse("a host call without a second stream");
+    struct op *o = capturing ? append(&capturing->end, OP_FORK) : enqueue(OP_FORK);
     memcpy(o->args, &c, sizeof(c));
     fake_cuda.n_host_calls++;
+    return 0;
+}
+
+static int host_join(void *stream, const struct cuda_side *side) {
+    int r = call_while(true);
+
+    if (r)
+        return r;
+    (void)(capturing ? append(&capturing->end, OP_JOIN) : enqueue(OP_JOIN));
     return 0;
 }
 
@@ -536,6 +563,7 @@ static const struct cuda_api fake = {
     .allow_shared = allow_shared,
     .launch = launch,
     .host_call = host_call,
+    .host_join = host_join,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
     .graph_launch = graph_launch,

@@ -21,7 +21,9 @@ struct fake_cuda {
     size_t bytes;  /* memory of the device */
     size_t others; /* of it that another process has for so many questions more */
     uint32_t others_stay;
-    uint64_t order;     /* of the threads of a block: simt_order() */
+    /* Of the threads of a block: simt_order(). Host calls are done as late as may be; where it is
+     * odd, at once. */
+    uint64_t order;
     bool no_code;       /* no kernel for this device */
     const char *broken; /* the kernel of this name does nothing */
     const char *faulty; /* its launch fails, and every call after it */
@@ -33,6 +35,7 @@ struct fake_cuda {
     int n_live; /* allocations, streams and events */
     size_t n_bytes, peak_bytes;
     uint64_t n_launches, n_graphs, n_graph_launches, n_host_calls;
+    bool beside;         /* a host call may run: the device is between it and where it is joined */
     bool failed_capture; /* the call that was to fail belongs to a capture */
 };
 
