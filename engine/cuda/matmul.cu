@@ -22,27 +22,6 @@
 #include "engine/cuda/rows.cuh"
 #include "engine/cuda/wide.cuh"
 
-DEVICE uint32_t count_rows(const struct matmul_args &a) {
-    return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
-}
-
-/* y of one element; what was there apart. */
-DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint32_t row,
-                      uint32_t out, float sum) {
-    float v = sum * (a.scale[row] * m.inverse);
-
-    return m.bias ? v + m.bias[out] : v;
-}
-
-DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows, uint32_t row,
-                uint32_t out, float sum) {
-    if (row >= n_rows || out >= m.n_out)
-        return;
-    float *y = m.y + (size_t)row * m.n_out + out, v = value_of(a, m, row, out, sum);
-
-    *y = a.add ? *y + v : v;
-}
-
 /* -- matvec ------------------------------------------------------------------------------------ */
 
 /* A block's tiles: every gridDim.x'th; gated: each with the same of the other matrix behind it.
@@ -338,13 +317,8 @@ DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32
 DEVICE void finish_split(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
                          uint32_t tile, const struct Ends &ends, uint32_t *count) {
     const float *shared = ends.shared;
-    SHARED uint32_t told;
 
-    sync_block();
-    if (threadIdx.x == 0)
-        told = arrive(count, 1, a.n_splits);
-    sync_block();
-    if (!told || tile >= m.n_row_tiles)
+    if (!last_of(count, a.n_splits) || tile >= m.n_row_tiles)
         return;
 #pragma unroll 4
     for (uint32_t k = 0; k < (ends.half ? WIDE_GROUPS * 2 : WIDE_GROUPS * 4); k++) {
@@ -359,7 +333,6 @@ DEVICE void finish_split(const struct matmul_args &a, const struct matrix &m, ui
 
 KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     wait_for_previous();
-    uint32_t i = 0;
     uint32_t block = blockIdx.y / a.n_splits, part = blockIdx.y % a.n_splits;
     uint32_t count = block * gridDim.x + blockIdx.x, each = TILE_SEGMENTS / a.n_splits;
     uint32_t row0 = blockIdx.x * MATMUL_COLUMNS, n_rows = count_rows(a);
@@ -368,9 +341,7 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
 
     if (row0 >= n_rows)
         return;
-    while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
-        block -= (a.m[i++].n_row_tiles + 7) / 8;
-    const struct matrix &m = a.m[i];
+    const struct matrix &m = matrix_of_block(a, &block);
     uint32_t tile = block * 8 + threadIdx.x / 32;
 
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */

@@ -11,7 +11,7 @@
  * way.
  */
 
-#include "engine/cuda/weights.cuh"
+#include "engine/cuda/products.cuh"
 
 #define GROUPS (M128_ROWS / PACK_ROWS)
 #define VECTORS (M128_ROWS * 64u * 2u / 16u / CUDA_THREADS) /* of a slice, that a thread copies */
@@ -135,46 +135,13 @@ template <int F> DEVICE void walk(struct Source &from) {
     }
 }
 
-DEVICE void walk_of(uint32_t format, struct Source &from) {
-    switch (format) {
-    case TILE_F16:
-        return walk<TILE_F16>(from);
-    case TILE_Q8_0:
-        return walk<TILE_Q8_0>(from);
-    case TILE_Q4_0:
-        return walk<TILE_Q4_0>(from);
-    case TILE_IQ4_NL:
-        return walk<TILE_IQ4_NL>(from);
-    case TILE_MXFP4:
-        return walk<TILE_MXFP4>(from);
-    case TILE_NVFP4:
-        return walk<TILE_NVFP4>(from);
-    case TILE_Q5_0:
-        return walk<TILE_Q5_0>(from);
-    case TILE_Q4_1:
-        return walk<TILE_Q4_1>(from);
-    case TILE_Q5_1:
-        return walk<TILE_Q5_1>(from);
-    case TILE_Q4_K:
-        return walk<TILE_Q4_K>(from);
-    case TILE_Q5_K:
-        return walk<TILE_Q5_K>(from);
-    case TILE_Q6_K:
-        return walk<TILE_Q6_K>(from);
-    case TILE_IQ4_XS:
-        return walk<TILE_IQ4_XS>(from);
-    case TILE_IQ1:
-        return walk<TILE_IQ1>(from);
-    case TILE_IQ2:
-        return walk<TILE_IQ2>(from);
-    case TILE_IQ3:
-        return walk<TILE_IQ3>(from);
-    case TILE_Q2_K:
-        return walk<TILE_Q2_K>(from);
-    case TILE_Q3_K:
-        return walk<TILE_Q3_K>(from);
+struct M128Walk {
+    struct Source &from;
+
+    template <int F> __device__ __forceinline__ void of() const {
+        walk<F>(from);
     }
-}
+};
 
 DEVICE struct Source source_of(const struct matmul_args &a, const struct matrix &m, uint32_t tile,
                                uint32_t row0, uint32_t n_rows) {
@@ -205,19 +172,9 @@ DEVICE void put_all(const struct matmul_args &a, const struct matrix &m, uint32_
 #pragma unroll
     for (uint32_t n = 0; n < GROUPS; n++)
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
-            uint32_t row = row0 + n * PACK_ROWS + lane % 4 * 2 + j % 2;
-            uint32_t out = tile * TILE_ROWS + lane / 4 + j / 2 * 8;
-
-            if (row >= n_rows || out >= m.n_out)
-                continue;
-            float *y = m.y + (size_t)row * m.n_out + out;
-            float v = *total(n, j) * (a.scale[row] * m.inverse);
-
-            if (m.bias)
-                v += m.bias[out];
-            *y = a.add ? *y + v : v;
-        }
+        for (uint32_t j = 0; j < 4; j++)
+            put(a, m, n_rows, row0 + n * PACK_ROWS + lane % 4 * 2 + j % 2,
+                tile * TILE_ROWS + lane / 4 + j / 2 * 8, *total(n, j));
 }
 
 /* Devices without the shared memory are never asked (matmul_m128.c): they need no code. */
@@ -232,18 +189,15 @@ KERNEL(matmul_m128, struct matmul_args, CUDA_THREADS, 1) {
     if (!HAS_ROOM)
         return;
     wait_for_previous();
-    uint32_t block = blockIdx.y, row0 = blockIdx.x * M128_ROWS, i = 0;
-    uint32_t n_rows = a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
+    uint32_t block = blockIdx.y, row0 = blockIdx.x * M128_ROWS, n_rows = count_rows(a);
 
     if (row0 >= n_rows)
         return;
-    while (i + 1 < a.n_mats && block >= (a.m[i].n_row_tiles + 7) / 8)
-        block -= (a.m[i++].n_row_tiles + 7) / 8;
-    const struct matrix &m = a.m[i];
+    const struct matrix &m = matrix_of_block(a, &block);
     uint32_t tile = block * 8 + threadIdx.x / 32;
     struct Source from = source_of(a, m, tile, row0, n_rows);
 
-    walk_of(m.format, from);
+    walk_of(m.format, M128Walk{from});
     copy_wait<0>();
     if (from.tiles)
         put_all(a, m, n_rows, row0, tile);

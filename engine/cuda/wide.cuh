@@ -8,6 +8,7 @@
  */
 
 #include "engine/cuda/matvec.cuh"
+#include "engine/cuda/products.cuh"
 
 #define WIDE_GROUPS (MATMUL_COLUMNS / PACK_ROWS)
 
@@ -155,44 +156,17 @@ DEVICE void walk(struct Supply &supply, const struct matrix &m, const ENDS &ends
     }
 }
 
+template <class ENDS> struct WideWalk {
+    struct Supply &supply;
+    const struct matrix &m;
+    const ENDS &ends;
+
+    template <int F> __device__ __forceinline__ void of() const {
+        walk<F>(supply, m, ends);
+    }
+};
+
 template <class ENDS>
 DEVICE void walk_of(const struct matrix &m, struct Supply &supply, const ENDS &ends) {
-    switch (m.format) {
-    case TILE_F16:
-        return walk<TILE_F16>(supply, m, ends);
-    case TILE_Q8_0:
-        return walk<TILE_Q8_0>(supply, m, ends);
-    case TILE_Q4_0:
-        return walk<TILE_Q4_0>(supply, m, ends);
-    case TILE_IQ4_NL:
-        return walk<TILE_IQ4_NL>(supply, m, ends);
-    case TILE_MXFP4:
-        return walk<TILE_MXFP4>(supply, m, ends);
-    case TILE_NVFP4:
-        return walk<TILE_NVFP4>(supply, m, ends);
-    case TILE_Q5_0:
-        return walk<TILE_Q5_0>(supply, m, ends);
-    case TILE_Q4_1:
-        return walk<TILE_Q4_1>(supply, m, ends);
-    case TILE_Q5_1:
-        return walk<TILE_Q5_1>(supply, m, ends);
-    case TILE_Q4_K:
-        return walk<TILE_Q4_K>(supply, m, ends);
-    case TILE_Q5_K:
-        return walk<TILE_Q5_K>(supply, m, ends);
-    case TILE_Q6_K:
-        return walk<TILE_Q6_K>(supply, m, ends);
-    case TILE_IQ4_XS:
-        return walk<TILE_IQ4_XS>(supply, m, ends);
-    case TILE_IQ1:
-        return walk<TILE_IQ1>(supply, m, ends);
-    case TILE_IQ2:
-        return walk<TILE_IQ2>(supply, m, ends);
-    case TILE_IQ3:
-        return walk<TILE_IQ3>(supply, m, ends);
-    case TILE_Q2_K:
-        return walk<TILE_Q2_K>(supply, m, ends);
-    case TILE_Q3_K:
-        return walk<TILE_Q3_K>(supply, m, ends);
-    }
+    walk_of(m.format, WideWalk<ENDS>{supply, m, ends});
 }

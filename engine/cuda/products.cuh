@@ -1,0 +1,88 @@
+#pragma once
+
+/* products - what the kernels for y (+)= W x + bias share: the walk of a format, and y. */
+
+#include "engine/cuda/weights.cuh"
+
+/* WALK::of<F>() of format @format. */
+template <class WALK> DEVICE void walk_of(uint32_t format, const WALK &walk) {
+    switch (format) {
+    case TILE_F16:
+        return walk.template of<TILE_F16>();
+    case TILE_Q8_0:
+        return walk.template of<TILE_Q8_0>();
+    case TILE_Q4_0:
+        return walk.template of<TILE_Q4_0>();
+    case TILE_IQ4_NL:
+        return walk.template of<TILE_IQ4_NL>();
+    case TILE_MXFP4:
+        return walk.template of<TILE_MXFP4>();
+    case TILE_NVFP4:
+        return walk.template of<TILE_NVFP4>();
+    case TILE_Q5_0:
+        return walk.template of<TILE_Q5_0>();
+    case TILE_Q4_1:
+        return walk.template of<TILE_Q4_1>();
+    case TILE_Q5_1:
+        return walk.template of<TILE_Q5_1>();
+    case TILE_Q4_K:
+        return walk.template of<TILE_Q4_K>();
+    case TILE_Q5_K:
+        return walk.template of<TILE_Q5_K>();
+    case TILE_Q6_K:
+        return walk.template of<TILE_Q6_K>();
+    case TILE_IQ4_XS:
+        return walk.template of<TILE_IQ4_XS>();
+    case TILE_IQ1:
+        return walk.template of<TILE_IQ1>();
+    case TILE_IQ2:
+        return walk.template of<TILE_IQ2>();
+    case TILE_IQ3:
+        return walk.template of<TILE_IQ3>();
+    case TILE_Q2_K:
+        return walk.template of<TILE_Q2_K>();
+    case TILE_Q3_K:
+        return walk.template of<TILE_Q3_K>();
+    }
+}
+
+DEVICE uint32_t count_rows(const struct matmul_args &a) {
+    return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
+}
+
+/* y of one element; what was there apart. */
+DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint32_t row,
+                      uint32_t out, float sum) {
+    float v = sum * (a.scale[row] * m.inverse);
+
+    return m.bias ? v + m.bias[out] : v;
+}
+
+DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows, uint32_t row,
+                uint32_t out, float sum) {
+    if (row >= n_rows || out >= m.n_out)
+        return;
+    float *y = m.y + (size_t)row * m.n_out + out, v = value_of(a, m, row, out, sum);
+
+    *y = a.add ? *y + v : v;
+}
+
+/* The matrix of a block of 128 rows of one, the @block'th of all; *block: the first such of it. */
+DEVICE const struct matrix &matrix_of_block(const struct matmul_args &a, uint32_t *block) {
+    uint32_t i = 0;
+
+    while (i + 1 < a.n_mats && *block >= (a.m[i].n_row_tiles + 7) / 8)
+        *block -= (a.m[i++].n_row_tiles + 7) / 8;
+    return a.m[i];
+}
+
+/* Whether the block is the last of @n to come to @count: it sees what the others wrote before. */
+DEVICE bool last_of(uint32_t *count, uint32_t n) {
+    SHARED uint32_t told;
+
+    sync_block();
+    if (threadIdx.x == 0)
+        told = arrive(count, 1, n);
+    sync_block();
+    return told;
+}
