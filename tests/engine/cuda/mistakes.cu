@@ -1,7 +1,7 @@
-/* mistakes - a kernel that makes the mistake it is told to: simt_check must see each of them
+/* mistakes - kernels that make the mistake they are told to: simt_check must see each of them
  * (test_simt.c). */
 
-#include "engine/cuda/device.cuh"
+#include "engine/cuda/wgmma.cuh"
 #include "tests/engine/cuda/mistakes.h"
 
 KERNEL(mistake, struct mistake_args, 64, 1) {
@@ -68,4 +68,36 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
         last = w == NO_BARRIER_BEHIND ? blockIdx.x == 1 : told;
     if (last)
         a.data[128 + t] = a.data[t] + a.data[64 + t];
+}
+
+KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
+    uint32_t t = threadIdx.x, w[4] = {t, t, t, t};
+    uint64_t b = wgmma_operand(wgmma_place(0), 128, a.what == WGMMA_STRIDE ? 512 : 256);
+    float d[32] = {};
+
+    wait_for_previous();
+    copy_async(dynamic_shared() + t * 16, a.data + t % 64 * 4);
+    copy_commit();
+    copy_wait<0>();
+    if (a.what != WGMMA_NOT_PUBLISHED)
+        wgmma_publish();
+    if (a.what != WGMMA_NO_BARRIER)
+        sync_block();
+    if (a.what == WGMMA_SWIZZLE)
+        b |= 1ull << 62;
+    if (a.what != WGMMA_NO_FENCE)
+        wgmma_begin();
+    if (a.what != WGMMA_HALF_A_GROUP || t < 64)
+        wgmma_n64(d, w, b);
+    wgmma_commit();
+    sync_block();
+    if (a.what == WGMMA_NO_WAIT) {
+        dynamic_shared()[t] = (uint8_t)(t + 1);
+        sync_block();
+    }
+    if (a.what == WGMMA_REGISTERS)
+        w[2]++;
+    if (a.what != WGMMA_NEVER_WAITED)
+        wgmma_wait<0>();
+    a.data[t] = (uint32_t)d[0];
 }

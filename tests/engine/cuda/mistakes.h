@@ -26,6 +26,16 @@ enum mistake {
     NO_ARRIVAL,          /* a read of what another block has written */
     NO_BARRIER_BEFORE,   /* the last block to come reads what was written beside the arrival */
     NO_BARRIER_BEHIND,   /* a thread of the last block reads before it was told */
+    WGMMA_MISTAKES,      /* those of kernel_mistake_wgmma */
+    WGMMA_NO_FENCE = WGMMA_MISTAKES, /* no wgmma_begin() behind what the registers were given */
+    WGMMA_NOT_PUBLISHED,             /* copies that products do not see */
+    WGMMA_NO_BARRIER,                /* between another thread's copy and a product */
+    WGMMA_NO_WAIT,                   /* what a product reads is written before it is done */
+    WGMMA_REGISTERS,                 /* likewise its registers */
+    WGMMA_NEVER_WAITED,              /* for sums */
+    WGMMA_STRIDE,                    /* a wrong one in the descriptor */
+    WGMMA_SWIZZLE,                   /* of memory that is not written so */
+    WGMMA_HALF_A_GROUP,              /* two warps of four multiply */
     N_MISTAKES
 };
 
@@ -36,6 +46,9 @@ struct mistake_args {
 };
 
 extern const void *const kernel_mistake;
+/* 128 threads, one block, WGMMA_SHARED bytes of shared memory, of which half is written. */
+#define WGMMA_SHARED 4096u
+extern const void *const kernel_mistake_wgmma;
 
 #ifdef __cplusplus
 }

@@ -36,6 +36,15 @@ struct async { /* an asynchronous copy that has not been waited for */
     uint32_t group, n;
 };
 
+#define PRODUCTS_MAX 16u
+
+struct wgmma { /* a product of a warpgroup that has not been waited for: a lane's part */
+    uint32_t n, group, a[4];
+    const uint32_t *from; /* a, which may not change either */
+    float *d;
+    uint64_t b, seen; /* seen: a digest of what it reads of shared memory */
+};
+
 struct fiber { /* by its place in the order of a block: 32 of a warp follow each other */
     uint8_t *stack;
 #ifdef __x86_64__
@@ -50,6 +59,11 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
     struct simt_lane lane;
     struct async *copy;
     uint32_t n_copies, n_groups; /* n_groups: committed */
+    struct wgmma product[PRODUCTS_MAX];
+    uint32_t n_products, n_product_groups, n_multiplied;
+    float sums[64]; /* d, while products are under way */
+    bool begun;     /* wgmma_begin() stands in front of them */
+    bool hidden;    /* copies have come that products do not see yet: wgmma_publish() */
 };
 
 struct warp {
@@ -76,6 +90,9 @@ static uint32_t n_threads, n_waiting, n_alive, n_dynamic;
 static struct rng order_rng;
 static bool shuffled;
 static uint64_t n_blocks;
+static bool hidden;     /* from the barrier before: some thread's copies were */
+static bool other_sums; /* simt_wgmma_other() */
+static uint32_t n_left; /* of the wgmma_wait() that lanes meet at */
 
 uint8_t simt_dynamic[SIMT_DYNAMIC_MAX] __attribute__((section("simt_at_launch"), aligned(128)));
 
@@ -141,6 +158,8 @@ NO_ASAN static void fiber_main() {
     kernel->run(kernel_args);
     if (current->n_copies)
         simt_fault("ends with a copy that it has not waited for");
+    if (current->n_products)
+        simt_fault("ends with products that it has not waited for");
     current->done = true;
     warp->ready &= ~place_bit();
     n_alive--;
@@ -164,6 +183,8 @@ static void make_fibers() {
 static void start(struct fiber *f, uint32_t thread) {
     f->done = false;
     f->n_copies = f->n_groups = 0;
+    f->n_products = f->n_product_groups = f->n_multiplied = 0;
+    f->begun = f->hidden = false;
     f->lane = {f->stack, STACK_BYTES, thread, 0, false};
     if (!simt_looks)
         f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
@@ -224,9 +245,13 @@ static void multiply(const struct simt_gift gift[32], float product[32][4]) {
             product[lane][i] = (float)c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
 }
 
+static void finish_products();
+
+enum meeting { GIFTS, MMA, WGMMA_WAIT };
+
 /* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead.
  * Returns which of the two it is. */
-static uint32_t meet(const struct simt_gift *mine, const char *here, bool product) {
+static uint32_t meet(const struct simt_gift *mine, const char *here, enum meeting what) {
     struct warp *w = warp;
     uint32_t i = w->n_complete % 2;
 
@@ -238,8 +263,10 @@ static uint32_t meet(const struct simt_gift *mine, const char *here, bool produc
         w->n_arrived = 0;
         w->n_complete++;
         w->ready = ~0u;
-        if (product)
+        if (what == MMA)
             multiply(w->gift[i], w->product[i]);
+        if (what == WGMMA_WAIT)
+            finish_products();
     } else {
         current->here = here;
         w->ready &= ~place_bit();
@@ -249,7 +276,7 @@ static uint32_t meet(const struct simt_gift *mine, const char *here, bool produc
 }
 
 const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *here) {
-    uint32_t i = meet(mine, here, false);
+    uint32_t i = meet(mine, here, GIFTS);
 
     return warp->gift[i];
 }
@@ -268,8 +295,171 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
 
     memcpy(mine.u, given, sizeof(given));
     memcpy(mine.f + 6, c, 16);
-    uint32_t i = meet(&mine, here, true);
+    uint32_t i = meet(&mine, here, MMA);
     memcpy(c, warp->product[i][simt_thread.x % 32], 16);
+}
+
+/* -- products of a warpgroup ------------------------------------------------------------------- */
+
+/* Core (@k / 8, @n / 8) of the operand that @b describes: 8 columns by 8 halves. */
+static const uint8_t *core_of(uint64_t b, uint32_t k, uint32_t n) {
+    uint32_t start = (b & 0x3FFF) << 4, along_k = (b >> 16 & 0x3FFF) << 4,
+             along_n = (b >> 32 & 0x3FFF) << 4;
+
+    if (b & ~0x00003FFF3FFF3FFFull)
+        simt_fault("an operand of wgmma with a swizzle or an offset: not emulated");
+    return simt_dynamic + start + k / 8 * along_k + n / 8 * along_n;
+}
+
+/* A digest of all that a product reads of shared memory, where nothing may be on its way. */
+static uint64_t look_at(uint64_t b, uint32_t n, const void *pc) {
+    uint64_t digest = 0;
+
+    for (uint32_t i = 0; i < n / 4; i++) {
+        const uint8_t *core = core_of(b, i % 2 * 8, i / 2 * 8);
+        uint64_t word;
+
+        simt_check_access(core, 128, SIMT_READ, pc);
+        for (uint32_t at = 0; at < 128; at += 8) {
+            memcpy(&word, core + at, 8);
+            digest = (digest ^ word) * 0x9E3779B97F4A7C15ull;
+            digest ^= digest >> 29;
+        }
+    }
+    return digest;
+}
+
+void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b) {
+    struct fiber *f = current;
+    struct wgmma *p = &f->product[f->n_products];
+
+    if (f->n_products == PRODUCTS_MAX)
+        simt_fault("more than %u products under way", PRODUCTS_MAX);
+    if (!f->begun)
+        simt_fault("at %s, without wgmma_begin()", here);
+    if (hidden)
+        simt_fault("at %s, what was copied before the barrier is not published", here);
+    if (f->n_products == 0) {
+        memcpy(f->sums, d, n / 2 * sizeof(*d));
+        memset(d, 0xFF, n / 2 * sizeof(*d));
+    } else if (p[-1].d != d || p[-1].n != n) {
+        simt_fault("at %s, other sums are under way", here);
+    }
+    *p = {n, f->n_product_groups, {a[0], a[1], a[2], a[3]}, a, d, b, 0};
+    if (simt_thread.x % 32 == 0)
+        p->seen = look_at(b, n, __builtin_return_address(0));
+    f->n_products++;
+    f->n_multiplied++;
+}
+
+void simt_wgmma_begin(const char *here) {
+    current->begun = true;
+}
+
+void wgmma_commit() {
+    current->begun = false;
+    current->n_product_groups++;
+}
+
+void wgmma_publish() {
+    current->hidden = false;
+}
+
+/* d of the warp's 16 rows, by lane. */
+static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
+    static double a[16][16], b[16][128], c[128];
+    const struct wgmma *p = &lane[0]->product[at];
+
+    for (uint32_t l = 0; l < 32; l++)
+        for (uint32_t i = 0; i < 4; i++) {
+            const struct wgmma *q = &lane[l]->product[at];
+            double *x = &a[l / 4 + i % 2 * 8][l % 4 * 2 + i / 2 * 8];
+
+            if (q->b != p->b || q->n != p->n || q->group != p->group)
+                simt_fault("lanes with other operands of wgmma");
+            if (q->from[i] != q->a[i])
+                simt_fault("registers of wgmma have changed before it was waited for");
+            x[0] = half_to_float((uint16_t)q->a[i]);
+            x[1] = half_to_float((uint16_t)(q->a[i] >> 16));
+        }
+    for (uint32_t n = 0; n < p->n; n++)
+        for (uint32_t k = 0; k < 16; k++) {
+            uint16_t h;
+
+            memcpy(&h, core_of(p->b, k, n) + n % 8 * 16 + k % 8 * 2, 2);
+            b[k][n] = half_to_float(h);
+        }
+    for (uint32_t row = 0; row < 16; row++) {
+        for (uint32_t n = 0; n < p->n; n++)
+            c[n] =
+                other_sums
+                    ? 0
+                    : (double)lane[row % 8 * 4 + n % 8 / 2]->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
+        for (uint32_t k = 0; k < 16; k++)
+            for (uint32_t n = 0; n < p->n; n++)
+                c[n] += a[row][k] * b[k][n];
+        for (uint32_t n = 0; n < p->n; n++) {
+            float *sum = &lane[row % 8 * 4 + n % 8 / 2]->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
+
+            *sum = other_sums ? *sum + (float)c[n] : (float)c[n];
+        }
+    }
+}
+
+/* The lanes of a warp have met: the groups but for the last n_left. */
+static void finish_products() {
+    struct fiber *lane[32];
+    uint32_t done = 0;
+
+    for (uint32_t i = 0; i < 32; i++) {
+        struct fiber *f = &fibers[(warp - warps) * 32 + i];
+
+        lane[f->lane.thread % 32] = f;
+    }
+    const struct fiber *first = lane[0];
+    for (; done < first->n_products; done++) {
+        const struct wgmma *p = &first->product[done];
+
+        if (p->group + n_left >= first->n_product_groups)
+            break;
+        if (p->seen != look_at(p->b, p->n, NULL))
+            simt_fault("what wgmma reads has changed before it was waited for");
+        multiply_rows(lane, done);
+    }
+    for (uint32_t i = 0; i < 32; i++) {
+        struct fiber *f = lane[i];
+
+        if (done > 0 && done == f->n_products)
+            memcpy(f->product[0].d, f->sums, f->product[0].n / 2 * sizeof(float));
+        f->n_products -= done;
+        memmove(f->product, f->product + done, f->n_products * sizeof(*f->product));
+    }
+}
+
+void simt_wgmma_wait(const char *here, uint32_t left) {
+    struct simt_gift none = {};
+
+    n_left = left;
+    meet(&none, here, WGMMA_WAIT);
+}
+
+void simt_wgmma_other(bool other) {
+    other_sums = other;
+}
+
+/* The four warps of a group multiply together. */
+static void check_warpgroups() {
+    uint32_t n[MAX_THREADS / 128] = {}, most[MAX_THREADS / 128] = {};
+
+    for (uint32_t i = 0; i < n_threads; i++) {
+        uint32_t group = fibers[i].lane.thread / 128, k = fibers[i].n_multiplied;
+
+        n[group] += k;
+        most[group] = k > most[group] ? k : most[group];
+    }
+    for (uint32_t group = 0; group < MAX_THREADS / 128; group++)
+        if (n[group] != 128 * most[group])
+            simt_fault("warps of a group have not multiplied together");
 }
 
 /* -- memory ------------------------------------------------------------------------------------ */
@@ -364,6 +554,7 @@ void simt_copy_wait(uint32_t n_left) {
             break;
         memcpy(c->to, c->from, c->n);
         simt_check_pending(c->to, c->n, false, __builtin_return_address(0));
+        current->hidden = true;
     }
     current->n_copies -= done;
     memmove(current->copy, current->copy + done, current->n_copies * sizeof(*current->copy));
@@ -397,9 +588,11 @@ template <typename T> static void shuffle(T *order, uint32_t n) {
 static void release_barrier() {
     const char *here = NULL;
 
+    hidden = false;
     for (uint32_t i = 0; i < n_threads; i++) {
         if (fibers[i].done)
             continue;
+        hidden = hidden || fibers[i].hidden;
         if (here && here != fibers[i].here)
             simt_fault("threads at the barriers of %s and of %s", here, fibers[i].here);
         here = fibers[i].here;
@@ -428,6 +621,7 @@ static void start_all() {
     }
     n_alive = n_threads;
     n_waiting = 0;
+    hidden = false;
 }
 
 static void run_block() {
@@ -451,6 +645,7 @@ static void run_block() {
                                fibers[i].lane.thread, fibers[i].here);
     }
     n_blocks++;
+    check_warpgroups();
 }
 
 void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,

@@ -48,6 +48,8 @@ void simt_order(uint64_t seed);
 /* Runs all blocks, each with @shared bytes of dynamic_shared(). */
 void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t shared,
                  const void *args);
+/* wgmma with sums that are rounded otherwise than those of mma. */
+void simt_wgmma_other(bool other);
 /* The number of blocks that have run. */
 uint64_t simt_blocks(void);
 
@@ -218,6 +220,26 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
               uint32_t b0, uint32_t b1);
 #define mma(...) simt_mma(SIMT_HERE, __VA_ARGS__)
 #define mma_first(c, ...) (memset(c, 0, 16), simt_mma(SIMT_HERE, c, __VA_ARGS__))
+
+/* engine/cuda/wgmma.cuh. Products are done when they are waited for; until then d is not a number,
+ * and what they read of shared memory may not change. */
+void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b);
+void wgmma_publish();
+void simt_wgmma_begin(const char *here);
+void wgmma_commit();
+void simt_wgmma_wait(const char *here, uint32_t n_left);
+#define wgmma_n32(d, a, b) simt_wgmma(SIMT_HERE, 32, d, a, b)
+#define wgmma_n64(d, a, b) simt_wgmma(SIMT_HERE, 64, d, a, b)
+#define wgmma_n128(d, a, b) simt_wgmma(SIMT_HERE, 128, d, a, b)
+#define wgmma_begin() simt_wgmma_begin(SIMT_HERE)
+
+struct simt_wgmma_at {
+    const char *here;
+    template <int N> void left() const {
+        simt_wgmma_wait(here, N);
+    }
+};
+#define wgmma_wait simt_wgmma_at{SIMT_HERE}.template left
 
 static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     uint64_t both = (uint64_t)b << 32 | a;

@@ -29,6 +29,15 @@ static const char *const words[N_MISTAKES] = {
     [NO_ARRIVAL] = "while another thread writes it",
     [NO_BARRIER_BEFORE] = "while another thread writes it",
     [NO_BARRIER_BEHIND] = "while another thread writes it",
+    [WGMMA_NO_FENCE] = "without wgmma_begin()",
+    [WGMMA_NOT_PUBLISHED] = "is not published",
+    [WGMMA_NO_BARRIER] = "before it was written",
+    [WGMMA_NO_WAIT] = "what wgmma reads has changed",
+    [WGMMA_REGISTERS] = "registers of wgmma have changed",
+    [WGMMA_NEVER_WAITED] = "products that it has not waited for",
+    [WGMMA_STRIDE] = "before it was written",
+    [WGMMA_SWIZZLE] = "a swizzle",
+    [WGMMA_HALF_A_GROUP] = "have not multiplied together",
 };
 
 static void make(enum mistake what) {
@@ -43,7 +52,11 @@ static void make(enum mistake what) {
     struct mistake_args fine = {NO_MISTAKE, a.data, a.host};
     api->launch(kernel_mistake, 2, 1, 64, 0, &fine, false,
                 stream); /* TOO_EARLY reads what it writes */
-    api->launch(kernel_mistake, 2, 1, 64, 0, &a, false, stream);
+    api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &fine, false, stream);
+    if (what < WGMMA_MISTAKES)
+        api->launch(kernel_mistake, 2, 1, 64, 0, &a, false, stream);
+    else
+        api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &a, false, stream);
     api->stream_wait(stream);
     _exit(0);
 }

@@ -1,0 +1,75 @@
+#pragma once
+
+/*
+ * wgmma - products of a warpgroup (four warps) of a Hopper: d += A B, 64 x 16 by 16 x N. A comes
+ * from registers, as mma's, each warp has 16 rows of it; B from shared memory. Asynchronous: until
+ * wgmma_wait() says so nothing that a product reads may be written, and d not be read. The tests
+ * have meanings of their own for these names (tests/engine/cuda/simt.h).
+ */
+
+#include "engine/cuda/device.cuh"
+
+#ifndef WEFT_SIMT
+
+/* The accumulators of a thread: N / 2 floats d[4 j + i], column block j as mma's c[i]. */
+#define WGMMA_D32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_D64                                                                                  \
+    WGMMA_D32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_D128                                                                                 \
+    WGMMA_D64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "      \
+              "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, "   \
+              "%63"
+#define WGMMA_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define WGMMA_F32 WGMMA_F4(0), WGMMA_F4(4), WGMMA_F4(8), WGMMA_F4(12)
+#define WGMMA_F64 WGMMA_F32, WGMMA_F4(16), WGMMA_F4(20), WGMMA_F4(24), WGMMA_F4(28)
+#define WGMMA_F128                                                                                 \
+    WGMMA_F64, WGMMA_F4(32), WGMMA_F4(36), WGMMA_F4(40), WGMMA_F4(44), WGMMA_F4(48), WGMMA_F4(52), \
+        WGMMA_F4(56), WGMMA_F4(60)
+#define WGMMA(N, A0, A1, A2, A3, B)                                                                \
+    DEVICE void wgmma_n##N(float d[N / 2], const uint32_t a[4], uint64_t b) {                      \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" WGMMA_D##N         \
+                     "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", 1, 1, 1, 0;"                     \
+                     : WGMMA_F##N                                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+    }
+
+/* Compiled for sm_90a; nothing else has the instructions. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+WGMMA(32, "%16", "%17", "%18", "%19", "%20")
+WGMMA(64, "%32", "%33", "%34", "%35", "%36")
+WGMMA(128, "%64", "%65", "%66", "%67", "%68")
+
+/* Makes what the thread wrote to shared memory, also by copies that it has waited for, seen by
+ * products that come behind the next barrier. */
+DEVICE void wgmma_publish() {
+    asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+/* In front of products whose registers have been written. */
+DEVICE void wgmma_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+/* The products since the last one are a group. wgmma_wait<N>(): all but the last N groups are
+ * done. */
+DEVICE void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N> DEVICE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+#endif
+#endif
+
+/* Where B lies, in units of 16 bytes: at offset @at of the shared memory that the launch asked
+ * for. */
+DEVICE uint32_t wgmma_place(uint32_t at) {
+    return (shared_start() + at) >> 4; /* below 2^14 */
+}
+
+/* The descriptor of B at @place, K-major without swizzle: cores of 8 columns by 8 halves, 128 bytes
+ * each; the next core along K is @along_k bytes on, along N @along_n. */
+DEVICE uint64_t wgmma_operand(uint32_t place, uint32_t along_k, uint32_t along_n) {
+    return (uint64_t)(along_n >> 4) << 32 | (place + (along_k >> 4 << 16));
+}
