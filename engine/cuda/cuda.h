@@ -154,6 +154,7 @@ struct be {
     bool no_matvec, no_split; /* found wrong: matvec; segments shared by blocks of matmul_wide */
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
+    bool wgmma, cores; /* products of wgmma are right here; be.packed is for them in this step */
     uint32_t wants_fuse;
     char note[300];         /* what the self-test has left out, and why; "" */
     uint32_t page_capacity; /* of the page tables of a batch */
@@ -305,6 +306,7 @@ struct operand {
     const float *scale;
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
+    bool cores; /* pack_args.cores */
 };
 /* The argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
@@ -320,9 +322,13 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      uint32_t n_splits);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
-/* Columns that the blocks of matmul_wide walk one after the other, and how many blocks share the
- * segments so that it takes the fewest. */
-uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows,
+/* Columns that blocks with 64 rows walk one after the other, and how many blocks share the segments
+ * so that it takes the fewest. @adding: what adding up the shared segments takes, as columns: 256
+ * KiB from the L2 cache at 64 bytes a cycle and two trips there. A column takes matmul_wide 6.5
+ * cycles (mma.sync for 128 x 64 of y), matmul_wgmma_64 4. Computed, not measured. */
+#define WIDE_SPLIT_COLUMNS 1024u
+#define WGMMA_SPLIT_COLUMNS 1664u
+uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
                       uint32_t *n_splits);
 /* Sets be.m128: whether this device can run matmul_m128, and when. 0 or -EIO. */
 int m128_open(struct be *b);
@@ -330,6 +336,16 @@ int m128_open(struct be *b);
 bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
 /* cuda_matmul() by matmul_m128, with the same bits; more than MATVEC_ROWS rows. */
 int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* Sets be.wgmma: whether matmul_wgmma is used. 0 or -EIO. */
+int wgmma_open(struct be *b);
+/* Whether the rows of such a step are packed for it. */
+bool wgmma_takes(const struct be *b, uint32_t n_rows);
+/* cuda_matmul() of such rows, with the same bits. */
+int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
+/* The same by blocks of @block_rows (WGMMA_ROWS or MATMUL_COLUMNS) rows; of 64 @n_splits share the
+ * segments. */
+int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                 uint32_t block_rows, uint32_t n_splits);
 /* Whether the kernels compute what they should, at the end of open (selftest.c). A kernel that does
  * not is left out where a plainer one does the same: be.note. 0, or refused with the reason. */
 int cuda_selftest(struct be *b, struct err *err);

@@ -153,6 +153,7 @@ struct pack_args {
     uint16_t *packed;
     float *scale;
     uint32_t kind, n, n_padded;
+    uint32_t cores; /* for wgmma: eight halves that an operand takes of 8 rows lie together */
     uint32_t x_stride, up_stride; /* values from a row of x, of up, to the next; 0: n */
     float eps;
 };
@@ -363,6 +364,27 @@ MX_FN uint32_t m128_shared(uint32_t format) {
     return 2 * M128_SLICE_BYTES + M128_SUM_BYTES +
            CUDA_THREADS / 32 * m128_slots(format) * tile_stage_bytes(format);
 }
+
+/* Of rows that are packed as cores: matmul_wgmma as matmul_m128, matmul_wgmma_64 as matmul_wide;
+ * wgmma_shared(). */
+#define WGMMA_ROWS 128u
+#define WGMMA_SLICES 5u
+
+#define WGMMA_SLICE_BYTES(n_rows) ((n_rows)*64u * 2u)
+
+/* Stages of weights: enough for as far ahead as the slices. */
+MX_FN uint32_t wgmma_slots(uint32_t format) {
+    uint32_t slices = tile_k(format) * tile_stage_units(format) / 64; /* of a stage */
+
+    return 1 + (WGMMA_SLICES - 3 + slices) / slices;
+}
+
+MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {
+    return WGMMA_SLICES * WGMMA_SLICE_BYTES(n) +
+           CUDA_THREADS / 32 * wgmma_slots(format) * tile_stage_bytes(format);
+}
+
+extern const bool matmul_wgmma_built; /* with code for a Hopper */
 
 /* -- experts ----------------------------------------------------------------------------------- */
 
@@ -692,6 +714,8 @@ extern const void *const kernel_matvec; /* up to PACK_ROWS rows */
 extern const void *const kernel_matvec_16;
 extern const void *const kernel_matmul_wide;
 extern const void *const kernel_matmul_m128;
+extern const void *const kernel_matmul_wgmma;
+extern const void *const kernel_matmul_wgmma_64;
 extern const void *const kernel_route;
 extern const void *const kernel_expert_vec;
 extern const void *const kernel_expert_wide;

@@ -139,19 +139,14 @@ bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows
     return fits;
 }
 
-/* What adding up the shared segments takes, in columns of a block's walk: 256 KiB from the L2 cache
- * at 64 bytes a cycle and two trips there, at the 6.5 cycles that a column takes (16 mma.sync of
- * 16 columns, two warps a quarter of a multiprocessor). Computed, not measured. */
-#define SPLIT_COLUMNS 1024u
-
-uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows,
+uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
                       uint32_t *n_splits) {
     uint32_t blocks = wide_blocks(w, n_rows), n = (uint32_t)b->device.n_multiprocessors;
     uint32_t most = cuda_can_split(b, w, n_rows) ? TILE_SEGMENTS : 1, best = UINT32_MAX;
 
     for (uint32_t splits = 1; splits <= most; splits *= 2) {
         uint32_t rounds = (blocks * splits + n - 1) / n;
-        uint32_t columns = rounds * (w->n_in / splits) + (splits > 1 ? SPLIT_COLUMNS : 0);
+        uint32_t columns = rounds * (w->n_in / splits) + (splits > 1 ? adding : 0);
 
         if (columns < best) {
             best = columns;
@@ -180,12 +175,14 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
     struct matmul_args a;
     uint32_t n_splits;
 
+    if (x->cores)
+        return wgmma_matmul(b, w, x, add);
     if (x->n_rows <= MATVEC_ROWS && !b->no_matvec) {
         a = cuda_matmul_args(w, x, add);
         return cuda_matvec(b, &a);
     }
     if (m128_is_better(b, w, x->n_rows))
         return m128_matmul(b, w, x, add);
-    wide_columns(b, w, x->n_rows, &n_splits);
+    wide_columns(b, w, x->n_rows, WIDE_SPLIT_COLUMNS, &n_splits);
     return cuda_matmul_wide(b, w, x, add, n_splits);
 }

@@ -35,7 +35,8 @@ bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows
     for (uint32_t i = 0; i < w->n_mats; i++)
         groups += (w->m[i].n_row_tiles + 7) / 8;
     uint32_t blocks = (n_rows + M128_ROWS - 1) / M128_ROWS * groups;
-    return (blocks + n - 1) / n * M128_COST * w->n_in <= wide_columns(b, w, n_rows, &n_splits);
+    return (blocks + n - 1) / n * M128_COST * w->n_in <=
+           wide_columns(b, w, n_rows, WIDE_SPLIT_COLUMNS, &n_splits);
 }
 
 /* Grid: columns of 128 rows by groups of eight tiles; shared memory for the format that needs

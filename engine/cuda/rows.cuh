@@ -81,7 +81,7 @@ DEVICE float power_of_two(int e) {
 
 /* Columns i .. i + 3. All lanes of a warp meet, whether they have columns or not: what comes before
  * and behind is not mixed, for which registers would be short behind attention. */
-DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink,
+DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float shrink, bool cores,
                       const float v[4]) {
     size_t group = (size_t)(r / PACK_ROWS) * (a.n_padded / 32) * PACK_ROWS + r % PACK_ROWS;
     size_t at = group + (size_t)(i / 32) * PACK_ROWS;
@@ -92,7 +92,15 @@ DEVICE void pack_quad(const struct pack_args &a, uint32_t r, uint32_t i, float s
         uint32_t h[2] = {pack_halves(v[0] * shrink, v[2] * shrink),
                          pack_halves(v[1] * shrink, v[3] * shrink)};
 
-        store8(a.packed + at * 32 + pack_place(i % 32), h);
+        if (cores) { /* lane i % 16 / 4 of mma has h[0] of a first and h[1] of a second core */
+            uint16_t *core = a.packed + (at - r % PACK_ROWS) * 32 + i % 32 / 16 * 128 +
+                             r % PACK_ROWS * 8 + i % 16 / 2;
+
+            *(uint32_t *)core = h[0];
+            *(uint32_t *)(core + 64) = h[1];
+        } else {
+            store8(a.packed + at * 32 + pack_place(i % 32), h);
+        }
     }
     sync_warp();
 }
@@ -126,6 +134,7 @@ template <int THREADS>
 DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
     constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, kept = PACK_QUADS * step;
     uint32_t at = 4 * threadIdx.x;
+    bool cores = each == 1 && a.cores; /* last blocks have few rows */
     float v[PACK_QUADS][4], w[4], inverse = 1, max = 0;
 
 #pragma unroll
@@ -170,11 +179,11 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
     float shrink = power_of_two(-e);
 #pragma unroll
     for (uint32_t k = 0; k < PACK_QUADS; k++)
-        pack_quad(a, r, at + k * step, shrink, v[k]);
+        pack_quad(a, r, at + k * step, shrink, cores, v[k]);
     for (uint32_t first = kept; first < a.n_padded; first += step) {
         load_values(a, row, first + at, w);
         apply_norm(a, first + at, inverse, w);
-        pack_quad(a, r, first + at, shrink, w);
+        pack_quad(a, r, first + at, shrink, cores, w);
     }
     if (threadIdx.x == 0)
         a.scale[r] = power_of_two(e);

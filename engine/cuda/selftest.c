@@ -74,7 +74,7 @@ struct product {
     const struct tensor *tensor;
     uint32_t n_out, n_in, n_padded;
     struct weights w;
-    struct piece raw, x, packed, scale, y, picks;
+    struct piece raw, x, packed, cores, scale, y, picks;
 };
 
 /* The rows as pairs of the first expert, by both sizes of items. */
@@ -106,6 +106,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     p->raw = take(t, p->n_out * row);
     p->x = take(t, (size_t)ROWS * p->n_in * sizeof(float));
     p->packed = take(t, round_up(ROWS, PACK_ROWS) * p->n_padded * sizeof(uint16_t));
+    p->cores = take(t, p->packed.bytes);
     p->scale = take(t, round_up(ROWS, PACK_ROWS) * sizeof(float));
     p->y = take(t, (size_t)ROWS * p->n_out * sizeof(float));
     p->picks = take(t, sizeof(struct picks));
@@ -153,15 +154,18 @@ static int prepare(struct be *b, struct product *p) {
     r = r < 0 ? r : send(b, &p->picks);
     r = r < 0 ? r : cuda_launch(b, &first, &repack, sizeof(repack));
     r = r < 0 ? r : cuda_launch(b, &second, &pack, sizeof(pack));
+    pack.packed = p->cores.device;
+    pack.cores = true;
+    r = r < 0 ? r : cuda_launch(b, &second, &pack, sizeof(pack));
     r = r < 0 ? r : fetch(b, b->found_host, b->found, sizeof(*b->found));
     return r < 0 ? r : cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles);
 }
 
-enum way { ALONE, NARROW, WIDE, SHARING, M128, EXPERT_VEC, EXPERT_WIDE, WAYS };
+enum way { ALONE, NARROW, WIDE, SHARING, M128, WGMMA, WGMMA_64, EXPERT_VEC, EXPERT_WIDE, WAYS };
 
 static const char *const way_name[] = {"matvec",          "matvec",      "matmul_wide",
-                                       "shared segments", "matmul_m128", "expert_vec",
-                                       "expert_wide"};
+                                       "shared segments", "matmul_m128", "matmul_wgmma",
+                                       "matmul_wgmma",    "expert_vec",  "expert_wide"};
 
 static uint32_t rows_of(enum way way) {
     return way == ALONE ? 1 : way == NARROW ? MATVEC_ROWS : ROWS;
@@ -190,14 +194,18 @@ static int multiply_expert(struct be *b, const struct product *p, bool few) {
 
 /* y of the first rows by one of the kernels. */
 static int multiply(struct be *b, const struct product *p, enum way way, float *y) {
-    struct operand x = {p->packed.device, p->scale.device, NULL, rows_of(way)};
+    struct operand x = {p->packed.device, p->scale.device, NULL, rows_of(way), false};
+    struct operand cores = {p->cores.device, p->scale.device, NULL, x.n_rows, true};
     struct matmul_args few = cuda_matmul_args(&p->w, &x, false);
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
+    uint32_t n_splits = cuda_can_split(b, &p->w, ROWS) ? 4 : 1;
     /* What another kernel left there must not pass. */
     int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
 
     if (r == 0)
         r = way == M128         ? m128_matmul(b, &p->w, &x, false)
+            : way == WGMMA      ? wgmma_launch(b, &p->w, &cores, false, WGMMA_ROWS, 1)
+            : way == WGMMA_64   ? wgmma_launch(b, &p->w, &cores, false, MATMUL_COLUMNS, n_splits)
             : way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
             : way < WIDE        ? cuda_matvec(b, &few)
                                 : cuda_matmul_wide(b, &p->w, &x, false, way == WIDE ? 1 : 4);
@@ -249,6 +257,8 @@ static bool is_used(const struct be *b, const struct product *p, enum way way) {
     if (way == EXPERT_VEC || way == EXPERT_WIDE)
         return p->tensor->n_dims == 3 &&
                !(way == EXPERT_VEC ? b->no_expert_vec : b->no_expert_wide);
+    if (way == WGMMA || way == WGMMA_64)
+        return b->wgmma;
     if (way == SHARING)
         return cuda_can_split(b, &p->w, ROWS);
     return way == M128 ? b->m128 != M128_NEVER : way == WIDE || !b->no_matvec;
@@ -257,6 +267,8 @@ static bool is_used(const struct be *b, const struct product *p, enum way way) {
 static void leave_way(struct be *b, enum way way) {
     if (way == M128) {
         b->m128 = M128_NEVER;
+    } else if (way == WGMMA || way == WGMMA_64) {
+        b->wgmma = false;
     } else if (way == SHARING) {
         b->no_split = true;
     } else if (way == EXPERT_WIDE) {

@@ -59,7 +59,7 @@ static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const 
 /* The layers' matrices: of all rows of the step. */
 int step_multiply(struct step *s, const struct weights *w, bool add) {
     struct be *b = s->be;
-    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows};
+    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, b->cores};
 
     return cuda_matmul(b, w, &x, add);
 }
@@ -231,6 +231,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     draft_uploaded(s);
     if (graph_begin(s))
         return graph_launch(s);
+    b->cores = wgmma_takes(b, s->grid.rows);
     struct rope_args a = {.batch = b->head,
                           .temper = b->temper.slope != 0 ? b->factor : NULL,
                           .slope = b->temper.slope,
@@ -280,6 +281,7 @@ struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const f
         .kind = kind,
         .n = n,
         .n_padded = (uint32_t)round_up(n, 64),
+        .cores = b->cores,
         .eps = b->shape->rms_eps,
     };
 }
@@ -344,7 +346,7 @@ static bool packs_last(const struct step *s, uint32_t n) {
 
 static struct matmul_args narrow_args(const struct step *s, const struct weights *w, bool add) {
     const struct be *b = s->be;
-    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows};
+    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, false};
     struct matmul_args a = cuda_matmul_args(w, &x, add);
 
     a.arrived = b->arrived;
@@ -611,7 +613,7 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     size_t row = round_up(b->shape->n_embd, 64);
     struct operand x = {b->head_packed + first * row, b->head_scale + first,
-                        first ? NULL : &b->head->n_wants, n};
+                        first ? NULL : &b->head->n_wants, n, false};
 
     const struct cap_args cap = {x.count, b->logits, b->shape->n_vocab, s->head->scale,
                                  s->head->cap};

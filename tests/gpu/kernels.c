@@ -152,8 +152,8 @@ static void drop_weights(struct weights_on *w) {
 }
 
 struct inputs {
-    uint16_t *packed;
-    float *scale, *x; /* x: host */
+    uint16_t *packed, *cores; /* cores: for wgmma */
+    float *scale, *x;         /* x: host */
 };
 
 static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first) {
@@ -176,6 +176,10 @@ static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first)
                           .n = n_in,
                           .n_padded = padded};
     launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
+    in.cores = device_new((size_t)(n_rows + 7) / 8 * 8 * padded * 2);
+    a.packed = in.cores;
+    a.cores = true;
+    launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
     must(api->stream_wait(stream), "pack");
     api->release(x);
     return in;
@@ -183,15 +187,23 @@ static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first)
 
 static void drop_inputs(struct inputs *in) {
     api->release(in->packed);
+    api->release(in->cores);
     api->release(in->scale);
     free(in->x);
 }
 
-enum kernel { VEC, WIDE, SHARING, M128 };
+enum kernel { VEC, WIDE, SHARING, M128, WGMMA, WGMMA_64, WGMMA_SHARING };
 
-#define SPLITS 4u /* blocks of SHARING that share the segments */
+static const char *const kernel_name[] = {"vec",   "wide",     "split",      "m128",
+                                          "wgmma", "wgmma 64", "wgmma split"};
 
-/* What SHARING needs beside. */
+#define SPLITS 4u /* blocks that share the segments */
+
+static bool shares(enum kernel kernel) {
+    return kernel == SHARING || kernel == WGMMA_SHARING;
+}
+
+/* What these need beside. */
 static void share_segments(struct matmul_args *a) {
     uint32_t n = (a->n_rows + 63) / 64 * ((a->m[0].n_row_tiles + 7) / 8);
 
@@ -202,28 +214,34 @@ static void share_segments(struct matmul_args *a) {
 }
 
 /* false: the device has no such kernel. */
+static bool launch_kernel(enum kernel kernel, struct matmul_args *a) {
+    if (kernel == M128)
+        return launch_m128(a);
+    if (kernel >= WGMMA)
+        return launch_wgmma(a, kernel == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS);
+    launch_matmul(a, kernel != VEC);
+    return true;
+}
+
+/* Likewise. */
 static bool multiply(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
                      enum kernel kernel, float *out) {
     size_t bytes = (size_t)n_rows * w->m.n_out * sizeof(float);
     struct matmul_args a = {.m = {w->m},
-                            .x = in->packed,
+                            .x = kernel >= WGMMA ? in->cores : in->packed,
                             .scale = in->scale,
                             .n_mats = 1,
                             .n_rows = n_rows,
                             .n_blocks = (w->n_in + 63) / 64 * 4,
                             .n_splits = 1};
-    bool done = true;
 
     a.m[0].y = device_new(bytes);
-    if (kernel == SHARING)
+    if (shares(kernel))
         share_segments(&a);
-    if (kernel == M128)
-        done = launch_m128(&a);
-    else
-        launch_matmul(&a, kernel != VEC);
+    bool done = launch_kernel(kernel, &a);
     fetch(out, a.m[0].y, bytes);
     api->release(a.m[0].y);
-    if (kernel == SHARING) {
+    if (shares(kernel)) {
         api->release(a.arrived);
         api->release(a.sums);
     }
@@ -268,13 +286,10 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
     multiply(&w, &in, n_rows, WIDE, wide);
     snprintf(name, sizeof(name), "wide %s", at);
     report_check(name, error_of(&w, &in, MIN(n_rows, 4u), wide, 1e-3), 1e-3);
-    if (w.m.n_units >= TILE_SEGMENTS) {
-        multiply(&w, &in, n_rows, SHARING, narrow);
-        snprintf(name, sizeof(name), "split = wide %s", at);
-        report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);
-    }
-    if (multiply(&w, &in, n_rows, M128, narrow)) {
-        snprintf(name, sizeof(name), "m128 = wide %s", at);
+    for (enum kernel k = SHARING; k <= WGMMA_SHARING; k++) {
+        if ((shares(k) && w.m.n_units < TILE_SEGMENTS) || !multiply(&w, &in, n_rows, k, narrow))
+            continue;
+        snprintf(name, sizeof(name), "%s = wide %s", kernel_name[k], at);
         report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);
     }
     if (n_rows <= MATVEC_ROWS) {
@@ -756,11 +771,8 @@ static double measure_bandwidth(void) {
 
 static void time_name(char name[80], enum tensor_type type, uint32_t n_out, uint32_t n_in,
                       uint32_t n_rows, enum kernel kernel) {
-    snprintf(name, 80, "%s %ux%u, %u rows%s", tensor_format((uint32_t)type)->name, n_out, n_in,
-             n_rows,
-             kernel == M128      ? ", m128"
-             : kernel == SHARING ? ", split"
-                                 : "");
+    snprintf(name, 80, "%s %ux%u, %u rows%s%s", tensor_format((uint32_t)type)->name, n_out, n_in,
+             n_rows, kernel > WIDE ? ", " : "", kernel > WIDE ? kernel_name[kernel] : "");
 }
 
 /* The median of nine rounds over as many copies of the weights as fill 512 MiB. */
@@ -785,7 +797,7 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
      * time. */
     void *graph = NULL;
     struct matmul_args a = {.m = {w.m},
-                            .x = in.packed,
+                            .x = kernel >= WGMMA ? in.cores : in.packed,
                             .scale = in.scale,
                             .n_mats = 1,
                             .n_rows = n_rows,
@@ -795,16 +807,13 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     a.m[0].y = y;
     a.m[0].n_out = n_out;
     a.m[0].n_row_tiles = n_out / TILE_ROWS;
-    if (kernel == SHARING)
+    if (shares(kernel))
         share_segments(&a);
     for (uint32_t c = 0; c <= n_copies; c++) {
         if (c == 1)
             must(api->capture_begin(stream), "capture");
         a.m[0].tiles = all + (c > 0 ? c - 1 : 0) * bytes;
-        if (kernel == M128)
-            launch_m128(&a);
-        else
-            launch_matmul(&a, kernel != VEC);
+        launch_kernel(kernel, &a);
     }
     must(api->capture_end(stream, &graph), "capture");
     for (int i = 0; i < 9; i++) {
@@ -818,7 +827,7 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     qsort(took, 9, sizeof(*took), compare_doubles);
     time_name(name, type, n_out, n_in, n_rows, kernel);
     report_time(name, took[4], (double)bytes, bandwidth);
-    if (kernel == SHARING) {
+    if (shares(kernel)) {
         api->release(a.arrived);
         api->release(a.sums);
     }
@@ -861,6 +870,13 @@ static unsigned time_cases(struct time_case *c) {
     for (uint32_t rows = 128; rows <= 512 && device.shared_bytes > m128_shared(TILE_Q4_K);
          rows *= 2)
         c[n++] = (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, M128};
+    bool wgmma = matmul_wgmma_built && device.major == 9;
+    for (uint32_t rows = 128; rows <= 4096 && wgmma; rows *= 2)
+        c[n++] = (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, WGMMA};
+    for (uint32_t rows = 32; rows <= 64 && wgmma; rows *= 2)
+        for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+            c[n++] = (struct time_case){TENSOR_Q4_K, shapes[i].n_out, shapes[i].n_in, rows,
+                                        i > 0 ? WGMMA_SHARING : WGMMA_64};
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         for (uint32_t rows = i > 0 ? 1 : 8; rows <= 8; rows += 7)
             c[n++] = (struct time_case){types[i], 24576, 4096, rows, VEC};
@@ -897,7 +913,11 @@ static void launch_one(const char *name) {
         const char *name;
         enum kernel kernel;
         uint32_t n_rows;
-    } products[] = {{"matvec", VEC, 1}, {"matmul_wide", WIDE, 64}, {"matmul_m128", M128, 512}};
+    } products[] = {{"matvec", VEC, 1},
+                    {"matmul_wide", WIDE, 64},
+                    {"matmul_m128", M128, 512},
+                    {"matmul_wgmma_64", WGMMA_SHARING, 64},
+                    {"matmul_wgmma", WGMMA, 512}};
 
     open_device();
     for (size_t i = 0; i < ARRAY_SIZE(products); i++) {

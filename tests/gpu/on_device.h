@@ -86,6 +86,20 @@ static bool launch_m128(struct matmul_args *a) {
     return true;
 }
 
+/* Likewise by wgmma, of rows that are packed for it, @block_rows of them a block. */
+static bool launch_wgmma(struct matmul_args *a, uint32_t block_rows) {
+    uint32_t groups = (a->m[0].n_row_tiles + 7) / 8;
+    uint32_t bytes = wgmma_shared(block_rows, a->m[0].format);
+
+    if (!matmul_wgmma_built || device.major != 9 || device.shared_bytes <= bytes)
+        return false;
+    must(api->launch(block_rows == WGMMA_ROWS ? kernel_matmul_wgmma : kernel_matmul_wgmma_64,
+                     (a->n_rows + block_rows - 1) / block_rows, groups * a->n_splits, CUDA_THREADS,
+                     bytes, a, false, stream),
+         "matmul_wgmma");
+    return true;
+}
+
 /* Samples @n wants that all need what @w needs. */
 static void launch_sampling(const struct sample_args *a, const struct sample_want *w, uint32_t n,
                             uint32_t n_blocks) {
@@ -107,16 +121,22 @@ static void allow_shared(const void *kernel, uint32_t bytes, const char *name) {
 }
 
 static void allow_all_shared(void) {
-    uint32_t m128 = 0, narrow = 0, expert = 0, wide = 0;
+    uint32_t m128 = 0, wgmma = 0, wgmma_64 = 0, narrow = 0, expert = 0, wide = 0;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         m128 = MAX(m128, m128_shared(f));
+        wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
+        wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
     if (device.shared_bytes > m128)
         allow_shared(kernel_matmul_m128, m128, "matmul_m128");
+    if (matmul_wgmma_built && device.major == 9) {
+        allow_shared(kernel_matmul_wgmma, wgmma, "matmul_wgmma");
+        allow_shared(kernel_matmul_wgmma_64, wgmma_64, "matmul_wgmma_64");
+    }
     for (int i = 0; i < 6; i++) {
         struct page_shape s = {1, i / 2 == 0 ? 64 : 128, 16, i % 2, i / 2 == 2};
         struct attend_kernel k = attend_kernel_for(&s, true);

@@ -14,6 +14,8 @@ LIMITS = {
     "matvec_16": 128,
     "matmul_wide": 255,
     "matmul_m128": 255,
+    "matmul_wgmma": 255,
+    "matmul_wgmma_64": 255,
     "attend_64": 128,
     "attend_64_q8": 128,
     "attend_128": 128,

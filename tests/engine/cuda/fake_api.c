@@ -142,6 +142,7 @@ static void run(struct op *o) {
         if (fake_cuda.order)
             simt_order(fake_cuda.order + fake_cuda.n_launches);
         simt_look(fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0);
+        simt_wgmma_other(fake_cuda.other_wgmma);
         if (!fake_cuda.broken || strcmp(fake_cuda.broken, k->name) != 0)
             simt_launch(k, o->grid, o->shared, o->args);
         break;
@@ -407,8 +408,9 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     uint32_t i = 0;
     while (i < n_allowances && allowance[i].kernel != kernel)
         i++;
-    if (bytes > (kernel == kernel_matmul_m128 ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST) ||
-        i == ARRAY_SIZE(allowance))
+    bool servers = kernel == kernel_matmul_m128 || kernel == kernel_matmul_wgmma ||
+                   kernel == kernel_matmul_wgmma_64;
+    if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST) || i == ARRAY_SIZE(allowance))
         return 1;
     n_allowances += i == n_allowances;
     allowance[i].kernel = kernel;

@@ -25,6 +25,7 @@ struct fake_cuda {
      * odd, at once. */
     uint64_t order;
     bool no_code;       /* no kernel for this device */
+    bool other_wgmma;   /* its sums are rounded otherwise than mma's */
     const char *broken; /* the kernel of this name does nothing */
     const char *faulty; /* its launch fails, and every call after it */
     /* Called before kernel @number of the process runs, if set. */

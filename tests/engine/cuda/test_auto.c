@@ -52,6 +52,7 @@ static void ask(const char *path, const char *broken, struct answer *out) {
     shifted = samples ? broken : NULL;
     unfinished = broken && strcmp(broken, "finish") == 0;
     misadded = broken && strcmp(broken, "shared segments") == 0;
+    fake_find()->other_wgmma = broken && strcmp(broken, "wgmma") == 0;
     int r = driver_open(&d, &o, &err);
     cr_assert(r == 0, "%s: %s", broken, err.message);
     snprintf(out->backend, sizeof(out->backend), "%s", d.info->backend);
@@ -65,7 +66,7 @@ static void ask(const char *path, const char *broken, struct answer *out) {
     driver_close(&d);
     fake_find()->broken = NULL;
     shifted = NULL;
-    unfinished = misadded = false;
+    unfinished = misadded = fake_find()->other_wgmma = false;
 }
 
 struct broken {
@@ -105,6 +106,9 @@ Test(cuda_auto, a_right_device_is_taken_and_a_wrong_kernel_never) {
         {"matvec", "cuda", "without matvec"},
         {"finish", "cuda", "without fused kernels"},
         {"matmul_wide", "cpu", "matmul_wide"},
+        {"matmul_wgmma", "cuda", "without matmul_wgmma"},
+        {"matmul_wgmma_64", "cuda", "without matmul_wgmma"},
+        {"wgmma", "cuda", "without matmul_wgmma: other bits than matmul_wide"},
         {"attend_wide_64", "cuda", "without attend_wide"},
         {"attend_64", "cpu", "attention"},
         {"merge", "cpu", "attention"},

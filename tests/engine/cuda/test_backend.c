@@ -191,7 +191,7 @@ struct way {
     uint32_t chunk, page_tokens, n_neighbours, n_multiprocessors;
     bool overlap, graphs;
     uint64_t order;
-    const char *fuse, *m128, *wide; /* WEFT_CUDA_FUSE, _M128, _WIDE */
+    const char *fuse, *m128, *wide, *wgmma; /* WEFT_CUDA_FUSE, _M128, _WIDE, _WGMMA */
 };
 
 enum { PROMPT = 300, OUTPUTS = 6, NEIGHBOURS = 19 };
@@ -249,6 +249,7 @@ static void run_way(const struct way *w, const char *path, struct trace *t) {
     setenv("WEFT_CUDA_FUSE", w->fuse, 1);
     setenv("WEFT_CUDA_M128", w->m128, 1);
     setenv("WEFT_CUDA_WIDE", w->wide, 1);
+    setenv("WEFT_CUDA_WGMMA", w->wgmma, 1);
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
     random_tokens(prompt, PROMPT, d.info->n_vocab, 8);
     all[0] = s = driver_add(&d, prompt, PROMPT, OUTPUTS, &param);
@@ -288,7 +289,7 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
 }
 
 /* Decoding in chunks of one or two rows uses matvec and split attention, whole prompts matmul_wide
- * and not; the work of last blocks is that of kernels of its own. */
+ * and matmul_wgmma; the work of last blocks is that of kernels of its own. */
 /* Under a sanitizer only the last: the kernels are slow there, and it has what the others have. */
 #ifdef __SANITIZE_ADDRESS__
 #define FIRST_OTHER_WAY 3
@@ -298,11 +299,11 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
 
 Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     static const struct way ways[] = {
-        {"alone, at once", 300, 16, 0, 4, false, false, 0, "0", "0", "128"},
-        {"by 128 rows", 220, 32, 1, 1, false, true, 5, "16384", "1", "1000"},
-        {"by few rows, split attention", 13, 64, 2, 140, false, false, 0, "3000", "0", "128"},
+        {"alone, at once", 300, 16, 0, 4, false, false, 0, "0", "0", "128", "0"},
+        {"by 128 rows", 220, 32, 1, 1, false, true, 5, "16384", "1", "1000", "1"},
+        {"by few rows, split attention", 13, 64, 2, 140, false, false, 0, "3000", "0", "128", "1"},
         {"overlapped, other order of threads", 60, 16, 19, 140, true, true, 77, "1000000", "1",
-         "16"},
+         "16", "1"},
     };
     struct tiny_model m = {.type = TENSOR_Q4_K,
                            .arch = "qwen3",
@@ -320,70 +321,6 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
         memset(&other, 0, sizeof(other));
         run_way(&ways[i], path, &other);
         expect_same(&first, &other, ways[i].name);
-    }
-    unlink(path);
-}
-
-enum { SPLIT_PROMPT = 33 }; /* one more than half of a block of matmul_wide */
-
-static uint32_t n_split; /* launches of matmul_wide whose segments blocks share */
-
-static void count_splits(const char *kernel, uint64_t number, void *args) {
-    if (strcmp(kernel, "matmul_wide") == 0)
-        n_split += ((const struct matmul_args *)args)->n_splits > 1;
-}
-
-static void run_prompt(const char *path, uint32_t chunk, int n_multiprocessors, struct trace *t) {
-    struct driver_opts o = {.backend = "cuda",
-                            .path = path,
-                            .n_pages = 40,
-                            .max_rows = 64,
-                            .max_wants = 64,
-                            .max_seqs = 2,
-                            .on_out = keep_trace,
-                            .ctx = t};
-    struct err err = {0};
-    int32_t prompt[SPLIT_PROMPT];
-    struct driver d;
-
-    fake_find()->n_multiprocessors = n_multiprocessors;
-    n_split = 0;
-    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
-    random_tokens(prompt, SPLIT_PROMPT, d.info->n_vocab, 8);
-    struct driver_seq *s = driver_add(&d, prompt, SPLIT_PROMPT, 1, NULL);
-    cr_assert(s != NULL);
-    s->every_row = true;
-    t->subject = s;
-    driver_prefill(&d, s, chunk);
-    driver_drop(&d, s);
-    driver_close(&d);
-}
-
-/* Where the blocks of a product are too few for the device, several share its segments. */
-Test(cuda, shared_segments_are_the_same) {
-    struct tiny_model m = {.type = TENSOR_Q8_0,
-                           .n_layer = 1,
-                           .n_embd = 64,
-                           .n_ff = 1280,
-                           .n_vocab = 40,
-                           .n_head = 2,
-                           .n_head_kv = 1,
-                           .head_dim = 32};
-    static struct trace few, whole, shared;
-    char path[64];
-
-    tiny_model_temp(&m, path);
-    fake_find()->on_launch = count_splits;
-    run_prompt(path, 11, 132, &few);
-    run_prompt(path, SPLIT_PROMPT, 1, &whole);
-    cr_expect(n_split == 0, "%u", n_split);
-    run_prompt(path, SPLIT_PROMPT, 132, &shared);
-    cr_expect(n_split == 1, "%u", n_split);
-    fake_find()->on_launch = NULL;
-    for (uint32_t i = 0; i < SPLIT_PROMPT; i++) {
-        cr_assert(few.seen[i] && whole.seen[i] && shared.seen[i], "position %u", i);
-        cr_expect(few.at[i].digest == whole.at[i].digest, "position %u", i);
-        cr_expect(few.at[i].digest == shared.at[i].digest, "position %u", i);
     }
     unlink(path);
 }

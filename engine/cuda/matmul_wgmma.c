@@ -1,0 +1,71 @@
+/* matmul_wgmma - when products are those of wgmma (matmul_wgmma.cu), and by how many rows a block.
+ * Their rows are packed in another order, so the step decides, for all of its matrices. */
+
+#include "engine/cuda/cuda.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Products of a block of 128 rows for each of one of 64, which bound both. */
+#define WGMMA_COST 2u
+
+/* WEFT_CUDA_WGMMA=0: never. Experts, and the heads of latent attention, take the rows as mma.sync
+ * does. */
+int wgmma_open(struct be *b) {
+    const char *said = getenv("WEFT_CUDA_WGMMA");
+    uint32_t most = 0, most_64 = 0;
+
+    for (uint32_t f = 0; f < TILE_FORMATS; f++) {
+        most = MAX(most, wgmma_shared(WGMMA_ROWS, f));
+        most_64 = MAX(most_64, wgmma_shared(MATMUL_COLUMNS, f));
+    }
+    b->wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
+               b->device.shared_bytes > most && b->shape->n_expert == 0 &&
+               b->shape->mla.rank == 0 && !(said && *said == '0');
+    if (!b->wgmma)
+        return 0;
+    int r = cuda_check(b, b->api->allow_shared(kernel_matmul_wgmma, most), "cudaFuncSetAttribute");
+    return r < 0 ? r
+                 : cuda_check(b, b->api->allow_shared(kernel_matmul_wgmma_64, most_64),
+                              "cudaFuncSetAttribute");
+}
+
+bool wgmma_takes(const struct be *b, uint32_t n_rows) {
+    return b->wgmma && n_rows > MATVEC_ROWS;
+}
+
+int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
+                 uint32_t block_rows, uint32_t n_splits) {
+    struct matmul_args a = cuda_matmul_args(w, x, add);
+    uint32_t groups = 0, shared = 0;
+
+    assert(b->wgmma && x->cores);
+    for (uint32_t i = 0; i < w->n_mats; i++) {
+        shared = MAX(shared, wgmma_shared(block_rows, w->m[i].format));
+        groups += (w->m[i].n_row_tiles + 7) / 8;
+    }
+    a.n_splits = n_splits;
+    a.arrived = b->arrived;
+    a.sums = b->partial;
+    struct launch l = {block_rows == WGMMA_ROWS ? kernel_matmul_wgmma : kernel_matmul_wgmma_64,
+                       (x->n_rows + block_rows - 1) / block_rows,
+                       groups * n_splits,
+                       CUDA_THREADS,
+                       "matmul_wgmma",
+                       shared};
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
+
+/* A multiprocessor has one block of either at a time. */
+int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
+    uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors, n_splits;
+    uint32_t columns = wide_columns(b, w, x->n_rows, WGMMA_SPLIT_COLUMNS, &n_splits);
+
+    for (uint32_t i = 0; i < w->n_mats; i++)
+        groups += (w->m[i].n_row_tiles + 7) / 8;
+    uint32_t rounds = ((x->n_rows + WGMMA_ROWS - 1) / WGMMA_ROWS * groups + n - 1) / n;
+
+    if (rounds * WGMMA_COST * w->n_in <= columns)
+        return wgmma_launch(b, w, x, add, WGMMA_ROWS, 1);
+    return wgmma_launch(b, w, x, add, MATMUL_COLUMNS, n_splits);
+}

@@ -1,0 +1,250 @@
+/*
+ * matmul_wgmma - y (+)= W x + bias for more than a few rows on a Hopper: what matmul_wide does, by
+ * wgmma. Whether that has the bits of mma.sync the self-test finds out on the device (selftest.c).
+ * A block has 128 rows of the matrix and N of the activations, each of two warpgroups 64 x N, a
+ * warp 16 x N: it makes the operands of its own row tile, and the warpgroup multiplies them with a
+ * slice of 64 columns of the activations. Those lie in shared memory as they came
+ * (pack_args.cores): cores of 8 rows by 8 halves. matmul_wgmma has 128 rows, matmul_wgmma_64 has 64
+ * and can share the segments between blocks as matmul_wide does.
+ *
+ * While products of a slice are under way the operands of the next one are made. WGMMA_SLICES
+ * slices are in shared memory: that of the products under way, the one before, whose place is free
+ * at the next barrier, and three that come. Weights come in a ring of each warp's own.
+ */
+
+#include "engine/cuda/products.cuh"
+#include "engine/cuda/wgmma.cuh"
+
+#if defined(WEFT_SIMT) || defined(WEFT_SM90A)
+extern "C" const bool matmul_wgmma_built = true;
+#else
+extern "C" const bool matmul_wgmma_built = false;
+#endif
+
+#if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+#define BLOCKS (2 * SLICE_PAIRS) /* of 16 columns of a slice */
+
+template <uint32_t N> struct Source {
+    static constexpr uint32_t groups = N / PACK_ROWS, slice_bytes = WGMMA_SLICE_BYTES(N);
+    static constexpr uint32_t vectors = slice_bytes / 16 / CUDA_THREADS; /* that a thread copies */
+
+    const uint8_t *x[vectors]; /* what the thread copies of the next slice */
+    const uint8_t *tiles;      /* the warp's row of tiles */
+    uint32_t slot;             /* offset of the next slice in the ring of slices */
+    uint32_t ring;             /* offset of the warp's; the slices come first */
+    uint32_t n_units;          /* of segments @first .. @last - 1 */
+
+    /* Segments @first .. @last - 1 of row tile @tile, or of the last one where there is none: four
+     * warps multiply together. Groups of rows that do not exist are copies of the last: their
+     * results are not read. */
+    __device__ __forceinline__ void start(const struct matmul_args &a, const struct matrix &m,
+                                          uint32_t tile, uint32_t n_rows, uint32_t first,
+                                          uint32_t last) {
+        uint32_t tid = threadIdx.x, last_group = (n_rows - 1) / PACK_ROWS;
+
+        for (uint32_t k = 0; k < vectors; k++) {
+            uint32_t group = blockIdx.x * groups + k * (groups / vectors) + tid / 64;
+
+            x[k] = (const uint8_t *)a.x +
+                   ((size_t)(group < last_group ? group : last_group) * a.n_blocks * 256 +
+                    (size_t)m.unit[first] * tile_k(m.format) * (2 * PACK_ROWS) + tid % 64 * 16);
+        }
+        slot = 0;
+        ring = WGMMA_SLICES * slice_bytes +
+               tid / 32 * (wgmma_slots(m.format) * tile_stage_bytes(m.format));
+        n_units = m.unit[last] - m.unit[first];
+        tile = tile < m.n_row_tiles ? tile : m.n_row_tiles - 1;
+        tiles = m.tiles + ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[first]);
+    }
+    /* Starts on slice @i, the next one. */
+    template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
+        uint32_t to = shared_start() + slot + threadIdx.x * 16;
+
+        if (i >= n_units * Steps<F>::slices)
+            return;
+#pragma unroll
+        for (uint32_t k = 0; k < vectors; k++) {
+            copy_async_at<0>(to + k * CUDA_THREADS * 16, x[k]);
+            x[k] += SLICE_PAIRS * 512;
+        }
+        slot += slice_bytes;
+        slot = slot == WGMMA_SLICES * slice_bytes ? 0 : slot;
+    }
+    /* Stage @s of the weights. */
+    template <int F> __device__ __forceinline__ void fetch_weights(uint32_t s) {
+        const uint32_t bytes = tile_stage_bytes(F);
+        uint32_t lane = threadIdx.x % 32 * 16, first = s * Steps<F>::units;
+
+        if (first < n_units)
+            fetch_stage<F>(shared_start() + (ring + s % wgmma_slots(F) * bytes + lane),
+                           tiles + (s * bytes + lane), (n_units - first) * tile_bytes(F));
+    }
+    /* The first of all. */
+    template <int F> __device__ __forceinline__ void begin() {
+        for (uint32_t s = 0; s < wgmma_slots(F); s++)
+            fetch_weights<F>(s);
+        copy_commit();
+        for (uint32_t i = 0; i + 2 < WGMMA_SLICES; i++) {
+            fetch_slice<F>(i);
+            copy_commit();
+        }
+        copy_wait<WGMMA_SLICES - 2>();
+        sync_warp();
+    }
+    /* Waits for slice @i, and the weights of the next one; for all threads. */
+    __device__ __forceinline__ void wait() {
+        copy_wait<WGMMA_SLICES - 3>();
+        wgmma_publish();
+        sync_block();
+    }
+    /* Behind the products of slice @i: in the places of the slice before the one before, and of the
+     * stage that is used up. */
+    template <int F> __device__ __forceinline__ void fetch(uint32_t i) {
+        fetch_slice<F>(i + WGMMA_SLICES - 2);
+        if ((i + 1) % Steps<F>::of_stage == 0)
+            fetch_weights<F>((i + 1) / Steps<F>::of_stage - 1 + wgmma_slots(F));
+        copy_commit();
+    }
+};
+
+DEVICE void wgmma(float (&d)[64], const uint32_t a[4], uint64_t b) {
+    wgmma_n128(d, a, b);
+}
+
+DEVICE void wgmma(float (&d)[32], const uint32_t a[4], uint64_t b) {
+    wgmma_n64(d, a, b);
+}
+
+#define SHARED_SUMS (WIDE_SPLIT_BYTES / TILE_SEGMENTS / 4) /* of a segment of a block of 64 */
+
+/* Segments @first .. @last - 1 of one row of tiles; total, c: [column of 8 rows][4], as mma's. With
+ * @shared each segment's sums go there instead: [TILE_SEGMENTS][N / 2][CUDA_THREADS], the
+ * thread's. */
+template <uint32_t N> struct Walk {
+    struct Source<N> &from;
+    const struct matrix &m;
+    uint32_t first, last;
+    float (&total)[N / 2];
+    float *shared;
+
+    template <int F> __device__ __forceinline__ void walk() const {
+        constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
+        constexpr uint32_t step = Steps<F>::unroll > 1 ? slices : 2; /* even: w */
+
+        from.template begin<F>();
+        const uint32_t start = wgmma_place(0);
+        uint32_t slice = start; /* of slice i */
+        for (uint32_t segment = first, i0 = 0; segment < last; segment++) {
+            uint32_t end = (m.unit[segment + 1] - m.unit[first]) * slices;
+            float c[N / 2];
+            uint32_t w[2][BLOCKS][4]; /* of slices under way: w[0] of even ones of the segment */
+
+#pragma unroll
+            for (uint32_t k = 0; k < N / 2; k++)
+                c[k] = 0;
+            for (; i0 < end; i0 += step)
+#pragma unroll
+                for (uint32_t j = 0; j < step; j++) {
+                    uint32_t i = i0 + j, u = i / slices;
+
+                    if (slices == 1 && i >= end)
+                        break;
+                    const uint8_t *stage =
+                        dynamic_shared() +
+                        (from.ring + u / units % wgmma_slots(F) * tile_stage_bytes(F));
+                    struct Tile<F> tile; /* what the slice needs of it */
+
+                    int pair =
+                        load_slice<F>(tile, stage + u % units * tile_bytes(F), i % slices, m.grid);
+#pragma unroll
+                    for (uint32_t k = 0; k < BLOCKS; k++)
+                        tile.weights(2 * pair + (int)k, w[j % 2][k]);
+                    from.wait();
+                    wgmma_begin();
+#pragma unroll
+                    for (uint32_t k = 0; k < BLOCKS; k++)
+                        wgmma(c, w[j % 2][k], wgmma_operand(slice + k * 16, 128, 1024));
+                    wgmma_commit();
+                    slice += from.slice_bytes / 16;
+                    slice = slice == start + WGMMA_SLICES * from.slice_bytes / 16 ? start : slice;
+                    from.template fetch<F>(i);
+                    wgmma_wait<1>();
+                }
+            i0 = end;
+            wgmma_wait<0>();
+            if (N == MATMUL_COLUMNS && shared) {
+#pragma unroll
+                for (uint32_t k = 0; k < N / 2; k++)
+                    shared[segment * SHARED_SUMS + k * CUDA_THREADS] = c[k];
+                continue;
+            }
+#pragma unroll
+            for (uint32_t k = 0; k < N / 2; k++)
+                total[k] = segment ? total[k] + c[k] : c[k];
+        }
+    }
+    template <int F> __device__ __forceinline__ void of() const {
+        walk<F>();
+    }
+};
+
+/* y of sum @k of a thread's. */
+template <uint32_t N>
+DEVICE void put_sum(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
+                    uint32_t tile, uint32_t k, float sum) {
+    uint32_t lane = threadIdx.x % 32;
+
+    put(a, m, n_rows, blockIdx.x * N + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
+        tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
+}
+
+template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, uint32_t n_splits) {
+    uint32_t block = blockIdx.y / n_splits, part = blockIdx.y % n_splits;
+    uint32_t count = block * gridDim.x + blockIdx.x, each = TILE_SEGMENTS / n_splits;
+    uint32_t n_rows = count_rows(a);
+    float total[N / 2], *shared = NULL;
+    struct Source<N> from;
+
+    if (blockIdx.x * N >= n_rows)
+        return;
+    const struct matrix &m = matrix_of_block(a, &block);
+    uint32_t tile = block * 8 + threadIdx.x / 32;
+
+    from.start(a, m, tile, n_rows, part * each, (part + 1) * each);
+    if (n_splits > 1)
+        shared = a.sums + ((size_t)count * (TILE_SEGMENTS * SHARED_SUMS) + threadIdx.x);
+    walk_of(m.format, Walk<N>{from, m, part * each, (part + 1) * each, total, shared});
+    copy_wait<0>();
+    if (N == MATMUL_COLUMNS && shared && !last_of(a.arrived + count, n_splits))
+        return;
+    if (tile >= m.n_row_tiles)
+        return;
+#pragma unroll
+    for (uint32_t k = 0; k < N / 2; k++) {
+        float sum = total[k];
+
+        if (N == MATMUL_COLUMNS && shared) {
+            sum = shared[k * CUDA_THREADS];
+#pragma unroll
+            for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
+                sum += shared[s * SHARED_SUMS + k * CUDA_THREADS];
+        }
+        put_sum<N>(a, m, n_rows, tile, k, sum);
+    }
+}
+#endif
+
+KERNEL(matmul_wgmma, struct matmul_args, CUDA_THREADS, 1) {
+#if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    wait_for_previous();
+    multiply<WGMMA_ROWS>(a, 1);
+#endif
+}
+
+KERNEL(matmul_wgmma_64, struct matmul_args, CUDA_THREADS, 1) {
+#if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    wait_for_previous();
+    multiply<MATMUL_COLUMNS>(a, a.n_splits);
+#endif
+}

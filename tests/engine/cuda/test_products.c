@@ -1,0 +1,154 @@
+/* Rows have the same bits by whichever kernel their products are computed: matvec, matmul_wide and
+ * matmul_wgmma, in steps of 1 to 2,048 rows, by blocks that share the segments and not. */
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "engine/cuda/kernels.h"
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/tiny_model.h"
+
+enum { OWN = 33, COMPANY = 32, MOST_ROWS = 2048 };
+
+static struct driver_seq *subject;
+static uint64_t digest[OWN]; /* of its rows */
+
+static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    if (s == subject)
+        digest[pos] = out->digest;
+}
+
+/* Launches of products of more than a few rows: those whose segments blocks share; those of wgmma
+ * by 64 rows a block, and by 128. */
+static uint32_t n_split, n_wgmma[2];
+
+static void count_products(const char *kernel, uint64_t number, void *args) {
+    bool wgmma_64 = strcmp(kernel, "matmul_wgmma_64") == 0;
+
+    if (wgmma_64 || strcmp(kernel, "matmul_wide") == 0)
+        n_split += ((const struct matmul_args *)args)->n_splits > 1;
+    n_wgmma[0] += wgmma_64;
+    n_wgmma[1] += strcmp(kernel, "matmul_wgmma") == 0;
+}
+
+static struct driver_seq *add(struct driver *d, uint32_t n, uint64_t seed) {
+    struct rng r = {seed};
+    int32_t tokens[OWN];
+
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)rng_below(&r, d->info->n_vocab);
+    struct driver_seq *s = driver_add(d, tokens, n, 1, NULL);
+    cr_assert(s != NULL);
+    return s;
+}
+
+/* The subject's prompt in steps of @n_rows; in one step with the prompts of others if that is more
+ * than it has. */
+static void run_rows(struct driver *d, uint32_t n_rows) {
+    struct driver_part part[2 + MOST_ROWS / COMPANY];
+    uint32_t n = 0;
+
+    memset(digest, 0, sizeof(digest));
+    subject = add(d, OWN, 8);
+    subject->every_row = true;
+    for (uint32_t left = MAX(n_rows, OWN) - OWN, k; left > 0; left -= k) {
+        k = MIN(left, COMPANY);
+        part[n] = (struct driver_part){add(d, k, 50 + n), k};
+        n++;
+    }
+    part[n] = (struct driver_part){subject, OWN};
+    if (n_rows < OWN)
+        driver_prefill(d, subject, n_rows);
+    else
+        driver_step(d, part, n + 1);
+    for (uint32_t i = 0; i <= n; i++)
+        driver_drop(d, part[i].seq);
+}
+
+static void open_with(struct driver *d, const char *path, const char *wgmma,
+                      int n_multiprocessors) {
+    struct driver_opts o = {.backend = "cuda",
+                            .path = path,
+                            .n_pages = 300,
+                            .max_rows = MOST_ROWS,
+                            .max_wants = OWN + MOST_ROWS / COMPANY + 1,
+                            .max_seqs = MOST_ROWS / COMPANY + 2,
+                            .on_out = keep};
+    struct err err = {0};
+
+    setenv("WEFT_CUDA_WGMMA", wgmma, 1);
+    fake_find()->n_multiprocessors = n_multiprocessors;
+    fake_find()->on_launch = count_products;
+    cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
+    n_split = n_wgmma[0] = n_wgmma[1] = 0;
+}
+
+static void write_model(char path[64], uint32_t n_ff) {
+    struct tiny_model m = {.type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 64,
+                           .n_ff = n_ff,
+                           .n_vocab = 40,
+                           .n_head = 1,
+                           .n_head_kv = 1,
+                           .head_dim = 32};
+
+    tiny_model_temp(&m, path);
+}
+
+/* Where the blocks of a product are too few for the device, several share its segments. */
+Test(cuda_products, shared_segments_are_the_same) {
+    static const struct {
+        const char *wgmma;
+        int n_multiprocessors;
+        uint32_t chunk, n_split, n_wgmma;
+    } ways[] = {{"0", 132, 11, 0, 0},
+                {"0", 1, OWN, 0, 0},
+                {"0", 132, OWN, 1, 0},
+                {"1", 1, OWN, 0, 4},
+                {"1", 132, OWN, 1, 4}};
+    uint64_t first[OWN];
+    char path[64];
+
+    write_model(path, 2048);
+    for (size_t i = 0; i < ARRAY_SIZE(ways); i++) {
+        struct driver d;
+
+        open_with(&d, path, ways[i].wgmma, ways[i].n_multiprocessors);
+        run_rows(&d, ways[i].chunk);
+        driver_close(&d);
+        cr_expect(n_split == ways[i].n_split, "way %zu: %u", i, n_split);
+        cr_expect(n_wgmma[0] == ways[i].n_wgmma, "way %zu: %u", i, n_wgmma[0]);
+        if (i == 0)
+            memcpy(first, digest, sizeof(digest));
+        cr_expect(memcmp(first, digest, sizeof(digest)) == 0, "way %zu", i);
+    }
+    unlink(path);
+}
+
+Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
+    static const uint32_t sizes[] = {16, 17, 64, 65, 129, MOST_ROWS};
+    uint64_t alone[OWN];
+    struct driver d;
+    char path[64];
+
+    write_model(path, 64);
+    open_with(&d, path, "0", 4);
+    run_rows(&d, 1);
+    driver_close(&d);
+    memcpy(alone, digest, sizeof(digest));
+    cr_expect(alone[0] != 0);
+    open_with(&d, path, "1", 4);
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        run_rows(&d, sizes[i]);
+        for (uint32_t p = 0; p < OWN; p++)
+            cr_expect(digest[p] == alone[p], "%u rows, position %u", sizes[i], p);
+    }
+    driver_close(&d);
+    cr_expect(n_wgmma[0] > 0 && n_wgmma[1] > 0, "%u, %u", n_wgmma[0], n_wgmma[1]);
+    unlink(path);
+}
