@@ -1,0 +1,175 @@
+/* Requests of another front: in their tenant's turn, through deaths of the worker, and what is told of them. */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include "stream.h"
+
+/* What one of them was told. */
+struct told {
+    struct buf text;
+    uint32_t n, kind, finish, status;
+    char code[40];
+    float logprob;
+};
+
+static void on_told(void *ctx, struct api_guest *g, const struct event *e) {
+    struct told *t = ctx;
+
+    cr_expect_eq(api_guest_id(g), 77);
+    cr_expect_eq(e->id, 77);
+    cr_assert_eq(e->from, 2 + t->text.len, "each token once");
+    for (uint32_t i = 0; i < e->n_tokens; i++) {
+        buf_add_char(&t->text, (char)e->tokens[i]);
+        t->logprob = e->logprobs ? e->logprobs[i] : 1;
+    }
+    t->n++;
+    t->kind = e->kind;
+    t->finish = e->finish;
+    t->status = e->status;
+    snprintf(t->code, sizeof(t->code), "%.*s", (int)e->code.len, e->code.len ? e->code.data : "");
+}
+
+/* "hi" and two tokens of output, as another front has it. */
+static struct submit request(void) {
+    static const int32_t tokens[] = {'h', 'i', 'a', 'b'};
+    struct submit m = {.id = 77,
+                       .seed = 3,
+                       .tenant = 9,
+                       .n_prompt = 2,
+                       .n_tokens = 4,
+                       .tokens = tokens,
+                       .max_new = 20,
+                       .n_faults = 1,
+                       .flags = SUBMIT_LOGPROBS,
+                       .n_stops = 1,
+                       .stops = {{"stop", 4}},
+                       .tenant_name = {"alice", 5}};
+
+    params_init(&m.sampling);
+    return m;
+}
+
+/* @cut bytes of it are missing. */
+static int add(struct world *w, const struct submit *m, uint32_t cut, struct told *t,
+               struct api_guest **out) {
+    struct buf b = {.max = 65536};
+
+    *t = (struct told){.text = {.max = 4096}};
+    cr_assert_eq(msg_submit_pack(&b, m), 0);
+    int r = api_guest_new(out, api_first_model(w->api), b.data, (uint32_t)b.len - cut, on_told, t);
+    buf_deinit(&b); /* it was copied */
+    return r;
+}
+
+static uint32_t one_fault(struct api_port *p, uint64_t id) {
+    (void)p;
+    (void)id;
+    return 1;
+}
+
+static struct tenant_stats of_alice(struct world *w) {
+    struct api_tenant_info rows[4];
+    uint32_t n = api_tenants(w->api, rows, 4);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(rows[i].name, "alice") == 0)
+            return rows[i].stats;
+    return (struct tenant_stats){0};
+}
+
+Test(guest, tells_each_token_once_through_a_death_of_the_worker) {
+    struct submit m = request();
+    struct api_guest *g;
+    struct world w;
+    struct told t;
+
+    world_init(&w);
+    world_start(&w);
+    cr_assert_eq(add(&w, &m, 0, &t, &g), 0);
+    cr_assert_eq(w.port.n, 1);
+    cr_expect_neq(w.port.r[0].id, 77, "its id is one of this front's");
+    cr_expect_neq(w.port.r[0].m.tenant, 9, "so is its tenant's number");
+    cr_expect_eq(w.port.r[0].m.n_tokens, 4);
+    cr_expect_eq(w.port.r[0].m.n_faults, 1);
+    cr_expect_str_eq(w.port.r[0].stops[0], "stop");
+    cr_expect_eq(of_alice(&w).n_running, 1);
+    fake_accept(&w.port, 0);
+    fake_tokens_from(&w.port, 0, 2, "cd");
+    api_worker_down(api_first_model(w.api));
+    api_worker_up(api_first_model(w.api), one_fault);
+    cr_assert_eq(w.port.r[0].n_submits, 2);
+    cr_expect_eq(w.port.r[0].m.n_tokens, 6);
+    cr_expect_eq(w.port.r[0].m.n_faults, 2, "deaths at the other front count");
+    fake_accept(&w.port, 0);
+    fake_tokens_from(&w.port, 0, 3, "de"); /* overlaps what is known */
+    fake_finish(&w.port, 0, FINISH_STOP);
+    cr_expect(t.text.len == 3 && memcmp(t.text.data, "cde", 3) == 0);
+    cr_expect_eq(t.kind, EVENT_FINISH);
+    cr_expect_eq(t.finish, FINISH_STOP);
+    cr_expect_eq(t.logprob, -0.5f);
+    cr_expect_eq(of_alice(&w).n_running, 0);
+    buf_deinit(&t.text);
+    world_stop(&w);
+}
+
+Test(guest, waits_for_its_place_and_is_cancelled_silently) {
+    struct submit m = request();
+    struct api_guest *g[3];
+    struct told t[3];
+    struct world w;
+
+    world_init(&w);
+    w.opts.max_running = 1;
+    world_start(&w);
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(add(&w, &m, 0, &t[i], &g[i]), 0);
+    cr_expect_eq(w.port.n, 1);
+    api_guest_free(g[1]);
+    cr_expect_eq(w.port.n_cancels, 0, "the worker did not have it");
+    api_guest_free(g[0]);
+    cr_expect_eq(w.port.n_cancels, 1);
+    cr_assert_eq(w.port.n, 2, "the place is the next one's");
+    fake_reject(&w.port, 1, 400, "no");
+    cr_expect_eq(t[2].kind, EVENT_REJECTED);
+    cr_expect_eq(t[2].status, 400);
+    cr_expect_eq(t[0].n + t[1].n, 0);
+    cr_expect_eq(of_alice(&w).n_running + of_alice(&w).n_queued, 0);
+    buf_deinit(&t[2].text);
+    world_stop(&w);
+}
+
+Test(guest, what_makes_no_sense_is_refused) {
+    static const int32_t foreign[] = {'h', 'i', 'a', 1 << 20};
+    struct submit whole = request(), other = request(), nameless = request();
+    struct api_guest *g;
+    struct world w;
+    struct told t;
+
+    other.tokens = foreign;
+    nameless.tenant_name.len = 0;
+    world_init(&w);
+    world_start(&w);
+    cr_expect_eq(add(&w, &whole, 8, &t, &g), -EPROTO);
+    cr_expect_eq(add(&w, &other, 0, &t, &g), -EPROTO);
+    cr_expect_eq(add(&w, &nameless, 0, &t, &g), -EPROTO);
+    cr_expect_eq(w.port.n, 0);
+    cr_expect_eq(of_alice(&w).n_running, 0);
+    world_stop(&w);
+}
+
+Test(guest, ends_with_503_where_the_model_cannot_be_loaded) {
+    struct submit m = request();
+    struct api_guest *g;
+    struct world w;
+    struct told t;
+
+    world_init(&w);
+    world_start(&w);
+    cr_assert_eq(add(&w, &m, 0, &t, &g), 0);
+    api_worker_down(api_first_model(w.api));
+    api_worker_failed(api_first_model(w.api), "it is gone", 1000);
+    cr_expect_eq(t.status, 503);
+    cr_expect_str_eq(t.code, "model_unavailable");
+    cr_expect_eq(w.port.n_cancels, 0);
+    world_stop(&w);
+}
