@@ -357,8 +357,8 @@ static int collect_like(struct collector *k, const struct set *from, uint32_t q)
 }
 
 /* Reads all tokens from @from. Most states are done with a short walk, which then was enough.
- * @wide: not this one; @most: and it reads most of the tokens. */
-static int collect(struct collector *k, const struct set *from, bool wide, bool most) {
+ * @wide: not this one. */
+static int collect(struct collector *k, const struct set *from, bool wide) {
     struct machine *m = k->walk.m;
     struct walk *w = &k->walk;
 
@@ -369,10 +369,7 @@ static int collect(struct collector *k, const struct set *from, bool wide, bool 
         return -EAGAIN;
     if ((wide && !k->quick) || (w->n_visited > w->max_visited && !m->error)) {
         begin_anew(k);
-        w->clears = most;
-        if (most)
-            memcpy(w->bits, vocab_text_bits(k->g->vocab),
-                   grammar_vocab_n_words(k->g->vocab) * sizeof(*w->bits));
+        w->empty = true;
         walk_tables(w, from);
     }
     int r = k->error ? k->error : m->error;
@@ -453,7 +450,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     if (r == 0 && wide)
         alone = (r = collect_like(&k, &s, state)) == 1;
     if (alone && r >= 0)
-        r = collect(&k, &s, wide, wide && n_bytes(g, state) >= MANY_BYTES);
+        r = collect(&k, &s, wide);
     *n_visited = k.walk.n_visited;
     if (r == 0 && alone && !k.c->base && k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
         r = 1;
@@ -462,7 +459,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     if (r == 0)
         r = keep_rest(&k);
     if (r == 0 && !k.c->base)
-        r = make_sparse(&k, alone && !k.counts && !k.walk.clears ? k.walk.n_set : -1);
+        r = make_sparse(&k, alone && !k.counts ? k.walk.n_set : -1);
     machine_deinit(&m);
     free(k.all);
     free(k.rest);

@@ -147,13 +147,40 @@ static uint8_t kind_of(uint16_t bytes, uint32_t rows) {
     return rows >> ROW_HIGH & 1 ? KIND_HIGH : rows & 1 ? KIND_TEXT : KIND_NONE;
 }
 
+/* Places from *@at on for @node and what is below it. */
+static void place_nodes(struct trie *t, uint32_t node, uint32_t depth, uint32_t *at) {
+    const struct trie_node *n = &t->node[node];
+    struct trie_place *p = &t->place[*at];
+
+    *p = (struct trie_place){.items = n->items,
+                             .depth = (uint16_t)depth,
+                             .byte = n->byte,
+                             .kind = n->kind,
+                             .height = n->height};
+    t->number[(*at)++] = node;
+    for (uint32_t i = n->child; i < n->child + n->n_children; i++)
+        place_nodes(t, i, depth + 1, at);
+    p->skip = *at;
+}
+
+/* In each place what is below it: one pass upwards. */
+static void find_below(struct trie *t) {
+    for (uint32_t i = t->n; i-- > 0;) {
+        for (uint32_t k = i + 1; k < t->place[i].skip; k = t->place[k].skip)
+            t->below[i] |= text_bit(t->place[k].byte) | t->below[k];
+    }
+}
+
 /* Children come behind their parents: one pass upwards. */
 int trie_find_kinds(struct trie *t) {
     CLEANUP(freep) uint16_t *bytes = calloc(t->n, sizeof(*bytes)); /* those below each node */
     CLEANUP(freep) uint32_t *rows = malloc(t->n * sizeof(*rows));  /* that lead through them */
+    uint32_t n_places = 0;
 
+    t->place = malloc((t->n + 1ul) * sizeof(*t->place));
+    t->number = malloc(t->n * sizeof(*t->number));
     t->below = calloc(t->n, sizeof(*t->below));
-    if (!bytes || !rows || !t->below)
+    if (!bytes || !rows || !t->place || !t->number || !t->below)
         return -ENOMEM;
     for (uint32_t i = t->n; i-- > 0;) {
         struct trie_node *n = &t->node[i];
@@ -163,9 +190,12 @@ int trie_find_kinds(struct trie *t) {
         for (uint32_t k = n->child; k < n->child + n->n_children; k++) {
             bytes[i] |= (uint16_t)(kinds_of_byte(t->node[k].byte) | bytes[k]);
             rows[i] = rows_before(rows[i], t->node[k].byte, rows[k]);
-            t->below[i] |= text_bit(t->node[k].byte) | t->below[k];
         }
         n->kind = kind_of(bytes[i], rows[i]);
     }
+    place_nodes(t, 0, 0, &n_places);
+    assert(n_places == t->n);
+    t->place[t->n] = (struct trie_place){.skip = t->n + 1, .items = t->n_items};
+    find_below(t);
     return 0;
 }

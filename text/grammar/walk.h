@@ -9,7 +9,8 @@ struct walk {
     struct machine *m;
     const struct trie *trie;
     uint32_t *bits; /* by item: those that are reached are set; or NULL */
-    int64_t n_set;  /* grows by those that were not set; not with `clears` */
+    bool empty;     /* walk_tables(): no bit is set before, for a trie of all text */
+    int64_t n_set;  /* grows by those that were not set */
     /* Called at every node that is reached alive, or only where frame 0 can end; or NULL. False:
      * the walk does not go on below it. @s is valid during the call. */
     bool only_ends;
@@ -25,9 +26,6 @@ struct walk {
     const uint64_t *need; /* bits by place: walks only towards these items; or NULL: all */
     uint32_t kinds;       /* bits: subtrees of these kinds of text may be taken whole */
     bool whole;           /* so may any subtree of which every text is read */
-    /* walk_tables(): all items are set in bits at first, and those that are not reached are
-     * cleared, which are fewer where most are. */
-    bool clears;
     uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
     void *arg;
 };

@@ -5,23 +5,24 @@
 
 #include "text/grammar/walk.h"
 
-/* Whether a configuration of @s reads whatever is below @n. */
-static inline bool reads_all(const struct walk *w, const struct set *s, const struct trie_node *n) {
+/* Whether a configuration of @s reads all texts of this kind and up to this height. */
+static inline bool reads_all(const struct walk *w, const struct set *s, uint8_t kind,
+                             uint8_t height) {
     const struct machine *m = w->m;
 
-    if (!(w->kinds >> n->kind & 1) || n->height > RUNWAY_MAX)
+    if (!(w->kinds >> kind & 1) || height > RUNWAY_MAX)
         return false;
     for (uint32_t i = s->begin; i < s->end; i++) {
         const struct config *c = &m->config[i];
         const struct state *q = &m->g->state[c->state];
 
-        if (m->g->runway[c->state][n->kind] < n->height)
+        if (m->g->runway[c->state][kind] < height)
             continue;
         if (!(q->flags & STATE_LOOP) || c->frame == 0)
             return true;
         const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
 
-        if (d->kind != CALL_COUNTED || d->max == NO_MAX || d->max - c->reg >= n->height)
+        if (d->kind != CALL_COUNTED || d->max == NO_MAX || d->max - c->reg >= height)
             return true;
     }
     return false;
@@ -74,8 +75,7 @@ static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uin
     const struct trie_node *n = &w->trie->node[node];
 
     w->n_visited++;
-    if (!w->clears)
-        set_items(w, n->items, n->items + n->n_items);
+    set_items(w, n->items, n->items + n->n_items);
     if (w->visit && (s->can_end || !w->only_ends) && !w->visit(w, node, s, depth))
         return false;
     return s->end > s->begin && n->n_children;

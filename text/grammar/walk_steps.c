@@ -27,7 +27,7 @@ static inline void step_into(struct walk *w, const struct trie_node *n, uint32_t
 
     if (!reach(w, n->child + i, next, depth + 1))
         return;
-    if (reads_all(w, next, child))
+    if (reads_all(w, next, child->kind, child->height))
         take(w, child->items + child->n_items, end, next, depth + 1);
     else
         steps_below(w, n->child + i, end, next, depth + 1);

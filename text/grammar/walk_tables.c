@@ -5,12 +5,14 @@
  * is looked up in a table once it has been found out. A walk then costs some 2 ns a node, and fuel
  * only for what is new. Which bytes never lead far from a set that it is often in it finds out,
  * too, and takes what is made of these: a state that lacks a letter reads nothing of a kind as a
- * whole.
+ * whole. Nodes are looked at in the order of their texts, one behind the other in memory, and what
+ * is not reached is left out of bits in that order.
  *
  * walk_like() knows what is reached from another set and looks only where the two differ. States of
  * one pattern often differ in a few bytes, behind which most texts lead to the same state again.
  */
 
+#include "text/grammar/class.h"
 #include "text/grammar/kinds.h"
 #include "text/grammar/walk_nodes.h"
 
@@ -32,13 +34,13 @@ static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
 
 enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
 
-/* @run: how far the set reads each kind of text, where that is one row (runway.c); or NULL.
- * @stays: text_bit() of bytes all texts of which are read, however long. */
+/* @far: up to which length all texts of a kind are read. @stays: text_bit() of bytes of which all
+ * texts are. */
 struct known_set {
     struct set set;
-    const uint8_t *run;
     uint64_t stays;
     uint32_t n_reached;
+    uint8_t far[KIND_NONE + 1];
 };
 
 struct tables {
@@ -47,6 +49,7 @@ struct tables {
     uint16_t (*next)[256];
     uint32_t n, cap, n_stays; /* n_stays: made by find_stays() */
     uint32_t *slot, mask;     /* hash table: number + 1 */
+    uint64_t *reached;        /* bits by place: items, of what is walked now; NULL without bits */
 };
 
 static uint32_t hash_of(const struct machine *m, const struct set *s) {
@@ -101,12 +104,25 @@ static bool grow(struct tables *t) {
     return true;
 }
 
-static const uint8_t *only_run(const struct machine *m, const struct set *s) {
-    if (s->end - s->begin != 1)
-        return NULL;
-    const struct config *c = &m->config[s->begin];
+static void find_far(const struct walk *w, struct known_set *k) {
+    const struct machine *m = w->m;
 
-    return (m->g->state[c->state].flags & STATE_LOOP) && c->frame ? NULL : m->g->runway[c->state];
+    for (uint32_t i = k->set.begin; i < k->set.end; i++) {
+        const struct config *c = &m->config[i];
+        uint32_t most = RUNWAY_MAX;
+
+        if ((m->g->state[c->state].flags & STATE_LOOP) && c->frame) {
+            const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
+
+            if (d->kind == CALL_COUNTED && d->max != NO_MAX)
+                most = MIN(most, d->max - c->reg);
+        }
+        for (unsigned kind = 0; w->kinds && kind < TEXT_KINDS; kind++) {
+            uint32_t run = w->kinds >> kind & 1 ? MIN(m->g->runway[c->state][kind], most) : 0;
+
+            k->far[kind] = (uint8_t)MAX(k->far[kind], run);
+        }
+    }
 }
 
 /* The number of @s, which is the last one of the machine and is taken off when it is known. */
@@ -126,7 +142,8 @@ static uint32_t number_of(struct tables *t, const struct set *s) {
         }
     }
     memset(t->next[t->n], 0, sizeof(*t->next));
-    t->set[t->n] = (struct known_set){.set = *s, .run = only_run(m, s)};
+    t->set[t->n] = (struct known_set){.set = *s};
+    find_far(t->w, &t->set[t->n]);
     t->slot[h] = t->n + 1;
     return t->n++;
 }
@@ -199,86 +216,165 @@ static void find_stays(struct tables *t, uint32_t k) {
     }
 }
 
-/* Whether the set @k, which was reached at @node, reads whatever is below it. */
-static bool known_reads_all(struct tables *t, uint32_t k, const struct trie_node *n) {
-    struct walk *w = t->w;
+/* Whether the set @k, which was reached at place @i, reads whatever is below it. */
+static inline bool known_reads_all(struct tables *t, uint32_t k, uint32_t i) {
+    const struct trie *trie = t->w->trie;
     struct known_set *s = &t->set[k];
 
-    if (w->whole && n->n_children) {
-        if (++s->n_reached == STAYS_REACHED && s->set.end - s->set.begin <= STAYS_CONFIGS)
-            find_stays(t, k);
-        if (!(w->trie->below[n - w->trie->node] & ~t->set[k].stays))
-            return true;
+    if (++s->n_reached == STAYS_REACHED && t->w->whole &&
+        s->set.end - s->set.begin <= STAYS_CONFIGS) {
+        find_stays(t, k);
+        s = &t->set[k];
     }
-    s = &t->set[k];
-    if (!s->run)
-        return reads_all(w, &s->set, n);
-    return (w->kinds >> n->kind & 1) && n->height <= RUNWAY_MAX && s->run[n->kind] >= n->height;
+    return !(trie->below[i] & ~s->stays) || trie->place[i].height <= s->far[trie->place[i].kind];
 }
 
-static void tables_below(struct tables *t, uint32_t node, uint32_t last, uint32_t from,
-                         uint32_t depth) {
+static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
+    if (!t->reached || first == last)
+        return;
+    uint32_t i = first / 64, end = (last - 1) / 64;
+    uint64_t head = UINT64_MAX << first % 64, tail = UINT64_MAX >> (63 - (last - 1) % 64);
+
+    if (i == end) {
+        t->reached[i] &= ~(head & tail);
+        return;
+    }
+    t->reached[i++] &= ~head;
+    memset(t->reached + i, 0, (end - i) * sizeof(*t->reached));
+    t->reached[end] &= ~tail;
+}
+
+/* Whether what is below place @i, which the set @k has reached, is to be looked at. */
+static inline bool goes_on(struct tables *t, uint32_t i, uint32_t k) {
     struct walk *w = t->w;
-    const struct trie_node *n = &w->trie->node[node], *child = &w->trie->node[n->child];
+    const struct trie_place *p = &w->trie->place[i];
+    const struct set *s = &t->set[k].set;
+    bool asked = w->visit && (s->can_end || !w->only_ends);
 
-    for (uint32_t i = 0; i < n->n_children; i++, child++) {
-        uint16_t to = t->next[from][child->byte];
-        uint32_t end = i + 1 < n->n_children ? child[1].items : last;
+    if ((asked && !w->visit(w, w->trie->number[i], s, p->depth)) || s->begin == s->end) {
+        leave_out(t, p[1].items, w->trie->place[p->skip].items);
+        return false;
+    }
+    if (p->skip == i + 1)
+        return false;
+    if (!known_reads_all(t, k, i))
+        return true;
+    if (w->take)
+        w->take(w, p[1].items, w->trie->place[p->skip].items, &t->set[k].set, p->depth);
+    return false;
+}
 
-        if (w->need && is_idle(w, child->items, end))
+/* Leaves out of t->reached what is not reached below place @root, at which is the set @from. */
+static void tables_below(struct tables *t, uint32_t root, uint32_t from) {
+    struct walk *w = t->w;
+    const struct trie_place *place = w->trie->place;
+    uint16_t at[TRIE_MAX_LEN + 1]; /* the set at each depth of the way to here */
+    uint32_t last = place[root].skip, depth = place[root].depth, n_visited = 0;
+
+    at[0] = (uint16_t)from;
+    for (uint32_t i = root + 1; i < last && !w->m->error;) {
+        const struct trie_place *p = &place[i];
+        uint32_t before = at[p->depth - depth - 1];
+        uint16_t to = t->next[before][p->byte];
+
+        if (w->need && is_idle(w, p->items, place[p->skip].items)) {
+            i = p->skip;
             continue;
-        if (to == STEP_UNKNOWN) {
-            to = find_step(t, from, child->byte);
-            if (w->m->error)
-                return;
         }
-        assert(to == STEP_DEAD || (uint32_t)to - STEP_SETS < t->n);
-        uint32_t k = to - STEP_SETS;
-
+        if (to == STEP_UNKNOWN)
+            to = find_step(t, before, p->byte);
         if (to == STEP_DEAD) {
-            if (w->clears)
-                clear_items(w, child->items, end);
-        } else if (!reach(w, n->child + i, &t->set[k].set, depth + 1)) {
-            if (w->clears)
-                clear_items(w, child->items + child->n_items, end);
-        } else if (!known_reads_all(t, k, child)) {
-            tables_below(t, n->child + i, end, k, depth + 1);
-        } else if (!w->clears) {
-            take(w, child->items + child->n_items, end, &t->set[k].set, depth + 1);
+            leave_out(t, p->items, place[p->skip].items);
+            i = p->skip;
+            continue;
+        }
+        n_visited++;
+        at[p->depth - depth] = (uint16_t)(to - STEP_SETS);
+        i = goes_on(t, i, to - STEP_SETS) ? i + 1 : p->skip;
+    }
+    w->n_visited += n_visited;
+}
+
+/* Sets the items [@first, @last) that are reached. Where these are most of a vocabulary, of which
+ * none was set, the others are cleared, which are fewer. */
+static void set_reached(struct tables *t, uint32_t first, uint32_t last) {
+    struct walk *w = t->w;
+    const uint32_t *item = w->trie->item;
+    uint32_t n = w->trie->n_items;
+    bool clears = false;
+
+    if (w->empty && first == 0 && last == n) {
+        const struct grammar_vocab *v = w->m->g->vocab;
+
+        w->n_set = bits_count((const uint32_t *)t->reached, (n + 63) / 64 * 2);
+        clears = w->n_set > n / 2;
+        if (clears)
+            memcpy(w->bits, vocab_text_bits(v), grammar_vocab_n_words(v) * sizeof(*w->bits));
+    }
+    for (uint32_t k = first / 64; first < last && k <= (last - 1) / 64; k++) {
+        uint64_t left = clears ? ~t->reached[k] : t->reached[k];
+
+        left &= k == first / 64 ? UINT64_MAX << first % 64 : UINT64_MAX;
+        left &= k == (last - 1) / 64 ? UINT64_MAX >> (63 - (last - 1) % 64) : UINT64_MAX;
+        left &= w->need ? w->need[k] : UINT64_MAX;
+        for (; left; left &= left - 1) {
+            uint32_t id = item[k * 64 + (uint32_t)__builtin_ctzll(left)], bit = 1u << (id % 32);
+
+            w->n_set += !w->empty && !(w->bits[id / 32] & bit);
+            w->bits[id / 32] ^= clears || !(w->bits[id / 32] & bit) ? bit : 0;
         }
     }
 }
 
-/* Below @node, which the sets @from and @like reach: the bits are those of @like. */
-static void differ_below(struct tables *t, uint32_t node, uint32_t last, uint32_t from,
-                         uint32_t like, uint32_t depth) {
-    struct walk *w = t->w;
-    const struct trie_node *n = &w->trie->node[node], *child = &w->trie->node[n->child];
+/* All that is below place @root, at which is the set @from: sets what is reached. */
+static void walk_below(struct tables *t, uint32_t root, uint32_t from) {
+    const struct trie_place *p = &t->w->trie->place[root];
+    uint32_t first = p[1].items, last = t->w->trie->place[p->skip].items;
 
-    for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++, child++) {
-        uint16_t to = step_of(t, from, child->byte), beside = step_of(t, like, child->byte);
-        uint32_t end = i + 1 < n->n_children ? child[1].items : last;
-        uint32_t below = child->items + child->n_items;
+    if (t->reached && first < last)
+        memset(t->reached + first / 64, 0xff,
+               ((last - 1) / 64 - first / 64 + 1ul) * sizeof(uint64_t));
+    if (t->reached && last % 64 && last == t->w->trie->n_items)
+        t->reached[last / 64] = UINT64_MAX >> (64 - last % 64);
+    tables_below(t, root, from);
+    if (t->reached && !t->w->m->error)
+        set_reached(t, first, last);
+}
+
+/* Below place @root, which the sets @from and @like reach: the bits are those of @like. */
+static void differ_below(struct tables *t, uint32_t root, uint32_t from, uint32_t like) {
+    struct walk *w = t->w;
+    const struct trie_place *place = w->trie->place;
+
+    for (uint32_t i = root + 1; i < place[root].skip && !has_stopped(w); i = place[i].skip) {
+        const struct trie_place *p = &place[i];
+        uint16_t to = step_of(t, from, p->byte), beside = step_of(t, like, p->byte);
+        uint32_t below = p[1].items, end = place[p->skip].items, k = to - STEP_SETS;
 
         if (w->m->error)
             return;
         if (to == beside) {
             if (to != STEP_DEAD)
-                w->same(w, child->items, end, depth + 1);
+                w->same(w, p->items, end, p->depth);
             continue;
         }
         if (to == STEP_DEAD) {
-            clear_items(w, child->items, end);
+            clear_items(w, p->items, end);
             continue;
         }
-        if (!reach(w, n->child + i, &t->set[to - STEP_SETS].set, depth + 1))
+        w->n_visited++;
+        set_items(w, p->items, below);
+        bool on = !w->visit || (!t->set[k].set.can_end && w->only_ends) ||
+                  w->visit(w, w->trie->number[i], &t->set[k].set, p->depth);
+
+        if (!on || t->set[k].set.begin == t->set[k].set.end)
             clear_items(w, below, end);
-        else if (known_reads_all(t, to - STEP_SETS, child))
+        else if (p->skip > i + 1 && known_reads_all(t, k, i))
             set_items(w, below, end);
         else if (beside != STEP_DEAD)
-            differ_below(t, n->child + i, end, to - STEP_SETS, beside - STEP_SETS, depth + 1);
+            differ_below(t, i, k, beside - STEP_SETS);
         else
-            tables_below(t, n->child + i, end, to - STEP_SETS, depth + 1);
+            walk_below(t, i, k);
     }
 }
 
@@ -296,35 +392,48 @@ static uint32_t number_copy(struct tables *t, const struct set *s) {
     return number_of(t, &copy);
 }
 
+/* False: no memory. */
+static bool tables_init(struct tables *t, struct walk *w) {
+    *t = (struct tables){.w = w};
+    assert(w->trie->place);
+    if (w->bits)
+        t->reached = malloc((w->trie->n_items / 64 + 1ul) * sizeof(*t->reached));
+    if (w->bits && !t->reached)
+        w->m->error = -ENOMEM;
+    return !w->m->error;
+}
+
 static void tables_free(struct tables *t) {
     free(t->set);
     free(t->next);
     free(t->slot);
+    free(t->reached);
 }
 
 void walk_tables(struct walk *w, const struct set *from) {
     uint32_t n_configs = w->m->n_configs;
-    struct tables t = {.w = w};
+    struct tables t;
 
     assert(w->m->g->runway || !w->kinds);
-    assert(!w->clears || (w->bits && !w->take));
-    if (from->end > from->begin)
+    if (tables_init(&t, w) && from->end > from->begin)
         number_copy(&t, from);
     if (from->end > from->begin && !w->m->error)
-        tables_below(&t, 0, w->trie->n_items, 0, 0);
+        walk_below(&t, 0, 0);
     tables_free(&t);
     w->m->n_configs = n_configs;
 }
 
 void walk_like(struct walk *w, const struct set *from, const struct set *like) {
     uint32_t n_configs = w->m->n_configs;
-    struct tables t = {.w = w};
+    struct tables t;
 
-    assert(w->bits && w->same && !w->clears && from->end > from->begin && like->end > like->begin);
-    uint32_t a = number_copy(&t, from), b = number_copy(&t, like);
+    assert(w->bits && w->same && !w->empty && from->end > from->begin && like->end > like->begin);
+    if (tables_init(&t, w)) {
+        uint32_t a = number_copy(&t, from), b = number_copy(&t, like);
 
-    if (!w->m->error)
-        differ_below(&t, 0, w->trie->n_items, a, b, 0);
+        if (!w->m->error)
+            differ_below(&t, 0, a, b);
+    }
     tables_free(&t);
     w->m->n_configs = n_configs;
 }
