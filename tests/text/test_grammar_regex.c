@@ -11,6 +11,7 @@
 Test(grammar_regex, literals_and_alternatives) {
     REGEX("abc", YES("abc"), YES("", "ab", "abcd", "xabc"));
     REGEX("a|bc|", YES("a", "bc", ""), YES("b", "abc"));
+    REGEX("abc|abd|axy|b|a", YES("abc", "abd", "axy", "b", "a"), YES("aby", "ab", "ax", "abxy"));
     REGEX("^a(b|c)d$", YES("abd", "acd"), YES("ad", "abcd"));
     REGEX("^a$|^b$", YES("a", "b"), YES("ab"));
     REGEX("\xc3\xa9+", YES("\xc3\xa9", "\xc3\xa9\xc3\xa9"), YES("\xc3", "\xa9", "e"));
