@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Counts what the kernels take, from their machine code: registers, spills, shared memory, blocks on a multiprocessor,
 and of the loops that multiply instructions for each weight of a lane (few rows) or for each mma (many), the part that
-is mma, and the bytes that are on their way. Needs nvcc and cc, no device and no disassembler.
+is mma, and the bytes that are on their way. What is done at the end of a segment counts for a matrix of 4,096 columns.
+A wgmma of N columns counts as N / 8 mma, which is what a warp has of it. Needs nvcc and cc, no device and no
+disassembler.
 
 usage: count_kernels.py FOLDER [ARCHITECTURES [FILES]]
 FOLDER keeps the cubins, FILE.ARCHITECTURE.cubin; those that are missing or older than a source are compiled.
@@ -38,21 +40,26 @@ PROBE = """
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
-        printf("%u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
-               m128_shared(f), (uint32_t)ATTEND_WIDE_SHARED(64, 0), (uint32_t)ATTEND_WIDE_SHARED(128, 0));
+        printf("%u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
+               m128_shared(f), (uint32_t)ATTEND_WIDE_SHARED(64, 0), (uint32_t)ATTEND_WIDE_SHARED(128, 0),
+               wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f));
     }
 }
 """
 FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
 PRODUCTS = {"matvec": 1, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3, "matmul_m128": 4}
+PRODUCTS |= {"matmul_wgmma_64": 7, "matmul_wgmma": 8}
 LAUNCH = PRODUCTS | {"attend_wide_64": 5, "attend_wide_128": 6}
+WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
+SEGMENT_UNITS = 4096 // 256 // 8  # of a segment of a matrix of 4,096 columns, of 256 columns
+END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
 FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
 TAG = re.compile(r"(?:add_segment|add_stage|walk)ILi(\d+)E")
 # Once a row of tiles, not once a stage; pages of q8_0; scores with a cap.
 RARE = re.compile(r"Feed4seek|fetch_few|scale_codesEjj|soft_cap")
 
-Loop = collections.namedtuple("Loop", "kernel arch format instructions mma in_flight needed")
+Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed")
 
 
 def launch_sizes(folder):
@@ -68,7 +75,9 @@ def compiled(folder, arch, files):
     for name in files:
         to = folder / f"{name}.{arch}.cubin"
         if not to.exists() or to.stat().st_mtime < newest:
-            subprocess.run(["nvcc", *FLAGS, f"-arch=sm_{arch}", "-o", str(to), str(SOURCES / f"{name}.cu")], check=True)
+            wgmma = "wgmma" in name and arch == "90"
+            flags = ["-arch=sm_90a", "-DWEFT_SM90A"] if wgmma else [f"-arch=sm_{arch}"]
+            subprocess.run(["nvcc", *FLAGS, *flags, "-o", str(to), str(SOURCES / f"{name}.cu")], check=True)
         yield from cubin.kernels_of(to, int(arch))
 
 
@@ -84,18 +93,21 @@ def loops_of(kernel, name, arch, sizes):
     """A row for each format of each loop: what all formats share counts for each of them."""
     _, n, _, bandwidth, _, _ = DEVICES[arch]
     for first, last in kernel.loops():
-        own, mma, common = collections.Counter(), collections.Counter(), 0
-        for i in range(first, last + 1):
+        own, ends, mma, common = collections.Counter(), collections.Counter(), collections.Counter(), 0
+        outer = kernel.around(first, last) if name in WGMMA_COLUMNS else (first, last)
+        for i in range(outer[0], outer[1] + 1):
             tags = [m.group(1) for c in kernel.calls[i] if (m := TAG.search(c))]
             if any(RARE.search(c) for c in kernel.calls[i]):
                 continue
             if tags:
-                own[int(tags[0])] += 1
+                end = not first <= i <= last or any(END.search(c) for c in kernel.calls[i])
+                (ends if end else own)[int(tags[0])] += 1
                 mma[int(tags[0])] += kernel.operations[i] == cubin.MMA
+                mma[int(tags[0])] += (kernel.operations[i] == cubin.WGMMA) * WGMMA_COLUMNS.get(name, 0) // 8
             else:
                 common += 1
         if not own:
-            yield Loop(name, arch, None, common, kernel.operations[first : last + 1].count(cubin.MMA), 0, 0)
+            yield Loop(name, arch, None, common, 0, kernel.operations[first : last + 1].count(cubin.MMA), 0, 0)
         for f in own:
             if not mma[f]:  # a few that the compiler shares between formats
                 continue
@@ -103,17 +115,23 @@ def loops_of(kernel, name, arch, sizes):
             if name in FEW:
                 blocks = min(FEW[name], blocks_of(kernel, arch, sizes[f][LAUNCH[name]]))
                 in_flight = blocks * kernel.threads // 32 * 2 * sizes[f][0]
-            yield Loop(name, arch, f, own[f] + common, mma[f], in_flight, bandwidth * LATENCY / n)
+            yield Loop(name, arch, f, own[f] + common, ends[f], mma[f], in_flight, bandwidth * LATENCY / n)
+
+
+def with_ends(loop, units=SEGMENT_UNITS):
+    """Instructions of a loop over 256 columns, or as many as it has, with the ends of segments of @units of 256."""
+    groups = WGMMA_COLUMNS.get(loop.kernel, 128 if loop.kernel == "matmul_m128" else 64) / 8
+    return loop.instructions + loop.end * (loop.mma / groups / 16) / units
 
 
 def describe(loop):
     text = f"{loop.kernel:16} {loop.arch:>4} {FORMATS[loop.format] if loop.format is not None else '':7}"
-    groups = 2 if loop.kernel == "matvec_16" else 1
+    groups, n = 2 if loop.kernel == "matvec_16" else 1, with_ends(loop)
     if loop.kernel in FEW:  # an mma takes 8 weights of a lane
         text += f" {loop.instructions * groups / (8 * loop.mma):5.2f} a weight"
     else:
-        text += f" {loop.instructions / loop.mma:5.2f} an mma  "
-    text += f" {100 * loop.mma / loop.instructions:4.1f} % mma {loop.instructions:6}"
+        text += f" {n / loop.mma:5.2f} an mma  "
+    text += f" {100 * loop.mma / n:4.1f} % mma {n:6.0f}"
     if loop.in_flight:
         text += f"  {loop.in_flight / 1024:5.1f} KiB on their way, {loop.needed / 1024:5.1f} needed"
     return text

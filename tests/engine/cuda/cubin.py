@@ -4,6 +4,7 @@ from. No disassembler is needed: an instruction of sm_80 and later has 16 bytes,
 import struct
 
 MMA, BRANCH, LOCAL_LOAD, LOCAL_STORE = 0x23C, 0x947, 0x983, 0x387
+WGMMA = 0xDF0  # with A from registers
 RESERVED_SHARED = 1024  # counted with a kernel's own from sm_90 on
 REGISTERS, THREADS = 0x2F, 0x05  # attributes of .nv.info
 
@@ -19,13 +20,24 @@ class Kernel:
     def count(self, *operations):
         return sum(o in operations for o in self.operations)
 
-    def loops(self):
-        """(first, last) of the innermost loops that multiply matrices."""
+    def back(self):
+        """(first, last) of all loops that multiply matrices, the shortest first."""
         found = []
         for i, w in enumerate(self.words):
-            if w & 0xFFF == BRANCH and (to := self.target(i)) < i and MMA in self.operations[to : i + 1]:
+            if w & 0xFFF == BRANCH and (to := self.target(i)) < i and self.multiplies(to, i):
                 found.append((to, i))
-        found.sort(key=lambda l: l[1] - l[0])
+        return sorted(found, key=lambda l: l[1] - l[0])
+
+    def multiplies(self, first, last):
+        return not {MMA, WGMMA}.isdisjoint(self.operations[first : last + 1])
+
+    def around(self, first, last):
+        """The loop around this one, or the same where there is none."""
+        return next(((a, b) for a, b in self.back() if a <= first and b > last), (first, last))
+
+    def loops(self):
+        """The innermost of them."""
+        found = self.back()
         inner = []
         for a, b in found:
             if all(b < c or a > d for c, d in inner):

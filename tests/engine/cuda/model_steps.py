@@ -17,7 +17,9 @@ ISSUE = 4 * SMS * GHZ * 1e9  # instructions of warps a second
 MMA_CYCLES = 6.5  # of mma.sync m16n8k16 on a quarter of a multiprocessor (62 % of wgmma's rate)
 # Assumed, microseconds: from a node of a graph to the next; first bytes of a kernel; a count of arrive(); packing.
 GAP, FIRST_BYTES, ARRIVE, PACK = 1.0, 0.8, 0.8, 0.6
-SPLIT_COLUMNS = 1024  # that adding up takes where blocks share segments (matmul_launch.c)
+WGMMA_CYCLES = 4  # of as much of wgmma
+ADDING = 6656  # cycles, of the sums where blocks share segments (cuda.h)
+DRAIN = 100  # cycles from the last wgmma of a segment to its sums; assumed
 DEPENDENT = 6  # cycles from an instruction of a warp to the next where nothing else is ready
 LAYERS, WIDTH, INNER, HEADS, KV_HEADS, DIM, VOCAB = 36, 4096, 12288, 32, 8, 128, 151936
 BITS = {"Q4_K": 4.625, "Q6_K": 6.5625}
@@ -28,6 +30,9 @@ LAUNCHES = {
     "gate up": [(2 * INNER, WIDTH, False)],
     "down": [(WIDTH, INNER, True)],
 }
+# Kernels of many rows: rows of a block, blocks that share the segments.
+WAYS_MMA = [("matmul_m128", 128, 1)] + [("matmul_wide", 64, splits) for splits in (1, 2, 4, 8)]
+WAYS_WGMMA = [("matmul_wgmma", 128, 1)] + [("matmul_wgmma_64", 64, splits) for splits in (1, 2, 4, 8)]
 SEEK_AND_SUMS = 115  # instructions of a warp of matvec once a row of tiles
 
 
@@ -57,7 +62,7 @@ class Step:
 class Model:
     def __init__(self, folder):
         sizes, self.loops = count.launch_sizes(folder), {}
-        for k in count.compiled(folder, ARCH, ["attention", "matmul", "matmul_m128"]):
+        for k in count.compiled(folder, ARCH, ["attention", "attention_wide", "matmul", "matmul_m128", "matmul_wgmma"]):
             name = count.check_kernels.name_of(k.name)
             for l in count.loops_of(k, name, ARCH, sizes):
                 self.loops[name, count.FORMATS[l.format] if l.format is not None else None] = l
@@ -75,16 +80,17 @@ class Model:
 
     def many(self, step, n_rows):
         """The products of more rows: whole blocks on whole multiprocessors, one each."""
-        columns_of = [("matmul_m128", 128, 1)] + [("matmul_wide", 64, splits) for splits in (1, 2, 4, 8)]
         for what, launch in LAUNCHES.items():
-            seconds = [
-                min(self.blocks(*k, [(r, c, six if mixed else "Q4_K") for r, c, mixed in launch], n_rows)
-                    for k in columns_of)
-                for six in ("Q4_K", "Q6_K")
-            ]
-            step.add(what, LAYERS * sum(seconds) / 2)
+            wgmma, mma = (
+                LAYERS / 2 * sum(
+                    min(self.blocks(*k, [(r, c, six if mixed else "Q4_K") for r, c, mixed in launch], n_rows)
+                        for k in ways)
+                    for six in ("Q4_K", "Q6_K"))
+                for ways in (WAYS_WGMMA, WAYS_MMA)
+            )
+            step.add(f"{what} (mma.sync: {mma * 1e6:.0f} us)", wgmma)
         logits = [(VOCAB, WIDTH, "Q6_K")]
-        step.add("logits", min(self.blocks(*k, logits, step.wanted) for k in columns_of))
+        step.add("logits, by mma.sync", min(self.blocks(*k, logits, step.wanted) for k in WAYS_MMA))
 
     def blocks(self, kernel, width, splits, matrices_of, n_rows):
         """Of a launch whose blocks have 128 rows of a matrix and @width of the activations; @splits of them share the
@@ -94,11 +100,17 @@ class Model:
             loop = self.loops[kernel, form]
             mma = columns / 16 * width / 8  # of a warp; two warps a quarter
             n += -(-rows // 128) * -(-n_rows // width)
-            cycles = max(cycles, 2 * mma * max(loop.instructions / loop.mma, MMA_CYCLES))
+            if "wgmma" in kernel:  # nothing is multiplied from the end of a segment until the next slice is there
+                slice_issue = loop.instructions / loop.mma * width / 2
+                ends = 8 * (2 * (loop.end + slice_issue) + DRAIN)
+                cycles = max(cycles, 2 * mma * max(loop.instructions / loop.mma, WGMMA_CYCLES) + ends)
+            else:
+                issue = count.with_ends(loop, columns / 256 / 8) / loop.mma
+                cycles = max(cycles, 2 * mma * max(issue, MMA_CYCLES))
             size += rows * columns * BITS[form] / 8
         if splits > 1 and n > SMS:
             return float("inf")
-        adding = SPLIT_COLUMNS * MMA_CYCLES if splits > 1 else 0
+        adding = ADDING if splits > 1 else 0
         return max((-(-n * splits // SMS) * cycles / splits + adding) / (GHZ * 1e9), size / BANDWIDTH)
 
     def attention(self, step, what, chunks, size):
