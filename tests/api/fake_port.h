@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * fake_port - a worker that does what a test tells it: requests are kept as they were submitted, and
- * events are sent one by one, or by themselves (`script`: every request is accepted and gets the bytes
- * of the script as tokens, one a turn, then finishes).
+ * fake_port - a worker that does what a test tells it: requests are kept as they were submitted,
+ * and events are sent one by one, or by themselves (`script`: every request is accepted and gets
+ * the bytes of the script as tokens, one a turn, then finishes).
  */
 
 #include "api/api.h"
@@ -53,8 +53,8 @@ void fake_reject(struct fake_port *f, uint32_t i, int status, const char *why);
 void fake_refuse(struct fake_port *f, uint32_t i, const struct err *why);
 /* The bytes of @text as tokens, from output position @from on. */
 void fake_tokens_from(struct fake_port *f, uint32_t i, uint32_t from, const char *text);
-/* With the first tokens comes what was asked of the prompt: of token i the log probability -i / 4, and two
- * best tokens: 't' and the one that is there. */
+/* With the first tokens comes what was asked of the prompt: of token i the log probability -i / 4,
+ * and two best tokens: 't' and the one that is there. */
 void fake_tokens(struct fake_port *f, uint32_t i, const char *text);
 void fake_ids(struct fake_port *f, uint32_t i, const int32_t *ids, uint32_t n);
 void fake_finish(struct fake_port *f, uint32_t i, enum finish_reason why);

@@ -2,8 +2,8 @@
 
 /*
  * responses_support - asks /v1/responses and says what a client was told, on one line. A stream is
- * put together again by the SDKs' rules, each of which is asserted: names, sequence numbers, order, that
- * what is said again at the end of a part, an item and the response is what was said before.
+ * put together again by the SDKs' rules, each of which is asserted: names, sequence numbers, order,
+ * that what is said again at the end of a part, an item and the response is what was said before.
  *
  *      R<reasoning> S<summary> M<message> name{arguments} name<custom input> status
  *

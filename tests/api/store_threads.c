@@ -1,6 +1,6 @@
 /*
- * The store of responses under the thread sanitizer: the loop adds and removes while the pool's threads look
- * up, read and continue what they find.
+ * The store of responses under the thread sanitizer: the loop adds and removes while the pool's
+ * threads look up, read and continue what they find.
  */
 
 #include <assert.h>

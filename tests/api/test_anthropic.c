@@ -1,6 +1,6 @@
 /*
- * Answers of /v1/messages: exact, whole and streamed, wherever the output is cut; what a client puts
- * together from a stream is what the plain answer says.
+ * Answers of /v1/messages: exact, whole and streamed, wherever the output is cut; what a client
+ * puts together from a stream is what the plain answer says.
  */
 
 #include <criterion/criterion.h>

@@ -1,6 +1,6 @@
 /*
- * Requests of /v1/messages as the model and the worker see them, and what is refused, by name. The chat
- * template here shows all that it is given.
+ * Requests of /v1/messages as the model and the worker see them, and what is refused, by name. The
+ * chat template here shows all that it is given.
  */
 
 #include <criterion/criterion.h>

@@ -1,7 +1,7 @@
 /*
- * A conversation with calls, sent back by the client in blocks, goes on where it ended: each prompt begins
- * with the one before and with what the model has written since, byte for byte. So nothing has to be
- * computed twice. What the model writes is taken from the template itself.
+ * A conversation with calls, sent back by the client in blocks, goes on where it ended: each prompt
+ * begins with the one before and with what the model has written since, byte for byte. So nothing
+ * has to be computed twice. What the model writes is taken from the template itself.
  */
 
 #include <criterion/criterion.h>

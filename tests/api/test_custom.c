@@ -1,5 +1,6 @@
 /*
- * Custom tools in chats: what the model is told of them, what its text is held to, and how a call of one is told.
+ * Custom tools in chats: what the model is told of them, what its text is held to, and how a call
+ * of one is told.
  */
 
 #include <criterion/criterion.h>

@@ -8,7 +8,8 @@
 #include "stream.h"
 #include "tiny.h"
 
-/* The scripted worker's vector says which prompt it is of: first and last token, length, mean or not. */
+/* The scripted worker's vector says which prompt it is of: first and last token, length, mean or
+ * not. */
 
 #define EMBED "/v1/embeddings"
 

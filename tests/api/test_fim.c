@@ -1,4 +1,5 @@
-/* Filling in the middle: the prompt that a model with tokens for it gets, and where its text ends. */
+/* Filling in the middle: the prompt that a model with tokens for it gets, and where its text
+ * ends. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -7,8 +7,9 @@
 #include "world.h"
 
 /*
- * Mutated requests, the same in every run. Whatever is sent: the process stays, every answer is HTTP,
- * every error is the error object, a bystander is served, and nothing is left when the clients are gone.
+ * Mutated requests, the same in every run. Whatever is sent: the process stays, every answer is
+ * HTTP, every error is the error object, a bystander is served, and nothing is left when the
+ * clients are gone.
  */
 
 #define HTTP_ROUNDS 12000

@@ -1,4 +1,5 @@
-/* Requests of another front: in their tenant's turn, through deaths of the worker, and what is told of them. */
+/* Requests of another front: in their tenant's turn, through deaths of the worker, and what is told
+ * of them. */
 
 #include <criterion/criterion.h>
 #include <errno.h>

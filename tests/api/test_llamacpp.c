@@ -46,8 +46,8 @@ Test(llamacpp, a_completion) {
     world_stop(&w);
 }
 
-/* The answer has the text of its prompts in it: long ones are written on the pool, and a stream tells
- * them in turns. */
+/* The answer has the text of its prompts in it: long ones are written on the pool, and a stream
+ * tells them in turns. */
 Test(llamacpp, long_prompts_are_told_on_the_pool) {
     CLEANUP(buf_deinit) struct buf body = {.max = 1 << 20};
     struct world w;

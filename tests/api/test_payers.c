@@ -11,8 +11,8 @@
 #include "api/http/server.h"
 #include "stream.h"
 
-/* Which payer is evicted when connections, bodies or unsent output are full: connections without a key, from
- * this one address, beside those of the tenants alice and bob. */
+/* Which payer is evicted when connections, bodies or unsent output are full: connections without a
+ * key, from this one address, beside those of the tenants alice and bob. */
 
 #define PLACES 8
 

@@ -1,7 +1,7 @@
 /*
- * What is computed ahead of a chat's next turn must be the beginning of that turn's prompt, whatever the template does
- * with what the model wrote. Here a byte is a token, and the next turn is asked for as a client does it: with the message
- * that it was given.
+ * What is computed ahead of a chat's next turn must be the beginning of that turn's prompt,
+ * whatever the template does with what the model wrote. Here a byte is a token, and the next turn
+ * is asked for as a client does it: with the message that it was given.
  */
 
 #include <criterion/criterion.h>
@@ -216,7 +216,8 @@ Test(prewarm, what_is_computed_ahead_begins_the_next_prompt) {
     }
 }
 
-/* A loop of calls whose reasoning is in the prompts, and then an answer: the user's next question takes it all out. */
+/* A loop of calls whose reasoning is in the prompts, and then an answer: the user's next question
+ * takes it all out. */
 Test(prewarm, who_sends_reasoning_back_is_seen_in_what_he_sent) {
     static const char call[] =
         "<think>\n" THOUGHT "\n</think>\n\n<tool_call>\n{\"name\": \"find\", "

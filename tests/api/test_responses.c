@@ -1,6 +1,6 @@
 /*
- * What /v1/responses tells: the same, plain and streamed, wherever tokens were cut and whenever the worker
- * died. responses_support.c asserts the order of every stream.
+ * What /v1/responses tells: the same, plain and streamed, wherever tokens were cut and whenever the
+ * worker died. responses_support.c asserts the order of every stream.
  */
 
 #include <criterion/criterion.h>

@@ -6,9 +6,9 @@
 #include "stream.h"
 
 /*
- * What a client is sent against what a naive reader makes of the whole output: random texts with stop
- * strings in them, cut into events anywhere, told twice, interrupted by the death of the worker, read
- * by a slow client.
+ * What a client is sent against what a naive reader makes of the whole output: random texts with
+ * stop strings in them, cut into events anywhere, told twice, interrupted by the death of the
+ * worker, read by a slow client.
  */
 
 #define ROUNDS 400

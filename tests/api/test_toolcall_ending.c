@@ -1,5 +1,6 @@
 /*
- * Calls that are cut at a limit are whole, in every format: forced ones and those of an output that is free before them.
+ * Calls that are cut at a limit are whole, in every format: forced ones and those of an output that
+ * is free before them.
  */
 
 #include <criterion/criterion.h>

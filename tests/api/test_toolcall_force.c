@@ -1,6 +1,7 @@
 /*
- * Calls under a grammar: for every format, random tools and random texts that the grammar allows, what
- * the format's own parser reads are calls of these tools whose arguments fit, and nothing else.
+ * Calls under a grammar: for every format, random tools and random texts that the grammar allows,
+ * what the format's own parser reads are calls of these tools whose arguments fit, and nothing
+ * else.
  */
 
 #include <criterion/criterion.h>
@@ -80,8 +81,8 @@ Test(toolcall_force, after_a_trigger_too) {
     check_all(false, true, 10);
 }
 
-/* What begins a call only where a message begins: the rest of harmony's header, the whole of llama3's
- * object, which then is what the grammar writes. */
+/* What begins a call only where a message begins: the rest of harmony's header, the whole of
+ * llama3's object, which then is what the grammar writes. */
 Test(toolcall_force, after_the_start_of_a_message_too) {
     struct schema_writer w = {.b = {.max = 1 << 20}, .r = {31}};
     uint32_t n_formats = 0;
@@ -111,7 +112,8 @@ Test(toolcall_force, any_arguments_are_still_an_object) {
     check_all(true, false, 10);
 }
 
-/* A custom tool's text is held to its grammar, in a JSON string or bare; the schema says the same. */
+/* A custom tool's text is held to its grammar, in a JSON string or bare; the schema says the
+ * same. */
 Test(toolcall_force, texts_of_custom_tools) {
     static const char tools[] =
         "[{\"type\":\"function\",\"function\":{\"name\":\"patch\",\"parameters\":{\"type\":"
@@ -288,8 +290,8 @@ Test(toolcall_force, words_of_python) {
     grammar_vocab_free(v);
 }
 
-/* Unions of references to unions, and objects of optional objects: what would grow without end is refused,
- * or not looked into. */
+/* Unions of references to unions, and objects of optional objects: what would grow without end is
+ * refused, or not looked into. */
 Test(toolcall_force, hostile_schemas_cost_little) {
     static const char *const formats[] = {"hermes", "glm", "gemma4", "lfm2", "kimi-k3"};
     struct buf b = {.max = 1 << 20};

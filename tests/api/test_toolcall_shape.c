@@ -1,6 +1,6 @@
 /*
- * The shape that a grammar would force is what the parser reads: calls are written from it, piece by
- * piece, for every format.
+ * The shape that a grammar would force is what the parser reads: calls are written from it, piece
+ * by piece, for every format.
  */
 
 #include <criterion/criterion.h>

@@ -71,7 +71,8 @@ Test(toolcall_split, random_pieces_change_nothing) {
     }
 }
 
-/* Cut off anywhere: with whole calls nothing but whole calls, which begin like those of the full text. */
+/* Cut off anywhere: with whole calls nothing but whole calls, which begin like those of the full
+ * text. */
 static void check_truncated(const struct toolcall_case *c) {
     size_t len = strlen(c->in);
 

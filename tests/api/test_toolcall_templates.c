@@ -124,8 +124,9 @@ Test(toolcall_templates, every_template_is_known) {
 /* ---- round trips ---- */
 
 #define PARIS "{\"city\": \"Paris\", \"unit\": \"celsius\"}"
-#define FIND                                                                                        \
-    "{\"pattern\": \"TODO|FIXME \\\"é\\\" <b>\\n\\\\d\", \"paths\": [\"src/\", \"docs/a b.md\"], " \
+#define FIND                                                                                       \
+    "{\"pattern\": \"TODO|FIXME \\\"é\\\" <b>\\n\\\\d\", "                                        \
+    "\"paths\": [\"src/\", \"docs/a b.md\"], "                                                     \
     "\"max_results\": 5, \"options\": {\"ignore_case\": true, \"context\": null}}"
 #define CALL(id, name, args)                                                                       \
     "{\"id\": \"" id "\", \"type\": \"function\", \"function\": {\"name\": \"" name                \

@@ -1,6 +1,7 @@
 /*
- * Tool calls and reasoning as a client sees them: what is streamed, put together again by the SDKs' rules,
- * must be what the plain answer says, wherever the tokens were cut and whenever the worker died.
+ * Tool calls and reasoning as a client sees them: what is streamed, put together again by the SDKs'
+ * rules, must be what the plain answer says, wherever the tokens were cut and whenever the worker
+ * died.
  */
 
 #include <criterion/criterion.h>

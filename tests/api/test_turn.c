@@ -1,4 +1,5 @@
-/* The order in which connections are served when more have something to read than there is time for. */
+/* The order in which connections are served when more have something to read than there is time
+ * for. */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -232,7 +233,8 @@ Test(turn, pipelined_requests_are_one_turn_each) {
     buf_deinit(&got.text);
 }
 
-/* 64 connections of one tenant ask without a pause, beside one of another: each iteration serves it. */
+/* 64 connections of one tenant ask without a pause, beside one of another: each iteration serves
+ * it. */
 Test(turn, a_tenant_with_many_connections_waits_with_its_own) {
     static const char many[] =
         "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ka\r\n\r\n";

@@ -72,7 +72,8 @@ const struct toolcall_case toolcall_cases[] = {
          "\\ud83d\\ude00 "
          "\\\"q\\\" \\\\ /\"}}</tool_call>",
          "f{\"t\": \"</tool_call> \\u00e9 é 日本 \\ud83d\\ude00 \\\"q\\\" \\\\ /\"};"),
-    /* mended: a line break and a backslash in a string, a comma too many, half a pair, no last brace */
+    /* mended: a line break and a backslash in a string, a comma too many, half a pair, no last
+     * brace */
     CASE("hermes", NULL,
          "<tool_call>{\"name\": \"f\", \"arguments\": {\"t\": \"a\nb\\d\\ud800\", \"l\": [1, 2, ], "
          "}}</tool_call>",

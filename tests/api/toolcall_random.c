@@ -7,7 +7,8 @@
 
 #define TEXT_MAX 6000
 
-/* Markers that are special tokens of one of the two vocabularies; in the other they are plain text. */
+/* Markers that are special tokens of one of the two vocabularies; in the other they are plain
+ * text. */
 static const char *const specials[] = {
     "<tool_call>",
     "</tool_call>",

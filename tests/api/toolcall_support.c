@@ -60,7 +60,8 @@ static void tell_text(struct told *t, char kind, const struct toolcall_event *e)
     buf_add(&t->line, e->data, e->len);
 }
 
-/* Strict JSON, but for bytes that are no UTF-8: these pass through, and are mended when they are sent. */
+/* Strict JSON, but for bytes that are no UTF-8: these pass through, and are mended when they are
+ * sent. */
 static yyjson_doc *read_args(const struct buf *args) {
     char *text = malloc(args->len + 1);
 

@@ -2,7 +2,8 @@
 
 /*
  * toolcall_support - runs parsers in tests and writes down what they told, on one line:
- *      C<content> R<reasoning> name{arguments}; and "name{argumen!" for a call that was not completed.
+ *      C<content> R<reasoning> name{arguments}; and
+ *      "name{argumen!" for a call that was not completed.
  */
 
 #include "api/toolcall/toolcall.h"
@@ -32,6 +33,7 @@ struct toolcall_run {
     bool ids;         /* write "name#id" */
 };
 
-/* Malloc'd. Also checks what holds of any run: events in order, arguments of complete calls are JSON. */
+/* Malloc'd. Also checks what holds of any run: events in order, arguments of complete calls are
+ * JSON. */
 char *toolcall_tell(struct toolcall_run *r, const char *in, size_t len);
 struct toolcall_run toolcall_run_of(const struct toolcall_case *c);

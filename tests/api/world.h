@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * world - an api on a loop of its own, a scripted worker behind it and raw sockets before it, all in one
- * thread: a test turns the loop while it waits, so nothing races.
+ * world - an api on a loop of its own, a scripted worker behind it and raw sockets before it, all
+ * in one thread: a test turns the loop while it waits, so nothing races.
  */
 
 #include "fake_port.h"
@@ -38,7 +38,8 @@ void world_send(struct world *w, int fd, const char *data, size_t len);
 void world_say(struct world *w, int fd, const char *fmt, ...) PRINTF(3, 4);
 /* A request with a JSON body. */
 void world_post(struct world *w, int fd, const char *path, const char *body);
-/* Reads what has arrived until @want bytes are in @out or the server closes; returns false when closed. */
+/* Reads what has arrived until @want bytes are in @out or the server closes; returns false when
+ * closed. */
 bool world_read_until(struct world *w, int fd, struct buf *out, const char *needle);
 void world_receive(struct world *w, int fd, struct reply *r); /* one answer */
 void world_drop(struct world *w, int fd);
@@ -49,7 +50,9 @@ void world_ask(struct world *w, const char *path, const char *body, struct reply
 void world_get(struct world *w, const char *path, struct reply *r);
 /* Value of a header in @head, "" when absent. */
 const char *reply_header(const struct reply *r, const char *name, char *out, size_t size);
-/* The source of chat template @name of the data set, malloc'd; skips the test where there is no data set. */
+/* The source of chat template @name of the data set, malloc'd; skips the test where there is no
+ * data set. */
 char *world_template(const char *name, size_t *len);
-/* Before world_start(): another template, whose source must live as long as @w, and a model with all tokens. */
+/* Before world_start(): another template, whose source must live as long as @w, and a model with
+ * all tokens. */
 void world_use_template(struct world *w, const char *source, size_t len);

@@ -786,7 +786,8 @@ Test(gguf, the_largest_possible_header_is_cheap) {
 
 /* --- the test data --- */
 
-/* Whether @err says that weft does not read a tensor format, and the file's name carries that format. */
+/* Whether @err says that weft does not read a tensor format, and the file's name carries that
+ * format. */
 static bool names_format(const struct err *err, const char *path) {
     const char *open = strrchr(err->message, '('), *close = open ? strchr(open, ')') : NULL;
     char format[16] = "";
@@ -797,8 +798,8 @@ static bool names_format(const struct err *err, const char *path) {
     return format[0] && strcasestr(strrchr(path, '/'), format);
 }
 
-/* How many files of @folder open. The others must be refused because of their format, and are counted
- * in @n_refused; NULL: none may be. */
+/* How many files of @folder open. The others must be refused because of their format, and are
+ * counted in @n_refused; NULL: none may be. */
 static size_t open_all(const char *folder, size_t *n_refused) {
     const char *data = getenv("WEFT_DATA");
     char pattern[4200];

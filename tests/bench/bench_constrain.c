@@ -1,13 +1,14 @@
 /*
- * bench_constrain VOCABULARY.gguf [hostile|ambiguous]: what constrained requests cost the step loop with a real vocabulary. The
- * engine is a stub that takes any allowed token; the time inside it does not count. Prints, for 1 to 64 requests, the
- * host's time of a step without constraints, with a JSON object, with a tool call's schema, and while output is free
- * before a trigger.
+ * bench_constrain VOCABULARY.gguf [hostile|ambiguous]: what constrained requests cost the step loop
+ * with a real vocabulary. The engine is a stub that takes any allowed token; the time inside it
+ * does not count. Prints, for 1 to 64 requests, the host's time of a step without constraints, with
+ * a JSON object, with a tool call's schema, and while output is free before a trigger.
  *
- * hostile: CPU time of the step thread, step by step, with 16 constrained requests of one tenant, alone and while 100
- * schemas of another, each as hard as it may be, are with the worker's compiler or wait for it; and how long a small
- * schema of a third waits in both cases. The device takes 3 ms a step, in which the thread sleeps. ambiguous: the same with
- * 250 requests of that tenant besides, at any time, whose texts have 200 readings each with a stack of its own.
+ * hostile: CPU time of the step thread, step by step, with 16 constrained requests of one tenant,
+ * alone and while 100 schemas of another, each as hard as it may be, are with the worker's compiler
+ * or wait for it; and how long a small schema of a third waits in both cases. The device takes 3 ms
+ * a step, in which the thread sleeps. ambiguous: the same with 250 requests of that tenant besides,
+ * at any time, whose texts have 200 readings each with a stack of its own.
  */
 
 #include <poll.h>

@@ -3,9 +3,9 @@
  *
  * usage: bench_cpu_kernels [ISA [THREADS [FORMAT|all [KIB]]]]
  *
- * Formats at 1, 4, 8 and 256 rows: a matrix of KIB (64 MiB, larger than the last-level cache). Rows 1 and 8 are
- * bound by reading it (GB/s), 256 by arithmetic (GOP/s, two a multiply-add). Best of several passes: neighbours
- * on the machine only ever make a pass slower.
+ * Formats at 1, 4, 8 and 256 rows: a matrix of KIB (64 MiB, larger than the last-level cache). Rows
+ * 1 and 8 are bound by reading it (GB/s), 256 by arithmetic (GOP/s, two a multiply-add). Best of
+ * several passes: neighbours on the machine only ever make a pass slower.
  */
 
 #include <stdio.h>

@@ -3,8 +3,9 @@
  *
  * usage: bench_disk FILE [ROUNDS]
  *
- * Sizes of a 27B model: a state of 150 MiB, pages of 2 MiB. FILE is made and removed. The state alone, then the state
- * and behind it the pages, in each round; what is read is not in the page cache.
+ * Sizes of a 27B model: a state of 150 MiB, pages of 2 MiB. FILE is made and removed. The state
+ * alone, then the state and behind it the pages, in each round; what is read is not in the page
+ * cache.
  */
 
 #include <fcntl.h>

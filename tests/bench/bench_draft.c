@@ -1,6 +1,6 @@
 /*
- * What looking for drafts costs a step: each of 256 requests with a context of 8k tokens gets a token and is
- * asked for a draft. Not a test: prints a table.
+ * What looking for drafts costs a step: each of 256 requests with a context of 8k tokens gets a
+ * token and is asked for a draft. Not a test: prints a table.
  */
 
 #include <stdio.h>
@@ -12,7 +12,8 @@
 
 enum { REQUESTS = 256, PROMPT = 8192, OUT = 1000, STEPS = 400 };
 
-/* @n_words: how many different tokens there are; with few of them everything has been seen before. */
+/* @n_words: how many different tokens there are; with few of them everything has been seen
+ * before. */
 static void fill(struct request *r, struct rng *rng, uint32_t n_words) {
     *r = (struct request){.tokens = malloc((PROMPT + OUT) * sizeof(*r->tokens)),
                           .n_prompt = PROMPT,

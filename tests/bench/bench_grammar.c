@@ -1,7 +1,7 @@
 /*
- * bench_grammar VOCABULARY.gguf: what constrained generation costs with a real vocabulary. Prints the time
- * to prepare the vocabulary, to compile several grammars, and of masks along texts that were generated under them (median, 99th
- * percentile, worst).
+ * bench_grammar VOCABULARY.gguf: what constrained generation costs with a real vocabulary. Prints
+ * the time to prepare the vocabulary, to compile several grammars, and of masks along texts that
+ * were generated under them (median, 99th percentile, worst).
  */
 
 #include <stdio.h>

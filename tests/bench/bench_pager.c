@@ -1,5 +1,6 @@
 /*
- * How long the pager's operations take on a pool of the size of a real one. Not a test: prints a table.
+ * How long the pager's operations take on a pool of the size of a real one. Not a test: prints a
+ * table.
  *
  * usage: bench_pager [SECONDS-PER-ROW]
  */
@@ -40,8 +41,8 @@ static void fresh_tail(struct bench *b, uint32_t from) {
         b->token[i] = (int32_t)rng_below(&b->rng, 1u << 17);
 }
 
-/* A request: looks its prompt up, finds the shared part, computes the rest, ends. The pool is full of
- * what others left, so each page it takes is evicted first. */
+/* A request: looks its prompt up, finds the shared part, computes the rest, ends. The pool is full
+ * of what others left, so each page it takes is evicted first. */
 static uint64_t prompt_with_hit(struct bench *b) {
     struct kv_seq *s;
 
@@ -62,7 +63,8 @@ static uint64_t lookup(struct bench *b) {
     return m.n_tokens / PAGE;
 }
 
-/* All sequences grow by a token, as in a decode step; they start over when their context is full. */
+/* All sequences grow by a token, as in a decode step; they start over when their context is
+ * full. */
 static uint64_t decode_step(struct bench *b) {
     for (uint32_t i = 0; i < SEQS; i++) {
         uint32_t n = kv_seq_committed(b->seq[i]);

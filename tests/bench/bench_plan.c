@@ -1,6 +1,7 @@
 /*
- * How long planning takes with 256 requests running: that time is added to every step, or hidden behind the
- * one under way. Not a test: prints a table. The median over fresh copies of the same input.
+ * How long planning takes with 256 requests running: that time is added to every step, or hidden
+ * behind the one under way. Not a test: prints a table. The median over fresh copies of the same
+ * input.
  *
  * usage: bench_plan [SECONDS-PER-ROW]
  */

@@ -1,10 +1,11 @@
 /*
- * bench_schemas VOCABULARY.gguf [any_order] [quick] [digest] [compile] < names: reads names of files, one a line, each
- * {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}. Compiles each schema and reads its
- * instances token by token under the masks, as a server would. Writes one JSON object a line;
- * maskbench.py adds them up. quick: what a step with other requests waits for; masks that are late
- * are counted, and made outside the time that is told, as a thread does. digest: of all masks of a
- * schema, to compare two builds. compile: no instances, only the first mask.
+ * bench_schemas VOCABULARY.gguf [any_order] [quick] [digest] [compile] < names: reads names of
+ * files, one a line, each {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}. Compiles
+ * each schema and reads its instances token by token under the masks, as a server would. Writes one
+ * JSON object a line; maskbench.py adds them up. quick: what a step with other requests waits for;
+ * masks that are late are counted, and made outside the time that is told, as a thread does.
+ * digest: of all masks of a schema, to compare two builds. compile: no instances, only the first
+ * mask.
  *
  * Instances are written as Python's json.dumps(x, ensure_ascii=False) writes them: a blank after a
  * comma and a colon, numbers as in the file.

@@ -1,20 +1,24 @@
 /*
- * What speculation gains on recorded requests: `auto` against `off` through the scheduler and a real
- * engine. The recorded token takes the place of whatever was sampled, while everything is computed: so
- * drafts are right as often as they are for real text, not for that of a small model that loops.
+ * What speculation gains on recorded requests: `auto` against `off` through the scheduler and a
+ * real engine. The recorded token takes the place of whatever was sampled, while everything is
+ * computed: so drafts are right as often as they are for real text, not for that of a small model
+ * that loops.
  *
- * Both modes serve the same requests side by side: the one that is behind in tokens makes the next step, on a
- * clock that stands still while the other one does. So both are at the same place of the text at the same time,
- * and what else happens on the machine meets both. Time is cut into pairs of some seconds.
+ * Both modes serve the same requests side by side: the one that is behind in tokens makes the next
+ * step, on a clock that stands still while the other one does. So both are at the same place of the
+ * text at the same time, and what else happens on the machine meets both. Time is cut into pairs of
+ * some seconds.
  *
- * Beside the measured ratio stands an accounted one, which the machine's noise hardly touches: the steps of each mode
- * priced with the mean time that a step of so many rows took in both. And with --virtual nothing is computed at all: a
- * step takes the time that the option says, so a run is the same each time, and a loss of a thousandth is seen.
+ * Beside the measured ratio stands an accounted one, which the machine's noise hardly touches: the
+ * steps of each mode priced with the mean time that a step of so many rows took in both. And with
+ * --virtual nothing is computed at all: a step takes the time that the option says, so a run is the
+ * same each time, and a loss of a thousandth is seen.
  *
- * The engine's functions are wrapped (-Wl,--wrap): the scheduler under test is the one that serves. Each stream has
- * its own isolation key, and every round new ones, so that no draft comes from an output of the same text in another
- * stream or an earlier round. Prompts are computed before the clock starts (a request of one token leaves its pages
- * cached); the measured time is that of decoding.
+ * The engine's functions are wrapped (-Wl,--wrap): the scheduler under test is the one that serves.
+ * Each stream has its own isolation key, and every round new ones, so that no draft comes from an
+ * output of the same text in another stream or an earlier round. Prompts are computed before the
+ * clock starts (a request of one token leaves its pages cached); the measured time is that of
+ * decoding.
  */
 
 #include <assert.h>
@@ -80,7 +84,8 @@ static struct side {
     uint64_t n_tokens;
     uint32_t n_live, n_begun; /* requests that have not ended; that have a token */
     bool counts;              /* steps are counted now */
-    /* Steps by rows, and the time they took; with [1] and without drafts: what was expected of them. */
+    /* Steps by rows, and the time they took; with [1] and without drafts: what was expected of
+     * them. */
     uint64_t n_steps[ROWS_MAX + 1], step_ns[ROWS_MAX + 1];
     uint64_t n[2], took_ns[2], expect_ns[2];
     uint64_t n_drafted, n_accepted;
@@ -175,7 +180,8 @@ static int32_t recorded(uint64_t seed, uint32_t out_pos) {
     return q->token.id[MIN(q->n_prompt + out_pos, q->token.n - 1)];
 }
 
-/* The recorded token, or another one as often as the draft model is to be wrong; the same at each call. */
+/* The recorded token, or another one as often as the draft model is to be wrong; the same at each
+ * call. */
 static int32_t predicted(uint64_t seed, uint32_t out_pos) {
     struct rng r = {seed << 32 | out_pos};
     int32_t token = recorded(seed, out_pos);
@@ -488,8 +494,8 @@ static struct ratio ratio_of(const double *log_ratio, uint32_t n) {
 }
 
 /*
- * Auto's rate over off's, with each step at the mean time of steps of so many rows in both modes: what the other rows and
- * tokens mean, without what happened on the machine meanwhile.
+ * Auto's rate over off's, with each step at the mean time of steps of so many rows in both modes:
+ * what the other rows and tokens mean, without what happened on the machine meanwhile.
  */
 static double accounted(const struct pairs *p) {
     double ns[MODES] = {0}, all[MODES] = {0};

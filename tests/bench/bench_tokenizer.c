@@ -1,7 +1,7 @@
 /*
- * bench_tokenizer VOCAB.gguf [FILE...]: the time to load the vocabulary, the speed on each file (whole,
- * best of several runs) and on generated hostile texts of 1 MB. Time is that of the processor: what
- * else the machine does costs caches, but is not counted.
+ * bench_tokenizer VOCAB.gguf [FILE...]: the time to load the vocabulary, the speed on each file
+ * (whole, best of several runs) and on generated hostile texts of 1 MB. Time is that of the
+ * processor: what else the machine does costs caches, but is not counted.
  */
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 /*
- * bench_toolcalls VOCABULARY.gguf [FORMAT] < names: reads names of files, one a line, each {"schema": ...,
- * "tests": [{"valid": true, "data": ...}, ...]}. Each schema of an object is the parameters of a
- * tool: for every format of calls the forced call is compiled, and the valid instances, written as
- * calls of that format, are read token by token. Writes a line for each format: tools compiled,
- * refused, calls that fit, and those that do not, with the first of them.
+ * bench_toolcalls VOCABULARY.gguf [FORMAT] < names: reads names of files, one a line, each
+ * {"schema": ..., "tests": [{"valid": true, "data": ...}, ...]}. Each schema of an object is the
+ * parameters of a tool: for every format of calls the forced call is compiled, and the valid
+ * instances, written as calls of that format, are read token by token. Writes a line for each
+ * format: tools compiled, refused, calls that fit, and those that do not, with the first of them.
  *
  * Members of an instance are put in the order of the schema first, as calls are forced.
  */

@@ -1,28 +1,30 @@
 /*
  * scripted_server - weft's HTTP front with a model that says what a file tells it to, so that real
- * clients can be led through whole conversations. The tokenizer and the chat template are those of a
- * GGUF file; only what a worker does is played here: accept, tokens a few at a time, finish.
+ * clients can be led through whole conversations. The tokenizer and the chat template are those of
+ * a GGUF file; only what a worker does is played here: accept, tokens a few at a time, finish.
  *
- *      scripted_server --model FILE.gguf --script FILE [--listen 127.0.0.1:0] [--chat-template FILE]
+ *      scripted_server --model FILE.gguf --script FILE [--listen 127.0.0.1:0] [--chat-template
+ * FILE]
  *                      [--api-keys FILE] [--log FILE] [--marker TEXT] [--tokens N] [--pause-ms N]
  *                      [--keepalive-ms N] [--name ID]
  *
- * Prints "ready http://HOST:PORT" on stdout once it serves, and ends on SIGTERM. A small model file is
- * made by `weft-gguf synth` (tests/e2e/weftd.py: tiny_model()); its template writes tool calls as
- * <tool_call>{"name": .., "arguments": {..}}</tool_call> and results as <tool_response>.
+ * Prints "ready http://HOST:PORT" on stdout once it serves, and ends on SIGTERM. A small model file
+ * is made by `weft-gguf synth` (tests/e2e/weftd.py: tiny_model()); its template writes tool calls
+ * as <tool_call>{"name": .., "arguments": {..}}</tool_call> and results as <tool_response>.
  *
- * The script is a list of answers. Each begins with a line `===`, with conditions behind it, and goes on
- * to the next such line (without the last line break). The first answer whose conditions all hold for
- * the prompt is given:
+ * The script is a list of answers. Each begins with a line `===`, with conditions behind it, and
+ * goes on to the next such line (without the last line break). The first answer whose conditions
+ * all hold for the prompt is given:
  *      === results=2 has=some text to the end of the line
- * results: how often --marker (<tool_response>) is in the prompt; has: a text that is in it; lacks: one
- * that is not (has and lacks end the line). No conditions: always. No answer fits: the request fails
- * with 500. `=== fail=503 ..` fails with this status. An answer ends with the model's end token, or
- * where max_tokens cuts it.
+ * results: how often --marker (<tool_response>) is in the prompt; has: a text that is in it; lacks:
+ * one that is not (has and lacks end the line). No conditions: always. No answer fits: the request
+ * fails with 500. `=== fail=503 ..` fails with this status. An answer ends with the model's end
+ * token, or where max_tokens cuts it.
  *
- * --log: for each generation one line {"prompt", "n_prompt", "n_cached", "max_new", "answer": number of
- * the answer from 0 on, or -1, "session": what its session became}. n_cached, which clients are told as
- * cached tokens, is the longest prefix in common with one of the last prompts, in whole pages.
+ * --log: for each generation one line {"prompt", "n_prompt", "n_cached", "max_new", "answer":
+ * number of the answer from 0 on, or -1, "session": what its session became}. n_cached, which
+ * clients are told as cached tokens, is the longest prefix in common with one of the last prompts,
+ * in whole pages.
  * --tokens: of one event (3). --pause-ms: between events (1).
  */
 

@@ -62,7 +62,8 @@ Test(gguf_fill, same_seed_gives_same_weights_and_another_seed_others) {
         size_t n_equal = 0;
         for (size_t k = 0; k < N_VALUES; k++)
             n_equal += a[k] == c[k];
-        /* Of FP4 there are 15 values times few scales; of three values one, or half of them, is 0. */
+        /* Of FP4 there are 15 values times few scales; of three values one, or half of them, is
+         * 0. */
         bool fp4 = all_types[i] == TENSOR_MXFP4 || all_types[i] == TENSOR_NVFP4;
         bool ternary = all_types[i] == TENSOR_TQ1_0 || all_types[i] == TENSOR_TQ2_0;
         cr_expect(n_equal < N_VALUES / (fp4       ? 10

@@ -131,7 +131,8 @@ Test(compiler, equal_texts_are_compiled_once) {
     end();
 }
 
-/* Those that are dropped while they are prepared are freed once, and what comes next is prepared. */
+/* Those that are dropped while they are prepared are freed once, and what comes next is
+ * prepared. */
 Test(compiler, grammars_in_use_are_prepared) {
     const struct constraint *c;
     char text[128];

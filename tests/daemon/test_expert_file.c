@@ -84,7 +84,8 @@ Test(expert_file, without_descriptors_there_is_none, .init = begin) {
     gguf_free(experts);
 }
 
-/* While the worker lives: when there is something new, every ten minutes. The next daemon has it. */
+/* While the worker lives: when there is something new, every ten minutes. The next daemon has
+ * it. */
 Test(expert_file, counts_are_kept_while_a_worker_lives, .init = begin) {
     struct gguf *experts = model_with(8);
     struct expert_file f = {0}, next = {0};

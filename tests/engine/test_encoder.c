@@ -1,6 +1,7 @@
 /*
- * Encoders: what the reference computes is what another implementation computes, the CPU's backend stays near
- * it, and a vector has the same bits alone and beside others, on any number of threads and instruction set.
+ * Encoders: what the reference computes is what another implementation computes, the CPU's backend
+ * stays near it, and a vector has the same bits alone and beside others, on any number of threads
+ * and instruction set.
  */
 
 #include <criterion/criterion.h>
@@ -102,10 +103,11 @@ static void make_tokens(int32_t *t, uint32_t n, uint64_t seed) {
 static const char *const archs[] = {"bert", "nomic-bert", "jina-bert-v2"};
 
 /*
- * llama.cpp 0.7.0 on the files that tiny_model makes with the options above, llama-server --embedding
- * --pooling none, the token ids below given as `content` of /embedding: the first and the last four values of
- * the first and the last token's vector. Its attention keeps keys as f32 and its GELU comes from a table of
- * halves, hence the tolerance.
+ * llama.cpp 0.7.0 on the files that tiny_model makes with the options above, llama-server
+ * --embedding
+ * --pooling none, the token ids below given as `content` of /embedding: the first and the last four
+ * values of the first and the last token's vector. Its attention keeps keys as f32 and its GELU
+ * comes from a table of halves, hence the tolerance.
  */
 static const int32_t golden_ids[] = {2, 100, 37, 210, 64, 64, 150, 9, 277, 131, 18, 3};
 static const struct {

@@ -1,6 +1,6 @@
 /*
- * Scores: a classifier's are another implementation's, those of a reranker that answers with a word are what its
- * logits say, and classifiers of other things are none.
+ * Scores: a classifier's are another implementation's, those of a reranker that answers with a word
+ * are what its logits say, and classifiers of other things are none.
  */
 
 #include <criterion/criterion.h>
@@ -70,8 +70,8 @@ static const float *compute(struct run *r, uint32_t row, bool sample) {
     return r->res.out[0].vector;
 }
 
-/* llama-server of llama.cpp 0.7.0 with --pooling rank gives -1.881028 for the file and ids here (/embedding,
- * embd_normalize -1). */
+/* llama-server of llama.cpp 0.7.0 with --pooling rank gives -1.881028 for the file and ids here
+ * (/embedding, embd_normalize -1). */
 Test(head, of_a_classifier_scores_as_llama_cpp_does) {
     static const char *const backends[] = {"reference", "cpu"};
 

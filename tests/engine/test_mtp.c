@@ -96,7 +96,8 @@ static void open_file(struct driver *d, const struct file *f, const char *backen
     cr_assert_eq(d->info->n_slots > 0, drafts, "%s: %s", name, d->info->note);
 }
 
-/* The largest difference; of a device, whose activations have eleven bits, |x - right| / |right|. */
+/* The largest difference; of a device, whose activations have eleven bits, |x - right| /
+ * |right|. */
 static double distance(const float *x, const float *right) {
     double most = 0, sum = 0, norm = 0;
 
@@ -273,8 +274,8 @@ Test(mtp, drafts_do_not_depend_on_what_else_runs) {
 
 enum { N_FORCED = 36, N_HOLES = 34 }; /* more than a tile of keys are holes */
 
-/* @holes: of N_FORCED tokens behind the prompt the first ones have no keys of the block. @stale: the pages have had
- * another text. */
+/* @holes: of N_FORCED tokens behind the prompt the first ones have no keys of the block. @stale:
+ * the pages have had another text. */
 static void run_holes(const struct file *file, const char *backend, enum engine_kv_type kv_type,
                       uint32_t holes, bool stale, struct run *out) {
     int32_t prompt[N_PROMPT], forced[N_FORCED + 1];
@@ -315,8 +316,8 @@ static double apart(const struct run *a, const struct run *b) {
     return worst;
 }
 
-/* What lay there before is not seen, and the model itself is the same. Two backends that read keys in different ways
- * agree. */
+/* What lay there before is not seen, and the model itself is the same. Two backends that read keys
+ * in different ways agree. */
 static void check_holes(const struct file *file, enum engine_kv_type kv_type, double tolerance) {
     static struct run all, reference, judged, stale;
     const char *name = file->name;
@@ -470,7 +471,8 @@ Test(mtp, a_block_that_lacks_a_tensor_is_left_out) {
     }
 }
 
-/* -- an assistant of another model --------------------------------------------------------------- */
+/* -- an assistant of another model
+ * --------------------------------------------------------------- */
 
 static const struct tiny_model gemma4 = {.arch = "gemma4", .n_embd = 128, .n_ff = 128};
 

@@ -1,8 +1,8 @@
 /*
- * What blocks mean, against another implementation: random blocks of every IQ, FP4 and ternary format,
- * and of some others, were decoded by ggml's base library (v0.5.0 of llama.cpp, 28 September 2026);
- * a digest of all values stands here. And the grids against those of ../shared/data/formats, which
- * were found independently.
+ * What blocks mean, against another implementation: random blocks of every IQ, FP4 and ternary
+ * format, and of some others, were decoded by ggml's base library (v0.5.0 of llama.cpp, 28
+ * September 2026); a digest of all values stands here. And the grids against those of
+ * ../shared/data/formats, which were found independently.
  */
 
 #include <criterion/criterion.h>

@@ -216,7 +216,8 @@ static void evict(struct model *m) {
     m->count.n_evicted++;
 }
 
-/* The sequence's committed length becomes @n; what no other sequence holds is given back, longest first. */
+/* The sequence's committed length becomes @n; what no other sequence holds is given back, longest
+ * first. */
 static void shorten(struct model *m, struct model_seq *s, uint32_t n) {
     uint32_t t = m->opts.page_tokens;
 

@@ -5,9 +5,9 @@
  * can be seen is compared; a difference prints a line and aborts.
  *
  * The model knows no pages, hashes or lists: what is published is an array of token lists (a prefix
- * that ends at a page's end, and its isolation key), a sequence is its tokens and two lengths. A shadow of
- * the pages' contents is written as an engine would write it, drafts included, and read back through
- * the real page tables after each operation.
+ * that ends at a page's end, and its isolation key), a sequence is its tokens and two lengths. A
+ * shadow of the pages' contents is written as an engine would write it, drafts included, and read
+ * back through the real page tables after each operation.
  *
  * A sequence's tokens are decided when it begins (struct model_seq.token); operations only move the
  * length that is committed.
@@ -75,7 +75,8 @@ void model_use_snapshot(struct model *m, uint32_t seq);
 void model_drop_cached(struct model *m);
 void model_match(struct model *m, uint8_t share, const int32_t *token, uint32_t n_tokens);
 
-/* Compares all that can be seen, and calls kv_pager_check(). @entries: also looks up every entry. */
+/* Compares all that can be seen, and calls kv_pager_check(). @entries: also looks up every
+ * entry. */
 void model_check(struct model *m, bool entries);
 
 uint32_t model_available(const struct model *m);

@@ -3,12 +3,12 @@
  *
  * A tiny pool has finitely many states. Breadth first: from each state that is found every possible
  * operation is made and everything is checked, until no new state comes up. Two states are the same
- * when they differ only in the numbers of pages and in which of the sequences is which: all that can
- * follow one was or will be tried from the other. The order of the idle pages and the model's own
- * order of eviction are part of a state, the counters are not.
+ * when they differ only in the numbers of pages and in which of the sequences is which: all that
+ * can follow one was or will be tried from the other. The order of the idle pages and the model's
+ * own order of eviction are part of a state, the counters are not.
  *
- * A state is kept as the operations that lead to it. To try all operations from it, the bytes of the
- * pager and the model are saved and put back: they are allocated once and stay where they are.
+ * A state is kept as the operations that lead to it. To try all operations from it, the bytes of
+ * the pager and the model are saved and put back: they are allocated once and stay where they are.
  */
 
 #include <criterion/criterion.h>
@@ -45,8 +45,8 @@ struct search {
     uint64_t n_tried;
 };
 
-/* What sequences say, page by page: the second page of 0 and 2 is equal after different first pages,
- * pages differ in their last token. */
+/* What sequences say, page by page: the second page of 0 and 2 is equal after different first
+ * pages, pages differ in their last token. */
 static void content(const struct model *m, uint32_t which, int32_t *token) {
     static const uint8_t page[CONTENTS][4] = {{0, 0, 0, 0}, {0, 1, 0, 0}, {1, 0, 0, 0}};
     uint32_t t = m->opts.page_tokens;

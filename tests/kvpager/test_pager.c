@@ -208,8 +208,8 @@ static void run_peers(struct peers *e, struct rng *r) {
     kv_pager_free(e->pager[1]);
 }
 
-/* What is found in either of two pagers is what was put into that slot, whatever was evicted, dropped,
- * replaced and copied in between; and a snapshot outlives its page on the device. */
+/* What is found in either of two pagers is what was put into that slot, whatever was evicted,
+ * dropped, replaced and copied in between; and a snapshot outlives its page on the device. */
 Test(kv_pager, snapshots_of_peers_are_of_the_same_prefix) {
     uint32_t n_only_in_host = 0, n_back = 0;
 
@@ -243,7 +243,8 @@ static void run_through(struct kv_pager *p, int32_t *token, uint32_t n, int32_t 
 }
 
 /* A sequence goes through many positions with a few window pages. What the next turn of another one
- * begins with stays: its last full pages, wherever in a page it ended, and the end of its prompt. */
+ * begins with stays: its last full pages, wherever in a page it ended, and the end of its
+ * prompt. */
 Test(kv_pager, windows_of_ended_turns_outlive_those_that_are_passed) {
     const struct kv_isolation isolation = {{1}};
     int32_t token[96], other[400];

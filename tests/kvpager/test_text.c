@@ -1,6 +1,7 @@
 /*
- * The pager under the tell-tale engine: whatever is shared, evicted, preempted or refused, each request
- * gets the text that it gets alone. Steps are drawn at random; nothing but the text is compared.
+ * The pager under the tell-tale engine: whatever is shared, evicted, preempted or refused, each
+ * request gets the text that it gets alone. Steps are drawn at random; nothing but the text is
+ * compared.
  */
 
 #include <criterion/criterion.h>

@@ -1,6 +1,6 @@
 /*
- * What a reader of kv_pager_next_change() knows, after random operations and any number of reads in between, against the
- * pages that are published.
+ * What a reader of kv_pager_next_change() knows, after random operations and any number of reads in
+ * between, against the pages that are published.
  */
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -9,8 +9,8 @@ functions   number, median and longest length: from the line of the name to the 
 cycle       modules that stand in an include cycle inside their top folder; x.c, x.h and x_private.h are one
 over 100    lines of more than 100 columns, comments too
 
-Exit 1: an include cycle or a line of more than 100 columns in a product folder, a function over 100 lines or a file
-over 800. Without FOLDER the product's folders are measured; a FOLDER is listed line by line.
+Exit 1: an include cycle in a product folder, a line of more than 100 columns there or in tests/, a function over 100
+lines or a file over 800. Without FOLDER the product's folders are measured; a FOLDER is listed line by line.
 """
 import argparse
 import bisect
@@ -191,10 +191,10 @@ def main():
         if {m.rsplit("/", 1)[0] for m in ring} & set(files):
             failed = True
             print("cycle: " + " ".join(ring))
-    for f in every:
-        product = f.path.split("/")[0] in FOLDERS
-        failed |= bool(f.wide) and product
-        for at, n in f.wide if asked or product else []:
+    of_tests = [] if asked else [File(args.root, f) for f in sorted((args.root / "tests").rglob("*")) if f.suffix in SUFFIXES]
+    for f in every + of_tests:
+        failed |= bool(f.wide)
+        for at, n in f.wide:
             print(f"{f.path}:{at}: {n} columns")
     return 1 if failed else 0
 

@@ -1,6 +1,7 @@
 /*
- * One promise a test about constrained requests: when they begin, what they are told, how they end. That masks
- * are right in any company is shown by the simulation (tests/sim) and by test_identity.c.
+ * One promise a test about constrained requests: when they begin, what they are told, how they end.
+ * That masks are right in any company is shown by the simulation (tests/sim) and by
+ * test_identity.c.
  */
 
 #include <criterion/criterion.h>

@@ -122,7 +122,8 @@ Test(cost, pure_decode_keeps_prefill_sane) {
     cr_expect_lt(mean_error(&c, &machines[1], &r, 256), 0.2);
 }
 
-/* Where each row costs the same, that is learnt from steps that end inside a tile too: drafts would else seem cheap. */
+/* Where each row costs the same, that is learnt from steps that end inside a tile too: drafts would
+ * else seem cheap. */
 Test(cost, a_few_rows_are_not_taken_for_a_whole_tile) {
     static const uint32_t rows[] = {32, 36, 32, 34};
     struct cost c;
@@ -182,8 +183,8 @@ Test(cost, removing_is_the_inverse_of_adding) {
     cr_expect_eq(s.seqs, before.seqs);
 }
 
-/* The first step of a process pays for memory that was never touched. What it makes the model expect too much is
- * corrected at once, and is no reason for a margin. */
+/* The first step of a process pays for memory that was never touched. What it makes the model
+ * expect too much is corrected at once, and is no reason for a margin. */
 Test(cost, a_cold_first_step_is_soon_forgotten) {
     static const uint32_t rows[] = {8, 1, 16, 1, 1, 1, 26, 36, 66, 64, 64, 64};
     struct machine m = {.fixed = 6, .row = 1.75, .pair = 7e-4};
@@ -206,7 +207,8 @@ Test(cost, a_cold_first_step_is_soon_forgotten) {
               expect);
 }
 
-/* Also when nearly every step has a few copies: what the model gets wrong of the rest is not their price. */
+/* Also when nearly every step has a few copies: what the model gets wrong of the rest is not their
+ * price. */
 Test(cost, copies_have_a_price_of_their_own) {
     const struct machine *m = &machines[0];
     struct rng r = {3};

@@ -116,7 +116,8 @@ static void damage(uint64_t at) {
     cr_assert_eq(pwrite(fd, &b, 1, (off_t)at), 1);
 }
 
-/* The sixth page that was written is damaged: five come back, one line is said, the text is right. */
+/* The sixth page that was written is damaged: five come back, one line is said, the text is
+ * right. */
 Test(disk, a_damaged_page_is_computed_again) {
     begin(PAGES(100));
     ask(1, 0);
@@ -200,7 +201,8 @@ static void pass(int64_t s) {
     sim_run(&sim, 10);
 }
 
-/* Where the file cannot grow, the least recently used prefixes make room; later it is tried whether it can again. */
+/* Where the file cannot grow, the least recently used prefixes make room; later it is tried whether
+ * it can again. */
 Test(disk, a_full_file_system_is_used_on) {
     begin(PAGES(100));
     ask(1, 0); /* 12 pages */

@@ -99,7 +99,8 @@ Test(draft_suffix, a_long_prompt_is_read_in_several_calls) {
 
 /* ---- prediction ---- */
 
-/* Tokens of the prediction's draft that are right, when @out is what comes and @pred what was predicted. */
+/* Tokens of the prediction's draft that are right, when @out is what comes and @pred what was
+ * predicted. */
 static uint32_t run_prediction(const int32_t *pred, uint32_t n_pred, const int32_t *out,
                                uint32_t n_out, uint32_t *n_wrong) {
     struct draft_text t = begin_text(10);

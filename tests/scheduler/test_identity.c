@@ -1,9 +1,10 @@
 /*
- * The proof that company, speculation, chunking and preemption change no bit: a thousand random requests on the cpu
- * backend (and some on others) with a small random model, at any temperature, with penalties, bias, stop strings and end tokens, half
- * of them constrained: by random JSON Schemas, by expressions, after reasoning, in tool calls. Each gets the same
- * tokens, digests, log probabilities and end as it gets alone without drafts; and what is constrained is
- * valid: whole texts for their schema, texts that were cut as far as they go.
+ * The proof that company, speculation, chunking and preemption change no bit: a thousand random
+ * requests on the cpu backend (and some on others) with a small random model, at any temperature,
+ * with penalties, bias, stop strings and end tokens, half of them constrained: by random JSON
+ * Schemas, by expressions, after reasoning, in tool calls. Each gets the same tokens, digests, log
+ * probabilities and end as it gets alone without drafts; and what is constrained is valid: whole
+ * texts for their schema, texts that were cut as far as they go.
  */
 
 #include <criterion/criterion.h>
@@ -330,7 +331,8 @@ Test(identity, requests_get_what_they_would_get_alone) {
           other);
     heard_compare(alone, other, REQUESTS);
     cr_expect_gt(n_late, REQUESTS < 100 ? 0 : REQUESTS, "%u", n_late);
-    /* It samples with the same noise and under the same masks: drafts are right up to a stop string. */
+    /* It samples with the same noise and under the same masks: drafts are right up to a stop
+     * string. */
     serve(
         &(struct sched_opts){
             .depth = 2, .max_seqs = TOGETHER, .force_draft = 4, .drafts = model_only},

@@ -17,7 +17,8 @@ static struct sim_client *come_back(const struct sim_client *before, uint32_t n_
     return c;
 }
 
-/* An agent's turn, then @n small requests of others through a pool of 64 pages, then the agent again. */
+/* An agent's turn, then @n small requests of others through a pool of 64 pages, then the agent
+ * again. */
 static uint32_t cached_after(uint32_t n, bool off) {
     sim_init(&sim, &(struct sim_opts){.sched.no_pins = off});
     struct sim_client *turn = sim_ask(&sim, 320, 8, 7);
@@ -123,7 +124,8 @@ static void tell_end(const struct sim_client *c, bool calls) {
     sched_turn_end(sim.sched, &m);
 }
 
-/* A session that comes back 1 s after its calls and 40 s after its answers: is its turn still kept after 10 s? */
+/* A session that comes back 1 s after its calls and 40 s after its answers: is its turn still kept
+ * after 10 s? */
 static bool kept_after(bool told, bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 400});
     struct sim_client *c = sim_ask(&sim, 160, 8, 7);
@@ -170,8 +172,8 @@ Test(pin, an_answer_gives_way_before_a_call) {
     }
 }
 
-/* A tool's turn of 25 pages, then an answer or another tool's of 20, in a pool of 64; another one decodes. Steps until a
- * new session that needs 30 has its first token. */
+/* A tool's turn of 25 pages, then an answer or another tool's of 20, in a pool of 64; another one
+ * decodes. Steps until a new session that needs 30 has its first token. */
 static uint32_t steps_beside(bool calls) {
     sim_init(&sim, &(struct sim_opts){.n_pages = 64, .step_ns = 100000000});
     struct sim_client *kept = sim_ask(&sim, 200, 8, 7);

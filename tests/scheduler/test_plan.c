@@ -526,8 +526,9 @@ Test(plan, a_follower_waits_for_its_leader) {
     cr_expect_eq(c->n_rows, 100);
 }
 
-/* A leader's prompt ends together with those of its followers, unless something decodes, which makes
- * steps short in any case, or the page that they need is under way when they could have it. */
+/* A leader's prompt ends together with those of its followers, unless something decodes, which
+ * makes steps short in any case, or the page that they need is under way when they could have
+ * it. */
 Test(plan, a_leader_stops_where_its_last_follower_leaves_it) {
     static const uint32_t expect[] = {80 - 32, 68, 68, 64 - 32};
     static struct fixture f;
@@ -784,8 +785,8 @@ Test(plan, prompts_of_those_with_more_add_only_so_much_to_a_step) {
     }
 }
 
-/* Prompts that are computed whole: all rows of one or none, and the oldest has its own however slow a
- * step is and whatever waits behind it. */
+/* Prompts that are computed whole: all rows of one or none, and the oldest has its own however slow
+ * a step is and whatever waits behind it. */
 Test(plan, whole_prompts_are_never_cut) {
     struct rng rng = {11};
 

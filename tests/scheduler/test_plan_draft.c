@@ -1,4 +1,5 @@
-/* How many drafted rows a step gets, and who gets them. What holds of every plan is in test_plan.c. */
+/* How many drafted rows a step gets, and who gets them. What holds of every plan is in
+ * test_plan.c. */
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -43,7 +44,8 @@ static void setup(double fixed_ms, double row_ms) {
     };
 }
 
-/* A running request that lacks one token and has a draft whose tokens are right with probability @accept. */
+/* A running request that lacks one token and has a draft whose tokens are right with probability
+ * @accept. */
 static struct plan_req *decoding(uint32_t n_tokens, uint32_t n_draft, float accept) {
     uint32_t i = p.n_running++;
     float s = 1;
@@ -144,8 +146,8 @@ Test(plan_draft, no_other_number_of_rows_promises_more_tokens_for_the_time) {
     }
 }
 
-/* What is asked before a draft is made must be what is found when there is one, or drafts are made in vain: also with
- * states, and where the time of a step ends. */
+/* What is asked before a draft is made must be what is found when there is one, or drafts are made
+ * in vain: also with states, and where the time of a step ends. */
 Test(plan_draft, what_is_expected_before_is_what_is_planned) {
     uint32_t n_some = 0, n_none = 0;
 

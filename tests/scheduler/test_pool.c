@@ -1,6 +1,7 @@
 /*
- * Requests that want a vector, on a real engine with a small random model: it is what a naive computation
- * makes of the hidden states, and the same bits in company, in chunks, behind shared prefixes, preempted.
+ * Requests that want a vector, on a real engine with a small random model: it is what a naive
+ * computation makes of the hidden states, and the same bits in company, in chunks, behind shared
+ * prefixes, preempted.
  */
 
 #include <criterion/criterion.h>

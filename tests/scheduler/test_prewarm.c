@@ -1,5 +1,5 @@
-/* Prefixes computed ahead for turns that have not come; on the simulation, which also sees that a warm request is
- * never in a step with others and tells nothing but its end. */
+/* Prefixes computed ahead for turns that have not come; on the simulation, which also sees that a
+ * warm request is never in a step with others and tells nothing but its end. */
 
 #include <criterion/criterion.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /*
- * The scheduler with a real engine and a small random model: what a request gets in company, with shared
- * prefixes, in chunks, preempted, is bit for bit what it gets alone. The logits' digests are compared.
+ * The scheduler with a real engine and a small random model: what a request gets in company, with
+ * shared prefixes, in chunks, preempted, is bit for bit what it gets alone. The logits' digests are
+ * compared.
  */
 
 #include <criterion/criterion.h>
@@ -152,8 +153,8 @@ Test(real_engine, company_changes_no_bit_of_hybrid_models) {
     gguf_free(model);
 }
 
-/* All of them twice, one after the other on few pages: the second time their beginnings come back from host memory with
- * the state behind them. */
+/* All of them twice, one after the other on few pages: the second time their beginnings come back
+ * from host memory with the state behind them. */
 Test(real_engine, what_comes_back_from_host_memory_changes_no_bit_of_hybrid_models) {
     static struct heard alone[2 * REQUESTS], together[2 * REQUESTS];
 

@@ -1,4 +1,5 @@
-/* One promise a test, on the simulation: that each client gets its right tokens is checked by it always. */
+/* One promise a test, on the simulation: that each client gets its right tokens is checked by it
+ * always. */
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,4 +1,5 @@
-/* What is estimated of drafts, and when a source rests; with a source that drafts what the test says. */
+/* What is estimated of drafts, and when a source rests; with a source that drafts what the test
+ * says. */
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -168,7 +169,8 @@ Test(spec, an_end_says_nothing_about_the_tokens_behind_it) {
     spec_request_free(r.spec);
 }
 
-/* Asks @n tokens long; nothing that is drafted gets a row or is right. Returns how often it was drafted. */
+/* Asks @n tokens long; nothing that is drafted gets a row or is right. Returns how often it was
+ * drafted. */
 static uint32_t lose(struct request *r, uint32_t n, bool refused) {
     uint32_t n_drafts = 0;
 
@@ -211,7 +213,8 @@ Test(spec, a_source_that_loses_rests_and_is_tried_again) {
     }
 }
 
-/* How many of 32 requests try in each of 320 steps: at most @most. In *n_tries their sum; returns the steps. */
+/* How many of 32 requests try in each of 320 steps: at most @most. In *n_tries their sum; returns
+ * the steps. */
 static uint32_t try_all(uint32_t most, uint32_t *n_tries) {
     struct request r[32];
     uint32_t n_steps = 0;
@@ -293,7 +296,8 @@ Test(spec, a_wrong_cost_model_is_not_the_drafts_fault) {
     cr_expect_float_eq(spec_slower(&spec), 1, 0.02F);
 }
 
-/* Steps of which those with drafts bring @tokens in the time of one without. Returns how many had drafts. */
+/* Steps of which those with drafts bring @tokens in the time of one without. Returns how many had
+ * drafts. */
 static uint32_t run(uint32_t n_steps, double tokens) {
     uint32_t n = 0;
 

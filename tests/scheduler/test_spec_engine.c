@@ -1,8 +1,8 @@
 /*
- * Speculation with real engines and a small random model: hundreds of random requests at any temperature, with
- * penalties, bias, stop strings, in company, preempted, get the same tokens, digests and log probabilities
- * with drafts as without. The drafts come from the real sources; predictions with mistakes see to it that
- * many are right and many are wrong.
+ * Speculation with real engines and a small random model: hundreds of random requests at any
+ * temperature, with penalties, bias, stop strings, in company, preempted, get the same tokens,
+ * digests and log probabilities with drafts as without. The drafts come from the real sources;
+ * predictions with mistakes see to it that many are right and many are wrong.
  */
 
 #include <criterion/criterion.h>
@@ -180,8 +180,9 @@ static void open_small(uint64_t seed) {
     open_tiny(&(struct tiny_model){.seed = seed, .n_layer = 1, .n_embd = 128, .n_ff = 128}, &small);
 }
 
-/* A small model that is the large one says the same at every temperature, with every penalty: all that is not cut off
- * by an end is accepted. Another one is mostly wrong. Neither changes a bit, with few pages or many. */
+/* A small model that is the large one says the same at every temperature, with every penalty: all
+ * that is not cut off by an end is accepted. Another one is mostly wrong. Neither changes a bit,
+ * with few pages or many. */
 Test(spec_engine, a_draft_model_changes_no_bit) {
     static const struct draft_source *const only[] = {&draft_model, NULL};
     struct sched_opts opts = {.drafts = only};
@@ -247,9 +248,9 @@ ParameterizedTestParameters(spec_engine, a_models_own_block_changes_no_bit) {
     return cr_make_param_array(struct block_model, all, ARRAY_SIZE(all));
 }
 
-/* Where the layers add next to nothing the block, or gemma4's assistant, says the same as the model at every
- * temperature, as far as its own keys do; where they add more it is often wrong. Few pages and many, depth 1 and 2, alone
- * and beside the other sources. */
+/* Where the layers add next to nothing the block, or gemma4's assistant, says the same as the model
+ * at every temperature, as far as its own keys do; where they add more it is often wrong. Few pages
+ * and many, depth 1 and 2, alone and beside the other sources. */
 ParameterizedTest(struct block_model *b, spec_engine, a_models_own_block_changes_no_bit) {
     static const struct draft_source *const only[] = {&draft_mtp, NULL};
     bool assisted = strcmp(b->arch, "gemma4") == 0;

@@ -1,6 +1,6 @@
 /*
- * Speculation is never a loss, and a gain where there is one: machines and loads of all kinds in virtual time,
- * each scenario with drafts and without.
+ * Speculation is never a loss, and a gain where there is one: machines and loads of all kinds in
+ * virtual time, each scenario with drafts and without.
  */
 
 #include <criterion/criterion.h>
@@ -86,8 +86,8 @@ Test(spec_gain, right_drafts_are_used_where_rows_are_cheap) {
     }
 }
 
-/* Of models with recurrent layers: a state is copied before each draft, and back after a wrong one, whose right tokens
- * are computed again. */
+/* Of models with recurrent layers: a state is copied before each draft, and back after a wrong one,
+ * whose right tokens are computed again. */
 Test(spec_gain, never_a_loss_with_states) {
     for (size_t k = 0; k < FEWER(sizeof(machines) / sizeof(machines[0]), 1); k++)
         for (int64_t part = 100; part >= 2; part /= 7) /* of what a step reads, that a state is */
@@ -114,8 +114,8 @@ Test(spec_gain, right_drafts_are_used_with_states) {
     cr_expect_geq(gain(&m, 1, 2, SIM_DRAFTS_PARTLY), 1.2);
 }
 
-/* A block that is never right, beside which nothing drafts: what it costs is left out but for the steps before a
- * probe, whose draft then sees what it needs most. */
+/* A block that is never right, beside which nothing drafts: what it costs is left out but for the
+ * steps before a probe, whose draft then sees what it needs most. */
 Test(spec_gain, keys_of_a_block_that_rests_are_left_out) {
     struct sim_opts o = {
         .sched =

@@ -1,5 +1,6 @@
-/* Sessions of a model with recurrent layers: what is computed of their prompts; on the simulation, with the sizes of a
- * 27B model (48 recurrent layers and 16 others: 150 MiB a state, 64 KiB of keys and values a token). */
+/* Sessions of a model with recurrent layers: what is computed of their prompts; on the simulation,
+ * with the sizes of a 27B model (48 recurrent layers and 16 others: 150 MiB a state, 64 KiB of keys
+ * and values a token). */
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -73,7 +74,8 @@ static uint32_t known(const struct sim_client *before) {
     return before->m.n_prompt + before->n_got;
 }
 
-/* Three at once, of which each has three turns: with instructions of their own, or with all of what @parent has. */
+/* Three at once, of which each has three turns: with instructions of their own, or with all of what
+ * @parent has. */
 static void run_subagents(const struct sim_client *parent, bool fork, bool again) {
     struct sim_client *c[3], *before[3];
 
@@ -138,8 +140,8 @@ Test(states, a_session_computes_little_more_than_what_is_new) {
     }
 }
 
-/* Two sessions take turns on a device with room for one: the turn before comes back from host memory with the state
- * behind it, and nothing of it is computed again. */
+/* Two sessions take turns on a device with room for one: the turn before comes back from host
+ * memory with the state behind it, and nothing of it is computed again. */
 Test(states, what_the_device_gives_up_comes_back_with_its_state) {
     for (uint32_t n_host_pages = 0; n_host_pages <= 1000; n_host_pages += 1000) {
         struct sim_client *c[2];

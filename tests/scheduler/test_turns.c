@@ -85,7 +85,8 @@ Test(turns, then_a_place_is_kept_for_it) {
     sim_deinit(&sim);
 }
 
-/* Slots are left to a tenant that was here lately; of what two others have waiting the first of each comes first. */
+/* Slots are left to a tenant that was here lately; of what two others have waiting the first of
+ * each comes first. */
 Test(turns, a_tenants_first_request_is_not_overtaken_by_its_others) {
     enum { N = 30 };
     struct sim_client *mine[N];

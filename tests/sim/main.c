@@ -1,4 +1,5 @@
-/* weft-sim - the scheduler in virtual time: random scenarios, replays of traces. docs/simulator.md. */
+/* weft-sim - the scheduler in virtual time: random scenarios, replays of traces.
+ * docs/simulator.md. */
 
 #include <errno.h>
 #include <stdio.h>

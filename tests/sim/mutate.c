@@ -11,8 +11,8 @@
 #define STEPS 500u /* of a seed: many bugs need several features, of which each seed draws others */
 #define HANG_S 5u
 
-/* What the scheduler never asks of the pager, or once in a million steps, or only makes everything slower, is for the
- * pager's own tests. */
+/* What the scheduler never asks of the pager, or once in a million steps, or only makes everything
+ * slower, is for the pager's own tests. */
 static const char *const not_here[] = {
     "kv_full_halfway",        "kv_length_stays",          "kv_lru_backwards",
     "kv_published_stays",     "kv_passing_used",          "kv_passing_stays",

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * mutate - how many deliberate bugs of the pager and the scheduler (tests/mutants) random scenarios find, how
- * fast, and by which invariant. Part of weft-sim-mutants only.
+ * mutate - how many deliberate bugs of the pager and the scheduler (tests/mutants) random scenarios
+ * find, how fast, and by which invariant. Part of weft-sim-mutants only.
  */
 
 #include <stdint.h>

@@ -1,10 +1,12 @@
 /*
- * replay - agents, in a closed loop: the next turn comes when the last has ended and the tool has run, so an agent
- * that is served slowly also asks less. An agent is a job: it ends with its last turn.
+ * replay - agents, in a closed loop: the next turn comes when the last has ended and the tool has
+ * run, so an agent that is served slowly also asks less. An agent is a job: it ends with its last
+ * turn.
  *
- * Device time is divided among the sequences of a step by what each adds to it; what is fixed, evenly. A tenant that
- * always has a request without its first token could use more than it gets: in each second with two such tenants or
- * more, Jain's index of (device time / weight) is taken over these.
+ * Device time is divided among the sequences of a step by what each adds to it; what is fixed,
+ * evenly. A tenant that always has a request without its first token could use more than it gets:
+ * in each second with two such tenants or more, Jain's index of (device time / weight) is taken
+ * over these.
  */
 
 #include "tests/sim/replay.h"

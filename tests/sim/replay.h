@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * replay - a trace under a policy, and what its tenants saw: times to the first token, between tokens and of whole jobs,
- * how evenly the device was shared, what was computed twice.
+ * replay - a trace under a policy, and what its tenants saw: times to the first token, between
+ * tokens and of whole jobs, how evenly the device was shared, what was computed twice.
  */
 
 #include "tests/sim/trace.h"

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * replay_flight - a file of the flight recorder (proto/flight_file.h): each of its plans is made again and must be what it
- * was.
+ * replay_flight - a file of the flight recorder (proto/flight_file.h): each of its plans is made
+ * again and must be what it was.
  */
 
 #include <stdbool.h>

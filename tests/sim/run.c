@@ -188,8 +188,8 @@ static void drop_actions(struct shrink *z) {
         }
 }
 
-/* Values of features that leave them out or make them simple. Those of arrivals and faults would renumber the
- * actions, which are left out one by one anyway. */
+/* Values of features that leave them out or make them simple. Those of arrivals and faults would
+ * renumber the actions, which are left out one by one anyway. */
 static void drop_features(struct shrink *z) {
     static const struct {
         const char *name;

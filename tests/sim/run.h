@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * run - seeds in processes of their own: a violation ends a process, and the one that started it tells which seed it
- * was, how to see it again, and a smaller case that fails too.
+ * run - seeds in processes of their own: a violation ends a process, and the one that started it
+ * tells which seed it was, how to see it again, and a smaller case that fails too.
  */
 
 #include "tests/sim/swarm.h"
@@ -20,7 +20,8 @@ struct run_opts {
 /* 0: every invariant held. 1: some did not. 2: nothing could be run. */
 int run_seeds(const struct run_opts *o);
 
-/* Runs one case in a process; what it says on stderr is kept in @says. True: it failed. @at: the step it came to. */
+/* Runs one case in a process; what it says on stderr is kept in @says. True: it failed. @at: the
+ * step it came to. */
 bool run_fails(const struct swarm_case *c, char *says, size_t size, uint64_t *at);
 
 /* How a process that ran seeds ended. */
@@ -32,7 +33,8 @@ struct run_result {
 /* @n processes at the same time: number i runs the seeds of o[i]. */
 void run_processes(const struct run_opts *o, uint32_t n, struct run_result *out);
 
-/* Makes the failing @c smaller: fewer steps, actions and features, as long as it fails by the same invariant. */
+/* Makes the failing @c smaller: fewer steps, actions and features, as long as it fails by the same
+ * invariant. */
 void run_shrink(struct swarm_case *c);
 /* The command that runs it. */
 void run_command(const struct swarm_case *c, char *out, size_t size);

@@ -195,7 +195,8 @@ static uint32_t output_length(const struct run *u, struct rng *r) {
     return 1 + rng_below(r, one_in(r, 8) ? 3 * u->w.output : u->w.output);
 }
 
-/* Another request of a conversation: mostly what the last one got and more, while it still runs a sibling of it. */
+/* Another request of a conversation: mostly what the last one got and more, while it still runs a
+ * sibling of it. */
 static struct sim_client *next_turn(struct run *u, struct rng *r) {
     struct sim *s = &u->sim;
     const struct sim_client *before = &s->client[rng_below(r, s->n_clients)];
@@ -255,8 +256,8 @@ static void arrive(struct run *u, struct rng *r) {
     sim_submit(s, c, 0);
 }
 
-/* What the front does after a turn: says how it ended, and how the next one will begin. It may be any turn, also
- * one after which its session has come back. */
+/* What the front does after a turn: says how it ended, and how the next one will begin. It may be
+ * any turn, also one after which its session has come back. */
 static void warm(struct run *u, struct rng *r) {
     struct sim *s = &u->sim;
     uint32_t n_more = 1 + rng_below(r, 40), n_late = MIN(s->n_clients, 20u);
@@ -403,8 +404,8 @@ static void run_with_faults(struct run *u, struct swarm_total *total, volatile u
     }
 }
 
-/* The first in order is never held up by more than prefill, output and the turns of those that must be
- * alone. */
+/* The first in order is never held up by more than prefill, output and the turns of those that must
+ * be alone. */
 static uint64_t patience(const struct sim *s) {
     uint64_t n = 200;
 

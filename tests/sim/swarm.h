@@ -1,12 +1,13 @@
 #pragma once
 
 /*
- * swarm - a random scenario of the scheduler's simulation. A seed draws first how the machine is, what requests
- * are like and which faults there are (struct swarm; many features are absent from a given seed, so that the
- * others get at each other), then a list of actions: requests, cancels, a channel that is full, dying engines.
+ * swarm - a random scenario of the scheduler's simulation. A seed draws first how the machine is,
+ * what requests are like and which faults there are (struct swarm; many features are absent from a
+ * given seed, so that the others get at each other), then a list of actions: requests, cancels, a
+ * channel that is full, dying engines.
  *
- * An action has a number and draws from a seed of its own, so that it stays the same when others are left out:
- * that is how a failing scenario is made small (shrink.h).
+ * An action has a number and draws from a seed of its own, so that it stays the same when others
+ * are left out: that is how a failing scenario is made small (shrink.h).
  */
 
 #include "tests/support/buggify.h"
@@ -114,8 +115,8 @@ struct swarm_total {
     uint64_t sum;  /* of the hashes of all runs: the same events give the same number */
 };
 
-/* Runs it: with faults, then without until all requests have ended. Any violation aborts. @at, if not NULL, follows the
- * steps. */
+/* Runs it: with faults, then without until all requests have ended. Any violation aborts. @at, if
+ * not NULL, follows the steps. */
 void swarm_run(const struct swarm_case *c, struct swarm_total *total, volatile uint64_t *at);
 
 /* The number of actions that the case has, and a line about one of them. */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * buggify - the sites of base/buggify.h: names, and what each does when it is taken. Linked into programs whose pager
- * and scheduler were compiled with WEFT_BUGGIFY.
+ * buggify - the sites of base/buggify.h: names, and what each does when it is taken. Linked into
+ * programs whose pager and scheduler were compiled with WEFT_BUGGIFY.
  */
 
 #include <stdbool.h>

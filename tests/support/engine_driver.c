@@ -191,7 +191,8 @@ static void lose(const struct driver *d) {
     abort();
 }
 
-/* -- steps --------------------------------------------------------------------------------------- */
+/* -- steps
+ * --------------------------------------------------------------------------------------- */
 
 static void add_want(struct driver *d, struct driver_batch *b, uint32_t part, uint32_t row,
                      uint32_t out_pos) {

@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * engine_driver - drives engine.h without a scheduler: opens a model, hands out pages in a shuffled order,
- * runs steps with whatever mix of sequences and rows the caller wants, and keeps what came out. For
- * tests and benchmarks. What can only go wrong through a mistake of the caller aborts.
+ * engine_driver - drives engine.h without a scheduler: opens a model, hands out pages in a shuffled
+ * order, runs steps with whatever mix of sequences and rows the caller wants, and keeps what came
+ * out. For tests and benchmarks. What can only go wrong through a mistake of the caller aborts.
  */
 
 #include "engine/engine.h"
@@ -52,8 +52,8 @@ struct driver_opts {
     void *ctx;
 };
 
-/* Rows [n_computed, n_computed + n_rows) of a sequence in a step. When they reach n_tokens, a token is
- * sampled and added. */
+/* Rows [n_computed, n_computed + n_rows) of a sequence in a step. When they reach n_tokens, a token
+ * is sampled and added. */
 struct driver_part {
     struct driver_seq *seq;
     uint32_t n_rows;
@@ -75,32 +75,34 @@ struct driver {
 int driver_open(struct driver *d, const struct driver_opts *opts, struct err *err);
 void driver_close(struct driver *d);
 
-/* A sequence that may grow to n_prompt + n_max tokens. @param: sampling; tokens and counts are filled in by
- * the driver; NULL: greedy. Returns NULL when the pages are not enough. */
+/* A sequence that may grow to n_prompt + n_max tokens. @param: sampling; tokens and counts are
+ * filled in by the driver; NULL: greedy. Returns NULL when the pages are not enough. */
 struct driver_seq *driver_add(struct driver *d, const int32_t *prompt, uint32_t n_prompt,
                               uint32_t n_max, const struct engine_param *param);
 struct driver_seq *driver_drop(struct driver *d, struct driver_seq *s); /* returns NULL */
 
 /* One step, from launch to wait. */
 void driver_step(struct driver *d, const struct driver_part *part, uint32_t n);
-/* Computes the prompt in chunks of at most @chunk rows (0: as many as a batch takes); the last one samples. */
+/* Computes the prompt in chunks of at most @chunk rows (0: as many as a batch takes); the last one
+ * samples. */
 void driver_prefill(struct driver *d, struct driver_seq *s, uint32_t chunk);
-/* @n more tokens for every sequence, all in each batch. With @overlap a step is launched before the one
- * before is waited for. */
+/* @n more tokens for every sequence, all in each batch. With @overlap a step is launched before the
+ * one before is waited for. */
 void driver_decode(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs, uint32_t n,
                    bool overlap);
 
-/* A row of the model's own block for every sequence, @n_ahead positions beyond the last known token:
- * draft[n_ahead] follows draft[n_ahead - 1], and draft[0] the last known token, whose row is all that the
- * sequence lacks. on_out is told, with the position of the row. */
+/* A row of the model's own block for every sequence, @n_ahead positions beyond the last known
+ * token: draft[n_ahead] follows draft[n_ahead - 1], and draft[0] the last known token, whose row is
+ * all that the sequence lacks. on_out is told, with the position of the row. */
 void driver_draft(struct driver *d, struct driver_seq *const *seq, uint32_t n_seqs,
                   uint32_t n_ahead);
 
-/* The state of @s, which no step in flight has, to snapshot @i, and back: it then has @n_tokens computed. */
+/* The state of @s, which no step in flight has, to snapshot @i, and back: it then has @n_tokens
+ * computed. */
 void driver_save(struct driver *d, const struct driver_seq *s, uint32_t i);
 void driver_load(struct driver *d, struct driver_seq *s, uint32_t i, uint32_t n_tokens);
 
-/* The step, in its two halves: at most two launched. A part whose last token is still being sampled by the
- * step before has n_rows 1 and takes it by `feed`. */
+/* The step, in its two halves: at most two launched. A part whose last token is still being sampled
+ * by the step before has n_rows 1 and takes it by `feed`. */
 void driver_launch(struct driver *d, const struct driver_part *part, uint32_t n);
 void driver_wait(struct driver *d);

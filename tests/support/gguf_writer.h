@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * gguf_writer - builds small GGUF files in memory, correct ones and wrong ones. It remembers where every
- * integer that steers a reader lies (counts, lengths, types, dimensions, offsets), so that a test
- * can try all of them. Out of memory aborts: it serves tests only.
+ * gguf_writer - builds small GGUF files in memory, correct ones and wrong ones. It remembers where
+ * every integer that steers a reader lies (counts, lengths, types, dimensions, offsets), so that a
+ * test can try all of them. Out of memory aborts: it serves tests only.
  */
 
 #include "base/buf.h"
@@ -37,7 +37,8 @@ void gw_array(struct gguf_writer *w, const char *key, uint32_t type, uint64_t n,
               size_t size);
 void gw_strings(struct gguf_writer *w, const char *key, uint64_t n, const char *const *v);
 
-/* A tensor at the place where it belongs; its data is @data, or a pattern for NULL. @ne ends at @n_dims. */
+/* A tensor at the place where it belongs; its data is @data, or a pattern for NULL. @ne ends at
+ * @n_dims. */
 void gw_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t n_dims,
                const uint64_t *ne, const void *data);
 /* Only a directory entry, with whatever numbers. */

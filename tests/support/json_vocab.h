@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * json_vocab - a small vocabulary in which every text can be written, and JSON briefly: for tests of constrained
- * generation with a random model. SentencePiece: bytes as <0x00> to <0xFF>, pieces of JSON and words, and
- * the markers of a chat format.
+ * json_vocab - a small vocabulary in which every text can be written, and JSON briefly: for tests
+ * of constrained generation with a random model. SentencePiece: bytes as <0x00> to <0xFF>, pieces
+ * of JSON and words, and the markers of a chat format.
  */
 
 #include "text/tokenizer.h"

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * plan_again - a plan of the flight recorder (scheduler/plan_tape.h), read and decided once more. Hashes of pages are others
- * than they were, equal and different in the same places.
+ * plan_again - a plan of the flight recorder (scheduler/plan_tape.h), read and decided once more.
+ * Hashes of pages are others than they were, equal and different in the same places.
  */
 
 #include <stddef.h>

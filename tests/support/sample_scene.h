@@ -1,6 +1,7 @@
 #pragma once
 
-/* sample_scene - random logits and sampling parameters, with all that can go wrong in them, for tests of samplers. */
+/* sample_scene - random logits and sampling parameters, with all that can go wrong in them, for
+ * tests of samplers. */
 
 #include "base/rng.h"
 #include "engine/sampler.h"

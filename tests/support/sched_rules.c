@@ -72,8 +72,8 @@ static void check_drafts(const struct sim *s, const struct sim_client *c,
          it->n_draft == 0 || !(o->no_speculation || c->m.flags & SUBMIT_NO_SPECULATION));
 }
 
-/* @n drafted tokens of the draft model for the tokens of @c from @at on: right, but where it is wrong on purpose. What
- * follows a wrong one is anything. */
+/* @n drafted tokens of the draft model for the tokens of @c from @at on: right, but where it is
+ * wrong on purpose. What follows a wrong one is anything. */
 static void check_draft_tokens(const struct sim *s, const struct sim_client *c,
                                const int32_t *token, uint32_t n, uint32_t at) {
     for (uint32_t i = 0; i < n; i++) {
@@ -300,8 +300,8 @@ static void check_requests(struct sim *s) {
 
 /* ---- pagers ---- */
 
-/* A pager in which no page changed is as it was; what changed is looked at @more times, once at least. False: nothing
- * to look at. */
+/* A pager in which no page changed is as it was; what changed is looked at @more times, once at
+ * least. False: nothing to look at. */
 static bool check_pager(struct sim_watch *w, const struct kv_pager *p, uint32_t more) {
     if (w->n_changes != p->n_changes)
         w->left = more;
@@ -404,7 +404,8 @@ static void check_snapshots(struct sim *s) {
             HOLD(s, NULL, KEPT, snapshot == KV_NO_SNAPSHOT || p->snapshot[snapshot].taken);
         }
     }
-    /* Pages of host memory, and those that come from there, have their bytes when the copies are made. */
+    /* Pages of host memory, and those that come from there, have their bytes when the copies are
+     * made. */
     const struct kv_pager *host = d->offload.host;
     bool copied = !host || (sched_n_in_flight(d) == 0 && d->offload.n_copies == 0);
     for (uint32_t i = 0; i < p->opts.n_snapshots; i++) {
@@ -477,7 +478,8 @@ static void check_admissions(struct sim *s) {
     }
 }
 
-/* The pages of the last plan: what there was and what preemption frees, without what is found idle and what rows take. */
+/* The pages of the last plan: what there was and what preemption frees, without what is found idle
+ * and what rows take. */
 static void check_plan_pages(struct sim *s) {
     const struct plan *p = &s->sched->plan;
     int64_t left = p->n_available;
@@ -500,8 +502,8 @@ static int64_t pace_ns(const struct plan *p, const struct plan_req *q) {
                                        : p->itl_ns / 2;
 }
 
-/* Whether a step like this may be planned: in time, or in time without the few rows that the first prefill has
- * in any case. */
+/* Whether a step like this may be planned: in time, or in time without the few rows that the first
+ * prefill has in any case. */
 static bool is_in_time(const struct sim *s, const struct plan *p, const struct cost_shape *shape,
                        int64_t limit_ns) {
     const struct cost *c = &s->was.cost;

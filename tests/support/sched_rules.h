@@ -1,11 +1,13 @@
 #pragma once
 
 /*
- * sched_rules - the invariants of the simulated scheduler, numbered. docs/simulator.md tells how each is checked.
+ * sched_rules - the invariants of the simulated scheduler, numbered. docs/simulator.md tells how
+ * each is checked.
  *
- * Some are seen in what a client is sent (sched_sim.c), some by looking inside after each step (sched_rules.c),
- * some by the pager's own recount (kv_pager_check()) and by the tell-tale engine when a batch is launched or
- * computed. Whatever is broken ends the process with a line that names it.
+ * Some are seen in what a client is sent (sched_sim.c), some by looking inside after each step
+ * (sched_rules.c), some by the pager's own recount (kv_pager_check()) and by the tell-tale engine
+ * when a batch is launched or computed. Whatever is broken ends the process with a line that names
+ * it.
  */
 
 #include <stdbool.h>

@@ -661,8 +661,8 @@ static void count_death(struct sim *s, struct sim_client *c, const struct crash_
     note_end(s, c);
 }
 
-/* Who stands in the page of a worker that has died: those of the steps under way; or, while the draft model ran,
- * those for whom it did. */
+/* Who stands in the page of a worker that has died: those of the steps under way; or, while the
+ * draft model ran, those for whom it did. */
 static void check_blame(const struct sim *s, const struct crash_page *page) {
     bool drafting =
         s->draft_engine ? telltale_is_lost(s->draft_engine) : telltale_is_lost_drafting(s->engine);

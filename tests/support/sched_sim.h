@@ -1,13 +1,15 @@
 #pragma once
 
 /*
- * sched_sim - the scheduler with the tell-tale engine, in virtual time, and the clients that it serves.
+ * sched_sim - the scheduler with the tell-tale engine, in virtual time, and the clients that it
+ * serves.
  *
- * The oracle looks at what the clients are sent, at every step: each event's tokens must be the ones that
- * the request would get alone (tests/support/telltale.h), in order, without gaps; each request gets exactly
- * one end, the right one; and at the end every page is back. After every step the scheduler and the pager are
- * looked at from inside too (sched_rules.h has all invariants). Any violation prints a line and aborts, so that the
- * same body runs under Criterion, in tests/sim and under the sanitizers.
+ * The oracle looks at what the clients are sent, at every step: each event's tokens must be the
+ * ones that the request would get alone (tests/support/telltale.h), in order, without gaps; each
+ * request gets exactly one end, the right one; and at the end every page is back. After every step
+ * the scheduler and the pager are looked at from inside too (sched_rules.h has all invariants). Any
+ * violation prints a line and aborts, so that the same body runs under Criterion, in tests/sim and
+ * under the sanitizers.
  */
 
 #include "base/clock.h"
@@ -42,11 +44,12 @@ struct sim_opts {
     uint32_t n_pages, page_tokens, max_context; /* 0: 64, 16, 4096 */
     uint32_t n_host_pages;
     uint32_t n_states, n_snapshots; /* slots of a model with recurrent layers; 0: it has none */
-    /* Layers with a window; 0: there are none. Of window pages there are those that sequences are certain to need and
-     * so many more. Without host pages and states. */
+    /* Layers with a window; 0: there are none. Of window pages there are those that sequences are
+     * certain to need and so many more. Without host pages and states. */
     uint32_t window, n_spare_windows;
     uint32_t ends; /* one token in so many of prompts is special: where messages end; 0: none */
-    /* A draft model: what it drafts is wrong so often, of 1024 tokens. No pages: there is none; with
+    /* A draft model: what it drafts is wrong so often, of 1024 tokens. No pages: there is none;
+     * with
      * @block the model's own block drafts then, or with @borrows its assistant. */
     uint32_t n_draft_pages, draft_page_tokens, draft_wrong;
     int64_t draft_step_ns;
@@ -77,8 +80,7 @@ struct sim_client {
     int32_t *prediction;
     uint32_t n_expect;
     enum finish_reason expect;
-    uint32_t
-        edit_every; /* > 0: a prediction is sent, what it must get with a change in so many tokens */
+    uint32_t edit_every; /* > 0: a prediction is sent: its output, one of so many tokens changed */
 
     struct sim_constraint *constraint; /* NULL: none */
 
@@ -133,8 +135,8 @@ struct sim {
     uint32_t max_rows_seen;
     double elsewhere_ns[SIM_TENANTS]; /* of tenants, that this worker was told of */
     int64_t max_step_ns;              /* the longest step so far */
-    /* NULL, or told of: each end; tokens, and how long after the last ones (0: the first); each step, before its
-     * events are delivered. */
+    /* NULL, or told of: each end; tokens, and how long after the last ones (0: the first); each
+     * step, before its events are delivered. */
     void (*ended)(struct sim *s, struct sim_client *c);
     void (*heard)(struct sim *s, struct sim_client *c, int64_t since_ns);
     void (*stepped)(struct sim *s);
@@ -159,17 +161,19 @@ static inline bool sim_is_prewarm(const struct sim_client *c) {
 void sim_init(struct sim *s, const struct sim_opts *opts);
 void sim_deinit(struct sim *s); /* also checks that all pages are back, if all have ended */
 
-/* A new client with @n_prompt tokens that depend on @family up to @n_family, and on the client after it; 0
- * temperature, @max_new tokens, no stops. The caller may change client->m before sim_submit(), but not make it
- * longer. */
+/* A new client with @n_prompt tokens that depend on @family up to @n_family, and on the client
+ * after it; 0 temperature, @max_new tokens, no stops. The caller may change client->m before
+ * sim_submit(), but not make it longer. */
 struct sim_client *sim_client(struct sim *s, uint32_t n_prompt, uint32_t family, uint32_t n_family,
                               uint32_t max_new);
 /* A new client of @session that shares nothing, submitted now. */
 struct sim_client *sim_ask(struct sim *s, uint32_t n_prompt, uint32_t max_new, uint64_t session);
-/* The next turn of a conversation: the prompt and the outputs so far of @before, and @n_more tokens. */
+/* The next turn of a conversation: the prompt and the outputs so far of @before, and @n_more
+ * tokens. */
 struct sim_client *sim_client_after(struct sim *s, const struct sim_client *before, uint32_t n_more,
                                     uint32_t max_new);
-/* What the front would have computed ahead of the turn after @before, which has ended: its prompt and its first
+/* What the front would have computed ahead of the turn after @before, which has ended: its prompt
+ * and its first
  * @n_same outputs, and @n_more other tokens. */
 struct sim_client *sim_client_prewarm(struct sim *s, const struct sim_client *before,
                                       uint32_t n_same, uint32_t n_more);
@@ -183,8 +187,8 @@ void sim_served_elsewhere(struct sim *s, uint32_t tenant, uint64_t ns);
 int sim_step(struct sim *s);
 /* Steps until nothing is left to do; breaks a rule after @max_steps. */
 void sim_run(struct sim *s, uint32_t max_steps);
-/* What the front does when a worker is lost: a new one, and every live request again with its tokens so far; one
- * that was present at SIM_DEATHS deaths fails. */
+/* What the front does when a worker is lost: a new one, and every live request again with its
+ * tokens so far; one that was present at SIM_DEATHS deaths fails. */
 void sim_restart(struct sim *s);
 
 /* Of the tape behind sim.flight. */

@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * schemas - random JSON Schemas, and whether a JSON text is valid for one: a validator that shares nothing with
- * text/grammar but the definition of the keywords.
+ * schemas - random JSON Schemas, and whether a JSON text is valid for one: a validator that shares
+ * nothing with text/grammar but the definition of the keywords.
  */
 
 #include <stdbool.h>
@@ -15,8 +15,10 @@ struct schema_writer {
     struct rng r;
 };
 
-/* Writes another one. Some are refused by a compiler: they contradict themselves, or use what is not supported. */
+/* Writes another one. Some are refused by a compiler: they contradict themselves, or use what is
+ * not supported. */
 void schema_write(struct schema_writer *w);
 
-/* @text is JSON and valid. Call setlocale(LC_CTYPE, "C.UTF-8") before: patterns are tried by regexec(). */
+/* @text is JSON and valid. Call setlocale(LC_CTYPE, "C.UTF-8") before: patterns are tried by
+ * regexec(). */
 bool schema_allows(const char *schema, size_t n_schema, const char *text, size_t n_text);

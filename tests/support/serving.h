@@ -1,8 +1,9 @@
 #pragma once
 
 /*
- * serving - requests served by a scheduler on a real engine with a small model, and what each of them heard: for
- * tests that compare what a request gets in some way of serving with what it gets in another, bit for bit.
+ * serving - requests served by a scheduler on a real engine with a small model, and what each of
+ * them heard: for tests that compare what a request gets in some way of serving with what it gets
+ * in another, bit for bit.
  */
 
 #include "base/rng.h"
@@ -38,7 +39,8 @@ struct serving {
     void (*submit)(struct sched *s, uint32_t i, bool drafts);
 };
 
-/* Serves them with @opts, whose sizes and times are filled in; depth at most the engine's. *stats: of the end. */
+/* Serves them with @opts, whose sizes and times are filled in; depth at most the engine's. *stats:
+ * of the end. */
 void serving_run(const struct serving *w, const struct sched_opts *opts, struct heard *all,
                  struct msg_stats *stats);
 

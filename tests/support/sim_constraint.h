@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * sim_constraint - constrained requests in the simulation: grammars over its letters, what they allow, found by
- * trying token by token, and a source that hands them out at once, later or never.
+ * sim_constraint - constrained requests in the simulation: grammars over its letters, what they
+ * allow, found by trying token by token, and a source that hands them out at once, later or never.
  */
 
 #include "base/rng.h"
@@ -12,8 +12,8 @@ struct sim;
 struct sim_client;
 struct sim_constraint;
 
-/* Constrains what the client gets; before sim_submit(). A grammar that is none makes it invalid. The texts
- * stay where they are. */
+/* Constrains what the client gets; before sim_submit(). A grammar that is none makes it invalid.
+ * The texts stay where they are. */
 void sim_constrain(struct sim *s, struct sim_client *c, const char *grammar, const char *triggers);
 void sim_constrain_randomly(struct sim *s, struct sim_client *c, struct rng *r);
 struct sim_constraint *sim_constraint_free(struct sim_constraint *c);

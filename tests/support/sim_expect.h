@@ -6,7 +6,8 @@
 
 /* Its tokens, digests and log probabilities, and where it ends. */
 void sim_expect(const struct sim *s, struct sim_client *c);
-/* What it must get and what would come behind becomes its prediction, with changes: tokens replaced, left out, put in. */
+/* What it must get and what would come behind becomes its prediction, with changes: tokens
+ * replaced, left out, put in. */
 void sim_predict(struct sim_client *c);
 
 bool sim_wants_vector(const struct sim_client *c);

@@ -450,8 +450,8 @@ static const int32_t *history_of(const struct engine_batch *b, uint32_t s, uint3
     return NULL;
 }
 
-/* The hash of one position more, as the pages have it. @token: what must be there, -1 if that is not
- * known. A draft that was refused is found in this way: what precedes it is right. */
+/* The hash of one position more, as the pages have it. @token: what must be there, -1 if that is
+ * not known. A draft that was refused is found in this way: what precedes it is right. */
 static uint64_t read_position(struct engine *e, const struct engine_batch *b, uint32_t s,
                               uint32_t pos, int32_t token, uint64_t h) {
     uint64_t before = h;
@@ -470,8 +470,9 @@ static uint64_t read_position(struct engine *e, const struct engine_batch *b, ui
 }
 
 /*
- * Reads positions [pos, end) of one class as long as they are as they must be, which needs no hashing: a
- * cell carries the hash that it leads to. Returns where that ends; the rest is for read_position().
+ * Reads positions [pos, end) of one class as long as they are as they must be, which needs no
+ * hashing: a cell carries the hash that it leads to. Returns where that ends; the rest is for
+ * read_position().
  */
 static uint32_t read_right(struct engine *e, const struct engine_batch *b, uint32_t s, uint32_t pos,
                            uint32_t end, const int32_t *history, uint64_t *h) {
@@ -546,7 +547,8 @@ static int32_t token_of(const struct engine *e, const struct engine_batch *b, ui
                                   : b->token[q->row0 + i];
 }
 
-/* The slot of sequence @s must hold the state behind what was read, @h. What it says from here on depends on it. */
+/* The slot of sequence @s must hold the state behind what was read, @h. What it says from here on
+ * depends on it. */
 static uint64_t go_on_from_state(struct engine *e, const struct engine_batch *b, uint32_t s,
                                  uint64_t h) {
     const struct engine_seq *q = &b->seq[s];

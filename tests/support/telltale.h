@@ -3,27 +3,31 @@
 /*
  * telltale - an engine without a model, to be linked in place of the real one (engine/engine.h).
  *
- * Its pages hold tokens instead of keys and values, and what it samples is a hash of all that it reads
- * through the page table for positions 0 to p, and of the parameters that count. So a wrong page, a
- * page shared too early, an overwritten position, a token fed to the wrong row, a wrong output index:
- * each changes the text from there on, and telltale_expect() knows the right text of every request
- * without paging anything. A page's cell also holds the hash of what preceded it when it was written,
- * as the deep layers of a model do: equal tokens after different ones are not interchangeable.
+ * Its pages hold tokens instead of keys and values, and what it samples is a hash of all that it
+ * reads through the page table for positions 0 to p, and of the parameters that count. So a wrong
+ * page, a page shared too early, an overwritten position, a token fed to the wrong row, a wrong
+ * output index: each changes the text from there on, and telltale_expect() knows the right text of
+ * every request without paging anything. A page's cell also holds the hash of what preceded it when
+ * it was written, as the deep layers of a model do: equal tokens after different ones are not
+ * interchangeable.
  *
- * With opts.n_states it is an engine with recurrent layers: a slot holds the hash of what was read up to a position,
- * and a sequence that does not go on where its slot's state is says something else from there on.
+ * With opts.n_states it is an engine with recurrent layers: a slot holds the hash of what was read
+ * up to a position, and a sequence that does not go on where its slot's state is says something
+ * else from there on.
  *
- * With opts.drafts it has a block of multi-token prediction (telltale_block.h): pass 1 says what pass 0 would, but for
- * what is wrong on purpose, and needs the keys of the block at all positions before, and the hidden state of the last.
- * With @borrows it is an assistant: pass 1 reads the cells of pass 0 before the last token, and the hidden state of the
- * position before, which may be one of its own.
+ * With opts.drafts it has a block of multi-token prediction (telltale_block.h): pass 1 says what
+ * pass 0 would, but for what is wrong on purpose, and needs the keys of the block at all positions
+ * before, and the hidden state of the last. With @borrows it is an assistant: pass 1 reads the
+ * cells of pass 0 before the last token, and the hidden state of the position before, which may be
+ * one of its own.
  *
  * What a batch must never contain aborts at once, with a line that says what (telltale_check.c).
  * A batch is hashed at its launch and again at its wait: it must not change between the two.
  *
- * What depends on what is as in a real engine: digests, log probabilities and top lists on the tokens
- * alone; seed, choice, out_pos, temperature, top_p, top_k, min_p only where the temperature is not 0;
- * the history only where penalties are on; bans and masks only when they forbid what would be drawn.
+ * What depends on what is as in a real engine: digests, log probabilities and top lists on the
+ * tokens alone; seed, choice, out_pos, temperature, top_p, top_k, min_p only where the temperature
+ * is not 0; the history only where penalties are on; bans and masks only when they forbid what
+ * would be drawn.
  */
 
 #include "base/clock.h"
@@ -35,11 +39,11 @@ struct telltale {
     uint32_t max_context; /* 0: 65536; opts.max_context lowers it */
     uint32_t depth;       /* 1 or 2; 0: 1 */
     uint32_t classes;     /* bit c: batches have page tables of class c; 0: only KV_GLOBAL */
-    /* With opts.windows: the last so many positions are read in n_windows pages of KV_WINDOW too, which hold the
-     * same cells. The text does not depend on it. */
+    /* With opts.windows: the last so many positions are read in n_windows pages of KV_WINDOW too,
+     * which hold the same cells. The text does not depend on it. */
     uint32_t window, n_windows;
-    /* Sampled tokens lie in [first, last]; 0, 0: all. The end token is not among them: it is drawn with
-     * a probability of end_per_1024. */
+    /* Sampled tokens lie in [first, last]; 0, 0: all. The end token is not among them: it is drawn
+     * with a probability of end_per_1024. */
     int32_t first, last, end;
     uint32_t end_per_1024;
     uint32_t wrong_per_1024; /* samples that differ from what they should be: telltale_errs() */
@@ -53,8 +57,8 @@ struct telltale {
     uint64_t hang_step; /* this step takes hang_ns longer */
     int64_t hang_ns;
 
-    /* Virtual time; NULL: none passes. A step starts when it was launched and the step before has ended,
-     * and takes the sum of these; engine_wait() moves the clock to its end. */
+    /* Virtual time; NULL: none passes. A step starts when it was launched and the step before has
+     * ended, and takes the sum of these; engine_wait() moves the clock to its end. */
     struct clock_virtual *clock;
     int64_t step_ns, row_ns, seq_ns; /* fixed; for each row; for each sequence */
     int64_t read_ns;  /* what all rows together take at least: the reading of the weights */
@@ -63,8 +67,8 @@ struct telltale {
     int64_t copy_ns;  /* for each page copied */
     int64_t state_ns; /* for each state saved or loaded */
     int64_t block_ns; /* a step of pass 1, and an eighth of row_ns for each row */
-    /* So many sequences of one row each that stand side by side read their common beginning, in whole chunks, once
-     * (as engine/cuda/plan.cu has it); 0 or 1: each its own. */
+    /* So many sequences of one row each that stand side by side read their common beginning, in
+     * whole chunks, once (as engine/cuda/plan.cu has it); 0 or 1: each its own. */
     uint32_t together;
     double noise; /* a step takes up to this part more or less */
 };
@@ -90,12 +94,13 @@ void telltale_hang(struct engine *e, int64_t ns);
 bool telltale_is_lost(const struct engine *e);
 bool telltale_is_lost_drafting(const struct engine *e);
 
-/* Whether @page (of the host) holds these tokens, computed after what the last cell of @parent (-1: nothing) leads
- * to. Of KV_GLOBAL. */
+/* Whether @page (of the host) holds these tokens, computed after what the last cell of @parent (-1:
+ * nothing) leads to. Of KV_GLOBAL. */
 bool telltale_holds(const struct engine *e, bool host, uint32_t page, int64_t parent,
                     const int32_t *tokens);
 
-/* Whether snapshot @snapshot is the state behind the last token of @page (of the host), of KV_GLOBAL. */
+/* Whether snapshot @snapshot is the state behind the last token of @page (of the host), of
+ * KV_GLOBAL. */
 bool telltale_is_state(const struct engine *e, uint32_t snapshot, bool host, uint32_t page);
 
 /* Whether an engine that is wrong so often is wrong where the right one's digest is @digest. */
@@ -108,8 +113,8 @@ struct telltale_ask {
     struct engine_param param; /* without tokens, n_prompt, n_tokens */
     uint32_t n_ban;            /* param.bans hold for the first n_ban output tokens */
     bool ignore_end;           /* go on after an end token */
-    /* A grammar: says whether anything comes behind the first @n of @out, and then of each token whether it may be
-     * next. NULL: there is none. */
+    /* A grammar: says whether anything comes behind the first @n of @out, and then of each token
+     * whether it may be next. NULL: there is none. */
     bool (*go_on)(void *ctx, const int32_t *out, uint32_t n);
     bool (*allows)(void *ctx, int32_t token);
     void *ctx;

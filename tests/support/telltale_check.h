@@ -1,7 +1,8 @@
 #pragma once
 
 /*
- * telltale_check - what every batch must fulfil, whatever is in it. Private to the tell-tale engine.
+ * telltale_check - what every batch must fulfil, whatever is in it. Private to the tell-tale
+ * engine.
  */
 
 #include "tests/support/telltale.h"

@@ -16,8 +16,8 @@ bool text_penalised(const struct engine_param *p) {
     return p->repetition != 1.0f || p->presence != 0.0f || p->frequency != 0.0f;
 }
 
-/* The repetition penalty sees the prompt too, the others only the output. Every token is mixed with its place and
- * all are added up: no step waits for the one before. */
+/* The repetition penalty sees the prompt too, the others only the output. Every token is mixed with
+ * its place and all are added up: no step waits for the one before. */
 static uint64_t mix_history(uint64_t h, const struct engine_param *p, const struct history *y) {
     uint32_t from = p->repetition != 1.0f ? 0 : y->n_prompt, n = y->n;
     uint64_t sum = 0;
@@ -42,7 +42,8 @@ static bool allowed(const struct engine_param *p, const struct text_mask *mask, 
     return true;
 }
 
-/* A draw that hits what is forbidden is repeated; so a ban changes nothing where it does not forbid. */
+/* A draw that hits what is forbidden is repeated; so a ban changes nothing where it does not
+ * forbid. */
 static int32_t draw(const struct telltale *t, uint64_t h, const struct engine_param *p,
                     const struct text_mask *mask) {
     uint32_t n = (uint32_t)(t->last - t->first) + 1;

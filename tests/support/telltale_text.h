@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * telltale_text - from what was read to what comes out; shared by the engine and its oracle. Private
- * to the tell-tale engine.
+ * telltale_text - from what was read to what comes out; shared by the engine and its oracle.
+ * Private to the tell-tale engine.
  */
 
 #include "base/rng.h"
@@ -11,14 +11,14 @@
 /* What a page holds of a position. */
 struct cell {
     uint64_t context; /* hash of all positions before it, when it was written */
-    uint64_t
-        after; /* and of those up to it, right in all classes: reading what is right hashes nothing */
-    uint64_t block; /* key of the block (telltale_block.h) */
+    uint64_t after;   /* and of those up to it, right in all classes: reading hashes nothing then */
+    uint64_t block;   /* key of the block (telltale_block.h) */
     int32_t token;
     uint32_t pos;
 };
 
-/* A bijection of each argument when the other is fixed: equal hashes mean equal inputs, but for chance. */
+/* A bijection of each argument when the other is fixed: equal hashes mean equal inputs, but for
+ * chance. */
 static inline uint64_t text_mix(uint64_t h, uint64_t v) {
     struct rng r = {h ^ v * 0xD6E8FEB86659FD93u};
 

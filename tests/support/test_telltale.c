@@ -1,6 +1,6 @@
 /*
- * The oracle itself must be trusted: a correct driver gets the expected text at every depth, chunk and
- * company, and each kind of mistake in a driver is seen, in the text or at once.
+ * The oracle itself must be trusted: a correct driver gets the expected text at every depth, chunk
+ * and company, and each kind of mistake in a driver is seen, in the text or at once.
  */
 
 #include <criterion/criterion.h>
@@ -439,8 +439,8 @@ Test(telltale, copied_pages_are_read_like_the_originals) {
     engine_free(d.engine);
 }
 
-/* A step of @n sequences of @n_rows rows each from @pos0 on; the first 256 positions are in the same pages. How long it
- * takes. */
+/* A step of @n sequences of @n_rows rows each from @pos0 on; the first 256 positions are in the
+ * same pages. How long it takes. */
 static int64_t take(struct engine *e, uint64_t step, const struct clock_virtual *clock, uint32_t i0,
                     uint32_t n, uint32_t pos0, uint32_t n_rows) {
     static int32_t token[512];

@@ -10,8 +10,8 @@
 
 enum { DELTA_KEY_HEADS = 2, DELTA_VALUE_HEADS = 4, DELTA_DIM = 64, DELTA_KERNEL = 4 };
 
-/* Where a block's scale and its minimum (0: none) lie, and how many scales the minimum must be for the
- * values to have mean 0. */
+/* Where a block's scale and its minimum (0: none) lie, and how many scales the minimum must be for
+ * the values to have mean 0. */
 static const struct {
     enum tensor_type type;
     uint32_t d, min;
@@ -144,7 +144,8 @@ static float scale_of(const struct maker *m, const char *name, uint32_t n_in) {
     return (adds ? m->t->loud : 1) / sqrtf((float)n_in);
 }
 
-/* @n matrices of blocks, whose scales stand beside them as NAME.scale; decoded: the values instead. */
+/* @n matrices of blocks, whose scales stand beside them as NAME.scale; decoded: the values
+ * instead. */
 static void add_scaled(struct maker *m, const char *name, const uint64_t ne[3], uint32_t n_dims,
                        uint8_t *data) {
     size_t each = ne[0] * ne[1], bytes = each / 64 * 36;
@@ -465,8 +466,8 @@ static bool is_assistant(const struct tiny_model *t) {
     return strcmp(t->arch, "gemma4-assistant") == 0;
 }
 
-/* A matrix of which a model and its assistant have the first half of each row in common: the assistant has nothing
- * else, the model @more random values of that scale. */
+/* A matrix of which a model and its assistant have the first half of each row in common: the
+ * assistant has nothing else, the model @more random values of that scale. */
 static void common_half(struct maker *m, const char *name, const char *of_assistant, float rms,
                         bool more) {
     uint32_t n = m->t->n_embd / 2, width = is_assistant(m->t) ? n : 2 * n;
@@ -485,7 +486,8 @@ static void common_half(struct maker *m, const char *name, const char *of_assist
     free(data);
 }
 
-/* From the model's width to the assistant's: the first half of the embedding, and a little of the hidden state. */
+/* From the model's width to the assistant's: the first half of the embedding, and a little of the
+ * hidden state. */
 static void pre_projection(struct maker *m) {
     uint32_t n = m->t->n_embd / 2;
     uint64_t ne[3] = {4ull * n, n, 1};
@@ -553,7 +555,8 @@ static void gemma4_keys(struct maker *m) {
         key(m, "embedding_length_out", t->n_embd);
 }
 
-/* Scores of the assistant are as large as the model's: norms are of the same values, over half as many. */
+/* Scores of the assistant are as large as the model's: norms are of the same values, over half as
+ * many. */
 static void gemma4(struct maker *m) {
     const struct tiny_model *t = m->t;
     bool own = is_assistant(t);

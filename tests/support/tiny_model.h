@@ -1,15 +1,17 @@
 #pragma once
 
 /*
- * tiny_model - random models of our architectures in any tensor format, small enough to be made by a test. The
- * weights have a sane scale, so that logits spread and different tokens are sampled. Of the hybrid
- * architectures every second layer is a gated delta net, of gpt-oss the first and every second has a window of 8
- * keys. A block of multi-token prediction says what a model would whose layers add nothing: the less they add, the
- * more of its drafts are right. So does the assistant of a gemma4 model: "gemma4-assistant" with the numbers of
- * the model, whose width is half of the model's. Embeddings of that model are zeros in the second half; its even layers
- * have a window of 24 keys. NVFP4 comes with a scale for each matrix, but that of the embedding. Encoders (bert, nomic-bert, jina-bert-v2) come with a vocabulary: [PAD] [UNK] [CLS]
- * [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII character c,
- * by 99 + i the letters and digits inside words, then "w135", "w136" and so on.
+ * tiny_model - random models of our architectures in any tensor format, small enough to be made by
+ * a test. The weights have a sane scale, so that logits spread and different tokens are sampled. Of
+ * the hybrid architectures every second layer is a gated delta net, of gpt-oss the first and every
+ * second has a window of 8 keys. A block of multi-token prediction says what a model would whose
+ * layers add nothing: the less they add, the more of its drafts are right. So does the assistant of
+ * a gemma4 model: "gemma4-assistant" with the numbers of the model, whose width is half of the
+ * model's. Embeddings of that model are zeros in the second half; its even layers have a window of
+ * 24 keys. NVFP4 comes with a scale for each matrix, but that of the embedding. Encoders (bert,
+ * nomic-bert, jina-bert-v2) come with a vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 +
+ * c - 33 the words of one ASCII character c, by 99 + i the letters and digits inside words, then
+ * "w135", "w136" and so on.
  */
 
 #include "tests/support/gguf_writer.h"

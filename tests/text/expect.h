@@ -1,8 +1,8 @@
 #pragma once
 
 /*
- * expect - what the tests of text/ share: vocabularies from files and from memory, and encoding to an
- * array. Whatever fails here ends the test.
+ * expect - what the tests of text/ share: vocabularies from files and from memory, and encoding to
+ * an array. Whatever fails here ends the test.
  */
 
 #include "base/gguf.h"

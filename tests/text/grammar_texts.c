@@ -1,4 +1,5 @@
-/* Reads one JSON schema a line; writes {"schema": ..., "texts": [...]} with random texts under its mask. For check_ajv.py. */
+/* Reads one JSON schema a line; writes {"schema": ..., "texts": [...]} with random texts under its
+ * mask. For check_ajv.py. */
 
 #include <stdio.h>
 #include <string.h>

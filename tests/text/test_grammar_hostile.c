@@ -1,4 +1,5 @@
-/* Sources that mean harm: each is refused or compiled within the limits on work, states and memory. */
+/* Sources that mean harm: each is refused or compiled within the limits on work, states and
+ * memory. */
 
 #include <stdio.h>
 #include <string.h>
@@ -172,7 +173,8 @@ Test(grammar_hostile, ebnf_bombs) {
     expect_compiles(GRAMMAR_EBNF, strdup("root ::= \"a\" root root | \"a\""));
 }
 
-/* Ambiguity may exhaust the configurations: the request is told, and nothing grows without bound. */
+/* Ambiguity may exhaust the configurations: the request is told, and nothing grows without
+ * bound. */
 Test(grammar_hostile, ambiguous_texts_end_with_an_error_or_go_on) {
     static const char *const SOURCES[] = {
         "root ::= s*\ns ::= \"a\" s s | \"a\"",

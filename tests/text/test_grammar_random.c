@@ -1,6 +1,6 @@
 /*
- * Random schemas and random texts under their masks: every text that may end is valid JSON, and valid for its schema as
- * the validator of tests/support says.
+ * Random schemas and random texts under their masks: every text that may end is valid JSON, and
+ * valid for its schema as the validator of tests/support says.
  */
 
 #include <locale.h>

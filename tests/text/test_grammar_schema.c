@@ -75,7 +75,8 @@ Test(grammar_schema, additional_properties) {
            YES("{\"a\": 1}"), YES("{\"b\": 1}"));
 }
 
-/* What schemas around it say of properties it does not see, so they would not be allowed: too much to work out. */
+/* What schemas around it say of properties it does not see, so they would not be allowed: too much
+ * to work out. */
 Test(grammar_schema, unevaluated_properties_only_outermost) {
     SCHEMA("{\"$ref\": \"#/$defs/a\", \"$defs\": {\"a\": {\"properties\": {\"x\": {}}, "
            "\"unevaluatedProperties\": false}}}",

@@ -1,4 +1,5 @@
-/* Masks against acceptance byte by byte, taking back, copying, forced bytes, composition, free text. */
+/* Masks against acceptance byte by byte, taking back, copying, forced bytes, composition, free
+ * text. */
 
 #include <string.h>
 #include "tests/text/grammar_support.h"
@@ -25,8 +26,8 @@ static const struct {
      "\" \"\ny ::= \"{\" y? \"}\" | \"a\" y\ns ::= \" \"{1,5} (x | \":\" s \"\\n\")?"},
     {GRAMMAR_EBNF, "root ::= \"[\" (x | \"{}\")+\nx ::= \"{\" (x | \"\\\"\")+ \"}\""},
     {GRAMMAR_EBNF, "root ::= p | q\np ::= v \"}\" p?\nq ::= v \", \" q?\nv ::= \"[\" v? \"]\""},
-    /* Many readings of a loop, which differ by what they have counted; what is behind it begins with
-     * its bytes, and with others. */
+    /* Many readings of a loop, which differ by what they have counted; what is behind it begins
+     * with its bytes, and with others. */
     {GRAMMAR_REGEX, "[a-d]*[ab]{9,14}[b-d]x"},
     {GRAMMAR_REGEX, "[ab]*[ab]{9,12}(\"}?|cd)"},
     {GRAMMAR_REGEX, "(([ab]{3})*[ab]{9,10}(\"}|cd))*"},

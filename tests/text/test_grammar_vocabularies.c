@@ -1,4 +1,5 @@
-/* Masks of real vocabularies: byte-level BPE, SentencePiece, characters. Skipped without the test data. */
+/* Masks of real vocabularies: byte-level BPE, SentencePiece, characters. Skipped without the test
+ * data. */
 
 #include <errno.h>
 #include <stdio.h>

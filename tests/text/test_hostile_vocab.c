@@ -244,7 +244,8 @@ static void mutate(bool scores, uint64_t seed) {
     cr_assert_eq(n_used, 1, "the file is right before it is changed");
     CLEANUP(freep) char *copy = malloc(w.file.len);
 
-    /* Every integer: each value for the first ones, one for the lengths of strings in the arrays. */
+    /* Every integer: each value for the first ones, one for the lengths of strings in the
+     * arrays. */
     for (size_t i = 0; i < w.n_fields; i++) {
         size_t first = i < 40 ? 0 : rng_below(&r, ARRAY_SIZE(values));
         size_t last = i < 40 ? ARRAY_SIZE(values) : first + 1;

@@ -2,7 +2,8 @@
  * The scanners against PCRE2 running the expressions that they stand for.
  *
  * PCRE2 may know another version of Unicode, so only code points are used for which both agree;
- * where they do not, one of them must be unassigned. PCRE2's \s has U+180E, which Unicode took away.
+ * where they do not, one of them must be unassigned. PCRE2's \s has U+180E, which Unicode took
+ * away.
  */
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -93,7 +94,8 @@ static size_t rule_numbers[ARRAY_SIZE(rules)];
 
 #define TEXT_CHARS 64
 
-/* A text for both sides. What is no UTF-8 for us is U+FFFD for PCRE2: also no letter, number or space. */
+/* A text for both sides. What is no UTF-8 for us is U+FFFD for PCRE2: also no letter, number or
+ * space. */
 struct text {
     char *ours, *theirs;
     size_t n_ours, n_theirs;

@@ -183,8 +183,8 @@ Test(text_tokenizer, white_space_tokens_are_text_whatever_the_file_calls_them) {
     cr_assert_eq(len, 3);
 }
 
-/* Random mixtures of special texts, with random user ranges. A byte-level piece is as long as its text, so
- * the place of every token is known. */
+/* Random mixtures of special texts, with random user ranges. A byte-level piece is as long as its
+ * text, so the place of every token is known. */
 Test(text_tokenizer, user_ranges_never_yield_special_tokens) {
     CLEANUP(tokenizer_freep) struct tokenizer *t = bytes_tokenizer("llama-bpe");
     static const char *const parts[] = {"<|im_end|>", "<|im_start|>",  "<|",    "im_end",

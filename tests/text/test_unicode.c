@@ -5,7 +5,8 @@
 #include "text/stops.h"
 #include "text/unicode.h"
 
-/* A second reading of the definition (Unicode 3.9, table 3-7), by value instead of by byte ranges. */
+/* A second reading of the definition (Unicode 3.9, table 3-7), by value instead of by byte
+ * ranges. */
 static unsigned reference_decode(const uint8_t *s, size_t len, uint32_t *cp) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     unsigned n = s[0] < 0x80             ? 1

@@ -1,6 +1,6 @@
 /*
- * Unigram: on random vocabularies the best of all ways to cut a text, by trying each; the map of normalisation by a trie that is put together
- * here, also a broken one.
+ * Unigram: on random vocabularies the best of all ways to cut a text, by trying each; the map of
+ * normalisation by a trie that is put together here, also a broken one.
  */
 
 #include <criterion/criterion.h>
@@ -119,7 +119,8 @@ Test(unigram, of_all_cuts_the_best_is_taken) {
                 covered += got.id[i] == 2 ? 0 : strlen(vocab.token[got.id[i]]);
             for (size_t i = 0; i < got.n; i++)
                 sum += got.id[i] == 2 ? 0 : (double)vocab.score[got.id[i]];
-            /* What is not covered are unknown characters; the mark in front is one of three bytes. */
+            /* What is not covered are unknown characters; the mark in front is one of three
+             * bytes. */
             sum += (double)(n - 3 - covered + 1) * (least - 10);
             cr_assert_float_eq(sum, best(text, n, least - 10), 1e-3, "%s", text);
             tokens_deinit(&got);

@@ -80,7 +80,8 @@ static void check_way_back(const struct tokenizer *t, const char *text, size_t l
     buf_deinit(&got);
 }
 
-/* Encodes as llama.cpp does: without normalising; when the text is in NFC, normalising changes nothing. */
+/* Encodes as llama.cpp does: without normalising; when the text is in NFC, normalising changes
+ * nothing. */
 static void check_text(struct tokenizer *t, const char *text, size_t len, unsigned flags,
                        const int32_t *want, size_t n_want, const char *what) {
     bool nfc = set_nfc(t, false);
@@ -217,7 +218,8 @@ Test(text_vocabularies, tags_of_gemma4_are_text) {
 
 static struct name models[] = {{"minimind2-small-q8_0"}, {"stories15M-q8_0"}, {"stories260K-f32"}};
 
-/* A prompt's ids, and the text of what the model answered: pieces one by one, as a stream gives them. */
+/* A prompt's ids, and the text of what the model answered: pieces one by one, as a stream gives
+ * them. */
 static void check_case(const struct tokenizer *t, yyjson_val *c) {
     static int32_t want[4096];
     yyjson_val *prompt = yyjson_obj_get(c, "rendered"), *greedy = yyjson_obj_get(c, "greedy");

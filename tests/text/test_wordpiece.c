@@ -1,5 +1,6 @@
 /*
- * WordPiece: what BERT's tokenizer is known to do, and on random text the same ids as a naive implementation.
+ * WordPiece: what BERT's tokenizer is known to do, and on random text the same ids as a naive
+ * implementation.
  */
 
 #include <criterion/criterion.h>

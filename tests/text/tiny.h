@@ -22,7 +22,8 @@ int32_t tiny_add(struct tiny *t, const char *text, enum token_type type, float s
 int32_t tiny_merge(struct tiny *t, const char *a, const char *b);
 
 /* ids 0..255: the bytes, as byte-level vocabularies write them; merges of a few words; then
- * <|endoftext|> <|im_start|> <|im_end|> (control) <think> </think> (user-defined) "\n\n\n" (plain). */
+ * <|endoftext|> <|im_start|> <|im_end|> (control) <think> </think> (user-defined) "\n\n\n"
+ * (plain). */
 void tiny_bytes(struct tiny *t);
 /* <unk> <s> </s>, <0x00>..<0xFF>, letters, some words, U+2581. */
 void tiny_scores(struct tiny *t);

@@ -45,7 +45,8 @@ void simt_memory_drop(const void *p);
 int simt_memory_space(const void *p);
 /* The host has waited for the device: nothing is being written. */
 void simt_settled(void);
-/* Whether accesses of the launches that follow are looked at; if not, reads of what they write count as ordered. */
+/* Whether accesses of the launches that follow are looked at; if not, reads of what they write
+ * count as ordered. */
 void simt_look(bool on);
 
 #ifdef __cplusplus

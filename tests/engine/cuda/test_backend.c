@@ -327,8 +327,8 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
 
 enum { COMMON = 262, SHARERS = 3 };
 
-/* Three sequences that begin alike decode, the longest first; with @common they are on the same pages, as far as they
- * are full. */
+/* Three sequences that begin alike decode, the longest first; with @common they are on the same
+ * pages, as far as they are full. */
 static void run_sharing(const char *path, bool common, bool share, uint64_t digest[SHARERS][5]) {
     struct driver_opts o = {.backend = "cuda",
                             .path = path,

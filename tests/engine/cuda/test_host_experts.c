@@ -69,8 +69,8 @@ Test(cuda_host_experts, every_architecture_is_near_the_reference) {
     }
 }
 
-/* Behind a dense layer, with an expert of all rows; gates and ups in one tensor, in a branch. Of the
- * last layer all experts. */
+/* Behind a dense layer, with an expert of all rows; gates and ups in one tensor, in a branch. Of
+ * the last layer all experts. */
 Test(cuda_host_experts, golden_files_are_near_the_reference) {
     static const char *const files[] = {"glm4moe-mtp", "gemma4-moe"};
 

@@ -73,7 +73,8 @@ Test(cuda, rounds_may_begin_anywhere) {
     unlink(path);
 }
 
-/* The most probable token behind one token, with @samplers of a request whose tokens are @tokens. */
+/* The most probable token behind one token, with @samplers of a request whose tokens are
+ * @tokens. */
 static int32_t next_token(const char *path, const struct engine_samplers *samplers,
                           const int32_t tokens[3]) {
     struct engine_param param = {

@@ -1,9 +1,9 @@
 /*
- * Gemma 2, 3 and 4, Laguna, Mistral 3 and Olmo 3 on the CUDA backend, without a device: norms behind
- * branches, scaled activations, capped scores and logits, GELU, layers with other heads and rotary
- * positions, inputs of layers, layers without keys, experts beside a dense FFN, gates of attention
- * with weights of their own, queries that grow with their position. Whole models judged by the
- * reference backend, and the same bits however a sequence is computed.
+ * Gemma 2, 3 and 4, Laguna, Mistral 3 and Olmo 3 on the CUDA backend, without a device: norms
+ * behind branches, scaled activations, capped scores and logits, GELU, layers with other heads and
+ * rotary positions, inputs of layers, layers without keys, experts beside a dense FFN, gates of
+ * attention with weights of their own, queries that grow with their position. Whole models judged
+ * by the reference backend, and the same bits however a sequence is computed.
  */
 
 #include <criterion/criterion.h>

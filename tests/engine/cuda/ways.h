@@ -8,7 +8,8 @@
 
 #include "tests/support/engine_driver.h"
 
-/* Under a sanitizer, where the emulator is slow: the first of each kind, which goes the same ways. */
+/* Under a sanitizer, where the emulator is slow: the first of each kind, which goes the same
+ * ways. */
 #ifdef __SANITIZE_ADDRESS__
 #define FEW(all) 1
 #else
@@ -46,10 +47,10 @@ struct trace {
 void ways_run(const char *path, const char *backend, const struct way *w, struct trace *t);
 /* The largest |a - b| / |b| of a row. */
 double ways_distance(const struct trace *a, const struct trace *b);
-/* Rows on CUDA within @limit of the reference's. With experts the reference's router logits take the
- * place of CUDA's, which must be within @limit or 1e-2 of them: of the golden files of gpt-oss and
- * glm4moe with 8 to 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3. The test
- * is linked with --wrap=experts_pick. */
+/* Rows on CUDA within @limit of the reference's. With experts the reference's router logits take
+ * the place of CUDA's, which must be within @limit or 1e-2 of them: of the golden files of gpt-oss
+ * and glm4moe with 8 to 14 prompts each rows were within 5.1e-3 and router logits within 7.4e-3.
+ * The test is linked with --wrap=experts_pick. */
 void ways_near_reference(const char *name, const char *path, double limit);
 /* The same with the experts of the first @host_experts layers, or those that @placed_fd says,
  * computed by the host. Router logits
