@@ -56,8 +56,8 @@ SEGMENT_UNITS = 4096 // 256 // 8  # of a segment of a matrix of 4,096 columns, o
 END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
 FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
 TAG = re.compile(r"(?:add_segment|add_stage|walk)ILi(\d+)E")
-# Once a row of tiles, not once a stage; pages of q8_0; scores with a cap.
-RARE = re.compile(r"Feed4seek|fetch_few|scale_codesEjj|soft_cap")
+# Once a row of tiles, not once a stage; scores with a cap; once a chunk of attend_wide.
+RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|merge_result")
 
 Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed")
 
@@ -92,7 +92,7 @@ def blocks_of(kernel, arch, shared):
 def loops_of(kernel, name, arch, sizes):
     """A row for each format of each loop: what all formats share counts for each of them."""
     _, n, _, bandwidth, _, _ = DEVICES[arch]
-    for first, last in kernel.loops():
+    for first, last in kernel.whole() if name.startswith("attend") else kernel.loops():
         own, ends, mma, common = collections.Counter(), collections.Counter(), collections.Counter(), 0
         outer = kernel.around(first, last) if name in WGMMA_COLUMNS else (first, last)
         for i in range(outer[0], outer[1] + 1):

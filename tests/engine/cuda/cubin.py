@@ -44,6 +44,11 @@ class Kernel:
                 inner.append((a, b))
         return sorted(inner)
 
+    def whole(self):
+        """The innermost loop that has all that multiplies: none where there is no such one."""
+        n = self.count(MMA)
+        return [l for l in self.back() if self.operations[l[0] : l[1] + 1].count(MMA) == n][:1]
+
     def target(self, i):
         """Where branch @i goes: its way is in fours of bytes, from the next instruction on."""
         word = self.words[i]

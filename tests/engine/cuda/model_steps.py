@@ -21,6 +21,9 @@ WGMMA_CYCLES = 4  # of as much of wgmma
 ADDING = 6656  # cycles, of the sums where blocks share segments (cuda.h)
 DRAIN = 100  # cycles from the last wgmma of a segment to its sums; assumed
 DEPENDENT = 6  # cycles from an instruction of a warp to the next where nothing else is ready
+# Bytes of shared memory that a warp reads for a tile of attend_wide_128 (queries, keys, values), and a cycle of a
+# multiprocessor.
+TILE_READS, SHARED_BANDWIDTH = 20480, 128
 LAYERS, WIDTH, INNER, HEADS, KV_HEADS, DIM, VOCAB = 36, 4096, 12288, 32, 8, 128, 151936
 BITS = {"Q4_K": 4.625, "Q6_K": 6.5625}
 # The launches of a layer: rows and columns of the matrices, and whether half of the layers have them as Q6_K.
@@ -120,10 +123,12 @@ class Model:
         step.add(text, LAYERS * max(size / BANDWIDTH, issue))
 
     def prompt(self, step, n):
-        """Heads in groups of four: 64 queries of an item are 16 rows."""
-        pairs = sum((16 * i + 15) // 256 + 1 for i in range(n // 16))
-        issue = pairs * KV_HEADS * 8 * self.loops["attend_wide_128", None].instructions / ISSUE
-        step.add(f"attention: {pairs * KV_HEADS * LAYERS} chunks of 64 queries", LAYERS * issue)
+        """Heads in groups of four: 16 queries of a warp are four rows. A tile of theirs is bound by its instructions,
+        its mma, or what it reads of shared memory."""
+        tiles = sum(4 * i // 32 + 1 for i in range(n // 4)) * KV_HEADS
+        loop = self.loops["attend_wide_128", None]
+        cycles = max(loop.instructions, loop.mma * MMA_CYCLES, TILE_READS / SHARED_BANDWIDTH * 4)
+        step.add(f"attention: {tiles * LAYERS} tiles of 16 queries", LAYERS * tiles * cycles / ISSUE)
 
 
 def kernels(step, n, packs):
