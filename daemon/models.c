@@ -659,7 +659,7 @@ int models_new(struct models **out, const struct models_opts *o, struct err *err
     list_init(&m->scan.waiting);
     list_init(&m->pulls);
     list_init(&m->changes);
-    list_init(&m->doors);
+    list_init(&m->guest_links);
     if (*o->config->model)
         r = add_first(m);
     if (r == 0)

@@ -81,22 +81,23 @@ void models_come_back(struct models *m) {
 
 /* ---- of the next one ---- */
 
-struct door {
+/* A connection of the daemon before this one, for one model. */
+struct guest_link {
     struct list link;
     struct served *served;
     struct guests *guests;
 };
 
 /* What the old daemon asked for is answered as soon as the model's state tells. */
-static void answer(struct door *d) {
-    struct served *s = d->served;
+static void answer(struct guest_link *g) {
+    struct served *s = g->served;
 
-    if (!guests_ask(d->guests))
+    if (!guests_ask(g->guests))
         return;
     if (s->state == SERVED_READY && workers_ready(s->workers)->len > 0)
-        guests_answer(d->guests, workers_ready(s->workers));
+        guests_answer(g->guests, workers_ready(s->workers));
     else if (s->retired || *s->why)
-        guests_close(d->guests);
+        guests_close(g->guests);
     else if (s->of->on_demand)
         models_want(s);
 }
@@ -107,50 +108,50 @@ static void on_asked(void *ctx) {
 }
 
 void models_answer_guests(struct served *s) {
-    LIST_FOREACH(i, &s->of->doors) {
-        struct door *d = LIST_ENTRY(i, struct door, link);
+    LIST_FOREACH(i, &s->of->guest_links) {
+        struct guest_link *g = LIST_ENTRY(i, struct guest_link, link);
 
-        if (d->served == s)
-            answer(d);
+        if (g->served == s)
+            answer(g);
     }
 }
 
 void models_take_guests(struct models *m, const char *name, int fd) {
     struct err err;
     int i = models_index(m, name, &err);
-    struct door *d = i < 0 || m->stopping ? NULL : calloc(1, sizeof(*d));
+    struct guest_link *g = i < 0 || m->stopping ? NULL : calloc(1, sizeof(*g));
 
-    if (!d) {
+    if (!g) {
         close(fd);
         return;
     }
-    d->served = m->served[i];
+    g->served = m->served[i];
     const struct guests_opts o = {.loop = m->opts.loop,
                                   .clock = m->opts.clock,
-                                  .model = d->served->model,
-                                  .ctx = d,
+                                  .model = g->served->model,
+                                  .ctx = g,
                                   .asked = on_asked};
-    if (guests_new(&d->guests, &o, fd) < 0)
-        free(d);
+    if (guests_new(&g->guests, &o, fd) < 0)
+        free(g);
     else
-        list_push_back(&m->doors, &d->link);
+        list_push_back(&m->guest_links, &g->link);
 }
 
 void models_close_guests(struct models *m, const struct served *s) {
-    LIST_FOREACH(i, &m->doors) {
-        struct door *d = LIST_ENTRY(i, struct door, link);
+    LIST_FOREACH(i, &m->guest_links) {
+        struct guest_link *g = LIST_ENTRY(i, struct guest_link, link);
 
-        if (!s || d->served == s)
-            guests_close(d->guests);
+        if (!s || g->served == s)
+            guests_close(g->guests);
     }
 }
 
 void models_free_guests(struct models *m) {
-    LIST_FOREACH(i, &m->doors) {
-        struct door *d = LIST_ENTRY(i, struct door, link);
+    LIST_FOREACH(i, &m->guest_links) {
+        struct guest_link *g = LIST_ENTRY(i, struct guest_link, link);
 
-        list_remove(&d->link);
-        guests_free(d->guests);
-        free(d);
+        list_remove(&g->link);
+        guests_free(g->guests);
+        free(g);
     }
 }

@@ -108,7 +108,7 @@ struct models {
     /* An upgrade (models_away.c). */
     bool away; /* the next daemon has the device: no worker is started */
     uint32_t n_giving_way;
-    struct list doors; /* door.link: requests of the daemon before this one */
+    struct list guest_links; /* guest_link.link: requests of the daemon before this one */
     struct api *api;
     struct models_scan scan;
     struct list pulls;   /* pull.link */
