@@ -24,10 +24,7 @@ static int go_on(const struct store *s, struct disk_io *io) {
 
 /* The next piece of @io. false: it is over. */
 static bool advance(const struct store *s, struct disk_io *io) {
-    int64_t begin = clock_now(clock_monotonic());
-
     io->answer = go_on(s, io);
-    io->ns += clock_now(clock_monotonic()) - begin;
     if (io->answer == STORE_MORE)
         return true;
     io->n_done += io->answer == 0;
@@ -50,7 +47,11 @@ static void *run(void *arg) {
             continue;
         }
         struct disk_io *io = LIST_ENTRY(list_pop_front(&t->turns), struct disk_io, link);
-        if (advance(t->store, io))
+        int64_t begin = clock_now(clock_monotonic());
+        bool more = advance(t->store, io);
+
+        io->ns += clock_now(clock_monotonic()) - begin;
+        if (more)
             list_push_back(&t->turns, &io->link);
         else
             mbox_post(&t->from, &io->mail);

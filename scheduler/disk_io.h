@@ -20,7 +20,7 @@ struct disk_io {
     enum { IO_READ, IO_WRITE, IO_STOP } what;
     uint32_t n, n_done, page_tokens;
     int answer; /* of the first that failed */
-    int64_t ns; /* that its pieces took */
+    int64_t ns; /* that its pieces took; 0 with disk_thread.in_step */
     uint32_t slot[DISK_IO_PAGES];
     void *bytes[DISK_IO_PAGES];
     struct store_head head[DISK_IO_PAGES];
