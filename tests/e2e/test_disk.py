@@ -182,10 +182,10 @@ def test_a_hybrid_model_goes_on_where_its_state_is():
                 assert " snapshots; " in shown and " written, 1 read" in shown, shown
             if name != "qwen35-mtp":
                 continue
-            assert damage_states(f.file()) > 0
+            n = damage_states(f.file())
             with Weftd(*disk, model=golden(name)) as d:
                 assert ask(d, prompt) == (*should[:2], 0)
-                assert len(notes(d)) == 1, notes(d)
+                assert 1 <= len(notes(d)) <= n, (n, notes(d))
 
 
 def test_rubbish_in_place_of_the_file_is_one_line():
