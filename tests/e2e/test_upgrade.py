@@ -78,8 +78,8 @@ def test_the_next_daemon_takes_every_socket_and_streams_go_on_to_their_end():
         path, installed = folder + "/http.sock", Installed(folder)
         with Daemon(*FLAGS, "--listen", "127.0.0.1:0", "--listen", "unix:" + path, path=installed.path) as d:
             should = answer(d, max_tokens=LONG["max_tokens"])
-            stream = Stream(d)
             installed.replace_version()
+            stream = Stream(d)
             with Held(d):
                 pid = upgrade(d)
                 assert pid != d.process.pid and len(stream.tokens) < len(should), "the stream ended before the upgrade"
@@ -282,8 +282,8 @@ def test_sigterm_while_the_next_daemon_loads_ends_both():
 def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
     with tempfile.TemporaryDirectory() as folder, Daemon(*FLAGS, path=Installed(folder).path) as d:
         should = answer(d, max_tokens=LONG["max_tokens"])
-        stream = Stream(d)
         replace_version(folder + "/weftd")
+        stream = Stream(d)
         with Held(d):
             pid = upgrade(d)
             os.kill(pid, signal.SIGTERM)
@@ -298,8 +298,8 @@ def test_a_daemon_that_has_taken_over_ends_after_the_one_before_it():
 def test_the_old_one_waits_for_its_requests_without_a_limit_and_with_one():
     def try_one(flags, signals, whole):
         with tempfile.TemporaryDirectory() as folder, Daemon(*FLAGS, *flags, path=Installed(folder).path) as d:
-            stream = Stream(d)
             replace_version(folder + "/weftd")
+            stream = Stream(d)
             with Held(d):
                 pid = upgrade(d)
                 for _ in range(signals):

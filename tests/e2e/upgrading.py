@@ -3,7 +3,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import threading
@@ -57,14 +56,20 @@ class Stream(threading.Thread):
             self.error = error
 
 
+def put_program(path, data):
+    """By a process of its own: a file that this process has open, other threads' children have open for a moment, too, and a program that is
+    open for writing does not start."""
+    subprocess.run(["cp", "/dev/stdin", path], input=data, check=True)
+    os.chmod(path, 0o755)
+
+
 def replace_version(path):
     """By a program of another version, as far as the digest of what requests depend on tells: none move there."""
     text = (BUILD / "engine" / "build_id.h").read_text()
     digest = bytes(int(b, 16) for b in re.search(r"REQUEST_SOURCES (.*)", text)[1].split(", "))[:16]  # the compiler may cut the rest off
     data = pathlib.Path(program("weftd")).read_bytes()
     assert digest in data
-    pathlib.Path(path + ".new").write_bytes(data.replace(digest, digest[::-1]))
-    os.chmod(path + ".new", 0o755)
+    put_program(path + ".new", data.replace(digest, digest[::-1]))
     os.rename(path + ".new", path)
 
 
@@ -73,16 +78,12 @@ class Installed:
 
     def __init__(self, folder):
         self.path = os.path.join(folder, "weftd")
-        shutil.copy(program("weftd"), self.path)
+        put_program(self.path, pathlib.Path(program("weftd")).read_bytes())
 
     def replace(self, text=None):
         """By a script, or by the true program."""
         new = self.path + ".new"
-        if text is None:
-            shutil.copy(program("weftd"), new)
-        else:
-            pathlib.Path(new).write_text(text)
-            os.chmod(new, 0o755)
+        put_program(new, text.encode() if text else pathlib.Path(program("weftd")).read_bytes())
         os.rename(new, self.path)
 
     def replace_version(self):
