@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 
 from manager import wait_end, wait_until
 from upgrading import FLAGS, Daemon, Installed, Stream, refused, replace_version, upgrade
@@ -95,21 +96,31 @@ class Asked:
             self.errors.append(error)
 
     def __enter__(self):
-        for t in self.threads:
-            t.start()
-        n = len(self.threads)
-        wait_until("all requests", lambda: self.errors or (len({r["request_id"] for r in running(self.d)}) >= n and all(r["output_tokens"] > 0 for r in running(self.d))))
         self.workers = self.workers or [worker_of(self.d)]
         self.worker = self.workers[0]
-        for pid in self.workers:
-            os.kill(pid, signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
+        for t in self.threads:
+            t.start()
+        wait_until("all requests", self.goes_on)
+        n = len(self.threads)
         self.n = len(running(self.d))
         assert not self.errors and self.n >= n, (self.errors, self.n)
         return self
 
-    def __exit__(self, *_):
+    def signal(self, number):
         for pid in filter(is_there, self.workers):
-            os.kill(pid, signal.SIGCONT)
+            os.kill(pid, number)
+
+    def goes_on(self):
+        """Computes for a moment. Whether all requests have some of their output."""
+        self.signal(signal.SIGCONT)
+        time.sleep(0.005)
+        self.signal(signal.SIGSTOP)
+        now = running(self.d)
+        return self.errors or (len({r["request_id"] for r in now}) >= len(self.threads) and all(r["output_tokens"] > 0 for r in now))
+
+    def __exit__(self, *_):
+        self.signal(signal.SIGCONT)
         for t in self.threads:
             t.join()
 
