@@ -1,6 +1,7 @@
 /* Sources that mean harm: each is refused or compiled within the limits on work, states and
  * memory. */
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/buf.h"
@@ -171,6 +172,29 @@ Test(grammar_hostile, ebnf_bombs) {
     buf_add_str(&b, "r20000 ::= \"x\"\n");
     expect_compiles(GRAMMAR_EBNF, b.data);
     expect_compiles(GRAMMAR_EBNF, strdup("root ::= \"a\" root root | \"a\""));
+}
+
+/* A chain of rules that may be empty: none is entered as the last call of its state. It is refused,
+ * or its state is, or it has a first mask; the stack is enough for each. */
+Test(grammar_hostile, ebnf_chain_of_optional_rules) {
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    CLEANUP(grammar_state_freep) struct grammar_state *s = NULL;
+    struct err err = {0};
+    uint32_t bits[64];
+    struct buf b;
+
+    buf_init(&b, 1 << 22);
+    buf_add_str(&b, "root ::= r0 \"y\"\n");
+    for (int i = 0; i < 20000; i++)
+        buf_printf(&b, "r%d ::= r%d?\n", i, i + 1);
+    buf_add_str(&b, "r20000 ::= \"x\"\n");
+    struct grammar_source src = {.kind = GRAMMAR_EBNF, .text = b.data, .len = b.len};
+    int r = grammar_compile(&g, test_vocab(), &src, NULL, &err);
+
+    if (r == 0 && (r = grammar_state_new(&s, g)) == 0)
+        cr_expect(grammar_mask(s, bits) > 0);
+    cr_expect(r == 0 || r == -E2BIG || err.status == 400, "%d '%s'", r, err.message);
+    buf_deinit(&b);
 }
 
 /* Ambiguity may exhaust the configurations: the request is told, and nothing grows without

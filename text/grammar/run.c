@@ -195,57 +195,82 @@ static bool was_there(const struct machine *m, uint32_t state, uint32_t reg, uin
     return members_word(m, members_of(m->g, state), reg, i / 32) >> (i % 32) & 1;
 }
 
+/* The start of the rule that call @i of @from's state calls; false: it may not be called there. */
+static bool start_call(struct machine *m, const struct config *from, uint32_t i,
+                       struct config *start) {
+    const struct grammar *g = m->g;
+    const struct state *s = &g->state[from->state];
+    const struct call_desc *d = &g->desc[g->call[i].desc];
+    uint32_t below = from->frame, to = g->call[i].to, inside = from->mark;
+    uint32_t count = s->flags & STATE_MEMBERS ? from->reg : 0;
+
+    if (is_member(d) && was_there(m, from->state, from->reg, d->min))
+        return false;
+    if (is_distinct(g, d, to)) {
+        if (!members_open(m, from->state, from->reg))
+            return false;
+        inside = distinct_first(m, from->reg);
+        count = distinct_open(m, from->reg);
+    }
+
+    /* A plain call that is the last thing of its rule needs no frame: the callee returns for
+     * both. */
+    if (d->kind != CALL_PLAIN || !(g->state[to].flags & STATE_RETURN)) {
+        below = machine_push(m, from->frame, i, count);
+        if (below == 0)
+            return false;
+    }
+    *start = (struct config){g->rule[d->rule].start, 0, below, inside};
+    return true;
+}
+
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
                   uint32_t mark);
 
-/* Adds the starts of the rules that @state calls. */
-static void enter_calls(struct machine *m, struct set *out, uint32_t state, uint32_t reg,
-                        uint32_t frame, uint32_t mark) {
-    const struct grammar *g = m->g;
-    const struct state *s = &g->state[state];
+/* Adds the starts of the rules that the first @n calls of @from's state call. */
+static void enter_calls(struct machine *m, struct set *out, const struct config *from, uint32_t n) {
+    const struct state *s = &m->g->state[from->state];
+    struct config start;
 
-    for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
-        const struct call_desc *d = &g->desc[g->call[i].desc];
-        uint32_t start = g->rule[d->rule].start, below = frame, to = g->call[i].to;
-        uint32_t count = s->flags & STATE_MEMBERS ? reg : 0, inside = mark;
-
-        if (is_member(d) && was_there(m, state, reg, d->min))
-            continue;
-        if (is_distinct(g, d, to)) {
-            if (!members_open(m, state, reg))
-                continue;
-            inside = distinct_first(m, reg);
-            count = distinct_open(m, reg);
-        }
-
-        /* A plain call that is the last thing of its rule needs no frame: the callee returns for
-         * both. */
-        if (d->kind != CALL_PLAIN || !(g->state[to].flags & STATE_RETURN)) {
-            below = machine_push(m, frame, i, count);
-            if (below == 0)
-                continue;
-        }
-        enter(m, out, start, 0, below, inside);
-    }
+    for (uint32_t i = s->call; i < s->call + n; i++)
+        if (start_call(m, from, i, &start))
+            enter(m, out, start.state, start.reg, start.frame, start.mark);
 }
 
 /* Adds a configuration and what it leads to without reading: the starts of the rules that it
  * calls, and where its own rule returns to. Ends: returns come first and lower the stack, calls
- * raise it, and no rule calls itself without reading. */
+ * raise it, and no rule calls itself without reading. A call that comes last is a round of the
+ * loop, the others are calls of enter(), ENTER_DEPTH of them at most. */
 static void enter(struct machine *m, struct set *out, uint32_t state, uint32_t reg, uint32_t frame,
                   uint32_t mark) {
     const struct grammar *g = m->g;
-    const struct state *s = &g->state[state];
+    struct config c = {state, reg, frame, mark}, start;
+    bool goes_on = true;
 
-    if (!machine_spend(m))
+    if (m->depth == ENTER_DEPTH) {
+        m->error = -E2BIG;
         return;
-    if (s->n_edges && (!(s->flags & STATE_MEMBERS) || members_open(m, state, reg)))
-        add_config(m, out, (struct config){state, reg, frame, mark});
-    enter_calls(m, out, state, reg, frame, mark);
-    if ((s->flags & STATE_ACCEPT) &&
-        (!(s->flags & STATE_LOOP) || frame == 0 || loop_may_end(desc_of(m, frame), reg)) &&
-        (!(s->flags & STATE_MEMBERS) || members_done(m, members_of(g, state), reg)))
-        machine_leave(m, out, reg, frame, mark);
+    }
+    m->depth++;
+    while (goes_on && machine_spend(m)) {
+        const struct state *s = &g->state[c.state];
+        bool may_leave = s->flags & STATE_ACCEPT;
+        uint32_t n = s->n_calls;
+
+        if (s->n_edges && (!(s->flags & STATE_MEMBERS) || members_open(m, c.state, c.reg)))
+            add_config(m, out, c);
+        goes_on = n > 0 && !may_leave;
+        enter_calls(m, out, &c, goes_on ? n - 1 : n);
+        goes_on = goes_on && start_call(m, &c, s->call + n - 1, &start);
+        if (may_leave &&
+            (!(s->flags & STATE_LOOP) || c.frame == 0 ||
+             loop_may_end(desc_of(m, c.frame), c.reg)) &&
+            (!(s->flags & STATE_MEMBERS) || members_done(m, members_of(g, c.state), c.reg)))
+            machine_leave(m, out, c.reg, c.frame, c.mark);
+        if (goes_on)
+            c = start;
+    }
+    m->depth--;
 }
 
 void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t frame,
@@ -344,7 +369,8 @@ bool machine_step(struct machine *m, const struct set *from, unsigned symbol, st
 void machine_call(struct machine *m, const struct set *from, uint32_t state, struct set *out) {
     *out = set_open(m);
     for (uint32_t i = from->begin; i < from->end; i++)
-        enter_calls(m, out, state, 0, m->config[i].frame, 0);
+        enter_calls(m, out, &(struct config){.state = state, .frame = m->config[i].frame},
+                    m->g->state[state].n_calls);
 }
 
 bool machine_follow(struct machine *m, const struct set *from, unsigned symbol, uint32_t to,

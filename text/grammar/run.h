@@ -11,6 +11,7 @@
 #include "text/grammar/automaton.h"
 
 #define SET_MAX 256              /* configurations at once */
+#define ENTER_DEPTH 8192         /* machine.depth: 4 MiB of a thread's stack under a sanitizer */
 #define MEMBERS_NODE 0x80000000u /* frame.call of what is no call: a word of a set (members.c) */
 
 struct frame {
@@ -51,6 +52,7 @@ struct machine {
     bool reads;        /* a step's byte is text[n_text - 1]: items that end are known */
     uint32_t n_pruned; /* how often configurations were left out because items must differ */
     uint64_t fuel;     /* steps left */
+    uint32_t depth;    /* calls of enter() that are under way */
     int error;         /* sticky: -ENOMEM, -E2BIG, -EAGAIN */
     struct seen seen;
     /* What takes long is left for later: -EAGAIN where fuel runs out, and where a token class or a
