@@ -8,9 +8,12 @@ asserts     assert() per 1,000 lines, blank ones included
 functions   number, median and longest length: from the line of the name to the closing brace
 cycle       modules that stand in an include cycle inside their top folder; x.c, x.h and x_private.h are one
 over 100    lines of more than 100 columns, comments too
+bare        functions that a header declares without a contract: no comment beside the declaration, and none above it or
+            above the group of lines that it is in. One contract is enough for a name that headers of a folder repeat.
 
 Exit 1: an include cycle in a product folder, a line of more than 100 columns there or in tests/, a function over 100
-lines or a file over 800. Without FOLDER the product's folders are measured; a FOLDER is listed line by line.
+lines or a file over 800, more functions without a contract than BARE allows. Without FOLDER the product's folders are
+measured; a FOLDER is listed line by line, and so are its functions without a contract.
 """
 import argparse
 import bisect
@@ -22,11 +25,20 @@ import sys
 FOLDERS = "base proto text kvpager engine scheduler api daemon cmd".split()
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 800
+# Functions without a contract that a folder may have: only ever lowered.
+BARE = {
+    "base": 13, "engine": 142, "kvpager": 4,
+    "scheduler": 17,
+    "api": 38, "cmd": 24, "daemon": 6, "proto": 1, "text": 63,
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 ASSERT = re.compile(r"\bassert\s*\(")
 SPACE = re.compile(r'^(?:extern\s+""|namespace\b.*)$', re.S)
 NAME = re.compile(r"([A-Za-z_]\w*)\s*\(")
+MACROS = re.compile(r"^(?:[A-Z_]{3,}\([^()]*\)\s*)+")
+# f( or MACRO(f)(, not (*f)(
+DECLARED = re.compile(r"\b(?:[A-Z_]{3,}\()?(?!__attribute__)(?=\w*[a-z])([A-Za-z_]\w*)(?:\)\s*)?\((?!\s*\*)")
 
 
 def blank(text):
@@ -57,35 +69,62 @@ def only_first_branches(lines):
     return out
 
 
-def functions(lines):
-    """(name, first line from 1, length) of each function."""
-    text = "\n".join(only_first_branches(lines))
+def heads(bare):
+    """(text, first line, last line, line of the closing brace or None) of each declaration and definition, lines from 0."""
+    text = "\n".join(only_first_branches(bare))
     starts = [0] + [m.end() for m in re.finditer("\n", text)]
-    found, open_at, head_at, depth, inner = [], None, 0, 0, []
+    at, depth, found = 0, 0, []
+
+    def line(position):
+        return bisect.bisect_right(starts, position) - 1
+
     for m in re.finditer(r"[{};]", text):
-        c, at = m.group(), m.start()
+        c, head = m.group(), text[at:m.start()]
+        if c == "{" and depth == 0 and SPACE.match(head.strip()):
+            at = m.end()
+            continue
+        if c != "}" and depth == 0:
+            begin = at + len(head) - len(head.lstrip())
+            found.append((head.strip(), line(begin), line(m.start()), None))
         if c == "{":
-            head = text[head_at:at].strip()
-            if open_at is None and depth == 0 and SPACE.match(head):
-                inner.append(True)
-                head_at = m.end()
-                continue
-            if open_at is None and depth == 0:
-                name = NAME.search(head)
-                if name and "=" not in head[: name.start()] and not re.match(r"(struct|union|enum)\s+\w*$", head):
-                    begin = head_at + text[head_at:at].index(head) + name.start()
-                    open_at = (name.group(1), bisect.bisect_right(starts, begin))
             depth += 1
-        elif c == "}":
-            if depth == 0 and inner:
-                inner.pop()
-            else:
-                depth -= 1
-            if depth == 0 and open_at:
-                found.append((*open_at, bisect.bisect_right(starts, at) - open_at[1] + 1))
-                open_at = None
+        elif c == "}" and depth:
+            depth -= 1
+            if depth == 0:
+                found[-1] = (*found[-1][:3], line(m.start()))
         if depth == 0:
-            head_at = m.end()
+            at = m.end()
+    return found
+
+
+def functions(bare):
+    """(name, first line from 1, length) of each function."""
+    found = []
+    for head, first, _, end in heads(bare):
+        name = NAME.search(head)
+        if end and name and "=" not in head[: name.start()] and not re.match(r"(struct|union|enum)\s+\w*$", head):
+            at = first + head[: name.start()].count("\n")
+            found.append((name.group(1), at + 1, end - at + 1))
+    return found
+
+
+def declared(lines, bare):
+    """{name: line from 1, or 0 where it has a contract} of the functions that a header declares or defines."""
+    found = {}
+    bare = bare + [""] * (len(lines) - len(bare))
+    for head, first, last, _ in heads(bare):
+        macros = MACROS.match(head)
+        if macros:
+            head, first = head[macros.end():], first + macros.group().count("\n")
+        name = DECLARED.search(head)
+        if not name or "=" in head[: name.start()] or re.match(r"typedef\b|\w*assert\b", head, re.I):
+            continue
+        has = any("/*" in s for s in lines[first:last + 1])
+        at = first
+        while not has and at > 0 and lines[at - 1].strip():
+            at -= 1
+            has = lines[at].startswith(("/*", " *")) and not bare[at].strip()
+        found[name.group(1)] = 0 if has else found.get(name.group(1), first + 1)
     return found
 
 
@@ -106,6 +145,17 @@ class File:
         self.wide = [(i, len(s)) for i, s in enumerate(self.lines, 1) if len(s) > MAX_COLUMNS]
         self.widest = max((len(s) for s in self.lines), default=0)
         self.includes = INCLUDE.findall(text)
+        self.declared = declared(self.lines, bare) if file.suffix in (".h", ".cuh") else {}
+
+
+def bare_functions(files):
+    """(name, place) of each function of these headers without a contract in any header of its folder."""
+    found = {}
+    for f in files:
+        for name, at in f.declared.items():
+            key = (f.path.rsplit("/", 1)[0], name)
+            found[key] = at and found.get(key, f"{f.path}:{at}")
+    return [(name, place) for (_, name), place in found.items() if place]
 
 
 def cycles(files):
@@ -187,6 +237,15 @@ def main():
         print(f"{f.path}: {len(f.lines)} lines")
 
     failed = bool(long_functions or long_files)
+    no_contract = bare_functions(every)
+    for top, limit in BARE.items():
+        n = sum(place.startswith(top + "/") for _, place in no_contract)
+        if top in {f.path.split("/")[0] for f in every}:
+            print(f"{top}: {n} functions without a contract in headers, at most {limit}")
+            failed |= n > limit
+    if asked:
+        for name, place in no_contract:
+            print(f"{place}: {name}() has no contract")
     for ring in rings:
         if {m.rsplit("/", 1)[0] for m in ring} & set(files):
             failed = True
