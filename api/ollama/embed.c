@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
@@ -9,7 +10,8 @@
 
 /*
  * /api/embed: the vectors of /v1/embeddings in Ollama's form. What is too long is refused and not
- * cut, as if "truncate" were false.
+ * cut, as if "truncate" were false. /api/embeddings, which came before it, has one text, `prompt`,
+ * and one vector, of whatever length the model gives.
  */
 
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
@@ -23,6 +25,19 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
     for (uint32_t i = 0; i < g->n_vector; i++)
         json_double(&j, (double)g->vector[i]);
     json_close(&j, ']');
+    return j.error;
+}
+
+/* The answer of /api/embeddings. */
+static int answer_one(struct vectors *v, struct buf *b) {
+    struct json j;
+
+    assert(v->n_inputs == 1);
+    json_begin(&j, b);
+    json_open(&j, '{');
+    json_key(&j, "embedding");
+    json_valid(&j, v->text[0].data, v->text[0].len);
+    json_close(&j, '}');
     return j.error;
 }
 
@@ -49,29 +64,44 @@ static int answer(struct vectors *v, struct buf *b) {
     return r < 0 ? r : j.error;
 }
 
-/* The body without its model: that has been found, and its name may have a tag. NULL: no memory. */
-static yyjson_doc *without_model(yyjson_doc *body) {
+/* The body without its model: that has been found, and its name may have a tag. @one: of
+ * /api/embeddings. NULL: no memory. */
+static yyjson_doc *as_embedding(yyjson_doc *body, bool one) {
     yyjson_mut_doc *d = yyjson_doc_mut_copy(body, NULL);
+    yyjson_mut_val *root = yyjson_mut_doc_get_root(d);
+    yyjson_doc *out = NULL;
 
     if (!d)
         return NULL;
-    yyjson_mut_obj_remove_key(yyjson_mut_doc_get_root(d), "model");
-    yyjson_doc *out = yyjson_mut_doc_imut_copy(d, NULL);
+    yyjson_mut_obj_remove_key(root, "model");
+    if (one) {
+        yyjson_mut_obj_remove_key(root, "input");
+        yyjson_mut_obj_remove_key(root, "normalize");
+    }
+    if (!one || (yyjson_mut_obj_rename_key(d, root, "prompt", "input") &&
+                 yyjson_mut_obj_add_bool(d, root, "normalize", false)))
+        out = yyjson_mut_doc_imut_copy(d, NULL);
     yyjson_mut_doc_free(d);
     return out;
 }
 
-static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
-    yyjson_val *keep = yyjson_obj_get(yyjson_doc_get_root(body), "keep_alive");
+/* Takes @body. */
+static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct err *err) {
+    yyjson_val *root = yyjson_doc_get_root(body), *keep = yyjson_obj_get(root, "keep_alive");
     bool has_keep = keep && !yyjson_is_null(keep);
+    yyjson_val *prompt = yyjson_obj_get(root, "prompt");
     int64_t keep_s = 0;
 
+    if (one && (!yyjson_is_str(prompt) || !yyjson_get_len(prompt))) {
+        yyjson_doc_free(body);
+        return err_set_code(err, 400, "invalid_value", "prompt", "prompt must be a text");
+    }
     if (has_keep && !ollama_read_duration(keep, &keep_s)) {
         yyjson_doc_free(body);
         return err_set_code(err, 400, "invalid_value", "keep_alive",
                             "keep_alive must be a number of seconds or a duration such as \"5m\"");
     }
-    yyjson_doc *ours = without_model(body);
+    yyjson_doc *ours = as_embedding(body, one);
     yyjson_doc_free(body);
     int r =
         ours ? gen_request_read(&job->request, job->model, FIELDS_EMBEDDING, ours, err) : -ENOMEM;
@@ -87,10 +117,24 @@ static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) 
     return 0;
 }
 
-static const struct vectors_form form = {take, answer};
+static int translate(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, false, err);
+}
+
+static int translate_one(struct prompt_job *job, yyjson_doc *body, struct err *err) {
+    return read_body(job, body, true, err);
+}
+
+static const struct vectors_form form = {take, answer}, form_one = {take, answer_one};
 static const struct endpoint endpoint = {.translate = translate, .form = &form};
+static const struct endpoint endpoint_one = {.translate = translate_one, .form = &form_one};
 
 void ollama_embed_serve(struct exchange *x, struct http *h) {
     (void)h;
     vectors_serve(x, &endpoint);
+}
+
+void ollama_embeddings_serve(struct exchange *x, struct http *h) {
+    (void)h;
+    vectors_serve(x, &endpoint_one);
 }

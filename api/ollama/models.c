@@ -223,6 +223,7 @@ static const struct route routes[] = {
     {"/api/chat", HTTP_POST, false, true, ollama_chat_serve},
     {"/api/generate", HTTP_POST, false, true, ollama_generate_serve},
     {"/api/embed", HTTP_POST, false, true, ollama_embed_serve},
+    {"/api/embeddings", HTTP_POST, false, true, ollama_embeddings_serve},
     {"/api/tags", HTTP_GET, false, false, tags_serve},
     {"/api/ps", HTTP_GET, false, false, ps_serve},
     {"/api/show", HTTP_POST, false, false, show_serve},

@@ -34,6 +34,7 @@ int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err);
 void ollama_chat_serve(struct exchange *x, struct http *h);
 void ollama_generate_serve(struct exchange *x, struct http *h);
 void ollama_embed_serve(struct exchange *x, struct http *h);
+void ollama_embeddings_serve(struct exchange *x, struct http *h);
 void ollama_pull_serve(struct exchange *x, struct http *h);
 void ollama_create_serve(struct exchange *x, struct http *h);
 void ollama_copy_serve(struct exchange *x, struct http *h);

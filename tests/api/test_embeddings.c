@@ -203,6 +203,31 @@ Test(embeddings, have_ollama_s_shape) {
     world_stop(&w);
 }
 
+/* Ollama's older route: one text, one vector, of whatever length the model gives. */
+Test(embeddings, have_the_shape_of_ollama_s_older_route) {
+    static const char *const refused[] = {"{\"model\":\"tiny\"}",
+                                          "{\"model\":\"tiny\",\"prompt\":\"\"}",
+                                          "{\"model\":\"tiny\",\"prompt\":[\"a\"]}"};
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    world_ask(&w, "/api/embeddings",
+              "{\"model\":\"tiny:latest\",\"prompt\":\"a\",\"keep_alive\":\"5m\",\"options\":{}}",
+              &r);
+    cr_expect_eq(r.status, 200);
+    cr_expect_str_eq(r.body.data, "{\"embedding\":[97,97,1,0]}");
+    cr_expect_eq(w.port.r[0].m.flags & SUBMIT_POOLS, SUBMIT_POOL_LAST);
+    reply_deinit(&r);
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        world_ask(&w, "/api/embeddings", refused[i], &r);
+        cr_expect_eq(r.status, 400);
+        cr_expect_str_eq(r.body.data, "{\"error\":\"prompt must be a text\"}");
+        reply_deinit(&r);
+    }
+    world_stop(&w);
+}
+
 /* A model that only makes vectors says so, whatever the dialect. */
 Test(embeddings, are_all_that_an_encoder_makes) {
     static const char *const bodies[][2] = {
