@@ -75,6 +75,37 @@ static int look_up(const struct route *table, struct exchange *x, const char *pa
     return 0;
 }
 
+/* Whether any table has @path, for any method. */
+static bool is_served(const struct exchange *x, const char *path) {
+    const struct http_server_opts *o = &x->server->opts;
+    const char *arg;
+    size_t len;
+
+    for (const struct route *r = o->routes; r && r->path; r++)
+        if (matches(r, path, &arg, &len))
+            return true;
+    for (const struct dialect *const *d = o->dialects; *d; d++)
+        for (const struct route *r = (*d)->routes; r && r->path; r++)
+            if (matches(r, path, &arg, &len))
+                return true;
+    return false;
+}
+
+/* 404, and what is wrong with the client's base URL where the path tells. Returns -EINVAL. */
+static int refuse_unknown(const struct exchange *x, const char *path, struct err *err) {
+    const char *why = ".";
+    char longer[128];
+
+    snprintf(longer, sizeof(longer), "/v1%.100s", path);
+    if (strstr(path, "//"))
+        why = ": two slashes follow each other in it. The client's base URL must not end with one.";
+    else if (strncmp(path, "/v1/v1/", 7) == 0 && is_served(x, path + 3))
+        why = ": /v1 is in it twice. Leave it out of the client's base URL.";
+    else if (is_served(x, longer))
+        why = ", but there is one with /v1 before it. Add that to the client's base URL.";
+    return err_set_code(err, 404, "not_found", NULL, "There is no such path here%s", why);
+}
+
 int route_find(struct exchange *x, const struct http *h, struct err *err) {
     const struct http_server_opts *o = &x->server->opts;
     CLEANUP(freep) char *path = strdup(http_target(h));
@@ -97,7 +128,7 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
     if (r != 0)
         return MIN(r, 0);
     if (!*allow)
-        return err_set_code(err, 404, "not_found", NULL, "There is no such path here.");
+        return refuse_unknown(x, path, err);
     if (!(x->arg = strdup(allow)))
         return -ENOMEM;
     return err_set_code(err, 405, "method_not_allowed", NULL, "This path is for %s.", allow);
