@@ -22,6 +22,10 @@
  * characters. Its register counts the characters (CALL_COUNTED), or is a place in a trie of names
  * that the text must not equal (CALL_NAMES). So `maxLength: 100000` costs no states, and all
  * strings of all schemas are the same few states, whose token classes are computed once.
+ *
+ * A rule of a pattern beside a large `maxLength` counts as well (CALL_WITHIN): its register is the
+ * number of characters so far, and an edge may be taken as long as these and the fewest that are
+ * needed behind it are not too many. So it has the states of the pattern, not of the product.
  */
 
 #include "text/grammar/expr.h"
@@ -34,10 +38,11 @@
 enum state_flags {
     STATE_ACCEPT = 1, /* the rule may end here */
     STATE_LOOP = 2,   /* in a loop rule */
-    STATE_BORDER = 4, /* its start */
+    STATE_BORDER = 4, /* its start; with STATE_WITHIN: between characters */
     STATE_RETURN = 8, /* accepts and has no edges and no calls */
     STATE_TOKENS = 16,
     STATE_MEMBERS = 32, /* in a rule whose register says which members have been there */
+    STATE_WITHIN = 64,  /* in one whose register is the number of characters so far */
 };
 
 struct call {
@@ -52,6 +57,7 @@ enum call_kind {
     CALL_ONCE,    /* member `min`, behind `max` bytes of key, not when it is in the register's set,
                      to which it is added; or with min NO_MAX another, any number of times */
     CALL_MEMBERS, /* the callee must end with all members that must be there */
+    CALL_WITHIN,  /* the callee reads at most `max` characters */
 };
 
 struct call_desc {
@@ -102,6 +108,7 @@ static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned 
 struct auto_rule {
     uint32_t start, n_states;
     uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
+    uint32_t need;    /* the largest of its states' */
     bool loop;
     uint8_t shared;
     struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
@@ -144,7 +151,8 @@ struct grammar {
      * state is first reached, by any thread, as long as there is room (classify.c). */
     _Atomic(struct token_class *) *cls;
     _Atomic(struct token_class *) **places; /* by rule: of the vocabulary (share.h), or NULL */
-    bool *counted;                          /* rules whose characters are counted up to a maximum */
+    uint32_t *need; /* of states with STATE_WITHIN: the fewest characters to the end; or NULL */
+    bool *counted;  /* rules whose characters are counted up to a maximum */
     _Atomic size_t class_room;
     int32_t *token;      /* special tokens of the edges */
     struct names *names; /* own copies */

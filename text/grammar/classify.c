@@ -682,7 +682,8 @@ static int make_all(struct build *b, struct grammar *g) {
 /* Whether a class of @q is small, but takes longer than a mask should: of a loop, or behind which
  * white space may stand. */
 static bool is_small(const struct grammar *g, uint32_t q) {
-    return (g->state[q].flags & STATE_BORDER) || state_next(g, &g->state[q], '\n') != NO_STATE;
+    return (g->state[q].flags & (STATE_BORDER | STATE_LOOP)) == (STATE_BORDER | STATE_LOOP) ||
+           state_next(g, &g->state[q], '\n') != NO_STATE;
 }
 
 void grammar_prepare(const struct grammar *g) {

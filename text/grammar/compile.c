@@ -57,6 +57,26 @@ static int make_rules(struct maker *m) {
     return 0;
 }
 
+/* What the states of rules that count characters need to end. */
+static int keep_needs(struct build *b, struct grammar *g) {
+    for (uint32_t i = 0; i < g->n_rules; i++) {
+        const struct rule *from = &b->rule[i];
+        uint32_t start = g->rule[i].start;
+
+        if (!from->need)
+            continue;
+        if (!g->need) {
+            g->need = calloc(g->n_states, sizeof(*g->need));
+            g->bytes += g->n_states * sizeof(*g->need);
+        }
+        if (!g->need)
+            return build_no_memory(b);
+        g->need[start] = from->need[0];
+        memcpy(g->need + start + 1, from->need, from->body->lang->n * sizeof(*g->need));
+    }
+    return 0;
+}
+
 static int make_tables(struct build *b, struct grammar *g) {
     uint32_t n = 0;
 
@@ -146,6 +166,8 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     free(m.nfa_edge);
     free(m.nfa_head);
     if (r == 0)
+        r = keep_needs(b, g);
+    if (r == 0)
         r = members_keep(b, g);
     if (r == 0)
         r = automaton_analyse(b, g);
@@ -191,6 +213,7 @@ struct grammar *grammar_free(struct grammar *g) {
     free(g->rule);
     free(g->table);
     free(g->runway);
+    free(g->need);
     free(g->token);
     free(g);
     return NULL;

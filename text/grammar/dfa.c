@@ -448,12 +448,53 @@ static int make_states(struct dfa *d, const struct expr *body, uint32_t *first) 
     return r;
 }
 
+/* The states of @l as they are, behind a start that is not entered again. */
+static int copy_lang(struct dfa *d, const struct lang *l) {
+    struct grammar *g = d->m->g;
+    int r = 0;
+
+    for (uint32_t q = 0; r == 0 && q <= l->n; q++)
+        r = add_state(d);
+    for (uint32_t q = 0; r == 0 && q <= l->n; q++) {
+        const struct lang_state *s = &l->state[q ? q - 1 : 0];
+        struct state *to = &g->state[d->base + q];
+
+        to->edge = g->n_edges;
+        to->call = g->n_calls;
+        if (q && (s->accepts & 1))
+            to->flags |= STATE_ACCEPT;
+        if (s->accepts & LANG_BORDER)
+            to->flags |= STATE_BORDER;
+        for (uint32_t i = s->edge; r == 0 && i < s->edge + s->n_edges; i++)
+            r = emit_edge(d, d->base + q, l->edge[i].lo, l->edge[i].hi,
+                          d->base + 1 + l->edge[i].to);
+    }
+    return r;
+}
+
+/* A rule whose register counts characters. */
+static int make_within(struct maker *m, uint32_t rule) {
+    const struct rule *from = &m->b->rule[rule];
+    struct grammar *g = m->g;
+    struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .flags = STATE_WITHIN};
+    int r = copy_lang(&d, from->body->lang);
+    uint32_t most = 0;
+
+    for (uint32_t q = 0; q < from->body->lang->n; q++)
+        most = MAX(most, from->need[q]);
+    g->rule[rule] =
+        (struct auto_rule){.start = d.base, .n_states = g->n_states - d.base, .need = most};
+    return r;
+}
+
 int dfa_make(struct maker *m, uint32_t rule) {
     struct build *b = m->b;
     struct grammar *g = m->g;
     struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .loop = b->rule[rule].loop};
     uint32_t first;
 
+    if (b->rule[rule].need)
+        return make_within(m, rule);
     d.flags = (uint8_t)((d.loop ? STATE_LOOP : 0) | (b->rule[rule].members ? STATE_MEMBERS : 0));
     int r = make_states(&d, b->rule[rule].body, &first);
 

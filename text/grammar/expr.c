@@ -171,6 +171,17 @@ struct expr *expr_call(struct build *b, uint32_t rule) {
     return e;
 }
 
+struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max) {
+    struct expr *e = make(b, EXPR_WITHIN);
+
+    assert(rule < b->n_rules && b->rule[rule].need);
+    if (e) {
+        e->id = rule;
+        e->max = max;
+    }
+    return e;
+}
+
 struct expr *expr_token(struct build *b, int32_t token) {
     struct expr *e = make(b, EXPR_TOKEN);
 
@@ -241,6 +252,8 @@ bool expr_nullable(const struct build *b, const struct expr *e) {
     case EXPR_ONCE:
     case EXPR_MEMBERS:
         return false;
+    case EXPR_WITHIN:
+        return expr_nullable(b, b->rule[e->id].body);
     case EXPR_LANG:
         return e->lang->n && (e->lang->state[0].accepts & 1);
     }

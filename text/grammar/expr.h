@@ -33,6 +33,7 @@ enum expr_kind {
     EXPR_ONCE,    /* a rule, at most once: member `min` of those of the rule it is in, behind `max`
                      bytes of its key; min NO_MAX: no member of these, any number of times */
     EXPR_MEMBERS, /* a rule with such members */
+    EXPR_WITHIN,  /* a rule with `need`, in at most `max` characters */
 };
 
 enum char_mode {
@@ -108,7 +109,10 @@ struct rule {
     bool loop;                     /* the body is an atom: one or more of it, see automaton.h */
     uint8_t shared;                /* one of enum shared_loop */
     bool may_copy;                 /* the body may take the place of a call (nfa.c) */
-    uint32_t flat_size;            /* 0: not known yet */
+    /* Of each state of the body, an EXPR_LANG of lang_within(): the fewest characters to its end.
+     * The rule's register counts them. Or NULL. */
+    const uint32_t *need;
+    uint32_t flat_size; /* 0: not known yet */
 };
 
 /* Loops whose token classes the vocabulary has ready. */
@@ -167,6 +171,7 @@ struct expr *expr_alt2(struct build *b, struct expr *x, struct expr *y);
 struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t max);
 struct expr *expr_optional(struct build *b, struct expr *x);
 struct expr *expr_call(struct build *b, uint32_t rule);
+struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max);
 struct expr *expr_token(struct build *b, int32_t token);
 bool expr_nullable(const struct build *b, const struct expr *e);
 bool expr_same_chars(const struct expr *x, const struct expr *y); /* both are, of one set */

@@ -5,7 +5,7 @@
  * tokens, whatever else the vocabulary has. Ways are upper bounds that can be followed: from a
  * state with n bytes to go, by an edge, a call or a return, there is a next one with at most
  * n - 1. What closing.c promises needs only this, not that ways are shortest; they are, but for
- * members in any order.
+ * members in any order, and where characters are counted: there ways have the fewest characters.
  *
  * All states are looked at, last ones first, until nothing changes: a rule's states are numbered
  * from its start on, so that one pass settles nearly all of it, and each level of calls takes one
@@ -107,6 +107,7 @@ uint32_t finish_call(const struct grammar *g, const struct call_desc *d) {
         return members_rest(g, NULL, g->rule[d->rule].start, 0);
     case CALL_PLAIN:
     case CALL_ONCE:
+    case CALL_WITHIN:
         break;
     }
     return start->rest;
@@ -188,6 +189,20 @@ static uint32_t members_step(const struct machine *m, uint32_t q, uint32_t reg, 
     return best;
 }
 
+/* Characters that an edge takes, and the fewest behind it. */
+static uint32_t edge_need(const struct grammar *g, const struct edge *e) {
+    return g->need[e->to] + ((g->state[e->to].flags & STATE_BORDER) != 0);
+}
+
+/* The least of those of @s. */
+static uint32_t step_need(const struct grammar *g, const struct state *s) {
+    uint32_t least = UINT32_MAX;
+
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++)
+        least = MIN(least, edge_need(g, &g->edge[i]));
+    return least;
+}
+
 uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const struct call_desc *d,
                      unsigned *symbol) {
     const struct grammar *g = m->g;
@@ -197,7 +212,9 @@ uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const st
     *symbol = way->symbol;
     if (s->flags & STATE_MEMBERS)
         return members_step(m, q, reg, symbol);
-    if (!(s->flags & STATE_BORDER) || !d)
+    /* In a rule that counts characters the count may forbid to go on, but only where the rule may
+     * end as well, which is nearer. */
+    if ((s->flags & STATE_WITHIN) || !(s->flags & STATE_BORDER) || !d)
         return s->flags & STATE_LOOP ? finish_rest(m, q, reg, d) : way->step;
     if (d->kind == CALL_NAMES) {
         if (reg == NAMES_NONE)
@@ -238,11 +255,14 @@ static bool relax(struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
     struct way *w = &f->way[q];
     bool accept = (s->flags & STATE_ACCEPT) != 0, changed = false;
+    uint32_t need = s->flags & STATE_WITHIN ? step_need(g, s) : 0;
 
     for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
         uint32_t n = 1 + f->way[g->edge[i].to].rest;
         unsigned symbol;
 
+        if ((s->flags & STATE_WITHIN) && edge_need(g, &g->edge[i]) > need)
+            continue;
         if (n < w->step && symbol_of(f, &g->edge[i], &symbol)) {
             w->step = n;
             w->symbol = (uint16_t)symbol;

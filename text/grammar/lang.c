@@ -265,8 +265,9 @@ static int find_alive(struct build *b, const struct lang *l, bool *alive) {
     return r;
 }
 
-int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
-                const struct lang **out) {
+/* @border: of the languages, the one that accepts between characters, which is kept; 0: none. */
+static int select_states(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
+                         uint64_t border, const struct lang **out) {
     CLEANUP(freep) bool *alive = calloc(MAX(l->n, 1u), sizeof(*alive));
     CLEANUP(freep) uint32_t *number = calloc(MAX(l->n, 1u), sizeof(*number));
     CLEANUP(freep) struct lang_state *state = calloc(MAX(l->n, 1u), sizeof(*state));
@@ -291,6 +292,8 @@ int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t w
         struct lang_state *to = &state[number[q]];
 
         *to = (struct lang_state){.edge = n_edges, .accepts = (s->accepts & care) == want};
+        if (s->accepts & border)
+            to->accepts |= LANG_BORDER;
         for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
             struct edge e = l->edge[i];
 
@@ -309,8 +312,14 @@ int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t w
     return r < 0 ? r : keep(b, &made, out);
 }
 
-int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
-              const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+int lang_select(struct build *b, const struct lang *l, uint64_t care, uint64_t want,
+                const struct lang **out) {
+    return select_states(b, l, care, want, 0, out);
+}
+
+static int meet(struct build *b, const struct lang *const *in, uint32_t n,
+                const struct lang *const *not_in, uint32_t n_not, uint64_t border,
+                const struct lang **out) {
     const struct lang *all[LANG_MAX];
 
     if (n + n_not > LANG_MAX)
@@ -325,9 +334,26 @@ int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
     struct lang made = {p.n, p.n_edges, p.state, p.edge};
 
     if (r == 0)
-        r = lang_select(b, &made, UINT64_MAX, must, out);
+        r = select_states(b, &made, UINT64_MAX, must, border, out);
     product_free(&p);
     return r;
+}
+
+int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
+              const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+    return meet(b, in, n, not_in, n_not, 0, out);
+}
+
+int lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
+                      const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
+    const struct lang *all[LANG_MAX];
+
+    if (n + n_not >= LANG_MAX)
+        return build_too_complex(b, "more than %u patterns for one value", LANG_MAX - 1);
+    memcpy(all + 1, in, n * sizeof(*in));
+    int r = lang_strings(b, &all[0]);
+
+    return r < 0 ? r : meet(b, all, n + 1, not_in, n_not, 1, out);
 }
 
 /* The smallest automata are the same but for their numbers, which are given in the order in which
@@ -420,6 +446,51 @@ struct expr *lang_expr(struct build *b, const struct lang *l) {
         e->size = l->n;
     }
     return e;
+}
+
+/* The fewest characters from each state to the end. Most edges lead to later states. */
+static int find_needs(struct build *b, const struct lang *l, uint32_t *need) {
+    bool changed = true;
+    int r = 0;
+
+    for (uint32_t q = 0; q < l->n; q++)
+        need[q] = l->state[q].accepts & 1 ? 0 : l->n;
+    while (r == 0 && changed) {
+        changed = false;
+        for (uint32_t q = l->n; q-- > 0;) {
+            const struct lang_state *s = &l->state[q];
+
+            for (uint32_t i = s->edge; i < s->edge + s->n_edges && need[q]; i++) {
+                uint32_t to = l->edge[i].to;
+                uint32_t n = need[to] + ((l->state[to].accepts & LANG_BORDER) != 0);
+
+                changed |= n < need[q];
+                need[q] = MIN(need[q], n);
+            }
+        }
+        r = build_work(b, l->n + l->n_edges);
+    }
+    return r;
+}
+
+int lang_within(struct build *b, const struct lang *l, uint32_t max, struct expr **out) {
+    uint32_t *need = arena_alloc_array(&b->arena, MAX(l->n, 1u), sizeof(*need));
+    struct expr *body = lang_expr(b, l);
+    int r = need && body ? find_needs(b, l, need) : build_no_memory(b);
+    uint32_t rule;
+
+    if (r == 0 && (l->n == 0 || need[0] > max)) {
+        *out = expr_never(b);
+        return *out ? 0 : build_no_memory(b);
+    }
+    if (r == 0)
+        r = build_rule(b, NULL, &rule);
+    if (r < 0)
+        return r;
+    b->rule[rule].body = body;
+    b->rule[rule].need = need;
+    *out = expr_within(b, rule, max);
+    return *out ? 0 : build_no_memory(b);
 }
 
 int lang_of(struct build *b, const struct expr *e, const struct lang **out) {

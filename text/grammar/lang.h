@@ -25,6 +25,12 @@ int lang_select(struct build *b, const struct lang *product, uint64_t care, uint
 /* Texts of all of @in, and of none of @not_in. At least one @in. */
 int lang_meet(struct build *b, const struct lang *const *in, uint32_t n,
               const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
+/* The same of strings (lang_strings()); states between their characters have LANG_BORDER. */
+int lang_meet_strings(struct build *b, const struct lang *const *in, uint32_t n,
+                      const struct lang *const *not_in, uint32_t n_not, const struct lang **out);
+/* The strings of @l, which lang_meet_strings() made, of at most @max characters, which are counted
+ * where they are read. */
+int lang_within(struct build *b, const struct lang *l, uint32_t max, struct expr **out);
 /* Makes states of @l that accept the same texts (in the same languages of a product) one, in place;
  * edges lie in the order of their states. Very large ones stay as they are (lang_merge.c). */
 int lang_merge(struct build *b, struct lang *l);

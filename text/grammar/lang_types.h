@@ -12,8 +12,10 @@ struct edge {
 
 struct lang_state {
     uint32_t edge, n_edges;
-    uint64_t accepts; /* bit i: language i of the product; bit 0 alone in a single language */
+    uint64_t accepts; /* bit i: language i of the product; bit 0 alone in a single language, but for
+                         LANG_BORDER of lang_meet_strings() */
 };
+#define LANG_BORDER 2u /* between the characters of a string */
 
 /* State 0 is the start. n 0: the empty language. Edges of a state are sorted and disjoint. */
 struct lang {

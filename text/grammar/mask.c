@@ -46,13 +46,13 @@ int64_t bits_count(const uint32_t *bits, uint32_t n) {
 struct applied {
     const struct token_class *c;
     const struct config *at;
-    const struct call_desc *desc; /* of a loop, or NULL */
-    const struct grammar_vocab *vocab;
+    const struct call_desc *desc; /* of a loop or a rule that counts characters, or NULL */
+    const struct grammar *g;
     struct mask *mask;
     struct closing *near; /* or NULL */
     const uint32_t *reg;  /* of a counted loop: characters so far, of each reading */
     uint32_t n_regs;
-    bool ends; /* the loop may end behind any character, or it is none */
+    bool ends;                               /* the rule may end wherever its states say */
     uint64_t ends_at[TRIE_MAX_LEN / 64 + 1]; /* bits: behind so many characters, of a counted one */
     struct byte_set name; /* with names: the bytes with which the text may still become one */
 };
@@ -83,14 +83,30 @@ static void find_ends(struct applied *a) {
     }
 }
 
-/* Whether the loop may end where rest[@i] ends it. */
+/* Whether @bytes can be read in a rule that counts characters. */
+static bool within_reads(const struct applied *a, const uint8_t *bytes, size_t len) {
+    const struct grammar *g = a->g;
+    uint32_t q = a->at->state, reg = a->at->reg;
+
+    for (size_t i = 0; i < len; i++) {
+        q = state_next(g, &g->state[q], bytes[i]);
+        if (q == NO_STATE || !within_step(g, a->desc, q, &reg))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the rule may end where rest[@i] ends it. */
 static bool may_end(const struct applied *a, uint32_t i) {
     if (a->desc->kind == CALL_COUNTED)
         return a->ends_at[a->c->rest[i].n_chars / 64] >> (a->c->rest[i].n_chars % 64) & 1;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)a->c->rest[i].id, &len);
+
+    if (a->desc->kind == CALL_WITHIN)
+        return within_reads(a, bytes, a->c->rest_text[i].len);
     if (!byte_set_has(&a->name, a->c->rest_text[i].first))
         return true;
-    size_t len;
-    const uint8_t *bytes = vocab_bytes(a->vocab, (int32_t)a->c->rest[i].id, &len);
     uint32_t node = a->at->reg;
 
     for (uint32_t k = 0; k < a->c->rest_text[i].len && node != NAMES_NONE; k++)
@@ -145,11 +161,35 @@ static void add_short(const struct token_class *c, uint32_t most, struct mask *m
     }
 }
 
+/* Of the class what leaves enough of the characters that are counted. */
+static void add_within(struct machine *m, const struct applied *a) {
+    const struct token_class *c = a->c;
+    uint32_t most = within_free(a->g, a->desc, a->at->state, a->at->reg);
+    uint32_t n_words = c->bits ? a->mask->n_words : c->n_ids;
+
+    for (uint32_t w = 0; w < n_words; w++) {
+        uint32_t left = c->bits ? c->bits[w] : 1;
+
+        for (; left; left &= left - 1) {
+            uint32_t id = c->bits ? w * 32 + (uint32_t)__builtin_ctz(left) : c->ids[w];
+            size_t len;
+            const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)id, &len);
+
+            if (len > most && m->quick && !machine_spend(m))
+                return;
+            if (len <= most || within_reads(a, bytes, len))
+                mask_set(a->mask, id);
+        }
+    }
+}
+
 /* The tokens that do not end the rule. */
-static void apply_inside(const struct applied *a, uint8_t *scratch) {
+static void apply_inside(struct machine *m, const struct applied *a, uint8_t *scratch) {
     const struct token_class *c = a->c;
 
-    if (!c->bits) {
+    if (a->desc && a->desc->kind == CALL_WITHIN && !a->ends) {
+        add_within(m, a);
+    } else if (!c->bits) {
         for (uint32_t i = 0; i < c->n_ids; i++)
             mask_set(a->mask, c->ids[i]);
     } else if (a->desc && a->desc->kind == CALL_COUNTED && a->desc->max != NO_MAX) {
@@ -174,23 +214,20 @@ void class_apply(struct machine *m, const struct token_class *c, const struct co
                  struct closing *near) {
     const struct grammar *g = m->g;
     struct config at = *where;
-    struct applied a = {.c = c,
-                        .at = &at,
-                        .vocab = g->vocab,
-                        .mask = mask,
-                        .near = near,
-                        .reg = reg,
-                        .n_regs = n_regs};
+    struct applied a = {
+        .c = c, .at = &at, .g = g, .mask = mask, .near = near, .reg = reg, .n_regs = n_regs};
 
     assert(n_regs > 0);
 
-    if ((g->state[at.state].flags & STATE_LOOP) && at.frame)
+    if ((g->state[at.state].flags & (STATE_LOOP | STATE_WITHIN)) && at.frame)
         a.desc = &g->desc[g->call[m->frame[at.frame].call].desc];
-    apply_inside(&a, scratch);
+    a.ends = !a.desc ||
+             (a.desc->kind == CALL_COUNTED && a.desc->max == NO_MAX && reg[0] >= a.desc->min) ||
+             (a.desc->kind == CALL_WITHIN &&
+              within_free(g, a.desc, at.state, at.reg) >= vocab_trie(g->vocab)->max_len);
+    apply_inside(m, &a, scratch);
     if (c->after.n <= 1)
         return;
-    a.ends =
-        !a.desc || (a.desc->kind == CALL_COUNTED && a.desc->max == NO_MAX && reg[0] >= a.desc->min);
     if (!a.ends && a.desc->kind == CALL_COUNTED)
         find_ends(&a);
     if (a.desc && a.desc->kind == CALL_NAMES)

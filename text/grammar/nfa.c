@@ -336,6 +336,47 @@ static int add_lang(struct maker *m, const struct lang *l, uint32_t from, uint32
     return r;
 }
 
+/* Without calls: state i behind n characters is number n * l->n + i. */
+static int add_within_flat(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    const struct rule *rule = &m->b->rule[e->id];
+    const struct lang *l = rule->body->lang;
+    uint32_t base = m->n_nfa, q;
+    int r = 0;
+
+    for (uint64_t i = 0; r == 0 && i < (uint64_t)l->n * (e->max + 1ull); i++)
+        r = nfa_state(m, &q);
+    if (r == 0)
+        r = nfa_add_empty(m, from, base);
+    for (uint32_t n = 0; r == 0 && n <= e->max; n++) {
+        for (uint32_t i = 0; r == 0 && i < l->n; i++) {
+            const struct lang_state *s = &l->state[i];
+
+            if (s->accepts & 1)
+                r = nfa_add_empty(m, base + n * l->n + i, to);
+            for (uint32_t k = s->edge; r == 0 && k < s->edge + s->n_edges; k++) {
+                const struct edge *x = &l->edge[k];
+                uint32_t behind = n + ((l->state[x->to].accepts & LANG_BORDER) != 0);
+
+                if (behind + rule->need[x->to] <= e->max)
+                    r = nfa_add_bytes(m, base + n * l->n + i, x->lo, x->hi,
+                                      base + behind * l->n + x->to);
+            }
+        }
+    }
+    return r;
+}
+
+static int add_within(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
+    struct call_desc d = {.kind = CALL_WITHIN, .rule = e->id, .max = e->max};
+    int r = 0;
+
+    if (m->flat)
+        return add_within_flat(m, e, from, to);
+    if (expr_nullable(m->b, e))
+        r = nfa_add_empty(m, from, to);
+    return r < 0 ? r : add_call(m, d, from, to);
+}
+
 int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     int r = 0;
 
@@ -374,6 +415,8 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
                         from, to);
     case EXPR_LANG:
         return add_lang(m, e->lang, from, to);
+    case EXPR_WITHIN:
+        return add_within(m, e, from, to);
     case EXPR_ANCHOR:
         assert(false);
     }

@@ -340,6 +340,11 @@ static void follow_edge(struct machine *m, const struct config *from, unsigned s
 
     if ((s->flags & STATE_LOOP) && !step_loop(m, s, &c, symbol, &reg))
         return;
+    if ((s->flags & STATE_WITHIN) && c.frame) {
+        reg = c.reg;
+        if (!within_step(m->g, desc_of(m, c.frame), to, &reg))
+            return;
+    }
     uint32_t mark = c.mark ? distinct_step(m, c.frame, c.mark, symbol) : 0;
 
     enter(m, out, to, s->flags & STATE_MEMBERS ? c.reg : reg, c.frame, mark);

@@ -128,6 +128,24 @@ static inline bool loop_step(const struct call_desc *d, const struct state *s, u
     return true;
 }
 
+/* ---- patterns whose characters are counted */
+
+/* *@reg behind an edge to @to, in a rule that @d called. False: too many characters would be
+ * needed. */
+static inline bool within_step(const struct grammar *g, const struct call_desc *d, uint32_t to,
+                               uint32_t *reg) {
+    *reg += (g->state[to].flags & STATE_BORDER) != 0;
+    return *reg + g->need[to] <= d->max;
+}
+
+/* How many characters may come in the rule of @state wherever they lead. */
+static inline uint32_t within_free(const struct grammar *g, const struct call_desc *d,
+                                   uint32_t state, uint32_t reg) {
+    uint32_t taken = reg + g->rule[g->state[state].rule].need;
+
+    return d->max - MIN(d->max, taken);
+}
+
 /* ---- members in any order: sets as registers (members_run.c) */
 
 static inline const struct members *members_of(const struct grammar *g, uint32_t state) {

@@ -7,6 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A length of so many characters is counted where a product with it may have so many states. */
+#define WITHIN_FROM 64
+#define WITHIN_STATES 16384
+
 #define MONTHS31 "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
 #define MONTHS30 "(0[469]|11)-(0[1-9]|[12][0-9]|30)"
 #define FEBRUARY "02-(0[1-9]|1[0-9]|2[0-8])"
@@ -315,7 +319,9 @@ int text_lang(struct schema *s, const struct text_rule *t, const struct lang **o
     return 0;
 }
 
-int facets_lang(struct schema *s, const struct facets *f, const struct lang **out) {
+/* @borders: as lang_meet_strings() has them. */
+static int facets_meet(struct schema *s, const struct facets *f, bool borders,
+                       const struct lang **out) {
     const struct lang *in[LANG_MAX], *not_in[LANG_MAX];
     uint32_t n = 0, n_not = 0;
 
@@ -329,7 +335,31 @@ int facets_lang(struct schema *s, const struct facets *f, const struct lang **ou
         const struct text_rule *t = &f->text[i];
         r = text_lang(s, t, text_is_negated(t) ? &not_in[n_not++] : &in[n++]);
     }
-    return r < 0 ? r : lang_meet(s->b, in, n, not_in, n_not, out);
+    if (r < 0)
+        return r;
+    return borders ? lang_meet_strings(s->b, in, n, not_in, n_not, out)
+                   : lang_meet(s->b, in, n, not_in, n_not, out);
+}
+
+int facets_lang(struct schema *s, const struct facets *f, const struct lang **out) {
+    return facets_meet(s, f, false, out);
+}
+
+/* Strings whose characters are counted up to a maximum, where a product with it would have too many
+ * states. 1: it has not. */
+static int counted_strings(struct schema *s, const struct facets *f, struct expr **out) {
+    struct facets open = *f;
+    const struct lang *l;
+
+    if (f->max_length < WITHIN_FROM || f->max_length == NO_MAX)
+        return 1;
+    open.max_length = NO_MAX;
+    int r = facets_meet(s, &open, true, &l);
+
+    if (r < 0)
+        return r;
+    return (uint64_t)l->n * f->max_length > WITHIN_STATES ? lang_within(s->b, l, f->max_length, out)
+                                                          : 1;
 }
 
 /* One pattern or format: an expression of its own, with counters instead of copies. 1: lengths
@@ -367,7 +397,9 @@ static int strings_expr(struct schema *s, const struct facets *f, struct expr **
         *out = expr_repeat(b, json_canonical_char(b), f->min_length, f->max_length);
         return *out ? 0 : build_no_memory(b);
     }
-    if (r == 0)
+    if (r == 0 && (r = counted_strings(s, f, out)) != 1)
+        return r;
+    if (r == 1)
         r = facets_lang(s, f, &l);
     if (r < 0)
         return r;

@@ -18,10 +18,15 @@ static inline bool reads_all(const struct walk *w, const struct set *s, uint8_t 
 
         if (m->g->runway[c->state][kind] < height)
             continue;
-        if (!(q->flags & STATE_LOOP) || c->frame == 0)
+        if (!(q->flags & (STATE_LOOP | STATE_WITHIN)) || c->frame == 0)
             return true;
         const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
 
+        if (d->kind == CALL_WITHIN) {
+            if (within_free(m->g, d, c->state, c->reg) >= height)
+                return true;
+            continue;
+        }
         if (d->kind != CALL_COUNTED || d->max == NO_MAX || d->max - c->reg >= height)
             return true;
     }

@@ -75,7 +75,7 @@ static bool is_within(const struct walk *w, const struct trie_node *n, uint32_t 
 
 /* Whether @s is in the middle of a rule: what its edges lead to depends on it alone. */
 static bool is_plain(const struct state *s) {
-    return s->n_edges && !(s->flags & (STATE_ACCEPT | STATE_LOOP | STATE_MEMBERS));
+    return s->n_edges && !(s->flags & (STATE_ACCEPT | STATE_LOOP | STATE_MEMBERS | STATE_WITHIN));
 }
 
 /* How the rules that @s calls begin like texts below @n: not at all, with bytes that no edge of @s
@@ -344,7 +344,7 @@ static bool needs_no_sets(const struct walk *w) {
 }
 
 static bool is_free(const struct machine *m, const struct config *c) {
-    return !(m->g->state[c->state].flags & (STATE_LOOP | STATE_MEMBERS));
+    return !(m->g->state[c->state].flags & (STATE_LOOP | STATE_MEMBERS | STATE_WITHIN));
 }
 
 /* The configurations of @from with the state of @i, which differ by their stacks. */

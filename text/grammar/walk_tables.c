@@ -111,11 +111,13 @@ static void find_far(const struct walk *w, struct known_set *k) {
         const struct config *c = &m->config[i];
         uint32_t most = RUNWAY_MAX;
 
-        if ((m->g->state[c->state].flags & STATE_LOOP) && c->frame) {
+        if ((m->g->state[c->state].flags & (STATE_LOOP | STATE_WITHIN)) && c->frame) {
             const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
 
             if (d->kind == CALL_COUNTED && d->max != NO_MAX)
                 most = MIN(most, d->max - c->reg);
+            if (d->kind == CALL_WITHIN)
+                most = MIN(most, within_free(m->g, d, c->state, c->reg));
         }
         for (unsigned kind = 0; w->kinds && kind < TEXT_KINDS; kind++) {
             uint32_t run = w->kinds >> kind & 1 ? MIN(m->g->runway[c->state][kind], most) : 0;
