@@ -189,7 +189,6 @@ int model_find(const struct model_list *l, const char *text, const struct model_
         return 0;
     }
     list_names(l, text, WAYS, names, sizeof(names));
-    err_set(err, 0, NULL, "there is no model %.80s; there %s %s", text, l->n ? "are" : "is none",
-            names);
+    err_set(err, 0, NULL, "there is no model %.80s; there are %s", text, l->n ? names : "none yet");
     return -ENOENT;
 }

@@ -261,7 +261,8 @@ static int refusal(const struct transfer *t, struct err *err) {
 static int broken(const struct hub *h, CURLcode code, struct err *err) {
     const char *why = h->why[0] ? h->why : curl_easy_strerror(code);
 
-    err_set(err, 503, NULL, "%.300s", why);
+    err_set(err, 503, NULL, "%.300s%s", why,
+            code == CURLE_COULDNT_RESOLVE_HOST ? " (is there a network?)" : "");
     switch (code) {
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_URL_MALFORMAT:

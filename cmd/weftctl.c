@@ -357,6 +357,15 @@ static int unknown(const char *command) {
     return cli_usage("unknown command \"%s\", there are %s", command, names);
 }
 
+static bool asks_help(const char *arg) {
+    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
+static int say_help(void) {
+    fputs(help, stdout);
+    return cli_flush() ? CLI_OK : CLI_FAILED;
+}
+
 static int dispatch(const char *socket, struct call *c) {
     CLEANUP(ctl_freep) struct ctl *ctl = NULL;
 
@@ -366,6 +375,8 @@ static int dispatch(const char *socket, struct call *c) {
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
         if (strcmp(c->argv[0], commands[i].name) != 0)
             continue;
+        if (c->argc > 1 && asks_help(c->argv[1]))
+            return say_help();
         if (ctl_new(&ctl, ctl_socket(socket)) < 0)
             return cli_fail("out of memory");
         c->ctl = ctl;
@@ -381,10 +392,8 @@ int main(int argc, char **argv) {
     const char *socket = NULL;
 
     for (; c.argc > 0 && c.argv[0][0] == '-'; c.argc--, c.argv++) {
-        if (strcmp(c.argv[0], "--help") == 0 || strcmp(c.argv[0], "-h") == 0) {
-            fputs(help, stdout);
-            return cli_flush() ? CLI_OK : CLI_FAILED;
-        }
+        if (asks_help(c.argv[0]))
+            return say_help();
         if (strcmp(c.argv[0], "--json") == 0)
             c.json = true;
         else if (strncmp(c.argv[0], "--socket=", 9) == 0)

@@ -416,7 +416,7 @@ static void make_room(struct served *s) {
 int64_t models_unload_ms(const struct served *s) {
     int64_t own_s = s->config.keep_alive_s, keep_s;
 
-    if (s->state != SERVED_READY || s->config.pinned)
+    if (s->state != SERVED_READY || s->config.pinned || !s->of->on_demand)
         return -1; /* the api may have forgotten it */
     keep_s = api_model_use(s->model).keep_alive_s;
     if (keep_s == API_KEEP_UNSET)

@@ -231,6 +231,9 @@ static int size_pages(struct engine *e, struct err *err) {
     uint32_t model_max = MIN(e->model.shape.max_context, CONTEXT_LIMIT);
     if (e->model.shape.encoder) /* a sequence is in one step */
         model_max = MIN(model_max, o->max_rows);
+    if (o->max_context > model_max)
+        return err_set(err, 0, NULL, "max_context %u is more than the %u tokens of the model",
+                       o->max_context, model_max);
     int r = size_classes(e, err);
 
     r = r < 0 ? r : place_experts(e, err);
@@ -249,9 +252,6 @@ static int size_pages(struct engine *e, struct err *err) {
     if (!o->n_pages || o->n_pages > UINT32_MAX / 2)
         return err_set(err, 0, NULL, "%s of KV memory: a page of %u tokens takes %s",
                        fit_text(o->kv_bytes).s, o->page_tokens, fit_text(i->page_bytes).s);
-    if (o->max_context > model_max)
-        return err_set(err, 0, NULL, "max_context %u is more than the %u tokens of the model",
-                       o->max_context, model_max);
     uint64_t held = (uint64_t)o->n_pages * o->page_tokens;
     if (o->max_context > held) {
         uint64_t need = (o->max_context + o->page_tokens - 1ull) / o->page_tokens * i->page_bytes;

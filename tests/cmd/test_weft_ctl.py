@@ -270,7 +270,9 @@ def test_wrong_usage_is_64():
                  ["stats", "--watchx"], ["requests", "x"], ["health", "x"], ["drain", "x"], ["top", "x"]):
         p = subprocess.run([program("weftctl"), *args], capture_output=True, text=True, timeout=20)
         assert p.returncode == 64 and p.stderr and not p.stdout, (args, p)
-    assert "stats [--watch" in run("--help")[0]
+    for args in (["--help"], ["-h"], ["stats", "--help"], ["top", "-h"], ["swap", "--help"]):
+        assert run(*args)[0].startswith("usage: weftctl [--socket PATH]"), args
+    assert "claude, codex, opencode" in run("launch", "nothing", code=64)[1]
 
 
 def chunk(value):

@@ -247,6 +247,8 @@ def swap_under_load(d, name, files, should, n_swaps):
 def test_a_swap_of_the_only_model_loses_nothing_and_leaves_nothing_behind():
     with folder_of("ab") as folder, Weftd(*FLAGS[4:], "--kv-memory", "16M", model=f"{folder}/a.gguf") as d:
         a, b = f"{folder}/a.gguf", f"{folder}/b.gguf"
+        d.request("POST", "/api/generate", {"model": "a", "keep_alive": 0})
+        assert models(d)["a"]["unload_ms"] == -1, "what is always loaded is never unloaded"
         should = [tuple(ask(d, "a", 200))]
         assert swap(d, "a", b) == "done"
         should.append(tuple(ask(d, "a", 200)))
