@@ -146,6 +146,8 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
     anthropic_place(in, "thinking");
     if (thinking && !yyjson_is_null(thinking) && !yyjson_is_str(type))
         return anthropic_refuse(in, "", "must be an object with a type");
+    if (on && !yyjson_equals_str(type, "enabled") && !yyjson_equals_str(type, "adaptive"))
+        return anthropic_refuse(in, ".type", "must be enabled, adaptive or disabled");
     if (on && budget && !yyjson_is_null(budget)) {
         if (!yyjson_is_uint(budget) || yyjson_get_uint(budget) < 1 ||
             yyjson_get_uint(budget) > INT32_MAX)
@@ -281,7 +283,9 @@ static int take_messages(struct anthropic_input *in, yyjson_val *body, struct bu
         (r = anthropic_turns(in, v, prefill)) < 0)
         return r;
     anthropic_place(in, "messages");
-    return yyjson_mut_arr_size(in->list) ? 0 : anthropic_refuse(in, "", "must say something");
+    return yyjson_mut_arr_size(in->list)
+               ? 0
+               : anthropic_refuse(in, "", "must have a message of the user");
 }
 
 static int take_all(struct anthropic_input *in, const struct api *a, yyjson_val *body, bool count,

@@ -76,16 +76,18 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
     yyjson_val *description = yyjson_obj_get(tool, "description");
     yyjson_val *schema = yyjson_obj_get(tool, "input_schema");
     bool described = description && !yyjson_is_null(description);
-    bool strict = yyjson_get_bool(yyjson_obj_get(tool, "strict"));
+    yyjson_val *strict = yyjson_obj_get(tool, "strict");
     yyjson_mut_val *out;
 
     if (described && !yyjson_is_str(description))
         return anthropic_refuse(in, ".description", "must be a string");
     if (!yyjson_is_obj(schema))
         return anthropic_refuse(in, ".input_schema", "must be an object");
+    if (strict && !yyjson_is_null(strict) && !yyjson_is_bool(strict))
+        return anthropic_refuse(in, ".strict", "must be a boolean");
     int r =
         add_function(in, name, described ? copy(in, description) : NULL, copy(in, schema), &out);
-    if (r == 0 && strict)
+    if (r == 0 && yyjson_get_bool(strict))
         r = anthropic_put(in, yyjson_mut_obj_get(out, "function"), "strict",
                           yyjson_mut_bool(in->doc, true));
     if (r == 0 && (hidden || yyjson_get_bool(yyjson_obj_get(tool, "defer_loading"))))

@@ -445,12 +445,38 @@ static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_
     return 0;
 }
 
+/* A function's members, of tools[@i]. */
+static int check_function(yyjson_val *f, size_t i, struct err *err) {
+    static const struct {
+        const char *name, *must;
+        bool (*is)(yyjson_val *v);
+    } members[] = {{"description", "a string", yyjson_is_str},
+                   {"parameters", "an object", yyjson_is_obj},
+                   {"strict", "a boolean", yyjson_is_bool}};
+    yyjson_val *name = yyjson_obj_get(f, "name");
+    char param[64];
+
+    snprintf(param, sizeof(param), "tools[%zu].function.name", i);
+    if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
+        return err_set_code(err, 400, "invalid_value", param,
+                            "%s must be a string of 1 to 256 bytes.", param);
+    for (size_t k = 0; k < ARRAY_SIZE(members); k++) {
+        yyjson_val *v = yyjson_obj_get(f, members[k].name);
+
+        if (!v || yyjson_is_null(v) || members[k].is(v))
+            continue;
+        snprintf(param, sizeof(param), "tools[%zu].function.%s", i, members[k].name);
+        return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param,
+                            members[k].must);
+    }
+    return 0;
+}
+
 /* Functions, and custom tools as such. A tool of another type is for another service. */
 static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list,
                           struct err *err) {
     yyjson_val *tool;
     size_t i, n;
-    char param[40];
     int result = 0;
 
     r->n_customs = 0;
@@ -458,17 +484,14 @@ static int copy_functions(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut
     if (!r->customs)
         return -ENOMEM;
     yyjson_arr_foreach(r->no_tools ? NULL : r->tools, i, n, tool) {
-        yyjson_val *type = yyjson_obj_get(tool, "type"), *f = yyjson_obj_get(tool, "function");
-        yyjson_val *name = yyjson_obj_get(f, "name");
+        yyjson_val *type = yyjson_obj_get(tool, "type");
 
         if (custom_tool(tool) && (result = add_custom(r, tool, i, doc, list, err)) < 0)
             return result;
         if (yyjson_is_str(type) && !yyjson_equals_str(type, "function"))
             continue;
-        snprintf(param, sizeof(param), "tools[%zu].function.name", i);
-        if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
-            return err_set_code(err, 400, "invalid_value", param,
-                                "%s must be a string of 1 to 256 bytes.", param);
+        if ((result = check_function(yyjson_obj_get(tool, "function"), i, err)) < 0)
+            return result;
         if (!yyjson_mut_arr_append(list, yyjson_val_mut_copy(doc, tool)))
             return -ENOMEM;
     }

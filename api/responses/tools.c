@@ -54,17 +54,24 @@ static yyjson_mut_val *schema_of(struct responses_build *b, const char *text) {
 }
 
 /* The members of a function. */
-static int put_function(struct responses_build *b, yyjson_val *tool, yyjson_mut_val *f) {
-    static const char *const keys[] = {"description", "parameters", "strict"};
+static int put_function(struct responses_build *b, yyjson_val *tool, const char *place,
+                        yyjson_mut_val *f) {
+    static const struct {
+        const char *name, *must;
+        bool (*is)(yyjson_val *v);
+    } members[] = {{"description", "must be a string", yyjson_is_str},
+                   {"parameters", "must be an object", yyjson_is_obj},
+                   {"strict", "must be a boolean", yyjson_is_bool}};
     int r = 0;
 
-    for (size_t i = 0; i < ARRAY_SIZE(keys) && r == 0; i++) {
-        yyjson_val *v = yyjson_obj_get(tool, keys[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(members) && r == 0; i++) {
+        yyjson_val *v = yyjson_obj_get(tool, members[i].name);
 
-        if (i == 0   ? yyjson_is_str(v) && yyjson_get_len(v)
-            : i == 1 ? v && !yyjson_is_null(v)
-                     : yyjson_is_bool(v))
-            r = responses_put_value(b, f, keys[i], yyjson_val_mut_copy(b->doc, v));
+        if (!v || yyjson_is_null(v) || yyjson_equals_str(v, ""))
+            continue;
+        r = members[i].is(v)
+                ? responses_put_value(b, f, members[i].name, yyjson_val_mut_copy(b->doc, v))
+                : refuse_tool(b, place, members[i].name, members[i].must);
     }
     return r;
 }
@@ -106,7 +113,7 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
         !yyjson_mut_obj_add_str(b->doc, f, "name", t->name))
         return -ENOMEM;
     b->rs->n_tools++;
-    int r = custom ? put_custom(b, tool, f) : put_function(b, tool, f);
+    int r = custom ? put_custom(b, tool, f) : put_function(b, tool, place, f);
     return r < 0 ? r : responses_put_value(b, o, type, f);
 }
 

@@ -494,7 +494,7 @@ Test(anthropic_input, what_is_wrong_with_messages_is_named) {
         {WITH(SAY(Q "," ASSISTANT("[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":"
                                   "\"weft1.*\"}]"))),
          "messages.1.content.0.signature: is not what this service wrote."},
-        {WITH(SAY(ASSISTANT("\"a\""))), "messages: must say something."},
+        {WITH(SAY(ASSISTANT("\"a\""))), "messages: must have a message of the user."},
     };
 
     refuse_all(table, ARRAY_SIZE(table));
@@ -513,6 +513,8 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) ",\"metadata\":1"), "metadata: must be an object."},
         {WITH(SAY(Q) ",\"metadata\":{\"user_id\":1}"), "metadata.user_id: must be a string"},
         {WITH(SAY(Q) ",\"thinking\":true"), "thinking: must be an object with a type."},
+        {WITH(SAY(Q) ",\"thinking\":{\"type\":\"on\"}"),
+         "thinking.type: must be enabled, adaptive or disabled."},
         {WITH(SAY(Q) ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}"),
          "thinking.budget_tokens: must be a whole number"},
         {WITH(SAY(Q) ",\"chat_template_kwargs\":1"), "chat_template_kwargs: must be an object."},
@@ -525,6 +527,8 @@ Test(anthropic_input, every_bad_field_is_named) {
         {WITH(SAY(Q) ",\"tools\":{}"), "tools: must be an array"},
         {WITH(SAY(Q) ",\"tools\":[1]"), "tools.0: must be an object."},
         {WITH(SAY(Q) ",\"tools\":[{\"type\":1}]"), "tools.0.type: must be a string."},
+        {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\",\"input_schema\":{},\"strict\":\"true\"}]"),
+         "tools.0.strict: must be a boolean."},
         {WITH(SAY(Q) ",\"tools\":[" TOOL ",{}]"), "tools.1.name: must be a string"},
         {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\"}]"), "tools.0.input_schema: must be an object."},
         {WITH(SAY(Q) ",\"tools\":[{\"name\":\"g\",\"description\":1,\"input_schema\":{}}]"),

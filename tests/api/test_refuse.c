@@ -5,6 +5,10 @@
 #include "tiny.h"
 #include "stream.h"
 
+/* A tool, a function with one more member. */
+#define FUNCTION(member)                                                                           \
+    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"," member "}}]"
+
 static void started(struct world *w) {
     world_init(w);
     world_start(w);
@@ -117,6 +121,14 @@ Test(refuse, every_bad_field_of_chats_is_named) {
         {CHAT, "{" HI ",\"seed\":1.5}", 400, "seed", "invalid_value"},
         {CHAT, "{" HI ",\"temperature\":\"1\"}", 400, "temperature", "invalid_value"},
         {CHAT, "{" HI ",\"response_format\":\"text\"}", 400, "response_format", "invalid_value"},
+        {CHAT, "{" HI FUNCTION("\"parameters\":\"x\"") "}", 400, "tools[0].function.parameters",
+         "invalid_value"},
+        {CHAT, "{" HI FUNCTION("\"parameters\":[]") "}", 400, "tools[0].function.parameters",
+         "invalid_value"},
+        {CHAT, "{" HI FUNCTION("\"strict\":\"true\"") "}", 400, "tools[0].function.strict",
+         "invalid_value"},
+        {CHAT, "{" HI FUNCTION("\"description\":7") "}", 400, "tools[0].function.description",
+         "invalid_value"},
         {CHAT, "{" HI ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools[0].function.name",
          "invalid_value"},
         {CHAT, "{" HI ",\"functions\":[{}]}", 400, "functions", "unsupported_parameter"},

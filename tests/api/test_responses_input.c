@@ -283,6 +283,12 @@ Test(input, a_bad_field_is_named) {
         {"\"input\":\"a\",\"tools\":{}", "tools"},
         {"\"input\":\"a\",\"tools\":[{}]", "tools[0].type"},
         {"\"input\":\"a\",\"tools\":[{\"type\":\"function\"}]", "tools[0].name"},
+        {"\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":[]}]",
+         "tools[0].parameters"},
+        {"\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"strict\":\"true\"}]",
+         "tools[0].strict"},
+        {"\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":7}]",
+         "tools[0].description"},
         {"\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\"}]", "tools[0].tools"},
         {"\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{\"type\":"
          "\"custom\"}]}]",
