@@ -263,6 +263,17 @@ static int find_bytes(struct build *b, struct grammar *g, const uint32_t *order)
     return r;
 }
 
+static void find_plain(struct grammar *g) {
+    for (uint32_t i = 0; i < g->n_rules; i++)
+        g->rule[i].plain = !g->rule[i].loop;
+    for (uint32_t q = 0; q < g->n_states; q++) {
+        const struct state *s = &g->state[q];
+
+        if (s->n_calls || (s->flags & STATE_MEMBERS))
+            g->rule[s->rule].plain = false;
+    }
+}
+
 int automaton_analyse(struct build *b, struct grammar *g) {
     struct reverse rev;
     CLEANUP(freep) uint32_t *order = malloc(g->n_rules * sizeof(*order));
@@ -277,6 +288,7 @@ int automaton_analyse(struct build *b, struct grammar *g) {
     }
     if (r == 0) {
         cut_dead(g, &rev);
+        find_plain(g);
         r = order_rules(b, g, order);
     }
     if (r == 0)

@@ -110,6 +110,7 @@ struct auto_rule {
     uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
     uint32_t need;    /* the largest of its states' */
     bool loop;
+    bool plain; /* no loop, no members, and calls nothing: with no stack a set is one state */
     uint8_t shared;
     struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
 };
@@ -144,7 +145,7 @@ struct grammar {
     struct call_desc *desc;
     struct auto_rule *rule;
     uint32_t (*table)[256]; /* targets by byte, NO_STATE: none */
-    /* Of each state, for each kind of text: so many bytes of it can be read at least, whatever they
+    /* Of each state, for each kind of text: so many characters of it can be read, whatever they
      * are (runway.c). */
     uint8_t (*runway)[TEXT_KINDS];
     /* Of each state: NULL: not known yet; those with `shared` belong to the vocabulary. Made when a

@@ -49,6 +49,7 @@ struct tables {
     uint16_t (*next)[256];
     uint32_t n, cap, n_stays; /* n_stays: made by find_stays() */
     uint32_t *slot, mask;     /* hash table: number + 1 */
+    uint16_t *of_state;       /* in a plain rule: by state from its start, number + 1; or NULL */
     uint64_t *reached;        /* bits by place: items, of what is walked now; NULL without bits */
 };
 
@@ -127,13 +128,25 @@ static void find_far(const struct walk *w, struct known_set *k) {
     }
 }
 
+/* Whether there is room for one more set; else the machine has an error. */
+static bool has_room(struct tables *t) {
+    if (t->n == SETS_MAX)
+        t->w->m->error = -E2BIG;
+    return !t->w->m->error && (t->n < t->cap || grow(t));
+}
+
+static uint32_t add_set(struct tables *t, const struct set *s) {
+    memset(t->next[t->n], 0, sizeof(*t->next));
+    t->set[t->n] = (struct known_set){.set = *s};
+    find_far(t->w, &t->set[t->n]);
+    return t->n++;
+}
+
 /* The number of @s, which is the last one of the machine and is taken off when it is known. */
 static uint32_t number_of(struct tables *t, const struct set *s) {
     struct machine *m = t->w->m;
 
-    if (t->n == SETS_MAX)
-        m->error = -E2BIG;
-    if (m->error || (t->n == t->cap && !grow(t)))
+    if (!has_room(t))
         return 0;
     uint32_t h = hash_of(m, s) & t->mask;
 
@@ -143,14 +156,58 @@ static uint32_t number_of(struct tables *t, const struct set *s) {
             return t->slot[h] - 1;
         }
     }
-    memset(t->next[t->n], 0, sizeof(*t->next));
-    t->set[t->n] = (struct known_set){.set = *s};
-    find_far(t->w, &t->set[t->n]);
     t->slot[h] = t->n + 1;
-    return t->n++;
+    return add_set(t, s);
+}
+
+/* The set of @state alone, in a plain rule and with frame 0. */
+static uint32_t number_of_state(struct tables *t, uint32_t state) {
+    struct machine *m = t->w->m;
+    const struct state *s = &m->g->state[state];
+    uint16_t *number = &t->of_state[state - m->g->rule[s->rule].start];
+    struct set one = set_open(m);
+
+    if (*number)
+        return *number - 1u;
+    if (!has_room(t) || machine_reserve(m, 1) < 0)
+        return 0;
+    if (s->n_edges)
+        m->config[m->n_configs++] = (struct config){.state = state};
+    one.end = m->n_configs;
+    one.can_end = s->flags & STATE_ACCEPT;
+    *number = (uint16_t)(t->n + 1);
+    return add_set(t, &one);
+}
+
+/* find_step() in a plain rule: for all bytes of an edge, or between two edges, at once. */
+static uint16_t find_edge(struct tables *t, uint32_t from, uint8_t byte) {
+    const struct machine *m = t->w->m;
+    const struct set *set = &t->set[from].set;
+    unsigned lo = 0, hi = 255;
+    uint16_t to = STEP_DEAD;
+
+    if (set->end > set->begin) {
+        const struct state *s = &m->g->state[m->config[set->begin].state];
+        const struct edge *e = &m->g->edge[s->edge], *end = e + s->n_edges;
+
+        for (; e < end && e->hi < byte; e++)
+            lo = e->hi + 1u;
+        if (e < end && e->lo <= byte) {
+            lo = e->lo;
+            hi = MIN(e->hi, hi);
+            to = (uint16_t)(STEP_SETS + number_of_state(t, e->to));
+        } else if (e < end) {
+            hi = MIN(e->lo - 1u, hi);
+        }
+    }
+    for (unsigned c = lo; c <= hi && !m->error; c++)
+        t->next[from][c] = to;
+    return to;
 }
 
 static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
+    if (t->of_state)
+        return find_edge(t, from, byte);
     struct machine *m = t->w->m;
     struct set s = t->set[from].set, next;
     uint16_t to = STEP_DEAD;
@@ -385,6 +442,8 @@ static uint32_t number_copy(struct tables *t, const struct set *s) {
     struct machine *m = t->w->m;
     uint32_t n = s->end - s->begin;
 
+    if (t->of_state)
+        return number_of_state(t, m->config[s->begin].state);
     if (machine_reserve(m, n) < 0)
         return 0;
     struct set copy = {.begin = m->n_configs, .end = m->n_configs + n};
@@ -394,10 +453,24 @@ static uint32_t number_copy(struct tables *t, const struct set *s) {
     return number_of(t, &copy);
 }
 
-/* False: no memory. */
-static bool tables_init(struct tables *t, struct walk *w) {
+/* The rule in which walks from @from are walks from one state to the next; NULL: there is none. */
+static const struct auto_rule *plain_rule(const struct machine *m, const struct set *from) {
+    const struct config *c = &m->config[from->begin];
+    const struct auto_rule *r = &m->g->rule[m->g->state[c->state].rule];
+
+    return from->end - from->begin == 1 && r->plain && !c->frame && !c->mark ? r : NULL;
+}
+
+/* For walks from @from. False: no memory. */
+static bool tables_init(struct tables *t, struct walk *w, const struct set *from) {
+    const struct auto_rule *plain = plain_rule(w->m, from);
+
     *t = (struct tables){.w = w};
     assert(w->trie->place);
+    if (plain)
+        t->of_state = calloc(plain->n_states, sizeof(*t->of_state));
+    if (plain && !t->of_state)
+        w->m->error = -ENOMEM;
     if (w->bits)
         t->reached = malloc((w->trie->n_items / 64 + 1ul) * sizeof(*t->reached));
     if (w->bits && !t->reached)
@@ -410,6 +483,7 @@ static void tables_free(struct tables *t) {
     free(t->next);
     free(t->slot);
     free(t->reached);
+    free(t->of_state);
 }
 
 void walk_tables(struct walk *w, const struct set *from) {
@@ -417,9 +491,11 @@ void walk_tables(struct walk *w, const struct set *from) {
     struct tables t;
 
     assert(w->m->g->runway || !w->kinds);
-    if (tables_init(&t, w) && from->end > from->begin)
+    if (from->begin == from->end)
+        return;
+    if (tables_init(&t, w, from))
         number_copy(&t, from);
-    if (from->end > from->begin && !w->m->error)
+    if (!w->m->error)
         walk_below(&t, 0, 0);
     tables_free(&t);
     w->m->n_configs = n_configs;
@@ -430,7 +506,7 @@ void walk_like(struct walk *w, const struct set *from, const struct set *like) {
     struct tables t;
 
     assert(w->bits && w->same && !w->empty && from->end > from->begin && like->end > like->begin);
-    if (tables_init(&t, w)) {
+    if (tables_init(&t, w, from)) {
         uint32_t a = number_copy(&t, from), b = number_copy(&t, like);
 
         if (!w->m->error)
