@@ -155,6 +155,12 @@ static const char COUNTED[] = "{\"pattern\":\"[a-zA-Z0-9_-]{18}([.][a-z]+)?\"}",
 static const char PREPARED[] = "{\"pattern\":\"BATCH_INT|BATCH_TABLE|MACHINE\"}",
                   PREPARED_TEXT[] = "\"aBATCH_TABMACBATCH_INT\\\"a\"";
 
+/* A search that reads all text, and characters of several bytes that are counted. */
+static const char WIDE[] = "{\"pattern\":\"\u00e9[0-9]$|zz\"}",
+                  WIDE_TEXT[] = "\"x \xe4\xbd\xa0z\xc3\xa9\\n\xc3\xa9\x37\"",
+                  WIDTHS[] = "{\"pattern\":\"[a-f]\",\"maxLength\":20}",
+                  WIDTHS_TEXT[] = "\"x\xe4\xbd\xa0-\xc3\xa9gf\"";
+
 enum { STEP = FEWER(7, 77) };
 
 /* Masks against the acceptance of every @STEP-th token, along @text. How many were late. */
@@ -236,6 +242,8 @@ static void check_vocabulary(const char *folder, const char *name) {
     cr_expect_eq(check_along(v, tok, PREPARED, PREPARED_TEXT, true), 0);
     cr_expect_gt(check_along(v, tok, LACK, LACKING, false), 0);
     check_along(v, tok, COUNTED, COUNTS, false);
+    check_along(v, tok, WIDE, WIDE_TEXT, false);
+    check_along(v, tok, WIDTHS, WIDTHS_TEXT, false);
 }
 
 static void check(const char *name) {

@@ -356,6 +356,21 @@ static int collect_like(struct collector *k, const struct set *from, uint32_t q)
     return 1;
 }
 
+/* Where @from reads all short texts: takes these, and leaves the other tokens to the walk. */
+static bool begin_short(struct collector *k, const struct set *from) {
+    const struct grammar_vocab *v = k->g->vocab;
+    const uint32_t *short_text;
+    uint32_t n;
+    const struct trie *odd = vocab_odd_trie(v, &short_text, &n);
+
+    if (k->counts || k->g->runway[k->walk.m->config[from->begin].state][KIND_TEXT] < RUNWAY_MAX)
+        return false;
+    memcpy(k->walk.bits, short_text, grammar_vocab_n_words(v) * sizeof(*short_text));
+    k->walk.n_set = n;
+    k->walk.trie = odd;
+    return true;
+}
+
 /* Reads all tokens from @from. Most states are done with a short walk, which then was enough.
  * @wide: not this one. */
 static int collect(struct collector *k, const struct set *from, bool wide) {
@@ -369,7 +384,7 @@ static int collect(struct collector *k, const struct set *from, bool wide) {
         return -EAGAIN;
     if ((wide && !k->quick) || (w->n_visited > w->max_visited && !m->error)) {
         begin_anew(k);
-        w->empty = true;
+        w->empty = !begin_short(k, from);
         walk_tables(w, from);
     }
     int r = k->error ? k->error : m->error;
@@ -452,7 +467,8 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     if (alone && r >= 0)
         r = collect(&k, &s, wide);
     *n_visited = k.walk.n_visited;
-    if (r == 0 && alone && !k.c->base && k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
+    if (r == 0 && alone && !wide && !k.c->base &&
+        k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
         r = 1;
     if (r == 0 && k.counts && !k.c->base)
         r = make_levels(&k);

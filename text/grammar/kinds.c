@@ -124,6 +124,21 @@ bool kind_has(unsigned kind, unsigned c) {
     return c >= 0x80 || (kind == KIND_TEXT && kinds_of_byte(c) != NONE);
 }
 
+bool kinds_is_text(const uint8_t *s, size_t len) {
+    unsigned row = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        const struct row_range *r = ROW[row];
+
+        while (r->hi && (s[i] < r->lo || s[i] > r->hi))
+            r++;
+        if (!r->hi)
+            return false;
+        row = r->row;
+    }
+    return true;
+}
+
 /* Those of @rows from which @byte goes on to one of @next. */
 static uint32_t rows_before(uint32_t rows, uint8_t byte, uint32_t next) {
     uint32_t before = 0;
@@ -192,6 +207,7 @@ int trie_find_kinds(struct trie *t) {
             rows[i] = rows_before(rows[i], t->node[k].byte, rows[k]);
         }
         n->kind = kind_of(bytes[i], rows[i]);
+        n->height = n->kind == KIND_NONE ? UINT8_MAX : n->height;
     }
     place_nodes(t, 0, 0, &n_places);
     assert(n_places == t->n);

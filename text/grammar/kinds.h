@@ -10,6 +10,8 @@ unsigned kinds_of_byte(unsigned c);            /* which sets of these @c is in *
 uint64_t text_bit(unsigned c);
 #define TEXT_BIT_NONE (UINT64_C(1) << 63) /* of the bytes that no kind in ASCII has */
 bool kind_has(unsigned kind, unsigned c);
+/* Whether @s begins a text of KIND_TEXT: its last character may be cut. */
+bool kinds_is_text(const uint8_t *s, size_t len);
 
 /* What may come next in UTF-8 without some rare characters, and the row after it. Row 0 is between
  * characters. From ROW_HIGH on there are the same rows for text without ASCII. */

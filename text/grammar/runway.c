@@ -1,5 +1,5 @@
 /*
- * runway - how many bytes of a kind of text a state reads, whatever they are:
+ * runway - how many characters of a kind of text a state reads, whatever they are. For ASCII:
  *
  *     runway(q, kind) = 1 + min over the bytes c of the kind of runway(q after c, kind)
  *     0 when a byte of the kind leads nowhere
@@ -7,8 +7,8 @@
  * counted up to RUNWAY_MAX: the greatest solution, so a loop has all of it. It says that something
  * can be read, not what follows, hence what a state does besides (calls, ends) only adds.
  *
- * For UTF-8 there is such a number for each row of kinds.h; between characters it is that of the
- * kind.
+ * For UTF-8 there is such a number for each row of kinds.h, to which the last byte of a character
+ * adds; between characters it is that of the kind.
  *
  * In a loop rule a byte must lead back to the border, and the states between have none: where a
  * subtree of tokens is taken whole every character is one of the loop, which is what the count of a
@@ -107,7 +107,7 @@ static uint8_t row_runway(const struct runways *r, uint32_t q, unsigned i) {
             if ((s->flags & STATE_LOOP) && !range->row &&
                 !(r->g->state[at->to].flags & STATE_BORDER))
                 return 0;
-            run = MIN(run, r->row[at->to][kinds_row_after(i, range)] + 1u);
+            run = MIN(run, r->row[at->to][kinds_row_after(i, range)] + (range->row ? 0u : 1u));
             next = at->hi + 1u;
         }
     }

@@ -63,8 +63,10 @@ static int fill(struct trie *t, const struct trie_string *v, uint32_t lo, uint32
 
         if (r < 0)
             return r;
+        uint8_t chars = (t->node[child].byte & 0xc0) != 0x80;
+
         t->node[node].height =
-            MAX(t->node[node].height, (uint8_t)MIN(t->node[child].height + 1, 255));
+            MAX(t->node[node].height, (uint8_t)MIN(t->node[child].height + chars, 255));
     }
     return 0;
 }

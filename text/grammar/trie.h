@@ -34,8 +34,9 @@ struct trie_node {
     uint32_t items; /* the first of items[] */
     uint16_t n_children, n_items;
     uint8_t byte;
-    uint8_t kind;   /* of the texts below it */
-    uint8_t height; /* bytes of the longest way down from it; 255: or more */
+    uint8_t kind; /* of the texts below it */
+    /* Characters that begin on a way down from it, at most; 255: or more, or of no kind. */
+    uint8_t height;
 };
 
 /* The same nodes as they come in the order of their texts: what is below one follows at once. */
@@ -70,6 +71,10 @@ struct grammar_vocab;
 struct token_class;
 /* The private side of a vocabulary. */
 const struct trie *vocab_trie(const struct grammar_vocab *v);
+/* That of all but the short texts: those of KIND_TEXT with at most RUNWAY_MAX characters, whose
+ * bits are *@short_text, @n of them. */
+const struct trie *vocab_odd_trie(const struct grammar_vocab *v, const uint32_t **short_text,
+                                  uint32_t *n);
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* all items of its trie */

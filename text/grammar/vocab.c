@@ -2,6 +2,7 @@
  * the token classes of JSON strings, which nearly every grammar needs. */
 
 #include "text/grammar/class.h"
+#include "text/grammar/kinds.h"
 #include "text/grammar/nfa.h"
 #include "text/grammar/share.h"
 
@@ -18,6 +19,9 @@ struct shared_classes {
 struct grammar_vocab {
     uint32_t n;
     struct trie trie, special;
+    struct trie odd;      /* of the tokens of text that are no short ones (kinds.c) */
+    uint32_t *short_text; /* bits: the others */
+    uint32_t n_short;
     uint8_t *bytes; /* of all tokens */
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
     uint16_t *n_chars;
@@ -81,6 +85,30 @@ static int make_trie(struct grammar_vocab *v, bool special, struct trie *out) {
                 (uint32_t)MIN(v->begin[i + 1] - v->begin[i], (size_t)TRIE_MAX_LEN + 1), i};
     }
     return trie_init(out, s, n);
+}
+
+/* Tells the short texts from the others. */
+static int make_odd(struct grammar_vocab *v) {
+    CLEANUP(freep) struct trie_string *s = malloc(((size_t)v->trie.n_items + 1) * sizeof(*s));
+    uint32_t n = 0;
+
+    v->short_text = calloc((size_t)grammar_vocab_n_words(v) + 1, sizeof(*v->short_text));
+    if (!s || !v->short_text)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < v->trie.n_items; i++) {
+        uint32_t id = v->trie.item[i];
+        struct trie_string t = {v->bytes + v->begin[id],
+                                (uint32_t)(v->begin[id + 1] - v->begin[id]), id};
+
+        if (v->n_chars[id] <= RUNWAY_MAX && kinds_is_text(t.bytes, t.len))
+            set_bit(v->short_text, id);
+        else
+            s[n++] = t;
+    }
+    v->n_short = v->trie.n_items - n;
+    int r = trie_init(&v->odd, s, n);
+
+    return r < 0 ? r : trie_find_kinds(&v->odd);
 }
 
 /* A grammar of one quoted string gives the states of the loop as every grammar will have them. */
@@ -154,6 +182,8 @@ int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *to
         set_bit(v->text, v->trie.item[i]);
     }
     if (r == 0)
+        r = make_odd(v);
+    if (r == 0)
         r = make_trie(v, true, &v->special);
     if (r == 0)
         r = share_new(&v->share);
@@ -193,6 +223,8 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     share_free(v->share);
     trie_deinit(&v->trie);
     trie_deinit(&v->special);
+    trie_deinit(&v->odd);
+    free(v->short_text);
     free(v->bytes);
     free(v->begin);
     free(v->n_chars);
@@ -214,6 +246,13 @@ struct share *vocab_share(const struct grammar_vocab *v) {
 
 const struct trie *vocab_trie(const struct grammar_vocab *v) {
     return &v->trie;
+}
+
+const struct trie *vocab_odd_trie(const struct grammar_vocab *v, const uint32_t **short_text,
+                                  uint32_t *n) {
+    *short_text = v->short_text;
+    *n = v->n_short;
+    return &v->odd;
 }
 
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v) {
