@@ -21,6 +21,7 @@ def test_the_device_in_metrics_and_programs():
         copy_daemon(folder)
         with Weftd("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048", path=os.path.join(folder, "weftd"),
                    env={"LD_LIBRARY_PATH": str(nvml)}) as d:
+            wait_until("the first reading", lambda: metrics(d)["weft_device_memory_bytes"] > 0)
             m = metrics(d)
             assert m["weft_device_memory_bytes"] == 2 ** 37 and m["weft_device_memory_used_bytes"] == 2 ** 36, m
             assert m["weft_device_power_watts"] == 312 and m["weft_device_clock_hertz"] == 1.98e9, m
