@@ -64,6 +64,7 @@ struct api_model {
     const char *arch;                /* as the file has it, or NULL */
     const char *file;                /* its name without folders, or NULL */
     uint64_t n_bytes;                /* of the file */
+    uint64_t n_params;               /* values of its tensors; 0: not known */
     uint32_t keep_alive_s;           /* unloaded after so long without a request; 0: not for that */
     const char *fingerprint; /* of file and program: equal ones give equal tokens; or NULL */
 };

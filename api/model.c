@@ -79,3 +79,16 @@ const char *model_format_name(const struct model *m, char out[32]) {
         snprintf(out, 32, "%s", quant);
     return out;
 }
+
+const char *model_size_name(const struct model *m, char out[32]) {
+    double n = (double)m->info->n_params;
+
+    *out = 0;
+    if (n >= 1e9)
+        snprintf(out, 32, "%.1fB", n * 1e-9);
+    else if (n >= 1e6)
+        snprintf(out, 32, "%.2fM", n * 1e-6);
+    else if (n > 0)
+        snprintf(out, 32, "%.0fK", n * 1e-3);
+    return out;
+}

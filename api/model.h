@@ -69,3 +69,5 @@ static inline bool model_on_demand(const struct model *m) {
 const char *model_state_name(const struct model *m); /* as llama-server's router calls it */
 /* The format of its weights as the file's name has it ("Q4_K_M"); "": it has none. */
 const char *model_format_name(const struct model *m, char out[32]);
+/* How many parameters it has, as Ollama writes it ("7.6B", "25.83M"); "": not known. */
+const char *model_size_name(const struct model *m, char out[32]);

@@ -323,6 +323,11 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
     const char *slash = strrchr(c->model, '/');
     m->api.file = slash ? slash + 1 : c->model;
     m->api.n_bytes = gguf_bytes(m->file);
+    for (uint64_t i = 0; i < gguf_n_tensors(m->file); i++) {
+        const struct tensor *t = gguf_tensor(m->file, i);
+
+        m->api.n_params += t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    }
     return 0;
 }
 

@@ -89,9 +89,10 @@ static void put_capabilities(struct json *j, const struct model *m) {
 
 static void put_model_v1(struct json *j, const struct model *m) {
     const struct api_opts *o = &m->api->opts;
-    char format[32];
+    char format[32], size[32];
 
     model_format_name(m, format);
+    model_size_name(m, size);
     json_open(j, '{');
     json_put_string(j, "type", m->info->encoder ? "embedding" : "llm");
     json_put_string(j, "publisher", o->owned_by ? o->owned_by : "weft");
@@ -104,7 +105,7 @@ static void put_model_v1(struct json *j, const struct model *m) {
     json_put_string(j, "bits_per_weight", NULL);
     json_close(j, '}');
     json_put_int(j, "size_bytes", (int64_t)m->info->n_bytes);
-    json_put_string(j, "params_string", NULL);
+    json_put_string(j, "params_string", *size ? size : NULL);
     put_instances(j, m);
     put_length(j, "max_context_length", m);
     json_put_string(j, "format", "gguf");

@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,8 +23,11 @@
 
 static void put_details(struct json *j, const struct model *model) {
     const struct api_model *m = model->info;
-    char format[32];
+    char format[32], size[32];
 
+    model_format_name(model, format);
+    for (char *c = format; *c; c++)
+        *c = (char)toupper((unsigned char)*c); /* Ollama's names are so, whatever the file's is */
     json_key(j, "details");
     json_open(j, '{');
     json_put_string(j, "parent_model", "");
@@ -34,8 +38,8 @@ static void put_details(struct json *j, const struct model *model) {
     if (m->arch)
         json_cstring(j, m->arch);
     json_close(j, ']');
-    json_put_string(j, "parameter_size", "");
-    json_put_string(j, "quantization_level", model_format_name(model, format));
+    json_put_string(j, "parameter_size", model_size_name(model, size));
+    json_put_string(j, "quantization_level", format);
     json_close(j, '}');
 }
 
@@ -165,6 +169,8 @@ static void put_info(struct json *j, const struct api_model *m) {
     json_open(j, '{');
     json_put_string(j, "general.architecture", arch);
     json_put_string(j, "general.basename", m->id);
+    if (m->n_params)
+        json_put_int(j, "general.parameter_count", (int64_t)m->n_params);
     put_number(j, arch, "context_length", m->max_context);
     put_number(j, arch, "embedding_length", m->n_embd);
     put_number(j, arch, "vocab_size", m->n_vocab);

@@ -164,7 +164,9 @@ Test(lmstudio, models_are_listed_in_both_forms) {
     expect_get(&w, "/api/v0/models/other", 404,
                "{\"error\":{\"message\":\"The model `other` does not exist.\",\"type\":"
                "\"invalid_request_error\",\"param\":\"model\",\"code\":\"model_not_found\"}}");
+    w.model.n_params = 7615616512;
     world_get(&w, "/api/v1/models", &r);
+    cr_expect(strstr(r.body.data, "\"params_string\":\"7.6B\""), "%s", r.body.data);
     cr_expect(strstr(r.body.data, "{\"models\":[{\"type\":\"llm\",\"publisher\":\"weft\","
                                   "\"key\":\"tiny\",\"display_name\":\"tiny\","
                                   "\"architecture\":\"qwen3\",\"quantization\":{\"name\":"

@@ -23,6 +23,8 @@ static void started(struct world *w) {
     world_init(w);
     world_use_template(w, source, sizeof(source) - 1);
     w->model.max_context = 16384;
+    w->model.n_params = 25829888;
+    w->model.file = "tiny-q8_0.gguf";
     world_start(w);
 }
 
@@ -263,7 +265,7 @@ Test(ollama, a_failure_in_a_stream_is_a_line) {
 
 #define MODEL                                                                                      \
     "\"details\":{\"parent_model\":\"\",\"format\":\"gguf\",\"family\":\"\",\"families\":[],"      \
-    "\"parameter_size\":\"\",\"quantization_level\":\"\"}"
+    "\"parameter_size\":\"25.83M\",\"quantization_level\":\"Q8_0\"}"
 
 Test(ollama, the_model_is_told) {
     struct world w;
@@ -284,6 +286,7 @@ Test(ollama, the_model_is_told) {
     reply_deinit(&r);
     world_ask(&w, "/api/show", "{\"name\":\"tiny:latest\"}", &r);
     cr_expect(strstr(r.body.data, "\"unknown.context_length\":16384"), "%s", r.body.data);
+    cr_expect(strstr(r.body.data, "\"general.parameter_count\":25829888,"), "%s", r.body.data);
     cr_expect(strstr(r.body.data, "\"capabilities\":[\"completion\",\"tools\",\"thinking\"]"), "%s",
               r.body.data);
     reply_deinit(&r);
