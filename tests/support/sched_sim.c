@@ -290,6 +290,7 @@ void sim_deinit(struct sim *s) {
         free(s->client[i].memory);
         sim_constraint_free(s->client[i].constraint);
     }
+    sim_constraints_deinit(s);
     free(s->client);
     free(s->live);
     free(s->flight);

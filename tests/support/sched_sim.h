@@ -117,6 +117,7 @@ struct sim {
     uint32_t n_notes; /* of the disk tier */
     const struct tokenizer *tokenizer;
     struct sched_constraints constraints;
+    struct sim_grammars *grammars;       /* NULL: none was compiled yet */
     uint32_t n_constraints;              /* handed out */
     int64_t constraint_bytes;            /* charged to all tenants for places in them */
     struct constrain_job *job[SIM_JOBS]; /* given to a thread, not done */

@@ -21,6 +21,16 @@ struct sim_constraint {
     uint32_t limit; /* with SUBMIT_COMPLETE: tokens of the output at most */
 };
 
+/* Compiled in this simulation. */
+struct sim_grammars {
+    struct grammar_vocab *vocab;
+    struct made {
+        const char *grammar, *after;
+        struct constraint *c; /* NULL: refused */
+    } made[COMPILED_MAX];
+    uint32_t n;
+};
+
 static const char *const grammars[] = {
     "{\"regex\":\"[abcd]{3,40}\"}",
     "{\"regex\":\"(ab|cd)*d{2,5}\"}",
@@ -52,31 +62,27 @@ static _Noreturn void cannot(const char *what) {
     abort();
 }
 
-/* NULL: refused. They are made once and never freed, like the vocabulary. */
-static const struct constraint *compile(const struct tokenizer *t, const char *grammar,
-                                        const char *after) {
-    static struct grammar_vocab *vocab;
-    static struct {
-        const char *grammar, *after;
-        struct constraint *c;
-    } made[COMPILED_MAX];
-    static uint32_t n;
+/* NULL: refused. Made once in a simulation: what a grammar and its vocabulary have found out of a
+ * mask decides which masks are late, so another simulation must not begin with it. */
+static const struct constraint *compile(struct sim *s, const char *grammar, const char *after) {
+    struct sim_grammars *g = s->grammars ? s->grammars : (s->grammars = calloc(1, sizeof(*g)));
     struct err err = {0};
 
-    if (!vocab && grammar_vocab_of(&vocab, t) < 0)
+    if (!g || (!g->vocab && grammar_vocab_of(&g->vocab, s->tokenizer) < 0))
         cannot("no vocabulary");
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(made[i].grammar, grammar) == 0 && strcmp(made[i].after, after) == 0)
-            return made[i].c;
-    if (n == COMPILED_MAX)
+    for (uint32_t i = 0; i < g->n; i++)
+        if (strcmp(g->made[i].grammar, grammar) == 0 && strcmp(g->made[i].after, after) == 0)
+            return g->made[i].c;
+    if (g->n == COMPILED_MAX)
         cannot("too many grammars");
-    made[n].grammar = grammar;
-    made[n].after = after;
-    int r = constraint_new(&made[n].c, vocab, grammar, strlen(grammar), after, strlen(after), NULL,
-                           &err);
+    struct made *m = &g->made[g->n++];
+    m->grammar = grammar;
+    m->after = after;
+    int r =
+        constraint_new(&m->c, g->vocab, grammar, strlen(grammar), after, strlen(after), NULL, &err);
     if (r < 0 && r != -EINVAL)
         cannot("no memory");
-    return made[n++].c;
+    return m->c;
 }
 
 /* What is held is complete at the end. Which tokens leave time for that is asked of a state that
@@ -100,7 +106,7 @@ void sim_constrain(struct sim *s, struct sim_client *c, const char *grammar, con
         cannot("no memory");
     c->m.grammar = (struct str){grammar, (uint32_t)strlen(grammar)};
     c->m.triggers = (struct str){after, (uint32_t)strlen(after)};
-    x->compiled = compile(s->tokenizer, grammar, after);
+    x->compiled = compile(s, grammar, after);
     if (!x->compiled)
         c->invalid = true;
     else if (constraint_state_new(&x->matcher, x->compiled) < 0)
@@ -320,4 +326,15 @@ void sim_constraints_reset(struct sim *s) {
         if (x)
             x->due = x->n_refs = 0;
     }
+}
+
+void sim_constraints_deinit(struct sim *s) {
+    struct sim_grammars *g = s->grammars;
+
+    for (uint32_t i = 0; g && i < g->n; i++)
+        constraint_free(g->made[i].c);
+    if (g)
+        grammar_vocab_free(g->vocab);
+    free(g);
+    s->grammars = NULL;
 }

@@ -22,8 +22,9 @@ struct sim_constraint *sim_constraint_free(struct sim_constraint *c);
 bool sim_constraint_at(void *ctx, const int32_t *out, uint32_t n);
 bool sim_constraint_allows(void *ctx, int32_t token);
 
-/* Where the scheduler asks. */
+/* Where the scheduler asks; deinit when no client has a constraint any more. */
 void sim_constraints_init(struct sim *s);
+void sim_constraints_deinit(struct sim *s);
 /* Time passes: what is due is told. */
 void sim_constraints_turn(struct sim *s);
 /* A request waits for one. */
