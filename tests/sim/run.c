@@ -13,7 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define REPEAT_SEEDS 100 /* one seed in so many is run twice: the same must happen */
+/* One seed in so many runs again, in a process that has run no other: the same must happen. */
+#define REPEAT_SEEDS 23
 #define SAYS_MAX 4096
 #define HANG_S 60u /* a case takes milliseconds */
 
@@ -27,6 +28,7 @@ struct child {
     pid_t pid; /* 0: none */
     int fd;    /* its stderr */
     struct shared *shared;
+    uint64_t *hash; /* NULL, or of the events of each seed from run_opts.first on; 0: not run yet */
     char says[SAYS_MAX];
     size_t n_says;
 };
@@ -41,16 +43,14 @@ static void *shared_memory(size_t size) {
     return p;
 }
 
-/* One seed; now and then twice. */
-static void run_seed(struct swarm_case *c, struct shared *shared) {
-    struct swarm_total again = {0};
-
+/* @hash: NULL, or the hash of its events, where it ran before; then it is to be the same. */
+static void run_seed(struct swarm_case *c, struct shared *shared, uint64_t *hash) {
     shared->seed = c->seed;
     swarm_run(c, &shared->total, &shared->at);
-    if (c->seed % REPEAT_SEEDS)
+    if (!hash)
         return;
-    swarm_run(c, &again, &shared->at);
-    HOLD(NULL, NULL, REPEATS, again.hash == shared->total.hash);
+    HOLD(NULL, NULL, REPEATS, *hash == 0 || *hash == shared->total.hash);
+    *hash = shared->total.hash;
 }
 
 /* @first, @first + @stride, ... in a process of their own. */
@@ -79,7 +79,7 @@ static void start(struct child *child, const struct run_opts *o, uint64_t first,
             break;
         child->shared->at = 0;
         setitimer(ITIMER_VIRTUAL, &limit, NULL);
-        run_seed(&c, child->shared);
+        run_seed(&c, child->shared, child->hash ? &child->hash[c.seed - o->first] : NULL);
     }
     exit(0); /* the leak checker of the sanitizers runs */
 }
@@ -361,8 +361,27 @@ static double cpu_seconds(void) {
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
+/* Some of the seeds that have run once more, each in a process of its own. Whether their events
+ * were the same. */
+static bool run_again(const struct run_opts *o, uint64_t *hash) {
+    struct child child = {.shared = shared_memory(sizeof(*child.shared)), .hash = hash};
+    uint64_t seed = round_up(o->first, REPEAT_SEEDS);
+    bool failed = false;
+
+    for (; seed <= o->last && !failed; seed += REPEAT_SEEDS) {
+        start(&child, o, seed, o->last);
+        failed = finish(&child);
+        if (failed)
+            tell_failure(o, &child);
+    }
+    munmap(child.shared, sizeof(*child.shared));
+    return !failed;
+}
+
 int run_seeds(const struct run_opts *o) {
     uint32_t n = MAX(o->n_processes, 1);
+    size_t n_bytes = (o->last - o->first + 1) * sizeof(uint64_t);
+    uint64_t *hash = shared_memory(n_bytes);
     CLEANUP(freep) struct child *child = calloc(n, sizeof(*child));
     struct swarm_total total = {0};
     bool failed = false;
@@ -371,6 +390,7 @@ int run_seeds(const struct run_opts *o) {
         return 2;
     for (uint32_t i = 0; i < n; i++) {
         child[i].shared = shared_memory(sizeof(*child[i].shared));
+        child[i].hash = hash;
         start(&child[i], o, o->first + i, n);
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -382,6 +402,8 @@ int run_seeds(const struct run_opts *o) {
         add(&total, &child[i].shared->total);
         munmap(child[i].shared, sizeof(*child[i].shared));
     }
+    failed = failed || !run_again(o, hash);
+    munmap(hash, n_bytes);
     tell_total(&total, MAX(cpu_seconds(), 1e-3));
     return (tell_rare(&total) > 0 && o->all_rare) || failed;
 }

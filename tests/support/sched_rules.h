@@ -52,7 +52,7 @@ struct sim_client;
     X(PROGRESS, "while a request can run, one makes progress")                                     \
     X(ALL_END, "without new faults every request ends in bounded time")                            \
     X(ALL_BACK, "when all have ended every page is back and the crash page is empty")              \
-    X(REPEATS, "the same seed gives the same events again")                                        \
+    X(REPEATS, "the same seed gives the same events again, whatever ran before it")                \
     X(DRAFT_TOKENS, "what the draft model drafts is what it says of these tokens alone")           \
     X(DRAFT_PAGES, "only running requests hold pages of the draft model, with their tokens")       \
     X(HOST, "host pages hold what was saved, and are held by waiting jobs only")                   \
