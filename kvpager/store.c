@@ -52,6 +52,9 @@ struct slot_head {
 };
 
 static_assert(sizeof(struct slot_head) <= BLOCK, "a head fits in its block");
+static_assert(sizeof(struct store_head) ==
+                  2 * sizeof(struct store_id) + 2 * sizeof(uint64_t) + sizeof(struct kv_isolation),
+              "no padding, which would be written as it is");
 
 struct store {
     int fd;
@@ -312,7 +315,7 @@ int store_write(struct store_io **out, const struct store *s, uint32_t i,
     if (r < 0)
         return r;
     io->from = bytes;
-    io->head.magic = MAGIC; /* all else is zero, also what lies between the fields */
+    io->head.magic = MAGIC; /* all else is zero; there is no padding */
     io->head.head = *head;
     io->head.n_tokens = tokens_of(s, i);
     if (io->head.n_tokens > 0)

@@ -34,6 +34,7 @@ struct store_head {
     struct store_id id, parent;
     struct kv_isolation isolation;
     uint32_t depth; /* pages before it, of a state before its parent */
+    uint32_t zero;  /* in place of padding: all that is written is initialised */
     uint64_t stamp; /* the greater, the later it was written */
 };
 
