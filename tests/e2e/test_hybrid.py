@@ -52,7 +52,7 @@ def run_session(start, fork):
         cached = session.total()["prompt_tokens"] - session.total()["computed_tokens"] - sum(c["cached_tokens"] for c in counters)
         for _ in range(50):  # the worker tells its figures when it is idle: prewarming may come first
             stats = daemon.stats()["worker"]
-            if stats["cached_tokens"] >= cached:
+            if stats["cached_tokens"] >= cached and not stats["running"] and not stats["states_used"]:
                 break
             time.sleep(0.1)
         assert stats["cached_tokens"] == cached, (session.total(), stats)
