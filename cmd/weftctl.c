@@ -275,18 +275,18 @@ static int change(struct call *c, const char *what, const char *key, const char 
 }
 
 static int run_load(struct call *c) {
-    static const char *const under_way[] = {"absent",  "opening", "queued", "loading",
-                                            "leaving", "ending",  NULL};
+    static const char *const under_way[] = {"unloaded", "opening", "queued", "loading",
+                                            "leaving",  "ending",  NULL};
 
     return c->argc != 1 ? cli_usage("load takes the name of a model")
-                        : change(c, "load", "state", under_way, "ready");
+                        : change(c, "load", "state", under_way, "loaded");
 }
 
 static int run_unload(struct call *c) {
     static const char *const under_way[] = {"leaving", "ending", "opening", "loading", NULL};
 
     return c->argc != 1 ? cli_usage("unload takes the name of a model")
-                        : change(c, "unload", "state", under_way, "absent");
+                        : change(c, "unload", "state", under_way, "unloaded");
 }
 
 static int run_swap(struct call *c) {

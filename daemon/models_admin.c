@@ -20,8 +20,8 @@ uint64_t models_budget(const struct models *m) {
 }
 
 void models_info(const struct models *m, uint32_t i, struct models_info *out) {
-    static const char *const names[] = {"absent", "opening", "queued", "loading",
-                                        "ready",  "leaving", "ending", "failed"};
+    static const char *const names[] = {"unloaded", "opening", "queued", "loading",
+                                        "loaded",   "leaving", "ending", "failed"};
     const struct served *s = m->served[i];
     struct api_model_use use = {0};
 

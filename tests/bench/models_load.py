@@ -121,7 +121,7 @@ def operator(d, record, folder, end):
             d.request("GET", "/v1/models")
         elif what == "kill":
             entries = d.admin_request("GET", "/models")[1]["models"]
-            pids = {m["id"]: m["worker"]["pid"] for m in entries if m["state"] == "ready" and m["worker"]["pid"]}
+            pids = {m["id"]: m["worker"]["pid"] for m in entries if m["state"] == "loaded" and m["worker"]["pid"]}
             # A request that is there at three deaths is taken for their cause, and fails: not what is measured here.
             pids = {m: pid for m, pid in pids.items() if time.monotonic() - killed[m] > 3}
             if not pids:

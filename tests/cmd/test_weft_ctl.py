@@ -381,8 +381,8 @@ def test_top_shows_selects_and_cancels():
         t.until("somebody")
         t.key("t")
         t.until("up, down")
-        model = {"id": "big", "state": "ready", "model": {"id": "big"}, "worker": {"pid": 1}}
-        small = {**model, "id": "small", "state": "absent", "unload_ms": 61000, "model": {"id": "small"}, "worker": {"pid": 4321}}
+        model = {"id": "big", "state": "loaded", "model": {"id": "big"}, "worker": {"pid": 1}}
+        small = {**model, "id": "small", "state": "unloaded", "unload_ms": 61000, "model": {"id": "small"}, "worker": {"pid": 4321}}
         s.answers.update({("GET", "/stats"): http({"model": {"id": "big"}, "worker": {"pid": 1}, "models": [model, small]}),
                           ("GET", "/models"): http({"models": [model, small]})})
         t.key("m")

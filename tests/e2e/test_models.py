@@ -57,20 +57,20 @@ def wait_state(d, name, state, limit_s=30):
 
 def test_models_are_loaded_when_they_are_asked_for_and_the_least_recently_used_leaves():
     with folder_of("abc") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
-        assert states(d) == {"a": "absent", "b": "absent", "c": "absent"}, states(d)
+        assert states(d) == {"a": "unloaded", "b": "unloaded", "c": "unloaded"}, states(d)
         assert d.health() == 200
         a = ask(d, "a")
         b = ask(d, "b")
         assert a != b, "they are the same model: the test is blind"
-        assert states(d) == {"a": "ready", "b": "ready", "c": "absent"}, states(d)
+        assert states(d) == {"a": "loaded", "b": "loaded", "c": "unloaded"}, states(d)
         assert ask(d, "a") == a
         ask(d, "c")  # b was used before a was
-        assert states(d)["a"] == "ready" and states(d)["b"] == "absent" and states(d)["c"] == "ready", states(d)
+        assert states(d)["a"] == "loaded" and states(d)["b"] == "unloaded" and states(d)["c"] == "loaded", states(d)
         assert ask(d, "b") == b
-        assert states(d)["a"] == "absent", states(d)
+        assert states(d)["a"] == "unloaded", states(d)
         assert ask(d, "a") == a
         got = models(d)
-        assert sum(m["bytes"] for m in got.values() if m["state"] == "ready") <= 120 * MIB, got
+        assert sum(m["bytes"] for m in got.values() if m["state"] == "loaded") <= 120 * MIB, got
         status, _, value = d.request("POST", "/v1/completions", {"model": "d", "prompt": "x"})
         assert status == 404 and "There are: a, b, c." in value["error"]["message"], value
         status, _, value = d.request("POST", "/v1/completions", {"prompt": [20, 21], "max_tokens": 1})
@@ -267,13 +267,13 @@ def test_weftctl_lists_loads_unloads_and_swaps():
         return done.returncode, done.stdout + done.stderr
 
     with folder_of("ab") as folder, Weftd("--models-dir", folder, *FLAGS, model="") as d:
-        assert ctl(d, "load", "a") == (0, "a: ready\n")
+        assert ctl(d, "load", "a") == (0, "a: loaded\n")
         code, out = ctl(d, "ps")
-        assert code == 0 and [line.split()[:2] for line in out.splitlines()] == [["MODEL", "STATE"], ["a", "ready"], ["b", "absent"]], out
+        assert code == 0 and [line.split()[:2] for line in out.splitlines()] == [["MODEL", "STATE"], ["a", "loaded"], ["b", "unloaded"]], out
         before = ask(d, "a")
         assert ctl(d, "swap", "a", f"{folder}/b.gguf") == (0, "a: done\n")
         assert ask(d, "a") == ask(d, "b") != before
-        assert ctl(d, "unload", "a") == (0, "a: absent\n")
+        assert ctl(d, "unload", "a") == (0, "a: unloaded\n")
         flights = [pathlib.Path(folder, f"flight-{name}") for name in "ab"]
         for name, file in zip("ab", flights):
             assert ctl(d, "dump", str(file), name)[0] == 0
@@ -284,7 +284,7 @@ def test_weftctl_lists_loads_unloads_and_swaps():
         assert code == 1 and "no model is called none" in out, out
         time.sleep(2.1)
         copy(f"{folder}/b.gguf", folder, "later")
-        assert ctl(d, "load", "later") == (0, "later: ready\n")
+        assert ctl(d, "load", "later") == (0, "later: loaded\n")
         os.unlink(f"{folder}/later.gguf")
         pathlib.Path(folder, "bad.gguf").write_bytes(b"GGUF")
         code, out = ctl(d, "swap", "b", f"{folder}/bad.gguf")
@@ -344,18 +344,18 @@ def test_presets_have_their_own_options_and_idle_models_are_unloaded():
         pathlib.Path(presets, "kept.conf").write_text(f"# always there\nmodel = {folder}/b.gguf\npinned = yes\n")
         with Weftd("--models", presets, "--models-dir", folder, *FLAGS, model="") as d:
             assert set(states(d)) == {"small", "kept", "a", "b"}, states(d)
-            wait_state(d, "kept", "ready")
+            wait_state(d, "kept", "loaded")
             status, _, value = d.request("POST", "/v1/completions", {"model": "gpt-5", "prompt": "x", "max_tokens": 1})
             assert status == 200 and value["model"] == "small", value
             listed = {m["id"]: m for m in d.request("GET", "/v1/models")[2]["data"]}
             assert listed["small"]["max_model_len"] == 512 and listed["kept"]["max_model_len"] == 2048, listed
             assert listed["small"]["status"]["value"] == "loaded" and listed["a"]["status"]["value"] == "unloaded", listed
-            wait_state(d, "small", "absent", 10)
+            wait_state(d, "small", "unloaded", 10)
             status, value = d.admin_request("POST", "/models/kept/unload")
             assert status == 400 and "pinned" in value["error"]["message"], value
             ask(d, "a")
             ask(d, "b")
-            assert states(d)["kept"] == "ready", states(d)
+            assert states(d)["kept"] == "loaded", states(d)
 
 
 def listed(d):
@@ -403,7 +403,7 @@ def test_files_that_come_and_go_are_found_without_a_restart():
             assert status == 404 and "There are: a, c, d." in value["error"]["message"], value
             # One that is replaced by rename is the new one, once it is loaded anew.
             assert d.admin_request("POST", "/models/d/unload")[0] == 200
-            wait_state(d, "d", "absent")
+            wait_state(d, "d", "unloaded")
             os.link(f"{folder}/a.gguf", f"{aside}/a")
             put("a", "d")
             assert ask(d, "d") == a[:8] != of_d
@@ -466,14 +466,14 @@ def test_ollamas_clients_load_keep_and_unload():
 
         assert running() == {}
         assert generate(model="a", keep_alive="1h")["done_reason"] == "load"
-        assert states(d)["a"] == "ready"
+        assert states(d)["a"] == "loaded"
         hour = time.strftime("%Y-%m-%dT%H", time.gmtime(time.time() + 3600 - 30))
         assert running()["a"] >= hour and running()["a"] < "2099", running()
         generate(model="b:latest", prompt="x", keep_alive="300ms", options={"num_predict": 1})
-        wait_state(d, "b", "absent", 10)
+        wait_state(d, "b", "unloaded", 10)
         assert list(running()) == ["a"], running()
         assert generate(model="a", keep_alive=0)["done_reason"] == "unload"
-        wait_state(d, "a", "absent", 10)
+        wait_state(d, "a", "unloaded", 10)
         generate(model="a", keep_alive=-1)
         assert running()["a"].startswith("2100"), running()
         status, _, value = d.request("POST", "/api/generate", {"model": "a", "keep_alive": "soon"})
@@ -501,7 +501,7 @@ def test_lm_studios_clients_load_and_unload():
             assert (value["load_time_seconds"] == 0) == again, value
         assert loaded() == ["a"] and d.request("GET", "/api/v0/models/a")[2]["loaded_context_length"] == 2048
         assert post("unload", 200, instance_id="a") == {"instance_id": "a"}
-        wait_state(d, "a", "absent", 10)
+        wait_state(d, "a", "unloaded", 10)
         assert "is loaded" in post("unload", 404, instance_id="a")["error"]["message"]
         post("load", 200, model="a")
         time.sleep(0.5)
@@ -509,7 +509,7 @@ def test_lm_studios_clients_load_and_unload():
         status, _, value = d.request("POST", "/api/v0/completions", {"model": "b", "prompt": "x", "max_tokens": 2, "ttl": 0.3, "ignore_eos": True})
         assert status == 200 and value["stats"]["stop_reason"] == "maxPredictedTokensReached", value
         assert value["stats"]["generation_time"] >= value["stats"]["time_to_first_token"] > 0 and value["model_info"]["context_length"] == 2048
-        wait_state(d, "b", "absent", 10)
+        wait_state(d, "b", "unloaded", 10)
         post("load", 400)
         post("load", 404, model="c")
 
