@@ -119,7 +119,7 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
                             "The request body must not be compressed.");
     if (!http_is_chunked(h) && h->parser.content_length > api_of(x)->opts.max_body_bytes)
         return err_set_code(err, 413, "body_too_large", NULL,
-                            "The request body is larger than %u bytes.",
+                            "The request body is larger than %u bytes (max-body).",
                             api_of(x)->opts.max_body_bytes);
     if (x->route->method != HTTP_POST)
         return 0;
@@ -131,7 +131,7 @@ static int check_body(struct exchange *x, const struct http *h, struct err *err)
                 strncasecmp(type, "application/x-www-form-urlencoded", n) == 0;
     if (type && !json && !curl)
         return err_set_code(err, 415, "unsupported_media_type", NULL,
-                            "The request body must be application/json.");
+                            "The request body must be JSON, with Content-Type: application/json.");
     return 0;
 }
 

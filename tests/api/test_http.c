@@ -258,7 +258,7 @@ Test(http, what_is_not_served_is_refused_by_name) {
          200, "ok"},
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
          "Content-Length: 2\r\n\r\n{}",
-         415, "unsupported_media_type"},
+         415, "must be JSON, with Content-Type: application/json."},
         {"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\n"
          "Content-Length: 2\r\n\r\n{}",
          415, "unsupported_media_type"},
