@@ -333,23 +333,6 @@ static void unload_serve(struct exchange *x, struct http *h) {
         answer_change(x, models_unload(opts_of(x)->models, (uint32_t)i, &err), &err);
 }
 
-/* @text with %XX as the bytes they stand for, in place. */
-static void decode(char *text) {
-    char *out = text;
-
-    for (; *text; text++) {
-        unsigned byte;
-
-        if (*text == '%' && sscanf(text + 1, "%2x", &byte) == 1 && byte) {
-            *out++ = (char)byte;
-            text += 2;
-        } else {
-            *out++ = *text;
-        }
-    }
-    *out = 0;
-}
-
 static void swap_serve(struct exchange *x, struct http *h) {
     const char *query = strstr(http_target(h), "?file=");
     CLEANUP(freep) char *file = query ? strdup(query + 6) : NULL;
@@ -358,8 +341,10 @@ static void swap_serve(struct exchange *x, struct http *h) {
 
     if (i < 0)
         return;
-    if (file)
-        decode(file);
+    if (query && (!file || !http_decode(file))) {
+        refuse(x, 400, file ? "file: is malformed" : "out of memory");
+        return;
+    }
     answer_change(x, models_swap(opts_of(x)->models, (uint32_t)i, file, &err), &err);
 }
 
@@ -410,8 +395,9 @@ static void pull_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
     int r = -ENOMEM;
 
-    if (p && name) {
-        decode(name);
+    if (p && name && !http_decode(name)) {
+        r = err_set(&err, 0, NULL, "name: is malformed");
+    } else if (p && name) {
         p->x = x;
         p->task.line = on_pull_line;
         p->task.over = on_pull_over;

@@ -217,6 +217,27 @@ const char *http_header(const struct http *h, const char *name, uint32_t *n) {
     return found;
 }
 
+bool http_decode(char *s) {
+    char *out = s;
+
+    for (; *s; s++) {
+        unsigned v = (unsigned char)*s;
+
+        if (*s == '%') {
+            if (!isxdigit((unsigned char)s[1]) || !isxdigit((unsigned char)s[2]))
+                return false;
+            char hex[3] = {s[1], s[2], 0};
+            v = (unsigned)strtoul(hex, NULL, 16);
+            s += 2;
+        }
+        if (v < 0x20)
+            return false;
+        *out++ = (char)v;
+    }
+    *out = 0;
+    return true;
+}
+
 bool http_is_chunked(const struct http *h) {
     return h->parser.flags & F_CHUNKED;
 }

@@ -45,3 +45,7 @@ const char *http_target(const struct http *h);
 const char *http_header(const struct http *h, const char *name, uint32_t *n);
 bool http_has_body(const struct http *h);
 bool http_is_chunked(const struct http *h);
+
+/* Puts the bytes that %XX stand for in their places in @s, NUL-terminated. False: a % without two
+ * hex digits, or a control character, which no name here contains; then @s is of no use. */
+bool http_decode(char *s);

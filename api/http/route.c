@@ -1,7 +1,6 @@
 #include "api/http/route.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,27 +26,6 @@ static bool matches(const struct route *r, const char *path, const char **arg, s
     return true;
 }
 
-/* %XX in place; false: malformed, or a byte that no name contains. */
-static bool decode(char *s) {
-    char *out = s;
-
-    for (; *s; s++) {
-        unsigned v = (unsigned char)*s;
-
-        if (*s == '%') {
-            if (!isxdigit((unsigned char)s[1]) || !isxdigit((unsigned char)s[2]))
-                return false;
-            char hex[3] = {s[1], s[2], 0};
-            v = (unsigned)strtoul(hex, NULL, 16);
-            s += 2;
-        }
-        if (v < 0x20)
-            return false;
-        *out++ = (char)v;
-    }
-    *out = 0;
-    return true;
-}
 
 /* For the Allow header. */
 static const char *methods_of(const struct route *r) {
@@ -118,7 +96,7 @@ int route_find(struct exchange *x, const struct http *h, struct err *err) {
     if (*path != '/' && strcmp(path, "*") != 0)
         return err_set_code(err, 400, "bad_target", NULL, "The request target must be a path.");
     path[strcspn(path, "?#")] = 0;
-    if (!decode(path))
+    if (!http_decode(path))
         return err_set_code(err, 400, "bad_target", NULL, "The request target is malformed.");
     int r = look_up(x->dialect->routes, x, path, method, allow);
     if (r == 0 && !*allow)

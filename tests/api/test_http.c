@@ -82,6 +82,26 @@ static void started(struct world *w) {
     world_start(w);
 }
 
+/* Also at the end of the text, behind which nothing is read. */
+Test(http, escapes_are_decoded_whole_or_refused) {
+    static const struct {
+        const char *text, *is; /* NULL: it is refused */
+    } cases[] = {
+        {"", ""},        {"/a%2Fb%41", "/a/bA"}, {"%e4%C3", "\xe4\xc3"}, {"a%2541", "a%41"},
+        {"%", NULL},     {"/%4", NULL},          {"%4g", NULL},          {"% 4", NULL},
+        {"a%00b", NULL}, {"%1F", NULL},          {"a\nb", NULL},         {"%%41", NULL},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char *s = strdup(cases[i].text);
+        bool ok = http_decode(s);
+
+        cr_expect_eq(ok, cases[i].is != NULL, "%s", cases[i].text);
+        cr_expect(!ok || strcmp(s, cases[i].is) == 0, "%s: %s", cases[i].text, s);
+        free(s);
+    }
+}
+
 Test(http, health_follows_the_service) {
     struct world w;
     struct reply r;
