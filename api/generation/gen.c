@@ -526,11 +526,11 @@ static int take_prompt(struct gen *g, const struct event *e) {
 static int take_vector(struct gen *g, const struct event *e) {
     bool wanted = g->m.flags & SUBMIT_POOLS && e->kind == EVENT_FINISH && e->finish == FINISH_STOP;
 
-    if (wanted != (e->n_vector > 0))
+    if (wanted != (e->n_vector > 0) || (wanted && g->n_out > 0))
         return -EPROTO;
     if (!wanted)
         return 0;
-    assert(!g->vector && g->n_out == 0);
+    assert(!g->vector); /* a generation has one FINISH */
     g->vector = malloc(e->n_vector * sizeof(*g->vector));
     if (!g->vector)
         return -ENOMEM;

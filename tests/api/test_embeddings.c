@@ -120,6 +120,28 @@ Test(embeddings, take_text_and_ids_one_and_many_in_order) {
     world_stop(&w);
 }
 
+/* A worker is not trusted: tokens beside a vector are its fault, and end this request alone. */
+Test(embeddings, with_output_tokens_beside_them_fail) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    world_start(&w);
+    int fd = world_connect(&w);
+    world_post(&w, fd, EMBED, "{\"input\":\"abc\"}");
+    world_turns(&w, 5);
+    cr_assert_eq(w.port.n, 1);
+    fake_accept(&w.port, 0);
+    fake_tokens(&w.port, 0, "x");
+    fake_finish(&w.port, 0, FINISH_STOP);
+    world_receive(&w, fd, &r);
+    cr_expect_eq(r.status, 500);
+    cr_expect(strstr(r.body.data, "makes no sense"), "%.*s", (int)r.body.len, r.body.data);
+    reply_deinit(&r);
+    world_drop(&w, fd);
+    world_stop(&w);
+}
+
 /* Cut, then of length 1 again. */
 Test(embeddings, are_cut_to_the_dimensions_asked_for) {
     struct world w;
