@@ -238,7 +238,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
         log_event(WLOG_DEBUG, "worker_loading", "what=\"%.*s\" percent=%d", (int)p.what.len,
                   p.what.data, (int)(p.fraction * 100));
         w->opts.on_progress(w->opts.ctx, p.fraction);
-    } else if (f->type == MSG_READY && w->state == WORKERS_LOADING &&
+    } else if (f->type == MSG_READY && w->state == WORKERS_LOADING && w->open_sent &&
                msg_ready_parse(f->data, f->len, &ready) == 0) {
         buf_clear(&w->ready);
         if (buf_add(&w->ready, f->data, f->len) < 0) /* then nothing is offered to others */

@@ -138,7 +138,8 @@ int msg_progress_parse(const void *data, uint32_t len, struct msg_progress *m) {
     struct wire_progress f;
     struct str what;
 
-    if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.what, &what) < 0)
+    if (fixed_part(data, len, &f, sizeof(f)) < 0 || get_str(data, len, f.what, &what) < 0 ||
+        !(f.fraction >= 0 && f.fraction <= 1))
         return -EPROTO;
     *m = (struct msg_progress){what, f.fraction};
     return 0;

@@ -209,6 +209,28 @@ Test(messages, ready_and_open_survive) {
     buf_deinit(&b);
 }
 
+/* Whatever a worker sends that is to be shown, or multiplied. */
+Test(messages, progress_is_a_fraction) {
+    const float good[] = {0, 0.25f, 1}, bad[] = {-0.01f, 1.01f, NAN, INFINITY, -INFINITY, 1e30f};
+    struct msg_progress m = {{"weights", 7}, 0.5f}, got;
+    struct buf b;
+
+    buf_init(&b, 1 << 20);
+    for (size_t i = 0; i < ARRAY_SIZE(good) + ARRAY_SIZE(bad); i++) {
+        bool is_good = i < ARRAY_SIZE(good);
+
+        buf_clear(&b);
+        cr_assert_eq(msg_progress_pack(&b, &m), 0);
+        /* The fraction stands first. */
+        memcpy(b.data, is_good ? &good[i] : &bad[i - ARRAY_SIZE(good)], sizeof(float));
+        got.fraction = -7;
+        cr_expect_eq(msg_progress_parse(b.data, (uint32_t)b.len, &got), is_good ? 0 : -EPROTO,
+                     "%zu", i);
+        cr_expect_eq(got.fraction, is_good ? good[i] : -7.0f);
+    }
+    buf_deinit(&b);
+}
+
 Test(messages, the_end_of_a_turn_has_one_form) {
     struct turn_end m = {.id = 5, .session = 7, .calls = 1}, got = {0};
     struct buf b;
