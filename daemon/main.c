@@ -409,7 +409,7 @@ static int check_upgrade(struct front *f, struct err *err) {
     if (!changing && models_device(f->models))
         changing = models_loading(f->models);
 
-    if (f->draining || !f->was_ready)
+    if (f->draining || !f->was_ready || takeover_is_pending())
         return err_set(err, 0, "", "the daemon is %s", f->draining ? "ending" : "starting");
     if (takeover_has_old())
         return err_set(err, 0, "", "the daemon before this one has not ended yet: it has requests");
