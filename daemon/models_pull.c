@@ -216,7 +216,7 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf) {
 static int start(struct models *m, char **args, const char *name, struct api_task *t,
                  struct err *err) {
     struct pull *p = calloc(1, sizeof(*p));
-    char program[512];
+    char program[512] = "weftctl"; /* for the error, where it is not found out */
     uv_stdio_container_t stdio[3] = {{.flags = UV_IGNORE}, {0}, {.flags = UV_INHERIT_FD}};
     uv_process_options_t o = {.exit_cb = on_process_exit,
                               .file = program,
