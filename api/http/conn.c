@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+
 #include "api/http/tls.h"
 #include "api/service/loop_lag.h"
 
@@ -53,6 +54,16 @@ static void set_state(struct conn *c, enum conn_state next) {
         quota_charge_offer(&c->body);
     else
         quota_charge_withhold(&c->body);
+}
+
+/* What struct conn says that holds between two events of the loop. */
+static void check(const struct conn *c) {
+    bool has_exchange = c->state == CONN_BODY || c->state == CONN_EXCHANGE;
+
+    assert(!c->exchange == !has_exchange && (c->body.n == 0 || c->exchange));
+    assert(c->state != CONN_HANDSHAKE || c->tls);
+    assert(c->ahead_at <= c->ahead.len && (!c->broken || (c->close_after && c->discard)));
+    assert(c->state != CONN_CLOSED || (c->place.n == 0 && list_empty(&c->turn.link)));
 }
 
 /* Whether the HTTP that arrives is parsed; else it is kept or discarded. */
@@ -138,13 +149,6 @@ size_t conn_unsent(const struct conn *c) {
            (c->writing ? c->h.stream.write_queue_size : 0);
 }
 
-static void empty(struct buf *b) {
-    size_t max = b->max;
-
-    buf_deinit(b);
-    buf_init(b, max);
-}
-
 /* A reader that is slow enough offers what waits for it. */
 static void charge_unsent(struct conn *c) {
     bool offered = !list_empty(&c->unsent.link);
@@ -194,7 +198,7 @@ static void take_output(struct quota_charge *charge) {
 
     c->server->n_lost_outputs++;
     conn_break(c);
-    empty(&c->out);
+    buf_deinit(&c->out);
     charge_unsent(c);
 }
 
@@ -289,7 +293,7 @@ static void on_written(uv_write_t *w, int status) {
     c->writing = false;
     buf_clear(&c->in_flight);
     if (c->in_flight.cap > KEEP_SENDING)
-        empty(&c->in_flight);
+        buf_deinit(&c->in_flight);
     charge_unsent(c);
     if (c->state == CONN_CLOSED)
         return;
@@ -300,15 +304,14 @@ static void on_written(uv_write_t *w, int status) {
     conn_flush(c);
     if (c->state == CONN_IDLE &&
         !conn_unsent(c)) { /* thousands may be idle: they keep no buffers */
-        empty(&c->out);
-        empty(&c->in_flight);
+        buf_deinit(&c->out);
+        buf_deinit(&c->in_flight);
         if (c->tls)
             tls_rest(c->tls);
     }
     if (c->state == CONN_FLUSH && conn_unsent(c) == 0)
         after_flush(c);
-    else if (c->state == CONN_EXCHANGE && c->exchange &&
-             conn_unsent(c) < c->server->opts.stream_buffer_bytes)
+    else if (c->state == CONN_EXCHANGE && conn_unsent(c) < c->server->opts.stream_buffer_bytes)
         c->server->events->drained(c->exchange);
 }
 
@@ -457,7 +460,7 @@ static void parse_ahead(struct conn *c) {
     c->ahead_at += parse(c, c->ahead.data + c->ahead_at, c->ahead.len - c->ahead_at);
     if (c->ahead_at < c->ahead.len && !c->close_after)
         return;
-    empty(&c->ahead);
+    buf_deinit(&c->ahead);
     c->ahead_at = 0;
 }
 
@@ -549,12 +552,14 @@ static void read_some(struct conn *c) {
 }
 
 void conn_turn(struct conn *c) {
+    check(c);
     assert(c->state != CONN_CLOSED);
     if (c->ahead.len > 0 && is_reading(c))
         parse_ahead(c);
     else
         read_some(c);
     want_turn(c);
+    check(c);
 }
 
 /* It is readable, and stays so until its turn. */
@@ -595,7 +600,7 @@ static void on_call_timer(struct conn *c) {
             conn_close(c);
         else
             arm(c, (uint64_t)left / 1000000 + 1);
-    } else if (c->exchange && c->server->events->silent(c->exchange) && c->state == CONN_EXCHANGE) {
+    } else if (c->server->events->silent(c->exchange) && c->state == CONN_EXCHANGE) {
         conn_start_keepalive(c);
     }
 }
@@ -614,6 +619,7 @@ static void on_flush_timer(struct conn *c) {
 static void on_timer(uv_timer_t *t) {
     struct conn *c = t->data;
 
+    check(c);
     loop_lag_mark("a connection's time");
     if (c->broken) {
         conn_close(c);
@@ -643,7 +649,7 @@ static void on_timer(uv_timer_t *t) {
 /* ---- beginning ---- */
 
 void conn_abort(struct conn *c, const struct err *err) {
-    if (c->state == CONN_EXCHANGE && c->exchange) {
+    if (c->state == CONN_EXCHANGE) {
         c->close_after = true;
         c->server->events->failed(c->exchange, err);
     } else if (c->exchange) {

@@ -55,6 +55,7 @@ struct conn_events {
     bool (*silent)(struct exchange *x);
 };
 
+/* As in the diagram; conn.c has the table of legal transitions. */
 enum conn_state {
     CONN_HANDSHAKE,
     CONN_IDLE,
@@ -66,6 +67,14 @@ enum conn_state {
     CONN_CLOSED
 };
 
+/*
+ * Invariants between two events of the loop (conn.c: check()):
+ * an exchange is there only in BODY and EXCHANGE, and always in BODY;
+ * a state of HANDSHAKE implies tls; ahead_at < ahead.len, or both are 0;
+ * broken implies close_after and discard, so that nothing more is read or parsed;
+ * a body is charged for only in BODY, and in EXCHANGE until conn_take_body();
+ * CLOSED: no place, no body, no turn and no exchange; the memory is freed with the last handle.
+ */
 struct conn {
     struct list link; /* http_server.conns */
     struct http_server *server;

@@ -59,7 +59,7 @@ void exchange_end(struct exchange *x) {
 }
 
 void exchange_gone(struct exchange *x) {
-    assert(!x->ending);
+    assert(!x->ending && x->conn && x->conn->exchange != x);
     x->conn = NULL;
     x->status = 499;
     if (x->ops && x->ops->gone)

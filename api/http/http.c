@@ -1,5 +1,6 @@
 #include "api/http/http.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
@@ -105,6 +106,7 @@ static void make_room(struct http *h, size_t len) {
 static int on_body(llhttp_t *p, const char *at, size_t len) {
     struct http *h = of(p);
 
+    assert(h->head_done && h->body.len <= h->limits->body);
     if (h->discard)
         return 0;
     if (h->body.len + len > h->limits->body)
@@ -147,10 +149,7 @@ void http_deinit(struct http *h) {
 }
 
 void http_reset(struct http *h) {
-    buf_deinit(&h->head);
-    buf_deinit(&h->body);
-    buf_init(&h->head, h->limits->head + h->limits->target);
-    buf_init(&h->body, h->limits->body);
+    http_deinit(h); /* frees what there is */
     llhttp_init(&h->parser, HTTP_REQUEST, &settings);
     h->parser.data = h;
     h->n_head_bytes = 0;
@@ -182,6 +181,7 @@ int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct
     if (llhttp_get_errno(&h->parser) == HPE_PAUSED)
         llhttp_resume(&h->parser);
     llhttp_errno_t e = llhttp_execute(&h->parser, data, len);
+    assert(e != HPE_PAUSED || h->head_done); /* no callback pauses before */
     *used = e == HPE_OK ? len : (size_t)(llhttp_get_error_pos(&h->parser) - data);
     if (*used > len)
         *used = len;

@@ -11,35 +11,42 @@
 #include "base/buf.h"
 #include "base/err.h"
 
+/* Of http_feed(). */
 enum http_answer { HTTP_MORE, HTTP_HEAD_DONE, HTTP_MESSAGE_DONE };
 
+/* Of one request: bytes of the target, of the header block as it came, of the body without what
+ * makes it chunks; header lines, those of trailers included. Beyond: 414, 431, 413, 431. */
 struct http_limits {
     size_t target, head, body;
     uint32_t n_headers;
 };
 
+/* Invariants: body.len <= limits->body and n_headers <= limits->n_headers, or the last http_feed()
+ * has failed; before head_done body is empty. */
 struct http {
     llhttp_t parser;
     const struct http_limits *limits;
     struct buf head; /* target NUL (name NUL value NUL)*; names in lower case */
     struct buf body;
-    size_t n_head_bytes; /* raw, trailers included */
+    size_t n_head_bytes; /* of the header block as it came */
     uint32_t n_headers;
     bool started, head_done, discard; /* discard: read the body but do not keep it */
     struct err err;                   /* what a callback refused */
 };
 
+/* A parser for a connection's first request; @limits outlives it. Nothing is allocated yet. */
 void http_init(struct http *h, const struct http_limits *limits);
-void http_deinit(struct http *h);
-void http_reset(struct http *h); /* for the next request */
+void http_deinit(struct http *h); /* frees head and body */
+void http_reset(struct http *h);  /* for the next request: nothing of the last one is left */
 
 /* Reads up to @len bytes; *used says how many. HTTP_HEAD_DONE and HTTP_MESSAGE_DONE stop in front
  * of what follows: call again with the rest, even when the rest is empty. -EINVAL: @err says what
  * is wrong; the connection cannot be used further. */
 int http_feed(struct http *h, const char *data, size_t len, size_t *used, struct err *err);
 
-/* After HTTP_HEAD_DONE. */
-const char *http_target(const struct http *h);
+/* The functions below are for after HTTP_HEAD_DONE; what they return lies in the header block,
+ * until http_reset(). */
+const char *http_target(const struct http *h); /* as it was sent, not decoded */
 /* Value of header @name (lower case), NULL when absent; *n (may be NULL) says how often it is
  * there. */
 const char *http_header(const struct http *h, const char *name, uint32_t *n);

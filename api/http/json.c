@@ -1,5 +1,6 @@
 #include "api/http/json.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,12 +30,14 @@ static void separate(struct json *j) {
 }
 
 void json_open(struct json *j, char bracket) {
+    assert(bracket == '{' || bracket == '[');
     separate(j);
     put(j, &bracket, 1);
     j->comma = false;
 }
 
 void json_close(struct json *j, char bracket) {
+    assert(bracket == '}' || bracket == ']');
     put(j, &bracket, 1);
     j->comma = true;
 }
@@ -45,6 +48,7 @@ void json_key(struct json *j, const char *key) {
 }
 
 void json_colon(struct json *j) {
+    assert(j->comma); /* no bracket and no other colon */
     put(j, ":", 1);
     j->comma = false;
 }

@@ -11,26 +11,30 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-#define JSON_DEPTH 64u
-#define JSON_NODES (4u << 20)
+#define JSON_DEPTH 64u        /* levels of a body that is read */
+#define JSON_NODES (4u << 20) /* values and keys of it */
 
+/* A text being written. After the first failure nothing is appended, and `error` stays. */
 struct json {
     struct buf *out;
-    int error;
-    bool comma;
+    int error;  /* 0, or -errno of buf_add() */
+    bool comma; /* a value is complete here: the next one is separated from it */
 };
 
+/* Writes behind what is in @out, which outlives @j. */
 void json_begin(struct json *j, struct buf *out);
-void json_open(struct json *j, char bracket);  /* '{' or '[' */
-void json_close(struct json *j, char bracket); /* '}' or ']' */
-void json_key(struct json *j, const char *key);
-void json_colon(struct json *j); /* what was written last is a key */
+/* The functions below append one value, key or bracket each, with the comma that is due. Whether
+ * brackets and keys fit each other is the caller's to see to. */
+void json_open(struct json *j, char bracket);   /* '{' or '[' */
+void json_close(struct json *j, char bracket);  /* '}' or ']' */
+void json_key(struct json *j, const char *key); /* NUL-terminated, with its colon */
+void json_colon(struct json *j);                /* what was written last is a key */
 void json_string(struct json *j, const char *s, size_t len);
 void json_cstring(struct json *j, const char *s); /* NULL: null */
 void json_int(struct json *j, int64_t v);
 void json_uint(struct json *j, uint64_t v);
-void json_double(struct json *j,
-                 double v); /* nine digits; not finite: -9999 (a logprob of nothing) */
+/* Nine digits; not finite: -9999 (the logprob of nothing). */
+void json_double(struct json *j, double v);
 void json_bool(struct json *j, bool v);
 void json_null(struct json *j);
 /* A value that is JSON already, but perhaps for bytes that are no UTF-8. */
@@ -43,6 +47,6 @@ void json_valid(struct json *j, const char *text, size_t len);
 void json_put_string(struct json *j, const char *key, const char *s);
 void json_put_int(struct json *j, const char *key, int64_t v);
 
-/* Parses a request body: an object of bounded depth and size. Errors are 400 with the byte
- * offset. */
+/* Parses a request body: an object of at most JSON_DEPTH levels and JSON_NODES values. 0 with *out,
+ * the caller's to free; -EINVAL with @err, a 400 that names the byte; -ENOMEM. On any thread. */
 int json_read(yyjson_doc **out, const char *data, size_t len, struct err *err);

@@ -44,18 +44,22 @@ static bool is_unused(const struct payer *p) {
     return p->n_refs == 0 && used == 0;
 }
 
-static void sweep(struct list *bucket) {
-    LIST_FOREACH(node, bucket) {
-        struct payer *p = LIST_ENTRY(node, struct payer, link);
+/* Frees an address that nothing belongs to any more. */
+static void forget(struct payer *p) {
+    if (!is_unused(p))
+        return;
+    assert(list_empty(&p->turns.ready)); /* a turn is a connection's */
+    list_remove(&p->link);
+    free(p);
+}
 
-        if (!is_unused(p))
-            continue;
-        list_remove(&p->link);
-        free(p);
-    }
+static void sweep(struct list *bucket) {
+    LIST_FOREACH(node, bucket)
+    forget(LIST_ENTRY(node, struct payer, link));
 }
 
 void payers_deinit(struct payers *ps) {
+    assert(list_empty(&ps->turns.ready));
     for (int i = 0; i < PAYER_BUCKETS; i++) {
         sweep(&ps->bucket[i]);
         assert(list_empty(&ps->bucket[i]));
@@ -122,8 +126,5 @@ struct payer *payer_of_peer(struct payers *ps, int fd) {
 void payer_release(struct payer *p) {
     assert(p->n_refs > 0);
     p->n_refs--;
-    if (!is_unused(p))
-        return;
-    list_remove(&p->link);
-    free(p);
+    forget(p);
 }

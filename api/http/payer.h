@@ -16,6 +16,8 @@
 /* Connections over UNIX sockets have places of their own, as many as those over TCP. */
 enum payer_resource { PAYER_TCP, PAYER_UNIX, PAYER_BODIES, PAYER_OUTPUT, PAYER_RESOURCES };
 
+/* Invariant: an address is in its bucket, and is freed once n_refs and all its accounts are 0; then
+ * none of its connections waits for a turn. */
 struct payer {
     struct list link; /* payers.bucket[] when it is an address */
     struct quota_account account[PAYER_RESOURCES];

@@ -12,6 +12,9 @@
 #define RESPOND_JSON "application/json"
 #define RESPOND_LINES "application/x-ndjson"
 
+/* Every answer, whole or a stream, is one head and ends its exchange once; what says "ends the
+ * exchange" has freed @x when it returns. For the loop's thread. */
+
 /* A whole answer; ends the exchange. @type NULL: no body. */
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len);
 /* As JSON in @b, which may be left empty; @error (of building it) < 0: 500 instead. Ends the
@@ -27,8 +30,9 @@ void respond_failed(struct exchange *x, int r, const struct err *err);
 /* Begins a stream. Events and keep-alives follow, then one of the functions that end it. Bytes go
  * out with conn_flush(). */
 void respond_stream(struct exchange *x);
+/* An event without a name, around whose @json the dialect puts event_begin and event_end. */
 void respond_event(struct exchange *x, const char *json, size_t len);
-/* With an "event:" line. */
+/* With an "event:" line; @name has at most 64 characters. */
 void respond_named_event(struct exchange *x, const char *name, const char *json, size_t len);
 /* A line that clients skip, in a stream of events (SSE_TYPE); sent at once. @text has no line
  * break. */
@@ -36,6 +40,7 @@ void respond_comment(struct exchange *x, const char *text);
 /* What the route says when it is silent (exchange_ops.alive), or the dialect's keep-alive; sent at
  * once. */
 void respond_keepalive(struct exchange *x);
+/* The end of a stream that did not fail. Ends the exchange, as do the next two. */
 void respond_stream_end(struct exchange *x);
 /* Ends the stream with an event that carries @err. */
 void respond_stream_error(struct exchange *x, const struct err *err);

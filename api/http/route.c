@@ -26,7 +26,6 @@ static bool matches(const struct route *r, const char *path, const char **arg, s
     return true;
 }
 
-
 /* For the Allow header. */
 static const char *methods_of(const struct route *r) {
     return r->method == HTTP_GET ? "GET, HEAD" : r->method == HTTP_DELETE ? "DELETE" : "POST";

@@ -73,6 +73,8 @@ struct http_server_opts {
     void (*ended)(const struct exchange *x); /* for logs and counters */
 };
 
+/* Invariants: n_connections is the length of conns; closing implies leaving, and that no listener
+ * is open; ticks from the first listener on until closing and n_connections is 0. */
 struct http_server {
     struct http_server_opts opts;
     const struct conn_events *events;
@@ -100,6 +102,7 @@ struct http_server {
 
 /* @opts is copied, what it points to must outlive @s. 0 or -errno. */
 int http_server_init(struct http_server *s, const struct http_server_opts *opts);
+/* After http_server_close() and when the loop has run out, or where nothing was listened on. */
 void http_server_deinit(struct http_server *s);
 
 /* Reads the certificate and key (PEM) of listeners with TLS, also later again: new connections get

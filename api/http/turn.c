@@ -31,6 +31,7 @@ void turn_want(struct turn *t, struct turn_flow *f) {
 
 /* @link leaves the list of @f; flows that are left without any leave theirs. */
 static void leave(struct list *link, struct turn_flow *f) {
+    assert(!list_empty(&f->ready));
     list_remove(link);
     for (; f->parent && list_empty(&f->ready); f = f->parent)
         list_remove(&f->link);
@@ -62,6 +63,7 @@ struct turn *turn_next(struct turn_flow *root) {
     while (f->is_group) {
         struct turn_flow *member = least(f);
 
+        assert(member && member->parent == f);
         f->now_ns = MAX(f->now_ns, member->virtual_ns);
         f = member;
     }
@@ -71,6 +73,8 @@ struct turn *turn_next(struct turn_flow *root) {
 }
 
 void turn_charge(struct turn_flow *f, int64_t ns) {
-    for (; f->parent; f = f->parent)
+    for (; f->parent; f = f->parent) {
+        assert(f->weight > 0);
         f->virtual_ns += (double)MAX(ns, 0) / f->weight;
+    }
 }

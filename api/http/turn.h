@@ -45,7 +45,7 @@ struct turn {
 /* @parent, a group, outlives it; NULL: it is a root, and a group. */
 void turn_flow_init(struct turn_flow *f, struct turn_flow *parent, bool is_group, double weight);
 
-void turn_init(struct turn *t);
+void turn_init(struct turn *t); /* it wants none */
 /* @t, one of @f, wants a turn; it may already wait for one. */
 void turn_want(struct turn *t, struct turn_flow *f);
 /* It wants none any more; @f as it was given last. */

@@ -49,22 +49,21 @@ void admit_close(struct admit *m) {
     uv_close((uv_handle_t *)&m->tick, NULL);
 }
 
-bool admit_is_waiting(const struct waiter *w) {
-    return !list_empty(&w->link);
-}
-
 /* ---- shares ---- */
 
+/* After its numbers have changed: @t is in `busy` while it has any. */
 static void note_busy(struct admit *m, struct tenant *t) {
     bool is = t->stats.n_running + t->stats.n_queued > 0;
 
+    assert(t->stats.n_queued <= m->n_queued && list_empty(&t->waiting) == !t->stats.n_queued);
     if (is && list_empty(&t->link))
         list_push_back(&m->busy, &t->link);
     else if (!is)
         list_remove(&t->link);
 }
 
-/* Whether @n more leave @t within its share of @total places, by weight among the busy tenants. */
+/* Whether @n more leave @t within its share of @total places, by weight among the busy tenants:
+ * (running + n) / total <= weight / sum of weights. */
 static bool in_share(const struct admit *m, const struct tenant *t, uint32_t n, uint32_t total) {
     double sum = list_empty(&t->link) ? tenant_weight(t) : 0;
 
@@ -260,7 +259,7 @@ int admit_enter(struct admit *m, struct waiter *w, uint32_t *retry, struct err *
 }
 
 void admit_cancel(struct admit *m, struct waiter *w) {
-    if (!admit_is_waiting(w))
+    if (list_empty(&w->link))
         return;
     if (w->dropped) {
         list_remove(&w->link);
@@ -271,7 +270,8 @@ void admit_cancel(struct admit *m, struct waiter *w) {
     admit_waiting(m);
 }
 
-/* @n places became free. */
+/* @n places became free: each_ms follows the mean pause between such ends while others wait, by 5 %
+ * for each of them. */
 static void note_end(struct admit *m, uint32_t n) {
     int64_t now = clock_now(m->opts.clock);
 

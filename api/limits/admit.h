@@ -16,8 +16,10 @@ struct clock;
 struct rng;
 struct tenant;
 
-struct waiter {       /* embedded in what waits */
-    struct list link; /* tenant.waiting, or admit.dropped */
+/* Embedded in what waits; its owner initialises link, sets what is not bool, and may free it in any
+ * of the three calls. Invariant: dropped implies that it is in admit.dropped, to be told. */
+struct waiter {
+    struct list link; /* tenant.waiting, or admit.dropped; empty: it does not wait */
     struct tenant *tenant;
     uint32_t n;          /* generations */
     uint64_t n_context;  /* tokens that they may come to hold */
@@ -52,6 +54,7 @@ struct admit {
     bool ticking, closed;
 };
 
+/* All functions are for the loop's thread. Opens the timer; what @opts points to outlives @m. */
 void admit_init(struct admit *m, const struct admit_opts *opts);
 /* From here on no waiter is admitted when a place becomes free. */
 void admit_stop(struct admit *m);
@@ -69,8 +72,8 @@ int admit_precheck(struct admit *m, struct tenant *t, uint32_t *retry_ms, struct
 /* The same for a further part of a request that was admitted: it is queued without limit and never
  * refused; its `refused` is NULL. */
 void admit_again(struct admit *m, struct waiter *w);
-void admit_cancel(struct admit *m, struct waiter *w); /* it waits no longer, if it did */
-bool admit_is_waiting(const struct waiter *w);
+/* It waits no longer, if it did; none of its functions is called. Others may be admitted. */
+void admit_cancel(struct admit *m, struct waiter *w);
 /* @n generations have left (their charges are settled); others follow. */
 void admit_release(struct admit *m, struct tenant *t, uint32_t n);
 void admit_took(struct admit *m, int64_t ns); /* how long a generation took, for Retry-After */

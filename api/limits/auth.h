@@ -20,11 +20,13 @@ struct http;
 #define AUTH_KEYS_MAX 4096
 #define AUTH_ISOLATION_NAME 160
 
+/* len is 1 to AUTH_KEY_MAX; tenant is a number below auth.n_tenants. */
 struct auth_key {
     uint8_t key[AUTH_KEY_MAX]; /* padded with zeros */
     uint32_t len, tenant;
 };
 
+/* With a file there is at least one key once auth_reload() has succeeded. */
 struct auth {
     const char *file; /* NULL: no keys are asked for */
     struct auth_key *keys;
@@ -32,22 +34,26 @@ struct auth {
     char (*names)[64]; /* [n_tenants]; tenants keep their numbers over a reload */
 };
 
+/* No keys yet: auth_reload() reads them. @file, which outlives @a, may be NULL. */
 void auth_init(struct auth *a, const char *file);
-void auth_deinit(struct auth *a);
-/* Reads the file again; on error the old keys stay. */
+void auth_deinit(struct auth *a); /* the keys in memory are overwritten */
+/* Reads the file again. 0; -ENOMEM, or -EINVAL with @err, which names the line: the old keys
+ * stay. */
 int auth_reload(struct auth *a, struct err *err);
 
-/* The tenant behind the request's key: Authorization: Bearer KEY, or x-api-key. */
+/* The number of the name behind the request's key, Authorization: Bearer KEY or x-api-key; 0 where
+ * no keys are asked for. 0, or -EINVAL with @err, a 401. */
 int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, struct err *err);
 /* The key under which prefixes are shared: one for each name (of a tenant or a group, padded with
  * zeros) and salt, unknown outside. */
 void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION_NAME],
                         const char *salt, size_t len, uint8_t out[16]);
-/* Holds Host and Origin to loopback names and @hosts (NULL-terminated, may be NULL): 0, or -EINVAL
- * with @err: 400, 403 or 421. @local: a UNIX socket, which no browser reaches. */
-/* Whether pages of @origin may use the service: of loopback, of @hosts, or in @origins. */
+/* Whether pages of @origin may use the service: of loopback, of @hosts, or in @origins. Both lists
+ * end with NULL, or are NULL; so below. */
 bool auth_knows_origin(const char *const *hosts, const char *const *origins, const char *origin);
 /* Whether a browser asks what a page may send. */
 bool auth_is_preflight(const struct http *h);
+/* Holds Host to loopback names, addresses and @hosts, Origin to auth_knows_origin(): 0, or -EINVAL
+ * with @err: 400, 403 or 421. @local: a UNIX socket, which no browser reaches. */
 int auth_check_host(const char *const *hosts, const char *const *origins, const struct http *h,
                     bool local, struct err *err);

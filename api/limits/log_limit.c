@@ -1,6 +1,7 @@
 #include "api/limits/log_limit.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,10 +20,12 @@ int log_limit_init(struct log_limit *l, double per_second) {
     return getrandom(l->secret, sizeof(l->secret), 0) < 0 ? -errno : 0;
 }
 
+/* Whether @r has a line left of what fills at @per_second; it is taken. */
 static bool take(struct log_row *r, bool error, double per_second, int64_t now) {
     struct bucket *b = &r->lines[error];
 
     bucket_refill(b, LOG_BURST_S * per_second, per_second, now);
+    assert(b->level >= 0); /* lines are not reserved ahead */
     if (b->level < 1)
         return false;
     b->level -= 1;

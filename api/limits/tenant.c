@@ -89,8 +89,13 @@ int tenants_init(struct tenants *ts, struct payers *payers) {
 }
 
 void tenants_deinit(struct tenants *ts) {
-    for (uint32_t i = 0; i < ts->n; i++)
+    for (uint32_t i = 0; i < ts->n; i++) {
+        const struct tenant *t = ts->list[i];
+
+        assert(t->number == i && list_empty(&t->waiting));
+        assert(t->stats.n_running == 0 && t->stats.n_reserved == 0 && t->stats.n_context == 0);
         free(ts->list[i]);
+    }
     free(ts->list);
     memset(ts, 0, sizeof(*ts));
 }
@@ -124,14 +129,6 @@ struct tenant *tenants_get(const struct tenants *ts, uint32_t number) {
     return ts->list[number < ts->n ? number : 0];
 }
 
-struct tenant *tenants_of_key(struct tenants *ts, const char *name) {
-    for (uint32_t i = 0; i < ts->n; i++)
-        for (uint32_t k = 0; k < ts->list[i]->conf.n_keys; k++)
-            if (strcmp(ts->list[i]->conf.keys[k], name) == 0)
-                return ts->list[i];
-    return tenants_named(ts, name);
-}
-
 struct tenant *tenants_named(struct tenants *ts, const char *name) {
     struct tenant *t = find(ts, name);
     if (t)
@@ -143,6 +140,16 @@ struct tenant *tenants_named(struct tenants *ts, const char *name) {
 }
 
 /* ---- identity ---- */
+
+/* The tenant that API key @name belongs to: the one whose row lists it, else that of the same name,
+ * which is made if it is new. NULL: out of memory. */
+static struct tenant *of_key(struct tenants *ts, const char *name) {
+    for (uint32_t i = 0; i < ts->n; i++)
+        for (uint32_t k = 0; k < ts->list[i]->conf.n_keys; k++)
+            if (strcmp(ts->list[i]->conf.keys[k], name) == 0)
+                return ts->list[i];
+    return tenants_named(ts, name);
+}
 
 /* The user at the other end of a UNIX socket, or NULL: none that is listed. */
 static struct tenant *of_peer(const struct tenants *ts, const struct exchange *x) {
@@ -179,7 +186,8 @@ int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x
 
         if (r < 0)
             return r;
-        if (!(t = tenants_of_key(ts, a->names[key])))
+        assert(key < a->n_tenants);
+        if (!(t = of_key(ts, a->names[key])))
             return -ENOMEM;
     }
     x->tenant = t ? t->number : 0;
@@ -244,6 +252,7 @@ int tenant_request(struct tenant *t, uint64_t n_tokens, int64_t now, uint32_t *r
 }
 
 uint32_t tenant_expects(const struct tenant *t, uint32_t max_new) {
+
     return (uint32_t)MIN(2 * t->mean_output, (double)max_new);
 }
 
@@ -257,6 +266,7 @@ void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t
 }
 
 void charge_run(struct charge *c) {
+    assert(c->tenant || (!c->runs && c->reserved == 0 && c->context == 0));
     if (!c->tenant || c->runs)
         return;
     c->runs = true;

@@ -22,8 +22,10 @@ struct dialect;
 struct exchange;
 struct http;
 
-enum { TENANT_NORMAL, TENANT_INTERACTIVE, TENANT_BATCH, TENANT_CLASSES };
+enum { TENANT_NORMAL, TENANT_INTERACTIVE, TENANT_BATCH, TENANT_CLASSES }; /* api_tenant.class */
 
+/* Invariants: tenants.list[number] is this one; stats.n_running, n_context and n_reserved are the
+ * sums of its charges, stats.n_queued of waiter.n in `waiting`; conf.weight > 0. */
 struct tenant {
     struct payer payer; /* connections, bodies, output */
     struct list link;   /* admit.busy: has generations or waiters */
@@ -44,6 +46,8 @@ struct tenants {
     struct api_tenant defaults;
 };
 
+/* Embedded in a generation: zeroed, charge_take(), charge_run(), charge_settle(), charge_deinit();
+ * any but the first and the last may be missing. Invariant: without a tenant all of it is 0. */
 struct charge {
     struct tenant *tenant; /* NULL: nothing was taken */
     uint64_t reserved, context;
@@ -52,13 +56,12 @@ struct charge {
 
 /* Tenant 0 is `default`. They are payers beside the addresses of @payers. 0 or -ENOMEM. */
 int tenants_init(struct tenants *ts, struct payers *payers);
-void tenants_deinit(struct tenants *ts);
+void tenants_deinit(struct tenants *ts); /* no generation has a charge, no connection a tenant */
 /* Takes over what the file says. On -ENOMEM nothing has changed. */
 int tenants_set(struct tenants *ts, const struct api_tenant *rows, uint32_t n);
-/* The tenant that API key @name belongs to, made if it is new. NULL: out of memory. */
-struct tenant *tenants_of_key(struct tenants *ts, const char *name);
-/* The tenant called @name, likewise. */
+/* The tenant called @name, made if it is new. NULL: out of memory. */
 struct tenant *tenants_named(struct tenants *ts, const char *name);
+/* The tenant of that number; `default` for one that none has. */
 struct tenant *tenants_get(const struct tenants *ts, uint32_t number);
 
 /* Finds the tenant of @x by key or peer, which is charged for the connection from here on: 0 with
