@@ -8,6 +8,7 @@
 #include "api/api.h"
 #include "api/toolcall/toolcall.h"
 
+/* Of one model, made when that is opened; then any thread may read it. */
 struct family {
     const struct toolcall_format *format;       /* NULL: unknown */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
@@ -16,9 +17,10 @@ struct family {
     bool drops_calls; /* it leaves past calls out, and the format can write them */
     bool drops_system;    /* it leaves out a system message that is not the first one */
     const char *thoughts; /* its name for the reasoning of a past message, see messages.h */
-    bool reasons;
+    bool reasons;         /* it writes reasoning, in either form */
 };
 
+/* From the template's source in @m; a model without a template has none of all this. */
 void family_init(struct family *f, const struct api_model *m);
 /* How calls are read of which @tools were offered, or what marks content has without them; NULL
  * when there is nothing to look for. */

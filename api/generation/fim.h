@@ -9,15 +9,19 @@
 
 #define FIM_ENDS_MAX 8
 
+/* The tokens of one model: prefix BEFORE suffix AFTER middle, or with suffix_first suffix AFTER
+ * prefix BEFORE middle. */
 struct fim {
-    int32_t prefix, suffix,
-        middle; /* prefix -1: the model has none; middle -1: nothing ends the prompt */
+    int32_t prefix;         /* -1: the model has none */
+    int32_t suffix, middle; /* middle -1: nothing ends the prompt */
     bool suffix_first;
     int32_t ends[FIM_ENDS_MAX]; /* with which such texts end, besides the usual ones */
     uint32_t n_ends;
 };
 
+/* Looks the tokens up by their names in @t. */
 void fim_init(struct fim *f, const struct tokenizer *t);
-/* The prompt for what stands between @before and @after: 0, -ENOMEM, -EMSGSIZE. */
+/* The prompt for what stands between @before and @after, of a model that has a prefix token, added
+ * to @out: 0, -ENOMEM, -EMSGSIZE. On any thread. */
 int fim_encode(const struct fim *f, const struct tokenizer *t, const char *before, size_t n_before,
                const char *after, size_t n_after, struct tokens *out);

@@ -30,6 +30,14 @@
 #define TEXT_MAX (256u << 20)
 #define FAULTS_MAX 3u
 
+/* The invariants that gen.h lists. */
+static void check(const struct gen *g) {
+    assert(g->n_out <= g->cap_out && g->n_out <= g->m.max_new && g->n_counted <= g->n_out);
+    assert(g->n_parsed <= g->ready && g->ready <= g->text.len && g->n_cached <= g->n_prompt);
+    assert(g->n_out == 0 || g->text_end[g->n_out - 1] == g->text.len);
+    assert((!g->thinking.limited || g->output) && (!g->vector || g->n_out == 0));
+}
+
 static void set_state(struct gen *g, enum gen_state next) {
     static const uint8_t legal[] = {
         [GEN_WAITING] = 1 << GEN_PENDING | 1 << GEN_DONE,
@@ -40,9 +48,7 @@ static void set_state(struct gen *g, enum gen_state next) {
     };
 
     assert(legal[g->state] & 1 << next);
-    assert(g->n_out <= g->cap_out && g->n_out <= g->m.max_new && g->n_counted <= g->n_out);
-    assert(g->n_parsed <= g->ready && g->ready <= g->text.len && g->n_cached <= g->n_prompt);
-    assert(g->n_out == 0 || g->text_end[g->n_out - 1] == g->text.len);
+    check(g);
     g->state = next;
 }
 
@@ -243,6 +249,7 @@ struct gen *gen_free(struct gen *g) {
     if (!g)
         return NULL;
     leave(g);
+    assert(g->state == GEN_DONE && !g->charge.tenant); /* nothing of it is counted any more */
     list_remove(&g->link);
     list_remove(&g->bucket);
     if (g->stops)
@@ -296,6 +303,7 @@ static void tell_turn_end(const struct gen *g) {
 static void end(struct gen *g, enum finish_reason why) {
     if (g->state == GEN_DONE)
         return;
+    assert(why != FINISH_NONE && (why != FINISH_ERROR || g->err.status >= 400));
     g->finish = why;
     g->done_ns = clock_now(g->api->clock);
     g->ready = g->stopped ? g->ready : g->text.len;
@@ -331,7 +339,6 @@ static int reserve(struct gen *g, uint32_t n) {
     uint32_t cap = MIN(MAX(MAX(n, g->cap_out * 2), 64u), MAX(g->m.max_new, n));
 
     assert(g->n_out <= g->cap_out);
-
     if (n <= g->cap_out)
         return 0;
     if (grow_one(&g->tokens, g->n_prompt + cap, sizeof(*g->tokens)) < 0 ||
@@ -393,7 +400,6 @@ static int add_token(struct gen *g, const struct event *e, uint32_t i) {
     uint32_t at = g->n_out;
 
     assert(at < g->cap_out);
-
     if (e->tokens[i] < 0 || (uint32_t)e->tokens[i] >= g->model->info->n_vocab)
         return -EPROTO;
     g->tokens[g->n_prompt + at] = e->tokens[i];
@@ -683,6 +689,7 @@ static void submit(struct gen *g) {
 }
 
 void gen_start(struct gen *g) {
+    assert(g->changed && g->n_attempts == 0);
     set_state(g, GEN_PENDING);
     g->model->n_running++;
     charge_run(&g->charge);

@@ -14,7 +14,8 @@
  * still become a stop string or lacks the rest of a UTF-8 sequence is not `ready`.
  *
  * Invariants (set_state() asserts them): n_out <= cap_out, max_new; n_counted <= n_out; n_parsed <=
- * ready <= text.len, which is where the last token ends; n_cached <= n_prompt.
+ * ready <= text.len, which is where the last token ends; n_cached <= n_prompt; a limit of reasoning
+ * needs `output`; where there is a vector there is no output.
  */
 
 #include <stdbool.h>
@@ -34,8 +35,10 @@ struct gen_request;
 struct model;
 struct exchange;
 
+/* As in the diagram; set_state() has the table of legal transitions. */
 enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
 
+/* All of it is the loop's; the pool reads a DONE one while its answer is written there. */
 struct gen {
     struct list link, bucket; /* api.gens, api.buckets */
     struct api *api;
@@ -108,22 +111,27 @@ int gen_limit_reasoning(struct gen *g, uint32_t max);
 /* Tokens of its output that are known from elsewhere, as if a worker had made them. 0, -ENOMEM, or
  * -EPROTO: they are no tokens. */
 int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n);
-struct gen *gen_free(struct gen *g); /* cancels a live one, silently */
+struct gen *gen_free(struct gen *g); /* cancels a live one, silently; accepts NULL */
 
-/* Hands it to the worker, now or when there is one. */
+/* It was admitted: hands it to the worker, now or when there is one. From here until DONE it counts
+ * in model.n_running. */
 void gen_start(struct gen *g);
 /* Tries again what could not be submitted; finishes what is pending past its deadline. */
 void gen_retry(struct api *a);
 bool gen_any_pending(const struct api *a);
 
-/* From the worker of @m. */
+/* What the worker of @m says. What does not fit the generation ends it with 500; of one that is not
+ * at this worker (any more) nothing counts. May free any generation of the api. */
 void gen_on_event(struct model *m, const struct event *e);
+/* There is none any more: what it had is PENDING. */
 void gen_worker_down(struct model *m);
 void gen_worker_failed(struct model *m); /* ends all of it with 503 and model.failure */
+/* There is one: as api_worker_up(). */
 void gen_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
 
+/* The generation with the id that the worker knows it by; NULL: it has ended and was freed. */
 struct gen *gen_find(const struct api *a, uint64_t id);
-/* Ends it with an error; the worker is told. */
+/* Ends it with an error; the worker is told. Does nothing to one that is DONE; may free @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
 const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */
 /* What the histograms are told; started_ns and n_choices are the caller's to set. */

@@ -36,6 +36,7 @@ enum field_set {
     FIELDS_SCORE = 64,
 };
 
+/* Whether tools may be called, not, or must be. */
 enum gen_request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
 
 /* tool_choice. Values are in the body. */
@@ -106,8 +107,8 @@ struct gen_request {
     struct str dry_breakers;       /* likewise */
     struct str allowed, bad_words; /* likewise: struct submit */
     struct str prefill;            /* the end of the prompt: the answer goes on there */
-    /* In the body; NULL once gen_request_drop_body() was called. */
-    /* A rerank's prompts are pairs of the query and one of the documents. */
+    /* In the body; NULL once gen_request_drop_body() was called. A rerank's prompts are pairs of
+     * the query and one of the documents. */
     yyjson_val *query, *documents;
     yyjson_val *messages, *tools, *kwargs, *prompt, *suffix, *tokens, *reasoning_effort, *expected,
         *response_format, *breakers;

@@ -10,6 +10,7 @@
 
 #define NODES_MAX 500000u /* JSON values in all */
 
+/* Where the nodes are made. */
 struct nodes {
     yyjson_mut_doc *doc;
     bool failed;     /* no memory, or: */
@@ -17,9 +18,12 @@ struct nodes {
     uint32_t n_made; /* about */
 };
 
+/* {KEY: v}; @key is not copied, @v is used up. */
 yyjson_mut_val *ir_of(struct nodes *n, const char *key, yyjson_mut_val *v);
 /* {"literal": text}, {"regex": text}, {"free_text": text}; @text is copied. */
 yyjson_mut_val *ir_text(struct nodes *n, const char *key, const char *text);
+/* {"json_schema": schema, "any_format": true, "param": param}: @schema is used up; refusals name
+ * @param, which may be NULL. */
 yyjson_mut_val *ir_json(struct nodes *n, yyjson_mut_val *schema, const char *param);
 /* The same for a tool's arguments: without additionalProperties there are only declared ones. */
 yyjson_mut_val *ir_arguments(struct nodes *n, yyjson_mut_val *schema, const char *param);
@@ -29,9 +33,10 @@ void ir_add(struct nodes *n, yyjson_mut_val *list, yyjson_mut_val *item);
 /* @min to @max (0: no limit) times @what, which is used up, as is @separator (may be NULL). */
 yyjson_mut_val *ir_repeat(struct nodes *n, yyjson_mut_val *what, yyjson_mut_val *separator,
                           uint32_t min, uint32_t max);
-yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what);
-yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what);
+yyjson_mut_val *ir_optional(struct nodes *n, yyjson_mut_val *what); /* @what, used up, or nothing */
+yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what);     /* for a second place */
 /* A copy of a schema or a list of constants. */
 yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v);
+/* Adds a member to the object @o (NULL: does nothing); @key is not copied, @text is. */
 void ir_put_str(struct nodes *n, yyjson_mut_val *o, const char *key, const char *text);
 void ir_put_bool(struct nodes *n, yyjson_mut_val *o, const char *key, bool v);

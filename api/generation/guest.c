@@ -13,6 +13,8 @@
 #include "api/model.h"
 #include "api/private.h"
 
+/* Invariants: n_told <= gen->n_out; what the other front is told goes on where the last event
+ * ended; it is freed with the event that ends it. */
 struct api_guest {
     struct waiter waiter;
     struct gen *gen;
@@ -45,6 +47,8 @@ static struct str str_of(const char *s) {
 /* What of its generation the other front has not been told. */
 static struct event news_of(const struct api_guest *g) {
     const struct gen *n = g->gen;
+
+    assert(g->n_told <= n->n_out);
     struct event e = {
         .id = g->id,
         .kind = EVENT_TOKENS,
@@ -72,7 +76,9 @@ static struct event news_of(const struct api_guest *g) {
     return e;
 }
 
+/* How it ended, as a worker would say it. */
 static void add_end(struct event *e, const struct gen *n) {
+    assert(n->state == GEN_DONE && n->finish != FINISH_NONE);
     e->kind = n->accepted || n->finish != FINISH_ERROR ? EVENT_FINISH : EVENT_REJECTED;
     e->finish = (uint16_t)n->finish;
     e->retry_ms = n->retry_ms;

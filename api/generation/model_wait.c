@@ -71,6 +71,7 @@ static uint32_t retry_ms(const struct model *m, int64_t waited_ns) {
     return (uint32_t)MIN(MAX(ms, RETRY_MS), RETRY_MAX_MS);
 }
 
+/* A 503 about the model that the job waited for, or would have to wait for. */
 static int still_loading(struct prompt_job *job, int64_t waited_ns) {
     job->retry_ms = retry_ms(job->model, waited_ns);
     return err_set_code(&job->err, 503, "model_loading", "model",
@@ -173,7 +174,7 @@ void model_wait_over(struct model *m) {
 }
 
 void model_wait_move(struct model *old, struct model *next) {
-    assert(old != next);
+    assert(old != next && old->api == next->api);
     while (!list_empty(&old->waiting)) {
         struct list *node = list_pop_front(&old->waiting);
 
@@ -182,7 +183,7 @@ void model_wait_move(struct model *old, struct model *next) {
     }
 }
 
-/* A job that has waited for too long; NULL: none. Those that have not are told. */
+/* A job that has waited for too long; NULL: none. */
 static struct prompt_job *late(struct model *m, int64_t now, int64_t limit_ns) {
     LIST_FOREACH(node, &m->waiting) {
         struct prompt_job *job = LIST_ENTRY(node, struct prompt_job, waiting);

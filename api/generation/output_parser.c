@@ -60,10 +60,14 @@ static int add_run(struct output_parser *s, enum output_kind kind, uint32_t call
     return 0;
 }
 
+/* Appends to the text of @kind, in the last run where that is of it. Arguments come behind the
+ * beginning of their call, which made the run. */
 static int add_text(struct output_parser *s, enum output_kind kind,
                     const struct toolcall_event *e) {
     const struct output_run *last = s->n_runs ? &s->runs[s->n_runs - 1] : NULL;
 
+    assert(!last || last->end == s->text[last->kind].len);
+    assert(kind != OUTPUT_CALL || (last && last->kind == kind && last->call == e->index));
     if ((!last || last->kind != kind) && add_run(s, kind, 0) < 0)
         return -ENOMEM;
     if (buf_add(&s->text[kind], e->data, e->len) < 0)
@@ -116,6 +120,7 @@ int output_parser_feed(struct output_parser *s, const char *data, size_t len) {
 }
 
 void output_parser_count(struct output_parser *s, size_t token_len) {
+    assert(!s->finished);
     bool now = toolcall_in_reasoning(s->parser);
 
     s->n_reasoning += token_len && now && s->in_reasoning;
@@ -149,6 +154,7 @@ static size_t ready(const struct output_parser *s, uint32_t i) {
 
 bool output_parser_next(const struct output_parser *s, struct output_at *at,
                         struct output_piece *out) {
+    assert(at->run <= s->n_runs);
     for (; at->run < s->n_runs; *at = (struct output_at){.run = at->run + 1}) {
         const struct output_run *r = &s->runs[at->run];
         size_t n = ready(s, at->run);

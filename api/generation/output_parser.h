@@ -14,18 +14,22 @@
 enum output_kind { OUTPUT_CONTENT, OUTPUT_REASONING, OUTPUT_CALL };
 #define OUTPUT_KINDS 3
 
+/* A tool call; begin <= end, and text[OUTPUT_CALL] has those of all calls one behind the other. */
 struct output_call {
     char id[TOOLCALL_ID_MAX + 1], name[TOOLCALL_NAME_MAX + 1];
     size_t begin, end; /* arguments, in text[OUTPUT_CALL] */
     bool complete;
 };
 
+/* Bytes [begin, end) of text[kind] that came one behind the other. */
 struct output_run {
     enum output_kind kind;
     uint32_t call; /* OUTPUT_CALL: which */
     size_t begin, end;
 };
 
+/* Invariants: two runs that follow each other differ in kind, unless they are calls; the last run
+ * of a kind ends where text[kind] does; each call has one run. Runs and calls only grow. */
 struct output_parser {
     struct toolcall_opts opts;
     struct toolcall_parser *parser;
@@ -38,10 +42,11 @@ struct output_parser {
     bool finished;
 };
 
+/* How far a stream is: runs before @run were sent. Zeroed at the start. */
 struct output_at {
-    uint32_t run;
-    size_t sent; /* bytes of it */
-    bool named;  /* OUTPUT_CALL: id and name are sent */
+    uint32_t run; /* at most n_runs */
+    size_t sent;  /* bytes of it */
+    bool named;   /* OUTPUT_CALL: id and name are sent */
 };
 
 /* One thing to send. */
@@ -53,14 +58,18 @@ struct output_piece {
     size_t len;
 };
 
+/* @opts is copied, what it points to outlives the parser. @max: bytes of each kind's text. 0 or
+ * -ENOMEM. */
 int output_parser_new(struct output_parser **out, const struct toolcall_opts *opts, size_t max);
-struct output_parser *output_parser_free(struct output_parser *s);
+struct output_parser *output_parser_free(struct output_parser *s); /* accepts NULL, returns NULL */
 
 /* The text of a control token is a part of some marker, and so has to be seen. */
 bool output_parser_wants(const struct output_parser *s, const char *text, size_t len);
+/* The next bytes of the output. 0, -ENOMEM, or -EMSGSIZE beyond @max. */
 int output_parser_feed(struct output_parser *s, const char *data, size_t len);
 /* A token of @token_len bytes has been fed to its end. */
 void output_parser_count(struct output_parser *s, size_t token_len);
+/* The output has ended: what was held back is told. As output_parser_feed(); a second time 0. */
 int output_parser_finish(struct output_parser *s);
 
 /* Any call is complete. */

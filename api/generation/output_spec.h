@@ -8,10 +8,16 @@
 
 #include "api/generation/gen_request.h"
 
+/* Readers of fields with the value @v: 0, -ENOMEM, or a 400 that names the field. What @r points to
+ * afterwards lies in the body or in @r. */
+
+/* response_format. */
 int output_spec_response_format(struct gen_request *r, yyjson_val *v, struct err *err);
+/* structured_outputs. */
 int output_spec_structured(struct gen_request *r, yyjson_val *v, struct err *err);
 /* guided_json and its kin, and llama.cpp's `grammar` and `json_schema`. */
 int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, struct err *err);
+/* tool_choice, in either of its forms. */
 int output_spec_tool_choice(struct gen_request *r, yyjson_val *v, struct err *err);
 /* Rules between them and the tools, when all fields are read. */
 int output_spec_check(const struct gen_request *r, struct err *err);

@@ -36,6 +36,8 @@
 #define RUNNING_MAX 16u               /* at the worker, which will not be idle soon with more */
 #define AT_ONCE 2u                    /* of the pool's threads */
 
+/* What was moved out of an answer. From prewarm_start() to on_ended() it counts in api.n_prewarm
+ * and is the pool's; job.n_kept bytes of it count in api.kept_bytes until it is freed. */
 struct prewarm_job {
     struct job task;       /* on the pool */
     struct prompt_job job; /* of the answer: what the conversation is rendered from */
@@ -312,7 +314,7 @@ static void on_ended(struct job *j) {
     struct prewarm_job *t = CONTAINER_OF(j, struct prewarm_job, task);
     struct api *a = t->job.api;
 
-    assert(a->n_prewarm > 0);
+    assert(a->n_prewarm > 0 && t->job.n_kept > 0);
     a->n_prewarm--;
     if (t->tokens.n > 0 && !is_busy(t->job.model))
         submit(t);

@@ -16,6 +16,7 @@ struct endpoint;
 struct model;
 struct tenant;
 
+/* One prompt of a request; its texts are in the body, in the rendering or in the arena. */
 struct prompt {
     const char *text; /* NULL: given as ids */
     size_t len;
@@ -27,6 +28,12 @@ struct prompt {
     struct echo *echo; /* of the tokens; NULL: it is not echoed */
 };
 
+/*
+ * Invariants (check_job() in prompt_job.c): pooled implies running, and then the job is the
+ * thread's until its end is told; waits implies running and not pooled, and that it counts in
+ * api.n_waiting; abandoned: `done` is the only function that is called; prepared implies
+ * translated, and translated that the body is freed.
+ */
 struct prompt_job {
     struct job job; /* on the pool */
     struct api *api;

@@ -31,6 +31,17 @@
 #define INLINE_TEXT (32u << 10) /* bytes of prompts that are tokenised at once */
 #define INLINE_STEPS 10000u     /* of a rendering that is done at once: some 500 us */
 
+/* The invariants that prompt.h lists, on the loop's thread. */
+static void check_job(const struct prompt_job *job) {
+    assert(!job->pooled || (job->running && !job->waits));
+    if (job->pooled)
+        return; /* the rest is the thread's */
+    assert(!job->waits || (job->running && job->api->n_waiting > 0));
+    assert(!job->translated || job->body.len == 0);
+    assert(job->n_kept == 0 || job->api->kept_bytes >= job->n_kept);
+    assert(!job->running || (job->model && job->model->n_jobs > 0));
+}
+
 /* What a pair's parts are called in the body. */
 static const char *const *pair_names(const struct prompt_job *job) {
     static const char *const rerank[] = {"query", "documents"}, *const score[] = {"text_1",
@@ -212,7 +223,8 @@ void prompt_job_trim(struct prompt_job *job, bool keep) {
 
 void prompt_job_deinit(struct prompt_job *job) {
     prompt_job_trim(job, false);
-    assert(job->n_kept == 0 || job->api->kept_bytes >= job->n_kept);
+    check_job(job);
+    assert(!job->running && !job->waits);
     if (job->n_kept)
         job->api->kept_bytes -= job->n_kept;
     job->n_kept = 0;
@@ -648,6 +660,7 @@ static void on_thread(struct job *j) {
 }
 
 static void finish(struct prompt_job *job) {
+    check_job(job);
     assert(job->running && !job->waits && job->result != -EBUSY);
     buf_deinit(&job->body);
     quota_charge_set(&job->charge, 0);
@@ -673,6 +686,7 @@ static void to_pool(struct prompt_job *job);
 /* Here, or on the pool; with job->result -EBUSY with the model that it is for, once that is
  * there. */
 static void go_on(struct prompt_job *job) {
+    check_job(job);
     assert(job->running && !job->pooled && !job->waits);
     while (job->result == -EBUSY || job->result == 0) {
         if (job->result == -EBUSY && (job->result = model_wait_begin(job)) != 0)
@@ -717,6 +731,7 @@ static void to_pool(struct prompt_job *job) {
 }
 
 bool prompt_job_abandon(struct prompt_job *job) {
+    check_job(job);
     if (job->waits) {
         model_wait_cancel(job);
         buf_deinit(&job->body);

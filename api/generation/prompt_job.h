@@ -17,14 +17,16 @@ void prompt_job_start(struct prompt_job *job, struct exchange *x, const struct e
                       void (*done)(struct prompt_job *job));
 /* The result is not wanted any more. True: the job still runs, and `done` will be called. */
 bool prompt_job_abandon(struct prompt_job *job);
-/* Where in the body prompt @i is: "messages", "prompt", "input[3]". */
+/* The name of a place in a body. */
 struct prompt_place {
     char s[32];
 };
+/* Where in the body prompt @i is: "messages", "prompt", "input[3]". */
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i);
 /* Frees texts and tokens; parameters and stop strings stay. @keep: the body too. */
 void prompt_job_trim(struct prompt_job *job, bool keep);
 /* The tokens of @messages, with everything else as in the body, which was kept, and no answer
  * begun. On any thread. 0 or a negative errno. */
 int prompt_job_render_again(struct prompt_job *job, yyjson_val *messages, struct tokens *out);
+/* Frees all that a job has that does not run; accepts a zeroed one. It counts for no model then. */
 void prompt_job_deinit(struct prompt_job *job);

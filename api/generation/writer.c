@@ -192,8 +192,7 @@ static void advance(struct choice *c, uint32_t to) {
     const struct gen *g = c->gen;
     size_t from = c->n_sent ? g->text_end[c->n_sent - 1] : 0;
 
-    assert(to >= c->n_sent && to <= g->n_out);
-
+    assert(to >= c->n_sent && to <= g->n_out && c->text_sent <= g->ready);
     if (to > c->n_sent && g->logprobs)
         c->n_chars += echo_chars(g->text.data + from, g->text_end[to - 1] - from);
     c->n_sent = to;
@@ -351,9 +350,12 @@ static size_t told_tokens(const struct writer *w) {
     return n;
 }
 
+/* On the loop or on the pool; the generations do not change any more. */
 static void write_whole(struct writer *w) {
     struct json j;
 
+    for (uint32_t i = 0; i < w->n_choices; i++)
+        assert(w->choices[i].gen->state == GEN_DONE);
     json_begin(&j, &w->whole);
     w->endpoint->whole(&j, w);
     w->whole_error = j.error;
@@ -442,6 +444,7 @@ static void proceed(struct writer *w) {
 
     if (!w->exchange || w->writing)
         return;
+    assert(w->exchange->state == w && !w->job.running);
     for (uint32_t i = 0; i < w->n_choices; i++) {
         const struct gen *g = w->choices[i].gen;
 
@@ -578,7 +581,7 @@ static void fill_submit(struct writer *w, struct gen *g, uint64_t group, uint64_
 static int set_output(struct writer *w, struct gen *g) {
     struct toolcall_opts opts = w->job.parse;
 
-    opts.seed = rng_next(&w->job.api->rng); /* ids of calls must not come again in w conversation */
+    opts.seed = rng_next(&w->job.api->rng); /* ids of calls must not come again in a conversation */
     if (!w->job.parses && !w->endpoint->parsed)
         return 0;
     int r = gen_parse_output(g, &opts);

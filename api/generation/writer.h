@@ -18,6 +18,8 @@
 #include "api/http/json.h"
 #include "api/generation/prompt_job.h"
 
+/* One generation of the answer and what of it was sent: text_sent <= gen->ready, n_sent <=
+ * gen->n_out, n_echoed <= echo->n; finish_sent is the last thing that happens to it. */
 struct choice {
     struct gen *gen;
     size_t text_sent;
@@ -51,6 +53,9 @@ struct writer_usage {
     uint32_t predicted, predicted_accepted; /* of these, from the request's prediction */
 };
 
+/* Invariants: with an exchange, exchange->state is this writer; without one it is there only until
+ * its job or the pool is done with it; head_sent and waited imply that the answer is a stream;
+ * writing implies that all generations are DONE. */
 struct writer {
     const struct endpoint *endpoint;
     struct exchange *exchange; /* NULL: the client is gone, or was answered */
@@ -77,6 +82,8 @@ struct writer {
     } block;
 };
 
+/* Answers @x, whose body @endpoint reads, with what is generated. On the loop's thread; ends the
+ * exchange now or later. */
 void writer_serve(struct exchange *x, const struct endpoint *endpoint);
 
 /* For the forms: tokens so far. A prompt counts once, however many choices it has. */
