@@ -185,6 +185,8 @@ struct api_request_info { /* one live generation, for the admin socket */
     int64_t age_ms;
 };
 
+/* All functions are for the loop's thread. Nothing is listened on yet; @opts is copied, what it and
+ * the other arguments point to outlives the api. 0 or -errno. */
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
 /* Whether spans can be sent to @endpoint; "" is right. 0, or -EINVAL with @err. */
@@ -236,6 +238,7 @@ struct api_model_use {
     int64_t keep_alive_s;
 };
 #define API_KEEP_UNSET INT64_MIN
+/* What it is in use for now; @m was not given to api_remove_model(). */
 struct api_model_use api_model_use(const struct model *m);
 /* Its worker was ended, and had no generation: the model is ABSENT, or stays FAILED. */
 void api_worker_stopped(struct model *m);
@@ -251,11 +254,11 @@ void api_worker_failed(struct model *m, const char *why, uint32_t retry_ms);
 /* A worker is ready: every live generation is submitted again with the tokens it has. @n_faults(id)
  * says in how many deaths a request was present; three: it fails with 500 engine_fault. */
 void api_worker_up(struct model *m, uint32_t (*n_faults)(struct api_port *p, uint64_t id));
+struct api_guest;
 /* Requests of another daemon's front, which has their clients: they are for the worker of @m like
  * those of clients here. @payload is a SUBMIT (proto/messages.h) in which the id is the other
  * front's; it is copied. @tell is given what comes of it, as a worker would say it, the last with
  * EVENT_REJECTED or EVENT_FINISH: the request is freed after that. 0, -EPROTO or -ENOMEM. */
-struct api_guest;
 int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
                   void (*tell)(void *ctx, struct api_guest *g, const struct event *e), void *ctx);
 /* It is cancelled, and tells nothing more. */

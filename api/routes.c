@@ -30,8 +30,6 @@ static bool has_prefix(const struct dialect *d, const char *path) {
     return false;
 }
 
-/* The dialect whose path it is; on paths that several have, the one that the client's headers name;
- * else the first. */
 const struct dialect *routes_dialect_of(const char *path, const struct http *h) {
     bool shared = strncmp(path, "/v1/", 4) != 0 || strncmp(path, "/v1/models", 10) == 0;
 

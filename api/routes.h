@@ -8,8 +8,10 @@
 #include "api/http/dialect.h"
 #include "base/err.h"
 
-extern const struct dialect *const api_dialects[];
+extern const struct dialect *const api_dialects[]; /* ends with NULL; the first is OpenAI's */
 
+/* The dialect of a request for @path: the first that has a prefix of it; on paths that several have
+ * the one whose header @h has; else the first. */
 const struct dialect *routes_dialect_of(const char *path, const struct http *h);
 /* The head: SDK's headers, Host and Origin. */
 int routes_check_head(struct exchange *x, const struct http *h, struct err *err);

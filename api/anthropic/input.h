@@ -17,7 +17,9 @@ struct api;
 
 #define ANTHROPIC_NO_THREADS "thread_unsupported_request" /* a code that clients know */
 
-struct anthropic_input { /* a translation on its way */
+/* A translation on its way. Invariants (anthropic_turns.c): without a message role is "" and parts,
+ * calls, reasoning and result are empty; result is a tool's, reasoning the assistant's. */
+struct anthropic_input {
     yyjson_mut_doc *doc;
     yyjson_mut_val *root; /* the chat's body */
     struct err *err;

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,10 +28,19 @@ static yyjson_mut_val *text_of_buf(struct anthropic_input *in, const struct buf 
     return yyjson_mut_strncpy(in->doc, b->data ? b->data : "", b->len);
 }
 
+/* The invariants of the last message. */
+static void check(const struct anthropic_input *in) {
+    assert(!in->message == !*in->role);
+    assert(in->message || (!in->parts && !in->calls));
+    assert(in->result.len == 0 || strcmp(in->role, "tool") == 0);
+    assert(in->reasoning.len == 0 || strcmp(in->role, "assistant") == 0);
+}
+
 /* What the message still lacks. */
 static int end_message(struct anthropic_input *in) {
     int r = 0;
 
+    check(in);
     if (in->message && in->reasoning.len)
         r = anthropic_put(in, in->message, "reasoning_content", text_of_buf(in, &in->reasoning));
     if (in->message && strcmp(in->role, "tool") == 0)
@@ -358,7 +368,9 @@ static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
             buf_add(prefill, yyjson_mut_get_str(text), yyjson_mut_get_len(text)) < 0)
             return -ENOMEM;
     }
-    in->message = NULL;
+    in->message = in->parts = NULL;
+    in->role = "";
+    buf_clear(&in->reasoning);
     yyjson_mut_arr_remove_last(in->list);
     return 0;
 }

@@ -57,6 +57,7 @@ int call_table_add(struct call_table *t, const char *id, const char *name) {
         return -ENOSPC;
     if (2 * (t->n + 1) > t->n_slots && grow(t) < 0)
         return -ENOMEM;
+    assert(t->n < CALL_TABLE_MAX && 2 * (t->n + 1) <= t->n_slots);
     t->entry[t->n] = (struct call_entry){id, name, siphash(t->key, id, len)};
     *slot_of(t, id, len, t->entry[t->n].hash) = (uint32_t)t->n + 1;
     t->n++;

@@ -18,6 +18,7 @@ struct call_table {
     size_t n, n_slots;
 };
 
+/* Empty; @key outlives it. */
 void call_table_init(struct call_table *t, const uint64_t key[2]);
 void call_table_deinit(struct call_table *t); /* accepts a zeroed one */
 /* Remembers call @id of tool @name; both outlive the table. Of calls of the same id the last one

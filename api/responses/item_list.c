@@ -15,9 +15,11 @@ void item_list_deinit(struct item_list *l) {
 }
 
 int item_list_add(struct item_list *l, struct item_entry e, const char *id, size_t id_len) {
+    size_t n = item_list_n(l);
+    const struct item_entry *last = n ? item_list_get(l, n - 1) : NULL;
     int r = 0;
 
-    assert(e.len >= 2); /* {} */
+    assert(e.len >= 2 && (!last || e.at >= last->at + last->len)); /* {} */
     e.id = id ? (uint32_t)l->ids.len : ITEM_NO_ID;
     if (id)
         r = buf_add(&l->ids, id, id_len);
@@ -36,6 +38,7 @@ const struct item_entry *item_list_get(const struct item_list *l, size_t i) {
 }
 
 const char *item_list_id(const struct item_list *l, const struct item_entry *e) {
+    assert(e->id == ITEM_NO_ID || e->id < l->ids.len);
     return e->id == ITEM_NO_ID ? NULL : l->ids.data + e->id;
 }
 

@@ -20,17 +20,20 @@ struct item_entry {
 
 #define ITEM_NO_ID UINT32_MAX
 
+/* Invariants: entries are in the order of the text and do not overlap there; ids[e.id] is a whole
+ * id. */
 struct item_list {
     struct buf entries; /* struct item_entry[], in the order of the text */
     struct buf ids;     /* each ends with a NUL */
     size_t n_said;      /* bytes of the items that are not silent */
 };
 
-void item_list_init(struct item_list *l);
+void item_list_init(struct item_list *l);   /* empty */
 void item_list_deinit(struct item_list *l); /* it is empty and may be used again */
 /* Adds @e; @id, of @id_len bytes, replaces e->id; NULL: it has none. 0, -ENOMEM, or -EMSGSIZE. */
 int item_list_add(struct item_list *l, struct item_entry e, const char *id, size_t id_len);
 
+/* How many items it has. */
 static inline size_t item_list_n(const struct item_list *l) {
     return l->entries.len / sizeof(struct item_entry);
 }

@@ -85,6 +85,7 @@ static void charge_locked(struct stored *r, int64_t bytes) {
 /* Under the lock. Drops a reference; at the last one frees it and drops its own to what it
  * continues. */
 static void unref_locked(struct stored *r) {
+    assert(!r || r->refs > 0);
     while (r && --r->refs == 0) {
         struct stored *parent = r->parent;
 
@@ -111,7 +112,8 @@ struct stored *stored_unref(struct stored *r) {
 static void forget_locked(struct stored *r) {
     struct store *s = r->store;
 
-    assert(!list_empty(&r->link) && s->n > 0 && s->tenants[r->tenant].n > 0);
+    assert(!list_empty(&r->link) && !list_empty(&r->bucket));
+    assert(s->n > 0 && s->tenants[r->tenant].n > 0);
     list_remove(&r->link);
     list_remove(&r->bucket);
     s->tenants[r->tenant].n--;
@@ -303,6 +305,7 @@ static void add_locked(struct stored *r) {
         unref_locked(r);
         return;
     }
+    assert(s->n < s->limits.n && r->tenant < s->n_tenants);
     s->n++;
     s->tenants[r->tenant].n++;
     list_push_back(&s->tenants[r->tenant].kept, &r->link);

@@ -57,10 +57,12 @@ struct stored_parts {
     struct item_list items;  /* items in input */
 };
 
-void stored_parts_init(struct stored_parts *p);
+void stored_parts_init(struct stored_parts *p);   /* empty */
 void stored_parts_deinit(struct stored_parts *p); /* accepts one that was taken over */
 
-/* What is kept of a response; immutable. */
+/* What is kept of a response; its parts are immutable, and any thread that holds a reference reads
+ * them. Invariants, under the lock: refs counts its holders, being found among them; `link` and
+ * `bucket` are in their lists together; `parent` is of the same tenant. */
 struct stored {
     struct list link, bucket; /* store_tenant.kept, store.buckets; empty: forgotten */
     struct store *store;

@@ -6,5 +6,6 @@
 
 extern const struct route service_routes[]; /* ends with one without path */
 
+/* route.serve: metrics_page.c, recent_page.c */
 void metrics_serve(struct exchange *x, struct http *h);
 void recent_serve(struct exchange *x, struct http *h);

@@ -47,11 +47,12 @@ int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut
 /* force_text.c: a string without quotes, up to @stop, which begins with '<'. */
 int force_text(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,
                yyjson_mut_val **out);
-/* force_members.c: @item, each optional or not, with @separator between those that are there. */
+/* A member of an object, with its key. */
 struct force_member {
     yyjson_mut_val *what;
     bool required;
 };
+/* force_members.c: @item, each optional or not, with @separator between those that are there. */
 int force_members(struct force *f, const struct force_member *item, size_t n, const char *separator,
                   yyjson_mut_val **out);
 

@@ -60,12 +60,14 @@ enum tc_act {
     TC_NAME_IN_ID = 128, /* the id is functions.NAME:INDEX */
 };
 
+/* A literal that ends a state's text, or begins a call; never "". */
 struct tc_edge {
     const char *text;
     uint8_t next;
     uint16_t act;
 };
 
+/* A row of a format's table; an edge is taken in the table's order. */
 struct tc_state {
     uint8_t kind, mode; /* mode: enum scan_mode */
     uint8_t next, other;
@@ -104,6 +106,7 @@ struct tc_quotes {
     bool one;    /* the value is one string */
 };
 
+/* A parameter's bare value (TC_VALUE). `text` is empty for what goes out as it comes. */
 struct tc_value {
     bool forced_string, forced_json; /* by the text itself */
     bool string;                     /* goes out as it comes */
@@ -147,23 +150,33 @@ struct toolcall_parser {
 /* What a step did. Negative: an error. */
 enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
 
-/* parser.c: take bytes of the window, n <= what is left of it; go to another state. */
-bool parser_take(struct toolcall_parser *p, size_t n); /* false: a limit is passed, it is no call */
+/* parser.c: the window. */
+
+/* Takes @n bytes, n <= what is left of it; those of a call that is not told yet are kept in raw.
+ * False: they pass its limit, and it is no call. */
+bool parser_take(struct toolcall_parser *p, size_t n);
+/* The same of bytes that are told as arguments at once. */
 bool parser_pass(struct toolcall_parser *p, size_t n);
+/* Goes to state @next, with what @act (enum tc_act) says. */
 void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act);
+/* What is left of it; *@len bytes. */
 const char *parser_at(const struct toolcall_parser *p, size_t *len);
 
-/* events.c: what goes out. */
+/* events.c: what goes out. A failure of the sink or of memory is in p->error. */
+
+/* Text outside of calls; white space at its end is held. */
 void events_text(struct toolcall_parser *p, bool reasoning, const char *data, size_t len);
-void events_drop_space(struct toolcall_parser *p);
-void events_flush_space(struct toolcall_parser *p);
+void events_drop_space(struct toolcall_parser *p);  /* the white space that is held */
+void events_flush_space(struct toolcall_parser *p); /* tells it */
 void events_segment(struct toolcall_parser *p); /* a marker: white space next to it is dropped */
-void events_open(struct toolcall_parser *p);
-void events_name(struct toolcall_parser *p);
+void events_open(struct toolcall_parser *p);    /* a call may begin here; none is open */
+void events_name(struct toolcall_parser *p);    /* call.name is complete, or no name: broken */
+/* The next bytes of its arguments, as JSON; the first ones make it one for good, where it has a
+ * name and calls are not told whole. */
 void events_args(struct toolcall_parser *p, const char *data, size_t len);
-void events_end(struct toolcall_parser *p);
-void events_break(struct toolcall_parser *p);
-void events_out(struct toolcall_parser *p); /* `out` goes to the arguments */
+void events_end(struct toolcall_parser *p);   /* it is complete, or broken: without a name */
+void events_break(struct toolcall_parser *p); /* it is no call, or, once told, no whole one */
+void events_out(struct toolcall_parser *p);   /* `out` goes to the arguments */
 
 /* states.c, object.c: one step in the state @s, the window not empty: enum tc_step, or -ENOMEM. */
 int states_step(struct toolcall_parser *p, const struct tc_state *s);
@@ -182,10 +195,10 @@ enum value_type {
 bool value_knows(yyjson_val *tools, const char *name); /* whether a tool has it */
 /* The types, VALUE_.., that the tool's schema allows a parameter; 0: it does not say. */
 unsigned value_types(yyjson_val *tools, const char *name, const char *key);
-void value_key(struct toolcall_parser *p); /* `"key": `, after a brace or a comma */
-void value_begin(struct toolcall_parser *p);
-void value_feed(struct toolcall_parser *p, const char *data, size_t len);
-void value_end(struct toolcall_parser *p);
+void value_key(struct toolcall_parser *p);   /* `"key": `, after a brace or a comma */
+void value_begin(struct toolcall_parser *p); /* of parameter p->key, whose type is looked up */
+void value_feed(struct toolcall_parser *p, const char *data, size_t len); /* its next bytes */
+void value_end(struct toolcall_parser *p); /* what was held goes out as JSON of a fitting type */
 
 /* The formats' tables: see formats.c. */
 extern const struct toolcall_format format_hermes, format_generic, format_qwen_coder, format_seed,

@@ -435,7 +435,7 @@ static int step(struct scan *s, char c, struct buf *out, bool *kept) {
 int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct buf *out) {
     int r = SCAN_MORE;
 
-    assert(s->state != AT_END);
+    assert(s->state != AT_END && s->depth <= SCAN_DEPTH);
     for (*used = 0; *used < len && r == SCAN_MORE;) {
         bool kept = false;
 

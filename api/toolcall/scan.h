@@ -15,8 +15,11 @@
 #define SCAN_DEPTH 64u
 
 enum scan_mode { SCAN_JSON, SCAN_PYTHON, SCAN_GEMMA };
+/* The value goes on; it has ended; the bytes are no such value. */
 enum scan_result { SCAN_MORE, SCAN_DONE, SCAN_BAD };
 
+/* Where it is in a value. Invariants: depth <= SCAN_DEPTH; white space is held (n_ws) only behind a
+ * comma that is not written yet; high is 0 or the first half of a surrogate pair. */
 struct scan {
     uint8_t mode, state, depth, n_word, n_hex, n_quote, n_ws;
     char quote;
@@ -26,11 +29,11 @@ struct scan {
     char word[6], ws[16];
 };
 
-void scan_begin(struct scan *s, enum scan_mode mode);
-/* Takes bytes up to the end of the value; *used says how many. @out may be NULL. -ENOMEM and
- * -EMSGSIZE are @out's. */
+void scan_begin(struct scan *s, enum scan_mode mode); /* of a new value */
+/* Takes bytes up to the end of the value; *used says how many. @out may be NULL. Enum scan_result;
+ * -ENOMEM and -EMSGSIZE are @out's. Not after SCAN_DONE. */
 int scan_feed(struct scan *s, const char *data, size_t len, size_t *used, struct buf *out);
-/* No more bytes: a number or a word may be complete. */
+/* No more bytes: a number or a word may be complete, SCAN_DONE; else SCAN_BAD. */
 int scan_end(struct scan *s, struct buf *out);
 /* The bytes of a string, escaped, without quotes. */
 int scan_escape(struct buf *out, const char *data, size_t len);

@@ -24,6 +24,7 @@
 #define TOOLCALL_HELD_MAX (256u << 10) /* bytes before a call's name, or of one value */
 #define TOOLCALL_WHOLE_MAX (4u << 20)  /* bytes of one call with `whole_calls` */
 
+/* How arguments are written; see below. */
 enum toolcall_args { ARGS_JSON, ARGS_TAGGED, ARGS_PYTHON, ARGS_GEMMA };
 
 /*
@@ -47,6 +48,7 @@ struct toolcall_shape {
     uint8_t id_len;
 };
 
+/* A row of the table of formats (formats.c). */
 struct toolcall_format {
     const char *name;
     const char *detect[3];   /* all of these in a template's source mean this format */
@@ -64,6 +66,7 @@ struct toolcall_format {
     uint8_t start;
 };
 
+/* How reasoning is marked, in formats that do not say it themselves. */
 struct toolcall_reasoning {
     const char *name, *open, *close;
     const char *detect[2]; /* all of these in a template's source */
@@ -120,14 +123,18 @@ typedef int (*toolcall_sink)(void *ctx, const struct toolcall_event *e);
 
 struct toolcall_parser;
 
+/* At the beginning of one output. @opts is copied, what it points to outlives the parser. 0 or
+ * -ENOMEM. */
 int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts *opts);
-struct toolcall_parser *toolcall_parser_free(struct toolcall_parser *p);
+struct toolcall_parser *toolcall_parser_free(struct toolcall_parser *p); /* accepts NULL */
 DEFINE_FREEP(struct toolcall_parser, toolcall_parser)
 
-/* The next bytes of the output, and its end. 0, -ENOMEM, or what the sink returned; then the parser
- * is of no more use. Calls that are open at the end of the text are ended with `complete` false. */
+/* The next bytes of the output. 0, -ENOMEM, or what the sink returned; then the parser is of no
+ * more use. Linear in the bytes, however they are cut. */
 int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
                   void *ctx);
+/* Its end; nothing is fed after it. Calls that are open are ended with `complete` false. As
+ * toolcall_feed(). */
 int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx);
 bool toolcall_in_reasoning(const struct toolcall_parser *p); /* what has been fed ends there */
 uint32_t toolcall_n_calls(const struct toolcall_parser *p);  /* that have begun */
