@@ -52,6 +52,8 @@ struct flight_step {
     uint32_t rows, seqs, drafts, running, waiting, admitted, preempted, available, pinned;
 };
 
+/* Invariant of the writer: an entry is whole before its number is in n_records or n_steps. A reader
+ * finds any bytes here after a crash, and believes none of them. */
 struct flight {
     uint64_t n_records, n_steps; /* written so far; the entry is n % FLIGHT_... */
     struct flight_record record[FLIGHT_RECORDS];

@@ -15,6 +15,7 @@
 int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_bytes,
                       const char *version, int64_t now_ns);
 
+/* What such a file holds; all of it lies in the file's bytes. */
 struct flight_file {
     const char *version; /* of the weftd that wrote it */
     int64_t at_ns;       /* when, by the clock of the records */

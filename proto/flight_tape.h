@@ -13,6 +13,7 @@
 
 #define FLIGHT_TAPE_BYTES (4u << 20)
 
+/* n_begun is beyond n_bytes while a record is written, and after a writer that died in it. */
 struct flight_tape {
     /* Bytes written in all: with the record being written, without it. The ring holds the last
      * ones. */
@@ -23,6 +24,7 @@ struct flight_tape {
 /* Of both together. */
 #define FLIGHT_BYTES (sizeof(struct flight) + sizeof(struct flight_tape) + FLIGHT_TAPE_BYTES)
 
+/* The tape behind @f, in memory of FLIGHT_BYTES. */
 static inline struct flight_tape *flight_tape_of(struct flight *f) {
     return (struct flight_tape *)(f + 1);
 }

@@ -28,6 +28,7 @@ struct writer {
 static struct writer begin(struct buf *out, const void *fixed, size_t size) {
     struct writer w = {out, out->len, 0};
 
+    assert(out->len % 8 == 0); /* spans are aligned from the beginning of the frame */
     w.error = buf_add(out, fixed, size);
     return w;
 }
@@ -127,6 +128,7 @@ struct wire_progress {
 };
 
 int msg_progress_pack(struct buf *out, const struct msg_progress *m) {
+    assert(m->fraction >= 0 && m->fraction <= 1);
     struct wire_progress f = {.fraction = m->fraction};
     struct writer w = begin(out, &f, sizeof(f));
 
@@ -256,8 +258,16 @@ static void clear_pointers(struct submit *m) {
     m->allowed = m->bad_words = m->breakers = m->tenant_name = (struct str){0};
 }
 
+/* What no parser of a span sees. */
+static bool submit_sane(const struct submit *m) {
+    return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
+           m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
+           m->n_top <= SUBMIT_TOP_MAX && m->n_prompt_top <= SUBMIT_TOP_MAX && m->class <= 2 &&
+           params_check(&m->sampling, NULL) == 0;
+}
+
 int msg_submit_pack(struct buf *out, const struct submit *m) {
-    assert(m->n_stops <= SUBMIT_STOPS_MAX && m->n_prompt <= m->n_tokens);
+    assert(submit_sane(m));
     struct wire_submit f = {.m = *m};
     struct writer w = begin(out, &f, sizeof(f));
 
@@ -275,14 +285,6 @@ int msg_submit_pack(struct buf *out, const struct submit *m) {
     f.breakers = put_str(&w, m->breakers);
     f.tenant_name = put_str(&w, m->tenant_name);
     return end(&w, &f, sizeof(f));
-}
-
-/* What no parser of a span sees. */
-static bool submit_sane(const struct submit *m) {
-    return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
-           m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
-           m->n_top <= SUBMIT_TOP_MAX && m->n_prompt_top <= SUBMIT_TOP_MAX && m->class <= 2 &&
-           params_check(&m->sampling, NULL) == 0;
 }
 
 int msg_submit_parse(const void *data, uint32_t len, struct submit *m) {
@@ -379,6 +381,7 @@ static int get_optional(const void *data, uint32_t len, struct span s, size_t si
 
 int msg_events_next(struct event_cursor *c, struct event *out) {
     struct wire_event f;
+    assert(c->at <= c->end);
     uint32_t left = (uint32_t)(c->end - c->at), n_tokens;
     const void *tokens, *logprobs, *top, *digests, *prompt_lp, *prompt_top, *vector;
 
@@ -412,7 +415,6 @@ int msg_events_next(struct event_cursor *c, struct event *out) {
     f.e.prompt_top = prompt_top;
     f.e.vector = vector;
     c->at += f.bytes;
-    assert(c->at <= c->end);
     *out = f.e;
     return 0;
 }

@@ -47,11 +47,13 @@ enum msg_type {
     MSG_SERVED, /* struct msg_served, SERVED_MAX at most */
 };
 
+/* Text, or bytes; not NUL-terminated. */
 struct str {
     const char *data;
     uint32_t len;
 };
 
+/* The first frame of a worker, as it lies in memory. Both sides must be the same build. */
 struct msg_hello {
     uint32_t magic, version;
     uint8_t build_id[20];
@@ -74,10 +76,11 @@ struct msg_open {
 };
 
 struct msg_progress {
-    struct str what;
-    float fraction;
+    struct str what; /* is done, for logs */
+    float fraction;  /* of loading: 0 to 1 */
 };
 
+/* The worker serves: what it has opened, and what its device had room for. */
 struct msg_ready {
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_threads;
     uint64_t memory_bytes; /* of model and draft model: weights, buffers, pages, states */
@@ -115,6 +118,7 @@ enum submit_flags {
 #define SUBMIT_POOLS (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN | SUBMIT_POOL_CLS | SUBMIT_POOL_NONE)
 #define SUBMIT_VECTORS_MAX (8u << 20)
 
+/* What is added to the logit of a token before all else of sampling. */
 struct submit_bias {
     int32_t token;
     float bias;
@@ -136,17 +140,20 @@ struct msg_blocks {
 
 #define BLOCKS_MAX_PAGE 256u /* tokens */
 
-/* A generation to be made. Ids are the front's, never used twice in a worker's life. */
+/* A generation to be made. Ids are the front's, never used twice in a worker's life. What
+ * msg_submit_parse() has accepted: 0 < n_prompt <= n_tokens, n_tokens - n_prompt <= max_new,
+ * max_new > 0, counts within their limits, parameters in their ranges. Whether tokens are in the
+ * vocabulary and fit the context is the scheduler's to check. */
 struct submit {
-    uint64_t id, group, seed, session;
-    int64_t arrived_ns, deadline_ns;  /* clock_monotonic; deadline 0: none */
-    uint32_t tenant, n_prompt;        /* tokens[0, n_prompt) prompt, the rest output: resumed */
-    uint32_t max_new, min_new;        /* output tokens in all, those resumed included */
-    uint16_t choice, n_faults, flags; /* n_faults: worker deaths that it was present at */
-    int16_t priority;                 /* among those of one tenant */
-    uint32_t weight_milli;            /* of the tenant; 0 counts as 1000 */
-    uint8_t class;                    /* of the tenant: 0 normal, 1 interactive, 2 batch */
-    uint8_t isolation_key[16];        /* prefixes are shared only under an equal one */
+    uint64_t id, group, seed, session; /* group: the first id of the choices of one prompt */
+    int64_t arrived_ns, deadline_ns;   /* clock_monotonic; deadline 0: none */
+    uint32_t tenant, n_prompt;         /* tokens[0, n_prompt) prompt, the rest output: resumed */
+    uint32_t max_new, min_new;         /* output tokens in all, those resumed included */
+    uint16_t choice, n_faults, flags;  /* n_faults: worker deaths that it was present at */
+    int16_t priority;                  /* among those of one tenant */
+    uint32_t weight_milli;             /* of the tenant; 0 counts as 1000 */
+    uint8_t class;                     /* of the tenant: 0 normal, 1 interactive, 2 batch */
+    uint8_t isolation_key[16];         /* prefixes are shared only under an equal one */
     uint8_t n_top;
     uint8_t n_prompt_top; /* with SUBMIT_PROMPT_LOGPROBS */
     struct sampling sampling;
@@ -181,6 +188,7 @@ struct msg_served {
 
 #define SERVED_MAX 256u
 
+/* Of a request: ACCEPTED, any number of TOKENS, then FINISH; or REJECTED alone. */
 enum event_kind { EVENT_ACCEPTED, EVENT_REJECTED, EVENT_TOKENS, EVENT_FINISH };
 enum finish_reason {
     FINISH_NONE,
@@ -191,6 +199,7 @@ enum finish_reason {
     FINISH_ERROR, /* status and text say why */
 };
 
+/* A token that might have come, and its log probability (natural). */
 struct event_top {
     int32_t token;
     float logprob;
@@ -240,11 +249,13 @@ int msg_served_parse(const void *data, uint32_t len, const struct msg_served **o
 int msg_blocks_pack(struct buf *out, const struct msg_blocks *m);
 int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m);
 
-/* An EVENTS payload is built event by event (0, or -errno and nothing appended) and read by a
- * cursor (0; 1 at the end; -EPROTO, after which the cursor is not used again). */
+/* An EVENTS payload is built event by event: 0, or -errno and nothing appended. */
 int msg_event_pack(struct buf *out, const struct event *e);
+/* Where the next event of a payload is; at <= end. */
 struct event_cursor {
     const uint8_t *at, *end;
 };
+/* @data is 8-byte aligned and outlives the cursor and the events that it gives. */
 void msg_events_begin(struct event_cursor *c, const void *data, uint32_t len);
+/* 0 with *out; 1 at the end; -EPROTO, after which the cursor is not used again. */
 int msg_events_next(struct event_cursor *c, struct event *out);

@@ -23,8 +23,10 @@ struct sampling {
     int64_t ignore_eos;                    /* 0 or 1 */
 };
 
+/* NUMBER: a double of struct sampling; INTEGER and BOOL: an int64_t. */
 enum param_type { PARAM_NUMBER, PARAM_INTEGER, PARAM_BOOL };
 
+/* A row; min <= initial <= max. */
 struct param {
     const char *name;
     enum param_type type;

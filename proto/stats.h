@@ -258,28 +258,33 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
 #define STAT_FIELD(type, field, kind, per, metric, key, help) type field;
 #define STAT_SOURCE_FIELD(field, metric, key, help) uint64_t field[MSG_DRAFT_SOURCES];
 
+/* What a worker counts; as it lies in memory, a STATS frame. */
 struct msg_stats {
     int64_t at_ns; /* clock_monotonic, when this was written */
     WORKER_STATS(STAT_FIELD)
     WORKER_STATS_BY_SOURCE(STAT_SOURCE_FIELD)
 };
 
+/* What the front counts, of all tenants and models. */
 struct api_stats {
     FRONT_STATS(STAT_FIELD)
 };
 
+/* What the front counts of one tenant. */
 struct tenant_stats {
     TENANT_STATS(STAT_FIELD)
 };
 
+/* As Prometheus has them: a counter grows until its process ends. */
 enum stat_kind { STAT_COUNTER, STAT_GAUGE };
 
+/* A row of a table above. */
 struct stat_row {
     const char *metric, *key, *help;
     size_t offset, size; /* of the field in its struct */
     enum stat_kind kind;
     bool is_real; /* double */
-    double per;
+    double per;   /* the metric is the field divided by it: 1e9 for ns told as seconds */
 };
 
 extern const struct stat_row worker_rows[], source_rows[], front_rows[], tenant_rows[];
