@@ -61,6 +61,7 @@ enum option_type {
     OPTION_CHOICE, /* bool, enum or uint32_t: the place among choices, from 0 */
 };
 
+/* A row of the table. Invariant: `initial` is a value that config_set() accepts. */
 struct option {
     const char *section, *key;
     enum option_type type;
@@ -75,8 +76,8 @@ struct option {
 extern const struct option config_table[];
 extern const uint32_t config_table_n;
 
-int config_init(struct config *c); /* every option at its default; 0 or -ENOMEM */
-void config_deinit(struct config *c);
+int config_init(struct config *c);    /* every option at its default; 0 or -ENOMEM */
+void config_deinit(struct config *c); /* also of one that config_init() has not completed */
 
 /* Reads an INI file. 0 or -errno; a refusal is one line in @err: "FILE:LINE: key: what is
  * allowed". */

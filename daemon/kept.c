@@ -12,6 +12,8 @@
 #include "base/log.h"
 #include "daemon/service.h"
 
+/* Invariants: an empty one has users, and without them only one that was inherited stays; `kept` is
+ * set once; a bad one gets no further users. */
 struct kept_file {
     struct kept *of;
     struct list link; /* kept.files */
@@ -44,6 +46,7 @@ int kept_new(struct kept **out) {
 static void drop(struct kept_file *f) {
     struct kept *k = f->of;
 
+    assert(f->n_users == 0 || k->leaving);
     if (f->kept && k->held)
         buf_add(&k->forgotten, f->name, strlen(f->name) + 1); /* if not, the file stays too long */
     else if (f->kept && !k->leaving)
@@ -120,6 +123,7 @@ int kept_fd(const struct kept_file *f) {
 bool kept_confirm(struct kept_file *f) {
     uint8_t key[ENGINE_KEEP_KEY];
 
+    assert(f->n_users > 0);
     if (f->kept)
         return true;
     if (engine_keep_read(f->fd, key, &f->n_bytes) < 0 || memcmp(key, f->key, sizeof(key)) != 0)
@@ -178,6 +182,7 @@ int kept_pass(struct kept *k, struct upgrade_files *files) {
 }
 
 void kept_hand_over(struct kept *k) {
+    assert(!k->held); /* it is the main process until then */
     LIST_FOREACH(i, &k->files) {
         struct kept_file *f = LIST_ENTRY(i, struct kept_file, link);
 
@@ -188,6 +193,7 @@ void kept_hand_over(struct kept *k) {
 }
 
 void kept_hold(struct kept *k) {
+    assert(k->forgotten.len == 0);
     k->held = true;
 }
 

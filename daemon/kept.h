@@ -19,14 +19,17 @@
 struct kept;      /* all of a daemon */
 struct kept_file; /* the weights of one model file */
 
+/* Without any. 0 or -ENOMEM. */
 int kept_new(struct kept **out);
-struct kept *kept_free(struct kept *k); /* accepts NULL, returns NULL */
+/* Closes all files; what the service manager has of them stays with it. Accepts NULL, returns
+ * NULL. */
+struct kept *kept_free(struct kept *k);
 
 /* What the service manager kept under @name: taken over, or closed where it is of no use. */
 void kept_inherit(struct kept *k, int fd, const char *name);
 /* What is kept of @key, else an empty file. NULL: none can be made. */
 struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]);
-int kept_fd(const struct kept_file *f);
+int kept_fd(const struct kept_file *f); /* stays the file's */
 /* A worker has opened its model with it. True: the weights are in it, and are kept from now on. */
 bool kept_confirm(struct kept_file *f);
 /* Of one user; NULL does nothing. The last one's frees the memory once no worker has it. @bad: it

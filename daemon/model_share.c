@@ -15,6 +15,7 @@ void model_share_deinit(struct model_share *s) {
 static uint32_t n_using(const struct model_users *u, int64_t now) {
     uint32_t n = MIN(u->n, 1u);
 
+    assert(u->n <= MODEL_USERS);
     while (n < u->n && now - u->user[n].at_ns < MODEL_USE_NS)
         n++;
     return n;
@@ -66,6 +67,7 @@ void model_share_charge(struct model_share *s, const struct model_users *u, doub
     for (uint32_t i = 0; i < n; i++) {
         struct share_tenant *t = &s->tenant[u->user[i].tenant];
 
+        assert(u->user[i].tenant < s->n && t->weight > 0);
         t->virtual_ns += part * (double)ns / n / t->weight;
         t->virtual_ns = MIN(t->virtual_ns, s->virtual_ns + MODEL_LEAD_NS);
     }
@@ -80,6 +82,7 @@ double model_share_least(const struct model_share *s, const struct model_users *
 }
 
 void model_share_advance(struct model_share *s, double least) {
+    assert(!isnan(least));
     s->virtual_ns = MAX(s->virtual_ns, least);
 }
 

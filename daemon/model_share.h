@@ -19,7 +19,7 @@
 #define MODEL_LEAD_NS 30000000000 /* what a tenant may be ahead of the others, and wait for them */
 
 /* Who uses a model: the last to come always, of the others those of the last MODEL_USE_NS, the
- * latest first. */
+ * latest first. No tenant is in it twice; each is known to the model_share. */
 struct model_users {
     struct model_user {
         uint32_t tenant;
@@ -38,7 +38,7 @@ struct model_share {
     double virtual_ns; /* where a tenant begins that has used no model of late */
 };
 
-void model_share_deinit(struct model_share *s);
+void model_share_deinit(struct model_share *s); /* no tenant is known then */
 /* A request of @tenant names the model of @u. Without memory it is not told apart from others. */
 void model_share_use(struct model_share *s, struct model_users *u, uint32_t tenant, double weight,
                      int64_t now);

@@ -29,6 +29,16 @@
 #define KEPT_MS 60000 /* for weights of the last daemon, until a request asks for their model */
 #define KV_PART 8     /* of the memory for models: KV of one that says nothing of it */
 
+/* The invariants of struct served. */
+static void check(const struct served *s) {
+    assert(s->front || s->state == SERVED_ABSENT || s->state == SERVED_OPENING ||
+           s->state == SERVED_FAILED);
+    assert(!s->old || s->old->next == s);
+    assert(!s->next || s->next->old == s);
+    assert(!s->retired || (!s->old && !s->next));
+    assert(!s->closing || (s->retired && !s->model));
+}
+
 /* The only place that changes the state. */
 void models_set_state(struct served *s, enum served_state next) {
     static const uint8_t legal[] = {
@@ -44,6 +54,7 @@ void models_set_state(struct served *s, enum served_state next) {
 
     assert(legal[s->state] & 1 << next);
     s->state = next;
+    check(s);
     if (next == SERVED_QUEUED)
         s->queued_ns = now_ns(s->of);
 }
@@ -110,6 +121,7 @@ static void end_swap(struct served *s, const char *why) {
 /* It cannot be loaded because of @why, a sentence without its full stop; it may be tried again
  * after a pause. */
 static void tell_failure(struct served *s, const char *why) {
+    assert(*why); /* FAILED is told from ABSENT by it */
     snprintf(s->why, sizeof(s->why), "%s", why);
     s->retry_ms = MIN(MAX(2 * s->retry_ms, RETRY_MIN_MS), RETRY_MAX_MS);
     s->wanted = false;
@@ -375,6 +387,7 @@ static bool is_alone(struct served *s) {
 
 /* Starts the worker of @s if there is room for it, else sees to it that there will be. */
 static void make_room(struct served *s) {
+    assert(s->state == SERVED_QUEUED && s->front);
     struct models *m = s->of;
     const uint8_t *own = s->front->keep_key[0]; /* counted in s->bytes */
     uint64_t used = in_use(m), pinned = 0;

@@ -6,6 +6,7 @@
  * file whose lock another one still has is tried again until it is free.
  */
 
+#include <assert.h>
 #include <fcntl.h>
 #include "base/log.h"
 #include "daemon/kvdisk.h"
@@ -90,6 +91,7 @@ static void end_leaving(struct models *m) {
 void models_disk_left(void *served) {
     struct served *s = served;
 
+    assert(fd_of(s) >= 0 && s->of->n_disk_leaving > 0);
     kvdisk_unlock(fd_of(s));
     if (--s->of->n_disk_leaving == 0)
         end_leaving(s->of);
@@ -101,6 +103,7 @@ static void on_leave_limit(uv_timer_t *t) {
 }
 
 void models_leave_disk(struct models *m, void (*left)(void *ctx)) {
+    assert(left);
     m->disk_waits = true;
     m->disk_left = left;
     m->n_disk_leaving = 0;

@@ -17,7 +17,7 @@ struct preset_change {
     bool served; /* a model has the name already */
 };
 
-enum { PRESET_NONE = 1 };
+enum { PRESET_NONE = 1 }; /* an answer of preset_remove() */
 
 /* Writes the preset and its texts. 0 or -errno with @err. */
 int preset_make(const struct preset_change *p, struct err *err);

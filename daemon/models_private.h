@@ -9,6 +9,7 @@
 #include "daemon/model_share.h"
 #include "daemon/models.h"
 
+/* As in models.h's diagram; models_set_state() has the table of legal transitions. */
 enum served_state {
     SERVED_ABSENT,
     SERVED_OPENING,
@@ -47,7 +48,10 @@ struct models_scan {
 
 /*
  * One model. `front` is set once it was opened, and stays; `info` is what the api has of it. Its
- * memory counts while it is LOADING, READY, LEAVING or ENDING.
+ * memory counts while it is LOADING, READY, LEAVING or ENDING. Invariants (models_set_state()):
+ * from QUEUED to ENDING there is a front; old->next is this one, and next->old; a retired one has
+ * neither; `opened` is the thread's from OPENING on; closing implies retired, and no model of the
+ * api.
  */
 struct served {
     struct models *of;
@@ -115,10 +119,12 @@ struct models {
     struct list changes; /* change.link (models_manage.c) */
 };
 
+/* By the daemon's clock. */
 static inline int64_t now_ns(const struct models *m) {
     return clock_now(m->opts.clock);
 }
 
+/* Whether there is, or may still be, a worker process: served.bytes count. */
 static inline bool has_memory(const struct served *s) {
     return s->state == SERVED_LOADING || s->state == SERVED_READY || s->state == SERVED_LEAVING ||
            s->state == SERVED_ENDING;
@@ -142,8 +148,10 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 int models_prepare(struct served *s, struct err *err);
 /* Before the first models_prepare(). */
 void models_disk_init(struct models *m);
-/* Where not all that are asked for fit (models_room.c). */
-/* Since it was last used: asked for, ready, or of use to a request. */
+
+/* models_room.c: where not all that are asked for fit. */
+
+/* Since when it has not been used: asked for, ready, or of use to a request. */
 int64_t models_idle_since(const struct served *s);
 /* Whether @s may make room for @other: one that is pinned only for its successor. */
 bool models_may_leave(const struct served *s, const struct served *other);
@@ -156,6 +164,9 @@ struct served *models_choose_victim(const struct served *for_it);
 struct served *models_first_queued(const struct models *m);
 /* While a model waits for room those that are in memory are charged to their users. */
 void models_charge_memory(struct models *m);
+
+/* models_disk.c, models_away.c */
+
 /* The file of the disk tier of a model that is not the first, once it is loaded. Without it it is
  * served as if there was no disk. */
 void models_open_disk(struct served *s);
@@ -167,6 +178,9 @@ void models_answer_guests(struct served *s);
 /* Requests of the old daemon for @s (NULL: for all) go back to it. */
 void models_close_guests(struct models *m, const struct served *s);
 void models_free_guests(struct models *m); /* when the loop has run out */
+
+/* models_rescan.c, models_manage.c, models_pull.c */
+
 /* Which file lies at @path now, as far as its path, place, size and time tell. */
 uint64_t models_file_id(const char *path);
 /* As models_rescan(), but the folders are read once more from now on. False: no memory. */
@@ -178,9 +192,9 @@ bool models_task_done(struct models *m, struct api_task *t);
 int models_pull(void *models, const char *name, struct api_task *t, struct err *err);
 void models_cancel(void *models, struct api_task *t);
 int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err);
-void models_pull_stop(struct models *m);
+void models_pull_stop(struct models *m); /* kills the children of all pulls */
 /* How many requests can find. */
 uint32_t models_n_live(const struct models *m);
 /* What waits for the folders to be read goes on, where that takes too long. */
 void models_rescan_tick(struct models *m);
-void models_rescan_deinit(struct models *m);
+void models_rescan_deinit(struct models *m); /* when the loop has run out: no scan is under way */

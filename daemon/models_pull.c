@@ -24,8 +24,8 @@
 #define DENIED 77
 
 /*
- * One child. It is freed when its process and its pipe are closed; `task` is NULL once that was
- * cancelled.
+ * One child. It is freed when its process and its pipe are closed: n_open is 2, 1, 0. While there
+ * is a task, task->of is `doing`; it is NULL once that was cancelled, or its end told.
  */
 struct pull {
     struct models_doing doing; /* api_task.of */
@@ -142,8 +142,10 @@ static void finish(struct pull *p) {
 static void on_closed(uv_handle_t *h) {
     struct pull *p = h->data;
 
+    assert(p->n_open > 0);
     if (--p->n_open > 0)
         return;
+    assert(p->ended);
     finish(p);
     pull_free(p);
 }

@@ -22,6 +22,7 @@
 #define PAUSE_MS 2000      /* from the end of one scan to the next */
 #define SCAN_LIMIT_MS 5000 /* what waits for one goes on without it */
 
+/* A model that the scan has met; a name is found once. */
 struct found {
     struct config config;
     char *name;
@@ -147,6 +148,7 @@ static void take_bad(struct models *m) {
 }
 
 void models_rescan_deinit(struct models *m) {
+    assert(!m->scan.running);
     free_bad(m->bad, m->n_bad);
     free(m->bad_names);
 }
@@ -172,6 +174,7 @@ static void withdraw(struct served *s) {
     struct models *m = s->of;
     uint32_t i = 0;
 
+    assert(is_live(s) && may_go(s));
     api_withdraw_model(s->model);
     s->retired = true;
     if (s->state == SERVED_READY)
@@ -282,6 +285,7 @@ static void on_scanned(uv_work_t *w, int status) {
     s->bad = NULL;
     s->n_bad = 0;
     config_deinit(&s->config);
+    assert(s->running);
     s->running = false;
     s->at_ns = now_ns(m);
     if (m->stopping)

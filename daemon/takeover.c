@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/log.h"
 
+/* NONE ──begin──> PENDING ──"take"──> TAKING ──taken──> DONE ──end of the old──> NONE */
 enum takeover_state { TAKEOVER_NONE, TAKEOVER_PENDING, TAKEOVER_TAKING, TAKEOVER_DONE };
 
 /* One of a process. NONE: there is no old daemon, or it has ended after DONE. */
@@ -31,6 +32,7 @@ void takeover_begin(const char *sources) {
     char text[40 + UPGRADE_SOURCES];
     int fd = UPGRADE_FD;
 
+    assert(t.state == TAKEOVER_NONE && strlen(sources) < UPGRADE_SOURCES);
     if (!names || strlen(names) >= sizeof(t.names))
         return;
     strcpy(t.names, names);
@@ -112,6 +114,7 @@ static void on_readable(uv_poll_t *p, int status, int events) {
 int takeover_start(const struct takeover_opts *o) {
     if (t.state == TAKEOVER_NONE)
         return 0;
+    assert(!t.polls && t.state == TAKEOVER_PENDING);
     t.opts = *o;
     int r = uv_poll_init(o->loop, &t.poll, UPGRADE_FD);
     if (r < 0)

@@ -22,17 +22,18 @@ struct takeover_opts {
 void takeover_begin(const char *sources); /* of this daemon: upgrade.h */
 /* What was handed over; names live as long as the process. The number, 0 too. */
 int takeover_files(int fds[UPGRADE_FDS_MAX], const char *names[UPGRADE_FDS_MAX]);
+/* Hears the old daemon from here on. 0 or -errno. */
 int takeover_start(const struct takeover_opts *o);
 /* Tells the old daemon why this one cannot serve. */
 void takeover_failed(const char *why);
 /* Whether workers must not be started before takeover_opts.load(); that is asked for by
  * takeover_opened(). */
 bool takeover_waits(void);
-void takeover_opened(void);
-void takeover_ready(void);
-void takeover_taken(void);
+void takeover_opened(void); /* files and vocabularies are read */
+void takeover_ready(void);  /* its models are served as far as that is asked for */
+void takeover_taken(void);  /* in takeover_opts.take(), once it accepts */
 /* Whether this daemon is to take over and has not been told to. */
 bool takeover_is_pending(void);
 /* Whether the daemon before this one still runs. */
 bool takeover_has_old(void);
-void takeover_close(void);
+void takeover_close(void); /* hears no more; the old daemon sees the end of the process only */

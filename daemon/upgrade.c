@@ -21,6 +21,8 @@
 #define READY_MS 20000 /* for the caller to let go: more than the disk tier takes (models_disk.c) */
 #define TAKE_MS 10000  /* for "taken", likewise */
 
+/* Invariants (check()): from STARTED to TAKEN the channel is there; past STARTED the pid is known;
+ * OPENED and LOADING are of one that waits. IDLE: the poll and the process may still be closing. */
 struct upgrade {
     struct upgrade_opts opts;
     enum upgrade_state state;
@@ -33,6 +35,12 @@ struct upgrade {
     int pid; /* as the new daemon has it; 0: it has not said */
     uint32_t limit_ms;
 };
+
+static void check(const struct upgrade *u) {
+    assert(u->state == UPGRADE_IDLE || u->poll_open);
+    assert(u->state <= UPGRADE_STARTED || u->pid > 1);
+    assert((u->state != UPGRADE_OPENED && u->state != UPGRADE_LOADING) || u->waits);
+}
 
 static void say(int channel, const char *text) {
     if (send(channel, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
@@ -113,6 +121,7 @@ void upgrade_fail(struct upgrade *u, const char *why) {
 static void on_limit(uv_timer_t *t) {
     struct upgrade *u = t->data;
 
+    check(u);
     upgrade_fail(u, !u->pid ? "it does not say that it is a weftd that can take over"
                     : u->state == UPGRADE_STARTED || u->state == UPGRADE_LOADING
                         ? "it is not ready in time"
@@ -130,6 +139,7 @@ static void on_started(struct upgrade *u, int pid, const char *sources) {
 }
 
 static void on_message(struct upgrade *u, const char *text) {
+    check(u);
     char sources[UPGRADE_SOURCES] = "";
     enum upgrade_state before = u->waits ? UPGRADE_LOADING : UPGRADE_STARTED;
     int pid;
@@ -187,6 +197,7 @@ void upgrade_send_guests(struct upgrade *u, const char *name, int fd) {
                        .msg_control = &control,
                        .msg_controllen = sizeof(control)};
 
+    assert(u->state >= UPGRADE_READY);
     memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
     if (sendmsg(u->channel, &m, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) /* the end of @fd is seen */
         log_event(WLOG_DEBUG, "upgrade_channel", "error=\"%s\"", strerror(errno));
@@ -323,6 +334,7 @@ void upgrade_close(struct upgrade *u) {
 }
 
 struct upgrade *upgrade_free(struct upgrade *u) {
+    assert(!u || (!u->poll_open && !u->process_open));
     free(u);
     return NULL;
 }

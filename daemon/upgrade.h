@@ -44,6 +44,7 @@
 #define UPGRADE_GUESTS "guests "
 #define UPGRADE_SOURCES 41 /* characters, with the NUL */
 
+/* Of the old daemon, as in the diagrams. */
 enum upgrade_state {
     UPGRADE_IDLE,
     UPGRADE_STARTED,
@@ -78,6 +79,7 @@ struct upgrade_files {
 
 struct upgrade; /* of a daemon, over its whole life */
 
+/* IDLE. @o is copied. 0 or -ENOMEM. */
 int upgrade_new(struct upgrade **out, const struct upgrade_opts *o);
 /* Adds @fd as @name and, where it is not NULL, = and @value. -E2BIG: there are too many. */
 int upgrade_add(struct upgrade_files *f, int fd, const char *name, const char *value);

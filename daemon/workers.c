@@ -50,6 +50,18 @@ void workers_set_state(struct workers *w, enum workers_state next) {
     w->state = next;
 }
 
+void workers_check(const struct workers *w) {
+    bool runs = w->state == WORKERS_LOADING || w->state == WORKERS_SERVING;
+    bool next = w->next == NEXT_OFFERED || w->next == NEXT_ACCEPTED || w->next == NEXT_TAKEN;
+
+    assert(!w->chan.open || w->process_open);
+    assert(!runs || w->chan.open);
+    assert(w->state != WORKERS_SERVING || (w->was_ready && w->served && w->open_sent));
+    assert(w->state != WORKERS_LOADING || !w->was_ready);
+    assert(w->next_chan.open == next);
+    assert(w->next != NEXT_TAKEN || (w->state == WORKERS_AWAY && !w->process_open));
+}
+
 static struct workers *of_port(struct api_port *p) {
     return CONTAINER_OF(p, struct workers, port);
 }
@@ -231,6 +243,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct msg_blocks blocks;
     int n;
 
+    workers_check(w);
     api_mark_loop("what a worker says");
     if (f->type == MSG_HELLO && w->state == WORKERS_LOADING) {
         on_hello(w, f);
@@ -497,6 +510,7 @@ static void on_watch(uv_timer_t *t) {
     const struct config *c = w->opts.config;
     int64_t now = clock_now(w->opts.clock);
 
+    workers_check(w);
     note_change(w);
     if (!w->process_open || w->killed_for_hang)
         return;

@@ -102,9 +102,10 @@ void workers_stop(struct workers *w); /* kills the worker; no new one is started
 
 /* An upgrade. Asks the next daemon, at the other end of the socket @fd, which is taken over, to go
  * on with the requests. Once, after a worker was ready. */
-enum workers_answer { WORKERS_UNASKED, WORKERS_ASKED, WORKERS_ACCEPTED, WORKERS_REFUSED };
 void workers_offer(struct workers *w, int fd);
-enum workers_answer workers_answer(const struct workers *w);
+/* What has come of that so far; opts.on_answer tells of changes. */
+enum workers_answer { WORKERS_UNASKED, WORKERS_ASKED, WORKERS_ACCEPTED, WORKERS_REFUSED };
+enum workers_answer workers_answer(const struct workers *w); /* any number of times */
 /* Ends the process: what it has of memory and device is another's. Requests wait, or go to the next
  * daemon where that has accepted them. True: on_away() is called when it is gone; false: there is
  * none. */

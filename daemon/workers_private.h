@@ -13,6 +13,7 @@
 #include "daemon/worker_chan.h"
 #include "daemon/workers.h"
 
+/* As in workers.h's diagram; workers_set_state() has the table of legal transitions. */
 enum workers_state {
     WORKERS_DOWN,
     WORKERS_LOADING,
@@ -26,9 +27,10 @@ enum workers_state {
 enum workers_next { NEXT_NONE, NEXT_OFFERED, NEXT_ACCEPTED, NEXT_REFUSED, NEXT_TAKEN };
 
 /*
- * process_open: the process or its handle still exists. It and chan.open are both false in DOWN
- * only for a moment, before the next process. WORKERS_SERVING implies both, and `served`;
- * NEXT_TAKEN implies WORKERS_AWAY and no process. next_chan is open in OFFERED, ACCEPTED and TAKEN.
+ * process_open: the process or its handle still exists. Invariants (workers_check()): chan.open
+ * implies it, and LOADING and SERVING imply both; SERVING and only that, or one that has been it,
+ * has was_ready; NEXT_TAKEN implies WORKERS_AWAY and no process. next_chan is open in OFFERED,
+ * ACCEPTED and TAKEN. In DOWN there is no process only until the pause is over.
  */
 struct workers {
     struct api_port port;
@@ -74,8 +76,11 @@ struct workers {
 
 /* The only place that changes the state. */
 void workers_set_state(struct workers *w, enum workers_state next);
+/* Asserts the invariants of struct workers, which hold between two events of the loop. */
+void workers_check(const struct workers *w);
 /* The channel that requests go over now; NULL: they wait. */
 struct worker_chan *workers_way(struct workers *w);
+/* In how many deaths of its workers request @id was present; for api_worker_up(). */
 uint32_t workers_n_faults(struct api_port *p, uint64_t id);
 /* Ends the process, which has time to write for its disk where it @served. */
 void workers_end_process(struct workers *w, bool served);
