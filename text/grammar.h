@@ -114,17 +114,21 @@ typedef int32_t grammar_part;
 
 struct grammar_builder;
 
+/* Without parts; @v, which outlives it, may be NULL, as @limits. 0 or -ENOMEM. */
 int grammar_builder_new(struct grammar_builder **out, const struct grammar_vocab *v,
                         const struct grammar_limits *limits);
-struct grammar_builder *grammar_builder_free(struct grammar_builder *b);
+struct grammar_builder *grammar_builder_free(struct grammar_builder *b); /* accepts NULL */
 DEFINE_FREEP(struct grammar_builder, grammar_builder)
 
 /* Exactly @text. Where it spells a special token of the vocabulary ("<tool_call>"), it is that
  * token. */
 grammar_part grammar_literal(struct grammar_builder *b, const char *text, size_t len);
 grammar_part grammar_special(struct grammar_builder *b, int32_t token); /* this token */
+/* What @src describes, as grammar_compile() reads it. */
 grammar_part grammar_part_of(struct grammar_builder *b, const struct grammar_source *src);
+/* All of @part, one behind the other; n 0: the empty text. */
 grammar_part grammar_sequence(struct grammar_builder *b, const grammar_part *part, size_t n);
+/* Any one of @part. */
 grammar_part grammar_either(struct grammar_builder *b, const grammar_part *part, size_t n);
 /* @min to @max times @part, with @separator (or GRAMMAR_NO_PART) between. */
 grammar_part grammar_repeat(struct grammar_builder *b, grammar_part part, grammar_part separator,

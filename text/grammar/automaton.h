@@ -60,6 +60,7 @@ enum call_kind {
     CALL_WITHIN,  /* the callee reads at most `max` characters */
 };
 
+/* How a rule is called; min and max as its kind says. */
 struct call_desc {
     uint32_t rule, min, max;
     uint8_t kind;
@@ -77,6 +78,8 @@ struct span {
     bool others;
 };
 
+/* Its edges are g->edge[edge, edge + n_edges), sorted by symbol and disjoint, its calls
+ * g->call[call, call + n_calls). */
 struct state {
     uint32_t edge, call, rule;
     uint16_t n_edges, n_calls;
@@ -84,14 +87,17 @@ struct state {
     int32_t dense; /* of tables[], -1: none */
 };
 
+/* A set of bytes: bit c % 64 of w[c / 64]. */
 struct byte_set {
     uint64_t w[4];
 };
 
+/* Whether it has @c. */
 static inline bool byte_set_has(const struct byte_set *s, uint8_t c) {
     return s->w[c >> 6] >> (c & 63) & 1;
 }
 
+/* It may be there already. */
 static inline void byte_set_add(struct byte_set *s, uint8_t c) {
     s->w[c >> 6] |= 1ull << (c & 63);
 }
@@ -105,6 +111,7 @@ static inline void byte_set_add_range(struct byte_set *s, unsigned lo, unsigned 
     }
 }
 
+/* A rule: states [start, start + n_states), of which it begins at the first. */
 struct auto_rule {
     uint32_t start, n_states;
     uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
@@ -137,6 +144,8 @@ struct token_class {
 #define CLASS_LEVELS 16
 #define VARIETY_MAX (1u << 24) /* more items than a text has */
 
+/* Immutable after it was compiled, but for the classes and what finish.h finds out later, which any
+ * thread may add. */
 struct grammar {
     const struct grammar_vocab *vocab;
     struct state *state;

@@ -1,5 +1,10 @@
 #pragma once
 
+/*
+ * class - the tokens at a state, found once and remembered (struct token_class): classify.c makes a
+ * class, mask.c puts it into a mask.
+ */
+
 #include "text/grammar/run.h"
 
 #define CHEAP_VISITS 224u /* a walk that ends within so many nodes needs no class */
@@ -27,9 +32,10 @@ bool class_is_long(const struct grammar *g, uint32_t state);
 /* A mask was made by a walk from it that ended after so many nodes: within CHEAP_VISITS it needs no
  * class, otherwise the next mask makes one. */
 void class_walked(const struct grammar *g, uint32_t state, uint64_t n_visited);
-/* Frees the classes that belong to @g. */
+/* Frees the classes that belong to @g; those of the vocabulary stay. */
 void classes_free(struct grammar *g);
-void class_free(struct token_class *c);
+void class_free(struct token_class *c); /* accepts NULL */
+
 struct closing;
 /* A mask being made. */
 struct mask {
@@ -45,20 +51,22 @@ struct mask {
 void class_apply(struct machine *m, const struct token_class *c, const struct config *at,
                  const uint32_t *reg, uint32_t n_regs, struct mask *mask, uint8_t *scratch,
                  struct closing *near);
-int64_t mask_count(const struct mask *mask);
+int64_t mask_count(const struct mask *mask); /* tokens that are set */
 /* Whether @c has most tokens of text: what a walk adds to its mask is found quickly. */
 bool class_has_most(const struct grammar_vocab *v, const struct token_class *c);
 struct walk;
 /* Walks from @others towards what @mask lacks. False: that is too much. (walk_need.c) */
 bool walk_need(struct walk *w, const struct set *others, const struct mask *mask);
-int64_t bits_count(const uint32_t *bits, uint32_t n_words);
+int64_t bits_count(const uint32_t *bits, uint32_t n_words); /* that are 1 */
 /* Bit k: no byte of @s is in a text of kind k (runway.c). */
 uint32_t kinds_without(const struct byte_set *s);
 
+/* Bit @i of a bit map, as masks of tokens are. */
 static inline void set_bit(uint32_t *bits, uint32_t i) {
     bits[i / 32] |= 1u << (i % 32);
 }
 
+/* Sets token @i, and counts it if it was not. */
 static inline void mask_set(struct mask *m, uint32_t i) {
     uint32_t bit = 1u << (i % 32);
 

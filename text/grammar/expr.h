@@ -41,10 +41,12 @@ enum char_mode {
     CHARS_JSON, /* inside a JSON string; what must be escaped is, in its shortest form */
 };
 
+/* Code points @lo to @hi. */
 struct cp_range {
     uint32_t lo, hi;
 };
 
+/* A set of code points, in the arena. */
 struct cp_set {
     uint32_t n, cap;
     struct cp_range *range; /* sorted and disjoint after cp_set_normalize() */
@@ -140,15 +142,19 @@ struct build {
     const struct lang *strings_lang;        /* lang_strings() */
 };
 
+/* Begins a compilation; @v, @l and @err may be NULL, as in grammar_compile(). */
 void build_init(struct build *b, const struct grammar_vocab *v, const struct grammar_limits *l,
                 struct err *err);
-void build_deinit(struct build *b);
-/* All return -EINVAL with the error filled. */
+void build_deinit(struct build *b); /* all expressions and rules with it */
+/* What is wrong with the source: all return -EINVAL, with the error filled as struct err of
+ * grammar_compile(). */
 int build_invalid(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_unsupported(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_too_complex(struct build *b, const char *fmt, ...) PRINTF(2, 3);
 int build_no_memory(struct build *b);
 int build_pause(struct build *b); /* when that much work is done: 0 or too complex */
+/* A rule without a body, which the caller sets; @name, for messages, may be NULL and outlives @b. 0
+ * or an error as above. */
 int build_rule(struct build *b, const char *name, uint32_t *rule);
 
 /* 0 or too complex. */
@@ -183,8 +189,9 @@ struct expr_vec {
 };
 int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e); /* @e NULL: no memory */
 
+/* Adds code points @lo to @hi, in any order with others. 0, or build_no_memory(). */
 int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi);
-void cp_set_normalize(struct cp_set *s);
+void cp_set_normalize(struct cp_set *s);              /* sorts and joins the ranges */
 int cp_set_invert(struct build *b, struct cp_set *s); /* within all code points but surrogates */
 
 /* Code point at @s (at least 1 byte): its length, 0 for invalid UTF-8. */
@@ -208,8 +215,10 @@ struct expr *json_number(struct build *b);
 struct expr *json_integer(struct build *b);
 int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n);
 
-/* Readers. */
-enum regex_kind { REGEX_WHOLE, REGEX_SEARCH };
+/* Readers of the sources: 0 with *out, or an error of build_invalid() and its kin. */
+
+enum regex_kind { REGEX_WHOLE, REGEX_SEARCH }; /* it matches all of a text, or a part of it */
+/* regex_read_with() without options. */
 int regex_read(struct build *b, const char *s, size_t len, enum char_mode mode,
                enum regex_kind kind, struct expr **out);
 enum regex_options {
@@ -219,6 +228,7 @@ enum regex_options {
     REGEX_CANONICAL =
         4, /* in JSON: what may stand around a match is in its shortest spelling, too */
 };
+/* The texts that the regular expression @s matches, written as @mode says. */
 int regex_read_with(struct build *b, const char *s, size_t len, enum char_mode mode,
                     enum regex_kind kind, unsigned options, struct expr **out);
 /* Takes the EXPR_ANCHORs out of *@e, which matches a whole text. 1: one is counted, and *@e means

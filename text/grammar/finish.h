@@ -51,10 +51,12 @@ uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const st
 /* Bytes that a call takes. */
 uint32_t finish_call(const struct grammar *g, const struct call_desc *d);
 
+/* Sums and products of such numbers: what is too large is FINISH_NEVER. */
 static inline uint32_t finish_add(uint32_t x, uint32_t y) {
     return MIN(x + y, FINISH_NEVER);
 }
 
+/* The same of a product. */
 static inline uint32_t finish_times(uint32_t n, uint32_t x) {
     return (uint32_t)MIN((uint64_t)n * x, FINISH_NEVER);
 }
@@ -63,9 +65,10 @@ static inline uint32_t finish_times(uint32_t n, uint32_t x) {
 
 struct closing;
 
+/* Scratch memory of one request's masks. 0 or -ENOMEM. */
 int closing_new(struct closing **out);
-struct closing *closing_free(struct closing *k);
-size_t closing_memory(const struct closing *k); /* of @k itself */
+struct closing *closing_free(struct closing *k); /* accepts NULL */
+size_t closing_memory(const struct closing *k);  /* of @k itself */
 /* From here on: what is @m's set @at, and @left tokens may come after the next one. False: nothing
  * is known of this grammar's shortest texts, and nothing can be asked. */
 bool closing_begin(struct closing *k, struct machine *m, const struct set *at, uint32_t left);

@@ -19,8 +19,10 @@ enum { ROW_HIGH = 10, ROWS = 2 * ROW_HIGH };
 struct row_range {
     uint8_t lo, hi, row; /* hi 0: the end */
 };
+/* The ranges of @row, in ascending order; the last has hi 0. */
 const struct row_range *kinds_row(unsigned row);
 
+/* The row after a byte of range @r of @row. */
 static inline unsigned kinds_row_after(unsigned row, const struct row_range *r) {
     return r->row + (row >= ROW_HIGH ? ROW_HIGH : 0);
 }

@@ -20,11 +20,13 @@ struct frame {
     uint32_t depth;
 };
 
+/* One way to read the text so far: its state, the register of its rule, and its stack. */
 struct config {
     uint32_t state, reg, frame;
     uint32_t mark; /* in an item that must differ from others: distinct.c; 0: it does */
 };
 
+/* Configurations config[begin, end), no two the same. */
 struct set {
     uint32_t begin, end;
     bool can_end;     /* frame 0 is reached */
@@ -40,6 +42,8 @@ struct seen {
     uint16_t slot[SEEN_SLOTS];
 };
 
+/* Invariants: a frame's parent has a smaller number; no two frames have the same parent, call and
+ * count; once there is an error nothing is added any more. One thread at a time. */
 struct machine {
     const struct grammar *g;
     struct frame *frame;
@@ -60,8 +64,10 @@ struct machine {
     bool quick;
 };
 
+/* With frame 0 and no configuration; @g outlives it. 0 or -ENOMEM. */
 int machine_init(struct machine *m, const struct grammar *g);
-void machine_deinit(struct machine *m);
+void machine_deinit(struct machine *m); /* accepts a zeroed one */
+/* The set before the first byte. */
 void machine_start(struct machine *m, struct set *out);
 /* The set after @symbol. False: it is empty (and nothing can end). */
 bool machine_step(struct machine *m, const struct set *from, unsigned symbol, struct set *out);
@@ -92,6 +98,7 @@ static inline bool machine_spend(struct machine *m) {
     return false;
 }
 
+/* An empty set, at the end of the stack of sets. */
 static inline struct set set_open(const struct machine *m) {
     return (struct set){.begin = m->n_configs, .end = m->n_configs};
 }
@@ -109,6 +116,7 @@ static inline uint32_t state_next(const struct grammar *g, const struct state *s
 
 /* ---- loops: registers of the calls that @d describes */
 
+/* Whether the loop may end at register @reg. */
 static inline bool loop_may_end(const struct call_desc *d, uint32_t reg) {
     if (d->kind == CALL_COUNTED)
         return reg >= d->min;
@@ -148,6 +156,7 @@ static inline uint32_t within_free(const struct grammar *g, const struct call_de
 
 /* ---- members in any order: sets as registers (members_run.c) */
 
+/* Those of the rule of @state. */
 static inline const struct members *members_of(const struct grammar *g, uint32_t state) {
     return &g->members[g->rule[g->state[state].rule].members];
 }
@@ -169,6 +178,7 @@ static inline bool is_distinct(const struct grammar *g, const struct call_desc *
     return g->variety && d->kind == CALL_ONCE && members_of(g, to)->distinct;
 }
 
+/* How many items @list has; 0 is the empty list. */
 static inline uint32_t distinct_n(const struct machine *m, uint32_t list) {
     return list ? m->frame[list].depth : 0;
 }

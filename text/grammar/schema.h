@@ -19,6 +19,7 @@
 
 #define OWN "\x01" /* begins words that only schema_logic.c writes */
 
+/* Bits of sets of types; an integer is T_INT, another number T_REAL. */
 enum json_type {
     T_NULL = 1,
     T_BOOL = 2,
@@ -37,8 +38,9 @@ struct path {
     size_t len, index;
 };
 
+/* A value in a schema, and where it stands. */
 struct place {
-    yyjson_val *v;
+    yyjson_val *v; /* NULL: there is none */
     const struct path *path;
 };
 
@@ -49,12 +51,14 @@ struct open {
     uint32_t depth;
 };
 
+/* An anyOf or oneOf that is not multiplied out yet. */
 struct choice {
     struct place at; /* the array */
     bool one;        /* oneOf */
     const struct open *open;
 };
 
+/* Schemas that all apply to one value. */
 struct parts {
     struct place *v;
     struct choice *choice;
@@ -71,6 +75,7 @@ struct decimal {
     char digit_int[DECIMAL_DIGITS], digit_frac[DECIMAL_DIGITS];
 };
 
+/* minimum or maximum, strict: exclusive. */
 struct bound {
     bool set, strict;
     struct decimal x;
@@ -108,13 +113,14 @@ struct facets {
 
 struct memo;
 
+/* The reading of one schema. */
 struct schema {
     struct build *b;
     yyjson_val *root;
     yyjson_val *string_type; /* {"string": {"type": "string"}} */
     const struct path *root_path;
     struct memo **memo; /* hash table */
-    uint32_t n_memo, depth;
+    uint32_t depth;
     struct lang_memo *langs;
     bool has_refs;        /* somewhere there is the word "$ref" */
     uint32_t n_nots;      /* how often there is the word "not" */
@@ -138,22 +144,28 @@ struct place schema_at(struct schema *s, struct place p, const char *key); /* v 
 
 /* A value that satisfies all of @v, as an expression. */
 int schema_value(struct schema *s, const struct place *v, uint32_t n, struct expr **out);
+/* What the $ref at @ref leads to; -EINVAL: nothing, or not to a part of this schema. */
 int schema_resolve(struct schema *s, struct place ref, struct place *out);
 /* Whether there is the word "$ref" somewhere in @v. */
 bool schema_has_refs(struct schema *s, yyjson_val *v);
 /* A schema that is nothing but a reference stands for its target. */
 int schema_follow(struct schema *s, struct place *p);
+/* Adds @p and all that applies with it, by $ref and allOf, to @out; its choices are collected. */
 int parts_expand(struct schema *s, struct parts *out, struct place p);
+/* Appends to a list in the arena. 0, or build_no_memory(). */
 int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, struct place p);
 
+/* The keywords of @parts, which have no choices left, merged into @out. */
 int facets_gather(struct schema *s, const struct parts *parts, struct facets *out);
 /* 1: no value satisfies both; 0: not known; -errno. */
 int facets_disjoint(struct schema *s, const struct facets *x, const struct facets *y,
                     uint32_t depth);
 /* Whether a value of an enum satisfies the other keywords: 1, 0, or unsupported. */
 int facets_admit(struct schema *s, const struct facets *f, struct place value);
-unsigned value_type(yyjson_val *v);
+unsigned value_type(yyjson_val *v); /* the bit of enum json_type */
+/* As JSON Schema compares: 1 and 1.0 are the same, objects in any order. */
 bool same_value(yyjson_val *x, yyjson_val *y);
+/* Exactly this value, as an expression. */
 int value_expr(struct schema *s, yyjson_val *v, struct expr **out);
 /* Schemas of the member @name: from properties, or else additionalProperties. */
 int member_places(struct schema *s, const struct parts *parts, const char *name, size_t len,
@@ -197,6 +209,7 @@ struct name_rules {
     bool allowed;
     uint64_t some; /* bit i: it can be the one that f->some[i] asks for */
 };
+/* What they say of the member @name. 0 or -errno. */
 int keys_name(const struct keys *k, const char *name, size_t len, struct name_rules *out);
 /* A member with a name that is not in @declared (in quotes; @plain_key is the same for
  * keys_plain()); *@out NULL: there is none. @some[i]: one that satisfies f->some[i]. */
@@ -220,10 +233,11 @@ int format_contrary(yyjson_val *name);
 int format_known(struct schema *s, struct place at);
 /* Whether a number is what f->multiple asks for: 1, 0 (also where it is not seen), or -errno. */
 int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v);
+/* All values of one type that @f allows, as JSON. */
 int lower_number(struct schema *s, const struct facets *f, struct expr **out);
 int lower_string(struct schema *s, const struct facets *f, struct expr **out);
 int lower_array(struct schema *s, const struct facets *f, struct expr **out);
 int lower_object(struct schema *s, const struct facets *f, struct expr **out);
 
 int decimal_read(struct decimal *d, const char *s, size_t len); /* -ERANGE: too many digits */
-int decimal_compare(const struct decimal *x, const struct decimal *y);
+int decimal_compare(const struct decimal *x, const struct decimal *y); /* negative, 0, positive */

@@ -6,8 +6,8 @@
 
 struct share;
 
-int share_new(struct share **out); /* 0, -ENOMEM */
-struct share *share_free(struct share *s);
+int share_new(struct share **out);         /* 0, -ENOMEM */
+struct share *share_free(struct share *s); /* accepts NULL; no grammar uses it any more */
 /* The places of the classes of @rule's states, from its start on, the same for every grammar that
  * has an equal rule; NULL: it is not shared. They hold NULL until a class is made. Any thread; they
  * live as long as @s. @counted: the rule's characters are counted up to a maximum. */

@@ -12,6 +12,7 @@
 
 #define TRIE_MAX_LEN 1024 /* longer strings are left out */
 
+/* A string to be put into a trie, and what it stands for. */
 struct trie_string {
     const uint8_t *bytes;
     uint32_t len, item;
@@ -47,6 +48,7 @@ struct trie_place {
     uint8_t byte, kind, height;
 };
 
+/* Immutable once it is made. */
 struct trie {
     struct trie_node *node; /* node 0: the root */
     uint32_t *item;

@@ -57,6 +57,7 @@ static inline bool is_idle_child(const struct walk *w, const struct trie_node *n
     return w->need && is_idle(w, child->items, i + 1 < n->n_children ? child[1].items : last);
 }
 
+/* Sets the items [first, last) of the trie in the walk's bit map, where it has one. */
 static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
     for (uint32_t i = first; w->bits && i < last; i++) {
         uint32_t *word = &w->bits[w->trie->item[i] / 32], bit = 1u << (w->trie->item[i] % 32);
@@ -66,6 +67,7 @@ static inline void set_items(struct walk *w, uint32_t first, uint32_t last) {
     }
 }
 
+/* The items [first, last) below a node where @s reads all: the walk's take(), or set_items(). */
 static inline void take(struct walk *w, uint32_t first, uint32_t last, const struct set *s,
                         uint32_t depth) {
     if (w->take) {
@@ -86,6 +88,7 @@ static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uin
     return s->end > s->begin && n->n_children;
 }
 
+/* An error, or too many nodes. */
 static inline bool has_stopped(const struct walk *w) {
     return w->m->error || (w->max_visited && w->n_visited > w->max_visited);
 }
