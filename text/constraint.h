@@ -83,8 +83,9 @@ uint32_t constraint_n_words(const struct constraint *c); /* uint32_t of a mask *
 
 struct constraint_state;
 
+/* At the start of an output; @c outlives it. One thread at a time. 0 or -ENOMEM. */
 int constraint_state_new(struct constraint_state **out, const struct constraint *c);
-struct constraint_state *constraint_state_free(struct constraint_state *s);
+struct constraint_state *constraint_state_free(struct constraint_state *s); /* accepts NULL */
 DEFINE_FREEP(struct constraint_state, constraint_state)
 size_t constraint_state_bytes(const struct constraint_state *s); /* memory, without @c's */
 void constraint_state_reset(struct constraint_state *s);         /* back to the start */

@@ -6,11 +6,11 @@
 #include "base/buf.h"
 #include "text/constraint.h"
 
+/* A prefix of a trigger, or of a mark. */
 struct trigger_node {
     uint16_t child, next; /* first child, next sibling; 0: none */
     uint16_t fail;        /* the longest proper suffix that is a node */
-    uint16_t
-        becomes; /* the node that reading goes on from: itself, but for the end of a quiet mark */
+    uint16_t becomes;     /* reading goes on from here: itself, but for the end of a quiet mark */
     uint8_t byte;
     bool end;        /* a trigger ends here: */
     uint16_t n_held; /* its held bytes */
@@ -50,6 +50,7 @@ int triggers_hold(const struct triggers *t, const struct trigger_node *found,
 /* The node after one more byte; a root only when nothing of what it looks for is there. */
 uint16_t triggers_step(const struct triggers *t, uint16_t node, uint8_t byte);
 
+/* Immutable; the tables below are there with triggers only. */
 struct constraint {
     const struct grammar_vocab *vocab;
     struct grammar *grammar;
@@ -75,8 +76,10 @@ int ending_find(struct constraint *c);
 
 /* ---- one request */
 
+/* FREE: triggers are looked for; HELD: the grammar decides; DONE: an end token was accepted. */
 enum phase { FREE, HELD, DONE };
 
+/* Where an output stands, before or after a token. */
 struct place {
     uint32_t n_moments; /* grammar_n_accepted() */
     uint16_t node;      /* FREE: of the triggers */
@@ -84,6 +87,9 @@ struct place {
     bool seen; /* a trigger */
 };
 
+/* Invariants (check() in constraint_state.c): n is at most what `before` holds; without triggers
+ * the phase is never FREE; at.n_moments is what the grammar has accepted, and of earlier places no
+ * more. */
 struct constraint_state {
     const struct constraint *c;
     struct grammar_state *g;
@@ -103,6 +109,7 @@ static inline bool place_may_leave(const struct constraint_state *s) {
     return s->at.phase == HELD && s->c->triggers && s->c->triggers->repeat && grammar_can_end(s->g);
 }
 
+/* Takes token @i out of a mask. */
 static inline void clear_bit(uint32_t *bits, int32_t i) {
     bits[i / 32] &= ~(1u << (i % 32));
 }

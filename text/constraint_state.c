@@ -111,6 +111,15 @@ int constraint_state_new(struct constraint_state **out, const struct constraint 
     return 0;
 }
 
+static void check(const struct constraint_state *s) {
+    const struct triggers *t = s->c->triggers;
+
+    assert(s->n <= ARRAY_SIZE(s->before));
+    assert(s->at.phase != FREE || (t && s->at.node < t->n));
+    assert(s->at.n_moments == grammar_n_accepted(s->g));
+    assert(s->n == 0 || s->before[s->n - 1].n_moments <= s->at.n_moments);
+}
+
 struct constraint_state *constraint_state_free(struct constraint_state *s) {
     if (s) {
         grammar_state_free(s->g);
@@ -132,6 +141,7 @@ void constraint_state_reset(struct constraint_state *s) {
 
     s->at = (struct place){.phase = t ? FREE : HELD, .node = t ? t->start : 0};
     s->n = 0;
+    check(s);
 }
 
 int constraint_state_copy(struct constraint_state *dst, const struct constraint_state *src) {
@@ -265,9 +275,9 @@ int constraint_accept(struct constraint_state *s, int32_t token) {
         s->n -= CONSTRAINT_HISTORY;
         memmove(s->before, s->before + CONSTRAINT_HISTORY, s->n * sizeof(*s->before));
     }
-    assert(s->n < ARRAY_SIZE(s->before) && (at.phase != FREE || s->c->triggers));
     s->before[s->n++] = s->at;
     s->at = at;
+    check(s);
     return 0;
 }
 
@@ -284,6 +294,7 @@ int constraint_rollback(struct constraint_state *s, uint32_t n) {
         return r;
     s->at = at;
     s->n -= n;
+    check(s);
     return 0;
 }
 

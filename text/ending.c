@@ -64,6 +64,7 @@ static void spell(struct spelling *s, uint32_t at, uint16_t node) {
             c = t[c].next;
         if (!c)
             continue;
+        assert(c > node); /* so that find_ways() knows its cost */
         if (s->trie->node[i].n_items)
             s->best = MIN(s->best, finish_add(cost_at(s->c, c), 1));
         if (!t[c].end && t[c].becomes == c)

@@ -10,12 +10,14 @@
 
 #include "text/unicode.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <utf8proc.h>
 
 #define DECOMPOSED_MAX 8 /* code points that one becomes; Unicode: 4 */
 
+/* Code points between two boundaries; n <= cap. */
 struct stretch {
     int32_t *cp, *sorted; /* sorted: room for sorting, the same size */
     size_t n, cap;
@@ -120,7 +122,9 @@ static int add_normalised(struct stretch *s, const char *text, size_t len, struc
         s->n += (size_t)n;
     }
     order(s);
+    assert(s->n <= s->cap);
     n = utf8proc_normalize_utf32(s->cp, (utf8proc_ssize_t)s->n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    assert(n >= 0 && (size_t)n <= s->n); /* it works in place */
     for (utf8proc_ssize_t i = 0; i < n; i++) {
         char c[4];
 
@@ -187,6 +191,7 @@ int unicode_nfc(const char *text, size_t len, struct buf *out, bool *changed) {
     while (done < len) {
         size_t end = find_stable(text, at, len);
 
+        assert(done <= start && start <= at && at <= end);
         r = buf_add(out, text + done, start - done);
         if (r == 0)
             r = add_normalised(&s, text + start, end - start, out);

@@ -23,6 +23,8 @@ struct state {
     int8_t out;   /* index of the longest stop string ending here, -1 */
 };
 
+/* Invariants: at < n; depth of `at` <= n_fed; once done, match stays. Fail links lead to states of
+ * less depth. */
 struct stops {
     uint16_t at, n;
     bool done;
@@ -86,6 +88,7 @@ static void link_states(struct stops *s, uint16_t *queue) {
             struct state *st = &s->state[c];
 
             st->fail = at ? step(s, s->state[at].fail, st->byte) : 0;
+            assert(s->state[st->fail].depth < st->depth); /* so that step() ends */
             if (st->out < 0)
                 st->out = s->state[st->fail].out;
             queue[tail++] = c;

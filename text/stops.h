@@ -16,17 +16,20 @@
 
 struct stops;
 
+/* 1 to STOPS_LEN_MAX bytes. */
 struct stop_string {
     const char *data;
     size_t len;
 };
 
+/* The stop string that was found. */
 struct stops_match {
     uint32_t index; /* of the stop string */
     uint64_t begin; /* offset of its first byte in the whole stream */
 };
 
-/* -EINVAL: more than STOPS_MAX, an empty or too long one; -ENOMEM. */
+/* Looks for any of @s, which is copied. 0; -EINVAL: more than STOPS_MAX, an empty or too long one;
+ * -ENOMEM. */
 int stops_new(struct stops **out, const struct stop_string *s, uint32_t n);
 struct stops *stops_free(struct stops *s);
 DEFINE_FREEP(struct stops, stops)

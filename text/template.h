@@ -1,9 +1,9 @@
 #pragma once
 
 /*
- * template - the chat-template language: the part of Jinja that models' templates use (counted in
- * research llamacpp-facts e.2), rendering byte for byte what the reference environment renders. No
- * access to anything but the variables passed in; every render has fuel and an output limit.
+ * template - the chat-template language: the part of Jinja that models' templates use, rendering
+ * byte for byte what jinja2 renders (docs/chat-templates.md). No access to anything but the
+ * variables passed in; every render has fuel and an output limit.
  *
  * Strings that come from the variables keep that mark through filters and concatenation, so that
  * the tokenizer never takes user text for a special token: the result lists the byte ranges of user
@@ -37,6 +37,7 @@ struct template_opts {
     size_t n_trust;
 };
 
+/* A prompt; zeroed, or what template_render() wrote. */
 struct rendered {
     struct buf text;
     struct text_range *user; /* sorted, disjoint */
@@ -56,7 +57,7 @@ DEFINE_FREEP(struct template, template)
  * nothing. */
 int template_render(const struct template *t, yyjson_val *vars, const struct template_opts *opts,
                     struct rendered *out, struct err *err);
-void rendered_deinit(struct rendered *r);
+void rendered_deinit(struct rendered *r); /* accepts a zeroed one */
 
 /* Whether the source mentions variable @name anywhere (tools, enable_thinking, ...). */
 bool template_uses(const struct template *t, const char *name);

@@ -20,12 +20,14 @@
 
 struct tokenizer;
 
+/* Ids that grow; zeroed at first. n <= cap; n <= max unless max is 0. */
 struct tokens {
     int32_t *id;
     size_t n, cap, max; /* max: limit, -EMSGSIZE beyond it; 0: none */
 };
 
-void tokens_deinit(struct tokens *t);
+void tokens_deinit(struct tokens *t); /* frees the ids: it is empty and may be used again */
+/* Appends @id. 0, -ENOMEM, or -EMSGSIZE: there are `max`. */
 int tokens_add(struct tokens *t, int32_t id);
 
 /* Bytes [begin, end) of a text come from a user. Sorted, disjoint. */
@@ -54,22 +56,24 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, un
  * user-defined ones, such as <tool_call>, always have their text). Lives as long as the tokenizer.
  * SentencePiece's leading space of a whole text is the caller's (tokenizer_decode). */
 const char *tokenizer_piece(const struct tokenizer *t, int32_t id, bool special, size_t *len);
-/* Appends the text of @n ids to @out; drops the one leading space that SentencePiece added. */
 struct buf;
+/* Appends the text of @n ids to @out; drops the one leading space that SentencePiece added.
+ * @special as above. 0 or -errno of buf_add(). */
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool special,
                      struct buf *out);
 
-uint32_t tokenizer_n_vocab(const struct tokenizer *t);
-int32_t tokenizer_bos(const struct tokenizer *t); /* -1: none; so the others */
-int32_t tokenizer_eos(const struct tokenizer *t);
-bool tokenizer_adds_bos(const struct tokenizer *t);
-bool tokenizer_is_end(const struct tokenizer *t,
-                      int32_t id); /* ends a generation: eos, eot, eom, ... */
+uint32_t tokenizer_n_vocab(const struct tokenizer *t); /* ids are below it */
+int32_t tokenizer_bos(const struct tokenizer *t);      /* that texts begin with; -1: none */
+int32_t tokenizer_eos(const struct tokenizer *t);      /* that they end with; -1: none */
+bool tokenizer_adds_bos(const struct tokenizer *t);    /* where TOKENIZE_BOS asks for it */
+/* Whether @id ends a generation: eos, eot, eom and their kin. */
+bool tokenizer_is_end(const struct tokenizer *t, int32_t id);
+/* All ids that do: *@n of them, for as long as the tokenizer lives. */
 const int32_t *tokenizer_end_ids(const struct tokenizer *t, size_t *n);
 /* Whether user text can never become @id: control, unknown and user-defined tokens (not white
  * space). */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
-int32_t tokenizer_find(const struct tokenizer *t, const char *text,
-                       size_t len); /* exact token, -1 */
+/* The token whose text is exactly @text; -1: there is none. */
+int32_t tokenizer_find(const struct tokenizer *t, const char *text, size_t len);
 /* The token's text as in the file ("<|im_end|>"), for templates and for people. */
 struct gguf_str tokenizer_text(const struct tokenizer *t, int32_t id);

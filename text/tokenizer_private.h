@@ -29,6 +29,7 @@ enum token_type { /* numbers as in the file */
 #define SPACE_MARK "\xE2\x96\x81" /* U+2581: a space, where spaces are not written */
 #define SPACE_MARK_LEN 3u
 
+/* Whether @s begins with one. */
 static inline bool is_space_mark(const char *s, size_t len) {
     return len >= SPACE_MARK_LEN && memcmp(s, SPACE_MARK, SPACE_MARK_LEN) == 0;
 }
@@ -46,6 +47,7 @@ struct hash_key {
     uint64_t k[2];
 };
 
+/* Both halves of the product in one word: the step of wyhash. */
 static inline uint64_t hash_mix(uint64_t a, uint64_t b) {
     __uint128_t r = (__uint128_t)a * b;
 
@@ -152,6 +154,7 @@ int pairs_grow(struct pairs *p, size_t n);
 /* Adds a pair, for which there is room; one that is there already stays as it is. */
 void pairs_add(struct pairs *p, uint32_t left, uint32_t right, uint32_t rank, uint32_t made);
 
+/* A part of a word that is, or may become, one token. */
 struct symbol {
     uint32_t id;   /* TOKEN_NONE: not in the vocabulary */
     uint32_t len;  /* bytes of text */
@@ -169,7 +172,7 @@ struct merger {
     size_t n_heap, long_cap;
 };
 
-void merger_deinit(struct merger *m);
+void merger_deinit(struct merger *m); /* accepts a zeroed one, which is what a new one is */
 /* Room for the @n symbols of a new word; those of the last one are lost. 0 or -ENOMEM. */
 int merger_reserve(struct merger *m, size_t n);
 /* Merges the m->n symbols, whose id and len are set, until no pair is left. 0, -ENOMEM, or
@@ -189,6 +192,8 @@ struct unigram {
     bool squeeze; /* one space of several, none at the ends */
 };
 
+/* Immutable once it is made. byte_token has an id for each byte, or TOKEN_NONE, in vocabularies
+ * that have tokens for bytes. */
 struct tokenizer {
     struct vocab vocab;
     struct pairs pairs;
@@ -216,8 +221,8 @@ int wordpiece_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 int unigram_load(struct tokenizer *t, const struct gguf *g, struct err *err);
 void unigram_deinit(struct unigram *u); /* accepts a zeroed one */
 
-/* Encoding of one text. */
 struct word_cache;
+/* The encoding of one text, on one thread; from words_init() to words_deinit(). */
 struct words {
     const struct tokenizer *t;
     struct tokens *out;

@@ -260,6 +260,7 @@ static void step_from(const struct tokenizer *t, const char *s, uint32_t len, ui
     uint32_t lo = 0, hi = u->n_sorted;
     bool known = false;
 
+    assert(at + n_char <= len && (at == 0 || best[at].from < at)); /* some way leads here */
     for (uint32_t i = 0; at + i < len; i++) {
         uint32_t n;
 
@@ -285,6 +286,7 @@ static int add_way(struct words *w, struct step *best, uint32_t len) {
 
     for (uint32_t at = len, from; at > 0; at = from) { /* turned around: where each one leads */
         from = best[at].from;
+        assert(from < at);
         best[at].from = next;
         next = at;
     }

@@ -50,15 +50,19 @@ enum node_type {
     N_CONTINUE,
 };
 
+/* node.op of N_BINARY. */
 enum binary_op { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD, OP_POW };
+/* node.op of the members of N_COMPARE but the first. */
 enum comparison { CMP_EQ, CMP_NE, CMP_LT, CMP_LE, CMP_GT, CMP_GE, CMP_IN, CMP_NOT_IN };
 
+/* An argument by name. */
 struct node_kwarg {
     const struct tstr *name;
     struct node *value;
     struct node_kwarg *next;
 };
 
+/* The arguments of a call, in the order of the source. */
 struct node_args {
     struct node *pos;
     uint32_t n_pos;
@@ -74,6 +78,7 @@ struct param {
     struct param *next;
 };
 
+/* A macro, or the body of a call block; sym is the variable that it is bound to. */
 struct macro {
     const struct tstr *name;
     uint32_t sym;
@@ -83,6 +88,7 @@ struct macro {
     struct node *body;
 };
 
+/* height is above that of all nodes below it, at most AST_HEIGHT_MAX: it bounds the C stack. */
 struct node {
     uint8_t type;
     uint8_t op; /* N_BINARY; a member of N_COMPARE; N_TEST: negated */

@@ -152,6 +152,7 @@ static int bind_rest(struct render *rd, const struct macro *def, const struct ar
     if (extra && !def->uses_varargs)
         return render_fail(rd, "macro '%.*s' takes not more than %u argument(s)",
                            (int)def->name->len, def->name->data, def->n_params);
+    assert(varargs->n == 0 && varargs->cap >= extra);
     for (uint32_t i = 0; i < extra; i++)
         varargs->v[varargs->n++] = args->pos[def->n_params + i];
     for (uint32_t i = 0; i < args->n_kw; i++) {
@@ -189,6 +190,7 @@ static int call_macro(struct render *rd, const struct macro_value *m, const stru
     if (bind_rest(rd, m->def, args, scope) || bind_params(rd, m->def, args, scope) ||
         eval_capture(rd, m->def->body, out))
         return -1;
+    assert(rd->scope == scope && rd->macro_depth > 0); /* what was entered was left */
     rd->macro_depth--;
     rd->scope = outer;
     return 0;
@@ -290,6 +292,7 @@ static int global_range(struct render *rd, const struct call *c, struct value *o
 
     if (!s || render_charge(rd, (uint64_t)count / 4))
         return -1;
+    assert(s->cap >= (uint32_t)count);
     for (; s->n < (uint32_t)count; s->n++)
         s->v[s->n] = value_int((int64_t)(v[0] + (wide)s->n * v[2]));
     *out = value_seq(s);

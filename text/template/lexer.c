@@ -21,6 +21,7 @@
 #include <string.h>
 #include "text/template.h"
 
+/* pos <= len; line is that of pos, from 1. */
 struct lexer {
     const char *src;
     size_t len, pos;
@@ -106,6 +107,7 @@ static size_t tag_end(const struct lexer *lx, size_t pos, const char *end, bool 
 
 /* Leaves a tag; T_TEXT: one that has no token (comments, raw). */
 static int close_tag(struct lexer *lx, uint8_t type, size_t end) {
+    assert(end > lx->pos && end <= lx->len);
     if (type != T_TEXT && !push(lx, type))
         return -EINVAL;
     advance(lx, end);

@@ -37,6 +37,7 @@ struct token {
     };
 };
 
+/* n <= cap; zeroed at first. */
 struct token_list {
     struct token *t;
     size_t n, cap;

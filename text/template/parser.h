@@ -26,9 +26,9 @@ struct parser {
  * there, expect_ fails if it is not.
  */
 
-int parser_fail(struct parser *p, const char *fmt, ...) PRINTF(2, 3);
-int parser_unexpected(struct parser *p, const char *wanted); /* "expected X, got Y" */
-int parser_enter(struct parser *p);                          /* one deeper; then depth-- */
+int parser_fail(struct parser *p, const char *fmt, ...) PRINTF(2, 3); /* at the current line */
+int parser_unexpected(struct parser *p, const char *wanted);          /* "expected X, got Y" */
+int parser_enter(struct parser *p);                                   /* one deeper; then depth-- */
 /* A node of the template's arena, zeroed but for these. */
 struct node *parser_node(struct parser *p, uint8_t type, uint32_t line);
 /* Raises the height of @n above that of @child (may be NULL). */
@@ -38,6 +38,7 @@ const struct tstr *parser_string(struct parser *p, const char *s, size_t len);
 /* The number of variable @name; @read: it is looked up among the request's variables. */
 int parser_symbol(struct parser *p, const struct tstr *name, bool read, uint32_t *number);
 
+/* Of the current token; @op as LEX2() has it. */
 bool parser_is_op(const struct parser *p, uint16_t op);
 bool parser_is_name(const struct parser *p, const char *name);
 bool parser_skip_op(struct parser *p, uint16_t op);

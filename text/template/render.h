@@ -28,11 +28,13 @@ struct macro_value {
     struct scope *closure;
 };
 
+/* A method with the object that it was taken of. */
 struct method_value {
     const struct builtin *fn;
     struct value self;
 };
 
+/* An argument that was given by name. */
 struct named_value {
     const struct tstr *name;
     struct value v;
@@ -93,17 +95,18 @@ struct scope *scope_new(struct render *rd, struct scope *up); /* NULL: failed */
  * an undefined value is an error that names it.
  */
 
+/* @a @op @b; also + of strings and lists, * of those with a number, % of a format. */
 int operator_binary(struct render *rd, uint8_t op, struct value a, struct value b,
                     struct value *out);
+/* Also `in` and `not in`, where @b is looked into. */
 int operator_compare(struct render *rd, uint8_t op, struct value a, struct value b, bool *out);
 /* obj[key] and obj.name: what is not there is an undefined value, no failure. A method or a field
  * comes first for a dot, an item for brackets. */
 int operator_item(struct render *rd, struct value obj, struct value key, struct value *out);
 int operator_attr(struct render *rd, struct value obj, const struct tstr *name, struct value *out);
+/* obj[bound[0]:bound[1]:bound[2]] of a string, list or tuple; a bound that is not given is None. */
 int operator_slice(struct render *rd, struct value obj, const struct value *bound /* of 3 */,
                    struct value *out);
-/* str(v), HTML-escaped unless it is safe already. */
-int operator_escaped(struct render *rd, struct value v, const struct tstr **out);
 
 /* call.c: calls of functions, macros and methods; @kind is the word for messages. A function gets
  * its arguments in the order of its parameters; too many, unknown and missing ones are errors, also

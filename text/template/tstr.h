@@ -18,6 +18,8 @@
 struct render;
 struct sink;
 
+/* Invariants: marks are sorted, disjoint, not empty, and begin within len; one with a tail is the
+ * end of what its sink holds, as long as nothing was appended there since. */
 struct tstr {
     const char *data;
     size_t len;
@@ -37,8 +39,7 @@ struct sink {
     uint32_t all_user; /* > 0: everything added is the user's */
 };
 
-/* A string literal of this program, for as long as the block; TSTR_STATIC: for ever. */
-#define TSTR(text) (&(const struct tstr){.data = (text), .len = sizeof(text) - 1})
+/* A string literal of this program, for ever. */
 #define TSTR_STATIC(text)                                                                          \
     __extension__({                                                                                \
         static const struct tstr s_ = {.data = (text), .len = sizeof(text) - 1};                   \
@@ -57,8 +58,8 @@ const struct tstr *tstr_concat(struct render *rd, const struct tstr *a, const st
 const struct tstr *tstr_safe(struct render *rd, const struct tstr *s, bool safe);
 const struct tstr *tstr_escape(struct render *rd, const struct tstr *s); /* &amp; &lt; ... */
 
-bool tstr_equal(const struct tstr *a, const struct tstr *b);
-bool tstr_is(const struct tstr *s, const char *text);
+bool tstr_equal(const struct tstr *a, const struct tstr *b); /* the same bytes, marked or not */
+bool tstr_is(const struct tstr *s, const char *text);        /* NUL-terminated */
 /* By code points: negative, 0, positive. */
 int tstr_compare(const struct tstr *a, const struct tstr *b);
 /* Whether byte @pos came from a user. */
@@ -76,6 +77,7 @@ void tstr_trim(const struct tstr *s, bool left, bool right, size_t *begin, size_
 /* First place of @what in bytes [from, to), to <= s->len: its byte, or SIZE_MAX. */
 size_t tstr_find(const struct tstr *s, const struct tstr *what, size_t from, size_t to);
 
+/* Empty, without a limit of its own; lives as long as the rendering. */
 struct sink *sink_new(struct render *rd);
 /* Room for @extra more bytes. */
 int sink_reserve(struct render *rd, struct sink *k, size_t extra);

@@ -54,6 +54,7 @@ struct value {
     };
 };
 
+/* What a template sees of a sequence: its name, what can be done with it, how it is printed. */
 enum seq_kind { SEQ_LIST, SEQ_TUPLE, SEQ_RANGE, SEQ_GENERATOR, SEQ_KEYS, SEQ_VALUES, SEQ_ITEMS };
 
 /* Elements v[0, n); n <= cap. A list that is iterated may grow: the iteration keeps the old v. */
@@ -88,6 +89,7 @@ struct loop {
 
 #define VALUE_NESTING_MAX 200u /* of lists and dicts in each other */
 
+/* Values of each type; what they point to must live as long as the rendering. */
 static inline struct value value_none(void) {
     return (struct value){.type = V_NONE};
 }
@@ -112,6 +114,8 @@ static inline struct value value_dict(struct dict *d) {
 static inline struct value value_undefined(const struct tstr *name, uint8_t of) {
     return (struct value){.type = V_UNDEFINED, .of = of, .s = name};
 }
+
+/* As Python has it: a bool is an int, an int a number. */
 static inline bool value_is_int(struct value v) {
     return v.type == V_INT || v.type == V_UINT || v.type == V_BOOL;
 }
