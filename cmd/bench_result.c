@@ -69,12 +69,13 @@ uint64_t bench_result_n_done(const struct bench_result *r) {
     return n;
 }
 
-double bench_result_seconds(const struct bench_result *r) {
+/* From the start to the last end; 0 before it. */
+static double seconds_of(const struct bench_result *r) {
     return r->end_ns > r->start_ns ? (double)(r->end_ns - r->start_ns) * 1e-9 : 0;
 }
 
 static double rate(double n, const struct bench_result *r) {
-    double s = bench_result_seconds(r);
+    double s = seconds_of(r);
 
     return s > 0 ? n / s : 0;
 }
@@ -92,7 +93,7 @@ void bench_result_print(struct bench_result *r, FILE *f) {
     for (int i = OUTCOME_OK + 1; i < OUTCOMES; i++)
         if (r->n[i])
             fprintf(f, ", %" PRIu64 " %s", r->n[i], outcome_name((enum outcome)i));
-    fprintf(f, " in %.2f s\n", bench_result_seconds(r));
+    fprintf(f, " in %.2f s\n", seconds_of(r));
     if (r->first_error[0])
         fprintf(f, "first error            %s\n", r->first_error);
     fprintf(f, "prompt tokens          %" PRIu64 " (%" PRIu64 " cached)\n", r->prompt_tokens,
@@ -131,7 +132,7 @@ void bench_result_json(struct bench_result *r, yyjson_mut_doc *d, yyjson_mut_val
         yyjson_mut_obj_add_uint(d, v, outcome_name((enum outcome)i), r->n[i]);
     if (r->first_error[0])
         yyjson_mut_obj_add_strcpy(d, root, "first_error", r->first_error);
-    yyjson_mut_obj_add_real(d, root, "seconds", bench_result_seconds(r));
+    yyjson_mut_obj_add_real(d, root, "seconds", seconds_of(r));
     yyjson_mut_obj_add_uint(d, root, "prompt_tokens", r->prompt_tokens);
     yyjson_mut_obj_add_uint(d, root, "cached_tokens", r->cached_tokens);
     yyjson_mut_obj_add_uint(d, root, "output_tokens", r->output_tokens);

@@ -19,6 +19,8 @@
 #include "cmd/bench_http.h"
 #include "cmd/bench_stats.h"
 
+/* Zeroed at first, but for start_ns and the objectives. n_good, n_guessed <= n[] of those that are
+ * done; end_ns is the last end. */
 struct bench_result {
     uint64_t n[OUTCOMES]; /* requests by outcome */
     uint64_t n_good;      /* within both objectives */
@@ -31,13 +33,12 @@ struct bench_result {
     double slo_ttft_s, slo_itl_s; /* 0: no objective */
 };
 
-void bench_result_deinit(struct bench_result *r);
+void bench_result_deinit(struct bench_result *r); /* accepts a zeroed one */
 /* Counts @q, which is done. 0 or -ENOMEM. */
 int bench_result_add(struct bench_result *r, const struct bench_request *q);
-/* Requests added, whatever their outcome; seconds from the start to the last end, 0 before it. */
+/* Requests added, whatever their outcome. */
 uint64_t bench_result_n_done(const struct bench_result *r);
-double bench_result_seconds(const struct bench_result *r);
 
-/* Both sort the samples. */
+/* As a table; as members of @root. Both sort the samples. */
 void bench_result_print(struct bench_result *r, FILE *f);
 void bench_result_json(struct bench_result *r, yyjson_mut_doc *d, yyjson_mut_val *root);

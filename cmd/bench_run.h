@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 
+/* What is opened; strings outlive the run. */
 struct run_opts {
     const char *model, *backend, *isa;
     uint32_t n_threads;
@@ -16,6 +17,7 @@ struct run_opts {
     uint32_t max_tokens; /* of a sequence */
 };
 
+/* The arrays of one step, in use until the step is waited for. */
 struct run_batch {
     struct engine_batch b;
     int32_t *token;
@@ -24,6 +26,8 @@ struct run_batch {
     uint32_t *start, *page;
 };
 
+/* Invariants: slot s has pages [s, s + 1) * pages_per_seq; at most two steps are under way, and
+ * batch[] of both are not touched. */
 struct run {
     struct gguf *file;
     struct engine *engine;

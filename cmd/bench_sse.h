@@ -10,14 +10,15 @@
 
 #define SSE_EVENT_MAX ((size_t)16 << 20) /* bytes of one event */
 
+/* Between two chunks: `line` is the beginning of a line, `data` those of the event so far. */
 struct sse {
     struct buf line, data;
     bool after_cr; /* a LF now belongs to the CR before */
     bool has_data;
 };
 
-void sse_init(struct sse *s);
-void sse_deinit(struct sse *s);
+void sse_init(struct sse *s);   /* at the beginning of a stream */
+void sse_deinit(struct sse *s); /* accepts a zeroed one */
 
 /* Calls @event with the data of each event that @bytes complete. Returns 0, -ENOMEM, -EMSGSIZE, or
  * what @event returned when it was not 0. */

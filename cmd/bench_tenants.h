@@ -19,15 +19,18 @@
 
 #define TENANTS 64u
 
+/* from_ns <= to_ns. */
 struct span {
     int64_t from_ns, to_ns;
 };
 
+/* In the order in which they were added; n <= cap. */
 struct spans {
     struct span *v;
     size_t n, cap;
 };
 
+/* What one tenant saw. */
 struct tenant {
     char name[24];
     bool here;
@@ -45,13 +48,14 @@ struct tenant {
     struct spans gap;                              /* the inter-token times */
 };
 
+/* Zeroed at first. */
 struct bench_tenants {
-    struct tenant tenant[TENANTS];
+    struct tenant tenant[TENANTS]; /* those that are `here` */
     int64_t start_ns, end_ns;
     char first_error[200];
 };
 
-void bench_tenants_deinit(struct bench_tenants *r);
+void bench_tenants_deinit(struct bench_tenants *r); /* accepts a zeroed one */
 
 /* A turn that was first due at @q's due_ns is over. @n_output: tokens that were asked for. 0 or
  * -ENOMEM, as all below. */

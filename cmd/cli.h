@@ -30,6 +30,7 @@ int cli_read_file(const char *path, size_t max, char **out, size_t *len);
 /* Flushes stdout: false (after saying so) when what was printed did not arrive. */
 bool cli_flush(void);
 
+/* The type of an option's place. */
 enum cli_kind { CLI_TEXT, CLI_U32, CLI_U64, CLI_DOUBLE, CLI_TRUE, CLI_FALSE };
 
 /* An option "--name VALUE" or "--name=VALUE"; a name of one letter is "-n VALUE". CLI_TRUE and

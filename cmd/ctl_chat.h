@@ -31,6 +31,7 @@ struct chat_sink {
     volatile sig_atomic_t *stop; /* nonzero: the answer is broken off */
 };
 
+/* An answer, or as much of it as came. */
 struct chat_answer {
     struct buf text, reasoning; /* the caller's: chat_answer_deinit() */
     yyjson_doc *usage;          /* of the last chunk that had one, or NULL */
@@ -39,7 +40,7 @@ struct chat_answer {
     bool stopped;
 };
 
-void chat_answer_deinit(struct chat_answer *a);
+void chat_answer_deinit(struct chat_answer *a); /* accepts a zeroed one */
 
 /* GET @path, its JSON to *out. An exit code, with @err saying why not (ctl.h). */
 int chat_get(struct chat_server *s, const char *path, yyjson_doc **out, struct err *err);
@@ -49,6 +50,7 @@ int chat_ask(struct chat_server *s, const char *body, size_t len, const struct c
 
 /* ---- the conversation: ctl_chat_talk.c ---- */
 
+/* The conversation so far; doc and its two members are there from chat_talk_init() on. */
 struct chat_talk {
     yyjson_mut_doc *doc;
     yyjson_mut_val *messages; /* of doc: array of {role, content, reasoning_content?} */

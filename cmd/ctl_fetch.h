@@ -10,6 +10,7 @@
 #include "cmd/ctl_hub.h"
 #include "cmd/ctl_progress.h"
 
+/* One file to be fetched; all that it points to outlives the calls. */
 struct fetch {
     struct hub *hub;
     const char *path;   /* for hub_get() */
@@ -21,7 +22,7 @@ struct fetch {
     struct progress *progress;
 };
 
-enum { FETCH_INTERRUPTED = 130 };
+enum { FETCH_INTERRUPTED = 130 }; /* an exit code: `stop` was set */
 
 /* Bytes that are still to be loaded: 0 when the target is there. */
 uint64_t fetch_missing(const struct fetch *f);

@@ -5,6 +5,6 @@
 
 #include <stdbool.h>
 
-int ctl_pull(int argc, char **argv, bool json);
-int ctl_models(int argc, char **argv, bool json);
-int ctl_rm(int argc, char **argv, bool json);
+int ctl_pull(int argc, char **argv, bool json);   /* fetches from a hub */
+int ctl_models(int argc, char **argv, bool json); /* lists what is there */
+int ctl_rm(int argc, char **argv, bool json);     /* removes */

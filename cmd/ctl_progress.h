@@ -9,8 +9,10 @@
 #include <stdio.h>
 #include "base/util.h"
 
+/* Lines for a log; one line that changes; JSON. */
 enum progress_form { PROGRESS_PLAIN, PROGRESS_TERMINAL, PROGRESS_JSON };
 
+/* What is known of a transfer. */
 struct progress {
     enum progress_form form;
     FILE *out;
@@ -26,6 +28,7 @@ struct progress {
     bool is_drawn;               /* a line stands on the terminal */
 };
 
+/* Nothing is shown yet. Without @json by whether stderr is a terminal. */
 void progress_init(struct progress *p, bool json);
 /* A model of @total bytes. */
 void progress_model(struct progress *p, const char *name, uint64_t total);
@@ -38,8 +41,8 @@ void progress_say(struct progress *p, const char *what, const char *fmt, ...) PR
 /* Takes the line off the terminal. */
 void progress_clear(struct progress *p);
 
-/* "1.2 GiB". */
 struct size_text {
     char s[24];
 };
+/* "1.2 GiB". */
 struct size_text size_text(uint64_t bytes);

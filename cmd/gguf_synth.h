@@ -10,6 +10,7 @@
 #include "base/gguf.h"
 #include "cmd/gguf_write.h"
 
+/* The hybrid ones come last. */
 enum synth_arch {
     SYNTH_LLAMA,
     SYNTH_MISTRAL3,
@@ -25,6 +26,8 @@ enum synth_arch {
     SYNTH_QWEN35MOE,
 };
 
+/* What synth_shape_parse() has accepted: n_layer 1 to SYNTH_LAYERS_MAX, n_head a multiple of n_kv,
+ * n_used <= n_expert. */
 struct synth_shape {
     enum synth_arch arch;
     uint32_t n_layer, n_embd, n_head, n_kv, head_dim, n_ff, n_vocab, context, tied;
@@ -56,6 +59,7 @@ struct synth_shape {
 #define SYNTH_VOCAB_MIN 272u /* bytes and special tokens */
 #define SYNTH_VOCAB_MAX 524288u
 
+/* Three of four layers are gated delta nets. */
 static inline bool synth_is_hybrid(const struct synth_shape *s) {
     return s->arch >= SYNTH_QWEN3NEXT;
 }
@@ -70,7 +74,7 @@ static inline bool synth_in_window(const struct synth_shape *s, uint32_t l) {
     return (l + 1) % s->period != 0;
 }
 
-const char *synth_arch_name(enum synth_arch arch);
+const char *synth_arch_name(enum synth_arch arch); /* general.architecture */
 /* -EINVAL for a name that is not known. */
 int synth_arch_find(const char *name, enum synth_arch *out);
 
@@ -90,6 +94,7 @@ enum synth_role {
     ROLE_DIVISORS, /* of RoPE's frequencies: only the first quarter turns */
 };
 
+/* A tensor and what it is filled with: normal numbers of this mean and deviation. */
 struct synth_tensor {
     char name[64];
     enum synth_role role;
@@ -99,6 +104,7 @@ struct synth_tensor {
     double mean, std;
 };
 
+/* All tensors of a file, in the order of its directory. */
 struct synth_plan {
     struct synth_tensor *tensor;
     uint32_t n_tensors;

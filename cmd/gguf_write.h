@@ -15,6 +15,8 @@
 #include "base/buf.h"
 #include "base/gguf.h"
 
+/* Invariants: an error stays; data_bytes <= directory_bytes; keys and tensors only before
+ * gguf_write_start(), data only after it. */
 struct gguf_write {
     int fd;    /* of the caller, from gguf_write_start() on */
     int error; /* 0 or the first -errno */
@@ -26,8 +28,8 @@ struct gguf_write {
 
 #define GGUF_WRITE_ALIGNMENT 32u /* general.alignment's default */
 
-void gguf_write_init(struct gguf_write *w);
-void gguf_write_deinit(struct gguf_write *w);
+void gguf_write_init(struct gguf_write *w);   /* an empty file */
+void gguf_write_deinit(struct gguf_write *w); /* @fd stays open */
 
 /* One key with its value; what goes wrong is told by gguf_write_start(). */
 void gguf_write_u16(struct gguf_write *w, const char *key, uint16_t v);
