@@ -212,8 +212,8 @@ uint32_t finish_step(const struct machine *m, uint32_t q, uint32_t reg, const st
     *symbol = way->symbol;
     if (s->flags & STATE_MEMBERS)
         return members_step(m, q, reg, symbol);
-    /* In a rule that counts characters the count may forbid to go on, but only where the rule may
-     * end as well, which is nearer. */
+    if ((s->flags & STATE_WITHIN) && d && way->step < FINISH_NEVER)
+        return within_step(g, d, state_next(g, s, way->symbol), &reg) ? way->step : FINISH_NEVER;
     if ((s->flags & STATE_WITHIN) || !(s->flags & STATE_BORDER) || !d)
         return s->flags & STATE_LOOP ? finish_rest(m, q, reg, d) : way->step;
     if (d->kind == CALL_NAMES) {

@@ -146,10 +146,12 @@ static inline bool within_step(const struct grammar *g, const struct call_desc *
     return *reg + g->need[to] <= d->max;
 }
 
-/* How many characters may come in the rule of @state wherever they lead. */
+/* How many characters may come in the rule of @state wherever they lead, besides the one that it is
+ * in. */
 static inline uint32_t within_free(const struct grammar *g, const struct call_desc *d,
                                    uint32_t state, uint32_t reg) {
-    uint32_t taken = reg + g->rule[g->state[state].rule].need;
+    const struct state *s = &g->state[state];
+    uint32_t taken = reg + !(s->flags & STATE_BORDER) + g->rule[s->rule].need;
 
     return d->max - MIN(d->max, taken);
 }
