@@ -29,6 +29,7 @@ void arena_deinit(struct arena *a) {
 void *arena_alloc(struct arena *a, size_t size) {
     struct arena_chunk *c = a->chunks;
 
+    assert(a->used <= a->max);
     if (size > a->max)
         return NULL;
     size = round_up(size, alignof(max_align_t));

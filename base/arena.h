@@ -9,7 +9,8 @@
 
 struct arena_chunk;
 
-/* used <= max: what was handed out, rounded up to the alignment. */
+/* Invariant: used <= max; used is what was handed out, rounded up to the alignment. One thread at a
+ * time. */
 struct arena {
     struct arena_chunk *chunks;
     size_t used, max; /* bytes */
@@ -24,4 +25,5 @@ void arena_deinit(struct arena *a);
 void *arena_alloc(struct arena *a, size_t size);
 /* The same for @n elements of @size bytes; NULL also when their product does not fit. */
 void *arena_alloc_array(struct arena *a, size_t n, size_t size);
-char *arena_strndup(struct arena *a, const char *s, size_t n); /* NUL-terminated copy */
+/* A copy of the @n bytes at @s with a NUL behind them; NULL as above. */
+char *arena_strndup(struct arena *a, const char *s, size_t n);

@@ -3,7 +3,8 @@
 #include <assert.h>
 #include <errno.h>
 
-/* A tenant. Its place among the others is virtual_ns; order of the list breaks ties. */
+/* A tenant. Its place among the others is virtual_ns; order of the list breaks ties. Invariant:
+ * n_running <= n_begun <= n_items. */
 struct fairq_flow {
     struct list link;    /* fairq.flows */
     struct list waiting; /* fairq_item.link */
@@ -24,6 +25,12 @@ void fairq_deinit(struct fairq *q) {
         list_remove(node);
         free(LIST_ENTRY(node, struct fairq_flow, link));
     }
+}
+
+static void check(const struct fairq *q, const struct fairq_flow *f) {
+    assert(f->n_running <= f->n_begun && f->n_begun <= f->n_items);
+    assert(q->n_running <= q->n_begun && q->n_begun <= q->n_items);
+    assert(q->n_running <= q->n_places && q->n_begun <= q->n_slots);
 }
 
 /* Moves the common virtual time to the least of those that have items; when there are none, to the
@@ -49,6 +56,7 @@ static void advance(struct fairq *q) {
     }
 }
 
+/* The flow of @tenant, made with all of the credit if there is none; NULL: no memory. */
 static struct fairq_flow *find(struct fairq *q, uint32_t tenant) {
     LIST_FOREACH(node, &q->flows) {
         struct fairq_flow *f = LIST_ENTRY(node, struct fairq_flow, link);
@@ -140,7 +148,7 @@ struct fairq_item *fairq_next(struct fairq *q) {
         best->flow->n_begun++;
         q->n_begun++;
     }
-    assert(q->n_running <= q->n_begun && q->n_begun <= q->n_slots);
+    check(q, best->flow);
     return best;
 }
 
@@ -151,11 +159,13 @@ void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns) {
     i->flow->virtual_ns += (double)ns / i->flow->weight;
 }
 
+/* @i, which runs, gives its place up. */
 static void leave_place(struct fairq *q, struct fairq_item *i) {
     assert(i->running && q->n_running > 0 && i->flow->n_running > 0);
     i->running = false;
     i->flow->n_running--;
     q->n_running--;
+    check(q, i->flow);
 }
 
 void fairq_pause(struct fairq *q, struct fairq_item *i) {
@@ -163,10 +173,12 @@ void fairq_pause(struct fairq *q, struct fairq_item *i) {
     list_push_front(&i->flow->waiting, &i->link); /* of equals it goes on */
 }
 
+/* @i, which holds nothing any more, leaves the queue. */
 static void leave(struct fairq *q, struct fairq_item *i) {
     assert(i->flow->n_items > 0 && q->n_items > 0);
     i->flow->n_items--;
     q->n_items--;
+    check(q, i->flow);
     i->flow = NULL;
     advance(q);
 }

@@ -50,13 +50,15 @@ struct fairq {
     double virtual_ns;
 };
 
+/* An empty queue; 0 < @n_places <= @n_slots. */
 void fairq_init(struct fairq *q, uint32_t n_places, uint32_t n_slots);
 void fairq_deinit(struct fairq *q); /* has no items */
-/* @weight > 0; the last one given counts for the tenant. 0 or -ENOMEM. */
+/* Enters @i, which is in no queue, as NEW; it stays the caller's. @weight > 0; the last one given
+ * counts for the tenant. 0 or -ENOMEM. Costs time in the number of tenants, as what follows. */
 int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double weight);
 /* Gives the next item a place; NULL: there is no place, or none that may have it. */
 struct fairq_item *fairq_next(struct fairq *q);
-/* @i has run for @ns more. */
+/* @i, which has begun, has run for @ns >= 0 more. */
 void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns);
 void fairq_pause(struct fairq *q, struct fairq_item *i); /* RUNNING: gives up its place */
 /* Out of any state. A NEW one never began; a PAUSED one goes on without a place and keeps its slot

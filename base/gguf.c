@@ -59,6 +59,7 @@ static size_t page_up(size_t n) {
 /* Replaces the first @n bytes of the mapping, which end at a page or the file's end, by a copy of
  * them in private memory. 0 or -ENOMEM. */
 static int make_private(struct gguf_shard *s, size_t n) {
+    assert(n > 0 && n <= s->mapped);
     void *copy = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (copy == MAP_FAILED)
@@ -81,6 +82,7 @@ static bool shard_has_changed(const struct gguf_shard *s) {
            st.st_mtim.tv_sec != s->changed.tv_sec || st.st_mtim.tv_nsec != s->changed.tv_nsec;
 }
 
+/* The first 24 bytes: format, version, counts that the bytes left have room for. */
 static int parse_head(struct gguf_cursor *c, uint32_t *version, uint32_t *n_tensors,
                       uint32_t *n_kv) {
     const uint8_t *magic;
@@ -128,6 +130,7 @@ static int known_key(const struct gguf_cursor *c, const struct gguf_meta *m, con
                                "key '%s': not a number in range", key);
 }
 
+/* The file says that it is shard c->shard of @n_shards. */
 static int check_split(const struct gguf_cursor *c, const struct gguf_meta *m, uint32_t n_shards) {
     uint32_t no, count;
     int r = known_key(c, m, "split.count", 1, &count);
@@ -177,6 +180,8 @@ static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct er
         .err = err,
     };
     uint32_t version = 0, n_tensors = 0, n_kv = 0;
+
+    assert(g->header_bytes <= GGUF_HEADER_MAX);
     int r = parse_head(&c, &version, &n_tensors, &n_kv);
 
     if (r == 0)
@@ -200,6 +205,7 @@ static int parse_shard(struct gguf *g, uint32_t i, uint32_t *n_shards, struct er
     return r;
 }
 
+/* A model of @n_shards files, none of which is open; NULL: no memory. */
 static struct gguf *alloc(uint32_t n_shards) {
     CLEANUP(gguf_freep) struct gguf *g = calloc(1, sizeof(*g));
 
@@ -271,6 +277,7 @@ static int open_map(struct gguf_shard *s, const char *path, struct err *err) {
     return shard_map(s, fd, err);
 }
 
+/* Opens all @n shards of the model of which @path is one. As gguf_open(). */
 static int open_split(struct gguf **out, const char *path, uint32_t n, struct err *err) {
     char tail[32];
     if (n > GGUF_SHARDS_MAX)
@@ -336,7 +343,7 @@ void gguf_drop_data(struct gguf *g) {
     for (uint32_t i = 0; i < g->n_shards; i++) {
         struct gguf_shard *s = &g->shard[i];
 
-        assert(s->copied > 0);
+        assert(s->copied > 0 && s->copied <= s->mapped && s->mapped <= s->size);
         if (s->mapped > s->copied)
             munmap((void *)(uintptr_t)(s->map + s->copied), s->mapped - s->copied);
         s->mapped = s->copied;

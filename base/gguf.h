@@ -57,7 +57,8 @@ struct tensor_format {
     uint32_t block_bytes; /* bytes per block */
 };
 
-/* The row of the format table, NULL for a type that weft does not read. */
+/* The row of the format table, which is static; NULL for a type or name (in any case of letters)
+ * that weft does not read. */
 const struct tensor_format *tensor_format(uint32_t type);
 const struct tensor_format *tensor_format_by_name(const char *name);
 
@@ -137,15 +138,16 @@ int gguf_f32(const struct gguf *g, const char *key, float *out);
 int gguf_bool(const struct gguf *g, const char *key, bool *out);
 int gguf_string(const struct gguf *g, const char *key, struct gguf_str *out);
 
-/* Arrays. Strings are variable-length: gguf_array_str() is O(1) (an index is built at open). */
-/* The array of @key; NULL: there is none. */
+/* The array of @key, of elements of one type; NULL: there is none. It ends with the file. */
 const struct gguf_array *gguf_array(const struct gguf *g, const char *key);
 enum gguf_type gguf_array_type(const struct gguf_array *a);
 uint64_t gguf_array_n(const struct gguf_array *a);
-struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i); /* i < n, type STRING */
-double gguf_array_num(const struct gguf_array *a, uint64_t i); /* i < n, a number or bool */
+/* Element @i < n of an array of strings, in time O(1) (an index is built at open). */
+struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i);
+/* Element @i < n of an array of numbers or bools; integers beyond 2^53 are rounded. */
+double gguf_array_num(const struct gguf_array *a, uint64_t i);
 
-/* Tensors of all shards, in file order. */
+/* Tensors of all shards, in file order, @i < n; they end with the file. */
 uint64_t gguf_n_tensors(const struct gguf *g);
 const struct tensor *gguf_tensor(const struct gguf *g, uint64_t i);
 const struct tensor *gguf_find(const struct gguf *g, const char *name); /* NULL: absent; O(1) */

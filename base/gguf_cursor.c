@@ -22,6 +22,7 @@ int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt,
 }
 
 int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what) {
+    assert(c->at <= c->end && c->end <= c->file_size);
     if (n > gguf_cursor_remaining(c)) {
         if (c->end < c->file_size)
             return gguf_cursor_fail_at(c, c->at, "%s takes the header beyond its limit of %u MiB",

@@ -33,6 +33,7 @@ static struct gguf_str key_of(const void *owner, uint32_t i) {
     return ((const struct gguf_meta *)owner)->kv[i].key;
 }
 
+/* -EINVAL; the message names the key of @kv and position @at. */
 static int key_fail(struct gguf_cursor *c, size_t at, const struct gguf_kv *kv, const char *what) {
     return gguf_cursor_fail_at(c, at, "key '%.*s': %s", (int)MIN(kv->key.len, 100u), kv->key.data,
                                what);
@@ -58,6 +59,7 @@ static int parse_strings(struct gguf_cursor *c, struct gguf_kv *kv) {
     return 0;
 }
 
+/* The @n bytes at @p, which end at the cursor, are bools. */
 static int parse_bools(struct gguf_cursor *c, struct gguf_kv *kv, const uint8_t *p, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (p[i] > 1)
@@ -154,6 +156,7 @@ const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key)
     return i < 0 ? NULL : &m->kv[i];
 }
 
+/* The @n <= 8 bytes at @p as a little-endian number. */
 static uint64_t load(const uint8_t *p, size_t n) {
     uint64_t v = 0;
 
@@ -289,13 +292,13 @@ uint64_t gguf_array_n(const struct gguf_array *a) {
 }
 
 struct gguf_str gguf_array_str(const struct gguf_array *a, uint64_t i) {
-    assert(i < a->n);
+    assert(i < a->n && a->type == GGUF_STRING);
     return (struct gguf_str){(const char *)a->data + a->offset[i] + 8,
                              a->offset[i + 1] - a->offset[i] - 8};
 }
 
 double gguf_array_num(const struct gguf_array *a, uint64_t i) {
-    assert(i < a->n);
+    assert(i < a->n && a->type != GGUF_STRING);
     const uint8_t *p = a->data + i * scalar_bytes(a->type);
     int64_t v = 0;
 

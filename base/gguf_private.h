@@ -30,13 +30,17 @@ struct gguf_cursor {
     struct err *err;
 };
 
+/* Bytes between the cursor and its end. */
 static inline size_t gguf_cursor_remaining(const struct gguf_cursor *c) {
     return c->end - c->at;
 }
 
-/* All return 0 or -EINVAL with the cursor's err filled; @what names the thing read. */
 /* -EINVAL with err "offset @at: ...", and which shard it is of. */
 int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) PRINTF(3, 4);
+
+/* All that follow read at the cursor and go behind what was read: 0, or -EINVAL with the cursor's
+ * err filled, and *out as it was; @what names the thing read. take: @n bytes, which stay where they
+ * are. */
 int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what);
 int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what);
 int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what);
@@ -63,23 +67,26 @@ int64_t gguf_index_find(const struct gguf_index *x, const void *owner, struct gg
 void gguf_index_add(struct gguf_index *x, struct gguf_str name, uint32_t item);
 void gguf_index_deinit(struct gguf_index *x);
 
+/* An array value: @data points into the header. */
 struct gguf_array {
     enum gguf_type type;
     uint64_t n;
     const uint8_t *data;
-    uint32_t
-        *offset; /* strings: n + 1 offsets of length fields from data; the lengths are taken from
-                         here, not from the mapping, which others can change */
+    /* Strings: n + 1 offsets of length fields from data; NULL of other types. The lengths are taken
+     * from here, not from the mapping, which others can change. */
+    uint32_t *offset;
 };
 
+/* A key and its value: `value` of a scalar (else NULL), `str` or `array`, by type. */
 struct gguf_kv {
     struct gguf_str key;
     enum gguf_type type;
-    const uint8_t *value; /* of a scalar */
+    const uint8_t *value;
     struct gguf_str str;
     struct gguf_array array;
 };
 
+/* Invariant: the index has kv[0 .. n), and no key twice. */
 struct gguf_meta {
     struct gguf_kv *kv;
     uint32_t n;
@@ -89,10 +96,12 @@ struct gguf_meta {
 /* Reads @n_kv keys and values at the cursor to @m, which is zeroed. 0, -ENOMEM, or -EINVAL. */
 int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv);
 void gguf_meta_deinit(struct gguf_meta *m);
-/* NULL: there is no such key. */
+/* The key and its value; NULL: there is no such key. */
 const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key);
-int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out); /* as gguf_u32() */
+/* As gguf_u32(). */
+int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
 
+/* A file of the model. Invariant: copied <= mapped <= size once its header was read. */
 struct gguf_shard {
     int fd;
     const uint8_t *map; /* the first `copied` bytes are private memory, what follows is the file */
@@ -101,6 +110,8 @@ struct gguf_shard {
     size_t header_end, data_start; /* of the directory; of the tensors' data */
 };
 
+/* Invariants: header_bytes <= GGUF_HEADER_MAX; the index has tensor[0 .. n_tensors), whose data lie
+ * inside their shards. */
 struct gguf {
     uint32_t version, n_shards, n_tensors;
     struct gguf_shard *shard;
@@ -111,5 +122,6 @@ struct gguf {
     size_t header_bytes; /* read so far, of all shards */
 };
 
-/* Appends the @n tensors of the shard whose directory starts at the cursor. */
+/* Appends the @n tensors of the shard whose directory starts at the cursor. 0, -ENOMEM, or -EINVAL
+ * with the cursor's err; after a failure only gguf_free() is allowed. */
 int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32_t alignment);

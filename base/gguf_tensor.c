@@ -123,6 +123,7 @@ int gguf_tensors_parse(struct gguf *g, struct gguf_cursor *c, uint32_t n, uint32
     g->index.name = name_of;
     int r = gguf_index_reserve(&g->index, g, first + n);
 
+    assert(alignment > 0 && (alignment & (alignment - 1)) == 0);
     for (uint32_t i = 0; r == 0 && i < n; i++) {
         struct tensor *t = &g->tensor[g->n_tensors];
 

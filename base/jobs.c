@@ -41,6 +41,7 @@ static struct job *job_of(struct fairq_item *i) {
 
 /* ---- turns, under the mutex ---- */
 
+/* A thread without a job; NULL: all have one. */
 static struct thread *idle_thread(struct jobs *p) {
     for (uint32_t i = 0; i < p->n_threads; i++)
         if (!p->thread[i].job)
@@ -68,21 +69,25 @@ static void dispatch(struct jobs *p) {
     }
 }
 
-/* @j has left the queue. */
+/* @j has left the queue, and is to be delivered. */
 static void tell(struct jobs *p, struct job *j) {
+    assert(j->state == JOB_WAITING || j->state == JOB_BEGUN);
     j->state = JOB_ENDED;
     list_push_back(&p->ended, &j->ended);
     p->opts.wake(p->opts.ctx);
 }
 
+/* @j has run from slice_ns to @now, where its next slice begins. */
 static void charge(struct jobs *p, struct job *j, int64_t now) {
     int64_t ns = MAX(now - j->slice_ns, 0);
 
+    assert(j->state == JOB_BEGUN);
     fairq_charge(&p->queue, &j->item, ns);
     p->busy_ns += (uint64_t)ns;
     j->slice_ns = now;
 }
 
+/* opts.turn() for @j, if it holds a place. */
 static void tell_turn(struct jobs *p, struct job *j, bool has) {
     if (p->opts.turn && j->item.running)
         p->opts.turn(p->opts.ctx, j, has);
@@ -159,6 +164,7 @@ static void *serve(void *arg) {
     return NULL;
 }
 
+/* Makes the threads; those that were made before a failure stay, for jobs_free(). 0 or -errno. */
 static int start(struct jobs *p) {
     pthread_attr_t attr;
     int r = 0;

@@ -27,9 +27,14 @@
 struct clock;
 struct jobs;
 
-/* ENDED: on its way to done(). */
+/*
+ * IDLE, DONE --put--> WAITING --turn--> BEGUN --run() returns--> ENDED --jobs_deliver()--> DONE;
+ * abandoned: WAITING -> ENDED. Changed under the pool's mutex, but for the last step.
+ */
 enum job_state { JOB_IDLE, JOB_WAITING, JOB_BEGUN, JOB_ENDED, JOB_DONE };
 
+/* Embedded in what has to be done; zeroed by the owner, who touches it only through jobs_abandon()
+ * from jobs_put() to done(). */
 struct job {
     /* The owner's. done() may free the job. */
     void (*run)(struct job *j);  /* on a thread */
@@ -71,7 +76,7 @@ struct jobs_stats {
 
 /* Makes all threads. 0 or -errno (-EAGAIN: so many threads cannot be made). */
 int jobs_new(struct jobs **out, const struct jobs_opts *opts);
-/* All jobs have been delivered. */
+/* Ends and joins all threads. All jobs have been delivered. Accepts NULL, returns NULL. */
 struct jobs *jobs_free(struct jobs *p);
 DEFINE_FREEP(struct jobs, jobs)
 /* Gives @j away until done(). 0 or -ENOMEM. */
@@ -79,11 +84,12 @@ int jobs_put(struct jobs *p, struct job *j);
 /* The result of @j, which was put, is not wanted: it ends soon, and done() is still called,
  * later. */
 void jobs_abandon(struct jobs *p, struct job *j);
-void jobs_abandon_all(struct jobs *p);
+void jobs_abandon_all(struct jobs *p); /* that were put and not delivered */
 /* Calls done() of the jobs that have ended. */
 void jobs_deliver(struct jobs *p);
 /* Jobs that were put and not delivered. */
 uint32_t jobs_n(const struct jobs *p);
+/* Gauges of now and counters since the start. */
 void jobs_stats(struct jobs *p, struct jobs_stats *out);
 
 /* Inside run(), at any depth: lets others have their turn. -ECANCELED, from then on always: the job

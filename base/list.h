@@ -12,15 +12,17 @@ struct list {
     struct list *prev, *next;
 };
 
+/* An empty list, or a node that is in none. */
 static inline void list_init(struct list *l) {
     l->prev = l->next = l;
 }
 
+/* Of a head: whether the list is empty; of a node that was initialised: whether it is in none. */
 static inline bool list_empty(const struct list *l) {
     return l->next == l;
 }
 
-/* @node must be in no list. */
+/* Links @node, which must be in no list (it need not be initialised), before @at. */
 static inline void list_insert_before(struct list *at, struct list *node) {
     node->prev = at->prev;
     node->next = at;
@@ -28,11 +30,12 @@ static inline void list_insert_before(struct list *at, struct list *node) {
     at->prev = node;
 }
 
-/* Last, or first, of the list with head @l. */
+/* @node becomes the last one of the list with head @l. */
 static inline void list_push_back(struct list *l, struct list *node) {
     list_insert_before(l, node);
 }
 
+/* @node becomes the first one of the list with head @l. */
 static inline void list_push_front(struct list *l, struct list *node) {
     list_insert_before(l->next, node);
 }

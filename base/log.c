@@ -37,6 +37,7 @@ static bool stderr_is_journal(void) {
            fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 
+/* A socket to the journal; -1: stderr does not lead there, or it cannot be reached. */
 static int open_journal(void) {
     struct sockaddr_un sa = {.sun_family = AF_UNIX, .sun_path = "/run/systemd/journal/socket"};
 
@@ -76,7 +77,7 @@ bool log_enabled(enum log_level level) {
     return level <= max_level;
 }
 
-/* Copies @in to @out with everything but printable ASCII and valid high bytes as \xNN. */
+/* Copies @in to @out with control characters as \xNN; bytes from 0x80 on stay as they are. */
 static void escape(char *out, size_t size, const char *in) {
     size_t n = 0;
 

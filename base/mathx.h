@@ -20,7 +20,7 @@
 #define MX_FN static inline
 #endif
 
-/* A number from its bits, and back. */
+/* The float with these bits. */
 MX_FN float mx_float_of(uint32_t bits) {
     float f;
 
@@ -28,6 +28,7 @@ MX_FN float mx_float_of(uint32_t bits) {
     return f;
 }
 
+/* The bits of a float. */
 MX_FN uint32_t mx_bits_of(float f) {
     uint32_t u;
 
@@ -35,6 +36,7 @@ MX_FN uint32_t mx_bits_of(float f) {
     return u;
 }
 
+/* The double with these bits. */
 MX_FN double mx_double_of(uint64_t bits) {
     double f;
 
@@ -42,6 +44,7 @@ MX_FN double mx_double_of(uint64_t bits) {
     return f;
 }
 
+/* The bits of a double. */
 MX_FN uint64_t mx_bits_of_double(double f) {
     uint64_t u;
 

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include "base/util.h"
 
+/* Embedded in what is given away; zeroed by its owner. queued: it is in a mailbox. */
 struct mbox_link {
     struct mbox_link *next;
     bool queued;
@@ -27,5 +28,8 @@ void mbox_init(struct mbox *m, void (*wake)(struct mbox *));
 void mbox_deinit(struct mbox *m); /* must be empty */
 /* Gives @l, which is in no mailbox, away: the caller must not touch it any more. Any thread. */
 void mbox_post(struct mbox *m, struct mbox_link *l);
-struct mbox_link *mbox_take(struct mbox *m); /* the oldest, or NULL at once */
-struct mbox_link *mbox_wait(struct mbox *m); /* sleeps until there is one */
+/* The oldest link, which is the caller's from here on; NULL at once when there is none. Any
+ * thread. */
+struct mbox_link *mbox_take(struct mbox *m);
+/* The same, but sleeps until there is one. */
+struct mbox_link *mbox_wait(struct mbox *m);

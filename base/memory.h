@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* Bytes. */
+/* Bytes that may be taken now, 4 GiB where the machine does not say. */
 uint64_t memory_available(void);
 
 /* The smallest room that the control group @path ("/system.slice/weftd.service") and those above it

@@ -1,5 +1,6 @@
 #include "base/model_dir.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -23,11 +24,13 @@
 #define MODEL_LAYER "application/vnd.ollama.image.model"
 
 const char *model_store_name(enum model_store store) {
-    static const char *const names[] = {"weft", "hub", "lmstudio", "ollama"};
+    static const char *const names[MODEL_N_STORES] = {"weft", "hub", "lmstudio", "ollama"};
 
+    assert(store < MODEL_N_STORES);
     return names[store];
 }
 
+/* A list that is being made. Invariant: file[] and ids[] have room for @cap, and n <= cap. */
 struct lister {
     struct model_list *list;
     struct file_id {
@@ -71,6 +74,7 @@ static bool is_printable(const char *p) {
     return true;
 }
 
+/* Room for one file more in the list and in ids. 0 or -ENOMEM. */
 static int grow(struct lister *l) {
     size_t cap = MAX(2 * l->cap, (size_t)16);
 
@@ -88,7 +92,8 @@ static int grow(struct lister *l) {
     return 0;
 }
 
-/* Takes over @f's strings. The same file again, or one too many, is dropped. 0 or -ENOMEM. */
+/* Takes over @f's strings, any of which may be NULL: -ENOMEM. The same file again, or one too many,
+ * is dropped. 0 or -ENOMEM. */
 static int add(struct lister *l, struct model_file *f, const struct stat *st) {
     int r = f->name && f->path && f->repo ? grow(l) : -ENOMEM;
 
@@ -132,6 +137,7 @@ static char *repo_of_path(const struct lister *l, const char *path) {
     return repo ? strndup(below, (size_t)(repo - below)) : strdup("");
 }
 
+/* A visit_fn: a model of its own or the first shard of one; anything else is passed over. */
 static int add_gguf(struct lister *l, const char *path, const char *name, const struct stat *st) {
     struct model_name parts;
 
@@ -322,6 +328,7 @@ static char *ollama_name(const char *below) {
     return asprintf(&out, "%.*s:%s", (int)(tag - below), below, tag + 1) < 0 ? NULL : out;
 }
 
+/* A visit_fn: the model that a manifest of Ollama names, if its blob is there. */
 static int add_manifest(struct lister *l, const char *path, const char *name,
                         const struct stat *unused) {
     char text[MANIFEST_MAX], digest[80], blob[4096];

@@ -13,7 +13,7 @@
 
 enum model_store { MODEL_WEFT, MODEL_HUB, MODEL_LMSTUDIO, MODEL_OLLAMA, MODEL_N_STORES };
 
-/* "weft", "hub", "lmstudio", "ollama". */
+/* "weft", "hub", "lmstudio" or "ollama"; static. */
 const char *model_store_name(enum model_store store);
 
 /* The root of each store; NULL: it is not looked at. */
@@ -31,7 +31,7 @@ struct model_dirs {
  * programs that is there. @option may be NULL. 0 or -ENOMEM.
  */
 int model_dirs_init(struct model_dirs *d, const char *option);
-void model_dirs_deinit(struct model_dirs *d); /* accepts a zeroed one */
+void model_dirs_deinit(struct model_dirs *d); /* frees the roots; accepts a zeroed one */
 
 struct model_file {
     char *name; /* unique in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
@@ -54,7 +54,7 @@ struct model_list {
 /* What lies in @d now. Folders that are not there or cannot be read count as empty. A file reached
  * in two ways is listed once. 0 or -ENOMEM. */
 int model_list_read(struct model_list *out, const struct model_dirs *d);
-void model_list_deinit(struct model_list *l); /* accepts a zeroed one */
+void model_list_deinit(struct model_list *l); /* frees files and names; accepts a zeroed one */
 
 /*
  * The model that @text means: the first way that finds one counts.

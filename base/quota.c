@@ -23,20 +23,29 @@ void quota_init(struct quota *q, uint64_t limit, uint64_t reserve) {
 
 /* ---- charges ---- */
 
+/* An account is in its parent's list exactly while it holds something. */
+static void check(const struct quota_account *a) {
+    assert(!a->parent || list_empty(&a->link) == (a->used == 0));
+}
+
+/* Charges @n more to @a and all above it; the first unit links an account. */
 static void add(struct quota_account *a, uint64_t n) {
     for (; a; a = a->parent) {
         if (a->parent && a->used == 0 && n > 0)
             list_push_back(&a->parent->busy, &a->link);
         a->used += n;
+        check(a);
     }
 }
 
+/* Charges @n less; the last unit unlinks an account. */
 static void subtract(struct quota_account *a, uint64_t n) {
     for (; a; a = a->parent) {
         assert(a->used >= n);
         a->used -= n;
         if (a->parent && a->used == 0)
             list_remove(&a->link);
+        check(a);
     }
 }
 
@@ -71,6 +80,7 @@ void quota_charge_move(struct quota_charge *c, struct quota_account *a) {
 }
 
 void quota_charge_pass(struct quota_charge *from, struct quota_charge *to) {
+    assert(from != to);
     quota_charge_init(to, from->account);
     to->n = from->n;
     from->n = 0;
@@ -144,6 +154,7 @@ struct quota_charge *quota_victim(const struct quota *q, const struct quota_acco
     return s.found;
 }
 
+/* The part of the limit that @a is due, by weight at every account on the way to the root. */
 static double share_of(const struct quota *q, const struct quota_account *a,
                        const struct quota_account *asker) {
     return a->parent ? share_of(q, a->parent, asker) * a->weight / sum_of_weights(a->parent, asker)

@@ -41,13 +41,14 @@ struct quota {
     uint64_t limit, reserve;
 };
 
-/* Embedded in what it pays for. */
+/* Embedded in what it pays for. Invariant: in account.offered only while n > 0. */
 struct quota_charge {
     struct list link; /* account.offered */
     struct quota_account *account;
     uint64_t n;
 };
 
+/* A resource of @limit units, of which nothing is used; @reserve units beyond it. */
 void quota_init(struct quota *q, uint64_t limit, uint64_t reserve);
 /* An empty account below @parent, which outlives it. */
 void quota_account_init(struct quota_account *a, struct quota_account *parent, double weight);

@@ -54,6 +54,7 @@ struct rng {
     uint64_t state;
 };
 
+/* The next 64 random bits. */
 static inline uint64_t rng_next(struct rng *r) {
     uint64_t z = r->state += 0x9E3779B97F4A7C15u;
 

@@ -4,12 +4,14 @@
 
 #include "base/util.h"
 
+/* Of the bytes so far; n_bytes: how many. */
 struct sha256 {
     uint32_t state[8];
     uint64_t n_bytes;
     uint8_t block[64]; /* the last n_bytes % 64 bytes */
 };
 
+/* Of no bytes. */
 void sha256_init(struct sha256 *s);
 /* The next @len bytes of what is summed. */
 void sha256_add(struct sha256 *s, const void *data, size_t len);

@@ -41,12 +41,13 @@ static inline void freep(void *pp) {
     free(*(void **)pp);
 }
 
-/* Sizes that come from outside are only ever added and multiplied with these two:
- * true when the result does not fit. */
+/* *out = a + b; true when that does not fit. Sizes that come from outside are only ever added and
+ * multiplied with these two. */
 static inline _Bool size_add(size_t a, size_t b, size_t *out) {
     return __builtin_add_overflow(a, b, out);
 }
 
+/* *out = a * b; true when that does not fit. */
 static inline _Bool size_mul(size_t a, size_t b, size_t *out) {
     return __builtin_mul_overflow(a, b, out);
 }
