@@ -14,14 +14,18 @@
 
 #include "kvpager/pool.h"
 
+/* Invariant: the list holds the cached pages of the pool, all of them and no others. */
 struct evict {
     struct list idle; /* page.link, least recently given back first */
 };
 
+/* No pages. */
 void evict_init(struct evict *e);
 /* @page was given back by its last holder: it is evicted after all pages that are here. */
 void evict_add(struct evict *e, struct page *page);
 /* @page, from before the pager was made, is evicted before all pages that are here. */
 void evict_add_oldest(struct evict *e, struct page *page);
-void evict_remove(struct evict *e, struct page *page); /* a sequence takes it, or it is forgotten */
-struct page *evict_pop(struct evict *e);               /* removes the next to go; NULL: none */
+/* @page is not to be evicted: a sequence takes it, or it is forgotten. */
+void evict_remove(struct evict *e, struct page *page);
+/* Removes the page that goes next, which has no children; NULL: there is none. */
+struct page *evict_pop(struct evict *e);

@@ -147,6 +147,7 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
  * kv_snapshot_give(). Where none is free it is the passing one of @s, which may be NULL; else that
  * of which least is expected. KV_NO_SNAPSHOT: all are taken. */
 uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s);
+/* It was not written after all: free again. */
 void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
 /* How many kv_snapshot_take() can give. */
 uint32_t kv_snapshot_untaken(const struct kv_pager *p);
@@ -209,12 +210,14 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens);
  * row would read may be gone. */
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
-uint32_t kv_seq_committed(const struct kv_seq *s); /* tokens */
+/* Tokens that were committed and not truncated. */
+uint32_t kv_seq_committed(const struct kv_seq *s);
 /* Its pages of reference count 1: those that truncating to 0 would make available. */
 uint32_t kv_seq_exclusive(const struct kv_seq *s);
 /* What its published pages hold; a caller that pins a sequence need not store its tokens too. */
 const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
-uint32_t kv_seq_published(const struct kv_seq *s); /* tokens in published pages */
+/* Tokens in its published pages: a multiple of page_tokens. */
+uint32_t kv_seq_published(const struct kv_seq *s);
 /* Copies those tokens to @out, which has room for kv_seq_published() of them. */
 void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out);
 /* Its state slot, below n_states; 0 where there are none. Not of a pinned sequence. */

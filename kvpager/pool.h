@@ -29,6 +29,8 @@ struct page {
     kv_page window;    /* also of an owned page: its window page; NO_PAGE: none */
 };
 
+/* Invariants: n_in[] counts the pages of each state, n_pages in all; `free` holds exactly the free
+ * ones. */
 struct pool {
     struct page *page; /* [n_pages] */
     int32_t *tokens;   /* [n_pages][page_tokens]: of published pages */
@@ -49,6 +51,7 @@ struct page *pool_take(struct pool *pool);
 /* Owned or cached to free. It has no holders and is in no list. */
 void pool_put(struct pool *pool, struct page *page);
 
+/* Whether @page is in the table of prefixes: sequences may find it. */
 static inline bool pool_is_published(const struct page *page) {
     return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
 }

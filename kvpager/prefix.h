@@ -23,6 +23,7 @@ struct prefix_root {
     struct kv_isolation isolation;
 };
 
+/* Invariant: each published page of the pool is in exactly one bucket, that of its key. */
 struct prefix {
     struct pool *pool;
     kv_page *bucket; /* [n_buckets], a power of two; chained by page.next */
@@ -35,7 +36,7 @@ struct prefix {
 /* A table for the pages of @pool, which outlives it. @hash_bits as in struct kv_opts. 0 or
  * -ENOMEM. */
 int prefix_init(struct prefix *x, struct pool *pool, uint64_t seed, uint32_t hash_bits);
-void prefix_deinit(struct prefix *x);
+void prefix_deinit(struct prefix *x); /* also after a failure of prefix_init() */
 
 /* The key of the root: the parent key of first pages. */
 XXH128_hash_t prefix_root_key(const struct prefix *x, const struct prefix_root *root);
@@ -49,5 +50,5 @@ struct page *prefix_find(const struct prefix *x, XXH128_hash_t key, kv_page pare
  * and @parent must be published. */
 void prefix_add(struct prefix *x, struct page *page, XXH128_hash_t key, kv_page parent,
                 const struct kv_isolation *isolation, const int32_t *tokens);
-/* Removes a page, which must have no children. */
+/* Removes @page, which must be in the table and have no children: its identity is gone. */
 void prefix_remove(struct prefix *x, struct page *page);

@@ -32,6 +32,8 @@ struct window_page {
     uint32_t refs;    /* sequences that hold it */
 };
 
+/* Invariant: n_free and n_idle count the pages of `free`, and of `passed` and `ended` together; all
+ * others are held. */
 struct windows {
     struct window_page *at; /* [opts.n_windows] */
     struct list free;
@@ -49,6 +51,7 @@ struct kv_tally {
 
 #define NO_STATE UINT32_MAX
 
+/* Everything is allocated by kv_pager_new(). Invariants: pager.c. */
 struct kv_pager {
     struct kv_opts opts;
     uint32_t max_seq_pages;
@@ -87,7 +90,8 @@ void snapshot_leave(struct kv_seq *s);
 
 /* window.c. Without windows these do nothing. */
 
-int windows_init(struct kv_pager *p); /* 0 or -ENOMEM */
+/* All window pages free. 0 or -ENOMEM; windows_deinit() accepts both, and zeros. */
+int windows_init(struct kv_pager *p);
 void windows_deinit(struct kv_pager *p);
 /* Window pages that can still be taken: the free and the idle ones. */
 uint32_t windows_available(const struct kv_pager *p);
@@ -110,4 +114,5 @@ void windows_pass(struct kv_seq *s, uint32_t n);
 void windows_move(struct kv_pager *p, struct page *own, struct page *equal);
 /* @page is about to be free. */
 void windows_drop(struct kv_pager *p, struct page *page);
+/* Frees all idle window pages; the pages that had one stay. */
 void windows_drop_idle(struct kv_pager *p);

@@ -28,6 +28,7 @@ struct store_id {
     uint64_t run, n;
 };
 
+/* What a slot says of its bytes. */
 struct store_head {
     /* parent: of the page before it, none at position 0; of a state, the page that ends where it
      * is. */
@@ -57,9 +58,11 @@ int store_open(struct store **out, const struct store_opts *opts);
 struct store *store_free(struct store *s);
 DEFINE_FREEP(struct store, store)
 
-uint32_t store_n_slots(const struct store *s);  /* pages that the file has room for, */
-uint32_t store_n_states(const struct store *s); /* and states: half of its bytes */
-uint64_t store_slot_bytes(const struct store *s, uint32_t i); /* of the file, for slot @i */
+/* Pages that the file has room for, and states, for which half of its bytes are. */
+uint32_t store_n_slots(const struct store *s);
+uint32_t store_n_states(const struct store *s);
+/* Bytes of the file that slot @i takes, head and padding included. */
+uint64_t store_slot_bytes(const struct store *s, uint32_t i);
 
 /* What slot @i holds; @tokens has room for a page's, and is left as it is by a state's. 0,
  * STORE_FREE, STORE_BAD or -errno. */

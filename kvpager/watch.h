@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include "kvpager/pool.h"
 
+/* What is known of one page. */
 struct watched {
     struct list gone, came;
     uint64_t told;
@@ -26,7 +27,8 @@ struct watch {
     struct list gone, came;
 };
 
-int watch_init(struct watch *w, uint32_t n_pages); /* 0 or -ENOMEM */
+/* Nothing was told and nothing is there. 0 or -ENOMEM; watch_deinit() accepts both, and zeros. */
+int watch_init(struct watch *w, uint32_t n_pages);
 void watch_deinit(struct watch *w);
 /* Page @page has been published, or is not any more. */
 void watch_came(struct watch *w, kv_page page);
