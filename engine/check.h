@@ -16,4 +16,6 @@ struct check {
     uint32_t n_wants_launched; /* of it */
 };
 
+/* Asserts that @b is what engine/types.h says of a batch and follows the step before: rows,
+ * positions, page tables, wants and copies. */
 void check_batch(const struct check *c, const struct engine_batch *b);

@@ -24,6 +24,7 @@ static inline int kept_init(struct kept *k, uint32_t n_slots) {
     return k->of || !n_slots ? 0 : -ENOMEM;
 }
 
+/* Accepts a zeroed one, and leaves one. */
 static inline void kept_deinit(struct kept *k) {
     free(k->of);
     *k = (struct kept){0};

@@ -103,6 +103,7 @@ struct mat {
     const float *scale, *bias; /* of all of it, of each row; NULL: 1, 0 */
 };
 
+/* Panel @i: rows [16 i, 16 i + 16). */
 static inline const uint8_t *mat_panel(const struct mat *m, uint32_t i) {
     return m->data + i * m->panel_bytes;
 }
@@ -239,8 +240,12 @@ struct cpu_kernels {
     void (*norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
     /* x = (x - mean(x)) / sqrt(variance(x) + eps) * w + bias; bias NULL: 0 */
     void (*layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps);
+    /* x = mx_gelu(x) */
     void (*gelu)(float *x, uint32_t n);
+    /* Turns the pairs of the first @n_rot values of a head; @cs: their n_rot / 2 cosines, then as
+     * many sines. */
     void (*rope)(float *x, const float *cs, uint32_t n_rot, enum rope_type type);
+    /* h = glu(g, u), as enum glu says; h may be g */
     void (*glu[GLUS])(const float *g, const float *u, float *h, uint32_t n);
     /* x = cap tanh(x / cap) */
     void (*soft_cap)(float *x, uint32_t n, float cap);
@@ -261,16 +266,23 @@ struct cpu_kernels {
     void (*attend_merge)(struct attn_state *a, const struct attn_state *b, uint32_t head_dim);
     /* Takes a key in whose score is @sink and which has no value. */
     void (*attend_sink)(struct attn_state *a, float sink, uint32_t head_dim);
+    /* out = weighted values / sum of weights, of one key at least. */
     void (*attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
 
-    /* Recurrent layers: recurrent_rows.c. */
+    /* Recurrent layers: OP_DELTA and its kin in backend.h; recurrent_rows.c.
+     * c = sum over j < kernel of w[j] u[j], rows of @n values (a multiple of 16), plus bias (NULL:
+     * 0); through silu if so. */
     void (*convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
                      bool silu, float *c, uint32_t n);
+    /* x *= scale / sqrt(x . x + eps) */
     void (*delta_unit)(float *x, uint32_t n, float eps, float scale);
+    /* All rows of a head through its state @m, in their order. @m: sixteen values of the head after
+     * the other, of each [dim][16] or [n_state][16]. */
     void (*delta_advance)(const struct delta_head *h, float *m);
     void (*mamba_advance)(const struct mamba_head *h, float *m);
 };
 
+/* The products of @k for panels of @format. */
 static inline const struct gemm *gemm_of(const struct cpu_kernels *k, enum panel_format format) {
     enum acts_kind kind = panel_infos[format].acts;
 
@@ -292,7 +304,7 @@ struct pool;
 int pool_new(struct pool **out, uint32_t n_threads);
 /* Ends the threads; no round may be open. Accepts NULL, returns NULL. */
 struct pool *pool_free(struct pool *p);
-uint32_t pool_n_threads(const struct pool *p);
+uint32_t pool_n_threads(const struct pool *p); /* the caller's included */
 /* Runs @fn in the caller and the threads that come in before it returns there; returns when all
  * have. What was written before is seen by all, what they wrote is seen after. Not from inside
  * @fn. */

@@ -34,6 +34,7 @@ struct shape { /* compile-time facts of a format */
     uint32_t scale;   /* offset of d in the scales of a block */
 };
 
+/* The facts of @format, which may have the flag UNPACKED: constants after inlining. */
 INLINE struct shape shape_of(int format) {
     struct shape s = {.quants = 256, .scale = 256, .factor = 1};
 

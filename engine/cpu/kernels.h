@@ -1,10 +1,11 @@
 #pragma once
 
 /* What the files that are compiled once an instruction set define, to be put together in
- * kernels.c. struct cpu_kernels (cpu.h) has the contract of each. */
+ * kernels.c. The contracts are those of the members of struct cpu_kernels (cpu.h) named here. */
 
 #include "engine/cpu/vec.h"
 
+/* acts_store[] */
 void CPU_NAME(acts_store_k)(const float *x, uint32_t n_in, uint8_t *row);
 void CPU_NAME(acts_store_kt)(const float *x, uint32_t n_in, uint8_t *row);
 void CPU_NAME(acts_store_b)(const float *x, uint32_t n_in, uint8_t *row);
@@ -15,6 +16,7 @@ extern const struct gemm CPU_NAME(gemm_k)[PANEL_FORMATS], CPU_NAME(gemm_b)[PANEL
     CPU_NAME(gemm_f)[PANEL_FORMATS];
 extern const struct gemm_wide CPU_NAME(gemm_wide)[PANEL_FORMATS], gemm_wide_amx[PANEL_FORMATS];
 
+/* norm, layer_norm, gelu, rope, glu[], soft_cap, gate, add_scaled */
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps);
 void CPU_NAME(rows_layer_norm)(float *x, const float *w, const float *bias, uint32_t n, float eps);
 void CPU_NAME(rows_gelu)(float *x, uint32_t n);
@@ -27,6 +29,7 @@ void CPU_NAME(rows_soft_cap)(float *x, uint32_t n, float cap);
 void CPU_NAME(rows_gate)(float *o, const float *g, uint32_t n);
 void CPU_NAME(rows_add_scaled)(float *acc, const float *x, float w, uint32_t n);
 
+/* kv_write, attend, attend_merge, attend_sink, attend_finish */
 void CPU_NAME(kv_write)(const struct kv_view *v, uint8_t *k_head, uint8_t *v_head, uint32_t slot,
                         const float *k, const float *val);
 void CPU_NAME(attend)(const struct kv_view *v, const struct attn_tile *t, const float *q,
@@ -35,6 +38,7 @@ void CPU_NAME(attend_merge)(struct attn_state *a, const struct attn_state *b, ui
 void CPU_NAME(attend_sink)(struct attn_state *a, float sink, uint32_t head_dim);
 void CPU_NAME(attend_finish)(const struct attn_state *a, float *out, uint32_t head_dim);
 
+/* convolve, delta_unit, delta_advance, mamba_advance */
 void CPU_NAME(convolve)(const float *w, const float *const *u, uint32_t kernel, const float *bias,
                         bool silu, float *c, uint32_t n);
 void CPU_NAME(delta_unit)(float *x, uint32_t n, float eps, float scale);

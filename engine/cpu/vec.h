@@ -76,7 +76,7 @@ struct cols {
     size_t row;
 };
 
-/* Number @i of four bytes of column @c, and the same as a float. */
+/* Number @i of four bytes of column @c; columns lie @row bytes apart. */
 INLINE int32_t cols_i(const uint8_t *p, size_t row, int c, int i) {
     int32_t v;
 
@@ -84,6 +84,7 @@ INLINE int32_t cols_i(const uint8_t *p, size_t row, int c, int i) {
     return v;
 }
 
+/* The same as a float. */
 INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     float v;
 
@@ -91,7 +92,7 @@ INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     return v;
 }
 
-/* Columns of a tile that no row fills have anything there. */
+/* 2 x modulo 2^32: columns of a tile that no row fills have anything there. */
 INLINE int32_t twice(int32_t x) {
     return (int32_t)(2u * (uint32_t)x);
 }
@@ -102,6 +103,8 @@ INLINE int32_t twice(int32_t x) {
  * nothing happens. */
 enum { VEC_AHEAD = 12 * 1024 };
 
+/* Entries @index of the IQ2 grid for 64 lanes, negated where bit j of @sign is set: value j of all
+ * of them goes to out[64 j]. */
 #ifndef CPU_AVX512
 INLINE void vb_iq2(uint8_t (*table)[256], const uint8_t *index, const uint8_t *sign, uint8_t *out) {
     for (int i = 0; i < 64; i++)

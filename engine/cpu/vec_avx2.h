@@ -77,6 +77,7 @@ I void vf_store_half(uint16_t *p, vf x) {
     _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
+/* The upper halves of eight floats. */
 I __m256 bf16_half(const void *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
 }
@@ -122,6 +123,7 @@ I vf vf_keep_above(vf a, vf x, vf limit) { /* a where x > limit, else 0 */
     return (vf){_mm256_and_ps(a.a, _mm256_cmp_ps(x.a, limit.a, _CMP_GT_OQ)),
                 _mm256_and_ps(a.b, _mm256_cmp_ps(x.b, limit.b, _CMP_GT_OQ))};
 }
+/* 2^n of eight integers in -126..127. */
 I __m256 exp2i_half(__m256 n) {
     __m256i i = _mm256_add_epi32(_mm256_cvttps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));

@@ -15,11 +15,13 @@ typedef uint8_t vb __attribute__((vector_size(64)));
 
 #define LANE_BY_LANE static __attribute__((noinline, unused)) void
 
+/* c = fma(a, b, c) */
 LANE_BY_LANE fma_lanes(const vf *a, const vf *b, vf *c) {
     for (int i = 0; i < 16; i++)
         (*c)[i] = fmaf((*a)[i], (*b)[i], (*c)[i]);
 }
 
+/* 16 floats from the halves at @p. */
 LANE_BY_LANE half_lanes(const uint16_t *p, vf *out) {
     for (int i = 0; i < 16; i++)
         (*out)[i] = mx_half_to_float(p[i]);
@@ -56,6 +58,8 @@ I vi vi_dot6(vi acc, vb w, int32_t a) {
 I vi vi_dot8(vi acc, vb w, int32_t a) { return vi_dot6(acc, w, a); }
 I vi vi_dot8_init(int32_t neg128_sum) { return vi_set1(neg128_sum); }
 
+/* Loads and stores of 16 floats, or of halves and other short floats as such: stores round to
+ * nearest, ties to even. Addresses need not be aligned. */
 I vf vf_zero(void) { return (vf){0}; }
 I vf vf_set1(float x) { return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 I vf vf_load(const float *p) { vf r; memcpy(&r, p, 64); return r; }
@@ -94,6 +98,7 @@ I vf vf_sub(vf a, vf b) { return a - b; }
 I vf vf_mul(vf a, vf b) { return a * b; }
 I vf vf_div(vf a, vf b) { return a / b; }
 I vf vf_fma(vf a, vf b, vf c) { fma_lanes(&a, &b, &c); return c; }
+/* a where all bits of which are set, b where none is. */
 I vf choose(vi which, vf a, vf b) { return (vf)((which & (vi)a) | (~which & (vi)b)); }
 /* The second where one is not a number, as the machines do. */
 I vf vf_max(vf a, vf b) { return choose(a > b, a, b); }
@@ -123,6 +128,8 @@ I float vf_reduce_max(vf a) {
     return a[0];
 }
 
+/* 64 bytes: shifts move bits of 16 or 32 at once; lookup takes the table's entry for the lower four
+ * bits of each byte, which must be below 128. */
 I vb vb_load(const void *p) { vb r; memcpy(&r, p, 64); return r; }
 I void vb_store(void *p, vb a) { memcpy(p, &a, 64); }
 I vb vb_set1(uint8_t x) { return x - (vb){0}; }

@@ -334,6 +334,7 @@ struct matmul_args {
 
 #define WIDE_SPLIT_BYTES (TILE_SEGMENTS * MATMUL_COLUMNS * 128u * 4u)
 
+/* Bytes of shared memory of matvec; @stage_bytes: the largest of its matrices. */
 MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {
     return CUDA_THREADS / 32 * MATVEC_STAGES * stage_bytes;
 }
@@ -345,6 +346,7 @@ MX_FN uint32_t wide_slots(uint32_t format) {
     return (WIDE_SLICES - 2 + slices) / slices + 1;
 }
 
+/* Bytes of shared memory of matmul_wide. */
 MX_FN uint32_t wide_shared(uint32_t format) {
     return WIDE_SLICES * WIDE_SLICE_BYTES +
            CUDA_THREADS / 32 * wide_slots(format) * tile_stage_bytes(format);
@@ -360,6 +362,7 @@ MX_FN uint32_t m128_slots(uint32_t format) {
     return format == TILE_F16 || format == TILE_Q8_0 ? 3 : 2;
 }
 
+/* Bytes of shared memory of matmul_m128. */
 MX_FN uint32_t m128_shared(uint32_t format) {
     return 2 * M128_SLICE_BYTES + M128_SUM_BYTES +
            CUDA_THREADS / 32 * m128_slots(format) * tile_stage_bytes(format);
@@ -379,6 +382,7 @@ MX_FN uint32_t wgmma_slots(uint32_t format) {
     return 1 + (WGMMA_SLICES - 3 + slices) / slices;
 }
 
+/* Bytes of shared memory of matmul_wgmma (@n rows: WGMMA_ROWS) and matmul_wgmma_64 (64). */
 MX_FN uint32_t wgmma_shared(uint32_t n, uint32_t format) {
     return WGMMA_SLICES * WGMMA_SLICE_BYTES(n) +
            CUDA_THREADS / 32 * wgmma_slots(format) * tile_stage_bytes(format);
@@ -470,6 +474,7 @@ MX_FN void expert_cut_rows(struct expert_args *a, uint32_t n_teams) {
     }
 }
 
+/* Bytes of shared memory of expert_vec. */
 MX_FN uint32_t expert_shared(uint32_t stage_bytes) {
     return EXPERT_THREADS / 32 * MATVEC_STAGES * stage_bytes;
 }
@@ -734,6 +739,7 @@ extern const void *const kernel_sample_scan;
 extern const void *const kernel_sample_weigh;
 extern const void *const kernel_sample_draw;
 
+/* The matvec for so many rows: of up to PACK_ROWS at a time, or of 16. */
 static inline const void *matvec_for(uint32_t n_rows) {
     return n_rows > PACK_ROWS ? kernel_matvec_16 : kernel_matvec;
 }

@@ -81,10 +81,12 @@ int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn);
  * the row is the last of these. */
 void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *past);
 
+/* ln(1 + e^x); x itself above 20, where it differs by less than 1e-8. */
 static inline float ref_softplus(float x) {
     return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
 }
 
+/* 1 / (1 + e^-x) */
 static inline float ref_sigmoid(float x) {
     return 1.0f / (1.0f + mx_expf(-x));
 }

@@ -17,10 +17,12 @@ struct blk_grids {
     uint16_t iq2_xxs[256], iq2_xs[512], iq2_s[1024], iq3_xxs[256], iq3_s[512], iq1[2048];
 };
 
+/* The little-endian number at @p, which need not be aligned. */
 MX_FN uint16_t blk_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
+/* The half at @p as a float. */
 MX_FN float blk_half(const uint8_t *p) {
     return mx_half_to_float(blk_u16(p));
 }
@@ -77,6 +79,7 @@ MX_FN int blk_q2_code(const uint8_t *b, unsigned i) {
     return b[16 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3;
 }
 
+/* Value @i of a Q2_K block: d s q - dmin m, s and m of its 16 values. */
 MX_FN float blk_q2_k(const uint8_t *b, unsigned i) {
     int s = b[i / 16];
     float scaled = blk_half(b + 80) * (float)(s & 15) * (float)blk_q2_code(b, i);
@@ -100,6 +103,7 @@ MX_FN int blk_q3_scale(const uint8_t *b, unsigned j) {
     return (low | high << 4) - 32;
 }
 
+/* Value @i of a Q3_K block: d s (q - 4). */
 MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
     return blk_half(b + 108) * (float)blk_q3_scale(b, i / 16) * (float)(blk_q3_code(b, i) - 4);
 }
@@ -108,6 +112,7 @@ MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
  * v a value of a vector of the grid, of four values in IQ3 and of eight in the others, with a sign
  * in IQ2 and IQ3. All but the last product are exact in single precision. */
 
+/* Whether vectors of the grid of @type have four values. */
 MX_FN bool blk_is_iq3(uint32_t type) {
     return type == TENSOR_IQ3_XXS || type == TENSOR_IQ3_S;
 }
@@ -196,6 +201,7 @@ MX_FN unsigned blk_iq_signs(uint32_t type, const uint8_t *b, unsigned r) {
     }
 }
 
+/* The grid of @type, one of those that have one. */
 MX_FN const uint16_t *blk_iq_grid(uint32_t type, const struct blk_grids *g) {
     switch (type) {
     case TENSOR_IQ2_XXS:
@@ -213,6 +219,7 @@ MX_FN const uint16_t *blk_iq_grid(uint32_t type, const struct blk_grids *g) {
     }
 }
 
+/* Value @i of a block of a type with a grid. */
 MX_FN float blk_iq(uint32_t type, const uint8_t *b, unsigned i, const struct blk_grids *g) {
     bool minus = blk_iq_signs(type, b, i / 8) >> (i % 8) & 1;
     float d =
@@ -242,21 +249,24 @@ MX_FN int blk_tq1_code(const uint8_t *b, unsigned i) {
     return (int)(((b[at] * power) & 255) * 3 >> 8);
 }
 
+/* Value @i of TQ2_0, 0 to 2: four of a byte. */
 MX_FN int blk_tq2_code(const uint8_t *b, unsigned i) {
     return (b[i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2)) & 3;
 }
 
-/* Of 64 values. */
+/* The integer of value @i of an NVFP4 block (64 values), 0..15. */
 MX_FN int blk_nvfp4_code(const uint8_t *b, unsigned i) {
     uint8_t q = b[4 + i / 16 * 8 + i % 8];
 
     return i % 16 < 8 ? q & 15 : q >> 4;
 }
 
+/* Value @i of an NVFP4 block: the scale of its 16 values times that of the code. */
 MX_FN float blk_nvfp4(const uint8_t *b, unsigned i) {
     return mx_ue4m3_half(b[i / 16]) * (float)blk_fp4_value(blk_nvfp4_code(b, i));
 }
 
+/* Value @i of a Q4_K or (@five) Q5_K block: d s q - dmin m, s and m of its 32 values. */
 MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {
     int scale, min;
 
@@ -265,24 +275,26 @@ MX_FN float blk_k45(const uint8_t *b, bool five, unsigned i) {
     return scaled - blk_half(b + 2) * (float)min;
 }
 
+/* Value @i of an IQ4_XS block: d s v, s of its 32 values. */
 MX_FN float blk_iq4_xs(const uint8_t *b, unsigned i) {
     int q = blk_nibble(b + 8 + 16 * (i / 32), i % 32);
 
     return blk_half(b) * (float)blk_iq4_xs_scale(b, i / 32) * (float)blk_iq4_value(q);
 }
 
-/* Of Q5_0 and Q5_1; @high: fifth bits, before the others. */
+/* The integer of value @i of Q5_0 and Q5_1, 0..31; @high: fifth bits, before the others. */
 MX_FN int blk_q5_code(const uint8_t *high, unsigned i) {
     return blk_nibble(high + 4, i) | ((high[i / 8] >> (i % 8)) & 1) << 4;
 }
 
+/* Value @i of a Q5_1 (@with_min: d q + m) or Q5_0 block (d (q - 16)). */
 MX_FN float blk_q5(const uint8_t *b, unsigned i, bool with_min) {
     int q = blk_q5_code(b + (with_min ? 4 : 2), i);
 
     return with_min ? blk_half(b) * (float)q + blk_half(b + 2) : blk_half(b) * (float)(q - 16);
 }
 
-/* Value @i of the block at @b. */
+/* Value @i of the block at @b, for every type that weft reads; @g: of those with a grid. */
 MX_FN float blk_value(uint32_t type, const uint8_t *b, unsigned i, const struct blk_grids *g) {
     switch (type) {
     case TENSOR_F32:

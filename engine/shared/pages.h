@@ -34,12 +34,14 @@ struct page_shape {
     bool q8, latent;
 };
 
+/* Bytes of the keys and values, with their scales, that a page of a layer holds of a head. */
 MX_FN size_t page_head_bytes(const struct page_shape *s) {
     size_t n = (size_t)s->page_tokens * s->head_dim, keys = s->q8 ? n + n / 32 * 2 : n * 2;
 
     return s->latent ? keys : 2 * keys;
 }
 
+/* Bytes of a layer in a page. */
 MX_FN size_t page_layer_bytes(const struct page_shape *s) {
     return s->n_head_kv * page_head_bytes(s);
 }

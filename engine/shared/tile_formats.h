@@ -95,6 +95,7 @@ MX_FN const uint8_t *tile_block_at(const struct tile_source *s, uint32_t r, uint
     return s->data + r * s->row_bytes + (size_t)(k / s->block) * s->block_bytes;
 }
 
+/* The value of column @k of row @r; 0 beyond the matrix. */
 MX_FN float tile_value_at(const struct tile_source *s, uint32_t r, uint32_t k) {
     const uint8_t *b = tile_block_at(s, r, k);
 

@@ -89,6 +89,7 @@ MX_FN uint32_t tile_code_bytes(uint32_t f) {
     }
 }
 
+/* Bytes of a tile, scales included. */
 MX_FN uint32_t tile_bytes(uint32_t f) {
     if (f >= TILE_LOW)
         return tile_code_bytes(f) + TILE_SLICES * LOW_SCALE_BYTES(f) + 2 * LOW_HALVES(f);
@@ -122,10 +123,12 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
      : (f) > TILE_Q8_0 && (f) < TILE_Q4_K                                       ? 4u               \
                                                                                 : 1u)
 
+/* As the macro, for callers whose format is no constant. */
 MX_FN uint32_t tile_stage_units(uint32_t f) {
     return TILE_STAGE_UNITS(f);
 }
 
+/* Bytes of what is fetched as one. */
 MX_FN uint32_t tile_stage_bytes(uint32_t f) {
     return tile_stage_units(f) * tile_bytes(f);
 }
@@ -144,6 +147,7 @@ MX_FN uint32_t tile_segment(uint32_t n_units, uint32_t s) {
     return s * n_units / TILE_SEGMENTS;
 }
 
+/* Bytes of a matrix of [n_out][n_in] weights, filled up to whole tiles. */
 MX_FN size_t tile_matrix_bytes(uint32_t f, uint32_t n_out, uint32_t n_in) {
     return (size_t)((n_out + TILE_ROWS - 1) / TILE_ROWS) * tile_units(f, n_in) * tile_bytes(f);
 }
@@ -182,6 +186,7 @@ MX_FN uint32_t tile_code_at(uint32_t f, const struct tile_source *s, uint32_t r,
     }
 }
 
+/* Columns @k and @k + 2 of row @r as halves, the first in the lower half-word. */
 MX_FN uint32_t tile_halves_at(const struct tile_source *s, uint32_t r, uint32_t k) {
     return mx_float_to_half(tile_value_at(s, r, k)) |
            (uint32_t)mx_float_to_half(tile_value_at(s, r, k + 2)) << 16;
@@ -318,19 +323,23 @@ MX_FN uint32_t tile_n_halves(uint32_t f) {
     }
 }
 
+/* Offset of half @i < tile_n_halves() in a tile: they are its end. */
 MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
     return tile_bytes(f) - 2 * tile_n_halves(f) + 2 * i;
 }
 
+/* Whether a tile has halves m beside each d. */
 MX_FN bool tile_has_minima(uint32_t f) {
     return f == TILE_Q4_1 || f == TILE_Q5_1;
 }
 
+/* Whether half @i is a minimum (m or dmin) and not a scale. */
 MX_FN bool tile_half_is_min(uint32_t f, uint32_t i) {
     return (tile_has_minima(f) && i >= 2 * TILE_ROWS) ||
            ((f == TILE_Q4_K || f == TILE_Q5_K) && i % 2 == 1) || (f == TILE_Q2_K && i % 4 >= 2);
 }
 
+/* 2^e, e in -126..127. */
 MX_FN float tile_power_of_two(int e) {
     return mx_float_of((uint32_t)(e + 127) << 23);
 }
@@ -389,6 +398,7 @@ MX_FN int tile_unit(uint32_t f, float most) {
     return f == TILE_F16 || most == 0 ? 0 : tile_unit_top(f) - 24 - e;
 }
 
+/* Half @i, of which the file says @h, as the tile keeps it; @unit: tile_unit(). */
 MX_FN uint16_t tile_scaled_half(uint32_t f, uint32_t i, uint16_t h, int unit) {
     return mx_float_to_half(mx_half_to_float(h) * tile_power_of_two(unit + tile_half_power(f, i)));
 }
@@ -413,6 +423,7 @@ MX_FN bool tile_is_legible(uint32_t type) {
            type == TENSOR_F16;
 }
 
+/* The little-endian word at @p. */
 MX_FN uint32_t tile_word(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }

@@ -47,6 +47,7 @@ struct tile_grids {
 #define GRID_IQ1_MORE 0x00191109u
 #define GRID_IQ2 0x002B1908u
 
+/* The @n vectors of eight two-bit values at @from as two words of nibbles each. */
 MX_FN void grid_nibbles(uint16_t *to, const uint16_t *from, uint32_t n) {
     for (uint32_t i = 0; i < 8 * n; i++) {
         to[i / 4] = i % 4 ? to[i / 4] : 0;
@@ -54,6 +55,7 @@ MX_FN void grid_nibbles(uint16_t *to, const uint16_t *from, uint32_t n) {
     }
 }
 
+/* The @n vectors of four three-bit values c at @from as bytes: 2 + 4 c, and @last for c = 7. */
 MX_FN void grid_bytes(uint32_t *to, const uint16_t *from, uint32_t n, uint32_t last) {
     for (uint32_t i = 0; i < 4 * n; i++) {
         uint32_t c = from[i / 4] >> (3 * (i % 4)) & 7;
@@ -63,6 +65,7 @@ MX_FN void grid_bytes(uint32_t *to, const uint16_t *from, uint32_t n, uint32_t l
     }
 }
 
+/* Makes the grids of a device from those of the files. */
 MX_FN void tile_grids_fill(struct tile_grids *t, const struct blk_grids *g) {
     grid_nibbles(t->iq1, g->iq1, 2048);
     grid_nibbles(t->iq2_xxs, g->iq2_xxs, 256);
@@ -107,11 +110,12 @@ MX_FN uint32_t tile_sign_bit(uint32_t e, uint32_t c) {
     return e / 2 * 16 + (e % 2 ? 7 : 15) - c;
 }
 
-/* Of 16 values of a type that is kept as Q2_K. */
+/* The scale, or the minimum, of 16 values of a type that is kept as Q2_K. */
 MX_FN uint32_t low_q2_scale(uint32_t type, const uint8_t *b, uint32_t group, bool min) {
     return type != TENSOR_Q2_K ? 1u : min ? b[group] >> 4 : b[group] & 15u;
 }
 
+/* The integer of value @i of a block of such a type, 0..3. */
 MX_FN uint32_t low_q2_code(uint32_t type, const uint8_t *b, uint32_t i) {
     return (uint32_t)(type == TENSOR_Q2_K    ? blk_q2_code(b, i)
                       : type == TENSOR_TQ1_0 ? blk_tq1_code(b, i)
