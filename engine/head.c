@@ -1,5 +1,6 @@
 #include "engine/head.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +29,13 @@ static bool is_reranker(const struct binder *b) {
     return false;
 }
 
+/* The row of @t of the token whose text is @text; NULL: there is none. */
 static const struct tensor *row_of(struct binder *b, const struct tensor *t, const char *text) {
     const struct gguf_array *tokens = gguf_array(b->file, "tokenizer.ggml.tokens");
 
-    for (uint64_t i = 0; tokens && i < gguf_array_n(tokens) && i < t->ne[1]; i++) {
+    if (!tokens || gguf_array_type(tokens) != GGUF_STRING)
+        return NULL;
+    for (uint64_t i = 0; i < gguf_array_n(tokens) && i < t->ne[1]; i++) {
         struct gguf_str s = gguf_array_str(tokens, i);
 
         if (s.len == strlen(text) && memcmp(s.data, text, s.len) == 0)
@@ -77,6 +81,7 @@ void head_bind(struct binder *b, struct head_tensors *h, uint32_t n, const struc
     }
 }
 
+/* The values of @t, row by row, for the caller to free; NULL: no memory. */
 static float *decode(const struct tensor *t) {
     float *v = calloc(t->ne[0], t->ne[1] * sizeof(*v));
 
@@ -90,6 +95,7 @@ int head_init(struct head *h, const struct head_tensors *t, uint32_t n_embd) {
     if (!t->out[0])
         return 0;
     h->n_mid = (uint32_t)t->out[0]->ne[0];
+    assert(t->dense ? t->dense->ne[1] == h->n_mid : h->n_mid == n_embd);
     h->mid = calloc(h->n_mid, sizeof(*h->mid));
     h->out = decode(t->out[0]);
     h->dense = t->dense ? decode(t->dense) : NULL;

@@ -621,9 +621,12 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
         mtp_bind(&b, m, &a->decoder, a->mtp, a->mtp_norm);
     else if (block)
         bind_apart(&b, m, a, block);
-    model_measure(m);
-    if (b.r == 0 && m->r == 0)
+    if (b.r == 0 && m->r == 0) {
+        model_measure(m);
+        if (!m->shape.n_kv_layer[KV_GLOBAL] && !m->shape.n_kv_layer[KV_WINDOW])
+            b.r = err_set(err, 0, NULL, "models without attention are not supported");
         head_bind(&b, &m->head, m->shape.n_embd, output);
+    }
     bind_rest(&b);
     assert(b.r < 0 || m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);
     m->weight_bytes = b.weight_bytes;

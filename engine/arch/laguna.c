@@ -9,7 +9,7 @@ void laguna_bind(struct binder *b, struct model *m, const struct decoder *d) {
     uint32_t n_head[MODEL_LAYERS_MAX], n_kv[MODEL_LAYERS_MAX], window = 0;
     struct model_op logits;
 
-    assert(m->n_ops == 0);
+    assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
     meta_u32_layers(&meta, "attention.head_count", 1, s->n_head, s->n_layer, n_head);
     meta_u32_layers(&meta, "attention.head_count_kv", 1, s->n_head, s->n_layer, n_kv);
     meta_u32(&meta, "attention.sliding_window", 1, 1u << 26, &window);
@@ -29,7 +29,8 @@ void laguna_bind(struct binder *b, struct model *m, const struct decoder *d) {
         if (n_head[i] % n_kv[i])
             b->r = err_set(b->err, 0, NULL, "%u heads cannot share %u key heads evenly", n_head[i],
                            n_kv[i]);
-        decoder_attention(b, m, d, &l);
+        else
+            decoder_attention(b, m, d, &l);
         decoder_mlp(b, m, d, &l);
     }
     model_add(m, &logits);

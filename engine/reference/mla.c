@@ -2,10 +2,12 @@
  * Latent attention in the reference backend, in the absorbed form of backend.h.
  */
 
+#include <assert.h>
 #include <string.h>
 #include "engine/quant.h"
 #include "engine/reference/reference.h"
 
+/* Values of a head's query before it is taken to the latent vectors. */
 static size_t query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
@@ -34,6 +36,7 @@ int ref_mla_q(struct step *s, const struct model_op *op) {
 /* y[o] = row o of matrix @h of @w times x. */
 static void multiply_head(struct be *b, const struct tensor *w, uint32_t h, const float *x,
                           float *y) {
+    assert(h < w->ne[2] && w->ne[0] <= b->row_width);
     for (uint64_t o = 0; o < w->ne[1]; o++) {
         quant_decode_row(w, h * w->ne[1] + o, b->row);
         y[o] = ref_dot(b->row, x, w->ne[0]);

@@ -142,7 +142,7 @@ void ref_linear(struct be *b, const struct tensor *w, const struct tensor *bias,
                 uint32_t n_rows, float *y) {
     size_t n_in = w->ne[0], n_out = w->ne[1];
 
-    assert(x != y && n_in > 0);
+    assert(x != y && n_in > 0 && n_in <= b->row_width);
     for (size_t o = 0; o < n_out; o++) {
         float plus = bias ? ref_vector_at(bias, o) : 0;
 

@@ -41,6 +41,7 @@ static struct be *close_be(struct be *b) {
     return NULL;
 }
 
+/* @rows (at least one) of @width zeros; NULL: no memory. */
 static float *floats(size_t rows, size_t width) {
     return calloc(MAX(rows, 1), width * sizeof(float));
 }
@@ -88,8 +89,10 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     size_t n_ff = MAX(MAX(s->n_ff, s->n_ff_expert), s->n_ff_shared);
     size_t widest = MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)),
                         MAX(n_in, (size_t)s->n_head * s->mla.n_value));
+
+    b->row_width = MAX(MAX(widest, s->mla.n_nope), MAX(s->mla.q_rank, s->mla.rank));
     if (s->drafts) {
-        widest = MAX(widest, 2ul * s->n_embd);
+        b->row_width = MAX(b->row_width, 2ul * s->n_embd);
         b->pair = floats(e->max_rows, 2ul * s->n_embd);
         if (!b->pair)
             return false;
@@ -106,7 +109,7 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
     b->kv[1] = floats(e->max_rows, n_kv);
     b->up = floats(e->max_rows, n_ff);
     b->sum = floats(1, s->n_embd);
-    b->row = floats(1, widest);
+    b->row = floats(1, b->row_width);
     b->gate = floats(1, 2 * n_ff + s->n_embd);
     b->router = floats(e->max_rows + 1, MAX(s->n_expert, 1));
     b->pick = calloc((size_t)e->max_rows * MAX(s->n_expert_used, 1), sizeof(*b->pick));
@@ -124,6 +127,7 @@ static bool alloc_buffers(struct be *b, const struct be_opts *o) {
            b->rope;
 }
 
+/* be_ops.open: allocates all that a step needs. */
 static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     struct be *b = calloc(1, sizeof(*b));
 
@@ -134,10 +138,11 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->page_tokens = o->engine->page_tokens;
     b->n_pages[KV_GLOBAL] = o->n_pages;
     b->n_pages[KV_WINDOW] = o->n_windows;
+    b->n_states = o->n_states;
     b->step.be = b;
     for (int i = 0; i < KV_CLASSES; i++)
         b->page_bytes[i] = kv_bytes(b->kv_type, o->shape->n_kv_values[i] * b->page_tokens);
-    assert(b->page_bytes[KV_GLOBAL] == o->page_bytes);
+    assert(b->page_bytes[KV_GLOBAL] == o->page_bytes && o->engine->max_context > 0);
     if (!alloc_buffers(b, o) || sampler_init(&b->sampler, o->shape->n_vocab) < 0 ||
         host_step_init(&b->step.host, o) < 0) {
         close_be(b);
@@ -169,6 +174,7 @@ static int mask(struct step *s, uint32_t want, const uint32_t *bits) {
 }
 
 static int sample(struct step *s) {
+    assert(s->host.batch); /* between begin and end */
     for (uint32_t k = 0; k < s->host.n_scored; k++)
         host_step_sample(&s->host, s->host.scored[k],
                          s->be->logits + (size_t)k * s->be->shape->n_vocab, &s->be->sampler);
@@ -192,11 +198,13 @@ static int copy(struct be *b, const struct engine_copy *c) {
 static int copy_state(struct be *b, uint32_t src, uint32_t dst) {
     size_t n = b->shape->state.n_layer * b->shape->state.n_floats;
 
+    assert(src < b->n_states && dst < b->n_states);
     memmove(b->state + dst * n, b->state + src * n, n * sizeof(float));
     return 0;
 }
 
 static const float *peek(const struct be *b, uint32_t want) {
+    assert(want < b->step.host.max_wants);
     return b->logits + (size_t)b->step.host.logits_of[want] * b->shape->n_vocab;
 }
 

@@ -21,15 +21,16 @@ struct step {
 struct be {
     const struct model_shape *shape;
     enum engine_kv_type kv_type;
-    uint32_t page_tokens, n_pages[KV_CLASSES];
+    uint32_t page_tokens, n_pages[KV_CLASSES], n_states;
     struct step step;
     struct sampler sampler;
     float *act[ACT_ROLES];
-    float *normed;            /* [max(max_rows, max_wants)][n_embd] */
-    float *kv[2];             /* [max_rows][widest.kv], of this step's rows */
-    float *up;                /* [max_rows][widest FFN] */
-    float *sum;               /* [n_embd] of a row's experts */
-    float *row;               /* a decoded row of weights */
+    float *normed; /* [max(max_rows, max_wants)][n_embd] */
+    float *kv[2];  /* [max_rows][widest.kv], of this step's rows */
+    float *up;     /* [max_rows][widest FFN] */
+    float *sum;    /* [n_embd] of a row's experts */
+    float *row;    /* [row_width] a decoded row of weights: the longest of any op */
+    size_t row_width;
     float *gate;              /* [2 * widest FFN] of one expert, then its output [n_embd] */
     float *router;            /* [max_rows][n_expert], then pick_bias */
     struct expert_pick *pick; /* [max_rows][n_expert_used] */

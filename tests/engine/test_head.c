@@ -118,6 +118,22 @@ Test(head, of_words_is_the_difference_of_their_logits) {
     close_run(&r);
 }
 
+/* What its words would be is unknown: the file says no texts. */
+Test(head, of_words_needs_texts) {
+    static const uint32_t number[N_VOCAB];
+    struct gguf_writer w;
+    struct run r;
+
+    gw_init(&w);
+    gw_u32(&w, "qwen3.pooling_type", 4);
+    gw_array(&w, "tokenizer.ggml.tokens", GGUF_U32, N_VOCAB, number, sizeof(number));
+    tiny_model_build(&(struct tiny_model){.arch = "qwen3", .type = TENSOR_F32}, &w);
+    open_run(&r, &w, "cpu");
+    gw_deinit(&w);
+    cr_expect(!engine_info(r.engine)->ranks);
+    close_run(&r);
+}
+
 Test(head, of_other_models_is_none) {
     for (int labels = 0; labels < 2; labels++) {
         struct gguf_writer w;

@@ -345,6 +345,116 @@ Test(model, a_tokenizer_may_not_know_more_tokens) {
     }
 }
 
+/* The hyperparameters of one layer of width 16 that all architectures have. */
+static void add_shape(struct gguf_writer *w, const char *arch, uint32_t n_head) {
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } of[] = {{"block_count", 1},         {"embedding_length", 16}, {"feed_forward_length", 16},
+              {"context_length", 32},     {"expert_count", 1},      {"expert_used_count", 1},
+              {"rope.dimension_count", 2}};
+    char key[96];
+
+    gw_string(w, "general.architecture", arch);
+    for (size_t i = 0; i < ARRAY_SIZE(of); i++) {
+        snprintf(key, sizeof(key), "%s.%s", arch, of[i].key);
+        if (strcmp(arch, "lfm2") != 0 || strncmp(of[i].key, "expert", 6) != 0)
+            gw_u32(w, key, of[i].value);
+    }
+    snprintf(key, sizeof(key), "%s.attention.head_count", arch);
+    gw_u32(w, key, n_head);
+    snprintf(key, sizeof(key), "%s.attention.layer_norm_rms_epsilon", arch);
+    gw_f32(w, key, 1e-5f);
+}
+
+struct part {
+    const char *name;
+    uint64_t ne[2];
+};
+
+/* F32 tensors; one without a second dimension is a vector. */
+static void add_parts(struct gguf_writer *w, const struct part *part, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        gw_tensor(w, part[i].name, TENSOR_F32, part[i].ne[1] ? 2 : 1, part[i].ne, NULL);
+}
+
+Test(model, heads_of_each_layer_are_looked_at) {
+    static const struct part part[] = {{"token_embd.weight", {16, 8}},
+                                       {"output_norm.weight", {16}}};
+    struct gguf_writer w;
+    struct err err;
+
+    gw_init(&w);
+    add_shape(&w, "laguna", 6);
+    gw_u32(&w, "laguna.attention.head_count_kv", 4);
+    gw_u32(&w, "laguna.attention.key_length", 16);
+    gw_u32(&w, "laguna.attention.sliding_window", 8);
+    add_parts(&w, part, ARRAY_SIZE(part));
+    expect_refused(refusal(&w, &err), "6 heads cannot share 4 key heads");
+    gw_deinit(&w);
+}
+
+Test(model, one_without_attention_is_refused) {
+    static const struct part part[] = {
+        {"token_embd.weight", {16, 8}},           {"token_embd_norm.weight", {16}},
+        {"blk.0.attn_norm.weight", {16}},         {"blk.0.shortconv.in_proj.weight", {16, 48}},
+        {"blk.0.shortconv.conv.weight", {3, 16}}, {"blk.0.shortconv.out_proj.weight", {16, 16}},
+        {"blk.0.ffn_norm.weight", {16}},          {"blk.0.ffn_gate.weight", {16, 16}},
+        {"blk.0.ffn_up.weight", {16, 16}},        {"blk.0.ffn_down.weight", {16, 16}},
+    };
+    static const uint32_t none[] = {0};
+    struct gguf_writer w;
+    struct err err;
+
+    gw_init(&w);
+    add_shape(&w, "lfm2", 2);
+    gw_array(&w, "lfm2.attention.head_count_kv", GGUF_U32, 1, none, sizeof(none));
+    add_parts(&w, part, ARRAY_SIZE(part));
+    expect_refused(refusal(&w, &err), "models without attention are not supported");
+    gw_deinit(&w);
+}
+
+/* Rows of 512 weights where all else is 16 wide. */
+Test(model, latent_queries_may_be_wider_than_all_else) {
+    static const struct part part[] = {
+        {"token_embd.weight", {16, 8}},          {"output_norm.weight", {16}},
+        {"blk.0.attn_norm.weight", {16}},        {"blk.0.attn_q_a.weight", {16, 512}},
+        {"blk.0.attn_q_a_norm.weight", {512}},   {"blk.0.attn_q_b.weight", {512, 8}},
+        {"blk.0.attn_kv_a_mqa.weight", {16, 4}}, {"blk.0.attn_kv_a_norm.weight", {2}},
+        {"blk.0.attn_k_b.weight", {6, 2}},       {"blk.0.attn_v_b.weight", {2, 4}},
+        {"blk.0.attn_output.weight", {4, 16}},   {"blk.0.ffn_norm.weight", {16}},
+        {"blk.0.ffn_gate.weight", {16, 16}},     {"blk.0.ffn_up.weight", {16, 16}},
+        {"blk.0.ffn_down.weight", {16, 16}},
+    };
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } more[] = {{"leading_dense_block_count", 1}, {"attention.head_count_kv", 1},
+                {"attention.kv_lora_rank", 2},    {"attention.q_lora_rank", 512},
+                {"attention.key_length", 4},      {"attention.value_length", 2},
+                {"attention.key_length_mla", 8},  {"attention.value_length_mla", 4}};
+    struct gguf_writer w;
+    struct driver d;
+    struct err err;
+    char key[96];
+
+    gw_init(&w);
+    add_shape(&w, "deepseek2", 1);
+    for (size_t i = 0; i < ARRAY_SIZE(more); i++) {
+        snprintf(key, sizeof(key), "deepseek2.%s", more[i].key);
+        gw_u32(&w, key, more[i].value);
+    }
+    add_parts(&w, part, ARRAY_SIZE(part));
+    cr_assert_eq(open_built(&w, &d, &err), 0, "%s", err.message);
+    gw_deinit(&w);
+    struct driver_seq *s = driver_add(&d, (const int32_t[]){0}, 1, 1, NULL);
+    cr_assert(s != NULL);
+    driver_prefill(&d, s, 0);
+    cr_expect_eq(s->n_out, 1);
+    driver_drop(&d, s);
+    driver_close(&d);
+}
+
 /* Every integer that steers the reader, set to other values: refused, or it runs. */
 Test(model, damaged_files_are_refused_or_run) {
     static const uint64_t values[] = {0, 1, 2, 31, 0x7FFFFFFF, 0xFFFFFFFF, UINT64_MAX};
