@@ -75,13 +75,7 @@ static const struct be_ops *find_cuda(bool optional, struct err *err) {
     return found;
 }
 
-static const struct be_ops *find_linked(const struct be_ops *ops, struct err *err) {
-    if (ops->abi == BACKEND_ABI)
-        return ops;
-    err_set(err, 0, NULL, "backend '%s' is not part of this build", ops->name);
-    return NULL;
-}
-
+/* @ops if this machine can run it, else NULL with @err; NULL stays NULL. */
 static const struct be_ops *probe(const struct be_ops *ops, struct err *err) {
     return ops && (!ops->probe || ops->probe(err) == 0) ? ops : NULL;
 }
@@ -89,21 +83,15 @@ static const struct be_ops *probe(const struct be_ops *ops, struct err *err) {
 /* "cuda" is never replaced silently; "auto" is, and engine_new() tells. */
 const struct be_ops *backend_find(const char *name, struct err *err) {
     if (strcmp(name, "reference") == 0)
-        return find_linked(&backend_reference, err);
+        return &backend_reference;
     if (strcmp(name, "cpu") == 0)
-        return probe(find_linked(&backend_cpu, err), err);
+        return &backend_cpu;
     if (strcmp(name, "cuda") == 0)
         return probe(find_cuda(false, err), err);
     if (strcmp(name, "auto") == 0) {
-        const struct be_ops *cuda = find_cuda(true, err), *cpu;
-        struct err why;
+        const struct be_ops *cuda = find_cuda(true, err);
 
-        if (cuda && probe(cuda, err))
-            return cuda;
-        cpu = probe(find_linked(&backend_cpu, &why), &why);
-        if (!cpu && err)
-            *err = why;
-        return cpu;
+        return probe(cuda, err) ? cuda : &backend_cpu;
     }
     err_set(err, 0, NULL, "backend '%s' is unknown (auto, cuda, cpu, reference)", name);
     return NULL;
