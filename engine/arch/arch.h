@@ -13,5 +13,5 @@
  * file. @drafts: with its block of multi-token prediction, if there is one, or that of o->block,
  * which must be of a model like this; else nothing is read of it. */
 int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err);
-/* Of all that is computed: of @file, and of @block, or NULL. */
+/* What all that is computed follows from, in 128 bits: of @file, and of @block, or NULL. */
 void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]);

@@ -46,6 +46,8 @@ bool assistant_found(const struct gguf *file) {
            name.len == strlen(ASSISTANT_ARCH) && memcmp(name.data, ASSISTANT_ARCH, name.len) == 0;
 }
 
+/* The model's attention that layers of the assistant read: of its last layer but one, and of its
+ * last. */
 static void find_source(struct meta *meta, const struct model *m, struct plan *p) {
     uint32_t n = m->shape.n_layer;
 
@@ -69,6 +71,7 @@ static void must_be(struct meta *meta, const char *key, uint32_t of_model) {
                           key, v, of_model);
 }
 
+/* Each layer's heads fit the key heads that it reads; p->has: which of the two sources is read. */
 static void check_layers(struct meta *meta, struct plan *p) {
     for (uint32_t l = 0; l < p->n_layer && meta->r == 0; l++) {
         uint32_t n_kv = p->source[p->in_window[l]].heads.n_kv;
@@ -85,6 +88,7 @@ static void check_layers(struct meta *meta, struct plan *p) {
     }
 }
 
+/* The hyperparameters of the file, those that the model has too among them. */
 static void read_plan(struct meta *meta, const struct model *m, struct plan *p) {
     const struct model_shape *s = &m->shape;
     uint32_t window = 0;
@@ -139,6 +143,7 @@ static void check_rope(struct binder *b, struct meta *meta, const struct model *
     }
 }
 
+/* Layer @l: queries to the model's keys of its kind, and a dense FFN. */
 static void bind_layer(struct binder *b, struct model *own, const struct decoder *d,
                        const struct plan *p, uint32_t l) {
     const struct model_op *source = &p->source[p->in_window[l]];
@@ -151,6 +156,7 @@ static void bind_layer(struct binder *b, struct model *own, const struct decoder
         .kv = &source->kv,
     };
 
+    assert(source->kind == OP_ATTEND && l < MODEL_LAYERS_MAX);
     layer.attn.before = true;
     decoder_attention(b, own, d, &layer);
     decoder_ffn(b, own, d, &layer);
@@ -188,6 +194,7 @@ void assistant_bind(struct binder *b, struct model *m, const struct decoder *d) 
     if (b->r < 0)
         return;
     mtp_keep(m);
+    assert(m->r < 0 || m->op[m->n_ops - 1].kind == OP_LOGITS);
     m->pass[0].end = m->pass[1].begin = m->n_ops;
     struct model_op embed = m->op[0];
     model_add(m, &embed);

@@ -7,6 +7,8 @@
 void decoder_ends(struct binder *b, struct model *m, const struct decoder *d,
                   struct model_op *logits) {
     const struct model_shape *s = &m->shape;
+
+    assert(m->n_ops == 0);
     const struct tensor *embed =
         bind_matrix(b, BIND_MUST, s->n_embd, s->n_vocab, "token_embd.weight");
     const struct tensor *output = bind_matrix(b, BIND_MAY, s->n_embd, s->n_vocab, "output.weight");
@@ -46,6 +48,9 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
     uint64_t n_rows = d->gated ? 2 * n_q : n_q;
     uint32_t l = layer->index;
     uint8_t cls = layer->attn.window ? KV_WINDOW : KV_GLOBAL;
+
+    assert(h->n > 0 && h->n_kv > 0 && h->dim > 0 && layer->rope < ROPE_SETS);
+    assert(!layer->kv || layer->kv->cls == cls);
     const struct kv_layer kv = layer->kv ? *layer->kv : model_add_kv(m, cls, h);
     enum bind_need own = layer->kv || d->fused ? BIND_NEVER : BIND_MUST;
     enum bind_need v = own && d->v_unit ? BIND_MAY : own;
@@ -122,6 +127,7 @@ struct kv_layer decoder_attention(struct binder *b, struct model *m, const struc
     return kv;
 }
 
+/* The norm before a layer's FFN; NULL where there is none. */
 static const struct tensor *ffn_norm(struct binder *b, const struct model *m,
                                      const struct decoder *d, uint32_t l) {
     return bind_vector(b, d->unnormed ? BIND_NEVER : BIND_MUST, m->shape.n_embd, "blk.%u.%s.weight",
@@ -133,6 +139,7 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d,
     const struct model_shape *s = &m->shape;
     uint32_t l = layer->index, n = layer->n_ff;
 
+    assert(n > 0);
     enum bind_need apart = d->fused ? BIND_NEVER : BIND_MUST;
     struct model_op up = {
         .kind = OP_GATE_UP,
@@ -168,6 +175,7 @@ static void shared_expert(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_ff_shared;
 
+    assert(n > 0 && (m->r < 0 || m->op[m->n_ops - 1].kind == OP_EXPERTS));
     model_add(
         m,
         &(struct model_op){

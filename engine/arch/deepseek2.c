@@ -59,6 +59,8 @@ static void bind_attention(struct binder *b, struct model *m, uint32_t l) {
     const struct heads heads = {s->n_head, 1, s->head_dim};
     uint64_t n_q = (uint64_t)s->n_head * (d->n_nope + s->head_dim - d->rank);
     const struct kv_layer kv = model_add_kv(m, KV_GLOBAL, &heads);
+
+    assert(d->rank > 0 && d->rank < s->head_dim && d->n_nope > 0);
     const struct tensor *q =
         d->q_rank ? bind_matrix(b, BIND_MUST, s->n_embd, d->q_rank, "blk.%u.attn_q_a.weight", l)
                   : bind_matrix(b, BIND_MUST, s->n_embd, n_q, "blk.%u.attn_q.weight", l);

@@ -1,5 +1,6 @@
 #include "engine/arch/encoder.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 
 #define ALIBI_BIAS 8 /* the slopes' exponents reach to it; no file says another number */
 
+/* x = layer norm x, with the weights and the bias called @name. */
 static void add_norm(struct binder *b, struct model *m, uint32_t layer, const char *name) {
     uint32_t n = m->shape.n_embd;
 
@@ -19,6 +21,7 @@ static void add_norm(struct binder *b, struct model *m, uint32_t layer, const ch
                  });
 }
 
+/* The same with those of @part of a layer. */
 static void add_layer_norm(struct binder *b, struct model *m, uint32_t layer, const char *part) {
     char name[64];
 
@@ -62,6 +65,8 @@ static const float *make_slopes(struct model *m) {
     return m->slopes;
 }
 
+/* x += down glu(gate x, up x), the gate a tensor of its own or the first half of ffn_up; without a
+ * gate: down gelu(up x). */
 static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, uint32_t l) {
     uint32_t n_embd = m->shape.n_embd, n = m->shape.n_ff;
     char name[64];
@@ -97,6 +102,7 @@ static void add_ffn(struct binder *b, struct model *m, const struct decoder *d, 
 void encoder_bind(struct binder *b, struct model *m, const struct decoder *d) {
     const float *slope = d->alibi ? make_slopes(m) : NULL;
 
+    assert(m->n_ops == 0 && d->unnormed);
     m->shape.encoder = true;
     add_embedding(b, m, d);
     for (uint32_t i = 0; i < m->shape.n_layer && b->r == 0; i++) {

@@ -15,6 +15,8 @@ struct plan {
     struct kv_layer kv[MODEL_LAYERS_MAX]; /* of the own ones */
 };
 
+/* What differs by layer, checked: heads share key heads evenly, and the last layers with keys of
+ * their own are one with a window and one without. */
 static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
     uint32_t value_dim, shared = 0;
 
@@ -47,9 +49,11 @@ static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
 
 /* The layer whose keys layer @l reads. */
 static uint32_t source_of(const struct plan *p, uint32_t l) {
+    assert(l < p->n_own || p->n_own >= 2);
     return l < p->n_own ? l : p->n_own - (p->in_window[l] ? 2 : 1);
 }
 
+/* Layer @l as decoder_attention() and decoder_ffn() take it. */
 static struct layer layer_of(const struct model *m, struct plan *p, uint32_t l) {
     struct layer layer = decoder_layer(m, l);
 
@@ -138,10 +142,12 @@ void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l) {
         m->op[m->n_ops - 1].scale = scale;
 }
 
+/* All ops of layer @l, whose pages go to p->kv[l]. */
 static void bind_layer(struct binder *b, struct model *m, const struct decoder *d, struct plan *p,
                        uint32_t l) {
     const struct layer layer = layer_of(m, p, l);
 
+    assert(layer.heads.n % layer.heads.n_kv == 0);
     p->kv[l] = decoder_attention(b, m, d, &layer);
     if (m->shape.n_expert)
         bind_experts(b, m, d, &layer);
@@ -158,6 +164,7 @@ void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_op logits;
     struct plan p = {0};
 
+    assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
     read_plan(&meta, s, &p);
     rope_read(&meta,
               &(struct rope_defaults){.dim = MAX(p.window_dim, 2),

@@ -88,6 +88,8 @@ static void bind_delta(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     const struct delta_shape *d = &s->delta;
     uint64_t inner = (uint64_t)d->n_value_head * d->dim, n = d->n_value_head;
+
+    assert(s->state.n_out == inner && n % d->n_key_head == 0);
     const struct tensor *both =
         bind_matrix(b, BIND_MAY, s->n_embd, 2 * n, "blk.%u.ssm_ba.weight", l);
     enum bind_need apart = both ? BIND_NEVER : BIND_MUST;

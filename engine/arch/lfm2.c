@@ -7,6 +7,8 @@
 static void bind_conv(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t n = s->n_embd;
+
+    assert(s->state.kernel >= 2 && n % 16 == 0);
     const struct tensor *in =
         bind_matrix(b, BIND_MUST, n, 3 * n, "blk.%u.shortconv.in_proj.weight", l);
 

@@ -27,6 +27,7 @@
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index) {
     const struct layer l = decoder_layer(m, index);
 
+    assert(index >= m->shape.n_layer); /* behind the layers */
     decoder_attention(b, m, d, &l);
     decoder_mlp(b, m, d, &l);
 }

@@ -39,6 +39,8 @@ static void read_mamba(struct meta *m, struct model_shape *s) {
 static void bind_mamba(struct binder *b, struct model *m, uint32_t l) {
     const struct model_shape *s = &m->shape;
     uint64_t inner = s->state.n_out, channels = s->state.n_in[0], heads = s->mamba.n_head;
+
+    assert(inner == (uint64_t)s->mamba.n_head * s->mamba.dim);
     const struct tensor *in =
         bind_matrix(b, BIND_MUST, s->n_embd, inner + channels + heads, "blk.%u.ssm_in.weight", l);
 
@@ -90,6 +92,7 @@ void nemotron_block(struct binder *b, struct model *m, const struct decoder *d, 
     uint32_t n_kv[MODEL_LAYERS_MAX];
     struct decoder own = *d;
 
+    assert(index < MODEL_LAYERS_MAX);
     own.ffn_norm = "post_attention_norm";
     meta_u32_layers(&meta, "attention.head_count_kv", 0, m->shape.n_head,
                     m->shape.n_layer + m->n_mtp, n_kv);

@@ -9,6 +9,7 @@ void window_read(struct meta *m, uint32_t n_layer, uint32_t period, bool *in_win
                  uint32_t *window) {
     char key[96];
 
+    assert(m->r < 0 || n_layer <= MODEL_LAYERS_MAX);
     snprintf(key, sizeof(key), "%s.attention.sliding_window_pattern", m->arch);
     const struct gguf_array *a = gguf_array(m->file, key);
     meta_u32_opt(m, "attention.sliding_window", 0, 1u << 26, window);
@@ -46,6 +47,7 @@ void window_bind(struct binder *b, struct model *m, const struct decoder *d) {
     struct model_op logits;
     double cap = 0, base = 10000;
 
+    assert(m->n_ops == 0 && s->n_layer <= MODEL_LAYERS_MAX);
     if (d->same_base)
         meta_f32_opt(&meta, "rope.freq_base", 1.5, 1e12, &base);
     window_read(&meta, s->n_layer, d->window_period, in_window, &window);

@@ -3,6 +3,7 @@
  * other, in index order.
  */
 
+#include <assert.h>
 #include <string.h>
 #include "engine/reference/reference.h"
 
@@ -61,12 +62,15 @@ static void advance(const struct be *b, const struct head *t, float *m, float *o
         out[j] /= sqrtf((float)n);
 }
 
+/* A ref_state_fn. The state: kernel - 1 rows of the convolution's input, then M of each value head,
+ * [dim keys][dim values]. */
 static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     const struct delta_shape *d = &b->shape->delta;
     uint32_t n = b->shape->state.n_in[0];
     float *m = state + (size_t)(b->shape->state.kernel - 1) * n;
 
+    assert(n == d->dim * (2 * d->n_key_head + d->n_value_head));
     ref_convolve(b, op, r, state);
     for (uint32_t c = 0; c < n; c++)
         b->channel[c] = mx_silu(b->channel[c]);

@@ -3,6 +3,7 @@
  * index order.
  */
 
+#include <assert.h>
 #include "engine/reference/reference.h"
 
 /* One token of head @h, whose x is @x and dt @dt: @state is [dim][n_state]. */
@@ -40,6 +41,8 @@ static void gate_and_norm(const struct be *b, const struct model_op *op, const f
     }
 }
 
+/* A ref_state_fn. The state: kernel - 1 rows of the convolution's input, then M of each head,
+ * [dim][n_state]. */
 static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     const struct mamba_shape *m = &b->shape->mamba;
@@ -47,6 +50,7 @@ static void run_row(struct step *s, const struct model_op *op, uint32_t r, float
     float *y = b->act[ACT_D] + (size_t)r * t->n_out;
     float *matrix = state + (size_t)(t->kernel - 1) * t->n_in[0];
 
+    assert(t->n_in[0] == t->n_out + 2 * m->n_group * m->n_state && t->n_in[2] == m->n_head);
     ref_convolve(b, op, r, state);
     for (uint32_t c = 0; c < t->n_in[0]; c++)
         b->channel[c] =

@@ -28,6 +28,7 @@ void ref_convolve(struct be *b, const struct model_op *op, uint32_t r, float *pa
     for (uint32_t c = 0; c < n; c++) {
         float tap[8], sum = 0;
 
+        assert(before < ARRAY_SIZE(tap));
         quant_decode_row(op->conv, c, tap);
         for (uint32_t j = 0; j < before; j++)
             sum += tap[j] * past[(size_t)j * n + c];
@@ -47,6 +48,7 @@ int ref_each_state(struct step *s, const struct model_op *op, ref_state_fn fn) {
         const struct engine_seq *q = &batch->seq[i];
         float *state = b->state + ((size_t)q->state_slot * t->n_layer + op->state) * t->n_floats;
 
+        assert(q->state_slot < b->n_states);
         if (q->pos0 == 0)
             memset(state, 0, t->n_floats * sizeof(*state));
         for (uint32_t r = q->row0; r < q->row0 + q->n_rows; r++)
