@@ -1,5 +1,6 @@
 #include "engine/cpu/vec.h"
 
+#include <assert.h>
 #include "engine/cpu/kernels.h"
 
 /*
@@ -33,10 +34,12 @@ static int32_t sum16(const int8_t *q) {
     return sum;
 }
 
+/* Two int16 in a word, the first in the lower half. */
 static int32_t pair(int32_t first, int32_t second) {
     return (int32_t)((uint32_t)(first & 0xFFFF) | (uint32_t)second << 16);
 }
 
+/* 32 values as 8 x 4 that were 4 x 8: value 8 i + j goes to 4 j + i. */
 static void transpose32(int8_t *q) {
     int8_t t[32];
 
@@ -45,9 +48,11 @@ static void transpose32(int8_t *q) {
     memcpy(q, t, 32);
 }
 
+/* ACTS_K, or (@transposed) ACTS_KT: cpu.h. @n_in: a multiple of 256. */
 INLINE void store_k(const float *x, uint32_t n_in, uint8_t *row, bool transposed) {
     uint8_t *at = row + n_in;
 
+    assert(n_in % 256 == 0);
     for (uint32_t b = 0; b < n_in / 256; b++, at += AK_UNITS * 4) {
         int8_t *q = (int8_t *)row + 256 * b;
         int32_t sum[16], u[AK_UNITS];
@@ -78,9 +83,11 @@ void CPU_NAME(acts_store_kt)(const float *x, uint32_t n_in, uint8_t *row) {
     store_k(x, n_in, row, true);
 }
 
+/* ACTS_B or ACTS_B16, by their numbers a block. @n_in: a multiple of 32. */
 INLINE void store_b(const float *x, uint32_t n_in, uint8_t *row, uint32_t units) {
     uint8_t *at = row + n_in;
 
+    assert(n_in % 32 == 0);
     for (uint32_t b = 0; b < n_in / 32; b++, at += units * 4) {
         int8_t *q = (int8_t *)row + 32 * b;
         float scale = quantize(x + 32 * b, 32, q);

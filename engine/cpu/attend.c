@@ -18,6 +18,7 @@
 
 enum { SPLIT_BELOW = 4, TILE_KEYS = ATTEND_TILE };
 
+/* One op of a step, as the threads see it. */
 struct run {
     struct step *step;
     const struct model_op *op;
@@ -40,10 +41,12 @@ struct item { /* queries of one kv head: rows x group, row by row */
     uint32_t begin, end; /* of the keys that any of them sees */
 };
 
+/* Floats of a query's weighted values: whole vectors of the widest head. */
 static size_t padded(const struct be *b) {
     return round_up(b->shape.widest.head, LANES);
 }
 
+/* No key was taken in. */
 static void state_clear(struct attn_state *s, size_t width) {
     s->m = -INFINITY;
     memset(s->l, 0, sizeof(s->l));
@@ -56,6 +59,7 @@ static void state_copy(struct attn_state *to, const struct attn_state *from, siz
     memcpy(to->o, from->o, width * sizeof(float));
 }
 
+/* The page of position @pos of row @row's sequence. */
 static uint32_t page_at(const struct run *r, uint32_t row, uint32_t pos) {
     return host_page(&r->step->host, r->op->kv.cls, row, pos);
 }
@@ -78,6 +82,8 @@ static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct
     t->v_scale[g] = head + v->page_tokens * value + (size_t)slot * (v->head_dim / 32) * 2;
 }
 
+/* The item's queries times the scale of the scores, as kernels.attend takes them: dimension d of
+ * query i at d * n_queries + i. */
 static void gather_queries(const struct item *it, float *q) {
     const struct run *r = it->run;
     uint32_t hd = r->op->heads.dim;
@@ -189,6 +195,7 @@ static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
         do_tile(it, at, q, states);
 }
 
+/* The results of an item's queries to their rows of o. */
 static void finish(const struct item *it, struct attn_state *states) {
     const struct run *r = it->run;
     const float *sinks = r->op->weights ? r->op->weights->sinks : NULL;
@@ -204,6 +211,7 @@ static void finish(const struct item *it, struct attn_state *states) {
     }
 }
 
+/* Item @i: key head i % n_kv of block i / n_kv. */
 static struct item make_item(const struct run *r, uint32_t i) {
     struct be *b = r->step->be;
     const struct attend_block *block = &b->attend_blocks[i / r->op->heads.n_kv];
@@ -224,9 +232,11 @@ static struct item make_item(const struct run *r, uint32_t i) {
     }
     if (r->op->attn.whole)
         it.end = host_end(host, block->row0);
+    assert(it.begin <= it.end && it.end > 0 && block->n_rows > 0);
     return it;
 }
 
+/* All chunks of an item in one thread, merged from left to right. */
 static void do_whole(const struct item *it, struct attend_scratch *s) {
     uint32_t last = (it->end - 1) / ATTEND_CHUNK;
     uint32_t first = it->begin / ATTEND_CHUNK;
@@ -250,6 +260,7 @@ static void do_whole(const struct item *it, struct attend_scratch *s) {
     finish(it, s->total);
 }
 
+/* A pool_fn: whole items, one by one. */
 static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;
@@ -262,6 +273,7 @@ static void do_items(void *ctx, uint32_t thread) {
     }
 }
 
+/* A pool_fn, the first half of a split run: chunks of items, to b->partial. */
 static void do_split_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     struct be *b = r->step->be;

@@ -77,6 +77,7 @@ INLINE void dot_block(enum engine_kv_type type, const struct attn_tile *t, const
             s[c][g] = vf_add(s[c][g], odd[c][g]);
 }
 
+/* Scores of @n queries: a lane is a key, s[c][0] the first 16 of the tile, s[c][1] the others. */
 INLINE void scores(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                    const float *q, uint32_t stride, int n, vf s[MAX_QUERIES][2]) {
     if (type == ENGINE_KV_F16) {
@@ -213,6 +214,8 @@ static void add_tail(const struct kv_view *v, const struct attn_tile *t, int n, 
         }
 }
 
+/* kernels.attend for constant @type and @n: scores and weights of the tile, then its values, 64, 32
+ * or 16 dimensions at a time. */
 INLINE void attend_n(const struct kv_view *v, enum engine_kv_type type, const struct attn_tile *t,
                      const float *q, uint32_t stride, int n, struct attn_state *const *st) {
     float p[MAX_QUERIES][32], before[MAX_QUERIES];

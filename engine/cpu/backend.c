@@ -48,6 +48,7 @@ static void map_block(struct be *b, struct block *k) {
     }
 }
 
+/* Pages of @k from @backed on that get their memory. */
 struct back_run {
     const struct be *b;
     const struct block *k;
@@ -56,6 +57,7 @@ struct back_run {
     _Atomic bool failed;
 };
 
+/* A pool_fn: memory for huge pages of a block. */
 static void back_pages(void *ctx, uint32_t thread) {
     struct back_run *r = ctx;
     uint32_t i;
@@ -108,6 +110,7 @@ void *be_take(struct be *b, size_t size) {
 int be_vector(struct be *b, const struct tensor *t, float **out) {
     if (!t)
         return 0;
+    assert(t->ne[2] * t->ne[3] == 1 && !*out);
     float *v = be_take(b, t->ne[0] * t->ne[1] * sizeof(float));
 
     if (!v)
@@ -118,12 +121,14 @@ int be_vector(struct be *b, const struct tensor *t, float **out) {
     return 0;
 }
 
+/* A matrix that is packed. */
 struct pack_run {
     const struct mat *m;
     const struct tensor *t;
     _Atomic uint32_t next;
 };
 
+/* A pool_fn: panels of a matrix. */
 static void pack_panels(void *ctx, uint32_t thread) {
     struct pack_run *r = ctx;
     uint32_t i;
@@ -132,6 +137,7 @@ static void pack_panels(void *ctx, uint32_t thread) {
         panel_pack(r->m, r->t, i, r->m->data + i * r->m->panel_bytes);
 }
 
+/* One of the three matrices of all experts of an op. */
 struct pack_experts {
     struct mat (*expert)[3];
     const struct tensor *t;
@@ -140,6 +146,7 @@ struct pack_experts {
     _Atomic uint32_t next;
 };
 
+/* A pool_fn: panels of the experts that are here. */
 static void pack_expert_panels(void *ctx, uint32_t thread) {
     struct pack_experts *r = ctx;
     uint32_t i;
@@ -195,6 +202,7 @@ int be_pack(struct be *b, struct mat *m, const struct tensor *t, struct err *err
     return 0;
 }
 
+/* Matrix @i of an op, with its scale and bias, and room for its activations. 0 or -errno. */
 static int load_mat(struct be *b, struct weights *w, const struct model_op *op, uint32_t i,
                     struct err *err) {
     struct mat *m = &w->m[i];
@@ -264,6 +272,7 @@ static int load_expert_mats(struct be *b, struct weights *w, const struct model_
     return experts_grow(b, panel_infos[plan.format].acts, plan.n_in);
 }
 
+/* Gates, ups and downs of all experts. 0 or -errno; close() frees what there is. */
 static int load_experts(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     w->expert = calloc(b->shape.n_expert, sizeof(*w->expert));
@@ -289,6 +298,7 @@ static int load_embedding(struct be *b, struct weights *w, const struct tensor *
     return 0;
 }
 
+/* The tokens' table, and rows of positions and of the one type. */
 static int load_embeddings(struct be *b, struct weights *w, const struct model_op *op) {
     int r = load_embedding(b, w, op->w[0]);
 
@@ -380,12 +390,14 @@ static size_t pair_bytes(const struct be *b) {
     return (size_t)b->max_rows * 2 * b->shape.n_embd * sizeof(float);
 }
 
+/* Memory that is touched. */
 struct touch_run {
     uint8_t *at;
     uint32_t n; /* huge pages */
     _Atomic uint32_t next;
 };
 
+/* A pool_fn: the first write to every page. */
 static void touch(void *ctx, uint32_t thread) {
     struct touch_run *r = ctx;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -503,6 +515,7 @@ static struct be *close_backend(struct be *b) {
     return NULL;
 }
 
+/* All of a backend whose shape and sizes are known. 0 or -errno with @err. */
 static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     int r;
 
@@ -528,6 +541,7 @@ static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     return r;
 }
 
+/* be_ops.open */
 static int open_backend(struct be **out, const struct be_opts *o, struct err *err) {
     struct be *b = calloc(1, sizeof(*b));
 
@@ -543,7 +557,7 @@ static int open_backend(struct be **out, const struct be_opts *o, struct err *er
         close_backend(b);
         return r;
     }
-    assert(b->kv[KV_GLOBAL].page_bytes == o->page_bytes);
+    assert(b->kv[KV_GLOBAL].page_bytes == o->page_bytes && b->row_width >= b->shape.n_embd);
     *out = b;
     return 0;
 }

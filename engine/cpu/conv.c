@@ -1,3 +1,4 @@
+#include <assert.h>
 #include "engine/cpu/recurrent.h"
 
 /*
@@ -5,6 +6,7 @@
  * into the convolution alone.
  */
 
+/* What goes into the convolution of a row: in[0] = b u, in the place of b. */
 static void enter_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -16,6 +18,7 @@ static void enter_row(void *ctx, uint32_t row, uint32_t thread) {
         t[i] *= u[i];
 }
 
+/* d of a row = c times the convolution. */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -30,7 +33,9 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
 
 int ops_conv(struct step *s, const struct model_op *op) {
     struct recurrent_run k = {s, op};
+    const uint32_t *n_in = s->be->shape.state.n_in;
 
+    assert(n_in[0] == n_in[1] && n_in[0] == n_in[2]);
     recurrent_begin(&k);
     be_each(s->be, s->n_rows, enter_row, &k);
     be_each(s->be, s->n_rows, convolve_row, &k);

@@ -34,6 +34,7 @@ static void mix_row(const struct recurrent_run *k, uint32_t row) {
     }
 }
 
+/* q, k and v of a row, q and k of unit length by head; e^g and sigmoid(beta). */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -89,7 +90,10 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
 int ops_delta(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct recurrent_run k = {s, op};
+    const struct delta_shape *d = &b->shape.delta;
 
+    assert(b->shape.state.n_in[0] == d->dim * (2 * d->n_key_head + d->n_value_head));
+    assert(b->shape.state.n_out == d->dim * d->n_value_head && b->recurrent);
     recurrent_begin(&k);
     be_each(b, s->n_rows, convolve_row, &k);
     be_each(b, s->host.batch->n_seqs * b->shape.delta.n_value_head, advance_head, &k);

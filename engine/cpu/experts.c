@@ -26,6 +26,9 @@ struct group {
     uint32_t expert, first, n_rows, first_tile; /* pairs [first, first + n_rows) */
 };
 
+/* All but acts[] is allocated at open for the largest batch; pairs and groups are those of the op
+ * that runs. Invariant: places [0, n_pairs) are those of the pairs whose expert is here, group by
+ * group. */
 struct experts {
     float *normed;                 /* [max_rows][n_embd] */
     float *router;                 /* [max_rows][n_expert] */
@@ -48,6 +51,7 @@ struct each {
     _Atomic uint32_t next;
 };
 
+/* A pool_fn: @fn for one number after the other. */
 static void do_each(void *ctx, uint32_t thread) {
     struct each *e = ctx;
     uint32_t i;
@@ -65,7 +69,7 @@ void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx) {
         pool_run(b->pool, do_each, &e);
 }
 
-/* What the row functions see. */
+/* What the row functions see of an op. */
 struct work {
     struct step *step;
     const struct model_op *op;
@@ -78,6 +82,7 @@ struct work {
 
 /* -- which expert ------------------------------------------------------------------------------ */
 
+/* norm x of a row, as floats and as activations of the router. */
 static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     struct be *b = k->step->be;
@@ -88,6 +93,7 @@ static void norm_row(void *ctx, uint32_t row, uint32_t thread) {
     b->kernels->acts_store[k->kind](y, n, b->acts[k->kind] + row * acts_bytes(k->kind, n, 1));
 }
 
+/* The picks of a row, from the router's numbers. */
 static void pick_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct model_shape *m = &k->step->be->shape;
@@ -110,6 +116,7 @@ int ops_route(struct step *s, const struct model_op *op) {
         .kind = panel_infos[w->m[0].format].acts,
         .rule = experts_rule(&b->shape, w->pick_bias),
     };
+    assert(b->experts && w->n_mats == 1 && w->m[0].n_out == b->shape.n_expert);
     struct matmul mm = {
         .kernels = b->kernels,
         .mode = MATMUL_STORE,
@@ -153,6 +160,7 @@ static void sort_pairs(struct experts *e, const struct model_shape *m, uint32_t 
         g->n_rows = 0;
     }
     e->n_pairs = at;
+    assert(at <= n_picks && tile <= at / TILE_MAX + MIN(m->n_expert, at));
     for (uint32_t p = 0; p < n_picks; p++) {
         if (e->pick[p].expert == ELSEWHERE)
             continue;
@@ -229,6 +237,7 @@ static void multiply_groups(struct step *s, const struct model_op *op, uint32_t 
     matmul_run(b->pool, e->mm, n);
 }
 
+/* x (or b of the branch) of a row += what its pairs gave, the best pick first. */
 static void add_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;
@@ -322,6 +331,7 @@ static void take_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
+/* The pairs of a row that were computed here, to the device's y. */
 static void give_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct beside *k = ctx;
     const struct experts *e = k->be->experts;
@@ -341,6 +351,7 @@ void experts_beside(struct step *s, const struct model_op *op, const float *x,
     be_each(s->be, s->n_rows, give_row, &k);
 }
 
+/* x of a row += sigmoid(w[3] y) times what the shared expert gave. */
 static void add_shared_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;

@@ -9,12 +9,15 @@
 #include <assert.h>
 #include <errno.h>
 
+/* A backend of which only the experts' part is open. Invariant: op[0 .. n) were loaded, in the
+ * order in which run() numbers them. */
 struct host_experts {
     struct be *be;
-    struct model_op op[MODEL_LAYERS_MAX]; /* n: those that were loaded */
+    struct model_op op[MODEL_LAYERS_MAX];
     uint32_t n;
 };
 
+/* host_experts_ops.close; accepts what open_parts() left half-built. */
 static struct host_experts *close_experts(struct host_experts *h) {
     if (!h)
         return NULL;
@@ -23,6 +26,7 @@ static struct host_experts *close_experts(struct host_experts *h) {
     return NULL;
 }
 
+/* What experts_beside() needs of a backend: kernels, threads, buffers. */
 static int open_parts(struct be *b, const struct model_shape *shape, const struct engine_opts *o,
                       struct err *err) {
     b->shape = *shape;
@@ -41,6 +45,7 @@ static int open_parts(struct be *b, const struct model_shape *shape, const struc
     return r;
 }
 
+/* host_experts_ops.open */
 static int open_experts(struct host_experts **out, const struct model_shape *shape,
                         const struct engine_opts *o, struct err *err) {
     struct host_experts *h = calloc(1, sizeof(*h));
@@ -57,6 +62,7 @@ static int open_experts(struct host_experts **out, const struct model_shape *sha
     return 0;
 }
 
+/* host_experts_ops.load */
 static int load(struct host_experts *h, const struct model_op *op, const struct tensor *norm,
                 struct err *err) {
     struct model_op *mine = &h->op[h->n];
@@ -71,6 +77,7 @@ static int load(struct host_experts *h, const struct model_op *op, const struct 
     return r;
 }
 
+/* host_experts_ops.run */
 static void run(struct host_experts *h, uint32_t layer, uint32_t n_rows, const float *x,
                 const uint32_t *expert, float *y) {
     assert(layer < h->n && n_rows <= h->be->max_rows);

@@ -1,6 +1,7 @@
 #include "base/mathx.h"
 #include "engine/cpu/recurrent.h"
 
+#include <assert.h>
 #include <string.h>
 
 /*
@@ -10,6 +11,7 @@
  * A state has, for each head, [dim / 16][n_state][16 values].
  */
 
+/* x, B and C of a row; e^(s decay) and s of its heads, s = softplus(step + dt). */
 static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct recurrent *d = k->step->be->recurrent;
@@ -26,6 +28,7 @@ static void convolve_row(void *ctx, uint32_t row, uint32_t thread) {
     }
 }
 
+/* The rows of head i % n_head of sequence i / n_head through its state. */
 static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -60,6 +63,7 @@ static void advance_head(void *ctx, uint32_t i, uint32_t thread) {
     b->kernels->mamba_advance(&head, state);
 }
 
+/* d = norm(y silu(z)) of a row, the norm over a group's heads. */
 static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;
@@ -74,7 +78,10 @@ static void finish_row(void *ctx, uint32_t row, uint32_t thread) {
 int ops_mamba(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct recurrent_run k = {s, op};
+    const struct mamba_shape *m = &b->shape.mamba;
 
+    assert(b->shape.state.n_in[0] == b->shape.state.n_out + 2 * m->n_group * m->n_state);
+    assert(b->shape.state.n_out == m->n_head * m->dim && b->recurrent->n_heads == m->n_head);
     recurrent_begin(&k);
     be_each(b, s->n_rows, convolve_row, &k);
     be_each(b, s->host.batch->n_seqs * b->shape.mamba.n_head, advance_head, &k);

@@ -21,6 +21,8 @@
 
 enum { STRETCH = 64 * 1024, ACTS_CACHED = 512 * 1024, TILE = TILE_MAX };
 
+/* Products that run together. Invariant: product i has the items from mm[i].first_item to that of
+ * the next, the last to n_items. */
 struct run {
     const struct matmul *mm;
     uint32_t n, n_threads, n_items;
@@ -57,6 +59,7 @@ static void multiply(const struct matmul *mm, const struct mat *m, uint32_t pane
                m->n_blocks, acc + t * TILE * LANES);
 }
 
+/* A panel's sums times the matrix's scale, plus the bias of rows [at, at + n). */
 static void scale_and_add_bias(const struct mat *m, uint32_t at, uint32_t n, uint32_t n_rows,
                                float *acc) {
     for (uint32_t i = 0; i < n_rows * LANES && m->scale; i++)
@@ -90,6 +93,8 @@ static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, u
     }
 }
 
+/* Panel @panel of the product for rows [row0, row0 + n_rows): the panels of all matrices are
+ * numbered one after the other, but for a gate and an up, which are computed together. */
 static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uint32_t n_rows,
                      struct matmul_scratch *s) {
     uint32_t which = 0;
@@ -106,6 +111,7 @@ static void do_panel(const struct matmul *mm, uint32_t panel, uint32_t row0, uin
     write_out(mm, which, panel, row0, n_rows, s);
 }
 
+/* Items [from, to) in one word, so that they change at once. */
 static uint64_t range_of(uint32_t from, uint32_t to) {
     return (uint64_t)to << 32 | from;
 }
@@ -167,15 +173,18 @@ static const struct matmul *find_product(const struct run *r, uint32_t item) {
     return &r->mm[low];
 }
 
+/* A stretch of panels times a chunk of rows. */
 static void do_item(const struct run *r, uint32_t item, uint32_t thread) {
     const struct matmul *mm = find_product(r, item);
     uint32_t per_chunk = (mm->n_panels + mm->stretch - 1) / mm->stretch, i = item - mm->first_item;
     uint32_t row0 = i / per_chunk * mm->chunk_rows, first = i % per_chunk * mm->stretch;
 
+    assert(row0 < mm->n_rows && first < mm->n_panels);
     for (uint32_t p = first; p < MIN(first + mm->stretch, mm->n_panels); p++)
         do_panel(mm, p, row0, MIN(mm->chunk_rows, mm->n_rows - row0), &mm->scratch[thread]);
 }
 
+/* A pool_fn: items, until none is left. */
 static void do_items(void *ctx, uint32_t thread) {
     struct run *r = ctx;
     uint32_t item;
@@ -191,6 +200,7 @@ static void do_items(void *ctx, uint32_t thread) {
     } while (steal(r, thread));
 }
 
+/* Every thread gets an equal part of the items, consecutive ones. */
 static void deal(const struct run *r) {
     for (uint64_t i = 0; i < r->n_threads; i++)
         atomic_store_explicit(&r->mm[0].scratch[i].range,

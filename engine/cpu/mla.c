@@ -9,6 +9,7 @@
  * behind attention: one round of products, each with its part of every row.
  */
 
+/* acts[]: tiles of the heads, one head's after the other; they grow while weights are loaded. */
 struct mla {
     float *latent, *r, *q; /* [max_rows]: latent keys, q_rank values, queries of all heads */
     struct matmul *mm;     /* [n_head] */
@@ -16,10 +17,12 @@ struct mla {
     size_t acts_size[ACTS_KINDS];
 };
 
+/* Values of a head's query before it is taken to the latent vectors. */
 static uint32_t query_width(const struct model_shape *m) {
     return m->mla.n_nope + m->head_dim - m->mla.rank;
 }
 
+/* Bytes of a buffer of @width floats for each row. */
 static size_t rows_bytes(const struct be *b, size_t width) {
     return b->max_rows * MAX(width, 1u) * sizeof(float);
 }
@@ -63,6 +66,7 @@ int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err
     uint32_t n = b->shape.n_head;
     struct mla *a = b->mla;
 
+    assert(a && t->ne[2] == n);
     w->head = calloc(n, sizeof(*w->head));
     int r = w->head ? be_vector(b, t->scale, &w->scale[0]) : -ENOMEM;
     if (r)
@@ -96,6 +100,7 @@ struct work {
     size_t stride, in_step;
 };
 
+/* Head i % n_head of row i / n_head into its head's tiles. */
 static void store_part(void *ctx, uint32_t i, uint32_t thread) {
     const struct work *k = ctx;
     const struct be *b = k->step->be;

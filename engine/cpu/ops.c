@@ -31,6 +31,7 @@ struct row_run {
     row_fn fn;
 };
 
+/* A pool_fn: @fn for one row after the other. */
 static void do_rows(void *ctx, uint32_t thread) {
     const struct row_run *run = ctx;
     uint32_t i;
@@ -50,6 +51,7 @@ static void each_row(struct rows *r, row_fn fn) {
         pool_run(r->step->be->pool, do_rows, &run);
 }
 
+/* Cosines and sines of the row's position, of both sets, times mscale. */
 static void fill_rope(const struct rows *r, uint32_t row, uint32_t thread) {
     for (uint8_t k = 0; k < ROPE_SETS; k++) {
         const struct rope_set *set = &r->step->be->shape.rope[k];
@@ -78,10 +80,12 @@ int ops_begin(struct be *b, const struct engine_batch *batch, struct step **out)
     return 0;
 }
 
+/* Row @row of the activations in the role. */
 static float *act_row(const struct be *b, enum act_role role, uint32_t row) {
     return b->act[role] + row * b->act_width[role];
 }
 
+/* x = scale times the token's row, plus those of its position and type where there are any. */
 static void embed_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct engine_batch *batch = r->step->host.batch;
     float *x = act_row(r->step->be, ACT_X, row);
@@ -107,6 +111,7 @@ int ops_embed(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* x = layer norm x */
 static void layer_norm_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
 
@@ -121,6 +126,7 @@ int ops_norm(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* x = norm x, which is the hidden state unless a matrix makes that of it. */
 static void keep_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->width;
@@ -241,12 +247,14 @@ static void norm_or_copy(const struct be *b, const float *x, const float *norm, 
         memcpy(y, x, n * sizeof(*y));
 }
 
+/* What DRAFT_IN multiplies: norm x, then the norm of the hidden state of the position before. */
 static void pair_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd;
     const float *before = host_step_before(&r->step->host, row);
     float *to = b->pair + (size_t)row * 2 * n;
 
+    assert(r->w->m[0].n_in == 2 * n);
     norm_or_copy(b, act_row(b, ACT_X, row), r->w->q_norm, to, n);
     if (before)
         norm_or_copy(b, before, r->w->k_norm, to + n, n);
@@ -348,6 +356,9 @@ static void finish_qkv_row(const struct rows *r, uint32_t row, uint32_t thread) 
 int ops_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     size_t kv_width = (size_t)op->heads.n_kv * op->heads.dim;
+
+    assert(!op->gated || b->gated);
+    assert(kv_width <= b->shape.widest.kv && op->heads.n * op->heads.dim <= b->shape.widest.q);
     struct matmul mm = prepare(s, ACT_X, op->weights);
     struct rows r = {.step = s, .w = op->weights, .op = op, .n = s->n_rows};
 
@@ -362,6 +373,7 @@ int ops_qkv(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* KEYS: a row's keys and values to their page. */
 static void finish_keys_row(const struct rows *r, uint32_t row, uint32_t thread) {
     store_row(r, row, be_rope_row(r->step->be, row, r->op->rope));
 }
@@ -420,6 +432,8 @@ static void gate_row(const struct rows *r, uint32_t row, uint32_t thread) {
 static void softplus_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = r->op->heads.n * r->op->heads.dim, per = n / r->w->m[0].n_out;
+
+    assert(per * r->w->m[0].n_out == n);
     const float *gate = act_row(b, ACT_Q, row);
     float *o = act_row(b, ACT_O, row);
 
@@ -449,6 +463,7 @@ int ops_gate(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* b = post_norm b, where there is such a norm. */
 static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *t = act_row(b, ACT_B, row);
@@ -457,6 +472,7 @@ static void norm_branch_row(const struct rows *r, uint32_t row, uint32_t thread)
         b->kernels->norm(t, r->w->post_norm, t, r->op->width, b->shape.rms_eps);
 }
 
+/* x = (x + gain post_norm(b)) scale */
 static void join_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     float *x = act_row(b, ACT_X, row);
@@ -512,9 +528,12 @@ int ops_gate_up(struct step *s, const struct model_op *op) {
     return 0;
 }
 
+/* h = glu(h, the layer's part of p) */
 static void gate_in_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_layer_input;
+
+    assert(r->op->layer < b->shape.n_layer && r->w->m[0].n_out == n);
     float *h = act_row(b, ACT_H, row);
 
     b->kernels->glu[r->op->glu](h, act_row(b, ACT_P, row) + (size_t)r->op->layer * n, h, n);
@@ -544,6 +563,7 @@ static void put_hidden(const struct rows *r, uint32_t want, uint32_t thread) {
     norm_or_copy(b, x, r->w ? r->w->norm : NULL, to, b->shape.n_embd);
 }
 
+/* c = scale c, then the cap if there is one. */
 static void finish_logits_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_vocab;
@@ -590,6 +610,7 @@ int ops_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     return 0;
 }
 
+/* The sample of the i-th want with logits, by the thread's sampler. */
 static void sample_want(const struct rows *r, uint32_t i, uint32_t thread) {
     struct be *b = r->step->be;
 

@@ -44,10 +44,13 @@
  * No number is rounded on the way: IQ2_XXS has d (0.5 + s) / 4 = d/8 (2s + 1), and the eighth is
  * kept apart as a factor of the kernel.
  */
+
+/* The little-endian number at @p. */
 static uint16_t get_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
+/* The half of row @lane among 16. */
 static void put_half(uint8_t *meta, uint32_t lane, uint16_t half) {
     meta[2 * lane] = (uint8_t)half;
     meta[2 * lane + 1] = (uint8_t)(half >> 8);
@@ -67,6 +70,7 @@ static uint64_t get_u64(const uint8_t *p) {
 
 #define EIGHT(byte) (0x0101010101010101u * (byte))
 
+/* Sets the bits of @v in the four bytes at @p, the lowest first. */
 static void or_u32(uint8_t *p, uint32_t v) {
     for (int i = 0; i < 4; i++)
         p[i] |= (uint8_t)(v >> (8 * i));
@@ -117,6 +121,8 @@ static void pack_k45(const uint8_t *p, const uint8_t *high, const uint8_t *qs, u
     put_half(meta + 288, lane, get_u16(p + 2));
 }
 
+/* The pack_fn of each format: its blocks are those of quant.c, what they become is above. */
+
 static void pack_q4k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     pack_k45(p, NULL, p + 16, lane, q, meta);
 }
@@ -125,6 +131,7 @@ static void pack_q5k(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta)
     pack_k45(p, p + 16, p + 48, lane, q, meta);
 }
 
+/* Q6K: eight values of six bits. */
 static void put_q6k(uint8_t *q, uint32_t lane, uint32_t k, uint64_t v) {
     put4(q, lane, k, v & EIGHT(15));
     put2(q + 2048, lane, k, v >> 4 & EIGHT(3));
@@ -412,6 +419,7 @@ static const struct {
     {TENSOR_TQ2_0, PANEL_TQ, pack_tq2},      {TENSOR_NVFP4, PANEL_NVFP4, pack_nvfp4},
 };
 
+/* The row of sources[] for @f; ARRAY_SIZE(sources): the backend has no panels for it. */
 static size_t find_source(const struct tensor_format *f) {
     size_t i = 0;
 

@@ -33,6 +33,8 @@ enum { SPINS = 4000, THREADS_MAX = 1024 };
 
 #define CLOSED 0x80000000u
 
+/* Invariants: gate is closed between rounds; fn and ctx change only while it is; left <= the
+ * threads that came in. */
 struct pool {
     _Atomic uint64_t gate __attribute__((aligned(64)));
     _Atomic uint32_t bell; /* the futex of workers: counts rounds */
@@ -50,6 +52,7 @@ struct pool {
     } * workers;
 };
 
+/* Sleeps while *word is @seen; may return early. */
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
@@ -58,6 +61,7 @@ static void futex_wake(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Tells the core that this thread spins. */
 static void relax(void) {
 #if defined __x86_64__ || defined __i386__
     __builtin_ia32_pause();
@@ -116,6 +120,7 @@ static void *work(void *arg) {
     }
 }
 
+/* Returns when the @n threads that came in have left. */
 static void await_workers(struct pool *p, uint32_t n) {
     uint32_t left;
 
@@ -131,6 +136,7 @@ static void await_workers(struct pool *p, uint32_t n) {
     atomic_store(&p->caller_sleeps, false);
 }
 
+/* A round is open, or all are to stop: wakes those that sleep. */
 static void ring(struct pool *p) {
     atomic_fetch_add(&p->bell, 1);
     if (atomic_load(&p->sleepers) > 0)
@@ -154,6 +160,7 @@ void pool_run(struct pool *p, pool_fn fn, void *ctx) {
     await_workers(p, (uint32_t)atomic_fetch_or(&p->gate, CLOSED));
 }
 
+/* The cores that this process may run on; 1 where that is not known. */
 static uint32_t usable_cpus(void) {
     cpu_set_t set;
     int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;

@@ -5,10 +5,12 @@
 #include <string.h>
 #include "engine/quant.h"
 
+/* Bytes of @width floats (one at least) for each row of the largest batch. */
 static size_t row_bytes(const struct be *b, uint32_t width) {
     return (size_t)b->max_rows * MAX(width, 1) * sizeof(float);
 }
 
+/* Heads with numbers of their own in a row: mix[]. */
 static uint32_t heads_of(const struct be *b) {
     return MAX(b->shape.delta.n_value_head, b->shape.mamba.n_head);
 }
@@ -119,6 +121,7 @@ void recurrent_convolve(const struct recurrent_run *k, uint32_t row, const float
     uint32_t nth = row - k->step->host.batch->seq[seq].row0;
     const float *past = recurrent_state(k, seq), *u[8];
 
+    assert(before < ARRAY_SIZE(u) && row < k->step->n_rows);
     for (uint32_t j = 0; j <= before; j++)
         u[j] = nth + j >= before ? d->in[0] + (size_t)(row + j - before) * n
                                  : past + (size_t)(nth + j) * n;
@@ -137,6 +140,8 @@ void recurrent_begin(const struct recurrent_run *k) {
             memset(recurrent_state(k, i), 0, past * sizeof(float));
 }
 
+/* The last kernel - 1 rows of in[0] of sequence @i, those of earlier steps among them, to its
+ * state. */
 static void keep_inputs(void *ctx, uint32_t i, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

@@ -69,6 +69,7 @@ void CPU_NAME(rows_rope)(float *restrict x, const float *restrict cs, uint32_t n
             rotate(&x[i], &x[half + i], cs[i], cs[half + i]);
 }
 
+/* The rows of enum glu, by lane: backend.h has the formulas. */
 INLINE vf silu_mul(vf g, vf u) {
     vf sigmoid = vf_add(vf_set1(1.0f), vf_exp(vf_neg(g)));
 
@@ -139,6 +140,7 @@ void CPU_NAME(rows_relu_mul)(const float *g, const float *u, float *h, uint32_t 
         h[i] = (g[i] > 0.0f ? g[i] : 0.0f) * u[i];
 }
 
+/* o sigmoid(g) */
 INLINE vf gated(vf o, vf g) {
     return vf_div(o, vf_add(vf_set1(1.0f), vf_exp(vf_neg(g))));
 }
@@ -197,10 +199,13 @@ static uint16_t quantize32_4(const float *x, int8_t *q) {
     return d;
 }
 
+/* Two numbers of four bits in a byte. */
 static uint8_t join4(int8_t low, int8_t high) {
     return (uint8_t)((low & 15) | (high & 15) << 4);
 }
 
+/* kv_write for pages of Q4_0: of a group of 16 keys first the codes of dimensions 2 i and 2 i + 1
+ * of all 16, then [block of 32][key] scales; of values each position's codes, then all scales. */
 static void write_q4(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val) {
     uint32_t lane = slot % LANES, hd = v->head_dim;
@@ -222,6 +227,7 @@ static void write_q4(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head,
     }
 }
 
+/* kv_write for pages of Q8_0: as Q4_0, with a byte for each code. */
 static void write_q8(const struct kv_view *v, uint8_t *k_group, uint8_t *v_head, uint32_t slot,
                      const float *k, const float *val) {
     uint32_t lane = slot % LANES, hd = v->head_dim;
