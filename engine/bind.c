@@ -28,6 +28,7 @@ void bind_deinit(struct binder *b) {
 
 /* The tensor, counted as used; NULL when it is absent or something failed before. */
 static const struct tensor *take_named(struct binder *b, enum bind_need need, const char *name) {
+    assert(b->used);
     if (b->r < 0 || need == BIND_NEVER)
         return NULL;
     const struct tensor *t = gguf_find(b->file, name);
@@ -50,6 +51,7 @@ static const struct tensor *take_named(struct binder *b, enum bind_need need, co
     return t;
 }
 
+/* take_named() with a name that is made of @fmt. */
 static const struct tensor *take(struct binder *b, enum bind_need need, const char *fmt,
                                  va_list ap) {
     char name[96];
@@ -59,6 +61,7 @@ static const struct tensor *take(struct binder *b, enum bind_need need, const ch
     return take_named(b, need, name);
 }
 
+/* Whether @t is n2 matrices of n1 rows of n0 values; else -EINVAL in the binder. */
 static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uint64_t n1,
                       uint64_t n2) {
     if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
@@ -72,6 +75,7 @@ static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uin
     return false;
 }
 
+/* Whether the values of @t are F32; else -EINVAL in the binder. */
 static bool is_float(struct binder *b, const struct tensor *t) {
     if (t->format->type == TENSOR_F32)
         return true;
@@ -80,6 +84,7 @@ static bool is_float(struct binder *b, const struct tensor *t) {
     return false;
 }
 
+/* A copy of @of among the views, to be changed by the caller; NULL: -ENOMEM is in the binder. */
 static struct tensor *add_view(struct binder *b, const struct tensor *of) {
     struct view *v = malloc(sizeof(*v));
 

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 
+/* Each copy is inside the memories that it is from and to. */
 static void check_copies(const struct check *k, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         bool save = c[i].dir == COPY_STATE_SAVE;

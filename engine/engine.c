@@ -28,6 +28,8 @@
 #define SNAPSHOTS_MAX 4096u
 #define HOST_PART 2 /* of host memory, for snapshots of a hybrid model; the rest is for its pages */
 
+/* A step from launch to wait. Life: launched -> masks -> sealed -> waited for, in the order of
+ * steps. */
 struct flight {
     struct engine_batch batch; /* as the backend sees it */
     int32_t *token;            /* [max_rows] with the fed ones; host */
@@ -36,6 +38,8 @@ struct flight {
     bool sealed;
 };
 
+/* Invariants: waited <= launched <= waited + MAX_IN_FLIGHT; the batch of step s is in flight[s % 2]
+ * between launch and wait; once lost, always lost. */
 struct engine {
     struct engine_opts opts; /* our copy: max_context and n_pages filled in */
     struct engine_info info;
@@ -58,6 +62,7 @@ struct engine {
 
 /* -- opening ----------------------------------------------------------------------------------- */
 
+/* What no model and no backend can have. */
 static int check_opts(const struct engine_opts *o, struct err *err) {
     if (o->page_tokens != 16 && o->page_tokens != 32 && o->page_tokens != 64)
         return err_set(err, 0, NULL, "pages of %u tokens: 16, 32 or 64 are allowed",
@@ -109,6 +114,7 @@ static int take_room(struct engine *e, struct err *err) {
     return 0;
 }
 
+/* Of a sequence, over all recurrent layers. */
 static uint64_t state_bytes(const struct engine *e) {
     return e->model.shape.state.n_layer * e->model.shape.state.n_floats * sizeof(float);
 }
@@ -218,6 +224,7 @@ static int size_states(struct engine *e, struct err *err) {
     return 0;
 }
 
+/* Which experts are the host's, beside a device: place.h. */
 static int place_experts(struct engine *e, struct err *err) {
     const struct fit_sizes s = sizes_of(e);
 
@@ -283,6 +290,7 @@ static int check_memory(const struct engine *e, struct err *err) {
     return e->ops->device ? 0 : fit_check(&e->model, &s, n, all_kv_bytes(e), err);
 }
 
+/* What steps need here. 0 or -ENOMEM, freed by engine_free(). */
 static int alloc_flights(struct engine *e) {
     for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
         struct flight *f = &e->flight[i];
@@ -302,6 +310,7 @@ static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && !(ops->device && o->block && assistant_found(o->block));
 }
 
+/* Adds to the note why nothing is drafted although it was asked for. */
 static void note_no_drafts(struct engine *e) {
     size_t n = strlen(e->note);
 
@@ -310,6 +319,7 @@ static void note_no_drafts(struct engine *e) {
              drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
 }
 
+/* What was placed where, to the info and the note. */
 static void tell_place(struct engine *e) {
     struct engine_info *i = &e->info;
     const struct placement p = place_tell(&e->model, e->note, sizeof(e->note));
@@ -324,6 +334,7 @@ static void tell_place(struct engine *e) {
     i->host_expert_bytes = p.host_bytes;
 }
 
+/* All of the info that sizing has not filled in yet. */
 static void fill_info(struct engine *e) {
     const struct model_shape *s = &e->model.shape;
     struct engine_info *i = &e->info;
@@ -379,6 +390,7 @@ static int prove(struct engine *e, struct err *err) {
     return 0;
 }
 
+/* Opens the backend for the sizes that were chosen, hands it the weights, and proves a device. */
 static int open_backend(struct engine *e, struct err *err) {
     struct be_opts o = {
         .shape = &e->model.shape,
@@ -561,7 +573,7 @@ void *engine_host_snapshot(struct engine *e, uint32_t snapshot) {
 }
 
 void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens) {
-    assert(snapshot < e->opts.n_snapshots);
+    assert(snapshot < e->opts.n_snapshots && n_tokens > 0);
     e->state[e->opts.n_states + snapshot].end = n_tokens;
 }
 
@@ -571,6 +583,7 @@ const float *engine_peek(const struct engine *e, uint32_t want) {
 
 /* -- steps ------------------------------------------------------------------------------------- */
 
+/* @r, which is remembered if it is an error: the device is lost. */
 static int lose(struct engine *e, int r) {
     if (r < 0)
         e->lost = true;
@@ -613,12 +626,14 @@ static int start_step(struct engine *e, struct flight *f) {
     return r;
 }
 
+/* Samples, then the copies behind the step. */
 static int sample_step(struct engine *e, struct flight *f) {
     int r = f->batch.n_wants ? e->ops->sample(f->step) : 0;
 
     return r < 0 ? r : run_copies(e, f->batch.after, f->batch.n_after);
 }
 
+/* Positions move with the states that are copied. */
 static void copy_ends(struct engine *e, const struct engine_copy *c, uint32_t n) {
     for (uint32_t i = 0; i < n; i++)
         if (c[i].dir == COPY_STATE_SAVE)
@@ -662,6 +677,7 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
         },
         b);
     e->launched = b->step;
+    assert(e->launched > e->waited && e->launched - e->waited <= MAX_IN_FLIGHT);
     e->n_wants_launched = b->n_wants;
     if (e->opts.n_states && b->model == 0)
         move_states(e, b);
@@ -673,6 +689,7 @@ int engine_launch(struct engine *e, const struct engine_batch *b) {
     return 0;
 }
 
+/* The flight of a step that was launched and not waited for. */
 static struct flight *flight_of(struct engine *e, uint64_t step) {
     assert(step > e->waited && step <= e->launched);
     return &e->flight[step % MAX_IN_FLIGHT];
@@ -681,7 +698,7 @@ static struct flight *flight_of(struct engine *e, uint64_t step) {
 int engine_mask(struct engine *e, uint64_t step, uint32_t want, const uint32_t *bits) {
     struct flight *f = flight_of(e, step);
 
-    assert(!f->sealed && want < f->batch.n_wants);
+    assert(!f->sealed && want < f->batch.n_wants && bits);
     if (e->lost)
         return -EIO;
     if (e->ops->device)
@@ -712,6 +729,7 @@ static void resolve_feed(struct engine *e, struct flight *f) {
     b->token = f->token;
 }
 
+/* All of a step of a host backend, whose masks are in. */
 static int compute_on_host(struct engine *e, struct flight *f) {
     resolve_feed(e, f);
     int r = start_step(e, f);
@@ -721,6 +739,7 @@ static int compute_on_host(struct engine *e, struct flight *f) {
     return r < 0 ? r : sample_step(e, f);
 }
 
+/* What the backend has counted, to the file and the info. */
 static void count_picks(struct engine *e) {
     const struct model_shape *s = &e->model.shape;
     const uint64_t *now = e->ops->picks ? e->ops->picks(e->be) : NULL;

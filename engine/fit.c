@@ -86,6 +86,7 @@ static uint64_t pages_of_seq(const struct fit_windows *w) {
     return (w->window + w->page_tokens - 1) / w->page_tokens + 3;
 }
 
+/* Window pages that the rows of two steps write, whatever sequences they are of. */
 static uint64_t pages_of_rows(const struct fit_windows *w) {
     return 2ull * ((w->max_rows + w->page_tokens - 1) / w->page_tokens);
 }
@@ -108,6 +109,7 @@ static uint64_t page_and_part(const struct fit_windows *w) {
 
 uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seqs) {
     assert(w->page_tokens > 0 && w->page > 0 && w->window_page > 0);
+    assert(w->max_seqs > 0 && w->window > 0);
     uint64_t room = bytes / 2 / w->window_page, rows = pages_of_rows(w);
 
     if (room < rows + pages_of_seq(w))
@@ -148,6 +150,7 @@ static uint64_t context_in(const struct fit *f, uint64_t bytes) {
     return MAX(n, bytes / page) * f->page_tokens;
 }
 
+/* -ENOMEM with the arithmetic and what would fit: a shorter context, or fewer bits a weight. */
 static int refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t context,
                   struct err *err) {
     uint64_t room = context_in(f, left), usable = f->memory - spare(f->memory);
@@ -178,6 +181,7 @@ static int refuse(const struct fit *f, uint64_t least, uint64_t left, uint64_t c
 }
 
 int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err) {
+    assert(f->page > 0 && f->page_tokens > 0 && f->memory > 0);
     uint64_t usable = f->memory - spare(f->memory);
     uint64_t fixed = f->weights + f->buffers + f->host;
     uint64_t left = usable - MIN(fixed, usable);

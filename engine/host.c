@@ -73,7 +73,7 @@ const float *host_step_before(const struct host_step *h, uint32_t row) {
     return h->kept + kept_at(s, pos - 1) * h->n_embd;
 }
 
-/* The last rows of @s, once none is read any more. */
+/* Keeps the hidden states of the last rows of @s, once none is read any more. */
 static void keep(struct host_step *h, const struct engine_seq *s) {
     for (uint32_t i = kept_first(s); i < s->n_rows; i++)
         memcpy(h->kept + kept_at(s, kept_pos(s, i)) * h->n_embd,
@@ -84,6 +84,7 @@ static void keep(struct host_step *h, const struct engine_seq *s) {
 /* -- the step ---------------------------------------------------------------------------------- */
 
 void host_step_begin(struct host_step *h, const struct engine_batch *b) {
+    assert(!h->batch && b->n_wants <= h->max_wants); /* one step at a time */
     h->batch = b;
     h->current ^= 1;
     memset(h->mask, 0, h->max_wants * sizeof(*h->mask));
@@ -110,6 +111,8 @@ void host_step_mask(struct host_step *h, uint32_t want, const uint32_t *bits) {
 void host_step_sample(struct host_step *h, uint32_t want, const float *logits, struct sampler *s) {
     const struct engine_batch *b = h->batch;
     const struct engine_want *w = &b->want[want];
+
+    assert(want < b->n_wants && w->what != WANT_HIDDEN);
     const struct engine_param *p = &b->param[w->param];
     const struct engine_seq *seq = &b->seq[h->row_seq[w->row]];
     struct sample_job job = {

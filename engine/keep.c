@@ -159,5 +159,6 @@ int keep_protect(const struct keep *k, void *at, size_t size, uint64_t offset) {
 }
 
 bool keep_seal(struct keep *k) {
+    assert(!k->found);
     return k->fd > 0 && fcntl(k->fd, F_ADD_SEALS, SEALS | F_SEAL_SEAL) == 0;
 }

@@ -59,6 +59,7 @@ static inline uint32_t kept_pos(const struct engine_seq *s, uint32_t i) {
 
 /* The step ends. */
 static inline void kept_end(struct kept *k, const struct engine_seq *s) {
+    assert(s->state_slot < k->n_slots);
     for (uint32_t i = kept_first(s); i < s->n_rows; i++)
         k->of[kept_at(s, kept_pos(s, i))] = kept_pos(s, i) + 1;
 }

@@ -9,6 +9,7 @@ struct full_key {
     char s[96];
 };
 
+/* "<architecture>.<key>" */
 static struct full_key full(const struct meta *m, const char *key) {
     struct full_key k;
     int n = snprintf(k.s, sizeof(k.s), "%s.%s", m->arch, key);

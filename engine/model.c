@@ -33,7 +33,7 @@ void model_add(struct model *m, const struct model_op *op) {
 struct kv_layer model_add_kv(struct model *m, uint8_t cls, const struct heads *h) {
     struct model_shape *s = &m->shape;
 
-    assert(cls < KV_CLASSES);
+    assert(cls < KV_CLASSES && h->n_kv > 0 && h->dim > 0);
     struct kv_layer kv = {.layer = s->n_kv_layer[cls]++, .cls = cls, .at = s->n_kv_values[cls]};
     s->n_kv_values[cls] += 2ull * h->n_kv * h->dim;
     return kv;
@@ -92,6 +92,7 @@ void model_deinit(struct model *m) {
     *m = (struct model){0};
 }
 
+/* Bytes of an op's matrices, for progress. */
 static uint64_t bytes_of(const struct model_op *op) {
     uint64_t n = 0;
 
@@ -176,6 +177,7 @@ int model_load(struct model *m, const struct be_ops *ops, struct be *be,
 int model_forward(const struct model *m, const struct be_ops *ops, struct step *s, uint32_t pass) {
     int r = 0;
 
+    assert(pass < ARRAY_SIZE(m->pass) && m->pass[pass].begin < m->pass[pass].end);
     for (uint32_t i = m->pass[pass].begin; i < m->pass[pass].end && r == 0; i++)
         r = ops->run[m->op[i].kind](s, &m->op[i]);
     return r;

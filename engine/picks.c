@@ -15,10 +15,12 @@ struct picks_head {
     uint32_t placed, unused; /* placed: 0 or 1 */
 };
 
+/* Bytes of the placement in the file. */
 static size_t bits_bytes(const struct picks *k) {
     return round_up((size_t)k->n_layer * ((k->n_expert + 31) / 32) * sizeof(uint32_t), 8);
 }
 
+/* The counts in the file: [n_layer][n_expert]. */
 static uint64_t *counts_of(const struct picks *k) {
     return (uint64_t *)((uint8_t *)(k->head + 1) + bits_bytes(k));
 }
@@ -100,6 +102,7 @@ static uint64_t rows_of(const struct picks *k) {
 void picks_count(struct picks *k, const uint64_t *now) {
     size_t n = k->head ? (size_t)k->n_layer * k->n_expert : 0;
 
+    assert(n == 0 || k->n_used > 0);
     for (size_t i = 0; i < n; i++)
         counts_of(k)[i] = k->before[i] + now[i] - k->base[i];
     if (n == 0 || rows_of(k) < 2 * PICKS_HALF_LIFE)

@@ -66,9 +66,11 @@ static void scale_yarn(const struct scaling *y, struct rope_set *s, double *freq
 }
 
 float temper_at(const struct temper *t, uint32_t pos) {
+    assert(t->span > 0);
     return (float)(1.0 + (double)t->slope * mx_log(1.0 + (double)(pos / t->span)));
 }
 
+/* The tensor has @n floats that frequencies can be divided by; else -EINVAL in @m. */
 static void check_divisors(struct meta *m, const struct tensor *t, uint32_t n) {
     if (t->format->type != TENSOR_F32 || t->ne[0] != n || t->n_dims != 1) {
         m->r =

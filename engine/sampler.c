@@ -6,6 +6,7 @@
 int sampler_init(struct sampler *s, uint32_t n_vocab) {
     size_t padded = round_up(n_vocab, 64);
 
+    assert(n_vocab > 0);
     *s = (struct sampler){
         .n_vocab = n_vocab,
         .z = malloc(padded * sizeof(float)),
