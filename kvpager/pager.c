@@ -518,6 +518,7 @@ void kv_seq_commit(struct kv_seq *s, const int32_t *tokens, uint32_t n_tokens) {
 void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens) {
     uint32_t t = s->pager->opts.page_tokens;
 
+    assert(!s->pinned);
     assert(n_tokens % t == 0 || n_tokens / t >= s->n_published);
     assert(n_tokens == 0 || n_tokens >= s->n_committed || s->pager->opts.n_windows == 0);
     drop_pages(s, pages_for(s->pager, n_tokens));
