@@ -6,6 +6,7 @@
 
 #define CHUNK_BYTES 4096
 
+/* Invariant: used <= cap, the bytes of data. */
 struct arena_chunk {
     struct arena_chunk *next;
     size_t used, cap;

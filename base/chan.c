@@ -9,6 +9,7 @@
 
 #define READ_CHUNK (64u << 10)
 
+/* In front of every payload. */
 struct header {
     uint32_t len;
     uint16_t type, zero;

@@ -20,12 +20,15 @@
 #define CHAN_FULL 1  /* chan_send: the queue is full, nothing was taken */
 #define CHAN_EMPTY 1 /* chan_recv: no whole frame yet */
 
+/* What chan_recv() gives. */
 struct chan_frame {
     uint16_t type;
     uint32_t len;
     const void *data; /* 8-byte aligned; valid until the next chan_recv() */
 };
 
+/* Invariants: consumed <= in.len, a multiple of 8; out.len <= what may be queued; a dead one stays
+ * dead. */
 struct chan {
     int fd;   /* non-blocking; owned */
     int dead; /* 0 or the negative errno that ended it */

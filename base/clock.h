@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+/* Any thread may read a clock that is not virtual. */
 struct clock {
     int64_t (*now_ns)(struct clock *);
 };

@@ -7,6 +7,7 @@
 
 #include "base/util.h"
 
+/* Zeroed: nothing was wrong. */
 struct err {
     int status;        /* HTTP status; 0: not meant for a client */
     char param[64];    /* the offending field ("messages[3].role"), or "" */

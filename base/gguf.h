@@ -50,6 +50,7 @@ enum tensor_type {
     TENSOR_NVFP4 = 40,
 };
 
+/* How values of a type lie in a file: whole blocks, one behind the other. */
 struct tensor_format {
     enum tensor_type type;
     const char *name;     /* "Q4_K" */
@@ -62,6 +63,7 @@ struct tensor_format {
 const struct tensor_format *tensor_format(uint32_t type);
 const struct tensor_format *tensor_format_by_name(const char *name);
 
+/* Of values of metadata; numbers as in the file. */
 enum gguf_type {
     GGUF_U8,
     GGUF_I8,
@@ -78,6 +80,7 @@ enum gguf_type {
     GGUF_F64,
 };
 
+/* Bytes of the file. */
 struct gguf_str {
     const char *data; /* not NUL-terminated; lives as long as the file is open */
     size_t len;

@@ -17,6 +17,7 @@
 #define PIECE 65536u
 #define N_SAMPLES 64u /* pieces of a shard's data; smaller data is read whole */
 
+/* What the bytes so far have left. */
 struct mix {
     uint64_t a, b;
 };

@@ -9,6 +9,7 @@
 
 #define STACK_BYTES ((size_t)8 << 20) /* templates and schemas are read recursively */
 
+/* One of the pool. */
 struct thread {
     pthread_t id;
     pthread_cond_t woken; /* it has a job, its job goes on, or the pool stops */

@@ -53,6 +53,7 @@ struct job {
     atomic_bool abandoned;
 };
 
+/* name and clock stay the caller's, and outlive the pool. */
 struct jobs_opts {
     const char *name;    /* of the threads */
     uint32_t n_running;  /* jobs that work at the same time */

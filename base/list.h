@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include "base/util.h"
 
+/* Invariant: node->next->prev and node->prev->next are the node. */
 struct list {
     struct list *prev, *next;
 };

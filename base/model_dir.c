@@ -463,6 +463,7 @@ static bool is_folder(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* A folder that a variable of the environment leads to. */
 struct place {
     const char *var, *below;
     bool if_there; /* a default place, taken only if it is a folder */

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include "base/err.h"
 
+/* Whose files they are, in the order of the list. */
 enum model_store { MODEL_WEFT, MODEL_HUB, MODEL_LMSTUDIO, MODEL_OLLAMA, MODEL_N_STORES };
 
 /* "weft", "hub", "lmstudio" or "ollama"; static. */
@@ -33,6 +34,7 @@ struct model_dirs {
 int model_dirs_init(struct model_dirs *d, const char *option);
 void model_dirs_deinit(struct model_dirs *d); /* frees the roots; accepts a zeroed one */
 
+/* One model; its strings are the list's. */
 struct model_file {
     char *name; /* unique in its list: "Qwen3-0.6B-Q4_K_M", "llama3.2:3b" */
     char *path; /* absolute if the root is; of a split model the first shard; printable UTF-8 */

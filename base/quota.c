@@ -99,6 +99,7 @@ void quota_charge_withhold(struct quota_charge *c) {
 
 /* ---- shares ---- */
 
+/* What quota_victim() looks for, and the best that it has seen. */
 struct search {
     const struct quota_account *asker;
     uint64_t n;

@@ -36,6 +36,7 @@ struct quota_account {
     uint64_t used;
 };
 
+/* Invariant: root.used <= limit + reserve, but for what was charged without quota_make_room(). */
 struct quota {
     struct quota_account root;
     uint64_t limit, reserve;

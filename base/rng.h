@@ -14,6 +14,7 @@
 #define RNG_FN static inline
 #endif
 
+/* 128 random bits. */
 struct rng_block {
     uint32_t v[4];
 };

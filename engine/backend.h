@@ -336,6 +336,7 @@ static inline uint32_t n_host_experts(const struct model_shape *s, uint32_t laye
  * the rest of the model: those of shape.host_experts. One call at a time, from any thread.
  */
 struct host_experts;
+/* 0 or -errno. */
 struct host_experts_ops {
     int (*open)(struct host_experts **out, const struct model_shape *shape,
                 const struct engine_opts *opts, struct err *err);

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/gguf.h"
 
+/* Whether a tensor must not be asked for, may be missing, or must be there. */
 enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
 
 /* Invariant: r is 0 or the first error, whose text is in *err; used[i] means that tensor i was

@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
+/* What an engine is; fixed when it is opened, but for n_picks and n_host_picks. */
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
     const char *address; /* of a CUDA device on its bus, domain:bus:device.function; "" */

@@ -5,6 +5,7 @@
 
 #include "engine/backend.h"
 
+/* An expert that a row picked, and what its output is multiplied by. */
 struct expert_pick {
     uint32_t expert;
     float weight;

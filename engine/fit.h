@@ -8,6 +8,7 @@
 
 #include "engine/model.h"
 
+/* Returned by value, for use as an argument of printf. */
 struct fit_text {
     char s[24];
 };

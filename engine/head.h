@@ -20,6 +20,7 @@ struct head_tensors {
     const struct tensor *out[2], *out_bias; /* out[i]: one row */
 };
 
+/* The decoded classifier; NULL: the parts that it lacks, all of them where there is none. */
 struct head {
     uint32_t n_embd, n_mid; /* n_mid: what out is multiplied by; n_embd without dense */
     float *dense, *dense_bias, *out, out_bias, *mid;

@@ -17,6 +17,7 @@
 
 enum { KEEP_PAGE = 2 << 20 }; /* the unit of sizes: a huge page */
 
+/* What is in a file, and of which model. */
 struct keep_header {
     char magic[8];
     uint8_t sources[20]; /* backend_sources() of the CPU backend */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Returned by value. */
 struct full_key {
     char s[96];
 };

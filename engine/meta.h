@@ -8,6 +8,7 @@
 
 #include "base/gguf.h"
 
+/* Where the keys of one architecture are read from; zeroed but for the first three. */
 struct meta {
     const struct gguf *file;
     const char *arch;

@@ -17,6 +17,7 @@
 
 /* -- orders ------------------------------------------------------------------------------------ */
 
+/* What experts are ordered by. */
 struct expert {
     uint64_t picks;
     uint32_t number;
@@ -147,6 +148,7 @@ static void take_first(struct model *m, const uint32_t *order, uint32_t n) {
 
 /* -- the choice -------------------------------------------------------------------------------- */
 
+/* All that the choice is made from, and the best so far. */
 struct choice {
     struct model *m;
     const struct be_ops *ops;

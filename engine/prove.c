@@ -17,6 +17,7 @@
  * near, the device is not wrong: about one prompt in a hundred. */
 #define PROMPTS_OF_EXPERTS 3u
 
+/* A proof under way: the device with the model, and a judge with the few layers that are run. */
 struct proof {
     const struct model *m;
     const struct be_ops *ops; /* of the device */

@@ -14,11 +14,12 @@
 #define SAMPLER_LIST_MAX 256
 #define SAMPLER_RECENT_MAX 65536u /* tokens that DRY looks at, at most */
 
+/* Scratch, of one thread. Invariant: count[] is zero between calls. */
 struct sampler {
     uint32_t n_vocab;
     bool wide;       /* this CPU has AVX2 and FMA: use the copy of the code compiled for it */
     float *z;        /* [n_vocab rounded up to 64] processed logits, -inf at the end */
-    uint32_t *count; /* [n_vocab] of the output tokens; zero between calls */
+    uint32_t *count; /* [n_vocab] of the output tokens */
     uint64_t *bins;  /* [4096] */
     uint64_t list[SAMPLER_LIST_MAX];
     /* Scratch of engine/sampler_more.c, which few requests touch. */
@@ -27,6 +28,7 @@ struct sampler {
     uint32_t *repeat_length; /* [SAMPLER_RECENT_MAX] */
 };
 
+/* One want. All of it stays the caller's. */
 struct sample_job {
     const float *logits;              /* [n_vocab], before all processors */
     const struct engine_want *want;   /* WANT_SAMPLE or WANT_PROMPT_LP */

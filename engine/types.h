@@ -63,6 +63,7 @@ struct engine_want {
     bool no_digest;      /* opts.digest, but not needed for this want */
 };
 
+/* Added to the logit of a token. */
 struct engine_bias {
     int32_t token;
     float bias;
@@ -125,11 +126,13 @@ struct engine_batch {
     const struct engine_copy *before, *after;
 };
 
+/* One of the most probable tokens, under the softmax before all processors. */
 struct engine_top {
     int32_t token;
     float logprob;
 };
 
+/* The answer to a want. */
 struct engine_out {
     int32_t token;   /* the sample; WANT_PROMPT_LP: the row's next prompt token */
     float logprob;   /* of token, under the softmax of the logits before all processors */
@@ -139,20 +142,22 @@ struct engine_out {
     const float *vector; /* WANT_HIDDEN: n_embd floats until the next launch, and nothing else */
 };
 
+/* The answers of a step, in the order of its wants. */
 struct engine_result {
     uint64_t step;
     uint32_t n_outs;              /* = n_wants */
     const struct engine_out *out; /* valid until the engine_wait() after next */
 };
 
+/* How an engine is opened; copied. The files stay the caller's, open while it lives. */
 struct engine_opts {
-    const struct gguf *file; /* kept open by the caller while the engine lives */
-    const char *backend;     /* "reference", "cpu", "cuda", "auto" */
-    const char *isa;         /* cpu: "auto", "generic", "avx2", "avx512", "amx" */
-    uint32_t n_threads;      /* cpu; 0: all cores */
-    uint32_t n_pages;        /* 0: sized from kv_bytes */
-    uint32_t page_tokens;    /* 16, 32 or 64 */
-    uint64_t kv_bytes;       /* used when n_pages is 0 */
+    const struct gguf *file;
+    const char *backend;  /* "reference", "cpu", "cuda", "auto" */
+    const char *isa;      /* cpu: "auto", "generic", "avx2", "avx512", "amx" */
+    uint32_t n_threads;   /* cpu; 0: all cores */
+    uint32_t n_pages;     /* 0: sized from kv_bytes */
+    uint32_t page_tokens; /* 16, 32 or 64 */
+    uint64_t kv_bytes;    /* used when n_pages is 0 */
     /* Not 0: the CPU may take so much for all of it. Then kv_bytes is a wish (0: a quarter of it)
      * that is reduced for the weights and grows for max_context. */
     uint64_t memory;

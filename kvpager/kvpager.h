@@ -28,10 +28,12 @@ typedef uint32_t kv_page;
 struct kv_pager;
 struct kv_seq;
 
+/* What the caller says must be equal for sharing; kvpager compares its bytes. */
 struct kv_isolation {
     uint8_t key[16]; /* only sequences of equal key share pages */
 };
 
+/* Fixed for the life of a pager. */
 struct kv_opts {
     uint32_t n_pages, page_tokens, max_seqs; /* page_tokens: a power of two, 1 to 256 */
     uint32_t max_seq_tokens;                 /* longest sequence: page tables are sized from it */
@@ -60,6 +62,7 @@ struct kv_change {
     const int32_t *tokens; /* [page_tokens], until the pager is called again; NULL: it is gone */
 };
 
+/* Gauges are of now, what is uint64_t counts since the start. */
 struct kv_stats {
     uint32_t n_pages, n_free, n_owned, n_shared, n_cached; /* the last four add up to n_pages */
     uint32_t n_seqs;

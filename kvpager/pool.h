@@ -11,6 +11,7 @@
 
 #define NO_PAGE KV_NO_PAGE
 
+/* What each means, and the changes: pager.c. */
 enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES };
 
 /* A page's life; the legal changes are in pool.c, the functions that make them in pager.c. */

@@ -36,12 +36,14 @@
 #define MAGIC UINT64_C(0x3230564B74666577) /* "weftKV02", as it stands in the file */
 #define MAX_TOKENS 256u                    /* of a page */
 
+/* The first block of the file. */
 struct file_head {
     uint64_t magic, slot_bytes, page_bytes, page_tokens, state_bytes;
     XXH128_hash_t identity;
     uint64_t sum; /* of all before */
 };
 
+/* What the file says of a slot: a block, as the layout above has it. */
 struct slot_head {
     uint64_t magic;
     uint64_t sum; /* of all that follows */
@@ -56,6 +58,7 @@ static_assert(sizeof(struct store_head) ==
                   2 * sizeof(struct store_id) + 2 * sizeof(uint64_t) + sizeof(struct kv_isolation),
               "no padding, which would be written as it is");
 
+/* Nothing here changes after store_open(): threads may read it. */
 struct store {
     int fd;
     uint32_t n_slots, n_states, page_tokens;
@@ -258,6 +261,7 @@ int store_read_head(const struct store *s, uint32_t i, struct store_head *out, i
 
 /* ---- their bytes ---- */
 
+/* Bytes on their way. Invariant: either `to` or `from` is set; done <= the bytes of the slot. */
 struct store_io {
     const struct store *store;
     uint32_t slot;

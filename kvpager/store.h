@@ -39,6 +39,7 @@ struct store_head {
     uint64_t stamp; /* the greater, the later it was written */
 };
 
+/* identity stays the caller's and is read by store_open() alone. */
 struct store_opts {
     int fd;           /* readable and writable; stays the caller's, open while the store lives */
     uint64_t n_bytes; /* the file's size is at most this */

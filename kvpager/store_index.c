@@ -11,6 +11,7 @@
 #include <string.h>
 #include "kvpager/private.h"
 
+/* A head of the file that is whole. */
 struct found {
     struct store_head head;
     uint32_t slot, parent; /* parent: index among the pages, or n */
@@ -18,6 +19,7 @@ struct found {
     bool restored;
 };
 
+/* All of them, while they are entered. */
 struct index {
     const struct store *store;
     struct kv_pager *slots;

@@ -22,6 +22,7 @@ struct watched {
     uint64_t told;
 };
 
+/* The lists are of struct watched; all of it is the pager's thread's. */
 struct watch {
     struct watched *at; /* [n_pages]; NULL: nothing is watched, and the rest does nothing */
     struct list gone, came;

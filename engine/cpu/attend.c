@@ -109,6 +109,7 @@ static uint32_t end_key(const struct run *r, uint32_t pos) {
     return pos + !r->op->attn.before;
 }
 
+/* Keys of a tile. */
 struct range {
     uint32_t first, n; /* [first, n); nothing where they are equal */
 };

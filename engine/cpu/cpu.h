@@ -32,6 +32,7 @@ enum { LANES = 16, TILE_MAX = 8 };
  *   ACTS_F   float */
 enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_B16, ACTS_F, ACTS_KINDS };
 
+/* What panels are made of: panel.c has the layouts. */
 enum panel_format {
     PANEL_F32,
     PANEL_F16,
@@ -59,6 +60,7 @@ enum panel_format {
     PANEL_FORMATS
 };
 
+/* What all panels of a format have in common. */
 struct panel_info {
     enum acts_kind acts;
     uint16_t block;                   /* values of a row that share a scale */

@@ -22,6 +22,7 @@
 
 #define ELSEWHERE UINT32_MAX /* a pick whose expert a device has */
 
+/* The pairs of an expert. */
 struct group {
     uint32_t expert, first, n_rows, first_tile; /* pairs [first, first + n_rows) */
 };
@@ -44,6 +45,7 @@ struct experts {
     uint32_t n_pairs, max_pairs;
 };
 
+/* Numbers 0 .. n - 1, handed out one by one. */
 struct each {
     each_fn fn;
     void *ctx;

@@ -26,6 +26,7 @@ struct rows {
 
 typedef void (*row_fn)(const struct rows *r, uint32_t row, uint32_t thread);
 
+/* What is done to which rows. */
 struct row_run {
     struct rows *rows;
     row_fn fn;

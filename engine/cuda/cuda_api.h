@@ -12,10 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of a copy. */
 enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 
 #define CUDA_NOT_READY 600 /* event_query(): not an error */
 
+/* What the runtime says of a device. */
 struct cuda_device {
     char name[128], address[16]; /* on its bus: domain:bus:device.function */
     int major, minor, n_multiprocessors;
@@ -27,6 +29,8 @@ struct cuda_side {
     void *stream, *forked, *joined;
 };
 
+/* All answer 0 or an error of the runtime, whose text() says more. Streams, events and graphs are
+ * what it calls so; nothing but stream_wait() waits for the device. */
 struct cuda_api {
     int (*count)(int *n);
     /* Of CUDA, 1000 times the major one and 10 times the minor one: that the driver knows, 0 where

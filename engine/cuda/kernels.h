@@ -36,6 +36,7 @@ struct repack_args {
     struct repack_found *found;
 };
 
+/* What repack() has seen of a tensor so far. */
 struct repack_found {
     uint64_t most; /* the largest tile_scale_size(): its bits in single precision */
     uint32_t bad;  /* 1 when a weight does not fit half precision */
@@ -58,6 +59,7 @@ struct attn_merge {
     uint32_t item, seq; /* the first of its own items; its sequence */
 };
 
+/* A sequence of the batch, as plan reads it. */
 struct plan_seq {
     uint32_t row0, n_rows, pos0; /* rows of the batch, position of the first */
     uint32_t page0;              /* of its page table */
@@ -267,6 +269,7 @@ struct copy_args {
 
 /* -- matrices ---------------------------------------------------------------------------------- */
 
+/* A weight matrix, or that of all experts one behind the other, and where its product goes. */
 struct matrix {
     const uint8_t *tiles;
     const float *bias;  /* or NULL */
@@ -605,6 +608,8 @@ struct bias_entry { /* as engine_bias */
     float bias;
 };
 
+/* A want of samples and the parameters of its sequence, as struct engine_want and engine_param have
+ * them; lists: index of the first, and how many. */
 struct sample_want {
     float temperature, top_p, min_p, repetition, presence, frequency;
     uint64_t seed;
@@ -615,11 +620,13 @@ struct sample_want {
     uint8_t n_top, logprob;
 };
 
+/* One of the best tokens. */
 struct sample_top {
     int32_t token;
     float logprob;
 };
 
+/* What comes back of a want: struct engine_out. */
 struct sample_out {
     int32_t token;
     float logprob;
@@ -633,6 +640,7 @@ struct sample_out {
 #define SAMPLE_LIST 4096u /* tokens that a cut is found among, at most */
 #define SAMPLE_TOP 20u
 
+/* The best key so far, and whose it is. */
 struct sample_drawn {
     uint64_t key;
     uint32_t id;

@@ -38,6 +38,7 @@ struct attend_args {
     (ATTEND_WIDE_STAGES * ATTN_TILE *                                                              \
      ((q8) ? (head) + 32 + (head) + (head) / 32 * 2 * 2 : ((head) + 32 + (head)) * 2))
 
+/* A variant of attention. */
 struct attend_kernel {
     const void *kernel;
     uint32_t shared; /* bytes, of the launch */

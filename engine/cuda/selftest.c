@@ -161,6 +161,7 @@ static int prepare(struct be *b, struct product *p) {
     return r < 0 ? r : cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles);
 }
 
+/* The ways in which a product is computed; way_name[] says by which kernel. */
 enum way { ALONE, NARROW, WIDE, SHARING, M128, WGMMA, WGMMA_64, EXPERT_VEC, EXPERT_WIDE, WAYS };
 
 static const char *const way_name[] = {"matvec",          "matvec",      "matmul_wide",
@@ -325,6 +326,7 @@ static int try_type(struct be *b, const struct tensor *tensor, struct err *err) 
 
 /* -- attention --------------------------------------------------------------------------------- */
 
+/* What attention is tried with. */
 struct attention {
     struct heads heads;
     struct piece q, k, v, o, part; /* host: [n] rows; part: o of some of them */

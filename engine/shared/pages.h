@@ -26,6 +26,7 @@
 #define ATTN_WIDE 128u  /* queries of a block when a step has many rows */
 #define ATTN_LATENT 32u /* queries of a block of latent attention */
 
+/* What a page of a head is made of. */
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
 
 /* @latent: values are the first ones of the keys, and have no room of their own. */

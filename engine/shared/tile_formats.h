@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include "engine/shared/blocks.h"
 
+/* What tiles hold; their order matters where the comments say so. */
 enum tile_format {
     TILE_F16,
     TILE_Q8_0,
