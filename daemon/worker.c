@@ -163,8 +163,8 @@ static uint64_t draft_bytes(const struct worker *w) {
     return w->draft ? engine_info(w->draft)->memory_bytes : 0;
 }
 
-/* Where the memory goes, in one line. */
-static void log_memory(const struct worker *w) {
+/* Where the memory goes, in one line; @room: bytes that are free. */
+static void log_memory(const struct worker *w, uint64_t room) {
     const struct engine_info *i = engine_info(w->engine);
     uint64_t host = (uint64_t)i->n_host_pages * i->page_bytes;
     uint64_t kv = i->n_pages * i->page_bytes + i->n_windows * i->window_bytes +
@@ -177,8 +177,7 @@ static void log_memory(const struct worker *w) {
               (unsigned long long)(i->memory_bytes - kv - host) >> 20,
               (unsigned long long)i->host_expert_bytes >> 20,
               (unsigned long long)draft_bytes(w) >> 20, (unsigned long long)kv >> 20,
-              (unsigned long long)host >> 20, (unsigned long long)w->config.engine.memory >> 20,
-              i->max_context);
+              (unsigned long long)host >> 20, (unsigned long long)room >> 20, i->max_context);
 }
 
 bool worker_engine_opts(struct config *c, const struct msg_open *m) {
@@ -239,7 +238,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
         log_event(WLOG_INFO, "backend", "name=%s note=\"%s\"", engine_info(w->engine)->backend,
                   engine_info(w->engine)->note);
     if (r == 0)
-        log_memory(w);
+        log_memory(w, m->memory_bytes);
     return r < 0 || draft_first ? r : open_draft(w, err);
 }
 

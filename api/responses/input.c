@@ -215,7 +215,7 @@ static int check_types(const struct responses_build *b, const struct fields *f) 
     CHECK(TOOLS, yyjson_is_arr(f->v[TOOLS]), "must be an array");
     CHECK(TOOL_CHOICE, yyjson_is_str(f->v[TOOL_CHOICE]) || yyjson_is_obj(f->v[TOOL_CHOICE]),
           "must be a string or an object");
-    CHECK(MAX_TOOL_CALLS, yyjson_is_uint(f->v[MAX_TOOL_CALLS]), "must be an integer");
+    CHECK(MAX_TOOL_CALLS, yyjson_is_uint(f->v[MAX_TOOL_CALLS]), "must be a whole number");
     CHECK(REASONING, yyjson_is_obj(f->v[REASONING]), "must be an object");
     CHECK(TEXT, yyjson_is_obj(f->v[TEXT]), "must be an object");
     CHECK(STORE, yyjson_is_bool(f->v[STORE]), "must be a boolean");

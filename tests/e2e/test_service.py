@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -392,7 +393,8 @@ def test_admin_socket_answers_lists_cancels_and_drains():
 
 
 def test_log_has_one_line_per_request_and_no_prompt():
-    with Weftd() as d:
+    with Weftd("--kv-memory", "16M") as d:
+        assert re.search(r" memory .* kv_mib=16 .* free_mib=[1-9]", d.log), d.log
         status, _, value = d.request("POST", "/v1/completions", {"prompt": "a secret word", "max_tokens": 3}, headers={"X-Request-Id": "my-id-1"})
         assert status == 200, value
         d.process.terminate()
