@@ -178,3 +178,35 @@ Test(grammar_within, names_of_members) {
                    "{\"acccccccccacccccccccacccccccccacccccccccacccccccccacccccccccaccccccccccacc"
                    "\":null}"));
 }
+
+/* Rounds of a pattern are copies of the smallest automaton of one: one reading, whatever the
+ * length. */
+Test(grammar_within, words_that_are_counted) {
+    CLEANUP(grammar_freep)
+    struct grammar *g =
+        test_compile(GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\","
+                                          "\"pattern\":\"^$|(^(?:\\\\S+\\\\s+){0,199}\\\\S+$)\"}");
+    CLEANUP(grammar_freep)
+    struct grammar *few =
+        test_compile(GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\","
+                                          "\"pattern\":\"^$|(^(?:\\\\S+\\\\s+){0,19}\\\\S+$)\"}");
+    char text[1024] = "\"";
+
+    cr_expect_gt(grammar_bytes(g), 4 * grammar_bytes(few));
+    cr_expect(test_fits(g, "\"\"", 2));
+    for (uint32_t n = 1; n <= 202; n++) {
+        size_t len = strlen(text);
+
+        snprintf(text + len, sizeof(text) - len, "ab%s", n % 3 ? " " : "  ");
+        memcpy(text + len + 2, "\"", 2);
+        cr_expect_eq(test_fits(g, text, len + 3), n <= 200, "%u words", n);
+        snprintf(text + len, sizeof(text) - len, "ab%s", n % 3 ? " " : "  ");
+    }
+    struct rng r = {3};
+
+    for (int i = 0; i < 3; i++) {
+        char out[8192];
+
+        cr_expect_geq(test_random_text(g, &r, 400, out, sizeof(out)), 0);
+    }
+}

@@ -22,7 +22,8 @@
 #include <string.h>
 
 #define UNROLL_MAX 2048 /* states: a repetition up to here is copied, beyond it is a counted call */
-#define INLINE_MAX 1024 /* states: a rule of EBNF up to here is copied where it is called */
+#define ROUNDS_MAX 16384 /* the same where one of what is repeated is as few states as can be */
+#define INLINE_MAX 1024  /* states: a rule of EBNF up to here is copied where it is called */
 #define INLINE_DEPTH 32
 #define NOT_FLAT UINT32_MAX
 
@@ -251,7 +252,8 @@ static int add_repeat(struct maker *m, const struct expr *e, uint32_t from, uint
 
         if (shared || most > ATOM_UNROLL)
             return add_loop(m, x, e->min, e->max, from, to);
-    } else if ((uint64_t)most * x->size > UNROLL_MAX && most > 1) {
+    } else if ((uint64_t)most * x->size > (x->kind == EXPR_LANG ? ROUNDS_MAX : UNROLL_MAX) &&
+               most > 1) {
         return add_counted_call(m, x, e->min, e->max, from, to);
     }
     return add_copies(m, e, from, to);

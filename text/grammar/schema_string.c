@@ -10,6 +10,9 @@
 /* A length of so many characters is counted where a product with it may have so many states. */
 #define WITHIN_FROM 64
 #define WITHIN_STATES 16384
+#define ROUNDS_TRIED 8   /* of what a pattern repeats more than twice as often */
+#define ROUND_SIZE 1024  /* about the states of one as it is written */
+#define ROUND_STATES 256 /* of the smallest automaton of one */
 
 #define MONTHS31 "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
 #define MONTHS30 "(0[469]|11)-(0[1-9]|[12][0-9]|30)"
@@ -194,6 +197,46 @@ static int add_rule(struct schema *s, const struct facets *f, struct expr *body,
     return build_work(b, len);
 }
 
+/* Work that @n rounds of @round take as an automaton. */
+static int work_of_rounds(struct build *b, struct expr *round, uint32_t n, uint64_t *work) {
+    const struct lang *l;
+    uint64_t before = b->work;
+    int r = lang_of(b, expr_repeat(b, round, 0, n), &l);
+
+    *work = b->work - before;
+    return r;
+}
+
+/* What a pattern repeats many times becomes the smallest automaton of one round, which is copied
+ * then (nfa.c), when twice as many rounds take twice the work: where it is clear where one ends.
+ * Counted calls would leave several readings open, each with a stack of its own. */
+static int compact_rounds(struct build *b, struct expr *e) {
+    uint32_t n = e->kind == EXPR_REPEAT ? 1 : e->kind == EXPR_SEQ || e->kind == EXPR_ALT ? e->n : 0;
+    uint32_t most = e->max == NO_MAX ? e->min : e->max;
+    const struct lang *l;
+    uint64_t few, twice;
+    int r = build_work(b, 1);
+
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = compact_rounds(b, e->child[i]);
+    if (r < 0 || e->kind != EXPR_REPEAT || e->child[0]->atom || most <= 2 * ROUNDS_TRIED ||
+        e->child[0]->size > ROUND_SIZE)
+        return r;
+    r = lang_of(b, e->child[0], &l);
+    if (r < 0 || l->n > ROUND_STATES)
+        return r;
+    struct expr *round = lang_expr(b, l);
+
+    if (!round)
+        return build_no_memory(b);
+    r = work_of_rounds(b, round, ROUNDS_TRIED, &few);
+    if (r == 0)
+        r = work_of_rounds(b, round, 2 * ROUNDS_TRIED, &twice);
+    if (r == 0 && twice * 2 <= few * 5)
+        e->child[0] = round;
+    return r;
+}
+
 /* A mistake in a pattern is reported with the place of the pattern. */
 static int read_pattern(struct schema *s, struct place at, unsigned options, struct expr **out) {
     struct build *b = s->b;
@@ -203,6 +246,8 @@ static int read_pattern(struct schema *s, struct place at, unsigned options, str
     int r = regex_read_with(b, yyjson_get_str(at.v), yyjson_get_len(at.v), CHARS_JSON, REGEX_SEARCH,
                             options, out);
 
+    if (r == 0)
+        r = compact_rounds(b, *out);
     b->err = err;
     if (r == 0)
         return 0;
