@@ -69,7 +69,7 @@ struct waiting {
  * wait for room in their tenants' shares, and only without both it may be dropped.
  */
 struct entry {
-    struct list link; /* in compiler.queued or compiler.ready */
+    struct list link; /* compiler.queued or compiler.ready_entries */
     struct entry *next;
     enum entry_state state;
     uint64_t hash;
@@ -240,6 +240,7 @@ static void drop(struct compiler *c, struct entry *e) {
         at = &(*at)->next;
     *at = e->next;
     list_remove(&e->link);
+    assert(c->n_entries > 0 && c->bytes >= e->bytes);
     c->n_entries--;
     c->n_queued -= e->state == ENTRY_QUEUED;
     c->bytes -= e->bytes;
@@ -328,6 +329,7 @@ static void charge(void *ctx, uint32_t tenant, int64_t more) {
 
 /* @slot: of the tenant that is charged if nothing uses it yet. */
 static void take_ref(struct compiler *c, struct entry *e, uint32_t slot) {
+    assert(e->state == ENTRY_READY && e->task.constraint);
     e->users[slot]++;
     if (e->n_refs++ > 0)
         return;
@@ -348,6 +350,7 @@ static void drop_ref(struct compiler *c, struct entry *e, uint32_t slot) {
         most = e->users[i] > e->users[most] ? i : most;
     if (e->n_refs == 0)
         return;
+    assert(e->users[most] > 0);
     e->slot = most;
     charge_slot(c, most, (int64_t)e->bytes);
 }
@@ -601,6 +604,7 @@ static void refuse(struct compiler *c, struct entry *e) {
 static void begin_again(struct compiler *c, struct entry *e) {
     e->task.constraint = constraint_free(e->task.constraint);
     memset(&e->task.err, 0, sizeof(e->task.err));
+    assert(list_empty(&e->link) && e->n_refs == 0);
     e->state = ENTRY_QUEUED;
     list_push_front(&c->queued, &e->link);
     c->n_queued++;

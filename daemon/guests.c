@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "daemon/worker_chan.h"
 
+/* Invariants: answered implies asked; there are requests only of one that is answered and open. */
 struct guests {
     struct guests_opts opts;
     struct worker_chan chan;
@@ -86,6 +87,7 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
     struct guests *g = ctx;
     int r = -EPROTO;
 
+    assert((g->asked || !g->answered) && (g->answered || g->n == 0));
     if (f->type == MSG_READY && !g->asked) {
         g->asked = true;
         r = buf_add(&g->theirs, f->data, f->len);

@@ -63,7 +63,7 @@ struct replay {
 };
 
 /* past: a ring, the oldest at first, whose numbers follow each other; n_bytes of them are at most
- * REPLAY_BYTES_MAX. */
+ * REPLAY_BYTES_MAX. closed: the sockets are NULL, and nothing is told any more. */
 struct kv_events {
     struct kv_events_opts opts;
     struct zmq zmq;
@@ -238,7 +238,7 @@ static void put_number(uint8_t out[8], uint64_t v) {
 static void drop_oldest(struct kv_events *e) {
     struct batch *b = &e->past[e->first];
 
-    assert(e->n_past > 0);
+    assert(e->n_past > 0 && e->n_bytes >= b->len);
     e->n_bytes -= b->len;
     free(b->data);
     e->first = (e->first + 1) % REPLAY_MAX;
@@ -255,6 +255,7 @@ static void keep(struct kv_events *e, uint64_t number) {
         return;
     while (e->n_past == REPLAY_MAX || (e->n_past && e->n_bytes + e->out.len > REPLAY_BYTES_MAX))
         drop_oldest(e);
+    assert(e->n_past == 0 || e->past[(e->first + e->n_past - 1) % REPLAY_MAX].number + 1 == number);
     memcpy(data, e->out.data, e->out.len);
     e->past[(e->first + e->n_past++) % REPLAY_MAX] = (struct batch){number, e->out.len, data};
     e->n_bytes += e->out.len;

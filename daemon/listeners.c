@@ -1,6 +1,7 @@
 #include "daemon/listeners.h"
 
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "daemon/takeover.h"
 
 static int add_socket(struct listeners *l, struct front_socket s) {
+    assert(s.fd >= 0 && (!s.unwanted || (s.address && !s.listens)));
     if (l->n == SERVICE_FDS_MAX)
         return -EMFILE;
     l->sockets[l->n++] = s;
@@ -129,6 +131,7 @@ static bool is_wanted(const struct listeners *l, const struct service_fd *s) {
 static void drop_socket(struct front_socket *s) {
     const char *path = s->admin ? s->address : NULL;
 
+    assert(s->unwanted && s->fd >= 0);
     if (strncmp(s->address, "unix:", 5) == 0)
         path = s->address + 5;
     if (path)

@@ -13,7 +13,8 @@
 #include "daemon/service.h"
 #include "daemon/upgrade.h"
 
-/* One that is listened on, or that this daemon got and will listen on. */
+/* One that is listened on, or that this daemon got and will listen on. Invariant: an unwanted one
+ * has an address and is not listened on; fd is open, or -1 once it was dropped. */
 struct front_socket {
     int fd;
     bool admin; /* else HTTP */

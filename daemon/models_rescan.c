@@ -228,6 +228,7 @@ static void apply(struct models *m) {
     struct models_scan *s = &m->scan;
     int r = s->result;
 
+    assert(s->running);
     if (r == 0) {
         take_bad(m);
         remove_gone(m);

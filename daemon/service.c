@@ -137,6 +137,7 @@ void service_status(const char *text) {
 void service_keep(int fd, const char *name) {
     char text[SERVICE_NAME_MAX + 40];
 
+    assert(strncmp(name, SERVICE_KEPT, strlen(SERVICE_KEPT)) == 0);
     snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
     if (!held)
         sd_pid_notify_with_fds(0, 0, text, &fd, 1);

@@ -33,6 +33,7 @@ static void update_poll(struct worker_chan *c) {
 static int take_one(struct worker_chan *c) {
     struct chan_frame f;
 
+    assert(c->open);
     if (c->has_parts) {
         bool more = c->opts.part(c->opts.ctx);
 
@@ -113,6 +114,7 @@ void worker_chan_close(struct worker_chan *c) {
 }
 
 int worker_chan_send(struct worker_chan *c, uint16_t type, const struct buf *payload) {
+    assert(c->open);
     int r = chan_send(&c->chan, type, payload->data, (uint32_t)payload->len);
 
     update_poll(c);

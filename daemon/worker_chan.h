@@ -33,7 +33,8 @@ struct worker_chan_opts {
     void (*ended)(void *ctx);
 };
 
-/* `rest` is active while something may be left of a turn. */
+/* `rest` is active while something may be left of a turn. has_parts implies open; a channel that is
+ * dead stays open until it is closed. */
 struct worker_chan {
     struct worker_chan_opts opts;
     struct chan chan;
