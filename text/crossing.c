@@ -27,6 +27,8 @@
 #define TRIED_MAX (1u << 22)    /* tokens looked at */
 #define PAUSE_TRIED 256
 
+/* Invariants: refused and done have the tokens of the nodes before, in the order of these, and of
+ * the node at hand; `state` is at the start between two tokens. */
 struct search {
     const struct constraint *c;
     struct grammar_state *state; /* at the start of the grammar */
@@ -101,6 +103,7 @@ static void differ(struct search *s, uint16_t node, const struct trie_node *at, 
         const struct trie_node *child = &s->trie->node[i];
         uint16_t x = triggers_step(t, a, child->byte), y = triggers_step(t, b, child->byte);
 
+        assert(x < t->n && y < t->n);
         if (t->node[x].end)
             try_below(s, node, child);
         else if (x != y)
@@ -146,6 +149,7 @@ static int by_id(const void *a, const void *b) {
 static void put_in_order(struct ids *v, uint32_t from) {
     uint32_t n = from;
 
+    assert(from <= v->n && v->n <= v->cap);
     if (v->n > from)
         qsort(v->id + from, v->n - from, sizeof(*v->id), by_id);
     for (uint32_t i = from; i < v->n; i++) {
@@ -176,6 +180,7 @@ static void find_all(struct search *s, uint32_t first, uint32_t end, uint16_t ro
     if (first < end)
         find_root(s, root);
     for (uint32_t i = first; i < end && !s->error; i++) {
+        assert(grammar_n_accepted(s->state) == 0); /* what was tried was taken back */
         s->first[i] = s->refused.n;
         s->first_done[i] = s->done.n;
         if (!node[i].end && node[i].becomes == i) /* else the output is never there */

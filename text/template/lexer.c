@@ -46,6 +46,7 @@ int lexer_fail(struct err *err, uint32_t line, const char *fmt, ...) {
 static struct token *push(struct lexer *lx, uint8_t type) {
     struct token_list *l = lx->out;
 
+    assert(l->n <= l->cap && (l->n == 0 || l->t[l->n - 1].line <= lx->line));
     if (l->n == l->cap) {
         size_t cap = l->cap ? l->cap * 2 : 256;
         struct token *t = realloc(l->t, cap * sizeof(*t));
