@@ -1,5 +1,6 @@
 #include "cmd/bench_result.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include "cmd/bench_json.h"
 
@@ -32,6 +33,8 @@ int bench_result_add(struct bench_result *r, const struct bench_request *q) {
     int64_t n_tokens = q->output_tokens;
     int e = 0;
 
+    assert(q->outcome < OUTCOMES && q->end_ns >= q->due_ns);
+    assert(!streamed || (q->first_ns <= q->last_ns && q->last_ns <= q->end_ns));
     r->end_ns = MAX(r->end_ns, q->end_ns);
     r->n[q->outcome]++;
     if (q->outcome != OUTCOME_OK) {

@@ -1,5 +1,6 @@
 #include "cmd/ctl_fetch.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 #define PATH_BYTES 4096
 #define LOCK_WAIT_MS 300
 
+/* Invariants from take_over() on: have <= f->size, and `sum` is that of the first `have` bytes of
+ * the part, which is locked. */
 struct loading {
     const struct fetch *f;
     int fd; /* of the part, locked; -1 */
@@ -174,6 +177,7 @@ static int take_over(struct loading *l) {
         return -errno;
     if (!*l->f->sha256 || (uint64_t)st.st_size > l->f->size)
         return restart(l);
+    assert(l->fd >= 0);
     l->have = (uint64_t)st.st_size;
     return sum_file(l->f, l->fd, l->have, &l->sum);
 }
@@ -207,6 +211,7 @@ static bool on_begin(void *ctx, const struct hub_reply *reply) {
 static bool on_data(void *ctx, const void *data, size_t len) {
     struct loading *l = ctx;
 
+    assert(l->fd >= 0 && l->have <= l->f->size);
     if (len > l->f->size - l->have) {
         err_set(l->err, 0, NULL, "the hub sends more than the %llu bytes that it says it has",
                 (unsigned long long)l->f->size);

@@ -21,7 +21,7 @@ struct responses_build {
     size_t n_asked;    /* bytes of stored items, in all */
     bool begun;        /* something other than instructions has been said */
     struct buf system; /* instructions, until then */
-    struct {           /* what the assistant says, while it does */
+    struct {           /* what the assistant says, while it does; not open: all of it is empty */
         bool open;
         struct buf content, reasoning;
         yyjson_mut_val *calls;

@@ -157,6 +157,7 @@ static int open_turn(struct responses_build *b, bool anew) {
 
     if (r == 0 && anew)
         r = end_turn(b);
+    assert(r < 0 || b->begun); /* instructions come first */
     b->turn.open = true;
     return r;
 }
