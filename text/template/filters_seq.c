@@ -84,9 +84,10 @@ static int filter_first(struct render *rd, const struct call *c, struct value *o
     uint32_t n;
 
     if (value_is_seq(v, SEQ_GENERATOR) && v.seq->n) { /* takes one */
+        assert(v.seq->n <= v.seq->cap);
         *out = *v.seq->v++;
         v.seq->n--;
-        v.seq->cap = 0;
+        v.seq->cap--;
         return 0;
     }
     if (items_of(rd, c, &items, &n))

@@ -133,6 +133,7 @@ static int write_key(struct writer *w, struct value key) {
 static int write_object(struct writer *w, const struct dict *d, uint32_t depth) {
     struct dict_entry *e = d->e;
 
+    assert(depth > 0);
     if (!d->n)
         return sink_add_text(w->rd, w->k, "{}");
     if (w->sort && !(e = dict_sorted(w->rd, d)))
@@ -171,6 +172,7 @@ static int write_value(struct writer *w, struct value v, uint32_t depth) {
         w->k->all_user += user;
         int r = v.type == V_SEQ ? write_array(w, v, depth + 1) : write_object(w, v.dict, depth + 1);
 
+        assert(r || w->k->all_user >= user); /* what was added inside was taken away again */
         w->k->all_user -= user;
         render_leave(w->rd);
         return r;
