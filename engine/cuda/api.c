@@ -1,3 +1,8 @@
+/*
+ * api - the CUDA runtime behind struct cuda_api (cuda_api.h): one call for one entry, whose error
+ * code is the runtime's; what is decided here stands at the function.
+ */
+
 #include "engine/cuda/cuda_api.h"
 
 #include <cuda_runtime_api.h>
@@ -9,6 +14,7 @@
  * found by it. It stays open. */
 static void *driver;
 
+/* Looks in the linker's folders first, then where containers and distributions put it. */
 static void find_driver(void) {
     static const char *const names[] = {"libcuda.so.1",
                                         "/usr/local/nvidia/lib64/libcuda.so.1",
@@ -33,6 +39,7 @@ static int versions(int *driver, int *runtime) {
     return (int)(r == cudaSuccess ? cudaRuntimeGetVersion(runtime) : r);
 }
 
+/* A device without an address on a bus has "". */
 static int describe(int device, struct cuda_device *out) {
     struct cudaDeviceProp p;
     cudaError_t r = cudaGetDeviceProperties(&p, device);
@@ -128,6 +135,7 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     return (int)r;
 }
 
+/* @early: the kernel may come up before the one before it has ended. */
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
                   uint32_t shared, const void *args, bool early, void *stream) {
     cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
@@ -145,6 +153,7 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     return (int)cudaLaunchKernelExC(&config, kernel, list);
 }
 
+/* @fn on a thread of the runtime, on a branch beside the stream, up to host_join(). */
 static int host_call(void (*fn)(void *ctx), void *ctx, void *stream, const struct cuda_side *side) {
     cudaError_t r = cudaEventRecord(side->forked, stream);
 
@@ -161,6 +170,8 @@ static int capture_begin(void *stream) {
     return (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
 }
 
+/* *graph: what was captured, ready to be launched; NULL with an error, after which the stream is as
+ * it was. */
 static int capture_end(void *stream, void **graph) {
     cudaGraph_t g = NULL;
     cudaGraphExec_t exec = NULL;
@@ -184,6 +195,7 @@ static int graph_free(void *graph) {
     return (int)cudaGraphExecDestroy(graph);
 }
 
+/* Whether this library has code for the device that is used. */
 static int check_kernel(const void *kernel) {
     struct cudaFuncAttributes a;
 

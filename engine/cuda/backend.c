@@ -55,6 +55,7 @@ static int find_device(const struct cuda_api *api, struct cuda_device *out, stru
     return 0;
 }
 
+/* be_ops.probe */
 static int probe(struct err *err) {
     struct cuda_device d;
 
@@ -74,6 +75,8 @@ struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
 /* Keys and values of a token: a page of one head of half as many. */
 size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
     const struct heads h = {1, 1, (uint32_t)(n_values / 2)};
+
+    assert(n_values % 2 == 0 && n_values / 2 <= UINT32_MAX);
     const struct page_shape p = cuda_page_shape(b, &h);
 
     return page_layer_bytes(&p);
@@ -121,6 +124,7 @@ static int upload_tables(struct be *b) {
     return cuda_check(b, e ? e : b->api->stream_wait(b->stream), "cudaMemcpyAsync");
 }
 
+/* What of a model no kernel here computes. 0 or -EINVAL with @err. */
 static int check_shape(const struct model_shape *s, struct err *err) {
     if (s->mla.rank == 0 && (s->widest.head % 8 || s->widest.head > HEAD_VALUES))
         return err_set(err, 0, NULL,
@@ -167,6 +171,7 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
 }
 
+/* The host's experts, where the model has such. 0 or -errno with @err. */
 static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
     if (!o->shape->host_experts)
         return 0;
@@ -255,6 +260,7 @@ static bool proving(struct be *b, bool on) {
 }
 
 static const uint64_t *picks(const struct be *b) {
+    assert(!b->experts.counted || (b->last && b->experts.host_picks));
     return b->experts.counted && b->last->ended == b->experts.counted ? b->experts.host_picks
                                                                       : NULL;
 }
@@ -272,6 +278,7 @@ static void *host_page(struct be *b, uint32_t page) {
     return b->host_pages + page * b->kv[KV_GLOBAL].page_bytes;
 }
 
+/* be_ops.peek: NULL while a step is under way, and of wants whose logits were overwritten. */
 static const float *peek(const struct be *b, uint32_t want) {
     size_t n = b->shape->n_vocab;
 
@@ -285,6 +292,7 @@ static const float *peek(const struct be *b, uint32_t want) {
     return b->peeked;
 }
 
+/* What of a QKV or ATTEND op is not computed, in words, or NULL. */
 static const char *attention_lacks(const struct model_shape *s, const struct model_op *op) {
     const struct heads *h = &op->heads;
 
@@ -302,6 +310,7 @@ static bool has_relu_gates(const struct model_op *op) {
     return op->glu == GLU_RELU && op->w[0] != op->w[1];
 }
 
+/* What of a ROUTE, EXPERTS or SHARED op is not computed, in words, or NULL. */
 static const char *experts_lack(const struct model_shape *s, const struct model_op *op) {
     if (s->n_expert > ROUTE_EXPERTS || s->n_expert_used > ROUTE_PICKS)
         return "so many experts";
@@ -310,6 +319,7 @@ static const char *experts_lack(const struct model_shape *s, const struct model_
     return !op->branch != !op->post_norm || has_relu_gates(op) ? "experts of this kind" : NULL;
 }
 
+/* be_ops.lacks */
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     if (s->mla.rank && (op->kind == OP_ATTEND || op->kind == OP_MLA_IN))
         return latent_lacks(s);

@@ -95,6 +95,8 @@ struct step {
     } ff;
 };
 
+/* What cuda_load() made of an op; only what the kind has is set. The memory that the pointers lead
+ * to is the device's and be.weight_bytes'. */
 struct weights {
     struct weights *next;
     struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
@@ -112,6 +114,7 @@ struct weights {
     float *taps, *dt, *decay, *skip, *conv_bias; /* struct delta_args, mamba_args, conv_args */
 };
 
+/* A kernel and its grid; what: its name, for be.error. */
 struct launch {
     const void *kernel;
     uint32_t grid_x, grid_y, n_threads;
@@ -138,6 +141,10 @@ struct graphs {
     uint32_t n_notes, capacity;
 };
 
+/*
+ * Invariants: weights_used <= weights_size; what is allocated is in region[0 .. n_regions); once
+ * lost, always lost, with the reason in error; no_expert_vec and no_expert_wide never both.
+ */
 struct be {
     const struct cuda_api *api;
     const struct model_shape *shape;

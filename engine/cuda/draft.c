@@ -45,6 +45,8 @@ int step_keep(struct step *s, const struct model_op *op) {
         .eps = b->shape->rms_eps,
     };
     struct launch l = {kernel_keep, s->grid.rows, 1, PACK_THREADS, "keep", 0};
+
+    assert(b->draft.hidden && op->width == a.n); /* widths of assistants are not computed here */
     int r = step_release(s);
 
     s->kept = true;
@@ -82,6 +84,8 @@ int step_keys(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     struct store_args store = step_store_args(b, op);
     struct launch l = {kernel_store, s->grid.rows, (store.n_kv + 7) / 8, CUDA_THREADS, "store", 0};
+
+    assert(op->weights->n_mats == 2);
     int r = step_norm(s, op->weights->norm);
 
     store.n_head = 0;

@@ -37,6 +37,7 @@ static const uint32_t *slots_of(const struct be *b, uint32_t layer) {
                                            : NULL;
 }
 
+/* Where picks of a layer are counted; NULL: nowhere. */
 static uint64_t *picks_of(const struct be *b, uint32_t layer) {
     return b->experts.picks && layer < b->shape->n_layer
                ? b->experts.picks + (size_t)layer * b->shape->n_expert
@@ -99,6 +100,7 @@ static uint32_t choose_teams(const struct be *b, const struct expert_args *a, ui
 int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most) {
     uint32_t groups = 0, shared = 0;
 
+    assert(a->n_mats > 0 && a->n_mats <= ARRAY_SIZE(a->m) && most > 0);
     for (uint32_t i = 0; i < a->n_mats; i++) {
         groups += (a->m[i].n_row_tiles + 7) / 8;
         shared = MAX(shared, wide_shared(a->m[i].format));
@@ -163,6 +165,7 @@ int experts_send_picks(struct step *s) {
 int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err) {
     uint32_t n = 0, slot[MODEL_EXPERTS_MAX];
 
+    assert(b->experts.host && b->shape->n_expert <= MODEL_EXPERTS_MAX);
     for (uint32_t e = 0; e < b->shape->n_expert; e++)
         slot[e] = expert_is_hosts(b->shape, op->layer, e) ? SLOT_HOST : n++;
     int r = cuda_load_bytes(b, slot, b->shape->n_expert * sizeof(*slot),
@@ -207,6 +210,7 @@ static int products_on_host(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_call(b, compute_on_host, op->weights);
 }
 
+/* y of the device's pairs: gates and ups of all items, glu, downs. */
 static int products_on_device(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
@@ -288,6 +292,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *sum,
     };
     struct launch l = {kernel_combine, s->grid.rows, 1, PACK_THREADS, "combine", 0};
 
+    assert(op->kind == OP_EXPERTS && s->routed);
     s->shared = NULL;
     if (pack)
         a.pack = *pack;

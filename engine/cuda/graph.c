@@ -28,10 +28,12 @@ static uint32_t launches_of(const struct model_shape *s) {
     return 36 * (s->n_layer + s->drafts) + 12;
 }
 
+/* Which of the passes the step is. */
 static uint32_t pass_of(const struct step *s) {
     return s->batch->holes ? PASS_HOLES : s->batch->model;
 }
 
+/* The graph of the step's pass and size; *NULL: not made yet. */
 static void **graph_of(const struct step *s) {
     assert(s->graph < GRAPHS);
     return &s->be->graphs.graph[pass_of(s)][s->graph];
@@ -157,6 +159,7 @@ static void capture(struct step *s) {
 void graph_end(struct step *s) {
     struct graphs *g = &s->be->graphs;
 
+    assert(!(g->noting && g->replaying));
     if (g->noting && !s->be->lost)
         capture(s);
     g->noting = g->replaying = false;

@@ -36,6 +36,8 @@ static int wait_buffer(struct be *b, int i) {
     return cuda_check(b, e, "cudaEventQuery");
 }
 
+/* @n bytes on their way from the file to @to, through buffer @i, which is busy until mark_busy()'s
+ * event has come. 0 or -EIO. */
 static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *to) {
     int r = wait_buffer(b, i);
 
@@ -47,6 +49,7 @@ static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *
                       "cudaMemcpyAsync");
 }
 
+/* All that reads buffer @i has been enqueued. */
 static int mark_busy(struct be *b, int i) {
     b->load[i].busy = true;
     return cuda_check(b, b->api->event_record(b->load[i].event, b->stream), "cudaEventRecord");
@@ -67,10 +70,12 @@ int cuda_load_bytes(struct be *b, const void *data, size_t n, void *to) {
     return r;
 }
 
+/* The values of @t as the file has them; NULL stays NULL. 0 or -errno. */
 static int load_vector(struct be *b, const struct tensor *t, float **out, struct err *err) {
     void *d;
     int r = 0;
 
+    assert(!*out);
     if (!t)
         return 0;
     r = own(b, t->n_bytes, &d, err);
@@ -80,6 +85,7 @@ static int load_vector(struct be *b, const struct tensor *t, float **out, struct
     return cuda_load_bytes(b, t->data, t->n_bytes, d);
 }
 
+/* The first @n_rows rows of @t, which lie at @data on the device. */
 static struct tile_source source_of(const struct be *b, const struct tensor *t, const uint8_t *data,
                                     uint32_t n_rows) {
     return (struct tile_source){
@@ -97,7 +103,7 @@ static struct tile_source source_of(const struct be *b, const struct tensor *t, 
 /* Rows [row, row + n) of a matrix, @row a multiple of 16. */
 static int repack_piece(struct be *b, const struct tensor *t, const struct matrix *m, int i,
                         uint32_t row, uint32_t n) {
-    assert(row % TILE_ROWS == 0 && n > 0);
+    assert(row % TILE_ROWS == 0 && n > 0 && row + n <= t->ne[1] * t->ne[2]);
     uint32_t tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
     int r = send_piece(b, i, t->data + row * t->row_bytes, n * t->row_bytes, b->load[i].device);
 
@@ -124,6 +130,7 @@ static uint32_t rows_at_once(const struct be *b, const struct tensor *t) {
     return (uint32_t)MIN(rows, 65535u * TILE_ROWS);
 }
 
+/* -EINVAL with @err where repack() has met a number that half precision does not have. Waits. */
 static int check_values(struct be *b, const struct tensor *t, struct err *err) {
     int r = cuda_check(
         b, b->api->copy(b->found_host, b->found, sizeof(*b->found), CUDA_TO_HOST, b->stream),
@@ -180,6 +187,7 @@ static struct parts half_of_experts(const struct model_op *op, uint32_t half) {
     return (struct parts){(uint32_t)op->w[0]->ne[2], n, 2 * n, half * n, 1 + op->layer};
 }
 
+/* Whether part @i is the device's. */
 static bool has_part(const struct be *b, const struct parts *p, uint32_t i) {
     return p->layer == 0 || !expert_is_hosts(b->shape, p->layer - 1, i);
 }
@@ -189,6 +197,7 @@ static struct parts half_of_heads(const struct heads *h, bool gates) {
     return (struct parts){h->n, h->dim, 2 * h->dim, gates ? h->dim : 0, 0};
 }
 
+/* The parts of @t to the tiles of @m, one behind the other. */
 static int repack_all(struct be *b, const struct tensor *t, const struct matrix *m,
                       const struct parts *p) {
     uint32_t at_once = rows_at_once(b, t), k = 0;
@@ -207,6 +216,7 @@ static int repack_all(struct be *b, const struct tensor *t, const struct matrix 
     return r;
 }
 
+/* The first value of an F32 tensor. */
 static float first_of(const struct tensor *t) {
     float f;
 
@@ -242,6 +252,7 @@ static int load_expert_vector(struct be *b, const struct tensor *t, const struct
 static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
                       const struct parts *p, const struct tensor *bias, float *y, struct err *err) {
     assert(w->n_mats < ARRAY_SIZE(w->m));
+    assert(p->n > 0 && p->first + (p->n_parts - 1ull) * p->stride + p->n <= t->ne[1] * t->ne[2]);
     struct matrix *m = &w->m[w->n_mats++];
     uint32_t n_out = p->n_parts * p->n / (uint32_t)t->ne[2], n_in = (uint32_t)t->ne[0];
     uint32_t n_hosts = p->layer ? n_host_experts(b->shape, p->layer - 1) : 0;
@@ -275,6 +286,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     return r;
 }
 
+/* The next matrix of @w: all of @t, with its bias (or NULL) and the place of its product. */
 static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
                        const struct tensor *bias, float *y, struct err *err) {
     const struct parts all = all_rows(t);
@@ -290,6 +302,7 @@ static bool comes_as_output(const struct be *b, const struct tensor *t) {
            tile_is_legible((uint32_t)t->format->type);
 }
 
+/* The rows of the embedding as the file has them, unless tiles of the output matrix serve it. */
 static int load_embedding(struct be *b, struct weights *w, const struct tensor *t,
                           struct err *err) {
     void *d = NULL;
@@ -335,6 +348,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
                                     : b->logits;
 }
 
+/* An empty one among those that cuda_unload() frees; NULL: no memory. */
 static struct weights *weights_new(struct be *b) {
     struct weights *w = calloc(1, sizeof(*w));
 
@@ -436,6 +450,7 @@ static int load_layer_input(struct be *b, struct weights *w, const struct model_
     return cuda_load_bytes(b, t->data, t->n_bytes, d);
 }
 
+/* All tensors of an op. 0 or -errno. */
 static int load_tensors(struct be *b, struct weights *w, const struct model_op *op,
                         struct err *err) {
     int r = load_vector(b, op->norm, &w->norm, err);

@@ -15,6 +15,7 @@
 #define PARTIAL_BYTES ((size_t)64 << 20)
 #define MAX_PARTIALS 65536u
 
+/* Notes that @n elements of @size bytes are to be allocated, for the pointer at @where. */
 static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
     assert(b->n_regions < ARRAY_SIZE(b->region) && where && !*(void **)where && size > 0);
     b->region[b->n_regions++] = (struct region){where, round_up(MAX(n, 1) * size, 256), host, what};
@@ -148,6 +149,7 @@ uint32_t cuda_head_values(const struct be *b, const struct heads *h) {
 uint32_t cuda_partials(const struct be *b, const struct heads *h) {
     size_t bytes = (size_t)h->n_kv * cuda_few(b) * (cuda_head_values(b, h) + 4) * sizeof(float);
 
+    assert(bytes > 0 && b->partial_bytes > 0);
     return (uint32_t)MIN(b->partial_bytes / bytes, MAX_PARTIALS);
 }
 
@@ -174,6 +176,8 @@ uint32_t cuda_arrivals(const struct be *b) {
                (uint32_t)b->device.n_multiprocessors);
 }
 
+/* A staging area of @size bytes; @device: the pointer to its device's side, NULL: another has
+ * it. */
 static void add_staging(struct be *b, struct staging *s, size_t size, void *device) {
     s->size = round_up(size, 256);
     add(b, &s->host, s->size, 1, "uploads", true);
@@ -229,6 +233,7 @@ static uint64_t matrix_bytes(const struct tensor *t) {
            (MATMUL_MATRICES - 1) * 512;
 }
 
+/* Whether the name of @t ends in @end. */
 static bool ends_in(const struct tensor *t, const char *end) {
     size_t n = strlen(t->name), k = strlen(end);
 
@@ -296,6 +301,7 @@ static uint64_t weight_bytes(const struct be *b) {
     return sum;
 }
 
+/* Bytes of the longest row of any tensor of the file. */
 static size_t widest_row(const struct gguf *file) {
     size_t row = 0;
 
@@ -329,6 +335,7 @@ static void add_rest(struct be *b) {
         "KV pages of the host", true);
 }
 
+/* Notes everything. Needs shape, options, numbers of pages and states; writes no memory. */
 static void add_all(struct be *b) {
     add_activations(b);
     add_experts(b);
@@ -344,6 +351,7 @@ static double mib(uint64_t bytes) {
     return (double)bytes / 0x1p20;
 }
 
+/* Bytes of the device for what is called @what, or (NULL) for all. */
 static uint64_t sum_of(const struct be *b, const char *what) {
     uint64_t sum = 0;
 
@@ -384,6 +392,7 @@ static int check_fit(struct be *b, struct err *err) {
     return -ENOMEM;
 }
 
+/* 0, or -EIO with the pointer NULL. */
 static int alloc_region(struct be *b, const struct region *r) {
     int e = r->host ? b->api->alloc_host(r->where, r->bytes) : b->api->alloc(r->where, r->bytes);
 
@@ -486,6 +495,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     return r;
 }
 
+/* Frees all that the device and the runtime have given, also after a failure half way. */
 static void release_device(struct be *b) {
     graph_close(b);
     for (uint32_t i = 0; i < b->n_regions; i++) {

@@ -37,11 +37,13 @@ struct bench {
     size_t used;
 };
 
+/* The same bytes on both sides. */
 struct piece {
     void *host, *device;
     size_t bytes;
 };
 
+/* The next @bytes of the loading buffers; the caller compares t->used with their size. */
 static struct piece take(struct bench *t, size_t bytes) {
     struct piece p = {t->b->load[0].host + t->used, t->b->load[0].device + t->used, bytes};
 
@@ -49,11 +51,13 @@ static struct piece take(struct bench *t, size_t bytes) {
     return p;
 }
 
+/* The host's bytes to the device. */
 static int send(struct be *b, const struct piece *p) {
     return cuda_check(b, b->api->copy(p->device, p->host, p->bytes, CUDA_TO_DEVICE, b->stream),
                       "cudaMemcpyAsync");
 }
 
+/* @bytes of the device to @to; waits for all that was enqueued. */
 static int fetch(struct be *b, void *to, const void *from, size_t bytes) {
     int r =
         cuda_check(b, b->api->copy(to, from, bytes, CUDA_TO_HOST, b->stream), "cudaMemcpyAsync");
@@ -61,6 +65,7 @@ static int fetch(struct be *b, void *to, const void *from, size_t bytes) {
     return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "the first kernels");
 }
 
+/* Numbers around 0, nearly normal with variance 1/4, from @seed. */
 static void fill(float *x, size_t n, uint64_t seed) {
     struct rng rng = {seed};
 
@@ -70,6 +75,7 @@ static void fill(float *x, size_t n, uint64_t seed) {
 
 /* -- matrices ---------------------------------------------------------------------------------- */
 
+/* A product of ROWS rows by the first rows and columns of a tensor of the model. */
 struct product {
     const struct tensor *tensor;
     uint32_t n_out, n_in, n_padded;
@@ -83,6 +89,7 @@ struct picks {
     struct expert_item few[FEW_ITEMS], many;
 };
 
+/* Every row picked expert 0. */
 static struct picks all_rows(void) {
     struct picks p = {.n_few = FEW_ITEMS, .n_many = 1, .many = {0, 0, ROWS}};
 
@@ -240,6 +247,7 @@ static double error_of(const struct product *p, const float *y) {
     return d == 0 ? 0 : sqrt(d / norm);
 }
 
+/* -EINVAL: @what is off by @error, and there is nothing plainer to do it. */
 static int refuse(const struct be *b, const char *what, double error, struct err *err) {
     return err_set(err, 0, NULL,
                    "%s (%s) does not compute what it should: %s is off by %.3g, at most %.3g is "
@@ -254,6 +262,7 @@ static void leave_out(struct be *b, const char *what, const char *why) {
     snprintf(b->note + at, sizeof(b->note) - at, "%swithout %s: %s", at ? "; " : "", what, why);
 }
 
+/* Whether steps use the way, and the product has what it needs. */
 static bool is_used(const struct be *b, const struct product *p, enum way way) {
     if (way == EXPERT_VEC || way == EXPERT_WIDE)
         return p->tensor->n_dims == 3 &&
@@ -265,6 +274,7 @@ static bool is_used(const struct be *b, const struct product *p, enum way way) {
     return way == M128 ? b->m128 != M128_NEVER : way == WIDE || !b->no_matvec;
 }
 
+/* The way was found wrong: no step uses it from now on. */
 static void leave_way(struct be *b, enum way way) {
     if (way == M128) {
         b->m128 = M128_NEVER;
@@ -515,6 +525,8 @@ static int compare_attention(struct be *b, const struct attention *t, struct err
     return same < 0 ? same : 0;
 }
 
+/* Attention of random queries and keys in the model's shape against a plain sum, without a window
+ * and, where the model has sinks, with both. 0, or -errno with @err. */
 static int try_attention(struct be *b, struct err *err) {
     const struct model_shape *m = b->shape;
     uint32_t tokens = b->opts->page_tokens;

@@ -168,6 +168,7 @@ static int upload_rows(struct step *s) {
 
 /* -- ops --------------------------------------------------------------------------------------- */
 
+/* The step's event behind all that was enqueued for it. */
 static int record(struct step *s) {
     int r = cuda_check(s->be, s->be->api->event_record(s->event, s->be->stream), "cudaEventRecord");
 
@@ -340,10 +341,12 @@ static bool fuses(const struct step *s) {
     return b->fuse > 0 && !b->no_matvec && s->grid.rows <= MIN(MATVEC_ROWS, b->wide_rows);
 }
 
+/* Whether the last block of a kernel packs its rows of @n values for the next one. */
 static bool packs_last(const struct step *s, uint32_t n) {
     return fuses(s) && (uint64_t)s->grid.rows * n <= s->be->fuse;
 }
 
+/* The argument of matvec for the rows of the step that are packed. */
 static struct matmul_args narrow_args(const struct step *s, const struct weights *w, bool add) {
     const struct be *b = s->be;
     struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, false};
@@ -690,6 +693,7 @@ int step_copy(struct be *b, const struct engine_copy *c) {
 
 /* -- the end ----------------------------------------------------------------------------------- */
 
+/* CLOCK_MONOTONIC */
 static int64_t now_ns(void) {
     struct timespec t;
 
