@@ -77,7 +77,7 @@ I void vf_store_half(uint16_t *p, vf x) {
     _mm_storeu_si128((void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((void *)(p + 8), _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
 }
-/* The upper halves of eight floats. */
+/* Eight floats from their upper halves at @p. */
 I __m256 bf16_half(const void *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
 }
