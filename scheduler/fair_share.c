@@ -114,12 +114,25 @@ static void advance(struct fair_share *f) {
         f->clock_ns = fmax(f->clock_ns, least);
 }
 
-/* While n are there each has a part of the time, whether it uses it or not. */
-static void tick(struct fair_share *f, int64_t now) {
+static bool counts(const struct fair_tenant *t, bool lately, int64_t now) {
+    return t->n_live > 0 || (lately && now - t->seen_ns < FAIR_LATELY_NS);
+}
+
+/* The weights of those that count, and of @t (NULL: of them alone). */
+static double weights(const struct fair_share *f, const struct fair_tenant *t, bool lately,
+                      int64_t now) {
     double sum = 0;
 
     for (uint32_t i = 0; i < f->n_tenants; i++)
-        sum += f->tenant[i].n_live > 0 ? f->tenant[i].weight : 0;
+        if (&f->tenant[i] == t || counts(&f->tenant[i], lately, now))
+            sum += f->tenant[i].weight;
+    return sum;
+}
+
+/* While n are there each has a part of the time, whether it uses it or not. */
+static void tick(struct fair_share *f, int64_t now) {
+    double sum = weights(f, NULL, false, now);
+
     if (sum > 0 && f->fair_at > 0)
         f->fair_ns += (double)MAX(now - f->fair_at, 0) / sum;
     f->fair_at = now;
@@ -217,16 +230,6 @@ uint32_t fair_served(struct fair_share *f, struct msg_served *out, uint32_t max)
 
 /* ---- the order of those that wait ---- */
 
-static void begin_pick(struct fair_share *f) {
-    for (uint32_t i = 0; i < f->n_tenants; i++)
-        f->tenant[i].n_window = f->tenant[i].leaves = 0;
-}
-
-/* Whether another waiting request of @tenant should be looked at: FAIR_WINDOW are enough. */
-static bool wants(struct fair_share *f, uint32_t tenant) {
-    return f->tenant[tenant].n_window++ < FAIR_WINDOW;
-}
-
 static bool is_due(const struct fair_item *x) {
     return x->n_left == 0;
 }
@@ -318,27 +321,16 @@ uint32_t fair_pick(struct fair_share *f, struct fair_item *item, uint32_t n, uin
 
 /* ---- shares ---- */
 
-static bool counts(const struct fair_tenant *t, bool lately, int64_t now) {
-    return t->n_live > 0 || (lately && now - t->seen_ns < FAIR_LATELY_NS);
-}
-
 bool fair_is_over(const struct fair_share *f, uint32_t t, uint32_t held, uint32_t total,
                   bool lately, int64_t now) {
-    double sum = 0;
-
-    for (uint32_t i = 0; i < f->n_tenants; i++)
-        if (i == t || counts(&f->tenant[i], lately, now))
-            sum += f->tenant[i].weight;
-    return held * sum > total * f->tenant[t].weight;
+    return held * weights(f, &f->tenant[t], lately, now) > total * f->tenant[t].weight;
 }
 
-/* Likewise in sequences. */
+/* The share of @t in @total sequences. */
 static double part_of(const struct fair_share *f, const struct fair_tenant *t, uint32_t total,
                       int64_t now) {
-    double sum = 0;
+    double sum = weights(f, NULL, true, now);
 
-    for (uint32_t i = 0; i < f->n_tenants; i++)
-        sum += counts(&f->tenant[i], true, now) ? f->tenant[i].weight : 0;
     return sum > 0 ? total * t->weight / sum : total;
 }
 
@@ -375,11 +367,6 @@ uint32_t fair_leaves(const struct fair_share *f, uint32_t t, uint32_t total, int
     }
     need = fmin(need + FAIR_SURGE * sqrt(need), parts) - have;
     return others ? (uint32_t)fmax(ceil(need), total >= FAIR_LEAST_TOTAL) : 0;
-}
-
-/* Whether tenant @t has less virtual time than tenant @other. */
-static bool is_behind(const struct fair_share *f, uint32_t t, uint32_t other) {
-    return f->tenant[t].served_ns < f->tenant[other].served_ns;
 }
 
 bool fair_is_shared(const struct fair_share *f, int64_t now) {
@@ -560,7 +547,7 @@ bool fair_preempts(struct fair_share *f, int64_t now) {
             continue;
         asked[t] = true; /* its first one decides for all */
         uint32_t victim = richest(f, t);
-        if (victim < FAIR_TENANTS && is_behind(f, t, victim) &&
+        if (victim < FAIR_TENANTS && f->tenant[t].served_ns < f->tenant[victim].served_ns &&
             slots_of(f, victim, 0) > slots_of(f, t, 1) && !leaves_it(f, r, pages_of(f, r), now)) {
             f->victim = victim;
             f->opts.plan->fair_preempt_begun = f->tenant[t].n_running == 0;
@@ -591,7 +578,8 @@ static double price_ns(const struct fair_share *f, const struct request *r) {
 static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
     uint32_t n = 0;
 
-    begin_pick(f);
+    for (uint32_t i = 0; i < f->n_tenants; i++)
+        f->tenant[i].n_window = f->tenant[i].leaves = 0;
     LIST_FOREACH(node, f->opts.waiting) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
@@ -599,7 +587,7 @@ static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
         if (n == FAIR_ITEMS)
             break;
         if (r->n_in_flight > 0 || f->opts.is_paused(f->opts.ctx, r, room, now) ||
-            !wants(f, r->tenant))
+            f->tenant[r->tenant].n_window++ >= FAIR_WINDOW)
             continue;
         f->item[n++] = (struct fair_item){
             .tenant = r->tenant,

@@ -178,14 +178,14 @@ static struct kv_seq *open_to_save(struct offload *p, const struct kv_isolation 
     return s;
 }
 
-/* The one to be forgotten first. */
-static uint32_t least_job(const struct offload *p) {
-    uint32_t least = 0;
+/* The oldest of those of the greatest rank, or of the @least. */
+static uint32_t pick_job(const struct offload *p, bool least) {
+    uint32_t at = 0;
 
     for (uint32_t i = 1; i < p->n_jobs; i++)
-        if (p->job[i].rank < p->job[least].rank)
-            least = i;
-    return least;
+        if (least ? p->job[i].rank < p->job[at].rank : p->job[i].rank > p->job[at].rank)
+            at = i;
+    return at;
 }
 
 static uint32_t rank_of(uint32_t chance, bool pinned) {
@@ -199,14 +199,14 @@ void offload_save(struct offload *p, const struct kv_isolation *share, const int
     n_tokens -= n_tokens % p->page_tokens;
     if (!p->host || n_tokens == 0)
         return;
-    if (p->n_jobs == OFFLOAD_JOBS && p->job[least_job(p)].rank > rank)
+    if (p->n_jobs == OFFLOAD_JOBS && p->job[pick_job(p, true)].rank > rank)
         return;
     int32_t *copy = malloc(n_tokens * sizeof(*copy));
     if (!copy)
         return;
     memcpy(copy, tokens, n_tokens * sizeof(*copy));
     if (p->n_jobs == OFFLOAD_JOBS || (p->n_jobs > 0 && BUGGIFY(host_queue_full)))
-        end_job(p, least_job(p));
+        end_job(p, pick_job(p, true));
     p->job[p->n_jobs++] =
         (struct offload_job){.share = *share, .tokens = copy, .n_tokens = n_tokens, .rank = rank};
 }
@@ -271,16 +271,6 @@ static bool work_on(struct offload *p, const struct kv_pager *device, struct off
     return (from + n) * t < j->n_tokens;
 }
 
-/* Of equal ones the oldest. */
-static uint32_t best_job(const struct offload *p) {
-    uint32_t best = 0;
-
-    for (uint32_t i = 1; i < p->n_jobs; i++)
-        if (p->job[i].rank > p->job[best].rank)
-            best = i;
-    return best;
-}
-
 /* Nothing more of @j is saved: what is in host memory now goes on to the disk. Who hardly ever
  * comes back is not worth the wear. */
 static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
@@ -294,7 +284,7 @@ void offload_work(struct offload *p, const struct kv_pager *device, bool idle, u
     uint32_t left = idle ? OFFLOAD_IDLE_PAGES : OFFLOAD_SAVE_PAGES;
 
     while (p->n_jobs > 0 && left > 0) {
-        uint32_t i = best_job(p);
+        uint32_t i = pick_job(p, false);
 
         if (!work_on(p, device, &p->job[i], &left)) {
             pass_on(p, &p->job[i], step);

@@ -24,12 +24,6 @@ static enum why why_of(const struct plan_req *q) {
     return (enum why)why[q->verdict];
 }
 
-static void note(struct recorder *c, struct request *r, enum why why, uint32_t n_rows,
-                 uint32_t detail, int64_t now) {
-    if (c->opts.flight)
-        flight_note(c->opts.flight, &r->record, r->id, why, n_rows, detail, now);
-}
-
 void recorder_init(struct recorder *c, const struct recorder_opts *opts) {
     *c = (struct recorder){.opts = *opts};
     buf_init(&c->record, opts->tape_bytes);
@@ -39,23 +33,13 @@ void recorder_deinit(struct recorder *c) {
     buf_deinit(&c->record);
 }
 
-void recorder_came(struct recorder *c, struct request *r) {
-    note(c, r, WHY_QUEUED, 0, 0, clock_now(c->opts.clock));
-}
-
-void recorder_ended(struct recorder *c, struct request *r, enum finish_reason why) {
-    note(c, r, WHY_ENDED, 0, why, clock_now(c->opts.clock));
-}
-
-void recorder_preempted(struct recorder *c, struct request *r, uint32_t n_pages) {
-    PROBE2(preempt, r->id, n_pages);
-    note(c, r, WHY_PREEMPTED, 0, n_pages, clock_now(c->opts.clock));
-}
-
-void recorder_admitted(struct recorder *c, struct request *r) {
-    if (r->n_computed > 0)
-        PROBE3(prefix__hit, r->id, r->n_computed, r->n_prompt);
-    note(c, r, WHY_ADMITTED, 0, r->n_computed, clock_now(c->opts.clock));
+void recorder_note(struct recorder *c, struct request *r, enum why why, uint32_t detail) {
+    if (why == WHY_PREEMPTED)
+        PROBE2(preempt, r->id, detail);
+    if (why == WHY_ADMITTED && detail > 0)
+        PROBE3(prefix__hit, r->id, detail, r->n_prompt);
+    if (c->opts.flight)
+        flight_note(c->opts.flight, &r->record, r->id, why, 0, detail, clock_now(c->opts.clock));
 }
 
 void recorder_plan(struct recorder *c, const struct plan *p, struct request *const *planned,
@@ -65,7 +49,8 @@ void recorder_plan(struct recorder *c, const struct plan *p, struct request *con
 
         if (q->verdict != PLAN_PREEMPT && q->verdict != PLAN_UNSEEN &&
             !request_is_prewarm(planned[i]))
-            note(c, planned[i], why_of(q), q->n_rows, 0, now);
+            flight_note(c->opts.flight, &planned[i]->record, planned[i]->id, why_of(q), q->n_rows,
+                        0, now);
     }
 }
 

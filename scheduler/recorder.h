@@ -29,11 +29,9 @@ struct recorder {
 void recorder_init(struct recorder *c, const struct recorder_opts *opts);
 void recorder_deinit(struct recorder *c);
 
-/* A request was submitted, has ended, lost its @n_pages pages, got a slot. */
-void recorder_came(struct recorder *c, struct request *r);
-void recorder_ended(struct recorder *c, struct request *r, enum finish_reason why);
-void recorder_preempted(struct recorder *c, struct request *r, uint32_t n_pages);
-void recorder_admitted(struct recorder *c, struct request *r);
+/* @r was submitted (WHY_QUEUED), got a slot (WHY_ADMITTED; @detail: tokens that it found), lost its
+ * @detail pages (WHY_PREEMPTED) or has ended (WHY_ENDED; @detail: enum finish_reason). */
+void recorder_note(struct recorder *c, struct request *r, enum why why, uint32_t detail);
 /* Before plan_step(): all that it is told, of requests @planned, for step @step. */
 void recorder_asks(struct recorder *c, const struct plan *p, struct request *const *planned,
                    uint64_t step);

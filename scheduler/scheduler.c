@@ -26,12 +26,8 @@
 
 /* ---- ids ---- */
 
-static struct request **slot_of(struct sched *s, uint64_t id) {
-    return &s->by_id[(id * 0x9E3779B97F4A7C15u) >> 52];
-}
-
 struct request **sched_slot(struct sched *s, uint64_t id) {
-    struct request **at = slot_of(s, id);
+    struct request **at = &s->by_id[(id * 0x9E3779B97F4A7C15u) >> 52];
 
     while (*at && (*at)->id != id)
         at = &(*at)->next_id;
@@ -387,7 +383,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
         prewarm_finish(&s->prewarm, r, why);
         return;
     }
-    recorder_ended(&s->recorder, r, why);
+    recorder_note(&s->recorder, r, WHY_ENDED, why);
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
     bool pinned = well && pin_turn(&s->pins, r, clock_now(s->clock));
     offload_save(&s->offload, &r->share, r->tokens, n_pages,
@@ -498,7 +494,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
         return 0;
     }
     prewarm_note_turn(&s->prewarm, r);
-    recorder_came(&s->recorder, r);
+    recorder_note(&s->recorder, r, WHY_QUEUED, 0);
     fair_enter_request(&s->fair, r, m->tenant, m->weight_milli, m->class);
     pin_note_turn(&s->pins, r->session, r->tenant, clock_now(s->clock));
     if (r->deadline_ns > 0)

@@ -9,7 +9,7 @@
 
 static void preempt(struct sched *s, struct request *r) {
     assert(r->state == REQUEST_RUNNING && r->seq);
-    recorder_preempted(&s->recorder, r, kv_seq_exclusive(r->seq));
+    recorder_note(&s->recorder, r, WHY_PREEMPTED, kv_seq_exclusive(r->seq));
     offload_swap(&s->offload, r->seq, &r->share, r->tokens);
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
@@ -48,7 +48,7 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
         return;
     pin_admitted(&s->pins, r);
     prewarm_found(&s->prewarm, r);
-    recorder_admitted(&s->recorder, r);
+    recorder_note(&s->recorder, r, WHY_ADMITTED, r->n_computed);
     if (r->first_step_ns == 0) {
         r->first_step_ns = now;
         s->stats.n_prompt_tokens += r->n_prompt;
