@@ -55,6 +55,11 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
         sum += (uint32_t)lane_xor((uint64_t)t, 2);
     if (w == HALF_A_WARP)
         sync_block();
+    if (w == SHIFT_TOO_FAR)
+        sum += 1u << (t & 32);
+    uint32_t own[4] = {t, t, t, t};
+    if (w == BEYOND_AN_ARRAY)
+        sum += own[t % 5];
     a.data[w == BLOCKS_WRITE_ALIKE ? t : blockIdx.x * 64 + t] = sum;
     bool last = w == NO_ARRIVAL && blockIdx.x == 1;
     SHARED uint32_t told;

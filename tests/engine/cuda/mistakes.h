@@ -26,6 +26,8 @@ enum mistake {
     NO_ARRIVAL,          /* a read of what another block has written */
     NO_BARRIER_BEFORE,   /* the last block to come reads what was written beside the arrival */
     NO_BARRIER_BEHIND,   /* a thread of the last block reads before it was told */
+    SHIFT_TOO_FAR,       /* by as many bits as the word has */
+    BEYOND_AN_ARRAY,     /* of the thread's own */
     WGMMA_MISTAKES,      /* those of kernel_mistake_wgmma */
     WGMMA_NO_FENCE = WGMMA_MISTAKES, /* no wgmma_begin() behind what the registers were given */
     WGMMA_NOT_PUBLISHED,             /* copies that products do not see */

@@ -3,14 +3,6 @@
 #include <sys/mman.h>
 #include "base/rng.h"
 
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#define NO_ASAN __attribute__((no_sanitize("address")))
-#else
-#define NO_ASAN
-#endif
-
 #define MAX_THREADS 1024u
 #define STACK_BYTES (128u << 10)
 /* From one stack to the next: what lanes use of theirs shares no sets of a cache. */
@@ -52,8 +44,6 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
 #else
     ucontext_t context;
 #endif
-    void *fake_stack; /* AddressSanitizer's */
-    size_t stack_bytes;
     bool done;
     const char *here; /* the barrier or instruction of the warp that it waits at */
     struct simt_lane lane;
@@ -82,7 +72,7 @@ struct simt_dim simt_thread, simt_block, simt_grid;
 static struct fiber fibers[MAX_THREADS];
 static struct async copies[MAX_THREADS][ASYNC_MAX];
 static struct warp warps[MAX_THREADS / 32];
-static struct fiber scheduler, *current, *previous;
+static struct fiber scheduler, *current;
 static struct warp *warp; /* of the current fiber */
 static const struct simt_kernel *kernel;
 static const void *kernel_args;
@@ -109,37 +99,15 @@ uint64_t simt_blocks(void) {
 
 /* -- fibers ------------------------------------------------------------------------------------ */
 
-/* Behind a switch. */
-NO_ASAN static void arrived(void *fake_stack) {
-#ifdef __SANITIZE_ADDRESS__
-    const void *bottom;
-    size_t size;
-
-    __sanitizer_finish_switch_fiber(fake_stack, &bottom, &size);
-    if (previous == &scheduler) { /* its stack is the process's */
-        scheduler.stack = (uint8_t *)bottom;
-        scheduler.stack_bytes = size;
-    }
-#endif
-}
-
-/* A fiber that has ended leaves this frame and fiber_main()'s behind: nothing of them may be
- * poisoned. */
-NO_ASAN static void switch_to(struct fiber *from, struct fiber *to) {
-    previous = from;
+static void switch_to(struct fiber *from, struct fiber *to) {
     current = to;
     simt_lane = &to->lane;
     simt_thread.x = to->lane.thread;
-#ifdef __SANITIZE_ADDRESS__
-    __sanitizer_start_switch_fiber(from->done ? NULL : &from->fake_stack, to->stack,
-                                   to->stack_bytes);
-#endif
 #ifdef __x86_64__
     simt_switch(&from->sp, to->sp);
 #else
     swapcontext(&from->context, &to->context);
 #endif
-    arrived(from->fake_stack);
 }
 
 static uint32_t place_bit() {
@@ -147,14 +115,13 @@ static uint32_t place_bit() {
 }
 
 /* Goes on with the next lane of the warp that is ready, with the scheduler if none is. */
-NO_ASAN static void yield() {
+static void yield() {
     uint32_t later = warp->ready & ~(place_bit() * 2 - 1), next = later ? later : warp->ready;
 
     switch_to(current, next ? &fibers[(warp - warps) * 32 + __builtin_ctz(next)] : &scheduler);
 }
 
-NO_ASAN static void fiber_main() {
-    arrived(NULL);
+static void fiber_main() {
     kernel->run(kernel_args);
     if (current->n_copies)
         simt_fault("ends with a copy that it has not waited for");
@@ -188,8 +155,6 @@ static void start(struct fiber *f, uint32_t thread) {
     f->lane = {f->stack, STACK_BYTES, thread, 0, false};
     if (!simt_looks)
         f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
-    f->fake_stack = NULL;
-    f->stack_bytes = STACK_BYTES;
 #ifdef __x86_64__
     void **sp = (void **)(f->stack + STACK_BYTES) - 2;
 
@@ -563,7 +528,7 @@ void simt_copy_wait(uint32_t n_left) {
 /* -- blocks ------------------------------------------------------------------------------------ */
 
 #ifdef SIMT_NO_HOOKS /* with them, reading what the block has not written is a fault */
-NO_ASAN static void poison_shared() {
+static void poison_shared() {
     uint8_t *p = __start_simt_shared;
 
     for (; p < __stop_simt_shared && (uintptr_t)p % 8; p++)

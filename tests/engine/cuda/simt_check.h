@@ -24,8 +24,8 @@
  *     (barriers)
  *
  * A cell stands for four bytes and remembers the last write and the last reads by two threads: what
- * it reports is true, but an earlier reader may be forgotten. Under the sanitizers' own hooks there
- * is none of this but divergence.
+ * it reports is true, but an earlier reader may be forgotten. Without the hooks, as in builds with
+ * a sanitizer, there is none of this but divergence.
  */
 
 #include <stdbool.h>
