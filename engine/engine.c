@@ -239,7 +239,7 @@ static int size_pages(struct engine *e, struct err *err) {
     if (e->model.shape.encoder) /* a sequence is in one step */
         model_max = MIN(model_max, o->max_rows);
     if (o->max_context > model_max)
-        return err_set(err, 0, NULL, "max_context %u is more than the %u tokens of the model",
+        return err_set(err, 0, NULL, "max-context %u is more than the %u tokens of the model",
                        o->max_context, model_max);
     int r = size_classes(e, err);
 
@@ -265,7 +265,7 @@ static int size_pages(struct engine *e, struct err *err) {
 
         err_set(err, 0, NULL,
                 "a context of %u tokens takes %s of KV memory, there are %s (%u pages of %s): "
-                "max_context can be at most %llu",
+                "max-context can be at most %llu",
                 o->max_context, fit_text(need).s, fit_text(o->n_pages * i->page_bytes).s,
                 o->n_pages, fit_text(i->page_bytes).s, (unsigned long long)held);
         return -ENOMEM;

@@ -165,9 +165,9 @@ Test(engine, says_why_it_does_not_open) {
     o = good, o.kv_type = ENGINE_KV_Q4_0;
     expect_refused(&o, "kv type q4_0 needs heads of a multiple of 32 values, this model has 48");
     o = good, o.max_context = 513;
-    expect_refused(&o, "max_context 513 is more than the 512");
+    expect_refused(&o, "max-context 513 is more than the 512");
     o.max_context = 1u << 31, o.n_pages = 0; /* what has no room either */
-    expect_refused(&o, "max_context 2147483648 is more than the 512");
+    expect_refused(&o, "max-context 2147483648 is more than the 512");
     o = good, o.max_context = 200; /* 13 pages of 12 KiB */
     expect_refused(&o, "200 tokens takes 156.0 KiB of KV memory, there are 96.0 KiB (8 pages");
     o = good, o.n_pages = 0, o.kv_bytes = 1000;
