@@ -37,8 +37,6 @@ static uint32_t left_at(const struct request *r, uint32_t n_tokens) {
     return r->max_tokens - MIN(n_tokens, r->max_tokens - 1);
 }
 
-/* Where there is no way to end in time, which only a request that was resumed in the middle of one
- * can be at, it is cut. */
 static int64_t allowed(const struct request *r, uint32_t n_tokens, uint32_t *bits) {
     int64_t n;
 

@@ -648,10 +648,15 @@ void disk_stats(const struct disk *d, struct msg_stats *out) {
     out->n_disk_snapshots = kv.n_snapshots;
 }
 
-static uint32_t count_held(const struct list *l) {
+/* Of the jobs in @l: those that hold a sequence of the host's pager, or (@states) a snapshot. */
+static uint32_t count_held(const struct list *l, bool states) {
     uint32_t n = 0;
 
-    LIST_FOREACH(node, l) n += LIST_ENTRY(node, const struct job, link)->host != NULL;
+    LIST_FOREACH(node, l) {
+        const struct job *j = LIST_ENTRY(node, const struct job, link);
+
+        n += states ? j->state != KV_NO_SNAPSHOT : j->host != NULL;
+    }
     return n;
 }
 
@@ -660,17 +665,9 @@ const struct kv_pager *disk_pager(const struct disk *d) {
 }
 
 uint32_t disk_held(const struct disk *d) {
-    return count_held(&d->saves) + count_held(&d->loads);
-}
-
-static uint32_t count_states(const struct list *l) {
-    uint32_t n = 0;
-
-    LIST_FOREACH(node, l)
-    n += LIST_ENTRY(node, const struct job, link)->state != KV_NO_SNAPSHOT;
-    return n;
+    return count_held(&d->saves, false) + count_held(&d->loads, false);
 }
 
 uint32_t disk_held_states(const struct disk *d) {
-    return count_states(&d->saves) + count_states(&d->loads);
+    return count_held(&d->saves, true) + count_held(&d->loads, true);
 }

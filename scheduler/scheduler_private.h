@@ -103,9 +103,9 @@ bool step_is_long(const struct sched *s);
 /* Hands the masks of step @t, which is launched, to the engine and lets it sample. 0, -EIO,
  * -ENOMEM. */
 int step_seal(struct sched *s, struct batch *t);
-/* Writes the ids of all requests that a step in flight has to the crash page, for the front to
- * read if this process dies. */
-void step_write_crash_page(struct sched *s, int64_t now);
+/* Writes the ids of all requests that a step in flight has, and with @drafts of those for which the
+ * draft model is about to run, to the crash page, for the front to read if this process dies. */
+void step_write_crash_page(struct sched *s, int64_t now, bool drafts);
 
 /* step_gather.c */
 

@@ -34,8 +34,7 @@
 
 /* ---- the crash page ---- */
 
-/* The ids in flight, for the front to read if this process dies. */
-void step_write_crash_page(struct sched *s, int64_t now) {
+void step_write_crash_page(struct sched *s, int64_t now, bool drafts) {
     struct crash_page *page = s->opts.crash_page;
     uint32_t n = 0;
 
@@ -48,25 +47,14 @@ void step_write_crash_page(struct sched *s, int64_t now) {
         for (uint32_t i = 0; i < t->b.n_seqs && n < CRASH_PAGE_MAX; i++)
             page->ids[n++] = t->item[i].request->id;
     }
-    page->started_ns = n > 0 ? now : 0;
-    page->step = s->n_launched;
-    __atomic_store_n(&page->n, n, __ATOMIC_RELEASE);
-}
-
-/* Likewise while the draft model runs. */
-static void write_crash_page_drafts(struct sched *s, int64_t now) {
-    struct crash_page *page = s->opts.crash_page;
-    uint32_t n = 0;
-
-    if (!page)
-        return;
-    LIST_FOREACH(node, &s->running) {
-        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
+    for (const struct list *l = s->running.next; drafts && l != &s->running; l = l->next) {
+        const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
 
         if (r->drafter && r->drafter->n_asked > 0 && n < CRASH_PAGE_MAX)
             page->ids[n++] = r->id;
     }
-    page->started_ns = now;
+    page->started_ns = n > 0 ? now : 0;
+    page->step = s->n_launched;
     __atomic_store_n(&page->n, n, __ATOMIC_RELEASE);
 }
 
@@ -82,11 +70,11 @@ static int draft(struct sched *s, struct batch *t) {
         return 0;
     if (sched_n_in_flight(s) > 0)
         return 1;
-    write_crash_page_drafts(s, clock_now(s->clock));
+    step_write_crash_page(s, clock_now(s->clock), true);
     int64_t ns = drafter_run(s->drafter, &s->running);
     if (ns < 0)
         return (int)ns;
-    step_write_crash_page(s, 0); /* there may be no step to launch for what was drafted */
+    step_write_crash_page(s, 0, false); /* there may be no step to launch for what was drafted */
     t->draft_ns = ns;
     return 0;
 }
@@ -166,7 +154,7 @@ static int launch(struct sched *s, struct batch *t, int64_t now) {
     t->launched_ns = now;
     s->step++;
     s->n_launched++;
-    step_write_crash_page(s, now);
+    step_write_crash_page(s, now, false);
     PROBE3(step__start, t->b.step, t->b.n_rows, t->b.n_seqs);
     int e = engine_launch(s->engine, &t->b);
 

@@ -88,7 +88,7 @@ int step_wait(struct sched *s) {
     int64_t now = clock_now(s->clock);
     s->stats.wait_ns_total += (uint64_t)(now - begin);
     s->n_waited++;
-    step_write_crash_page(s, now);
+    step_write_crash_page(s, now, false);
     fair_charge_step(&s->fair, t, now - MAX(t->launched_ns, s->last_end_ns), now);
     uint64_t before = s->stats.n_output_tokens;
     e = take_results(s, t, &res);
