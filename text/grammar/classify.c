@@ -13,10 +13,9 @@
  * count only the shorter ones fit.
  */
 
-#include "text/grammar/class.h"
+#include "text/grammar/collect.h"
 #include "text/grammar/nfa.h"
 #include "text/grammar/share.h"
-#include "text/grammar/walk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -28,36 +27,12 @@
 #define SMALL_WORK 500      /* of a class, besides its walk */
 #define MANY_BYTES 64
 #define CLASS_WORK 10000           /* of one, besides its walk */
-#define SHORT_WALK 1500            /* nodes; beyond, tables are faster */
 #define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
-#define LIKE_WALK 30000            /* nodes in which a class may differ from one like it */
-#define LIKE_NEAR 64               /* states around it of which one may be like it */
-#define LIKE_TRIES 4               /* so many of them are compared */
 #define REST_MAX 60000             /* tokens that end the rule and go on */
 #define SPARSE_SHARE 64            /* fewer than n_vocab / this: listed */
-#define CLASS_FUEL 1000000         /* steps of making one: some 10 ms */
 #define ROOM_MAX ((size_t)8 << 20) /* of the classes of one grammar */
 
-struct collector {
-    struct walk walk;
-    const struct grammar *g;
-    struct token_class *c;
-    const struct byte_set *follow;
-    bool counts; /* in a loop rule: tokens are kept with their characters */
-    bool quick;
-    struct counted_token *all; /* then: the allowed ones */
-    uint32_t n_all, cap_all;
-    struct trie_string *rest; /* item: index into c->rest */
-    uint32_t n_rest, cap_rest, cap_text;
-    struct region { /* of the trie: tokens that are read as from the other state */
-        uint32_t first, last, depth;
-    } * region; /* in the order of the trie */
-    uint32_t n_regions, cap_regions;
-    int error;
-    bool too_large;
-};
-
-static int grow(void *v, uint32_t n, uint32_t *cap, size_t size) {
+int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size) {
     void **array = v;
 
     if (n < *cap)
@@ -72,8 +47,7 @@ static int grow(void *v, uint32_t n, uint32_t *cap, size_t size) {
     return 0;
 }
 
-/* Token @id goes on after the rule ended at @depth bytes. */
-static void add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars) {
+void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars) {
     uint32_t cap = k->cap_rest;
     size_t len;
     const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)id, &len);
@@ -86,9 +60,9 @@ static void add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t 
         k->error = -EAGAIN;
         return;
     }
-    if (grow(&k->rest, k->n_rest, &k->cap_rest, sizeof(*k->rest)) < 0 ||
-        grow(&k->c->rest, k->n_rest, &cap, sizeof(*k->c->rest)) < 0 ||
-        grow(&k->c->rest_text, k->n_rest, &k->cap_text, sizeof(*k->c->rest_text)) < 0) {
+    if (collect_grow(&k->rest, k->n_rest, &k->cap_rest, sizeof(*k->rest)) < 0 ||
+        collect_grow(&k->c->rest, k->n_rest, &cap, sizeof(*k->c->rest)) < 0 ||
+        collect_grow(&k->c->rest_text, k->n_rest, &k->cap_text, sizeof(*k->c->rest_text)) < 0) {
         k->error = -ENOMEM;
         return;
     }
@@ -104,13 +78,13 @@ static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uin
     const struct trie_node *n = &t->node[node];
 
     for (uint32_t i = n->items; i < n->items + n->n_items && !k->too_large && !k->error; i++)
-        add_rest(k, t->item[i], depth, n_chars);
+        collect_add_rest(k, t->item[i], depth, n_chars);
     for (uint32_t i = n->child; i < n->child + n->n_children && !k->too_large && !k->error; i++)
         collect_rest(k, i, depth, n_chars);
 }
 
 static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
-    if (grow(&k->all, k->n_all, &k->cap_all, sizeof(*k->all)) < 0)
+    if (collect_grow(&k->all, k->n_all, &k->cap_all, sizeof(*k->all)) < 0)
         k->error = -ENOMEM;
     else
         k->all[k->n_all++] = (struct counted_token){id, n_chars};
@@ -243,80 +217,7 @@ static int keep_rest(struct collector *k) {
     return r;
 }
 
-static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t depth) {
-    struct collector *k = w->arg;
-
-    if (grow(&k->region, k->n_regions, &k->cap_regions, sizeof(*k->region)) < 0)
-        k->error = w->m->error = -ENOMEM;
-    else
-        k->region[k->n_regions++] = (struct region){first, last, depth};
-}
-
-/* What goes on behind the end of the rule and was not looked at, as it is in @like. */
-static void copy_rest(struct collector *k, const struct token_class *like) {
-    for (uint32_t i = 0; i < like->n_rest && !k->error && !k->too_large; i++) {
-        uint32_t at = vocab_trie_place(k->g->vocab, (int32_t)like->rest[i].id);
-        uint32_t lo = 0, hi = k->n_regions;
-
-        while (lo < hi) { /* the first region that ends behind it */
-            uint32_t mid = lo + (hi - lo) / 2;
-
-            if (k->region[mid].last <= at)
-                lo = mid + 1;
-            else
-                hi = mid;
-        }
-        if (lo < k->n_regions && k->region[lo].first <= at &&
-            like->rest_text[i].len >= k->region[lo].depth)
-            add_rest(k, like->rest[i].id, like->rest_text[i].len, like->rest[i].n_chars);
-    }
-}
-
-/* Tokens for which the walks from @q and @r part at the first byte. */
-static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
-    const struct trie *t = vocab_trie(g->vocab);
-    const struct trie_node *root = &t->node[0];
-    uint32_t n = 0;
-
-    for (uint32_t i = root->child; i < root->child + root->n_children; i++) {
-        const struct trie_node *c = &t->node[i];
-        uint32_t a = state_next(g, &g->state[q], c->byte), b = state_next(g, &g->state[r], c->byte);
-        bool both = a != NO_STATE && b != NO_STATE && c->kind < TEXT_KINDS;
-
-        if (a == b || (both && g->runway[a][c->kind] >= c->height &&
-                       g->runway[b][c->kind] >= c->height && c->height <= RUNWAY_MAX))
-            continue;
-        n += (i + 1 < root->child + root->n_children ? c[1].items : t->n_items) - c->items;
-    }
-    return n;
-}
-
-/* A state of the rule of @q whose class is there and much like its own will be; NO_STATE. */
-static uint32_t find_like(const struct grammar *g, uint32_t q) {
-    const struct auto_rule *rule = &g->rule[g->state[q].rule];
-    uint32_t best = NO_STATE, least = vocab_trie(g->vocab)->n_items / 4, n = 0;
-
-    for (uint32_t i = 2; i < 2 * LIKE_NEAR && n < LIKE_TRIES && !rule->loop; i++) {
-        uint32_t r = i % 2 ? q + i / 2 : q - i / 2;
-
-        if (r - rule->start >= rule->n_states)
-            continue;
-        const struct token_class *c = atomic_load_explicit(&g->cls[r], memory_order_acquire);
-
-        if (!c || !c->bits || c->level || c->base)
-            continue;
-        uint32_t d = distance(g, q, r);
-
-        n++;
-        if (d < least) {
-            least = d;
-            best = r;
-        }
-    }
-    return best;
-}
-
-static void begin_anew(struct collector *k) {
+void collect_begin(struct collector *k) {
     if (k->walk.bits)
         memset(k->walk.bits, 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
     k->n_all = k->n_rest = 0;
@@ -325,35 +226,6 @@ static void begin_anew(struct collector *k) {
     k->walk.m->error = k->error = 0;
     k->walk.m->fuel = CLASS_FUEL;
     k->too_large = false;
-}
-
-/* Reads the tokens from @from, which is @q, as far as they differ from those of a state like it. 1:
- * there is none, or too many do. */
-static int collect_like(struct collector *k, const struct set *from, uint32_t q) {
-    struct machine *m = k->walk.m;
-    struct walk *w = &k->walk;
-    uint32_t r = find_like(k->g, q);
-
-    if (r == NO_STATE)
-        return 1;
-    const struct token_class *like = atomic_load(&k->g->cls[r]);
-    struct set other = set_open(m);
-
-    memcpy(w->bits, like->bits, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
-    m->config[m->n_configs++] = (struct config){.state = r};
-    other.end = m->n_configs;
-    w->same = keep_region;
-    w->max_visited = k->quick ? SHORT_WALK : LIKE_WALK;
-    walk_like(w, from, &other);
-    m->n_configs = other.begin;
-    if (!k->error && !m->error && !k->too_large && w->n_visited <= w->max_visited)
-        copy_rest(k, like);
-    if (k->error == -ENOMEM || m->error == -ENOMEM)
-        return -ENOMEM;
-    if (!k->error && !m->error && !k->too_large && w->n_visited <= w->max_visited)
-        return 0;
-    begin_anew(k);
-    return 1;
 }
 
 /* Where @from reads all short texts: takes these, and leaves the other tokens to the walk. */
@@ -383,7 +255,7 @@ static int collect(struct collector *k, const struct set *from, bool wide) {
     if (w->n_visited > w->max_visited && k->quick)
         return -EAGAIN;
     if ((wide && !k->quick) || (w->n_visited > w->max_visited && !m->error)) {
-        begin_anew(k);
+        collect_begin(k);
         w->empty = !begin_short(k, from);
         walk_tables(w, from);
     }

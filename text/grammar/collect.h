@@ -1,0 +1,38 @@
+#pragma once
+
+/* collect - a token class being made: classify.c reads all tokens for it, classify_like.c those
+ * that a state reads otherwise than one whose class is there. */
+
+#include "text/grammar/class.h"
+#include "text/grammar/walk.h"
+
+#define CLASS_FUEL 1000000 /* steps of making one: some 10 ms */
+#define SHORT_WALK 1500    /* nodes; beyond, tables are faster */
+
+struct collector {
+    struct walk walk;
+    const struct grammar *g;
+    struct token_class *c;
+    const struct byte_set *follow;
+    bool counts; /* in a loop rule: tokens are kept with their characters */
+    bool quick;
+    struct counted_token *all; /* then: the allowed ones */
+    uint32_t n_all, cap_all;
+    struct trie_string *rest; /* item: index into c->rest */
+    uint32_t n_rest, cap_rest, cap_text;
+    struct region { /* of the trie: tokens that are read as from the other state */
+        uint32_t first, last, depth;
+    } * region; /* in the order of the trie */
+    uint32_t n_regions, cap_regions;
+    int error;
+    bool too_large;
+};
+
+/* Room for one more of @size in *@v, of which there are @n. 0 or -ENOMEM. */
+int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size);
+/* Token @id goes on after the rule ended at @depth bytes. */
+void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t n_chars);
+void collect_begin(struct collector *k); /* nothing has been read, and nothing went wrong */
+/* Reads the tokens from @from, which is @q, as far as they differ from those of a state like it. 1:
+ * there is none, or too many do. */
+int collect_like(struct collector *k, const struct set *from, uint32_t q);
