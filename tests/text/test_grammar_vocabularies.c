@@ -161,6 +161,10 @@ static const char WIDE[] = "{\"pattern\":\"\u00e9[0-9]$|zz\"}",
                   WIDTHS[] = "{\"pattern\":\"[a-f]\",\"maxLength\":20}",
                   WIDTHS_TEXT[] = "\"x\xe4\xbd\xa0-\xc3\xa9gf\"";
 
+/* A state for each count, which agree in all but long tokens. */
+static const char LENGTHS[] = "{\"pattern\":\"^[^@ ]+@[a-z.]+$\",\"maxLength\":26}",
+                  LENGTHS_TEXT[] = "\"a\xc3\xa9.b-c7@ab.c\"";
+
 enum { STEP = FEWER(7, 77) };
 
 /* Masks against the acceptance of every @STEP-th token, along @text. How many were late. */
@@ -244,6 +248,7 @@ static void check_vocabulary(const char *folder, const char *name) {
     check_along(v, tok, COUNTED, COUNTS, false);
     check_along(v, tok, WIDE, WIDE_TEXT, false);
     check_along(v, tok, WIDTHS, WIDTHS_TEXT, false);
+    check_along(v, tok, LENGTHS, LENGTHS_TEXT, false);
 }
 
 static void check(const char *name) {

@@ -52,6 +52,8 @@ void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t
     size_t len;
     const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)id, &len);
 
+    if ((int)vocab_n_chars(k->g->vocab, (int32_t)id) <= k->beyond)
+        return;
     if (k->n_rest == REST_MAX) {
         k->too_large = true;
         return;
@@ -221,6 +223,7 @@ void collect_begin(struct collector *k) {
     if (k->walk.bits)
         memset(k->walk.bits, 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
     k->n_all = k->n_rest = 0;
+    k->beyond = -1;
     k->walk.n_visited = 0;
     k->walk.n_set = 0;
     k->walk.m->error = k->error = 0;
@@ -307,6 +310,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
                           .follow = &rule->follow,
                           .counts = opts->levels && rule->loop,
                           .quick = opts->quick,
+                          .beyond = -1,
                           .c = calloc(1, sizeof(*k.c))};
     int r = k.c ? machine_init(&m, g) : -ENOMEM;
 
@@ -335,6 +339,8 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
 
     r = !k.c->base && !k.c->bits ? -ENOMEM : 0;
     if (r == 0 && wide)
+        alone = (r = collect_agreeing(&k, &s, state)) == 1;
+    if (alone && r == 1)
         alone = (r = collect_like(&k, &s, state)) == 1;
     if (alone && r >= 0)
         r = collect(&k, &s, wide);

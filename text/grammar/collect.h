@@ -24,10 +24,18 @@ struct collector {
         uint32_t first, last, depth;
     } * region; /* in the order of the trie */
     uint32_t n_regions, cap_regions;
+    int beyond; /* tokens of no more characters are not kept as rest */
     int error;
     bool too_large;
 };
 
+#define AGREE_MAX 20 /* longer tokens are few */
+#define AGREE_ALL TRIE_MAX_LEN
+
+/* How many characters two states of a plain rule read alike, whatever they are, and where the rule
+ * may end within them: AGREE_MAX: that many, at least; AGREE_ALL: all texts; -1: not even the bytes
+ * that go on in a character. (agree.c) */
+int states_agree(const struct grammar *g, uint32_t q, uint32_t r);
 /* Room for one more of @size in *@v, of which there are @n. 0 or -ENOMEM. */
 int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size);
 /* Token @id goes on after the rule ended at @depth bytes. */
@@ -36,3 +44,5 @@ void collect_begin(struct collector *k); /* nothing has been read, and nothing w
 /* Reads the tokens from @from, which is @q, as far as they differ from those of a state like it. 1:
  * there is none, or too many do. */
 int collect_like(struct collector *k, const struct set *from, uint32_t q);
+/* The same where the two agree in all but long tokens. */
+int collect_agreeing(struct collector *k, const struct set *from, uint32_t q);

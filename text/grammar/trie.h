@@ -77,6 +77,12 @@ const struct trie *vocab_trie(const struct grammar_vocab *v);
  * bits are *@short_text, @n of them. */
 const struct trie *vocab_odd_trie(const struct grammar_vocab *v, const uint32_t **short_text,
                                   uint32_t *n);
+/* A token of text, and where it is among the items of the trie. */
+struct placed {
+    uint32_t id, at;
+};
+/* The tokens of text with more than @n_chars characters, *@n of them, the longest first. */
+const struct placed *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* all items of its trie */

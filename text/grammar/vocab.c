@@ -25,8 +25,10 @@ struct grammar_vocab {
     uint8_t *bytes; /* of all tokens */
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
     uint16_t *n_chars;
-    uint32_t *place; /* of tokens of text, in trie.item */
-    uint32_t *text;  /* bits: these */
+    struct placed *by_length;            /* tokens of text, the longest first */
+    uint32_t n_longer[TRIE_MAX_LEN + 1]; /* how many have more characters */
+    uint32_t *place;                     /* of tokens of text, in trie.item */
+    uint32_t *text;                      /* bits: these */
     uint8_t *is_special;
     int32_t *ends;
     size_t n_ends;
@@ -85,6 +87,24 @@ static int make_trie(struct grammar_vocab *v, bool special, struct trie *out) {
                 (uint32_t)MIN(v->begin[i + 1] - v->begin[i], (size_t)TRIE_MAX_LEN + 1), i};
     }
     return trie_init(out, s, n);
+}
+
+static int sort_by_length(struct grammar_vocab *v) {
+    uint32_t at[TRIE_MAX_LEN + 1];
+
+    v->by_length = malloc(MAX(v->trie.n_items, 1u) * sizeof(*v->by_length));
+    if (!v->by_length)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < v->trie.n_items; i++) {
+        if (v->n_chars[v->trie.item[i]])
+            v->n_longer[v->n_chars[v->trie.item[i]] - 1]++;
+    }
+    for (uint32_t n = TRIE_MAX_LEN; n-- > 0;)
+        v->n_longer[n] += v->n_longer[n + 1];
+    memcpy(at, v->n_longer, sizeof(at));
+    for (uint32_t i = 0; i < v->trie.n_items; i++)
+        v->by_length[at[v->n_chars[v->trie.item[i]]]++] = (struct placed){v->trie.item[i], i};
+    return 0;
 }
 
 /* Tells the short texts from the others. */
@@ -182,6 +202,8 @@ int grammar_vocab_new(struct grammar_vocab **out, const struct grammar_token *to
         set_bit(v->text, v->trie.item[i]);
     }
     if (r == 0)
+        r = sort_by_length(v);
+    if (r == 0)
         r = make_odd(v);
     if (r == 0)
         r = make_trie(v, true, &v->special);
@@ -228,6 +250,7 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     free(v->bytes);
     free(v->begin);
     free(v->n_chars);
+    free(v->by_length);
     free(v->place);
     free(v->text);
     free(v->is_special);
@@ -253,6 +276,11 @@ const struct trie *vocab_odd_trie(const struct grammar_vocab *v, const uint32_t 
     *short_text = v->short_text;
     *n = v->n_short;
     return &v->odd;
+}
+
+const struct placed *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n) {
+    *n = v->n_longer[MIN(n_chars, (uint32_t)TRIE_MAX_LEN)];
+    return v->by_length;
 }
 
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v) {
