@@ -37,8 +37,12 @@ DEVICE uint32_t next_tile(const struct matmul_args &a, uint32_t tile) {
 DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *local) {
     uint32_t i = 0;
 
-    while (i + 1 < a.n_mats && tile >= a.m[i].n_row_tiles)
-        tile -= a.m[i++].n_row_tiles;
+#pragma unroll
+    for (; i + 1 < MATMUL_MATRICES; i++) {
+        if (i + 1 >= a.n_mats || tile < a.m[i].n_row_tiles)
+            break;
+        tile -= a.m[i].n_row_tiles;
+    }
     *local = tile;
     return i;
 }
@@ -94,7 +98,8 @@ struct Feed {
             seek(a);
         }
         slot += a.stage_bytes;
-        slot -= slot < end ? 0 : MATVEC_STAGES * a.stage_bytes;
+        if (slot == end)
+            slot -= MATVEC_STAGES * a.stage_bytes;
         copy_commit();
     }
     /* The oldest stage, when it is there; another is started in the place of the one before. F: the
@@ -146,20 +151,20 @@ DEVICE void put_gated(const struct matmul_args &a, const struct matrix &m, uint3
         a.m[0].y[(size_t)row * m.n_out + out] = gated(a.glu, gate[tid], v);
 }
 
-/* The sum of a value over the segments of a row of @n_units tiles, from left to right. */
+/* The sum of a value over the segments of a row of @n_units tiles, from left to right; @value: of
+ * the first warp, that of the next is TILE_LANES on. */
 DEVICE float add_segments(const float *value, uint32_t n_units) {
-    const uint32_t stride = 8 * TILE_LANES;
     float sum = value[0];
 
     if (n_units >= TILE_SEGMENTS) {
 #pragma unroll
         for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
-            sum += value[s * stride];
+            sum += value[s * TILE_LANES];
         return sum;
     }
 #pragma unroll 1
     for (uint32_t s = 1; s < n_units; s++)
-        sum += value[s * stride];
+        sum += value[s * TILE_LANES];
     return sum;
 }
 
@@ -176,7 +181,7 @@ DEVICE void add_tile(const struct matmul_args &a, uint32_t tile, struct Feed &fe
 /* The block's tiles for G groups of 8 rows. One group takes half of @sums, the next row tile the
  * other half: a warp that is there has met all others behind this one's. */
 template <int G>
-DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sums)[8][TILE_LANES]) {
+DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sums)[CUDA_THREADS]) {
     struct Rows<G> rows;
 
     rows.start(a, count_rows(a));
@@ -192,12 +197,12 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sum
         uint32_t half = G == 1 ? at % 2 * 4 : 0;
 #pragma unroll
         for (int j = 0; j < 4 * G; j++)
-            sums[warp][half + j][lane] = c[j / 4][j % 4];
+            sums[half + j][tid] = c[j / 4][j % 4];
         sync_block();
         if (tid < TILE_LANES * 4 * G) {
             uint32_t local, i = matrix_of(a, anew(at) / 2, &local), j = warp % 4;
             const struct matrix &m = a.m[i];
-            float sum = add_segments(&sums[0][half + warp][lane], m.n_units);
+            float sum = add_segments(&sums[half + warp][lane], m.n_units);
             uint32_t row = warp / 4 * PACK_ROWS + lane % 4 * 2 + j % 2, n_rows = count_rows(a);
             uint32_t out = local * TILE_ROWS + lane / 4 + j / 2 * 8;
 
@@ -214,8 +219,8 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sum
 /* -- what comes behind it, by the blocks that are last ----------------------------------------- */
 
 DEVICE_APART void finish_rows(const struct matmul_args &a, uint32_t n_rows,
-                              float (*sums)[8][TILE_LANES]) {
-    uint32_t *told = (uint32_t *)&sums[1][0][0];
+                              float (*sums)[CUDA_THREADS]) {
+    uint32_t *told = (uint32_t *)&sums[1][0];
 
     sync_block();
     if (threadIdx.x == 0)
@@ -224,7 +229,7 @@ DEVICE_APART void finish_rows(const struct matmul_args &a, uint32_t n_rows,
     if (!*told)
         return;
     for (uint32_t r = 0; r < n_rows; r++)
-        pack_row<CUDA_THREADS>(a.pack, r, r, &sums[0][0][0]);
+        pack_row<CUDA_THREADS>(a.pack, r, r, &sums[0][0]);
 }
 
 #define NO_HEAD UINT32_MAX
@@ -257,7 +262,7 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
 }
 
 template <int G>
-DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[8][TILE_LANES]) {
+DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREADS]) {
     struct Feed feed;
 
     feed.start(a); /* weights do not change */
@@ -271,13 +276,13 @@ DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[8][TILE_LAN
 }
 
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, 3) {
-    SHARED float sums[TILE_SEGMENTS][8][TILE_LANES];
+    SHARED float sums[8][CUDA_THREADS];
 
     matvec_groups<1>(a, sums);
 }
 
 KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
-    SHARED float sums[TILE_SEGMENTS][8][TILE_LANES];
+    SHARED float sums[8][CUDA_THREADS];
 
     matvec_groups<2>(a, sums);
 }
