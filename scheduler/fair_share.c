@@ -515,22 +515,15 @@ static uint32_t richest(const struct fair_share *f, uint32_t but) {
     return found;
 }
 
-/* Whether @r, which takes @n_pages, would have to leave the slot to yet others: then none is
- * preempted for it. */
-static bool leaves_it(struct fair_share *f, const struct request *r, uint32_t n_pages,
-                      int64_t now) {
-    uint32_t t = r->tenant, slots = f->tenant[t].n_running + 1;
+/* Whether @r would have to leave the slot, or the pages that the plan will count for it, to yet
+ * others: then none is preempted for it. */
+static bool leaves_it(struct fair_share *f, const struct request *r, int64_t now) {
+    const struct plan *p = f->opts.plan;
+    const struct fair_tenant *t = &f->tenant[r->tenant];
+    uint32_t n_pages = plan_pages(p, request_target(r, f->opts.estimate));
 
-    return fair_is_over(f, t, slots, f->opts.plan->max_seqs, true, now) ||
-           fair_is_over(f, t, f->tenant[t].n_pages + n_pages, f->opts.n_pages, true, now);
-}
-
-/* Pages that @r is expected to come to hold, as the plan will count them. */
-static uint32_t pages_of(const struct fair_share *f, const struct request *r) {
-    uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
-    uint32_t target = r->n_prompt + estimate_output(f->opts.estimate, r->session, n_out, max_new);
-
-    return plan_pages(f->opts.plan, MAX(target, r->n_tokens));
+    return fair_is_over(f, r->tenant, t->n_running + 1, p->max_seqs, true, now) ||
+           fair_is_over(f, r->tenant, t->n_pages + n_pages, f->opts.n_pages, true, now);
 }
 
 bool fair_preempts(struct fair_share *f, int64_t now) {
@@ -548,7 +541,7 @@ bool fair_preempts(struct fair_share *f, int64_t now) {
         asked[t] = true; /* its first one decides for all */
         uint32_t victim = richest(f, t);
         if (victim < FAIR_TENANTS && f->tenant[t].served_ns < f->tenant[victim].served_ns &&
-            slots_of(f, victim, 0) > slots_of(f, t, 1) && !leaves_it(f, r, pages_of(f, r), now)) {
+            slots_of(f, victim, 0) > slots_of(f, t, 1) && !leaves_it(f, r, now)) {
             f->victim = victim;
             f->opts.plan->fair_preempt_begun = f->tenant[t].n_running == 0;
             return true;
@@ -563,8 +556,8 @@ bool fair_is_victim(const struct fair_share *f, const struct request *r) {
 
 /* What is left of it will take, roughly. */
 static double price_ns(const struct fair_share *f, const struct request *r) {
-    uint32_t hit = MIN(r->seen_hit, r->n_tokens - 1), max_new = r->max_tokens - r->n_prompt;
-    uint32_t n_out = estimate_output(f->opts.estimate, r->session, request_n_out(r), max_new);
+    uint32_t hit = MIN(r->seen_hit, r->n_tokens - 1);
+    uint32_t n_more = request_target(r, f->opts.estimate) - r->n_tokens;
     struct cost_shape prompt = {0}, all = {0}, one = {0};
 
     cost_add(&prompt, hit, r->n_tokens - hit);
@@ -572,7 +565,7 @@ static double price_ns(const struct fair_share *f, const struct request *r) {
     all = (struct cost_shape){
         .rows = FAIR_DECODERS, .seqs = FAIR_DECODERS, .context = one.context * FAIR_DECODERS};
     double ms = cost_part_ms(f->opts.cost, &prompt, &prompt);
-    return 1e6 * (ms + cost_part_ms(f->opts.cost, &all, &one) * (n_out - request_n_out(r)));
+    return 1e6 * (ms + cost_part_ms(f->opts.cost, &all, &one) * n_more);
 }
 
 static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {

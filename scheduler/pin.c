@@ -415,12 +415,10 @@ bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, in
 /* What it will take. Pages that it finds are not taken, but those that are not held are no longer
  * available. */
 static uint64_t need_of(struct pins *t, const struct request *r) {
-    uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
-    uint32_t target = r->n_prompt + estimate_output(t->opts.estimate, r->session, n_out, max_new);
     struct kv_match m = kv_pager_match(t->opts.pager, &r->share, r->tokens, request_shareable(r));
 
-    return plan_pages(t->opts.plan, MAX(target, r->n_tokens)) - m.n_tokens / t->opts.page_tokens +
-           m.n_idle;
+    return plan_pages(t->opts.plan, request_target(r, t->opts.estimate)) -
+           m.n_tokens / t->opts.page_tokens + m.n_idle;
 }
 
 /* For the first that has waited a little, also for a session that is paused: what is spare is

@@ -193,6 +193,13 @@ static inline bool request_is_last(const struct request *r) {
     return r->n_tokens + r->n_pending >= r->max_tokens;
 }
 
+/* Tokens that it is expected to have at its end, by its session's answers: from n_tokens to
+ * max_tokens. */
+static inline uint32_t request_target(const struct request *r, const struct estimate *e) {
+    return r->n_prompt +
+           estimate_output(e, r->session, request_n_out(r), r->max_tokens - r->n_prompt);
+}
+
 /* Tokens of other requests' pages that it may take over: it must compute its last token, and
  * whatever it has to tell about its prompt. */
 uint32_t request_shareable(const struct request *r);

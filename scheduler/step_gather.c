@@ -104,9 +104,8 @@ static void propose(struct sched *s, struct request *r, struct plan_req *q) {
 }
 
 static void describe(const struct sched *s, const struct request *r, struct plan_req *q) {
-    uint32_t n_out = request_n_out(r), max_new = r->max_tokens - r->n_prompt;
     uint32_t n_tokens = r->n_tokens + r->n_pending;
-    uint32_t target = r->n_prompt + estimate_output(&s->estimate, r->session, n_out, max_new);
+    uint32_t target = request_target(r, &s->estimate);
 
     if (BUGGIFY(step_answers_grow))
         target = r->max_tokens;
