@@ -170,12 +170,17 @@ void plan_min_chunk(struct plan_work *w, uint32_t i) {
         r->verdict = PLAN_WAIT_PAGES;
 }
 
-/* Sorts @list by what its requests lack, the least first; equal ones keep their order. */
-static void sort_by_lag(const struct plan *p, uint32_t *list, uint32_t n) {
-    for (uint32_t i = 1; i < n; i++) {
-        uint32_t x = list[i], j = i;
+static inline uint32_t group_of(const struct plan_req *r) {
+    return r->group;
+}
 
-        for (; j > 0 && plan_lag(&p->req[list[j - 1]]) > plan_lag(&p->req[x]); j--)
+/* Sorts @list by @key of its requests, the least first; equal ones keep their order. */
+static inline void sort_by(uint32_t (*key)(const struct plan_req *), const struct plan *p,
+                           uint32_t *list, uint32_t n) {
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t x = list[i], j = i, of = key(&p->req[x]);
+
+        for (; j > 0 && key(&p->req[list[j - 1]]) > of; j--)
             list[j] = list[j - 1];
         list[j] = x;
     }
@@ -213,7 +218,7 @@ static void share_part(struct plan_work *w, uint32_t *list, uint32_t n, struct p
     uint32_t rows_half = (part.max_rows - MIN(w->rows, part.max_rows)) / 2;
 
     assert(n > 0);
-    sort_by_lag(p, list + 1, n - 1);
+    sort_by(plan_lag, p, list + 1, n - 1);
     for (uint32_t k = 1; k < n; k++) {
         struct plan_req *r = &p->req[list[k]];
         int64_t until = now + MAX(half - now, 0) / (n - k);
@@ -257,17 +262,6 @@ static void share_rest(struct plan_work *w, const uint32_t *list, uint32_t n) {
     }
 }
 
-/* Sorts @list by group; those of one keep their order. */
-static void sort_by_group(const struct plan *p, uint32_t *list, uint32_t n) {
-    for (uint32_t i = 1; i < n; i++) {
-        uint32_t x = list[i], j = i;
-
-        for (; j > 0 && p->req[list[j - 1]].group > p->req[x].group; j--)
-            list[j] = list[j - 1];
-        list[j] = x;
-    }
-}
-
 /* The end of the run of @list's first group. */
 static uint32_t end_of_group(const struct plan *p, const uint32_t *list, uint32_t n) {
     uint32_t k = 1;
@@ -286,7 +280,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
     double sum = 0, have = 0;
 
     if (p->n_groups > 1)
-        sort_by_group(p, list, n);
+        sort_by(group_of, p, list, n);
     for (; p->n_groups > 1 && k < n; k += end_of_group(p, list + k, n - k))
         sum += p->group_weight[p->req[list[k]].group];
     for (k = 0; k < n; k += len) {
@@ -317,7 +311,7 @@ static void share_time(struct plan_work *w, uint32_t *list, uint32_t n) {
 /* @list in order of virtual arrival. */
 static void whole_prompts(struct plan_work *w, uint32_t *list, uint32_t n) {
     if (w->p->n_groups > 1)
-        sort_by_group(w->p, list, n);
+        sort_by(group_of, w->p, list, n);
     plan_min_chunk(w, list[0]);
     for (uint32_t k = 1; k < n; k++)
         plan_extend(w, &w->p->req[list[k]], w->limit_ns, UINT32_MAX);
