@@ -212,6 +212,8 @@ class Weftd:
         command = [path or program("weftd"), "--admin-socket", self.admin]
         if model != "":  # "": the flags name models
             command += ["--model", model or tiny_model()]
+            if not any(str(f).startswith(("--kv-", "--config")) for f in flags):
+                command += ["--kv-memory", "256M"]  # a start is mostly clearing pages of the default
         if "--backend" not in flags:
             command += ["--backend", BACKEND]
         if "--listen" not in flags:
