@@ -115,8 +115,8 @@ def test_grammars_of_clients_that_left_are_not_compiled():
     with tempfile.TemporaryDirectory() as folder:
         with Weftd("--api-keys", keys_in(folder)) as d:
             clients = []
-            for i in range(4):
-                body = {"prompt": "hi", "max_tokens": 20, "structured_outputs": {"choice": [f"choice {k} {i}" for k in range(5000)]}}
+            for i in range(8):  # a fifth of a second each
+                body = {"prompt": "hi", "max_tokens": 20, "structured_outputs": {"choice": [f"choice {k} {i}" for k in range(40000)]}}
                 clients.append(d.connect())
                 clients[-1].request("POST", "/v1/completions", json.dumps(body), {"Authorization": "Bearer ka", "Content-Type": "application/json"})
             wait_for(d, lambda w: w["grammars_compiling"] >= 2)
