@@ -119,6 +119,8 @@ DEVICE size_t query_place(const struct attend_args &a, const struct attn_item &i
     return (size_t)(it.row0 + n / a.group) * a.n_head + head;
 }
 
+/* Position of query @query of an item; behind the last query, where the block has none, that of the
+ * item's first row. */
 DEVICE uint32_t query_pos(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
     return query < it.n_q ? a.batch->pos[it.row0 + (it.q0 + query) / a.group] : it.pos0;
 }
@@ -199,12 +201,14 @@ struct Weights {
     float max, a, b;
 };
 
+/* M', a and b for M @old_max. Never -inf - -inf, which is no number. */
 DEVICE struct Weights merge_weights(float old_max, float m) {
     float max = fmaxf(old_max, m), base = max > -INFINITY ? max : 0;
 
     return {max, m > -INFINITY ? exp2_fast(old_max - base) : 1.0f, exp2_fast(m - base)};
 }
 
+/* O' or L' of O or L @old and o or l @x: the second product is not rounded. */
 DEVICE float merge_with(float old, float x, float a, float b) {
     return fmaf(x, b, old * a);
 }

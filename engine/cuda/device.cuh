@@ -46,6 +46,7 @@ DEVICE struct vec4 load_stream(const void *p) {
     return v;
 }
 
+/* The 16 bytes at @p, a multiple of 16. */
 DEVICE struct vec4 load16(const void *p) {
     uint4 u = *(const uint4 *)p;
     struct vec4 v = {u.x, u.y, u.z, u.w};
@@ -53,6 +54,7 @@ DEVICE struct vec4 load16(const void *p) {
     return v;
 }
 
+/* The 8 bytes at @p, a multiple of 8. */
 DEVICE void load8(const void *p, uint32_t v[2]) {
     uint2 u = *(const uint2 *)p;
 
@@ -60,10 +62,12 @@ DEVICE void load8(const void *p, uint32_t v[2]) {
     v[1] = u.y;
 }
 
+/* 8 bytes to @p, a multiple of 8. */
 DEVICE void store8(void *p, const uint32_t v[2]) {
     *(uint2 *)p = make_uint2(v[0], v[1]);
 }
 
+/* 16 bytes to @p, a multiple of 16. */
 DEVICE void store16(void *p, struct vec4 v) {
     *(uint4 *)p = make_uint4(v.x, v.y, v.z, v.w);
 }
@@ -76,6 +80,7 @@ DEVICE uint32_t pack_halves(float low, float high) {
     return u;
 }
 
+/* The value of half precision @h; exact. */
 DEVICE float half_to_float(uint16_t h) {
     float f;
 
@@ -99,7 +104,7 @@ DEVICE uint32_t fma_halves(uint32_t a, uint32_t b, uint32_t c) {
     return u;
 }
 
-/* The lower half, the upper half of @v twice; nothing to do where an operand is one. */
+/* The lower half of @v twice. An instruction that takes such an operand reads the half itself. */
 DEVICE uint32_t low_twice(uint32_t v) {
     uint32_t u;
 
@@ -109,6 +114,7 @@ DEVICE uint32_t low_twice(uint32_t v) {
     return u;
 }
 
+/* The upper half of @v twice, likewise. */
 DEVICE uint32_t high_twice(uint32_t v) {
     uint32_t u;
 
@@ -118,6 +124,7 @@ DEVICE uint32_t high_twice(uint32_t v) {
     return u;
 }
 
+/* Two halves minus two halves, nearest. */
 DEVICE uint32_t sub_halves(uint32_t a, uint32_t b) {
     uint32_t u;
 
@@ -151,6 +158,8 @@ DEVICE uint32_t anew(uint32_t v) {
     return v;
 }
 
+/* Byte i is that one of bytes 0 .. 3 of @a and 4 .. 7 of @b which nibble i of @selector, 0 to 7,
+ * names. */
 DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     return __byte_perm(a, b, selector);
 }
@@ -179,10 +188,12 @@ DEVICE uint32_t load_constant(const uint16_t *p) {
     return u;
 }
 
+/* @v of the lane whose number is this one's xor @mask; all 32 lanes of a warp take part. */
 DEVICE float lane_xor(float v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 
+/* Likewise, of 64 bits. */
 DEVICE uint64_t lane_xor(uint64_t v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
@@ -200,45 +211,54 @@ DEVICE void prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+/* A barrier of the block's threads: each sees what the others wrote before. */
 DEVICE void sync_block() {
     __syncthreads();
 }
 
+/* Likewise of the warp's lanes. */
 DEVICE void sync_warp() {
     __syncwarp();
 }
 
+/* A sum in shared memory that threads of the block add to. */
 DEVICE void add_shared(uint64_t *p, uint64_t v) {
     atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
 
-/* Returns what was there. */
+/* Likewise, of 32 bits; returns what was there before. */
 DEVICE uint32_t add_shared(uint32_t *p, uint32_t v) {
     return atomicAdd(p, v);
 }
 
 /* Between the blocks of a launch: sums, maxima, and values that others read. What a block has put
- * is there for the one that sees a sum which it added to after fence_device(). */
+ * is there for the one that sees a sum which it added to after fence_device(). Returns what was
+ * there before the sum. */
 DEVICE uint32_t add_global(uint32_t *p, uint32_t v) {
     return atomicAdd(p, v);
 }
 
+/* Likewise, of 64 bits. */
 DEVICE void add_global(uint64_t *p, uint64_t v) {
     atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
 
+/* *p = max(*p, v), in one access. */
 DEVICE void max_global(uint64_t *p, uint64_t v) {
     atomicMax((unsigned long long *)p, (unsigned long long)v);
 }
 
+/* Reads what other blocks put or sum: from the L2 cache, not from what is there already. */
 template <typename T> DEVICE T get_global(const T *p) {
     return *(const volatile T *)p;
 }
 
+/* Writes for other blocks. */
 template <typename T> DEVICE void put_global(T *p, T v) {
     *(volatile T *)p = v;
 }
 
+/* What the thread wrote before is seen by all of the device before what it writes behind. */
 DEVICE void fence_device() {
     __threadfence();
 }
@@ -248,8 +268,7 @@ DEVICE void put_alike(uint32_t *p, uint32_t v) {
     *(volatile uint32_t *)p = v;
 }
 
-/* 16 bytes to shared memory without registers; group by group. copy_wait<N>(): all but the last N
- * groups of this thread are there, for this thread. */
+/* 16 bytes to shared memory without registers; both are multiples of 16. */
 DEVICE void copy_async(void *to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
@@ -257,7 +276,7 @@ DEVICE void copy_async(void *to, const void *from) {
                  : "memory");
 }
 
-/* 4 bytes. */
+/* 4 bytes, likewise. */
 DEVICE void copy_async4(void *to, const void *from) {
     asm volatile(
         "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
@@ -278,10 +297,12 @@ template <int OFFSET> DEVICE void copy_async_at(uint32_t to, const void *from) {
                  : "memory");
 }
 
+/* The thread's copies since the last one are a group. */
 DEVICE void copy_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+/* Waits until all but the last N groups of this thread are there, for this thread. */
 template <int N> DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
@@ -307,15 +328,19 @@ DEVICE float exp2_fast(float x) {
     return y;
 }
 
+/* ln x, x > 0, within 2^-21.4 between 1/2 and 2 and 3 ulp elsewhere (CUDA's guide, __logf): for
+ * bounds alone. */
 DEVICE float approximate_log(float x) {
     return __logf(x);
 }
 
+/* ln(1 + x), x > -1, within 1 ulp (CUDA's guide, log1pf): for bounds alone. */
 DEVICE float approximate_log1p(float x) {
     return log1pf(x);
 }
 #endif
 
+/* Two neighbours; @p is a multiple of 8 bytes. */
 DEVICE void load_floats(const float *p, float v[2]) {
     uint32_t u[2];
 
@@ -324,6 +349,7 @@ DEVICE void load_floats(const float *p, float v[2]) {
     v[1] = mx_float_of(u[1]);
 }
 
+/* The half precision number next to @f, in the lower half-word; the upper one is 0. */
 DEVICE uint32_t pack_half(float f) {
     return pack_halves(f, 0.0f) & 0xFFFFu;
 }
@@ -343,6 +369,7 @@ template <int W> DEVICE float block_sum(float v, float *shared) {
     return sum;
 }
 
+/* The largest one, likewise. */
 template <int W> DEVICE float block_max(float v, float *shared) {
     for (int m = 1; m < 32; m *= 2)
         v = fmaxf(v, lane_xor(v, m));

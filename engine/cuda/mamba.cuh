@@ -13,6 +13,7 @@
 
 #include "engine/cuda/state.cuh"
 
+/* Values of a row that the convolution takes: x of all heads, B, then C of all groups. */
 DEVICE uint32_t channels_of(const struct mamba_args &a) {
     return a.n_head * a.dim + 2 * a.n_group * a.n_state;
 }
@@ -34,6 +35,7 @@ KERNEL(mamba_in, struct mamba_args, CUDA_THREADS, 2) {
     }
 }
 
+/* The block's head and values, of grid y: queries C and keys B of the head's group, values x. */
 DEVICE struct StatePart part_of(const struct mamba_args &a) {
     struct StatePart p = part_of_heads(a.n_head, a.dim);
     uint32_t inner = a.n_head * a.dim, group = p.head / (a.n_head / a.n_group);

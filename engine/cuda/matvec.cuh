@@ -47,6 +47,8 @@ DEVICE void add_unit(const A &a, const struct matrix &m, const uint8_t *tile, ui
     }
 }
 
+/* add_units() of format F: stage by stage of TILE_STAGE_UNITS(F) units, the last of which may be
+ * shorter. */
 template <int F, int G, class A, class FEED, class ROWS>
 DEVICE void add_segment(const A &a, const struct matrix &m, uint32_t from, uint32_t to, FEED &feed,
                         const ROWS &rows, float c[G][4]) {
@@ -62,7 +64,8 @@ DEVICE void add_segment(const A &a, const struct matrix &m, uint32_t from, uint3
     }
 }
 
-/* Units [from, to) of a row of tiles of @m. */
+/* Adds units [from, to) of a row of tiles of @m, which @feed brings, times G groups of 8 rows, at
+ * most a segment: all mma of it add up in c[i], of group i, the lane's as mma's c (device.cuh). */
 template <int G, class A, class FEED, class ROWS>
 DEVICE void add_units(const A &a, const struct matrix &m, uint32_t from, uint32_t to, FEED &feed,
                       const ROWS &rows, float c[G][4]) {

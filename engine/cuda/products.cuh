@@ -46,6 +46,7 @@ template <class WALK> DEVICE void walk_of(uint32_t format, const WALK &walk) {
     }
 }
 
+/* How many rows there are: no more than the launch was made for. */
 DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 }
@@ -58,6 +59,8 @@ DEVICE float value_of(const struct matmul_args &a, const struct matrix &m, uint3
     return m.bias ? v + m.bias[out] : v;
 }
 
+/* y of row @row and output @out becomes, or with add grows by, what value_of() makes of @sum;
+ * nothing beyond @n_rows or the matrix. */
 DEVICE void put(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows, uint32_t row,
                 uint32_t out, float sum) {
     if (row >= n_rows || out >= m.n_out)

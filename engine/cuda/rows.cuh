@@ -28,10 +28,12 @@ DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
         v[j] = x[i + j];
 }
 
+/* 1 / (1 + e^-x), with the bits of engine/reference. */
 DEVICE float sigmoid(float x) {
     return 1.0f / (1.0f + mx_expf(-x));
 }
 
+/* ln(1 + e^x), with the bits of engine/reference; beyond 20 that is x. */
 DEVICE float softplus(float x) {
     return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
 }
@@ -64,6 +66,7 @@ DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float
     }
 }
 
+/* Of a pack of NORM: columns i .. i + 3, in v, times @inverse and their weights. */
 DEVICE void apply_norm(const struct pack_args &a, uint32_t i, float inverse, float v[4]) {
     float weight[4];
 
@@ -234,11 +237,12 @@ DEVICE void rotate_head(const struct store_args &a, const float *x, const float 
     turn(a, rope, head);
 }
 
-/* Writes a head of keys (PAGE_K) or values (PAGE_V) at token @slot of the page. */
 /* The largest scale in half precision whose 127-fold is finite there, too: 516 is next, and 127 *
  * 516 rounds to infinity. */
 #define Q8_SCALE_MAX 515.5f
 
+/* Writes head @h of keys (PAGE_K) or values (PAGE_V) at token @slot of a page, from @head in shared
+ * memory, by one warp. q8_0: 32 values share a scale, max / 127; codes are the nearest integers. */
 DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part part, uint8_t *page,
                        uint32_t slot, const float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, tokens = a.shape.page_tokens;

@@ -143,6 +143,7 @@ struct Listed {
     }
 };
 
+/* Token @id with logit @x as an entry of a list. */
 DEVICE uint64_t listed(uint32_t id, float x) {
     return (uint64_t)mx_bits_of(x) << 32 | id;
 }
@@ -248,6 +249,7 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
     return true;
 }
 
+/* Whether the cut keeps token @id, whose logit is @x. */
 DEVICE bool is_kept(const struct Cut &c, float x, uint32_t id) {
     return x > c.value || (x == c.value && id <= c.id);
 }

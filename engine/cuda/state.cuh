@@ -76,6 +76,8 @@ DEVICE void fetch_rows(const Args &a, const struct StatePart &part, uint32_t row
                         threadIdx.x % 2);
 }
 
+/* The sum over the keys of a value, of whose sums each of its four lanes has four: the order that
+ * docs/cuda-kernels.md gives; in each of the four. */
 DEVICE float sum_lanes(const float s[4]) {
     float sum = (s[0] + s[1]) + (s[2] + s[3]);
 
@@ -83,6 +85,7 @@ DEVICE float sum_lanes(const float s[4]) {
     return sum + lane_xor(sum, 2);
 }
 
+/* Four neighbours; @p is a multiple of 16 bytes. */
 DEVICE void load_four(const float *p, float v[4]) {
     struct vec4 u = load16(p);
 

@@ -26,6 +26,7 @@
 
 #include "engine/cuda/device.cuh"
 
+/* Word @i, 0 .. 3. */
 DEVICE uint32_t word_of(const struct vec4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }

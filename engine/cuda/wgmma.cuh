@@ -50,12 +50,13 @@ DEVICE void wgmma_begin() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-/* The products since the last one are a group. wgmma_wait<N>(): all but the last N groups are
- * done. */
+/* The products since the last one are a group. */
 DEVICE void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+/* Waits until all but the last N groups are done: the sums of those may be read then, and what they
+ * read be written. */
 template <int N> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
