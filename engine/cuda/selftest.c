@@ -12,6 +12,7 @@
 
 #include "engine/cuda/cuda.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -109,6 +110,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     p->n_out = (uint32_t)MIN(tensor->ne[1], OUT);
     p->n_in = (uint32_t)MIN(tensor->ne[0], COLUMNS);
     p->n_padded = (uint32_t)round_up(p->n_in, 64);
+    assert(p->n_in % f->block == 0);
     size_t row = (size_t)(p->n_in / f->block) * f->block_bytes;
     p->raw = take(t, p->n_out * row);
     p->x = take(t, (size_t)ROWS * p->n_in * sizeof(float));
@@ -206,6 +208,7 @@ static int multiply(struct be *b, const struct product *p, enum way way, float *
     struct operand cores = {p->cores.device, p->scale.device, NULL, x.n_rows, true};
     struct matmul_args few = cuda_matmul_args(&p->w, &x, false);
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
+    assert(way < WAYS && bytes <= p->y.bytes);
     uint32_t n_splits = cuda_can_split(b, &p->w, ROWS) ? 4 : 1;
     /* What another kernel left there must not pass. */
     int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
@@ -417,6 +420,7 @@ static int attend_rows(struct be *b, const struct attention *t, uint32_t pos0, u
                           .weights = &w};
     struct step *s;
 
+    assert(pos0 + n <= KEYS && n <= b->opts->max_rows);
     for (uint32_t i = 0; i < n_pages; i++)
         page[i] = i;
     int r = step_begin(b, &batch, &s);
@@ -494,7 +498,7 @@ static int same_alone(struct be *b, const struct attention *t, uint32_t n) {
  * bits. */
 static int compare_attention(struct be *b, const struct attention *t, struct err *err) {
     bool wide = t->n > b->wide_rows && t->heads.dim <= 128 && !t->n_turned;
-    uint32_t few = MIN(t->n, ROWS);
+    uint32_t few = MIN(MIN(t->n, ROWS), b->opts->max_rows);
     double error;
     int r = attend_all(b, t, &error), same = 1;
 

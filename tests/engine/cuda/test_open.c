@@ -21,7 +21,7 @@ static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, s
     o.backend = "cuda";
     o.kv_bytes = 1 << 20;
     o.page_tokens = 16;
-    o.max_rows = 256;
+    o.max_rows = o.max_rows ? o.max_rows : 256;
     o.max_seqs = 2;
     o.max_wants = 4;
     int r = engine_new(&e, &o, err);
@@ -51,6 +51,18 @@ Test(cuda_open, memory_of_a_process_that_ends_is_waited_for) {
     fake_find()->others_stay = 3;
     cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) == 0, "%s", err.message);
     cr_expect(fake_find()->others_stay == 0);
+    unlink(path);
+}
+
+/* Fewer than the self-test would take at once. */
+Test(cuda_open, steps_of_the_fewest_rows_are_tried) {
+    struct err err = {0};
+    char path[64];
+
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    fake_small_model(path);
+    cr_expect(try_open(path, (struct engine_opts){.max_rows = 16}, NULL, &err) == 0, "%s",
+              err.message);
     unlink(path);
 }
 
