@@ -192,6 +192,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->opts = o->engine;
     b->kv[KV_GLOBAL].n_pages = o->n_pages;
     b->kv[KV_WINDOW].n_pages = o->n_windows;
+    assert(o->n_host_states <= o->n_states);
     b->recurrent.n_states = o->n_states;
     b->recurrent.n_device = o->n_states - o->n_host_states;
     b->draft.of.n_slots = o->n_slots;
@@ -201,6 +202,7 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     if (r == 0) {
         /* No kernel comes up while the host still computes what it reads. */
         b->early = b->wants_early = b->early && b->device.major >= 9 && !o->shape->host_experts;
+        assert(b->device.n_multiprocessors > 0);
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
         r = cuda_memory_open(b, err);
         r = r < 0 ? r : open_host(b, o, err);

@@ -94,6 +94,7 @@ static uint32_t choose_teams(const struct be *b, const struct expert_args *a, ui
     while (n > 1 && tiles * (EXPERT_THREADS / 32 / n) < busy &&
            EXPERT_THREADS / 16 / n <= a->m[0].n_units)
         n /= 2;
+    assert(n == 1 || n == 2 || n == 4); /* expert_args.n_teams */
     return n;
 }
 
@@ -101,6 +102,7 @@ int experts_product(struct be *b, struct expert_args *a, bool few, uint32_t most
     uint32_t groups = 0, shared = 0;
 
     assert(a->n_mats > 0 && a->n_mats <= ARRAY_SIZE(a->m) && most > 0);
+    assert(!few || a->n_mats == 1 || a->m[0].n_row_tiles == a->m[1].n_row_tiles);
     for (uint32_t i = 0; i < a->n_mats; i++) {
         groups += (a->m[i].n_row_tiles + 7) / 8;
         shared = MAX(shared, wide_shared(a->m[i].format));
@@ -137,6 +139,7 @@ static struct expert_args product_args(const struct be *b, const struct weights 
         .stride = b->opts->max_rows,
     };
 
+    assert(first + n_mats <= w->n_mats && w->n_experts > 0);
     for (uint32_t i = 0; i < n_mats; i++)
         a.m[i] = w->m[first + i];
     return a;
@@ -172,6 +175,7 @@ int experts_load_host(struct be *b, struct weights *w, const struct model_op *op
                             b->experts.slot + (size_t)op->layer * b->shape->n_expert);
     if (r < 0)
         return r;
+    assert(n + n_host_experts(b->shape, op->layer) == b->shape->n_expert);
     w->be = b;
     w->host_layer = b->experts.n_host++;
     return b->experts.host_ops->load(b->experts.host, op, op->norm ? op->norm : b->experts.norm,
@@ -184,6 +188,7 @@ static void compute_on_host(void *ctx) {
     const struct weights *w = ctx;
     const struct be *b = w->be;
 
+    assert(*b->experts.host_rows <= b->opts->max_rows && w->host_layer < b->experts.n_host);
     b->experts.host_ops->run(b->experts.host, w->host_layer, *b->experts.host_rows,
                              b->experts.host_x, b->experts.host_expert, b->experts.host_y);
 }
@@ -231,6 +236,7 @@ static int products_on_device(struct step *s, const struct model_op *op) {
     in.glu = step_glu(op->glu);
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
+    assert(most > 0 && s->routed);
     int r = w->norm ? step_pack(s, PACK_NORM, b->x, w->norm, m->n_embd) : 0;
     r = r < 0 ? r : experts_product(b, &in, takes_few(s), most);
     r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));

@@ -36,6 +36,7 @@ static uint32_t pass_of(const struct step *s) {
 /* The graph of the step's pass and size; *NULL: not made yet. */
 static void **graph_of(const struct step *s) {
     assert(s->graph < GRAPHS);
+    assert(pass_of(s) < PASSES);
     return &s->be->graphs.graph[pass_of(s)][s->graph];
 }
 
@@ -83,6 +84,7 @@ bool graph_begin(struct step *s) {
     struct be *b = s->be;
     uint32_t i = size_for(s);
 
+    assert(!b->graphs.noting && !b->graphs.replaying);
     s->graph = i;
     if (i == GRAPHS)
         return false;

@@ -36,8 +36,10 @@ int hidden_launch(struct step *s) {
     uint32_t *row = staging_take(&s->wants, s->n_hidden * sizeof(*row), &device);
     assert(row && s->head); /* the area is empty, and large enough for all wants */
     for (uint32_t i = 0; i < batch->n_wants; i++)
-        if (batch->want[i].what == WANT_HIDDEN)
+        if (batch->want[i].what == WANT_HIDDEN) {
+            assert(s->place[i] < s->n_hidden && batch->want[i].row < batch->n_rows);
             row[s->place[i]] = batch->want[i].row;
+        }
     if (staging_send(b, &s->wants, 0) < 0)
         return -EIO;
     struct hidden_args a = {

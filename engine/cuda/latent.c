@@ -106,7 +106,7 @@ static int multiply_heads(struct step *s, const struct weights *w, const float *
         .stride = b->opts->max_rows,
     };
 
-    assert(w->n_mats == 1 && !s->packed);
+    assert(w->n_mats == 1 && !s->packed && stride >= w->n_in);
     pack.each = n_head;
     pack.x_stride = stride;
     int r = list_items(s);
@@ -125,6 +125,7 @@ int step_mla_in(struct step *s, const struct model_op *op) {
 int step_mla_q(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
+    assert(w->n_mats == 1 && w->n_in == b->shape->mla.q_rank && !s->packed);
     int r = step_pack(s, PACK_NORM, b->latent.r, w->norm, b->shape->mla.q_rank);
 
     return r < 0 ? r : step_multiply(s, w, false);
@@ -173,6 +174,7 @@ void latent_attend(const struct be *b, struct attend_args *a) {
 int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
+    assert(op->weights->m[0].n_out == m->mla.n_value && !s->held && !s->due);
     int r = multiply_heads(s, op->weights, b->o, m->mla.rank);
 
     r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->q, NULL, m->n_head * m->mla.n_value);

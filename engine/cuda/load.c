@@ -22,7 +22,7 @@ static int own(struct be *b, size_t bytes, void **out, struct err *err) {
     }
     *out = b->weight_bytes + b->weights_used;
     b->weights_used += n;
-    assert(b->weights_used <= b->weights_size);
+    assert(b->weights_used <= b->weights_size && b->weights_used % 512 == 0);
     return 0;
 }
 
@@ -43,7 +43,7 @@ static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *
 
     if (r < 0)
         return r;
-    assert(n <= b->load_bytes);
+    assert(n <= b->load_bytes && !b->load[i].busy);
     memcpy(b->load[i].host, from, n);
     return cuda_check(b, b->api->copy(to, b->load[i].host, n, CUDA_TO_DEVICE, b->stream),
                       "cudaMemcpyAsync");
@@ -118,6 +118,7 @@ static int repack_piece(struct be *b, const struct tensor *t, const struct matri
         .found = b->found,
     };
     struct launch l = {kernel_repack, m->n_units, tiles, CUDA_THREADS, "repack", 0};
+    assert((size_t)m->n_units * tile_k(m->format) >= t->ne[0]);
     r = cuda_launch(b, &l, &a, sizeof(a));
     return r < 0 ? r : mark_busy(b, i);
 }
@@ -238,6 +239,7 @@ static int load_expert_vector(struct be *b, const struct tensor *t, const struct
         return -ENOMEM;
     for (uint32_t i = 0; i < b->shape->n_expert; i++)
         if (has_part(b, p, i)) {
+            assert(used + n <= t->n_bytes);
             memcpy(all + used, t->data + i * n, n);
             used += n;
         }

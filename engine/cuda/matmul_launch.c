@@ -77,6 +77,7 @@ int cuda_matmul_allow(struct be *b) {
 }
 
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most) {
+    assert(n > 0 && most > 0);
     while (most > 1 && b->device.shared_bytes < most * (shared + MATVEC_STATIC))
         most--;
     return MIN(n, most * (uint32_t)b->device.n_multiprocessors);
@@ -96,6 +97,8 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 
     assert(w->n_mats > 0 && w->n_mats <= ARRAY_SIZE(a.m));
     for (uint32_t i = 0; i < w->n_mats; i++) {
+        assert(w->m[i].tiles && w->m[i].y &&
+               w->m[i].n_units == tile_units(w->m[i].format, w->n_in));
         a.m[i] = w->m[i];
         a.stage_bytes = MAX(a.stage_bytes, w->m[i].stage_bytes);
         a.n_tiles += w->m[i].n_row_tiles;
@@ -105,6 +108,8 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
+    assert(a->finish == FINISH_NONE || a->arrived);
+    assert(!a->gated || (a->n_mats == 2 && a->m[0].n_row_tiles == a->m[1].n_row_tiles));
     uint32_t shared = matvec_shared(a->stage_bytes), tiles = a->n_tiles - a->gated;
     struct launch l = {matvec_for(a->n_rows),
                        cuda_resident_blocks(b, tiles, shared, 2),
@@ -153,6 +158,7 @@ uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_ro
             *n_splits = splits;
         }
     }
+    assert(best < UINT32_MAX);
     return best;
 }
 
@@ -163,6 +169,8 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 
     for (uint32_t i = 0; i < w->n_mats; i++)
         shared = MAX(shared, wide_shared(w->m[i].format));
+    assert(!x->cores && (n_splits == 1 || cuda_can_split(b, w, x->n_rows)));
+    assert(n_splits > 0 && TILE_SEGMENTS % n_splits == 0);
     a.n_splits = n_splits;
     a.arrived = b->arrived;
     a.sums = b->partial;

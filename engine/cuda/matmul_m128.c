@@ -45,7 +45,7 @@ int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, 
     struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t groups = 0, shared = 0;
 
-    assert(b->m128 != M128_NEVER && x->n_rows > MATVEC_ROWS);
+    assert(b->m128 != M128_NEVER && x->n_rows > MATVEC_ROWS && !x->cores);
     for (uint32_t i = 0; i < w->n_mats; i++) {
         shared = MAX(shared, m128_shared(w->m[i].format));
         groups += (w->m[i].n_row_tiles + 7) / 8;

@@ -39,7 +39,9 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
     struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t groups = 0, shared = 0;
 
-    assert(b->wgmma && x->cores);
+    assert(b->wgmma && x->cores && (block_rows == WGMMA_ROWS || block_rows == MATMUL_COLUMNS));
+    assert(n_splits == 1 || (block_rows == MATMUL_COLUMNS && TILE_SEGMENTS % n_splits == 0));
+    assert(n_splits == 1 || cuda_can_split(b, w, x->n_rows));
     for (uint32_t i = 0; i < w->n_mats; i++) {
         shared = MAX(shared, wgmma_shared(block_rows, w->m[i].format));
         groups += (w->m[i].n_row_tiles + 7) / 8;

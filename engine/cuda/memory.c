@@ -162,6 +162,7 @@ static void add_attention(struct be *b) {
     b->max_merges =
         (b->opts->max_rows * s->widest.group + ATTN_QUERIES - 1) / ATTN_QUERIES + b->opts->max_seqs;
     b->max_items = b->max_merges + MAX_PARTIALS;
+    assert(cuda_partials(b, &(struct heads){s->widest.n_kv, s->widest.n_kv, s->widest.head}) > 0);
     add(b, &b->partial, b->partial_bytes, 1, "attention", false);
     add(b, &b->item, b->max_items, sizeof(struct attn_item), "attention", false);
     add(b, &b->merge, b->max_merges, sizeof(struct attn_merge), "attention", false);
@@ -328,6 +329,7 @@ static void add_rest(struct be *b) {
     add(b, &b->found, 1, sizeof(*b->found), "tables", false);
     add(b, &b->found_host, 1, sizeof(*b->found), "tables", true);
     b->weights_size = weight_bytes(b);
+    assert(b->weights_used == 0);
     add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);

@@ -69,6 +69,7 @@ int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_
     };
     int r = 0;
 
+    assert(n_parts > 0 && a->n_taps > 0 && a->n_taps <= STATE_TAPS && a->dim <= DELTA_DIM);
     for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
         r = cuda_launch(b, &l[i], a, sizeof(*a));
     return r;
@@ -124,6 +125,7 @@ int step_mamba(struct step *s, const struct model_op *op) {
     int r = 0;
 
     assert(op->state < t->n_layer && !s->held && !s->due && !s->packed);
+    assert(m->n_group > 0 && m->n_head % m->n_group == 0);
     s->packed = true;
     for (size_t i = 0; i < ARRAY_SIZE(l) && r == 0; i++)
         r = cuda_launch(b, &l[i], &a, sizeof(a));

@@ -25,6 +25,7 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
     a.eps = b->shape->rms_eps;
     a.n = what->n ? what->n : b->shape->n_embd;
     a.packs = pack != NULL;
+    assert(a.t && a.to && (!pack || pack->n == a.n));
     if (pack)
         a.pack = *pack;
     return cuda_launch(b, &l, &a, sizeof(a));
@@ -92,6 +93,7 @@ int step_layer_input(struct step *s, const struct model_op *op) {
                        CUDA_THREADS,       "layer_input", 0};
     int r = step_norm(s, NULL);
 
+    assert(w->n_mats == 1 && w->m[0].n_out == m->n_layer * m->n_layer_input);
     r = r < 0 ? r : step_multiply(s, w, false);
     return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
 }
@@ -100,6 +102,7 @@ int step_gate_in(struct step *s, const struct model_op *op) {
     const struct model_shape *m = s->be->shape;
     int r = step_norm(s, NULL);
 
+    assert(op->layer < m->n_layer);
     s->ff.kind = step_glu(op->glu);
     s->ff.up = s->be->layer_input + (size_t)op->layer * m->n_layer_input;
     s->ff.up_stride = m->n_layer * m->n_layer_input;

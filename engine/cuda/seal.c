@@ -36,6 +36,7 @@ static bool has_penalties(const struct engine_param *p) {
 
 /* In this file want @k is the k-th of those that have logits. */
 static const struct engine_want *want_at(const struct step *s, uint32_t k) {
+    assert(k < s->n_scored);
     return &s->batch->want[s->scored[k]];
 }
 
@@ -213,6 +214,7 @@ static bool put_masks(struct step *s, uint32_t first, uint32_t n, struct sample_
 
 int step_mask(struct step *s, uint32_t want, const uint32_t *bits) {
     assert(want < s->batch->n_wants && s->batch->want[want].what != WANT_HIDDEN);
+    assert(s->place[want] < s->n_scored);
     s->mask[s->place[want]] = bits;
     return s->be->lost ? -EIO : 0;
 }
@@ -336,6 +338,7 @@ static int sample_round(struct step *s, uint32_t first) {
     uint32_t needs;
     int n = upload_round(s, first, MIN(s->n_scored - first, LOGIT_ROWS - skip), &a, &needs);
 
+    assert(n < 0 || (n > 0 && skip + (uint32_t)n <= LOGIT_ROWS));
     if (n > 0 && first > 0 && step_logit_rows(s, first - skip, (uint32_t)n + skip) < 0)
         return -EIO;
     if (n > 0 && launch_sampling(b, &a, (uint32_t)n, needs) < 0)
@@ -350,6 +353,7 @@ int step_sample(struct step *s) {
     struct be *b = s->be;
     uint32_t n = s->n_scored;
 
+    assert(s->batch && !s->recorded);
     s->wants.used = 0;
     graph_end(s);
     int r = hidden_launch(s);

@@ -17,7 +17,9 @@ int cuda_check(struct be *b, int error, const char *what) {
 }
 
 int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n) {
-    assert(l->kernel && l->what && l->n_threads % 32 == 0 && n > 0);
+    assert(l->kernel && l->what && l->n_threads % 32 == 0 && l->n_threads <= 1024);
+    assert(l->grid_x <= INT32_MAX && l->grid_y <= UINT16_MAX); /* a device's limits */
+    assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
     if (b->lost || b->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
     if (b->graphs.noting)
@@ -85,6 +87,7 @@ static void fill_rows(struct step *s, int32_t *feed, uint32_t *pos, uint32_t *sl
         for (uint32_t r = 0; r < q->n_rows; r++) {
             uint32_t p = q->pos0 + r, row = q->row0 + r;
 
+            assert(row < b->n_rows);
             feed[row] = r == 0 && q->feed >= 0 ? before + (int32_t)place[q->feed] : -1;
             pos[row] = p;
             for (uint32_t c = 0; c < n_classes; c++)
@@ -144,8 +147,10 @@ static int upload_rows(struct step *s) {
         assert(h[i]);
     memcpy(h[0], b->token, n);
     fill_rows(s, h[1], h[2], h[3], h[4], (uint32_t *const[PAGE_CLASSES]){h[5], h[6]});
-    for (uint32_t i = 0; i < s->n_scored; i++)
+    for (uint32_t i = 0; i < s->n_scored; i++) {
+        assert(b->want[s->scored[i]].row < b->n_rows);
         ((uint32_t *)h[7])[i] = b->want[s->scored[i]].row;
+    }
     *head = (struct batch_head){
         .n_rows = b->n_rows,
         .n_wants = s->n_scored,
@@ -198,8 +203,10 @@ static int plan(struct step *s, const struct heads *h) {
         .wide = is_wide(s, h) ? ATTN_WIDE : cuda_few(b),
     };
 
+    assert(h->n_kv > 0 && h->n % h->n_kv == 0 && a.max_partials > 0);
     if (s->planned.n == h->n && s->planned.n_kv == h->n_kv && s->planned.dim == h->dim)
         return 0;
+    assert(h->dim <= HEAD_VALUES || b->shape->mla.rank);
     s->planned = *h;
     return launch_rows(b, kernel_plan, 1, &a, sizeof(a), "plan");
 }
@@ -213,6 +220,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     if (other->batch && !other->recorded && record(other) < 0) /* its end is here */
         return -EIO;
     assert(!s->batch); /* at most two steps in flight */
+    assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);
     s->batch = batch;
     s->recorded = false;
     s->head = s->held = s->routed = s->shared = NULL;
@@ -379,6 +387,7 @@ static int release(struct step *s, const struct pack_args *pack) {
     if (!s->held)
         return 0;
     struct matmul_args a = narrow_args(s, s->held, true);
+    assert(fuses(s));
     if (s->packed) {
         a.finish = FINISH_PACK;
         a.pack = *pack;
@@ -623,7 +632,7 @@ int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct launch l = {
         kernel_cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, "cap", 0};
 
-    assert(first % PACK_ROWS == 0);
+    assert(s->head && first % PACK_ROWS == 0 && n <= LOGIT_ROWS);
     int r = cuda_matmul(b, s->head, &x, false);
     bool plain = cap.scale == 1 && cap.cap == 0;
     return r < 0 || plain ? r : cuda_launch(b, &l, &cap, sizeof(cap));
@@ -752,6 +761,7 @@ int step_end(struct step *s, struct engine_result *out) {
     struct be *b = s->be;
     int r = b->lost ? -EIO : 0;
 
+    assert(s->batch && (b->lost || (!s->held && !s->due)));
     if (r == 0 && !s->recorded) /* nothing was sampled */
         r = record(s);
     r = r < 0 ? r : wait_event(b, s->event);
