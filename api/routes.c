@@ -57,7 +57,6 @@ static int64_t number_of(const char *s, int64_t max) {
 /* ---- pages of other origins ---- */
 
 static void preflight_serve(struct exchange *x, struct http *h) {
-    (void)h;
     respond(x, 200, "text/plain", "", 0);
 }
 

@@ -153,7 +153,6 @@ struct fairq_item *fairq_next(struct fairq *q) {
 }
 
 void fairq_charge(struct fairq *q, struct fairq_item *i, int64_t ns) {
-    (void)q;
     assert(ns >= 0 && i->begun);
     i->used_ns += ns;
     i->flow->virtual_ns += (double)ns / i->flow->weight;

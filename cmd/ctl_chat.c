@@ -55,7 +55,6 @@ struct chat {
 static volatile sig_atomic_t stop;
 
 static void on_interrupt(int signal) {
-    (void)signal;
     stop = 1;
 }
 

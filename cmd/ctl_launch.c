@@ -297,7 +297,6 @@ static int undo(const struct launch_client *c, const char *path) {
     if (r < 0)
         return cli_fail("%s: %s", path, strerror(-r));
     printf("%s is as it was\n", path);
-    (void)c;
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }
 
@@ -372,7 +371,6 @@ int ctl_launch(int argc, char **argv, bool json) {
     };
     int own = 1, n;
 
-    (void)json;
     while (own < argc && strcmp(argv[own], "--") != 0)
         own++;
     int r = cli_parse(own, argv, options, ARRAY_SIZE(options), help, &n);

@@ -194,7 +194,6 @@ static void show_worker(struct buf *out, yyjson_val *w) {
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {
     yyjson_val *m = yyjson_obj_get(stats, "model");
 
-    (void)columns;
     ADD("weftd      %s, %s, up %s\n", ctl_text(stats, "version").s, ctl_text(stats, "health").s,
         ctl_duration(stats, "uptime_s", 1).s);
     ADD("model      %s\n", ctl_text(m, "id").s);
@@ -213,7 +212,6 @@ static void show_rows(struct buf *out, const char *title, yyjson_val *object,
 }
 
 void ctl_show_all(struct buf *out, yyjson_val *stats, size_t columns) {
-    (void)columns;
     show_rows(out, "front", yyjson_obj_get(stats, "front"), front_rows, n_front_rows);
     show_rows(out, "worker", yyjson_obj_get(stats, "worker"), worker_rows, n_worker_rows);
 }
@@ -378,7 +376,6 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns) {
     yyjson_val *list = yyjson_obj_get(story, "records"), *r;
     size_t i, n;
 
-    (void)columns;
     if (yyjson_arr_size(list) == 0)
         ADD("nothing is known of it any more, or it never came to the worker\n");
     yyjson_arr_foreach(list, i, n, r) {

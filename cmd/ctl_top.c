@@ -355,8 +355,6 @@ int ctl_top(struct ctl *c, double interval_s, struct err *err) {
 #else
 
 int ctl_top(struct ctl *c, double interval_s, struct err *err) {
-    (void)c;
-    (void)interval_s;
     err_set(err, 0, NULL, "this weftctl was built without ncurses; try stats --watch");
     return CTL_REFUSED;
 }

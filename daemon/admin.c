@@ -178,17 +178,14 @@ static void stats_serve(struct exchange *x, struct http *h) {
 }
 
 static void requests_serve(struct exchange *x, struct http *h) {
-    (void)h;
     respond_own(x, admin_json_requests(opts_of(x)));
 }
 
 static void health_serve(struct exchange *x, struct http *h) {
-    (void)h;
     respond_own(x, admin_json_health(opts_of(x)));
 }
 
 static void tenants_serve(struct exchange *x, struct http *h) {
-    (void)h;
     respond_own(x, admin_json_tenants(opts_of(x)));
 }
 
@@ -210,7 +207,6 @@ static void flight_serve(struct exchange *x, struct http *h) {
     struct models_info model;
     int i = x->arg ? named_model(x) : 0;
 
-    (void)h;
     if (i < 0)
         return;
     buf_init(&file, FLIGHT_FILE_MAX);
@@ -225,7 +221,6 @@ static void reload_serve(struct exchange *x, struct http *h) {
     const struct admin_opts *o = opts_of(x);
     struct err err = {0};
 
-    (void)h;
     if (o->reload(o->ctx, &err) == 0)
         respond_line(x, "{\"reloaded\":true}");
     else
@@ -243,7 +238,6 @@ static void upgrade_serve(struct exchange *x, struct http *h) {
     struct admin *a = x->ctx;
     struct err err = {0};
 
-    (void)h;
     if (o->upgrade(o->ctx, &err) < 0) {
         refuse(x, 400, *err.message ? err.message : "out of memory");
         return;
@@ -270,7 +264,6 @@ void admin_upgrade_over(struct admin *a, int pid, const char *why) {
 static void drain_serve(struct exchange *x, struct http *h) {
     const struct admin_opts *o = opts_of(x);
 
-    (void)h;
     respond_line(x, "{\"draining\":true}");
     o->drain(o->ctx);
 }
@@ -279,7 +272,6 @@ static void cancel_serve(struct exchange *x, struct http *h) {
     char *end;
     uint64_t id = strtoull(x->arg, &end, 10);
 
-    (void)h;
     if (*x->arg < '0' || *x->arg > '9' || *end)
         refuse_path(x);
     else if (api_cancel(opts_of(x)->api, id))
@@ -293,7 +285,6 @@ static void why_serve(struct exchange *x, struct http *h) {
     char *end;
     uint64_t number = strtoull(x->arg, &end, 10);
 
-    (void)h;
     if (strchr(x->arg, '/'))
         refuse_path(x);
     else if (*end && !api_find(opts_of(x)->api, x->arg, &number))
@@ -303,7 +294,6 @@ static void why_serve(struct exchange *x, struct http *h) {
 }
 
 static void models_serve(struct exchange *x, struct http *h) {
-    (void)h;
     models_rescan(opts_of(x)->models, NULL); /* for the next time */
     respond_own(x, admin_json_models(opts_of(x)));
 }
@@ -319,7 +309,6 @@ static void load_serve(struct exchange *x, struct http *h) {
     int i = named_model(x);
     struct err err = {0};
 
-    (void)h;
     if (i >= 0)
         answer_change(x, models_load(opts_of(x)->models, (uint32_t)i, &err), &err);
 }
@@ -328,7 +317,6 @@ static void unload_serve(struct exchange *x, struct http *h) {
     int i = named_model(x);
     struct err err = {0};
 
-    (void)h;
     if (i >= 0)
         answer_change(x, models_unload(opts_of(x)->models, (uint32_t)i, &err), &err);
 }
@@ -475,7 +463,6 @@ static bool is_allowed(void *ctx, int fd) {
     struct ucred peer;
     socklen_t len = sizeof(peer);
 
-    (void)ctx;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
         return false;
     if (peer.uid == 0 || peer.uid == geteuid())

@@ -11,7 +11,6 @@ static void on_alarm(int signum) {
     static const char line[] = "warn front stopped at_limit=yes\n";
     ssize_t n = write(STDERR_FILENO, line, sizeof(line) - 1);
 
-    (void)signum;
     (void)n;
     _exit(exit_code);
 }

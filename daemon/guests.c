@@ -107,7 +107,6 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
 
 /* worker_chan_opts.part: no frame has any. */
 static bool no_part(void *ctx) {
-    (void)ctx;
     return false;
 }
 

@@ -403,8 +403,6 @@ static void on_turn(uv_timer_t *t) {
 static void on_router(uv_poll_t *poll, int status, int events) {
     struct kv_events *e = CONTAINER_OF(poll, struct kv_events, poll);
 
-    (void)status;
-    (void)events;
     if (!uv_is_active((uv_handle_t *)&e->turn))
         on_turn(&e->turn);
 }
@@ -526,29 +524,18 @@ struct kv_events *kv_events_free(struct kv_events *e) {
 #else
 
 int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err) {
-    (void)out;
-    (void)o;
     return err_set(err, 0, "kv-events", "kv-events: this weftd was built without ZeroMQ");
 }
 
-void kv_events_bind(struct kv_events *e) {
-    (void)e;
-}
+void kv_events_bind(struct kv_events *e) {}
 
-void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m) {
-    (void)e;
-    (void)model;
-    (void)m;
-}
+void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m) {}
 
 const struct api_kv_counts *kv_events_counts(const struct kv_events *e) {
-    (void)e;
     return NULL;
 }
 
-void kv_events_close(struct kv_events *e) {
-    (void)e;
-}
+void kv_events_close(struct kv_events *e) {}
 
 struct kv_events *kv_events_free(struct kv_events *e) {
     return e;

@@ -200,7 +200,6 @@ static void start_drain(struct front *f) {
 static void on_stop_signal(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
 
-    (void)signum;
     if (takeover_is_pending() || (f->draining && f->drain_ends_ns != INT64_MAX))
         close_all(f);
     else if (f->draining)
@@ -302,7 +301,6 @@ static void on_hup(uv_signal_t *s, int signum) {
     struct front *f = the_front((uv_handle_t *)s);
     struct err err = {0};
 
-    (void)signum;
     if (f->was_ready && !f->draining)
         service_reloading();
     reload(f, &err);
@@ -454,7 +452,6 @@ static int upgrade(void *front, struct err *err) {
 static void on_usr2(uv_signal_t *s, int signum) {
     struct err err = {0};
 
-    (void)signum;
     upgrade(the_front((uv_handle_t *)s), &err);
 }
 

@@ -104,7 +104,6 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
 }
 
 int models_load(struct models *m, uint32_t i, struct err *err) {
-    (void)err;
     if (m->on_demand)
         models_want(m->served[i]);
     return 0;

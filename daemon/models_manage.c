@@ -235,7 +235,6 @@ static int remove_model(void *ctx, const char *name, struct api_task *t, struct 
 void models_cancel(void *ctx, struct api_task *t) {
     struct models_doing *d = t->of;
 
-    (void)ctx;
     if (d)
         d->cancel(d);
     else

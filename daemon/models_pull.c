@@ -187,7 +187,6 @@ static void take_line(struct pull *p, const char *text, size_t len) {
 static void on_alloc(uv_handle_t *h, size_t size, uv_buf_t *out) {
     struct pull *p = h->data;
 
-    (void)size;
     *out = uv_buf_init(p->read, sizeof(p->read));
 }
 

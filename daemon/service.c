@@ -152,7 +152,6 @@ static bool watching;
 
 /* The loop has turned. */
 static void ping(uv_timer_t *t) {
-    (void)t;
     tell("WATCHDOG=1");
 }
 
@@ -177,32 +176,20 @@ void service_watchdog_stop(void) {
 #else
 
 static int from_manager(struct service_fd fds[SERVICE_FDS_MAX]) {
-    (void)fds;
     return 0;
 }
 
 void service_hold(void) {}
 void service_release(void) {}
-void service_hand_over(int pid) {
-    (void)pid;
-}
+void service_hand_over(int pid) {}
 
 void service_ready(void) {}
 void service_reloading(void) {}
 void service_stopping(void) {}
-void service_status(const char *text) {
-    (void)text;
-}
-void service_keep(int fd, const char *name) {
-    (void)fd;
-    (void)name;
-}
-void service_forget(const char *name) {
-    (void)name;
-}
-void service_watchdog_start(uv_loop_t *loop) {
-    (void)loop;
-}
+void service_status(const char *text) {}
+void service_keep(int fd, const char *name) {}
+void service_forget(const char *name) {}
+void service_watchdog_start(uv_loop_t *loop) {}
 void service_watchdog_stop(void) {}
 
 #endif

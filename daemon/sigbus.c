@@ -9,7 +9,6 @@ static int exit_code;
 static const char *last_line;
 
 static void on_bus(int signum, siginfo_t *info, void *context) {
-    (void)context;
     if (info->si_code != BUS_ADRERR) { /* of the memory itself, for instance */
         signal(signum, SIG_DFL);
         return; /* the instruction faults again */

@@ -89,8 +89,6 @@ static void on_readable(uv_poll_t *p, int status, int events) {
     int fd = -1;
     ssize_t n = status < 0 ? 0 : hear(text, sizeof(text), &fd);
 
-    (void)p;
-    (void)events;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (fd >= 0 && strncmp(text, UPGRADE_GUESTS, strlen(UPGRADE_GUESTS)) == 0) {

@@ -215,7 +215,6 @@ static void on_readable(uv_poll_t *p, int status, int events) {
     struct upgrade *u = p->data;
     char text[UPGRADE_MESSAGE_MAX + 1];
 
-    (void)events;
     while (u->state != UPGRADE_TAKEN && !uv_is_closing((uv_handle_t *)p) &&
            (status < 0 || hear(u->channel, text)))
         on_message(u, status < 0 ? "" : text);

@@ -78,7 +78,6 @@ static void on_rest(uv_idle_t *rest) {
 static void on_poll(uv_poll_t *poll, int status, int events) {
     struct worker_chan *c = CONTAINER_OF(poll, struct worker_chan, poll);
 
-    (void)events;
     if (status < 0) {
         uv_poll_stop(poll);
         c->waits_for = 0;

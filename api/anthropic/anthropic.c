@@ -397,7 +397,6 @@ static const struct endpoint endpoint = {
 };
 
 void anthropic_serve(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &endpoint);
 }
 
@@ -412,6 +411,5 @@ static void write_count(struct json *j, const struct prompt_job *job) {
 }
 
 void anthropic_count_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &count, write_count);
 }

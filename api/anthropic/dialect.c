@@ -15,7 +15,6 @@
 static size_t put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size) {
     int n = snprintf(out, size, "X-Request-Id: %s\r\nRequest-Id: %s\r\n", x->id, x->id);
 
-    (void)processing_ms;
     assert(n > 0 && (size_t)n < size);
     return (size_t)n;
 }

@@ -53,7 +53,6 @@ FIELD(take_stops) {
     size_t i, n;
     yyjson_val *s;
 
-    (void)key;
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > SUBMIT_STOPS_MAX)
         return anthropic_refuse(in, "", "must be an array of at most 16 strings");
     yyjson_arr_foreach(v, i, n, s) {
@@ -67,7 +66,6 @@ FIELD(take_stops) {
 FIELD(take_metadata) {
     yyjson_val *user = yyjson_obj_get(v, "user_id");
 
-    (void)key;
     if (!yyjson_is_obj(v))
         return anthropic_refuse(in, "", "must be an object");
     if (!user || yyjson_is_null(user))
@@ -96,7 +94,6 @@ static int take_format(struct anthropic_input *in, yyjson_val *format) {
 }
 
 FIELD(take_output_format) {
-    (void)key;
     return take_format(in, v);
 }
 
@@ -105,7 +102,6 @@ FIELD(take_output_config) {
     yyjson_val *effort = yyjson_obj_get(v, "effort");
     bool right = !effort || yyjson_is_null(effort);
 
-    (void)key;
     if (!yyjson_is_obj(v))
         return anthropic_refuse(in, "", "must be an object");
     for (size_t i = 0; i < ARRAY_SIZE(efforts); i++)
@@ -167,7 +163,6 @@ static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson
 /* A conversation that the server keeps. The SDK, told so, goes on with all messages in each
  * request. */
 FIELD(take_thread) {
-    (void)v;
     return err_set_code(in->err, 400, ANTHROPIC_NO_THREADS, key,
                         "%s: conversations are not kept here, send all messages.", key);
 }

@@ -38,7 +38,6 @@ void anthropic_models_list_serve(struct exchange *x, struct http *h) {
     const struct list *models = &api_of(x)->models;
     struct json j;
 
-    (void)h;
     if (rescan_first(x, anthropic_models_list_serve))
         return;
     json_begin(&j, &b);
@@ -61,7 +60,6 @@ void anthropic_models_one_serve(struct exchange *x, struct http *h) {
     struct err err;
     struct json j;
 
-    (void)h;
     if (anthropic_is_served(api_of(x), x->arg)) {
         const struct model *m = models_find(api_of(x), x->arg, strlen(x->arg));
 

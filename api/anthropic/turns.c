@@ -184,7 +184,6 @@ static int add_user_block(struct anthropic_input *in, yyjson_val *block, const c
                           void *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
-    (void)to;
     if (strcmp(type, "tool_result") == 0)
         return add_result(in, block);
     int r = anthropic_text(in, block, type, false, &text);
@@ -207,7 +206,6 @@ static int add_instruction(struct anthropic_input *in, yyjson_val *block, const 
     bool adds = strcmp(type, "tool_addition") == 0;
     int r;
 
-    (void)to;
     if (adds || strcmp(type, "tool_removal") == 0)
         r = anthropic_change_tools(in, block, adds, &text);
     else
@@ -292,7 +290,6 @@ static int add_assistant_block(struct anthropic_input *in, yyjson_val *block, co
                                void *to) {
     yyjson_val *text = yyjson_obj_get(block, "text");
 
-    (void)to;
     if (strcmp(type, "tool_use") == 0)
         return add_call(in, block);
     if (strcmp(type, "redacted_thinking") == 0)
@@ -424,7 +421,6 @@ static int add_system_block(struct anthropic_input *in, yyjson_val *block, const
                             void *to) {
     yyjson_val *text = yyjson_obj_get(block, "text");
 
-    (void)to;
     if (strcmp(type, "text") != 0)
         return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
     return yyjson_is_str(text) ? add_system(in, text)

@@ -17,7 +17,6 @@ static void *member(struct gen_request *r, const struct field *f) {
 READER(field_bool) {
     bool b = yyjson_get_bool(v);
 
-    (void)m;
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
     memcpy(member(r, f), &b, sizeof(b));
@@ -28,7 +27,6 @@ READER(field_bool) {
 READER(field_not) {
     bool b = !yyjson_get_bool(v);
 
-    (void)m;
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
     memcpy(member(r, f), &b, sizeof(b));
@@ -53,7 +51,6 @@ READER(field_uint) {
     int64_t i = 0;
     int result = field_whole(f, v, &i, err);
 
-    (void)m;
     if (result < 0)
         return result;
     uint32_t u = (uint32_t)i;
@@ -73,7 +70,6 @@ int field_copy(struct gen_request *r, yyjson_val *v, struct str *out) {
 READER(field_string) {
     struct str s;
 
-    (void)m;
     if (!yyjson_is_str(v) || yyjson_get_len(v) > f->hi)
         return field_refuse(f, err);
     int result = field_copy(r, v, &s);
@@ -83,7 +79,6 @@ READER(field_string) {
 }
 
 READER(field_array) {
-    (void)m;
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) < f->lo || yyjson_arr_size(v) > f->hi)
         return field_refuse(f, err);
     memcpy(member(r, f), &v, sizeof(v));
@@ -91,8 +86,6 @@ READER(field_array) {
 }
 
 READER(field_value) {
-    (void)m;
-    (void)err;
     memcpy(member(r, f), &v, sizeof(v));
     return 0;
 }

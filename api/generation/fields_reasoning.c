@@ -8,7 +8,6 @@
 #define CHAT FIELDS_CHAT
 
 READER(field_effort) {
-    (void)m;
     if (!yyjson_is_str(v) || yyjson_get_len(v) == 0 || yyjson_get_len(v) > 28)
         return field_refuse(f, err);
     r->reasoning_effort = v;
@@ -20,7 +19,6 @@ READER(field_budget) {
     int64_t n = 0;
     int result = field_whole(f, v, &n, err);
 
-    (void)m;
     if (result < 0)
         return result;
     r->has_budget = n >= 0;
@@ -29,7 +27,6 @@ READER(field_budget) {
 }
 
 READER(field_switch) {
-    (void)m;
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
     r->thinking = yyjson_get_bool(v) ? THINK_ON : THINK_OFF;

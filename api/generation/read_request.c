@@ -45,14 +45,12 @@ PARSER(parse_priority) {
     int64_t i = 0;
     int result = field_whole(f, v, &i, err);
 
-    (void)m;
     r->priority = result < 0 ? 0 : (int16_t)i;
     return result;
 }
 
 /* Any 64-bit integer, exactly. */
 PARSER(parse_seed) {
-    (void)m;
     if (!yyjson_is_int(v))
         return field_refuse(f, err);
     r->seed = yyjson_is_uint(v) ? yyjson_get_uint(v) : (uint64_t)yyjson_get_sint(v);
@@ -69,7 +67,6 @@ PARSER(parse_metadata) {
 }
 
 PARSER(parse_model) {
-    (void)r;
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
     if (!models_is_answered(m->api, yyjson_get_str(v), yyjson_get_len(v)))
@@ -80,7 +77,6 @@ PARSER(parse_model) {
 PARSER(parse_sampling) {
     const struct param *p = params_find(f->name);
 
-    (void)m;
     if (p->type == PARAM_BOOL ? !yyjson_is_bool(v) : !yyjson_is_num(v))
         return err_set_code(err, 400, "invalid_value", f->name, "%s must be %s.", f->name,
                             p->type == PARAM_BOOL ? "a boolean" : "a number");
@@ -103,7 +99,6 @@ PARSER(parse_stop) {
     size_t i, n;
     yyjson_val *item;
 
-    (void)m;
     if (!yyjson_is_arr(v))
         return add_stop(r, f, v, err);
     yyjson_arr_foreach(v, i, n, item) {
@@ -207,19 +202,16 @@ PARSER(parse_digest) {
 }
 
 PARSER(parse_encoding) {
-    (void)m;
     r->base64 = yyjson_equals_str(v, "base64");
     return r->base64 || yyjson_equals_str(v, "float") ? 0 : field_refuse(f, err);
 }
 
 PARSER(parse_speculation) {
-    (void)m;
     r->no_speculation = yyjson_equals_str(v, "off");
     return r->no_speculation || yyjson_equals_str(v, "auto") ? 0 : field_refuse(f, err);
 }
 
 PARSER(parse_complete) {
-    (void)m;
     if (!yyjson_is_bool(v))
         return field_refuse(f, err);
     r->complete = yyjson_get_bool(v) ? COMPLETE_ON : COMPLETE_OFF;
@@ -241,7 +233,6 @@ PARSER(parse_dimensions) {
 }
 
 PARSER(parse_pooling) {
-    (void)m;
     r->pool = yyjson_equals_str(v, "last")   ? SUBMIT_POOL_LAST
               : yyjson_equals_str(v, "mean") ? SUBMIT_POOL_MEAN
               : yyjson_equals_str(v, "cls")  ? SUBMIT_POOL_CLS
@@ -258,8 +249,6 @@ static int unsupported(const char *name, struct err *err) {
 
 /* Refused unless the value changes nothing: false, empty, or the number @lo. */
 PARSER(parse_unsupported) {
-    (void)r;
-    (void)m;
     if ((yyjson_is_bool(v) && !yyjson_get_bool(v)) ||
         (yyjson_is_ctn(v) && !unsafe_yyjson_get_len(v)) ||
         (yyjson_is_str(v) && yyjson_get_len(v) == 0) ||
@@ -304,25 +293,18 @@ PARSER(parse_prompt_logprobs) {
 }
 
 PARSER(parse_tool_choice) {
-    (void)m;
-    (void)f;
     return output_spec_tool_choice(r, v, err);
 }
 
 PARSER(parse_format) {
-    (void)m;
-    (void)f;
     return output_spec_response_format(r, v, err);
 }
 
 PARSER(parse_structured) {
-    (void)m;
-    (void)f;
     return output_spec_structured(r, v, err);
 }
 
 PARSER(parse_guided) {
-    (void)m;
     return output_spec_guided(r, f->name, v, err);
 }
 
@@ -333,7 +315,6 @@ PARSER(parse_prediction) {
     bool right = yyjson_equals_str(yyjson_obj_get(v, "type"), "content") &&
                  (yyjson_is_str(content) || yyjson_is_arr(content));
 
-    (void)m;
     yyjson_arr_foreach(content, i, n, part) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
@@ -374,8 +355,6 @@ PARSER(parse_modalities) {
     size_t i, n;
     yyjson_val *item;
 
-    (void)r;
-    (void)m;
     if (!yyjson_is_arr(v))
         return field_refuse(f, err);
     yyjson_arr_foreach(v, i, n, item) {
@@ -394,7 +373,6 @@ PARSER(parse_kwargs) {
     size_t i, n;
     yyjson_val *key, *value;
 
-    (void)m;
     if (!yyjson_is_obj(v))
         return field_refuse(f, err);
     yyjson_obj_foreach(v, i, n, key, value) {

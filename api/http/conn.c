@@ -250,10 +250,7 @@ static void want_turn(struct conn *c) {
     http_server_wake(c->server);
 }
 
-static void on_shutdown(uv_shutdown_t *s, int status) {
-    (void)s;
-    (void)status;
-}
+static void on_shutdown(uv_shutdown_t *s, int status) {}
 
 /* In FLUSH: on_flush_timer() compares with what is unsent now. */
 static void await_progress(struct conn *c) {
@@ -566,14 +563,12 @@ void conn_turn(struct conn *c) {
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
     struct conn *c = h->data;
 
-    (void)suggested;
     if (c->state != CONN_CLOSED)
         turn_want(&c->turn, &c->payer->turns);
     *b = uv_buf_init(NULL, 0);
 }
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
-    (void)b;
     if (n < 0 && n != UV_ENOBUFS) /* on_alloc() gives no room */
         conn_close(s->data);
 }

@@ -119,7 +119,6 @@ static int on_body(llhttp_t *p, const char *at, size_t len) {
 
 /* Stops in front of what follows, which may be the next request. */
 static int on_message_complete(llhttp_t *p) {
-    (void)p;
     return HPE_PAUSED;
 }
 

@@ -41,10 +41,6 @@ static int refuse(struct err *err, const char *param, const char *path) {
 
 /* Keys with a passphrase are refused: there is no terminal to ask at. */
 static int no_passphrase(char *out, int size, int rwflag, void *ctx) {
-    (void)out;
-    (void)size;
-    (void)rwflag;
-    (void)ctx;
     return -1;
 }
 
@@ -72,8 +68,6 @@ static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *o
     static const unsigned char http11[] = "\x08http/1.1";
     unsigned char *chosen;
 
-    (void)ssl;
-    (void)ctx;
     if (SSL_select_next_proto(&chosen, out_len, http11, sizeof(http11) - 1, in, in_len) !=
         OPENSSL_NPN_NEGOTIATED)
         return SSL_TLSEXT_ERR_ALERT_FATAL;
@@ -121,7 +115,6 @@ int tls_config_init(struct tls_config *out, const char *certificate, const char 
 int tls_config_init_client(struct tls_config *out, struct err *err) {
     SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
 
-    (void)err;
     if (!ctx)
         return -ENOMEM;
     if (set_rules(ctx) < 0 || SSL_CTX_set_default_verify_paths(ctx) != 1) {
@@ -163,9 +156,6 @@ static int bio_write(BIO *b, const char *data, int n) {
 }
 
 static long bio_ctrl(BIO *b, int what, long n, void *p) {
-    (void)b;
-    (void)n;
-    (void)p;
     return what == BIO_CTRL_FLUSH;
 }
 
@@ -330,15 +320,11 @@ void tls_rest(struct tls *t) {
 
 int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
                     struct err *err) {
-    (void)out;
-    (void)certificate;
-    (void)key;
     return err_set(err, 0, "tls-certificate",
                    "tls-certificate: weftd was built without OpenSSL (libssl-dev)");
 }
 
 int tls_config_init_client(struct tls_config *out, struct err *err) {
-    (void)out;
     return err_set(err, 0, NULL, "https needs a weftd with OpenSSL (libssl-dev)");
 }
 
@@ -347,14 +333,11 @@ void tls_config_deinit(struct tls_config *config) {
 }
 
 int tls_new(struct tls **out, const struct tls_config *config, size_t max) {
-    (void)out;
-    (void)max;
     return config->ctx ? -EINVAL : -ENOMEM;
 }
 
 int tls_new_client(struct tls **out, const struct tls_config *config, const char *host,
                    size_t max) {
-    (void)host;
     return tls_new(out, config, max);
 }
 
@@ -370,9 +353,6 @@ void tls_feed(struct tls *t, const char *data, size_t len) {
 }
 
 ssize_t tls_read(struct tls *t, void *out, size_t size) {
-    (void)t;
-    (void)out;
-    (void)size;
     return -EPROTO;
 }
 
@@ -381,14 +361,10 @@ bool tls_is_open(const struct tls *t) {
 }
 
 const char *tls_refused(const struct tls *t) {
-    (void)t;
     return NULL;
 }
 
 int tls_wrap(struct tls *t, struct buf *from, struct buf *to) {
-    (void)t;
-    (void)from;
-    (void)to;
     return -EPIPE;
 }
 
@@ -396,12 +372,8 @@ size_t tls_unsent(const struct tls *t) {
     return t->wire.len;
 }
 
-void tls_end(struct tls *t) {
-    (void)t;
-}
+void tls_end(struct tls *t) {}
 
-void tls_rest(struct tls *t) {
-    (void)t;
-}
+void tls_rest(struct tls *t) {}
 
 #endif

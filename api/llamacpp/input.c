@@ -303,8 +303,6 @@ int llamacpp_read_infill(struct prompt_job *job, yyjson_doc *body, struct err *e
 }
 
 int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w) {
-    (void)x;
-    (void)w;
     job->state = calloc(1, sizeof(struct llamacpp_completion));
     return job->state ? 0 : -ENOMEM;
 }

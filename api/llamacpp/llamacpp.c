@@ -42,12 +42,10 @@ static const struct endpoint infill = {
 };
 
 static void completion_serve(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &completion);
 }
 
 static void infill_serve(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &infill);
 }
 
@@ -65,7 +63,6 @@ static void write_prompt(struct json *j, const struct prompt_job *job) {
 }
 
 static void template_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &chat, write_prompt);
 }
 
@@ -164,7 +161,6 @@ static void slots_serve(struct exchange *x, struct http *h) {
     uint32_t id = 0;
     struct json j;
 
-    (void)h;
     json_begin(&j, &b);
     json_open(&j, '[');
     LIST_FOREACH(node, &a->gens) {

@@ -135,12 +135,10 @@ static const struct endpoint completion = {
 };
 
 static void chat_serve_v0(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &chat);
 }
 
 static void completion_serve_v0(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &completion);
 }
 

@@ -50,12 +50,10 @@ static void put_model(struct json *j, const struct model *m) {
 }
 
 void lmstudio_models_serve(struct exchange *x, struct http *h) {
-    (void)h;
     models_answer_list(x, lmstudio_models_serve, "list", "data", put_model);
 }
 
 void lmstudio_model_serve(struct exchange *x, struct http *h) {
-    (void)h;
     models_answer_one(x, lmstudio_model_serve, put_model);
 }
 
@@ -116,7 +114,6 @@ static void put_model_v1(struct json *j, const struct model *m) {
 }
 
 void lmstudio_models_v1_serve(struct exchange *x, struct http *h) {
-    (void)h;
     models_answer_list(x, lmstudio_models_v1_serve, NULL, "models", put_model_v1);
 }
 
@@ -152,7 +149,6 @@ static void write_load(struct json *j, const struct prompt_job *job) {
 static const struct endpoint load = {.translate = read_load};
 
 void lmstudio_load_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &load, write_load);
 }
 
@@ -184,7 +180,6 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     struct json j;
     int r = ollama_read_body(x, &body, &err);
 
-    (void)h;
     if (r == 0)
         r = find_instance(x, body, &m, &err);
     yyjson_doc_free(body);

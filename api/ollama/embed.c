@@ -130,11 +130,9 @@ static const struct endpoint endpoint = {.translate = translate, .form = &form};
 static const struct endpoint endpoint_one = {.translate = translate_one, .form = &form_one};
 
 void ollama_embed_serve(struct exchange *x, struct http *h) {
-    (void)h;
     vectors_serve(x, &endpoint);
 }
 
 void ollama_embeddings_serve(struct exchange *x, struct http *h) {
-    (void)h;
     vectors_serve(x, &endpoint_one);
 }

@@ -273,7 +273,6 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
     bool served = name && models_find(api_of(x), name, strlen(name));
     bool streams = wants_stream(root);
 
-    (void)h;
     if (r == 0 && !name)
         r = err_set_code(&err, 400, "invalid_value", "model", "model is required");
     if (r == 0 && !served)
@@ -454,7 +453,6 @@ void ollama_create_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
     int r = check_right(x, &err);
 
-    (void)h;
     if (r == 0 && !(m = new_task(x)))
         r = -ENOMEM;
     if (r == 0)
@@ -504,11 +502,9 @@ static void serve(struct exchange *x, begin_fn begin) {
 }
 
 void ollama_copy_serve(struct exchange *x, struct http *h) {
-    (void)h;
     serve(x, begin_copy);
 }
 
 void ollama_delete_serve(struct exchange *x, struct http *h) {
-    (void)h;
     serve(x, begin_delete);
 }

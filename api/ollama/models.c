@@ -114,20 +114,17 @@ static void list(struct exchange *x, bool running) {
 }
 
 static void tags_serve(struct exchange *x, struct http *h) {
-    (void)h;
     if (!rescan_first(x, tags_serve))
         list(x, false);
 }
 
 static void ps_serve(struct exchange *x, struct http *h) {
-    (void)h;
     list(x, true);
 }
 
 static void version_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"version\":\"" API_VERSION "\"}";
 
-    (void)h;
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 
@@ -202,7 +199,6 @@ static void show_serve(struct exchange *x, struct http *h) {
     struct json j;
     int r = read_name(x, &model, &err);
 
-    (void)h;
     if (r < 0) {
         respond_failed(x, r, &err);
         return;
@@ -244,7 +240,6 @@ static const struct route routes[] = {
 static const char *const prefixes[] = {"/api/", NULL};
 
 static void put_error(struct json *j, const struct exchange *x, const struct err *err) {
-    (void)x;
     json_open(j, '{');
     json_put_string(j, "error", err->message);
     json_close(j, '}');

@@ -191,9 +191,7 @@ static void send_call(struct writer *w) {
     emit(w, &l);
 }
 
-static void send_begin(struct writer *w) {
-    (void)w;
-}
+static void send_begin(struct writer *w) {}
 
 static void send_piece(struct writer *w, const struct piece *p) {
     const struct output_piece *part = p->part;
@@ -293,11 +291,9 @@ static const struct endpoint generate = {
 };
 
 void ollama_chat_serve(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &chat);
 }
 
 void ollama_generate_serve(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &generate);
 }

@@ -309,6 +309,5 @@ static const struct endpoint endpoint = {
 };
 
 void chat_serve(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &endpoint);
 }

@@ -12,8 +12,6 @@ void choices_put_text(struct json *j, const struct writer *w, const struct piece
     CLEANUP(buf_deinit) struct buf b = {.max = API_SEND_MAX};
     const struct echo *e = p->choice->echo;
 
-    (void)w;
-    (void)stream;
     assert(p->echo_from <= p->echo_to && p->echo_to <= (e ? e->n : 0));
     json_key(j, "text");
     if (p->echo_from == p->echo_to) {
@@ -172,6 +170,5 @@ static const struct endpoint endpoint = {
 };
 
 void completions_serve(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &endpoint);
 }

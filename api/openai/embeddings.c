@@ -156,11 +156,9 @@ static const struct endpoint endpoint = {.translate = translate, .form = &form};
 static const struct endpoint llama_server = {.translate = translate, .form = &arrays};
 
 void embeddings_serve(struct exchange *x, struct http *h) {
-    (void)h;
     vectors_serve(x, &endpoint);
 }
 
 void embedding_serve(struct exchange *x, struct http *h) {
-    (void)h;
     vectors_serve(x, &llama_server);
 }

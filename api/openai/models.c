@@ -140,7 +140,6 @@ void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, st
 }
 
 void models_list_serve(struct exchange *x, struct http *h) {
-    (void)h;
     models_answer_list(x, models_list_serve, "list", "data", put_model);
 }
 
@@ -164,7 +163,6 @@ void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, str
 }
 
 void models_one_serve(struct exchange *x, struct http *h) {
-    (void)h;
     models_answer_one(x, models_one_serve, put_model);
 }
 

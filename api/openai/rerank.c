@@ -161,11 +161,9 @@ static const struct endpoint rerank_endpoint = {.translate = translate_rerank,
 static const struct endpoint score_endpoint = {.translate = translate_score, .form = &score_form};
 
 void rerank_serve(struct exchange *x, struct http *h) {
-    (void)h;
     vectors_serve(x, &rerank_endpoint);
 }
 
 void score_serve(struct exchange *x, struct http *h) {
-    (void)h;
     vectors_serve(x, &score_endpoint);
 }

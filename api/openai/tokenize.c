@@ -136,17 +136,14 @@ static const struct endpoint chat = {.translate = openai_read_chat};
 static const struct endpoint completion = {.translate = openai_read_completion};
 
 void tokenize_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &tokenize, write_tokens);
 }
 
 void chat_render_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &chat, write_prompts);
 }
 
 void completions_render_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &completion, write_prompts);
 }
 
@@ -158,11 +155,9 @@ static void write_count(struct json *j, const struct prompt_job *job) {
 }
 
 void chat_count_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &chat, write_count);
 }
 
 void detokenize_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &detokenize, write_text);
 }

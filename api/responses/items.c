@@ -341,8 +341,6 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
 
 /* Traces of tools that ran elsewhere: they say nothing to a model. */
 static int skip(struct responses_build *b, yyjson_val *item) {
-    (void)b;
-    (void)item;
     return 0;
 }
 

@@ -455,6 +455,5 @@ static const struct endpoint endpoint = {
 };
 
 void responses_serve(struct exchange *x, struct http *h) {
-    (void)h;
     writer_serve(x, &endpoint);
 }

@@ -61,7 +61,6 @@ static int put_stored(const struct stored *s, const struct items_query *q, struc
     const struct stored_parts *p = &s->parts;
     int r = buf_reserve(out, p->head.len + p->echo.len + 2);
 
-    (void)q;
     r = r < 0 ? r : buf_add(out, p->head.data, p->head.len);
     r = r < 0 ? r : buf_add_char(out, ',');
     r = r < 0 ? r : buf_add(out, p->echo.data, p->echo.len);
@@ -93,7 +92,6 @@ static void delete_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     struct json j;
 
-    (void)h;
     if (!store_remove(&api_of(x)->store, x->tenant, x->arg, strlen(x->arg))) {
         responses_not_found(x);
         return;
@@ -126,7 +124,6 @@ static void cancel_serve(struct exchange *x, struct http *h) {
     struct responses *rs = find_live(x);
     struct err err;
 
-    (void)h;
     if (rs) {
         cancel(x, rs);
         return;
@@ -157,7 +154,6 @@ static void write_count(struct json *j, const struct prompt_job *job) {
 }
 
 static void count_serve(struct exchange *x, struct http *h) {
-    (void)h;
     lookup_serve(x, &count, write_count);
 }
 

@@ -33,7 +33,6 @@ static void health_serve(struct exchange *x, struct http *h) {
     enum api_health s = server_health(api_of(x));
     struct json j;
 
-    (void)h;
     x->retry_ms = s == API_FAILED ? model_first(api_of(x))->failure_retry_ms : API_RETRY_MS;
     json_begin(&j, &b);
     json_open(&j, '{');
@@ -47,7 +46,6 @@ static void health_serve(struct exchange *x, struct http *h) {
 }
 
 static void version_serve(struct exchange *x, struct http *h) {
-    (void)h;
     static const char text[] = "{\"version\":\"" WEFT_VERSION "\",\"server\":\"weft\"}";
 
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
@@ -71,7 +69,6 @@ static void load_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
     char text[48];
 
-    (void)h;
     api_stats(api_of(x), &s);
     int n = snprintf(text, sizeof(text), "{\"server_load\":%u}", s.n_running + s.n_queued);
     respond(x, 200, RESPOND_JSON, text, (size_t)n);
@@ -87,7 +84,6 @@ static void loads_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
     struct json j;
 
-    (void)h;
     api_stats(api_of(x), &s);
     json_begin(&j, &b);
     json_open(&j, '{');
@@ -117,7 +113,6 @@ static void load_of_ranks_serve(struct exchange *x, struct http *h) {
     struct api_stats s;
     char text[160];
 
-    (void)h;
     api_stats(api_of(x), &s);
     int n =
         snprintf(text, sizeof(text),
@@ -133,7 +128,6 @@ static void server_info_serve(struct exchange *x, struct http *h) {
     const struct api_model *m = model_first(api_of(x))->info;
     struct json j;
 
-    (void)h;
     json_begin(&j, &b);
     json_open(&j, '{');
     json_put_string(&j, "model_path", m->id);
@@ -157,7 +151,6 @@ static void server_info_serve(struct exchange *x, struct http *h) {
 static void sleeping_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"is_sleeping\":false}";
 
-    (void)h;
     respond(x, 200, RESPOND_JSON, text, sizeof(text) - 1);
 }
 

@@ -343,7 +343,6 @@ void metrics_serve(struct exchange *x, struct http *h) {
     struct page p = {.out = &b};
     struct api_stats front;
 
-    (void)h;
     x->headers = api_of(x)->started_header;
     if (page_init(&p, api_of(x)) < 0) {
         respond_errno(x, -ENOMEM);

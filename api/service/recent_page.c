@@ -68,7 +68,6 @@ void recent_serve(struct exchange *x, struct http *h) {
     const struct api *a = api_of(x);
     struct json j;
 
-    (void)h;
     uint32_t n = recent_slowest(&a->recent_requests, x->tenant, clock_now(a->clock), list);
     json_begin(&j, &b);
     json_open(&j, '{');

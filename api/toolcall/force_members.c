@@ -168,7 +168,6 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
 static int python_value(struct force *f, yyjson_val *schema, unsigned depth, yyjson_mut_val **out) {
     int r = force_json(f, f->tool->parameters, schema, out);
 
-    (void)depth;
     if (r == 0)
         ir_put_bool(f->n, *out, "python", true);
     return r;
