@@ -15,7 +15,13 @@ struct header {
     uint16_t type, zero;
 };
 
+/* A payload is padded to 8 bytes, so that every header and payload is aligned in the buffers. */
+static size_t padded(uint32_t len) {
+    return round_up(len, 8);
+}
+
 void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued) {
+    assert(max_queued >= padded(max_frame) + sizeof(struct header)); /* else CHAN_FULL for ever */
     *c = (struct chan){.fd = fd, .max_frame = max_frame};
     buf_init(&c->in, (size_t)max_frame + sizeof(struct header) + 8 + READ_CHUNK);
     buf_init(&c->out, max_queued);
@@ -37,11 +43,6 @@ static int die(struct chan *c, int error) {
     if (!c->dead)
         c->dead = error == -ECONNRESET ? -EPIPE : error;
     return c->dead;
-}
-
-/* A payload is padded to 8 bytes, so that every header and payload is aligned in the buffers. */
-static size_t padded(uint32_t len) {
-    return round_up(len, 8);
 }
 
 int chan_send(struct chan *c, uint16_t type, const void *data, uint32_t len) {

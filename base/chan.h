@@ -38,7 +38,7 @@ struct chan {
 };
 
 /* A channel over the socket @fd, which it takes over. @max_frame: bytes of a payload in either
- * direction; @max_queued: bytes that may wait to be written. */
+ * direction; @max_queued: bytes that may wait to be written, room for any one frame at least. */
 void chan_init(struct chan *c, int fd, uint32_t max_frame, size_t max_queued);
 /* Closes the socket; what is queued is lost. */
 void chan_deinit(struct chan *c);

@@ -118,8 +118,6 @@ int guests_new(struct guests **out, const struct guests_opts *o, int fd) {
     struct guests *g = calloc(1, sizeof(*g));
     const struct worker_chan_opts c = {.loop = o->loop,
                                        .clock = o->clock,
-                                       .max_frame = MSG_MAX_FRAME,
-                                       .max_queued = WORKER_CHAN_QUEUE_MAX,
                                        .ctx = g,
                                        .frame = on_frame,
                                        .part = no_part,

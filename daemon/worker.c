@@ -25,9 +25,8 @@
 #include "scheduler/scheduler.h"
 #include "text/tokenizer.h"
 
-#define EVENTS_MAX (16u << 20) /* bytes of one event batch */
-#define QUEUE_MAX (32u << 20)  /* bytes that may wait in the channel before batches are skipped */
-#define STATS_NS 100000000     /* between two statistics */
+#define EVENTS_MAX (16u << 20)       /* bytes of one event batch */
+#define STATS_NS 100000000           /* between two statistics */
 #define FLUSH_NS INT64_C(2000000000) /* for writing to the disk at the end */
 #define LEAVE_NS INT64_C(5000000000) /* and while requests run, before another has the file */
 #define WARM_UP_TOKENS 8u
@@ -689,7 +688,7 @@ int worker_main(int argc, char **argv) {
     log_init(WLOG_INFO, "worker");
     if (sandbox_worker() < 0)
         log_event(WLOG_WARN, "no_sandbox", "reason=\"this kernel has no system call filters\"");
-    chan_init(&w.chan, WORKER_FD_CHANNEL, MSG_MAX_FRAME, QUEUE_MAX);
+    chan_init(&w.chan, WORKER_FD_CHANNEL, MSG_MAX_FRAME, MSG_MAX_QUEUED);
     buf_init(&w.out, EVENTS_MAX);
     w.crash_page = mmap(NULL, sizeof(*w.crash_page), PROT_READ | PROT_WRITE, MAP_SHARED,
                         WORKER_FD_CRASH_PAGE, 0);

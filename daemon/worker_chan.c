@@ -1,6 +1,7 @@
 #include "daemon/worker_chan.h"
 
 #include <assert.h>
+#include "proto/messages.h"
 
 /*
  * The rest of a turn cannot wait for the poll: frames that were read from the socket already make
@@ -96,7 +97,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
 void worker_chan_open(struct worker_chan *c, int fd, const struct worker_chan_opts *opts) {
     assert(!c->open && opts->frame && opts->part);
     *c = (struct worker_chan){.opts = *opts, .open = true};
-    chan_init(&c->chan, fd, opts->max_frame, opts->max_queued);
+    chan_init(&c->chan, fd, MSG_MAX_FRAME, MSG_MAX_QUEUED);
     uv_poll_init(opts->loop, &c->poll, fd);
     uv_idle_init(opts->loop, &c->rest);
     update_poll(c);

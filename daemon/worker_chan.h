@@ -14,14 +14,11 @@
 #include "base/chan.h"
 #include "base/clock.h"
 
-#define WORKER_CHAN_QUEUE_MAX (64u << 20) /* bytes that wait for the other end to read them */
-#define WORKER_CHAN_TURN_NS 1000000       /* a turn ends at the first part that ends after it */
+#define WORKER_CHAN_TURN_NS 1000000 /* a turn ends at the first part that ends after it */
 
 struct worker_chan_opts {
     uv_loop_t *loop;
     struct clock *clock;
-    uint32_t max_frame;
-    size_t max_queued; /* as of chan_init() */
     void *ctx;
     /* A frame has come. True: it has parts, and its data stays valid until part() is false. Either
      * may close the channel. */

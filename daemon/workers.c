@@ -212,17 +212,21 @@ static void on_ready(struct workers *w, const struct msg_ready *m) {
     api_worker_up(w->model, workers_n_faults);
 }
 
-/* One event of a batch, which is that of one step. It may end any generation, and by that start
- * others. */
-static bool next_event(void *ctx) {
-    struct workers *w = ctx;
+int workers_next_event(struct workers *w) {
     struct event e;
     int r = msg_events_next(&w->events, &e);
 
     if (r == 0)
         api_on_event(w->model, &e);
-    else if (r < 0)
-        kill_worker(w, "malformed events");
+    return r;
+}
+
+/* worker_chan_opts.part. */
+static bool on_part(void *ctx) {
+    int r = workers_next_event(ctx);
+
+    if (r < 0)
+        kill_worker(ctx, "malformed events");
     return r == 0;
 }
 
@@ -409,13 +413,8 @@ static int spawn(struct workers *w) {
                               .env = env,
                               .cwd = "/",
                               .stdio = fds.stdio};
-    struct worker_chan_opts chan = {.loop = w->opts.loop,
-                                    .clock = w->opts.clock,
-                                    .max_frame = MSG_MAX_FRAME,
-                                    .max_queued = WORKER_CHAN_QUEUE_MAX,
-                                    .ctx = w,
-                                    .frame = on_frame,
-                                    .part = next_event};
+    struct worker_chan_opts chan = {
+        .loop = w->opts.loop, .clock = w->opts.clock, .ctx = w, .frame = on_frame, .part = on_part};
     int pair[2];
 
     assert(w->opts.file && !w->chan.open);

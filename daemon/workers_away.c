@@ -73,14 +73,10 @@ static bool on_frame(void *ctx, const struct chan_frame *f) {
 
 /* worker_chan_opts.part. */
 static bool on_part(void *ctx) {
-    struct workers *w = ctx;
-    struct event e;
-    int r = msg_events_next(&w->events, &e);
+    int r = workers_next_event(ctx);
 
-    if (r == 0)
-        api_on_event(w->model, &e);
-    else if (r < 0)
-        lose_next(w);
+    if (r < 0)
+        lose_next(ctx);
     return r == 0;
 }
 
@@ -99,8 +95,6 @@ enum workers_answer workers_answer(const struct workers *w) {
 void workers_offer(struct workers *w, int fd) {
     const struct worker_chan_opts o = {.loop = w->opts.loop,
                                        .clock = w->opts.clock,
-                                       .max_frame = MSG_MAX_FRAME,
-                                       .max_queued = WORKER_CHAN_QUEUE_MAX,
                                        .ctx = w,
                                        .frame = on_frame,
                                        .part = on_part,

@@ -78,6 +78,9 @@ struct workers {
 void workers_set_state(struct workers *w, enum workers_state next);
 /* Asserts the invariants of struct workers, which hold between two events of the loop. */
 void workers_check(const struct workers *w);
+/* Tells the api the next of `events`, which are those of one step; that may end any generation, and
+ * start others by it. As msg_events_next(). */
+int workers_next_event(struct workers *w);
 /* The channel that requests go over now; NULL: they wait. */
 struct worker_chan *workers_way(struct workers *w);
 /* In how many deaths of its workers request @id was present; for api_worker_up(). */

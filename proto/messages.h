@@ -26,6 +26,7 @@
 #define MSG_MAGIC 0x54464557u /* "WEFT" */
 #define MSG_VERSION 1u
 #define MSG_MAX_FRAME (64u << 20)
+#define MSG_MAX_QUEUED (MSG_MAX_FRAME + (64u << 10)) /* bytes that the other end has not read */
 #define SUBMIT_STOPS_MAX 16
 #define SUBMIT_TOP_MAX 20
 

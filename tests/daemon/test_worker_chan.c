@@ -67,13 +67,8 @@ static void on_check(uv_check_t *check) {
 }
 
 static void setup(struct scene *s) {
-    struct worker_chan_opts o = {.loop = &s->loop,
-                                 .clock = &s->clock.clock,
-                                 .max_frame = 4096,
-                                 .max_queued = 1 << 20,
-                                 .ctx = s,
-                                 .frame = on_frame,
-                                 .part = on_part};
+    struct worker_chan_opts o = {
+        .loop = &s->loop, .clock = &s->clock.clock, .ctx = s, .frame = on_frame, .part = on_part};
     int pair[2];
 
     *s = (struct scene){0};
