@@ -433,7 +433,18 @@ void kv_events_bind(struct kv_events *e) {
     on_retry(&e->retry);
 }
 
-/* 0 or -errno. */
+/* As far as they are open. */
+static void close_sockets(struct kv_events *e) {
+    if (e->router)
+        e->zmq.close(e->router);
+    if (e->pub)
+        e->zmq.close(e->pub);
+    if (e->context)
+        e->zmq.ctx_term(e->context);
+    e->router = e->pub = NULL;
+}
+
+/* 0 or -errno, then close_sockets() has what was opened. */
 static int open_sockets(struct kv_events *e) {
     int queue = QUEUE_MAX, one = 1, fd, zero = 0;
     size_t size = sizeof(fd);
@@ -480,6 +491,7 @@ int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct
     int r = load(&e->zmq, err);
     r = r < 0 ? r : open_sockets(e);
     if (r < 0) {
+        close_sockets(e);
         free(e);
         return r;
     }
@@ -503,11 +515,7 @@ void kv_events_close(struct kv_events *e) {
     }
     uv_close((uv_handle_t *)&e->retry, NULL);
     uv_close((uv_handle_t *)&e->turn, NULL);
-    if (e->router)
-        e->zmq.close(e->router);
-    e->zmq.close(e->pub);
-    e->zmq.ctx_term(e->context);
-    e->router = e->pub = NULL;
+    close_sockets(e);
 }
 
 struct kv_events *kv_events_free(struct kv_events *e) {
