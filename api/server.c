@@ -214,69 +214,65 @@ static double weight_of(void *ctx, uint32_t tenant) {
     return tenant_weight(tenants_get(&a->tenants, tenant));
 }
 
+/* What may fail of a new api, which api_free() takes back. The pool comes last: it is the first
+ * that has a handle on the loop, and api_free() expects those closed. */
+static int open_parts(struct api *a, const struct api_model *first, struct api_port *port) {
+    const struct api_opts *o = &a->opts;
+    struct model *m;
+    int r = open_http(a);
+
+    if (r == 0 && (getrandom(&a->rng, sizeof(a->rng), 0) < 0 ||
+                   getrandom(a->secret, sizeof(a->secret), 0) < 0))
+        r = -errno;
+    r = r < 0 ? r : uv_loop_configure(a->loop, UV_METRICS_IDLE_TIME); /* for loop_lag */
+    r = r < 0 ? r : tenants_init(&a->tenants, &a->http.payers);
+    r = r < 0 ? r : log_limit_init(&a->log_limit, o->log_lines);
+    if (r == 0 && (r = model_new(&m, a, first, port)) == 0)
+        list_push_back(&a->models, &m->link);
+    if (r == 0 && o->otlp_endpoint && *o->otlp_endpoint)
+        r = otlp_new(&a->otlp, o->otlp_endpoint);
+    return r < 0 ? r : job_pool_init(&a->pool, a->loop, a->clock);
+}
+
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock) {
-    CLEANUP(freep) struct api *a = calloc(1, sizeof(*a));
+    struct api *a = calloc(1, sizeof(*a));
 
     if (!a)
         return -ENOMEM;
     a->loop = loop;
     a->opts = *opts;
-    list_init(&a->models);
-    pthread_rwlock_init(&a->models_lock, NULL);
-    snprintf(a->started_header, sizeof(a->started_header), "Process-Start-Time-Unix: %lld\r\n",
-             (long long)time(NULL));
     a->clock = clock;
+    a->next_gen = 1;
+    list_init(&a->models);
     list_init(&a->gens);
     list_init(&a->responses);
     for (uint32_t i = 0; i < API_GEN_BUCKETS; i++)
         list_init(&a->buckets[i]);
-    if (getrandom(&a->rng, sizeof(a->rng), 0) < 0 || getrandom(a->secret, sizeof(a->secret), 0) < 0)
-        return -errno;
-    int r = uv_loop_configure(loop, UV_METRICS_IDLE_TIME); /* for loop_lag */
-    if (r == 0)
-        r = open_http(a);
-    if (r < 0)
-        return r;
-    memcpy(a->share_secret, opts->share_secret ? opts->share_secret : a->secret, sizeof(a->secret));
-    a->next_gen = 1;
+    pthread_rwlock_init(&a->models_lock, NULL);
+    snprintf(a->started_header, sizeof(a->started_header), "Process-Start-Time-Unix: %lld\r\n",
+             (long long)time(NULL));
     metrics_init(&a->metrics);
-    if (tenants_init(&a->tenants, &a->http.payers) < 0)
-        return -ENOMEM;
-    if ((r = log_limit_init(&a->log_limit, opts->log_lines)) < 0) {
-        tenants_deinit(&a->tenants);
+    auth_init(&a->auth, opts->api_keys_file);
+    int r = open_parts(a, model, port);
+    if (r < 0) {
+        api_free(a);
         return r;
     }
+    memcpy(a->share_secret, opts->share_secret ? opts->share_secret : a->secret, sizeof(a->secret));
     struct admit_opts admit = {loop, clock, &a->rng, opts->max_running, opts->max_queued, a, retry};
-    admit_init(&a->admit, &admit);
-    auth_init(&a->auth, opts->api_keys_file);
     struct store_limits limits = {.n = opts->max_stored,
                                   .bytes = opts->stored_bytes,
                                   .ttl_s = opts->stored_ttl_s,
                                   .weight = weight_of,
                                   .ctx = a};
-    struct model *first;
-    if ((r = model_new(&first, a, model, port)) < 0) {
-        tenants_deinit(&a->tenants);
-        return r;
-    }
-    list_push_back(&a->models, &first->link);
-    r = store_init(&a->store, loop, clock, &limits);
-    if (r == 0 && (r = job_pool_init(&a->pool, loop, clock)) < 0)
-        store_deinit(&a->store);
-    if (r < 0) {
-        model_free(first);
-        tenants_deinit(&a->tenants);
-        return r;
-    }
-    if (opts->otlp_endpoint && *opts->otlp_endpoint &&
-        (r = otlp_new(&a->otlp, opts->otlp_endpoint)) < 0)
-        return r;
+    admit_init(&a->admit, &admit);
+    store_init(&a->store, loop, clock, &limits);
     loop_lag_init(&a->lag, loop, &a->metrics, on_long, a);
     uv_timer_init(loop, &a->log_tick);
     a->log_tick.data = a;
     model_wait_init(a);
-    *out = STEAL(a);
+    *out = a;
     return 0;
 }
 

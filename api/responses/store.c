@@ -23,7 +23,6 @@
  * refs counts: being in the list, each response that continues it, and each caller that holds it.
  */
 
-#define BUCKETS 1024u
 #define TICK_MS 10000u  /* how often age is looked at */
 #define LARGEST_PART 4u /* of the bytes, for one response */
 
@@ -67,12 +66,12 @@ static size_t bytes_of(const struct stored *r) {
 }
 
 /* Ids are drawn at random: any hash will do. */
-static struct list *bucket_of(const struct store *s, const char *id) {
+static struct list *bucket_of(struct store *s, const char *id) {
     uint32_t h = 2166136261u;
 
     for (; *id; id++)
         h = (h ^ (unsigned char)*id) * 16777619u;
-    return &s->buckets[h % BUCKETS];
+    return &s->buckets[h % STORE_BUCKETS];
 }
 
 /* Under the lock. @r takes @bytes more of the store, or less. */
@@ -102,9 +101,9 @@ struct stored *stored_unref(struct stored *r) {
 
     if (!r)
         return NULL;
-    uv_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->lock);
     unref_locked(r);
-    uv_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->lock);
     return NULL;
 }
 
@@ -184,26 +183,22 @@ static bool make_room_locked(struct store *s, struct store_tenant *own, size_t b
 static void on_tick(uv_timer_t *t) {
     struct store *s = t->data;
 
-    uv_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->lock);
     forget_old_locked(s);
     if (s->n == 0)
         uv_timer_stop(t);
-    uv_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->lock);
 }
 
-int store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
-               const struct store_limits *limits) {
+void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
+                const struct store_limits *limits) {
     *s = (struct store){.limits = *limits, .clock = clock};
-    if (!(s->buckets = calloc(BUCKETS, sizeof(*s->buckets))) || uv_mutex_init(&s->lock) < 0) {
-        free(s->buckets);
-        return -ENOMEM;
-    }
-    for (uint32_t i = 0; i < BUCKETS; i++)
+    pthread_mutex_init(&s->lock, NULL);
+    for (uint32_t i = 0; i < STORE_BUCKETS; i++)
         list_init(&s->buckets[i]);
     uv_timer_init(loop, &s->tick);
     s->tick.data = s;
     s->open = true;
-    return 0;
 }
 
 void store_close(struct store *s) {
@@ -215,14 +210,11 @@ void store_close(struct store *s) {
 void store_deinit(struct store *s) {
     struct stored *r;
 
-    if (!s->buckets)
-        return;
     for (uint32_t i = 0; i < s->n_tenants; i++)
         while ((r = first_of(&s->tenants[i])))
             forget_locked(r);
     assert(s->bytes == 0 && s->n == 0);
-    uv_mutex_destroy(&s->lock);
-    free(s->buckets);
+    pthread_mutex_destroy(&s->lock);
     free(s->tenants);
 }
 
@@ -245,11 +237,11 @@ static struct stored *find_locked(struct store *s, uint32_t tenant, const char *
 }
 
 struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_t len) {
-    uv_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->lock);
     struct stored *r = find_locked(s, tenant, id, len);
     if (r)
         r->refs++;
-    uv_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->lock);
     return r;
 }
 
@@ -265,9 +257,9 @@ static void use_locked(struct stored *r) {
 }
 
 void store_use(struct stored *r) {
-    uv_mutex_lock(&r->store->lock);
+    pthread_mutex_lock(&r->store->lock);
     use_locked(r);
-    uv_mutex_unlock(&r->store->lock);
+    pthread_mutex_unlock(&r->store->lock);
 }
 
 /* Tenants have small numbers, which they keep. Lists are moved: their ends point to them. */
@@ -335,7 +327,7 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
     list_init(&r->link);
     list_init(&r->bucket);
     memcpy(r->id, id, MIN(strlen(id), sizeof(r->id) - 1));
-    uv_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->lock);
     if (reserve_tenant(s, tenant) == 0) {
         result = 0;
         if ((r->parent = parent))
@@ -347,15 +339,15 @@ int store_add(struct store *s, uint32_t tenant, const char *id, struct stored *p
         stored_parts_deinit(&r->parts);
         free(r);
     }
-    uv_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->lock);
     return result;
 }
 
 bool store_remove(struct store *s, uint32_t tenant, const char *id, size_t len) {
-    uv_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->lock);
     struct stored *r = find_locked(s, tenant, id, len);
     if (r)
         forget_locked(r);
-    uv_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->lock);
     return r;
 }

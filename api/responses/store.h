@@ -8,10 +8,13 @@
  * any part of it can be continued. Any thread may look up; adding and removing is the loop's.
  */
 
+#include <pthread.h>
 #include <stdint.h>
 #include <uv.h>
 #include "api/responses/item_list.h"
 #include "base/list.h"
+
+#define STORE_BUCKETS 1024u
 
 struct api;
 struct stored;
@@ -31,9 +34,9 @@ struct store_limits {
 struct store {
     struct store_limits limits;
     struct clock *clock;
-    uv_mutex_t lock;
+    pthread_mutex_t lock;
     uv_timer_t tick;
-    struct list *buckets; /* stored.bucket */
+    struct list buckets[STORE_BUCKETS]; /* stored.bucket */
     struct store_tenant *tenants;
     uint32_t n_tenants, n;
     uint64_t bytes;
@@ -41,9 +44,9 @@ struct store {
     bool open;
 };
 
-/* @loop and @clock outlive it. 0 or -ENOMEM. */
-int store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
-               const struct store_limits *limits);
+/* @loop and @clock outlive it. */
+void store_init(struct store *s, uv_loop_t *loop, struct clock *clock,
+                const struct store_limits *limits);
 void store_close(struct store *s);  /* the timer */
 void store_deinit(struct store *s); /* accepts a zeroed one */
 

@@ -42,7 +42,9 @@ int job_pool_init(struct job_pool *p, uv_loop_t *loop, struct clock *clock) {
     };
     int r = jobs_new(&p->jobs, &o);
 
-    return r < 0 ? r : uv_async_init(loop, &p->ended, on_ended);
+    if (r == 0 && (r = uv_async_init(loop, &p->ended, on_ended)) < 0)
+        job_pool_deinit(p);
+    return r;
 }
 
 void job_pool_deinit(struct job_pool *p) {

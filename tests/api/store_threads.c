@@ -70,8 +70,7 @@ int main(void) {
     uv_loop_t loop;
 
     uv_loop_init(&loop);
-    if (store_init(&store, &loop, clock_monotonic(), &limits) < 0)
-        return 1;
+    store_init(&store, &loop, clock_monotonic(), &limits);
     for (uintptr_t i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i], NULL, look, (void *)(i + 2)) != 0)
             return 1;

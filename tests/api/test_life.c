@@ -483,6 +483,19 @@ Test(life, streams_end_with_an_error_when_the_service_closes) {
     world_stop(&w);
 }
 
+Test(life, what_cannot_start_leaves_nothing_behind) {
+    struct api *a = NULL;
+    struct world w;
+
+    world_init(&w);
+    w.opts.otlp_endpoint = "no address";
+    uv_loop_init(&w.loop);
+    cr_expect_lt(api_new(&a, &w.loop, &w.opts, &w.model, &w.port.port, clock_monotonic()), 0);
+    cr_expect_null(a);
+    cr_expect_eq(uv_loop_close(&w.loop), 0, "handles are left open");
+    world_deinit(&w);
+}
+
 Test(life, what_drains_is_answered_with_close) {
     struct world w;
     struct reply r;

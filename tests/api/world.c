@@ -104,6 +104,10 @@ void world_stop(struct world *w) {
     cr_expect_eq(uv_loop_close(&w->loop), 0, "handles are left open");
     cr_expect_neq(access(w->path, F_OK), 0, "the socket file is left");
     api_free(w->api);
+    world_deinit(w);
+}
+
+void world_deinit(struct world *w) {
     tokenizer_free((struct tokenizer *)(uintptr_t)w->model.tokenizer);
     template_free((struct template *)(uintptr_t)w->model.template);
     fake_deinit(&w->port);

@@ -28,8 +28,9 @@ struct reply {
 
 void world_init(struct world *w); /* defaults; change w->opts and w->model, then: */
 void world_start(struct world *w);
-void world_stop(struct world *w); /* also asserts that nothing is left */
-void world_turn(struct world *w); /* one turn of the loop and of the script */
+void world_stop(struct world *w);   /* also asserts that nothing is left */
+void world_deinit(struct world *w); /* of one that was not started */
+void world_turn(struct world *w);   /* one turn of the loop and of the script */
 void world_turns(struct world *w, int n);
 
 int world_connect(struct world *w);
