@@ -445,14 +445,28 @@ static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_
     return 0;
 }
 
-/* A function's members, of tools[@i]. */
-static int check_function(yyjson_val *f, size_t i, struct err *err) {
+const char *messages_wrong_member(yyjson_val *f, const char **must) {
     static const struct {
         const char *name, *must;
         bool (*is)(yyjson_val *v);
     } members[] = {{"description", "a string", yyjson_is_str},
                    {"parameters", "an object", yyjson_is_obj},
                    {"strict", "a boolean", yyjson_is_bool}};
+
+    for (size_t i = 0; i < ARRAY_SIZE(members); i++) {
+        yyjson_val *v = yyjson_obj_get(f, members[i].name);
+
+        if (!v || yyjson_is_null(v) || members[i].is(v))
+            continue;
+        *must = members[i].must;
+        return members[i].name;
+    }
+    return NULL;
+}
+
+/* A function's members, of tools[@i]. */
+static int check_function(yyjson_val *f, size_t i, struct err *err) {
+    const char *must, *wrong = messages_wrong_member(f, &must);
     yyjson_val *name = yyjson_obj_get(f, "name");
     char param[64];
 
@@ -460,16 +474,10 @@ static int check_function(yyjson_val *f, size_t i, struct err *err) {
     if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
         return err_set_code(err, 400, "invalid_value", param,
                             "%s must be a string of 1 to 256 bytes.", param);
-    for (size_t k = 0; k < ARRAY_SIZE(members); k++) {
-        yyjson_val *v = yyjson_obj_get(f, members[k].name);
-
-        if (!v || yyjson_is_null(v) || members[k].is(v))
-            continue;
-        snprintf(param, sizeof(param), "tools[%zu].function.%s", i, members[k].name);
-        return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param,
-                            members[k].must);
-    }
-    return 0;
+    if (!wrong)
+        return 0;
+    snprintf(param, sizeof(param), "tools[%zu].function.%s", i, wrong);
+    return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
 }
 
 /* Functions, and custom tools as such. A tool of another type is for another service. */

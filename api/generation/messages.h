@@ -22,6 +22,9 @@ struct messages_form {
     const char *thoughts; /* its name for reasoning, where that is not reasoning_content; or NULL */
 };
 
+/* A member of function @f that is not of its type: the name, and *must, which it must be ("a
+ * string"). NULL: none. */
+const char *messages_wrong_member(yyjson_val *f, const char **must);
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);
 /* What of contents is the service's own: markers of past calls that it has written. */

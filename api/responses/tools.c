@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/generation/messages.h"
 #include "api/responses/build.h"
 
 /*
@@ -53,39 +54,24 @@ static yyjson_mut_val *schema_of(struct responses_build *b, const char *text) {
     return v;
 }
 
-/* The members of a function. */
-static int put_function(struct responses_build *b, yyjson_val *tool, const char *place,
-                        yyjson_mut_val *f) {
-    static const struct {
-        const char *name, *must;
-        bool (*is)(yyjson_val *v);
-    } members[] = {{"description", "must be a string", yyjson_is_str},
-                   {"parameters", "must be an object", yyjson_is_obj},
-                   {"strict", "must be a boolean", yyjson_is_bool}};
+/* The members of a function, or of a chat's custom tool but for its name. */
+static int put_members(struct responses_build *b, yyjson_val *tool, bool custom, const char *place,
+                       yyjson_mut_val *to) {
+    static const char *const keys[2][4] = {{"description", "parameters", "strict"},
+                                           {"description", "format"}};
+    char must[40];
+    const char *type, *wrong = custom ? NULL : messages_wrong_member(tool, &type);
     int r = 0;
 
-    for (size_t i = 0; i < ARRAY_SIZE(members) && r == 0; i++) {
-        yyjson_val *v = yyjson_obj_get(tool, members[i].name);
-
-        if (!v || yyjson_is_null(v) || yyjson_equals_str(v, ""))
-            continue;
-        r = members[i].is(v)
-                ? responses_put_value(b, f, members[i].name, yyjson_val_mut_copy(b->doc, v))
-                : refuse_tool(b, place, members[i].name, members[i].must);
+    if (wrong) {
+        snprintf(must, sizeof(must), "must be %s", type);
+        return refuse_tool(b, place, wrong, must);
     }
-    return r;
-}
+    for (const char *const *key = keys[custom]; *key && r == 0; key++) {
+        yyjson_val *v = yyjson_obj_get(tool, *key);
 
-/* A chat's custom tool has the same members, but for its name. */
-static int put_custom(struct responses_build *b, yyjson_val *tool, yyjson_mut_val *f) {
-    static const char *const keys[] = {"description", "format"};
-    int r = 0;
-
-    for (size_t i = 0; i < ARRAY_SIZE(keys) && r == 0; i++) {
-        yyjson_val *v = yyjson_obj_get(tool, keys[i]);
-
-        if (v)
-            r = responses_put_value(b, f, keys[i], yyjson_val_mut_copy(b->doc, v));
+        if (v && !yyjson_is_null(v) && !yyjson_equals_str(v, ""))
+            r = responses_put_value(b, to, *key, yyjson_val_mut_copy(b->doc, v));
     }
     return r;
 }
@@ -113,7 +99,7 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
         !yyjson_mut_obj_add_str(b->doc, f, "name", t->name))
         return -ENOMEM;
     b->rs->n_tools++;
-    int r = custom ? put_custom(b, tool, f) : put_function(b, tool, place, f);
+    int r = put_members(b, tool, custom, place, f);
     return r < 0 ? r : responses_put_value(b, o, type, f);
 }
 
