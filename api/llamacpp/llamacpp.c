@@ -192,11 +192,5 @@ const struct dialect llamacpp_dialect = {
     .prefixes = prefixes,
     .routes = routes,
     .takes_forms = true,
-    .put_ids = openai_put_ids,
-    .put_limit = openai_put_limit,
-    .put_error = openai_put_error,
-    .stream_type = SSE_TYPE,
-    .event_begin = SSE_BEGIN,
-    .event_end = SSE_END,
-    .keepalive = SSE_COMMENT,
+    OPENAI_MANNERS,
 };

@@ -104,12 +104,6 @@ const struct dialect openai_dialect = {
     .name = "openai",
     .prefixes = prefixes,
     .routes = routes,
-    .put_ids = openai_put_ids,
-    .put_limit = openai_put_limit,
-    .put_error = openai_put_error,
-    .stream_type = SSE_TYPE,
-    .event_begin = SSE_BEGIN,
-    .event_end = SSE_END,
-    .keepalive = SSE_COMMENT,
+    OPENAI_MANNERS,
     .stream_end = "data: [DONE]\n\n",
 };

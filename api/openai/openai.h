@@ -17,6 +17,12 @@ size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out
 /* x-ratelimit-*, with times as 120ms, 7.66s or 6m0s. */
 size_t openai_put_limit(const struct limit_left *l, char *out, size_t size);
 
+/* The members of a dialect whose heads, errors and streams are OpenAI's. */
+#define OPENAI_MANNERS                                                                             \
+    .put_ids = openai_put_ids, .put_limit = openai_put_limit, .put_error = openai_put_error,       \
+    .stream_type = SSE_TYPE, .event_begin = SSE_BEGIN, .event_end = SSE_END,                       \
+    .keepalive = SSE_COMMENT
+
 /* endpoint.translate for bodies of OpenAI's form, which those of other dialects become. */
 int openai_read_chat(struct prompt_job *job, yyjson_doc *body, struct err *err);
 int openai_read_completion(struct prompt_job *job, yyjson_doc *body, struct err *err);

@@ -175,11 +175,5 @@ const struct dialect responses_dialect = {
     .name = "responses",
     .prefixes = prefixes,
     .routes = routes,
-    .put_ids = openai_put_ids,
-    .put_limit = openai_put_limit,
-    .put_error = openai_put_error,
-    .stream_type = SSE_TYPE,
-    .event_begin = SSE_BEGIN,
-    .event_end = SSE_END,
-    .keepalive = SSE_COMMENT,
+    OPENAI_MANNERS,
 };
