@@ -30,7 +30,8 @@ int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, stru
     return e;
 }
 
-int load_json_string(struct buf *b, const char *text, size_t len) {
+/* @text as a JSON string, with its quotes. */
+static int add_json_string(struct buf *b, const char *text, size_t len) {
     int r = buf_add_char(b, '"');
 
     for (size_t i = 0; r == 0 && i < len; i++) {
@@ -54,7 +55,7 @@ static int say(struct session *s, const struct load_opts *o, const char *role, c
         return buf_add(&s->said, text, len);
     r = buf_printf(&s->said, "%s{\"role\": \"%s\", \"content\": ", s->said.len ? ", " : "", role);
     if (r == 0)
-        r = load_json_string(&s->said, text, len);
+        r = add_json_string(&s->said, text, len);
     return r < 0 ? r : buf_add_char(&s->said, '}');
 }
 
@@ -93,12 +94,12 @@ int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens,
     if (r == 0)
         r = buf_add_str(body, "{\"model\": ");
     if (r == 0)
-        r = load_json_string(body, o->model, strlen(o->model));
+        r = add_json_string(body, o->model, strlen(o->model));
     if (r == 0)
         r = buf_add_str(body, o->chat ? ", \"messages\": [" : ", \"prompt\": ");
     if (r == 0)
         r = o->chat ? buf_add(body, s->said.data, s->said.len)
-                    : load_json_string(body, s->said.data, s->said.len);
+                    : add_json_string(body, s->said.data, s->said.len);
     if (r == 0)
         r = buf_printf(body, "%s, \"max_tokens\": %u, \"temperature\": %g, \"seed\": %u",
                        o->chat ? "]" : "", n_output, o->temperature,

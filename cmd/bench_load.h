@@ -22,8 +22,6 @@ struct load_opts {
 
 /* @n_tokens tokens' worth of words. */
 int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, struct rng *r);
-/* @text as a JSON string, with its quotes. */
-int load_json_string(struct buf *b, const char *text, size_t len);
 
 /* What has been said in a session so far: JSON messages separated by commas, or the plain text for
  * completions. */

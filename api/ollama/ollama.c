@@ -18,7 +18,8 @@
  * said in silence without being taken for an answer.
  */
 
-void ollama_put_head(struct json *j, const struct model *m) {
+/* "model" and "created_at". */
+static void put_head(struct json *j, const struct model *m) {
     char text[48];
     struct timespec now;
     struct tm tm;
@@ -123,7 +124,7 @@ static void put_whole(struct json *j, struct writer *w) {
     const struct output_parser *s = w->n_choices ? w->choices[0].gen->output : NULL;
 
     json_open(j, '{');
-    ollama_put_head(j, w->job.model);
+    put_head(j, w->job.model);
     if (!s) {
         put_loaded(j, w);
         json_close(j, '}');
@@ -151,7 +152,7 @@ static struct json *begin(struct line *l, const struct writer *w) {
     buf_init(&l->b, API_SEND_MAX);
     json_begin(&l->j, &l->b);
     json_open(&l->j, '{');
-    ollama_put_head(&l->j, w->job.model);
+    put_head(&l->j, w->job.model);
     return &l->j;
 }
 

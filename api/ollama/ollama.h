@@ -23,8 +23,6 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool generate, yyj
 bool ollama_read_duration(yyjson_val *v, int64_t *seconds);
 /* Whether a client means the served model by @name, with or without the tag "latest". */
 bool ollama_is_served(const struct api *a, const char *name);
-/* "model" and "created_at". */
-void ollama_put_head(struct json *j, const struct model *m);
 
 struct exchange;
 struct http;

@@ -84,7 +84,8 @@ struct model *models_find(const struct api *a, const char *name, size_t len) {
     return m;
 }
 
-bool models_any_name(const struct api *a) {
+/* Any name will do: there is one model, and any-model-name is on. */
+static bool takes_any_name(const struct api *a) {
     return a->opts.any_model_name && a->models.next == a->models.prev;
 }
 
@@ -101,7 +102,7 @@ bool models_is_served(const struct api *a, const char *name, size_t len) {
 
 bool models_is_answered(const struct api *a, const char *name, size_t len) {
     pthread_rwlock_rdlock(lock_of(a));
-    bool is = models_any_name(a) || find_exactly(a, name, len);
+    bool is = takes_any_name(a) || find_exactly(a, name, len);
     pthread_rwlock_unlock(lock_of(a));
     return is;
 }

@@ -16,8 +16,6 @@ struct model;
 /* The model that has @name, with or without the tag ":latest", or one of whose aliases that is;
  * NULL: none. */
 struct model *models_find(const struct api *a, const char *name, size_t len);
-/* Any name will do: there is one model, and any-model-name is on. */
-bool models_any_name(const struct api *a);
 
 /* Answers @x, which @serve serves, with a list of all models under @key, each as @put writes it;
  * @object, if not NULL, is told before. Models that have come since are looked for first. */

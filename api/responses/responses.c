@@ -269,7 +269,8 @@ void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, boo
     json_close(j, '}');
 }
 
-bool responses_is_item(const struct output_run *run) {
+/* A run without text is none. */
+static bool is_item(const struct output_run *run) {
     return run->kind == OUTPUT_CALL || run->end > run->begin;
 }
 
@@ -278,7 +279,7 @@ uint32_t responses_number(const struct writer *w, uint32_t run) {
 
     assert(run <= gen_of(w)->output->n_runs);
     for (uint32_t i = 0; i < run; i++)
-        n += responses_is_item(&gen_of(w)->output->runs[i]);
+        n += is_item(&gen_of(w)->output->runs[i]);
     return n;
 }
 
@@ -286,7 +287,7 @@ bool responses_needs_empty(const struct writer *w) {
     const struct gen *g = gen_of(w);
 
     for (uint32_t i = 0; i < g->output->n_runs; i++)
-        if (g->output->runs[i].kind != OUTPUT_REASONING && responses_is_item(&g->output->runs[i]))
+        if (g->output->runs[i].kind != OUTPUT_REASONING && is_item(&g->output->runs[i]))
             return false;
     return !was_cut(g);
 }
@@ -323,7 +324,7 @@ static void put_output(struct json *j, const struct writer *w, enum responses_st
     for (uint32_t i = 0; i < n_runs; i++) {
         size_t from = j->out->len;
 
-        if (!responses_is_item(&s->runs[i]))
+        if (!is_item(&s->runs[i]))
             continue;
         responses_put_item(j, w, i, n, true);
         note_item(j, w, &s->runs[i], n++, from, base);

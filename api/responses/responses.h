@@ -78,8 +78,6 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
                         bool finished);
 /* The message that an output has which says nothing. */
 void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, bool finished);
-/* A run without text is none. */
-bool responses_is_item(const struct output_run *run);
 /* The place in the output of run @run; with the number of runs: behind all. */
 uint32_t responses_number(const struct writer *w, uint32_t run);
 /* Whether the finished output lacks a message and calls. */
