@@ -238,7 +238,7 @@ static int take_sampling(struct front_model *m, const char *text, struct err *er
 /* What has no room: its weights and buffers. What cannot be served, as the worker will say: the
  * file. */
 static uint64_t fit_bytes(const struct engine_opts *o) {
-    struct engine_fit f = {0};
+    struct engine_fit f;
 
     engine_fit(&f, o, NULL);
     return f.weight_bytes ? f.weight_bytes + f.buffer_bytes + f.kv_bytes : gguf_bytes(o->file);

@@ -479,6 +479,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     CLEANUP(engine_freep) struct engine *e = calloc(1, sizeof(*e));
     struct err none;
 
+    *out = (struct engine_fit){0};
     err = err ? err : &none;
     if (!e)
         return -ENOMEM;

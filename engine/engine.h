@@ -88,7 +88,7 @@ struct engine_fit {
 
 /* The sizes that engine_new() would choose for these options. Without room -ENOMEM, with @err
  * saying the arithmetic, and everything in *out that does not depend on the room; other errors as
- * of engine_new(), then *out is not written. */
+ * of engine_new(). What is not known is 0 in *out. */
 int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct err *err);
 /* Opens the model. 0 or -errno with @err saying why (architecture by name, memory arithmetic). */
 int engine_new(struct engine **out, const struct engine_opts *opts, struct err *err);

@@ -17,31 +17,32 @@
 
 /* -- orders ------------------------------------------------------------------------------------ */
 
-/* What experts are ordered by. */
-struct expert {
-    uint64_t picks;
-    uint32_t number;
-};
+/* For qsort_r(): two experts' numbers, by the case @ctx. */
+static int compare(const void *a, const void *b, void *ctx) {
+    const struct place_case *c = ctx;
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
 
-static int compare(const void *a, const void *b) {
-    const struct expert *x = a, *y = b;
+    if (c->picks[x] != c->picks[y])
+        return c->picks[x] < c->picks[y] ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
 
-    if (x->picks != y->picks)
-        return x->picks < y->picks ? -1 : 1;
-    return x->number < y->number ? -1 : x->number > y->number;
+/* Into @out the first layers' experts by their numbers. How many there are. */
+static uint32_t in_layers(const struct place_case *c, uint32_t n_layers, uint32_t *out) {
+    uint32_t n = 0;
+
+    assert(n_layers <= c->n_layer);
+    for (uint32_t i = 0; i < n_layers * c->n_expert; i++)
+        if (c->has[i / c->n_expert])
+            out[n++] = i;
+    return n;
 }
 
 uint32_t place_order(const struct place_case *c, uint32_t *out) {
-    CLEANUP(freep) struct expert *all = calloc((size_t)c->n_layer * c->n_expert, sizeof(*all));
-    uint32_t n = 0;
+    struct place_case by = *c;
+    uint32_t n = in_layers(c, c->n_layer, out);
 
-    for (uint32_t i = 0; all && i < c->n_layer * c->n_expert; i++)
-        if (c->has[i / c->n_expert])
-            all[n++] = (struct expert){c->picks[i], i};
-    if (n)
-        qsort(all, n, sizeof(*all), compare);
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = all[i].number;
+    qsort_r(out, n, sizeof(*out), compare, &by);
     return n;
 }
 
@@ -223,16 +224,6 @@ static int describe(struct choice *c, const struct picks *k) {
     return 0;
 }
 
-/* The order of the first layers' experts by their numbers. How many there are. */
-static uint32_t in_layers(const struct choice *c, uint32_t n_layers) {
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < n_layers * c->of.n_expert; i++)
-        if (c->of.has[i / c->of.n_expert])
-            c->order[n++] = i;
-    return n;
-}
-
 static void keep_if_best(struct choice *c, double *best) {
     double cost = place_cost(&c->of, c->m->shape.host_experts);
 
@@ -249,7 +240,7 @@ static int choose(struct choice *c, const uint32_t *before, struct err *err) {
     int r = take_fewest(c, place_order(&c->of, c->order), err);
 
     keep_if_best(c, &best);
-    r = r < 0 ? r : take_fewest(c, in_layers(c, c->of.n_layer), err);
+    r = r < 0 ? r : take_fewest(c, in_layers(&c->of, c->of.n_layer, c->order), err);
     keep_if_best(c, &best);
     if (r == 0 && before && place_cost(&c->of, before) <= STAYS * best) {
         take(c->m, before);
@@ -288,7 +279,7 @@ static uint64_t kv_of(const struct model *m, const struct engine_opts *o,
 
 /* The first layers' experts, all of them. */
 static void take_layers(struct choice *c, uint32_t n_layers) {
-    take_first(c->m, c->order, in_layers(c, MIN(n_layers, c->of.n_layer)));
+    take_first(c->m, c->order, in_layers(&c->of, MIN(n_layers, c->of.n_layer), c->order));
 }
 
 /* How many experts lie elsewhere than before, and what that is worth. */
