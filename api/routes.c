@@ -31,13 +31,11 @@ static bool has_prefix(const struct dialect *d, const char *path) {
 }
 
 const struct dialect *routes_dialect_of(const char *path, const struct http *h) {
-    bool shared = strncmp(path, "/v1/", 4) != 0 || strncmp(path, "/v1/models", 10) == 0;
-
     for (const struct dialect *const *d = api_dialects; *d; d++)
         if (has_prefix(*d, path))
             return *d;
     for (const struct dialect *const *d = api_dialects; *d; d++)
-        if (shared && (*d)->header && http_header(h, (*d)->header, NULL))
+        if ((*d)->header && http_header(h, (*d)->header, NULL))
             return *d;
     return api_dialects[0];
 }

@@ -636,7 +636,7 @@ static void get(struct world *w, const char *path, const char *head, struct repl
     "{\"type\":\"model\",\"id\":\"X\",\"display_name\":\"tiny\",\"created_at\":"                   \
     "\"2023-11-14T22:13:20Z\",\"lifecycle\":\"active\",\"max_input_tokens\":512}"
 
-Test(anthropic, models_have_anthropics_form_for_its_clients) {
+Test(anthropic, shared_and_unknown_paths_have_anthropics_form_for_its_clients) {
     struct world w;
     struct reply r;
 
@@ -650,6 +650,11 @@ Test(anthropic, models_have_anthropics_form_for_its_clients) {
     reply_expect(&r, 200, MODEL);
     get(&w, "/v1/models/gpt", VERSION, &r);
     expect_error(&r, 404, "not_found_error");
+    get(&w, "/v1/files", VERSION, &r);
+    expect_error(&r, 404, "not_found_error");
+    get(&w, "/v1/files", "", &r);
+    cr_expect(strstr(text_of(&r.body), "\"code\":\"not_found\""));
+    reply_deinit(&r);
     get(&w, "/v1/models", "", &r);
     cr_expect(strstr(text_of(&r.body), "\"object\":\"list\""));
     reply_deinit(&r);
