@@ -8,6 +8,7 @@
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/http/respond.h"
+#include "api/openai/choices.h"
 #include "api/llamacpp/llamacpp.h"
 #include "api/model.h"
 #include "api/private.h"
@@ -117,45 +118,6 @@ void llamacpp_put_settings(struct json *j, const struct api_model *m, const stru
 
 /* ---- tokens ---- */
 
-static void put_token(struct json *j, const struct writer *w, int32_t id, float logprob) {
-    size_t len;
-    const char *text = tokenizer_piece(w->job.model->info->tokenizer, id, true, &len);
-
-    json_put_int(j, "id", id);
-    json_key(j, "token");
-    json_string(j, text, len);
-    json_key(j, "bytes");
-    json_open(j, '[');
-    for (size_t i = 0; i < len; i++)
-        json_int(j, (unsigned char)text[i]);
-    json_close(j, ']');
-    put_number(j, "logprob", (double)logprob);
-}
-
-static void put_probabilities(struct json *j, const struct writer *w, const struct piece *p) {
-    const struct gen *g = p->choice->gen;
-
-    assert(p->from <= p->to && p->to <= g->n_out);
-    json_key(j, "completion_probabilities");
-    json_open(j, '[');
-    for (uint32_t i = p->from; i < p->to; i++) {
-        const struct event_top *top = &g->top[(size_t)i * g->m.n_top];
-
-        json_open(j, '{');
-        put_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i]);
-        json_key(j, "top_logprobs");
-        json_open(j, '[');
-        for (uint32_t k = 0; k < g->m.n_top && top[k].token >= 0; k++) {
-            json_open(j, '{');
-            put_token(j, w, top[k].token, top[k].logprob);
-            json_close(j, '}');
-        }
-        json_close(j, ']');
-        json_close(j, '}');
-    }
-    json_close(j, ']');
-}
-
 static void put_tokens(struct json *j, const struct piece *p) {
     const struct gen *g = p->choice->gen;
 
@@ -217,8 +179,10 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     put_tokens(j, tokens ? p : &(struct piece){.choice = p->choice});
     json_put_int(j, "id_slot", -1);
     put_bool(j, "stop", p->last);
-    if (w->job.request.n_top && (!stream || p->to > p->from))
-        put_probabilities(j, w, p);
+    if (w->job.request.n_top && (!stream || p->to > p->from)) {
+        json_key(j, "completion_probabilities");
+        choices_put_logprobs(j, w, g, p->from, p->to, true);
+    }
     if (p->last)
         put_end(j, w, g);
     else if (form->timings_per_token)

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <string.h>
 #include "api/generation/read_request.h"
 #include "api/openai/choices.h"
@@ -164,15 +165,18 @@ void choices_put_message(struct json *j, const struct writer *w, const struct pi
 }
 
 /* {"token":..,"logprob":..,"bytes":[..]}, left open for more. */
-static void open_token(struct json *j, const struct writer *w, int32_t id, double logprob) {
+static void open_token(struct json *j, const struct writer *w, int32_t id, float logprob,
+                       bool has_id) {
     size_t len;
     const char *text = choices_token(w, id, &len);
 
     json_open(j, '{');
+    if (has_id)
+        json_put_int(j, "id", id);
     json_key(j, "token");
     json_string(j, text, len);
     json_key(j, "logprob");
-    json_double(j, logprob);
+    json_double(j, (double)logprob);
     json_key(j, "bytes");
     json_open(j, '[');
     for (size_t i = 0; i < len; i++)
@@ -180,32 +184,36 @@ static void open_token(struct json *j, const struct writer *w, int32_t id, doubl
     json_close(j, ']');
 }
 
-void choices_put_message_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
-    const struct gen *g = p->choice->gen;
-
-    json_open(j, '{');
-    json_key(j, "content");
+void choices_put_logprobs(struct json *j, const struct writer *w, const struct gen *g,
+                          uint32_t from, uint32_t to, bool llama_server) {
+    assert(from <= to && to <= g->n_out && g->logprobs);
     json_open(j, '[');
-    for (uint32_t i = p->from; i < p->to; i++) {
+    for (uint32_t i = from; i < to; i++) {
         if (i % CHOICES_PAUSE == 0)
             choices_pause(j);
-        if (!gen_is_text(g, i))
+        if (!llama_server && !gen_is_text(g, i))
             continue;
-        open_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i]);
+        open_token(j, w, g->tokens[g->n_prompt + i], g->logprobs[i], llama_server);
         json_key(j, "top_logprobs");
         json_open(j, '[');
         for (uint32_t k = 0; k < g->m.n_top; k++) {
-            const struct event_top *t = &g->top[i * g->m.n_top + k];
+            const struct event_top *t = &g->top[(size_t)i * g->m.n_top + k];
 
             if (t->token < 0)
                 continue;
-            open_token(j, w, t->token, t->logprob);
+            open_token(j, w, t->token, t->logprob, llama_server);
             json_close(j, '}');
         }
         json_close(j, ']');
         json_close(j, '}');
     }
     json_close(j, ']');
+}
+
+void choices_put_message_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
+    json_open(j, '{');
+    json_key(j, "content");
+    choices_put_logprobs(j, w, p->choice->gen, p->from, p->to, false);
     json_put_string(j, "refusal", NULL);
     json_close(j, '}');
 }

@@ -34,6 +34,10 @@ void choices_whole(struct json *j, struct writer *w);
 /* The functions of OpenAI's own forms. */
 void choices_put_message(struct json *j, const struct writer *w, const struct piece *p,
                          bool stream);
+/* The list of output tokens [from, to) of @g with their log probabilities and the best tokens
+ * there, as a chat has it. @llama_server: with ids, and also of tokens that are no text. */
+void choices_put_logprobs(struct json *j, const struct writer *w, const struct gen *g,
+                          uint32_t from, uint32_t to, bool llama_server);
 void choices_put_message_logprobs(struct json *j, const struct writer *w, const struct piece *p);
 void choices_put_text(struct json *j, const struct writer *w, const struct piece *p, bool stream);
 void choices_put_text_logprobs(struct json *j, const struct writer *w, const struct piece *p);

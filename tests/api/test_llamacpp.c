@@ -220,8 +220,8 @@ Test(llamacpp, members_of_a_completion_that_are_asked_for) {
                                   "\"generation_settings/seed\":7,\"has_new_line\":true}");
     reply_deinit(&r);
     world_ask(&w, "/completion", "{\"prompt\":\"a\",\"n_predict\":2,\"n_probs\":1}", &r);
-    expect_part(&r, "\"completion_probabilities\":[{\"id\":120,\"token\":\"x\",\"bytes\":[120],"
-                    "\"logprob\":");
+    expect_part(&r, "\"completion_probabilities\":[{\"id\":120,\"token\":\"x\","
+                    "\"logprob\":-0.5,\"bytes\":[120],\"top_logprobs\":[");
     reply_deinit(&r);
     world_ask(&w, "/completion", "{\"prompt\":\"a\",\"n_probs\":21}", &r);
     cr_expect_eq(r.status, 400);
