@@ -79,6 +79,7 @@ struct writer {
         bool open;
         enum output_kind kind;
         size_t reasoned, from; /* bytes of reasoning so far, and before this block */
+        uint32_t n_tokens;     /* output tokens whose log probabilities were told */
     } block;
 };
 

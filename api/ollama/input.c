@@ -122,6 +122,22 @@ static int take_think(struct input *in, yyjson_val *v) {
     return put(in, yyjson_is_bool(v) ? "enable_thinking" : "reasoning_effort", copy(in, v));
 }
 
+/* A completion has the number of the best tokens alone. */
+static int take_logprobs(struct input *in, yyjson_val *body, bool text) {
+    yyjson_val *told = given(body, "logprobs"), *n = given(body, "top_logprobs");
+
+    if (told && !yyjson_is_bool(told))
+        return refuse(in, "logprobs", "a boolean");
+    if (n && (!yyjson_is_uint(n) || yyjson_get_uint(n) > SUBMIT_TOP_MAX))
+        return refuse(in, "top_logprobs", "an integer between 0 and 20");
+    if (!yyjson_get_bool(told))
+        return 0;
+    if (text)
+        return put(in, "logprobs", yyjson_mut_uint(in->doc, yyjson_get_uint(n)));
+    int r = put(in, "logprobs", copy(in, told));
+    return r < 0 || !n ? r : put(in, "top_logprobs", copy(in, n));
+}
+
 static int take_common(struct input *in, yyjson_val *body) {
     yyjson_val *stream = given(body, "stream");
     int r = take_model(in, body);
@@ -248,6 +264,8 @@ int ollama_translate(const struct model *m, yyjson_doc *body, bool is_generate, 
     *text = *load = false;
     if (r == 0)
         r = is_generate ? generate(&in, root, text, load) : chat(&in, root, load);
+    if (r == 0)
+        r = take_logprobs(&in, root, *text);
     if (r == 0 && *load) { /* nothing will come of it */
         *text = true;
         yyjson_mut_obj_remove_key(in.root, "messages");

@@ -7,6 +7,7 @@
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
 #include "api/generation/endpoint.h"
+#include "api/openai/choices.h"
 #include "api/openai/openai.h"
 #include "api/private.h"
 #include "api/http/respond.h"
@@ -67,6 +68,15 @@ static void put_call(struct json *j, const struct output_parser *s, uint32_t i) 
     json_raw(j, s->text[OUTPUT_CALL].data + c->begin, c->end - c->begin);
     json_close(j, '}');
     json_close(j, '}');
+}
+
+/* The log probabilities of output tokens [from, to), if they were asked for. */
+static void put_logprobs(struct json *j, const struct writer *w, uint32_t from, uint32_t to) {
+    assert(from <= to);
+    if (!w->job.request.logprobs || from == to)
+        return;
+    json_key(j, "logprobs");
+    choices_put_logprobs(j, w, w->choices[0].gen, from, to, false);
 }
 
 static int64_t between(int64_t from, int64_t to) {
@@ -136,6 +146,7 @@ static void put_whole(struct json *j, struct writer *w) {
         put_calls(j, s);
         json_close(j, '}');
     }
+    put_logprobs(j, w, 0, w->choices[0].gen->n_out);
     put_figures(j, w);
     json_close(j, '}');
 }
@@ -166,13 +177,20 @@ static void emit(struct writer *w, struct line *l) {
     buf_deinit(&l->b);
 }
 
-static void put_not_done(struct json *j) {
+/* What a line has of output tokens up to @to that no line has had. */
+static void put_new_logprobs(struct json *j, struct writer *w, uint32_t to) {
+    put_logprobs(j, w, w->block.n_tokens, to);
+    w->block.n_tokens = to;
+}
+
+static void put_not_done(struct json *j, struct writer *w, uint32_t n_tokens) {
+    put_new_logprobs(j, w, n_tokens);
     json_key(j, "done");
     json_bool(j, false);
 }
 
-/* The call that has been coming, if it is complete. */
-static void send_call(struct writer *w) {
+/* The call that has been coming, if it is complete; @n_tokens: output tokens up to its end. */
+static void send_call(struct writer *w, uint32_t n_tokens) {
     const struct output_parser *s = w->choices[0].gen->output;
     struct line l;
 
@@ -188,7 +206,7 @@ static void send_call(struct writer *w) {
     put_call(j, s, w->block.n);
     json_close(j, ']');
     json_close(j, '}');
-    put_not_done(j);
+    put_not_done(j, w, n_tokens);
     emit(w, &l);
 }
 
@@ -202,14 +220,14 @@ static void send_piece(struct writer *w, const struct piece *p) {
         return; /* the end: send_end() */
     if (part->kind == OUTPUT_CALL) {
         if (part->begins) {
-            send_call(w);
+            send_call(w, p->from);
             assert(part->call < w->choices[0].gen->output->n_calls);
             w->block.open = true;
             w->block.n = part->call;
         }
         return;
     }
-    send_call(w);
+    send_call(w, p->from);
     if (!part->len)
         return;
     bool thinking = part->kind == OUTPUT_REASONING;
@@ -217,18 +235,20 @@ static void send_piece(struct writer *w, const struct piece *p) {
     open_message(j, w, part->text, thinking ? 0 : part->len, part->text, thinking ? part->len : 0);
     if (is_chat(w))
         json_close(j, '}');
-    put_not_done(j);
+    put_not_done(j, w, p->to);
     emit(w, &l);
 }
 
 static void send_end(struct writer *w) {
+    uint32_t n_tokens = w->choices[0].gen->n_out;
     struct line l;
 
-    send_call(w);
+    send_call(w, n_tokens);
     struct json *j = begin(&l, w);
     open_message(j, w, "", 0, "", 0);
     if (is_chat(w))
         json_close(j, '}');
+    put_new_logprobs(j, w, n_tokens);
     put_figures(j, w);
     emit(w, &l);
 }

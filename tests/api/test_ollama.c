@@ -98,6 +98,46 @@ Test(ollama, a_chat_is_lines) {
     "\"tool_calls\":[{\"id\":\"X\",\"function\":{\"index\":0,\"name\":\"f\",\"arguments\":{\"a\":" \
     " 1}}}]"
 
+#define TOKEN(c, code)                                                                             \
+    "{\"token\":\"" c "\",\"logprob\":-0.5,\"bytes\":[" code "],\"top_logprobs\":[]}"
+
+static size_t n_of(const char *text, const char *what) {
+    size_t n = 0;
+
+    while ((text = strstr(text, what)))
+        text += strlen(what), n++;
+    return n;
+}
+
+/* Each token in one line, markers and calls too: in the next that there is. */
+Test(ollama, log_probabilities_are_told_once) {
+    struct world w;
+    struct reply r;
+
+    started(&w);
+    w.port.script = "ab";
+    world_ask(&w, OCHAT, "{" ME ",\"stream\":false,\"logprobs\":true," HI "}", &r);
+    expect_body(&r, 200,
+                "{\"model\":\"tiny\",\"created_at\":\"X\",\"message\":{\"role\":\"assistant\","
+                "\"content\":\"ab\"},\"logprobs\":[" TOKEN("a", "97") "," TOKEN(
+                    "b", "98") "]," FIGURES("stop", "19", "2") "}");
+    w.port.script = "<think>a</think>Hi." CALL;
+    world_ask(&w, OCHAT, "{" ME ",\"logprobs\":true," HI "," TOOLS "}", &r);
+    cr_expect_eq(n_of(r.body.data, "\"token\":"), 19 + strlen(CALL), "%s", r.body.data);
+    reply_deinit(&r);
+    w.port.script = "ab";
+    world_ask(&w, OGEN,
+              "{" ME ",\"stream\":false,\"raw\":true,\"prompt\":\"hi\",\"logprobs\":true,"
+              "\"top_logprobs\":2}",
+              &r);
+    cr_expect(strstr(r.body.data, "\"logprobs\":[{\"token\":\"a\",\"logprob\":-0.5"), "%s",
+              r.body.data);
+    reply_deinit(&r);
+    world_ask(&w, OCHAT, "{" ME ",\"stream\":false,\"top_logprobs\":21," HI "}", &r);
+    expect_body(&r, 400, "{\"error\":\"top_logprobs must be an integer between 0 and 20\"}");
+    world_stop(&w);
+}
+
 Test(ollama, calls_have_objects) {
     struct world w;
     struct reply r;
