@@ -346,7 +346,7 @@ Test(http, limits_hold) {
     expect_answer(&w, b.data, 431, "too_many_headers");
     buf_clear(&b);
     buf_add_str(&b, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4097\r\n\r\n");
-    expect_answer(&w, b.data, 413, "body_too_large");
+    expect_answer(&w, b.data, 413, "larger than 4096 bytes (max-body).");
     buf_clear(&b);
     buf_add_str(&b, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
                     "Content-Length: 4097\r\n\r\n");

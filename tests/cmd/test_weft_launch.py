@@ -173,6 +173,7 @@ def test_a_file_that_is_not_plain_json_is_not_touched():
 def test_wrong_usage_is_said():
     for args, code in ((["nobody"], 64), ([], 64), (["claude", "--print", "--write"], 64), (["aider", "--write", "--model", "m"], 1), (["pi", "--model", "m"], 1)):
         assert launch(*args).returncode == code, args
+    assert all(client in launch().stderr for client in CLIENTS)
     r = launch("claude", "--model", "m", PATH="/nonexistent")
     assert r.returncode == 1 and "not installed" in r.stderr, r
 
