@@ -161,7 +161,7 @@ struct be {
     bool no_matvec, no_split; /* found wrong: matvec; segments shared by blocks of matmul_wide */
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
-    bool wgmma, cores; /* products of wgmma are right here; be.packed is for them in this step */
+    bool wgmma, cores; /* products of wgmma are right here; rows are packed for them by the op */
     uint32_t wants_fuse;
     char note[300];         /* what the self-test has left out, and why; "" */
     uint32_t page_capacity; /* of the page tables of a batch */
@@ -345,7 +345,8 @@ bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows
 int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Sets be.wgmma: whether matmul_wgmma is used. 0 or -EIO. */
 int wgmma_open(struct be *b);
-/* Whether the rows of such a step are packed for it. */
+/* Whether the rows of such a step are packed for it: be.cores. Not those that experts or heads of
+ * latent attention multiply. */
 bool wgmma_takes(const struct be *b, uint32_t n_rows);
 /* cuda_matmul() of such rows, with the same bits. */
 int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);

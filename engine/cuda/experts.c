@@ -74,6 +74,8 @@ int step_route(struct step *s, const struct model_op *op) {
                        .grid_y = 1,
                        .n_threads = CUDA_THREADS,
                        .what = "route"};
+
+    b->cores = false; /* until the experts have taken the same rows */
     int r = step_norm(s, w->norm);
 
     assert(w->n_mats == 1 && w->m[0].n_out == m->n_expert);
@@ -236,7 +238,7 @@ static int products_on_device(struct step *s, const struct model_op *op) {
     in.glu = step_glu(op->glu);
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
-    assert(most > 0 && s->routed);
+    assert(most > 0 && s->routed && !b->cores);
     int r = w->norm ? step_pack(s, PACK_NORM, b->x, w->norm, m->n_embd) : 0;
     r = r < 0 ? r : experts_product(b, &in, takes_few(s), most);
     r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
@@ -252,6 +254,7 @@ int step_experts(struct step *s, const struct model_op *op) {
     int r = n_host > 0 ? products_on_host(s, op) : 0;
 
     r = r == 0 && n_host < m->n_expert ? products_on_device(s, op) : r;
+    s->be->cores = wgmma_takes(s->be, s->grid.rows);
     if (!op->branch) {
         s->due = op;
         return r;

@@ -109,6 +109,7 @@ static int multiply_heads(struct step *s, const struct weights *w, const float *
     assert(w->n_mats == 1 && !s->packed && stride >= w->n_in);
     pack.each = n_head;
     pack.x_stride = stride;
+    pack.cores = false; /* experts take the rows as mma.sync does */
     int r = list_items(s);
     r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
     return r < 0 ? r : experts_product(b, &a, takes_few(s), items_of(s));

@@ -1,5 +1,6 @@
 /* matmul_wgmma - when products are those of wgmma (matmul_wgmma.cu), and by how many rows a block.
- * Their rows are packed in another order, so the step decides, for all of its matrices. */
+ * Their rows are packed in another order, so the step decides, for all of its matrices but those of
+ * experts, of the heads of latent attention, and of the router, whose rows the experts take too. */
 
 #include "engine/cuda/cuda.h"
 
@@ -9,8 +10,7 @@
 /* Products of a block of 128 rows for each of one of 64, which bound both. */
 #define WGMMA_COST 2u
 
-/* WEFT_CUDA_WGMMA=0: never. Experts, and the heads of latent attention, take the rows as mma.sync
- * does. */
+/* WEFT_CUDA_WGMMA=0: never. */
 int wgmma_open(struct be *b) {
     const char *said = getenv("WEFT_CUDA_WGMMA");
     uint32_t most = 0, most_64 = 0;
@@ -20,8 +20,7 @@ int wgmma_open(struct be *b) {
         most_64 = MAX(most_64, wgmma_shared(MATMUL_COLUMNS, f));
     }
     b->wgmma = matmul_wgmma_built && b->device.major == 9 && b->device.minor == 0 &&
-               b->device.shared_bytes > most && b->shape->n_expert == 0 &&
-               b->shape->mla.rank == 0 && !(said && *said == '0');
+               b->device.shared_bytes > most && !(said && *said == '0');
     if (!b->wgmma)
         return 0;
     int r = cuda_check(b, b->api->allow_shared(kernel_matmul_wgmma, most), "cudaFuncSetAttribute");

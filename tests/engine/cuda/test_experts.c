@@ -7,6 +7,7 @@
 #include <criterion/new/assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/engine/cuda/ways.h"
@@ -52,6 +53,14 @@ Test(cuda_experts, golden_files_are_near_the_reference) {
     }
 }
 
+static uint32_t n_wgmma;
+
+/* on_launch: products of wgmma. */
+static void count_wgmma(const char *kernel, uint64_t number, void *args) {
+    n_wgmma += strncmp(kernel, "matmul_wgmma", 12) == 0;
+}
+
+/* Where a step has many rows wgmma multiplies all matrices but the experts' and the router's. */
 Test(cuda_experts, a_sequence_is_the_same_whatever_the_batch) {
     const struct tiny_model m = {.arch = "qwen3moe",
                                  .type = TENSOR_Q4_K,
@@ -64,9 +73,12 @@ Test(cuda_experts, a_sequence_is_the_same_whatever_the_batch) {
         .arch = "gpt-oss", .type = TENSOR_MXFP4, .n_embd = 64, .n_ff = 64, .n_vocab = 64};
     char path[64];
 
+    fake_find()->on_launch = count_wgmma;
     tiny_model_temp(&m, path);
     ways_compare(path, ways_in_batches, ARRAY_SIZE(ways_in_batches));
     unlink(path);
+    cr_expect(n_wgmma > 0);
+    fake_find()->on_launch = NULL;
     tiny_model_temp(&windowed, path);
     ways_compare(path, &ways_in_batches[1], 1);
     unlink(path);
