@@ -1,5 +1,3 @@
-#include "api/generation/gen.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -8,6 +6,7 @@
 #include "api/limits/session.h"
 #include "api/model.h"
 #include "api/private.h"
+#include "api/generation/gen_private.h"
 #include "api/generation/gen_request.h"
 
 /*
@@ -19,8 +18,7 @@
  *
  * Reasoning that has used its budget is ended here: the tokens of its closing marker are added to
  * the output, and the generation goes to the worker again as if it were resumed, under a new id, so
- * that events of the old one which are under way count for nothing. It is cut at a token's position
- * that depends on the tokens alone, however they arrived.
+ * that events of the old one which are under way count for nothing.
  *
  * Resumption needs nothing special: `n_out` tokens are known, the submit carries them, and events
  * are taken from `n_out` on. What the client was told is a function of the tokens alone, so it does
@@ -200,31 +198,6 @@ void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output) {
                 (uint64_t)g->n_prompt + n_output, clock_now(g->api->clock));
 }
 
-int gen_limit_reasoning(struct gen *g, uint32_t max) {
-    assert(g->state == GEN_WAITING && g->output);
-    const struct toolcall_opts *o = &g->output->opts;
-    bool harmony = o->format && o->format->has_reasoning;
-    const char *close = harmony        ? "<|end|><|start|>assistant"
-                        : o->reasoning ? o->reasoning->close
-                                       : NULL;
-    struct tokens t = {.max = ARRAY_SIZE(g->thinking.close)};
-    char text[64];
-
-    if (!close)
-        return 0;
-    snprintf(text, sizeof(text), "%s%s", close, strncmp(close, "</", 2) == 0 ? "\n\n" : "");
-    int r = tokenizer_encode(g->model->info->tokenizer, text, strlen(text), TOKENIZE_SPECIAL, NULL,
-                             0, &t);
-    if (r == 0) {
-        memcpy(g->thinking.close, t.id, t.n * sizeof(*t.id));
-        g->thinking.n_close = (uint32_t)t.n;
-        g->thinking.limited = true;
-        g->thinking.max = max;
-    }
-    tokens_deinit(&t);
-    return r == -ENOMEM ? r : 0;
-}
-
 static void leave(struct gen *g) {
     struct tenant *t = tenants_get(&g->api->tenants, g->m.tenant);
     enum gen_state was = g->state;
@@ -270,25 +243,6 @@ struct gen *gen_free(struct gen *g) {
 
 /* ---- ends ---- */
 
-/* Feeds what has become ready, cut where tokens end, so that tokens are counted where they
- * belong. */
-static int take_apart(struct gen *g) {
-    int r = 0;
-
-    while (g->output && r == 0 && g->n_parsed < g->ready) {
-        uint32_t i = g->n_counted;
-        size_t end = MIN(i < g->n_out ? g->text_end[i] : g->ready, g->ready);
-        bool whole = i < g->n_out && end == g->text_end[i];
-
-        r = output_parser_feed(g->output, g->text.data + g->n_parsed, end - g->n_parsed);
-        if (whole)
-            output_parser_count(g->output, end - (i ? g->text_end[i - 1] : 0));
-        g->n_counted += whole;
-        g->n_parsed = end;
-    }
-    return r;
-}
-
 /* The worker has kept the pages for the session's next turn; it cannot know when to expect that. */
 static void tell_turn_end(const struct gen *g) {
     bool ended = g->finish == FINISH_STOP || g->finish == FINISH_LENGTH;
@@ -308,7 +262,7 @@ static void end(struct gen *g, enum finish_reason why) {
     g->done_ns = clock_now(g->api->clock);
     g->ready = g->stopped ? g->ready : g->text.len;
     if (g->output && why != FINISH_ERROR &&
-        (take_apart(g) < 0 || output_parser_finish(g->output) < 0)) {
+        (gen_take_apart(g) < 0 || output_parser_finish(g->output) < 0)) {
         err_set_code(&g->err, 503, "out_of_memory", NULL, "Out of memory.");
         g->finish = FINISH_ERROR;
     }
@@ -322,100 +276,7 @@ void gen_fail(struct gen *g, int status, const char *code, const char *message) 
     end(g, FINISH_ERROR);
 }
 
-/* ---- tokens ---- */
-
-static int grow_one(void *pp, uint32_t n, size_t size) {
-    void **p = pp;
-    void *q = reallocarray(*p, n, size);
-
-    if (!q)
-        return -ENOMEM;
-    *p = q;
-    return 0;
-}
-
-/* Room for @n output tokens in every array that is kept. */
-static int reserve(struct gen *g, uint32_t n) {
-    uint32_t cap = MIN(MAX(MAX(n, g->cap_out * 2), 64u), MAX(g->m.max_new, n));
-
-    assert(g->n_out <= g->cap_out);
-    if (n <= g->cap_out)
-        return 0;
-    if (grow_one(&g->tokens, g->n_prompt + cap, sizeof(*g->tokens)) < 0 ||
-        grow_one(&g->text_end, cap, sizeof(*g->text_end)) < 0 ||
-        ((g->m.flags & SUBMIT_LOGPROBS) && grow_one(&g->logprobs, cap, sizeof(*g->logprobs)) < 0) ||
-        (g->m.n_top && grow_one(&g->top, cap * g->m.n_top, sizeof(*g->top)) < 0) ||
-        ((g->m.flags & SUBMIT_DIGESTS) && grow_one(&g->digests, cap, sizeof(*g->digests)) < 0))
-        return -ENOMEM;
-    g->cap_out = cap;
-    return 0;
-}
-
-/* The bytes of a token. Of control tokens only those have any that the client asked for, or that
- * are part of a marker. */
-static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
-    const struct tokenizer *t = g->model->info->tokenizer;
-
-    *len = 0;
-    if (gen_is_end(g, id))
-        return "";
-    const char *piece = tokenizer_piece(t, id, g->keep_special, len);
-    if (*len || !g->output)
-        return piece;
-    piece = tokenizer_piece(t, id, true, len);
-    if (!output_parser_wants(g->output, piece, *len))
-        *len = 0;
-    return piece;
-}
-
-/* Adds the token's bytes to the text. */
-static int add_text(struct gen *g, int32_t id) {
-    struct stops_match match;
-    size_t len;
-    const char *piece = piece_of(g, id, &len);
-
-    if (g->stopped)
-        return 0;
-    if (buf_add(&g->text, piece, len) < 0)
-        return -ENOMEM;
-    if (!g->stops || !stops_feed(g->stops, piece, len, &match))
-        return 0;
-    g->stopped = true;
-    g->stop_index = (uint32_t)match.index;
-    g->ready = MIN(match.begin + (g->include_stop ? g->m.stops[match.index].len : 0), g->text.len);
-    return 0;
-}
-
-/* What of the text may be sent while more may come: it never becomes less. */
-static void settle(struct gen *g) {
-    if (g->stopped)
-        return;
-    size_t n = g->text.len - (g->stops ? MIN(stops_held(g->stops), g->text.len) : 0);
-    n -= n ? utf8_incomplete_tail(g->text.data, n) : 0;
-    assert(n <= g->text.len);
-    g->ready = MAX(g->ready, n);
-}
-
-static int add_token(struct gen *g, const struct event *e, uint32_t i) {
-    uint32_t at = g->n_out;
-
-    assert(at < g->cap_out);
-    if (e->tokens[i] < 0 || (uint32_t)e->tokens[i] >= g->model->info->n_vocab)
-        return -EPROTO;
-    g->tokens[g->n_prompt + at] = e->tokens[i];
-    if (g->logprobs)
-        g->logprobs[at] = e->logprobs ? e->logprobs[i] : 0;
-    for (uint32_t k = 0; g->top && k < g->m.n_top; k++)
-        g->top[at * g->m.n_top + k] =
-            e->top && k < e->n_top ? e->top[i * e->n_top + k] : (struct event_top){-1, 0};
-    if (g->digests)
-        g->digests[at] = e->digests ? e->digests[i] : 0;
-    if (add_text(g, e->tokens[i]) < 0)
-        return -ENOMEM;
-    g->text_end[at] = (uint32_t)g->text.len;
-    g->n_out++;
-    return 0;
-}
+/* ---- what the worker says ---- */
 
 static void count_prompt(struct gen *g, uint32_t n, uint32_t n_cached) {
     g->api->stats.n_prompt_tokens += n;
@@ -441,41 +302,6 @@ static void take_times(struct gen *g, uint32_t n_new) {
     g->api->stats.n_output_tokens += n_new;
     g->model->n_output_tokens += n_new;
     g->model->n_tokens_max = MAX(g->model->n_tokens_max, g->n_prompt + g->n_out);
-}
-
-/* Its reasoning goes on past its budget, and there is room to end it. */
-static bool reasoning_budget_spent(const struct gen *g) {
-    return g->thinking.limited && !g->thinking.spent && !g->stopped && g->output->in_reasoning &&
-           g->output->n_reasoning >= g->thinking.max &&
-           g->n_out + g->thinking.n_close < g->m.max_new;
-}
-
-/* Takes what is new of [from, from + n). A gap or a foreign token is the worker's fault. */
-static int take_tokens(struct gen *g, const struct event *e) {
-    uint32_t was = g->n_out, n = e->n_tokens, most = g->m.max_new;
-    int r;
-
-    if (g->score_only)
-        return 0;
-    if (e->from > g->n_out)
-        return -EPROTO;
-    n = MIN(n, most - MIN(e->from, most));
-    if ((r = reserve(g, MAX(e->from + n, g->n_out))) < 0)
-        return r;
-    for (uint32_t i = g->n_out - e->from; i < n && !g->stopped; i++) {
-        if ((r = add_token(g, e, i)) < 0)
-            return r;
-        if (!g->thinking.limited)
-            continue;
-        settle(g);
-        if ((r = take_apart(g)) < 0)
-            return r;
-        if (reasoning_budget_spent(g))
-            break;
-    }
-    settle(g);
-    take_times(g, g->n_out - was);
-    return take_apart(g);
 }
 
 static void take_counts(struct gen *g, const struct event *e) {
@@ -567,23 +393,6 @@ static void on_finish(struct gen *g, const struct event *e) {
 
 static void submit(struct gen *g);
 
-int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n) {
-    struct event e = {.tokens = tokens};
-    int r = reserve(g, g->n_out + n);
-
-    for (uint32_t i = 0; i < n && r == 0; i++)
-        r = add_token(g, &e, i);
-    settle(g);
-    return r < 0 ? r : take_apart(g);
-}
-
-/* Adds what ends its reasoning. */
-static int add_reasoning_end(struct gen *g) {
-    assert(g->thinking.limited && !g->thinking.spent);
-    g->thinking.spent = true;
-    return gen_add_output(g, g->thinking.close, g->thinking.n_close);
-}
-
 /* Ends the reasoning of a generation at the worker: its request there is cancelled, unless it has
  * ended already (@ended), and one that begins behind the marker is submitted in its place. */
 static void force_end_reasoning(struct gen *g, bool ended) {
@@ -596,7 +405,7 @@ static void force_end_reasoning(struct gen *g, bool ended) {
     g->m.id = a->next_gen++;
     list_push_back(bucket_of(a, g->m.id), &g->bucket);
     set_state(g, GEN_PENDING);
-    if (add_reasoning_end(g) < 0) {
+    if (gen_end_reasoning(g) < 0) {
         gen_fail(g, 503, "out_of_memory", "Out of memory.");
         return;
     }
@@ -610,9 +419,11 @@ void gen_on_event(struct model *m, const struct event *e) {
 
     if (!g || g->model != m || !is_at_worker(g))
         return; /* it ended here first */
+    uint32_t was = g->n_out;
     take_counts(g, e);
     int r = take_prompt(g, e);
-    r = r < 0 ? r : take_tokens(g, e);
+    r = r < 0 ? r : gen_take_tokens(g, e);
+    take_times(g, g->n_out - was);
     r = r < 0 ? r : take_vector(g, e);
     if (r < 0) {
         gen_fail(g, r == -ENOMEM ? 503 : 500, r == -ENOMEM ? "out_of_memory" : "engine_error",
@@ -628,7 +439,7 @@ void gen_on_event(struct model *m, const struct event *e) {
         set_state(g, GEN_RUNNING);
     g->accepted = true;
     bool finished = e->kind == EVENT_FINISH;
-    if (reasoning_budget_spent(g) &&
+    if (gen_budget_spent(g) &&
         (!finished || e->finish == FINISH_STOP || e->finish == FINISH_LENGTH)) {
         force_end_reasoning(g, finished);
     } else if (e->kind == EVENT_FINISH) {
@@ -693,7 +504,7 @@ void gen_start(struct gen *g) {
     set_state(g, GEN_PENDING);
     g->model->n_running++;
     charge_run(&g->charge);
-    if (reasoning_budget_spent(g) && add_reasoning_end(g) < 0) {
+    if (gen_budget_spent(g) && gen_end_reasoning(g) < 0) {
         g->failed = true;
         admit_tick_later(&g->api->admit);
         return;

@@ -31,16 +31,3 @@ struct metrics_gen gen_metrics(const struct gen *g) {
 
     return m;
 }
-
-bool gen_is_end(const struct gen *g, int32_t id) {
-    for (uint32_t i = 0; i < g->m.n_stop_ids; i++)
-        if (g->m.stop_ids[i] == id)
-            return true;
-    return !g->m.sampling.ignore_eos && tokenizer_is_end(g->model->info->tokenizer, id);
-}
-
-bool gen_is_text(const struct gen *g, uint32_t i) {
-    size_t begin = i ? g->text_end[i - 1] : 0;
-
-    return !(g->stopped && begin >= g->ready) && !gen_is_end(g, g->tokens[g->n_prompt + i]);
-}

@@ -1,11 +1,8 @@
-#include "api/http/conn.h"
-
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 
+#include "api/http/conn_private.h"
 #include "api/http/tls.h"
 #include "api/service/loop_lag.h"
 
@@ -26,13 +23,9 @@
  */
 
 #define KEEP_SENDING (64u << 10) /* unsent bytes above which the next request waits */
-#define TCP_PROBE_S 60           /* a silent peer is probed: it may be gone */
-#define LINGER_MS 1000           /* reading on after the last answer, so that the client sees it */
 #define LINGER_CLOSING_MS 200    /* the same while the server closes */
-#define PLACES_SEEN 64 /* of a payer, oldest first, among which an idle one is preferred */
 
-/* The only place that changes the state, and by that what the connection offers to others. */
-static void set_state(struct conn *c, enum conn_state next) {
+void conn_set_state(struct conn *c, enum conn_state next) {
     static const uint8_t legal[] = {
         [CONN_HANDSHAKE] = 1 << CONN_IDLE | 1 << CONN_EXCHANGE,
         [CONN_IDLE] = 1 << CONN_HEAD | 1 << CONN_EXCHANGE | 1 << CONN_FLUSH,
@@ -73,8 +66,7 @@ static bool is_reading(const struct conn *c) {
 
 static void on_timer(uv_timer_t *t);
 
-/* The one timer, which each state sets anew. What is broken keeps the time that ends it. */
-static void arm(struct conn *c, uint64_t ms) {
+void conn_arm(struct conn *c, uint64_t ms) {
     if (!c->broken)
         uv_timer_start(&c->timer, on_timer, ms, 0);
 }
@@ -130,7 +122,7 @@ void conn_set_payer(struct conn *c, struct payer *payer) {
 void conn_close(struct conn *c) {
     if (c->state == CONN_CLOSED)
         return;
-    set_state(c, CONN_CLOSED);
+    conn_set_state(c, CONN_CLOSED);
     struct exchange *x = c->exchange;
     c->exchange = NULL;
     if (x)
@@ -255,14 +247,14 @@ static void on_shutdown(uv_shutdown_t *s, int status) {}
 /* In FLUSH: on_flush_timer() compares with what is unsent now. */
 static void await_progress(struct conn *c) {
     c->n_unsent_before = conn_unsent(c);
-    arm(c, c->server->opts.stall_timeout_ms);
+    conn_arm(c, c->server->opts.stall_timeout_ms);
 }
 
 /* The answer is sent: the next request, or the end. */
 static void after_flush(struct conn *c) {
     if (!c->close_after) {
-        set_state(c, CONN_IDLE);
-        arm(c, c->server->opts.idle_timeout_ms);
+        conn_set_state(c, CONN_IDLE);
+        conn_arm(c, c->server->opts.idle_timeout_ms);
         want_turn(c);
         return;
     }
@@ -278,8 +270,8 @@ static void after_flush(struct conn *c) {
         conn_close(c);
         return;
     }
-    set_state(c, CONN_LINGER);
-    arm(c, c->server->closing ? LINGER_CLOSING_MS : LINGER_MS);
+    conn_set_state(c, CONN_LINGER);
+    conn_arm(c, c->server->closing ? LINGER_CLOSING_MS : LINGER_MS);
 }
 
 static void on_written(uv_write_t *w, int status) {
@@ -320,14 +312,14 @@ bool conn_is_full(struct conn *c) {
     if (!c->blocked_ns) {
         c->blocked_ns = clock_now(c->server->opts.clock);
         if (c->state == CONN_EXCHANGE)
-            arm(c, c->server->opts.stall_timeout_ms);
+            conn_arm(c, c->server->opts.stall_timeout_ms);
     }
     return true;
 }
 
 void conn_start_keepalive(struct conn *c) {
     if (c->state == CONN_EXCHANGE && !c->blocked_ns)
-        arm(c, c->server->opts.keepalive_ms);
+        conn_arm(c, c->server->opts.keepalive_ms);
 }
 
 /* ---- exchanges ---- */
@@ -345,7 +337,7 @@ void conn_exchange_done(struct conn *c) {
     conn_flush(c);
     if (c->state == CONN_CLOSED)
         return;
-    set_state(c, CONN_FLUSH);
+    conn_set_state(c, CONN_FLUSH);
     if (conn_unsent(c) == 0 || (!c->close_after && conn_unsent(c) < KEEP_SENDING)) {
         after_flush(c);
         return;
@@ -356,13 +348,13 @@ void conn_exchange_done(struct conn *c) {
 void conn_answer_early(struct conn *c, const struct err *err) {
     assert(err->status != 0);
     c->close_after = c->discard = true;
-    set_state(c, CONN_EXCHANGE);
+    conn_set_state(c, CONN_EXCHANGE);
     c->server->events->refused(c, err);
 }
 
 static void on_head(struct conn *c) {
-    set_state(c, CONN_BODY);
-    arm(c, c->server->opts.body_timeout_ms);
+    conn_set_state(c, CONN_BODY);
+    conn_arm(c, c->server->opts.body_timeout_ms);
     c->close_after |= !llhttp_should_keep_alive(&c->http.parser) || c->server->leaving;
     c->server->events->head(c);
     assert(c->exchange || c->state != CONN_BODY);
@@ -371,7 +363,7 @@ static void on_head(struct conn *c) {
 static void on_message(struct conn *c) {
     assert(c->exchange && c->state == CONN_BODY);
     uv_timer_stop(&c->timer);
-    set_state(c, CONN_EXCHANGE);
+    conn_set_state(c, CONN_EXCHANGE);
     c->server->events->message(c);
 }
 
@@ -414,8 +406,8 @@ static size_t parse_some(struct conn *c, const char *data, size_t len) {
     size_t used = 0;
 
     if (c->state == CONN_IDLE) {
-        set_state(c, CONN_HEAD);
-        arm(c, c->server->opts.header_timeout_ms);
+        conn_set_state(c, CONN_HEAD);
+        conn_arm(c, c->server->opts.header_timeout_ms);
     }
     int r = http_feed(&c->http, data, len, &used, &err);
     int charged = r < 0 ? r : charge_body(c, &err);
@@ -465,9 +457,9 @@ static void parse_ahead(struct conn *c) {
 static void close_when_sent(struct conn *c) {
     c->close_after = true;
     if (c->state == CONN_IDLE && conn_unsent(c))
-        set_state(c, CONN_FLUSH);
+        conn_set_state(c, CONN_FLUSH);
     if (c->state == CONN_FLUSH)
-        arm(c, LINGER_MS);
+        conn_arm(c, LINGER_MS);
     else
         conn_close(c);
 }
@@ -507,7 +499,7 @@ static void receive_tls(struct conn *c, const char *data, size_t n) {
     do {
         got = tls_read(c->tls, text, sizeof(text));
         if (c->state == CONN_HANDSHAKE && tls_is_open(c->tls))
-            set_state(c, CONN_IDLE);
+            conn_set_state(c, CONN_IDLE);
         if (got > 0)
             receive(c, text, (size_t)got);
     } while (got > 0 && !c->discard && c->state < CONN_LINGER);
@@ -573,6 +565,10 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *b) {
         conn_close(s->data);
 }
 
+int conn_read_start(struct conn *c) {
+    return uv_read_start(&c->h.stream, on_alloc, on_read);
+}
+
 /* ---- time ---- */
 
 /* A head or body that took too long. */
@@ -594,7 +590,7 @@ static void on_call_timer(struct conn *c) {
         if (left <= 0)
             conn_close(c);
         else
-            arm(c, (uint64_t)left / 1000000 + 1);
+            conn_arm(c, (uint64_t)left / 1000000 + 1);
     } else if (c->server->events->silent(c->exchange) && c->state == CONN_EXCHANGE) {
         conn_start_keepalive(c);
     }
@@ -641,7 +637,7 @@ static void on_timer(uv_timer_t *t) {
     }
 }
 
-/* ---- beginning ---- */
+/* ---- for the server ---- */
 
 void conn_abort(struct conn *c, const struct err *err) {
     if (c->state == CONN_EXCHANGE) {
@@ -653,131 +649,6 @@ void conn_abort(struct conn *c, const struct err *err) {
         close_when_sent(c);
     }
     conn_flush(c);
-}
-
-/* One connection too many: an answer, as far as the socket takes it at once. */
-static void refuse(struct conn *c) {
-    static const char body[] = "{\"error\":{\"message\":\"Too many connections, try again "
-                               "later.\",\"type\":\"overloaded_error\",\"param\":null,"
-                               "\"code\":\"too_many_connections\"}}";
-    char text[512];
-    int n = snprintf(text, sizeof(text),
-                     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-                     "Content-Length: %zu\r\nRetry-After: 1\r\nX-Request-Id: req_%016llx\r\n"
-                     "Connection: close\r\n\r\n%s",
-                     sizeof(body) - 1, (unsigned long long)rng_next(&c->server->rng), body);
-
-    c->discard = c->close_after = true;
-    set_state(c, CONN_FLUSH);
-    conn_send(c, text, (size_t)n);
-    conn_flush(c);
-    if (c->state == CONN_FLUSH)
-        arm(c, LINGER_MS);
-}
-
-/* Finds out who the peer is. False: it is not served, or its payer cannot be made. */
-static bool identify_peer(struct conn *c) {
-    const struct http_server_opts *o = &c->server->opts;
-    uv_os_fd_t fd;
-
-    if (uv_fileno((uv_handle_t *)&c->h.stream, &fd) < 0 || (o->accepts && !o->accepts(o->ctx, fd)))
-        return false;
-    c->peer = payer_of_peer(&c->server->payers, fd);
-    if (c->peer)
-        conn_set_payer(c, c->peer);
-    return c->peer != NULL;
-}
-
-/* Of the connections of @a that offer their places, the oldest that waits for a request; where none
- * does, that has sent its last answer, that sends a request, that reads its answer. */
-static struct conn *choose_victim(const struct quota_account *a) {
-    static const uint8_t rank[] = {[CONN_IDLE] = 0, [CONN_LINGER] = 1, [CONN_HANDSHAKE] = 2,
-                                   [CONN_HEAD] = 2, [CONN_BODY] = 2,   [CONN_FLUSH] = 3};
-    struct conn *best = NULL;
-    uint32_t n = 0;
-
-    for (struct list *l = a->offered.next; l != &a->offered && n < PLACES_SEEN; l = l->next, n++) {
-        struct conn *c = CONTAINER_OF(LIST_ENTRY(l, struct quota_charge, link), struct conn, place);
-
-        if (!best || rank[c->state] < rank[best->state])
-            best = c;
-    }
-    return best;
-}
-
-/* Takes a place, if need be that of another connection. False: none can be had. */
-static bool take_place(struct conn *c) {
-    struct quota *q = &c->server->payers.quota[c->local ? PAYER_UNIX : PAYER_TCP];
-
-    if (q->root.used >= q->limit) {
-        struct quota_charge *v = quota_victim(q, c->place.account, 1);
-
-        if (!v)
-            return false;
-        c->server->n_displaced++;
-        conn_close(choose_victim(v->account));
-    }
-    quota_charge_set(&c->place, 1);
-    quota_charge_offer(&c->place);
-    return true;
-}
-
-static void start(struct conn *c) {
-    const struct http_server_opts *o = &c->server->opts;
-    const struct quota *q = c->server->payers.quota;
-
-    if (!identify_peer(c) || uv_read_start(&c->h.stream, on_alloc, on_read) < 0) {
-        conn_close(c);
-    } else if (take_place(c)) {
-        arm(c, o->header_timeout_ms);
-    } else {
-        uint64_t n = q[PAYER_TCP].root.used + q[PAYER_UNIX].root.used;
-
-        c->server->n_refused++;
-        if (c->tls || c->server->n_connections > n + o->max_refused)
-            conn_close(c);
-        else
-            refuse(c);
-    }
-}
-
-void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls) {
-    struct conn *c = calloc(1, sizeof(*c));
-    const struct http_server_opts *o = &s->opts;
-
-    if (!c)
-        return; /* it stays in the backlog */
-    c->server = s;
-    c->local = local;
-    c->state = tls ? CONN_HANDSHAKE : CONN_IDLE;
-    http_init(&c->http, &o->limits);
-    buf_init(&c->out, o->max_unsent);
-    buf_init(&c->in_flight, o->max_unsent);
-    buf_init(&c->ahead, MAX(o->limits.head, HTTP_READ_SIZE + TLS_RECORD));
-    if (local)
-        uv_pipe_init(o->loop, &c->h.pipe, 0);
-    else
-        uv_tcp_init(o->loop, &c->h.tcp);
-    uv_timer_init(o->loop, &c->timer);
-    c->h.stream.data = c->timer.data = c;
-    c->payer = &s->payers.strangers; /* until it is accepted */
-    quota_charge_init(&c->place, &c->payer->account[local ? PAYER_UNIX : PAYER_TCP]);
-    quota_charge_init(&c->body, &c->payer->account[PAYER_BODIES]);
-    quota_charge_init(&c->unsent, &c->payer->account[PAYER_OUTPUT]);
-    c->n_open = 2;
-    turn_init(&c->turn);
-    list_push_back(&s->conns, &c->link);
-    s->n_connections++;
-    bool made = !tls || tls_new(&c->tls, &s->tls, o->max_unsent) == 0;
-    if (uv_accept(listener, &c->h.stream) < 0 || !made) {
-        conn_close(c);
-        return;
-    }
-    if (!local) {
-        uv_tcp_nodelay(&c->h.tcp, 1);
-        uv_tcp_keepalive(&c->h.tcp, 1, TCP_PROBE_S);
-    }
-    start(c);
 }
 
 bool conn_peer_uid(const struct conn *c, uid_t *uid) {

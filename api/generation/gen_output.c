@@ -1,0 +1,215 @@
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "api/generation/gen_private.h"
+#include "api/model.h"
+
+/*
+ * The output of a generation, made of its tokens alone and never of the batches they came in: each
+ * token by its position once, its text, what of that may be sent, and what of it is reasoning and
+ * calls. So reasoning ends at the same token however they arrived, and a generation that goes on
+ * after the death of a worker says what it would have said.
+ */
+
+bool gen_is_end(const struct gen *g, int32_t id) {
+    for (uint32_t i = 0; i < g->m.n_stop_ids; i++)
+        if (g->m.stop_ids[i] == id)
+            return true;
+    return !g->m.sampling.ignore_eos && tokenizer_is_end(g->model->info->tokenizer, id);
+}
+
+bool gen_is_text(const struct gen *g, uint32_t i) {
+    size_t begin = i ? g->text_end[i - 1] : 0;
+
+    return !(g->stopped && begin >= g->ready) && !gen_is_end(g, g->tokens[g->n_prompt + i]);
+}
+
+/* Fed is what has become ready, cut where tokens end, so that tokens are counted where they
+ * belong. */
+int gen_take_apart(struct gen *g) {
+    int r = 0;
+
+    while (g->output && r == 0 && g->n_parsed < g->ready) {
+        uint32_t i = g->n_counted;
+        size_t end = MIN(i < g->n_out ? g->text_end[i] : g->ready, g->ready);
+        bool whole = i < g->n_out && end == g->text_end[i];
+
+        r = output_parser_feed(g->output, g->text.data + g->n_parsed, end - g->n_parsed);
+        if (whole)
+            output_parser_count(g->output, end - (i ? g->text_end[i - 1] : 0));
+        g->n_counted += whole;
+        g->n_parsed = end;
+    }
+    return r;
+}
+
+static int grow_one(void *pp, uint32_t n, size_t size) {
+    void **p = pp;
+    void *q = reallocarray(*p, n, size);
+
+    if (!q)
+        return -ENOMEM;
+    *p = q;
+    return 0;
+}
+
+/* Room for @n output tokens in every array that is kept. */
+static int reserve(struct gen *g, uint32_t n) {
+    uint32_t cap = MIN(MAX(MAX(n, g->cap_out * 2), 64u), MAX(g->m.max_new, n));
+
+    assert(g->n_out <= g->cap_out);
+    if (n <= g->cap_out)
+        return 0;
+    if (grow_one(&g->tokens, g->n_prompt + cap, sizeof(*g->tokens)) < 0 ||
+        grow_one(&g->text_end, cap, sizeof(*g->text_end)) < 0 ||
+        ((g->m.flags & SUBMIT_LOGPROBS) && grow_one(&g->logprobs, cap, sizeof(*g->logprobs)) < 0) ||
+        (g->m.n_top && grow_one(&g->top, cap * g->m.n_top, sizeof(*g->top)) < 0) ||
+        ((g->m.flags & SUBMIT_DIGESTS) && grow_one(&g->digests, cap, sizeof(*g->digests)) < 0))
+        return -ENOMEM;
+    g->cap_out = cap;
+    return 0;
+}
+
+/* The bytes of a token. Of control tokens only those have any that the client asked for, or that
+ * are part of a marker. */
+static const char *piece_of(const struct gen *g, int32_t id, size_t *len) {
+    const struct tokenizer *t = g->model->info->tokenizer;
+
+    *len = 0;
+    if (gen_is_end(g, id))
+        return "";
+    const char *piece = tokenizer_piece(t, id, g->keep_special, len);
+    if (*len || !g->output)
+        return piece;
+    piece = tokenizer_piece(t, id, true, len);
+    if (!output_parser_wants(g->output, piece, *len))
+        *len = 0;
+    return piece;
+}
+
+/* Adds the token's bytes to the text. */
+static int add_text(struct gen *g, int32_t id) {
+    struct stops_match match;
+    size_t len;
+    const char *piece = piece_of(g, id, &len);
+
+    if (g->stopped)
+        return 0;
+    if (buf_add(&g->text, piece, len) < 0)
+        return -ENOMEM;
+    if (!g->stops || !stops_feed(g->stops, piece, len, &match))
+        return 0;
+    g->stopped = true;
+    g->stop_index = (uint32_t)match.index;
+    g->ready = MIN(match.begin + (g->include_stop ? g->m.stops[match.index].len : 0), g->text.len);
+    return 0;
+}
+
+/* What of the text may be sent while more may come: it never becomes less. */
+static void settle(struct gen *g) {
+    if (g->stopped)
+        return;
+    size_t n = g->text.len - (g->stops ? MIN(stops_held(g->stops), g->text.len) : 0);
+    n -= n ? utf8_incomplete_tail(g->text.data, n) : 0;
+    assert(n <= g->text.len);
+    g->ready = MAX(g->ready, n);
+}
+
+static int add_token(struct gen *g, const struct event *e, uint32_t i) {
+    uint32_t at = g->n_out;
+
+    assert(at < g->cap_out);
+    if (e->tokens[i] < 0 || (uint32_t)e->tokens[i] >= g->model->info->n_vocab)
+        return -EPROTO;
+    g->tokens[g->n_prompt + at] = e->tokens[i];
+    if (g->logprobs)
+        g->logprobs[at] = e->logprobs ? e->logprobs[i] : 0;
+    for (uint32_t k = 0; g->top && k < g->m.n_top; k++)
+        g->top[at * g->m.n_top + k] =
+            e->top && k < e->n_top ? e->top[i * e->n_top + k] : (struct event_top){-1, 0};
+    if (g->digests)
+        g->digests[at] = e->digests ? e->digests[i] : 0;
+    if (add_text(g, e->tokens[i]) < 0)
+        return -ENOMEM;
+    g->text_end[at] = (uint32_t)g->text.len;
+    g->n_out++;
+    return 0;
+}
+
+int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n) {
+    struct event e = {.tokens = tokens};
+    int r = reserve(g, g->n_out + n);
+
+    for (uint32_t i = 0; i < n && r == 0; i++)
+        r = add_token(g, &e, i);
+    settle(g);
+    return r < 0 ? r : gen_take_apart(g);
+}
+
+/* ---- reasoning and its budget ---- */
+
+int gen_limit_reasoning(struct gen *g, uint32_t max) {
+    assert(g->state == GEN_WAITING && g->output);
+    const struct toolcall_opts *o = &g->output->opts;
+    bool harmony = o->format && o->format->has_reasoning;
+    const char *close = harmony        ? "<|end|><|start|>assistant"
+                        : o->reasoning ? o->reasoning->close
+                                       : NULL;
+    struct tokens t = {.max = ARRAY_SIZE(g->thinking.close)};
+    char text[64];
+
+    if (!close)
+        return 0;
+    snprintf(text, sizeof(text), "%s%s", close, strncmp(close, "</", 2) == 0 ? "\n\n" : "");
+    int r = tokenizer_encode(g->model->info->tokenizer, text, strlen(text), TOKENIZE_SPECIAL, NULL,
+                             0, &t);
+    if (r == 0) {
+        memcpy(g->thinking.close, t.id, t.n * sizeof(*t.id));
+        g->thinking.n_close = (uint32_t)t.n;
+        g->thinking.limited = true;
+        g->thinking.max = max;
+    }
+    tokens_deinit(&t);
+    return r == -ENOMEM ? r : 0;
+}
+
+bool gen_budget_spent(const struct gen *g) {
+    return g->thinking.limited && !g->thinking.spent && !g->stopped && g->output->in_reasoning &&
+           g->output->n_reasoning >= g->thinking.max &&
+           g->n_out + g->thinking.n_close < g->m.max_new;
+}
+
+int gen_end_reasoning(struct gen *g) {
+    assert(g->thinking.limited && !g->thinking.spent);
+    g->thinking.spent = true;
+    return gen_add_output(g, g->thinking.close, g->thinking.n_close);
+}
+
+/* ---- what the worker made ---- */
+
+int gen_take_tokens(struct gen *g, const struct event *e) {
+    uint32_t n = e->n_tokens, most = g->m.max_new;
+    int r;
+
+    if (g->score_only)
+        return 0;
+    if (e->from > g->n_out)
+        return -EPROTO;
+    n = MIN(n, most - MIN(e->from, most));
+    if ((r = reserve(g, MAX(e->from + n, g->n_out))) < 0)
+        return r;
+    for (uint32_t i = g->n_out - e->from; i < n && !g->stopped; i++) {
+        if ((r = add_token(g, e, i)) < 0)
+            return r;
+        if (!g->thinking.limited)
+            continue;
+        settle(g);
+        if ((r = gen_take_apart(g)) < 0)
+            return r;
+        if (gen_budget_spent(g))
+            break;
+    }
+    settle(g);
+    return gen_take_apart(g);
+}

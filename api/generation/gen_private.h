@@ -1,0 +1,15 @@
+#pragma once
+
+/* gen_private - what gen.c, the life of a generation, has of gen_output.c. */
+
+#include "api/generation/gen.h"
+
+/* Takes what is new of the tokens of @e. 0; -ENOMEM; -EPROTO: a gap, or a foreign token. After an
+ * error the output has what came before it. */
+int gen_take_tokens(struct gen *g, const struct event *e);
+/* Feeds `output`, where there is one, up to `ready`. 0 or -ENOMEM. */
+int gen_take_apart(struct gen *g);
+/* Its reasoning goes on past its budget, and there is room to end it. */
+bool gen_budget_spent(const struct gen *g);
+/* Adds what ends its reasoning, once. As gen_add_output(). */
+int gen_end_reasoning(struct gen *g);

@@ -1,0 +1,136 @@
+#include <stdio.h>
+#include "api/http/conn_private.h"
+#include "api/http/tls.h"
+
+/*
+ * The beginning of a connection: who its peer is, and a place among those of its payer. Where all
+ * are taken it gets that of a payer who has more of them, if it may; else it is told so.
+ */
+
+#define TCP_PROBE_S 60 /* a silent peer is probed: it may be gone */
+#define PLACES_SEEN 64 /* of a payer, oldest first, among which an idle one is preferred */
+
+/* One connection too many: an answer, as far as the socket takes it at once. */
+static void refuse(struct conn *c) {
+    static const char body[] = "{\"error\":{\"message\":\"Too many connections, try again "
+                               "later.\",\"type\":\"overloaded_error\",\"param\":null,"
+                               "\"code\":\"too_many_connections\"}}";
+    char text[512];
+    int n = snprintf(text, sizeof(text),
+                     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %zu\r\nRetry-After: 1\r\nX-Request-Id: req_%016llx\r\n"
+                     "Connection: close\r\n\r\n%s",
+                     sizeof(body) - 1, (unsigned long long)rng_next(&c->server->rng), body);
+
+    c->discard = c->close_after = true;
+    conn_set_state(c, CONN_FLUSH);
+    conn_send(c, text, (size_t)n);
+    conn_flush(c);
+    if (c->state == CONN_FLUSH)
+        conn_arm(c, LINGER_MS);
+}
+
+/* Finds out who the peer is. False: it is not served, or its payer cannot be made. */
+static bool identify_peer(struct conn *c) {
+    const struct http_server_opts *o = &c->server->opts;
+    uv_os_fd_t fd;
+
+    if (uv_fileno((uv_handle_t *)&c->h.stream, &fd) < 0 || (o->accepts && !o->accepts(o->ctx, fd)))
+        return false;
+    c->peer = payer_of_peer(&c->server->payers, fd);
+    if (c->peer)
+        conn_set_payer(c, c->peer);
+    return c->peer != NULL;
+}
+
+/* Of the connections of @a that offer their places, the oldest that waits for a request; where none
+ * does, that has sent its last answer, that sends a request, that reads its answer. */
+static struct conn *choose_victim(const struct quota_account *a) {
+    static const uint8_t rank[] = {[CONN_IDLE] = 0, [CONN_LINGER] = 1, [CONN_HANDSHAKE] = 2,
+                                   [CONN_HEAD] = 2, [CONN_BODY] = 2,   [CONN_FLUSH] = 3};
+    struct conn *best = NULL;
+    uint32_t n = 0;
+
+    for (struct list *l = a->offered.next; l != &a->offered && n < PLACES_SEEN; l = l->next, n++) {
+        struct conn *c = CONTAINER_OF(LIST_ENTRY(l, struct quota_charge, link), struct conn, place);
+
+        if (!best || rank[c->state] < rank[best->state])
+            best = c;
+    }
+    return best;
+}
+
+/* Takes a place, if need be that of another connection. False: none can be had. */
+static bool take_place(struct conn *c) {
+    struct quota *q = &c->server->payers.quota[c->local ? PAYER_UNIX : PAYER_TCP];
+
+    if (q->root.used >= q->limit) {
+        struct quota_charge *v = quota_victim(q, c->place.account, 1);
+
+        if (!v)
+            return false;
+        c->server->n_displaced++;
+        conn_close(choose_victim(v->account));
+    }
+    quota_charge_set(&c->place, 1);
+    quota_charge_offer(&c->place);
+    return true;
+}
+
+static void start(struct conn *c) {
+    const struct http_server_opts *o = &c->server->opts;
+    const struct quota *q = c->server->payers.quota;
+
+    if (!identify_peer(c) || conn_read_start(c) < 0) {
+        conn_close(c);
+    } else if (take_place(c)) {
+        conn_arm(c, o->header_timeout_ms);
+    } else {
+        uint64_t n = q[PAYER_TCP].root.used + q[PAYER_UNIX].root.used;
+
+        c->server->n_refused++;
+        if (c->tls || c->server->n_connections > n + o->max_refused)
+            conn_close(c);
+        else
+            refuse(c);
+    }
+}
+
+void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool tls) {
+    struct conn *c = calloc(1, sizeof(*c));
+    const struct http_server_opts *o = &s->opts;
+
+    if (!c)
+        return; /* it stays in the backlog */
+    c->server = s;
+    c->local = local;
+    c->state = tls ? CONN_HANDSHAKE : CONN_IDLE;
+    http_init(&c->http, &o->limits);
+    buf_init(&c->out, o->max_unsent);
+    buf_init(&c->in_flight, o->max_unsent);
+    buf_init(&c->ahead, MAX(o->limits.head, HTTP_READ_SIZE + TLS_RECORD));
+    if (local)
+        uv_pipe_init(o->loop, &c->h.pipe, 0);
+    else
+        uv_tcp_init(o->loop, &c->h.tcp);
+    uv_timer_init(o->loop, &c->timer);
+    c->h.stream.data = c->timer.data = c;
+    c->payer = &s->payers.strangers; /* until it is accepted */
+    quota_charge_init(&c->place, &c->payer->account[local ? PAYER_UNIX : PAYER_TCP]);
+    quota_charge_init(&c->body, &c->payer->account[PAYER_BODIES]);
+    quota_charge_init(&c->unsent, &c->payer->account[PAYER_OUTPUT]);
+    c->n_open = 2;
+    turn_init(&c->turn);
+    list_push_back(&s->conns, &c->link);
+    s->n_connections++;
+    bool made = !tls || tls_new(&c->tls, &s->tls, o->max_unsent) == 0;
+    if (uv_accept(listener, &c->h.stream) < 0 || !made) {
+        conn_close(c);
+        return;
+    }
+    if (!local) {
+        uv_tcp_nodelay(&c->h.tcp, 1);
+        uv_tcp_keepalive(&c->h.tcp, 1, TCP_PROBE_S);
+    }
+    start(c);
+}
