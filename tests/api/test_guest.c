@@ -50,6 +50,20 @@ static struct submit request(void) {
     return m;
 }
 
+struct scene {
+    struct world w;
+    struct submit m;
+    struct api_guest *g;
+    struct told t;
+};
+
+static void setup(struct scene *s, uint32_t max_running) {
+    *s = (struct scene){.m = request()};
+    world_init(&s->w);
+    s->w.opts.max_running = max_running;
+    world_start(&s->w);
+}
+
 /* @cut bytes of it are missing. */
 static int add(struct world *w, const struct submit *m, uint32_t cut, struct told *t,
                struct api_guest **out) {
@@ -63,8 +77,6 @@ static int add(struct world *w, const struct submit *m, uint32_t cut, struct tol
 }
 
 static uint32_t one_fault(struct api_port *p, uint64_t id) {
-    (void)p;
-    (void)id;
     return 1;
 }
 
@@ -79,98 +91,84 @@ static struct tenant_stats of_alice(struct world *w) {
 }
 
 Test(guest, tells_each_token_once_through_a_death_of_the_worker) {
-    struct submit m = request();
-    struct api_guest *g;
-    struct world w;
-    struct told t;
+    struct scene s;
 
-    world_init(&w);
-    world_start(&w);
-    cr_assert_eq(add(&w, &m, 0, &t, &g), 0);
-    cr_assert_eq(w.port.n, 1);
-    cr_expect_neq(w.port.r[0].id, 77, "its id is one of this front's");
-    cr_expect_neq(w.port.r[0].m.tenant, 9, "so is its tenant's number");
-    cr_expect_eq(w.port.r[0].m.n_tokens, 4);
-    cr_expect_eq(w.port.r[0].m.n_faults, 1);
-    cr_expect_str_eq(w.port.r[0].stops[0], "stop");
-    cr_expect_eq(of_alice(&w).n_running, 1);
-    fake_accept(&w.port, 0);
-    fake_tokens_from(&w.port, 0, 2, "cd");
-    api_worker_down(api_first_model(w.api));
-    api_worker_up(api_first_model(w.api), one_fault);
-    cr_assert_eq(w.port.r[0].n_submits, 2);
-    cr_expect_eq(w.port.r[0].m.n_tokens, 6);
-    cr_expect_eq(w.port.r[0].m.n_faults, 2, "deaths at the other front count");
-    fake_accept(&w.port, 0);
-    fake_tokens_from(&w.port, 0, 3, "de"); /* overlaps what is known */
-    fake_finish(&w.port, 0, FINISH_STOP);
-    cr_expect(t.text.len == 3 && memcmp(t.text.data, "cde", 3) == 0);
-    cr_expect_eq(t.kind, EVENT_FINISH);
-    cr_expect_eq(t.finish, FINISH_STOP);
-    cr_expect_eq(t.logprob, -0.5f);
-    cr_expect_eq(of_alice(&w).n_running, 0);
-    buf_deinit(&t.text);
-    world_stop(&w);
+    setup(&s, 8);
+    cr_assert_eq(add(&s.w, &s.m, 0, &s.t, &s.g), 0);
+    cr_assert_eq(s.w.port.n, 1);
+    cr_expect_neq(s.w.port.r[0].id, 77, "its id is one of this front's");
+    cr_expect_neq(s.w.port.r[0].m.tenant, 9, "so is its tenant's number");
+    cr_expect_eq(s.w.port.r[0].m.n_tokens, 4);
+    cr_expect_eq(s.w.port.r[0].m.n_faults, 1);
+    cr_expect_str_eq(s.w.port.r[0].stops[0], "stop");
+    cr_expect_eq(of_alice(&s.w).n_running, 1);
+    fake_accept(&s.w.port, 0);
+    fake_tokens_from(&s.w.port, 0, 2, "cd");
+    api_worker_down(api_first_model(s.w.api));
+    api_worker_up(api_first_model(s.w.api), one_fault);
+    cr_assert_eq(s.w.port.r[0].n_submits, 2);
+    cr_expect_eq(s.w.port.r[0].m.n_tokens, 6);
+    cr_expect_eq(s.w.port.r[0].m.n_faults, 2, "deaths at the other front count");
+    fake_accept(&s.w.port, 0);
+    fake_tokens_from(&s.w.port, 0, 3, "de"); /* overlaps what is known */
+    fake_finish(&s.w.port, 0, FINISH_STOP);
+    cr_expect(s.t.text.len == 3 && memcmp(s.t.text.data, "cde", 3) == 0);
+    cr_expect_eq(s.t.kind, EVENT_FINISH);
+    cr_expect_eq(s.t.finish, FINISH_STOP);
+    cr_expect_eq(s.t.logprob, -0.5f);
+    cr_expect_eq(of_alice(&s.w).n_running, 0);
+    buf_deinit(&s.t.text);
+    world_stop(&s.w);
 }
 
 Test(guest, waits_for_its_place_and_is_cancelled_silently) {
-    struct submit m = request();
     struct api_guest *g[3];
     struct told t[3];
-    struct world w;
+    struct scene s;
 
-    world_init(&w);
-    w.opts.max_running = 1;
-    world_start(&w);
+    setup(&s, 1);
     for (int i = 0; i < 3; i++)
-        cr_assert_eq(add(&w, &m, 0, &t[i], &g[i]), 0);
-    cr_expect_eq(w.port.n, 1);
+        cr_assert_eq(add(&s.w, &s.m, 0, &t[i], &g[i]), 0);
+    cr_expect_eq(s.w.port.n, 1);
     api_guest_free(g[1]);
-    cr_expect_eq(w.port.n_cancels, 0, "the worker did not have it");
+    cr_expect_eq(s.w.port.n_cancels, 0, "the worker did not have it");
     api_guest_free(g[0]);
-    cr_expect_eq(w.port.n_cancels, 1);
-    cr_assert_eq(w.port.n, 2, "the place is the next one's");
-    fake_reject(&w.port, 1, 400, "no");
+    cr_expect_eq(s.w.port.n_cancels, 1);
+    cr_assert_eq(s.w.port.n, 2, "the place is the next one's");
+    fake_reject(&s.w.port, 1, 400, "no");
     cr_expect_eq(t[2].kind, EVENT_REJECTED);
     cr_expect_eq(t[2].status, 400);
     cr_expect_eq(t[0].n + t[1].n, 0);
-    cr_expect_eq(of_alice(&w).n_running + of_alice(&w).n_queued, 0);
+    cr_expect_eq(of_alice(&s.w).n_running + of_alice(&s.w).n_queued, 0);
     buf_deinit(&t[2].text);
-    world_stop(&w);
+    world_stop(&s.w);
 }
 
 Test(guest, what_makes_no_sense_is_refused) {
     static const int32_t foreign[] = {'h', 'i', 'a', 1 << 20};
-    struct submit whole = request(), other = request(), nameless = request();
-    struct api_guest *g;
-    struct world w;
-    struct told t;
+    struct submit other = request(), nameless = request();
+    struct scene s;
 
+    setup(&s, 8);
     other.tokens = foreign;
     nameless.tenant_name.len = 0;
-    world_init(&w);
-    world_start(&w);
-    cr_expect_eq(add(&w, &whole, 8, &t, &g), -EPROTO);
-    cr_expect_eq(add(&w, &other, 0, &t, &g), -EPROTO);
-    cr_expect_eq(add(&w, &nameless, 0, &t, &g), -EPROTO);
-    cr_expect_eq(w.port.n, 0);
-    cr_expect_eq(of_alice(&w).n_running, 0);
-    world_stop(&w);
+    cr_expect_eq(add(&s.w, &s.m, 8, &s.t, &s.g), -EPROTO);
+    cr_expect_eq(add(&s.w, &other, 0, &s.t, &s.g), -EPROTO);
+    cr_expect_eq(add(&s.w, &nameless, 0, &s.t, &s.g), -EPROTO);
+    cr_expect_eq(s.w.port.n, 0);
+    cr_expect_eq(of_alice(&s.w).n_running, 0);
+    world_stop(&s.w);
 }
 
 Test(guest, ends_with_503_where_the_model_cannot_be_loaded) {
-    struct submit m = request();
-    struct api_guest *g;
-    struct world w;
-    struct told t;
+    struct scene s;
 
-    world_init(&w);
-    world_start(&w);
-    cr_assert_eq(add(&w, &m, 0, &t, &g), 0);
-    api_worker_down(api_first_model(w.api));
-    api_worker_failed(api_first_model(w.api), "it is gone", 1000);
-    cr_expect_eq(t.status, 503);
-    cr_expect_str_eq(t.code, "model_unavailable");
-    cr_expect_eq(w.port.n_cancels, 0);
-    world_stop(&w);
+    setup(&s, 8);
+    cr_assert_eq(add(&s.w, &s.m, 0, &s.t, &s.g), 0);
+    api_worker_down(api_first_model(s.w.api));
+    api_worker_failed(api_first_model(s.w.api), "it is gone", 1000);
+    cr_expect_eq(s.t.status, 503);
+    cr_expect_str_eq(s.t.code, "model_unavailable");
+    cr_expect_eq(s.w.port.n_cancels, 0);
+    world_stop(&s.w);
 }
