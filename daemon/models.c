@@ -604,6 +604,19 @@ int models_prepare(struct served *s, struct err *err) {
     return r;
 }
 
+int models_bring(struct served *s, models_make *make, struct err *err) {
+    struct models *m = s->of;
+    int r = models_prepare(s, err);
+
+    assert(m->n > 0 && m->served[m->n - 1] == s);
+    r = r < 0 ? r : make(m->api, &s->info, workers_port(s->workers), &s->model);
+    if (r == 0)
+        workers_attach(s->workers, s->model);
+    else
+        m->n--; /* what little was made of it is lost: there is no memory, or no descriptor */
+    return r;
+}
+
 /* The model of the option model. */
 static int add_first(struct models *m) {
     CLEANUP(config_deinit) struct config c = {0};

@@ -89,13 +89,8 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
     s = m->served[m->n - 1];
     s->first = old->first;
     s->found = old->found && !file; /* else the folder does not say what it is */
-    if ((r = models_prepare(s, err)) == 0)
-        r = api_new_model(m->api, &s->info, workers_port(s->workers), &s->model);
-    if (r < 0) {
-        m->n--;
-        return r; /* what little was made of it is lost: there is no memory, or no descriptor */
-    }
-    workers_attach(s->workers, s->model);
+    if ((r = models_bring(s, api_new_model, err)) < 0)
+        return r;
     s->old = old;
     old->next = s;
     *old->swap = 0;

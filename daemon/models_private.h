@@ -146,6 +146,12 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
 /* Makes its workers, of which none is started, and what is known before its file is opened. 0 or
  * -errno with @err. */
 int models_prepare(struct served *s, struct err *err);
+/* api_add_model() or api_new_model(). */
+typedef int models_make(struct api *a, const struct api_model *info, struct api_port *port,
+                        struct model **out);
+/* Prepares what models_add() has just added and makes the api's model of it. After an error it is
+ * not there any more. As models_prepare(). */
+int models_bring(struct served *s, models_make *make, struct err *err);
 /* Before the first models_prepare(). */
 void models_disk_init(struct models *m);
 

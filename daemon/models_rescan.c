@@ -194,13 +194,8 @@ static int add_found(struct models *m, struct found *f, struct err *err) {
     struct served *s = m->served[m->n - 1];
     s->found = true;
     s->wanted = s->config.pinned;
-    if ((r = models_prepare(s, err)) == 0)
-        r = api_add_model(m->api, &s->info, workers_port(s->workers), &s->model);
-    if (r < 0) {
-        m->n--;
-        return r; /* what little was made of it is lost: there is no memory, or no descriptor */
-    }
-    workers_attach(s->workers, s->model);
+    if ((r = models_bring(s, api_add_model, err)) < 0)
+        return r;
     uint32_t at = models_n_live(m) - 1;
     memmove(&m->served[at + 1], &m->served[at], (m->n - 1 - at) * sizeof(*m->served));
     m->served[at] = s;
