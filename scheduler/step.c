@@ -97,7 +97,7 @@ static int plan(struct sched *s, int64_t now) {
     for (;;) {
         assert(n_places <= 2 * (s->opts.max_seqs + SCHED_CANDIDATES));
         step_gather(s);
-        recorder_asks(&s->recorder, p, s->planned, s->n_launched + 1);
+        recorder_asks(&s->recorder, p, s->planned, s->step + 1);
         plan_step(p);
         recorder_decided(&s->recorder, p);
         /* Who must be alone and who drafts waits until nothing is under way. */

@@ -74,7 +74,8 @@ static void check_step(struct sim *s) {
     if (d->n_waited == 0)
         return;
     const struct flight_step *last = &f->step[(f->n_steps - 1) % FLIGHT_STEPS];
-    HOLD(s, NULL, RECORDED, last->step == d->n_waited && last->at_ns == d->last_end_ns);
+    const struct batch *t = &d->batch[d->n_waited % SCHED_DEPTH_MAX];
+    HOLD(s, NULL, RECORDED, last->step == t->b.step && last->at_ns == d->last_end_ns);
     HOLD(s, NULL, RECORDED, last->rows == s->stats.last_rows && last->seqs == s->stats.last_seqs);
     HOLD(s, NULL, RECORDED, last->took_us == s->stats.last_step_us);
 }
