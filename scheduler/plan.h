@@ -103,7 +103,6 @@ struct plan {
      * preempted, */
     bool fair_preempt;
     bool fair_preempt_begun; /* also one whose client has tokens */
-    bool fair_preempted;     /* in and out: a victim was preempted, once is enough for a step */
     /* As large as so many pages is a recurrent state, which is copied before a draft, and back with
      * the tokens computed again where the draft was wrong. 0: there is none. */
     uint32_t state_pages;
@@ -111,6 +110,8 @@ struct plan {
     float draft_slower;
     const struct cost *cost;
     uint64_t turn; /* of the step: rotates what cannot all be in one */
+
+    bool fair_preempted; /* in and out: a victim was preempted, once is enough for a step */
 
     /* Out. */
     uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_preempted;

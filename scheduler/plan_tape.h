@@ -5,66 +5,42 @@
  * decided, so that it can be asked again (weft-sim replay; read by tests/support/plan_again.c).
  *
  * A record is a head, an item for each request, and then, without gaps: weights of the groups,
- * parts, survivals of the drafts (float), which groups are over (bool).
+ * parts, survivals of the drafts (float), which groups are over (bool). Head and items have the
+ * plan's own structs in them, with NULL for pointers.
  *
  * Hashes of pages are not kept, only what is equal to what. A hash is chained, so two requests
  * agree up to some page and nowhere behind it: sorted by their hashes, each needs only the number
  * of pages that it has in common with the one before.
  */
 
+#include <stddef.h>
 #include "base/buf.h"
 #include "scheduler/plan.h"
 
-#define PLAN_TAPE_VERSION 3u
+/* To be raised when the structs change and their sizes do not. */
+#define PLAN_TAPE_VERSION                                                                          \
+    (4u << 24 | sizeof(struct plan_tape_head) << 12 | sizeof(struct plan_tape_item))
 
-/* plan_tape_head.flags, plan_tape_item.flags */
-enum {
-    TAPE_FAIR = 1,
-    TAPE_FAIR_BEGUN = 2,
-    TAPE_FAIR_PREEMPTED = 4,
-    TAPE_PREWARM = 8,
-    TAPE_PARTS = 16, /* there are parts, */
-    TAPE_OVERS = 32, /* and who is over */
-    TAPE_COPIED = 64,
-    TAPE_WHOLE = 128,
-};
-enum {
-    TAPE_UNFIT = 1,
-    TAPE_LAST = 2,
-    TAPE_ALONE = 4,
-    TAPE_STALLED = 8,
-    TAPE_TRY = 16,
-    TAPE_OVER = 32,
-    TAPE_BEGUN = 64,
-    TAPE_VICTIM = 128,
-};
+/* From here on the structs have what is decided. */
+#define PLAN_DECIDED offsetof(struct plan, fair_preempted)
+#define PLAN_REQ_DECIDED offsetof(struct plan_req, n_bypassed)
 
 struct plan_tape_head {
-    uint32_t version, n_running, n_waiting, n_groups;
-    uint64_t step, turn;
-    int64_t at_ns, itl_ns, max_step_ns, add_ns;
-    uint32_t page_tokens, n_available, max_rows, max_seqs, max_bypass, force_chunk, force_draft;
-    uint32_t reserve_pages, flags;
-    float draft_slower;
-    uint32_t cost_max_rows, state_pages;
-    uint64_t cost_n_seen;
+    uint32_t version, cost_max_rows;
+    uint64_t step;
+    int64_t at_ns;
     double cost_error, cost_a[COST_FEATURES];
-    /* What was decided. */
-    uint32_t n_rows, n_seqs, n_drafts, n_admitted, n_preempted, n_left, alone, fair_preempted;
-    int64_t expect_ns;
+    uint8_t has_parts, has_overs;
+    struct plan plan; /* as it was told */
+    uint8_t decided[sizeof(struct plan) - PLAN_DECIDED];
 };
 
 struct plan_tape_item {
     uint64_t id;
-    uint32_t n_tokens, n_computed, n_stored, n_pages, n_exclusive, n_target, n_hit, n_idle, n_share;
-    uint32_t n_hashes, n_draft_max, leave_seqs, n_bypassed;
     uint32_t place;    /* among those that share, from 1 on */
     uint32_t n_common; /* pages that the one before has too */
-    uint16_t group;
-    uint8_t pace, flags;
-    /* What was decided. */
-    uint32_t n_rows, n_draft, n_bypassed_then;
-    uint8_t verdict, admitted;
+    struct plan_req req;
+    uint8_t decided[sizeof(struct plan_req) - PLAN_REQ_DECIDED];
 };
 
 /* Begins the record in @out, which is empty: what the plan is told. 0, -errno. */

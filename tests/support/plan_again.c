@@ -24,86 +24,49 @@ static bool take(struct cursor *c, void *out, size_t n) {
     return true;
 }
 
-static void read_head(struct plan_again *t, const struct plan_tape_head *h) {
+/* Whether the bytes of @of at @at[0, n) are bools, which a program may look at as such. */
+static bool are_bools(const void *of, const size_t *at, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (((const uint8_t *)of)[at[i]] > 1)
+            return false;
+    return true;
+}
+
+static bool read_head(struct plan_again *t, const struct plan_tape_head *h) {
+    static const size_t bools[] = {
+        offsetof(struct plan, whole),          offsetof(struct plan, prewarm),
+        offsetof(struct plan, fair_preempt),   offsetof(struct plan, fair_preempt_begun),
+        offsetof(struct plan, fair_preempted),
+    };
+
     t->step = h->step;
     t->at_ns = h->at_ns;
     memcpy(t->cost.a, h->cost_a, sizeof(h->cost_a));
     t->cost.error = h->cost_error;
-    t->cost.n_seen = h->cost_n_seen;
     t->cost.max_rows = h->cost_max_rows;
-    t->cost.has_copied = h->flags & TAPE_COPIED;
-    t->plan = (struct plan){
-        .n_running = h->n_running,
-        .n_waiting = h->n_waiting,
-        .page_tokens = h->page_tokens,
-        .n_available = h->n_available,
-        .max_rows = h->max_rows,
-        .max_seqs = h->max_seqs,
-        .max_bypass = h->max_bypass,
-        .force_chunk = h->force_chunk,
-        .force_draft = h->force_draft,
-        .itl_ns = h->itl_ns,
-        .max_step_ns = h->max_step_ns,
-        .prewarm = h->flags & TAPE_PREWARM,
-        .whole = h->flags & TAPE_WHOLE,
-        .n_groups = h->n_groups,
-        .add_ns = h->add_ns,
-        .reserve_pages = h->reserve_pages,
-        .fair_preempt = h->flags & TAPE_FAIR,
-        .fair_preempt_begun = h->flags & TAPE_FAIR_BEGUN,
-        .fair_preempted = h->flags & TAPE_FAIR_PREEMPTED,
-        .draft_slower = h->draft_slower,
-        .state_pages = h->state_pages,
-        .cost = &t->cost,
-        .turn = h->turn,
-    };
-    t->was = (struct plan){
-        .n_running = h->n_running,
-        .n_waiting = h->n_waiting,
-        .n_rows = h->n_rows,
-        .n_seqs = h->n_seqs,
-        .n_drafts = h->n_drafts,
-        .n_admitted = h->n_admitted,
-        .n_preempted = h->n_preempted,
-        .n_left = h->n_left,
-        .alone = h->alone,
-        .fair_preempted = h->fair_preempted,
-        .expect_ns = h->expect_ns,
-    };
+    memcpy(&t->plan, &h->plan, sizeof(t->plan));
+    memcpy(&t->was, &h->plan, sizeof(t->was));
+    memcpy((char *)&t->was + PLAN_DECIDED, h->decided, sizeof(h->decided));
+    t->plan.cost = &t->cost;
+    return are_bools(&t->plan, bools, ARRAY_SIZE(bools)) &&
+           are_bools(&t->was, bools, ARRAY_SIZE(bools));
 }
 
-static void read_item(struct plan_req *r, struct plan_req *was, const struct plan_tape_item *item) {
-    *r = (struct plan_req){
-        .n_tokens = item->n_tokens,
-        .n_computed = item->n_computed,
-        .n_stored = item->n_stored,
-        .n_pages = item->n_pages,
-        .n_exclusive = item->n_exclusive,
-        .n_target = item->n_target,
-        .n_hit = item->n_hit,
-        .n_idle = item->n_idle,
-        .n_share = item->n_share,
-        .n_hashes = item->n_hashes,
-        .unfit = item->flags & TAPE_UNFIT,
-        .last = item->flags & TAPE_LAST,
-        .alone = item->flags & TAPE_ALONE,
-        .stalled = item->flags & TAPE_STALLED,
-        .n_draft_max = item->n_draft_max,
-        .try_draft = item->flags & TAPE_TRY,
-        .group = item->group,
-        .pace = item->pace,
-        .over = item->flags & TAPE_OVER,
-        .begun = item->flags & TAPE_BEGUN,
-        .victim = item->flags & TAPE_VICTIM,
-        .leave_seqs = item->leave_seqs,
-        .n_bypassed = item->n_bypassed,
+static bool read_item(struct plan_req *r, struct plan_req *was, const struct plan_tape_item *item) {
+    static const size_t bools[] = {
+        offsetof(struct plan_req, unfit),     offsetof(struct plan_req, last),
+        offsetof(struct plan_req, alone),     offsetof(struct plan_req, stalled),
+        offsetof(struct plan_req, try_draft), offsetof(struct plan_req, over),
+        offsetof(struct plan_req, begun),     offsetof(struct plan_req, victim),
+        offsetof(struct plan_req, admitted),
     };
-    *was = *r;
-    was->n_rows = item->n_rows;
-    was->n_draft = item->n_draft;
-    was->n_bypassed = item->n_bypassed_then;
-    was->verdict = (enum plan_verdict)item->verdict;
-    was->admitted = item->admitted;
+
+    memcpy(r, &item->req, sizeof(*r));
+    r->hash = NULL;
+    r->survival = NULL;
+    memcpy(was, r, sizeof(*was));
+    memcpy((char *)was + PLAN_REQ_DECIDED, item->decided, sizeof(item->decided));
+    return are_bools(r, bools, ARRAY_SIZE(bools)) && are_bools(was, bools, ARRAY_SIZE(bools));
 }
 
 /* Everything that has a length, in one piece. */
@@ -158,29 +121,31 @@ static int make_hashes(const struct memory *m, uint32_t n_shared) {
 }
 
 /* The plan's own assertions hold for what a scheduler wrote, and must for anything else. */
-static bool is_possible(const struct plan_tape_head *h, const struct plan_tape_item *item,
-                        uint32_t i) {
-    bool runs = i < h->n_running;
+static bool is_possible(const struct plan *p, const struct plan_tape_item *item, uint32_t i) {
+    struct plan_req req, was;
+    const struct plan_req *r = &req;
+    bool runs = i < p->n_running;
 
-    if (item->n_target < item->n_tokens || item->n_hashes > HASHES_MAX ||
-        item->n_draft_max > DRAFT_TOKENS_MAX || item->group >= MAX(h->n_groups, 1u) ||
-        item->n_tokens > UINT32_MAX / 4 || item->n_target > UINT32_MAX / 4 || item->pace > 2 ||
-        item->place > h->n_running + h->n_waiting || item->n_stored > item->n_computed ||
-        item->n_hit > item->n_tokens ||
-        item->n_computed > (uint64_t)item->n_pages * h->page_tokens ||
-        item->n_hit / h->page_tokens < item->n_idle)
+    if (!read_item(&req, &was, item))
         return false;
-    if (!runs && (item->n_computed > 0 || item->n_pages > 0 || item->n_hit >= item->n_tokens))
+    if (r->n_target < r->n_tokens || r->n_hashes > HASHES_MAX ||
+        r->n_draft_max > DRAFT_TOKENS_MAX || r->group >= MAX(p->n_groups, 1u) ||
+        r->n_tokens > UINT32_MAX / 4 || r->n_target > UINT32_MAX / 4 || r->pace > 2 ||
+        item->place > p->n_running + p->n_waiting || r->n_stored > r->n_computed ||
+        r->n_hit > r->n_tokens || r->n_computed > (uint64_t)r->n_pages * p->page_tokens ||
+        r->n_hit / p->page_tokens < r->n_idle)
         return false;
-    if (item->place == 0 && item->n_hashes > 0 &&
-        (!runs || item->n_stored / h->page_tokens < item->n_hashes))
+    if (!runs && (r->n_computed > 0 || r->n_pages > 0 || r->n_hit >= r->n_tokens))
         return false;
-    return item->flags & TAPE_LAST ? item->n_computed <= UINT32_MAX / 4
-                                   : item->n_tokens > item->n_computed;
+    if (item->place == 0 && r->n_hashes > 0 &&
+        (!runs || r->n_stored / p->page_tokens < r->n_hashes))
+        return false;
+    return r->last ? r->n_computed <= UINT32_MAX / 4 : r->n_tokens > r->n_computed;
 }
 
 static int read_items(struct plan_again *t, const struct plan_tape_head *h, struct cursor *c) {
-    uint32_t n = h->n_running + h->n_waiting, n_shared = 0;
+    const struct plan *p = &t->plan;
+    uint32_t n = p->n_running + p->n_waiting, n_shared = 0;
     const struct plan_tape_item *item = (const void *)c->at;
     uint64_t n_hashes = 0, n_survivals = 0;
     struct memory m;
@@ -192,15 +157,15 @@ static int read_items(struct plan_again *t, const struct plan_tape_head *h, stru
         struct plan_tape_item one;
 
         memcpy(&one, item + i, sizeof(one));
-        if (!is_possible(h, &one, i))
+        if (!is_possible(p, &one, i))
             return -EINVAL;
-        n_hashes += one.place > 0 ? one.n_hashes : 0;
-        n_survivals += one.n_draft_max;
+        n_hashes += one.place > 0 ? one.req.n_hashes : 0;
+        n_survivals += one.req.n_draft_max;
         n_shared += one.place > 0;
     }
     if (n_hashes > HASHES_MAX)
         return -EINVAL;
-    int e = allocate(t, &m, n, h->n_groups, n_hashes, n_survivals);
+    int e = allocate(t, &m, n, p->n_groups, n_hashes, n_survivals);
     if (e < 0)
         return e;
     memset(m.by_place, 0xff, n * sizeof(*m.by_place));
@@ -217,16 +182,16 @@ static int read_items(struct plan_again *t, const struct plan_tape_head *h, stru
             m.by_place[one.place - 1] = i;
     }
     e = make_hashes(&m, n_shared);
-    if (e < 0 || !take(c, m.weight, h->n_groups * sizeof(float)) ||
-        (h->flags & TAPE_PARTS && !take(c, m.part, h->n_groups * sizeof(float))) ||
+    if (e < 0 || !take(c, m.weight, p->n_groups * sizeof(float)) ||
+        (h->has_parts && !take(c, m.part, p->n_groups * sizeof(float))) ||
         !take(c, m.survival, n_survivals * sizeof(float)) ||
-        (h->flags & TAPE_OVERS && !take(c, m.over, h->n_groups)))
+        (h->has_overs && !take(c, m.over, p->n_groups)))
         return -EINVAL;
     for (uint32_t i = 0; i < n; i++) {
         m.req[i].survival = m.survival;
         m.survival += m.req[i].n_draft_max;
     }
-    for (uint32_t i = 0; i < h->n_groups; i++) /* a bool is 0 or 1 */
+    for (uint32_t i = 0; i < p->n_groups; i++) /* a bool is 0 or 1 */
         if (((const uint8_t *)m.over)[i] > 1)
             return -EINVAL;
     t->plan.req = m.req;
@@ -234,8 +199,8 @@ static int read_items(struct plan_again *t, const struct plan_tape_head *h, stru
     t->id = m.id;
     t->plan.scratch = m.scratch;
     t->plan.group_weight = m.weight;
-    t->plan.group_part = h->flags & TAPE_PARTS ? m.part : NULL;
-    t->plan.group_over = h->flags & TAPE_OVERS ? m.over : NULL;
+    t->plan.group_part = h->has_parts ? m.part : NULL;
+    t->plan.group_over = h->has_overs ? m.over : NULL;
     return 0;
 }
 
@@ -244,11 +209,10 @@ int plan_again_read(struct plan_again *out, const void *data, size_t len) {
     struct plan_tape_head h;
 
     *out = (struct plan_again){0};
-    if (!take(&c, &h, sizeof(h)) || h.version != PLAN_TAPE_VERSION || h.n_running > REQUESTS_MAX ||
-        h.n_waiting > REQUESTS_MAX || h.n_groups > GROUPS_MAX || h.page_tokens == 0 ||
-        h.max_rows == 0)
+    if (!take(&c, &h, sizeof(h)) || h.version != PLAN_TAPE_VERSION || !read_head(out, &h) ||
+        out->plan.n_running > REQUESTS_MAX || out->plan.n_waiting > REQUESTS_MAX ||
+        out->plan.n_groups > GROUPS_MAX || out->plan.page_tokens == 0 || out->plan.max_rows == 0)
         return -EINVAL;
-    read_head(out, &h);
     int e = read_items(out, &h, &c);
     if (e < 0)
         plan_again_deinit(out);
