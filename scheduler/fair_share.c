@@ -44,13 +44,13 @@
 #include "scheduler/batch.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
-#include "scheduler/request.h"
+#include "scheduler/view.h"
 
 #define NONE UINT32_MAX
 
-int fair_init(struct fair_share *f, const struct fair_opts *opts) {
+int fair_init(struct fair_share *f, const struct sched_view *view) {
     memset(f, 0, sizeof(*f));
-    f->opts = *opts;
+    f->view = view;
     f->victim = FAIR_TENANTS;
     f->item = calloc(FAIR_ITEMS, sizeof(*f->item));
     return f->item ? 0 : -ENOMEM;
@@ -433,14 +433,14 @@ double fair_jain(const struct fair_share *f, int64_t now, uint32_t *n_live) {
 void fair_enter_request(struct fair_share *f, struct request *r, uint32_t tenant,
                         uint32_t weight_milli, uint8_t class) {
     assert(!r->entered);
-    r->since_ns = clock_now(f->opts.clock);
+    r->since_ns = clock_now(f->view->clock);
     r->tenant = fair_enter(f, tenant, weight_milli, class, r->since_ns);
     r->entered = true;
 }
 
 void fair_leave_request(struct fair_share *f, struct request *r) {
     if (r->entered)
-        fair_leave(f, r->tenant, clock_now(f->opts.clock));
+        fair_leave(f, r->tenant, clock_now(f->view->clock));
     r->entered = false;
 }
 
@@ -451,7 +451,7 @@ static double prompt_ns(const struct fair_share *f, const struct request *r) {
     if (r->n_computed + 1 >= r->n_tokens)
         return 0;
     cost_add(&shape, r->n_computed, r->n_tokens - r->n_computed);
-    return 1e6 * cost_part_ms(f->opts.cost, &shape, &shape);
+    return 1e6 * cost_part_ms(f->view->cost, &shape, &shape);
 }
 
 static void count_held(struct fair_share *f) {
@@ -461,7 +461,7 @@ static void count_held(struct fair_share *f) {
         f->tenant[i].n_running = f->tenant[i].n_pages = 0;
         f->tenant[i].coming_ns = 0;
     }
-    LIST_FOREACH(node, f->opts.running) {
+    LIST_FOREACH(node, f->view->running) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
         struct fair_tenant *t = &f->tenant[r->tenant];
 
@@ -474,7 +474,7 @@ static void count_held(struct fair_share *f) {
 }
 
 void fair_begin_step(struct fair_share *f, int64_t now) {
-    struct plan *p = f->opts.plan;
+    struct plan *p = f->view->plan;
     bool shared = fair_is_shared(f, now);
 
     count_held(f);
@@ -487,13 +487,13 @@ void fair_begin_step(struct fair_share *f, int64_t now) {
             fair_is_over(f, f->order[i], f->tenant[f->order[i]].n_running, p->max_seqs, true, now);
     p->group_over = f->over;
     p->add_ns = shared ? p->itl_ns / PLAN_ADD_PART : 0;
-    p->reserve_pages = shared ? f->opts.n_pages / FAIR_RESERVE_PAGES : 0;
+    p->reserve_pages = shared ? f->view->n_pages / FAIR_RESERVE_PAGES : 0;
 }
 
 bool fair_ranks_low(const struct fair_share *f, const struct request *r) {
     uint32_t t = r->tenant;
 
-    return f->n_groups > 1 && fair_is_over(f, t, f->tenant[t].n_pages, f->opts.n_pages, false, 0);
+    return f->n_groups > 1 && fair_is_over(f, t, f->tenant[t].n_pages, f->view->n_pages, false, 0);
 }
 
 /* Slots of tenant @t for its weight, with @more. */
@@ -518,21 +518,21 @@ static uint32_t richest(const struct fair_share *f, uint32_t but) {
 /* Whether @r would have to leave the slot, or the pages that the plan will count for it, to yet
  * others: then none is preempted for it. */
 static bool leaves_it(struct fair_share *f, const struct request *r, int64_t now) {
-    const struct plan *p = f->opts.plan;
+    const struct plan *p = f->view->plan;
     const struct fair_tenant *t = &f->tenant[r->tenant];
-    uint32_t n_pages = plan_pages(p, request_target(r, f->opts.estimate));
+    uint32_t n_pages = plan_pages(p, request_target(r, f->view->estimate));
 
     return fair_is_over(f, r->tenant, t->n_running + 1, p->max_seqs, true, now) ||
-           fair_is_over(f, r->tenant, t->n_pages + n_pages, f->opts.n_pages, true, now);
+           fair_is_over(f, r->tenant, t->n_pages + n_pages, f->view->n_pages, true, now);
 }
 
 bool fair_preempts(struct fair_share *f, int64_t now) {
     bool asked[FAIR_TENANTS] = {false};
 
     f->victim = FAIR_TENANTS;
-    if (f->n_groups < 2 || f->opts.plan->n_running < f->opts.plan->max_seqs)
+    if (f->n_groups < 2 || f->view->plan->n_running < f->view->plan->max_seqs)
         return false;
-    for (const struct list *l = f->opts.waiting->next; l != f->opts.waiting; l = l->next) {
+    for (const struct list *l = f->view->waiting->next; l != f->view->waiting; l = l->next) {
         const struct request *r = LIST_ENTRY(l, const struct request, queued.link);
         uint32_t t = r->tenant;
 
@@ -543,7 +543,7 @@ bool fair_preempts(struct fair_share *f, int64_t now) {
         if (victim < FAIR_TENANTS && f->tenant[t].served_ns < f->tenant[victim].served_ns &&
             slots_of(f, victim, 0) > slots_of(f, t, 1) && !leaves_it(f, r, now)) {
             f->victim = victim;
-            f->opts.plan->fair_preempt_begun = f->tenant[t].n_running == 0;
+            f->view->plan->fair_preempt_begun = f->tenant[t].n_running == 0;
             return true;
         }
     }
@@ -557,15 +557,15 @@ bool fair_is_victim(const struct fair_share *f, const struct request *r) {
 /* What is left of it will take, roughly. */
 static double price_ns(const struct fair_share *f, const struct request *r) {
     uint32_t hit = MIN(r->seen_hit, r->n_tokens - 1);
-    uint32_t n_more = request_target(r, f->opts.estimate) - r->n_tokens;
+    uint32_t n_more = request_target(r, f->view->estimate) - r->n_tokens;
     struct cost_shape prompt = {0}, all = {0}, one = {0};
 
     cost_add(&prompt, hit, r->n_tokens - hit);
     cost_add(&one, r->n_tokens, 1);
     all = (struct cost_shape){
         .rows = FAIR_DECODERS, .seqs = FAIR_DECODERS, .context = one.context * FAIR_DECODERS};
-    double ms = cost_part_ms(f->opts.cost, &prompt, &prompt);
-    return 1e6 * (ms + cost_part_ms(f->opts.cost, &all, &one) * n_more);
+    double ms = cost_part_ms(f->view->cost, &prompt, &prompt);
+    return 1e6 * (ms + cost_part_ms(f->view->cost, &all, &one) * n_more);
 }
 
 static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
@@ -573,18 +573,18 @@ static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
 
     for (uint32_t i = 0; i < f->n_tenants; i++)
         f->tenant[i].n_window = f->tenant[i].leaves = 0;
-    LIST_FOREACH(node, f->opts.waiting) {
+    LIST_FOREACH(node, f->view->waiting) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
         r->plan_index = UINT32_MAX;
         if (n == FAIR_ITEMS)
             break;
-        if (r->n_in_flight > 0 || f->opts.is_paused(f->opts.ctx, r, room, now) ||
+        if (r->n_in_flight > 0 || f->view->is_paused(f->view->pins, r, room, now) ||
             f->tenant[r->tenant].n_window++ >= FAIR_WINDOW)
             continue;
         f->item[n++] = (struct fair_item){
             .tenant = r->tenant,
-            .n_left = f->opts.max_bypass - MIN(r->n_bypassed, f->opts.max_bypass),
+            .n_left = f->view->max_bypass - MIN(r->n_bypassed, f->view->max_bypass),
             .key = r->queued.key.arrival,
             .order = r->queued.key.order,
             .cost_ns = price_ns(f, r),
@@ -596,8 +596,8 @@ static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
 
 uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
                       struct fair_limits *limits, uint32_t max) {
-    uint32_t index[FAIR_CANDIDATES], t = f->opts.page_tokens;
-    int64_t now = clock_now(f->opts.clock);
+    uint32_t index[FAIR_CANDIDATES], t = f->view->page_tokens;
+    int64_t now = clock_now(f->view->clock);
     uint32_t n = collect(f, room, now);
 
     n = fair_pick(f, f->item, n, index, MIN(max, FAIR_CANDIDATES));
@@ -610,12 +610,13 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
         who->n_running++;
         who->n_pages += r->n_tokens / t + 1;
         out[i] = r;
-        r->plan_index = f->opts.plan->n_running + i;
-        who->leaves = MAX(who->leaves, fair_leaves(f, r->tenant, f->opts.max_seqs, now));
+        r->plan_index = f->view->plan->n_running + i;
+        who->leaves = MAX(who->leaves, fair_leaves(f, r->tenant, f->view->max_seqs, now));
         limits[i].leave_seqs = who->leaves;
-        limits[i].over = f->opts.plan->reserve_pages > 0 &&
-                         (fair_is_over(f, r->tenant, who->n_running, f->opts.max_seqs, true, now) ||
-                          fair_is_over(f, r->tenant, who->n_pages, f->opts.n_pages, true, now));
+        limits[i].over =
+            f->view->plan->reserve_pages > 0 &&
+            (fair_is_over(f, r->tenant, who->n_running, f->view->max_seqs, true, now) ||
+             fair_is_over(f, r->tenant, who->n_pages, f->view->n_pages, true, now));
     }
     return n;
 }
@@ -623,14 +624,14 @@ uint32_t fair_waiting(struct fair_share *f, uint64_t room, struct request **out,
 /* An admitted request overtakes those of its tenant that stand before it. The plan has counted
  * it for those that had their turn before it and did not fit. */
 void fair_note_admissions(struct fair_share *f, struct request *const *planned) {
-    const struct plan *p = f->opts.plan;
+    const struct plan *p = f->view->plan;
 
     for (uint32_t i = p->n_running; i < p->n_running + p->n_waiting && p->n_admitted > 0; i++) {
         const struct request *r = planned[i];
 
         if (!p->req[i].admitted)
             continue;
-        LIST_FOREACH(node, f->opts.waiting) {
+        LIST_FOREACH(node, f->view->waiting) {
             struct request *o = LIST_ENTRY(node, struct request, queued.link);
 
             if (!queue_before(&o->queued.key, &r->queued.key))
@@ -649,7 +650,7 @@ void fair_charge_step(struct fair_share *f, const struct batch *t, int64_t ns, i
             struct cost_shape own = {0};
 
             cost_add(&own, it->pos0, it->n_rows);
-            part[pass] = cost_part_ms(f->opts.cost, &t->shape, &own);
+            part[pass] = cost_part_ms(f->view->cost, &t->shape, &own);
             if (pass == 0)
                 sum += part[0];
             else if (sum > 0)

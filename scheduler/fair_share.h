@@ -11,13 +11,9 @@
 #include <stdint.h>
 
 struct batch;
-struct clock;
-struct cost;
-struct estimate;
-struct list;
 struct msg_served;
-struct plan;
 struct request;
+struct sched_view;
 
 #define FAIR_TENANTS 256u   /* remembered; when all have requests further ones share the last */
 #define FAIR_WINDOW 64u     /* waiting requests of a tenant that are looked at, oldest first */
@@ -48,20 +44,6 @@ struct fair_tenant {
     uint32_t head;
 };
 
-/* Borrowed; all of it outlives the object. */
-struct fair_opts {
-    uint32_t n_pages, page_tokens, max_seqs, max_bypass;
-    struct clock *clock;
-    const struct cost *cost;
-    const struct estimate *estimate;
-    struct plan *plan;                    /* gets groups, reserves and claims */
-    const struct list *waiting, *running; /* request.queued */
-    /* Whether waiting request @r should not be looked at yet, @room pages being there: its session
-     * is paused. */
-    bool (*is_paused)(void *ctx, const struct request *r, uint64_t room, int64_t now);
-    void *ctx;
-};
-
 /* One waiting request. */
 struct fair_item {
     uint16_t tenant; /* index in fair_share.tenant */
@@ -74,7 +56,7 @@ struct fair_item {
 };
 
 struct fair_share {
-    struct fair_opts opts;
+    const struct sched_view *view;
     struct fair_tenant tenant[FAIR_TENANTS];
     uint32_t n_tenants;
     double fair_ns;   /* the fair virtual time: that of a tenant that always used its share, */
@@ -94,7 +76,7 @@ struct fair_share {
 };
 
 /* 0, -ENOMEM. */
-int fair_init(struct fair_share *f, const struct fair_opts *opts);
+int fair_init(struct fair_share *f, const struct sched_view *view);
 void fair_deinit(struct fair_share *f);
 
 /* ---- numbers ---- */

@@ -35,13 +35,13 @@
 #include "scheduler/offload.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
-#include "scheduler/request.h"
+#include "scheduler/view.h"
 
-void pin_init(struct pins *t, const struct pin_opts *opts) {
-    assert(opts->page_tokens > 0 && opts->sessions);
+void pin_init(struct pins *t, const struct sched_view *view) {
+    assert(view->page_tokens > 0 && view->sessions);
     list_init(&t->pinned);
     list_init(&t->unused);
-    t->opts = *opts;
+    t->view = view;
     for (uint32_t i = 0; i < PAUSE_AFTERS; i++)
         t->any.after[i].long_ms = PIN_LONG_START_MS;
     for (uint32_t i = 0; i < PIN_MAX; i++)
@@ -63,7 +63,7 @@ void pin_deinit(struct pins *t) {
 
 /* What is known of @session, or NULL. */
 static const struct pauses *known_pauses(const struct pins *t, uint64_t session) {
-    const struct session *x = sessions_find(t->opts.sessions, session);
+    const struct session *x = sessions_find(t->view->sessions, session);
 
     return x ? &x->pauses : NULL;
 }
@@ -71,7 +71,7 @@ static const struct pauses *known_pauses(const struct pins *t, uint64_t session)
 /* Likewise, to be changed: where nothing is known it begins with the pauses of all. NULL: 0 is no
  * session. */
 static struct pauses *pauses_of(struct pins *t, uint64_t session) {
-    struct session *x = sessions_use(t->opts.sessions, session);
+    struct session *x = sessions_use(t->view->sessions, session);
     struct pauses *p = x ? &x->pauses : NULL;
 
     for (uint32_t i = 0; p && i < PAUSE_AFTERS; i++)
@@ -147,26 +147,26 @@ static bool others_come_back(const struct pins *t, uint16_t tenant) {
 static bool has_room(const struct pins *t, const struct request *r) {
     struct kv_stats kv;
 
-    kv_pager_stats(t->opts.pager, &kv);
+    kv_pager_stats(t->view->pager, &kv);
     return kv.n_pinned + kv_seq_exclusive(r->seq) <= kv.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
 }
 
 static bool is_worth_pinning(struct pins *t, const struct request *r, const struct pauses *p) {
     const struct pause *all = &p->after[PAUSE_AFTER_ANY];
 
-    return kv_seq_committed(r->seq) >= t->opts.page_tokens && !t->opts.no_sharing &&
+    return kv_seq_committed(r->seq) >= t->view->page_tokens && !t->view->no_sharing &&
            comes_back(all) && (all->n_ended >= PIN_TURNS_MIN || others_come_back(t, r->tenant));
 }
 
 static struct pin *next_victim(struct pins *t, int64_t now) {
-    const struct fair_share *f = t->opts.fair;
+    const struct fair_share *f = t->view->fair;
     struct pin *best = NULL;
     int best_rank = -1;
 
     LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
         bool over =
-            fair_is_over(f, k->tenant, f->tenant[k->tenant].n_pages, t->opts.n_pages, false, now);
+            fair_is_over(f, k->tenant, f->tenant[k->tenant].n_pages, t->view->n_pages, false, now);
         int rank = 2 * over + (k->end == PAUSE_AFTER_ANSWER);
 
         if (rank > best_rank || (rank == best_rank && k->n_tokens < best->n_tokens)) {
@@ -178,9 +178,9 @@ static struct pin *next_victim(struct pins *t, int64_t now) {
 }
 
 static void give_up(struct pins *t, struct pin *k) {
-    offload_demote(t->opts.offload, k->seq);
+    offload_demote(t->view->offload, k->seq);
     drop(t, k);
-    t->opts.stats->n_pins_dropped++;
+    t->view->stats->n_pins_dropped++;
 }
 
 static bool drop_one(struct pins *t, int64_t now) {
@@ -244,7 +244,7 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
         p->after[PAUSE_AFTER_ANY].n_ended++;
         count_end(t, r->tenant);
     }
-    if (!p || t->opts.off || !r->seq || request_pools(r) || !is_worth_pinning(t, r, p) ||
+    if (!p || t->view->no_pins || !r->seq || request_pools(r) || !is_worth_pinning(t, r, p) ||
         !make_room(t, r, now)) {
         r->seq = kv_seq_free(r->seq);
         return false;
@@ -302,7 +302,7 @@ void pin_turn_end(struct pins *t, const struct turn_end *m) {
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn) {
     const struct pauses *p = known_pauses(t, session);
 
-    if (!t->opts.off)
+    if (!t->view->no_pins)
         return pin_of(t, session, turn) != NULL;
     return p && p->turn == turn && p->ended_ns != 0;
 }
@@ -332,7 +332,7 @@ static bool is_part_of(const struct kv_seq *pinned, const struct kv_seq *seq) {
 }
 
 void pin_admitted(struct pins *t, const struct request *r) {
-    if (r->session == 0 || t->opts.off)
+    if (r->session == 0 || t->view->no_pins)
         return;
     LIST_FOREACH(node, &t->pinned) {
         struct pin *k = LIST_ENTRY(node, struct pin, link);
@@ -341,10 +341,10 @@ void pin_admitted(struct pins *t, const struct request *r) {
             drop(t, k);
     }
     const struct pauses *p = pauses_of(t, r->session);
-    uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->opts.page_tokens * t->opts.page_tokens;
+    uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->view->page_tokens * t->view->page_tokens;
     uint32_t has = MAX(r->n_computed, r->n_host);
     if (r->n_preempted == 0 && had > has)
-        t->opts.stats->n_recomputed_tokens += had - has;
+        t->view->stats->n_recomputed_tokens += had - has;
 }
 
 static void expire(struct pins *t, int64_t now) {
@@ -363,19 +363,19 @@ static uint64_t growth_pages(const struct pins *t) {
 
     LIST_FOREACH(node, &t->pinned)
     tokens += (double)t->of_tenant[LIST_ENTRY(node, struct pin, link)->tenant].growth;
-    LIST_FOREACH(node, t->opts.running) {
+    LIST_FOREACH(node, t->view->running) {
         const struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
         tokens += r->session ? (double)t->of_tenant[r->tenant].growth : 0;
     }
-    return (uint64_t)(tokens * PIN_GROWTH_TURNS) / t->opts.page_tokens;
+    return (uint64_t)(tokens * PIN_GROWTH_TURNS) / t->view->page_tokens;
 }
 
 void pin_begin_step(struct pins *t, int64_t now) {
-    uint64_t need = plan_next_pages(t->opts.plan);
+    uint64_t need = plan_next_pages(t->view->plan);
 
     expire(t, now);
-    while (kv_pager_available(t->opts.pager) < need && drop_one(t, now))
+    while (kv_pager_available(t->view->pager) < need && drop_one(t, now))
         ;
     t->growth_pages = growth_pages(t);
     t->spare_pages = 0;
@@ -392,7 +392,7 @@ static bool is_returning(const struct pins *t, const struct request *r) {
 
     if (!p || p->n_tokens == 0)
         return false;
-    uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->opts.page_tokens * t->opts.page_tokens;
+    uint32_t had = MIN(p->n_tokens, r->n_prompt) / t->view->page_tokens * t->view->page_tokens;
     return r->seen_hit + r->n_tokens / PIN_LOST_MOST >= had;
 }
 
@@ -403,22 +403,22 @@ static bool has_waited(const struct pins *t, const struct request *r, int64_t no
 }
 
 bool pin_delays(const struct pins *t, const struct request *r, uint64_t room, int64_t now) {
-    uint32_t hit = r->seen_hit / t->opts.page_tokens;
+    uint32_t hit = r->seen_hit / t->view->page_tokens;
 
-    if (r->session == 0 || r->seen_step == 0 || is_returning(t, r) || list_empty(t->opts.running) ||
-        list_empty(&t->pinned))
+    if (r->session == 0 || r->seen_step == 0 || is_returning(t, r) ||
+        list_empty(t->view->running) || list_empty(&t->pinned))
         return false;
-    return plan_pages(t->opts.plan, r->n_tokens) - hit + t->growth_pages > room + t->spare_pages &&
+    return plan_pages(t->view->plan, r->n_tokens) - hit + t->growth_pages > room + t->spare_pages &&
            now - r->since_ns < PIN_FORCE_NS;
 }
 
 /* What it will take. Pages that it finds are not taken, but those that are not held are no longer
  * available. */
 static uint64_t need_of(struct pins *t, const struct request *r) {
-    struct kv_match m = kv_pager_match(t->opts.pager, &r->share, r->tokens, request_shareable(r));
+    struct kv_match m = kv_pager_match(t->view->pager, &r->share, r->tokens, request_shareable(r));
 
-    return plan_pages(t->opts.plan, request_target(r, t->opts.estimate)) -
-           m.n_tokens / t->opts.page_tokens + m.n_idle;
+    return plan_pages(t->view->plan, request_target(r, t->view->estimate)) -
+           m.n_tokens / t->view->page_tokens + m.n_idle;
 }
 
 /* For the first that has waited a little, also for a session that is paused: what is spare is
@@ -432,7 +432,7 @@ static void drop_spares(struct pins *t, struct request *const *r, uint32_t n, ui
     if (i == n || t->spare_pages == 0)
         return;
     uint64_t need = promised + need_of(t, r[i]) + t->growth_pages;
-    while (need > kv_pager_available(t->opts.pager) && drop_spare(t))
+    while (need > kv_pager_available(t->view->pager) && drop_spare(t))
         ;
 }
 
@@ -443,9 +443,9 @@ void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t 
     if (list_empty(&t->pinned) || n == 0)
         return;
     drop_spares(t, r, n, promised, now);
-    while (t->opts.plan->n_running > 0 && i < n && !has_waited(t, r[i], now))
+    while (t->view->plan->n_running > 0 && i < n && !has_waited(t, r[i], now))
         i++;
-    while (i < n && promised + need_of(t, r[i]) > kv_pager_available(t->opts.pager) &&
+    while (i < n && promised + need_of(t, r[i]) > kv_pager_available(t->view->pager) &&
            drop_one(t, now))
         ;
 }

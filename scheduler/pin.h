@@ -8,11 +8,8 @@
 #include "scheduler/sessions.h"
 
 struct request;
-struct estimate;
-struct offload;
-struct plan;
+struct sched_view;
 struct turn_end;
-struct msg_stats;
 
 #define PIN_MAX 256u /* turns that may be pinned */
 
@@ -27,23 +24,8 @@ struct pin {
     int64_t since_ns, until_ns;
 };
 
-/* What it may see and call, all of it owned by others and outliving it. */
-struct pin_opts {
-    bool off; /* nothing is pinned; pauses are learnt all the same */
-    bool no_sharing;
-    uint32_t n_pages, page_tokens;
-    struct kv_pager *pager;
-    struct offload *offload;       /* gets what a pin gives up */
-    const struct fair_share *fair; /* which tenants hold more than their part */
-    struct sessions *sessions;
-    const struct estimate *estimate;
-    const struct plan *plan; /* those that run, once they are gathered */
-    const struct list *running;
-    struct msg_stats *stats;
-};
-
 struct pins {
-    struct pin_opts opts;
+    const struct sched_view *view;
     struct pin all[PIN_MAX];
     struct list pinned, unused;
     struct pauses any; /* of all sessions */
@@ -55,7 +37,8 @@ struct pins {
     uint64_t spare_pages;             /* of those that are spare */
 };
 
-void pin_init(struct pins *t, const struct pin_opts *opts);
+/* Nothing is pinned, and nothing known. */
+void pin_init(struct pins *t, const struct sched_view *view);
 void pin_deinit(struct pins *t); /* frees what is pinned */
 
 /* A session's next turn comes. */

@@ -29,8 +29,8 @@
 #include "scheduler/plan.h"
 #include "scheduler/fair_share.h"
 
-void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts) {
-    p->opts = *opts;
+void prewarm_init(struct prewarm *p, const struct sched_view *view) {
+    p->view = view;
     list_init(&p->waiting);
 }
 
@@ -38,8 +38,8 @@ void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts) {
 
 /* @r has its first pages now. */
 static void note_done(struct prewarm *p, const struct request *r) {
-    uint32_t t = p->opts.page_tokens, n = r->seq ? kv_seq_committed(r->seq) / t : 0;
-    struct session *own = sessions_use(p->opts.sessions, r->session);
+    uint32_t t = p->view->page_tokens, n = r->seq ? kv_seq_committed(r->seq) / t : 0;
+    struct session *own = sessions_use(p->view->sessions, r->session);
 
     n = MIN(n, r->n_hashes);
     if (!own || n <= r->n_cached / t || (own->done.hash && n <= own->done.to))
@@ -53,17 +53,17 @@ static void note_done(struct prewarm *p, const struct request *r) {
 }
 
 void prewarm_found(struct prewarm *p, const struct request *r) {
-    struct session *own = sessions_find(p->opts.sessions, r->session);
+    struct session *own = sessions_find(p->view->sessions, r->session);
     struct prewarm_done *d = own ? &own->done : NULL;
 
     if (!d || !d->hash || r->n_preempted > 0)
         return;
-    uint32_t hit = MIN(r->n_computed / p->opts.page_tokens, r->n_hashes), i = d->from;
+    uint32_t hit = MIN(r->n_computed / p->view->page_tokens, r->n_hashes), i = d->from;
     if (i > 0 && (i > r->n_hashes || d->hash[i - 1] != r->hash[i - 1]))
         return; /* something else than the turn */
     while (i < MIN(d->to, hit) && d->hash[i] == r->hash[i])
         i++;
-    p->opts.stats->n_prewarm_hit_tokens += (uint64_t)(i - d->from) * p->opts.page_tokens;
+    p->view->stats->n_prewarm_hit_tokens += (uint64_t)(i - d->from) * p->view->page_tokens;
     free(d->hash);
     *d = (struct prewarm_done){0};
 }
@@ -74,8 +74,8 @@ static void leave_queue(struct prewarm *p, struct request *r) {
     assert(request_is_prewarm(r));
     if (p->now == r) {
         p->now = NULL;
-        p->opts.plan->prewarm = false;
-        fair_leave_request(p->opts.fair, r);
+        p->view->plan->prewarm = false;
+        fair_leave_request(p->view->fair, r);
     } else if (!list_empty(&r->queued.link)) {
         assert(p->n_waiting > 0);
         p->n_waiting--;
@@ -89,18 +89,18 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
     if (r->seq && (why == FINISH_STOP || why == FINISH_LENGTH)) {
         uint32_t n_tokens = kv_seq_committed(r->seq);
 
-        pin_prewarmed(p->opts.pins, r);
-        offload_save(p->opts.offload, &r->share, r->tokens, n_tokens,
-                     pin_chance(p->opts.pins, r->session, r->tenant), !r->seq);
+        pin_prewarmed(p->view->pins, r);
+        offload_save(p->view->offload, &r->share, r->tokens, n_tokens,
+                     pin_chance(p->view->pins, r->session, r->tenant), !r->seq);
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);
-    p->opts.note_pending(p->opts.ctx, r);
+    request_note_pending(r, p->view->pending);
 }
 
 void prewarm_submit(struct prewarm *p, struct request *r) {
 
-    if (!pin_expects(p->opts.pins, r->session, r->prewarm.turn)) {
+    if (!pin_expects(p->view->pins, r->session, r->prewarm.turn)) {
         prewarm_finish(p, r, FINISH_CANCELLED);
         return;
     }
@@ -144,9 +144,9 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r) {
 uint32_t prewarm_attach(struct prewarm *p, const struct request *r, uint32_t n_tokens) {
     struct kv_stats before, after;
 
-    kv_pager_stats(p->opts.pager, &before);
+    kv_pager_stats(p->view->pager, &before);
     uint32_t n = kv_seq_attach(r->seq, r->tokens, n_tokens);
-    kv_pager_stats(p->opts.pager, &after);
+    kv_pager_stats(p->view->pager, &after);
     p->n_lookup_tokens += after.n_lookup_tokens - before.n_lookup_tokens;
     p->n_hit_tokens += after.n_hit_tokens - before.n_hit_tokens;
     return n;
@@ -165,7 +165,7 @@ static void take_back(struct prewarm *p, struct request *r) {
     }
     r->n_bypassed = 0;
     r->seen_step = 0;
-    if (r->prewarm.over || !pin_expects(p->opts.pins, r->session, r->prewarm.turn)) {
+    if (r->prewarm.over || !pin_expects(p->view->pins, r->session, r->prewarm.turn)) {
         prewarm_finish(p, r, FINISH_CANCELLED);
         return;
     }
@@ -175,10 +175,11 @@ static void take_back(struct prewarm *p, struct request *r) {
 
 /* Without what is pinned for others. */
 static bool fits(const struct prewarm *p, const struct request *r) {
-    struct kv_match m = kv_pager_match(p->opts.pager, &r->share, r->tokens, request_shareable(r));
-    uint32_t need = plan_pages(p->opts.plan, r->max_tokens) + 1;
+    struct kv_match m = kv_pager_match(p->view->pager, &r->share, r->tokens, request_shareable(r));
+    uint32_t need = plan_pages(p->view->plan, r->max_tokens) + 1;
 
-    return need - m.n_tokens / p->opts.page_tokens + m.n_idle <= kv_pager_available(p->opts.pager);
+    return need - m.n_tokens / p->view->page_tokens + m.n_idle <=
+           kv_pager_available(p->view->pager);
 }
 
 static void start(struct prewarm *p, struct request *r) {
@@ -186,9 +187,9 @@ static void start(struct prewarm *p, struct request *r) {
     list_remove(&r->queued.link);
     p->n_waiting--;
     p->now = r;
-    p->opts.plan->prewarm = true;
-    fair_enter_request(p->opts.fair, r, r->prewarm.tenant, r->prewarm.weight_milli, r->class);
-    queue_insert(p->opts.waiting, &r->queued);
+    p->view->plan->prewarm = true;
+    fair_enter_request(p->view->fair, r, r->prewarm.tenant, r->prewarm.weight_milli, r->class);
+    queue_insert(p->view->waiting, &r->queued);
 }
 
 static bool is_only(const struct list *l, const struct request *r) {
@@ -199,18 +200,18 @@ void prewarm_turn(struct prewarm *p) {
     struct request *r = p->now;
 
     if (r) {
-        bool others = !is_only(p->opts.waiting, r) || !is_only(p->opts.running, r);
+        bool others = !is_only(p->view->waiting, r) || !is_only(p->view->running, r);
 
-        if ((others || !list_empty(p->opts.compiling)) && r->n_in_flight == 0)
+        if ((others || !list_empty(p->view->compiling)) && r->n_in_flight == 0)
             take_back(p, r);
         return;
     }
-    if (!list_empty(p->opts.waiting) || !list_empty(p->opts.running) ||
-        !list_empty(p->opts.compiling))
+    if (!list_empty(p->view->waiting) || !list_empty(p->view->running) ||
+        !list_empty(p->view->compiling))
         return;
     LIST_FOREACH(node, &p->waiting) {
         r = LIST_ENTRY(node, struct request, queued.link);
-        if (pin_expects(p->opts.pins, r->session, r->prewarm.turn) && fits(p, r)) {
+        if (pin_expects(p->view->pins, r->session, r->prewarm.turn) && fits(p, r)) {
             start(p, r);
             return;
         }

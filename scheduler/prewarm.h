@@ -3,42 +3,20 @@
 /* prewarm - prefixes computed ahead, for turns that have not come yet, while no request asks for
  * anything. Private. */
 
-#include "base/list.h"
-#include "scheduler/request.h"
-
-struct kv_pager;
-struct offload;
-struct pins;
-struct plan;
-struct fair_share;
+#include "scheduler/view.h"
 
 #define PREWARM_MAX 64u /* that wait; more: the oldest is forgotten */
 
-/* What it may see and call, all of it owned by others and outliving it. */
-struct prewarm_opts {
-    uint32_t page_tokens;
-    struct kv_pager *pager;
-    struct plan *plan; /* which is told while one runs */
-    struct fair_share *fair;
-    struct pins *pins;
-    struct sessions *sessions;
-    struct offload *offload;
-    struct list *waiting; /* the scheduler's queue */
-    const struct list *running, *compiling;
-    struct msg_stats *stats;
-    void (*note_pending)(void *ctx, struct request *r); /* the front has something to learn of @r */
-    void *ctx;
-};
-
 struct prewarm {
-    struct prewarm_opts opts;
+    const struct sched_view *view;
     struct list waiting; /* request.queued, the latest first */
     uint32_t n_waiting;
     struct request *now;                    /* in sched.waiting or sched.running; NULL: none */
     uint64_t n_lookup_tokens, n_hit_tokens; /* that the pager has counted for them */
 };
 
-void prewarm_init(struct prewarm *p, const struct prewarm_opts *opts);
+/* None waits. */
+void prewarm_init(struct prewarm *p, const struct sched_view *view);
 
 /* One comes, and is ended by whatever it is that ends requests. */
 void prewarm_submit(struct prewarm *p, struct request *r);

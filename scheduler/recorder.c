@@ -7,7 +7,7 @@
 #include "kvpager/kvpager.h"
 #include "scheduler/batch.h"
 #include "scheduler/plan_tape.h"
-#include "scheduler/request.h"
+#include "scheduler/view.h"
 
 static enum why why_of(const struct plan_req *q) {
     static const uint8_t why[] = {
@@ -24,9 +24,10 @@ static enum why why_of(const struct plan_req *q) {
     return (enum why)why[q->verdict];
 }
 
-void recorder_init(struct recorder *c, const struct recorder_opts *opts) {
-    *c = (struct recorder){.opts = *opts};
-    buf_init(&c->record, opts->tape_bytes);
+void recorder_init(struct recorder *c, const struct sched_view *view, struct flight *flight,
+                   struct flight_tape *tape, uint32_t tape_bytes) {
+    *c = (struct recorder){view, flight, tape, tape_bytes, {0}};
+    buf_init(&c->record, tape_bytes);
 }
 
 void recorder_deinit(struct recorder *c) {
@@ -38,28 +39,28 @@ void recorder_note(struct recorder *c, struct request *r, enum why why, uint32_t
         PROBE2(preempt, r->id, detail);
     if (why == WHY_ADMITTED && detail > 0)
         PROBE3(prefix__hit, r->id, detail, r->n_prompt);
-    if (c->opts.flight)
-        flight_note(c->opts.flight, &r->record, r->id, why, 0, detail, clock_now(c->opts.clock));
+    if (c->flight)
+        flight_note(c->flight, &r->record, r->id, why, 0, detail, clock_now(c->view->clock));
 }
 
 void recorder_plan(struct recorder *c, const struct plan *p, struct request *const *planned,
                    int64_t now) {
-    for (uint32_t i = 0; i < p->n_running + p->n_waiting && c->opts.flight; i++) {
+    for (uint32_t i = 0; i < p->n_running + p->n_waiting && c->flight; i++) {
         const struct plan_req *q = &p->req[i];
 
         if (q->verdict != PLAN_PREEMPT && q->verdict != PLAN_UNSEEN &&
             !request_is_prewarm(planned[i]))
-            flight_note(c->opts.flight, &planned[i]->record, planned[i]->id, why_of(q), q->n_rows,
-                        0, now);
+            flight_note(c->flight, &planned[i]->record, planned[i]->id, why_of(q), q->n_rows, 0,
+                        now);
     }
 }
 
 void recorder_asks(struct recorder *c, const struct plan *p, struct request *const *planned,
                    uint64_t step) {
-    if (!c->opts.tape)
+    if (!c->tape)
         return;
     buf_clear(&c->record);
-    if (plan_tape_begin(&c->record, p, step, clock_now(c->opts.clock)) < 0) {
+    if (plan_tape_begin(&c->record, p, step, clock_now(c->view->clock)) < 0) {
         buf_clear(&c->record); /* no memory, no record */
         return;
     }
@@ -68,11 +69,11 @@ void recorder_asks(struct recorder *c, const struct plan *p, struct request *con
 }
 
 void recorder_decided(struct recorder *c, const struct plan *p) {
-    if (!c->opts.tape || c->record.len == 0)
+    if (!c->tape || c->record.len == 0)
         return;
-    assert(c->record.len <= c->opts.tape_bytes);
+    assert(c->record.len <= c->tape_bytes);
     plan_tape_end(&c->record, p);
-    flight_tape_write(c->opts.tape, c->opts.tape_bytes, c->record.data, (uint32_t)c->record.len);
+    flight_tape_write(c->tape, c->tape_bytes, c->record.data, (uint32_t)c->record.len);
 }
 
 void recorder_step(struct recorder *c, const struct plan *p, const struct batch *t,
@@ -80,9 +81,9 @@ void recorder_step(struct recorder *c, const struct plan *p, const struct batch 
     struct kv_stats kv;
 
     PROBE3(step__end, t->b.step, t->b.n_rows, ns);
-    if (!c->opts.flight)
+    if (!c->flight)
         return;
-    kv_pager_stats(c->opts.pager, &kv);
+    kv_pager_stats(c->view->pager, &kv);
     struct flight_step f = {
         .step = t->b.step,
         .at_ns = now,
@@ -99,5 +100,5 @@ void recorder_step(struct recorder *c, const struct plan *p, const struct batch 
         .available = kv.n_free + kv.n_cached,
         .pinned = kv.n_pinned,
     };
-    flight_note_step(c->opts.flight, &f);
+    flight_note_step(c->flight, &f);
 }

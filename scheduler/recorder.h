@@ -7,26 +7,23 @@
 #include "proto/messages.h"
 
 struct batch;
-struct clock;
 struct flight_tape;
-struct kv_pager;
 struct plan;
 struct request;
+struct sched_view;
 
-struct recorder_opts {
+struct recorder {
+    const struct sched_view *view;
     struct flight *flight;    /* NULL: no records */
     struct flight_tape *tape; /* NULL: no plans */
     uint32_t tape_bytes;      /* of the tape's ring */
-    struct clock *clock;
-    const struct kv_pager *pager;
+    struct buf record;        /* of the plan being made; empty: there was no memory */
 };
 
-struct recorder {
-    struct recorder_opts opts;
-    struct buf record; /* of the plan being made; empty: there was no memory */
-};
-
-void recorder_init(struct recorder *c, const struct recorder_opts *opts);
+/* Records go to @flight, plans to @tape, either may be NULL; both outlive it. */
+void recorder_init(struct recorder *c, const struct sched_view *view, struct flight *flight,
+                   struct flight_tape *tape, uint32_t tape_bytes);
+/* Frees the plan being made; what is recorded stays. */
 void recorder_deinit(struct recorder *c);
 
 /* @r was submitted (WHY_QUEUED), got a slot (WHY_ADMITTED; @detail: tokens that it found), lost its

@@ -27,6 +27,12 @@ void request_set_state(struct request *r, enum request_state state) {
     r->state = state;
 }
 
+void request_note_pending(struct request *r, struct list *pending) {
+    assert(!r->acked.end);
+    if (list_empty(&r->pending))
+        list_push_back(pending, &r->pending);
+}
+
 void request_finish(struct request *r, enum finish_reason why) {
     assert(!r->seq && why != FINISH_NONE);
     request_set_state(r, REQUEST_DONE);
@@ -38,10 +44,10 @@ void request_finish(struct request *r, enum finish_reason why) {
 static int check_ids(const struct request_rules *l, const int32_t *id, uint32_t n, const char *what,
                      struct err *err) {
     for (uint32_t i = 0; i < n; i++)
-        if (id[i] < 0 || (uint32_t)id[i] >= l->n_vocab)
+        if (id[i] < 0 || (uint32_t)id[i] >= l->info->n_vocab)
             return err_set(err, 400, what,
                            "Token id %d in '%s' is not in the vocabulary (0 to %u).", id[i], what,
-                           l->n_vocab - 1);
+                           l->info->n_vocab - 1);
     return 0;
 }
 
@@ -49,12 +55,12 @@ static int check_ids(const struct request_rules *l, const int32_t *id, uint32_t 
 static int check_length(const struct submit *m, const struct request_rules *l, struct err *err) {
     if (m->n_prompt == 0 || m->n_tokens < m->n_prompt)
         return err_set(err, 400, "messages", "The prompt is empty.");
-    if (m->n_prompt >= l->max_context)
+    if (m->n_prompt >= l->info->max_context)
         return err_set_code(
             err, 400, "context_length_exceeded", "messages",
             "This model's maximum context length is %u tokens. However, your prompt "
             "has %u tokens. Please reduce the length of the prompt.",
-            l->max_context, m->n_prompt);
+            l->info->max_context, m->n_prompt);
     if (m->n_prompt > l->n_slots)
         return err_set_code(err, 400, "context_length_exceeded", "messages",
                             "This server's KV cache holds %u tokens. However, your prompt has %u "
@@ -103,18 +109,18 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
             return err_set(err, 400, "stop", "A stop string must have 1 to %u bytes.",
                            STOPS_LEN_MAX);
     uint16_t pool = m->flags & SUBMIT_POOLS;
-    if (pool && l->n_embd == 0)
+    if (pool && !l->info->hidden)
         return err_set(err, 400, NULL,
                        "The backend that this server runs on makes no embeddings yet.");
     if (pool && (m->n_tokens != m->n_prompt || (pool & (pool - 1)) != 0))
         return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
     if (pool & SUBMIT_POOL_NONE &&
-        (uint64_t)m->n_prompt * l->n_embd * sizeof(float) > SUBMIT_VECTORS_MAX)
+        (uint64_t)m->n_prompt * l->info->n_embd * sizeof(float) > SUBMIT_VECTORS_MAX)
         return err_set(err, 400, "input", "Vectors are made of at most %zu tokens one by one.",
-                       SUBMIT_VECTORS_MAX / (l->n_embd * sizeof(float)));
-    if (l->encoder && !pool)
+                       SUBMIT_VECTORS_MAX / (l->info->n_embd * sizeof(float)));
+    if (l->info->encoder && !pool)
         return err_set(err, 400, "model", "This model makes vectors of texts, and writes none.");
-    if (m->flags & SUBMIT_SCORE && (!l->ranks || !pool || pool & SUBMIT_POOL_NONE))
+    if (m->flags & SUBMIT_SCORE && (!l->info->ranks || !pool || pool & SUBMIT_POOL_NONE))
         return err_set(err, 400, "model", "This model gives no scores.");
     if (m->flags & SUBMIT_PREWARM && (m->flags != SUBMIT_PREWARM || m->n_tokens != m->n_prompt ||
                                       m->grammar.len || m->session == 0))
@@ -123,7 +129,7 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         return err_set(err, 400, NULL, "Triggers need a grammar.");
     if (m->grammar.len > 0 && !l->constraints)
         return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
-    r = allowed_check(m, l->n_vocab, err);
+    r = allowed_check(m, l->info->n_vocab, err);
     if (r == 0)
         r = check_list(m->breakers, l, "dry_sequence_breakers", err);
     return r < 0 ? r : check_list(m->prediction, l, "prediction", err);
@@ -459,7 +465,7 @@ static void replay(struct request *r) {
 }
 
 static int fill(struct request *r, const struct submit *m, const struct request_rules *l) {
-    uint64_t room = MIN(l->max_context, (uint64_t)l->n_slots + 1);
+    uint64_t room = MIN(l->info->max_context, (uint64_t)l->n_slots + 1);
     int e;
 
     r->tokens = malloc((m->n_tokens + GROW_MIN) * sizeof(*r->tokens));
@@ -472,12 +478,12 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     uint64_t min_new = MAX((uint64_t)m->min_new, (uint64_t)MAX(m->sampling.min_tokens, 0));
     r->min_tokens = (uint32_t)MIN(m->n_prompt + min_new, r->max_tokens);
     if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0 ||
-        (e = allowed_new(&r->allowed, m, l->n_vocab)) < 0)
+        (e = allowed_new(&r->allowed, m, l->info->n_vocab)) < 0)
         return e;
     set_param(r, m);
-    if ((e = set_samplers(r, m, l->n_vocab)) < 0)
+    if ((e = set_samplers(r, m, l->info->n_vocab)) < 0)
         return e;
-    if (!l->no_sharing && (e = hash_pages(r, l->page_tokens)) < 0)
+    if (!l->no_sharing && (e = hash_pages(r, l->info->page_tokens)) < 0)
         return e;
     if ((r->flags & SUBMIT_PROMPT_LOGPROBS) && m->n_tokens == m->n_prompt) {
         r->want_prompt_lp = m->n_prompt - 1;
@@ -498,10 +504,10 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     if (request_pools(r)) {
         r->flags |= SUBMIT_NO_SPECULATION;
         r->max_tokens = m->n_prompt + 1;
-        r->n_embd = l->n_embd;
-        r->n_vector = r->flags & SUBMIT_POOL_NONE ? m->n_prompt * l->n_embd : l->n_embd;
+        r->n_embd = l->info->n_embd;
+        r->n_vector = r->flags & SUBMIT_POOL_NONE ? m->n_prompt * l->info->n_embd : l->info->n_embd;
         r->vector = calloc(r->n_vector, sizeof(*r->vector));
-        r->sum = r->flags & SUBMIT_POOL_MEAN ? calloc(l->n_embd, sizeof(*r->sum)) : NULL;
+        r->sum = r->flags & SUBMIT_POOL_MEAN ? calloc(l->info->n_embd, sizeof(*r->sum)) : NULL;
         if (!r->vector || (r->flags & SUBMIT_POOL_MEAN && !r->sum))
             return -ENOMEM;
     }

@@ -32,14 +32,11 @@ enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
 
 /* What all requests of a worker have in common. */
 struct request_rules {
-    uint32_t n_vocab, max_context;
-    uint32_t n_slots; /* positions that the whole pool holds */
-    uint32_t page_tokens;
+    const struct engine_info *info;
+    uint32_t n_slots;                            /* positions that the whole pool holds */
     const struct tokenizer *tokenizer;           /* or NULL */
     const struct sched_constraints *constraints; /* or NULL */
     bool no_sharing;
-    uint32_t n_embd;     /* of vectors; 0: the engine gives none */
-    bool encoder, ranks; /* as engine_info has them */
 };
 
 struct draft_tokens;
@@ -162,6 +159,8 @@ DEFINE_FREEP(struct request, request)
 
 /* Moves @r to @state; asserts that the transition is legal (the table in request.c). */
 void request_set_state(struct request *r, enum request_state state);
+/* The front has something to learn of @r: @pending (request.pending) has it from now on. */
+void request_note_pending(struct request *r, struct list *pending);
 /* DONE for reason @why. Its pages are gone already. */
 void request_finish(struct request *r, enum finish_reason why);
 

@@ -67,6 +67,33 @@ static void adapt_to_windows(struct sched *s) {
         s->opts.max_seqs = MIN(s->opts.max_seqs, s->info->window_seqs);
 }
 
+static void init_view(struct sched *s) {
+    s->view = (struct sched_view){
+        .no_pins = s->opts.no_pins,
+        .no_sharing = s->opts.no_prefix_sharing,
+        .n_pages = s->info->n_pages,
+        .page_tokens = s->info->page_tokens,
+        .max_seqs = s->opts.max_seqs,
+        .max_bypass = s->opts.max_bypass,
+        .info = s->info,
+        .tokenizer = s->opts.tokenizer,
+        .clock = s->clock,
+        .cost = &s->cost,
+        .estimate = &s->estimate,
+        .sessions = &s->sessions,
+        .plan = &s->plan,
+        .waiting = &s->waiting,
+        .running = &s->running,
+        .compiling = &s->compiling,
+        .pending = &s->pending,
+        .fair = &s->fair,
+        .pins = &s->pins,
+        .offload = &s->offload,
+        .stats = &s->stats,
+        .is_paused = pin_delays,
+    };
+}
+
 static int init_pager(struct sched *s) {
     const struct engine_info *i = s->info;
     uint64_t slots = (uint64_t)i->n_pages * i->page_tokens;
@@ -87,30 +114,18 @@ static int init_pager(struct sched *s) {
     o.n_windows = i->n_windows;
     o.window = i->window;
     s->rules = (struct request_rules){
-        .n_vocab = i->n_vocab,
-        .max_context = i->max_context,
+        .info = i,
         .n_slots = (uint32_t)MIN(slots, UINT32_MAX / 2),
-        .page_tokens = i->page_tokens,
         .tokenizer = s->opts.tokenizer,
         .constraints = s->opts.constraints,
         .no_sharing = s->opts.no_prefix_sharing,
-        .n_embd = i->hidden ? i->n_embd : 0,
-        .encoder = i->encoder,
-        .ranks = i->ranks,
     };
     o.watch = s->opts.tells_blocks;
     int e = kv_pager_new(&s->pager, &o);
     o.watch = false;
     o.n_states = i->n_states;
-    struct states_opts states = {
-        .pager = s->pager,
-        .kv = &o,
-        .tokenizer = s->opts.tokenizer,
-        .cost = &s->cost,
-        .state_bytes = i->state_bytes,
-        .page_bytes = i->page_bytes,
-    };
-    e = e < 0 ? e : states_init(&s->states, &states);
+    s->view.pager = s->pager;
+    e = e < 0 ? e : states_init(&s->states, &s->view);
     o.peer = e == 0 && i->n_states > 0 ? s->pager : NULL;
     e = e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, &s->cost, &s->stats);
     s->offload.state_pages = s->states.pages;
@@ -170,87 +185,6 @@ static int init_drafter(struct sched *s) {
     return drafter_new(&s->drafter, &o);
 }
 
-/* ---- the features, each with what it may see ---- */
-
-static void note_pending(void *ctx, struct request *r) {
-    sched_note_pending(ctx, r);
-}
-
-static void init_pins(struct sched *s) {
-    struct pin_opts o = {
-        .off = s->opts.no_pins,
-        .no_sharing = s->rules.no_sharing,
-        .n_pages = s->info->n_pages,
-        .page_tokens = s->rules.page_tokens,
-        .pager = s->pager,
-        .offload = &s->offload,
-        .fair = &s->fair,
-        .sessions = &s->sessions,
-        .estimate = &s->estimate,
-        .plan = &s->plan,
-        .running = &s->running,
-        .stats = &s->stats,
-    };
-
-    pin_init(&s->pins, &o);
-}
-
-/* fair_opts.is_paused */
-static bool is_paused(void *ctx, const struct request *r, uint64_t room, int64_t now) {
-    return pin_delays(ctx, r, room, now);
-}
-
-static int init_fair(struct sched *s) {
-    struct fair_opts o = {
-        .n_pages = s->info->n_pages,
-        .page_tokens = s->rules.page_tokens,
-        .max_seqs = s->opts.max_seqs,
-        .max_bypass = s->opts.max_bypass,
-        .clock = s->clock,
-        .cost = &s->cost,
-        .estimate = &s->estimate,
-        .plan = &s->plan,
-        .waiting = &s->waiting,
-        .running = &s->running,
-        .is_paused = is_paused,
-        .ctx = &s->pins,
-    };
-
-    return fair_init(&s->fair, &o);
-}
-
-static void init_prewarm(struct sched *s) {
-    struct prewarm_opts o = {
-        .page_tokens = s->rules.page_tokens,
-        .pager = s->pager,
-        .plan = &s->plan,
-        .fair = &s->fair,
-        .pins = &s->pins,
-        .sessions = &s->sessions,
-        .offload = &s->offload,
-        .waiting = &s->waiting,
-        .running = &s->running,
-        .compiling = &s->compiling,
-        .stats = &s->stats,
-        .note_pending = note_pending,
-        .ctx = s,
-    };
-
-    prewarm_init(&s->prewarm, &o);
-}
-
-static void init_recorder(struct sched *s) {
-    struct recorder_opts o = {
-        .flight = s->opts.flight,
-        .tape = s->opts.tape,
-        .tape_bytes = s->opts.tape_bytes,
-        .clock = s->clock,
-        .pager = s->pager,
-    };
-
-    recorder_init(&s->recorder, &o);
-}
-
 static int init(struct sched *s) {
     uint32_t t = s->info->page_tokens;
     uint32_t max_seq_pages = MIN(s->info->n_pages, (s->info->max_context + t - 1) / t);
@@ -260,19 +194,20 @@ static int init(struct sched *s) {
         .no_sources = s->opts.no_sources,
         .source = s->opts.drafts,
     };
+    init_view(s);
     int r = init_pager(s);
 
-    init_pins(s);
-    init_recorder(s);
+    pin_init(&s->pins, &s->view);
+    recorder_init(&s->recorder, &s->view, s->opts.flight, s->opts.tape, s->opts.tape_bytes);
     if (r == 0)
         r = init_plan(s);
-    init_prewarm(s);
+    prewarm_init(&s->prewarm, &s->view);
     if (r == 0)
         r = spec_init(&s->spec, &spec);
     if (r == 0)
         r = init_drafter(s);
     if (r == 0)
-        r = init_fair(s);
+        r = fair_init(&s->fair, &s->view);
     s->leave_disk_ns = INT64_MAX;
     if (r == 0)
         tier_init(s, !s->opts.disk.waits);
@@ -354,12 +289,6 @@ struct sched *sched_free(struct sched *s) {
 
 /* ---- requests ---- */
 
-void sched_note_pending(struct sched *s, struct request *r) {
-    assert(!r->acked.end);
-    if (list_empty(&r->pending))
-        list_push_back(&s->pending, &r->pending);
-}
-
 void sched_maybe_free(struct sched *s, struct request *r) {
     if (r->state != REQUEST_DONE || !r->acked.end || r->n_in_flight > 0)
         return;
@@ -403,7 +332,7 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     }
     fair_leave_request(&s->fair, r);
     count_end(s, r);
-    sched_note_pending(s, r);
+    request_note_pending(r, &s->pending);
 }
 
 /* It can run from now on. */
@@ -429,7 +358,7 @@ static int constrain(struct sched *s, struct request *r, const struct constraint
     if (why < 0 || cut < 0)
         return MIN(why, cut);
     r->compiling = false;
-    sched_note_pending(s, r);
+    request_note_pending(r, &s->pending);
     if (cut)
         refuse(s, r, &r->why);
     else if (why != FINISH_NONE)
@@ -488,7 +417,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
         prewarm_submit(&s->prewarm, r);
         return 0;
     }
-    sched_note_pending(s, r);
+    request_note_pending(r, &s->pending);
     if (r->state == REQUEST_DONE) {
         count_end(s, r);
         return 0;

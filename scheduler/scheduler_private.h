@@ -26,6 +26,7 @@ struct sched {
     struct clock *clock;
     struct kv_pager *pager;
     struct request_rules rules;
+    struct sched_view view;
 
     struct list waiting, running; /* request.queued, by virtual arrival */
     struct list compiling;        /* request.queued, in order of submission */
@@ -72,7 +73,6 @@ struct request **sched_slot(struct sched *s, uint64_t id);
 
 /* Ends a request that waits or runs: its pages are free, the front will be told. */
 void sched_finish(struct sched *s, struct request *r, enum finish_reason why);
-void sched_note_pending(struct sched *s, struct request *r);
 /* Frees a request that is over, once the front knows and no step has it. */
 void sched_maybe_free(struct sched *s, struct request *r);
 

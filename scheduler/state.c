@@ -7,15 +7,12 @@
 #include "scheduler/policy.h"
 #include "text/tokenizer.h"
 
-int states_init(struct states *s, const struct states_opts *o) {
-    *s = (struct states){.on = o->kv->n_states > 0,
-                         .keeps = o->kv->n_snapshots > 0,
-                         .pager = o->pager,
-                         .tokenizer = o->tokenizer,
-                         .cost = o->cost,
-                         .page_tokens = o->kv->page_tokens,
-                         .cap_loads = o->kv->n_states};
-    s->pages = (uint32_t)((o->state_bytes + o->page_bytes - 1) / MAX(o->page_bytes, 1u));
+int states_init(struct states *s, const struct sched_view *view) {
+    const struct engine_info *i = view->info;
+
+    *s = (struct states){
+        .on = i->n_states > 0, .keeps = i->n_snapshots > 0, .view = view, .cap_loads = i->n_states};
+    s->pages = (uint32_t)((i->state_bytes + i->page_bytes - 1) / MAX(i->page_bytes, 1u));
     s->load = calloc(2 * (size_t)MAX(s->cap_loads, 1), sizeof(*s->load));
     return s->load ? 0 : -ENOMEM;
 }
@@ -34,16 +31,17 @@ static uint32_t tail_of(const struct states *s, const struct request *r) {
 
     if (request_is_prewarm(r))
         return r->n_prompt; /* all of it is expected again */
-    while (s->tokenizer && i < r->n_prompt && !tokenizer_is_special(s->tokenizer, r->tokens[i]))
+    while (s->view->tokenizer && i < r->n_prompt &&
+           !tokenizer_is_special(s->view->tokenizer, r->tokens[i]))
         i++;
-    return s->tokenizer && i < r->n_prompt ? i : from;
+    return s->view->tokenizer && i < r->n_prompt ? i : from;
 }
 
 /* The cuts of a prompt, in order. */
 static void find_cuts(const struct states *s, struct request *r) {
-    uint32_t t = s->page_tokens, tail = tail_of(s, r), last = 0, n_ends = 0;
+    uint32_t t = s->view->page_tokens, tail = tail_of(s, r), last = 0, n_ends = 0;
     uint32_t far = MAX(STATE_FAR, r->n_prompt / (STATE_CUTS / 2));
-    int32_t end = s->tokenizer && tail < r->n_prompt ? r->tokens[tail] : -1;
+    int32_t end = s->view->tokenizer && tail < r->n_prompt ? r->tokens[tail] : -1;
     struct request_cuts *c = &r->cuts;
 
     *c = (struct request_cuts){.known = true};
@@ -75,17 +73,17 @@ uint32_t states_next_cut(const struct states *s, const struct request *r, uint32
 }
 
 struct kv_match states_match(const struct states *s, struct request *r) {
-    uint32_t n = request_shareable(r) / s->page_tokens * s->page_tokens;
+    uint32_t n = request_shareable(r) / s->view->page_tokens * s->view->page_tokens;
 
     if (!r->cuts.known)
         find_cuts(s, r);
-    struct kv_match m = kv_pager_match(s->pager, &r->share, r->tokens, n);
+    struct kv_match m = kv_pager_match(s->view->pager, &r->share, r->tokens, n);
     r->cuts.branch = m.n_found;
     return m;
 }
 
 bool states_follows(const struct states *s, const struct request *r, const struct request *o) {
-    uint32_t t = s->page_tokens, n = MIN(r->n_hashes, o->n_hashes), cut = r->seen_hit, i;
+    uint32_t t = s->view->page_tokens, n = MIN(r->n_hashes, o->n_hashes), cut = r->seen_hit, i;
     uint32_t done = o->seq ? kv_seq_committed(o->seq) : 0;
 
     if (!s->keeps || request_pools(o) || o->stalled || o->tenant != r->tenant)
@@ -108,7 +106,7 @@ void states_describe(const struct states *s, const struct request *r, uint32_t n
 
 /* Whether a snapshot behind @n tokens of @r is one of its answer, and not too near to the last. */
 static bool is_due(const struct states *s, const struct request *r, uint32_t n) {
-    return s->keeps && !request_pools(r) && n > r->n_prompt && n % s->page_tokens == 0 &&
+    return s->keeps && !request_pools(r) && n > r->n_prompt && n % s->view->page_tokens == 0 &&
            n >= r->cuts.saved + STATE_NEAR / 2;
 }
 
@@ -132,7 +130,7 @@ bool states_load(struct states *s, struct request *r) {
 }
 
 void states_begin_drafts(struct states *s) {
-    s->n_may_draft = s->on ? kv_snapshot_untaken(s->pager) : 0;
+    s->n_may_draft = s->on ? kv_snapshot_untaken(s->view->pager) : 0;
 }
 
 bool states_may_draft(struct states *s) {
@@ -151,7 +149,7 @@ int states_build(struct states *s, struct batch *t, const struct plan *p,
         if (p->req[i].n_draft == 0)
             continue;
         struct engine_copy save = {.src = kv_seq_state(planned[i]->seq),
-                                   .dst = kv_snapshot_take(s->pager, NULL),
+                                   .dst = kv_snapshot_take(s->view->pager, NULL),
                                    .dir = COPY_STATE_SAVE};
 
         assert(n < 2 * s->cap_loads && save.dst != KV_NO_SNAPSHOT);
@@ -186,7 +184,7 @@ void states_take_back(struct states *s, struct batch_item *it) {
     if (r->seq && r->n_replay > 0)
         load(s, it->backup, kv_seq_state(r->seq));
     if (!it->passes)
-        kv_snapshot_give(s->pager, it->backup);
+        kv_snapshot_give(s->view->pager, it->backup);
     it->backup = KV_NO_SNAPSHOT;
 }
 
@@ -195,7 +193,7 @@ void states_take_back(struct states *s, struct batch_item *it) {
 static bool passes(const struct states *s, const struct batch *t, const struct request *r,
                    int64_t expect_ns) {
     uint32_t n = r->n_computed, n_seqs = t->b.n_seqs;
-    double copy_ns = (double)cost_copies_ns(s->cost, s->pages) * n_seqs;
+    double copy_ns = (double)cost_copies_ns(s->view->cost, s->pages) * n_seqs;
 
     return is_due(s, r, n) && copy_ns <= STATE_PART * (n - r->cuts.saved) * (double)expect_ns;
 }
@@ -206,7 +204,7 @@ void states_save(struct states *s, struct batch *t, struct request *r, int64_t e
 
     if (!s->keeps || request_pools(r) || drafts || (!cut && !passes(s, t, r, expect_ns)))
         return;
-    uint32_t snapshot = kv_snapshot_take(s->pager, cut ? NULL : r->seq);
+    uint32_t snapshot = kv_snapshot_take(s->view->pager, cut ? NULL : r->seq);
     r->cuts.saved = r->n_computed;
     if (snapshot == KV_NO_SNAPSHOT)
         return;
@@ -223,6 +221,6 @@ void states_take(struct states *s, struct batch_item *it) {
     if (r->seq)
         kv_seq_put_snapshot(r->seq, it->snapshot, it->passes);
     else
-        kv_snapshot_give(s->pager, it->snapshot);
+        kv_snapshot_give(s->view->pager, it->snapshot);
     it->snapshot = KV_NO_SNAPSHOT;
 }

@@ -22,14 +22,12 @@
 
 #include "scheduler/batch.h"
 #include "scheduler/plan.h"
+#include "scheduler/view.h"
 
 struct states {
     bool on; /* the model has a state; without snapshots nothing is found, and nothing kept */
     bool keeps;
-    struct kv_pager *pager;
-    const struct tokenizer *tokenizer; /* or NULL: messages are not known */
-    const struct cost *cost;
-    uint32_t page_tokens;
+    const struct sched_view *view;
     uint32_t pages;       /* that a state is as large as */
     uint32_t n_may_draft; /* requests of the next step, since there are so many snapshots for it */
     /* [n_loads] of requests admitted or taken back since the last step, one a slot; behind them
@@ -38,16 +36,8 @@ struct states {
     uint32_t n_loads, cap_loads, n_backups;
 };
 
-struct states_opts {
-    struct kv_pager *pager;
-    const struct kv_opts *kv; /* of the pager; only used by states_init() */
-    const struct tokenizer *tokenizer;
-    const struct cost *cost;
-    uint64_t state_bytes, page_bytes;
-};
-
 /* 0 or -ENOMEM. */
-int states_init(struct states *s, const struct states_opts *o);
+int states_init(struct states *s, const struct sched_view *view);
 void states_deinit(struct states *s); /* accepts a zeroed one */
 
 /* Where the next chunk of @r, of which @n_computed tokens are there, must end at the latest;

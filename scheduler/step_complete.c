@@ -48,7 +48,7 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         else
             s->stats.n_output_tokens += r->n_tokens - before;
         if (r->n_tokens > before)
-            sched_note_pending(s, r);
+            request_note_pending(r, &s->pending);
         if (why != FINISH_NONE)
             sched_finish(s, r, (enum finish_reason)why);
     }

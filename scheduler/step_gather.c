@@ -18,7 +18,7 @@ static bool can_attach(const struct sched *s, const struct request *r) {
     assert(r->seq);
     kv_seq_pages(r->seq, &n_pages);
     return r->n_in_flight == 0 && !BUGGIFY(step_attaches_late) &&
-           r->n_computed == n_pages * s->rules.page_tokens;
+           r->n_computed == n_pages * s->view.page_tokens;
 }
 
 /* @r has its first @n tokens without having computed them. */
@@ -114,7 +114,7 @@ static void describe(const struct sched *s, const struct request *r, struct plan
         .n_tokens = n_tokens,
         .n_computed = r->n_computed,
         .n_target = MAX(target, n_tokens),
-        .n_share = request_shareable(r) / s->rules.page_tokens * s->rules.page_tokens,
+        .n_share = request_shareable(r) / s->view.page_tokens * s->view.page_tokens,
         .n_hashes = r->n_hashes,
         .hash = r->hash,
         .last = request_is_last(r),
@@ -142,7 +142,7 @@ static void describe(const struct sched *s, const struct request *r, struct plan
  * prompt that waits for @room is not looked up in every step: what it found last time says that
  * it cannot fit. */
 static void look_up(struct sched *s, struct request *r, struct plan_req *q, uint64_t room) {
-    uint32_t need = plan_pages(&s->plan, q->n_target) - r->seen_hit / s->rules.page_tokens;
+    uint32_t need = plan_pages(&s->plan, q->n_target) - r->seen_hit / s->view.page_tokens;
     struct kv_match m;
 
     if (!BUGGIFY(step_looks_again) && r->seen_step > 0 && need > room &&

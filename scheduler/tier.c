@@ -21,7 +21,7 @@ static void put_into_queue(struct sched *s, struct request *r) {
     assert(r->loading && r->state == REQUEST_WAITING);
     r->loading = r->compiling = false;
     list_remove(&r->queued.link);
-    sched_note_pending(s, r);
+    request_note_pending(r, &s->pending);
     queue_insert(&s->waiting, &r->queued);
 }
 
@@ -45,7 +45,7 @@ bool tier_begin_load(struct sched *s, struct request *r) {
     uint32_t have = MAX(host, device);
     if (on_disk <= have)
         return false;
-    double read_ns = disk_read_ns(o->disk, (on_disk - host) / s->rules.page_tokens);
+    double read_ns = disk_read_ns(o->disk, (on_disk - host) / s->view.page_tokens);
     if (read_ns > (double)PATIENCE_NS || !offload_pays_with(o, have, on_disk, read_ns)) {
         s->stats.n_disk_left_tokens += on_disk - have;
         return false;

@@ -4,13 +4,15 @@
 #include "base/util.h"
 #include "proto/messages.h"
 #include "scheduler/fair_share.h"
+#include "scheduler/view.h"
 
 #define SECOND INT64_C(1000000000)
 
 static struct fair_share s;
+static const struct sched_view none;
 
 static void set_up(void) {
-    cr_assert_eq(fair_init(&s, &(struct fair_opts){0}), 0);
+    cr_assert_eq(fair_init(&s, &none), 0);
 }
 
 static void tear_down(void) {
@@ -217,7 +219,7 @@ static void open_device(struct device *d, const uint32_t asks[WORKERS],
                         const uint32_t weight[TENANTS]) {
     memset(d, 0, sizeof(*d));
     for (uint32_t w = 0; w < WORKERS; w++) {
-        cr_assert_eq(fair_init(&d->worker[w], &(struct fair_opts){0}), 0);
+        cr_assert_eq(fair_init(&d->worker[w], &none), 0);
         for (uint32_t t = 0; t < TENANTS; t++)
             if ((d->asks[w][t] = asks[w] >> t & 1))
                 d->ref[w][t] = fair_enter(&d->worker[w], t, weight[t], 0, 0);
