@@ -81,6 +81,7 @@ struct step {
     const struct weights *head; /* of the logits */
     const struct weights *held; /* a projection that is launched with the op behind it, or NULL */
     const struct model_op *due; /* likewise what is added to x: of EXPERTS, PROJ or JOIN */
+    struct left left;           /* of PROJ's product, which is due; no sums: nothing is */
     const struct weights *routed, *shared; /* that picked them; the expert of all rows */
     bool gated;                            /* be.o is not multiplied by its gates yet */
     bool packed;                           /* be.packed holds what the next matrices take */
@@ -314,6 +315,8 @@ struct operand {
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
     bool cores; /* pack_args.cores */
+    struct left
+        *left; /* by matrix, for a caller that adds up what blocks shared; NULL: none does */
 };
 /* The argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
@@ -329,12 +332,18 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      uint32_t n_splits);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
+/* The part of @a that is about shared segments, and what of x->left is left. */
+void cuda_share_segments(struct be *b, const struct weights *w, const struct operand *x,
+                         uint32_t n_splits, struct matmul_args *a);
 /* Columns that blocks with 64 rows walk one after the other, and how many blocks share the segments
  * so that it takes the fewest. @adding: what adding up the shared segments takes, as columns: 256
  * KiB from the L2 cache at 64 bytes a cycle and two trips there. A column takes matmul_wide 6.5
  * cycles (mma.sync for 128 x 64 of y), matmul_wgmma_64 4. Computed, not measured. */
 #define WIDE_SPLIT_COLUMNS 1024u
 #define WGMMA_SPLIT_COLUMNS 1664u
+/* Likewise where the kernel behind adds them up, with all multiprocessors: 64 rows of 4,096 columns
+ * are 8 MiB, 1.5 us from an H200's L2 cache, which are 465 and 755 columns. */
+#define LEFT_COLUMNS 512u
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
                       uint32_t *n_splits);
 /* Sets be.m128: whether this device can run matmul_m128, and when. 0 or -EIO. */
@@ -439,8 +448,11 @@ uint8_t *step_pages_of(const struct be *b, const struct model_op *op);
 /* The argument of store() for what @op's matrices give. Without a matrix of their own values are
  * keys; without one of keys there are only queries. */
 struct store_args step_store_args(const struct be *b, const struct model_op *op);
-/* y (+)= W x + bias of all rows of the step. */
+/* y (+)= W x + bias of all rows of the step. step_leave(): but for what is @left, by matrix, to be
+ * added up by the next kernel. */
 int step_multiply(struct step *s, const struct weights *w, bool add);
+int step_leave(struct step *s, const struct weights *w, bool add,
+               struct left left[MATMUL_MATRICES]);
 /* Rows of x, @n values each, to be.packed. */
 struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
                                 const float *weight, uint32_t n);

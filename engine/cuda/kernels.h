@@ -189,8 +189,21 @@ MX_FN uint32_t pack_place(uint32_t k) {
     return k % 16 / 4 * 8 + k / 16 * 4 + k % 2 * 2 + k % 4 / 2;
 }
 
+/* A matrix's product that the kernel behind it adds up: the sums of the segments as blocks that
+ * share them leave them (WIDE_SPLIT_BYTES), from the block of the matrix's first rows on. y would
+ * be these from left to right, times scale[row] and @inverse, plus bias. */
+struct left {
+    const float *sums; /* NULL: nothing is left, y is there */
+    const float *scale, *bias;
+    uint32_t n_columns; /* blocks of MATMUL_COLUMNS rows of activations */
+    float inverse;
+};
+
+enum store_part { STORE_Q, STORE_K, STORE_V }; /* as the matrices of a layer stand */
+
 /* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_kv) / 8. q is
- * changed in place. v may be k: what the keys are before their norm.
+ * changed in place. v may be k: what the keys are before their norm. What is left of the three is
+ * added up first.
  * holes: instead keys whose score is not finite, whatever the query, and values of zeros; grid: x
  * rows, y n_kv / 8. */
 struct store_args {
@@ -205,6 +218,7 @@ struct store_args {
     uint32_t n_kv;   /* heads of keys and values that are stored: all, or 0 */
     uint32_t v_unit; /* values get a norm without weights */
     float eps;
+    struct left left[STORE_V + 1]; /* store(): of what it stores */
 };
 
 /* Latent attention: the last n_rot of a query's @width values turn, in place, and of a row's latent
@@ -218,11 +232,14 @@ struct latent_args {
 #define LATENT_KEY 576u   /* values of a key of latent attention, at most */
 #define LATENT_VALUE 512u /* of those the value */
 
-/* to = (base + gain t') * scale, t' = t or, with @norm, its rms norm times that; no base: zeros.
- * Then, where @packs, rows of to are packed. Grid: rows; PACK_THREADS threads. */
+/* to = (base + gain t') * scale, t' = t or, with @norm, its rms norm times that; no base: zeros. t
+ * is first what is @left, if anything is. Then, where @packs, rows of to are packed. Grid: rows;
+ * PACK_THREADS threads. */
 struct residual_args {
     const struct batch_head *batch;
-    const float *t, *norm, *base;
+    float *t;
+    const float *norm, *base;
+    struct left left;
     float *to; /* [rows][n], as t and base; may be base */
     float gain, scale, eps;
     uint32_t n, packs;
@@ -326,8 +343,9 @@ struct matmul_args {
      * without splits. */
     uint32_t *arrived;
     /* matmul_wide: blocks that share the segments, a power of two up to TILE_SEGMENTS, which all
-     * matrices have; beyond 1 the sums of each, WIDE_SPLIT_BYTES for each of arrived. */
-    uint32_t n_splits;
+     * matrices have; beyond 1 the sums of each, WIDE_SPLIT_BYTES for each of arrived, which the
+     * last of them adds up to y, or, with @leave, none does. */
+    uint32_t n_splits, leave;
     float *sums;
     union {
         struct pack_args pack;
@@ -335,7 +353,11 @@ struct matmul_args {
     };
 };
 
-#define WIDE_SPLIT_BYTES (TILE_SEGMENTS * MATMUL_COLUMNS * 128u * 4u)
+/* Of the blocks that share segments: for each of these [MATMUL_COLUMNS][WIDE_OUT]. Those of the
+ * same rows of the matrix stand side by side. */
+#define WIDE_OUT 128u /* rows of the matrix of a block */
+#define WIDE_SUMS (MATMUL_COLUMNS * WIDE_OUT)
+#define WIDE_SPLIT_BYTES (TILE_SEGMENTS * WIDE_SUMS * 4u)
 
 /* Bytes of shared memory of matvec; @stage_bytes: the largest of its matrices. */
 MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {

@@ -255,9 +255,9 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
         for (uint32_t r = warp; told[k] != NO_HEAD && r < n_rows; r += CUDA_THREADS / 32) {
             uint32_t part = told[k] >> 16, h = told[k] & 0xFFFF;
 
-            store_part(a.store, (enum store_part)part, r, h, head);
+            store_part<false>(a.store, (enum store_part)part, r, h, head);
             if (part == STORE_K && a.n_mats == 2)
-                store_part(a.store, STORE_V, r, h, head);
+                store_part<false>(a.store, STORE_V, r, h, head);
         }
 }
 
@@ -289,12 +289,10 @@ KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */
 
-#define WIDE_SUMS (MATMUL_COLUMNS * 128u) /* of a segment of a block */
-
 /* The sum over the segments, or, where blocks share them, each of them to @shared. */
 struct Ends {
     struct AddUp all;
-    float *shared; /* [TILE_SEGMENTS][WIDE_GROUPS][4][CUDA_THREADS], the thread's, or NULL */
+    float *shared; /* first_sum() or NULL */
     bool half;     /* as in Supply */
 
     __device__ __forceinline__ void end(uint32_t segment, const float c[WIDE_GROUPS][4]) const {
@@ -304,7 +302,7 @@ struct Ends {
         for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++) {
             if (k == WIDE_GROUPS * 2 && half)
                 break;
-            shared[segment * WIDE_SUMS + k * CUDA_THREADS] = c[k / 4][k % 4];
+            shared[segment * WIDE_SUMS + sum_place(k)] = c[k / 4][k % 4];
         }
     }
 };
@@ -321,19 +319,11 @@ DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32
 /* The last of the blocks that share the segments adds them up. */
 DEVICE void finish_split(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
                          uint32_t tile, const struct Ends &ends, uint32_t *count) {
-    const float *shared = ends.shared;
-
-    if (!last_of(count, a.n_splits) || tile >= m.n_row_tiles)
+    if (a.leave || !last_of(count, a.n_splits) || tile >= m.n_row_tiles)
         return;
 #pragma unroll 4
-    for (uint32_t k = 0; k < (ends.half ? WIDE_GROUPS * 2 : WIDE_GROUPS * 4); k++) {
-        float sum = shared[k * CUDA_THREADS];
-
-#pragma unroll
-        for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
-            sum += shared[s * WIDE_SUMS + k * CUDA_THREADS];
-        put_wide(a, m, n_rows, tile, k, sum);
-    }
+    for (uint32_t k = 0; k < (ends.half ? WIDE_GROUPS * 2 : WIDE_GROUPS * 4); k++)
+        put_wide(a, m, n_rows, tile, k, add_shared_segments(ends.shared, k));
 }
 
 KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
@@ -359,7 +349,7 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     for (uint32_t n = 0; n < WIDE_GROUPS; n++)
         total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
     if (a.n_splits > 1)
-        shared = a.sums + ((size_t)count * (TILE_SEGMENTS * WIDE_SUMS) + threadIdx.x);
+        shared = first_sum(a, count);
     const struct Ends ends = {{total}, shared, supply.half};
     walk_of(m, supply, ends);
     copy_wait<0>();

@@ -121,12 +121,16 @@ int cuda_matvec(struct be *b, const struct matmul_args *a) {
     return cuda_launch(b, &l, a, sizeof(*a));
 }
 
-/* Row tiles of a block, of all matrices. */
+/* Blocks of WIDE_OUT rows of a matrix; of all. */
+static uint32_t groups_of(const struct matrix *m) {
+    return (m->n_out + WIDE_OUT - 1) / WIDE_OUT;
+}
+
 static uint32_t tile_groups(const struct weights *w) {
     uint32_t groups = 0;
 
     for (uint32_t i = 0; i < w->n_mats; i++)
-        groups += (w->m[i].n_row_tiles + 7) / 8;
+        groups += groups_of(&w->m[i]);
     return groups;
 }
 
@@ -162,6 +166,26 @@ uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_ro
     return best;
 }
 
+void cuda_share_segments(struct be *b, const struct weights *w, const struct operand *x,
+                         uint32_t n_splits, struct matmul_args *a) {
+    uint32_t columns = (x->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS, group = 0;
+
+    a->n_splits = n_splits;
+    a->arrived = b->arrived;
+    a->sums = b->partial;
+    a->leave = x->left && n_splits > 1;
+    for (uint32_t i = 0; i < w->n_mats && x->left; i++) {
+        size_t first = (size_t)group * columns * TILE_SEGMENTS * WIDE_SUMS;
+
+        x->left[i] = (struct left){.sums = a->leave ? b->partial + first : NULL,
+                                   .scale = x->scale,
+                                   .bias = w->m[i].bias,
+                                   .n_columns = columns,
+                                   .inverse = w->m[i].inverse};
+        group += groups_of(&w->m[i]);
+    }
+}
+
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      uint32_t n_splits) {
     struct matmul_args a = cuda_matmul_args(w, x, add);
@@ -171,9 +195,7 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
         shared = MAX(shared, wide_shared(w->m[i].format));
     assert(!x->cores && (n_splits == 1 || cuda_can_split(b, w, x->n_rows)));
     assert(n_splits > 0 && TILE_SEGMENTS % n_splits == 0);
-    a.n_splits = n_splits;
-    a.arrived = b->arrived;
-    a.sums = b->partial;
+    cuda_share_segments(b, w, x, n_splits, &a);
     struct launch l = {kernel_matmul_wide, columns,       tile_groups(w) * n_splits,
                        CUDA_THREADS,       "matmul_wide", shared};
     return cuda_launch(b, &l, &a, sizeof(a));
@@ -191,6 +213,6 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
     }
     if (m128_is_better(b, w, x->n_rows))
         return m128_matmul(b, w, x, add);
-    wide_columns(b, w, x->n_rows, WIDE_SPLIT_COLUMNS, &n_splits);
+    wide_columns(b, w, x->n_rows, x->left ? LEFT_COLUMNS : WIDE_SPLIT_COLUMNS, &n_splits);
     return cuda_matmul_wide(b, w, x, add, n_splits);
 }

@@ -45,9 +45,7 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
         shared = MAX(shared, wgmma_shared(block_rows, w->m[i].format));
         groups += (w->m[i].n_row_tiles + 7) / 8;
     }
-    a.n_splits = n_splits;
-    a.arrived = b->arrived;
-    a.sums = b->partial;
+    cuda_share_segments(b, w, x, n_splits, &a);
     struct launch l = {block_rows == WGMMA_ROWS ? kernel_matmul_wgmma : kernel_matmul_wgmma_64,
                        (x->n_rows + block_rows - 1) / block_rows,
                        groups * n_splits,
@@ -60,7 +58,8 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
 /* A multiprocessor has one block of either at a time. */
 int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors, n_splits;
-    uint32_t columns = wide_columns(b, w, x->n_rows, WGMMA_SPLIT_COLUMNS, &n_splits);
+    uint32_t adding = x->left ? LEFT_COLUMNS : WGMMA_SPLIT_COLUMNS;
+    uint32_t columns = wide_columns(b, w, x->n_rows, adding, &n_splits);
 
     for (uint32_t i = 0; i < w->n_mats; i++)
         groups += (w->m[i].n_row_tiles + 7) / 8;

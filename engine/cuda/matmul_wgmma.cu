@@ -116,11 +116,8 @@ DEVICE void wgmma(float (&d)[32], const uint32_t a[4], uint64_t b) {
     wgmma_n64(d, a, b);
 }
 
-#define SHARED_SUMS (WIDE_SPLIT_BYTES / TILE_SEGMENTS / 4) /* of a segment of a block of 64 */
-
 /* Segments @first .. @last - 1 of one row of tiles; total, c: [column of 8 rows][4], as mma's. With
- * @shared each segment's sums go there instead: [TILE_SEGMENTS][N / 2][CUDA_THREADS], the
- * thread's. */
+ * @shared, first_sum(), each segment's sums go there instead. */
 template <uint32_t N> struct Walk {
     struct Source<N> &from;
     const struct matrix &m;
@@ -176,7 +173,7 @@ template <uint32_t N> struct Walk {
             if (N == MATMUL_COLUMNS && shared) {
 #pragma unroll
                 for (uint32_t k = 0; k < N / 2; k++)
-                    shared[segment * SHARED_SUMS + k * CUDA_THREADS] = c[k];
+                    shared[segment * WIDE_SUMS + sum_place(k)] = c[k];
                 continue;
             }
 #pragma unroll
@@ -213,23 +210,18 @@ template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, uint32_t
 
     from.start(a, m, tile, n_rows, part * each, (part + 1) * each);
     if (n_splits > 1)
-        shared = a.sums + ((size_t)count * (TILE_SEGMENTS * SHARED_SUMS) + threadIdx.x);
+        shared = first_sum(a, count);
     walk_of(m.format, Walk<N>{from, m, part * each, (part + 1) * each, total, shared});
     copy_wait<0>();
-    if (N == MATMUL_COLUMNS && shared && !last_of(a.arrived + count, n_splits))
+    if (N == MATMUL_COLUMNS && shared && (a.leave || !last_of(a.arrived + count, n_splits)))
         return;
     if (tile >= m.n_row_tiles)
         return;
 #pragma unroll
     for (uint32_t k = 0; k < N / 2; k++) {
-        float sum = total[k];
+        bool apart = N == MATMUL_COLUMNS && shared;
+        float sum = apart ? add_shared_segments(shared, k) : total[k];
 
-        if (N == MATMUL_COLUMNS && shared) {
-            sum = shared[k * CUDA_THREADS];
-#pragma unroll
-            for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
-                sum += shared[s * SHARED_SUMS + k * CUDA_THREADS];
-        }
         put_sum<N>(a, m, n_rows, tile, k, sum);
     }
 }

@@ -79,6 +79,29 @@ DEVICE const struct matrix &matrix_of_block(const struct matmul_args &a, uint32_
     return a.m[i];
 }
 
+/* A thread's first sum, where blocks share the segments; @count: which of the blocks that there
+ * were without splits. */
+DEVICE float *first_sum(const struct matmul_args &a, uint32_t count) {
+    uint32_t lane = threadIdx.x % 32, out = threadIdx.x / 32 * TILE_ROWS + lane / 4;
+
+    return a.sums + ((size_t)count * (TILE_SEGMENTS * WIDE_SUMS) + lane % 4 * 2 * WIDE_OUT + out);
+}
+
+/* How far behind that its sum @k of a segment lies, as the accumulators of mma are. */
+DEVICE constexpr uint32_t sum_place(uint32_t k) {
+    return (k / 4 * PACK_ROWS + k % 2) * WIDE_OUT + k % 4 / 2 * 8;
+}
+
+/* Sum @k over the segments. */
+DEVICE float add_shared_segments(const float *first, uint32_t k) {
+    float sum = first[sum_place(k)];
+
+#pragma unroll
+    for (uint32_t s = 1; s < TILE_SEGMENTS; s++)
+        sum += first[s * WIDE_SUMS + sum_place(k)];
+    return sum;
+}
+
 /* Whether the block is the last of @n to come to @count: it sees what the others wrote before. */
 DEVICE bool last_of(uint32_t *count, uint32_t n) {
     SHARED uint32_t told;

@@ -40,10 +40,12 @@ int residual_add(struct step *s, const struct model_op *op, const struct pack_ar
     const struct residual_args a = {.t = op->kind == OP_JOIN ? b->q : b->o,
                                     .norm = post_norm_of(op),
                                     .base = b->x,
+                                    .left = s->left,
                                     .to = b->x,
                                     .gain = op->gain,
                                     .scale = op->scale};
 
+    s->left.sums = NULL;
     return add(s, &a, pack);
 }
 

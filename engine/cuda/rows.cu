@@ -170,6 +170,26 @@ KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
         keep_row(a, s, s.n_rows / a.n_kept * a.n_kept - 1);
 }
 
+/* t of the row from what is left of its product; without a norm to itself. */
+DEVICE void add_left_row(const struct residual_args &a, uint32_t r) {
+    size_t at = (size_t)r * a.n;
+
+#pragma unroll 2
+    for (uint32_t i = 4 * threadIdx.x; i < a.n; i += 4 * PACK_THREADS) {
+        float v[4], base[4] = {0, 0, 0, 0};
+
+        if (a.base && !a.norm)
+            load_quad(a.base + at, i, a.n, base);
+        add_left(a.left, r, a.n, i, v);
+        for (uint32_t j = 0; j < 4 && i + j < a.n; j++)
+            if (a.norm)
+                a.t[at + i + j] = v[j];
+            else
+                a.to[at + i + j] = (base[j] + a.gain * v[j]) * a.scale;
+    }
+    sync_block();
+}
+
 KERNEL(residual, struct residual_args, PACK_THREADS, 2) {
     wait_for_previous();
     SHARED float shared[PACK_THREADS / 32];
@@ -178,6 +198,8 @@ KERNEL(residual, struct residual_args, PACK_THREADS, 2) {
 
     if (blockIdx.x >= a.batch->n_rows)
         return;
+    if (a.left.sums)
+        add_left_row(a, blockIdx.x);
     if (a.norm) {
         float sum = 0;
 
@@ -186,7 +208,7 @@ KERNEL(residual, struct residual_args, PACK_THREADS, 2) {
         sum = block_sum<PACK_THREADS / 32>(sum, shared);
         inverse = 1.0f / sqrtf(sum / (float)a.n + a.eps);
     }
-    for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS) {
+    for (uint32_t i = threadIdx.x; i < a.n && (a.norm || !a.left.sums); i += PACK_THREADS) {
         float t = a.norm ? a.t[at + i] * inverse * a.norm[i] : a.t[at + i];
 
         a.to[at + i] = ((a.base ? a.base[at + i] : 0) + a.gain * t) * a.scale;
@@ -238,10 +260,10 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     if (r >= a.batch->n_rows || h >= a.n_head + a.n_kv)
         return;
     if (h < a.n_head) {
-        store_part(a, STORE_Q, r, h, heads[warp]);
+        store_part<true>(a, STORE_Q, r, h, heads[warp]);
     } else {
-        store_part(a, STORE_K, r, h - a.n_head, heads[warp]);
-        store_part(a, STORE_V, r, h - a.n_head, heads[warp]);
+        store_part<true>(a, STORE_K, r, h - a.n_head, heads[warp]);
+        store_part<true>(a, STORE_V, r, h - a.n_head, heads[warp]);
     }
 }
 

@@ -192,6 +192,35 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
         a.scale[r] = power_of_two(e);
 }
 
+/* -- products that are left -------------------------------------------------------------------- */
+
+/* Outputs @out .. @out + 3 of row @r, of @n; those beyond are not numbers. */
+DEVICE void add_left(const struct left &l, uint32_t r, uint32_t n, uint32_t out, float v[4]) {
+    size_t block = (size_t)out / WIDE_OUT * l.n_columns + r / MATMUL_COLUMNS;
+    const float *from = l.sums + (block * (TILE_SEGMENTS * WIDE_SUMS) +
+                                  r % MATMUL_COLUMNS * WIDE_OUT + out % WIDE_OUT);
+    float factor = l.scale[r] * l.inverse;
+    struct vec4 u[TILE_SEGMENTS];
+
+#pragma unroll
+    for (uint32_t s = 0; s < TILE_SEGMENTS; s++)
+        u[s] = load16(from + s * WIDE_SUMS);
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        float sum = 0;
+
+#pragma unroll
+        for (uint32_t s = 0; s < TILE_SEGMENTS; s++) {
+            float part = mx_float_of(j == 0 ? u[s].x : j == 1 ? u[s].y : j == 2 ? u[s].z : u[s].w);
+
+            sum = s ? sum + part : part;
+        }
+        v[j] = sum * factor;
+        if (l.bias && out + j < n)
+            v[j] += l.bias[out + j];
+    }
+}
+
 /* -- keys and values --------------------------------------------------------------------------- */
 
 #define HEAD_MAX 512u
@@ -225,7 +254,7 @@ DEVICE void turn(const struct store_args &a, const float *rope, float *head) {
     sync_warp();
 }
 
-/* The rms norm and RoPE of one head by one warp: x (device memory) to head (shared). */
+/* The rms norm and RoPE of one head by one warp: x (device memory, or head) to head (shared). */
 DEVICE void rotate_head(const struct store_args &a, const float *x, const float *norm,
                         const float *rope, float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim;
@@ -275,10 +304,31 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
     }
 }
 
-enum store_part { STORE_Q, STORE_K, STORE_V }; /* as the matrices of a layer stand */
+/* What the product gave for it: @y, or added up to head. */
+template <bool LEFT>
+DEVICE const float *take_head(const struct store_args &a, enum store_part part, uint32_t r,
+                              uint32_t h, const float *y, float *head) {
+    if constexpr (LEFT) {
+        const struct left &l = a.left[part];
+        uint32_t dim = a.shape.head_dim, n = dim * (part == STORE_Q ? a.n_head : a.shape.n_head_kv);
+
+        for (uint32_t i = threadIdx.x % 32 * 4; l.sums && i < dim; i += 128) {
+            float v[4];
+
+            add_left(l, r, n, h * dim + i, v);
+            for (int j = 0; j < 4; j++)
+                head[i + j] = v[j];
+        }
+        sync_warp();
+        if (l.sums)
+            return head;
+    }
+    return y;
+}
 
 /* Head @h of queries, keys or values of row @r, by one warp; head (shared): [HEAD_MAX] of its
- * own. */
+ * own. @LEFT: a.left counts. */
+template <bool LEFT>
 DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_t r, uint32_t h,
                        float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
@@ -286,10 +336,9 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
 
     if (part == STORE_Q) {
         float *q = a.q + ((size_t)r * a.n_head + h) * dim;
-
         float factor = a.temper ? a.temper[r] : 1;
 
-        rotate_head(a, q, a.q_norm, rope, head);
+        rotate_head(a, take_head<LEFT>(a, part, r, h, q, head), a.q_norm, rope, head);
         for (uint32_t i = lane; i < dim; i += 32)
             q[i] = head[i] * factor;
         sync_warp(); /* head may be used anew */
@@ -300,16 +349,17 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
     size_t at = ((size_t)r * n_kv + h) * dim;
 
     if (part == STORE_V) {
-        float inverse = a.v_unit ? inverse_length(a, a.v + at, dim) : 1;
+        const float *v = take_head<LEFT>(a, part, r, h, a.v + at, head);
+        float inverse = a.v_unit ? inverse_length(a, v, dim) : 1;
 
         for (uint32_t i = lane; i < dim; i += 32)
-            head[i] = a.v[at + i] * inverse;
+            head[i] = v[i] * inverse;
         sync_warp();
         store_head(a, h, PAGE_V, page, slot, head);
         sync_warp();
         return;
     }
-    rotate_head(a, a.k + at, a.k_norm, rope, head);
+    rotate_head(a, take_head<LEFT>(a, part, r, h, a.k + at, head), a.k_norm, rope, head);
     store_head(a, h, PAGE_K, page, slot, head);
     sync_warp();
 }

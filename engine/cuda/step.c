@@ -59,11 +59,16 @@ static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const 
 }
 
 /* The layers' matrices: of all rows of the step. */
-int step_multiply(struct step *s, const struct weights *w, bool add) {
+int step_leave(struct step *s, const struct weights *w, bool add,
+               struct left left[MATMUL_MATRICES]) {
     struct be *b = s->be;
-    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, b->cores};
+    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, b->cores, left};
 
     return cuda_matmul(b, w, &x, add);
+}
+
+int step_multiply(struct step *s, const struct weights *w, bool add) {
+    return step_leave(s, w, add, NULL);
 }
 
 /* -- the upload -------------------------------------------------------------------------------- */
@@ -357,7 +362,7 @@ static bool packs_last(const struct step *s, uint32_t n) {
 /* The argument of matvec for the rows of the step that are packed. */
 static struct matmul_args narrow_args(const struct step *s, const struct weights *w, bool add) {
     const struct be *b = s->be;
-    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, false};
+    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, false, NULL};
     struct matmul_args a = cuda_matmul_args(w, &x, add);
 
     a.arrived = b->arrived;
@@ -444,9 +449,13 @@ int step_qkv(struct step *s, const struct model_op *op) {
         a.store = store;
         return cuda_matvec(b, &a);
     }
-    r = r < 0 ? r : step_multiply(s, w, false);
+    struct left left[MATMUL_MATRICES] = {{0}};
+    r = r < 0 ? r : step_leave(s, w, false, op->norm_all || op->gated ? NULL : left);
     if (r == 0 && op->norm_all)
         r = norm_all_heads(s, op, &store);
+    store.left[STORE_Q] = left[0];
+    store.left[STORE_K] = left[1];
+    store.left[STORE_V] = left[op->w[2] ? 2 : 1];
     struct launch l = {kernel_store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
                        CUDA_THREADS, "store",      0};
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
@@ -566,8 +575,10 @@ int step_proj(struct step *s, const struct model_op *op) {
         s->held = w;
     if (r < 0 || s->held)
         return r;
-    r = step_multiply(s, w, plain);
-    if (!plain && !op->branch)
+    struct left left[MATMUL_MATRICES] = {{0}};
+    r = step_leave(s, w, plain, op->branch ? NULL : left);
+    s->left = left[0];
+    if ((!plain || left[0].sums) && !op->branch)
         s->due = op;
     return r < 0 || !op->branch ? r : residual_branch(s, op);
 }
@@ -624,8 +635,12 @@ int step_gate_up(struct step *s, const struct model_op *op) {
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     size_t row = round_up(b->shape->n_embd, 64);
-    struct operand x = {b->head_packed + first * row, b->head_scale + first,
-                        first ? NULL : &b->head->n_wants, n, false};
+    struct operand x = {b->head_packed + first * row,
+                        b->head_scale + first,
+                        first ? NULL : &b->head->n_wants,
+                        n,
+                        false,
+                        NULL};
 
     const struct cap_args cap = {x.count, b->logits, b->shape->n_vocab, s->head->scale,
                                  s->head->cap};

@@ -22,15 +22,17 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
         digest[pos] = out->digest;
 }
 
-/* Launches of products of more than a few rows: those whose segments blocks share; those of wgmma
- * by 64 rows a block, and by 128. */
-static uint32_t n_split, n_wgmma[2];
+/* Launches of products of more than a few rows: those whose segments blocks share, and those that
+ * are left to the kernel behind; those of wgmma by 64 rows a block, and by 128. */
+static uint32_t n_split, n_left, n_wgmma[2];
 
 static void count_products(const char *kernel, uint64_t number, void *args) {
     bool wgmma_64 = strcmp(kernel, "matmul_wgmma_64") == 0;
 
-    if (wgmma_64 || strcmp(kernel, "matmul_wide") == 0)
+    if (wgmma_64 || strcmp(kernel, "matmul_wide") == 0) {
         n_split += ((const struct matmul_args *)args)->n_splits > 1;
+        n_left += ((const struct matmul_args *)args)->leave;
+    }
     n_wgmma[0] += wgmma_64;
     n_wgmma[1] += strcmp(kernel, "matmul_wgmma") == 0;
 }
@@ -84,7 +86,7 @@ static void open_with(struct driver *d, const char *path, const char *wgmma,
     fake_find()->n_multiprocessors = n_multiprocessors;
     fake_find()->on_launch = count_products;
     cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
-    n_split = n_wgmma[0] = n_wgmma[1] = 0;
+    n_split = n_left = n_wgmma[0] = n_wgmma[1] = 0;
 }
 
 static void write_model(char path[64], uint32_t n_ff) {
@@ -128,6 +130,45 @@ Test(cuda_products, shared_segments_are_the_same) {
         cr_expect(memcmp(first, digest, sizeof(digest)) == 0, "way %zu", i);
     }
     unlink(path);
+}
+
+/* Where what follows a product can add up its segments it does: store, with biases and with norms
+ * of heads, and residual, with norms behind branches and without. */
+Test(cuda_products, what_blocks_leave_is_added_up_behind) {
+    static const struct {
+        const char *name;
+        uint32_t n_left; /* gemma4's first layer has heads of half the size */
+    } archs[] = {{"qwen2", 3}, {"gemma4", 2}};
+    static const char *const wgmma[] = {"0", "0", "1"}; /* the first in steps of few rows */
+
+    for (size_t k = 0; k < ARRAY_SIZE(archs); k++) {
+        struct tiny_model m = {.arch = archs[k].name,
+                               .type = TENSOR_Q8_0,
+                               .n_layer = 1,
+                               .n_embd = 640,
+                               .n_ff = 640,
+                               .n_vocab = 40,
+                               .n_head = 10,
+                               .n_head_kv = 1,
+                               .head_dim = 64};
+        uint64_t first[OWN];
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        for (size_t i = 0; i < ARRAY_SIZE(wgmma); i++) {
+            struct driver d;
+
+            open_with(&d, path, wgmma[i], 132);
+            run_rows(&d, i ? OWN : 11);
+            driver_close(&d);
+            cr_expect(n_left == (i ? archs[k].n_left : 0), "%s, way %zu: %u", m.arch, i, n_left);
+            if (i == 0)
+                memcpy(first, digest, sizeof(digest));
+            cr_expect(first[0] && memcmp(first, digest, sizeof(digest)) == 0, "%s, way %zu", m.arch,
+                      i);
+        }
+        unlink(path);
+    }
 }
 
 Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
