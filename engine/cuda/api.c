@@ -112,6 +112,17 @@ static int event_query(void *event) {
     return (int)cudaEventQuery(event);
 }
 
+static int timer_new(void **event) {
+    return (int)cudaEventCreate((cudaEvent_t *)event);
+}
+
+static int elapsed(void *from, void *to, float *us) {
+    cudaError_t r = cudaEventElapsedTime(us, (cudaEvent_t)from, (cudaEvent_t)to);
+
+    *us *= 1000;
+    return (int)r;
+}
+
 static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream) {
     enum cudaMemcpyKind kind =
         dir == CUDA_TO_DEVICE ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
@@ -226,6 +237,8 @@ static const struct cuda_api real = {
     .event_free = event_free,
     .event_record = event_record,
     .event_query = event_query,
+    .timer_new = timer_new,
+    .elapsed = elapsed,
     .copy = copy,
     .fill = fill,
     .allow_shared = allow_shared,

@@ -133,18 +133,16 @@ static int check_shape(const struct model_shape *s, struct err *err) {
     return 0;
 }
 
-/* For tests and measurements. WEFT_CUDA_EARLY=1: kernels come up before the one before has ended;
- * off until it has been seen to be right and faster on a device. WEFT_CUDA_SHARE=0: sequences on
- * the same pages read them each for itself. WEFT_CUDA_FUSE: be.fuse; WEFT_CUDA_WIDE:
+/* For tests and measurements. WEFT_CUDA_SHARE=0: sequences on the same pages read them each for
+ * itself. WEFT_CUDA_FUSE: be.fuse; WEFT_CUDA_WIDE:
  * be.wide_rows. */
 static void read_environment(struct be *b) {
-    const char *limit = getenv("WEFT_CUDA_WAIT_MS"), *early = getenv("WEFT_CUDA_EARLY");
+    const char *limit = getenv("WEFT_CUDA_WAIT_MS");
     const char *share = getenv("WEFT_CUDA_SHARE"), *fuse = getenv("WEFT_CUDA_FUSE");
     const char *wide = getenv("WEFT_CUDA_WIDE");
 
     b->wait_limit_ns = limit ? atoll(limit) * 1000000 : WAIT_LIMIT_NS;
     b->memory_wait_ms = MEMORY_WAIT_MS;
-    b->early = early && strcmp(early, "1") == 0;
     b->wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
     b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
     b->shares = !(share && strcmp(share, "0") == 0);
@@ -200,14 +198,13 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     read_environment(b);
     r = find_device(b->api, &b->device, err);
     if (r == 0) {
-        /* No kernel comes up while the host still computes what it reads. */
-        b->early = b->wants_early = b->early && b->device.major >= 9 && !o->shape->host_experts;
         assert(b->device.n_multiprocessors > 0);
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
         r = cuda_memory_open(b, err);
         r = r < 0 ? r : open_host(b, o, err);
         r = r < 0 ? r : upload_tables(b);
         r = r < 0 ? r : cuda_selftest(b, err);
+        r = r < 0 ? r : early_open(b);
         if (r == -EIO)
             err_set(err, 0, NULL, "opening the device: %s", b->error);
     }

@@ -158,7 +158,7 @@ struct be {
      * than so many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
     struct temper temper;     /* of the layers' queries, all the same */
-    bool wants_early;         /* as configured */
+    bool wants_early;         /* as early_open() found */
     bool no_matvec, no_split; /* found wrong: matvec; segments shared by blocks of matmul_wide */
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
@@ -368,6 +368,10 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
 int cuda_selftest(struct be *b, struct err *err);
 /* false: WEFT_CUDA_CHECK=0. */
 bool cuda_selftest_wanted(void);
+/* Sets be.early as WEFT_CUDA_EARLY says, 0 or 1, else, where the self-test is wanted, if kernels
+ * launched early are faster here and have the same bits (be.note tells); from compute capability
+ * 9.0 on, and not beside experts of the host. 0 or -EIO. */
+int early_open(struct be *b);
 /* Allows each kernel the shared memory that its launches ask for; once, at open. */
 int cuda_matmul_allow(struct be *b);
 

@@ -50,6 +50,9 @@ struct cuda_api {
     int (*event_free)(void *event);
     int (*event_record)(void *event, void *stream);
     int (*event_query)(void *event);
+    /* An event that keeps its time; microseconds from one to another, both reached. */
+    int (*timer_new)(void **event);
+    int (*elapsed)(void *from, void *to, float *us);
     /* In stream order. */
     int (*copy)(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream);
     int (*fill)(void *d, int byte, size_t n, void *stream);

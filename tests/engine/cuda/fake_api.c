@@ -32,10 +32,12 @@ struct op { /* what has been enqueued and not been done */
     void (*call)(const void *args);
     struct simt_dim grid;
     uint32_t shared;
+    bool early;
     _Alignas(16) uint8_t args[ARGS_MAX];
 };
 
 struct event {
+    float at;                   /* microseconds, when it was reached */
     uint64_t recorded, reached; /* how often */
     bool asked;                 /* not ready is said once */
 };
@@ -137,6 +139,7 @@ static void run(struct op *o) {
         break;
     case OP_LAUNCH:
         fake_cuda.n_launches++;
+        fake_cuda.now_us += o->early ? fake_cuda.early_us : fake_cuda.plain_us;
         if (fake_cuda.on_launch)
             fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
         if (fake_cuda.order)
@@ -165,6 +168,7 @@ static void run(struct op *o) {
         break;
     case OP_RECORD:
         ((struct event *)o->to)->reached++;
+        ((struct event *)o->to)->at = fake_cuda.now_us;
         break;
     }
 }
@@ -186,10 +190,11 @@ static void drain(struct event *until) {
         simt_settled();
 }
 
-/* What the kernels compute is checked elsewhere: not at each of the hundreds of times that tests
- * open the device. */
+/* What the kernels compute is checked elsewhere, and what early launch brings: not at each of the
+ * hundreds of times that tests open the device. */
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
+    setenv("WEFT_CUDA_EARLY", "0", 0);
     fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY"); /* for programs that know nothing of the fake */
 }
 
@@ -363,6 +368,11 @@ static int event_query(void *e) {
     return 0;
 }
 
+static int elapsed(void *from, void *to, float *us) {
+    *us = ((struct event *)to)->at - ((struct event *)from)->at;
+    return call();
+}
+
 static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream) {
     int r = call();
 
@@ -443,6 +453,7 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
     o->from = kernel;
     o->grid = (struct simt_dim){grid_x, grid_y, 1};
     o->shared = shared;
+    o->early = early;
     memcpy(o->args, args, k->args_size);
     return 0;
 }
@@ -525,6 +536,7 @@ static int graph_launch(void *graph, void *stream) {
         o->from = from->from;
         o->grid = from->grid;
         o->shared = from->shared;
+        o->early = from->early;
         memcpy(o->args, from->args, sizeof(o->args));
     }
     fake_cuda.n_graph_launches++;
@@ -560,6 +572,8 @@ static const struct cuda_api fake = {
     .event_free = free_object,
     .event_record = event_record,
     .event_query = event_query,
+    .timer_new = event_new,
+    .elapsed = elapsed,
     .copy = copy,
     .fill = fill,
     .allow_shared = allow_shared,

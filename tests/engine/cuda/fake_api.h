@@ -24,10 +24,11 @@ struct fake_cuda {
     /* Of the threads of a block: simt_order(). Host calls are done as late as may be; where it is
      * odd, at once. */
     uint64_t order;
-    bool no_code;       /* no kernel for this device */
-    bool other_wgmma;   /* its sums are rounded otherwise than mma's */
-    const char *broken; /* the kernel of this name does nothing */
-    const char *faulty; /* its launch fails, and every call after it */
+    bool no_code;             /* no kernel for this device */
+    bool other_wgmma;         /* its sums are rounded otherwise than mma's */
+    const char *broken;       /* the kernel of this name does nothing */
+    const char *faulty;       /* its launch fails, and every call after it */
+    float plain_us, early_us; /* what a launch takes by its clock, of no other use */
     /* Called before kernel @number of the process runs, if set. */
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
 
@@ -35,6 +36,7 @@ struct fake_cuda {
     uint32_t n_calls;
     int n_live; /* allocations, streams and events */
     size_t n_bytes, peak_bytes;
+    float now_us; /* the clock */
     uint64_t n_launches, n_graphs, n_graph_launches, n_host_calls;
     bool beside;         /* a host call may run: the device is between it and where it is joined */
     bool failed_capture; /* the call that was to fail belongs to a capture */

@@ -11,6 +11,8 @@
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/tiny_model.h"
 
+static char note[600]; /* of the engine that was opened last */
+
 /* Opens and closes. @o: what is special. *n_pages: how many there were. */
 static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, struct err *err) {
     CLEANUP(gguf_freep) struct gguf *file = NULL;
@@ -27,6 +29,7 @@ static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, s
     int r = engine_new(&e, &o, err);
     if (r == 0 && n_pages)
         *n_pages = engine_info(e)->n_pages;
+    snprintf(note, sizeof(note), "%s", r == 0 ? engine_info(e)->note : "");
     engine_free(e);
     cr_expect(fake_find()->n_live == 0);
     return r;
@@ -138,6 +141,52 @@ Test(cuda_open, kernels_that_compute_something_else_are_refused) {
         bool refused = r < 0, expected = cases[i].why[0] != 0;
         cr_expect(refused == expected, "case %zu: %s", i, err.message);
         cr_expect(strstr(err.message, cases[i].why) != NULL, "case %zu: %s", i, err.message);
+    }
+    unlink(path);
+}
+
+/* Every other run of the chain that early.c times, which is an early one: 64 launches. */
+static void spoil_early(const char *kernel, uint64_t number, void *args) {
+    static uint32_t n;
+
+    if (strcmp(kernel, "hidden") == 0)
+        ((struct hidden_args *)args)->eps += n++ / 64 % 2 ? 0.0f : 0.5f;
+}
+
+/* Kernels are launched early where that is faster and right, or where it is said so. */
+Test(cuda_open, early_launch_is_tried) {
+    static const struct {
+        int major;
+        float early_us;
+        const char *said, *note; /* of the environment; what the log has, or NULL: nothing of it */
+        bool spoils;
+    } cases[] = {
+        {9, 1, NULL, "kernels are launched early: 64 kernels take 64 us early, 128 us plain",
+         false},
+        {9, 2, NULL, "no early launch: 64 kernels take 128 us early, 128 us plain", false},
+        {9, 1, NULL, "without early launch: other bits", true},
+        {8, 1, NULL, NULL, false},
+        {9, 1, "0", NULL, false},
+        {9, 2, "1", NULL, false},
+    };
+    char path[64];
+
+    fake_small_model(path);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    fake_find()->plain_us = 2;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct err err = {0};
+
+        unsetenv("WEFT_CUDA_EARLY");
+        if (cases[i].said)
+            setenv("WEFT_CUDA_EARLY", cases[i].said, 1);
+        fake_find()->major = cases[i].major;
+        fake_find()->early_us = cases[i].early_us;
+        fake_find()->on_launch = cases[i].spoils ? spoil_early : NULL;
+        cr_assert(try_open(path, (struct engine_opts){0}, NULL, &err) == 0, "%s", err.message);
+        const char *told = strstr(note, "early");
+        cr_expect(cases[i].note ? strstr(note, cases[i].note) != NULL : !told, "case %zu: %s", i,
+                  note);
     }
     unlink(path);
 }

@@ -1,0 +1,160 @@
+/*
+ * early - whether kernels are launched before the one before has ended (cuda_api.launch). What that
+ * hides, the way from one kernel to the next, is most of a small step, but how long it is without,
+ * and whether a driver does it in graphs, only the device tells. So a chain of small kernels is
+ * timed at open, each of which reads rows that other blocks of the one before have written.
+ */
+
+#include "engine/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHAIN 64u /* kernels; an even number, so that the rows end where they began */
+#define RUNS 5u   /* of each way, one after the other: by chance all are faster once in 32 times */
+#define COLUMNS 1024u
+
+/* The chain, in the memory that weights will pass through. */
+struct chain {
+    struct be *b;
+    uint32_t n_rows;
+    size_t bytes;            /* of the rows */
+    float *rows, *got;       /* pinned: what they are before, and what came of them */
+    struct hidden_args a[2]; /* from x to y and back: row i becomes the norm of row i + 1 */
+    void *graph[2];          /* plain, early */
+    void *from, *to;         /* timers */
+};
+
+/* 0, or what failed. The buffers must hold it: about a MiB. */
+static int lay_out(struct chain *c) {
+    struct be *b = c->b;
+    size_t row = COLUMNS * sizeof(float), indices = round_up(c->n_rows * sizeof(uint32_t), 256);
+    uint8_t *host = b->load[0].host, *device = b->load[0].device;
+    float *ones = (float *)(host + 2 * c->bytes);
+    uint32_t *next = (uint32_t *)(host + 2 * c->bytes + row);
+
+    c->rows = (float *)host;
+    c->got = (float *)(host + c->bytes);
+    for (size_t i = 0; i < c->bytes / sizeof(float); i++)
+        c->rows[i] = (float)(i % 37) - 18 + (float)(i / COLUMNS % 101);
+    for (uint32_t i = 0; i < COLUMNS; i++)
+        ones[i] = 1;
+    for (uint32_t i = 0; i < c->n_rows; i++)
+        next[i] = (i + 1) % c->n_rows;
+    for (uint32_t i = 0; i < 2; i++)
+        c->a[i] = (struct hidden_args){.x = (float *)(device + i * c->bytes),
+                                       .weight = (float *)(device + 2 * c->bytes),
+                                       .row = (uint32_t *)(device + 2 * c->bytes + row),
+                                       .y = (float *)(device + (1 - i) * c->bytes),
+                                       .n = COLUMNS,
+                                       .eps = 1e-6f};
+    return b->api->copy(device + 2 * c->bytes, ones, row + indices, CUDA_TO_DEVICE, b->stream);
+}
+
+/* The launches as a graph, as steps have them. NULL: the runtime makes none. */
+static void *capture(const struct chain *c, bool early) {
+    struct be *b = c->b;
+    void *graph = NULL;
+    int e = b->api->capture_begin(b->stream);
+
+    if (e)
+        return NULL;
+    for (uint32_t i = 0; i < CHAIN && e == 0; i++)
+        e = b->api->launch(kernel_hidden, c->n_rows, 1, PACK_THREADS, 0, &c->a[i % 2], early,
+                           b->stream);
+    b->api->capture_end(b->stream, &graph);
+    if (graph && e) {
+        b->api->graph_free(graph);
+        graph = NULL;
+    }
+    return graph;
+}
+
+/* What one run of a graph takes; what came of the rows is in c->got. */
+static int run(const struct chain *c, void *graph, float *us) {
+    const struct cuda_api *api = c->b->api;
+    void *stream = c->b->stream, *x = c->b->load[0].device;
+    int e = api->copy(x, c->rows, c->bytes, CUDA_TO_DEVICE, stream);
+
+    e = e ? e : api->event_record(c->from, stream);
+    e = e ? e : api->graph_launch(graph, stream);
+    e = e ? e : api->event_record(c->to, stream);
+    e = e ? e : api->copy(c->got, x, c->bytes, CUDA_TO_HOST, stream);
+    e = e ? e : api->stream_wait(stream);
+    return e ? e : api->elapsed(c->from, c->to, us);
+}
+
+/* Both ways, in turn; b->early: every run was faster than the plain one before it, with the same
+ * bits. */
+static int compare(struct chain *c) {
+    struct be *b = c->b;
+    float us[2] = {0, 0}, best[2] = {0, 0};
+    float *plain = (float *)b->load[1].host;
+    uint32_t n_faster = 0;
+    bool same = true;
+    int e = run(c, c->graph[0], us); /* loads the kernel */
+
+    for (uint32_t i = 0; i < RUNS && e == 0; i++) {
+        e = run(c, c->graph[0], &us[0]);
+        memcpy(plain, c->got, c->bytes);
+        e = e ? e : run(c, c->graph[1], &us[1]);
+        same = same && memcmp(plain, c->got, c->bytes) == 0;
+        n_faster += us[1] < us[0];
+        for (uint32_t k = 0; k < 2 && e == 0; k++)
+            best[k] = i == 0 || us[k] < best[k] ? us[k] : best[k];
+    }
+    if (e)
+        return cuda_check(b, e, "the first kernels launched early");
+    b->early = same && n_faster == RUNS;
+    size_t at = strlen(b->note);
+    if (same)
+        snprintf(b->note + at, sizeof(b->note) - at,
+                 "%s%s: %u kernels take %.0f us early, %.0f us plain", at ? "; " : "",
+                 b->early ? "kernels are launched early" : "no early launch", CHAIN,
+                 (double)best[1], (double)best[0]);
+    else
+        snprintf(b->note + at, sizeof(b->note) - at, "%swithout early launch: other bits",
+                 at ? "; " : "");
+    return 0;
+}
+
+static int try_early(struct be *b) {
+    struct chain c = {.b = b, .n_rows = (uint32_t)b->device.n_multiprocessors};
+
+    c.bytes = (size_t)c.n_rows * COLUMNS * sizeof(float);
+    if (2 * c.bytes + COLUMNS * sizeof(float) + round_up(c.n_rows * 4, 256) > b->load_bytes)
+        return 0;
+    int e = lay_out(&c);
+    e = e ? e : b->api->stream_wait(b->stream);
+    e = e ? e : b->api->timer_new(&c.from);
+    e = e ? e : b->api->timer_new(&c.to);
+    int r = cuda_check(b, e, "cudaEventCreate");
+    for (int i = 0; i < 2 && r == 0; i++)
+        c.graph[i] = capture(&c, i == 1);
+    if (r == 0 && c.graph[0] && c.graph[1])
+        r = compare(&c);
+    for (int i = 0; i < 2; i++)
+        if (c.graph[i])
+            b->api->graph_free(c.graph[i]);
+    if (c.from)
+        b->api->event_free(c.from);
+    if (c.to)
+        b->api->event_free(c.to);
+    return r;
+}
+
+int early_open(struct be *b) {
+    const char *said = getenv("WEFT_CUDA_EARLY");
+    int r = 0;
+
+    /* No kernel comes up while the host still computes what it reads. */
+    if (b->device.major < 9 || b->shape->host_experts)
+        return 0;
+    if (said)
+        b->early = strcmp(said, "1") == 0;
+    else if (cuda_selftest_wanted())
+        r = try_early(b);
+    b->wants_early = b->early;
+    return r;
+}
