@@ -9,18 +9,19 @@
 #define WANTING                                                                                    \
     0.9 /* part of the time with a turn that waits, from which on a tenant could use more */
 
-void bench_tenants_deinit(struct bench_tenants *r) {
-    for (uint32_t i = 0; i < TENANTS; i++) {
-        struct tenant *t = &r->tenant[i];
+static void free_tenant(struct tenant *t) {
+    samples_deinit(&t->ttft);
+    samples_deinit(&t->itl);
+    samples_deinit(&t->worst);
+    samples_deinit(&t->job);
+    samples_deinit(&t->refusal);
+    free(t->wait.v);
+    free(t->gap.v);
+}
 
-        samples_deinit(&t->ttft);
-        samples_deinit(&t->itl);
-        samples_deinit(&t->worst);
-        samples_deinit(&t->job);
-        samples_deinit(&t->refusal);
-        free(t->wait.v);
-        free(t->gap.v);
-    }
+void bench_tenants_deinit(struct bench_tenants *r) {
+    for (uint32_t i = 0; i < TENANTS; i++)
+        free_tenant(&r->tenant[i]);
     *r = (struct bench_tenants){0};
 }
 
@@ -208,14 +209,6 @@ static struct tenant add_up(const struct bench_tenants *r) {
     return sum;
 }
 
-static void free_sum(struct tenant *sum) {
-    samples_deinit(&sum->ttft);
-    samples_deinit(&sum->itl);
-    samples_deinit(&sum->worst);
-    samples_deinit(&sum->job);
-    samples_deinit(&sum->refusal);
-}
-
 static void print_tenant(struct tenant *t, uint64_t served, FILE *f) {
     struct summary ttft = samples_summary(&t->ttft), itl = samples_summary(&t->itl),
                    job = samples_summary(&t->job);
@@ -293,7 +286,7 @@ void bench_tenants_print(struct bench_tenants *r, struct tenant *during, FILE *f
     for (uint32_t i = 0; i < TENANTS; i++)
         if (r->tenant[i].here)
             print_tenant(&r->tenant[i], all.n_prompt + all.n_out, f);
-    free_sum(&all);
+    free_tenant(&all);
 }
 
 static void json_during(const struct tenant *t, struct tenant *during, yyjson_mut_doc *d,
@@ -375,5 +368,5 @@ void bench_tenants_json(struct bench_tenants *r, struct tenant *during, yyjson_m
             if (during)
                 json_during(&r->tenant[i], during, d, v);
         }
-    free_sum(&all);
+    free_tenant(&all);
 }

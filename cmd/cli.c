@@ -1,10 +1,14 @@
 #include "cmd/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "base/buf.h"
 
 static void print(const char *fmt, va_list ap, const char *hint) {
@@ -110,6 +114,32 @@ int cli_read_file(const char *path, size_t max, char **out, size_t *len) {
     }
     buf_deinit(&b);
     return r;
+}
+
+int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    ssize_t n = 0;
+
+    for (size_t at = 0; fd >= 0 && at < len && n >= 0; at += (size_t)n)
+        n = write(fd, (const char *)data + at, len - at);
+    int r = fd < 0 || n < 0 || (sync && fsync(fd) < 0) ? -errno : 0;
+    if (fd >= 0 && close(fd) < 0 && r == 0)
+        r = -errno;
+    return r;
+}
+
+int cli_make_folders(const char *path, mode_t mode) {
+    char part[PATH_MAX];
+
+    if ((size_t)snprintf(part, sizeof(part), "%s", path) >= sizeof(part))
+        return -ENAMETOOLONG;
+    for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
+        *p = 0;
+        if (mkdir(part, mode) < 0 && errno != EEXIST)
+            return -errno;
+        *p = '/';
+    }
+    return 0;
 }
 
 bool cli_flush(void) {

@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+#include <sys/types.h>
 #include "base/err.h"
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 64 };
@@ -26,6 +27,12 @@ bool cli_double(const char *text, double min, double max, double *out);
 /* The whole of @path ("-": stdin), NUL-terminated, at most @max bytes. *out is owned by the
  * caller. */
 int cli_read_file(const char *path, size_t max, char **out, size_t *len);
+
+/* Makes @path, or empties it, and writes @len bytes; @sync: they are on the disk then. 0 or
+ * -errno. */
+int cli_write_file(const char *path, mode_t mode, const void *data, size_t len, bool sync);
+/* Makes the folders of @path, which ends with a file's name. 0 or -errno. */
+int cli_make_folders(const char *path, mode_t mode);
 
 /* Flushes stdout: false (after saying so) when what was printed did not arrive. */
 bool cli_flush(void);

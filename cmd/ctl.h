@@ -6,6 +6,7 @@
  */
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <yyjson.h>
 #include "base/buf.h"
 #include "base/err.h"
@@ -39,6 +40,8 @@ int ctl_watch(struct ctl *c, const char *path,
 
 /* The object in @text; NULL: it is none. */
 yyjson_doc *ctl_parse(const char *text, size_t len);
+/* Prints @d, which it frees, as a line; nothing where there is no memory. */
+void ctl_print_json(yyjson_mut_doc *d, FILE *out);
 
 /*
  * Texts for people. A field that is missing or of another type is shown as "-"; bytes that could

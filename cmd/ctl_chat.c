@@ -122,10 +122,7 @@ static void show_json(const struct chat_answer *a) {
     yyjson_mut_obj_add_str(d, root, "finish_reason", a->finish);
     if (u)
         yyjson_mut_obj_add_val(d, root, "usage", yyjson_val_mut_copy(d, u));
-    char *text = yyjson_mut_write(d, 0, NULL);
-    puts(text ? text : "{}");
-    free(text);
-    yyjson_mut_doc_free(d);
+    ctl_print_json(d, stdout);
 }
 
 /* ---- a turn ---- */

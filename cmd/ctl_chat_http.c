@@ -33,7 +33,7 @@ static int add_header(struct chat_server *s, const char *text) {
 int chat_server_new(struct chat_server **out, const char *url, const char *unix_path,
                     const char *key) {
     CLEANUP(chat_server_freep) struct chat_server *s = calloc(1, sizeof(*s));
-    char auth[600];
+    CLEANUP(freep) char *auth = NULL;
 
     if (!s || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return -ENOMEM;
@@ -43,11 +43,15 @@ int chat_server_new(struct chat_server **out, const char *url, const char *unix_
         return -ENOMEM;
     for (size_t n = strlen(s->url); n > 0 && s->url[n - 1] == '/'; n--)
         s->url[n - 1] = 0;
-    snprintf(auth, sizeof(auth), "Authorization: Bearer %s", key ? key : "");
+    if (key && asprintf(&auth, "Authorization: Bearer %s", key) < 0) {
+        auth = NULL;
+        return -ENOMEM;
+    }
     int r = add_header(s, "Content-Type: application/json");
-    if (r == 0 && key)
+    if (r == 0 && key) {
         r = add_header(s, auth);
-    explicit_bzero(auth, sizeof(auth));
+        explicit_bzero(auth, strlen(auth));
+    }
     if (r < 0)
         return r;
     *out = STEAL(s);

@@ -1,10 +1,10 @@
 #include "cmd/ctl_chat.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "cmd/cli.h"
 
 int chat_talk_init(struct chat_talk *t) {
     *t = (struct chat_talk){.doc = yyjson_mut_doc_new(NULL)};
@@ -95,9 +95,8 @@ char *chat_talk_body(const struct chat_talk *t, size_t *len) {
 int chat_talk_save(const struct chat_talk *t, const char *path) {
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_obj(d);
-    size_t len = 0, at = 0;
-    char *text = NULL;
-    ssize_t n = 0;
+    CLEANUP(freep) char *text = NULL;
+    size_t len = 0;
 
     yyjson_mut_doc_set_root(d, root);
     if (root && (!t->model || yyjson_mut_obj_add_str(d, root, "model", t->model)) &&
@@ -105,16 +104,7 @@ int chat_talk_save(const struct chat_talk *t, const char *path) {
         yyjson_mut_obj_add_val(d, root, "messages", with_system(d, t)))
         text = yyjson_mut_write(d, YYJSON_WRITE_PRETTY, &len);
     yyjson_mut_doc_free(d);
-    if (!text)
-        return -ENOMEM;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    for (; fd >= 0 && at < len && n >= 0; at += (size_t)n)
-        n = write(fd, text + at, len - at);
-    int r = fd < 0 || n < 0 ? -errno : 0;
-    if (fd >= 0 && close(fd) < 0 && r == 0)
-        r = -errno;
-    free(text);
-    return r;
+    return text ? cli_write_file(path, 0600, text, len, false) : -ENOMEM;
 }
 
 /* The messages of a file into @t, which is empty. */

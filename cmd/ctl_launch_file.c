@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,34 +18,13 @@ static bool beside(char out[PATH_MAX], const char *path, const char *end) {
     return (size_t)snprintf(out, PATH_MAX, "%s%s", path, end) < PATH_MAX;
 }
 
-/* Makes the folders of @path. */
-static int make_folders(const char *path) {
-    char part[PATH_MAX];
-
-    if (!beside(part, path, ""))
-        return -ENAMETOOLONG;
-    for (char *p = strchr(part + 1, '/'); p; p = strchr(p + 1, '/')) {
-        *p = 0;
-        if (mkdir(part, 0755) < 0 && errno != EEXIST)
-            return -errno;
-        *p = '/';
-    }
-    return 0;
-}
-
 /* A whole file, by a new one of its name: it is the old one or the new one. */
 static int put(const char *path, const char *text, size_t len, mode_t mode) {
     char next[PATH_MAX];
-    ssize_t n = 0;
 
     if (!beside(next, path, ".new-weft"))
         return -ENAMETOOLONG;
-    int fd = open(next, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-    for (size_t at = 0; fd >= 0 && at < len && n >= 0; at += (size_t)n)
-        n = write(fd, text + at, len - at);
-    int r = fd < 0 || n < 0 || fsync(fd) < 0 ? -errno : 0;
-    if (fd >= 0)
-        close(fd);
+    int r = cli_write_file(next, mode, text, len, true);
     if (r == 0 && rename(next, path) < 0)
         r = -errno;
     if (r < 0)
@@ -64,7 +42,7 @@ int launch_file_write(const char *path, const char *text, size_t len) {
         return -ENAMETOOLONG;
     if (access(by, F_OK) == 0)
         return -EEXIST;
-    int r = make_folders(path);
+    int r = cli_make_folders(path, 0755);
     if (r == 0 && stat(path, &st) == 0) {
         r = cli_read_file(path, FILE_MAX, &old, &old_len);
         if (r == 0)

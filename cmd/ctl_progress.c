@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <yyjson.h>
 #include "base/clock.h"
+#include "cmd/ctl.h"
 
 #define SECOND 1000000000ll
 #define SMOOTH_S 3.0 /* time constant of the rate */
@@ -93,11 +94,7 @@ static void print_json(struct progress *p, const char *what, const char *message
             yyjson_mut_obj_add_uint(d, root, "seconds_left", (uint64_t)left_s(p));
         }
     }
-    char *text = yyjson_mut_write(d, 0, NULL);
-    if (text)
-        fprintf(p->out, "%s\n", text);
-    free(text);
-    yyjson_mut_doc_free(d);
+    ctl_print_json(d, p->out);
     fflush(p->out);
 }
 

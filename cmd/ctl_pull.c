@@ -106,21 +106,6 @@ static int print_list(const struct pull *p) {
 
 /* ---- where it goes ---- */
 
-/* The folders of @path, which ends with a file's name. 0 or -errno. */
-static int make_folders(const char *path) {
-    char dir[4096];
-
-    if ((size_t)snprintf(dir, sizeof(dir), "%s", path) >= sizeof(dir))
-        return -ENAMETOOLONG;
-    for (char *p = strchr(dir + 1, '/'); p; p = strchr(p + 1, '/')) {
-        *p = 0;
-        if (mkdir(dir, 0777) < 0 && errno != EEXIST)
-            return -errno;
-        *p = '/';
-    }
-    return 0;
-}
-
 /* File @k of the choice in weft's folder, in the hub's cache. */
 static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *out, size_t size) {
     const char *file = p->listing.file[p->choice.file[k]].path, *slash = strchr(p->spec.repo, '/');
@@ -189,7 +174,7 @@ static int load_files(struct pull *p, struct err *err) {
     struct fetch f;
 
     for (uint32_t k = 0; k < p->choice.n; k++) {
-        int r = plan_file(p, k, &paths, &f) ? make_folders(paths.target) : -ENAMETOOLONG;
+        int r = plan_file(p, k, &paths, &f) ? cli_make_folders(paths.target, 0777) : -ENAMETOOLONG;
 
         if (r < 0) {
             err_set(err, 0, NULL, "%.200s: %s", paths.target, strerror(-r));
@@ -227,11 +212,7 @@ static void print_last(const char *status, const char *key, const char *value, u
     if (name)
         yyjson_mut_obj_add_str(d, root, "name", name);
     yyjson_mut_obj_add_uint(d, root, name ? "bytes" : "code", number);
-    char *text = yyjson_mut_write(d, 0, NULL);
-    if (text)
-        puts(text);
-    free(text);
-    yyjson_mut_doc_free(d);
+    ctl_print_json(d, stdout);
 }
 
 static int fail(struct pull *p, int code, const struct err *err) {

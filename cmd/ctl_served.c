@@ -93,9 +93,9 @@ int ctl_wait_change(struct ctl *c, const char *name, const char *key, const char
         int r = look(c, name, key, out, err);
         bool again = false;
 
-        for (const char *const *w = under_way; *w; w++)
+        for (const char *const *w = under_way; r == CTL_OK && *w; w++)
             again |= strcmp(out, *w) == 0;
-        if (r != CTL_OK || !again)
+        if (!again)
             return r;
         nanosleep(&(struct timespec){.tv_nsec = POLL_MS * 1000000L}, NULL);
     }

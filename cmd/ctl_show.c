@@ -38,6 +38,14 @@ struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
     return c;
 }
 
+void ctl_print_json(yyjson_mut_doc *d, FILE *out) {
+    CLEANUP(freep) char *text = yyjson_mut_write(d, 0, NULL);
+
+    if (text)
+        fprintf(out, "%s\n", text);
+    yyjson_mut_doc_free(d);
+}
+
 bool ctl_value(yyjson_val *object, const char *key, double *out) {
     yyjson_val *v = yyjson_obj_get(object, key);
 

@@ -131,20 +131,27 @@ static void move_selection(struct top *t, int by) {
     t->any = true;
 }
 
-/* Line by line from row @y on; the first in reverse, and the one at @marked. Returns the row
- * after. */
-static int draw_table(const struct buf *text, int y, int bottom, size_t marked) {
+/* Line by line from row @y on. Returns the row after. */
+static int draw_text(const struct buf *text, int y, int bottom) {
     const char *line = text->data ? text->data : "";
 
-    for (size_t i = 0; *line && y < bottom; i++, y++) {
+    for (; *line && y < bottom; y++) {
         size_t len = strcspn(line, "\n");
 
         mvaddnstr(y, 0, line, (int)MIN(len, (size_t)COLS));
-        if (i == 0 || i == marked)
-            mvchgat(y, 0, -1, A_REVERSE, 0, NULL);
         line += len + (line[len] == '\n');
     }
     return y;
+}
+
+/* A table: its headline in reverse, and line @marked. */
+static void draw_table(const struct buf *text, int y, int bottom, size_t marked) {
+    int end = draw_text(text, y, bottom);
+
+    if (y < end)
+        mvchgat(y, 0, -1, A_REVERSE, 0, NULL);
+    if (marked < (size_t)MAX(end - y, 0))
+        mvchgat(y + (int)marked, 0, -1, A_REVERSE, 0, NULL);
 }
 
 /* The latest rates as bars as high as a character, as many as fit. */
@@ -216,19 +223,6 @@ static void show_head(const struct top *t, struct buf *out) {
 
 /* Where the history stands, in the line of the rate of output. */
 enum { HISTORY_ROW = 3, HISTORY_COLUMN = 25 };
-
-/* Line by line from row @y on. Returns the row after. */
-static int draw_text(const struct buf *text, int y, int bottom) {
-    const char *line = text->data ? text->data : "";
-
-    for (; *line && y < bottom; y++) {
-        size_t len = strcspn(line, "\n");
-
-        mvaddnstr(y, 0, line, (int)MIN(len, (size_t)COLS));
-        line += len + (line[len] == '\n');
-    }
-    return y;
-}
 
 static void draw(struct top *t) {
     static void (*const show[])(struct buf * out, yyjson_val * list, size_t columns) = {

@@ -179,18 +179,24 @@ static int run_health(struct call *c) {
     return cli_flush() && strcmp(health.s, "serving") == 0 ? CLI_OK : CLI_FAILED;
 }
 
-/* A POST without a body; says @done. */
-static int post(struct call *c, const char *path, const char *done) {
+/* A POST without a body, by @call; says @done. */
+static int post_by(struct call *c, const char *path, const char *done,
+                   int (*call)(struct ctl *c, const char *method, const char *path,
+                               struct buf *reply, struct err *err)) {
     CLEANUP(buf_deinit) struct buf reply = {0};
     struct err err = {0};
 
     buf_init(&reply, CTL_REPLY_MAX);
-    int r = ctl_call(c->ctl, "POST", path, &reply, &err);
+    int r = call(c->ctl, "POST", path, &reply, &err);
     if (r == CTL_OK && c->json)
         print(reply.data, reply.len);
     else if (r == CTL_OK)
         puts(done);
     return finish(r, &err);
+}
+
+static int post(struct call *c, const char *path, const char *done) {
+    return post_by(c, path, done, ctl_call);
 }
 
 static int run_cancel(struct call *c) {
@@ -216,13 +222,10 @@ static int run_why(struct call *c) {
 }
 
 static int write_file(const char *path, const struct buf *file) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    ssize_t n = 0;
+    int r = cli_write_file(path, 0600, file->data, file->len, false);
 
-    for (size_t at = 0; fd >= 0 && at < file->len && n >= 0; at += (size_t)n)
-        n = write(fd, file->data + at, file->len - at);
-    if (fd < 0 || n < 0 || close(fd) < 0)
-        return cli_fail("%s: %s", path, strerror(errno));
+    if (r < 0)
+        return cli_fail("%s: %s", path, strerror(-r));
     printf("%s: %zu bytes\n", path, file->len);
     return cli_flush() ? CLI_OK : CLI_FAILED;
 }
@@ -298,18 +301,8 @@ static int run_swap(struct call *c) {
 }
 
 static int run_upgrade(struct call *c) {
-    CLEANUP(buf_deinit) struct buf reply = {0};
-    struct err err = {0};
-
-    if (c->argc > 0)
-        return cli_usage("upgrade takes no arguments");
-    buf_init(&reply, CTL_REPLY_MAX);
-    int r = ctl_call_long(c->ctl, "POST", "/upgrade", &reply, &err);
-    if (r == CTL_OK && c->json)
-        print(reply.data, reply.len);
-    else if (r == CTL_OK)
-        puts("upgraded");
-    return finish(r, &err);
+    return c->argc > 0 ? cli_usage("upgrade takes no arguments")
+                       : post_by(c, "/upgrade", "upgraded", ctl_call_long);
 }
 
 static int run_top(struct call *c) {
