@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 static uint32_t draw(struct agent *a, struct range r) {
+    assert(r.low <= r.high);
     return r.low + rng_below(&a->rng, r.high - r.low + 1);
 }
 
@@ -25,6 +26,7 @@ double agent_init(struct agent *a, const struct trace_group *g, uint32_t number,
                   struct agent_scale scale) {
     struct rng mix = {seed};
 
+    assert(scale.tokens >= 0 && scale.times >= 0);
     *a = (struct agent){
         .group = g, .scale = scale, .rng = {rng_next(&mix) ^ (number * 0xD1342543DE82EF95u)}};
     rng_next(&a->rng);
@@ -34,6 +36,7 @@ double agent_init(struct agent *a, const struct trace_group *g, uint32_t number,
 }
 
 void agent_init_sub(struct agent *a, struct agent *parent) {
+    assert(!parent->is_sub);
     *a = (struct agent){.group = parent->group,
                         .scale = parent->scale,
                         .rng = {rng_next(&parent->rng)},
@@ -43,6 +46,7 @@ void agent_init_sub(struct agent *a, struct agent *parent) {
 }
 
 bool agent_ended(const struct agent *a) {
+    assert(a->turn <= a->n_turns);
     return a->turn == a->n_turns;
 }
 
@@ -65,6 +69,7 @@ struct agent_pause agent_pause(struct agent *a) {
     const struct trace_group *g = a->group;
     bool delegates =
         !a->is_sub && g->subs_every.low > 0 && rng_below(&a->rng, g->subs_every.low) == 0;
+    assert(a->turn > 0); /* it comes behind one */
     bool thinks = g->think_every.low > 0 && rng_below(&a->rng, g->think_every.low) == 0;
 
     return (struct agent_pause){

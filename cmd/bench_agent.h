@@ -14,6 +14,7 @@ struct agent_scale {
     double tokens, times; /* what the trace's numbers are multiplied by */
 };
 
+/* Invariant: turn <= n_turns. Only agents of the trace have sub-agents, no sub-agent has. */
 struct agent {
     const struct trace_group *group;
     struct agent_scale scale;

@@ -67,6 +67,8 @@ struct slot {
     struct agents *all;
 };
 
+/* Invariants: n_due <= n_slots <= AGENTS_MAX, due[] are the slots that are WAITING; n_left counts
+ * the agents of the trace, not their sub-agents, that have not ENDED. */
 struct agents {
     struct bench_target target;
     const char *trace_path, *values, *keys, *json;
@@ -124,7 +126,7 @@ static void wait_until(struct slot *slot, int64_t due_ns) {
     struct agents *s = slot->all;
     uint32_t i = s->n_due++;
 
-    assert(s->n_due <= AGENTS_MAX && slot->state != SLOT_ENDED);
+    assert(s->n_due <= s->n_slots && slot->state != SLOT_ENDED);
     slot->state = SLOT_WAITING;
     slot->due_ns = due_ns;
     slot->wait = s->n_waits++;
@@ -135,6 +137,7 @@ static void wait_until(struct slot *slot, int64_t due_ns) {
 
 /* The next one; there is one. */
 static struct slot *take_due(struct agents *s) {
+    assert(s->n_due > 0);
     struct slot *first = s->due[0], *last = s->due[--s->n_due];
     uint32_t i = 0, child;
 
@@ -185,7 +188,7 @@ static int make_turn(struct slot *slot) {
     struct bench_request *q = &slot->q;
     bool first = slot->agent.turn == 0;
 
-    assert(!slot->asking);
+    assert(!slot->asking && !slot->q.transfer);
     slot->turn = agent_next(&slot->agent);
     int r = first ? begin_session(slot) : 0;
     slot->load.priority = (int16_t)g->priority.low;
@@ -212,6 +215,7 @@ static void send_request(struct slot *slot) {
     struct agents *s = slot->all;
     int r = 0;
 
+    assert(slot->state == SLOT_WAITING);
     slot->state = SLOT_RUNNING;
     if (slot->asking)
         bench_request_reset(&slot->q);
@@ -232,13 +236,16 @@ static void end_agent(struct slot *slot, bool finished, int64_t now) {
     struct slot *parent = slot->parent;
     struct tenant *t = tenant_of(s, slot);
 
+    assert(slot->state == SLOT_RUNNING && !slot->asking);
     slot->state = SLOT_ENDED;
     session_deinit(&slot->session);
     if (parent) {
+        assert(parent->state == SLOT_DELEGATING && parent->pause.n_subs > 0);
         if (--parent->pause.n_subs == 0)
             wait_until(parent, now + (int64_t)(parent->pause.seconds * 1e9));
         return;
     }
+    assert(s->n_left > 0);
     s->n_left--;
     if (!finished)
         return;
@@ -251,7 +258,7 @@ static void end_agent(struct slot *slot, bool finished, int64_t now) {
 static void begin_subs(struct slot *slot, int64_t now) {
     uint32_t n = slot->pause.n_subs;
 
-    assert(n > 0);
+    assert(n > 0 && slot->state == SLOT_RUNNING && !slot->parent);
     slot->state = SLOT_DELEGATING;
     for (uint32_t i = 0; i < n; i++) {
         struct slot *sub = new_slot(slot->all, now);

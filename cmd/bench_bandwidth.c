@@ -1,5 +1,6 @@
 #include "cmd/bench_bandwidth.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,6 +20,7 @@
 #define CHUNK ((size_t)256 << 10)
 #define THREADS_MAX 1024u
 
+/* All threads read it; they begin at `go`, when n_ready is n_threads, and end at `stop`. */
 struct meter {
     uint64_t *data;
     size_t n_chunks;
@@ -88,6 +90,7 @@ int bandwidth_measure(uint32_t n_threads, uint64_t bytes, double seconds, double
     uint32_t n = 0;
     double rate = 0;
 
+    assert(m.n_chunks > 0 && seconds > 0);
     if (!readers)
         return -ENOMEM;
     m.data =

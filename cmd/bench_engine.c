@@ -13,6 +13,7 @@
  * counts).
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -72,6 +73,7 @@ static double seconds_since(int64_t start) {
 
 static struct result *new_result(struct bench *b, const char *test, uint32_t n_seqs,
                                  uint32_t n_tokens, uint32_t depth) {
+    assert(b->n_results < RESULTS_MAX && n_seqs > 0);
     struct result *r = &b->result[b->n_results++];
 
     *r = (struct result){.test = test, .n_seqs = n_seqs, .n_tokens = n_tokens, .depth = depth};
@@ -145,6 +147,7 @@ static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *pre
     int32_t next[BATCH_MAX], token[BATCH_MAX];
     int r = 0;
 
+    assert(n > 0 && n <= BATCH_MAX && begin + n <= b->replay.n);
     int64_t start = bench_now_ns();
     for (uint32_t i = 0; r == 0 && i < n; i++) {
         const struct replay_request *q = &b->replay.request[begin + i];
@@ -161,6 +164,7 @@ static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *pre
         for (uint32_t i = 0; i < live; i++) { /* next[i] was sampled for position pos[i] */
             const struct replay_request *q = &b->replay.request[begin + slot[i]];
 
+            assert(pos[i] < q->token.n);
             b->n_agree += next[i] == q->token.id[pos[i]];
             b->n_replayed++;
             if (pos[i] + 1 == q->token.n)

@@ -13,6 +13,7 @@
 #define REPLY_MAX ((size_t)64 << 20) /* bytes of a response that is not streamed */
 #define SPARE_MAX 256u /* handles kept for later requests: a new one costs much memory */
 
+/* One request under way, in bench_http.running; q->transfer is this. */
 struct http_transfer {
     struct bench_request *q;
     CURL *easy;
@@ -114,6 +115,7 @@ static int take_event(void *ctx, const char *data, size_t len) {
         t->done = true;
         return 0;
     }
+    assert(!q->first_ns == !q->n_pieces && q->last_ns <= now);
     int r = openai_parse(data, len, &q->text, &part);
     if (r == -EBADMSG) {
         fail(q, OUTCOME_PROTOCOL, "an event is not a JSON object");
@@ -140,6 +142,7 @@ static size_t on_write(char *data, size_t size, size_t n, void *ctx) {
     struct http_transfer *t = ctx;
     int r;
 
+    assert(t->q->transfer == t);
     if (!t->known) {
         const char *type = NULL;
         long status = 0;
@@ -219,7 +222,7 @@ static void judge(struct http_transfer *t, CURLcode code) {
 
 /* Takes @t out of everything and frees it; its request is the caller's again. */
 static void end_transfer(struct bench_http *h, struct http_transfer *t) {
-    assert(t->q->transfer == t && h->n_running > 0);
+    assert(t->q->transfer == t && h->n_running > 0 && !t->prev == (h->running == t));
     curl_multi_remove_handle(h->multi, t->easy);
     curl_easy_reset(t->easy); /* it points into what is freed here */
     if (h->n_spare < SPARE_MAX)
@@ -310,6 +313,7 @@ struct bench_http *bench_http_free(struct bench_http *h) {
     if (!h)
         return NULL;
     bench_http_stop(h);
+    assert(h->n_running == 0);
     while (h->n_spare)
         curl_easy_cleanup(h->spare[--h->n_spare]);
     curl_multi_cleanup(h->multi);
@@ -358,9 +362,9 @@ static struct http_transfer *new_transfer(struct bench_http *h, const struct ben
 }
 
 int bench_http_start(struct bench_http *h, struct bench_request *q) {
+    assert(!q->transfer && q->done && q->body.len > 0);
     struct http_transfer *t = new_transfer(h, q);
 
-    assert(!q->transfer && q->done && q->body.len > 0);
     if (!t)
         return -ENOMEM;
     t->q = q;
@@ -421,6 +425,7 @@ static bool perform(struct bench_http *h, const char *path, const struct buf *bo
     char url[1024], why[CURL_ERROR_SIZE] = "";
     long status = 0;
 
+    assert(path[0] == '/' && strlen(h->base) > 3); /* it ends with "/v1" */
     snprintf(url, sizeof(url), "%.*s%s", (int)(strlen(h->base) - 3), h->base, path);
     CURL *e = easy_new(h, url);
     if (!e)

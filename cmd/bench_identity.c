@@ -75,6 +75,7 @@ static int send(struct probe *p, uint64_t number, double temperature, uint32_t n
 }
 
 static void forget(struct probe *p) {
+    assert(p->running);
     bench_request_deinit(&p->q);
     p->running = false;
 }
@@ -83,6 +84,7 @@ static void forget(struct probe *p) {
 static void on_alone(struct bench_request *q) {
     struct probe *p = q->ctx;
 
+    assert(!p->alone);
     if (q->outcome == OUTCOME_OK) {
         p->n_alone = q->text.len;
         p->alone = STEAL(q->text.data);

@@ -87,6 +87,7 @@ void session_deinit(struct session *s) {
 
 int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens, uint32_t n_output,
                 struct buf *body) {
+    assert(o->model && n_output > 0);
     int r = say_words(s, o, "user", n_tokens, &s->rng);
 
     s->turn++;
@@ -114,9 +115,11 @@ int session_ask(struct session *s, const struct load_opts *o, uint32_t n_tokens,
 }
 
 int session_answer_words(struct session *s, const struct load_opts *o, uint32_t n_tokens) {
+    assert(s->turn > 0);
     return say_words(s, o, "assistant", n_tokens, &s->rng);
 }
 
 int session_answer(struct session *s, const struct load_opts *o, const char *text, size_t len) {
+    assert(s->turn > 0);
     return say(s, o, "assistant", text, len);
 }

@@ -1,5 +1,6 @@
 #include "cmd/bench_poll.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -61,6 +62,7 @@ static int wait_ms(const struct bench_poll *p, int timeout_ms) {
 
 int bench_poll_run(struct bench_poll *p, int timeout_ms) {
     struct epoll_event events[EVENTS];
+    assert(p->epoll >= 0 && timeout_ms >= 0);
     int n_alive, n = epoll_wait(p->epoll, events, EVENTS, wait_ms(p, timeout_ms));
 
     if (n < 0)

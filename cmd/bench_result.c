@@ -61,6 +61,7 @@ int bench_result_add(struct bench_result *r, const struct bench_request *q) {
     if (e == 0)
         e = samples_add_all(&r->itl, &q->gaps);
     r->n_good += is_good(r, streamed, ttft, tpot);
+    assert(r->n_good <= r->n[OUTCOME_OK] && r->n_guessed <= r->n[OUTCOME_OK]);
     return e;
 }
 

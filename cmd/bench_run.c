@@ -112,6 +112,7 @@ static struct run_batch *begin(struct run *r) {
 /* Adds rows [pos0, pos0 + n) of a slot; the last row's next token is wanted when @want. */
 static void add(struct run *r, struct run_batch *b, uint32_t slot, uint32_t pos0,
                 const int32_t *tokens, uint32_t n, int32_t feed, bool want) {
+    assert(!tokens == (feed >= 0)); /* a row's token is given, or the one sampled a step before */
     uint32_t i = b->b.n_seqs++, row0 = b->b.n_rows;
     uint32_t n_pages = (pos0 + n + PAGE_TOKENS - 1) / PAGE_TOKENS, first = b->start[i];
 
@@ -148,7 +149,7 @@ int run_prefill(struct run *r, uint32_t slot, uint32_t pos0, const int32_t *toke
                 int32_t *next) {
     struct engine_result result;
 
-    assert(slot < r->opts.max_seqs);
+    assert(slot < r->opts.max_seqs && pos0 + n <= r->pages_per_seq * PAGE_TOKENS);
     r->n_prompt[slot] = pos0 + n;
     for (uint32_t at = 0; at < n;) {
         struct run_batch *b = begin(r);

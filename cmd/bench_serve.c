@@ -48,6 +48,8 @@ static const char usage[] =
     "  --json FILE           the result as JSON (-: stdout, the table then goes to "
     "stderr)\n" TARGET_USAGE;
 
+/* Invariants: in_session: `session` is there; q belongs to the slot only while it is RUNNING; a
+ * FREE one is in no session. Those that are WAITING are counted in n_waiting. */
 struct slot {
     enum { SLOT_FREE, SLOT_WAITING, SLOT_RUNNING } state;
     struct bench_request q;
@@ -94,6 +96,7 @@ static void wait_until(struct slot *slot, int64_t due_ns) {
     slot->state = SLOT_WAITING;
     slot->due_ns = due_ns;
     slot->serve->n_waiting++;
+    assert(slot->serve->n_waiting <= slot->serve->n_slots);
 }
 
 static void end_session(struct slot *slot) {
@@ -107,6 +110,8 @@ static void on_done(struct bench_request *q) {
     struct slot *slot = q->ctx;
     struct serve *s = slot->serve;
     double pause_s = 0;
+
+    assert(slot->state == SLOT_RUNNING && slot->in_session);
     int r = bench_result_add(&s->result, q);
 
     if (q->outcome == OUTCOME_OK && slot->session.turn < s->turns) {
@@ -132,8 +137,8 @@ static int start(struct slot *slot, int64_t now) {
     struct bench_request *q = &slot->q;
     int r = 0;
 
+    assert(slot->state == SLOT_WAITING && s->n_waiting > 0);
     slot->state = SLOT_RUNNING;
-    assert(s->n_waiting > 0);
     s->n_waiting--;
     if (!slot->in_session)
         r = session_init(&slot->session, &s->target.load, s->n_sessions++);

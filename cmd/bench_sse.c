@@ -24,6 +24,7 @@ static int end_line(struct sse *s, int (*event)(void *, const char *, size_t), v
     size_t len = s->line.len;
     int r = 0;
 
+    assert(s->has_data || s->data.len == 0);
     if (len == 0) {
         if (s->has_data)
             r = event(ctx, s->data.len ? s->data.data : "", s->data.len);

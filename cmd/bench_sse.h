@@ -10,7 +10,8 @@
 
 #define SSE_EVENT_MAX ((size_t)16 << 20) /* bytes of one event */
 
-/* Between two chunks: `line` is the beginning of a line, `data` those of the event so far. */
+/* Between two chunks: `line` is the beginning of a line, `data` those of the event so far, empty
+ * unless has_data. */
 struct sse {
     struct buf line, data;
     bool after_cr; /* a LF now belongs to the CR before */

@@ -12,7 +12,7 @@ void samples_deinit(struct samples *s) {
 }
 
 int samples_add(struct samples *s, double v) {
-    assert(s->n <= s->cap);
+    assert(s->n <= s->cap && !isnan(v));
     if (s->n == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 64;
         double *grown = reallocarray(s->v, cap, sizeof(*grown));
@@ -146,7 +146,7 @@ static double draw_normal(struct rng *r) {
 uint32_t dist_draw(const struct dist *d, struct rng *r) {
     double v = d->a;
 
-    assert(d->kind != DIST_CHOICE || d->n > 0);
+    assert(d->kind == DIST_CHOICE ? d->n > 0 : d->a >= 1);
     switch (d->kind) {
     case DIST_FIXED:
         break;

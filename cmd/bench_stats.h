@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/rng.h"
 
+/* n <= cap; none is NaN, so that they have an order. */
 struct samples {
     double *v;
     size_t n, cap;
@@ -34,6 +35,7 @@ struct summary samples_summary(struct samples *s);
 #define LENGTH_MAX 1000000u
 #define DIST_CHOICES 16u
 
+/* From dist_parse(): a >= 1, n > 0 of DIST_CHOICE, a < b of DIST_UNIFORM. */
 struct dist {
     enum { DIST_FIXED, DIST_UNIFORM, DIST_CHOICE, DIST_EXP, DIST_LOGNORMAL } kind;
     double a, b;

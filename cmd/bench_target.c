@@ -1,5 +1,6 @@
 #include "cmd/bench_target.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +32,7 @@ int bench_target_parse(struct bench_target *t, int argc, char **argv,
     struct cli_option all[OPTIONS_MAX];
     int n_args;
 
-    if (n + ARRAY_SIZE(own) > OPTIONS_MAX)
-        abort(); /* our own mistake */
+    assert(n + ARRAY_SIZE(own) <= OPTIONS_MAX);
     memcpy(all, options, n * sizeof(*all));
     memcpy(all + n, own, sizeof(own));
     int code = cli_parse(argc, argv, all, n + ARRAY_SIZE(own), usage, &n_args);
@@ -136,7 +136,7 @@ int bench_target_open(struct bench_target *t, struct bench_http **out) {
         if (r < 0)
             return cli_fail_err(t->url, &err, r);
     }
-    t->load.model = t->model;
+    t->load.model = t->model; /* *t stays where it is */
     int code = t->load.words_per_token > 0 ? CLI_OK : calibrate(t, h);
     if (code == CLI_OK)
         *out = STEAL(h);

@@ -27,6 +27,7 @@ void bench_tenants_deinit(struct bench_tenants *r) {
 
 /* 0 or -ENOMEM. */
 static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
+    assert(from_ns <= to_ns && s->n <= s->cap);
     if (s->n == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 64;
         struct span *grown = reallocarray(s->v, cap, sizeof(*grown));
@@ -42,7 +43,6 @@ static int add_span(struct spans *s, int64_t from_ns, int64_t to_ns) {
 
 /* A turn waited from @from_ns to @to_ns for its first token. 0 or -ENOMEM. */
 static int add_wait(struct tenant *t, int64_t from_ns, int64_t to_ns) {
-    assert(from_ns <= to_ns);
     int e = add_span(&t->wait, from_ns, to_ns);
 
     return e < 0 ? e : samples_add(&t->ttft, (double)(to_ns - from_ns) * 1e-9);
@@ -54,6 +54,7 @@ static int add_stream(struct tenant *t, const struct bench_request *q, int64_t d
     int64_t at_ns = q->first_ns;
     double worst = 0;
 
+    assert(at_ns > 0);
     for (size_t i = 0; e == 0 && i < q->gaps.n; i++) {
         double gap_s = q->gaps.v[i];
         int64_t from_ns = at_ns;
@@ -73,6 +74,7 @@ int bench_tenants_finished(struct bench_tenants *r, struct tenant *t, const stru
                            uint32_t n_output) {
     int64_t n_out = q->output_tokens < 0 ? (int64_t)q->n_pieces : q->output_tokens;
 
+    assert(q->outcome == OUTCOME_OK && t->n_finished < t->n_turns);
     r->end_ns = MAX(r->end_ns, q->end_ns);
     t->n_finished++;
     t->n_short += n_out < n_output;

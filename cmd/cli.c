@@ -1,5 +1,6 @@
 #include "cmd/cli.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -41,6 +42,7 @@ int cli_usage(const char *fmt, ...) {
 }
 
 int cli_fail_err(const char *what, const struct err *e, int r) {
+    assert(r < 0);
     const char *why = e && e->message[0] ? e->message : strerror(-r);
 
     /* A reader that opened the file itself has named it already. */
@@ -52,6 +54,7 @@ bool cli_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out) {
     char *end;
     unsigned shift = 0;
 
+    assert(min <= max);
     if (*text < '0' || *text > '9')
         return false;
     errno = 0;
@@ -173,6 +176,7 @@ static bool set_option(const struct cli_option *o, const char *value) {
 /* The option that @arg begins with, and where its value follows a "="; NULL: there is none. */
 static const struct cli_option *find_option(const struct cli_option *options, size_t n,
                                             const char *arg, const char **value) {
+    assert(arg[0] == '-' && arg[1]);
     bool is_long = arg[1] == '-';
     const char *name = arg + 1 + is_long, *end = is_long ? strchrnul(name, '=') : name + 1;
 

@@ -77,6 +77,7 @@ void chat_answer_deinit(struct chat_answer *a) {
 
 /* ---- one transfer ---- */
 
+/* With a sink it is a stream, whose parts go there and into `answer`; `whole` has what is none. */
 struct transfer {
     struct chat_server *server;
     const struct chat_sink *sink; /* NULL: not a stream */
@@ -96,6 +97,7 @@ static int take_text(struct transfer *t, yyjson_val *v, bool reasoning) {
     struct chat_answer *a = t->answer;
     size_t len = yyjson_get_len(v);
 
+    assert(t->sink && a);
     if (!yyjson_is_str(v) || len == 0)
         return 0;
     if (a->first_s == 0)
@@ -145,6 +147,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     long status = 0;
     int r;
 
+    assert(!t->sink == !t->answer);
     curl_easy_getinfo(t->server->curl, CURLINFO_RESPONSE_CODE, &status);
     t->is_error = status / 100 != 2;
     if (t->sink && !t->is_error)
@@ -182,6 +185,7 @@ static int outcome(struct transfer *t, CURLcode code, struct err *err) {
 
     curl_easy_getinfo(s->curl, CURLINFO_RESPONSE_CODE, &status);
     if (code == CURLE_ABORTED_BY_CALLBACK) {
+        assert(t->answer); /* on_progress() ends streams only */
         t->answer->stopped = true;
         return CTL_OK;
     }

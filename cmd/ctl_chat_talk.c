@@ -1,5 +1,6 @@
 #include "cmd/ctl_chat.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ void chat_talk_clear(struct chat_talk *t) {
 
 int chat_talk_add(struct chat_talk *t, const char *role, const char *text, size_t len,
                   const struct buf *reasoning) {
+    assert(t->messages);
     yyjson_mut_val *m = yyjson_mut_arr_add_obj(t->doc, t->messages);
     bool ok = m && yyjson_mut_obj_add_strcpy(t->doc, m, "role", role) &&
               yyjson_mut_obj_add_strncpy(t->doc, m, "content", len ? text : "", len);
@@ -76,6 +78,7 @@ static yyjson_mut_val *with_system(yyjson_mut_doc *d, const struct chat_talk *t)
 }
 
 char *chat_talk_body(const struct chat_talk *t, size_t *len) {
+    assert(t->messages && t->params);
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *root = yyjson_mut_val_mut_copy(d, t->params), *messages = with_system(d, t);
     yyjson_mut_val *options = yyjson_mut_obj(d);
@@ -113,6 +116,7 @@ static int take_messages(struct chat_talk *t, yyjson_val *list) {
     size_t i, n;
     int r = 0;
 
+    assert(yyjson_mut_arr_size(t->messages) == 0 && !t->system);
     yyjson_arr_foreach(list, i, n, m) {
         const char *role = yyjson_get_str(yyjson_obj_get(m, "role"));
         yyjson_val *content = yyjson_obj_get(m, "content");

@@ -12,6 +12,7 @@
 #define CALL_MS 10000
 #define LINE_MAX_BYTES (1u << 20)
 
+/* One call at a time; curl keeps its connection from one to the next. */
 struct ctl {
     CURL *curl;
     char *socket;
@@ -94,6 +95,7 @@ struct sink {
 static bool hand_out_lines(struct sink *s) {
     char *end;
 
+    assert(s->line);
     while ((end = memchr(s->reply->data, '\n', s->reply->len)) != NULL) {
         size_t len = (size_t)(end - s->reply->data);
 
@@ -246,6 +248,7 @@ int ctl_watch(struct ctl *c, const char *path,
     CLEANUP(buf_deinit) struct buf reply;
     struct sink s = {.reply = &reply, .line = line, .ctx = ctx};
 
+    assert(line);
     buf_init(&reply, LINE_MAX_BYTES);
     int r = perform(c, "GET", path, &s, err);
     if (r != CTL_OK || s.enough)

@@ -141,6 +141,7 @@ static int lock_part(struct loading *l) {
     struct stat ours, now;
     bool said = false;
 
+    assert(l->fd < 0);
     l->fd = open(l->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (l->fd < 0)
         return -errno;
@@ -164,6 +165,7 @@ static int lock_part(struct loading *l) {
 }
 
 static int restart(struct loading *l) {
+    assert(l->fd >= 0);
     sha256_init(&l->sum);
     l->have = 0;
     return ftruncate(l->fd, 0) < 0 ? -errno : 0;
@@ -173,11 +175,11 @@ static int restart(struct loading *l) {
 static int take_over(struct loading *l) {
     struct stat st;
 
+    assert(l->fd >= 0);
     if (fstat(l->fd, &st) < 0)
         return -errno;
     if (!*l->f->sha256 || (uint64_t)st.st_size > l->f->size)
         return restart(l);
-    assert(l->fd >= 0);
     l->have = (uint64_t)st.st_size;
     return sum_file(l->f, l->fd, l->have, &l->sum);
 }
@@ -261,7 +263,7 @@ static int load(struct loading *l) {
     const struct hub_sink sink = {on_begin, on_data, on_tick, l};
     struct hub_reply reply;
 
-    for (uint32_t n = 0; l->have < f->size;) {
+    for (uint32_t n = 0; l->have < f->size;) { /* n: attempts in a row that brought nothing */
         uint64_t before = l->have;
         int r = hub_get(f->hub, f->path, l->have, &sink, &reply, l->err);
 
@@ -293,6 +295,7 @@ static int finish(struct loading *l) {
     const struct fetch *f = l->f;
     char hex[65];
 
+    assert(l->have == f->size);
     sha256_hex(&l->sum, hex);
     if (*f->sha256 && strcmp(hex, f->sha256) != 0) {
         err_set(l->err, 502, NULL,
@@ -337,6 +340,7 @@ int fetch_file(const struct fetch *f, struct err *err) {
     bool may_repeat = true;
     int r;
 
+    assert(f->size > 0 && f->n_tries > 0);
     if (!part_path(f, l.part, sizeof(l.part)))
         return fail_local(&l, ENAMETOOLONG);
     while ((r = is_complete(f)) == 0) {

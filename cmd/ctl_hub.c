@@ -1,5 +1,6 @@
 #include "cmd/ctl_hub.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -163,6 +164,7 @@ struct candidate {
 };
 
 static bool is_candidate(const struct hub_listing *l, uint32_t i, struct candidate *out) {
+    assert(i < l->n);
     const char *name = base_name(l->file[i].path);
     struct model_name parts;
 
@@ -251,6 +253,7 @@ static int take_shards(const struct hub_listing *l, const struct candidate *c,
     const char *first = l->file[c->file].path;
     int prefix = (int)(base_name(first) - first) + (int)c->name.stem_len;
 
+    assert(c->name.n_shards > 0 && c->name.n_shards <= ARRAY_SIZE(out->file));
     out->n = c->name.n_shards;
     out->bytes = 0;
     snprintf(out->stem, sizeof(out->stem), "%s", c->stem);

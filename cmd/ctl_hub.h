@@ -39,7 +39,8 @@ void hub_listing_deinit(struct hub_listing *l); /* accepts a zeroed one */
 /* Of the JSON that the hub answers. 0, -ENOMEM, or -EINVAL. */
 int hub_listing_read(struct hub_listing *out, const char *json, size_t len, struct err *err);
 
-/* The files of one model, in the order of their shards: indices into a listing. */
+/* The files of one model, in the order of their shards: indices into a listing; as many as a name
+ * can say (base/model_dir.h). */
 struct hub_choice {
     uint32_t file[512];
     uint32_t n;

@@ -1,5 +1,6 @@
 #include "cmd/ctl_hub.h"
 
+#include <assert.h>
 #include <curl/curl.h>
 #include <errno.h>
 #include <stdio.h>
@@ -15,6 +16,8 @@
 #define WAIT_MAX_MS 60000 /* between two attempts */
 #define REFUSAL_MAX 4096  /* bytes read of an answer that is an error */
 
+/* One transfer at a time. `endpoint` has no slash at its end; a token is there only where it may
+ * travel to it (is_private()). */
 struct hub {
     CURL *curl;
     struct curl_slist *token; /* the header with it; NULL: there is none */
@@ -126,6 +129,7 @@ static void set_always(struct hub *h) {
 int hub_new(struct hub **out, const struct hub_options *o, struct err *err) {
     CLEANUP(hub_freep) struct hub *h = calloc(1, sizeof(*h));
 
+    assert(o->stop);
     if (!h || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return -ENOMEM;
     h->options = *o;
@@ -215,6 +219,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *ctx) {
     struct transfer *t = ctx;
     long status = 0;
 
+    assert(!t->refused);
     curl_easy_getinfo(t->hub->curl, CURLINFO_RESPONSE_CODE, &status);
     t->reply->status = status;
     t->got += size * n;
@@ -283,6 +288,7 @@ int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sin
     CLEANUP(freep) char *url = NULL;
     char range[32];
 
+    assert(path[0] == '/' && sink->begin && sink->data);
     *reply = (struct hub_reply){.total = -1, .retry_after_s = -1};
     if (asprintf(&url, "%s%s", h->endpoint, path) < 0) {
         url = NULL;
@@ -317,6 +323,7 @@ int hub_get(struct hub *h, const char *path, uint64_t from, const struct hub_sin
 }
 
 int64_t hub_wait_ms(const struct hub_reply *reply, uint32_t n) {
+    assert(n > 0);
     int64_t ms = 500ll << MIN(n - 1, 7u);
 
     if (reply->retry_after_s > WAIT_MAX_MS / 1000)

@@ -1,5 +1,6 @@
 #include "cmd/ctl_launch.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -145,6 +146,7 @@ static char *filled(const char *text, const struct target *t) {
     struct buf b = {.max = 1 << 20};
     int r = 0;
 
+    assert(t->url && t->model && t->key && t->limit);
     while (*text && r == 0) {
         size_t i = 0;
 
@@ -245,6 +247,7 @@ static int change(const struct launch_client *c, const struct target *t, const c
     size_t n = 0;
     int r;
 
+    assert(!c->fragment != !c->appended);
     if (!text)
         return cli_fail("out of memory");
     if (c->fragment) {
@@ -347,6 +350,7 @@ static const struct launch_client *find(const char *name) {
 static bool file_of(const struct launch_client *c, char path[PATH_MAX]) {
     const char *home = getenv("HOME");
 
+    assert(!c->file == (!c->fragment && !c->appended));
     if (!c->file) {
         cli_fail("%s is told by its environment alone: there is no file to write", c->name);
         return false;

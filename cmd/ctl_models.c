@@ -1,5 +1,6 @@
 #include "cmd/ctl_local.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -18,6 +19,7 @@
 
 /* ---- what a file says of itself ---- */
 
+/* arch is "" of a file that cannot be read; where fit.fits is false, `problem` says why. */
 struct facts {
     char arch[64], format[16], title[100];
     uint64_t n_params;
@@ -254,6 +256,7 @@ static void remove_empty(const char *path, const char *root) {
 
 /* The file of shard @k (from 1) of @m. */
 static bool shard_path(const struct model_file *m, uint32_t k, char *out, size_t size) {
+    assert(k > 0 && k <= m->n_files);
     size_t tail = m->n_files > 1 ? strlen("-00001-of-00001.gguf") : 0, len = strlen(m->path) - tail;
     int n = m->n_files > 1
                 ? snprintf(out, size, "%.*s-%05u-of-%05u.gguf", (int)len, m->path, k, m->n_files)
@@ -270,6 +273,7 @@ static int remove_model(const struct model_file *m, const char *root) {
     };
     char path[4096], sum[4096];
 
+    assert(m->store < ARRAY_SIZE(theirs));
     if (m->store != MODEL_WEFT)
         return cli_fail("%s belongs to %s: nothing is removed there", m->name, theirs[m->store]);
     for (uint32_t k = 1; k <= m->n_files; k++) {

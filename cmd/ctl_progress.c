@@ -1,5 +1,6 @@
 #include "cmd/ctl_progress.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -52,6 +53,7 @@ void progress_model(struct progress *p, const char *name, uint64_t total) {
 
 void progress_file(struct progress *p, const char *file, const char *sha256, uint64_t size) {
     p->done_before += p->size;
+    assert(p->done_before + size <= p->total);
     p->file = file;
     p->sha256 = sha256;
     p->size = size;
@@ -118,6 +120,7 @@ static void print_line(struct progress *p) {
     if (p->form == PROGRESS_TERMINAL && bar >= 8) {
         int full = (int)(part * bar);
 
+        assert(full >= 0 && full <= bar);
         n += snprintf(line + n, sizeof(line) - (size_t)n, "  [%.*s%.*s]", full,
                       "========================", bar - full, "                        ");
     }
@@ -157,6 +160,7 @@ void progress_at(struct progress *p, const char *what, uint64_t done) {
     int64_t now = clock_now(clock_monotonic());
     bool is_new = strcmp(what, p->what) != 0;
 
+    assert(done <= p->size);
     p->what = what;
     p->done = done;
     if (is_new)

@@ -12,7 +12,8 @@
 /* Lines for a log; one line that changes; JSON. */
 enum progress_form { PROGRESS_PLAIN, PROGRESS_TERMINAL, PROGRESS_JSON };
 
-/* What is known of a transfer. */
+/* What is known of a transfer. Invariants: done <= size, done_before + size <= total; what the hub
+ * sends beyond them the caller has refused. */
 struct progress {
     enum progress_form form;
     FILE *out;

@@ -1,5 +1,6 @@
 #include "cmd/ctl_local.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,6 +33,7 @@ static void on_signal(int number) {
     stop = number;
 }
 
+/* What is known grows in this order: what was asked for, what there is, what of it is meant. */
 struct pull {
     struct hub_spec spec;
     struct hub_listing listing;
@@ -108,6 +110,7 @@ static int print_list(const struct pull *p) {
 
 /* File @k of the choice in weft's folder, in the hub's cache. */
 static bool target_path(const struct pull *p, uint32_t k, bool in_cache, char *out, size_t size) {
+    assert(k < p->choice.n);
     const char *file = p->listing.file[p->choice.file[k]].path, *slash = strchr(p->spec.repo, '/');
     int n;
 
@@ -173,6 +176,7 @@ static int load_files(struct pull *p, struct err *err) {
     struct paths paths;
     struct fetch f;
 
+    assert(p->choice.n > 0);
     for (uint32_t k = 0; k < p->choice.n; k++) {
         int r = plan_file(p, k, &paths, &f) ? cli_make_folders(paths.target, 0777) : -ENAMETOOLONG;
 

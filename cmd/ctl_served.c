@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@ static bool escape(const char *text, char *out, size_t size) {
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~:/";
     size_t n = 0;
 
+    assert(size > 4);
     for (; *text && n + 4 < size; text++)
         n += strchr(plain, *text) ? (size_t)snprintf(out + n, 2, "%c", *text)
                                   : (size_t)snprintf(out + n, 4, "%%%02X", (unsigned char)*text);

@@ -28,7 +28,8 @@ struct ctl_cell ctl_text(yyjson_val *object, const char *key) {
         c.s[n++] = x < 0x20 || x == 0x7F || c1 ? '?' : *s;
         s += c1;
     }
-    if (*s) { /* cut before a character, not inside */
+    assert(n <= sizeof(c.s) - 4); /* room for the dots */
+    if (*s) {                     /* cut before a character, not inside */
         while (n > 0 && ((unsigned char)*s & 0xC0) == 0x80) {
             s--;
             n--;
@@ -288,6 +289,7 @@ static void fit(size_t width[TABLE_COLUMNS_MAX], yyjson_val *list, const struct 
     size_t i, n, line = 0;
     yyjson_val *row;
 
+    assert(n_columns > 0 && n_columns <= TABLE_COLUMNS_MAX);
     for (size_t c = 0; c < n_columns; c++) {
         width[c] = strlen(columns[c].title);
         yyjson_arr_foreach(list, i, n, row) {

@@ -16,6 +16,8 @@
 /* What the list is of. */
 enum view { VIEW_REQUESTS, VIEW_TENANTS, VIEW_MODELS };
 
+/* Invariants: n_history <= HISTORY; `before` is the answer before `stats`, before_ns when it came;
+ * what is selected is remembered by its name, and may be in no list any more. */
 struct top {
     struct ctl *ctl;
     yyjson_doc *stats, *before, *list; /* NULL: the last call failed, or there was none */
@@ -68,6 +70,7 @@ static void poll_daemon(struct top *t) {
     static const char *const paths[] = {"/requests", "/tenants", "/models"};
     struct err err = {0};
     yyjson_doc *stats = NULL, *list = NULL;
+    assert(t->view < ARRAY_SIZE(paths));
     int r = ctl_get(t->ctl, "/stats", &stats, &err);
 
     if (r == CTL_OK)

@@ -82,9 +82,9 @@ static void set_levels(struct gguf_fill *f) {
 /* Powers of two around @base with its mean square: mostly the two beside it, and two smaller ones,
  * so that four values occur. */
 static void set_exponents(struct gguf_fill *f, double base) {
-    int k = (int)floor(log2(base)), n_large;
-
-    n_large = (int)lround((base * base / exp2(2 * k) - 252.625 / 256) * 256 / 3);
+    int k = (int)floor(log2(base));
+    int n_large = (int)lround((base * base / exp2(2 * k) - 252.625 / 256) * 256 / 3);
+    assert(n_large >= 0 && n_large <= 252);
     for (int i = 0; i < 256; i++)
         f->scale[i] = (uint16_t)(128 + k + (i < 2 ? -2 : i < 4 ? -1 : i < 4 + n_large ? 1 : 0));
 }
@@ -110,6 +110,7 @@ void gguf_fill_init(struct gguf_fill *f, const struct tensor_format *format, dou
                     uint64_t seed) {
     *f = (struct gguf_fill){
         .format = format, .recipe = find_recipe(format->type), .std = std, .rng = {seed}};
+    assert(std > 0);
     if (!f->recipe) {
         set_levels(f);
         return;
@@ -176,6 +177,7 @@ static void fill_16(struct gguf_fill *f, uint8_t *dst, size_t n) {
 /* Writes the scale of a block, from the random number @v. */
 static void put_scale(const struct gguf_fill *f, uint8_t *block, uint64_t v) {
     const struct fill_recipe *c = f->recipe;
+    assert(c);
     uint16_t scale = f->scale[v & 255], min = f->min[(v >> 8) & 255];
 
     if (!c->min)

@@ -9,6 +9,8 @@
 
 #define FILL_LEVELS 4096 /* distinct values of F16 and BF16 weights */
 
+/* Invariants: std > 0; scale and min are set where there is a recipe, level where there is none and
+ * the format is not F32. */
 struct gguf_fill {
     const struct tensor_format *format;
     const struct fill_recipe *recipe; /* NULL: plain numbers */

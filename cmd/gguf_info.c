@@ -3,6 +3,7 @@
  * file is escaped before it is printed.
  */
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,7 @@ static const char *type_name(enum gguf_type type) {
         [GGUF_F64] = "f64",
     };
 
+    assert(type < ARRAY_SIZE(names) && names[type]); /* the reader knows no others */
     return names[type];
 }
 
@@ -54,8 +56,10 @@ static size_t sum_formats(const struct gguf *g, struct total *out) {
 
         while (k < n && out[k].format != t->format)
             k++;
-        if (k == n)
+        if (k == n) {
+            assert(n < TOTALS_MAX);
             out[n++] = (struct total){.format = t->format};
+        }
         out[k].n_tensors++;
         out[k].n_values += count_values(t);
         out[k].n_bytes += t->n_bytes;

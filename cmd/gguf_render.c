@@ -25,7 +25,8 @@ static const char usage[] =
     "Prints the prompt. CONVERSATION.json (-: stdin) is an object of template variables, with\n"
     "bos_token, eos_token and now (ISO time for strftime_now) beside them.\n";
 
-/* The text of a model's template and its special tokens. */
+/* The text of a model's template and its special tokens; of a template file the text alone: then
+ * there is no tokenizer. `data` points into `text` or `file`. */
 struct source {
     struct gguf *file;
     struct tokenizer *tokenizer;

@@ -69,6 +69,7 @@ static uint64_t count_values(const struct synth_tensor *t) {
 
 /* 0 or -errno. */
 static int write_vector(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed) {
+    assert(t->format->type == TENSOR_F32);
     struct rng r = {tensor_seed(seed, t->name)};
     uint64_t n = count_values(t);
     CLEANUP(freep) float *v = calloc(n, sizeof(*v));
@@ -117,6 +118,7 @@ static int write_divisors(struct gguf_write *w, const struct synth_tensor *t) {
 
 static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint64_t seed,
                         uint8_t *chunk) {
+    assert(t->ne[0] % t->format->block == 0 && t->std > 0);
     uint64_t left = count_values(t) / t->format->block;
     size_t per_chunk = CHUNK_BYTES / t->format->block_bytes;
     struct gguf_fill fill;
@@ -133,7 +135,7 @@ static int write_matrix(struct gguf_write *w, const struct synth_tensor *t, uint
     return r;
 }
 
-/* One file of the model: tensors [begin, end). */
+/* One file of the model: tensors [begin, end), at least one; together they are all of the plan. */
 struct shard {
     uint32_t number, begin, end;
 };
@@ -234,6 +236,7 @@ static uint32_t end_of_shard(const struct synth_plan *p, uint32_t begin, uint32_
     uint64_t left = 0, sum = 0;
     uint32_t end = begin, after = n_shards - shard - 1;
 
+    assert(begin + after < p->n_tensors);
     if (!after)
         return p->n_tensors;
     for (uint32_t i = begin; i < p->n_tensors; i++)

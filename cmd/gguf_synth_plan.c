@@ -77,6 +77,7 @@ static bool use_more_bits(uint32_t i, uint32_t n) {
 
 enum { LAYER_TENSORS = 32 }; /* at most */
 
+/* What the functions below add tensors with, in the order of the file. */
 struct planner {
     struct synth_plan *plan;
     const struct synth_shape *shape;
@@ -116,6 +117,7 @@ static void matrix(struct planner *p, enum synth_role role, double gain, uint64_
     struct synth_tensor *t = add(p, role, 2, n_in, n_out, fmt, ap);
     va_end(ap);
     t->format = tensor_format(fit(more ? p->more : p->base, n_in));
+    assert(gain > 0 && n_in > 0);
     t->std = gain / sqrt((double)n_in);
     bool adds = role == ROLE_DOWN || strstr(t->name, "attn_output") || strstr(t->name, "ssm_out");
     if (adds && s->loud != 0)
@@ -422,7 +424,7 @@ int synth_plan_new(struct synth_plan *out, const struct synth_shape *s, const ch
         plan_layer(&p, i);
     for (uint32_t i = s->n_layer; i < s->n_layer + s->n_mtp; i++)
         plan_block(&p, i);
-    assert(plan.n_tensors <= room);
+    assert(plan.n_tensors <= room); /* as many again have room for factors */
     plan_scales(&p);
     *out = plan;
     return 0;

@@ -1,5 +1,6 @@
 #include "cmd/gguf_synth.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -115,6 +116,7 @@ static const struct {
 };
 
 const char *synth_arch_name(enum synth_arch arch) {
+    assert((size_t)arch < ARRAY_SIZE(arch_names));
     return arch_names[arch];
 }
 

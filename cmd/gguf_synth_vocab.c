@@ -131,6 +131,7 @@ static void merge(struct vocab *v, const char *left, size_t n_left, const char *
     uint32_t *s = find_slot(v, text, n_left + n_right);
     if (*s)
         return;
+    assert(v->n < v->max && n_left > 0 && n_right > 0);
     struct piece *p = &v->piece[v->n++];
     memcpy(p->text, text, n_left + n_right);
     p->len = (uint8_t)(n_left + n_right);
@@ -213,6 +214,7 @@ static void add_groups(struct vocab *v) {
 static void write_tokens(struct gguf_write *w, const struct vocab *v, uint32_t n_vocab) {
     uint32_t first = v->n, unused = first + (uint32_t)ARRAY_SIZE(specials);
 
+    assert(unused <= n_vocab);
     gguf_write_array(w, "tokenizer.ggml.tokens", GGUF_STRING, n_vocab);
     for (uint32_t i = 0; i < n_vocab; i++) {
         char text[32];

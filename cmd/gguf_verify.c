@@ -4,6 +4,7 @@
  * of the others (the rest of a block is integers).
  */
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +32,7 @@ static const struct {
  * are all set, -1 if there is none. */
 static int64_t find_bad(const uint8_t *data, size_t bytes, size_t at, size_t stride,
                         uint16_t mask) {
+    assert(at + 2 <= stride && bytes % stride == 0);
     for (size_t i = at; i + 2 <= bytes; i += stride)
         if (((data[i] | data[i + 1] << 8) & mask) == mask)
             return (int64_t)i;
@@ -48,6 +50,7 @@ static int64_t find_bad_exponent(const uint8_t *data, size_t bytes, size_t strid
 
 /* Of IQ1_M blocks: the first whose scale, in four pieces, has all exponent bits set. */
 static int64_t find_bad_iq1_m(const uint8_t *data, size_t bytes, size_t stride) {
+    assert(stride >= 56 && bytes % stride == 0);
     for (size_t i = 0; i < bytes; i += stride)
         if ((data[i + 53] & 0xC0) == 0xC0 && (data[i + 55] & 0x70) == 0x70)
             return (int64_t)i + 53;

@@ -14,6 +14,7 @@ static void note(struct gguf_write *w, int r) {
 }
 
 static void put(struct gguf_write *w, struct buf *b, uint64_t v, unsigned bytes) {
+    assert(bytes <= sizeof(v));
     v = htole64(v);
     note(w, buf_add(b, &v, bytes));
 }
@@ -24,6 +25,7 @@ static void put_str(struct gguf_write *w, struct buf *b, const char *s, size_t l
 }
 
 static void put_key(struct gguf_write *w, const char *key, enum gguf_type type) {
+    assert(w->fd < 0 && w->n_items == 0);
     w->n_kv++;
     put_str(w, &w->kv, key, strlen(key));
     put(w, &w->kv, type, 4);
@@ -56,8 +58,11 @@ void gguf_write_i32(struct gguf_write *w, const char *key, int32_t v) {
 }
 
 void gguf_write_f32(struct gguf_write *w, const char *key, float v) {
+    uint32_t bits;
+
+    memcpy(&bits, &v, sizeof(bits));
     put_key(w, key, GGUF_F32);
-    gguf_write_item(w, GGUF_F32, v);
+    put(w, &w->kv, bits, 4);
 }
 
 void gguf_write_bool(struct gguf_write *w, const char *key, bool v) {
@@ -78,6 +83,7 @@ void gguf_write_array(struct gguf_write *w, const char *key, enum gguf_type type
     put_key(w, key, GGUF_ARRAY);
     put(w, &w->kv, type, 4);
     put(w, &w->kv, n, 8);
+    w->n_items = n;
 }
 
 void gguf_write_item(struct gguf_write *w, enum gguf_type type, double v) {
@@ -88,6 +94,8 @@ void gguf_write_item(struct gguf_write *w, enum gguf_type type, double v) {
     float single = (float)v;
     uint64_t bits = 0;
 
+    assert(w->n_items > 0);
+    w->n_items--;
     if (type == GGUF_F32) {
         memcpy(&bits, &single, 4);
         put(w, &w->kv, bits, 4);
@@ -101,6 +109,8 @@ void gguf_write_item(struct gguf_write *w, enum gguf_type type, double v) {
 }
 
 void gguf_write_item_str(struct gguf_write *w, struct gguf_str v) {
+    assert(w->n_items > 0);
+    w->n_items--;
     put_str(w, &w->kv, v.data, v.len);
 }
 
@@ -108,7 +118,7 @@ uint64_t gguf_write_tensor(struct gguf_write *w, const char *name, const struct 
                            uint32_t n_dims, const uint64_t *ne) {
     uint64_t n = 1;
 
-    assert(n_dims >= 1 && n_dims <= 4 && ne[0] % f->block == 0);
+    assert(n_dims >= 1 && n_dims <= 4 && ne[0] % f->block == 0 && w->fd < 0);
     w->n_tensors++;
     put_str(w, &w->dir, name, strlen(name));
     put(w, &w->dir, n_dims, 4);
@@ -151,6 +161,7 @@ static void pad(struct gguf_write *w, uint64_t at) {
 int gguf_write_start(struct gguf_write *w, int fd) {
     struct buf head;
 
+    assert(w->fd < 0 && fd >= 0 && w->n_items == 0);
     w->fd = fd;
     buf_init(&head, 64);
     note(w, buf_add(&head, "GGUF", 4));
@@ -169,6 +180,7 @@ int gguf_write_data(struct gguf_write *w, const void *data, size_t len) {
     assert(w->fd >= 0);
     send(w, data, len);
     w->data_bytes += len;
+    assert(w->data_bytes <= w->directory_bytes);
     return w->error;
 }
 

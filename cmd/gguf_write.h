@@ -16,11 +16,12 @@
 #include "base/gguf.h"
 
 /* Invariants: an error stays; data_bytes <= directory_bytes; keys and tensors only before
- * gguf_write_start(), data only after it. */
+ * gguf_write_start(), data only after it; n_items is 0 but between an array and its last item. */
 struct gguf_write {
     int fd;    /* of the caller, from gguf_write_start() on */
     int error; /* 0 or the first -errno */
     uint64_t n_kv, n_tensors;
+    uint64_t n_items;         /* of the array that is written: that are missing */
     uint64_t directory_bytes; /* of tensor data, padded, by the directory */
     uint64_t data_bytes;      /* written so far */
     struct buf kv, dir;

@@ -1,5 +1,6 @@
 #include "cmd/model_fit.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@ static void measure(struct machine *m) {
 
 /* Decoding a token reads the weights once, and the keys and values of all positions before it. */
 static double rate(const struct engine_fit *e, const struct machine *m, uint64_t n_tokens) {
+    assert(e->page_tokens > 0 && n_tokens <= e->context);
     uint64_t bytes = e->token_bytes + n_tokens * e->page_bytes / e->page_tokens + e->state_bytes;
 
     return bytes && !e->device ? m->bandwidth / (double)bytes : 0;
