@@ -9,10 +9,8 @@
  *
  * When: a turn that has ended is saved in the steps that follow, some pages in each, as long as
  * the device still has them; when nothing runs, in steps that have nothing but copies. So
- * eviction hardly ever waits for a copy. First come turns that are not held any more, then those
- * that a pin keeps; among both those that are most likely to be continued; last those of sessions
- * that hardly ever come back. What a pin gives up, and what a preempted request loses, is saved
- * at once, since those pages are written next. What a request needs and only the host has is
+ * eviction hardly ever waits for a copy. The oldest comes first. What a preempted request loses is
+ * saved at once, since those pages are written next. What a request needs and only the host has is
  * copied back in place of being computed: after it has been admitted, and some pages in each step
  * where others decode, all at once where none does.
  *
@@ -178,37 +176,19 @@ static struct kv_seq *open_to_save(struct offload *p, const struct kv_isolation 
     return s;
 }
 
-/* The oldest of those of the greatest rank, or of the @least. */
-static uint32_t pick_job(const struct offload *p, bool least) {
-    uint32_t at = 0;
-
-    for (uint32_t i = 1; i < p->n_jobs; i++)
-        if (least ? p->job[i].rank < p->job[at].rank : p->job[i].rank > p->job[at].rank)
-            at = i;
-    return at;
-}
-
-static uint32_t rank_of(uint32_t chance, bool pinned) {
-    return chance < OFFLOAD_UNLIKELY ? chance : pinned ? 1000 + chance : 2001 + chance;
-}
-
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
-                  uint32_t n_tokens, uint32_t chance, bool pinned) {
-    uint32_t rank = rank_of(MIN(chance, 1000u), pinned);
-
+                  uint32_t n_tokens, bool returns) {
     n_tokens -= n_tokens % p->page_tokens;
     if (!p->host || n_tokens == 0)
-        return;
-    if (p->n_jobs == OFFLOAD_JOBS && p->job[pick_job(p, true)].rank > rank)
         return;
     int32_t *copy = malloc(n_tokens * sizeof(*copy));
     if (!copy)
         return;
     memcpy(copy, tokens, n_tokens * sizeof(*copy));
     if (p->n_jobs == OFFLOAD_JOBS || (p->n_jobs > 0 && BUGGIFY(host_queue_full)))
-        end_job(p, pick_job(p, true));
-    p->job[p->n_jobs++] =
-        (struct offload_job){.share = *share, .tokens = copy, .n_tokens = n_tokens, .rank = rank};
+        end_job(p, 0);
+    p->job[p->n_jobs++] = (struct offload_job){
+        .share = *share, .tokens = copy, .n_tokens = n_tokens, .returns = returns};
 }
 
 /* Saves the first @n pages of @seq as far as the host lacks them. false: it would be no gain. */
@@ -239,18 +219,6 @@ void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_i
         p->stats->n_not_swapped++;
 }
 
-void offload_demote(struct offload *p, const struct kv_seq *seq) {
-    uint32_t n_tokens = kv_seq_published(seq);
-
-    if (!p->host || n_tokens == 0)
-        return;
-    CLEANUP(freep) int32_t *tokens = malloc(n_tokens * sizeof(*tokens));
-    if (!tokens)
-        return;
-    kv_seq_read_tokens(seq, tokens);
-    save_now(p, seq, kv_seq_isolation(seq), tokens, n_tokens / p->page_tokens);
-}
-
 /* The next pages of @j. false: it is over. */
 static bool work_on(struct offload *p, const struct kv_pager *device, struct offload_job *j,
                     uint32_t *left) {
@@ -274,7 +242,7 @@ static bool work_on(struct offload *p, const struct kv_pager *device, struct off
 /* Nothing more of @j is saved: what is in host memory now goes on to the disk. Who hardly ever
  * comes back is not worth the wear. */
 static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
-    if (!p->disk || !j->saved || j->rank < OFFLOAD_UNLIKELY || kv_seq_committed(j->saved) == 0)
+    if (!p->disk || !j->saved || !j->returns || kv_seq_committed(j->saved) == 0)
         return;
     /* Its last pages are copied in step @step, if at all. */
     disk_save(p->disk, STEAL(j->saved), STEAL(j->tokens), j->n_tokens, step - (p->n_copies == 0));
@@ -283,14 +251,11 @@ static void pass_on(struct offload *p, struct offload_job *j, uint64_t step) {
 void offload_work(struct offload *p, const struct kv_pager *device, bool idle, uint64_t step) {
     uint32_t left = idle ? OFFLOAD_IDLE_PAGES : OFFLOAD_SAVE_PAGES;
 
-    while (p->n_jobs > 0 && left > 0) {
-        uint32_t i = pick_job(p, false);
-
-        if (!work_on(p, device, &p->job[i], &left)) {
-            pass_on(p, &p->job[i], step);
-            end_job(p, i);
+    while (p->n_jobs > 0 && left > 0)
+        if (!work_on(p, device, &p->job[0], &left)) {
+            pass_on(p, &p->job[0], step);
+            end_job(p, 0);
         }
-    }
 }
 
 /* ---- back to the device ---- */

@@ -10,7 +10,7 @@
 #include "kvpager/kvpager.h"
 #include "scheduler/cost.h"
 
-#define OFFLOAD_JOBS 64u /* ended turns that wait to be saved; more: the least worth is forgotten */
+#define OFFLOAD_JOBS 64u /* ended turns that wait to be saved; more: the oldest is forgotten */
 #define OFFLOAD_SAVE_PAGES 16u  /* at most saved in a step that has rows */
 #define OFFLOAD_IDLE_PAGES 64u  /* and in one that has none */
 #define OFFLOAD_FETCH_PAGES 64u /* at most brought back in a step where others decode */
@@ -21,7 +21,8 @@ struct offload_job {
     struct kv_isolation share;
     struct kv_seq *saved; /* in the host's pager */
     int32_t *tokens;
-    uint32_t n_tokens, rank;
+    uint32_t n_tokens;
+    bool returns; /* it goes on to the disk */
 };
 
 struct disk;
@@ -50,17 +51,14 @@ int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_hos
                  const struct cost *cost, struct msg_stats *stats);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
 
-/* The pages of @tokens[0, n_tokens) are worth saving when there is time. The session comes back for
- * them with a probability of @chance in 1000; @pinned: a pin holds them, so there is no hurry. No
- * memory, nothing saved. */
+/* The pages of @tokens[0, n_tokens) are worth saving when there is time, and, where the session
+ * @returns for them, also on the disk. No memory, nothing saved. */
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
-                  uint32_t n_tokens, uint32_t chance, bool pinned);
+                  uint32_t n_tokens, bool returns);
 /* Saves those of @seq, which is going to lose them, if bringing them back is faster than
  * computing them. */
 void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                   const int32_t *tokens);
-/* Likewise those of @seq, which a pin gives up. */
-void offload_demote(struct offload *p, const struct kv_seq *seq);
 /* Saves a few pages of what waits for it, as far as @device still has them, in step @step, the
  * next one. */
 void offload_work(struct offload *p, const struct kv_pager *device, bool idle, uint64_t step);

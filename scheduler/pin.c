@@ -111,14 +111,16 @@ static bool comes_back(const struct pause *p) {
     return p->n_ended < PIN_TURNS_MIN || p->n_returned >= PIN_RETURNS_MIN * p->n_ended;
 }
 
-uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant) {
+static bool others_come_back(const struct pins *t, uint16_t tenant) {
+    return t->of_tenant[tenant].n_ended < PIN_TENANT_TURNS / 4 ||
+           t->of_tenant[tenant].n_returned >= PIN_RETURNS_MIN * t->of_tenant[tenant].n_ended;
+}
+
+bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant) {
     const struct pauses *p = known_pauses(t, session);
     const struct pause *all = p ? &p->after[PAUSE_AFTER_ANY] : NULL;
-    bool known = all && all->n_ended >= PIN_TURNS_MIN;
-    uint32_t n_ended = known ? all->n_ended : t->of_tenant[tenant].n_ended;
-    uint32_t n_returned = known ? all->n_returned : t->of_tenant[tenant].n_returned;
 
-    return 1000 * (MIN(n_returned, n_ended) + 1) / (n_ended + 1);
+    return all && all->n_ended >= PIN_TURNS_MIN ? comes_back(all) : others_come_back(t, tenant);
 }
 
 /* ---- keeping ---- */
@@ -138,12 +140,6 @@ static void count_end(struct pins *t, uint16_t tenant) {
     t->of_tenant[tenant].n_returned /= 2;
 }
 
-/* Of a session of which little is known: as others of its tenant did. */
-static bool others_come_back(const struct pins *t, uint16_t tenant) {
-    return t->of_tenant[tenant].n_ended < PIN_TENANT_TURNS / 4 ||
-           t->of_tenant[tenant].n_returned >= PIN_RETURNS_MIN * t->of_tenant[tenant].n_ended;
-}
-
 static bool has_room(const struct pins *t, const struct request *r) {
     struct kv_stats kv;
 
@@ -151,11 +147,9 @@ static bool has_room(const struct pins *t, const struct request *r) {
     return kv.n_pinned + kv_seq_exclusive(r->seq) <= kv.n_pages / PIN_MOST_DEN * PIN_MOST_NUM;
 }
 
-static bool is_worth_pinning(struct pins *t, const struct request *r, const struct pauses *p) {
-    const struct pause *all = &p->after[PAUSE_AFTER_ANY];
-
+static bool is_worth_pinning(const struct pins *t, const struct request *r) {
     return kv_seq_committed(r->seq) >= t->view->page_tokens && !t->view->no_sharing &&
-           comes_back(all) && (all->n_ended >= PIN_TURNS_MIN || others_come_back(t, r->tenant));
+           pin_returns(t, r->session, r->tenant);
 }
 
 static struct pin *next_victim(struct pins *t, int64_t now) {
@@ -178,7 +172,6 @@ static struct pin *next_victim(struct pins *t, int64_t now) {
 }
 
 static void give_up(struct pins *t, struct pin *k) {
-    offload_demote(t->view->offload, k->seq);
     drop(t, k);
     t->view->stats->n_pins_dropped++;
 }
@@ -232,7 +225,7 @@ static int64_t until(const struct pins *t, const struct pauses *p, enum pause_af
     return since + (int64_t)(long_pause_ms(t, p, end) * PIN_SLACK * 1e6);
 }
 
-bool pin_turn(struct pins *t, struct request *r, int64_t now) {
+void pin_turn(struct pins *t, struct request *r, int64_t now) {
     struct pauses *p = pauses_of(t, r->session);
 
     if (p) {
@@ -244,10 +237,10 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
         p->after[PAUSE_AFTER_ANY].n_ended++;
         count_end(t, r->tenant);
     }
-    if (!p || t->view->no_pins || !r->seq || request_pools(r) || !is_worth_pinning(t, r, p) ||
+    if (!p || t->view->no_pins || !r->seq || request_pools(r) || !is_worth_pinning(t, r) ||
         !make_room(t, r, now)) {
         r->seq = kv_seq_free(r->seq);
-        return false;
+        return;
     }
     if (list_empty(&t->unused))
         drop(t, LIST_ENTRY(t->pinned.next, struct pin, link));
@@ -265,7 +258,6 @@ bool pin_turn(struct pins *t, struct request *r, int64_t now) {
     k->since_ns = now;
     k->until_ns = until(t, p, PAUSE_AFTER_ANY, now);
     list_push_back(&t->pinned, &k->link);
-    return true;
 }
 
 static struct pin *pin_of(const struct pins *t, uint64_t session, uint64_t turn) {

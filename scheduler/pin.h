@@ -44,14 +44,14 @@ void pin_deinit(struct pins *t); /* frees what is pinned */
 /* A session's next turn comes. */
 void pin_note_turn(struct pins *t, uint64_t session, uint16_t tenant, int64_t now);
 /* @r has ended as it should: takes its sequence over if its next turn is to be expected, else
- * frees it. r->seq is NULL then. Whether it took it. */
-bool pin_turn(struct pins *t, struct request *r, int64_t now);
+ * frees it. r->seq is NULL then. */
+void pin_turn(struct pins *t, struct request *r, int64_t now);
 /* What the front says of the turn that ended last: from now on it is waited for as after such
  * ends. */
 void pin_turn_end(struct pins *t, const struct turn_end *m);
-/* How likely the session comes back after a turn of @session, of 1000: as after its last turns, or
- * its tenant's. */
-uint32_t pin_chance(const struct pins *t, uint64_t session, uint16_t tenant);
+/* Whether @session is likely to come back after a turn: as after its last turns, or, as long as
+ * these are few, as other sessions of its tenant. */
+bool pin_returns(const struct pins *t, uint64_t session, uint16_t tenant);
 /* Whether the turn after @turn is still to come, and its pages are wanted. */
 bool pin_expects(const struct pins *t, uint64_t session, uint64_t turn);
 /* Prewarm request @r has computed how the turn that is expected will begin: its sequence is pinned

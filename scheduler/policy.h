@@ -115,10 +115,6 @@
 #define PIN_FORCE_NS INT64_C(30000000000)
 #define PIN_FORCE_PLAIN_NS INT64_C(250000000) /* likewise, no session or most pages there */
 
-/* ---- host memory (offload.c) ---- */
-
-#define OFFLOAD_UNLIKELY 100u /* chance of 1000 below which a session's turn is saved last */
-
 /* ---- snapshots of recurrent states (state.c) ---- */
 
 /* Tokens that a template puts behind the last message, at most. 0: first token p99 +11 to +256 %,

@@ -91,7 +91,7 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
 
         pin_prewarmed(p->view->pins, r);
         offload_save(p->view->offload, &r->share, r->tokens, n_tokens,
-                     pin_chance(p->view->pins, r->session, r->tenant), !r->seq);
+                     pin_returns(p->view->pins, r->session, r->tenant));
     }
     r->seq = kv_seq_free(r->seq);
     request_finish(r, why);

@@ -314,9 +314,10 @@ void sched_finish(struct sched *s, struct request *r, enum finish_reason why) {
     }
     recorder_note(&s->recorder, r, WHY_ENDED, why);
     uint32_t n_pages = well && r->seq ? kv_seq_committed(r->seq) : 0;
-    bool pinned = well && pin_turn(&s->pins, r, clock_now(s->clock));
+    if (well)
+        pin_turn(&s->pins, r, clock_now(s->clock));
     offload_save(&s->offload, &r->share, r->tokens, n_pages,
-                 pin_chance(&s->pins, r->session, r->tenant), pinned);
+                 pin_returns(&s->pins, r->session, r->tenant));
     r->seq = kv_seq_free(r->seq);
     drafter_drop(r);
     list_remove(&r->queued.link);

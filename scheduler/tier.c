@@ -200,7 +200,7 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
         struct request *r = LIST_ENTRY(node, struct request, queued.link);
 
         offload_save(&s->offload, &r->share, r->tokens, kv_seq_committed(r->seq),
-                     pin_chance(&s->pins, r->session, r->tenant), false);
+                     pin_returns(&s->pins, r->session, r->tenant));
     }
 }
 

@@ -52,11 +52,11 @@ static uint32_t n_saved(int32_t first, uint32_t n) {
 }
 
 /* A turn of @n pages that has ended. */
-static void end_turn(int32_t first, uint32_t n, uint32_t chance, bool kept) {
+static void end_turn(int32_t first, uint32_t n) {
     int32_t tokens[PAGES * T];
 
     kv_seq_free(compute(first, n, tokens));
-    offload_save(&offload, &share, tokens, n * T, chance, kept);
+    offload_save(&offload, &share, tokens, n * T, true);
 }
 
 static void take(void) {
@@ -64,55 +64,24 @@ static void take(void) {
     offload_taken(&offload);
 }
 
-Test(offload, who_is_most_likely_to_come_back_is_saved_first) {
-    end_turn(1000, 10, 50, false); /* hardly ever */
-    end_turn(2000, 10, 900, true); /* likely, but a pin holds it */
-    end_turn(3000, 10, 300, false);
-    end_turn(4000, 10, 800, false);
-    offload_work(&offload, device, false, 1); /* 16 pages */
-    cr_expect_eq(n_saved(4000, 10), 10);
-    cr_expect_eq(n_saved(3000, 10), 6);
-    cr_expect_eq(n_saved(2000, 10), 0);
-    offload_work(&offload, device, false, 1);
-    cr_expect_eq(n_saved(3000, 10), 10);
-    cr_expect_eq(n_saved(2000, 10), 10);
-    cr_expect_eq(n_saved(1000, 10), 2);
-}
-
-Test(offload, of_equal_ones_the_oldest_is_first) {
+Test(offload, the_oldest_is_saved_first) {
     for (int32_t i = 0; i < 6; i++)
-        end_turn(1000 * i, 10, 500, false);
-    offload_work(&offload, device, false, 1);
+        end_turn(1000 * i, 10);
+    offload_work(&offload, device, false, 1); /* 16 pages */
     cr_expect_eq(n_saved(0, 10), 10);
     cr_expect_eq(n_saved(1000, 10), 6);
     cr_expect_eq(n_saved(5000, 10), 0);
 }
 
-Test(offload, a_full_queue_forgets_what_is_worth_least) {
-    for (int32_t i = 0; i < (int32_t)OFFLOAD_JOBS; i++)
-        end_turn(1000 + 10 * i, 1, i == 7 ? 200 : 500, false);
-    end_turn(1, 1, 100, false); /* worth less than all others */
-    end_turn(5, 1, 900, false); /* takes the place of the one with 200 */
+Test(offload, a_full_queue_forgets_the_oldest) {
+    for (int32_t i = 0; i < (int32_t)OFFLOAD_JOBS + 1; i++)
+        end_turn(1000 + 10 * i, 1);
     cr_expect_eq(offload.n_jobs, OFFLOAD_JOBS);
     while (offload.n_jobs > 0)
         offload_work(&offload, device, true, 1);
-    cr_expect_eq(n_saved(1, 1), 0);
-    cr_expect_eq(n_saved(5, 1), 1);
-    cr_expect_eq(n_saved(1070, 1), 0);
-    cr_expect_eq(n_saved(1060, 1), 1);
-}
-
-Test(offload, what_a_pin_gives_up_is_saved_before) {
-    int32_t tokens[PAGES * T];
-    struct kv_seq *s = compute(1000, 20, tokens);
-
-    kv_seq_pin(s);
-    offload_demote(&offload, s);
-    cr_expect_eq(n_saved(1000, 20), 20);
-    cr_expect_eq(offload.n_copies, 20);
-    offload_demote(&offload, s); /* nothing is left to do */
-    cr_expect_eq(offload.n_copies, 20);
-    kv_seq_free(s);
+    cr_expect_eq(n_saved(1000, 1), 0);
+    cr_expect_eq(n_saved(1010, 1), 1);
+    cr_expect_eq(n_saved(1000 + 10 * (int32_t)OFFLOAD_JOBS, 1), 1);
 }
 
 Test(offload, a_step_has_a_bounded_number_of_copies) {
