@@ -35,6 +35,7 @@ struct cost {
     bool has_copied;
 };
 
+/* Nothing was seen: a millisecond a row. */
 void cost_init(struct cost *c);
 
 /* A step of shape @s took @ns. */

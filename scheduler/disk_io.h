@@ -38,6 +38,7 @@ struct disk_thread {
     int fd; /* readable when disk_thread_take() may have something */
 };
 
+/* It does not run before disk_thread_start(). @in_step: as disk_thread.in_step. */
 void disk_thread_init(struct disk_thread *t, bool in_step);
 int disk_thread_start(struct disk_thread *t, const struct store *store); /* 0 or -errno */
 /* Finishes what is under way: disk_thread_take() gives that until disk_thread_deinit(). */

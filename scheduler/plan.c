@@ -47,8 +47,6 @@ void plan_preempt(struct plan_work *w, struct plan_req *r) {
     w->short_of_pages = true;
 }
 
-/* Pages for @n_rows rows of running request @i, taken from lower ones if need be. Requests whose
- * preemption would free nothing are left alone. */
 bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows) {
     struct plan *p = w->p;
     uint32_t need = plan_pages_to_take(p, &p->req[i], n_rows);

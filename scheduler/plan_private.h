@@ -16,6 +16,7 @@ struct plan_work {
     struct cost_shape shape;
 };
 
+/* Tokens that @r lacks: those of which the keys are to be computed. */
 static inline uint32_t plan_lag(const struct plan_req *r) {
     return r->n_tokens - r->n_computed;
 }
@@ -28,10 +29,12 @@ static inline uint32_t plan_pages_to_take(const struct plan *p, const struct pla
     return n > r->n_pages ? n - r->n_pages : 0;
 }
 
+/* @r lacks the last one only: a row brings its next token. */
 static inline bool plan_is_decode(const struct plan_req *r) {
     return !r->alone && !r->last && plan_lag(r) == 1;
 }
 
+/* Rows of @r are a chunk of its prompt, or of what it lost. */
 static inline bool plan_is_prefill(const struct plan_req *r) {
     return !r->alone && !r->last && plan_lag(r) > 1;
 }
@@ -42,7 +45,8 @@ void plan_set_rows(struct plan_work *w, struct plan_req *r, uint32_t n_rows);
 void plan_add_drafts(struct plan_work *w);
 /* @r gives its pages back and waits again. */
 void plan_preempt(struct plan_work *w, struct plan_req *r);
-/* Pages for @n_rows rows of running request @i, taken from lower ones if need be. */
+/* Pages for @n_rows rows of running request @i, taken from lower ones if need be, but not from
+ * those whose preemption would free nothing. Whether they are there. */
 bool plan_make_room(struct plan_work *w, uint32_t i, uint32_t n_rows);
 
 /* Admits waiting requests while the room lasts; plan_admit.c. */
@@ -54,7 +58,8 @@ bool plan_preempt_for_share(struct plan_work *w);
 void plan_set_limits(struct plan_work *w);
 /* Divides the rest of the step's time among prefills. */
 void plan_prefills(struct plan_work *w);
-/* Gives @r what it can have until @limit_ns, at most @cap rows. */
+/* Gives @r what it can have until @limit_ns, at most @cap rows; less than PLAN_MIN_CHUNK only if
+ * that is all there is. */
 void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap);
-/* Gives request @i a few rows however slow the step is, so that it ends one day. */
+/* Gives request @i a row at least, however long the step takes then, so that it ends one day. */
 void plan_min_chunk(struct plan_work *w, uint32_t i);

@@ -133,8 +133,6 @@ static uint32_t align(const struct plan_work *w, const struct plan_req *r, uint3
     return n < plan_lag(r) && n >= over + PLAN_MIN_CHUNK && !w->p->force_chunk ? n - over : n;
 }
 
-/* Gives @r what it can have until @limit_ns; less than PLAN_MIN_CHUNK only if that is all
- * there is. */
 void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint32_t cap) {
     uint32_t space = fit_space(w, r), high = MIN(space, cap);
     uint32_t n = align(w, r, fit_time(w, r, r->n_rows, MAX(high, r->n_rows), limit_ns));
@@ -148,7 +146,6 @@ void plan_extend(struct plan_work *w, struct plan_req *r, int64_t limit_ns, uint
         r->verdict = w->rows >= w->max_rows ? PLAN_WAIT_ROWS : PLAN_WAIT_PAGES;
 }
 
-/* The first prefill gets a row at least, however long the step takes then: so it ends. */
 void plan_min_chunk(struct plan_work *w, uint32_t i) {
     struct plan *p = w->p;
     struct plan_req *r = &p->req[i];
@@ -368,7 +365,6 @@ static int64_t limit_beside(int64_t decode_ns, int64_t target_ns) {
     return MAX(target_ns, MIN(2 * decode_ns, 4 * decode_ns - 2 * target_ns));
 }
 
-/* The limits on time and rows, once it is known how many decode. */
 void plan_set_limits(struct plan_work *w) {
     const struct plan *p = w->p;
     struct cost_shape least = w->shape;

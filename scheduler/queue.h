@@ -44,6 +44,7 @@ struct estimate {
     struct sessions *sessions;
 };
 
+/* Nothing has ended; means of sessions are kept in @sessions, which outlives it. */
 void estimate_init(struct estimate *e, struct sessions *sessions);
 /* A request of @session (0: of none) has ended with @n_out tokens of output. */
 void estimate_learn(struct estimate *e, uint64_t session, uint32_t n_out);

@@ -169,10 +169,12 @@ static inline bool request_is_masked(const struct request *r) {
     return r->matcher || r->allowed;
 }
 
+/* Tokens of its output so far, those that came with a resumed request included. */
 static inline uint32_t request_n_out(const struct request *r) {
     return r->n_tokens - r->n_prompt;
 }
 
+/* Whether vectors are wanted, and no text. */
 static inline bool request_pools(const struct request *r) {
     return (r->flags & SUBMIT_POOLS) != 0;
 }

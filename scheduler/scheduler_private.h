@@ -62,6 +62,7 @@ struct sched {
     struct msg_stats stats; /* its counters */
 };
 
+/* Steps that were launched and not waited for. */
 static inline uint32_t sched_n_in_flight(const struct sched *s) {
     return (uint32_t)(s->n_launched - s->n_waited);
 }

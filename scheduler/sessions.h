@@ -51,7 +51,9 @@ struct sessions {
     struct session at[SESSIONS_MAX];
 };
 
+/* None is known. */
 void sessions_init(struct sessions *s);
+/* Frees what entries own. */
 void sessions_deinit(struct sessions *s);
 
 /* What is known of session @id, or NULL: nothing, or @id is 0. */

@@ -69,8 +69,10 @@ struct spec_request {
     uint32_t n_draft, source;
 };
 
+/* Opens the sources, which are no more than DRAFT_SOURCES_MAX. 0 or -ENOMEM. */
 int spec_init(struct spec *s, const struct spec_opts *opts);
 void spec_deinit(struct spec *s); /* accepts a zeroed one; all requests' parts are freed */
+/* @q may be NULL; its sources end. */
 struct spec_request *spec_request_free(struct spec_request *q);
 
 /* Step @turn is planned, with @n_running requests. May be said again for the same step. */

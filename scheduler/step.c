@@ -122,7 +122,6 @@ static int plan(struct sched *s, int64_t now) {
     return 1;
 }
 
-/* Hands the masks of the step over and lets it sample. */
 int step_seal(struct sched *s, struct batch *t) {
     int e = 0;
 
@@ -162,7 +161,6 @@ static int launch(struct sched *s, struct batch *t, int64_t now) {
     return e < 0 || t->unsealed ? e : step_seal(s, t);
 }
 
-/* What waits to be copied, when no request runs. */
 int step_copies(struct sched *s) {
     struct batch *t = &s->batch[(s->n_launched + 1) % SCHED_DEPTH_MAX];
     struct plan *p = &s->plan;

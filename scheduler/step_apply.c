@@ -55,8 +55,6 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     }
 }
 
-/* Whether a request being admitted has more in host memory than the device has, and gets it
- * faster from there. */
 bool step_look_in_host(struct sched *s) {
     const struct plan *p = &s->plan;
     bool found = false;

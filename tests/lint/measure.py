@@ -27,8 +27,7 @@ SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 MAX_COLUMNS, MAX_FUNCTION, MAX_FILE = 100, 100, 800
 # Functions without a contract that a folder may have: only ever lowered.
 BARE = {
-    "base": 0, "engine": 0, "kvpager": 0,
-    "scheduler": 17,
+    "base": 0, "engine": 0, "kvpager": 0, "scheduler": 0,
     "api": 0, "cmd": 0, "daemon": 0, "proto": 0, "text": 0,
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
