@@ -65,3 +65,13 @@ static inline struct list *list_pop_front(struct list *l) {
 #define LIST_FOREACH(node, l)                                                                      \
     for (struct list *node = (l)->next, *node##_next = node->next; node != (l);                    \
          node = node##_next, node##_next = node->next)
+
+/* The object of which @node is the @member; NULL: it is the head @l. */
+#define LIST_ENTRY_OR_NULL(node, l, type, member)                                                  \
+    ((node) == (l) ? NULL : LIST_ENTRY(node, type, member))
+
+/* Walks the objects, of @type, of which @l links the @member; the current one may be removed. */
+#define LIST_FOREACH_ENTRY(x, l, type, member)                                                     \
+    for (type *x = LIST_ENTRY_OR_NULL((l)->next, l, type, member), *x##_next;                      \
+         x && (x##_next = LIST_ENTRY_OR_NULL((x)->member.next, l, type, member), true);            \
+         x = x##_next)

@@ -218,7 +218,9 @@ static void end_job(struct disk *d, struct job *j) {
 }
 
 static void end_all(struct disk *d, struct list *l) {
-    LIST_FOREACH(node, l) end_job(d, LIST_ENTRY(node, struct job, link));
+    LIST_FOREACH_ENTRY(j, l, struct job, link) {
+        end_job(d, j);
+    }
 }
 
 struct disk *disk_free(struct disk *d) {
@@ -394,8 +396,9 @@ double disk_read_ns(const struct disk *d, uint32_t n_pages) {
     uint32_t t = d->opts.pager.page_tokens;
 
     n_pages += d->state_pages;
-    LIST_FOREACH(node, &d->loads)
-    n_pages += LIST_ENTRY(node, struct job, link)->n_tokens / t + d->state_pages;
+    LIST_FOREACH_ENTRY(j, &d->loads, struct job, link) {
+        n_pages += j->n_tokens / t + d->state_pages;
+    }
     return d->read_ns * n_pages;
 }
 
@@ -420,9 +423,7 @@ int disk_load(struct disk *d, uint64_t id, const struct kv_isolation *share, con
 }
 
 void disk_cancel(struct disk *d, uint64_t id) {
-    LIST_FOREACH(node, &d->loads) {
-        struct job *j = LIST_ENTRY(node, struct job, link);
-
+    LIST_FOREACH_ENTRY(j, &d->loads, struct job, link) {
         if (j->id != id || j->cancelled)
             continue;
         j->cancelled = true;
@@ -588,9 +589,7 @@ static bool take_mail(struct disk *d) {
 static void begin_loads(struct disk *d, uint64_t decided, uint64_t waited) {
     uint32_t n = 0;
 
-    LIST_FOREACH(node, &d->loads) {
-        struct job *j = LIST_ENTRY(node, struct job, link);
-
+    LIST_FOREACH_ENTRY(j, &d->loads, struct job, link) {
         if (n++ == DISK_LOADS)
             return;
         if (j->under_way)
@@ -652,9 +651,7 @@ void disk_stats(const struct disk *d, struct msg_stats *out) {
 static uint32_t count_held(const struct list *l, bool states) {
     uint32_t n = 0;
 
-    LIST_FOREACH(node, l) {
-        const struct job *j = LIST_ENTRY(node, const struct job, link);
-
+    LIST_FOREACH_ENTRY(j, l, const struct job, link) {
         n += states ? j->state != KV_NO_SNAPSHOT : j->host != NULL;
     }
     return n;

@@ -204,8 +204,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
                                 struct cost_shape *decode) {
     uint32_t n = 0;
 
-    LIST_FOREACH(node, running) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+    LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         struct candidate *c = &d->candidate[n];
 
         if (r->drafter)
@@ -501,9 +500,7 @@ static int first(struct drafter *d, const struct list *running) {
     uint32_t left = MAX(catch_up_rows(d), DRAFTER_CATCH_UP);
 
     begin_batch(d);
-    LIST_FOREACH(node, running) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         if (!r->drafter || r->drafter->n_asked == 0)
             continue;
         if (request_reserve(r, DRAFT_MAX) < 0)
@@ -518,8 +515,7 @@ static int first(struct drafter *d, const struct list *running) {
 /* The batch of the drafted tokens behind the first @n. */
 static int next(struct drafter *d, const struct list *running, uint32_t n) {
     begin_batch(d);
-    LIST_FOREACH(node, running) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
+    LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         struct drafter_seq *q = r->drafter;
 
         if (!q || q->n_asked <= n || q->drafted.n != n ||
@@ -535,9 +531,7 @@ static int next(struct drafter *d, const struct list *running, uint32_t n) {
 static void give_back(const struct drafter *d, const struct list *running) {
     if (!d->opts.block || d->info->borrows)
         return;
-    LIST_FOREACH(node, running) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(r, running, struct request, queued.link) {
         if (r->drafter && r->drafter->drafted.at == r->n_tokens)
             kv_seq_truncate(r->seq, r->n_computed);
     }

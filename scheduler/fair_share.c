@@ -461,8 +461,7 @@ static void count_held(struct fair_share *f) {
         f->tenant[i].n_running = f->tenant[i].n_pages = 0;
         f->tenant[i].coming_ns = 0;
     }
-    LIST_FOREACH(node, f->view->running) {
-        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
+    LIST_FOREACH_ENTRY(r, f->view->running, const struct request, queued.link) {
         struct fair_tenant *t = &f->tenant[r->tenant];
 
         assert(r->entered && t->n_running < t->n_live);
@@ -573,9 +572,7 @@ static uint32_t collect(struct fair_share *f, uint64_t room, int64_t now) {
 
     for (uint32_t i = 0; i < f->n_tenants; i++)
         f->tenant[i].n_window = f->tenant[i].leaves = 0;
-    LIST_FOREACH(node, f->view->waiting) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(r, f->view->waiting, struct request, queued.link) {
         r->plan_index = UINT32_MAX;
         if (n == FAIR_ITEMS)
             break;
@@ -631,9 +628,7 @@ void fair_note_admissions(struct fair_share *f, struct request *const *planned) 
 
         if (!p->req[i].admitted)
             continue;
-        LIST_FOREACH(node, f->view->waiting) {
-            struct request *o = LIST_ENTRY(node, struct request, queued.link);
-
+        LIST_FOREACH_ENTRY(o, f->view->waiting, struct request, queued.link) {
             if (!queue_before(&o->queued.key, &r->queued.key))
                 break;
             o->n_bypassed += o->tenant == r->tenant && o->plan_index > i && o->n_in_flight == 0;

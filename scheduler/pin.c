@@ -157,8 +157,7 @@ static struct pin *next_victim(struct pins *t, int64_t now) {
     struct pin *best = NULL;
     int best_rank = -1;
 
-    LIST_FOREACH(node, &t->pinned) {
-        struct pin *k = LIST_ENTRY(node, struct pin, link);
+    LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
         bool over =
             fair_is_over(f, k->tenant, f->tenant[k->tenant].n_pages, t->view->n_pages, false, now);
         int rank = 2 * over + (k->end == PAUSE_AFTER_ANSWER);
@@ -187,9 +186,7 @@ static bool drop_one(struct pins *t, int64_t now) {
 static bool drop_spare(struct pins *t) {
     struct pin *best = NULL;
 
-    LIST_FOREACH(node, &t->pinned) {
-        struct pin *k = LIST_ENTRY(node, struct pin, link);
-
+    LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
         if (k->spare && (!best || k->n_tokens < best->n_tokens))
             best = k;
     }
@@ -261,9 +258,7 @@ void pin_turn(struct pins *t, struct request *r, int64_t now) {
 }
 
 static struct pin *pin_of(const struct pins *t, uint64_t session, uint64_t turn) {
-    LIST_FOREACH(node, &t->pinned) {
-        struct pin *k = LIST_ENTRY(node, struct pin, link);
-
+    LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
         if (k->session == session && k->turn == turn)
             return k;
     }
@@ -326,9 +321,7 @@ static bool is_part_of(const struct kv_seq *pinned, const struct kv_seq *seq) {
 void pin_admitted(struct pins *t, const struct request *r) {
     if (r->session == 0 || t->view->no_pins)
         return;
-    LIST_FOREACH(node, &t->pinned) {
-        struct pin *k = LIST_ENTRY(node, struct pin, link);
-
+    LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
         if (k->session == r->session && is_part_of(k->seq, r->seq))
             drop(t, k);
     }
@@ -340,9 +333,7 @@ void pin_admitted(struct pins *t, const struct request *r) {
 }
 
 static void expire(struct pins *t, int64_t now) {
-    LIST_FOREACH(node, &t->pinned) {
-        struct pin *k = LIST_ENTRY(node, struct pin, link);
-
+    LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
         if (k->until_ns <= now || BUGGIFY(pin_expires))
             drop(t, k);
     }
@@ -353,11 +344,10 @@ static void expire(struct pins *t, int64_t now) {
 static uint64_t growth_pages(const struct pins *t) {
     double tokens = 0;
 
-    LIST_FOREACH(node, &t->pinned)
-    tokens += (double)t->of_tenant[LIST_ENTRY(node, struct pin, link)->tenant].growth;
-    LIST_FOREACH(node, t->view->running) {
-        const struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
+        tokens += (double)t->of_tenant[k->tenant].growth;
+    }
+    LIST_FOREACH_ENTRY(r, t->view->running, const struct request, queued.link) {
         tokens += r->session ? (double)t->of_tenant[r->tenant].growth : 0;
     }
     return (uint64_t)(tokens * PIN_GROWTH_TURNS) / t->view->page_tokens;
@@ -371,9 +361,7 @@ void pin_begin_step(struct pins *t, int64_t now) {
         ;
     t->growth_pages = growth_pages(t);
     t->spare_pages = 0;
-    LIST_FOREACH(node, &t->pinned) {
-        const struct pin *k = LIST_ENTRY(node, struct pin, link);
-
+    LIST_FOREACH_ENTRY(k, &t->pinned, const struct pin, link) {
         t->spare_pages += k->spare ? k->n_exclusive : 0;
     }
 }

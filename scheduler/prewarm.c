@@ -125,9 +125,7 @@ void prewarm_note_turn(struct prewarm *p, const struct request *r) {
 
     if (r->session == 0)
         return;
-    LIST_FOREACH(node, &p->waiting) {
-        struct request *w = LIST_ENTRY(node, struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(w, &p->waiting, struct request, queued.link) {
         if (w->session == r->session && continues(r, w))
             prewarm_finish(p, w, FINISH_CANCELLED);
     }

@@ -447,9 +447,7 @@ void sched_turn_end(struct sched *s, const struct turn_end *m) {
 }
 
 static void expire_list(struct sched *s, struct list *l, int64_t now) {
-    LIST_FOREACH(node, l) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(r, l, struct request, queued.link) {
         if (r->deadline_ns == 0)
             continue;
         if (r->deadline_ns <= now)
@@ -528,9 +526,7 @@ int sched_events(struct sched *s, struct buf *out) {
     int e = 0;
 
     s->unsent = false;
-    LIST_FOREACH(node, &s->pending) {
-        struct request *r = LIST_ENTRY(node, struct request, pending);
-
+    LIST_FOREACH_ENTRY(r, &s->pending, struct request, pending) {
         r->sent = r->acked;
         if (e == 0)
             e = out->len > before && BUGGIFY(events_short) ? -EMSGSIZE : events_pack(out, r);
@@ -543,9 +539,7 @@ int sched_events(struct sched *s, struct buf *out) {
 }
 
 void sched_delivered(struct sched *s) {
-    LIST_FOREACH(node, &s->pending) {
-        struct request *r = LIST_ENTRY(node, struct request, pending);
-
+    LIST_FOREACH_ENTRY(r, &s->pending, struct request, pending) {
         if (!events_delivered(r)) {
             s->unsent = true;
             continue;

@@ -80,8 +80,8 @@ static int draft(struct sched *s, struct batch *t) {
 }
 
 static bool has_late(const struct sched *s) {
-    LIST_FOREACH(node, &s->running) {
-        if (late_waits(LIST_ENTRY(node, struct request, queued.link)))
+    LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
+        if (late_waits(r))
             return true;
     }
     return false;

@@ -189,9 +189,7 @@ static void gather_running(struct sched *s) {
     fair_begin_step(&s->fair, clock_now(s->clock));
     /* Those who stand lowest come last. */
     for (int over = 0; over <= (s->fair.n_groups > 1); over++)
-        LIST_FOREACH(node, &s->running) {
-            struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
+        LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
             if (fair_ranks_low(&s->fair, r) != (bool)over)
                 continue;
             if (r->n_computed + 1 < r->n_tokens && !s->states.on && can_attach(s, r))

@@ -67,9 +67,7 @@ void tier_cancel_load(struct sched *s, struct request *r) {
 
 /* Those that have waited for it since @since_ns or longer go on without. */
 static void end_loads(struct sched *s, int64_t since_ns) {
-    LIST_FOREACH(node, &s->compiling) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(r, &s->compiling, struct request, queued.link) {
         if (!r->loading || r->loading_ns > since_ns)
             continue;
         disk_cancel(s->offload.disk, r->id);
@@ -163,9 +161,7 @@ void tier_step(struct sched *s) {
 int64_t tier_wake_ns(const struct sched *s) {
     int64_t at = s->leave_disk_ns == INT64_MAX ? INT64_MAX : clock_now(s->clock) + LEAVE_LOOK_NS;
 
-    LIST_FOREACH(node, &s->compiling) {
-        const struct request *r = LIST_ENTRY(node, const struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(r, &s->compiling, const struct request, queued.link) {
         at = r->loading ? MIN(at, r->loading_ns + PATIENCE_NS) : at;
     }
     return at;
@@ -196,9 +192,7 @@ void sched_leave_disk(struct sched *s, int64_t until_ns) {
     s->leave_disk_ns = until_ns;
     if (!sched_uses_disk(s))
         return;
-    LIST_FOREACH(node, &s->running) {
-        struct request *r = LIST_ENTRY(node, struct request, queued.link);
-
+    LIST_FOREACH_ENTRY(r, &s->running, struct request, queued.link) {
         offload_save(&s->offload, &r->share, r->tokens, kv_seq_committed(r->seq),
                      pin_returns(&s->pins, r->session, r->tenant));
     }
