@@ -1,32 +1,19 @@
 /*
- * drafter - how the draft model, or the model's own block, is run.
+ * drafter - how the draft model, or the model's own block, is run; docs/speculation.md says when,
+ * and for whom.
  *
- * Its pages are those of a pager of its own: a request takes some when it may be drafted for, and
- * prompts that requests have in common are computed once here too. Where its pages are all taken,
- * others go without drafts. Before a step the small model computes, for all chosen requests in
- * one batch, what it does not know of them yet and the first drafted token; then one row each for
- * every further one. A drafted token is sampled with the request's own parameters, seed and
- * position, so with the same noise as the large model's sample: at any temperature both say the
- * same as often as their distributions allow.
- *
- * Drafted tokens that were rejected stay in the pages until the next run, which begins behind
+ * Before a step the small model computes, for all chosen requests in one batch, what it does not
+ * know of them yet and the first drafted token; then one row each for every further one. A drafted
+ * token is sampled with the request's own parameters, seed and position, so with the same noise as
+ * the large model's sample. Rejected ones stay in its pages until the next run, which begins behind
  * what both have in common. Only tokens of the request are committed, so a drafted token is never
  * shared.
  *
  * The block of the large model has its keys in the request's own pages, where the steps of that
  * model have computed them up to the last token but one: there is nothing to keep up with. Pages
  * for what it drafts are taken for the run only: the step that checks the draft computes these keys
- * again. Where pages are few there are no drafts. Between probes it rests: steps that only decode
- * leave its keys out until shortly before the next one. What was left out is not made up for: the
- * block sees the prompt, and what it missed is further behind with each token. A model's assistant
- * (engine_info.borrows) is run in the same way, but reads the keys of the model itself: there are
- * no pages to take and no keys to leave out.
- *
- * How many. Drafting K tokens for n requests takes K steps of the small model of n rows each, and
- * checking them n (1 + K) rows of the large one. K is chosen among all numbers so that the tokens
- * expected for the time of both is greatest, and 0 unless that is 4 % better than without.
- * Requests for which another source has something already are left out. The estimates of what is
- * right are spec.c's; so are rests and probes.
+ * again. A model's assistant (engine_info.borrows) is run in the same way, but reads the keys of
+ * the model itself: there are no pages to take and no keys to leave out.
  */
 
 #include "scheduler/drafter.h"
@@ -232,7 +219,7 @@ static uint32_t find_candidates(struct drafter *d, struct spec *spec, const stru
 static struct candidate *probe(struct drafter *d, struct spec *spec, uint32_t n) {
     struct candidate *c = &d->candidate[spec->turn % n];
 
-    if (spec->turn < d->probe_at || !spec_may_probe(spec))
+    if (spec->turn < d->probe_at || spec->n_probes == 0)
         return NULL;
     for (uint32_t i = 0; i < n; i++)
         c = d->candidate[i].probe ? &d->candidate[i] : c;

@@ -1,34 +1,19 @@
 /*
- * fair_share - weighted fair queueing in virtual time, and what the plan is told of it.
+ * fair_share - weighted fair queueing in virtual time, and what the plan is told of it: the rules
+ * are told in docs/fairness.md, their constants in policy.h.
  *
- * Between tenants: each has a virtual time, the device time charged to it divided by its weight.
- * The one with the least is served next. That is deficit round robin written as virtual time (the
- * deficit is how far it is behind), so nothing has to be refilled in rounds: tenants whose virtual
- * times are less than FAIR_QUANTUM_NS apart are equal, and then the older request goes first. What
- * is charged is device time, so prompts found in the cache cost nothing and a row of decode costs
- * its part of the weights' reading. A tenant that returns after a pause does not keep the credit of
- * its absence: its virtual time is put at most FAIR_BURST_NS behind the least of the live ones.
- * That much it keeps, because an agent that asks now and then should not wait behind a flood.
+ * A tenant's virtual time is the device time charged to it divided by its weight; the one with the
+ * least is served next. That is deficit round robin written as virtual time (the deficit is how far
+ * it is behind), so nothing has to be refilled in rounds. A class is a factor of weight and not an
+ * order: batch work gets an eighth, not nothing. What a tenant has at other workers of the device
+ * (fair_charge_elsewhere()) advances its virtual time here as it is served here.
  *
- * Inside a tenant: requests are ordered by virtual arrival (queue.h: arrival and priority). One
- * that does not fit, or whose session is paused, is overtaken by others of its tenant only so many
- * times; then it is due, and first of all.
- *
- * A class is a factor of weight and not an order: batch work gets an eighth, not nothing.
- *
- * Between workers of one device: what a tenant has at the others (fair_charge_elsewhere()) advances
- * its virtual time here as it is served here, at most FAIR_ELSEWHERE times as much. So one that
- * asks two models has together what one that asks one has, as long as it can be had by taking from
- * it here, and keeps an eighth of its share here however much it has there.
+ * Inside a tenant requests are in order of virtual arrival (queue.h). One that does not fit, or
+ * whose session is paused, is overtaken by others of its tenant only so many times; then it is due,
+ * and first of all.
  *
  * Invariants: a tenant with live requests keeps its index; virtual times never go back; at most as
  * many requests run as live.
- *
- * The plan: with one tenant nothing here changes anything. With several, as many sequences as those
- * that have less were seen to need, and the last eighth of the pages, are kept for them, so that
- * the first request of one does not wait until a flood's requests end; and requests of a tenant
- * that holds more than its part of the pages are ranked below all others: they give pages back
- * first.
  */
 
 #include "scheduler/fair_share.h"

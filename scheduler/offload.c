@@ -1,22 +1,12 @@
 /*
- * offload - how prefixes get to host memory and back.
+ * offload - how prefixes get to host memory and back. When, and what pays, is told in
+ * docs/scheduler.md, "Host memory".
  *
  * The host's pages have a pager of their own, of the same kind: saving a page is what computing
  * it is on the device. A sequence of the host takes over what is there (attach), grows, and
  * commits what is copied; least recently used prefixes leave when room is needed, leaves before
  * parents. So nothing has to be invented for identity, collisions or eviction, and the device's
  * pager knows nothing of the host.
- *
- * When: a turn that has ended is saved in the steps that follow, some pages in each, as long as
- * the device still has them; when nothing runs, in steps that have nothing but copies. So
- * eviction hardly ever waits for a copy. The oldest comes first. What a preempted request loses is
- * saved at once, since those pages are written next. What a request needs and only the host has is
- * copied back in place of being computed: after it has been admitted, and some pages in each step
- * where others decode, all at once where none does.
- *
- * Whether: a copy is a loss where computing is faster, which is so for small models on big
- * devices. What a page takes and what computing takes is asked of the cost model, without what a
- * step costs in any case.
  *
  * The order makes it right. All copies of a step are made before its rows are computed, one after
  * the other in the order in which they were decided (the engine's contract). So a page may be

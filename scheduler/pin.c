@@ -1,31 +1,16 @@
 /*
  * pin - an agent calls a tool and comes back with all that it had and a little more. What it had
  * is worth pinning meanwhile: to compute it again costs more than anything else that it asks for.
+ * What ends a pin, and whose comes first, is told in docs/fairness.md, "Sessions".
  *
- * When a turn of a session ends, its sequence is pinned (kv_seq_pin()): its full pages are held,
- * so they are neither evicted nor counted as available. Three things end that. The next turn is
- * admitted and holds them itself. No turn has come within a time that is learnt from the session's
- * pauses (nine of ten are shorter than long_ms; a session that never comes back is not waited
- * for). Or the pages are needed: by requests that run, before any of them is preempted; by a
- * request that has waited PIN_FORCE_NS; by the first that waits when nothing runs.
+ * Sessions whose turns are pinned or run are those whose working sets fit, and others wait where a
+ * turn begins: that is the cap on active sessions, without a number to configure. If a session
+ * whose pages are gone came as soon as it fits, the next turn of another would push out a second
+ * one, whose pages would let in a third: most of what is computed then would be computed again.
  *
  * A session comes back after a tool call as soon as the tool has run, after an answer when
  * a person has read it. The worker does not see which it was; the front does, and says so a
- * moment later (pin_turn_end()). So pauses are learnt apart, and answers are given up first.
- * Where nothing was said the time is that of all its pauses together.
- *
- * So the sessions whose turns are pinned or run are those whose working sets fit, and others wait
- * where a turn begins: that is the cap on active sessions, without a number to configure. One whose
- * pages are gone, however much of a common beginning is there, comes back when they fit and leave
- * room for what the active ones will grow by. If it came as soon as it fits, the next turn of
- * another would push out a second session, whose pages would let in a third: most of what is
- * computed then would be computed again. The wait is bounded, since what has waited long takes the
- * pages, and a part of the pool (a quarter) is never pinned, so requests that need little, and
- * clients without sessions, do not notice.
- *
- * Whom to drop: first what belongs to a tenant that holds more than its part; then answers before
- * calls; then the shortest, for which computing it again costs least for each page. Then its
- * session waits, so that those that stay active can end.
+ * moment later (pin_turn_end()). Where nothing was said the time is that of all its pauses.
  */
 
 #include "scheduler/pin.h"
