@@ -197,19 +197,6 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
     r->want = it->want0 + it->n_wants - 1;
 }
 
-void batch_keep_state(struct batch *t, uint32_t snapshot, bool passes) {
-    assert(t->b.n_seqs > 0 && t->b.n_after < t->max_seqs);
-    t->after[t->b.n_after++] = (struct engine_copy){
-        .src = t->seq[t->b.n_seqs - 1].state_slot, .dst = snapshot, .dir = COPY_STATE_SAVE};
-    t->item[t->b.n_seqs - 1].snapshot = snapshot;
-    t->item[t->b.n_seqs - 1].passes = passes;
-}
-
-void batch_back_up(struct batch *t, uint32_t snapshot) {
-    assert(t->b.n_seqs > 0 && t->item[t->b.n_seqs - 1].n_draft > 0);
-    t->item[t->b.n_seqs - 1].backup = snapshot;
-}
-
 int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n) {
     uint32_t all = t->b.n_before + n;
 

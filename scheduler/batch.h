@@ -68,14 +68,8 @@ void batch_add(struct batch *t, struct request *r, uint32_t n_rows, const int32_
 /* The next sequence of the batch is in the pages of @seq, the first @most at most. */
 void batch_add_pages(struct batch *t, const struct kv_seq *seq, uint32_t most);
 
-/* The state before the rows that were added last was copied to snapshot @snapshot: if a draft is
- * wrong the request goes back there. */
-void batch_back_up(struct batch *t, uint32_t snapshot);
 /* Copies that are made before the step, behind those that it has. 0 or -ENOMEM. */
 int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n);
-/* The state behind the rows that were added last becomes snapshot @snapshot; @passes as in
- * kv_seq_put_snapshot(). */
-void batch_keep_state(struct batch *t, uint32_t snapshot, bool passes);
 /* An empty mask that stays until the next step is begun; NULL: no memory. */
 uint32_t *batch_mask(struct batch *t);
 

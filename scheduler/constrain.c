@@ -132,7 +132,6 @@ static int mask_draft(const struct request *r, const int32_t *draft, uint32_t n,
     constraint_set_quick(r->matcher, false);
     int e = constraint_rollback(r->matcher, fits);
     assert(e == 0);
-    (void)e;
     return left == -EAGAIN ? -EAGAIN : left > 0;
 }
 
@@ -199,6 +198,5 @@ int constrain_item(struct batch *t, uint32_t i, struct engine *engine, enum cons
     assert(it->samples && it->n_wants > it->n_draft);
     int back = r->matcher ? constraint_rollback(r->matcher, MIN(n, it->n_draft)) : 0;
     assert(back == 0);
-    (void)back;
     return e;
 }

@@ -647,24 +647,17 @@ void disk_stats(const struct disk *d, struct msg_stats *out) {
     out->n_disk_snapshots = kv.n_snapshots;
 }
 
-/* Of the jobs in @l: those that hold a sequence of the host's pager, or (@states) a snapshot. */
-static uint32_t count_held(const struct list *l, bool states) {
-    uint32_t n = 0;
-
-    LIST_FOREACH_ENTRY(j, l, const struct job, link) {
-        n += states ? j->state != KV_NO_SNAPSHOT : j->host != NULL;
-    }
-    return n;
-}
-
 const struct kv_pager *disk_pager(const struct disk *d) {
     return d->slots;
 }
 
-uint32_t disk_held(const struct disk *d) {
-    return count_held(&d->saves, false) + count_held(&d->loads, false);
-}
+uint32_t disk_held(const struct disk *d, bool states) {
+    const struct list *jobs[] = {&d->saves, &d->loads};
+    uint32_t n = 0;
 
-uint32_t disk_held_states(const struct disk *d) {
-    return count_held(&d->saves, true) + count_held(&d->loads, true);
+    for (uint32_t i = 0; i < ARRAY_SIZE(jobs); i++)
+        LIST_FOREACH_ENTRY(j, jobs[i], const struct job, link) {
+            n += states ? j->state != KV_NO_SNAPSHOT : j->host != NULL;
+        }
+    return n;
 }

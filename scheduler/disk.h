@@ -70,8 +70,7 @@ void disk_sleep(const struct disk *d, int ms);
 int disk_fd(const struct disk *d);
 /* Sets the gauges of the file. */
 void disk_stats(const struct disk *d, struct msg_stats *out);
-/* For checks: how many sequences of the host's pager are held, how many of its snapshots held or
- * taken, and the pager of the slots. */
-uint32_t disk_held(const struct disk *d);
-uint32_t disk_held_states(const struct disk *d);
+/* For checks: how many sequences of the host's pager are held, or (@states) how many of its
+ * snapshots held or taken; and the pager of the slots. */
+uint32_t disk_held(const struct disk *d, bool states);
 const struct kv_pager *disk_pager(const struct disk *d);

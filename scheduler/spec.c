@@ -196,7 +196,6 @@ static uint32_t cut_refused(struct constraint_state *matcher, const int32_t *dra
         fits++;
     int e = constraint_rollback(matcher, fits);
     assert(e == 0);
-    (void)e;
     return fits;
 }
 
@@ -314,12 +313,8 @@ uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_sourc
     return n;
 }
 
-bool spec_may_probe(const struct spec *s) {
-    return s->n_probes > 0;
-}
-
 void spec_probe(struct spec *s, struct request *r, const struct draft_source *source) {
-    assert(spec_may_probe(s));
+    assert(s->n_probes > 0);
     r->spec->rest[index_of(s, source)].probe = true;
 }
 

@@ -86,9 +86,7 @@ float spec_offers(struct spec *s, struct request *r);
  * probability that its first i + 1 tokens are right. *probe: as spec_probes(). */
 uint32_t spec_expect(struct spec *s, struct request *r, const struct draft_source *source,
                      float survival[DRAFT_MAX], bool *probe);
-/* Whether this step may have one more; and @r's next draft of @source is one, after a rest or not.
- */
-bool spec_may_probe(const struct spec *s);
+/* @r's next draft of @source is a probe, after a rest or not; the step has one left. */
 void spec_probe(struct spec *s, struct request *r, const struct draft_source *source);
 /* Whether the draft at hand is to be tried whatever the estimates say; it is short. */
 bool spec_probes(const struct request *r);

@@ -161,8 +161,9 @@ int states_build(struct states *s, struct batch *t, const struct plan *p,
 }
 
 void states_back_up(struct states *s, struct batch *t) {
+    assert(t->b.n_seqs > 0 && t->item[t->b.n_seqs - 1].n_draft > 0);
     if (s->on)
-        batch_back_up(t, s->load[s->n_backups++].dst);
+        t->item[t->b.n_seqs - 1].backup = s->load[s->n_backups++].dst;
 }
 
 void states_keep_back_up(struct states *s, struct batch_item *it) {
@@ -173,19 +174,6 @@ void states_keep_back_up(struct states *s, struct batch_item *it) {
     kv_seq_put_snapshot(r->seq, it->backup, true);
     r->cuts.saved = it->pos0;
     it->passes = true; /* what was copied is there until something is saved, if the page had one */
-}
-
-void states_take_back(struct states *s, struct batch_item *it) {
-    const struct request *r = it->request;
-
-    if (it->backup == KV_NO_SNAPSHOT)
-        return;
-    /* It is loaded before anything is saved in its place. */
-    if (r->seq && r->n_replay > 0)
-        load(s, it->backup, kv_seq_state(r->seq));
-    if (!it->passes)
-        kv_snapshot_give(s->view->pager, it->backup);
-    it->backup = KV_NO_SNAPSHOT;
 }
 
 /* Whether the answer of @r is at the end of a page, and so far behind the last snapshot that the
@@ -199,8 +187,9 @@ static bool passes(const struct states *s, const struct batch *t, const struct r
 }
 
 void states_save(struct states *s, struct batch *t, struct request *r, int64_t expect_ns) {
+    struct batch_item *it = &t->item[t->b.n_seqs - 1];
     bool cut = s->keeps && states_next_cut(s, r, r->n_computed - 1) == r->n_computed;
-    bool drafts = t->item[t->b.n_seqs - 1].n_draft > 0;
+    bool drafts = it->n_draft > 0;
 
     if (!s->keeps || request_pools(r) || drafts || (!cut && !passes(s, t, r, expect_ns)))
         return;
@@ -208,13 +197,25 @@ void states_save(struct states *s, struct batch *t, struct request *r, int64_t e
     r->cuts.saved = r->n_computed;
     if (snapshot == KV_NO_SNAPSHOT)
         return;
-    batch_keep_state(t, snapshot, !cut);
+    assert(t->b.n_after < t->max_seqs);
+    t->after[t->b.n_after++] =
+        (struct engine_copy){.src = kv_seq_state(r->seq), .dst = snapshot, .dir = COPY_STATE_SAVE};
+    it->snapshot = snapshot;
+    it->passes = !cut;
     t->shape.copies += s->pages;
 }
 
 void states_take(struct states *s, struct batch_item *it) {
     const struct request *r = it->request;
 
+    if (it->backup != KV_NO_SNAPSHOT) {
+        /* It is loaded before anything is saved in its place. */
+        if (r->seq && r->n_replay > 0)
+            load(s, it->backup, kv_seq_state(r->seq));
+        if (!it->passes)
+            kv_snapshot_give(s->view->pager, it->backup);
+        it->backup = KV_NO_SNAPSHOT;
+    }
     if (it->snapshot == KV_NO_SNAPSHOT)
         return;
     assert(!r->seq || kv_seq_committed(r->seq) == it->pos0 + it->n_rows);

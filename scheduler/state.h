@@ -71,9 +71,7 @@ void states_save(struct states *s, struct batch *t, struct request *r, int64_t e
 /* The step of @it has ended, and its results are not taken yet: the state before its draft, where
  * it is at the end of a page far enough in an answer, is kept as a passing snapshot. */
 void states_keep_back_up(struct states *s, struct batch_item *it);
-/* The step of @it has ended, and batch_take() was called: goes back before a draft that was wrong,
- * with the next step. */
-void states_take_back(struct states *s, struct batch_item *it);
-/* The step of @it has ended: its snapshot, if one was made, goes to the page, or back if the
- * request has given its pages up. */
+/* The step of @it has ended, and batch_take() was called unless its request is over: goes back
+ * before a draft that was wrong, with the next step; its snapshot, if one was made, goes to the
+ * page, or back if the request has given its pages up. */
 void states_take(struct states *s, struct batch_item *it);

@@ -32,7 +32,6 @@ static void admit(struct sched *s, struct request *r, const struct plan_req *q, 
     int e = kv_seq_new(&r->seq, s->pager, &r->share);
 
     assert(e == 0);
-    (void)e;
     kv_seq_want(r->seq, r->n_prompt);
     r->begins = true;
     r->n_found = 0;
@@ -105,7 +104,6 @@ void step_apply_rows(struct sched *s) {
             continue;
         int e = kv_seq_grow(s->planned[i]->seq, q->n_computed + q->n_rows);
         assert(e == 0); /* the plan has counted the pages */
-        (void)e;
     }
 }
 

@@ -26,14 +26,12 @@ static int take_results(struct sched *s, struct batch *t, const struct engine_re
         assert(r->n_in_flight > 0);
         r->n_in_flight--;
         if (r->state == REQUEST_DONE) {
-            states_take_back(&s->states, &t->item[i]);
             states_take(&s->states, &t->item[i]);
             sched_maybe_free(s, r);
             continue;
         }
         states_keep_back_up(&s->states, &t->item[i]);
         int why = batch_take(t, i, res);
-        states_take_back(&s->states, &t->item[i]);
         states_take(&s->states, &t->item[i]);
         if (why < 0)
             return why;

@@ -43,7 +43,6 @@ void step_attach(struct sched *s, struct request *r) {
         return;
     bool found = states_load(&s->states, r);
     assert(found);
-    (void)found;
 }
 
 /* A hybrid model's request has its pages up to @n. It goes on behind them when all are there, and

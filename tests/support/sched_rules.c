@@ -347,8 +347,8 @@ static uint32_t count_kept(const struct kv_pager *p) {
 /* A state that is written or read is one snapshot here and one in the file, which withholds none:
  * where it cannot grow pages come first, since there are no fewer. */
 static void check_held_snapshots(const struct sim *s, const struct disk *d) {
-    HOLD(s, NULL, HELD, count_kept(s->sched->offload.host) == disk_held_states(d));
-    HOLD(s, NULL, HELD, count_kept(disk_pager(d)) == disk_held_states(d));
+    HOLD(s, NULL, HELD, count_kept(s->sched->offload.host) == disk_held(d, true));
+    HOLD(s, NULL, HELD, count_kept(disk_pager(d)) == disk_held(d, true));
 }
 
 static void check_host(struct sim *s) {
@@ -361,7 +361,7 @@ static void check_host(struct sim *s) {
     for (uint32_t i = 0; i < p->n_jobs; i++)
         n += p->job[i].saved != NULL;
     if (s->sched->offload.disk) {
-        n += disk_held(s->sched->offload.disk);
+        n += disk_held(s->sched->offload.disk, false);
         check_pager(&s->was.disk, disk_pager(s->sched->offload.disk), CHECK_PARTS);
         check_held_snapshots(s, s->sched->offload.disk);
     }
