@@ -315,8 +315,12 @@ struct operand {
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
     bool cores; /* pack_args.cores */
-    struct left
-        *left; /* by matrix, for a caller that adds up what blocks shared; NULL: none does */
+    /* By matrix, for a caller that adds up what blocks shared; NULL: none does. */
+    struct left *left;
+    /* For a caller who has a gate and an up: what they become, and whether the first y is that
+     * already; NULL: no such. */
+    enum pack_kind glu;
+    bool *gated;
 };
 /* The argument of matvec and matmul_wide for y (+)= W x, of all matrices of @w at once. */
 struct matmul_args cuda_matmul_args(const struct weights *w, const struct operand *x, bool add);
@@ -332,9 +336,12 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      uint32_t n_splits);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
-/* The part of @a that is about shared segments, and what of x->left is left. */
-void cuda_share_segments(struct be *b, const struct weights *w, const struct operand *x,
-                         uint32_t n_splits, struct matmul_args *a);
+/* The argument of matmul_wide and matmul_wgmma, which says what of x->left is left, and *x->gated:
+ * where segments are not shared and gate and up are alike. */
+struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
+                                  bool add, uint32_t n_splits);
+/* Blocks that these have for each MATMUL_COLUMNS or WGMMA_ROWS rows of activations. */
+uint32_t cuda_wide_groups(const struct weights *w, const struct matmul_args *a);
 /* Columns that blocks with 64 rows walk one after the other, and how many blocks share the segments
  * so that it takes the fewest. @adding: what adding up the shared segments takes, as columns: 256
  * KiB from the L2 cache at 64 bytes a cycle and two trips there. A column takes matmul_wide 6.5

@@ -336,9 +336,11 @@ struct matmul_args {
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
     uint32_t n_tiles, stage_bytes; /* matvec: row tiles of all; the largest tile_stage_bytes() */
     uint32_t add;
-    /* matvec only. gated: 0, or n_row_tiles of both matrices: m[0].y becomes what @glu, an enum
-     * pack_kind, makes of the gate m[0] and the up m[1]. */
-    uint32_t gated, glu, finish;
+    /* gated: 0, or n_row_tiles of both matrices: m[0].y becomes what @glu, an enum pack_kind, makes
+     * of the gate m[0] and the up m[1]. In matmul_wide these have one format and one grid, and half
+     * of each block's rows are of either; nothing is added, nor are segments shared. */
+    uint32_t gated, glu;
+    uint32_t finish; /* matvec only */
     /* Zeros, and zeros again when it ends. matmul_wide: one for each of the blocks that there were
      * without splits. */
     uint32_t *arrived;

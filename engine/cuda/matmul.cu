@@ -18,8 +18,8 @@
  *              last of them adds up.
  */
 
+#include "engine/cuda/gated.cuh"
 #include "engine/cuda/matvec.cuh"
-#include "engine/cuda/rows.cuh"
 #include "engine/cuda/wide.cuh"
 
 /* -- matvec ------------------------------------------------------------------------------------ */
@@ -336,8 +336,8 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
 
     if (row0 >= n_rows)
         return;
-    const struct matrix &m = matrix_of_block(a, &block);
-    uint32_t tile = block * 8 + threadIdx.x / 32;
+    const struct matrix &m = a.gated ? a.m[threadIdx.x / 128] : matrix_of_block(a, &block);
+    uint32_t tile = a.gated ? gated_tile(block) : block * 8 + threadIdx.x / 32;
 
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */
         uint32_t row = row0 + Supply::row_of(k);
@@ -355,6 +355,13 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     copy_wait<0>();
     if (shared)
         return finish_split(a, m, n_rows, tile, ends, a.arrived + count);
+    if (a.gated) {
+        sync_block();
+#pragma unroll
+        for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
+            keep_gated<MATMUL_COLUMNS>(a, m, n_rows, tile, k, total[k / 4][k % 4]);
+        return put_gated_rows<MATMUL_COLUMNS>(a, n_rows, block);
+    }
     if (!supply.tiles)
         return;
 #pragma unroll

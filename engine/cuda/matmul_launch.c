@@ -166,37 +166,55 @@ uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_ro
     return best;
 }
 
-void cuda_share_segments(struct be *b, const struct weights *w, const struct operand *x,
-                         uint32_t n_splits, struct matmul_args *a) {
+/* One walk does for both. */
+static bool are_alike(const struct matrix *gate, const struct matrix *up) {
+    return gate->format == up->format && gate->grid == up->grid && gate->n_out == up->n_out;
+}
+
+struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
+                                  bool add, uint32_t n_splits) {
+    struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t columns = (x->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS, group = 0;
 
-    a->n_splits = n_splits;
-    a->arrived = b->arrived;
-    a->sums = b->partial;
-    a->leave = x->left && n_splits > 1;
+    assert(n_splits > 0 && TILE_SEGMENTS % n_splits == 0);
+    assert(n_splits == 1 || cuda_can_split(b, w, x->n_rows));
+    a.n_splits = n_splits;
+    a.arrived = b->arrived;
+    a.sums = b->partial;
+    a.leave = x->left && n_splits > 1;
+    if (x->gated) {
+        assert(w->n_mats == 2 && !add);
+        *x->gated = n_splits == 1 && are_alike(&w->m[0], &w->m[1]);
+        a.gated = *x->gated ? w->m[0].n_row_tiles : 0;
+        a.glu = x->glu;
+    }
     for (uint32_t i = 0; i < w->n_mats && x->left; i++) {
         size_t first = (size_t)group * columns * TILE_SEGMENTS * WIDE_SUMS;
 
-        x->left[i] = (struct left){.sums = a->leave ? b->partial + first : NULL,
+        x->left[i] = (struct left){.sums = a.leave ? b->partial + first : NULL,
                                    .scale = x->scale,
                                    .bias = w->m[i].bias,
                                    .n_columns = columns,
                                    .inverse = w->m[i].inverse};
         group += groups_of(&w->m[i]);
     }
+    return a;
+}
+
+uint32_t cuda_wide_groups(const struct weights *w, const struct matmul_args *a) {
+    return a->gated ? (w->m[0].n_out + WIDE_OUT / 2 - 1) / (WIDE_OUT / 2)
+                    : tile_groups(w) * a->n_splits;
 }
 
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
                      uint32_t n_splits) {
-    struct matmul_args a = cuda_matmul_args(w, x, add);
+    struct matmul_args a = cuda_wide_args(b, w, x, add, n_splits);
     uint32_t shared = 0, columns = (x->n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS;
 
+    assert(!x->cores);
     for (uint32_t i = 0; i < w->n_mats; i++)
         shared = MAX(shared, wide_shared(w->m[i].format));
-    assert(!x->cores && (n_splits == 1 || cuda_can_split(b, w, x->n_rows)));
-    assert(n_splits > 0 && TILE_SEGMENTS % n_splits == 0);
-    cuda_share_segments(b, w, x, n_splits, &a);
-    struct launch l = {kernel_matmul_wide, columns,       tile_groups(w) * n_splits,
+    struct launch l = {kernel_matmul_wide, columns,       cuda_wide_groups(w, &a),
                        CUDA_THREADS,       "matmul_wide", shared};
     return cuda_launch(b, &l, &a, sizeof(a));
 }

@@ -35,20 +35,16 @@ bool wgmma_takes(const struct be *b, uint32_t n_rows) {
 
 int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
                  uint32_t block_rows, uint32_t n_splits) {
-    struct matmul_args a = cuda_matmul_args(w, x, add);
-    uint32_t groups = 0, shared = 0;
+    struct matmul_args a = cuda_wide_args(b, w, x, add, n_splits);
+    uint32_t shared = 0;
 
     assert(b->wgmma && x->cores && (block_rows == WGMMA_ROWS || block_rows == MATMUL_COLUMNS));
-    assert(n_splits == 1 || (block_rows == MATMUL_COLUMNS && TILE_SEGMENTS % n_splits == 0));
-    assert(n_splits == 1 || cuda_can_split(b, w, x->n_rows));
-    for (uint32_t i = 0; i < w->n_mats; i++) {
+    assert(n_splits == 1 || block_rows == MATMUL_COLUMNS);
+    for (uint32_t i = 0; i < w->n_mats; i++)
         shared = MAX(shared, wgmma_shared(block_rows, w->m[i].format));
-        groups += (w->m[i].n_row_tiles + 7) / 8;
-    }
-    cuda_share_segments(b, w, x, n_splits, &a);
     struct launch l = {block_rows == WGMMA_ROWS ? kernel_matmul_wgmma : kernel_matmul_wgmma_64,
                        (x->n_rows + block_rows - 1) / block_rows,
-                       groups * n_splits,
+                       cuda_wide_groups(w, &a),
                        CUDA_THREADS,
                        "matmul_wgmma",
                        shared};

@@ -12,7 +12,7 @@
  * at the next barrier, and three that come. Weights come in a ring of each warp's own.
  */
 
-#include "engine/cuda/products.cuh"
+#include "engine/cuda/gated.cuh"
 #include "engine/cuda/wgmma.cuh"
 
 #if defined(WEFT_SIMT) || defined(WEFT_SM90A)
@@ -35,12 +35,12 @@ template <uint32_t N> struct Source {
     uint32_t ring;             /* offset of the warp's; the slices come first */
     uint32_t n_units;          /* of segments @first .. @last - 1 */
 
-    /* Segments @first .. @last - 1 of row tile @tile, or of the last one where there is none: four
-     * warps multiply together. Groups of rows that do not exist are copies of the last: their
-     * results are not read. */
+    /* Segments @first .. @last - 1 of row tile @tile of those at @all, or of the last one where
+     * there is none: four warps multiply together. Groups of rows that do not exist are copies of
+     * the last: their results are not read. */
     __device__ __forceinline__ void start(const struct matmul_args &a, const struct matrix &m,
-                                          uint32_t tile, uint32_t n_rows, uint32_t first,
-                                          uint32_t last) {
+                                          const uint8_t *all, uint32_t tile, uint32_t n_rows,
+                                          uint32_t first, uint32_t last) {
         uint32_t tid = threadIdx.x, last_group = (n_rows - 1) / PACK_ROWS;
 
         for (uint32_t k = 0; k < vectors; k++) {
@@ -55,7 +55,7 @@ template <uint32_t N> struct Source {
                tid / 32 * (wgmma_slots(m.format) * tile_stage_bytes(m.format));
         n_units = m.unit[last] - m.unit[first];
         tile = tile < m.n_row_tiles ? tile : m.n_row_tiles - 1;
-        tiles = m.tiles + ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[first]);
+        tiles = all + ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[first]);
     }
     /* Starts on slice @i, the next one. */
     template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
@@ -205,16 +205,25 @@ template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, uint32_t
 
     if (blockIdx.x * N >= n_rows)
         return;
-    const struct matrix &m = matrix_of_block(a, &block);
-    uint32_t tile = block * 8 + threadIdx.x / 32;
+    /* Gate and up have all in common that the walk is told: it is the same for both warpgroups. */
+    const struct matrix &m = a.gated ? a.m[0] : matrix_of_block(a, &block);
+    const struct matrix &own = a.gated ? a.m[threadIdx.x / 128] : m;
+    uint32_t tile = a.gated ? gated_tile(block) : block * 8 + threadIdx.x / 32;
 
-    from.start(a, m, tile, n_rows, part * each, (part + 1) * each);
+    from.start(a, m, own.tiles, tile, n_rows, part * each, (part + 1) * each);
     if (n_splits > 1)
         shared = first_sum(a, count);
     walk_of(m.format, Walk<N>{from, m, part * each, (part + 1) * each, total, shared});
     copy_wait<0>();
     if (N == MATMUL_COLUMNS && shared && (a.leave || !last_of(a.arrived + count, n_splits)))
         return;
+    if (a.gated) {
+        sync_block();
+#pragma unroll
+        for (uint32_t k = 0; k < N / 2; k++)
+            keep_gated<N>(a, own, n_rows, tile, k, total[k]);
+        return put_gated_rows<N>(a, n_rows, block);
+    }
     if (tile >= m.n_row_tiles)
         return;
 #pragma unroll

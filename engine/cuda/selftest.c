@@ -204,8 +204,10 @@ static int multiply_expert(struct be *b, const struct product *p, bool few) {
 
 /* y of the first rows by one of the kernels. */
 static int multiply(struct be *b, const struct product *p, enum way way, float *y) {
-    struct operand x = {p->packed.device, p->scale.device, NULL, rows_of(way), false, NULL};
-    struct operand cores = {p->cores.device, p->scale.device, NULL, x.n_rows, true, NULL};
+    struct operand x = {
+        .packed = p->packed.device, .scale = p->scale.device, .n_rows = rows_of(way)};
+    struct operand cores = {
+        .packed = p->cores.device, .scale = p->scale.device, .n_rows = x.n_rows, .cores = true};
     struct matmul_args few = cuda_matmul_args(&p->w, &x, false);
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
     assert(way < WAYS && bytes <= p->y.bytes);

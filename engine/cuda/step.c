@@ -58,13 +58,24 @@ static int launch_rows(struct be *b, const void *kernel, uint32_t n_rows, const 
     return cuda_launch(b, &(struct launch){kernel, n_rows, 1, CUDA_THREADS, what, 0}, args, n);
 }
 
-/* The layers' matrices: of all rows of the step. */
+/* All rows of the step. */
+static struct operand step_rows(const struct step *s) {
+    const struct be *b = s->be;
+
+    return (struct operand){.packed = b->packed,
+                            .scale = b->scale,
+                            .count = &b->head->n_rows,
+                            .n_rows = s->grid.rows,
+                            .cores = b->cores};
+}
+
+/* The layers' matrices. */
 int step_leave(struct step *s, const struct weights *w, bool add,
                struct left left[MATMUL_MATRICES]) {
-    struct be *b = s->be;
-    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, b->cores, left};
+    struct operand x = step_rows(s);
 
-    return cuda_matmul(b, w, &x, add);
+    x.left = left;
+    return cuda_matmul(s->be, w, &x, add);
 }
 
 int step_multiply(struct step *s, const struct weights *w, bool add) {
@@ -362,7 +373,7 @@ static bool packs_last(const struct step *s, uint32_t n) {
 /* The argument of matvec for the rows of the step that are packed. */
 static struct matmul_args narrow_args(const struct step *s, const struct weights *w, bool add) {
     const struct be *b = s->be;
-    struct operand x = {b->packed, b->scale, &b->head->n_rows, s->grid.rows, false, NULL};
+    struct operand x = step_rows(s);
     struct matmul_args a = cuda_matmul_args(w, &x, add);
 
     a.arrived = b->arrived;
@@ -597,14 +608,21 @@ enum pack_kind step_glu(enum glu glu) {
 int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     struct be *b = s->be;
     uint32_t n_ff = w->m[0].n_out;
-    bool fused = fuses(s) && w->n_mats == 2;
+    bool two = w->n_mats == 2, gated = two && fuses(s);
 
-    assert((w->n_mats == 1) == (glu == GLU_RELU));
-    s->ff.kind = fused ? PACK_PLAIN : step_glu(glu);
+    assert(two == (glu != GLU_RELU));
     s->ff.up = b->up;
     s->ff.up_stride = 0;
-    if (!fused)
-        return step_multiply(s, w, false);
+    if (!gated) {
+        struct operand x = step_rows(s);
+
+        x.glu = step_glu(glu);
+        x.gated = two ? &gated : NULL;
+        int r = cuda_matmul(b, w, &x, false);
+        s->ff.kind = gated ? PACK_PLAIN : step_glu(glu);
+        return r;
+    }
+    s->ff.kind = PACK_PLAIN;
     struct matmul_args a = narrow_args(s, w, false);
     a.gated = w->m[0].n_row_tiles;
     a.glu = step_glu(glu);
@@ -635,12 +653,10 @@ int step_gate_up(struct step *s, const struct model_op *op) {
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
     size_t row = round_up(b->shape->n_embd, 64);
-    struct operand x = {b->head_packed + first * row,
-                        b->head_scale + first,
-                        first ? NULL : &b->head->n_wants,
-                        n,
-                        false,
-                        NULL};
+    struct operand x = {.packed = b->head_packed + first * row,
+                        .scale = b->head_scale + first,
+                        .count = first ? NULL : &b->head->n_wants,
+                        .n_rows = n};
 
     const struct cap_args cap = {x.count, b->logits, b->shape->n_vocab, s->head->scale,
                                  s->head->cap};

@@ -23,8 +23,9 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
 }
 
 /* Launches of products of more than a few rows: those whose segments blocks share, and those that
- * are left to the kernel behind; those of wgmma by 64 rows a block, and by 128. */
-static uint32_t n_split, n_left, n_wgmma[2];
+ * are left to the kernel behind; those that end as glu(gate, up), by matmul_wide and by wgmma;
+ * those of wgmma by 64 rows a block, and by 128. */
+static uint32_t n_split, n_left, n_gated[2], n_wgmma[2];
 
 static void count_products(const char *kernel, uint64_t number, void *args) {
     bool wgmma_64 = strcmp(kernel, "matmul_wgmma_64") == 0;
@@ -33,6 +34,9 @@ static void count_products(const char *kernel, uint64_t number, void *args) {
         n_split += ((const struct matmul_args *)args)->n_splits > 1;
         n_left += ((const struct matmul_args *)args)->leave;
     }
+    bool wgmma = strncmp(kernel, "matmul_wgmma", 12) == 0;
+    if (wgmma || strcmp(kernel, "matmul_wide") == 0)
+        n_gated[wgmma] += ((const struct matmul_args *)args)->gated > 0;
     n_wgmma[0] += wgmma_64;
     n_wgmma[1] += strcmp(kernel, "matmul_wgmma") == 0;
 }
@@ -86,7 +90,7 @@ static void open_with(struct driver *d, const char *path, const char *wgmma,
     fake_find()->n_multiprocessors = n_multiprocessors;
     fake_find()->on_launch = count_products;
     cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
-    n_split = n_left = n_wgmma[0] = n_wgmma[1] = 0;
+    n_split = n_left = n_gated[0] = n_gated[1] = n_wgmma[0] = n_wgmma[1] = 0;
 }
 
 static void write_model(char path[64], uint32_t n_ff) {
@@ -162,6 +166,7 @@ Test(cuda_products, what_blocks_leave_is_added_up_behind) {
             run_rows(&d, i ? OWN : 11);
             driver_close(&d);
             cr_expect(n_left == (i ? archs[k].n_left : 0), "%s, way %zu: %u", m.arch, i, n_left);
+            cr_expect((i == 0) == (n_gated[i / 2] == 0), "%s, way %zu", m.arch, i);
             if (i == 0)
                 memcpy(first, digest, sizeof(digest));
             cr_expect(first[0] && memcmp(first, digest, sizeof(digest)) == 0, "%s, way %zu", m.arch,
@@ -177,7 +182,7 @@ Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
     struct driver d;
     char path[64];
 
-    write_model(path, 64);
+    write_model(path, 96);
     open_with(&d, path, "0", 4);
     run_rows(&d, 1);
     driver_close(&d);
@@ -191,5 +196,6 @@ Test(cuda_products, rows_are_the_same_in_steps_of_every_size) {
     }
     driver_close(&d);
     cr_expect(n_wgmma[0] > 0 && n_wgmma[1] > 0, "%u, %u", n_wgmma[0], n_wgmma[1]);
+    cr_expect(n_gated[1] == ARRAY_SIZE(sizes) - 1, "%u", n_gated[1]);
     unlink(path);
 }
