@@ -452,6 +452,8 @@ void *step_host_state(struct be *b, uint32_t state);
 /* What the files of the step share. The norm of x as the operand of the next matrices; NULL: x as
  * it is. */
 int step_norm(struct step *s, const float *norm);
+/* Whether the last blocks of the step's kernels do what followed: few rows. */
+bool step_fuses(const struct step *s);
 /* Launches what waits for the op behind it; nothing takes x packed. */
 int step_release(struct step *s);
 /* Where the pages of an op's layer begin. */

@@ -1,5 +1,4 @@
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/kernels_attention.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -197,36 +196,6 @@ static int record(struct step *s) {
     return r;
 }
 
-/* Whether blocks of attention have many queries: keys are then read once for 64. */
-static bool is_wide(const struct step *s, const struct heads *h) {
-    return s->grid.rows > s->be->wide_rows && h->dim <= 128 && !s->be->shape->mla.rank;
-}
-
-/* The work list of attention, made on the device from the batch's head; that of the layer before
- * serves where its heads are the same. */
-static int plan(struct step *s, const struct heads *h) {
-    struct be *b = s->be;
-    struct plan_args a = {
-        .batch = b->head,
-        .item = b->item,
-        .merge = b->merge,
-        .group = h->n / h->n_kv,
-        .n_head_kv = h->n_kv,
-        .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
-        .max_partials = cuda_partials(b, h),
-        .page_tokens = b->shares ? b->opts->page_tokens : 0,
-        .few = cuda_few(b),
-        .wide = is_wide(s, h) ? ATTN_WIDE : cuda_few(b),
-    };
-
-    assert(h->n_kv > 0 && h->n % h->n_kv == 0 && a.max_partials > 0);
-    if (s->planned.n == h->n && s->planned.n_kv == h->n_kv && s->planned.dim == h->dim)
-        return 0;
-    assert(h->dim <= HEAD_VALUES || b->shape->mla.rank);
-    s->planned = *h;
-    return launch_rows(b, kernel_plan, 1, &a, sizeof(a), "plan");
-}
-
 /* The step before may still run: everything that it reads on the device lies before this step's
  * upload in the stream. */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
@@ -359,7 +328,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
  * comes. What one block would take too long to pack is packed by a kernel of its own, with a block
  * a row.
  */
-static bool fuses(const struct step *s) {
+bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
 
     return b->fuse > 0 && !b->no_matvec && s->grid.rows <= MIN(MATVEC_ROWS, b->wide_rows);
@@ -367,7 +336,7 @@ static bool fuses(const struct step *s) {
 
 /* Whether the last block of a kernel packs its rows of @n values for the next one. */
 static bool packs_last(const struct step *s, uint32_t n) {
-    return fuses(s) && (uint64_t)s->grid.rows * n <= s->be->fuse;
+    return step_fuses(s) && (uint64_t)s->grid.rows * n <= s->be->fuse;
 }
 
 /* The argument of matvec for the rows of the step that are packed. */
@@ -403,7 +372,7 @@ static int release(struct step *s, const struct pack_args *pack) {
     if (!s->held)
         return 0;
     struct matmul_args a = narrow_args(s, s->held, true);
-    assert(fuses(s));
+    assert(step_fuses(s));
     if (s->packed) {
         a.finish = FINISH_PACK;
         a.pack = *pack;
@@ -453,7 +422,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
     int r = step_norm(s, w->norm);
     /* Last blocks know gates as the fourth matrix. */
     bool plain = !op->norm_all && (!op->gated || op->w[1]);
-    if (r == 0 && fuses(s) && op->heads.dim % TILE_ROWS == 0 && plain) {
+    if (r == 0 && step_fuses(s) && op->heads.dim % TILE_ROWS == 0 && plain) {
         struct matmul_args a = narrow_args(s, w, false);
 
         a.finish = FINISH_STORE;
@@ -470,83 +439,6 @@ int step_qkv(struct step *s, const struct model_op *op) {
     struct launch l = {kernel_store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
                        CUDA_THREADS, "store",      0};
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
-}
-
-/* As many blocks as keep the device busy, and as there are items if nothing is split. */
-static struct launch attend_launch(const struct step *s, const struct heads *h, bool wide) {
-    uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
-    uint32_t busy = (4 * multiprocessors + h->n_kv - 1) / h->n_kv;
-    struct page_shape shape = cuda_page_shape(s->be, h);
-    struct attend_kernel k = attend_kernel_for(&shape, wide);
-
-    return (struct launch){.kernel = k.kernel,
-                           .grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
-                           .grid_y = h->n_kv,
-                           .n_threads = CUDA_THREADS,
-                           .what = "attend",
-                           .shared = k.shared};
-}
-
-/* Split chunks are merged by the last block of a query (few rows) or by a kernel of its own. */
-int step_attend(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    const struct heads *h = &op->heads;
-    uint32_t window = op->attn.window ? op->attn.window : UINT32_MAX, group = h->n / h->n_kv;
-    uint32_t n_value = cuda_head_values(b, h);
-    const float *sinks = op->weights ? op->weights->sinks : NULL;
-    struct attend_args a = {
-        .batch = b->head,
-        .q = b->q,
-        .o = b->o,
-        .partial = b->partial,
-        .pages = step_pages_of(b, op),
-        .shape = cuda_page_shape(b, h),
-        .cls = op->kv.cls,
-        .n_head = h->n,
-        .group = group,
-        .partial_stride = n_value + 4,
-        .few = cuda_few(b),
-        .n_value = n_value,
-        .scale = op->attn.scale,
-        .cap = op->attn.cap,
-        .holes = op->attn.holes,
-        .window = window,
-        .sinks = sinks,
-    };
-    struct merge_args c = {
-        .batch = b->head,
-        .partial = b->partial,
-        .o = b->o,
-        .n_head = h->n,
-        .n_head_kv = h->n_kv,
-        .group = group,
-        .few = cuda_few(b),
-        .n_value = n_value,
-        .partial_stride = n_value + 4,
-        .window = window,
-        .sinks = sinks,
-    };
-
-    struct launch attend = attend_launch(s, h, false);
-    struct launch merge = {
-        kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
-    int r = plan(s, h);
-    if (b->shape->mla.rank)
-        latent_attend(b, &a);
-    else if (fuses(s)) {
-        a.merged = b->arrived;
-        a.rows = b->arrived + b->max_merges * h->n_kv;
-        a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
-        s->packed = true;
-        return r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
-    }
-    if (r == 0 && is_wide(s, h)) {
-        struct launch wide = attend_launch(s, h, true);
-
-        r = cuda_launch(b, &wide, &a, sizeof(a));
-    }
-    r = r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
-    return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }
 
 /* Gates that came with the queries are multiplied when the output is packed; those of a matrix of
@@ -582,7 +474,7 @@ int step_proj(struct step *s, const struct model_op *op) {
     else
         r = r < 0 ? r
                   : step_pack(s, kind, op->in == ACT_D ? b->recurrent.out : b->o, NULL, w->n_in);
-    if (r == 0 && plain && fuses(s))
+    if (r == 0 && plain && step_fuses(s))
         s->held = w;
     if (r < 0 || s->held)
         return r;
@@ -608,7 +500,7 @@ enum pack_kind step_glu(enum glu glu) {
 int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     struct be *b = s->be;
     uint32_t n_ff = w->m[0].n_out;
-    bool two = w->n_mats == 2, gated = two && fuses(s);
+    bool two = w->n_mats == 2, gated = two && step_fuses(s);
 
     assert(two == (glu != GLU_RELU));
     s->ff.up = b->up;

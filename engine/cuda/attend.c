@@ -1,0 +1,115 @@
+/* attend - the launches of attention: the work list, what has one query a block or many, and the
+ * merge of what was split. */
+
+#include "engine/cuda/cuda.h"
+#include "engine/cuda/kernels_attention.h"
+
+#include <assert.h>
+
+/* Whether blocks of attention have many queries: keys are then read once for 64. */
+static bool is_wide(const struct step *s, const struct heads *h) {
+    return s->grid.rows > s->be->wide_rows && h->dim <= 128 && !s->be->shape->mla.rank;
+}
+
+/* The work list of attention, made on the device from the batch's head; that of the layer before
+ * serves where its heads are the same. */
+static int plan(struct step *s, const struct heads *h) {
+    struct be *b = s->be;
+    struct plan_args a = {
+        .batch = b->head,
+        .item = b->item,
+        .merge = b->merge,
+        .group = h->n / h->n_kv,
+        .n_head_kv = h->n_kv,
+        .n_multiprocessors = (uint32_t)b->device.n_multiprocessors,
+        .max_partials = cuda_partials(b, h),
+        .page_tokens = b->shares ? b->opts->page_tokens : 0,
+        .few = cuda_few(b),
+        .wide = is_wide(s, h) ? ATTN_WIDE : cuda_few(b),
+    };
+
+    assert(h->n_kv > 0 && h->n % h->n_kv == 0 && a.max_partials > 0);
+    if (s->planned.n == h->n && s->planned.n_kv == h->n_kv && s->planned.dim == h->dim)
+        return 0;
+    assert(h->dim <= HEAD_VALUES || b->shape->mla.rank);
+    s->planned = *h;
+    return cuda_launch(b, &(struct launch){kernel_plan, 1, 1, CUDA_THREADS, "plan", 0}, &a,
+                       sizeof(a));
+}
+
+/* As many blocks as keep the device busy, and as there are items if nothing is split. */
+static struct launch attend_launch(const struct step *s, const struct heads *h, bool wide) {
+    uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
+    uint32_t busy = (4 * multiprocessors + h->n_kv - 1) / h->n_kv;
+    struct page_shape shape = cuda_page_shape(s->be, h);
+    struct attend_kernel k = attend_kernel_for(&shape, wide);
+
+    return (struct launch){.kernel = k.kernel,
+                           .grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
+                           .grid_y = h->n_kv,
+                           .n_threads = CUDA_THREADS,
+                           .what = "attend",
+                           .shared = k.shared};
+}
+
+/* Split chunks are merged by the last block of a query (few rows) or by a kernel of its own. */
+int step_attend(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct heads *h = &op->heads;
+    uint32_t window = op->attn.window ? op->attn.window : UINT32_MAX, group = h->n / h->n_kv;
+    uint32_t n_value = cuda_head_values(b, h);
+    const float *sinks = op->weights ? op->weights->sinks : NULL;
+    struct attend_args a = {
+        .batch = b->head,
+        .q = b->q,
+        .o = b->o,
+        .partial = b->partial,
+        .pages = step_pages_of(b, op),
+        .shape = cuda_page_shape(b, h),
+        .cls = op->kv.cls,
+        .n_head = h->n,
+        .group = group,
+        .partial_stride = n_value + 4,
+        .few = cuda_few(b),
+        .n_value = n_value,
+        .scale = op->attn.scale,
+        .cap = op->attn.cap,
+        .holes = op->attn.holes,
+        .window = window,
+        .sinks = sinks,
+    };
+    struct merge_args c = {
+        .batch = b->head,
+        .partial = b->partial,
+        .o = b->o,
+        .n_head = h->n,
+        .n_head_kv = h->n_kv,
+        .group = group,
+        .few = cuda_few(b),
+        .n_value = n_value,
+        .partial_stride = n_value + 4,
+        .window = window,
+        .sinks = sinks,
+    };
+
+    struct launch attend = attend_launch(s, h, false);
+    struct launch merge = {
+        kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
+    int r = plan(s, h);
+    if (b->shape->mla.rank)
+        latent_attend(b, &a);
+    else if (step_fuses(s)) {
+        a.merged = b->arrived;
+        a.rows = b->arrived + b->max_merges * h->n_kv;
+        a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
+        s->packed = true;
+        return r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
+    }
+    if (r == 0 && is_wide(s, h)) {
+        struct launch wide = attend_launch(s, h, true);
+
+        r = cuda_launch(b, &wide, &a, sizeof(a));
+    }
+    r = r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
+    return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
+}
