@@ -14,6 +14,7 @@
  */
 
 #include "text/grammar/collect.h"
+#include "text/grammar/kinds.h"
 #include "text/grammar/nfa.h"
 #include "text/grammar/share.h"
 
@@ -280,6 +281,15 @@ static void borrow(struct token_class *c, const struct token_class *base) {
     c->n_allowed = base->n_allowed;
 }
 
+/* text_bit() of all bytes of @s. */
+static uint64_t text_bits(const struct byte_set *s) {
+    uint64_t bits = 0;
+
+    for (unsigned c = 0; c < 256; c++)
+        bits |= byte_set_has(s, (uint8_t)c) ? text_bit(c) : 0;
+    return bits;
+}
+
 /* Bytes that can come next. */
 static uint32_t n_bytes(const struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
@@ -329,10 +339,11 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
                            .trie = vocab_trie(g->vocab),
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
                            .whole = !k.counts,
-                           .visit = visit,
-                           .only_ends = !k.counts || k.c->base,
+                           .ends = !k.counts || k.c->base ? text_bits(k.follow) : 0,
                            .take = k.counts && !k.c->base ? take : NULL,
                            .arg = &k};
+    if (k.walk.ends || (k.counts && !k.c->base))
+        k.walk.visit = visit;
     if (!k.c->base)
         k.c->bits = k.walk.bits = calloc(grammar_vocab_n_words(g->vocab), sizeof(uint32_t));
     bool wide = !k.counts && is_wide(g, state), alone = true;

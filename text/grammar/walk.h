@@ -11,9 +11,10 @@ struct walk {
     uint32_t *bits; /* by item: those that are reached are set; or NULL */
     bool empty;     /* walk_tables(): no bit is set before, for a trie of all text */
     int64_t n_set;  /* grows by those that were not set */
-    /* Called at every node that is reached alive, or only where frame 0 can end; or NULL. False:
-     * the walk does not go on below it. @s is valid during the call. */
-    bool only_ends;
+    /* Called at every node that is reached alive; or NULL. False: the walk does not go on below it.
+     * @s is valid during the call. With `ends`, text_bit() of bytes, it is called only where frame 0
+     * can end, and may be left out where none of the bytes is below. */
+    uint64_t ends;
     bool blind; /* visit does not look at @s, which may be NULL */
     bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);
     /* Called for items [first, last) of a subtree all of which is reached from @s, @depth bytes

@@ -83,7 +83,7 @@ static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uin
 
     w->n_visited++;
     set_items(w, n->items, n->items + n->n_items);
-    if (w->visit && (s->can_end || !w->only_ends) && !w->visit(w, node, s, depth))
+    if (w->visit && (s->can_end || !w->ends) && !w->visit(w, node, s, depth))
         return false;
     return s->end > s->begin && n->n_children;
 }

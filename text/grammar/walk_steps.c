@@ -340,7 +340,7 @@ static void steps_of_one(struct walk *w, const struct trie_node *n, uint32_t las
 
 /* Whether the walk needs no sets where they can be done without. */
 static bool needs_no_sets(const struct walk *w) {
-    return !w->take && (!w->visit || w->only_ends || w->blind) && !w->m->g->variety;
+    return !w->take && (!w->visit || w->ends || w->blind) && !w->m->g->variety;
 }
 
 static bool is_free(const struct machine *m, const struct config *c) {

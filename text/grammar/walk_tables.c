@@ -35,11 +35,13 @@ static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
 enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
 
 /* @far: up to which length all texts of a kind are read. @stays: text_bit() of bytes of which all
- * texts are. */
+ * texts are. @apart: places that it has reached are more than looked below: visit() may be called,
+ * or nothing is read from it. @watched: so it is, or its n_reached is not at its end. */
 struct known_set {
     struct set set;
     uint64_t stays;
     uint32_t n_reached;
+    bool apart, watched;
     uint8_t far[KIND_NONE + 1];
 };
 
@@ -137,7 +139,9 @@ static bool has_room(struct tables *t) {
 
 static uint32_t add_set(struct tables *t, const struct set *s) {
     memset(t->next[t->n], 0, sizeof(*t->next));
-    t->set[t->n] = (struct known_set){.set = *s};
+    bool asked = t->w->visit && (s->can_end || !t->w->ends);
+
+    t->set[t->n] = (struct known_set){.set = *s, .apart = asked || s->begin == s->end, .watched = true};
     find_far(t->w, &t->set[t->n]);
     return t->n++;
 }
@@ -271,21 +275,25 @@ static void find_stays(struct tables *t, uint32_t k) {
 
         if (i == 0 || s->n_reached < STAYS_REACHED)
             s->stays = stays;
-        s->n_reached = MAX(s->n_reached, STAYS_REACHED);
+        s->n_reached = STAYS_REACHED;
+        s->watched = s->apart;
     }
 }
 
-/* Whether the set @k, which was reached at place @i, reads whatever is below it. */
-static inline bool known_reads_all(struct tables *t, uint32_t k, uint32_t i) {
-    const struct trie *trie = t->w->trie;
+/* Whether all that is below place @i is read from @s, as far as is known. */
+static inline bool known_reads_all(const struct trie *trie, const struct known_set *s, uint32_t i) {
+    return !(trie->below[i] & ~s->stays) || trie->place[i].height <= s->far[trie->place[i].kind];
+}
+
+/* Counts that the set @k was reached; at some time more is found out about it. */
+static void count_reached(struct tables *t, size_t k) {
     struct known_set *s = &t->set[k];
 
-    if (++s->n_reached == STAYS_REACHED && t->w->whole &&
-        s->set.end - s->set.begin <= STAYS_CONFIGS) {
-        find_stays(t, k);
-        s = &t->set[k];
-    }
-    return !(trie->below[i] & ~s->stays) || trie->place[i].height <= s->far[trie->place[i].kind];
+    if (s->n_reached >= STAYS_REACHED || ++s->n_reached < STAYS_REACHED)
+        return;
+    if (t->w->whole && s->set.end - s->set.begin <= STAYS_CONFIGS)
+        find_stays(t, (uint32_t)k);
+    t->set[k].watched = t->set[k].apart;
 }
 
 static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
@@ -303,53 +311,93 @@ static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
     t->reached[end] &= ~tail;
 }
 
-/* Whether what is below place @i, which the set @k has reached, is to be looked at. */
-static inline bool goes_on(struct tables *t, uint32_t i, uint32_t k) {
+/* visit() where it is to be called at place @i, which the set @k has reached. False: the walk does
+ * not go on below it. */
+static bool visit_place(struct tables *t, uint32_t i, uint32_t k) {
     struct walk *w = t->w;
-    const struct trie_place *p = &w->trie->place[i];
     const struct set *s = &t->set[k].set;
-    bool asked = w->visit && (s->can_end || !w->only_ends);
 
-    if ((asked && !w->visit(w, w->trie->number[i], s, p->depth)) || s->begin == s->end) {
-        leave_out(t, p[1].items, w->trie->place[p->skip].items);
-        return false;
-    }
-    if (p->skip == i + 1)
-        return false;
-    if (!known_reads_all(t, k, i))
-        return true;
-    if (w->take)
-        w->take(w, p[1].items, w->trie->place[p->skip].items, &t->set[k].set, p->depth);
-    return false;
+    return !w->visit || (w->ends && !(s->can_end && (w->trie->below[i] & w->ends))) ||
+           w->visit(w, w->trie->number[i], s, w->trie->place[i].depth);
 }
 
-/* Leaves out of t->reached what is not reached below place @root, at which is the set @from. */
+/* At place @i, which the set @k has reached. False: what is below it is not. */
+static bool reach_place(struct tables *t, uint32_t i, size_t k) {
+    const struct trie_place *p = &t->w->trie->place[i];
+    bool on = visit_place(t, i, (uint32_t)k) && t->set[k].set.begin < t->set[k].set.end;
+
+    if (!on)
+        leave_out(t, p[1].items, t->w->trie->place[p->skip].items);
+    else
+        count_reached(t, k);
+    return on;
+}
+
+static bool is_idle_place(const struct walk *w, const struct trie_place *p) {
+    return is_idle(w, p->items, w->trie->place[p->skip].items);
+}
+
+static void take_place(struct tables *t, const struct trie_place *p, size_t k) {
+    struct walk *w = t->w;
+
+    if (p[1].items < w->trie->place[p->skip].items)
+        w->take(w, p[1].items, w->trie->place[p->skip].items, &t->set[k].set, p->depth);
+}
+
+/* Leaves out of t->reached what is not reached below place @root, at which is the set @from. A
+ * round is made for nearly every place of a vocabulary: it has what it needs at hand, and what is
+ * rare is elsewhere. */
 static void tables_below(struct tables *t, uint32_t root, uint32_t from) {
     struct walk *w = t->w;
-    const struct trie_place *place = w->trie->place;
+    const struct trie_place *const place = w->trie->place;
+    const uint64_t *const below = w->trie->below;
+    const bool needs = w->need, takes = w->take;
+    uint16_t(*next)[256] = t->next;
+    struct known_set *set = t->set;
     uint16_t at[TRIE_MAX_LEN + 1]; /* the set at each depth of the way to here */
-    uint32_t last = place[root].skip, depth = place[root].depth, n_visited = 0;
+    uint32_t last = place[root].skip, n_visited = 0;
 
-    at[0] = (uint16_t)from;
-    for (uint32_t i = root + 1; i < last && !w->m->error;) {
+    at[place[root].depth] = (uint16_t)from;
+    for (uint32_t i = root + 1; i < last;) {
         const struct trie_place *p = &place[i];
-        uint32_t before = at[p->depth - depth - 1];
-        uint16_t to = t->next[before][p->byte];
+        size_t depth = p->depth, to = next[at[depth - 1]][p->byte];
 
-        if (w->need && is_idle(w, p->items, place[p->skip].items)) {
+        if (needs && is_idle_place(w, p)) {
             i = p->skip;
             continue;
         }
-        if (to == STEP_UNKNOWN)
-            to = find_step(t, before, p->byte);
-        if (to == STEP_DEAD) {
-            leave_out(t, p->items, place[p->skip].items);
-            i = p->skip;
-            continue;
+        if (to < STEP_SETS) {
+            if (to == STEP_UNKNOWN)
+                to = find_step(t, at[depth - 1], p->byte);
+            next = t->next;
+            set = t->set;
+            if (w->m->error)
+                break;
+            if (to == STEP_DEAD) {
+                leave_out(t, p->items, place[p->skip].items);
+                i = p->skip;
+                continue;
+            }
         }
+        size_t k = to - STEP_SETS;
+
         n_visited++;
-        at[p->depth - depth] = (uint16_t)(to - STEP_SETS);
-        i = goes_on(t, i, to - STEP_SETS) ? i + 1 : p->skip;
+        at[depth] = (uint16_t)k;
+        if (set[k].watched) {
+            bool on = reach_place(t, i, k);
+
+            next = t->next;
+            set = t->set;
+            if (!on) {
+                i = p->skip;
+                continue;
+            }
+        }
+        bool all = !(below[i] & ~set[k].stays) || p->height <= set[k].far[p->kind];
+
+        if (all && takes)
+            take_place(t, p, k);
+        i = all ? p->skip : i + 1;
     }
     w->n_visited += n_visited;
 }
@@ -423,12 +471,10 @@ static void differ_below(struct tables *t, uint32_t root, uint32_t from, uint32_
         }
         w->n_visited++;
         set_items(w, p->items, below);
-        bool on = !w->visit || (!t->set[k].set.can_end && w->only_ends) ||
-                  w->visit(w, w->trie->number[i], &t->set[k].set, p->depth);
-
-        if (!on || t->set[k].set.begin == t->set[k].set.end)
+        count_reached(t, k);
+        if (!visit_place(t, i, k) || t->set[k].set.begin == t->set[k].set.end)
             clear_items(w, below, end);
-        else if (p->skip > i + 1 && known_reads_all(t, k, i))
+        else if (known_reads_all(w->trie, &t->set[k], i))
             set_items(w, below, end);
         else if (beside != STEP_DEAD)
             differ_below(t, i, k, beside - STEP_SETS);
