@@ -117,3 +117,69 @@ int states_agree(const struct grammar *g, uint32_t q, uint32_t r) {
     }
     return a->n_now ? MIN(a->least, AGREE_MAX) : a->least;
 }
+
+struct reach {
+    const struct grammar *g;
+    const struct auto_rule *rule;
+    uint8_t *level; /* by state: 1 + the most characters that are known to lead to it */
+    uint32_t now[PAIRS_MAX], later[PAIRS_MAX], n_now, n_later, n_edges;
+    bool ends, full;
+};
+
+/* @q is reached with @chars characters. */
+static void add_reached(struct reach *r, uint32_t q, uint32_t chars, uint32_t *list, uint32_t *n) {
+    if (r->level[q - r->rule->start] > chars)
+        return;
+    r->level[q - r->rule->start] = (uint8_t)(chars + 1);
+    r->ends = r->ends || (r->g->state[q].flags & STATE_ACCEPT);
+    r->full = r->full || *n == PAIRS_MAX;
+    if (*n < PAIRS_MAX)
+        list[(*n)++] = q;
+}
+
+/* Whether some byte of an edge is in a text of KIND_TEXT. */
+static bool is_of_text(const struct edge *e) {
+    return e->hi >= ' ' && e->lo < TOKEN_SYMBOL &&
+           (e->lo != e->hi || (e->lo != '"' && e->lo != '\\'));
+}
+
+/* What edges of state @q lead to, behind @chars characters. */
+static void reach_from(struct reach *r, uint32_t q, uint32_t chars) {
+    const struct state *s = &r->g->state[q];
+
+    r->n_edges += s->n_edges;
+    for (uint32_t i = s->edge; i < s->edge + s->n_edges; i++) {
+        const struct edge *e = &r->g->edge[i];
+
+        if (!is_of_text(e))
+            continue;
+        if (goes_on(e->lo, e->hi))
+            add_reached(r, e->to, chars, r->now, &r->n_now);
+        if (e->lo < 0x80 || e->hi > 0xbf)
+            add_reached(r, e->to, chars + 1, r->later, &r->n_later);
+    }
+}
+
+uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends) {
+    struct reach r = {.g = g, .rule = &g->rule[g->state[q].rule], .now = {q}, .n_now = 1};
+    CLEANUP(freep) uint8_t *level = calloc(r.rule->n_states, 1);
+    uint32_t chars = 0;
+
+    *ends = true;
+    if (!level)
+        return AGREE_MAX;
+    r.level = level;
+    for (; chars < AGREE_MAX; chars++) {
+        for (uint32_t i = 0; i < r.n_now && r.n_edges <= EDGES_MAX && !r.full; i++)
+            reach_from(&r, r.now[i], chars);
+        if (r.n_edges > EDGES_MAX || r.full)
+            return AGREE_MAX;
+        if (r.n_later == 0)
+            break;
+        memcpy(r.now, r.later, r.n_later * sizeof(*r.now));
+        r.n_now = r.n_later;
+        r.n_later = 0;
+    }
+    *ends = r.ends;
+    return chars;
+}

@@ -265,7 +265,7 @@ static int find_bytes(struct build *b, struct grammar *g, const uint32_t *order)
 
 static void find_plain(struct grammar *g) {
     for (uint32_t i = 0; i < g->n_rules; i++)
-        g->rule[i].plain = !g->rule[i].loop;
+        g->rule[i].plain = true;
     for (uint32_t q = 0; q < g->n_states; q++) {
         const struct state *s = &g->state[q];
 

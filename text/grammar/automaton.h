@@ -117,7 +117,7 @@ struct auto_rule {
     uint32_t members; /* of g->members[], where its states have STATE_MEMBERS */
     uint32_t need;    /* the largest of its states' */
     bool loop;
-    bool plain; /* no loop, no members, and calls nothing: with no stack a set is one state */
+    bool plain; /* no members, and calls nothing: with no stack a set is one state */
     uint8_t shared;
     struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
 };

@@ -53,8 +53,6 @@ void collect_add_rest(struct collector *k, uint32_t id, uint32_t depth, uint32_t
     size_t len;
     const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)id, &len);
 
-    if ((int)vocab_n_chars(k->g->vocab, (int32_t)id) <= k->beyond)
-        return;
     if (k->n_rest == REST_MAX) {
         k->too_large = true;
         return;
@@ -86,22 +84,50 @@ static void collect_rest(struct collector *k, uint32_t node, uint32_t depth, uin
         collect_rest(k, i, depth, n_chars);
 }
 
+static bool is_border(const struct grammar *g, uint32_t q) {
+    return g->state[q].flags & STATE_BORDER;
+}
+
+/* Token @id, of @n_chars characters, is allowed. */
 static void keep(struct collector *k, uint32_t id, uint32_t n_chars) {
-    if (collect_grow(&k->all, k->n_all, &k->cap_all, sizeof(*k->all)) < 0)
+    if (n_chars < CLASS_LEVELS)
+        set_bit(k->c->level[n_chars], id);
+    else if (collect_grow(&k->longest, k->n_longest, &k->cap_longest, sizeof(*k->longest)) < 0)
         k->error = -ENOMEM;
     else
-        k->all[k->n_all++] = (struct counted_token){id, n_chars};
+        k->longest[k->n_longest++] = (struct counted_token){id, n_chars};
+}
+
+/* Characters of the loop that begin in the first @depth bytes of @node's tokens. */
+static uint32_t chars_of(const struct collector *k, uint32_t node, uint32_t depth) {
+    const struct trie *t = k->walk.trie;
+    uint32_t q = k->state, n = 0;
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)t->item[t->node[node].items], &len);
+
+    for (uint32_t i = 0; i < depth; i++) {
+        n += is_border(k->g, q);
+        q = state_next(k->g, &k->g->state[q], bytes[i]);
+        assert(q != NO_STATE || i + 1 == depth);
+    }
+    return n;
 }
 
 static bool visit(struct walk *w, uint32_t node, const struct set *s, uint32_t depth) {
     struct collector *k = w->arg;
     const struct trie_node *n = &w->trie->node[node];
+    uint32_t n_chars = k->keeps ? k->begun[depth - 1] : 0;
 
-    for (uint32_t i = n->items; k->counts && !k->c->base && i < n->items + n->n_items; i++)
-        keep(k, w->trie->item[i], s->end > s->begin ? w->m->config[s->begin].reg : s->end_reg);
+    if (k->keeps && s->end > s->begin)
+        k->begun[depth] = (uint16_t)(n_chars + is_border(k->g, w->m->config[s->begin].state));
+    for (uint32_t i = n->items; k->keeps && i < n->items + n->n_items; i++)
+        keep(k, w->trie->item[i], n_chars);
     for (uint32_t i = n->child; s->can_end && i < n->child + n->n_children; i++) {
-        if (byte_set_has(k->follow, w->trie->node[i].byte))
-            collect_rest(k, i, depth, s->end_reg);
+        if (!byte_set_has(k->follow, w->trie->node[i].byte))
+            continue;
+        if (!k->keeps && (k->g->state[k->state].flags & STATE_LOOP))
+            n_chars = chars_of(k, node, depth);
+        collect_rest(k, i, depth, n_chars);
     }
     return !k->error && !k->too_large;
 }
@@ -113,7 +139,7 @@ static void take(struct walk *w, uint32_t first, uint32_t last, const struct set
     const uint32_t *item = w->trie->item;
     size_t len;
     const uint8_t *bytes = vocab_bytes(k->g->vocab, (int32_t)item[first], &len);
-    uint32_t n_before = utf8_n_chars(bytes, depth), n_chars = w->m->config[s->begin].reg;
+    uint32_t n_before = utf8_n_chars(bytes, depth), n_chars = k->begun[depth - 1];
 
     assert(s->end - s->begin == 1);
     for (uint32_t i = first; i < last; i++) {
@@ -127,8 +153,8 @@ static int sort_longest(struct collector *k) {
     struct token_class *c = k->c;
     uint32_t begin[TRIE_MAX_LEN + 2] = {0}; /* of tokens with so many characters */
 
-    for (uint32_t i = 0; i < k->n_all; i++)
-        begin[k->all[i].n_chars]++;
+    for (uint32_t i = 0; i < k->n_longest; i++)
+        begin[k->longest[i].n_chars]++;
     for (uint32_t n = TRIE_MAX_LEN + 1, at = 0; n-- > CLASS_LEVELS; at = c->n_longest) {
         c->n_longest += begin[n];
         begin[n] = at;
@@ -136,36 +162,48 @@ static int sort_longest(struct collector *k) {
     c->longest = malloc(MAX(c->n_longest, 1u) * sizeof(*c->longest));
     if (!c->longest)
         return -ENOMEM;
-    for (uint32_t i = 0; i < k->n_all; i++) {
-        if (k->all[i].n_chars >= CLASS_LEVELS)
-            c->longest[begin[k->all[i].n_chars]++] = k->all[i];
-    }
+    for (uint32_t i = 0; i < k->n_longest; i++)
+        c->longest[begin[k->longest[i].n_chars]++] = k->longest[i];
+    assert(c->n_longest == k->n_longest);
+    c->bytes += c->n_longest * sizeof(*c->longest);
     return 0;
 }
 
-static int make_levels(struct collector *k) {
-    struct token_class *c = k->c;
-    uint32_t n_words = grammar_vocab_n_words(k->g->vocab);
-
+/* Levels in which no token is yet. */
+static int levels_new(struct token_class *c, uint32_t n_words) {
     c->level = calloc(CLASS_LEVELS, sizeof(*c->level));
     for (uint32_t l = 0; c->level && l < CLASS_LEVELS; l++) {
         c->level[l] = calloc(n_words, sizeof(uint32_t));
         if (!c->level[l])
             return -ENOMEM;
     }
-    int r = c->level ? sort_longest(k) : -ENOMEM;
+    c->bytes += CLASS_LEVELS * n_words * sizeof(uint32_t);
+    return c->level ? 0 : -ENOMEM;
+}
 
-    for (uint32_t i = 0; r == 0 && i < k->n_all; i++) {
-        if (k->all[i].n_chars < CLASS_LEVELS)
-            set_bit(c->level[k->all[i].n_chars], k->all[i].id);
-    }
-    /* A level holds those below it. */
-    for (uint32_t l = 1; r == 0 && l < CLASS_LEVELS; l++) {
-        for (uint32_t w = 0; w < n_words; w++)
+/* A level holds those below it. Where tokens were not kept their characters are those of UTF-8. */
+static int make_levels(struct collector *k) {
+    struct token_class *c = k->c;
+    const struct grammar_vocab *v = k->g->vocab;
+    uint32_t n_words = grammar_vocab_n_words(v), n;
+    const uint32_t *longer = vocab_longer(v, CLASS_LEVELS - 1, &n);
+
+    static_assert(CLASS_LEVELS == RUNWAY_MAX + 1, "each level has a bit map of the vocabulary");
+    if (!k->keeps && levels_new(c, n_words) < 0)
+        return -ENOMEM;
+    for (uint32_t l = 0; l < CLASS_LEVELS; l++) {
+        const uint32_t *at_most = vocab_at_most(v, l);
+
+        for (uint32_t w = 0; w < n_words && !k->keeps; w++)
+            c->level[l][w] = c->bits[w] & at_most[w];
+        for (uint32_t w = 0; w < n_words && k->keeps && l > 0; w++)
             c->level[l][w] |= c->level[l - 1][w];
     }
-    c->bytes += CLASS_LEVELS * n_words * sizeof(uint32_t) + c->n_longest * sizeof(*c->longest);
-    return r;
+    for (uint32_t i = 0; i < n && !k->keeps; i++) {
+        if (c->bits[longer[i] / 32] >> (longer[i] % 32) & 1)
+            keep(k, longer[i], vocab_n_chars(v, (int32_t)longer[i]));
+    }
+    return k->error ? k->error : sort_longest(k);
 }
 
 /* A few tokens are listed. @n: how many there are, -1: not known. */
@@ -223,8 +261,9 @@ static int keep_rest(struct collector *k) {
 void collect_begin(struct collector *k) {
     if (k->walk.bits)
         memset(k->walk.bits, 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
-    k->n_all = k->n_rest = 0;
-    k->beyond = -1;
+    for (uint32_t l = 0; k->keeps && l < CLASS_LEVELS; l++)
+        memset(k->c->level[l], 0, grammar_vocab_n_words(k->g->vocab) * sizeof(uint32_t));
+    k->n_longest = k->n_rest = 0;
     k->walk.n_visited = 0;
     k->walk.n_set = 0;
     k->walk.m->error = k->error = 0;
@@ -232,24 +271,9 @@ void collect_begin(struct collector *k) {
     k->too_large = false;
 }
 
-/* Where @from reads all short texts: takes these, and leaves the other tokens to the walk. */
-static bool begin_short(struct collector *k, const struct set *from) {
-    const struct grammar_vocab *v = k->g->vocab;
-    const uint32_t *short_text;
-    uint32_t n;
-    const struct trie *odd = vocab_odd_trie(v, &short_text, &n);
-
-    if (k->counts || k->g->runway[k->walk.m->config[from->begin].state][KIND_TEXT] < RUNWAY_MAX)
-        return false;
-    memcpy(k->walk.bits, short_text, grammar_vocab_n_words(v) * sizeof(*short_text));
-    k->walk.n_set = n;
-    k->walk.trie = odd;
-    return true;
-}
-
 /* Reads all tokens from @from. Most states are done with a short walk, which then was enough.
- * @wide: not this one. */
-static int collect(struct collector *k, const struct set *from, bool wide) {
+ * @wide: not this one. @shorts: collect_shorts() has set some. */
+static int collect(struct collector *k, const struct set *from, bool wide, bool shorts) {
     struct machine *m = k->walk.m;
     struct walk *w = &k->walk;
 
@@ -259,8 +283,9 @@ static int collect(struct collector *k, const struct set *from, bool wide) {
     if (w->n_visited > w->max_visited && k->quick)
         return -EAGAIN;
     if ((wide && !k->quick) || (w->n_visited > w->max_visited && !m->error)) {
-        collect_begin(k);
-        w->empty = !begin_short(k, from);
+        if (w->n_visited)
+            collect_begin(k);
+        w->empty = !shorts;
         walk_tables(w, from);
     }
     int r = k->error ? k->error : m->error;
@@ -290,6 +315,22 @@ static uint64_t text_bits(const struct byte_set *s) {
     return bits;
 }
 
+/* Whether each character of the loop @rule is one of UTF-8. */
+static bool reads_utf8(const struct grammar *g, const struct auto_rule *rule) {
+    for (uint32_t q = rule->start; q < rule->start + rule->n_states; q++) {
+        const struct state *s = &g->state[q];
+
+        for (uint32_t e = s->edge; e < s->edge + s->n_edges; e++) {
+            unsigned lo = g->edge[e].lo, hi = g->edge[e].hi;
+            bool goes_on = lo <= 0xbf && hi >= 0x80, begins = lo < 0x80 || hi > 0xbf;
+
+            if (is_border(g, q) ? goes_on : begins)
+                return false;
+        }
+    }
+    return true;
+}
+
 /* Bytes that can come next. */
 static uint32_t n_bytes(const struct grammar *g, uint32_t q) {
     const struct state *s = &g->state[q];
@@ -314,13 +355,13 @@ static bool is_wide(const struct grammar *g, uint32_t q) {
 int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
               const struct class_opts *opts, uint64_t *n_visited) {
     const struct auto_rule *rule = &g->rule[g->state[state].rule];
-    uint32_t n_nodes = vocab_trie(g->vocab)->n;
+    uint32_t n_nodes = vocab_trie(g->vocab)->n, n_words = grammar_vocab_n_words(g->vocab);
     struct machine m;
     struct collector k = {.g = g,
                           .follow = &rule->follow,
+                          .state = state,
                           .counts = opts->levels && rule->loop,
                           .quick = opts->quick,
-                          .beyond = -1,
                           .c = calloc(1, sizeof(*k.c))};
     int r = k.c ? machine_init(&m, g) : -ENOMEM;
 
@@ -332,29 +373,36 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
 
     if (k.counts && rule->shared)
         borrow(k.c, vocab_shared_class(g->vocab, rule->shared, state - rule->start));
+    k.keeps = k.counts && !k.c->base && !reads_utf8(g, rule);
     m.fuel = CLASS_FUEL;
     m.config[m.n_configs++] = (struct config){.state = state};
     s.end = m.n_configs;
+    uint64_t follow = text_bits(k.follow);
+
+    k.begun[0] = is_border(g, state);
     k.walk = (struct walk){.m = &m,
                            .trie = vocab_trie(g->vocab),
                            .kinds = k.counts ? kinds_without(k.follow) : ALL_KINDS,
-                           .whole = !k.counts,
-                           .ends = !k.counts || k.c->base ? text_bits(k.follow) : 0,
-                           .take = k.counts && !k.c->base ? take : NULL,
+                           .whole = k.keeps    ? 0
+                                    : k.counts ? ~follow
+                                               : UINT64_MAX,
+                           .visit = k.keeps || follow ? visit : NULL,
+                           .ends = k.keeps ? 0 : follow,
+                           .take = k.keeps ? take : NULL,
                            .arg = &k};
-    if (k.walk.ends || (k.counts && !k.c->base))
-        k.walk.visit = visit;
     if (!k.c->base)
-        k.c->bits = k.walk.bits = calloc(grammar_vocab_n_words(g->vocab), sizeof(uint32_t));
-    bool wide = !k.counts && is_wide(g, state), alone = true;
+        k.c->bits = k.walk.bits = calloc(n_words, sizeof(uint32_t));
+    bool wide = is_wide(g, state), alone = true;
 
     r = !k.c->base && !k.c->bits ? -ENOMEM : 0;
-    if (r == 0 && wide)
-        alone = (r = collect_agreeing(&k, &s, state)) == 1;
-    if (alone && r == 1)
+    if (r == 0 && k.keeps)
+        r = levels_new(k.c, n_words);
+    bool shorts = r == 0 && wide && !k.c->base && collect_shorts(&k, state);
+
+    if (r == 0 && wide && !shorts && !k.counts)
         alone = (r = collect_like(&k, &s, state)) == 1;
     if (alone && r >= 0)
-        r = collect(&k, &s, wide);
+        r = collect(&k, &s, wide, shorts);
     *n_visited = k.walk.n_visited;
     if (r == 0 && alone && !wide && !k.c->base &&
         k.walk.n_visited <= MIN(CHEAP_VISITS, n_nodes / 8))
@@ -364,9 +412,9 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     if (r == 0)
         r = keep_rest(&k);
     if (r == 0 && !k.c->base)
-        r = make_sparse(&k, alone && !k.counts ? k.walk.n_set : -1);
+        r = make_sparse(&k, alone && !k.keeps ? k.walk.n_set : -1);
     machine_deinit(&m);
-    free(k.all);
+    free(k.longest);
     free(k.rest);
     free(k.region);
     if (r != 0) {

@@ -1,6 +1,7 @@
 /*
- * classify_like - the token class of a state from that of one near by in its rule: only where the
- * walks from the two part is anything looked at, and the rest is copied.
+ * classify_like - the token class of a state from what is known of it, or from that of one near by
+ * in its rule: only where the walks from the two part is anything looked at, and the rest is
+ * copied.
  */
 
 #include "text/grammar/collect.h"
@@ -11,7 +12,7 @@
 
 #define LIKE_WALK 30000 /* nodes in which a class may differ from one like it */
 #define LIKE_NEAR 64    /* states around it of which one may be like it */
-#define AGREE_LEAST 12  /* characters: longer tokens are a tenth */
+#define SHORTS_SHARE 4  /* of the short texts so many are read one by one */
 #define AGREE_NEAR 1024 /* states */
 #define LIKE_TRIES 4    /* so many of them are compared */
 
@@ -63,12 +64,25 @@ static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
     return n;
 }
 
-/* A state of the rule of @q whose class is there and much like its own will be; NO_STATE. */
-static uint32_t find_like(const struct grammar *g, uint32_t q) {
-    const struct auto_rule *rule = &g->rule[g->state[q].rule];
-    uint32_t best = NO_STATE, least = vocab_trie(g->vocab)->n_items / 4, n = 0;
+/* What speaks for the class of @r as a beginning of that of @q; less than 0: it is none. */
+typedef int64_t likeness(const struct grammar *g, uint32_t q, uint32_t r);
 
-    for (uint32_t i = 2; i < 2 * LIKE_NEAR && n < LIKE_TRIES && !rule->loop; i++) {
+static int64_t bytes_alike(const struct grammar *g, uint32_t q, uint32_t r) {
+    return (int64_t)(vocab_trie(g->vocab)->n_items / 4) - distance(g, q, r);
+}
+
+static int64_t chars_alike(const struct grammar *g, uint32_t q, uint32_t r) {
+    return states_agree(g, q, r);
+}
+
+/* The state of the rule of @q, at most @near away, whose class is there and most like its own will
+ * be, as far as @likeness says; NO_STATE. */
+static uint32_t find_like(const struct grammar *g, uint32_t q, uint32_t near, likeness *alike,
+                          int64_t enough, int64_t *best) {
+    const struct auto_rule *rule = &g->rule[g->state[q].rule];
+    uint32_t like = NO_STATE, n_tried = 0;
+
+    for (uint32_t i = 2; i < 2 * near && n_tried < LIKE_TRIES && *best < enough; i++) {
         uint32_t r = i % 2 ? q + i / 2 : q - i / 2;
 
         if (r - rule->start >= rule->n_states)
@@ -77,21 +91,24 @@ static uint32_t find_like(const struct grammar *g, uint32_t q) {
 
         if (!c || !c->bits || c->level || c->base)
             continue;
-        uint32_t d = distance(g, q, r);
+        int64_t n = alike(g, q, r);
 
-        n++;
-        if (d < least) {
-            least = d;
-            best = r;
+        n_tried += n > 0;
+        if (n > *best) {
+            *best = n;
+            like = r;
         }
     }
-    return best;
+    return like;
 }
 
 int collect_like(struct collector *k, const struct set *from, uint32_t q) {
     struct machine *m = k->walk.m;
     struct walk *w = &k->walk;
-    uint32_t r = find_like(k->g, q);
+    int64_t alike = 0;
+    uint32_t r = k->g->rule[k->g->state[q].rule].loop
+                     ? NO_STATE
+                     : find_like(k->g, q, LIKE_NEAR, bytes_alike, INT64_MAX, &alike);
 
     if (r == NO_STATE)
         return 1;
@@ -115,81 +132,35 @@ int collect_like(struct collector *k, const struct set *from, uint32_t q) {
     return 1;
 }
 
-/* A state of the plain rule of @q whose class is there and agrees with its own for longest, *@n
- * characters; NO_STATE. */
-static uint32_t find_agreeing(const struct grammar *g, uint32_t q, int *n) {
-    const struct auto_rule *rule = &g->rule[g->state[q].rule];
-    uint32_t best = NO_STATE, n_tried = 0;
-
-    *n = AGREE_LEAST - 1;
-    for (uint32_t i = 2; i < 2 * AGREE_NEAR && n_tried < LIKE_TRIES && *n < AGREE_MAX; i++) {
-        uint32_t r = i % 2 ? q + i / 2 : q - i / 2;
-
-        if (r - rule->start >= rule->n_states)
-            continue;
-        const struct token_class *c = atomic_load_explicit(&g->cls[r], memory_order_acquire);
-
-        if (!c || !c->bits || c->level || c->base)
-            continue;
-        int agree = states_agree(g, q, r);
-
-        n_tried += agree > 0;
-        if (agree > *n) {
-            *n = agree;
-            best = r;
-        }
-    }
-    return best;
-}
-
-/* Takes the tokens of more than @n characters off the bits, and sets theirs by place in @need. */
-static void take_off(struct collector *k, uint32_t n, uint64_t *need) {
-    uint32_t n_longer;
-    const struct placed *t = vocab_longer(k->g->vocab, n, &n_longer);
-
-    for (uint32_t i = 0; i < n_longer; i++) {
-        k->walk.bits[t[i].id / 32] &= ~(1u << (t[i].id % 32));
-        need[t[i].at / 64] |= UINT64_C(1) << t[i].at % 64;
-    }
-}
-
-/* Whether @s has no byte that goes on in a character. */
-static bool begins_characters(const struct byte_set *s) {
-    return s->w[2] == 0;
-}
-
-int collect_agreeing(struct collector *k, const struct set *from, uint32_t q) {
+bool collect_shorts(struct collector *k, uint32_t q) {
     const struct grammar *g = k->g;
-    struct walk *w = &k->walk;
-    int n;
+    const struct grammar_vocab *v = g->vocab;
+    const struct auto_rule *rule = &g->rule[g->state[q].rule];
+    const struct shorts *s = vocab_shorts(v);
+    int64_t from = g->runway[q][KIND_TEXT];
+    uint32_t like = NO_STATE, to = RUNWAY_MAX, n_words = grammar_vocab_n_words(v);
+    bool ends = true; /* and what goes on behind the end may be a short text */
 
-    if (!g->rule[g->state[q].rule].plain || k->quick || !begins_characters(k->follow) ||
-        g->runway[q][KIND_TEXT] == RUNWAY_MAX)
-        return 1;
-    uint32_t r = find_agreeing(g, q, &n);
+    if (k->keeps || k->quick)
+        return false;
+    if (rule->plain && from < RUNWAY_MAX)
+        to = MIN(state_reach(g, q, &ends), (uint32_t)RUNWAY_MAX);
+    if (ends && !(kinds_without(k->follow) >> KIND_TEXT & 1))
+        return false;
+    if (rule->plain && from < to)
+        like = find_like(g, q, AGREE_NEAR, chars_alike, to, &from);
+    from = MIN(from, (int64_t)to);
+    if (to > from &&
+        s->first[to + 1] - s->first[from + 1] > s->first[RUNWAY_MAX + 1] / SHORTS_SHARE)
+        return false;
+    const uint32_t *all = like == NO_STATE ? NULL : atomic_load(&g->cls[like])->bits;
+    const uint32_t *is_short = vocab_short_bits(v), *at_most = vocab_at_most(v, (uint32_t)from);
 
-    if (r == NO_STATE)
-        return 1;
-    const struct token_class *like = atomic_load(&g->cls[r]);
-    CLEANUP(freep) uint64_t *need = calloc(w->trie->n_items / 64 + 1, sizeof(*need));
-
-    if (!need)
-        return -ENOMEM;
-    memcpy(w->bits, like->bits, grammar_vocab_n_words(g->vocab) * sizeof(uint32_t));
-    take_off(k, (uint32_t)n, need);
-    w->need = need;
-    k->beyond = n;
-    walk_tables(w, from);
-    w->need = NULL;
-    k->beyond = -1;
-    for (uint32_t i = 0; i < like->n_rest && !k->error; i++) {
-        if ((int)vocab_n_chars(g->vocab, (int32_t)like->rest[i].id) <= n)
-            collect_add_rest(k, like->rest[i].id, like->rest_text[i].len, like->rest[i].n_chars);
-    }
-    if (k->error == -ENOMEM || w->m->error == -ENOMEM)
-        return -ENOMEM;
-    if (!k->error && !w->m->error && !k->too_large)
-        return 0;
-    collect_begin(k);
-    return 1;
+    for (uint32_t w = 0; w < n_words; w++)
+        k->walk.bits[w] = is_short[w] & at_most[w] & (all ? all[w] : UINT32_MAX);
+    k->walk.n_set = bits_count(k->walk.bits, n_words);
+    k->walk.short_from = (uint32_t)from + 1;
+    k->walk.short_to = to;
+    k->walk.trie = vocab_odd_trie(v);
+    return true;
 }

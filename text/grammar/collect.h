@@ -14,17 +14,22 @@ struct collector {
     const struct grammar *g;
     struct token_class *c;
     const struct byte_set *follow;
-    bool counts; /* in a loop rule: tokens are kept with their characters */
+    uint32_t state;
+    bool counts; /* in a loop rule: with levels */
+    bool keeps;  /* then, when it has characters of several ones in UTF-8, as escapes are: tokens
+                    are kept as they are reached */
     bool quick;
-    struct counted_token *all; /* then: the allowed ones */
-    uint32_t n_all, cap_all;
+    /* With @keeps: the characters that have begun behind one more byte, at each depth of the way to where
+     * the walk is; and those of the allowed tokens that are in no level. */
+    uint16_t begun[TRIE_MAX_LEN + 1];
+    struct counted_token *longest;
+    uint32_t n_longest, cap_longest;
     struct trie_string *rest; /* item: index into c->rest */
     uint32_t n_rest, cap_rest, cap_text;
     struct region { /* of the trie: tokens that are read as from the other state */
         uint32_t first, last, depth;
     } * region; /* in the order of the trie */
     uint32_t n_regions, cap_regions;
-    int beyond; /* tokens of no more characters are not kept as rest */
     int error;
     bool too_large;
 };
@@ -36,6 +41,9 @@ struct collector {
  * may end within them: AGREE_MAX: that many, at least; AGREE_ALL: all texts; -1: not even the bytes
  * that go on in a character. (agree.c) */
 int states_agree(const struct grammar *g, uint32_t q, uint32_t r);
+/* The most characters of a text of KIND_TEXT that a state of a plain rule reads without leaving it;
+ * AGREE_MAX: so many, or more. *@ends: the rule may end behind one of at most AGREE_MAX. */
+uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends);
 /* Room for one more of @size in *@v, of which there are @n. 0 or -ENOMEM. */
 int collect_grow(void *v, uint32_t n, uint32_t *cap, size_t size);
 /* Token @id goes on after the rule ended at @depth bytes. */
@@ -44,5 +52,6 @@ void collect_begin(struct collector *k); /* nothing has been read, and nothing w
 /* Reads the tokens from @from, which is @q, as far as they differ from those of a state like it. 1:
  * there is none, or too many do. */
 int collect_like(struct collector *k, const struct set *from, uint32_t q);
-/* The same where the two agree in all but long tokens. */
-int collect_agreeing(struct collector *k, const struct set *from, uint32_t q);
+/* Where @q is known to read, or not to read, most of the short texts: sets those in the walk's bits,
+ * and leaves the other tokens to the walk. */
+bool collect_shorts(struct collector *k, uint32_t q);

@@ -277,7 +277,6 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
                    uint32_t mark) {
     if (frame == 0) {
         out->can_end = true;
-        out->end_reg = reg;
         return;
     }
     assert(frame < m->n_frames);
@@ -321,33 +320,21 @@ void machine_start(struct machine *m, struct set *out) {
     out->can_end = out->can_end || m->g->nullable;
 }
 
-/* The register of a loop after one more byte; false: the count is at its end. */
-static bool step_loop(const struct machine *m, const struct state *s, const struct config *c,
-                      unsigned symbol, uint32_t *reg) {
-    *reg = c->reg;
-    if (c->frame)
-        return loop_step(desc_of(m, c->frame), s, (uint8_t)symbol, reg);
-    *reg += (s->flags & STATE_BORDER) != 0;
-    return true;
-}
-
 /* Adds to @out what @c becomes behind @symbol, which leads to @to. */
 static void follow_edge(struct machine *m, const struct config *from, unsigned symbol, uint32_t to,
                         struct set *out) {
     struct config c = *from;
     const struct state *s = &m->g->state[c.state];
-    uint32_t reg = 0;
+    uint32_t reg = c.reg;
 
-    if ((s->flags & STATE_LOOP) && !step_loop(m, s, &c, symbol, &reg))
+    if ((s->flags & STATE_LOOP) && c.frame &&
+        !loop_step(desc_of(m, c.frame), s, (uint8_t)symbol, &reg))
         return;
-    if ((s->flags & STATE_WITHIN) && c.frame) {
-        reg = c.reg;
-        if (!within_step(m->g, desc_of(m, c.frame), to, &reg))
-            return;
-    }
+    if ((s->flags & STATE_WITHIN) && c.frame && !within_step(m->g, desc_of(m, c.frame), to, &reg))
+        return;
     uint32_t mark = c.mark ? distinct_step(m, c.frame, c.mark, symbol) : 0;
 
-    enter(m, out, to, s->flags & STATE_MEMBERS ? c.reg : reg, c.frame, mark);
+    enter(m, out, to, reg, c.frame, mark);
 }
 
 static bool end_of_step(struct machine *m, struct set *out) {

@@ -29,8 +29,7 @@ struct config {
 /* Configurations config[begin, end), no two the same. */
 struct set {
     uint32_t begin, end;
-    bool can_end;     /* frame 0 is reached */
-    uint32_t end_reg; /* then: the register of the rule that ended */
+    bool can_end; /* frame 0 is reached */
 };
 
 /* Finds the configurations of a large set, config[begin, begin + n), the last ones. slot[]: 0, or

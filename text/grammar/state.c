@@ -304,7 +304,7 @@ static void walk_long(struct machine *m, const struct set *others, struct mask *
                      .bits = mask->bits,
                      .n_set = mask->n,
                      .kinds = ALL_KINDS,
-                     .whole = true};
+                     .whole = UINT64_MAX};
 
     if (!walk_need(&w, others, mask)) {
         if (m->quick)

@@ -73,16 +73,26 @@ struct grammar_vocab;
 struct token_class;
 /* The private side of a vocabulary. */
 const struct trie *vocab_trie(const struct grammar_vocab *v);
-/* That of all but the short texts: those of KIND_TEXT with at most RUNWAY_MAX characters, whose
- * bits are *@short_text, @n of them. */
-const struct trie *vocab_odd_trie(const struct grammar_vocab *v, const uint32_t **short_text,
-                                  uint32_t *n);
-/* A token of text, and where it is among the items of the trie. */
-struct placed {
-    uint32_t id, at;
-};
+/* That of all but the short texts: those of KIND_TEXT with at most RUNWAY_MAX characters. */
+const struct trie *vocab_odd_trie(const struct grammar_vocab *v);
+const uint32_t *vocab_short_bits(const struct grammar_vocab *v); /* the short texts */
+/* Bits: the tokens of text with at most @n_chars characters, up to RUNWAY_MAX. */
+const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars);
 /* The tokens of text with more than @n_chars characters, *@n of them, the longest first. */
-const struct placed *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
+const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n);
+
+/* The short texts, by their characters (shorts.c): those with c of them are id[first[c], first[c +
+ * 1]), in their order. bytes[at[c], at[c + 1]) has of each the length of the beginning that it has
+ * in common with the one before, that of the rest, and the rest. */
+struct shorts {
+    uint32_t *id;
+    uint8_t *bytes;
+    uint32_t first[RUNWAY_MAX + 2], at[RUNWAY_MAX + 2];
+};
+/* Of the tokens whose bits are set. 0 or -ENOMEM; then it is to be freed as well. */
+int shorts_init(struct shorts *s, const struct grammar_vocab *v, const uint32_t *is_short);
+void shorts_deinit(struct shorts *s);
+const struct shorts *vocab_shorts(const struct grammar_vocab *v);
 uint32_t vocab_n_tokens(const struct grammar_vocab *v);
 const int32_t *vocab_ends(const struct grammar_vocab *v, size_t *n);
 const uint32_t *vocab_text_bits(const struct grammar_vocab *v); /* all items of its trie */

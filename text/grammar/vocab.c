@@ -19,13 +19,14 @@ struct shared_classes {
 struct grammar_vocab {
     uint32_t n;
     struct trie trie, special;
-    struct trie odd;      /* of the tokens of text that are no short ones (kinds.c) */
-    uint32_t *short_text; /* bits: the others */
-    uint32_t n_short;
+    struct trie odd;                   /* of the tokens of text that are no short ones (kinds.c) */
+    uint32_t *short_text;              /* bits: the others */
+    uint32_t *at_most[RUNWAY_MAX + 1]; /* bits: tokens of text with at most so many characters */
+    struct shorts shorts;
     uint8_t *bytes; /* of all tokens */
     size_t *begin;  /* token t: bytes[begin[t], begin[t + 1]) */
     uint16_t *n_chars;
-    struct placed *by_length;            /* tokens of text, the longest first */
+    uint32_t *by_length;                 /* tokens of text, the longest first */
     uint32_t n_longer[TRIE_MAX_LEN + 1]; /* how many have more characters */
     uint32_t *place;                     /* of tokens of text, in trie.item */
     uint32_t *text;                      /* bits: these */
@@ -90,7 +91,7 @@ static int make_trie(struct grammar_vocab *v, bool special, struct trie *out) {
 }
 
 static int sort_by_length(struct grammar_vocab *v) {
-    uint32_t at[TRIE_MAX_LEN + 1];
+    uint32_t at[TRIE_MAX_LEN + 1], n_words = grammar_vocab_n_words(v);
 
     v->by_length = malloc(MAX(v->trie.n_items, 1u) * sizeof(*v->by_length));
     if (!v->by_length)
@@ -103,7 +104,18 @@ static int sort_by_length(struct grammar_vocab *v) {
         v->n_longer[n] += v->n_longer[n + 1];
     memcpy(at, v->n_longer, sizeof(at));
     for (uint32_t i = 0; i < v->trie.n_items; i++)
-        v->by_length[at[v->n_chars[v->trie.item[i]]]++] = (struct placed){v->trie.item[i], i};
+        v->by_length[at[v->n_chars[v->trie.item[i]]]++] = v->trie.item[i];
+    for (uint32_t n = RUNWAY_MAX + 1; n-- > 0;) {
+        const uint32_t *more = n < RUNWAY_MAX ? v->at_most[n + 1] : v->text;
+        uint32_t first = n < RUNWAY_MAX ? v->n_longer[n + 1] : 0;
+
+        v->at_most[n] = malloc(((size_t)n_words + 1) * sizeof(uint32_t));
+        if (!v->at_most[n])
+            return -ENOMEM;
+        memcpy(v->at_most[n], more, n_words * sizeof(uint32_t));
+        for (uint32_t i = first; i < v->n_longer[n]; i++)
+            v->at_most[n][v->by_length[i] / 32] &= ~(1u << (v->by_length[i] % 32));
+    }
     return 0;
 }
 
@@ -125,10 +137,11 @@ static int make_odd(struct grammar_vocab *v) {
         else
             s[n++] = t;
     }
-    v->n_short = v->trie.n_items - n;
     int r = trie_init(&v->odd, s, n);
 
-    return r < 0 ? r : trie_find_kinds(&v->odd);
+    if (r == 0)
+        r = trie_find_kinds(&v->odd);
+    return r < 0 ? r : shorts_init(&v->shorts, v, v->short_text);
 }
 
 /* A grammar of one quoted string gives the states of the loop as every grammar will have them. */
@@ -246,6 +259,9 @@ struct grammar_vocab *grammar_vocab_free(struct grammar_vocab *v) {
     trie_deinit(&v->trie);
     trie_deinit(&v->special);
     trie_deinit(&v->odd);
+    shorts_deinit(&v->shorts);
+    for (uint32_t n = 0; n <= RUNWAY_MAX; n++)
+        free(v->at_most[n]);
     free(v->short_text);
     free(v->bytes);
     free(v->begin);
@@ -271,14 +287,24 @@ const struct trie *vocab_trie(const struct grammar_vocab *v) {
     return &v->trie;
 }
 
-const struct trie *vocab_odd_trie(const struct grammar_vocab *v, const uint32_t **short_text,
-                                  uint32_t *n) {
-    *short_text = v->short_text;
-    *n = v->n_short;
+const struct trie *vocab_odd_trie(const struct grammar_vocab *v) {
     return &v->odd;
 }
 
-const struct placed *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n) {
+const uint32_t *vocab_short_bits(const struct grammar_vocab *v) {
+    return v->short_text;
+}
+
+const uint32_t *vocab_at_most(const struct grammar_vocab *v, uint32_t n_chars) {
+    assert(n_chars <= RUNWAY_MAX);
+    return v->at_most[n_chars];
+}
+
+const struct shorts *vocab_shorts(const struct grammar_vocab *v) {
+    return &v->shorts;
+}
+
+const uint32_t *vocab_longer(const struct grammar_vocab *v, uint32_t n_chars, uint32_t *n) {
     *n = v->n_longer[MIN(n_chars, (uint32_t)TRIE_MAX_LEN)];
     return v->by_length;
 }

@@ -24,9 +24,12 @@ struct walk {
     /* walk_like(): items [first, last), of a subtree @depth bytes deep, are read as from the other
      * set. */
     void (*same)(struct walk *w, uint32_t first, uint32_t last, uint32_t depth);
+    /* walk_tables(): the short texts of a vocabulary with @short_from to @short_to characters are
+     * read besides the trie, as far as they set bits; short_to 0: none. */
+    uint32_t short_from, short_to;
     const uint64_t *need; /* bits by place: walks only towards these items; or NULL: all */
     uint32_t kinds;       /* bits: subtrees of these kinds of text may be taken whole */
-    bool whole;           /* so may any subtree of which every text is read */
+    uint64_t whole;       /* so may any of these bytes (text_bit()) of which every text is read */
     uint64_t n_visited, max_visited; /* stops beyond (0: no limit) */
     void *arg;
 };

@@ -56,7 +56,7 @@ struct tables {
 };
 
 static uint32_t hash_of(const struct machine *m, const struct set *s) {
-    uint64_t h = s->can_end + 2ull * s->end_reg;
+    uint64_t h = s->can_end;
 
     for (uint32_t i = s->begin; i < s->end; i++) {
         const struct config *c = &m->config[i];
@@ -70,8 +70,7 @@ static uint32_t hash_of(const struct machine *m, const struct set *s) {
 }
 
 static bool equal(const struct machine *m, const struct set *x, const struct set *y) {
-    return x->can_end == y->can_end && (!x->can_end || x->end_reg == y->end_reg) &&
-           x->end - x->begin == y->end - y->begin &&
+    return x->can_end == y->can_end && x->end - x->begin == y->end - y->begin &&
            memcmp(m->config + x->begin, m->config + y->begin,
                   (x->end - x->begin) * sizeof(*m->config)) == 0;
 }
@@ -141,7 +140,8 @@ static uint32_t add_set(struct tables *t, const struct set *s) {
     memset(t->next[t->n], 0, sizeof(*t->next));
     bool asked = t->w->visit && (s->can_end || !t->w->ends);
 
-    t->set[t->n] = (struct known_set){.set = *s, .apart = asked || s->begin == s->end, .watched = true};
+    t->set[t->n] =
+        (struct known_set){.set = *s, .apart = asked || s->begin == s->end, .watched = true};
     find_far(t->w, &t->set[t->n]);
     return t->n++;
 }
@@ -246,7 +246,7 @@ static bool add_number(uint32_t *v, uint32_t *n, uint32_t cap, uint32_t x) {
 static void find_stays(struct tables *t, uint32_t k) {
     struct machine *m = t->w->m;
     uint32_t at[STAYS_SETS] = {k}, n = 1, before = t->n;
-    uint64_t stays = ~TEXT_BIT_NONE, fuel = m->fuel;
+    uint64_t stays = t->w->whole & ~TEXT_BIT_NONE, fuel = m->fuel;
 
     m->fuel = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
@@ -532,6 +532,40 @@ static void tables_free(struct tables *t) {
     free(t->of_state);
 }
 
+/* Reads the short texts with @n_chars characters from the set @from. */
+static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
+    struct walk *w = t->w;
+    const struct shorts *s = vocab_shorts(w->m->g->vocab);
+    const uint8_t *p = s->bytes + s->at[n_chars];
+    uint16_t at[UINT8_MAX + 1] = {(uint16_t)from}; /* the set behind each byte */
+    uint32_t alive = UINT8_MAX;                    /* bytes up to which the one before was read */
+
+    for (uint32_t i = s->first[n_chars]; i < s->first[n_chars + 1]; i++) {
+        uint32_t same = p[0], len = same + p[1], depth = same;
+
+        p += 2;
+        if (same <= alive) {
+            alive = UINT8_MAX;
+            for (; depth < len && alive > depth; depth++) {
+                uint16_t to = step_of(t, at[depth], p[depth - same]);
+
+                if (to == STEP_DEAD)
+                    alive = depth;
+                else
+                    at[depth + 1] = (uint16_t)(to - STEP_SETS);
+            }
+            if (w->m->error)
+                return;
+            w->n_visited += depth - same;
+        }
+        if (alive >= len) {
+            w->n_set += !(w->bits[s->id[i] / 32] >> (s->id[i] % 32) & 1);
+            w->bits[s->id[i] / 32] |= 1u << (s->id[i] % 32);
+        }
+        p += len - same;
+    }
+}
+
 void walk_tables(struct walk *w, const struct set *from) {
     uint32_t n_configs = w->m->n_configs;
     struct tables t;
@@ -541,6 +575,8 @@ void walk_tables(struct walk *w, const struct set *from) {
         return;
     if (tables_init(&t, w, from))
         number_copy(&t, from);
+    for (uint32_t n = MAX(w->short_from, 1u); n <= w->short_to && !w->m->error; n++)
+        read_shorts(&t, 0, n);
     if (!w->m->error)
         walk_below(&t, 0, 0);
     tables_free(&t);
