@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define LIKE_WALK 30000 /* nodes in which a class may differ from one like it */
+#define LIKE_SHARE 16   /* of the tokens: then the walks part at the first byte for too many */
 #define LIKE_NEAR 64    /* states around it of which one may be like it */
 #define SHORTS_SHARE 4  /* of the short texts so many are read one by one */
 #define AGREE_NEAR 1024 /* states */
@@ -68,7 +69,7 @@ static uint32_t distance(const struct grammar *g, uint32_t q, uint32_t r) {
 typedef int64_t likeness(const struct grammar *g, uint32_t q, uint32_t r);
 
 static int64_t bytes_alike(const struct grammar *g, uint32_t q, uint32_t r) {
-    return (int64_t)(vocab_trie(g->vocab)->n_items / 4) - distance(g, q, r);
+    return (int64_t)(vocab_trie(g->vocab)->n_items / LIKE_SHARE) - distance(g, q, r);
 }
 
 static int64_t chars_alike(const struct grammar *g, uint32_t q, uint32_t r) {

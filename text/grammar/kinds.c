@@ -107,15 +107,19 @@ unsigned kinds_of_byte(unsigned c) {
 }
 
 uint64_t text_bit(unsigned c) {
-    unsigned kinds = kinds_of_byte(c);
+    static const char MARKS[] = " \"_-./:,'"; /* bits 53 to 61 */
+    const char *mark = c ? strchr(MARKS, (int)c) : NULL;
 
-    if (kinds & LOWER)
+    static_assert(sizeof(MARKS) - 1 == 62 - 53, "the last bits are those of all others");
+    if (c >= 0x80)
+        return TEXT_BIT_HIGH;
+    if (c >= 'a' && c <= 'z')
         return UINT64_C(1) << (c - 'a');
-    if (kinds & UPPER)
+    if (c >= 'A' && c <= 'Z')
         return UINT64_C(1) << (26 + c - 'A');
-    if (kinds & DIGIT)
-        return UINT64_C(1) << (52 + c - '0');
-    return kinds & NONE ? TEXT_BIT_NONE : UINT64_C(1) << 62;
+    if (c >= '0' && c <= '9')
+        return UINT64_C(1) << 52;
+    return UINT64_C(1) << (mark ? 53 + (mark - MARKS) : 62);
 }
 
 bool kind_has(unsigned kind, unsigned c) {

@@ -161,25 +161,37 @@ static void add_short(const struct token_class *c, uint32_t most, struct mask *m
     }
 }
 
-/* Of the class what leaves enough of the characters that are counted. */
+/* Sets token @id of the class if it leaves enough of the characters that are counted. */
+static void add_read(struct machine *m, const struct applied *a, uint32_t id) {
+    size_t len;
+    const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)id, &len);
+
+    if ((!m->quick || machine_spend(m)) && within_reads(a, bytes, len))
+        mask_set(a->mask, id);
+}
+
+/* Of the class what leaves enough of the characters that are counted: wherever so many may come all
+ * tokens with no more of them, between characters no short texts with more than are left, and of
+ * the others what is read. An escape is one character: a short text may end one, and has none. */
 static void add_within(struct machine *m, const struct applied *a) {
+    const struct grammar_vocab *v = a->g->vocab;
     const struct token_class *c = a->c;
     uint32_t most = within_free(a->g, a->desc, a->at->state, a->at->reg);
-    uint32_t n_words = c->bits ? a->mask->n_words : c->n_ids;
+    bool border = a->g->state[a->at->state].flags & STATE_BORDER;
+    uint32_t left = border ? a->desc->max - MIN(a->desc->max, a->at->reg) : RUNWAY_MAX;
+    const uint32_t *at_most = vocab_at_most(v, MIN(most, (uint32_t)RUNWAY_MAX));
+    const uint32_t *at_limit = vocab_at_most(v, MIN(left, (uint32_t)RUNWAY_MAX));
+    const uint32_t *is_short = vocab_short_bits(v);
 
-    for (uint32_t w = 0; w < n_words; w++) {
-        uint32_t left = c->bits ? c->bits[w] : 1;
+    for (uint32_t i = 0; i < c->n_ids; i++)
+        add_read(m, a, c->ids[i]);
+    a->mask->counted = a->mask->counted && !c->bits;
+    for (uint32_t w = 0; c->bits && w < a->mask->n_words && !m->error; w++) {
+        uint32_t unsure = c->bits[w] & ~at_most[w] & (~is_short[w] | at_limit[w]);
 
-        for (; left; left &= left - 1) {
-            uint32_t id = c->bits ? w * 32 + (uint32_t)__builtin_ctz(left) : c->ids[w];
-            size_t len;
-            const uint8_t *bytes = vocab_bytes(a->g->vocab, (int32_t)id, &len);
-
-            if (len > most && m->quick && !machine_spend(m))
-                return;
-            if (len <= most || within_reads(a, bytes, len))
-                mask_set(a->mask, id);
-        }
+        a->mask->bits[w] |= c->bits[w] & at_most[w];
+        for (; unsure; unsure &= unsure - 1)
+            add_read(m, a, w * 32 + (uint32_t)__builtin_ctz(unsure));
     }
 }
 

@@ -17,9 +17,11 @@
 #include <errno.h>
 #include <string.h>
 
-#define MASK_FUEL 200000   /* steps of one mask: a few milliseconds */
-#define QUICK_FUEL 10000   /* of one that others wait for: some 0.3 ms */
-#define LONG_WALK 1000     /* trie nodes */
+#define MASK_FUEL 200000 /* steps of one mask: a few milliseconds */
+#define QUICK_FUEL 10000 /* of one that others wait for: some 0.3 ms */
+#define LONG_WALK 1000   /* trie nodes */
+#define MANY_OTHERS 64   /* configurations: a node takes a microsecond */
+#define LONG_WALK_OF_MANY 125
 #define LONG_REST 2000     /* nodes behind the end of a rule: most of the vocabulary */
 #define COLLECT_AT 512     /* frames */
 #define STACKS_MAX 16384   /* frames of all readings: bounds a state's memory, 2.1 MiB */
@@ -283,14 +285,15 @@ static int look_ahead(struct grammar_state *s, uint32_t left, struct closing **n
 }
 
 /* The tokens of configurations without a class. How many nodes of the trie it took: with
- * more than LONG_WALK it may be done in part. */
-static uint64_t walk_others(struct machine *m, const struct set *others, struct mask *mask) {
+ * more than @most it may be done in part. */
+static uint64_t walk_others(struct machine *m, const struct set *others, uint32_t most,
+                            struct mask *mask) {
     struct walk w = {.m = m,
                      .trie = vocab_trie(m->g->vocab),
                      .bits = mask->bits,
                      .n_set = mask->n,
                      .kinds = ALL_KINDS,
-                     .max_visited = LONG_WALK};
+                     .max_visited = most};
 
     walk_steps(&w, others);
     mask->n = w.n_set;
@@ -455,7 +458,7 @@ static void apply_class(struct making *k, uint32_t i) {
  * their classes are made. */
 static bool settle_open(struct making *k) {
     struct machine *m = &k->s->m;
-    uint64_t n = walk_others(m, &k->others, &k->mask);
+    uint64_t n = walk_others(m, &k->others, LONG_WALK, &k->mask);
 
     for (uint32_t i = 0; i < k->at.end - k->at.begin && !m->error; i++) {
         struct config c = m->config[k->at.begin + i];
@@ -492,6 +495,24 @@ static bool walk_put_off(struct making *k) {
     return false;
 }
 
+/* Walks from the others: by steps as long as these are few, then by tables; where their readings
+ * together are too many for these, by steps. */
+static void walk_rest(struct making *k) {
+    struct machine *m = &k->s->m;
+    bool many = k->others.end - k->others.begin >= MANY_OTHERS;
+    uint32_t most = many ? LONG_WALK_OF_MANY : LONG_WALK;
+
+    if (walk_others(m, &k->others, most, &k->mask) <= most || m->error)
+        return;
+    walk_long(m, &k->others, &k->mask);
+    if (!many || m->error != -E2BIG)
+        return;
+    m->error = 0;
+    m->fuel = MASK_FUEL;
+    if (walk_others(m, &k->others, LONG_WALK, &k->mask) > LONG_WALK && !m->error)
+        m->error = -E2BIG;
+}
+
 static void mask_others(struct making *k) {
     struct machine *m = &k->s->m;
 
@@ -507,8 +528,8 @@ static void mask_others(struct making *k) {
         return;
     if (k->near)
         walk_near(m, &k->others, k->near, k->many, &k->mask);
-    else if (walk_others(m, &k->others, &k->mask) > LONG_WALK && !m->error)
-        walk_long(m, &k->others, &k->mask);
+    else
+        walk_rest(k);
 }
 
 int64_t grammar_mask_within(struct grammar_state *s, uint32_t *bits, uint32_t left) {

@@ -26,6 +26,7 @@
 #define STAYS_REACHED 500 /* nodes at which a set was before it is found out */
 #define STAYS_MAX 512     /* sets made for it: SETS_MAX without them is 4096 */
 #define SETS_FIRST 64
+#define DEAD_CONFIGS 8 /* of a set: bytes that lead nowhere are found at once */
 
 static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
     for (uint32_t i = first; i < last; i++)
@@ -108,12 +109,17 @@ static bool grow(struct tables *t) {
 
 static void find_far(const struct walk *w, struct known_set *k) {
     const struct machine *m = w->m;
+    uint32_t before = NO_STATE; /* which stacks do not matter to */
 
     for (uint32_t i = k->set.begin; i < k->set.end; i++) {
         const struct config *c = &m->config[i];
         uint32_t most = RUNWAY_MAX;
+        bool counts = m->g->state[c->state].flags & (STATE_LOOP | STATE_WITHIN);
 
-        if ((m->g->state[c->state].flags & (STATE_LOOP | STATE_WITHIN)) && c->frame) {
+        if (c->state == before)
+            continue;
+        before = counts ? NO_STATE : c->state;
+        if (counts && c->frame) {
             const struct call_desc *d = &m->g->desc[m->g->call[m->frame[c->frame].call].desc];
 
             if (d->kind == CALL_COUNTED && d->max != NO_MAX)
@@ -136,8 +142,19 @@ static bool has_room(struct tables *t) {
     return !t->w->m->error && (t->n < t->cap || grow(t));
 }
 
+/* Where many configurations would be asked for each byte: those that lead nowhere. */
+static void find_dead(struct tables *t, const struct set *s, uint16_t *next) {
+    struct byte_set some = set_bytes(t->w->m, s);
+
+    for (unsigned c = 0; c < 256; c++)
+        next[c] = byte_set_has(&some, (uint8_t)c) ? STEP_UNKNOWN : STEP_DEAD;
+}
+
 static uint32_t add_set(struct tables *t, const struct set *s) {
-    memset(t->next[t->n], 0, sizeof(*t->next));
+    if (s->end - s->begin >= DEAD_CONFIGS)
+        find_dead(t, s, t->next[t->n]);
+    else
+        memset(t->next[t->n], 0, sizeof(*t->next));
     bool asked = t->w->visit && (s->can_end || !t->w->ends);
 
     t->set[t->n] =
@@ -246,7 +263,7 @@ static bool add_number(uint32_t *v, uint32_t *n, uint32_t cap, uint32_t x) {
 static void find_stays(struct tables *t, uint32_t k) {
     struct machine *m = t->w->m;
     uint32_t at[STAYS_SETS] = {k}, n = 1, before = t->n;
-    uint64_t stays = t->w->whole & ~TEXT_BIT_NONE, fuel = m->fuel;
+    uint64_t stays = t->w->whole & ~TEXT_BIT_HIGH, fuel = m->fuel;
 
     m->fuel = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
