@@ -397,10 +397,10 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     r = !k.c->base && !k.c->bits ? -ENOMEM : 0;
     if (r == 0 && k.keeps)
         r = levels_new(k.c, n_words);
-    bool shorts = r == 0 && wide && !k.c->base && collect_shorts(&k, state);
+    bool shorts = r == 0 && wide && !k.c->base && collect_shorts(&k);
 
     if (r == 0 && wide && !shorts && !k.counts)
-        alone = (r = collect_like(&k, &s, state)) == 1;
+        alone = (r = collect_like(&k, &s)) == 1;
     if (alone && r >= 0)
         r = collect(&k, &s, wide, shorts);
     *n_visited = k.walk.n_visited;

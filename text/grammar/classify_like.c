@@ -6,6 +6,7 @@
 
 #include "text/grammar/collect.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -14,12 +15,13 @@
 #define LIKE_SHARE 16   /* of the tokens: then the walks part at the first byte for too many */
 #define LIKE_NEAR 64    /* states around it of which one may be like it */
 #define SHORTS_SHARE 4  /* of the short texts so many are read one by one */
-#define AGREE_NEAR 1024 /* states */
+#define AGREE_NEAR 1024 /* the same, of a rule that calls no other */
 #define LIKE_TRIES 4    /* so many of them are compared */
 
 static void keep_region(struct walk *w, uint32_t first, uint32_t last, uint32_t depth) {
     struct collector *k = w->arg;
 
+    assert(k->n_regions == 0 || k->region[k->n_regions - 1].last <= first);
     if (collect_grow(&k->region, k->n_regions, &k->cap_regions, sizeof(*k->region)) < 0)
         k->error = w->m->error = -ENOMEM;
     else
@@ -77,7 +79,8 @@ static int64_t chars_alike(const struct grammar *g, uint32_t q, uint32_t r) {
 }
 
 /* The state of the rule of @q, at most @near away, whose class is there and most like its own will
- * be, as far as @likeness says; NO_STATE. */
+ * be, more than *@best as @alike says, which is *@best then; NO_STATE: none. @enough: no better one
+ * is looked for. */
 static uint32_t find_like(const struct grammar *g, uint32_t q, uint32_t near, likeness *alike,
                           int64_t enough, int64_t *best) {
     const struct auto_rule *rule = &g->rule[g->state[q].rule];
@@ -103,9 +106,10 @@ static uint32_t find_like(const struct grammar *g, uint32_t q, uint32_t near, li
     return like;
 }
 
-int collect_like(struct collector *k, const struct set *from, uint32_t q) {
+int collect_like(struct collector *k, const struct set *from) {
     struct machine *m = k->walk.m;
     struct walk *w = &k->walk;
+    uint32_t q = k->state;
     int64_t alike = 0;
     uint32_t r = k->g->rule[k->g->state[q].rule].loop
                      ? NO_STATE
@@ -133,9 +137,10 @@ int collect_like(struct collector *k, const struct set *from, uint32_t q) {
     return 1;
 }
 
-bool collect_shorts(struct collector *k, uint32_t q) {
+bool collect_shorts(struct collector *k) {
     const struct grammar *g = k->g;
     const struct grammar_vocab *v = g->vocab;
+    uint32_t q = k->state;
     const struct auto_rule *rule = &g->rule[g->state[q].rule];
     const struct shorts *s = vocab_shorts(v);
     int64_t from = g->runway[q][KIND_TEXT];
@@ -146,7 +151,7 @@ bool collect_shorts(struct collector *k, uint32_t q) {
         return false;
     if (rule->plain && from < RUNWAY_MAX)
         to = MIN(state_reach(g, q, &ends), (uint32_t)RUNWAY_MAX);
-    if (ends && !(kinds_without(k->follow) >> KIND_TEXT & 1))
+    if (ends && (from < RUNWAY_MAX || k->counts) && !(kinds_without(k->follow) >> KIND_TEXT & 1))
         return false;
     if (rule->plain && from < to)
         like = find_like(g, q, AGREE_NEAR, chars_alike, to, &from);

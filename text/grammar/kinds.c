@@ -107,19 +107,17 @@ unsigned kinds_of_byte(unsigned c) {
 }
 
 uint64_t text_bit(unsigned c) {
-    static const char MARKS[] = " \"_-./:,'"; /* bits 53 to 61 */
-    const char *mark = c ? strchr(MARKS, (int)c) : NULL;
+    static const char OWN[] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHILMNOPRSTU _-./:";
+    const char *own = c ? strchr(OWN, (int)c) : NULL;
 
-    static_assert(sizeof(MARKS) - 1 == 62 - 53, "the last bits are those of all others");
-    if (c >= 0x80)
-        return TEXT_BIT_HIGH;
-    if (c >= 'a' && c <= 'z')
-        return UINT64_C(1) << (c - 'a');
-    if (c >= 'A' && c <= 'Z')
-        return UINT64_C(1) << (26 + c - 'A');
-    if (c >= '0' && c <= '9')
-        return UINT64_C(1) << 52;
-    return UINT64_C(1) << (mark ? 53 + (mark - MARKS) : 62);
+    static_assert(sizeof(OWN) - 1 == 60, "four bits are left for all others");
+    if (c == '"')
+        return TEXT_BIT_QUOTE;
+    if (kinds_of_byte(c) & NONE)
+        return TEXT_BIT_NONE;
+    if (c >= 'A' && c <= 'Z' && !own)
+        return UINT64_C(1) << 60;
+    return UINT64_C(1) << (own ? own - OWN : 61);
 }
 
 bool kind_has(unsigned kind, unsigned c) {
@@ -166,40 +164,13 @@ static uint8_t kind_of(uint16_t bytes, uint32_t rows) {
     return rows >> ROW_HIGH & 1 ? KIND_HIGH : rows & 1 ? KIND_TEXT : KIND_NONE;
 }
 
-/* Places from *@at on for @node and what is below it. */
-static void place_nodes(struct trie *t, uint32_t node, uint32_t depth, uint32_t *at) {
-    const struct trie_node *n = &t->node[node];
-    struct trie_place *p = &t->place[*at];
-
-    *p = (struct trie_place){.items = n->items,
-                             .depth = (uint16_t)depth,
-                             .byte = n->byte,
-                             .kind = n->kind,
-                             .height = n->height};
-    t->number[(*at)++] = node;
-    for (uint32_t i = n->child; i < n->child + n->n_children; i++)
-        place_nodes(t, i, depth + 1, at);
-    p->skip = *at;
-}
-
-/* In each place what is below it: one pass upwards. */
-static void find_below(struct trie *t) {
-    for (uint32_t i = t->n; i-- > 0;) {
-        for (uint32_t k = i + 1; k < t->place[i].skip; k = t->place[k].skip)
-            t->below[i] |= text_bit(t->place[k].byte) | t->below[k];
-    }
-}
-
 /* Children come behind their parents: one pass upwards. */
 int trie_find_kinds(struct trie *t) {
     CLEANUP(freep) uint16_t *bytes = calloc(t->n, sizeof(*bytes)); /* those below each node */
     CLEANUP(freep) uint32_t *rows = malloc(t->n * sizeof(*rows));  /* that lead through them */
-    uint32_t n_places = 0;
 
-    t->place = malloc((t->n + 1ul) * sizeof(*t->place));
-    t->number = malloc(t->n * sizeof(*t->number));
     t->below = calloc(t->n, sizeof(*t->below));
-    if (!bytes || !rows || !t->place || !t->number || !t->below)
+    if (!bytes || !rows || !t->below)
         return -ENOMEM;
     for (uint32_t i = t->n; i-- > 0;) {
         struct trie_node *n = &t->node[i];
@@ -209,13 +180,10 @@ int trie_find_kinds(struct trie *t) {
         for (uint32_t k = n->child; k < n->child + n->n_children; k++) {
             bytes[i] |= (uint16_t)(kinds_of_byte(t->node[k].byte) | bytes[k]);
             rows[i] = rows_before(rows[i], t->node[k].byte, rows[k]);
+            t->below[i] |= text_bit(t->node[k].byte) | t->below[k];
         }
         n->kind = kind_of(bytes[i], rows[i]);
         n->height = n->kind == KIND_NONE ? UINT8_MAX : n->height;
     }
-    place_nodes(t, 0, 0, &n_places);
-    assert(n_places == t->n);
-    t->place[t->n] = (struct trie_place){.skip = t->n + 1, .items = t->n_items};
-    find_below(t);
     return 0;
 }

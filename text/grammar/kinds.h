@@ -6,10 +6,11 @@
 
 extern const uint16_t KIND_BYTES[ASCII_KINDS]; /* of kinds_of_byte() */
 unsigned kinds_of_byte(unsigned c);            /* which sets of these @c is in */
-/* Letters, the quote and frequent marks each have a bit of their own, the digits have one, the other
- * bytes of ASCII one, and all others one. */
+/* Most letters, the digits, frequent marks and the quote each have a bit of their own, the other
+ * letters one, the other bytes that kinds in ASCII have one, and all others one. */
 uint64_t text_bit(unsigned c);
-#define TEXT_BIT_HIGH (UINT64_C(1) << 63)
+#define TEXT_BIT_QUOTE (UINT64_C(1) << 62)
+#define TEXT_BIT_NONE (UINT64_C(1) << 63)
 bool kind_has(unsigned kind, unsigned c);
 /* Whether @s begins a text of KIND_TEXT: its last character may be cut. */
 bool kinds_is_text(const uint8_t *s, size_t len);

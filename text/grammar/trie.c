@@ -97,8 +97,6 @@ int trie_init(struct trie *t, struct trie_string *v, uint32_t n) {
 void trie_deinit(struct trie *t) {
     free(t->node);
     free(t->item);
-    free(t->place);
-    free(t->number);
     free(t->below);
     *t = (struct trie){0};
 }

@@ -40,31 +40,19 @@ struct trie_node {
     uint8_t height;
 };
 
-/* The same nodes as they come in the order of their texts: what is below one follows at once. */
-struct trie_place {
-    uint32_t skip;  /* the first that is not below it */
-    uint32_t items; /* its own end where those of the next one begin */
-    uint16_t depth; /* bytes that lead to it */
-    uint8_t byte, kind, height;
-};
-
 /* Immutable once it is made. */
 struct trie {
     struct trie_node *node; /* node 0: the root */
     uint32_t *item;
-    /* Only with kinds: n + 1 places, the last one behind all; of each its number in node[] and
-     * text_bit() of the bytes below it. */
-    struct trie_place *place;
-    uint32_t *number;
-    uint64_t *below;
+    uint64_t *below; /* of each node: text_bit() of the bytes below it; only with kinds */
     uint32_t n, n_items;
     uint32_t max_len;
 };
 
 /* Sorts @v. Empty strings are left out. 0, -ENOMEM, -EINVAL (more than 65535 equal strings). */
 int trie_init(struct trie *t, struct trie_string *v, uint32_t n);
-/* Fills trie_node.kind, the first kind that has all texts below the node, `place`, `number` and
- * `below`. 0 or -ENOMEM. */
+/* Fills trie_node.kind, the first kind that has all texts below the node, and `below`. 0 or
+ * -ENOMEM. */
 int trie_find_kinds(struct trie *t);
 void trie_deinit(struct trie *t);
 size_t trie_bytes(const struct trie *t);

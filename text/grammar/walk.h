@@ -12,8 +12,8 @@ struct walk {
     bool empty;     /* walk_tables(): no bit is set before, for a trie of all text */
     int64_t n_set;  /* grows by those that were not set */
     /* Called at every node that is reached alive; or NULL. False: the walk does not go on below it.
-     * @s is valid during the call. With `ends`, text_bit() of bytes, it is called only where frame 0
-     * can end, and may be left out where none of the bytes is below. */
+     * @s is valid during the call. With `ends`, text_bit() of bytes, it is called only where frame
+     * 0 can end, and may be left out where none of the bytes is below. */
     uint64_t ends;
     bool blind; /* visit does not look at @s, which may be NULL */
     bool (*visit)(struct walk *w, uint32_t node, const struct set *s, uint32_t depth);

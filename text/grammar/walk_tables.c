@@ -5,8 +5,8 @@
  * is looked up in a table once it has been found out. A walk then costs some 2 ns a node, and fuel
  * only for what is new. Which bytes never lead far from a set that it is often in it finds out,
  * too, and takes what is made of these: a state that lacks a letter reads nothing of a kind as a
- * whole. Nodes are looked at in the order of their texts, one behind the other in memory, and what
- * is not reached is left out of bits in that order.
+ * whole. The children of a node lie one behind the other in memory, for which such a walk waits
+ * most, and what is not reached is left out of bits in the order of the texts.
  *
  * walk_like() knows what is reached from another set and looks only where the two differ. States of
  * one pattern often differ in a few bytes, behind which most texts lead to the same state again.
@@ -36,13 +36,14 @@ static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
 enum { STEP_UNKNOWN, STEP_DEAD, STEP_SETS }; /* from here on: the number of a set */
 
 /* @far: up to which length all texts of a kind are read. @stays: text_bit() of bytes of which all
- * texts are. @apart: places that it has reached are more than looked below: visit() may be called,
- * or nothing is read from it. @watched: so it is, or its n_reached is not at its end. */
+ * texts are. @asks: of those for which visit() is called where they are below. @watched: at each
+ * place there is more to do than to go on below it, or not: n_reached is not at its end, visit() or
+ * take() may be called, or nothing is read from it. */
 struct known_set {
     struct set set;
-    uint64_t stays;
     uint32_t n_reached;
-    bool apart, watched;
+    uint64_t stays, asks;
+    bool watched;
     uint8_t far[KIND_NONE + 1];
 };
 
@@ -53,7 +54,7 @@ struct tables {
     uint32_t n, cap, n_stays; /* n_stays: made by find_stays() */
     uint32_t *slot, mask;     /* hash table: number + 1 */
     uint16_t *of_state;       /* in a plain rule: by state from its start, number + 1; or NULL */
-    uint64_t *reached;        /* bits by place: items, of what is walked now; NULL without bits */
+    uint64_t *reached;        /* bits by item, of what is walked now; NULL without bits */
 };
 
 static uint32_t hash_of(const struct machine *m, const struct set *s) {
@@ -155,10 +156,8 @@ static uint32_t add_set(struct tables *t, const struct set *s) {
         find_dead(t, s, t->next[t->n]);
     else
         memset(t->next[t->n], 0, sizeof(*t->next));
-    bool asked = t->w->visit && (s->can_end || !t->w->ends);
-
-    t->set[t->n] =
-        (struct known_set){.set = *s, .apart = asked || s->begin == s->end, .watched = true};
+    t->set[t->n] = (struct known_set){
+        .set = *s, .asks = s->can_end && t->w->visit ? t->w->ends : 0, .watched = true};
     find_far(t->w, &t->set[t->n]);
     return t->n++;
 }
@@ -257,13 +256,21 @@ static bool add_number(uint32_t *v, uint32_t *n, uint32_t cap, uint32_t x) {
     return true;
 }
 
+/* All that counting how often @s is reached is for is known. */
+static void end_watch(struct tables *t, struct known_set *s) {
+    const struct walk *w = t->w;
+
+    s->n_reached = STAYS_REACHED;
+    s->watched = w->take || (w->visit && !w->ends) || s->set.begin == s->set.end;
+}
+
 /* Bytes of which every one leads from the set @k to one of a few sets, and from each of these as
  * well. What has too many sets behind it is left out. Takes no fuel: a walk without it would end
  * at the same place. */
 static void find_stays(struct tables *t, uint32_t k) {
     struct machine *m = t->w->m;
     uint32_t at[STAYS_SETS] = {k}, n = 1, before = t->n;
-    uint64_t stays = t->w->whole & ~TEXT_BIT_HIGH, fuel = m->fuel;
+    uint64_t stays = t->w->whole & ~(TEXT_BIT_QUOTE | TEXT_BIT_NONE), fuel = m->fuel;
 
     m->fuel = UINT64_MAX;
     for (uint32_t i = 0; i < n; i++) {
@@ -292,14 +299,28 @@ static void find_stays(struct tables *t, uint32_t k) {
 
         if (i == 0 || s->n_reached < STAYS_REACHED)
             s->stays = stays;
-        s->n_reached = STAYS_REACHED;
-        s->watched = s->apart;
+        end_watch(t, s);
     }
 }
 
-/* Whether all that is below place @i is read from @s, as far as is known. */
-static inline bool known_reads_all(const struct trie *trie, const struct known_set *s, uint32_t i) {
-    return !(trie->below[i] & ~s->stays) || trie->place[i].height <= s->far[trie->place[i].kind];
+/* A node that a walk is at: its items and those below it are [n->items, end). */
+struct place {
+    const struct trie_node *n;
+    uint64_t below; /* text_bit() of the bytes below it */
+    uint32_t end, depth;
+};
+
+/* Child @i of a node whose items end at @last, @depth bytes deep; @end: where its children do. */
+static inline struct place place_of(const struct trie *t, uint32_t i, uint32_t end, uint32_t last,
+                                    uint32_t depth) {
+    const struct trie_node *n = &t->node[i];
+
+    return (struct place){n, t->below[i], i + 1 < end ? n[1].items : last, depth};
+}
+
+/* Whether all that is below @p is read from @s, as far as is known. */
+static inline bool known_reads_all(const struct known_set *s, const struct place *p) {
+    return !(p->below & ~s->stays) || p->n->height <= s->far[p->n->kind];
 }
 
 /* Counts that the set @k was reached; at some time more is found out about it. */
@@ -308,9 +329,9 @@ static void count_reached(struct tables *t, size_t k) {
 
     if (s->n_reached >= STAYS_REACHED || ++s->n_reached < STAYS_REACHED)
         return;
+    end_watch(t, s);
     if (t->w->whole && s->set.end - s->set.begin <= STAYS_CONFIGS)
         find_stays(t, (uint32_t)k);
-    t->set[k].watched = t->set[k].apart;
 }
 
 static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
@@ -328,93 +349,89 @@ static void leave_out(struct tables *t, uint32_t first, uint32_t last) {
     t->reached[end] &= ~tail;
 }
 
-/* visit() where it is to be called at place @i, which the set @k has reached. False: the walk does
- * not go on below it. */
-static bool visit_place(struct tables *t, uint32_t i, uint32_t k) {
+/* visit() where it is to be called at @p, which the set @k has reached. False: the walk does not go
+ * on below it. */
+static bool visit_place(struct tables *t, const struct place *p, size_t k) {
     struct walk *w = t->w;
-    const struct set *s = &t->set[k].set;
+    const struct known_set *s = &t->set[k];
 
-    return !w->visit || (w->ends && !(s->can_end && (w->trie->below[i] & w->ends))) ||
-           w->visit(w, w->trie->number[i], s, w->trie->place[i].depth);
+    return !w->visit || (w->ends && !(p->below & s->asks)) ||
+           w->visit(w, (uint32_t)(p->n - w->trie->node), &s->set, p->depth);
 }
 
-/* At place @i, which the set @k has reached. False: what is below it is not. */
-static bool reach_place(struct tables *t, uint32_t i, size_t k) {
-    const struct trie_place *p = &t->w->trie->place[i];
-    bool on = visit_place(t, i, (uint32_t)k) && t->set[k].set.begin < t->set[k].set.end;
-
-    if (!on)
-        leave_out(t, p[1].items, t->w->trie->place[p->skip].items);
-    else
-        count_reached(t, k);
-    return on;
-}
-
-static bool is_idle_place(const struct walk *w, const struct trie_place *p) {
-    return is_idle(w, p->items, w->trie->place[p->skip].items);
-}
-
-static void take_place(struct tables *t, const struct trie_place *p, size_t k) {
+/* What there is to do at @p, which the set @k has reached. Whether what is below it is to be looked
+ * at. */
+static bool reach_place(struct tables *t, const struct place *p, size_t k) {
     struct walk *w = t->w;
+    uint32_t first = p->n->items + p->n->n_items;
 
-    if (p[1].items < w->trie->place[p->skip].items)
-        w->take(w, p[1].items, w->trie->place[p->skip].items, &t->set[k].set, p->depth);
+    if (!visit_place(t, p, k) || t->set[k].set.begin == t->set[k].set.end) {
+        leave_out(t, first, p->end);
+        return false;
+    }
+    count_reached(t, k);
+    if (!known_reads_all(&t->set[k], p))
+        return true;
+    if (w->take && first < p->end)
+        w->take(w, first, p->end, &t->set[k].set, p->depth);
+    return false;
 }
 
-/* Leaves out of t->reached what is not reached below place @root, at which is the set @from. A
- * round is made for nearly every place of a vocabulary: it has what it needs at hand, and what is
- * rare is elsewhere. */
-static void tables_below(struct tables *t, uint32_t root, uint32_t from) {
+/* Leaves out of t->reached what is not reached below node @root, whose items end at @last, and at
+ * which is the set @from. A round is made for nearly every node of a vocabulary: it has what it
+ * needs at hand, and what is rare is elsewhere. */
+static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
+                         uint32_t depth) {
     struct walk *w = t->w;
-    const struct trie_place *const place = w->trie->place;
-    const uint64_t *const below = w->trie->below;
-    const bool needs = w->need, takes = w->take;
+    const struct trie *trie = w->trie;
+    struct siblings { /* that are still to be looked at */
+        uint32_t i, end, last;
+        uint16_t set, depth;
+    } way[TRIE_MAX_LEN + 1],
+        now = {trie->node[root].child, 0, last, (uint16_t)from, (uint16_t)(depth + 1)};
     uint16_t(*next)[256] = t->next;
     struct known_set *set = t->set;
-    uint16_t at[TRIE_MAX_LEN + 1]; /* the set at each depth of the way to here */
-    uint32_t last = place[root].skip, n_visited = 0;
+    uint32_t n_visited = 0, n_way = 0;
+    bool needs = w->need;
 
-    at[place[root].depth] = (uint16_t)from;
-    for (uint32_t i = root + 1; i < last;) {
-        const struct trie_place *p = &place[i];
-        size_t depth = p->depth, to = next[at[depth - 1]][p->byte];
-
-        if (needs && is_idle_place(w, p)) {
-            i = p->skip;
+    now.end = now.i + trie->node[root].n_children;
+    while (now.i < now.end || n_way > 0) {
+        if (now.i == now.end) {
+            now = way[--n_way];
             continue;
         }
+        struct place p = place_of(trie, now.i++, now.end, now.last, now.depth);
+        size_t to = next[now.set][p.n->byte];
+
+        if (needs && is_idle(w, p.n->items, p.end))
+            continue;
         if (to < STEP_SETS) {
             if (to == STEP_UNKNOWN)
-                to = find_step(t, at[depth - 1], p->byte);
+                to = find_step(t, now.set, p.n->byte);
             next = t->next;
             set = t->set;
             if (w->m->error)
                 break;
             if (to == STEP_DEAD) {
-                leave_out(t, p->items, place[p->skip].items);
-                i = p->skip;
+                leave_out(t, p.n->items, p.end);
                 continue;
             }
         }
-        size_t k = to - STEP_SETS;
+        const struct known_set *s = &set[to - STEP_SETS];
+        bool on = !known_reads_all(s, &p);
 
         n_visited++;
-        at[depth] = (uint16_t)k;
-        if (set[k].watched) {
-            bool on = reach_place(t, i, k);
-
+        if (s->watched || (p.below & s->asks)) {
+            on = reach_place(t, &p, to - STEP_SETS);
             next = t->next;
             set = t->set;
-            if (!on) {
-                i = p->skip;
-                continue;
-            }
         }
-        bool all = !(below[i] & ~set[k].stays) || p->height <= set[k].far[p->kind];
-
-        if (all && takes)
-            take_place(t, p, k);
-        i = all ? p->skip : i + 1;
+        if (!on)
+            continue;
+        if (now.i < now.end)
+            way[n_way++] = now;
+        now = (struct siblings){p.n->child, p.n->child + p.n->n_children, p.end,
+                                (uint16_t)(to - STEP_SETS), (uint16_t)(p.depth + 1)};
     }
     w->n_visited += n_visited;
 }
@@ -450,53 +467,57 @@ static void set_reached(struct tables *t, uint32_t first, uint32_t last) {
     }
 }
 
-/* All that is below place @root, at which is the set @from: sets what is reached. */
-static void walk_below(struct tables *t, uint32_t root, uint32_t from) {
-    const struct trie_place *p = &t->w->trie->place[root];
-    uint32_t first = p[1].items, last = t->w->trie->place[p->skip].items;
+/* All that is below node @root, whose items end at @last, and at which is the set @from: sets what
+ * is reached. */
+static void walk_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
+                       uint32_t depth) {
+    const struct trie_node *n = &t->w->trie->node[root];
+    uint32_t first = n->items + n->n_items;
 
     if (t->reached && first < last)
         memset(t->reached + first / 64, 0xff,
                ((last - 1) / 64 - first / 64 + 1ul) * sizeof(uint64_t));
     if (t->reached && last % 64 && last == t->w->trie->n_items)
         t->reached[last / 64] = UINT64_MAX >> (64 - last % 64);
-    tables_below(t, root, from);
+    tables_below(t, root, last, from, depth);
     if (t->reached && !t->w->m->error)
         set_reached(t, first, last);
 }
 
-/* Below place @root, which the sets @from and @like reach: the bits are those of @like. */
-static void differ_below(struct tables *t, uint32_t root, uint32_t from, uint32_t like) {
+/* Below node @root, which the sets @from and @like reach: the bits are those of @like. */
+static void differ_below(struct tables *t, uint32_t root, uint32_t last, uint32_t from,
+                         uint32_t like, uint32_t depth) {
     struct walk *w = t->w;
-    const struct trie_place *place = w->trie->place;
+    const struct trie *trie = w->trie;
+    uint32_t i = trie->node[root].child, end = i + trie->node[root].n_children;
 
-    for (uint32_t i = root + 1; i < place[root].skip && !has_stopped(w); i = place[i].skip) {
-        const struct trie_place *p = &place[i];
-        uint16_t to = step_of(t, from, p->byte), beside = step_of(t, like, p->byte);
-        uint32_t below = p[1].items, end = place[p->skip].items, k = to - STEP_SETS;
+    for (; i < end && !has_stopped(w); i++) {
+        struct place p = place_of(trie, i, end, last, depth + 1);
+        uint16_t to = step_of(t, from, p.n->byte), beside = step_of(t, like, p.n->byte);
+        uint32_t below = p.n->items + p.n->n_items, k = to - STEP_SETS;
 
         if (w->m->error)
             return;
         if (to == beside) {
             if (to != STEP_DEAD)
-                w->same(w, p->items, end, p->depth);
+                w->same(w, p.n->items, p.end, p.depth);
             continue;
         }
         if (to == STEP_DEAD) {
-            clear_items(w, p->items, end);
+            clear_items(w, p.n->items, p.end);
             continue;
         }
         w->n_visited++;
-        set_items(w, p->items, below);
+        set_items(w, p.n->items, below);
         count_reached(t, k);
-        if (!visit_place(t, i, k) || t->set[k].set.begin == t->set[k].set.end)
-            clear_items(w, below, end);
-        else if (known_reads_all(w->trie, &t->set[k], i))
-            set_items(w, below, end);
+        if (!visit_place(t, &p, k) || t->set[k].set.begin == t->set[k].set.end)
+            clear_items(w, below, p.end);
+        else if (known_reads_all(&t->set[k], &p))
+            set_items(w, below, p.end);
         else if (beside != STEP_DEAD)
-            differ_below(t, i, k, beside - STEP_SETS);
+            differ_below(t, i, p.end, k, beside - STEP_SETS, p.depth);
         else
-            walk_below(t, i, k);
+            walk_below(t, i, p.end, k, p.depth);
     }
 }
 
@@ -529,7 +550,7 @@ static bool tables_init(struct tables *t, struct walk *w, const struct set *from
     const struct auto_rule *plain = plain_rule(w->m, from);
 
     *t = (struct tables){.w = w};
-    assert(w->trie->place);
+    assert(w->trie->below);
     if (plain)
         t->of_state = calloc(plain->n_states, sizeof(*t->of_state));
     if (plain && !t->of_state)
@@ -595,7 +616,7 @@ void walk_tables(struct walk *w, const struct set *from) {
     for (uint32_t n = MAX(w->short_from, 1u); n <= w->short_to && !w->m->error; n++)
         read_shorts(&t, 0, n);
     if (!w->m->error)
-        walk_below(&t, 0, 0);
+        walk_below(&t, 0, w->trie->n_items, 0, 0);
     tables_free(&t);
     w->m->n_configs = n_configs;
 }
@@ -609,7 +630,7 @@ void walk_like(struct walk *w, const struct set *from, const struct set *like) {
         uint32_t a = number_copy(&t, from), b = number_copy(&t, like);
 
         if (!w->m->error)
-            differ_below(&t, 0, a, b);
+            differ_below(&t, 0, w->trie->n_items, a, b, 0);
     }
     tables_free(&t);
     w->m->n_configs = n_configs;
