@@ -51,8 +51,11 @@ static int write_vector(struct buf *b, uint32_t input, const struct gen *g, bool
 
 /* Numbers are written by the answer, on the pool: there may be millions of them. */
 static int take_floats(struct vectors *v, uint32_t input, struct gen *g) {
+    uint32_t n_embd = v->job.model->info->n_embd;
     int r = vectors_finish(v, g);
 
+    if (v->job.request.pool == SUBMIT_POOL_NONE && (!n_embd || g->n_vector % n_embd != 0))
+        return -EDOM;
     v->floats = true;
     return r < 0 ? r : buf_add(&v->text[input], g->vector, g->n_vector * sizeof(*g->vector));
 }
@@ -74,6 +77,7 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
     size_t n_row = v->job.request.pool == SUBMIT_POOL_NONE ? v->job.model->info->n_embd : n;
     int r = buf_add(b, "[", 1);
 
+    assert(n > 0 && n % n_row == 0);
     for (size_t at = 0; at < n && r == 0; at += n_row) {
         struct json j;
 
@@ -96,6 +100,7 @@ static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
 static int put_inputs(struct vectors *v, struct buf *b, const char *head) {
     int r = 0;
 
+    assert(v->floats);
     for (uint32_t i = 0; i < v->n_inputs && r == 0; i++) {
         r = i ? buf_add(b, ",", 1) : 0;
         r = r < 0 ? r : buf_printf(b, "{%s\"index\":%u,\"embedding\":", head, i);
