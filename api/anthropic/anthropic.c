@@ -55,6 +55,7 @@ static void put_usage(struct json *j, const struct writer *w) {
 
 /* Why the model stopped; *stop is the stop sequence or NULL. */
 static const char *reason_of(const struct gen *g, const struct str **stop) {
+    assert(g->state == GEN_DONE);
     *stop = g->stopped && g->finish == FINISH_STOP ? &g->m.stops[g->stop_index] : NULL;
     return *stop                               ? "stop_sequence"
            : g->finish == FINISH_LENGTH        ? "max_tokens"
@@ -145,6 +146,7 @@ static void put_input(struct json *j, const struct output_parser *s, const struc
     const char *args = s->text[OUTPUT_CALL].data ? s->text[OUTPUT_CALL].data + c->begin : "";
     char close[JSON_DEPTH + 1] = "{}";
 
+    assert(c->begin <= c->end && c->end <= s->text[OUTPUT_CALL].len);
     if (c->complete) {
         json_raw(j, args, c->end - c->begin);
         return;
@@ -175,6 +177,7 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
     const char *text = s->text[run->kind].data ? s->text[run->kind].data + run->begin : "";
     size_t len = run->end - run->begin;
 
+    assert(run->begin <= run->end && run->end <= s->text[run->kind].len);
     if (run->kind == OUTPUT_CALL) {
         open_call(j, &s->calls[run->call]);
         put_input(j, s, &s->calls[run->call]);
@@ -194,6 +197,7 @@ static void put_block(struct json *j, const struct writer *w, const struct outpu
 static void put_whole(struct json *j, struct writer *w) {
     const struct gen *g = w->choices[0].gen;
 
+    assert(w->n_choices == 1);
     open_message(j, w);
     json_key(j, "content");
     json_open(j, '[');
@@ -224,6 +228,7 @@ static struct json *begin(struct sse *e, const char *type) {
 }
 
 static void emit(struct writer *w, struct sse *e) {
+    assert(w->exchange && w->head_sent);
     json_close(&e->j, '}');
     if (e->j.error < 0)
         conn_break(w->exchange->conn);
@@ -269,6 +274,7 @@ static void send_signature(struct writer *w) {
     CLEANUP(buf_deinit) struct buf b = {.max = UINT32_MAX};
     const char *text = w->choices[0].gen->output->text[OUTPUT_REASONING].data;
 
+    assert(w->block.from <= w->block.reasoned);
     if (sign(&b, w, text ? text + w->block.from : "", w->block.reasoned - w->block.from) == 0)
         send_delta(w, "signature_delta", "signature", b.data, b.len);
 }
@@ -290,7 +296,7 @@ static void open_block(struct writer *w, const struct output_parser *s,
     struct sse e;
     struct json *j = begin(&e, "content_block_start");
 
-    assert(!w->block.open);
+    assert(!w->block.open && (part->kind != OUTPUT_CALL || part->call < s->n_calls));
 
     json_put_int(j, "index", w->block.n++);
     json_key(j, "content_block");

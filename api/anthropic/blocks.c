@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,6 +38,7 @@ int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_tak
     yyjson_val *block;
     int r = 0;
 
+    assert(yyjson_is_arr(blocks) && in->place[0]);
     yyjson_arr_foreach(blocks, i, n, block) {
         if ((r = anthropic_block(in, block, i, f, to)) < 0)
             return r;
@@ -68,6 +70,7 @@ int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *fiel
 int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to) {
     struct buf *out = to;
 
+    assert(out);
     if (strcmp(type, "text") != 0)
         return anthropic_refuse(in, ".type", "is not supported here: only \"text\" is");
     if (out->len && out->data[out->len - 1] != '\n' && buf_add_char(out, '\n') < 0)

@@ -1,5 +1,6 @@
 #include "api/anthropic/input.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -204,6 +205,7 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
     size_t i, n;
     yyjson_val *key, *value;
 
+    static_assert(ARRAY_SIZE(fields) + ARRAY_SIZE(others) <= 64, "a bit of `seen` each");
     yyjson_obj_foreach(body, i, n, key, value) {
         uint64_t bit = 0;
 

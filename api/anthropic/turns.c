@@ -168,6 +168,7 @@ static bool is_reminder(const struct buf *text) {
 }
 
 static int add_to_result(struct anthropic_input *in, const struct buf *text, bool wrap) {
+    assert(strcmp(in->role, "tool") == 0);
     const char *open = wrap ? "<system-reminder>\n" : "",
                *close = wrap ? "\n</system-reminder>" : "";
 
@@ -249,6 +250,7 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *id = yyjson_obj_get(block, "id"), *name = yyjson_obj_get(block, "name");
     yyjson_val *input = yyjson_obj_get(block, "input");
 
+    assert(in->message && strcmp(in->role, "assistant") == 0);
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".id", "must be a string");
     if (!yyjson_is_str(name))
@@ -277,6 +279,7 @@ static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
     const char *s = yyjson_get_str(signature);
     size_t len = yyjson_get_len(signature);
 
+    assert(strcmp(in->role, "assistant") == 0);
     if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
         return -ENOMEM;
     if (yyjson_get_len(text) > 0 || !s || !opaque_reasoning_is_ours(s, len))
@@ -356,6 +359,8 @@ static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
     size_t i, n;
     yyjson_mut_val *part;
 
+    check(in);
+    assert(strcmp(in->role, "assistant") == 0);
     if (in->calls)
         return anthropic_refuse(in, "", "must not be the last one: its calls have no results");
     yyjson_mut_arr_foreach(in->parts, i, n, part) {
@@ -377,6 +382,7 @@ int anthropic_turns(struct anthropic_input *in, yyjson_val *messages, struct buf
     size_t i, n, last_user = 0;
     int r = 0;
 
+    assert(!in->message && yyjson_arr_size(messages) > 0);
     yyjson_arr_foreach(messages, i, n, turn) {
         if (yyjson_equals_str(yyjson_obj_get(turn, "role"), "user"))
             last_user = i;

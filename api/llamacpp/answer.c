@@ -172,6 +172,7 @@ static void put_piece(struct json *j, const struct writer *w, const struct piece
     const struct gen *g = p->choice->gen;
     bool tokens = stream || form->return_tokens;
 
+    assert(!p->last || g->state == GEN_DONE);
     json_open(j, '{');
     json_put_int(j, "index", p->index);
     json_key(j, "content");

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -230,6 +231,8 @@ static int take_form(struct input *in) {
     yyjson_val *n = yyjson_obj_get(in->body, "n_probs");
     yyjson_val *fields = yyjson_obj_get(in->body, "response_fields");
     bool after = false;
+
+    assert(c);
     int r = take_bool(in, "return_tokens", &c->return_tokens);
 
     if (r == 0)
@@ -303,6 +306,7 @@ int llamacpp_read_infill(struct prompt_job *job, yyjson_doc *body, struct err *e
 }
 
 int llamacpp_open(struct prompt_job *job, struct exchange *x, struct writer *w) {
+    assert(!job->state);
     job->state = calloc(1, sizeof(struct llamacpp_completion));
     return job->state ? 0 : -ENOMEM;
 }

@@ -1,5 +1,6 @@
 #include "api/lmstudio/lmstudio.h"
 
+#include <assert.h>
 #include <math.h>
 #include "api/http/respond.h"
 #include "api/model.h"
@@ -37,6 +38,7 @@ static void put_figures(struct json *j, const struct writer *w) {
     double rest = seconds(g->first_token_ns, g->last_token_ns);
     char format[32];
 
+    assert(g->state == GEN_DONE);
     json_key(j, "stats");
     json_open(j, '{');
     put_number(j, "tokens_per_second", rest > 0 ? (g->n_out - 1) / rest : 0);

@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "api/generation/endpoint.h"
@@ -187,6 +188,7 @@ void lmstudio_unload_serve(struct exchange *x, struct http *h) {
         respond_failed(x, r, &err);
         return;
     }
+    assert(model_on_demand(m) && m->worker_up);
     m->keep_alive_s = 0;
     json_begin(&j, &b);
     json_open(&j, '{');

@@ -42,6 +42,7 @@ static int answer_one(struct vectors *v, struct buf *b) {
 }
 
 static int answer(struct vectors *v, struct buf *b) {
+    assert(!v->floats);
     int64_t took = clock_now(v->job.api->clock) - v->started_ns;
     struct json j;
     int r = 0;

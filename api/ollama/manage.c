@@ -24,6 +24,8 @@
 #define TEXT_MAX (1u << 20) /* bytes of a template, or of a system message */
 #define SAMPLING_MAX 1000
 
+/* The state of an exchange, but where x is NULL. The task is the daemon's from began() until it is
+ * over or was cancelled; `create` is there while the body is read. */
 struct manage {
     struct api_task task;
     struct exchange *x; /* NULL: gone, while the body is read */
@@ -231,6 +233,7 @@ static int find_served(const struct exchange *x, const char *name, const char *f
 
 /* The task of @x, to be begun; NULL: no memory. */
 static struct manage *new_task(struct exchange *x) {
+    assert(!x->ops);
     struct manage *m = calloc(1, sizeof(*m));
 
     if (!m)

@@ -133,6 +133,7 @@ static void put_loaded(struct json *j, const struct writer *w) {
 static void put_whole(struct json *j, struct writer *w) {
     const struct output_parser *s = w->n_choices ? w->choices[0].gen->output : NULL;
 
+    assert(w->n_choices <= 1);
     json_open(j, '{');
     put_head(j, w->job.model);
     if (!s) {

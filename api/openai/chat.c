@@ -30,6 +30,7 @@ static void put_input_delta(struct json *j, struct custom_text *t, const char *a
         j->error = -ENOMEM;
         return;
     }
+    assert(t->n_sent <= t->text.len);
     json_key(j, "input");
     if (custom_is_other(t))
         json_string(j, part->text, part->len);
@@ -45,6 +46,7 @@ static void put_call_delta(struct json *j, const struct writer *w, const struct 
     const struct output_call *c = &s->calls[part->call];
     bool custom = custom_is(&w->job.request, c->name);
 
+    assert(part->call < s->n_calls);
     json_key(j, "tool_calls");
     json_open(j, '[');
     json_open(j, '{');
@@ -106,6 +108,7 @@ static void put_calls(struct json *j, const struct writer *w, const struct outpu
         const char *all = s->text[OUTPUT_CALL].data, *args = all ? all + c->begin : "";
         bool custom = custom_is(&w->job.request, c->name);
 
+        assert(c->begin <= c->end && c->end <= s->text[OUTPUT_CALL].len);
         json_open(j, '{');
         open_function(j, c, custom);
         if (custom) {

@@ -12,6 +12,7 @@
 #define CHUNK_MAX API_SEND_MAX
 
 static const struct choices_form *form_of(const struct writer *w) {
+    assert(w->endpoint->form);
     return w->endpoint->form;
 }
 
@@ -156,6 +157,7 @@ static void put_extras(struct json *j, const struct writer *w, const struct piec
     }
     if (!w->job.request.digests)
         return;
+    assert(p->from == p->to || g->digests);
     json_key(j, "digests");
     json_open(j, '[');
     for (uint32_t i = p->from; i < p->to; i++) {
@@ -190,6 +192,7 @@ static void put_choice(struct json *j, const struct writer *w, const struct piec
 }
 
 void choices_put_timings(struct json *j, const struct writer *w) {
+    assert(w->n_choices > 0);
     if (openai_is_llama_server(w->exchange))
         timings_put(j, w->choices[0].gen);
 }

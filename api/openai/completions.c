@@ -26,7 +26,9 @@ void choices_put_text(struct json *j, const struct writer *w, const struct piece
         json_string(j, b.data ? b.data : "", b.len);
 }
 
-/* The lists of logprobs, over the tokens of the prompt when it is echoed and those of the piece. */
+/* The lists of logprobs, over the tokens of the prompt when it is echoed and those of the piece.
+ * Every list has an entry for each token of the echo, and of the output for each that became
+ * text. */
 struct span {
     const struct gen *g;
     const struct echo *echo;
@@ -53,6 +55,7 @@ static void put_tokens(struct json *j, const struct writer *w, const struct span
 
 /* Nothing precedes the first token of a prompt, so it has no probability. */
 static void put_values(struct json *j, const struct span *s) {
+    assert(s->from == s->to || s->g->logprobs);
     json_open(j, '[');
     for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         if (i == 0 || !s->g->prompt_lp)
@@ -86,6 +89,7 @@ static void put_top(struct json *j, const struct writer *w, const struct event_t
 static void put_tops(struct json *j, const struct writer *w, const struct span *s) {
     const struct submit *m = &s->g->m;
 
+    assert(m->n_top > 0 && (s->from == s->to || s->g->top));
     json_open(j, '[');
     for (uint32_t i = s->echo_from; i < s->echo_to; i++) {
         if (i % CHOICES_PAUSE == 0)
@@ -130,6 +134,8 @@ static void put_offsets(struct json *j, const struct span *s, uint64_t chars) {
 void choices_put_text_logprobs(struct json *j, const struct writer *w, const struct piece *p) {
     struct span s = {p->choice->gen, p->choice->echo, p->echo_from, p->echo_to, p->from, p->to};
 
+    assert(s.from <= s.to && s.to <= s.g->n_out && s.echo_from <= s.echo_to);
+    assert(s.echo_from == s.echo_to || (s.echo && s.echo_to <= s.echo->n));
     json_open(j, '{');
     json_key(j, "tokens");
     put_tokens(j, w, &s);

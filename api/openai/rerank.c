@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
  */
 
 static int take(struct vectors *v, uint32_t input, struct gen *g) {
+    assert(input < v->n_inputs && g->n_vector > 0);
     const struct prompt *p = &v->job.prompts[input];
     double x = (double)g->vector[0];
     struct json j;

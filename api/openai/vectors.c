@@ -41,6 +41,7 @@ static void free_vectors(struct vectors *e) {
 static struct exchange *detach(struct vectors *e) {
     struct exchange *x = e->exchange;
 
+    assert(x && x->state == e);
     e->exchange = NULL;
     x->ops = NULL;
     x->n_prompt = (uint32_t)e->n_tokens;
@@ -130,6 +131,7 @@ int vectors_finish(const struct vectors *v, struct gen *g) {
     bool raw = request->no_normalize || request->pool == SUBMIT_POOL_NONE;
     double sum = 0;
 
+    assert(g->vector && g->n_vector > 0);
     if (request->dimensions) /* trained so that the first ones are a vector too */
         g->n_vector = MIN(g->n_vector, request->dimensions);
     for (uint32_t i = 0; i < g->n_vector; i++)
@@ -221,6 +223,7 @@ static void on_changed(struct gen *g) {
     struct vectors *e = l->of;
     struct err err = {0};
 
+    assert(l->gen == g && l->input < e->n_next);
     if (g->state != GEN_DONE || !e->exchange)
         return;
     if (g->finish == FINISH_ERROR || !g->vector) {
@@ -271,6 +274,7 @@ static int measure(struct vectors *e, struct err *err) {
 
 /* The inputs are tokens: charges them and gives the first to the lanes. */
 static int begin(struct vectors *e, struct err *err) {
+    assert(e->exchange && !e->text && e->n_inputs == 0);
     e->tenant = tenants_get(&e->job.api->tenants, e->exchange->tenant);
     int r = measure(e, err);
     if (r == 0)

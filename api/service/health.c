@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdio.h>
 #include <time.h>
 #include "api/http/exchange.h"
@@ -33,6 +34,7 @@ static void health_serve(struct exchange *x, struct http *h) {
     enum api_health s = server_health(api_of(x));
     struct json j;
 
+    assert((size_t)s < ARRAY_SIZE(names));
     x->retry_ms = s == API_FAILED ? model_first(api_of(x))->failure_retry_ms : API_RETRY_MS;
     json_begin(&j, &b);
     json_open(&j, '{');

@@ -1,5 +1,6 @@
 #include "api/service/loop_lag.h"
 
+#include <assert.h>
 #include <time.h>
 #include "api/service/metrics.h"
 #include "base/util.h"
@@ -43,6 +44,7 @@ void loop_lag_mark(const char *what) {
 
 /* Two halves: a scrape within a minute of a long iteration sees it, one after two does not. */
 static void note_longest(struct loop_lag *l, uint64_t now, uint64_t busy) {
+    assert(now >= l->slot_ns);
     if (now - l->slot_ns >= HALF_NS) {
         l->longest_ns[1] = now - l->slot_ns < 2ull * HALF_NS ? l->longest_ns[0] : 0;
         l->longest_ns[0] = 0;
@@ -57,6 +59,7 @@ static void on_check(uv_check_t *c) {
 
     loop_lag_mark("timers and closed handles"); /* which come next */
     uint64_t cpu = marks.since_ns;
+    assert(l->open && now >= l->at_ns && cpu >= l->cpu_ns);
     if (l->at_ns) {
         uint64_t passed = now - l->at_ns, slept = idle - l->idle_ns;
         uint64_t busy = passed > slept ? passed - slept : 0;
@@ -76,6 +79,7 @@ static void on_check(uv_check_t *c) {
 
 void loop_lag_init(struct loop_lag *l, uv_loop_t *loop, struct metrics *m,
                    void (*on_long)(void *ctx, const struct loop_lag_long *it), void *ctx) {
+    assert(m && on_long);
     *l = (struct loop_lag){.metrics = m, .on_long = on_long, .ctx = ctx};
     uv_check_init(loop, &l->check);
     l->check.data = l;

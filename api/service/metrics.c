@@ -33,7 +33,7 @@ void metrics_init(struct metrics *m) {
 static void observe(struct histogram *h, double v, uint32_t times) {
     uint32_t i = 0;
 
-    assert(h->bounds);
+    assert(h->bounds && v >= 0);
     while (h->bounds[i] >= 0 && v > h->bounds[i])
         i++;
     assert(i < ARRAY_SIZE(h->count));

@@ -63,7 +63,8 @@ struct otlp {
     _Atomic bool news;
 };
 
-/* A connection to the collector. tls: NULL where it is plain. */
+/* A connection to the collector, for one request, which ends at until_ns. tls: NULL where it is
+ * plain. */
 struct link {
     int fd;
     struct tls *tls;
@@ -79,6 +80,7 @@ static int64_t now_ns(void) {
 
 /* False: the time is over, or it is to stop. */
 static bool wait_for(const struct otlp *o, int fd, short events, int64_t until_ns) {
+    assert(fd >= 0);
     for (;;) {
         struct pollfd p = {.fd = fd, .events = events};
         int64_t stop = atomic_load(&o->stop_ns), now = now_ns();
@@ -321,6 +323,7 @@ static bool deliver(struct otlp *o, const struct buf *body) {
     }
 }
 
+/* The thread. */
 static void *run(void *arg) {
     struct otlp *o = arg;
     uint32_t n;
@@ -425,6 +428,7 @@ int otlp_new(struct otlp **out, const char *endpoint) {
 }
 
 void otlp_set_port(struct otlp *o, int port) {
+    assert(port > 0);
     o->origin.port = port;
 }
 

@@ -1,5 +1,6 @@
 #include "api/service/recent.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 void recent_note(struct recent *r, const struct exchange *x, int64_t now) {
     if (!x->route || !x->route->generates)
         return;
+    assert(now >= x->started_ns);
     struct recent_request *q = &r->list[r->n++ % RECENT_MAX];
 
     *q = (struct recent_request){

@@ -49,6 +49,7 @@ bool rescan_first(struct exchange *x, void (*serve)(struct exchange *x, struct h
     static const struct exchange_ops ops = {.gone = on_gone, .fail = on_fail};
     struct parked *p = api_of(x)->opts.rescan ? calloc(1, sizeof(*p)) : NULL;
 
+    assert(!x->ops);
     if (!p)
         return false;
     p->wait.over = on_over;

@@ -1,5 +1,6 @@
 #include "api/service/trace.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -59,6 +60,7 @@ void trace_span_init(struct trace_span *s, const struct exchange *x, const char 
                      int64_t now) {
     struct timespec wall;
 
+    assert(x->route && now >= x->started_ns);
     clock_gettime(CLOCK_REALTIME, &wall);
     *s = (struct trace_span){
         .parent = x->parent,
@@ -86,6 +88,7 @@ void trace_span_init(struct trace_span *s, const struct exchange *x, const char 
 static void put_id(struct json *j, const char *key, const uint8_t *id, size_t n) {
     char text[33];
 
+    assert(n > 0 && 2 * n < sizeof(text));
     for (size_t i = 0; i < n; i++)
         snprintf(text + 2 * i, 3, "%02x", id[i]);
     json_put_string(j, key, text);
@@ -248,6 +251,7 @@ int trace_write(struct buf *out, const struct trace_origin *from, const struct t
     struct json j;
     int r = 0;
 
+    assert(n > 0);
     json_begin(&j, out);
     json_open(&j, '{');
     json_key(&j, "resourceSpans");
