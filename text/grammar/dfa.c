@@ -463,7 +463,7 @@ static int copy_lang(struct dfa *d, const struct lang *l) {
         to->call = g->n_calls;
         if (q && (s->accepts & 1))
             to->flags |= STATE_ACCEPT;
-        if (s->accepts & LANG_BORDER)
+        if ((d->flags & STATE_WITHIN) && (s->accepts & LANG_BORDER))
             to->flags |= STATE_BORDER;
         for (uint32_t i = s->edge; r == 0 && i < s->edge + s->n_edges; i++)
             r = emit_edge(d, d->base + q, l->edge[i].lo, l->edge[i].hi,
@@ -491,12 +491,14 @@ int dfa_make(struct maker *m, uint32_t rule) {
     struct build *b = m->b;
     struct grammar *g = m->g;
     struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .loop = b->rule[rule].loop};
-    uint32_t first;
+    const struct expr *body = b->rule[rule].body;
+    uint32_t first = d.base;
 
     if (b->rule[rule].need)
         return make_within(m, rule);
     d.flags = (uint8_t)((d.loop ? STATE_LOOP : 0) | (b->rule[rule].members ? STATE_MEMBERS : 0));
-    int r = make_states(&d, b->rule[rule].body, &first);
+    int r = body->kind == EXPR_LANG && !d.loop ? copy_lang(&d, body->lang)
+                                               : make_states(&d, body, &first);
 
     if (r < 0)
         return r;

@@ -139,6 +139,7 @@ struct build {
     uint32_t number, integer;               /* likewise */
     struct loop_rule *loops;                /* rules made for counted atoms */
     struct string_rule *strings;            /* rules made for patterns and formats */
+    struct number_rule *numbers;            /* rules made for ranges and multiples */
     const struct lang *strings_lang;        /* lang_strings() */
 };
 

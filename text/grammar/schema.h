@@ -235,6 +235,8 @@ int format_known(struct schema *s, struct place at);
 int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v);
 /* All values of one type that @f allows, as JSON. */
 int lower_number(struct schema *s, const struct facets *f, struct expr **out);
+/* The same without multiples, and not as a rule. */
+struct expr *number_range(struct build *b, const struct facets *f);
 int lower_string(struct schema *s, const struct facets *f, struct expr **out);
 int lower_array(struct schema *s, const struct facets *f, struct expr **out);
 int lower_object(struct schema *s, const struct facets *f, struct expr **out);

@@ -335,10 +335,7 @@ static int distinct_item(struct schema *s, const struct facets *f, struct expr *
 
         if (f->n_multiples || (bounds && (!f->lower.set || f->lower.x.negative)))
             return 1; /* -0 is 0 */
-        if (bounds)
-            r = lower_number(s, f, &e);
-        else
-            e = regex_of(b, INTEGER, CHARS_TEXT);
+        e = bounds ? number_range(b, f) : regex_of(b, INTEGER, CHARS_TEXT);
         r = r < 0 ? r : expr_vec_add(b, &v, e);
     }
     if (r == 0 && (f->types & T_STRING) && f->min_length <= f->max_length) {

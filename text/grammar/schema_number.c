@@ -5,7 +5,6 @@
  */
 
 #include "text/grammar/schema.h"
-#include "text/grammar/lang.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -327,9 +326,7 @@ static struct limit magnitude(const struct bound *x) {
     return l;
 }
 
-/* Numbers within the bounds. */
-static struct expr *number_range(struct schema *s, const struct facets *f) {
-    struct build *b = s->b;
+struct expr *number_range(struct build *b, const struct facets *f) {
     bool whole = !(f->types & T_REAL);
     struct limit zero = {.set = true}, none = {0}, lo = magnitude(&f->lower),
                  hi = magnitude(&f->upper);
@@ -353,167 +350,4 @@ static struct expr *number_range(struct schema *s, const struct facets *f) {
         minus = expr_seq2(b, expr_str(b, "-"), range(b, &zero, lo.set ? &lo : &none));
     }
     return expr_alt2(b, minus, plus);
-}
-
-/* ---- multiples */
-
-#define MULTIPLE_STATES 50000
-
-/* Numbers without an exponent that are multiples of n / 10^k. The remainder of the digits so far,
- * times 10^k where the point has been passed, is the state; more than k digits after the point are
- * zeros or none (at most one). */
-struct multiple_maker {
-    struct build *b;
-    uint32_t n, k;
-    struct lang_state *state;
-    struct edge *edge;
-    uint32_t n_edges;
-};
-
-/* States: 0 start, 1 after the sign, 2 + r whole digits, then for each number of digits after the
- * point (0 to max(k, 1)) again n; @zero: after a leading zero. */
-static void add_digits(struct multiple_maker *m, uint32_t from, uint32_t r, uint32_t row,
-                       char first, char last) {
-    for (char c = first; c <= last; c++) {
-        uint32_t to = (uint32_t)(((uint64_t)r * 10 + (uint32_t)(c - '0')) % m->n);
-
-        m->edge[m->n_edges++] = (struct edge){(uint16_t)c, (uint16_t)c, row + to};
-    }
-    m->state[from].n_edges = m->n_edges - m->state[from].edge;
-}
-
-static int multiple_lang(struct schema *s, struct place at, const struct lang **out) {
-    struct build *b = s->b;
-    struct decimal d;
-    uint64_t n = 0;
-
-    if (decimal_read(&d, yyjson_get_raw(at.v), yyjson_get_len(at.v)) < 0 || d.n_int + d.n_frac > 8)
-        return build_too_complex(b, "a multipleOf with so many digits");
-    for (uint32_t i = 0; i < d.n_int; i++)
-        n = n * 10 + (uint64_t)(d.digit_int[i] - '0');
-    for (uint32_t i = 0; i < d.n_frac; i++)
-        n = n * 10 + (uint64_t)(d.digit_frac[i] - '0');
-    uint32_t k = d.n_frac, rows = MAX(k, 1u) + 1, N = (uint32_t)n;
-
-    if (n * (rows + 1) > MULTIPLE_STATES)
-        return build_too_complex(b, "a multipleOf that is so large");
-    uint32_t whole = 3, frac = whole + N, total = frac + rows * N;
-    struct lang *l = arena_alloc(&b->arena, sizeof(*l));
-    struct multiple_maker m = {
-        .b = b,
-        .n = N,
-        .k = k,
-        .state = arena_alloc_array(&b->arena, total, sizeof(struct lang_state)),
-        .edge = arena_alloc_array(&b->arena, (size_t)total * 12, sizeof(struct edge)),
-    };
-
-    if (!l || !m.state || !m.edge)
-        return build_no_memory(b);
-    for (uint32_t q = 0; q < total; q++) {
-        struct lang_state *st = &m.state[q];
-
-        *st = (struct lang_state){.edge = m.n_edges};
-        uint32_t r = q < frac ? q - whole : (q - frac) % N, row = q < frac ? 0 : (q - frac) / N;
-
-        if (q < 2) { /* start, after the sign */
-            if (q == 0)
-                m.edge[m.n_edges++] = (struct edge){'-', '-', 1};
-            m.edge[m.n_edges++] = (struct edge){'0', '0', 2};
-            add_digits(&m, q, 0, whole, '1', '9');
-            continue;
-        }
-        if (q == 2 || q < frac) { /* whole digits; 2: only the zero */
-            r = q == 2 ? 0 : r;
-            m.edge[m.n_edges++] = (struct edge){'.', '.', frac + r};
-            add_digits(&m, q, r, whole, '0', q == 2 ? '0' - 1 : '9');
-        } else if (row < k) {
-            add_digits(&m, q, r, frac + (row + 1) * N, '0', '9');
-        } else if (row == 0) { /* k 0: one zero */
-            m.edge[m.n_edges++] = (struct edge){'0', '0', frac + N + r};
-            st->n_edges = 1;
-        }
-        uint64_t scaled = r;
-
-        for (uint32_t i = row; i < k; i++)
-            scaled = scaled * 10 % N;
-        st->accepts = scaled == 0 && (q < frac || row > 0);
-    }
-    *l = (struct lang){total, m.n_edges, m.state, m.edge};
-    *out = l;
-    return build_work(b, (uint64_t)total * 12);
-}
-
-int multiples_admit(struct schema *s, const struct facets *f, yyjson_val *v) {
-    const char *text = yyjson_get_raw(v);
-    int r = 0;
-
-    for (uint32_t i = 0; r == 0 && i < f->n_multiples; i++) {
-        const struct lang *l;
-        bool plain = strcspn(text, "eE") == strlen(text);
-
-        r = multiple_lang(s, f->multiple[i].at, &l);
-        if (r == 0 && (!plain || lang_matches(l, (const uint8_t *)text, strlen(text)) ==
-                                     f->multiple[i].negated))
-            return 0;
-    }
-    return r < 0 ? r : 1;
-}
-
-/* Few enough digits that a reader who rounds to double sees the same fraction. */
-#define DOUBLE_EXACT "-?([0-9]{1,15}|[0-9]{1,9}\\.[0-9]{1,6})"
-
-/* The numbers of all of @in, and of none of @not_in. One after the other: what a range and few
- * digits leave of a multiple is far smaller than the remainders of several multiples side by side.
- * The range and the digits come first. */
-static int meet_numbers(struct build *b, const struct lang *const *in, uint32_t n,
-                        const struct lang *const *not_in, uint32_t n_not, const struct lang **out) {
-    const struct lang *pair[2] = {in[0]};
-    int r = 0;
-
-    for (uint32_t i = 1; r == 0 && i < n; i++) {
-        pair[1] = in[i];
-        r = lang_meet(b, pair, 2, NULL, 0, &pair[0]);
-    }
-    for (uint32_t i = 0; r == 0 && i < n_not; i++)
-        r = lang_meet(b, pair, 1, &not_in[i], 1, &pair[0]);
-    *out = pair[0];
-    return r;
-}
-
-/* The multiples within a range, and the numbers that are not whole, take a product. */
-static int number_product(struct schema *s, const struct facets *f, struct expr **out) {
-    struct build *b = s->b;
-    const struct lang *in[LANG_MAX], *not_in[LANG_MAX], *l = NULL;
-    uint32_t n = 0, n_not = 0, rule;
-    int r = lang_of(b, number_range(s, f), &in[n++]);
-
-    if (f->n_multiples > LANG_MAX - 4)
-        return build_too_complex(b, "more than %u multiples for one value", LANG_MAX - 4);
-    if (r == 0)
-        r = lang_of(b, regex_of(b, DOUBLE_EXACT, CHARS_TEXT), &in[n++]);
-    if (r == 0 && !(f->types & T_INT))
-        r = lang_of(b, regex_of(b, "-?[0-9]+(\\.0+)?", CHARS_TEXT), &not_in[n_not++]);
-    for (uint32_t i = 0; r == 0 && i < f->n_multiples; i++)
-        r = multiple_lang(s, f->multiple[i].at,
-                          f->multiple[i].negated ? &not_in[n_not++] : &in[n++]);
-    /* More digits than a multiple takes: they may be zeros, which multiple_lang() does not
-     * accept. */
-    if (r == 0 && n_not > (f->types & T_INT ? 0u : 1u))
-        r = lang_of(b, regex_of(b, "-?[0-9]+\\.[0-9]*0", CHARS_TEXT), &not_in[n_not++]);
-    if (r == 0)
-        r = meet_numbers(b, in, n, not_in, n_not, &l);
-    if (r == 0)
-        r = build_rule(b, NULL, &rule);
-    if (r < 0)
-        return r;
-    b->rule[rule].body = lang_expr(b, l);
-    *out = b->rule[rule].body ? expr_call(b, rule) : NULL;
-    return *out ? 0 : build_no_memory(b);
-}
-
-int lower_number(struct schema *s, const struct facets *f, struct expr **out) {
-    if (f->n_multiples || !(f->types & T_INT))
-        return number_product(s, f, out);
-    *out = number_range(s, f);
-    return *out ? 0 : build_no_memory(s->b);
 }
