@@ -122,10 +122,12 @@ struct schema {
     struct memo **memo; /* hash table */
     uint32_t depth;
     struct lang_memo *langs;
-    bool has_refs;        /* somewhere there is the word "$ref" */
-    uint32_t n_nots;      /* how often there is the word "not" */
-    bool old_refs;        /* drafts up to 7: words beside a $ref mean nothing */
-    struct place *target; /* what derived schemas refer to (schema_logic.c) */
+    struct key_classes *key_classes; /* of objects (schema_keys.c) */
+    struct quoted_lang *quoted;      /* likewise */
+    bool has_refs;                   /* somewhere there is the word "$ref" */
+    uint32_t n_nots;                 /* how often there is the word "not" */
+    bool old_refs;                   /* drafts up to 7: words beside a $ref mean nothing */
+    struct place *target;            /* what derived schemas refer to (schema_logic.c) */
     uint32_t n_targets, cap_targets;
     struct schema_doc {
         struct schema_doc *next;

@@ -29,8 +29,30 @@ struct keys {
     bool plain; /* nothing but declared names */
 };
 
-static int quoted(struct schema *s, struct expr *chars, const struct lang **out) {
-    return lang_of(s->b, json_quoted(s->b, chars), out);
+/* A language in quotes, which are made once. */
+struct quoted_lang {
+    struct quoted_lang *next;
+    const struct lang *from, *lang;
+};
+
+static int quoted(struct schema *s, const struct lang *from, const struct lang **out) {
+    struct quoted_lang *q = s->quoted;
+
+    while (q && build_work(s->b, 1) == 0 && q->from != from)
+        q = q->next;
+    if (!q) {
+        q = arena_alloc(&s->b->arena, sizeof(*q));
+        if (!q)
+            return build_no_memory(s->b);
+        *q = (struct quoted_lang){.next = s->quoted, .from = from};
+        int r = lang_of(s->b, json_quoted(s->b, lang_expr(s->b, from)), &q->lang);
+
+        if (r < 0)
+            return r;
+        s->quoted = q;
+    }
+    *out = q->lang;
+    return 0;
 }
 
 static int add_rule(struct keys *k, struct key_rule rule) {
@@ -46,7 +68,7 @@ static int pattern_lang(struct schema *s, struct place at, const struct lang **o
     const struct lang *l;
     int r = text_lang(s, &t, &l);
 
-    return r < 0 ? r : quoted(s, lang_expr(s->b, l), out);
+    return r < 0 ? r : quoted(s, l, out);
 }
 
 /* Strings that satisfy @names. */
@@ -61,7 +83,7 @@ static int names_lang(struct schema *s, struct place names, const struct lang **
     if (r == 0)
         r = lang_strings(s->b, &in[0]);
     if (r == 0)
-        r = quoted(s, lang_expr(s->b, in[0]), &in[0]);
+        r = quoted(s, in[0], &in[0]);
     return r < 0 ? r : lang_meet(s->b, in, 2, NULL, 0, out);
 }
 
@@ -161,7 +183,7 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
     for (uint32_t i = 0; r == 0 && i < f->n_some; i++)
         r = add_some(k, i);
     if (r == 0 && !k->plain)
-        r = quoted(s, lang_expr(s->b, all.lang), &all.lang);
+        r = quoted(s, all.lang, &all.lang);
     if (r == 0 && !k->plain)
         r = add_rule(k, all);
     *out = k;
@@ -283,31 +305,38 @@ static int class_member(const struct keys *k, uint64_t mask, struct expr *key, s
 
 #define CLASSES_MAX 256
 
-/* The classes of keys that are not declared. */
-static int find_classes(const struct keys *k, const struct lang *declared,
-                        const struct lang **product, uint64_t *mask, uint32_t *n) {
-    const struct lang *in[LANG_MAX];
-    uint64_t must = 0, not_declared = 0;
+/* The classes of keys that are not declared, and the keys of each: they follow from the languages
+ * beside each other, which objects of one kind have in common. */
+struct key_classes {
+    struct key_classes *next;
+    const struct lang **in; /* the last one: the declared names */
+    uint32_t n_in, n;
+    uint64_t must;
+    uint64_t *mask;    /* by class: what the languages say */
+    struct expr **key; /* NULL: they are not allowed */
+};
 
-    if (k->n >= LANG_MAX)
-        return build_too_complex(k->s->b, "more than %u patterns for the names of one object",
-                                 LANG_MAX - 1);
-    uint64_t bit = 1;
+static bool same_langs(const struct key_classes *c, const struct lang *const *in, uint32_t n,
+                       uint64_t must) {
+    bool same = c->n_in == n && c->must == must;
 
-    for (uint32_t i = 0; i < k->n; i++, bit <<= 1) {
-        in[i] = k->rule[i].lang;
-        must |= k->rule[i].kind == KEY_MUST ? bit : 0;
-    }
-    in[k->n] = declared;
-    not_declared = bit;
-    int r = lang_product(k->s->b, in, k->n + 1, must, product);
+    for (uint32_t i = 0; same && i < n; i++)
+        same = c->in[i] == in[i] || lang_equal(c->in[i], in[i]);
+    return same;
+}
+
+/* The answers that keys have, each once. */
+static int find_masks(const struct keys *k, const struct lang *product, uint64_t must,
+                      uint64_t *mask, uint32_t *n) {
+    uint64_t declared = UINT64_C(1) << k->n;
+    int r = 0;
 
     *n = 0;
-    for (uint32_t q = 0; r == 0 && q < (*product)->n; q++) {
-        uint64_t m = (*product)->state[q].accepts;
+    for (uint32_t q = 0; r == 0 && q < product->n; q++) {
+        uint64_t m = product->state[q].accepts;
         uint32_t i = 0;
 
-        if ((m & must) != must || (m & not_declared))
+        if ((m & must) != must || (m & declared))
             continue;
         while (i < *n && mask[i] != m)
             i++;
@@ -321,35 +350,92 @@ static int find_classes(const struct keys *k, const struct lang *declared,
     return r;
 }
 
-int keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
-              struct expr **out, struct expr **some) {
+static int make_classes(const struct keys *k, const struct lang *const *in, uint64_t must,
+                        struct key_classes *c) {
     struct build *b = k->s->b;
     const struct lang *product, *l;
     uint64_t mask[CLASSES_MAX];
+    int r = lang_product(b, in, k->n + 1, must, &product);
+
+    if (r == 0)
+        r = find_masks(k, product, must, mask, &c->n);
+    if (r < 0)
+        return r;
+    c->n_in = k->n + 1;
+    c->must = must;
+    c->in = arena_alloc_array(&b->arena, c->n_in, sizeof(struct lang *));
+    c->mask = arena_alloc_array(&b->arena, MAX(c->n, 1u), sizeof(*c->mask));
+    c->key = arena_alloc_array(&b->arena, MAX(c->n, 1u), sizeof(struct expr *));
+    if (!c->in || !c->mask || !c->key)
+        return build_no_memory(b);
+    memcpy(c->in, in, c->n_in * sizeof(struct lang *));
+    memcpy(c->mask, mask, c->n * sizeof(*mask));
+    for (uint32_t i = 0; r == 0 && i < c->n; i++) {
+        r = lang_select(b, product, UINT64_MAX, mask[i], &l);
+        if (r < 0 || !key_allowed(k, mask[i]))
+            continue;
+        c->key[i] = schema_share(k->s, lang_expr(b, l));
+        r = c->key[i] ? 0 : build_no_memory(b);
+    }
+    return r;
+}
+
+static int find_classes(const struct keys *k, const struct lang *declared,
+                        const struct key_classes **out) {
+    struct schema *s = k->s;
+    const struct lang *in[LANG_MAX];
+    struct key_classes *c = s->key_classes;
+    uint64_t must = 0;
+
+    if (k->n >= LANG_MAX)
+        return build_too_complex(s->b, "more than %u patterns for the names of one object",
+                                 LANG_MAX - 1);
+    for (uint32_t i = 0; i < k->n; i++) {
+        in[i] = k->rule[i].lang;
+        must |= (uint64_t)(k->rule[i].kind == KEY_MUST) << i;
+    }
+    in[k->n] = declared;
+    while (c && build_work(s->b, k->n) == 0 && !same_langs(c, in, k->n + 1, must))
+        c = c->next;
+    if (c) {
+        *out = c;
+        return 0;
+    }
+    c = arena_alloc(&s->b->arena, sizeof(*c));
+    int r = c ? make_classes(k, in, must, c) : build_no_memory(s->b);
+
+    if (r < 0)
+        return r;
+    c->next = s->key_classes;
+    s->key_classes = c;
+    *out = c;
+    return 0;
+}
+
+int keys_rest(const struct keys *k, const struct lang *declared, struct expr *plain_key,
+              struct expr **out, struct expr **some) {
+    struct build *b = k->s->b;
+    const struct key_classes *c = NULL;
     struct expr_vec all = {0}, one[LANG_MAX] = {{0}};
     struct expr *m;
-    uint32_t n = 0;
 
     *out = NULL;
     if (k->plain)
         return class_member(k, 0, plain_key, (struct place){0}, out);
-    int r = find_classes(k, declared, &product, mask, &n);
+    int r = find_classes(k, declared, &c);
 
-    for (uint32_t i = 0; r == 0 && i < n; i++) {
-        r = lang_select(b, product, UINT64_MAX, mask[i], &l);
-        if (r < 0 || !key_allowed(k, mask[i]))
+    for (uint32_t i = 0; r == 0 && i < c->n; i++) {
+        if (!c->key[i])
             continue;
-        struct expr *key = schema_share(k->s, lang_expr(b, l));
-
-        r = class_member(k, mask[i], key, (struct place){0}, &m);
+        r = class_member(k, c->mask[i], c->key[i], (struct place){0}, &m);
         if (r == 0 && m)
             r = expr_vec_add(b, &all, m);
         for (uint32_t j = 0; r == 0 && m && j < k->f->n_some; j++) {
             struct place value = schema_at(k->s, k->f->some[j], "value");
             struct expr *x = NULL;
 
-            if (key_is_some(k, mask[i], j))
-                r = class_member(k, mask[i], key, value, &x);
+            if (key_is_some(k, c->mask[i], j))
+                r = class_member(k, c->mask[i], c->key[i], value, &x);
             if (r == 0 && x)
                 r = expr_vec_add(b, &one[j], x);
         }
