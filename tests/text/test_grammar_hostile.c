@@ -317,6 +317,32 @@ Test(grammar_hostile, equal_languages_take_equal_memory) {
                  grammar_bytes(many));
 }
 
+/* An object with one of two members, @n times: as many alternatives as there are choices. */
+static size_t bytes_of_choices(unsigned n) {
+    CLEANUP(grammar_freep) struct grammar *g = NULL;
+    struct buf b;
+
+    buf_init(&b, 1 << 16);
+    buf_add_str(&b, "{\"additionalProperties\":false,\"properties\":{\"start\":{}");
+    for (unsigned i = 0; i < n; i++)
+        buf_printf(&b, ",\"a%u\":{\"type\":\"boolean\"},\"b%u\":{\"type\":\"boolean\"}", i, i);
+    buf_add_str(&b, "},\"allOf\":[true");
+    for (unsigned i = 0; i < n; i++)
+        buf_printf(&b, ",{\"anyOf\":[{\"required\":[\"a%u\"]},{\"required\":[\"b%u\"]}]}", i, i);
+    buf_add_str(&b, "]}");
+    g = test_compile(GRAMMAR_JSON_SCHEMA, b.data);
+    cr_expect_not(test_fits(g, "{}", 2));
+    buf_deinit(&b);
+    return grammar_bytes(g);
+}
+
+/* What they have in common is there once: 16 and 256 of them. */
+Test(grammar_hostile, alternatives_share_what_they_end_with) {
+    size_t few = bytes_of_choices(4), many = bytes_of_choices(8);
+
+    cr_expect(many < 3 * few, "%zu for 4 choices, %zu for 8", few, many);
+}
+
 /* Looking a word up among many others costs its sender. */
 Test(grammar_hostile, many_words_and_many_properties) {
     struct buf b;

@@ -45,6 +45,7 @@ void build_deinit(struct build *b) {
     if (b->limits.work)
         *b->limits.work += MIN(b->work, b->limits.max_work);
     free(b->rule);
+    free(b->body_slot);
     arena_deinit(&b->arena);
     *b = (struct build){0};
 }
@@ -113,5 +114,48 @@ int build_rule(struct build *b, const char *name, uint32_t *rule) {
     }
     b->rule[b->n_rules] = (struct rule){.name = name};
     *rule = b->n_rules++;
+    return 0;
+}
+
+static uint32_t *body_slot(const struct build *b, const struct expr *body) {
+    uint64_t h = (uintptr_t)body * 0x9E3779B97F4A7C15u;
+    uint32_t at = (uint32_t)(h >> 32) & b->body_mask;
+
+    while (b->body_slot[at] && b->rule[b->body_slot[at] - 1].body != body)
+        at = (at + 1) & b->body_mask;
+    return &b->body_slot[at];
+}
+
+static int grow_bodies(struct build *b) {
+    uint32_t *old = b->body_slot, n_old = old ? b->body_mask + 1 : 0;
+    uint32_t *v = calloc(MAX(n_old * 2, 64u), sizeof(*v));
+
+    if (!v)
+        return build_no_memory(b);
+    b->body_slot = v;
+    b->body_mask = MAX(n_old * 2, 64u) - 1;
+    for (uint32_t i = 0; i < n_old; i++) {
+        if (old[i])
+            *body_slot(b, b->rule[old[i] - 1].body) = old[i];
+    }
+    free(old);
+    return 0;
+}
+
+int build_rule_of(struct build *b, struct expr *body, uint32_t *rule) {
+    int r = b->n_bodies * 2 >= b->body_mask ? grow_bodies(b) : 0;
+    uint32_t *slot = r == 0 ? body_slot(b, body) : NULL;
+
+    if (slot && *slot) {
+        *rule = *slot - 1;
+        return build_work(b, 1);
+    }
+    if (r == 0)
+        r = build_rule(b, NULL, rule);
+    if (r < 0)
+        return r;
+    b->rule[*rule].body = body;
+    *slot = *rule + 1;
+    b->n_bodies++;
     return 0;
 }

@@ -426,6 +426,7 @@ static int make_states(struct dfa *d, const struct expr *body, uint32_t *first) 
     uint32_t start;
 
     m->n_nfa = m->n_nfa_edges = 0;
+    nfa_forget_shared(m);
     m->nfa_open = NFA_NONE;
     int r = nfa_state(m, &start);
 

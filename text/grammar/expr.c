@@ -260,6 +260,55 @@ bool expr_nullable(const struct build *b, const struct expr *e) {
     return false;
 }
 
+static bool same_list(const struct expr_list *x, const struct expr_list *y) {
+    bool same = x->n == y->n && x->min == y->min && x->max == y->max && x->n_needs == y->n_needs &&
+                !x->rest == !y->rest && expr_same(x->separator, y->separator) &&
+                expr_same(x->after, y->after) && (!x->rest || expr_same(x->rest, y->rest));
+
+    for (uint32_t i = 0; same && i < x->n; i++)
+        same = x->optional[i] == y->optional[i] && expr_same(x->member[i], y->member[i]);
+    return same;
+}
+
+bool expr_same(const struct expr *x, const struct expr *y) {
+    if (x == y)
+        return true;
+    if (x->kind != y->kind || x->mode != y->mode || x->atom != y->atom || x->open != y->open ||
+        x->n != y->n || x->size != y->size || x->id != y->id || x->min != y->min ||
+        x->max != y->max)
+        return false;
+    switch ((enum expr_kind)x->kind) {
+    case EXPR_BYTES:
+        return memcmp(x->bytes, y->bytes, x->n) == 0;
+    case EXPR_CHARS:
+        return expr_same_chars(x, y);
+    case EXPR_SEQ:
+    case EXPR_ALT:
+    case EXPR_REPEAT:
+        for (uint32_t i = 0; i < x->n; i++) {
+            if (!expr_same(x->child[i], y->child[i]))
+                return false;
+        }
+        return true;
+    case EXPR_LIST:
+        return same_list(x->list, y->list);
+    case EXPR_NAMES:
+        return x->names == y->names;
+    case EXPR_LANG:
+        return x->lang == y->lang;
+    case EXPR_EMPTY:
+    case EXPR_NEVER:
+    case EXPR_CALL:
+    case EXPR_TOKEN:
+    case EXPR_ANCHOR:
+    case EXPR_ONCE:
+    case EXPR_MEMBERS:
+    case EXPR_WITHIN:
+        return true; /* their numbers are the same */
+    }
+    return false;
+}
+
 bool expr_same_chars(const struct expr *x, const struct expr *y) {
     return x->kind == EXPR_CHARS && y->kind == EXPR_CHARS && x->mode == y->mode &&
            x->set->n == y->set->n &&

@@ -134,13 +134,15 @@ struct build {
     unsigned flags;
     bool is_schema; /* a source is a JSON Schema, or a part is free text: classes may come later */
     struct err *err;
-    struct expr *shared_atom[SHARED_LOOPS]; /* the same expression every time */
-    uint32_t any_value[4], any_object[4];   /* rules, NO_RULE until needed; 1: compact, 2: Python */
-    uint32_t number, integer;               /* likewise */
-    struct loop_rule *loops;                /* rules made for counted atoms */
-    struct string_rule *strings;            /* rules made for patterns and formats */
-    struct number_rule *numbers;            /* rules made for ranges and multiples */
-    const struct lang *strings_lang;        /* lang_strings() */
+    struct expr *shared_atom[SHARED_LOOPS];      /* the same expression every time */
+    struct expr *space[2], *comma[2], *colon[2]; /* likewise; 1: compact */
+    uint32_t *body_slot, body_mask, n_bodies;    /* hash table of rules by their bodies: rule + 1 */
+    uint32_t any_value[4], any_object[4]; /* rules, NO_RULE until needed; 1: compact, 2: Python */
+    uint32_t number, integer;             /* likewise */
+    struct loop_rule *loops;              /* rules made for counted atoms */
+    struct string_rule *strings;          /* rules made for patterns and formats */
+    struct number_rule *numbers;          /* rules made for ranges and multiples */
+    const struct lang *strings_lang;      /* lang_strings() */
 };
 
 /* Begins a compilation; @v, @l and @err may be NULL, as in grammar_compile(). */
@@ -157,6 +159,8 @@ int build_pause(struct build *b); /* when that much work is done: 0 or too compl
 /* A rule without a body, which the caller sets; @name, for messages, may be NULL and outlives @b. 0
  * or an error as above. */
 int build_rule(struct build *b, const char *name, uint32_t *rule);
+/* The rule of the expression @body, made when there is none yet. */
+int build_rule_of(struct build *b, struct expr *body, uint32_t *rule);
 
 /* 0 or too complex. */
 static inline int build_work(struct build *b, uint64_t steps) {
@@ -182,6 +186,7 @@ struct expr *expr_within(struct build *b, uint32_t rule, uint32_t max);
 struct expr *expr_token(struct build *b, int32_t token);
 bool expr_nullable(const struct build *b, const struct expr *e);
 bool expr_same_chars(const struct expr *x, const struct expr *y); /* both are, of one set */
+bool expr_same(const struct expr *x, const struct expr *y);       /* written the same */
 
 /* A growing list of expressions, in the arena. */
 struct expr_vec {

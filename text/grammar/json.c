@@ -126,11 +126,9 @@ struct expr *json_literal(struct build *b, const char *s, size_t len) {
 }
 
 /* Nothing, a blank, or one or two newlines and an indent. */
-struct expr *json_space(struct build *b) {
+static struct expr *make_space(struct build *b) {
     struct cp_set *blank = arena_alloc(&b->arena, sizeof(*blank));
 
-    if (b->flags & GRAMMAR_COMPACT)
-        return expr_empty(b);
     if (!blank || cp_set_add(b, blank, '\t', '\t') < 0 || cp_set_add(b, blank, ' ', ' ') < 0)
         return NULL;
     struct expr *indent = expr_repeat(b, expr_chars(b, blank, CHARS_TEXT), 0, b->limits.max_indent);
@@ -139,14 +137,31 @@ struct expr *json_space(struct build *b) {
     return expr_optional(b, expr_alt2(b, expr_str(b, " "), expr_seq2(b, lines, indent)));
 }
 
+struct expr *json_space(struct build *b) {
+    bool compact = b->flags & GRAMMAR_COMPACT;
+    struct expr **e = &b->space[compact];
+
+    if (!*e)
+        *e = compact ? expr_empty(b) : make_space(b);
+    return *e;
+}
+
 struct expr *json_colon_space(struct build *b) {
-    if (b->flags & GRAMMAR_COMPACT)
-        return expr_str(b, ":");
-    return expr_seq2(b, expr_str(b, ":"), expr_optional(b, expr_str(b, " ")));
+    bool compact = b->flags & GRAMMAR_COMPACT;
+    struct expr **e = &b->colon[compact];
+
+    if (!*e)
+        *e = expr_seq2(b, expr_str(b, ":"),
+                       compact ? expr_empty(b) : expr_optional(b, expr_str(b, " ")));
+    return *e;
 }
 
 struct expr *json_comma(struct build *b) {
-    return expr_seq2(b, expr_str(b, ","), json_space(b));
+    struct expr **e = &b->comma[(b->flags & GRAMMAR_COMPACT) != 0];
+
+    if (!*e)
+        *e = expr_seq2(b, expr_str(b, ","), json_space(b));
+    return *e;
 }
 
 /* One rule for all of a kind: they have more states than a schema around them. */

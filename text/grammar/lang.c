@@ -526,6 +526,7 @@ int lang_of(struct build *b, const struct expr *e, const struct lang **out) {
     free(state);
     free(m.nfa_edge);
     free(m.nfa_head);
+    free(m.shared);
     free(g.state);
     free(g.edge);
     return r;

@@ -395,7 +395,7 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
         return nfa_add_sequence(m, e->child, e->n, from, to);
     case EXPR_ALT:
         for (uint32_t i = 0; r == 0 && i < e->n; i++)
-            r = nfa_add(m, e->child[i], from, to);
+            r = nfa_add_alternative(m, e->child[i], from, to);
         return r;
     case EXPR_REPEAT:
         return add_repeat(m, e, from, to);

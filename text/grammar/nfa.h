@@ -17,6 +17,15 @@ struct nfa_edge {
     uint8_t kind;
 };
 
+/* A part of the NFA that may come again (nfa_share.c). */
+struct nfa_shared {
+    enum { NFA_NOT_SHARED, NFA_BEGINNING, NFA_END, NFA_ROW } kind;
+    uint32_t flags;
+    uint32_t before, behind, last; /* the states that it hangs on */
+    const struct expr *x, *y, *z;  /* what it reads; may be NULL */
+    uint32_t out, out_behind;      /* the states that were made */
+};
+
 /* The arrays of the grammar that grow while it is made. */
 struct maker {
     struct build *b;
@@ -27,7 +36,9 @@ struct maker {
     uint32_t *nfa_head;
     uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa;
     uint32_t nfa_open; /* from it all fits that fits from others in a set with it; NFA_NONE */
-    bool flat;         /* without calls: what is repeated is copied, rules are copied (lang.c) */
+    struct nfa_shared *shared; /* hash table of those of the current rule; kind 0: none */
+    uint32_t n_shared, shared_mask;
+    bool flat; /* without calls: what is repeated is copied, rules are copied (lang.c) */
 };
 
 /* Makes room for one more element of @v. */
@@ -40,6 +51,14 @@ int nfa_add(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
 /* The @n expressions one after the other, at least one. */
 int nfa_add_sequence(struct maker *m, struct expr *const *x, uint32_t n, uint32_t from,
                      uint32_t to);
+/* One of some alternatives, of which more may lie between these states. */
+int nfa_add_alternative(struct maker *m, const struct expr *e, uint32_t from, uint32_t to);
+/* *@to: where it goes on to there by @e. */
+int nfa_end_alike(struct maker *m, const struct expr *e, uint32_t *to);
+/* Whether a part like @part is there (1; its states are in part->out) or not (0); or an error. */
+int nfa_find_shared(struct maker *m, struct nfa_shared *part);
+int nfa_add_shared(struct maker *m, const struct nfa_shared *part); /* which is not there */
+void nfa_forget_shared(struct maker *m);
 int nfa_add_chars(struct maker *m, const struct expr *e, uint32_t from,
                   uint32_t to); /* EXPR_CHARS */
 int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to);

@@ -217,7 +217,7 @@ static int add_before(struct list_maker *k, uint32_t t) {
     return r < 0 || !has_rest(l, k->i) ? r : add_branch(k->m, root, l->rest, k->now[t]);
 }
 
-static int add_row(struct list_maker *k) {
+static int make_row(struct list_maker *k) {
     uint32_t most = most_behind(k, k->i);
     int r = 0;
 
@@ -234,6 +234,36 @@ static int add_row(struct list_maker *k) {
             r = nfa_add(k->m, k->l->separator, k->now[c], k->before[t]);
     }
     return r;
+}
+
+/* Rows of several lists that are the same are the same states, where no members are counted. */
+static int add_row(struct list_maker *k) {
+    const struct expr_list *l = k->l;
+    bool inner = k->i < l->n;
+    struct nfa_shared part = {.kind = NFA_ROW,
+                              .flags = k->may_end | has_rest(l, k->i) << 1 | inner << 2 |
+                                       (inner && l->optional[k->i]) << 3 |
+                                       (inner && k->i >= l->n - l->n_needs) << 4 | (k->i > 0) << 5,
+                              .before = k->before[1],
+                              .behind = inner ? k->behind[1] : NFA_NONE,
+                              .last = k->last,
+                              .x = inner ? l->member[k->i] : NULL,
+                              .y = has_rest(l, k->i) ? l->rest : NULL,
+                              .z = l->separator};
+
+    if (k->top > 1 || l->max != NO_MAX)
+        return make_row(k);
+    int r = nfa_find_shared(k->m, &part);
+
+    if (r) {
+        k->before[1] = part.out;
+        k->now[1] = part.out_behind;
+        return MIN(r, 0);
+    }
+    r = make_row(k);
+    part.out = k->before[1];
+    part.out_behind = k->now[1];
+    return r < 0 ? r : nfa_add_shared(k->m, &part);
 }
 
 int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint32_t to) {
@@ -254,8 +284,11 @@ int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint
         return n_required || plain.min ? 0 : nfa_add_empty(m, from, to);
 
     CLEANUP(freep) uint32_t *rows = malloc(3 * (k.top + 1) * sizeof(*rows));
-    int r = rows ? nfa_state(m, &k.last) : build_no_memory(m->b);
+    int r = rows ? 0 : build_no_memory(m->b);
 
+    k.last = to;
+    if (r == 0)
+        r = nfa_end_alike(m, l->after, &k.last);
     if (r < 0)
         return r;
     memset(rows, 0xff, 3 * (k.top + 1) * sizeof(*rows));
@@ -276,5 +309,5 @@ int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint
         r = nfa_add_empty(m, from, to);
     if (r == 0 && k.before[1] != NFA_NONE)
         r = nfa_add_empty(m, from, k.before[1]);
-    return r < 0 ? r : nfa_add(m, l->after, k.last, to);
+    return r;
 }

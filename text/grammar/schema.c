@@ -436,11 +436,12 @@ static const char *rule_name(struct schema *s, const struct path *path) {
 /* Met again: from now on it is a rule. */
 static int call_memo(struct schema *s, struct memo *m, struct expr **out) {
     if (m->rule == NO_RULE) {
-        int r = build_rule(s->b, rule_name(s, m->path), &m->rule);
+        int r = m->body ? build_rule_of(s->b, m->body, &m->rule) : build_rule(s->b, NULL, &m->rule);
 
         if (r < 0)
             return r;
-        s->b->rule[m->rule].body = m->body;
+        if (!s->b->rule[m->rule].name)
+            s->b->rule[m->rule].name = rule_name(s, m->path);
     }
     *out = expr_call(s->b, m->rule);
     return *out ? 0 : build_no_memory(s->b);

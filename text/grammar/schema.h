@@ -123,6 +123,7 @@ struct schema {
     uint32_t depth;
     struct lang_memo *langs;
     struct key_classes *key_classes; /* of objects (schema_keys.c) */
+    struct names_list *names;        /* tries of declared names (schema_object.c) */
     struct quoted_lang *quoted;      /* likewise */
     bool has_refs;                   /* somewhere there is the word "$ref" */
     uint32_t n_nots;                 /* how often there is the word "not" */

@@ -18,10 +18,7 @@ struct expr *schema_share(struct schema *s, struct expr *e) {
 
     if (!e || e->size <= INLINE_MAX || e->kind == EXPR_CALL)
         return e;
-    if (build_rule(s->b, NULL, &rule) < 0)
-        return NULL;
-    s->b->rule[rule].body = e;
-    return expr_call(s->b, rule);
+    return build_rule_of(s->b, e, &rule) < 0 ? NULL : expr_call(s->b, rule);
 }
 
 /* The schemas of the patterns of one part that match @name; whether there are any. */
@@ -167,6 +164,11 @@ static int collect_names(struct schema *s, const struct parts *parts, struct nam
     return 0;
 }
 
+struct names_list {
+    struct names_list *next;
+    const struct names *names;
+};
+
 static int names_add(struct schema *s, struct names *t, const uint8_t *name, size_t len) {
     uint32_t at = 0;
 
@@ -182,6 +184,30 @@ static int names_add(struct schema *s, struct names *t, const uint8_t *name, siz
     }
     t->node[at].end = true;
     return build_work(s->b, len * 4);
+}
+
+/* A trie that is like @t, and there already: keys that are none of its names are one call. */
+static const struct names *known_names(struct schema *s, struct names *t) {
+    struct names_list *l = s->names;
+
+    for (; l && build_work(s->b, 1) == 0; l = l->next) {
+        bool same = l->names->n == t->n;
+
+        for (uint32_t i = 0; same && i < t->n; i++) {
+            const struct name_node *x = &l->names->node[i], *y = &t->node[i];
+
+            same = x->child == y->child && x->sibling == y->sibling && x->byte == y->byte &&
+                   x->end == y->end;
+        }
+        if (same)
+            return l->names;
+    }
+    l = arena_alloc(&s->b->arena, sizeof(*l));
+    if (!l)
+        return NULL;
+    *l = (struct names_list){s->names, t};
+    s->names = l;
+    return t;
 }
 
 /* A key that is none of the declared names. */
@@ -213,7 +239,9 @@ static int other_key(struct schema *s, const struct name_list *l, struct expr **
             return r;
     }
     e->kind = EXPR_NAMES;
-    e->names = t;
+    e->names = known_names(s, t);
+    if (!e->names)
+        return build_no_memory(b);
     *out = json_quoted(b, e);
     return *out ? 0 : build_no_memory(b);
 }
