@@ -228,8 +228,6 @@ ATTEND(attend_64, 2, false, 2)
 ATTEND(attend_64_q8, 2, true, 2)
 ATTEND(attend_128, 4, false, 2)
 ATTEND(attend_128_q8, 4, true, 2)
-ATTEND(attend_256, 8, false, 1)
-ATTEND(attend_256_q8, 8, true, 1)
 
 KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {
     wait_for_previous();

@@ -1,22 +1,27 @@
 /*
- * attention_large - attention of heads of more than 256 values and latent attention, in the tree of
- * attention.cu: a warp has a tile, and 16 values of the head are computed and merged at a time,
- * since results of all would not fit the registers. Latent attention has up to 32 queries a block,
- * whose keys are loaded once for both groups of 16, and once more as values.
+ * attention_large - attention of heads of more than 128 values and latent attention, in the tree of
+ * attention.cu. In a chunk each of the 8 warps weighs one tile of 32 keys for all queries of the
+ * block and leaves the probabilities in shared memory; then each has an eighth of the values, which
+ * it computes tile by tile and merges in registers, so that no results are exchanged. Latent
+ * attention has up to 32 queries a block, whose keys are loaded once for both groups of 16, and
+ * once more as values.
  */
 
 #include "engine/cuda/attention.cuh"
 
-#define PART 16u /* values of a head whose tiles are computed and merged at a time */
+#define WARPS (CUDA_THREADS / 32)
+
+static_assert(WARPS == ATTN_TILES, "a warp has a tile of a chunk");
 
 /* Of G groups of 16 queries and heads of up to 32 D values. */
 template <int D, int G> struct alignas(16) Shared {
     static constexpr uint32_t queries = G * ATTN_QUERIES;
-    static constexpr uint32_t stride = 32 * D + 8;
+    static constexpr uint32_t stride = 32 * D + 8; /* halves: rows of q in different banks */
 
     struct Place place;
+    struct Group group[ATTN_CHUNK / 8]; /* of the chunk's keys */
     uint16_t q[queries][stride];
-    float o[ATTN_TILES][queries][PART + 4]; /* rows in different banks */
+    struct vec4 p[ATTN_TILES][G][2][32]; /* by lane, as both mma of a product take them */
     float m[ATTN_TILES][queries], l[ATTN_TILES][queries];
     float a[ATTN_TILES][queries], b[ATTN_TILES][queries];
     float chunk_m[queries], chunk_l[queries], all_m[queries], all_l[queries];
@@ -58,11 +63,11 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
     }
 }
 
-/* The warp's tile: probabilities in registers, m and l in shared memory. */
+/* The warp's tile: probabilities as halves, m and l, into shared memory. */
 template <int D, int G, bool Q8>
 DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint32_t first,
-                       uint32_t n_groups, uint32_t h[G][2][4]) {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
+                       uint32_t n_groups) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     float c[G][4][4];
 
 #pragma unroll
@@ -71,7 +76,9 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint
     if (is_seen(s.place, first))
         score<D, G, Q8>(s, first, n_groups, c);
 #pragma unroll
-    for (uint32_t n = 0; n < G; n++)
+    for (uint32_t n = 0; n < G; n++) {
+        uint32_t h[2][4];
+
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             uint32_t query = n * ATTN_QUERIES + g + 8 * i;
@@ -80,134 +87,153 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint
             soften(a, c[n], i, s.pos[query], first, true, &m, &l);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                h[n][i][j] = pack_halves(c[n][j][2 * i], c[n][j][2 * i + 1]);
-            if (lane % 4 == 0) {
+                h[i][j] = pack_halves(c[n][j][2 * i], c[n][j][2 * i + 1]);
+            if (t == 0) {
                 s.m[warp][query] = m;
                 s.l[warp][query] = l;
             }
         }
-}
-
-/* Values [d0, d0 + PART) of the warp's tile, into shared memory: a value is loaded once. */
-template <int D, int G, bool Q8>
-DEVICE void do_part(struct Shared<D, G> &s, uint32_t first, uint32_t d0, uint32_t n_groups,
-                    const uint32_t h[G][2][4]) {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    struct Group at = group_at(s.place, first + 8 * t);
-    bool seen = is_seen(s.place, first);
-
 #pragma unroll
-    for (uint32_t b = 0; b < PART / 8; b++) {
-        uint32_t d = d0 + 8 * b;
-        struct vec4 v = load_value<Q8>(s.place, at, inside<D>(d / 32, d + g, s.place.dim));
-
-#pragma unroll
-        for (uint32_t n = 0; n < G; n++) {
-            float o[4] = {0, 0, 0, 0};
-
-            if (n >= n_groups)
-                break;
-            if (seen) {
-                mma(o, h[n][0][0], h[n][1][0], h[n][0][1], h[n][1][1], v.x, v.y);
-                mma(o, h[n][0][2], h[n][1][2], h[n][0][3], h[n][1][3], v.z, v.w);
-            }
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                s.o[warp][n * ATTN_QUERIES + g + j / 2 * 8][8 * b + 2 * t + j % 2] = o[j];
-        }
+        for (int k = 0; k < 2; k++)
+            store16(&s.p[warp][n][k][lane],
+                    {h[0][2 * k], h[1][2 * k], h[0][2 * k + 1], h[1][2 * k + 1]});
     }
 }
 
+/* The values of a tile's 32 keys in the warp's share, from value @d0 on, eight for each of N
+ * products: get() gives what mma takes of product j, whose column c is value value_of(j, c). */
+template <int N, bool Q8, bool LATENT> struct Values;
+
+template <int N, bool Q8> struct Values<N, Q8, false> {
+    struct vec4 v[N];
+
+    __device__ __forceinline__ void load(const struct Place &p, const struct Group &at,
+                                         uint32_t d0) {
+        uint32_t d = d0 + threadIdx.x % 32 / 4, last = p.dim - 1;
+
+#pragma unroll
+        for (uint32_t j = 0; j < N; j++)
+            v[j] = load_value<Q8>(p, at, d + 8 * j < last ? d + 8 * j : last);
+    }
+    __device__ __forceinline__ struct vec4 get(int j) const {
+        return v[j];
+    }
+    __device__ __forceinline__ static uint32_t value_of(uint32_t j, uint32_t column) {
+        return 8 * j + column;
+    }
+};
+
 /*
- * Values that are the first of the keys: a lane loads values 64 b + 8 g .. + 7 of each of its eight
- * keys, and has in a word of two keys what mma wants of two values. Those that meet in a product
- * are eight apart: value 8 g + j of all g in product j.
+ * Those that are the first values of the keys: a lane loads values d0 + 8 g .. + 7 of each of its
+ * eight keys, and has in a word of two keys what mma wants of two values. Those that meet in a
+ * product are eight apart.
  */
-struct Latent {
-    static constexpr int parts = 64 / PART; /* of the values that are loaded at a time */
+template <int N, bool Q8> struct Values<N, Q8, true> {
     struct vec4 key[8];
 
-    template <bool Q8>
-    __device__ __forceinline__ void load(const struct Place &p, uint32_t first, int b) {
-        uint32_t lane = threadIdx.x % 32, d = 64 * b + lane / 4 * 8;
-        struct Group at = group_at(p, first + lane % 4 * 8);
+    static_assert(N == 8, "a load has a value of each product");
+
+    __device__ __forceinline__ void load(const struct Place &p, const struct Group &at,
+                                         uint32_t d0) {
+        uint32_t d = d0 + threadIdx.x % 32 / 4 * 8;
 
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++)
             key[i] = load_key<Q8>(p, at, i, d < p.dim ? d : 0);
     }
-    /* Word @w of keys 2 i and 2 i + 1: @high: the upper halves. */
-    __device__ __forceinline__ uint32_t pair(int i, int w, int high) const {
-        const struct vec4 &x = key[2 * i], &y = key[2 * i + 1];
-        uint32_t u = w == 0 ? x.x : w == 1 ? x.y : w == 2 ? x.z : x.w;
-        uint32_t v = w == 0 ? y.x : w == 1 ? y.y : w == 2 ? y.z : y.w;
-
-        return byte_permute(u, v, high ? 0x7632u : 0x5410u);
+    /* Of keys 2 i and 2 i + 1. */
+    __device__ __forceinline__ uint32_t pair(int i, int j) const {
+        return byte_permute(word_of(key[2 * i], j / 2), word_of(key[2 * i + 1], j / 2),
+                            j % 2 ? 0x7632u : 0x5410u);
     }
-    /* Which value column @column of part @n is. */
-    __device__ __forceinline__ static uint32_t value_of(uint32_t n, uint32_t column) {
-        return n / parts * 64 + column % 8 * 8 + n % parts * 2 + column / 8;
+    __device__ __forceinline__ struct vec4 get(int j) const {
+        return {pair(0, j), pair(1, j), pair(2, j), pair(3, j)};
+    }
+    __device__ __forceinline__ static uint32_t value_of(uint32_t j, uint32_t column) {
+        return 8 * column + j;
     }
 };
 
-/* As do_part(), of the @w'th part of the values in @v. */
-template <int D, int G>
-DEVICE void do_latent_part(const struct Latent &v, int w, struct Shared<D, G> &s, bool seen,
-                           uint32_t n_groups, const uint32_t h[G][2][4]) {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+/* Merges the chunk's tiles, from left to right, in the warp's share of the values, which begins
+ * with @d0: x[n] of group n, as N products' mma leave it. */
+template <int D, int G, int N, bool Q8, bool LATENT>
+DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d0,
+                        uint32_t n_groups, float x[G][N][4]) {
+    [[maybe_unused]] constexpr int unroll = G > 1 ? 1 : 2;
+    uint32_t lane = threadIdx.x % 32, g = lane / 4;
 
-#pragma unroll
-    for (int b = 0; b < 2; b++)
+#pragma unroll unroll
+    for (uint32_t w = 0; w < ATTN_TILES; w++) {
+        Values<N, Q8, LATENT> values;
+
+        if (!is_seen(s.place, chunk + w * ATTN_TILE))
+            continue;
+        values.load(s.place, s.group[w * (ATTN_TILE / 8) + lane % 4], d0);
 #pragma unroll
         for (uint32_t n = 0; n < G; n++) {
-            float o[4] = {0, 0, 0, 0};
+            uint32_t query = n * ATTN_QUERIES + g;
 
             if (n >= n_groups)
                 break;
-            if (seen) {
-                mma(o, h[n][0][0], h[n][1][0], h[n][0][1], h[n][1][1], v.pair(0, w, b),
-                    v.pair(1, w, b));
-                mma(o, h[n][0][2], h[n][1][2], h[n][0][3], h[n][1][3], v.pair(2, w, b),
-                    v.pair(3, w, b));
-            }
+            struct vec4 p0 = load16(&s.p[w][n][0][lane]), p1 = load16(&s.p[w][n][1][lane]);
+            float a[2] = {s.a[w][query], s.a[w][query + 8]};
+            float b[2] = {s.b[w][query], s.b[w][query + 8]};
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                s.o[warp][n * ATTN_QUERIES + g + j / 2 * 8][8 * b + 2 * t + j % 2] = o[j];
+            for (int j = 0; j < N; j++) {
+                struct vec4 v = values.get(j);
+                float o[4];
+
+                mma_first(o, p0.x, p0.y, p0.z, p0.w, v.x, v.y);
+                mma(o, p1.x, p1.y, p1.z, p1.w, v.z, v.w);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    x[n][j][i] = merge_with(x[n][j][i], o[i], a[i / 2], b[i / 2]);
+            }
         }
+    }
 }
 
-/* The merged chunk at query @query and value @d of the part. */
-template <class S> DEVICE float merged(const S &s, uint32_t query, uint32_t d) {
-    float x = 0;
-
-    for (uint32_t w = 0; w < ATTN_TILES; w++)
-        x = merge_with(x, s.o[w][query][d], s.a[w][query], s.b[w][query]);
-    return x;
+template <int G, int N> DEVICE void clear(float x[G][N][4]) {
+#pragma unroll
+    for (int i = 0; i < G * N * 4; i++)
+        x[i / (4 * N)][i / 4 % N][i % 4] = 0;
 }
 
-/* Value @d of a query's result: @x, not divided yet. */
-template <class S>
-DEVICE void put_value(const struct attend_args &a, const struct attn_item &it, const S &s,
-                      uint32_t query, uint32_t d, float x) {
-    if (query >= it.n_q || d >= a.n_value)
-        return;
-    result_of(a, it, query)[d] = it.chunk < 0 ? x * s.all_a[query] / s.all_l[query] : x;
+/* The warp's share of the results, which begins with value @d0: @x, not divided yet. */
+template <int D, int G, int N, class VALUES>
+DEVICE void put_share(const struct attend_args &a, const struct attn_item &it,
+                      const struct Shared<D, G> &s, uint32_t d0, const float x[G][N][4]) {
+    uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+
+#pragma unroll
+    for (uint32_t i = 0; i < 2 * G; i++) {
+        uint32_t query = 8 * i + g;
+
+        if (query >= it.n_q)
+            continue;
+        float *to = result_of(a, it, query);
+#pragma unroll
+        for (uint32_t k = 0; k < 2 * N; k++) {
+            uint32_t d = d0 + VALUES::value_of(k / 2, 2 * t + k % 2);
+            float v = x[i / 2][k / 2][i % 2 * 2 + k % 2];
+
+            if (d < a.n_value)
+                to[d] = it.chunk < 0 ? v * s.all_a[query] / s.all_l[query] : v;
+        }
+    }
 }
 
-/* V: values that a head's result has at most; fewer than 32 D: those of the keys. */
-template <int D, int G, int V, bool Q8>
+/* V: values that a head's result has at most; LATENT: those of the keys. */
+template <int D, int G, int V, bool Q8, bool LATENT>
 DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
                         struct Shared<D, G> &s) {
-    constexpr bool is_latent = V < 32 * D;
+    constexpr int n = V / WARPS / 8; /* products of a tile and a group of queries */
     constexpr uint32_t queries = G * ATTN_QUERIES;
-    constexpr int n_parts = V / PART, per_thread = queries * PART / CUDA_THREADS;
     uint32_t tid = threadIdx.x, n_groups = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
-    uint32_t seen = first_key_of(a, it);
+    uint32_t seen = first_key_of(a, it), g = tid % 32 / 4, d0 = tid / 32 * (V / WARPS);
     uint32_t from = it.chunk < 0 ? seen / ATTN_CHUNK : (uint32_t)it.chunk;
     uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
-    float all[n_parts][per_thread];
-    uint32_t h[G][2][4];
-    struct Latent values;
+    float all[G][n][4];
 
     if (to * ATTN_CHUNK <= seen) /* no merge looks at it */
         return;
@@ -218,83 +244,62 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
         s.all_m[tid] = -INFINITY;
         s.all_l[tid] = 0;
     }
-#pragma unroll
-    for (int i = 0; i < n_parts * per_thread; i++)
-        all[i / per_thread][i % per_thread] = 0;
+    clear<G, n>(all);
     sync_block();
     for (uint32_t c = from; c < to; c++) {
-        uint32_t first = c * ATTN_CHUNK + tid / 32 * ATTN_TILE;
+        float x[G][n][4];
 
-        weigh_tile<D, G, Q8>(a, s, first, n_groups, h);
+        weigh_tile<D, G, Q8>(a, s, c * ATTN_CHUNK + tid / 32 * ATTN_TILE, n_groups);
         sync_block();
         if (tid < queries)
             weigh(s, tid);
+        if (tid >= CUDA_THREADS - ATTN_CHUNK / 8)
+            s.group[tid % (ATTN_CHUNK / 8)] =
+                group_at(s.place, c * ATTN_CHUNK + tid % (ATTN_CHUNK / 8) * 8);
+        sync_block();
+        clear<G, n>(x);
+        if (d0 < a.n_value)
+            merge_tiles<D, G, n, Q8, LATENT>(s, c * ATTN_CHUNK, d0, n_groups, x);
 #pragma unroll
-        for (int n = 0; n < n_parts; n++) {
-            if (is_latent && n / Latent::parts * 64u >= a.n_value)
-                break;
-            if (is_latent && n % Latent::parts == 0)
-                values.load<Q8>(s.place, first, n / Latent::parts);
-            if (is_latent)
-                do_latent_part<D, G>(values, n % Latent::parts, s, is_seen(s.place, first),
-                                     n_groups, h);
-            else
-                do_part<D, G, Q8>(s, first, n * PART, n_groups, h);
-            sync_block();
-#pragma unroll
-            for (int i = 0; i < per_thread; i++) {
-                uint32_t at = tid + i * CUDA_THREADS, query = at / PART;
+        for (int i = 0; i < G * n * 4; i++) {
+            uint32_t query = i / (4 * n) * ATTN_QUERIES + g + i % 4 / 2 * 8;
+            float &whole = all[i / (4 * n)][i / 4 % n][i % 4];
+            float part = x[i / (4 * n)][i / 4 % n][i % 4];
 
-                if (query >= n_groups * ATTN_QUERIES)
-                    break;
-                float x = merged(s, query, at % PART);
-
-                all[n][i] =
-                    it.chunk < 0 ? merge_with(all[n][i], x, s.all_a[query], s.all_b[query]) : x;
-            }
-            sync_block();
+            whole = it.chunk < 0 ? merge_with(whole, part, s.all_a[query], s.all_b[query]) : part;
         }
+        sync_block();
     }
     if (tid < queries)
         end_query(a, it, s, tid);
     sync_block();
-#pragma unroll
-    for (int n = 0; n < n_parts; n++)
-#pragma unroll
-        for (int i = 0; i < per_thread; i++) {
-            uint32_t at = tid + i * CUDA_THREADS, column = at % PART;
-
-            put_value(a, it, s, at / PART,
-                      is_latent ? Latent::value_of(n, column) : n * PART + column, all[n][i]);
-        }
+    put_share<D, G, n, Values<n, Q8, LATENT>>(a, it, s, d0, all);
     put_weights(a, it, s);
 }
 
-template <bool Q8>
-DEVICE void attend_512_all(const struct attend_args &a, struct Shared<16, 1> &s) {
+template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D, 1> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
         const struct attn_item &it = a.batch->item[i];
 
-        attend_item<16, 1, 512, Q8>(a, it, s);
+        attend_item<D, 1, 32 * D, Q8, false>(a, it, s);
         if (a.merged)
             finish_item(a, it);
         sync_block();
     }
 }
 
-KERNEL(attend_512, struct attend_args, CUDA_THREADS, 1) {
-    wait_for_previous();
-    SHARED struct Shared<16, 1> s;
+#define ATTEND(NAME, D, Q8)                                                                        \
+    KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
+        wait_for_previous();                                                                       \
+        SHARED struct Shared<D, 1> s;                                                              \
+                                                                                                   \
+        attend<D, Q8>(a, s);                                                                       \
+    }
 
-    attend_512_all<false>(a, s);
-}
-
-KERNEL(attend_512_q8, struct attend_args, CUDA_THREADS, 1) {
-    wait_for_previous();
-    SHARED struct Shared<16, 1> s;
-
-    attend_512_all<true>(a, s);
-}
+ATTEND(attend_256, 8, false)
+ATTEND(attend_256_q8, 8, true)
+ATTEND(attend_512, 16, false)
+ATTEND(attend_512_q8, 16, true)
 
 template <bool Q8> DEVICE void attend_latent_all(const struct attend_args &a) {
     constexpr int groups = ATTN_LATENT / ATTN_QUERIES;
@@ -303,7 +308,7 @@ template <bool Q8> DEVICE void attend_latent_all(const struct attend_args &a) {
 
     static_assert(sizeof(S) == ATTEND_LATENT_SHARED && sizeof(S) <= 99 * 1024, "kernels.h");
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        attend_item<LATENT_KEY / 32, groups, LATENT_VALUE, Q8>(a, a.batch->item[i], s);
+        attend_item<LATENT_KEY / 32, groups, LATENT_VALUE, Q8, true>(a, a.batch->item[i], s);
         sync_block();
     }
 }

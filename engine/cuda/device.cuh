@@ -340,6 +340,11 @@ DEVICE float approximate_log1p(float x) {
 }
 #endif
 
+/* Word @i, 0 .. 3. */
+DEVICE uint32_t word_of(const struct vec4 &v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 /* Two neighbours; @p is a multiple of 8 bytes. */
 DEVICE void load_floats(const float *p, float v[2]) {
     uint32_t u[2];

@@ -47,8 +47,8 @@ struct attend_kernel {
 /* attend_latent: 32 queries of LATENT_KEY values, the results of LATENT_VALUE; nothing by last
  * blocks. */
 #define ATTEND_LATENT_SHARED                                                                       \
-    (64 + ATTN_LATENT * (LATENT_KEY + 8) * 2 + ATTN_TILES * ATTN_LATENT * (20 + 4) * 4 +           \
-     ATTN_LATENT * 7 * 4)
+    (64 + ATTN_CHUNK / 8 * 16 + ATTN_LATENT * (LATENT_KEY + 8) * 2 +                               \
+     ATTN_TILES * ATTN_LATENT * (ATTN_TILE * 2 + 16) + ATTN_LATENT * 7 * 4)
 
 /* Merges the chunks of queries that were split, from the first one that a query sees; grid: x
  * merges, or fewer, y key heads. */

@@ -26,11 +26,6 @@
 
 #include "engine/cuda/device.cuh"
 
-/* Word @i, 0 .. 3. */
-DEVICE uint32_t word_of(const struct vec4 &v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
 /* Both halves the lower (@i even) or the upper one of @v. */
 DEVICE uint32_t half_of(uint32_t v, int i) {
     return i % 2 ? high_twice(v) : low_twice(v);

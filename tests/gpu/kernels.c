@@ -727,8 +727,9 @@ static void check_attentions(bool tiny) {
             /* The first chunk is behind the window of some rows, some tiles are of all. */
             {{1, 64, 16, q8, false}, 3, 300, 9, 39},
             {{1, 512, 16, q8, false}, 2, tiny ? 280 : 1100, 3, 0},
+            {{2, 256, 16, q8, false}, 3, tiny ? 280 : 700, tiny ? 2 : 7, 0},
+            {{1, 320, 32, q8, false}, 2, 280, 3, 0},
             {{2, 128, 64, q8, false}, 8, 1025, 40, 0},
-            {{2, 256, 16, q8, false}, 3, 700, 7, 0},
             {{1, 96, 32, q8, false}, 20, 513, 2, 0},
             {{8, 64, 32, q8, false}, 8, 4000, 70, 128},
             {{1, 64, 64, q8, false}, 8, 4000, 1, 128},
@@ -736,7 +737,7 @@ static void check_attentions(bool tiny) {
             {{1, 256, 32, q8, false}, 4, 800, 5, 100},
         };
 
-        for (size_t i = 0; i < (tiny ? 4 : ARRAY_SIZE(cases)); i++) {
+        for (size_t i = 0; i < (tiny ? 6 : ARRAY_SIZE(cases)); i++) {
             char name[60];
 
             snprintf(name, sizeof(name), "attention dim %u, group %u%s%s", cases[i].shape.head_dim,

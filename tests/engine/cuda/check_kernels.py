@@ -74,8 +74,10 @@ SHARED |= {name: 99 * 1024 - 8 * 3 * 3360 for name in ("matvec", "matvec_16")}
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
 SHARED |= {name: 99 * 1024 - 3 * 32 * 288 * 2 for name in ("attend_wide_128", "attend_wide_128_q8")}
 SHARED_MAX = 48 * 1024
-# What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more.
+# What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
+# or a thread cannot have more registers.
 SPILLS = {("matvec_16", "sm_100"): (8, 12, 144)}
+SPILLS |= {("attend_latent_q8", arch): (8, 4, 4) for arch in ("sm_100", "sm_120")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")

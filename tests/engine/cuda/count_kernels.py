@@ -56,6 +56,8 @@ SEGMENT_UNITS = 4096 // 256 // 8  # of a segment of a matrix of 4,096 columns, o
 END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
 FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
 TAG = re.compile(r"(?:add_segment|add_stage|walk)ILi(\d+)E")
+# Kernels whose warps go over all tiles of a chunk for their share of the values: how often the loop that does it runs.
+SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8}
 # Once a row of tiles, not once a stage; scores with a cap; once a chunk of attend_wide.
 RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|merge_result")
 
@@ -92,6 +94,7 @@ def blocks_of(kernel, arch, shared):
 def loops_of(kernel, name, arch, sizes):
     """A row for each format of each loop: what all formats share counts for each of them."""
     _, n, _, bandwidth, _, _ = DEVICES[arch]
+    again = SHARES.get(name.removesuffix("_q8"), 1) - 1
     for first, last in kernel.whole() if name.startswith("attend") else kernel.loops():
         own, ends, mma, common = collections.Counter(), collections.Counter(), collections.Counter(), 0
         outer = kernel.around(first, last) if name in WGMMA_COLUMNS else (first, last)
@@ -107,7 +110,12 @@ def loops_of(kernel, name, arch, sizes):
             else:
                 common += 1
         if not own:
-            yield Loop(name, arch, None, common, 0, kernel.operations[first : last + 1].count(cubin.MMA), 0, 0)
+            n_mma = kernel.operations[first : last + 1].count(cubin.MMA)
+            if again:
+                a, b = kernel.loops()[0]
+                common += again * (b - a + 1)
+                n_mma += again * kernel.operations[a : b + 1].count(cubin.MMA)
+            yield Loop(name, arch, None, common, 0, n_mma, 0, 0)
         for f in own:
             if not mma[f]:  # a few that the compiler shares between formats
                 continue
