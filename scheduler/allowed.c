@@ -2,11 +2,8 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include "base/err.h"
-#include "proto/messages.h"
 
-#define LIST_MAX (1u << 20) /* token ids of bad words, with their lengths */
+#define BAD_WORDS_MAX (1u << 20) /* token ids, with the words' lengths */
 
 struct allowed {
     uint32_t n_words, n_bad;
@@ -14,59 +11,54 @@ struct allowed {
     uint32_t bits[]; /* [n_words] what may come whatever the output is */
 };
 
-/* A list of ids as it lies in a message, where nothing is aligned. */
-static int32_t id_at(const struct str *list, uint32_t i) {
-    int32_t id;
-
-    memcpy(&id, list->data + i * sizeof(id), sizeof(id));
-    return id;
-}
-
-static uint32_t n_ids(const struct str *list) {
-    return list->len / (uint32_t)sizeof(int32_t);
-}
-
 static int refuse(struct err *err, const char *field) {
     return err_set(err, 400, field, "'%s' is not a list of this model's tokens.", field);
 }
 
-int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err) {
-    uint32_t n = n_ids(&m->allowed), n_bad = n_ids(&m->bad_words);
+int ids_check(struct str list, uint32_t n_vocab, const char *field, struct err *err) {
+    bool valid = list.len % sizeof(int32_t) == 0;
 
-    if (m->allowed.len % sizeof(int32_t) || n > LIST_MAX)
-        return refuse(err, "allowed_token_ids");
-    for (uint32_t i = 0; i < n; i++)
-        if ((uint32_t)id_at(&m->allowed, i) >= n_vocab)
-            return refuse(err, "allowed_token_ids");
-    if (m->bad_words.len % sizeof(int32_t) || n_bad > LIST_MAX)
+    for (uint32_t i = 0; i < ids_n(list) && valid; i++)
+        valid = (uint32_t)ids_at(list, i) < n_vocab;
+    return valid ? 0 : refuse(err, field);
+}
+
+int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err) {
+    uint32_t n_bad = ids_n(m->bad_words);
+
+    if (ids_check(m->allowed, n_vocab, "allowed_token_ids", err) < 0)
+        return -EINVAL;
+    if (m->bad_words.len % sizeof(int32_t) || n_bad > BAD_WORDS_MAX)
         return refuse(err, "bad_words");
     for (uint32_t i = 0, len; i < n_bad; i += len + 1) {
-        len = (uint32_t)id_at(&m->bad_words, i);
+        struct str word = {m->bad_words.data + (i + 1) * sizeof(int32_t), 0};
+
+        len = (uint32_t)ids_at(m->bad_words, i);
         if (len == 0 || len > n_bad - i - 1)
             return refuse(err, "bad_words");
-        for (uint32_t k = 1; k <= len; k++)
-            if ((uint32_t)id_at(&m->bad_words, i + k) >= n_vocab)
-                return refuse(err, "bad_words");
+        word.len = len * (uint32_t)sizeof(int32_t);
+        if (ids_check(word, n_vocab, "bad_words", err) < 0)
+            return -EINVAL;
     }
     return 0;
 }
 
-static void take_bad_words(struct allowed *a, const struct str *list) {
-    for (uint32_t i = 0, len; i < n_ids(list); i += len + 1) {
-        uint32_t first = (uint32_t)id_at(list, i + 1);
+static void take_bad_words(struct allowed *a, struct str list) {
+    for (uint32_t i = 0, len; i < ids_n(list); i += len + 1) {
+        uint32_t first = (uint32_t)ids_at(list, i + 1);
 
-        len = (uint32_t)id_at(list, i);
+        len = (uint32_t)ids_at(list, i);
         if (len == 1) {
             a->bits[first / 32] &= ~(1u << first % 32);
             continue;
         }
-        memcpy(a->bad + a->n_bad, list->data + i * sizeof(int32_t), (len + 1) * sizeof(int32_t));
+        memcpy(a->bad + a->n_bad, list.data + i * sizeof(int32_t), (len + 1) * sizeof(int32_t));
         a->n_bad += len + 1;
     }
 }
 
 int allowed_new(struct allowed **out, const struct submit *m, uint32_t n_vocab) {
-    uint32_t n = n_ids(&m->allowed), n_words = (n_vocab + 31) / 32;
+    uint32_t n = ids_n(m->allowed), n_words = (n_vocab + 31) / 32;
 
     *out = NULL;
     if (n == 0 && m->bad_words.len == 0)
@@ -82,11 +74,11 @@ int allowed_new(struct allowed **out, const struct submit *m, uint32_t n_vocab) 
     a->n_words = n_words;
     a->bad = bad;
     for (uint32_t i = 0; i < (n ? n : n_vocab); i++) {
-        uint32_t id = n ? (uint32_t)id_at(&m->allowed, i) : i;
+        uint32_t id = n ? (uint32_t)ids_at(m->allowed, i) : i;
 
         a->bits[id / 32] |= 1u << id % 32;
     }
-    take_bad_words(a, &m->bad_words);
+    take_bad_words(a, m->bad_words);
     *out = a;
     return 0;
 }

@@ -6,12 +6,28 @@
  * come where the output ends with the others (vLLM's meaning of both).
  */
 
-#include <stdbool.h>
-#include <stdint.h>
+#include <string.h>
+#include "base/err.h"
+#include "proto/messages.h"
 
 struct allowed;
-struct err;
-struct submit;
+
+/* Of a list of token ids as it lies in a message, where nothing is aligned: how many there are. */
+static inline uint32_t ids_n(struct str list) {
+    return list.len / (uint32_t)sizeof(int32_t);
+}
+
+/* And one of them. */
+static inline int32_t ids_at(struct str list, uint32_t i) {
+    int32_t id;
+
+    memcpy(&id, list.data + i * sizeof(id), sizeof(id));
+    return id;
+}
+
+/* Whether @list, which a client calls @field, is whole and its ids below @n_vocab: 0, or -EINVAL
+ * with @err. */
+int ids_check(struct str list, uint32_t n_vocab, const char *field, struct err *err);
 
 /* Whether the lists of @m are whole and their ids below @n_vocab: 0, or -EINVAL with @err. */
 int allowed_check(const struct submit *m, uint32_t n_vocab, struct err *err);

@@ -69,21 +69,6 @@ static int check_length(const struct submit *m, const struct request_rules *l, s
     return 0;
 }
 
-/* Of ids as they lie in a message. */
-static int check_list(struct str list, const struct request_rules *l, const char *what,
-                      struct err *err) {
-    int32_t id;
-
-    if (list.len % sizeof(id))
-        return err_set(err, 400, what, "'%s' is not a list of token ids.", what);
-    for (uint32_t i = 0; i < list.len; i += (uint32_t)sizeof(id)) {
-        memcpy(&id, list.data + i, sizeof(id));
-        if (check_ids(l, &id, 1, what, err) < 0)
-            return -EINVAL;
-    }
-    return 0;
-}
-
 static int check_submit(const struct submit *m, const struct request_rules *l, struct err *err) {
     int r = check_length(m, l, err);
 
@@ -131,8 +116,8 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
     r = allowed_check(m, l->info->n_vocab, err);
     if (r == 0)
-        r = check_list(m->breakers, l, "dry_sequence_breakers", err);
-    return r < 0 ? r : check_list(m->prediction, l, "prediction", err);
+        r = ids_check(m->breakers, l->info->n_vocab, "dry_sequence_breakers", err);
+    return r < 0 ? r : ids_check(m->prediction, l->info->n_vocab, "prediction", err);
 }
 
 static int copy_lists(struct request *r, const struct submit *m) {
@@ -150,7 +135,7 @@ static int copy_lists(struct request *r, const struct submit *m) {
     if (n_end > 0)
         memcpy(r->bans + m->n_stop_ids, end, n_end * sizeof(*r->bans));
     /* More than can be output is of no use. */
-    r->n_prediction = MIN(m->prediction.len / (uint32_t)sizeof(int32_t), m->max_new);
+    r->n_prediction = MIN(ids_n(m->prediction), m->max_new);
     if (r->n_prediction > 0) {
         r->prediction = malloc(r->n_prediction * sizeof(*r->prediction));
         if (!r->prediction)
@@ -204,8 +189,9 @@ static int set_samplers(struct request *r, const struct submit *m, uint32_t n_vo
     r->breakers = calloc((n_vocab + 31) / 32, sizeof(*r->breakers));
     if (!r->breakers)
         return -ENOMEM;
-    for (uint32_t i = 0, id; i < m->breakers.len; i += (uint32_t)sizeof(id)) {
-        memcpy(&id, m->breakers.data + i, sizeof(id));
+    for (uint32_t i = 0; i < ids_n(m->breakers); i++) {
+        uint32_t id = (uint32_t)ids_at(m->breakers, i);
+
         r->breakers[id / 32] |= 1u << id % 32;
     }
     e->breakers = r->breakers;
