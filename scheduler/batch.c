@@ -21,8 +21,9 @@ int batch_init(struct batch *t, uint32_t max_rows, uint32_t max_seqs, uint32_t m
     t->page = calloc(n_pages, sizeof(*t->page));
     t->window = windows ? calloc(n_pages, sizeof(*t->window)) : NULL;
     t->after = calloc(max_seqs, sizeof(*t->after));
-    if ((windows && !t->window) || !t->after || !t->item || !t->token || !t->seq || !t->want ||
-        !t->param || !t->start || !t->page)
+    t->mask = calloc(max_rows, sizeof(*t->mask));
+    if (!t->mask || (windows && !t->window) || !t->after || !t->item || !t->token || !t->seq ||
+        !t->want || !t->param || !t->start || !t->page)
         return -ENOMEM;
     return 0;
 }
@@ -36,7 +37,7 @@ void batch_deinit(struct batch *t) {
     free(t->start);
     free(t->page);
     free(t->window);
-    for (uint32_t i = 0; i < t->cap_masks; i++)
+    for (uint32_t i = 0; i < t->max_rows && t->mask; i++)
         free(t->mask[i]);
     free(t->mask);
     free(t->copy);
@@ -217,18 +218,9 @@ int batch_copy(struct batch *t, const struct engine_copy *copy, uint32_t n) {
 
 /* Most steps need none, so they are made when they are needed and kept. */
 uint32_t *batch_mask(struct batch *t) {
-    if (t->n_masks == t->cap_masks) {
-        uint32_t cap = t->cap_masks ? 2 * t->cap_masks : 16;
-        uint32_t **p = realloc(t->mask, cap * sizeof(*p));
-
-        if (!p)
-            return NULL;
-        memset(p + t->cap_masks, 0, (cap - t->cap_masks) * sizeof(*p));
-        t->mask = p;
-        t->cap_masks = cap;
-    }
     uint32_t **m = &t->mask[t->n_masks];
 
+    assert(t->n_masks < t->max_rows); /* one for each want, of which a row has one */
     if (!*m)
         *m = malloc(t->n_words * sizeof(**m));
     if (!*m)

@@ -47,8 +47,8 @@ struct batch {
     struct engine_copy *copy; /* [cap_copies] */
     uint32_t cap_copies;
     struct engine_copy *after; /* [max_seqs] states that are kept */
-    uint32_t **mask;           /* [cap_masks] of n_words, NULL where none was needed yet */
-    uint32_t n_masks, cap_masks, n_words;
+    uint32_t **mask;           /* [max_rows] of n_words, NULL where none was needed yet */
+    uint32_t n_masks, n_words;
 };
 
 /* @windows: sequences have window pages. */

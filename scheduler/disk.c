@@ -44,8 +44,7 @@
 
 #define FIRST_BYTES_PER_NS 1.0 /* of reading, before anything was read */
 #define LEARN 0.2
-#define NOTE_NS                                                                                    \
-    INT64_C(3600000000000) /* a file that cannot be written is told of so often at most */
+#define NOTE_NS INT64_C(3600000000000) /* between two notes that the file cannot be written */
 
 struct job {
     struct list link; /* disk.saves or disk.loads */

@@ -38,8 +38,7 @@ struct drafter {
     const struct draft_source *source;
     uint64_t *step, own_step; /* the last one of its engine */
     uint32_t n_chosen;
-    uint64_t
-        probe_at; /* the step from which on one request may be tried although it does not pay, */
+    uint64_t probe_at;  /* the step from which on one request may be tried all the same, */
     uint32_t probe_gap; /* so many behind the last one; 0: it paid since */
     /* Scratch of drafter_choose(): [max_seqs]. */
     struct candidate {

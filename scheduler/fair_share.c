@@ -29,6 +29,7 @@
 #include "scheduler/batch.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
+#include "scheduler/request.h"
 #include "scheduler/view.h"
 
 #define NONE UINT32_MAX

@@ -14,8 +14,7 @@
 #define OFFLOAD_SAVE_PAGES 16u  /* at most saved in a step that has rows */
 #define OFFLOAD_IDLE_PAGES 64u  /* and in one that has none */
 #define OFFLOAD_FETCH_PAGES 64u /* at most brought back in a step where others decode */
-#define OFFLOAD_SWAP_PAGES                                                                         \
-    256u /* copied in a step, beyond which a preempted request is not saved */
+#define OFFLOAD_SWAP_PAGES 256u /* copied in a step: no more of a preempted request is saved */
 
 struct offload_job {
     struct kv_isolation share;

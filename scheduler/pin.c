@@ -20,6 +20,7 @@
 #include "scheduler/offload.h"
 #include "scheduler/plan.h"
 #include "scheduler/policy.h"
+#include "scheduler/request.h"
 #include "scheduler/view.h"
 
 void pin_init(struct pins *t, const struct sched_view *view) {

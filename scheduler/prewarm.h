@@ -3,6 +3,7 @@
 /* prewarm - prefixes computed ahead, for turns that have not come yet, while no request asks for
  * anything. Private. */
 
+#include "scheduler/request.h"
 #include "scheduler/view.h"
 
 #define PREWARM_MAX 64u /* that wait; more: the oldest is forgotten */

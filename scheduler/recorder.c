@@ -7,6 +7,7 @@
 #include "kvpager/kvpager.h"
 #include "scheduler/batch.h"
 #include "scheduler/plan_tape.h"
+#include "scheduler/request.h"
 #include "scheduler/view.h"
 
 static enum why why_of(const struct plan_req *q) {

@@ -6,12 +6,12 @@
 #include "scheduler/allowed.h"
 #include "scheduler/constraints.h"
 #include "scheduler/draft/draft.h"
+#include "scheduler/view.h"
 #include "text/constraint.h"
 #include "text/stops.h"
 #include "text/tokenizer.h"
 
-#define GROW_MIN                                                                                   \
-    64u /* tokens; also keeps request.retired alive long enough, see request_reserve() */
+#define GROW_MIN 64u /* tokens; also keeps request.retired long enough, see request_reserve() */
 
 static_assert(STOPS_MAX >= SUBMIT_STOPS_MAX, "every stop string has its place");
 static_assert(GROW_MIN > DRAFT_MAX + 1, "a step brings fewer tokens");
@@ -41,43 +41,43 @@ void request_finish(struct request *r, enum finish_reason why) {
 
 /* ---- making one ---- */
 
-static int check_ids(const struct request_rules *l, const int32_t *id, uint32_t n, const char *what,
+static int check_ids(const struct sched_view *v, const int32_t *id, uint32_t n, const char *what,
                      struct err *err) {
     for (uint32_t i = 0; i < n; i++)
-        if (id[i] < 0 || (uint32_t)id[i] >= l->info->n_vocab)
+        if (id[i] < 0 || (uint32_t)id[i] >= v->info->n_vocab)
             return err_set(err, 400, what,
                            "Token id %d in '%s' is not in the vocabulary (0 to %u).", id[i], what,
-                           l->info->n_vocab - 1);
+                           v->info->n_vocab - 1);
     return 0;
 }
 
 /* Whether it could ever run. 0 or -EINVAL with @err. */
-static int check_length(const struct submit *m, const struct request_rules *l, struct err *err) {
+static int check_length(const struct submit *m, const struct sched_view *v, struct err *err) {
     if (m->n_prompt == 0 || m->n_tokens < m->n_prompt)
         return err_set(err, 400, "messages", "The prompt is empty.");
-    if (m->n_prompt >= l->info->max_context)
+    if (m->n_prompt >= v->info->max_context)
         return err_set_code(
             err, 400, "context_length_exceeded", "messages",
             "This model's maximum context length is %u tokens. However, your prompt "
             "has %u tokens. Please reduce the length of the prompt.",
-            l->info->max_context, m->n_prompt);
-    if (m->n_prompt > l->n_slots)
+            v->info->max_context, m->n_prompt);
+    if (m->n_prompt > v->n_slots)
         return err_set_code(err, 400, "context_length_exceeded", "messages",
                             "This server's KV cache holds %u tokens. However, your prompt has %u "
                             "tokens. Please reduce the length of the prompt.",
-                            l->n_slots, m->n_prompt);
+                            v->n_slots, m->n_prompt);
     return 0;
 }
 
-static int check_submit(const struct submit *m, const struct request_rules *l, struct err *err) {
-    int r = check_length(m, l, err);
+static int check_submit(const struct submit *m, const struct sched_view *v, struct err *err) {
+    int r = check_length(m, v, err);
 
     if (r == 0)
         r = params_check(&m->sampling, err);
     if (r == 0)
-        r = check_ids(l, m->tokens, m->n_tokens, "prompt", err);
+        r = check_ids(v, m->tokens, m->n_tokens, "prompt", err);
     if (r == 0)
-        r = check_ids(l, m->stop_ids, m->n_stop_ids, "stop_token_ids", err);
+        r = check_ids(v, m->stop_ids, m->n_stop_ids, "stop_token_ids", err);
     if (r < 0)
         return r;
     if (m->n_bias > REQUEST_LIST_MAX)
@@ -87,37 +87,37 @@ static int check_submit(const struct submit *m, const struct request_rules *l, s
         return err_set(err, 400, "stop_token_ids", "'stop_token_ids' has more than %u entries.",
                        REQUEST_LIST_MAX);
     for (uint32_t i = 0; i < m->n_bias; i++)
-        if (check_ids(l, &m->bias[i].token, 1, "logit_bias", err) < 0)
+        if (check_ids(v, &m->bias[i].token, 1, "logit_bias", err) < 0)
             return -EINVAL;
     for (uint32_t i = 0; i < m->n_stops; i++)
         if (m->stops[i].len == 0 || m->stops[i].len > STOPS_LEN_MAX)
             return err_set(err, 400, "stop", "A stop string must have 1 to %u bytes.",
                            STOPS_LEN_MAX);
     uint16_t pool = m->flags & SUBMIT_POOLS;
-    if (pool && !l->info->hidden)
+    if (pool && !v->info->hidden)
         return err_set(err, 400, NULL,
                        "The backend that this server runs on makes no embeddings yet.");
     if (pool && (m->n_tokens != m->n_prompt || (pool & (pool - 1)) != 0))
         return err_set(err, 400, NULL, "One vector is made of a prompt, and nothing else.");
     if (pool & SUBMIT_POOL_NONE &&
-        (uint64_t)m->n_prompt * l->info->n_embd * sizeof(float) > SUBMIT_VECTORS_MAX)
+        (uint64_t)m->n_prompt * v->info->n_embd * sizeof(float) > SUBMIT_VECTORS_MAX)
         return err_set(err, 400, "input", "Vectors are made of at most %zu tokens one by one.",
-                       SUBMIT_VECTORS_MAX / (l->info->n_embd * sizeof(float)));
-    if (l->info->encoder && !pool)
+                       SUBMIT_VECTORS_MAX / (v->info->n_embd * sizeof(float)));
+    if (v->info->encoder && !pool)
         return err_set(err, 400, "model", "This model makes vectors of texts, and writes none.");
-    if (m->flags & SUBMIT_SCORE && (!l->info->ranks || !pool || pool & SUBMIT_POOL_NONE))
+    if (m->flags & SUBMIT_SCORE && (!v->info->ranks || !pool || pool & SUBMIT_POOL_NONE))
         return err_set(err, 400, "model", "This model gives no scores.");
     if (m->flags & SUBMIT_PREWARM && (m->flags != SUBMIT_PREWARM || m->n_tokens != m->n_prompt ||
                                       m->grammar.len || m->session == 0))
         return err_set(err, 400, NULL, "What is computed ahead is a session's prompt alone.");
     if (m->triggers.len > 0 && m->grammar.len == 0)
         return err_set(err, 400, NULL, "Triggers need a grammar.");
-    if (m->grammar.len > 0 && !l->constraints)
+    if (m->grammar.len > 0 && !v->constraints)
         return err_set(err, 400, NULL, "This server cannot constrain what is generated.");
-    r = allowed_check(m, l->info->n_vocab, err);
+    r = allowed_check(m, v->info->n_vocab, err);
     if (r == 0)
-        r = ids_check(m->breakers, l->info->n_vocab, "dry_sequence_breakers", err);
-    return r < 0 ? r : ids_check(m->prediction, l->info->n_vocab, "prediction", err);
+        r = ids_check(m->breakers, v->info->n_vocab, "dry_sequence_breakers", err);
+    return r < 0 ? r : ids_check(m->prediction, v->info->n_vocab, "prediction", err);
 }
 
 static int copy_lists(struct request *r, const struct submit *m) {
@@ -450,8 +450,8 @@ static void replay(struct request *r) {
         request_finish(r, why);
 }
 
-static int fill(struct request *r, const struct submit *m, const struct request_rules *l) {
-    uint64_t room = MIN(l->info->max_context, (uint64_t)l->n_slots + 1);
+static int fill(struct request *r, const struct submit *m, const struct sched_view *v) {
+    uint64_t room = MIN(v->info->max_context, (uint64_t)v->n_slots + 1);
     int e;
 
     r->tokens = malloc((m->n_tokens + GROW_MIN) * sizeof(*r->tokens));
@@ -464,12 +464,12 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     uint64_t min_new = MAX((uint64_t)m->min_new, (uint64_t)MAX(m->sampling.min_tokens, 0));
     r->min_tokens = (uint32_t)MIN(m->n_prompt + min_new, r->max_tokens);
     if ((e = copy_lists(r, m)) < 0 || (e = new_stops(r, m)) < 0 ||
-        (e = allowed_new(&r->allowed, m, l->info->n_vocab)) < 0)
+        (e = allowed_new(&r->allowed, m, v->info->n_vocab)) < 0)
         return e;
     set_param(r, m);
-    if ((e = set_samplers(r, m, l->info->n_vocab)) < 0)
+    if ((e = set_samplers(r, m, v->info->n_vocab)) < 0)
         return e;
-    if (!l->no_sharing && (e = hash_pages(r, l->info->page_tokens)) < 0)
+    if (!v->no_sharing && (e = hash_pages(r, v->page_tokens)) < 0)
         return e;
     if ((r->flags & SUBMIT_PROMPT_LOGPROBS) && m->n_tokens == m->n_prompt) {
         r->want_prompt_lp = m->n_prompt - 1;
@@ -490,10 +490,10 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     if (request_pools(r)) {
         r->flags |= SUBMIT_NO_SPECULATION;
         r->max_tokens = m->n_prompt + 1;
-        r->n_embd = l->info->n_embd;
-        r->n_vector = r->flags & SUBMIT_POOL_NONE ? m->n_prompt * l->info->n_embd : l->info->n_embd;
+        r->n_embd = v->info->n_embd;
+        r->n_vector = r->flags & SUBMIT_POOL_NONE ? m->n_prompt * v->info->n_embd : v->info->n_embd;
         r->vector = calloc(r->n_vector, sizeof(*r->vector));
-        r->sum = r->flags & SUBMIT_POOL_MEAN ? calloc(l->info->n_embd, sizeof(*r->sum)) : NULL;
+        r->sum = r->flags & SUBMIT_POOL_MEAN ? calloc(v->info->n_embd, sizeof(*r->sum)) : NULL;
         if (!r->vector || (r->flags & SUBMIT_POOL_MEAN && !r->sum))
             return -ENOMEM;
     }
@@ -502,7 +502,7 @@ static int fill(struct request *r, const struct submit *m, const struct request_
     return 0;
 }
 
-int request_new(struct request **out, const struct submit *m, const struct request_rules *rules,
+int request_new(struct request **out, const struct submit *m, const struct sched_view *view,
                 uint64_t order) {
     CLEANUP(request_freep) struct request *r = calloc(1, sizeof(*r));
 
@@ -520,18 +520,18 @@ int request_new(struct request **out, const struct submit *m, const struct reque
     r->n_top = m->n_top;
     r->alone = m->n_faults >= 2 || m->flags & SUBMIT_PREWARM;
     r->ignore_eos = m->sampling.ignore_eos;
-    r->tokenizer = rules->tokenizer;
-    r->constraints = rules->constraints;
+    r->tokenizer = view->tokenizer;
+    r->constraints = view->constraints;
     r->payer = m->tenant;
     memcpy(r->share.key, m->isolation_key, sizeof(r->share.key));
-    if (rules->no_sharing) /* a key that no other request has */
+    if (view->no_sharing) /* a key that no other request has */
         for (size_t i = 0; i < sizeof(order); i++)
             r->share.key[i] = (uint8_t)(order >> 8 * i), r->share.key[8 + i] = 0xA5;
-    if (check_submit(m, rules, &r->why) < 0) {
+    if (check_submit(m, view, &r->why) < 0) {
         r->refused = true;
         request_finish(r, FINISH_ERROR);
     } else {
-        int e = fill(r, m, rules);
+        int e = fill(r, m, view);
         if (e < 0)
             return e;
     }

@@ -30,15 +30,7 @@
 
 enum request_state { REQUEST_WAITING, REQUEST_RUNNING, REQUEST_DONE };
 
-/* What all requests of a worker have in common. */
-struct request_rules {
-    const struct engine_info *info;
-    uint32_t n_slots;                            /* positions that the whole pool holds */
-    const struct tokenizer *tokenizer;           /* or NULL */
-    const struct sched_constraints *constraints; /* or NULL */
-    bool no_sharing;
-};
-
+struct sched_view;
 struct draft_tokens;
 struct drafter_seq;
 struct spec_request;
@@ -149,9 +141,9 @@ struct request {
     } acked, sent;
 };
 
-/* Makes a request of @m. One that can never run is DONE at once, with finish, refused and why
- * set; so is one that was resumed after its last token. 0 or -ENOMEM. */
-int request_new(struct request **out, const struct submit *m, const struct request_rules *rules,
+/* Makes a request of @m, for a scheduler with @view. One that can never run is DONE at once, with
+ * finish, refused and why set; so is one that was resumed after its last token. 0 or -ENOMEM. */
+int request_new(struct request **out, const struct submit *m, const struct sched_view *view,
                 uint64_t order);
 /* It must have no pages, no step in flight, and none of spec, drafter and late any more. */
 struct request *request_free(struct request *r);

@@ -68,15 +68,19 @@ static void adapt_to_windows(struct sched *s) {
 }
 
 static void init_view(struct sched *s) {
+    uint64_t slots = (uint64_t)s->info->n_pages * s->info->page_tokens;
+
     s->view = (struct sched_view){
         .no_pins = s->opts.no_pins,
         .no_sharing = s->opts.no_prefix_sharing,
         .n_pages = s->info->n_pages,
+        .n_slots = (uint32_t)MIN(slots, UINT32_MAX / 2),
         .page_tokens = s->info->page_tokens,
         .max_seqs = s->opts.max_seqs,
         .max_bypass = s->opts.max_bypass,
         .info = s->info,
         .tokenizer = s->opts.tokenizer,
+        .constraints = s->opts.constraints,
         .clock = s->clock,
         .cost = &s->cost,
         .estimate = &s->estimate,
@@ -113,13 +117,6 @@ static int init_pager(struct sched *s) {
     o.n_snapshots = i->n_snapshots;
     o.n_windows = i->n_windows;
     o.window = i->window;
-    s->rules = (struct request_rules){
-        .info = i,
-        .n_slots = (uint32_t)MIN(slots, UINT32_MAX / 2),
-        .tokenizer = s->opts.tokenizer,
-        .constraints = s->opts.constraints,
-        .no_sharing = s->opts.no_prefix_sharing,
-    };
     o.watch = s->opts.tells_blocks;
     int e = kv_pager_new(&s->pager, &o);
     o.watch = false;
@@ -410,7 +407,7 @@ int sched_submit(struct sched *s, const struct submit *m) {
 
     if (*at)
         return -EPROTO;
-    int e = request_new(&r, m, &s->rules, s->n_submitted++);
+    int e = request_new(&r, m, &s->view, s->n_submitted++);
     if (e < 0)
         return e;
     *at = r;

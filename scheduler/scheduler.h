@@ -34,8 +34,8 @@ struct sched_disk {
     bool waits;           /* it is not touched before sched_use_disk() */
     bool in_step;         /* tests: it is read and written by sched_step() */
     void *ctx;
-    void (*note)(void *ctx, const char *what,
-                 int error); /* something is wrong with it, which is lived with */
+    /* Something is wrong with it, which is lived with. */
+    void (*note)(void *ctx, const char *what, int error);
 };
 
 struct sched_opts {
@@ -49,12 +49,11 @@ struct sched_opts {
     bool no_prefix_sharing; /* tests of identity */
     uint32_t force_chunk;   /* tests: prefill chunks of exactly this many tokens; 0: by time */
     bool no_speculation;
-    bool no_pins;        /* pages of a session's last turn are not kept for its next one */
-    uint32_t max_draft;  /* tokens; 0: 16, at most DRAFT_MAX */
-    uint32_t no_sources; /* bit i: nothing is drafted from source i of the table */
-    uint32_t
-        force_draft; /* tests: drafts of up to so many tokens, whatever they cost; 0: if it pays */
-    bool force_late; /* tests: every mask is late that may be */
+    bool no_pins;         /* pages of a session's last turn are not kept for its next one */
+    uint32_t max_draft;   /* tokens; 0: 16, at most DRAFT_MAX */
+    uint32_t no_sources;  /* bit i: nothing is drafted from source i of the table */
+    uint32_t force_draft; /* tests: drafts of up to so many tokens at any cost; 0: if it pays */
+    bool force_late;      /* tests: every mask is late that may be */
     const struct draft_source *const *drafts; /* tests: NULL-terminated table; NULL: the real one */
     struct engine *draft_engine; /* of a small model with the same tokens; NULL: there is none */
     bool tells_blocks;           /* sched_blocks() will be called */
@@ -79,8 +78,8 @@ DEFINE_FREEP(struct sched, sched)
  * FINISH_ERROR) with the next sched_events(); the return value is 0, -ENOMEM, or -EPROTO: the id
  * is in use. */
 int sched_submit(struct sched *s, const struct submit *m);
-void sched_cancel(struct sched *s,
-                  uint64_t id); /* unknown ids are ignored: the finish crossed it */
+/* Unknown ids are ignored: the finish crossed it. */
+void sched_cancel(struct sched *s, uint64_t id);
 
 /* What the front saw of a turn that has ended: when the next one is to be expected. */
 void sched_turn_end(struct sched *s, const struct turn_end *m);

@@ -14,6 +14,7 @@
 #include "scheduler/spec.h"
 #include "scheduler/state.h"
 #include "scheduler/offload.h"
+#include "scheduler/view.h"
 
 #define SCHED_DEPTH_MAX 2u
 #define SCHED_CANDIDATES FAIR_CANDIDATES
@@ -25,7 +26,6 @@ struct sched {
     const struct engine_info *info;
     struct clock *clock;
     struct kv_pager *pager;
-    struct request_rules rules;
     struct sched_view view;
 
     struct list waiting, running; /* request.queued, by virtual arrival */

@@ -1,18 +1,24 @@
 #pragma once
 
 /*
- * view - what fair_share, pins, prewarm, states and recorder see of the scheduler and call of each
- * other, but its object (scheduler_private.h). All of it is the scheduler's and outlives them.
+ * view - what requests, fair_share, pins, prewarm, states and recorder see of the scheduler and
+ * call of each other, in place of its object (scheduler_private.h). All of it is the scheduler's
+ * and outlives them.
  */
 
-#include "scheduler/request.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct request;
 
 struct sched_view {
     bool no_pins; /* nothing is pinned; pauses are learnt all the same */
     bool no_sharing;
     uint32_t n_pages, page_tokens, max_seqs, max_bypass;
+    uint32_t n_slots; /* positions that the whole pool holds */
     const struct engine_info *info;
-    const struct tokenizer *tokenizer; /* or NULL: messages are not known */
+    const struct tokenizer *tokenizer;           /* or NULL: messages are not known */
+    const struct sched_constraints *constraints; /* or NULL */
     struct clock *clock;
     struct kv_pager *pager;
     const struct cost *cost;
