@@ -88,22 +88,6 @@ static inline bool reach(struct walk *w, uint32_t node, const struct set *s, uin
     return s->end > s->begin && n->n_children;
 }
 
-/* The bytes that edges of @s have. */
-static inline struct byte_set set_bytes(const struct machine *m, const struct set *s) {
-    struct byte_set set = {{0}};
-    uint32_t before = NO_STATE;
-
-    for (uint32_t i = s->begin; i < s->end; before = m->config[i++].state) {
-        const struct state *q = &m->g->state[m->config[i].state];
-
-        if (m->config[i].state == before)
-            continue;
-        for (uint32_t e = q->edge; e < q->edge + q->n_edges; e++)
-            byte_set_add_range(&set, m->g->edge[e].lo, m->g->edge[e].hi);
-    }
-    return set;
-}
-
 /* An error, or too many nodes. */
 static inline bool has_stopped(const struct walk *w) {
     return w->m->error || (w->max_visited && w->n_visited > w->max_visited);

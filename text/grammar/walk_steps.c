@@ -51,6 +51,22 @@ static uint32_t child_from(const struct trie *t, const struct trie_node *n, uint
     return i;
 }
 
+/* The bytes that edges of @s have. */
+static struct byte_set bytes_of(const struct machine *m, const struct set *s) {
+    struct byte_set set = {{0}};
+    uint32_t before = NO_STATE;
+
+    for (uint32_t i = s->begin; i < s->end; before = m->config[i++].state) {
+        const struct state *q = &m->g->state[m->config[i].state];
+
+        if (m->config[i].state == before)
+            continue;
+        for (uint32_t e = q->edge; e < q->edge + q->n_edges; e++)
+            byte_set_add_range(&set, m->g->edge[e].lo, m->g->edge[e].hi);
+    }
+    return set;
+}
+
 /* Whether @state reads whatever is below @n without leaving its rule. */
 static bool is_within(const struct walk *w, const struct trie_node *n, uint32_t state) {
     return (w->kinds >> n->kind & 1) && n->height <= RUNWAY_MAX &&
@@ -284,7 +300,7 @@ static bool steps_of_loop(struct walk *w, const struct trie_node *n, uint32_t la
     uint32_t least = find_readings(m, from, i, &k);
 
     machine_leave(m, &k.behind, 0, c.frame, 0);
-    k.bytes = set_bytes(m, &k.behind);
+    k.bytes = bytes_of(m, &k.behind);
     start = &m->g->state[m->g->rule[s->rule].start];
     bool apart = !w->visit || w->blind || !k.behind.can_end;
 
@@ -390,7 +406,7 @@ static bool part_at_once(const struct machine *m, const struct set *from) {
 
     for (uint32_t i = from->begin, j; i < from->end; i++) {
         struct set one = {.begin = i, .end = i + 1};
-        struct byte_set bytes = set_bytes(m, &one);
+        struct byte_set bytes = bytes_of(m, &one);
 
         for (j = from->begin; m->config[j].state != m->config[i].state; j++) {
         }
@@ -407,7 +423,7 @@ static void steps_together(struct walk *w, uint32_t node, uint32_t last, const s
                            uint32_t depth) {
     const struct trie_node *n = &w->trie->node[node];
     bool many = n->n_children >= MANY_CHILDREN;
-    struct byte_set some = many ? set_bytes(w->m, from) : (struct byte_set){{0}};
+    struct byte_set some = many ? bytes_of(w->m, from) : (struct byte_set){{0}};
 
     for (uint32_t i = 0; i < n->n_children && !has_stopped(w); i++) {
         uint8_t byte = w->trie->node[n->child + i].byte;

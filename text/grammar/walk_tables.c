@@ -26,7 +26,6 @@
 #define STAYS_REACHED 500 /* nodes at which a set was before it is found out */
 #define STAYS_MAX 512     /* sets made for it: SETS_MAX without them is 4096 */
 #define SETS_FIRST 64
-#define DEAD_CONFIGS 8 /* of a set: bytes that lead nowhere are found at once */
 
 static void clear_items(struct walk *w, uint32_t first, uint32_t last) {
     for (uint32_t i = first; i < last; i++)
@@ -143,19 +142,8 @@ static bool has_room(struct tables *t) {
     return !t->w->m->error && (t->n < t->cap || grow(t));
 }
 
-/* Where many configurations would be asked for each byte: those that lead nowhere. */
-static void find_dead(struct tables *t, const struct set *s, uint16_t *next) {
-    struct byte_set some = set_bytes(t->w->m, s);
-
-    for (unsigned c = 0; c < 256; c++)
-        next[c] = byte_set_has(&some, (uint8_t)c) ? STEP_UNKNOWN : STEP_DEAD;
-}
-
 static uint32_t add_set(struct tables *t, const struct set *s) {
-    if (s->end - s->begin >= DEAD_CONFIGS)
-        find_dead(t, s, t->next[t->n]);
-    else
-        memset(t->next[t->n], 0, sizeof(*t->next));
+    memset(t->next[t->n], 0, sizeof(*t->next));
     t->set[t->n] = (struct known_set){
         .set = *s, .asks = s->can_end && t->w->visit ? t->w->ends : 0, .watched = true};
     find_far(t->w, &t->set[t->n]);
@@ -199,44 +187,56 @@ static uint32_t number_of_state(struct tables *t, uint32_t state) {
     return add_set(t, &one);
 }
 
-/* find_step() in a plain rule: for all bytes of an edge, or between two edges, at once. */
-static uint16_t find_edge(struct tables *t, uint32_t from, uint8_t byte) {
-    const struct machine *m = t->w->m;
-    const struct set *set = &t->set[from].set;
-    unsigned lo = 0, hi = 255;
-    uint16_t to = STEP_DEAD;
+/* The bytes *@lo to *@hi, @byte among them, of which each makes the same of @s. */
+static void find_range(const struct machine *m, const struct set *s, uint8_t byte, unsigned *lo,
+                       unsigned *hi) {
+    uint32_t before = NO_STATE;
 
-    if (set->end > set->begin) {
-        const struct state *s = &m->g->state[m->config[set->begin].state];
-        const struct edge *e = &m->g->edge[s->edge], *end = e + s->n_edges;
+    *lo = m->g->variety ? byte : 0;
+    *hi = m->g->variety ? byte : 255;
+    for (uint32_t i = s->begin; i < s->end && *lo < *hi; i++) {
+        const struct config *c = &m->config[i];
+        const struct state *q = &m->g->state[c->state];
+        const struct edge *e = m->g->edge + q->edge, *end = e + q->n_edges;
+        bool loops = (q->flags & STATE_LOOP) && c->frame;
 
+        if (c->state == before && !loops)
+            continue;
+        before = c->state;
+        if (loops && m->g->desc[m->g->call[m->frame[c->frame].call].desc].kind == CALL_NAMES)
+            *lo = *hi = byte;
         for (; e < end && e->hi < byte; e++)
-            lo = e->hi + 1u;
+            *lo = MAX(*lo, e->hi + 1u);
         if (e < end && e->lo <= byte) {
-            lo = e->lo;
-            hi = MIN(e->hi, hi);
-            to = (uint16_t)(STEP_SETS + number_of_state(t, e->to));
+            *lo = MAX(*lo, e->lo);
+            *hi = MIN(*hi, e->hi);
         } else if (e < end) {
-            hi = MIN(e->lo - 1u, hi);
+            *hi = MIN(*hi, e->lo - 1u);
         }
+    }
+}
+
+static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
+    struct machine *m = t->w->m;
+    struct set s = t->set[from].set, next;
+    uint32_t plain = t->of_state && s.begin < s.end ? m->config[s.begin].state : NO_STATE;
+    uint16_t to = STEP_DEAD;
+    unsigned lo, hi;
+
+    find_range(m, &s, byte, &lo, &hi);
+    if (plain != NO_STATE) {
+        uint32_t state = state_next(m->g, &m->g->state[plain], byte);
+
+        if (state != NO_STATE)
+            to = (uint16_t)(STEP_SETS + number_of_state(t, state));
+    } else if (machine_step(m, &s, byte, &next)) {
+        to = (uint16_t)(STEP_SETS + number_of(t, &next));
+    } else {
+        m->n_configs = next.begin;
     }
     for (unsigned c = lo; c <= hi && !m->error; c++)
         t->next[from][c] = to;
     return to;
-}
-
-static uint16_t find_step(struct tables *t, uint32_t from, uint8_t byte) {
-    if (t->of_state)
-        return find_edge(t, from, byte);
-    struct machine *m = t->w->m;
-    struct set s = t->set[from].set, next;
-    uint16_t to = STEP_DEAD;
-
-    if (machine_step(m, &s, byte, &next))
-        to = (uint16_t)(STEP_SETS + number_of(t, &next));
-    else
-        m->n_configs = next.begin;
-    return t->next[from][byte] = to;
 }
 
 static uint16_t step_of(struct tables *t, uint32_t from, uint8_t byte) {
