@@ -310,17 +310,16 @@ struct place {
     uint32_t end, depth;
 };
 
-/* Child @i of a node whose items end at @last, @depth bytes deep; @end: where its children do. */
-static inline struct place place_of(const struct trie *t, uint32_t i, uint32_t end, uint32_t last,
-                                    uint32_t depth) {
-    const struct trie_node *n = &t->node[i];
-
-    return (struct place){n, t->below[i], i + 1 < end ? n[1].items : last, depth};
+/* Where the items of child @i of a node end, and of all below it: @end is behind its siblings, whose
+ * items end at @last. */
+static inline uint32_t end_of(const struct trie *t, uint32_t i, uint32_t end, uint32_t last) {
+    return i + 1 < end ? t->node[i + 1].items : last;
 }
 
-/* Whether all that is below @p is read from @s, as far as is known. */
-static inline bool known_reads_all(const struct known_set *s, const struct place *p) {
-    return !(p->below & ~s->stays) || p->n->height <= s->far[p->n->kind];
+/* Whether all that is below @n is read from @s, as far as is known. */
+static inline bool known_reads_all(const struct known_set *s, const struct trie_node *n,
+                                   uint64_t below) {
+    return !(below & ~s->stays) || n->height <= s->far[n->kind];
 }
 
 /* Counts that the set @k was reached; at some time more is found out about it. */
@@ -370,12 +369,18 @@ static bool reach_place(struct tables *t, const struct place *p, size_t k) {
         return false;
     }
     count_reached(t, k);
-    if (!known_reads_all(&t->set[k], p))
+    if (!known_reads_all(&t->set[k], p->n, p->below))
         return true;
     if (w->take && first < p->end)
         w->take(w, first, p->end, &t->set[k].set, p->depth);
     return false;
 }
+
+/* Children [i, end) of a node, which the set @set has reached, still to be looked at. */
+struct siblings {
+    uint32_t i, end, last; /* last: the end of their items */
+    uint16_t set, depth;
+};
 
 /* Leaves out of t->reached what is not reached below node @root, whose items end at @last, and at
  * which is the set @from. A round is made for nearly every node of a vocabulary: it has what it
@@ -384,54 +389,60 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
                          uint32_t depth) {
     struct walk *w = t->w;
     const struct trie *trie = w->trie;
-    struct siblings { /* that are still to be looked at */
-        uint32_t i, end, last;
-        uint16_t set, depth;
-    } way[TRIE_MAX_LEN + 1],
-        now = {trie->node[root].child, 0, last, (uint16_t)from, (uint16_t)(depth + 1)};
-    uint16_t(*next)[256] = t->next;
-    struct known_set *set = t->set;
-    uint32_t n_visited = 0, n_way = 0;
+    const struct trie_node *node = trie->node;
+    const uint64_t *below = trie->below;
+    struct siblings way[TRIE_MAX_LEN + 1];
+    uint16_t *next = t->next[from];
+    uint32_t i = node[root].child, end = i + node[root].n_children, n_visited = 0, n_way = 0;
     bool needs = w->need;
 
-    now.end = now.i + trie->node[root].n_children;
-    while (now.i < now.end || n_way > 0) {
-        if (now.i == now.end) {
-            now = way[--n_way];
+    for (depth++; i < end || n_way > 0;) {
+        if (i == end) {
+            i = way[--n_way].i;
+            end = way[n_way].end;
+            last = way[n_way].last;
+            from = way[n_way].set;
+            depth = way[n_way].depth;
+            next = t->next[from];
             continue;
         }
-        struct place p = place_of(trie, now.i++, now.end, now.last, now.depth);
-        size_t to = next[now.set][p.n->byte];
+        uint32_t at = i++, to = next[node[at].byte];
 
-        if (needs && is_idle(w, p.n->items, p.end))
+        if (needs && is_idle(w, node[at].items, end_of(trie, at, end, last)))
             continue;
         if (to < STEP_SETS) {
             if (to == STEP_UNKNOWN)
-                to = find_step(t, now.set, p.n->byte);
-            next = t->next;
-            set = t->set;
+                to = find_step(t, from, node[at].byte);
+            next = t->next[from];
             if (w->m->error)
                 break;
             if (to == STEP_DEAD) {
-                leave_out(t, p.n->items, p.end);
+                leave_out(t, node[at].items, end_of(trie, at, end, last));
                 continue;
             }
         }
-        const struct known_set *s = &set[to - STEP_SETS];
-        bool on = !known_reads_all(s, &p);
+        const struct known_set *s = &t->set[to - STEP_SETS];
+        bool on = !known_reads_all(s, &node[at], below[at]);
 
         n_visited++;
-        if (s->watched || (p.below & s->asks)) {
+        if (s->watched || (below[at] & s->asks)) {
+            struct place p = {&node[at], below[at], end_of(trie, at, end, last), depth};
+
             on = reach_place(t, &p, to - STEP_SETS);
-            next = t->next;
-            set = t->set;
+            next = t->next[from];
         }
         if (!on)
             continue;
-        if (now.i < now.end)
-            way[n_way++] = now;
-        now = (struct siblings){p.n->child, p.n->child + p.n->n_children, p.end,
-                                (uint16_t)(to - STEP_SETS), (uint16_t)(p.depth + 1)};
+        uint32_t on_last = end_of(trie, at, end, last);
+
+        if (i < end)
+            way[n_way++] = (struct siblings){i, end, last, (uint16_t)from, (uint16_t)depth};
+        i = node[at].child;
+        end = i + node[at].n_children;
+        last = on_last;
+        from = to - STEP_SETS;
+        next = t->next[from];
+        depth++;
     }
     w->n_visited += n_visited;
 }
@@ -492,7 +503,8 @@ static void differ_below(struct tables *t, uint32_t root, uint32_t last, uint32_
     uint32_t i = trie->node[root].child, end = i + trie->node[root].n_children;
 
     for (; i < end && !has_stopped(w); i++) {
-        struct place p = place_of(trie, i, end, last, depth + 1);
+        const struct trie_node *n = &trie->node[i];
+        struct place p = {n, trie->below[i], end_of(trie, i, end, last), depth + 1};
         uint16_t to = step_of(t, from, p.n->byte), beside = step_of(t, like, p.n->byte);
         uint32_t below = p.n->items + p.n->n_items, k = to - STEP_SETS;
 
@@ -512,7 +524,7 @@ static void differ_below(struct tables *t, uint32_t root, uint32_t last, uint32_
         count_reached(t, k);
         if (!visit_place(t, &p, k) || t->set[k].set.begin == t->set[k].set.end)
             clear_items(w, below, p.end);
-        else if (known_reads_all(&t->set[k], &p))
+        else if (known_reads_all(&t->set[k], n, p.below))
             set_items(w, below, p.end);
         else if (beside != STEP_DEAD)
             differ_below(t, i, p.end, k, beside - STEP_SETS, p.depth);
