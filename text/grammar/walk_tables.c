@@ -310,8 +310,8 @@ struct place {
     uint32_t end, depth;
 };
 
-/* Where the items of child @i of a node end, and of all below it: @end is behind its siblings, whose
- * items end at @last. */
+/* Where the items of child @i of a node and of all below it end: @end is behind its siblings, the
+ * items of which end at @last. */
 static inline uint32_t end_of(const struct trie *t, uint32_t i, uint32_t end, uint32_t last) {
     return i + 1 < end ? t->node[i + 1].items : last;
 }
