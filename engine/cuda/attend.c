@@ -52,7 +52,15 @@ static struct launch attend_launch(const struct step *s, const struct heads *h, 
                            .shared = k.shared};
 }
 
-/* Split chunks are merged by the last block of a query (few rows) or by a kernel of its own. */
+/* Whether one kernel of a block a row merges and packs what attention leaves. Of more rows, which
+ * are split rarely, each would look for merges in vain. */
+static bool merges_by_row(const struct step *s, const struct heads *h) {
+    return s->be->shape->mla.rank == 0 && s->grid.rows <= WIDE_ROWS &&
+           h->n / h->n_kv <= MERGE_GROUP;
+}
+
+/* Split chunks are merged by the last block of a query (few rows), by row, or by a kernel of its
+ * own. */
 int step_attend(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;
@@ -111,5 +119,13 @@ int step_attend(struct step *s, const struct model_op *op) {
         r = cuda_launch(b, &wide, &a, sizeof(a));
     }
     r = r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
+    if (merges_by_row(s, h)) {
+        struct launch rows = {kernel_merge_rows, s->grid.rows, 1, PACK_THREADS, "merge_rows", 0};
+        enum pack_kind kind = s->gated ? PACK_GATE : PACK_PLAIN;
+        const struct merge_rows_args m = {c, step_pack_args(b, kind, b->o, NULL, h->n * h->dim)};
+
+        s->packed = true;
+        return r < 0 ? r : cuda_launch(b, &rows, &m, sizeof(m));
+    }
     return r < 0 ? r : cuda_launch(b, &merge, &c, sizeof(c));
 }

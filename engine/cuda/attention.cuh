@@ -307,52 +307,68 @@ DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it,
 
 #define MERGE_AHEAD 4u /* chunks whose loads are issued together */
 
+/* Values @d .. @d + V - 1 of query @query of a merge, of key head @kv. */
+template <uint32_t V>
+DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it, uint32_t kv,
+                         uint32_t query, uint32_t d) {
+    uint32_t dim = a.n_value, q = it.q0 + query;
+    size_t stride = (size_t)a.n_head_kv * a.few * a.partial_stride;
+    uint32_t head = kv * a.group + q % a.group, row = it.row0 + q / a.group;
+    uint32_t first = a.window < UINT32_MAX ? attn_first_key(a.batch->pos[row], a.window) : 0;
+    size_t place = (kv * a.few + query) * (size_t)a.partial_stride;
+    const float *own = a.partial + it.partial * stride + place;
+    const float *shared =
+        a.partial + it.shared * stride + place + (size_t)it.shared_q * a.partial_stride;
+    float max = -INFINITY, l = 0, o[V];
+
+#pragma unroll
+    for (uint32_t v = 0; v < V; v++)
+        o[v] = 0;
+    for (uint32_t c = first / ATTN_CHUNK; c < it.n_chunks; c += MERGE_AHEAD) {
+        float next[MERGE_AHEAD][2 + V];
+
+#pragma unroll
+        for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
+            bool there = c + k < it.n_chunks;
+            uint32_t at = there ? c + k : c;
+            const float *p =
+                at < it.n_shared ? shared + at * stride : own + (at - it.n_shared) * stride;
+
+            next[k][0] = there ? p[dim] : -INFINITY;
+            next[k][1] = p[dim + 1];
+            if constexpr (V == 1)
+                next[k][2] = p[d];
+            else
+                load_floats4(p + d, next[k] + 2);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
+            struct Weights w = merge_weights(max, next[k][0]);
+
+            max = w.max;
+            l = merge_with(l, next[k][1], w.a, w.b);
+#pragma unroll
+            for (uint32_t v = 0; v < V; v++)
+                o[v] = merge_with(o[v], next[k][2 + v], w.a, w.b);
+        }
+    }
+    if (a.sinks) { /* as end_query() */
+        struct Weights w = merge_weights(max, a.sinks[head] * LOG2_E);
+
+        l = merge_with(l, 1.0f, w.a, w.b);
+#pragma unroll
+        for (uint32_t v = 0; v < V; v++)
+            o[v] *= w.a;
+    }
+#pragma unroll
+    for (uint32_t v = 0; v < V; v++)
+        a.o[((size_t)row * a.n_head + head) * dim + d + v] = o[v] / l;
+}
+
 /* Queries of one merge, of the block's key head. */
 DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &it) {
-    uint32_t dim = a.n_value;
-    size_t stride = (size_t)a.n_head_kv * a.few * a.partial_stride;
-
-    for (uint32_t i = threadIdx.x; i < it.n_q * dim; i += CUDA_THREADS) {
-        uint32_t query = i / dim, d = i % dim, q = it.q0 + query;
-        uint32_t head = blockIdx.y * a.group + q % a.group, row = it.row0 + q / a.group;
-        uint32_t first = a.window < UINT32_MAX ? attn_first_key(a.batch->pos[row], a.window) : 0;
-        size_t place = (blockIdx.y * a.few + query) * (size_t)a.partial_stride;
-        const float *own = a.partial + it.partial * stride + place;
-        const float *shared =
-            a.partial + it.shared * stride + place + (size_t)it.shared_q * a.partial_stride;
-        float max = -INFINITY, l = 0, o = 0;
-
-        for (uint32_t c = first / ATTN_CHUNK; c < it.n_chunks; c += MERGE_AHEAD) {
-            float next[MERGE_AHEAD][3];
-
-#pragma unroll
-            for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
-                bool there = c + k < it.n_chunks;
-                uint32_t at = there ? c + k : c;
-                const float *p =
-                    at < it.n_shared ? shared + at * stride : own + (at - it.n_shared) * stride;
-
-                next[k][0] = there ? p[dim] : -INFINITY;
-                next[k][1] = p[dim + 1];
-                next[k][2] = p[d];
-            }
-#pragma unroll
-            for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
-                struct Weights w = merge_weights(max, next[k][0]);
-
-                max = w.max;
-                l = merge_with(l, next[k][1], w.a, w.b);
-                o = merge_with(o, next[k][2], w.a, w.b);
-            }
-        }
-        if (a.sinks) { /* as end_query() */
-            struct Weights w = merge_weights(max, sink_of(a, q));
-
-            l = merge_with(l, 1.0f, w.a, w.b);
-            o *= w.a;
-        }
-        a.o[((size_t)row * a.n_head + head) * dim + d] = o / l;
-    }
+    for (uint32_t i = threadIdx.x; i < it.n_q * a.n_value; i += CUDA_THREADS)
+        merge_values<1>(a, it, blockIdx.y, i / a.n_value, i % a.n_value);
 }
 
 /* Packs the rows of queries [q0, q0 + n_q) whose last heads these are. */

@@ -61,6 +61,14 @@ struct merge_args {
     const float *sinks;
 };
 
+/* The same by row; then each row of o is packed, split or not. Grid: rows; PACK_THREADS threads. */
+struct merge_rows_args {
+    struct merge_args merge;
+    struct pack_args pack;
+};
+
+#define MERGE_GROUP 256u /* heads that share a key head, at most, of merge_rows */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -80,6 +88,7 @@ extern const void *const kernel_attend_wide_128_q8;
 extern const void *const kernel_attend_latent;
 extern const void *const kernel_attend_latent_q8;
 extern const void *const kernel_merge;
+extern const void *const kernel_merge_rows;
 
 /* @wide: of up to ATTN_WIDE queries, of heads of up to 128 values. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide) {

@@ -55,6 +55,7 @@ int cuda_matmul_allow(struct be *b) {
                    {kernel_attend_512, 0},
                    {kernel_attend_512_q8, 0},
                    {kernel_merge, 0},
+                   {kernel_merge_rows, 0},
                    {kernel_plan, 0},
                    {kernel_rope, 0},
                    {kernel_embed, 0},

@@ -468,11 +468,12 @@ enum {
     AT_ONCE,
     SPLIT,
     SPLIT_LAST,
+    SPLIT_ROWS,
     MANY
-}; /* LAST: merged by the last blocks; MANY: ATTN_WIDE queries a block */
+}; /* LAST: merged by the last blocks; ROWS: by row; MANY: ATTN_WIDE queries a block */
 
 static void run_attention(struct attention *t, int how, float *out) {
-    bool split = how == SPLIT || how == SPLIT_LAST;
+    bool packs = how == SPLIT_LAST || how == SPLIT_ROWS, split = packs || how == SPLIT;
     uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
     uint32_t at_once = how == MANY ? ATTN_WIDE : few;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
@@ -502,6 +503,7 @@ static void run_attention(struct attention *t, int how, float *out) {
                                                  .n_merges = split};
     }
     struct batch_head batch = {
+        .n_rows = t->n_rows,
         .n_items = n_items,
         .n_merges = n_merges,
         .item = device_of(item, n_items * sizeof(*item)),
@@ -534,10 +536,12 @@ static void run_attention(struct attention *t, int how, float *out) {
     struct packed_on packed = new_packed(t->n_rows, a.n_head * dim);
 
     must(api->fill(counts, 0, n_counts * 4, stream), "fill");
+    const struct merge_rows_args by_row = {
+        m, pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim)};
     if (how == SPLIT_LAST) {
         a.merged = counts;
         a.rows = counts + n_merges * n_kv;
-        a.pack = pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
+        a.pack = by_row.pack;
     }
 
     for (int wide = how == MANY; wide >= 0; wide--) {
@@ -549,13 +553,17 @@ static void run_attention(struct attention *t, int how, float *out) {
     }
     if (how == SPLIT)
         launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
+    if (how == SPLIT_ROWS)
+        launch(kernel_merge_rows, t->n_rows + 1, 1, PACK_THREADS, &by_row, "merge_rows");
     fetch(out, a.o, bytes);
-    if (how == SPLIT_LAST) {
+    if (packs) {
         struct packed_on apart = new_packed(t->n_rows, a.n_head * dim);
         struct pack_args p = pack_to(&apart, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
 
         launch_pack(&p, t->n_rows);
-        report_check("last blocks pack what attention gives", !same_packed(&apart, &packed), 0);
+        report_check(how == SPLIT_LAST ? "last blocks pack what attention gives"
+                                       : "rows that are merged are packed",
+                     !same_packed(&apart, &packed), 0);
         drop_packed(&apart);
     }
     drop_packed(&packed);
@@ -620,7 +628,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
     size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
     float *direct = host_new(n_q * 4), *split = host_new(n_q * 4), *last = host_new(n_q * 4);
-    float *wide = host_new(n_q * 4);
+    float *wide = host_new(n_q * 4), *rows = host_new(n_q * 4);
     char name[100];
 
     t.q = host_new(n_q * 4);
@@ -639,6 +647,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     run_attention(&t, AT_ONCE, direct);
     run_attention(&t, SPLIT, split);
     run_attention(&t, SPLIT_LAST, last);
+    run_attention(&t, SPLIT_ROWS, rows);
     if (shape.head_dim <= 128)
         run_attention(&t, MANY, wide);
     snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s%s", shape.head_dim,
@@ -651,6 +660,9 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     snprintf(name, sizeof(name), "last blocks merge: same bits, dim %u, %u keys", shape.head_dim,
              n_keys);
     report_check(name, differs(name, last, direct, n_rows, row), 0);
+    snprintf(name, sizeof(name), "merged by row: same bits, dim %u, %u keys", shape.head_dim,
+             n_keys);
+    report_check(name, differs(name, rows, direct, n_rows, row), 0);
     if (shape.head_dim <= 128) {
         snprintf(name, sizeof(name), "attention wide: same bits, dim %u, %u keys", shape.head_dim,
                  n_keys);
@@ -669,6 +681,7 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     free(split);
     free(last);
     free(wide);
+    free(rows);
 }
 
 struct attention_case {

@@ -31,6 +31,7 @@ LIMITS = {
     "attend_latent": 255,
     "attend_latent_q8": 255,
     "merge": 64,
+    "merge_rows": 64,
     "sample_scan": 128,
     "sample_weigh": 128,
     "sample_draw": 128,
