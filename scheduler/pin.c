@@ -162,10 +162,11 @@ static void give_up(struct pins *t, struct pin *k) {
 }
 
 static bool drop_one(struct pins *t, int64_t now) {
-    if (list_empty(&t->pinned))
-        return false;
-    give_up(t, next_victim(t, now));
-    return true;
+    struct pin *k = next_victim(t, now);
+
+    if (k)
+        give_up(t, k);
+    return k != NULL;
 }
 
 /* The shortest of those that are spare. */
@@ -179,19 +180,6 @@ static bool drop_spare(struct pins *t) {
     if (best)
         give_up(t, best);
     return best != NULL;
-}
-
-/* Room for the turn of @r that ends, in place of one that is spare, or of a shorter one of its
- * tenant. */
-static bool make_room(struct pins *t, const struct request *r, int64_t now) {
-    while (!has_room(t, r)) {
-        const struct pin *k = list_empty(&t->pinned) ? NULL : next_victim(t, now);
-        bool shorter = k && k->tenant == r->tenant && k->n_tokens < kv_seq_committed(r->seq);
-
-        if (!drop_spare(t) && !(shorter && drop_one(t, now)))
-            return false;
-    }
-    return true;
 }
 
 /* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. */
@@ -221,7 +209,7 @@ void pin_turn(struct pins *t, struct request *r, int64_t now) {
         count_end(t, r->tenant);
     }
     if (!p || t->view->no_pins || !r->seq || request_pools(r) || !is_worth_pinning(t, r) ||
-        !make_room(t, r, now)) {
+        !has_room(t, r)) {
         r->seq = kv_seq_free(r->seq);
         return;
     }
