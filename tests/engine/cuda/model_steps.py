@@ -15,10 +15,11 @@ _, SMS, GHZ, _, _, _ = count.DEVICES[ARCH]
 BANDWIDTH = 4.3e12  # of 4.8: what is reached at best
 ISSUE = 4 * SMS * GHZ * 1e9  # instructions of warps a second
 MMA_CYCLES = 6.5  # of mma.sync m16n8k16 on a quarter of a multiprocessor (62 % of wgmma's rate)
-# Assumed, microseconds: from a node of a graph to the next; first bytes of a kernel; a count of arrive(); packing.
-GAP, FIRST_BYTES, ARRIVE, PACK = 1.0, 0.8, 0.8, 0.6
+# Assumed, microseconds: from a node of a graph to the next, plain and where kernels are launched early (blocks are up,
+# and wait until the last one before has written); first bytes of a kernel; a count of arrive(); packing.
+GAP, EARLY_GAP, FIRST_BYTES, ARRIVE, PACK = 1.0, 0.3, 0.8, 0.8, 0.6
+CACHE_BANDWIDTH = 5.5e12  # of the L2 cache, to all multiprocessors; assumed
 WGMMA_CYCLES = 4  # of as much of wgmma
-ADDING = 6656  # cycles, of the sums where blocks share segments (cuda.h)
 DRAIN = 100  # cycles from the last wgmma of a segment to its sums; assumed
 DEPENDENT = 6  # cycles from an instruction of a warp to the next where nothing else is ready
 # Bytes of shared memory that a warp reads for a tile of attend_wide_128 (queries, keys, values), and a cycle of a
@@ -33,6 +34,9 @@ LAUNCHES = {
     "gate up": [(2 * INNER, WIDTH, False)],
     "down": [(WIDTH, INNER, True)],
 }
+# Bytes of a row and layer that a prompt's kernels hand on through memory: x (added to and packed, twice), q k v (store,
+# then attention), its output, silu(gate) up, and what of these is packed. Those of fewer rows stay in the L2 cache.
+HANDED_ON = 6 * 4 * WIDTH + 8 * (WIDTH + 2 * KV_HEADS * DIM) + 16 * WIDTH + 8 * INNER + 4 * (3 * WIDTH + INNER)
 # Kernels of many rows: rows of a block, blocks that share the segments.
 WAYS_MMA = [("matmul_m128", 128, 1)] + [("matmul_wide", 64, splits) for splits in (1, 2, 4, 8)]
 WAYS_WGMMA = [("matmul_wgmma", 128, 1)] + [("matmul_wgmma_64", 64, splits) for splits in (1, 2, 4, 8)]
@@ -50,7 +54,7 @@ def matrices():
 
 class Step:
     def __init__(self, name, tokens, goal):
-        self.name, self.tokens, self.goal, self.terms = name, tokens, goal, []
+        self.name, self.tokens, self.goal, self.terms, self.early = name, tokens, goal, [], 0
 
     def add(self, what, seconds):
         self.terms.append((what, seconds * 1e6))
@@ -60,6 +64,8 @@ class Step:
         print(f"\n{self.name}: {total:.0f} us, {self.tokens / total * 1e6:.0f} tokens/s, goal {self.goal}")
         for what, us in self.terms:
             print(f"  {what:64} {us:9.0f} us {100 * us / total:5.1f} %")
+        total -= self.early
+        print(f"  launched early: {self.early:.0f} us less, {total:.0f} us, {self.tokens / total * 1e6:.0f} tokens/s")
 
 
 class Model:
@@ -113,12 +119,13 @@ class Model:
             size += rows * columns * BITS[form] / 8
         if splits > 1 and n > SMS:
             return float("inf")
-        adding = ADDING if splits > 1 else 0
-        return max((-(-n * splits // SMS) * cycles / splits + adding) / (GHZ * 1e9), size / BANDWIDTH)
+        # The sums of eight segments, which the kernel behind adds up.
+        adding = 32 * n * 128 * width / CACHE_BANDWIDTH if splits > 1 else 0
+        return max(-(-n * splits // SMS) * cycles / splits / (GHZ * 1e9), size / BANDWIDTH) + adding
 
-    def attention(self, step, what, chunks, size):
+    def attention(self, step, what, chunks, size, kernel):
         """@chunks: of 256 keys and up to 16 queries, of all key heads; @size: bytes, of a layer."""
-        issue = chunks * 8 * self.loops["attend_128", None].instructions / ISSUE
+        issue = chunks * 8 * self.loops[kernel, None].instructions / ISSUE
         text = f"{what}: {LAYERS * size / 1e9:.2f} GB, {chunks * LAYERS} chunks"
         step.add(text, LAYERS * max(size / BANDWIDTH, issue))
 
@@ -131,16 +138,19 @@ class Model:
         step.add(f"attention: {tiles * LAYERS} tiles of 16 queries", LAYERS * tiles * cycles / ISSUE)
 
 
-def kernels(step, n, packs):
+def kernels(step, n, few):
+    """Of @few rows: last blocks, and matvec, four times a layer, which has its first weights when the one before ends."""
     step.add(f"{n} kernels: gaps, first bytes", n * (GAP + FIRST_BYTES) * 1e-6)
-    if packs:
+    step.early = n * (GAP - EARLY_GAP)
+    if few:
         step.add("last blocks: counts and packing", LAYERS * (5 * ARRIVE + 3 * PACK) * 1e-6)
+        step.early += 4 * LAYERS * FIRST_BYTES
 
 
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__.strip())
-    model, key_bytes = Model(pathlib.Path(sys.argv[1])), 2 * KV_HEADS * DIM * 2  # of a token and layer, f16
+    model, key_values = Model(pathlib.Path(sys.argv[1])), 2 * KV_HEADS * DIM  # of a token and layer
 
     alone = Step("alone, 1 x 1k", 1, 783)
     model.few(alone)
@@ -150,20 +160,25 @@ def main():
     alone.show()
 
     steps = (("64 x 1k", 64, 0, 1024, 17000), ("128 x 4k, 3k shared", 128, 3072, 1024, 20000))
+    pages = (("f16", 2, "attend_128"), ("q8_0", 1 + 2 / 32, "attend_128_q8"))  # bytes of a value
     for name, n, shared, own, goal in steps:
-        step = Step(name, n, goal)
-        step.wanted = n
-        model.many(step, n)
-        if shared:  # four sequences an item; their keys come from the L2 cache but once
-            model.attention(step, "attention, shared", n // 4 * shared // 256 * KV_HEADS, shared * key_bytes)
-        model.attention(step, "attention", n * own // 256 * KV_HEADS, n * own * key_bytes)
-        kernels(step, 11 * LAYERS + 8, False)
-        step.show()
+        for kind, value_bytes, kernel in pages:
+            key_bytes = key_values * value_bytes
+            step = Step(f"{name}, pages of {kind}", n, goal)
+            step.wanted = n
+            model.many(step, n)
+            if shared:  # four sequences an item; their keys come from the L2 cache but once
+                chunks = n // 4 * shared // 256 * KV_HEADS
+                model.attention(step, "attention, shared", chunks, shared * key_bytes, kernel)
+            model.attention(step, "attention", n * own // 256 * KV_HEADS, n * own * key_bytes, kernel)
+            kernels(step, 10 * LAYERS + 8, False)
+            step.show()
 
     prompt = Step("prompt of 4k", 4096, 40000)
     prompt.wanted = 1
     model.many(prompt, 4096)
     model.prompt(prompt, 4096)
+    prompt.add("activations, to memory and back", LAYERS * 4096 * HANDED_ON / BANDWIDTH)
     kernels(prompt, 11 * LAYERS + 8, False)
     prompt.show()
 
