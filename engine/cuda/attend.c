@@ -6,9 +6,11 @@
 
 #include <assert.h>
 
-/* Whether blocks of attention have many queries: keys are then read once for 64. */
-static bool is_wide(const struct step *s, const struct heads *h) {
-    return s->grid.rows > s->be->wide_rows && h->dim <= 128 && !s->be->shape->mla.rank;
+/* The kernel for blocks of queries that have all their chunks; keys are read once for a block. */
+static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {
+    struct page_shape shape = cuda_page_shape(s->be, h);
+
+    return attend_kernel_for(&shape, s->grid.rows > s->be->wide_rows);
 }
 
 /* The work list of attention, made on the device from the batch's head; that of the layer before
@@ -25,7 +27,7 @@ static int plan(struct step *s, const struct heads *h) {
         .max_partials = cuda_partials(b, h),
         .page_tokens = b->shares ? b->opts->page_tokens : 0,
         .few = cuda_few(b),
-        .wide = is_wide(s, h) ? ATTN_WIDE : cuda_few(b),
+        .wide = kernel_for(s, h).queries,
     };
 
     assert(h->n_kv > 0 && h->n % h->n_kv == 0 && a.max_partials > 0);
@@ -38,18 +40,17 @@ static int plan(struct step *s, const struct heads *h) {
 }
 
 /* As many blocks as keep the device busy, and as there are items if nothing is split. */
-static struct launch attend_launch(const struct step *s, const struct heads *h, bool wide) {
+static struct launch attend_launch(const struct step *s, const struct heads *h,
+                                   const struct attend_kernel *k) {
     uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
     uint32_t busy = (4 * multiprocessors + h->n_kv - 1) / h->n_kv;
-    struct page_shape shape = cuda_page_shape(s->be, h);
-    struct attend_kernel k = attend_kernel_for(&shape, wide);
 
-    return (struct launch){.kernel = k.kernel,
+    return (struct launch){.kernel = k->kernel,
                            .grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
                            .grid_y = h->n_kv,
                            .n_threads = CUDA_THREADS,
                            .what = "attend",
-                           .shared = k.shared};
+                           .shared = k->shared};
 }
 
 /* Whether one kernel of a block a row merges and packs what attention leaves. Of more rows, which
@@ -100,7 +101,8 @@ int step_attend(struct step *s, const struct model_op *op) {
         .sinks = sinks,
     };
 
-    struct launch attend = attend_launch(s, h, false);
+    struct attend_kernel kernel = kernel_for(s, h), rest = attend_kernel_for(&a.shape, false);
+    struct launch attend = attend_launch(s, h, &kernel);
     struct launch merge = {
         kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
     int r = plan(s, h);
@@ -113,12 +115,10 @@ int step_attend(struct step *s, const struct model_op *op) {
         s->packed = true;
         return r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
     }
-    if (r == 0 && is_wide(s, h)) {
-        struct launch wide = attend_launch(s, h, true);
-
-        r = cuda_launch(b, &wide, &a, sizeof(a));
-    }
     r = r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
+    attend = attend_launch(s, h, &rest);
+    if (r == 0 && kernel.leaves)
+        r = cuda_launch(b, &attend, &a, sizeof(a));
     if (merges_by_row(s, h)) {
         struct launch rows = {kernel_merge_rows, s->grid.rows, 1, PACK_THREADS, "merge_rows", 0};
         enum pack_kind kind = s->gated ? PACK_GATE : PACK_PLAIN;

@@ -301,24 +301,30 @@ ATTEND(attend_256_q8, 8, true)
 ATTEND(attend_512, 16, false)
 ATTEND(attend_512_q8, 16, true)
 
-template <bool Q8> DEVICE void attend_latent_all(const struct attend_args &a) {
-    constexpr int groups = ATTN_LATENT / ATTN_QUERIES;
-    using S = struct Shared<LATENT_KEY / 32, groups>;
+/* Of kernels whose shared memory the launch asks for; nothing is done by last blocks. */
+template <int D, int G, int V, bool Q8, bool LATENT>
+DEVICE void attend_groups(const struct attend_args &a) {
+    using S = struct Shared<D, G>;
     S &s = *(S *)dynamic_shared();
 
-    static_assert(sizeof(S) == ATTEND_LATENT_SHARED && sizeof(S) <= 99 * 1024, "kernels.h");
+    static_assert(sizeof(S) == ATTEND_GROUPS_SHARED(32 * D, G * ATTN_QUERIES), "kernels.h");
+    static_assert(sizeof(S) <= 99 * 1024, "what every device has");
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        attend_item<LATENT_KEY / 32, groups, LATENT_VALUE, Q8, true>(a, a.batch->item[i], s);
+        attend_item<D, G, V, Q8, LATENT>(a, a.batch->item[i], s);
         sync_block();
     }
 }
 
-KERNEL(attend_latent, struct attend_args, CUDA_THREADS, 1) {
-    wait_for_previous();
-    attend_latent_all<false>(a);
-}
+#define ATTEND_GROUPS(NAME, D, G, V, Q8, LATENT)                                                   \
+    KERNEL(NAME, struct attend_args, CUDA_THREADS, 1) {                                            \
+        wait_for_previous();                                                                       \
+        attend_groups<D, G, V, Q8, LATENT>(a);                                                     \
+    }
 
-KERNEL(attend_latent_q8, struct attend_args, CUDA_THREADS, 1) {
-    wait_for_previous();
-    attend_latent_all<true>(a);
-}
+ATTEND_GROUPS(attend_wide_256, 8, ATTN_WIDE_256 / ATTN_QUERIES, 256, false, false)
+ATTEND_GROUPS(attend_wide_256_q8, 8, ATTN_WIDE_256 / ATTN_QUERIES, 256, true, false)
+ATTEND_GROUPS(attend_wide_512, 16, ATTN_WIDE_512 / ATTN_QUERIES, 512, false, false)
+ATTEND_GROUPS(attend_wide_512_q8, 16, ATTN_WIDE_512 / ATTN_QUERIES, 512, true, false)
+ATTEND_GROUPS(attend_latent, LATENT_KEY / 32, ATTN_LATENT / ATTN_QUERIES, LATENT_VALUE, false, true)
+ATTEND_GROUPS(attend_latent_q8, LATENT_KEY / 32, ATTN_LATENT / ATTN_QUERIES, LATENT_VALUE, true,
+              true)

@@ -94,7 +94,7 @@ struct plan_args {
     uint32_t group, n_head_kv, n_multiprocessors, max_partials;
     uint32_t page_tokens; /* 0: nothing is shared */
     uint32_t few;         /* queries of a block that has one chunk: ATTN_QUERIES or ATTN_LATENT */
-    uint32_t wide;        /* of one that has all: as few, or ATTN_WIDE */
+    uint32_t wide;        /* of one that has all: attend_kernel.queries */
 };
 
 /* -- rows -------------------------------------------------------------------------------------- */

@@ -41,14 +41,17 @@ struct attend_args {
 /* A variant of attention. */
 struct attend_kernel {
     const void *kernel;
-    uint32_t shared; /* bytes, of the launch */
+    uint32_t shared;  /* bytes, of the launch */
+    uint32_t queries; /* of an item that has all chunks, at most */
+    bool leaves;      /* items of up to ATTN_QUERIES queries to the variant that is not wide */
 };
 
-/* attend_latent: 32 queries of LATENT_KEY values, the results of LATENT_VALUE; nothing by last
- * blocks. */
-#define ATTEND_LATENT_SHARED                                                                       \
-    (64 + ATTN_CHUNK / 8 * 16 + ATTN_LATENT * (LATENT_KEY + 8) * 2 +                               \
-     ATTN_TILES * ATTN_LATENT * (ATTN_TILE * 2 + 16) + ATTN_LATENT * 7 * 4)
+/* attend_latent: items of up to ATTN_LATENT queries of LATENT_KEY values, the results of
+ * LATENT_VALUE. attend_wide_256, attend_wide_512: all items, of up to ATTN_WIDE_256, ATTN_WIDE_512
+ * queries. Nothing by last blocks. Their shared memory: */
+#define ATTEND_GROUPS_SHARED(head, queries)                                                        \
+    (64 + ATTN_CHUNK / 8 * 16 + (queries) * ((head) + 8) * 2 +                                     \
+     ATTN_TILES * (queries) * (ATTN_TILE * 2 + 16) + (queries)*7 * 4)
 
 /* Merges the chunks of queries that were split, from the first one that a query sees; grid: x
  * merges, or fewer, y key heads. */
@@ -85,12 +88,16 @@ extern const void *const kernel_attend_wide_64;
 extern const void *const kernel_attend_wide_64_q8;
 extern const void *const kernel_attend_wide_128;
 extern const void *const kernel_attend_wide_128_q8;
+extern const void *const kernel_attend_wide_256;
+extern const void *const kernel_attend_wide_256_q8;
+extern const void *const kernel_attend_wide_512;
+extern const void *const kernel_attend_wide_512_q8;
 extern const void *const kernel_attend_latent;
 extern const void *const kernel_attend_latent_q8;
 extern const void *const kernel_merge;
 extern const void *const kernel_merge_rows;
 
-/* @wide: of up to ATTN_WIDE queries, of heads of up to 128 values. */
+/* @wide: for steps of many rows; of latent attention there is one kernel. */
 static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide) {
     static const void *const *const kernel[][2] = {
         {&kernel_attend_64, &kernel_attend_64_q8},
@@ -99,17 +106,24 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
         {&kernel_attend_512, &kernel_attend_512_q8},
         {&kernel_attend_wide_64, &kernel_attend_wide_64_q8},
         {&kernel_attend_wide_128, &kernel_attend_wide_128_q8},
+        {&kernel_attend_wide_256, &kernel_attend_wide_256_q8},
+        {&kernel_attend_wide_512, &kernel_attend_wide_512_q8},
         {&kernel_attend_latent, &kernel_attend_latent_q8},
     };
     uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
-    struct attend_kernel k = {NULL, 0};
+    struct attend_kernel k = {NULL, 0, ATTN_QUERIES, false};
 
-    assert(dim <= (wide && !s->latent ? 128 : s->latent ? LATENT_KEY : 512));
+    assert(dim <= (s->latent ? LATENT_KEY : 512));
     if (s->latent)
-        k.shared = ATTEND_LATENT_SHARED;
+        k.queries = ATTN_LATENT;
     else if (wide)
+        k.queries = size < 2 ? ATTN_WIDE : size == 2 ? ATTN_WIDE_256 : ATTN_WIDE_512;
+    k.leaves = k.queries == ATTN_WIDE;
+    if (k.leaves)
         k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->q8);
-    k.kernel = *kernel[s->latent ? 6 : wide ? 4 + size : size][s->q8];
+    else if (k.queries > ATTN_QUERIES)
+        k.shared = ATTEND_GROUPS_SHARED(s->latent ? LATENT_KEY : size == 2 ? 256 : 512, k.queries);
+    k.kernel = *kernel[s->latent ? 8 : wide ? 4 + size : size][s->q8];
     return k;
 }
 

@@ -499,7 +499,7 @@ static int same_alone(struct be *b, const struct attention *t, uint32_t n) {
 /* A prompt, its last rows alone, its last row alone: near what the host gives, and the same
  * bits. */
 static int compare_attention(struct be *b, const struct attention *t, struct err *err) {
-    bool wide = t->n > b->wide_rows && t->heads.dim <= 128 && !t->n_turned;
+    bool wide = t->n > b->wide_rows && !t->n_turned;
     uint32_t few = MIN(MIN(t->n, ROWS), b->opts->max_rows);
     double error;
     int r = attend_all(b, t, &error), same = 1;

@@ -23,7 +23,10 @@
 #define ATTN_TILES 8u   /* of a chunk */
 #define ATTN_CHUNK 256u /* keys */
 #define ATTN_QUERIES 16u
-#define ATTN_WIDE 128u  /* queries of a block when a step has many rows */
+/* Queries of a block when a step has many rows, by the size of the heads. */
+#define ATTN_WIDE 128u
+#define ATTN_WIDE_256 64u
+#define ATTN_WIDE_512 32u
 #define ATTN_LATENT 32u /* queries of a block of latent attention */
 
 /* What a page of a head is made of. */

@@ -137,8 +137,8 @@ static void allow_all_shared(void) {
         allow_shared(kernel_matmul_wgmma, wgmma, "matmul_wgmma");
         allow_shared(kernel_matmul_wgmma_64, wgmma_64, "matmul_wgmma_64");
     }
-    for (int i = 0; i < 6; i++) {
-        struct page_shape s = {1, i / 2 == 0 ? 64 : 128, 16, i % 2, i / 2 == 2};
+    for (int i = 0; i < 10; i++) {
+        struct page_shape s = {1, 64u << i / 2 % 4, 16, i % 2, i / 2 == 4};
         struct attend_kernel k = attend_kernel_for(&s, true);
 
         allow_shared(k.kernel, k.shared, s.latent ? "attend_latent" : "attend_wide");

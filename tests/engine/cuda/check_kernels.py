@@ -28,6 +28,10 @@ LIMITS = {
     "attend_wide_64_q8": 255,
     "attend_wide_128": 255,
     "attend_wide_128_q8": 255,
+    "attend_wide_256": 255,
+    "attend_wide_256_q8": 255,
+    "attend_wide_512": 255,
+    "attend_wide_512_q8": 255,
     "attend_latent": 255,
     "attend_latent_q8": 255,
     "merge": 64,
@@ -78,7 +82,7 @@ SHARED_MAX = 48 * 1024
 # What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
 # or a thread cannot have more registers.
 SPILLS = {("matvec_16", "sm_100"): (8, 12, 144)}
-SPILLS |= {("attend_latent_q8", arch): (8, 4, 4) for arch in ("sm_100", "sm_120")}
+SPILLS |= {("attend_latent", arch): (8, 4, 4) for arch in ("sm_100", "sm_120")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")

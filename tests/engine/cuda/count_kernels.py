@@ -57,7 +57,7 @@ END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
 FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blocks that are launched a multiprocessor
 TAG = re.compile(r"(?:add_segment|add_stage|walk)ILi(\d+)E")
 # Kernels whose warps go over all tiles of a chunk for their share of the values: how often the loop that does it runs.
-SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8}
+SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256": 8, "attend_wide_512": 8}
 # Once a row of tiles, not once a stage; scores with a cap; once a chunk of attend_wide.
 RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|merge_result")
 
