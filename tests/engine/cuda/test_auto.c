@@ -111,7 +111,7 @@ Test(cuda_auto, a_right_device_is_taken_and_a_wrong_kernel_never) {
         {"wgmma", "cuda", "without matmul_wgmma: other bits than matmul_wide"},
         {"attend_wide_64", "cuda", "without attend_wide"},
         {"attend_64", "cpu", "attention"},
-        {"merge", "cpu", "attention"},
+        {"merge_rows", "cpu", "attention"},
         {"repack", "cpu", ""},
         {"embed", "cpu", "logits"},
         {"rope", "cpu", ""},
