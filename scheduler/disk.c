@@ -1,31 +1,21 @@
 /*
- * disk - how prefixes get to a file and back.
+ * disk - how prefixes get to a file and back; what is written and what is read is told in
+ * docs/scheduler.md, "The disk".
  *
  *   device  <-- copies of a step -->  host memory  <-- this thread -->  file
  *
  * The file is a store of slots (kvpager/store.h), and the slots have a pager of their own, as the
- * host's pages do: same identity, same comparison of tokens and isolation key, same eviction.
- * Page number i is slot i. When a worker begins it reads the heads of all slots and enters what
- * hangs together, parents first (store_enter()): a page names the one before it by an id that was
- * drawn for one writing and is never used again, so a chain is what it was when it was written, or
- * it ends. The bytes are looked at when they are needed: a page that is damaged is forgotten with
- * all that follow it, and computed.
+ * host's pages do: page number i is slot i, and its snapshots are the file's states.
  *
  * A thread reads and writes; the step thread never touches the file after the start. What it is
  * given stays as it is meanwhile: pages are held by a sequence of the host's pager and slots by
  * one of the slots' pager, until the thread gives the job back. What steps copy is waited for on
  * both sides: a page is written to the file when the step that copies it from the device has
  * ended, and read into host memory when the steps that may still copy from that page have ended.
+ * One prefix is written at a time.
  *
- * One prefix is written at a time, and the thread takes turns between that and what is read, a
- * page's size of each (disk_io.h). How much may be written is disk_room.h's.
- *
- * Hybrid models. The snapshots of the slots' pager are the file's states, so they are matched and
- * evicted as everywhere (kvpager/snapshot.c). A page's snapshot is written behind the page, so that
- * what is in the file when the writing ends is of use; it is held in host memory meanwhile. A
- * request gets the pages up to the last snapshot, then that: into one of host memory that is taken
- * before, which steps may still load from when it is, as from the pages. Where that or a page is
- * damaged it gets the last snapshot before.
+ * A page's snapshot is written behind the page, and held in host memory meanwhile. A request gets
+ * the pages up to the last snapshot, then that: into one of host memory that is taken before.
  */
 
 #include "scheduler/disk.h"

@@ -1,17 +1,10 @@
 #pragma once
 
 /*
- * disk_room - how much may be written to the file of the disk tier, and where. Private to disk.c.
- *
- * A file system that is full. The file is sparse: a slot that was never written takes room when
- * it is. When there is none, those slots, of pages or of states, are withheld, and what is written
- * from then on takes the slots of what is evicted, whose room the file has. From time to time the
- * withheld ones are given free: there may be room again. Where overwriting fails too (a disk that
- * is broken, a file system that copies on writing) nothing is written until then.
- *
- * Wear. So much is written in a day, at most, on average: a bucket that holds an hour's part and
- * is full at the start. A prefix is written from its beginning on, so what many prompts have in
- * common comes first.
+ * disk_room - how much may be written to the file of the disk tier, and where: what is withheld
+ * while a file system is full, and the bucket that bounds the wear (docs/scheduler.md, "The disk").
+ * Where overwriting fails too (a disk that is broken, a file system that copies on writing) nothing
+ * is written until it is tried again. Private to disk.c.
  */
 
 #include "base/clock.h"

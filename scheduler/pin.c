@@ -138,12 +138,15 @@ static bool is_worth_pinning(const struct pins *t, const struct request *r) {
            pin_returns(t, r->session, r->tenant);
 }
 
-static struct pin *next_victim(struct pins *t, int64_t now) {
+/* The next to be dropped; @spare: only of those that are. NULL: there is none. */
+static struct pin *next_victim(struct pins *t, bool spare, int64_t now) {
     const struct fair_share *f = t->view->fair;
     struct pin *best = NULL;
     int best_rank = -1;
 
     LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
+        if (spare && !k->spare)
+            continue;
         bool over =
             fair_is_over(f, k->tenant, f->tenant[k->tenant].n_pages, t->view->n_pages, false, now);
         int rank = 2 * over + (k->end == PAUSE_AFTER_ANSWER);
@@ -156,30 +159,14 @@ static struct pin *next_victim(struct pins *t, int64_t now) {
     return best;
 }
 
-static void give_up(struct pins *t, struct pin *k) {
+static bool drop_one(struct pins *t, bool spare, int64_t now) {
+    struct pin *k = next_victim(t, spare, now);
+
+    if (!k)
+        return false;
     drop(t, k);
     t->view->stats->n_pins_dropped++;
-}
-
-static bool drop_one(struct pins *t, int64_t now) {
-    struct pin *k = next_victim(t, now);
-
-    if (k)
-        give_up(t, k);
-    return k != NULL;
-}
-
-/* The shortest of those that are spare. */
-static bool drop_spare(struct pins *t) {
-    struct pin *best = NULL;
-
-    LIST_FOREACH_ENTRY(k, &t->pinned, struct pin, link) {
-        if (k->spare && (!best || k->n_tokens < best->n_tokens))
-            best = k;
-    }
-    if (best)
-        give_up(t, best);
-    return best != NULL;
+    return true;
 }
 
 /* Nine of ten pauses are shorter: as far as little is known of the session's, those of all. */
@@ -331,7 +318,7 @@ void pin_begin_step(struct pins *t, int64_t now) {
     uint64_t need = plan_next_pages(t->view->plan);
 
     expire(t, now);
-    while (kv_pager_available(t->view->pager) < need && drop_one(t, now))
+    while (kv_pager_available(t->view->pager) < need && drop_one(t, false, now))
         ;
     t->growth_pages = growth_pages(t);
     t->spare_pages = 0;
@@ -386,7 +373,7 @@ static void drop_spares(struct pins *t, struct request *const *r, uint32_t n, ui
     if (i == n || t->spare_pages == 0)
         return;
     uint64_t need = promised + need_of(t, r[i]) + t->growth_pages;
-    while (need > kv_pager_available(t->view->pager) && drop_spare(t))
+    while (need > kv_pager_available(t->view->pager) && drop_one(t, true, now))
         ;
 }
 
@@ -400,6 +387,6 @@ void pin_release_for_waiting(struct pins *t, struct request *const *r, uint32_t 
     while (t->view->plan->n_running > 0 && i < n && !has_waited(t, r[i], now))
         i++;
     while (i < n && promised + need_of(t, r[i]) > kv_pager_available(t->view->pager) &&
-           drop_one(t, now))
+           drop_one(t, false, now))
         ;
 }
