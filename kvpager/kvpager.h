@@ -217,12 +217,8 @@ void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 uint32_t kv_seq_committed(const struct kv_seq *s);
 /* Its pages of reference count 1: those that truncating to 0 would make available. */
 uint32_t kv_seq_exclusive(const struct kv_seq *s);
-/* What its published pages hold; a caller that pins a sequence need not store its tokens too. */
+/* Under which its published pages are found. */
 const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
-/* Tokens in its published pages: a multiple of page_tokens. */
-uint32_t kv_seq_published(const struct kv_seq *s);
-/* Copies those tokens to @out, which has room for kv_seq_published() of them. */
-void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out);
 /* Its state slot, below n_states; 0 where there are none. Not of a pinned sequence. */
 uint32_t kv_seq_state(const struct kv_seq *s);
 /* The page table; valid until the next call that changes the sequence. */

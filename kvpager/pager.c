@@ -542,18 +542,6 @@ const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s) {
     return &s->isolation;
 }
 
-uint32_t kv_seq_published(const struct kv_seq *s) {
-    return s->n_published * s->pager->opts.page_tokens;
-}
-
-void kv_seq_read_tokens(const struct kv_seq *s, int32_t *out) {
-    const struct pool *pool = &s->pager->pool;
-    uint32_t t = pool->page_tokens;
-
-    for (uint32_t i = 0; i < s->n_published; i++)
-        memcpy(out + (size_t)i * t, pool_tokens(pool, &pool->page[s->page[i]]), t * sizeof(*out));
-}
-
 uint32_t kv_seq_state(const struct kv_seq *s) {
     assert(!s->pinned);
     return s->state == NO_STATE ? 0 : s->state;
