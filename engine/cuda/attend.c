@@ -56,7 +56,7 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
 /* Whether one kernel of a block a row merges and packs what attention leaves. Of more rows, which
  * are split rarely, each would look for merges in vain. */
 static bool merges_by_row(const struct step *s, const struct heads *h) {
-    return s->be->shape->mla.rank == 0 && s->grid.rows <= WIDE_ROWS &&
+    return s->be->fuse && s->be->shape->mla.rank == 0 && s->grid.rows <= WIDE_ROWS &&
            h->n / h->n_kv <= MERGE_GROUP;
 }
 

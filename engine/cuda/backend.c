@@ -228,7 +228,7 @@ static uint32_t n_threads(const struct be *b) {
     return 0;
 }
 
-/* What the kernels of few rows do beside their own work, and when they come up. */
+/* What kernels do beside their own work, and when they come up. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     static const char *const names[] = {"early launch", "fused kernels", "expert_vec"};
 

@@ -154,8 +154,9 @@ struct be {
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
     bool stuck;               /* lost, and nothing that waits for the device may be called */
-    /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c); more
-     * than so many rows: ATTN_WIDE queries a block. */
+    /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c), and
+     * no kernel of many rows does what the one before it could, or the one behind; more than so
+     * many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
     struct temper temper;     /* of the layers' queries, all the same */
     bool wants_early;         /* as early_open() found */

@@ -73,7 +73,7 @@ int step_leave(struct step *s, const struct weights *w, bool add,
                struct left left[MATMUL_MATRICES]) {
     struct operand x = step_rows(s);
 
-    x.left = left;
+    x.left = s->be->fuse ? left : NULL;
     return cuda_matmul(s->be, w, &x, add);
 }
 
@@ -509,7 +509,7 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
         struct operand x = step_rows(s);
 
         x.glu = step_glu(glu);
-        x.gated = two ? &gated : NULL;
+        x.gated = two && b->fuse ? &gated : NULL;
         int r = cuda_matmul(b, w, &x, false);
         s->ff.kind = gated ? PACK_PLAIN : step_glu(glu);
         return r;
