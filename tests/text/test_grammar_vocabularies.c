@@ -165,6 +165,16 @@ static const char WIDE[] = "{\"pattern\":\"\u00e9[0-9]$|zz\"}",
 static const char LENGTHS[] = "{\"pattern\":\"^[^@ ]+@[a-z.]+$\",\"maxLength\":26}",
                   LENGTHS_TEXT[] = "\"a\xc3\xa9.b-c7@ab.c\"";
 
+/* So few characters are left that most tokens are read, or not, by their characters alone. */
+static const char EXACT[] = "{\"pattern\":\"[0-9a-f]\",\"minLength\":6,\"maxLength\":6}",
+                  EXACT_TEXT[] = "\"xyz\xc3\xa9\\na\"";
+
+/* Loops whose characters are those of UTF-8, and one that has escapes. */
+static const char LOOP[] = "{\"pattern\":\"^[\\\\w .\u00e9\u4f60]{2,8}$\"}",
+                  LOOP_TEXT[] = "\"a \xe4\xbd\xa0.\xc3\xa9\"",
+                  ESCAPES[] = "{\"pattern\":\"^[^x]{1,7}$\"}",
+                  ESCAPES_TEXT[] = "\"a\\n\xc3\xa9\\\"b\"";
+
 enum { STEP = FEWER(7, 77) };
 
 /* Masks against the acceptance of every @STEP-th token, along @text. How many were late. */
@@ -249,6 +259,9 @@ static void check_vocabulary(const char *folder, const char *name) {
     check_along(v, tok, WIDE, WIDE_TEXT, false);
     check_along(v, tok, WIDTHS, WIDTHS_TEXT, false);
     check_along(v, tok, LENGTHS, LENGTHS_TEXT, false);
+    check_along(v, tok, EXACT, EXACT_TEXT, false);
+    check_along(v, tok, LOOP, LOOP_TEXT, false);
+    check_along(v, tok, ESCAPES, ESCAPES_TEXT, false);
 }
 
 static void check(const char *name) {

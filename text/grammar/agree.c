@@ -9,6 +9,7 @@
 
 #include "text/grammar/collect.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ struct pair {
     uint32_t q, r, chars;
 };
 
+/* now[]: the pairs behind `chars` characters, later[]: those behind one more; slot[] finds all. */
 struct agreement {
     const struct grammar *g;
     struct pair pair[PAIRS_MAX];
@@ -52,6 +54,8 @@ static void add_pair(struct agreement *a, uint32_t q, uint32_t r, uint32_t chars
     }
     if (!a->slot[i])
         a->slot[i] = (uint16_t)++a->n;
+    assert(chars == a->chars || chars == a->chars + 1);
+    assert(a->n_now < ARRAY_SIZE(a->now) && a->n_later < ARRAY_SIZE(a->later));
     a->pair[a->slot[i] - 1] = (struct pair){q, r, chars};
     if (chars == a->chars)
         a->now[a->n_now++] = (uint16_t)(a->slot[i] - 1);
@@ -98,6 +102,7 @@ static void compare(struct agreement *a, uint32_t i) {
 }
 
 int states_agree(const struct grammar *g, uint32_t q, uint32_t r) {
+    assert(g->state[q].rule == g->state[r].rule && g->rule[g->state[q].rule].plain);
     CLEANUP(freep) struct agreement *a = calloc(1, sizeof(*a));
 
     if (!a)
@@ -166,6 +171,7 @@ uint32_t state_reach(const struct grammar *g, uint32_t q, bool *ends) {
     uint32_t chars = 0;
 
     *ends = true;
+    assert(r.rule->plain);
     if (!level)
         return AGREE_MAX;
     r.level = level;

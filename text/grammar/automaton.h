@@ -122,7 +122,8 @@ struct auto_rule {
     struct byte_set first, follow; /* bytes that can begin it; that can come right after it */
 };
 
-/* The tokens at a state, as far as the state alone decides (classify.c). */
+/* The tokens at a state, as far as the state alone decides (classify.c). Either bits or ids; level
+ * and longest only with bits; items of `after` are less than n_rest. Immutable once it is made. */
 struct token_class {
     uint32_t *bits; /* of n_words: read without leaving the rule, or NULL: the ids are listed */
     uint32_t *ids, n_ids;

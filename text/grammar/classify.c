@@ -376,6 +376,7 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
     if (k.counts && rule->shared)
         borrow(k.c, vocab_shared_class(g->vocab, rule->shared, state - rule->start));
     k.keeps = k.counts && !k.c->base && !reads_utf8(g, rule);
+    assert(!k.c->base || k.counts);
     m.fuel = CLASS_FUEL;
     m.config[m.n_configs++] = (struct config){.state = state};
     s.end = m.n_configs;
@@ -424,6 +425,8 @@ int class_new(struct token_class **out, const struct grammar *g, uint32_t state,
         return r;
     }
     k.c->bytes += sizeof(*k.c);
+    assert((k.c->bits != NULL) != (k.c->ids != NULL) && (k.c->bits || !k.c->level));
+    assert(!k.counts || (k.c->level && k.c->longest));
     *out = k.c;
     return 0;
 }
@@ -490,6 +493,7 @@ static struct token_class *publish(const struct grammar *g, _Atomic(struct token
                                    struct token_class *c) {
     struct token_class *there = NULL;
 
+    assert(!c || (!c->shared && c->bytes > 0));
     if (c && !share_spend(vocab_share(g->vocab), c->bytes))
         return NULL;
     if (c)
@@ -560,6 +564,7 @@ bool class_is_long(const struct grammar *g, uint32_t q) {
 }
 
 void class_walked(const struct grammar *g, uint32_t q, uint64_t n_visited) {
+    assert(may_have_class(g, q) && !is_wide(g, q));
     bool none = n_visited <= CHEAP_VISITS;
     _Atomic(struct token_class *) *place = none ? place_of(g, q) : NULL;
     struct token_class *expected = NULL, *c = none ? &no_class : &once_walked;

@@ -164,6 +164,7 @@ bool collect_shorts(struct collector *k) {
 
     for (uint32_t w = 0; w < n_words; w++)
         k->walk.bits[w] = is_short[w] & at_most[w] & (all ? all[w] : UINT32_MAX);
+    assert(k->walk.n_visited == 0);
     k->walk.n_set = bits_count(k->walk.bits, n_words);
     k->walk.short_from = (uint32_t)from + 1;
     k->walk.short_to = to;

@@ -43,6 +43,7 @@ int64_t bits_count(const uint32_t *bits, uint32_t n) {
     return (int64_t)total;
 }
 
+/* A class at the configurations that have it. */
 struct applied {
     const struct token_class *c;
     const struct config *at;
@@ -71,7 +72,9 @@ static struct byte_set name_bytes(const struct names *names, uint32_t node) {
 static void find_ends(struct applied *a) {
     const struct call_desc *d = a->desc;
 
+    assert(d->kind == CALL_COUNTED);
     for (uint32_t k = 0; k < a->n_regs; k++) {
+        assert(a->reg[k] <= d->max);
         uint32_t lo = d->min - MIN(d->min, a->reg[k]);
         uint32_t hi = d->max == NO_MAX ? TRIE_MAX_LEN : MIN(d->max - a->reg[k], TRIE_MAX_LEN);
 
@@ -183,6 +186,7 @@ static void add_within(struct machine *m, const struct applied *a) {
     const uint32_t *at_limit = vocab_at_most(v, MIN(left, (uint32_t)RUNWAY_MAX));
     const uint32_t *is_short = vocab_short_bits(v);
 
+    assert(a->desc->kind == CALL_WITHIN && a->n_regs == 1 && !c->level);
     for (uint32_t i = 0; i < c->n_ids; i++)
         add_read(m, a, c->ids[i]);
     a->mask->counted = a->mask->counted && !c->bits;

@@ -81,6 +81,7 @@ static bool grow_frames(struct machine *m) {
     }
     m->cap_frames = cap;
     m->n_buckets = cap * 2;
+    assert(m->n_frames < cap && !(m->n_buckets & (m->n_buckets - 1)));
     machine_rehash(m);
     return true;
 }
@@ -97,6 +98,7 @@ uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_
         return 0;
     if (m->n_frames == m->cap_frames && !grow_frames(m))
         return 0;
+    assert(parent < m->n_frames);
     uint32_t i = m->n_frames++;
 
     m->frame[i] = (struct frame){
@@ -108,6 +110,7 @@ uint32_t machine_push(struct machine *m, uint32_t parent, uint32_t call, uint32_
 /* The last ones came last into their buckets: taken off in reverse they are each the first
  * there. */
 void machine_forget_frames(struct machine *m, uint32_t n) {
+    assert(n > 0); /* the one below everything stays */
     while (m->n_frames > n) {
         const struct frame *f = &m->frame[--m->n_frames];
         uint32_t h = bucket_of(m, f->parent, f->call, f->count);
@@ -315,6 +318,7 @@ void machine_leave(struct machine *m, struct set *out, uint32_t reg, uint32_t fr
 }
 
 void machine_start(struct machine *m, struct set *out) {
+    assert(m->depth == 0);
     *out = set_open(m);
     enter(m, out, m->g->rule[m->g->start].start, 0, 0, 0);
     out->can_end = out->can_end || m->g->nullable;
@@ -355,6 +359,7 @@ bool machine_step(struct machine *m, const struct set *from, unsigned symbol, st
         if (to != NO_STATE)
             follow_edge(m, c, symbol, to, out);
     }
+    assert(m->depth == 0);
     return end_of_step(m, out);
 }
 
@@ -401,8 +406,10 @@ uint64_t machine_stacks(const struct machine *m, const struct set *s) {
 void machine_collect(struct machine *m) {
     uint32_t *number = m->bucket, n = 1;
 
+    assert(m->n_frames <= m->n_buckets);
     memset(number, 0, m->n_frames * sizeof(*number));
     for (uint32_t i = 0; i < m->n_configs; i++) {
+        assert(m->config[i].frame < m->n_frames);
         number[m->config[i].frame] = 1;
         if (is_node(m->g, m->config[i].state))
             number[m->config[i].reg] = 1;
@@ -410,6 +417,7 @@ void machine_collect(struct machine *m) {
     for (uint32_t i = m->n_frames; i-- > 1;) {
         if (!number[i])
             continue;
+        assert(m->frame[i].parent < i);
         number[m->frame[i].parent] = 1;
         if (keeps_node(m->g, &m->frame[i]))
             number[m->frame[i].count] = 1;

@@ -20,7 +20,8 @@ struct frame {
     uint32_t depth;
 };
 
-/* One way to read the text so far: its state, the register of its rule, and its stack. */
+/* One way to read the text so far: its state, the register of its rule, and its stack, a frame of
+ * the machine; a register that is one, too, where it has many members or a list of items. */
 struct config {
     uint32_t state, reg, frame;
     uint32_t mark; /* in an item that must differ from others: distinct.c; 0: it does */
@@ -42,7 +43,9 @@ struct seen {
 };
 
 /* Invariants: a frame's parent has a smaller number; no two frames have the same parent, call and
- * count; once there is an error nothing is added any more. One thread at a time. */
+ * count; n_buckets is a power of two and at least cap_frames, and a frame is before those of its
+ * bucket that have smaller numbers; a set that grows is the last one; once there is an error
+ * nothing is added any more. One thread at a time. */
 struct machine {
     const struct grammar *g;
     struct frame *frame;

@@ -24,6 +24,7 @@
 #define KEY_MAX 65536u               /* bytes of a rule */
 #define SHARE_MAX ((size_t)64 << 20) /* of rules and classes */
 
+/* In a list of its bucket: never changed but for cls[], each of which is set once. */
 struct shared_rule {
     struct shared_rule *next;
     uint64_t hash;
@@ -146,6 +147,7 @@ _Atomic(struct token_class *) *share_places(struct share *s, const struct gramma
                                             bool counted) {
     struct buf key;
 
+    assert(rule < g->n_rules);
     buf_init(&key, KEY_MAX);
     if (!write_key(&key, g, rule, counted)) {
         buf_deinit(&key);
@@ -164,6 +166,7 @@ _Atomic(struct token_class *) *share_places(struct share *s, const struct gramma
         r = find(first, &key, hash); /* another thread may have been first */
         r = r ? r : made;
     }
+    assert(!r || r->n_states == g->rule[rule].n_states);
     if (r != made)
         rule_free(made);
     buf_deinit(&key);

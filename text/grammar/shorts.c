@@ -69,6 +69,7 @@ int shorts_init(struct shorts *s, const struct grammar_vocab *v, const uint32_t 
     memcpy(n, s->first, sizeof(n));
     memcpy(n_bytes, s->at, sizeof(n_bytes));
     list_shorts(s, v, is_short, n, n_bytes, true);
+    assert(memcmp(n, s->first + 1, sizeof(n)) == 0 && memcmp(n_bytes, s->at + 1, sizeof(n)) == 0);
     return 0;
 }
 

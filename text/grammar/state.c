@@ -28,8 +28,9 @@
 #define STACK_RESERVE 256u /* frames that one token may add */
 
 /* History: one entry per accepted token and one for the start, at most cap; the sets lie in the
- * machine's config[] in this order, and nothing lies behind the last but while a mask or a step is
- * made. */
+ * machine's config[] in this order, one behind the other, and nothing lies behind the last but
+ * while a mask or a step is made; so it is with the text. Between these the machine has no error
+ * and is not quick. */
 struct moment {
     struct set set;
     uint32_t n_text; /* as the machine's */
@@ -46,6 +47,15 @@ struct grammar_state {
     uint32_t n_scratch;
     struct closing *closing; /* NULL: not needed yet */
 };
+
+/* Between two calls. */
+static void check_rest(const struct grammar_state *s) {
+    const struct moment *last = &s->moment[s->n - 1];
+
+    assert(s->n > 0 && s->n <= s->cap);
+    assert(last->set.end == s->m.n_configs && last->n_text == s->m.n_text);
+    assert(!s->m.error && !s->m.quick && !s->m.reads);
+}
 
 static struct moment *now(const struct grammar_state *s) {
     assert(s->n > 0 && s->n <= s->cap);
@@ -157,6 +167,7 @@ int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *sr
     dst->n_dropped = src->n_dropped;
     dst->collect_at = src->collect_at;
     machine_rehash(d);
+    check_rest(dst);
     return 0;
 }
 
@@ -269,6 +280,7 @@ static int leave_no_trace(struct grammar_state *s, uint32_t n_configs, uint32_t 
     s->m.error = 0;
     s->m.quick = s->m.reads = false;
     s->m.n_text = now(s)->n_text;
+    check_rest(s);
     return r;
 }
 
@@ -355,7 +367,8 @@ int64_t grammar_mask(struct grammar_state *s, uint32_t *bits) {
     return grammar_mask_within(s, bits, GRAMMAR_NO_MAX);
 }
 
-/* A mask being made for the set @at. */
+/* A mask being made for the set @at. Of each configuration at most one of open, put_off and is_long
+ * holds, and as long as one does it has no class here; applied only with one. */
 struct making {
     struct grammar_state *s;
     struct set at, others; /* others: the configurations without a class */
@@ -407,6 +420,7 @@ static void find_classes(struct making *k) {
         k->n_put_off += k->put_off[i];
         made = made || class_is_missing(m->g, c.state);
         k->is_long[i] = !k->near && class_is_long(m->g, c.state);
+        assert(k->open[i] + k->put_off[i] + k->is_long[i] <= 1);
         if (!k->open[i] && !k->put_off[i] && !k->is_long[i])
             k->cls[i] = class_at(m, &c);
         if (k->cls[i] && k->near && !closing_class_fits(k->near, &c)) {
@@ -663,6 +677,7 @@ static void add_moment(struct grammar_state *s, struct set next, bool done) {
         next.begin -= first;
         next.end -= first;
     }
+    assert(next.begin == now(s)->set.end && next.end == m->n_configs);
     s->moment[s->n++] = (struct moment){.set = next, .n_text = m->n_text, .done = done};
     if (m->n_frames > s->collect_at) {
         machine_collect(m);
@@ -675,6 +690,7 @@ int grammar_accept(struct grammar_state *s, int32_t token) {
     uint32_t n_configs = m->n_configs, n_frames = m->n_frames;
     struct set next = set_open(m);
 
+    check_rest(s);
     if (now(s)->done || token < 0 || (uint32_t)token >= vocab_n_tokens(m->g->vocab))
         return -EINVAL;
     bool end = vocab_is_end(s->m.g->vocab, token) && now(s)->set.can_end, ok = end;
@@ -735,6 +751,7 @@ int grammar_rollback(struct grammar_state *s, uint32_t n) {
     assert(now(s)->set.end <= s->m.n_configs);
     s->m.n_configs = now(s)->set.end;
     s->m.n_text = now(s)->n_text;
+    check_rest(s);
     return 0;
 }
 

@@ -48,6 +48,7 @@ static int fill(struct trie *t, const struct trie_string *v, uint32_t lo, uint32
         t->item[t->n_items++] = v[first].item;
     if (first - lo > UINT16_MAX)
         return -EINVAL;
+    assert(child > node);
     t->node[node].n_items = (uint16_t)(first - lo);
     t->node[node].child = child;
     for (uint32_t i = first; i < hi; i++) {

@@ -40,7 +40,8 @@ struct trie_node {
     uint8_t height;
 };
 
-/* Immutable once it is made. */
+/* Immutable once it is made. Children have larger numbers than their node, and their items follow
+ * its own in their order; n nodes, of which the last has the last of n_items items. */
 struct trie {
     struct trie_node *node; /* node 0: the root */
     uint32_t *item;

@@ -5,6 +5,8 @@
 
 #include "text/grammar/run.h"
 
+/* Invariants: with `empty`, `need` or short_to there are bits; `same` only for walk_like(), shorts
+ * only for walk_tables(). The machine's sets are those of before when it has ended. */
 struct walk {
     struct machine *m;
     const struct trie *trie;

@@ -7,6 +7,7 @@
 #include "text/grammar/class.h"
 #include "text/grammar/walk.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define MOST_SHARE 8      /* all but a vocabulary's tokens / this are most of them */
@@ -27,6 +28,8 @@ static uint64_t *find_need(const struct grammar_vocab *v, const struct mask *mas
     if (mask_count(mask) < n - n / MOST_SHARE)
         return NULL;
     uint64_t *need = calloc(n / 64 + 1, sizeof(*need));
+
+    assert(mask->n_words == grammar_vocab_n_words(v));
 
     for (uint32_t w = 0; need && w < mask->n_words; w++) {
         for (uint32_t left = text[w] & ~mask->bits[w]; left; left &= left - 1) {

@@ -46,6 +46,8 @@ struct known_set {
     uint8_t far[KIND_NONE + 1];
 };
 
+/* Sets are numbered as they are found, n of cap, which is no more than a step in next[] can name;
+ * slot[] has mask + 1 places, twice as many as sets, or of_state says which is which. */
 struct tables {
     struct walk *w;
     struct known_set *set;
@@ -143,6 +145,8 @@ static bool has_room(struct tables *t) {
 }
 
 static uint32_t add_set(struct tables *t, const struct set *s) {
+    static_assert(SETS_MAX + STEP_SETS <= UINT16_MAX, "a step names each set");
+    assert(t->n < t->cap && t->n < SETS_MAX && s->end <= t->w->m->n_configs);
     memset(t->next[t->n], 0, sizeof(*t->next));
     t->set[t->n] = (struct known_set){
         .set = *s, .asks = s->can_end && t->w->visit ? t->w->ends : 0, .watched = true};
@@ -435,6 +439,7 @@ static void tables_below(struct tables *t, uint32_t root, uint32_t last, uint32_
             continue;
         uint32_t on_last = end_of(trie, at, end, last);
 
+        assert(n_way < ARRAY_SIZE(way));
         if (i < end)
             way[n_way++] = (struct siblings){i, end, last, (uint16_t)from, (uint16_t)depth};
         i = node[at].child;
@@ -590,6 +595,8 @@ static void read_shorts(struct tables *t, uint32_t from, uint32_t n_chars) {
     uint16_t at[UINT8_MAX + 1] = {(uint16_t)from}; /* the set behind each byte */
     uint32_t alive = UINT8_MAX;                    /* bytes up to which the one before was read */
 
+    assert(w->bits && n_chars <= RUNWAY_MAX);
+
     for (uint32_t i = s->first[n_chars]; i < s->first[n_chars + 1]; i++) {
         uint32_t same = p[0], len = same + p[1], depth = same;
 
@@ -620,7 +627,8 @@ void walk_tables(struct walk *w, const struct set *from) {
     uint32_t n_configs = w->m->n_configs;
     struct tables t;
 
-    assert(w->m->g->runway || !w->kinds);
+    assert((w->m->g->runway || !w->kinds) && !w->same);
+    assert(w->bits || (!w->empty && !w->need));
     if (from->begin == from->end)
         return;
     if (tables_init(&t, w, from))
