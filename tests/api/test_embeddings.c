@@ -205,6 +205,20 @@ Test(embeddings, are_of_each_token_where_none_is_pooled) {
     world_stop(&w);
 }
 
+Test(embeddings, that_are_no_whole_rows_are_an_error) {
+    struct world w;
+    struct reply r;
+
+    world_init(&w);
+    w.port.script = "";
+    w.model.n_embd = FAKE_EMBD - 1;
+    world_start(&w);
+    world_ask(&w, "/v1/embeddings", "{\"input\":[[7,8]],\"pooling\":\"none\"}", &r);
+    cr_expect_eq(r.status, 500, "%d %s", r.status, r.body.data);
+    reply_deinit(&r);
+    world_stop(&w);
+}
+
 Test(embeddings, have_ollama_s_shape) {
     struct world w;
     struct reply r;
