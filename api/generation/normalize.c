@@ -1,5 +1,6 @@
 #include "api/generation/normalize.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "base/buf.h"
@@ -9,7 +10,7 @@ struct bent {
     yyjson_mut_doc *doc;
     yyjson_mut_val *list;
     yyjson_mut_val *last; /* of the list, or NULL */
-    const char *role;     /* of the last one */
+    const char *role;     /* of the last one; NULL as long as there is none */
     unsigned how;
 };
 
@@ -30,6 +31,7 @@ static int append(struct bent *b, const char *role, yyjson_mut_val *m) {
         return -ENOMEM;
     b->last = m;
     b->role = role;
+    assert(yyjson_mut_arr_get_last(b->list) == m);
     return 0;
 }
 
@@ -50,6 +52,7 @@ static yyjson_mut_val *parts_of(struct bent *b, yyjson_mut_val *content) {
 static yyjson_mut_val *join_texts(struct bent *b, yyjson_mut_val *first, yyjson_mut_val *second) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
+    assert(yyjson_mut_is_str(first) && yyjson_mut_is_str(second));
     if (buf_add(&text, yyjson_mut_get_str(first), yyjson_mut_get_len(first)) < 0 ||
         (text.len && yyjson_mut_get_len(second) && buf_add_str(&text, "\n\n") < 0) ||
         buf_add(&text, yyjson_mut_get_str(second), yyjson_mut_get_len(second)) < 0)
@@ -66,8 +69,9 @@ static yyjson_mut_val *join_parts(struct bent *b, yyjson_mut_val *first, yyjson_
     return rest ? list : NULL;
 }
 
-/* Adds the content of @m to that of the last message. */
+/* Adds the content of @m to that of the last message; both have one. */
 static int join(struct bent *b, yyjson_val *m) {
+    assert(b->last);
     yyjson_mut_val *first = yyjson_mut_obj_remove_key(b->last, "content");
     yyjson_mut_val *second = yyjson_val_mut_copy(b->doc, yyjson_obj_get(m, "content")), *both;
 
@@ -96,6 +100,7 @@ static int add(struct bent *b, yyjson_val *m, const char *role) {
                  has_content(m) && last_has_content(b);
     yyjson_mut_val *copy;
 
+    assert(!b->last == !b->role);
     if (again && !has_calls(m) && !yyjson_mut_obj_get(b->last, "tool_calls"))
         return join(b, m);
     copy = yyjson_val_mut_copy(b->doc, m);
@@ -113,6 +118,15 @@ static yyjson_val *result_of(yyjson_val *m, size_t n, yyjson_val *id) {
         if (yyjson_is_str(id) && yyjson_equals(yyjson_obj_get(m, "tool_call_id"), id))
             return m;
     return NULL;
+}
+
+/* Whether two of @calls have this @id: then it does not tell their results apart. */
+static bool is_shared(yyjson_val *calls, yyjson_val *id) {
+    yyjson_val *call;
+    size_t i, max, n = 0;
+
+    yyjson_arr_foreach(calls, i, max, call) n += yyjson_equals(yyjson_obj_get(call, "id"), id);
+    return n > 1;
 }
 
 /* How many results begin at @m, of @n messages. */
@@ -143,19 +157,23 @@ static yyjson_mut_val *one_call(struct bent *b, yyjson_val *m, yyjson_val *call,
  * were results and have been taken; none when they are not exactly those of the calls, or more than
  * SPLIT_MAX. */
 static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) {
-    yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *result;
+    yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *id;
     yyjson_val *next = n ? unsafe_yyjson_get_next(m) : NULL;
     size_t i, max, found = count_results(next, n);
     bool whole = found == yyjson_arr_size(calls) && found <= SPLIT_MAX;
     int r;
 
-    yyjson_arr_foreach(calls, i, max, call) whole =
-        whole && result_of(next, found, yyjson_obj_get(call, "id"));
+    yyjson_arr_foreach(calls, i, max, call) {
+        id = yyjson_obj_get(call, "id");
+        whole = whole && result_of(next, found, id) && !is_shared(calls, id);
+    }
     *n_done = 0;
     if (!whole)
         return append(b, "assistant", yyjson_val_mut_copy(b->doc, m));
     yyjson_arr_foreach(calls, i, max, call) {
-        result = result_of(next, found, yyjson_obj_get(call, "id"));
+        yyjson_val *result = result_of(next, found, yyjson_obj_get(call, "id"));
+
+        assert(result);
         if ((r = append(b, "assistant", one_call(b, m, call, i))) < 0 ||
             (r = append(b, "tool", yyjson_val_mut_copy(b->doc, result))) < 0)
             return r;
@@ -189,6 +207,7 @@ static int bend(struct bent *b, yyjson_val *messages) {
             r = add(b, m, "assistant");
         else
             r = append(b, "", yyjson_val_mut_copy(b->doc, m));
+        assert(done < n - i);
         for (; done; done--, i++)
             m = unsafe_yyjson_get_next(m);
     }

@@ -65,6 +65,14 @@ Test(bend, calls_come_one_by_one_with_their_results) {
             "[" ASKS("c", CALL("1")) "," ASKS("d", CALL("2")) "]");
 }
 
+/* Each result would be taken for both, and one of them be lost. */
+Test(bend, calls_that_share_an_id_stay_together) {
+    static const char as_they_are[] =
+        "[" ASKS("c", CALL("1") "," CALL("1")) "," RESULT("1") "," RESULT("2") "]";
+
+    becomes(as_they_are, TURNS, as_they_are);
+}
+
 /* ---- templates as they are shipped ---- */
 
 /* As Codex sends it. */
