@@ -5,6 +5,7 @@
  * it may have a '.' and be no name of Python's: the model reads it so in its list of tools.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +88,7 @@ bool force_is_required(yyjson_val *schema, yyjson_val *key) {
 /* Members @from on, each with a separator before it. */
 static void add_rest(struct force *f, yyjson_mut_val *list, const struct force_member *item,
                      size_t from, size_t n, const char *separator) {
+    assert(from <= n);
     for (size_t i = from; i < n; i++) {
         yyjson_mut_val *one = ir_list(f->n, "sequence");
 
@@ -203,11 +205,12 @@ static yyjson_mut_val *quoted(struct force *f, yyjson_mut_val *text) {
     return list;
 }
 
-/* @item between brackets, in any number. */
+/* @item between brackets, @min to @max of them; a @max of 0: in any number. */
 static yyjson_mut_val *bracketed(struct force *f, const char *open, yyjson_mut_val *item,
                                  const char *close, uint32_t min, uint32_t max) {
     yyjson_mut_val *list = ir_list(f->n, "sequence");
 
+    assert(max == 0 || min <= max);
     ir_add(f->n, list, ir_text(f->n, "literal", open));
     if (item)
         ir_add(f->n, list, ir_repeat(f->n, item, ir_text(f->n, "literal", ","), min, max));
@@ -313,25 +316,29 @@ static int gemma_array(struct force *f, yyjson_val *s, unsigned depth, yyjson_mu
     static const char *const never[] = {"prefixItems", "contains", "uniqueItems",
                                         "unevaluatedItems"};
     yyjson_val *items = yyjson_obj_get(s, "items"), *max = yyjson_obj_get(s, "maxItems");
-    uint64_t lo = yyjson_get_uint(yyjson_obj_get(s, "minItems"));
+    yyjson_val *min = yyjson_obj_get(s, "minItems");
+    uint64_t lo = yyjson_get_uint(min), hi = max ? yyjson_get_uint(max) : UINT32_MAX;
     yyjson_mut_val *item = NULL;
     int r = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(never); i++)
         if (yyjson_obj_get(s, never[i]) && !yyjson_is_false(yyjson_obj_get(s, never[i])))
             return force_refuse(f, never[i]);
-    if (max && yyjson_get_uint(max) == 0 && lo == 0) {
+    if ((min && !yyjson_is_uint(min)) || (max && !yyjson_is_uint(max)) || hi > UINT32_MAX ||
+        lo > hi)
+        return force_refuse(f, "such a number of items");
+    if (hi == 0) {
         *out = bracketed(f, "[", NULL, "]", 0, 0);
         return 0;
     }
-    if (yyjson_is_false(items) || lo > UINT32_MAX || yyjson_get_uint(max) > UINT32_MAX)
+    if (yyjson_is_false(items))
         return force_refuse(f, "such a number of items");
     if (items && !yyjson_is_true(items))
         r = gemma_value(f, items, depth + 1, &item);
     else
         item = gemma_any(f, ANY_DEPTH - 1);
     if (r == 0)
-        *out = bracketed(f, "[", item, "]", (uint32_t)lo, (uint32_t)yyjson_get_uint(max));
+        *out = bracketed(f, "[", item, "]", (uint32_t)lo, max ? (uint32_t)hi : 0);
     return r;
 }
 
