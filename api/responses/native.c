@@ -1,9 +1,13 @@
 #include "api/responses/native.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 #define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"
+
+/* Of doubles: all whole numbers up to it have their own. */
+#define WHOLE_MAX 0x1p53
 
 static void put_strings(struct json *j, yyjson_val *list) {
     yyjson_val *s;
@@ -17,10 +21,13 @@ static void put_strings(struct json *j, yyjson_val *list) {
     json_close(j, ']');
 }
 
+/* A whole number; the model may have written any, also one that no integer holds. */
 static void put_number(struct json *j, const char *key, yyjson_val *v) {
+    double n = yyjson_get_num(v);
+
     json_key(j, key);
-    if (yyjson_is_num(v))
-        json_int(j, (int64_t)yyjson_get_num(v));
+    if (yyjson_is_num(v) && n > -WHOLE_MAX && n < WHOLE_MAX)
+        json_int(j, (int64_t)n);
     else
         json_null(j);
 }
@@ -112,6 +119,7 @@ void responses_native_put(struct json *j, const struct responses_native *n, cons
                           size_t len) {
     yyjson_doc *doc = len ? yyjson_read(args, len, 0) : NULL;
 
+    assert(n->put && n->member);
     json_key(j, n->member);
     n->put(j, yyjson_doc_get_root(doc));
     yyjson_doc_free(doc);

@@ -223,6 +223,11 @@ Test(native, calls_are_items_of_their_own) {
                      CALL("shell", "{\"commands\": [\"ls\", \"a\\nb\"], \"timeout_ms\": 5}"),
                      "shell_call{\"commands\":[\"ls\",\"a\\nb\"],\"timeout_ms\":5,"
                      "\"max_output_length\":null} completed");
+    responses_expect(&w, tools,
+                     CALL("shell", "{\"commands\": [], \"timeout_ms\": 1e300, "
+                                   "\"max_output_length\": 18446744073709551615}"),
+                     "shell_call{\"commands\":[],\"timeout_ms\":null,"
+                     "\"max_output_length\":null} completed");
     responses_expect(
         &w, tools,
         CALL("apply_patch", "{\"type\": \"create_file\", \"path\": \"p\", \"diff\": \"+x\"}"),
