@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -61,6 +62,7 @@ static int open_again(void) {
 }
 
 void log_init(enum log_level max, const char *process) {
+    assert(*process);
     max_level = max;
     process_name = process;
     if (out_fd < 0)
@@ -89,6 +91,7 @@ static void escape(char *out, size_t size, const char *in) {
         else
             out[n++] = (char)c;
     }
+    assert(n < size);
     out[n] = 0;
 }
 
@@ -113,6 +116,7 @@ static size_t add_fields(char *out, size_t size, const char *pairs) {
             out[n++] = isalnum((unsigned char)*p) ? (char)toupper((unsigned char)*p) : '_';
         int quoted = eq[1] == '"' && end > eq + 2;
         n += (size_t)sprintf(out + n, "=%.*s\n", (int)(end - eq) - 1 - 2 * quoted, eq + 1 + quoted);
+        assert(n < size);
         pairs = end + strspn(end, " ");
     }
     return n;
@@ -163,6 +167,7 @@ void log_event(enum log_level level, const char *event, const char *fmt, ...) {
     char raw[1600], pairs[2000], line[2200];
     va_list ap;
 
+    assert((size_t)level < ARRAY_SIZE(names) && names[level]);
     if (!log_enabled(level))
         return;
     va_start(ap, fmt);

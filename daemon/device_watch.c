@@ -133,6 +133,7 @@ static int start(struct device_watch *w, const char *address, struct err *err) {
 
     if (r < 0)
         return r;
+    assert(w->nvml.library && !w->device);
     int e = w->nvml.init();
     if (e == 0 && (e = w->nvml.find(address, &w->device)) != 0) {
         w->nvml.shutdown();
@@ -181,6 +182,7 @@ void device_watch_free(struct device_watch *w) {
     if (!w)
         return;
     pthread_mutex_lock(&w->lock);
+    assert(!w->ending);
     w->ending = true;
     pthread_cond_signal(&w->ends);
     pthread_mutex_unlock(&w->lock);

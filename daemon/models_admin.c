@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include "daemon/models_private.h"
@@ -22,6 +23,7 @@ uint64_t models_budget(const struct models *m) {
 void models_info(const struct models *m, uint32_t i, struct models_info *out) {
     static const char *const names[] = {"unloaded", "opening", "queued", "loading",
                                         "loaded",   "leaving", "ending", "failed"};
+    assert(i < m->n);
     const struct served *s = m->served[i];
     struct api_model_use use = {0};
 
@@ -70,6 +72,7 @@ static void start_on_demand(struct models *m) {
 
 int models_swap(struct models *m, uint32_t i, const char *file, struct err *err) {
     CLEANUP(config_deinit) struct config c = {0};
+    assert(i < m->n);
     struct served *old = m->served[i], *s;
 
     if (old->next ||
@@ -91,6 +94,7 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
     s->found = old->found && !file; /* else the folder does not say what it is */
     if ((r = models_bring(s, api_new_model, err)) < 0)
         return r;
+    assert(s != old && !s->old && !old->next);
     s->old = old;
     old->next = s;
     *old->swap = 0;
@@ -99,12 +103,14 @@ int models_swap(struct models *m, uint32_t i, const char *file, struct err *err)
 }
 
 int models_load(struct models *m, uint32_t i, struct err *err) {
+    assert(i < m->n);
     if (m->on_demand)
         models_want(m->served[i]);
     return 0;
 }
 
 int models_unload(struct models *m, uint32_t i, struct err *err) {
+    assert(i < m->n);
     struct served *s = m->served[i];
 
     if (!m->on_demand || s->config.pinned) {

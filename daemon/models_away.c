@@ -17,6 +17,7 @@
 void models_away(void *served) {
     struct models *m = ((struct served *)served)->of;
 
+    assert(m->n_giving_way == 0 || m->away);
     if (m->n_giving_way > 0 && --m->n_giving_way == 0)
         m->opts.on_away(m->opts.ctx);
 }
@@ -28,6 +29,7 @@ void models_answered(void *served) {
 }
 
 bool models_give_way(struct models *m) {
+    assert(!m->away);
     m->away = true;
     m->n_giving_way = 0;
     for (uint32_t i = 0; i < m->n; i++)
@@ -125,6 +127,7 @@ void models_take_guests(struct models *m, const char *name, int fd) {
         close(fd);
         return;
     }
+    assert((uint32_t)i < m->n);
     g->served = m->served[i];
     const struct guests_opts o = {.loop = m->opts.loop,
                                   .clock = m->opts.clock,

@@ -1,5 +1,6 @@
 #include "daemon/models_find.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -99,6 +100,7 @@ static int add_preset(struct search *s, const char *file, struct err *err) {
     uint64_t bytes = 0;
     int len = (int)(strlen(file) - strlen(PRESET_END));
 
+    assert(len > 0 && (size_t)len < sizeof(name)); /* is_preset() */
     snprintf(name, sizeof(name), "%.*s", len, file);
     int r = read_preset(s, file, name, &c, &bytes, err);
     bool is_bad = r < 0 && s->bad && *err->message;
@@ -161,6 +163,7 @@ static int add_files(struct search *s, struct err *err) {
         CLEANUP(config_deinit) struct config c = {0};
         const struct model_file *f = &s->files.file[i];
 
+        assert(f->name && f->path);
         if (f->n_missing || is_taken(s, f->name))
             continue;
         r = clone_for(&c, s->config, f->path, err);

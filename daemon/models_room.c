@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <math.h>
 #include "daemon/models_private.h"
 
@@ -73,6 +74,7 @@ void models_charge_memory(struct models *m) {
     int64_t now = now_ns(m), ns = now - m->charged_ns;
     double least = INFINITY;
 
+    assert(ns >= 0);
     m->charged_ns = now;
     if (!models_first_queued(m))
         return;

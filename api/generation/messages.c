@@ -1,5 +1,6 @@
 #include "api/generation/messages.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -269,6 +270,7 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
 static int trust(struct build *b, const struct toolcall_marks *own, size_t at) {
     struct messages_trust *t = b->trust;
 
+    assert(own->n == 0 || own->v);
     if (own->n == 0)
         return 0;
     struct template_trust *v = reallocarray(t->v, t->n + own->n, sizeof(*v));
@@ -276,8 +278,10 @@ static int trust(struct build *b, const struct toolcall_marks *own, size_t at) {
     if (!v)
         return -ENOMEM;
     t->v = v;
-    for (size_t i = 0; i < own->n; i++)
+    for (size_t i = 0; i < own->n; i++) {
+        assert(own->v[i].begin <= own->v[i].end);
         v[t->n++] = (struct template_trust){(uint32_t)at, own->v[i].begin, own->v[i].end};
+    }
     return 0;
 }
 
@@ -357,6 +361,7 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
     int r;
 
+    assert(b->i < n && is_result(*m));
     for (;; b->i++, *m = unsafe_yyjson_get_next(*m)) {
         buf_clear(&text);
         if ((r = add_content(b, *m, false, &text)) < 0)
@@ -374,6 +379,7 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
 
 static int put_note(struct build *b, yyjson_mut_val *list) {
     yyjson_mut_val *to = yyjson_mut_arr_add_obj(b->doc, list);
+    assert(b->note.len && !b->form->no_system);
     int r = to ? put(b, to, "role", yyjson_mut_str(b->doc, "system")) : -ENOMEM;
 
     if (r == 0)
@@ -438,6 +444,7 @@ static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_
 
     if (result < 0)
         return result;
+    assert(r->n_customs < yyjson_arr_size(r->tools));
     r->customs[r->n_customs] = arena_strndup(&r->arena, yyjson_get_str(name), yyjson_get_len(name));
     if (!r->customs[r->n_customs] || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
         return -ENOMEM;
@@ -515,10 +522,13 @@ static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val 
     size_t n = yyjson_mut_arr_size(list), n_kept = 0;
 
     for (size_t i = n; i-- > 0;)
-        if (is_deferred(yyjson_mut_arr_get_first(list)))
+        if (is_deferred(yyjson_mut_arr_get_first(list))) {
             yyjson_mut_arr_remove_first(list);
-        else
-            n_kept += yyjson_mut_arr_rotate(list, 1);
+        } else {
+            yyjson_mut_arr_rotate(list, 1); /* false where it is alone, as there is none to pass */
+            n_kept++;
+        }
+    assert(yyjson_mut_arr_size(list) == n_kept);
     if (n_kept == n)
         return 0;
     r->shown = yyjson_mut_doc_imut_copy(doc, NULL);
@@ -656,6 +666,7 @@ int messages_vars(const struct gen_request *r, const struct api_model *model,
         *out = yyjson_mut_doc_imut_copy(doc, NULL);
         result = *out ? 0 : -ENOMEM;
     }
+    assert(result < 0 || b.i == yyjson_arr_size(r->messages));
     buf_deinit(&b.note);
     yyjson_mut_doc_free(doc);
     return result;

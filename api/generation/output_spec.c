@@ -1,5 +1,6 @@
 #include "api/generation/output_spec.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/custom.h"
@@ -17,6 +18,7 @@ static int unsupported(const char *param, const char *why, struct err *err) {
 /* @kind: the key of a node (text/constraint.h). Two of them would contradict each other. */
 static int set_form(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                     struct err *err) {
+    assert(!r->form.kind == !r->form.param);
     if (r->form.kind)
         return err_set_code(err, 400, "invalid_value", param, "%s and %s cannot be given together.",
                             param, r->form.param);
@@ -42,6 +44,7 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
     yyjson_doc *doc = yyjson_read(yyjson_get_str(v), yyjson_get_len(v), 0);
     int result = set_schema(r, param, yyjson_doc_get_root(doc), err);
 
+    assert(result < 0 || yyjson_doc_get_root(doc) == r->form.value);
     if (result == 0)
         r->form.doc = doc;
     else
@@ -241,6 +244,7 @@ static bool is_offered(const struct gen_request *r, yyjson_val *name) {
 }
 
 static int unknown(const char *param, yyjson_val *name, struct err *err) {
+    assert(yyjson_is_str(name)); /* function_name() */
     return err_set_code(err, 400, "invalid_value", param,
                         "%s: there is no function '%.100s' in tools.", param, yyjson_get_str(name));
 }

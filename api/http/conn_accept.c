@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdio.h>
 #include "api/http/conn_private.h"
 #include "api/http/tls.h"
@@ -22,6 +23,7 @@ static void refuse(struct conn *c) {
                      "Connection: close\r\n\r\n%s",
                      sizeof(body) - 1, (unsigned long long)rng_next(&c->server->rng), body);
 
+    assert(c->place.n == 0 && !c->tls);
     c->discard = c->close_after = true;
     conn_set_state(c, CONN_FLUSH);
     conn_send(c, text, (size_t)n);
@@ -43,8 +45,9 @@ static bool identify_peer(struct conn *c) {
     return c->peer != NULL;
 }
 
-/* Of the connections of @a that offer their places, the oldest that waits for a request; where none
- * does, that has sent its last answer, that sends a request, that reads its answer. */
+/* Of the connections of @a that offer their places (there are some), the oldest that waits for a
+ * request; where none does, that has sent its last answer, that sends a request, that reads its
+ * answer. One that is being answered offers none. */
 static struct conn *choose_victim(const struct quota_account *a) {
     static const uint8_t rank[] = {[CONN_IDLE] = 0, [CONN_LINGER] = 1, [CONN_HANDSHAKE] = 2,
                                    [CONN_HEAD] = 2, [CONN_BODY] = 2,   [CONN_FLUSH] = 3};
@@ -54,9 +57,11 @@ static struct conn *choose_victim(const struct quota_account *a) {
     for (struct list *l = a->offered.next; l != &a->offered && n < PLACES_SEEN; l = l->next, n++) {
         struct conn *c = CONTAINER_OF(LIST_ENTRY(l, struct quota_charge, link), struct conn, place);
 
+        assert(c->place.n == 1 && c->state != CONN_EXCHANGE && c->state != CONN_CLOSED);
         if (!best || rank[c->state] < rank[best->state])
             best = c;
     }
+    assert(best);
     return best;
 }
 
@@ -72,6 +77,7 @@ static bool take_place(struct conn *c) {
         c->server->n_displaced++;
         conn_close(choose_victim(v->account));
     }
+    assert(c->place.n == 0 && q->root.used < q->limit);
     quota_charge_set(&c->place, 1);
     quota_charge_offer(&c->place);
     return true;
@@ -100,6 +106,7 @@ void conn_accept(struct http_server *s, uv_stream_t *listener, bool local, bool 
     struct conn *c = calloc(1, sizeof(*c));
     const struct http_server_opts *o = &s->opts;
 
+    assert(!(local && tls));
     if (!c)
         return; /* it stays in the backlog */
     c->server = s;

@@ -58,6 +58,7 @@ static struct session_key named(const uint64_t secret[2], uint32_t tenant, uint6
                                 const char *from) {
     uint64_t v = add(secret, name, &tenant, sizeof(tenant));
 
+    assert(from);
     return (struct session_key){v ? v : 1, from};
 }
 

@@ -13,6 +13,7 @@
  * `format` is an annotation here. What cannot be written so is refused.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -305,6 +306,7 @@ static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const 
     yyjson_val *s = NULL, *v;
     int r = f->n->failed ? -ENOMEM : force_resolve(f, root, schema, &s);
 
+    assert(depth <= UNION_DEPTH);
     if (r == 0 && depth == UNION_DEPTH)
         r = force_refuse(f, "such deep nesting");
     for (size_t i = 0; i < ARRAY_SIZE(never) && r == 0; i++)
@@ -330,5 +332,6 @@ static int text_at(struct force *f, yyjson_val *root, yyjson_val *schema, const 
 
 int force_text(struct force *f, yyjson_val *root, yyjson_val *schema, const char *stop,
                yyjson_mut_val **out) {
+    assert(stop[0] == '<' && stop[1]);
     return text_at(f, root, schema, stop, 0, out);
 }
