@@ -114,9 +114,8 @@ static bool is_full(int error) {
 }
 
 bool disk_room_failed(struct disk_room *r, uint32_t slot, int error) {
-    struct kv_stats kv;
-
     bool is_page = slot < r->opts.n_slots;
+    struct kv_stats kv;
 
     assert(slot < r->opts.n_slots + r->opts.n_states && error < 0);
     r->retry_ns = clock_now(r->opts.clock) + RETRY_NS;

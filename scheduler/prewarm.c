@@ -99,7 +99,6 @@ void prewarm_finish(struct prewarm *p, struct request *r, enum finish_reason why
 }
 
 void prewarm_submit(struct prewarm *p, struct request *r) {
-
     if (!pin_expects(p->view->pins, r->session, r->prewarm.turn)) {
         prewarm_finish(p, r, FINISH_CANCELLED);
         return;
@@ -207,12 +206,11 @@ void prewarm_turn(struct prewarm *p) {
     if (!list_empty(p->view->waiting) || !list_empty(p->view->running) ||
         !list_empty(p->view->compiling))
         return;
-    LIST_FOREACH(node, &p->waiting) {
-        r = LIST_ENTRY(node, struct request, queued.link);
-        if (pin_expects(p->view->pins, r->session, r->prewarm.turn) && fits(p, r)) {
-            start(p, r);
+    LIST_FOREACH_ENTRY(w, &p->waiting, struct request, queued.link) {
+        if (pin_expects(p->view->pins, w->session, w->prewarm.turn) && fits(p, w)) {
+            start(p, w);
             return;
         }
-        prewarm_finish(p, r, FINISH_CANCELLED);
+        prewarm_finish(p, w, FINISH_CANCELLED);
     }
 }

@@ -207,7 +207,6 @@ static void gather_waiting(struct sched *s) {
     uint64_t promised = plan_promised(p), room;
     struct request *candidate[SCHED_CANDIDATES];
     struct fair_limits limits[SCHED_CANDIDATES];
-
     uint32_t n_candidates;
 
     p->n_waiting = 0;
