@@ -69,9 +69,10 @@ class Step:
 
 
 class Model:
-    def __init__(self, folder):
+    def __init__(self, folder, more=()):
         sizes, self.loops = count.launch_sizes(folder), {}
-        for k in count.compiled(folder, ARCH, ["attention", "attention_wide", "matmul", "matmul_m128", "matmul_wgmma"]):
+        files = ["attention", "attention_wide", "matmul", "matmul_m128", "matmul_wgmma", *more]
+        for k in count.compiled(folder, ARCH, files):
             name = count.check_kernels.name_of(k.name)
             for l in count.loops_of(k, name, ARCH, sizes):
                 self.loops[name, count.FORMATS[l.format] if l.format is not None else None] = l
@@ -183,4 +184,5 @@ def main():
     prompt.show()
 
 
-main()
+if __name__ == "__main__":
+    main()
