@@ -339,7 +339,7 @@ DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it
             if constexpr (V == 1)
                 next[k][2] = p[d];
             else
-                load_floats4(p + d, next[k] + 2);
+                load_four(p + d, next[k] + 2);
         }
 #pragma unroll
         for (uint32_t k = 0; k < MERGE_AHEAD; k++) {

@@ -345,8 +345,8 @@ DEVICE uint32_t word_of(const struct vec4 &v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* Four values from a multiple of 16 bytes. */
-DEVICE void load_floats4(const float *p, float v[4]) {
+/* Four neighbours; @p is a multiple of 16 bytes. */
+DEVICE void load_four(const float *p, float v[4]) {
     struct vec4 u = load16(p);
 
     v[0] = mx_float_of(u.x);

@@ -16,10 +16,7 @@
 /* Columns i .. i + 3; zero beyond the row. */
 DEVICE void load_quad(const float *x, uint32_t i, uint32_t n, float v[4]) {
     if (i + 4 <= n && (uintptr_t)(x + i) % 16 == 0) {
-        struct vec4 u = load16(x + i);
-
-        for (int j = 0; j < 4; j++)
-            v[j] = mx_float_of(j == 0 ? u.x : j == 1 ? u.y : j == 2 ? u.z : u.w);
+        load_four(x + i, v);
         return;
     }
     for (uint32_t j = 0; j < 4; j++)
@@ -211,7 +208,7 @@ DEVICE void add_left(const struct left &l, uint32_t r, uint32_t n, uint32_t out,
 
 #pragma unroll
         for (uint32_t s = 0; s < TILE_SEGMENTS; s++) {
-            float part = mx_float_of(j == 0 ? u[s].x : j == 1 ? u[s].y : j == 2 ? u[s].z : u[s].w);
+            float part = mx_float_of(word_of(u[s], (int)j));
 
             sum = s ? sum + part : part;
         }

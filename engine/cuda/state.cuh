@@ -85,16 +85,6 @@ DEVICE float sum_lanes(const float s[4]) {
     return sum + lane_xor(sum, 2);
 }
 
-/* Four neighbours; @p is a multiple of 16 bytes. */
-DEVICE void load_four(const float *p, float v[4]) {
-    struct vec4 u = load16(p);
-
-    v[0] = mx_float_of(u.x);
-    v[1] = mx_float_of(u.y);
-    v[2] = mx_float_of(u.z);
-    v[3] = mx_float_of(u.w);
-}
-
 /* All rows of the block's sequence through its part of the head's matrix. */
 template <int DIM, class Args>
 DEVICE void run_head(const Args &a, const struct plan_seq &seq, struct DeltaRows rows[2]) {
