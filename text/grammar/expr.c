@@ -77,38 +77,42 @@ struct expr *expr_chars(struct build *b, const struct cp_set *set, enum char_mod
     return e;
 }
 
-static struct expr *make_children(struct build *b, enum expr_kind kind, struct expr *const *child,
-                                  uint32_t n) {
+/* A sequence or alternatives without those of kind @none; one of kind @all (-1: no kind) is all. */
+static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind none, int all,
+                         struct expr *const *child, uint32_t n) {
+    uint32_t n_kept = 0;
+    struct expr *one = NULL;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!child[i] || child[i]->kind == all)
+            return child[i];
+        if (child[i]->kind != none) {
+            one = child[i];
+            n_kept++;
+        }
+    }
+    if (n_kept < 2)
+        return n_kept ? one : make(b, none);
     struct expr *e = make(b, kind);
 
     if (!e)
         return NULL;
-    e->child = arena_alloc_array(&b->arena, n, sizeof(struct expr *));
+    e->child = arena_alloc_array(&b->arena, n_kept, sizeof(struct expr *));
     if (!e->child) {
         build_no_memory(b);
         return NULL;
     }
-    e->n = n;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        if (child[i]->kind == none)
+            continue;
+        e->child[e->n++] = child[i];
         e->size = sum(e->size, child[i]->size);
-    memcpy(e->child, child, n * sizeof(struct expr *));
+    }
     return e;
 }
 
 struct expr *expr_seq(struct build *b, struct expr *const *child, uint32_t n) {
-    struct expr_vec v = {0};
-
-    for (uint32_t i = 0; i < n; i++) {
-        if (!child[i])
-            return NULL;
-        if (child[i]->kind == EXPR_NEVER)
-            return child[i];
-        if (child[i]->kind != EXPR_EMPTY && expr_vec_add(b, &v, child[i]) < 0)
-            return NULL;
-    }
-    if (v.n == 0)
-        return expr_empty(b);
-    return v.n == 1 ? v.v[0] : make_children(b, EXPR_SEQ, v.v, v.n);
+    return join(b, EXPR_SEQ, EXPR_EMPTY, EXPR_NEVER, child, n);
 }
 
 struct expr *expr_seq2(struct build *b, struct expr *x, struct expr *y) {
@@ -120,17 +124,7 @@ struct expr *expr_seq3(struct build *b, struct expr *x, struct expr *y, struct e
 }
 
 struct expr *expr_alt(struct build *b, struct expr *const *child, uint32_t n) {
-    struct expr_vec v = {0};
-
-    for (uint32_t i = 0; i < n; i++) {
-        if (!child[i])
-            return NULL;
-        if (child[i]->kind != EXPR_NEVER && expr_vec_add(b, &v, child[i]) < 0)
-            return NULL;
-    }
-    if (v.n == 0)
-        return expr_never(b);
-    return v.n == 1 ? v.v[0] : make_children(b, EXPR_ALT, v.v, v.n);
+    return join(b, EXPR_ALT, EXPR_NEVER, -1, child, n);
 }
 
 struct expr *expr_alt2(struct build *b, struct expr *x, struct expr *y) {
@@ -148,9 +142,15 @@ struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t
         return min ? x : expr_empty(b);
     if (min == 1 && max == 1)
         return x;
-    struct expr *e = make_children(b, EXPR_REPEAT, &x, 1);
+    struct expr *e = make(b, EXPR_REPEAT);
 
+    if (e && !(e->child = arena_alloc(&b->arena, sizeof(struct expr *)))) {
+        build_no_memory(b);
+        return NULL;
+    }
     if (e) {
+        e->child[0] = x;
+        e->n = 1;
         e->min = min;
         e->max = max;
         e->size = repeated_size(x, min, max);

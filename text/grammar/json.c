@@ -80,8 +80,11 @@ struct expr *json_any_string(struct build *b, uint32_t min, uint32_t max) {
 
 int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_t *n) {
     static const char HEX[] = "0123456789abcdef";
-    uint8_t *p = arena_alloc(&b->arena, len * 6 + 1);
-    size_t k = 0;
+    size_t k = 0, most = len + 1;
+
+    for (size_t i = 0; i < len; i++)
+        most += (uint8_t)s[i] < 0x20 ? 5 : s[i] == '"' || s[i] == '\\';
+    uint8_t *p = arena_alloc(&b->arena, most);
 
     if (!p)
         return build_no_memory(b);

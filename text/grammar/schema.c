@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define MEMO_SLOTS 1024
+#define PARTS_MORE 4 /* that a branch brings, as a rule */
 
 /* A list of schemas that was met before: its expression, as a rule when it is needed again. */
 struct memo {
@@ -17,23 +18,60 @@ struct memo {
     const struct path *path;
 };
 
+static const struct path **path_slot(const struct schema *s, const struct path *p) {
+    uint64_t h = ((uintptr_t)p->up ^ (uintptr_t)p->key << 7) + p->len + (p->index << 17);
+    uint32_t at = (uint32_t)(h * 0x9E3779B97F4A7C15u >> 32) & s->path_mask;
+
+    for (; s->paths[at]; at = (at + 1) & s->path_mask) {
+        const struct path *q = s->paths[at];
+
+        if (q->up == p->up && q->key == p->key && q->len == p->len && q->index == p->index)
+            break;
+    }
+    return &s->paths[at];
+}
+
+static bool grow_paths(struct schema *s) {
+    const struct path **old = s->paths;
+    uint32_t n_old = old ? s->path_mask + 1 : 0, n = MAX(n_old * 2, 256u);
+
+    s->paths = calloc(n, sizeof(*s->paths));
+    if (!s->paths) {
+        s->paths = old;
+        return false;
+    }
+    s->path_mask = n - 1;
+    for (uint32_t i = 0; i < n_old; i++) {
+        if (old[i])
+            *path_slot(s, old[i]) = old[i];
+    }
+    free(old);
+    return true;
+}
+
+/* The same place of the same key is the same path. Without memory a path ends early. */
+static const struct path *find_path(struct schema *s, struct path path) {
+    if ((s->n_paths + 1) * 2 > s->path_mask && !grow_paths(s))
+        return path.up;
+    const struct path **slot = path_slot(s, &path);
+    struct path *p = *slot ? NULL : arena_alloc(&s->b->arena, sizeof(*p));
+
+    if (*slot)
+        return *slot;
+    if (!p)
+        return path.up;
+    *p = path;
+    s->n_paths++;
+    return *slot = p;
+}
+
 const struct path *schema_path(struct schema *s, const struct path *up, const char *key,
                                size_t len) {
-    struct path *p = arena_alloc(&s->b->arena, sizeof(*p));
-
-    if (!p)
-        return up;
-    *p = (struct path){.up = up, .key = key, .len = len};
-    return p;
+    return find_path(s, (struct path){.up = up, .key = key, .len = len});
 }
 
 const struct path *schema_path_index(struct schema *s, const struct path *up, size_t index) {
-    struct path *p = arena_alloc(&s->b->arena, sizeof(*p));
-
-    if (!p)
-        return up;
-    *p = (struct path){.up = up, .index = index};
-    return p;
+    return find_path(s, (struct path){.up = up, .index = index});
 }
 
 struct place schema_at(struct schema *s, struct place p, const char *key) {
@@ -223,9 +261,13 @@ int parts_expand(struct schema *s, struct parts *out, struct place p) {
 static int copy_parts(struct schema *s, struct parts *to, const struct parts *from) {
     int r = 0;
 
-    *to = (struct parts){.never = from->never, .n_roots = from->n_roots};
-    for (uint32_t i = 0; r == 0 && i < from->n; i++)
-        r = places_add(s, &to->v, &to->n, &to->cap, from->v[i]);
+    *to = (struct parts){.never = from->never, .n_roots = from->n_roots, .n = from->n};
+    to->cap = from->n + PARTS_MORE;
+    to->v = arena_alloc_array(&s->b->arena, to->cap, sizeof(*to->v));
+    if (!to->v)
+        return build_no_memory(s->b);
+    memcpy(to->v, from->v, from->n * sizeof(*to->v));
+    r = build_work(s->b, from->n);
     for (uint32_t i = 1; r == 0 && i < from->n_choices; i++)
         r = add_choice(s, to, from->choice[i].at, from->choice[i].one, from->choice[i].open);
     return r;
@@ -346,9 +388,9 @@ static int lower_choice(struct schema *s, const struct parts *parts, struct expr
     struct choice c = parts->choice[0];
     uint32_t n = (uint32_t)yyjson_arr_size(c.at.v);
     struct parts *branch = arena_alloc_array(&s->b->arena, n, sizeof(*branch));
-    struct facets *facets = arena_alloc_array(&s->b->arena, n, sizeof(*facets));
+    CLEANUP(freep) struct facets *facets = c.one ? calloc(n, sizeof(*facets)) : NULL;
     struct expr_vec v = {0};
-    int r = branch && facets ? 0 : build_no_memory(s->b);
+    int r = branch && (facets || !c.one) ? 0 : build_no_memory(s->b);
 
     for (uint32_t i = 0; r == 0 && i < n; i++) {
         struct place at = {yyjson_arr_get(c.at.v, i), schema_path_index(s, c.at.path, i)};
@@ -532,6 +574,7 @@ int schema_read(struct build *b, const char *text, size_t len, struct expr **out
                           : build_no_memory(b);
 
     logic_deinit(&s);
+    free(s.paths);
     free(s.memo);
     yyjson_doc_free(own);
     yyjson_doc_free(doc);

@@ -119,7 +119,9 @@ struct schema {
     yyjson_val *root;
     yyjson_val *string_type; /* {"string": {"type": "string"}} */
     const struct path *root_path;
-    struct memo **memo; /* hash table */
+    struct memo **memo;        /* hash table */
+    const struct path **paths; /* hash table, of path_mask + 1 */
+    uint32_t n_paths, path_mask;
     uint32_t depth;
     struct lang_memo *langs;
     struct key_classes *key_classes; /* of objects (schema_keys.c) */
@@ -205,7 +207,7 @@ int items_distinct(struct schema *s, struct expr *item, uint32_t max, struct exp
 
 struct lang;
 struct keys;
-/* The rules for the names of members of @f. */
+/* The rules for the names of members of @f; the caller frees *out, which may be NULL on errors. */
 int keys_new(struct schema *s, const struct facets *f, struct keys **out);
 bool keys_plain(const struct keys *k); /* every name is allowed and none is special */
 struct name_rules {

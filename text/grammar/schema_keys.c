@@ -171,7 +171,7 @@ static int add_part(struct keys *k, uint32_t i) {
 }
 
 int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
-    struct keys *k = arena_alloc(&s->b->arena, sizeof(*k));
+    struct keys *k = *out = malloc(sizeof(*k));
     struct key_rule all = {.kind = KEY_MUST};
     int r = k ? lang_strings(s->b, &all.lang) : build_no_memory(s->b);
 
@@ -186,7 +186,6 @@ int keys_new(struct schema *s, const struct facets *f, struct keys **out) {
         r = quoted(s, all.lang, &all.lang);
     if (r == 0 && !k->plain)
         r = add_rule(k, all);
-    *out = k;
     return r;
 }
 

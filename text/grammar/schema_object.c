@@ -187,7 +187,7 @@ static int names_add(struct schema *s, struct names *t, const uint8_t *name, siz
 }
 
 /* A trie that is like @t, and there already: keys that are none of its names are one call. */
-static const struct names *known_names(struct schema *s, struct names *t) {
+static const struct names *known_names(struct schema *s, const struct names *t) {
     struct names_list *l = s->names;
 
     for (; l && build_work(s->b, 1) == 0; l = l->next) {
@@ -202,18 +202,24 @@ static const struct names *known_names(struct schema *s, struct names *t) {
         if (same)
             return l->names;
     }
+    struct names *kept = arena_alloc(&s->b->arena, sizeof(*kept));
+
     l = arena_alloc(&s->b->arena, sizeof(*l));
-    if (!l)
+    if (kept)
+        kept->node = arena_alloc_array(&s->b->arena, t->n, sizeof(*t->node));
+    if (!l || !kept || !kept->node)
         return NULL;
-    *l = (struct names_list){s->names, t};
+    kept->n = t->n;
+    memcpy(kept->node, t->node, t->n * sizeof(*t->node));
+    *l = (struct names_list){s->names, kept};
     s->names = l;
-    return t;
+    return kept;
 }
 
 /* A key that is none of the declared names. */
 static int other_key(struct schema *s, const struct name_list *l, struct expr **out) {
     struct build *b = s->b;
-    struct names *t = arena_alloc(&b->arena, sizeof(*t));
+    struct names t = {.n = 1};
     struct expr *e = expr_empty(b);
     size_t total = 1;
 
@@ -223,23 +229,22 @@ static int other_key(struct schema *s, const struct name_list *l, struct expr **
     }
     for (uint32_t i = 0; i < l->n; i++)
         total += l->v[i].len * 6;
-    if (t)
-        t->node = arena_alloc_array(&b->arena, total, sizeof(*t->node));
-    if (!t || !t->node || !e)
+    CLEANUP(freep) struct name_node *node = t.node = calloc(total, sizeof(*node));
+
+    if (!node || !e)
         return build_no_memory(b);
-    t->n = 1;
     for (uint32_t i = 0; i < l->n; i++) {
         uint8_t *text;
         size_t n;
         int r = json_escape(b, l->v[i].s, l->v[i].len, &text, &n);
 
         if (r == 0)
-            r = names_add(s, t, text, n);
+            r = names_add(s, &t, text, n);
         if (r < 0)
             return r;
     }
     e->kind = EXPR_NAMES;
-    e->names = known_names(s, t);
+    e->names = known_names(s, &t);
     if (!e->names)
         return build_no_memory(b);
     *out = json_quoted(b, e);
@@ -439,7 +444,7 @@ static int declared_names(struct object *o, const struct lang **declared, struct
 int lower_object(struct schema *s, const struct facets *f, struct expr **out) {
     struct build *b = s->b;
     struct object o = {.s = s, .f = f};
-    struct keys *keys = NULL;
+    CLEANUP(freep) struct keys *keys = NULL;
     const struct lang *declared = NULL;
     struct expr *other = NULL;
     struct expr_vec v = {0};
