@@ -224,38 +224,61 @@ static struct byte_set first_of(const struct grammar *g, uint32_t q) {
     return f;
 }
 
-/* One pass over all calls; whether anything was added. */
-static bool spread_follow(struct grammar *g) {
-    bool changed = false;
+/* Calls behind which their rule may end: what follows it follows the callee. */
+struct last_calls {
+    struct last_call {
+        uint32_t callee, rule;
+    } * v;
+    uint32_t n;
+};
 
+/* What follows each call where it stands. */
+static void find_follow(struct grammar *g, struct last_calls *last) {
     for (uint32_t q = 0; q < g->n_states; q++) {
         const struct state *s = &g->state[q];
 
         for (uint32_t i = s->call; i < s->call + s->n_calls; i++) {
             const struct call_desc *d = &g->desc[g->call[i].desc];
             struct auto_rule *r = &g->rule[d->rule];
-            struct byte_set f = first_of(g, g->call[i].to), old = r->follow;
+            struct byte_set f = first_of(g, g->call[i].to);
 
             if (d->kind == CALL_REPEAT)
                 unite(&f, &r->first);
-            if (g->state[g->call[i].to].flags & STATE_ACCEPT)
-                unite(&f, &g->rule[s->rule].follow);
             unite(&r->follow, &f);
-            changed = changed || memcmp(&old, &r->follow, sizeof(old)) != 0;
+            if (g->state[g->call[i].to].flags & STATE_ACCEPT)
+                last->v[last->n++] = (struct last_call){d->rule, s->rule};
         }
+    }
+}
+
+/* Whether anything was added. */
+static bool spread_follow(struct grammar *g, const struct last_calls *last) {
+    bool changed = false;
+
+    for (uint32_t i = 0; i < last->n; i++) {
+        struct byte_set *follow = &g->rule[last->v[i].callee].follow, old = *follow;
+
+        unite(follow, &g->rule[last->v[i].rule].follow);
+        changed = changed || memcmp(&old, follow, sizeof(old)) != 0;
     }
     return changed;
 }
 
 static int find_bytes(struct build *b, struct grammar *g, const uint32_t *order) {
+    CLEANUP(freep) struct last_call *calls = malloc((g->n_calls + 1ull) * sizeof(*calls));
+    struct last_calls last = {.v = calls};
     bool changed = true;
-    int r = 0;
+    int r = calls ? build_work(b, g->n_states / 4 + g->n_calls * 4ull) : build_no_memory(b);
 
+    if (r < 0)
+        return r;
     for (uint32_t i = 0; i < g->n_rules; i++)
         g->rule[order[i]].first = first_of(g, g->rule[order[i]].start);
+    find_follow(g, &last);
+    assert(last.n <= g->n_calls);
     for (int pass = 0; r == 0 && changed && pass < FOLLOW_PASSES; pass++) {
-        changed = spread_follow(g);
-        r = build_work(b, g->n_states / 4 + g->n_calls * 4ull);
+        changed = spread_follow(g, &last);
+        r = build_work(b, last.n * 2ull);
     }
     /* Not settled: any byte may follow. That is always true, only less useful. */
     for (uint32_t i = 0; changed && i < g->n_rules; i++)

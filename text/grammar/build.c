@@ -2,13 +2,14 @@
 
 #include "text/grammar/expr.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/jobs.h"
 
-#define ARENA_MAX ((size_t)48 << 20)
+#define ARENA_MAX ((size_t)20 << 20)
 #define PAUSE_WORK 8192 /* some 40 us */
 
 static const struct grammar_limits DEFAULTS = {
@@ -143,6 +144,7 @@ static int grow_bodies(struct build *b) {
 }
 
 int build_rule_of(struct build *b, struct expr *body, uint32_t *rule) {
+    assert(body);
     int r = b->n_bodies * 2 >= b->body_mask ? grow_bodies(b) : 0;
     uint32_t *slot = r == 0 ? body_slot(b, body) : NULL;
 
@@ -157,5 +159,6 @@ int build_rule_of(struct build *b, struct expr *body, uint32_t *rule) {
     b->rule[*rule].body = body;
     *slot = *rule + 1;
     b->n_bodies++;
+    assert(b->n_bodies <= b->n_rules);
     return 0;
 }

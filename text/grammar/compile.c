@@ -165,6 +165,7 @@ int automaton_new(struct grammar **out, struct build *b, uint32_t root) {
     }
     free(m.nfa_edge);
     free(m.nfa_head);
+    free(m.nfa_empty);
     free(m.shared);
     if (r == 0)
         r = keep_needs(b, g);

@@ -107,19 +107,16 @@ static int close_over(struct dfa *d, uint32_t from) {
     s->work[n_work++] = from;
     while (n_work) {
         uint32_t q = s->work[--n_work];
-        bool keep = q == d->end;
 
-        for (uint32_t e = m->nfa_head[q]; e != NFA_NONE; e = m->nfa_edge[e].next, steps++) {
+        for (uint32_t e = m->nfa_empty[q]; e != NFA_NONE; e = m->nfa_edge[e].next, steps++) {
             uint32_t to = m->nfa_edge[e].to;
 
-            if (m->nfa_edge[e].kind != NFA_EMPTY) {
-                keep = true;
-            } else if (s->mark[to] != s->stamp) {
+            if (s->mark[to] != s->stamp) {
                 s->mark[to] = s->stamp;
                 s->work[n_work++] = to;
             }
         }
-        if (keep)
+        if (q == d->end || m->nfa_head[q] != NFA_NONE)
             s->found[s->n_found++] = q;
     }
     return build_work(m->b, steps);
@@ -197,6 +194,7 @@ static int intern(struct dfa *d, bool fresh, uint32_t *out) {
         r = add_state(d);
     if (r < 0)
         return r;
+    assert(m->g->n_states == d->base + s->n + 1); /* a set is a state */
     s->begin[s->n + 1] = s->n_pool;
     if (!fresh)
         s->slot[h] = s->n + 1;
@@ -392,12 +390,13 @@ static int emit_state(struct dfa *d, uint32_t local) {
     for (uint32_t i = s->begin[local]; i < s->begin[local + 1]; i++) {
         uint32_t q = s->pool[i], first = s->n_out;
 
+        assert(q < m->n_nfa &&
+               (i == s->begin[local] || s->pool[i - 1] < q)); /* sorted, each once */
+
         /* The start of a plain rule never ends it: its callers step around an empty match. */
         if (q == d->end && (local > 0 || d->loop))
             g->state[state].flags |= STATE_ACCEPT;
         for (uint32_t e = m->nfa_head[q]; e != NFA_NONE; e = m->nfa_edge[e].next) {
-            if (m->nfa_edge[e].kind == NFA_EMPTY)
-                continue;
             int r = s->n_out < s->cap_out
                         ? 0
                         : maker_grow(m, &s->out, s->n_out, &s->cap_out, sizeof(*s->out));

@@ -97,6 +97,7 @@ static struct expr *join(struct build *b, enum expr_kind kind, enum expr_kind no
 
     if (!e)
         return NULL;
+    assert(!e->child && e->n == 0);
     e->child = arena_alloc_array(&b->arena, n_kept, sizeof(struct expr *));
     if (!e->child) {
         build_no_memory(b);

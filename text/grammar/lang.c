@@ -118,6 +118,7 @@ static void start_at(const struct product *p, uint32_t from, struct ahead *at) {
         const struct lang *l = p->in[i];
 
         at[i] = (struct ahead){NULL, NULL};
+        assert(q == NO_STATE || q < l->n);
         if (q != NO_STATE) {
             at[i].e = l->edge + l->state[q].edge;
             at[i].end = at[i].e + l->state[q].n_edges;
@@ -184,6 +185,19 @@ static int add_edges(struct product *p, uint32_t from) {
     return 0;
 }
 
+/* What lang_types.h says of a language. */
+static void check_lang(const struct lang *l) {
+    assert(l->n > 0 || l->n_edges == 0);
+    for (uint32_t q = 0; q < l->n; q++) {
+        const struct lang_state *s = &l->state[q];
+        const struct edge *e = l->edge + s->edge;
+
+        assert(s->edge + s->n_edges <= l->n_edges);
+        for (uint32_t i = 0; i < s->n_edges; i++)
+            assert(e[i].lo <= e[i].hi && e[i].to < l->n && (i == 0 || e[i - 1].hi < e[i].lo));
+    }
+}
+
 /* A copy of @from in the arena. */
 static int keep(struct build *b, const struct lang *from, const struct lang **out) {
     struct lang *l = arena_alloc(&b->arena, sizeof(*l));
@@ -197,6 +211,7 @@ static int keep(struct build *b, const struct lang *from, const struct lang **ou
     if (from->n_edges)
         memcpy(e, from->edge, from->n_edges * sizeof(*e));
     *l = (struct lang){.n = from->n, .n_edges = from->n_edges, .state = s, .edge = e};
+    check_lang(l);
     *out = l;
     return 0;
 }
@@ -284,6 +299,7 @@ static int select_states(struct build *b, const struct lang *l, uint64_t care, u
         return r;
     for (uint32_t q = 0; q < l->n && alive[0]; q++)
         number[q] = alive[q] ? n++ : NO_STATE;
+    assert(n == 0 || number[0] == 0); /* the start stays the first */
     for (uint32_t q = 0; q < l->n && alive[0]; q++) {
         const struct lang_state *s = &l->state[q];
 
@@ -412,6 +428,7 @@ int lang_strings_of(struct build *b, uint32_t min, uint32_t max, const struct la
     if (((uint64_t)last + 1) * all->n > b->limits.max_states)
         return build_too_complex(b, "an intersection needs more than %u states",
                                  b->limits.max_states);
+    assert(min <= max);
     *l = (struct lang){.n = (last + 1) * all->n};
     l->state = arena_alloc_array(&b->arena, l->n, sizeof(*l->state));
     l->edge = arena_alloc_array(&b->arena, (last + 1) * all->n_edges, sizeof(*l->edge));
@@ -526,6 +543,7 @@ int lang_of(struct build *b, const struct expr *e, const struct lang **out) {
     free(state);
     free(m.nfa_edge);
     free(m.nfa_head);
+    free(m.nfa_empty);
     free(m.shared);
     free(g.state);
     free(g.edge);

@@ -197,6 +197,7 @@ static int refine_part(struct build *b, const struct lang *l, uint32_t *set, uin
     m.from = room;
     m.into = m.from + m.n_steps;
     m.into_n = m.into + m.n_steps;
+    assert(m.into_n + m.n + 1 == memory + 8ull * m.n + 1 + 9ull * m.n_steps);
     memset(m.into_n, 0, (m.n + 1ull) * sizeof(*m.into_n));
     list_steps(&m, l);
     refine(&m, l);
@@ -226,6 +227,7 @@ static void rewrite_edges(struct equals *s, uint32_t q) {
         struct edge e = edge[i];
 
         e.to = s->set[e.to];
+        assert(e.to < s->n_sets); /* what lies behind is known */
         if (n && edge[n - 1].to == e.to && edge[n - 1].hi + 1u == e.lo)
             edge[n - 1].hi = e.hi;
         else
@@ -373,6 +375,7 @@ static void keep_sets(const struct equals *s) {
             n_edges++;
         }
     }
+    assert(n == s->n_sets);
     l->n = n;
     l->n_edges = n_edges;
 }

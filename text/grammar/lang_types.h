@@ -17,7 +17,8 @@ struct lang_state {
 };
 #define LANG_BORDER 2u /* between the characters of a string */
 
-/* State 0 is the start. n 0: the empty language. Edges of a state are sorted and disjoint. */
+/* State 0 is the start. n 0: the empty language. Edges of a state are neighbours, sorted, disjoint,
+ * and lead to states below n. */
 struct lang {
     uint32_t n, n_edges;
     struct lang_state *state;

@@ -54,9 +54,11 @@ int nfa_state(struct maker *m, uint32_t *out) {
                                  m->b->limits.max_states);
     int r = maker_grow(m, &m->nfa_head, m->n_nfa, &m->cap_nfa, sizeof(*m->nfa_head));
 
+    if (r == 0)
+        r = maker_grow(m, &m->nfa_empty, m->n_nfa, &m->cap_nfa_empty, sizeof(*m->nfa_empty));
     if (r < 0)
         return r;
-    m->nfa_head[m->n_nfa] = NFA_NONE;
+    m->nfa_head[m->n_nfa] = m->nfa_empty[m->n_nfa] = NFA_NONE;
     *out = m->n_nfa++;
     return build_work(m->b, 1);
 }
@@ -67,8 +69,10 @@ static int add_edge(struct maker *m, uint32_t from, struct nfa_edge e) {
     if (r < 0)
         return r;
     assert(from < m->n_nfa && e.to < m->n_nfa);
-    e.next = m->nfa_head[from];
-    m->nfa_head[from] = m->n_nfa_edges;
+    uint32_t *head = e.kind == NFA_EMPTY ? &m->nfa_empty[from] : &m->nfa_head[from];
+
+    e.next = *head;
+    *head = m->n_nfa_edges;
     m->nfa_edge[m->n_nfa_edges++] = e;
     return build_work(m->b, 1);
 }

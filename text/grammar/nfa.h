@@ -24,6 +24,7 @@ struct nfa_shared {
     uint32_t before, behind, last; /* the states that it hangs on */
     const struct expr *x, *y, *z;  /* what it reads; may be NULL */
     uint32_t out, out_behind;      /* the states that were made */
+    uint32_t stamp;                /* of the rule that it belongs to */
 };
 
 /* The arrays of the grammar that grow while it is made. */
@@ -32,12 +33,14 @@ struct maker {
     struct grammar *g;
     uint32_t cap_states, cap_edges, cap_calls, cap_descs, cap_rules, cap_tokens;
 
-    struct nfa_edge *nfa_edge; /* NFA of the current rule */
-    uint32_t *nfa_head;
-    uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa;
+    struct nfa_edge *nfa_edge;      /* NFA of the current rule */
+    uint32_t *nfa_head, *nfa_empty; /* by state: its first edge, its first empty one */
+    uint32_t n_nfa_edges, cap_nfa_edges, n_nfa, cap_nfa, cap_nfa_empty;
     uint32_t nfa_open; /* from it all fits that fits from others in a set with it; NFA_NONE */
-    struct nfa_shared *shared; /* hash table of those of the current rule; kind 0: none */
-    uint32_t n_shared, shared_mask;
+    /* Hash table, of shared_mask + 1, of those of the current rule, which have its stamp. At most
+     * half of it is taken. */
+    struct nfa_shared *shared;
+    uint32_t n_shared, shared_mask, shared_stamp;
     bool flat; /* without calls: what is repeated is copied, rules are copied (lang.c) */
 };
 

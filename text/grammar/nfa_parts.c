@@ -163,14 +163,15 @@ static int insert_key(struct maker *m, uint32_t *root, const struct expr *key, u
         for (; r == 0 && e != NFA_NONE; e = m->nfa_edge[e].next) {
             struct nfa_edge edge = m->nfa_edge[e];
 
-            if (edge.kind == NFA_BYTES && edge.lo == key->bytes[i])
+            assert(edge.kind == NFA_BYTES && edge.lo == edge.hi);
+            if (edge.lo == key->bytes[i])
                 child = edge.to;
-            else if (edge.kind == NFA_BYTES)
-                r = nfa_add_bytes(m, at, edge.lo, edge.lo, edge.to);
             else
-                r = nfa_add_empty(m, at, edge.to);
-            assert(edge.kind == NFA_EMPTY || (edge.kind == NFA_BYTES && edge.lo == edge.hi));
+                r = nfa_add_bytes(m, at, edge.lo, edge.lo, edge.to);
         }
+        e = old == NFA_NONE ? NFA_NONE : m->nfa_empty[old];
+        for (; r == 0 && e != NFA_NONE; e = m->nfa_edge[e].next)
+            r = nfa_add_empty(m, at, m->nfa_edge[e].to);
         assert(i + 1 < key->n || child == NFA_NONE); /* no key is the beginning of another */
         if (r == 0 && i + 1 < key->n)
             r = nfa_state(m, &next);
@@ -255,6 +256,7 @@ static int add_row(struct list_maker *k) {
         return make_row(k);
     int r = nfa_find_shared(k->m, &part);
 
+    assert(r <= 0 || part.out == NFA_NONE || part.out < k->m->n_nfa);
     if (r) {
         k->before[1] = part.out;
         k->now[1] = part.out_behind;
@@ -271,6 +273,7 @@ int nfa_add_list(struct maker *m, const struct expr_list *l, uint32_t from, uint
     struct expr_list plain = *l;
     struct list_maker k = {.m = m, .l = &plain, .i = l->n, .may_end = true};
 
+    assert(l->n_needs <= l->n && l->min <= l->max);
     for (uint32_t i = 0; i < l->n; i++)
         n_required += !l->optional[i];
     if (plain.min <= n_required)

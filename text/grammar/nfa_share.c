@@ -12,7 +12,7 @@
 
 #include "text/grammar/nfa.h"
 
-#include <string.h>
+#include <assert.h>
 
 static uint64_t mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0x9E3779B97F4A7C15u;
@@ -49,10 +49,15 @@ static bool same_part(const struct nfa_shared *p, const struct nfa_shared *q) {
            same_expr(p->y, q->y) && same_expr(p->z, q->z);
 }
 
+static bool is_taken(const struct maker *m, uint32_t at) {
+    return m->shared[at].kind != NFA_NOT_SHARED && m->shared[at].stamp == m->shared_stamp;
+}
+
 static struct nfa_shared *place_of(const struct maker *m, const struct nfa_shared *p) {
     uint32_t at = (uint32_t)(hash_of(p) >> 16) & m->shared_mask;
 
-    while (m->shared[at].kind && !same_part(&m->shared[at], p))
+    assert(p->kind != NFA_NOT_SHARED && m->n_shared * 2 <= m->shared_mask);
+    while (is_taken(m, at) && !same_part(&m->shared[at], p))
         at = (at + 1) & m->shared_mask;
     return &m->shared[at];
 }
@@ -66,7 +71,7 @@ static int grow(struct maker *m) {
     m->shared = v;
     m->shared_mask = n - 1;
     for (uint32_t i = 0; i < n_old; i++) {
-        if (old[i].kind)
+        if (old[i].kind != NFA_NOT_SHARED && old[i].stamp == m->shared_stamp)
             *place_of(m, &old[i]) = old[i];
     }
     free(old);
@@ -79,11 +84,13 @@ int nfa_find_shared(struct maker *m, struct nfa_shared *part) {
 
     if (r < 0)
         return r;
-    if (p->kind) {
+    bool known = is_taken(m, (uint32_t)(p - m->shared));
+
+    if (known) {
         part->out = p->out;
         part->out_behind = p->out_behind;
     }
-    return p->kind != NFA_NOT_SHARED;
+    return known;
 }
 
 int nfa_add_shared(struct maker *m, const struct nfa_shared *part) {
@@ -91,14 +98,17 @@ int nfa_add_shared(struct maker *m, const struct nfa_shared *part) {
 
     if (r < 0)
         return r;
-    *place_of(m, part) = *part;
+    struct nfa_shared *p = place_of(m, part);
+
+    assert(!is_taken(m, (uint32_t)(p - m->shared)));
+    *p = *part;
+    p->stamp = m->shared_stamp;
     m->n_shared++;
     return 0;
 }
 
 void nfa_forget_shared(struct maker *m) {
-    if (m->n_shared)
-        memset(m->shared, 0, (m->shared_mask + 1ull) * sizeof(*m->shared));
+    m->shared_stamp++;
     m->n_shared = 0;
 }
 

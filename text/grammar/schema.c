@@ -134,6 +134,7 @@ int places_add(struct schema *s, struct place **v, uint32_t *n, uint32_t *cap, s
         *v = w;
         *cap = bigger;
     }
+    assert(*n < *cap);
     (*v)[(*n)++] = p;
     return build_work(s->b, 1);
 }
@@ -535,6 +536,7 @@ int schema_value(struct schema *s, const struct place *given, uint32_t n, struct
         r = lower(s, &parts, out);
     if (r < 0)
         return r;
+    assert(s->depth > 0 && !m->body);
     s->depth--;
     m->body = *out;
     if (m->rule == NO_RULE)

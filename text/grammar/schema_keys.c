@@ -10,6 +10,7 @@
 #include "text/grammar/schema.h"
 #include "text/grammar/lang.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* A language beside the others, and what it says of a key. */
@@ -367,6 +368,7 @@ static int make_classes(const struct keys *k, const struct lang *const *in, uint
     c->key = arena_alloc_array(&b->arena, MAX(c->n, 1u), sizeof(struct expr *));
     if (!c->in || !c->mask || !c->key)
         return build_no_memory(b);
+    assert(c->n <= CLASSES_MAX);
     memcpy(c->in, in, c->n_in * sizeof(struct lang *));
     memcpy(c->mask, mask, c->n * sizeof(*mask));
     for (uint32_t i = 0; r == 0 && i < c->n; i++) {

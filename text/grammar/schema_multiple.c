@@ -88,6 +88,7 @@ static bool join(uint64_t *x, uint64_t y) {
 static void exclude(struct condition *is, uint64_t no, uint32_t from) {
     uint32_t n = 0;
 
+    assert(no > 0 && is->n_no < LANG_MAX);
     for (uint32_t i = 0; i < is->n_no; i++) {
         if (no % is->no[i] == 0)
             return;

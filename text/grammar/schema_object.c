@@ -386,6 +386,7 @@ static int object_members(struct object *o, struct expr **out) {
         *out = expr_never(b);
         return *out ? 0 : build_no_memory(b);
     }
+    assert(list->n_needs <= list->n && list->n <= o->names.n + o->f->n_some);
     if (list->n || list->rest) {
         e->kind = EXPR_LIST;
         e->list = list;
