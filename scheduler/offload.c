@@ -20,25 +20,20 @@
 
 #include "scheduler/offload.h"
 
-#include "scheduler/disk.h"
-#include "scheduler/policy.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/buggify.h"
 #include "proto/messages.h"
+#include "scheduler/disk.h"
+#include "scheduler/view.h"
 
-int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
-                 const struct cost *cost, struct msg_stats *stats) {
+int offload_init(struct offload *p, const struct sched_view *view, const struct kv_opts *device,
+                 uint32_t n_host_pages) {
     struct kv_opts o = *device;
 
-    *p = (struct offload){
-        .page_tokens = device->page_tokens,
-        .cost = cost,
-        .stats = stats,
-    };
+    *p = (struct offload){.view = view};
     if (n_host_pages == 0)
         return 0;
     p->states = o.peer;
@@ -71,17 +66,17 @@ static double compute_ns(const struct offload *p, uint32_t from, uint32_t to) {
     struct cost_shape s = none;
 
     cost_add(&s, from, to - from);
-    return (double)(cost_expect_ns(p->cost, &s) - cost_expect_ns(p->cost, &none));
+    return (double)(cost_expect_ns(p->view->cost, &s) - cost_expect_ns(p->view->cost, &none));
 }
 
 /* What copying @n_pages takes, and loading the state behind them. */
 static double copy_ns(const struct offload *p, uint32_t n_pages) {
-    return (double)cost_copies_ns(p->cost, n_pages + p->state_pages);
+    return (double)cost_copies_ns(p->view->cost, n_pages + p->state_pages);
 }
 
 bool offload_pays_with(const struct offload *p, uint32_t from, uint32_t to, double ns) {
-    assert(from <= to && p->cost);
-    return ns + copy_ns(p, (to - from) / p->page_tokens) < compute_ns(p, from, to);
+    assert(from <= to && p->view->cost);
+    return ns + copy_ns(p, (to - from) / p->view->page_tokens) < compute_ns(p, from, to);
 }
 
 bool offload_pays(const struct offload *p, uint32_t from, uint32_t to) {
@@ -108,7 +103,7 @@ static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, 
     assert(p->n_copies < p->cap);
     p->copy[p->n_copies++] = (struct engine_copy){.src = src,
                                                   .dst = dst,
-                                                  .n_tokens = (uint16_t)p->page_tokens,
+                                                  .n_tokens = (uint16_t)p->view->page_tokens,
                                                   .cls = KV_GLOBAL,
                                                   .dir = (uint8_t)dir};
 }
@@ -119,7 +114,7 @@ static void add_copy(struct offload *p, enum engine_copy_dir dir, uint32_t src, 
  * host has no room, or there is no memory. */
 static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *tokens,
                        const kv_page *page, uint32_t n) {
-    uint32_t t = p->page_tokens, from = kv_seq_committed(saved) / t, n_pages;
+    uint32_t t = p->view->page_tokens, from = kv_seq_committed(saved) / t, n_pages;
 
     if (!reserve_copies(p, n) || kv_seq_grow(saved, (from + n) * t) == KV_FULL)
         return false;
@@ -129,7 +124,7 @@ static bool save_pages(struct offload *p, struct kv_seq *saved, const int32_t *t
     kv_seq_commit(saved, tokens, (from + n) * t);
     for (uint32_t i = 0; p->states && i < n; i++)
         kv_seq_share_snapshot(saved, from + i, page[i]);
-    p->stats->n_saved_tokens += n * t;
+    p->view->stats->n_saved_tokens += n * t;
     return true;
 }
 
@@ -168,7 +163,7 @@ static struct kv_seq *open_to_save(struct offload *p, const struct kv_isolation 
 
 void offload_save(struct offload *p, const struct kv_isolation *share, const int32_t *tokens,
                   uint32_t n_tokens, bool returns) {
-    n_tokens -= n_tokens % p->page_tokens;
+    n_tokens -= n_tokens % p->view->page_tokens;
     if (!p->host || n_tokens == 0)
         return;
     int32_t *copy = malloc(n_tokens * sizeof(*copy));
@@ -184,7 +179,8 @@ void offload_save(struct offload *p, const struct kv_isolation *share, const int
 /* Saves the first @n pages of @seq as far as the host lacks them. false: it would be no gain. */
 static bool save_now(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                      const int32_t *tokens, uint32_t n) {
-    uint32_t room = OFFLOAD_SWAP_PAGES - MIN(OFFLOAD_SWAP_PAGES, p->n_copies), t = p->page_tokens;
+    uint32_t room = OFFLOAD_SWAP_PAGES - MIN(OFFLOAD_SWAP_PAGES, p->n_copies),
+             t = p->view->page_tokens;
     struct kv_seq *saved = open_to_save(p, share, tokens, n * t);
     uint32_t n_pages, from = saved ? kv_seq_committed(saved) / t : n;
     uint32_t more = MIN(n - from, room);
@@ -198,22 +194,22 @@ static bool save_now(struct offload *p, const struct kv_seq *seq, const struct k
 
 void offload_swap(struct offload *p, const struct kv_seq *seq, const struct kv_isolation *share,
                   const int32_t *tokens) {
-    uint32_t n_tokens = kv_seq_committed(seq) / p->page_tokens * p->page_tokens;
-    uint32_t n = useful(p, share, tokens, n_tokens) / p->page_tokens;
+    uint32_t n_tokens = kv_seq_committed(seq) / p->view->page_tokens * p->view->page_tokens;
+    uint32_t n = useful(p, share, tokens, n_tokens) / p->view->page_tokens;
 
     if (n_tokens == 0)
         return;
     if (p->host && n > 0 && !BUGGIFY(host_not_swapped) && save_now(p, seq, share, tokens, n))
-        p->stats->n_swapped++;
+        p->view->stats->n_swapped++;
     else
-        p->stats->n_not_swapped++;
+        p->view->stats->n_not_swapped++;
 }
 
 /* The next pages of @j. false: it is over. */
 static bool work_on(struct offload *p, const struct kv_pager *device, struct offload_job *j,
                     uint32_t *left) {
     kv_page page[OFFLOAD_IDLE_PAGES];
-    uint32_t t = p->page_tokens;
+    uint32_t t = p->view->page_tokens;
 
     if (!j->saved) {
         j->n_tokens = useful(p, &j->share, j->tokens, j->n_tokens);
@@ -260,7 +256,7 @@ uint32_t offload_has(const struct offload *p, const struct kv_isolation *share,
 uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq *seq,
                        const struct kv_isolation *share, const int32_t *tokens, uint32_t n_tokens,
                        uint32_t max_pages, uint32_t reserve) {
-    uint32_t t = p->page_tokens, from = kv_seq_committed(seq) / t, n_pages, n;
+    uint32_t t = p->view->page_tokens, from = kv_seq_committed(seq) / t, n_pages, n;
     struct kv_seq *saved = p->host ? open_saved(p, share, tokens, n_tokens) : NULL;
 
     if (!saved)
@@ -277,7 +273,7 @@ uint32_t offload_fetch(struct offload *p, struct kv_pager *device, struct kv_seq
         for (uint32_t i = from; p->states && i < end; i++)
             kv_seq_share_snapshot(seq, i, src[i]);
         p->n_fetched += end - from;
-        p->stats->n_fetched_tokens += (end - from) * t;
+        p->view->stats->n_fetched_tokens += (end - from) * t;
     }
     kv_seq_free(saved);
     return kv_seq_committed(seq);

@@ -25,29 +25,28 @@ struct offload_job {
 };
 
 struct disk;
-struct msg_stats;
+struct sched_view;
 
 struct offload {
+    const struct sched_view *view;
     struct disk *disk;     /* NULL, or what has been saved is given to it */
     struct kv_pager *host; /* NULL: there is no host memory */
     /* NULL, or the device's pager of a hybrid model, whose snapshots go with the pages. */
     struct kv_pager *states;
-    uint32_t state_pages; /* that a state is as large as */
-    const struct cost *cost;
-    uint32_t page_tokens;
+    uint32_t state_pages;                 /* that a state is as large as */
     struct offload_job job[OFFLOAD_JOBS]; /* the oldest first */
     uint32_t n_jobs;
     /* Copies for the next batch, in the order in which they must be made. */
     struct engine_copy *copy;
     uint32_t n_copies, cap;
     uint32_t n_fetched; /* pages of them that come from the host */
-    struct msg_stats *stats;
 };
 
-/* @n_host_pages 0: nothing is ever saved. device->peer: the device's pager, of a hybrid model.
- * @cost has the time of copies; counts in @stats. 0 or a negative errno. */
-int offload_init(struct offload *p, const struct kv_opts *device, uint32_t n_host_pages,
-                 const struct cost *cost, struct msg_stats *stats);
+/* Of @view it needs page_tokens, cost, which has the time of copies, and stats. @n_host_pages 0:
+ * nothing is ever saved. device->peer: the device's pager, of a hybrid model. 0 or a negative
+ * errno. */
+int offload_init(struct offload *p, const struct sched_view *view, const struct kv_opts *device,
+                 uint32_t n_host_pages);
 void offload_deinit(struct offload *p); /* accepts a zeroed one */
 
 /* The pages of @tokens[0, n_tokens) are worth saving when there is time, and, where the session

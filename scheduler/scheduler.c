@@ -124,7 +124,7 @@ static int init_pager(struct sched *s) {
     s->view.pager = s->pager;
     e = e < 0 ? e : states_init(&s->states, &s->view);
     o.peer = e == 0 && i->n_states > 0 ? s->pager : NULL;
-    e = e < 0 ? e : offload_init(&s->offload, &o, i->n_host_pages, &s->cost, &s->stats);
+    e = e < 0 ? e : offload_init(&s->offload, &s->view, &o, i->n_host_pages);
     s->offload.state_pages = s->states.pages;
     return e;
 }

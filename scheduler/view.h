@@ -1,9 +1,8 @@
 #pragma once
 
 /*
- * view - what requests, fair_share, pins, prewarm, states and recorder see of the scheduler and
- * call of each other, in place of its object (scheduler_private.h). All of it is the scheduler's
- * and outlives them.
+ * view - what requests and features see of the scheduler and call of each other, in place of its
+ * object (scheduler_private.h). All of it is the scheduler's and outlives them.
  */
 
 #include <stdbool.h>

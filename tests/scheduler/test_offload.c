@@ -4,6 +4,7 @@
 #include <string.h>
 #include "proto/messages.h"
 #include "scheduler/offload.h"
+#include "scheduler/view.h"
 
 #define T 4u /* tokens of a page */
 #define PAGES 64u
@@ -13,6 +14,7 @@ static struct kv_pager *device;
 static struct offload offload;
 static struct cost cost;
 static struct msg_stats stats;
+static const struct sched_view view = {.page_tokens = T, .cost = &cost, .stats = &stats};
 
 static void setup(void) {
     struct kv_opts o = {
@@ -21,7 +23,7 @@ static void setup(void) {
     cost_init(&cost);
     stats = (struct msg_stats){0};
     cr_assert_eq(kv_pager_new(&device, &o), 0);
-    cr_assert_eq(offload_init(&offload, &o, 2 * PAGES, &cost, &stats), 0);
+    cr_assert_eq(offload_init(&offload, &view, &o, 2 * PAGES), 0);
 }
 
 static void teardown(void) {
