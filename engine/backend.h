@@ -431,8 +431,8 @@ struct be_ops {
     bool (*variant)(struct be *b, uint32_t i, bool use, const char **name);
     /* A proof begins, or has ended. false: none is wanted. NULL: this backend needs none. */
     bool (*proving)(struct be *b, bool on);
-    /* One line on what was found wrong at open and is left out, and why; "". NULL: nothing ever
-     * is. */
+    /* One line on what was found wrong at open and is left out, and why, and on what was measured
+     * there to choose between ways that give the same; "". NULL: nothing ever is. */
     const char *(*note)(const struct be *b);
     /* Why a device was lost: the call that failed first and what it said; "" while it answers.
      * NULL: not a device. */

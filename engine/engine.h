@@ -19,7 +19,9 @@
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
     const char *address; /* of a CUDA device on its bus, domain:bus:device.function; "" */
-    const char *note;    /* one line: what of the device or the limits is not used, and why; "" */
+    /* One line: what of the device or the limits is not used, and why; what was measured at open to
+     * choose between ways that give the same; "". */
+    const char *note;
     uint32_t n_vocab, n_embd, n_layer, max_context, page_tokens, n_pages, n_host_pages, n_threads;
     uint32_t depth; /* steps that may be launched before the first is waited for: 1 or 2 */
     bool hidden;    /* WANT_HIDDEN is answered; else it must not be asked */

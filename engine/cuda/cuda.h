@@ -165,7 +165,7 @@ struct be {
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
     bool wgmma, cores; /* products of wgmma are right here; rows are packed for them by the op */
     uint32_t wants_fuse;
-    char note[300];         /* what the self-test has left out, and why; "" */
+    char note[300]; /* what the self-test has left out, and why; how early launches did; "" */
     uint32_t page_capacity; /* of the page tables of a batch */
     struct kv_class kv[PAGE_CLASSES];
     void *stream;
