@@ -55,8 +55,8 @@ class Model(steps.Model):
         mma, issue, ends = loop.mma * units, loop.instructions * units, loop.end * segments
         size = columns * (128 * steps.BITS[form] / 8 + width * 2)
         if "wgmma" in kernel:
-            slice_issue = loop.instructions / 4
-            return max(2 * issue, 2 * mma * steps.WGMMA_CYCLES) + 2 * ends + segments * (2 * slice_issue + steps.DRAIN), size
+            ends += segments * (loop.instructions / 4 + steps.DRAIN / 2)  # a slice's operands, and the drain
+            return 2 * max(issue, mma * steps.WGMMA_CYCLES) + 2 * ends, size
         if half:  # mma of 32 rows, and the loads of their operands, are not there
             issue, mma = issue - mma * 0.75, mma / 2
         return 2 * max(issue + ends, mma * steps.MMA_CYCLES), size
@@ -102,8 +102,8 @@ def main():
         sys.exit(__doc__.strip())
     model = Model(pathlib.Path(sys.argv[1]), ["attention_large", "experts"])
     for cache in (False, True):
-        print(f"\nprompts of {TOKENS}, ms{', with the bytes from the L2 cache' if cache else ''}: steps of so many rows, "
-              "dense by mma.sync, by wgmma; experts by mma.sync, by wgmma of 64, of 128, of 128 and 64 rows; heads of latent "
+        print(f"\nprompts of {TOKENS}, ms{', with the bytes from the L2 cache' if cache else ''}: rows of a step; dense by "
+              "mma.sync, by wgmma; experts by mma.sync, by wgmma of 64, of 128, of 128 and 64 rows; heads of latent "
               "attention by mma.sync, by wgmma")
         for s in SHAPES:
             for n in (512, 2048, 4096):
@@ -115,7 +115,7 @@ def main():
                 for ways in ([("expert_wide", 64)], WGMMA):
                     line.append(sum(k * model.dense(r, c, n, ways, cache, h) for h, r, c, k in s.by_head))
                 print(f"{s.name:16} {n:5}" + "".join(f" {1e3 * x * TOKENS / n:7.1f}" for x in line))
-    print("\nattention, ms: by items of 16 queries (latent: 32), by those of steps of many rows; with the cache's bytes")
+    print("\nattention, ms: by blocks of 16 queries (latent: 32), by those of many; likewise with the cache's bytes")
     for n in (4096, 32768):
         for s in SHAPES:
             for h in s.attention:
