@@ -123,6 +123,10 @@ static int elapsed(void *from, void *to, float *us) {
     return (int)r;
 }
 
+static int event_wait(void *event, void *stream) {
+    return (int)cudaStreamWaitEvent(stream, event, 0);
+}
+
 static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream) {
     enum cudaMemcpyKind kind =
         dir == CUDA_TO_DEVICE ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
@@ -132,6 +136,40 @@ static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, v
 
 static int fill(void *d, int byte, size_t n, void *stream) {
     return (int)cudaMemsetAsync(d, byte, n, stream);
+}
+
+/* No way is no error, and one is opened once for all engines of the process. */
+static int reach(int device, int other) {
+    int can = 0;
+    cudaError_t r = cudaDeviceCanAccessPeer(&can, device, other);
+
+    if (r == cudaSuccess && can)
+        r = cudaDeviceEnablePeerAccess(other, 0);
+    if (r == cudaErrorPeerAccessAlreadyEnabled)
+        r = cudaGetLastError() == r ? cudaSuccess : r;
+    return (int)r;
+}
+
+static struct cudaPitchedPtr pitched(const struct cuda_rows *r, size_t width, size_t n) {
+    return (struct cudaPitchedPtr){.ptr = r->at, .pitch = r->pitch, .xsize = width, .ysize = n};
+}
+
+/* The call for two devices is the only one that knows rows and, without a direct way, goes through
+ * the host. */
+static int copy_rows(const struct cuda_rows *to, const struct cuda_rows *from, size_t width,
+                     size_t n, void *stream) {
+    struct cudaMemcpy3DPeerParms p = {
+        .srcPtr = pitched(from, width, n),
+        .srcDevice = from->device,
+        .dstPtr = pitched(to, width, n),
+        .dstDevice = to->device,
+        .extent = {.width = width, .height = n, .depth = 1},
+    };
+
+    if (to->device == from->device)
+        return (int)cudaMemcpy2DAsync(to->at, to->pitch, from->at, from->pitch, width, n,
+                                      cudaMemcpyDeviceToDevice, stream);
+    return (int)cudaMemcpy3DPeerAsync(&p, stream);
 }
 
 /* And as much of the multiprocessor's memory as can be is shared memory, not cache: two blocks of
@@ -239,8 +277,11 @@ static const struct cuda_api real = {
     .event_query = event_query,
     .timer_new = timer_new,
     .elapsed = elapsed,
+    .event_wait = event_wait,
     .copy = copy,
     .fill = fill,
+    .reach = reach,
+    .copy_rows = copy_rows,
     .allow_shared = allow_shared,
     .launch = launch,
     .host_call = host_call,

@@ -29,6 +29,13 @@ struct cuda_side {
     void *stream, *forked, *joined;
 };
 
+/* Rows in the memory of a device, from one to the next @pitch bytes. */
+struct cuda_rows {
+    void *at;
+    size_t pitch;
+    int device;
+};
+
 /* All answer 0 or an error of the runtime, whose text() says more. Streams, events and graphs are
  * what it calls so; nothing but stream_wait() waits for the device. */
 struct cuda_api {
@@ -53,9 +60,17 @@ struct cuda_api {
     /* An event that keeps its time; microseconds from one to another, both reached. */
     int (*timer_new)(void **event);
     int (*elapsed)(void *from, void *to, float *us);
+    /* What follows in the stream waits for the event's last record so far, of any device. */
+    int (*event_wait)(void *event, void *stream);
     /* In stream order. */
     int (*copy)(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream);
     int (*fill)(void *d, int byte, size_t n, void *stream);
+    /* Copies between @device, that is used, and @other go from one to the other directly, where
+     * there is a way: else through the host's memory. */
+    int (*reach)(int device, int other);
+    /* @n rows of @width bytes, of one device or of two, in the order of @stream. */
+    int (*copy_rows)(const struct cuda_rows *to, const struct cuda_rows *from, size_t width,
+                     size_t n, void *stream);
     /* From now on the kernel may be launched with up to @bytes of shared memory. */
     int (*allow_shared)(const void *kernel, uint32_t bytes);
     /* @shared: bytes of dynamic_shared(). @args: the kernel's one argument. @early: its blocks may

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include "base/util.h"
 #include "engine/cuda/cuda_api.h"
 #include "tests/engine/cuda/simt.h"
@@ -18,7 +19,7 @@
 struct fake_cuda fake_cuda = {
     .n_devices = 1, .major = 9, .minor = 0, .n_multiprocessors = 4, .bytes = (size_t)1 << 32};
 
-enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_CALL, OP_FORK, OP_JOIN };
+enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_WAIT, OP_ROWS, OP_FORK, OP_JOIN };
 
 struct op { /* what has been enqueued and not been done */
     struct op *next;
@@ -28,22 +29,32 @@ struct op { /* what has been enqueued and not been done */
     void *snapshot; /* of pageable memory, which the runtime copies at once */
     uint64_t sum;   /* of pinned memory */
     size_t n;
+    uint64_t number;             /* of the record that is waited for */
+    size_t to_pitch, from_pitch; /* of @byte rows */
     int byte;
-    void (*call)(const void *args);
     struct simt_dim grid;
     uint32_t shared;
     bool early;
     _Alignas(16) uint8_t args[ARGS_MAX];
 };
 
+/* Invariant: op and end are a list, of which the first is done next. */
+struct stream {
+    struct op *op, **end;
+    struct stream *next; /* of all */
+    int device;
+};
+
 struct event {
     float at;                   /* microseconds, when it was reached */
     uint64_t recorded, reached; /* how often */
-    bool asked;                 /* not ready is said once */
+    struct stream *stream;      /* of the last record */
+    int device;
+    bool asked; /* not ready is said once */
 };
 
 struct block { /* an allocation, with its size in front */
-    size_t n, pad[7];
+    size_t n, device, pad[6];
 };
 
 struct graph {
@@ -57,7 +68,9 @@ static struct {
 static uint32_t n_allowances;
 static struct graph *capturing;
 static uint32_t n_samplings; /* enqueued */
-static struct op *queue, **queue_end = &queue;
+static struct stream *streams;
+static int used; /* the thread's device */
+static size_t n_used[FAKE_DEVICES];
 
 static void refuse(const char *what) {
     fprintf(stderr, "fake cuda: %s\n", what);
@@ -81,7 +94,7 @@ static int call(void) {
     return call_while(false);
 }
 
-/* -- the stream -------------------------------------------------------------------------------- */
+/* -- streams -------------------------------------------------------------------------------- */
 
 static struct op *append(struct op ***end, enum op_kind kind) {
     struct op *o = calloc(1, sizeof(*o));
@@ -94,8 +107,8 @@ static struct op *append(struct op ***end, enum op_kind kind) {
     return o;
 }
 
-static struct op *enqueue(enum op_kind kind) {
-    return append(&queue_end, kind);
+static struct op *enqueue(struct stream *s, enum op_kind kind) {
+    return append(&s->end, kind);
 }
 
 static uint64_t sum_of(const void *p, size_t n) {
@@ -124,7 +137,17 @@ static void run_beside(void) {
     beside.fn = NULL;
 }
 
-static void run(struct op *o) {
+static void step(struct stream *s);
+
+/* Of another stream, as far as needed. */
+static void run_wait(const struct op *o) {
+    const struct event *e = o->to;
+
+    while (e->reached < o->number)
+        step(e->stream);
+}
+
+static void run(struct op *o, int device) {
     const struct simt_kernel *k = o->from;
 
     switch (o->kind) {
@@ -140,6 +163,7 @@ static void run(struct op *o) {
     case OP_LAUNCH:
         fake_cuda.n_launches++;
         fake_cuda.now_us += o->early ? fake_cuda.early_us : fake_cuda.plain_us;
+        simt_device(device);
         if (fake_cuda.on_launch)
             fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
         if (fake_cuda.order)
@@ -148,9 +172,15 @@ static void run(struct op *o) {
         simt_wgmma_other(fake_cuda.other_wgmma);
         if (!fake_cuda.broken || strcmp(fake_cuda.broken, k->name) != 0)
             simt_launch(k, o->grid, o->shared, o->args);
+        simt_device(used);
         break;
-    case OP_CALL:
-        o->call(o->args);
+    case OP_WAIT:
+        run_wait(o);
+        break;
+    case OP_ROWS:
+        for (int i = 0; i < o->byte; i++)
+            memcpy((uint8_t *)o->to + (size_t)i * o->to_pitch,
+                   (const uint8_t *)o->from + (size_t)i * o->from_pitch, o->n);
         break;
     case OP_FORK:
         if (fake_cuda.beside)
@@ -173,19 +203,40 @@ static void run(struct op *o) {
     }
 }
 
-/* Does what is enqueued, up to the last record of @until; NULL: all. */
-static void drain(struct event *until) {
-    bool any = queue != NULL;
+/* The first op of a stream that has one. */
+static void step(struct stream *s) {
+    struct op *o = s->op;
 
-    while (queue && (!until || until->reached < until->recorded)) {
-        struct op *o = queue;
+    if (!o)
+        refuse("a wait for an event that nothing leads to");
+    s->op = o->next;
+    if (!s->op)
+        s->end = &s->op;
+    run(o, s->device);
+    free(o);
+}
 
-        queue = o->next;
-        if (!queue)
-            queue_end = &queue;
-        run(o);
-        free(o);
-    }
+/* Streams of a device as far as they go; those of others as far as they are waited for. */
+static void run_device(int device) {
+    for (struct stream *s = streams; s; s = s->next)
+        while (s->device == device && s->op)
+            step(s);
+}
+
+/* Does what is enqueued in a stream (NULL: in all), up to the last record of @until; NULL: all. The
+ * device that is to be ahead of the others does all first. */
+static void drain(struct stream *only, const struct event *until) {
+    bool any = false;
+
+    for (struct stream *s = streams; s; s = s->next)
+        any |= s->op != NULL;
+    if (fake_cuda.ahead)
+        run_device(fake_cuda.ahead - 1);
+    while (until && until->reached < until->recorded)
+        step(until->stream);
+    for (struct stream *s = until ? NULL : streams; s; s = s->next)
+        while (s->op && (!only || s == only))
+            step(s);
     if (any)
         simt_settled();
 }
@@ -198,30 +249,26 @@ __attribute__((constructor)) static void without_selftest(void) {
     fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY"); /* for programs that know nothing of the fake */
 }
 
-int fake_call(void) {
-    return call();
-}
-
 static bool is_hanging(void) {
     return fake_cuda.hang_after && n_samplings >= fake_cuda.hang_after;
 }
 
-/* What a device does that never ends its work. */
-static void wait_for_all(void) {
-    if (is_hanging())
-        refuse("a call that waits for a device that hangs");
-    drain(NULL);
-    run_beside(); /* the other stream; after a failure nothing joins it */
-    fake_cuda.beside = false;
+/* The stream of a call, which is that of the device which is used. */
+static struct stream *stream_of(void *stream) {
+    struct stream *s = stream;
+
+    if (s->device != used)
+        refuse("a call for a stream of another device");
+    return s;
 }
 
-void fake_enqueue(void (*run)(const void *args), const void *args, size_t n) {
-    struct op *o = enqueue(OP_CALL);
-
-    if (n > ARGS_MAX)
-        abort();
-    o->call = run;
-    memcpy(o->args, args, n);
+/* What a device does that never ends its work. NULL: for all streams. */
+static void wait_for_streams(struct stream *only) {
+    if (is_hanging())
+        refuse("a call that waits for a device that hangs");
+    drain(only, NULL);
+    run_beside(); /* the other stream; after a failure nothing joins it */
+    fake_cuda.beside = false;
 }
 
 /* -- the table --------------------------------------------------------------------------------- */
@@ -238,11 +285,13 @@ static int versions(int *driver, int *runtime) {
 }
 
 static int describe(int device, struct cuda_device *out) {
+    bool other = fake_cuda.other_kind && device == fake_cuda.n_devices - 1;
+
     *out = (struct cuda_device){
         .name = "fake device",
         .address = "0000:17:00.0",
         .major = fake_cuda.major,
-        .minor = fake_cuda.minor,
+        .minor = fake_cuda.minor + other,
         .n_multiprocessors = fake_cuda.n_multiprocessors,
         .bytes = fake_cuda.bytes,
         .shared_bytes = 228 << 10,
@@ -251,15 +300,42 @@ static int describe(int device, struct cuda_device *out) {
 }
 
 static int use(int device) {
-    return call();
+    int r = call();
+
+    if (device < 0 || device >= fake_cuda.n_devices)
+        refuse("a device that is not there");
+    if (r == 0) {
+        used = device;
+        simt_device(device);
+    }
+    return r;
 }
 
 static int memory(size_t *n_free, size_t *n_total) {
     *n_total = fake_cuda.bytes;
-    *n_free = fake_cuda.bytes - fake_cuda.n_bytes;
+    *n_free = fake_cuda.bytes - n_used[used];
     if (fake_cuda.others_stay && fake_cuda.others_stay--)
         *n_free -= fake_cuda.others;
     return call();
+}
+
+#define LARGE (1u << 20)
+
+/* Large ones take no memory before they are written, whatever malloc() does. */
+static struct block *block_new(size_t n) {
+    size_t all = (sizeof(struct block) + n + 63) / 64 * 64;
+
+    if (n < LARGE)
+        return aligned_alloc(64, all);
+    void *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void block_free(struct block *b) {
+    if (b->n < LARGE)
+        free(b);
+    else
+        munmap(b, (sizeof(*b) + b->n + 63) / 64 * 64);
 }
 
 /* Sizes are exact, so that the next byte belongs to no allocation. */
@@ -269,14 +345,15 @@ static int alloc_any(void **p, size_t n, enum simt_space space) {
 
     if (r)
         return r;
-    if (n > fake_cuda.bytes - fake_cuda.n_bytes)
+    if (n > fake_cuda.bytes - n_used[used])
         return OUT_OF_MEMORY;
-    b = aligned_alloc(64, (sizeof(*b) + n + 63) / 64 * 64);
+    b = block_new(n);
     if (!b)
         return OUT_OF_MEMORY;
     b->n = n;
+    b->device = (size_t)used;
     *p = b + 1;
-    memset(*p, 0xFF, n < 1 << 20 ? n : 1 << 20); /* NaN: nothing may be read before it is written */
+    memset(*p, 0xFF, MIN(n, LARGE)); /* NaN: nothing may be read before it is written */
     simt_memory_add(*p, n, space);
     fake_cuda.n_live++;
     return 0;
@@ -288,6 +365,7 @@ static int alloc(void **d, size_t n) {
     if (r)
         return r;
     fake_cuda.n_bytes += n;
+    n_used[used] += n;
     if (fake_cuda.n_bytes > fake_cuda.peak_bytes)
         fake_cuda.peak_bytes = fake_cuda.n_bytes;
     return 0;
@@ -298,16 +376,19 @@ static int alloc_host(void **p, size_t n) {
 }
 
 static int release_host(void *p) {
-    wait_for_all();
+    wait_for_streams(NULL);
     simt_memory_drop(p);
-    free((struct block *)p - 1);
+    block_free((struct block *)p - 1);
     fake_cuda.n_live--;
     return 0;
 }
 
 static int release(void *d) {
-    wait_for_all();
-    fake_cuda.n_bytes -= ((struct block *)d - 1)->n;
+    wait_for_streams(NULL);
+    const struct block *b = (struct block *)d - 1;
+
+    fake_cuda.n_bytes -= b->n;
+    n_used[b->device] -= b->n;
     return release_host(d);
 }
 
@@ -324,33 +405,77 @@ static int new_object(void **out, size_t n) {
 }
 
 static int free_object(void *p) {
-    wait_for_all();
+    wait_for_streams(NULL);
     free(p);
     fake_cuda.n_live--;
     return 0;
 }
 
-static int stream_new(void **s) {
-    return new_object(s, 1);
+static int stream_new(void **out) {
+    int r = new_object(out, sizeof(struct stream));
+    struct stream *s = r ? NULL : *out;
+
+    if (r)
+        return r;
+    s->end = &s->op;
+    s->device = used;
+    s->next = streams;
+    streams = s;
+    return 0;
 }
 
-static int stream_wait(void *s) {
-    wait_for_all();
+static int stream_free(void *stream) {
+    wait_for_streams(NULL);
+    for (struct stream **s = &streams; *s; s = &(*s)->next)
+        if (*s == stream) {
+            *s = (*s)->next;
+            break;
+        }
+    return free_object(stream);
+}
+
+static int stream_wait(void *stream) {
+    struct stream *s = stream;
+
+    wait_for_streams(s);
     return call();
 }
 
 static int event_new(void **e) {
-    return new_object(e, sizeof(struct event));
+    int r = new_object(e, sizeof(struct event));
+
+    if (r == 0)
+        ((struct event *)*e)->device = used;
+    return r;
 }
 
 static int event_record(void *e, void *stream) {
+    struct event *event = e;
     int r = call();
 
     if (r)
         return r;
-    ((struct event *)e)->recorded++;
-    ((struct event *)e)->asked = false;
-    enqueue(OP_RECORD)->to = e;
+    if (event->device != used)
+        refuse("an event of another device is recorded");
+    event->recorded++;
+    event->asked = false;
+    event->stream = stream_of(stream);
+    enqueue(event->stream, OP_RECORD)->to = e;
+    return 0;
+}
+
+/* An event that was never recorded is waited for by nothing. */
+static int event_wait(void *e, void *stream) {
+    struct event *event = e;
+    int r = call();
+
+    if (r || event->recorded == 0)
+        return r;
+    if (++fake_cuda.n_waits == fake_cuda.forget_wait)
+        return 0;
+    struct op *o = enqueue(stream_of(stream), OP_WAIT);
+    o->to = e;
+    o->number = event->recorded;
     return 0;
 }
 
@@ -360,11 +485,11 @@ static int event_query(void *e) {
 
     if (r)
         return r;
-    if (is_hanging() || !event->asked) {
+    if ((is_hanging() && event->device == fake_cuda.hang_device) || !event->asked) {
         event->asked = true;
         return CUDA_NOT_READY;
     }
-    drain(event);
+    drain(NULL, event);
     return 0;
 }
 
@@ -385,7 +510,10 @@ static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, v
     if (dir == CUDA_TO_DEVICE ? to_space != SIMT_DEVICE || from_space == SIMT_DEVICE
                               : from_space != SIMT_DEVICE || to_space == SIMT_DEVICE)
         refuse("a copy in the wrong direction");
-    struct op *o = enqueue(OP_COPY);
+    int device = simt_memory_device(dir == CUDA_TO_DEVICE ? to : from);
+    if (device != used)
+        refuse("a copy of another device's memory");
+    struct op *o = enqueue(stream_of(stream), OP_COPY);
     o->to = to;
     o->from = from;
     o->n = n;
@@ -403,10 +531,46 @@ static int fill(void *d, int byte, size_t n, void *stream) {
 
     if (r)
         return r;
-    struct op *o = enqueue(OP_FILL);
+    if (simt_memory_device(d) != used)
+        refuse("another device's memory is filled");
+    struct op *o = enqueue(stream_of(stream), OP_FILL);
     o->to = d;
     o->byte = byte;
     o->n = n;
+    return 0;
+}
+
+static int reach(int device, int other) {
+    if (device != used || other == device || other < 0 || other >= fake_cuda.n_devices)
+        refuse("a way from a device that is not used, or to none");
+    return call();
+}
+
+/* Both ends are inside an allocation of the device that is named. */
+static int copy_rows(const struct cuda_rows *to, const struct cuda_rows *from, size_t width,
+                     size_t n, void *stream) {
+    const struct cuda_rows *const ends[2] = {to, from};
+    int r = call();
+
+    for (int i = 0; i < 2 && n; i++) {
+        const uint8_t *first = ends[i]->at, *last = first + (n - 1) * ends[i]->pitch + width - 1;
+
+        if (simt_memory_device(first) != ends[i]->device ||
+            simt_memory_device(last) != ends[i]->device || width > ends[i]->pitch)
+            refuse("rows that are not where they are said to be");
+    }
+    if (r)
+        return r;
+    if (to->device != used)
+        refuse("a copy to a device that is not used");
+    struct op *o = enqueue(stream_of(stream), OP_ROWS);
+    o->to = to->at;
+    o->to_pitch = to->pitch;
+    o->from = from->at;
+    o->from_pitch = from->pitch;
+    o->n = width;
+    o->byte = (int)n;
+    fake_cuda.n_exchanged += to->device != from->device ? n * width : 0;
     return 0;
 }
 
@@ -449,7 +613,8 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
         return 1;
     }
     n_samplings += kernel == kernel_sample_scan;
-    struct op *o = capturing ? append(&capturing->end, OP_LAUNCH) : enqueue(OP_LAUNCH);
+    struct stream *to = stream_of(stream);
+    struct op *o = append(capturing ? &capturing->end : &to->end, OP_LAUNCH);
     o->from = kernel;
     o->grid = (struct simt_dim){grid_x, grid_y, 1};
     o->shared = shared;
@@ -466,7 +631,8 @@ static int host_call(void (*fn)(void *ctx), void *ctx, void *stream, const struc
         return r;
     if (!side->stream || side->stream == stream || !side->forked || !side->joined)
         refuse("a host call without a second stream");
-    struct op *o = capturing ? append(&capturing->end, OP_FORK) : enqueue(OP_FORK);
+    struct stream *to = stream_of(stream);
+    struct op *o = append(capturing ? &capturing->end : &to->end, OP_FORK);
     memcpy(o->args, &c, sizeof(c));
     fake_cuda.n_host_calls++;
     return 0;
@@ -477,7 +643,8 @@ static int host_join(void *stream, const struct cuda_side *side) {
 
     if (r)
         return r;
-    (void)(capturing ? append(&capturing->end, OP_JOIN) : enqueue(OP_JOIN));
+    struct stream *to = stream_of(stream);
+    append(capturing ? &capturing->end : &to->end, OP_JOIN);
     return 0;
 }
 
@@ -530,9 +697,8 @@ static int graph_launch(void *graph, void *stream) {
     if (r)
         return r;
     for (const struct op *from = ((struct graph *)graph)->op; from; from = from->next) {
-        struct op *o = enqueue(from->kind);
+        struct op *o = enqueue(stream_of(stream), from->kind);
 
-        o->call = from->call;
         o->from = from->from;
         o->grid = from->grid;
         o->shared = from->shared;
@@ -566,7 +732,7 @@ static const struct cuda_api fake = {
     .alloc_host = alloc_host,
     .release_host = release_host,
     .stream_new = stream_new,
-    .stream_free = free_object,
+    .stream_free = stream_free,
     .stream_wait = stream_wait,
     .event_new = event_new,
     .event_free = free_object,
@@ -574,8 +740,11 @@ static const struct cuda_api fake = {
     .event_query = event_query,
     .timer_new = event_new,
     .elapsed = elapsed,
+    .event_wait = event_wait,
     .copy = copy,
     .fill = fill,
+    .reach = reach,
+    .copy_rows = copy_rows,
     .allow_shared = allow_shared,
     .launch = launch,
     .host_call = host_call,

@@ -10,15 +10,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define FAKE_DEVICES 8
+
 struct fake_cuda {
     /* Set by tests. */
     uint32_t fail_at; /* the n-th call fails; 0: none */
     bool sticky;      /* and all after it */
     uint32_t
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
+    int hang_device;      /* whose events these are */
+    int ahead;            /* 1 + the device that does all before the others do anything; 0: none */
+    uint32_t forget_wait; /* the n-th wait of a stream for an event is left out; 0: none */
+    bool other_kind;      /* the last device is of another family */
     int n_devices, major, minor, n_multiprocessors;
     int driver;    /* the CUDA that it knows, as cuda_api.versions(); the runtime is of 13.0 */
-    size_t bytes;  /* memory of the device */
+    size_t bytes;  /* memory of each device */
     size_t others; /* of it that another process has for so many questions more */
     uint32_t others_stay;
     /* Of the threads of a block: simt_order(). Host calls are done as late as may be; where it is
@@ -33,18 +39,13 @@ struct fake_cuda {
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
 
     /* For tests to look at. */
-    uint32_t n_calls;
-    int n_live; /* allocations, streams and events */
-    size_t n_bytes, peak_bytes;
-    float now_us; /* the clock */
+    uint32_t n_calls, n_waits;               /* n_waits: of streams for events */
+    int n_live;                              /* allocations, streams and events */
+    size_t n_bytes, peak_bytes, n_exchanged; /* exchanged: copied from device to device */
+    float now_us;                            /* the clock */
     uint64_t n_launches, n_graphs, n_graph_launches, n_host_calls;
     bool beside;         /* a host call may run: the device is between it and where it is joined */
     bool failed_capture; /* the call that was to fail belongs to a capture */
 };
 
 extern struct fake_cuda fake_cuda;
-
-/* For fake_fast.c: counts a call, which fails where it should; does @run with a copy of @args in
- * stream order. */
-int fake_call(void);
-void fake_enqueue(void (*run)(const void *args), const void *args, size_t n);

@@ -20,6 +20,7 @@ struct cell { /* of four bytes */
 struct memory {
     uintptr_t from, to;
     enum simt_space space;
+    int device;
     struct cell *cell;
 };
 
@@ -35,6 +36,7 @@ bool simt_looks = true;
 
 static struct memory memory[MEMORIES];
 static uint32_t n_memories;
+static int device; /* simt_device() */
 static struct memory shared_memory, dynamic_memory;
 static bool strict; /* allocations are known */
 static uintptr_t args_from, args_to;
@@ -128,7 +130,7 @@ void simt_memory_add(const void *p, size_t n, enum simt_space space) {
         abort();
     for (; i > 0 && memory[i - 1].from > (uintptr_t)p; i--)
         memory[i] = memory[i - 1];
-    memory[i] = {(uintptr_t)p, (uintptr_t)p + n, space, NULL};
+    memory[i] = {(uintptr_t)p, (uintptr_t)p + n, space, device, NULL};
     if (SEEN)
         memory[i].cell = new_cells(n);
     strict = true;
@@ -172,6 +174,16 @@ int simt_memory_space(const void *p) {
     const struct memory *m = find((uintptr_t)p);
 
     return m ? (int)m->space : -1;
+}
+
+void simt_device(int d) {
+    device = d;
+}
+
+int simt_memory_device(const void *p) {
+    const struct memory *m = find((uintptr_t)p);
+
+    return m && m->space == SIMT_DEVICE ? m->device : -1;
 }
 
 /* -- moments ----------------------------------------------------------------------------------- */
@@ -359,6 +371,8 @@ static inline void check_device(uintptr_t a, size_t n, enum simt_access kind, co
                  kind == SIMT_READ ? "read outside all memory" : "written outside all memory");
     if (m->space != SIMT_DEVICE && !reaches_host())
         fault_at(a, pc, "a kernel has no business in the host's memory");
+    if (m->space == SIMT_DEVICE && m->device != device)
+        fault_at(a, pc, "memory of another device");
     if (a + n > m->to)
         fault_at(a, pc, "an access beyond the end");
     if (!simt_lane->waited && kind != SIMT_READ)

@@ -17,7 +17,8 @@
  *     copy that has
  *                  not been waited for; above wait_for_previous(), what a kernel may still be
  *                  writing
- *     addresses    outside every allocation of the device, in freed memory or static variables, in
+ *     addresses    outside every allocation of the device, in freed memory or static variables, of
+ *     another device, in
  *     pinned memory (but
  *                  for copy_page, hand_over and combine), not a multiple of the size of the access
  *     divergence   lanes of a warp (threads of a block) at different instructions of the warp
@@ -43,6 +44,11 @@ void simt_memory_add(const void *p, size_t n, enum simt_space space);
 void simt_memory_drop(const void *p);
 /* The space of @p, -1: neither. */
 int simt_memory_space(const void *p);
+/* What is added from now on is memory of that device, and what is launched runs there: kernels
+ * reach no other's. 0 at first. */
+void simt_device(int device);
+/* Whose memory @p is, -1: none. */
+int simt_memory_device(const void *p);
 /* The host has waited for the device: nothing is being written. */
 void simt_settled(void);
 /* Whether accesses of the launches that follow are looked at; if not, reads of what they write
