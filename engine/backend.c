@@ -75,6 +75,12 @@ static const struct be_ops *find_cuda(bool optional, struct err *err) {
     return found;
 }
 
+const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o) {
+    uint32_t number[ENGINE_DEVICES];
+
+    return ops->several && devices_of(o, number) > 1 ? ops->several() : ops;
+}
+
 /* @ops if this machine can run it, else NULL with @err; NULL stays NULL. */
 static const struct be_ops *probe(const struct be_ops *ops, struct err *err) {
     return ops && (!ops->probe || ops->probe(err) == 0) ? ops : NULL;

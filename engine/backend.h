@@ -9,10 +9,11 @@
  * it likes.
  */
 
+#include <stdlib.h>
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 9u
+#define BACKEND_ABI 10u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */
@@ -303,6 +304,28 @@ struct model_op {
     struct weights *weights;                /* what load() made of the tensors; NULL before */
 };
 
+/* The devices that engine_opts.devices lists. How many; 0: it is no such list. */
+#define ENGINE_DEVICES 8u
+static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGINE_DEVICES]) {
+    const char *p = o->devices ? o->devices : "0";
+    uint32_t n = 0;
+
+    for (;; p++) {
+        char *end;
+
+        if (*p < '0' || *p > '9' || n == ENGINE_DEVICES)
+            return 0;
+        out[n] = (uint32_t)strtoul(p, &end, 10);
+        for (uint32_t i = 0; i < n; i++)
+            if (out[i] == out[n])
+                return 0;
+        n++;
+        p = end;
+        if (*p != ',')
+            return *p || out[n - 1] > 255 ? 0 : o->n_devices ? MIN(n, o->n_devices) : n;
+    }
+}
+
 /* Bytes of @n cached values, whole blocks of them. */
 static inline uint64_t kv_bytes(enum engine_kv_type type, uint64_t n) {
     return type == ENGINE_KV_F16    ? n * 2
@@ -443,6 +466,8 @@ struct be_ops {
     const uint64_t *(*picks)(const struct be *b);
     /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
     int (*probe)(struct err *err);
+    /* The table for more than one device, with the same bits. NULL: there is none. */
+    const struct be_ops *(*several)(void);
 };
 
 /* weft-cuda.so exports its table under this name. */
@@ -451,6 +476,9 @@ struct be_ops {
 /* What be_ops.build_id of a table from a library must be: a digest of this header and those that
  * come with it (engine/build_id.py). */
 void backend_build_id(uint8_t out[20]);
+
+/* The table of @ops for as many devices as are configured. */
+const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o);
 
 /* What all bits that @ops computes follow from besides the model: a digest of the sources, here and
  * there. */

@@ -69,6 +69,11 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
                        o->page_tokens);
     if (!o->max_rows || !o->max_seqs || !o->max_wants)
         return err_set(err, 0, NULL, "max_rows, max_seqs and max_wants must not be 0");
+    uint32_t number[ENGINE_DEVICES];
+    if (!devices_of(o, number))
+        return err_set(err, 0, "devices",
+                       "devices '%s': up to %u different numbers of devices, as in 0,1", o->devices,
+                       ENGINE_DEVICES);
     if (o->max_rows > 1u << 20 || o->max_seqs > 1u << 20 || o->max_wants > 1u << 20)
         return err_set(err, 0, NULL, "max_rows, max_seqs and max_wants are at most %u", 1u << 20);
     return 0;
@@ -431,7 +436,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     if (!e)
         return -ENOMEM;
     e->opts = *opts;
-    e->ops = ops;
+    e->ops = ops = backend_table(ops, opts);
     int r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     if (r == 0)
@@ -461,17 +466,22 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     const struct be_ops *ops = backend_find(opts->backend, err);
     if (!ops)
         return -EINVAL;
+    bool automatic = ops->device && strcmp(opts->backend, "auto") == 0;
+    const char *what = "the CPU computes";
+    struct engine_opts o = *opts;
+    uint32_t number[ENGINE_DEVICES];
     why = *err;
     *err = (struct err){0};
-    r = open_with(out, opts, ops, err);
-    if (r < 0 && ops->device && strcmp(opts->backend, "auto") == 0) {
+    r = open_with(out, &o, ops, err);
+    for (int less = devices_of(&o, number) < 2; r < 0 && automatic && less < 2; less++) {
         why = *err;
         *err = (struct err){0};
-        ops = backend_find("cpu", err);
-        r = ops ? open_with(out, opts, ops, err) : -EINVAL;
+        what = less ? "the CPU computes" : "one device computes";
+        o.n_devices = 1;
+        r = open_with(out, &o, less ? &backend_cpu : ops, err);
     }
     if (r == 0 && why.message[0])
-        snprintf((*out)->note, sizeof((*out)->note), "the CPU computes: %s", why.message);
+        snprintf((*out)->note, sizeof((*out)->note), "%s: %s", what, why.message);
     return r;
 }
 
@@ -490,7 +500,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     if (!ops)
         return -EINVAL;
     *err = (struct err){0};
-    e->ops = ops;
+    e->ops = ops = backend_table(ops, opts);
     r = arch_read(&e->model, opts, drafts(opts, ops), err);
     r = r < 0 ? r : model_check(&e->model, ops, err);
     if (r < 0)

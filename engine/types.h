@@ -152,8 +152,11 @@ struct engine_result {
 /* How an engine is opened; copied. The files stay the caller's, open while it lives. */
 struct engine_opts {
     const struct gguf *file;
-    const char *backend;  /* "reference", "cpu", "cuda", "auto" */
-    const char *isa;      /* cpu: "auto", "generic", "avx2", "avx512", "amx" */
+    const char *backend; /* "reference", "cpu", "cuda", "auto" */
+    const char *isa;     /* cpu: "auto", "generic", "avx2", "avx512", "amx" */
+    /* cuda: numbers of the devices that share the model, "0,1"; NULL: "0". The same bits on any. */
+    char *devices;
+    uint32_t n_devices;   /* 0, or only the first so many of them are used */
     uint32_t n_threads;   /* cpu; 0: all cores */
     uint32_t n_pages;     /* 0: sized from kv_bytes */
     uint32_t page_tokens; /* 16, 32 or 64 */

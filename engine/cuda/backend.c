@@ -7,6 +7,7 @@
 #include <string.h>
 #include "engine/build_id.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/ranks.h"
 #include "engine/quant.h"
 
 #define MIN_MAJOR 8 /* mma.m16n8k16, cp.async */
@@ -29,16 +30,21 @@ static int no_device(const struct cuda_api *api, int e, struct err *err) {
     return -ENODEV;
 }
 
-/* The first device, if kernels of this library run on it. */
-static int find_device(const struct cuda_api *api, struct cuda_device *out, struct err *err) {
+/* Device @number, if kernels of this library run on it. */
+static int find_device(const struct cuda_api *api, int number, struct cuda_device *out,
+                       struct err *err) {
     int n = 0, e = api->count(&n);
 
     if (e || n == 0)
         return no_device(api, e, err);
-    e = api->describe(0, out);
-    e = e ? e : api->use(0);
+    if (number >= n) {
+        err_set(err, 0, "devices", "CUDA device %d: there are %d", number, n);
+        return -ENODEV;
+    }
+    e = api->describe(number, out);
+    e = e ? e : api->use(number);
     if (e) {
-        err_set(err, 0, NULL, "CUDA device 0: %s", api->text(e));
+        err_set(err, 0, NULL, "CUDA device %d: %s", number, api->text(e));
         return -ENODEV;
     }
     if (out->major < MIN_MAJOR) {
@@ -59,7 +65,7 @@ static int find_device(const struct cuda_api *api, struct cuda_device *out, stru
 static int probe(struct err *err) {
     struct cuda_device d;
 
-    return find_device(cuda_api(), &d, err);
+    return find_device(cuda_api(), 0, &d, err);
 }
 
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {
@@ -82,15 +88,15 @@ size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
     return page_layer_bytes(&p);
 }
 
-/* What pages need for the model's layers, by class. */
+/* What pages need for the model's layers, by class; ranks have as many heads each. */
 static void size_pages(struct be *b) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
-        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i]);
+        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / b->n_ranks);
 }
 
 /* On a device that does not answer every call would wait for ever: all that it has is left to the
  * end of the process. */
-static struct be *close_be(struct be *b) {
+struct be *cuda_close(struct be *b) {
     if (!b)
         return NULL;
     if (b->stream && !b->stuck)
@@ -145,14 +151,22 @@ static void read_environment(struct be *b) {
     b->memory_wait_ms = MEMORY_WAIT_MS;
     b->wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
     b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
+    b->fuse = b->n_ranks == 1 ? b->fuse : 0; /* last blocks know of no other device */
     b->shares = !(share && strcmp(share, "0") == 0);
     b->wants_fuse = b->fuse;
     b->wants_expert_vec = true;
 }
 
+static void set_rank(struct be *b, const struct rank *r) {
+    assert(r->rank < r->n_ranks && r->n_ranks <= RANKS);
+    b->number = r->number;
+    b->rank = r->rank;
+    b->n_ranks = r->n_ranks;
+}
+
 /* Asked before open(): a backend is made up for the sums and thrown away. */
-static int room(const struct model_shape *shape, const struct engine_opts *opts, uint64_t *bytes,
-                struct err *err) {
+int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
+              const struct rank *rank, uint64_t *bytes, struct err *err) {
     CLEANUP(freep) struct be *b = calloc(1, sizeof(*b));
     struct engine_opts o = *opts;
     int r = check_shape(shape, err);
@@ -163,10 +177,27 @@ static int room(const struct model_shape *shape, const struct engine_opts *opts,
     b->api = cuda_api();
     b->shape = shape;
     b->opts = &o;
+    set_rank(b, rank);
     size_pages(b);
     b->memory_wait_ms = MEMORY_WAIT_MS;
-    r = find_device(b->api, &b->device, err);
+    r = find_device(b->api, b->number, &b->device, err);
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
+}
+
+/* The device that is configured, of which there is one. */
+static struct rank only(const struct engine_opts *o) {
+    uint32_t number[ENGINE_DEVICES];
+    uint32_t n = devices_of(o, number);
+
+    assert(n == 1);
+    return (struct rank){(int)number[0], 0, 1};
+}
+
+static int room(const struct model_shape *shape, const struct engine_opts *opts, uint64_t *bytes,
+                struct err *err) {
+    const struct rank rank = only(opts);
+
+    return cuda_room(shape, opts, &rank, bytes, err);
 }
 
 /* The host's experts, where the model has such. 0 or -errno with @err. */
@@ -179,7 +210,7 @@ static int open_host(struct be *b, const struct be_opts *o, struct err *err) {
 }
 
 /* Memory, tables, self-test. Weights come with load(). */
-static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
+int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err) {
     int r = check_shape(o->shape, err);
     struct be *b = r < 0 ? NULL : calloc(1, sizeof(*b));
 
@@ -194,9 +225,10 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
     b->recurrent.n_states = o->n_states;
     b->recurrent.n_device = o->n_states - o->n_host_states;
     b->draft.of.n_slots = o->n_slots;
+    set_rank(b, rank);
     size_pages(b);
     read_environment(b);
-    r = find_device(b->api, &b->device, err);
+    r = find_device(b->api, b->number, &b->device, err);
     if (r == 0) {
         assert(b->device.n_multiprocessors > 0);
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
@@ -209,11 +241,17 @@ static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
             err_set(err, 0, NULL, "opening the device: %s", b->error);
     }
     if (r < 0) {
-        close_be(b);
+        cuda_close(b);
         return r;
     }
     *out = b;
     return 0;
+}
+
+static int open_be(struct be **out, const struct be_opts *o, struct err *err) {
+    const struct rank rank = only(o->engine);
+
+    return cuda_open(out, o, &rank, err);
 }
 
 static const char *isa(const struct be *b) {
@@ -274,7 +312,7 @@ static const char *fault(const struct be *b) {
 
 static void *host_page(struct be *b, uint32_t page) {
     assert(page < b->opts->n_host_pages);
-    return b->host_pages + page * b->kv[KV_GLOBAL].page_bytes;
+    return b->host_pages + page * b->n_ranks * b->kv[KV_GLOBAL].page_bytes;
 }
 
 /* be_ops.peek: NULL while a step is under way, and of wants whose logits were overwritten. */
@@ -336,6 +374,10 @@ static const char *lacks(const struct model_shape *s, const struct model_op *op)
     return NULL;
 }
 
+static const struct be_ops *several(void) {
+    return ranks_ops(&weft_backend_cuda);
+}
+
 const struct be_ops weft_backend_cuda = {
     .abi = BACKEND_ABI,
     .name = "cuda",
@@ -346,9 +388,10 @@ const struct be_ops weft_backend_cuda = {
     .hidden = true,
     .latent_once = true,
     .probe = probe,
+    .several = several,
     .room = room,
     .open = open_be,
-    .close = close_be,
+    .close = cuda_close,
     .isa = isa,
     .address = address,
     .n_threads = n_threads,

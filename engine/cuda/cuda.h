@@ -33,6 +33,7 @@
  * takes about as many instructions as three of 8 (docs/cuda-kernels.md). */
 #define FEW_PAIRS 16u
 #define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
+#define RANKS 8u  /* devices that share a model, at most */
 #define PASSES 3u /* each with graphs of its own (model.h) */
 
 struct region { /* an allocation */
@@ -102,9 +103,11 @@ struct weights {
     struct weights *next;
     struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
     uint32_t n_mats, n_in;
-    struct weights *down;   /* SHARED: m[0] */
-    float scale, cap;       /* LOGITS */
-    struct tile_source raw; /* OP_EMBED: data is NULL while the rows are those of m[0] */
+    float most[MATMUL_MATRICES]; /* the largest scale of each */
+    struct weights *rank[RANKS]; /* ranks.c: of each device; rank[0] are these */
+    struct weights *down;        /* SHARED: m[0] */
+    float scale, cap;            /* LOGITS */
+    struct tile_source raw;      /* OP_EMBED: data is NULL while the rows are those of m[0] */
     const struct tensor *embedding;
     struct be *be; /* EXPERTS of which some are the host's, and which layer of it */
     uint32_t host_layer, n_experts; /* n_experts: that the device has */
@@ -151,6 +154,11 @@ struct be {
     const struct model_shape *shape;
     const struct engine_opts *opts;
     struct cuda_device device;
+    /* Device @number of the runtime's is that of rank @rank of @n_ranks; ranks: of more than 1. */
+    int number;
+    uint32_t rank, n_ranks;
+    struct ranks *ranks;
+    void *ready; /* an event: what the other ranks take from this one is there */
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
     bool stuck;               /* lost, and nothing that waits for the device may be called */
@@ -185,6 +193,7 @@ struct be {
     /* q and o, which are free behind attention's output: of a layer's branches what is not added
      * to x yet, and what a product gives before its norm (residual.c). */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *partial;
+    float *own_x; /* [rows][columns of x that are this rank's]; of one device: x */
     float *rope[ROPE_TABLES];
     float *factor;                 /* [max_rows] of queries: temper_at() */
     float *o_gate;                 /* of attention's output, as wide */
@@ -263,6 +272,17 @@ struct be {
  * is kept in be.error with @what, the name of the call; from then on be.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
 
+/* be_ops.open for device @number as rank @rank of @n_ranks, and be_ops.close. */
+struct rank {
+    int number;
+    uint32_t rank, n_ranks;
+};
+int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank, struct err *err);
+struct be *cuda_close(struct be *b);
+/* be_ops.room of one of them. */
+int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
+              const struct rank *rank, uint64_t *bytes, struct err *err);
+
 /* Counts all that the backend will ever need (regions, staging, steps), compares the sum with what
  * the device has free, and allocates it; the weights' room too, which cuda_load() fills. 0, -ENOMEM
  * with the sum in @err, or -EIO. cuda_memory_close() frees what there is also after a failure. */
@@ -271,9 +291,9 @@ void cuda_memory_close(struct be *b);
 /* Bytes that pages may take, of a backend that is not open: api, shape, opts and page are set, and
  * nothing else. 0 or -EINVAL. */
 int cuda_memory_room(struct be *b, uint64_t *bytes, struct err *err);
-/* Behind repack: scales of all tiles of @m (@n_row_tiles: of all its experts) by the largest of
- * them, which be.found_host says, and @m.inverse. Waits for the stream. 0 or -EIO. */
-int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles);
+/* Behind repack: scales of all tiles of @m (@n_row_tiles: of all its experts) by @most, the largest
+ * of them, as @m.inverse is. Waits for the stream. 0 or -EIO. */
+int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float most);
 /* be_ops.load: the op's tensors to the device, matrices as tiles. Ops come in the model's order, so
  * that a tied output lends its tiles to the embedding before it. */
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
@@ -519,5 +539,12 @@ const char *recurrent_lacks(const struct model_shape *s, const struct model_op *
 struct delta_args recurrent_delta_args(const struct be *b, const struct weights *w);
 /* Launches them for the grid: [0] delta_in, delta and delta_out behind each other. */
 int recurrent_delta(struct be *b, const struct delta_args *a, const struct step_grid *grid);
+/* The packed rows of wants [first, first + n); of a LOGITS op all are packed first. */
+struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n);
+int step_pack_wanted(struct step *s, const struct model_op *op);
+/* The step's event behind all that was enqueued for it. */
+int step_record(struct step *s);
+/* Waits for all of a step that samples nothing, which is idle then. */
+int step_wait(struct step *s);
 /* Logits of wants [first, first + n) into be.logits. */
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n);

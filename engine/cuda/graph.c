@@ -43,7 +43,7 @@ static void **graph_of(const struct step *s) {
 int graph_open(struct be *b) {
     const char *said = getenv("WEFT_CUDA_GRAPHS");
 
-    b->graphs.on = !(said && strcmp(said, "0") == 0);
+    b->graphs.on = !(said && strcmp(said, "0") == 0) && b->n_ranks == 1;
     if (!b->graphs.on)
         return 0;
     b->graphs.capacity = launches_of(b->shape);

@@ -144,14 +144,13 @@ static int check_values(struct be *b, const struct tensor *t, struct err *err) {
     return r;
 }
 
-int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles) {
+int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float most) {
     uint32_t n_tiles = n_row_tiles * m->n_units, warps = CUDA_THREADS / 32;
-    float most = mx_float_of((uint32_t)b->found_host->most);
     struct scale_args a = {(uint8_t *)m->tiles, m->format, n_tiles, tile_unit(m->format, most)};
     struct launch l = {
         kernel_scale_tiles, (n_tiles + warps - 1) / warps, 1, CUDA_THREADS, "scale_tiles", 0};
 
-    m->inverse = tile_power_of_two(-a.unit);
+    m->inverse *= tile_power_of_two(-a.unit);
     int r = cuda_launch(b, &l, &a, sizeof(a));
     /* matvec reads tiles before the kernel before it has ended. */
     return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "scale_tiles");
@@ -267,6 +266,7 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
         .n_out = n_out,
         .grid = tile_grid_of(t->format->type, b->tile_grids),
         .y = y,
+        .inverse = t->scale && t->ne[2] == 1 ? first_of(t->scale) : 1,
     };
     matrix_cut(m, n_in);
     w->n_in = n_in;
@@ -277,10 +277,10 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     r = cuda_check(b, b->api->fill(b->found, 0, sizeof(*b->found), b->stream), "cudaMemset");
     r = r < 0 ? r : repack_all(b, t, m, p);
     r = r < 0 ? r : check_values(b, t, err);
-    r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts);
-    if (t->scale && t->ne[2] == 1)
-        m->inverse *= first_of(t->scale);
-    else
+    w->most[m - w->m] = mx_float_of((uint32_t)b->found_host->most);
+    if (b->n_ranks == 1)
+        r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts, w->most[m - w->m]);
+    if (t->ne[2] > 1)
         r = r < 0 ? r : load_expert_vector(b, t->scale, p, &scale_at, err);
     r = r < 0 ? r : load_expert_vector(b, bias, p, &bias_at, err);
     m->scale = scale_at;
@@ -297,9 +297,9 @@ static int load_matrix(struct be *b, struct weights *w, const struct tensor *t,
 }
 
 /* The output matrix of a model without one is the embedding: tiles are made when it comes, and
- * serve both. */
+ * serve both, unless several devices share them. */
 static bool comes_as_output(const struct be *b, const struct tensor *t) {
-    return !gguf_find(b->opts->file, "output.weight") &&
+    return b->n_ranks == 1 && !gguf_find(b->opts->file, "output.weight") &&
            t == gguf_find(b->opts->file, "token_embd.weight") &&
            tile_is_legible((uint32_t)t->format->type);
 }
@@ -347,6 +347,7 @@ static float *target_of(const struct be *b, const struct model_op *op, int i) {
            : kind == OP_MLA_KV      ? b->q
            : kind == OP_MLA_OUT     ? b->q
            : kind == OP_PROJ        ? residual_target(b, op)
+           : b->n_ranks > 1         ? b->z
                                     : b->logits;
 }
 

@@ -70,6 +70,7 @@ int cuda_matmul_allow(struct be *b) {
                    {kernel_layer_input, 0},
                    {kernel_cap, 0},
                    {kernel_soft_gate, 0},
+                   {kernel_glu, 0},
                    {kernel_sample_scan, 0},
                    {kernel_sample_weigh, 0},
                    {kernel_sample_draw, 0}};

@@ -15,6 +15,11 @@
 #define PARTIAL_BYTES ((size_t)64 << 20)
 #define MAX_PARTIALS 65536u
 
+/* Of @n columns or rows that ranks divide those that one has at most (ranks.c). */
+static uint32_t rank_share(const struct be *b, uint32_t n) {
+    return (n + b->n_ranks - 1) / b->n_ranks;
+}
+
 /* Notes that @n elements of @size bytes are to be allocated, for the pointer at @where. */
 static void add(struct be *b, void *where, size_t n, size_t size, const char *what, bool host) {
     assert(b->n_regions < ARRAY_SIZE(b->region) && where && !*(void **)where && size > 0);
@@ -39,6 +44,8 @@ static void add_activations(struct be *b) {
 
     add(b, &b->x, rows * s->n_embd, sizeof(float), "activations", false);
     add(b, &b->layer_input, rows * n_in, sizeof(float), "activations", false);
+    if (b->n_ranks > 1)
+        add(b, &b->own_x, rows * rank_share(b, s->n_embd), sizeof(float), "activations", false);
     add(b, &b->q, rows * MAX(MAX(n_q, n_out), s->n_embd), sizeof(float), "activations", false);
     add(b, &b->k, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->v, rows * n_kv, sizeof(float), "activations", false);
@@ -241,13 +248,17 @@ static bool ends_in(const struct tensor *t, const char *end) {
     return n >= k && strcmp(t->name + n - k, end) == 0;
 }
 
-/* As own() will take it, at most: a tensor may become several matrices. @tied: a tied embedding
- * that tiles hold exactly is not there twice. */
-static uint64_t tensor_bytes(const struct tensor *t, bool tied) {
+/* As own() will take it, at most: a tensor may become several matrices, of which a rank has its
+ * rows. @tied: a tied embedding that tiles hold exactly is not there twice; of several ranks the
+ * first has the rows. */
+static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool tied) {
     bool embed = strcmp(t->name, "token_embd.weight") == 0;
+    bool lent = tied && b->n_ranks == 1 && tile_is_legible((uint32_t)t->format->type);
+    struct tensor share = *t;
     uint64_t sum = 0;
 
-    if (embed && !(tied && tile_is_legible((uint32_t)t->format->type)))
+    share.ne[1] = rank_share(b, (uint32_t)t->ne[1]);
+    if (embed && !lent && b->rank == 0)
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
         ends_in(t, ".nextn.embed_tokens.weight"))
@@ -256,7 +267,7 @@ static uint64_t tensor_bytes(const struct tensor *t, bool tied) {
              t->ne[0] <= STATE_TAPS) /* decoded, but for biases */
         sum += round_up(MAX(t->n_bytes, t->ne[0] * t->ne[1] * sizeof(float)), 512);
     else if (!embed || tied)
-        sum += matrix_bytes(t);
+        sum += matrix_bytes(&share);
     return sum;
 }
 
@@ -266,10 +277,10 @@ static uint64_t expert_bytes(const struct be *b, const struct tensor *t, uint32_
     struct tensor here = *t;
 
     if (t->n_dims < 2 || n_here == n)
-        return tensor_bytes(t, false);
+        return tensor_bytes(b, t, false);
     here.ne[t->n_dims - 1] = n_here;
     here.n_bytes = t->n_bytes / n * n_here;
-    return n_here ? tensor_bytes(&here, false) : 0;
+    return n_here ? tensor_bytes(b, &here, false) : 0;
 }
 
 /* Of the tensors of layers [first, end), but the experts that are the host's, and, where
@@ -286,7 +297,7 @@ static uint64_t file_bytes(const struct be *b, const struct gguf *file, uint32_t
         bool in_layer = sscanf(t->name, "blk.%u.", &layer) == 1;
         if (in_layer ? layer >= first && layer < end : first == 0)
             sum += in_layer && strstr(t->name, "_exps.") ? expert_bytes(b, t, layer)
-                                                         : tensor_bytes(t, tied);
+                                                         : tensor_bytes(b, t, tied);
     }
     return sum;
 }
@@ -333,8 +344,9 @@ static void add_rest(struct be *b) {
     add(b, &b->weight_bytes, b->weights_size, 1, "weights", false);
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
-    add(b, &b->host_pages, b->opts->n_host_pages * b->kv[KV_GLOBAL].page_bytes, 1,
-        "KV pages of the host", true);
+    if (b->rank == 0) /* the first rank's are those of all */
+        add(b, &b->host_pages, b->opts->n_host_pages * b->n_ranks * b->kv[KV_GLOBAL].page_bytes, 1,
+            "KV pages of the host", true);
 }
 
 /* Notes everything. Needs shape, options, numbers of pages and states; writes no memory. */
@@ -470,6 +482,7 @@ int cuda_memory_open(struct be *b, struct err *err) {
     }
     for (uint32_t i = 0; i < b->n_regions && r == 0; i++)
         r = alloc_region(b, &b->region[i]);
+    b->own_x = b->n_ranks > 1 ? b->own_x : b->x;
     r = r < 0 ? r : alloc_steps(b);
     r = r < 0 ? r : cuda_matmul_allow(b);
     r = r < 0 ? r : m128_open(b);

@@ -12,7 +12,7 @@
 float *residual_target(const struct be *b, const struct model_op *op) {
     bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 
-    return plain ? b->x : b->o;
+    return plain ? b->own_x : b->o;
 }
 
 /* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd. */

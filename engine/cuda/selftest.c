@@ -132,6 +132,7 @@ static void lay_out(struct bench *t, struct product *p, const struct tensor *ten
     m->grid = tile_grid_of(f->type, t->b->tile_grids);
     matrix_cut(m, p->n_in);
     m->tiles = take(t, tile_matrix_bytes(m->format, p->n_out, p->n_in)).device;
+    m->inverse = 1;
     m->y = p->y.device;
 }
 
@@ -167,7 +168,9 @@ static int prepare(struct be *b, struct product *p) {
     pack.cores = true;
     r = r < 0 ? r : cuda_launch(b, &second, &pack, sizeof(pack));
     r = r < 0 ? r : fetch(b, b->found_host, b->found, sizeof(*b->found));
-    return r < 0 ? r : cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles);
+    return r < 0 ? r
+                 : cuda_scale_tiles(b, &p->w.m[0], p->w.m[0].n_row_tiles,
+                                    mx_float_of((uint32_t)b->found_host->most));
 }
 
 /* The ways in which a product is computed; way_name[] says by which kernel. */

@@ -1,4 +1,5 @@
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/ranks.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -188,8 +189,7 @@ static int upload_rows(struct step *s) {
 
 /* -- ops --------------------------------------------------------------------------------------- */
 
-/* The step's event behind all that was enqueued for it. */
-static int record(struct step *s) {
+int step_record(struct step *s) {
     int r = cuda_check(s->be, s->be->api->event_record(s->event, s->be->stream), "cudaEventRecord");
 
     s->recorded = r == 0;
@@ -202,7 +202,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     struct step *s = &b->step[batch->step % 2], *other = &b->step[(batch->step + 1) % 2];
 
     assert(!other->batch || other->recorded || other->batch->n_wants == 0);
-    if (other->batch && !other->recorded && record(other) < 0) /* its end is here */
+    if (other->batch && !other->recorded && step_record(other) < 0) /* its end is here */
         return -EIO;
     assert(!s->batch); /* at most two steps in flight */
     assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);
@@ -542,28 +542,33 @@ int step_gate_up(struct step *s, const struct model_op *op) {
     return r < 0 ? r : step_gate_and_up(s, op->weights, op->glu);
 }
 
+struct operand step_wanted(const struct step *s, uint32_t first, uint32_t n) {
+    const struct be *b = s->be;
+    size_t row = round_up(b->shape->n_embd, 64);
+
+    assert(first % PACK_ROWS == 0);
+    return (struct operand){.packed = b->head_packed + first * row,
+                            .scale = b->head_scale + first,
+                            .count = first ? NULL : &b->head->n_wants,
+                            .n_rows = n};
+}
+
 int step_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct be *b = s->be;
-    size_t row = round_up(b->shape->n_embd, 64);
-    struct operand x = {.packed = b->head_packed + first * row,
-                        .scale = b->head_scale + first,
-                        .count = first ? NULL : &b->head->n_wants,
-                        .n_rows = n};
-
+    struct operand x = step_wanted(s, first, n);
     const struct cap_args cap = {x.count, b->logits, b->shape->n_vocab, s->head->scale,
                                  s->head->cap};
     struct launch l = {
         kernel_cap, (cap.n + CUDA_THREADS - 1) / CUDA_THREADS, n, CUDA_THREADS, "cap", 0};
 
-    assert(s->head && first % PACK_ROWS == 0 && n <= LOGIT_ROWS);
-    int r = cuda_matmul(b, s->head, &x, false);
+    assert(s->head && n <= LOGIT_ROWS);
+    int r = b->ranks ? ranks_logit_rows(s, first, n) : cuda_matmul(b, s->head, &x, false);
     bool plain = cap.scale == 1 && cap.cap == 0;
     return r < 0 || plain ? r : cuda_launch(b, &l, &cap, sizeof(cap));
 }
 
-/* The norm of the wanted rows, or their hidden states, and the first LOGIT_ROWS of their logits;
- * the rest come round by round when they are sampled (seal.c). */
-int step_logits(struct step *s, const struct model_op *op) {
+/* The norm of the wanted rows, or their hidden states. */
+int step_pack_wanted(struct step *s, const struct model_op *op) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
@@ -584,12 +589,19 @@ int step_logits(struct step *s, const struct model_op *op) {
     assert((w->norm || s->kept) && w->n_mats == 1 && !s->packed);
     s->head = w;
     int r = release(s, NULL);
-    r = r < 0 ? r : launch_pack(b, s->grid.wants, &a);
+    return r < 0 ? r : launch_pack(b, s->grid.wants, &a);
+}
+
+/* The first LOGIT_ROWS of the wanted rows' logits; the rest come round by round when they are
+ * sampled (seal.c). */
+int step_logits(struct step *s, const struct model_op *op) {
+    int r = step_pack_wanted(s, op);
+
     return r < 0 ? r : step_logit_rows(s, 0, MIN(s->grid.wants, LOGIT_ROWS));
 }
 
-/* A launch for each run of layers of one size. A host page has its layers one after the other;
- * pinned memory has the same address on the device. */
+/* A launch for each run of layers of one size. A host page has its layers one after the other, and
+ * in each the heads of all ranks; pinned memory has the same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
     const struct kv_class *kv = &b->kv[KV_GLOBAL];
     uint32_t n_layers = b->shape->n_kv_layer[KV_GLOBAL], n_run;
@@ -601,17 +613,18 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     assert(c->src < (from_host ? b->opts->n_host_pages : kv->n_pages));
     assert(c->dst < (to_host ? b->opts->n_host_pages : kv->n_pages));
     for (uint32_t l = 0; l < n_layers && r == 0; l += n_run) {
-        size_t page = kv->layer_bytes[l];
+        size_t page = kv->layer_bytes[l], all = b->n_ranks * page;
         uint8_t *layers = kv->pages + kv->n_pages * at;
-        uint8_t *host = b->host_pages + at;
+        uint8_t *host = b->host_pages + b->n_ranks * at + b->rank * page;
+        size_t host_page = b->n_ranks * kv->page_bytes;
 
         for (n_run = 1; l + n_run < n_layers && kv->layer_bytes[l + n_run] == page;)
             n_run++;
         const struct copy_args a = {
-            .from = from_host ? host + c->src * kv->page_bytes : layers + c->src * page,
-            .to = to_host ? host + c->dst * kv->page_bytes : layers + c->dst * page,
-            .from_layer = from_host ? page : kv->n_pages * page,
-            .to_layer = to_host ? page : kv->n_pages * page,
+            .from = from_host ? host + c->src * host_page : layers + c->src * page,
+            .to = to_host ? host + c->dst * host_page : layers + c->dst * page,
+            .from_layer = from_host ? all : kv->n_pages * page,
+            .to_layer = to_host ? all : kv->n_pages * page,
             .page_bytes = page,
         };
         uint32_t parts = (uint32_t)MIN((page + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
@@ -680,14 +693,26 @@ static void take_results(struct step *s) {
 }
 
 /* A step without wants has recorded no event yet. */
+static int await(struct step *s) {
+    int r = s->be->lost ? -EIO : 0;
+
+    assert(s->batch && (s->be->lost || (!s->held && !s->due)));
+    if (r == 0 && !s->recorded)
+        r = step_record(s);
+    return r < 0 ? r : wait_event(s->be, s->event);
+}
+
+int step_wait(struct step *s) {
+    int r = await(s);
+
+    s->batch = r < 0 ? s->batch : NULL;
+    return r;
+}
+
 int step_end(struct step *s, struct engine_result *out) {
     struct be *b = s->be;
-    int r = b->lost ? -EIO : 0;
+    int r = await(s);
 
-    assert(s->batch && (b->lost || (!s->held && !s->due)));
-    if (r == 0 && !s->recorded) /* nothing was sampled */
-        r = record(s);
-    r = r < 0 ? r : wait_event(b, s->event);
     if (r < 0)
         return r;
     take_results(s);

@@ -112,6 +112,7 @@ int driver_open(struct driver *d, const struct driver_opts *opts, struct err *er
         .kv_type = o->kv_type,
         .digest = true,
         .keep_fd = o->keep_fd,
+        .devices = o->devices,
         .host_experts = o->host_experts,
         .experts_fd = o->experts_fd,
         .keeps_place = o->keeps_place,

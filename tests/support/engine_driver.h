@@ -40,6 +40,7 @@ struct driver_opts {
     uint32_t n_listed;  /* pages in all page tables of a step, shared ones each time; 0: n_pages */
     uint32_t n_host_pages;
     int keep_fd; /* as engine_opts has it, and the next */
+    char *devices;
     uint32_t host_experts;
     int experts_fd;
     bool keeps_place;

@@ -49,6 +49,7 @@ LIMITS = {
     "layer_input": 64,
     "cap": 64,
     "soft_gate": 64,
+    "glu": 64,
     "pack": 64,
     "embed": 80,
     "rope": 64,

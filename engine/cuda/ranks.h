@@ -1,0 +1,14 @@
+#pragma once
+
+/*
+ * ranks - a model on several devices of one machine: be_ops over one struct be for each (ranks.c).
+ * What a function is given and returns is the first one's, be.ranks leads to the others. Between
+ * calls the first one's device is the one that the thread uses, and all are lost once one is.
+ */
+
+#include "engine/cuda/cuda.h"
+
+/* The table, of which what is not here is that of @one device. */
+const struct be_ops *ranks_ops(const struct be_ops *one);
+/* step_logit_rows() up to the factors: the first device has all logits then. 0 or -EIO. */
+int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);

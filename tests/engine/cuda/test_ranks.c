@@ -1,0 +1,499 @@
+/*
+ * Several devices that share a model (engine/cuda/ranks.c), emulated: the bits of one device,
+ * whichever of them is ahead of the others; what happens where one fails, hangs, or is too small.
+ */
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/gguf.h"
+#include "base/mathx.h"
+#include "base/rng.h"
+#include "engine/cuda/kernels.h"
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/tiny_model.h"
+
+#ifdef __SANITIZE_ADDRESS__
+void __lsan_disable(void);
+void __lsan_enable(void);
+#define FEW(all) 1
+#else
+#define __lsan_disable()
+#define __lsan_enable()
+#define FEW(all) (all)
+#endif
+
+enum { PROMPT = 24, OUTPUTS = 4, SEQS = 2 };
+
+/* One narrow layer of two key heads. */
+static void two_heads(char path[64]) {
+    const struct tiny_model m = {.type = TENSOR_Q8_0,
+                                 .n_layer = 1,
+                                 .n_embd = 64,
+                                 .n_ff = 64,
+                                 .n_vocab = 40,
+                                 .head_dim = 32,
+                                 .max_context = 600};
+
+    tiny_model_temp(&m, path);
+}
+
+/* What came of each row of each sequence. */
+struct trace {
+    struct driver_seq *seq[SEQS];
+    struct driver_out at[SEQS][PROMPT + OUTPUTS];
+};
+
+static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct trace *t = ctx;
+
+    for (uint32_t i = 0; i < SEQS; i++)
+        if (t->seq[i] == s)
+            t->at[i][pos] = (struct driver_out){out->token, out->logprob, out->digest};
+}
+
+static void keep_many(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                      const float *logits) {
+    ((struct driver_out *)ctx)[pos] = (struct driver_out){out->token, out->logprob, out->digest};
+}
+
+/* A prompt in chunks of 17 rows and fewer, with @n_seqs of 2 one at once; then all decode, two
+ * steps in flight. */
+static void run(const char *path, const char *devices, enum engine_kv_type kv, uint32_t n_seqs,
+                struct trace *t) {
+    static const uint32_t n_prompt[SEQS] = {PROMPT, PROMPT - 3}, chunk[SEQS] = {17, 0};
+    struct driver_opts o = {.backend = "cuda",
+                            .devices = (char *)devices,
+                            .path = path,
+                            .n_pages = 20,
+                            .kv_type = kv,
+                            .max_rows = 64,
+                            .max_seqs = SEQS,
+                            .on_out = keep,
+                            .ctx = t,
+                            .shuffle = 3};
+    struct err err = {0};
+    struct driver d;
+
+    memset(t, 0, sizeof(*t));
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        struct rng rng = {i + 1};
+        int32_t prompt[PROMPT];
+
+        for (uint32_t k = 0; k < n_prompt[i]; k++)
+            prompt[k] = (int32_t)rng_below(&rng, d.info->n_vocab);
+        t->seq[i] = driver_add(&d, prompt, n_prompt[i], OUTPUTS, NULL);
+        t->seq[i]->every_row = true;
+        driver_prefill(&d, t->seq[i], chunk[i]);
+    }
+    driver_decode(&d, t->seq, n_seqs, OUTPUTS - 1, true);
+    for (uint32_t i = 0; i < n_seqs; i++)
+        driver_drop(&d, t->seq[i]);
+    driver_close(&d);
+    cr_expect(fake_find()->n_live == 0);
+}
+
+/* The first position that differs, of all sequences one behind the other; UINT32_MAX: none. */
+static uint32_t difference(const struct trace *a, const struct trace *b) {
+    for (uint32_t i = 0; i < SEQS; i++)
+        for (uint32_t p = 0; p < PROMPT + OUTPUTS; p++)
+            if (a->at[i][p].digest != b->at[i][p].digest ||
+                a->at[i][p].token != b->at[i][p].token ||
+                a->at[i][p].logprob != b->at[i][p].logprob)
+                return i * (PROMPT + OUTPUTS) + p;
+    return UINT32_MAX;
+}
+
+/* Widths that do not divide into whole tiles, biases, norms of heads, tied outputs, both types of
+ * pages; each device once ahead of the others. */
+Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
+    static const struct {
+        struct tiny_model model;
+        const char *devices;
+        enum engine_kv_type kv;
+    } cases[] = {
+        {{.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 301}, "0,1", 0},
+        {{.arch = "qwen2", .type = TENSOR_Q8_0, .n_embd = 96, .n_ff = 160, .tied = true},
+         "1,0",
+         ENGINE_KV_Q8_0},
+        {{.arch = "llama",
+          .type = TENSOR_F32,
+          .n_embd = 72,
+          .n_ff = 90,
+          .n_vocab = 41,
+          .n_head = 8,
+          .n_head_kv = 4,
+          .head_dim = 32,
+          .n_layer = 2},
+         "0,3,1,2",
+         ENGINE_KV_F16},
+    };
+    static struct trace one, several;
+
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(cases)); i++) {
+        int n = cases[i].devices[3] ? 4 : 2;
+        char path[64];
+
+        tiny_model_temp(&cases[i].model, path);
+        fake_find()->n_devices = 4;
+        run(path, "0", cases[i].kv, SEQS, &one);
+        cr_expect(one.at[0][PROMPT].digest != 0 && fake_find()->n_exchanged == 0);
+        for (int ahead = 1; ahead <= n; ahead += n - 1) {
+            fake_find()->ahead = ahead;
+            run(path, cases[i].devices, cases[i].kv, SEQS, &several);
+            cr_expect(difference(&one, &several) == UINT32_MAX, "case %zu, ahead %d: %u", i, ahead,
+                      difference(&one, &several));
+        }
+        cr_expect(fake_find()->n_exchanged > 0);
+        fake_find()->n_exchanged = 0;
+        fake_find()->ahead = 0;
+        unlink(path);
+    }
+}
+
+/* Whichever wait of a stream for another's event is left out of a step: the emulator sees it, where
+ * one of the devices is ahead. But for two: the first device copies nothing when it has embedded,
+ * and the others nothing when logits are there. */
+Test(cuda_ranks, a_wait_that_is_missing_is_seen) {
+    enum { STEP = 12 }; /* waits: two for each of six exchanges */
+    static struct trace right, wrong;
+    struct fake_cuda *f = fake_find();
+    char path[64];
+
+    two_heads(path);
+    f->n_devices = 2;
+    f->n_waits = 0;
+    run(path, "0,1", ENGINE_KV_F16, 1, &right);
+    cr_expect(f->n_waits == STEP * (2 + OUTPUTS - 1));
+    /* Of a row: x where it is embedded, o, h, x twice; half of the logits. */
+    cr_expect(f->n_exchanged == (PROMPT + OUTPUTS - 1) * (64 + 128 + 64 + 2 * 64 + 40 / 2) * 4);
+    for (uint32_t i = 1; i <= FEW(STEP); i++) {
+        bool seen = false;
+
+        for (f->ahead = 1; f->ahead <= 2 && !seen; f->ahead++) {
+            f->n_waits = 0;
+            f->forget_wait = STEP + i; /* of the second chunk */
+            run(path, "0,1", ENGINE_KV_F16, 1, &wrong);
+            seen = difference(&right, &wrong) != UINT32_MAX;
+        }
+        cr_expect(seen == (i != 2 && i != STEP - 1), "wait %u", i);
+    }
+    f->forget_wait = 0;
+    f->ahead = 0;
+    unlink(path);
+}
+
+/* What a run of a few steps by the engine itself comes to. */
+struct outcome {
+    uint64_t digest[2];
+    uint8_t page[1 << 14]; /* of host memory */
+    size_t page_bytes;
+    uint32_t n_pages;
+    char isa[32], note[200];
+};
+
+/* Opens; three rows, whose page goes to host memory and back to another one, then a row that sees
+ * it. Returns the first error. */
+static int try_all(const char *path, const char *devices, const char *backend, struct outcome *out,
+                   struct err *err) {
+    static const uint32_t start[2] = {0, 1};
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine_param param = {.top_p = 1, .repetition = 1};
+    struct engine *e = NULL;
+    static const int32_t tokens[4] = {3, 10, 17, 24};
+
+    cr_assert(gguf_open(&file, path, err) == 0);
+    const struct engine_opts o = {.file = file,
+                                  .backend = backend,
+                                  .devices = (char *)devices,
+                                  .n_pages = 4,
+                                  .n_host_pages = 2,
+                                  .page_tokens = 16,
+                                  .max_rows = 16,
+                                  .max_seqs = 2,
+                                  .max_wants = 16,
+                                  .digest = true};
+    int r = engine_new(&e, &o, err);
+    for (uint32_t step = 1; step <= 2 && r == 0; step++) {
+        const uint32_t page[1] = {step == 1 ? 1 : 3};
+        struct engine_seq seq = {.n_rows = step == 1 ? 3 : 1, .pos0 = (step - 1) * 3, .feed = -1};
+        struct engine_want want = {.row = seq.n_rows - 1, .what = WANT_SAMPLE};
+        struct engine_copy down = {.src = 1, .dst = 1, .dir = COPY_D2H},
+                           up = {.src = 1, .dst = 2, .dir = COPY_H2D}, here = {.src = 2, .dst = 3};
+        const struct engine_copy back[2] = {up, here};
+        struct engine_batch b = {.step = step,
+                                 .n_rows = seq.n_rows,
+                                 .n_seqs = 1,
+                                 .n_wants = 1,
+                                 .n_params = 1,
+                                 .n_before = step == 1 ? 0 : 2,
+                                 .before = back,
+                                 .n_after = step == 1,
+                                 .after = &down,
+                                 .token = tokens + seq.pos0,
+                                 .seq = &seq,
+                                 .table[KV_GLOBAL] = {start, page},
+                                 .want = &want,
+                                 .param = &param};
+        struct engine_result result;
+
+        r = engine_launch(e, &b);
+        r = r < 0 ? r : engine_seal(e, step);
+        r = r < 0 ? r : engine_wait(e, step, &result);
+        if (r == 0)
+            out->digest[step - 1] = result.out[0].digest;
+        else
+            cr_expect(r == -EIO && engine_launch(e, &b) == -EIO && engine_fault(e)[0]);
+    }
+    if (r == 0) {
+        const struct engine_info *i = engine_info(e);
+
+        out->page_bytes = i->page_bytes;
+        cr_assert(i->page_bytes <= sizeof(out->page));
+        memcpy(out->page, engine_host_page(e, 1), i->page_bytes);
+        snprintf(out->isa, sizeof(out->isa), "%s", i->isa);
+        snprintf(out->note, sizeof(out->note), "%s", i->note);
+    }
+    engine_free(e);
+    return r;
+}
+
+/* A page of host memory, and so of the disk tier, is the same whatever devices had it. */
+Test(cuda_ranks, pages_go_to_the_host_and_back) {
+    struct outcome one = {0}, two = {0};
+    struct err err = {0};
+    char path[64];
+
+    two_heads(path);
+    fake_find()->n_devices = 2;
+    setenv("WEFT_CUDA_CHECK", "1", 1); /* with self-test and proof */
+    cr_assert(try_all(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
+    cr_assert(try_all(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
+    cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1]);
+    cr_expect(one.digest[0] && one.digest[0] != one.digest[1]);
+    cr_expect(one.page_bytes == two.page_bytes && memcmp(one.page, two.page, one.page_bytes) == 0);
+    cr_expect(strcmp(one.isa, "sm_90") == 0 && strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
+    unlink(path);
+}
+
+enum { MANY = 140 };
+
+/* More wants than there are rows of logits at a time: ranks give them round by round. */
+Test(cuda_ranks, many_wants_are_sampled_in_rounds) {
+    static struct many { struct driver_out at[MANY]; } one, two;
+    struct rng rng = {5};
+    int32_t prompt[MANY];
+    char path[64];
+
+    two_heads(path);
+    fake_find()->n_devices = 2;
+    for (uint32_t i = 0; i < MANY; i++)
+        prompt[i] = (int32_t)rng_below(&rng, 40);
+    for (int ahead = 0; ahead <= FEW(2); ahead++) {
+        struct driver_opts o = {.backend = "cuda",
+                                .devices = ahead ? "0,1" : "0",
+                                .path = path,
+                                .max_rows = MANY,
+                                .on_out = keep_many,
+                                .ctx = ahead ? two.at : one.at};
+        struct err err = {0};
+        struct driver d;
+
+        fake_find()->ahead = ahead;
+        cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+        struct driver_seq *s = driver_add(&d, prompt, MANY, 1, NULL);
+        s->every_row = true;
+        driver_prefill(&d, s, 0);
+        driver_drop(&d, s);
+        driver_close(&d);
+        cr_expect(one.at[MANY - 1].digest != 0);
+        cr_expect(ahead == 0 || memcmp(&one, &two, sizeof(one)) == 0, "ahead %d", ahead);
+    }
+    fake_find()->ahead = 0;
+    unlink(path);
+}
+
+static int unit[64];
+static uint32_t n_units;
+
+static void keep_unit(const char *kernel, uint64_t number, void *args) {
+    if (strcmp(kernel, "scale_tiles") == 0 && n_units < ARRAY_SIZE(unit))
+        unit[n_units++] = ((struct scale_args *)args)->unit;
+}
+
+/* The first rows of a matrix, which are the first rank's, are 64 times as large. */
+static void enlarge(const char *path, const char *name) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct err err = {0};
+
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    const struct tensor *t = gguf_tensor(file, 0);
+    for (uint64_t i = 0; strcmp(t->name, name) != 0; i++)
+        t = gguf_tensor(file, i);
+    int fd = open(path, O_RDWR);
+    for (size_t at = 0; at < t->n_bytes / 2; at += t->format->block_bytes) {
+        uint16_t half;
+
+        memcpy(&half, t->data + at, sizeof(half));
+        half = mx_float_to_half(64 * mx_half_to_float(half));
+        cr_assert(pwrite(fd, &half, sizeof(half), (off_t)(t->file_offset + at)) == sizeof(half));
+    }
+    close(fd);
+}
+
+/* Which scales are too small for half precision is a matter of all of a tensor. */
+Test(cuda_ranks, a_matrix_has_one_unit) {
+    static struct trace one, two;
+    char path[64];
+
+    two_heads(path);
+    enlarge(path, "blk.0.ffn_up.weight");
+    fake_find()->n_devices = 2;
+    run(path, "0", ENGINE_KV_F16, 1, &one);
+    fake_find()->on_launch = keep_unit;
+    run(path, "0,1", ENGINE_KV_F16, 1, &two);
+    fake_find()->on_launch = NULL;
+    cr_expect(difference(&one, &two) == UINT32_MAX);
+    cr_expect(n_units == 2 * 8, "q, k, v, o, gate, up, down, output: %u", n_units);
+    for (uint32_t i = 0; i + 1 < n_units; i += 2)
+        cr_expect(unit[i] == unit[i + 1], "matrix %u: %d, %d", i / 2, unit[i], unit[i + 1]);
+    unlink(path);
+}
+
+/* -- faults ------------------------------------------------------------------------------------ */
+
+Test(cuda_ranks, every_call_may_fail_once) {
+    struct fake_cuda *f = fake_find();
+    struct outcome out;
+    struct err err = {0};
+    char path[64];
+
+    two_heads(path);
+    f->n_devices = 2;
+    f->n_calls = 0;
+    cr_assert(try_all(path, "0,1", "cuda", &out, &err) == 0, "%s", err.message);
+    uint32_t n = f->n_calls, n_closing = 0;
+    cr_assert(n > 200 && f->n_live == 0);
+    for (uint32_t i = 1; i <= n; i++) {
+        f->n_calls = 0;
+        f->fail_at = i;
+        f->sticky = i % 2;
+        memset(&err, 0, sizeof(err));
+        int r = try_all(path, "0,1", "cuda", &out, &err);
+        n_closing += r == 0; /* the waits when it is closed, which go unreported */
+        cr_expect(r < 0 || i + 6 > n, "call %u of %u", i, n);
+        cr_expect(r == 0 || r == -EIO || err.message[0], "call %u: %d without a word", i, r);
+        cr_expect(f->n_live == 0, "call %u: %d left", i, f->n_live);
+    }
+    f->fail_at = 0;
+    cr_expect(n_closing == 6, "%u", n_closing);
+    unlink(path);
+}
+
+/* One of them never finishes: the step is given up, and nothing waits for any. */
+Test(cuda_ranks, a_device_that_hangs_is_given_up) {
+    struct outcome out;
+    char path[64];
+
+    two_heads(path);
+    fake_find()->n_devices = 2;
+    setenv("WEFT_CUDA_WAIT_MS", "20", 1);
+    __lsan_disable();
+    for (int i = 0; i < 2; i++) {
+        struct err err = {0};
+
+        fake_find()->hang_device = i;
+        fake_find()->hang_after = 1 + (uint32_t)i; /* samplings, of both */
+        cr_expect(try_all(path, "0,1", "cuda", &out, &err) == -EIO, "%s", err.message);
+    }
+    __lsan_enable();
+    cr_expect(fake_find()->n_live > 0, "left to the end of the process");
+    unlink(path);
+}
+
+/* -- sizes and refusals ------------------------------------------------------------------------ */
+
+/* How many pages; 0: refused. */
+static uint32_t n_pages(const char *path, const char *devices, struct err *err) {
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine_fit fit = {0};
+
+    cr_assert(gguf_open(&file, path, err) == 0);
+    const struct engine_opts o = {.file = file,
+                                  .backend = "cuda",
+                                  .devices = (char *)devices,
+                                  .device_share = 1,
+                                  .page_tokens = 16,
+                                  .max_rows = 16,
+                                  .max_seqs = 2,
+                                  .max_wants = 4};
+    return engine_fit(&fit, &o, err) < 0 ? 0 : fit.n_pages;
+}
+
+Test(cuda_ranks, memory_adds_up) {
+    struct fake_cuda *f = fake_find();
+    struct err err = {0};
+    char path[64];
+
+    two_heads(path);
+    f->n_devices = 2;
+    f->bytes = (size_t)1 << 30;
+    uint32_t one = n_pages(path, "0", &err), two = n_pages(path, "0,1", &err);
+    cr_expect(one > 1000 && two > one / 10 * 19, "%u, %u", one, two);
+    unlink(path);
+}
+
+/* What devices are not for: a list that is none, one that is not there, heads that do not divide,
+ * two kinds, other models. */
+Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
+    static const struct {
+        const char *arch, *devices, *why;
+    } cases[] = {
+        {"llama", "0,", "up to 8 different numbers of devices"},
+        {"llama", "0,0", "up to 8 different numbers of devices"},
+        {"llama", "0,9", "CUDA device 9: there are 3"},
+        {"llama", "0,1,2", "3 devices do not divide the 2 key heads"},
+        {"llama", "0,2", "devices of two kinds, sm_90 and sm_91"},
+        {"gemma4", "0,1", "on several devices, which gemma4 models have"},
+        {"gpt-oss", "0,1", "on several devices, which gpt-oss models have"},
+        {"qwen3moe", "0,1", "mixtures of experts, which qwen3moe models have"},
+    };
+
+    fake_find()->n_devices = 3;
+    fake_find()->other_kind = true;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct tiny_model m = {.arch = cases[i].arch, .type = TENSOR_Q8_0, .n_layer = 2};
+        struct err err = {0};
+        struct outcome out;
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        cr_expect(try_all(path, cases[i].devices, "cuda", &out, &err) < 0, "case %zu", i);
+        cr_expect(strstr(err.message, cases[i].why) != NULL, "case %zu: %s", i, err.message);
+        cr_expect(fake_find()->n_live == 0);
+        unlink(path);
+    }
+}
+
+Test(cuda_ranks, auto_takes_one_device_where_several_do_not_compute_the_model) {
+    struct tiny_model m = {.arch = "qwen3moe", .type = TENSOR_Q8_0, .n_layer = 1};
+    struct outcome out = {0};
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    fake_find()->n_devices = 2;
+    cr_assert(try_all(path, "1,0", "auto", &out, &err) == 0, "%s", err.message);
+    cr_expect(strcmp(out.isa, "sm_90") == 0, "%s", out.isa);
+    cr_expect(strstr(out.note, "one device computes: the cuda backend does not compute mixtures") !=
+                  NULL,
+              "%s", out.note);
+    unlink(path);
+}
