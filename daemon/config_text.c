@@ -184,6 +184,8 @@ static const struct {
     {"gpu-memory-utilization", "kv-memory"},
     {"ngl", "backend"},
     {"n-gpu-layers", "backend"},
+    {"device", "devices"},
+    {"tensor-parallel-size", "devices"},
     {"cmoe", "host-experts"},
     {"cpu-moe", "host-experts"},
     {"ncmoe", "host-experts"},

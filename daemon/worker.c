@@ -206,6 +206,7 @@ struct engine_opts worker_draft_opts(const struct config *c) {
     o.memory = 0;
     o.device_share = c->draft_kv_bytes ? 0 : DRAFT_SHARE;
     o.host_experts = 0;
+    o.n_devices = 1;
     o.experts_fd = 0;
     o.digest = o.windows = o.drafts = false;
     o.block = NULL;
