@@ -192,5 +192,5 @@ const struct dialect llamacpp_dialect = {
     .prefixes = prefixes,
     .routes = routes,
     .takes_forms = true,
-    OPENAI_MANNERS,
+    OPENAI_FORM,
 };

@@ -162,6 +162,6 @@ const struct dialect lmstudio_dialect = {
     .name = "lmstudio",
     .prefixes = prefixes,
     .routes = routes,
-    OPENAI_MANNERS,
+    OPENAI_FORM,
     .stream_end = "data: [DONE]\n\n",
 };

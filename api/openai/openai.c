@@ -104,6 +104,6 @@ const struct dialect openai_dialect = {
     .name = "openai",
     .prefixes = prefixes,
     .routes = routes,
-    OPENAI_MANNERS,
+    OPENAI_FORM,
     .stream_end = "data: [DONE]\n\n",
 };

@@ -18,7 +18,7 @@ size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out
 size_t openai_put_limit(const struct limit_left *l, char *out, size_t size);
 
 /* The members of a dialect whose heads, errors and streams are OpenAI's. */
-#define OPENAI_MANNERS                                                                             \
+#define OPENAI_FORM                                                                                \
     .put_ids = openai_put_ids, .put_limit = openai_put_limit, .put_error = openai_put_error,       \
     .stream_type = SSE_TYPE, .event_begin = SSE_BEGIN, .event_end = SSE_END,                       \
     .keepalive = SSE_COMMENT

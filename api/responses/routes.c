@@ -175,5 +175,5 @@ const struct dialect responses_dialect = {
     .name = "responses",
     .prefixes = prefixes,
     .routes = routes,
-    OPENAI_MANNERS,
+    OPENAI_FORM,
 };
