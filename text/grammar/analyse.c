@@ -119,6 +119,8 @@ static void find_alive(struct grammar *g, struct reverse *r) {
     while (r->n_work) {
         uint32_t q = r->work[--r->n_work], rule = g->state[q].rule;
 
+        assert(r->alive[q] && rule < g->n_rules);
+
         for (uint32_t i = r->begin[q]; i < r->begin[q + 1]; i++) {
             if (!r->alive[r->source[i]] && leads_on(g, r, r->source[i]))
                 revive(r, r->source[i]);
@@ -188,6 +190,7 @@ static int order_rules(struct build *b, const struct grammar *g, uint32_t *order
                 depth--;
                 continue;
             }
+            assert(depth <= g->n_rules && at[r] < s->n_calls);
             uint32_t callee = g->desc[g->call[s->call + at[r]++].desc].rule;
 
             if (mark[callee] == OPEN) {

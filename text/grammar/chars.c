@@ -18,6 +18,7 @@ int cp_set_add(struct build *b, struct cp_set *s, uint32_t lo, uint32_t hi) {
         s->range = v;
         s->cap = cap;
     }
+    assert(lo <= hi && hi <= 0x10ffff && s->n < s->cap);
     s->range[s->n++] = (struct cp_range){lo, hi};
     return build_work(b, 1);
 }
@@ -51,6 +52,7 @@ int cp_set_invert(struct build *b, struct cp_set *s) {
 
     cp_set_normalize(s);
     for (uint32_t i = 0; r == 0 && i < s->n; i++) {
+        assert(i == 0 || s->range[i].lo > next); /* sorted, and joined */
         if (s->range[i].lo > next)
             r = cp_set_add(b, &out, next, s->range[i].lo - 1);
         next = s->range[i].hi + 1;

@@ -16,6 +16,7 @@
 #include "text/grammar/nfa.h"
 #include "text/grammar/class.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -99,6 +100,7 @@ static int make_tables(struct build *b, struct grammar *g) {
         }
         s->dense = (int32_t)g->n_tables++;
     }
+    assert(g->n_tables <= n && n <= DENSE_MAX + 1);
     return build_work(b, n * 64);
 }
 
@@ -126,6 +128,7 @@ static int keep_names(struct build *b, struct grammar *g) {
         g->desc[i].names = to;
         g->n_names++;
     }
+    assert(g->n_names == n);
     return 0;
 }
 

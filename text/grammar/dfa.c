@@ -101,6 +101,8 @@ static int close_over(struct dfa *d, uint32_t from) {
     struct maker *m = d->m;
     uint32_t n_work = 0, steps = 1;
 
+    assert(from < m->n_nfa && s->n_found < m->n_nfa);
+
     if (s->mark[from] == s->stamp)
         return 0;
     s->mark[from] = s->stamp;
@@ -476,6 +478,8 @@ static int copy_lang(struct dfa *d, const struct lang *l) {
 static int make_within(struct maker *m, uint32_t rule) {
     const struct rule *from = &m->b->rule[rule];
     struct grammar *g = m->g;
+
+    assert(from->body->kind == EXPR_LANG && !from->members && !from->loop);
     struct dfa d = {.m = m, .rule = rule, .base = g->n_states, .flags = STATE_WITHIN};
     int r = copy_lang(&d, from->body->lang);
     uint32_t most = 0;

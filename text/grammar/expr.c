@@ -150,6 +150,7 @@ struct expr *expr_repeat(struct build *b, struct expr *x, uint32_t min, uint32_t
         return NULL;
     }
     if (e) {
+        assert(min <= max && max > 0);
         e->child[0] = x;
         e->n = 1;
         e->min = min;
@@ -206,6 +207,7 @@ int expr_vec_add(struct build *b, struct expr_vec *v, struct expr *e) {
         v->v = bigger;
         v->cap = cap;
     }
+    assert(v->n < v->cap);
     v->v[v->n++] = e;
     return 0;
 }

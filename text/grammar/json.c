@@ -2,6 +2,7 @@
 
 #include "text/grammar/expr.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Digits are bounded: models otherwise write 1.0000... until their budget ends, and 1e999 is not a
@@ -59,6 +60,7 @@ struct expr *json_char(struct build *b) {
 
     if (!*e)
         *e = json_char_unshared(b);
+    assert(!*e || (*e)->atom);
     return *e;
 }
 
@@ -107,6 +109,7 @@ int json_escape(struct build *b, const char *s, size_t len, uint8_t **out, size_
             p[k++] = c;
         }
     }
+    assert(k < most);
     *out = p;
     *n = k;
     return build_work(b, len);
@@ -169,6 +172,7 @@ struct expr *json_comma(struct build *b) {
 
 /* One rule for all of a kind: they have more states than a schema around them. */
 static struct expr *shared_rule(struct build *b, uint32_t *rule, const char *regex) {
+    assert(*rule == NO_RULE || *rule < b->n_rules);
     if (*rule == NO_RULE) {
         uint32_t made;
         struct expr *body = regex_of(b, regex, CHARS_TEXT);

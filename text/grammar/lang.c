@@ -504,6 +504,7 @@ int lang_within(struct build *b, const struct lang *l, uint32_t max, struct expr
         r = build_rule(b, NULL, &rule);
     if (r < 0)
         return r;
+    assert(need[0] <= max); /* some text fits */
     b->rule[rule].body = body;
     b->rule[rule].need = need;
     *out = expr_within(b, rule, max);

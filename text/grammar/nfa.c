@@ -199,6 +199,8 @@ static int add_names(struct maker *m, const struct names *names, uint32_t from, 
 static int add_copies(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     const struct expr *x = e->child[0];
     uint32_t n = e->min, more = e->max == NO_MAX ? NO_MAX : e->max - e->min, next;
+
+    assert(e->kind == EXPR_REPEAT && e->min <= e->max);
     int r = 0;
 
     for (uint32_t i = 0; r == 0 && i < n; i++, from = next) {
@@ -237,6 +239,7 @@ static int add_counted_call(struct maker *m, struct expr *x, uint32_t min, uint3
         return r;
     if (nullable)
         d.min = 1;
+    assert(d.min <= d.max);
     m->b->rule[d.rule].body = x;
     m->b->rule[d.rule].nullable = nullable;
     if (min == 0 || nullable)
@@ -345,6 +348,7 @@ static int add_lang(struct maker *m, const struct lang *l, uint32_t from, uint32
 /* Without calls: state i behind n characters is number n * l->n + i. */
 static int add_within_flat(struct maker *m, const struct expr *e, uint32_t from, uint32_t to) {
     const struct rule *rule = &m->b->rule[e->id];
+    assert(rule->need && rule->body->kind == EXPR_LANG && rule->need[0] <= e->max);
     const struct lang *l = rule->body->lang;
     uint32_t base = m->n_nfa, q;
     int r = 0;

@@ -10,6 +10,7 @@
 
 #include "text/grammar/expr.h"
 
+#include <assert.h>
 #include <errno.h>
 
 struct context {
@@ -33,6 +34,7 @@ static bool has_anchor(const struct expr *e) {
 static bool nullable(const struct build *b, const struct expr *e, bool begin, bool end) {
     bool any = false, all = true;
 
+    assert(e->kind != EXPR_ANCHOR || e->id == '^' || e->id == '$');
     if (e->kind == EXPR_ANCHOR)
         return e->id == '^' ? begin : end;
     if (e->kind == EXPR_REPEAT)
@@ -122,6 +124,7 @@ int regex_resolve_anchors(struct build *b, struct expr **e) {
 
     if (!x)
         return -EINVAL;
+    assert(c.failed || !has_anchor(x));
     *e = x;
     return c.failed ? 1 : 0;
 }

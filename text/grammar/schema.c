@@ -61,6 +61,7 @@ static const struct path *find_path(struct schema *s, struct path path) {
     if (!p)
         return path.up;
     *p = path;
+    assert(s->n_paths * 2 <= s->path_mask);
     s->n_paths++;
     return *slot = p;
 }
@@ -160,6 +161,7 @@ static int add_choice(struct schema *s, struct parts *out, struct place at, bool
         return build_no_memory(s->b);
     /* Its branches are nested from here. */
     *from = (struct open){open->up, open->v, 0};
+    assert(out->n_choices < out->cap_choices);
     out->choice[out->n_choices++] = (struct choice){at, one, from};
     return 0;
 }
@@ -386,6 +388,7 @@ static int exclude_others(struct schema *s, struct parts *branch, const struct f
 
 /* anyOf or oneOf: one alternative per branch, each with all the other parts. */
 static int lower_choice(struct schema *s, const struct parts *parts, struct expr **out) {
+    assert(parts->n_choices > 0 && yyjson_arr_size(parts->choice[0].at.v) > 0);
     struct choice c = parts->choice[0];
     uint32_t n = (uint32_t)yyjson_arr_size(c.at.v);
     struct parts *branch = arena_alloc_array(&s->b->arena, n, sizeof(*branch));
@@ -439,6 +442,7 @@ static int lower(struct schema *s, struct parts *parts, struct expr **out) {
             return build_too_complex(s->b, "the schema is nested more than %u deep",
                                      s->b->limits.max_depth);
         r = lower_choice(s, parts, out);
+        assert(s->depth > 0);
         s->depth--;
         return r;
     }

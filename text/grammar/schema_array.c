@@ -24,6 +24,7 @@ static int item_value(struct schema *s, const struct facets *f, uint32_t i, uint
     uint32_t n = 0, cap = 0;
     int r = 0;
 
+    assert(f->n_contains >= 32 || with >> f->n_contains == 0);
     for (uint32_t k = 0; r == 0 && k < f->n_contains; k++) {
         if (with >> k & 1)
             r = places_add(s, &v, &n, &cap, f->contains[k]);
@@ -143,6 +144,7 @@ static int item_of(struct containing *c, uint32_t left, struct expr **out) {
 
 static int items_behind(struct containing *c, uint32_t left, struct expr **out) {
     struct build *b = c->s->b;
+    assert(left < 1u << CONTAINS_MAX);
     struct expr *comma = json_comma(b), *one = NULL;
     struct expr *others = expr_repeat(b, expr_seq2(b, comma, c->any), 0, NO_MAX);
 
@@ -292,6 +294,7 @@ static int differing(struct build *b, const struct expr_vec *v, uint32_t had, ui
     struct expr_vec alt = {0};
     uint32_t rule;
 
+    assert(v->n <= FEW_VALUES && had < 1u << v->n && n <= m);
     if (made[had]) {
         *out = made[had];
         return 0;

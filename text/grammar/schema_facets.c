@@ -10,6 +10,7 @@
 
 #include "text/grammar/schema.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -142,6 +143,7 @@ int types_read(struct schema *s, struct place at, unsigned *out) {
     }
     if (!types)
         return schema_invalid(s, at.path, "an unknown type");
+    assert((types & ~(unsigned)T_ALL) == 0);
     *out = types;
     return 0;
 }
@@ -164,6 +166,7 @@ static int add_values(struct schema *s, struct facets *f, struct place at, bool 
         return build_no_memory(s->b);
     if (f->n_values)
         memcpy(flags, f->value_is_const, f->n_values * sizeof(*flags));
+    assert(is_const || yyjson_is_arr(at.v));
     flags[f->n_values] = is_const;
     f->value_is_const = flags;
     return places_add(s, &f->value, &f->n_values, &f->cap_values, at);
@@ -195,6 +198,7 @@ static int add_text(struct schema *s, struct facets *f, struct place at, int kin
         f->text = v;
         f->cap_text = cap;
     }
+    assert(f->n_text < f->cap_text);
     f->text[f->n_text].at = at;
     f->text[f->n_text++].kind = kind;
     return build_work(s->b, f->n_text);
@@ -283,6 +287,7 @@ static int add_multiple(struct schema *s, struct facets *f, struct place at, boo
         return build_no_memory(s->b);
     if (f->n_multiples)
         memcpy(v, f->multiple, f->n_multiples * sizeof(*v));
+    assert(decimal_compare(&d, &(struct decimal){0}) > 0);
     v[f->n_multiples++] = (struct multiple){at, negated};
     f->multiple = v;
     return build_work(s->b, f->n_multiples);
@@ -534,5 +539,6 @@ int facets_gather(struct schema *s, const struct parts *parts, struct facets *f)
         f->types = 0;
     if (!f->typed && f->implied && !f->n_values)
         f->types &= f->implied;
+    assert((f->types & ~(unsigned)T_ALL) == 0 && (f->implied & ~(unsigned)T_ALL) == 0);
     return 0;
 }

@@ -60,6 +60,7 @@ static int add_rule(struct keys *k, struct key_rule rule) {
     if (k->n >= LANG_MAX)
         return build_too_complex(k->s->b, "more than %u patterns for the names of one object",
                                  LANG_MAX - 1);
+    assert(rule.lang);
     k->rule[k->n++] = rule;
     return build_work(k->s->b, 1);
 }
@@ -198,6 +199,7 @@ bool keys_plain(const struct keys *k) {
 static uint64_t answers(const struct keys *k, const uint8_t *text, size_t n) {
     uint64_t mask = 0;
 
+    assert(k->n <= LANG_MAX);
     for (uint32_t i = 0; i < k->n; i++)
         mask |= (uint64_t)lang_matches(k->rule[i].lang, text, n) << i;
     return mask;

@@ -51,6 +51,7 @@ static uint32_t target(struct writer *w, struct place p) {
 
     if (w->error == 0)
         w->error = places_add(s, &s->target, &s->n_targets, &s->cap_targets, p);
+    assert(w->error < 0 || s->target[s->n_targets - 1].v == p.v);
     return s->n_targets - 1;
 }
 
@@ -236,6 +237,7 @@ static void not_values(struct writer *w, struct place at, bool one) {
     add_types(w, T_ALL & ~types);
     not_shapes(w, at, one, false);
     not_shapes(w, at, one, true);
+    assert(n_numbers <= n && (types & ~(unsigned)T_ALL) == 0);
     qsort(numbers, n_numbers, sizeof(*numbers), by_value);
     if (n_numbers)
         not_numbers(w, numbers, n_numbers);
@@ -608,6 +610,7 @@ static int keep_doc(struct schema *s, yyjson_mut_doc *d, struct place *out) {
     *kept = (struct schema_doc){s->docs, doc};
     s->docs = kept;
     out->v = yyjson_doc_get_root(doc);
+    assert(out->v);
     return build_work(s->b, 8 + yyjson_doc_get_val_count(doc) * 2);
 }
 
@@ -643,6 +646,7 @@ static int derive(struct schema *s, int kind, struct place p, struct place *out)
                : kind == DERIVED_CONST ? write_const(&w)
                                        : write_dependencies(&w);
     }
+    assert(root && p.v);
     yyjson_mut_doc_set_root(w.d, root);
     *d = (struct derived){s->derived, p.v, kind, {NULL, p.path}};
     int r = w.error ? w.error : keep_doc(s, w.d, &d->place);
@@ -690,6 +694,7 @@ int schema_target(struct schema *s, struct place at, struct place *out) {
     if (!yyjson_is_uint(at.v) || n >= s->n_targets)
         return schema_invalid(s, at.path, "an unknown word");
     *out = s->target[n];
+    assert(out->v);
     return 0;
 }
 

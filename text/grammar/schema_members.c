@@ -37,6 +37,8 @@ static struct expr *member(struct build *b, const struct keyed *k, uint32_t numb
     struct expr *key = expr_bytes(b, k->key, k->key_len);
     struct expr *value = once(b, k->value, number, k->key_len + (k->between != NULL));
 
+    assert(number < MEMBERS_MAX && k->value);
+
     if (!key || !value)
         return NULL;
     return k->between ? expr_seq3(b, key, k->between, value) : expr_seq2(b, key, value);

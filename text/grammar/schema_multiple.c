@@ -214,6 +214,8 @@ static void find_same(struct multiple_maker *m) {
     while (common_divisor(apart, 10) > 1) {
         uint32_t next = apart / (uint32_t)common_divisor(apart, 10);
 
+        assert(next < apart && m->n % next == 0);
+
         for (uint32_t r = next; r < m->n; r++) {
             if (alike(m, r, r % next))
                 m->same[r] = r % next;

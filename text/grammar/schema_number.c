@@ -38,6 +38,7 @@ static int place_digits(struct decimal *d, const char *digits, int n, long point
     }
     while (d->n_frac && d->digit_frac[d->n_frac - 1] == '0')
         d->n_frac--;
+    assert(d->n_int == 0 || d->digit_int[0] != '0'); /* no needless zeros */
     return 0;
 }
 
@@ -121,6 +122,7 @@ static struct expr *any_digits(struct build *b, uint32_t min, uint32_t max) {
 static struct expr *between(struct build *b, const char *lo, const char *hi, uint32_t n) {
     if (n == 0 || (!lo && !hi))
         return any_digits(b, n, n);
+    assert(!lo || !hi || memcmp(lo, hi, n) <= 0);
     char a = lo ? lo[0] : '0', z = hi ? hi[0] : '9';
 
     if (lo && hi && a == z)
@@ -151,6 +153,7 @@ static void add_one(struct whole *w) {
         w->digit[i - 1]++;
         return;
     }
+    assert(w->n < sizeof(w->digit));
     memmove(w->digit + 1, w->digit, w->n++);
     w->digit[0] = '1';
 }
@@ -199,6 +202,8 @@ static struct expr *whole_range(struct build *b, const struct whole *lo, const s
 
 static struct whole whole_of(const struct decimal *d) {
     struct whole w = {.n = d->n_int};
+
+    assert(d->n_int <= DECIMAL_DIGITS);
 
     memcpy(w.digit, d->digit_int, d->n_int);
     return w;

@@ -135,6 +135,7 @@ static int add_name(struct schema *s, struct name_list *l, yyjson_val *key, cons
             return build_work(s->b, 1);
         }
     }
+    assert(l->n < l->cap && l->n * 2 <= l->mask);
     l->v[l->n] = (struct name){name, len, path, required};
     l->slot[h] = ++l->n;
     return build_work(s->b, 1);
@@ -182,6 +183,7 @@ static int names_add(struct schema *s, struct names *t, const uint8_t *name, siz
         }
         at = c;
     }
+    assert(at < t->n);
     t->node[at].end = true;
     return build_work(s->b, len * 4);
 }

@@ -3,6 +3,7 @@
 
 #include "text/grammar/schema.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define POINTER_MAX 1024
@@ -36,6 +37,7 @@ static long read_step(const char *s, size_t len, char *out, size_t *used) {
         }
         out[n++] = c;
     }
+    assert(n <= i && i <= len); /* room for as much as there is to read */
     *used = i;
     return (long)n;
 }
@@ -157,6 +159,7 @@ int schema_resolve(struct schema *s, struct place ref, struct place *out) {
             return schema_invalid(s, ref.path, "'%.80s' is not there", p);
         i += 1 + used;
     }
+    assert(out->v);
     if (len > 1)
         out->path = schema_path(s, s->root_path, p + 2, len - 2);
     return build_work(s->b, 1 + len);

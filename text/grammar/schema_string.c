@@ -4,6 +4,7 @@
 #include "text/grammar/schema.h"
 #include "text/grammar/lang.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -131,6 +132,7 @@ static void count_chars(const struct expr *e, uint32_t *min, uint32_t *max) {
         *min = times(lo, e->min);
         *max = times(hi, e->max);
     }
+    assert(*min <= *max);
 }
 
 /* A pattern beside lengths, where no product is needed: they follow from it, or it repeats one
@@ -175,6 +177,7 @@ static int add_rule(struct schema *s, const struct facets *f, struct expr *body,
     struct build *b = s->b;
     yyjson_val *v = f->text[0].at.v;
     struct string_rule *r = arena_alloc(&b->arena, sizeof(*r));
+    assert(f->n_text == 1 && f->min_length <= f->max_length);
     size_t len = yyjson_get_len(v);
 
     if (!r)
@@ -203,6 +206,7 @@ static int work_of_rounds(struct build *b, struct expr *round, uint32_t n, uint6
     uint64_t before = b->work;
     int r = lang_of(b, expr_repeat(b, round, 0, n), &l);
 
+    assert(b->work >= before);
     *work = b->work - before;
     return r;
 }
@@ -380,6 +384,7 @@ static int facets_meet(struct schema *s, const struct facets *f, bool borders,
         const struct text_rule *t = &f->text[i];
         r = text_lang(s, t, text_is_negated(t) ? &not_in[n_not++] : &in[n++]);
     }
+    assert(n > 0 && n + n_not <= LANG_MAX);
     if (r < 0)
         return r;
     return borders ? lang_meet_strings(s->b, in, n, not_in, n_not, out)

@@ -11,6 +11,7 @@
 #include "text/grammar/schema.h"
 #include "text/grammar/lang.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -124,6 +125,7 @@ static int admits_shape(struct schema *s, const struct facets *f, struct place v
 int facets_admit(struct schema *s, const struct facets *f, struct place value) {
     int r = admits_shape(s, f, value);
 
+    assert(value.v && r <= 1);
     for (uint32_t i = 0; r == 1 && i < f->n_values; i++) {
         size_t n = f->value_is_const[i] ? 1 : yyjson_arr_size(f->value[i].v);
 
@@ -210,6 +212,7 @@ static struct expr *number_expr(struct schema *s, yyjson_val *v) {
         return raw;
     text[0] = '-';
     n = d.negative;
+    assert(n + d.n_int <= sizeof(text));
     memcpy(text + n, d.digit_int, d.n_int);
     return expr_alt2(s->b, raw, expr_bytes(s->b, text, n + d.n_int));
 }
@@ -236,6 +239,7 @@ int value_expr(struct schema *s, yyjson_val *v, struct expr **out) {
 
 /* Every value of @x's first list is refused by @y. */
 static int values_disjoint(struct schema *s, const struct facets *x, const struct facets *y) {
+    assert(x->n_values > 0);
     struct place at = x->value[0];
     size_t n = x->value_is_const[0] ? 1 : yyjson_arr_size(at.v);
 
