@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -235,6 +236,28 @@ bool http_decode(char *s) {
     }
     *out = 0;
     return true;
+}
+
+bool http_query(const struct http *h, const char *name, char *out, size_t size) {
+    const char *q = strchr(http_target(h), '?');
+    size_t n = strlen(name);
+
+    assert(size > 0);
+    while (q && *q) {
+        const char *at = q + 1;
+        size_t len = strcspn(at, "&#");
+
+        if (len > n && strncmp(at, name, n) == 0 && at[n] == '=') {
+            snprintf(out, size, "%.*s", (int)(len - n - 1), at + n + 1);
+            for (char *c = out; *c; c++)
+                *c = *c == '+' ? ' ' : *c;
+            if (!http_decode(out))
+                *out = 0;
+            return true;
+        }
+        q = at[len] == '&' ? at + len : NULL;
+    }
+    return false;
 }
 
 bool http_is_chunked(const struct http *h) {

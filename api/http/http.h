@@ -50,6 +50,9 @@ const char *http_target(const struct http *h); /* as it was sent, not decoded */
 /* Value of header @name (lower case), NULL when absent; *n (may be NULL) says how often it is
  * there. */
 const char *http_header(const struct http *h, const char *name, uint32_t *n);
+/* Whether the target has the parameter @name behind its '?'. Its value as sent is cut to @size, and
+ * decoded; one that cannot be is "". */
+bool http_query(const struct http *h, const char *name, char *out, size_t size);
 bool http_has_body(const struct http *h);
 bool http_is_chunked(const struct http *h);
 

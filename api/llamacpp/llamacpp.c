@@ -81,27 +81,27 @@ static void put_special(struct json *j, const char *key, const struct tokenizer 
 }
 
 /* The model of "?model=NAME", as llama-server's router is asked; the first one where none is
- * named. NULL: there is none of that name. */
-static const struct model *asked_for(const struct exchange *x, const struct http *h) {
-    const char *query = strchr(http_target(h), '?');
-    const char *name = query ? strstr(query, "model=") : NULL;
+ * named. NULL: @err says that there is none of that name. */
+static const struct model *asked_for(const struct exchange *x, const struct http *h,
+                                     struct err *err) {
+    const struct model *found;
+    char name[1024];
 
-    if (!name || (name[-1] != '?' && name[-1] != '&'))
+    if (!http_query(h, "model", name, sizeof(name)))
         return model_first(api_of(x));
-    name += strlen("model=");
-    return models_find(api_of(x), name, strcspn(name, "&"));
+    found = models_find(api_of(x), name, strlen(name));
+    if (!found)
+        models_unknown(api_of(x), name, strlen(name), err);
+    return found;
 }
 
 static void props_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 8 << 20};
-    const struct model *model = asked_for(x, h);
     struct err err;
+    const struct model *model = asked_for(x, h, &err);
     struct json j;
 
     if (!model) {
-        const char *name = strstr(http_target(h), "model=") + strlen("model=");
-
-        models_unknown(api_of(x), name, strcspn(name, "&"), &err);
         respond_error(x, &err);
         return;
     }

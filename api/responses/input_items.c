@@ -204,9 +204,9 @@ void responses_items_serve(struct exchange *x, struct http *h) {
         responses_not_found(x);
         return;
     }
-    if (responses_query(h, "limit", limit, sizeof(limit)))
+    if (http_query(h, "limit", limit, sizeof(limit)))
         q.limit = MIN(MAX(strtoul(limit, NULL, 10), 1u), LIST_MAX);
-    q.descending = !responses_query(h, "order", order, sizeof(order)) || strcmp(order, "asc") != 0;
-    responses_query(h, "after", q.after, sizeof(q.after));
+    q.descending = !http_query(h, "order", order, sizeof(order)) || strcmp(order, "asc") != 0;
+    http_query(h, "after", q.after, sizeof(q.after));
     stored_reply(x, s, &q, work_of(s), put_items);
 }

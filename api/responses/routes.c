@@ -23,23 +23,6 @@ void responses_not_found(struct exchange *x) {
     respond_error(x, &err);
 }
 
-bool responses_query(const struct http *h, const char *name, char *out, size_t size) {
-    const char *q = strchr(http_target(h), '?');
-    size_t n = strlen(name);
-
-    while (q && *q) {
-        const char *at = q + 1;
-        size_t len = strcspn(at, "&#");
-
-        if (strncmp(at, name, n) == 0 && at[n] == '=') {
-            snprintf(out, size, "%.*s", (int)(len - n - 1), at + n + 1);
-            return true;
-        }
-        q = at[len] == '&' ? at + len : NULL;
-    }
-    return false;
-}
-
 /* One under way that the client may come back to. */
 static struct responses *find_live(struct exchange *x) {
     struct responses *rs = responses_find(api_of(x), x->tenant, x->arg);
@@ -73,7 +56,7 @@ static void get_serve(struct exchange *x, struct http *h) {
     struct err err;
     char value[8];
 
-    if (responses_query(h, "stream", value, sizeof(value)) && strcmp(value, "true") == 0) {
+    if (http_query(h, "stream", value, sizeof(value)) && strcmp(value, "true") == 0) {
         err_set_code(&err, 400, "unsupported_parameter", "stream",
                      "stream: a stream cannot be taken up again here.");
         respond_error(x, &err);

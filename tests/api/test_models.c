@@ -181,6 +181,17 @@ Test(models, other_dialects_name_them_too) {
     world_get(&w, "/props?model=other", &r);
     cr_expect(strstr(r.body.data, "\"model_alias\":\"other\""), "%s", r.body.data);
     reply_deinit(&r);
+    /* Clients escape names. */
+    world_get(&w, "/props?draft_model=tiny&model=%6fther%3Alatest", &r);
+    cr_expect(strstr(r.body.data, "\"model_alias\":\"other\""), "%s", r.body.data);
+    reply_deinit(&r);
+    world_get(&w, "/props?model=a+b%zz", &r);
+    cr_expect_eq(r.status, 404);
+    reply_deinit(&r);
+    world_get(&w, "/props?model=a+b", &r);
+    cr_expect_eq(r.status, 404);
+    cr_expect(strstr(r.body.data, "The model `a b` was not found"), "%s", r.body.data);
+    reply_deinit(&r);
     stop();
 }
 
