@@ -24,10 +24,10 @@
 #include <string.h>
 #include "base/jobs.h"
 
-#define PREPARE_WORK 1100000 /* some 10 ms of classes, of each sort */
-#define FIRST_STATES 8       /* of a rule: theirs are prepared first */
-#define SMALL_WORK 500       /* of a class, besides its walk */
-#define WIDE_WORK 4000       /* the same, of one that has most of the vocabulary */
+#define PREPARE_WORK 900000 /* some 10 ms of classes, of each sort */
+#define FIRST_STATES 8      /* of a rule: theirs are prepared first */
+#define SMALL_WORK 500      /* of a class, besides its walk */
+#define WIDE_WORK 8000      /* the same, of one that has most of the vocabulary */
 #define MANY_BYTES 64
 #define CLASS_WORK 10000           /* of one, besides its walk */
 #define QUICK_REST 2000            /* tokens behind the end of the rule, of a class made quickly */
@@ -647,25 +647,21 @@ static bool is_small(const struct grammar *g, uint32_t q) {
 }
 
 /* Makes the class of @q if @g has room. False: no more of them. */
-static bool prepare(const struct grammar *g, uint32_t q, size_t least, uint64_t *work) {
-    uint64_t n_visited = 0;
-
-    if (atomic_load(&g->class_room) < least || job_pause() < 0 ||
-        make_class(g, q, false, &n_visited) == -ENOMEM)
-        return false;
-    *work += work_of(n_visited);
-    return true;
+static bool prepare(const struct grammar *g, uint32_t q, size_t least, uint64_t *n_visited) {
+    *n_visited = 0;
+    return atomic_load(&g->class_room) >= least && job_pause() == 0 &&
+           make_class(g, q, false, n_visited) != -ENOMEM;
 }
 
 void grammar_prepare(const struct grammar *g) {
     static const struct {
         bool (*has)(const struct grammar *, uint32_t);
-        uint64_t work; /* of a class, besides its walk */
-    } WHICH[] = {{is_slow, WIDE_WORK}, {is_wide, WIDE_WORK}, {is_small, SMALL_WORK}};
+        uint32_t node, more; /* work of a node of its walk, and besides */
+    } WHICH[] = {{is_slow, 1, WIDE_WORK}, {is_wide, 1, WIDE_WORK}, {is_small, 4, SMALL_WORK}};
     size_t least = atomic_load(&g->class_room) / 2;
 
     for (unsigned i = 0; i < ARRAY_SIZE(WHICH); i++) {
-        uint64_t work = 0;
+        uint64_t work = 0, n_visited;
 
         for (uint32_t k = 0; k < 2 * g->n_states && work < PREPARE_WORK; k++) {
             uint32_t q = k % g->n_states;
@@ -674,9 +670,9 @@ void grammar_prepare(const struct grammar *g) {
 
             if (first != (k < g->n_states) || (c && c != &once_walked) || !WHICH[i].has(g, q))
                 continue;
-            if (!prepare(g, q, least, &work))
+            if (!prepare(g, q, least, &n_visited))
                 return;
-            work += WHICH[i].work;
+            work += n_visited * WHICH[i].node + WHICH[i].more;
         }
     }
 }
