@@ -499,39 +499,56 @@ static int same_alone(struct be *b, const struct attention *t, uint32_t n) {
                           n * t->n_q * sizeof(float)) == 0;
 }
 
-/* A prompt, its last rows alone, its last row alone: near what the host gives, and the same
- * bits. */
-static int compare_attention(struct be *b, const struct attention *t, struct err *err) {
-    bool wide = t->n > b->wide_rows && !t->n_turned;
-    uint32_t few = MIN(MIN(t->n, ROWS), b->opts->max_rows);
-    double error;
-    int r = attend_all(b, t, &error), same = 1;
+/* A prompt, its last @few rows alone, its last row alone. 1: within the limit of what the host
+ * gives, by @error, and the same bits; 0 or -EIO. */
+static int attend_ways(struct be *b, const struct attention *t, uint32_t few, double *error) {
+    int r = attend_all(b, t, error);
 
-    if (r == 0 && error <= t->limit)
-        same = same_alone(b, t, few);
-    if (r == 0 && wide && (!(error <= t->limit) || same == 0)) { /* the plainer kernel for all */
-        leave_out(b, "attend_wide", same ? "attention of a prompt is off" : "other bits");
-        b->wide_rows = UINT32_MAX;
-        r = attend_all(b, t, &error);
-        same = r == 0 && error <= t->limit ? same_alone(b, t, few) : 1;
+    if (r < 0 || !(*error <= t->limit))
+        return r;
+    r = same_alone(b, t, few);
+    return r == 1 ? same_alone(b, t, 1) : r;
+}
+
+/* All rows must give what they should, or do so without fused kernels, without attend_wide, or
+ * without both. */
+static int compare_attention(struct be *b, const struct attention *t, struct err *err) {
+    static const struct {
+        bool fuse, wide;
+        const char *without;
+    } ways[] = {{true, true, NULL},
+                {false, true, "fused kernels"},
+                {true, false, "attend_wide"},
+                {false, false, "attend_wide and fused kernels"}};
+    const uint32_t fuse = b->fuse, wide_rows = b->wide_rows;
+    const bool wide = t->n > wide_rows && !t->n_turned;
+    const char *why = NULL;
+    double error = 0;
+    int same = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(ways) && same == 0; i++) {
+        if ((!ways[i].fuse && !fuse) || (!ways[i].wide && !wide))
+            continue;
+        b->fuse = ways[i].fuse ? fuse : 0;
+        b->wide_rows = ways[i].wide ? wide_rows : UINT32_MAX;
+        same = attend_ways(b, t, MIN(MIN(t->n, ROWS), b->opts->max_rows), &error);
+        if (same == 0 && !why)
+            why = error <= t->limit ? "other bits" : "attention is off";
+        if (same == 1 && why)
+            leave_out(b, ways[i].without, why);
     }
-    if (r < 0 || same < 0)
+    if (!b->fuse)
+        b->wants_fuse = 0;
+    if (same < 0)
         return -EIO;
     if (!(error <= t->limit))
         return refuse(b, t->window ? "attention with a window" : "attention", error, err);
-    if (same == 1)
-        same = same_alone(b, t, 1);
-    if (same == 0 && b->fuse) {
-        leave_out(b, "fused kernels", "attention of a row alone gives other bits");
-        b->fuse = b->wants_fuse = 0;
-        same = same_alone(b, t, 1);
-    }
     if (same == 0)
         return err_set(err, 0, NULL,
-                       "%s (%s) does not compute what it should: attention of a row alone gives "
+                       "%s (%s) does not compute what it should: attention of few rows alone gives "
                        "other bits; use --backend cpu and report this",
                        b->device.name, b->isa);
-    return same < 0 ? same : 0;
+    return 0;
 }
 
 /* Attention of random queries and keys in the model's shape against a plain sum, without a window
