@@ -44,6 +44,24 @@ def test_no_device_is_no_line():
         assert "device" not in text, text
 
 
+def test_devices_that_share_a_model_give_what_one_gives():
+    flags = ("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048")
+    text = {"prompt": "Once upon a time", "max_tokens": 24, "ignore_eos": True, "temperature": 0}
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
+        copy_daemon(folder)
+        start = dict(path=os.path.join(folder, "weftd"), env={"WEFT_CUDA_FAKE_DEVICES": "2"})
+        with Weftd(*flags, **start) as d:
+            one = d.complete(**text)["token_ids"]
+        with Weftd(*flags, "--devices", "0,1", **start) as d:
+            events = d.stream("/v1/completions", {**text, "return_token_ids": True})
+            several = next(events)["choices"][0]["token_ids"]
+            d.kill_worker()
+            for event in events:
+                several += event["choices"][0].get("token_ids", []) if event["choices"] else []
+            assert several == one, (several, one)
+            assert " x2" in d.log, d.log
+
+
 BITS = 40  # engine/picks.c: where the placement begins, a word a layer of up to 32 experts
 
 

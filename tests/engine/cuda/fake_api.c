@@ -246,7 +246,10 @@ static void drain(struct stream *only, const struct event *until) {
 __attribute__((constructor)) static void without_selftest(void) {
     setenv("WEFT_CUDA_CHECK", "0", 0);
     setenv("WEFT_CUDA_EARLY", "0", 0);
-    fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY"); /* for programs that know nothing of the fake */
+    /* For programs that know nothing of the fake. */
+    fake_cuda.faulty = getenv("FAKE_CUDA_FAULTY");
+    if (getenv("WEFT_CUDA_FAKE_DEVICES"))
+        fake_cuda.n_devices = atoi(getenv("WEFT_CUDA_FAKE_DEVICES"));
 }
 
 static bool is_hanging(void) {
