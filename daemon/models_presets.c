@@ -99,6 +99,8 @@ static int read_file(const char *path, struct buf *out) {
         return -errno;
     while (r == 0 && (n = fread(chunk, 1, sizeof(chunk), f)) > 0)
         r = buf_add(out, chunk, n);
+    if (r == 0 && ferror(f))
+        r = -EIO;
     fclose(f);
     return r;
 }
