@@ -41,16 +41,16 @@ def run_all(daemon, requests):
 
 
 def survive(d, requests, should, n_kills, seed):
-    """Kills the worker @n_kills times while the requests run; each gets what it should."""
+    """Kills the worker @n_kills times while the requests run, more often where too few are hit between tokens; each gets what it should."""
     start = time.monotonic()
     parallel([lambda r=r: run(d, r) for r in requests])
     usual_s = time.monotonic() - start
     r = random.Random(seed)
     kills = 0
     turn = 0
-    while kills < n_kills:
+    while kills < n_kills or d.stats()["front"]["resumed"] <= n_kills / 4:
         turn += 1
-        assert turn < 4 * n_kills, "kills do not hit"
+        assert turn < 4 * n_kills, ("kills do not hit", d.stats())
 
         def kill(delays):
             n = 0
@@ -69,7 +69,6 @@ def survive(d, requests, should, n_kills, seed):
     while d.stats()["worker"]["deaths"] != kills:
         assert time.monotonic() < end, (d.stats(), kills)
         time.sleep(0.01)
-    assert d.stats()["front"]["resumed"] > n_kills / 4, d.stats()
 
 
 def test_streams_survive_a_hundred_kills_with_the_same_bits():
