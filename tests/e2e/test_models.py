@@ -157,13 +157,14 @@ def test_a_tenant_that_asks_two_models_has_not_twice_as_much():
                     ask(d, model, 60, seed=100 * k + i, key=key)
                     if model == "a":
                         had[key] += 1
-                    if sum(had.values()) >= 80:
+                    if sum(had.values()) >= 320:
                         over.set()
 
             ask(d, "a", 1, key="kb")
             ask(d, "b", 1, key="kb")
             parallel([lambda a=a, k=k: client(*a, k) for a in (("ka", "a"), ("ka", "b"), ("kb", "a")) for k in range(3)])
-            assert 1 <= had["ka"] <= 30, had  # a ninth, once what it had before is made up for
+            # A ninth, but for the first tenths of a second, until the workers are told; without being told a half.
+            assert 1 <= had["ka"] <= 110, had
             text = d.request("GET", "/metrics", headers={"Authorization": "Bearer ka"})[2]
             seconds = {line.split('tenant="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1])
                        for line in text.splitlines() if line.startswith("weft_tenant_device_seconds_total{")}
