@@ -248,7 +248,7 @@ def test_a_hub_that_stays_away_is_given_up():
     with Home() as home:
         p = home.pull(None, "--tries", "2", NAME, HF_ENDPOINT=url)
         assert p.returncode == 69 and "connect" in p.err.lower(), p.err
-        p = home.pull(None, "--tries", "1", NAME, HF_ENDPOINT="http://" + "a" * 64 + ".example")  # no name, nobody is asked
+        p = home.pull(None, "--tries", "1", NAME, HF_ENDPOINT="http://" + "a" * 64 + ".example")  # no host name: no request is sent
         assert p.returncode == 69 and "is there a network?" in p.err, p.err
 
 

@@ -623,6 +623,19 @@ static double attention_error(const struct attention *t, const float *o, double 
     return sqrt(d / norm);
 }
 
+/* That rows @o have the bits of @direct. */
+static void check_same_bits(const char *what, const struct attention *t, const float *o,
+                            const float *direct) {
+    char name[100];
+
+    snprintf(name, sizeof(name), "%s: same bits, dim %u, %u keys", what, t->shape.head_dim,
+             t->n_keys);
+    report_check(name,
+                 differs(name, o, direct, t->n_rows,
+                         (size_t)t->shape.n_head_kv * t->group * t->shape.head_dim),
+                 0);
+}
+
 static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_keys,
                             uint32_t n_rows, uint32_t window) {
     struct attention t = {
@@ -653,20 +666,11 @@ static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_
     run_attention(&t, MANY, wide);
     snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s%s", shape.head_dim,
              group, n_keys, n_rows, shape.q8 ? ", q8_0" : "", window ? ", window, sinks" : "");
-    size_t row = n_q / n_rows;
     report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
-    snprintf(name, sizeof(name), "attention split: same bits, dim %u, %u keys", shape.head_dim,
-             n_keys);
-    report_check(name, differs(name, split, direct, n_rows, row), 0);
-    snprintf(name, sizeof(name), "last blocks merge: same bits, dim %u, %u keys", shape.head_dim,
-             n_keys);
-    report_check(name, differs(name, last, direct, n_rows, row), 0);
-    snprintf(name, sizeof(name), "merged by row: same bits, dim %u, %u keys", shape.head_dim,
-             n_keys);
-    report_check(name, differs(name, rows, direct, n_rows, row), 0);
-    snprintf(name, sizeof(name), "attention wide: same bits, dim %u, %u keys", shape.head_dim,
-             n_keys);
-    report_check(name, differs(name, wide, direct, n_rows, row), 0);
+    check_same_bits("attention split", &t, split, direct);
+    check_same_bits("last blocks merge", &t, last, direct);
+    check_same_bits("merged by row", &t, rows, direct);
+    check_same_bits("attention wide", &t, wide, direct);
     api->release(t.q_on);
     api->release(t.sinks_on);
     api->release(t.table_on);
