@@ -482,11 +482,8 @@ uint8_t *step_pages_of(const struct be *b, const struct model_op *op);
 /* The argument of store() for what @op's matrices give. Without a matrix of their own values are
  * keys; without one of keys there are only queries. */
 struct store_args step_store_args(const struct be *b, const struct model_op *op);
-/* y (+)= W x + bias of all rows of the step. step_leave(): but for what is @left, by matrix, to be
- * added up by the next kernel. */
+/* y (+)= W x + bias of all rows of the step. */
 int step_multiply(struct step *s, const struct weights *w, bool add);
-int step_leave(struct step *s, const struct weights *w, bool add,
-               struct left left[MATMUL_MATRICES]);
 /* Rows of x, @n values each, to be.packed. */
 struct pack_args step_pack_args(const struct be *b, enum pack_kind kind, const float *x,
                                 const float *weight, uint32_t n);

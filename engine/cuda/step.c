@@ -69,9 +69,10 @@ static struct operand step_rows(const struct step *s) {
                             .cores = b->cores};
 }
 
-/* The layers' matrices. */
-int step_leave(struct step *s, const struct weights *w, bool add,
-               struct left left[MATMUL_MATRICES]) {
+/* step_multiply(), but for what is @left, by matrix, to be added up by the next kernel. NULL: none
+ * is. */
+static int step_leave(struct step *s, const struct weights *w, bool add,
+                      struct left left[MATMUL_MATRICES]) {
     struct operand x = step_rows(s);
 
     x.left = s->be->fuse ? left : NULL;
