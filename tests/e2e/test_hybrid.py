@@ -150,9 +150,12 @@ def test_preempted_and_computed_again():
     with Weftd(*FLAGS, model=golden(name)) as d:
         should = [ask(d, r, 250) for r in requests]
     with Weftd(*FLAGS, "--kv-pages", 36, "--host-kv-memory", "64M", model=golden(name)) as d:
-        for _ in range(20):
-            d.complete([5, 6, 7], max_tokens=1)
-        assert parallel([lambda r=r: ask(d, r, 250) for r in requests]) == should
+        for _ in range(10):  # how many run beside each other depends on the machine
+            for _ in range(20):
+                d.complete([5, 6, 7], max_tokens=1)
+            assert parallel([lambda r=r: ask(d, r, 250) for r in requests]) == should
+            if d.stats()["worker"]["preemptions"] > 0:
+                break
         assert d.stats()["worker"]["preemptions"] > 0, "nothing was preempted: the test is blind"
 
 
