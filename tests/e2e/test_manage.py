@@ -10,7 +10,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cmd"))
 import fake_hub  # noqa: E402
 from test_models import FLAGS, ask, folder_of, listed, models, until  # noqa: E402
-from weftd import Skip, UnixConnection, Weftd, keys_in, main, program, synth  # noqa: E402
+from weftd import Skip, UnixConnection, Weftd, keys_in, main, program, seen, synth  # noqa: E402
 
 MODEL = pathlib.Path(synth("pull", "--shape", "tiny,n_layer=1,n_embd=256", "--format", "Q4_K", "--n-vocab", "512")).read_bytes()
 FILES = {"Some-Q4_K_M.gguf": MODEL, "Some-Q8_0.gguf": MODEL + b"8" * 32}
@@ -111,7 +111,7 @@ def test_a_pull_that_fails_says_why_and_one_that_is_left_ends():
         start = time.monotonic()
         d.process.terminate()
         d.process.wait(40)
-        assert time.monotonic() - start < 20
+        seen(time.monotonic() - start < 20, "within 20 s")
 
 
 def test_presets_are_made_copied_and_removed():

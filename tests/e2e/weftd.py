@@ -381,6 +381,17 @@ def random_tokens(seed, n, n_vocab=400):
     return [r.randrange(10, n_vocab) for _ in range(n)]
 
 
+class Unseen(AssertionError):
+    """What rests on the machine's speed at the moment has not come about."""
+
+
+def seen(condition, *what):
+    """For what rests on the machine's speed: a limit of time, requests that meet, drafts that pay. If it is false in three attempts the test
+    has failed. What is true at any speed is asserted."""
+    if not condition:
+        raise Unseen(*what)
+
+
 class Stalls(threading.Thread):
     """How long this machine has stood still at a time: a virtual one may be stopped for seconds."""
     PERIOD, LIMIT = 0.02, 0.5
@@ -399,14 +410,18 @@ class Stalls(threading.Thread):
                 self.seen.append((before, length))
 
     def attempt(self, function):
-        """Calls it, and again (three times at most) where it failed while the machine stood still: limits of time in
-        the product (a disk that is waited for, a worker's deadline) then act by design, and the failure says nothing."""
+        """Calls it, and again (three times at most) where something was not seen(), or where it failed while the machine stood still: limits of
+        time in the product (a disk that is waited for, a worker's deadline) then act by design, and the failure says nothing."""
         for left in (2, 1, 0):
             start = time.monotonic()
             try:
                 return function()
             except Skip:
                 raise
+            except Unseen as what:
+                if left == 0:
+                    raise
+                print(f"# not seen: {what}: once more", file=sys.stderr)
             except Exception:  # noqa: BLE001: reported
                 longest = max((length for when, length in self.seen if when + length > start), default=0)
                 if left == 0 or not longest:
