@@ -2,10 +2,10 @@
  * attention_wide - attention of prompts, with the bits of attention.cu. A thread block has 128
  * queries of a sequence, 16 a warp, and goes over the tiles of all their chunks one after the
  * other: a tile's keys and values come to shared memory once for all warps, by asynchronous copies,
- * two tiles ahead. A warp computes the tile's result as attention.cu does and merges it into its
- * chunk's at once, eight values of the head at a time; chunks are merged into the whole. So a tile
- * needs no other exchange than one barrier. A tile that none of a warp's queries sees is left out,
- * which changes no bit.
+ * two tiles ahead. Codes of q8_0 become halves once for all warps, a tile ahead. A warp computes
+ * the tile's result as attention.cu does and merges it into its chunk's at once, eight values of
+ * the head at a time; chunks are merged into the whole. So a tile needs no other exchange than one
+ * barrier. A tile that none of a warp's queries sees is left out, which changes no bit.
  *
  * Heads of up to 128 values: chunk and whole of 16 queries are 128 registers. Bound by
  * instructions: the softmax of 512 scores and the merging of 2048 values a tile, beside 64 mma.
@@ -18,23 +18,32 @@
 
 static_assert(ATTN_WIDE == WARPS * ATTN_QUERIES, "16 queries a warp");
 
-/* A tile as it lies in pages, for heads of up to 32 D values; rows of keys in different banks. */
-template <int D, bool Q8> struct Tile;
-
-template <int D> struct alignas(16) Tile<D, false> {
+/* A tile as warps read it, for heads of up to 32 D values; rows of keys in different banks. */
+template <int D> struct alignas(16) Tile {
     uint16_t keys[ATTN_TILE][32 * D + 32], values[32 * D][ATTN_TILE];
 };
 
-template <int D> struct alignas(16) Tile<D, true> {
-    uint8_t keys[ATTN_TILE][32 * D + 32], values[32 * D][ATTN_TILE];
+/* A tile as it lies in pages of q8_0. */
+template <int D> struct alignas(16) Codes {
+    uint8_t keys[ATTN_TILE][32 * D], values[32 * D][ATTN_TILE];
     uint16_t key_scales[ATTN_TILE * D]; /* [key][dim / 32] */
     uint16_t value_scales[D][ATTN_TILE];
 };
 
-static_assert(sizeof(Tile<2, false>) * STAGES == ATTEND_WIDE_SHARED(64, false), "kernels.h");
-static_assert(sizeof(Tile<4, false>) * STAGES == ATTEND_WIDE_SHARED(128, false), "kernels.h");
-static_assert(sizeof(Tile<2, true>) * STAGES == ATTEND_WIDE_SHARED(64, true), "kernels.h");
-static_assert(sizeof(Tile<4, true>) * STAGES == ATTEND_WIDE_SHARED(128, true), "kernels.h");
+/* Tiles on their way, and where the codes of q8_0 are halves: tile i is in [i % their number]. */
+template <int D, bool Q8> struct Ring;
+
+template <int D> struct Ring<D, false> { Tile<D> tile[STAGES]; };
+
+template <int D> struct Ring<D, true> {
+    Tile<D> tile[2];
+    Codes<D> codes[STAGES];
+};
+
+static_assert(sizeof(Ring<2, false>) == ATTEND_WIDE_SHARED(64, false), "kernels_attention.h");
+static_assert(sizeof(Ring<4, false>) == ATTEND_WIDE_SHARED(128, false), "kernels_attention.h");
+static_assert(sizeof(Ring<2, true>) == ATTEND_WIDE_SHARED(64, true), "kernels_attention.h");
+static_assert(sizeof(Ring<4, true>) == ATTEND_WIDE_SHARED(128, true), "kernels_attention.h");
 
 /* Key @key of the tile that begins with @first, and value @d of it, or another one where a head of
  * @dim values has none: then what is computed with it is multiplied by zero or left out. */
@@ -49,7 +58,7 @@ DEVICE uint32_t or_first(uint32_t d, uint32_t n) {
 }
 
 /* Starts to bring the tile that begins with key @first, all of it. */
-template <int D> DEVICE void fetch(struct Place p, Tile<D, false> &to, uint32_t first) {
+template <int D> DEVICE void fetch(struct Place p, Tile<D> &to, uint32_t first) {
     constexpr uint32_t per_key = 4 * D, at_once = CUDA_THREADS / per_key; /* pieces of 16 bytes */
     uint32_t d = threadIdx.x % per_key * 8, from = or_first(d, p.dim) * 2;
     uint32_t group = threadIdx.x % 4 * 8;
@@ -72,19 +81,19 @@ template <int D> DEVICE void fetch(struct Place p, Tile<D, false> &to, uint32_t 
 }
 
 /* Pages have at least 16 tokens: codes of 16 keys come together. */
-template <int D> DEVICE void fetch(struct Place p, Tile<D, true> &to, uint32_t first) {
+template <int D> DEVICE void fetch(struct Place p, Codes<D> &to, uint32_t first) {
+    constexpr uint32_t pieces = ATTN_TILE * 2 * D; /* of 16 bytes, of keys and of values */
     uint32_t n = p.dim / 32, tid = threadIdx.x, last = p.last & ~15u;
 
-    for (uint32_t i = tid; i < ATTN_TILE * 2 * D; i += CUDA_THREADS) {
-        uint32_t key = i / (2 * D), d = i % (2 * D) * 16;
+    static_assert(pieces <= CUDA_THREADS, "a thread brings one of each");
+    if (pieces == CUDA_THREADS || tid < pieces) {
+        uint32_t key = tid / (2 * D), d = tid % (2 * D) * 16;
         struct Group at = key_at(p, first, key);
 
         copy_async(&to.keys[key][d], p.keys + at.page + at.slot * p.dim + or_first(d, p.dim));
-    }
-    for (uint32_t i = tid; i < 32 * D * 2; i += CUDA_THREADS) {
-        uint32_t d = i / 2, key = i % 2 * 16;
-        struct Group at = group_at(p, first + key < last ? first + key : last);
-
+        d = tid / 2;
+        key = tid % 2 * 16;
+        at = group_at(p, first + key < last ? first + key : last);
         copy_async(&to.values[d][key],
                    p.values + at.page + or_first(d, p.dim) * p.tokens + at.slot);
     }
@@ -103,24 +112,34 @@ template <int D> DEVICE void fetch(struct Place p, Tile<D, true> &to, uint32_t f
     }
 }
 
-/* Values @d .. @d + 7 of key @key of the tile. */
-template <int D>
-DEVICE struct vec4 tile_key(const Tile<D, false> &t, uint32_t key, uint32_t d, uint32_t) {
-    return load16(&t.keys[key][d]);
+template <int D> DEVICE void fetch(struct Place p, Ring<D, false> &ring, uint32_t tile) {
+    fetch<D>(p, ring.tile[tile % STAGES], tile * ATTN_TILE);
 }
 
-template <int D>
-DEVICE struct vec4 tile_key(const Tile<D, true> &t, uint32_t key, uint32_t d, uint32_t dim) {
-    return scale_key(&t.keys[key][d], t.key_scales[key * (dim / 32) + or_first(d / 32, dim / 32)]);
+template <int D> DEVICE void fetch(struct Place p, Ring<D, true> &ring, uint32_t tile) {
+    fetch<D>(p, ring.codes[tile % STAGES], tile * ATTN_TILE);
 }
 
-/* Value @d of keys @key .. @key + 7 of the tile. */
-template <int D> DEVICE struct vec4 tile_value(const Tile<D, false> &t, uint32_t key, uint32_t d) {
-    return load16(&t.values[d][key]);
-}
+/* Codes of heads of @dim values to halves, eight at a time. */
+template <int D> DEVICE void decode(const Codes<D> &from, Tile<D> &to, uint32_t dim) {
+    constexpr uint32_t times = ATTN_TILE * 4 * D / CUDA_THREADS;
+    uint32_t n = dim / 32;
 
-template <int D> DEVICE struct vec4 tile_value(const Tile<D, true> &t, uint32_t key, uint32_t d) {
-    return scale_value(&t.values[d][key], &t.value_scales[d / 32][key]);
+#pragma unroll
+    for (uint32_t i = 0; i < times; i++) {
+        uint32_t piece = threadIdx.x + i * CUDA_THREADS, key = piece / (4 * D);
+        uint32_t d = piece % (4 * D) * 8;
+
+        store16(&to.keys[key][d],
+                scale_key(&from.keys[key][d], from.key_scales[key * n + or_first(d / 32, n)]));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < times; i++) {
+        uint32_t piece = threadIdx.x + i * CUDA_THREADS, d = piece / 4, key = piece % 4 * 8;
+
+        store16(&to.values[d][key],
+                scale_value(&from.values[d][key], &from.value_scales[d / 32][key]));
+    }
 }
 
 /* Of queries g and g + 8 of the warp: a result (m, l, o), o as mma leaves it. */
@@ -177,11 +196,10 @@ template <int D> DEVICE void find_range(const struct attend_args &a, struct Shar
 
 /* Merges the tile that begins with key @first into @chunk, of the warp's queries from @query on.
  * @masked: as soften(). */
-template <int D, bool Q8>
-DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s,
-                     const Tile<D, Q8> &tile, uint32_t query, uint32_t first, bool masked,
-                     Result<D> &chunk) {
-    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, dim = a.shape.head_dim;
+template <int D>
+DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, const Tile<D> &tile,
+                     uint32_t query, uint32_t first, bool masked, Result<D> &chunk) {
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float c[4][4];
     uint32_t h[2][4]; /* p as halves */
     struct Weights w[2];
@@ -193,7 +211,7 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s,
 
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            struct vec4 k = tile_key<D>(tile, attn_key_of_column(j, g), 32 * b + 8 * t, dim);
+            struct vec4 k = load16(&tile.keys[attn_key_of_column(j, g)][32 * b + 8 * t]);
 
             if (b == 0)
                 mma_first(c[j], q[0].x, q[1].x, q[0].y, q[1].y, k.x, k.y);
@@ -216,7 +234,7 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s,
     }
 #pragma unroll
     for (int b = 0; b < 4 * D; b++) {
-        struct vec4 v = tile_value<D>(tile, 8 * t, 8 * b + g);
+        struct vec4 v = load16(&tile.values[8 * b + g][8 * t]);
         float o[4];
 
         mma_first(o, h[0][0], h[1][0], h[0][1], h[1][1], v.x, v.y);
@@ -258,15 +276,17 @@ DEVICE void put_results(const struct attend_args &a, const struct attn_item &it,
 }
 
 template <int D, bool Q8>
-DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Tile<D, Q8> *ring) {
+DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D, Q8> &ring) {
+    constexpr uint32_t ahead = Q8 ? STAGES : STAGES - 1,
+                       n_tiles = sizeof(ring.tile) / sizeof(Tile<D>);
     const struct Place &p = s.place;
     uint32_t warp = threadIdx.x / 32, query = warp * ATTN_QUERIES;
     uint32_t from = p.first / ATTN_TILE;
     Result<D> all, part;
 
-    for (uint32_t i = 0; i + 1 < STAGES; i++) {
-        if (from + i < s.n_tiles)
-            fetch<D>(p, ring[(from + i) % STAGES], (from + i) * ATTN_TILE);
+    for (uint32_t i = from; i < from + ahead; i++) {
+        if (i < s.n_tiles)
+            fetch<D>(p, ring, i);
         copy_commit();
     }
     take_queries<D>(a, s.item, s);
@@ -274,19 +294,28 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Tile<D
         find_range<D>(a, s);
     clear<D>(all);
     clear<D>(part);
+    if constexpr (Q8) {
+        copy_wait<STAGES - 1>();
+        sync_block();
+        decode<D>(ring.codes[from % STAGES], ring.tile[from % n_tiles], p.dim);
+    }
     for (uint32_t i = from; i < s.n_tiles; i++) {
-        uint32_t first = i * ATTN_TILE, ahead = i + STAGES - 1;
+        uint32_t first = i * ATTN_TILE;
 
         copy_wait<STAGES - 2>();
-        sync_block(); /* the tile is there, and the one before it is read */
-        if (ahead < s.n_tiles)
-            fetch<D>(p, ring[ahead % STAGES], ahead * ATTN_TILE);
+        sync_block(); /* the tile is there (q8_0: and the next one's codes); all that was of the one
+                         before it is read */
+        if (i + ahead < s.n_tiles)
+            fetch<D>(p, ring, i + ahead);
         copy_commit();
+        if constexpr (Q8)
+            if (i + 1 < s.n_tiles)
+                decode<D>(ring.codes[(i + 1) % STAGES], ring.tile[(i + 1) % n_tiles], p.dim);
         uint32_t low = s.low[warp], high = s.high[warp];
         if (low <= high && first <= high && first + ATTN_TILE > attn_first_key(low, a.window))
-            add_tile<D, Q8>(a, s, ring[i % STAGES], query, first,
-                            first + ATTN_TILE - 1 > low || first < attn_first_key(high, a.window),
-                            part);
+            add_tile<D>(a, s, ring.tile[i % n_tiles], query, first,
+                        first + ATTN_TILE - 1 > low || first < attn_first_key(high, a.window),
+                        part);
         if ((i + 1) % ATTN_TILES == 0 || i + 1 == s.n_tiles) {
             merge_result<D>(all, part);
             clear<D>(part);
@@ -323,7 +352,7 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
         sync_block();
         if (s.index >= a.batch->n_items)
             break;
-        attend_item<D, Q8>(a, s, (Tile<D, Q8> *)dynamic_shared());
+        attend_item<D, Q8>(a, s, *(Ring<D, Q8> *)dynamic_shared());
         sync_block();
     }
 }

@@ -35,8 +35,8 @@ struct attend_args {
  * last blocks. Their shared memory: */
 #define ATTEND_WIDE_STAGES 3u
 #define ATTEND_WIDE_SHARED(head, q8)                                                               \
-    (ATTEND_WIDE_STAGES * ATTN_TILE *                                                              \
-     ((q8) ? (head) + 32 + (head) + (head) / 32 * 2 * 2 : ((head) + 32 + (head)) * 2))
+    (ATTN_TILE * (((q8) ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +                   \
+                  ((q8) ? ATTEND_WIDE_STAGES * (2 * (head) + (head) / 32 * 2 * 2) : 0)))
 
 /* A variant of attention. */
 struct attend_kernel {

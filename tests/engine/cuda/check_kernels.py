@@ -78,7 +78,7 @@ LIMITS = {
 SHARED = {"expert_vec": 99 * 1024 - 4 * 3 * 3360}
 SHARED |= {name: 99 * 1024 - 8 * 3 * 3360 for name in ("matvec", "matvec_16")}
 SHARED |= {name: 99 * 1024 - 100352 for name in ("matmul_wide", "expert_wide")}
-SHARED |= {name: 99 * 1024 - 3 * 32 * 288 * 2 for name in ("attend_wide_128", "attend_wide_128_q8")}
+SHARED |= {"attend_wide_128": 99 * 1024 - 3 * 32 * 288 * 2, "attend_wide_128_q8": 99 * 1024 - 2 * 32 * 288 * 2 - 3 * 32 * 272}
 SHARED_MAX = 48 * 1024
 # What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
 # or a thread cannot have more registers.
