@@ -15,7 +15,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -88,12 +87,6 @@ struct agents {
     struct bench_tenants result;
     int error;
 };
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int sig) {
-    interrupted = 1;
-}
 
 static struct tenant *tenant_of(struct agents *s, const struct slot *slot) {
     return &s->result.tenant[slot->agent.group->tenant.low % TENANTS];
@@ -409,7 +402,7 @@ static int drive(struct agents *s) {
     if (s->trace.until_ms)
         end_ns = now + (int64_t)(s->trace.until_ms * s->times * 1e6);
     begin_agents(s, now);
-    while (s->n_left && !s->error && !interrupted && now < end_ns) {
+    while (s->n_left && !s->error && !bench_interrupted() && now < end_ns) {
         send_due(s, now);
         int64_t wait_ns = MIN(next_due_ns(s), end_ns) - bench_now_ns();
         int r = bench_http_run(s->http, (int)MIN(MAX((wait_ns + 999999) / 1000000, 0), 500));
@@ -454,7 +447,7 @@ static int write_json(struct agents *s) {
     yyjson_mut_obj_add_bool(d, c, "keys", s->keys != NULL);
     yyjson_mut_obj_add_bool(d, c, "sessions", s->sessions);
     yyjson_mut_obj_add_bool(d, c, "echo", s->echo);
-    yyjson_mut_obj_add_bool(d, root, "interrupted", interrupted != 0);
+    yyjson_mut_obj_add_bool(d, root, "interrupted", bench_interrupted());
     bench_tenants_json(&s->result, during(s), d, root);
     return bench_json_write(d, s->json);
 }
@@ -477,7 +470,6 @@ static int report(struct agents *s) {
 
 /* Opens the server, runs and reports. Returns the exit code. */
 static int replay(struct agents *s) {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     int code = bench_target_open(&s->target, &s->http);
 
     if (code != CLI_OK)
@@ -488,7 +480,7 @@ static int replay(struct agents *s) {
         free_slots(s);
         return cli_fail("out of memory");
     }
-    sigaction(SIGINT, &action, NULL);
+    bench_watch_interrupts();
     int r = drive(s);
     s->http = bench_http_free(s->http);
     free_slots(s);

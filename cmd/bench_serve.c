@@ -15,7 +15,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -78,15 +77,9 @@ struct serve {
     int error;
 };
 
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int sig) {
-    interrupted = 1;
-}
-
 /* Whether another request may be begun at @now. */
 static bool may_start(const struct serve *s, int64_t now) {
-    return !interrupted && !s->error && (!s->n_requests || s->n_started < s->n_requests) &&
+    return !bench_interrupted() && !s->error && (!s->n_requests || s->n_started < s->n_requests) &&
            (s->duration_s <= 0 || now < s->result.start_ns + (int64_t)(s->duration_s * 1e9));
 }
 
@@ -233,7 +226,7 @@ static int drive(struct serve *s) {
     for (;;) {
         int64_t next = start_due(s), now = bench_now_ns();
 
-        if (s->error || interrupted)
+        if (s->error || bench_interrupted())
             break;
         if (!bench_http_n_running(s->http) && !s->n_waiting && !may_start(s, now))
             break;
@@ -272,7 +265,7 @@ static int write_json(struct serve *s) {
     yyjson_mut_obj_add_real(d, c, "slo_ttft_ms", s->slo_ttft_ms);
     yyjson_mut_obj_add_real(d, c, "slo_itl_ms", s->slo_itl_ms);
     yyjson_mut_obj_add_uint(d, root, "sessions_dropped", s->n_dropped);
-    yyjson_mut_obj_add_bool(d, root, "interrupted", interrupted != 0);
+    yyjson_mut_obj_add_bool(d, root, "interrupted", bench_interrupted());
     bench_result_json(&s->result, d, root);
     return bench_json_write(d, s->json);
 }
@@ -294,7 +287,6 @@ static int report(struct serve *s) {
 }
 
 static int measure(struct serve *s) {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     int code = bench_target_open(&s->target, &s->http);
 
     if (code != CLI_OK)
@@ -304,7 +296,7 @@ static int measure(struct serve *s) {
     s->slot = calloc(s->n_slots, sizeof(*s->slot));
     if (!s->slot)
         return cli_fail("out of memory");
-    sigaction(SIGINT, &action, NULL);
+    bench_watch_interrupts();
     double joules = bench_http_metric(s->http, "weft_device_energy_joules_total");
     int r = drive(s);
     if (joules > 0)

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -141,6 +142,22 @@ int bench_target_open(struct bench_target *t, struct bench_http **out) {
     if (code == CLI_OK)
         *out = STEAL(h);
     return code;
+}
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig) {
+    interrupted = 1;
+}
+
+void bench_watch_interrupts(void) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool bench_interrupted(void) {
+    return interrupted != 0;
 }
 
 void bench_target_json(const struct bench_target *t, yyjson_mut_doc *d, yyjson_mut_val *config) {

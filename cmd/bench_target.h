@@ -36,5 +36,9 @@ int bench_target_parse(struct bench_target *t, int argc, char **argv,
                        const struct cli_option *options, size_t n, const char *usage);
 /* Finds out the model and words_per_token. CLI_OK or the exit code of a failure. */
 int bench_target_open(struct bench_target *t, struct bench_http **out);
+/* From now on the first SIGINT ends the measurement, which bench_interrupted() tells; the second
+ * one ends the process. */
+void bench_watch_interrupts(void);
+bool bench_interrupted(void);
 /* The options, as fields of @config. */
 void bench_target_json(const struct bench_target *t, yyjson_mut_doc *d, yyjson_mut_val *config);

@@ -18,11 +18,12 @@
  */
 
 #define KEY_MAX 512
+#define CLIENTS "claude, codex, opencode, copilot, qwen, pi, aider or goose"
 
 static const char help[] =
     "usage: weftctl launch CLIENT [OPTIONS] [-- ARGUMENTS]\n"
     "Starts CLIENT with weftd as its model; nothing is written, but for pi, which reads its file\n"
-    "alone. CLIENT is claude, codex, opencode, copilot, qwen, pi, aider or goose.\n"
+    "alone. CLIENT is " CLIENTS ".\n"
     "  --url URL        where weftd serves ($WEFT_URL, else http://127.0.0.1:8080)\n"
     "  --model NAME     which model; else the first that is served\n"
     "  --key-file FILE  the API key ($WEFT_API_KEY)\n"
@@ -383,8 +384,7 @@ int ctl_launch(int argc, char **argv, bool json) {
     const struct launch_client *c = n == 1 ? find(argv[1]) : NULL;
     if (!c || prints + writes + undoes > 1)
         return cli_usage("%s", c ? "one of --print, --write and --undo"
-                                 : "launch takes a client: claude, codex, opencode, copilot, "
-                                   "qwen, pi, aider or goose");
+                                 : "launch takes a client: " CLIENTS);
     if ((writes || undoes) && !file_of(c, path))
         return CLI_FAILED;
     if (undoes)
