@@ -21,7 +21,7 @@ enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 struct cuda_device {
     char name[128], address[16]; /* on its bus: domain:bus:device.function */
     int major, minor, n_multiprocessors;
-    size_t bytes, shared_bytes; /* of memory; of shared memory of a multiprocessor */
+    size_t bytes, shared_bytes; /* of memory; of a multiprocessor's shared memory that is used */
 };
 
 /* A second stream, and where it leaves the first and comes back to it. */

@@ -136,19 +136,17 @@ template <int G> struct Rows {
     }
 };
 
-/* An element of gate (@i 0), which is kept in shared memory until up comes, or of up. */
+/* An element of gate (@i 0), which is kept in @gate, in shared memory, until up comes, or of up. */
 DEVICE void put_gated(const struct matmul_args &a, const struct matrix &m, uint32_t i,
-                      uint32_t n_rows, uint32_t row, uint32_t out, float sum, uint32_t tid) {
-    SHARED float gate[CUDA_THREADS]; /* of thread @tid, which this one is */
-
+                      uint32_t n_rows, uint32_t row, uint32_t out, float sum, float *gate) {
     if (row >= n_rows || out >= m.n_out)
         return;
     float v = value_of(a, m, row, out, sum);
 
     if (i == 0)
-        gate[tid] = v;
+        *gate = v;
     else
-        a.m[0].y[(size_t)row * m.n_out + out] = gated(a.glu, gate[tid], v);
+        a.m[0].y[(size_t)row * m.n_out + out] = gated(a.glu, *gate, v);
 }
 
 /* The sum of a value over the segments of a row of @n_units tiles, from left to right; @value: of
@@ -179,9 +177,11 @@ DEVICE void add_tile(const struct matmul_args &a, uint32_t tile, struct Feed &fe
 }
 
 /* The block's tiles for G groups of 8 rows. One group takes half of @sums, the next row tile the
- * other half: a warp that is there has met all others behind this one's. */
+ * other half: a warp that is there has met all others behind this one's. @gate:
+ * [TILE_LANES * 4 G]. */
 template <int G>
-DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sums)[CUDA_THREADS]) {
+DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sums)[CUDA_THREADS],
+                     float *gate) {
     struct Rows<G> rows;
 
     rows.start(a, count_rows(a));
@@ -207,7 +207,7 @@ DEVICE void multiply(const struct matmul_args &a, struct Feed &feed, float (*sum
             uint32_t out = local * TILE_ROWS + lane / 4 + j / 2 * 8;
 
             if (a.gated)
-                put_gated(a, m, i, n_rows, row, out, sum, tid);
+                put_gated(a, m, i, n_rows, row, out, sum, &gate[tid]);
             else
                 put(a, m, n_rows, row, out, sum);
         }
@@ -262,12 +262,12 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
 }
 
 template <int G>
-DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREADS]) {
+DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREADS], float *gate) {
     struct Feed feed;
 
     feed.start(a); /* weights do not change */
     wait_for_previous();
-    multiply<G>(a, feed, sums);
+    multiply<G>(a, feed, sums, gate);
     copy_wait<0>();
     if (a.finish == FINISH_PACK)
         finish_rows(a, count_rows(a), sums);
@@ -276,15 +276,15 @@ DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREAD
 }
 
 KERNEL(matvec, struct matmul_args, CUDA_THREADS, 3) {
-    SHARED float sums[8][CUDA_THREADS];
+    SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4];
 
-    matvec_groups<1>(a, sums);
+    matvec_groups<1>(a, sums, gate);
 }
 
 KERNEL(matvec_16, struct matmul_args, CUDA_THREADS, 2) {
-    SHARED float sums[8][CUDA_THREADS];
+    SHARED float sums[8][CUDA_THREADS], gate[TILE_LANES * 4 * 2];
 
-    matvec_groups<2>(a, sums);
+    matvec_groups<2>(a, sums, gate);
 }
 
 /* -- matmul_wide ------------------------------------------------------------------------------- */
