@@ -59,6 +59,7 @@ static int describe(int device, struct cuda_device *out) {
         .bytes = p.totalGlobalMem,
         .shared_bytes =
             p.sharedMemPerMultiprocessor < SHARED_USED ? p.sharedMemPerMultiprocessor : SHARED_USED,
+        .cache_bytes = (size_t)p.l2CacheSize,
     };
     r = cudaDeviceGetPCIBusId(out->address, sizeof(out->address), device);
     if (r != cudaSuccess)

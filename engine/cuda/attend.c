@@ -39,11 +39,14 @@ static int plan(struct step *s, const struct heads *h) {
                        sizeof(a));
 }
 
-/* As many blocks as keep the device busy, and as there are items if nothing is split. */
+/* As many blocks as keep the device busy, and as there are items if nothing is split. Of few rows
+ * no more than run at a time: all must have begun before the next kernel's come up, which already
+ * fetch weights. */
 static struct launch attend_launch(const struct step *s, const struct heads *h,
                                    const struct attend_kernel *k) {
     uint32_t multiprocessors = (uint32_t)s->be->device.n_multiprocessors;
-    uint32_t busy = (4 * multiprocessors + h->n_kv - 1) / h->n_kv;
+    uint32_t each = !step_fuses(s) ? 4 : h->dim > 128 ? 1 : 2; /* blocks of a multiprocessor */
+    uint32_t busy = (each * multiprocessors + h->n_kv - 1) / h->n_kv;
 
     return (struct launch){.kernel = k->kernel,
                            .grid_x = MAX(busy, graph_blocks(s, h->n / h->n_kv, cuda_few(s->be))),
@@ -112,6 +115,7 @@ int step_attend(struct step *s, const struct model_op *op) {
         a.merged = b->arrived;
         a.rows = b->arrived + b->max_merges * h->n_kv;
         a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
+        a.ahead = cuda_ahead(b, s->output ? s->output->after : NULL);
         s->packed = true;
         return r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
     }

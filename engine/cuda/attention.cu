@@ -39,6 +39,23 @@ template <int D> struct alignas(16) Shared {
     uint32_t pos[ATTN_QUERIES];
 };
 
+/* Starts to bring the keys and values of the tile: values are asked for late, a part at a time. */
+template <int D, bool Q8> DEVICE void prefetch_tile(const struct Place &p, uint32_t first) {
+    uint32_t lane = threadIdx.x % 32, n = p.tokens < ATTN_TILE ? p.tokens : ATTN_TILE;
+
+    for (uint32_t key = first; key < first + ATTN_TILE; key += n) {
+        struct Group at = group_at(p, key);
+
+#pragma unroll
+        for (int b = 0; b < D; b++) {
+            uint32_t d = inside<D>(b, 32 * b + lane, p.dim), size = Q8 ? 1 : 2;
+
+            prefetch(p.keys + at.page + (at.slot * p.dim + d * n) * size);
+            prefetch(p.values + at.page + (d * p.tokens + at.slot) * size);
+        }
+    }
+}
+
 /* Scores of the tile that begins with key @first: c[j] as mma leaves them. */
 template <int D, bool Q8>
 DEVICE void score(const struct Place &p, const struct Shared<D> &s, uint32_t first, float c[4][4]) {
@@ -163,6 +180,11 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     for (int i = 0; i < n_parts * 4; i++)
         all[i / 4][i % 4] = 0;
     sync_block();
+    if (a.batch->n_items <= gridDim.x) { /* this one is all that the block has */
+        prefetch_tile<D, Q8>(s.place, from * ATTN_CHUNK + warp * ATTN_TILE);
+        prefetch_ahead(a.ahead, blockIdx.y * a.batch->n_items + blockIdx.x,
+                       a.batch->n_items * gridDim.y);
+    }
     for (uint32_t c = from; c < to; c++) {
         uint32_t tile = c * ATTN_CHUNK + warp * ATTN_TILE, h[2][4];
 

@@ -77,12 +77,13 @@ struct step {
     float *hidden_host;                           /* [max_wants][n_embd] */
     int32_t *sampled;                             /* device [max_wants] */
     struct sample_out *out_device, *out_host;
-    struct engine_out *out;     /* [max_wants] */
-    struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
-    const struct weights *head; /* of the logits */
-    const struct weights *held; /* a projection that is launched with the op behind it, or NULL */
-    const struct model_op *due; /* likewise what is added to x: of EXPERTS, PROJ or JOIN */
-    struct left left;           /* of PROJ's product, which is due; no sums: nothing is */
+    struct engine_out *out;       /* [max_wants] */
+    struct engine_top *top;       /* [max_wants][ENGINE_TOP_MAX] */
+    const struct weights *head;   /* of the logits */
+    const struct weights *held;   /* a projection that is launched with the op behind it, or NULL */
+    const struct model_op *due;   /* likewise what is added to x: of EXPERTS, PROJ or JOIN */
+    struct left left;             /* of PROJ's product, which is due; no sums: nothing is */
+    const struct weights *output; /* the matrix behind attention; NULL: none */
     const struct weights *routed, *shared; /* that picked them; the expert of all rows */
     bool gated;                            /* be.o is not multiplied by its gates yet */
     bool packed;                           /* be.packed holds what the next matrices take */
@@ -100,7 +101,7 @@ struct step {
 /* What cuda_load() made of an op; only what the kind has is set. The memory that the pointers lead
  * to is the device's and be.weight_bytes'. */
 struct weights {
-    struct weights *next;
+    struct weights *next, *after;     /* after: of the op behind it that has any */
     struct matrix m[MATMUL_MATRICES]; /* QKV: the gates of attention's output are the fourth */
     uint32_t n_mats, n_in;
     float most[MATMUL_MATRICES]; /* the largest scale of each */
@@ -348,6 +349,9 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 /* Of @n blocks that each ask for @shared bytes as many as run at a time, up to @most of them on a
  * multiprocessor. */
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
+/* What a kernel before brings to the L2 cache of @w's first matrix: as many segments of its rows as
+ * a quarter of that cache holds. NULL: nothing. */
+struct ahead cuda_ahead(const struct be *b, const struct weights *w);
 /* Launches matvec: at most MATVEC_ROWS rows. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias by matvec, matmul_wide or matmul_m128, whichever takes the fewest instructions:

@@ -22,6 +22,7 @@ struct cuda_device {
     char name[128], address[16]; /* on its bus: domain:bus:device.function */
     int major, minor, n_multiprocessors;
     size_t bytes, shared_bytes; /* of memory; of a multiprocessor's shared memory that is used */
+    size_t cache_bytes;         /* of the L2 cache */
 };
 
 /* A second stream, and where it leaves the first and comes back to it. */

@@ -211,6 +211,19 @@ DEVICE void prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
+/* Likewise @n bytes from @p on, by a warp; both are multiples of 16. */
+DEVICE void prefetch_bytes(const uint8_t *p, uint32_t n) {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0)
+        asm volatile(
+            "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(p)),
+            "r"(n));
+#else
+    for (uint32_t i = threadIdx.x % 32 * 128; i < n; i += 32 * 128)
+        prefetch(p + i);
+#endif
+}
+
 /* A barrier of the block's threads: each sees what the others wrote before. */
 DEVICE void sync_block() {
     __syncthreads();
@@ -339,6 +352,13 @@ DEVICE float approximate_log1p(float x) {
     return log1pf(x);
 }
 #endif
+
+/* Block @block of @n_blocks of CUDA_THREADS starts to bring its share of @h. */
+DEVICE void prefetch_ahead(const struct ahead &h, uint32_t block, uint32_t n_blocks) {
+    for (uint32_t i = block + threadIdx.x / 32 * n_blocks; i < h.n;
+         i += n_blocks * (CUDA_THREADS / 32))
+        prefetch_bytes(h.tiles + (size_t)i * h.row_bytes, h.bytes);
+}
 
 /* Word @i, 0 .. 3. */
 DEVICE uint32_t word_of(const struct vec4 &v, int i) {

@@ -319,6 +319,14 @@ MX_FN void matrix_cut(struct matrix *m, uint32_t n_in) {
     }
 }
 
+/* Weights that a kernel behind this one reads, and that this one brings to the L2 cache while
+ * memory would wait: the first @bytes of each of @n rows of tiles, which are @row_bytes apart. n 0:
+ * none. */
+struct ahead {
+    const uint8_t *tiles;
+    uint32_t n, row_bytes, bytes;
+};
+
 /* What the last block of a matvec does when all of them are done, in place of a kernel behind
  * it. */
 enum finish {
@@ -357,6 +365,7 @@ struct matmul_args {
      * last of them adds up to y, or, with @leave, none does. */
     uint32_t n_splits, leave;
     float *sums;
+    struct ahead ahead; /* of FINISH_STORE */
     union {
         struct pack_args pack;
         struct store_args store;

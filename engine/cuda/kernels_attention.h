@@ -28,6 +28,7 @@ struct attend_args {
     const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
     uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
     struct pack_args pack;
+    struct ahead ahead; /* where no block has more than one item */
 };
 
 /* attend_wide_64 and attend_wide_128 take the items of more than ATTN_QUERIES queries, which are

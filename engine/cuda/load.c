@@ -491,11 +491,13 @@ static int load_tensors(struct be *b, struct weights *w, const struct model_op *
 }
 
 int cuda_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
-    struct weights *w = weights_new(b);
+    struct weights *before = b->weights, *w = weights_new(b);
 
     assert(op->w[0] || op->sinks || op->conv || op->post_norm || op->kind == OP_KEEP);
     if (!w)
         return -ENOMEM;
+    if (before)
+        before->after = w;
     if (op->kind == OP_KEYS || op->kind == OP_MLA_KV || (op->kind == OP_QKV && op->w[1])) {
         const struct page_shape page = cuda_page_shape(b, &op->heads);
 

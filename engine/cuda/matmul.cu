@@ -240,6 +240,7 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
     float *head = (float *)dynamic_shared() + warp * HEAD_MAX;
     uint32_t *told = (uint32_t *)dynamic_shared() + CUDA_THREADS / 32 * HEAD_MAX;
 
+    prefetch_ahead(a.ahead, blockIdx.x, gridDim.x);
     if (blockIdx.x < a.n_tiles)
         n = (a.n_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x;
     sync_block();

@@ -112,6 +112,20 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
     return a;
 }
 
+struct ahead cuda_ahead(const struct be *b, const struct weights *w) {
+    uint32_t segments = TILE_SEGMENTS;
+
+    if (!w || w->n_mats == 0)
+        return (struct ahead){0};
+    const struct matrix *m = &w->m[0];
+    while ((size_t)m->n_row_tiles * m->bytes[segments] > b->device.cache_bytes / 4)
+        segments--;
+    return (struct ahead){.tiles = m->tiles,
+                          .n = segments ? m->n_row_tiles : 0,
+                          .row_bytes = m->bytes[TILE_SEGMENTS],
+                          .bytes = m->bytes[segments]};
+}
+
 int cuda_matvec(struct be *b, const struct matmul_args *a) {
     assert(a->n_rows <= MATVEC_ROWS && a->gated < a->n_tiles);
     assert(a->finish == FINISH_NONE || a->arrived);

@@ -209,7 +209,7 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);
     s->batch = batch;
     s->recorded = false;
-    s->head = s->held = s->routed = s->shared = NULL;
+    s->head = s->held = s->output = s->routed = s->shared = NULL;
     s->due = NULL;
     s->planned = (struct heads){0};
     s->listed = false;
@@ -420,6 +420,9 @@ int step_qkv(struct step *s, const struct model_op *op) {
     assert(op->kv.layer < b->shape->n_kv_layer[op->kv.cls]);
     assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->gated);
     s->gated = op->gated;
+    s->output = w->after;
+    while (s->output && s->output->n_mats == 0)
+        s->output = s->output->after;
     int r = step_norm(s, w->norm);
     /* Last blocks know gates as the fourth matrix. */
     bool plain = !op->norm_all && (!op->gated || op->w[1]);
@@ -428,6 +431,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
 
         a.finish = FINISH_STORE;
         a.store = store;
+        a.ahead = cuda_ahead(b, s->output);
         return cuda_matvec(b, &a);
     }
     struct left left[MATMUL_MATRICES] = {{0}};

@@ -298,6 +298,7 @@ static int describe(int device, struct cuda_device *out) {
         .n_multiprocessors = fake_cuda.n_multiprocessors,
         .bytes = fake_cuda.bytes,
         .shared_bytes = 196 << 10,
+        .cache_bytes = 50 << 20,
     };
     return call();
 }

@@ -287,6 +287,14 @@ void wait_for_previous();
 /* Not an access: any address will do. */
 static inline void prefetch(const void *p) {}
 
+/* All of it must be there. */
+static inline void prefetch_bytes(const uint8_t *p, uint32_t n) {
+    if (threadIdx.x % 32 == 0) {
+        (void)*(const volatile uint64_t *)p;
+        (void)*(const volatile uint64_t *)(p + n - 8);
+    }
+}
+
 /* Between blocks, which run one after the other: what one has put or added is there for the
  * next. */
 void simt_atomic_get(const void *p, size_t n, void *to);

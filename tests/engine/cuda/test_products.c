@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"
-#include "engine/cuda/kernels.h"
+#include "engine/cuda/kernels_attention.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
@@ -26,6 +26,7 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
  * are left to the kernel behind; those that end as glu(gate, up), by matmul_wide and by wgmma;
  * those of wgmma by 64 rows a block, and by 128. */
 static uint32_t n_split, n_left, n_gated[2], n_wgmma[2];
+static uint32_t n_ahead[2]; /* launches of matvec and of attention that bring weights of others */
 
 static void count_products(const char *kernel, uint64_t number, void *args) {
     bool wgmma_64 = strcmp(kernel, "matmul_wgmma_64") == 0;
@@ -34,6 +35,10 @@ static void count_products(const char *kernel, uint64_t number, void *args) {
         n_split += ((const struct matmul_args *)args)->n_splits > 1;
         n_left += ((const struct matmul_args *)args)->leave;
     }
+    if (strncmp(kernel, "matvec", 6) == 0)
+        n_ahead[0] += ((const struct matmul_args *)args)->ahead.n > 0;
+    if (strncmp(kernel, "attend", 6) == 0)
+        n_ahead[1] += ((const struct attend_args *)args)->ahead.n > 0;
     bool wgmma = strncmp(kernel, "matmul_wgmma", 12) == 0;
     if (wgmma || strcmp(kernel, "matmul_wide") == 0)
         n_gated[wgmma] += ((const struct matmul_args *)args)->gated > 0;
@@ -91,6 +96,7 @@ static void open_with(struct driver *d, const char *path, const char *wgmma,
     fake_find()->on_launch = count_products;
     cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
     n_split = n_left = n_gated[0] = n_gated[1] = n_wgmma[0] = n_wgmma[1] = 0;
+    n_ahead[0] = n_ahead[1] = 0;
 }
 
 static void write_model(char path[64], uint32_t n_ff) {
@@ -129,6 +135,9 @@ Test(cuda_products, shared_segments_are_the_same) {
         driver_close(&d);
         cr_expect(n_split == ways[i].n_split, "way %zu: %u", i, n_split);
         cr_expect(n_wgmma[0] == ways[i].n_wgmma, "way %zu: %u", i, n_wgmma[0]);
+        uint32_t few = ways[i].chunk < OWN ? OWN / ways[i].chunk : 0; /* steps */
+        cr_expect(n_ahead[0] == few && n_ahead[1] == few, "way %zu: %u, %u", i, n_ahead[0],
+                  n_ahead[1]);
         if (i == 0)
             memcpy(first, digest, sizeof(digest));
         cr_expect(memcmp(first, digest, sizeof(digest)) == 0, "way %zu", i);
