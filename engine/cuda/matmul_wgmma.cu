@@ -125,61 +125,75 @@ template <uint32_t N> struct Walk {
     float (&total)[N / 2];
     float *shared;
 
+    /* Behind the products of a segment; c for the next one. */
+    __device__ __forceinline__ void add_up(uint32_t segment, float (&c)[N / 2]) const {
+        wgmma_wait<0>();
+#pragma unroll
+        for (uint32_t k = 0; k < N / 2; k++) {
+            if (N == MATMUL_COLUMNS && shared)
+                shared[segment * WIDE_SUMS + sum_place(k)] = c[k];
+            else
+                total[k] = segment ? total[k] + c[k] : c[k];
+            c[k] = 0;
+        }
+    }
+    /* The first slice behind segment @segment. */
+    __device__ __forceinline__ uint32_t end_of(uint32_t segment, uint32_t slices) const {
+        return (m.unit[segment + 1] - m.unit[first]) * slices;
+    }
+    /* The last products of a segment are under way while the operands of the next slice are made:
+     * they are waited for where that is multiplied. */
     template <int F> __device__ __forceinline__ void walk() const {
         constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
         constexpr uint32_t step = Steps<F>::unroll > 1 ? slices : 2; /* even: w */
 
         from.template begin<F>();
-        const uint32_t start = wgmma_place(0);
+        const uint32_t start = wgmma_place(0), n = from.n_units * slices;
         uint32_t slice = start; /* of slice i */
-        for (uint32_t segment = first, i0 = 0; segment < last; segment++) {
-            uint32_t end = (m.unit[segment + 1] - m.unit[first]) * slices;
-            float c[N / 2];
-            uint32_t w[2][BLOCKS][4]; /* of slices under way: w[0] of even ones of the segment */
+        uint32_t segment = first, end = end_of(first, slices), done;
+        float c[N / 2];
+        uint32_t w[2][BLOCKS][4]; /* of slices under way: w[0] of even ones of the segment */
 
 #pragma unroll
-            for (uint32_t k = 0; k < N / 2; k++)
-                c[k] = 0;
-            for (; i0 < end; i0 += step)
+        for (uint32_t k = 0; k < N / 2; k++)
+            c[k] = 0;
+        for (uint32_t i0 = 0; i0 < n; i0 += done) {
+            done = step;
 #pragma unroll
-                for (uint32_t j = 0; j < step; j++) {
-                    uint32_t i = i0 + j, u = i / slices;
+            for (uint32_t j = 0; j < step; j++) {
+                uint32_t i = i0 + j, u = i / slices;
 
-                    if (slices == 1 && i >= end)
-                        break;
-                    const uint8_t *stage =
-                        dynamic_shared() +
-                        (from.ring + u / units % wgmma_slots(F) * tile_stage_bytes(F));
-                    struct Tile<F> tile; /* what the slice needs of it */
-
-                    int pair =
-                        load_slice<F>(tile, stage + u % units * tile_bytes(F), i % slices, m.grid);
-#pragma unroll
-                    for (uint32_t k = 0; k < BLOCKS; k++)
-                        tile.weights(2 * pair + (int)k, w[j % 2][k]);
-                    from.wait();
-                    wgmma_begin();
-#pragma unroll
-                    for (uint32_t k = 0; k < BLOCKS; k++)
-                        wgmma(c, w[j % 2][k], wgmma_operand(slice + k * 16, 128, 1024));
-                    wgmma_commit();
-                    slice += from.slice_bytes / 16;
-                    slice = slice == start + WGMMA_SLICES * from.slice_bytes / 16 ? start : slice;
-                    from.template fetch<F>(i);
-                    wgmma_wait<1>();
+                if (slices == 1 && j > 0 && i == end) { /* an odd number: w[0] is next */
+                    wgmma_wait<0>();
+                    done = j;
+                    break;
                 }
-            i0 = end;
-            wgmma_wait<0>();
-            if (N == MATMUL_COLUMNS && shared) {
+                const uint8_t *stage = dynamic_shared() + (from.ring + u / units % wgmma_slots(F) *
+                                                                           tile_stage_bytes(F));
+                struct Tile<F> tile; /* what the slice needs of it */
+
+                int pair =
+                    load_slice<F>(tile, stage + u % units * tile_bytes(F), i % slices, m.grid);
 #pragma unroll
-                for (uint32_t k = 0; k < N / 2; k++)
-                    shared[segment * WIDE_SUMS + sum_place(k)] = c[k];
-                continue;
+                for (uint32_t k = 0; k < BLOCKS; k++)
+                    tile.weights(2 * pair + (int)k, w[j % 2][k]);
+                from.wait();
+                if (j == 0 && i == end) {
+                    add_up(segment++, c);
+                    end = end_of(segment, slices);
+                }
+                wgmma_begin();
+#pragma unroll
+                for (uint32_t k = 0; k < BLOCKS; k++)
+                    wgmma(c, w[j % 2][k], wgmma_operand(slice + k * 16, 128, 1024));
+                wgmma_commit();
+                slice += from.slice_bytes / 16;
+                slice = slice == start + WGMMA_SLICES * from.slice_bytes / 16 ? start : slice;
+                from.template fetch<F>(i);
+                wgmma_wait<1>();
             }
-#pragma unroll
-            for (uint32_t k = 0; k < N / 2; k++)
-                total[k] = segment ? total[k] + c[k] : c[k];
         }
+        add_up(segment, c);
     }
     template <int F> __device__ __forceinline__ void of() const {
         walk<F>();

@@ -97,13 +97,12 @@ def loops_of(kernel, name, arch, sizes):
     again = SHARES.get(name.removesuffix("_q8"), 1) - 1
     for first, last in kernel.whole() if name.startswith("attend") else kernel.loops():
         own, ends, mma, common = collections.Counter(), collections.Counter(), collections.Counter(), 0
-        outer = kernel.around(first, last) if name in WGMMA_COLUMNS else (first, last)
-        for i in range(outer[0], outer[1] + 1):
+        for i in range(first, last + 1):
             tags = [m.group(1) for c in kernel.calls[i] if (m := TAG.search(c))]
             if any(RARE.search(c) for c in kernel.calls[i]):
                 continue
             if tags:
-                end = not first <= i <= last or any(END.search(c) for c in kernel.calls[i])
+                end = any(END.search(c) for c in kernel.calls[i])
                 (ends if end else own)[int(tags[0])] += 1
                 mma[int(tags[0])] += kernel.operations[i] == cubin.MMA
                 mma[int(tags[0])] += (kernel.operations[i] == cubin.WGMMA) * WGMMA_COLUMNS.get(name, 0) // 8

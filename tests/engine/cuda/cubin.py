@@ -31,10 +31,6 @@ class Kernel:
     def multiplies(self, first, last):
         return not {MMA, WGMMA}.isdisjoint(self.operations[first : last + 1])
 
-    def around(self, first, last):
-        """The loop around this one, or the same where there is none."""
-        return next(((a, b) for a, b in self.back() if a <= first and b > last), (first, last))
-
     def loops(self):
         """The innermost of them."""
         found = self.back()

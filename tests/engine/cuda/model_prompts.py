@@ -55,7 +55,7 @@ class Model(steps.Model):
         mma, issue, ends = loop.mma * units, loop.instructions * units, loop.end * segments
         size = columns * (128 * steps.BITS[form] / 8 + width * 2)
         if "wgmma" in kernel:
-            ends += segments * (loop.instructions / 4 + steps.DRAIN / 2)  # a slice's operands, and the drain
+            ends += segments * steps.DRAIN / 2
             return 2 * max(issue, mma * steps.WGMMA_CYCLES) + 2 * ends, size
         if half:  # mma of 32 rows, and the loads of their operands, are not there
             issue, mma = issue - mma * 0.75, mma / 2

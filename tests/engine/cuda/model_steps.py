@@ -110,9 +110,8 @@ class Model:
             loop = self.loops[kernel, form]
             mma = columns / 16 * width / 8  # of a warp; two warps a quarter
             n += -(-rows // 128) * -(-n_rows // width)
-            if "wgmma" in kernel:  # nothing is multiplied from the end of a segment until the next slice is there
-                slice_issue = loop.instructions / loop.mma * width / 2
-                ends = 8 * (2 * (loop.end + slice_issue) + DRAIN)
+            if "wgmma" in kernel:  # nothing is multiplied while sums are added
+                ends = 8 * (2 * loop.end + DRAIN)
                 cycles = max(cycles, 2 * mma * max(loop.instructions / loop.mma, WGMMA_CYCLES) + ends)
             else:
                 issue = count.with_ends(loop, columns / 256 / 8) / loop.mma
