@@ -147,7 +147,7 @@ static int fill(void *d, int byte, size_t n, void *stream) {
 }
 
 /* No way is no error, and one is opened once for all engines of the process. */
-static int reach(int device, int other) {
+static int reach(int device, int other, bool *direct) {
     int can = 0;
     cudaError_t r = cudaDeviceCanAccessPeer(&can, device, other);
 
@@ -155,6 +155,7 @@ static int reach(int device, int other) {
         r = cudaDeviceEnablePeerAccess(other, 0);
     if (r == cudaErrorPeerAccessAlreadyEnabled)
         r = cudaGetLastError() == r ? cudaSuccess : r;
+    *direct = r == cudaSuccess && can;
     return (int)r;
 }
 

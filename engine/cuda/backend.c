@@ -162,6 +162,7 @@ static void set_rank(struct be *b, const struct rank *r) {
     b->number = r->number;
     b->rank = r->rank;
     b->n_ranks = r->n_ranks;
+    b->first = b; /* until the others are there */
 }
 
 /* Asked before open(): a backend is made up for the sums and thrown away. */
@@ -290,7 +291,7 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
 static bool proving(struct be *b, bool on) {
     if (!cuda_selftest_wanted())
         return false;
-    b->graphs.on = !on && b->graphs.note != NULL;
+    b->graphs.on = !on && b->graphs.capacity > 0;
     if (!on)
         cuda_clear_picks(b);
     return true;

@@ -17,7 +17,7 @@
 
 #include "engine/backend.h"
 #include "engine/cuda/cuda_api.h"
-#include "engine/cuda/kernels.h"
+#include "engine/cuda/kernels_ranks.h"
 #include "engine/kept.h"
 #include "engine/sampler.h"
 
@@ -33,7 +33,6 @@
  * takes about as many instructions as three of 8 (docs/cuda-kernels.md). */
 #define FEW_PAIRS 16u
 #define GRAPHS 8u /* sizes of steps that are launched as one (graph.c) */
-#define RANKS 8u  /* devices that share a model, at most */
 #define PASSES 3u /* each with graphs of its own (model.h) */
 
 struct region { /* an allocation */
@@ -135,11 +134,16 @@ struct kv_class {
     size_t layer_bytes[MODEL_LAYERS_MAX]; /* of a page, by layer among those of the class */
 };
 
+/* A struct launch and its argument, a struct host_call, or a struct meeting. */
+enum note { NOTE_LAUNCH, NOTE_CALL, NOTE_MEETING };
+
 /* Invariant: a step notes its launches or replays a graph or does neither, never both. */
 struct graphs {
     bool on, noting, replaying;  /* of the step that is being launched */
     void *graph[PASSES][GRAPHS]; /* NULL: not yet */
     struct {
+        struct be *be;
+        enum note kind;
         struct launch launch;
         _Alignas(16) uint8_t args[1024];
     } * note; /* [capacity] */
@@ -155,10 +159,12 @@ struct be {
     const struct model_shape *shape;
     const struct engine_opts *opts;
     struct cuda_device device;
-    /* Device @number of the runtime's is that of rank @rank of @n_ranks; ranks: of more than 1. */
+    /* Device @number of the runtime's is that of rank @rank of @n_ranks; ranks: of more than 1;
+     * first: of all ranks, or of one device itself, which has the graphs of all. */
     int number;
     uint32_t rank, n_ranks;
     struct ranks *ranks;
+    struct be *first;
     void *ready; /* an event: what the other ranks take from this one is there */
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
@@ -183,7 +189,7 @@ struct be {
     uint32_t n_regions;
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
-    struct graphs graphs;
+    struct graphs graphs; /* of the first */
     enum { M128_NEVER, M128_IF_BETTER, M128_ALWAYS } m128;
 
     /* On the device. */
@@ -419,21 +425,23 @@ int hidden_launch(struct step *s);
 
 /* Graphs of small steps: one a size, made when a step of that size comes for the first time. */
 int graph_open(struct be *b);
+/* There are none from now on; frees those that there are. */
 void graph_close(struct be *b);
 /* Blocks of @few queries that a step makes at most, where @group heads share keys. */
 uint32_t graph_blocks(const struct step *s, uint32_t group, uint32_t few);
 /* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch()
- * does. */
+ * does. Of several devices: the first one's, and the others have its grids (graph_follow()). */
 bool graph_begin(struct step *s);
+void graph_follow(struct step *s, const struct step *first);
 /* Launches the graph of the step's size: all of it up to the logits. */
 int graph_launch(struct step *s);
-/* A launch that was done, while b->graphs.noting; no kernel: a struct host_call, or without fn the
- * place where it is joined. */
+/* A call of the host; without fn, the place where it is joined. */
 struct host_call {
     void (*fn)(void *ctx);
     void *ctx;
 };
-void graph_note(struct be *b, const struct launch *l, const void *args, size_t n);
+/* What was enqueued on device @b while the first one's graphs are noting. */
+void graph_note(struct be *b, enum note kind, const struct launch *l, const void *args, size_t n);
 /* The ops of the step's pass have all been launched. */
 void graph_end(struct step *s);
 
@@ -442,6 +450,9 @@ void graph_end(struct step *s);
  * function enqueues and returns; only step_end() waits. 0 or -EIO, the reason in be.error.
  */
 int step_begin(struct be *b, const struct engine_batch *batch, struct step **out);
+/* Its parts: the upload; what is launched first, once the grids are decided. */
+int step_upload(struct be *b, const struct engine_batch *batch, struct step **out);
+int step_start(struct step *s);
 int step_embed(struct step *s, const struct model_op *op);
 int step_qkv(struct step *s, const struct model_op *op);
 int step_attend(struct step *s, const struct model_op *op);

@@ -66,9 +66,9 @@ struct cuda_api {
     /* In stream order. */
     int (*copy)(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream);
     int (*fill)(void *d, int byte, size_t n, void *stream);
-    /* Copies between @device, that is used, and @other go from one to the other directly, where
-     * there is a way: else through the host's memory. */
-    int (*reach)(int device, int other);
+    /* *direct: kernels of @device, which is used, read @other's memory from now on, and copies
+     * between the two go directly; where there is no way they go through the host's memory. */
+    int (*reach)(int device, int other, bool *direct);
     /* @n rows of @width bytes, of one device or of two, in the order of @stream. */
     int (*copy_rows)(const struct cuda_rows *to, const struct cuda_rows *from, size_t width,
                      size_t n, void *stream);
@@ -85,8 +85,11 @@ struct cuda_api {
     int (*host_call)(void (*fn)(void *ctx), void *ctx, void *stream, const struct cuda_side *side);
     int (*host_join)(void *stream, const struct cuda_side *side);
     /* Launches and host calls between the two are not done but kept, to be done again and again as
-     * one; nothing else may be called in between. capture_end() must follow a begin that succeeded;
-     * *graph is NULL when it fails. */
+     * one. A stream, of any device, that waits for an event recorded in between is kept as well,
+     * and must be waited for before the end. Nothing but these, records and waits, and use() may be
+     * called. capture_end() must follow a begin that succeeded, with the device of the stream in
+     * use; *graph is NULL when it fails. graph_launch(): @stream is of that device, and the streams
+     * of the others know nothing of it. */
     int (*capture_begin)(void *stream);
     int (*capture_end)(void *stream, void **graph);
     int (*graph_launch)(void *graph, void *stream);

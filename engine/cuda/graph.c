@@ -9,9 +9,15 @@
  * Experts of the host are calls of the host inside the graph, on a branch beside the device's,
  * which look up how many rows there are in what the kernel before them has written. When the
  * runtime refuses to capture, steps go on launch by launch.
+ *
+ * Of several devices one graph has the launches of all: the others' streams join the capture of the
+ * first one's by waiting for its event, meet as they did in the step (ranks.c), and come back to it
+ * at the end. What lies before and behind the graph in their own streams is ordered by meetings
+ * around it.
  */
 
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/ranks.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -23,7 +29,7 @@
 /* Weights are read once for up to 8 rows, columns of matmul_wide are computed by 64. */
 static const uint32_t sizes[GRAPHS] = {1, 2, 4, 8, 16, 32, 64, 128};
 
-/* Launches of a pass. */
+/* Launches of a pass on one device, or more. */
 static uint32_t launches_of(const struct model_shape *s) {
     return 36 * (s->n_layer + s->drafts) + 12;
 }
@@ -43,18 +49,24 @@ static void **graph_of(const struct step *s) {
 int graph_open(struct be *b) {
     const char *said = getenv("WEFT_CUDA_GRAPHS");
 
-    b->graphs.on = !(said && strcmp(said, "0") == 0) && b->n_ranks == 1;
+    b->graphs.on = !(said && strcmp(said, "0") == 0) && b->rank == 0;
     if (!b->graphs.on)
         return 0;
-    b->graphs.capacity = launches_of(b->shape);
+    b->graphs.capacity = b->n_ranks * launches_of(b->shape);
     b->graphs.note = calloc(b->graphs.capacity, sizeof(*b->graphs.note));
     return b->graphs.note ? 0 : -ENOMEM;
 }
 
 void graph_close(struct be *b) {
-    for (uint32_t i = 0; i < PASSES * GRAPHS; i++)
-        if (b->graphs.graph[i / GRAPHS][i % GRAPHS])
-            b->api->graph_free(b->graphs.graph[i / GRAPHS][i % GRAPHS]);
+    for (uint32_t i = 0; i < PASSES * GRAPHS; i++) {
+        void **graph = &b->graphs.graph[i / GRAPHS][i % GRAPHS];
+
+        if (*graph)
+            b->api->graph_free(*graph);
+        *graph = NULL;
+    }
+    b->graphs.on = false;
+    b->graphs.capacity = 0;
 }
 
 /* The smallest size that holds the batch; GRAPHS: none does. */
@@ -100,6 +112,12 @@ bool graph_begin(struct step *s) {
     return b->graphs.replaying;
 }
 
+void graph_follow(struct step *s, const struct step *first) {
+    assert(first->be == s->be->first && s->batch == first->batch);
+    s->graph = first->graph;
+    s->grid = first->grid;
+}
+
 int graph_launch(struct step *s) {
     struct be *b = s->be;
 
@@ -108,15 +126,18 @@ int graph_launch(struct step *s) {
                       "cudaGraphLaunch");
 }
 
-void graph_note(struct be *b, const struct launch *l, const void *args, size_t n) {
-    struct graphs *g = &b->graphs;
+void graph_note(struct be *b, enum note kind, const struct launch *l, const void *args, size_t n) {
+    struct graphs *g = &b->first->graphs;
 
     assert(g->noting && !g->replaying);
     if (n > sizeof(g->note->args) || g->n_notes == g->capacity) {
         g->on = g->noting = false; /* a model of more launches than any that is known */
         return;
     }
-    g->note[g->n_notes].launch = *l;
+    g->note[g->n_notes].be = b;
+    g->note[g->n_notes].kind = kind;
+    if (kind == NOTE_LAUNCH)
+        g->note[g->n_notes].launch = *l;
     memcpy(g->note[g->n_notes++].args, args, n);
 }
 
@@ -127,9 +148,31 @@ static void give_up(struct be *b, const char *what, int error) {
         fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, b->api->text(error));
 }
 
+/* What is noted once more, into the graph: an error of the runtime. */
+static int again(const struct graphs *g, uint32_t i) {
+    struct be *b = g->note[i].be;
+    const struct launch *l = &g->note[i].launch;
+    const void *args = g->note[i].args;
+    const struct host_call *c = args;
+
+    switch (g->note[i].kind) {
+    case NOTE_LAUNCH:
+        return b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
+                              b->early, b->stream);
+    case NOTE_CALL:
+        return c->fn ? b->api->host_call(c->fn, c->ctx, b->stream, &b->side)
+                     : b->api->host_join(b->stream, &b->side);
+    case NOTE_MEETING:
+        return ranks_meet(b->ranks, args, NULL);
+    }
+    assert(false);
+    return 0;
+}
+
 /* Launches the step's notes once more into a graph. The step itself has been enqueued already:
  * a capture that fails costs nothing but the graph. */
 static void capture(struct step *s) {
+    static const struct meeting fork = {FIRST_RANK, OTHER_RANKS}, join = {OTHER_RANKS, FIRST_RANK};
     struct be *b = s->be;
     struct graphs *g = &b->graphs;
     int e = b->api->capture_begin(b->stream);
@@ -138,16 +181,14 @@ static void capture(struct step *s) {
         give_up(b, "cudaStreamBeginCapture", e);
         return;
     }
+    e = b->ranks ? ranks_meet(b->ranks, &fork, NULL) : 0;
     for (uint32_t i = 0; i < g->n_notes && e == 0; i++) {
-        const struct launch *l = &g->note[i].launch;
-
-        const struct host_call *c = (const void *)g->note[i].args;
-
-        e = l->kernel ? b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared,
-                                       g->note[i].args, b->early, b->stream)
-            : c->fn   ? b->api->host_call(c->fn, c->ctx, b->stream, &b->side)
-                      : b->api->host_join(b->stream, &b->side);
+        e = b->ranks ? b->api->use(g->note[i].be->number) : 0;
+        e = e ? e : again(g, i);
     }
+    e = e || !b->ranks ? e : ranks_meet(b->ranks, &join, NULL);
+    if (b->ranks) /* that which is used between calls, whatever has failed */
+        cuda_check(b, b->api->use(b->number), "cudaSetDevice");
     void **graph = graph_of(s);
     int end = b->api->capture_end(b->stream, graph);
     if (e || end)

@@ -266,14 +266,6 @@ struct cap_args {
     float scale, cap;
 };
 
-/* gate = what @kind, from PACK_SILU on, makes of gate and up, [rows][n]: in place; grid: rows. */
-struct glu_args {
-    const struct batch_head *batch;
-    float *gate;
-    const float *up;
-    uint32_t n, kind;
-};
-
 /* o times ln(1 + e^gate), a gate for each of n values of a row or for as many of them as there are
  * heads: in place; grid: x rows. */
 struct soft_gate_args {
@@ -758,7 +750,6 @@ extern const void *const kernel_residual;
 extern const void *const kernel_layer_input;
 extern const void *const kernel_cap;
 extern const void *const kernel_soft_gate;
-extern const void *const kernel_glu;
 extern const void *const kernel_plan;
 extern const void *const kernel_rope;
 extern const void *const kernel_pack;

@@ -11,11 +11,16 @@
  *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --x--> norm, pack,
  *     gate, up, glu --h--> pack, down --x--> ... norm, pack, logits --> rank 0: sampling
  *
- * An exchange: each stream records its event, waits for the others', and copies what the others
- * have to its own memory. Nothing is written by another device's stream. A rank may overwrite what
- * it gave only when all have copied it: that is so once another exchange has begun, since its
- * events lie behind those copies. So what is exchanged twice in a row needs a meeting in between,
- * which only rounds of logits do.
+ * An exchange: each stream records its event, waits for the others', and takes what the others
+ * have to its own memory: by one kernel that reads it there, or, where a device does not reach
+ * another's memory, by copies. Nothing is written by another device's stream. A rank may overwrite
+ * what it gave only when all have taken it: that is so once another exchange has begun, since its
+ * events lie behind that. So what is exchanged twice in a row needs a meeting in between, which
+ * only rounds of logits do. The others wait for nothing when logits go to the first, nor it when
+ * it has embedded: with wants all have x by then, and without them it is of no use.
+ *
+ * Kernels, records and waits are what graphs may be made of (graph.c); copies between devices that
+ * do not reach each other are not known to be, so without a way there are none.
  *
  * One thread enqueues for all. Each rank has the whole of every vector, and buffers for whole rows.
  */
@@ -31,7 +36,12 @@
 struct ranks {
     uint32_t n; /* open */
     struct be *be[RANKS];
+    bool direct; /* each device reads the others' memory */
 };
+
+static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};
+static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
+static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
 
 /* What is exchanged. */
 enum gathered { GATHER_O, GATHER_H, GATHER_X, GATHER_LOGITS };
@@ -54,10 +64,12 @@ static int lose(struct ranks *k, const struct be *b) {
     return -EIO;
 }
 
-/* The thread enqueues for rank @r from now on. */
+/* The thread enqueues for rank @r from now on; nothing, where all of the step is a graph. */
 static int use(struct ranks *k, uint32_t r) {
     struct be *b = k->be[r];
 
+    if (b->first->graphs.replaying)
+        return b->lost ? -EIO : 0;
     return cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0 ? lose(k, b) : 0;
 }
 
@@ -94,52 +106,96 @@ static int each(struct step *s, const struct model_op *op,
 
 /* -- exchanges --------------------------------------------------------------------------------- */
 
-/* What follows on any device waits for all that was enqueued so far. */
-static int meet(struct ranks *k) {
-    int r = 0;
+int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
+    const struct cuda_api *api = k->be[0]->api;
+    uint32_t i = k->n;
+    int e = 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
-        struct be *b = k->be[i];
-
-        r = use(k, i);
-        if (r == 0 &&
-            cuda_check(b, b->api->event_record(b->ready, b->stream), "cudaEventRecord") < 0)
-            r = lose(k, b);
+    while (e == 0 && i-- > 0) {
+        if (!(m->of >> i & 1))
+            continue;
+        e = api->use(k->be[i]->number);
+        e = e ? e : api->event_record(k->be[i]->ready, k->be[i]->stream);
     }
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
-        struct be *b = k->be[i];
-
-        r = use(k, i);
-        for (uint32_t j = 0; j < k->n && r == 0; j++)
-            if (j != i && cuda_check(b, b->api->event_wait(k->be[j]->ready, b->stream),
-                                     "cudaStreamWaitEvent") < 0)
-                r = lose(k, b);
+    if (e == 0)
+        i = k->n;
+    while (e == 0 && i-- > 0) {
+        if (!(m->by >> i & 1))
+            continue;
+        e = api->use(k->be[i]->number);
+        for (uint32_t j = 0; j < k->n && e == 0; j++)
+            if (j != i && m->of >> j & 1)
+                e = api->event_wait(k->be[j]->ready, k->be[i]->stream);
     }
-    return r;
+    if (e && failed)
+        *failed = k->be[i];
+    return e;
 }
 
-/* Columns from @column on, of rows of @n_row values in the memory of rank @rank. */
+static int meet_now(struct ranks *k, const struct meeting *m) {
+    struct be *failed = NULL;
+    int e = k->be[0]->lost ? 0 : ranks_meet(k, m, &failed);
+
+    if (e)
+        cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
+    return e ? lose(k, failed) : k->be[0]->lost ? -EIO : 0;
+}
+
+/* Likewise as a part of the step. */
+static int meet(struct ranks *k, const struct meeting *m) {
+    struct be *first = k->be[0];
+
+    if (first->graphs.replaying)
+        return first->lost ? -EIO : 0;
+    if (first->graphs.noting)
+        graph_note(first, NOTE_MEETING, NULL, m, sizeof(*m));
+    return meet_now(k, m);
+}
+
+/* Columns of rows in the memory of rank @rank: @n of them, which @first and those behind it
+ * become. */
 struct columns {
-    float *at;
-    uint32_t column, n_row, rank;
+    const float *at;
+    uint32_t rank, first, n, n_row;
 };
 
-/* @n columns of @n_rows rows, in the order of the stream of the rank that takes them. */
-static int copy_columns(struct ranks *k, const struct columns *to, const struct columns *from,
-                        uint32_t n, uint32_t n_rows) {
-    struct be *b = k->be[to->rank];
-    const struct cuda_rows here = {to->at + to->column, to->n_row * sizeof(float), b->number};
-    const struct cuda_rows there = {from->at + from->column, from->n_row * sizeof(float),
+static int copy_columns(struct ranks *k, uint32_t rank, float *to, uint32_t n_to,
+                        const struct columns *from, uint32_t n_rows) {
+    struct be *b = k->be[rank];
+    const struct cuda_rows here = {to + from->first, n_to * sizeof(float), b->number};
+    const struct cuda_rows there = {(float *)from->at, from->n_row * sizeof(float),
                                     k->be[from->rank]->number};
 
-    assert(to->column + n <= to->n_row && from->column + n <= from->n_row);
-    if (n == 0 || n_rows == 0)
+    assert(from->first + from->n <= n_to && from->n <= from->n_row);
+    if (from->n == 0 || n_rows == 0)
         return 0;
-    int e = b->api->copy_rows(&here, &there, n * sizeof(float), n_rows, b->stream);
+    int e = b->api->copy_rows(&here, &there, from->n * sizeof(float), n_rows, b->stream);
     return cuda_check(b, e, "cudaMemcpy3DPeerAsync") < 0 ? lose(k, b) : 0;
 }
 
-/* A rank's columns, and where all of them go. */
+/* @n columns, in parts, to @to in the memory of rank @rank, in the order of its stream. @count: as
+ * in struct gather_args, of at most @n_rows. */
+static int take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const struct columns *from,
+                uint32_t n_parts, const uint32_t *count, uint32_t n_rows) {
+    struct be *b = k->be[rank];
+    struct gather_args a = {.count = count, .to = to, .n = n, .n_parts = n_parts};
+    const struct launch l = {kernel_gather, (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS,
+                             n_rows,        CUDA_THREADS,
+                             "gather",      0};
+    int r = use(k, rank);
+
+    assert(n_parts > 0 && n_parts <= RANKS && from[0].first == 0);
+    for (uint32_t i = 0; i < n_parts && r == 0; i++)
+        if (k->direct)
+            a.part[i] = (struct gather_part){from[i].at, from[i].first, from[i].n_row};
+        else
+            r = copy_columns(k, rank, to, n, &from[i], n_rows);
+    if (r < 0 || !k->direct)
+        return r;
+    return cuda_launch(b, &l, &a, sizeof(a)) < 0 ? lose(k, b) : 0;
+}
+
+/* A rank's columns, and where all of them go; logits go to the first one's. */
 static float *own_of(const struct be *b, enum gathered what) {
     return what == GATHER_O   ? b->o
            : what == GATHER_H ? b->gate
@@ -148,26 +204,38 @@ static float *own_of(const struct be *b, enum gathered what) {
 }
 
 static float *whole_of(const struct be *b, enum gathered what) {
+    assert(what != GATHER_LOGITS || b == b->first);
     return what == GATHER_O   ? b->q /* free behind attention */
            : what == GATHER_H ? b->up
            : what == GATHER_X ? b->x
                               : b->logits;
 }
 
-/* Columns of all ranks, @n in all, to each rank; logits to the first. */
-static int gather(struct ranks *k, enum gathered what, uint32_t n, uint32_t n_rows) {
-    int r = meet(k);
+/* Columns of all ranks, @n in all, to rank @rank. */
+static int take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t n,
+                    const uint32_t *count, uint32_t n_rows) {
+    struct columns from[RANKS];
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
-        r = use(k, i);
-        for (uint32_t j = 0; j < k->n && r == 0 && (i == 0 || what != GATHER_LOGITS); j++) {
-            uint32_t first = cut(k, n, j), n_own = cut(k, n, j + 1) - first;
-            const struct columns to = {whole_of(k->be[i], what), first, n, i};
-            const struct columns from = {own_of(k->be[j], what), 0, n_own, j};
+    for (uint32_t j = 0; j < k->n; j++) {
+        uint32_t first = cut(k, n, j), n_own = cut(k, n, j + 1) - first;
 
-            r = copy_columns(k, &to, &from, n_own, n_rows);
-        }
+        from[j] = (struct columns){own_of(k->be[j], what), j, first, n_own, n_own};
     }
+    return take(k, rank, whole_of(k->be[rank], what), n, from, k->n, count, n_rows);
+}
+
+/* Rows of the step, as @b's device knows them. */
+static const uint32_t *n_rows_of(const struct be *b) {
+    return &b->head->n_rows;
+}
+
+/* To each rank, of the rows of the step. */
+static int gather(struct step *s, enum gathered what, uint32_t n) {
+    struct ranks *k = s->be->ranks;
+    int r = meet(k, &all_meet);
+
+    for (uint32_t i = k->n; i-- > 0 && r == 0;)
+        r = take_all(k, i, what, n, n_rows_of(k->be[i]), s->grid.rows);
     return r;
 }
 
@@ -235,20 +303,28 @@ static int check_family(const struct ranks *k, struct err *err) {
 static int join(struct ranks *k) {
     int r = 0;
 
+    k->direct = true;
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         struct be *b = k->be[i];
 
         r = use(k, i);
         if (r == 0)
             r = cuda_check(b, b->api->event_new(&b->ready), "cudaEventCreate");
-        for (uint32_t j = 0; j < k->n && r == 0; j++)
+        for (uint32_t j = 0; j < k->n && r == 0; j++) {
+            bool direct = true;
+
             if (j != i)
-                r = cuda_check(b, b->api->reach(b->number, k->be[j]->number),
+                r = cuda_check(b, b->api->reach(b->number, k->be[j]->number, &direct),
                                "cudaDeviceEnablePeerAccess");
+            k->direct = k->direct && direct;
+        }
         if (r < 0)
             return lose(k, b);
         b->host_pages = k->be[0]->host_pages;
+        b->first = k->be[0];
     }
+    if (!k->direct)
+        graph_close(k->be[0]);
     return r;
 }
 
@@ -283,6 +359,8 @@ static void close_all(struct ranks *k) {
     for (uint32_t i = 0; i < k->n; i++)
         if (!k->be[i]->stuck)
             k->be[i]->api->stream_wait(k->be[i]->stream);
+    if (k->n > 0 && !k->be[0]->stuck)
+        graph_close(k->be[0]);
     for (uint32_t i = k->n; i-- > 0;) {
         struct be *b = k->be[i];
 
@@ -393,13 +471,38 @@ static int load_ranks(struct be *b, const struct model_op *op, struct weights **
 
 /* -- steps ------------------------------------------------------------------------------------- */
 
+/* All of the step as one launch on the first device. */
+static int launch_graph(struct ranks *k, struct step *s) {
+    struct be *b = s->be;
+    int r = meet_now(k, &to_first);
+
+    if (r == 0 && graph_launch(s) < 0)
+        r = lose(k, b);
+    r = r < 0 ? r : meet_now(k, &from_first);
+    if (r == 0 && cuda_check(b, b->api->use(b->number), "cudaSetDevice") < 0)
+        r = lose(k, b);
+    return r;
+}
+
 static int begin_ranks(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct ranks *k = b->ranks;
     int r = 0;
 
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         r = use(k, i);
-        if (r == 0 && step_begin(k->be[i], batch, out) < 0)
+        if (r == 0 && step_upload(k->be[i], batch, out) < 0)
+            r = lose(k, k->be[i]);
+    }
+    if (r < 0 || batch->n_rows == 0)
+        return r;
+    bool graph = graph_begin(*out);
+    for (uint32_t i = 1; i < k->n; i++)
+        graph_follow(step_of(*out, i), *out);
+    if (graph)
+        return launch_graph(k, *out);
+    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+        r = use(k, i);
+        if (r == 0 && step_start(step_of(*out, i)) < 0)
             r = lose(k, k->be[i]);
     }
     return r;
@@ -410,19 +513,15 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
     uint32_t n = s->be->shape->n_embd, n_rows = s->grid.rows;
     const struct model_op part = part_of(k, op, 0);
-    const struct columns first = {s->be->x, 0, n, 0};
-    int r = step_embed(s, &part) < 0 ? lose(k, s->be) : meet(k);
+    int r = step_embed(s, &part) < 0 ? lose(k, s->be) : meet(k, &from_first);
 
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         struct be *b = k->be[i];
         uint32_t at = cut(k, n, i), n_own = cut(k, n, i + 1) - at;
-        const struct columns x = {b->x, 0, n, i}, from = {b->x, at, n, i};
-        const struct columns own = {b->own_x, 0, n_own, i};
+        const struct columns x = {s->be->x, 0, 0, n, n}, own = {b->x + at, i, 0, n_own, n};
 
-        r = use(k, i);
-        if (r == 0 && i > 0)
-            r = copy_columns(k, &x, &first, n, n_rows);
-        r = r < 0 ? r : copy_columns(k, &own, &from, n_own, n_rows);
+        r = i == 0 ? 0 : take(k, i, b->x, n, &x, 1, n_rows_of(b), n_rows);
+        r = r < 0 ? r : take(k, i, b->own_x, n_own, &own, 1, n_rows_of(b), n_rows);
     }
     return r;
 }
@@ -434,7 +533,7 @@ static int qkv_ranks(struct step *s, const struct model_op *op) {
 static int attend_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, step_attend);
 
-    return r < 0 ? r : gather(s->be->ranks, GATHER_O, op->heads.n * op->heads.dim, s->grid.rows);
+    return r < 0 ? r : gather(s, GATHER_O, op->heads.n * op->heads.dim);
 }
 
 static int proj(struct step *s, const struct model_op *op) {
@@ -450,7 +549,7 @@ static int proj(struct step *s, const struct model_op *op) {
 static int proj_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, proj);
 
-    return r < 0 ? r : gather(s->be->ranks, GATHER_X, s->be->shape->n_embd, s->grid.rows);
+    return r < 0 ? r : gather(s, GATHER_X, s->be->shape->n_embd);
 }
 
 static int gate_up(struct step *s, const struct model_op *op) {
@@ -466,7 +565,7 @@ static int gate_up(struct step *s, const struct model_op *op) {
 static int gate_up_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, gate_up);
 
-    return r < 0 ? r : gather(s->be->ranks, GATHER_H, (uint32_t)op->w[0]->ne[1], s->grid.rows);
+    return r < 0 ? r : gather(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
 }
 
 static int logits_ranks(struct step *s, const struct model_op *op) {
@@ -478,7 +577,11 @@ static int logits_ranks(struct step *s, const struct model_op *op) {
 /* What the round before left in be.z may still be copied. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
     struct ranks *k = s->be->ranks;
-    int r = first > 0 ? meet(k) : 0;
+    const uint32_t *count = step_wanted(s, first, n).count;
+    int r = first > 0 ? meet(k, &from_first) : 0;
+
+    if (n == 0)
+        return 0;
 
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         struct step *part = step_of(s, i);
@@ -488,7 +591,8 @@ int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n) {
         if (r == 0 && cuda_matmul(k->be[i], part->head, &x, false) < 0)
             r = lose(k, k->be[i]);
     }
-    return r < 0 ? r : gather(k, GATHER_LOGITS, s->be->shape->n_vocab, n);
+    r = r < 0 ? r : meet(k, &to_first);
+    return r < 0 ? r : take_all(k, 0, GATHER_LOGITS, s->be->shape->n_vocab, count, n);
 }
 
 static int sample_ranks(struct step *s) {

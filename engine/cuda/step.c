@@ -20,10 +20,10 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     assert(l->kernel && l->what && l->n_threads % 32 == 0 && l->n_threads <= 1024);
     assert(l->grid_x <= INT32_MAX && l->grid_y <= UINT16_MAX); /* a device's limits */
     assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
-    if (b->lost || b->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
+    if (b->lost || b->first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
-    if (b->graphs.noting)
-        graph_note(b, l, args, n);
+    if (b->first->graphs.noting)
+        graph_note(b, NOTE_LAUNCH, l, args, n);
     return cuda_check(b,
                       b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
                                      b->early, b->stream),
@@ -36,7 +36,7 @@ int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
     if (b->lost || b->graphs.replaying)
         return b->lost ? -EIO : 0;
     if (b->graphs.noting)
-        graph_note(b, &(struct launch){.what = "host call"}, &c, sizeof(c));
+        graph_note(b, NOTE_CALL, NULL, &c, sizeof(c));
     int e = fn ? b->api->host_call(fn, ctx, b->stream, &b->side)
                : b->api->host_join(b->stream, &b->side);
     return cuda_check(b, e, fn ? "cudaLaunchHostFunc" : "cudaStreamWaitEvent");
@@ -199,7 +199,7 @@ int step_record(struct step *s) {
 
 /* The step before may still run: everything that it reads on the device lies before this step's
  * upload in the stream. */
-int step_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+int step_upload(struct be *b, const struct engine_batch *batch, struct step **out) {
     struct step *s = &b->step[batch->step % 2], *other = &b->step[(batch->step + 1) % 2];
 
     assert(!other->batch || other->recorded || other->batch->n_wants == 0);
@@ -221,11 +221,22 @@ int step_begin(struct be *b, const struct engine_batch *batch, struct step **out
     if (batch->n_rows == 0)
         return b->lost ? -EIO : 0;
     int r = upload_rows(s);
-    if (r < 0)
+    if (r == 0)
+        draft_uploaded(s);
+    return r;
+}
+
+int step_begin(struct be *b, const struct engine_batch *batch, struct step **out) {
+    int r = step_upload(b, batch, out);
+
+    if (r < 0 || batch->n_rows == 0)
         return r;
-    draft_uploaded(s);
-    if (graph_begin(s))
-        return graph_launch(s);
+    return graph_begin(*out) ? graph_launch(*out) : step_start(*out);
+}
+
+int step_start(struct step *s) {
+    struct be *b = s->be;
+
     b->cores = wgmma_takes(b, s->grid.rows);
     struct rope_args a = {.batch = b->head,
                           .temper = b->temper.slope != 0 ? b->factor : NULL,

@@ -50,6 +50,7 @@ LIMITS = {
     "cap": 64,
     "soft_gate": 64,
     "glu": 64,
+    "gather": 64,
     "pack": 64,
     "embed": 80,
     "rope": 64,

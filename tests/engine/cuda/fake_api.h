@@ -20,8 +20,10 @@ struct fake_cuda {
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
     int hang_device;      /* whose events these are */
     int ahead;            /* 1 + the device that does all before the others do anything; 0: none */
+    bool now_and_then;    /* only where n_drained / 2 is odd */
     uint32_t forget_wait; /* the n-th wait of a stream for an event is left out; 0: none */
     bool other_kind;      /* the last device is of another family */
+    bool no_peers;        /* no device reaches another's memory */
     int n_devices, major, minor, n_multiprocessors;
     int driver;    /* the CUDA that it knows, as cuda_api.versions(); the runtime is of 13.0 */
     size_t bytes;  /* memory of each device */
@@ -40,6 +42,7 @@ struct fake_cuda {
 
     /* For tests to look at. */
     uint32_t n_calls, n_waits;               /* n_waits: of streams for events */
+    uint32_t n_drained;                      /* how often the host has waited for something */
     int n_live;                              /* allocations, streams and events */
     size_t n_bytes, peak_bytes, n_exchanged; /* exchanged: copied from device to device */
     float now_us;                            /* the clock */

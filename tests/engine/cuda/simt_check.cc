@@ -36,7 +36,8 @@ bool simt_looks = true;
 
 static struct memory memory[MEMORIES];
 static uint32_t n_memories;
-static int device; /* simt_device() */
+static int device;           /* simt_device() */
+static uint32_t reached[32]; /* simt_reach(): bits, by device */
 static struct memory shared_memory, dynamic_memory;
 static bool strict; /* allocations are known */
 static uintptr_t args_from, args_to;
@@ -178,6 +179,10 @@ int simt_memory_space(const void *p) {
 
 void simt_device(int d) {
     device = d;
+}
+
+void simt_reach(int d, int other, bool on) {
+    reached[d] = (reached[d] & ~(1u << other)) | (uint32_t)on << other;
 }
 
 int simt_memory_device(const void *p) {
@@ -362,6 +367,11 @@ static bool reaches_host() {
            strcmp(kernel, "combine") == 0;
 }
 
+/* Reads of other devices' memory by the kernel that is made for it. */
+static bool reaches_device(const struct memory *m, enum simt_access kind) {
+    return (reached[device] >> m->device & 1) && kind == SIMT_READ && strcmp(kernel, "gather") == 0;
+}
+
 /* @a is neither shared nor the kernel's argument. */
 static inline void check_device(uintptr_t a, size_t n, enum simt_access kind, const void *pc) {
     const struct memory *m = find(a);
@@ -371,7 +381,7 @@ static inline void check_device(uintptr_t a, size_t n, enum simt_access kind, co
                  kind == SIMT_READ ? "read outside all memory" : "written outside all memory");
     if (m->space != SIMT_DEVICE && !reaches_host())
         fault_at(a, pc, "a kernel has no business in the host's memory");
-    if (m->space == SIMT_DEVICE && m->device != device)
+    if (m->space == SIMT_DEVICE && m->device != device && !reaches_device(m, kind))
         fault_at(a, pc, "memory of another device");
     if (a + n > m->to)
         fault_at(a, pc, "an access beyond the end");

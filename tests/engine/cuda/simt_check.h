@@ -18,9 +18,9 @@
  *                  not been waited for; above wait_for_previous(), what a kernel may still be
  *                  writing
  *     addresses    outside every allocation of the device, in freed memory or static variables, of
- *     another device, in
- *     pinned memory (but
- *                  for copy_page, hand_over and combine), not a multiple of the size of the access
+ *                  another device (but that gather reads those which its device reaches), in
+ *                  pinned memory (but for copy_page, hand_over and combine), not a multiple of the
+ *                  size of the access
  *     divergence   lanes of a warp (threads of a block) at different instructions of the warp
  *     (barriers)
  *
@@ -45,8 +45,10 @@ void simt_memory_drop(const void *p);
 /* The space of @p, -1: neither. */
 int simt_memory_space(const void *p);
 /* What is added from now on is memory of that device, and what is launched runs there: kernels
- * reach no other's. 0 at first. */
+ * reach no other's, but that the one which is made for it reads what its device reaches. 0 at
+ * first. */
 void simt_device(int device);
+void simt_reach(int device, int other, bool reached);
 /* Whose memory @p is, -1: none. */
 int simt_memory_device(const void *p);
 /* The host has waited for the device: nothing is being written. */

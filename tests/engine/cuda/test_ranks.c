@@ -64,7 +64,8 @@ static void keep_many(void *ctx, struct driver_seq *s, uint32_t pos, const struc
 }
 
 /* A prompt in chunks of 17 rows and fewer, with @n_seqs of 2 one at once; then all decode, two
- * steps in flight. */
+ * steps in flight. One alone has two
+ * chunks in flight, the first without wants. */
 static void run(const char *path, const char *devices, enum engine_kv_type kv, uint32_t n_seqs,
                 struct trace *t) {
     static const uint32_t n_prompt[SEQS] = {PROMPT, PROMPT - 3}, chunk[SEQS] = {17, 0};
@@ -90,8 +91,15 @@ static void run(const char *path, const char *devices, enum engine_kv_type kv, u
         for (uint32_t k = 0; k < n_prompt[i]; k++)
             prompt[k] = (int32_t)rng_below(&rng, d.info->n_vocab);
         t->seq[i] = driver_add(&d, prompt, n_prompt[i], OUTPUTS, NULL);
-        t->seq[i]->every_row = true;
-        driver_prefill(&d, t->seq[i], chunk[i]);
+        t->seq[i]->every_row = n_seqs > 1;
+        if (n_seqs > 1) {
+            driver_prefill(&d, t->seq[i], chunk[i]);
+            continue;
+        }
+        driver_launch(&d, &(struct driver_part){t->seq[i], chunk[i]}, 1);
+        driver_launch(&d, &(struct driver_part){t->seq[i], n_prompt[i] - chunk[i]}, 1);
+        driver_wait(&d);
+        driver_wait(&d);
     }
     driver_decode(&d, t->seq, n_seqs, OUTPUTS - 1, true);
     for (uint32_t i = 0; i < n_seqs; i++)
@@ -112,17 +120,20 @@ static uint32_t difference(const struct trace *a, const struct trace *b) {
 }
 
 /* Widths that do not divide into whole tiles, biases, norms of heads, tied outputs, both types of
- * pages; each device once ahead of the others. */
+ * pages; devices that reach each other, whose later steps are graphs, and such that do not; each
+ * device once ahead of the others. */
 Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
     static const struct {
         struct tiny_model model;
         const char *devices;
         enum engine_kv_type kv;
+        bool no_peers;
     } cases[] = {
-        {{.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 301}, "0,1", 0},
+        {{.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 301}, "0,1", 0, false},
         {{.arch = "qwen2", .type = TENSOR_Q8_0, .n_embd = 96, .n_ff = 160, .tied = true},
          "1,0",
-         ENGINE_KV_Q8_0},
+         ENGINE_KV_Q8_0,
+         true},
         {{.arch = "llama",
           .type = TENSOR_F32,
           .n_embd = 72,
@@ -133,37 +144,87 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
           .head_dim = 32,
           .n_layer = 2},
          "0,3,1,2",
-         ENGINE_KV_F16},
+         ENGINE_KV_F16,
+         false},
     };
     static struct trace one, several;
+    struct fake_cuda *f = fake_find();
 
     for (size_t i = 0; i < FEW(ARRAY_SIZE(cases)); i++) {
         int n = cases[i].devices[3] ? 4 : 2;
         char path[64];
 
         tiny_model_temp(&cases[i].model, path);
-        fake_find()->n_devices = 4;
+        f->n_devices = 4;
+        f->no_peers = cases[i].no_peers;
         run(path, "0", cases[i].kv, SEQS, &one);
-        cr_expect(one.at[0][PROMPT].digest != 0 && fake_find()->n_exchanged == 0);
-        for (int ahead = 1; ahead <= n; ahead += n - 1) {
-            fake_find()->ahead = ahead;
+        cr_expect(one.at[0][PROMPT].digest != 0 && f->n_exchanged == 0);
+        for (f->ahead = 1; f->ahead <= n; f->ahead += n - 1) {
+            f->n_graph_launches = 0;
             run(path, cases[i].devices, cases[i].kv, SEQS, &several);
-            cr_expect(difference(&one, &several) == UINT32_MAX, "case %zu, ahead %d: %u", i, ahead,
-                      difference(&one, &several));
+            cr_expect(difference(&one, &several) == UINT32_MAX, "case %zu, ahead %d: %u", i,
+                      f->ahead, difference(&one, &several));
+            cr_expect((f->n_graph_launches > 0) == !cases[i].no_peers, "case %zu", i);
         }
-        cr_expect(fake_find()->n_exchanged > 0);
-        fake_find()->n_exchanged = 0;
-        fake_find()->ahead = 0;
+        cr_expect((f->n_exchanged > 0) == cases[i].no_peers);
+        f->n_exchanged = 0;
+        f->ahead = 0;
         unlink(path);
     }
 }
 
-/* Whichever wait of a stream for another's event is left out of a step: the emulator sees it, where
- * one of the devices is ahead. But for two: the first device copies nothing when it has embedded,
- * and the others nothing when logits are there. */
+/* A wait of a stream for another's event is left out, the @number'th of a run: whether the emulator
+ * sees it, where one of the devices is ahead. */
+static bool is_missed(const char *path, uint32_t number, const struct trace *right) {
+    static struct trace wrong;
+    struct fake_cuda *f = fake_find();
+    bool seen = false;
+
+    f->forget_wait = number;
+    for (uint32_t way = 0; way < 10 && !seen; way++) {
+        f->ahead = 1 + (int)(way % 2);
+        f->now_and_then = way > 1;
+        f->n_drained = way / 2;
+        f->n_waits = 0;
+        run(path, "0,1", ENGINE_KV_F16, 1, &wrong);
+        seen = difference(right, &wrong) != UINT32_MAX;
+    }
+    f->forget_wait = 0;
+    f->ahead = 0;
+    f->now_and_then = false;
+    return seen;
+}
+
+/* Of a step: one where the others get what the first has embedded, two for each exchange of o, x,
+ * h, x, one where the first gets the others' logits. The first chunk wants none. */
+enum { STEP = 10, FIRST_CHUNK = STEP - 1 };
+
 Test(cuda_ranks, a_wait_that_is_missing_is_seen) {
-    enum { STEP = 12 }; /* waits: two for each of six exchanges */
-    static struct trace right, wrong;
+    static struct trace right;
+    struct fake_cuda *f = fake_find();
+    char path[64];
+
+    two_heads(path);
+    f->n_devices = 2;
+    f->no_peers = true;
+    f->n_waits = 0;
+    run(path, "0,1", ENGINE_KV_F16, 1, &right);
+    cr_expect(f->n_waits == FIRST_CHUNK + STEP * OUTPUTS);
+    /* Of a row: x where it is embedded, o, h, x twice; half of the logits. */
+    cr_expect(f->n_exchanged ==
+              ((PROMPT + OUTPUTS - 1) * (64 + 128 + 64 + 2 * 64) + OUTPUTS * 40 / 2) * 4);
+    for (uint32_t i = 1; i <= FEW(STEP); i++)
+        cr_expect(is_missed(path, FIRST_CHUNK + i, &right), "wait %u", i);
+    unlink(path);
+}
+
+/* Likewise where they read each other's memory: of a step that is noted, of the graph that is
+ * captured of the next one, and of those that it stands for. Without its end, where the first waits
+ * for the others, there is no graph. */
+Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
+    enum { CAPTURE = STEP + 2, NOTED = FIRST_CHUNK, CAPTURED = NOTED + STEP + CAPTURE + STEP };
+    enum { LATER = CAPTURED + CAPTURE, LAST = LATER + 2 * (OUTPUTS - 2) };
+    static struct trace right, same;
     struct fake_cuda *f = fake_find();
     char path[64];
 
@@ -171,22 +232,20 @@ Test(cuda_ranks, a_wait_that_is_missing_is_seen) {
     f->n_devices = 2;
     f->n_waits = 0;
     run(path, "0,1", ENGINE_KV_F16, 1, &right);
-    cr_expect(f->n_waits == STEP * (2 + OUTPUTS - 1));
-    /* Of a row: x where it is embedded, o, h, x twice; half of the logits. */
-    cr_expect(f->n_exchanged == (PROMPT + OUTPUTS - 1) * (64 + 128 + 64 + 2 * 64 + 40 / 2) * 4);
+    cr_expect(f->n_waits == LAST, "%u", f->n_waits);
+    cr_expect(f->n_exchanged == 0 && f->n_graph_launches == OUTPUTS - 2);
     for (uint32_t i = 1; i <= FEW(STEP); i++) {
-        bool seen = false;
-
-        for (f->ahead = 1; f->ahead <= 2 && !seen; f->ahead++) {
-            f->n_waits = 0;
-            f->forget_wait = STEP + i; /* of the second chunk */
-            run(path, "0,1", ENGINE_KV_F16, 1, &wrong);
-            seen = difference(&right, &wrong) != UINT32_MAX;
-        }
-        cr_expect(seen == (i != 2 && i != STEP - 1), "wait %u", i);
+        cr_expect(is_missed(path, NOTED + i, &right), "wait %u", i);
+        cr_expect(is_missed(path, CAPTURED + 1 + i, &right), "graph, wait %u", i);
     }
+    for (uint32_t i = LATER + 1; i < FEW(LAST); i++)
+        cr_expect(is_missed(path, i, &right), "wait %u", i);
+    f->n_waits = 0;
+    f->n_graph_launches = 0;
+    f->forget_wait = LATER;
+    run(path, "0,1", ENGINE_KV_F16, 1, &same);
+    cr_expect(f->n_graph_launches == 0 && difference(&right, &same) == UINT32_MAX);
     f->forget_wait = 0;
-    f->ahead = 0;
     unlink(path);
 }
 
@@ -379,21 +438,24 @@ Test(cuda_ranks, every_call_may_fail_once) {
     f->n_devices = 2;
     f->n_calls = 0;
     cr_assert(try_all(path, "0,1", "cuda", &out, &err) == 0, "%s", err.message);
-    uint32_t n = f->n_calls, n_closing = 0;
+    uint32_t n = f->n_calls, n_closing = 0, n_captures = 0;
     cr_assert(n > 200 && f->n_live == 0);
     for (uint32_t i = 1; i <= n; i++) {
         f->n_calls = 0;
         f->fail_at = i;
         f->sticky = i % 2;
+        f->failed_capture = false;
         memset(&err, 0, sizeof(err));
         int r = try_all(path, "0,1", "cuda", &out, &err);
-        n_closing += r == 0; /* the waits when it is closed, which go unreported */
-        cr_expect(r < 0 || i + 6 > n, "call %u of %u", i, n);
+        n_captures += r == 0 && f->failed_capture;
+        /* The waits when it is closed, which go unreported. */
+        n_closing += r == 0 && !f->failed_capture;
+        cr_expect(r < 0 || f->failed_capture || i + 6 > n, "call %u of %u", i, n);
         cr_expect(r == 0 || r == -EIO || err.message[0], "call %u: %d without a word", i, r);
         cr_expect(f->n_live == 0, "call %u: %d left", i, f->n_live);
     }
     f->fail_at = 0;
-    cr_expect(n_closing == 6, "%u", n_closing);
+    cr_expect(n_closing == 6 && n_captures > 50, "%u, %u", n_closing, n_captures);
     unlink(path);
 }
 

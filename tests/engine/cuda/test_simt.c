@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "engine/cuda/cuda_api.h"
+#include "engine/cuda/kernels_ranks.h"
+#include "tests/engine/cuda/fake_api.h"
 #include "tests/engine/cuda/mistakes.h"
 
 static const char *const words[N_MISTAKES] = {
@@ -43,9 +45,9 @@ static const char *const words[N_MISTAKES] = {
     [WGMMA_HALF_A_GROUP] = "have not multiplied together",
 };
 
-static void make(enum mistake what) {
+static void make(int what) {
     const struct cuda_api *api = cuda_api();
-    struct mistake_args a = {.what = what};
+    struct mistake_args a = {.what = (enum mistake)what};
     void *stream;
 
     if (api->stream_new(&stream) || api->alloc((void **)&a.data, 256 * 4) ||
@@ -64,8 +66,50 @@ static void make(enum mistake what) {
     _exit(0);
 }
 
+/* The ways of two devices to each other's memory. */
+enum way { WAY, NO_WAY, OTHER_WAY, WRITTEN, OTHER_KERNEL, N_WAYS };
+
+static const char *const way_words[N_WAYS] = {
+    [WAY] = "",
+    [NO_WAY] = "memory of another device",
+    [OTHER_WAY] = "memory of another device",
+    [WRITTEN] = "memory of another device",
+    [OTHER_KERNEL] = "memory of another device",
+};
+
+/* Device 0 gathers four columns of its own and four of device 1's. */
+static void make_way(int what) {
+    const struct cuda_api *api = cuda_api();
+    float *here = NULL, *there = NULL, *to = NULL;
+    bool direct = true;
+    void *stream;
+
+    fake_cuda.n_devices = 2;
+    if (api->use(1) || api->alloc((void **)&there, 16) ||
+        (what == OTHER_WAY && api->reach(1, 0, &direct)) || api->use(0) ||
+        api->alloc((void **)&here, 16) || api->alloc((void **)&to, 32) ||
+        api->stream_new(&stream) || api->fill(here, 0, 16, stream))
+        _exit(3);
+    fake_cuda.no_peers = what == NO_WAY;
+    if ((what != OTHER_WAY && api->reach(0, 1, &direct)) || direct != (what != NO_WAY))
+        _exit(3);
+    struct gather_args a = {
+        .to = what == WRITTEN ? there : to,
+        .n = what == WRITTEN ? 4 : 8,
+        .n_parts = what == WRITTEN ? 1 : 2,
+        .part = {{here, 0, 4}, {there, 4, 4}},
+    };
+    struct mistake_args other = {NO_MISTAKE, (void *)there, NULL};
+    if (what == OTHER_KERNEL)
+        api->launch(kernel_mistake, 2, 1, 64, 0, &other, false, stream);
+    else
+        api->launch(kernel_gather, 1, 1, CUDA_THREADS, 0, &a, false, stream);
+    api->stream_wait(stream);
+    _exit(0);
+}
+
 /* What the child said before it ended; *status: how it did. */
-static void run(enum mistake what, char *said, size_t size, int *status) {
+static void run(void (*make)(int what), int what, char *said, size_t size, int *status) {
     int pipe_fd[2];
     size_t used = 0;
     ssize_t n;
@@ -91,9 +135,22 @@ Test(simt, mistakes_are_seen) {
         char said[500];
         int status;
 
-        run(m, said, sizeof(said), &status);
+        run(make, (int)m, said, sizeof(said), &status);
         bool aborted = WIFSIGNALED(status), right = strstr(said, words[m]) != NULL;
 
         cr_expect(aborted == (m != NO_MISTAKE) && right, "mistake %d: '%s'", (int)m, said);
+    }
+}
+
+Test(simt, kernels_read_what_their_device_reaches) {
+    for (int way = 0; way < N_WAYS; way++) {
+        char said[500];
+        int status;
+
+        run(make_way, way, said, sizeof(said), &status);
+        bool aborted = WIFSIGNALED(status), right = strstr(said, way_words[way]) != NULL;
+
+        cr_expect(aborted == (way != WAY) && right, "way %d: '%s'", way, said);
+        cr_expect(aborted || WEXITSTATUS(status) == 0, "way %d: %d", way, status);
     }
 }

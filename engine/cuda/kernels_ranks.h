@@ -1,0 +1,39 @@
+#pragma once
+
+/*
+ * kernels_ranks - argument, grid and contract of the kernels of several devices, as kernels.h.
+ */
+
+#include "engine/cuda/kernels.h"
+
+#define RANKS 8u /* devices that share a model, at most */
+
+/* Rows of @n columns from where the columns are, by parts in their order, in the memory of any
+ * device that is reached; grid: x n / GATHER_COLUMNS, rounded up, y rows. */
+#define GATHER_COLUMNS (4 * CUDA_THREADS)
+struct gather_args {
+    const uint32_t *count; /* NULL, or how many rows there are */
+    float *to;             /* [rows][n] */
+    uint32_t n, n_parts;
+    struct gather_part {
+        const float *at; /* row r at + r n_row: columns from @first on */
+        uint32_t first, n_row;
+    } part[RANKS]; /* the first one's @first is 0 */
+};
+
+/* gate = what @kind, from PACK_SILU on, makes of gate and up, [rows][n]: in place; grid: rows. */
+struct glu_args {
+    const struct batch_head *batch;
+    float *gate;
+    const float *up;
+    uint32_t n, kind;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const void *const kernel_glu;
+extern const void *const kernel_gather;
+#ifdef __cplusplus
+}
+#endif

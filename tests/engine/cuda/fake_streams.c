@@ -1,0 +1,346 @@
+#include "tests/engine/cuda/fake_streams.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOK_LAUNCHES                                                                              \
+    64 /* in a row whose accesses are looked at: a step of a small model and more */
+#ifndef LOOK_EVERY
+#define LOOK_EVERY 1 /* of so many such rows, one is looked at, the first among them */
+#endif
+
+struct stream *fake_streams;
+struct graph *fake_capture;
+int fake_used;
+static uint32_t n_samplings; /* enqueued */
+
+void fake_refuse(const char *what) {
+    fprintf(stderr, "fake cuda: %s\n", what);
+    abort();
+}
+
+/* -- streams -------------------------------------------------------------------------------- */
+
+static struct op *append(struct op ***end, enum op_kind kind) {
+    struct op *o = calloc(1, sizeof(*o));
+
+    if (!o)
+        abort();
+    o->kind = kind;
+    **end = o;
+    *end = &o->next;
+    return o;
+}
+
+struct op *stream_enqueue(struct stream *s, enum op_kind kind) {
+    return append(&s->end, kind);
+}
+
+/* To the stream, or to the graph which it is a part of. */
+struct op *stream_capture(struct stream *s, enum op_kind kind) {
+    if (fake_capture && !s->captured)
+        fake_refuse("a call for a stream that is not captured, beside one that is");
+    struct op *o = append(fake_capture ? &fake_capture->end : &s->end, kind);
+
+    o->stream = s;
+    s->n_captured += fake_capture != NULL;
+    return o;
+}
+
+uint64_t stream_sum(const void *p, size_t n) {
+    const uint8_t *b = p;
+    uint64_t sum = n, word = 0;
+
+    for (; n >= 8; n -= 8, b += 8) {
+        memcpy(&word, b, 8);
+        sum = (sum ^ word) * 0x9E3779B97F4A7C15u;
+        sum ^= sum >> 29;
+    }
+    word = 0;
+    memcpy(&word, b, n);
+    return ((sum ^ word) * 0x9E3779B97F4A7C15u) | 1;
+}
+
+static struct fake_call beside; /* that is to be done until it is joined, or fn is NULL */
+
+static void run_beside(void) {
+    if (beside.fn)
+        beside.fn(beside.ctx);
+    beside.fn = NULL;
+}
+
+static void step(struct stream *s);
+
+/* Of another stream, as far as needed. */
+static void run_wait(const struct op *o) {
+    const struct event *e = o->to;
+
+    while (e->reached < o->number)
+        step(e->stream);
+}
+
+static void run(struct op *o, int device) {
+    const struct simt_kernel *k = o->from;
+
+    switch (o->kind) {
+    case OP_COPY:
+        if (o->sum && o->sum != stream_sum(o->from, o->n))
+            fake_refuse("pinned memory was changed before its copy was done");
+        memcpy(o->to, o->snapshot ? o->snapshot : o->from, o->n);
+        free(o->snapshot);
+        break;
+    case OP_FILL:
+        memset(o->to, o->byte, o->n);
+        break;
+    case OP_LAUNCH:
+        fake_cuda.n_launches++;
+        fake_cuda.now_us += o->early ? fake_cuda.early_us : fake_cuda.plain_us;
+        simt_device(device);
+        if (fake_cuda.on_launch)
+            fake_cuda.on_launch(k->name, fake_cuda.n_launches, o->args);
+        if (fake_cuda.order)
+            simt_order(fake_cuda.order + fake_cuda.n_launches);
+        simt_look(fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0);
+        simt_wgmma_other(fake_cuda.other_wgmma);
+        if (!fake_cuda.broken || strcmp(fake_cuda.broken, k->name) != 0)
+            simt_launch(k, o->grid, o->shared, o->args);
+        simt_device(fake_used);
+        break;
+    case OP_WAIT:
+        run_wait(o);
+        break;
+    case OP_ROWS:
+        for (int i = 0; i < o->byte; i++)
+            memcpy((uint8_t *)o->to + (size_t)i * o->to_pitch,
+                   (const uint8_t *)o->from + (size_t)i * o->from_pitch, o->n);
+        break;
+    case OP_FORK:
+        if (fake_cuda.beside)
+            fake_refuse("a host call before the last one was joined");
+        fake_cuda.beside = true;
+        memcpy(&beside, o->args, sizeof(beside));
+        if (fake_cuda.order % 2)
+            run_beside();
+        break;
+    case OP_JOIN:
+        if (!fake_cuda.beside)
+            fake_refuse("no host call to be joined");
+        run_beside();
+        fake_cuda.beside = false;
+        break;
+    case OP_RECORD:
+        ((struct event *)o->to)->reached++;
+        ((struct event *)o->to)->at = fake_cuda.now_us;
+        break;
+    }
+}
+
+/* The first op of a stream that has one. */
+static void step(struct stream *s) {
+    struct op *o = s->op;
+
+    if (!o)
+        fake_refuse("a wait for an event that nothing leads to");
+    s->op = o->next;
+    if (!s->op)
+        s->end = &s->op;
+    run(o, s->device);
+    free(o);
+}
+
+static bool is_blocked(const struct stream *s) {
+    const struct op *o = s->op;
+
+    return o->kind == OP_WAIT && ((struct event *)o->to)->reached < o->number;
+}
+
+/* Streams of a device as far as they go; those of others as far as they are waited for, where
+ * nothing else is left to do. */
+static void run_device(int device) {
+    struct stream *waits;
+
+    do {
+        bool any = false;
+
+        waits = NULL;
+        for (struct stream *s = fake_streams; s; s = s->next) {
+            for (; s->device == device && s->op && !is_blocked(s); any = true)
+                step(s);
+            waits = s->device == device && s->op ? s : waits;
+        }
+        if (waits && !any)
+            step(waits);
+    } while (waits);
+}
+
+/* Does what is enqueued in a stream (NULL: in all), up to the last record of @until; NULL: all. The
+ * device that is to be ahead of the others does all first. */
+void streams_drain(struct stream *only, const struct event *until) {
+    bool any = false;
+
+    for (struct stream *s = fake_streams; s; s = s->next)
+        any |= s->op != NULL;
+    fake_cuda.n_drained += any;
+    if (fake_cuda.ahead && (!fake_cuda.now_and_then || fake_cuda.n_drained / 2 % 2))
+        run_device(fake_cuda.ahead - 1);
+    while (until && until->reached < until->recorded)
+        step(until->stream);
+    for (struct stream *s = until ? NULL : fake_streams; s; s = s->next)
+        while (s->op && (!only || s == only))
+            step(s);
+    if (any)
+        simt_settled();
+}
+
+bool streams_hang(void) {
+    return fake_cuda.hang_after && n_samplings >= fake_cuda.hang_after;
+}
+
+void streams_sampled(void) {
+    n_samplings++;
+}
+
+/* The stream of a call, which is that of the device which is used. */
+struct stream *stream_of(void *stream) {
+    struct stream *s = stream;
+
+    if (s->device != fake_used)
+        fake_refuse("a call for a stream of another device");
+    return s;
+}
+
+/* What a device does that never ends its work. NULL: for all streams. */
+void streams_wait(struct stream *only) {
+    if (streams_hang())
+        fake_refuse("a call that waits for a device that hangs");
+    streams_drain(only, NULL);
+    run_beside(); /* the other stream; after a failure nothing joins it */
+    fake_cuda.beside = false;
+}
+
+void stream_drop(struct stream *stream) {
+    for (struct stream **s = &fake_streams; *s; s = &(*s)->next)
+        if (*s == stream) {
+            *s = stream->next;
+            break;
+        }
+}
+
+static void record(struct event *e, struct stream *s) {
+    e->recorded++;
+    e->stream = s;
+    stream_enqueue(s, OP_RECORD)->to = e;
+}
+
+void stream_wait_for(struct event *e, struct stream *s) {
+    struct op *o = stream_enqueue(s, OP_WAIT);
+
+    o->to = e;
+    o->number = e->recorded;
+}
+
+/* -- graphs ------------------------------------------------------------------------------------ */
+
+void capture_start(struct stream *s) {
+    fake_capture = calloc(1, sizeof(*fake_capture));
+    if (!fake_capture)
+        abort();
+    fake_capture->end = &fake_capture->op;
+    fake_capture->first = s;
+    s->captured = true;
+}
+
+void capture_record(struct event *e, struct stream *s) {
+    struct op *o = stream_capture(s, OP_RECORD);
+
+    o->to = e->captured = calloc(1, sizeof(*e));
+    e->captured->stream = s;
+    e->captured->place = s->n_captured;
+}
+
+/* A stream that waits for what is captured is captured as well. */
+int capture_wait(struct event *event, struct stream *s) {
+    if (!event->captured)
+        return CAPTURE_INVALID;
+    s->captured = true;
+    stream_capture(s, OP_WAIT)->to = event->captured;
+    if (s == fake_capture->first)
+        event->captured->stream->n_joined = event->captured->place;
+    return 0;
+}
+
+/* All streams are as they were. */
+int capture_stop(struct graph **out) {
+    const struct stream *first = fake_capture->first;
+    int r = 0;
+
+    for (struct stream *s = fake_streams; s; s = s->next) {
+        r = s != first && s->n_joined < s->n_captured ? CAPTURE_INVALID : r;
+        s->captured = false;
+        s->n_captured = s->n_joined = 0;
+    }
+    *out = fake_capture;
+    fake_capture = NULL;
+    return r;
+}
+
+/* The stream of a graph that stands for @of: for the first one, that which it is launched in. */
+static struct stream *branch_of(struct graph *g, struct stream *of, struct stream *launched) {
+    uint32_t i = 0;
+
+    if (of == g->first)
+        return launched;
+    while (i < g->n_branches && g->branch[i].of != of)
+        i++;
+    struct stream *own = &g->branch[i].own;
+    if (i == g->n_branches) {
+        g->branch[g->n_branches++].of = of;
+        own->end = &own->op;
+        own->device = of->device;
+        struct stream **last = &fake_streams; /* what is enqueued behind a graph may come first */
+        while (*last)
+            last = &(*last)->next;
+        *last = own;
+    }
+    return own;
+}
+
+void graph_enqueue(struct graph *g, struct stream *launched) {
+    if (launched->device != g->first->device)
+        fake_refuse("a graph is launched on another device than that which it begins on");
+    record(&g->begun, launched);
+    for (uint32_t i = 0; i < g->n_branches; i++)
+        stream_wait_for(&g->begun, &g->branch[i].own);
+    for (const struct op *from = g->op; from; from = from->next) {
+        uint32_t n_branches = g->n_branches;
+        struct stream *s = branch_of(g, from->stream, launched);
+
+        if (g->n_branches > n_branches)
+            stream_wait_for(&g->begun, s);
+        if (from->kind == OP_RECORD)
+            record(from->to, s);
+        else if (from->kind == OP_WAIT)
+            stream_wait_for(from->to, s);
+        else {
+            struct op *o = stream_enqueue(s, from->kind), *next = o->next;
+
+            *o = *from;
+            o->next = next;
+        }
+    }
+}
+
+void graph_drop(struct graph *g) {
+    streams_wait(NULL);
+    for (uint32_t i = 0; i < g->n_branches; i++)
+        stream_drop(&g->branch[i].own);
+    while (g->op) {
+        struct op *o = g->op;
+
+        g->op = o->next;
+        if (o->kind == OP_RECORD)
+            free(o->to);
+        free(o);
+    }
+}
