@@ -59,8 +59,8 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
 /* Whether one kernel of a block a row merges and packs what attention leaves. Of more rows, which
  * are split rarely, each would look for merges in vain. */
 static bool merges_by_row(const struct step *s, const struct heads *h) {
-    return s->be->fuse && s->be->shape->mla.rank == 0 && s->grid.rows <= WIDE_ROWS &&
-           h->n / h->n_kv <= MERGE_GROUP;
+    return s->be->fuse && !s->be->ranks && s->be->shape->mla.rank == 0 &&
+           s->grid.rows <= WIDE_ROWS && h->n / h->n_kv <= MERGE_GROUP;
 }
 
 /* Split chunks are merged by the last block of a query (few rows), by row, or by a kernel of its
@@ -113,10 +113,10 @@ int step_attend(struct step *s, const struct model_op *op) {
         latent_attend(b, &a);
     else if (step_fuses(s)) {
         a.merged = b->arrived;
-        a.rows = b->arrived + b->max_merges * h->n_kv;
+        s->packed = !b->ranks; /* a row has heads of other devices, too */
+        a.rows = s->packed ? b->arrived + b->max_merges * h->n_kv : NULL;
         a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
         a.ahead = cuda_ahead(b, s->output ? s->output->after : NULL);
-        s->packed = true;
         return r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
     }
     r = r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));

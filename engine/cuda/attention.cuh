@@ -376,6 +376,8 @@ DEVICE void finish_rows(const struct attend_args &a, uint32_t row0, uint32_t q0,
                         uint32_t *told, float *sums) {
     uint32_t first = q0 / a.group, n = (q0 + n_q - 1) / a.group - first + 1, t = threadIdx.x;
 
+    if (!a.rows)
+        return;
     sync_block();
     if (t < n) {
         uint32_t begin = (first + t) * a.group, end = begin + a.group;

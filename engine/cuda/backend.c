@@ -151,7 +151,6 @@ static void read_environment(struct be *b) {
     b->memory_wait_ms = MEMORY_WAIT_MS;
     b->wide_rows = wide ? (uint32_t)strtoul(wide, NULL, 10) : WIDE_ROWS;
     b->fuse = fuse ? (uint32_t)strtoul(fuse, NULL, 10) : FUSE_VALUES;
-    b->fuse = b->n_ranks == 1 ? b->fuse : 0; /* last blocks know of no other device */
     b->shares = !(share && strcmp(share, "0") == 0);
     b->wants_fuse = b->fuse;
     b->wants_expert_vec = true;

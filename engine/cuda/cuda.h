@@ -145,6 +145,7 @@ struct graphs {
         struct be *be;
         enum note kind;
         struct launch launch;
+        bool early; /* as it was launched */
         _Alignas(16) uint8_t args[1024];
     } * note; /* [capacity] */
     uint32_t n_notes, capacity;
@@ -165,6 +166,7 @@ struct be {
     uint32_t rank, n_ranks;
     struct ranks *ranks;
     struct be *first;
+    bool met;    /* the next launch waits for events of other devices: it is not early */
     void *ready; /* an event: what the other ranks take from this one is there */
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
@@ -440,8 +442,9 @@ struct host_call {
     void (*fn)(void *ctx);
     void *ctx;
 };
-/* What was enqueued on device @b while the first one's graphs are noting. */
-void graph_note(struct be *b, enum note kind, const struct launch *l, const void *args, size_t n);
+/* Notes what was enqueued on device @b, for the first one's graphs; @l, @early: of a launch. */
+void graph_note(struct be *b, enum note kind, const struct launch *l, bool early, const void *args,
+                size_t n);
 /* The ops of the step's pass have all been launched. */
 void graph_end(struct step *s);
 

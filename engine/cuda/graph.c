@@ -126,7 +126,8 @@ int graph_launch(struct step *s) {
                       "cudaGraphLaunch");
 }
 
-void graph_note(struct be *b, enum note kind, const struct launch *l, const void *args, size_t n) {
+void graph_note(struct be *b, enum note kind, const struct launch *l, bool early, const void *args,
+                size_t n) {
     struct graphs *g = &b->first->graphs;
 
     assert(g->noting && !g->replaying);
@@ -136,6 +137,7 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, const void
     }
     g->note[g->n_notes].be = b;
     g->note[g->n_notes].kind = kind;
+    g->note[g->n_notes].early = early;
     if (kind == NOTE_LAUNCH)
         g->note[g->n_notes].launch = *l;
     memcpy(g->note[g->n_notes++].args, args, n);
@@ -158,7 +160,7 @@ static int again(const struct graphs *g, uint32_t i) {
     switch (g->note[i].kind) {
     case NOTE_LAUNCH:
         return b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
-                              b->early, b->stream);
+                              g->note[i].early, b->stream);
     case NOTE_CALL:
         return c->fn ? b->api->host_call(c->fn, c->ctx, b->stream, &b->side)
                      : b->api->host_join(b->stream, &b->side);

@@ -8,17 +8,27 @@
 
 #define RANKS 8u /* devices that share a model, at most */
 
-/* Rows of @n columns from where the columns are, by parts in their order, in the memory of any
- * device that is reached; grid: x n / GATHER_COLUMNS, rounded up, y rows. */
+/* Rows of @n columns, by shares in their order, in the memory of any device that is reached. */
+struct shares {
+    uint32_t n, n_shares;
+    struct share {
+        const float *at; /* row r at + r n_row: columns from @first on */
+        uint32_t first, n_row;
+    } share[RANKS]; /* the first one's @first is 0 */
+};
+
+/* Such rows to one place; grid: x n / GATHER_COLUMNS, rounded up, y rows. */
 #define GATHER_COLUMNS (4 * CUDA_THREADS)
 struct gather_args {
     const uint32_t *count; /* NULL, or how many rows there are */
     float *to;             /* [rows][n] */
-    uint32_t n, n_parts;
-    struct gather_part {
-        const float *at; /* row r at + r n_row: columns from @first on */
-        uint32_t first, n_row;
-    } part[RANKS]; /* the first one's @first is 0 */
+    struct shares from;
+};
+
+/* pack of such rows: NORM or PLAIN; pack.x is not read. */
+struct pack_shares_args {
+    struct pack_args pack;
+    struct shares from;
 };
 
 /* gate = what @kind, from PACK_SILU on, makes of gate and up, [rows][n]: in place; grid: rows. */
@@ -34,6 +44,7 @@ extern "C" {
 #endif
 extern const void *const kernel_glu;
 extern const void *const kernel_gather;
+extern const void *const kernel_pack_shares;
 #ifdef __cplusplus
 }
 #endif

@@ -11,10 +11,10 @@
  *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --x--> norm, pack,
  *     gate, up, glu --h--> pack, down --x--> ... norm, pack, logits --> rank 0: sampling
  *
- * An exchange: each stream records its event, waits for the others', and takes what the others
- * have to its own memory: by one kernel that reads it there, or, where a device does not reach
- * another's memory, by copies. Nothing is written by another device's stream. A rank may overwrite
- * what it gave only when all have taken it: that is so once another exchange has begun, since its
+ * An exchange: each stream records its event and waits for the others'. What packs the rows then
+ * reads the others' columns where they lie; where a device does not reach another's memory, copies
+ * bring them to its own before. Nothing is written by another device's stream. A rank may overwrite
+ * what it gave only when all have read it: that is so once another exchange has begun, since its
  * events lie behind that. So what is exchanged twice in a row needs a meeting in between, which
  * only rounds of logits do. The others wait for nothing when logits go to the first, nor it when
  * it has embedded: with wants all have x by then, and without them it is of no use.
@@ -22,7 +22,7 @@
  * Kernels, records and waits are what graphs may be made of (graph.c); copies between devices that
  * do not reach each other are not known to be, so without a way there are none.
  *
- * One thread enqueues for all. Each rank has the whole of every vector, and buffers for whole rows.
+ * One thread enqueues for all. Each rank has buffers for whole rows; x is whole on none.
  */
 
 #include "engine/cuda/ranks.h"
@@ -32,6 +32,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const struct be_ops *one_device;
 
 struct ranks {
     uint32_t n; /* open */
@@ -136,6 +138,8 @@ static int meet_now(struct ranks *k, const struct meeting *m) {
     struct be *failed = NULL;
     int e = k->be[0]->lost ? 0 : ranks_meet(k, m, &failed);
 
+    for (uint32_t i = 0; i < k->n; i++)
+        k->be[i]->met |= m->by >> i & 1;
     if (e)
         cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
     return e ? lose(k, failed) : k->be[0]->lost ? -EIO : 0;
@@ -148,7 +152,7 @@ static int meet(struct ranks *k, const struct meeting *m) {
     if (first->graphs.replaying)
         return first->lost ? -EIO : 0;
     if (first->graphs.noting)
-        graph_note(first, NOTE_MEETING, NULL, m, sizeof(*m));
+        graph_note(first, NOTE_MEETING, NULL, false, m, sizeof(*m));
     return meet_now(k, m);
 }
 
@@ -173,23 +177,30 @@ static int copy_columns(struct ranks *k, uint32_t rank, float *to, uint32_t n_to
     return cuda_check(b, e, "cudaMemcpy3DPeerAsync") < 0 ? lose(k, b) : 0;
 }
 
+static struct shares shares_of(uint32_t n, const struct columns *from, uint32_t n_shares) {
+    struct shares all = {.n = n, .n_shares = n_shares};
+
+    assert(n_shares > 0 && n_shares <= RANKS && from[0].first == 0);
+    for (uint32_t i = 0; i < n_shares; i++)
+        all.share[i] = (struct share){from[i].at, from[i].first, from[i].n_row};
+    return all;
+}
+
 /* @n columns, in parts, to @to in the memory of rank @rank, in the order of its stream. @count: as
  * in struct gather_args, of at most @n_rows. */
 static int take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const struct columns *from,
-                uint32_t n_parts, const uint32_t *count, uint32_t n_rows) {
+                uint32_t n_shares, const uint32_t *count, uint32_t n_rows) {
     struct be *b = k->be[rank];
-    struct gather_args a = {.count = count, .to = to, .n = n, .n_parts = n_parts};
-    const struct launch l = {kernel_gather, (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS,
-                             n_rows,        CUDA_THREADS,
-                             "gather",      0};
+    const struct gather_args a = {count, to, shares_of(n, from, n_shares)};
+    const struct launch l = {.kernel = kernel_gather,
+                             .grid_x = (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS,
+                             .grid_y = n_rows,
+                             .n_threads = CUDA_THREADS,
+                             .what = "gather"};
     int r = use(k, rank);
 
-    assert(n_parts > 0 && n_parts <= RANKS && from[0].first == 0);
-    for (uint32_t i = 0; i < n_parts && r == 0; i++)
-        if (k->direct)
-            a.part[i] = (struct gather_part){from[i].at, from[i].first, from[i].n_row};
-        else
-            r = copy_columns(k, rank, to, n, &from[i], n_rows);
+    for (uint32_t i = 0; i < n_shares && r == 0 && !k->direct; i++)
+        r = copy_columns(k, rank, to, n, &from[i], n_rows);
     if (r < 0 || !k->direct)
         return r;
     return cuda_launch(b, &l, &a, sizeof(a)) < 0 ? lose(k, b) : 0;
@@ -211,16 +222,22 @@ static float *whole_of(const struct be *b, enum gathered what) {
                               : b->logits;
 }
 
+/* Of @n columns, those that each rank has. */
+static void columns_of(const struct ranks *k, enum gathered what, uint32_t n,
+                       struct columns out[RANKS]) {
+    for (uint32_t j = 0; j < k->n; j++) {
+        uint32_t first = cut(k, n, j), n_own = cut(k, n, j + 1) - first;
+
+        out[j] = (struct columns){own_of(k->be[j], what), j, first, n_own, n_own};
+    }
+}
+
 /* Columns of all ranks, @n in all, to rank @rank. */
 static int take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t n,
                     const uint32_t *count, uint32_t n_rows) {
     struct columns from[RANKS];
 
-    for (uint32_t j = 0; j < k->n; j++) {
-        uint32_t first = cut(k, n, j), n_own = cut(k, n, j + 1) - first;
-
-        from[j] = (struct columns){own_of(k->be[j], what), j, first, n_own, n_own};
-    }
+    columns_of(k, what, n, from);
     return take(k, rank, whole_of(k->be[rank], what), n, from, k->n, count, n_rows);
 }
 
@@ -229,14 +246,38 @@ static const uint32_t *n_rows_of(const struct be *b) {
     return &b->head->n_rows;
 }
 
-/* To each rank, of the rows of the step. */
-static int gather(struct step *s, enum gathered what, uint32_t n) {
+/* What each rank has may be packed by all; copies are where all columns go. */
+static int exchange(struct step *s, enum gathered what, uint32_t n) {
     struct ranks *k = s->be->ranks;
     int r = meet(k, &all_meet);
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;)
+    for (uint32_t i = k->n; i-- > 0 && r == 0 && !k->direct;)
         r = take_all(k, i, what, n, n_rows_of(k->be[i]), s->grid.rows);
     return r;
+}
+
+int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
+    const struct ranks *k = b->ranks;
+    const struct launch l = {kernel_pack_shares, n_rows, 1, PACK_THREADS, "pack_shares", 0};
+    enum gathered what = a->x == whole_of(b, GATHER_X)   ? GATHER_X
+                         : a->x == whole_of(b, GATHER_H) ? GATHER_H
+                                                         : GATHER_O;
+    struct columns from[RANKS] = {{a->x, b->rank, 0, a->n, a->n}};
+
+    assert(a->x == whole_of(b, what) && a->kind <= PACK_NORM && !a->each && !a->x_stride);
+    if (k->direct)
+        columns_of(k, what, a->n, from);
+    const struct pack_shares_args shares = {*a, shares_of(a->n, from, k->direct ? k->n : 1)};
+    return cuda_launch(b, &l, &shares, sizeof(shares));
+}
+
+int ranks_whole_x(struct step *s) {
+    struct be *b = s->be;
+
+    assert(b == b->first);
+    return !b->ranks->direct
+               ? 0
+               : take_all(b->ranks, 0, GATHER_X, b->shape->n_embd, n_rows_of(b), s->batch->n_rows);
 }
 
 /* -- opening ----------------------------------------------------------------------------------- */
@@ -393,9 +434,13 @@ static struct be *close_ranks(struct be *b) {
     return NULL;
 }
 
-/* None: they are those of few rows, which several devices compute as they do many. */
+/* Those of one device, on all. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
-    return false;
+    bool there = true;
+
+    for (uint32_t r = 0; r < b->ranks->n && there; r++)
+        there = one_device->variant(b->ranks->be[r], i, use, name);
+    return there;
 }
 
 /* -- loading ----------------------------------------------------------------------------------- */
@@ -501,6 +546,7 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
     if (graph)
         return launch_graph(k, *out);
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+        k->be[i]->met = true; /* uploads, or the beginning of a capture */
         r = use(k, i);
         if (r == 0 && step_start(step_of(*out, i)) < 0)
             r = lose(k, k->be[i]);
@@ -508,7 +554,8 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
     return r;
 }
 
-/* x of the first to the others, and each rank's columns where its products are added. */
+/* Each rank's columns of the first one's x to where its products are added; by copies all of it
+ * goes to all. */
 static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
     uint32_t n = s->be->shape->n_embd, n_rows = s->grid.rows;
@@ -516,14 +563,15 @@ static int embed_ranks(struct step *s, const struct model_op *op) {
     int r = step_embed(s, &part) < 0 ? lose(k, s->be) : meet(k, &from_first);
 
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
-        struct be *b = k->be[i];
-        uint32_t at = cut(k, n, i), n_own = cut(k, n, i + 1) - at;
-        const struct columns x = {s->be->x, 0, 0, n, n}, own = {b->x + at, i, 0, n_own, n};
+        struct be *b = k->be[i], *at = k->direct ? s->be : b;
+        uint32_t first = cut(k, n, i), n_own = cut(k, n, i + 1) - first;
+        const struct columns x = {s->be->x, 0, 0, n, n};
+        const struct columns own = {at->x + first, at->rank, 0, n_own, n};
 
-        r = i == 0 ? 0 : take(k, i, b->x, n, &x, 1, n_rows_of(b), n_rows);
+        r = i == 0 || k->direct ? 0 : take(k, i, b->x, n, &x, 1, NULL, n_rows);
         r = r < 0 ? r : take(k, i, b->own_x, n_own, &own, 1, n_rows_of(b), n_rows);
     }
-    return r;
+    return r < 0 || !k->direct ? r : meet(k, &all_meet);
 }
 
 static int qkv_ranks(struct step *s, const struct model_op *op) {
@@ -533,14 +581,14 @@ static int qkv_ranks(struct step *s, const struct model_op *op) {
 static int attend_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, step_attend);
 
-    return r < 0 ? r : gather(s, GATHER_O, op->heads.n * op->heads.dim);
+    return r < 0 ? r : exchange(s, GATHER_O, op->heads.n * op->heads.dim);
 }
 
 static int proj(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     enum gathered in = op->in == ACT_H ? GATHER_H : GATHER_O;
 
-    assert(!s->packed && !s->held && !s->due && s->be->fuse == 0);
+    assert(!s->packed && !s->held && !s->due);
     int r = step_pack(s, PACK_PLAIN, whole_of(b, in), NULL, op->weights->n_in);
 
     return r < 0 ? r : step_multiply(s, op->weights, true);
@@ -549,23 +597,24 @@ static int proj(struct step *s, const struct model_op *op) {
 static int proj_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, proj);
 
-    return r < 0 ? r : gather(s, GATHER_X, s->be->shape->n_embd);
+    return r < 0 ? r : exchange(s, GATHER_X, s->be->shape->n_embd);
 }
 
+/* Columns of h, by the product itself where it has both gates and ups. */
 static int gate_up(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct launch l = {kernel_glu, s->grid.rows, 1, CUDA_THREADS, "glu", 0};
     int r = step_gate_up(s, op);
     const struct glu_args a = {b->head, b->gate, b->up, op->weights->m[0].n_out, s->ff.kind};
 
-    assert(r < 0 || (s->ff.kind >= PACK_SILU && !s->packed));
-    return r < 0 ? r : cuda_launch(b, &l, &a, sizeof(a));
+    assert(r < 0 || !s->packed);
+    return r < 0 || s->ff.kind == PACK_PLAIN ? r : cuda_launch(b, &l, &a, sizeof(a));
 }
 
 static int gate_up_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, gate_up);
 
-    return r < 0 ? r : gather(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
+    return r < 0 ? r : exchange(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
 }
 
 static int logits_ranks(struct step *s, const struct model_op *op) {
@@ -634,16 +683,10 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
 
 /* -- the table --------------------------------------------------------------------------------- */
 
-static const struct be_ops *one_device;
-
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = ranks_lack(op);
 
     return what ? what : one_device->lacks(s, op);
-}
-
-static bool proving(struct be *b, bool on) {
-    return cuda_selftest_wanted();
 }
 
 const struct be_ops *ranks_ops(const struct be_ops *one) {
@@ -655,7 +698,6 @@ const struct be_ops *ranks_ops(const struct be_ops *one) {
     all.open = open_ranks;
     all.close = close_ranks;
     all.variant = variant;
-    all.proving = proving;
     all.picks = NULL;
     all.lacks = lacks;
     all.load = load_ranks;

@@ -3,29 +3,55 @@
 #include "engine/cuda/kernels_ranks.h"
 #include "engine/cuda/rows.cuh"
 
+/* Columns i .. i + 3 of row @r; zero beyond the row. */
+DEVICE void load_columns(const struct shares &a, size_t r, uint32_t i, float v[4]) {
+    uint32_t p = 0;
+
+    while (p + 1 < a.n_shares && i >= a.share[p + 1].first)
+        p++;
+    const float *from = a.share[p].at + r * a.share[p].n_row + (i - a.share[p].first);
+    uint32_t end = p + 1 < a.n_shares ? a.share[p + 1].first : a.n;
+
+    if (i + 4 <= end && (uintptr_t)from % 16 == 0) {
+        load_four(from, v);
+        return;
+    }
+    for (uint32_t j = 0; j < 4; j++, i++) {
+        while (p + 1 < a.n_shares && i >= a.share[p + 1].first)
+            p++;
+        v[j] = i < a.n ? a.share[p].at[r * a.share[p].n_row + (i - a.share[p].first)] : 0;
+    }
+}
+
 /* The other devices' columns, read where they lie: a thread has four of a row. For few rows bound
  * by the way there and back, for many by its bytes. */
 KERNEL(gather, struct gather_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    uint32_t r = blockIdx.y, i = (blockIdx.x * CUDA_THREADS + threadIdx.x) * 4, p = 0;
-    float *to = a.to + (size_t)r * a.n;
+    uint32_t r = blockIdx.y, n = a.from.n, i = (blockIdx.x * CUDA_THREADS + threadIdx.x) * 4;
+    float v[4], *to = a.to + (size_t)r * n + i;
 
-    if ((a.count && r >= *a.count) || i >= a.n)
+    if ((a.count && r >= *a.count) || i >= n)
         return;
-    while (p + 1 < a.n_parts && i >= a.part[p + 1].first)
-        p++;
-    const float *from = a.part[p].at + (size_t)r * a.part[p].n_row + (i - a.part[p].first);
-    uint32_t end = p + 1 < a.n_parts ? a.part[p + 1].first : a.n;
+    load_columns(a.from, r, i, v);
+    if (i + 4 <= n && (uintptr_t)to % 16 == 0)
+        store16(to, {mx_bits_of(v[0]), mx_bits_of(v[1]), mx_bits_of(v[2]), mx_bits_of(v[3])});
+    else
+        for (uint32_t j = 0; i + j < n && j < 4; j++)
+            to[j] = v[j];
+}
 
-    if (i + 4 <= end && (((uintptr_t)from | (uintptr_t)(to + i)) & 15) == 0) {
-        store16(to + i, load16(from));
+/* As pack(), bits included. Rows beyond 8192 columns are read twice, their norms three times. */
+KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[PACK_THREADS / 32];
+    const struct pack_args &p = a.pack;
+    uint32_t r = blockIdx.x;
+
+    if (p.batch && r >= (p.wanted ? p.batch->n_wants : p.batch->n_rows))
         return;
-    }
-    for (uint32_t last = i + 4 < a.n ? i + 4 : a.n; i < last; i++) {
-        while (p + 1 < a.n_parts && i >= a.part[p + 1].first)
-            p++;
-        to[i] = a.part[p].at[(size_t)r * a.part[p].n_row + (i - a.part[p].first)];
-    }
+    pack_row_of<PACK_THREADS>(
+        p, r, p.wanted ? p.batch->want_row[r] : r, shared,
+        [&](size_t row, uint32_t i, float v[4]) { load_columns(a.from, row, i, v); });
 }
 
 /* A device has some columns of gates and ups: it multiplies them itself, as pack() would with all

@@ -19,5 +19,9 @@ struct meeting {
 /* Enqueues that; the device of one of @by is used then. 0 or the runtime's error, nothing is lost
  * yet; *failed: the rank that it is of, if not NULL. */
 int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed);
+/* Launches pack for rows of a rank's x, or of what its o and gates are parts of. 0 or -EIO. */
+int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a);
+/* All columns of x on the first device, behind the last layer. 0 or -EIO. */
+int ranks_whole_x(struct step *s);
 /* step_logit_rows() up to the factors: the first device has all logits then. 0 or -EIO. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);

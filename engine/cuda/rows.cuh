@@ -129,9 +129,11 @@ template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *s
 
 /* Packs row @row as row @r of the operand, by a block of THREADS; shared: [PACK_THREADS / 32]. A
  * thread stands for one of PACK_THREADS, or for several, so that the sum is the same. It has the
- * quads tid, tid + THREADS, ...; the first few stay in registers, the others are read again. */
-template <int THREADS>
-DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
+ * quads tid, tid + THREADS, ...; the first few stay in registers, the others are read again.
+ * load(row, i, v): columns i .. i + 3 before the norm. */
+template <int THREADS, class LOAD>
+DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, size_t row, float *shared,
+                        const LOAD &load) {
     constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, kept = PACK_QUADS * step;
     uint32_t at = 4 * threadIdx.x;
     bool cores = each == 1 && a.cores; /* last blocks have few rows */
@@ -139,7 +141,7 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
 
 #pragma unroll
     for (uint32_t k = 0; k < PACK_QUADS; k++)
-        load_values(a, row, at + k * step, v[k]);
+        load(row, at + k * step, v[k]);
     if (a.kind == PACK_NORM) {
         float sum[each];
 
@@ -153,7 +155,7 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
         for (uint32_t i = at + kept; i < a.n; i += each * step)
 #pragma unroll
             for (uint32_t e = 0; e < each; e++) {
-                load_values(a, row, i + e * step, w);
+                load(row, i + e * step, w);
                 for (int j = 0; j < 4; j++)
                     sum[e] = fmaf(w[j], w[j], sum[e]);
             }
@@ -166,7 +168,7 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
             max = fmaxf(max, fabsf(v[k][j]));
     }
     for (uint32_t i = at + kept; i < a.n; i += step) {
-        load_values(a, row, i, w);
+        load(row, i, w);
         apply_norm(a, i, inverse, w);
         for (int j = 0; j < 4; j++)
             max = fmaxf(max, fabsf(w[j]));
@@ -181,12 +183,19 @@ DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *s
     for (uint32_t k = 0; k < PACK_QUADS; k++)
         pack_quad(a, r, at + k * step, shrink, cores, v[k]);
     for (uint32_t first = kept; first < a.n_padded; first += step) {
-        load_values(a, row, first + at, w);
+        load(row, first + at, w);
         apply_norm(a, first + at, inverse, w);
         pack_quad(a, r, first + at, shrink, cores, w);
     }
     if (threadIdx.x == 0)
         a.scale[r] = power_of_two(e);
+}
+
+/* Of a.x, and a.up. */
+template <int THREADS>
+DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
+    pack_row_of<THREADS>(a, r, row, shared,
+                         [&](size_t from, uint32_t i, float v[4]) { load_values(a, from, i, v); });
 }
 
 /* -- products that are left -------------------------------------------------------------------- */

@@ -22,11 +22,13 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     assert(n > 0 && n <= 4096 && l->shared % 16 == 0);
     if (b->lost || b->first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
+    bool early = b->early && !b->met;
+    b->met = false;
     if (b->first->graphs.noting)
-        graph_note(b, NOTE_LAUNCH, l, args, n);
+        graph_note(b, NOTE_LAUNCH, l, early, args, n);
     return cuda_check(b,
                       b->api->launch(l->kernel, l->grid_x, l->grid_y, l->n_threads, l->shared, args,
-                                     b->early, b->stream),
+                                     early, b->stream),
                       l->what);
 }
 
@@ -36,7 +38,7 @@ int cuda_call(struct be *b, void (*fn)(void *ctx), void *ctx) {
     if (b->lost || b->graphs.replaying)
         return b->lost ? -EIO : 0;
     if (b->graphs.noting)
-        graph_note(b, NOTE_CALL, NULL, &c, sizeof(c));
+        graph_note(b, NOTE_CALL, NULL, false, &c, sizeof(c));
     int e = fn ? b->api->host_call(fn, ctx, b->stream, &b->side)
                : b->api->host_join(b->stream, &b->side);
     return cuda_check(b, e, fn ? "cudaLaunchHostFunc" : "cudaStreamWaitEvent");
@@ -49,6 +51,8 @@ int cuda_join(struct be *b) {
 static int launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
     struct launch l = {kernel_pack, n_rows, 1, PACK_THREADS, "pack", 0};
 
+    if (b->ranks)
+        return ranks_pack(b, n_rows, a);
     return cuda_launch(b, &l, a, sizeof(*a));
 }
 
@@ -348,7 +352,7 @@ bool step_fuses(const struct step *s) {
 
 /* Whether the last block of a kernel packs its rows of @n values for the next one. */
 static bool packs_last(const struct step *s, uint32_t n) {
-    return step_fuses(s) && (uint64_t)s->grid.rows * n <= s->be->fuse;
+    return step_fuses(s) && !s->be->ranks && (uint64_t)s->grid.rows * n <= s->be->fuse;
 }
 
 /* The argument of matvec for the rows of the step that are packed. */

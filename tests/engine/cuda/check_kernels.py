@@ -51,6 +51,7 @@ LIMITS = {
     "soft_gate": 64,
     "glu": 64,
     "gather": 64,
+    "pack_shares": 64,
     "pack": 64,
     "embed": 80,
     "rope": 64,

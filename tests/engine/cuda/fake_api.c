@@ -256,6 +256,7 @@ static int event_wait(void *e, void *stream) {
 
     if (r || (event->recorded == 0 && !event->captured))
         return r;
+    s->waits = true;
     if (++fake_cuda.n_waits == fake_cuda.forget_wait)
         return 0;
     if (fake_capture)
@@ -404,6 +405,9 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
         fprintf(stderr, "fake cuda: a launch of %s that a device would refuse\n", k->name);
         return 1;
     }
+    if (early && stream_of(stream)->waits)
+        fake_refuse("an early launch behind a wait for an event");
+    stream_of(stream)->waits = false;
     if (kernel == kernel_sample_scan)
         streams_sampled();
     struct op *o = stream_capture(stream_of(stream), OP_LAUNCH);

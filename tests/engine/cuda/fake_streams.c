@@ -277,6 +277,7 @@ int capture_stop(struct graph **out) {
 
     for (struct stream *s = fake_streams; s; s = s->next) {
         r = s != first && s->n_joined < s->n_captured ? CAPTURE_INVALID : r;
+        s->waits = s->waits && !s->captured; /* waits of a capture are the graph's */
         s->captured = false;
         s->n_captured = s->n_joined = 0;
     }

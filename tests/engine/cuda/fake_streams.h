@@ -39,6 +39,7 @@ struct stream {
     struct stream *next; /* of all */
     int device;
     bool captured; /* the capture has it */
+    bool waits;    /* what comes next is behind another stream's event */
     /* What it has of it, and so much of that the stream which began it waits for. */
     uint32_t n_captured, n_joined;
 };

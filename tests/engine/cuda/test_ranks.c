@@ -120,20 +120,26 @@ static uint32_t difference(const struct trace *a, const struct trace *b) {
 }
 
 /* Widths that do not divide into whole tiles, biases, norms of heads, tied outputs, both types of
- * pages; devices that reach each other, whose later steps are graphs, and such that do not; each
- * device once ahead of the others. */
+ * pages; devices that reach each other, whose later steps are graphs, and such that do not; kernels
+ * launched early; each device once ahead of the others. */
 Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
     static const struct {
         struct tiny_model model;
         const char *devices;
         enum engine_kv_type kv;
         bool no_peers;
+        const char *early;
     } cases[] = {
-        {{.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 301}, "0,1", 0, false},
+        {{.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 301},
+         "0,1",
+         0,
+         false,
+         "1"},
         {{.arch = "qwen2", .type = TENSOR_Q8_0, .n_embd = 96, .n_ff = 160, .tied = true},
          "1,0",
          ENGINE_KV_Q8_0,
-         true},
+         true,
+         "1"},
         {{.arch = "llama",
           .type = TENSOR_F32,
           .n_embd = 72,
@@ -145,7 +151,8 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
           .n_layer = 2},
          "0,3,1,2",
          ENGINE_KV_F16,
-         false},
+         false,
+         "0"},
     };
     static struct trace one, several;
     struct fake_cuda *f = fake_find();
@@ -157,6 +164,7 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
         tiny_model_temp(&cases[i].model, path);
         f->n_devices = 4;
         f->no_peers = cases[i].no_peers;
+        setenv("WEFT_CUDA_EARLY", cases[i].early, 1);
         run(path, "0", cases[i].kv, SEQS, &one);
         cr_expect(one.at[0][PROMPT].digest != 0 && f->n_exchanged == 0);
         for (f->ahead = 1; f->ahead <= n; f->ahead += n - 1) {
@@ -218,11 +226,12 @@ Test(cuda_ranks, a_wait_that_is_missing_is_seen) {
     unlink(path);
 }
 
-/* Likewise where they read each other's memory: of a step that is noted, of the graph that is
- * captured of the next one, and of those that it stands for. Without its end, where the first waits
- * for the others, there is no graph. */
+/* Likewise where they read each other's memory, which takes one more exchange, of x that is
+ * embedded: of a step that is noted, of the graph that is captured of the next one, and of those
+ * that it stands for. Without its end, where the first waits for the others, there is no graph. */
 Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
-    enum { CAPTURE = STEP + 2, NOTED = FIRST_CHUNK, CAPTURED = NOTED + STEP + CAPTURE + STEP };
+    enum { READS = STEP + 2, CAPTURE = READS + 2, NOTED = READS - 1 };
+    enum { CAPTURED = NOTED + READS + CAPTURE + READS };
     enum { LATER = CAPTURED + CAPTURE, LAST = LATER + 2 * (OUTPUTS - 2) };
     static struct trace right, same;
     struct fake_cuda *f = fake_find();
@@ -234,7 +243,7 @@ Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
     run(path, "0,1", ENGINE_KV_F16, 1, &right);
     cr_expect(f->n_waits == LAST, "%u", f->n_waits);
     cr_expect(f->n_exchanged == 0 && f->n_graph_launches == OUTPUTS - 2);
-    for (uint32_t i = 1; i <= FEW(STEP); i++) {
+    for (uint32_t i = 1; i <= FEW(READS); i++) {
         cr_expect(is_missed(path, NOTED + i, &right), "wait %u", i);
         cr_expect(is_missed(path, CAPTURED + 1 + i, &right), "graph, wait %u", i);
     }
@@ -252,6 +261,7 @@ Test(cuda_ranks, a_wait_that_is_missing_in_a_graph_is_seen) {
 /* What a run of a few steps by the engine itself comes to. */
 struct outcome {
     uint64_t digest[2];
+    float vector[64];      /* of the first step's first row */
     uint8_t page[1 << 14]; /* of host memory */
     size_t page_bytes;
     uint32_t n_pages;
@@ -283,14 +293,15 @@ static int try_all(const char *path, const char *devices, const char *backend, s
     for (uint32_t step = 1; step <= 2 && r == 0; step++) {
         const uint32_t page[1] = {step == 1 ? 1 : 3};
         struct engine_seq seq = {.n_rows = step == 1 ? 3 : 1, .pos0 = (step - 1) * 3, .feed = -1};
-        struct engine_want want = {.row = seq.n_rows - 1, .what = WANT_SAMPLE};
+        const struct engine_want want[2] = {{.row = seq.n_rows - 1, .what = WANT_SAMPLE},
+                                            {.row = 0, .what = WANT_HIDDEN}};
         struct engine_copy down = {.src = 1, .dst = 1, .dir = COPY_D2H},
                            up = {.src = 1, .dst = 2, .dir = COPY_H2D}, here = {.src = 2, .dst = 3};
         const struct engine_copy back[2] = {up, here};
         struct engine_batch b = {.step = step,
                                  .n_rows = seq.n_rows,
                                  .n_seqs = 1,
-                                 .n_wants = 1,
+                                 .n_wants = step == 1 ? 2 : 1,
                                  .n_params = 1,
                                  .n_before = step == 1 ? 0 : 2,
                                  .before = back,
@@ -299,7 +310,7 @@ static int try_all(const char *path, const char *devices, const char *backend, s
                                  .token = tokens + seq.pos0,
                                  .seq = &seq,
                                  .table[KV_GLOBAL] = {start, page},
-                                 .want = &want,
+                                 .want = want,
                                  .param = &param};
         struct engine_result result;
 
@@ -308,7 +319,9 @@ static int try_all(const char *path, const char *devices, const char *backend, s
         r = r < 0 ? r : engine_wait(e, step, &result);
         if (r == 0)
             out->digest[step - 1] = result.out[0].digest;
-        else
+        if (r == 0 && step == 1)
+            memcpy(out->vector, result.out[1].vector, sizeof(out->vector));
+        if (r < 0)
             cr_expect(r == -EIO && engine_launch(e, &b) == -EIO && engine_fault(e)[0]);
     }
     if (r == 0) {
@@ -337,6 +350,7 @@ Test(cuda_ranks, pages_go_to_the_host_and_back) {
     cr_assert(try_all(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
     cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1]);
     cr_expect(one.digest[0] && one.digest[0] != one.digest[1]);
+    cr_expect(one.vector[63] != 0 && memcmp(one.vector, two.vector, sizeof(one.vector)) == 0);
     cr_expect(one.page_bytes == two.page_bytes && memcmp(one.page, two.page, one.page_bytes) == 0);
     cr_expect(strcmp(one.isa, "sm_90") == 0 && strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
     unlink(path);

@@ -95,9 +95,9 @@ static void make_way(int what) {
         _exit(3);
     struct gather_args a = {
         .to = what == WRITTEN ? there : to,
-        .n = what == WRITTEN ? 4 : 8,
-        .n_parts = what == WRITTEN ? 1 : 2,
-        .part = {{here, 0, 4}, {there, 4, 4}},
+        .from = {.n = what == WRITTEN ? 4 : 8,
+                 .n_shares = what == WRITTEN ? 1 : 2,
+                 .share = {{here, 0, 4}, {there, 4, 4}}},
     };
     struct mistake_args other = {NO_MISTAKE, (void *)there, NULL};
     if (what == OTHER_KERNEL)
