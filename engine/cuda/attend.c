@@ -13,6 +13,20 @@ static struct attend_kernel kernel_for(const struct step *s, const struct heads 
     return attend_kernel_for(&shape, s->grid.rows > s->be->wide_rows);
 }
 
+/* The kernel for blocks of many queries that sequences share, which leaves others' items to that of
+ * few; kernel NULL: there is none, as far as the self-test knows, for these heads, or for so few
+ * rows. */
+static struct attend_kernel sharing_kernel(const struct step *s, const struct heads *h) {
+    const struct be *b = s->be;
+    struct page_shape shape = cuda_page_shape(b, h);
+    struct attend_kernel k = attend_kernel_for(&shape, true);
+    bool tried = b->opts->max_rows > b->wide_rows;
+
+    if (!b->shares || !tried || !k.leaves || step_fuses(s))
+        return (struct attend_kernel){0};
+    return k;
+}
+
 /* The work list of attention, made on the device from the batch's head; that of the layer before
  * serves where its heads are the same. */
 static int plan(struct step *s, const struct heads *h) {
@@ -20,6 +34,7 @@ static int plan(struct step *s, const struct heads *h) {
     struct plan_args a = {
         .batch = b->head,
         .item = b->item,
+        .wide_item = kernel_for(s, h).leaves || sharing_kernel(s, h).kernel ? b->wide_item : NULL,
         .merge = b->merge,
         .group = h->n / h->n_kv,
         .n_head_kv = h->n_kv,
@@ -28,6 +43,7 @@ static int plan(struct step *s, const struct heads *h) {
         .page_tokens = b->shares ? b->opts->page_tokens : 0,
         .few = cuda_few(b),
         .wide = kernel_for(s, h).queries,
+        .shared = MAX(sharing_kernel(s, h).queries, cuda_few(b)),
     };
 
     assert(h->n_kv > 0 && h->n % h->n_kv == 0 && a.max_partials > 0);
@@ -54,6 +70,30 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
                            .n_threads = CUDA_THREADS,
                            .what = "attend",
                            .shared = k->shared};
+}
+
+/* The items of many queries, whose results others go on from, then those of few. Blocks of what
+ * sequences share are one a multiprocessor. */
+static int launch_attend(const struct step *s, const struct heads *h, const struct attend_args *a) {
+    struct attend_kernel wide = kernel_for(s, h), few = attend_kernel_for(&a->shape, false);
+    bool all = wide.queries > few.queries || a->shape.latent;
+    int r = 0;
+
+    if (!all)
+        wide = sharing_kernel(s, h);
+    if (wide.kernel) {
+        struct launch l = attend_launch(s, h, &wide);
+
+        if (!all)
+            l.grid_x = ((uint32_t)s->be->device.n_multiprocessors + h->n_kv - 1) / h->n_kv;
+        r = cuda_launch(s->be, &l, a, sizeof(*a));
+    }
+    if (r == 0 && (!all || wide.leaves)) {
+        struct launch l = attend_launch(s, h, &few);
+
+        r = cuda_launch(s->be, &l, a, sizeof(*a));
+    }
+    return r;
 }
 
 /* Whether one kernel of a block a row merges and packs what attention leaves. Of more rows, which
@@ -104,8 +144,6 @@ int step_attend(struct step *s, const struct model_op *op) {
         .sinks = sinks,
     };
 
-    struct attend_kernel kernel = kernel_for(s, h), rest = attend_kernel_for(&a.shape, false);
-    struct launch attend = attend_launch(s, h, &kernel);
     struct launch merge = {
         kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
     int r = plan(s, h);
@@ -117,12 +155,9 @@ int step_attend(struct step *s, const struct model_op *op) {
         a.rows = s->packed ? b->arrived + b->max_merges * h->n_kv : NULL;
         a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
         a.ahead = cuda_ahead(b, s->output ? s->output->after : NULL);
-        return r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
+        return r < 0 ? r : launch_attend(s, h, &a);
     }
-    r = r < 0 ? r : cuda_launch(b, &attend, &a, sizeof(a));
-    attend = attend_launch(s, h, &rest);
-    if (r == 0 && kernel.leaves)
-        r = cuda_launch(b, &attend, &a, sizeof(a));
+    r = r < 0 ? r : launch_attend(s, h, &a);
     if (merges_by_row(s, h)) {
         struct launch rows = {kernel_merge_rows, s->grid.rows, 1, PACK_THREADS, "merge_rows", 0};
         enum pack_kind kind = s->gated ? PACK_GATE : PACK_PLAIN;

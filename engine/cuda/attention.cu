@@ -1,7 +1,8 @@
 /*
  * attention - softmax(q k' scale) v over pages, for decoding. A thread block has 16 queries (rows
- * of one sequence x heads that share a key head) and goes over chunks of 256 keys; in a chunk each
- * of its 8 warps does one tile of 32 keys, then all threads merge the tiles. The tree of
+ * of one sequence x heads that share a key head) and goes over chunks of 256 keys, all or those
+ * behind what others had in common; in a chunk each of its 8 warps does one tile of 32 keys, then
+ * all threads merge the tiles. The tree of
  * engine/shared/pages.h: a query's result depends on its position and the keys alone, not on the
  * other queries, on how many rows the step has, or on whether the chunks were done by one block or
  * by many (merge). attention_wide.cu is the same for prompts, attention_large.cu for large heads.
@@ -156,13 +157,58 @@ template <int D> DEVICE void merge_part(const struct Shared<D> &s, float x[4]) {
     }
 }
 
+/* What the whole of each query begins with, which sees keys from @first on: what the item goes on
+ * from. A thread's four values of part n are left in s.o[n], for the same thread. */
+template <int D>
+DEVICE_APART void begin_whole(const struct attend_args &a, const struct attn_item &it,
+                              uint32_t first, struct Shared<D> &s) {
+    constexpr int n_parts = 32 * D / PART;
+    uint32_t mine = threadIdx.x / 16, place = it.shared.place + (mine < it.n_q ? mine : 0);
+    size_t step = (size_t)it.shared.step * gridDim.y * a.few * a.partial_stride;
+    const float *from = a.partial + partial_at(a, gridDim.y, blockIdx.y, it.shared.partial, place);
+    float max = -INFINITY, l = 0, o[n_parts][4];
+
+#pragma unroll
+    for (int i = 0; i < n_parts * 4; i++)
+        o[i / 4][i % 4] = 0;
+    for (uint32_t r = attn_first_result(&it.shared, first / ATTN_CHUNK); r < it.shared.n_results;
+         r++) {
+        const float *x = from + r * step;
+        struct Weights w = merge_weights(max, x[a.n_value]);
+
+        l = merge_with(l, x[a.n_value + 1], w.a, w.b);
+        max = w.max;
+#pragma unroll
+        for (int n = 0; n < n_parts; n++) {
+            uint32_t d = n * PART + threadIdx.x % 16 * 4;
+            float v[4];
+
+            if (d >= a.n_value)
+                continue;
+            load_four(x + d, v);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                o[n][i] = merge_with(o[n][i], v[i], w.a, w.b);
+        }
+    }
+    if (threadIdx.x % 16 == 0) {
+        s.all_m[mine] = max;
+        s.all_l[mine] = l;
+    }
+#pragma unroll
+    for (int n = 0; n < n_parts; n++)
+        store16(&s.o[n][mine][threadIdx.x % 16 * 4], {mx_bits_of(o[n][0]), mx_bits_of(o[n][1]),
+                                                      mx_bits_of(o[n][2]), mx_bits_of(o[n][3])});
+}
+
 template <int D, bool Q8>
 DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
                         struct Shared<D> &s) {
     constexpr int n_parts = 32 * D / PART;
     uint32_t tid = threadIdx.x, warp = tid / 32, mine = tid / 16;
     uint32_t first = first_key_of(a, it);
-    uint32_t from = it.chunk < 0 ? first / ATTN_CHUNK : (uint32_t)it.chunk;
+    uint32_t low = it.chunk < 0 ? it.shared.n_chunks : (uint32_t)it.chunk;
+    uint32_t from = it.chunk < 0 && first / ATTN_CHUNK > low ? first / ATTN_CHUNK : low;
     uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
     float all[n_parts][4];
 
@@ -172,13 +218,10 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
     if (tid == 0)
         find_place(s.place, a, it, first);
     take_queries<D>(a, it, s);
-    if (tid < ATTN_QUERIES) {
-        s.all_m[tid] = -INFINITY;
-        s.all_l[tid] = 0;
-    }
+    begin_whole<D>(a, it, first, s);
 #pragma unroll
-    for (int i = 0; i < n_parts * 4; i++)
-        all[i / 4][i % 4] = 0;
+    for (int n = 0; n < n_parts; n++)
+        load_four(&s.o[n][mine][tid % 16 * 4], all[n]);
     sync_block();
     if (a.batch->n_items <= gridDim.x) { /* this one is all that the block has */
         prefetch_tile<D, Q8>(s.place, from * ATTN_CHUNK + warp * ATTN_TILE);
@@ -229,8 +272,6 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
         const struct attn_item &it = a.batch->item[i];
 
-        if (it.n_q > ATTN_QUERIES) /* attend_wide's */
-            continue;
         attend_item<D, Q8>(a, it, s);
         if (a.merged)
             finish_item(a, it);

@@ -251,16 +251,9 @@ DEVICE void end_query(const struct attend_args &a, const struct attn_item &it, S
     s.all_a[query] = x.a;
 }
 
-/* The first key that any query of an item sees. Several merges: a row of a sequence each. */
+/* The first key that any query of an item sees. */
 DEVICE uint32_t first_key_of(const struct attend_args &a, const struct attn_item &it) {
-    uint32_t low = it.pos0 + it.q0 / a.group;
-
-    for (uint32_t r = 1; r < it.n_merges; r++) {
-        uint32_t pos = a.batch->pos[it.row0 + r];
-
-        low = pos < low ? pos : low;
-    }
-    return attn_first_key(low, a.window);
+    return attn_first_key(it.pos0 + it.q0 / a.group, a.window);
 }
 
 /* @first: first_key_of() */
@@ -281,10 +274,18 @@ DEVICE void find_place(struct Place &p, const struct attend_args &a, const struc
     p.last = it.pos0 + (it.q0 + it.n_q - 1) / a.group;
 }
 
-/* Where query @query's part of the partial result is. */
+/* Where place @place of partial result @index of a key head is. */
+template <class ARGS>
+DEVICE size_t partial_at(const ARGS &a, uint32_t n_head_kv, uint32_t kv, uint32_t index,
+                         uint32_t place) {
+    uint32_t at = index + place / a.few;
+
+    return (((size_t)at * n_head_kv + kv) * a.few + place % a.few) * a.partial_stride;
+}
+
+/* Where query @query's part of the item's first result is. */
 DEVICE float *partial_of(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
-    return a.partial +
-           (((size_t)it.partial * gridDim.y + blockIdx.y) * a.few + query) * a.partial_stride;
+    return a.partial + partial_at(a, gridDim.y, blockIdx.y, it.partial, query);
 }
 
 /* Where the values of query @query's result go: to the item's, or to the chunk's part. */
@@ -311,28 +312,27 @@ DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it,
 template <uint32_t V>
 DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it, uint32_t kv,
                          uint32_t query, uint32_t d) {
-    uint32_t dim = a.n_value, q = it.q0 + query;
-    size_t stride = (size_t)a.n_head_kv * a.few * a.partial_stride;
-    uint32_t head = kv * a.group + q % a.group, row = it.row0 + q / a.group;
-    uint32_t first = a.window < UINT32_MAX ? attn_first_key(a.batch->pos[row], a.window) : 0;
-    size_t place = (kv * a.few + query) * (size_t)a.partial_stride;
-    const float *own = a.partial + it.partial * stride + place;
+    uint32_t dim = a.n_value, q = it.q0 + query, head = kv * a.group + q % a.group;
+    uint32_t row = it.row0 + q / a.group, n_shared = it.shared.n_results;
+    uint32_t n = n_shared + it.n_chunks - it.shared.n_chunks;
+    uint32_t key = a.window < UINT32_MAX ? attn_first_key(a.batch->pos[row], a.window) : 0;
+    size_t stride = (size_t)a.n_head_kv * a.few * a.partial_stride, step = it.shared.step * stride;
+    const float *own = a.partial + partial_at(a, a.n_head_kv, kv, it.partial, query);
     const float *shared =
-        a.partial + it.shared * stride + place + (size_t)it.shared_q * a.partial_stride;
+        a.partial + partial_at(a, a.n_head_kv, kv, it.shared.partial, it.shared.place + query);
     float max = -INFINITY, l = 0, o[V];
 
 #pragma unroll
     for (uint32_t v = 0; v < V; v++)
         o[v] = 0;
-    for (uint32_t c = first / ATTN_CHUNK; c < it.n_chunks; c += MERGE_AHEAD) {
+    for (uint32_t r = attn_first_result(&it.shared, key / ATTN_CHUNK); r < n; r += MERGE_AHEAD) {
         float next[MERGE_AHEAD][2 + V];
 
 #pragma unroll
         for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
-            bool there = c + k < it.n_chunks;
-            uint32_t at = there ? c + k : c;
-            const float *p =
-                at < it.n_shared ? shared + at * stride : own + (at - it.n_shared) * stride;
+            bool there = r + k < n;
+            uint32_t at = there ? r + k : r;
+            const float *p = at < n_shared ? shared + at * step : own + (at - n_shared) * stride;
 
             next[k][0] = there ? p[dim] : -INFINITY;
             next[k][1] = p[dim + 1];

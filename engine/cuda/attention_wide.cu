@@ -1,11 +1,13 @@
 /*
- * attention_wide - attention of prompts, with the bits of attention.cu. A thread block has 128
- * queries of a sequence, 16 a warp, and goes over the tiles of all their chunks one after the
- * other: a tile's keys and values come to shared memory once for all warps, by asynchronous copies,
- * two tiles ahead. Codes of q8_0 become halves once for all warps, a tile ahead. A warp computes
- * the tile's result as attention.cu does and merges it into its chunk's at once, eight values of
- * the head at a time; chunks are merged into the whole. So a tile needs no other exchange than one
- * barrier. A tile that none of a warp's queries sees is left out, which changes no bit.
+ * attention_wide - attention of many queries, with the bits of attention.cu. A thread block has 128
+ * queries, 16 a warp: of a sequence, over all their chunks, or of sequences that begin alike, over
+ * a run of the chunks that these share. It goes over the tiles one after the other: a tile's keys
+ * and values come to shared memory once for all warps, by asynchronous copies, two tiles ahead.
+ * Codes of q8_0 become halves once for all warps, a tile ahead. A warp computes the tile's result
+ * as attention.cu does and merges it into its chunk's at once, eight values of the head at a time;
+ * chunks are merged into the whole. So a tile needs no other exchange than one barrier. A tile that
+ * none of a warp's queries sees is left out, which changes no bit. Of a run that begins with chunk
+ * 0 the whole is handed on, of others each chunk, since chunks are merged from left to right.
  *
  * Heads of up to 128 values: chunk and whole of 16 queries are 128 registers. Bound by
  * instructions: the softmax of 512 scores and the merging of 2048 values a tile, beside 64 mma.
@@ -185,13 +187,17 @@ template <int D> struct alignas(16) Shared {
     struct Place place;
 };
 
-/* The positions of the queries of warp threadIdx.x. */
+/* The positions of the queries of warp threadIdx.x. All see what sequences share but for windows,
+ * for which the highest position is not looked for: tiles are masked where there is one. */
 template <int D> DEVICE void find_range(const struct attend_args &a, struct Shared<D> &s) {
     uint32_t query = threadIdx.x * ATTN_QUERIES, end = query + ATTN_QUERIES, n_q = s.item.n_q;
+    bool shared = s.item.chunk >= 0;
 
-    s.low[threadIdx.x] = s.item.pos0 + (s.item.q0 + query) / a.group;
-    s.high[threadIdx.x] =
-        query < n_q ? s.item.pos0 + (s.item.q0 + (end < n_q ? end : n_q) - 1) / a.group : 0;
+    s.low[threadIdx.x] = s.item.pos0 + (shared ? 0 : (s.item.q0 + query) / a.group);
+    s.high[threadIdx.x] = query >= n_q ? 0
+                          : shared
+                              ? INT32_MAX
+                              : s.item.pos0 + (s.item.q0 + (end < n_q ? end : n_q) - 1) / a.group;
 }
 
 /* Merges the tile that begins with key @first into @chunk, of the warp's queries from @query on.
@@ -245,15 +251,29 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, con
     }
 }
 
-/* The results of the warp's queries, from @query on. */
+/* Values 2 t and 2 t + 1 of each eight of query g (@i 0) or g + 8 (1), times @scale / @sum. */
+template <int D>
+DEVICE void put_values(const struct attend_args &a, float *to, int i, const Result<D> &r,
+                       float scale, float sum) {
+    uint32_t t = threadIdx.x % 4;
+
+#pragma unroll
+    for (int b = 0; b < 4 * D; b++) {
+        const float *x = &r.o[b][2 * i];
+        uint32_t two[2] = {mx_bits_of(x[0] * scale / sum), mx_bits_of(x[1] * scale / sum)};
+
+        if (8u * b < a.n_value)
+            store8(to + 8 * b + 2 * t, two);
+    }
+}
+
+/* The final results of the warp's queries, from @query on. */
 template <int D>
 DEVICE void put_results(const struct attend_args &a, const struct attn_item &it, uint32_t query,
                         const Result<D> &r) {
-    uint32_t lane = threadIdx.x % 32, t = lane % 4;
-
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        uint32_t mine = query + lane / 4 + 8 * i;
+        uint32_t mine = query + threadIdx.x % 32 / 4 + 8 * i;
 
         if (mine >= it.n_q)
             continue;
@@ -264,13 +284,28 @@ DEVICE void put_results(const struct attend_args &a, const struct attn_item &it,
             sum = merge_with(sum, 1.0f, w.a, w.b);
             scale = w.a;
         }
-#pragma unroll
-        for (int b = 0; b < 4 * D; b++) {
-            const float *x = &r.o[b][2 * i];
-            uint32_t two[2] = {mx_bits_of(x[0] * scale / sum), mx_bits_of(x[1] * scale / sum)};
+        put_values<D>(a, to, i, r, scale, sum);
+    }
+}
 
-            if (8u * b < a.n_value)
-                store8(to + 8 * b + 2 * t, two);
+/* The results of chunk @chunk, or of all up to it, of the warp's queries from @query on. */
+template <int D>
+DEVICE void put_partial(const struct attend_args &a, const struct attn_item &it, uint32_t query,
+                        uint32_t chunk, const Result<D> &r) {
+    uint32_t step = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES * ATTN_QUERIES;
+    uint32_t before = it.chunk > 0 ? chunk - (uint32_t)it.chunk : 0;
+
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t mine = query + threadIdx.x % 32 / 4 + 8 * i;
+
+        if (mine >= it.n_q)
+            continue;
+        float *to = partial_of(a, it, before * step + mine);
+        put_values<D>(a, to, i, r, 1, 1);
+        if (threadIdx.x % 4 == 0) {
+            to[a.n_value] = r.m[i];
+            to[a.n_value + 1] = r.l[i];
         }
     }
 }
@@ -281,9 +316,12 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
                        n_tiles = sizeof(ring.tile) / sizeof(Tile<D>);
     const struct Place &p = s.place;
     uint32_t warp = threadIdx.x / 32, query = warp * ATTN_QUERIES;
-    uint32_t from = p.first / ATTN_TILE;
+    uint32_t low = s.item.chunk < 0 ? 0 : (uint32_t)s.item.chunk * ATTN_TILES;
+    uint32_t from = p.first / ATTN_TILE > low ? p.first / ATTN_TILE : low;
     Result<D> all, part;
 
+    if (from >= s.n_tiles) /* before the windows of all queries */
+        return;
     for (uint32_t i = from; i < from + ahead; i++) {
         if (i < s.n_tiles)
             fetch<D>(p, ring, i);
@@ -319,28 +357,35 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
         if ((i + 1) % ATTN_TILES == 0 || i + 1 == s.n_tiles) {
             merge_result<D>(all, part);
             clear<D>(part);
+            if (s.item.chunk <= 0 && i + 1 < s.n_tiles)
+                continue;
+            if (s.item.chunk < 0)
+                put_results<D>(a, s.item, query, all);
+            else
+                put_partial<D>(a, s.item, query, i / ATTN_TILES, all);
+            clear<D>(all);
         }
     }
-    put_results<D>(a, s.item, query, all);
 }
 
-/* By one thread: the next item of more than ATTN_QUERIES queries that is the block's. */
+/* By one thread: the next item that is the block's. */
 template <int D> DEVICE void find_item(const struct attend_args &a, struct Shared<D> &s) {
     struct attn_item &to = s.item;
 
-    do
-        s.index += gridDim.x;
-    while (s.index < a.batch->n_items && a.batch->item[s.index].n_q <= ATTN_QUERIES);
-    if (s.index >= a.batch->n_items)
+    s.index += gridDim.x;
+    if (s.index >= a.batch->n_wide_items)
         return;
-    const struct attn_item &from = a.batch->item[s.index];
+    const struct attn_item &from = a.batch->wide_item[s.index];
     to.row0 = from.row0;
     to.pos0 = from.pos0;
     to.q0 = from.q0;
     to.n_q = from.n_q;
     to.page0 = from.page0;
-    find_place(s.place, a, to, attn_first_key(to.pos0 + to.q0 / a.group, a.window));
-    s.n_tiles = s.place.last / ATTN_TILE + 1;
+    to.chunk = from.chunk;
+    to.partial = from.partial;
+    find_place(s.place, a, to, first_key_of(a, to));
+    s.n_tiles = to.chunk < 0 ? s.place.last / ATTN_TILE + 1
+                             : ((uint32_t)to.chunk + from.n_run) * ATTN_TILES;
 }
 
 template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
@@ -350,7 +395,7 @@ template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct
         if (threadIdx.x == 0)
             find_item<D>(a, s);
         sync_block();
-        if (s.index >= a.batch->n_items)
+        if (s.index >= a.batch->n_wide_items)
             break;
         attend_item<D, Q8>(a, s, *(Ring<D, Q8> *)dynamic_shared());
         sync_block();

@@ -195,10 +195,10 @@ struct be {
     enum { M128_NEVER, M128_IF_BETTER, M128_ALWAYS } m128;
 
     /* On the device. */
-    struct batch_head *head;  /* where the rows upload goes */
-    struct attn_item *item;   /* [max_items] of the step: plan.cu */
-    struct attn_merge *merge; /* [max_merges] */
-    int32_t *sampled;         /* [2][max_wants]: of even and of odd steps */
+    struct batch_head *head;            /* where the rows upload goes */
+    struct attn_item *item, *wide_item; /* [max_items] of the step: plan.cu */
+    struct attn_merge *merge;           /* [max_merges] */
+    int32_t *sampled;                   /* [2][max_wants]: of even and of odd steps */
     /* q and o, which are free behind attention's output: of a layer's branches what is not added
      * to x yet, and what a product gives before its norm (residual.c). */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *partial;

@@ -52,10 +52,11 @@ struct scale_args {
 
 /* -- the batch --------------------------------------------------------------------------------- */
 
-/* The chunks of queries that were split: chunk c of query i is in partial + c - n_shared at place
- * i, or, of the first n_shared, in shared + c at place shared_q + i. */
+/* The results of queries that were split: what they share with others, then each of their own
+ * chunks, that of query i of chunk c in partial + c - shared.n_chunks at place i. */
 struct attn_merge {
-    uint32_t row0, q0, n_q, partial, n_chunks, shared, n_shared, shared_q;
+    uint32_t row0, q0, n_q, partial, n_chunks;
+    struct attn_shared shared;
     uint32_t item, seq; /* the first of its own items; its sequence */
 };
 
@@ -74,27 +75,28 @@ struct plan_seq {
  * many rows: a grid may be larger than there are rows, wants or items. */
 struct batch_head {
     uint32_t n_rows, n_wants, n_seqs;
-    uint32_t n_items, n_merges;  /* written by plan */
-    const int32_t *token, *feed; /* feed >= 0: the token is sampled[feed] */
+    uint32_t n_items, n_wide_items, n_merges; /* written by plan */
+    const int32_t *token, *feed;              /* feed >= 0: the token is sampled[feed] */
     const uint32_t *pos;
     /* By class of pages: the page of the row's position, and the tables. */
     const uint32_t *row_page[PAGE_CLASSES], *page_table[PAGE_CLASSES];
     const uint32_t *row_slot; /* token in the page */
     const uint32_t *row_seq, *want_row;
     const struct plan_seq *seq;
-    const struct attn_item *item;
+    const struct attn_item *item, *wide_item;
     const struct attn_merge *merge;
 };
 
-/* What attention has to do for the batch: @item and @merge have room for it. Grid: 1. */
+/* What attention has to do for the batch: item, wide_item and merge have room for it. Grid: 1. */
 struct plan_args {
     struct batch_head *batch;
-    struct attn_item *item;
+    struct attn_item *item, *wide_item; /* wide: those of more than few queries; NULL: none apart */
     struct attn_merge *merge;
     uint32_t group, n_head_kv, n_multiprocessors, max_partials;
     uint32_t page_tokens; /* 0: nothing is shared */
     uint32_t few;         /* queries of a block that has one chunk: ATTN_QUERIES or ATTN_LATENT */
     uint32_t wide;        /* of one that has all: attend_kernel.queries */
+    uint32_t shared;      /* of one that has chunks for several sequences: few, or more */
 };
 
 /* -- rows -------------------------------------------------------------------------------------- */

@@ -8,7 +8,8 @@
 #include "engine/cuda/kernels.h"
 
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
- * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l. merged: the block that
+ * [n_head_kv][few queries] rows of partial_stride floats: o, then m and l; of more queries it takes
+ * as many as they need. merged: the block that
  * is last with a merge's chunks does the merge, the one that is last with a row's heads packs the
  * row. Tiles and chunks that none of an item's queries sees are left out, which changes no bit. */
 struct attend_args {
@@ -31,9 +32,9 @@ struct attend_args {
     struct ahead ahead; /* where no block has more than one item */
 };
 
-/* attend_wide_64 and attend_wide_128 take the items of more than ATTN_QUERIES queries, which are
- * of one sequence and all its chunks, and leave the others to attend_64 and attend_128; nothing by
- * last blocks. Their shared memory: */
+/* attend_wide_64 and attend_wide_128 take wide_item, all chunks of a sequence or some that several
+ * share, and leave the others to attend_64 and attend_128, which go on from what these left;
+ * nothing by last blocks. Their shared memory: */
 #define ATTEND_WIDE_STAGES 3u
 #define ATTEND_WIDE_SHARED(head, q8)                                                               \
     (ATTN_TILE * (((q8) ? 2 : ATTEND_WIDE_STAGES) * ((head) + 32 + (head)) * 2 +                   \
@@ -44,7 +45,7 @@ struct attend_kernel {
     const void *kernel;
     uint32_t shared;  /* bytes, of the launch */
     uint32_t queries; /* of an item that has all chunks, at most */
-    bool leaves;      /* items of up to ATTN_QUERIES queries to the variant that is not wide */
+    bool leaves;      /* items that are not in wide_item to the variant that is not wide */
 };
 
 /* attend_latent: items of up to ATTN_LATENT queries of LATENT_KEY values, the results of

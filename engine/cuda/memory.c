@@ -172,6 +172,7 @@ static void add_attention(struct be *b) {
     assert(cuda_partials(b, &(struct heads){s->widest.n_kv, s->widest.n_kv, s->widest.head}) > 0);
     add(b, &b->partial, b->partial_bytes, 1, "attention", false);
     add(b, &b->item, b->max_items, sizeof(struct attn_item), "attention", false);
+    add(b, &b->wide_item, b->max_items, sizeof(struct attn_item), "attention", false);
     add(b, &b->merge, b->max_merges, sizeof(struct attn_merge), "attention", false);
     add(b, &b->arrived, cuda_arrivals(b), sizeof(uint32_t), "attention", false);
 }

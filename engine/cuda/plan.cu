@@ -4,8 +4,12 @@
  * fill the device, every chunk becomes an item of its own and a merge follows. Sequences of one row
  * each that stand side by side and begin with the same pages share the items of their common
  * chunks: a block of 16 has queries of several of them, and the keys are read once for all. In a
- * step of many rows a block that goes over all its chunks has 64 queries. The result is the same
- * (engine/shared/pages.h), so this is free to look at the batch.
+ * step of many rows a block that goes over all its chunks has 64 queries or 128. The result is the
+ * same (engine/shared/pages.h), so this is free to look at the batch.
+ *
+ * Where many queries share chunks, their blocks have up to 128, and runs of chunks, as long as
+ * leaves an item for each multiprocessor; what follows them goes on from their results, without a
+ * merge, in the kernel behind it.
  *
  * One block, once a step: warps compare page tables, one thread gives out items, merges and room
  * for partial results in the order of the sequences, and all threads write the items. What one
@@ -20,6 +24,9 @@
 #define NO_ITEM UINT32_MAX
 
 #define LONG_CHUNKS 8u /* of one row that are items of their own, however much there is to do */
+/* As many blocks of 16 queries and one chunk take as long as one of attend_wide's of 128, computed:
+ * q8_0 3.9, f16 2.2 by the bytes that they ask the L2 cache for, 4.9 by their instructions. */
+#define WIDE_WORTH 4u
 
 struct Known { /* of a sequence */
     struct plan_seq s;
@@ -28,10 +35,11 @@ struct Known { /* of a sequence */
 };
 
 struct Planned {
-    uint32_t item; /* crowded: the first of its items; else NO_ITEM */
-    uint32_t shared_item, n_shared,
-        n;                  /* of a group of n, by its first sequence; n 0: none begins here */
-    uint32_t shared, merge; /* the first of the group's partial results, and of its merges */
+    uint32_t item, wide_item;  /* the first of its items over all chunks; item NO_ITEM: none */
+    struct attn_shared shared; /* what its own chunks follow */
+    /* Of a group of n, by its first sequence; n 0: none begins here. What they share is items of
+     * @run chunks from shared_item on, for merges from @merge on. */
+    uint32_t n, run, shared_item, merge;
 };
 
 struct Plan {
@@ -42,12 +50,23 @@ struct Plan {
 };
 
 struct Given { /* so far */
-    uint32_t items, merges, partials;
+    uint32_t items, wide_items, merges, partials;
 };
+
+DEVICE uint32_t ceil_div(uint32_t n, uint32_t by) {
+    return (n + by - 1) / by;
+}
 
 /* Blocks of queries that go over all their chunks. */
 DEVICE uint32_t blocks_of(const struct plan_args &a, const struct plan_seq &s) {
-    return (s.n_rows * a.group + a.wide - 1) / a.wide;
+    return ceil_div(s.n_rows * a.group, a.wide);
+}
+
+/* How many of @n_queries in blocks of @size are in items of the other list. */
+DEVICE uint32_t wide_blocks_of(const struct plan_args &a, uint32_t n_queries, uint32_t size) {
+    uint32_t whole = size > a.few ? n_queries / size : 0;
+
+    return a.wide_item ? whole + (n_queries - whole * size > a.few && size > a.few) : 0;
 }
 
 /* Whether there are blocks of queries enough to fill the device. */
@@ -95,13 +114,14 @@ DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &
     return (uint32_t)other / per_chunk;
 }
 
-/* How many sequences from @i on share their beginning, and how many chunks of it; 1: none. A
- * sequence that would more than halve what is shared begins a group of its own. */
+/* How many sequences from @i on, of at most @most queries, share their beginning, and how many
+ * chunks of it; 1: none. A sequence that would more than halve what is shared begins a group of its
+ * own. */
 DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32_t i,
-                         uint32_t n_known, uint32_t *n_shared) {
+                         uint32_t n_known, uint32_t most, uint32_t *n_shared) {
     uint32_t n = 1;
 
-    for (; i + n < n_known && (n + 1) * a.group <= a.few; n++) {
+    for (; i + n < n_known && (n + 1) * a.group <= most; n++) {
         uint32_t common = p.known[i + n].common;
 
         if (common == 0 || (n > 1 && common < *n_shared / 2))
@@ -109,6 +129,43 @@ DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32
         *n_shared = n > 1 && *n_shared < common ? *n_shared : common;
     }
     return n;
+}
+
+/* Of groups of more than a few queries: how many items of @run chunks they are, how many of few
+ * queries and one chunk in their place (added to *few_items), and the longest of them. */
+DEVICE uint32_t count_runs(const struct plan_args &a, const struct Plan &p, uint32_t n,
+                           uint32_t run, uint32_t *few_items, uint32_t *longest) {
+    uint32_t runs = 0;
+
+    for (uint32_t i = 0; i < n;) {
+        uint32_t n_shared = 0, n_group = group_at(a, p, i, n, a.shared, &n_shared);
+
+        if (n_group * a.group > a.few && n_group > 1) {
+            runs += ceil_div(n_shared, run);
+            *few_items += ceil_div(n_group * a.group, a.few) * n_shared;
+            *longest = n_shared > *longest ? n_shared : *longest;
+        }
+        i += n_group;
+    }
+    return runs;
+}
+
+/* Of how many chunks an item is that many queries share, so that all multiprocessors have one; 0:
+ * there are so few that blocks of few queries end earlier. */
+DEVICE uint32_t run_of(const struct plan_args &a, const struct Plan &p, uint32_t n) {
+    uint32_t few_items = 0, longest = 0, most = a.n_multiprocessors / a.n_head_kv, unused = 0;
+
+    if (a.shared <= a.few)
+        return 0;
+    uint32_t chunks = count_runs(a, p, n, 1, &few_items, &longest);
+    if (chunks == 0)
+        return 0;
+    uint32_t run = ceil_div(chunks, most > 0 ? most : 1);
+    while (run < longest && count_runs(a, p, n, run, &unused, &unused) > most)
+        run++;
+    run = run < longest ? run : longest;
+    uint64_t full = (uint64_t)run * a.n_multiprocessors, all = (uint64_t)chunks * a.n_head_kv;
+    return (uint64_t)few_items * a.n_head_kv >= WIDE_WORTH * (full > all ? full : all) ? run : 0;
 }
 
 /* Blocks of queries of one sequence, each with as many items as it has chunks, or one. */
@@ -121,93 +178,153 @@ DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32
         uint32_t n = (s.pos0 + (q0 + n_q - 1) / a.group) / ATTN_CHUNK + 1;
 
         if (n == 1 || n > a.max_partials - g.partials) {
-            a.item[g.items++] = {s.row0, s.pos0, q0, n_q, s.page0, -1, 0, n, 0, 0};
+            a.item[g.items++] = {s.row0, s.pos0, q0, n_q, s.page0, -1, 0, 0, n, 0, 0, {}};
             continue;
         }
-        a.merge[g.merges++] = {s.row0, q0, n_q, g.partials, n, 0, 0, 0, g.items, seq};
+        a.merge[g.merges++] = {s.row0, q0, n_q, g.partials, n, {}, g.items, seq};
         g.items += n;
         g.partials += n;
     }
 }
 
-/* A group of @n sequences: the items that they share, then each one's own. false: there is no room
- * for it. */
-DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, uint32_t n,
-                       uint32_t n_shared, uint32_t seq, struct Given &g) {
-    uint64_t partials = n_shared;
+/* Of a group: the chunks of sequence @s, from the shared ones on, as items that a merge follows. */
+DEVICE void give_own(const struct plan_args &a, const struct plan_seq &s, uint32_t seq,
+                     const struct attn_shared &shared, struct Given &g) {
+    uint32_t n_chunks = s.pos0 / ATTN_CHUNK + 1, n_own = n_chunks - shared.n_chunks;
 
-    for (uint32_t k = i; k < i + n; k++)
-        partials += p.known[k].s.pos0 / ATTN_CHUNK + 1 - n_shared;
-    if (partials > a.max_partials - g.partials)
-        return false;
-    uint32_t shared = g.partials;
-    p.planned[i] = {NO_ITEM, g.items, n_shared, n, shared, g.merges};
-    g.items += n_shared;
-    g.partials += n_shared;
-    for (uint32_t k = i; k < i + n; k++) {
-        const struct plan_seq &s = p.known[k].s;
-        uint32_t n_chunks = s.pos0 / ATTN_CHUNK + 1, n_own = n_chunks - n_shared;
+    for (uint32_t q0 = 0; q0 < a.group; q0 += a.few) {
+        uint32_t n_q = a.group - q0 < a.few ? a.group - q0 : a.few;
+        struct attn_merge &m = a.merge[g.merges++];
 
-        if (k > i)
-            p.planned[k] = {NO_ITEM, 0, 0, 0, 0, 0};
-        a.merge[g.merges++] = {s.row0, 0,        a.group,           g.partials, n_chunks,
-                               shared, n_shared, (k - i) * a.group, g.items,    seq + k - i};
+        m = {s.row0, q0, n_q, g.partials, n_chunks, shared, g.items, seq};
+        m.shared.place += q0;
         g.items += n_own;
         g.partials += n_own;
     }
+}
+
+/* Whether the own chunks of a sequence that @n_shared precede are one item. */
+DEVICE bool goes_on(const struct plan_seq &s, uint32_t n_shared, bool many) {
+    return many && s.pos0 / ATTN_CHUNK + 1 - n_shared <= LONG_CHUNKS;
+}
+
+/* A group of @n sequences: the items of @run chunks that they share, then each one's own; @many:
+ * these are enough for the device if they are one a sequence. false: there is no room for it. */
+DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, uint32_t n,
+                       uint32_t n_shared, uint32_t run, bool many, uint32_t seq, struct Given &g) {
+    bool wide = n * a.group > a.few;
+    uint32_t step = ceil_div(n * a.group, a.few), blocks = ceil_div(a.group, a.few);
+    uint32_t n_results = n_shared - run + 1;
+    uint64_t partials = (uint64_t)n_results * step;
+
+    for (uint32_t k = i; k < i + n; k++)
+        if (!goes_on(p.known[k].s, n_shared, wide && many))
+            partials += (p.known[k].s.pos0 / ATTN_CHUNK + 1 - n_shared) * blocks;
+    if (partials > a.max_partials - g.partials)
+        return false;
+    struct attn_shared shared = {n_shared, n_results, g.partials, step, 0};
+    uint32_t n_items = ceil_div(n_shared, run), merge = g.merges;
+    uint32_t first_item = wide ? g.wide_items : g.items;
+    g.wide_items += wide ? n_items : 0;
+    g.items += wide ? 0 : n_items;
+    g.partials += n_results * step;
+    for (uint32_t k = i; k < i + n; k++) {
+        bool whole = goes_on(p.known[k].s, n_shared, wide && many);
+
+        p.planned[k] = {whole ? g.items : NO_ITEM, 0, shared, 0, 0, 0, 0};
+        shared.place += a.group;
+        if (whole)
+            g.items += blocks;
+        else
+            give_own(a, p.known[k].s, seq + k - i, p.planned[k].shared, g);
+    }
+    p.planned[i].n = n;
+    p.planned[i].run = run;
+    p.planned[i].shared_item = first_item;
+    p.planned[i].merge = merge;
     return true;
 }
 
 /* By one thread, for @n sequences from @first on. */
 DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint32_t n,
                  bool crowded, struct Given &g) {
+    uint32_t run = run_of(a, p, n);
+    bool many = n * a.n_head_kv >= a.n_multiprocessors;
+
     p.first_merge = g.merges;
     for (uint32_t i = 0; i < n;) {
-        uint32_t n_shared = 0, n_group = group_at(a, p, i, n, &n_shared);
+        uint32_t n_shared = 0, n_group = group_at(a, p, i, n, run ? a.shared : a.few, &n_shared);
+        bool wide = n_group * a.group > a.few;
+        uint32_t its_run = !wide ? 1 : run < n_shared ? run : n_shared;
 
-        if (n_group > 1 && give_group(a, p, i, n_group, n_shared, first + i, g)) {
+        if (n_group > 1 && give_group(a, p, i, n_group, n_shared, its_run, many, first + i, g)) {
             i += n_group;
             continue;
         }
         /* Nothing else would be left for the device to do than a long sequence's one row. */
-        bool is_long = p.known[i].s.n_rows == 1 && p.known[i].s.pos0 / ATTN_CHUNK >= LONG_CHUNKS;
+        const struct plan_seq &s = p.known[i].s;
+        bool is_long = s.n_rows == 1 && s.pos0 / ATTN_CHUNK >= LONG_CHUNKS;
         bool whole = crowded && !is_long;
-        p.planned[i] = {whole ? g.items : NO_ITEM, 0, 0, 0, 0, 0};
-        if (whole)
-            g.items += blocks_of(a, p.known[i].s);
-        else
-            give_seq(a, p.known[i].s, first + i, g);
+        p.planned[i] = {whole ? g.items : NO_ITEM, g.wide_items, {}, 0, 0, 0, 0};
+        if (whole) {
+            uint32_t n_wide = wide_blocks_of(a, s.n_rows * a.group, a.wide);
+
+            g.wide_items += n_wide;
+            g.items += blocks_of(a, s) - n_wide;
+        } else {
+            give_seq(a, s, first + i, g);
+        }
         i++;
     }
     p.end_merge = g.merges;
 }
 
-/* The items of a sequence that are one a block of queries, and those that it and others share. */
-DEVICE void write_seq(const struct plan_args &a, const struct plan_seq &s, const struct Planned &p,
-                      uint32_t shared_page0) {
-    uint32_t lane = threadIdx.x % 32, n_queries = s.n_rows * a.group;
-
-    if (p.item != NO_ITEM)
-        for (uint32_t i = lane; i * a.wide < n_queries; i += 32) {
-            uint32_t q0 = i * a.wide, n_q = n_queries - q0 < a.wide ? n_queries - q0 : a.wide;
-            uint32_t n = (s.pos0 + (q0 + n_q - 1) / a.group) / ATTN_CHUNK + 1;
-
-            a.item[p.item + i] = {s.row0, s.pos0, q0, n_q, s.page0, -1, 0, n, 0, 0};
-        }
-    for (uint32_t c = lane; c < p.n_shared; c += 32)
-        a.item[p.shared_item + c] = {
-            s.row0,     s.pos0,       0,          p.n * a.group, shared_page0,
-            (int32_t)c, p.shared + c, p.n_shared, p.merge,       p.n};
-}
-
-/* The page table for what the group that begins with @i shares: that of the sequence of the lowest
- * position, whose window begins first. The others may have let go of a window's first pages. */
-DEVICE uint32_t table_of(const struct Plan &p, uint32_t i) {
+/* The sequence of the lowest position of the group that begins with @i, whose window begins first:
+ * its page table serves for what they share. The others may have let go of a window's first
+ * pages. */
+DEVICE uint32_t lowest_of(const struct Plan &p, uint32_t i) {
     uint32_t low = i;
 
     for (uint32_t k = i + 1; k < i + p.planned[i].n; k++)
         low = p.known[k].s.pos0 < p.known[low].s.pos0 ? k : low;
-    return p.known[low].s.page0;
+    return low;
+}
+
+/* The items of sequence @i that are one a block of queries, and those that it and others share. */
+DEVICE void write_seq(const struct plan_args &a, const struct Plan &p, uint32_t i) {
+    const struct plan_seq &s = p.known[i].s, &low = p.known[lowest_of(p, i)].s;
+    const struct Planned &d = p.planned[i];
+    struct attn_shared shared = d.shared;
+    uint32_t lane = threadIdx.x % 32, n_queries = s.n_rows * a.group;
+    uint32_t size = shared.n_chunks ? a.few : a.wide;
+    uint32_t n_wide = wide_blocks_of(a, n_queries, size);
+
+    if (d.item != NO_ITEM)
+        for (uint32_t k = lane; k * size < n_queries; k += 32) {
+            uint32_t q0 = k * size, n_q = n_queries - q0 < size ? n_queries - q0 : size;
+            uint32_t n = (s.pos0 + (q0 + n_q - 1) / a.group) / ATTN_CHUNK + 1;
+
+            shared.place = d.shared.place + q0;
+            (k < n_wide ? a.wide_item[d.wide_item + k] : a.item[d.item + k - n_wide]) = {
+                s.row0, s.pos0, q0, n_q, s.page0, -1, 0, 0, n, 0, 0, shared};
+        }
+    for (uint32_t k = lane; d.n && k * d.run < shared.n_chunks; k += 32) {
+        uint32_t c = k * d.run, left = shared.n_chunks - c, result = k == 0 ? 0 : c - d.run + 1;
+        bool wide = d.n * a.group > a.few;
+
+        (wide ? a.wide_item : a.item)[d.shared_item + k] = {s.row0,
+                                                            low.pos0,
+                                                            0,
+                                                            d.n * a.group,
+                                                            low.page0,
+                                                            (int32_t)c,
+                                                            left < d.run ? left : d.run,
+                                                            shared.partial + result * shared.step,
+                                                            shared.n_chunks,
+                                                            d.merge,
+                                                            wide ? 0 : d.n,
+                                                            {}};
+    }
 }
 
 /* The items of a merge, but for those that it shares. */
@@ -215,17 +332,16 @@ DEVICE void write_merge(const struct plan_args &a, uint32_t i) {
     struct attn_merge m = a.merge[i];
     const struct plan_seq s = a.batch->seq[m.seq];
 
-    for (uint32_t c = m.n_shared + threadIdx.x % 32; c < m.n_chunks; c += 32)
-        a.item[m.item + c - m.n_shared] = {
-            m.row0,     s.pos0, m.q0, m.n_q, s.page0, (int32_t)c, m.partial + c - m.n_shared,
-            m.n_chunks, i,      1};
+    for (uint32_t k = threadIdx.x % 32, c; (c = m.shared.n_chunks + k) < m.n_chunks; k += 32)
+        a.item[m.item + k] = {m.row0, s.pos0,        m.q0,       m.n_q, s.page0, (int32_t)c,
+                              1,      m.partial + k, m.n_chunks, i,     1,       {}};
 }
 
 KERNEL(plan, struct plan_args, CUDA_THREADS, 1) {
     wait_for_previous();
     SHARED struct Plan p;
     uint32_t tid = threadIdx.x, warp = tid / 32, n_seqs = a.batch->n_seqs;
-    struct Given g = {0, 0, 0};
+    struct Given g = {0, 0, 0, 0};
     bool crowded = is_crowded(a, p);
 
     for (uint32_t first = 0; first < n_seqs; first += PLAN_SEQS) {
@@ -246,12 +362,13 @@ KERNEL(plan, struct plan_args, CUDA_THREADS, 1) {
             give(a, p, first, n, crowded, g);
         sync_block();
         for (uint32_t i = warp; i < n; i += CUDA_THREADS / 32)
-            write_seq(a, p.known[i].s, p.planned[i], table_of(p, i));
+            write_seq(a, p, i);
         for (uint32_t i = p.first_merge + warp; i < p.end_merge; i += CUDA_THREADS / 32)
             write_merge(a, i);
     }
     if (tid == 0) {
         a.batch->n_items = g.items;
+        a.batch->n_wide_items = g.wide_items;
         a.batch->n_merges = g.merges;
     }
 }

@@ -133,6 +133,7 @@ static bool fill_attention(struct step *s, struct batch_head *h) {
     h->n_seqs = batch->n_seqs;
     h->seq = d;
     h->item = s->be->item;
+    h->wide_item = s->be->wide_item;
     h->merge = s->be->merge;
     for (uint32_t c = 0; c < (has_windows(s->be) ? 2 : 1); c++) {
         uint32_t *pages = staging_take(&s->rows, bytes, &d);

@@ -70,18 +70,38 @@ MX_FN uint32_t attn_key_of_column(uint32_t block, uint32_t column) {
     return 8 * (column / 2) + 2 * block + column % 2;
 }
 
-/* One thread block's work: queries [q0, q0 + n_q) of a sequence over all its chunks, or over one. A
- * query is a row and a head of the group that shares the key head: number row * group + head.
+/* Results of chunks [0, n_chunks) of a query, which sequences that begin alike share: the first is
+ * that of the first chunks merged, the others are those of the n_results - 1 last chunks. Result r
+ * of query i is that of query place + i in partial + r * step. */
+struct attn_shared {
+    uint32_t n_chunks, n_results;
+    uint32_t partial, step, place;
+};
+
+/* The first result that matters to a query whose first chunk is @chunk; n_results and more: none of
+ * these, but of those behind them. */
+MX_FN uint32_t attn_first_result(const struct attn_shared *s, uint32_t chunk) {
+    uint32_t merged = s->n_chunks - s->n_results; /* more chunks than results */
+
+    return chunk > merged ? chunk - merged : 0;
+}
+
+/* One thread block's work: queries [q0, q0 + n_q) of a sequence over all its chunks, or over some.
+ * A query is a row and a head of the group that shares the key head: number row * group + head.
  * Sequences of one row that stand side by side and begin with the same pages may share the items of
- * those chunks: then the rows are theirs. */
+ * those chunks: then the rows are theirs, pos0 is the lowest of their positions, page0 its
+ * sequence's. What is in partial: index of [few queries], where query i is at i % few behind
+ * i / few others. Chunks from 0 on leave one result, others one each. */
 struct attn_item {
     uint32_t row0, pos0; /* of the sequence's rows in the batch */
     uint32_t q0, n_q;
-    uint32_t page0;           /* of the sequence's page table */
-    int32_t chunk;            /* the chunk, or -1: all, and the result is final */
-    uint32_t partial;         /* where the chunk's result goes: index of [ATTN_QUERIES] */
-    uint32_t n_chunks;        /* of the item's longest query */
-    uint32_t merge, n_merges; /* those that its result goes to, where it has a chunk */
+    uint32_t page0;    /* of the sequence's page table */
+    int32_t chunk;     /* the first of n_run; or -1: all of n_chunks, and the result is final */
+    uint32_t n_run;    /* chunks; 0: final */
+    uint32_t partial;  /* where the results of its chunks go; each takes as many as queries need */
+    uint32_t n_chunks; /* of the item's longest query */
+    uint32_t merge, n_merges;  /* those that its result goes to, where it has a chunk */
+    struct attn_shared shared; /* final: what it goes on from; n_chunks 0: nothing */
 };
 
 /* The first key that a query at @pos sees, of a layer whose rows see the last @window keys. */

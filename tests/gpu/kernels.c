@@ -497,16 +497,22 @@ static void run_attention(struct attention *t, int how, float *out) {
                                                  .q0 = q0,
                                                  .n_q = n_q,
                                                  .chunk = split ? (int32_t)c : -1,
+                                                 .n_run = split,
                                                  .partial = n_partials++,
                                                  .n_chunks = n_chunks,
                                                  .merge = n_merges - 1,
                                                  .n_merges = split};
     }
+    uint32_t n_wide = how == MANY && attend_kernel_for(&t->shape, true).leaves ? n_items : 0;
+    if (n_wide && item[n_wide - 1].n_q <= few) /* what is left by the last block */
+        n_wide--;
     struct batch_head batch = {
         .n_rows = t->n_rows,
-        .n_items = n_items,
+        .n_items = n_items - n_wide,
+        .n_wide_items = n_wide,
         .n_merges = n_merges,
-        .item = device_of(item, n_items * sizeof(*item)),
+        .item = device_of(item + n_wide, (n_items - n_wide) * sizeof(*item)),
+        .wide_item = device_of(item, n_wide * sizeof(*item)),
         .merge = device_of(merge, n_merges * sizeof(*merge)),
         .page_table = {t->table_on},
         .pos = device_of(pos, t->n_rows * 4),
@@ -574,6 +580,7 @@ static void run_attention(struct attention *t, int how, float *out) {
     api->release(a.partial);
     api->release((void *)a.batch);
     api->release((void *)batch.item);
+    api->release((void *)batch.wide_item);
     api->release((void *)batch.pos);
     free(pos);
     api->release((void *)batch.merge);
@@ -733,6 +740,7 @@ static void check_large_values(const void *arg) {
 }
 
 #include "tests/gpu/latent.h"
+#include "tests/gpu/sharing.h"
 
 static void check_attentions(bool tiny) {
     report_alone("large values, q8_0", 60, check_large_values, NULL);
@@ -1003,6 +1011,7 @@ int main(int argc, char **argv) {
     check_matrices(tiny);
     check_attentions(tiny);
     check_latents(tiny);
+    check_all_sharing(tiny);
     report_alone("last blocks", 60, check_last_block, &tiny);
     report_alone("experts", 60, check_expert_kernels, &tiny);
     report_alone("delta nets", 60, check_delta_kernels, &tiny);

@@ -59,7 +59,7 @@ TAG = re.compile(r"(?:add_segment|add_stage|walk)ILi(\d+)E")
 # Kernels whose warps go over all tiles of a chunk for their share of the values: how often the loop that does it runs.
 SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256": 8, "attend_wide_512": 8}
 # Once a row of tiles, not once a stage; scores with a cap; once a chunk of attend_wide.
-RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|merge_result")
+RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|merge_result|put_results|put_partial")
 
 Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed")
 

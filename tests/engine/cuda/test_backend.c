@@ -325,46 +325,62 @@ Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     unlink(path);
 }
 
-enum { COMMON = 262, SHARERS = 3 };
+/* Sequences that begin alike decode, the longest first; on the same pages, as far as they are full,
+ * or on pages of their own. */
+struct sharing {
+    uint32_t n, common; /* tokens */
+    uint32_t n_multiprocessors;
+    bool same_pages, share, graphs;
+    uint64_t order;
+};
 
-/* Three sequences that begin alike decode, the longest first; with @common they are on the same
- * pages, as far as they are full. */
-static void run_sharing(const char *path, bool common, bool share, uint64_t digest[SHARERS][5]) {
+enum { MOST_COMMON = 540, MOST_SHARERS = 18 };
+
+typedef uint64_t sharer_digests[MOST_SHARERS][5];
+
+static void run_sharing(const char *path, const struct sharing *w, sharer_digests digest) {
     struct driver_opts o = {.backend = "cuda",
                             .path = path,
-                            .n_pages = 120,
+                            .n_pages = w->n * ((w->common + w->n + 6) / 16 + 1),
                             .max_rows = 300,
-                            .max_seqs = 4,
+                            .max_seqs = w->n,
+                            .max_wants = w->n,
                             .shuffle = 3};
-    struct driver_seq *all[SHARERS];
-    uint32_t own[SHARERS][COMMON / 16];
-    int32_t prompt[COMMON + SHARERS];
+    struct driver_seq *all[MOST_SHARERS];
+    uint32_t own[MOST_SHARERS][MOST_COMMON / 16], n_pages = w->common / 16;
+    int32_t prompt[MOST_COMMON + MOST_SHARERS];
     struct err err = {0};
     struct driver d;
 
-    setenv("WEFT_CUDA_SHARE", share ? "1" : "0", 1);
-    fake_find()->n_multiprocessors = 140;
+    cr_assert(w->n <= MOST_SHARERS && w->common <= MOST_COMMON);
+    setenv("WEFT_CUDA_SHARE", w->share ? "1" : "0", 1);
+    setenv("WEFT_CUDA_GRAPHS", w->graphs ? "1" : "0", 1);
+    fake_find()->n_multiprocessors = w->n_multiprocessors;
+    fake_find()->order = w->order;
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
-    random_tokens(prompt, COMMON + SHARERS, d.info->n_vocab, 5);
-    for (uint32_t i = 0; i < SHARERS; i++) {
-        all[i] = driver_add(&d, prompt, COMMON + SHARERS - 1 - i, 6, NULL);
-        memcpy(own[i], all[i]->page, sizeof(own[i]));
-        if (common && i > 0) {
-            memcpy(all[i]->page, all[0]->page, sizeof(own[i]));
-            all[i]->n_computed = all[i]->launched = COMMON / 16 * 16;
+    random_tokens(prompt, w->common + w->n, d.info->n_vocab, 5);
+    for (uint32_t i = 0; i < w->n; i++) {
+        all[i] = driver_add(&d, prompt, w->common + w->n - 1 - i, 6, NULL);
+        cr_assert(all[i] != NULL);
+        memcpy(own[i], all[i]->page, n_pages * sizeof(*own[i]));
+        if (w->same_pages && i > 0) {
+            memcpy(all[i]->page, all[0]->page, n_pages * sizeof(*own[i]));
+            all[i]->n_computed = all[i]->launched = n_pages * 16;
         }
         driver_prefill(&d, all[i], 0);
     }
-    driver_decode(&d, all, SHARERS, 4, true);
-    for (uint32_t i = 0; i < SHARERS; i++) {
+    driver_decode(&d, all, w->n, 4, true);
+    for (uint32_t i = 0; i < w->n; i++) {
         cr_assert(all[i]->n_out == 5);
         for (uint32_t k = 0; k < 5; k++)
             digest[i][k] = all[i]->out[k].digest;
-        memcpy(all[i]->page, own[i], sizeof(own[i]));
+        memcpy(all[i]->page, own[i], n_pages * sizeof(*own[i]));
         driver_drop(&d, all[i]);
     }
     driver_close(&d);
+    unsetenv("WEFT_CUDA_GRAPHS");
     fake_find()->n_multiprocessors = 4;
+    fake_find()->order = 0;
 }
 
 static uint64_t n_shared_items;
@@ -382,30 +398,70 @@ static void count_shared(const char *kernel, uint64_t number, void *args) {
 
     if (strncmp(kernel, "attend", 6) == 0)
         for (uint32_t i = 0; i < a->batch->n_merges; i++)
-            n_shared_items += a->batch->merge[i].n_shared;
+            n_shared_items += a->batch->merge[i].shared.n_chunks;
 }
 
 Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
-    static uint64_t digest[5][SHARERS][5];
+    static const struct sharing ways[] = {{3, 262, 140, false, true, true, 0},
+                                          {3, 262, 140, true, false, true, 0},
+                                          {3, 262, 140, true, true, true, 0}};
+    static sharer_digests digest[5];
     char path[64];
 
     fake_small_model(path);
-    run_sharing(path, false, true, digest[0]);
-    run_sharing(path, true, false, digest[1]);
+    run_sharing(path, &ways[0], digest[0]);
+    run_sharing(path, &ways[1], digest[1]);
     fake_find()->on_launch = count_shared;
-    run_sharing(path, true, true, digest[2]);
+    run_sharing(path, &ways[2], digest[2]);
     fake_find()->on_launch = see_twelve;
-    run_sharing(path, false, true, digest[3]);
-    run_sharing(path, true, true, digest[4]);
+    run_sharing(path, &ways[0], digest[3]);
+    run_sharing(path, &ways[2], digest[4]);
     fake_find()->on_launch = NULL;
-    cr_expect(n_shared_items == 4 * SHARERS, "%llu", (unsigned long long)n_shared_items);
-    for (uint32_t i = 0; i < SHARERS; i++)
+    cr_expect(n_shared_items == 4 * 3, "%llu", (unsigned long long)n_shared_items);
+    for (uint32_t i = 0; i < 3; i++)
         for (uint32_t k = 0; k < 5; k++) {
             cr_expect(digest[0][i][k] == digest[1][i][k] && digest[1][i][k] == digest[2][i][k],
                       "sequence %u, token %u", i, k);
             cr_expect(digest[3][i][k] != digest[0][i][k] && digest[3][i][k] == digest[4][i][k],
                       "sequence %u, token %u, window", i, k);
         }
+    unlink(path);
+}
+
+static uint64_t n_wide_items; /* that sequences share */
+
+static void count_wide(const char *kernel, uint64_t number, void *args) {
+    const struct batch_head *b = ((const struct attend_args *)args)->batch;
+
+    if (strncmp(kernel, "attend_wide", 11) == 0)
+        for (uint32_t i = 0; i < b->n_wide_items; i++)
+            n_wide_items += b->wide_item[i].chunk >= 0;
+}
+
+/* 72 queries share two chunks, each of which is an item of them all. */
+Test(cuda, many_sequences_on_the_same_pages_are_the_same_as_alone) {
+    static const struct sharing ways[] = {{18, 520, 2, true, false, false, 0},
+                                          {18, 520, 2, true, true, true, 77}};
+    struct tiny_model m = {.type = TENSOR_Q8_0,
+                           .n_layer = 1,
+                           .n_embd = 64,
+                           .n_ff = 64,
+                           .n_vocab = 40,
+                           .n_head = 4,
+                           .n_head_kv = 1,
+                           .head_dim = 32,
+                           .max_context = 600};
+    static sharer_digests digest[2];
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    fake_find()->on_launch = count_wide;
+    run_sharing(path, &ways[0], digest[0]);
+    cr_expect(n_wide_items == 0, "%llu", (unsigned long long)n_wide_items);
+    run_sharing(path, &ways[1], digest[1]);
+    cr_expect(n_wide_items == 4 * 2, "%llu", (unsigned long long)n_wide_items);
+    fake_find()->on_launch = NULL;
+    cr_expect_arr_eq(digest[0], digest[1], sizeof(digest[0]));
     unlink(path);
 }
 

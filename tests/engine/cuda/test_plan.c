@@ -1,6 +1,8 @@
 /*
- * The work of attention as the kernel plans it (engine/cuda/plan.cu, on the emulator): every query
- * and chunk exactly once, and sequences on the same pages share their chunks.
+ * The work of attention as the kernel plans it (engine/cuda/plan.cu, on the emulator), against a
+ * model that knows nothing of how: it does what items and merges say, with the numbers of chunks in
+ * place of their results. Each query must end with all of its chunks, once, from left to right, of
+ * pages that say the same as its own.
  */
 
 #include <criterion/criterion.h>
@@ -11,178 +13,294 @@
 #include "engine/engine.h"
 #include "tests/engine/cuda/simt.h"
 
-enum { SEQS = 300 };
+enum { SEQS = 300, ITEMS = 70000, PLACES = 64000, PAGES = 400 };
 
 /* What the kernel makes of a batch. */
-static struct batch_head run_plan(const struct engine_batch *b, const struct plan_args *limits,
-                                  struct attn_item *item, struct attn_merge *merge) {
+struct plan {
+    struct attn_item item[ITEMS], wide_item[ITEMS];
+    struct attn_merge merge[ITEMS];
+    struct batch_head head;
+};
+
+static void run_plan(const struct engine_batch *b, const struct plan_args *limits, struct plan *p) {
     static struct plan_seq seq[SEQS];
-    struct batch_head head = {
-        .n_seqs = b->n_seqs, .seq = seq, .page_table = {b->table[KV_GLOBAL].page}};
     struct plan_args a = *limits;
 
+    p->head = (struct batch_head){
+        .n_seqs = b->n_seqs, .seq = seq, .page_table = {b->table[KV_GLOBAL].page}};
     for (uint32_t i = 0; i < b->n_seqs; i++)
         seq[i] = (struct plan_seq){
             b->seq[i].row0, b->seq[i].n_rows, b->seq[i].pos0, b->table[KV_GLOBAL].start[i], 0, 0};
-    a.batch = &head;
-    a.item = item;
-    a.merge = merge;
+    a.batch = &p->head;
+    a.item = p->item;
+    a.wide_item = a.shared > a.few || a.wide == ATTN_WIDE ? p->wide_item : NULL;
+    a.merge = p->merge;
     simt_launch(kernel_plan, (struct simt_dim){1, 1, 1}, 0, &a);
-    return head;
+    cr_assert(p->head.n_items <= ITEMS && p->head.n_wide_items <= ITEMS);
+}
+
+/* A result of chunks [from, to) of a query, which is in a place of the partial results; from == to:
+ * none. */
+struct result {
+    uint32_t row, head, from, to;
+};
+
+struct model {
+    const struct engine_batch *b;
+    const struct plan_args *l;
+    struct result place[PLACES];
+    uint32_t row_seq[SEQS * 100];
+    uint32_t done[SEQS * 100][32]; /* results of a row's head that are final */
+    uint64_t n_saved, n_wide, n_gone_on;
+};
+
+/* That the keys of chunk @c in the table at @page0 are those of the row's sequence. */
+static void check_pages(const struct model *m, uint32_t row, uint32_t page0, uint32_t c) {
+    const struct engine_seq *s = &m->b->seq[m->row_seq[row]];
+    uint32_t pos = s->pos0 + row - s->row0, per_chunk = ATTN_CHUNK / 16;
+    const uint32_t *page = m->b->table[KV_GLOBAL].page;
+    uint32_t own = m->b->table[KV_GLOBAL].start[m->row_seq[row]];
+
+    for (uint32_t k = c * per_chunk; k < (c + 1) * per_chunk && k <= pos / 16; k++)
+        cr_assert(page0 == own || page[page0 + k] == page[own + k]);
+}
+
+/* Adds results @r of the query to @sum, which must end where they begin. */
+static void add(struct result *sum, uint32_t from, uint32_t to) {
+    cr_assert(sum->to == from && to > from);
+    sum->to = to;
+}
+
+static void add_shared(const struct model *m, const struct attn_shared *s, uint32_t q,
+                       struct result *sum) {
+    for (uint32_t r = 0; r < s->n_results; r++) {
+        uint32_t index = s->partial + r * s->step + (s->place + q) / m->l->few;
+        const struct result *x = &m->place[index * m->l->few + (s->place + q) % m->l->few];
+
+        cr_assert(x->row == sum->row && x->head == sum->head);
+        add(sum, x->from, x->to);
+    }
+    cr_assert(sum->to == s->n_chunks);
+    cr_assert(s->n_results <= s->n_chunks);
+}
+
+/* That @sum is all that the query sees, and final for the first time. */
+static void finish(struct model *m, const struct result *sum, uint32_t n_chunks) {
+    const struct engine_seq *s = &m->b->seq[m->row_seq[sum->row]];
+
+    cr_assert(sum->from == 0 && sum->to <= n_chunks);
+    cr_assert(sum->to == (s->pos0 + sum->row - s->row0) / ATTN_CHUNK + 1);
+    cr_assert(m->done[sum->row][sum->head]++ == 0);
+}
+
+static void do_item(struct model *m, const struct attn_item *it) {
+    const struct plan_args *l = m->l;
+    uint32_t units = (it->n_q + l->few - 1) / l->few;
+
+    cr_assert(it->n_q >= 1 && it->n_q <= (it->chunk < 0 ? l->wide : l->shared));
+    for (uint32_t q = 0; q < it->n_q; q++) {
+        uint32_t n = it->q0 + q, row = it->row0 + n / l->group;
+        const struct engine_seq *s = &m->b->seq[m->row_seq[row]];
+        struct result sum = {row, n % l->group, 0, 0};
+
+        if (it->chunk < 0) {
+            uint32_t n_chunks = (s->pos0 + row - s->row0) / ATTN_CHUNK + 1;
+
+            cr_assert(it->pos0 == s->pos0 && it->n_run == 0);
+            add_shared(m, &it->shared, q, &sum);
+            m->n_gone_on += it->shared.n_results > 0;
+            add(&sum, it->shared.n_chunks, n_chunks);
+            for (uint32_t c = it->shared.n_chunks; c < n_chunks; c++)
+                check_pages(m, row, it->page0, c);
+            finish(m, &sum, it->n_chunks);
+            continue;
+        }
+        cr_assert(it->n_run >= 1 && it->pos0 <= s->pos0 && it->shared.n_chunks == 0);
+        m->n_saved += row != it->row0 ? it->n_run : 0;
+        for (uint32_t k = 0; k < it->n_run; k++) {
+            uint32_t c = (uint32_t)it->chunk + k, result = it->chunk ? k : 0;
+            uint32_t index = it->partial + result * units + q / l->few;
+            struct result *x = &m->place[index * l->few + q % l->few];
+
+            cr_assert(index < l->max_partials);
+            check_pages(m, row, it->page0, c);
+            if (x->from == x->to)
+                *x = (struct result){row, n % l->group, c, c};
+            else
+                cr_assert(it->chunk == 0 && k > 0);
+            add(x, c, c + 1);
+        }
+    }
+}
+
+static void do_merge(struct model *m, const struct plan *p, uint32_t i) {
+    const struct attn_merge *g = &p->merge[i];
+    uint32_t n_items = 0;
+
+    for (uint32_t q = 0; q < g->n_q; q++) {
+        uint32_t n = g->q0 + q, row = g->row0 + n / m->l->group;
+        const struct engine_seq *s = &m->b->seq[m->row_seq[row]];
+        uint32_t n_chunks = (s->pos0 + row - s->row0) / ATTN_CHUNK + 1;
+        struct result sum = {row, n % m->l->group, 0, 0};
+
+        add_shared(m, &g->shared, q, &sum);
+        for (uint32_t c = g->shared.n_chunks; c < n_chunks; c++) {
+            uint32_t index = g->partial + c - g->shared.n_chunks;
+            const struct result *x = &m->place[index * m->l->few + q];
+
+            cr_assert(x->row == row && x->head == sum.head);
+            add(&sum, x->from, x->to);
+        }
+        finish(m, &sum, g->n_chunks);
+    }
+    for (uint32_t k = 0; k < p->head.n_items; k++) /* the last one to come merges */
+        n_items += p->item[k].chunk >= 0 && i - p->item[k].merge < p->item[k].n_merges;
+    cr_assert(n_items == g->n_chunks - (g->shared.step > 1 ? g->shared.n_chunks : 0));
+}
+
+static void check_plan(const struct engine_batch *b, const struct plan_args *l, struct model *m) {
+    static struct plan p;
+
+    memset(m->place, 0, sizeof(m->place));
+    memset(m->done, 0, sizeof(m->done));
+    m->b = b;
+    m->l = l;
+    for (uint32_t i = 0; i < b->n_seqs; i++)
+        for (uint32_t r = 0; r < b->seq[i].n_rows; r++)
+            m->row_seq[b->seq[i].row0 + r] = i;
+    run_plan(b, l, &p);
+    for (uint32_t i = 0; i < p.head.n_wide_items; i++) {
+        cr_assert(p.wide_item[i].n_q > l->few);
+        do_item(m, &p.wide_item[i]);
+        m->n_wide += p.wide_item[i].chunk >= 0;
+    }
+    for (uint32_t kind = 0; kind < 2; kind++) /* what others go on from comes first */
+        for (uint32_t i = 0; i < p.head.n_items; i++)
+            if (kind == (p.item[i].chunk < 0)) {
+                cr_assert(p.item[i].n_q <= l->few || l->wide != ATTN_WIDE);
+                do_item(m, &p.item[i]);
+            }
+    for (uint32_t i = 0; i < p.head.n_merges; i++)
+        do_merge(m, &p, i);
+    for (uint32_t r = 0; r < b->n_rows; r++)
+        for (uint32_t h = 0; h < l->group; h++)
+            cr_assert(m->done[r][h] == 1, "row %u, head %u", r, h);
 }
 
 struct world {
-    struct engine_seq seq[8];
-    uint32_t start[9];
+    struct engine_seq seq[SEQS];
+    uint32_t start[SEQS + 1], page[SEQS * PAGES];
     struct engine_batch batch;
 };
 
-static void check_plan(struct world *w, const struct plan_args *l) {
-    static struct attn_item item[20000];
-    static struct attn_merge merge[4000];
-    uint32_t n = 0, n_partials = 0;
-    struct batch_head work = run_plan(&w->batch, l, item, merge);
+/* Adds a sequence of @n_rows rows, the first at @pos0, whose first @common pages are those of the
+ * one before. */
+static void add_seq(struct world *w, uint32_t n_rows, uint32_t pos0, uint32_t common) {
+    uint32_t i = w->batch.n_seqs++, n = (pos0 + n_rows - 1) / 16 + 1;
 
-    uint32_t m = 0;
-    for (uint32_t i = 0; i < w->batch.n_seqs; i++) {
-        const struct engine_seq *s = &w->seq[i];
-        uint32_t n_queries = s->n_rows * l->group, covered = 0;
-
-        while (covered < n_queries) {
-            const struct attn_item *it = &item[n];
-            uint32_t last = s->pos0 + (it->q0 + it->n_q - 1) / l->group, k = last / ATTN_CHUNK + 1;
-
-            cr_assert(it->row0 == s->row0 && it->pos0 == s->pos0 && it->q0 == covered);
-            cr_assert(it->page0 == w->start[i] && it->n_q >= 1);
-            cr_assert(it->n_q <= (it->chunk < 0 ? l->wide : l->few));
-            cr_assert(it->n_chunks == k);
-            covered += it->n_q;
-            if (it->chunk < 0) {
-                n++;
-                continue;
-            }
-            cr_assert(merge[m].row0 == s->row0 && merge[m].q0 == it->q0 && merge[m].n_q == it->n_q);
-            cr_assert(merge[m].partial == n_partials && merge[m].n_chunks == k);
-            cr_assert(merge[m].n_shared == 0);
-            for (uint32_t c = 0; c < k; c++, n++)
-                cr_assert(item[n].chunk == (int32_t)c && item[n].partial == n_partials + c &&
-                          item[n].q0 == merge[m].q0 && item[n].n_q == merge[m].n_q &&
-                          item[n].merge == m && item[n].n_merges == 1);
-            n_partials += k;
-            m++;
-        }
-        cr_assert(covered == n_queries);
-    }
-    cr_expect(n == work.n_items && m == work.n_merges && n_partials <= l->max_partials);
+    cr_assert(i < SEQS && n <= PAGES);
+    w->seq[i] = (struct engine_seq){.row0 = w->batch.n_rows, .n_rows = n_rows, .pos0 = pos0};
+    w->batch.n_rows += n_rows;
+    w->start[i + 1] = w->start[i] + n;
+    for (uint32_t k = 0; k < n; k++)
+        w->page[w->start[i] + k] = i * PAGES + k;
+    if (common)
+        memcpy(w->page + w->start[i], w->page + w->start[i - 1], common * sizeof(*w->page));
 }
+
+static struct world *new_world(void) {
+    static struct world w;
+
+    w.batch = (struct engine_batch){.seq = w.seq};
+    w.batch.table[KV_GLOBAL].start = w.start;
+    w.batch.table[KV_GLOBAL].page = w.page;
+    return &w;
+}
+
+static struct plan_args random_limits(struct rng *r, uint32_t most_group, uint32_t most_partials) {
+    struct plan_args l = {.group = 1 + rng_below(r, most_group),
+                          .n_head_kv = 1 + rng_below(r, 8),
+                          .n_multiprocessors = 1 + rng_below(r, 140),
+                          .max_partials = rng_below(r, most_partials),
+                          .page_tokens = 16,
+                          .few = rng_below(r, 3) ? ATTN_QUERIES : ATTN_LATENT};
+
+    l.wide = rng_below(r, 2) ? l.few : l.few == ATTN_LATENT ? ATTN_LATENT : ATTN_WIDE;
+    l.shared = rng_below(r, 2) || l.few == ATTN_LATENT ? l.few : ATTN_WIDE;
+    return l;
+}
+
+static struct model model;
 
 Test(plan, the_work_of_attention_covers_every_query_and_chunk_once) {
     struct rng r = {3};
 
     for (int round = 0; round < 300; round++) {
-        struct world w = {.batch.n_seqs = 1 + rng_below(&r, 8)};
-        struct plan_args l = {.group = 1 + rng_below(&r, 20),
-                              .n_head_kv = 1 + rng_below(&r, 8),
-                              .n_multiprocessors = 1 + rng_below(&r, 140),
-                              .max_partials = rng_below(&r, 200),
-                              .page_tokens = 0,
-                              .few = round % 3 ? ATTN_QUERIES : ATTN_LATENT};
+        struct world *w = new_world();
+        struct plan_args l = random_limits(&r, 20, 200);
 
-        l.wide = round % 2 ? ATTN_WIDE : l.few;
-        w.batch.seq = w.seq;
-        w.batch.table[KV_GLOBAL].start = w.start;
-        for (uint32_t i = 0; i < w.batch.n_seqs; i++) {
-            uint32_t n = rng_below(&r, 2) ? 1 : 1 + rng_below(&r, 100);
-
-            w.seq[i] = (struct engine_seq){
-                .row0 = w.batch.n_rows, .n_rows = n, .pos0 = rng_below(&r, 5000)};
-            w.start[i + 1] = w.start[i] + 7;
-            w.batch.n_rows += n;
-        }
-        check_plan(&w, &l);
+        for (uint32_t i = 1 + rng_below(&r, 8); i > 0; i--)
+            add_seq(w, rng_below(&r, 2) ? 1 : 1 + rng_below(&r, 100), rng_below(&r, 5000), 0);
+        check_plan(&w->batch, &l, &model);
     }
-}
-
-/* Every chunk of every query must be in exactly one item, at the place where its merge looks for
- * it. */
-static void check_shared_plan(const struct engine_batch *b, const struct plan_args *l,
-                              uint64_t *n_saved) {
-    static struct attn_item item[4000];
-    static struct attn_merge merge[SEQS];
-    uint32_t covered[SEQS] = {0};
-    struct batch_head w = run_plan(b, l, item, merge);
-
-    for (uint32_t m = 0; m < w.n_merges; m++) {
-        const struct attn_merge *g = &merge[m];
-        uint32_t i = g->row0; /* a row a sequence */
-
-        cr_assert(i < b->n_seqs && g->q0 == 0 && g->n_q == l->group && covered[i]++ == 0);
-        cr_assert(g->n_chunks == b->seq[i].pos0 / ATTN_CHUNK + 1 && g->n_shared < g->n_chunks);
-        for (uint32_t c = 0; c < g->n_chunks; c++) {
-            uint32_t partial = c < g->n_shared ? g->shared + c : g->partial + c - g->n_shared;
-            uint32_t place = c < g->n_shared ? g->shared_q : 0, n = 0;
-
-            for (uint32_t k = 0; k < w.n_items; k++) {
-                const struct attn_item *it = &item[k];
-
-                if (it->chunk < 0 || it->partial != partial)
-                    continue;
-                const uint32_t *own = b->table[KV_GLOBAL].page + b->table[KV_GLOBAL].start[i];
-                const uint32_t *used = b->table[KV_GLOBAL].page + it->page0;
-                cr_assert(it->chunk == (int32_t)c && it->row0 + place / l->group == i);
-                cr_assert(it->q0 == 0 && place + l->group <= it->n_q && it->n_q <= l->few);
-                cr_assert(it->pos0 / ATTN_CHUNK >= c && partial < l->max_partials);
-                cr_assert(it->merge <= m && m < it->merge + it->n_merges);
-                cr_assert(it->n_merges == 1 || place == (m - it->merge) * l->group);
-                for (uint32_t t = c * 16; t < c * 16 + (c < g->n_shared ? 16 : 1); t++)
-                    cr_assert(own[t] == used[t]);
-                n++;
-            }
-            cr_assert(n == 1);
-        }
-        *n_saved += g->n_shared && g->shared_q ? g->n_shared : 0;
-    }
-    for (uint32_t k = 0; k < w.n_items; k++) {
-        if (item[k].chunk < 0)
-            covered[item[k].row0]++;
-    }
-    for (uint32_t i = 0; i < b->n_seqs; i++)
-        cr_assert(covered[i] == 1);
 }
 
 Test(plan, sequences_on_the_same_pages_share_their_chunks) {
-    static uint32_t page[SEQS * 200], start[SEQS + 1];
-    static struct engine_seq seq[SEQS];
     struct rng r = {4};
-    uint64_t n_saved = 0;
 
     for (int round = 0; round < 300; round++) {
-        bool many = round % 100 == 0; /* more than are planned at a time */
-        struct engine_batch b = {.n_seqs = many ? SEQS : 1 + rng_below(&r, 8), .seq = seq};
-        struct plan_args l = {.group = 1 + rng_below(&r, 8),
-                              .n_head_kv = 1 + rng_below(&r, 8),
-                              .n_multiprocessors = 1 + rng_below(&r, 140),
-                              .max_partials = rng_below(&r, many ? 2000 : 200),
-                              .page_tokens = 16,
-                              .few = round % 2 ? ATTN_QUERIES : ATTN_LATENT};
+        struct world *w = new_world();
+        bool many = round % 10 == 0; /* now and then some more than are planned at a time */
+        uint32_t n = !many ? 1 + rng_below(&r, 12) : round % 50 ? 60 : SEQS - 1;
+        struct plan_args l = random_limits(&r, many ? 20 : 8, many ? 2000 : 400);
 
-        l.wide = l.few;
-        b.table[KV_GLOBAL].start = start;
-        b.table[KV_GLOBAL].page = page;
-        for (uint32_t i = 0; i < b.n_seqs; i++) {
-            uint32_t pos0 = rng_below(&r, 3000), n = pos0 / 16 + 1;
+        for (uint32_t i = 0, before = 0; i < n; i++) {
+            uint32_t pos0 = many ? 1500 + rng_below(&r, 1500) : rng_below(&r, 3000);
+            uint32_t both = MIN(before, pos0 / 16);
+            bool most = many && rng_below(&r, 8);
 
-            seq[i] = (struct engine_seq){.row0 = i, .n_rows = 1, .pos0 = pos0};
-            start[i + 1] = start[i] + n;
-            for (uint32_t k = 0; k < n; k++)
-                page[start[i] + k] = i * 200 + k;
-            if (i > 0 && rng_below(&r, 3)) { /* begins as the one before */
-                uint32_t common = rng_below(&r, MIN(n, start[i] - start[i - 1]));
-
-                memcpy(page + start[i], page + start[i - 1], common * sizeof(*page));
-            }
+            add_seq(w, 1, pos0,
+                    most               ? both - rng_below(&r, both / 8 + 1)
+                    : rng_below(&r, 3) ? rng_below(&r, both + 1)
+                                       : 0);
+            before = pos0 / 16;
         }
-        check_shared_plan(&b, &l, &n_saved);
+        if (rng_below(&r, 4) == 0) /* beside a prompt */
+            add_seq(w, 1 + rng_below(&r, 90), rng_below(&r, 3000), 0);
+        check_plan(&w->batch, &l, &model);
     }
-    cr_expect(n_saved > 100, "%llu", (unsigned long long)n_saved);
+    cr_expect(model.n_saved > 1000, "%llu", (unsigned long long)model.n_saved);
+    cr_expect(model.n_wide > 100, "%llu", (unsigned long long)model.n_wide);
+    cr_expect(model.n_gone_on > 1000, "%llu", (unsigned long long)model.n_gone_on);
+}
+
+/* 128 sequences of 4k on an H200, the first 3k in common: four blocks of 128 queries for each of
+ * four runs of three chunks, and an item a sequence for the rest. */
+Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
+    struct plan_args l = {.group = 4,
+                          .n_head_kv = 8,
+                          .n_multiprocessors = 132,
+                          .max_partials = 992,
+                          .page_tokens = 16,
+                          .few = ATTN_QUERIES,
+                          .wide = ATTN_QUERIES,
+                          .shared = ATTN_WIDE};
+    static struct plan p;
+    struct world *w = new_world();
+
+    for (uint32_t i = 0; i < 128; i++)
+        add_seq(w, 1, 4095, i > 0 ? 3072 / 16 : 0);
+    check_plan(&w->batch, &l, &model);
+    run_plan(&w->batch, &l, &p);
+    cr_expect(p.head.n_wide_items == 16 && p.head.n_items == 128 && p.head.n_merges == 0);
+    for (uint32_t i = 0; i < p.head.n_wide_items; i++)
+        cr_expect(p.wide_item[i].n_q == 128 && p.wide_item[i].n_run == 3);
+
+    /* Of four sequences few queries share, and small items fill the device better. */
+    w = new_world();
+    for (uint32_t i = 0; i < 4; i++)
+        add_seq(w, 1, 4095, i > 0 ? 3072 / 16 : 0);
+    check_plan(&w->batch, &l, &model);
+    run_plan(&w->batch, &l, &p);
+    cr_expect(p.head.n_wide_items == 0 && p.head.n_items == 12 + 4 * 4 && p.head.n_merges == 4);
 }
