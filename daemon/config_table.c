@@ -178,7 +178,7 @@ const struct option config_table[] = {
          "Threads of the cpu backend; 0: one for every core."),
     STRING("engine", "devices", engine.devices, "0",
            "Numbers of the cuda devices that share the model, as in 0,1: the same tokens on any, "
-           "memory adds up; llama, qwen2 and qwen3, as many as divide the key heads."),
+           "memory adds up; not all architectures, as many as divide the key heads."),
     UINT_OR("engine", "host-experts", engine.host_experts, "auto", "auto",
             "First layers whose experts the machine's cores compute beside a cuda device; auto: "
             "as few experts, the least picked, as leave it room for max-context, or for 32,768 "

@@ -304,9 +304,15 @@ int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o
           const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err) {
     const uint32_t *before = picks_placed(k);
 
+    uint32_t number[ENGINE_DEVICES];
+
     m->shape.host_experts = NULL;
     if (!ops->device || !ops->room || !m->shape.n_expert)
         return 0;
+    if (devices_of(o, number) > 1)
+        return o->host_experts == ENGINE_HOST_AUTO || !o->host_experts
+                   ? 0
+                   : err_set(err, 0, "host-experts", "experts of the host beside several devices");
     m->host_experts = m->host_experts ? m->host_experts : calloc(n_words(m), sizeof(uint32_t));
     if (!m->host_experts)
         return -ENOMEM;

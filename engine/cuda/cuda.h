@@ -281,6 +281,11 @@ struct be {
  * is kept in be.error with @what, the name of the call; from then on be.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
 
+/* The first of @n columns, or rows of a matrix, that are rank @r's of @n_ranks. */
+static inline uint32_t rank_cut(uint64_t n, uint32_t r, uint32_t n_ranks) {
+    return (uint32_t)(n * r / n_ranks);
+}
+
 /* be_ops.open for device @number as rank @rank of @n_ranks, and be_ops.close. */
 struct rank {
     int number;
@@ -466,6 +471,10 @@ int step_layer_input(struct step *s, const struct model_op *op);
 int step_join(struct step *s, const struct model_op *op);
 int step_route(struct step *s, const struct model_op *op);
 int step_experts(struct step *s, const struct model_op *op);
+/* Its parts on the device: be.experts.gate and up, with what becomes of both; downs of what is
+ * packed. */
+int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kind);
+int experts_downs(struct step *s, const struct model_op *op);
 int step_shared(struct step *s, const struct model_op *op);
 int step_gate(struct step *s, const struct model_op *op);
 int step_state_in(struct step *s, const struct model_op *op);

@@ -217,16 +217,40 @@ static int products_on_host(struct step *s, const struct model_op *op) {
     return r < 0 ? r : cuda_call(b, compute_on_host, op->weights);
 }
 
-/* y of the device's pairs: gates and ups of all items, glu, downs. */
-static int products_on_device(struct step *s, const struct model_op *op) {
+/* Items of a step, at most. */
+static uint32_t items_of(const struct step *s) {
+    return most_items(s->be->shape, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
+}
+
+/* Gates and ups of all items: of few rows, what the product makes of both. */
+int experts_gates(struct step *s, const struct model_op *op, enum pack_kind *kind) {
     const struct weights *w = op->weights;
     struct be *b = s->be;
-    const struct model_shape *m = b->shape;
-    uint32_t most = most_items(m, s->grid.rows, takes_few(s) ? EXPERT_ROWS : MATMUL_COLUMNS);
     uint32_t n_in = w->n_mats - 1; /* a gate and an up, or an up alone */
-    struct expert_args in = product_args(b, w, 0, n_in, m->n_embd);
-    struct expert_args out = product_args(b, w, n_in, 1, m->n_ff_expert);
-    enum pack_kind kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op->glu);
+    struct expert_args in = product_args(b, w, 0, n_in, b->shape->n_embd);
+
+    assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3));
+    in.glu = step_glu(op->glu);
+    *kind = takes_few(s) && n_in == 2 ? PACK_PLAIN : step_glu(op->glu);
+    assert(s->routed && !b->cores);
+    int r = w->norm ? step_pack(s, PACK_NORM, b->x, w->norm, b->shape->n_embd) : 0;
+    return r < 0 ? r : experts_product(b, &in, takes_few(s), items_of(s));
+}
+
+int experts_downs(struct step *s, const struct model_op *op) {
+    const struct weights *w = op->weights;
+    struct be *b = s->be;
+    struct expert_args out = product_args(b, w, w->n_mats - 1, 1, b->shape->n_ff_expert);
+
+    return experts_product(b, &out, takes_few(s), items_of(s));
+}
+
+/* y of the device's pairs: gates and ups of all items, glu, downs. */
+static int products_on_device(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    const struct model_shape *m = b->shape;
+    enum pack_kind kind;
+    int r = experts_gates(s, op, &kind);
     struct pack_args pack = step_pack_args(b, kind, b->experts.gate, NULL, m->n_ff_expert);
     struct launch l = {.kernel = kernel_pack,
                        .grid_x = s->grid.rows * m->n_expert_used,
@@ -234,15 +258,10 @@ static int products_on_device(struct step *s, const struct model_op *op) {
                        .n_threads = PACK_THREADS,
                        .what = "pack"};
 
-    assert(w->n_mats == (op->glu == GLU_RELU ? 2 : 3));
-    in.glu = step_glu(op->glu);
     pack.up = b->experts.up;
     pack.each = m->n_expert_used;
-    assert(most > 0 && s->routed && !b->cores);
-    int r = w->norm ? step_pack(s, PACK_NORM, b->x, w->norm, m->n_embd) : 0;
-    r = r < 0 ? r : experts_product(b, &in, takes_few(s), most);
     r = r < 0 ? r : cuda_launch(b, &l, &pack, sizeof(pack));
-    return r < 0 ? r : experts_product(b, &out, takes_few(s), most);
+    return r < 0 ? r : experts_downs(s, op);
 }
 
 /* The host has its rows before the device begins with its own, and computes until the sum needs
@@ -283,7 +302,7 @@ int experts_combine(struct step *s, const struct model_op *op, float *sum,
     const struct model_shape *m = b->shape;
     struct combine_args a = {
         .batch = b->head,
-        .x = b->x,
+        .x = b->own_x,
         .sum = sum,
         .y = b->experts.y,
         .host_y = b->experts.host_y,
@@ -295,7 +314,8 @@ int experts_combine(struct step *s, const struct model_op *op, float *sum,
         .gate = s->shared ? s->shared->gate : NULL,
         .norm = s->routed->norm,
         .eps = m->rms_eps,
-        .n = m->n_embd,
+        .n =
+            rank_cut(m->n_embd, b->rank + 1, b->n_ranks) - rank_cut(m->n_embd, b->rank, b->n_ranks),
         .n_used = m->n_expert_used,
         .packs = pack != NULL,
     };

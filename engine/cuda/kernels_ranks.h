@@ -31,12 +31,13 @@ struct pack_shares_args {
     struct shares from;
 };
 
-/* gate = what @kind, from PACK_SILU on, makes of gate and up, [rows][n]: in place; grid: rows. */
+/* gate = what @kind, from PACK_SILU on, makes of gate and up, [rows][n]: in place; grid: @each for
+ * every row of the batch. */
 struct glu_args {
     const struct batch_head *batch;
     float *gate;
     const float *up;
-    uint32_t n, kind;
+    uint32_t n, kind, each;
 };
 
 #ifdef __cplusplus

@@ -171,10 +171,13 @@ static struct parts all_rows(const struct tensor *t) {
                              : (struct parts){1, n_out * n, n_out * n, 0, 0};
 }
 
-/* Matrix @i of all experts that the device has. */
+/* Matrix @i of all experts that the device has, or a rank's rows of each. */
 static struct parts expert_rows(const struct be *b, const struct model_op *op, int i) {
-    uint32_t n_out = (uint32_t)op->w[i]->ne[1];
+    uint32_t n_out = (uint32_t)op->w[i]->ne[1], first = rank_cut(n_out, b->rank, b->n_ranks);
+    uint32_t n = rank_cut(n_out, b->rank + 1, b->n_ranks) - first;
 
+    if (b->n_ranks > 1)
+        return (struct parts){b->shape->n_expert, n, n_out, first, 0};
     if (!n_host_experts(b->shape, op->layer))
         return all_rows(op->w[i]);
     return (struct parts){b->shape->n_expert, n_out, n_out, 0, 1 + op->layer};
@@ -224,23 +227,25 @@ static float first_of(const struct tensor *t) {
     return f;
 }
 
-/* A vector with a part for each expert: those of the device's. */
+/* A vector with a part for each expert: of the device's experts, values [first, first + n) of each
+ * part, @n 0: all. NULL stays NULL. */
 static int load_expert_vector(struct be *b, const struct tensor *t, const struct parts *p,
-                              float **out, struct err *err) {
-    size_t n = t && p->layer ? t->n_bytes / b->shape->n_expert : 0;
+                              uint32_t first, uint32_t n, float **out, struct err *err) {
+    size_t each = t ? t->n_bytes / b->shape->n_expert : 0;
+    size_t bytes = n ? n * sizeof(float) : each;
     struct tensor part;
     size_t used = 0;
 
-    if (n == 0)
-        return load_vector(b, t, out, err);
+    if (!t)
+        return 0;
     CLEANUP(freep) uint8_t *all = malloc(t->n_bytes);
     if (!all)
         return -ENOMEM;
+    assert(first * sizeof(float) + bytes <= each);
     for (uint32_t i = 0; i < b->shape->n_expert; i++)
         if (has_part(b, p, i)) {
-            assert(used + n <= t->n_bytes);
-            memcpy(all + used, t->data + i * n, n);
-            used += n;
+            memcpy(all + used, t->data + i * each + first * sizeof(float), bytes);
+            used += bytes;
         }
     part = *t;
     part.data = all;
@@ -280,9 +285,15 @@ static int load_parts(struct be *b, struct weights *w, const struct tensor *t,
     w->most[m - w->m] = mx_float_of((uint32_t)b->found_host->most);
     if (b->n_ranks == 1)
         r = r < 0 ? r : cuda_scale_tiles(b, m, m->n_row_tiles * w->n_experts, w->most[m - w->m]);
-    if (t->ne[2] > 1)
-        r = r < 0 ? r : load_expert_vector(b, t->scale, p, &scale_at, err);
-    r = r < 0 ? r : load_expert_vector(b, bias, p, &bias_at, err);
+    bool some = b->n_ranks > 1; /* rows of each */
+    if (t->ne[2] > 1) {
+        r = r < 0 ? r : load_expert_vector(b, t->scale, p, 0, 0, &scale_at, err);
+        r = r < 0 ? r
+                  : load_expert_vector(b, bias, p, some ? p->first : 0, some ? p->n : 0, &bias_at,
+                                       err);
+    } else {
+        r = r < 0 ? r : load_vector(b, bias, &bias_at, err);
+    }
     m->scale = scale_at;
     m->bias = bias_at;
     return r;

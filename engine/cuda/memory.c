@@ -258,7 +258,8 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
     struct tensor share = *t;
     uint64_t sum = 0;
 
-    share.ne[1] = rank_share(b, (uint32_t)t->ne[1]);
+    if (!ends_in(t, ".ffn_gate_inp.weight")) /* each has the router */
+        share.ne[1] = rank_share(b, (uint32_t)t->ne[1]);
     if (embed && !lent && b->rank == 0)
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||

@@ -11,6 +11,9 @@
  *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --x--> norm, pack,
  *     gate, up, glu --h--> pack, down --x--> ... norm, pack, logits --> rank 0: sampling
  *
+ * Experts are divided likewise, each of them; all ranks have the router and pick alike, and what is
+ * exchanged is h of the pairs.
+ *
  * An exchange: each stream records its event and waits for the others'. What packs the rows then
  * reads the others' columns where they lie; where a device does not reach another's memory, copies
  * bring them to its own before. Nothing is written by another device's stream. A rank may overwrite
@@ -45,12 +48,11 @@ static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};
 static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
 static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
 
-/* What is exchanged. */
-enum gathered { GATHER_O, GATHER_H, GATHER_X, GATHER_LOGITS };
+/* What is exchanged; E: of pairs of a row and an expert what GATHER_H is of rows. */
+enum gathered { GATHER_O, GATHER_H, GATHER_X, GATHER_E, GATHER_LOGITS };
 
-/* The first of @n columns, or rows of a matrix, that are rank @r's. */
 static uint32_t cut(const struct ranks *k, uint64_t n, uint32_t r) {
-    return (uint32_t)(n * r / k->n);
+    return rank_cut(n, r, k->n);
 }
 
 /* All are lost as @b is. */
@@ -211,6 +213,7 @@ static float *own_of(const struct be *b, enum gathered what) {
     return what == GATHER_O   ? b->o
            : what == GATHER_H ? b->gate
            : what == GATHER_X ? b->own_x
+           : what == GATHER_E ? b->experts.gate
                               : b->z;
 }
 
@@ -219,6 +222,7 @@ static float *whole_of(const struct be *b, enum gathered what) {
     return what == GATHER_O   ? b->q /* free behind attention */
            : what == GATHER_H ? b->up
            : what == GATHER_X ? b->x
+           : what == GATHER_E ? b->experts.up
                               : b->logits;
 }
 
@@ -249,22 +253,23 @@ static const uint32_t *n_rows_of(const struct be *b) {
 /* What each rank has may be packed by all; copies are where all columns go. */
 static int exchange(struct step *s, enum gathered what, uint32_t n) {
     struct ranks *k = s->be->ranks;
+    uint32_t each = what == GATHER_E ? s->be->shape->n_expert_used : 1;
     int r = meet(k, &all_meet);
 
     for (uint32_t i = k->n; i-- > 0 && r == 0 && !k->direct;)
-        r = take_all(k, i, what, n, n_rows_of(k->be[i]), s->grid.rows);
+        r = take_all(k, i, what, n, NULL, s->grid.rows * each);
     return r;
 }
 
 int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
     const struct ranks *k = b->ranks;
     const struct launch l = {kernel_pack_shares, n_rows, 1, PACK_THREADS, "pack_shares", 0};
-    enum gathered what = a->x == whole_of(b, GATHER_X)   ? GATHER_X
-                         : a->x == whole_of(b, GATHER_H) ? GATHER_H
-                                                         : GATHER_O;
+    enum gathered what = GATHER_O;
     struct columns from[RANKS] = {{a->x, b->rank, 0, a->n, a->n}};
 
-    assert(a->x == whole_of(b, what) && a->kind <= PACK_NORM && !a->each && !a->x_stride);
+    while (what < GATHER_LOGITS && a->x != whole_of(b, what))
+        what++;
+    assert(what < GATHER_LOGITS && a->kind <= PACK_NORM && !a->x_stride);
     if (k->direct)
         columns_of(k, what, a->n, from);
     const struct pack_shares_args shares = {*a, shares_of(a->n, from, k->direct ? k->n : 1)};
@@ -293,8 +298,10 @@ static const char *ranks_lack(const struct model_op *op) {
         return !op->w[1] || op->gated || op->norm_all
                    ? "queries, keys and values of this kind on several devices"
                    : NULL;
-    case OP_ATTEND:
-        return op->sinks || op->attn.window ? "windows and sinks on several devices" : NULL;
+    case OP_EXPERTS:
+        return op->joined || op->branch || op->post_norm || op->norm || op->w[1] == op->w[0]
+                   ? "experts of this kind on several devices"
+                   : NULL;
     case OP_PROJ:
         return !plain || (op->in != ACT_O && op->in != ACT_H)
                    ? "norms and factors behind branches on several devices"
@@ -461,12 +468,15 @@ static const struct tensor *slice(const struct ranks *k, const struct tensor *t,
     return out;
 }
 
+/* Each has the router, and cuts experts itself: a rank has some rows of every one. */
 static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, struct weights **out,
                      struct err *err) {
-    struct tensor w[OP_MATRICES], bias[OP_MATRICES];
+    struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
     struct model_op part = part_of(k, op, r);
 
-    for (int i = 0; i < OP_MATRICES && op->kind != OP_EMBED; i++) {
+    bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
+    part.sinks = slice(k, op->sinks, r, &sinks);
+    for (int i = 0; i < OP_MATRICES && !whole; i++) {
         part.w[i] = slice(k, op->w[i], r, &w[i]);
         part.bias[i] = slice(k, op->bias[i], r, &bias[i]);
     }
@@ -488,7 +498,8 @@ static int scale_parts(struct ranks *k, struct weights *const part[RANKS]) {
             struct matrix *matrix = &part[i]->m[m];
 
             r = use(k, i);
-            if (r == 0 && cuda_scale_tiles(k->be[i], matrix, matrix->n_row_tiles, most) < 0)
+            if (r == 0 && cuda_scale_tiles(k->be[i], matrix,
+                                           matrix->n_row_tiles * part[i]->n_experts, most) < 0)
                 r = lose(k, k->be[i]);
         }
     }
@@ -605,7 +616,7 @@ static int gate_up(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct launch l = {kernel_glu, s->grid.rows, 1, CUDA_THREADS, "glu", 0};
     int r = step_gate_up(s, op);
-    const struct glu_args a = {b->head, b->gate, b->up, op->weights->m[0].n_out, s->ff.kind};
+    const struct glu_args a = {b->head, b->gate, b->up, op->weights->m[0].n_out, s->ff.kind, 1};
 
     assert(r < 0 || !s->packed);
     return r < 0 || s->ff.kind == PACK_PLAIN ? r : cuda_launch(b, &l, &a, sizeof(a));
@@ -615,6 +626,45 @@ static int gate_up_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, gate_up);
 
     return r < 0 ? r : exchange(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
+}
+
+static int route_ranks(struct step *s, const struct model_op *op) {
+    return each(s, op, step_route);
+}
+
+/* Columns of each pair's h. */
+static int gates(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n_used = b->shape->n_expert_used;
+    const struct launch l = {kernel_glu, s->grid.rows * n_used, 1, CUDA_THREADS, "glu", 0};
+    enum pack_kind kind;
+    int r = experts_gates(s, op, &kind);
+    const struct glu_args a = {b->head, b->experts.gate, b->experts.up, op->weights->m[0].n_out,
+                               kind,    n_used};
+
+    return r < 0 || kind == PACK_PLAIN ? r : cuda_launch(b, &l, &a, sizeof(a));
+}
+
+/* Columns of each pair's y, and their sum to those of x. */
+static int downs(struct step *s, const struct model_op *op) {
+    struct be *b = s->be;
+    uint32_t n_used = b->shape->n_expert_used;
+    struct pack_args pack =
+        step_pack_args(b, PACK_PLAIN, whole_of(b, GATHER_E), NULL, b->shape->n_ff_expert);
+
+    pack.each = n_used;
+    int r = ranks_pack(b, s->grid.rows * n_used, &pack);
+    r = r < 0 ? r : experts_downs(s, op);
+    b->cores = wgmma_takes(b, s->grid.rows);
+    return r < 0 ? r : experts_combine(s, op, NULL, NULL);
+}
+
+static int experts_ranks(struct step *s, const struct model_op *op) {
+    int r = each(s, op, gates);
+
+    r = r < 0 ? r : exchange(s, GATHER_E, s->be->shape->n_ff_expert);
+    r = r < 0 ? r : each(s, op, downs);
+    return r < 0 ? r : exchange(s, GATHER_X, s->be->shape->n_embd);
 }
 
 static int logits_ranks(struct step *s, const struct model_op *op) {
@@ -708,6 +758,8 @@ const struct be_ops *ranks_ops(const struct be_ops *one) {
     all.run[OP_ATTEND] = attend_ranks;
     all.run[OP_PROJ] = proj_ranks;
     all.run[OP_GATE_UP] = gate_up_ranks;
+    all.run[OP_ROUTE] = route_ranks;
+    all.run[OP_EXPERTS] = experts_ranks;
     all.run[OP_LOGITS] = logits_ranks;
     all.sample = sample_ranks;
     all.end = end_ranks;

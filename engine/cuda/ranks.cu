@@ -47,7 +47,7 @@ KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
     const struct pack_args &p = a.pack;
     uint32_t r = blockIdx.x;
 
-    if (p.batch && r >= (p.wanted ? p.batch->n_wants : p.batch->n_rows))
+    if (p.batch && r >= (p.wanted ? p.batch->n_wants : p.batch->n_rows * (p.each ? p.each : 1)))
         return;
     pack_row_of<PACK_THREADS>(
         p, r, p.wanted ? p.batch->want_row[r] : r, shared,
@@ -61,7 +61,7 @@ KERNEL(glu, struct glu_args, CUDA_THREADS, 2) {
     uint32_t r = blockIdx.x;
     size_t at = (size_t)r * a.n;
 
-    if (r >= a.batch->n_rows)
+    if (r >= a.batch->n_rows * a.each)
         return;
     for (uint32_t i = threadIdx.x; i < a.n; i += CUDA_THREADS)
         a.gate[at + i] = gated(a.kind, a.gate[at + i], a.up[at + i]);

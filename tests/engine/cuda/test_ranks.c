@@ -121,7 +121,8 @@ static uint32_t difference(const struct trace *a, const struct trace *b) {
 
 /* Widths that do not divide into whole tiles, biases, norms of heads, tied outputs, both types of
  * pages; devices that reach each other, whose later steps are graphs, and such that do not; kernels
- * launched early; each device once ahead of the others. */
+ * launched early; experts of few and of many rows, with biases, behind windows
+ * and sinks; each device once ahead of the others. */
 Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
     static const struct {
         struct tiny_model model;
@@ -151,6 +152,38 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
           .n_layer = 2},
          "0,3,1,2",
          ENGINE_KV_F16,
+         false,
+         "0"},
+        {{.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 41},
+         "0,1",
+         ENGINE_KV_F16,
+         false,
+         "1"},
+        {{.arch = "glm4moe", .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41},
+         "0,1",
+         ENGINE_KV_F16,
+         false,
+         "0"},
+        {{.arch = "gpt-oss",
+          .type = TENSOR_Q8_0,
+          .n_embd = 64,
+          .n_ff = 96,
+          .n_vocab = 41,
+          .n_expert = 3,
+          .n_expert_used = 3},
+         "1,0",
+         ENGINE_KV_F16,
+         true,
+         "1"},
+        {{.arch = "gpt-oss",
+          .type = TENSOR_MXFP4,
+          .n_embd = 64,
+          .n_ff = 64,
+          .n_vocab = 41,
+          .n_expert = 3,
+          .n_expert_used = 3},
+         "0,1",
+         ENGINE_KV_Q8_0,
          false,
          "0"},
     };
@@ -538,8 +571,7 @@ Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
         {"llama", "0,1,2", "3 devices do not divide the 2 key heads"},
         {"llama", "0,2", "devices of two kinds, sm_90 and sm_91"},
         {"gemma4", "0,1", "on several devices, which gemma4 models have"},
-        {"gpt-oss", "0,1", "on several devices, which gpt-oss models have"},
-        {"qwen3moe", "0,1", "mixtures of experts, which qwen3moe models have"},
+        {"qwen3next", "0,1", "which qwen3next models have"},
     };
 
     fake_find()->n_devices = 3;
@@ -559,7 +591,7 @@ Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
 }
 
 Test(cuda_ranks, auto_takes_one_device_where_several_do_not_compute_the_model) {
-    struct tiny_model m = {.arch = "qwen3moe", .type = TENSOR_Q8_0, .n_layer = 1};
+    struct tiny_model m = {.arch = "gemma4", .type = TENSOR_Q8_0, .n_layer = 2};
     struct outcome out = {0};
     struct err err = {0};
     char path[64];
@@ -568,8 +600,33 @@ Test(cuda_ranks, auto_takes_one_device_where_several_do_not_compute_the_model) {
     fake_find()->n_devices = 2;
     cr_assert(try_all(path, "1,0", "auto", &out, &err) == 0, "%s", err.message);
     cr_expect(strcmp(out.isa, "sm_90") == 0, "%s", out.isa);
-    cr_expect(strstr(out.note, "one device computes: the cuda backend does not compute mixtures") !=
-                  NULL,
+    cr_expect(strstr(out.note, "one device computes: the cuda backend does not compute") != NULL,
               "%s", out.note);
+    unlink(path);
+}
+
+/* The host would compute beside each of them. */
+Test(cuda_ranks, experts_of_the_host_are_for_one_device) {
+    struct tiny_model m = {.arch = "qwen3moe", .type = TENSOR_Q8_0, .n_layer = 1};
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine *e = NULL;
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    fake_find()->n_devices = 2;
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    const struct engine_opts o = {.file = file,
+                                  .backend = "cuda",
+                                  .devices = "0,1",
+                                  .host_experts = 1,
+                                  .n_pages = 4,
+                                  .page_tokens = 16,
+                                  .max_rows = 16,
+                                  .max_seqs = 2,
+                                  .max_wants = 16};
+    cr_expect(engine_new(&e, &o, &err) < 0);
+    cr_expect(strstr(err.message, "experts of the host") != NULL, "%s", err.message);
+    engine_free(e);
     unlink(path);
 }
