@@ -1,6 +1,7 @@
 /* mistakes - kernels that make the mistake they are told to: simt_check must see each of them
  * (test_simt.c). */
 
+#include "engine/cuda/bulk.cuh"
 #include "engine/cuda/wgmma.cuh"
 #include "tests/engine/cuda/mistakes.h"
 
@@ -107,4 +108,47 @@ KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
     if (a.what != WGMMA_NEVER_WAITED)
         wgmma_wait<0>();
     a.data[t] = (uint32_t)d[0];
+}
+
+/* Two phases of a barrier, each of two copies of 256 bytes by two lanes. */
+KERNEL(mistake_bulk, struct mistake_args, 64, 1) {
+    struct Stage {
+        uint32_t word[128];
+        uint64_t full, other;
+    } &s = *(struct Stage *)dynamic_shared();
+    uint32_t t = threadIdx.x, sum = 0;
+    enum mistake w = a.what;
+
+    wait_for_previous();
+    if (t == 0) {
+        bulk_init(&s.full);
+        if (w != BULK_NOT_PUBLISHED)
+            bulk_publish();
+    }
+    if (w == BULK_OVER_A_WRITER)
+        s.word[t] = t;
+    sync_block();
+    for (uint32_t phase = 0; phase < 2; phase++) {
+        uint32_t n = w == BULK_ODD_BYTES ? 248 : 256;
+
+        if (t == 0)
+            bulk_expect(w == BULK_NOT_INITIALISED ? &s.other : &s.full, w == BULK_FEWER_BYTES ? 768
+                                                                        : w == BULK_MORE_BYTES
+                                                                            ? 256
+                                                                            : 512);
+        if (t == 0 && w == BULK_ANNOUNCED_TWICE)
+            bulk_expect(&s.full, 512);
+        if (t < 2)
+            bulk_copy(s.word + 64 * t + (w == BULK_MISALIGNED), a.data + 64 * t, n, &s.full);
+        if (w == BULK_NEVER_WAITED && phase == 1)
+            break;
+        if (w != BULK_NOT_WAITED_FOR && (w != BULK_WAITED_BY_ANOTHER || t > 0))
+            bulk_wait(&s.full, w == BULK_WRONG_PHASE && phase == 1     ? 0
+                               : w == BULK_PHASE_TO_COME && phase == 1 ? 2
+                                                                       : phase);
+        sum += s.word[t];
+        if (w != BULK_OVER_A_READER)
+            sync_block();
+    }
+    a.data[128 + t] = sum;
 }

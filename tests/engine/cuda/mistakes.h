@@ -30,15 +30,30 @@ enum mistake {
     BEYOND_AN_ARRAY,     /* of the thread's own */
     PREFETCH_BEYOND,     /* bytes that no allocation has are brought to the cache */
     WGMMA_MISTAKES,      /* those of kernel_mistake_wgmma */
-    WGMMA_NO_FENCE = WGMMA_MISTAKES, /* no wgmma_begin() behind what the registers were given */
-    WGMMA_NOT_PUBLISHED,             /* copies that products do not see */
-    WGMMA_NO_BARRIER,                /* between another thread's copy and a product */
-    WGMMA_NO_WAIT,                   /* what a product reads is written before it is done */
-    WGMMA_REGISTERS,                 /* likewise its registers */
-    WGMMA_NEVER_WAITED,              /* for sums */
-    WGMMA_STRIDE,                    /* a wrong one in the descriptor */
-    WGMMA_SWIZZLE,                   /* of memory that is not written so */
-    WGMMA_HALF_A_GROUP,              /* two warps of four multiply */
+    WGMMA_NO_FENCE = WGMMA_MISTAKES,    /* no wgmma_begin() behind what the registers were given */
+    WGMMA_NOT_PUBLISHED,                /* copies that products do not see */
+    WGMMA_NO_BARRIER,                   /* between another thread's copy and a product */
+    WGMMA_NO_WAIT,                      /* what a product reads is written before it is done */
+    WGMMA_REGISTERS,                    /* likewise its registers */
+    WGMMA_NEVER_WAITED,                 /* for sums */
+    WGMMA_STRIDE,                       /* a wrong one in the descriptor */
+    WGMMA_SWIZZLE,                      /* of memory that is not written so */
+    WGMMA_HALF_A_GROUP,                 /* two warps of four multiply */
+    BULK_MISTAKES,                      /* those of kernel_mistake_bulk */
+    BULK_NOT_PUBLISHED = BULK_MISTAKES, /* no fence behind the barrier's beginning */
+    BULK_NOT_INITIALISED,               /* a barrier that has none */
+    BULK_NOT_WAITED_FOR,                /* what was copied is read at once */
+    BULK_WAITED_BY_ANOTHER,             /* likewise, and another thread has waited */
+    BULK_WRONG_PHASE,                   /* the one before */
+    BULK_PHASE_TO_COME,                 /* the one behind */
+    BULK_FEWER_BYTES,                   /* than announced */
+    BULK_MORE_BYTES,
+    BULK_ANNOUNCED_TWICE, /* in one phase */
+    BULK_MISALIGNED,      /* where it goes to */
+    BULK_ODD_BYTES,       /* no multiple of 16 */
+    BULK_OVER_A_READER,   /* the next copy, while another warp reads what the one before brought */
+    BULK_OVER_A_WRITER,   /* over what threads have written, without a fence */
+    BULK_NEVER_WAITED,    /* for the last copy */
     N_MISTAKES
 };
 
@@ -52,6 +67,9 @@ extern const void *const kernel_mistake;
 /* 128 threads, one block, WGMMA_SHARED bytes of shared memory, of which half is written. */
 #define WGMMA_SHARED 4096u
 extern const void *const kernel_mistake_wgmma;
+
+/* 64 threads, one block, WGMMA_SHARED bytes of shared memory. */
+extern const void *const kernel_mistake_bulk;
 
 #ifdef __cplusplus
 }

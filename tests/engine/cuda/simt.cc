@@ -8,6 +8,7 @@
 /* From one stack to the next: what lanes use of theirs shares no sets of a cache. */
 #define STACK_STRIDE (STACK_BYTES + 320)
 #define ASYNC_MAX 128u
+#define BULK_MAX 64u
 
 #ifdef __x86_64__
 /* simt_switch(save, to): saves the callee's registers and the stack pointer, goes on with another
@@ -30,6 +31,22 @@ struct async { /* an asynchronous copy that has not been waited for */
 
 #define PRODUCTS_MAX 16u
 
+struct bulk { /* a copy in bulk that has not come */
+    void *to;
+    const void *from;
+    uint32_t n;
+};
+
+struct barrier { /* of copies in bulk: an mbarrier of one arrival a phase */
+    uint64_t *at;
+    bool published, expected;
+    uint32_t thread;       /* that has initialised it */
+    uint32_t phase;        /* that is not over */
+    uint32_t bytes, asked; /* that were announced for it; of copies that were started */
+    struct bulk copy[BULK_MAX];
+    uint32_t n_copies;
+};
+
 struct wgmma { /* a product of a warpgroup that has not been waited for: a lane's part */
     uint32_t n, group, a[4];
     const uint32_t *from; /* a, which may not change either */
@@ -45,7 +62,9 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
     ucontext_t context;
 #endif
     bool done;
-    const char *here; /* the barrier or instruction of the warp that it waits at */
+    const char *here;    /* the barrier or instruction of the warp that it waits at */
+    struct barrier *bar; /* whose phase it waits for, or NULL */
+    uint32_t phase;
     struct simt_lane lane;
     struct async *copy;
     uint32_t n_copies, n_groups; /* n_groups: committed */
@@ -64,7 +83,7 @@ struct warp {
     const char *here;
     /* By place: lanes that can go on; that wait for the other warps. Others wait for their own, or
      * have ended. */
-    uint32_t ready, at_barrier;
+    uint32_t ready, at_barrier, at_copies; /* at_copies: that wait for copies in bulk */
 };
 
 struct simt_dim simt_thread, simt_block, simt_grid;
@@ -83,6 +102,8 @@ static uint64_t n_blocks;
 static bool hidden;     /* from the barrier before: some thread's copies were */
 static bool other_sums; /* simt_wgmma_other() */
 static uint32_t n_left; /* of the wgmma_wait() that lanes meet at */
+static struct barrier barriers[SIMT_BARRIERS];
+static uint32_t n_barriers;
 
 uint8_t simt_dynamic[SIMT_DYNAMIC_MAX] __attribute__((section("simt_at_launch"), aligned(128)));
 
@@ -152,7 +173,8 @@ static void start(struct fiber *f, uint32_t thread) {
     f->n_copies = f->n_groups = 0;
     f->n_products = f->n_product_groups = f->n_multiplied = 0;
     f->begun = f->hidden = false;
-    f->lane = {f->stack, STACK_BYTES, thread, 0, false};
+    f->bar = NULL;
+    f->lane = {f->stack, STACK_BYTES, thread, 0, false, {}};
     if (!simt_looks)
         f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
 #ifdef __x86_64__
@@ -525,6 +547,134 @@ void simt_copy_wait(uint32_t n_left) {
     memmove(current->copy, current->copy + done, current->n_copies * sizeof(*current->copy));
 }
 
+/* -- copies in bulk ---------------------------------------------------------------------------- */
+
+void bulk_init(uint64_t *bar) {
+    struct barrier *b = &barriers[n_barriers++];
+
+    if (n_barriers > SIMT_BARRIERS)
+        simt_fault("more than %u barriers", SIMT_BARRIERS);
+    check_aligned(bar, 8);
+    simt_check_access(bar, 8, SIMT_WRITE, __builtin_return_address(0));
+    *b = {};
+    b->at = bar;
+    b->thread = current->lane.thread;
+}
+
+void bulk_publish() {
+    for (uint32_t i = 0; i < n_barriers; i++)
+        barriers[i].published |= barriers[i].thread == current->lane.thread;
+}
+
+static struct barrier *barrier_at(uint64_t *bar, const void *pc) {
+    uint32_t i = 0;
+
+    simt_check_access(bar, 8, SIMT_READ, pc);
+    while (i < n_barriers && barriers[i].at != bar)
+        i++;
+    if (i == n_barriers)
+        simt_fault("a barrier that is not initialised");
+    if (!barriers[i].published)
+        simt_fault("a barrier without bulk_publish() behind bulk_init()");
+    return &barriers[i];
+}
+
+/* All that was announced was started. */
+static bool is_complete(const struct barrier *b) {
+    return b->expected && b->asked == b->bytes;
+}
+
+static void check_bytes(const struct barrier *b) {
+    if (b->expected && b->asked > b->bytes)
+        simt_fault("copies of %u bytes, %u were announced", b->asked, b->bytes);
+}
+
+void bulk_expect(uint64_t *bar, uint32_t bytes) {
+    struct barrier *b = barrier_at(bar, __builtin_return_address(0));
+
+    if (b->expected)
+        simt_fault("announced for phase %u again before it was waited for", b->phase);
+    b->expected = true;
+    b->bytes = bytes;
+    check_bytes(b);
+}
+
+void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
+    const void *pc = __builtin_return_address(0);
+    struct barrier *b = barrier_at(bar, pc);
+
+    check_aligned(to, 16);
+    check_aligned(from, 16);
+    if (n == 0 || n % 16)
+        simt_fault("a copy in bulk of %u bytes: not aligned", n);
+    if (b->n_copies == BULK_MAX)
+        simt_fault("more than %u copies in bulk in a phase", BULK_MAX);
+    simt_check_access(from, n, SIMT_READ, pc);
+    simt_check_bulk(to, n, pc);
+    b->copy[b->n_copies++] = {to, from, n};
+    b->asked += n;
+    check_bytes(b);
+}
+
+/* The phase of @b is over: what was copied is there for who waits for it. */
+static void end_phase(struct barrier *b) {
+    for (uint32_t i = 0; i < b->n_copies; i++) {
+        const struct bulk *c = &b->copy[i];
+
+        memcpy(c->to, c->from, c->n);
+        simt_check_came(c->to, c->n, (uint32_t)(b - barriers), b->phase);
+    }
+    b->phase++;
+    b->expected = false;
+    b->bytes = b->asked = b->n_copies = 0;
+}
+
+void simt_bulk_wait(const char *here, uint64_t *bar, uint32_t phase) {
+    struct barrier *b = barrier_at(bar, __builtin_return_address(0));
+
+    if (phase == b->phase && !is_complete(b)) {
+        current->here = here;
+        current->bar = b;
+        current->phase = phase;
+        warp->ready &= ~place_bit();
+        warp->at_copies |= place_bit();
+        yield();
+    }
+    if (phase > b->phase || phase + 1 < b->phase)
+        simt_fault("at %s, waits for phase %u, and %u is under way", here, phase, b->phase);
+    if (phase == b->phase)
+        end_phase(b);
+    current->lane.phases[b - barriers] = phase + 1;
+}
+
+/* Lanes of the warp whose copies have all been started go on. */
+static void release_copies(uint32_t first) {
+    for (uint32_t left = warp->at_copies; left; left &= left - 1) {
+        struct fiber *f = &fibers[first + (uint32_t)__builtin_ctz(left)];
+
+        if (f->bar->phase == f->phase && !is_complete(f->bar))
+            continue;
+        f->bar = NULL;
+        warp->at_copies &= ~(left & -left);
+        warp->ready |= left & -left;
+    }
+}
+
+struct vec4 simt_load_transposed(const char *here, const void *row) {
+    struct simt_gift mine = {};
+    uint32_t v[4], lane = simt_thread.x % 32;
+
+    simt_take(row, 16, mine.u);
+    const struct simt_gift *all = simt_exchange(&mine, here);
+    for (uint32_t j = 0; j < 4; j++) {
+        const struct simt_gift *two = &all[8 * j + lane % 4 * 2];
+        uint32_t word = lane / 8, shift = lane / 4 % 2 * 16;
+
+        v[j] = (two[0].u[word] >> shift & 0xFFFF) | (two[1].u[word] >> shift & 0xFFFF) << 16;
+    }
+    return {v[0], v[1], v[2], v[3]};
+}
+
 /* -- blocks ------------------------------------------------------------------------------------ */
 
 #ifdef SIMT_NO_HOOKS /* with them, reading what the block has not written is a fault */
@@ -579,14 +729,28 @@ static void start_all() {
     for (uint32_t w = 0; w < n_warps; w++) {
         warps[w].n_arrived = warps[w].n_complete = 0;
         warps[w].ready = ~0u;
-        warps[w].at_barrier = 0;
+        warps[w].at_barrier = warps[w].at_copies = 0;
         shuffle(lane_at, 32);
         for (uint32_t i = 0; i < 32; i++)
             start(&fibers[w * 32 + i], warp_at[w] * 32u + lane_at[i]);
     }
     n_alive = n_threads;
-    n_waiting = 0;
+    n_waiting = n_barriers = 0;
     hidden = false;
+}
+
+/* No thread can go on. */
+static void check_waiting() {
+    const struct fiber *f = fibers;
+
+    while (f->done)
+        f++;
+    for (uint32_t i = 0; i < n_threads; i++)
+        if (fibers[i].bar)
+            simt_fault("thread %u waits at %s for %u bytes, of which %u were asked for",
+                       fibers[i].lane.thread, fibers[i].here, fibers[i].bar->bytes,
+                       fibers[i].bar->asked);
+    simt_fault("threads wait for each other, thread %u at %s", f->lane.thread, f->here);
 }
 
 static void run_block() {
@@ -596,19 +760,25 @@ static void run_block() {
     simt_check_block();
     start_all();
     while (n_alive > 0) {
+        bool ran = false;
+
         for (uint32_t i = 0; i < n_threads / 32; i++) {
             warp = &warps[i];
-            if (warp->ready)
-                switch_to(&scheduler, &fibers[i * 32 + (uint32_t)__builtin_ctz(warp->ready)]);
+            if (warp->at_copies)
+                release_copies(i * 32);
+            if (!warp->ready)
+                continue;
+            ran = true;
+            switch_to(&scheduler, &fibers[i * 32 + (uint32_t)__builtin_ctz(warp->ready)]);
         }
         if (n_alive > 0 && n_waiting == n_alive)
             release_barrier();
-        else if (n_alive > 0)
-            for (uint32_t i = 0; i < n_threads; i++)
-                if (!fibers[i].done)
-                    simt_fault("threads wait for each other, thread %u at %s",
-                               fibers[i].lane.thread, fibers[i].here);
+        else if (n_alive > 0 && !ran)
+            check_waiting();
     }
+    for (uint32_t i = 0; i < n_barriers; i++)
+        if (barriers[i].n_copies)
+            simt_fault("ends with a copy that it has not waited for");
     n_blocks++;
     check_warpgroups();
 }

@@ -14,7 +14,7 @@
  */
 
 #define WEFT_SIMT 1
-#define SIMT_DYNAMIC_MAX (163u << 10)  /* what a block may have on devices for servers */
+#define SIMT_DYNAMIC_MAX (227u << 10)  /* what a block may have on devices for servers */
 #define SIMT_DYNAMIC_LEAST (99u << 10) /* on the smallest of the devices */
 
 #ifdef __F16C__
@@ -240,6 +240,16 @@ struct simt_wgmma_at {
     }
 };
 #define wgmma_wait simt_wgmma_at{SIMT_HERE}.template left
+
+/* engine/cuda/bulk.cuh. A copy is done when its phase is first waited for. */
+void bulk_init(uint64_t *bar);
+void bulk_publish();
+void bulk_expect(uint64_t *bar, uint32_t bytes);
+void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar);
+void simt_bulk_wait(const char *here, uint64_t *bar, uint32_t phase);
+struct vec4 simt_load_transposed(const char *here, const void *row);
+#define bulk_wait(bar, phase) simt_bulk_wait(SIMT_HERE, bar, phase)
+#define load_transposed(row) simt_load_transposed(SIMT_HERE, row)
 
 static inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     uint64_t both = (uint64_t)b << 32 | a;

@@ -15,6 +15,7 @@ struct cell { /* of four bytes */
     moment write, read, other;
     uint32_t block; /* that wrote last; shared memory */
     uint8_t written, pending;
+    uint8_t bar, phase; /* a copy in bulk wrote it: its barrier + 1, and the phase's low bits */
 };
 
 struct memory {
@@ -30,7 +31,7 @@ extern uint8_t __start_simt_shared[], __stop_simt_shared[];
 extern const uint8_t __ehdr_start[], _end[];
 
 /* Until the first launch, and between blocks: all memory is its own. */
-static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false};
+static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, {}};
 struct simt_lane *simt_lane = &host;
 bool simt_looks = true;
 
@@ -298,6 +299,11 @@ static inline void see_read(struct cell *c, moment m, unsigned bytes) {
     c->read = m;
 }
 
+/* Whether this thread has waited for the copy in bulk that wrote @c, if one did. */
+static inline bool has_come(const struct cell *c) {
+    return !c->bar || (int8_t)((uint8_t)simt_lane->phases[c->bar - 1] - c->phase) > 0;
+}
+
 static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_access kind, bool shared,
                        uintptr_t a, const void *pc) {
     bool atomic = kind == SIMT_ATOMIC;
@@ -316,7 +322,7 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
     if (kind == SIMT_READ) {
         if (shared && (c->block != n_blocks || (bytes & ~c->written)))
             fault_at(a, pc, "read before it was written");
-        if (c->pending & bytes)
+        if ((c->pending & bytes) || !has_come(c))
             fault_at(a, pc, "read before the copy to it was waited for");
         if (!shared && !simt_lane->waited && (c->write & bytes) &&
             interval_of(c->write) >= first_unsettled)
@@ -330,6 +336,7 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
     if (shared) {
         c->written = c->block == n_blocks ? c->written | (uint8_t)bytes : (uint8_t)bytes;
         c->block = n_blocks;
+        c->bar = 0;
     }
 }
 
@@ -428,6 +435,32 @@ void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) 
     see_all(m, (uintptr_t)to, n, SIMT_WRITE, pc);
     for (size_t i = 0; i < n; i += 4)
         m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4].pending = pending ? 15 : 0;
+}
+
+/* The copy is seen in another order than what threads write: fences for that are not emulated. */
+void simt_check_bulk(const void *to, size_t n, const void *pc) {
+    struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)to) : NULL;
+
+    for (size_t i = 0; m && i < n; i += 4) {
+        const struct cell *c = &m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4];
+
+        if (c->block == n_blocks && c->written && !c->bar)
+            fault_at((uintptr_t)to + i, pc, "a copy in bulk over what threads wrote");
+    }
+    simt_check_pending(to, n, true, pc);
+}
+
+void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase) {
+    struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)to) : NULL;
+
+    for (size_t i = 0; m && i < n; i += 4) {
+        struct cell *c = &m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4];
+
+        c->write = 0; /* the barrier orders it */
+        c->pending = 0;
+        c->bar = (uint8_t)(bar + 1);
+        c->phase = (uint8_t)phase;
+    }
 }
 
 /* -- what the compiler calls ------------------------------------------------------------------- */

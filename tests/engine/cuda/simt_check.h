@@ -15,8 +15,8 @@
  *                  barrier after it was told that it is the last
  *     early reads  shared memory that this block has not written; the target of an asynchronous
  *     copy that has
- *                  not been waited for; above wait_for_previous(), what a kernel may still be
- *                  writing
+ *                  not been waited for, of one in bulk by the thread itself; above
+ *                  wait_for_previous(), what a kernel may still be writing
  *     addresses    outside every allocation of the device, in freed memory or static variables, of
  *                  another device (but that gather and pack_shares read those which theirs
  *                  reaches), in pinned memory (but for copy_page, hand_over and combine), not a
@@ -60,11 +60,14 @@ void simt_look(bool on);
 #ifdef __cplusplus
 }
 
+#define SIMT_BARRIERS 16u /* of copies in bulk, that a block has at most */
+
 struct simt_lane {        /* the thread that runs */
     const uint8_t *stack; /* what is in it is not looked at: the thread's own, or all memory */
     size_t stack_bytes;
     uint32_t thread, n_warp_syncs;
-    bool waited; /* for the kernel before */
+    bool waited;                    /* for the kernel before */
+    uint32_t phases[SIMT_BARRIERS]; /* of each barrier that it has waited for */
 };
 
 extern struct simt_lane *simt_lane;
@@ -81,4 +84,7 @@ void simt_check_access(const void *p, size_t n, enum simt_access kind, const voi
 void simt_check_arrival(const void *count, bool last);
 /* An asynchronous copy to shared memory is under way, or there. */
 void simt_check_pending(const void *to, size_t n, bool pending, const void *pc);
+/* A copy in bulk is under way, or has come with phase @phase of barrier @bar. */
+void simt_check_bulk(const void *to, size_t n, const void *pc);
+void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase);
 #endif

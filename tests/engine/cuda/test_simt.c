@@ -43,6 +43,20 @@ static const char *const words[N_MISTAKES] = {
     [WGMMA_STRIDE] = "before it was written",
     [WGMMA_SWIZZLE] = "a swizzle",
     [WGMMA_HALF_A_GROUP] = "have not multiplied together",
+    [BULK_NOT_PUBLISHED] = "without bulk_publish()",
+    [BULK_NOT_INITIALISED] = "before it was written",
+    [BULK_NOT_WAITED_FOR] = "before the copy to it was waited for",
+    [BULK_WAITED_BY_ANOTHER] = "before the copy to it was waited for",
+    [BULK_WRONG_PHASE] = "before the copy to it was waited for",
+    [BULK_PHASE_TO_COME] = "waits for phase 2, and 1 is under way",
+    [BULK_FEWER_BYTES] = "for 768 bytes, of which 512",
+    [BULK_MORE_BYTES] = "copies of 512 bytes, 256 were announced",
+    [BULK_ANNOUNCED_TWICE] = "again before it was waited for",
+    [BULK_MISALIGNED] = "not aligned",
+    [BULK_ODD_BYTES] = "not aligned",
+    [BULK_OVER_A_READER] = "while another thread",
+    [BULK_OVER_A_WRITER] = "over what threads wrote",
+    [BULK_NEVER_WAITED] = "ends with a copy",
 };
 
 static void make(int what) {
@@ -58,8 +72,11 @@ static void make(int what) {
     api->launch(kernel_mistake, 2, 1, 64, 0, &fine, false,
                 stream); /* TOO_EARLY reads what it writes */
     api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &fine, false, stream);
+    api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &fine, false, stream);
     if (what < WGMMA_MISTAKES)
         api->launch(kernel_mistake, 2, 1, 64, 0, &a, false, stream);
+    else if (what >= BULK_MISTAKES)
+        api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &a, false, stream);
     else
         api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &a, false, stream);
     api->stream_wait(stream);
