@@ -59,6 +59,7 @@ static int describe(int device, struct cuda_device *out) {
         .bytes = p.totalGlobalMem,
         .shared_bytes =
             p.sharedMemPerMultiprocessor < SHARED_USED ? p.sharedMemPerMultiprocessor : SHARED_USED,
+        .block_bytes = p.sharedMemPerBlockOptin,
         .cache_bytes = (size_t)p.l2CacheSize,
     };
     r = cudaDeviceGetPCIBusId(out->address, sizeof(out->address), device);
@@ -189,7 +190,7 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
 
     if (r == cudaSuccess)
         r = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 100 * SHARED_USED / SHARED_MOST + 1);
+                                 bytes < SHARED_USED ? 100 * SHARED_USED / SHARED_MOST + 1 : 100);
     return (int)r;
 }
 

@@ -10,7 +10,7 @@
 static struct attend_kernel kernel_for(const struct step *s, const struct heads *h) {
     struct page_shape shape = cuda_page_shape(s->be, h);
 
-    return attend_kernel_for(&shape, s->grid.rows > s->be->wide_rows);
+    return attend_kernel_for(&shape, s->grid.rows > s->be->wide_rows, s->be->bulk);
 }
 
 /* The kernel for blocks of many queries that sequences share, which leaves others' items to that of
@@ -19,7 +19,7 @@ static struct attend_kernel kernel_for(const struct step *s, const struct heads 
 static struct attend_kernel sharing_kernel(const struct step *s, const struct heads *h) {
     const struct be *b = s->be;
     struct page_shape shape = cuda_page_shape(b, h);
-    struct attend_kernel k = attend_kernel_for(&shape, true);
+    struct attend_kernel k = attend_kernel_for(&shape, true, b->bulk);
     bool tried = b->opts->max_rows > b->wide_rows;
 
     if (!b->shares || !tried || !k.leaves || step_fuses(s))
@@ -75,7 +75,8 @@ static struct launch attend_launch(const struct step *s, const struct heads *h,
 /* The items of many queries, whose results others go on from, then those of few. Blocks of what
  * sequences share are one a multiprocessor. */
 static int launch_attend(const struct step *s, const struct heads *h, const struct attend_args *a) {
-    struct attend_kernel wide = kernel_for(s, h), few = attend_kernel_for(&a->shape, false);
+    struct attend_kernel wide = kernel_for(s, h);
+    struct attend_kernel few = attend_kernel_for(&a->shape, false, s->be->bulk);
     bool all = wide.queries > few.queries || a->shape.latent;
     int r = 0;
 

@@ -125,22 +125,23 @@ DEVICE uint32_t query_pos(const struct attend_args &a, const struct attn_item &i
     return query < it.n_q ? a.batch->pos[it.row0 + (it.q0 + query) / a.group] : it.pos0;
 }
 
-/* The block's queries in half precision, zero where there is none. */
+/* Value @d of a query as scores take it, zero where there is none. */
+DEVICE uint16_t query_half(const struct attend_args &a, const struct attn_item &it, uint32_t query,
+                           uint32_t d) {
+    float x = 0;
+
+    if (query < it.n_q && d < a.shape.head_dim)
+        x = query_value(a, query_place(a, it, query), d) * query_factor(a);
+    return (uint16_t)pack_half(finite_half(x));
+}
+
+/* The block's queries in half precision. */
 template <int D, class S>
 DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
-    uint32_t dim = a.shape.head_dim, mine = threadIdx.x;
-    float factor = query_factor(a);
-
-    if (mine < S::queries)
-        s.pos[mine] = query_pos(a, it, mine);
-    for (uint32_t i = threadIdx.x; i < S::queries * 32 * D; i += CUDA_THREADS) {
-        uint32_t query = i / (32 * D), d = i % (32 * D);
-        float x = 0;
-
-        if (query < it.n_q && d < dim)
-            x = query_value(a, query_place(a, it, query), d) * factor;
-        s.q[query][d] = (uint16_t)pack_half(finite_half(x));
-    }
+    if (threadIdx.x < S::queries)
+        s.pos[threadIdx.x] = query_pos(a, it, threadIdx.x);
+    for (uint32_t i = threadIdx.x; i < S::queries * 32 * D; i += CUDA_THREADS)
+        s.q[i / (32 * D)][i % (32 * D)] = query_half(a, it, i / (32 * D), i % (32 * D));
 }
 
 /* Whether any of the block's queries sees a key of the tile that begins with @first. */

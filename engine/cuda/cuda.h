@@ -181,6 +181,7 @@ struct be {
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
     bool wgmma, cores; /* products of wgmma are right here; rows are packed for them by the op */
+    bool bulk;         /* attend_latent_bulk is right here */
     uint32_t wants_fuse;
     char note[300]; /* what the self-test has left out, and why; how early launches did; "" */
     uint32_t page_capacity; /* of the page tables of a batch */
@@ -548,7 +549,7 @@ int residual_norm_rows(struct step *s, float *x, const float *norm, uint32_t n);
 uint32_t latent_items(const struct be *b);
 /* What of latent attention is not computed, in words, or NULL. */
 const char *latent_lacks(const struct model_shape *s);
-/* Uploads be.latent.list. 0, -ENOMEM or -EIO. */
+/* Of a model with latent attention: sets be.bulk, uploads be.latent.list. 0, -ENOMEM or -EIO. */
 int latent_open(struct be *b);
 /* The argument of store_latent, but for the norm and the pages. */
 struct latent_args latent_store_args(const struct be *b, const struct heads *h,

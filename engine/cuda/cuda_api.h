@@ -22,6 +22,7 @@ struct cuda_device {
     char name[128], address[16]; /* on its bus: domain:bus:device.function */
     int major, minor, n_multiprocessors;
     size_t bytes, shared_bytes; /* of memory; of a multiprocessor's shared memory that is used */
+    size_t block_bytes;         /* of shared memory that a block may have */
     size_t cache_bytes;         /* of the L2 cache */
 };
 

@@ -5,6 +5,7 @@
  */
 
 #include <assert.h>
+#include "engine/cuda/cuda_api.h"
 #include "engine/cuda/kernels.h"
 
 /* Grid: x items, or fewer: a block takes every gridDim.x'th; y key heads. A partial result is
@@ -55,6 +56,10 @@ struct attend_kernel {
     (64 + ATTN_CHUNK / 8 * 16 + (queries) * ((head) + 8) * 2 +                                     \
      ATTN_TILES * (queries) * (ATTN_TILE * 2 + 16) + (queries)*7 * 4)
 
+/* attend_latent_bulk: as attend_latent, of up to ATTN_LATENT_BULK queries, on servers' devices from
+ * compute capability 9.0 on. */
+#define ATTEND_LATENT_SHARED (212u << 10)
+
 /* Merges the chunks of queries that were split, from the first one that a query sees; grid: x
  * merges, or fewer, y key heads. */
 struct merge_args {
@@ -96,11 +101,21 @@ extern const void *const kernel_attend_wide_512;
 extern const void *const kernel_attend_wide_512_q8;
 extern const void *const kernel_attend_latent;
 extern const void *const kernel_attend_latent_q8;
+extern const bool attend_latent_built; /* the next two, with code for such devices */
+extern const void *const kernel_attend_latent_bulk;
+extern const void *const kernel_attend_latent_bulk_q8;
 extern const void *const kernel_merge;
 extern const void *const kernel_merge_rows;
 
-/* @wide: for steps of many rows; of latent attention there is one kernel. */
-static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide) {
+/* Whether attend_latent_bulk runs on a device. */
+static inline bool attend_bulk_runs(const struct cuda_device *d) {
+    return attend_latent_built && d->major >= 9 && d->major < 12 &&
+           d->block_bytes >= ATTEND_LATENT_SHARED;
+}
+
+/* @wide: for steps of many rows; @bulk: attend_latent_bulk, of latent attention. */
+static inline struct attend_kernel attend_kernel_for(const struct page_shape *s, bool wide,
+                                                     bool bulk) {
     static const void *const *const kernel[][2] = {
         {&kernel_attend_64, &kernel_attend_64_q8},
         {&kernel_attend_128, &kernel_attend_128_q8},
@@ -111,21 +126,24 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
         {&kernel_attend_wide_256, &kernel_attend_wide_256_q8},
         {&kernel_attend_wide_512, &kernel_attend_wide_512_q8},
         {&kernel_attend_latent, &kernel_attend_latent_q8},
+        {&kernel_attend_latent_bulk, &kernel_attend_latent_bulk_q8},
     };
     uint32_t dim = s->head_dim, size = dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
     struct attend_kernel k = {NULL, 0, ATTN_QUERIES, false};
 
     assert(dim <= (s->latent ? LATENT_KEY : 512));
     if (s->latent)
-        k.queries = ATTN_LATENT;
+        k.queries = bulk && wide ? ATTN_LATENT_BULK : ATTN_LATENT;
     else if (wide)
         k.queries = size < 2 ? ATTN_WIDE : size == 2 ? ATTN_WIDE_256 : ATTN_WIDE_512;
     k.leaves = k.queries == ATTN_WIDE;
     if (k.leaves)
         k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->q8);
+    else if (s->latent && bulk)
+        k.shared = ATTEND_LATENT_SHARED;
     else if (k.queries > ATTN_QUERIES)
         k.shared = ATTEND_GROUPS_SHARED(s->latent ? LATENT_KEY : size == 2 ? 256 : 512, k.queries);
-    k.kernel = *kernel[s->latent ? 8 : wide ? 4 + size : size][s->q8];
+    k.kernel = *kernel[s->latent ? 8u + bulk : wide ? 4 + size : size][s->q8];
     return k;
 }
 

@@ -44,6 +44,16 @@ const char *latent_lacks(const struct model_shape *s) {
                : NULL;
 }
 
+static int allow_bulk(struct be *b) {
+    const struct heads h = {b->shape->n_head, 1, b->shape->head_dim};
+    struct page_shape page = cuda_page_shape(b, &h);
+    struct attend_kernel k = attend_kernel_for(&page, false, true);
+
+    b->bulk = attend_bulk_runs(&b->device);
+    return b->bulk ? cuda_check(b, b->api->allow_shared(k.kernel, k.shared), "cudaFuncSetAttribute")
+                   : 0;
+}
+
 /* Entry i of head h: pair i n_head + h. */
 int latent_open(struct be *b) {
     uint32_t n_head = b->shape->n_head, n_rows = b->opts->max_rows;
@@ -51,6 +61,9 @@ int latent_open(struct be *b) {
 
     if (b->shape->mla.rank == 0)
         return 0;
+    r = allow_bulk(b);
+    if (r < 0)
+        return r;
     uint32_t *list = calloc(n_rows, sizeof(*list));
     if (!list)
         return -ENOMEM;

@@ -511,26 +511,28 @@ static int attend_ways(struct be *b, const struct attention *t, uint32_t few, do
 }
 
 /* All rows must give what they should, or do so without fused kernels, without attend_wide, or
- * without both. */
+ * without both; latent attention without attend_latent_bulk. */
 static int compare_attention(struct be *b, const struct attention *t, struct err *err) {
     static const struct {
-        bool fuse, wide;
+        bool fuse, wide, bulk;
         const char *without;
-    } ways[] = {{true, true, NULL},
-                {false, true, "fused kernels"},
-                {true, false, "attend_wide"},
-                {false, false, "attend_wide and fused kernels"}};
+    } ways[] = {{true, true, true, NULL},
+                {true, true, false, "attend_latent_bulk"},
+                {false, true, true, "fused kernels"},
+                {true, false, true, "attend_wide"},
+                {false, false, true, "attend_wide and fused kernels"}};
     const uint32_t fuse = b->fuse, wide_rows = b->wide_rows;
-    const bool wide = t->n > wide_rows && !t->n_turned;
+    const bool wide = t->n > wide_rows && !t->n_turned, bulk = b->bulk;
     const char *why = NULL;
     double error = 0;
     int same = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(ways) && same == 0; i++) {
-        if ((!ways[i].fuse && !fuse) || (!ways[i].wide && !wide))
+        if ((!ways[i].fuse && !fuse) || (!ways[i].wide && !wide) || (!ways[i].bulk && !bulk))
             continue;
         b->fuse = ways[i].fuse ? fuse : 0;
         b->wide_rows = ways[i].wide ? wide_rows : UINT32_MAX;
+        b->bulk = bulk && ways[i].bulk;
         same = attend_ways(b, t, MIN(MIN(t->n, ROWS), b->opts->max_rows), &error);
         if (same == 0 && !why)
             why = error <= t->limit ? "other bits" : "attention is off";

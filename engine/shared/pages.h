@@ -27,7 +27,8 @@
 #define ATTN_WIDE 128u
 #define ATTN_WIDE_256 64u
 #define ATTN_WIDE_512 32u
-#define ATTN_LATENT 32u /* queries of a block of latent attention */
+#define ATTN_LATENT 32u      /* queries of a block of latent attention */
+#define ATTN_LATENT_BULK 48u /* in attend_latent_bulk, where it has all chunks */
 
 /* What a page of a head is made of. */
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };

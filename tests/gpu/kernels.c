@@ -396,6 +396,7 @@ struct attention {
     uint32_t group, n_keys, n_rows; /* the last n_rows positions are queries */
     uint32_t window;                /* 0: none, and no sinks */
     uint32_t n_value; /* of latent attention: 512 or less, of keys that are their values; else 0 */
+    bool bulk;        /* likewise, by attend_latent_bulk */
     float *q, *k, *v; /* host; k, v: [n_keys][n_head_kv][dim] as the page holds them */
     float *q_on, *turned_on, *sinks, *sinks_on; /* sinks: host; by head */
     uint32_t *table, *table_on;
@@ -475,7 +476,7 @@ enum {
 static void run_attention(struct attention *t, int how, float *out) {
     bool packs = how == SPLIT_LAST || how == SPLIT_ROWS, split = packs || how == SPLIT;
     uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
-    uint32_t at_once = attend_kernel_for(&t->shape, how == MANY).queries;
+    uint32_t at_once = attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
     uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
     uint32_t n_items = 0, n_merges = 0, n_partials = 0, n_chunks = (t->n_keys - 1) / ATTN_CHUNK + 1;
     uint32_t n_value = t->n_value ? t->n_value : dim, stride = n_value + 4;
@@ -503,7 +504,8 @@ static void run_attention(struct attention *t, int how, float *out) {
                                                  .merge = n_merges - 1,
                                                  .n_merges = split};
     }
-    uint32_t n_wide = how == MANY && attend_kernel_for(&t->shape, true).leaves ? n_items : 0;
+    uint32_t n_wide =
+        how == MANY && attend_kernel_for(&t->shape, true, t->bulk).leaves ? n_items : 0;
     if (n_wide && item[n_wide - 1].n_q <= few) /* what is left by the last block */
         n_wide--;
     struct batch_head batch = {
@@ -551,7 +553,7 @@ static void run_attention(struct attention *t, int how, float *out) {
     }
 
     for (int wide = how == MANY; wide >= 0; wide--) {
-        struct attend_kernel k = attend_kernel_for(&t->shape, wide);
+        struct attend_kernel k = attend_kernel_for(&t->shape, wide, t->bulk);
 
         must(api->launch(k.kernel, split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS,
                          k.shared, &a, false, stream),

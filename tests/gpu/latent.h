@@ -5,7 +5,8 @@
  * chunks by bits. Part of kernels.c.
  */
 
-/* Of one row, of a prompt; of fewer queries than a block has, and of more. */
+/* Of one row, of a prompt; of fewer queries than a block has, and of more; by attend_latent, and by
+ * attend_latent_bulk where that runs, with the same bits. */
 static void check_latent(const void *arg) {
     const struct attention_case *c = arg;
     const uint32_t dim = c->shape.head_dim, n_value = dim - c->window; /* what turns */
@@ -18,6 +19,7 @@ static void check_latent(const void *arg) {
     size_t n_kv = (size_t)c->n_keys * dim, n = n_queries * n_value;
     float *q = host_new(n_q * 4), *turned = host_new(n_q * 4);
     float *direct = host_new(n * 4), *split = host_new(n * 4);
+    static const int ways[] = {AT_ONCE, SPLIT, MANY};
     char name[100];
 
     open_device();
@@ -43,6 +45,14 @@ static void check_latent(const void *arg) {
     snprintf(name, sizeof(name), "latent attention split: same bits, group %u, %u keys", c->group,
              c->n_keys);
     report_check(name, differs(name, split, direct, c->n_rows, n / c->n_rows), 0);
+    t.bulk = attend_bulk_runs(&device);
+    for (size_t i = 0; i < (t.bulk ? ARRAY_SIZE(ways) : 0); i++) {
+        memset(split, 0xFF, n * 4);
+        run_attention(&t, ways[i], split);
+        snprintf(name, sizeof(name), "attend_latent_bulk: same bits, way %zu, group %u, %u keys", i,
+                 c->group, c->n_keys);
+        report_check(name, differs(name, split, direct, c->n_rows, n / c->n_rows), 0);
+    }
     void *const done[] = {t.q_on, t.turned_on, t.table_on, t.pages};
     for (size_t i = 0; i < ARRAY_SIZE(done); i++)
         api->release(done[i]);
@@ -55,13 +65,12 @@ static void check_latent(const void *arg) {
 static void check_latents(bool tiny) {
     for (int q8 = 0; q8 < 2; q8++) {
         const struct attention_case cases[] = {
-            {{1, 576, 16, q8, true}, 20, 280, 2, 64},
-            {{1, 96, 32, q8, true}, 5, 513, 1, 32},
-            {{1, 576, 32, q8, true}, 20, 4000, 1, 64},
+            {{1, 576, 16, q8, true}, 20, 280, 2, 64},   {{1, 96, 32, q8, true}, 5, 513, 1, 32},
+            {{1, 96, 16, q8, true}, 5, 300, 12, 32},    {{1, 576, 32, q8, true}, 20, 4000, 1, 64},
             {{1, 576, 64, q8, true}, 64, 1030, 40, 64},
         };
 
-        for (size_t i = 0; i < (tiny ? 2 : ARRAY_SIZE(cases)); i++) {
+        for (size_t i = 0; i < (tiny ? 3 : ARRAY_SIZE(cases)); i++) {
             char name[60];
 
             snprintf(name, sizeof(name), "latent attention dim %u, group %u%s",

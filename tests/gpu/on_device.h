@@ -137,9 +137,10 @@ static void allow_all_shared(void) {
         allow_shared(kernel_matmul_wgmma, wgmma, "matmul_wgmma");
         allow_shared(kernel_matmul_wgmma_64, wgmma_64, "matmul_wgmma_64");
     }
-    for (int i = 0; i < 10; i++) {
-        struct page_shape s = {1, 64u << i / 2 % 4, 16, i % 2, i / 2 == 4};
-        struct attend_kernel k = attend_kernel_for(&s, true);
+    bool bulk = attend_bulk_runs(&device);
+    for (int i = 0; i < 10 + 2 * bulk; i++) {
+        struct page_shape s = {1, 64u << i / 2 % 4, 16, i % 2, i / 2 >= 4};
+        struct attend_kernel k = attend_kernel_for(&s, true, i / 2 > 4);
 
         allow_shared(k.kernel, k.shared, s.latent ? "attend_latent" : "attend_wide");
     }

@@ -87,7 +87,7 @@ static struct batch_head run_shared(const struct attention *t, const struct shar
     launch(kernel_plan, 1, 1, CUDA_THREADS, &p, "plan");
     fetch(&head, batch, sizeof(head));
     for (int many = head.n_wide_items > 0; many >= 0; many--) {
-        struct attend_kernel k = attend_kernel_for(&t->shape, many);
+        struct attend_kernel k = attend_kernel_for(&t->shape, many, false);
 
         must(api->launch(k.kernel, (many ? head.n_wide_items + 1 : head.n_items) / 2 + 1, n_kv,
                          CUDA_THREADS, k.shared, &a, false, stream),

@@ -34,6 +34,8 @@ LIMITS = {
     "attend_wide_512_q8": 255,
     "attend_latent": 255,
     "attend_latent_q8": 255,
+    "attend_latent_bulk": 255,
+    "attend_latent_bulk_q8": 255,
     "merge": 64,
     "merge_rows": 64,
     "sample_scan": 128,

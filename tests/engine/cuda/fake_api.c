@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include "base/util.h"
 #include "engine/cuda/cuda_api.h"
+#include "engine/cuda/kernels_attention.h"
 #include "tests/engine/cuda/simt.h"
 
 #define OUT_OF_MEMORY 2
@@ -76,6 +77,7 @@ static int describe(int device, struct cuda_device *out) {
         .n_multiprocessors = fake_cuda.n_multiprocessors,
         .bytes = fake_cuda.bytes,
         .shared_bytes = 196 << 10,
+        .block_bytes = SIMT_DYNAMIC_MAX,
         .cache_bytes = 50 << 20,
     };
     return call();
@@ -376,7 +378,8 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
     while (i < n_allowances && allowance[i].kernel != kernel)
         i++;
     bool servers = kernel == kernel_matmul_m128 || kernel == kernel_matmul_wgmma ||
-                   kernel == kernel_matmul_wgmma_64;
+                   kernel == kernel_matmul_wgmma_64 || kernel == kernel_attend_latent_bulk ||
+                   kernel == kernel_attend_latent_bulk_q8;
     if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST) || i == ARRAY_SIZE(allowance))
         return 1;
     n_allowances += i == n_allowances;

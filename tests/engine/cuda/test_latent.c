@@ -111,9 +111,9 @@ static void keep_digest(void *ctx, struct driver_seq *s, uint32_t pos, const str
 }
 
 /* A prompt of two chunks of keys: by @chunk rows, or behind a prefix on the pages of another
- * sequence that decodes at its side. */
+ * sequence that decodes at its side. The self-test finds nothing but what @note says. */
 static void run_long(const char *path, enum engine_kv_type kv, uint32_t chunk, bool hit,
-                     const char *graphs, struct digests *out) {
+                     const char *graphs, const char *note, struct digests *out) {
     struct driver_opts o = {.backend = "cuda",
                             .path = path,
                             .n_pages = 64,
@@ -135,6 +135,7 @@ static void run_long(const char *path, enum engine_kv_type kv, uint32_t chunk, b
     setenv("WEFT_CUDA_GRAPHS", graphs, 1);
     int r = driver_open(&d, &o, &err);
     cr_assert(r == 0, "%s", err.message);
+    cr_expect(note ? strstr(d.info->note, note) != NULL : !d.info->note[0], "%s", d.info->note);
     for (uint32_t i = 0; i < LONG; i++)
         tokens[i] = (int32_t)rng_below(&rng, d.info->n_vocab);
     if (hit) {
@@ -154,20 +155,49 @@ static void run_long(const char *path, enum engine_kv_type kv, uint32_t chunk, b
     driver_close(&d);
 }
 
-Test(cuda_latent, chunks_and_pages_of_others_change_no_bit) {
+static uint32_t n_bulk, n_plain;
+
+/* on_launch: attention by either kernel. */
+static void count_attention(const char *kernel, uint64_t number, void *args) {
+    n_bulk += strncmp(kernel, "attend_latent_bulk", 18) == 0;
+    n_plain += strcmp(kernel, "attend_latent") == 0 || strcmp(kernel, "attend_latent_q8") == 0;
+}
+
+/* Nor does the kernel: on a device without copies in bulk, and where attend_latent_bulk is found
+ * wrong, attend_latent is taken. */
+Test(cuda_latent, chunks_pages_of_others_and_the_kernel_change_no_bit) {
     char path[64];
 
     synth(SMALL, "Q8_0", path);
     setenv("WEFT_CUDA_FUSE", "16384", 1);
     for (enum engine_kv_type kv = ENGINE_KV_F16; kv <= ENGINE_KV_Q8_0; kv++) {
-        struct digests first = {0}, chunks = {0}, other = {0};
+        struct digests first = {0}, chunks = {0}, other = {0}, small = {0};
 
-        run_long(path, kv, 0, false, "0", &first);
-        run_long(path, kv, 97, false, "1", &chunks);
-        run_long(path, kv, 5, true, "1", &other);
+        fake_find()->on_launch = count_attention;
+        n_bulk = n_plain = 0;
+        run_long(path, kv, 0, false, "0", NULL, &first);
+        run_long(path, kv, 97, false, "1", NULL, &chunks);
+        run_long(path, kv, 5, true, "1", NULL, &other);
+        cr_expect(n_bulk > 0 && n_plain == 0);
+        n_bulk = 0;
+        if (kv == ENGINE_KV_F16) {
+            setenv("WEFT_CUDA_CHECK", "1", 1);
+            fake_find()->broken = "attend_latent_bulk";
+            run_long(path, kv, 97, false, "0", "without attend_latent_bulk: attention is off",
+                     &small);
+            fake_find()->broken = NULL;
+            setenv("WEFT_CUDA_CHECK", "0", 1);
+        } else {
+            fake_find()->major = 8;
+            run_long(path, kv, 97, false, "0", NULL, &small);
+            fake_find()->major = 9;
+            cr_expect(n_bulk == 0);
+        }
+        cr_expect(n_plain > 0);
         for (uint32_t i = LONG - 1; i + 1 < LONG + MORE; i++) {
             cr_expect(first.at[i] && first.at[i] == chunks.at[i], "chunks: position %u", i);
             cr_expect(first.at[i] == other.at[i], "prefix: position %u", i);
+            cr_expect(first.at[i] == small.at[i], "attend_latent: position %u", i);
         }
     }
     unlink(path);
