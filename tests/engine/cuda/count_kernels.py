@@ -58,6 +58,9 @@ FEW = {"matvec": 2, "matvec_16": 2, "expert_vec": 4}  # kernels of few rows: blo
 TAG = re.compile(r"(?:add_segment|add_stage|walk)ILi(\d+)E")
 # Kernels whose warps go over all tiles of a chunk for their share of the values: how often the loop that does it runs.
 SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256": 8, "attend_wide_512": 8}
+# attend_latent_bulk: what not all of a block's warps do of a tile, or not of all tiles; blocks of a key's 576 values.
+SOME = {"weigh_tile": 3 / 8, "fetch": 1 / 8, "add_chunk": 1 / 8}
+KEY_BLOCKS = 18
 # Once a row of tiles, not once a stage; scores with a cap; once a chunk of attend_wide.
 RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|merge_result|put_results|put_partial")
 
@@ -91,8 +94,26 @@ def blocks_of(kernel, arch, shared):
     return min(65536 // registers, warps // n_warps, (kib * 1024) // (kernel.shared + DRIVER_SHARED + shared))
 
 
+def bulk_loop(kernel, name, arch):
+    """Eight tiles of 32 keys and 48 queries, of a warp on average."""
+    if not kernel.whole():  # a family without these copies
+        return
+    first, last = kernel.whole()[0]
+    inner = next(l for l in kernel.loops() if first <= l[0] and l[1] <= last)
+    n = mma = 0
+    for i in range(first, last + 1):
+        if not any(RARE.search(c) for c in kernel.calls[i]):
+            part = next((p for f, p in SOME.items() if any(f in c for c in kernel.calls[i])), 1)
+            often = 8 * part * (KEY_BLOCKS if inner[0] <= i <= inner[1] else 1)
+            n, mma = n + often, mma + often * (kernel.operations[i] == cubin.MMA)
+    yield Loop(name, arch, None, n, 0, mma, 0, 0)
+
+
 def loops_of(kernel, name, arch, sizes):
     """A row for each format of each loop: what all formats share counts for each of them."""
+    if "bulk" in name:
+        yield from bulk_loop(kernel, name, arch)
+        return
     _, n, _, bandwidth, _, _ = DEVICES[arch]
     again = SHARES.get(name.removesuffix("_q8"), 1) - 1
     for first, last in kernel.whole() if name.startswith("attend") else kernel.loops():

@@ -32,6 +32,9 @@ SHAPES = [
     Shape("GLM-4.7-Flash", [(1344, 2048, 47), (5120, 768, 47), (2048, 5120, 47), (3072, 2048, 46), (2048, 1536, 46)],
           Experts(64, 4, 2048, 1536, 46), [Heads("attend_latent", 20, 1, 576, 0, 47)],
           [(20, 512, 192, 47), (20, 256, 512, 47)]),
+    Shape("DeepSeek-V2-Lite", [(3648, 2048, 27), (2048, 2048, 27), (5632, 2048, 26), (2048, 2816, 26)],
+          Experts(64, 6, 2048, 1408, 26), [Heads("attend_latent", 16, 1, 576, 0, 27)],
+          [(16, 512, 128, 27), (16, 128, 512, 27)]),
 ]
 
 
@@ -45,6 +48,16 @@ def items(pairs, part, width):
         half += p * small
         whole += p * (-(-x // width) - small)
     return whole, half
+
+
+# Bytes of shared memory that attend_latent_bulk reads for a tile of 16 queries: queries and keys for the scores, a third
+# of the values, probabilities.
+LATENT_READS = 18 * (2 + 4) * 512 + 512 * 64 / 3 + 8 * 2 * 1024
+
+
+def key_bytes(kernel):
+    """That a tile of latent attention takes from the L2 cache."""
+    return 32 * 2 * (576 if "bulk" in kernel else 576 + 512)
 
 
 class Model(steps.Model):
@@ -90,8 +103,19 @@ class Model(steps.Model):
         loop = self.loops[kernel, None]
         chunk = 1 if "wide_128" in kernel else queries / 16  # groups of 16 that the count has
         cycles = max(loop.instructions / chunk, loop.mma / chunk * steps.MMA_CYCLES) / 4
-        size = 32 * 2 * (576 + 512 if "latent" in kernel else 2 * h.dim) * 16 / queries
+        if "bulk" in kernel:
+            cycles = max(cycles, LATENT_READS / steps.SHARED_BANDWIDTH)
+        size = (key_bytes(kernel) if "latent" in kernel else 32 * 2 * 2 * h.dim) * 16 / queries
         return h.layers * h.kv * self.seconds(tiles, cycles, size, cache)
+
+    def latent_decode(self, h, n_rows, n_keys, kernel, cache):
+        """All layers of latent attention of so many rows, each with keys of its own; groups of 16 queries that a kernel
+        has beyond those of a row count as multiplied."""
+        tiles, loop, groups = n_rows * n_keys / 32, self.loops[kernel, None], 3 if "bulk" in kernel else 2
+        blocks = -(-h.n // (16 * groups))
+        issue = tiles * blocks * loop.instructions / steps.ISSUE
+        size = tiles * blocks * key_bytes(kernel) / steps.CACHE_BANDWIDTH if cache else 0
+        return h.layers * max(issue, size, tiles * key_bytes("bulk") / steps.BANDWIDTH)
 
 
 MMA, WGMMA = [("matmul_m128", 128), ("matmul_wide", 64)], [("matmul_wgmma", 128), ("matmul_wgmma_64", 64)]
@@ -100,7 +124,7 @@ MMA, WGMMA = [("matmul_m128", 128), ("matmul_wide", 64)], [("matmul_wgmma", 128)
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__.strip())
-    model = Model(pathlib.Path(sys.argv[1]), ["attention_large", "experts"])
+    model = Model(pathlib.Path(sys.argv[1]), ["attention_large", "attention_latent", "experts"])
     for cache in (False, True):
         print(f"\nprompts of {TOKENS}, ms{', with the bytes from the L2 cache' if cache else ''}: rows of a step; dense by "
               "mma.sync, by wgmma; experts by mma.sync, by wgmma of 64, of 128, of 128 and 64 rows; heads of latent "
@@ -115,16 +139,23 @@ def main():
                 for ways in ([("expert_wide", 64)], WGMMA):
                     line.append(sum(k * model.dense(r, c, n, ways, cache, h) for h, r, c, k in s.by_head))
                 print(f"{s.name:16} {n:5}" + "".join(f" {1e3 * x * TOKENS / n:7.1f}" for x in line))
-    print("\nattention, ms: by blocks of 16 queries (latent: 32), by those of many; likewise with the cache's bytes")
+    print("\nattention, ms: by blocks of 16 queries (latent: 32), by those of many (48); likewise with the cache's bytes")
     for n in (4096, 32768):
         for s in SHAPES:
             for h in s.attention:
                 few, many = {"256": (("attend_256", 16), ("attend_wide_256", 64)),
                              "512": (("attend_512", 16), ("attend_wide_512", 32)),
-                             "attend_latent": (("attend_latent", 32),) * 2,
+                             "attend_latent": (("attend_latent", 32), ("attend_latent_bulk", 48)),
                              "attend_wide_128": (("attend_128", 16), ("attend_wide_128", 128))}[h.kernel]
                 times = [model.attention(h, n, *way, cache) for cache in (False, True) for way in (few, many)]
                 print(f"{s.name:16} {n:5} {h.kernel:16}" + "".join(f" {1e3 * t:7.1f}" for t in times))
+    print("\nlatent attention of a step of 64 rows of 4,096 tokens, ms: attend_latent, attend_latent_bulk; likewise")
+    for s in SHAPES:
+        for h in s.attention:
+            if h.kernel == "attend_latent":
+                times = [model.latent_decode(h, 64, 4096, kernel, cache)
+                         for cache in (False, True) for kernel in ("attend_latent", "attend_latent_bulk")]
+                print(f"{s.name:16}" + "".join(f" {1e3 * t:7.1f}" for t in times))
 
 
 if __name__ == "__main__":
