@@ -336,8 +336,8 @@ enum finish {
 
 /* y (+)= W x + bias for the matrices, which share x. matvec: up to 8 rows, matvec_16: up to 16;
  * grid x: row tiles of all matrices, or fewer: a block takes every gridDim.x'th. matmul_wide: grid
- * x: rows / 64, y: row tiles / 8 (each matrix rounded up), times n_splits. The same bits. Shared
- * memory: matvec_shared(), wide_shared() of the largest format. */
+ * x: matmul_wide_blocks(). The same bits. Shared memory: matvec_shared(), wide_shared()
+ * of the largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
     const uint16_t *x; /* packed */
@@ -351,13 +351,15 @@ struct matmul_args {
      * of each block's rows are of either; nothing is added, nor are segments shared. */
     uint32_t gated, glu;
     uint32_t finish; /* matvec only */
-    /* Zeros, and zeros again when it ends. matmul_wide: one for each of the blocks that there were
-     * without splits. */
-    uint32_t *arrived;
-    /* matmul_wide: blocks that share the segments, a power of two up to TILE_SEGMENTS, which all
-     * matrices have; beyond 1 the sums of each, WIDE_SPLIT_BYTES for each of arrived, which the
-     * last of them adds up to y, or, with @leave, none does. */
-    uint32_t n_splits, leave;
+    /* matmul_wide: a panel is 128 rows of a matrix by 64 of the activations, n_columns of which
+     * stand side by side. n_splits: blocks that share the segments of one, a power of two up to
+     * TILE_SEGMENTS; beyond 1 the sums of each, WIDE_SPLIT_BYTES for each panel and of arrived,
+     * which the last of them adds up to y, or, with @leave, none does. n_cut: so many first panels
+     * have two blocks, half of the segments each; the first leaves its sum, CUT_BYTES for each and
+     * of arrived, with which the second goes on. Matrices whose panels are divided have
+     * TILE_SEGMENTS units or more. */
+    uint32_t n_columns, n_panels, n_splits, n_cut, leave;
+    uint32_t *arrived; /* zeros, and zeros again when it ends */
     float *sums;
     struct ahead ahead; /* of FINISH_STORE */
     union {
@@ -366,11 +368,16 @@ struct matmul_args {
     };
 };
 
-/* Of the blocks that share segments: for each of these [MATMUL_COLUMNS][WIDE_OUT]. Those of the
- * same rows of the matrix stand side by side. */
-#define WIDE_OUT 128u /* rows of the matrix of a block */
+/* Blocks of matmul_wide. */
+MX_FN uint32_t matmul_wide_blocks(const struct matmul_args *a) {
+    return a->n_panels * a->n_splits + a->n_cut;
+}
+
+/* Of the blocks that share segments: for each of these [MATMUL_COLUMNS][WIDE_OUT]. */
+#define WIDE_OUT 128u /* rows of the matrix of a panel */
 #define WIDE_SUMS (MATMUL_COLUMNS * WIDE_OUT)
 #define WIDE_SPLIT_BYTES (TILE_SEGMENTS * WIDE_SUMS * 4u)
+#define CUT_BYTES (WIDE_SUMS * 4u)
 
 /* Bytes of shared memory of matvec; @stage_bytes: the largest of its matrices. */
 MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {

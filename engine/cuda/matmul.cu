@@ -310,8 +310,8 @@ struct Ends {
 
 /* y of sum @k of a thread's: of column k / 4 of eight rows of the activations. */
 DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
-                     uint32_t tile, uint32_t k, float sum) {
-    uint32_t lane = threadIdx.x % 32, row0 = blockIdx.x * MATMUL_COLUMNS;
+                     uint32_t row0, uint32_t tile, uint32_t k, float sum) {
+    uint32_t lane = threadIdx.x % 32;
 
     put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
         tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
@@ -319,20 +319,18 @@ DEVICE void put_wide(const struct matmul_args &a, const struct matrix &m, uint32
 
 /* The last of the blocks that share the segments adds them up. */
 DEVICE void finish_split(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
-                         uint32_t tile, const struct Ends &ends, uint32_t *count) {
+                         uint32_t row0, uint32_t tile, const struct Ends &ends, uint32_t *count) {
     if (a.leave || !last_of(count, a.n_splits) || tile >= m.n_row_tiles)
         return;
 #pragma unroll 4
     for (uint32_t k = 0; k < (ends.half ? WIDE_GROUPS * 2 : WIDE_GROUPS * 4); k++)
-        put_wide(a, m, n_rows, tile, k, add_shared_segments(ends.shared, k));
+        put_wide(a, m, n_rows, row0, tile, k, add_shared_segments(ends.shared, k));
 }
 
-KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
-    wait_for_previous();
-    uint32_t block = blockIdx.y / a.n_splits, part = blockIdx.y % a.n_splits;
-    uint32_t count = block * gridDim.x + blockIdx.x, each = TILE_SEGMENTS / a.n_splits;
-    uint32_t row0 = blockIdx.x * MATMUL_COLUMNS, n_rows = count_rows(a);
-    float total[WIDE_GROUPS][4], *shared = NULL;
+DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
+    uint32_t block = part.panel / a.n_columns, n_rows = count_rows(a);
+    uint32_t row0 = part.panel % a.n_columns * MATMUL_COLUMNS;
+    float total[WIDE_GROUPS * 4], *shared = NULL;
     struct Supply supply;
 
     if (row0 >= n_rows)
@@ -340,32 +338,40 @@ KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
     const struct matrix &m = a.gated ? a.m[threadIdx.x / 128] : matrix_of_block(a, &block);
     uint32_t tile = a.gated ? gated_tile(block) : block * 8 + threadIdx.x / 32;
 
+#pragma unroll
+    for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
+        total[k] = 0;
+    if (a.n_splits > 1)
+        shared = first_sum(a, part.panel * TILE_SEGMENTS);
+    take_sum(a, part, total);
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */
         uint32_t row = row0 + Supply::row_of(k);
 
         supply.take_row(k, a.x, a.n_blocks, row / PACK_ROWS * PACK_ROWS < n_rows ? row : row0);
     }
-    supply.start(m, m.tiles, tile, n_rows - row0, part * each, (part + 1) * each);
-#pragma unroll
-    for (uint32_t n = 0; n < WIDE_GROUPS; n++)
-        total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0;
-    if (a.n_splits > 1)
-        shared = first_sum(a, count);
-    const struct Ends ends = {{total}, shared, supply.half};
+    supply.start(m, m.tiles, tile, n_rows - row0, part.first, part.last);
+    const struct Ends ends = {{(float(*)[4])total}, shared, supply.half};
     walk_of(m, supply, ends);
     copy_wait<0>();
     if (shared)
-        return finish_split(a, m, n_rows, tile, ends, a.arrived + count);
+        return finish_split(a, m, n_rows, row0, tile, ends, a.arrived + part.panel);
+    if (leave_sum(a, part, total))
+        return;
     if (a.gated) {
         sync_block();
 #pragma unroll
         for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
-            keep_gated<MATMUL_COLUMNS>(a, m, n_rows, tile, k, total[k / 4][k % 4]);
-        return put_gated_rows<MATMUL_COLUMNS>(a, n_rows, block);
+            keep_gated(a, m, n_rows, row0, tile, k, total[k]);
+        return put_gated_rows<MATMUL_COLUMNS>(a, n_rows, row0, block);
     }
     if (!supply.tiles)
         return;
 #pragma unroll
     for (uint32_t k = 0; k < WIDE_GROUPS * 4; k++)
-        put_wide(a, m, n_rows, tile, k, total[k / 4][k % 4]);
+        put_wide(a, m, n_rows, row0, tile, k, total[k]);
+}
+
+KERNEL(matmul_wide, struct matmul_args, CUDA_THREADS, 1) {
+    wait_for_previous();
+    multiply_wide(a, part_of_block(a));
 }

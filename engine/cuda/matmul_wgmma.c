@@ -34,17 +34,16 @@ bool wgmma_takes(const struct be *b, uint32_t n_rows) {
 }
 
 int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                 uint32_t block_rows, uint32_t n_splits) {
-    struct matmul_args a = cuda_wide_args(b, w, x, add, n_splits);
+                 uint32_t block_rows, struct division by) {
+    struct matmul_args a = cuda_wide_args(b, w, x, add, block_rows, by);
     uint32_t shared = 0;
 
     assert(b->wgmma && x->cores && (block_rows == WGMMA_ROWS || block_rows == MATMUL_COLUMNS));
-    assert(n_splits == 1 || block_rows == MATMUL_COLUMNS);
     for (uint32_t i = 0; i < w->n_mats; i++)
         shared = MAX(shared, wgmma_shared(block_rows, w->m[i].format));
     struct launch l = {block_rows == WGMMA_ROWS ? kernel_matmul_wgmma : kernel_matmul_wgmma_64,
-                       (x->n_rows + block_rows - 1) / block_rows,
-                       cuda_wide_groups(w, &a),
+                       matmul_wide_blocks(&a),
+                       1,
                        CUDA_THREADS,
                        "matmul_wgmma",
                        shared};
@@ -53,15 +52,16 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
 
 /* A multiprocessor has one block of either at a time. */
 int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
-    uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors, n_splits;
+    uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors;
     uint32_t adding = x->left ? LEFT_COLUMNS : WGMMA_SPLIT_COLUMNS;
-    uint32_t columns = wide_columns(b, w, x->n_rows, adding, &n_splits);
+    struct division by;
+    uint32_t columns = wide_columns(b, w, x->n_rows, adding, &by);
 
     for (uint32_t i = 0; i < w->n_mats; i++)
         groups += (w->m[i].n_row_tiles + 7) / 8;
     uint32_t rounds = ((x->n_rows + WGMMA_ROWS - 1) / WGMMA_ROWS * groups + n - 1) / n;
 
     if (rounds * WGMMA_COST * w->n_in <= columns)
-        return wgmma_launch(b, w, x, add, WGMMA_ROWS, 1);
-    return wgmma_launch(b, w, x, add, MATMUL_COLUMNS, n_splits);
+        return wgmma_launch(b, w, x, add, WGMMA_ROWS, (struct division){1, 0});
+    return wgmma_launch(b, w, x, add, MATMUL_COLUMNS, by);
 }

@@ -35,27 +35,31 @@ template <uint32_t N> struct Source {
     uint32_t ring;             /* offset of the warp's; the slices come first */
     uint32_t n_units;          /* of segments @first .. @last - 1 */
 
-    /* Segments @first .. @last - 1 of row tile @tile of those at @all, or of the last one where
-     * there is none: four warps multiply together. Groups of rows that do not exist are copies of
-     * the last: their results are not read. */
-    __device__ __forceinline__ void start(const struct matmul_args &a, const struct matrix &m,
-                                          const uint8_t *all, uint32_t tile, uint32_t n_rows,
+    /* The weights of segments @first .. @last - 1 of row tile @tile of those at @all, or of the
+     * last one where there is none: four warps multiply together. */
+    __device__ __forceinline__ void start(const struct matrix &m, const uint8_t *all, uint32_t tile,
                                           uint32_t first, uint32_t last) {
-        uint32_t tid = threadIdx.x, last_group = (n_rows - 1) / PACK_ROWS;
-
-        for (uint32_t k = 0; k < vectors; k++) {
-            uint32_t group = blockIdx.x * groups + k * (groups / vectors) + tid / 64;
-
-            x[k] = (const uint8_t *)a.x +
-                   ((size_t)(group < last_group ? group : last_group) * a.n_blocks * 256 +
-                    (size_t)m.unit[first] * tile_k(m.format) * (2 * PACK_ROWS) + tid % 64 * 16);
-        }
         slot = 0;
         ring = WGMMA_SLICES * slice_bytes +
-               tid / 32 * (wgmma_slots(m.format) * tile_stage_bytes(m.format));
+               threadIdx.x / 32 * (wgmma_slots(m.format) * tile_stage_bytes(m.format));
         n_units = m.unit[last] - m.unit[first];
         tile = tile < m.n_row_tiles ? tile : m.n_row_tiles - 1;
         tiles = all + ((size_t)tile * m.bytes[TILE_SEGMENTS] + m.bytes[first]);
+    }
+    /* The activations, the @column'th N rows, from column @at of the matrix on. Groups of rows that
+     * do not exist are copies of the last: their results are not read. */
+    __device__ __forceinline__ void start_rows(const struct matmul_args &a, uint32_t column,
+                                               uint32_t at) {
+        uint32_t tid = threadIdx.x, n_rows = count_rows(a);
+        uint32_t last_group = n_rows ? (n_rows - 1) / PACK_ROWS : 0;
+
+        for (uint32_t k = 0; k < vectors; k++) {
+            uint32_t group = column * groups + k * (groups / vectors) + tid / 64;
+
+            x[k] = (const uint8_t *)a.x +
+                   ((size_t)(group < last_group ? group : last_group) * a.n_blocks * 256 +
+                    (size_t)at * (2 * PACK_ROWS) + tid % 64 * 16);
+        }
     }
     /* Starts on slice @i, the next one. */
     template <int F> __device__ __forceinline__ void fetch_slice(uint32_t i) {
@@ -80,11 +84,15 @@ template <uint32_t N> struct Source {
             fetch_stage<F>(shared_start() + (ring + s % wgmma_slots(F) * bytes + lane),
                            tiles + (s * bytes + lane), (n_units - first) * tile_bytes(F));
     }
-    /* The first of all. */
-    template <int F> __device__ __forceinline__ void begin() {
+    /* The first of all. Weights do not change: they come while the kernel before ends. */
+    template <int F>
+    __device__ __forceinline__ void begin(const struct matmul_args &a, uint32_t column,
+                                          uint32_t at) {
         for (uint32_t s = 0; s < wgmma_slots(F); s++)
             fetch_weights<F>(s);
         copy_commit();
+        wait_for_previous();
+        start_rows(a, column, at);
         for (uint32_t i = 0; i + 2 < WGMMA_SLICES; i++) {
             fetch_slice<F>(i);
             copy_commit();
@@ -116,12 +124,13 @@ DEVICE void wgmma(float (&d)[32], const uint32_t a[4], uint64_t b) {
     wgmma_n64(d, a, b);
 }
 
-/* Segments @first .. @last - 1 of one row of tiles; total, c: [column of 8 rows][4], as mma's. With
- * @shared, first_sum(), each segment's sums go there instead. */
+/* Segments @first .. @last - 1 of one row of tiles, times the @column'th N rows; total, c: [column
+ * of 8 rows][4], as mma's. With @shared, first_sum(), each segment's sums go there instead. */
 template <uint32_t N> struct Walk {
+    const struct matmul_args &a;
     struct Source<N> &from;
     const struct matrix &m;
-    uint32_t first, last;
+    uint32_t first, last, column;
     float (&total)[N / 2];
     float *shared;
 
@@ -147,7 +156,7 @@ template <uint32_t N> struct Walk {
         constexpr uint32_t slices = Steps<F>::slices, units = Steps<F>::units;
         constexpr uint32_t step = Steps<F>::unroll > 1 ? slices : 2; /* even: w */
 
-        from.template begin<F>();
+        from.template begin<F>(a, column, m.unit[first] * tile_k(F));
         const uint32_t start = wgmma_place(0), n = from.n_units * slices;
         uint32_t slice = start; /* of slice i */
         uint32_t segment = first, end = end_of(first, slices), done;
@@ -200,66 +209,61 @@ template <uint32_t N> struct Walk {
     }
 };
 
-/* y of sum @k of a thread's. */
-template <uint32_t N>
-DEVICE void put_sum(const struct matmul_args &a, const struct matrix &m, uint32_t n_rows,
-                    uint32_t tile, uint32_t k, float sum) {
-    uint32_t lane = threadIdx.x % 32;
-
-    put(a, m, n_rows, blockIdx.x * N + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
-        tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
-}
-
-template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, uint32_t n_splits) {
-    uint32_t block = blockIdx.y / n_splits, part = blockIdx.y % n_splits;
-    uint32_t count = block * gridDim.x + blockIdx.x, each = TILE_SEGMENTS / n_splits;
-    uint32_t n_rows = count_rows(a);
+template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct Part part) {
+    constexpr bool divides = N == MATMUL_COLUMNS; /* segments or panels between blocks */
+    uint32_t block = part.panel / a.n_columns, column = part.panel % a.n_columns;
+    uint32_t row0 = column * N, lane = threadIdx.x % 32;
     float total[N / 2], *shared = NULL;
     struct Source<N> from;
 
-    if (blockIdx.x * N >= n_rows)
-        return;
     /* Gate and up have all in common that the walk is told: it is the same for both warpgroups. */
     const struct matrix &m = a.gated ? a.m[0] : matrix_of_block(a, &block);
     const struct matrix &own = a.gated ? a.m[threadIdx.x / 128] : m;
     uint32_t tile = a.gated ? gated_tile(block) : block * 8 + threadIdx.x / 32;
 
-    from.start(a, m, own.tiles, tile, n_rows, part * each, (part + 1) * each);
-    if (n_splits > 1)
-        shared = first_sum(a, count);
-    walk_of(m.format, Walk<N>{from, m, part * each, (part + 1) * each, total, shared});
+    if constexpr (divides) {
+        if (a.n_splits > 1)
+            shared = first_sum(a, part.panel * TILE_SEGMENTS);
+        take_sum(a, part, total);
+    }
+    from.start(m, own.tiles, tile, part.first, part.last);
+    walk_of(m.format, Walk<N>{a, from, m, part.first, part.last, column, total, shared});
     copy_wait<0>();
-    if (N == MATMUL_COLUMNS && shared && (a.leave || !last_of(a.arrived + count, n_splits)))
-        return;
+    if constexpr (divides) {
+        if (shared && (a.leave || !last_of(a.arrived + part.panel, a.n_splits)))
+            return;
+        if (leave_sum(a, part, total))
+            return;
+    }
+    uint32_t n_rows = count_rows(a);
     if (a.gated) {
         sync_block();
 #pragma unroll
         for (uint32_t k = 0; k < N / 2; k++)
-            keep_gated<N>(a, own, n_rows, tile, k, total[k]);
-        return put_gated_rows<N>(a, n_rows, block);
+            keep_gated(a, own, n_rows, row0, tile, k, total[k]);
+        return put_gated_rows<N>(a, n_rows, row0, block);
     }
     if (tile >= m.n_row_tiles)
         return;
 #pragma unroll
     for (uint32_t k = 0; k < N / 2; k++) {
-        bool apart = N == MATMUL_COLUMNS && shared;
-        float sum = apart ? add_shared_segments(shared, k) : total[k];
+        float sum = divides && shared ? add_shared_segments(shared, k) : total[k];
 
-        put_sum<N>(a, m, n_rows, tile, k, sum);
+        put(a, m, n_rows, row0 + k / 4 * PACK_ROWS + lane % 4 * 2 + k % 2,
+            tile * TILE_ROWS + lane / 4 + k % 4 / 2 * 8, sum);
     }
 }
+
 #endif
 
 KERNEL(matmul_wgmma, struct matmul_args, CUDA_THREADS, 1) {
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    wait_for_previous();
-    multiply<WGMMA_ROWS>(a, 1);
+    multiply<WGMMA_ROWS>(a, {blockIdx.x, 0, TILE_SEGMENTS});
 #endif
 }
 
 KERNEL(matmul_wgmma_64, struct matmul_args, CUDA_THREADS, 1) {
 #if defined(WEFT_SIMT) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    wait_for_previous();
-    multiply<MATMUL_COLUMNS>(a, a.n_splits);
+    multiply<MATMUL_COLUMNS>(a, part_of_block(a));
 #endif
 }

@@ -214,17 +214,19 @@ static int multiply(struct be *b, const struct product *p, enum way way, float *
     struct matmul_args few = cuda_matmul_args(&p->w, &x, false);
     size_t bytes = (size_t)x.n_rows * p->n_out * sizeof(float);
     assert(way < WAYS && bytes <= p->y.bytes);
-    uint32_t n_splits = cuda_can_split(b, &p->w, ROWS) ? 4 : 1;
+    const struct division whole = {1, 0}, shared = {4, 0};
+    bool can_split = cuda_can_split(b, &p->w, ROWS);
     /* What another kernel left there must not pass. */
     int r = cuda_check(b, b->api->fill(p->y.device, 0xFF, p->y.bytes, b->stream), "cudaMemset");
 
     if (r == 0)
-        r = way == M128         ? m128_matmul(b, &p->w, &x, false)
-            : way == WGMMA      ? wgmma_launch(b, &p->w, &cores, false, WGMMA_ROWS, 1)
-            : way == WGMMA_64   ? wgmma_launch(b, &p->w, &cores, false, MATMUL_COLUMNS, n_splits)
+        r = way == M128    ? m128_matmul(b, &p->w, &x, false)
+            : way == WGMMA ? wgmma_launch(b, &p->w, &cores, false, WGMMA_ROWS, whole)
+            : way == WGMMA_64
+                ? wgmma_launch(b, &p->w, &cores, false, MATMUL_COLUMNS, can_split ? shared : whole)
             : way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
             : way < WIDE        ? cuda_matvec(b, &few)
-                                : cuda_matmul_wide(b, &p->w, &x, false, way == WIDE ? 1 : 4);
+                         : cuda_matmul_wide(b, &p->w, &x, false, way == WIDE ? whole : shared);
     r = r < 0 ? r : fetch(b, p->y.host, p->y.device, bytes);
     memcpy(y, p->y.host, r < 0 ? 0 : bytes);
     return r;

@@ -192,10 +192,10 @@ static void drop_inputs(struct inputs *in) {
     free(in->x);
 }
 
-enum kernel { VEC, WIDE, SHARING, M128, WGMMA, WGMMA_64, WGMMA_SHARING };
+enum kernel { VEC, WIDE, SHARING, CUT, M128, WGMMA, WGMMA_64, WGMMA_SHARING, WGMMA_CUT };
 
-static const char *const kernel_name[] = {"vec",   "wide",     "split",      "m128",
-                                          "wgmma", "wgmma 64", "wgmma split"};
+static const char *const kernel_name[] = {"vec",   "wide",     "split",       "cut",      "m128",
+                                          "wgmma", "wgmma 64", "wgmma split", "wgmma cut"};
 
 #define SPLITS 4u /* blocks that share the segments */
 
@@ -203,11 +203,18 @@ static bool shares(enum kernel kernel) {
     return kernel == SHARING || kernel == WGMMA_SHARING;
 }
 
-/* What these need beside. */
-static void share_segments(struct matmul_args *a) {
-    uint32_t n = (a->n_rows + 63) / 64 * ((a->m[0].n_row_tiles + 7) / 8);
+/* Blocks that have half of a panel's segments. */
+static bool cuts(enum kernel kernel) {
+    return kernel == CUT || kernel == WGMMA_CUT;
+}
 
-    a->n_splits = SPLITS;
+/* What these need beside. Cut are the panels of the last round, or half of a single round's. */
+static void divide(struct matmul_args *a, enum kernel kernel) {
+    uint32_t n = (a->n_rows + 63) / 64 * ((a->m[0].n_row_tiles + 7) / 8);
+    uint32_t most = (uint32_t)device.n_multiprocessors;
+
+    a->n_splits = shares(kernel) ? SPLITS : 1;
+    a->n_cut = !cuts(kernel) ? 0 : n > most ? n % most : (n + 1) / 2;
     a->arrived = device_new(n * sizeof(*a->arrived));
     a->sums = device_new(n * WIDE_SPLIT_BYTES);
     must(api->fill(a->arrived, 0, n * sizeof(*a->arrived), stream), "cudaMemset");
@@ -236,12 +243,12 @@ static bool multiply(const struct weights_on *w, const struct inputs *in, uint32
                             .n_splits = 1};
 
     a.m[0].y = device_new(bytes);
-    if (shares(kernel))
-        share_segments(&a);
+    if (shares(kernel) || cuts(kernel))
+        divide(&a, kernel);
     bool done = launch_kernel(kernel, &a);
     fetch(out, a.m[0].y, bytes);
     api->release(a.m[0].y);
-    if (shares(kernel)) {
+    if (shares(kernel) || cuts(kernel)) {
         api->release(a.arrived);
         api->release(a.sums);
     }
@@ -286,8 +293,10 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
     multiply(&w, &in, n_rows, WIDE, wide);
     snprintf(name, sizeof(name), "wide %s", at);
     report_check(name, error_of(&w, &in, MIN(n_rows, 4u), wide, 1e-3), 1e-3);
-    for (enum kernel k = SHARING; k <= WGMMA_SHARING; k++) {
-        if ((shares(k) && w.m.n_units < TILE_SEGMENTS) || !multiply(&w, &in, n_rows, k, narrow))
+    for (enum kernel k = SHARING; k <= WGMMA_CUT; k++) {
+        bool divides = shares(k) || cuts(k);
+
+        if ((divides && w.m.n_units < TILE_SEGMENTS) || !multiply(&w, &in, n_rows, k, narrow))
             continue;
         snprintf(name, sizeof(name), "%s = wide %s", kernel_name[k], at);
         report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);
@@ -834,8 +843,8 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     a.m[0].y = y;
     a.m[0].n_out = n_out;
     a.m[0].n_row_tiles = n_out / TILE_ROWS;
-    if (shares(kernel))
-        share_segments(&a);
+    if (shares(kernel) || cuts(kernel))
+        divide(&a, kernel);
     for (uint32_t c = 0; c <= n_copies; c++) {
         if (c == 1)
             must(api->capture_begin(stream), "capture");
@@ -854,7 +863,7 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     qsort(took, 9, sizeof(*took), compare_doubles);
     time_name(name, type, n_out, n_in, n_rows, kernel);
     report_time(name, took[4], (double)bytes, bandwidth);
-    if (shares(kernel)) {
+    if (shares(kernel) || cuts(kernel)) {
         api->release(a.arrived);
         api->release(a.sums);
     }
@@ -903,7 +912,7 @@ static unsigned time_cases(struct time_case *c) {
     for (uint32_t rows = 32; rows <= 64 && wgmma; rows *= 2)
         for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
             c[n++] = (struct time_case){TENSOR_Q4_K, shapes[i].n_out, shapes[i].n_in, rows,
-                                        i > 0 ? WGMMA_SHARING : WGMMA_64};
+                                        i > 0 ? WGMMA_SHARING : WGMMA_CUT};
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         for (uint32_t rows = i > 0 ? 1 : 8; rows <= 8; rows += 7)
             c[n++] = (struct time_case){types[i], 24576, 4096, rows, VEC};

@@ -56,16 +56,23 @@ static void launch(const void *kernel, uint32_t x, uint32_t y, uint32_t threads,
     must(api->launch(kernel, x, y, threads, 0, args, false, stream), what);
 }
 
-/* y = W x with one of the two kernels; a->n_splits blocks of matmul_wide share the segments. */
+/* The panels of @block_rows rows. */
+static void count_panels(struct matmul_args *a, uint32_t block_rows) {
+    a->n_columns = (a->n_rows + block_rows - 1) / block_rows;
+    a->n_panels = a->n_columns * ((a->m[0].n_row_tiles + 7) / 8);
+}
+
+/* y = W x with one of the two kernels; matmul_wide: divided as @a says. */
 static void launch_matmul(struct matmul_args *a, bool wide) {
     uint32_t tiles = a->m[0].n_row_tiles, f = a->m[0].format,
              blocks = 2 * (uint32_t)device.n_multiprocessors;
 
     a->stage_bytes = tile_stage_bytes(f);
     a->n_tiles = tiles;
+    count_panels(a, MATMUL_COLUMNS);
     if (wide)
-        must(api->launch(kernel_matmul_wide, (a->n_rows + 63) / 64, (tiles + 7) / 8 * a->n_splits,
-                         CUDA_THREADS, wide_shared(f), a, false, stream),
+        must(api->launch(kernel_matmul_wide, matmul_wide_blocks(a), 1, CUDA_THREADS, wide_shared(f),
+                         a, false, stream),
              "matmul_wide");
     else
         must(api->launch(matvec_for(a->n_rows), MIN(tiles, blocks), 1, CUDA_THREADS,
@@ -88,14 +95,13 @@ static bool launch_m128(struct matmul_args *a) {
 
 /* Likewise by wgmma, of rows that are packed for it, @block_rows of them a block. */
 static bool launch_wgmma(struct matmul_args *a, uint32_t block_rows) {
-    uint32_t groups = (a->m[0].n_row_tiles + 7) / 8;
     uint32_t bytes = wgmma_shared(block_rows, a->m[0].format);
 
     if (!matmul_wgmma_built || device.major != 9 || device.shared_bytes <= bytes)
         return false;
+    count_panels(a, block_rows);
     must(api->launch(block_rows == WGMMA_ROWS ? kernel_matmul_wgmma : kernel_matmul_wgmma_64,
-                     (a->n_rows + block_rows - 1) / block_rows, groups * a->n_splits, CUDA_THREADS,
-                     bytes, a, false, stream),
+                     matmul_wide_blocks(a), 1, CUDA_THREADS, bytes, a, false, stream),
          "matmul_wgmma");
     return true;
 }

@@ -19,6 +19,7 @@ MMA_CYCLES = 6.5  # of mma.sync m16n8k16 on a quarter of a multiprocessor (62 % 
 # and wait until the last one before has written); first bytes of a kernel; a count of arrive(); packing.
 GAP, EARLY_GAP, FIRST_BYTES, ARRIVE, PACK = 1.0, 0.3, 0.8, 0.8, 0.6
 CACHE_BANDWIDTH = 5.5e12  # of the L2 cache, to all multiprocessors; assumed
+CACHE_WIDTH = 64  # bytes a cycle of the L2 cache to one multiprocessor
 WGMMA_CYCLES = 4  # of as much of wgmma
 DRAIN = 100  # cycles from the last wgmma of a segment to its sums; assumed
 DEPENDENT = 6  # cycles from an instruction of a warp to the next where nothing else is ready
@@ -121,7 +122,10 @@ class Model:
             return float("inf")
         # The sums of eight segments, which the kernel behind adds up.
         adding = 32 * n * 128 * width / CACHE_BANDWIDTH if splits > 1 else 0
-        return max(-(-n * splits // SMS) * cycles / splits / (GHZ * 1e9), size / BANDWIDTH) + adding
+        rounds = -(-n * splits // SMS) / splits
+        if splits == 1 and width == 64 and n > SMS and 0 < 2 * (n % SMS) <= SMS:  # the last round's panels are cut
+            rounds, adding = n // SMS + 0.5, ARRIVE * 1e-6 + 128 * width * 4 / CACHE_WIDTH / (GHZ * 1e9)
+        return max(rounds * cycles / (GHZ * 1e9), size / BANDWIDTH) + adding
 
     def attention(self, step, what, chunks, size, kernel):
         """@chunks: of 256 keys and up to 16 queries, of all key heads; @size: bytes, of a layer."""
