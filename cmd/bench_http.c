@@ -461,10 +461,17 @@ static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf 
     return doc;
 }
 
+/* Which device a line is of, by its label; 0 without one. */
+static unsigned long device_of(const char *line, const char *end) {
+    const char *at = strstr(line, "device=\"");
+
+    return at && at < end ? strtoul(at + strlen("device=\""), NULL, 10) : 0;
+}
+
 double bench_http_metric(struct bench_http *h, const char *name) {
     CLEANUP(buf_deinit) struct buf reply;
     size_t len = strlen(name);
-    double most = 0;
+    double most[16] = {0}, sum = 0; /* of more devices the rest counts as one */
 
     buf_init(&reply, REPLY_MAX);
     if (!perform(h, "/metrics", NULL, &reply, NULL) || buf_add(&reply, "", 1) < 0)
@@ -474,10 +481,14 @@ double bench_http_metric(struct bench_http *h, const char *name) {
 
         while (value > line && value[-1] != ' ')
             value--;
-        if (strncmp(line, name, len) == 0 && (line[len] == '{' || line[len] == ' '))
-            most = fmax(most, strtod(value, NULL));
+        if (strncmp(line, name, len) != 0 || (line[len] != '{' && line[len] != ' '))
+            continue;
+        double *of = &most[MIN(device_of(line, end), ARRAY_SIZE(most) - 1)];
+        *of = fmax(*of, strtod(value, NULL));
     }
-    return most;
+    for (size_t i = 0; i < ARRAY_SIZE(most); i++)
+        sum += most[i];
+    return sum;
 }
 
 int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text) {

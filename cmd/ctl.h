@@ -76,7 +76,7 @@ void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, doubl
                    uint64_t n);
 /* Adds a line about the device of worker @w, where there is one, with joules per output token since
  * @before. */
-void ctl_add_device(struct buf *out, yyjson_val *w, yyjson_val *before);
+void ctl_add_devices(struct buf *out, yyjson_val *w, yyjson_val *before);
 /* Per second since @before; "-" where that cannot be said. */
 struct ctl_cell ctl_rate(yyjson_val *now, yyjson_val *before, const char *key, double seconds);
 

@@ -155,27 +155,48 @@ static void show_tiers(struct buf *out, yyjson_val *w) {
             ctl_number(w, "prewarm_tokens").s, ctl_number(w, "prewarm_hit_tokens").s);
 }
 
-void ctl_add_device(struct buf *out, yyjson_val *w, yyjson_val *before) {
-    double total = 0, used = 0, mw = 0, mhz = 0, celsius = 0, throttled = 0, mj = 0, mj0 = 0, n = 0,
-           n0 = 0;
+/* Of all devices of a worker. */
+static double energy_mj(yyjson_val *w) {
+    size_t i, n;
+    double sum = 0;
+    yyjson_val *device;
 
-    ctl_value(w, "device_memory_bytes", &total);
-    ctl_value(w, "device_memory_used_bytes", &used);
-    ctl_value(w, "device_power_mw", &mw);
-    ctl_value(w, "device_clock_mhz", &mhz);
-    ctl_value(w, "device_celsius", &celsius);
-    ctl_value(w, "device_throttled", &throttled);
-    ctl_value(w, "device_energy_mj", &mj);
+    yyjson_arr_foreach(yyjson_obj_get(w, "devices"), i, n, device) {
+        double mj = 0;
+
+        ctl_value(device, "energy_mj", &mj);
+        sum += mj;
+    }
+    return sum;
+}
+
+static void add_device(struct buf *out, yyjson_val *device, bool numbered) {
+    double total = 0, used = 0, mw = 0, mhz = 0, celsius = 0, throttled = 0;
+
+    ctl_value(device, "memory_bytes", &total);
+    ctl_value(device, "memory_used_bytes", &used);
+    ctl_value(device, "power_mw", &mw);
+    ctl_value(device, "clock_mhz", &mhz);
+    ctl_value(device, "celsius", &celsius);
+    ctl_value(device, "throttled", &throttled);
+    ADD("device %s  %.1f of %.1f GiB used; %.0f W, %.0f MHz%s, %.0f C",
+        numbered ? ctl_number(device, "device").s : " ", used / (1 << 30), total / (1 << 30),
+        mw * 1e-3, mhz, throttled > 0 ? " (throttled)" : "", celsius);
+}
+
+void ctl_add_devices(struct buf *out, yyjson_val *w, yyjson_val *before) {
+    yyjson_val *devices = yyjson_obj_get(w, "devices"), *device;
+    double n = 0, n0 = 0, mj = energy_mj(w) - energy_mj(before);
+    size_t i, n_devices;
+
     ctl_value(w, "output_tokens", &n);
-    ctl_value(before, "device_energy_mj", &mj0);
     ctl_value(before, "output_tokens", &n0);
-    if (total == 0 && mhz == 0)
-        return;
-    ADD("device    %.1f of %.1f GiB used; %.0f W, %.0f MHz%s, %.0f C", used / (1 << 30),
-        total / (1 << 30), mw * 1e-3, mhz, throttled > 0 ? " (throttled)" : "", celsius);
-    if (n > n0 && mj > mj0)
-        ADD("; %.2f J a token of output", (mj - mj0) * 1e-3 / (n - n0));
-    ADD("\n");
+    yyjson_arr_foreach(devices, i, n_devices, device) {
+        add_device(out, device, n_devices > 1);
+        if (i + 1 == n_devices && n > n0 && mj > 0)
+            ADD("; %.2f J a token of output", mj * 1e-3 / (n - n0));
+        ADD("\n");
+    }
 }
 
 /* What the worker counted, by its last report. */
@@ -197,7 +218,7 @@ static void show_worker(struct buf *out, yyjson_val *w) {
         ctl_number(w, "pages_used").s, ctl_percent(w, "pages_used", "pages").s,
         ctl_number(w, "pages_cached").s, ctl_number(w, "pages_free").s, ctl_number(w, "evicted").s);
     show_tiers(out, w);
-    ctl_add_device(out, w, NULL);
+    ctl_add_devices(out, w, NULL);
 }
 
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns) {

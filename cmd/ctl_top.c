@@ -221,7 +221,7 @@ static void show_head(const struct top *t, struct buf *out) {
     ADD("worker    %s, pid %s, %s died, %s hung; %s preemptions\n", ctl_text(w, "state").s,
         ctl_number(w, "pid").s, ctl_number(w, "deaths").s, ctl_number(w, "hangs").s,
         ctl_number(w, "preemptions").s);
-    ctl_add_device(out, w, w0);
+    ctl_add_devices(out, w, w0);
 }
 
 /* Where the history stands, in the line of the rate of output. */

@@ -74,6 +74,17 @@ static void add_drafts(doc_t *d, val_t *root, const struct msg_stats *s) {
     }
 }
 
+static void add_devices(doc_t *d, val_t *root, const struct msg_stats *s) {
+    val_t *all = yyjson_mut_obj_add_arr(d, root, "devices");
+
+    for (uint32_t i = 0; i < MIN(s->n_devices, MSG_DEVICES); i++) {
+        val_t *o = yyjson_mut_arr_add_obj(d, all);
+
+        yyjson_mut_obj_add_uint(d, o, "device", s->device[i].number);
+        add_rows(d, o, device_rows, n_device_rows, &s->device[i]);
+    }
+}
+
 /* What the front knows of the worker, then what that said itself, age_ms ago. */
 static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "worker");
@@ -89,6 +100,7 @@ static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     yyjson_mut_obj_add_int(d, o, "age_ms", w.stats_age_ms);
     add_rows(d, o, worker_rows, n_worker_rows, &w.last);
     add_drafts(d, o, &w.last);
+    add_devices(d, o, &w.last);
 }
 
 static void add_bad_presets(doc_t *d, val_t *root, const struct models *models) {

@@ -52,7 +52,8 @@ struct worker {
     struct engine *engine, *draft;
     struct tokenizer *tokenizer;
     struct compiler *compiler;
-    struct device_watch *watch; /* NULL: the backend has no device, or there is no NVML */
+    struct device_watch *watch[ENGINE_DEVICES]; /* NULL: there is no such device, or no NVML */
+    bool watches;                               /* one of them at least */
     struct sched *sched;
     struct buf out;
     int n_shards;
@@ -242,13 +243,16 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     return r < 0 || draft_first ? r : open_draft(w, err);
 }
 
-/* What there is to be told of the device; without it all else goes on. */
-static void watch_device(struct worker *w) {
-    const char *address = engine_info(w->engine)->address;
+/* What there is to be told of the devices; without it all else goes on. */
+static void watch_devices(struct worker *w) {
+    const struct engine_info *i = engine_info(w->engine);
     struct err err = {0};
 
-    if (*address && device_watch_new(&w->watch, address, &err) < 0)
-        log_event(WLOG_INFO, "device_watch", "missing=\"%s\"", err.message);
+    for (uint32_t k = 0; k < i->n_devices; k++) {
+        if (i->address[k][0] && device_watch_new(&w->watch[k], i->address[k], &err) < 0)
+            log_event(WLOG_INFO, "device_watch", "missing=\"%s\"", err.message);
+        w->watches = w->watches || w->watch[k];
+    }
 }
 
 /*
@@ -511,16 +515,23 @@ static void add_grammars(const struct worker *w, struct msg_stats *s) {
     s->n_compiling = c.n_queued + c.n_away;
 }
 
-static void add_device(const struct worker *w, struct msg_stats *s) {
-    struct device_state d = device_watch_read(w->watch);
+static void add_devices(const struct worker *w, struct msg_stats *s) {
+    static_assert(ENGINE_DEVICES <= MSG_DEVICES, "all are told");
+    for (uint32_t i = 0; i < ENGINE_DEVICES; i++) {
+        struct device_state d = device_watch_read(w->watch[i]);
 
-    s->device_memory_bytes = d.memory_bytes;
-    s->device_memory_used_bytes = d.memory_used_bytes;
-    s->device_energy_mj = d.energy_mj;
-    s->device_power_mw = d.power_mw;
-    s->device_clock_mhz = d.clock_mhz;
-    s->device_celsius = d.celsius;
-    s->device_throttled = d.throttled;
+        if (w->watch[i])
+            s->device[s->n_devices++] = (struct msg_device){
+                .number = engine_info(w->engine)->device[i],
+                .memory_bytes = d.memory_bytes,
+                .memory_used_bytes = d.memory_used_bytes,
+                .energy_mj = d.energy_mj,
+                .power_mw = d.power_mw,
+                .clock_mhz = d.clock_mhz,
+                .celsius = d.celsius,
+                .throttled = d.throttled,
+            };
+    }
 }
 
 /* At most every STATS_NS, and when there is nothing to run. A full channel: with the next step. */
@@ -528,14 +539,14 @@ static void send_stats(struct worker *w, bool idle) {
     int64_t now = clock_now(clock_monotonic());
     struct msg_stats s;
 
-    if (w->watch && now - w->stats_sent_ns >= WATCH_NS)
+    if (w->watches && now - w->stats_sent_ns >= WATCH_NS)
         w->stats_stale = true;
     if (!w->stats_stale || (!idle && now - w->stats_sent_ns < STATS_NS))
         return;
     sched_stats(w->sched, &s);
     s.at_ns = now;
     add_grammars(w, &s);
-    add_device(w, &s);
+    add_devices(w, &s);
     if (chan_send(&w->chan, MSG_STATS, &s, sizeof(s)) != 0)
         return;
     w->stats_sent_ns = now;
@@ -558,7 +569,7 @@ static int idle_timeout_ms(struct worker *w) {
     int64_t wake = sched_wake_ns(w->sched);
 
     if (wake == INT64_MAX)
-        return w->watch ? (int)(WATCH_NS / 1000000) : -1;
+        return w->watches ? (int)(WATCH_NS / 1000000) : -1;
     int64_t ms = (wake - clock_now(clock_monotonic())) / 1000000 + 1;
     return (int)MAX(0, MIN(ms, 60000));
 }
@@ -649,7 +660,7 @@ static int run(struct worker *w, int n_shards) {
     if (open_files(w, fds, (uint32_t)n_shards, open.n_draft_shards, &err) < 0 ||
         open_model(w, &open, &err) < 0)
         return refuse(w, *err.message ? err.message : "out of memory");
-    watch_device(w);
+    watch_devices(w);
     lower_priority(w);
     if (leave_file(w, w->file) < 0 || leave_file(w, w->draft_file) < 0)
         return refuse(w, "out of memory");
@@ -702,7 +713,8 @@ int worker_main(int argc, char **argv) {
 
     sched_free(w.sched);
     compiler_free(w.compiler);
-    device_watch_free(w.watch);
+    for (uint32_t i = 0; i < ENGINE_DEVICES; i++)
+        device_watch_free(w.watch[i]);
     engine_free(w.draft);
     engine_free(w.engine);
     tokenizer_free(w.tokenizer);

@@ -13,7 +13,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-#define BACKEND_ABI 10u
+#define BACKEND_ABI 11u
 #define MODEL_LAYERS_MAX 512
 #define MODEL_EXPERTS_MAX 1024
 #define PICKS_STEPS 64 /* be_ops.picks: 48 KiB come from a device, of 48 layers of 128 experts */
@@ -305,7 +305,6 @@ struct model_op {
 };
 
 /* The devices that engine_opts.devices lists. How many; 0: it is no such list. */
-#define ENGINE_DEVICES 8u
 static inline uint32_t devices_of(const struct engine_opts *o, uint32_t out[ENGINE_DEVICES]) {
     const char *p = o->devices ? o->devices : "0";
     uint32_t n = 0;
@@ -403,8 +402,8 @@ struct be_ops {
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
     const char *(*isa)(const struct be *b);
     uint32_t (*n_threads)(const struct be *b);
-    /* Of a device on its bus. NULL: not a device. */
-    const char *(*address)(const struct be *b);
+    /* Of the @i-th device on its bus; "": there are not so many. NULL: not a device. */
+    const char *(*address)(const struct be *b, uint32_t i);
 
     /* Takes the tensors of an op in (repacks, uploads). Freed by close(). NULL: they serve as they
      * are. */

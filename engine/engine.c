@@ -352,7 +352,9 @@ static void fill_info(struct engine *e) {
     i->isa = e->ops->isa(e->be);
     i->name = e->name;
     i->note = e->note;
-    i->address = e->ops->address ? e->ops->address(e->be) : "";
+    i->n_devices = e->ops->address ? devices_of(&e->opts, i->device) : 0;
+    for (uint32_t k = 0; k < i->n_devices; k++)
+        i->address[k] = e->ops->address(e->be, k);
     i->n_vocab = s->n_vocab;
     i->n_embd = s->n_embd;
     i->n_layer = s->n_layer;

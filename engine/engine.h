@@ -18,7 +18,9 @@
 /* What an engine is; fixed when it is opened, but for n_picks and n_host_picks. */
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
-    const char *address; /* of a CUDA device on its bus, domain:bus:device.function; "" */
+    /* CUDA's numbers of the devices, and where they are: domain:bus:device.function, or "". */
+    uint32_t n_devices, device[ENGINE_DEVICES];
+    const char *address[ENGINE_DEVICES];
     /* One line: what of the device or the limits is not used, and why; what was measured at open to
      * choose between ways that give the same; "". */
     const char *note;

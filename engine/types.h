@@ -21,6 +21,7 @@ enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_F
 enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_KEPT };
 
 #define ENGINE_HOST_AUTO UINT32_MAX
+#define ENGINE_DEVICES 8u
 #define ENGINE_TOP_MAX 20   /* top_logprobs */
 #define ENGINE_KEEP_KEY 32  /* bytes */
 #define ENGINE_DRAFT_MAX 32 /* positions of a sequence that pass 1 goes beyond pass 0 */

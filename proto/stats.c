@@ -17,17 +17,20 @@ const char *const msg_draft_source[MSG_DRAFT_SOURCES] = {"forced", "prediction",
      .is_real = __builtin_types_compatible_p(type, double),                                        \
      .per = per_},
 #define WORKER_ROW(...) ROW(msg_stats, __VA_ARGS__)
+#define DEVICE_ROW(...) ROW(msg_device, __VA_ARGS__)
 #define FRONT_ROW(...) ROW(api_stats, __VA_ARGS__)
 #define TENANT_ROW(...) ROW(tenant_stats, __VA_ARGS__)
 #define SOURCE_ROW(field, ...) ROW(msg_stats, uint64_t, field, COUNTER, 1, __VA_ARGS__)
 
 const struct stat_row worker_rows[] = {WORKER_STATS(WORKER_ROW)};
 const struct stat_row source_rows[] = {WORKER_STATS_BY_SOURCE(SOURCE_ROW)};
+const struct stat_row device_rows[] = {DEVICE_STATS(DEVICE_ROW)};
 const struct stat_row front_rows[] = {FRONT_STATS(FRONT_ROW)};
 const struct stat_row tenant_rows[] = {TENANT_STATS(TENANT_ROW)};
 
 const size_t n_worker_rows = ARRAY_SIZE(worker_rows);
 const size_t n_source_rows = ARRAY_SIZE(source_rows);
+const size_t n_device_rows = ARRAY_SIZE(device_rows);
 const size_t n_front_rows = ARRAY_SIZE(front_rows);
 const size_t n_tenant_rows = ARRAY_SIZE(tenant_rows);
 

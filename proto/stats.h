@@ -151,21 +151,6 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
         "Jain's index of device time, at all models, by weight of the last minute, 1 is equal.")   \
     ROW(uint32_t, last_step_us, GAUGE, 1e6, "weft_last_step_seconds", "last_step_us",              \
         "Time of the last step.")                                                                  \
-    ROW(uint64_t, device_memory_bytes, GAUGE, 1, "weft_device_memory_bytes",                       \
-        "device_memory_bytes",                                                                     \
-        "Memory of the CUDA device. 0 in all of these: there is none, or no NVML.")                \
-    ROW(uint64_t, device_memory_used_bytes, GAUGE, 1, "weft_device_memory_used_bytes",             \
-        "device_memory_used_bytes", "Of it, what all programs use.")                               \
-    ROW(uint64_t, device_energy_mj, COUNTER, 1e3, "weft_device_energy_joules_total",               \
-        "device_energy_mj", "Energy that the device has used since the driver started.")           \
-    ROW(uint32_t, device_power_mw, GAUGE, 1e3, "weft_device_power_watts", "device_power_mw",       \
-        "Power that the device draws.")                                                            \
-    ROW(uint32_t, device_clock_mhz, GAUGE, 1e-6, "weft_device_clock_hertz", "device_clock_mhz",    \
-        "Clock of its multiprocessors.")                                                           \
-    ROW(uint32_t, device_celsius, GAUGE, 1, "weft_device_temperature_celsius", "device_celsius",   \
-        "Its temperature.")                                                                        \
-    ROW(uint32_t, device_throttled, GAUGE, 1, "weft_device_throttled", "device_throttled",         \
-        "1: its clock is lowered for power or heat.")                                              \
     ROW(uint32_t, last_plan_us, GAUGE, 1e6, "", "last_plan_us", "Time to plan the last step.")     \
     ROW(uint32_t, last_rows, GAUGE, 1, "weft_last_step_rows", "last_rows",                         \
         "Tokens computed in the last step.")                                                       \
@@ -255,14 +240,41 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, device_ns, COUNTER, 1e9, "weft_tenant_device_seconds_total", "device_ns",        \
         "Device time, of all models.")
 
+#define MSG_DEVICES 8
+
+/* Of each device that computes the model, as NVML tells; none without it. */
+#define DEVICE_STATS(ROW)                                                                          \
+    ROW(uint64_t, memory_bytes, GAUGE, 1, "weft_device_memory_bytes", "memory_bytes",              \
+        "Memory of the CUDA device.")                                                              \
+    ROW(uint64_t, memory_used_bytes, GAUGE, 1, "weft_device_memory_used_bytes",                    \
+        "memory_used_bytes", "Of it, what all programs use.")                                      \
+    ROW(uint64_t, energy_mj, COUNTER, 1e3, "weft_device_energy_joules_total", "energy_mj",         \
+        "Energy that the device has used since the driver started.")                               \
+    ROW(uint32_t, power_mw, GAUGE, 1e3, "weft_device_power_watts", "power_mw",                     \
+        "Power that the device draws.")                                                            \
+    ROW(uint32_t, clock_mhz, GAUGE, 1e-6, "weft_device_clock_hertz", "clock_mhz",                  \
+        "Clock of its multiprocessors.")                                                           \
+    ROW(uint32_t, celsius, GAUGE, 1, "weft_device_temperature_celsius", "celsius",                 \
+        "Its temperature.")                                                                        \
+    ROW(uint32_t, throttled, GAUGE, 1, "weft_device_throttled", "throttled",                       \
+        "1: its clock is lowered for power or heat.")
+
 #define STAT_FIELD(type, field, kind, per, metric, key, help) type field;
 #define STAT_SOURCE_FIELD(field, metric, key, help) uint64_t field[MSG_DRAFT_SOURCES];
+
+/* Device @number of CUDA. */
+struct msg_device {
+    uint32_t number;
+    DEVICE_STATS(STAT_FIELD)
+};
 
 /* What a worker counts; as it lies in memory, a STATS frame. */
 struct msg_stats {
     int64_t at_ns; /* clock_monotonic, when this was written */
     WORKER_STATS(STAT_FIELD)
     WORKER_STATS_BY_SOURCE(STAT_SOURCE_FIELD)
+    uint32_t n_devices; /* at most MSG_DEVICES: the front checks it */
+    struct msg_device device[MSG_DEVICES];
 };
 
 /* What the front counts, of all tenants and models. */
@@ -287,8 +299,9 @@ struct stat_row {
     double per;   /* the metric is the field divided by it: 1e9 for ns told as seconds */
 };
 
-extern const struct stat_row worker_rows[], source_rows[], front_rows[], tenant_rows[];
-extern const size_t n_worker_rows, n_source_rows, n_front_rows, n_tenant_rows;
+extern const struct stat_row worker_rows[], source_rows[], device_rows[], front_rows[],
+    tenant_rows[];
+extern const size_t n_worker_rows, n_source_rows, n_device_rows, n_front_rows, n_tenant_rows;
 
 /* The field of row @s in @stats, which is a struct of the row's table. */
 uint64_t stat_whole(const struct stat_row *s, const void *stats); /* of a row that is not real */

@@ -105,6 +105,22 @@ static void put_by_source(struct page *p) {
     }
 }
 
+/* Of each device of each model, by its number. */
+static void put_by_device(struct page *p) {
+    for (size_t k = 0; k < n_device_rows; k++) {
+        const struct stat_row *row = &device_rows[k];
+
+        head(p, row->metric, row->kind == STAT_COUNTER ? "counter" : "gauge", row->help);
+        for (uint32_t m = 0; m < p->n; m++) {
+            const struct msg_stats *s = &p->model[m]->worker;
+
+            for (uint32_t i = 0; i < MIN(s->n_devices, MSG_DEVICES); i++)
+                put(p, "%s{%s,device=\"%u\"} %.17g\n", row->metric, p->labels[m],
+                    s->device[i].number, stat_value(row, &s->device[i]) / row->per);
+        }
+    }
+}
+
 /* Buckets are cumulative there. */
 static void put_buckets(struct page *p, const char *name, const char *labels,
                         const struct histogram *h) {
@@ -231,6 +247,7 @@ static void put_workers(struct page *p) {
             if (strcmp(worker_rows[k].metric, older[i].is) == 0)
                 put_worker_row(p, older[i].was, &worker_rows[k]);
     put_by_source(p);
+    put_by_device(p);
     gauge_of_models(p, "weft_worker_report_age_seconds", "Age of the worker's figures; -1: none.",
                     report_age_s);
     if (model_on_demand(p->model[0]))

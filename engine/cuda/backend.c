@@ -258,8 +258,8 @@ static const char *isa(const struct be *b) {
     return b->isa;
 }
 
-static const char *address(const struct be *b) {
-    return b->device.address;
+static const char *address(const struct be *b, uint32_t i) {
+    return i ? "" : b->device.address;
 }
 
 static uint32_t n_threads(const struct be *b) {

@@ -733,6 +733,10 @@ static int copy_ranks(struct be *b, const struct engine_copy *c) {
 
 /* -- the table --------------------------------------------------------------------------------- */
 
+static const char *address(const struct be *b, uint32_t i) {
+    return i < b->ranks->n ? b->ranks->be[i]->device.address : "";
+}
+
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
     const char *what = ranks_lack(op);
 
@@ -747,6 +751,7 @@ const struct be_ops *ranks_ops(const struct be_ops *one) {
     all.room = room_ranks;
     all.open = open_ranks;
     all.close = close_ranks;
+    all.address = address;
     all.variant = variant;
     all.picks = NULL;
     all.lacks = lacks;

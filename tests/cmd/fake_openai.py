@@ -21,7 +21,7 @@ class FakeServer:
         self.drift = False  # answers under load differ
         self.longer = False  # or go on where they ended
         self.plan = {}  # number of the request (from 0): "429", "503", "500", "cut", "error", "garbage", "json", "endless"
-        self.joules = None  # what GET /metrics says of the device's energy, once for each of two models
+        self.joules = None  # what GET /metrics says of the energy of each of two devices, once for each of two models
         self.limit = None  # more requests at once than this: 429
         self.requests = []  # bodies, with "started", "auth" and "session"
         self.n_active = self.max_active = 0
@@ -70,7 +70,8 @@ class FakeServer:
             self.reply(writer, 200, {"object": "list", "data": [{"id": "fake-model"}, {"id": "other"}]})
         elif path == "/metrics" and self.joules is not None:
             self.joules += 300
-            self.reply(writer, 200, "".join(f'weft_device_energy_joules_total{{model="{m}"}} {self.joules}\n' for m in "ab").encode())
+            self.reply(writer, 200, "".join(f'weft_device_energy_joules_total{{model="{m}",device="{n}"}} {self.joules + n}\n'
+                                            for m in "ab" for n in range(2)).encode())
         elif path in ("/v1/chat/completions", "/v1/completions") and method == "POST":
             self.n_active += 1
             self.max_active = max(self.max_active, self.n_active)

@@ -68,12 +68,12 @@ def test_chunks_split_anywhere_change_nothing():
                 assert d["requests"]["ok"] == 4 and d["output_tokens"] == 80 and d["itl_ms"]["n"] == 76, d
 
 
-def test_energy_of_the_one_device_of_several_models():
+def test_energy_of_the_devices_that_several_models_are_on():
     with Server() as s:
         s.joules = 5000
         d, out = serve(s, "--clients", 1, "--requests", 2, "--prompt-tokens", 4, "--output-tokens", 5)
-        assert d["energy_joules"] == 300 and d["joules_per_output_token"] == 30, d
-        assert "300.0 J, 30.000 J per output token" in out
+        assert d["energy_joules"] == 600 and d["joules_per_output_token"] == 60, d
+        assert "600.0 J, 60.000 J per output token" in out
 
 
 def test_every_kind_of_error_is_counted_and_the_rest_goes_on():

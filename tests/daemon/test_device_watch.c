@@ -77,8 +77,8 @@ Test(device_watch, says_why_there_is_none) {
     struct device_watch *w = NULL;
     struct err err = {0};
 
-    cr_expect_eq(device_watch_new(&w, "0000:18:00.0", &err), -ENODEV);
-    cr_expect(strstr(err.message, "0000:18:00.0: Not Found"), "%s", err.message);
+    cr_expect_eq(device_watch_new(&w, "0000:19:00.0", &err), -ENODEV);
+    cr_expect(strstr(err.message, "0000:19:00.0: Not Found"), "%s", err.message);
     cr_expect_eq(fake()->n_open, 0);
     fake()->refuses = 9;
     cr_expect_eq(device_watch_new(&w, ADDRESS, &err), -ENODEV);

@@ -36,10 +36,25 @@ def test_the_device_in_metrics_and_programs():
             assert "device    64.0 of 128.0 GiB used; 312 W, 1980 MHz, 54 C" in text and "J a token of output" in text, text
 
 
+def test_each_device_in_metrics_and_programs():
+    nvml = BUILD / "tests" / "daemon" / "nvml"
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
+        copy_daemon(folder)
+        with Weftd("--backend", "cuda", "--devices", "1,0", "--kv-memory", "64M", "--max-context", "2048", path=os.path.join(folder, "weftd"),
+                   env={"LD_LIBRARY_PATH": str(nvml), "WEFT_CUDA_FAKE_DEVICES": "2"}) as d:
+            wait_until("the first reading", lambda: metrics(d))
+            power = [line for line in d.request("GET", "/metrics")[2].splitlines() if line.startswith("weft_device_power_watts")]
+            assert len(power) == 2 and 'device="1"} 312' in power[0] and 'device="0"} 312' in power[1], power
+            text = subprocess.run([program("weftctl"), "--socket", d.admin, "stats"], check=True, capture_output=True, text=True).stdout
+            lines = [line for line in text.splitlines() if line.startswith("device ")]
+            assert [line[:20] for line in lines] == ["device 1  64.0 of 12", "device 0  64.0 of 12"], text
+            assert "J a token" not in lines[0], text
+
+
 def test_no_device_is_no_line():
     with Weftd() as d:
         d.complete("a", max_tokens=1)
-        assert set(metrics(d).values()) == {0}
+        assert not metrics(d)
         text = subprocess.run([program("weftctl"), "--socket", d.admin, "stats"], check=True, capture_output=True, text=True).stdout
         assert "device" not in text, text
 

@@ -10,6 +10,7 @@ static const struct {
 } tables[] = {
     {worker_rows, &n_worker_rows, sizeof(struct msg_stats)},
     {source_rows, &n_source_rows, sizeof(struct msg_stats)},
+    {device_rows, &n_device_rows, sizeof(struct msg_device)},
     {front_rows, &n_front_rows, sizeof(struct api_stats)},
     {tenant_rows, &n_tenant_rows, sizeof(struct tenant_stats)},
 };

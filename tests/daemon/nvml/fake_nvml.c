@@ -1,6 +1,6 @@
 /*
- * A libnvidia-ml.so.1 of one device, at 0000:17:00.0, which uses 300 J between any two questions.
- * Its figures are changed by tests through fake_nvml.
+ * A libnvidia-ml.so.1 of one device, at 0000:17:00.0 and at 0000:18:00.0, which uses 300 J between
+ * any two questions. Its figures are changed by tests through fake_nvml.
  */
 #include "fake_nvml.h"
 
@@ -38,7 +38,7 @@ EXPORT const char *nvmlErrorString(int result) {
 
 EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **device) {
     *device = &fake_nvml;
-    return strcmp(address, "0000:17:00.0") ? NOT_FOUND : 0;
+    return strcmp(address, "0000:17:00.0") && strcmp(address, "0000:18:00.0") ? NOT_FOUND : 0;
 }
 
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *out) {

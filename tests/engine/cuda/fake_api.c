@@ -71,7 +71,6 @@ static int describe(int device, struct cuda_device *out) {
 
     *out = (struct cuda_device){
         .name = "fake device",
-        .address = "0000:17:00.0",
         .major = fake_cuda.major,
         .minor = fake_cuda.minor + other,
         .n_multiprocessors = fake_cuda.n_multiprocessors,
@@ -80,6 +79,7 @@ static int describe(int device, struct cuda_device *out) {
         .block_bytes = SIMT_DYNAMIC_MAX,
         .cache_bytes = 50 << 20,
     };
+    snprintf(out->address, sizeof(out->address), "0000:%02x:00.0", 0x17u + (unsigned)device % 8);
     return call();
 }
 
