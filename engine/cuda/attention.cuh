@@ -36,38 +36,35 @@ DEVICE uint32_t page_shift(uint32_t tokens) {
     return tokens == 16 ? 4 : tokens == 32 ? 5 : 6;
 }
 
-/* Four codes in a word times d: two words of halves. */
-DEVICE void scale_codes(uint32_t codes, uint32_t d, uint32_t *h0, uint32_t *h1) {
+/* Four codes in a word as two words of halves; exact. */
+DEVICE void code_halves(uint32_t codes, uint32_t *h0, uint32_t *h1) {
     uint32_t q = codes ^ 0x80808080u; /* 1024 + 128 + q */
 
-    *h0 = mul_halves(sub_halves(byte_permute(q, 0x64646464u, 0x4140u), 0x64806480u), d);
-    *h1 = mul_halves(sub_halves(byte_permute(q, 0x64646464u, 0x4342u), 0x64806480u), d);
+    *h0 = sub_halves(byte_permute(q, 0x64646464u, 0x4140u), 0x64806480u);
+    *h1 = sub_halves(byte_permute(q, 0x64646464u, 0x4342u), 0x64806480u);
+}
+
+/* Eight codes times the halves of @s. */
+DEVICE struct vec4 scale_codes(const void *codes, struct vec4 s) {
+    uint32_t q[2];
+    struct vec4 v;
+
+    load8(codes, q);
+    code_halves(q[0], &v.x, &v.y);
+    code_halves(q[1], &v.z, &v.w);
+    return {mul_halves(v.x, s.x), mul_halves(v.y, s.y), mul_halves(v.z, s.z), mul_halves(v.w, s.w)};
 }
 
 /* Eight codes with a scale for all of them. */
 DEVICE struct vec4 scale_key(const void *codes, uint16_t scale) {
-    uint32_t q[2], twice = scale * 0x10001u;
-    struct vec4 v;
+    uint32_t twice = scale * 0x10001u;
 
-    load8(codes, q);
-    scale_codes(q[0], twice, &v.x, &v.y);
-    scale_codes(q[1], twice, &v.z, &v.w);
-    return v;
+    return scale_codes(codes, {twice, twice, twice, twice});
 }
 
 /* Eight codes with a scale each. */
 DEVICE struct vec4 scale_value(const void *codes, const void *scales) {
-    struct vec4 v, s = load16(scales);
-    uint32_t q[2], one = 0x3C003C00u;
-
-    load8(codes, q);
-    scale_codes(q[0], one, &v.x, &v.y);
-    scale_codes(q[1], one, &v.z, &v.w);
-    v.x = mul_halves(v.x, s.x);
-    v.y = mul_halves(v.y, s.y);
-    v.z = mul_halves(v.z, s.z);
-    v.w = mul_halves(v.w, s.w);
-    return v;
+    return scale_codes(codes, load16(scales));
 }
 
 /* Values @d .. @d + 7 of key @i of a group. */

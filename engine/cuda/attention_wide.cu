@@ -292,22 +292,39 @@ DEVICE void put_results(const struct attend_args &a, const struct attn_item &it,
 template <int D>
 DEVICE void put_partial(const struct attend_args &a, const struct attn_item &it, uint32_t query,
                         uint32_t chunk, const Result<D> &r) {
-    uint32_t step = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES * ATTN_QUERIES;
-    uint32_t before = it.chunk > 0 ? chunk - (uint32_t)it.chunk : 0;
+    uint32_t step = (it.n_q + ATTN_QUERIES - 1) / ATTN_QUERIES;
+    uint32_t before = it.chunk > 0 ? chunk - (uint32_t)it.chunk : 0, g = threadIdx.x % 32 / 4;
+    uint32_t index = it.partial + before * step + query / ATTN_QUERIES;
+    size_t place = ((size_t)index * gridDim.y + blockIdx.y) * ATTN_QUERIES + g;
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        uint32_t mine = query + threadIdx.x % 32 / 4 + 8 * i;
+        float *to = a.partial + (place + 8 * i) * a.partial_stride;
 
-        if (mine >= it.n_q)
+        if (query + g + 8 * i >= it.n_q)
             continue;
-        float *to = partial_of(a, it, before * step + mine);
         put_values<D>(a, to, i, r, 1, 1);
         if (threadIdx.x % 4 == 0) {
             to[a.n_value] = r.m[i];
             to[a.n_value + 1] = r.l[i];
         }
     }
+}
+
+/* Chunk @chunk is done, @last: of the item. What is handed on is the result of each, or of all
+ * of the item. */
+template <int D>
+DEVICE void end_chunk(const struct attend_args &a, const struct Shared<D> &s, uint32_t query,
+                      uint32_t chunk, bool last, Result<D> &part, Result<D> &all) {
+    merge_result<D>(all, part);
+    clear<D>(part);
+    if (s.item.chunk <= 0 && !last)
+        return;
+    if (s.item.chunk < 0)
+        put_results<D>(a, s.item, query, all);
+    else
+        put_partial<D>(a, s.item, query, chunk, all);
+    clear<D>(all);
 }
 
 template <int D, bool Q8>
@@ -354,17 +371,8 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
             add_tile<D>(a, s, ring.tile[i % n_tiles], query, first,
                         first + ATTN_TILE - 1 > low || first < attn_first_key(high, a.window),
                         part);
-        if ((i + 1) % ATTN_TILES == 0 || i + 1 == s.n_tiles) {
-            merge_result<D>(all, part);
-            clear<D>(part);
-            if (s.item.chunk <= 0 && i + 1 < s.n_tiles)
-                continue;
-            if (s.item.chunk < 0)
-                put_results<D>(a, s.item, query, all);
-            else
-                put_partial<D>(a, s.item, query, i / ATTN_TILES, all);
-            clear<D>(all);
-        }
+        if ((i + 1) % ATTN_TILES == 0 || i + 1 == s.n_tiles)
+            end_chunk<D>(a, s, query, i / ATTN_TILES, i + 1 == s.n_tiles, part, all);
     }
 }
 

@@ -61,8 +61,9 @@ SHARES = {"attend_256": 4, "attend_512": 4, "attend_latent": 8, "attend_wide_256
 # attend_latent_bulk: what not all of a block's warps do of a tile, or not of all tiles; blocks of a key's 576 values.
 SOME = {"weigh_tile": 3 / 8, "fetch": 1 / 8, "add_chunk": 1 / 8}
 KEY_BLOCKS = 18
-# Once a row of tiles, not once a stage; scores with a cap; once a chunk of attend_wide.
-RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|merge_result|put_results|put_partial")
+# Once a row of tiles, not once a stage; scores with a cap; what attend_wide leaves.
+RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|put_results|put_partial")
+END_OF_CHUNK = re.compile(r"end_chunk")  # of attend_wide, whose loop is over tiles
 
 Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed")
 
@@ -118,9 +119,13 @@ def loops_of(kernel, name, arch, sizes):
     again = SHARES.get(name.removesuffix("_q8"), 1) - 1
     for first, last in kernel.whole() if name.startswith("attend") else kernel.loops():
         own, ends, mma, common = collections.Counter(), collections.Counter(), collections.Counter(), 0
+        chunk_ends = 0
         for i in range(first, last + 1):
             tags = [m.group(1) for c in kernel.calls[i] if (m := TAG.search(c))]
             if any(RARE.search(c) for c in kernel.calls[i]):
+                continue
+            if any(END_OF_CHUNK.search(c) for c in kernel.calls[i]):
+                chunk_ends += 1
                 continue
             if tags:
                 end = any(END.search(c) for c in kernel.calls[i])
@@ -135,7 +140,7 @@ def loops_of(kernel, name, arch, sizes):
                 a, b = kernel.loops()[0]
                 common += again * (b - a + 1)
                 n_mma += again * kernel.operations[a : b + 1].count(cubin.MMA)
-            yield Loop(name, arch, None, common, 0, n_mma, 0, 0)
+            yield Loop(name, arch, None, common, chunk_ends, n_mma, 0, 0)
         for f in own:
             if not mma[f]:  # a few that the compiler shares between formats
                 continue
@@ -147,7 +152,10 @@ def loops_of(kernel, name, arch, sizes):
 
 
 def with_ends(loop, units=SEGMENT_UNITS):
-    """Instructions of a loop over 256 columns, or as many as it has, with the ends of segments of @units of 256."""
+    """Instructions of a loop over 256 columns, or as many as it has, with the ends of segments of @units of 256; of a
+    loop over tiles of attention with its part of the chunk's end."""
+    if loop.format is None:
+        return loop.instructions + loop.end / 8
     groups = WGMMA_COLUMNS.get(loop.kernel, 128 if loop.kernel == "matmul_m128" else 64) / 8
     return loop.instructions + loop.end * (loop.mma / groups / 16) / units
 

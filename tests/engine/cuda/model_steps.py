@@ -27,6 +27,7 @@ DEPENDENT = 6  # cycles from an instruction of a warp to the next where nothing 
 # multiprocessor.
 TILE_READS, SHARED_BANDWIDTH = 20480, 128
 LAYERS, WIDTH, INNER, HEADS, KV_HEADS, DIM, VOCAB = 36, 4096, 12288, 32, 8, 128, 151936
+RESULT = HEADS * (DIM + 4) * 4  # bytes of a chunk's, of all heads of a row
 BITS = {"Q4_K": 4.625, "Q6_K": 6.5625}
 # The launches of a layer: rows and columns of the matrices, and whether half of the layers have them as Q6_K.
 LAUNCHES = {
@@ -127,18 +128,42 @@ class Model:
             rounds, adding = n // SMS + 0.5, ARRIVE * 1e-6 + 128 * width * 4 / CACHE_WIDTH / (GHZ * 1e9)
         return max(rounds * cycles / (GHZ * 1e9), size / BANDWIDTH) + adding
 
-    def attention(self, step, what, chunks, size, kernel):
-        """@chunks: of 256 keys and up to 16 queries, of all key heads; @size: bytes, of a layer."""
+    def attention(self, step, n, own, key_bytes, kernel, handed_on):
+        """Of @own keys of each of @n sequences, an item of a chunk each. @handed_on: results of chunks that it goes on
+        from, or, where there are none, those that it leaves."""
+        size, chunks = n * own * key_bytes, n * own // 256 * KV_HEADS
         issue = chunks * 8 * self.loops[kernel, None].instructions / ISSUE
-        text = f"{what}: {LAYERS * size / 1e9:.2f} GB, {chunks * LAYERS} chunks"
-        step.add(text, LAYERS * max(size / BANDWIDTH, issue))
+        cache = (size + n * (handed_on or own // 256) * RESULT) / CACHE_BANDWIDTH
+        step.add(f"attention: {LAYERS * size / 1e9:.2f} GB (instructions: {LAYERS * issue * 1e6:.0f} us)",
+                 LAYERS * max(size / BANDWIDTH, issue, cache))
+        if not handed_on:
+            step.add("results of chunks, to be merged", LAYERS * n * own // 256 * RESULT / CACHE_BANDWIDTH)
+
+    def shared(self, step, n, tokens, key_bytes, kernel):
+        """Of @tokens that @n sequences share, by runs of chunks and blocks of 128 queries, one a multiprocessor, as
+        plan.cu makes them; by 16 queries in brackets. Keys come from the L2 cache once a block. Returns the results
+        that a sequence goes on from."""
+        group, chunks = HEADS // KV_HEADS, tokens // 256
+        blocks, small = -(-n * group // 128), -(-n * group // 16)
+        run = next((r for r in range(1, chunks) if blocks * KV_HEADS * -(-chunks // r) <= SMS), chunks)
+        loop, handed_on = self.loops[kernel.replace("attend", "attend_wide"), None], chunks - run + 1
+        cycles = max(count.with_ends(loop), loop.mma * MMA_CYCLES, TILE_READS / SHARED_BANDWIDTH * 4)
+        wide = -(-blocks * KV_HEADS * -(-chunks // run) // SMS) * run * 8 * 8 * cycles / (4 * GHZ * 1e9)
+        few = small * chunks * KV_HEADS * 8 * self.loops[kernel, None].instructions / ISSUE
+        wide, few = (
+            LAYERS * max(tokens * key_bytes / BANDWIDTH, issue,
+                         (queries * tokens * key_bytes + n * results * RESULT) / CACHE_BANDWIDTH)
+            for issue, queries, results in ((wide, blocks, handed_on), (few, small, chunks))
+        )
+        step.add(f"attention, shared: {handed_on} results (by 16 queries: {few * 1e6:.0f} us)", wide)
+        return handed_on
 
     def prompt(self, step, n):
         """Heads in groups of four: 16 queries of a warp are four rows. A tile of theirs is bound by its instructions,
         its mma, or what it reads of shared memory."""
         tiles = sum(4 * i // 32 + 1 for i in range(n // 4)) * KV_HEADS
         loop = self.loops["attend_wide_128", None]
-        cycles = max(loop.instructions, loop.mma * MMA_CYCLES, TILE_READS / SHARED_BANDWIDTH * 4)
+        cycles = max(count.with_ends(loop), loop.mma * MMA_CYCLES, TILE_READS / SHARED_BANDWIDTH * 4)
         step.add(f"attention: {tiles * LAYERS} tiles of 16 queries", LAYERS * tiles * cycles / ISSUE)
 
 
@@ -171,11 +196,9 @@ def main():
             step = Step(f"{name}, pages of {kind}", n, goal)
             step.wanted = n
             model.many(step, n)
-            if shared:  # four sequences an item; their keys come from the L2 cache but once
-                chunks = n // 4 * shared // 256 * KV_HEADS
-                model.attention(step, "attention, shared", chunks, shared * key_bytes, kernel)
-            model.attention(step, "attention", n * own // 256 * KV_HEADS, n * own * key_bytes, kernel)
-            kernels(step, 10 * LAYERS + 8, False)
+            handed_on = model.shared(step, n, shared, key_bytes, kernel) if shared else 0
+            model.attention(step, n, own, key_bytes, kernel, handed_on)
+            kernels(step, (11 if shared else 10) * LAYERS + 8, False)
             step.show()
 
     prompt = Step("prompt of 4k", 4096, 40000)
