@@ -13,16 +13,36 @@ static struct attend_kernel kernel_for(const struct step *s, const struct heads 
     return attend_kernel_for(&shape, s->grid.rows > s->be->wide_rows, s->be->bulk);
 }
 
+bool attend_many_share(const struct step *s) {
+    const struct engine_batch *b = s->batch;
+    const struct be *be = s->be;
+    uint32_t last = ATTN_CHUNK / be->opts->page_tokens - 1, n = 1, most = 1; /* page of a chunk */
+
+    if (!be->shares || s->grid.rows <= MATVEC_ROWS)
+        return false;
+    for (uint32_t i = 1; i < b->n_seqs; i++) {
+        const struct engine_seq *x = &b->seq[i - 1], *y = &b->seq[i];
+        const uint32_t *page = b->table[KV_GLOBAL].page + last;
+        const uint32_t *start = b->table[KV_GLOBAL].start;
+        bool same = x->n_rows == 1 && y->n_rows == 1 && MIN(x->pos0, y->pos0) >= ATTN_CHUNK &&
+                    page[start[i - 1]] == page[start[i]];
+
+        n = same ? n + 1 : 1;
+        most = MAX(most, n);
+    }
+    return most * be->shape->widest.group > 3 * ATTN_QUERIES;
+}
+
 /* The kernel for blocks of many queries that sequences share, which leaves others' items to that of
- * few; kernel NULL: there is none, as far as the self-test knows, for these heads, or for so few
- * rows. */
+ * few; kernel NULL: there is none, as far as the self-test knows, for these heads, or for this
+ * step. */
 static struct attend_kernel sharing_kernel(const struct step *s, const struct heads *h) {
     const struct be *b = s->be;
     struct page_shape shape = cuda_page_shape(b, h);
     struct attend_kernel k = attend_kernel_for(&shape, true, b->bulk);
     bool tried = b->opts->max_rows > b->wide_rows;
 
-    if (!b->shares || !tried || !k.leaves || step_fuses(s))
+    if (!tried || !k.leaves || !attend_many_share(s))
         return (struct attend_kernel){0};
     return k;
 }

@@ -139,8 +139,8 @@ enum note { NOTE_LAUNCH, NOTE_CALL, NOTE_MEETING };
 
 /* Invariant: a step notes its launches or replays a graph or does neither, never both. */
 struct graphs {
-    bool on, noting, replaying;  /* of the step that is being launched */
-    void *graph[PASSES][GRAPHS]; /* NULL: not yet */
+    bool on, noting, replaying;     /* of the step that is being launched */
+    void *graph[PASSES][2][GRAPHS]; /* 1: attend_many_share(); NULL: not yet */
     struct {
         struct be *be;
         enum note kind;
@@ -471,6 +471,9 @@ int step_start(struct step *s);
 int step_embed(struct step *s, const struct model_op *op);
 int step_qkv(struct step *s, const struct model_op *op);
 int step_attend(struct step *s, const struct model_op *op);
+/* Whether so many queries of the batch may begin with the same pages that plan makes items of many
+ * of them: neighbours of one row have the last page of their first chunk in common. */
+bool attend_many_share(const struct step *s);
 int step_proj(struct step *s, const struct model_op *op);
 int step_gate_up(struct step *s, const struct model_op *op);
 int step_gate_in(struct step *s, const struct model_op *op);

@@ -1,9 +1,10 @@
 /*
  * graph - the launches of a small step as one. From begin to seal a step is nothing but launches
- * whose arguments never change (struct batch_head); only their grids depend on the batch. Grids are
- * therefore made for the next larger of a few numbers of rows, and the first step of such a size
- * does its launches one by one and notes them; then they are captured, and later steps of that size
- * are one call. A kernel's blocks beyond the batch end at once.
+ * whose arguments never change (struct batch_head); only their grids depend on the batch, and, of
+ * attention, on whether many of its sequences share keys. Grids are therefore made for the next
+ * larger of a few numbers of rows, and the first step of such a size does its launches one by one
+ * and notes them; then they are captured, and later steps of that size are one call. A kernel's
+ * blocks beyond the batch end at once.
  *
  * What a step computes does not depend on it: `WEFT_CUDA_GRAPHS=0` turns it off for comparison.
  * Experts of the host are calls of the host inside the graph, on a branch beside the device's,
@@ -39,11 +40,12 @@ static uint32_t pass_of(const struct step *s) {
     return s->batch->holes ? PASS_HOLES : s->batch->model;
 }
 
-/* The graph of the step's pass and size; *NULL: not made yet. */
+/* The graph of the step's pass and size, with the items that many sequences share or without;
+ * *NULL: not made yet. */
 static void **graph_of(const struct step *s) {
     assert(s->graph < GRAPHS);
     assert(pass_of(s) < PASSES);
-    return &s->be->graphs.graph[pass_of(s)][s->graph];
+    return &s->be->graphs.graph[pass_of(s)][attend_many_share(s)][s->graph];
 }
 
 int graph_open(struct be *b) {
@@ -58,8 +60,8 @@ int graph_open(struct be *b) {
 }
 
 void graph_close(struct be *b) {
-    for (uint32_t i = 0; i < PASSES * GRAPHS; i++) {
-        void **graph = &b->graphs.graph[i / GRAPHS][i % GRAPHS];
+    for (uint32_t i = 0; i < PASSES * 2 * GRAPHS; i++) {
+        void **graph = &b->graphs.graph[i / (2 * GRAPHS)][i / GRAPHS % 2][i % GRAPHS];
 
         if (*graph)
             b->api->graph_free(*graph);

@@ -428,20 +428,23 @@ Test(cuda, sequences_on_the_same_pages_are_the_same_as_alone) {
     unlink(path);
 }
 
-static uint64_t n_wide_items; /* that sequences share */
+static uint64_t n_wide, n_wide_items; /* launches of few rows; items that sequences share */
 
 static void count_wide(const char *kernel, uint64_t number, void *args) {
     const struct batch_head *b = ((const struct attend_args *)args)->batch;
 
-    if (strncmp(kernel, "attend_wide", 11) == 0)
-        for (uint32_t i = 0; i < b->n_wide_items; i++)
-            n_wide_items += b->wide_item[i].chunk >= 0;
+    if (strncmp(kernel, "attend_wide", 11))
+        return;
+    n_wide += b->n_rows <= 128;
+    for (uint32_t i = 0; i < b->n_wide_items; i++)
+        n_wide_items += b->wide_item[i].chunk >= 0;
 }
 
-/* 72 queries share two chunks, each of which is an item of them all. */
+/* 72 queries share two chunks, each of which is an item of them all; or not even one chunk. */
 Test(cuda, many_sequences_on_the_same_pages_are_the_same_as_alone) {
     static const struct sharing ways[] = {{18, 520, 2, true, false, false, 0},
-                                          {18, 520, 2, true, true, true, 77}};
+                                          {18, 520, 2, true, true, true, 77},
+                                          {18, 200, 2, true, true, true, 0}};
     struct tiny_model m = {.type = TENSOR_Q8_0,
                            .n_layer = 1,
                            .n_embd = 64,
@@ -460,8 +463,11 @@ Test(cuda, many_sequences_on_the_same_pages_are_the_same_as_alone) {
     cr_expect(n_wide_items == 0, "%llu", (unsigned long long)n_wide_items);
     run_sharing(path, &ways[1], digest[1]);
     cr_expect(n_wide_items == 4 * 2, "%llu", (unsigned long long)n_wide_items);
-    fake_find()->on_launch = NULL;
     cr_expect_arr_eq(digest[0], digest[1], sizeof(digest[0]));
+    n_wide = 0;
+    run_sharing(path, &ways[2], digest[1]);
+    cr_expect(n_wide == 0, "%llu", (unsigned long long)n_wide);
+    fake_find()->on_launch = NULL;
     unlink(path);
 }
 
