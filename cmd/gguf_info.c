@@ -18,6 +18,7 @@ static const char usage[] =
     "Prints metadata, tensors and sizes, and whether and how this machine can serve it.\n"
     "  --memory BYTES     as if so much were free (16G)\n"
     "  --max-context N    for contexts of N tokens\n"
+    "  --devices LIST     on these CUDA devices (0,1)\n"
     "  --no-fit           only what is in the file\n";
 
 #define SHOW_CHARS 72u /* of a string, in the table */
@@ -324,6 +325,7 @@ int gguf_cmd_info(int argc, char **argv) {
         {"json", CLI_TRUE, &json, 0, 0},
         {"memory", CLI_U64, &machine.memory, 1, 0x1p64},
         {"max-context", CLI_U32, &context, 1, 1u << 26},
+        {"devices", CLI_TEXT, &machine.devices, 0, 0},
         {"no-fit", CLI_TRUE, &no_fit, 0, 0},
     };
     CLEANUP(gguf_freep) struct gguf *g = NULL;

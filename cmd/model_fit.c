@@ -33,7 +33,8 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
     /* The defaults of daemon/config_table.c. */
     const struct engine_opts o = {
         .file = file,
-        .backend = "auto",
+        .backend = m->devices ? "cuda" : "auto",
+        .devices = m->devices,
         .isa = "auto",
         .page_tokens = 32,
         .memory = m->memory,
@@ -81,8 +82,9 @@ int model_fit_show(struct buf *out, const struct model_fit *f, const struct mach
     r = buf_printf(out, "fits: a context of %u of the model's %u tokens, by the %s backend\n",
                    e->context, e->model_context, e->backend);
     if (r == 0 && e->device)
-        r = buf_printf(out, "  weights %s, keys and values %s on the device\n",
-                       memory_text(e->weight_bytes).s, memory_text(e->kv_bytes).s);
+        r = buf_printf(out, "  weights %s, keys and values %s on %s%s\n",
+                       memory_text(e->weight_bytes).s, memory_text(e->kv_bytes).s,
+                       m->devices ? "CUDA's device " : "the device", m->devices ? m->devices : "");
     else if (r == 0)
         r = buf_printf(out,
                        "  weights %s + buffers %s + keys and values %s = %s "

@@ -14,6 +14,7 @@
 struct machine {
     uint64_t memory;  /* bytes that may be taken */
     double bandwidth; /* bytes a second that all cores read together; 0: not measured yet */
+    char *devices;    /* engine_opts.devices */
 };
 
 struct model_fit {

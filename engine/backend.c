@@ -82,22 +82,23 @@ const struct be_ops *backend_table(const struct be_ops *ops, const struct engine
 }
 
 /* @ops if this machine can run it, else NULL with @err; NULL stays NULL. */
-static const struct be_ops *probe(const struct be_ops *ops, struct err *err) {
-    return ops && (!ops->probe || ops->probe(err) == 0) ? ops : NULL;
+static const struct be_ops *probe(const struct be_ops *ops, const struct engine_opts *o,
+                                  struct err *err) {
+    return ops && (!ops->probe || ops->probe(o, err) == 0) ? ops : NULL;
 }
 
 /* "cuda" is never replaced silently; "auto" is, and engine_new() tells. */
-const struct be_ops *backend_find(const char *name, struct err *err) {
+const struct be_ops *backend_find(const char *name, const struct engine_opts *o, struct err *err) {
     if (strcmp(name, "reference") == 0)
         return &backend_reference;
     if (strcmp(name, "cpu") == 0)
         return &backend_cpu;
     if (strcmp(name, "cuda") == 0)
-        return probe(find_cuda(false, err), err);
+        return probe(find_cuda(false, err), o, err);
     if (strcmp(name, "auto") == 0) {
         const struct be_ops *cuda = find_cuda(true, err);
 
-        return probe(cuda, err) ? cuda : &backend_cpu;
+        return probe(cuda, o, err) ? cuda : &backend_cpu;
     }
     err_set(err, 0, NULL, "backend '%s' is unknown (auto, cuda, cpu, reference)", name);
     return NULL;

@@ -464,7 +464,7 @@ struct be_ops {
      * PICKS_STEPS. NULL, also of the answer: not known. */
     const uint64_t *(*picks)(const struct be *b);
     /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
-    int (*probe)(struct err *err);
+    int (*probe)(const struct engine_opts *o, struct err *err);
     /* The table for more than one device, with the same bits. NULL: there is none. */
     const struct be_ops *(*several)(void);
 };
@@ -489,8 +489,8 @@ extern const struct be_ops backend_cpu;
 /* The table for a configured name: linked in, or from weft-cuda.so. NULL with @err: unknown, or
  * this machine cannot run it. "auto": CUDA where there is a device, else the CPU; where the
  * library is there but is not of this build or finds nothing to run on, @err says so beside the
- * CPU's table. */
-const struct be_ops *backend_find(const char *name, struct err *err);
+ * CPU's table. @o, or NULL: which devices. */
+const struct be_ops *backend_find(const char *name, const struct engine_opts *o, struct err *err);
 
 struct engine;
 

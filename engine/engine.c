@@ -465,7 +465,7 @@ int engine_new(struct engine **out, const struct engine_opts *opts, struct err *
     int r = check_opts(opts, err);
     if (r < 0)
         return r;
-    const struct be_ops *ops = backend_find(opts->backend, err);
+    const struct be_ops *ops = backend_find(opts->backend, opts, err);
     if (!ops)
         return -EINVAL;
     bool automatic = ops->device && strcmp(opts->backend, "auto") == 0;
@@ -498,7 +498,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     *err = (struct err){0};
     e->opts = *opts;
     int r = check_opts(opts, err);
-    const struct be_ops *ops = r < 0 ? NULL : backend_find(opts->backend, err);
+    const struct be_ops *ops = r < 0 ? NULL : backend_find(opts->backend, opts, err);
     if (!ops)
         return -EINVAL;
     *err = (struct err){0};

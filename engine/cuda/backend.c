@@ -61,11 +61,14 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
     return 0;
 }
 
-/* be_ops.probe */
-static int probe(struct err *err) {
+/* be_ops.probe: the first device that is named; open() asks the others. */
+static int probe(const struct engine_opts *o, struct err *err) {
+    uint32_t number[ENGINE_DEVICES] = {0};
     struct cuda_device d;
 
-    return find_device(cuda_api(), 0, &d, err);
+    if (o)
+        devices_of(o, number);
+    return find_device(cuda_api(), (int)number[0], &d, err);
 }
 
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {

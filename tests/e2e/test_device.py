@@ -2,12 +2,13 @@
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import tempfile
 
 from manager import wait_until
-from weftd import BUILD, Weftd, copy_daemon, main, program, synth
+from weftd import BUILD, Weftd, copy_daemon, main, program, synth, tiny_model
 
 
 def metrics(d):
@@ -21,7 +22,7 @@ def test_the_device_in_metrics_and_programs():
         copy_daemon(folder)
         with Weftd("--backend", "cuda", "--kv-memory", "64M", "--max-context", "2048", path=os.path.join(folder, "weftd"),
                    env={"LD_LIBRARY_PATH": str(nvml)}) as d:
-            wait_until("the first reading", lambda: metrics(d)["weft_device_memory_bytes"] > 0)
+            wait_until("the first reading", lambda: metrics(d).get("weft_device_memory_bytes", 0) > 0)
             m = metrics(d)
             assert m["weft_device_memory_bytes"] == 2 ** 37 and m["weft_device_memory_used_bytes"] == 2 ** 36, m
             assert m["weft_device_power_watts"] == 312 and m["weft_device_clock_hertz"] == 1.98e9, m
@@ -49,6 +50,19 @@ def test_each_device_in_metrics_and_programs():
             lines = [line for line in text.splitlines() if line.startswith("device ")]
             assert [line[:20] for line in lines] == ["device 1  64.0 of 12", "device 0  64.0 of 12"], text
             assert "J a token" not in lines[0], text
+
+
+def test_what_fits_on_two_devices():
+    with tempfile.TemporaryDirectory(prefix="weft-device-") as folder:
+        copy_daemon(folder)
+        shutil.copy(program("weft-gguf"), folder)
+
+        def info(*flags):
+            return subprocess.run([os.path.join(folder, "weft-gguf"), "info", *flags, tiny_model()], capture_output=True, text=True,
+                                  env={**os.environ, "WEFT_CUDA_FAKE_DEVICES": "2"}).stdout.split("this machine\n")[1]
+
+        assert "by the cuda backend" in info("--devices", "1,0") and "on CUDA's device 1,0" in info("--devices", "1,0")
+        assert "CUDA device 9: there are 2" in info("--devices", "0,9")
 
 
 def test_no_device_is_no_line():

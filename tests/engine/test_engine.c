@@ -185,11 +185,11 @@ Test(engine, backends_that_are_not_there_are_refused_with_a_reason) {
 
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         err = (struct err){0};
-        if (!backend_find(names[i], &err))
+        if (!backend_find(names[i], NULL, &err))
             cr_expect(strstr(err.message, "backend") || strstr(err.message, "weft-cuda.so"), "%s",
                       err.message);
     }
-    cr_expect(backend_find("reference", &err) == &backend_reference);
+    cr_expect(backend_find("reference", NULL, &err) == &backend_reference);
 }
 
 static double last_fraction;
@@ -220,7 +220,7 @@ static struct driver *open_driver(const char *backend, struct driver *d) {
     struct err err;
     char path[64];
 
-    if (!backend_find(backend, &err)) {
+    if (!backend_find(backend, NULL, &err)) {
         printf("# %s\n", err.message);
         return NULL;
     }

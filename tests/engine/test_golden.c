@@ -436,7 +436,7 @@ static const struct judge cpu_f = {"cpu", ENGINE_KV_F16, 0.05, 0.01, 0.02, 0};
 static void need_cpu(void) {
     struct err err;
 
-    if (!backend_find("cpu", &err))
+    if (!backend_find("cpu", NULL, &err))
         cr_skip_test("%s", err.message);
 }
 

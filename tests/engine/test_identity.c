@@ -258,7 +258,7 @@ static const struct {
 static void need(const char *backend) {
     struct err err;
 
-    if (!backend_find(backend, &err))
+    if (!backend_find(backend, NULL, &err))
         cr_skip_test("%s", err.message);
 }
 

@@ -79,7 +79,7 @@ static void break_each(const struct tiny_model *m, const struct broken *cases, s
     struct err err;
     char path[64];
 
-    if (!backend_find("cpu", &err))
+    if (!backend_find("cpu", NULL, &err))
         cr_skip_test("%s", err.message);
     if (m)
         tiny_model_temp(m, path);

@@ -172,15 +172,15 @@ Test(cuda, without_a_device_it_is_refused_with_the_reason) {
     struct err err = {0};
 
     fake_find()->n_devices = 0;
-    cr_expect(backend_find("cuda", &err) == NULL);
+    cr_expect(backend_find("cuda", NULL, &err) == NULL);
     cr_expect(strstr(err.message, "no CUDA device") != NULL, "%s", err.message);
     fake_find()->n_devices = 1;
     fake_find()->major = 7;
-    cr_expect(backend_find("cuda", &err) == NULL);
+    cr_expect(backend_find("cuda", NULL, &err) == NULL);
     cr_expect(strstr(err.message, "compute capability 7.0") != NULL, "%s", err.message);
     fake_find()->major = 9;
     fake_find()->no_code = true;
-    cr_expect(backend_find("cuda", &err) == NULL);
+    cr_expect(backend_find("cuda", NULL, &err) == NULL);
     cr_expect(strstr(err.message, "no code for") != NULL, "%s", err.message);
 }
 

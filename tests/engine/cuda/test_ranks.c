@@ -568,6 +568,7 @@ Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
         {"llama", "0,", "up to 8 different numbers of devices"},
         {"llama", "0,0", "up to 8 different numbers of devices"},
         {"llama", "0,9", "CUDA device 9: there are 3"},
+        {"llama", "9,0", "CUDA device 9: there are 3"},
         {"llama", "0,1,2", "3 devices do not divide the 2 key heads"},
         {"llama", "0,2", "devices of two kinds, sm_90 and sm_91"},
         {"gemma4", "0,1", "on several devices, which gemma4 models have"},

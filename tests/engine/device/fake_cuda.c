@@ -37,7 +37,7 @@ static bool broken(const char *what) {
     return s && strcmp(s, what) == 0;
 }
 
-static int probe(struct err *err) {
+static int probe(const struct engine_opts *o, struct err *err) {
     return broken("probe") ? err_set(err, 0, NULL, "the fake has no device") : 0;
 }
 

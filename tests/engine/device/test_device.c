@@ -35,7 +35,7 @@ static void expect_unusable(const char *how, const char *reason) {
     struct err err = {0};
 
     setenv("FAKE_CUDA", how, 1);
-    cr_expect(backend_find("cuda", &err) == NULL, "%s", how);
+    cr_expect(backend_find("cuda", NULL, &err) == NULL, "%s", how);
     cr_expect(strstr(err.message, reason) != NULL, "%s: %s", how, err.message);
 }
 
@@ -51,10 +51,10 @@ Test(device, without_a_device_the_reason_is_told) {
     struct err err = {0};
 
     expect_unusable("probe", "the fake has no device");
-    const struct be_ops *ops = backend_find("auto", &err);
+    const struct be_ops *ops = backend_find("auto", NULL, &err);
     cr_expect(ops == NULL || strcmp(ops->name, "cpu") == 0, "auto falls back to the CPU");
     unsetenv("FAKE_CUDA");
-    ops = backend_find("auto", &err);
+    ops = backend_find("auto", NULL, &err);
     cr_expect(ops != NULL && strcmp(ops->name, "cuda") == 0, "and prefers the device");
 }
 
@@ -74,7 +74,7 @@ static void expect_auto(const char *how, const char *backend, const char *why) {
 Test(device, auto_takes_the_device_or_says_why_not) {
     struct err err = {0};
 
-    if (!backend_find("cpu", &err))
+    if (!backend_find("cpu", NULL, &err))
         cr_skip_test("%s", err.message);
     expect_auto("build", "cpu", "the CPU computes: weft-cuda.so does not belong to this build");
     expect_auto("", "cuda", "");
