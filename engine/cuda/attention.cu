@@ -28,10 +28,9 @@
 /* Of heads of up to 32 D values. */
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_QUERIES;
-    static constexpr uint32_t stride = 32 * D + 8; /* halves: rows of q in different banks */
 
-    struct Place place; /* here, not in registers: tiles need all of these */
-    uint16_t q[ATTN_QUERIES][stride];
+    struct Place place;         /* here, not in registers: tiles need all of these */
+    uint16_t q[D][2][1][32][8]; /* take_queries() */
     float o[ATTN_TILES][ATTN_QUERIES][PART + 8]; /* rows in different banks */
     float m[ATTN_TILES][ATTN_QUERIES], l[ATTN_TILES][ATTN_QUERIES];
     float a[ATTN_TILES][ATTN_QUERIES], b[ATTN_TILES][ATTN_QUERIES];
@@ -66,18 +65,16 @@ DEVICE void score(const struct Place &p, const struct Shared<D> &s, uint32_t fir
 #pragma unroll
     for (int b = 0; b < D; b++) {
         uint32_t d = inside<D>(b, 32 * b + d0, p.dim);
-        struct vec4 k[4], q[2];
+        struct vec4 k[4];
 
 #pragma unroll
         for (int j = 0; j < 4; j++)
             k[j] = load_key<Q8>(p, at, attn_key_of_column(j, g % 2), d);
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            q[i] = load16(&s.q[g + 8 * i][32 * b + d0]);
+        struct vec4 q0 = load16(s.q[b][0][0][lane]), q1 = load16(s.q[b][1][0][lane]);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            mma(c[j], q[0].x, q[1].x, q[0].y, q[1].y, k[j].x, k[j].y);
-            mma(c[j], q[0].z, q[1].z, q[0].w, q[1].w, k[j].z, k[j].w);
+            mma(c[j], q0.x, q0.y, q0.z, q0.w, k[j].x, k[j].y);
+            mma(c[j], q1.x, q1.y, q1.z, q1.w, k[j].z, k[j].w);
         }
     }
 }

@@ -122,23 +122,25 @@ DEVICE uint32_t query_pos(const struct attend_args &a, const struct attn_item &i
     return query < it.n_q ? a.batch->pos[it.row0 + (it.q0 + query) / a.group] : it.pos0;
 }
 
-/* Value @d of a query as scores take it, zero where there is none. */
-DEVICE uint16_t query_half(const struct attend_args &a, const struct attn_item &it, uint32_t query,
-                           uint32_t d) {
-    float x = 0;
-
-    if (query < it.n_q && d < a.shape.head_dim)
-        x = query_value(a, query_place(a, it, query), d) * query_factor(a);
-    return (uint16_t)pack_half(finite_half(x));
-}
-
-/* The block's queries in half precision. */
+/* The block's queries in half precision, zero where there is none. s.q: of each block of 32 values,
+ * for both of its products, what the lanes of each group of 16 queries give, in the order in which
+ * mma takes it: put together from two loads it would cost four moves for each mma. */
 template <int D, class S>
 DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
+    uint32_t dim = a.shape.head_dim;
+    float factor = query_factor(a);
+
     if (threadIdx.x < S::queries)
         s.pos[threadIdx.x] = query_pos(a, it, threadIdx.x);
-    for (uint32_t i = threadIdx.x; i < S::queries * 32 * D; i += CUDA_THREADS)
-        s.q[i / (32 * D)][i % (32 * D)] = query_half(a, it, i / (32 * D), i % (32 * D));
+    for (uint32_t i = threadIdx.x; i < S::queries * 32 * D; i += CUDA_THREADS) {
+        uint32_t query = i / (32 * D), d = i % (32 * D), lane = query % 8 * 4 + d % 32 / 8;
+        float x = 0;
+
+        if (query < it.n_q && d < dim)
+            x = query_value(a, query_place(a, it, query), d) * factor;
+        s.q[d / 32][d / 4 % 2][query / 16][lane][d / 2 % 2 * 4 + query / 8 % 2 * 2 + d % 2] =
+            (uint16_t)pack_half(finite_half(x));
+    }
 }
 
 /* Whether any of the block's queries sees a key of the tile that begins with @first. */

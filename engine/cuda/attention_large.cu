@@ -16,11 +16,10 @@ static_assert(WARPS == ATTN_TILES, "a warp has a tile of a chunk");
 /* Of G groups of 16 queries and heads of up to 32 D values. */
 template <int D, int G> struct alignas(16) Shared {
     static constexpr uint32_t queries = G * ATTN_QUERIES;
-    static constexpr uint32_t stride = 32 * D + 8; /* halves: rows of q in different banks */
 
     struct Place place;
-    struct Group group[ATTN_CHUNK / 8]; /* of the chunk's keys */
-    uint16_t q[queries][stride];
+    struct Group group[ATTN_CHUNK / 8];  /* of the chunk's keys */
+    uint16_t q[D][2][G][32][8];          /* take_queries() */
     struct vec4 p[ATTN_TILES][G][2][32]; /* by lane, as both mma of a product take them */
     float m[ATTN_TILES][queries], l[ATTN_TILES][queries];
     float a[ATTN_TILES][queries], b[ATTN_TILES][queries];
@@ -40,7 +39,7 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
 #pragma unroll
     for (int b = 0; b < D; b++) {
         uint32_t d = inside<D>(b, 32 * b + d0, s.place.dim);
-        struct vec4 k[4], q[2];
+        struct vec4 k[4];
 
         if (32 * D > HEAD_MAX && 32u * b >= s.place.dim) /* of latent attention */
             break;
@@ -51,13 +50,11 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
         for (uint32_t n = 0; n < G; n++) {
             if (n >= n_groups)
                 break;
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                q[i] = load16(&s.q[n * ATTN_QUERIES + g + 8 * i][32 * b + d0]);
+            struct vec4 q0 = load16(s.q[b][0][n][lane]), q1 = load16(s.q[b][1][n][lane]);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                mma(c[n][j], q[0].x, q[1].x, q[0].y, q[1].y, k[j].x, k[j].y);
-                mma(c[n][j], q[0].z, q[1].z, q[0].w, q[1].w, k[j].z, k[j].w);
+                mma(c[n][j], q0.x, q0.y, q0.z, q0.w, k[j].x, k[j].y);
+                mma(c[n][j], q1.x, q1.y, q1.z, q1.w, k[j].z, k[j].w);
             }
         }
     }
@@ -67,7 +64,7 @@ DEVICE void score(const struct Shared<D, G> &s, uint32_t first, uint32_t n_group
 template <int D, int G, bool Q8>
 DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D, G> &s, uint32_t first,
                        uint32_t n_groups) {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    uint32_t tid = anew(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
     float c[G][4][4];
 
 #pragma unroll
@@ -160,7 +157,7 @@ template <int D, int G, int N, bool Q8, bool LATENT>
 DEVICE void merge_tiles(const struct Shared<D, G> &s, uint32_t chunk, uint32_t d0,
                         uint32_t n_groups, float x[G][N][4]) {
     [[maybe_unused]] constexpr int unroll = G > 1 ? 1 : 2;
-    uint32_t lane = threadIdx.x % 32, g = lane / 4;
+    uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4;
 
 #pragma unroll unroll
     for (uint32_t w = 0; w < ATTN_TILES; w++) {

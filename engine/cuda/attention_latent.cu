@@ -84,8 +84,8 @@ template <bool Q8> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_LATENT_BULK;
 
     struct Ring<Q8> ring;
-    uint16_t q[GROUPS][BLOCKS][2][32][8]; /* by lane, as mma takes them */
-    struct vec4 p[2][GROUPS][2][32];      /* of two tiles, likewise */
+    uint16_t q[BLOCKS][2][GROUPS][32][8]; /* take_queries() */
+    struct vec4 p[2][GROUPS][2][32];      /* of two tiles, by lane, as mma takes them */
     struct Pair tile[2][queries];         /* weights of the merging into the chunk .. */
     struct Pair whole[2][queries];        /* .. and of the chunk, if it ends with the tile */
     float chunk_m[queries], chunk_l[queries], all_m[queries], all_l[queries], all_a[queries];
@@ -142,20 +142,6 @@ DEVICE void convert(struct Shared<true> &s, uint32_t i) {
         store16(to + 2 * d, scale_key(from.code[key] + d, scale[d / 32]));
 }
 
-/* The block's queries in half precision, zero where there is none. */
-template <bool Q8>
-DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it,
-                         struct Shared<Q8> &s) {
-    if (threadIdx.x < s.queries)
-        s.pos[threadIdx.x] = query_pos(a, it, threadIdx.x);
-    for (uint32_t i = threadIdx.x; i < s.queries * LATENT_KEY; i += CUDA_THREADS) {
-        uint32_t query = i / LATENT_KEY, d = i % LATENT_KEY, lane = query % 8 * 4 + d % 32 / 8;
-
-        s.q[query / 16][d / 32][d / 4 % 2][lane][d / 2 % 2 * 4 + query / 8 % 2 * 2 + d % 2] =
-            query_half(a, it, query, d);
-    }
-}
-
 /* Whether a chunk, or all that is seen of it, ends with tile @i. */
 DEVICE bool ends_chunk(const struct Span &at, uint32_t i) {
     return i + 1 == at.n || (at.first + i + 1) % ATTN_TILES == 0;
@@ -193,7 +179,7 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<Q8> &s, uint32
         c[k / 4][k % 4] = 0;
 #pragma unroll 1
     for (uint32_t b = 0; 32 * b < dim; b++) {
-        struct vec4 q0 = load16(s.q[n][b][0][lane]), q1 = load16(s.q[n][b][1][lane]);
+        struct vec4 q0 = load16(s.q[b][0][n][lane]), q1 = load16(s.q[b][1][n][lane]);
         uint32_t d = 32 * b + 8 * t; /* behind the last value queries are zero */
         const uint8_t *key = keys + (d < dim ? 2 * d : 0);
 
@@ -352,7 +338,7 @@ template <bool Q8> DEVICE void attend_item(const struct attend_args &a, struct S
     if (warp == 0)
         for (uint32_t i = 0; i < 3 - before && i < s.span.n; i++)
             fetch(s, i);
-    take_queries(a, s.item, s);
+    take_queries<BLOCKS>(a, s.item, s);
     for (uint32_t step = 0; step < s.span.n + before; step++) {
         uint32_t ahead = step + 3 - before, weighed = step + 1 - before; /* those before 0: none */
 

@@ -176,9 +176,8 @@ template <int D> DEVICE void merge_result(Result<D> &r, const Result<D> &x) {
 /* What all warps of a block know, and their queries. */
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_WIDE;
-    static constexpr uint32_t stride = 32 * D + 8;
 
-    uint16_t q[ATTN_WIDE][stride];
+    uint16_t q[D][2][WARPS][32][8]; /* take_queries() */
     uint32_t pos[ATTN_WIDE];
     uint32_t low[WARPS], high[WARPS]; /* positions of a warp's queries; of none: low above high */
     uint32_t index;                   /* of the item */
@@ -212,18 +211,19 @@ DEVICE void add_tile(const struct attend_args &a, const struct Shared<D> &s, con
 
 #pragma unroll
     for (int b = 0; b < D; b++) {
-        struct vec4 q[2] = {load16(&s.q[query + g][32 * b + 8 * t]),
-                            load16(&s.q[query + g + 8][32 * b + 8 * t])};
+        /* Lane by lane, warp by warp: a thread's own. */
+        struct vec4 q0 = load16(s.q[b][0][0] + anew(threadIdx.x));
+        struct vec4 q1 = load16(s.q[b][1][0] + anew(threadIdx.x));
 
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             struct vec4 k = load16(&tile.keys[attn_key_of_column(j, g)][32 * b + 8 * t]);
 
             if (b == 0)
-                mma_first(c[j], q[0].x, q[1].x, q[0].y, q[1].y, k.x, k.y);
+                mma_first(c[j], q0.x, q0.y, q0.z, q0.w, k.x, k.y);
             else
-                mma(c[j], q[0].x, q[1].x, q[0].y, q[1].y, k.x, k.y);
-            mma(c[j], q[0].z, q[1].z, q[0].w, q[1].w, k.z, k.w);
+                mma(c[j], q0.x, q0.y, q0.z, q0.w, k.x, k.y);
+            mma(c[j], q1.x, q1.y, q1.z, q1.w, k.z, k.w);
         }
     }
 #pragma unroll

@@ -53,7 +53,7 @@ struct attend_kernel {
  * LATENT_VALUE. attend_wide_256, attend_wide_512: all items, of up to ATTN_WIDE_256, ATTN_WIDE_512
  * queries. Nothing by last blocks. Their shared memory: */
 #define ATTEND_GROUPS_SHARED(head, queries)                                                        \
-    (64 + ATTN_CHUNK / 8 * 16 + (queries) * ((head) + 8) * 2 +                                     \
+    (64 + ATTN_CHUNK / 8 * 16 + (queries) * (head)*2 +                                             \
      ATTN_TILES * (queries) * (ATTN_TILE * 2 + 16) + (queries)*7 * 4)
 
 /* attend_latent_bulk: as attend_latent, of up to ATTN_LATENT_BULK queries, on servers' devices from
