@@ -235,8 +235,7 @@ struct latent_args {
 #define LATENT_VALUE 512u /* of those the value */
 
 /* to = (base + gain t') * scale, t' = t or, with @norm, its rms norm times that; no base: zeros. t
- * is first what is @left, if anything is. Then, where @packs, rows of to are packed. Grid: rows;
- * PACK_THREADS threads. */
+ * is first what is @left, if anything is. Then, where @packs, rows of to are packed. Grid: rows. */
 struct residual_args {
     const struct batch_head *batch;
     float *t;

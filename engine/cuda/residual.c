@@ -18,7 +18,7 @@ float *residual_target(const struct be *b, const struct model_op *op) {
 /* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd. */
 static int add(struct step *s, const struct residual_args *what, const struct pack_args *pack) {
     struct be *b = s->be;
-    struct launch l = {kernel_residual, s->grid.rows, 1, PACK_THREADS, "residual", 0};
+    struct launch l = {kernel_residual, s->grid.rows, 1, CUDA_THREADS, "residual", 0};
     struct residual_args a = *what;
 
     a.batch = b->head;

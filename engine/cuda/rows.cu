@@ -175,7 +175,7 @@ DEVICE void add_left_row(const struct residual_args &a, uint32_t r) {
     size_t at = (size_t)r * a.n;
 
 #pragma unroll 2
-    for (uint32_t i = 4 * threadIdx.x; i < a.n; i += 4 * PACK_THREADS) {
+    for (uint32_t i = 4 * threadIdx.x; i < a.n; i += 4 * CUDA_THREADS) {
         float v[4], base[4] = {0, 0, 0, 0};
 
         if (a.base && !a.norm)
@@ -190,9 +190,12 @@ DEVICE void add_left_row(const struct residual_args &a, uint32_t r) {
     sync_block();
 }
 
-KERNEL(residual, struct residual_args, PACK_THREADS, 2) {
+/* Beside a block of it there is room for one of matmul_wgmma_64, which is launched early
+ * (check_kernels.py). A thread stands for two of PACK_THREADS where sums are made. */
+KERNEL(residual, struct residual_args, CUDA_THREADS, 3) {
     wait_for_previous();
     SHARED float shared[PACK_THREADS / 32];
+    constexpr uint32_t each = PACK_THREADS / CUDA_THREADS;
     size_t at = (size_t)blockIdx.x * a.n;
     float inverse = 1;
 
@@ -201,14 +204,18 @@ KERNEL(residual, struct residual_args, PACK_THREADS, 2) {
     if (a.left.sums)
         add_left_row(a, blockIdx.x);
     if (a.norm) {
-        float sum = 0;
+        float sum[each] = {};
 
         for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
-            sum = fmaf(a.t[at + i], a.t[at + i], sum);
-        sum = block_sum<PACK_THREADS / 32>(sum, shared);
-        inverse = 1.0f / sqrtf(sum / (float)a.n + a.eps);
+#pragma unroll
+            for (uint32_t e = 0; e < each; e++) {
+                float t = i + e * CUDA_THREADS < a.n ? a.t[at + i + e * CUDA_THREADS] : 0;
+
+                sum[e] = fmaf(t, t, sum[e]);
+            }
+        inverse = 1.0f / sqrtf(block_sums<CUDA_THREADS, each>(sum, shared) / (float)a.n + a.eps);
     }
-    for (uint32_t i = threadIdx.x; i < a.n && (a.norm || !a.left.sums); i += PACK_THREADS) {
+    for (uint32_t i = threadIdx.x; i < a.n && (a.norm || !a.left.sums); i += CUDA_THREADS) {
         float t = a.norm ? a.t[at + i] * inverse * a.norm[i] : a.t[at + i];
 
         a.to[at + i] = ((a.base ? a.base[at + i] : 0) + a.gain * t) * a.scale;
@@ -216,7 +223,7 @@ KERNEL(residual, struct residual_args, PACK_THREADS, 2) {
     if (!a.packs)
         return;
     sync_block();
-    pack_row<PACK_THREADS>(a.pack, blockIdx.x, blockIdx.x, shared);
+    pack_row<CUDA_THREADS, true>(a.pack, blockIdx.x, blockIdx.x, shared);
 }
 
 KERNEL(cap, struct cap_args, CUDA_THREADS, 2) {

@@ -130,13 +130,14 @@ template <int THREADS, int E> DEVICE float block_sums(const float v[E], float *s
 /* Packs row @row as row @r of the operand, by a block of THREADS; shared: [PACK_THREADS / 32]. A
  * thread stands for one of PACK_THREADS, or for several, so that the sum is the same. It has the
  * quads tid, tid + THREADS, ...; the first few stay in registers, the others are read again.
- * load(row, i, v): columns i .. i + 3 before the norm. */
-template <int THREADS, class LOAD>
+ * load(row, i, v): columns i .. i + 3 before the norm. CORES: a.cores counts; last blocks have few
+ * rows. */
+template <int THREADS, bool CORES = THREADS == PACK_THREADS, class LOAD>
 DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, size_t row, float *shared,
                         const LOAD &load) {
     constexpr uint32_t each = PACK_THREADS / THREADS, step = 4 * THREADS, kept = PACK_QUADS * step;
     uint32_t at = 4 * threadIdx.x;
-    bool cores = each == 1 && a.cores; /* last blocks have few rows */
+    bool cores = CORES && a.cores;
     float v[PACK_QUADS][4], w[4], inverse = 1, max = 0;
 
 #pragma unroll
@@ -192,10 +193,11 @@ DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, size_t row, float
 }
 
 /* Of a.x, and a.up. */
-template <int THREADS>
+template <int THREADS, bool CORES = THREADS == PACK_THREADS>
 DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
-    pack_row_of<THREADS>(a, r, row, shared,
-                         [&](size_t from, uint32_t i, float v[4]) { load_values(a, from, i, v); });
+    pack_row_of<THREADS, CORES>(a, r, row, shared, [&](size_t from, uint32_t i, float v[4]) {
+        load_values(a, from, i, v);
+    });
 }
 
 /* -- products that are left -------------------------------------------------------------------- */

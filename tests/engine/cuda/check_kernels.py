@@ -15,7 +15,7 @@ LIMITS = {
     "matmul_wide": 255,
     "matmul_m128": 255,
     "matmul_wgmma": 255,
-    "matmul_wgmma_64": 255,
+    "matmul_wgmma_64": 176,
     "attend_64": 128,
     "attend_64_q8": 128,
     "attend_128": 128,
@@ -47,7 +47,7 @@ LIMITS = {
     "keep": 64,
     "pair": 64,
     "holes": 64,
-    "residual": 64,
+    "residual": 80,  # 256 threads, beside a block of matmul_wgmma_64
     "layer_input": 64,
     "cap": 64,
     "soft_gate": 64,

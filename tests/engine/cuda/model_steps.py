@@ -167,13 +167,12 @@ class Model:
         step.add(f"attention: {tiles * LAYERS} tiles of 16 queries", LAYERS * tiles * cycles / ISSUE)
 
 
-def kernels(step, n, few):
-    """Of @few rows: last blocks, and matvec, four times a layer, which has its first weights when the one before ends."""
+def kernels(step, n, few, ahead):
+    """Of @few rows: last blocks. @ahead: products of a layer that have their first weights when the one before ends."""
     step.add(f"{n} kernels: gaps, first bytes", n * (GAP + FIRST_BYTES) * 1e-6)
-    step.early = n * (GAP - EARLY_GAP)
+    step.early = n * (GAP - EARLY_GAP) + ahead * LAYERS * FIRST_BYTES
     if few:
         step.add("last blocks: counts and packing", LAYERS * (5 * ARRIVE + 3 * PACK) * 1e-6)
-        step.early += 4 * LAYERS * FIRST_BYTES
 
 
 def main():
@@ -183,7 +182,7 @@ def main():
 
     alone = Step("alone, 1 x 1k", 1, 783)
     model.few(alone)
-    kernels(alone, 5 * LAYERS + 6, True)
+    kernels(alone, 5 * LAYERS + 6, True, 4)
     chunk = model.loops["attend_128", None].instructions * DEPENDENT / (GHZ * 1e9)
     alone.add("attention: a chunk's latency, 32 blocks", LAYERS * chunk)
     alone.show()
@@ -198,7 +197,7 @@ def main():
             model.many(step, n)
             handed_on = model.shared(step, n, shared, key_bytes, kernel) if shared else 0
             model.attention(step, n, own, key_bytes, kernel, handed_on)
-            kernels(step, (11 if shared else 10) * LAYERS + 8, False)
+            kernels(step, (11 if shared else 10) * LAYERS + 8, False, 2)  # q k v, gate and up
             step.show()
 
     prompt = Step("prompt of 4k", 4096, 40000)
@@ -206,7 +205,7 @@ def main():
     model.many(prompt, 4096)
     model.prompt(prompt, 4096)
     prompt.add("activations, to memory and back", LAYERS * 4096 * HANDED_ON / BANDWIDTH)
-    kernels(prompt, 11 * LAYERS + 8, False)
+    kernels(prompt, 11 * LAYERS + 8, False, 0)
     prompt.show()
 
 
