@@ -111,17 +111,18 @@ DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D> &s, uint32_
 /* Values [PART which, PART (which + 1)) of the warp's tile, into shared memory. */
 template <int D, bool Q8>
 DEVICE void put_part(struct Shared<D> &s, uint32_t first, int which, const uint32_t h[2][4]) {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    struct Group at = group_at(s.place, first + 8 * t);
-    bool seen = is_seen(s.place, first);
+    uint32_t tid = anew(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+    const struct Place p = s.place;
+    struct Group at = group_at(p, first + 8 * t);
+    bool seen = is_seen(p, first);
 
 #pragma unroll
     for (uint32_t b = 0; b < PART / 8; b++) {
-        uint32_t d0 = which * PART + 8 * b, d = inside<D>(d0 / 32, d0 + g, s.place.dim);
+        uint32_t d0 = which * PART + 8 * b, d = inside<D>(d0 / 32, d0 + g, p.dim);
         float o[4] = {0, 0, 0, 0};
 
         if (__builtin_expect(seen, 1)) {
-            struct vec4 v = load_value<Q8>(s.place, at, d);
+            struct vec4 v = load_value<Q8>(p, at, d);
 
             mma_first(o, h[0][0], h[1][0], h[0][1], h[1][1], v.x, v.y);
             mma(o, h[0][2], h[1][2], h[0][3], h[1][3], v.z, v.w);
@@ -135,14 +136,15 @@ DEVICE void put_part(struct Shared<D> &s, uint32_t first, int which, const uint3
     }
 }
 
-/* Merges a part of a chunk's tiles: a thread has four values of query threadIdx.x / 16. */
+/* Merges a part of a chunk's tiles, half of them at a time (registers): a thread has four values of
+ * query threadIdx.x / 16. */
 template <int D> DEVICE void merge_part(const struct Shared<D> &s, float x[4]) {
-    uint32_t query = threadIdx.x / 16, d = threadIdx.x % 16 * 4;
+    uint32_t tid = anew(threadIdx.x), query = tid / 16, d = tid % 16 * 4;
 
 #pragma unroll
     for (int i = 0; i < 4; i++)
         x[i] = 0;
-#pragma unroll
+#pragma unroll 4
     for (uint32_t w = 0; w < ATTN_TILES; w++) {
         struct vec4 o = load16(&s.o[w][query][d]);
         float a = s.a[w][query], b = s.b[w][query];
@@ -199,14 +201,15 @@ DEVICE_APART void begin_whole(const struct attend_args &a, const struct attn_ite
 }
 
 template <int D, bool Q8>
-DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
-                        struct Shared<D> &s) {
+DEVICE void attend_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
+    const struct attn_item &it = a.batch->item[i];
     constexpr int n_parts = 32 * D / PART;
     uint32_t tid = threadIdx.x, warp = tid / 32, mine = tid / 16;
     uint32_t first = first_key_of(a, it);
     uint32_t low = it.chunk < 0 ? it.shared.n_chunks : (uint32_t)it.chunk;
     uint32_t from = it.chunk < 0 && first / ATTN_CHUNK > low ? first / ATTN_CHUNK : low;
     uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
+    bool whole = it.chunk < 0;
     float all[n_parts][4];
 
     static_assert(CUDA_THREADS == 16 * ATTN_QUERIES && PART == 16 * 4, "a thread has four values");
@@ -230,8 +233,8 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
 
         weigh_tile<D, Q8>(a, s, tile, h);
         sync_block();
-        if (tid < ATTN_QUERIES)
-            weigh(s, tid);
+        if (anew(threadIdx.x) < ATTN_QUERIES)
+            weigh(s, anew(threadIdx.x));
 #pragma unroll
         for (int n = 0; n < n_parts; n++) {
             float x[4];
@@ -241,37 +244,37 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
             merge_part<D>(s, x);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                all[n][i] =
-                    it.chunk < 0 ? merge_with(all[n][i], x[i], s.all_a[mine], s.all_b[mine]) : x[i];
+                all[n][i] = whole ? merge_with(all[n][i], x[i], s.all_a[anew(threadIdx.x) / 16],
+                                               s.all_b[anew(threadIdx.x) / 16])
+                                  : x[i];
             sync_block();
         }
     }
+    const struct attn_item &now = a.batch->item[anew(i)];
     if (tid < ATTN_QUERIES)
-        end_query(a, it, s, tid);
+        end_query(a, now, s, tid);
     sync_block();
-    float *to_row = result_of(a, it, mine < it.n_q ? mine : 0);
+    float *to_row = result_of(a, now, mine < now.n_q ? mine : 0);
 #pragma unroll
     for (int n = 0; n < n_parts; n++) {
         uint32_t d = n * PART + tid % 16 * 4;
 
-        if (it.chunk < 0)
+        if (whole)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 all[n][i] = all[n][i] * s.all_a[mine] / s.all_l[mine];
-        if (mine < it.n_q && d < a.n_value)
+        if (mine < now.n_q && d < a.n_value)
             store16(to_row + d, {mx_bits_of(all[n][0]), mx_bits_of(all[n][1]),
                                  mx_bits_of(all[n][2]), mx_bits_of(all[n][3])});
     }
-    put_weights(a, it, s);
+    put_weights(a, now, s);
 }
 
 template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        const struct attn_item &it = a.batch->item[i];
-
-        attend_item<D, Q8>(a, it, s);
+        attend_item<D, Q8>(a, i, s);
         if (a.merged)
-            finish_item(a, it);
+            finish_item(a, a.batch->item[anew(i)]);
         sync_block();
     }
 }

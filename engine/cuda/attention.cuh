@@ -44,15 +44,20 @@ DEVICE void code_halves(uint32_t codes, uint32_t *h0, uint32_t *h1) {
     *h1 = sub_halves(byte_permute(q, 0x64646464u, 0x4342u), 0x64806480u);
 }
 
-/* Eight codes times the halves of @s. */
-DEVICE struct vec4 scale_codes(const void *codes, struct vec4 s) {
-    uint32_t q[2];
+/* Eight codes, in two words, times the halves of @s. */
+DEVICE struct vec4 scale_words(const uint32_t q[2], struct vec4 s) {
     struct vec4 v;
 
-    load8(codes, q);
     code_halves(q[0], &v.x, &v.y);
     code_halves(q[1], &v.z, &v.w);
     return {mul_halves(v.x, s.x), mul_halves(v.y, s.y), mul_halves(v.z, s.z), mul_halves(v.w, s.w)};
+}
+
+DEVICE struct vec4 scale_codes(const void *codes, struct vec4 s) {
+    uint32_t q[2];
+
+    load8(codes, q);
+    return scale_words(q, s);
 }
 
 /* Eight codes with a scale for all of them. */
@@ -84,9 +89,12 @@ DEVICE struct vec4 load_value(const struct Place &p, const struct Group &at, uin
     uint32_t value = d * p.tokens + at.slot;
 
     if (!Q8)
-        return load16(p.values + at.page + value * 2u);
-    return scale_value(p.values + at.page + value,
-                       p.value_scales + at.page + (d / 32 * p.tokens + at.slot) * 2u);
+        return load16_device(p.values + at.page + value * 2u);
+    uint32_t q[2];
+
+    load8_device(p.values + at.page + value, q);
+    return scale_words(
+        q, load16_device(p.value_scales + at.page + (d / 32 * p.tokens + at.slot) * 2u));
 }
 
 /* @d, or 0 where a head of @dim values, more than half of 32 @D where that is above 64, has no

@@ -54,6 +54,22 @@ DEVICE struct vec4 load16(const void *p) {
     return v;
 }
 
+/* Likewise from device memory that the kernel does not write: the compiler may ask for it before
+ * what stands in front of it is stored to shared memory, which an address alone does not allow. */
+DEVICE struct vec4 load16_device(const void *p) {
+    struct vec4 v;
+
+    asm("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(p));
+    return v;
+}
+
+/* Likewise 8 bytes, a multiple of 8. */
+DEVICE void load8_device(const void *p, uint32_t v[2]) {
+    asm("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));
+}
+
 /* The 8 bytes at @p, a multiple of 8. */
 DEVICE void load8(const void *p, uint32_t v[2]) {
     uint2 u = *(const uint2 *)p;

@@ -58,6 +58,8 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
         sync_block();
     if (w == SHIFT_TOO_FAR)
         sum += 1u << (t & 32);
+    if (w == NOT_DEVICE_MEMORY)
+        sum += load16_device(&s[0]).x;
     if (w == PREFETCH_BEYOND)
         prefetch_bytes((const uint8_t *)a.data, 1040);
     uint32_t own[4] = {t, t, t, t};

@@ -28,6 +28,7 @@ enum mistake {
     NO_BARRIER_BEHIND,   /* a thread of the last block reads before it was told */
     SHIFT_TOO_FAR,       /* by as many bits as the word has */
     BEYOND_AN_ARRAY,     /* of the thread's own */
+    NOT_DEVICE_MEMORY,   /* shared memory is read as what no store to it can change */
     PREFETCH_BEYOND,     /* bytes that no allocation has are brought to the cache */
     WGMMA_MISTAKES,      /* those of kernel_mistake_wgmma */
     WGMMA_NO_FENCE = WGMMA_MISTAKES,    /* no wgmma_begin() behind what the registers were given */

@@ -462,6 +462,14 @@ void simt_take(const void *p, size_t n, void *to) {
     memcpy(to, p, n);
 }
 
+void simt_take_device(const void *p, size_t n, void *to) {
+    if (simt_is_shared(p))
+        simt_fault("shared memory is taken for device memory");
+    check_aligned(p, n);
+    simt_check_access(p, n, SIMT_READ, __builtin_return_address(0));
+    memcpy(to, p, n);
+}
+
 void simt_put(void *p, size_t n, const void *from) {
     check_aligned(p, n);
     simt_check_access(p, n, SIMT_WRITE, __builtin_return_address(0));

@@ -111,6 +111,7 @@ void simt_sync_warp(const char *here);
 
 /* What the kernel touches through these is seen by simt_check.h. */
 void simt_take(const void *p, size_t n, void *to);
+void simt_take_device(const void *p, size_t n, void *to); /* not from shared memory */
 void simt_put(void *p, size_t n, const void *from);
 
 static inline struct vec4 load16(const void *p) {
@@ -126,6 +127,17 @@ static inline struct vec4 load_stream(const void *p) {
 
 static inline void load8(const void *p, uint32_t v[2]) {
     simt_take(p, 8, v);
+}
+
+static inline struct vec4 load16_device(const void *p) {
+    struct vec4 v;
+
+    simt_take_device(p, 16, &v);
+    return v;
+}
+
+static inline void load8_device(const void *p, uint32_t v[2]) {
+    simt_take_device(p, 8, v);
 }
 
 static inline void store8(void *p, const uint32_t v[2]) {

@@ -368,6 +368,10 @@ static inline struct memory *shared_of(uintptr_t a) {
     return &shared_memory;
 }
 
+bool simt_is_shared(const void *p) {
+    return shared_of((uintptr_t)p) != NULL;
+}
+
 /* Kernels that are given memory of the host. */
 static bool reaches_host() {
     return strcmp(kernel, "copy_page") == 0 || strcmp(kernel, "hand_over") == 0 ||

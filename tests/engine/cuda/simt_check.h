@@ -80,6 +80,8 @@ void simt_check_launch(const char *kernel, const void *args, size_t args_size, u
 void simt_check_block();
 void simt_check_barrier();
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
+/* Whether @p lies in shared memory. */
+bool simt_is_shared(const void *p);
 /* The thread has arrived at @count, and is the last or not. */
 void simt_check_arrival(const void *count, bool last);
 /* An asynchronous copy to shared memory is under way, or there. */

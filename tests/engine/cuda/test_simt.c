@@ -33,6 +33,7 @@ static const char *const words[N_MISTAKES] = {
     [NO_BARRIER_BEHIND] = "while another thread writes it",
     [SHIFT_TOO_FAR] = "", /* a trap */
     [BEYOND_AN_ARRAY] = "",
+    [NOT_DEVICE_MEMORY] = "taken for device memory",
     [PREFETCH_BEYOND] = "outside all memory",
     [WGMMA_NO_FENCE] = "without wgmma_begin()",
     [WGMMA_NOT_PUBLISHED] = "is not published",
