@@ -363,6 +363,10 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
 /* Of @n blocks that each ask for @shared bytes as many as run at a time, up to @most of them on a
  * multiprocessor. */
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most);
+/* Rows of activations up to which matvec multiplies them. It reads them from the L2 cache for each
+ * row of tiles, beyond 8 rows more than weights, where a block of matmul_wgmma or matmul_wide reads
+ * them for 128 rows of the matrix: on a Hopper that is more than its memory's bandwidth leaves. */
+uint32_t cuda_few_rows(const struct be *b);
 /* What a kernel before brings to the L2 cache of @w's first matrix: as many segments of its rows as
  * a quarter of that cache holds. NULL: nothing. */
 struct ahead cuda_ahead(const struct be *b, const struct weights *w);

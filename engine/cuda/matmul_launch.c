@@ -112,6 +112,10 @@ struct matmul_args cuda_matmul_args(const struct weights *w, const struct operan
     return a;
 }
 
+uint32_t cuda_few_rows(const struct be *b) {
+    return b->wgmma ? PACK_ROWS : MATVEC_ROWS;
+}
+
 struct ahead cuda_ahead(const struct be *b, const struct weights *w) {
     uint32_t segments = TILE_SEGMENTS;
 
@@ -268,7 +272,7 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
 
     if (x->cores)
         return wgmma_matmul(b, w, x, add);
-    if (x->n_rows <= MATVEC_ROWS && !b->no_matvec) {
+    if (x->n_rows <= cuda_few_rows(b) && !b->no_matvec) {
         a = cuda_matmul_args(w, x, add);
         return cuda_matvec(b, &a);
     }

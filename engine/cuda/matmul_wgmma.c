@@ -30,7 +30,7 @@ int wgmma_open(struct be *b) {
 }
 
 bool wgmma_takes(const struct be *b, uint32_t n_rows) {
-    return b->wgmma && n_rows > MATVEC_ROWS;
+    return b->wgmma && n_rows > cuda_few_rows(b);
 }
 
 int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,

@@ -348,7 +348,7 @@ struct store_args step_store_args(const struct be *b, const struct model_op *op)
 bool step_fuses(const struct step *s) {
     const struct be *b = s->be;
 
-    return b->fuse > 0 && !b->no_matvec && s->grid.rows <= MIN(MATVEC_ROWS, b->wide_rows);
+    return b->fuse > 0 && !b->no_matvec && s->grid.rows <= MIN(cuda_few_rows(b), b->wide_rows);
 }
 
 /* Whether the last block of a kernel packs its rows of @n values for the next one. */
