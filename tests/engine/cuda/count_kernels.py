@@ -136,6 +136,8 @@ def loops_of(kernel, name, arch, sizes):
                 common += 1
         if not own:
             n_mma = kernel.operations[first : last + 1].count(cubin.MMA)
+            # Half of a chunk's tiles are merged at a time.
+            common += sum(b - a + 1 for a, b in kernel.within(first, last) if "merge_part" in str(kernel.calls[a]))
             if again:
                 a, b = kernel.loops()[0]
                 common += again * (b - a + 1)

@@ -40,6 +40,11 @@ class Kernel:
                 inner.append((a, b))
         return sorted(inner)
 
+    def within(self, first, last):
+        """(first, last) of the loops in this one that multiply nothing."""
+        found = [(self.target(i), i) for i in range(first, last) if self.operations[i] == BRANCH]
+        return [(a, b) for a, b in found if first <= a < b and not self.multiplies(a, b)]
+
     def whole(self):
         """The innermost loop that has all that multiplies: none where there is no such one."""
         n = self.count(MMA)

@@ -5,6 +5,7 @@ which overlap, the larger counts; terms are added.
 
 usage: model_steps.py FOLDER  (as count_kernels.py's)
 """
+import collections
 import pathlib
 import sys
 
@@ -16,8 +17,11 @@ BANDWIDTH = 4.3e12  # of 4.8: what is reached at best
 ISSUE = 4 * SMS * GHZ * 1e9  # instructions of warps a second
 MMA_CYCLES = 6.5  # of mma.sync m16n8k16 on a quarter of a multiprocessor (62 % of wgmma's rate)
 # Assumed, microseconds: from a node of a graph to the next, plain and where kernels are launched early (blocks are up,
-# and wait until the last one before has written); first bytes of a kernel; a count of arrive(); packing.
-GAP, EARLY_GAP, FIRST_BYTES, ARRIVE, PACK = 1.0, 0.3, 0.8, 0.8, 0.6
+# and wait until the last one before has written); first bytes of a kernel, from memory and from the L2 cache; a count of
+# arrive(); packing a row, and each 4,096 values of it; turning and storing heads.
+GAP, EARLY_GAP, FIRST_BYTES, FROM_CACHE, ARRIVE, PACK, PACK_4096, STORE = 1.0, 0.3, 0.8, 0.3, 0.8, 0.3, 0.3, 0.5
+CACHE, L1 = 50 << 20, 60 << 10  # bytes of the L2 cache, and of a multiprocessor's L1 cache beside 196 KiB
+FUSE_VALUES = 16384  # that a last block packs, at most
 CACHE_BANDWIDTH = 5.5e12  # of the L2 cache, to all multiprocessors; assumed
 CACHE_WIDTH = 64  # bytes a cycle of the L2 cache to one multiprocessor
 WGMMA_CYCLES = 4  # of as much of wgmma
@@ -45,15 +49,6 @@ WAYS_WGMMA = [("matmul_wgmma", 128, 1)] + [("matmul_wgmma_64", 64, splits) for s
 SEEK_AND_SUMS = 155  # instructions of a warp of matvec once a row of tiles: 142 of one matrix, 160 of gate and up
 
 
-def matrices():
-    """(rows, columns, format, how often)."""
-    for matrices_of in LAUNCHES.values():
-        for rows, columns, mixed in matrices_of:
-            for form in ("Q4_K", "Q6_K")[: 1 + mixed]:
-                yield rows, columns, form, LAYERS / (1 + mixed)
-    yield VOCAB, WIDTH, "Q6_K", 1
-
-
 class Step:
     def __init__(self, name, tokens, goal):
         self.name, self.tokens, self.goal, self.terms, self.early = name, tokens, goal, [], 0
@@ -63,11 +58,13 @@ class Step:
 
     def show(self):
         total = sum(us for _, us in self.terms)
-        print(f"\n{self.name}: {total:.0f} us, {self.tokens / total * 1e6:.0f} tokens/s, goal {self.goal}")
+        goal = f", goal {self.goal}" if self.goal else ""
+        print(f"\n{self.name}: {total:.0f} us, {self.tokens / total * 1e6:.0f} tokens/s{goal}")
         for what, us in self.terms:
             print(f"  {what:64} {us:9.0f} us {100 * us / total:5.1f} %")
         total -= self.early
-        print(f"  launched early: {self.early:.0f} us less, {total:.0f} us, {self.tokens / total * 1e6:.0f} tokens/s")
+        if self.early:
+            print(f"  launched early: {self.early:.0f} us less, {total:.0f} us, {self.tokens / total * 1e6:.0f} tokens/s")
 
 
 class Model:
@@ -79,16 +76,65 @@ class Model:
             for l in count.loops_of(k, name, ARCH, sizes):
                 self.loops[name, count.FORMATS[l.format] if l.format is not None else None] = l
 
-    def few(self, step):
-        """The products of one row."""
-        size = issue = 0
-        for rows, columns, form, n in matrices():
-            loop, weights = self.loops["matvec", form], rows * columns * n
-            tiles = weights / (16 * 256)
-            size += weights * BITS[form] / 8
-            issue += tiles * loop.instructions * 16 / loop.mma + rows / 16 * 8 * n * SEEK_AND_SUMS
-        step.add(f"weights: {size / 1e9:.2f} GB (instructions: {issue / ISSUE * 1e6:.0f} us)",
-                 max(size / BANDWIDTH, issue / ISSUE))
+    def product(self, launch, six, n):
+        """Of a launch of matvec for @n rows: bytes of weights, seconds of instructions, and bytes of activations that
+        come from the L2 cache, for each row of tiles, where the L1 cache does not hold all rows."""
+        size = issue = x = 0
+        for rows, columns, mixed in launch:
+            form = "Q6_K" if mixed and six else "Q4_K"
+            loop = self.loops["matvec" if n <= 8 else "matvec_16", form]
+            size += rows * columns * BITS[form] / 8
+            issue += rows / 16 * (columns / 256 * loop.instructions * 16 / loop.mma * (1 + (n > 8)) + 8 * SEEK_AND_SUMS)
+            x += rows / 16 * columns * 2 * n if columns * 2 * n > L1 else 0
+        return size, issue / ISSUE, x
+
+    def pauses(self, n, sequences, gap):
+        """Seconds from the last weights of a launch to the first that wait for what is made of its result: counts of
+        last blocks, what these do, the way to the next kernel; before o attention, of 1,024 keys a sequence."""
+
+        def packed(columns):
+            row = PACK + PACK_4096 * columns / 4096
+            return ARRIVE + n * row + gap if n * columns <= FUSE_VALUES else 2 * gap + FROM_CACHE + row
+
+        each = n // sequences  # rows: an item has up to four, which its last block packs
+        blocks = sequences * -(-each // 4) * 4 * KV_HEADS
+        chunk = self.loops["attend_128", None].instructions * DEPENDENT / (GHZ * 1e3) + FIRST_BYTES
+        # Item, place and page table first, then keys; values in two parts, which the prefetch has brought.
+        loads = (3 + DIM // 64) * FROM_CACHE
+        attend = loads + -(-blocks // (2 * SMS)) * chunk + 2 * ARRIVE + min(each, 4) * (PACK + PACK_4096)
+        us = {"q k v": packed(WIDTH), "o": ARRIVE + STORE + gap + attend + gap, "gate up": packed(WIDTH),
+              "down": packed(INNER)}
+        return {what: t * 1e-6 for what, t in us.items()}
+
+    def few(self, step, n, sequences, early):
+        """A layer launch by launch: its pause, then its product, for which the slowest counts of memory, the L2 cache and
+        instructions. In a pause memory brings keys, what kernels before have asked for of o and of gate and up (struct
+        ahead), and, launched early, what the next one's rings hold."""
+        gap, first = (EARLY_GAP, 0) if early else (GAP, FIRST_BYTES * 1e-6)
+        ring = self.loops["matvec", "Q4_K"].in_flight * SMS if early else 0
+        pause, keys = self.pauses(n, sequences, gap), sequences * 1024 * 2 * KV_HEADS * DIM * 2
+        pause["o"] = max(pause["o"], keys / BANDWIDTH)
+        terms = collections.Counter()
+        for six in (False, True):
+            asked = 0
+            for what, launch in LAUNCHES.items():
+                size, issue, x = self.product(launch, six, n)
+                room = pause[what] * BANDWIDTH
+                if what == "o":
+                    room -= keys
+                    came = min(size, CACHE // 4, room)
+                    asked = min(CACHE // 4, room - came) if sequences == 1 else 0
+                else:
+                    came = min(size, (asked if what == "gate up" else 0) + min(ring, room))
+                memory = (size - came) / BANDWIDTH + (0 if came else first)
+                cache = (size - min(came, ring) + x) / CACHE_BANDWIDTH
+                terms[what] += LAYERS / 2 * max(memory, cache, issue)
+                terms["pauses before o: attention" if what == "o" else "other pauses"] += LAYERS / 2 * pause[what]
+        size, issue, x = self.product([(VOCAB, WIDTH, True)], True, n)
+        terms["logits"] = max(size / BANDWIDTH, (size + x) / CACHE_BANDWIDTH, issue)
+        terms["6 kernels around the layers"] = 6 * (gap + FIRST_BYTES) * 1e-6
+        for what, seconds in terms.items():
+            step.add(what, seconds)
 
     def many(self, step, n_rows):
         """The products of more rows: whole blocks on whole multiprocessors, one each."""
@@ -167,12 +213,10 @@ class Model:
         step.add(f"attention: {tiles * LAYERS} tiles of 16 queries", LAYERS * tiles * cycles / ISSUE)
 
 
-def kernels(step, n, few, ahead):
-    """Of @few rows: last blocks. @ahead: products of a layer that have their first weights when the one before ends."""
+def kernels(step, n, ahead):
+    """@ahead: products of a layer that have their first weights when the one before ends."""
     step.add(f"{n} kernels: gaps, first bytes", n * (GAP + FIRST_BYTES) * 1e-6)
     step.early = n * (GAP - EARLY_GAP) + ahead * LAYERS * FIRST_BYTES
-    if few:
-        step.add("last blocks: counts and packing", LAYERS * (5 * ARRIVE + 3 * PACK) * 1e-6)
 
 
 def main():
@@ -180,14 +224,14 @@ def main():
         sys.exit(__doc__.strip())
     model, key_values = Model(pathlib.Path(sys.argv[1])), 2 * KV_HEADS * DIM  # of a token and layer
 
-    alone = Step("alone, 1 x 1k", 1, 783)
-    model.few(alone)
-    kernels(alone, 5 * LAYERS + 6, True, 4)
-    chunk = model.loops["attend_128", None].instructions * DEPENDENT / (GHZ * 1e9)
-    alone.add("attention: a chunk's latency, 32 blocks", LAYERS * chunk)
-    alone.show()
+    for name, n, sequences, goal in (("alone, 1k", 1, 1, 783), ("a draft of 4 checked, 1k", 5, 1, None),
+                                     ("16 x 1k by matvec_16", 16, 16, None)):
+        for early in ("", ", launched early"):
+            step = Step(name + early, n, goal)
+            model.few(step, n, sequences, early)
+            step.show()
 
-    steps = (("64 x 1k", 64, 0, 1024, 17000), ("128 x 4k, 3k shared", 128, 3072, 1024, 20000))
+    steps = (("16 x 1k", 16, 0, 1024, None), ("64 x 1k", 64, 0, 1024, 17000), ("128 x 4k, 3k shared", 128, 3072, 1024, 20000))
     pages = (("f16", 2, "attend_128"), ("q8_0", 1 + 2 / 32, "attend_128_q8"))  # bytes of a value
     for name, n, shared, own, goal in steps:
         for kind, value_bytes, kernel in pages:
@@ -197,7 +241,7 @@ def main():
             model.many(step, n)
             handed_on = model.shared(step, n, shared, key_bytes, kernel) if shared else 0
             model.attention(step, n, own, key_bytes, kernel, handed_on)
-            kernels(step, (11 if shared else 10) * LAYERS + 8, False, 2)  # q k v, gate and up
+            kernels(step, (11 if shared else 10) * LAYERS + 8, 2)  # q k v, gate and up
             step.show()
 
     prompt = Step("prompt of 4k", 4096, 40000)
@@ -205,7 +249,7 @@ def main():
     model.many(prompt, 4096)
     model.prompt(prompt, 4096)
     prompt.add("activations, to memory and back", LAYERS * 4096 * HANDED_ON / BANDWIDTH)
-    kernels(prompt, 11 * LAYERS + 8, False, 0)
+    kernels(prompt, 11 * LAYERS + 8, 0)
     prompt.show()
 
 
