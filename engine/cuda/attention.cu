@@ -228,8 +228,9 @@ DEVICE void attend_item(const struct attend_args &a, uint32_t i, struct Shared<D
         prefetch_ahead(a.ahead, blockIdx.y * a.batch->n_items + blockIdx.x,
                        a.batch->n_items * gridDim.y);
     }
-    for (uint32_t c = from; c < to; c++) {
-        uint32_t tile = c * ATTN_CHUNK + warp * ATTN_TILE, h[2][4];
+    for (uint32_t tile = from * ATTN_CHUNK + warp * ATTN_TILE; tile < to * ATTN_CHUNK;
+         tile += ATTN_CHUNK) { /* the warp's of each chunk */
+        uint32_t h[2][4];
 
         weigh_tile<D, Q8>(a, s, tile, h);
         sync_block();
@@ -251,6 +252,8 @@ DEVICE void attend_item(const struct attend_args &a, uint32_t i, struct Shared<D
         }
     }
     const struct attn_item &now = a.batch->item[anew(i)];
+    tid = anew(threadIdx.x);
+    mine = tid / 16;
     if (tid < ATTN_QUERIES)
         end_query(a, now, s, tid);
     sync_block();

@@ -88,7 +88,7 @@ SHARED_MAX = 48 * 1024
 # or a thread cannot have more registers.
 SPILLS = {("matvec_16", "sm_100"): (8, 12, 144)}
 SPILLS |= {("attend_latent", arch): (8, 4, 4) for arch in ("sm_100", "sm_120")}
-SPILLS |= {("attend_wide_128", "sm_100"): (8, 4, 4)}
+SPILLS |= {("attend_wide_128", "sm_100"): (8, 4, 4), ("attend_128", "sm_120"): (8, 4, 4)}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")
@@ -121,6 +121,9 @@ def main():
             if properties and "_INTERNAL_" in function:
                 problems += 1
                 print(f"{function}: static: nvcc made a hash of the folder a part of its name, two builds differ")
+            if "Potential Performance Loss" in line:  # products of wgmma one after the other
+                problems += 1
+                print(f"{path}: {line.strip()}")
             frame, used = FRAME.search(line), USED.search(line)
             if frame and any(n > m for n, m in zip(map(int, frame.groups()), SPILLS.get((name_of(function), arch), (0, 0, 0)))):
                 problems += 1
