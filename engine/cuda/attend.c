@@ -13,24 +13,22 @@ static struct attend_kernel kernel_for(const struct step *s, const struct heads 
     return attend_kernel_for(&shape, s->grid.rows > s->be->wide_rows, s->be->bulk);
 }
 
-bool attend_many_share(const struct step *s) {
-    const struct engine_batch *b = s->batch;
-    const struct be *be = s->be;
-    uint32_t last = ATTN_CHUNK / be->opts->page_tokens - 1, n = 1, most = 1; /* page of a chunk */
+bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
+    uint32_t last = ATTN_CHUNK / b->opts->page_tokens - 1, n = 1, most = 1; /* page of a chunk */
 
-    if (!be->shares || s->grid.rows <= MATVEC_ROWS)
+    if (!b->shares || batch->n_rows <= MATVEC_ROWS)
         return false;
-    for (uint32_t i = 1; i < b->n_seqs; i++) {
-        const struct engine_seq *x = &b->seq[i - 1], *y = &b->seq[i];
-        const uint32_t *page = b->table[KV_GLOBAL].page + last;
-        const uint32_t *start = b->table[KV_GLOBAL].start;
+    for (uint32_t i = 1; i < batch->n_seqs; i++) {
+        const struct engine_seq *x = &batch->seq[i - 1], *y = &batch->seq[i];
+        const uint32_t *page = batch->table[KV_GLOBAL].page + last;
+        const uint32_t *start = batch->table[KV_GLOBAL].start;
         bool same = x->n_rows == 1 && y->n_rows == 1 && MIN(x->pos0, y->pos0) >= ATTN_CHUNK &&
                     page[start[i - 1]] == page[start[i]];
 
         n = same ? n + 1 : 1;
         most = MAX(most, n);
     }
-    return most * be->shape->widest.group > 3 * ATTN_QUERIES;
+    return most * b->shape->widest.group > 3 * ATTN_QUERIES;
 }
 
 /* The kernel for blocks of many queries that sequences share, which leaves others' items to that of
@@ -42,7 +40,7 @@ static struct attend_kernel sharing_kernel(const struct step *s, const struct he
     struct attend_kernel k = attend_kernel_for(&shape, true, b->bulk);
     bool tried = b->opts->max_rows > b->wide_rows;
 
-    if (!tried || !k.leaves || !attend_many_share(s))
+    if (!tried || !k.leaves || !s->many_share)
         return (struct attend_kernel){0};
     return k;
 }

@@ -86,6 +86,7 @@ struct step {
     const struct weights *routed, *shared; /* that picked them; the expert of all rows */
     bool gated;                            /* be.o is not multiplied by its gates yet */
     bool packed;                           /* be.packed holds what the next matrices take */
+    bool many_share;                       /* attend_many_share() */
     bool kept, paired;                     /* KEEP, DRAFT_IN have been launched (draft.c) */
     bool listed;                           /* be.latent.item is that of this step */
     struct heads planned; /* what attention's work list was made for; n 0: none yet */
@@ -140,7 +141,7 @@ enum note { NOTE_LAUNCH, NOTE_CALL, NOTE_MEETING };
 /* Invariant: a step notes its launches or replays a graph or does neither, never both. */
 struct graphs {
     bool on, noting, replaying;     /* of the step that is being launched */
-    void *graph[PASSES][2][GRAPHS]; /* 1: attend_many_share(); NULL: not yet */
+    void *graph[PASSES][2][GRAPHS]; /* 1: step.many_share; NULL: not yet */
     struct {
         struct be *be;
         enum note kind;
@@ -397,8 +398,8 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
 /* Likewise where the kernel behind adds them up, with all multiprocessors: 64 rows of 4,096 columns
  * are 8 MiB, 1.5 us from an H200's L2 cache, which are 465 and 755 columns. */
 #define LEFT_COLUMNS 512u
-/* Likewise where panels are cut: a count, 0.8 us, and
- * a sum of 32 KiB, 0.3 us at 64 bytes a cycle. */
+/* Likewise where panels are cut: a count, 0.8 us, and a sum of 32 KiB, 0.3 us at 64 bytes a
+ * cycle. */
 #define CUT_COLUMNS 512u
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
                       struct division *by);
@@ -475,9 +476,9 @@ int step_start(struct step *s);
 int step_embed(struct step *s, const struct model_op *op);
 int step_qkv(struct step *s, const struct model_op *op);
 int step_attend(struct step *s, const struct model_op *op);
-/* Whether so many queries of the batch may begin with the same pages that plan makes items of many
- * of them: neighbours of one row have the last page of their first chunk in common. */
-bool attend_many_share(const struct step *s);
+/* Whether so many queries of @batch may begin with the same pages that plan makes items of many of
+ * them: neighbours of one row have the last page of their first chunk in common. */
+bool attend_many_share(const struct be *b, const struct engine_batch *batch);
 int step_proj(struct step *s, const struct model_op *op);
 int step_gate_up(struct step *s, const struct model_op *op);
 int step_gate_in(struct step *s, const struct model_op *op);

@@ -45,7 +45,7 @@ static uint32_t pass_of(const struct step *s) {
 static void **graph_of(const struct step *s) {
     assert(s->graph < GRAPHS);
     assert(pass_of(s) < PASSES);
-    return &s->be->graphs.graph[pass_of(s)][attend_many_share(s)][s->graph];
+    return &s->be->graphs.graph[pass_of(s)][s->many_share][s->graph];
 }
 
 int graph_open(struct be *b) {

@@ -219,6 +219,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
     s->planned = (struct heads){0};
     s->listed = false;
     s->packed = s->gated = false;
+    s->many_share = attend_many_share(b, batch);
     memset(s->mask, 0, batch->n_wants * sizeof(*s->mask));
     hidden_sort(s);
     draft_begin(s);
