@@ -74,7 +74,7 @@ void ctl_show_why(struct buf *out, yyjson_val *story, size_t columns);
  * 20th time (@n) under a headline. */
 void ctl_show_line(struct buf *out, yyjson_val *stats, yyjson_val *before, double seconds,
                    uint64_t n);
-/* Adds a line about the device of worker @w, where there is one, with joules per output token since
+/* Adds a line about each device of worker @w, the last one with joules per output token since
  * @before. */
 void ctl_add_devices(struct buf *out, yyjson_val *w, yyjson_val *before);
 /* Per second since @before; "-" where that cannot be said. */
