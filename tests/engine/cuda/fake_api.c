@@ -137,7 +137,8 @@ static int alloc_any(void **p, size_t n, enum simt_space space) {
     b->n = n;
     b->device = (size_t)fake_used;
     *p = b + 1;
-    memset(*p, 0xFF, MIN(n, LARGE)); /* NaN: nothing may be read before it is written */
+    /* NaN: nothing may be read before it is written. */
+    memset(*p, 0xFF, MIN(n, fake_cuda.idle ? 4096u : LARGE));
     simt_memory_add(*p, n, space);
     fake_cuda.n_live++;
     return 0;
@@ -395,6 +396,8 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
 
     if (r)
         return r;
+    if (fake_cuda.fail_at && fake_cuda.n_calls > fake_cuda.fail_at && !fake_cuda.failed_capture)
+        fake_refuse("a launch behind a call that failed");
     if (fake_cuda.faulty && strcmp(fake_cuda.faulty, k->name) == 0) {
         fake_cuda.fail_at = fake_cuda.n_calls; /* as a device does, all calls after it too */
         fake_cuda.sticky = true;

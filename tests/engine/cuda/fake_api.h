@@ -34,6 +34,7 @@ struct fake_cuda {
     uint64_t order;
     bool no_code;             /* no kernel for this device */
     bool other_wgmma;         /* its sums are rounded otherwise than mma's */
+    bool idle;                /* no kernel does anything */
     const char *broken;       /* the kernel of this name does nothing */
     const char *faulty;       /* its launch fails, and every call after it */
     float plain_us, early_us; /* what a launch takes by its clock, of no other use */

@@ -103,7 +103,7 @@ static void run(struct op *o, int device) {
             simt_order(fake_cuda.order + fake_cuda.n_launches);
         simt_look(fake_cuda.n_launches / LOOK_LAUNCHES % LOOK_EVERY == 0);
         simt_wgmma_other(fake_cuda.other_wgmma);
-        if (!fake_cuda.broken || strcmp(fake_cuda.broken, k->name) != 0)
+        if (!fake_cuda.idle && (!fake_cuda.broken || strcmp(fake_cuda.broken, k->name) != 0))
             simt_launch(k, o->grid, o->shared, o->args);
         simt_device(fake_used);
         break;

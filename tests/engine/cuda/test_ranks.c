@@ -483,6 +483,7 @@ Test(cuda_ranks, every_call_may_fail_once) {
 
     two_heads(path);
     f->n_devices = 2;
+    f->idle = true;
     f->n_calls = 0;
     cr_assert(try_all(path, "0,1", "cuda", &out, &err) == 0, "%s", err.message);
     uint32_t n = f->n_calls, n_closing = 0, n_captures = 0;
