@@ -1,7 +1,10 @@
 #pragma once
 
 /*
- * ranks - a model on several devices of one machine: be_ops over one struct be for each (ranks.c).
+ * ranks - a model on several devices of one machine: be_ops over one struct be for each. How a
+ * model is divided, and how devices are opened: ranks.c; weights: ranks_load.c; what comes together
+ * of all devices: ranks_exchange.c; the ops of a step: ranks_step.c.
+ *
  * What a function is given and returns is the first one's, be.ranks leads to the others. Between
  * calls the first one's device is the one that the thread uses, and all are lost once one is.
  */
@@ -25,3 +28,62 @@ int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a);
 int ranks_whole_x(struct step *s);
 /* step_logit_rows() up to the factors: the first device has all logits then. 0 or -EIO. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
+
+/* -- what the files of ranks share ------------------------------------------------------------- */
+
+struct ranks {
+    uint32_t n; /* open */
+    struct be *be[RANKS];
+    bool direct; /* each device reads the others' memory */
+};
+
+static const struct meeting all_meet = {UINT32_MAX, UINT32_MAX};
+static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
+static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
+
+/* What is exchanged; E: of pairs of a row and an expert what GATHER_H is of rows. */
+enum gathered { GATHER_O, GATHER_H, GATHER_X, GATHER_E, GATHER_LOGITS };
+
+/* rank_cut() of the ranks that are open. */
+static inline uint32_t ranks_cut(const struct ranks *k, uint64_t n, uint32_t r) {
+    return rank_cut(n, r, k->n);
+}
+
+/* Rank @r's of the same step. */
+static inline struct step *ranks_step_of(const struct step *s, uint32_t r) {
+    return &s->be->ranks->be[r]->step[s->batch->step % 2];
+}
+
+/* All are lost as @b is: -EIO. */
+int ranks_lose(struct ranks *k, const struct be *b);
+/* The thread enqueues for rank @r from now on; nothing, where all of the step is a graph. 0 or
+ * -EIO. */
+int ranks_use(struct ranks *k, uint32_t r);
+/* Rank @r's part of an op. */
+struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, uint32_t r);
+/* be_ops.load */
+int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
+/* Those of be_ops that a step is made of. */
+void ranks_step_ops(struct be_ops *all);
+
+/* ranks_meet(). 0 or -EIO. */
+int ranks_meet_now(struct ranks *k, const struct meeting *m);
+/* Likewise as a part of the step, which is noted. 0 or -EIO. */
+int ranks_meet_in_step(struct ranks *k, const struct meeting *m);
+/* Columns of rows in the memory of rank @rank: @n of them, which @first and those behind it
+ * become. */
+struct columns {
+    const float *at;
+    uint32_t rank, first, n, n_row;
+};
+/* @n columns, in parts, to @to in the memory of rank @rank, in the order of its stream. @count: as
+ * in struct gather_args, of at most @n_rows. 0 or -EIO. */
+int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const struct columns *from,
+               uint32_t n_shares, const uint32_t *count, uint32_t n_rows);
+/* Columns of all ranks, @n in all, to rank @rank. 0 or -EIO. */
+int ranks_take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t n,
+                   const uint32_t *count, uint32_t n_rows);
+/* Where all columns go; logits go to the first one's. */
+float *ranks_whole_of(const struct be *b, enum gathered what);
+/* What each rank has, of @n columns in all, may be packed by all behind it. 0 or -EIO. */
+int ranks_exchange(struct step *s, enum gathered what, uint32_t n);

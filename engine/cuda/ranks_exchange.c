@@ -1,0 +1,169 @@
+/*
+ * ranks_exchange - what comes together of all devices (ranks.c): meetings of their streams, copies
+ * between those that do not reach each other, and kernels that read what lies in other devices'
+ * memory.
+ */
+
+#include "engine/cuda/ranks.h"
+
+#include <assert.h>
+#include <errno.h>
+
+int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed) {
+    const struct cuda_api *api = k->be[0]->api;
+    uint32_t i = k->n;
+    int e = 0;
+
+    while (e == 0 && i-- > 0) {
+        if (!(m->of >> i & 1))
+            continue;
+        e = api->use(k->be[i]->number);
+        e = e ? e : api->event_record(k->be[i]->ready, k->be[i]->stream);
+    }
+    if (e == 0)
+        i = k->n;
+    while (e == 0 && i-- > 0) {
+        if (!(m->by >> i & 1))
+            continue;
+        e = api->use(k->be[i]->number);
+        for (uint32_t j = 0; j < k->n && e == 0; j++)
+            if (j != i && m->of >> j & 1)
+                e = api->event_wait(k->be[j]->ready, k->be[i]->stream);
+    }
+    if (e && failed)
+        *failed = k->be[i];
+    return e;
+}
+
+int ranks_meet_now(struct ranks *k, const struct meeting *m) {
+    struct be *failed = NULL;
+    int e = k->be[0]->lost ? 0 : ranks_meet(k, m, &failed);
+
+    for (uint32_t i = 0; i < k->n; i++)
+        k->be[i]->met |= m->by >> i & 1;
+    if (e)
+        cuda_check(failed, e, "cudaEventRecord, cudaStreamWaitEvent");
+    return e ? ranks_lose(k, failed) : k->be[0]->lost ? -EIO : 0;
+}
+
+int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
+    struct be *first = k->be[0];
+
+    if (first->graphs.replaying)
+        return first->lost ? -EIO : 0;
+    if (first->graphs.noting)
+        graph_note(first, NOTE_MEETING, NULL, false, m, sizeof(*m));
+    return ranks_meet_now(k, m);
+}
+
+static int copy_columns(struct ranks *k, uint32_t rank, float *to, uint32_t n_to,
+                        const struct columns *from, uint32_t n_rows) {
+    struct be *b = k->be[rank];
+    const struct cuda_rows here = {to + from->first, n_to * sizeof(float), b->number};
+    const struct cuda_rows there = {(float *)from->at, from->n_row * sizeof(float),
+                                    k->be[from->rank]->number};
+
+    assert(from->first + from->n <= n_to && from->n <= from->n_row);
+    if (from->n == 0 || n_rows == 0)
+        return 0;
+    int e = b->api->copy_rows(&here, &there, from->n * sizeof(float), n_rows, b->stream);
+    return cuda_check(b, e, "cudaMemcpy3DPeerAsync") < 0 ? ranks_lose(k, b) : 0;
+}
+
+static struct shares shares_of(uint32_t n, const struct columns *from, uint32_t n_shares) {
+    struct shares all = {.n = n, .n_shares = n_shares};
+
+    assert(n_shares > 0 && n_shares <= RANKS && from[0].first == 0);
+    for (uint32_t i = 0; i < n_shares; i++)
+        all.share[i] = (struct share){from[i].at, from[i].first, from[i].n_row};
+    return all;
+}
+
+int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const struct columns *from,
+               uint32_t n_shares, const uint32_t *count, uint32_t n_rows) {
+    struct be *b = k->be[rank];
+    const struct gather_args a = {count, to, shares_of(n, from, n_shares)};
+    const struct launch l = {.kernel = kernel_gather,
+                             .grid_x = (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS,
+                             .grid_y = n_rows,
+                             .n_threads = CUDA_THREADS,
+                             .what = "gather"};
+    int r = ranks_use(k, rank);
+
+    for (uint32_t i = 0; i < n_shares && r == 0 && !k->direct; i++)
+        r = copy_columns(k, rank, to, n, &from[i], n_rows);
+    if (r < 0 || !k->direct)
+        return r;
+    return cuda_launch(b, &l, &a, sizeof(a)) < 0 ? ranks_lose(k, b) : 0;
+}
+
+/* A rank's columns. */
+static float *own_of(const struct be *b, enum gathered what) {
+    return what == GATHER_O   ? b->o
+           : what == GATHER_H ? b->gate
+           : what == GATHER_X ? b->own_x
+           : what == GATHER_E ? b->experts.gate
+                              : b->z;
+}
+
+float *ranks_whole_of(const struct be *b, enum gathered what) {
+    assert(what != GATHER_LOGITS || b == b->first);
+    return what == GATHER_O   ? b->q /* free behind attention */
+           : what == GATHER_H ? b->up
+           : what == GATHER_X ? b->x
+           : what == GATHER_E ? b->experts.up
+                              : b->logits;
+}
+
+/* Of @n columns, those that each rank has. */
+static void columns_of(const struct ranks *k, enum gathered what, uint32_t n,
+                       struct columns out[RANKS]) {
+    for (uint32_t j = 0; j < k->n; j++) {
+        uint32_t first = ranks_cut(k, n, j), n_own = ranks_cut(k, n, j + 1) - first;
+
+        out[j] = (struct columns){own_of(k->be[j], what), j, first, n_own, n_own};
+    }
+}
+
+int ranks_take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t n,
+                   const uint32_t *count, uint32_t n_rows) {
+    struct columns from[RANKS];
+
+    columns_of(k, what, n, from);
+    return ranks_take(k, rank, ranks_whole_of(k->be[rank], what), n, from, k->n, count, n_rows);
+}
+
+/* Copies are where all columns go. */
+int ranks_exchange(struct step *s, enum gathered what, uint32_t n) {
+    struct ranks *k = s->be->ranks;
+    uint32_t each = what == GATHER_E ? s->be->shape->n_expert_used : 1;
+    int r = ranks_meet_in_step(k, &all_meet);
+
+    for (uint32_t i = k->n; i-- > 0 && r == 0 && !k->direct;)
+        r = ranks_take_all(k, i, what, n, NULL, s->grid.rows * each);
+    return r;
+}
+
+int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
+    const struct ranks *k = b->ranks;
+    const struct launch l = {kernel_pack_shares, n_rows, 1, PACK_THREADS, "pack_shares", 0};
+    enum gathered what = GATHER_O;
+    struct columns from[RANKS] = {{a->x, b->rank, 0, a->n, a->n}};
+
+    while (what < GATHER_LOGITS && a->x != ranks_whole_of(b, what))
+        what++;
+    assert(what < GATHER_LOGITS && a->kind <= PACK_NORM && !a->x_stride);
+    if (k->direct)
+        columns_of(k, what, a->n, from);
+    const struct pack_shares_args shares = {*a, shares_of(a->n, from, k->direct ? k->n : 1)};
+    return cuda_launch(b, &l, &shares, sizeof(shares));
+}
+
+int ranks_whole_x(struct step *s) {
+    struct be *b = s->be;
+
+    assert(b == b->first);
+    return !b->ranks->direct ? 0
+                             : ranks_take_all(b->ranks, 0, GATHER_X, b->shape->n_embd,
+                                              &b->head->n_rows, s->batch->n_rows);
+}

@@ -1,0 +1,78 @@
+/* ranks_load - weights of several devices (ranks.c): each gets its part of every tensor. */
+
+#include "engine/cuda/ranks.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Rank @r's rows of a matrix, or values of a vector; NULL stays NULL. */
+static const struct tensor *slice(const struct ranks *k, const struct tensor *t, uint32_t r,
+                                  struct tensor *out) {
+    if (!t)
+        return NULL;
+    int d = t->n_dims > 1 ? 1 : 0;
+    size_t each = t->n_bytes / t->ne[d];
+    uint32_t first = ranks_cut(k, t->ne[d], r);
+
+    *out = *t;
+    out->ne[d] = ranks_cut(k, t->ne[d], r + 1) - first;
+    out->data += first * each;
+    out->n_bytes = out->ne[d] * each;
+    return out;
+}
+
+/* Each has the router, and cuts experts itself: a rank has some rows of every one. */
+static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, struct weights **out,
+                     struct err *err) {
+    struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
+    struct model_op part = ranks_part_of(k, op, r);
+
+    bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
+    part.sinks = slice(k, op->sinks, r, &sinks);
+    for (int i = 0; i < OP_MATRICES && !whole; i++) {
+        part.w[i] = slice(k, op->w[i], r, &w[i]);
+        part.bias[i] = slice(k, op->bias[i], r, &bias[i]);
+    }
+    int e = ranks_use(k, r);
+    e = e < 0 ? e : cuda_load(k->be[r], &part, out, err);
+    return e == -EIO ? ranks_lose(k, k->be[r]) : e;
+}
+
+/* The tiles of a matrix have one unit, which the largest scale of all ranks decides. */
+static int scale_parts(struct ranks *k, struct weights *const part[RANKS]) {
+    int r = 0;
+
+    for (uint32_t m = 0; m < part[0]->n_mats; m++) {
+        float most = 0;
+
+        for (uint32_t i = 0; i < k->n; i++)
+            most = MAX(most, part[i]->most[m]);
+        for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+            struct matrix *matrix = &part[i]->m[m];
+
+            r = ranks_use(k, i);
+            if (r == 0 && cuda_scale_tiles(k->be[i], matrix,
+                                           matrix->n_row_tiles * part[i]->n_experts, most) < 0)
+                r = ranks_lose(k, k->be[i]);
+        }
+    }
+    return r;
+}
+
+/* The embedding is the first one's alone. */
+int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
+    struct weights *part[RANKS] = {NULL};
+    struct ranks *k = b->ranks;
+    int r = 0;
+
+    for (uint32_t i = op->kind == OP_EMBED ? 1 : k->n; i-- > 0 && r == 0;)
+        r = load_part(k, op, i, &part[i], err);
+    r = r < 0 || op->kind == OP_EMBED ? r : scale_parts(k, part);
+    if (r == -EIO)
+        err_set(err, 0, NULL, "loading weights: %s", b->error);
+    if (r < 0)
+        return r;
+    memcpy(part[0]->rank, part, sizeof(part));
+    *out = part[0];
+    return 0;
+}
