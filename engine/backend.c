@@ -87,7 +87,8 @@ static const struct be_ops *probe(const struct be_ops *ops, const struct engine_
     return ops && (!ops->probe || ops->probe(o, err) == 0) ? ops : NULL;
 }
 
-/* "cuda" is never replaced silently; "auto" is, and engine_new() tells. */
+/* "cuda" is never replaced silently; "auto" is, and engine_new() tells: the first one of several
+ * devices is enough for it. */
 const struct be_ops *backend_find(const char *name, const struct engine_opts *o, struct err *err) {
     if (strcmp(name, "reference") == 0)
         return &backend_reference;
@@ -97,8 +98,10 @@ const struct be_ops *backend_find(const char *name, const struct engine_opts *o,
         return probe(find_cuda(false, err), o, err);
     if (strcmp(name, "auto") == 0) {
         const struct be_ops *cuda = find_cuda(true, err);
+        struct engine_opts first = o ? *o : (struct engine_opts){0};
 
-        return probe(cuda, o, err) ? cuda : &backend_cpu;
+        first.n_devices = 1;
+        return probe(cuda, &first, err) ? cuda : &backend_cpu;
     }
     err_set(err, 0, NULL, "backend '%s' is unknown (auto, cuda, cpu, reference)", name);
     return NULL;

@@ -463,7 +463,8 @@ struct be_ops {
      * [n_layer][n_expert], as of the step that ended last, whose number is a multiple of
      * PICKS_STEPS. NULL, also of the answer: not known. */
     const uint64_t *(*picks)(const struct be *b);
-    /* Whether this machine can run the backend: 0 or -errno with @err. NULL: always. */
+    /* Whether this machine can run the backend, of a device each that is named: 0 or -errno with
+     * @err. NULL: always. */
     int (*probe)(const struct engine_opts *o, struct err *err);
     /* The table for more than one device, with the same bits. NULL: there is none. */
     const struct be_ops *(*several)(void);

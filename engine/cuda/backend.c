@@ -48,27 +48,29 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
         return -ENODEV;
     }
     if (out->major < MIN_MAJOR) {
-        err_set(err, 0, NULL, "%s has compute capability %d.%d, %d.0 is needed", out->name,
-                out->major, out->minor, MIN_MAJOR);
+        err_set(err, 0, NULL, "CUDA device %d, %s, has compute capability %d.%d, %d.0 is needed",
+                number, out->name, out->major, out->minor, MIN_MAJOR);
         return -ENOTSUP;
     }
     e = api->check_kernel(kernel_matvec);
     if (e) {
-        err_set(err, 0, NULL, "weft-cuda.so has no code for %s (compute capability %d.%d): %s",
-                out->name, out->major, out->minor, api->text(e));
+        err_set(err, 0, NULL,
+                "weft-cuda.so has no code for CUDA device %d, %s (compute capability %d.%d): %s",
+                number, out->name, out->major, out->minor, api->text(e));
         return -ENOTSUP;
     }
     return 0;
 }
 
-/* be_ops.probe: the first device that is named; open() asks the others. */
+/* be_ops.probe: each device that is named, the first one last: it is used then. */
 static int probe(const struct engine_opts *o, struct err *err) {
-    uint32_t number[ENGINE_DEVICES] = {0};
+    uint32_t number[ENGINE_DEVICES] = {0}, n = o ? devices_of(o, number) : 1;
     struct cuda_device d;
+    int r = 0;
 
-    if (o)
-        devices_of(o, number);
-    return find_device(cuda_api(), (int)number[0], &d, err);
+    for (uint32_t i = n; i-- > 0 && r == 0;)
+        r = find_device(cuda_api(), (int)number[i], &d, err);
+    return r;
 }
 
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h) {

@@ -32,7 +32,7 @@ struct fake_cuda {
     /* Of the threads of a block: simt_order(). Host calls are done as late as may be; where it is
      * odd, at once. */
     uint64_t order;
-    bool no_code;             /* no kernel for this device */
+    int no_code;              /* 1 + the device for which there are no kernels; 0: none */
     bool other_wgmma;         /* its sums are rounded otherwise than mma's */
     bool idle;                /* no kernel does anything */
     const char *broken;       /* the kernel of this name does nothing */

@@ -179,7 +179,7 @@ Test(cuda, without_a_device_it_is_refused_with_the_reason) {
     cr_expect(backend_find("cuda", NULL, &err) == NULL);
     cr_expect(strstr(err.message, "compute capability 7.0") != NULL, "%s", err.message);
     fake_find()->major = 9;
-    fake_find()->no_code = true;
+    fake_find()->no_code = 1;
     cr_expect(backend_find("cuda", NULL, &err) == NULL);
     cr_expect(strstr(err.message, "no code for") != NULL, "%s", err.message);
 }

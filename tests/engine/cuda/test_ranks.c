@@ -607,6 +607,25 @@ Test(cuda_ranks, auto_takes_one_device_where_several_do_not_compute_the_model) {
     unlink(path);
 }
 
+/* Each device that is named is asked before any is opened; auto goes on with the first one. */
+Test(cuda_ranks, a_device_that_is_of_no_use_is_named) {
+    struct outcome out = {0};
+    struct err err = {0};
+    char path[64];
+
+    two_heads(path);
+    fake_find()->n_devices = 3;
+    fake_find()->no_code = 2;
+    cr_expect(try_all(path, "0,2,1", "cuda", &out, &err) < 0);
+    cr_expect(strstr(err.message, "no code for CUDA device 1, fake device") != NULL, "%s",
+              err.message);
+    cr_expect(fake_find()->n_calls < 12, "%u calls", fake_find()->n_calls);
+    cr_assert(try_all(path, "0,1", "auto", &out, &err) == 0, "%s", err.message);
+    cr_expect(strcmp(out.isa, "sm_90") == 0, "%s", out.isa);
+    cr_expect(strstr(out.note, "no code for CUDA device 1") != NULL, "%s", out.note);
+    unlink(path);
+}
+
 /* The host would compute beside each of them. */
 Test(cuda_ranks, experts_of_the_host_are_for_one_device) {
     struct tiny_model m = {.arch = "qwen3moe", .type = TENSOR_Q8_0, .n_layer = 1};
