@@ -170,10 +170,10 @@ int step_attend(struct step *s, const struct model_op *op) {
         latent_attend(b, &a);
     else if (step_fuses(s)) {
         a.merged = b->arrived;
-        s->packed = !b->ranks; /* a row has heads of other devices, too */
+        s->packed = step_packs_last(s, h->n * h->dim);
         a.rows = s->packed ? b->arrived + b->max_merges * h->n_kv : NULL;
         a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
-        a.ahead = cuda_ahead(b, s->output ? s->output->after : NULL);
+        a.ahead = cuda_ahead(b, s->output, true);
         return r < 0 ? r : launch_attend(s, h, &a);
     }
     r = r < 0 ? r : launch_attend(s, h, &a);

@@ -28,6 +28,7 @@
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
 #define FUSE_VALUES 16384u        /* be.fuse */
+#define FUSE_ROW 4096u            /* values; packing a row costs as much besides its own */
 #define HEAD_VALUES 512u          /* of a head, at most */
 /* Pairs of an expert, on average, up to which expert_vec takes them: an item of 64 of expert_wide
  * takes about as many instructions as three of 8 (docs/cuda-kernels.md). */
@@ -172,9 +173,9 @@ struct be {
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
     bool stuck;               /* lost, and nothing that waits for the device may be called */
-    /* Values that the last block of a kernel packs at most, 0: kernels of their own (step.c), and
-     * no kernel of many rows does what the one before it could, or the one behind; more than so
-     * many rows: ATTN_WIDE queries a block. */
+    /* Values that the last block of a kernel packs at most, FUSE_ROW more counted for each row, 0:
+     * kernels of their own (step.c), and no kernel of many rows does what the one before it could,
+     * or the one behind; more than so many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
     struct temper temper;     /* of the layers' queries, all the same */
     bool wants_early;         /* as early_open() found */
@@ -368,9 +369,9 @@ uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, u
  * row of tiles, beyond 8 rows more than weights, where a block of matmul_wgmma or matmul_wide reads
  * them for 128 rows of the matrix: on a Hopper that is more than its memory's bandwidth leaves. */
 uint32_t cuda_few_rows(const struct be *b);
-/* What a kernel before brings to the L2 cache of @w's first matrix: as many segments of its rows as
- * a quarter of that cache holds. NULL: nothing. */
-struct ahead cuda_ahead(const struct be *b, const struct weights *w);
+/* What kernels before bring to the L2 cache of attention's output, @output, or of the first matrix
+ * behind it: half of that cache holds both. NULL: nothing. */
+struct ahead cuda_ahead(const struct be *b, const struct weights *output, bool behind);
 /* Launches matvec: at most MATVEC_ROWS rows. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias by matvec, matmul_wide or matmul_m128, whichever takes the fewest instructions:
@@ -517,6 +518,9 @@ void *step_host_state(struct be *b, uint32_t state);
 int step_norm(struct step *s, const float *norm);
 /* Whether the last blocks of the step's kernels do what followed: few rows. */
 bool step_fuses(const struct step *s);
+/* Whether that is packing its rows of @n values: not where one block, which takes them one after
+ * the other, would be slower than a kernel of a block a row. */
+bool step_packs_last(const struct step *s, uint32_t n);
 /* Launches what waits for the op behind it; nothing takes x packed. */
 int step_release(struct step *s);
 /* Where the pages of an op's layer begin. */

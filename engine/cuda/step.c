@@ -352,9 +352,10 @@ bool step_fuses(const struct step *s) {
     return b->fuse > 0 && !b->no_matvec && s->grid.rows <= MIN(cuda_few_rows(b), b->wide_rows);
 }
 
-/* Whether the last block of a kernel packs its rows of @n values for the next one. */
-static bool packs_last(const struct step *s, uint32_t n) {
-    return step_fuses(s) && !s->be->ranks && (uint64_t)s->grid.rows * n <= s->be->fuse;
+bool step_packs_last(const struct step *s, uint32_t n) {
+    uint64_t cost = (uint64_t)s->grid.rows * (n + FUSE_ROW);
+
+    return step_fuses(s) && !s->be->ranks && cost <= s->be->fuse;
 }
 
 /* The argument of matvec for the rows of the step that are packed. */
@@ -383,7 +384,7 @@ static int release(struct step *s, const struct pack_args *pack) {
     const struct model_op *due = s->due;
 
     s->due = NULL;
-    s->packed = pack && (due || (s->held && packs_last(s, pack->n)));
+    s->packed = pack && (due || (s->held && step_packs_last(s, pack->n)));
     if (due)
         return due->kind == OP_EXPERTS ? experts_combine(s, due, NULL, pack)
                                        : residual_add(s, due, pack);
@@ -448,7 +449,7 @@ int step_qkv(struct step *s, const struct model_op *op) {
 
         a.finish = FINISH_STORE;
         a.store = store;
-        a.ahead = cuda_ahead(b, s->output);
+        a.ahead = cuda_ahead(b, s->output, false);
         return cuda_matvec(b, &a);
     }
     struct left left[MATMUL_MATRICES] = {{0}};
@@ -540,7 +541,7 @@ int step_gate_and_up(struct step *s, const struct weights *w, enum glu glu) {
     struct matmul_args a = narrow_args(s, w, false);
     a.gated = w->m[0].n_row_tiles;
     a.glu = step_glu(glu);
-    if (packs_last(s, n_ff)) {
+    if (step_packs_last(s, n_ff)) {
         a.finish = FINISH_PACK;
         a.pack = step_pack_args(b, PACK_PLAIN, b->gate, NULL, n_ff);
         s->packed = true;

@@ -21,7 +21,7 @@ MMA_CYCLES = 6.5  # of mma.sync m16n8k16 on a quarter of a multiprocessor (62 % 
 # arrive(); packing a row, and each 4,096 values of it; turning and storing heads.
 GAP, EARLY_GAP, FIRST_BYTES, FROM_CACHE, ARRIVE, PACK, PACK_4096, STORE = 1.0, 0.3, 0.8, 0.3, 0.8, 0.3, 0.3, 0.5
 CACHE, L1 = 50 << 20, 60 << 10  # bytes of the L2 cache, and of a multiprocessor's L1 cache beside 196 KiB
-FUSE_VALUES = 16384  # that a last block packs, at most
+FUSE_VALUES, FUSE_ROW = 16384, 4096  # that a last block packs, at most, and what a row counts for besides
 CACHE_BANDWIDTH = 5.5e12  # of the L2 cache, to all multiprocessors; assumed
 CACHE_WIDTH = 64  # bytes a cycle of the L2 cache to one multiprocessor
 WGMMA_CYCLES = 4  # of as much of wgmma
@@ -33,6 +33,7 @@ TILE_READS, SHARED_BANDWIDTH = 20480, 128
 LAYERS, WIDTH, INNER, HEADS, KV_HEADS, DIM, VOCAB = 36, 4096, 12288, 32, 8, 128, 151936
 RESULT = HEADS * (DIM + 4) * 4  # bytes of a chunk's, of all heads of a row
 BITS = {"Q4_K": 4.625, "Q6_K": 6.5625}
+STAGE = 16 * 256 * 4.625 / 8  # bytes of Q4_K that are fetched as one
 # The launches of a layer: rows and columns of the matrices, and whether half of the layers have them as Q6_K.
 LAUNCHES = {
     "q k v": [(WIDTH + DIM * KV_HEADS, WIDTH, False), (DIM * KV_HEADS, WIDTH, True)],
@@ -78,31 +79,37 @@ class Model:
 
     def product(self, launch, six, n):
         """Of a launch of matvec for @n rows: bytes of weights, seconds of instructions, and bytes of activations that
-        come from the L2 cache, for each row of tiles, where the L1 cache does not hold all rows."""
+        come from the L2 cache, for each row of tiles, where the L1 cache does not hold all rows. The two blocks of a
+        multiprocessor read the same ones at about the same time: the one behind finds them in the L1 cache."""
         size = issue = x = 0
         for rows, columns, mixed in launch:
             form = "Q6_K" if mixed and six else "Q4_K"
             loop = self.loops["matvec" if n <= 8 else "matvec_16", form]
             size += rows * columns * BITS[form] / 8
             issue += rows / 16 * (columns / 256 * loop.instructions * 16 / loop.mma * (1 + (n > 8)) + 8 * SEEK_AND_SUMS)
-            x += rows / 16 * columns * 2 * n if columns * 2 * n > L1 else 0
+            x += rows / 16 / 2 * columns * 2 * n if columns * 2 * n > L1 else 0
         return size, issue / ISSUE, x
 
     def pauses(self, n, sequences, gap):
         """Seconds from the last weights of a launch to the first that wait for what is made of its result: counts of
         last blocks, what these do, the way to the next kernel; before o attention, of 1,024 keys a sequence."""
 
-        def packed(columns):
-            row = PACK + PACK_4096 * columns / 4096
-            return ARRIVE + n * row + gap if n * columns <= FUSE_VALUES else 2 * gap + FROM_CACHE + row
+        grid = 1 << (n - 1).bit_length()  # the rows that a graph's grids are for
 
-        each = n // sequences  # rows: an item has up to four, which its last block packs
+        def packed(columns, rows=n):
+            """By the last block, @rows of them one after the other, or by a kernel of its own, a block a row."""
+            row = PACK + PACK_4096 * columns / 4096
+            if grid * (columns + FUSE_ROW) <= FUSE_VALUES:
+                return ARRIVE + rows * row + gap
+            return 2 * gap + FROM_CACHE + row
+
+        each = n // sequences  # rows: an item has up to four
         blocks = sequences * -(-each // 4) * 4 * KV_HEADS
         chunk = self.loops["attend_128", None].instructions * DEPENDENT / (GHZ * 1e3) + FIRST_BYTES
         # Item, place and page table first, then keys; values in two parts, which the prefetch has brought.
         loads = (3 + DIM // 64) * FROM_CACHE
-        attend = loads + -(-blocks // (2 * SMS)) * chunk + 2 * ARRIVE + min(each, 4) * (PACK + PACK_4096)
-        us = {"q k v": packed(WIDTH), "o": ARRIVE + STORE + gap + attend + gap, "gate up": packed(WIDTH),
+        attend = loads + -(-blocks // (2 * SMS)) * chunk + ARRIVE + packed(WIDTH, min(each, 4))
+        us = {"q k v": packed(WIDTH), "o": ARRIVE + STORE + gap + attend, "gate up": packed(WIDTH),
               "down": packed(INNER)}
         return {what: t * 1e-6 for what, t in us.items()}
 
@@ -116,14 +123,15 @@ class Model:
         pause["o"] = max(pause["o"], keys / BANDWIDTH)
         terms = collections.Counter()
         for six in (False, True):
-            asked = 0
+            asked = 0  # bytes of gates: o and whole stages of them in half of the L2 cache
             for what, launch in LAUNCHES.items():
                 size, issue, x = self.product(launch, six, n)
                 room = pause[what] * BANDWIDTH
                 if what == "o":
                     room -= keys
-                    came = min(size, CACHE // 4, room)
-                    asked = min(CACHE // 4, room - came) if sequences == 1 else 0
+                    came = min(size, CACHE // 2, room)
+                    gates = (CACHE // 2 - came) // (INNER // 16 * STAGE) * INNER // 16 * STAGE
+                    asked = min(gates, room - came) if sequences == 1 else 0
                 else:
                     came = min(size, (asked if what == "gate up" else 0) + min(ring, room))
                 memory = (size - came) / BANDWIDTH + (0 if came else first)
