@@ -182,12 +182,15 @@ static int copy_rows(const struct cuda_rows *to, const struct cuda_rows *from, s
     return (int)cudaMemcpy3DPeerAsync(&p, stream);
 }
 
-/* The percentage is a wish, which the driver fulfils with the next size that there is: 164 or 100
- * KiB where these are the most. */
+/* The runtime loads a kernel when it is used first (lazy loading); asking for its attributes is the
+ * documented way to have it before. The percentage is a wish, which the driver fulfils with the
+ * next size that there is: 164 or 100 KiB where these are the most. */
 static int allow_shared(const void *kernel, uint32_t bytes) {
-    cudaError_t r =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    struct cudaFuncAttributes a;
+    cudaError_t r = cudaFuncGetAttributes(&a, kernel);
 
+    if (r == cudaSuccess)
+        r = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (r == cudaSuccess)
         r = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  bytes < SHARED_USED ? 100 * SHARED_USED / SHARED_MOST + 1 : 100);
@@ -254,11 +257,14 @@ static int graph_free(void *graph) {
     return (int)cudaGraphExecDestroy(graph);
 }
 
-/* Whether this library has code for the device that is used. */
-static int check_kernel(const void *kernel) {
-    struct cudaFuncAttributes a;
+/* Code for a family comes from PTX for it, and so does what the driver compiles: what that has, and
+ * not what the device could do, is in the kernel. */
+static int check_kernel(const void *kernel, int *made_for) {
+    struct cudaFuncAttributes a = {0};
+    cudaError_t r = cudaFuncGetAttributes(&a, kernel);
 
-    return (int)cudaFuncGetAttributes(&a, kernel);
+    *made_for = a.ptxVersion;
+    return (int)r;
 }
 
 /* The runtime calls a driver that is not there one that is too old. */

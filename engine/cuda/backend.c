@@ -52,7 +52,7 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
                 number, out->name, out->major, out->minor, MIN_MAJOR);
         return -ENOTSUP;
     }
-    e = api->check_kernel(kernel_matvec);
+    e = api->check_kernel(kernel_matvec, &out->made_for);
     if (e) {
         err_set(err, 0, NULL,
                 "weft-cuda.so has no code for CUDA device %d, %s (compute capability %d.%d): %s",
@@ -186,6 +186,8 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     size_pages(b);
     b->memory_wait_ms = MEMORY_WAIT_MS;
     r = find_device(b->api, b->number, &b->device, err);
+    if (r == 0 && cuda_load_kernels(b) < 0)
+        r = err_set(err, 0, NULL, "loading the kernels: %s", b->error);
     return r < 0 ? r : cuda_memory_room(b, bytes, err);
 }
 
@@ -237,7 +239,8 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     if (r == 0) {
         assert(b->device.n_multiprocessors > 0);
         snprintf(b->isa, sizeof(b->isa), "sm_%d%d", b->device.major, b->device.minor);
-        r = cuda_memory_open(b, err);
+        r = cuda_load_kernels(b);
+        r = r < 0 ? r : cuda_memory_open(b, err);
         r = r < 0 ? r : open_host(b, o, err);
         r = r < 0 ? r : upload_tables(b);
         r = r < 0 ? r : cuda_selftest(b, err);

@@ -430,8 +430,9 @@ bool cuda_selftest_wanted(void);
  * launched early are faster here and have the same bits (be.note tells); from compute capability
  * 9.0 on, and not beside experts of the host. 0 or -EIO. */
 int early_open(struct be *b);
-/* Allows each kernel the shared memory that its launches ask for; once, at open. */
-int cuda_matmul_allow(struct be *b);
+/* Loads each kernel and allows it the shared memory that its launches ask for; before the device is
+ * asked how much memory is left. 0 or -EIO. */
+int cuda_load_kernels(struct be *b);
 
 /* A step with hidden states begins; whether the one before the sequence's first row is there; its
  * rows are on their way. Nothing where the model does not draft. */

@@ -24,6 +24,8 @@ struct cuda_device {
     size_t bytes, shared_bytes; /* of memory; of a multiprocessor's shared memory that is used */
     size_t block_bytes;         /* of shared memory that a block may have */
     size_t cache_bytes;         /* of the L2 cache */
+    int made_for; /* check_kernel(): what the kernels were compiled for, the device's family or an
+                     older one */
 };
 
 /* A second stream, and where it leaves the first and comes back to it. */
@@ -73,7 +75,9 @@ struct cuda_api {
     /* @n rows of @width bytes, of one device or of two, in the order of @stream. */
     int (*copy_rows)(const struct cuda_rows *to, const struct cuda_rows *from, size_t width,
                      size_t n, void *stream);
-    /* From now on the kernel may be launched with up to @bytes of shared memory. */
+    /* The kernel's code comes to the device in use, as it else does when it is launched first,
+     * where memory may be full or launches be captured; and it may be launched with up to @bytes
+     * of shared memory. */
     int (*allow_shared)(const void *kernel, uint32_t bytes);
     /* @shared: bytes of dynamic_shared(). @args: the kernel's one argument. @early: its blocks may
      * come up while the kernel before still runs; it waits for it itself (device.cuh). */
@@ -95,8 +99,9 @@ struct cuda_api {
     int (*capture_end)(void *stream, void **graph);
     int (*graph_launch)(void *graph, void *stream);
     int (*graph_free)(void *graph);
-    /* Whether a kernel is there for this device: 0 or why not. */
-    int (*check_kernel)(const void *kernel);
+    /* Whether a kernel is there for the device in use: 0 or why not. *made_for: the compute
+     * capability that it was compiled for, 10 times the major one and the minor one. */
+    int (*check_kernel)(const void *kernel, int *made_for);
     const char *(*text)(int error);
 };
 

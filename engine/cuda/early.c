@@ -148,8 +148,9 @@ int early_open(struct be *b) {
     const char *said = getenv("WEFT_CUDA_EARLY");
     int r = 0;
 
-    /* No kernel comes up while the host still computes what it reads. */
-    if (b->device.major < 9 || b->shape->host_experts)
+    /* Kernels that were compiled for older devices do not wait for the one before. None comes up
+     * while the host still computes what it reads. */
+    if (b->device.made_for < 90 || b->shape->host_experts)
         return 0;
     if (said)
         b->early = strcmp(said, "1") == 0;

@@ -109,7 +109,7 @@ extern const void *const kernel_merge_rows;
 
 /* Whether attend_latent_bulk runs on a device. */
 static inline bool attend_bulk_runs(const struct cuda_device *d) {
-    return attend_latent_built && d->major >= 9 && d->major < 12 &&
+    return attend_latent_built && d->made_for >= 90 && d->made_for < 120 &&
            d->block_bytes >= ATTEND_LATENT_SHARED;
 }
 

@@ -9,10 +9,11 @@
 #define MATVEC_STATIC                                                                              \
     11264u /* what matvec or expert_vec has of its own, and the driver's part of each block */
 
-/* The largest of all formats. Kernels that ask for none are named too: the division of a
- * multiprocessor's memory into cache and shared memory is then the same for all (api.c), and
- * changing it would wait until no block runs there. */
-int cuda_matmul_allow(struct be *b) {
+/* The largest of all formats. Kernels that ask for none are named too: no launch has to load them,
+ * and the division of a multiprocessor's memory into cache and shared memory is the same for all
+ * (api.c); changing it would wait until no block runs there. Those of some devices only:
+ * m128_open(), wgmma_open(), latent_open(). */
+int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, expert = 0, wide = 0;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
@@ -69,8 +70,17 @@ int cuda_matmul_allow(struct be *b) {
                    {kernel_residual, 0},
                    {kernel_layer_input, 0},
                    {kernel_cap, 0},
+                   {kernel_hidden, 0},
+                   {kernel_keep, 0},
+                   {kernel_pair, 0},
+                   {kernel_holes, 0},
+                   {kernel_copy_page, 0},
+                   {kernel_repack, 0},
+                   {kernel_scale_tiles, 0},
                    {kernel_soft_gate, 0},
                    {kernel_glu, 0},
+                   {kernel_gather, 0},
+                   {kernel_pack_shares, 0},
                    {kernel_sample_scan, 0},
                    {kernel_sample_weigh, 0},
                    {kernel_sample_draw, 0}};
@@ -79,7 +89,8 @@ int cuda_matmul_allow(struct be *b) {
         if (cuda_check(b, b->api->allow_shared(kernels[i].kernel, kernels[i].bytes),
                        "cudaFuncSetAttribute") < 0)
             return -EIO;
-    return 0;
+    int r = m128_open(b);
+    return r < 0 ? r : wgmma_open(b);
 }
 
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most) {

@@ -486,9 +486,6 @@ int cuda_memory_open(struct be *b, struct err *err) {
         r = alloc_region(b, &b->region[i]);
     b->own_x = b->n_ranks > 1 ? b->own_x : b->x;
     r = r < 0 ? r : alloc_steps(b);
-    r = r < 0 ? r : cuda_matmul_allow(b);
-    r = r < 0 ? r : m128_open(b);
-    r = r < 0 ? r : wgmma_open(b);
     r = r < 0 ? r : graph_open(b);
     r = r < 0 ? r
               : cuda_check(b,

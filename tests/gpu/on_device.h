@@ -167,6 +167,7 @@ static void open_device(void) {
     must(api->count(&n), "cudaGetDeviceCount");
     must(api->describe(0, &device), "cudaGetDeviceProperties");
     must(api->use(0), "cudaSetDevice");
+    must(api->check_kernel(kernel_matvec, &device.made_for), "cudaFuncGetAttributes");
     must(api->stream_new(&stream), "cudaStreamCreate");
     allow_all_shared();
 }

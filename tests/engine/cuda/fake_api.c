@@ -18,12 +18,15 @@ struct block { /* an allocation, with its size in front */
     size_t n, device, pad[6];
 };
 
-static struct {
+/* Kernels whose code has come to a device, by its own call or by a launch. */
+static struct loaded {
     const void *kernel;
-    uint32_t bytes;
-} allowance[64];
-static uint32_t n_allowances;
+    uint32_t bytes; /* of shared memory that is allowed */
+    bool by_call;
+} loaded[FAKE_DEVICES][96];
+static uint32_t n_loaded[FAKE_DEVICES];
 static size_t n_used[FAKE_DEVICES];
+static bool was_asked[FAKE_DEVICES]; /* how much memory is left */
 
 /* @kept: allowed while launches are captured. */
 static int call_while(bool kept) {
@@ -100,6 +103,7 @@ static int memory(size_t *n_free, size_t *n_total) {
     *n_free = fake_cuda.bytes - n_used[fake_used];
     if (fake_cuda.others_stay && fake_cuda.others_stay--)
         *n_free -= fake_cuda.others;
+    was_asked[fake_used] = true;
     return call();
 }
 
@@ -370,23 +374,41 @@ static int copy_rows(const struct cuda_rows *to, const struct cuda_rows *from, s
     return 0;
 }
 
+/* Of the device in use. */
+static struct loaded *load(const void *kernel) {
+    struct loaded *l = loaded[fake_used], *end = l + n_loaded[fake_used];
+
+    while (l < end && l->kernel != kernel)
+        l++;
+    if (l == end) {
+        if (n_loaded[fake_used]++ == ARRAY_SIZE(loaded[0]))
+            abort();
+        *l = (struct loaded){.kernel = kernel, .bytes = 48 << 10};
+    }
+    return l;
+}
+
 static int allow_shared(const void *kernel, uint32_t bytes) {
     int r = call();
 
     if (r)
         return r;
-    uint32_t i = 0;
-    while (i < n_allowances && allowance[i].kernel != kernel)
-        i++;
     bool servers = kernel == kernel_matmul_m128 || kernel == kernel_matmul_wgmma ||
                    kernel == kernel_matmul_wgmma_64 || kernel == kernel_attend_latent_bulk ||
                    kernel == kernel_attend_latent_bulk_q8;
-    if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST) || i == ARRAY_SIZE(allowance))
+    if (bytes > (servers ? SIMT_DYNAMIC_MAX : SIMT_DYNAMIC_LEAST))
         return 1;
-    n_allowances += i == n_allowances;
-    allowance[i].kernel = kernel;
-    allowance[i].bytes = bytes;
+    *load(kernel) = (struct loaded){kernel, bytes, true};
     return 0;
+}
+
+/* A launch that has to load the kernel: memory that was counted is used for it, and a capture may
+ * fail. */
+static void look_loaded(const struct simt_kernel *k, const struct loaded *l) {
+    if (l->by_call || !was_asked[fake_used])
+        return;
+    fprintf(stderr, "fake cuda: %s was not loaded before memory was counted\n", k->name);
+    abort();
 }
 
 static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t n_threads,
@@ -403,14 +425,14 @@ static int launch(const void *kernel, uint32_t grid_x, uint32_t grid_y, uint32_t
         fake_cuda.sticky = true;
         return FAILURE;
     }
-    uint32_t allowed = 48 << 10;
-    for (uint32_t i = 0; i < n_allowances; i++)
-        allowed = allowance[i].kernel == kernel ? allowance[i].bytes : allowed;
-    if (shared > allowed || grid_x == 0 || grid_y == 0 || grid_y > 65535 ||
+    if (shared > load(kernel)->bytes || grid_x == 0 || grid_y == 0 || grid_y > 65535 ||
         n_threads != k->n_threads || k->args_size > ARGS_MAX) {
         fprintf(stderr, "fake cuda: a launch of %s that a device would refuse\n", k->name);
         return 1;
     }
+    look_loaded(k, load(kernel));
+    if (early && fake_cuda.made_for && fake_cuda.made_for < 90)
+        fake_refuse("an early launch of code that does not wait for the kernel before");
     if (early && stream_of(stream)->waits)
         fake_refuse("an early launch behind a wait for an event");
     stream_of(stream)->waits = false;
@@ -490,9 +512,10 @@ static int graph_launch(void *graph, void *stream) {
     return 0;
 }
 
-static int check_kernel(const void *kernel) {
+static int check_kernel(const void *kernel, int *made_for) {
     int r = call();
 
+    *made_for = fake_cuda.made_for ? fake_cuda.made_for : 10 * fake_cuda.major + fake_cuda.minor;
     return r ? r : fake_cuda.no_code == fake_used + 1 ? 209 : 0;
 }
 

@@ -33,6 +33,7 @@ struct fake_cuda {
      * odd, at once. */
     uint64_t order;
     int no_code;              /* 1 + the device for which there are no kernels; 0: none */
+    int made_for;             /* cuda_device.made_for; 0: the device's */
     bool other_wgmma;         /* its sums are rounded otherwise than mma's */
     bool idle;                /* no kernel does anything */
     const char *broken;       /* the kernel of this name does nothing */

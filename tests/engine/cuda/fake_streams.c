@@ -12,7 +12,7 @@
 
 struct stream *fake_streams;
 struct graph *fake_capture;
-int fake_used;
+_Thread_local int fake_used;
 static uint32_t n_samplings; /* enqueued */
 
 void fake_refuse(const char *what) {

@@ -74,8 +74,8 @@ struct fake_call {
 };
 
 extern struct stream *fake_streams;
-extern struct graph *fake_capture; /* NULL: nothing is captured */
-extern int fake_used;              /* the thread's device */
+extern struct graph *fake_capture;  /* NULL: nothing is captured */
+extern _Thread_local int fake_used; /* the thread's device */
 
 /* A mistake of the caller's ends the process. */
 _Noreturn void fake_refuse(const char *what);

@@ -160,14 +160,17 @@ Test(cuda_open, early_launch_is_tried) {
         float early_us;
         const char *said, *note; /* of the environment; what the log has, or NULL: nothing of it */
         bool spoils;
+        int made_for; /* 0: this device */
     } cases[] = {
-        {9, 1, NULL, "kernels are launched early: 64 kernels take 64 us early, 128 us plain",
-         false},
-        {9, 2, NULL, "no early launch: 64 kernels take 128 us early, 128 us plain", false},
-        {9, 1, NULL, "without early launch: other bits", true},
-        {8, 1, NULL, NULL, false},
-        {9, 1, "0", NULL, false},
-        {9, 2, "1", NULL, false},
+        {9, 1, NULL, "kernels are launched early: 64 kernels take 64 us early, 128 us plain", false,
+         0},
+        {9, 2, NULL, "no early launch: 64 kernels take 128 us early, 128 us plain", false, 0},
+        {9, 1, NULL, "without early launch: other bits", true, 0},
+        {8, 1, NULL, NULL, false, 0},
+        {9, 1, "0", NULL, false, 0},
+        {9, 2, "1", NULL, false, 0},
+        {9, 1, NULL, NULL, false, 89},
+        {9, 1, "1", NULL, false, 89},
     };
     char path[64];
 
@@ -181,6 +184,7 @@ Test(cuda_open, early_launch_is_tried) {
         if (cases[i].said)
             setenv("WEFT_CUDA_EARLY", cases[i].said, 1);
         fake_find()->major = cases[i].major;
+        fake_find()->made_for = cases[i].made_for;
         fake_find()->early_us = cases[i].early_us;
         fake_find()->on_launch = cases[i].spoils ? spoil_early : NULL;
         cr_assert(try_open(path, (struct engine_opts){0}, NULL, &err) == 0, "%s", err.message);
