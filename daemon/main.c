@@ -21,6 +21,7 @@
 #include "daemon/admin.h"
 #include "daemon/config.h"
 #include "daemon/deadline.h"
+#include "daemon/device_nodes.h"
 #include "daemon/kvdisk.h"
 #include "daemon/listeners.h"
 #include "daemon/models.h"
@@ -721,10 +722,13 @@ static void free_front(struct front *f) {
 
 /* The life of the front after its options were read. Returns the exit code. */
 static int serve(struct front *f) {
+    const char *backend = f->config.engine.backend;
     struct err err = {0};
 
     signal(SIGPIPE, SIG_IGN);
     log_init(level_of(&f->config), "front");
+    if (strcmp(backend, "auto") == 0 || strcmp(backend, "cuda") == 0)
+        device_nodes_make(&device_nodes_system);
     uv_loop_init(&f->loop);
     f->loop.data = f;
     int r = open_front(f, &err);

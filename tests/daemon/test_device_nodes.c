@@ -1,0 +1,81 @@
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "daemon/device_nodes.h"
+
+/* A nvidia-modprobe that makes files: without the control node the devices are not listed. */
+static const char program[] = "#!/bin/sh\n"
+                              "cd \"${0%/*}\" && echo \"$*\" >> said || exit 1\n"
+                              "case \"$*\" in\n"
+                              "*-u) : > dev/nvidia-uvm ;;\n"
+                              "'-c 255') : > dev/nvidiactl; mkdir gpus/0000:17:00.0 "
+                              "gpus/0000:65:00.0 ;;\n"
+                              "*) : > dev/nvidia$2 ;;\n"
+                              "esac\n";
+
+static char dir[64], dev[80], gpus[80], path[80];
+
+static struct device_nodes machine(void) {
+    strcpy(dir, "/tmp/weft-nodes-XXXXXX");
+    cr_assert(mkdtemp(dir));
+    snprintf(dev, sizeof(dev), "%s/dev", dir);
+    snprintf(gpus, sizeof(gpus), "%s/gpus", dir);
+    snprintf(path, sizeof(path), "%s/modprobe", dir);
+    cr_assert(mkdir(dev, 0700) == 0 && mkdir(gpus, 0700) == 0);
+    FILE *f = fopen(path, "w");
+    cr_assert(f && fputs(program, f) >= 0 && fclose(f) == 0 && chmod(path, 0700) == 0);
+    return (struct device_nodes){dev, gpus, path};
+}
+
+/* What the program was told since the machine was made. */
+static const char *said(void) {
+    static char text[200];
+    char name[80];
+
+    snprintf(name, sizeof(name), "%s/said", dir);
+    FILE *f = fopen(name, "r");
+    size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+    text[n] = 0;
+    if (f)
+        fclose(f);
+    return text;
+}
+
+static void clear(void) {
+    char command[100];
+
+    snprintf(command, sizeof(command), "rm -r %s", dir);
+    cr_assert(system(command) == 0);
+}
+
+Test(device_nodes, after_a_boot_without_a_display) {
+    struct device_nodes m = machine();
+
+    device_nodes_make(&m);
+    cr_expect_str_eq(said(), "-c 255\n-c 0\n-c 1\n-c 0 -u\n");
+    device_nodes_make(&m);
+    cr_expect_str_eq(said(), "-c 255\n-c 0\n-c 1\n-c 0 -u\n", "what is there is not made");
+    clear();
+}
+
+Test(device_nodes, only_what_is_missing_and_nothing_without_devices) {
+    struct device_nodes m = machine();
+    char node[96];
+
+    snprintf(node, sizeof(node), "%s/nvidiactl", dev);
+    fclose(fopen(node, "w"));
+    device_nodes_make(&m);
+    cr_expect_str_eq(said(), "", "no device: %s", said());
+    snprintf(node, sizeof(node), "%s/0000:17:00.0", gpus);
+    mkdir(node, 0700);
+    snprintf(node, sizeof(node), "%s/nvidia0", dev);
+    fclose(fopen(node, "w"));
+    device_nodes_make(&m);
+    cr_expect_str_eq(said(), "-c 0 -u\n");
+    unlink(path);
+    device_nodes_make(&m);
+    clear();
+}
