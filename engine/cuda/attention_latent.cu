@@ -107,6 +107,7 @@ template <bool Q8> DEVICE void fetch(struct Shared<Q8> &s, uint32_t i) {
 
     if constexpr (Q8)
         bytes = p.dim + p.dim / 16;
+    bulk_publish(); /* the tile that lay there has been read */
     if (lane == 0)
         bulk_expect(full, ATTN_TILE * bytes);
     sync_warp();

@@ -24,7 +24,9 @@ DEVICE void bulk_init(uint64_t *bar) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_place(bar)) : "memory");
 }
 
-/* Behind bulk_init(), in front of the sync_block() that tells the others. */
+/* Puts what threads did with shared memory before what copies in bulk do with it, which reach it
+ * another way: behind bulk_init(), in front of the sync_block() that tells the others; and, by who
+ * starts a copy to what threads have read or written, behind the sync_block() in front of it. */
 DEVICE void bulk_publish() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -37,7 +39,7 @@ DEVICE void bulk_expect(uint64_t *bar, uint32_t bytes) {
 }
 
 /* Starts to copy @n bytes to shared memory; places and @n are multiples of 16. No thread may still
- * read what lay there: a sync_block() is between. */
+ * read what lay there: a sync_block() and a bulk_publish() are between. */
 DEVICE void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
