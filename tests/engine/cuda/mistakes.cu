@@ -10,6 +10,8 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
     uint32_t t = threadIdx.x, other = t ^ 32u, sum = 0;
     enum mistake w = a.what;
 
+    if (w == NEVER_WAITS && t == 63)
+        return;
     if (w == TOO_EARLY)
         sum += a.data[t];
     wait_for_previous();
@@ -36,6 +38,8 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
         sum += load16((const uint8_t *)a.data + 4).x;
     if (w == MISALIGNED_WORD)
         sum += *(const uint32_t *)((const uint8_t *)a.data + 2);
+    if (w == MISALIGNED_DOUBLE)
+        sum += (uint32_t) * (const double *)(a.data + 1);
     if (w == HOST_MEMORY)
         sum += a.host[t];
     if (w == BEYOND_THE_END)
@@ -62,6 +66,10 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
         sum += load16_device(&s[0]).x;
     if (w == PREFETCH_BEYOND)
         prefetch_bytes((const uint8_t *)a.data, 1040);
+    if (w == PREFETCH_MISALIGNED)
+        prefetch_bytes((const uint8_t *)a.data + 8, 16);
+    if (w == PREFETCH_ELSEWHERE)
+        prefetch(a.data + (1ull << 40));
     uint32_t own[4] = {t, t, t, t};
     if (w == BEYOND_AN_ARRAY)
         sum += own[t % 5];
@@ -91,6 +99,8 @@ KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
     copy_wait<0>();
     if (a.what != WGMMA_NOT_PUBLISHED)
         wgmma_publish();
+    if (a.what == WGMMA_STORED_BEHIND)
+        dynamic_shared()[16 * t] = 0;
     if (a.what != WGMMA_NO_BARRIER)
         sync_block();
     if (a.what == WGMMA_SWIZZLE)
@@ -140,6 +150,8 @@ KERNEL(mistake_bulk, struct mistake_args, 64, 1) {
                                                                             : 512);
         if (t == 0 && w == BULK_ANNOUNCED_TWICE)
             bulk_expect(&s.full, 512);
+        if (w != BULK_NOT_FENCED && w != BULK_OVER_A_WRITER)
+            bulk_publish();
         if (t < 2)
             bulk_copy(s.word + 64 * t + (w == BULK_MISALIGNED), a.data + 64 * t, n, &s.full);
         if (w == BULK_NEVER_WAITED && phase == 1)

@@ -16,6 +16,7 @@ enum mistake {
     BEYOND_THE_END,      /* of an allocation */
     MISALIGNED,          /* a vector at an odd address */
     MISALIGNED_WORD,     /* likewise a word */
+    MISALIGNED_DOUBLE,   /* likewise eight bytes at a multiple of four */
     HOST_MEMORY,         /* read by a kernel */
     OTHER_BARRIER,       /* threads at different barriers */
     OTHER_SHUFFLE,       /* lanes at different shuffles */
@@ -30,9 +31,13 @@ enum mistake {
     BEYOND_AN_ARRAY,     /* of the thread's own */
     NOT_DEVICE_MEMORY,   /* shared memory is read as what no store to it can change */
     PREFETCH_BEYOND,     /* bytes that no allocation has are brought to the cache */
-    WGMMA_MISTAKES,      /* those of kernel_mistake_wgmma */
+    PREFETCH_MISALIGNED,
+    PREFETCH_ELSEWHERE,                 /* a line that no allocation has */
+    NEVER_WAITS,                        /* a thread that ends above wait_for_previous() */
+    WGMMA_MISTAKES,                     /* those of kernel_mistake_wgmma */
     WGMMA_NO_FENCE = WGMMA_MISTAKES,    /* no wgmma_begin() behind what the registers were given */
     WGMMA_NOT_PUBLISHED,                /* copies that products do not see */
+    WGMMA_STORED_BEHIND,                /* likewise a store, behind what publishes the copies */
     WGMMA_NO_BARRIER,                   /* between another thread's copy and a product */
     WGMMA_NO_WAIT,                      /* what a product reads is written before it is done */
     WGMMA_REGISTERS,                    /* likewise its registers */
@@ -54,6 +59,7 @@ enum mistake {
     BULK_ODD_BYTES,       /* no multiple of 16 */
     BULK_OVER_A_READER,   /* the next copy, while another warp reads what the one before brought */
     BULK_OVER_A_WRITER,   /* over what threads have written, without a fence */
+    BULK_NOT_FENCED,      /* likewise over what they have read */
     BULK_NEVER_WAITED,    /* for the last copy */
     N_MISTAKES
 };

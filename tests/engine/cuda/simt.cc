@@ -72,7 +72,6 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
     uint32_t n_products, n_product_groups, n_multiplied;
     float sums[64]; /* d, while products are under way */
     bool begun;     /* wgmma_begin() stands in front of them */
-    bool hidden;    /* copies have come that products do not see yet: wgmma_publish() */
 };
 
 struct warp {
@@ -99,7 +98,7 @@ static uint32_t n_threads, n_waiting, n_alive, n_dynamic;
 static struct rng order_rng;
 static bool shuffled;
 static uint64_t n_blocks;
-static bool hidden;     /* from the barrier before: some thread's copies were */
+static bool hidden;     /* from the barrier before: what some thread wrote was */
 static bool other_sums; /* simt_wgmma_other() */
 static uint32_t n_left; /* of the wgmma_wait() that lanes meet at */
 static struct barrier barriers[SIMT_BARRIERS];
@@ -148,6 +147,8 @@ static void fiber_main() {
         simt_fault("ends with a copy that it has not waited for");
     if (current->n_products)
         simt_fault("ends with products that it has not waited for");
+    if (!current->lane.waited)
+        simt_fault("ends without wait_for_previous()");
     current->done = true;
     warp->ready &= ~place_bit();
     n_alive--;
@@ -172,9 +173,9 @@ static void start(struct fiber *f, uint32_t thread) {
     f->done = false;
     f->n_copies = f->n_groups = 0;
     f->n_products = f->n_product_groups = f->n_multiplied = 0;
-    f->begun = f->hidden = false;
+    f->begun = false;
     f->bar = NULL;
-    f->lane = {f->stack, STACK_BYTES, thread, 0, false, {}};
+    f->lane = {f->stack, STACK_BYTES, thread, 0, false, false, 0, {}};
     if (!simt_looks)
         f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
 #ifdef __x86_64__
@@ -290,7 +291,7 @@ void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a
 
 /* Core (@k / 8, @n / 8) of the operand that @b describes: 8 columns by 8 halves. */
 static const uint8_t *core_of(uint64_t b, uint32_t k, uint32_t n) {
-    uint32_t start = (b & 0x3FFF) << 4, along_k = (b >> 16 & 0x3FFF) << 4,
+    uint32_t start = ((b & 0x3FFF) << 4) - SIMT_START, along_k = (b >> 16 & 0x3FFF) << 4,
              along_n = (b >> 32 & 0x3FFF) << 4;
 
     if (b & ~0x00003FFF3FFF3FFFull)
@@ -325,7 +326,7 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
     if (!f->begun)
         simt_fault("at %s, without wgmma_begin()", here);
     if (hidden)
-        simt_fault("at %s, what was copied before the barrier is not published", here);
+        simt_fault("at %s, what was written before the barrier is not published", here);
     if (f->n_products == 0) {
         memcpy(f->sums, d, n / 2 * sizeof(*d));
         memset(d, 0xFF, n / 2 * sizeof(*d));
@@ -349,7 +350,7 @@ void wgmma_commit() {
 }
 
 void wgmma_publish() {
-    current->hidden = false;
+    current->lane.hidden = false;
 }
 
 /* d of the warp's 16 rows, by lane. */
@@ -476,6 +477,13 @@ void simt_put(void *p, size_t n, const void *from) {
     memcpy(p, from, n);
 }
 
+void prefetch_bytes(const uint8_t *p, uint32_t n) {
+    check_aligned(p, 16);
+    if (n == 0 || n % 16)
+        simt_fault("%u bytes are asked for: not aligned", n);
+    simt_check_prefetch(p, n);
+}
+
 void wait_for_previous() {
     current->lane.waited = true;
 }
@@ -549,7 +557,7 @@ void simt_copy_wait(uint32_t n_left) {
             break;
         memcpy(c->to, c->from, c->n);
         simt_check_pending(c->to, c->n, false, __builtin_return_address(0));
-        current->hidden = true;
+        current->lane.hidden = true;
     }
     current->n_copies -= done;
     memmove(current->copy, current->copy + done, current->n_copies * sizeof(*current->copy));
@@ -570,6 +578,7 @@ void bulk_init(uint64_t *bar) {
 }
 
 void bulk_publish() {
+    simt_check_fence();
     for (uint32_t i = 0; i < n_barriers; i++)
         barriers[i].published |= barriers[i].thread == current->lane.thread;
 }
@@ -715,7 +724,7 @@ static void release_barrier() {
     for (uint32_t i = 0; i < n_threads; i++) {
         if (fibers[i].done)
             continue;
-        hidden = hidden || fibers[i].hidden;
+        hidden = hidden || fibers[i].lane.hidden;
         if (here && here != fibers[i].here)
             simt_fault("threads at the barriers of %s and of %s", here, fibers[i].here);
         here = fibers[i].here;

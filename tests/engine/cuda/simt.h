@@ -154,11 +154,13 @@ void copy_async4(void *to, const void *from);
 static inline uint32_t anew(uint32_t v) {
     return v;
 }
+/* Not 0: shared memory begins with what the driver and the kernel have there. */
+#define SIMT_START 1280u
 static inline uint32_t shared_start() {
-    return 0;
+    return SIMT_START;
 }
 template <int OFFSET> static inline void copy_async_at(uint32_t to, const void *from) {
-    copy_async(simt_dynamic + to + OFFSET, (const uint8_t *)from + OFFSET);
+    copy_async(simt_dynamic + (to - SIMT_START) + OFFSET, (const uint8_t *)from + OFFSET);
 }
 
 void copy_commit();
@@ -306,16 +308,11 @@ static inline uint64_t simt_lane_xor(const char *here, uint64_t v, int mask) {
 
 void wait_for_previous();
 
-/* Not an access: any address will do. */
-static inline void prefetch(const void *p) {}
-
-/* All of it must be there. */
-static inline void prefetch_bytes(const uint8_t *p, uint32_t n) {
-    if (threadIdx.x % 32 == 0) {
-        (void)*(const volatile uint64_t *)p;
-        (void)*(const volatile uint64_t *)(p + n - 8);
-    }
+static inline void prefetch(const void *p) {
+    simt_check_prefetch(p, 1);
 }
+
+void prefetch_bytes(const uint8_t *p, uint32_t n);
 
 /* Between blocks, which run one after the other: what one has put or added is there for the
  * next. */
@@ -361,7 +358,9 @@ bool arrive(uint32_t *count, uint32_t k, uint32_t n);
 void put_alike(uint32_t *p, uint32_t v);
 
 static inline float exp2_fast(float x) {
-    return exp2f(x);
+    float y = exp2f(x);
+
+    return y < FLT_MIN ? 0 : y; /* ftz */
 }
 
 /* As coarse as the device's. */

@@ -31,7 +31,7 @@ extern uint8_t __start_simt_shared[], __stop_simt_shared[];
 extern const uint8_t __ehdr_start[], _end[];
 
 /* Until the first launch, and between blocks: all memory is its own. */
-static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, {}};
+static struct simt_lane host = {NULL, SIZE_MAX, 0, 0, false, false, 0, {}};
 struct simt_lane *simt_lane = &host;
 bool simt_looks = true;
 
@@ -334,6 +334,7 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
         fault_at(a, pc, "written while another thread reads it");
     c->write = (c->write ^ m) >> 4 == 0 ? c->write | m : m;
     if (shared) {
+        simt_lane->hidden = true;
         c->written = c->block == n_blocks ? c->written | (uint8_t)bytes : (uint8_t)bytes;
         c->block = n_blocks;
         c->bar = 0;
@@ -420,6 +421,13 @@ static inline void check(uintptr_t a, size_t n, enum simt_access kind, const voi
         check_device(a, n, kind, pc);
 }
 
+void simt_check_prefetch(const void *p, size_t n) {
+    const struct memory *m = strict ? find((uintptr_t)p) : NULL;
+
+    if (strict && (!m || (uintptr_t)p + n > m->to || m->space != SIMT_DEVICE))
+        fault_at((uintptr_t)p, __builtin_return_address(0), "asked for outside all memory");
+}
+
 static inline bool is_own(const void *p) {
     return (uintptr_t)p - (uintptr_t)simt_lane->stack < simt_lane->stack_bytes;
 }
@@ -441,15 +449,30 @@ void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) 
         m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4].pending = pending ? 15 : 0;
 }
 
-/* The copy is seen in another order than what threads write: fences for that are not emulated. */
+void simt_check_fence() {
+    simt_lane->fenced = now(false);
+}
+
+/* Whether the thread's fence stands behind @then. Its own access at the same moment may be behind
+ * the fence: that is not known. */
+static bool is_fenced(moment then) {
+    return interval_of(then) < first_of_block || then >> 15 < simt_lane->fenced >> 15 ||
+           (then ^ simt_lane->fenced) >> 4 == 0;
+}
+
+/* The copy goes another way than what threads read and write (PTX: the async proxy): a barrier
+ * alone does not put it behind what they did. */
 void simt_check_bulk(const void *to, size_t n, const void *pc) {
     struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)to) : NULL;
 
     for (size_t i = 0; m && i < n; i += 4) {
         const struct cell *c = &m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4];
+        const moment touched[] = {c->read, c->other, c->write};
 
-        if (c->block == n_blocks && c->written && !c->bar)
-            fault_at((uintptr_t)to + i, pc, "a copy in bulk over what threads wrote");
+        for (moment then : touched)
+            if (!is_fenced(then) && !unordered(then, 15, false, true))
+                fault_at((uintptr_t)to + i, pc,
+                         "a copy in bulk over what threads have touched, without a fence");
     }
     simt_check_pending(to, n, true, pc);
 }
@@ -482,7 +505,7 @@ __attribute__((noinline)) static void check_value(uintptr_t a, const void *pc) {
 }
 
 /* Nothing is vectorised here; eight bytes and more may be a struct of words, and vectors are loaded
- * by name. */
+ * by name. A wider type that is not aligned is a trap (-fsanitize=alignment). */
 template <size_t N, enum simt_access KIND>
 static inline void access_value(const void *p, const void *pc) {
     if (!is_own(p) || (uintptr_t)p % ALIGNMENT(N))

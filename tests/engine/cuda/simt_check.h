@@ -66,7 +66,9 @@ struct simt_lane {        /* the thread that runs */
     const uint8_t *stack; /* what is in it is not looked at: the thread's own, or all memory */
     size_t stack_bytes;
     uint32_t thread, n_warp_syncs;
-    bool waited;                    /* for the kernel before */
+    bool waited;     /* for the kernel before */
+    bool hidden;     /* has written shared memory that products of wgmma do not see yet */
+    uint64_t fenced; /* when it was at its last bulk_publish() */
     uint32_t phases[SIMT_BARRIERS]; /* of each barrier that it has waited for */
 };
 
@@ -86,6 +88,10 @@ bool simt_is_shared(const void *p);
 void simt_check_arrival(const void *count, bool last);
 /* An asynchronous copy to shared memory is under way, or there. */
 void simt_check_pending(const void *to, size_t n, bool pending, const void *pc);
+/* The thread's bulk_publish(). */
+void simt_check_fence();
+/* @n bytes from @p on are asked for: not an access, but they must be the device's. */
+void simt_check_prefetch(const void *p, size_t n);
 /* A copy in bulk is under way, or has come with phase @phase of barrier @bar. */
 void simt_check_bulk(const void *to, size_t n, const void *pc);
 void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase);
