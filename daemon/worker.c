@@ -710,6 +710,8 @@ int worker_main(int argc, char **argv) {
         return WORKER_CHANNEL;
 
     int r = run(&w, argc > 2 ? atoi(argv[2]) : 0);
+    if (r == WORKER_LOST) /* the driver's own end may wait for a device that does not answer */
+        _exit(r);
 
     sched_free(w.sched);
     compiler_free(w.compiler);

@@ -5,6 +5,7 @@
 
 #include "engine/cuda/cuda_api.h"
 
+#include <assert.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -273,6 +274,15 @@ static const char *text(int error) {
         return "libcuda.so.1, the driver's library, is not found";
     return cudaGetErrorString((cudaError_t)error);
 }
+
+static_assert((int)CUDA_BUSY == cudaErrorDevicesUnavailable &&
+                  (int)CUDA_SYSTEM_CALL == cudaErrorOperatingSystem &&
+                  (int)CUDA_NOT_READY == cudaErrorNotReady &&
+                  (int)CUDA_FABRIC == cudaErrorSystemNotReady &&
+                  (int)CUDA_OTHER_DRIVER == cudaErrorSystemDriverMismatch &&
+                  (int)CUDA_NOT_COMPATIBLE == cudaErrorCompatNotSupportedOnDevice &&
+                  (int)CUDA_UNKNOWN == cudaErrorUnknown,
+              "the runtime's numbers");
 
 static const struct cuda_api real = {
     .count = count,

@@ -14,6 +14,25 @@
 
 extern const struct be_ops weft_backend_cuda; /* BACKEND_CUDA_SYMBOL */
 
+/* What to look at where the runtime's text says little; "": nothing is known. */
+static const char *advice(int error) {
+    switch (error) {
+    case CUDA_BUSY:
+        return " (another process has it alone, or its compute mode forbids it: nvidia-smi)";
+    case CUDA_SYSTEM_CALL:
+    case CUDA_UNKNOWN:
+        return " (is the module nvidia-uvm loaded, and may weft open /dev/nvidia*?)";
+    case CUDA_FABRIC:
+        return " (is nvidia-fabricmanager running?)";
+    case CUDA_OTHER_DRIVER:
+        return " (libcuda and the loaded module differ: restart after a driver's upgrade)";
+    case CUDA_NOT_COMPATIBLE:
+        return " (another libcuda is found before the driver's: LD_LIBRARY_PATH)";
+    default:
+        return "";
+    }
+}
+
 /* Why there is no device, where the runtime answered @e: a driver of an older CUDA is
  * named with what it needs. */
 static int no_device(const struct cuda_api *api, int e, struct err *err) {
@@ -26,7 +45,8 @@ static int no_device(const struct cuda_api *api, int e, struct err *err) {
                 driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10,
                 driver / 1000);
     else
-        err_set(err, 0, NULL, "no CUDA device: %s", e ? api->text(e) : "none is visible");
+        err_set(err, 0, NULL, "no CUDA device: %s%s", e ? api->text(e) : "none is visible",
+                advice(e));
     return -ENODEV;
 }
 
@@ -44,7 +64,7 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
     e = api->describe(number, out);
     e = e ? e : api->use(number);
     if (e) {
-        err_set(err, 0, NULL, "CUDA device %d: %s", number, api->text(e));
+        err_set(err, 0, NULL, "CUDA device %d: %s%s", number, api->text(e), advice(e));
         return -ENODEV;
     }
     if (out->major < MIN_MAJOR) {

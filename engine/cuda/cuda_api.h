@@ -15,7 +15,16 @@
 /* Of a copy. */
 enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 
-#define CUDA_NOT_READY 600 /* event_query(): not an error */
+/* Numbers of the runtime's errors. */
+enum {
+    CUDA_BUSY = 46,            /* the device is another process' alone */
+    CUDA_SYSTEM_CALL = 304,    /* that the driver made failed */
+    CUDA_NOT_READY = 600,      /* event_query(): not an error */
+    CUDA_FABRIC = 802,         /* the switches between devices are not set up yet */
+    CUDA_OTHER_DRIVER = 803,   /* libcuda is not that of the loaded module */
+    CUDA_NOT_COMPATIBLE = 804, /* nor made for this device with another module */
+    CUDA_UNKNOWN = 999,
+};
 
 /* What the runtime says of a device. */
 struct cuda_device {

@@ -37,7 +37,7 @@ static int call_while(bool kept) {
         fake_cuda.failed_capture = fake_capture != NULL;
     if (fake_cuda.fail_at && (fake_cuda.n_calls == fake_cuda.fail_at ||
                               (fake_cuda.sticky && fake_cuda.n_calls > fake_cuda.fail_at)))
-        return FAILURE;
+        return fake_cuda.error ? fake_cuda.error : FAILURE;
     return 0;
 }
 

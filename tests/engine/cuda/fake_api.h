@@ -16,6 +16,7 @@ struct fake_cuda {
     /* Set by tests. */
     uint32_t fail_at; /* the n-th call fails; 0: none */
     bool sticky;      /* and all after it */
+    int error;        /* with which it fails; 0: with one that is made up */
     uint32_t
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
     int hang_device;      /* whose events these are */

@@ -86,6 +86,34 @@ Test(cuda_open, a_driver_that_is_too_old_is_named) {
     unlink(path);
 }
 
+/* What a machine may answer at first. */
+Test(cuda_open, why_there_is_no_device_is_told) {
+    static const struct {
+        uint32_t call; /* 1: for the number of devices; 3: the device is used */
+        int error;
+        const char *told;
+    } cases[] = {
+        {1, CUDA_FABRIC, "no CUDA device: some error (is nvidia-fabricmanager running?)"},
+        {1, CUDA_OTHER_DRIVER, "restart after a driver's upgrade"},
+        {1, CUDA_UNKNOWN, "is the module nvidia-uvm loaded"},
+        {1, 100, "no CUDA device: some error"},
+        {3, CUDA_BUSY, "CUDA device 0: some error (another process has it alone"},
+    };
+    char path[64];
+
+    fake_small_model(path);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct err err = {0};
+
+        fake_find()->n_calls = 0;
+        fake_find()->fail_at = cases[i].call;
+        fake_find()->error = cases[i].error;
+        cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
+        cr_expect(strstr(err.message, cases[i].told) != NULL, "%s", err.message);
+    }
+    unlink(path);
+}
+
 /* Where no size is configured, keys and values get what the device has left; also beside a process
  * that ends. */
 Test(cuda_open, pages_take_what_the_device_has_left) {
