@@ -503,12 +503,27 @@ static void pre_projection(struct maker *m) {
     free(data);
 }
 
+/* Beside the dense FFN, each branch with norms of its own. */
+static void gemma4_experts(struct maker *m, uint32_t l) {
+    const struct tiny_model *t = m->t;
+    char s[64];
+
+    add(m, name_of(s, l, "ffn_gate_inp.weight"), TENSOR_F32, t->n_embd, t->n_expert, 1, 0);
+    norm(m, name_of(s, l, "ffn_gate_inp.scale"), t->n_embd);
+    norm(m, name_of(s, l, "pre_ffw_norm_2.weight"), t->n_embd);
+    norm(m, name_of(s, l, "post_ffw_norm_1.weight"), t->n_embd);
+    norm(m, name_of(s, l, "post_ffw_norm_2.weight"), t->n_embd);
+    matrices(m, name_of(s, l, "ffn_gate_up_exps.weight"), t->n_embd, 2 * t->n_ff);
+    matrices(m, name_of(s, l, "ffn_down_exps.weight"), t->n_ff, t->n_embd);
+    add(m, name_of(s, l, "ffn_down_exps.scale"), TENSOR_F32, t->n_expert, 0, 0.3f, 1);
+}
+
 /* Norms behind the branches say how much these add. */
 static void gemma4_layer(struct maker *m, uint32_t l) {
     const struct tiny_model *t = m->t;
     uint32_t n_embd = is_assistant(t) ? t->n_embd / 2 : t->n_embd;
     uint32_t dim = l % 2 ? t->head_dim : t->head_dim / 2;
-    uint32_t n_q = t->n_head * dim, n_kv = (l % 2 ? 1 : t->n_head_kv) * dim;
+    uint32_t n_q = t->n_head * dim, n_kv = (l % 2 ? t->n_kv_full : t->n_head_kv) * dim;
     char s[64];
 
     norm(m, name_of(s, l, "attn_norm.weight"), n_embd);
@@ -528,6 +543,8 @@ static void gemma4_layer(struct maker *m, uint32_t l) {
     matrix(m, name_of(s, l, "ffn_up.weight"), n_embd, t->n_ff);
     matrix(m, name_of(s, l, "ffn_down.weight"), t->n_ff, n_embd);
     add(m, name_of(s, l, "post_ffw_norm.weight"), TENSOR_F32, n_embd, 0, 0.1f * t->loud, t->loud);
+    if (t->n_expert)
+        gemma4_experts(m, l);
 }
 
 static void key(struct maker *m, const char *name, uint32_t v);
@@ -541,7 +558,7 @@ static void gemma4_keys(struct maker *m) {
 
     for (uint32_t l = 0; l < t->n_layer; l++) {
         in_window[l] = l % 2 == 0;
-        n_kv[l] = l % 2 ? 1 : (int32_t)t->n_head_kv;
+        n_kv[l] = (int32_t)(l % 2 ? t->n_kv_full : t->n_head_kv);
     }
     snprintf(s, sizeof(s), "%s.attention.sliding_window_pattern", t->arch);
     gw_array(m->w, s, GGUF_BOOL, t->n_layer, in_window, t->n_layer);
@@ -591,6 +608,7 @@ static struct tiny_model with_defaults(const struct tiny_model *t) {
     bool mixture = strcmp(d.arch, "qwen3moe") == 0 || strcmp(d.arch, "qwen3next") == 0 ||
                    strcmp(d.arch, "qwen35moe") == 0 || strcmp(d.arch, "glm4moe") == 0 ||
                    is_gpt_oss(&d);
+    d.n_kv_full = d.n_kv_full ? d.n_kv_full : 1;
     d.loud = d.loud != 0 ? d.loud : 1;
     if (mixture && !d.n_expert) {
         d.n_expert = 7;

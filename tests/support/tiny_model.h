@@ -8,10 +8,10 @@
  * layers add nothing: the less they add, the more of its drafts are right. So does the assistant of
  * a gemma4 model: "gemma4-assistant" with the numbers of the model, whose width is half of the
  * model's. Embeddings of that model are zeros in the second half; its even layers have a window of
- * 24 keys. NVFP4 comes with a scale for each matrix, but that of the embedding. Encoders (bert,
- * nomic-bert, jina-bert-v2) come with a vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 +
- * c - 33 the words of one ASCII character c, by 99 + i the letters and digits inside words, then
- * "w135", "w136" and so on.
+ * 24 keys; with n_expert a layer has those beside its FFN. NVFP4 comes with a scale for each
+ * matrix, but that of the embedding. Encoders (bert, nomic-bert, jina-bert-v2) come with a
+ * vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK], then by id 5 + c - 33 the words of one ASCII
+ * character c, by 99 + i the letters and digits inside words, then "w135", "w136" and so on.
  */
 
 #include "tests/support/gguf_writer.h"
@@ -27,7 +27,7 @@ struct tiny_model {                                    /* 0: the default in brac
     float loud;        /* what layers add, times this; 1 */
     bool tied;
     uint64_t seed;
-    uint32_t window;            /* of gemma4: 24 */
+    uint32_t window, n_kv_full; /* of gemma4: 24; key heads of layers without one: 1 */
     uint32_t pooling, n_labels; /* of an encoder: 0: no pooling type, no classifier */
     const char *leave_out;      /* a tensor or key that is not written */
     bool decoded;               /* NVFP4: the values in F32 instead, but those of the embedding */
