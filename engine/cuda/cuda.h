@@ -205,7 +205,7 @@ struct be {
     /* q and o, which are free behind attention's output: of a layer's branches what is not added
      * to x yet, and what a product gives before its norm (residual.c). */
     float *x, *q, *k, *v, *o, *gate, *up, *scale, *logits, *z, *partial;
-    float *own_x; /* [rows][columns of x that are this rank's]; of one device: x */
+    float *own_t; /* [rows][the rank's columns of what is added to x]; NULL: one device */
     float *rope[ROPE_TABLES];
     float *factor;                 /* [max_rows] of queries: temper_at() */
     float *o_gate;                 /* of attention's output, as wide */
@@ -552,13 +552,15 @@ int cuda_clear_picks(struct be *b);
 int experts_send_picks(struct step *s);
 /* Hands an EXPERTS op of which the host has experts over to it. 0 or -errno. */
 int experts_load_host(struct be *b, struct weights *w, const struct model_op *op, struct err *err);
-/* x += the sum of what @op's experts gave, or, @sum: that is the sum; @pack: for the next op, NULL:
- * x is not packed. */
-int experts_combine(struct step *s, const struct model_op *op, float *sum,
+/* The device's columns of x with what @op's experts gave, or of a branch that alone, to @to; @pack:
+ * for the next op, NULL: nothing is packed. */
+int experts_combine(struct step *s, const struct model_op *op, float *to,
                     const struct pack_args *pack);
-/* Where a PROJ op's product goes: to x itself, or to where its norm takes it. */
+/* Where a PROJ op's product goes: to x itself, to where its norm takes it, or the rank's columns to
+ * own_t. */
 float *residual_target(const struct be *b, const struct model_op *op);
-/* What is due: x = (x + gain t) * scale of a PROJ or JOIN op. @pack as above. */
+/* What is due: x = (x + gain t) * scale of a PROJ or JOIN op, or, of several devices, x = t of an
+ * EXPERTS op. @pack as above. */
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack);
 /* b = t of a PROJ op that is a branch, b += t of such an EXPERTS op, whose sum is in be.o. */
 int residual_branch(struct step *s, const struct model_op *op);

@@ -296,14 +296,15 @@ int step_shared(struct step *s, const struct model_op *op) {
     return r < 0 ? r : step_multiply(s, w->down, false);
 }
 
-int experts_combine(struct step *s, const struct model_op *op, float *sum,
+int experts_combine(struct step *s, const struct model_op *op, float *to,
                     const struct pack_args *pack) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
+    uint32_t first = rank_cut(m->n_embd, b->rank, b->n_ranks);
     struct combine_args a = {
         .batch = b->head,
-        .x = b->own_x,
-        .sum = sum,
+        .x = b->x,
+        .to = to,
         .y = b->experts.y,
         .host_y = b->experts.host_y,
         .slot = slots_of(b, op->layer),
@@ -314,9 +315,11 @@ int experts_combine(struct step *s, const struct model_op *op, float *sum,
         .gate = s->shared ? s->shared->gate : NULL,
         .norm = s->routed->norm,
         .eps = m->rms_eps,
-        .n =
-            rank_cut(m->n_embd, b->rank + 1, b->n_ranks) - rank_cut(m->n_embd, b->rank, b->n_ranks),
+        .n_x = m->n_embd,
+        .first = first,
+        .n = rank_cut(m->n_embd, b->rank + 1, b->n_ranks) - first,
         .n_used = m->n_expert_used,
+        .adds = !op->branch,
         .packs = pack != NULL,
     };
     struct launch l = {kernel_combine, s->grid.rows, 1, PACK_THREADS, "combine", 0};

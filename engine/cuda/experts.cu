@@ -549,16 +549,16 @@ KERNEL(hand_over, struct hand_over_args, PACK_THREADS, 2) {
 
 /* sigmoid of gate times the norm of row @r of x, by a block. */
 DEVICE float shared_gate(const struct combine_args &a, uint32_t r, float *shared) {
-    const float *x = a.x + (size_t)r * a.n;
+    const float *x = a.x + (size_t)r * a.n_x;
     float square = 0, dot = 0;
 
-    for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS) {
+    for (uint32_t i = threadIdx.x; i < a.n_x; i += PACK_THREADS) {
         square = fmaf(x[i], x[i], square);
         dot = fmaf(x[i] * a.norm[i], a.gate[i], dot);
     }
     square = block_sum<PACK_THREADS / 32>(square, shared);
     dot = block_sum<PACK_THREADS / 32>(dot, shared);
-    return sigmoid(dot * (1.0f / sqrtf(square / (float)a.n + a.eps)));
+    return sigmoid(dot * (1.0f / sqrtf(square / (float)a.n_x + a.eps)));
 }
 
 KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
@@ -582,12 +582,11 @@ KERNEL(combine, struct combine_args, PACK_THREADS, 2) {
         gate = shared_gate(a, r, shared);
     sync_block();
     for (uint32_t i = tid; i < a.n; i += PACK_THREADS) {
-        float sum = a.sum ? 0 : a.x[(size_t)r * a.n + i];
+        float sum = a.adds ? a.x[(size_t)r * a.n_x + a.first + i] : 0;
 
         for (uint32_t k = 0; k < a.n_used; k++)
             sum += weight[k] * from[k][i];
-        (a.sum ? a.sum : a.x)[(size_t)r * a.n + i] =
-            a.shared ? sum + gate * a.shared[(size_t)r * a.n + i] : sum;
+        a.to[(size_t)r * a.n + i] = a.shared ? sum + gate * a.shared[(size_t)r * a.n + i] : sum;
     }
     if (!a.packs)
         return;

@@ -5,7 +5,6 @@
  */
 
 #include "engine/cuda/cuda.h"
-#include "engine/cuda/ranks.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -34,8 +33,6 @@ int hidden_launch(struct step *s) {
 
     if (b->lost || s->n_hidden == 0)
         return b->lost ? -EIO : 0;
-    if (b->ranks && ranks_whole_x(s) < 0)
-        return -EIO;
     uint32_t *row = staging_take(&s->wants, s->n_hidden * sizeof(*row), &device);
     assert(row && s->head); /* the area is empty, and large enough for all wants */
     for (uint32_t i = 0; i < batch->n_wants; i++)

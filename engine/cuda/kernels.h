@@ -544,20 +544,20 @@ struct hand_over_args {
     uint32_t *host_expert, *host_rows;
 };
 
-/* x += weight y, pick by pick in their order, or sum = what would be added; then x += sigmoid(gate
- * norm x) shared, x that which was there before; then, where @packs, the row is packed. Grid: rows;
- * PACK_THREADS threads. */
+/* to = x + weight y, pick by pick in their order, or without x; then to += sigmoid(gate norm x)
+ * shared; then, where @packs, the row is packed. Grid: rows; PACK_THREADS threads. */
 struct combine_args {
     const struct batch_head *batch;
-    float *x, *sum;              /* [rows][n]; sum: NULL, or where it goes */
+    const float *x;              /* [rows][n_x] */
+    float *to;                   /* [rows][n]: columns of x from @first on; may be x */
     const float *y, *host_y;     /* [pairs][n] of the device's experts, of the host's */
     const uint32_t *slot;        /* as route() has it; NULL: all are in y */
     const float *weight, *weigh; /* weigh: a factor of each expert, or NULL */
     const uint32_t *expert;
     const float *shared;      /* NULL, or [rows][n] of the expert that every row has */
-    const float *gate, *norm; /* [n] of it */
+    const float *gate, *norm; /* [n_x] of it */
     float eps;
-    uint32_t n, n_used, packs;
+    uint32_t n_x, first, n, n_used, adds, packs; /* adds: x */
     struct pack_args pack;
 };
 

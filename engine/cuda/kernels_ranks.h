@@ -31,7 +31,13 @@ struct pack_shares_args {
     struct shares from;
 };
 
-/* gate = what @kind, from PACK_SILU on, makes of gate and up, [rows][n]: in place; grid: @each for
+/* residual of such rows, for which residual.t is room; residual.left is none. */
+struct residual_shares_args {
+    struct residual_args residual;
+    struct shares from;
+};
+
+/* gate = what @kind, from PACK_GATE on, makes of gate and up, [rows][n]: in place; grid: @each for
  * every row of the batch. */
 struct glu_args {
     const struct batch_head *batch;
@@ -46,6 +52,7 @@ extern "C" {
 extern const void *const kernel_glu;
 extern const void *const kernel_gather;
 extern const void *const kernel_pack_shares;
+extern const void *const kernel_residual_shares;
 #ifdef __cplusplus
 }
 #endif

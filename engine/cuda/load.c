@@ -183,11 +183,13 @@ static struct parts expert_rows(const struct be *b, const struct model_op *op, i
     return (struct parts){b->shape->n_expert, n_out, n_out, 0, 1 + op->layer};
 }
 
-/* Gates (@half 0) or ups of all experts, where an expert has one behind the other. */
-static struct parts half_of_experts(const struct model_op *op, uint32_t half) {
-    uint32_t n = (uint32_t)op->w[0]->ne[1] / 2;
+/* Gates (@half 0) or ups of all experts, where an expert has one behind the other; a rank's rows of
+ * each. */
+static struct parts half_of_experts(const struct be *b, const struct model_op *op, uint32_t half) {
+    uint32_t n = (uint32_t)op->w[0]->ne[1] / 2, first = rank_cut(n, b->rank, b->n_ranks);
+    uint32_t own = rank_cut(n, b->rank + 1, b->n_ranks) - first;
 
-    return (struct parts){(uint32_t)op->w[0]->ne[2], n, 2 * n, half * n, 1 + op->layer};
+    return (struct parts){(uint32_t)op->w[0]->ne[2], own, 2 * n, half * n + first, 1 + op->layer};
 }
 
 /* Whether part @i is the device's. */
@@ -423,7 +425,7 @@ static int load_gated(struct be *b, struct weights *w, const struct model_op *op
 /* Gates and ups that are one tensor become two matrices. */
 static int load_joined(struct be *b, struct weights *w, const struct model_op *op,
                        struct err *err) {
-    const struct parts gate = half_of_experts(op, 0), up = half_of_experts(op, 1);
+    const struct parts gate = half_of_experts(b, op, 0), up = half_of_experts(b, op, 1);
     const struct parts down = expert_rows(b, op, 2);
     int r = load_parts(b, w, op->w[0], &gate, NULL, b->experts.gate, err);
 

@@ -81,6 +81,7 @@ int cuda_load_kernels(struct be *b) {
                    {kernel_glu, 0},
                    {kernel_gather, 0},
                    {kernel_pack_shares, 0},
+                   {kernel_residual_shares, 0},
                    {kernel_sample_scan, 0},
                    {kernel_sample_weigh, 0},
                    {kernel_sample_draw, 0}};

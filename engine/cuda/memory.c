@@ -45,7 +45,7 @@ static void add_activations(struct be *b) {
     add(b, &b->x, rows * s->n_embd, sizeof(float), "activations", false);
     add(b, &b->layer_input, rows * n_in, sizeof(float), "activations", false);
     if (b->n_ranks > 1)
-        add(b, &b->own_x, rows * rank_share(b, s->n_embd), sizeof(float), "activations", false);
+        add(b, &b->own_t, rows * rank_share(b, s->n_embd), sizeof(float), "activations", false);
     add(b, &b->q, rows * MAX(MAX(n_q, n_out), s->n_embd), sizeof(float), "activations", false);
     add(b, &b->k, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->v, rows * n_kv, sizeof(float), "activations", false);
@@ -260,6 +260,8 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
 
     if (!ends_in(t, ".ffn_gate_inp.weight")) /* each has the router */
         share.ne[1] = rank_share(b, (uint32_t)t->ne[1]);
+    if (b->n_ranks > 1 && t->n_dims > 2) /* perhaps of gates and of ups */
+        share.ne[1] = 2 * rank_share(b, (uint32_t)(t->ne[1] + 1) / 2);
     if (embed && !lent && b->rank == 0)
         sum += round_up(t->n_bytes, 512);
     if (strcmp(t->name, "per_layer_token_embd.weight") == 0 ||
@@ -484,7 +486,6 @@ int cuda_memory_open(struct be *b, struct err *err) {
     }
     for (uint32_t i = 0; i < b->n_regions && r == 0; i++)
         r = alloc_region(b, &b->region[i]);
-    b->own_x = b->n_ranks > 1 ? b->own_x : b->x;
     r = r < 0 ? r : alloc_steps(b);
     r = r < 0 ? r : graph_open(b);
     r = r < 0 ? r

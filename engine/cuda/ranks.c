@@ -3,29 +3,29 @@
  *
  * Every matrix is divided by its rows, so that each value of a product is computed by one device
  * exactly as one device alone computes it: rank r has heads [r n / N, (r + 1) n / N) of queries,
- * keys and values, with their part of every page, and the like columns of the FFN, of x and of the
- * logits. What takes a whole row needs the columns of all ranks: they are exchanged behind
- * attention, behind both projections and behind the FFN's gates, as single precision, before the
- * row is packed.
+ * keys and values, with their part of every page, and the like columns of the FFN, of what is
+ * added to x, and of the logits. What takes a whole row needs the columns of all ranks: they are
+ * exchanged behind attention, behind both projections and behind the FFN's gates, as single
+ * precision. x itself is whole on each rank, which adds what all have made: so norms behind
+ * branches, which need a whole row, too, cost no other exchange.
  *
- *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --x--> norm, pack,
- *     gate, up, glu --h--> pack, down --x--> ... norm, pack, logits --> rank 0: sampling
+ *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --t--> x, norm,
+ *     pack, gate, up, glu --h--> pack, down --t--> x, norm, pack ... logits --> rank 0: sampling
  *
  * Experts are divided likewise, each of them; all ranks have the router and pick alike, and what is
- * exchanged is h of the pairs.
+ * exchanged is h of the pairs. Of the expert of all rows likewise h.
  *
- * An exchange: each stream records its event and waits for the others'. What packs the rows then
+ * An exchange: each stream records its event and waits for the others'. What takes the rows then
  * reads the others' columns where they lie; where a device does not reach another's memory, copies
  * bring them to its own before. Nothing is written by another device's stream. A rank may overwrite
  * what it gave only when all have read it: that is so once another exchange has begun, since its
  * events lie behind that. So what is exchanged twice in a row needs a meeting in between, which
- * only rounds of logits do. The others wait for nothing when logits go to the first, nor it when
- * it has embedded: with wants all have x by then, and without them it is of no use.
+ * only rounds of logits do. The others wait for nothing when logits go to the first.
  *
  * Kernels, records and waits are what graphs may be made of (graph.c); copies between devices that
  * do not reach each other are not known to be, so without a way there are none.
  *
- * One thread enqueues for all. Each rank has buffers for whole rows; x is whole on none.
+ * One thread enqueues for all. Each rank has buffers for whole rows.
  */
 
 #include "engine/cuda/ranks.h"
@@ -72,23 +72,17 @@ struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, 
 
 /* What of an op whose kind is in the table several devices do not compute, in words, or NULL. */
 static const char *ranks_lack(const struct model_op *op) {
-    bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
-
     switch (op->kind) {
     case OP_EMBED:
         return op->w[1] || op->w[2] ? "embeddings of this kind on several devices" : NULL;
     case OP_QKV:
-        return !op->w[1] || op->gated || op->norm_all
+        return !op->w[1] || op->norm_all
                    ? "queries, keys and values of this kind on several devices"
                    : NULL;
     case OP_EXPERTS:
-        return op->joined || op->branch || op->post_norm || op->norm || op->w[1] == op->w[0]
-                   ? "experts of this kind on several devices"
-                   : NULL;
-    case OP_PROJ:
-        return !plain || (op->in != ACT_O && op->in != ACT_H)
-                   ? "norms and factors behind branches on several devices"
-                   : NULL;
+        return op->w[1] == op->w[0] ? "experts of this kind on several devices" : NULL;
+    case OP_GATE:
+        return op->w[0] ? "gates of this kind on several devices" : NULL;
     case OP_GATE_UP:
         return op->w[1] == op->w[0] || !op->w[1] ? "FFNs of this kind on several devices" : NULL;
     default:

@@ -7,6 +7,10 @@
 DEVICE void load_columns(const struct shares &a, size_t r, uint32_t i, float v[4]) {
     uint32_t p = 0;
 
+    if (i >= a.n) {
+        v[0] = v[1] = v[2] = v[3] = 0;
+        return;
+    }
     while (p + 1 < a.n_shares && i >= a.share[p + 1].first)
         p++;
     const float *from = a.share[p].at + r * a.share[p].n_row + (i - a.share[p].first);
@@ -52,6 +56,17 @@ KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
     pack_row_of<PACK_THREADS>(
         p, r, p.wanted ? p.batch->want_row[r] : r, shared,
         [&](size_t row, uint32_t i, float v[4]) { load_columns(a.from, row, i, v); });
+}
+
+/* As residual(), bits included: t is what the devices have of it. */
+KERNEL(residual_shares, struct residual_shares_args, CUDA_THREADS, 2) {
+    wait_for_previous();
+    SHARED float shared[PACK_THREADS / 32];
+    uint32_t r = blockIdx.x;
+
+    if (r < a.residual.batch->n_rows)
+        residual_row(a.residual, r, true, shared,
+                     [&](uint32_t i, float v[4]) { load_columns(a.from, r, i, v); });
 }
 
 /* A device has some columns of gates and ups: it multiplies them itself, as pack() would with all

@@ -22,10 +22,10 @@ struct meeting {
 /* Enqueues that; the device of one of @by is used then. 0 or the runtime's error, nothing is lost
  * yet; *failed: the rank that it is of, if not NULL. */
 int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed);
-/* Launches pack for rows of a rank's x, or of what its o and gates are parts of. 0 or -EIO. */
+/* Launches pack for rows of x, or of what a rank's o and gates are parts of; residual, of what
+ * own_t is a part of or of what the rank has whole. 0 or -EIO. */
 int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a);
-/* All columns of x on the first device, behind the last layer. 0 or -EIO. */
-int ranks_whole_x(struct step *s);
+int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a);
 /* step_logit_rows() up to the factors: the first device has all logits then. 0 or -EIO. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
 
@@ -42,7 +42,7 @@ static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
 static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
 
 /* What is exchanged; E: of pairs of a row and an expert what GATHER_H is of rows. */
-enum gathered { GATHER_O, GATHER_H, GATHER_X, GATHER_E, GATHER_LOGITS };
+enum gathered { GATHER_O, GATHER_H, GATHER_T, GATHER_E, GATHER_LOGITS };
 
 /* rank_cut() of the ranks that are open. */
 static inline uint32_t ranks_cut(const struct ranks *k, uint64_t n, uint32_t r) {

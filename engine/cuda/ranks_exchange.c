@@ -101,7 +101,7 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
 static float *own_of(const struct be *b, enum gathered what) {
     return what == GATHER_O   ? b->o
            : what == GATHER_H ? b->gate
-           : what == GATHER_X ? b->own_x
+           : what == GATHER_T ? b->own_t
            : what == GATHER_E ? b->experts.gate
                               : b->z;
 }
@@ -110,7 +110,7 @@ float *ranks_whole_of(const struct be *b, enum gathered what) {
     assert(what != GATHER_LOGITS || b == b->first);
     return what == GATHER_O   ? b->q /* free behind attention */
            : what == GATHER_H ? b->up
-           : what == GATHER_X ? b->x
+           : what == GATHER_T ? b->o /* likewise */
            : what == GATHER_E ? b->experts.up
                               : b->logits;
 }
@@ -144,26 +144,35 @@ int ranks_exchange(struct step *s, enum gathered what, uint32_t n) {
     return r;
 }
 
+/* What the ranks have of @n columns, as the kernels of shares take them. */
+static struct shares shares_at(const struct ranks *k, enum gathered what, uint32_t n) {
+    struct columns from[RANKS];
+
+    columns_of(k, what, n, from);
+    return shares_of(n, from, k->n);
+}
+
 int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
-    const struct ranks *k = b->ranks;
-    const struct launch l = {kernel_pack_shares, n_rows, 1, PACK_THREADS, "pack_shares", 0};
+    struct launch l = {kernel_pack, n_rows, 1, PACK_THREADS, "pack", 0};
     enum gathered what = GATHER_O;
-    struct columns from[RANKS] = {{a->x, b->rank, 0, a->n, a->n}};
 
     while (what < GATHER_LOGITS && a->x != ranks_whole_of(b, what))
         what++;
-    assert(what < GATHER_LOGITS && a->kind <= PACK_NORM && !a->x_stride);
-    if (k->direct)
-        columns_of(k, what, a->n, from);
-    const struct pack_shares_args shares = {*a, shares_of(a->n, from, k->direct ? k->n : 1)};
+    if (what == GATHER_LOGITS || !b->ranks->direct)
+        return cuda_launch(b, &l, a, sizeof(*a));
+    const struct pack_shares_args shares = {*a, shares_at(b->ranks, what, a->n)};
+    assert(a->kind == PACK_PLAIN && !a->x_stride);
+    l.kernel = kernel_pack_shares;
     return cuda_launch(b, &l, &shares, sizeof(shares));
 }
 
-int ranks_whole_x(struct step *s) {
-    struct be *b = s->be;
+int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a) {
+    struct launch l = {kernel_residual, n_rows, 1, CUDA_THREADS, "residual", 0};
 
-    assert(b == b->first);
-    return !b->ranks->direct ? 0
-                             : ranks_take_all(b->ranks, 0, GATHER_X, b->shape->n_embd,
-                                              &b->head->n_rows, s->batch->n_rows);
+    if (a->t != ranks_whole_of(b, GATHER_T) || !b->ranks->direct)
+        return cuda_launch(b, &l, a, sizeof(*a));
+    const struct residual_shares_args shares = {*a, shares_at(b->ranks, GATHER_T, a->n)};
+    assert(!a->left.sums);
+    l.kernel = kernel_residual_shares;
+    return cuda_launch(b, &l, &shares, sizeof(shares));
 }

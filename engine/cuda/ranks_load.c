@@ -21,7 +21,8 @@ static const struct tensor *slice(const struct ranks *k, const struct tensor *t,
     return out;
 }
 
-/* Each has the router, and cuts experts itself: a rank has some rows of every one. */
+/* Each has the router, and cuts experts itself: a rank has some rows of every one. The gate of the
+ * expert of all rows is one row. */
 static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, struct weights **out,
                      struct err *err) {
     struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
@@ -29,13 +30,21 @@ static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, str
 
     bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
     part.sinks = slice(k, op->sinks, r, &sinks);
-    for (int i = 0; i < OP_MATRICES && !whole; i++) {
+    for (int i = 0; i < OP_MATRICES - (op->kind == OP_SHARED) && !whole; i++) {
         part.w[i] = slice(k, op->w[i], r, &w[i]);
         part.bias[i] = slice(k, op->bias[i], r, &bias[i]);
     }
     int e = ranks_use(k, r);
     e = e < 0 ? e : cuda_load(k->be[r], &part, out, err);
     return e == -EIO ? ranks_lose(k, k->be[r]) : e;
+}
+
+/* -EINVAL where the key heads of a layer do not divide. */
+static int check_layer(const struct ranks *k, const struct model_op *op, struct err *err) {
+    if (op->heads.n_kv % k->n == 0)
+        return 0;
+    return err_set(err, 0, "devices", "%u devices do not divide the %u key heads of layer %u", k->n,
+                   op->heads.n_kv, op->layer);
 }
 
 /* The tiles of a matrix have one unit, which the largest scale of all ranks decides. */
@@ -59,15 +68,25 @@ static int scale_parts(struct ranks *k, struct weights *const part[RANKS]) {
     return r;
 }
 
+/* With the expert of all rows comes its down. */
+static int scale_all(struct ranks *k, struct weights *const part[RANKS]) {
+    struct weights *down[RANKS] = {NULL};
+    int r = scale_parts(k, part);
+
+    for (uint32_t i = 0; i < k->n; i++)
+        down[i] = part[i]->down;
+    return r < 0 || !down[0] ? r : scale_parts(k, down);
+}
+
 /* The embedding is the first one's alone. */
 int ranks_load(struct be *b, const struct model_op *op, struct weights **out, struct err *err) {
     struct weights *part[RANKS] = {NULL};
     struct ranks *k = b->ranks;
-    int r = 0;
+    int r = check_layer(k, op, err);
 
     for (uint32_t i = op->kind == OP_EMBED ? 1 : k->n; i-- > 0 && r == 0;)
         r = load_part(k, op, i, &part[i], err);
-    r = r < 0 || op->kind == OP_EMBED ? r : scale_parts(k, part);
+    r = r < 0 || op->kind == OP_EMBED ? r : scale_all(k, part);
     if (r == -EIO)
         err_set(err, 0, NULL, "loading weights: %s", b->error);
     if (r < 0)

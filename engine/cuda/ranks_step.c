@@ -61,61 +61,101 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
     return r;
 }
 
-/* Each rank's columns of the first one's x to where its products are added; by copies all of it
- * goes to all. */
+/* All ranks get all of x. */
 static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
-    uint32_t n = s->be->shape->n_embd, n_rows = s->grid.rows;
+    uint32_t n = s->be->shape->n_embd;
+    const struct columns x = {s->be->x, 0, 0, n, n};
     const struct model_op part = ranks_part_of(k, op, 0);
     int r = step_embed(s, &part) < 0 ? ranks_lose(k, s->be) : ranks_meet_in_step(k, &from_first);
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
-        struct be *b = k->be[i], *at = k->direct ? s->be : b;
-        uint32_t first = ranks_cut(k, n, i), n_own = ranks_cut(k, n, i + 1) - first;
-        const struct columns x = {s->be->x, 0, 0, n, n};
-        const struct columns own = {at->x + first, at->rank, 0, n_own, n};
+    for (uint32_t i = k->n; i-- > 1 && r == 0;)
+        r = ranks_take(k, i, k->be[i]->x, n, &x, 1, &k->be[i]->head->n_rows, s->grid.rows);
+    return r;
+}
 
-        r = i == 0 || k->direct ? 0 : ranks_take(k, i, b->x, n, &x, 1, NULL, n_rows);
-        r = r < 0 ? r : ranks_take(k, i, b->own_x, n_own, &own, 1, &b->head->n_rows, n_rows);
+/* An op of the model, not of a rank, is due (residual.c). */
+static int join_ranks(struct step *s, const struct model_op *op) {
+    for (uint32_t i = 0; i < s->be->ranks->n; i++) {
+        assert(!ranks_step_of(s, i)->due);
+        ranks_step_of(s, i)->due = op;
     }
-    return r < 0 || !k->direct ? r : ranks_meet_in_step(k, &all_meet);
+    return 0;
+}
+
+/* With the op behind @op each rank does what @op does to x, or now to a branch, by t of all. */
+static int add_to_x(struct step *s, const struct model_op *op) {
+    int r = ranks_exchange(s, GATHER_T, s->be->shape->n_embd);
+
+    if (r < 0 || op->branch)
+        return r < 0 ? r : each(s, op, residual_branch);
+    return join_ranks(s, op);
 }
 
 static int qkv_ranks(struct step *s, const struct model_op *op) {
     return each(s, op, step_qkv);
 }
 
+/* What a gate and an up become, in the place of the gate: @n columns of @each rows for each of the
+ * step's. */
+static int glu(struct step *s, enum pack_kind kind, float *gate, const float *up, uint32_t n,
+               uint32_t each) {
+    const struct launch l = {kernel_glu, s->grid.rows * each, 1, CUDA_THREADS, "glu", 0};
+    const struct glu_args a = {s->be->head, gate, up, n, kind, each};
+
+    return kind == PACK_PLAIN ? 0 : cuda_launch(s->be, &l, &a, sizeof(a));
+}
+
+/* Gates are those of the rank's heads. */
+static int attend(struct step *s, const struct model_op *op) {
+    int r = step_attend(s, op);
+
+    return r < 0 || !s->gated
+               ? r
+               : glu(s, PACK_GATE, s->be->o, s->be->o_gate, op->heads.n * op->heads.dim, 1);
+}
+
 static int attend_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, step_attend);
+    int r = each(s, op, attend);
 
     return r < 0 ? r : ranks_exchange(s, GATHER_O, op->heads.n * op->heads.dim);
 }
 
+/* ATTEND has done it. */
+static int gate_ranks(struct step *s, const struct model_op *op) {
+    assert(s->gated && !op->w[0]);
+    return 0;
+}
+
+/* The rank's columns of what all columns of @in become. */
+static int multiply_whole(struct step *s, const struct weights *w, enum gathered in) {
+    assert(!s->packed && !s->held);
+    int r = step_pack(s, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
+
+    return r < 0 ? r : step_multiply(s, w, false);
+}
+
 static int proj(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    enum gathered in = op->in == ACT_H ? GATHER_H : GATHER_O;
-
-    assert(!s->packed && !s->held && !s->due);
-    int r = step_pack(s, PACK_PLAIN, ranks_whole_of(b, in), NULL, op->weights->n_in);
-
-    return r < 0 ? r : step_multiply(s, op->weights, true);
+    assert(!s->due);
+    return multiply_whole(s, op->weights, op->in == ACT_H ? GATHER_H : GATHER_O);
 }
 
 static int proj_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, proj);
 
-    return r < 0 ? r : ranks_exchange(s, GATHER_X, s->be->shape->n_embd);
+    return r < 0 ? r : add_to_x(s, op);
 }
 
 /* Columns of h, by the product itself where it has both gates and ups. */
-static int gate_up(struct step *s, const struct model_op *op) {
-    struct be *b = s->be;
-    const struct launch l = {kernel_glu, s->grid.rows, 1, CUDA_THREADS, "glu", 0};
-    int r = step_gate_up(s, op);
-    const struct glu_args a = {b->head, b->gate, b->up, op->weights->m[0].n_out, s->ff.kind, 1};
+static int own_glu(struct step *s, const struct weights *w) {
+    assert(!s->packed);
+    return glu(s, s->ff.kind, s->be->gate, s->be->up, w->m[0].n_out, 1);
+}
 
-    assert(r < 0 || !s->packed);
-    return r < 0 || s->ff.kind == PACK_PLAIN ? r : cuda_launch(b, &l, &a, sizeof(a));
+static int gate_up(struct step *s, const struct model_op *op) {
+    int r = step_gate_up(s, op);
+
+    return r < 0 ? r : own_glu(s, op->weights);
 }
 
 static int gate_up_ranks(struct step *s, const struct model_op *op) {
@@ -131,17 +171,15 @@ static int route_ranks(struct step *s, const struct model_op *op) {
 /* Columns of each pair's h. */
 static int gates(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
-    uint32_t n_used = b->shape->n_expert_used;
-    const struct launch l = {kernel_glu, s->grid.rows * n_used, 1, CUDA_THREADS, "glu", 0};
     enum pack_kind kind;
     int r = experts_gates(s, op, &kind);
-    const struct glu_args a = {b->head, b->experts.gate, b->experts.up, op->weights->m[0].n_out,
-                               kind,    n_used};
 
-    return r < 0 || kind == PACK_PLAIN ? r : cuda_launch(b, &l, &a, sizeof(a));
+    return r < 0 ? r
+                 : glu(s, kind, b->experts.gate, b->experts.up, op->weights->m[0].n_out,
+                       b->shape->n_expert_used);
 }
 
-/* Columns of each pair's y, and their sum to those of x. */
+/* Columns of each pair's y. */
 static int downs(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     uint32_t n_used = b->shape->n_expert_used;
@@ -152,15 +190,48 @@ static int downs(struct step *s, const struct model_op *op) {
     int r = ranks_pack(b, s->grid.rows * n_used, &pack);
     r = r < 0 ? r : experts_downs(s, op);
     b->cores = wgmma_takes(b, s->grid.rows);
-    return r < 0 ? r : experts_combine(s, op, NULL, NULL);
+    return r;
 }
 
+static int combine(struct step *s, const struct model_op *op) {
+    return experts_combine(s, op, s->be->own_t, NULL);
+}
+
+static int sum_ranks(struct step *s, const struct model_op *op) {
+    int r = each(s, op, combine);
+
+    return r < 0 ? r : add_to_x(s, op);
+}
+
+/* What SHARED adds is a part of the sum. */
 static int experts_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, gates);
 
     r = r < 0 ? r : ranks_exchange(s, GATHER_E, s->be->shape->n_ff_expert);
     r = r < 0 ? r : each(s, op, downs);
-    return r < 0 ? r : ranks_exchange(s, GATHER_X, s->be->shape->n_embd);
+    return r < 0 || op[1].kind == OP_SHARED ? r : sum_ranks(s, op);
+}
+
+/* Columns of its h. */
+static int shared_gates(struct step *s, const struct model_op *op) {
+    int r = step_pack(s, PACK_NORM, s->be->x, s->routed->norm, s->be->shape->n_embd);
+
+    r = r < 0 ? r : step_gate_and_up(s, op->weights, op->glu);
+    return r < 0 ? r : own_glu(s, op->weights);
+}
+
+static int shared_down(struct step *s, const struct model_op *op) {
+    s->shared = op->weights;
+    return multiply_whole(s, op->weights->down, GATHER_H);
+}
+
+static int shared_ranks(struct step *s, const struct model_op *op) {
+    int r = each(s, op, shared_gates);
+
+    assert(op[-1].kind == OP_EXPERTS);
+    r = r < 0 ? r : ranks_exchange(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
+    r = r < 0 ? r : each(s, op, shared_down);
+    return r < 0 ? r : sum_ranks(s, op - 1);
 }
 
 static int logits_ranks(struct step *s, const struct model_op *op) {
@@ -233,10 +304,13 @@ void ranks_step_ops(struct be_ops *all) {
     all->run[OP_EMBED] = embed_ranks;
     all->run[OP_QKV] = qkv_ranks;
     all->run[OP_ATTEND] = attend_ranks;
+    all->run[OP_GATE] = gate_ranks;
     all->run[OP_PROJ] = proj_ranks;
+    all->run[OP_JOIN] = join_ranks;
     all->run[OP_GATE_UP] = gate_up_ranks;
     all->run[OP_ROUTE] = route_ranks;
     all->run[OP_EXPERTS] = experts_ranks;
+    all->run[OP_SHARED] = shared_ranks;
     all->run[OP_LOGITS] = logits_ranks;
     all->sample = sample_ranks;
     all->end = end_ranks;

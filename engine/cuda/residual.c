@@ -5,6 +5,7 @@
  */
 
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/ranks.h"
 
 #include <assert.h>
 #include <math.h>
@@ -12,7 +13,7 @@
 float *residual_target(const struct be *b, const struct model_op *op) {
     bool plain = !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
 
-    return plain ? b->own_x : b->o;
+    return b->n_ranks > 1 ? b->own_t : plain ? b->x : b->o;
 }
 
 /* to = (base + gain norm(t)) * scale; rows of n values, 0: n_embd. */
@@ -28,18 +29,25 @@ static int add(struct step *s, const struct residual_args *what, const struct pa
     assert(a.t && a.to && (!pack || pack->n == a.n));
     if (pack)
         a.pack = *pack;
+    if (b->ranks)
+        return ranks_residual(b, s->grid.rows, &a);
     return cuda_launch(b, &l, &a, sizeof(a));
 }
 
-static const float *post_norm_of(const struct model_op *op) {
-    return op->weights ? op->weights->post_norm : NULL;
+/* What is due is an op of the model, not of a rank. */
+static const float *post_norm_of(const struct be *b, const struct model_op *op) {
+    const struct weights *w = op->weights;
+
+    if (w && w->rank[b->rank])
+        w = w->rank[b->rank];
+    return w ? w->post_norm : NULL;
 }
 
 int residual_add(struct step *s, const struct model_op *op, const struct pack_args *pack) {
     struct be *b = s->be;
     const struct residual_args a = {.t = op->kind == OP_JOIN ? b->q : b->o,
-                                    .norm = post_norm_of(op),
-                                    .base = b->x,
+                                    .norm = post_norm_of(b, op),
+                                    .base = op->kind == OP_EXPERTS ? NULL : b->x,
                                     .left = s->left,
                                     .to = b->x,
                                     .gain = op->gain,
@@ -52,7 +60,7 @@ int residual_add(struct step *s, const struct model_op *op, const struct pack_ar
 int residual_branch(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct residual_args a = {.t = b->o,
-                                    .norm = post_norm_of(op),
+                                    .norm = post_norm_of(b, op),
                                     .base = op->kind == OP_EXPERTS ? b->q : NULL,
                                     .to = b->q,
                                     .gain = 1,

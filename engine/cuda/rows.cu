@@ -170,60 +170,15 @@ KERNEL(pair, struct pair_args, PACK_THREADS, 2) {
         keep_row(a, s, s.n_rows / a.n_kept * a.n_kept - 1);
 }
 
-/* t of the row from what is left of its product; without a norm to itself. */
-DEVICE void add_left_row(const struct residual_args &a, uint32_t r) {
-    size_t at = (size_t)r * a.n;
-
-#pragma unroll 2
-    for (uint32_t i = 4 * threadIdx.x; i < a.n; i += 4 * CUDA_THREADS) {
-        float v[4], base[4] = {0, 0, 0, 0};
-
-        if (a.base && !a.norm)
-            load_quad(a.base + at, i, a.n, base);
-        add_left(a.left, r, a.n, i, v);
-        for (uint32_t j = 0; j < 4 && i + j < a.n; j++)
-            if (a.norm)
-                a.t[at + i + j] = v[j];
-            else
-                a.to[at + i + j] = (base[j] + a.gain * v[j]) * a.scale;
-    }
-    sync_block();
-}
-
 /* Beside a block of it there is room for one of matmul_wgmma_64, which is launched early
- * (check_kernels.py). A thread stands for two of PACK_THREADS where sums are made. */
+ * (check_kernels.py). */
 KERNEL(residual, struct residual_args, CUDA_THREADS, 3) {
     wait_for_previous();
     SHARED float shared[PACK_THREADS / 32];
-    constexpr uint32_t each = PACK_THREADS / CUDA_THREADS;
-    size_t at = (size_t)blockIdx.x * a.n;
-    float inverse = 1;
 
-    if (blockIdx.x >= a.batch->n_rows)
-        return;
-    if (a.left.sums)
-        add_left_row(a, blockIdx.x);
-    if (a.norm) {
-        float sum[each] = {};
-
-        for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
-#pragma unroll
-            for (uint32_t e = 0; e < each; e++) {
-                float t = i + e * CUDA_THREADS < a.n ? a.t[at + i + e * CUDA_THREADS] : 0;
-
-                sum[e] = fmaf(t, t, sum[e]);
-            }
-        inverse = 1.0f / sqrtf(block_sums<CUDA_THREADS, each>(sum, shared) / (float)a.n + a.eps);
-    }
-    for (uint32_t i = threadIdx.x; i < a.n && (a.norm || !a.left.sums); i += CUDA_THREADS) {
-        float t = a.norm ? a.t[at + i] * inverse * a.norm[i] : a.t[at + i];
-
-        a.to[at + i] = ((a.base ? a.base[at + i] : 0) + a.gain * t) * a.scale;
-    }
-    if (!a.packs)
-        return;
-    sync_block();
-    pack_row<CUDA_THREADS, true>(a.pack, blockIdx.x, blockIdx.x, shared);
+    if (blockIdx.x < a.batch->n_rows)
+        residual_row(a, blockIdx.x, a.left.sums != NULL, shared,
+                     [&](uint32_t i, float v[4]) { add_left(a.left, blockIdx.x, a.n, i, v); });
 }
 
 KERNEL(cap, struct cap_args, CUDA_THREADS, 2) {

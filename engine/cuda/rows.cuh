@@ -229,6 +229,64 @@ DEVICE void add_left(const struct left &l, uint32_t r, uint32_t n, uint32_t out,
     }
 }
 
+/* -- what is added to x ------------------------------------------------------------------------ */
+
+/* t of the row, as residual_row() has it; without a norm what it becomes, to a.to. */
+template <class LOAD>
+DEVICE void load_residual(const struct residual_args &a, uint32_t r, const LOAD &load) {
+    size_t at = (size_t)r * a.n;
+
+#pragma unroll 2
+    for (uint32_t i = 4 * threadIdx.x; i < a.n; i += 4 * CUDA_THREADS) {
+        float v[4], base[4] = {0, 0, 0, 0};
+
+        if (a.base && !a.norm)
+            load_quad(a.base + at, i, a.n, base);
+        load(i, v);
+        for (uint32_t j = 0; j < 4 && i + j < a.n; j++)
+            if (a.norm)
+                a.t[at + i + j] = v[j];
+            else
+                a.to[at + i + j] = (base[j] + a.gain * v[j]) * a.scale;
+    }
+    sync_block();
+}
+
+/* Row @r of struct residual_args by CUDA_THREADS threads; @loads: load(i, v) gives columns i .. i +
+ * 3 of t, for which a.t is room then. A thread stands for two of PACK_THREADS where sums are made.
+ * shared: [PACK_THREADS / 32]. */
+template <class LOAD>
+DEVICE void residual_row(const struct residual_args &a, uint32_t r, bool loads, float *shared,
+                         const LOAD &load) {
+    constexpr uint32_t each = PACK_THREADS / CUDA_THREADS;
+    size_t at = (size_t)r * a.n;
+    float inverse = 1;
+
+    if (loads)
+        load_residual(a, r, load);
+    if (a.norm) {
+        float sum[each] = {};
+
+        for (uint32_t i = threadIdx.x; i < a.n; i += PACK_THREADS)
+#pragma unroll
+            for (uint32_t e = 0; e < each; e++) {
+                float t = i + e * CUDA_THREADS < a.n ? a.t[at + i + e * CUDA_THREADS] : 0;
+
+                sum[e] = fmaf(t, t, sum[e]);
+            }
+        inverse = 1.0f / sqrtf(block_sums<CUDA_THREADS, each>(sum, shared) / (float)a.n + a.eps);
+    }
+    for (uint32_t i = threadIdx.x; i < a.n && (a.norm || !loads); i += CUDA_THREADS) {
+        float t = a.norm ? a.t[at + i] * inverse * a.norm[i] : a.t[at + i];
+
+        a.to[at + i] = ((a.base ? a.base[at + i] : 0) + a.gain * t) * a.scale;
+    }
+    if (!a.packs)
+        return;
+    sync_block();
+    pack_row<CUDA_THREADS, true>(a.pack, r, r, shared);
+}
+
 /* -- keys and values --------------------------------------------------------------------------- */
 
 #define HEAD_MAX 512u

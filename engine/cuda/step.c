@@ -386,8 +386,8 @@ static int release(struct step *s, const struct pack_args *pack) {
     s->due = NULL;
     s->packed = pack && (due || (s->held && step_packs_last(s, pack->n)));
     if (due)
-        return due->kind == OP_EXPERTS ? experts_combine(s, due, NULL, pack)
-                                       : residual_add(s, due, pack);
+        return due->kind == OP_EXPERTS && !b->ranks ? experts_combine(s, due, b->x, pack)
+                                                    : residual_add(s, due, pack);
     if (!s->held)
         return 0;
     struct matmul_args a = narrow_args(s, s->held, true);

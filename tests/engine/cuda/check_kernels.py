@@ -54,6 +54,7 @@ LIMITS = {
     "glu": 64,
     "gather": 64,
     "pack_shares": 64,
+    "residual_shares": 64,
     "pack": 64,
     "embed": 80,
     "rope": 64,

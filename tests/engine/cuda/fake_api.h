@@ -19,8 +19,10 @@ struct fake_cuda {
     int error;        /* with which it fails; 0: with one that is made up */
     uint32_t
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
-    int hang_device;      /* whose events these are */
-    int ahead;            /* 1 + the device that does all before the others do anything; 0: none */
+    int hang_device; /* whose events these are */
+    /* 1 + the device that does all before the others do anything; 0: none, -1: another one
+     * from one time to the next that the host waits. */
+    int ahead;
     bool now_and_then;    /* only where n_drained / 2 is odd */
     uint32_t forget_wait; /* the n-th wait of a stream for an event is left out; 0: none */
     bool other_kind;      /* the last device is of another family */

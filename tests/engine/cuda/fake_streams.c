@@ -174,6 +174,11 @@ static void run_device(int device) {
     } while (waits);
 }
 
+/* At random, but the same in each run. */
+static int any_device(void) {
+    return (int)((fake_cuda.n_drained * 2654435761u >> 16) % (uint32_t)fake_cuda.n_devices);
+}
+
 /* Does what is enqueued in a stream (NULL: in all), up to the last record of @until; NULL: all. The
  * device that is to be ahead of the others does all first. */
 void streams_drain(struct stream *only, const struct event *until) {
@@ -183,7 +188,7 @@ void streams_drain(struct stream *only, const struct event *until) {
         any |= s->op != NULL;
     fake_cuda.n_drained += any;
     if (fake_cuda.ahead && (!fake_cuda.now_and_then || fake_cuda.n_drained / 2 % 2))
-        run_device(fake_cuda.ahead - 1);
+        run_device(fake_cuda.ahead < 0 ? any_device() : fake_cuda.ahead - 1);
     while (until && until->reached < until->recorded)
         step(until->stream);
     for (struct stream *s = until ? NULL : fake_streams; s; s = s->next)

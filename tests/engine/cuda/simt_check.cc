@@ -382,7 +382,8 @@ static bool reaches_host() {
 /* Reads of other devices' memory by the kernel that is made for it. */
 static bool reaches_device(const struct memory *m, enum simt_access kind) {
     return (reached[device] >> m->device & 1) && kind == SIMT_READ &&
-           (strcmp(kernel, "gather") == 0 || strcmp(kernel, "pack_shares") == 0);
+           (strcmp(kernel, "gather") == 0 || strcmp(kernel, "pack_shares") == 0 ||
+            strcmp(kernel, "residual_shares") == 0);
 }
 
 /* @a is neither shared nor the kernel's argument. */
