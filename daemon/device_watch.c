@@ -9,10 +9,19 @@
 #include <time.h>
 #include "base/util.h"
 
-/* NVML's, as its API reference has them: the header is not needed. Results: 0 is success. */
+/* NVML's, as its API reference has them: the header is not needed. Results: 0 is success. CUDA 13
+ * deprecates two calls, which its successor answers with an error; older drivers have their
+ * successors not. */
 struct nvml_memory {
     unsigned long long total, free, used;
 };
+
+struct nvml_temperature {
+    unsigned version; /* TEMPERATURE_1 */
+    int sensor, celsius;
+};
+
+#define TEMPERATURE_1 ((unsigned)sizeof(struct nvml_temperature) | 1u << 24)
 
 enum { CLOCK_SM = 1, SENSOR_GPU = 0 };
 
@@ -30,8 +39,10 @@ struct nvml {
     int (*energy)(void *device, unsigned long long *mj);
     int (*power)(void *device, unsigned *mw);
     int (*clock)(void *device, int which, unsigned *mhz);
-    int (*temperature)(void *device, int sensor, unsigned *celsius);
+    int (*temperature)(void *device, struct nvml_temperature *t);
+    int (*old_temperature)(void *device, int sensor, unsigned *celsius);
     int (*reasons)(void *device, unsigned long long *bits);
+    int (*old_reasons)(void *device, unsigned long long *bits);
 };
 
 /* A thread that hangs in a call keeps it when the owner has freed it. */
@@ -52,17 +63,20 @@ static int open_library(struct nvml *n, struct err *err) {
     const struct {
         void *call;
         const char *name;
+        bool optional;
     } calls[] = {
-        {&n->init, "nvmlInit_v2"},
-        {&n->shutdown, "nvmlShutdown"},
-        {&n->error, "nvmlErrorString"},
-        {&n->find, "nvmlDeviceGetHandleByPciBusId_v2"},
-        {&n->memory, "nvmlDeviceGetMemoryInfo"},
-        {&n->energy, "nvmlDeviceGetTotalEnergyConsumption"},
-        {&n->power, "nvmlDeviceGetPowerUsage"},
-        {&n->clock, "nvmlDeviceGetClockInfo"},
-        {&n->temperature, "nvmlDeviceGetTemperature"},
-        {&n->reasons, "nvmlDeviceGetCurrentClocksThrottleReasons"},
+        {&n->init, "nvmlInit_v2", false},
+        {&n->shutdown, "nvmlShutdown", false},
+        {&n->error, "nvmlErrorString", false},
+        {&n->find, "nvmlDeviceGetHandleByPciBusId_v2", false},
+        {&n->memory, "nvmlDeviceGetMemoryInfo", false},
+        {&n->energy, "nvmlDeviceGetTotalEnergyConsumption", false},
+        {&n->power, "nvmlDeviceGetPowerUsage", false},
+        {&n->clock, "nvmlDeviceGetClockInfo", false},
+        {&n->temperature, "nvmlDeviceGetTemperatureV", true},
+        {&n->old_temperature, "nvmlDeviceGetTemperature", true},
+        {&n->reasons, "nvmlDeviceGetCurrentClocksEventReasons", true},
+        {&n->old_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons", true},
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(names) && !n->library; i++)
@@ -70,9 +84,28 @@ static int open_library(struct nvml *n, struct err *err) {
     if (!n->library)
         return err_set(err, 0, NULL, "NVML is not there: %s", dlerror()), -ENODEV;
     for (size_t i = 0; i < ARRAY_SIZE(calls); i++)
-        if (!(*(void **)calls[i].call = dlsym(n->library, calls[i].name)))
+        if (!(*(void **)calls[i].call = dlsym(n->library, calls[i].name)) && !calls[i].optional)
             return err_set(err, 0, NULL, "this NVML has no %s", calls[i].name), -ENODEV;
     return 0;
+}
+
+static unsigned temperature_of(const struct nvml *n, void *device) {
+    struct nvml_temperature t = {.version = TEMPERATURE_1, .sensor = SENSOR_GPU};
+    unsigned celsius;
+
+    if (n->temperature && n->temperature(device, &t) == 0)
+        return (unsigned)MAX(t.celsius, 0);
+    return n->old_temperature && n->old_temperature(device, SENSOR_GPU, &celsius) == 0 ? celsius
+                                                                                       : 0;
+}
+
+static bool is_throttled(const struct nvml *n, void *device) {
+    unsigned long long bits = 0;
+
+    if ((!n->reasons || n->reasons(device, &bits)) &&
+        (!n->old_reasons || n->old_reasons(device, &bits)))
+        return false;
+    return bits & REASONS_THROTTLED;
 }
 
 /* What cannot be told of this device stays 0. */
@@ -81,7 +114,7 @@ static struct device_state ask(const struct device_watch *w) {
     void *device = w->device;
     struct device_state s = {0};
     struct nvml_memory memory = {0};
-    unsigned long long energy = 0, reasons = 0;
+    unsigned long long energy = 0;
 
     if (n->memory(device, &memory) == 0) {
         s.memory_bytes = memory.total;
@@ -93,9 +126,8 @@ static struct device_state ask(const struct device_watch *w) {
         s.power_mw = 0;
     if (n->clock(device, CLOCK_SM, &s.clock_mhz))
         s.clock_mhz = 0;
-    if (n->temperature(device, SENSOR_GPU, &s.celsius))
-        s.celsius = 0;
-    s.throttled = n->reasons(device, &reasons) == 0 && reasons & REASONS_THROTTLED;
+    s.celsius = temperature_of(n, device);
+    s.throttled = is_throttled(n, device);
     return s;
 }
 

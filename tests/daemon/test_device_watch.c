@@ -73,6 +73,18 @@ Test(device_watch, what_a_device_does_not_tell_is_0) {
     device_watch_free(w);
 }
 
+Test(device_watch, tells_the_same_by_a_newer_nvml) {
+    struct fake_nvml *f = fake();
+
+    f->newer = true;
+    f->reasons = 0x40;
+    struct device_watch *w = watch();
+    struct device_state s = device_watch_read(w);
+    cr_expect_eq(s.celsius, 54);
+    cr_expect(s.throttled);
+    device_watch_free(w);
+}
+
 Test(device_watch, says_why_there_is_none) {
     struct device_watch *w = NULL;
     struct err err = {0};

@@ -16,10 +16,15 @@ EXPORT struct fake_nvml fake_nvml = {.total = 1ull << 37,
                                      .mhz = 1980,
                                      .celsius = 54};
 
-enum { NOT_SUPPORTED = 3, NOT_FOUND = 6 };
+enum { NOT_SUPPORTED = 3, NOT_FOUND = 6, VERSION_MISMATCH = 25, DEPRECATED = 26 };
 
 struct memory {
     unsigned long long total, free, used;
+};
+
+struct temperature {
+    unsigned version;
+    int sensor, celsius;
 };
 
 EXPORT int nvmlInit_v2(void) {
@@ -67,10 +72,22 @@ EXPORT int nvmlDeviceGetClockInfo(void *device, int which, unsigned *mhz) {
 
 EXPORT int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius) {
     *celsius = sensor == 0 ? fake_nvml.celsius : 0;
+    return fake_nvml.newer ? DEPRECATED : 0;
+}
+
+EXPORT int nvmlDeviceGetTemperatureV(void *device, struct temperature *t) {
+    if (!fake_nvml.newer || t->version != 0x100000c)
+        return VERSION_MISMATCH;
+    t->celsius = t->sensor == 0 ? (int)fake_nvml.celsius : 0;
     return 0;
+}
+
+EXPORT int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *bits) {
+    *bits = fake_nvml.reasons;
+    return fake_nvml.newer ? 0 : NOT_SUPPORTED;
 }
 
 EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *bits) {
     *bits = fake_nvml.reasons;
-    return 0;
+    return fake_nvml.newer ? DEPRECATED : 0;
 }
