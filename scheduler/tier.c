@@ -89,7 +89,8 @@ static void identify(const struct sched *s, struct disk_opts *o) {
     e = e < 0 ? e : buf_add(&b, &kv_type, sizeof(kv_type));
     e = e < 0 ? e : buf_add(&b, &blocks, sizeof(blocks));
     e = e < 0 ? e : buf_add(&b, s->opts.disk.identity, sizeof(s->opts.disk.identity));
-    e = e < 0 ? e : buf_printf(&b, "%.32s %.32s", i->backend, i->isa);
+    /* Behind a device's isa stands how many there are: pages are the same on any number. */
+    e = e < 0 ? e : buf_printf(&b, "%.32s %.*s", i->backend, (int)strcspn(i->isa, " "), i->isa);
     o->n_identity = e < 0 ? 0 : b.len;
     if (e >= 0)
         memcpy(o->identity, b.data, b.len);
