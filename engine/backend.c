@@ -41,11 +41,16 @@ static void *open_library(char *why, size_t size) {
     return lib;
 }
 
-void backend_sources(const struct be_ops *ops, uint8_t out[20]) {
+void backend_sources(const struct be_ops *ops, const struct be *be, uint8_t out[20]) {
     static const uint8_t here[20] = {ENGINE_SOURCES};
+    const char *kind = ops->device ? ops->isa(be) : "";
 
     for (size_t i = 0; i < sizeof(here); i++)
         out[i] = here[i] ^ (uint8_t)(ops->sources[i] << 1 | ops->sources[i] >> 7);
+    /* Its sums of mma and its exponentials are those of its compute capability. How many devices
+     * there are stands behind that. */
+    for (size_t i = 0; i < sizeof(here) && kind[i] && kind[i] != ' '; i++)
+        out[i] ^= (uint8_t)kind[i];
 }
 
 /* The library stays open: its table is used until the process ends. With @optional it is no error

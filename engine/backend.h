@@ -481,8 +481,8 @@ void backend_build_id(uint8_t out[20]);
 const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o);
 
 /* What all bits that @ops computes follow from besides the model: a digest of the sources, here and
- * there. */
-void backend_sources(const struct be_ops *ops, uint8_t out[20]);
+ * there, and of the kind of device that @be has, if @ops has any; else @be may be NULL. */
+void backend_sources(const struct be_ops *ops, const struct be *be, uint8_t out[20]);
 
 extern const struct be_ops backend_reference;
 extern const struct be_ops backend_cpu;

@@ -373,7 +373,7 @@ static void fill_info(struct engine *e) {
     i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) + all_kv_bytes(e);
     i->n_params = e->model.n_params;
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
-    backend_sources(e->ops, i->sources);
+    backend_sources(e->ops, e->be, i->sources);
     tell_place(e);
     place_mark(&e->model, i->sources);
     i->kv_type = e->opts.kv_type;

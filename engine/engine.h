@@ -55,8 +55,8 @@ struct engine_info {
     uint64_t host_expert_bytes;
     uint64_t n_picks, n_host_picks; /* counted so far, with experts_fd: all, and the host's */
     uint8_t fingerprint[16];
-    /* Of the sources of the engine and the backend, and of where experts lie: where it differs, so
-     * may what is computed. */
+    /* Of the sources of the engine and the backend, of the device's compute capability, and of
+     * where experts lie: where it differs, so may what is computed. */
     uint8_t sources[20];
     enum engine_kv_type kv_type;
     enum engine_weights weights;

@@ -55,7 +55,7 @@ static int read_header(int fd, struct keep_header *h) {
     uint8_t sources[20];
     struct stat st;
 
-    backend_sources(&backend_cpu, sources);
+    backend_sources(&backend_cpu, NULL, sources);
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, &st) < 0 ||
         pread(fd, h, sizeof(*h), 0) != sizeof(*h) || memcmp(h->magic, magic, sizeof(magic)) != 0 ||
@@ -98,7 +98,7 @@ void keep_open(struct keep *k, int fd, const struct gguf *file, const struct ggu
     memcpy(h->magic, magic, sizeof(magic));
     memcpy(h->key, key, sizeof(key));
     h->drafts = drafts;
-    backend_sources(&backend_cpu, h->sources);
+    backend_sources(&backend_cpu, NULL, h->sources);
 }
 
 /* Nothing is kept: blocks that there are stay as they are. */

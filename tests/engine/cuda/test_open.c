@@ -12,6 +12,7 @@
 #include "tests/support/tiny_model.h"
 
 static char note[600]; /* of the engine that was opened last */
+static uint8_t sources[20];
 
 /* Opens and closes. @o: what is special. *n_pages: how many there were. */
 static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, struct err *err) {
@@ -29,6 +30,8 @@ static int try_open(const char *path, struct engine_opts o, uint32_t *n_pages, s
     int r = engine_new(&e, &o, err);
     if (r == 0 && n_pages)
         *n_pages = engine_info(e)->n_pages;
+    if (r == 0)
+        memcpy(sources, engine_info(e)->sources, sizeof(sources));
     snprintf(note, sizeof(note), "%s", r == 0 ? engine_info(e)->note : "");
     engine_free(e);
     cr_expect(fake_find()->n_live == 0);
@@ -179,6 +182,21 @@ static void spoil_early(const char *kernel, uint64_t number, void *args) {
 
     if (strcmp(kernel, "hidden") == 0)
         ((struct hidden_args *)args)->eps += n++ / 64 % 2 ? 0.0f : 0.5f;
+}
+
+/* Devices of two families need not have the same bits: requests do not move between them. */
+Test(cuda_open, sources_tell_families_apart) {
+    uint8_t first[20];
+    struct err err = {0};
+    char path[64];
+
+    fake_small_model(path);
+    cr_assert(try_open(path, (struct engine_opts){0}, NULL, &err) == 0, "%s", err.message);
+    memcpy(first, sources, sizeof(first));
+    fake_find()->minor++;
+    cr_assert(try_open(path, (struct engine_opts){0}, NULL, &err) == 0, "%s", err.message);
+    cr_expect(memcmp(first, sources, sizeof(first)) != 0);
+    unlink(path);
 }
 
 /* Kernels are launched early where that is faster and right, or where it is said so. */
