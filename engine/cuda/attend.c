@@ -16,7 +16,7 @@ static struct attend_kernel kernel_for(const struct step *s, const struct heads 
 bool attend_many_share(const struct be *b, const struct engine_batch *batch) {
     uint32_t last = ATTN_CHUNK / b->opts->page_tokens - 1, n = 1, most = 1; /* page of a chunk */
 
-    if (!b->shares || batch->n_rows <= MATVEC_ROWS)
+    if (!b->shares || b->no_many || batch->n_rows <= MATVEC_ROWS)
         return false;
     for (uint32_t i = 1; i < batch->n_seqs; i++) {
         const struct engine_seq *x = &batch->seq[i - 1], *y = &batch->seq[i];
@@ -38,9 +38,8 @@ static struct attend_kernel sharing_kernel(const struct step *s, const struct he
     const struct be *b = s->be;
     struct page_shape shape = cuda_page_shape(b, h);
     struct attend_kernel k = attend_kernel_for(&shape, true, b->bulk);
-    bool tried = b->opts->max_rows > b->wide_rows;
 
-    if (!tried || !k.leaves || !s->many_share)
+    if (b->no_many || !k.leaves || !s->many_share)
         return (struct attend_kernel){0};
     return k;
 }

@@ -177,9 +177,11 @@ struct be {
      * kernels of their own (step.c), and no kernel of many rows does what the one before it could,
      * or the one behind; more than so many rows: ATTN_WIDE queries a block. */
     uint32_t fuse, wide_rows;
-    struct temper temper;     /* of the layers' queries, all the same */
-    bool wants_early;         /* as early_open() found */
-    bool no_matvec, no_split; /* found wrong: matvec; matmul_wide with divided panels */
+    struct temper temper; /* of the layers' queries, all the same */
+    bool wants_early;     /* as early_open() found */
+    /* Found wrong: matvec; panels that blocks share, also cut ones; cut ones; what many sequences
+     * share by attend_wide. */
+    bool no_matvec, no_split, no_cut, no_many;
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
     bool wgmma, cores; /* products of wgmma are right here; rows are packed for them by the op */

@@ -203,7 +203,8 @@ static uint32_t panels_to_cut(const struct be *b, const struct weights *w, uint3
     uint32_t n = (uint32_t)b->device.n_multiprocessors, panels = wide_panels(w, n_rows);
     uint32_t left = panels % n;
 
-    return panels > n && 2 * left <= n && can_divide(b, w, left, CUT_BYTES) ? left : 0;
+    return panels > n && 2 * left <= n && !b->no_cut && can_divide(b, w, left, CUT_BYTES) ? left
+                                                                                          : 0;
 }
 
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,

@@ -183,8 +183,8 @@ Test(cuda_latent, chunks_pages_of_others_and_the_kernel_change_no_bit) {
         if (kv == ENGINE_KV_F16) {
             setenv("WEFT_CUDA_CHECK", "1", 1);
             fake_find()->broken = "attend_latent_bulk";
-            run_long(path, kv, 97, false, "0", "without attend_latent_bulk: attention is off",
-                     &small);
+            run_long(path, kv, 97, false, "0",
+                     "without attend_latent_bulk: other bits in attention", &small);
             fake_find()->broken = NULL;
             setenv("WEFT_CUDA_CHECK", "0", 1);
         } else {

@@ -1,0 +1,427 @@
+/*
+ * selftest_attention - attention over made-up keys in each way that steps may take: of a prompt, of
+ * few rows, split or not, of sequences that share pages; of models with sinks again with these and
+ * a window. The plainest way is compared with a sum in double on the host, all others with it, by
+ * bits: blocks of few queries, each with all of its chunks, a merge of its own, nothing by last
+ * blocks. The others come one by one on top of it, and one that gives other bits is left out.
+ *
+ * Which blocks there are is decided by plan from the batch and the number of multiprocessors, so a
+ * batch is tried as a device of few or of many would have it. Two key heads are enough for that.
+ */
+
+#include "engine/cuda/selftest.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "engine/cuda/kernels_attention.h"
+
+#define KEYS 912u /* three chunks, and one that begins; MOST rows begin behind the third */
+#define MOST 144u /* rows that are computed, at most: more than a block of ATTN_WIDE queries */
+#define SOME 20u  /* rows whose results are merged by row */
+#define FEW 8u    /* sequences whose results last blocks merge */
+#define HEADS_KV 2u
+#define GROUP 32u   /* heads that share a key head, at most */
+#define WINDOW 170u /* of the last row: its chunk, and the last tiles of the one before */
+#define POISON ((size_t)1 << 20) /* bytes of partial results that must be written before read */
+
+/* What attention is tried with. */
+struct scene {
+    struct heads heads;
+    float *q, *turned; /* [n_rows]; turned: of latent attention, behind others */
+    float *k, *v;      /* [n_keys] */
+    float *right, *o;  /* [n_rows] of the plainest way, of another */
+    float *sinks;      /* [heads.n] */
+    float *sinks_on;
+    uint32_t n_keys, n_rows;    /* rows: the last positions */
+    uint32_t window;            /* 0: none, and no sinks */
+    uint32_t n_value;           /* of a head's result, and of its query in q */
+    size_t n_q, n_kv, n_turned; /* values of a row */
+    double limit;
+    /* The step under way. */
+    struct engine_batch batch;
+    struct engine_seq seq[KEYS];
+    uint32_t start[KEYS + 1], *page;
+};
+
+/* What a step is made of: the last @n rows, of one sequence or each of one of its own, all on the
+ * same pages. */
+struct batch {
+    uint32_t n, n_multiprocessors;
+    bool apart;
+};
+
+/* -- on the host ------------------------------------------------------------------------------- */
+
+/* Value @d of the query of a row and head. */
+static double query_value(const struct scene *t, uint32_t row, uint32_t head, uint32_t d) {
+    size_t width = t->n_turned / t->heads.n, behind = width + t->n_value - t->heads.dim;
+
+    if (d < t->n_value)
+        return (double)t->q[row * t->n_q + (size_t)head * t->n_value + d];
+    return (double)t->turned[row * t->n_turned + head * width + behind + d - t->n_value];
+}
+
+/* Of one row and head, over the keys that it sees; to out [n_value]. */
+static void attend_on_host(const struct scene *t, uint32_t head, uint32_t row, double *out) {
+    uint32_t dim = t->heads.dim, n_kv = t->heads.n_kv, pos = t->n_keys - t->n_rows + row;
+    uint32_t head_kv = head * n_kv / t->heads.n;
+    uint32_t first = t->window && pos >= t->window ? pos - t->window + 1 : 0;
+    double sink = t->window ? (double)t->sinks[head] : -INFINITY;
+    double p[KEYS], max = sink, sum;
+
+    for (uint32_t i = first; i <= pos; i++) {
+        p[i] = 0;
+        for (uint32_t d = 0; d < dim; d++)
+            p[i] += query_value(t, row, head, d) *
+                    (double)t->k[((size_t)i * n_kv + head_kv) * dim + d] / sqrt(dim);
+        max = fmax(max, p[i]);
+    }
+    sum = exp(sink - max);
+    for (uint32_t i = first; i <= pos; i++)
+        sum += p[i] = exp(p[i] - max);
+    for (uint32_t d = 0; d < t->n_value; d++) {
+        out[d] = 0;
+        for (uint32_t i = first; i <= pos; i++)
+            out[d] += p[i] / sum * (double)t->v[((size_t)i * n_kv + head_kv) * dim + d];
+    }
+}
+
+/* |right - what it should be| / |what it should be| of the first row and the last. */
+static double error_of(const struct scene *t) {
+    double exact[HEAD_VALUES], d = 0, norm = 0;
+
+    for (uint32_t row = 0; row < t->n_rows; row += MAX(t->n_rows - 1, 1u))
+        for (uint32_t h = 0; h < t->heads.n; h++) {
+            const float *got = t->right + row * t->n_q + (size_t)h * t->n_value;
+
+            attend_on_host(t, h, row, exact);
+            for (uint32_t i = 0; i < t->n_value; i++) {
+                d += pow(exact[i] - (double)got[i], 2);
+                norm += exact[i] * exact[i];
+            }
+        }
+    return sqrt(d / norm);
+}
+
+/* -- on the device ----------------------------------------------------------------------------- */
+
+/* Copies @n floats; those of the host may be anywhere. */
+static int send(struct be *b, const float *from, float *to, size_t n) {
+    return n == 0
+               ? 0
+               : cuda_check(b, b->api->copy(to, from, n * sizeof(*from), CUDA_TO_DEVICE, b->stream),
+                            "cudaMemcpyAsync");
+}
+
+/* A step of @n rows from @pos0 on begins, of one sequence or of one each. */
+static int begin(struct be *b, struct scene *t, uint32_t pos0, uint32_t n, bool apart,
+                 struct step **s) {
+    static const int32_t token[KEYS];
+    uint32_t tokens = b->opts->page_tokens, n_seqs = apart ? n : 1, n_tables = 0;
+
+    assert(n <= (apart ? MOST : KEYS) && n <= b->opts->max_rows && n_seqs <= b->opts->max_seqs);
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        uint32_t end = apart ? pos0 + i + 1 : pos0 + n;
+
+        t->seq[i] = (struct engine_seq){
+            .row0 = i, .n_rows = apart ? 1 : n, .pos0 = apart ? pos0 + i : pos0, .feed = -1};
+        t->start[i] = n_tables;
+        for (uint32_t k = 0; k * tokens < end; k++)
+            t->page[n_tables++] = k;
+    }
+    t->start[n_seqs] = n_tables;
+    t->batch = (struct engine_batch){.n_rows = n,
+                                     .n_seqs = n_seqs,
+                                     .token = token,
+                                     .seq = t->seq,
+                                     .table[KV_GLOBAL] = {t->start, t->page},
+                                     .table[KV_WINDOW] = {t->start, t->page}};
+    return step_begin(b, &t->batch, s);
+}
+
+/* Its step is idle again. */
+static void end(struct be *b) {
+    b->step[0].batch = NULL;
+    b->step[0].packed = false;
+}
+
+/* Keys and values to their pages, in as few steps as may be. */
+static int store_keys(struct be *b, struct scene *t) {
+    const struct heads *h = &t->heads;
+    struct latent_args latent = latent_store_args(b, h, &b->shape->rope[0]);
+    struct store_args a = {.batch = b->head,
+                           .q = b->q,
+                           .k = b->k,
+                           .v = b->v,
+                           .rope = b->rope[0],
+                           .pages = b->kv[KV_GLOBAL].pages,
+                           .shape = cuda_page_shape(b, h),
+                           .n_head = h->n,
+                           .n_kv = h->n_kv};
+    int r = 0;
+
+    latent.store.n_rot = 0;
+    latent.store.pages = a.pages;
+    for (uint32_t at = 0, n; at < t->n_keys && r == 0; at += n) {
+        struct launch l = {t->n_turned ? kernel_store_latent : kernel_store,
+                           0,
+                           (h->n + h->n_kv + 7) / 8,
+                           CUDA_THREADS,
+                           "store",
+                           0};
+        struct step *s;
+
+        l.grid_x = n = MIN(t->n_keys - at, b->opts->max_rows);
+        r = begin(b, t, at, n, false, &s);
+        r = r < 0 ? r : send(b, t->k + at * t->n_kv, b->k, n * t->n_kv);
+        r = r < 0 || t->n_turned ? r : send(b, t->v + at * t->n_kv, b->v, n * t->n_kv);
+        if (r == 0)
+            r = t->n_turned ? cuda_launch(b, &l, &latent, sizeof(latent))
+                            : cuda_launch(b, &l, &a, sizeof(a));
+        r = r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "the first kernels");
+        end(b);
+    }
+    return r;
+}
+
+/* The rows of @p to @o. What others have left there, and of results of chunks, must not pass. */
+static int attend(struct be *b, struct scene *t, const struct batch *p, float *o) {
+    uint32_t first = t->n_rows - p->n, real = (uint32_t)b->device.n_multiprocessors;
+    struct weights w = {.sinks = t->window ? t->sinks_on : NULL};
+    const struct model_op op = {
+        .kind = OP_ATTEND,
+        .heads = t->heads,
+        .attn = {.scale = (float)(1 / sqrt(t->heads.dim)), .window = t->window},
+        .weights = &w};
+    size_t n = p->n * t->n_q;
+    struct step *s;
+
+    assert(p->n > 0 && p->n <= t->n_rows && p->n_multiprocessors > 0);
+    int e = b->api->fill(b->o, 0xFF, n * sizeof(*o), b->stream);
+    e = e ? e : b->api->fill(b->partial, 0xFF, MIN(b->partial_bytes, POISON), b->stream);
+    int r = cuda_check(b, e, "cudaMemset");
+    r = r < 0 ? r : begin(b, t, t->n_keys - p->n, p->n, p->apart, &s);
+    r = r < 0 ? r : send(b, t->q + first * t->n_q, b->q, n);
+    r = r < 0 || !t->n_turned
+            ? r
+            : send(b, t->turned + first * t->n_turned, b->latent.q, p->n * t->n_turned);
+    b->device.n_multiprocessors = (int)p->n_multiprocessors;
+    r = r < 0 ? r : step_attend(s, &op);
+    b->device.n_multiprocessors = (int)real;
+    r = r < 0 ? r : selftest_fetch(b, o, b->o, n * sizeof(*o));
+    end(b);
+    return r;
+}
+
+/* Whether the rows of @p have the bits of the plainest way. 1, 0 or -errno. */
+static int same_in(struct be *b, struct scene *t, const struct batch *p) {
+    int r = attend(b, t, p, t->o);
+
+    return r < 0 ? r
+                 : memcmp(t->o, t->right + (t->n_rows - p->n) * t->n_q,
+                          p->n * t->n_q * sizeof(float)) == 0;
+}
+
+/* -- the ways ---------------------------------------------------------------------------------- */
+
+/* What a way adds to those above it. */
+enum way { PLAIN, BULK, WIDE, FUSED, SHARED, MANY, WAYS };
+
+static const char *const way_name[] = {[BULK] = "attend_latent_bulk",
+                                       [WIDE] = "attend_wide",
+                                       [FUSED] = "fused kernels",
+                                       [SHARED] = "pages shared by few queries",
+                                       [MANY] = "pages shared by many queries"};
+
+/* What steps would take; of ways that are left out nothing. */
+struct wanted {
+    uint32_t fuse, wide_rows;
+    bool bulk, shares, many;
+};
+
+/* From now on steps take a way, or do not. */
+static void take(struct be *b, const struct wanted *all, enum way way, bool use) {
+    if (way == BULK)
+        b->bulk = use && all->bulk;
+    else if (way == WIDE)
+        b->wide_rows = use ? all->wide_rows : UINT32_MAX;
+    else if (way == FUSED)
+        b->fuse = use ? all->fuse : 0;
+    else if (way == SHARED)
+        b->shares = use && all->shares;
+    else
+        b->no_many = !(use && all->many);
+}
+
+#define CROWDED 1u /* multiprocessors, for which any batch is enough */
+#define BATCHES 3u /* of a way, at most */
+
+/* Steps that go the way; returns how many. */
+static uint32_t batches_of(const struct be *b, const struct scene *t, enum way way,
+                           struct batch p[BATCHES]) {
+    uint32_t real = (uint32_t)b->device.n_multiprocessors, group = t->heads.n / t->heads.n_kv;
+    uint32_t n_seqs = MIN(t->n_rows, b->opts->max_seqs), n_kv = t->heads.n_kv;
+    uint32_t some = MIN(SOME, t->n_rows), few = MIN(FEW, n_seqs);
+    /* Multiprocessors for which no batch is enough: each chunk is an item. */
+    uint32_t empty = t->n_rows * t->heads.n / ATTN_QUERIES + 2 * n_kv + 1;
+    /* As many as a block of ATTN_WIDE takes; runs of two chunks, or of three where they are few. */
+    uint32_t many = MIN(MAX(MATVEC_ROWS + 1, ATTN_WIDE / group), n_seqs);
+
+    switch (way) {
+    case PLAIN:
+        p[0] = (struct batch){t->n_rows, empty, false};
+        p[1] = (struct batch){some, CROWDED, false};
+        p[2] = (struct batch){1, real, false};
+        return 3;
+    case WIDE:
+        p[0] = (struct batch){t->n_rows, CROWDED, false};
+        return 1;
+    case BULK:
+        p[0] = (struct batch){t->n_rows, CROWDED, false};
+        p[1] = (struct batch){t->n_rows, empty, false};
+        p[2] = (struct batch){1, real, false};
+        return 3;
+    case FUSED:
+        p[0] = (struct batch){some, empty, false};
+        p[1] = (struct batch){MIN(FEW, t->n_rows), empty, false};
+        p[2] = (struct batch){1, empty, false};
+        return 3;
+    case SHARED:
+        p[0] = (struct batch){MIN(some, n_seqs), real, true};
+        p[1] = (struct batch){few, real, true};
+        return 2;
+    case MANY:
+        p[0] = (struct batch){many, many * group < 96 ? n_kv : 2 * n_kv, true};
+        return many > MATVEC_ROWS;
+    default:
+        assert(false);
+        return 0;
+    }
+}
+
+/* 1: all steps of the way have the bits of the plainest one; 0 or -errno. */
+static int is_right(struct be *b, struct scene *t, enum way way) {
+    struct batch p[BATCHES];
+    uint32_t n = batches_of(b, t, way, p);
+    int r = 1;
+
+    for (uint32_t i = 0; i < n && r == 1; i++)
+        r = same_in(b, t, &p[i]);
+    return r;
+}
+
+/* Whether steps of this model and device can go the way at all. */
+static bool is_wanted(const struct be *b, const struct scene *t, const struct wanted *all,
+                      enum way way) {
+    struct page_shape shape = cuda_page_shape(b, &t->heads);
+
+    if (way == BULK)
+        return all->bulk;
+    if (way == WIDE)
+        return t->n_rows > all->wide_rows && (!t->n_turned || b->bulk);
+    if (way == FUSED)
+        return all->fuse > 0;
+    if (way == SHARED)
+        return all->shares;
+    return all->many && b->shares && attend_kernel_for(&shape, true, false).leaves;
+}
+
+/* The plainest way must be right; each other one is taken if it is. */
+static int try_ways(struct be *b, struct scene *t, struct err *err) {
+    const struct wanted all = {b->fuse, b->wide_rows, b->bulk, b->shares, !b->no_many};
+    const struct batch prompt = {t->n_rows, CROWDED, false};
+    const char *what = t->window ? "attention with a window" : "attention";
+    char why[80];
+
+    for (enum way way = PLAIN + 1; way < WAYS; way++)
+        take(b, &all, way, false);
+    int r = attend(b, t, &prompt, t->right);
+    if (r < 0)
+        return r;
+    double error = error_of(t);
+    if (!(error <= t->limit))
+        return selftest_refuse(b, what, error, err);
+    r = is_right(b, t, PLAIN);
+    if (r == 0)
+        return err_set(err, 0, NULL,
+                       "%s (%s) does not compute what it should: %s of few rows alone gives other "
+                       "bits; use --backend cpu and report this",
+                       b->device.name, b->isa, what);
+    for (enum way way = PLAIN + 1; way < WAYS && r >= 0; way++) {
+        if (!is_wanted(b, t, &all, way))
+            continue;
+        take(b, &all, way, true);
+        r = is_right(b, t, way);
+        if (r != 0)
+            continue;
+        take(b, &all, way, false);
+        snprintf(why, sizeof(why), "other bits in %s", what);
+        r = selftest_leave_out(b, way_name[way], why);
+    }
+    if (!b->fuse)
+        b->wants_fuse = 0;
+    return r < 0 ? r : 0;
+}
+
+/* Sizes, and all numbers, in one piece of memory at t->q. */
+static int make_scene(struct be *b, struct scene *t) {
+    const struct model_shape *m = b->shape;
+    uint32_t group = MIN(m->n_head / m->n_head_kv, GROUP), n_kv = MIN(m->n_head_kv, HEADS_KV);
+    uint32_t tokens = b->opts->page_tokens;
+    uint64_t room = b->kv[KV_GLOBAL].n_pages * b->kv[KV_GLOBAL].page_bytes;
+
+    t->heads = (struct heads){n_kv * group, n_kv, m->head_dim};
+    struct page_shape page = cuda_page_shape(b, &t->heads);
+    t->n_value = cuda_head_values(b, &t->heads);
+    t->n_q = (size_t)t->heads.n * t->n_value;
+    t->n_kv = (size_t)n_kv * m->head_dim;
+    t->n_turned = m->mla.rank ? t->heads.n * (m->mla.n_nope + m->head_dim - m->mla.rank) : 0;
+    t->limit = page.q8 ? 8 * SELFTEST_LIMIT : SELFTEST_LIMIT;
+    room = room / page_layer_bytes(&page) * tokens;
+    t->n_keys = (uint32_t)MIN(MIN(room, b->opts->max_context), KEYS);
+    t->n_rows = MIN(MIN(t->n_keys, MOST), b->opts->max_rows);
+    const struct {
+        float **to;
+        size_t n;
+    } parts[] = {{&t->q, t->n_rows * t->n_q},  {&t->turned, t->n_rows * t->n_turned},
+                 {&t->k, t->n_keys * t->n_kv}, {&t->v, t->n_keys * t->n_kv},
+                 {&t->sinks, t->heads.n},      {&t->right, t->n_rows * t->n_q},
+                 {&t->o, t->n_rows * t->n_q}};
+    size_t n = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        n += parts[i].n;
+    float *all = malloc(n * sizeof(*all));
+    t->page = malloc((size_t)MOST * ((KEYS + tokens - 1) / tokens) * sizeof(*t->page));
+    if (!all || !t->page) {
+        free(all);
+        return -ENOMEM;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+        *parts[i].to = all;
+        selftest_fill(all, parts[i].n, 1 + i);
+        all += parts[i].n;
+    }
+    if (t->n_turned) /* keys are the values */
+        t->v = t->k;
+    return 0;
+}
+
+int selftest_attention(struct be *b, struct err *err) {
+    struct scene t = {.sinks_on = (float *)b->load[0].device};
+    int r = make_scene(b, &t);
+
+    r = r < 0 ? r : store_keys(b, &t);
+    r = r < 0 ? r : try_ways(b, &t, err);
+    if (r == 0 && gguf_find(b->opts->file, "blk.0.attn_sinks.weight")) {
+        t.window = WINDOW;
+        r = send(b, t.sinks, t.sinks_on, t.heads.n);
+        r = r < 0 ? r : try_ways(b, &t, err);
+    }
+    free(t.q);
+    free(t.page);
+    return r;
+}

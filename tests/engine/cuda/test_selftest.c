@@ -1,0 +1,300 @@
+/* What is wrong with one kernel, or with one way to launch it, is found when the device is opened:
+ * that way is left out, with a line that says so, and steps give the tokens that they gave before;
+ * or the device is refused. */
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/rng.h"
+#include "engine/cuda/kernels_attention.h"
+#include "tests/engine/cuda/fake_find.h"
+#include "tests/support/engine_driver.h"
+#include "tests/support/tiny_model.h"
+
+enum { COMMON = 272, SEQS = 17, MORE = 3, OWN = 40 };
+
+/* Of all sequences, in their order. */
+struct digests {
+    uint64_t at[SEQS * 8];
+    uint32_t n;
+};
+
+static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct engine_out *out,
+                 const float *logits) {
+    struct digests *d = ctx;
+
+    cr_assert(d->n < ARRAY_SIZE(d->at));
+    d->at[d->n++] = out->digest;
+}
+
+static bool opened; /* launches are those of steps */
+
+static int open_model(struct driver *d, const char *path, struct digests *out, char note[600]) {
+    struct driver_opts o = {.backend = "cuda",
+                            .path = path,
+                            .n_pages = 400,
+                            .max_rows = 160,
+                            .max_wants = SEQS,
+                            .max_seqs = SEQS,
+                            .n_listed = SEQS * 24,
+                            .on_out = keep,
+                            .ctx = out};
+    struct err err = {0};
+
+    opened = false;
+    int r = driver_open(d, &o, &err);
+    snprintf(note, 600, "%s", r == 0 ? d->info->note : err.message);
+    opened = true;
+    return r;
+}
+
+static struct driver_seq *add(struct driver *d, uint32_t n, uint64_t seed) {
+    int32_t tokens[COMMON + SEQS + 1];
+    struct rng common = {6}, own = {seed};
+
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)rng_below(i < COMMON ? &common : &own, d->info->n_vocab);
+    struct driver_seq *s = driver_add(d, tokens, n, MORE + 2, NULL);
+    cr_assert(s != NULL);
+    return s;
+}
+
+/* Sequences on the same pages: many beside each other, then four. */
+static void run_shared(struct driver *d) {
+    struct driver_seq *all[SEQS];
+
+    for (uint32_t i = 0; i < SEQS; i++) {
+        all[i] = add(d, COMMON + 1 + i, 70 + i);
+        if (i > 0) {
+            memcpy(all[i]->page, all[0]->page, COMMON / 16 * sizeof(*all[i]->page));
+            all[i]->n_computed = all[i]->launched = COMMON;
+        }
+        driver_prefill(d, all[i], 0);
+    }
+    driver_decode(d, all, SEQS, MORE - 1, false);
+    driver_decode(d, all, 4, 1, false);
+    for (uint32_t i = 0; i < SEQS; i++)
+        driver_drop(d, all[i]);
+}
+
+/* A prompt, then a row alone. */
+static void run_alone(struct driver *d) {
+    struct driver_seq *s = add(d, OWN, 1);
+
+    driver_prefill(d, s, 0);
+    driver_decode(d, &s, 1, 1, false);
+    driver_drop(d, s);
+}
+
+/* -- faults ------------------------------------------------------------------------------------ */
+
+/* Whether a launch goes the way that is wrong. */
+typedef bool (*is_way)(const char *kernel, const void *args);
+
+static bool is_matmul(const char *kernel) {
+    return strncmp(kernel, "matmul_w", 8) == 0;
+}
+
+static bool is_wgmma(const char *kernel, const void *args) {
+    return strncmp(kernel, "matmul_wgmma", 12) == 0;
+}
+
+static bool is_wide(const char *kernel, const void *args) {
+    return strcmp(kernel, "matmul_wide") == 0;
+}
+
+static bool is_matvec(const char *kernel, const void *args) {
+    return strncmp(kernel, "matvec", 6) == 0;
+}
+
+static bool is_m128(const char *kernel, const void *args) {
+    return strcmp(kernel, "matmul_m128") == 0;
+}
+
+static bool is_expert_vec(const char *kernel, const void *args) {
+    return strcmp(kernel, "expert_vec") == 0;
+}
+
+static bool is_expert_wide(const char *kernel, const void *args) {
+    return strcmp(kernel, "expert_wide") == 0;
+}
+
+static bool is_split(const char *kernel, const void *args) {
+    return is_matmul(kernel) && ((const struct matmul_args *)args)->n_splits > 1;
+}
+
+static bool is_cut(const char *kernel, const void *args) {
+    return is_matmul(kernel) && ((const struct matmul_args *)args)->n_cut > 0;
+}
+
+static bool is_attend(const char *kernel, const void *args) {
+    return strcmp(kernel, "attend_64") == 0;
+}
+
+static bool is_fused(const char *kernel, const void *args) {
+    return is_attend(kernel, args) && ((const struct attend_args *)args)->merged;
+}
+
+/* Blocks of many queries over a run of chunks, or over all. */
+static bool is_attend_wide(const char *kernel, const void *args, bool runs) {
+    const struct attend_args *a = args;
+    bool wide = strcmp(kernel, "attend_wide_64") == 0 && a->batch->n_wide_items > 0;
+
+    return wide && (a->batch->wide_item[0].n_run > 0) == runs;
+}
+
+static bool is_whole(const char *kernel, const void *args) {
+    return is_attend_wide(kernel, args, false);
+}
+
+static bool is_many(const char *kernel, const void *args) {
+    return is_attend_wide(kernel, args, true);
+}
+
+/* Blocks of a few queries of several sequences. */
+static bool is_few(const char *kernel, const void *args) {
+    const struct attend_args *a = args;
+    bool shared = false;
+
+    for (uint32_t i = 0; is_attend(kernel, args) && i < a->batch->n_items; i++)
+        shared = shared || a->batch->item[i].n_merges > 1;
+    return shared;
+}
+
+struct fault {
+    is_way wrong;
+    const char *note; /* or of the refusal */
+    bool refused;
+    bool taken; /* by the steps of a run that is right */
+};
+
+static struct {
+    const struct fault *faults;
+    uint32_t n_faults, n_taken[8]; /* taken: of each by steps */
+    const struct fault *present;   /* or NULL */
+} scene;
+
+static void spoil(const char *kernel, uint64_t number, void *args) {
+    struct attend_args *a = args;
+    struct matmul_args *m = args;
+    struct expert_args *e = args;
+
+    for (uint32_t i = 0; i < scene.n_faults && opened; i++)
+        scene.n_taken[i] += scene.faults[i].wrong(kernel, args);
+    if (!scene.present || !scene.present->wrong(kernel, args))
+        return;
+    if (strncmp(kernel, "attend", 6) == 0)
+        a->scale *= 2;
+    else if (strncmp(kernel, "expert", 6) == 0)
+        e->m[0].inverse *= 2;
+    else
+        m->m[0].inverse *= 2;
+}
+
+/* What steps give without a fault, then with each of them. */
+static void try_faults(const struct tiny_model *m, void (*run)(struct driver *d),
+                       const struct fault *f, uint32_t n) {
+    struct digests right = {{0}, 0};
+    struct driver d;
+    char path[64], note[600];
+
+    tiny_model_temp(m, path);
+    scene.faults = f;
+    scene.n_faults = n;
+    fake_find()->on_launch = spoil;
+    setenv("WEFT_CUDA_CHECK", "0", 1);
+    scene.present = NULL;
+    memset(scene.n_taken, 0, sizeof(scene.n_taken));
+    cr_assert(open_model(&d, path, &right, note) == 0, "%s", note);
+    run(&d);
+    driver_close(&d);
+    for (uint32_t i = 0; i < n; i++)
+        cr_expect(scene.n_taken[i] > 0 || !f[i].taken, "%s", f[i].note);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    for (uint32_t i = 0; i < n; i++) {
+        struct digests got = {{0}, 0};
+
+        scene.present = &f[i];
+        memset(scene.n_taken, 0, sizeof(scene.n_taken));
+        int r = open_model(&d, path, &got, note);
+        cr_expect((r < 0) == f[i].refused && strstr(note, f[i].note), "%s: %s", f[i].note, note);
+        if (r < 0)
+            continue;
+        run(&d);
+        driver_close(&d);
+        cr_expect(scene.n_taken[i] == 0, "%s: %u", f[i].note, scene.n_taken[i]);
+        cr_expect(memcmp(&got, &right, sizeof(got)) == 0, "%s", f[i].note);
+    }
+    unlink(path);
+}
+
+/* Eight units of columns in what goes down: its segments can be shared. */
+static const struct tiny_model dense = {.type = TENSOR_Q8_0,
+                                        .n_layer = 1,
+                                        .n_embd = 64,
+                                        .n_vocab = 60,
+                                        .n_ff = 512,
+                                        .max_context = 64},
+                               experts = {.arch = "qwen3moe",
+                                          .type = TENSOR_Q8_0,
+                                          .n_layer = 1,
+                                          .n_embd = 64,
+                                          .n_vocab = 60,
+                                          .n_ff = 64,
+                                          .n_expert = 4,
+                                          .n_expert_used = 2,
+                                          .max_context = 64},
+                               one_key_head = {.type = TENSOR_Q8_0,
+                                               .n_layer = 1,
+                                               .n_embd = 64,
+                                               .n_vocab = 60,
+                                               .n_ff = 64,
+                                               .n_head_kv = 1,
+                                               .head_dim = 32,
+                                               .max_context = 560};
+
+Test(cuda_selftest, products_that_are_wrong_are_left_out) {
+    static const struct fault faults[] = {
+        {is_matvec, "without matvec: other bits than matmul_wide", false, true},
+        {is_split, "without shared segments: other bits", false, false},
+        {is_cut, "without cut panels: other bits", false, false},
+        {is_wgmma, "without matmul_wgmma: other bits", false, true},
+        {is_wide, "matmul_wide of Q8_0 is off by", true, false},
+    };
+
+    try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
+}
+
+Test(cuda_selftest, products_of_128_rows_that_are_wrong_are_left_out) {
+    static const struct fault faults[] = {
+        {is_m128, "without matmul_m128: other bits", false, true},
+    };
+
+    fake_find()->major = 8;
+    setenv("WEFT_CUDA_M128", "1", 1);
+    try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
+}
+
+Test(cuda_selftest, experts_that_are_wrong_are_left_out) {
+    static const struct fault faults[] = {
+        {is_expert_vec, "without expert_vec: other bits", false, true},
+        {is_expert_wide, "without expert_wide: other bits", false, true},
+    };
+
+    try_faults(&experts, run_alone, faults, ARRAY_SIZE(faults));
+}
+
+Test(cuda_selftest, attention_that_is_wrong_is_left_out) {
+    static const struct fault faults[] = {
+        {is_attend, "attention is off by", true, true},
+        {is_whole, "without attend_wide: other bits", false, true},
+        {is_fused, "without fused kernels: other bits", false, true},
+        {is_few, "without pages shared by few queries: other bits", false, true},
+        {is_many, "without pages shared by many queries: other bits", false, true},
+    };
+
+    fake_find()->n_multiprocessors = 1;
+    try_faults(&one_key_head, run_shared, faults, ARRAY_SIZE(faults));
+}
