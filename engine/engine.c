@@ -310,9 +310,11 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Whether pass 1 is wanted. Devices compute the model's own block, and no assistant. */
+/* Whether pass 1 is wanted. A device computes the model's own block, and no assistant; several
+ * devices neither. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
-    return o->drafts && !(ops->device && o->block && assistant_found(o->block));
+    return o->drafts && ops->run[OP_KEEP] &&
+           !(ops->device && o->block && assistant_found(o->block));
 }
 
 /* Adds to the note why nothing is drafted although it was asked for. */

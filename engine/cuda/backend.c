@@ -189,6 +189,32 @@ static void set_rank(struct be *b, const struct rank *r) {
     b->first = b; /* until the others are there */
 }
 
+/* Of recurrent layers a rank has some heads, and the states of these: for what computes them there
+ * are no others. */
+static void divide_shape(struct be *b) {
+    struct model_shape *s = &b->divided;
+
+    if (b->n_ranks == 1 || b->shape->state.n_layer == 0)
+        return;
+    *s = *b->shape;
+    b->shape = s;
+    assert(s->delta.n_key_head > 0 && s->delta.n_key_head % b->n_ranks == 0);
+    s->delta.n_key_head /= b->n_ranks;
+    s->delta.n_value_head /= b->n_ranks;
+    for (int i = 0; i < OP_MATRICES; i++)
+        s->state.n_in[i] /= b->n_ranks;
+    s->state.n_out /= b->n_ranks;
+    s->state.n_floats /= b->n_ranks;
+}
+
+struct head_pieces rank_value_heads(const struct be *b) {
+    const struct delta_shape *d = &b->shape->delta;
+
+    return d->tiled ? (struct head_pieces){d->n_value_head / d->n_key_head,
+                                           d->n_key_head * b->n_ranks, d->n_key_head}
+                    : (struct head_pieces){1, d->n_value_head * b->n_ranks, d->n_value_head};
+}
+
 /* Asked before open(): a backend is made up for the sums and thrown away. */
 int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
               const struct rank *rank, uint64_t *bytes, struct err *err) {
@@ -203,6 +229,7 @@ int cuda_room(const struct model_shape *shape, const struct engine_opts *opts,
     b->shape = shape;
     b->opts = &o;
     set_rank(b, rank);
+    divide_shape(b);
     size_pages(b);
     b->memory_wait_ms = MEMORY_WAIT_MS;
     r = find_device(b->api, b->number, &b->device, err);
@@ -253,6 +280,7 @@ int cuda_open(struct be **out, const struct be_opts *o, const struct rank *rank,
     b->recurrent.n_device = o->n_states - o->n_host_states;
     b->draft.of.n_slots = o->n_slots;
     set_rank(b, rank);
+    divide_shape(b);
     size_pages(b);
     read_environment(b);
     r = find_device(b->api, b->number, &b->device, err);

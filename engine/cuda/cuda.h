@@ -159,7 +159,9 @@ struct graphs {
  */
 struct be {
     const struct cuda_api *api;
-    const struct model_shape *shape;
+    const struct model_shape *shape; /* the model's, or, of one of several devices, @divided */
+    struct model_shape
+        divided; /* its part of recurrent layers; else the model's (divide_shape()) */
     const struct engine_opts *opts;
     struct cuda_device device;
     /* Device @number of the runtime's is that of rank @rank of @n_ranks; ranks: of more than 1;
@@ -251,7 +253,8 @@ struct be {
     /* Of a model with recurrent layers. */
     struct {
         float *in[OP_MATRICES], *c, *mix, *out; /* struct delta_args */
-        /* [n_states][layers][n_floats]; those from n_device on lie in pinned host memory. */
+        /* [n_states][layers][n_floats]; those from n_device on lie in pinned host memory, of all
+         * ranks together. */
         float *state, *host_state;
         uint32_t n_states, n_device;
     } recurrent;
@@ -290,6 +293,14 @@ int cuda_check(struct be *b, int error, const char *what);
 static inline uint32_t rank_cut(uint64_t n, uint32_t r, uint32_t n_ranks) {
     return (uint32_t)(n * r / n_ranks);
 }
+
+/* The value heads of a rank: @n pieces of @own heads, from one to the next @stride of the model's.
+ * Piece 0 begins with head rank own. */
+struct head_pieces {
+    uint32_t n, stride, own;
+};
+/* As @b's shape has them. */
+struct head_pieces rank_value_heads(const struct be *b);
 
 /* be_ops.open for device @number as rank @rank of @n_ranks, and be_ops.close. */
 struct rank {

@@ -8,11 +8,12 @@
 
 #define RANKS 8u /* devices that share a model, at most */
 
-/* Rows of @n columns, by shares in their order, in the memory of any device that is reached. */
+/* Rows of @n columns, of each @period of which the shares have some in their order, in the memory
+ * of any device that is reached. */
 struct shares {
-    uint32_t n, n_shares;
+    uint32_t n, n_shares, period; /* period: divides n */
     struct share {
-        const float *at; /* row r at + r n_row: columns from @first on */
+        const float *at; /* row r at + r n_row: columns from @first on, of each period in turn */
         uint32_t first, n_row;
     } share[RANKS]; /* the first one's @first is 0 */
 };

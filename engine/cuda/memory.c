@@ -33,8 +33,9 @@ static void add_activations(struct be *b) {
     size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
     size_t n_out = (size_t)s->n_head * s->mla.n_value; /* 0: no latent attention */
+    size_t n_d = (size_t)b->n_ranks * s->state.n_out;  /* of all ranks */
     size_t n_pair = s->drafts ? 2 * (size_t)s->n_embd : 0;
-    size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, s->state.n_out)), n_pair), 64);
+    size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)), n_pair), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
     size_t heads = s->mla.rank ? round_up(rows * s->n_head, PACK_ROWS) : 0;
     size_t values = MAX(padded * round_up(MAX(MAX(widest, s->mla.q_rank), n_out), 64),
@@ -46,7 +47,8 @@ static void add_activations(struct be *b) {
     add(b, &b->layer_input, rows * n_in, sizeof(float), "activations", false);
     if (b->n_ranks > 1)
         add(b, &b->own_t, rows * rank_share(b, s->n_embd), sizeof(float), "activations", false);
-    add(b, &b->q, rows * MAX(MAX(n_q, n_out), s->n_embd), sizeof(float), "activations", false);
+    add(b, &b->q, rows * MAX(MAX(MAX(n_q, n_out), s->n_embd), b->n_ranks > 1 ? n_d : 0),
+        sizeof(float), "activations", false);
     add(b, &b->k, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->v, rows * n_kv, sizeof(float), "activations", false);
     add(b, &b->o, rows * MAX(n_q, s->n_embd), sizeof(float), "activations", false);
@@ -129,8 +131,9 @@ static void add_recurrent(struct be *b) {
     add(b, &b->recurrent.mix, rows * 2 * n_heads, sizeof(float), "activations", false);
     add(b, &b->recurrent.out, rows * s->n_out, sizeof(float), "activations", false);
     add(b, &b->recurrent.state, b->recurrent.n_device, bytes, "states", false);
-    add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device, bytes, "states",
-        true);
+    if (b->rank == 0) /* the first rank's are those of all */
+        add(b, &b->recurrent.host_state, b->recurrent.n_states - b->recurrent.n_device,
+            b->n_ranks * bytes, "states", true);
 }
 
 /* Of a model that drafts. Before open the slots are not known: as many as there may be. */

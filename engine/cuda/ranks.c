@@ -71,7 +71,7 @@ struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, 
 /* -- opening ----------------------------------------------------------------------------------- */
 
 /* What of an op whose kind is in the table several devices do not compute, in words, or NULL. */
-static const char *ranks_lack(const struct model_op *op) {
+static const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
     switch (op->kind) {
     case OP_EMBED:
         return op->w[1] || op->w[2] ? "embeddings of this kind on several devices" : NULL;
@@ -81,6 +81,8 @@ static const char *ranks_lack(const struct model_op *op) {
                    : NULL;
     case OP_EXPERTS:
         return op->w[1] == op->w[0] ? "experts of this kind on several devices" : NULL;
+    case OP_DELTA:
+        return op->joined && s->delta.tiled ? "delta nets of this kind on several devices" : NULL;
     case OP_GATE:
         return op->w[0] ? "gates of this kind on several devices" : NULL;
     case OP_GATE_UP:
@@ -92,10 +94,12 @@ static const char *ranks_lack(const struct model_op *op) {
 
 /* -EINVAL where key heads do not divide. */
 static int check_heads(const struct model_shape *s, uint32_t n, struct err *err) {
-    if (s->n_head_kv % n == 0)
+    uint32_t n_heads = s->n_head_kv % n ? s->n_head_kv : s->delta.n_key_head;
+
+    if (n_heads % n == 0)
         return 0;
     return err_set(err, 0, "devices", "%u devices do not divide the %u key heads of the model", n,
-                   s->n_head_kv);
+                   n_heads);
 }
 
 /* The least of a rank's room, for each. */
@@ -146,6 +150,7 @@ static int join(struct ranks *k) {
         if (r < 0)
             return ranks_lose(k, b);
         b->host_pages = k->be[0]->host_pages;
+        b->recurrent.host_state = k->be[0]->recurrent.host_state;
         b->first = k->be[0];
     }
     if (!k->direct)
@@ -234,7 +239,7 @@ static const char *address(const struct be *b, uint32_t i) {
 }
 
 static const char *lacks(const struct model_shape *s, const struct model_op *op) {
-    const char *what = ranks_lack(op);
+    const char *what = ranks_lack(s, op);
 
     return what ? what : one_device->lacks(s, op);
 }
@@ -253,7 +258,5 @@ const struct be_ops *ranks_ops(const struct be_ops *one) {
     all.lacks = lacks;
     all.load = ranks_load;
     ranks_step_ops(&all);
-    all.copy_state = NULL;
-    all.host_state = NULL;
     return &all;
 }

@@ -3,28 +3,37 @@
 #include "engine/cuda/kernels_ranks.h"
 #include "engine/cuda/rows.cuh"
 
-/* Columns i .. i + 3 of row @r; zero beyond the row. */
-DEVICE void load_columns(const struct shares &a, size_t r, uint32_t i, float v[4]) {
-    uint32_t p = 0;
+/* Column @i of row @r; *left: so many follow in its place from it on. */
+DEVICE const float *column_at(const struct shares &a, size_t r, uint32_t i, uint32_t *left) {
+    uint32_t p = 0, nth = 0;
 
-    if (i >= a.n) {
-        v[0] = v[1] = v[2] = v[3] = 0;
-        return;
+    if (a.period < a.n) {
+        nth = i / a.period;
+        i -= nth * a.period;
     }
     while (p + 1 < a.n_shares && i >= a.share[p + 1].first)
         p++;
-    const float *from = a.share[p].at + r * a.share[p].n_row + (i - a.share[p].first);
-    uint32_t end = p + 1 < a.n_shares ? a.share[p + 1].first : a.n;
+    const auto &s = a.share[p];
+    uint32_t end = p + 1 < a.n_shares ? a.share[p + 1].first : a.period;
 
-    if (i + 4 <= end && (uintptr_t)from % 16 == 0) {
+    *left = end - i;
+    return s.at + r * s.n_row + nth * (end - s.first) + (i - s.first);
+}
+
+/* Columns i .. i + 3 of row @r; zero beyond the row. */
+DEVICE void load_columns(const struct shares &a, size_t r, uint32_t i, float v[4]) {
+    uint32_t left = 0;
+
+    v[0] = v[1] = v[2] = v[3] = 0;
+    if (i >= a.n)
+        return;
+    const float *from = column_at(a, r, i, &left);
+    if (left >= 4 && (uintptr_t)from % 16 == 0) {
         load_four(from, v);
         return;
     }
-    for (uint32_t j = 0; j < 4; j++, i++) {
-        while (p + 1 < a.n_shares && i >= a.share[p + 1].first)
-            p++;
-        v[j] = i < a.n ? a.share[p].at[r * a.share[p].n_row + (i - a.share[p].first)] : 0;
-    }
+    for (uint32_t j = 0; j < 4 && i + j < a.n; j++)
+        v[j] = *column_at(a, r, i + j, &left);
 }
 
 /* The other devices' columns, read where they lie: a thread has four of a row. For few rows bound

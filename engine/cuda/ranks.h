@@ -22,9 +22,7 @@ struct meeting {
 /* Enqueues that; the device of one of @by is used then. 0 or the runtime's error, nothing is lost
  * yet; *failed: the rank that it is of, if not NULL. */
 int ranks_meet(struct ranks *k, const struct meeting *m, struct be **failed);
-/* Launches pack for rows of x, or of what a rank's o and gates are parts of; residual, of what
- * own_t is a part of or of what the rank has whole. 0 or -EIO. */
-int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a);
+/* Launches residual: of what own_t is a part of, or of what the rank has whole. 0 or -EIO. */
 int ranks_residual(struct be *b, uint32_t n_rows, const struct residual_args *a);
 /* step_logit_rows() up to the factors: the first device has all logits then. 0 or -EIO. */
 int ranks_logit_rows(struct step *s, uint32_t first, uint32_t n);
@@ -42,7 +40,7 @@ static const struct meeting to_first = {OTHER_RANKS, FIRST_RANK};
 static const struct meeting from_first = {FIRST_RANK, OTHER_RANKS};
 
 /* What is exchanged; E: of pairs of a row and an expert what GATHER_H is of rows. */
-enum gathered { GATHER_O, GATHER_H, GATHER_T, GATHER_E, GATHER_LOGITS };
+enum gathered { GATHER_O, GATHER_D, GATHER_H, GATHER_T, GATHER_E, GATHER_LOGITS };
 
 /* rank_cut() of the ranks that are open. */
 static inline uint32_t ranks_cut(const struct ranks *k, uint64_t n, uint32_t r) {
@@ -70,11 +68,11 @@ void ranks_step_ops(struct be_ops *all);
 int ranks_meet_now(struct ranks *k, const struct meeting *m);
 /* Likewise as a part of the step, which is noted. 0 or -EIO. */
 int ranks_meet_in_step(struct ranks *k, const struct meeting *m);
-/* Columns of rows in the memory of rank @rank: @n of them, which @first and those behind it
- * become. */
+/* Columns of rows in the memory of rank @rank: @n of each @period of all, which @first and those
+ * behind it become. */
 struct columns {
     const float *at;
-    uint32_t rank, first, n, n_row;
+    uint32_t rank, first, n, n_row, period;
 };
 /* @n columns, in parts, to @to in the memory of rank @rank, in the order of its stream. @count: as
  * in struct gather_args, of at most @n_rows. 0 or -EIO. */
@@ -85,5 +83,7 @@ int ranks_take_all(struct ranks *k, uint32_t rank, enum gathered what, uint32_t 
                    const uint32_t *count, uint32_t n_rows);
 /* Where all columns go; logits go to the first one's. */
 float *ranks_whole_of(const struct be *b, enum gathered what);
+/* Launches pack for all columns of @what, a->n of them; a->x: ranks_whole_of(). 0 or -EIO. */
+int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a);
 /* What each rank has, of @n columns in all, may be packed by all behind it. 0 or -EIO. */
 int ranks_exchange(struct step *s, enum gathered what, uint32_t n);

@@ -59,19 +59,24 @@ int ranks_meet_in_step(struct ranks *k, const struct meeting *m) {
 static int copy_columns(struct ranks *k, uint32_t rank, float *to, uint32_t n_to,
                         const struct columns *from, uint32_t n_rows) {
     struct be *b = k->be[rank];
-    const struct cuda_rows here = {to + from->first, n_to * sizeof(float), b->number};
-    const struct cuda_rows there = {(float *)from->at, from->n_row * sizeof(float),
-                                    k->be[from->rank]->number};
+    struct cuda_rows here = {to + from->first, n_to * sizeof(float), b->number};
+    struct cuda_rows there = {(float *)from->at, from->n_row * sizeof(float),
+                              k->be[from->rank]->number};
+    uint32_t n_periods = from->n && n_rows ? n_to / from->period : 0;
+    int e = 0;
 
-    assert(from->first + from->n <= n_to && from->n <= from->n_row);
-    if (from->n == 0 || n_rows == 0)
-        return 0;
-    int e = b->api->copy_rows(&here, &there, from->n * sizeof(float), n_rows, b->stream);
+    assert(from->first + from->n <= from->period && n_to % from->period == 0);
+    assert(n_periods * from->n <= from->n_row);
+    for (uint32_t i = 0; i < n_periods && e == 0; i++) {
+        e = b->api->copy_rows(&here, &there, from->n * sizeof(float), n_rows, b->stream);
+        here.at = (float *)here.at + from->period;
+        there.at = (float *)there.at + from->n;
+    }
     return cuda_check(b, e, "cudaMemcpy3DPeerAsync") < 0 ? ranks_lose(k, b) : 0;
 }
 
 static struct shares shares_of(uint32_t n, const struct columns *from, uint32_t n_shares) {
-    struct shares all = {.n = n, .n_shares = n_shares};
+    struct shares all = {.n = n, .n_shares = n_shares, .period = from[0].period};
 
     assert(n_shares > 0 && n_shares <= RANKS && from[0].first == 0);
     for (uint32_t i = 0; i < n_shares; i++)
@@ -100,6 +105,7 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
 /* A rank's columns. */
 static float *own_of(const struct be *b, enum gathered what) {
     return what == GATHER_O   ? b->o
+           : what == GATHER_D ? b->recurrent.out
            : what == GATHER_H ? b->gate
            : what == GATHER_T ? b->own_t
            : what == GATHER_E ? b->experts.gate
@@ -108,20 +114,24 @@ static float *own_of(const struct be *b, enum gathered what) {
 
 float *ranks_whole_of(const struct be *b, enum gathered what) {
     assert(what != GATHER_LOGITS || b == b->first);
-    return what == GATHER_O   ? b->q /* free behind attention */
-           : what == GATHER_H ? b->up
-           : what == GATHER_T ? b->o /* likewise */
-           : what == GATHER_E ? b->experts.up
-                              : b->logits;
+    return what == GATHER_O || what == GATHER_D ? b->q /* free behind attention */
+           : what == GATHER_H                   ? b->up
+           : what == GATHER_T                   ? b->o /* likewise */
+           : what == GATHER_E                   ? b->experts.up
+                                                : b->logits;
 }
 
-/* Of @n columns, those that each rank has. */
+/* Of @n columns, those that each rank has; those of value heads lie in pieces. */
 static void columns_of(const struct ranks *k, enum gathered what, uint32_t n,
                        struct columns out[RANKS]) {
-    for (uint32_t j = 0; j < k->n; j++) {
-        uint32_t first = ranks_cut(k, n, j), n_own = ranks_cut(k, n, j + 1) - first;
+    uint32_t n_pieces = what == GATHER_D ? rank_value_heads(k->be[0]).n : 1, period = n / n_pieces;
 
-        out[j] = (struct columns){own_of(k->be[j], what), j, first, n_own, n_own};
+    assert(n % n_pieces == 0);
+    for (uint32_t j = 0; j < k->n; j++) {
+        uint32_t first = ranks_cut(k, period, j), n_own = ranks_cut(k, period, j + 1) - first;
+
+        out[j] =
+            (struct columns){own_of(k->be[j], what), j, first, n_own, n_pieces * n_own, period};
     }
 }
 
@@ -152,13 +162,11 @@ static struct shares shares_at(const struct ranks *k, enum gathered what, uint32
     return shares_of(n, from, k->n);
 }
 
-int ranks_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
+int ranks_pack(struct be *b, uint32_t n_rows, enum gathered what, const struct pack_args *a) {
     struct launch l = {kernel_pack, n_rows, 1, PACK_THREADS, "pack", 0};
-    enum gathered what = GATHER_O;
 
-    while (what < GATHER_LOGITS && a->x != ranks_whole_of(b, what))
-        what++;
-    if (what == GATHER_LOGITS || !b->ranks->direct)
+    assert(a->x == ranks_whole_of(b, what));
+    if (!b->ranks->direct)
         return cuda_launch(b, &l, a, sizeof(*a));
     const struct pack_shares_args shares = {*a, shares_at(b->ranks, what, a->n)};
     assert(a->kind == PACK_PLAIN && !a->x_stride);

@@ -2,7 +2,9 @@
 
 #include "engine/cuda/ranks.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Rank @r's rows of a matrix, or values of a vector; NULL stays NULL. */
@@ -21,21 +23,95 @@ static const struct tensor *slice(const struct ranks *k, const struct tensor *t,
     return out;
 }
 
+/* Rows of a matrix, or values of a vector, that do not follow each other. */
+struct rows {
+    struct tensor t;
+    uint8_t *data; /* room for all of the tensor's */
+};
+
+static void add_rows(struct rows *to, const struct tensor *from, size_t first, size_t n) {
+    int d = from->n_dims > 1 ? 1 : 0;
+    size_t each = from->n_bytes / from->ne[d];
+
+    assert(first + n <= from->ne[d] && to->t.n_bytes + n * each <= from->n_bytes);
+    memcpy(to->data + to->t.n_bytes, from->data + first * each, n * each);
+    to->t.n_bytes += n * each;
+    to->t.ne[d] += n;
+}
+
+/* Those of rank @b's value heads, each of @each rows, of which the first begins at row @at. */
+static void add_value_heads(struct rows *to, const struct be *b, const struct tensor *from,
+                            size_t at, size_t each) {
+    const struct head_pieces h = rank_value_heads(b);
+
+    for (uint32_t i = 0; i < h.n; i++)
+        add_rows(to, from, at + ((size_t)i * h.stride + b->rank * h.own) * each, h.own * each);
+}
+
+/* Rank @b's part of a tensor of a delta net: of its channels (queries and keys of key heads, values
+ * of value heads), or of its value heads, each of @each rows. NULL stays NULL, also what the caller
+ * frees. */
+static int slice_heads(const struct be *b, const struct tensor *t, size_t each, struct rows *out,
+                       const struct tensor **part) {
+    const struct delta_shape *d = &b->shape->delta;
+    size_t keys = (size_t)d->n_key_head * d->dim, all = keys * b->n_ranks;
+    bool channels = each == 0;
+
+    *part = NULL;
+    out->data = NULL;
+    if (!t)
+        return 0;
+    out->data = malloc(t->n_bytes);
+    if (!out->data)
+        return -ENOMEM;
+    out->t = *t;
+    out->t.data = out->data;
+    out->t.n_bytes = out->t.ne[t->n_dims > 1 ? 1 : 0] = 0;
+    for (uint32_t i = 0; i < 2 && channels; i++)
+        add_rows(out, t, i * all + b->rank * keys, keys);
+    add_value_heads(out, b, t, channels ? 2 * all : 0, channels ? d->dim : each);
+    *part = &out->t;
+    return 0;
+}
+
+/* The part of an op of a delta net; what it holds is freed behind the load. */
+static int load_delta(struct be *b, const struct model_op *op, struct weights **out,
+                      struct err *err) {
+    bool joined = op->kind == OP_STATE_IN && !op->w[3]; /* betas and alphas, by key head */
+    const size_t each[OP_MATRICES] = {0, b->shape->delta.dim, joined ? 2 : 1, 1};
+    enum { CONV = OP_MATRICES, DT, DECAY, ALL };
+    struct rows rows[ALL];
+    struct model_op part = *op;
+    int r = 0;
+
+    memset(rows, 0, sizeof(rows));
+    for (int i = 0; i < OP_MATRICES && r == 0; i++)
+        r = slice_heads(b, op->w[i], each[i], &rows[i], &part.w[i]);
+    r = r < 0 ? r : slice_heads(b, op->conv, 0, &rows[CONV], &part.conv);
+    r = r < 0 ? r : slice_heads(b, op->dt, 1, &rows[DT], &part.dt);
+    r = r < 0 ? r : slice_heads(b, op->decay, 1, &rows[DECAY], &part.decay);
+    r = r < 0 ? r : cuda_load(b, &part, out, err);
+    for (int i = 0; i < ALL; i++)
+        free(rows[i].data);
+    return r;
+}
+
 /* Each has the router, and cuts experts itself: a rank has some rows of every one. The gate of the
  * expert of all rows is one row. */
 static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, struct weights **out,
                      struct err *err) {
+    bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
+    bool delta = op->kind == OP_STATE_IN || op->kind == OP_DELTA;
     struct tensor w[OP_MATRICES], bias[OP_MATRICES], sinks;
     struct model_op part = ranks_part_of(k, op, r);
 
-    bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
     part.sinks = slice(k, op->sinks, r, &sinks);
-    for (int i = 0; i < OP_MATRICES - (op->kind == OP_SHARED) && !whole; i++) {
+    for (int i = 0; i < OP_MATRICES - (op->kind == OP_SHARED) && !whole && !delta; i++) {
         part.w[i] = slice(k, op->w[i], r, &w[i]);
         part.bias[i] = slice(k, op->bias[i], r, &bias[i]);
     }
     int e = ranks_use(k, r);
-    e = e < 0 ? e : cuda_load(k->be[r], &part, out, err);
+    e = e < 0 ? e : (delta ? load_delta : cuda_load)(k->be[r], &part, out, err);
     return e == -EIO ? ranks_lose(k, k->be[r]) : e;
 }
 

@@ -65,7 +65,7 @@ static int begin_ranks(struct be *b, const struct engine_batch *batch, struct st
 static int embed_ranks(struct step *s, const struct model_op *op) {
     struct ranks *k = s->be->ranks;
     uint32_t n = s->be->shape->n_embd;
-    const struct columns x = {s->be->x, 0, 0, n, n};
+    const struct columns x = {s->be->x, 0, 0, n, n, n};
     const struct model_op part = ranks_part_of(k, op, 0);
     int r = step_embed(s, &part) < 0 ? ranks_lose(k, s->be) : ranks_meet_in_step(k, &from_first);
 
@@ -129,15 +129,20 @@ static int gate_ranks(struct step *s, const struct model_op *op) {
 
 /* The rank's columns of what all columns of @in become. */
 static int multiply_whole(struct step *s, const struct weights *w, enum gathered in) {
-    assert(!s->packed && !s->held);
-    int r = step_pack(s, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
+    const struct pack_args a =
+        step_pack_args(s->be, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
 
+    assert(!s->packed && !s->held);
+    int r = ranks_pack(s->be, s->grid.rows, in, &a);
     return r < 0 ? r : step_multiply(s, w, false);
 }
 
 static int proj(struct step *s, const struct model_op *op) {
     assert(!s->due);
-    return multiply_whole(s, op->weights, op->in == ACT_H ? GATHER_H : GATHER_O);
+    return multiply_whole(s, op->weights,
+                          op->in == ACT_H   ? GATHER_H
+                          : op->in == ACT_D ? GATHER_D
+                                            : GATHER_O);
 }
 
 static int proj_ranks(struct step *s, const struct model_op *op) {
@@ -164,6 +169,16 @@ static int gate_up_ranks(struct step *s, const struct model_op *op) {
     return r < 0 ? r : ranks_exchange(s, GATHER_H, (uint32_t)op->w[0]->ne[1]);
 }
 
+static int state_in_ranks(struct step *s, const struct model_op *op) {
+    return each(s, op, step_state_in);
+}
+
+static int delta_ranks(struct step *s, const struct model_op *op) {
+    int r = each(s, op, step_delta);
+
+    return r < 0 ? r : ranks_exchange(s, GATHER_D, s->be->n_ranks * s->be->shape->state.n_out);
+}
+
 static int route_ranks(struct step *s, const struct model_op *op) {
     return each(s, op, step_route);
 }
@@ -187,7 +202,7 @@ static int downs(struct step *s, const struct model_op *op) {
         step_pack_args(b, PACK_PLAIN, ranks_whole_of(b, GATHER_E), NULL, b->shape->n_ff_expert);
 
     pack.each = n_used;
-    int r = ranks_pack(b, s->grid.rows * n_used, &pack);
+    int r = ranks_pack(b, s->grid.rows * n_used, GATHER_E, &pack);
     r = r < 0 ? r : experts_downs(s, op);
     b->cores = wgmma_takes(b, s->grid.rows);
     return r;
@@ -286,6 +301,18 @@ static int end_ranks(struct step *s, struct engine_result *out) {
     return r == 0 && step_end(s, out) < 0 ? ranks_lose(k, s->be) : r;
 }
 
+static int copy_state_ranks(struct be *b, uint32_t src, uint32_t dst) {
+    struct ranks *k = b->ranks;
+    int r = 0;
+
+    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+        r = ranks_use(k, i);
+        if (r == 0 && step_copy_state(k->be[i], src, dst) < 0)
+            r = ranks_lose(k, k->be[i]);
+    }
+    return r;
+}
+
 static int copy_ranks(struct be *b, const struct engine_copy *c) {
     struct ranks *k = b->ranks;
     int r = 0;
@@ -308,6 +335,8 @@ void ranks_step_ops(struct be_ops *all) {
     all->run[OP_PROJ] = proj_ranks;
     all->run[OP_JOIN] = join_ranks;
     all->run[OP_GATE_UP] = gate_up_ranks;
+    all->run[OP_STATE_IN] = state_in_ranks;
+    all->run[OP_DELTA] = delta_ranks;
     all->run[OP_ROUTE] = route_ranks;
     all->run[OP_EXPERTS] = experts_ranks;
     all->run[OP_SHARED] = shared_ranks;
@@ -315,4 +344,5 @@ void ranks_step_ops(struct be_ops *all) {
     all->sample = sample_ranks;
     all->end = end_ranks;
     all->copy = copy_ranks;
+    all->copy_state = copy_state_ranks;
 }

@@ -51,7 +51,8 @@ struct delta_args recurrent_delta_args(const struct be *b, const struct weights 
         .n_taps = m->state.kernel,
         .tiled = m->delta.tiled,
         .eps = m->rms_eps,
-        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL, m->state.n_out),
+        .pack = step_pack_args(b, PACK_PLAIN, b->recurrent.out, NULL,
+                               b->ranks ? 0 : m->state.n_out), /* of several devices later */
     };
 
     for (int i = 0; i < OP_MATRICES; i++)
@@ -83,7 +84,7 @@ int step_delta(struct step *s, const struct model_op *op) {
     assert(op->state < b->shape->state.n_layer && !s->held && !s->due && !s->packed);
     a.state += op->state * b->shape->state.n_floats;
     a.joined = op->joined;
-    s->packed = true;
+    s->packed = !b->ranks;
     return recurrent_delta(b, &a, &s->grid);
 }
 
@@ -163,7 +164,8 @@ static uint8_t *state_at(const struct be *b, uint32_t i) {
     assert(i < b->recurrent.n_states);
     return (uint8_t *)(i < b->recurrent.n_device
                            ? b->recurrent.state + i * n
-                           : b->recurrent.host_state + (i - b->recurrent.n_device) * n);
+                           : b->recurrent.host_state +
+                                 (i - b->recurrent.n_device) * b->n_ranks * n);
 }
 
 void *step_host_state(struct be *b, uint32_t state) {
@@ -171,20 +173,75 @@ void *step_host_state(struct be *b, uint32_t state) {
     return state_at(b, state);
 }
 
-/* Layer by layer, as pages are. */
-int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
+/* @n floats of a layer's state, in the rank's own and in one of all ranks together. */
+struct piece {
+    size_t own, all, n;
+};
+
+/* Of state @src of all layers to @dst. */
+static int copy_piece(struct be *b, uint32_t src, uint32_t dst, const struct piece *p) {
     const struct state_shape *s = &b->shape->state;
-    struct copy_args a = {
-        .from = state_at(b, src),
-        .to = state_at(b, dst),
-        .from_layer = s->n_floats * sizeof(float),
-        .to_layer = s->n_floats * sizeof(float),
-        .page_bytes = s->n_floats * sizeof(float),
+    bool from_host = src >= b->recurrent.n_device, to_host = dst >= b->recurrent.n_device;
+    size_t own = s->n_floats * sizeof(float), all = b->n_ranks * own;
+    const struct copy_args a = {
+        .from = state_at(b, src) + (from_host ? p->all : p->own) * sizeof(float),
+        .to = state_at(b, dst) + (to_host ? p->all : p->own) * sizeof(float),
+        .from_layer = from_host ? all : own,
+        .to_layer = to_host ? all : own,
+        .page_bytes = p->n * sizeof(float),
     };
     uint32_t parts =
         (uint32_t)MIN((a.page_bytes + CUDA_THREADS * 16 - 1) / (CUDA_THREADS * 16), 32u);
     struct launch l = {kernel_copy_page, parts, s->n_layer, CUDA_THREADS, "copy_page", 0};
 
     assert(a.page_bytes % 16 == 0);
-    return src == dst ? 0 : cuda_launch(b, &l, &a, sizeof(a));
+    return cuda_launch(b, &l, &a, sizeof(a));
+}
+
+/* A rank's value heads, each of @each floats, behind @own of its state and @all of all ranks'. */
+static int copy_value_heads(struct be *b, uint32_t src, uint32_t dst, size_t own, size_t all,
+                            size_t each) {
+    const struct head_pieces h = rank_value_heads(b);
+    int r = 0;
+
+    for (uint32_t i = 0; i < h.n && r == 0; i++) {
+        const struct piece p = {own + i * h.own * each,
+                                all + ((size_t)i * h.stride + b->rank * h.own) * each,
+                                h.own * each};
+
+        r = copy_piece(b, src, dst, &p);
+    }
+    return r;
+}
+
+/* A state in host memory is laid out as on one device: whatever devices there are find it. */
+static int copy_heads(struct be *b, uint32_t src, uint32_t dst) {
+    const struct state_shape *s = &b->shape->state;
+    const struct delta_shape *d = &b->shape->delta;
+    size_t dim = d->dim, keys = d->n_key_head * dim, n = b->n_ranks, past = s->kernel - 1;
+    int r = 0;
+
+    for (uint32_t t = 0; t < past && r == 0; t++) {
+        size_t own = t * s->n_in[0], all = n * own;
+
+        for (uint32_t i = 0; i < 2 && r == 0; i++) { /* queries, keys */
+            const struct piece p = {own + i * keys, all + (i * n + b->rank) * keys, keys};
+
+            r = copy_piece(b, src, dst, &p);
+        }
+        r = r < 0 ? r : copy_value_heads(b, src, dst, own + 2 * keys, all + 2 * n * keys, dim);
+    }
+    return r < 0
+               ? r
+               : copy_value_heads(b, src, dst, past * s->n_in[0], past * n * s->n_in[0], dim * dim);
+}
+
+/* Layer by layer, as pages are. */
+int step_copy_state(struct be *b, uint32_t src, uint32_t dst) {
+    const struct piece whole = {0, 0, b->shape->state.n_floats};
+    bool here = MAX(src, dst) < b->recurrent.n_device;
+
+    if (src == dst)
+        return 0;
+    return here || b->n_ranks == 1 ? copy_piece(b, src, dst, &whole) : copy_heads(b, src, dst);
 }

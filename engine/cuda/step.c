@@ -51,8 +51,6 @@ int cuda_join(struct be *b) {
 static int launch_pack(struct be *b, uint32_t n_rows, const struct pack_args *a) {
     struct launch l = {kernel_pack, n_rows, 1, PACK_THREADS, "pack", 0};
 
-    if (b->ranks)
-        return ranks_pack(b, n_rows, a);
     return cuda_launch(b, &l, a, sizeof(*a));
 }
 

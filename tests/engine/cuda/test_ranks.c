@@ -188,6 +188,28 @@ Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
          ENGINE_KV_F16,
          false,
          "1"},
+        {{.arch = "qwen35moe",
+          .type = TENSOR_Q8_0,
+          .n_embd = 64,
+          .n_ff = 32,
+          .n_vocab = 41,
+          .n_expert = 5,
+          .n_expert_used = 2},
+         "0,1",
+         ENGINE_KV_F16,
+         false,
+         "1"},
+        {{.arch = "qwen3next",
+          .type = TENSOR_Q8_0,
+          .n_embd = 64,
+          .n_ff = 32,
+          .n_vocab = 41,
+          .n_expert = 5,
+          .n_expert_used = 2},
+         "1,0",
+         ENGINE_KV_Q8_0,
+         true,
+         "0"},
         {{.arch = "gpt-oss",
           .type = TENSOR_MXFP4,
           .n_embd = 64,
@@ -400,6 +422,63 @@ Test(cuda_ranks, pages_go_to_the_host_and_back) {
     unlink(path);
 }
 
+enum { STATE_BYTES = 1 << 18 };
+
+/* A prompt of SHORT tokens, of which the state behind the first few goes to host memory and comes
+ * back after others; the snapshot is in @state. */
+static void run_back(const char *path, const char *devices, struct trace *t, uint8_t *state) {
+    struct driver_opts o = {.backend = "cuda",
+                            .devices = (char *)devices,
+                            .path = path,
+                            .n_pages = 20,
+                            .max_rows = 16,
+                            .max_seqs = 1,
+                            .n_snapshots = 2,
+                            .host_kv_bytes = 1 << 20,
+                            .on_out = keep,
+                            .ctx = t};
+    int32_t prompt[SHORT] = {3, 10, 17, 24, 31, 38, 4, 11};
+    struct err err = {0};
+    struct driver d;
+
+    memset(t, 0, sizeof(*t));
+    cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
+    struct driver_seq *s = t->seq[0] = driver_add(&d, prompt, SHORT, OUTPUTS, NULL);
+    s->every_row = true;
+    driver_step(&d, &(struct driver_part){s, 3}, 1);
+    driver_save(&d, s, 1);
+    driver_step(&d, &(struct driver_part){s, 2}, 1);
+    cr_assert(d.info->state_bytes <= STATE_BYTES);
+    memcpy(state, engine_host_snapshot(d.engine, 1), d.info->state_bytes);
+    driver_load(&d, s, 1, 3);
+    driver_prefill(&d, s, 0);
+    driver_drop(&d, s);
+    driver_close(&d);
+}
+
+/* A state in host memory is the same whatever devices had it: of value heads that lie in pieces,
+ * and of such that do not. */
+Test(cuda_ranks, states_go_to_the_host_and_back) {
+    static const char *const archs[] = {"qwen35", "qwen3next"};
+    static uint8_t of_one[STATE_BYTES], of_two[STATE_BYTES];
+    static struct trace one, two;
+
+    fake_find()->n_devices = 2;
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(archs)); i++) {
+        const struct tiny_model m = {
+            .arch = archs[i], .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41};
+        char path[64];
+
+        tiny_model_temp(&m, path);
+        run_back(path, "1", &one, of_one);
+        run_back(path, "0,1", &two, of_two);
+        cr_expect(one.at[0][SHORT - 1].digest != 0 && difference(&one, &two) == UINT32_MAX, "%s",
+                  archs[i]);
+        cr_expect(memcmp(of_one, of_two, STATE_BYTES) == 0, "%s", archs[i]);
+        unlink(path);
+    }
+}
+
 enum { MANY = 140 };
 
 /* More wants than there are rows of logits at a time: ranks give them round by round. */
@@ -486,13 +565,23 @@ Test(cuda_ranks, a_matrix_has_one_unit) {
 
 /* -- faults ------------------------------------------------------------------------------------ */
 
+/* Of a model that has what is exchanged of any: attention, a delta net, experts and the one of all
+ * rows. */
 Test(cuda_ranks, every_call_may_fail_once) {
+    const struct tiny_model m = {.arch = "qwen35moe",
+                                 .type = TENSOR_Q8_0,
+                                 .n_embd = 64,
+                                 .n_ff = 32,
+                                 .n_vocab = 40,
+                                 .head_dim = 32,
+                                 .n_expert = 3,
+                                 .n_expert_used = 2};
     struct fake_cuda *f = fake_find();
     struct outcome out;
     struct err err = {0};
     char path[64];
 
-    two_heads(path);
+    tiny_model_temp(&m, path);
     f->n_devices = 2;
     f->idle = true;
     f->n_calls = 0;
@@ -585,7 +674,7 @@ Test(cuda_ranks, what_is_not_computed_is_refused_by_name) {
         {"llama", "0,2", "devices of two kinds, sm_90 and sm_91"},
         {"gemma4", "0,1", "2 devices do not divide the 1 key heads of layer 1"},
         {"olmo2", "0,1", "on several devices, which olmo2 models have"},
-        {"qwen3next", "0,1", "which qwen3next models have"},
+        {"qwen35", "0,1,2", "3 devices do not divide the 2 key heads"},
     };
 
     fake_find()->n_devices = 3;
@@ -635,6 +724,34 @@ Test(cuda_ranks, a_device_that_is_of_no_use_is_named) {
     cr_assert(try_all(path, "0,1", "auto", &out, &err) == 0, "%s", err.message);
     cr_expect(strcmp(out.isa, "sm_90") == 0, "%s", out.isa);
     cr_expect(strstr(out.note, "no code for CUDA device 1") != NULL, "%s", out.note);
+    unlink(path);
+}
+
+/* A model's own block is for one device: the model is served without it. */
+Test(cuda_ranks, blocks_that_draft_are_left_out) {
+    struct tiny_model m = {
+        .arch = "glm4moe", .type = TENSOR_Q8_0, .n_layer = 1, .n_blocks = 1, .n_vocab = 40};
+    CLEANUP(gguf_freep) struct gguf *file = NULL;
+    struct engine *e = NULL;
+    struct err err = {0};
+    char path[64];
+
+    tiny_model_temp(&m, path);
+    fake_find()->n_devices = 2;
+    cr_assert(gguf_open(&file, path, &err) == 0);
+    const struct engine_opts o = {.file = file,
+                                  .backend = "cuda",
+                                  .devices = "0,1",
+                                  .drafts = true,
+                                  .n_pages = 4,
+                                  .page_tokens = 16,
+                                  .max_rows = 16,
+                                  .max_seqs = 2,
+                                  .max_wants = 16};
+    cr_assert(engine_new(&e, &o, &err) == 0, "%s", err.message);
+    cr_expect(strstr(engine_info(e)->note, "block drafts nothing: this backend") != NULL, "%s",
+              engine_info(e)->note);
+    engine_free(e);
     unlink(path);
 }
 

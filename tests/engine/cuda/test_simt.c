@@ -120,6 +120,7 @@ static void make_way(int what) {
     struct gather_args a = {
         .to = what == WRITTEN ? there : to,
         .from = {.n = what == WRITTEN ? 4 : 8,
+                 .period = what == WRITTEN ? 4 : 8,
                  .n_shares = what == WRITTEN ? 1 : 2,
                  .share = {{here, 0, 4}, {there, 4, 4}}},
     };
