@@ -2,7 +2,7 @@
  * attention - softmax(q k' scale) v over pages, for decoding. A thread block has 16 queries (rows
  * of one sequence x heads that share a key head) and goes over chunks of 256 keys, all or those
  * behind what others had in common; in a chunk each of its 8 warps does one tile of 32 keys, then
- * all threads merge the tiles. The tree of
+ * a warp merges the tiles for one query or two. The tree of
  * engine/shared/pages.h: a query's result depends on its position and the keys alone, not on the
  * other queries, on how many rows the step has, or on whether the chunks were done by one block or
  * by many (merge). attention_wide.cu is the same for prompts, attention_large.cu for large heads.
@@ -23,261 +23,333 @@
 
 #include "engine/cuda/attention.cuh"
 
-#define PART 64u /* values of a head that are merged at a time */
-
 /* Of heads of up to 32 D values. */
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_QUERIES;
 
-    struct Place place;         /* here, not in registers: tiles need all of these */
+    struct attn_item item; /* here, not in registers: tiles need all of these */
+    struct Place place;
     uint16_t q[D][2][1][32][8]; /* take_queries() */
-    float o[ATTN_TILES][ATTN_QUERIES][PART + 8]; /* rows in different banks */
-    float m[ATTN_TILES][ATTN_QUERIES], l[ATTN_TILES][ATTN_QUERIES];
-    float a[ATTN_TILES][ATTN_QUERIES], b[ATTN_TILES][ATTN_QUERIES];
-    float chunk_m[ATTN_QUERIES], chunk_l[ATTN_QUERIES], all_m[ATTN_QUERIES], all_l[ATTN_QUERIES];
-    float all_a[ATTN_QUERIES], all_b[ATTN_QUERIES];
+    float m[ATTN_QUERIES][ATTN_TILES], l[ATTN_QUERIES][ATTN_TILES];
     uint32_t pos[ATTN_QUERIES];
 };
 
-/* Starts to bring the keys and values of the tile: values are asked for late, a part at a time. */
-template <int D, bool Q8> DEVICE void prefetch_tile(const struct Place &p, uint32_t first) {
-    uint32_t lane = threadIdx.x % 32, n = p.tokens < ATTN_TILE ? p.tokens : ATTN_TILE;
+/* The launch's shared memory: of each warp the values of its tile, and in their place its result.
+ * Of eight rows of values, 512 bytes: 16 bytes of each lane (q8_0: [row][32 codes], and of every
+ * fourth, behind these, [32 scales] of 32 rows); then [query][8 values], where query i lies at
+ * place i ^ row / 8 % 4: so lanes that read or write together reach all banks. */
+template <int D> constexpr uint32_t TILE_BYTES = 4 * D * 512;
+static_assert(ATTN_TILES * TILE_BYTES<2> == ATTEND_SHARED(64), "kernels_attention.h");
+static_assert(ATTN_TILES * TILE_BYTES<4> == ATTEND_SHARED(128), "kernels_attention.h");
 
-    for (uint32_t key = first; key < first + ATTN_TILE; key += n) {
-        struct Group at = group_at(p, key);
+/* Where value @d of query @query of a tile's result lies; @tile: of its warp. */
+DEVICE float *result_at(uint8_t *tile, uint32_t query, uint32_t d) {
+    return (float *)(tile + d / 8 * 512 + (query ^ d / 8 % 4) * 32 + d % 8 * 4);
+}
+
+/* A lane's keys of a tile, asked for together: of each block of 32 values those of four keys. */
+template <int D, bool Q8> struct Keys {
+    uint32_t w[D][4][Q8 ? 3 : 4]; /* eight values; or their codes and a scale */
+
+    __device__ __forceinline__ void load(const struct Place &p, uint32_t first) {
+        uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4;
+        struct Group at = group_at(p, first + g / 2 * 8);
+
+#pragma unroll
+        for (int b = 0; b < D; b++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                load_key_words<Q8>(p, at, attn_key_of_column(j, g % 2),
+                                   inside<D>(b, 32 * b + lane % 4 * 8, p.dim), w[b][j]);
+    }
+
+    /* Scores of the tile: c[j] as mma leaves them. */
+    __device__ __forceinline__ void score(const struct Shared<D> &s, float c[4][4]) const {
+        uint32_t lane = threadIdx.x % 32;
 
 #pragma unroll
         for (int b = 0; b < D; b++) {
-            uint32_t d = inside<D>(b, 32 * b + lane, p.dim), size = Q8 ? 1 : 2;
+            struct vec4 q0 = load16(s.q[b][0][0][lane]), q1 = load16(s.q[b][1][0][lane]);
 
-            prefetch(p.keys + at.page + (at.slot * p.dim + d * n) * size);
-            prefetch(p.values + at.page + (d * p.tokens + at.slot) * size);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                struct vec4 k = key_of_words<Q8>(w[b][j]);
+
+                mma(c[j], q0.x, q0.y, q0.z, q0.w, k.x, k.y);
+                mma(c[j], q1.x, q1.y, q1.z, q1.w, k.z, k.w);
+            }
         }
     }
-}
+};
 
-/* Scores of the tile that begins with key @first: c[j] as mma leaves them. */
+/* Starts to bring the values of the tile that begins with key @first to @tile. */
 template <int D, bool Q8>
-DEVICE void score(const struct Place &p, const struct Shared<D> &s, uint32_t first, float c[4][4]) {
-    uint32_t lane = threadIdx.x % 32, g = lane / 4, d0 = lane % 4 * 8;
-    struct Group at = group_at(p, first + g / 2 * 8);
+DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
+    uint32_t lane = anew(threadIdx.x) % 32;
+    struct Group at = group_at(p, first + lane % 4 * 8);
+
+    if constexpr (Q8) { /* a lane copies codes of 16 keys, of one page */
+        uint32_t last = p.last & ~15u, key = first + lane % 2 * 16, n = lane / 4;
+        struct Group two = group_at(p, key < last ? key : last);
 
 #pragma unroll
-    for (int b = 0; b < D; b++) {
-        uint32_t d = inside<D>(b, 32 * b + d0, p.dim);
-        struct vec4 k[4];
+        for (int i = 0; i < 2 * D; i++) {
+            uint32_t row = 16 * i + lane / 2;
 
+            copy_async(tile + row / 8 * 512 + row % 8 * 32 + lane % 2 * 16,
+                       p.values + two.page + inside<D>(i / 2, row, p.dim) * p.tokens + two.slot);
+        }
+        if (n < D)
+            copy_async(tile + n * 2048 + 256 + lane % 4 * 16,
+                       value_scales(p, at, inside<D>(n, 32 * n, p.dim)));
+    } else {
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            k[j] = load_key<Q8>(p, at, attn_key_of_column(j, g % 2), d);
-        struct vec4 q0 = load16(s.q[b][0][0][lane]), q1 = load16(s.q[b][1][0][lane]);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            mma(c[j], q0.x, q0.y, q0.z, q0.w, k[j].x, k[j].y);
-            mma(c[j], q1.x, q1.y, q1.z, q1.w, k[j].z, k[j].w);
+        for (int b = 0; b < 4 * D; b++) {
+            uint32_t d = inside<D>(b / 4, 8 * b + lane / 4, p.dim);
+
+            copy_async(tile + b * 512 + lane * 16,
+                       p.values + at.page + (d * p.tokens + at.slot) * 2u);
         }
     }
+    copy_commit();
 }
 
-/* The softmax of the warp's tile: @h: p as halves, [query g, g + 8][block]; m and l in shared
- * memory. */
+/* Rows 64 n .. 64 n + 63 of the values as mma takes them. */
+template <bool Q8> DEVICE void take_values(const uint8_t *tile, int n, struct vec4 v[8]) {
+    uint32_t lane = anew(threadIdx.x) % 32;
+
+    tile += n * 8 * 512;
+#pragma unroll
+    for (int b = 0; b < 8; b++)
+        if constexpr (Q8)
+            v[b] = scale_codes(tile + b * 512 + lane * 8,
+                               load16(tile + b / 4 * 2048 + 256 + lane % 4 * 16));
+        else
+            v[b] = load16(tile + b * 512 + lane * 16);
+}
+
+/* o = p v in the place of the values, of the lower eight queries or of @both halves; zeros where
+ * the tile is not @seen. */
 template <int D, bool Q8>
-DEVICE void weigh_tile(const struct attend_args &a, struct Shared<D> &s, uint32_t first,
-                       uint32_t h[2][4]) {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4;
-    float c[4][4];
+DEVICE void weigh_values(uint8_t *tile, bool seen, bool both, const uint32_t h[2][4]) {
+    uint32_t lane = anew(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
 
+    copy_wait<0>();
+    sync_warp();
 #pragma unroll
-    for (int i = 0; i < 16; i++)
-        c[i / 4][i % 4] = 0;
-    if (__builtin_expect(is_seen(s.place, first), 1))
-        score<D, Q8>(s.place, s, first, c);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t query = g + 8 * i;
-        float m, l;
+    for (int n = 0; n < D / 2; n++) {
+        struct vec4 v[8] = {};
 
-        soften(a, c, i, s.pos[query], first, true, &m, &l);
+        if (seen)
+            take_values<Q8>(tile, n, v);
+        sync_warp(); /* all lanes have theirs */
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            h[i][j] = pack_halves(c[j][2 * i], c[j][2 * i + 1]);
-        if (lane % 4 == 0) {
-            s.m[warp][query] = m;
-            s.l[warp][query] = l;
+        for (int b = 0; b < 8; b++) {
+            float o[4];
+
+            mma_first(o, h[0][0], h[1][0], h[0][1], h[1][1], v[b].x, v[b].y);
+            mma(o, h[0][2], h[1][2], h[0][3], h[1][3], v[b].z, v[b].w);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t two[2] = {mx_bits_of(o[2 * i]), mx_bits_of(o[2 * i + 1])};
+
+                if (i == 0 || both)
+                    store8(result_at(tile, g + 8 * i, 64 * n + 8 * b + 2 * t), two);
+            }
         }
     }
 }
 
-/* Values [PART which, PART (which + 1)) of the warp's tile, into shared memory. */
-template <int D, bool Q8>
-DEVICE void put_part(struct Shared<D> &s, uint32_t first, int which, const uint32_t h[2][4]) {
-    uint32_t tid = anew(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
-    const struct Place p = s.place;
-    struct Group at = group_at(p, first + 8 * t);
-    bool seen = is_seen(p, first);
+/* The softmax of the warp's tile for queries 8 HALF + g: @h: p as halves, by block; m and l in
+ * shared memory. */
+template <int D, int HALF>
+DEVICE void weigh_half(const struct attend_args &a, struct Shared<D> &s, uint32_t first,
+                       float c[4][4], uint32_t h[4]) {
+    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, query = lane / 4 + 8 * HALF;
+    float m, l;
 
+    soften(a, c, HALF, s.pos[query], first, true, &m, &l);
 #pragma unroll
-    for (uint32_t b = 0; b < PART / 8; b++) {
-        uint32_t d0 = which * PART + 8 * b, d = inside<D>(d0 / 32, d0 + g, p.dim);
-        float o[4] = {0, 0, 0, 0};
-
-        if (__builtin_expect(seen, 1)) {
-            struct vec4 v = load_value<Q8>(p, at, d);
-
-            mma_first(o, h[0][0], h[1][0], h[0][1], h[1][1], v.x, v.y);
-            mma(o, h[0][2], h[1][2], h[0][3], h[1][3], v.z, v.w);
-        }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t two[2] = {mx_bits_of(o[2 * i]), mx_bits_of(o[2 * i + 1])};
-
-            store8(&s.o[warp][g + 8 * i][8 * b + 2 * t], two);
-        }
+    for (int j = 0; j < 4; j++)
+        h[j] = pack_halves(c[j][2 * HALF], c[j][2 * HALF + 1]);
+    if (lane % 4 == 0) {
+        s.m[query][warp] = m;
+        s.l[query][warp] = l;
     }
 }
 
-/* Merges a part of a chunk's tiles, half of them at a time (registers): a thread has four values of
- * query threadIdx.x / 16. */
-template <int D> DEVICE void merge_part(const struct Shared<D> &s, float x[4]) {
-    uint32_t tid = anew(threadIdx.x), query = tid / 16, d = tid % 16 * 4;
+/* A query, of a chunk or of all so far: a warp has warp and warp + 8, a lane D of its values. */
+template <int D> struct State {
+    float m, l, o[D];
 
+    __device__ __forceinline__ void clear() {
+        m = -INFINITY;
+        l = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        x[i] = 0;
+        for (int i = 0; i < D; i++)
+            o[i] = 0;
+    }
+
+    __device__ __forceinline__ void merge(float its_m, float its_l, const float *its_o) {
+        struct Weights w = merge_weights(m, its_m);
+
+        l = merge_with(l, its_l, w.a, w.b);
+        m = w.max;
+#pragma unroll
+        for (int i = 0; i < D; i++)
+            o[i] = merge_with(o[i], its_o[i], w.a, w.b);
+    }
+
+    /* The tiles of a chunk. */
+    __device__ __forceinline__ void merge_tiles(const struct Shared<D> &s, uint32_t query) {
+        uint32_t d = anew(threadIdx.x) % 32 * D;
+        uint8_t *tile = dynamic_shared();
+
+        clear();
 #pragma unroll 4
-    for (uint32_t w = 0; w < ATTN_TILES; w++) {
-        struct vec4 o = load16(&s.o[w][query][d]);
-        float a = s.a[w][query], b = s.b[w][query];
+        for (uint32_t w = 0; w < ATTN_TILES; w++, tile += TILE_BYTES<D>) {
+            float v[D];
 
-        x[0] = merge_with(x[0], mx_float_of(o.x), a, b);
-        x[1] = merge_with(x[1], mx_float_of(o.y), a, b);
-        x[2] = merge_with(x[2], mx_float_of(o.z), a, b);
-        x[3] = merge_with(x[3], mx_float_of(o.w), a, b);
-    }
-}
-
-/* What the whole of each query begins with, which sees keys from @first on: what the item goes on
- * from. A thread's four values of part n are left in s.o[n], for the same thread. */
-template <int D>
-DEVICE_APART void begin_whole(const struct attend_args &a, const struct attn_item &it,
-                              uint32_t first, struct Shared<D> &s) {
-    constexpr int n_parts = 32 * D / PART;
-    uint32_t mine = threadIdx.x / 16, place = it.shared.place + (mine < it.n_q ? mine : 0);
-    size_t step = (size_t)it.shared.step * gridDim.y * a.few * a.partial_stride;
-    const float *from = a.partial + partial_at(a, gridDim.y, blockIdx.y, it.shared.partial, place);
-    float max = -INFINITY, l = 0, o[n_parts][4];
-
-#pragma unroll
-    for (int i = 0; i < n_parts * 4; i++)
-        o[i / 4][i % 4] = 0;
-    for (uint32_t r = attn_first_result(&it.shared, first / ATTN_CHUNK); r < it.shared.n_results;
-         r++) {
-        const float *x = from + r * step;
-        struct Weights w = merge_weights(max, x[a.n_value]);
-
-        l = merge_with(l, x[a.n_value + 1], w.a, w.b);
-        max = w.max;
-#pragma unroll
-        for (int n = 0; n < n_parts; n++) {
-            uint32_t d = n * PART + threadIdx.x % 16 * 4;
-            float v[4];
-
-            if (d >= a.n_value)
-                continue;
-            load_four(x + d, v);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                o[n][i] = merge_with(o[n][i], v[i], w.a, w.b);
+            load_some<D>(result_at(tile, query, d), v);
+            merge(s.m[query][w], s.l[query][w], v);
         }
     }
-    if (threadIdx.x % 16 == 0) {
-        s.all_m[mine] = max;
-        s.all_l[mine] = l;
+
+    /* What an item goes on from, for its query @query, which sees chunks from @first on. */
+    __device__ __forceinline__ void begin(const struct attend_args &a, const struct attn_item &it,
+                                          uint32_t first, uint32_t query) {
+        size_t step = (size_t)it.shared.step * gridDim.y * a.few * a.partial_stride;
+        uint32_t place = it.shared.place + query, d = threadIdx.x % 32 * D;
+        const float *x = a.partial + partial_at(a, gridDim.y, blockIdx.y, it.shared.partial, place);
+        uint32_t r = attn_first_result(&it.shared, first);
+
+        for (x += r * step; r < it.shared.n_results; r++, x += step) {
+            float v[D];
+
+            load_some<D>(x + (d < a.n_value ? d : 0), v);
+            merge(x[a.n_value], x[a.n_value + 1], v);
+        }
     }
+
+    /* The result, of a chunk or of @whole. */
+    __device__ __forceinline__ void put(const struct attend_args &a, const struct attn_item &it,
+                                        bool whole, uint32_t query) {
+        uint32_t d = threadIdx.x % 32 * D;
+        float *to = result_of(a, it, query), factor = 1;
+
+        if (whole && a.sinks) {
+            struct Weights w = merge_weights(m, sink_of(a, it.q0 + query));
+
+            l = merge_with(l, 1.0f, w.a, w.b);
+            factor = w.a;
+        }
 #pragma unroll
-    for (int n = 0; n < n_parts; n++)
-        store16(&s.o[n][mine][threadIdx.x % 16 * 4], {mx_bits_of(o[n][0]), mx_bits_of(o[n][1]),
-                                                      mx_bits_of(o[n][2]), mx_bits_of(o[n][3])});
+        for (int i = 0; i < D && whole; i++)
+            o[i] = o[i] * factor / l;
+        if (d < a.n_value)
+            store_some<D>(to + d, o);
+        if (!whole && threadIdx.x % 32 == 0) {
+            to[a.n_value] = m;
+            to[a.n_value + 1] = l;
+        }
+    }
+};
+
+/* The chunk's tiles, for the warp's query 8 HALF + warp: merged into @all, or all that there is. */
+template <int D, int HALF> DEVICE void merge_half(const struct Shared<D> &s, struct State<D> &all) {
+    uint32_t query = threadIdx.x / 32 + 8 * HALF;
+    struct State<D> now;
+
+    if (query >= s.item.n_q)
+        return;
+    now.merge_tiles(s, query);
+    if (s.item.chunk < 0)
+        all.merge(now.m, now.l, now.o);
+    else
+        all = now;
+}
+
+/* The block's item, its place, and its queries. */
+template <int D>
+DEVICE void take_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
+    constexpr uint32_t words = sizeof(struct attn_item) / 4;
+
+    if (threadIdx.x < words)
+        ((uint32_t *)&s.item)[threadIdx.x] = ((const uint32_t *)&a.batch->item[i])[threadIdx.x];
+    sync_block();
+    if (threadIdx.x == 0)
+        find_place(s.place, a, s.item, first_key_of(a, s.item));
+    take_queries<D>(a, s.item, s);
 }
 
 template <int D, bool Q8>
-DEVICE void attend_item(const struct attend_args &a, uint32_t i, struct Shared<D> &s) {
-    const struct attn_item &it = a.batch->item[i];
-    constexpr int n_parts = 32 * D / PART;
-    uint32_t tid = threadIdx.x, warp = tid / 32, mine = tid / 16;
-    uint32_t first = first_key_of(a, it);
+DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
+    const struct attn_item &it = s.item;
+    uint32_t warp = threadIdx.x / 32, first = s.place.first / ATTN_CHUNK;
     uint32_t low = it.chunk < 0 ? it.shared.n_chunks : (uint32_t)it.chunk;
-    uint32_t from = it.chunk < 0 && first / ATTN_CHUNK > low ? first / ATTN_CHUNK : low;
-    uint32_t to = it.chunk < 0 ? it.n_chunks : from + 1;
-    bool whole = it.chunk < 0;
-    float all[n_parts][4];
+    uint32_t from = it.chunk < 0 && first > low ? first : low;
+    uint32_t tile = from * ATTN_CHUNK + warp * ATTN_TILE; /* the warp's of each chunk */
+    uint32_t to = (it.chunk < 0 ? it.n_chunks : from + 1) * ATTN_CHUNK;
+    uint8_t *room = dynamic_shared() + warp * TILE_BYTES<D>;
+    struct State<D> all[2];
+    bool seen = is_seen(s.place, tile);
 
-    static_assert(CUDA_THREADS == 16 * ATTN_QUERIES && PART == 16 * 4, "a thread has four values");
-    if (to * ATTN_CHUNK <= first) /* no merge looks at it */
+    static_assert(CUDA_THREADS / 32 == ATTN_TILES && ATTN_QUERIES == 2 * ATTN_TILES,
+                  "a warp has a tile, and two queries");
+    if (to <= s.place.first) /* no merge looks at it */
         return;
-    if (tid == 0)
-        find_place(s.place, a, it, first);
-    take_queries<D>(a, it, s);
-    begin_whole<D>(a, it, first, s);
-#pragma unroll
-    for (int n = 0; n < n_parts; n++)
-        load_four(&s.o[n][mine][tid % 16 * 4], all[n]);
-    sync_block();
-    if (a.batch->n_items <= gridDim.x) { /* this one is all that the block has */
-        prefetch_tile<D, Q8>(s.place, from * ATTN_CHUNK + warp * ATTN_TILE);
+    if (seen)
+        start_values<D, Q8>(s.place, tile, room);
+    if (a.batch->n_items <= gridDim.x) /* this one is all that the block has */
         prefetch_ahead(a.ahead, blockIdx.y * a.batch->n_items + blockIdx.x,
                        a.batch->n_items * gridDim.y);
+#pragma unroll
+    for (uint32_t k = 0; k < 2; k++) {
+        all[k].clear();
+        if (warp + 8 * k < it.n_q)
+            all[k].begin(a, it, first, warp + 8 * k);
     }
-    for (uint32_t tile = from * ATTN_CHUNK + warp * ATTN_TILE; tile < to * ATTN_CHUNK;
-         tile += ATTN_CHUNK) { /* the warp's of each chunk */
-        uint32_t h[2][4];
+    for (;;) {
+        uint32_t h[2][4] = {}, next = tile + ATTN_CHUNK;
+        float c[4][4];
 
-        weigh_tile<D, Q8>(a, s, tile, h);
-        sync_block();
-        if (anew(threadIdx.x) < ATTN_QUERIES)
-            weigh(s, anew(threadIdx.x));
 #pragma unroll
-        for (int n = 0; n < n_parts; n++) {
-            float x[4];
+        for (int k = 0; k < 16; k++)
+            c[k / 4][k % 4] = 0;
+        if (seen) {
+            struct Keys<D, Q8> keys;
 
-            put_part<D, Q8>(s, tile, n, h);
-            sync_block();
-            merge_part<D>(s, x);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                all[n][i] = whole ? merge_with(all[n][i], x[i], s.all_a[anew(threadIdx.x) / 16],
-                                               s.all_b[anew(threadIdx.x) / 16])
-                                  : x[i];
-            sync_block();
+            keys.load(s.place, tile);
+            keys.score(s, c);
         }
+        weigh_half<D, 0>(a, s, tile, c, h[0]);
+        if (it.n_q > 8)
+            weigh_half<D, 1>(a, s, tile, c, h[1]);
+        weigh_values<D, Q8>(room, seen, it.n_q > 8, h);
+        sync_block();
+        merge_half<D, 0>(s, all[0]);
+        merge_half<D, 1>(s, all[1]);
+        if (next >= to)
+            break;
+        sync_block();
+        tile = next;
+        seen = is_seen(s.place, tile);
+        if (seen)
+            start_values<D, Q8>(s.place, tile, room);
     }
-    const struct attn_item &now = a.batch->item[anew(i)];
-    tid = anew(threadIdx.x);
-    mine = tid / 16;
-    if (tid < ATTN_QUERIES)
-        end_query(a, now, s, tid);
-    sync_block();
-    float *to_row = result_of(a, now, mine < now.n_q ? mine : 0);
 #pragma unroll
-    for (int n = 0; n < n_parts; n++) {
-        uint32_t d = n * PART + tid % 16 * 4;
-
-        if (whole)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                all[n][i] = all[n][i] * s.all_a[mine] / s.all_l[mine];
-        if (mine < now.n_q && d < a.n_value)
-            store16(to_row + d, {mx_bits_of(all[n][0]), mx_bits_of(all[n][1]),
-                                 mx_bits_of(all[n][2]), mx_bits_of(all[n][3])});
-    }
-    put_weights(a, now, s);
+    for (uint32_t k = 0; k < 2; k++)
+        if (warp + 8 * k < it.n_q)
+            all[k].put(a, it, it.chunk < 0, warp + 8 * k);
 }
 
 template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
-        attend_item<D, Q8>(a, i, s);
+        take_item<D>(a, i, s);
+        sync_block();
+        attend_item<D, Q8>(a, s);
         if (a.merged)
-            finish_item(a, a.batch->item[anew(i)]);
+            finish_item(a, s.item);
         sync_block();
     }
 }
@@ -329,13 +401,13 @@ KERNEL(merge_rows, struct merge_rows_args, PACK_THREADS, 2) {
         struct attn_merge it = m.batch->merge[found - 1];
         uint32_t query = (r - it.row0) * m.group + head % m.group - it.q0;
 
-        merge_values<4>(m, it, head / m.group, query, i % quads * 4);
+        merge_values(m, it, head / m.group, query, i % quads * 4);
     }
     sync_block();
     pack_row<PACK_THREADS>(a.pack, r, r, shared);
 }
 
-KERNEL(merge, struct merge_args, CUDA_THREADS, 2) {
+KERNEL(merge, struct merge_args, CUDA_THREADS, 4) {
     wait_for_previous();
     uint32_t n = a.batch->n_merges;
 

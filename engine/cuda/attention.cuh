@@ -72,15 +72,50 @@ DEVICE struct vec4 scale_value(const void *codes, const void *scales) {
     return scale_codes(codes, load16(scales));
 }
 
-/* Values @d .. @d + 7 of key @i of a group. */
+/* Values @d .. @d + 7 of key @i of a group as they lie: 16 bytes, or eight codes and a scale. */
 template <bool Q8>
-DEVICE struct vec4 load_key(const struct Place &p, const struct Group &at, uint32_t i, uint32_t d) {
+DEVICE void load_key_words(const struct Place &p, const struct Group &at, uint32_t i, uint32_t d,
+                           uint32_t *words) {
     uint32_t slot = at.slot + i, value = slot * p.dim + d;
 
-    if (!Q8)
-        return load16(p.keys + at.page + value * 2u);
-    const uint16_t *scales = (const uint16_t *)(p.key_scales + at.page);
-    return scale_key(p.keys + at.page + value, scales[slot * (p.dim / 32) + d / 32]);
+    if constexpr (Q8) {
+        const uint16_t *scales = (const uint16_t *)(p.key_scales + at.page);
+
+        load8(p.keys + at.page + value, words);
+        words[2] = scales[slot * (p.dim / 32) + d / 32];
+    } else {
+        struct vec4 v = load16(p.keys + at.page + value * 2u);
+
+        words[0] = v.x;
+        words[1] = v.y;
+        words[2] = v.z;
+        words[3] = v.w;
+    }
+}
+
+/* The same as halves. */
+template <bool Q8> DEVICE struct vec4 key_of_words(const uint32_t *words) {
+    if constexpr (Q8) {
+        uint32_t twice = words[2] * 0x10001u;
+
+        return scale_words(words, {twice, twice, twice, twice});
+    } else {
+        return {words[0], words[1], words[2], words[3]};
+    }
+}
+
+/* The same, asked for and made halves at once. */
+template <bool Q8>
+DEVICE struct vec4 load_key(const struct Place &p, const struct Group &at, uint32_t i, uint32_t d) {
+    uint32_t words[4];
+
+    load_key_words<Q8>(p, at, i, d, words);
+    return key_of_words<Q8>(words);
+}
+
+/* q8_0: where the scales of value @d of the keys of a group lie. */
+DEVICE const uint8_t *value_scales(const struct Place &p, const struct Group &at, uint32_t d) {
+    return p.value_scales + at.page + (d / 32 * p.tokens + at.slot) * 2u;
 }
 
 /* Value @d of the keys of a group. */
@@ -93,8 +128,7 @@ DEVICE struct vec4 load_value(const struct Place &p, const struct Group &at, uin
     uint32_t q[2];
 
     load8_device(p.values + at.page + value, q);
-    return scale_words(
-        q, load16_device(p.value_scales + at.page + (d / 32 * p.tokens + at.slot) * 2u));
+    return scale_words(q, load16_device(value_scales(p, at, d)));
 }
 
 /* @d, or 0 where a head of @dim values, more than half of 32 @D where that is above 64, has no
@@ -110,11 +144,21 @@ DEVICE float query_factor(const struct attend_args &a) {
     return a.scale * LOG2_E;
 }
 
-/* Value @d of the query of row and head @at. */
-DEVICE float query_value(const struct attend_args &a, size_t at, uint32_t d) {
+/* Values @d .. @d + 3 of the query of row and head @at, as halves in two words. */
+DEVICE void query_values(const struct attend_args &a, size_t at, uint32_t d, uint32_t words[2]) {
+    float factor = query_factor(a), x[4];
+
     if (!a.turned)
-        return a.q[at * a.shape.head_dim + d];
-    return d < a.n_value ? a.q[at * a.n_value + d] : a.turned[at * a.turned_stride + d - a.n_value];
+        load_four(a.q + at * a.shape.head_dim + d, x);
+    else if (d < a.n_value)
+        load_four(a.q + at * a.n_value + d, x);
+    else
+        load_four(a.turned + at * a.turned_stride + d - a.n_value, x);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        x[i] = finite_half(x[i] * factor);
+    words[0] = pack_halves(x[0], x[1]);
+    words[1] = pack_halves(x[2], x[3]);
 }
 
 /* Row and head, as row * n_head + head, of query @query of an item. */
@@ -135,20 +179,21 @@ DEVICE uint32_t query_pos(const struct attend_args &a, const struct attn_item &i
  * mma takes it: put together from two loads it would cost four moves for each mma. */
 template <int D, class S>
 DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
-    uint32_t dim = a.shape.head_dim;
-    float factor = query_factor(a);
+    uint32_t warp = threadIdx.x / 32;
 
     if (threadIdx.x < S::queries)
         s.pos[threadIdx.x] = query_pos(a, it, threadIdx.x);
-    for (uint32_t i = threadIdx.x; i < S::queries * 32 * D; i += CUDA_THREADS) {
-        uint32_t query = i / (32 * D), d = i % (32 * D), lane = query % 8 * 4 + d % 32 / 8;
-        float x = 0;
+    for (uint32_t first = 0; first < S::queries; first += 16) /* query first + warp, and 8 more */
+        for (uint32_t d = threadIdx.x % 32 * 4; d < 32 * D; d += 32 * 4) {
+            uint32_t low[2] = {0, 0}, high[2] = {0, 0}, query = first + warp;
 
-        if (query < it.n_q && d < dim)
-            x = query_value(a, query_place(a, it, query), d) * factor;
-        s.q[d / 32][d / 4 % 2][query / 16][lane][d / 2 % 2 * 4 + query / 8 % 2 * 2 + d % 2] =
-            (uint16_t)pack_half(finite_half(x));
-    }
+            if (query < it.n_q && d < a.shape.head_dim)
+                query_values(a, query_place(a, it, query), d, low);
+            if (query + 8 < it.n_q && d < a.shape.head_dim)
+                query_values(a, query_place(a, it, query + 8), d, high);
+            store16(s.q[d / 32][d / 4 % 2][first / 16][warp * 4 + d % 32 / 8],
+                    {low[0], high[0], low[1], high[1]});
+        }
 }
 
 /* Whether any of the block's queries sees a key of the tile that begins with @first. */
@@ -316,8 +361,7 @@ DEVICE void put_weights(const struct attend_args &a, const struct attn_item &it,
 
 #define MERGE_AHEAD 4u /* chunks whose loads are issued together */
 
-/* Values @d .. @d + V - 1 of query @query of a merge, of key head @kv. */
-template <uint32_t V>
+/* Values @d .. @d + 3 of query @query of a merge, of key head @kv. */
 DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it, uint32_t kv,
                          uint32_t query, uint32_t d) {
     uint32_t dim = a.n_value, q = it.q0 + query, head = kv * a.group + q % a.group;
@@ -328,13 +372,13 @@ DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it
     const float *own = a.partial + partial_at(a, a.n_head_kv, kv, it.partial, query);
     const float *shared =
         a.partial + partial_at(a, a.n_head_kv, kv, it.shared.partial, it.shared.place + query);
-    float max = -INFINITY, l = 0, o[V];
+    float max = -INFINITY, l = 0, o[4];
 
 #pragma unroll
-    for (uint32_t v = 0; v < V; v++)
+    for (uint32_t v = 0; v < 4; v++)
         o[v] = 0;
     for (uint32_t r = attn_first_result(&it.shared, key / ATTN_CHUNK); r < n; r += MERGE_AHEAD) {
-        float next[MERGE_AHEAD][2 + V];
+        float next[MERGE_AHEAD][2 + 4];
 
 #pragma unroll
         for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
@@ -344,10 +388,7 @@ DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it
 
             next[k][0] = there ? p[dim] : -INFINITY;
             next[k][1] = p[dim + 1];
-            if constexpr (V == 1)
-                next[k][2] = p[d];
-            else
-                load_four(p + d, next[k] + 2);
+            load_four(p + d, next[k] + 2);
         }
 #pragma unroll
         for (uint32_t k = 0; k < MERGE_AHEAD; k++) {
@@ -356,7 +397,7 @@ DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it
             max = w.max;
             l = merge_with(l, next[k][1], w.a, w.b);
 #pragma unroll
-            for (uint32_t v = 0; v < V; v++)
+            for (uint32_t v = 0; v < 4; v++)
                 o[v] = merge_with(o[v], next[k][2 + v], w.a, w.b);
         }
     }
@@ -365,18 +406,21 @@ DEVICE void merge_values(const struct merge_args &a, const struct attn_merge &it
 
         l = merge_with(l, 1.0f, w.a, w.b);
 #pragma unroll
-        for (uint32_t v = 0; v < V; v++)
+        for (uint32_t v = 0; v < 4; v++)
             o[v] *= w.a;
     }
 #pragma unroll
-    for (uint32_t v = 0; v < V; v++)
-        a.o[((size_t)row * a.n_head + head) * dim + d + v] = o[v] / l;
+    for (uint32_t v = 0; v < 4; v++)
+        o[v] /= l;
+    store_some<4>(&a.o[((size_t)row * a.n_head + head) * dim + d], o);
 }
 
 /* Queries of one merge, of the block's key head. */
 DEVICE void merge_queries(const struct merge_args &a, const struct attn_merge &it) {
-    for (uint32_t i = threadIdx.x; i < it.n_q * a.n_value; i += CUDA_THREADS)
-        merge_values<1>(a, it, blockIdx.y, i / a.n_value, i % a.n_value);
+    uint32_t quads = a.n_value / 4;
+
+    for (uint32_t i = threadIdx.x; i < it.n_q * quads; i += CUDA_THREADS)
+        merge_values(a, it, blockIdx.y, i / quads, i % quads * 4);
 }
 
 /* Packs the rows of queries [q0, q0 + n_q) whose last heads these are. */
@@ -403,6 +447,7 @@ DEVICE void finish_rows(const struct attend_args &a, uint32_t row0, uint32_t q0,
 /* What is possible now that the block has done its item. */
 DEVICE_APART void finish_item(const struct attend_args &a, const struct attn_item &it) {
     SHARED uint32_t told[ATTN_QUERIES], rows[ATTN_QUERIES];
+    SHARED struct attn_merge merges[ATTN_QUERIES]; /* arrive() leaves nothing in the L1 cache */
     SHARED float sums[PACK_THREADS / 32];
 
     if (it.chunk < 0) {
@@ -415,15 +460,16 @@ DEVICE_APART void finish_item(const struct attend_args &a, const struct attn_ite
     sync_block();
     if (threadIdx.x < it.n_merges) {
         uint32_t at = it.merge + threadIdx.x;
+        struct attn_merge m = a.batch->merge[at];
 
-        told[threadIdx.x] =
-            arrive(a.merged + at * gridDim.y + blockIdx.y, 1, a.batch->merge[at].n_chunks);
+        merges[threadIdx.x] = m;
+        told[threadIdx.x] = arrive(a.merged + at * gridDim.y + blockIdx.y, 1, m.n_chunks);
     }
     sync_block();
     for (uint32_t i = 0; i < it.n_merges; i++) {
         if (!told[i])
             continue;
-        struct attn_merge g = a.batch->merge[it.merge + i];
+        const struct attn_merge &g = merges[i];
 
         merge_queries(m, g);
         finish_rows(a, g.row0, g.q0, g.n_q, rows, sums);

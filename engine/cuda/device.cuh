@@ -400,6 +400,25 @@ DEVICE void load_floats(const float *p, float v[2]) {
     v[1] = mx_float_of(u[1]);
 }
 
+/* N neighbours, two or four, in one access. */
+template <int N> DEVICE void load_some(const float *p, float v[N]) {
+    if constexpr (N == 4)
+        load_four(p, v);
+    else
+        load_floats(p, v);
+}
+
+/* Likewise to @p. */
+template <int N> DEVICE void store_some(float *p, const float v[N]) {
+    if constexpr (N == 4) {
+        store16(p, {mx_bits_of(v[0]), mx_bits_of(v[1]), mx_bits_of(v[2]), mx_bits_of(v[3])});
+    } else {
+        uint32_t two[2] = {mx_bits_of(v[0]), mx_bits_of(v[1])};
+
+        store8(p, two);
+    }
+}
+
 /* The half precision number next to @f, in the lower half-word; the upper one is 0. */
 DEVICE uint32_t pack_half(float f) {
     return pack_halves(f, 0.0f) & 0xFFFFu;

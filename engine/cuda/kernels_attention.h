@@ -33,6 +33,9 @@ struct attend_args {
     struct ahead ahead; /* where no block has more than one item */
 };
 
+/* attend_64 and attend_128: values of eight tiles, where their results are left. */
+#define ATTEND_SHARED(head) (ATTN_TILES * ATTN_TILE * 2 * (head))
+
 /* attend_wide_64 and attend_wide_128 take wide_item, all chunks of a sequence or some that several
  * share, and leave the others to attend_64 and attend_128, which go on from what these left;
  * nothing by last blocks. Their shared memory: */
@@ -141,6 +144,8 @@ static inline struct attend_kernel attend_kernel_for(const struct page_shape *s,
         k.shared = (uint32_t)ATTEND_WIDE_SHARED(dim <= 64 ? 64 : 128, s->q8);
     else if (s->latent && bulk)
         k.shared = ATTEND_LATENT_SHARED;
+    else if (!s->latent && size < 2)
+        k.shared = (uint32_t)ATTEND_SHARED(dim <= 64 ? 64 : 128);
     else if (k.queries > ATTN_QUERIES)
         k.shared = ATTEND_GROUPS_SHARED(s->latent ? LATENT_KEY : size == 2 ? 256 : 512, k.queries);
     k.kernel = *kernel[s->latent ? 8u + bulk : wide ? 4 + size : size][s->q8];

@@ -147,8 +147,10 @@ static void allow_all_shared(void) {
     for (int i = 0; i < 10 + 2 * bulk; i++) {
         struct page_shape s = {1, 64u << i / 2 % 4, 16, i % 2, i / 2 >= 4};
         struct attend_kernel k = attend_kernel_for(&s, true, i / 2 > 4);
+        struct attend_kernel few = attend_kernel_for(&s, false, i / 2 > 4);
 
         allow_shared(k.kernel, k.shared, s.latent ? "attend_latent" : "attend_wide");
+        allow_shared(few.kernel, few.shared, "attend");
     }
     allow_shared(kernel_matvec, narrow, "matvec");
     allow_shared(kernel_matvec_16, narrow, "matvec_16");

@@ -63,6 +63,7 @@ SOME = {"weigh_tile": 3 / 8, "fetch": 1 / 8, "add_chunk": 1 / 8}
 KEY_BLOCKS = 18
 # Once a row of tiles, not once a stage; scores with a cap; what attend_wide leaves.
 RARE = re.compile(r"Feed4seek|fetch_few|soft_cap|put_results|put_partial")
+UPPER = re.compile(r"halfILi\dELi1E")  # what attend_64 and attend_128 do for more than eight queries only
 END_OF_CHUNK = re.compile(r"end_chunk")  # of attend_wide, whose loop is over tiles
 
 Loop = collections.namedtuple("Loop", "kernel arch format instructions end mma in_flight needed")
@@ -118,6 +119,8 @@ def loops_of(kernel, name, arch, sizes):
     _, n, _, bandwidth, _, _ = DEVICES[arch]
     again = SHARES.get(name.removesuffix("_q8"), 1) - 1
     for first, last in kernel.whole() if name.startswith("attend") else kernel.loops():
+        upper = sum(not any(RARE.search(c) for c in calls) and any(UPPER.search(c) for c in calls)
+                    for calls in kernel.calls[first : last + 1])
         own, ends, mma, common = collections.Counter(), collections.Counter(), collections.Counter(), 0
         chunk_ends = 0
         for i in range(first, last + 1):
@@ -137,12 +140,16 @@ def loops_of(kernel, name, arch, sizes):
         if not own:
             n_mma = kernel.operations[first : last + 1].count(cubin.MMA)
             # Half of a chunk's tiles are merged at a time.
-            common += sum(b - a + 1 for a, b in kernel.within(first, last) if "merge_part" in str(kernel.calls[a]))
+            merges = [l for l in kernel.within(first, last) if "merge_tiles" in str(kernel.calls[l[0]])]
+            common += sum(b - a + 1 for a, b in merges)
             if again:
                 a, b = kernel.loops()[0]
                 common += again * (b - a + 1)
                 n_mma += again * kernel.operations[a : b + 1].count(cubin.MMA)
             yield Loop(name, arch, None, common, chunk_ends, n_mma, 0, 0)
+            if upper:
+                upper += sum(b - a + 1 for a, b in merges[1:])
+                yield Loop(name + " of 8", arch, None, common - upper, chunk_ends, n_mma, 0, 0)
         for f in own:
             if not mma[f]:  # a few that the compiler shares between formats
                 continue

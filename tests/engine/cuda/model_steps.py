@@ -75,7 +75,7 @@ class Model:
         for k in count.compiled(folder, ARCH, files):
             name = count.check_kernels.name_of(k.name)
             for l in count.loops_of(k, name, ARCH, sizes):
-                self.loops[name, count.FORMATS[l.format] if l.format is not None else None] = l
+                self.loops[l.kernel, count.FORMATS[l.format] if l.format is not None else None] = l
 
     def product(self, launch, six, n):
         """Of a launch of matvec for @n rows: bytes of weights, seconds of instructions, and bytes of activations that
@@ -105,9 +105,8 @@ class Model:
 
         each = n // sequences  # rows: an item has up to four
         blocks = sequences * -(-each // 4) * 4 * KV_HEADS
-        chunk = self.loops["attend_128", None].instructions * DEPENDENT / (GHZ * 1e3) + FIRST_BYTES
-        # Item, place and page table first, then keys; values in two parts, which the prefetch has brought.
-        loads = (3 + DIM // 64) * FROM_CACHE
+        chunk = self.loops["attend_128 of 8", None].instructions * DEPENDENT / (GHZ * 1e3) + FIRST_BYTES
+        loads = 3 * FROM_CACHE  # item, place and page table; then keys, and values beside them
         attend = loads + -(-blocks // (2 * SMS)) * chunk + ARRIVE + packed(WIDTH, min(each, 4))
         us = {"q k v": packed(WIDTH), "o": ARRIVE + STORE + gap + attend, "gate up": packed(WIDTH),
               "down": packed(INNER)}
@@ -186,7 +185,7 @@ class Model:
         """Of @own keys of each of @n sequences, an item of a chunk each. @handed_on: results of chunks that it goes on
         from, or, where there are none, those that it leaves."""
         size, chunks = n * own * key_bytes, n * own // 256 * KV_HEADS
-        issue = chunks * 8 * self.loops[kernel, None].instructions / ISSUE
+        issue = chunks * 8 * self.loops[kernel + " of 8", None].instructions / ISSUE
         cache = (size + n * (handed_on or own // 256) * RESULT) / CACHE_BANDWIDTH
         step.add(f"attention: {LAYERS * size / 1e9:.2f} GB (instructions: {LAYERS * issue * 1e6:.0f} us)",
                  LAYERS * max(size / BANDWIDTH, issue, cache))
