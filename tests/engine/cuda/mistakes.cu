@@ -107,6 +107,8 @@ KERNEL(mistake_wgmma, struct mistake_args, 128, 1) {
         b |= 1ull << 62;
     if (a.what != WGMMA_NO_FENCE)
         wgmma_begin();
+    if (a.what == WGMMA_OTHER_OPERAND && t >= 96)
+        b = wgmma_operand(wgmma_place(0), 256, 128);
     if (a.what != WGMMA_HALF_A_GROUP || t < 64)
         wgmma_n64(d, w, b);
     wgmma_commit();
@@ -143,11 +145,15 @@ KERNEL(mistake_bulk, struct mistake_args, 64, 1) {
     for (uint32_t phase = 0; phase < 2; phase++) {
         uint32_t n = w == BULK_ODD_BYTES ? 248 : 256;
 
+        if (w == BULK_OF_STORES && phase == 0)
+            a.data[t] = t;
+
         if (t == 0)
-            bulk_expect(w == BULK_NOT_INITIALISED ? &s.other : &s.full, w == BULK_FEWER_BYTES ? 768
-                                                                        : w == BULK_MORE_BYTES
-                                                                            ? 256
-                                                                            : 512);
+            bulk_expect(w == BULK_NOT_INITIALISED ? &s.other : &s.full,
+                        w == BULK_FEWER_BYTES      ? 768
+                        : w == BULK_TOO_MANY_BYTES ? 1 << 20
+                        : w == BULK_MORE_BYTES     ? 256
+                                                   : 512);
         if (t == 0 && w == BULK_ANNOUNCED_TWICE)
             bulk_expect(&s.full, 512);
         if (w != BULK_NOT_FENCED && w != BULK_OVER_A_WRITER)

@@ -45,6 +45,7 @@ enum mistake {
     WGMMA_STRIDE,                       /* a wrong one in the descriptor */
     WGMMA_SWIZZLE,                      /* of memory that is not written so */
     WGMMA_HALF_A_GROUP,                 /* two warps of four multiply */
+    WGMMA_OTHER_OPERAND,                /* one of them by another operand */
     BULK_MISTAKES,                      /* those of kernel_mistake_bulk */
     BULK_NOT_PUBLISHED = BULK_MISTAKES, /* no fence behind the barrier's beginning */
     BULK_NOT_INITIALISED,               /* a barrier that has none */
@@ -54,12 +55,14 @@ enum mistake {
     BULK_PHASE_TO_COME,                 /* the one behind */
     BULK_FEWER_BYTES,                   /* than announced */
     BULK_MORE_BYTES,
+    BULK_TOO_MANY_BYTES,  /* for a barrier */
     BULK_ANNOUNCED_TWICE, /* in one phase */
     BULK_MISALIGNED,      /* where it goes to */
     BULK_ODD_BYTES,       /* no multiple of 16 */
     BULK_OVER_A_READER,   /* the next copy, while another warp reads what the one before brought */
     BULK_OVER_A_WRITER,   /* over what threads have written, without a fence */
     BULK_NOT_FENCED,      /* likewise over what they have read */
+    BULK_OF_STORES,       /* of this kernel, without a fence */
     BULK_NEVER_WAITED,    /* for the last copy */
     N_MISTAKES
 };

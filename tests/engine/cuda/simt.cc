@@ -69,9 +69,10 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
     struct async *copy;
     uint32_t n_copies, n_groups; /* n_groups: committed */
     struct wgmma product[PRODUCTS_MAX];
-    uint32_t n_products, n_product_groups, n_multiplied;
-    float sums[64]; /* d, while products are under way */
-    bool begun;     /* wgmma_begin() stands in front of them */
+    uint32_t n_products, n_product_groups;
+    uint64_t multiplied; /* a digest of the operands of its products, in their order */
+    float sums[64];      /* d, while products are under way */
+    bool begun;          /* wgmma_begin() stands in front of them */
 };
 
 struct warp {
@@ -172,7 +173,8 @@ static void make_fibers() {
 static void start(struct fiber *f, uint32_t thread) {
     f->done = false;
     f->n_copies = f->n_groups = 0;
-    f->n_products = f->n_product_groups = f->n_multiplied = 0;
+    f->n_products = f->n_product_groups = 0;
+    f->multiplied = 0;
     f->begun = false;
     f->bar = NULL;
     f->lane = {f->stack, STACK_BYTES, thread, 0, false, false, 0, {}};
@@ -337,7 +339,7 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
     if (simt_thread.x % 32 == 0)
         p->seen = look_at(b, n, __builtin_return_address(0));
     f->n_products++;
-    f->n_multiplied++;
+    f->multiplied = (f->multiplied + b + n) * 0x9E3779B97F4A7C15ull;
 }
 
 void simt_wgmma_begin(const char *here) {
@@ -435,18 +437,16 @@ void simt_wgmma_other(bool other) {
     other_sums = other;
 }
 
-/* The four warps of a group multiply together. */
+/* The four warps of a group multiply together, with the same operand. */
 static void check_warpgroups() {
-    uint32_t n[MAX_THREADS / 128] = {}, most[MAX_THREADS / 128] = {};
+    uint64_t first[MAX_THREADS / 128];
 
-    for (uint32_t i = 0; i < n_threads; i++) {
-        uint32_t group = fibers[i].lane.thread / 128, k = fibers[i].n_multiplied;
-
-        n[group] += k;
-        most[group] = k > most[group] ? k : most[group];
-    }
-    for (uint32_t group = 0; group < MAX_THREADS / 128; group++)
-        if (n[group] != 128 * most[group])
+    for (uint32_t i = 0; i < n_threads; i++)
+        if (fibers[i].lane.thread % 128 == 0)
+            first[fibers[i].lane.thread / 128] = fibers[i].multiplied;
+    for (uint32_t i = 0; i < n_threads; i++)
+        if (fibers[i].multiplied != first[fibers[i].lane.thread / 128] ||
+            (fibers[i].multiplied && n_threads % 128))
             simt_fault("warps of a group have not multiplied together");
 }
 
@@ -609,6 +609,8 @@ static void check_bytes(const struct barrier *b) {
 void bulk_expect(uint64_t *bar, uint32_t bytes) {
     struct barrier *b = barrier_at(bar, __builtin_return_address(0));
 
+    if (bytes >= 1u << 20)
+        simt_fault("%u bytes are announced: more than a barrier counts", bytes);
     if (b->expected)
         simt_fault("announced for phase %u again before it was waited for", b->phase);
     b->expected = true;
@@ -627,7 +629,7 @@ void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     if (b->n_copies == BULK_MAX)
         simt_fault("more than %u copies in bulk in a phase", BULK_MAX);
     simt_check_access(from, n, SIMT_READ, pc);
-    simt_check_bulk(to, n, pc);
+    simt_check_bulk(to, from, n, pc);
     b->copy[b->n_copies++] = {to, from, n};
     b->asked += n;
     check_bytes(b);

@@ -341,9 +341,13 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
     }
 }
 
+static inline struct cell *cell_of(const struct memory *m, uintptr_t a) {
+    return &m->cell[(a - (m->from & ~(uintptr_t)3)) / 4];
+}
+
 static inline void see_all(const struct memory *m, uintptr_t a, size_t n, enum simt_access kind,
                            const void *pc) {
-    struct cell *c = &m->cell[(a - (m->from & ~(uintptr_t)3)) / 4];
+    struct cell *c = cell_of(m, a);
     bool shared = m == &shared_memory || m == &dynamic_memory;
     moment when = now(kind == SIMT_ATOMIC);
 
@@ -447,7 +451,7 @@ void simt_check_pending(const void *to, size_t n, bool pending, const void *pc) 
         fault_at((uintptr_t)to, pc, "an asynchronous copy that does not go to shared memory");
     see_all(m, (uintptr_t)to, n, SIMT_WRITE, pc);
     for (size_t i = 0; i < n; i += 4)
-        m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4].pending = pending ? 15 : 0;
+        cell_of(m, (uintptr_t)to + i)->pending = pending ? 15 : 0;
 }
 
 void simt_check_fence() {
@@ -463,11 +467,15 @@ static bool is_fenced(moment then) {
 
 /* The copy goes another way than what threads read and write (PTX: the async proxy): a barrier
  * alone does not put it behind what they did. */
-void simt_check_bulk(const void *to, size_t n, const void *pc) {
+void simt_check_bulk(const void *to, const void *from, size_t n, const void *pc) {
     struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)to) : NULL;
+    const struct memory *source = m ? find((uintptr_t)from) : NULL;
 
+    for (size_t i = 0; source && i < n; i += 4)
+        if (interval_of(cell_of(source, (uintptr_t)from + i)->write) >= first_of_launch)
+            fault_at((uintptr_t)from + i, pc, "a copy in bulk of what its kernel has written");
     for (size_t i = 0; m && i < n; i += 4) {
-        const struct cell *c = &m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4];
+        const struct cell *c = cell_of(m, (uintptr_t)to + i);
         const moment touched[] = {c->read, c->other, c->write};
 
         for (moment then : touched)
@@ -482,7 +490,7 @@ void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase) {
     struct memory *m = SEEN && simt_looks ? shared_of((uintptr_t)to) : NULL;
 
     for (size_t i = 0; m && i < n; i += 4) {
-        struct cell *c = &m->cell[((uintptr_t)to + i - (m->from & ~(uintptr_t)3)) / 4];
+        struct cell *c = cell_of(m, (uintptr_t)to + i);
 
         c->write = 0; /* the barrier orders it */
         c->pending = 0;

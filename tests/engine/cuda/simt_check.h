@@ -93,6 +93,6 @@ void simt_check_fence();
 /* @n bytes from @p on are asked for: not an access, but they must be the device's. */
 void simt_check_prefetch(const void *p, size_t n);
 /* A copy in bulk is under way, or has come with phase @phase of barrier @bar. */
-void simt_check_bulk(const void *to, size_t n, const void *pc);
+void simt_check_bulk(const void *to, const void *from, size_t n, const void *pc);
 void simt_check_came(const void *to, size_t n, uint32_t bar, uint32_t phase);
 #endif

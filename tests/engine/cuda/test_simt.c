@@ -49,6 +49,7 @@ static const char *const words[N_MISTAKES] = {
     [WGMMA_STRIDE] = "before it was written",
     [WGMMA_SWIZZLE] = "a swizzle",
     [WGMMA_HALF_A_GROUP] = "have not multiplied together",
+    [WGMMA_OTHER_OPERAND] = "have not multiplied together",
     [BULK_NOT_PUBLISHED] = "without bulk_publish()",
     [BULK_NOT_INITIALISED] = "before it was written",
     [BULK_NOT_WAITED_FOR] = "before the copy to it was waited for",
@@ -56,6 +57,7 @@ static const char *const words[N_MISTAKES] = {
     [BULK_WRONG_PHASE] = "before the copy to it was waited for",
     [BULK_PHASE_TO_COME] = "waits for phase 2, and 1 is under way",
     [BULK_FEWER_BYTES] = "for 768 bytes, of which 512",
+    [BULK_TOO_MANY_BYTES] = "more than a barrier counts",
     [BULK_MORE_BYTES] = "copies of 512 bytes, 256 were announced",
     [BULK_ANNOUNCED_TWICE] = "again before it was waited for",
     [BULK_MISALIGNED] = "not aligned",
@@ -63,6 +65,7 @@ static const char *const words[N_MISTAKES] = {
     [BULK_OVER_A_READER] = "while another thread",
     [BULK_OVER_A_WRITER] = "over what threads have touched",
     [BULK_NOT_FENCED] = "over what threads have touched",
+    [BULK_OF_STORES] = "what its kernel has written",
     [BULK_NEVER_WAITED] = "ends with a copy",
 };
 
