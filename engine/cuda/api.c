@@ -275,7 +275,8 @@ static const char *text(int error) {
     return cudaGetErrorString((cudaError_t)error);
 }
 
-static_assert((int)CUDA_BUSY == cudaErrorDevicesUnavailable &&
+static_assert((int)CUDA_OLD_DRIVER == cudaErrorInsufficientDriver &&
+                  (int)CUDA_BUSY == cudaErrorDevicesUnavailable &&
                   (int)CUDA_SYSTEM_CALL == cudaErrorOperatingSystem &&
                   (int)CUDA_NOT_READY == cudaErrorNotReady &&
                   (int)CUDA_FABRIC == cudaErrorSystemNotReady &&

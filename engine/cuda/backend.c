@@ -38,7 +38,7 @@ static const char *advice(int error) {
 static int no_device(const struct cuda_api *api, int e, struct err *err) {
     int driver = 0, runtime = 0;
 
-    if (e && api->versions(&driver, &runtime) == 0 && driver > 0 && driver < runtime)
+    if (e == CUDA_OLD_DRIVER && api->versions(&driver, &runtime) == 0 && driver > 0)
         err_set(err, 0, NULL,
                 "the driver is too old: it is made for CUDA %d.%d, weft-cuda.so for %d.%d; install "
                 "a newer driver, or build weft with CUDA %d",
@@ -75,8 +75,9 @@ static int find_device(const struct cuda_api *api, int number, struct cuda_devic
     e = api->check_kernel(kernel_matvec, &out->made_for);
     if (e) {
         err_set(err, 0, NULL,
-                "weft-cuda.so has no code for CUDA device %d, %s (compute capability %d.%d): %s",
-                number, out->name, out->major, out->minor, api->text(e));
+                "weft-cuda.so has no code for CUDA device %d, %s (compute capability %d.%d; built "
+                "with -Dgpu-arch=%d%d it has): %s",
+                number, out->name, out->major, out->minor, out->major, out->minor, api->text(e));
         return -ENOTSUP;
     }
     return 0;

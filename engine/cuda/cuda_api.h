@@ -17,6 +17,7 @@ enum cuda_direction { CUDA_TO_DEVICE, CUDA_TO_HOST };
 
 /* Numbers of the runtime's errors. */
 enum {
+    CUDA_OLD_DRIVER = 35,      /* or none */
     CUDA_BUSY = 46,            /* the device is another process' alone */
     CUDA_SYSTEM_CALL = 304,    /* that the driver made failed */
     CUDA_NOT_READY = 600,      /* event_query(): not an error */

@@ -7,6 +7,7 @@
 
 #include "engine/cuda/cuda.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,18 +53,34 @@ static int lay_out(struct chain *c) {
     return b->api->copy(device + 2 * c->bytes, ones, row + indices, CUDA_TO_DEVICE, b->stream);
 }
 
+/* What is to be said of early launches, behind what is noted already. */
+static void note(struct be *b, const char *format, ...) {
+    size_t at = strlen(b->note), size = sizeof(b->note) - at;
+    int n = snprintf(b->note + at, size, "%s", at ? "; " : "");
+    va_list args;
+
+    va_start(args, format);
+    if ((size_t)n < size)
+        vsnprintf(b->note + at + n, size - (size_t)n, format, args);
+    va_end(args);
+}
+
 /* The launches as a graph, as steps have them. NULL: the runtime makes none. */
 static void *capture(const struct chain *c, bool early) {
     struct be *b = c->b;
     void *graph = NULL;
     int e = b->api->capture_begin(b->stream);
 
-    if (e)
+    if (e) {
+        note(b, "no early launch: %s", b->api->text(e));
         return NULL;
+    }
     for (uint32_t i = 0; i < CHAIN && e == 0; i++)
         e = b->api->launch(kernel_hidden, c->n_rows, 1, PACK_THREADS, 0, &c->a[i % 2], early,
                            b->stream);
-    b->api->capture_end(b->stream, &graph);
+    int end = b->api->capture_end(b->stream, &graph);
+    if (e || end)
+        note(b, "no early launch: %s", b->api->text(e ? e : end));
     if (graph && e) {
         b->api->graph_free(graph);
         graph = NULL;
@@ -107,15 +124,12 @@ static int compare(struct chain *c) {
     if (e)
         return cuda_check(b, e, "the first kernels launched early");
     b->early = same && n_faster == RUNS;
-    size_t at = strlen(b->note);
     if (same)
-        snprintf(b->note + at, sizeof(b->note) - at,
-                 "%s%s: %u kernels take %.0f us early, %.0f us plain", at ? "; " : "",
-                 b->early ? "kernels are launched early" : "no early launch", CHAIN,
-                 (double)best[1], (double)best[0]);
+        note(b, "%s: %u kernels take %.0f us early, %.0f us plain",
+             b->early ? "kernels are launched early" : "no early launch", CHAIN, (double)best[1],
+             (double)best[0]);
     else
-        snprintf(b->note + at, sizeof(b->note) - at, "%swithout early launch: other bits",
-                 at ? "; " : "");
+        note(b, "without early launch: other bits");
     return 0;
 }
 
@@ -130,7 +144,7 @@ static int try_early(struct be *b) {
     e = e ? e : b->api->timer_new(&c.from);
     e = e ? e : b->api->timer_new(&c.to);
     int r = cuda_check(b, e, "cudaEventCreate");
-    for (int i = 0; i < 2 && r == 0; i++)
+    for (int i = 0; i < 2 && r == 0 && (i == 0 || c.graph[0]); i++)
         c.graph[i] = capture(&c, i == 1);
     if (r == 0 && c.graph[0] && c.graph[1])
         r = compare(&c);

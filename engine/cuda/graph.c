@@ -145,11 +145,10 @@ void graph_note(struct be *b, enum note kind, const struct launch *l, bool early
     memcpy(g->note[g->n_notes++].args, args, n);
 }
 
-/* Not an error: WEFT_CUDA_SAY tells it to those who measure. */
+/* Not an error, but small steps are slower from now on, which nothing else tells. */
 static void give_up(struct be *b, const char *what, int error) {
     b->graphs.on = false;
-    if (getenv("WEFT_CUDA_SAY"))
-        fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, b->api->text(error));
+    fprintf(stderr, "weft-cuda: no graphs: %s: %s\n", what, b->api->text(error));
 }
 
 /* What is noted once more, into the graph: an error of the runtime. */

@@ -493,6 +493,8 @@ static int capture_end(void *stream, void **graph) {
     if (!fake_capture || fake_capture->first != stream)
         fake_refuse("the end of a capture that has not begun");
     int e = capture_stop(&g);
+
+    e = fake_cuda.no_graphs ? CAPTURE_INVALID : e;
     fake_cuda.n_live++;
     fake_cuda.n_graphs += !r && !e;
     *graph = r || e ? NULL : g;

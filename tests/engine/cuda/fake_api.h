@@ -36,6 +36,7 @@ struct fake_cuda {
      * odd, at once. */
     uint64_t order;
     int no_code;              /* 1 + the device for which there are no kernels; 0: none */
+    bool no_graphs;           /* captures fail at their end */
     int made_for;             /* cuda_device.made_for; 0: the device's */
     bool other_wgmma;         /* its sums are rounded otherwise than mma's */
     bool idle;                /* no kernel does anything */

@@ -78,14 +78,15 @@ Test(cuda_open, a_driver_that_is_too_old_is_named) {
 
     fake_small_model(path);
     fake_find()->fail_at = 1;
+    fake_find()->error = CUDA_OLD_DRIVER;
     fake_find()->driver = 12080;
     cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
     cr_expect(strstr(err.message, "made for CUDA 12.8, weft-cuda.so for 13.0; install a newer"),
               "%s", err.message);
     fake_find()->n_calls = 0;
-    fake_find()->driver = 13010;
+    fake_find()->error = CUDA_FABRIC;
     cr_expect(try_open(path, (struct engine_opts){0}, NULL, &err) < 0);
-    cr_expect(strstr(err.message, "no CUDA device: "), "%s", err.message);
+    cr_expect(strstr(err.message, "no CUDA device: "), "another error: %s", err.message);
     unlink(path);
 }
 
@@ -159,6 +160,8 @@ Test(cuda_open, sources_tell_families_apart) {
     unlink(path);
 }
 
+#define NO_GRAPHS (-1)
+
 /* Kernels are launched early where that is faster and right, or where it is said so. */
 Test(cuda_open, early_launch_is_tried) {
     static const struct {
@@ -166,7 +169,7 @@ Test(cuda_open, early_launch_is_tried) {
         float early_us;
         const char *said, *note; /* of the environment; what the log has, or NULL: nothing of it */
         bool spoils;
-        int made_for; /* 0: this device */
+        int made_for; /* 0: this device; or NO_GRAPHS */
     } cases[] = {
         {9, 1, NULL, "kernels are launched early: 64 kernels take 64 us early, 128 us plain", false,
          0},
@@ -177,6 +180,7 @@ Test(cuda_open, early_launch_is_tried) {
         {9, 2, "1", NULL, false, 0},
         {9, 1, NULL, NULL, false, 89},
         {9, 1, "1", NULL, false, 89},
+        {9, 1, NULL, "no early launch: some error", false, NO_GRAPHS},
     };
     char path[64];
 
@@ -190,7 +194,8 @@ Test(cuda_open, early_launch_is_tried) {
         if (cases[i].said)
             setenv("WEFT_CUDA_EARLY", cases[i].said, 1);
         fake_find()->major = cases[i].major;
-        fake_find()->made_for = cases[i].made_for;
+        fake_find()->no_graphs = cases[i].made_for == NO_GRAPHS;
+        fake_find()->made_for = MAX(cases[i].made_for, 0);
         fake_find()->early_us = cases[i].early_us;
         fake_find()->on_launch = cases[i].spoils ? spoil_early : NULL;
         cr_assert(try_open(path, (struct engine_opts){.max_context = 32}, NULL, &err) == 0, "%s",
