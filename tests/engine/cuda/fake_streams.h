@@ -13,7 +13,17 @@
 /* The error of a capture that is not what the runtime allows. */
 #define CAPTURE_INVALID 901
 
-enum op_kind { OP_COPY, OP_FILL, OP_LAUNCH, OP_RECORD, OP_WAIT, OP_ROWS, OP_FORK, OP_JOIN };
+enum op_kind {
+    OP_COPY,
+    OP_FILL,
+    OP_LAUNCH,
+    OP_RECORD,
+    OP_WAIT,
+    OP_ROWS,
+    OP_FORK,
+    OP_JOIN,
+    OP_UPLOAD
+};
 
 struct op { /* what has been enqueued and not been done */
     struct op *next;
@@ -59,6 +69,7 @@ struct event {
 struct graph {
     struct op *op, **end;
     struct stream *first; /* that began the capture */
+    bool is_uploaded;     /* it was launched before */
     struct branch {
         struct stream *of;
         struct stream own;

@@ -142,7 +142,7 @@ static void spoil_early(const char *kernel, uint64_t number, void *args) {
     static uint32_t n;
 
     if (strcmp(kernel, "hidden") == 0)
-        ((struct hidden_args *)args)->eps += n++ / 64 % 2 ? 0.0f : 0.5f;
+        ((struct hidden_args *)args)->eps += n++ / 64 % 2 ? 0.5f : 0.0f;
 }
 
 /* Devices of two families need not have the same bits: requests do not move between them. */
