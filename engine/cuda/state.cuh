@@ -9,6 +9,12 @@
 #include "engine/cuda/device.cuh"
 #include "engine/cuda/rows.cuh"
 
+struct StatePart;
+DEVICE uint32_t channels_of(const struct delta_args &a);
+DEVICE uint32_t channels_of(const struct mamba_args &a);
+DEVICE struct StatePart part_of(const struct delta_args &a);
+DEVICE struct StatePart part_of(const struct mamba_args &a);
+
 /* Channel @c of row @r, convolved: from row @nth - n_taps + 1 of the sequence on, oldest first. */
 template <class Args>
 DEVICE float convolve(const Args &a, const struct plan_seq &seq, uint32_t r, uint32_t c) {

@@ -54,6 +54,12 @@ struct wgmma { /* a product of a warpgroup that has not been waited for: a lane'
     uint64_t b, seen; /* seen: a digest of what it reads of shared memory */
 };
 
+/* Of a thread; apart from its fiber, so that those of a block stay in the L1 cache. */
+struct products {
+    struct wgmma product[PRODUCTS_MAX];
+    float sums[64]; /* d, while products are under way */
+};
+
 struct fiber { /* by its place in the order of a block: 32 of a warp follow each other */
     uint8_t *stack;
 #ifdef __x86_64__
@@ -68,15 +74,22 @@ struct fiber { /* by its place in the order of a block: 32 of a warp follow each
     struct simt_lane lane;
     struct async *copy;
     uint32_t n_copies, n_groups; /* n_groups: committed */
-    struct wgmma product[PRODUCTS_MAX];
+    struct products *own;
     uint32_t n_products, n_product_groups;
     uint64_t multiplied; /* a digest of the operands of its products, in their order */
-    float sums[64];      /* d, while products are under way */
     bool begun;          /* wgmma_begin() stands in front of them */
 };
 
+struct gift { /* what a lane shows the others of its warp */
+    union {
+        float f[10];
+        uint32_t u[10];
+        uint64_t u64;
+    };
+};
+
 struct warp {
-    struct simt_gift gift[2][32];
+    struct gift gift[2][32];
     float product[2][32][4]; /* of mma, by the lane that came last */
     /* Lanes at the current instruction; instructions that are through; where. */
     uint32_t n_arrived, n_complete;
@@ -90,6 +103,7 @@ struct simt_dim simt_thread, simt_block, simt_grid;
 
 static struct fiber fibers[MAX_THREADS];
 static struct async copies[MAX_THREADS][ASYNC_MAX];
+static struct products products[MAX_THREADS];
 static struct warp warps[MAX_THREADS / 32];
 static struct fiber scheduler, *current;
 static struct warp *warp; /* of the current fiber */
@@ -143,7 +157,7 @@ static void yield() {
 }
 
 static void fiber_main() {
-    kernel->run(kernel_args);
+    (simt_looks ? kernel->run : kernel->quick)(kernel_args);
     if (current->n_copies)
         simt_fault("ends with a copy that it has not waited for");
     if (current->n_products)
@@ -166,6 +180,7 @@ static void make_fibers() {
     for (uint32_t i = 0; i < MAX_THREADS; i++) {
         fibers[i].stack = p + i * STACK_STRIDE;
         fibers[i].copy = copies[i];
+        fibers[i].own = &products[i];
     }
     scheduler.lane = *simt_lane;
 }
@@ -207,12 +222,12 @@ void simt_sync_block(const char *here) {
 typedef double simt_row __attribute__((vector_size(64)));
 
 /* C += A B of a warp: the registers of all lanes, as engine/cuda/device.cuh says. */
-static void multiply(const struct simt_gift gift[32], float product[32][4]) {
+static void multiply(const struct gift gift[32], float product[32][4]) {
     double a[16][16];
     simt_row b[16], c[16];
 
     for (uint32_t lane = 0; lane < 32; lane++) {
-        const struct simt_gift *g = &gift[lane];
+        const struct gift *g = &gift[lane];
         uint32_t row = lane / 4, k = lane % 4 * 2;
 
         for (uint32_t i = 0; i < 4; i++) {
@@ -239,16 +254,20 @@ static void finish_products();
 
 enum meeting { GIFTS, MMA, WGMMA_WAIT };
 
+/* What this lane gives to the instruction that it comes to: written before meet(). */
+static struct gift *mine() {
+    return &warp->gift[warp->n_complete % 2][simt_thread.x % 32];
+}
+
 /* Lanes come in any order; the gifts of two instructions are kept, since a lane may be one ahead.
  * Returns which of the two it is. */
-static uint32_t meet(const struct simt_gift *mine, const char *here, enum meeting what) {
+static uint32_t meet(const char *here, enum meeting what) {
     struct warp *w = warp;
     uint32_t i = w->n_complete % 2;
 
     if (w->n_arrived > 0 && w->here != here)
         simt_fault("at %s, and another lane of the warp at %s", here, w->here);
     w->here = here;
-    w->gift[i][simt_thread.x % 32] = *mine;
     if (++w->n_arrived == 32) {
         w->n_arrived = 0;
         w->n_complete++;
@@ -265,27 +284,35 @@ static uint32_t meet(const struct simt_gift *mine, const char *here, enum meetin
     return i;
 }
 
-const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *here) {
-    uint32_t i = meet(mine, here, GIFTS);
+float simt_lane_xor(const char *here, float v, int mask) {
+    mine()->f[0] = v;
+    uint32_t i = meet(here, GIFTS);
 
-    return warp->gift[i];
+    return warp->gift[i][simt_thread.x % 32 ^ (uint32_t)mask].f[0];
+}
+
+uint64_t simt_lane_xor(const char *here, uint64_t v, int mask) {
+    mine()->u64 = v;
+    uint32_t i = meet(here, GIFTS);
+
+    return warp->gift[i][simt_thread.x % 32 ^ (uint32_t)mask].u64;
 }
 
 void simt_sync_warp(const char *here) {
-    struct simt_gift none = {};
-
-    simt_exchange(&none, here);
+    meet(here, GIFTS);
     current->lane.n_warp_syncs++;
 }
 
 void simt_mma(const char *here, float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
               uint32_t b0, uint32_t b1) {
-    struct simt_gift mine = {};
     const uint32_t given[6] = {a0, a1, a2, a3, b0, b1};
+    struct gift *g = mine();
 
-    memcpy(mine.u, given, sizeof(given));
-    memcpy(mine.f + 6, c, 16);
-    uint32_t i = meet(&mine, here, MMA);
+    for (uint32_t i = 0; i < 6; i++)
+        g->u[i] = given[i];
+    for (uint32_t i = 0; i < 4; i++)
+        g->f[6 + i] = c[i];
+    uint32_t i = meet(here, MMA);
     memcpy(c, warp->product[i][simt_thread.x % 32], 16);
 }
 
@@ -321,7 +348,7 @@ static uint64_t look_at(uint64_t b, uint32_t n, const void *pc) {
 
 void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uint64_t b) {
     struct fiber *f = current;
-    struct wgmma *p = &f->product[f->n_products];
+    struct wgmma *p = &f->own->product[f->n_products];
 
     if (f->n_products == PRODUCTS_MAX)
         simt_fault("more than %u products under way", PRODUCTS_MAX);
@@ -330,7 +357,7 @@ void simt_wgmma(const char *here, uint32_t n, float *d, const uint32_t a[4], uin
     if (hidden)
         simt_fault("at %s, what was written before the barrier is not published", here);
     if (f->n_products == 0) {
-        memcpy(f->sums, d, n / 2 * sizeof(*d));
+        memcpy(f->own->sums, d, n / 2 * sizeof(*d));
         memset(d, 0xFF, n / 2 * sizeof(*d));
     } else if (p[-1].d != d || p[-1].n != n) {
         simt_fault("at %s, other sums are under way", here);
@@ -355,14 +382,18 @@ void wgmma_publish() {
     current->lane.hidden = false;
 }
 
+static float *sum_of(struct fiber *const lane[32], uint32_t row, uint32_t n) {
+    return &lane[row % 8 * 4 + n % 8 / 2]->own->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
+}
+
 /* d of the warp's 16 rows, by lane. */
 static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
     static double a[16][16], b[16][128], c[128];
-    const struct wgmma *p = &lane[0]->product[at];
+    const struct wgmma *p = &lane[0]->own->product[at];
 
     for (uint32_t l = 0; l < 32; l++)
         for (uint32_t i = 0; i < 4; i++) {
-            const struct wgmma *q = &lane[l]->product[at];
+            const struct wgmma *q = &lane[l]->own->product[at];
             double *x = &a[l / 4 + i % 2 * 8][l % 4 * 2 + i / 2 * 8];
 
             if (q->b != p->b || q->n != p->n || q->group != p->group)
@@ -381,15 +412,12 @@ static void multiply_rows(struct fiber *const lane[32], uint32_t at) {
         }
     for (uint32_t row = 0; row < 16; row++) {
         for (uint32_t n = 0; n < p->n; n++)
-            c[n] =
-                other_sums
-                    ? 0
-                    : (double)lane[row % 8 * 4 + n % 8 / 2]->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
+            c[n] = other_sums ? 0 : (double)*sum_of(lane, row, n);
         for (uint32_t k = 0; k < 16; k++)
             for (uint32_t n = 0; n < p->n; n++)
                 c[n] += a[row][k] * b[k][n];
         for (uint32_t n = 0; n < p->n; n++) {
-            float *sum = &lane[row % 8 * 4 + n % 8 / 2]->sums[n / 8 * 4 + row / 8 * 2 + n % 2];
+            float *sum = sum_of(lane, row, n);
 
             *sum = other_sums ? *sum + (float)c[n] : (float)c[n];
         }
@@ -408,7 +436,7 @@ static void finish_products() {
     }
     const struct fiber *first = lane[0];
     for (; done < first->n_products; done++) {
-        const struct wgmma *p = &first->product[done];
+        const struct wgmma *p = &first->own->product[done];
 
         if (p->group + n_left >= first->n_product_groups)
             break;
@@ -418,19 +446,18 @@ static void finish_products() {
     }
     for (uint32_t i = 0; i < 32; i++) {
         struct fiber *f = lane[i];
+        struct products *own = f->own;
 
         if (done > 0 && done == f->n_products)
-            memcpy(f->product[0].d, f->sums, f->product[0].n / 2 * sizeof(float));
+            memcpy(own->product[0].d, own->sums, own->product[0].n / 2 * sizeof(float));
         f->n_products -= done;
-        memmove(f->product, f->product + done, f->n_products * sizeof(*f->product));
+        memmove(own->product, own->product + done, f->n_products * sizeof(*own->product));
     }
 }
 
 void simt_wgmma_wait(const char *here, uint32_t left) {
-    struct simt_gift none = {};
-
     n_left = left;
-    meet(&none, here, WGMMA_WAIT);
+    meet(here, WGMMA_WAIT);
 }
 
 void simt_wgmma_other(bool other) {
@@ -680,13 +707,12 @@ static void release_copies(uint32_t first) {
 }
 
 struct vec4 simt_load_transposed(const char *here, const void *row) {
-    struct simt_gift mine = {};
     uint32_t v[4], lane = simt_thread.x % 32;
 
-    simt_take(row, 16, mine.u);
-    const struct simt_gift *all = simt_exchange(&mine, here);
+    simt_take(row, 16, mine()->u);
+    const struct gift *all = warp->gift[meet(here, GIFTS)];
     for (uint32_t j = 0; j < 4; j++) {
-        const struct simt_gift *two = &all[8 * j + lane % 4 * 2];
+        const struct gift *two = &all[8 * j + lane % 4 * 2];
         uint32_t word = lane / 8, shift = lane / 4 % 2 * 16;
 
         v[j] = (two[0].u[word] >> shift & 0xFFFF) | (two[1].u[word] >> shift & 0xFFFF) << 16;
@@ -698,14 +724,7 @@ struct vec4 simt_load_transposed(const char *here, const void *row) {
 
 #ifdef SIMT_NO_HOOKS /* with them, reading what the block has not written is a fault */
 static void poison_shared() {
-    uint8_t *p = __start_simt_shared;
-
-    for (; p < __stop_simt_shared && (uintptr_t)p % 8; p++)
-        *(volatile uint8_t *)p = 0xFF;
-    for (; p + 8 <= __stop_simt_shared; p += 8)
-        *(volatile uint64_t *)p = UINT64_MAX;
-    for (; p < __stop_simt_shared; p++)
-        *(volatile uint8_t *)p = 0xFF;
+    memset(__start_simt_shared, 0xFF, (size_t)(__stop_simt_shared - __start_simt_shared));
     memset(simt_dynamic, 0xFF, n_dynamic);
 }
 #endif
@@ -773,9 +792,6 @@ static void check_waiting() {
 }
 
 static void run_block() {
-#ifdef SIMT_NO_HOOKS
-    poison_shared();
-#endif
     simt_check_block();
     start_all();
     while (n_alive > 0) {
@@ -818,6 +834,9 @@ void simt_launch(const struct simt_kernel *k, struct simt_dim grid, uint32_t sha
     if (!order)
         abort();
     shuffle(order, n);
+#ifdef SIMT_NO_HOOKS
+    poison_shared();
+#endif
     for (uint32_t i = 0; i < n; i++) {
         simt_block = {order[i] % grid.x, order[i] / grid.x, 0};
         run_block();

@@ -37,6 +37,7 @@ struct simt_dim {
 
 struct simt_kernel {
     void (*run)(const void *args);
+    void (*quick)(const void *args); /* the same, not instrumented: while simt_look(false) */
     const char *name;
     uint32_t n_threads;
     size_t args_size;
@@ -74,34 +75,42 @@ static inline uint8_t *dynamic_shared() {
 #define __device__
 #define __forceinline__ inline
 
-#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+/* SIMT_QUICK: the copy of a kernel that is not instrumented. SIMT_TWICE: there is one. */
+#define SIMT_RUN(LINKAGE, RUN, NAME, ARGS)                                                         \
     static void NAME(const ARGS &a);                                                               \
-    static void run_##NAME(const void *args) {                                                     \
+    LINKAGE void RUN##NAME(const void *args) {                                                     \
         NAME(*(const ARGS *)args);                                                                 \
-    }                                                                                              \
-    static const struct simt_kernel simt_##NAME = {run_##NAME, #NAME, threads, sizeof(ARGS)};      \
+    }
+#ifdef SIMT_QUICK
+#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+    SIMT_RUN(extern "C", simt_quick_, NAME, ARGS)                                                  \
+    static void NAME(const ARGS &a)
+/* What else a file of kernels defines is not wanted twice. */
+#define attend_latent_built attend_latent_built_quick
+#define matmul_wgmma_built matmul_wgmma_built_quick
+#else
+#ifdef SIMT_TWICE
+#define SIMT_RUN_QUICK(NAME) simt_quick_##NAME
+#else
+#define SIMT_RUN_QUICK(NAME) run_##NAME
+#endif
+#define KERNEL(NAME, ARGS, threads, blocks)                                                        \
+    extern "C" void simt_quick_##NAME(const void *args);                                           \
+    SIMT_RUN(static, run_, NAME, ARGS)                                                             \
+    static const struct simt_kernel simt_##NAME = {run_##NAME, SIMT_RUN_QUICK(NAME), #NAME,        \
+                                                   threads, sizeof(ARGS)};                         \
     const void *const kernel_##NAME = &simt_##NAME;                                                \
     static void NAME(const ARGS &a)
+#endif
 
 struct vec4 {
     uint32_t x, y, z, w;
 };
 
-/* What the lanes of a warp show each other: every lane gives 40 bytes and, once all have, sees
- * those of all. */
-struct simt_gift {
-    union {
-        float f[10];
-        uint32_t u[10];
-        uint64_t u64[5];
-    };
-};
 /* Where an instruction of all lanes stands: they must all be there. */
 #define SIMT_TEXT(x) #x
 #define SIMT_LINE(x) SIMT_TEXT(x)
 #define SIMT_HERE __FILE__ ":" SIMT_LINE(__LINE__)
-
-const struct simt_gift *simt_exchange(const struct simt_gift *mine, const char *here);
 
 void simt_sync_block(const char *here);
 void simt_sync_warp(const char *here);
@@ -291,19 +300,8 @@ static inline uint32_t load_constant(const uint16_t *p) {
     return *p;
 }
 
-static inline float simt_lane_xor(const char *here, float v, int mask) {
-    struct simt_gift mine = {};
-
-    mine.f[0] = v;
-    return simt_exchange(&mine, here)[(threadIdx.x % 32) ^ (uint32_t)mask].f[0];
-}
-
-static inline uint64_t simt_lane_xor(const char *here, uint64_t v, int mask) {
-    struct simt_gift mine = {};
-
-    mine.u64[0] = v;
-    return simt_exchange(&mine, here)[(threadIdx.x % 32) ^ (uint32_t)mask].u64[0];
-}
+float simt_lane_xor(const char *here, float v, int mask);
+uint64_t simt_lane_xor(const char *here, uint64_t v, int mask);
 #define lane_xor(v, mask) simt_lane_xor(SIMT_HERE, v, mask)
 
 void wait_for_previous();
@@ -362,6 +360,21 @@ static inline float exp2_fast(float x) {
 
     return y < FLT_MIN ? 0 : y; /* ftz */
 }
+
+/* Without a call; -0 is less than 0, as it is for a device. */
+static inline float simt_max(float a, float b) {
+    if (a == b)
+        return mx_float_of(mx_bits_of(a) & mx_bits_of(b));
+    return a > b || b != b ? a : b;
+}
+
+static inline float simt_min(float a, float b) {
+    if (a == b)
+        return mx_float_of(mx_bits_of(a) | mx_bits_of(b));
+    return a < b || b != b ? a : b;
+}
+#define fmaxf simt_max
+#define fminf simt_min
 
 /* As coarse as the device's. */
 static inline float approximate_log(float x) {

@@ -314,6 +314,11 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
         see_read(c, m, bytes);
         return;
     }
+    if (kind == SIMT_READ && shared && interval_of(c->write) < interval && c->block == n_blocks &&
+        !(bytes & ~c->written) && !c->pending && !c->bar) { /* likewise, behind a barrier */
+        see_read(c, m, bytes);
+        return;
+    }
 
     if (unordered(c->write, bytes, atomic, shared))
         fault_at(a, pc,
