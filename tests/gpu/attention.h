@@ -1,0 +1,383 @@
+#pragma once
+
+/* attention - keys and values in pages, and attention over them in each way, against double
+ * precision. Part of kernels.c. */
+
+struct attention {
+    struct page_shape shape;
+    uint32_t group, n_keys, n_rows; /* the last n_rows positions are queries */
+    uint32_t window;                /* 0: none, and no sinks */
+    uint32_t n_value; /* of latent attention: 512 or less, of keys that are their values; else 0 */
+    bool bulk;        /* likewise, by attend_latent_bulk */
+    float *q, *k, *v; /* host; k, v: [n_keys][n_head_kv][dim] as the page holds them */
+    float *q_on, *turned_on, *sinks, *sinks_on; /* sinks: host; by head */
+    uint32_t *table, *table_on;
+    uint8_t *pages;
+};
+
+/* Writes all keys and values with kernel_store or store_latent; without rotation or norm. */
+static void store_keys(struct attention *t) {
+    uint32_t n = t->n_keys, n_kv = t->shape.n_head_kv, dim = t->shape.head_dim;
+    uint32_t tokens = t->shape.page_tokens, n_pages = (n + tokens - 1) / tokens;
+    size_t bytes = (size_t)n * n_kv * dim * sizeof(float);
+    uint32_t *page = host_new(n * 4), *slot = host_new(n * 4);
+    float one[2] = {1, 0};
+
+    t->table = host_new(n_pages * 4);
+    for (uint32_t i = 0; i < n_pages; i++)
+        t->table[i] = (i * 7 + 3) % (n_pages * 8 + 1); /* all different */
+    for (uint32_t i = 0; i < n; i++) {
+        page[i] = t->table[i / tokens];
+        slot[i] = i % tokens;
+    }
+    size_t all = (size_t)(n_pages * 8 + 1) * page_layer_bytes(&t->shape);
+    t->pages = device_new(all);
+    must(api->fill(t->pages, 0, all, stream), "fill");
+    struct batch_head batch = {
+        .n_rows = n, .row_page = {device_of(page, n * 4)}, .row_slot = device_of(slot, n * 4)};
+    struct store_args a = {
+        .batch = device_of(&batch, sizeof(batch)),
+        .q = device_new((size_t)n * n_kv * t->group * dim * 4),
+        .k = device_of(t->k, bytes),
+        .v = device_of(t->v, bytes),
+        .rope = device_of(one, 8),
+        .pages = t->pages,
+        .shape = t->shape,
+        .n_head = n_kv * t->group,
+        .n_kv = n_kv,
+    };
+    struct latent_args latent = {a, dim};
+    if (t->n_value)
+        launch(kernel_store_latent, n, (a.n_head + 8) / 8, CUDA_THREADS, &latent, "store");
+    else
+        launch(kernel_store, n, (a.n_head + n_kv + 7) / 8, CUDA_THREADS, &a, "store");
+    must(api->stream_wait(stream), "store");
+    const void *done[] = {a.q, a.k, a.v, a.rope, a.batch, batch.row_page[0], batch.row_slot};
+    for (size_t i = 0; i < ARRAY_SIZE(done); i++)
+        api->release((void *)done[i]);
+    free(page);
+    free(slot);
+}
+
+/* Rounds k and v as the page does. */
+static void round_keys(struct attention *t) {
+    size_t n = (size_t)t->n_keys * t->shape.n_head_kv * t->shape.head_dim;
+    float *const both[2] = {t->k, t->v};
+
+    for (int w = 0; w < (t->n_value ? 1 : 2); w++)
+        for (size_t i = 0; i < n; i += 32) {
+            float *x = both[w] + i, max = 0;
+
+            for (int j = 0; j < 32; j++)
+                max = fmaxf(max, fabsf(x[j]));
+            float d = mx_half_to_float(mx_float_to_half(max / 127.0f));
+            for (int j = 0; j < 32; j++)
+                x[j] = t->shape.q8 ? d * rintf(x[j] * (127.0f / max))
+                                   : mx_half_to_float(mx_float_to_half(x[j]));
+        }
+}
+
+enum {
+    AT_ONCE,
+    SPLIT,
+    SPLIT_LAST,
+    SPLIT_ROWS,
+    MANY
+}; /* LAST: merged by the last blocks; ROWS: by row; MANY: blocks of many queries */
+
+static void run_attention(struct attention *t, int how, float *out) {
+    bool packs = how == SPLIT_LAST || how == SPLIT_ROWS, split = packs || how == SPLIT;
+    uint32_t few = t->n_value ? ATTN_LATENT : ATTN_QUERIES;
+    uint32_t at_once = attend_kernel_for(&t->shape, how == MANY, t->bulk).queries;
+    uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_queries = t->n_rows * t->group;
+    uint32_t n_items = 0, n_merges = 0, n_partials = 0, n_chunks = (t->n_keys - 1) / ATTN_CHUNK + 1;
+    uint32_t n_value = t->n_value ? t->n_value : dim, stride = n_value + 4;
+    uint32_t n_blocks = (n_queries + ATTN_QUERIES - 1) / ATTN_QUERIES;
+    struct attn_item *item = host_new(n_blocks * n_chunks * sizeof(*item));
+    struct attn_merge *merge = host_new(n_blocks * sizeof(*merge));
+    uint32_t *pos = host_new(t->n_rows * sizeof(*pos));
+    size_t bytes = (size_t)n_queries * n_kv * n_value * sizeof(float);
+
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        pos[r] = t->n_keys - t->n_rows + r;
+    for (uint32_t q0 = 0; q0 < n_queries; q0 += at_once) {
+        uint32_t n_q = MIN(n_queries - q0, at_once);
+
+        merge[n_merges++] =
+            (struct attn_merge){.q0 = q0, .n_q = n_q, .partial = n_partials, .n_chunks = n_chunks};
+        for (uint32_t c = 0; c < (split ? n_chunks : 1); c++)
+            item[n_items++] = (struct attn_item){.pos0 = t->n_keys - t->n_rows,
+                                                 .q0 = q0,
+                                                 .n_q = n_q,
+                                                 .chunk = split ? (int32_t)c : -1,
+                                                 .n_run = split,
+                                                 .partial = n_partials++,
+                                                 .n_chunks = n_chunks,
+                                                 .merge = n_merges - 1,
+                                                 .n_merges = split};
+    }
+    uint32_t n_wide =
+        how == MANY && attend_kernel_for(&t->shape, true, t->bulk).leaves ? n_items : 0;
+    if (n_wide && item[n_wide - 1].n_q <= few) /* what is left by the last block */
+        n_wide--;
+    struct batch_head batch = {
+        .n_rows = t->n_rows,
+        .n_items = n_items - n_wide,
+        .n_wide_items = n_wide,
+        .n_merges = n_merges,
+        .item = device_of(item + n_wide, (n_items - n_wide) * sizeof(*item)),
+        .wide_item = device_of(item, n_wide * sizeof(*item)),
+        .merge = device_of(merge, n_merges * sizeof(*merge)),
+        .page_table = {t->table_on},
+        .pos = device_of(pos, t->n_rows * 4),
+    };
+    struct attend_args a = {
+        .batch = device_of(&batch, sizeof(batch)),
+        .q = t->q_on,
+        .o = device_new(bytes),
+        .partial = device_new((size_t)n_partials * n_kv * few * stride * 4),
+        .pages = t->pages,
+        .shape = t->shape,
+        .n_head = n_kv * t->group,
+        .group = t->group,
+        .partial_stride = stride,
+        .few = few,
+        .n_value = n_value,
+        .turned = t->turned_on,
+        .turned_stride = dim - n_value,
+        .scale = 1.0f / sqrtf((float)dim),
+        .window = t->window ? t->window : UINT32_MAX,
+        .sinks = t->window ? t->sinks_on : NULL,
+    };
+    struct merge_args m = {a.batch, a.partial, a.o,    a.n_head, n_kv,   t->group,
+                           few,     n_value,   stride, a.window, a.sinks};
+    size_t n_counts = n_merges * n_kv + t->n_rows;
+    uint32_t *counts = device_new(n_counts * 4);
+    struct packed_on packed = new_packed(t->n_rows, a.n_head * dim);
+
+    must(api->fill(counts, 0, n_counts * 4, stream), "fill");
+    const struct merge_rows_args by_row = {
+        m, pack_to(&packed, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim)};
+    if (how == SPLIT_LAST) {
+        a.merged = counts;
+        a.rows = counts + n_merges * n_kv;
+        a.pack = by_row.pack;
+    }
+
+    for (int wide = how == MANY; wide >= 0; wide--) {
+        struct attend_kernel k = attend_kernel_for(&t->shape, wide, t->bulk);
+
+        must(api->launch(k.kernel, split ? (n_items + 1) / 2 : n_items + 3, n_kv, CUDA_THREADS,
+                         k.shared, &a, false, stream),
+             "attend");
+        if (!k.leaves)
+            break;
+    }
+    if (how == SPLIT)
+        launch(kernel_merge, (n_merges + 1) / 2, n_kv, CUDA_THREADS, &m, "merge");
+    if (how == SPLIT_ROWS)
+        launch(kernel_merge_rows, t->n_rows + 1, 1, PACK_THREADS, &by_row, "merge_rows");
+    fetch(out, a.o, bytes);
+    if (packs) {
+        struct packed_on apart = new_packed(t->n_rows, a.n_head * dim);
+        struct pack_args p = pack_to(&apart, PACK_PLAIN, a.o, NULL, NULL, a.n_head * dim);
+
+        launch_pack(&p, t->n_rows);
+        report_check(how == SPLIT_LAST ? "last blocks pack what attention gives"
+                                       : "rows that are merged are packed",
+                     !same_packed(&apart, &packed), 0);
+        drop_packed(&apart);
+    }
+    drop_packed(&packed);
+    api->release(counts);
+    api->release(a.o);
+    api->release(a.partial);
+    api->release((void *)a.batch);
+    api->release((void *)batch.item);
+    api->release((void *)batch.wide_item);
+    api->release((void *)batch.pos);
+    free(pos);
+    api->release((void *)batch.merge);
+    free(item);
+    free(merge);
+}
+
+static double attention_error(const struct attention *t, const float *o, double limit) {
+    uint32_t n_kv = t->shape.n_head_kv, dim = t->shape.head_dim, n_head = n_kv * t->group;
+    uint32_t n_value = t->n_value ? t->n_value : dim;
+    double *p = host_new(t->n_keys * sizeof(double)), d = 0, norm = 0;
+    size_t n_values = (size_t)t->n_rows * n_head * n_value;
+    float *right = host_new(n_values * sizeof(*right));
+
+    for (uint32_t r = 0; r < t->n_rows; r++)
+        for (uint32_t h = 0; h < n_head; h++) {
+            const float *q = t->q + ((size_t)r * n_head + h) * dim;
+            uint32_t n = t->n_keys - t->n_rows + r + 1;
+            uint32_t first = t->window && n > t->window ? n - t->window : 0;
+            double max = t->window ? (double)t->sinks[h] : -1e30, sum = 0;
+
+            for (uint32_t i = first; i < n; i++) {
+                const float *k = t->k + ((size_t)i * n_kv + h / t->group) * dim;
+
+                p[i] = 0;
+                for (uint32_t j = 0; j < dim; j++)
+                    p[i] += (double)q[j] * (double)k[j] / sqrt(dim);
+                max = fmax(max, p[i]);
+            }
+            for (uint32_t i = first; i < n; i++)
+                sum += p[i] = exp(p[i] - max);
+            sum += t->window ? exp((double)t->sinks[h] - max) : 0;
+            for (uint32_t j = 0; j < n_value; j++) {
+                double x = 0;
+
+                for (uint32_t i = first; i < n; i++)
+                    x += p[i] / sum * (double)t->v[((size_t)i * n_kv + h / t->group) * dim + j];
+                d += pow(x - (double)o[((size_t)r * n_head + h) * n_value + j], 2);
+                norm += x * x;
+                right[((size_t)r * n_head + h) * n_value + j] = (float)x;
+            }
+        }
+    if (!(sqrt(d / norm) <= limit))
+        describe_worst(o, right, n_values, (size_t)n_head * n_value, sqrt(norm / (double)n_values));
+    free(right);
+    free(p);
+    return sqrt(d / norm);
+}
+
+/* That rows @o have the bits of @direct. */
+static void check_same_bits(const char *what, const struct attention *t, const float *o,
+                            const float *direct) {
+    char name[100];
+
+    snprintf(name, sizeof(name), "%s: same bits, dim %u, %u keys", what, t->shape.head_dim,
+             t->n_keys);
+    report_check(name,
+                 differs(name, o, direct, t->n_rows,
+                         (size_t)t->shape.n_head_kv * t->group * t->shape.head_dim),
+                 0);
+}
+
+static void check_attention(struct page_shape shape, uint32_t group, uint32_t n_keys,
+                            uint32_t n_rows, uint32_t window) {
+    struct attention t = {
+        .shape = shape, .group = group, .n_keys = n_keys, .n_rows = n_rows, .window = window};
+    size_t n_kv = (size_t)n_keys * shape.n_head_kv * shape.head_dim;
+    size_t n_q = (size_t)n_rows * shape.n_head_kv * group * shape.head_dim;
+    float *direct = host_new(n_q * 4), *split = host_new(n_q * 4), *last = host_new(n_q * 4);
+    float *wide = host_new(n_q * 4), *rows = host_new(n_q * 4);
+    char name[100];
+
+    t.q = host_new(n_q * 4);
+    t.k = host_new(n_kv * 4);
+    t.v = host_new(n_kv * 4);
+    fill_floats(t.q, n_q);
+    fill_floats(t.k, n_kv);
+    fill_floats(t.v, n_kv);
+    t.sinks = host_new(shape.n_head_kv * group * 4);
+    fill_floats(t.sinks, shape.n_head_kv * group);
+    t.sinks_on = device_of(t.sinks, shape.n_head_kv * group * 4);
+    store_keys(&t);
+    round_keys(&t);
+    t.q_on = device_of(t.q, n_q * 4);
+    t.table_on = device_of(t.table, (n_keys + shape.page_tokens - 1) / shape.page_tokens * 4);
+    run_attention(&t, AT_ONCE, direct);
+    run_attention(&t, SPLIT, split);
+    run_attention(&t, SPLIT_LAST, last);
+    run_attention(&t, SPLIT_ROWS, rows);
+    run_attention(&t, MANY, wide);
+    snprintf(name, sizeof(name), "attention dim %u, group %u, %u keys, %u rows%s%s", shape.head_dim,
+             group, n_keys, n_rows, shape.q8 ? ", q8_0" : "", window ? ", window, sinks" : "");
+    report_check(name, attention_error(&t, direct, 1e-3), 1e-3);
+    check_same_bits("attention split", &t, split, direct);
+    check_same_bits("last blocks merge", &t, last, direct);
+    check_same_bits("merged by row", &t, rows, direct);
+    check_same_bits("attention wide", &t, wide, direct);
+    api->release(t.q_on);
+    api->release(t.sinks_on);
+    api->release(t.table_on);
+    api->release(t.pages);
+    free(t.sinks);
+    free(t.q);
+    free(t.k);
+    free(t.v);
+    free(t.table);
+    free(direct);
+    free(split);
+    free(last);
+    free(wide);
+    free(rows);
+}
+
+struct attention_case {
+    struct page_shape shape;
+    uint32_t group, n_keys, n_rows, window;
+};
+
+static void check_attention_case(const void *arg) {
+    const struct attention_case *c = arg;
+
+    open_device();
+    check_attention(c->shape, c->group, c->n_keys, c->n_rows, c->window);
+}
+
+/* Values at and beyond what half precision holds stay finite in pages of 8 bits, too. */
+static void check_large_values(const void *arg) {
+    struct attention t = {.shape = {1, 64, 16, true, false}, .group = 2, .n_keys = 40, .n_rows = 2};
+    size_t n_kv = (size_t)t.n_keys * 64, n_q = (size_t)t.n_rows * t.group * 64;
+    float *o = host_new(n_q * 4);
+    double worst = 0;
+
+    open_device();
+    t.q = host_new(n_q * 4);
+    t.k = host_new(n_kv * 4);
+    t.v = host_new(n_kv * 4);
+    fill_floats(t.q, n_q);
+    fill_floats(t.k, n_kv);
+    for (size_t i = 0; i < n_kv; i++)
+        t.v[i] = i % 64 < 32 ? 65504.0f : -1e9f;
+    store_keys(&t);
+    t.q_on = device_of(t.q, n_q * 4);
+    t.table_on = device_of(t.table, (t.n_keys + 15) / 16 * 4);
+    run_attention(&t, AT_ONCE, o);
+    for (size_t i = 0; i < n_q; i++) {
+        double d = fabs((double)o[i] / (i % 64 < 32 ? 65504.0 : -65504.0) - 1);
+
+        worst = d <= worst ? worst : d; /* NaN too */
+    }
+    report_check("q8_0 pages keep the largest values finite", worst, 1e-3);
+    void *const done[] = {t.q_on, t.table_on, t.pages};
+    for (size_t i = 0; i < ARRAY_SIZE(done); i++)
+        api->release(done[i]);
+    void *const held[] = {t.q, t.k, t.v, t.table, o};
+    for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        free(held[i]);
+}
+
+static void check_attentions(bool tiny) {
+    report_alone("large values, q8_0", 60, check_large_values, NULL);
+    for (int q8 = 0; q8 < 2; q8++) {
+        const struct attention_case cases[] = {
+            {{2, 64, 16, q8, false}, 2, 300, 3, 0},
+            {{1, 128, 32, q8, false}, 4, tiny ? 300 : 3000, tiny ? 21 : 5, 0},
+            /* The first chunk is behind the window of some rows, some tiles are of all. */
+            {{1, 64, 16, q8, false}, 3, 300, 9, 39},
+            {{1, 512, 16, q8, false}, 2, tiny ? 280 : 1100, 3, 0},
+            {{2, 256, 16, q8, false}, 3, tiny ? 280 : 700, tiny ? 18 : 27, 0},
+            {{1, 320, 32, q8, false}, 2, 280, 23, 0},
+            {{2, 128, 64, q8, false}, 8, 1025, 40, 0},
+            {{1, 96, 32, q8, false}, 20, 513, 2, 0},
+            {{8, 64, 32, q8, false}, 8, 4000, 70, 128},
+            {{1, 64, 64, q8, false}, 8, 4000, 1, 128},
+            {{2, 128, 32, q8, false}, 4, 1030, 40, 600},
+            {{1, 256, 32, q8, false}, 4, 800, 5, 100},
+        };
+
+        for (size_t i = 0; i < (tiny ? 6 : ARRAY_SIZE(cases)); i++) {
+            char name[60];
+
+            snprintf(name, sizeof(name), "attention dim %u, group %u%s%s", cases[i].shape.head_dim,
+                     cases[i].group, q8 ? ", q8_0" : "", cases[i].window ? ", window" : "");
+            report_alone(name, 60, check_attention_case, &cases[i]);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+#pragma once
+
+/* matrices - every kernel of products, of every format, against double precision, and by bits
+ * against each other. Part of kernels.c. */
+
+struct weights_on {
+    struct matrix m;
+    uint32_t n_in;
+    struct tile_grids *grids;
+    float *value; /* host [n_out][n_in] */
+    size_t bytes;
+};
+
+static void scale_tiles(struct matrix *m, uint8_t *tiles, float most) {
+    uint32_t n = m->n_units * m->n_row_tiles;
+    struct scale_args a = {tiles, m->format, n, tile_unit(m->format, most)};
+
+    launch(kernel_scale_tiles, (n + 7) / 8, 1, CUDA_THREADS, &a, "scale_tiles");
+    must(api->stream_wait(stream), "scale_tiles");
+    m->inverse = tile_power_of_two(-a.unit);
+}
+
+static struct weights_on make_weights(enum tensor_type type, uint32_t n_out, uint32_t n_in) {
+    const struct tensor_format *f = tensor_format((uint32_t)type);
+    size_t row = n_in / f->block * f->block_bytes;
+    struct weights_on w = {.n_in = n_in};
+    uint8_t *raw = host_new(n_out * row);
+    struct repack_found found = {0}, *found_on = device_of(&found, sizeof(found));
+    struct blk_grids *grids = device_of(&quant_grids, sizeof(quant_grids));
+    struct tile_grids *tile_grids = host_new(sizeof(*tile_grids));
+
+    fill_blocks(f, raw, (size_t)n_out * (n_in / f->block));
+    w.value = host_new((size_t)n_out * n_in * sizeof(float));
+    quant_decode(type, raw, w.value, (size_t)n_out * n_in);
+    tile_grids_fill(tile_grids, &quant_grids);
+    w.grids = device_of(tile_grids, sizeof(*tile_grids));
+    free(tile_grids);
+    w.m = (struct matrix){.format = tile_format_of((uint32_t)type),
+                          .n_out = n_out,
+                          .grid = tile_grid_of((uint32_t)type, w.grids)};
+    matrix_cut(&w.m, n_in);
+    w.bytes = tile_matrix_bytes(w.m.format, n_out, n_in);
+    uint8_t *tiles = device_new(w.bytes);
+    uint8_t *on = device_of(raw, n_out * row);
+    struct repack_args a = {
+        .source = {on, grids, row, (uint32_t)type, f->block, f->block_bytes, n_out, n_in},
+        .tiles = tiles,
+        .format = w.m.format,
+        .n_units = w.m.n_units,
+        .found = found_on};
+    launch(kernel_repack, w.m.n_units, w.m.n_row_tiles, CUDA_THREADS, &a, "repack");
+    fetch(&found, found_on, sizeof(found));
+    report_check("repack finds no infinity", found.bad, 0);
+    scale_tiles(&w.m, tiles, mx_float_of((uint32_t)found.most));
+    w.m.tiles = tiles;
+    api->release(on);
+    api->release(found_on);
+    api->release(grids);
+    free(raw);
+    return w;
+}
+
+static void drop_weights(struct weights_on *w) {
+    api->release((void *)w->m.tiles);
+    api->release(w->grids);
+    free(w->value);
+}
+
+struct inputs {
+    uint16_t *packed, *cores; /* cores: for wgmma */
+    float *scale, *x;         /* x: host */
+};
+
+static struct inputs make_inputs(uint32_t n_rows, uint32_t n_in, uint32_t first) {
+    struct inputs in = {.x = host_new((size_t)n_rows * n_in * sizeof(float))};
+    uint32_t padded = (n_in + 63) / 64 * 64;
+    float *x;
+
+    for (uint32_t r = 0; r < n_rows; r++) { /* a row is what its number says */
+        rng.state = (first + r) * 77777u + 5;
+        fill_floats(in.x + (size_t)r * n_in, n_in);
+    }
+    x = device_of(in.x, (size_t)n_rows * n_in * sizeof(float));
+    in.packed = device_new((size_t)(n_rows + 7) / 8 * 8 * padded * 2);
+    in.scale = device_new(n_rows * sizeof(float));
+    struct pack_args a = {.x = x,
+                          .up = x,
+                          .packed = in.packed,
+                          .scale = in.scale,
+                          .kind = PACK_PLAIN,
+                          .n = n_in,
+                          .n_padded = padded};
+    launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
+    in.cores = device_new((size_t)(n_rows + 7) / 8 * 8 * padded * 2);
+    a.packed = in.cores;
+    a.cores = true;
+    launch(kernel_pack, n_rows, 1, PACK_THREADS, &a, "pack");
+    must(api->stream_wait(stream), "pack");
+    api->release(x);
+    return in;
+}
+
+static void drop_inputs(struct inputs *in) {
+    api->release(in->packed);
+    api->release(in->cores);
+    api->release(in->scale);
+    free(in->x);
+}
+
+enum kernel { VEC, WIDE, SHARING, CUT, M128, WGMMA, WGMMA_64, WGMMA_SHARING, WGMMA_CUT };
+
+static const char *const kernel_name[] = {"vec",   "wide",     "split",       "cut",      "m128",
+                                          "wgmma", "wgmma 64", "wgmma split", "wgmma cut"};
+
+#define SPLITS 4u /* blocks that share the segments */
+
+static bool shares(enum kernel kernel) {
+    return kernel == SHARING || kernel == WGMMA_SHARING;
+}
+
+/* Blocks that have half of a panel's segments. */
+static bool cuts(enum kernel kernel) {
+    return kernel == CUT || kernel == WGMMA_CUT;
+}
+
+/* What these need beside. Cut are the panels of the last round, or half of a single round's. */
+static void divide(struct matmul_args *a, enum kernel kernel) {
+    uint32_t n = (a->n_rows + 63) / 64 * ((a->m[0].n_row_tiles + 7) / 8);
+    uint32_t most = (uint32_t)device.n_multiprocessors;
+
+    a->n_splits = shares(kernel) ? SPLITS : 1;
+    a->n_cut = !cuts(kernel) ? 0 : n > most ? n % most : (n + 1) / 2;
+    a->arrived = device_new(n * sizeof(*a->arrived));
+    a->sums = device_new(n * WIDE_SPLIT_BYTES);
+    must(api->fill(a->arrived, 0, n * sizeof(*a->arrived), stream), "cudaMemset");
+}
+
+/* false: the device has no such kernel. */
+static bool launch_kernel(enum kernel kernel, struct matmul_args *a) {
+    if (kernel == M128)
+        return launch_m128(a);
+    if (kernel >= WGMMA)
+        return launch_wgmma(a, kernel == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS);
+    launch_matmul(a, kernel != VEC);
+    return true;
+}
+
+/* Likewise. */
+static bool multiply(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
+                     enum kernel kernel, float *out) {
+    size_t bytes = (size_t)n_rows * w->m.n_out * sizeof(float);
+    struct matmul_args a = {.m = {w->m},
+                            .x = kernel >= WGMMA ? in->cores : in->packed,
+                            .scale = in->scale,
+                            .n_mats = 1,
+                            .n_rows = n_rows,
+                            .n_blocks = (w->n_in + 63) / 64 * 4,
+                            .n_splits = 1};
+
+    a.m[0].y = device_new(bytes);
+    if (shares(kernel) || cuts(kernel))
+        divide(&a, kernel);
+    bool done = launch_kernel(kernel, &a);
+    fetch(out, a.m[0].y, bytes);
+    api->release(a.m[0].y);
+    if (shares(kernel) || cuts(kernel)) {
+        api->release(a.arrived);
+        api->release(a.sums);
+    }
+    return done;
+}
+
+/* |y - W x| / |W x| in double; beyond @limit the worst elements are said. */
+static double error_of(const struct weights_on *w, const struct inputs *in, uint32_t n_rows,
+                       const float *y, double limit) {
+    double d = 0, norm = 0;
+    size_t n = (size_t)n_rows * w->m.n_out;
+    float *right = host_new(n * sizeof(*right));
+
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t o = 0; o < w->m.n_out; o++) {
+            const float *x = in->x + (size_t)r * w->n_in, *v = w->value + (size_t)o * w->n_in;
+            double sum = 0;
+
+            for (uint32_t k = 0; k < w->n_in; k++)
+                sum += (double)v[k] * (double)x[k];
+            d += pow(sum - (double)y[(size_t)r * w->m.n_out + o], 2);
+            norm += sum * sum;
+            right[(size_t)r * w->m.n_out + o] = (float)sum;
+        }
+    if (!(sqrt(d / norm) <= limit))
+        describe_worst(y, right, n, w->m.n_out, sqrt(norm / (double)n));
+    free(right);
+    return sqrt(d / norm);
+}
+
+static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, uint32_t n_rows) {
+    struct weights_on w = make_weights(type, n_out, n_in);
+    struct inputs in = make_inputs(n_rows, n_in, 0);
+    size_t n = (size_t)n_rows * n_out;
+    float *narrow = host_new(n * sizeof(float)), *wide = host_new(n * sizeof(float));
+    float *alone = host_new(n_out * sizeof(float));
+    uint32_t last = n_rows - 1;
+    char name[100], at[60];
+
+    snprintf(at, sizeof(at), "%s %ux%u, %u rows", tensor_format((uint32_t)type)->name, n_out, n_in,
+             n_rows);
+    multiply(&w, &in, n_rows, WIDE, wide);
+    snprintf(name, sizeof(name), "wide %s", at);
+    report_check(name, error_of(&w, &in, MIN(n_rows, 4u), wide, 1e-3), 1e-3);
+    for (enum kernel k = SHARING; k <= WGMMA_CUT; k++) {
+        bool divides = shares(k) || cuts(k);
+
+        if ((divides && w.m.n_units < TILE_SEGMENTS) || !multiply(&w, &in, n_rows, k, narrow))
+            continue;
+        snprintf(name, sizeof(name), "%s = wide %s", kernel_name[k], at);
+        report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);
+    }
+    if (n_rows <= MATVEC_ROWS) {
+        multiply(&w, &in, n_rows, VEC, narrow);
+        snprintf(name, sizeof(name), "matvec %s", at);
+        report_check(name, error_of(&w, &in, MIN(n_rows, 4u), narrow, 1e-3), 1e-3);
+        snprintf(name, sizeof(name), "wide = vec %s", at);
+        report_check(name, differs(name, wide, narrow, n_rows, n_out), 0);
+    }
+    struct inputs one = make_inputs(1, n_in, last);
+    multiply(&w, &one, 1, VEC, alone);
+    snprintf(name, sizeof(name), "row alone %s", at);
+    report_check(name, differs(name, wide + (size_t)last * n_out, alone, 1, n_out), 0);
+    drop_inputs(&one);
+    drop_inputs(&in);
+    drop_weights(&w);
+    free(narrow);
+    free(wide);
+    free(alone);
+}
+
+struct matrix_case {
+    enum tensor_type type;
+    bool tiny;
+};
+
+static void check_type(const void *arg) {
+    const struct matrix_case *c = arg;
+
+    open_device();
+    check_matrix(c->type, 40, 256, c->tiny ? 10 : 3);
+    if (c->type == TENSOR_Q8_0 || c->type == TENSOR_MXFP4)
+        check_matrix(c->type, 33, 96, 70);
+    /* nine units in eight segments, two blocks */
+    if (c->type == TENSOR_Q4_K || c->type == TENSOR_F16 || c->type == TENSOR_IQ2_S)
+        check_matrix(c->type, 24, c->type == TENSOR_F16 ? 576 : 2304, 130);
+    if (c->tiny)
+        return;
+    check_matrix(c->type, 200, 4096, 8);
+    check_matrix(c->type, 100, 12288, 9);
+    check_matrix(c->type, 6160, 1024, 16);
+    check_matrix(c->type, 136, 2304, 130);
+}
+
+/* The last rows of a matrix of 5 GiB. */
+static void check_beyond_4g(const void *arg) {
+    enum { N_IN = 16384, N_OUT = 163840 };
+    struct weights_on w = make_weights(TENSOR_F16, TILE_ROWS, N_IN), all = w;
+    struct inputs in = make_inputs(20, N_IN, 0);
+    size_t bytes = tile_matrix_bytes(TILE_F16, N_OUT, N_IN), n = (size_t)20 * N_OUT;
+    uint8_t *tiles = device_new(bytes), *piece = host_new(w.bytes);
+    float *few = host_new(20 * TILE_ROWS * sizeof(float)), *many = host_new(n * sizeof(float));
+    uint32_t wrong = 0;
+
+    fetch(piece, w.m.tiles, w.bytes);
+    must(api->fill(tiles, 0, bytes, stream), "fill");
+    must(api->copy(tiles + bytes - w.bytes, piece, w.bytes, CUDA_TO_DEVICE, stream), "copy");
+    all.m.tiles = tiles;
+    all.m.n_out = N_OUT;
+    all.m.n_row_tiles = N_OUT / TILE_ROWS;
+    for (int wide = 0; wide < 2; wide++) {
+        uint32_t n_rows = wide ? 20 : 16;
+
+        multiply(&w, &in, n_rows, wide ? WIDE : VEC, few);
+        multiply(&all, &in, n_rows, wide ? WIDE : VEC, many);
+        for (uint32_t i = 0; i < n_rows * TILE_ROWS; i++)
+            wrong +=
+                few[i] != many[(size_t)(i / TILE_ROWS + 1) * N_OUT - TILE_ROWS + i % TILE_ROWS];
+    }
+    report_check("weights beyond 4 GiB", wrong, 0);
+}
+
+static void check_big(const void *arg) {
+    open_device();
+    check_beyond_4g(arg);
+}
+
+static void check_matrices(bool tiny) {
+    static const enum tensor_type types[] = {
+        TENSOR_F32,   TENSOR_F16,     TENSOR_BF16,   TENSOR_Q4_0,   TENSOR_Q4_1,    TENSOR_Q5_0,
+        TENSOR_Q5_1,  TENSOR_Q8_0,    TENSOR_Q2_K,   TENSOR_Q3_K,   TENSOR_Q4_K,    TENSOR_Q5_K,
+        TENSOR_Q6_K,  TENSOR_IQ2_XXS, TENSOR_IQ4_NL, TENSOR_IQ4_XS, TENSOR_MXFP4,   TENSOR_NVFP4,
+        TENSOR_IQ1_S, TENSOR_IQ1_M,   TENSOR_IQ2_XS, TENSOR_IQ2_S,  TENSOR_IQ3_XXS, TENSOR_IQ3_S,
+        TENSOR_TQ1_0, TENSOR_TQ2_0};
+    char name[60];
+
+    for (size_t i = 0; i < ARRAY_SIZE(types); i++) {
+        snprintf(name, sizeof(name), "matrices %s", tensor_format((uint32_t)types[i])->name);
+        report_alone(name, 60, check_type, &(struct matrix_case){types[i], tiny});
+    }
+    if (!tiny)
+        report_alone("weights beyond 4 GiB", 60, check_big, NULL);
+}
