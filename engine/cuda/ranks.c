@@ -128,11 +128,13 @@ static int check_family(const struct ranks *k, struct err *err) {
     return 0;
 }
 
-/* The ways between devices, events, and what the first has for all. */
+/* The ways between devices, events, and what the first has for all. WEFT_CUDA_PEERS=0: none reaches
+ * another's memory, as where it cannot. */
 static int join(struct ranks *k) {
+    const char *said = getenv("WEFT_CUDA_PEERS");
     int r = 0;
 
-    k->direct = true;
+    k->direct = !(said && *said == '0');
     for (uint32_t i = k->n; i-- > 0 && r == 0;) {
         struct be *b = k->be[i];
 
@@ -142,7 +144,7 @@ static int join(struct ranks *k) {
         for (uint32_t j = 0; j < k->n && r == 0; j++) {
             bool direct = true;
 
-            if (j != i)
+            if (j != i && k->direct)
                 r = cuda_check(b, b->api->reach(b->number, k->be[j]->number, &direct),
                                "cudaDeviceEnablePeerAccess");
             k->direct = k->direct && direct;

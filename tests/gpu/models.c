@@ -2,12 +2,11 @@
  * models - whole models on the device: small random ones against the reference backend and by bits
  * against themselves in other batches; then how long the steps of a large one take.
  *
- * usage: models [--tiny] [--prompts | --goals | --drafts | --selftest] [--q8] [MODEL.gguf]
+ * usage: models [--tiny] [--prompts | --goals | --drafts | --selftest] [--q8] [--two] [MODEL.gguf]
  * weft-cuda.so stands beside the program. With a model: times, with the environment's
  * WEFT_CUDA_GRAPHS, WEFT_CUDA_EARLY and WEFT_CUDA_FUSE; --goals: only the batches that goals are
- * set for; --q8: with a KV cache of q8_0; --prompts: times of prompts; --drafts: of the model's own
- * block;
- * --selftest: whether the backend takes the device.
+ * set for; --q8: with a KV cache of q8_0; --two: on two devices; --prompts: times of prompts;
+ * --drafts: of the model's own block; --selftest: whether the backend takes the device.
  */
 
 #include <math.h>
@@ -60,6 +59,7 @@ struct way {
     uint32_t chunk, n_prompt, n_neighbours;
     enum engine_kv_type kv;
     bool overlap, sampled, forced;
+    char *devices; /* NULL: the first */
 };
 
 /* The subject through a prompt and some tokens more, with neighbours at its side when it
@@ -74,6 +74,7 @@ static void run(const char *path, const struct way *way, struct watch *w) {
                             .max_wants = 128,
                             .max_seqs = 32,
                             .kv_type = way->kv,
+                            .devices = way->devices,
                             .on_out = look,
                             .ctx = w,
                             .shuffle = way->chunk};
@@ -224,50 +225,58 @@ static void check_identity(const void *arg) {
          "0",
          "0",
          "0",
-         {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
+         {"cuda", 0, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, NULL}},
         {"identity: in chunks of 7",
          "0",
          "0",
          "0",
-         {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
+         {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, NULL}},
         {"identity: with 7 others",
          "0",
          "0",
          "0",
-         {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, 0, true, 0}},
+         {"cuda", 100, PROMPT, 7, ENGINE_KV_F16, 0, true, 0, NULL}},
         {"identity: with 25, overlapped",
          "0",
          "0",
          "0",
-         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0}},
-        {"identity: graphs", "1", "0", "0", {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
-        {"identity: fused", "0", "0", ALL, {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0}},
+         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0, NULL}},
+        {"identity: graphs",
+         "1",
+         "0",
+         "0",
+         {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, NULL}},
+        {"identity: fused", "0", "0", ALL, {"cuda", 7, PROMPT, 0, ENGINE_KV_F16, 0, true, 0, NULL}},
         {"identity: fused, rows packed apart",
          "0",
          "0",
          "1",
-         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, 0, true, 0}},
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, 0, true, 0, NULL}},
         {"identity: fused, graphs",
          "1",
          "0",
          ALL,
-         {"cuda", 13, PROMPT, 11, ENGINE_KV_F16, true, true, 0}},
+         {"cuda", 13, PROMPT, 11, ENGINE_KV_F16, true, true, 0, NULL}},
         {"identity: graphs, with 25, overlapped",
          "1",
          "0",
          ALL,
-         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0}},
-        {"identity: early", "0", "1", "0", {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
+         {"cuda", 64, PROMPT, 25, ENGINE_KV_F16, true, true, 0, NULL}},
+        {"identity: early",
+         "0",
+         "1",
+         "0",
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, NULL}},
         {"identity: early, fused",
          "0",
          "1",
          ALL,
-         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, NULL}},
         {"identity: early, fused, graphs",
          "1",
          "1",
          ALL,
-         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0}},
+         {"cuda", 7, PROMPT, 3, ENGINE_KV_F16, true, true, 0, NULL}},
     };
     static struct watch first, other;
     const struct tiny_model *m = arg;
@@ -289,6 +298,8 @@ static void check_identity(const void *arg) {
     }
     unlink(path);
 }
+
+#include "tests/gpu/devices.h"
 
 /* -- the model's own block --------------------------------------------------------------------- */
 
@@ -491,6 +502,7 @@ struct timing {
     uint32_t shrink; /* contexts are that much shorter: for a look without a device */
     enum engine_kv_type kv;
     bool goals; /* the rows that goals are set for, and no others */
+    char *devices;
 };
 
 /* Opens with pages for the largest row, or for as many of the rows as the device has room for. */
@@ -505,6 +517,7 @@ static void open_for_times(struct driver *d, const struct timing *t) {
                                 .max_rows = 512,
                                 .n_pages = tokens[i] / 32,
                                 .kv_type = t->kv,
+                                .devices = t->devices,
                                 .n_listed = 128 * (4200 / 32 + 1),
                                 .max_wants = 128,
                                 .max_seqs = 128};
@@ -574,6 +587,7 @@ static void time_prompts(const void *arg) {
                             .path = t->path,
                             .page_tokens = 32,
                             .max_rows = 2048 / t->shrink,
+                            .devices = t->devices,
                             .n_pages = 4 * (4200 / 32 + 1),
                             .max_wants = 128,
                             .max_seqs = 64};
@@ -688,6 +702,9 @@ int main(int argc, char **argv) {
     bool drafts = takes(&argc, &argv, "--drafts");
     if (takes(&argc, &argv, "--q8"))
         t.kv = ENGINE_KV_Q8_0;
+    static char two[] = "0,1";
+    if (takes(&argc, &argv, "--two"))
+        t.devices = two;
     if (takes(&argc, &argv, "--selftest")) {
         report_alone("self-test", 120, check_selftest, argv[1]);
         return report_end("self-test");
@@ -712,5 +729,6 @@ int main(int argc, char **argv) {
     static const char *const names[] = {"identity", "identity, gpt-oss", "identity, qwen35moe"};
     for (size_t i = 0; i < ARRAY_SIZE(identical) && !tiny; i++)
         report_alone(names[i], 90, check_identity, &identical[i]);
+    report_alone("several devices", 120, check_devices, &tiny);
     return report_end("models");
 }
