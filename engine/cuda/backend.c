@@ -114,10 +114,14 @@ size_t cuda_values_bytes(const struct be *b, uint64_t n_values) {
     return page_layer_bytes(&p);
 }
 
-/* What pages need for the model's layers, by class; ranks have as many heads each. */
+uint32_t cuda_page_ranks(const struct be *b) {
+    return b->shape->mla.rank ? 1 : b->n_ranks;
+}
+
+/* What pages need for the model's layers, by class. */
 static void size_pages(struct be *b) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
-        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / b->n_ranks);
+        b->kv[i].page_bytes = cuda_values_bytes(b, b->shape->n_kv_values[i] / cuda_page_ranks(b));
 }
 
 /* On a device that does not answer every call would wait for ever: all that it has is left to the
@@ -190,15 +194,20 @@ static void set_rank(struct be *b, const struct rank *r) {
     b->first = b; /* until the others are there */
 }
 
-/* Of recurrent layers a rank has some heads, and the states of these: for what computes them there
- * are no others. */
+/* Of recurrent layers a rank has some heads, and the states of these, of latent attention some
+ * heads: for what computes them there are no others. */
 static void divide_shape(struct be *b) {
     struct model_shape *s = &b->divided;
 
-    if (b->n_ranks == 1 || b->shape->state.n_layer == 0)
+    if (b->n_ranks == 1)
         return;
     *s = *b->shape;
     b->shape = s;
+    assert(s->mla.rank == 0 || s->n_head % b->n_ranks == 0);
+    if (s->mla.rank)
+        s->n_head /= b->n_ranks;
+    if (s->state.n_layer == 0)
+        return;
     assert(s->delta.n_key_head > 0 && s->delta.n_key_head % b->n_ranks == 0);
     s->delta.n_key_head /= b->n_ranks;
     s->delta.n_value_head /= b->n_ranks;
@@ -369,7 +378,7 @@ static const char *fault(const struct be *b) {
 
 static void *host_page(struct be *b, uint32_t page) {
     assert(page < b->opts->n_host_pages);
-    return b->host_pages + page * b->n_ranks * b->kv[KV_GLOBAL].page_bytes;
+    return b->host_pages + page * cuda_page_ranks(b) * b->kv[KV_GLOBAL].page_bytes;
 }
 
 /* be_ops.peek: NULL while a step is under way, and of wants whose logits were overwritten. */

@@ -160,8 +160,8 @@ struct graphs {
 struct be {
     const struct cuda_api *api;
     const struct model_shape *shape; /* the model's, or, of one of several devices, @divided */
-    struct model_shape
-        divided; /* its part of recurrent layers; else the model's (divide_shape()) */
+    /* But its own heads of recurrent layers, or of latent attention (divide_shape()). */
+    struct model_shape divided;
     const struct engine_opts *opts;
     struct cuda_device device;
     /* Device @number of the runtime's is that of rank @rank of @n_ranks; ranks: of more than 1;
@@ -338,6 +338,8 @@ void *staging_take(struct staging *s, size_t n, const void **device);
 /* Uploads what was taken since @from bytes were in use. */
 int staging_send(struct be *b, struct staging *s, size_t from);
 
+/* Ranks that divide a page; 1: each has all of it, as all heads of latent attention share a key. */
+uint32_t cuda_page_ranks(const struct be *b);
 /* Pages of a layer with such heads. */
 struct page_shape cuda_page_shape(const struct be *b, const struct heads *h);
 /* What a page needs for so many values of a token. */

@@ -184,13 +184,16 @@ void latent_attend(const struct be *b, struct attend_args *a) {
     a->turned_stride = query_width(m);
 }
 
-/* What comes out takes the place of the queries, and is packed for the projection behind it. */
+/* What comes out takes the place of the queries, and is packed for the projection behind it, of
+ * several devices later. */
 int step_mla_out(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct model_shape *m = b->shape;
     assert(op->weights->m[0].n_out == m->mla.n_value && !s->held && !s->due);
     int r = multiply_heads(s, op->weights, b->o, m->mla.rank);
 
+    if (b->ranks)
+        return r;
     r = r < 0 ? r : step_pack(s, PACK_PLAIN, b->q, NULL, m->n_head * m->mla.n_value);
     s->packed = true;
     return r;

@@ -32,8 +32,9 @@ static void add_activations(struct be *b) {
     size_t rows = b->opts->max_rows, wants = b->opts->max_wants, padded = round_up(rows, PACK_ROWS);
     size_t n_q = s->widest.q, n_kv = s->widest.kv, n_in = (size_t)s->n_layer * s->n_layer_input;
     size_t n_ff = MAX(s->n_ff, s->n_ff_shared);
-    size_t n_out = (size_t)s->n_head * s->mla.n_value; /* 0: no latent attention */
-    size_t n_d = (size_t)b->n_ranks * s->state.n_out;  /* of all ranks */
+    /* Of all ranks; 0: no latent attention, no recurrent layers. */
+    size_t n_out = (size_t)b->n_ranks * s->n_head * s->mla.n_value;
+    size_t n_d = (size_t)b->n_ranks * s->state.n_out;
     size_t n_pair = s->drafts ? 2 * (size_t)s->n_embd : 0;
     size_t widest = round_up(MAX(MAX(MAX(n_q, s->n_embd), MAX(n_ff, n_d)), n_pair), 64);
     size_t pairs = round_up(rows * s->n_expert_used, PACK_ROWS);
@@ -252,6 +253,12 @@ static bool ends_in(const struct tensor *t, const char *end) {
     return n >= k && strcmp(t->name + n - k, end) == 0;
 }
 
+/* Each has the router, and what latent vectors are made by. */
+static bool is_of_each_rank(const struct tensor *t) {
+    return ends_in(t, ".ffn_gate_inp.weight") || ends_in(t, ".attn_kv_a_mqa.weight") ||
+           ends_in(t, ".attn_q_a.weight");
+}
+
 /* As own() will take it, at most: a tensor may become several matrices, of which a rank has its
  * rows. @tied: a tied embedding that tiles hold exactly is not there twice; of several ranks the
  * first has the rows. */
@@ -261,7 +268,7 @@ static uint64_t tensor_bytes(const struct be *b, const struct tensor *t, bool ti
     struct tensor share = *t;
     uint64_t sum = 0;
 
-    if (!ends_in(t, ".ffn_gate_inp.weight")) /* each has the router */
+    if (!is_of_each_rank(t))
         share.ne[1] = rank_share(b, (uint32_t)t->ne[1]);
     if (b->n_ranks > 1 && t->n_dims > 2) /* perhaps of gates and of ups */
         share.ne[1] = 2 * rank_share(b, (uint32_t)(t->ne[1] + 1) / 2);
@@ -352,7 +359,8 @@ static void add_rest(struct be *b) {
     for (uint32_t i = 0; i < PAGE_CLASSES; i++)
         add(b, &b->kv[i].pages, b->kv[i].n_pages * b->kv[i].page_bytes, 1, "KV pages", false);
     if (b->rank == 0) /* the first rank's are those of all */
-        add(b, &b->host_pages, b->opts->n_host_pages * b->n_ranks * b->kv[KV_GLOBAL].page_bytes, 1,
+        add(b, &b->host_pages,
+            b->opts->n_host_pages * cuda_page_ranks(b) * b->kv[KV_GLOBAL].page_bytes, 1,
             "KV pages of the host", true);
 }
 

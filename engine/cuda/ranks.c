@@ -12,6 +12,8 @@
  *     embed (rank 0) --x--> all: norm, pack, q k v, attend --o--> pack, output --t--> x, norm,
  *     pack, gate, up, glu --h--> pack, down --t--> x, norm, pack ... logits --> rank 0: sampling
  *
+ * Of latent attention each has the keys, which all heads share, and makes them itself.
+ *
  * Experts are divided likewise, each of them; all ranks have the router and pick alike, and what is
  * exchanged is h of the pairs. Of the expert of all rows likewise h.
  *
@@ -62,13 +64,17 @@ struct model_op ranks_part_of(const struct ranks *k, const struct model_op *op, 
     struct model_op part = *op;
 
     part.heads.n /= k->n;
-    part.heads.n_kv /= k->n;
-    part.kv.at /= k->n;
+    part.heads.n_kv /= cuda_page_ranks(k->be[0]);
+    part.kv.at /= cuda_page_ranks(k->be[0]);
     part.weights = op->weights ? op->weights->rank[r] : NULL;
     return part;
 }
 
 /* -- opening ----------------------------------------------------------------------------------- */
+
+static bool is_plain(const struct model_op *op) {
+    return !op->post_norm && !op->branch && op->gain == 1 && op->scale == 1;
+}
 
 /* What of an op whose kind is in the table several devices do not compute, in words, or NULL. */
 static const char *ranks_lack(const struct model_shape *s, const struct model_op *op) {
@@ -80,9 +86,14 @@ static const char *ranks_lack(const struct model_shape *s, const struct model_op
                    ? "queries, keys and values of this kind on several devices"
                    : NULL;
     case OP_EXPERTS:
-        return op->w[1] == op->w[0] ? "experts of this kind on several devices" : NULL;
+        return op->w[1] == op->w[0] || (op[1].kind == OP_PROJ && (op->branch || !is_plain(&op[1])))
+                   ? "experts of this kind on several devices"
+                   : NULL;
     case OP_DELTA:
         return op->joined && s->delta.tiled ? "delta nets of this kind on several devices" : NULL;
+    case OP_MLA_KV:
+    case OP_MLA_OUT:
+        return op->w[0]->scale ? "heads of this format on several devices" : NULL;
     case OP_GATE:
         return op->w[0] ? "gates of this kind on several devices" : NULL;
     case OP_GATE_UP:
@@ -92,14 +103,15 @@ static const char *ranks_lack(const struct model_shape *s, const struct model_op
     }
 }
 
-/* -EINVAL where key heads do not divide. */
+/* -EINVAL where key heads, or heads that share one key, do not divide. */
 static int check_heads(const struct model_shape *s, uint32_t n, struct err *err) {
-    uint32_t n_heads = s->n_head_kv % n ? s->n_head_kv : s->delta.n_key_head;
+    uint32_t n_kv = s->mla.rank ? s->n_head : s->n_head_kv;
+    uint32_t n_heads = n_kv % n ? n_kv : s->delta.n_key_head;
 
     if (n_heads % n == 0)
         return 0;
-    return err_set(err, 0, "devices", "%u devices do not divide the %u key heads of the model", n,
-                   n_heads);
+    return err_set(err, 0, "devices", "%u devices do not divide the %u %sheads of the model", n,
+                   n_heads, s->mla.rank ? "" : "key ");
 }
 
 /* The least of a rank's room, for each. */

@@ -105,7 +105,7 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
 /* A rank's columns. */
 static float *own_of(const struct be *b, enum gathered what) {
     return what == GATHER_O   ? b->o
-           : what == GATHER_D ? b->recurrent.out
+           : what == GATHER_D ? b->shape->mla.rank ? b->q : b->recurrent.out
            : what == GATHER_H ? b->gate
            : what == GATHER_T ? b->own_t
            : what == GATHER_E ? b->experts.gate
@@ -114,11 +114,12 @@ static float *own_of(const struct be *b, enum gathered what) {
 
 float *ranks_whole_of(const struct be *b, enum gathered what) {
     assert(what != GATHER_LOGITS || b == b->first);
-    return what == GATHER_O || what == GATHER_D ? b->q /* free behind attention */
-           : what == GATHER_H                   ? b->up
-           : what == GATHER_T                   ? b->o /* likewise */
-           : what == GATHER_E                   ? b->experts.up
-                                                : b->logits;
+    return what == GATHER_O   ? b->q /* free behind attention, as o */
+           : what == GATHER_D ? b->shape->mla.rank ? b->o : b->q
+           : what == GATHER_H ? b->up
+           : what == GATHER_T ? b->o
+           : what == GATHER_E ? b->experts.up
+                              : b->logits;
 }
 
 /* Of @n columns, those that each rank has; those of value heads lie in pieces. */

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rank @r's rows of a matrix, or values of a vector; NULL stays NULL. */
+/* Rank @r's rows of a matrix, matrices of its heads, or values of a vector; NULL stays NULL. */
 static const struct tensor *slice(const struct ranks *k, const struct tensor *t, uint32_t r,
                                   struct tensor *out) {
     if (!t)
         return NULL;
-    int d = t->n_dims > 1 ? 1 : 0;
+    int d = t->ne[2] > 1 ? 2 : t->n_dims > 1 ? 1 : 0;
     size_t each = t->n_bytes / t->ne[d];
     uint32_t first = ranks_cut(k, t->ne[d], r);
 
@@ -96,8 +96,13 @@ static int load_delta(struct be *b, const struct model_op *op, struct weights **
     return r;
 }
 
-/* Each has the router, and cuts experts itself: a rank has some rows of every one. The gate of the
- * expert of all rows is one row. */
+/* The gate of the expert of all rows, which is one row, and what latent vectors are made by. */
+static bool is_of_each(const struct be *b, const struct model_op *op, int i) {
+    return (op->kind == OP_SHARED && i == 3) ||
+           (op->kind == OP_MLA_IN && (i == 0 || b->shape->mla.q_rank));
+}
+
+/* Each has the router, and cuts experts itself: a rank has some rows of every one. */
 static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, struct weights **out,
                      struct err *err) {
     bool whole = op->kind == OP_EMBED || op->kind == OP_ROUTE || op->kind == OP_EXPERTS;
@@ -106,7 +111,9 @@ static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, str
     struct model_op part = ranks_part_of(k, op, r);
 
     part.sinks = slice(k, op->sinks, r, &sinks);
-    for (int i = 0; i < OP_MATRICES - (op->kind == OP_SHARED) && !whole && !delta; i++) {
+    for (int i = 0; i < OP_MATRICES && !whole && !delta; i++) {
+        if (is_of_each(k->be[r], op, i))
+            continue;
         part.w[i] = slice(k, op->w[i], r, &w[i]);
         part.bias[i] = slice(k, op->bias[i], r, &bias[i]);
     }
@@ -117,7 +124,7 @@ static int load_part(struct ranks *k, const struct model_op *op, uint32_t r, str
 
 /* -EINVAL where the key heads of a layer do not divide. */
 static int check_layer(const struct ranks *k, const struct model_op *op, struct err *err) {
-    if (op->heads.n_kv % k->n == 0)
+    if (op->heads.n_kv % cuda_page_ranks(k->be[0]) == 0)
         return 0;
     return err_set(err, 0, "devices", "%u devices do not divide the %u key heads of layer %u", k->n,
                    op->heads.n_kv, op->layer);

@@ -118,6 +118,8 @@ static int attend(struct step *s, const struct model_op *op) {
 static int attend_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, attend);
 
+    if (s->be->shape->mla.rank) /* MLA_OUT takes it */
+        return r;
     return r < 0 ? r : ranks_exchange(s, GATHER_O, op->heads.n * op->heads.dim);
 }
 
@@ -127,14 +129,14 @@ static int gate_ranks(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* The rank's columns of what all columns of @in become. */
-static int multiply_whole(struct step *s, const struct weights *w, enum gathered in) {
+/* The rank's columns of what all columns of @in become, or, @add, are more by. */
+static int multiply_whole(struct step *s, const struct weights *w, enum gathered in, bool add) {
     const struct pack_args a =
         step_pack_args(s->be, PACK_PLAIN, ranks_whole_of(s->be, in), NULL, w->n_in);
 
     assert(!s->packed && !s->held);
     int r = ranks_pack(s->be, s->grid.rows, in, &a);
-    return r < 0 ? r : step_multiply(s, w, false);
+    return r < 0 ? r : step_multiply(s, w, add);
 }
 
 static int proj(struct step *s, const struct model_op *op) {
@@ -142,13 +144,21 @@ static int proj(struct step *s, const struct model_op *op) {
     return multiply_whole(s, op->weights,
                           op->in == ACT_H   ? GATHER_H
                           : op->in == ACT_D ? GATHER_D
-                                            : GATHER_O);
+                                            : GATHER_O,
+                          false);
+}
+
+/* To what experts have given. */
+static int proj_more(struct step *s, const struct model_op *op) {
+    assert(!s->due && op->in == ACT_H);
+    return multiply_whole(s, op->weights, GATHER_H, true);
 }
 
 static int proj_ranks(struct step *s, const struct model_op *op) {
-    int r = each(s, op, proj);
+    bool more = op[-1].kind == OP_EXPERTS;
+    int r = each(s, op, more ? proj_more : proj);
 
-    return r < 0 ? r : add_to_x(s, op);
+    return r < 0 ? r : add_to_x(s, more ? op - 1 : op);
 }
 
 /* Columns of h, by the product itself where it has both gates and ups. */
@@ -177,6 +187,25 @@ static int delta_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, step_delta);
 
     return r < 0 ? r : ranks_exchange(s, GATHER_D, s->be->n_ranks * s->be->shape->state.n_out);
+}
+
+static int mla_in_ranks(struct step *s, const struct model_op *op) {
+    return each(s, op, step_mla_in);
+}
+
+static int mla_q_ranks(struct step *s, const struct model_op *op) {
+    return each(s, op, step_mla_q);
+}
+
+static int mla_kv_ranks(struct step *s, const struct model_op *op) {
+    return each(s, op, step_mla_kv);
+}
+
+static int mla_out_ranks(struct step *s, const struct model_op *op) {
+    const struct model_shape *m = s->be->shape;
+    int r = each(s, op, step_mla_out);
+
+    return r < 0 ? r : ranks_exchange(s, GATHER_D, s->be->n_ranks * m->n_head * m->mla.n_value);
 }
 
 static int route_ranks(struct step *s, const struct model_op *op) {
@@ -212,10 +241,11 @@ static int combine(struct step *s, const struct model_op *op) {
     return experts_combine(s, op, s->be->own_t, NULL);
 }
 
+/* What a PROJ behind it gives is added before it is exchanged. */
 static int sum_ranks(struct step *s, const struct model_op *op) {
     int r = each(s, op, combine);
 
-    return r < 0 ? r : add_to_x(s, op);
+    return r < 0 || op[1].kind == OP_PROJ ? r : add_to_x(s, op);
 }
 
 /* What SHARED adds is a part of the sum. */
@@ -237,7 +267,7 @@ static int shared_gates(struct step *s, const struct model_op *op) {
 
 static int shared_down(struct step *s, const struct model_op *op) {
     s->shared = op->weights;
-    return multiply_whole(s, op->weights->down, GATHER_H);
+    return multiply_whole(s, op->weights->down, GATHER_H, false);
 }
 
 static int shared_ranks(struct step *s, const struct model_op *op) {
@@ -313,11 +343,15 @@ static int copy_state_ranks(struct be *b, uint32_t src, uint32_t dst) {
     return r;
 }
 
+/* A page that each has whole the first one writes to host memory, where the others read it: so
+ * none may still read what was there, nor read before it is written. */
 static int copy_ranks(struct be *b, const struct engine_copy *c) {
     struct ranks *k = b->ranks;
-    int r = 0;
+    bool one = cuda_page_ranks(b) == 1 && c->dir == COPY_D2H;
+    bool meets = cuda_page_ranks(b) == 1 && c->dir != COPY_D2D;
+    int r = meets ? ranks_meet_now(k, one ? &to_first : &from_first) : 0;
 
-    for (uint32_t i = k->n; i-- > 0 && r == 0;) {
+    for (uint32_t i = one ? 1 : k->n; i-- > 0 && r == 0;) {
         r = ranks_use(k, i);
         if (r == 0 && step_copy(k->be[i], c) < 0)
             r = ranks_lose(k, k->be[i]);
@@ -337,6 +371,10 @@ void ranks_step_ops(struct be_ops *all) {
     all->run[OP_GATE_UP] = gate_up_ranks;
     all->run[OP_STATE_IN] = state_in_ranks;
     all->run[OP_DELTA] = delta_ranks;
+    all->run[OP_MLA_IN] = mla_in_ranks;
+    all->run[OP_MLA_Q] = mla_q_ranks;
+    all->run[OP_MLA_KV] = mla_kv_ranks;
+    all->run[OP_MLA_OUT] = mla_out_ranks;
     all->run[OP_ROUTE] = route_ranks;
     all->run[OP_EXPERTS] = experts_ranks;
     all->run[OP_SHARED] = shared_ranks;

@@ -625,7 +625,7 @@ int step_logits(struct step *s, const struct model_op *op) {
  * in each the heads of all ranks; pinned memory has the same address on the device. */
 int step_copy(struct be *b, const struct engine_copy *c) {
     const struct kv_class *kv = &b->kv[KV_GLOBAL];
-    uint32_t n_layers = b->shape->n_kv_layer[KV_GLOBAL], n_run;
+    uint32_t n_layers = b->shape->n_kv_layer[KV_GLOBAL], n_run, n_ranks = cuda_page_ranks(b);
     bool from_host = c->dir == COPY_H2D, to_host = c->dir == COPY_D2H;
     size_t at = 0; /* in a page of all layers */
     int r = 0;
@@ -634,10 +634,10 @@ int step_copy(struct be *b, const struct engine_copy *c) {
     assert(c->src < (from_host ? b->opts->n_host_pages : kv->n_pages));
     assert(c->dst < (to_host ? b->opts->n_host_pages : kv->n_pages));
     for (uint32_t l = 0; l < n_layers && r == 0; l += n_run) {
-        size_t page = kv->layer_bytes[l], all = b->n_ranks * page;
+        size_t page = kv->layer_bytes[l], all = n_ranks * page;
         uint8_t *layers = kv->pages + kv->n_pages * at;
-        uint8_t *host = b->host_pages + b->n_ranks * at + b->rank * page;
-        size_t host_page = b->n_ranks * kv->page_bytes;
+        uint8_t *host = b->host_pages + n_ranks * at + b->rank % n_ranks * page;
+        size_t host_page = n_ranks * kv->page_bytes;
 
         for (n_run = 1; l + n_run < n_layers && kv->layer_bytes[l + n_run] == page;)
             n_run++;

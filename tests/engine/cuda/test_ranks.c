@@ -13,6 +13,7 @@
 #include "base/gguf.h"
 #include "base/mathx.h"
 #include "base/rng.h"
+#include "cmd/gguf_cmd.h"
 #include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
@@ -41,6 +42,20 @@ static void two_heads(char path[64]) {
                                  .max_context = 600};
 
     tiny_model_temp(&m, path);
+}
+
+/* Two layers of latent attention with four heads, experts in the second; queries from a vector of
+ * @q_rank values, or of the row itself. */
+static void latent(char path[64], uint32_t q_rank) {
+    char shape[200];
+    const char *argv[] = {"synth", "--shape", shape, "--format", "Q8_0", "-o", path, NULL};
+
+    snprintf(shape, sizeof(shape),
+             "glm-4.7-flash,n_layer=2,n_embd=64,n_head=4,head_dim=64,n_rot=32,q_rank=%u,kv_rank=64,"
+             "v_dim=32,n_ff=64,n_shared=64,n_dense=64,n_vocab=300,n_expert=4,n_used=2",
+             q_rank);
+    snprintf(path, 64, "/tmp/weft-ranks-%d.gguf", (int)getpid());
+    cr_assert(gguf_cmd_synth(ARRAY_SIZE(argv) - 1, (char **)argv) == 0);
 }
 
 /* What came of each row of each sequence. */
@@ -122,129 +137,110 @@ static uint32_t difference(const struct trace *a, const struct trace *b) {
 
 /* Widths that do not divide into whole tiles, biases, norms of heads, tied outputs, both types of
  * pages; devices that reach each other, whose later steps are graphs, and such that do not; kernels
- * launched early; experts of few and of many rows, with biases, behind windows
- * and sinks; now one device ahead of the others, now another. */
+ * launched early; experts of few and of many rows, with biases, behind windows and sinks, beside
+ * others, in one tensor; norms behind branches; delta nets; now one device ahead of the others, now
+ * another. */
 Test(cuda_ranks, several_devices_compute_the_bits_of_one) {
-    static const struct {
-        struct tiny_model model;
-        const char *devices;
-        enum engine_kv_type kv;
-        bool no_peers;
-        const char *early;
-    } cases[] = {
-        {{.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 301},
-         "0,1",
-         0,
-         false,
-         "1"},
-        {{.arch = "qwen2", .type = TENSOR_Q8_0, .n_embd = 96, .n_ff = 160, .tied = true},
-         "1,0",
-         ENGINE_KV_Q8_0,
-         true,
-         "1"},
-        {{.arch = "llama",
-          .type = TENSOR_F32,
-          .n_embd = 72,
-          .n_ff = 90,
-          .n_vocab = 41,
-          .n_head = 8,
-          .n_head_kv = 4,
-          .head_dim = 32,
-          .n_layer = 2},
-         "0,3,1,2",
-         ENGINE_KV_F16,
-         false,
-         "0"},
-        {{.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 41},
-         "0,1",
-         ENGINE_KV_F16,
-         false,
-         "1"},
-        {{.arch = "glm4moe", .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41},
-         "0,1",
-         ENGINE_KV_F16,
-         false,
-         "0"},
-        {{.arch = "gpt-oss",
-          .type = TENSOR_Q8_0,
-          .n_embd = 64,
-          .n_ff = 96,
-          .n_vocab = 41,
-          .n_expert = 3,
-          .n_expert_used = 3},
-         "1,0",
-         ENGINE_KV_F16,
-         true,
-         "1"},
-        {{.arch = "gemma4",
-          .type = TENSOR_Q8_0,
-          .n_embd = 64,
-          .n_ff = 96,
-          .n_vocab = 41,
-          .n_expert = 5,
-          .n_expert_used = 2,
-          .n_kv_full = 2},
-         "0,1",
-         ENGINE_KV_F16,
-         false,
-         "1"},
-        {{.arch = "qwen35moe",
-          .type = TENSOR_Q8_0,
-          .n_embd = 64,
-          .n_ff = 32,
-          .n_vocab = 41,
-          .n_expert = 5,
-          .n_expert_used = 2},
-         "0,1",
-         ENGINE_KV_F16,
-         false,
-         "1"},
-        {{.arch = "qwen3next",
-          .type = TENSOR_Q8_0,
-          .n_embd = 64,
-          .n_ff = 32,
-          .n_vocab = 41,
-          .n_expert = 5,
-          .n_expert_used = 2},
-         "1,0",
-         ENGINE_KV_Q8_0,
-         true,
-         "0"},
-        {{.arch = "gpt-oss",
-          .type = TENSOR_MXFP4,
-          .n_embd = 64,
-          .n_ff = 64,
-          .n_vocab = 41,
-          .n_expert = 3,
-          .n_expert_used = 3},
-         "0,1",
-         ENGINE_KV_Q8_0,
-         false,
-         "0"},
+    static const struct tiny_model models[] = {
+        {.arch = "qwen3", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 301},
+        {.arch = "qwen2", .type = TENSOR_Q8_0, .n_embd = 96, .n_ff = 160, .tied = true},
+        {.arch = "llama",
+         .type = TENSOR_F32,
+         .n_embd = 72,
+         .n_ff = 90,
+         .n_vocab = 41,
+         .n_head = 8,
+         .n_head_kv = 4,
+         .head_dim = 32,
+         .n_layer = 2},
+        {.arch = "qwen3moe", .type = TENSOR_Q4_K, .n_layer = 1, .n_vocab = 41},
+        {.arch = "glm4moe", .type = TENSOR_Q8_0, .n_embd = 64, .n_ff = 64, .n_vocab = 41},
+        {.arch = "gpt-oss",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 96,
+         .n_vocab = 41,
+         .n_expert = 3,
+         .n_expert_used = 3},
+        {.arch = "gemma4",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 96,
+         .n_vocab = 41,
+         .n_expert = 5,
+         .n_expert_used = 2,
+         .n_kv_full = 2},
+        {.arch = "qwen35moe",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 32,
+         .n_vocab = 41,
+         .n_expert = 5,
+         .n_expert_used = 2},
+        {.arch = "qwen3next",
+         .type = TENSOR_Q8_0,
+         .n_embd = 64,
+         .n_ff = 32,
+         .n_vocab = 41,
+         .n_expert = 5,
+         .n_expert_used = 2},
+        {.arch = "gpt-oss",
+         .type = TENSOR_MXFP4,
+         .n_embd = 64,
+         .n_ff = 64,
+         .n_vocab = 41,
+         .n_expert = 3,
+         .n_expert_used = 3},
     };
     static struct trace one, several;
     struct fake_cuda *f = fake_find();
 
-    for (size_t i = 0; i < FEW(ARRAY_SIZE(cases)); i++) {
+    for (size_t i = 0; i < FEW(ARRAY_SIZE(models)); i++) {
+        bool four = models[i].n_head_kv == 4;
+        const char *devices = four ? "0,3,1,2" : i % 2 ? "1,0" : "0,1";
+        enum engine_kv_type kv = i % 4 == 1 ? ENGINE_KV_Q8_0 : ENGINE_KV_F16;
         char path[64];
 
-        tiny_model_temp(&cases[i].model, path);
-        f->n_devices = cases[i].devices[3] ? 4 : 2;
-        f->no_peers = cases[i].no_peers;
-        setenv("WEFT_CUDA_EARLY", cases[i].early, 1);
-        run(path, "0", cases[i].kv, SEQS, &one);
+        tiny_model_temp(&models[i], path);
+        f->n_devices = four ? 4 : 2;
+        f->no_peers = i % 3 == 1;
+        setenv("WEFT_CUDA_EARLY", i % 2 ? "0" : "1", 1);
+        run(path, "0", kv, SEQS, &one);
         cr_expect(one.at[0][PROMPT].digest != 0 && f->n_exchanged == 0);
         f->ahead = -1;
         f->n_graph_launches = 0;
-        run(path, cases[i].devices, cases[i].kv, SEQS, &several);
-        cr_expect(difference(&one, &several) == UINT32_MAX, "case %zu: %u", i,
+        run(path, devices, kv, SEQS, &several);
+        cr_expect(difference(&one, &several) == UINT32_MAX, "%s, %u", models[i].arch,
                   difference(&one, &several));
-        cr_expect((f->n_graph_launches > 0) == !cases[i].no_peers, "case %zu", i);
-        cr_expect((f->n_exchanged > 0) == cases[i].no_peers);
+        cr_expect((f->n_graph_launches > 0) == !f->no_peers, "%s", models[i].arch);
+        cr_expect((f->n_exchanged > 0) == f->no_peers);
         f->n_exchanged = 0;
         f->ahead = 0;
         unlink(path);
     }
+}
+
+/* Latent attention: queries from a vector of their own and by a product of their own, which heads
+ * divide; behind a dense layer, and before experts with one of all rows. */
+Test(cuda_ranks, heads_of_latent_attention_are_divided) {
+    static struct trace one, two;
+    struct fake_cuda *f = fake_find();
+
+    f->n_devices = 2;
+    for (uint32_t i = 0; i < FEW(2); i++) {
+        char path[64];
+
+        latent(path, i == 0 ? 64 : 0);
+        f->no_peers = i == 1;
+        f->ahead = 0;
+        run(path, "0", ENGINE_KV_F16, 1, &one);
+        f->ahead = -1;
+        run(path, "0,1", ENGINE_KV_F16, 1, &two);
+        cr_expect(one.at[0][SHORT].digest != 0 && difference(&one, &two) == UINT32_MAX, "%u: %u", i,
+                  difference(&one, &two));
+        unlink(path);
+    }
+    f->ahead = 0;
 }
 
 /* A wait of a stream for another's event is left out, the @number'th of a run: whether the emulator
@@ -403,23 +399,30 @@ static int try_all(const char *path, const char *devices, const char *backend, s
     return r;
 }
 
-/* A page of host memory, and so of the disk tier, is the same whatever devices had it. */
+/* A page of host memory, and so of the disk tier, is the same whatever devices had it; of latent
+ * attention each has all of it, and the first one writes it. */
 Test(cuda_ranks, pages_go_to_the_host_and_back) {
-    struct outcome one = {0}, two = {0};
-    struct err err = {0};
-    char path[64];
-
-    two_heads(path);
     fake_find()->n_devices = 2;
     setenv("WEFT_CUDA_CHECK", "1", 1); /* with self-test and proof */
-    cr_assert(try_all(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
-    cr_assert(try_all(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
-    cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1]);
-    cr_expect(one.digest[0] && one.digest[0] != one.digest[1]);
-    cr_expect(one.vector[63] != 0 && memcmp(one.vector, two.vector, sizeof(one.vector)) == 0);
-    cr_expect(one.page_bytes == two.page_bytes && memcmp(one.page, two.page, one.page_bytes) == 0);
-    cr_expect(strcmp(one.isa, "sm_90") == 0 && strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
-    unlink(path);
+    for (int i = 0; i < FEW(2); i++) {
+        struct outcome one = {0}, two = {0};
+        struct err err = {0};
+        char path[64];
+
+        if (i)
+            latent(path, 64);
+        else
+            two_heads(path);
+        cr_assert(try_all(path, "1", "cuda", &one, &err) == 0, "%s", err.message);
+        cr_assert(try_all(path, "0,1", "cuda", &two, &err) == 0, "%s", err.message);
+        cr_expect(one.digest[0] == two.digest[0] && one.digest[1] == two.digest[1], "%d", i);
+        cr_expect(one.digest[0] && one.digest[0] != one.digest[1]);
+        cr_expect(one.vector[63] != 0 && memcmp(one.vector, two.vector, sizeof(one.vector)) == 0);
+        cr_expect(one.page_bytes == two.page_bytes &&
+                  memcmp(one.page, two.page, one.page_bytes) == 0);
+        cr_expect(strcmp(one.isa, "sm_90") == 0 && strcmp(two.isa, "sm_90 x2") == 0, "%s", two.isa);
+        unlink(path);
+    }
 }
 
 enum { STATE_BYTES = 1 << 18 };
