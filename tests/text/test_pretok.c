@@ -192,14 +192,16 @@ static size_t our_cuts(const struct pretok *p, const struct text *t, size_t *out
     while ((len = pretok_next(&c))) {
         size_t end = i + len;
 
-        cr_assert_leq(len, t->n_ours - i);
+        if (len > t->n_ours - i)
+            cr_assert_fail("a word of %zu bytes, %zu are left", len, t->n_ours - i);
         while (i < end) {
             uint32_t cp;
 
             i += unicode_decode(t->ours + i, t->ours + t->n_ours, &cp);
             chars++;
         }
-        cr_assert_eq(i, end, "a word ends inside a character");
+        if (i != end)
+            cr_assert_fail("a word ends inside a character");
         out[n++] = chars;
     }
     cr_assert_eq(i, t->n_ours);
@@ -397,29 +399,29 @@ Test(text_pretok, words_take_linear_time) {
                                        "7",   ".", "'s", "\xE4\xB8\xAD", "\xCC\x81", "\x01", "/",
                                        "\xFF"};
 
-    for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
-        const struct pretok *p =
-            pretok_find((struct gguf_str){rules[i].name, strlen(rules[i].name)});
+    for (size_t k = 0; k < ARRAY_SIZE(unit); k++) {
+        struct buf b;
 
-        for (size_t k = 0; k < ARRAY_SIZE(unit); k++) {
+        buf_init(&b, 1 << 20);
+        while (b.len < FEWER(1000000u, 100000u) && buf_add_str(&b, unit[k]) == 0)
+            continue;
+        cr_assert_geq(b.len, FEWER(1000000u, 100000u));
+        for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
+            struct gguf_str name = {rules[i].name, strlen(rules[i].name)};
             struct timespec begin, end;
             struct pretok_cursor c;
-            struct buf b;
             size_t n = 0, len;
 
-            buf_init(&b, 1 << 20);
-            while (b.len < FEWER(1000000u, 100000u))
-                cr_assert_eq(buf_add_str(&b, unit[k]), 0);
             clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-            pretok_begin(&c, p, b.data, b.len);
+            pretok_begin(&c, pretok_find(name), b.data, b.len);
             while ((len = pretok_next(&c)))
                 n += len;
             clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
             cr_assert_eq(n, b.len);
             /* Linear: some 20 ms; a scan of the rest for each word: minutes. */
             cr_assert_lt(end.tv_sec - begin.tv_sec, 3, "%s, \"%s\"", rules[i].name, unit[k]);
-            buf_deinit(&b);
         }
+        buf_deinit(&b);
     }
 }
 

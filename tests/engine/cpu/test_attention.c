@@ -18,7 +18,7 @@
 #ifdef __SANITIZE_ADDRESS__
 enum { KEYS = 300 };
 #else
-enum { KEYS = 600 };
+enum { KEYS = 530 };
 #endif
 enum { KV_HEADS = 2, MAX_WIDTH = 128, MAX_GROUP = 5, SEQS = 3, PAGES = KEYS / 16 + 1 };
 
