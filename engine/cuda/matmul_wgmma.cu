@@ -137,6 +137,7 @@ template <uint32_t N> struct Walk {
     /* Behind the products of a segment; c for the next one. */
     __device__ __forceinline__ void add_up(uint32_t segment, float (&c)[N / 2]) const {
         wgmma_wait<0>();
+        wgmma_hold(c);
 #pragma unroll
         for (uint32_t k = 0; k < N / 2; k++) {
             if (N == MATMUL_COLUMNS && shared)
@@ -145,6 +146,7 @@ template <uint32_t N> struct Walk {
                 total[k] = segment ? total[k] + c[k] : c[k];
             c[k] = 0;
         }
+        wgmma_hold(c);
     }
     /* The first slice behind segment @segment. */
     __device__ __forceinline__ uint32_t end_of(uint32_t segment, uint32_t slices) const {
@@ -166,6 +168,7 @@ template <uint32_t N> struct Walk {
 #pragma unroll
         for (uint32_t k = 0; k < N / 2; k++)
             c[k] = 0;
+        wgmma_hold(c);
         for (uint32_t i0 = 0; i0 < n; i0 += done) {
             done = step;
 #pragma unroll
@@ -184,8 +187,10 @@ template <uint32_t N> struct Walk {
                 int pair =
                     load_slice<F>(tile, stage + u % units * tile_bytes(F), i % slices, m.grid);
 #pragma unroll
-                for (uint32_t k = 0; k < BLOCKS; k++)
+                for (uint32_t k = 0; k < BLOCKS; k++) {
                     tile.weights(2 * pair + (int)k, w[j % 2][k]);
+                    wgmma_hold(w[j % 2][k]);
+                }
                 from.wait();
                 if (j == 0 && i == end) {
                     add_up(segment++, c);

@@ -45,6 +45,21 @@ DEVICE void wgmma_publish() {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 
+/* To the compiler products are done where they stand, and registers are free to be written or read
+ * anywhere beside. What @v is made of is computed above this, and what is made of it below: it
+ * stands between writing registers and wgmma_begin(), and between wgmma_wait() and reading sums. */
+template <uint32_t N> DEVICE void wgmma_hold(uint32_t (&v)[N]) {
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+        asm volatile("" : "+r"(v[i])::"memory");
+}
+
+template <uint32_t N> DEVICE void wgmma_hold(float (&v)[N]) {
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+        asm volatile("" : "+f"(v[i])::"memory");
+}
+
 /* In front of products whose registers have been written. */
 DEVICE void wgmma_begin() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -255,6 +255,7 @@ void simt_wgmma_wait(const char *here, uint32_t n_left);
 #define wgmma_n64(d, a, b) simt_wgmma(SIMT_HERE, 64, d, a, b)
 #define wgmma_n128(d, a, b) simt_wgmma(SIMT_HERE, 128, d, a, b)
 #define wgmma_begin() simt_wgmma_begin(SIMT_HERE)
+#define wgmma_hold(v) ((void)(v))
 
 struct simt_wgmma_at {
     const char *here;
