@@ -114,7 +114,7 @@ static int check_heads(const struct model_shape *s, uint32_t n, struct err *err)
                    n_heads, s->mla.rank ? "" : "key ");
 }
 
-/* The least of a rank's room, for each. */
+/* The least of a rank's room, for each that divides a page. */
 static int room_ranks(const struct model_shape *shape, const struct engine_opts *o, uint64_t *bytes,
                       struct err *err) {
     uint32_t number[ENGINE_DEVICES], n = devices_of(o, number);
@@ -127,7 +127,7 @@ static int room_ranks(const struct model_shape *shape, const struct engine_opts 
         r = cuda_room(shape, o, &rank, &room, err);
         least = MIN(least, room);
     }
-    *bytes = n * least;
+    *bytes = (shape->mla.rank ? 1 : n) * least;
     return r;
 }
 

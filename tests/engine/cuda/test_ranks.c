@@ -650,6 +650,7 @@ static uint32_t n_pages(const char *path, const char *devices, struct err *err) 
     return engine_fit(&fit, &o, err) < 0 ? 0 : fit.n_pages;
 }
 
+/* But for pages that each has whole. */
 Test(cuda_ranks, memory_adds_up) {
     struct fake_cuda *f = fake_find();
     struct err err = {0};
@@ -660,6 +661,11 @@ Test(cuda_ranks, memory_adds_up) {
     f->bytes = (size_t)1 << 30;
     uint32_t one = n_pages(path, "0", &err), two = n_pages(path, "0,1", &err);
     cr_expect(one > 1000 && two > one / 10 * 19, "%u, %u", one, two);
+    unlink(path);
+    latent(path, 64);
+    one = n_pages(path, "0", &err);
+    two = n_pages(path, "0,1", &err);
+    cr_expect(one > 1000 && two >= one && two < one / 10 * 11, "latent: %u, %u", one, two);
     unlink(path);
 }
 
