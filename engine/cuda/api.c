@@ -282,6 +282,7 @@ static_assert((int)CUDA_OLD_DRIVER == cudaErrorInsufficientDriver &&
                   (int)CUDA_FABRIC == cudaErrorSystemNotReady &&
                   (int)CUDA_OTHER_DRIVER == cudaErrorSystemDriverMismatch &&
                   (int)CUDA_NOT_COMPATIBLE == cudaErrorCompatNotSupportedOnDevice &&
+                  (int)CUDA_MPS == cudaErrorMpsConnectionFailed &&
                   (int)CUDA_UNKNOWN == cudaErrorUnknown,
               "the runtime's numbers");
 

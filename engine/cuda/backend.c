@@ -28,6 +28,8 @@ static const char *advice(int error) {
         return " (libcuda and the loaded module differ: restart after a driver's upgrade)";
     case CUDA_NOT_COMPATIBLE:
         return " (another libcuda is found before the driver's: LD_LIBRARY_PATH)";
+    case CUDA_MPS:
+        return " (weft uses no MPS: its worker connects to nothing)";
     default:
         return "";
     }

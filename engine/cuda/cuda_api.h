@@ -24,6 +24,7 @@ enum {
     CUDA_FABRIC = 802,         /* the switches between devices are not set up yet */
     CUDA_OTHER_DRIVER = 803,   /* libcuda is not that of the loaded module */
     CUDA_NOT_COMPATIBLE = 804, /* nor made for this device with another module */
+    CUDA_MPS = 805,            /* a process that shares the device does not answer */
     CUDA_UNKNOWN = 999,
 };
 

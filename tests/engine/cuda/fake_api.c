@@ -30,6 +30,8 @@ static bool was_asked[FAKE_DEVICES]; /* how much memory is left */
 
 /* @kept: allowed while launches are captured. */
 static int call_while(bool kept) {
+    if (fake_calls_host)
+        fake_refuse("a call of the runtime by a function that it calls");
     if (fake_capture && !kept)
         fake_refuse("a call that is not allowed while launches are captured");
     fake_cuda.n_calls++;
@@ -290,9 +292,30 @@ static int event_query(void *e) {
     return 0;
 }
 
+static int timer_new(void **e) {
+    int r = event_new(e);
+
+    if (r == 0)
+        ((struct event *)*e)->has_time = true;
+    return r;
+}
+
 static int elapsed(void *from, void *to, float *us) {
+    const struct event *const ends[2] = {from, to};
+
+    for (int i = 0; i < 2; i++) {
+        if (!ends[i]->has_time || ends[i]->recorded == 0)
+            fake_refuse("the time of an event that keeps none, or was not recorded");
+        if (ends[i]->reached < ends[i]->recorded)
+            return CUDA_NOT_READY;
+    }
     *us = ((struct event *)to)->at - ((struct event *)from)->at;
     return call();
+}
+
+/* Whether @n bytes from @p on do not go beyond its allocation, behind which there is none. */
+static bool is_within(const void *p, size_t n) {
+    return simt_memory_space(p) == simt_memory_space((const uint8_t *)p + n - 1);
 }
 
 static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, void *stream) {
@@ -307,6 +330,8 @@ static int copy(void *to, const void *from, size_t n, enum cuda_direction dir, v
     if (dir == CUDA_TO_DEVICE ? to_space != SIMT_DEVICE || from_space == SIMT_DEVICE
                               : from_space != SIMT_DEVICE || to_space == SIMT_DEVICE)
         fake_refuse("a copy in the wrong direction");
+    if (!is_within(to, n) || !is_within(from, n))
+        fake_refuse("a copy beyond an allocation");
     int device = simt_memory_device(dir == CUDA_TO_DEVICE ? to : from);
     if (device != fake_used)
         fake_refuse("a copy of another device's memory");
@@ -330,6 +355,8 @@ static int fill(void *d, int byte, size_t n, void *stream) {
         return r;
     if (simt_memory_device(d) != fake_used)
         fake_refuse("another device's memory is filled");
+    if (n > 0 && !is_within(d, n))
+        fake_refuse("memory beyond an allocation is filled");
     struct op *o = stream_enqueue(stream_of(stream), OP_FILL);
     o->to = d;
     o->byte = byte;
@@ -544,7 +571,7 @@ static const struct cuda_api fake = {
     .event_free = free_object,
     .event_record = event_record,
     .event_query = event_query,
-    .timer_new = event_new,
+    .timer_new = timer_new,
     .elapsed = elapsed,
     .event_wait = event_wait,
     .copy = copy,

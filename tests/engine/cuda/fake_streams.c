@@ -15,6 +15,7 @@
 struct stream *fake_streams;
 struct graph *fake_capture;
 _Thread_local int fake_used;
+_Thread_local bool fake_calls_host;
 static uint32_t n_samplings; /* enqueued */
 
 void fake_refuse(const char *what) {
@@ -67,8 +68,10 @@ uint64_t stream_sum(const void *p, size_t n) {
 static struct fake_call beside; /* that is to be done until it is joined, or fn is NULL */
 
 static void run_beside(void) {
+    fake_calls_host = true;
     if (beside.fn)
         beside.fn(beside.ctx);
+    fake_calls_host = false;
     beside.fn = NULL;
 }
 

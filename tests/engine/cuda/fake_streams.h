@@ -60,6 +60,7 @@ struct event {
     struct stream *stream;      /* of the last record */
     int device;
     bool asked;             /* not ready is said once */
+    bool has_time;          /* made by timer_new() */
     struct event *captured; /* where the last record was captured: as the graph has it */
     uint32_t place;         /* of that, in what was captured of its stream */
 };
@@ -85,8 +86,9 @@ struct fake_call {
 };
 
 extern struct stream *fake_streams;
-extern struct graph *fake_capture;  /* NULL: nothing is captured */
-extern _Thread_local int fake_used; /* the thread's device */
+extern struct graph *fake_capture;         /* NULL: nothing is captured */
+extern _Thread_local bool fake_calls_host; /* the thread is that of a host call */
+extern _Thread_local int fake_used;        /* the thread's device */
 
 /* A mistake of the caller's ends the process. */
 _Noreturn void fake_refuse(const char *what);
