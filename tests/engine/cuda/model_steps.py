@@ -120,7 +120,7 @@ class Model:
         ring = self.loops["matvec", "Q4_K"].in_flight * SMS if early else 0
         pause, keys = self.pauses(n, sequences, gap), sequences * 1024 * 2 * KV_HEADS * DIM * 2
         pause["o"] = max(pause["o"], keys / BANDWIDTH)
-        terms = collections.Counter()
+        terms, slowest = collections.Counter(), collections.defaultdict(dict)
         for six in (False, True):
             asked = 0  # bytes of gates: o and whole stages of them in half of the L2 cache
             for what, launch in LAUNCHES.items():
@@ -135,13 +135,15 @@ class Model:
                     came = min(size, (asked if what == "gate up" else 0) + min(ring, room))
                 memory = (size - came) / BANDWIDTH + (0 if came else first)
                 cache = (size - min(came, ring) + x) / CACHE_BANDWIDTH
-                terms[what] += LAYERS / 2 * max(memory, cache, issue)
+                bounds = {"memory": memory, "L2 cache": cache, "instructions": issue}
+                terms[what] += LAYERS / 2 * max(bounds.values())
+                slowest[what] |= {max(bounds, key=bounds.get): None}
                 terms["pauses before o: attention" if what == "o" else "other pauses"] += LAYERS / 2 * pause[what]
         size, issue, x = self.product([(VOCAB, WIDTH, True)], True, n)
         terms["logits"] = max(size / BANDWIDTH, (size + x) / CACHE_BANDWIDTH, issue)
         terms["6 kernels around the layers"] = 6 * (gap + FIRST_BYTES) * 1e-6
         for what, seconds in terms.items():
-            step.add(what, seconds)
+            step.add(f"{what}, bound by {' or '.join(slowest[what])}" if what in slowest else what, seconds)
 
     def many(self, step, n_rows):
         """The products of more rows: whole blocks on whole multiprocessors, one each."""
