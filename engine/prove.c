@@ -30,8 +30,9 @@ struct proof {
     struct sampler sampler;
     float *logits, *hidden; /* [n_vocab], [n_embd] of the judge */
     uint64_t step;
-    bool moved;     /* the last page lies in a spare one, behind the others */
-    uint32_t state; /* of recurrent layers: where the sequence's is */
+    struct engine_out seen[2]; /* what the device made of a prompt, of the row behind it */
+    bool moved;                /* the last page lies in a spare one, behind the others */
+    uint32_t state;            /* of recurrent layers: where the sequence's is */
     double limit;
     char why[160]; /* the first thing that was wrong, "" */
 };
@@ -43,9 +44,23 @@ static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
     return n == 0 ? op->kind : n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
 }
 
-/* The layers that have an op of a kind which none before has. */
+/* Whether no op before the @i'th is of its kind, for such heads and pages. */
+static bool is_first(const struct proof *p, uint32_t i) {
+    const struct model_op *op = &p->m->op[i];
+
+    for (uint32_t k = 0; k < i; k++) {
+        const struct model_op *x = &p->m->op[k];
+
+        if (kind_of(p, x) == kind_of(p, op) && x->kv.cls == op->kv.cls &&
+            x->heads.n == op->heads.n && x->heads.n_kv == op->heads.n_kv &&
+            x->heads.dim == op->heads.dim)
+            return false;
+    }
+    return true;
+}
+
+/* The layers that have an op which is the first of its kind. */
 static void choose_ops(struct proof *p) {
-    bool seen[OP_KINDS + 2] = {false};
     uint32_t last = UINT32_MAX;
 
     for (uint32_t i = 0; i < p->m->n_ops; i++) {
@@ -54,9 +69,8 @@ static void choose_ops(struct proof *p) {
 
         if (!bare && op->layer != last)
             for (uint32_t k = i; k < p->m->n_ops && p->m->op[k].layer == op->layer; k++)
-                if (!seen[kind_of(p, &p->m->op[k])] && p->m->op[k].kind != OP_LOGITS)
+                if (p->m->op[k].kind != OP_LOGITS && is_first(p, k))
                     last = op->layer;
-        seen[kind_of(p, op)] = true;
         if (bare || op->layer == last)
             p->op[p->n_ops++] = *op;
     }
@@ -162,12 +176,34 @@ static int try_step(struct proof *p, uint32_t pos0, uint32_t end, uint8_t what,
     const float *logits = p->ops->peek(p->be, 0);
     if (!logits)
         return -EIO;
+    p->seen[end == p->n_rows] = *mine.out;
     double d = distance(logits, p->logits, p->shape.n_vocab);
     if (!(d <= p->limit))
         fail(p, end - pos0 > 1 ? "logits of a prompt" : "logits of a row alone", d);
     else
         check_sample(p, mine.out, logits, param);
     return 0;
+}
+
+/* The device's steps of a prompt once more, as graphs where it makes such: the same bits. */
+static int repeat(struct proof *p, const struct engine_param *greedy,
+                  const struct engine_param *drawn) {
+    uint32_t n = p->n_rows;
+    int r = 0;
+
+    for (uint32_t i = n > 1 ? 0 : 1; i < 2 && r == 0; i++) {
+        const struct engine_out *was = &p->seen[i];
+        struct engine_result again;
+
+        p->step++;
+        r = run_step(p, false, i ? n - 1 : 0, i ? n : n - 1, WANT_SAMPLE, i ? drawn : greedy,
+                     &again);
+        if (r == 0 && !p->why[0] &&
+            (again.out->token != was->token || again.out->digest != was->digest ||
+             memcmp(&again.out->logprob, &was->logprob, sizeof(was->logprob)) != 0))
+            snprintf(p->why, sizeof(p->why), "a step that is done again gives other bits");
+    }
+    return r;
 }
 
 /* Copies the last page to the next one, which is read from then on; where there is one. */
@@ -219,6 +255,7 @@ static int try_prompt(struct proof *p, uint32_t prompt) {
     r = r < 0 ? r : try_step(p, n - 1, n, WANT_SAMPLE, &drawn);
     if (r == 0 && p->ops->hidden) /* a state is one row further than it should be, in both */
         r = try_step(p, n - 1, n, WANT_HIDDEN, &greedy);
+    r = r < 0 || p->why[0] ? r : repeat(p, &greedy, &drawn);
     return r < 0 ? r : p->why[0] == 0;
 }
 

@@ -336,7 +336,7 @@ static uint32_t n_threads(const struct be *b) {
 
 /* What kernels do beside their own work, and when they come up. */
 static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
-    static const char *const names[] = {"early launch", "fused kernels", "expert_vec"};
+    static const char *const names[] = {"graphs", "early launch", "fused kernels", "expert_vec"};
 
     bool either =
         (b->shape->n_expert || b->shape->mla.rank) && b->wants_expert_vec && !b->no_expert_wide;
@@ -344,21 +344,24 @@ static bool variant(struct be *b, uint32_t i, bool use, const char **name) {
     if (i >= ARRAY_SIZE(names) - !either)
         return false;
     *name = names[i];
+    graph_forget(b);
     if (i == 0)
-        b->early = use && b->wants_early;
+        b->graphs.on = use && b->graphs.capacity > 0;
     else if (i == 1)
+        b->early = use && b->wants_early;
+    else if (i == 2)
         b->fuse = use ? b->wants_fuse : 0;
     else
         b->no_expert_vec = !use;
     return true;
 }
 
-/* Its steps are not those of the model: no graph is made of them, and what they pick is not
+/* Its steps are not those of the model: no graph of them is kept, and what they pick is not
  * counted. */
 static bool proving(struct be *b, bool on) {
     if (!cuda_selftest_wanted())
         return false;
-    b->graphs.on = !on && b->graphs.capacity > 0;
+    graph_forget(b);
     if (!on)
         cuda_clear_picks(b);
     return true;

@@ -463,6 +463,8 @@ int hidden_launch(struct step *s);
 int graph_open(struct be *b);
 /* There are none from now on; frees those that there are. */
 void graph_close(struct be *b);
+/* Frees those that there are: steps are launched otherwise from now on. Nothing is in flight. */
+void graph_forget(struct be *b);
 /* Blocks of @few queries that a step makes at most, where @group heads share keys. */
 uint32_t graph_blocks(const struct step *s, uint32_t group, uint32_t few);
 /* Decides the grids of a step that has begun. true: all of it is one launch, which graph_launch()

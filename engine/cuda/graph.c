@@ -59,7 +59,7 @@ int graph_open(struct be *b) {
     return b->graphs.note ? 0 : -ENOMEM;
 }
 
-void graph_close(struct be *b) {
+void graph_forget(struct be *b) {
     for (uint32_t i = 0; i < PASSES * 2 * GRAPHS; i++) {
         void **graph = &b->graphs.graph[i / (2 * GRAPHS)][i / GRAPHS % 2][i % GRAPHS];
 
@@ -67,6 +67,10 @@ void graph_close(struct be *b) {
             b->api->graph_free(*graph);
         *graph = NULL;
     }
+}
+
+void graph_close(struct be *b) {
+    graph_forget(b);
     b->graphs.on = false;
     b->graphs.capacity = 0;
 }

@@ -298,3 +298,37 @@ Test(cuda_selftest, attention_that_is_wrong_is_left_out) {
     fake_find()->n_multiprocessors = 1;
     try_faults(&one_key_head, run_shared, faults, ARRAY_SIZE(faults));
 }
+
+static uint64_t n_replayed;
+
+/* Of each graph that is launched the embedding. */
+static void spoil_graphs(const char *kernel, uint64_t number, void *args) {
+    if (strcmp(kernel, "embed") != 0 || fake_find()->n_graph_launches == n_replayed)
+        return;
+    n_replayed = fake_find()->n_graph_launches;
+    ((struct embed_args *)args)->scale *= 2;
+}
+
+/* By the proof: it does its steps again. */
+Test(cuda_selftest, graphs_that_are_wrong_are_left_out) {
+    struct digests out[2] = {{{0}, 0}};
+    char path[64], note[600];
+    struct driver d;
+
+    tiny_model_temp(&dense, path);
+    setenv("WEFT_CUDA_CHECK", "1", 1);
+    for (int i = 0; i < 2; i++) {
+        uint64_t before = n_replayed = fake_find()->n_graph_launches;
+
+        fake_find()->on_launch = i ? spoil_graphs : NULL;
+        cr_assert(open_model(&d, path, &out[i], note) == 0, "%s", note);
+        cr_expect(i ? strstr(note, "without graphs: a step that is done again") != NULL : !note[0],
+                  "%s", note);
+        run_alone(&d);
+        run_alone(&d);
+        driver_close(&d);
+        cr_expect(fake_find()->n_graph_launches > before);
+    }
+    cr_expect(out[0].n > 0 && memcmp(&out[0], &out[1], sizeof(out[0])) == 0);
+    unlink(path);
+}
