@@ -107,9 +107,9 @@ bool graph_begin(struct step *s) {
     if (i == GRAPHS)
         return false;
     s->grid = (struct step_grid){
-        .rows = sizes[i],
+        .rows = MIN(sizes[i], b->opts->max_rows),
         .seqs = MIN(sizes[i], b->opts->max_seqs),
-        .wants = sizes[i],
+        .wants = MIN(sizes[i], b->opts->max_wants),
     };
     b->graphs.n_notes = 0;
     b->graphs.noting = !*graph_of(s);
