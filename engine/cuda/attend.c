@@ -165,6 +165,7 @@ int step_attend(struct step *s, const struct model_op *op) {
     struct launch merge = {
         kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
     int r = plan(s, h);
+    a.settled = b->settled && !b->met && !s->many_share;
     if (b->shape->mla.rank)
         latent_attend(b, &a);
     else if (step_fuses(s)) {

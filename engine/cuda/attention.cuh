@@ -174,6 +174,13 @@ DEVICE uint32_t query_pos(const struct attend_args &a, const struct attn_item &i
     return query < it.n_q ? a.batch->pos[it.row0 + (it.q0 + query) / a.group] : it.pos0;
 }
 
+/* Where the block's queries stand. */
+template <class S>
+DEVICE void take_positions(const struct attend_args &a, const struct attn_item &it, S &s) {
+    if (threadIdx.x < S::queries)
+        s.pos[threadIdx.x] = query_pos(a, it, threadIdx.x);
+}
+
 /* The block's queries in half precision, zero where there is none. s.q: of each block of 32 values,
  * for both of its products, what the lanes of each group of 16 queries give, in the order in which
  * mma takes it: put together from two loads it would cost four moves for each mma. */
@@ -181,8 +188,6 @@ template <int D, class S>
 DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it, S &s) {
     uint32_t warp = threadIdx.x / 32;
 
-    if (threadIdx.x < S::queries)
-        s.pos[threadIdx.x] = query_pos(a, it, threadIdx.x);
     for (uint32_t first = 0; first < S::queries; first += 16) /* query first + warp, and 8 more */
         for (uint32_t d = threadIdx.x % 32 * 4; d < 32 * D; d += 32 * 4) {
             uint32_t low[2] = {0, 0}, high[2] = {0, 0}, query = first + warp;

@@ -236,6 +236,7 @@ DEVICE void attend_item(const struct attend_args &a, const struct attn_item &it,
         return;
     if (tid == 0)
         find_place(s.place, a, it, seen);
+    take_positions(a, it, s);
     take_queries<D>(a, it, s);
     if (tid < queries) {
         s.all_m[tid] = -INFINITY;

@@ -339,6 +339,7 @@ template <bool Q8> DEVICE void attend_item(const struct attend_args &a, struct S
     if (warp == 0)
         for (uint32_t i = 0; i < 3 - before && i < s.span.n; i++)
             fetch(s, i);
+    take_positions(a, s.item, s);
     take_queries<BLOCKS>(a, s.item, s);
     for (uint32_t step = 0; step < s.span.n + before; step++) {
         uint32_t ahead = step + 3 - before, weighed = step + 1 - before; /* those before 0: none */

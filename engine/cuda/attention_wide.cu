@@ -344,6 +344,7 @@ DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s, Ring<D
             fetch<D>(p, ring, i);
         copy_commit();
     }
+    take_positions(a, s.item, s);
     take_queries<D>(a, s.item, s);
     if (threadIdx.x < WARPS)
         find_range<D>(a, s);

@@ -170,8 +170,9 @@ struct be {
     uint32_t rank, n_ranks;
     struct ranks *ranks;
     struct be *first;
-    bool met;    /* the next launch waits for events of other devices: it is not early */
-    void *ready; /* an event: what the other ranks take from this one is there */
+    bool met;     /* the next launch waits for events of other devices: it is not early */
+    bool settled; /* the last launch: attend_args.settled */
+    void *ready;  /* an event: what the other ranks take from this one is there */
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
     bool stuck;               /* lost, and nothing that waits for the device may be called */

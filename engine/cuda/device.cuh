@@ -222,6 +222,14 @@ DEVICE void wait_for_previous() {
 #endif
 }
 
+/* Likewise, and the next kernel comes up behind it: what was written before this one, and this one
+ * does not write, that one may read above its own wait. */
+DEVICE void wait_before_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /* Starts to bring the line of @p from memory. */
 DEVICE void prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));

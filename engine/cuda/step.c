@@ -23,7 +23,7 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     if (b->lost || b->first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
     bool early = b->early && !b->met;
-    b->met = false;
+    b->met = b->settled = false;
     if (b->first->graphs.noting)
         graph_note(b, NOTE_LAUNCH, l, early, args, n);
     return cuda_check(b,
@@ -448,7 +448,9 @@ int step_qkv(struct step *s, const struct model_op *op) {
         a.finish = FINISH_STORE;
         a.store = store;
         a.ahead = cuda_ahead(b, s->output, false);
-        return cuda_matvec(b, &a);
+        r = cuda_matvec(b, &a);
+        b->settled = r == 0;
+        return r;
     }
     struct left left[MATMUL_MATRICES] = {{0}};
     r = r < 0 ? r : step_leave(s, w, false, op->norm_all || op->gated ? NULL : left);

@@ -26,7 +26,9 @@ CACHE_BANDWIDTH = 5.5e12  # of the L2 cache, to all multiprocessors; assumed
 CACHE_WIDTH = 64  # bytes a cycle of the L2 cache to one multiprocessor
 WGMMA_CYCLES = 4  # of as much of wgmma
 DRAIN = 100  # cycles from the last wgmma of a segment to its sums; assumed
-DEPENDENT = 6  # cycles from an instruction of a warp to the next where nothing else is ready
+# Cycles from an instruction of a lone warp to the next: what the stalls and waits in the code of attend_128 come to (3.0
+# to 3.7), with 30 for what shared memory, and 25 for what an exchange or an exponential takes (assumed).
+DEPENDENT = 3.5
 # Bytes of shared memory that a warp reads for a tile of attend_wide_128 (queries, keys, values), and a cycle of a
 # multiprocessor.
 TILE_READS, SHARED_BANDWIDTH = 20480, 128
@@ -105,10 +107,16 @@ class Model:
 
         each = n // sequences  # rows: an item has up to four
         blocks = sequences * -(-each // 4) * 4 * KV_HEADS
-        chunk = self.loops["attend_128 of 8", None].instructions * DEPENDENT / (GHZ * 1e3) + FIRST_BYTES
-        loads = 3 * FROM_CACHE  # item, place and page table; then keys, and values beside them
-        attend = loads + -(-blocks // (2 * SMS)) * chunk + ARRIVE + packed(WIDTH, min(each, 4))
-        us = {"q k v": packed(WIDTH), "o": ARRIVE + STORE + gap + attend, "gate up": packed(WIDTH),
+        # The batch's pointers, item, page table and page, one after the other, then keys and values from memory: launched
+        # early, above the wait, from when the first blocks of q k v are done. Behind it queries, then keys from the cache.
+        early, ready, above = gap < GAP, ARRIVE + STORE + gap, 5 * FROM_CACHE + FIRST_BYTES
+        begins = (max(ready, above) if early else ready + above) + FROM_CACHE
+        brought = 256 * DIM * 2 / CACHE_WIDTH / (GHZ * 1e3)  # keys of a chunk, to one multiprocessor
+        dependent = self.loops["attend_128 of 8", None].instructions * DEPENDENT / (GHZ * 1e3)
+        chunk = FROM_CACHE + brought * (1 if early else 2) + dependent
+        merge = ARRIVE + FROM_CACHE + packed(WIDTH, min(each, 4))
+        attend = begins + -(-blocks // (2 * SMS)) * chunk + merge
+        us = {"q k v": packed(WIDTH), "o": attend, "gate up": packed(WIDTH),
               "down": packed(INNER)}
         return {what: t * 1e-6 for what, t in us.items()}
 

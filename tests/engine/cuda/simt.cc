@@ -515,6 +515,11 @@ void wait_for_previous() {
     current->lane.waited = true;
 }
 
+void wait_before_next() {
+    current->lane.waited = true;
+    simt_check_waits_first();
+}
+
 void simt_atomic_get(const void *p, size_t n, void *to) {
     check_aligned(p, n);
     simt_check_access(p, n, SIMT_ATOMIC, __builtin_return_address(0));

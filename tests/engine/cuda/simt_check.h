@@ -81,6 +81,8 @@ enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 void simt_check_launch(const char *kernel, const void *args, size_t args_size, uint32_t shared);
 void simt_check_block();
 void simt_check_barrier();
+/* Above wait_for_previous() the next launch may read what was written before this one. */
+void simt_check_waits_first();
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
 /* Whether @p lies in shared memory. */
 bool simt_is_shared(const void *p);
