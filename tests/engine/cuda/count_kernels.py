@@ -40,9 +40,10 @@ PROBE = """
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
-        printf("%u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
+        printf("%u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
                m128_shared(f), (uint32_t)ATTEND_WIDE_SHARED(64, 0), (uint32_t)ATTEND_WIDE_SHARED(128, 0),
-               wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f));
+               wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f), (uint32_t)ATTEND_SHARED(64),
+               (uint32_t)ATTEND_SHARED(128));
     }
 }
 """
@@ -51,6 +52,7 @@ FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q
 PRODUCTS = {"matvec": 1, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3, "matmul_m128": 4}
 PRODUCTS |= {"matmul_wgmma_64": 7, "matmul_wgmma": 8}
 LAUNCH = PRODUCTS | {"attend_wide_64": 5, "attend_wide_128": 6}
+LAUNCH |= {"attend_64": 9, "attend_64_q8": 9, "attend_128": 10, "attend_128_q8": 10}
 WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
 SEGMENT_UNITS = 4096 // 256 // 8  # of a segment of a matrix of 4,096 columns, of 256 columns
 END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
