@@ -382,7 +382,7 @@ Test(gguf, wrong_files_are_refused_with_a_reason) {
     expect_refusal(&w, "dimension 1 is 8");
     small_model(&w);
     gw_entry(&w, "x", TENSOR_F32, 2, wide, w.data.len);
-    expect_refusal(&w, "the file ends inside tensor 'x'");
+    expect_refusal(&w, "the file ends inside tensor 'x': was it copied or downloaded whole?");
     small_model(&w);
     gw_entry(&w, "x", TENSOR_F32, 1, row, w.data.len - 32);
     expect_refusal(&w, "tensors follow each other"); /* overlap */
