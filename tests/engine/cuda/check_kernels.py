@@ -88,8 +88,7 @@ SHARED_MAX = 48 * 1024
 # What may spill, with the bytes of stack, stores and loads: where one block less on a multiprocessor would cost more,
 # or a thread cannot have more registers.
 SPILLS = {("matvec_16", "sm_100"): (8, 12, 144)}
-SPILLS |= {("attend_latent", arch): (8, 4, 4) for arch in ("sm_100", "sm_120")}
-SPILLS |= {("attend_wide_128", "sm_100"): (8, 4, 4)}
+SPILLS |= {(name, arch): (8, 4, 4) for name in ("attend_latent", "attend_wide_128_q8") for arch in ("sm_100", "sm_120")}
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SMEM = re.compile(r"(\d+) bytes smem")
