@@ -40,7 +40,7 @@ DEVICE void load_columns(const struct shares &a, size_t r, uint32_t i, float v[4
  * by the way there and back, for many by its bytes. */
 KERNEL(gather, struct gather_args, CUDA_THREADS, 2) {
     wait_for_previous();
-    uint32_t r = blockIdx.y, n = a.from.n, i = (blockIdx.x * CUDA_THREADS + threadIdx.x) * 4;
+    uint32_t r = blockIdx.x, n = a.from.n, i = (blockIdx.y * CUDA_THREADS + threadIdx.x) * 4;
     float v[4], *to = a.to + (size_t)r * n + i;
 
     if ((a.count && r >= *a.count) || i >= n)

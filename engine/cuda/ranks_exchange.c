@@ -89,8 +89,8 @@ int ranks_take(struct ranks *k, uint32_t rank, float *to, uint32_t n, const stru
     struct be *b = k->be[rank];
     const struct gather_args a = {count, to, shares_of(n, from, n_shares)};
     const struct launch l = {.kernel = kernel_gather,
-                             .grid_x = (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS,
-                             .grid_y = n_rows,
+                             .grid_x = n_rows,
+                             .grid_y = (n + GATHER_COLUMNS - 1) / GATHER_COLUMNS,
                              .n_threads = CUDA_THREADS,
                              .what = "gather"};
     int r = ranks_use(k, rank);
