@@ -23,7 +23,7 @@ void arena_deinit(struct arena *a);
 
 /* @size bytes, zeroed, aligned for any type. NULL: the limit or the memory is exhausted. */
 void *arena_alloc(struct arena *a, size_t size);
-/* The same for @n elements of @size bytes; NULL also when their product does not fit. */
+/* Allocates an array of @n elements of @size bytes; NULL also when the product overflows. */
 void *arena_alloc_array(struct arena *a, size_t n, size_t size);
 /* A copy of the @n bytes at @s with a NUL behind them; NULL as above. */
 char *arena_strndup(struct arena *a, const char *s, size_t n);

@@ -20,13 +20,14 @@ void buf_init(struct buf *b, size_t max);
 /* Frees the memory; the buffer is empty and may be used again. Accepts a zeroed one. */
 void buf_deinit(struct buf *b);
 
-/* All return 0, -ENOMEM, or -EMSGSIZE when the limit would be passed; on failure nothing is
- * added. */
+/* Every function returns 0, -ENOMEM, or -EMSGSIZE when the limit would be exceeded; a failure adds
+ * nothing. */
 int buf_reserve(struct buf *b, size_t extra); /* room for @extra more bytes at data + len */
 int buf_add(struct buf *b, const void *data, size_t len);
 int buf_add_str(struct buf *b, const char *s);
 int buf_add_char(struct buf *b, char c);
-/* Also -EINVAL, when @fmt cannot be rendered (a wide character that the locale does not have). */
+/* Prints like printf(); -EINVAL also when @fmt cannot be rendered, as with a wide character that the locale
+ * lacks. */
 int buf_printf(struct buf *b, const char *fmt, ...) PRINTF(2, 3);
 int buf_vprintf(struct buf *b, const char *fmt, va_list ap);
 

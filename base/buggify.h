@@ -12,7 +12,7 @@
 #include <stdbool.h>
 
 struct buggify_site;
-/* Whether @site is taken this time: the simulator's (tests/support/buggify.c). */
+/* Returns true if the simulator takes @site this time (tests/support/buggify.c). */
 bool buggify_now(struct buggify_site *site);
 
 #define BUGGIFY(name)                                                                              \

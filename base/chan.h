@@ -20,7 +20,7 @@
 #define CHAN_FULL 1  /* chan_send: the queue is full, nothing was taken */
 #define CHAN_EMPTY 1 /* chan_recv: no whole frame yet */
 
-/* What chan_recv() gives. */
+/* A message as chan_recv() returns it. */
 struct chan_frame {
     uint16_t type;
     uint32_t len;
@@ -57,5 +57,6 @@ int chan_recv(struct chan *c, struct chan_frame *out);
 /* Flushes and sleeps until the channel is readable (or writable, when frames are queued), a signal
  * comes or @timeout_ms has passed (-1: no limit). 0 or -errno. */
 int chan_wait(struct chan *c, int timeout_ms);
-/* The same; @other becoming readable ends the sleep too. -1: none. */
+/* Waits like chan_wait(), and also returns when @other becomes readable; -1: no other
+ * descriptor. */
 int chan_wait_or(struct chan *c, int other, int timeout_ms);

@@ -13,8 +13,8 @@ struct err {
     char param[64];    /* the offending field ("messages[3].role"), or "" */
     char code[48];     /* machine-readable ("context_length_exceeded"), or "" */
     char message[400]; /* one sentence, no paths or addresses when status != 0 */
-    /* Of context_length_exceeded: tokens of the prompt, at least so many, and of the context; where
-     * they are not known, and of every other error, 0. */
+    /* For context_length_exceeded: the tokens of the prompt (a lower bound) and of the context. 0
+     * where they are unknown, and for every other error. */
     uint32_t n_prompt, n_context;
 };
 
@@ -22,7 +22,7 @@ struct err {
  * @param may be NULL. */
 int err_set(struct err *e, int status, const char *param, const char *fmt, ...) PRINTF(4, 5);
 
-/* As err_set() with a machine-readable @code. */
+/* Sets the error like err_set(), with a machine-readable @code. */
 int err_set_code(struct err *e, int status, const char *code, const char *param, const char *fmt,
                  ...) PRINTF(5, 6);
 

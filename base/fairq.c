@@ -93,14 +93,14 @@ int fairq_add(struct fairq *q, struct fairq_item *i, uint32_t tenant, double wei
     return 0;
 }
 
-/* Whether an item of @f that has not begun may have a slot. */
+/* Returns true if an item of @f that has not begun may have a slot. */
 static bool may_begin(const struct fairq *q, const struct fairq_flow *f) {
     uint32_t n_free = q->n_slots - q->n_begun;
 
     return n_free > 0 && f->n_begun <= n_free / 4;
 }
 
-/* Whether @a is before @b, both of one tenant. */
+/* Returns true if @a comes before @b; both belong to one tenant. */
 static bool is_before(const struct fairq_item *a, const struct fairq_item *b) {
     if (a->background != b->background)
         return b->background;

@@ -146,7 +146,7 @@ static int check_split(const struct gguf_cursor *c, const struct gguf_meta *m, u
     return 0;
 }
 
-/* What follows the metadata @m: the directory of @n tensors. */
+/* Parses the directory of @n tensors that follows the metadata @m. */
 static int parse_directory(struct gguf *g, struct gguf_cursor *c, const struct gguf_meta *m,
                            uint32_t n) {
     uint32_t alignment;

@@ -50,7 +50,7 @@ enum tensor_type {
     TENSOR_NVFP4 = 40,
 };
 
-/* How values of a type lie in a file: whole blocks, one behind the other. */
+/* Describes the layout of a type's values in a file: whole blocks, one behind the other. */
 struct tensor_format {
     enum tensor_type type;
     const char *name;     /* "Q4_K" */
@@ -63,7 +63,7 @@ struct tensor_format {
 const struct tensor_format *tensor_format(uint32_t type);
 const struct tensor_format *tensor_format_by_name(const char *name);
 
-/* Of values of metadata; numbers as in the file. */
+/* Types of metadata values, numbered as in the file. */
 enum gguf_type {
     GGUF_U8,
     GGUF_I8,
@@ -108,15 +108,15 @@ struct gguf_array;
 /* Opens @path (for a split model any of its shards) read-only. Every shard's descriptor is kept
  * open until gguf_free(). Returns 0, -errno, or -EINVAL with @err ("offset 1234: ..."). */
 int gguf_open(struct gguf **out, const char *path, struct err *err);
-/* As gguf_open() over descriptors that are already open (the worker has no file system), one a
- * shard, in order. The descriptors are duplicated. */
+/* Opens a model like gguf_open(), from descriptors that are already open (the worker has no file
+ * system): one for each shard, in order. The descriptors are duplicated. */
 int gguf_open_fds(struct gguf **out, const int *fds, uint32_t n_fds, struct err *err);
 /* The tensors' data is not needed any more: their `data` is NULL, everything else stays. */
 void gguf_drop_data(struct gguf *g);
 /* The tensors' data becomes private memory, at the same addresses. 0 or -ENOMEM. */
 int gguf_copy_data(struct gguf *g);
-/* Whether a file was written to or cut off since it was opened. A file that was replaced by rename
- * was not: it is still the one that is open. */
+/* Returns true if a file was written to or truncated since it was opened. A file that was replaced
+ * by a rename has not changed: the old one is still open. */
 bool gguf_has_changed(const struct gguf *g);
 /* Unmaps and closes; strings, arrays and tensors end with it. Accepts NULL, returns NULL. */
 struct gguf *gguf_free(struct gguf *g);

@@ -17,7 +17,7 @@
 #define PIECE 65536u
 #define N_SAMPLES 64u /* pieces of a shard's data; smaller data is read whole */
 
-/* What the bytes so far have left. */
+/* The state of the hash after the bytes so far. */
 struct mix {
     uint64_t a, b;
 };

@@ -9,9 +9,9 @@
 #include "base/arena.h"
 #include "base/gguf.h"
 
-/* All header bytes of all shards together. The largest vocabularies known take 16 MiB. This one
- * number bounds the memory and the time that a hostile file can cost: strings, arrays and counts
- * all lie inside it, and the index of a string array takes at most half of the bytes that it
+/* Limits the header bytes of all shards together. The largest vocabularies known take 16 MiB. This
+ * one number bounds the memory and the time that a hostile file can cost: strings, arrays and
+ * counts lie inside it, and the index of a string array takes at most half of the bytes that it
  * indexes. */
 #define GGUF_HEADER_MAX (32u << 20)
 #define GGUF_KV_MAX 65536u
@@ -38,9 +38,9 @@ static inline size_t gguf_cursor_remaining(const struct gguf_cursor *c) {
 /* -EINVAL with err "offset @at: ...", and which shard it is of. */
 int gguf_cursor_fail_at(const struct gguf_cursor *c, size_t at, const char *fmt, ...) PRINTF(3, 4);
 
-/* All that follow read at the cursor and go behind what was read: 0, or -EINVAL with the cursor's
- * err filled, and *out as it was; @what names the thing read. take: @n bytes, which stay where they
- * are. */
+/* The functions below read at the cursor and advance it: 0; or -EINVAL with the cursor's err filled
+ * and *out unchanged. @what names the item for the message. gguf_cursor_take() returns a pointer to
+ * @n bytes of the file, without a copy. */
 int gguf_cursor_take(struct gguf_cursor *c, size_t n, const uint8_t **out, const char *what);
 int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out, const char *what);
 int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out, const char *what);
@@ -98,7 +98,7 @@ int gguf_meta_parse(struct gguf_meta *m, struct gguf_cursor *c, uint32_t n_kv);
 void gguf_meta_deinit(struct gguf_meta *m);
 /* The key and its value; NULL: there is no such key. */
 const struct gguf_kv *gguf_meta_find(const struct gguf_meta *m, const char *key);
-/* As gguf_u32(). */
+/* Reads a number like gguf_u32(). */
 int gguf_meta_u32(const struct gguf_meta *m, const char *key, uint32_t *out);
 
 /* A file of the model. Invariant: copied <= mapped <= size once its header was read. */

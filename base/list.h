@@ -18,7 +18,8 @@ static inline void list_init(struct list *l) {
     l->prev = l->next = l;
 }
 
-/* Of a head: whether the list is empty; of a node that was initialised: whether it is in none. */
+/* For a head: returns true if the list is empty. For an initialised node: true if it is in no
+ * list. */
 static inline bool list_empty(const struct list *l) {
     return l->next == l;
 }

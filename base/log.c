@@ -136,8 +136,9 @@ static void send_journal(enum log_level level, const char *event, const char *pa
     (void)!send(journal_fd, msg, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* Whether all of it was taken. Where stderr could not be opened again it is asked first, which
- * another process that writes to it too can make wrong. */
+/* Writes the line and returns true if all of it was taken. A stderr that could not be opened again
+ * in non-blocking mode is polled first; another process that writes to it can still make the write
+ * block. */
 static bool put_now(const char *line, size_t len) {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
 

@@ -20,7 +20,7 @@ enum log_level { WLOG_ERROR = 3, WLOG_WARN = 4, WLOG_INFO = 6, WLOG_DEBUG = 7 };
 void log_init(enum log_level max, const char *process);
 /* Changes the level from now on. */
 void log_set_level(enum log_level max);
-/* Whether events of @level are written. */
+/* Returns true if events of @level are written. */
 bool log_enabled(enum log_level level);
 
 /* @line, which ends with a newline, to stderr. What cannot be written at once is dropped and

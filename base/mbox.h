@@ -31,5 +31,5 @@ void mbox_post(struct mbox *m, struct mbox_link *l);
 /* The oldest link, which is the caller's from here on; NULL at once when there is none. Any
  * thread. */
 struct mbox_link *mbox_take(struct mbox *m);
-/* The same, but sleeps until there is one. */
+/* Takes like mbox_take(), but sleeps until a link arrives. */
 struct mbox_link *mbox_wait(struct mbox *m);

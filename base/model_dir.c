@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 /*
- * How the stores are laid out.
+ * Layouts of the stores:
  *   weft, LM Studio   ROOT/[OWNER/REPO/...]FILE.gguf
  *   hub               ROOT/models--OWNER--REPO/refs/main holds the name of a folder below
  *                     snapshots/, in which files are links to ../../blobs/CHECKSUM

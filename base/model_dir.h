@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include "base/err.h"
 
-/* Whose files they are, in the order of the list. */
+/* Owners of the files, in the order of the list. */
 enum model_store { MODEL_WEFT, MODEL_HUB, MODEL_LMSTUDIO, MODEL_OLLAMA, MODEL_N_STORES };
 
 /* "weft", "hub", "lmstudio" or "ollama"; static. */
@@ -53,7 +53,7 @@ struct model_list {
 
 #define MODEL_LIST_MAX 4096u /* models; what is beyond is not listed */
 
-/* What lies in @d now. Folders that are not there or cannot be read count as empty. A file reached
+/* Lists the models in @d now. Missing and unreadable folders count as empty. A file that is reached
  * in two ways is listed once. 0 or -ENOMEM. */
 int model_list_read(struct model_list *out, const struct model_dirs *d);
 void model_list_deinit(struct model_list *l); /* frees files and names; accepts a zeroed one */
@@ -69,8 +69,8 @@ void model_list_deinit(struct model_list *l); /* frees files and names; accepts 
 int model_find(const struct model_list *l, const char *text, const struct model_file **out,
                struct err *err);
 
-/* Where the name of a quant ("Q4_K_M", "UD-Q4_K_XL", "BF16") begins at the end of @stem, a file
- * name without ".gguf" and without the number of a shard; NULL: there is none. */
+/* Returns the start of the quantisation's name ("Q4_K_M", "UD-Q4_K_XL", "BF16") at the end of
+ * @stem, a file name without ".gguf" and without the number of a shard; NULL if it has none. */
 const char *model_quant(const char *stem);
 
 /*

@@ -57,7 +57,8 @@ bool model_name_parse(const char *name, struct model_name *out) {
     return true;
 }
 
-/* Whether all of @p is one: Q4_0, Q4_K_M, IQ2_XXS, TQ1_0, F16, MXFP4_MOE ... */
+/* Returns true if the whole of @p names a quantisation: Q4_0, Q4_K_M, IQ2_XXS, TQ1_0, F16,
+ * MXFP4_MOE ... */
 static bool is_quant(const char *p) {
     static const char *const whole[] = {"F16",   "BF16",      "F32",  "FP16",
                                         "MXFP4", "MXFP4_MOE", "NVFP4"};
@@ -88,7 +89,7 @@ const char *model_quant(const char *stem) {
     return NULL;
 }
 
-/* Whether @text is the name @f has, apart from the quant behind it. */
+/* Returns true if @text is the name of @f without its quantisation. */
 static bool fits_without_quant(const struct model_file *f, const char *text) {
     const char *quant = model_quant(f->name);
     size_t len = quant ? (size_t)(quant - 1 - f->name) : 0;
@@ -128,7 +129,7 @@ static bool fits_name(const struct model_file *f, const char *text) {
            (without(f->name, ":latest", bare) && strcasecmp(bare, text) == 0);
 }
 
-/* Whether @f is what @text means in the @way-th way. */
+/* Returns true if @text means @f by the rule number @way. */
 static bool fits(const struct model_file *f, const char *text, int way) {
     switch (way) {
     case 0:

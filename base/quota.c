@@ -99,7 +99,7 @@ void quota_charge_withhold(struct quota_charge *c) {
 
 /* ---- shares ---- */
 
-/* What quota_victim() looks for, and the best that it has seen. */
+/* The search of quota_victim(): its parameters and the best charge so far. */
 struct search {
     const struct quota_account *asker;
     uint64_t n;
@@ -107,7 +107,7 @@ struct search {
     double most; /* what the account of `found` holds, by weight */
 };
 
-/* Whether @a is @asker or stands above it. */
+/* Returns true if @a is @asker or one of its ancestors. */
 static bool pays_for(const struct quota_account *a, const struct quota_account *asker) {
     for (; asker; asker = asker->parent)
         if (asker == a)
@@ -115,7 +115,8 @@ static bool pays_for(const struct quota_account *a, const struct quota_account *
     return false;
 }
 
-/* Of the children of @parent that hold something, @asker's line counted as one of them. */
+/* Returns the sum of the weights of those children of @parent that hold something; the child that
+ * leads to @asker counts as one of them. */
 static double sum_of_weights(const struct quota_account *parent,
                              const struct quota_account *asker) {
     double sum = 0;

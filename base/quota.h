@@ -62,7 +62,8 @@ void quota_charge_set(struct quota_charge *c, uint64_t n);
 void quota_charge_move(struct quota_charge *c, struct quota_account *a);
 /* @to, which is initialised here, takes all of @from. It is not offered. */
 void quota_charge_pass(struct quota_charge *from, struct quota_charge *to);
-/* It may be taken back from now on (the youngest of its account), or no longer. */
+/* Allows that @c is taken back from now on; it is the youngest of its account.
+ * quota_charge_withhold() ends that. */
 void quota_charge_offer(struct quota_charge *c);
 void quota_charge_withhold(struct quota_charge *c);
 
@@ -70,8 +71,9 @@ void quota_charge_withhold(struct quota_charge *c);
  * account furthest above its share by weight (@a with the @n counted) the oldest that is offered.
  * NULL: no account above its share offers one. */
 struct quota_charge *quota_victim(const struct quota *q, const struct quota_account *a, uint64_t n);
-/* Whether @c may grow by @n, after take() has freed charges of accounts above their share, perhaps
- * of @c's own. take() must set its charge to less or withhold it. False: @c itself would be taken
- * back, or nothing can be and the account is above its share or the reserve is used up. */
+/* Returns true if @c may grow by @n, after take() has freed charges of accounts above their share,
+ * possibly of @c's own account. take() must reduce its charge or withhold it. False: @c itself
+ * would be the victim, or there is no victim and the account is above its share or the reserve is
+ * used up. */
 bool quota_make_room(struct quota *q, const struct quota_charge *c, uint64_t n,
                      void (*take)(struct quota_charge *victim));

@@ -4,16 +4,16 @@
 
 #include "base/util.h"
 
-/* Of the bytes so far; n_bytes: how many. */
+/* The state of the hash after n_bytes bytes. */
 struct sha256 {
     uint32_t state[8];
     uint64_t n_bytes;
     uint8_t block[64]; /* the last n_bytes % 64 bytes */
 };
 
-/* Of no bytes. */
+/* Starts a hash of no bytes. */
 void sha256_init(struct sha256 *s);
-/* The next @len bytes of what is summed. */
+/* Adds the next @len bytes. */
 void sha256_add(struct sha256 *s, const void *data, size_t len);
 /* The checksum as 64 hexadecimal digits and a NUL; @s must be begun anew after that. */
 void sha256_hex(struct sha256 *s, char out[65]);

@@ -186,7 +186,7 @@ static void check_snapshots(const struct kv_pager *p) {
     }
 }
 
-/* All sequences in use; their page tables are counted in p->tally. */
+/* Checks every sequence in use and counts the pages of its page table in p->tally. */
 static void check_seqs(const struct kv_pager *p) {
     uint32_t n = 0;
 

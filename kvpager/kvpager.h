@@ -28,7 +28,7 @@ typedef uint32_t kv_page;
 struct kv_pager;
 struct kv_seq;
 
-/* What the caller says must be equal for sharing; kvpager compares its bytes. */
+/* Restricts sharing: two sequences share pages only when the bytes of these fields are equal. */
 struct kv_isolation {
     uint8_t key[16]; /* only sequences of equal key share pages */
 };
@@ -77,7 +77,7 @@ struct kv_stats {
     uint64_t n_missed_tokens; /* of prefixes that were cut back since a window page was not there */
 };
 
-/* What kv_seq_attach() would give to a new sequence. */
+/* Describes what kv_seq_attach() would give to a new sequence. */
 struct kv_match {
     /* Covered by full pages that exist, and by as many window pages as the next token reads; where
      * there are snapshots, up to the last page that has one. A multiple of page_tokens. */
@@ -88,7 +88,7 @@ struct kv_match {
 
 /* Allocates everything at once; no other function does. 0, -EINVAL or -ENOMEM. */
 int kv_pager_new(struct kv_pager **out, const struct kv_opts *opts);
-/* All sequences must have been freed. Accepts NULL, returns NULL. */
+/* Frees the pager; every sequence must have been freed before. Accepts NULL, returns NULL. */
 struct kv_pager *kv_pager_free(struct kv_pager *p);
 DEFINE_FREEP(struct kv_pager, kv_pager)
 
@@ -103,8 +103,8 @@ bool kv_pager_next_change(struct kv_pager *p, struct kv_change *out);
 /* Verifies every invariant by recounting, in time proportional to the pages and page tables; aborts
  * with a line that names the broken one. */
 void kv_pager_check(const struct kv_pager *p);
-/* The same, but keys, which cost a hash each, are checked only of every @n_parts-th page: those
- * whose number leaves the remainder @part. */
+/* Checks the invariants like kv_pager_check(), but hashes only the keys of every @n_parts-th page
+ * (those whose number leaves the remainder @part), because a hash is the expensive part. */
 void kv_pager_check_part(const struct kv_pager *p, uint32_t part, uint32_t n_parts);
 /* Evicts every cached page and every idle window page (admin, tests). */
 void kv_pager_drop_cached(struct kv_pager *p);
@@ -150,26 +150,28 @@ uint32_t kv_pager_find(const struct kv_pager *p, const struct kv_isolation *isol
  * kv_snapshot_give(). Where none is free it is the passing one of @s, which may be NULL; else that
  * of which least is expected. KV_NO_SNAPSHOT: all are taken. */
 uint32_t kv_snapshot_take(struct kv_pager *p, struct kv_seq *s);
-/* It was not written after all: free again. */
+/* Frees @snapshot, which kv_snapshot_take() returned and which was not written. */
 void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot);
-/* How many kv_snapshot_take() can give. */
+/* Returns the number of snapshots that kv_snapshot_take() can still give. */
 uint32_t kv_snapshot_untaken(const struct kv_pager *p);
 /* @snapshot, of a page that a sequence holds meanwhile, stays as it is until it is released as
  * often. */
 void kv_snapshot_hold(struct kv_pager *p, uint32_t snapshot);
 void kv_snapshot_release(struct kv_pager *p, uint32_t snapshot);
-/* It is of the state behind the committed tokens of @s, which end at the end of a page. It is given
- * back where that page has one. @passes: the next one of @s takes its place, unless a sequence has
- * begun with it before, or @s has ended. */
+/* Attaches @snapshot, the state behind the committed tokens of @s, to the page that ends there.
+ * Frees it if that page has a snapshot already. With @passes the next snapshot of @s replaces it,
+ * unless another sequence has begun with it or @s has ended by then. */
 void kv_seq_put_snapshot(struct kv_seq *s, uint32_t snapshot, bool passes);
-/* It is of the state behind published page @i of @s, and given back where that has one. */
+/* Attaches @snapshot, the state behind published page @i of @s, to that page. Frees it if the page
+ * has a snapshot already. */
 void kv_seq_put_snapshot_at(struct kv_seq *s, uint32_t snapshot, uint32_t i);
-/* That of published page @i of @s, or KV_NO_SNAPSHOT. */
+/* Returns the snapshot of published page @i of @s, or KV_NO_SNAPSHOT. */
 uint32_t kv_seq_snapshot_at(const struct kv_seq *s, uint32_t i);
 /* The snapshot of page @page of the peer, which holds the same prefix as the first @i + 1 pages of
  * @s, all published, is that of page @i of @s too, unless that has one. Not a passing one. */
 void kv_seq_share_snapshot(struct kv_seq *s, uint32_t i, kv_page page);
-/* That of the sequence's last published page, counted as used; KV_NO_SNAPSHOT: it has none. */
+/* Returns the snapshot of the sequence's last published page and counts a use of it, or
+ * KV_NO_SNAPSHOT. */
 uint32_t kv_seq_snapshot(struct kv_seq *s);
 
 /* A sequence without pages, with a state slot where there are any. -ENOMEM: more than max_seqs, or
@@ -215,16 +217,18 @@ void kv_seq_truncate(struct kv_seq *s, uint32_t n_tokens);
 
 /* Tokens that were committed and not truncated. */
 uint32_t kv_seq_committed(const struct kv_seq *s);
-/* Its pages of reference count 1: those that truncating to 0 would make available. */
+/* Returns the number of its pages with reference count 1: truncating to 0 makes them available. */
 uint32_t kv_seq_exclusive(const struct kv_seq *s);
-/* Under which its published pages are found. */
+/* Returns the isolation under which the published pages of @s are found. */
 const struct kv_isolation *kv_seq_isolation(const struct kv_seq *s);
-/* Its state slot, below n_states; 0 where there are none. Not of a pinned sequence. */
+/* Returns its state slot, below n_states; 0 where the model has no states. Not for a pinned
+ * sequence. */
 uint32_t kv_seq_state(const struct kv_seq *s);
 /* The page table; valid until the next call that changes the sequence. */
 const kv_page *kv_seq_pages(const struct kv_seq *s, uint32_t *n_pages);
 /* Others are likely to begin with the first @n_tokens of it, or a little less: it keeps what they
  * would read longer in the cache when it is past them. */
 void kv_seq_want(struct kv_seq *s, uint32_t n_tokens);
-/* Its window pages, as many: below n_windows, KV_NO_PAGE where no row reads them any more. */
+/* Writes its window pages to @out, one for each page: a number below n_windows, or KV_NO_PAGE where
+ * no row reads the page any more. */
 void kv_seq_windows(const struct kv_seq *s, kv_page *out);

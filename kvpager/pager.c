@@ -160,7 +160,7 @@ void kv_pager_stats(const struct kv_pager *p, struct kv_stats *out) {
     out->n_windows_evicted = p->windows.n_evicted;
 }
 
-/* What names the content of @page to others: never 0. */
+/* Returns the name of the content of @page that listeners and routers see: never 0. */
 static uint64_t block_of(const struct page *page) {
     return page->key.low64 ? page->key.low64 : 1;
 }
@@ -389,7 +389,7 @@ struct kv_seq *kv_seq_free(struct kv_seq *s) {
     return NULL;
 }
 
-/* Where the sequence's published pages end. */
+/* Returns a walk that stands behind the sequence's last published page. */
 static struct walk walk_of(const struct kv_seq *s) {
     if (s->n_published == 0)
         return (struct walk){&s->isolation, s->root, NO_PAGE};
@@ -397,8 +397,8 @@ static struct walk walk_of(const struct kv_seq *s) {
     return (struct walk){&s->isolation, s->pager->pool.page[last].key, last};
 }
 
-/* Whether a caller's array is the sequence's tokens from 0 on, as far as it is cheap to see: at the
- * last published page. For asserts. */
+/* Compares a caller's array with the sequence's tokens where that is cheap: at the last published
+ * page. For asserts. */
 static bool tokens_agree(const struct kv_seq *s, const int32_t *tokens) {
     const struct pool *pool = &s->pager->pool;
     uint32_t n = s->n_published, t = pool->page_tokens;

@@ -11,7 +11,7 @@
 
 #define NO_PAGE KV_NO_PAGE
 
-/* What each means, and the changes: pager.c. */
+/* The states of a page; pager.c explains each of them and the transitions. */
 enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_CACHED, PAGE_STATES };
 
 /* A page's life; the legal changes are in pool.c, the functions that make them in pager.c. */
@@ -40,7 +40,7 @@ struct pool {
     uint32_t n_in[PAGE_STATES];
 };
 
-/* All pages free. 0 or -ENOMEM; after a failure pool_deinit() is still allowed. */
+/* Makes a pool of free pages. 0 or -ENOMEM; pool_deinit() is allowed after a failure. */
 int pool_init(struct pool *pool, uint32_t n_pages, uint32_t page_tokens);
 void pool_deinit(struct pool *pool);
 
@@ -52,7 +52,7 @@ struct page *pool_take(struct pool *pool);
 /* Owned or cached to free. It has no holders and is in no list. */
 void pool_put(struct pool *pool, struct page *page);
 
-/* Whether @page is in the table of prefixes: sequences may find it. */
+/* Returns true if @page is in the prefix table, where sequences can find it. */
 static inline bool pool_is_published(const struct page *page) {
     return page->state == PAGE_SHARED || page->state == PAGE_CACHED;
 }

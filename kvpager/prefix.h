@@ -17,7 +17,8 @@
 
 #define PREFIX_MAX_TOKENS 256 /* of a page */
 
-/* All that two sequences must have in common besides tokens. Hashed as bytes: no padding. */
+/* Holds everything that two sequences must have in common besides tokens. It is hashed as bytes, so
+ * it has no padding. */
 struct prefix_root {
     uint8_t fingerprint[16];
     struct kv_isolation isolation;

@@ -19,8 +19,8 @@ struct kv_seq {
     uint32_t state;   /* its slot; NO_STATE: it has none */
     uint32_t passing; /* its snapshot that the next one replaces; KV_NO_SNAPSHOT */
     bool pinned;
-    /* It holds the window pages of its pages from n_behind on; and up to where pages of others
-     * were last found for it, in tokens. */
+    /* n_behind: the sequence holds window pages of its pages from this one on. n_found: the tokens
+     * up to which pages of other sequences were last found for it. */
     uint32_t n_behind, n_found;
     uint32_t n_wanted; /* kv_seq_want() */
 };
@@ -44,7 +44,7 @@ struct windows {
     uint64_t n_evicted;
 };
 
-/* What kv_pager_check() has counted of a page; kv_pager_forget() uses `seen`. */
+/* Counts what kv_pager_check() has seen of a page; kv_pager_forget() uses `seen`. */
 struct kv_tally {
     uint32_t refs, pinned, windows, children, seen;
 };
@@ -90,15 +90,15 @@ void snapshot_leave(struct kv_seq *s);
 
 /* window.c. Without windows these do nothing. */
 
-/* All window pages free. 0 or -ENOMEM; windows_deinit() accepts both, and zeros. */
+/* Makes all window pages free. 0 or -ENOMEM; windows_deinit() accepts a failed or zeroed pager. */
 int windows_init(struct kv_pager *p);
 void windows_deinit(struct kv_pager *p);
 /* Window pages that can still be taken: the free and the idle ones. */
 uint32_t windows_available(const struct kv_pager *p);
 /* The first page that a row at position @n_tokens or behind still reads. */
 uint32_t windows_first(const struct kv_pager *p, uint32_t n_tokens);
-/* Whether a sequence can go on behind its first @n pages, the last @run of which have window
- * pages. */
+/* Returns true if a sequence can continue behind its first @n pages when the last @run of them have
+ * window pages. */
 bool windows_suffice(const struct kv_pager *p, uint32_t n, uint32_t run);
 /* A window page for the page that @s has just taken as its last. */
 void windows_take(struct kv_seq *s);
@@ -106,8 +106,8 @@ void windows_take(struct kv_seq *s);
 void windows_hold(struct kv_seq *s, uint32_t i);
 /* @s does not hold that of its page @i any more, if it did. */
 void windows_release(struct kv_seq *s, uint32_t i);
-/* Those of its first @n pages that @s holds and no row behind its committed tokens reads are
- * released. */
+/* Releases the window pages among the first @n pages of @s that no row behind its committed tokens
+ * reads. */
 void windows_pass(struct kv_seq *s, uint32_t n);
 /* @own of @s is about to be free, since it takes the equal page @equal, which gets its window page
  * if it has none. */

@@ -44,8 +44,8 @@ int kv_pager_restore(struct kv_pager *p, kv_page number, kv_page parent,
 
 enum { UNKNOWN, STAYS, GOES };
 
-/* Whether page @i is @bad or follows it (GOES). Marks the pages on the way up, each of which is
- * then looked at once: a pass over all pages costs linear time. */
+/* Returns GOES if page @i is @bad or one of its descendants. Marks the pages on the way up, so that
+ * each page is visited once and a pass over all pages takes linear time. */
 static uint32_t fate_of(struct kv_pager *p, kv_page i, kv_page bad) {
     kv_page at = i;
 

@@ -28,12 +28,12 @@ static void set_free(struct kv_pager *p, struct kv_snapshot *x) {
     *x = (struct kv_snapshot){.page = NO_PAGE};
 }
 
-/* Whether a page of the peer has it. */
+/* Returns true if a page of the peer has @snapshot. */
 static bool is_of_peer(const struct kv_pager *p, uint32_t snapshot) {
     return p->peer && p->peer->snapshot[snapshot].page != NO_PAGE;
 }
 
-/* It is written, or read: it must stay. */
+/* Returns true if the snapshot is being written or read, so that it must not be replaced. */
 static bool stays(const struct kv_snapshot *x) {
     return x->taken || x->n_held > 0;
 }
@@ -81,7 +81,7 @@ void snapshot_leave(struct kv_seq *s) {
     s->passing = KV_NO_SNAPSHOT;
 }
 
-/* What is expected of snapshot @i. */
+/* Returns the value of keeping snapshot @i: the expected tokens that it saves. */
 static double worth(const struct kv_pager *p, uint32_t i) {
     uint32_t n_saves = p->snapshot[i].n_saves;
     uint64_t used = p->snapshot[i].used;
@@ -149,14 +149,14 @@ void kv_snapshot_give(struct kv_pager *p, uint32_t snapshot) {
     set_free(p, &p->snapshot[snapshot]);
 }
 
-/* Whether @page is one of the @n pages before page @from. */
+/* Returns true if @page is one of the @n pages before page @from. */
 static bool is_before(const struct kv_pager *p, kv_page page, kv_page from, uint32_t n) {
     while (n-- > 0)
         from = p->pool.page[from].parent;
     return from == page;
 }
 
-/* Where snapshot @x, whose page has it not yet, stands on its chain. */
+/* Links snapshot @x, before its page points to it, between its neighbours on the chain of pages. */
 static void enter(struct kv_pager *p, struct kv_snapshot *x) {
     uint32_t t = p->opts.page_tokens;
     kv_page before = p->pool.page[x->page].parent;

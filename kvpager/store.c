@@ -43,7 +43,7 @@ struct file_head {
     uint64_t sum; /* of all before */
 };
 
-/* What the file says of a slot: a block, as the layout above has it. */
+/* Describes a slot in the file; it takes one block, as the layout above shows. */
 struct slot_head {
     uint64_t magic;
     uint64_t sum; /* of all that follows */
@@ -58,7 +58,7 @@ static_assert(sizeof(struct store_head) ==
                   2 * sizeof(struct store_id) + 2 * sizeof(uint64_t) + sizeof(struct kv_isolation),
               "no padding, which would be written as it is");
 
-/* Nothing here changes after store_open(): threads may read it. */
+/* Immutable after store_open(), so threads may read it without a lock. */
 struct store {
     int fd;
     uint32_t n_slots, n_states, page_tokens;
@@ -68,7 +68,7 @@ struct store {
     XXH128_hash_t identity;
 };
 
-/* All @n bytes at @at, or -errno; what is beyond the end of the file is read as zeros. */
+/* Reads @n bytes at @at. 0 or -errno; bytes beyond the end of the file read as zeros. */
 static int read_all(int fd, void *out, size_t n, uint64_t at) {
     uint8_t *p = out;
 
@@ -111,7 +111,7 @@ static uint64_t group_bytes(const struct store *s) {
     return s->state_slot_bytes + s->group * s->slot_bytes;
 }
 
-/* Where slot @i, of a page or a state, begins in the file. */
+/* Returns the offset in the file of slot @i, which holds a page or a state. */
 static uint64_t place_of(const struct store *s, uint32_t i) {
     if (i >= s->n_slots)
         return BLOCK + (i - s->n_slots) * group_bytes(s);
@@ -123,7 +123,7 @@ static uint64_t bytes_of(const struct store *s, uint32_t i) {
     return i < s->n_slots ? s->page_bytes : s->state_bytes;
 }
 
-/* How many slots there are in @n_bytes behind the first block. */
+/* Computes how many slots fit into the @n_bytes behind the first block. */
 static void count_slots(struct store *s, uint64_t n_bytes) {
     uint64_t n_groups = MIN(n_bytes / group_bytes(s), STORE_STATES_MAX);
     uint64_t rest = n_bytes - n_groups * group_bytes(s), n = n_groups * s->group;
@@ -217,7 +217,8 @@ uint64_t store_slot_bytes(const struct store *s, uint32_t i) {
 
 /* ---- slots ---- */
 
-/* Of a head from `bytes` on; a file of another identity has other sums. */
+/* Returns the checksum of a slot head from `bytes` on. The file's identity is part of it, so that a
+ * slot of another file does not pass. */
 static uint64_t sum_of(const struct store *s, const struct slot_head *h) {
     size_t from = offsetof(struct slot_head, bytes);
 

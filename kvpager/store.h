@@ -28,7 +28,7 @@ struct store_id {
     uint64_t run, n;
 };
 
-/* What a slot says of its bytes. */
+/* Describes the bytes of a slot. */
 struct store_head {
     /* parent: of the page before it, none at position 0; of a state, the page that ends where it
      * is. */
@@ -46,7 +46,7 @@ struct store_opts {
     uint32_t page_tokens;
     uint64_t page_bytes;
     uint64_t state_bytes; /* 0: the model has no recurrent states */
-    /* All that must be equal for these bytes to be of use. */
+    /* Everything that must be equal for the stored bytes to be usable. */
     const void *identity;
     size_t n_identity;
 };
@@ -65,8 +65,8 @@ uint32_t store_n_states(const struct store *s);
 /* Bytes of the file that slot @i takes, head and padding included. */
 uint64_t store_slot_bytes(const struct store *s, uint32_t i);
 
-/* What slot @i holds; @tokens has room for a page's, and is left as it is by a state's. 0,
- * STORE_FREE, STORE_BAD or -errno. */
+/* Reads the head of slot @i. @tokens has room for the tokens of a page; a state's slot does not
+ * change it. 0, STORE_FREE, STORE_BAD or -errno. */
 int store_read_head(const struct store *s, uint32_t i, struct store_head *out, int32_t *tokens);
 
 /* Enters what hangs together in the file into @slots, an empty pager whose pages and snapshots are
@@ -90,5 +90,5 @@ int store_write(struct store_io **out, const struct store *s, uint32_t i,
                 const struct store_head *head, const int32_t *tokens, const void *bytes);
 /* The next piece. STORE_MORE; or it is over: 0, STORE_BAD (what was read is garbage) or -errno. */
 int store_go_on(struct store_io *io);
-/* Also before it is over. Accepts NULL, returns NULL. */
+/* Frees @io, also before the transfer has ended. Accepts NULL, returns NULL. */
 struct store_io *store_io_free(struct store_io *io);

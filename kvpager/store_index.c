@@ -19,7 +19,7 @@ struct found {
     bool restored;
 };
 
-/* All of them, while they are entered. */
+/* Holds the pages and states of the file while they are entered. */
 struct index {
     const struct store *store;
     struct kv_pager *slots;
@@ -101,7 +101,7 @@ static void enter(const struct index *x, const struct found *f) {
     x->written[f->slot] = true;
 }
 
-/* Who follows or belongs to whom, and what is as recent as what. */
+/* Connects pages with their parents and states with their pages, and orders both by time. */
 static void connect(struct index *x) {
     qsort(x->page, x->n, sizeof(*x->page), by_id);
     qsort(x->state, x->n_states, sizeof(*x->state), by_stamp);

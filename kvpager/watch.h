@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include "kvpager/pool.h"
 
-/* What is known of one page. */
+/* Tracks what has been reported of one page. */
 struct watched {
     struct list gone, came;
     uint64_t told;
@@ -28,7 +28,8 @@ struct watch {
     struct list gone, came;
 };
 
-/* Nothing was told and nothing is there. 0 or -ENOMEM; watch_deinit() accepts both, and zeros. */
+/* Starts with no pages and nothing reported. 0 or -ENOMEM; watch_deinit() accepts a failed or
+ * zeroed watch. */
 int watch_init(struct watch *w, uint32_t n_pages);
 void watch_deinit(struct watch *w);
 /* Page @page has been published, or is not any more. */

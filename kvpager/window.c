@@ -149,7 +149,7 @@ void windows_release(struct kv_seq *s, uint32_t i) {
         let_go(s, i, &s->pager->windows.ended);
 }
 
-/* Whether page @i is read at @n_tokens, or @before pages before it. */
+/* Returns true if page @i is read at @n_tokens, or at @before pages before it. */
 static bool is_read(const struct kv_pager *p, uint32_t i, uint32_t n_tokens, uint32_t before) {
     return i + before >= windows_first(p, n_tokens) && i < n_tokens / p->opts.page_tokens;
 }

@@ -11,7 +11,7 @@ struct head {
     char magic[8];
     char version[48];
     int64_t at_ns;
-    /* Of one record, one step: another layout is another version. */
+    /* The layout of a record and of a step: another layout is another version. */
     uint32_t record_size, step_size, n_records, n_steps;
     uint64_t n_tape;
 };

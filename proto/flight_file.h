@@ -15,7 +15,7 @@
 int flight_file_write(struct buf *out, const struct flight *f, uint32_t tape_bytes,
                       const char *version, int64_t now_ns);
 
-/* What such a file holds; all of it lies in the file's bytes. */
+/* The content of a flight file; its pointers point into the file's bytes. */
 struct flight_file {
     const char *version; /* of the weftd that wrote it */
     int64_t at_ns;       /* when, by the clock of the records */
@@ -26,10 +26,10 @@ struct flight_file {
     size_t n_tape;
 };
 
-/* Whether @data begins as such a file does. */
+/* Returns true if @data begins like a flight file. */
 bool flight_file_is(const void *data, size_t n);
-/* What is in @data, which is aligned as by malloc() and outlives @out: 0, or -EINVAL if it is
- * damaged or of another version. */
+/* Parses @data, which is aligned as by malloc() and outlives @out. 0, or -EINVAL if it is damaged
+ * or of another version. */
 int flight_file_parse(struct flight_file *out, const void *data, size_t n);
 /* The next record of the tape from *at on (0 at first): its bytes and length, or NULL. */
 const void *flight_file_next(const struct flight_file *f, size_t *at, uint32_t *len);

@@ -21,7 +21,7 @@ struct flight_tape {
     uint8_t ring[];
 };
 
-/* Of both together. */
+/* The size of the flight recorder and its tape together. */
 #define FLIGHT_BYTES (sizeof(struct flight) + sizeof(struct flight_tape) + FLIGHT_TAPE_BYTES)
 
 /* The tape behind @f, in memory of FLIGHT_BYTES. */

@@ -258,7 +258,7 @@ static void clear_pointers(struct submit *m) {
     m->allowed = m->bad_words = m->breakers = m->tenant_name = (struct str){0};
 }
 
-/* What no parser of a span sees. */
+/* Checks the limits that a request must meet beyond those of its single fields. */
 static bool submit_sane(const struct submit *m) {
     return m->n_prompt > 0 && m->n_prompt <= m->n_tokens && m->max_new > 0 &&
            m->n_tokens - m->n_prompt <= m->max_new && m->n_stops <= SUBMIT_STOPS_MAX &&
@@ -335,7 +335,8 @@ static void clear_event_pointers(struct event *e) {
     e->text = e->code = e->param = (struct str){0};
 }
 
-/* What no parser of a span sees; true of every event that is packed. */
+/* Checks the limits that an event must meet beyond those of its single fields; every packed event
+ * meets them. */
 static bool event_sane(const struct event *e) {
     return e->kind <= EVENT_FINISH && e->finish <= FINISH_ERROR && e->n_top <= SUBMIT_TOP_MAX &&
            e->n_prompt_top <= SUBMIT_TOP_MAX && e->n_prompt_lp <= MSG_MAX_FRAME / sizeof(float);

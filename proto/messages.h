@@ -60,7 +60,7 @@ struct msg_hello {
     uint8_t build_id[20];
 };
 
-/* What the worker opens, and how. The files are descriptors inherited from the front. */
+/* Tells the worker to open a model, and how. The files are descriptors inherited from the front. */
 struct msg_open {
     struct str options;      /* as daemon/config.h packs them */
     uint64_t kv_bytes;       /* wished for pages, where the options give no size; 0: any */
@@ -106,8 +106,8 @@ enum submit_flags {
     /* The prompt is computed when there is nothing else to do, so that the turn after @group finds
      * its pages. One EVENT_FINISH without tokens, and no other event. */
     SUBMIT_PREWARM = 64,
-    /* What the grammar holds is complete when max_new or the context ends the output; refused when
-     * that cannot be. */
+    /* The grammar's output is complete when max_new or the context ends it; the request is refused
+     * where that is impossible. */
     SUBMIT_COMPLETE = 128,
     SUBMIT_POOL_CLS = 256, /* as SUBMIT_POOL_LAST, at the first token */
     /* Besides one of SUBMIT_POOL_*: the vector has one number, the model's score for the prompt. */
@@ -119,13 +119,14 @@ enum submit_flags {
 #define SUBMIT_POOLS (SUBMIT_POOL_LAST | SUBMIT_POOL_MEAN | SUBMIT_POOL_CLS | SUBMIT_POOL_NONE)
 #define SUBMIT_VECTORS_MAX (8u << 20)
 
-/* What is added to the logit of a token before all else of sampling. */
+/* Added to the logit of a token before every other step of sampling. */
 struct submit_bias {
     int32_t token;
     float bias;
 };
 
-/* What is in a full page that requests may share; kvpager/kvpager.h says what its names are. */
+/* Names a full page that requests may share, and its parent; kvpager/kvpager.h defines the
+ * names. */
 struct msg_block {
     uint64_t id, parent; /* parent 0: it is a first one */
 };
@@ -172,9 +173,9 @@ struct submit {
     struct str tenant_name; /* another front has another number for it (daemon/guests.h) */
 };
 
-/* What the front saw in the output of generation @id, which has ended normally: it reads tool
- * calls, the worker does not. A hint: lost, or for a turn that is not the session's last one, it
- * means nothing. */
+/* Tells the worker what the front saw in the output of generation @id, which ended normally: the
+ * front parses tool calls, the worker does not. It is a hint: a lost one does no harm, nor does one
+ * for a turn that is not the session's last. */
 struct turn_end {
     uint64_t id, session;
     uint32_t calls; /* 1: the client will run tools and come back; 0: the answer is final */
@@ -189,7 +190,7 @@ struct msg_served {
 
 #define SERVED_MAX 256u
 
-/* Of a request: ACCEPTED, any number of TOKENS, then FINISH; or REJECTED alone. */
+/* Events of a request: ACCEPTED, any number of TOKENS, then FINISH; or REJECTED alone. */
 enum event_kind { EVENT_ACCEPTED, EVENT_REJECTED, EVENT_TOKENS, EVENT_FINISH };
 enum finish_reason {
     FINISH_NONE,
@@ -252,7 +253,7 @@ int msg_blocks_parse(const void *data, uint32_t len, struct msg_blocks *m);
 
 /* An EVENTS payload is built event by event: 0, or -errno and nothing appended. */
 int msg_event_pack(struct buf *out, const struct event *e);
-/* Where the next event of a payload is; at <= end. */
+/* Points to the next event of a payload; at <= end. */
 struct event_cursor {
     const uint8_t *at, *end;
 };

@@ -9,7 +9,8 @@
 #include <stdint.h>
 #include "base/err.h"
 
-/* How a request's tokens are chosen. What each does: docs/api.md and engine/sampler.c. */
+/* Sampling parameters of a request. docs/api.md describes each; engine/sampler.c implements
+ * them. */
 struct sampling {
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;
@@ -43,5 +44,6 @@ void params_init(struct sampling *s);
 const struct param *params_find(const char *name);
 /* Stores @value after checking type and range; a refusal is a 400 with @err->param = name. */
 int params_set(struct sampling *s, const struct param *p, double value, struct err *err);
-/* All parameters, for structs that came in a frame: 0, or -EINVAL and @err as params_set(). */
+/* Checks all parameters of a struct that came in a frame: 0, or -EINVAL with @err set like
+ * params_set(). */
 int params_check(const struct sampling *s, struct err *err);

@@ -17,12 +17,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What drafts come from, in the order of the table in scheduler/spec.c. */
+/* Names of the draft sources, in the order of the table in scheduler/spec.c. */
 #define MSG_DRAFT_SOURCES 6
 extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
 
-/* Of the worker since it started; gauges of now. Tokens of prewarming are in its own two counters
- * only. */
+/* Statistics of a worker: counters since it started and current gauges. Prewarmed tokens count only
+ * in the two counters of their own. */
 #define WORKER_STATS(ROW)                                                                          \
     ROW(uint64_t, n_steps, COUNTER, 1, "weft_steps_total", "steps", "Steps of the worker.")        \
     ROW(uint64_t, n_prompt_tokens, COUNTER, 1, "", "prompt_tokens", "Prompt tokens computed.")     \
@@ -159,13 +159,13 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint64_t, plan_ns_total, COUNTER, 1e9, "", "plan_ns", "Time to plan them.")                \
     ROW(uint64_t, wait_ns_total, COUNTER, 1e9, "", "wait_ns", "Time that the host waited in them.")
 
-/* Likewise, an array of uint64_t by draft source each. */
+/* Counters of a worker that are arrays of uint64_t, one element for each draft source. */
 #define WORKER_STATS_BY_SOURCE(ROW)                                                                \
     ROW(drafted_by, "weft_draft_tokens_total", "drafted", "Drafted tokens by source.")             \
     ROW(accepted_by, "weft_draft_accepted_tokens_total", "accepted",                               \
         "Of them, those that were accepted.")
 
-/* Of the front since it started. */
+/* Statistics of the front since it started. */
 #define FRONT_STATS(ROW)                                                                           \
     ROW(uint32_t, n_connections, GAUGE, 1, "weft_connections", "connections",                      \
         "Open client connections.")                                                                \
@@ -217,7 +217,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
     ROW(uint32_t, loop_lag_us, GAUGE, 1e6, "weft_loop_lag_longest_seconds", "loop_lag_us",         \
         "Longest iteration of the event loop in the last minute.")
 
-/* Of one tenant; in /metrics with the label "tenant". */
+/* Statistics of one tenant; in /metrics with the label "tenant". */
 #define TENANT_STATS(ROW)                                                                          \
     ROW(uint32_t, n_running, GAUGE, 1, "weft_tenant_requests_running", "running",                  \
         "Generations at the worker.")                                                              \
@@ -242,7 +242,7 @@ extern const char *const msg_draft_source[MSG_DRAFT_SOURCES];
 
 #define MSG_DEVICES 8
 
-/* Of each device that computes the model, as NVML tells; none without it. */
+/* Statistics of each CUDA device that computes the model, from NVML; absent without NVML. */
 #define DEVICE_STATS(ROW)                                                                          \
     ROW(uint64_t, memory_bytes, GAUGE, 1, "weft_device_memory_bytes", "memory_bytes",              \
         "Memory of the CUDA device.")                                                              \
@@ -268,7 +268,7 @@ struct msg_device {
     DEVICE_STATS(STAT_FIELD)
 };
 
-/* What a worker counts; as it lies in memory, a STATS frame. */
+/* A worker's statistics. Its bytes are the payload of a STATS frame. */
 struct msg_stats {
     int64_t at_ns; /* clock_monotonic, when this was written */
     WORKER_STATS(STAT_FIELD)
@@ -277,17 +277,17 @@ struct msg_stats {
     struct msg_device device[MSG_DEVICES];
 };
 
-/* What the front counts, of all tenants and models. */
+/* The front's statistics over all tenants and models. */
 struct api_stats {
     FRONT_STATS(STAT_FIELD)
 };
 
-/* What the front counts of one tenant. */
+/* The front's statistics of one tenant. */
 struct tenant_stats {
     TENANT_STATS(STAT_FIELD)
 };
 
-/* As Prometheus has them: a counter grows until its process ends. */
+/* Prometheus's kinds of metrics: a counter grows until its process ends. */
 enum stat_kind { STAT_COUNTER, STAT_GAUGE };
 
 /* A row of a table above. */
