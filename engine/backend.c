@@ -47,8 +47,8 @@ void backend_sources(const struct be_ops *ops, const struct be *be, uint8_t out[
 
     for (size_t i = 0; i < sizeof(here); i++)
         out[i] = here[i] ^ (uint8_t)(ops->sources[i] << 1 | ops->sources[i] >> 7);
-    /* Its sums of mma and its exponentials are those of its compute capability. How many devices
-     * there are stands behind that. */
+    /* Mixes in the compute capability, on which sums by mma and exponentials depend. The number of
+     * devices follows it in @kind and is left out. */
     for (size_t i = 0; i < sizeof(here) && kind[i] && kind[i] != ' '; i++)
         out[i] ^= (uint8_t)kind[i];
 }

@@ -52,7 +52,7 @@ struct rope_set {
     float mscale;
 };
 
-/* What an FFN makes of gate g and up u. */
+/* Activations of a gated FFN, from gate g and up u. */
 enum glu {
     GLU_SILU, /* silu(g) u */
     GLU_GELU, /* gelu(g) u, gelu(g) = g / 2 (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))) */
@@ -67,7 +67,8 @@ struct heads {
     uint32_t n, n_kv, dim;
 };
 
-/* What a router's numbers become: their softmax over all experts, or each its sigmoid. */
+/* Functions that turn a router's numbers into weights: softmax over all experts, or the sigmoid of
+ * each. */
 enum gating { GATING_SOFTMAX, GATING_SIGMOID };
 
 /*
@@ -110,7 +111,7 @@ struct mla_shape {
     uint32_t n_nope, n_value; /* of a head's query what does not turn; of what a head gives */
 };
 
-/* What the forward pass and the ops must know of the model. Validated by engine/arch. */
+/* Shape of the model as the forward pass and the ops need it. Validated by engine/arch. */
 struct model_shape {
     uint32_t n_layer, n_embd, n_head, n_head_kv, head_dim, n_vocab, max_context;
     uint32_t n_ff; /* of the widest dense FFN; 0: all layers have experts */
@@ -146,7 +147,7 @@ struct model_shape {
     struct mla_shape mla;
 };
 
-/* What an op does. x is the residual stream (ACT_X); a backend has one function for each kind. */
+/* Kinds of ops. x is the residual stream (ACT_X); a backend has one function for each kind. */
 enum op_kind {
     /* x = scale * rows of w[0]; with w[1], + its row of the position; with w[2], + its one row */
     OP_EMBED,
@@ -223,8 +224,8 @@ enum op_kind {
     /* x = w[0] (q_norm x, k_norm h): one vector behind the other, h what was kept of the position
      * before; zeros where nothing was. No norm: as it is. x has w[0]'s width from there on. */
     OP_DRAFT_IN,
-    /* Of the wanted rows: c = scale (w[0] norm x + b), then cap(c) if there is one; for WANT_HIDDEN
-     * it stops after the norm. No w[0]: only WANT_HIDDEN is asked for. */
+    /* For the wanted rows: c = scale (w[0] norm x + b), then cap(c) if there is a cap; for
+     * WANT_HIDDEN it stops after the norm. Without w[0] only WANT_HIDDEN may be asked for. */
     OP_LOGITS,
     OP_KINDS
 };
@@ -239,7 +240,7 @@ struct kv_layer {   /* the pages of one layer; allocated by the backend at open 
  * tile before its window that it does not weigh. */
 enum { ATTEND_TILE = 32 };
 
-/* How attention weighs the keys: softmax of cap(scale q k). */
+/* Weighting of keys by attention: softmax of cap(scale q k). */
 struct attn {
     float scale;
     uint32_t window; /* the last so many keys; 0: all */
@@ -338,13 +339,13 @@ static inline uint32_t host_words(const struct model_shape *s) {
     return (s->n_expert + 31) / 32;
 }
 
-/* Whether the host has an expert of a layer. What drafts lies behind the layers. */
+/* Returns true if the host holds @expert of @layer. Blocks that draft lie behind the layers. */
 static inline bool expert_is_hosts(const struct model_shape *s, uint32_t layer, uint32_t expert) {
     return s->host_experts && layer < s->n_layer &&
            (s->host_experts[layer * host_words(s) + expert / 32] >> expert % 32 & 1);
 }
 
-/* How many of a layer the host has. */
+/* Returns the number of a layer's experts that the host holds. */
 static inline uint32_t n_host_experts(const struct model_shape *s, uint32_t layer) {
     uint32_t n = 0;
 
@@ -377,7 +378,7 @@ struct host_experts_ops {
 /* By the CPU backend's kernels. */
 extern const struct host_experts_ops host_experts_cpu;
 
-/* What the pointers lead to stays until close(). */
+/* Options of a backend; the objects that they point to must stay until close(). */
 struct be_opts {
     const struct model_shape *shape;
     const struct engine_opts *engine; /* n_threads, isa, max_rows, max_context (never 0), ... */
@@ -402,14 +403,14 @@ struct be_ops {
     struct be *(*close)(struct be *b); /* accepts NULL and half-built, returns NULL */
     const char *(*isa)(const struct be *b);
     uint32_t (*n_threads)(const struct be *b);
-    /* Of the @i-th device on its bus; "": there are not so many. NULL: not a device. */
+    /* Returns the bus address of the @i-th device; "": fewer devices. NULL: no device. */
     const char *(*address)(const struct be *b, uint32_t i);
 
     /* Takes the tensors of an op in (repacks, uploads). Freed by close(). NULL: they serve as they
      * are. */
     int (*load)(struct be *b, const struct model_op *op, struct weights **out, struct err *err);
 
-    /* All that load() was called for is there. NULL: nothing is to be done. */
+    /* Called when every tensor has been loaded. NULL: there is nothing to do. */
     int (*loaded)(struct be *b, enum engine_weights *out, struct err *err);
 
     /* The step. begin() .. end() are called in this order for one batch; a host backend computes
@@ -417,8 +418,9 @@ struct be_ops {
     int (*begin)(struct be *b, const struct engine_batch *batch, struct step **out);
     /* By kind; NULL: the backend has none, and models that need it are refused. */
     int (*run[OP_KINDS])(struct step *s, const struct model_op *op);
-    /* What of an op whose kind it has the backend does not compute, in words: models that need it
-     * are refused. NULL: nothing; so is the function where a backend computes all. */
+    /* Names the part of an op that the backend does not compute although it has the op's kind;
+     * models that need it are refused. Returns NULL if it computes all; the function is NULL where
+     * that is always so. */
     const char *(*lacks)(const struct model_shape *shape, const struct model_op *op);
     int (*mask)(struct step *s, uint32_t want, const uint32_t *bits);
     int (*sample)(struct step *s);
@@ -440,10 +442,10 @@ struct be_ops {
     int (*copy)(struct be *b, const struct engine_copy *c);
     /* Copies state @src to state @dst. Called between steps. NULL where DELTA is. */
     int (*copy_state)(struct be *b, uint32_t src, uint32_t dst);
-    /* Where page @page of host memory lies in one piece (host backends: of all pages). NULL:
-     * nowhere. */
+    /* Returns the address of page @page of host memory (host backends: of any page), or NULL if it
+     * is not in one piece. */
     void *(*host_page)(struct be *b, uint32_t page);
-    /* Likewise state @state, of those in host memory. */
+    /* Returns the address of state @state of those in host memory, or NULL. */
     void *(*host_state)(struct be *b, uint32_t state);
     /* The logits of a want of the last step that ended, before processors; NULL: they are no longer
      * there. For tests, and for the proof of a device that wants one. May be NULL without it. */
@@ -463,8 +465,8 @@ struct be_ops {
      * [n_layer][n_expert], as of the step that ended last, whose number is a multiple of
      * PICKS_STEPS. NULL, also of the answer: not known. */
     const uint64_t *(*picks)(const struct be *b);
-    /* Whether this machine can run the backend, of a device each that is named: 0 or -errno with
-     * @err. NULL: always. */
+    /* Checks that this machine can run the backend, and every device that @o names: 0 or -errno
+     * with @err. NULL: always. */
     int (*probe)(const struct engine_opts *o, struct err *err);
     /* The table for more than one device, with the same bits. NULL: there is none. */
     const struct be_ops *(*several)(void);
@@ -473,15 +475,16 @@ struct be_ops {
 /* weft-cuda.so exports its table under this name. */
 #define BACKEND_CUDA_SYMBOL "weft_backend_cuda"
 
-/* What be_ops.build_id of a table from a library must be: a digest of this header and those that
- * come with it (engine/build_id.py). */
+/* Computes the value that be_ops.build_id of a table from a library must have: a digest of this
+ * header and of those that belong to it (engine/build_id.py). */
 void backend_build_id(uint8_t out[20]);
 
 /* The table of @ops for as many devices as are configured. */
 const struct be_ops *backend_table(const struct be_ops *ops, const struct engine_opts *o);
 
-/* What all bits that @ops computes follow from besides the model: a digest of the sources, here and
- * there, and of the kind of device that @be has, if @ops has any; else @be may be NULL. */
+/* Computes a digest of everything besides the model that the results of @ops depend on: the
+ * sources, here and in the library, and the kind of device of @be. @be may be NULL if @ops has no
+ * devices. */
 void backend_sources(const struct be_ops *ops, const struct be *be, uint8_t out[20]);
 
 extern const struct be_ops backend_reference;

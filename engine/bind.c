@@ -61,7 +61,7 @@ static const struct tensor *take(struct binder *b, enum bind_need need, const ch
     return take_named(b, need, name);
 }
 
-/* Whether @t is n2 matrices of n1 rows of n0 values; else -EINVAL in the binder. */
+/* Checks that @t is n2 matrices of n1 rows of n0 values; else -EINVAL in the binder. */
 static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uint64_t n1,
                       uint64_t n2) {
     if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
@@ -75,7 +75,7 @@ static bool has_shape(struct binder *b, const struct tensor *t, uint64_t n0, uin
     return false;
 }
 
-/* Whether the values of @t are F32; else -EINVAL in the binder. */
+/* Checks that the values of @t are F32; else -EINVAL in the binder. */
 static bool is_float(struct binder *b, const struct tensor *t) {
     if (t->format->type == TENSOR_F32)
         return true;

@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "base/gguf.h"
 
-/* Whether a tensor must not be asked for, may be missing, or must be there. */
+/* A tensor that must not be asked for, that may be missing, or that must be there. */
 enum bind_need { BIND_NEVER, BIND_MAY, BIND_MUST };
 
 /* Invariant: r is 0 or the first error, whose text is in *err; used[i] means that tensor i was
@@ -70,7 +70,8 @@ const struct tensor *bind_any(struct binder *b, const char *name);
 void bind_leave(struct binder *b, const char *prefix);
 void bind_skip(struct binder *b, uint32_t block);
 
-/* Of a file with blocks alone: those from @first on are left out, and what is of no block. */
+/* For a file that holds blocks alone: leaves out the blocks from @first on, and every tensor
+ * outside blocks. */
 void bind_only_blocks(struct binder *b, uint32_t first);
 
 /* Every tensor of the file has been asked for. */

@@ -47,14 +47,15 @@ static void check_seq(const struct check *k, const struct engine_batch *b, uint3
     assert(!k->shape->encoder || (s->pos0 == 0 && s->n_rows == s->n_prompt));
     assert(start[i] <= start[i + 1]);
     assert((uint64_t)(start[i + 1] - start[i]) * k->opts->page_tokens >= end_of(k, b, s));
-    /* Of a sequence that decodes the earlier pages have been checked before. */
+    /* Looks only at the new pages of a sequence that decodes; its earlier pages have been checked
+     * before. */
     uint32_t old = s->n_rows > 1 ? 0 : s->pos0 / k->opts->page_tokens;
     for (uint32_t p = start[i] + old; p < start[i + 1]; p++)
         assert(b->table[KV_GLOBAL].page[p] < k->opts->n_pages);
     if (k->n_windows)
         check_windows(k, b, i);
     assert(!s->n_replay); /* drafts are taken back by loading the state before them */
-    /* Whether it goes on where its state is, move_states() sees. */
+    /* move_states() checks that the sequence continues where its state is. */
     assert(s->state_slot < MAX(MAX(k->opts->n_states, k->n_slots), 1));
     assert(!b->holes || s->pos0 >= s->n_prompt);
     assert(!s->n_ahead || (b->model && k->shape->borrows));

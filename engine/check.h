@@ -6,7 +6,7 @@
 
 #include "engine/backend.h"
 
-/* What is known when the batch comes. Windows as in engine_info. */
+/* Parameters of the check of a batch. Windows as in engine_info. */
 struct check {
     const struct engine_opts *opts; /* filled in */
     const struct model_shape *shape;

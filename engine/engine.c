@@ -62,7 +62,7 @@ struct engine {
 
 /* -- opening ----------------------------------------------------------------------------------- */
 
-/* What no model and no backend can have. */
+/* Rejects options that no model and no backend can meet. */
 static int check_opts(const struct engine_opts *o, struct err *err) {
     if (o->page_tokens != 16 && o->page_tokens != 32 && o->page_tokens != 64)
         return err_set(err, 0, NULL, "pages of %u tokens: 16, 32 or 64 are allowed",
@@ -79,7 +79,7 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
     return 0;
 }
 
-/* Whether the backend has pages of this type, and the model's heads fit its blocks. */
+/* Checks that the backend has pages of this type, and that the model's heads fit its blocks. */
 static int check_kv_type(const struct engine *e, struct err *err) {
     static const char *const names[] = {"f16", "q8_0", "q4_0", "f32"};
     enum engine_kv_type type = e->opts.kv_type;
@@ -119,7 +119,7 @@ static int take_room(struct engine *e, struct err *err) {
     return 0;
 }
 
-/* Of a sequence, over all recurrent layers. */
+/* Returns the bytes of a sequence's state, over all recurrent layers. */
 static uint64_t state_bytes(const struct engine *e) {
     return e->model.shape.state.n_layer * e->model.shape.state.n_floats * sizeof(float);
 }
@@ -138,7 +138,7 @@ static bool can_have_windows(const struct engine *e) {
            s->n_kv_layer[KV_WINDOW] && s->n_kv_layer[KV_GLOBAL];
 }
 
-/* What pages take, in one class or two. */
+/* Computes the bytes of a page of each class. */
 static int size_classes(struct engine *e, struct err *err) {
     struct engine_info *i = &e->info;
     int r = check_kv_type(e, err);
@@ -229,14 +229,14 @@ static int size_states(struct engine *e, struct err *err) {
     return 0;
 }
 
-/* Which experts are the host's, beside a device: place.h. */
+/* Chooses the experts that stay in host memory beside a device (place.h). */
 static int place_experts(struct engine *e, struct err *err) {
     const struct fit_sizes s = sizes_of(e);
 
     return place(&e->model, e->ops, &e->opts, &s, &e->picks, e->moved, sizeof(e->moved), err);
 }
 
-/* How many pages, and how long a sequence they can hold. */
+/* Computes the number of pages, and the longest sequence that they can hold. */
 static int size_pages(struct engine *e, struct err *err) {
     struct engine_opts *o = &e->opts;
     struct engine_info *i = &e->info;
@@ -280,7 +280,7 @@ static int size_pages(struct engine *e, struct err *err) {
     return 0;
 }
 
-/* Of pages and states, here and in host memory. */
+/* Returns the bytes of all pages and states, of the device's and of the host's memory. */
 static uint64_t all_kv_bytes(const struct engine *e) {
     return ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes +
            e->info.n_windows * e->info.window_bytes +
@@ -295,7 +295,7 @@ static int check_memory(const struct engine *e, struct err *err) {
     return e->ops->device ? 0 : fit_check(&e->model, &s, n, all_kv_bytes(e), err);
 }
 
-/* What steps need here. 0 or -ENOMEM, freed by engine_free(). */
+/* Allocates what a step under way needs. 0 or -ENOMEM, freed by engine_free(). */
 static int alloc_flights(struct engine *e) {
     for (uint32_t i = 0; i < MAX_IN_FLIGHT; i++) {
         struct flight *f = &e->flight[i];
@@ -310,8 +310,8 @@ static int alloc_flights(struct engine *e) {
     return e->sample && e->state ? 0 : -ENOMEM;
 }
 
-/* Whether pass 1 is wanted. A device computes the model's own block, and no assistant; several
- * devices neither. */
+/* Returns true if pass 1 is wanted. One device computes the model's own block but no assistant;
+ * several devices compute neither. */
 static bool drafts(const struct engine_opts *o, const struct be_ops *ops) {
     return o->drafts && ops->run[OP_KEEP] &&
            !(ops->device && o->block && assistant_found(o->block));
@@ -326,7 +326,7 @@ static void note_no_drafts(struct engine *e) {
              drafts(&e->opts, e->ops) ? e->model.no_drafts : "this backend does not compute it");
 }
 
-/* What was placed where, to the info and the note. */
+/* Writes the placement of experts to the info and the note. */
 static void tell_place(struct engine *e) {
     struct engine_info *i = &e->info;
     const struct placement p = place_tell(&e->model, e->note, sizeof(e->note));
@@ -341,7 +341,7 @@ static void tell_place(struct engine *e) {
     i->host_expert_bytes = p.host_bytes;
 }
 
-/* All of the info that sizing has not filled in yet. */
+/* Fills in those fields of the info that sizing has not set. */
 static void fill_info(struct engine *e) {
     const struct model_shape *s = &e->model.shape;
     struct engine_info *i = &e->info;
@@ -385,7 +385,8 @@ static void fill_info(struct engine *e) {
         note_no_drafts(e);
 }
 
-/* What the device leaves out: found when it was opened, then by the proof. */
+/* Collects the ways that the device must leave out: those found when it was opened, then those that
+ * the proof found. */
 static int prove(struct engine *e, struct err *err) {
     char found[300];
     int r = prove_device(&e->model, e->ops, e->be, &e->opts, found, sizeof(found), err);
@@ -657,8 +658,8 @@ static void copy_ends(struct engine *e, const struct engine_copy *c, uint32_t n)
             e->state[c[i].dst].end = e->state[e->opts.n_states + c[i].src].end;
 }
 
-/* What states are behind which positions, through the whole batch: a sequence goes on where its
- * state is, and two sequences have two slots. */
+/* Tracks, for asserts, the position behind each state through the whole batch: a sequence continues
+ * where its state is, and no two sequences share a slot. */
 static void move_states(struct engine *e, const struct engine_batch *b) {
     copy_ends(e, b->before, b->n_before);
     for (uint32_t i = 0; i < b->n_seqs; i++) {
@@ -744,7 +745,7 @@ static void resolve_feed(struct engine *e, struct flight *f) {
     b->token = f->token;
 }
 
-/* All of a step of a host backend, whose masks are in. */
+/* Computes a whole step of a host backend, whose masks have arrived. */
 static int compute_on_host(struct engine *e, struct flight *f) {
     resolve_feed(e, f);
     int r = start_step(e, f);
@@ -754,7 +755,7 @@ static int compute_on_host(struct engine *e, struct flight *f) {
     return r < 0 ? r : sample_step(e, f);
 }
 
-/* What the backend has counted, to the file and the info. */
+/* Copies the backend's counts of picked experts to the file and the info. */
 static void count_picks(struct engine *e) {
     const struct model_shape *s = &e->model.shape;
     const uint64_t *now = e->ops->picks ? e->ops->picks(e->be) : NULL;

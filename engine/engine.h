@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "engine/types.h"
 
-/* What an engine is; fixed when it is opened, but for n_picks and n_host_picks. */
+/* Describes an open engine; constant but for n_picks and n_host_picks. */
 struct engine_info {
     const char *arch, *backend, *isa, *name; /* name: general.name or "" */
     /* CUDA's numbers of the devices, and where they are: domain:bus:device.function, or "". */
@@ -49,14 +49,14 @@ struct engine_info {
      * there. They are enough for @window_seqs sequences whose rows of two steps are under way. */
     uint32_t n_windows, window, window_seqs;
     uint64_t window_bytes; /* of one */
-    /* Of the layers that have experts, how many have some in host memory; how many experts, of how
-     * many bytes. */
+    /* Placement of experts: the layers that have experts, those with some in host memory, the
+     * experts, and the number and bytes of those in host memory. */
     uint32_t n_expert_layers, n_host_layers, n_experts, n_host_experts;
     uint64_t host_expert_bytes;
     uint64_t n_picks, n_host_picks; /* counted so far, with experts_fd: all, and the host's */
     uint8_t fingerprint[16];
-    /* Of the sources of the engine and the backend, of the device's compute capability, and of
-     * where experts lie: where it differs, so may what is computed. */
+    /* Digest of the sources of the engine and the backend, of the device's compute capability, and
+     * of the placement of experts: where it differs, results may differ. */
     uint8_t sources[20];
     enum engine_kv_type kv_type;
     enum engine_weights weights;
@@ -64,19 +64,19 @@ struct engine_info {
 
 struct engine;
 
-/* What a model can be asked for. */
+/* The requests that a model can serve. */
 struct engine_kind {
     bool encoder; /* vectors only */
     bool ranks;   /* engine_score() */
 };
 
-/* Whether a model's architecture and tensors are those of one that can be opened, as far as its
- * file tells. 0 and *out, which may be NULL, or -errno. */
+/* Checks as far as the file tells that a model's architecture and tensors can be opened. 0 and
+ * *out, which may be NULL, or -errno. */
 int engine_check(const struct gguf *file, struct engine_kind *out, struct err *err);
-/* Whether @file has nothing of a model but its block of multi-token prediction, or is the assistant
- * of another one (arch/assistant.h). */
+/* Returns true if @file holds only a block of multi-token prediction, or is the assistant of
+ * another model (arch/assistant.h). */
 bool engine_is_block(const struct gguf *file);
-/* What opening a model would take, and what of it a token needs: found without loading anything. */
+/* Memory that opening a model takes, and bytes that a token reads; found without loading. */
 struct engine_fit {
     const char *arch, *backend;
     bool device; /* weights, buffers and KV lie there, and memory is the device's */
@@ -102,27 +102,29 @@ const struct engine_info *engine_info(const struct engine *e);
 /* After -EIO: which call of the device failed first, and how. "" otherwise. */
 const char *engine_fault(const struct engine *e);
 
-/* What weights packed of @file and of @block, or NULL, are known by: the very same files,
- * unchanged. */
+/* Computes the key of weights packed from @file and @block, which may be NULL: equal only for the
+ * very same, unchanged files. */
 void engine_keep_key(const struct gguf *file, const struct gguf *block,
                      uint8_t out[ENGINE_KEEP_KEY]);
-/* What engine_opts.keep_fd is once an engine has filled it: the key of its weights, and the memory
- * that they take. -EINVAL: an engine of other sources has, or none; or others could write to it. */
+/* Reads the key and the size of the weights in @fd, which an engine filled as engine_opts.keep_fd.
+ * -EINVAL: an engine of other sources filled it, or no engine did; or another process could write to
+ * it. */
 int engine_keep_read(int fd, uint8_t key[ENGINE_KEEP_KEY], uint64_t *n_bytes);
 
 /* A digest of the sources of the engine and of what requests are told in (proto/, text/, the
  * channel): of two daemons with the same one either goes on with what the other began. */
 void engine_request_sources(uint8_t out[20]);
 
-/* How well a document answers a query, from the vector that WANT_HIDDEN gave of the row that the
- * model was trained to answer at (an encoder's first one, else the last one of the prompt): the
- * logit of a probability. Only where info->ranks. */
+/* Returns how well a document answers a query, as the logit of a probability. @hidden is the vector
+ * that WANT_HIDDEN gave of the row that the model was trained to answer at: an encoder's first row,
+ * else the last row of the prompt. Only where info->ranks. */
 float engine_score(struct engine *e, const float *hidden);
 
-/* Where page @page of host memory lies: page_bytes, to be read and written by others while no step
- * under way copies it. NULL: the backend does not have it in one piece. */
+/* Returns the address of page @page of host memory: page_bytes that other code may read and write
+ * while no step under way copies it. NULL: the backend does not have it in one piece. */
 void *engine_host_page(struct engine *e, uint32_t page);
-/* Likewise snapshot @snapshot: state_bytes. NULL also where snapshots are in a device's memory. */
+/* Returns the address of snapshot @snapshot in host memory: state_bytes. NULL also where snapshots
+ * are in a device's memory. */
 void *engine_host_snapshot(struct engine *e, uint32_t snapshot);
 /* Others have written to it the state behind @n_tokens tokens, as it was read there before. */
 void engine_set_snapshot(struct engine *e, uint32_t snapshot, uint32_t n_tokens);

@@ -35,8 +35,8 @@ static uint32_t best_of(const float *p, const struct expert_rule *r) {
     return best;
 }
 
-/* Of a softmax whose picked values are divided by their sum only these need an exponential: the
- * order of the logits is that of their p. */
+/* Takes exponentials late: for a softmax whose picked values are divided by their sum, the order of
+ * the logits is that of p, so only the picked ones need an exponential. */
 void experts_pick(float *logits, const struct expert_rule *r, struct expert_pick *out) {
     bool late = r->gating == GATING_SOFTMAX && r->normalize && !r->bias;
     float max = 0, sum = 0;

@@ -11,7 +11,7 @@ struct expert_pick {
     float weight;
 };
 
-/* How experts are picked of the router's numbers l: p = softmax or sigmoid of l; the @n_used
+/* Rule that picks experts from the router's numbers l: p = softmax or sigmoid of l; the @n_used
  * largest p + bias, best first (ties: the lowest expert); weighted by p, divided by their sum where
  * @normalize, times @scale. */
 struct expert_rule {
@@ -34,5 +34,5 @@ static inline struct expert_rule experts_rule(const struct model_shape *s, const
     };
 }
 
-/* What is not a number counts as less than all that are. @logits are overwritten. */
+/* Picks the experts of a row. NaN counts as less than every number. @logits are overwritten. */
 void experts_pick(float *logits, const struct expert_rule *rule, struct expert_pick *out);

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Of the memory that may be taken, what is left for the front, tokenizers, stacks and whatever is
- * not counted. */
+/* Returns the part of @memory that stays free for the front, tokenizers, stacks and everything that
+ * is not counted. */
 static uint64_t spare(uint64_t memory) {
     return memory / 16;
 }

@@ -16,20 +16,20 @@ struct fit_text {
 /* "1.25 GiB". */
 struct fit_text fit_text(uint64_t bytes);
 
-/* What a host backend keeps of the tensors: repacking changes no sizes, and a tensor that two ops
- * use is there twice. */
+/* Returns the bytes of weights that a host backend keeps. Repacking does not change sizes; a tensor
+ * that two ops use is stored twice. */
 uint64_t fit_weights(const struct model *m);
-/* What is read of them for a row of @pass: all but the embedding, and of the experts those that are
- * picked. */
+/* Returns the bytes of weights that a row of @pass reads: all but the embedding, and of the experts
+ * only those that are picked. */
 uint64_t fit_token_weights(const struct model *m, uint32_t pass);
 /* Activations of a batch and logits of its sequences: an upper estimate. */
 uint64_t fit_buffers(const struct model *m, const struct engine_opts *o);
 
 /*
- * How KV memory is divided between pages and those of layers with a window (KV_WINDOW). A sequence
- * needs of the latter what a row reads and what the rows of two steps under way write; beside that
- * some are for ended sequences, that their next turns find them: one window for FIT_TURN tokens in
- * pages, at most an eighth of the pages.
+ * Division of KV memory between pages and the pages of layers with a window (KV_WINDOW). A sequence
+ * needs window pages for what a row reads and for what the rows of two steps under way write. More
+ * are kept for ended sequences, so that their next turns find them: one window for FIT_TURN tokens
+ * in pages, at most an eighth of the pages.
  */
 #define FIT_TURN 4096u
 struct fit_windows {
@@ -44,7 +44,7 @@ uint64_t fit_n_windows(const struct fit_windows *w, uint64_t n_pages, uint64_t n
  * fit into half of the bytes. 0: as many pages or more hold the keys of all layers. */
 uint64_t fit_divide(const struct fit_windows *w, uint64_t bytes, uint32_t *n_seqs);
 
-/* What is to be fitted. */
+/* Sizes that have to fit into memory. */
 struct fit {
     uint64_t weights, buffers, page, state; /* bytes; state 0: the model has none */
     uint64_t host;                          /* of the configured host tier */
@@ -71,7 +71,7 @@ int fit_kv(const struct fit *f, uint64_t *kv_bytes, struct err *err);
 uint64_t fit_kv_beside(const struct fit *f);
 /* Bytes of the memory of this machine. */
 uint64_t fit_machine(void);
-/* Of a page of each class; of a sequence's state. */
+/* Bytes of a page of each class and of a sequence's state. */
 struct fit_sizes {
     uint64_t page, window_page, state;
 };
@@ -80,7 +80,7 @@ struct fit_sizes {
 int fit_check(const struct model *m, const struct fit_sizes *s, uint32_t n_pages, uint64_t kv,
               struct err *err);
 #define CONTEXT_LIMIT (1u << 26) /* mathx: positions below 2^27 */
-/* What is to be fitted of a model. */
+/* Computes the sizes of a model that have to fit. */
 struct fit_windows fit_windows(const struct model *m, const struct engine_opts *o,
                                const struct fit_sizes *s);
 struct fit fit_of(const struct model *m, const struct engine_opts *o, const struct fit_sizes *s,

@@ -11,7 +11,8 @@
 
 #define LANES 16
 
-/* Whether the file says, by its type of pooling or by its name, that it was made to rerank. */
+/* Returns true if the file says, by its type of pooling or by its name, that the model is a
+ * reranker. */
 static bool is_reranker(const struct binder *b) {
     static const char *const keys[] = {"general.name", "general.basename", "general.finetune"};
     struct gguf_str s;

@@ -11,10 +11,10 @@
 
 struct binder;
 
-/* Of a model file; out[0] NULL: there is none. The score of v is o[0] - o[1], or o[0] where there
- * is no out[1], o[i] = out[i] . tanh(dense v + dense_bias) + out_bias[i]; without dense v itself.
- * The softmax of two logits is the sigmoid of their difference: a score is the logit of a
- * probability. */
+/* Tensors of a model's scoring head; out[0] is NULL where it has none. The score of v is o[0] -
+ * o[1], or o[0] without out[1], where o[i] = out[i] . tanh(dense v + dense_bias) + out_bias[i];
+ * without dense, v itself takes the place of tanh(). The softmax of two logits is the sigmoid of
+ * their difference, so a score is the logit of a probability. */
 struct head_tensors {
     const struct tensor *dense, *dense_bias;
     const struct tensor *out[2], *out_bias; /* out[i]: one row */

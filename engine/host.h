@@ -52,7 +52,7 @@ float *host_step_vector(struct host_step *h, uint32_t want);
 /* The hidden state of the position before row @row's; NULL: it is not kept. Those of this step's
  * rows are in h->hidden. */
 const float *host_step_before(const struct host_step *h, uint32_t row);
-/* All wants have been sampled or have their vector. */
+/* Ends the step when every want has been sampled or has its vector. */
 void host_step_end(struct host_step *h, struct engine_result *out);
 
 /* Behind the last position that the sequence of row @row has after this step. */

@@ -18,9 +18,9 @@
 
 static const char magic[8] = "weftkeep";
 
-/* What packing makes of a file follows from its bytes, which are those of the same file at the same
- * time, and samples of them. Number of threads and instruction set are not in it: panels are the
- * same for all. */
+/* Adds the identity of a file: its metadata from the system and samples of its bytes, which
+ * determine what packing makes of it. The number of threads and the instruction set are left out:
+ * panels are the same for all. */
 static void add_file(struct sha256 *s, const struct gguf *file) {
     uint8_t print[16];
 
@@ -101,7 +101,7 @@ void keep_open(struct keep *k, int fd, const struct gguf *file, const struct ggu
     backend_sources(&backend_cpu, NULL, h->sources);
 }
 
-/* Nothing is kept: blocks that there are stay as they are. */
+/* Gives up keeping weights; blocks that exist stay valid. */
 static int give_up(struct keep *k) {
     int r = -errno;
 

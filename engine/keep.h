@@ -17,7 +17,7 @@
 
 enum { KEEP_PAGE = 2 << 20 }; /* the unit of sizes: a huge page */
 
-/* What is in a file, and of which model. */
+/* Describes the contents of a file of kept weights, and the model that they belong to. */
 struct keep_header {
     char magic[8];
     uint8_t sources[20]; /* backend_sources() of the CPU backend */

@@ -30,7 +30,7 @@ static inline void kept_deinit(struct kept *k) {
     *k = (struct kept){0};
 }
 
-/* Which of all states is that of position @pos. */
+/* Returns the index, among all states, of the state of position @pos. */
 static inline size_t kept_at(const struct engine_seq *s, uint32_t pos) {
     return (size_t)s->state_slot * ENGINE_KEPT + pos % ENGINE_KEPT;
 }
@@ -42,7 +42,7 @@ static inline void kept_begin(struct kept *k, const struct engine_seq *s) {
         memset(k->of + kept_at(s, 0), 0, ENGINE_KEPT * sizeof(*k->of));
 }
 
-/* Whether that of position @pos is there. */
+/* Returns true if the state of position @pos is there. */
 static inline bool kept_has(const struct kept *k, const struct engine_seq *s, uint32_t pos) {
     return k->of[kept_at(s, pos)] == pos + 1;
 }
@@ -52,7 +52,7 @@ static inline uint32_t kept_first(const struct engine_seq *s) {
     return s->n_rows - MIN(s->n_rows, ENGINE_KEPT);
 }
 
-/* Of which position that of row @i of @s is. */
+/* Returns the position whose state row @i of @s keeps. */
 static inline uint32_t kept_pos(const struct engine_seq *s, uint32_t i) {
     return s->pos0 + s->n_ahead + i;
 }

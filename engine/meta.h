@@ -8,7 +8,7 @@
 
 #include "base/gguf.h"
 
-/* Where the keys of one architecture are read from; zeroed but for the first three. */
+/* A reader of one architecture's keys; zeroed but for the first three fields. */
 struct meta {
     const struct gguf *file;
     const char *arch;
@@ -18,7 +18,8 @@ struct meta {
 
 /* A required integer. An array, one number per layer, is taken when all are equal. */
 void meta_u32(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t *out);
-/* The same by layer: @n numbers, all @out[i] the same where the file has one number. */
+/* Reads @n numbers, one for each layer; all @out[i] are equal where the file has a single
+ * number. */
 void meta_u32_layers(struct meta *m, const char *key, uint32_t lo, uint32_t hi, uint32_t n,
                      uint32_t *out);
 /* *out stays as it is when the file does not have the key. */

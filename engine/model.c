@@ -101,7 +101,7 @@ static uint64_t bytes_of(const struct model_op *op) {
     return n;
 }
 
-/* What of an op the backend does not compute, or NULL. */
+/* Names the part of an op that the backend does not compute, or returns NULL. */
 static const char *lacks(const struct model *m, const struct be_ops *ops,
                          const struct model_op *op) {
     static const char *const part[OP_KINDS] = {
@@ -136,7 +136,7 @@ int model_check(const struct model *m, const struct be_ops *ops, struct err *err
     return 0;
 }
 
-/* Both ends of the passes are the same ops. */
+/* Finds the first op with the same weights: the passes share their embedding and their logits. */
 uint32_t model_weights_of(const struct model *m, uint32_t i) {
     const struct model_op *op = &m->op[i];
 

@@ -31,7 +31,7 @@ struct model {
     } pass[3];
     int r; /* 0, or -ENOMEM of model_add() */
     uint64_t weight_bytes, n_params;
-    /* Of the embedding, of what every branch adds, of the logits; 0: 1. */
+    /* Factors of the embedding, of each branch's output, and of the logits; 0 means 1. */
     struct {
         float embedding, residual, logits;
     } scale;

@@ -27,7 +27,8 @@ void picks_open(struct picks *k, int fd, const struct gguf *file, const struct m
 void picks_close(struct picks *k);
 /* [n_layer][n_expert] counted before picks_open(); NULL without a file. */
 const uint64_t *picks_counts(const struct picks *k);
-/* Which experts the host has, as model_shape.host_experts; NULL: nothing was placed yet. */
+/* Returns the bits of the experts that the host holds, as model_shape.host_experts; NULL: nothing
+ * was placed yet. */
 const uint32_t *picks_placed(const struct picks *k);
 void picks_place(struct picks *k, const uint32_t *bits);
 /* @now: counted since picks_open(). All are halved whenever they are those of 2 * PICKS_HALF_LIFE

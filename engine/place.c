@@ -89,7 +89,7 @@ double place_cost(const struct place_case *c, const uint32_t *host) {
 
 /* -- what the model has ------------------------------------------------------------------------ */
 
-/* Of one of the op's. */
+/* Returns the bytes of one of the op's experts. */
 static uint64_t bytes_of_expert(const struct model *m, const struct model_op *op) {
     uint64_t n = 0;
 
@@ -149,7 +149,7 @@ static void take_first(struct model *m, const uint32_t *order, uint32_t n) {
 
 /* -- the choice -------------------------------------------------------------------------------- */
 
-/* All that the choice is made from, and the best so far. */
+/* Inputs of the choice, and the best placement so far. */
 struct choice {
     struct model *m;
     const struct be_ops *ops;
@@ -169,7 +169,7 @@ static void free_choice(struct choice *c) {
     free(c->best);
 }
 
-/* Whether the device has room beside what the model's shape says. 1, 0 or -errno. */
+/* Checks that the device has room for the model's shape and its pages. 1, 0 or -errno. */
 static int fits(const struct choice *c, struct err *err) {
     uint64_t room;
     int r = c->ops->room(&c->m->shape, c->o, &room, err);
@@ -282,7 +282,7 @@ static void take_layers(struct choice *c, uint32_t n_layers) {
     take_first(c->m, c->order, in_layers(&c->of, MIN(n_layers, c->of.n_layer), c->order));
 }
 
-/* How many experts lie elsewhere than before, and what that is worth. */
+/* Appends to the note how many experts moved, and what that is worth. */
 static void tell_change(const struct choice *c, const uint32_t *before, char *note, size_t n) {
     const uint32_t *now = c->m->shape.host_experts;
     uint32_t n_moved = 0;

@@ -13,7 +13,8 @@
 #include "engine/fit.h"
 #include "engine/picks.h"
 
-/* What an order is made of: expert e of layer l is number l * n_expert + e. */
+/* Inputs of the order in which experts move to the host: expert e of layer l is number l * n_expert
+ * + e. */
 struct place_case {
     uint32_t n_layer, n_expert, n_used;
     const uint64_t *picks; /* [n_layer][n_expert] */
@@ -24,14 +25,14 @@ struct place_case {
  * the host's time is that of reading picked bytes, so a byte of the device's memory is worth the
  * picks of its expert, however large that is. @out: [n_layer * n_expert]. How many there are. */
 uint32_t place_order(const struct place_case *c, uint32_t *out);
-/* What a row has of the host at these places: its picks there, and a pick more for each layer that
+/* Returns the expected host picks of a row with this placement, plus one pick for each layer that
  * calls the host at all. 0 where @host is NULL. */
 double place_cost(const struct place_case *c, const uint32_t *host);
 /* The part of all picks that are the host's. */
 double place_share(const struct place_case *c, const uint32_t *host);
 
-/* Of the layers that have experts how many have some in host memory; of all experts how many, of
- * how many bytes. */
+/* Summary of a placement: layers with experts, those with some in host memory, all experts, and the
+ * number and bytes of those in host memory. */
 struct placement {
     uint32_t n_layers, n_host_layers, n_experts, n_host;
     uint64_t host_bytes;
@@ -42,7 +43,7 @@ struct placement {
  * with @err when the host has no room for its part; or -errno of ops->room(). */
 int place(struct model *m, const struct be_ops *ops, const struct engine_opts *o,
           const struct fit_sizes *s, struct picks *k, char *note, size_t n_note, struct err *err);
-/* What was chosen, and a line on it behind @note, whose size is @n. */
+/* Summarises the placement, and writes a line about it behind @note, whose size is @n. */
 struct placement place_tell(const struct model *m, char *note, size_t n);
-/* Of the placement, into @sources, if anything is the host's. */
+/* Mixes the placement into @sources if the host holds any expert. */
 void place_mark(const struct model *m, uint8_t sources[20]);

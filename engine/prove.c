@@ -13,8 +13,9 @@
  * neighbour. */
 #define LIMIT_Q8_0 3e-2
 #define VARIANTS_MAX 8u
-/* Where another rounding takes another expert, because a row's last pick and the next best are that
- * near, the device is not wrong: about one prompt in a hundred. */
+/* Prompts that are tried where the model has experts. Where a row's last pick and the next best are
+ * nearly equal, another rounding takes another expert; about one prompt in a hundred differs
+ * although the device is right. */
 #define PROMPTS_OF_EXPERTS 3u
 
 /* A proof under way: the device with the model, and a judge with the few layers that are run. */
@@ -44,7 +45,7 @@ static uint32_t kind_of(const struct proof *p, const struct model_op *op) {
     return n == 0 ? op->kind : n == p->m->shape.n_expert ? OP_KINDS : OP_KINDS + 1;
 }
 
-/* Whether no op before the @i'th is of its kind, for such heads and pages. */
+/* Returns true if no op before the @i'th has its kind with such heads and pages. */
 static bool is_first(const struct proof *p, uint32_t i) {
     const struct model_op *op = &p->m->op[i];
 
@@ -230,7 +231,7 @@ static int move_state(struct proof *p) {
     return r;
 }
 
-/* All steps with the tokens of @prompt. 1: right; 0: wrong, p->why; -EIO. */
+/* Runs all steps with the tokens of @prompt. 1: right; 0: wrong, with p->why; -EIO. */
 static int try_prompt(struct proof *p, uint32_t prompt) {
     int32_t token[ROWS];
     struct engine_param greedy = {
@@ -259,7 +260,8 @@ static int try_prompt(struct proof *p, uint32_t prompt) {
     return r < 0 ? r : p->why[0] == 0;
 }
 
-/* Likewise. */
+/* Tries prompts until one is right, as many as the model needs. 1: right; 0: wrong, with p->why;
+ * -EIO. */
 static int is_right(struct proof *p) {
     uint32_t n = p->shape.n_expert ? PROMPTS_OF_EXPERTS : 1;
     int r = 0;

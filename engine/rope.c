@@ -9,7 +9,7 @@
 
 #define TWO_PI 6.283185307179586476925
 
-/* What the file says of RoPE's frequencies. */
+/* Parameters of RoPE's frequencies in the file. */
 struct scaling {
     char type[16];
     double base, factor, attn_factor, beta_fast, beta_slow, log_multiplier;

@@ -8,9 +8,9 @@
 #include "engine/backend.h"
 #include "engine/meta.h"
 
-/* What a set of rotary positions begins with: values that turn unless rope.dimension_count (its
- * suffix: @suffix) says another number of at most @dim; context and base if the file says nothing;
- * whether the file's scaling is for it. */
+/* Defaults of a set of rotary positions: the number of values that turn unless rope.dimension_count
+ * (with suffix @suffix) gives another of at most @dim; context and base if the file has none; and
+ * whether the file's scaling applies to the set. */
 struct rope_defaults {
     uint32_t dim, context;
     double base;

@@ -48,7 +48,7 @@ void sampler_deinit(struct sampler *s);
  * want->n_top entries. */
 void sampler_run(struct sampler *s, const struct sample_job *job, struct engine_out *out,
                  struct engine_top *top);
-/* The same with the code for any CPU or for AVX2; they agree bit for bit (test_sampler). */
+/* Run the sampler with the code for any CPU or for AVX2; both agree bit for bit (test_sampler). */
 void sampler_run_plain(struct sampler *s, const struct sample_job *job, struct engine_out *out,
                        struct engine_top *top);
 void sampler_run_wide(struct sampler *s, const struct sample_job *job, struct engine_out *out,

@@ -314,7 +314,7 @@ static struct cut nucleus(struct sampler *s, const struct engine_param *p, float
     return c;
 }
 
-/* What top_k, top_p and min_p keep of s->z. */
+/* Returns the cut that top_k, top_p and min_p make in s->z. */
 static struct cut truncate_tail(struct sampler *s, const struct engine_param *p, float max,
                                 float inv_t) {
     struct cut c = {-INFINITY, 0}; /* id 0: not even all of -inf; nothing of -inf ever wins */
@@ -347,8 +347,8 @@ static void take_out(struct sampler *s, struct cut c) {
             s->z[i] = -INFINITY;
 }
 
-/* The same with the samplers of sampler_more.c in their places; everything that is not kept is
- * taken out of s->z. typical_p may take out the best tokens, and so does XTC. */
+/* Applies the samplers of sampler_more.c in their places; removes every token from s->z that is not
+ * kept. typical_p and XTC may remove the best tokens. */
 static void truncate_more(struct sampler *s, const struct sample_job *job, float max, float inv_t) {
     const struct engine_samplers *m = job->param->samplers;
     struct engine_param p = *job->param;

@@ -157,9 +157,9 @@ void sampler_typical(struct sampler *s, float mass, float inv_t) {
         s->z[(uint32_t)s->rank[i]] = -INFINITY;
 }
 
-/* Where the request's own noise says so, with the probability that is asked for: takes out all
- * tokens of at least the threshold's probability but the least probable of them, the highest id
- * among equals (p-e-w, "Exclude Top Choices", text-generation-webui pull request 6335). */
+/* Removes, with the probability that the request asks for (drawn from its own noise), all tokens of
+ * at least the threshold's probability except the least probable of them, the highest id among
+ * equals (p-e-w, "Exclude Top Choices", text-generation-webui pull request 6335). */
 void sampler_xtc(struct sampler *s, const struct sample_job *job, float inv_t) {
     const struct engine_param *p = job->param;
     const struct engine_samplers *m = p->samplers;

@@ -16,7 +16,7 @@ enum engine_what { WANT_SAMPLE, WANT_PROMPT_LP, WANT_HIDDEN /* the final norm's 
  * only. */
 enum engine_kv_type { ENGINE_KV_F16, ENGINE_KV_Q8_0, ENGINE_KV_Q4_0, ENGINE_KV_F32 };
 
-/* Where an engine's weights are: in memory of its own; packed into keep_fd; in keep_fd, where an
+/* Place of an engine's weights: memory of its own; packed into keep_fd; or in keep_fd, where an
  * earlier engine had packed them. */
 enum engine_weights { ENGINE_WEIGHTS_OWN, ENGINE_WEIGHTS_PACKED, ENGINE_WEIGHTS_KEPT };
 
@@ -40,10 +40,10 @@ struct engine_copy {
  * wrong. */
 struct engine_seq {
     uint32_t row0, n_rows, pos0, n_prompt;
-    /* Where the recurrent layers keep the sequence's state, below n_states; 0 when the model has
-     * none. At pos0 = 0 it begins anew; else the slot holds what was there behind pos0 - 1. Where
-     * the model drafts, also where the hidden states of the last positions are kept for that, below
-     * n_slots: another sequence's until one @begins there. */
+    /* Slot of the sequence's recurrent state, below n_states; 0 when the model has none. At pos0 =
+     * 0 the state is reset; else the slot holds the state behind pos0 - 1. Where the model drafts,
+     * the slot, below n_slots, also holds the hidden states of the last positions; they belong to
+     * another sequence until one @begins there. */
     uint32_t state_slot;
     bool begins;
     uint16_t n_draft,
@@ -55,7 +55,7 @@ struct engine_seq {
     int32_t feed; /* >= 0: row0's token is the sample of want[feed] of step - 1; else -1 */
 };
 
-/* What is asked of a row. The order of wants is the order of results. */
+/* A result that is asked for of a row. The order of wants is the order of results. */
 struct engine_want {
     uint32_t row, param; /* row of the batch; index into engine_batch.param */
     uint32_t out_pos;    /* index of the sampled token among the output tokens: keys the noise */
@@ -103,11 +103,11 @@ struct engine_param {
 /* One step. Plain data, owned by the caller, unchanged until engine_wait() returned for it. */
 struct engine_batch {
     uint64_t step; /* 1, 2, 3, ... */
-    /* Which pass: 0, the model itself; 1, its block that drafts (engine_info.n_slots): one row of
-     * each sequence, whose token follows the position before it in its slot. That was computed by
-     * either pass. Its keys are in the pages too, and pass 0 writes them again with what is its
-     * own, so that a sequence needs not take them back. No copies, no recurrent layers.
-     * With engine_info.borrows it has no keys and reads those before pos0 of pass 0. */
+    /* The pass: 0, the model itself; 1, the block that drafts (engine_info.n_slots), with one row
+     * of each sequence. A row's token follows the position before it in its slot, which either pass
+     * has computed. Pass 1 writes its keys to the pages too, and pass 0 overwrites them with its
+     * own, so nothing has to be taken back. No copies, no recurrent layers. With
+     * engine_info.borrows it has no keys and reads those before pos0 of pass 0. */
     uint16_t model;
     /* Pass 0 leaves holes in the place of the block's keys, which its rows do not see: nothing is
      * drafted for a while. All rows are behind their prompts. */
@@ -150,7 +150,8 @@ struct engine_result {
     const struct engine_out *out; /* valid until the engine_wait() after next */
 };
 
-/* How an engine is opened; copied. The files stay the caller's, open while it lives. */
+/* Options of engine_open(), which copies them. The files stay the caller's and must stay open while
+ * the engine lives. */
 struct engine_opts {
     const struct gguf *file;
     const char *backend; /* "reference", "cpu", "cuda", "auto" */

@@ -19,7 +19,7 @@
 #include "engine/head.h"
 #include "engine/rope.h"
 
-/* What is particular to an architecture. */
+/* A row of the table of architectures: everything that distinguishes one from a plain decoder. */
 struct arch {
     const char *name; /* general.architecture */
     enum rope_type rope;
@@ -28,8 +28,9 @@ struct arch {
     bool fixed_betas; /* rope_defaults */
     block_fn mtp; /* blocks of multi-token prediction may follow the layers, and are such layers */
     enum mtp_norm mtp_norm;
-    /* How experts are picked: as the file's keys say, by @gating where they do not, normed where
-     * @normed whatever they say. Else: softmax, normed, in all layers. */
+    /* The rule that picks experts. by_keys: the file's keys decide, and @gating holds where they do
+     * not. normed: weights are normalised whatever the keys say. Default: softmax, normalised, in
+     * all layers. */
     struct {
         bool by_keys, normed;
         enum gating gating;
@@ -342,7 +343,7 @@ static void refuse_other(struct meta *m, const char *key, uint32_t allowed) {
         m->r = err_set(m->err, 0, NULL, "'%s.%s' is %u, which is not supported", m->arch, key, v);
 }
 
-/* Which experts: by the keys of the file. */
+/* Reads the rule that picks experts from the keys of the file. */
 static void read_routing(struct meta *m, const struct arch *arch, struct model *model) {
     struct model_shape *s = &model->shape;
     uint32_t func = 0, n_shared = 0, width = 0;
@@ -482,7 +483,7 @@ static void read_vocab(struct meta *m, struct model_shape *s) {
         s->n_vocab = (uint32_t)t->ne[1];
 }
 
-/* Those that take part beside the weights. Granite and MiniCPM divide their logits. */
+/* Reads the scalar factors that multiply activations. Granite and MiniCPM divide their logits. */
 static void read_scales(struct meta *m, const struct arch *a, struct model *model) {
     static const char *const keys[] = {"embedding_scale", "residual_scale", "logit_scale"};
     double v[3] = {0};
@@ -504,8 +505,9 @@ static void read_scales(struct meta *m, const struct arch *a, struct model *mode
     model->temper.slope = (float)slope;
 }
 
-/* What RoPE's frequencies are divided by. Of two tensors the long one is for contexts beyond the
- * original: those that may be asked for, so that a sequence's keys do not change while it grows. */
+/* Returns the tensor of divisors of RoPE's frequencies, or NULL. Of two tensors the long one is for
+ * contexts beyond the original. The choice follows from the largest context that a client may ask
+ * for, so that a sequence's keys do not change while it grows. */
 static const struct tensor *rope_divisors(struct binder *b, const struct arch *a,
                                           const struct model *m, uint32_t max_context) {
     struct meta meta = {.file = b->file, .arch = b->arch, .err = b->err};
@@ -520,7 +522,7 @@ static const struct tensor *rope_divisors(struct binder *b, const struct arch *a
     return context > original ? far : near;
 }
 
-/* Whether the block in @file, a file of its own, is of a model like this: 0 or -EINVAL. */
+/* Checks that the block in @file, a file of its own, belongs to a model like this: 0 or -EINVAL. */
 static int check_block(struct model *m, const struct arch *a, const struct gguf *file,
                        struct err *err) {
     struct meta meta = {.file = file, .arch = a->name, .err = err};
@@ -636,7 +638,7 @@ static int bind_all(struct model *m, const struct arch *a, const struct engine_o
     return b.r < 0 ? b.r : m->r;
 }
 
-/* As arch_read(). */
+/* Reads the model as architecture @a; returns like arch_read(). */
 static int read_as(struct model *m, const struct arch *a, const struct engine_opts *o, bool drafts,
                    struct err *err) {
     *m = (struct model){.arch = a->name, .shape.rope_type = a->rope};

@@ -13,5 +13,6 @@
  * file. @drafts: with its block of multi-token prediction, if there is one, or that of o->block,
  * which must be of a model like this; else nothing is read of it. */
 int arch_read(struct model *m, const struct engine_opts *o, bool drafts, struct err *err);
-/* What all that is computed follows from, in 128 bits: of @file, and of @block, or NULL. */
+/* Computes a digest of 128 bits of everything that the results depend on: of @file, and of @block,
+ * which may be NULL. */
 void arch_fingerprint(const struct gguf *file, const struct gguf *block, uint8_t out[16]);

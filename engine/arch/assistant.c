@@ -31,7 +31,8 @@
 #include "engine/arch/window.h"
 #include "engine/rope.h"
 
-/* What the file says, and the model's attention that its layers read: [with a window]. */
+/* Shape of the assistant as its file has it, and the layers of the model whose attention its own
+ * layers read: [with a window]. */
 struct plan {
     uint32_t n_layer, n_embd;
     uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
@@ -163,7 +164,7 @@ static void bind_layer(struct binder *b, struct model *own, const struct decoder
     gemma4_scale_layer(b, own, l);
 }
 
-/* What follows DRAFT_IN, as a model of width E. */
+/* Binds the ops that follow DRAFT_IN, as a model of width E. */
 static void bind_own(struct binder *b, struct model *own, const struct decoder *d,
                      const struct plan *p, uint64_t n_embd, uint64_t n_vocab) {
     for (uint32_t l = 0; l < p->n_layer && b->r == 0; l++)

@@ -9,7 +9,7 @@
 
 #define ASSISTANT_ARCH "gemma4-assistant" /* general.architecture */
 
-/* Whether @file is one, by the name of its architecture. */
+/* Returns true if @file is an assistant, by the name of its architecture. */
 bool assistant_found(const struct gguf *file);
 /* Adds pass 1 from @b, the assistant's file, behind the ops of @m, whose last is LOGITS, and whose
  * rotary positions are known; @d: its layers'. -EINVAL in the binder: it is of another model. */

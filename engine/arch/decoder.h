@@ -10,7 +10,7 @@
 #include "engine/bind.h"
 #include "engine/model.h"
 
-/* What a decoder layer may have beside its seven matrices and two norms. */
+/* Describes a decoder layer's parts beside its seven matrices and two norms. */
 struct decoder {
     enum bind_need qkv_bias, out_bias, ffn_bias, qk_norm, sinks, expert_bias;
     bool unnormed;        /* no norms before attention and the FFN */
@@ -38,7 +38,7 @@ struct decoder {
     bool tiled;             /* hybrid.h: how value heads share key heads, struct delta_shape */
 };
 
-/* What a layer has of its own where layers differ. */
+/* Describes one layer, where layers differ. */
 struct layer {
     uint32_t index; /* in the file */
     struct heads heads;
@@ -65,6 +65,6 @@ void decoder_ffn(struct binder *b, struct model *m, const struct decoder *d, con
 void decoder_experts(struct binder *b, struct model *m, const struct decoder *d, uint32_t layer);
 /* One of the two: experts where the model has any and the layer is not among the leading ones. */
 void decoder_mlp(struct binder *b, struct model *m, const struct decoder *d, const struct layer *l);
-/* All of a model whose every layer is attention and then an FFN, or experts where the model has
- * any. */
+/* Binds a whole model whose every layer is attention and then an FFN, or experts where the model
+ * has any. */
 void decoder_bind(struct binder *b, struct model *m, const struct decoder *d);

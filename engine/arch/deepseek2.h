@@ -8,5 +8,5 @@
 
 /* A block_fn (mtp.h), once deepseek2_bind() has read the sizes. */
 void deepseek2_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
-/* What decoder_bind() is for other models. */
+/* Binds the whole model, in place of decoder_bind(). */
 void deepseek2_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -21,7 +21,7 @@ static void add_norm(struct binder *b, struct model *m, uint32_t layer, const ch
                  });
 }
 
-/* The same with those of @part of a layer. */
+/* Adds a layer norm with the weights of @part of a layer. */
 static void add_layer_norm(struct binder *b, struct model *m, uint32_t layer, const char *part) {
     char name[64];
 

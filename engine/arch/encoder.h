@@ -7,5 +7,5 @@
 
 #include "engine/arch/decoder.h"
 
-/* What decoder_bind() is for other models. */
+/* Binds the whole model, in place of decoder_bind(). */
 void encoder_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -6,7 +6,7 @@
 #include "engine/arch/window.h"
 #include "engine/rope.h"
 
-/* What differs by layer. */
+/* Hyperparameters that differ by layer. */
 struct plan {
     uint32_t n_head[MODEL_LAYERS_MAX], n_head_kv[MODEL_LAYERS_MAX], n_ff[MODEL_LAYERS_MAX];
     bool in_window[MODEL_LAYERS_MAX];
@@ -15,8 +15,8 @@ struct plan {
     struct kv_layer kv[MODEL_LAYERS_MAX]; /* of the own ones */
 };
 
-/* What differs by layer, checked: heads share key heads evenly, and the last layers with keys of
- * their own are one with a window and one without. */
+/* Reads the hyperparameters that differ by layer, and checks that heads share key heads evenly and
+ * that the last two layers with keys of their own are one with a window and one without. */
 static void read_plan(struct meta *m, struct model_shape *s, struct plan *p) {
     uint32_t value_dim, shared = 0;
 
@@ -142,7 +142,7 @@ void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l) {
         m->op[m->n_ops - 1].scale = scale;
 }
 
-/* All ops of layer @l, whose pages go to p->kv[l]. */
+/* Adds all ops of layer @l, whose pages go to p->kv[l]. */
 static void bind_layer(struct binder *b, struct model *m, const struct decoder *d, struct plan *p,
                        uint32_t l) {
     const struct layer layer = layer_of(m, p, l);

@@ -5,7 +5,8 @@
 
 #include "engine/arch/decoder.h"
 
-/* What decoder_bind() is for other models; reads the hyperparameters that only these have. */
+/* Binds the whole model, in place of decoder_bind(), and reads the hyperparameters that only these
+ * models have. */
 void gemma4_bind(struct binder *b, struct model *m, const struct decoder *d);
 /* The last op of layer @l, which is the last of @m, scales all of x, where the file says so. */
 void gemma4_scale_layer(struct binder *b, struct model *m, uint32_t l);

@@ -64,7 +64,7 @@ static void check_sections(struct meta *m, const char *key) {
         m->r = err_set(m->err, 0, NULL, "'%s' does not give every pair a position", key);
 }
 
-/* Which layers are delta nets: named one by one, or all but every @interval-th. */
+/* Finds the layers that are delta nets: named one by one, or all but every @interval-th. */
 static void read_kinds(struct meta *m, const struct model_shape *s, bool *is_delta) {
     char key[96];
     uint32_t interval = 4, n = 0;

@@ -7,5 +7,6 @@
 
 #include "engine/arch/decoder.h"
 
-/* What decoder_bind() is for other models; reads the hyperparameters that only these have. */
+/* Binds the whole model, in place of decoder_bind(), and reads the hyperparameters that only these
+ * models have. */
 void hybrid_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -6,5 +6,5 @@
 
 #include "engine/arch/decoder.h"
 
-/* What decoder_bind() is for other models. A layer without key heads is a convolution. */
+/* Binds the whole model, in place of decoder_bind(). A layer without key heads is a convolution. */
 void lfm2_bind(struct binder *b, struct model *m, const struct decoder *d);

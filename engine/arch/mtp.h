@@ -15,10 +15,10 @@ typedef void (*block_fn)(struct binder *b, struct model *m, const struct decoder
 /* A block_fn: those of decoder.h. */
 void mtp_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
 
-/* What the final norm of a block is. */
+/* Kinds of final norm of a block. */
 enum mtp_norm { MTP_RMS, MTP_CENTRED };
 
-/* Whether the file has the first block. */
+/* Returns true if the file has the first block. */
 bool mtp_found(const struct binder *b, const struct model *m);
 /* The hidden state is what the final norm gives: the last op of @m, LOGITS, becomes KEEP and LOGITS
  * without a norm. */

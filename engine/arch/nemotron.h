@@ -9,5 +9,5 @@
 
 /* A block_fn (mtp.h): attention, then experts with a norm of their own. */
 void nemotron_block(struct binder *b, struct model *m, const struct decoder *d, uint32_t index);
-/* What decoder_bind() is for other models. The file says of each block which it is. */
+/* Binds the whole model, in place of decoder_bind(). The file gives the kind of each block. */
 void nemotron_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -8,12 +8,13 @@
 #include "engine/arch/decoder.h"
 #include "engine/meta.h"
 
-/* Which of @n_layer layers have a window: named one by one by the file, or all but the last of
- * every @period, a number that the file may have too. The window's size goes to *window, which
- * stays as it is where the file has none; 0: no layer has one. */
+/* Finds the layers of @n_layer that have a window: named one by one by the file, or all but the
+ * last of every @period, which the file may override. Writes the window's size to *window, which is
+ * unchanged where the file has none; 0: no layer has a window. */
 void window_read(struct meta *m, uint32_t n_layer, uint32_t period, bool *in_window,
                  uint32_t *window);
-/* What the model does with embeddings and logits: soft cap of the file, scale sqrt(n_embd). */
+/* Sets how the model treats embeddings and logits: the file's soft cap, and the scale sqrt(n_embd)
+ * if @scaled. */
 void window_ends(struct meta *m, struct model *model, bool scaled, struct model_op *logits);
-/* What decoder_bind() is for other models. */
+/* Binds the whole model, in place of decoder_bind(). */
 void window_bind(struct binder *b, struct model *m, const struct decoder *d);

@@ -64,7 +64,7 @@ static uint32_t page_at(const struct run *r, uint32_t row, uint32_t pos) {
     return host_page(&r->step->host, r->op->kv.cls, row, pos);
 }
 
-/* Where 16 keys of row @row's sequence from position @pos (a multiple of 16) are. */
+/* Finds the 16 keys of row @row's sequence from position @pos (a multiple of 16) on. */
 static void find_group(const struct item *it, uint32_t row, uint32_t pos, struct attn_tile *t,
                        int g) {
     const struct be *b = it->be;
@@ -125,7 +125,8 @@ static struct range visible(const struct item *it, uint32_t i, uint32_t at) {
     return (struct range){first > at ? first - at : 0, MIN(end - at, TILE_KEYS)};
 }
 
-/* Whether rows @a and @b, which see @n keys from position @at on, find them in the same pages. */
+/* Returns true if rows @a and @b, which see @n keys from position @at on, find them in the same
+ * pages. */
 static bool same_pages(const struct run *r, uint32_t a, uint32_t b, uint32_t at, uint32_t n) {
     const uint32_t *seq = r->step->host.row_seq;
 
@@ -184,7 +185,7 @@ static void do_tile(const struct item *it, uint32_t at, const float *q, struct a
     }
 }
 
-/* All keys of a chunk that a row of the item sees, into cleared states. */
+/* Adds all keys of a chunk that a row of the item sees to cleared states. */
 static void do_chunk(const struct item *it, uint32_t chunk, const float *q,
                      struct attn_state *states) {
     uint32_t end = MIN((chunk + 1) * ATTEND_CHUNK, it->end);
@@ -237,7 +238,7 @@ static struct item make_item(const struct run *r, uint32_t i) {
     return it;
 }
 
-/* All chunks of an item in one thread, merged from left to right. */
+/* Computes all chunks of an item in one thread, merged from left to right. */
 static void do_whole(const struct item *it, struct attend_scratch *s) {
     uint32_t last = (it->end - 1) / ATTEND_CHUNK;
     uint32_t first = it->begin / ATTEND_CHUNK;
@@ -320,7 +321,7 @@ static void merge_items(void *ctx, uint32_t thread) {
     }
 }
 
-/* Whether a block may go on from sequence @i - 1 to @i: both begin with the same page. */
+/* Returns true if a block may extend from sequence @i - 1 to @i: both begin with the same page. */
 static bool shares(const struct run *r, uint32_t i) {
     const struct engine_seq *a = &r->step->host.batch->seq[i - 1], *b = a + 1;
 

@@ -162,8 +162,8 @@ static void pack_expert_panels(void *ctx, uint32_t thread) {
     }
 }
 
-/* What was packed need not stay in memory twice: the pages go back to the file, which the system
- * keeps cached as long as there is room. */
+/* Releases the pages of a tensor that was packed, so that it is not in memory twice: the system
+ * keeps them in its cache as long as there is room. */
 static void forget(const struct tensor *t) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t from = round_up((uintptr_t)t->data, page);
@@ -515,7 +515,7 @@ static struct be *close_backend(struct be *b) {
     return NULL;
 }
 
-/* All of a backend whose shape and sizes are known. 0 or -errno with @err. */
+/* Opens all parts of a backend whose shape and sizes are known. 0 or -errno with @err. */
 static int open_parts(struct be *b, const struct be_opts *o, struct err *err) {
     int r;
 

@@ -6,7 +6,7 @@
  * into the convolution alone.
  */
 
-/* What goes into the convolution of a row: in[0] = b u, in the place of b. */
+/* Computes the convolution's input of a row: in[0] = b u, in the place of b. */
 static void enter_row(void *ctx, uint32_t row, uint32_t thread) {
     const struct recurrent_run *k = ctx;
     const struct be *b = k->step->be;

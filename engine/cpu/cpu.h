@@ -24,15 +24,15 @@
 
 enum { LANES = 16, TILE_MAX = 8 };
 
-/* How a matrix wants its activations (acts.c). Per row, for every block of values:
+/* Formats of activations (acts.c). Per row, for every block of values:
  *   ACTS_K   256: int8, scale, sums of 16 and 32      K-quants, IQ4_XS
  *   ACTS_KT  the same, the int8 of each 32 transposed as 8 x 4 instead of 4 x 8: IQ2_XXS
  *   ACTS_B   32: int8, scale, sum
- *   ACTS_B16 the same with sums of 16: NVFP4
+ *   ACTS_B16 like ACTS_B with sums of 16: NVFP4
  *   ACTS_F   float */
 enum acts_kind { ACTS_K, ACTS_KT, ACTS_B, ACTS_B16, ACTS_F, ACTS_KINDS };
 
-/* What panels are made of: panel.c has the layouts. */
+/* Formats of panels; panel.c has the layouts. */
 enum panel_format {
     PANEL_F32,
     PANEL_F16,
@@ -60,7 +60,7 @@ enum panel_format {
     PANEL_FORMATS
 };
 
-/* What all panels of a format have in common. */
+/* Properties that all panels of a format share. */
 struct panel_info {
     enum acts_kind acts;
     uint16_t block;                   /* values of a row that share a scale */
@@ -165,7 +165,7 @@ static inline size_t kv_codes(enum engine_kv_type type, size_t n) {
     return type == ENGINE_KV_F16 ? 2 * n : type == ENGINE_KV_Q8_0 ? n : n / 2;
 }
 
-/* What the queries of one kernel call have so far: maximum, 16 partial sums, weighted values. */
+/* Running softmax of the queries of one kernel call: maximum, 16 partial sums, weighted values. */
 struct attn_state {
     float m, l[LANES];
     float *o; /* [head_dim rounded up to 16] */
@@ -178,15 +178,15 @@ struct attn_tile {
     const uint8_t *v_scale[2]; /* of blocks */
     uint32_t first, n;         /* keys [first, n) are visible, n 1..32 */
     float cap;                 /* of the scores; 0: none */
-    /* Of each query: what its scores lose by distance, and its position less that of the first
-     * key. alibi: whether they do. */
+    /* alibi: scores decrease with distance. slope[]: the decrease of each query's score per
+     * position; at[]: the query's position less that of the first key. */
     bool alibi;
     bool holes; /* scores that are not finite are of keys that weigh nothing */
     float slope[4], at[4];
 };
 
-/* How panels of a format meet a tile of activations. acc[column][lane] += panel x tile over the
- * blocks [b0, b1); for ACTS_F over everything, and acc is overwritten. */
+/* Kernel that multiplies a panel of a format by a tile of activations. acc[column][lane] += panel x
+ * tile over the blocks [b0, b1); for ACTS_F over all blocks, and acc is overwritten. */
 struct gemm {
     void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *acts, uint32_t n,
                 uint32_t b0, uint32_t b1, float *acc);
@@ -198,7 +198,7 @@ struct gemm_wide {
      * is not unpacked. */
     void (*unpack)(const struct mat *m, const uint8_t *panel, uint32_t b0, uint32_t b1,
                    uint8_t *out);
-    /* As gemm.run, for @n_tiles full tiles one behind the other, a multiple of min_tiles. */
+    /* Multiplies like gemm.run, for @n_tiles consecutive full tiles, a multiple of min_tiles. */
     void (*run)(const struct mat *m, const uint8_t *panel, const uint8_t *quants,
                 const uint8_t *acts, uint32_t n_tiles, uint32_t b0, uint32_t b1, float *acc);
     uint32_t n_planes, min_tiles;
@@ -278,8 +278,8 @@ struct cpu_kernels {
                      bool silu, float *c, uint32_t n);
     /* x *= scale / sqrt(x . x + eps) */
     void (*delta_unit)(float *x, uint32_t n, float eps, float scale);
-    /* All rows of a head through its state @m, in their order. @m: sixteen values of the head after
-     * the other, of each [dim][16] or [n_state][16]. */
+    /* Advances the state @m of a head by all rows, in their order. @m: sixteen values of the head
+     * after the other, of each [dim][16] or [n_state][16]. */
     void (*delta_advance)(const struct delta_head *h, float *m);
     void (*mamba_advance)(const struct mamba_head *h, float *m);
 };

@@ -27,8 +27,8 @@ struct group {
     uint32_t expert, first, n_rows, first_tile; /* pairs [first, first + n_rows) */
 };
 
-/* All but acts[] is allocated at open for the largest batch; pairs and groups are those of the op
- * that runs. Invariant: places [0, n_pairs) are those of the pairs whose expert is here, group by
+/* Buffers for the largest batch, allocated at open except acts[]; pairs and groups are those of
+ * the op that runs. Invariant: places [0, n_pairs) hold the pairs whose expert is here, group by
  * group. */
 struct experts {
     float *normed;                 /* [max_rows][n_embd] */
@@ -71,7 +71,7 @@ void be_each(struct be *b, uint32_t n, each_fn fn, void *ctx) {
         pool_run(b->pool, do_each, &e);
 }
 
-/* What the row functions see of an op. */
+/* Context of the row functions of an op. */
 struct work {
     struct step *step;
     const struct model_op *op;
@@ -286,7 +286,7 @@ static void compute_pairs(struct step *s, const struct model_op *op) {
     multiply_groups(s, op, 2, MATMUL_STORE, e->out, false);
 }
 
-/* What drafts lies behind the layers. */
+/* Counts the picks of @layer; blocks that draft lie behind the layers and are not counted. */
 static void count_picks(struct be *b, uint32_t layer) {
     uint32_t n = b->shape.n_expert;
 
@@ -309,7 +309,7 @@ int ops_experts(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* What the functions of rows of a device see. */
+/* Context of the row functions that compute for a device. */
 struct beside {
     struct be *be;
     const struct weights *w;

@@ -111,7 +111,7 @@ INLINE void finish(struct shape f, int planes, const uint8_t *meta, struct cols 
         vf_store(acc + LANES * c, sum[c]);
 }
 
-/* All eight tiles: 16 rows of 64 bytes. */
+/* Configures all eight tiles: 16 rows of 64 bytes. */
 static const struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -122,7 +122,7 @@ static const struct {
     .rows = {ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS, ROWS},
 };
 
-/* What one instruction after the other has to do: @n tiles (2 or 4) from @acts on, into @out. */
+/* Work of consecutive instructions: @n tiles (2 or 4) from @acts on, into @out. */
 struct span {
     const struct mat *m;
     const uint8_t *panel, *quants, *acts;

@@ -15,7 +15,7 @@
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
 
-/* What 16 and the values of MXFP4 and NVFP4 add up to. */
+/* Values of MXFP4 and NVFP4 plus 16. */
 static const uint8_t fp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 
 /* Group @g (0..7) of a block. */

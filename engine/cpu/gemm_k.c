@@ -63,7 +63,7 @@ INLINE const uint8_t *high_part(int format, const uint8_t *q, int s) {
                                  : q + 1024 + 64 * s; /* IQ1M, IQ2S */
 }
 
-/* What 128 and the values of IQ4 add up to. */
+/* Values of IQ4 plus 128. */
 static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                       129, 141, 153, 166, 181, 197, 217, 241};
 
@@ -91,7 +91,8 @@ INLINE vb table_of(int format) {
     }
 }
 
-/* What takes the offset of sub-block @sub (of 16 or 32 values) off, for column @c. */
+/* Returns the initial sum of column @c that removes the offset of sub-block @sub (of 16 or 32
+ * values). */
 INLINE vi dot_init(struct shape f, struct cols a, int c, int sub) {
     switch (f.offset) {
     case 1:
@@ -199,8 +200,8 @@ INLINE void unpack(int format, const struct mat *m, const uint8_t *panel, uint32
         for (int s = 0; s < 8; s++, out += 512) {
             const uint8_t *q = panel + b * step;
 
-            /* The same blocks of the next panel, for the second-level cache: they are wanted when
-             * all tiles have met this one. */
+            /* Prefetches the same blocks of the next panel into the second-level cache: they are
+             * needed when all tiles have met this one. */
             UNROLL
             for (size_t i = 0; i < (step / 64 + 7) / 8; i++)
                 __builtin_prefetch(

@@ -26,7 +26,7 @@ static struct host_experts *close_experts(struct host_experts *h) {
     return NULL;
 }
 
-/* What experts_beside() needs of a backend: kernels, threads, buffers. */
+/* Opens the parts of a backend that experts_beside() needs: kernels, threads, buffers. */
 static int open_parts(struct be *b, const struct model_shape *shape, const struct engine_opts *o,
                       struct err *err) {
     b->shape = *shape;

@@ -62,7 +62,8 @@ static const struct isa { /* best first */
     {"generic", "", has_any, &cpu_kernels_generic},
 };
 
-/* All instruction sets give the same bits, so "auto" may take the best. */
+/* Returns the kernels named @name. All instruction sets give the same bits, so "auto" takes the
+ * best. */
 const struct cpu_kernels *isa_find(const char *name, struct err *err) {
     bool best = !name || strcmp(name, "auto") == 0;
 

@@ -1,7 +1,7 @@
 #pragma once
 
-/* What the files that are compiled once an instruction set define, to be put together in
- * kernels.c. The contracts are those of the members of struct cpu_kernels (cpu.h) named here. */
+/* Functions that each file compiled once for an instruction set defines; kernels.c puts them
+ * together. Their contracts are those of the members of struct cpu_kernels (cpu.h) named here. */
 
 #include "engine/cpu/vec.h"
 

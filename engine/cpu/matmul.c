@@ -69,8 +69,8 @@ static void scale_and_add_bias(const struct mat *m, uint32_t at, uint32_t n, uin
             acc[r * LANES + i] += m->bias[at + i];
 }
 
-/* What becomes of a panel's sums: stored, added or gated, with scale and bias; the lanes beyond
- * n_out are left. */
+/* Writes a panel's sums: stored, added or gated, with scale and bias; lanes beyond n_out are
+ * dropped. */
 static void write_out(const struct matmul *mm, uint32_t which, uint32_t panel, uint32_t row0,
                       uint32_t n_rows, struct matmul_scratch *s) {
     const struct mat *m = mm->m[which];
@@ -217,7 +217,7 @@ static uint32_t chunk_rows(const struct mat *m) {
     return (uint32_t)MIN(MAX(rows, 4 * TILE), MATMUL_ROWS);
 }
 
-/* How a product is cut; the number of its items. */
+/* Divides a product into items; returns their number. */
 static uint32_t cut(struct matmul *mm) {
     size_t panel_bytes = mm->m[0]->panel_bytes * (mm->mode == MATMUL_GLU ? 2 : 1);
 

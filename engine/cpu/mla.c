@@ -92,7 +92,7 @@ int mla_load(struct be *b, struct weights *w, const struct tensor *t, struct err
     return a->acts[kind] ? 0 : -ENOMEM;
 }
 
-/* What the threads see. */
+/* Context of the threads. */
 struct work {
     struct step *step;
     const struct model_op *op;

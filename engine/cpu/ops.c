@@ -12,7 +12,7 @@
  * product (matmul.c), what follows row by row.
  */
 
-/* What is done row by row. */
+/* Context of a function that works row by row. */
 struct rows {
     struct step *step;
     const struct weights *w;
@@ -26,7 +26,7 @@ struct rows {
 
 typedef void (*row_fn)(const struct rows *r, uint32_t row, uint32_t thread);
 
-/* What is done to which rows. */
+/* A function and the rows that it runs on. */
 struct row_run {
     struct rows *rows;
     row_fn fn;
@@ -180,7 +180,7 @@ static void prepare_row(const struct rows *r, uint32_t row, uint32_t thread) {
                                          b->acts[kind] + row * acts_bytes(kind, r->n_in, 1));
 }
 
-/* As ops_prepare() has it: @r says which rows. */
+/* Prepares like ops_prepare(), for the rows that @r names. */
 static struct matmul prepare_all(struct rows *r, uint32_t first, uint32_t n_mats) {
     struct be *b = r->step->be;
     struct matmul mm = {
@@ -218,7 +218,7 @@ struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t firs
     return ops_prepare_rows(s, w, first, n_mats, b->act[in], b->act_width[in]);
 }
 
-/* All of the op's matrices. */
+/* Prepares all of the op's matrices. */
 static struct matmul prepare(struct step *s, enum act_role in, const struct weights *w) {
     return ops_prepare(s, w, 0, w->n_mats, in);
 }
@@ -248,7 +248,8 @@ static void norm_or_copy(const struct be *b, const float *x, const float *norm, 
         memcpy(y, x, n * sizeof(*y));
 }
 
-/* What DRAFT_IN multiplies: norm x, then the norm of the hidden state of the position before. */
+/* Computes the input of DRAFT_IN's product: norm x, then the norm of the hidden state of the
+ * position before. */
 static void pair_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
     uint32_t n = b->shape.n_embd;
@@ -506,7 +507,7 @@ int ops_join(struct step *s, const struct model_op *op) {
     return 0;
 }
 
-/* Where there are no ups. */
+/* Applies GELU for FFNs without ups. */
 static void gelu_row(const struct rows *r, uint32_t row, uint32_t thread) {
     const struct be *b = r->step->be;
 

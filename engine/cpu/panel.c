@@ -377,7 +377,7 @@ static void pack_mxfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *met
     meta[lane] = p[0];
 }
 
-/* Of the scales that mean 0 the panel has one, and of the others seven bits. */
+/* Packs NVFP4: the panel has one code for all scales that mean 0, and seven bits for the others. */
 static void pack_nvfp4(const uint8_t *p, uint32_t lane, uint8_t *q, uint8_t *meta) {
     for (uint32_t s = 0; s < 4; s++) {
         uint64_t v = get_u64(p + 4 + 8 * s);

@@ -7,7 +7,7 @@
 
 #include "engine/cpu/state.h"
 
-/* All are for the largest batch; allocated at open. */
+/* Buffers for the largest batch, allocated at open. */
 struct recurrent {
     float *in[OP_MATRICES]; /* [max_rows][n_in] as STATE_IN left them */
     float *c;               /* [max_rows][n_in[0]] after the convolution */
@@ -16,7 +16,7 @@ struct recurrent {
     uint32_t n_states, n_heads;
 };
 
-/* What the threads see of an op. */
+/* Context of the threads for an op. */
 struct recurrent_run {
     struct step *step;
     const struct model_op *op;

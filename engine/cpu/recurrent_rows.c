@@ -66,8 +66,8 @@ INLINE void advance16(const struct delta_head *h, uint32_t row, uint32_t first, 
              vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
 }
 
-/* All rows through sixteen values before the next sixteen: their part of the state, 8 KiB where
- * dim is 128, stays in the first-level cache. */
+/* Advances all rows through sixteen values before the next sixteen: their part of the state, 8 KiB
+ * where dim is 128, stays in the first-level cache. */
 void CPU_NAME(delta_advance)(const struct delta_head *h, float *m) {
     for (uint32_t first = 0; first < h->dim; first += LANES)
         for (uint32_t row = 0; row < h->n_rows; row++)
@@ -96,7 +96,7 @@ INLINE void mamba16(const struct mamba_head *h, uint32_t row, uint32_t first, fl
     vf_store(h->y + row * h->y_stride + first, vf_fma(vf_set1(h->skip), x, y));
 }
 
-/* All rows through sixteen values before the next sixteen, as above. */
+/* Advances all rows through sixteen values before the next sixteen, as delta_advance() does. */
 void CPU_NAME(mamba_advance)(const struct mamba_head *h, float *m) {
     for (uint32_t first = 0; first < h->dim; first += LANES)
         for (uint32_t row = 0; row < h->n_rows; row++)

@@ -1,6 +1,6 @@
 #include "engine/cpu/kernels.h"
 
-/* What is done to one row: norm, rotation, activations and gates, the write into a page. */
+/* Functions of one row: norm, rotation, activations and gates, the write into a page. */
 
 /* Lane i sums the squares of values i, i + 16, ... by fma; the lanes are folded by halves. */
 void CPU_NAME(rows_norm)(const float *x, const float *w, float *y, uint32_t n, float eps) {

@@ -17,8 +17,8 @@ struct block {
     bool keep;
 };
 
-/* What load() made of an op: its matrices as panels, its vectors as floats. Either m[0 .. n_mats)
- * or expert[] is set. All memory is the blocks' and is freed by close(). */
+/* Weights of an op as load() made them: its matrices as panels, its vectors as floats. Either m[0
+ * .. n_mats) or expert[] is set. All memory belongs to the blocks and is freed by close(). */
 struct weights {
     struct weights *next;
     uint32_t n_mats;
@@ -105,13 +105,13 @@ struct be {
 
 enum { ATTEND_CHUNK = 256, ATTEND_QUERIES = 32 };
 
-/* Where page @page of class @cls lies. */
+/* Returns the address of page @page of class @cls. */
 static inline uint8_t *be_page(const struct be *b, uint8_t cls, uint32_t page) {
     assert(page < b->kv[cls].n_pages);
     return b->kv[cls].at + page * b->kv[cls].page_bytes;
 }
 
-/* How a layer of such heads lies in its part of a page. */
+/* Describes how a layer of such heads lies in its part of a page. */
 static inline struct kv_view be_view(const struct be *b, const struct heads *h) {
     size_t key = kv_bytes(b->kv_type, h->dim);
 
@@ -193,7 +193,7 @@ int ops_layer_input(struct step *s, const struct model_op *op);
  * tiles here. */
 struct matmul ops_prepare(struct step *s, const struct weights *w, uint32_t first, uint32_t n_mats,
                           enum act_role in);
-/* The same of rows that lie at @in, @stride floats apart. */
+/* Prepares like ops_prepare(), for rows that lie at @in, @stride floats apart. */
 struct matmul ops_prepare_rows(struct step *s, const struct weights *w, uint32_t first,
                                uint32_t n_mats, const float *in, size_t stride);
 int ops_norm(struct step *s, const struct model_op *op);

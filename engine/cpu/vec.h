@@ -84,7 +84,7 @@ INLINE int32_t cols_i(const uint8_t *p, size_t row, int c, int i) {
     return v;
 }
 
-/* The same as a float. */
+/* Number @i of column @c as a float; columns lie @row bytes apart. */
 INLINE float cols_f(const uint8_t *p, size_t row, int c, int i) {
     float v;
 

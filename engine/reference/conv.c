@@ -4,7 +4,7 @@
 
 #include "engine/reference/reference.h"
 
-/* What goes into the convolution takes b's place. */
+/* Computes the convolution's input for one row; it replaces b. */
 static void run_row(struct step *s, const struct model_op *op, uint32_t r, float *state) {
     struct be *b = s->be;
     size_t n = b->shape->state.n_out, at = r * n;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "engine/reference/reference.h"
 
-/* What a token is for one value head. */
+/* Inputs of one token for one value head. */
 struct head {
     const float *q, *k, *v;
     float keep, beta; /* e^g, sigmoid of the raw beta */

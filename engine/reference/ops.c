@@ -262,8 +262,8 @@ static void load_head(enum engine_kv_type type, const uint8_t *src, size_t n, fl
     quant_decode(as[type], src, x, n);
 }
 
-/* Where head @head of the key (@which 0) or value (1) of position @pos of row @row's sequence
- * lies. */
+/* Returns the address of the key (@which 0) or value (1) of head @head at position @pos of row
+ * @row's sequence. */
 static uint8_t *slot_of(struct step *s, const struct model_op *op, uint32_t row, uint32_t pos,
                         uint32_t head, int which) {
     const struct be *b = s->be;
@@ -330,7 +330,7 @@ static void take_queries(struct be *b, const struct heads *heads, uint32_t row) 
         memcpy(b->act[ACT_Q] + h * dim, b->gated + 2 * h * dim, dim * sizeof(float));
 }
 
-/* All rows through one matrix at a time: a row of weights is decoded once a step. */
+/* Multiplies all rows by one matrix at a time, so that a row of weights is decoded once a step. */
 int ref_qkv(struct step *s, const struct model_op *op) {
     struct be *b = s->be;
     const struct heads *h = &op->heads;

@@ -1,6 +1,6 @@
 /*
- * What recurrent layers have in common in the reference backend: the products of their input, the
- * convolution, and that a sequence's rows go through its state one after the other.
+ * Code that the recurrent layers of the reference backend share: the products of their input, the
+ * convolution, and the loop that takes a sequence's rows through its state one after the other.
  */
 
 #include <assert.h>

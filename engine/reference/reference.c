@@ -46,7 +46,7 @@ static float *floats(size_t rows, size_t width) {
     return calloc(MAX(rows, 1), width * sizeof(float));
 }
 
-/* What only models with recurrent layers need. */
+/* Allocates the buffers that only recurrent layers need. */
 static bool alloc_states(struct be *b, const struct be_opts *o) {
     const struct state_shape *t = &o->shape->state;
     size_t n_rows = o->engine->max_rows;
@@ -66,7 +66,7 @@ static bool alloc_states(struct be *b, const struct be_opts *o) {
     return ok && b->act[ACT_D] && b->gated && b->channel && b->recall && b->state;
 }
 
-/* What only models with latent attention need. */
+/* Allocates the buffers that only latent attention needs. */
 static bool alloc_latent(struct be *b, const struct be_opts *o) {
     const struct model_shape *s = o->shape;
     const struct mla_shape *a = &s->mla;

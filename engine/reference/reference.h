@@ -42,11 +42,11 @@ struct be {
     uint8_t *pages[KV_CLASSES];
     size_t page_bytes[KV_CLASSES];
 
-    /* Of models with latent attention, else NULL: [max_rows] latent keys, q_rank values, heads'
+    /* For models with latent attention, else NULL: [max_rows] latent keys, q_rank values, heads'
      * queries. */
     float *latent, *latent_q, *latent_heads;
 
-    /* Of models with recurrent layers, else NULL. */
+    /* For models with recurrent layers, else NULL. */
     float *gated;           /* [max_rows][heads][2][dim] queries and gates of attention */
     float *in[OP_MATRICES]; /* [max_rows][n_in] of STATE_IN */
     float *channel;         /* [channels] after the convolution */
@@ -54,8 +54,8 @@ struct be {
     float *state;           /* [n_states][recurrent layers][n_floats] */
 };
 
-/* What the files of this backend share. A dot product is summed in sixteen lanes, element i in lane
- * i % 16, and the lanes pairwise. */
+/* Functions that the files of this backend share. A dot product is summed in sixteen lanes, element
+ * i in lane i % 16, and then the lanes pairwise. */
 float ref_dot(const float *a, const float *b, size_t n);
 /* The values of a norm or a bias: F32, not necessarily aligned. */
 float ref_vector_at(const struct tensor *t, size_t i);

@@ -112,7 +112,7 @@ MX_FN float blk_q3_k(const uint8_t *b, unsigned i) {
  * v a value of a vector of the grid, of four values in IQ3 and of eight in the others, with a sign
  * in IQ2 and IQ3. All but the last product are exact in single precision. */
 
-/* Whether vectors of the grid of @type have four values. */
+/* Returns true if vectors of the grid of @type have four values. */
 MX_FN bool blk_is_iq3(uint32_t type) {
     return type == TENSOR_IQ3_XXS || type == TENSOR_IQ3_S;
 }
@@ -149,7 +149,8 @@ MX_FN unsigned blk_iq_scale(uint32_t type, const uint8_t *b, unsigned r) {
     }
 }
 
-/* Which vector of the grid run @r is, of four values (IQ3, 0..63) or of eight (0..31). */
+/* Returns the index of the grid vector of run @r: of four values (IQ3, 0..63) or of eight
+ * (0..31). */
 MX_FN unsigned blk_iq_index(uint32_t type, const uint8_t *b, unsigned r) {
     switch (type) {
     case TENSOR_IQ1_S:

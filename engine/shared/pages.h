@@ -30,7 +30,7 @@
 #define ATTN_LATENT 32u      /* queries of a block of latent attention */
 #define ATTN_LATENT_BULK 48u /* in attend_latent_bulk, where it has all chunks */
 
-/* What a page of a head is made of. */
+/* Parts of a head's page. */
 enum page_part { PAGE_K, PAGE_V, PAGE_K_SCALES, PAGE_V_SCALES };
 
 /* @latent: values are the first ones of the keys, and have no room of their own. */

@@ -77,7 +77,7 @@ MX_FN uint64_t samp_weight(float l, float max, float inv_t) {
     return mx_bits_of_double(e + 0x1p52) & 0xFFFFFFFFFFFFFu;
 }
 
-/* What is maximised: l + T g. */
+/* Returns the key that sampling maximises (Gumbel-max): l + T g. */
 MX_FN double samp_key(float l, float temperature, uint32_t word) {
     return (double)l + (double)temperature * mx_gumbel(word);
 }

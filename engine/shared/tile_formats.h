@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include "engine/shared/blocks.h"
 
-/* What tiles hold; their order matters where the comments say so. */
+/* Formats of tiles; their order matters where the comments say so. */
 enum tile_format {
     TILE_F16,
     TILE_Q8_0,
@@ -32,7 +32,8 @@ enum tile_format {
 
 #define TILE_ROWS 16u
 #define TILE_LANES 32u
-/* What a type of tensor is repacked to: its own format, one that holds it, or half precision. */
+/* Returns the format that a tensor type is repacked to: its own, one that can represent it, or half
+ * precision. */
 MX_FN enum tile_format tile_format_of(uint32_t type) {
     switch (type) {
     case TENSOR_Q8_0:

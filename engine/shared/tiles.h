@@ -123,7 +123,7 @@ MX_FN uint32_t tile_bytes(uint32_t f) {
      : (f) > TILE_Q8_0 && (f) < TILE_Q4_K                                       ? 4u               \
                                                                                 : 1u)
 
-/* As the macro, for callers whose format is no constant. */
+/* Computes TILE_STAGE_UNITS() for callers whose format is no constant. */
 MX_FN uint32_t tile_stage_units(uint32_t f) {
     return TILE_STAGE_UNITS(f);
 }
@@ -192,16 +192,16 @@ MX_FN uint32_t tile_halves_at(const struct tile_source *s, uint32_t r, uint32_t 
            (uint32_t)mx_float_to_half(tile_value_at(s, r, k + 2)) << 16;
 }
 
-/* Which four bits of a word hold the upper bits of column @e (0..3) of row g (@high 0) or g + 8
- * (1): */
+/* Returns the four bits of a word that hold the upper bits of column @e (0..3) of row g (@high 0)
+ * or g + 8 (1): */
 MX_FN uint32_t tile_high_slot(uint32_t e, uint32_t high) {
     return (0x74653021u >> (8 * e + 4 * high)) & 15;
 }
 
-/* Where bit @bit of the code of column @e (0..3) of row g (@high 0) or g + 8 (1) stands in a word:
- * a half's lower exponent and upper mantissa bits are 9 .. 11, its sign is 15. The columns 0 and 1
- * are in the lower half-word. Row g of the even ones is in its place, row g + 8 is three to the
- * right; of the odd ones exponents are 6 and 9 to the right, signs 2 and 1. */
+/* Returns the place in a word of bit @bit of the code of column @e (0..3) of row g (@high 0) or g +
+ * 8 (1): a half's lower exponent and upper mantissa bits are 9 .. 11, its sign is 15. Columns 0 and
+ * 1 are in the lower half-word. In even columns row g is in its place and row g + 8 three bits to
+ * the right; in odd columns exponents are 6 and 9 to the right, signs 2 and 1. */
 MX_FN uint32_t tile_fp4_bit(uint32_t e, uint32_t high, uint32_t bit) {
     uint32_t at = (e % 2 ? 3u : 9u) - 3 * high + bit;
 
@@ -328,12 +328,12 @@ MX_FN uint32_t tile_half_at(uint32_t f, uint32_t i) {
     return tile_bytes(f) - 2 * tile_n_halves(f) + 2 * i;
 }
 
-/* Whether a tile has halves m beside each d. */
+/* Returns true if a tile has halves m beside each d. */
 MX_FN bool tile_has_minima(uint32_t f) {
     return f == TILE_Q4_1 || f == TILE_Q5_1;
 }
 
-/* Whether half @i is a minimum (m or dmin) and not a scale. */
+/* Returns true if half @i is a minimum (m or dmin) and not a scale. */
 MX_FN bool tile_half_is_min(uint32_t f, uint32_t i) {
     return (tile_has_minima(f) && i >= 2 * TILE_ROWS) ||
            ((f == TILE_Q4_K || f == TILE_Q5_K) && i % 2 == 1) || (f == TILE_Q2_K && i % 4 >= 2);
@@ -413,9 +413,9 @@ MX_FN uint8_t tile_scaled_exponent(uint8_t e, int unit) {
 
 /* -- reading: a weight of a tile with the bits of the file; formats that are legible ----------- */
 
-/* Whether weights are read from tiles of this type of tensor, which then say exactly what its
- * blocks say, where no scale is above 16. MXFP4 does not for blocks that are 2^-30 of others, and
- * small minima of Q4_1 and Q5_1 are rounded. */
+/* Returns true if weights can be read back exactly from tiles of this tensor type, where no scale
+ * exceeds 16. MXFP4 fails for blocks that are 2^-30 of their neighbours; small minima of Q4_1 and
+ * Q5_1 are rounded. */
 MX_FN bool tile_is_legible(uint32_t type) {
     uint32_t f = tile_format_of(type);
 
@@ -455,7 +455,7 @@ MX_FN int tile_read_code(uint32_t f, const uint8_t *tile, uint32_t r, uint32_t k
     return q;
 }
 
-/* What half @i was in the file; @inverse: 2^-unit. */
+/* Returns half @i as it was in the file; @inverse: 2^-unit. */
 MX_FN float tile_read_half(uint32_t f, const uint8_t *tile, uint32_t i, float inverse) {
     return blk_half(tile + tile_half_at(f, i)) *
            (inverse * tile_power_of_two(-tile_half_power(f, i)));

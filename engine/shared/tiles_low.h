@@ -96,8 +96,8 @@ MX_FN const void *tile_grid_of(uint32_t type, const struct tile_grids *t) {
     }
 }
 
-/* Of a slice: bytes of indices or of the lower bits of codes; of signs, or upper bits of Q3_K; of
- * all codes; of scales. */
+/* Sizes of a slice: bytes of indices or of the lower bits of codes; of signs, or upper bits of
+ * Q3_K; of all codes; of scales. */
 #define LOW_INDEX_BYTES(f)                                                                         \
     ((f) == TILE_IQ1 ? 192u : (f) == TILE_IQ2 ? 160u : (f) == TILE_IQ3 ? 288u : 256u)
 #define LOW_SIGN_BYTES(f) ((f) == TILE_IQ1 || (f) == TILE_Q2_K ? 0u : 128u)
@@ -131,8 +131,9 @@ MX_FN uint32_t low_index(uint32_t f, uint32_t type, const uint8_t *b, uint32_t c
     return f == TILE_IQ1 && !blk_iq_signs(type, b, column / 8) ? index | 1u << 11 : index;
 }
 
-/* What follows the bytes of indices: bits [8, 8 + @bits) of each of a lane's (pair's) eight, from
- * the blocks of rows g and g + 8: not an array, which would lie in a device's local memory. */
+/* Returns the words behind the bytes of indices: bits [8, 8 + @bits) of each of a lane's (pair's)
+ * eight, from the blocks of rows g and g + 8. Not an array, which a device would keep in local
+ * memory. */
 MX_FN uint32_t low_index_high(uint32_t f, uint32_t type, const uint8_t *b, const uint8_t *b8,
                               uint32_t column, uint32_t bits) {
     uint32_t out = 0;
