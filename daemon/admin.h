@@ -39,7 +39,7 @@ int admin_last_fd(const struct admin *a); /* http_server_last_fd() */
 void admin_upgrade_over(struct admin *a, int pid, const char *why);
 /* The next daemon listens: no new connections, and the files of sockets stay. */
 void admin_hand_over(struct admin *a);
-/* Those sockets are this daemon's own: their files go with it. */
+/* Makes the listening sockets this daemon's own: their files are removed when it closes them. */
 void admin_own_paths(struct admin *a);
 /* Closes listeners and connections at once; watchers too. */
 void admin_close(struct admin *a);

@@ -61,7 +61,7 @@ static void add_front(doc_t *d, val_t *root, const struct api *api) {
     add_rows(d, yyjson_mut_obj_add_obj(d, root, "front"), front_rows, n_front_rows, &s);
 }
 
-/* What each draft source has done; the names are those of the option draft-sources. */
+/* Adds the counters of each draft source; the names are those of the option draft-sources. */
 static void add_drafts(doc_t *d, val_t *root, const struct msg_stats *s) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "drafts");
 
@@ -85,7 +85,8 @@ static void add_devices(doc_t *d, val_t *root, const struct msg_stats *s) {
     }
 }
 
-/* What the front knows of the worker, then what that said itself, age_ms ago. */
+/* Adds what the front knows of the worker, then the worker's own statistics, which are age_ms
+ * old. */
 static void add_worker(doc_t *d, val_t *root, const struct workers *workers) {
     val_t *o = yyjson_mut_obj_add_obj(d, root, "worker");
     struct workers_stats w;

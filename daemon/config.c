@@ -155,7 +155,7 @@ static int set_number(const struct option *o, char *at, const char *text, struct
     return 0;
 }
 
-/* What a shell would have taken away or put in. */
+/* Rejects values that a shell would have changed: a leading ~, and quotes around the text. */
 static int check_shell(const struct option *o, const char *text, struct err *err) {
     size_t len = strlen(text);
 
@@ -372,7 +372,7 @@ const char *config_without_tls(const char *address) {
     return address + (strncmp(address, "tls:", 4) == 0 ? 4 : 0);
 }
 
-/* Whether @address has the form that main.c listens on; whether it can be bound is seen there. */
+/* Returns true if @address has the form that main.c listens on; binding it may still fail there. */
 static bool is_address(const char *address) {
     const char *at = config_without_tls(address), *colon = strrchr(at, ':');
     uint64_t port;

@@ -105,7 +105,7 @@ int config_pack(const struct config *c, const char *section, struct buf *out);
 /* Sets the options that config_pack() wrote. 0, -EPROTO: it did not write them; -ENOMEM. */
 int config_unpack(struct config *c, const char *data, size_t len);
 
-/* Whether draft source @name is among @c->draft_sources. */
+/* Returns true if draft source @name is among @c->draft_sources. */
 bool config_drafts_from(const struct config *c, const char *name);
 /* The bit set of the draft sources that are not among @c->draft_sources, which config_check() has
  * accepted: bit i stands for msg_draft_source[i]. */

@@ -11,7 +11,7 @@
 /* Longest line of config_help(). */
 #define HELP_COLUMNS 78
 
-/* What the field of @o holds, which has the type of a number, a bool or an enum. */
+/* Returns the value of @o's field, which has the type of a number, a bool or an enum. */
 static uint64_t load(const struct option *o, const char *at) {
     uint64_t v = 0;
     uint32_t v32 = 0;
@@ -113,7 +113,7 @@ static void print_wrapped(FILE *out, const char *text, size_t indent) {
     fputc('\n', out);
 }
 
-/* What --help writes for the value of @o: its words, or its kind. */
+/* Returns the placeholder for the value of @o in --help: its words, or its kind. */
 static const char *value_name(const struct option *o) {
     static const char *const names[] = {
         [OPTION_STRING] = "TEXT", [OPTION_LIST] = "A,B,...", [OPTION_UINT] = "N",
@@ -154,7 +154,7 @@ void config_help(FILE *out) {
 
 /* ---- what a wrong name was meant to be ---- */
 
-/* What other servers call it. */
+/* Names that other servers use for our options. */
 static const struct {
     const char *theirs, *ours;
 } foreign[] = {

@@ -108,7 +108,7 @@ static bool is_throttled(const struct nvml *n, void *device) {
     return bits & REASONS_THROTTLED;
 }
 
-/* What cannot be told of this device stays 0. */
+/* Asks NVML for the state of the device; values that it cannot tell stay 0. */
 static struct device_state ask(const struct device_watch *w) {
     const struct nvml *n = &w->nvml;
     void *device = w->device;

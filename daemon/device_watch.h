@@ -20,10 +20,10 @@ struct device_state {
 
 struct device_watch;
 
-/* Of the device at @address of its bus (domain:bus:device.function). 0; -ENODEV: there is no NVML,
- * or it does not have the device; other -errno. @err says why. */
+/* Starts to watch the device at bus address @address (domain:bus:device.function). 0; -ENODEV:
+ * there is no NVML, or it does not know the device; other -errno. @err says why. */
 int device_watch_new(struct device_watch **out, const char *address, struct err *err);
-/* What was told last. Changes once a second. @w NULL: all 0. */
+/* Returns the last state that was read; it changes once a second. @w NULL: all 0. */
 struct device_state device_watch_read(struct device_watch *w);
 /* NULL is accepted. A thread that does not come back from a call within a second is left behind. */
 void device_watch_free(struct device_watch *w);

@@ -11,10 +11,10 @@
 #include "daemon/worker.h"
 
 /*
- * What can be wrong with a model is said here, in one line with the file's name, before a worker is
- * started and before the service says that it is ready: a worker could only say it to the log. The
- * files stay open, since each worker gets their descriptors: a model that is replaced by rename is
- * served on. Nothing is read from them any more after front_model_open().
+ * Checks a model before a worker is started and before the service reports that it is ready, and
+ * reports errors in one line with the file's name: a worker could only write to the log. The files
+ * stay open, since each worker gets their descriptors, so a model that is replaced by a rename is
+ * still served. Nothing reads them in this process after front_model_open().
  */
 
 #define TEMPLATE_FILE_MAX (1u << 20)
@@ -133,7 +133,7 @@ static uint16_t pooling_of(const struct gguf *g, bool encoder) {
                        : usual;
 }
 
-/* Whether the string @key of the file is @value. */
+/* Returns true if the string @key of the file is @value. */
 static bool says(const struct gguf *g, const char *key, const char *value) {
     struct gguf_str s;
 
@@ -141,8 +141,8 @@ static bool says(const struct gguf *g, const char *key, const char *value) {
            memcmp(s.data, value, s.len) == 0;
 }
 
-/* Whether the engine could compute it, before a worker is started for it; and what is often
- * mistaken for a model. */
+/* Checks that the engine could compute the model, and names files that are often mistaken for a
+ * model. */
 static int check_kind(const struct gguf *g, struct engine_kind *out, struct err *err) {
     if (says(g, "general.type", "adapter"))
         return err_set(err, 0, "model",
@@ -154,9 +154,9 @@ static int check_kind(const struct gguf *g, struct engine_kind *out, struct err 
     return engine_check(g, out, err);
 }
 
-/* How query and document stand in a reranker's prompt: the file's template, else the one that
- * Qwen3-Reranker was trained with; an encoder has its separator between the two, RoBERTa's kin
- * (whose tokens are "t5") have it twice. */
+/* Forms of query and document in a reranker's prompt: the file's template, else the one that
+ * Qwen3-Reranker was trained with; an encoder has its separator between the two, and RoBERTa's
+ * family (whose tokens are "t5") has it twice. */
 #define PAIR_TEMPLATE                                                                              \
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "    \
     "and "                                                                                         \
@@ -192,7 +192,8 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
     return 0;
 }
 
-/* What the model's makers recommend, as converters write it into the file. */
+/* Reads the sampling parameters that the model's makers recommend, as converters write them into
+ * the file. */
 static void read_sampling(struct front_model *m) {
     static const struct {
         const char *key, *name;
@@ -235,8 +236,8 @@ static int take_sampling(struct front_model *m, const char *text, struct err *er
     return seed ? 0 : params_set(&m->sampling, p, v, err);
 }
 
-/* What has no room: its weights and buffers. What cannot be served, as the worker will say: the
- * file. */
+/* Returns the bytes that the model would take, or those of its file if it cannot be opened: the
+ * worker reports the reason. */
 static uint64_t fit_bytes(const struct engine_opts *o) {
     struct engine_fit f;
 
@@ -244,7 +245,8 @@ static uint64_t fit_bytes(const struct engine_opts *o) {
     return f.weight_bytes ? f.weight_bytes + f.buffer_bytes + f.kv_bytes : gguf_bytes(o->file);
 }
 
-/* What stands in draft-model and is no model: the block of this one. Or NULL. */
+/* Returns the file of draft-model if it is this model's own block and not a whole model, else
+ * NULL. */
 static const struct gguf *block_of(const struct front_model *m) {
     return m->draft && engine_is_block(m->draft) ? m->draft : NULL;
 }
@@ -342,7 +344,8 @@ void front_model_deinit(struct front_model *m) {
     free(m->pair);
 }
 
-/* Of what the tokens of a request depend on besides the request: model file and program. */
+/* Computes a digest of everything that a request's tokens depend on besides the request: model file
+ * and program. */
 static uint64_t fingerprint_of(const struct front_model *m) {
     uint8_t file[16];
     struct rng r;

@@ -24,7 +24,7 @@ struct front_model {
     struct sampling sampling; /* of requests that do not say */
     uint64_t seed;
     char arch[64], fingerprint[24];
-    /* What weights packed of the file are known by, and of the draft model's. */
+    /* Keys of the weights packed from the file, and from the draft model's file. */
     uint8_t keep_key[2][ENGINE_KEEP_KEY];
     uint64_t memory_bytes; /* that its worker will take, as far as files and options tell */
     struct api_model api;

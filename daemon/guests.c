@@ -19,7 +19,7 @@ struct guests {
     struct buf out;
 };
 
-/* Its place in the list, or n. */
+/* Returns the request's index in the list, or n. */
 static uint32_t find(const struct guests *g, uint64_t id) {
     uint32_t i = 0;
 
@@ -139,7 +139,8 @@ bool guests_ask(const struct guests *g) {
     return g->asked && !g->answered && g->chan.open;
 }
 
-/* Whether a worker that says @own of itself goes on with what one began that said @theirs. */
+/* Returns true if a worker that describes itself as @own can continue the requests of one that
+ * described itself as @theirs. */
 static bool goes_on(const struct buf *theirs, const struct buf *own) {
     struct msg_ready a, b;
 

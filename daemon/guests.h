@@ -31,7 +31,7 @@ struct guests_opts {
 
 /* Over the socket @fd, which it takes over, also after an error. 0 or -ENOMEM. */
 int guests_new(struct guests **out, const struct guests_opts *o, int fd);
-/* Whether it has asked and was not answered. */
+/* Returns true if it has asked and has no answer yet. */
 bool guests_ask(const struct guests *g);
 /* The model's worker is there, and said @ready of itself (the payload of a READY): the requests may
  * come if it makes the tokens that the other one made. */

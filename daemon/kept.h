@@ -25,15 +25,16 @@ int kept_new(struct kept **out);
  * NULL. */
 struct kept *kept_free(struct kept *k);
 
-/* What the service manager kept under @name: taken over, or closed where it is of no use. */
+/* Takes over the file that the service manager kept under @name, or closes it if it is of no
+ * use. */
 void kept_inherit(struct kept *k, int fd, const char *name);
-/* What is kept of @key, else an empty file. NULL: none can be made. */
+/* Returns the file kept under @key, or a new empty one. NULL: none can be made. */
 struct kept_file *kept_claim(struct kept *k, const uint8_t key[ENGINE_KEEP_KEY]);
 int kept_fd(const struct kept_file *f); /* stays the file's */
 /* A worker has opened its model with it. True: the weights are in it, and are kept from now on. */
 bool kept_confirm(struct kept_file *f);
-/* Of one user; NULL does nothing. The last one's frees the memory once no worker has it. @bad: it
- * is not given to others. */
+/* Ends one user's claim; NULL does nothing. The last user's call frees the memory once no worker
+ * has it. @bad: the file is not given to another user. */
 void kept_release(struct kept_file *f, bool bad);
 
 /* Memory of inherited files that no model has claimed, but for that of @but, which may be NULL; and
@@ -47,7 +48,7 @@ void kept_leave(struct kept *k);
  * manager forget the rest, before the next one becomes the main process. */
 int kept_pass(struct kept *k, struct upgrade_files *f);
 void kept_hand_over(struct kept *k);
-/* Of the next daemon: the service manager is told nothing until this one is the main process, then
- * what is kept and what is not. */
+/* For the next daemon: tells the service manager nothing until this daemon is the main process;
+ * kept_announce() then tells it which files are kept. */
 void kept_hold(struct kept *k);
 void kept_announce(struct kept *k);

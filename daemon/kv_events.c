@@ -55,7 +55,7 @@ struct batch {
     char *data;
 };
 
-/* Who gets past batches, from number @next on. n_peer 0: it is free. */
+/* A peer that receives past batches, from number @next on. n_peer 0: the slot is free. */
 struct replay {
     uint8_t peer[255];
     uint8_t n_peer;
@@ -167,7 +167,7 @@ static void put_float(struct buf *out, double v) {
 
 /* ---- events ---- */
 
-/* How many of the blocks at @i follow each other: one event has them all. */
+/* Returns how many of the blocks from @i on follow each other: they share one event. */
 static uint32_t run_at(const struct msg_blocks *m, uint32_t i) {
     uint32_t n = 1;
 
@@ -229,7 +229,7 @@ static void put_batch(struct buf *out, const struct msg_blocks *m) {
 
 /* ---- sockets ---- */
 
-/* As vLLM sends a number: 8 bytes, the highest first. */
+/* Writes a number as vLLM sends it: 8 bytes, big-endian. */
 static void put_number(uint8_t out[8], uint64_t v) {
     for (int i = 0; i < 8; i++)
         out[i] = (uint8_t)(v >> (56 - 8 * i));
@@ -433,7 +433,7 @@ void kv_events_bind(struct kv_events *e) {
     on_retry(&e->retry);
 }
 
-/* As far as they are open. */
+/* Closes the sockets that are open. */
 static void close_sockets(struct kv_events *e) {
     if (e->router)
         e->zmq.close(e->router);

@@ -31,9 +31,9 @@ struct kv_events_opts {
 int kv_events_new(struct kv_events **out, const struct kv_events_opts *o, struct err *err);
 /* The addresses are about to be free: binds them as soon as they are. */
 void kv_events_bind(struct kv_events *e);
-/* What changed in the cache of @model; NULL: it is empty. One batch. */
+/* Publishes the changes in the cache of @model as one batch; @m NULL: the cache is empty. */
 void kv_events_tell(struct kv_events *e, const char *model, const struct msg_blocks *m);
-/* What was told so far; as long as @e lives. NULL: NULL. */
+/* Returns the counters, which live as long as @e; NULL for NULL. */
 const struct api_kv_counts *kv_events_counts(const struct kv_events *e);
 /* Closes the sockets, so that another daemon can have the addresses, and the handles. Accepts
  * NULL. */

@@ -37,7 +37,7 @@ static int fail(struct err *err, const char *path, const char *name, const char 
     return err_set(err, 0, "kv-disk", "kv-disk: %.200s/%s: %s", path, name, why);
 }
 
-/* What others could read is not used: prompts can be made out from it. */
+/* Rejects a file that other users could read: prompts can be inferred from it. */
 static int check_private(int fd, const char *path, const char *name, struct err *err) {
     struct stat st;
 
@@ -56,7 +56,7 @@ void kvdisk_unlock(int fd) {
     flock(fd, LOCK_UN);
 }
 
-/* As kvdisk_lock(), but waits for a worker to be gone. 0, -EAGAIN with @err. */
+/* Locks like kvdisk_lock(), but waits for a worker to end. 0, -EAGAIN with @err. */
 static int wait_lock(int fd, const char *path, struct err *err) {
     const struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
 

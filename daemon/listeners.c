@@ -109,13 +109,13 @@ static int listen_on(struct listeners *l, const char *address, struct err *err) 
     return r < 0 || given ? r : add_own_socket(l, address);
 }
 
-/* Whether connections to @s begin with TLS: by its name, or by its address. */
+/* Returns true if connections to @s begin with TLS: by its name, or by its address. */
 static bool has_tls(const struct service_fd *s) {
     return s->address ? !s->admin && config_without_tls(s->address) != s->address
                       : strcmp(s->name, "tls") == 0;
 }
 
-/* Whether @s is the service manager's, or the options still have its address. */
+/* Returns true if @s is the service manager's, or the options still have its address. */
 static bool is_wanted(const struct listeners *l, const struct service_fd *s) {
     if (!s->address)
         return true;

@@ -38,7 +38,7 @@ struct listeners {
 /* Sorts what the service manager, or the daemon before this one, passes: sockets, and files for
  * @kept. 0 or -errno with @err. */
 int listeners_take(struct listeners *l, struct kept *kept, struct err *err);
-/* Whether the service manager holds sockets: for HTTP, or for the admin socket. */
+/* Returns true if the service manager holds sockets: for HTTP, or for the admin socket. */
 bool listeners_managed(const struct listeners *l, bool admin);
 /* Binds the addresses of the options for which no socket was passed, and listens on these and on
  * the service manager's admin sockets, but in an upgrade. 0 or -errno with @err. */
@@ -52,6 +52,6 @@ int listeners_pass(const struct listeners *l, struct upgrade_files *f);
 /* The next daemon listens: this one's end removes no file of a UNIX socket, and its admin socket
  * takes no new clients. */
 void listeners_hand_over(struct listeners *l);
-/* What the daemon before this one bound is this one's: its end removes the files.
- * What is not in the options any more is closed. */
+/* Takes over the sockets that the previous daemon bound: this daemon removes their files when it
+ * ends. Closes those that the options no longer name. */
 void listeners_own_paths(struct listeners *l);

@@ -73,7 +73,7 @@ static struct front *the_front(uv_handle_t *h) {
     return h->loop->data;
 }
 
-/* What may have passed when the service manager tries again. */
+/* Returns true for errors that may have passed when the service manager tries again. */
 static bool is_temporary(int r) {
     static const int codes[] = {EADDRINUSE, EADDRNOTAVAIL, ENOMEM, EMFILE, ENFILE, EAGAIN, EIO};
 
@@ -123,8 +123,8 @@ static void close_all(struct front *f) {
     uv_close((uv_handle_t *)&f->drain, NULL);
 }
 
-/* Whether requests on accepted connections are still served: a client, or a proxy before this
- * daemon, may have sent one before it saw that the listeners are closed. */
+/* Returns true while requests on accepted connections are still served: a client, or a proxy, may
+ * have sent one before it saw that the listeners are closed. */
 static bool is_leaving(struct front *f) {
     struct api_stats s;
 
@@ -132,7 +132,8 @@ static bool is_leaving(struct front *f) {
     return s.n_connections && clock_now(clock_monotonic()) < f->leave_ends_ns;
 }
 
-/* What still runs: also of the daemon before this one, which ends with this process's group. */
+/* Returns true while requests run, also in the previous daemon, which would end with this process's
+ * group. */
 static bool is_busy(struct front *f) {
     return api_busy(f->api) || takeover_has_old();
 }
@@ -168,8 +169,8 @@ static void hand_over(struct front *f) {
     kv_events_close(f->kv_events);
 }
 
-/* What runs has @ms; 0 of a daemon whose place another one has: as long as it takes: nothing waits
- * for its end. */
+/* Gives running requests @ms to end. 0 in a daemon that was replaced: no limit, because nothing
+ * waits for its end. */
 static void limit_drain(struct front *f, uint32_t ms) {
     f->drain_ends_ns = INT64_MAX;
     log_event(WLOG_INFO, "draining", "limit_ms=%u", ms);
@@ -401,7 +402,7 @@ static void on_next_failed(void *ctx, const char *why) {
     admin_upgrade_over(f->admin, 0, why);
 }
 
-/* Whether the next daemon can run beside this one now. 0, or -EINVAL with @err. */
+/* Checks that the next daemon can run beside this one now. 0, or -EINVAL with @err. */
 static int check_upgrade(struct front *f, struct err *err) {
     const char *changing = models_changing(f->models);
 
@@ -547,8 +548,8 @@ static void on_refused(void *ctx, const char *why, int r) {
     close_all(f);
 }
 
-/* How many kinds of sockets clients may come over, TCP and UNIX, as far as the options tell: each
- * has max-connections places. */
+/* Counts the kinds of sockets over which clients may come, TCP and UNIX, from the options: each has
+ * max-connections places. */
 static uint32_t kinds_of_sockets(const struct front *f) {
     bool tcp = false, local = false;
 
@@ -559,8 +560,8 @@ static uint32_t kinds_of_sockets(const struct front *f) {
     return local && tcp ? 2 : 1;
 }
 
-/* As many as there can be descriptors for: one that is refused can be told so, but a worker that
- * dies when there are none left could not be replaced. */
+/* Limits connections to the descriptors that there can be. A refused client can be told so, but a
+ * worker that dies when no descriptor is left could not be replaced. */
 static void limit_connections(struct front *f) {
     uint32_t n_kinds = kinds_of_sockets(f);
     rlim_t kept = FILES_KEPT + FILES_OF_MODEL * models_n(f->models);
@@ -740,7 +741,8 @@ static int serve(struct front *f) {
     return r;
 }
 
-/* Whether what the options name can be used, as far as that is quickly known. */
+/* Checks that the files and addresses in the options can be used, as far as that is quickly
+ * known. */
 static int check_files(struct front *f, struct err *err) {
     const char *keys = f->config.api_keys;
     int r = models_check(&f->config, err);

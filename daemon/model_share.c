@@ -11,7 +11,7 @@ void model_share_deinit(struct model_share *s) {
     *s = (struct model_share){0};
 }
 
-/* Of the users of @u, the latest first, how many count. */
+/* Returns how many users of @u count, the latest first. */
 static uint32_t n_using(const struct model_users *u, int64_t now) {
     uint32_t n = MIN(u->n, 1u);
 

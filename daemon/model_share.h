@@ -18,8 +18,8 @@
 #define MODEL_USE_NS 60000000000  /* so long after its last request a tenant uses a model */
 #define MODEL_LEAD_NS 30000000000 /* what a tenant may be ahead of the others, and wait for them */
 
-/* Who uses a model: the last to come always, of the others those of the last MODEL_USE_NS, the
- * latest first. No tenant is in it twice; each is known to the model_share. */
+/* Users of a model: the last to come always counts, the others if they came within the last
+ * MODEL_USE_NS, the latest first. No tenant is in it twice; each is known to the model_share. */
 struct model_users {
     struct model_user {
         uint32_t tenant;
@@ -49,7 +49,7 @@ void model_share_charge(struct model_share *s, const struct model_users *u, doub
 double model_share_least(const struct model_share *s, const struct model_users *u, int64_t now);
 /* @least: of all models that are loaded or waited for. */
 void model_share_advance(struct model_share *s, double least);
-/* Whether the model of @u stays while that of @other waits for room: a tenant uses it that does not
- * wait itself, and is less than @quantum_ns ahead of one that does. */
+/* Returns true if the model of @u stays while that of @other waits for room: a tenant uses it that
+ * does not wait itself, and is less than @quantum_ns ahead of one that does. */
 bool model_share_holds(const struct model_share *s, const struct model_users *u,
                        const struct model_users *other, double quantum_ns, int64_t now);

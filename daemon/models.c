@@ -61,7 +61,7 @@ void models_set_state(struct served *s, enum served_state next) {
 
 /* ---- what is needed ---- */
 
-/* What OPEN will give its worker. */
+/* Returns the memory that OPEN will offer the worker. */
 static struct msg_open room_of(const struct served *s) {
     const struct models *m = s->of;
 
@@ -92,7 +92,7 @@ static uint32_t index_of(const struct served *s) {
     return i;
 }
 
-/* What the api is told of the model, again: names stay those of the list. */
+/* Updates the model's description in the api; names stay those of the list. */
 static void refresh_info(struct served *s) {
     const char *id = s->info.id, *const *aliases = s->info.aliases;
     int64_t created = s->info.created_unix;
@@ -118,8 +118,8 @@ static void end_swap(struct served *s, const char *why) {
     old->wanted = api_model_use(old->model).n_waiting > 0;
 }
 
-/* It cannot be loaded because of @why, a sentence without its full stop; it may be tried again
- * after a pause. */
+/* Marks the model as failed because of @why, a sentence without its full stop; loading may be tried
+ * again after a pause. */
 static void tell_failure(struct served *s, const char *why) {
     assert(*why); /* FAILED is told from ABSENT by it */
     snprintf(s->why, sizeof(s->why), "%s", why);
@@ -349,11 +349,12 @@ static struct served *served_free(struct served *s) {
 
 /* ---- deciding ---- */
 
-/* Whether no request can come to need its worker. */
+/* Returns true if no request can come to need the model's worker. */
 static bool is_done(const struct served *s) {
     struct api_model_use use = api_model_use(s->model);
 
-    /* Of one that is to be replaced also those whose prompts are made: it does not come again. */
+    /* A model that is to be replaced also waits for requests whose prompts are being made: it will
+     * not be loaded again. */
     return use.n_running == 0 && (!(s->next || s->retired) || use.n_jobs == use.n_waiting);
 }
 
@@ -364,7 +365,7 @@ void models_leave(struct served *s) {
         end_worker(s);
 }
 
-/* What will be free when those that are about to end have ended. */
+/* Returns the bytes that will be free when the workers that are about to end have ended. */
 static uint64_t about_to_end(const struct models *m) {
     uint64_t sum = 0;
 
@@ -452,7 +453,7 @@ static void on_closed(void *ctx) {
     served_free(s);
 }
 
-/* Nothing finds the model any more, and it has no worker. */
+/* Frees a retired model when no request can find it and it has no worker. */
 static void remove_retired(struct served *s) {
     if (s->closing || api_model_use(s->model).n_jobs > 0)
         return;
@@ -464,8 +465,9 @@ static void remove_retired(struct served *s) {
     workers_stop(s->workers);
 }
 
-/* Whether model @i of a folder, which was opened once and is to be loaded, is swapped for what its
- * path has now: tried once for each file. If that cannot be loaded the old one is. */
+/* Returns true if model @i of a folder, which was opened once and is to be loaded, is swapped for
+ * the file that is at its path now; each file is tried once. If that cannot be loaded the old one
+ * is. */
 static bool renew(struct models *m, uint32_t i) {
     struct served *s = m->served[i];
     struct err err;
@@ -556,7 +558,7 @@ int models_add(struct models *m, struct config *c, const char *name, uint64_t fi
     return 0;
 }
 
-/* What is known of a model whose file was not opened. */
+/* Fills in what is known of a model whose file was not opened. */
 static void describe(struct served *s) {
     const char *slash = strrchr(s->config.model, '/');
 
@@ -643,7 +645,7 @@ static void remove_namesake(const struct served *first) {
     }
 }
 
-/* It is opened before anything is listened on. */
+/* Opens the first model before the daemon listens on anything. */
 static int open_first(struct served *s, struct err *err) {
     if (!(s->opened = calloc(1, sizeof(*s->opened))))
         return -ENOMEM;

@@ -58,7 +58,8 @@ int models_open_api(struct models *m, const struct api_opts *o, struct api **out
 /* api_opts.rescan, of a daemon with folders: presets and files that have come are added, those that
  * are gone withdrawn, at most every two seconds. @wait may be NULL. */
 bool models_rescan(void *models, struct api_rescan *wait);
-/* What clients with the right may do, of a daemon with folders; the context is struct models. */
+/* Operations on models that clients with the right may use, for a daemon with folders; the context
+ * is struct models. */
 extern const struct api_manage models_manage;
 /* Starts the workers of the models that are loaded at the start. 0 or -errno. */
 int models_start(struct models *m);
@@ -74,14 +75,14 @@ bool models_give_way(struct models *m);
 /* Asks the next daemon to take the requests of each model that has some and has not asked: @send
  * hands it a socket for those of @name. on_answer() for each answer. */
 void models_offer(struct models *m, void (*send)(void *ctx, const char *name, int fd));
-/* How many models have been given this answer. */
+/* Returns how many models have been given this answer. */
 uint32_t models_asked(const struct models *m, enum workers_answer answer);
 /* The requests that were accepted go to the next daemon, and the workers that had them end. */
 void models_move(struct models *m);
 /* There is no next daemon: its models are this one's again. */
 void models_come_back(struct models *m);
-/* Of the next daemon: it is asked for the requests of model @name, over the socket @fd, which is
- * taken over. */
+/* For the next daemon: asks for the requests of model @name over the socket @fd, which is taken
+ * over. */
 void models_take_guests(struct models *m, const char *name, int fd);
 void models_stop(struct models *m);           /* kills all workers; no new one is started */
 struct models *models_free(struct models *m); /* after the loop has run out and api_free() */
@@ -98,21 +99,22 @@ struct models_info {
     uint32_t n_running, n_waiting, n_loads;
     int64_t idle_ms;   /* since its last request; -1: there was none */
     int64_t unload_ms; /* until it is unloaded without another request; -1: it is not for that */
-    /* Of a swap: "next" and "old" are the models that come and go under one name; of the one that
-     * is served "under way", "done", "failed: ...", or "". */
+    /* State of a swap. Two models share a name: "next" is the one that comes and "old" the one that
+     * goes; the one that is served has "under way", "done", "failed: ...", or "". */
     const char *swap;
     const struct api_model *info;
     const struct workers *workers;
 };
 
-/* How many models models_info() tells of, retired ones included. */
+/* Returns how many models models_info() describes, retired ones included. */
 uint32_t models_n(const struct models *m);
 /* Preset @i of those that could not be read when the folder was last read again, and *@why. NULL:
  * there are no more. */
 const char *models_bad_preset(const struct models *m, size_t i, const char **why);
-/* Of model @i, in the order of /v1/models; 0 is the one that is served where none is named. */
+/* Describes model @i, in the order of /v1/models; 0 is the one that serves requests without a
+ * name. */
 void models_info(const struct models *m, uint32_t i, struct models_info *out);
-/* How much may be loaded in all; 0: there is no limit, and one model. */
+/* Returns the bytes that may be loaded in all; 0: there is no limit, and one model. */
 uint64_t models_budget(const struct models *m);
 /* The model called @name; -ENOENT with @err. */
 int models_index(const struct models *m, const char *name, struct err *err);
@@ -120,9 +122,9 @@ int models_index(const struct models *m, const char *name, struct err *err);
  * it is the only one, or pinned. */
 int models_load(struct models *m, uint32_t i, struct err *err);
 int models_unload(struct models *m, uint32_t i, struct err *err);
-/* Whether a swap, a pull or a change of presets is under way, in words; NULL: none is. */
+/* Names a swap, pull or change of presets that is under way; NULL: there is none. */
 const char *models_changing(const struct models *m);
-/* Whether one is being loaded, likewise. */
+/* Names a model that is being loaded; NULL: there is none. */
 const char *models_loading(const struct models *m);
 /* The backend of the first worker that computes on a device; NULL: none does. */
 const char *models_device(const struct models *m);

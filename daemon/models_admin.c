@@ -3,7 +3,7 @@
 #include <string.h>
 #include "daemon/models_private.h"
 
-/* What the admin socket shows of models and can ask for. */
+/* Functions with which the admin socket shows and changes models. */
 
 uint32_t models_n(const struct models *m) {
     return m->n;

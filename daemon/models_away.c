@@ -90,7 +90,7 @@ struct guest_link {
     struct guests *guests;
 };
 
-/* What the old daemon asked for is answered as soon as the model's state tells. */
+/* Answers the old daemon's question as soon as the model's state allows. */
 static void answer(struct guest_link *g) {
     struct served *s = g->served;
 

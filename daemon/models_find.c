@@ -106,7 +106,7 @@ static int add_preset(struct search *s, const char *file, struct err *err) {
     bool is_bad = r < 0 && s->bad && *err->message;
     if (r < 0 && !is_bad)
         return r;
-    /* Also of one that is bad: no file is served under its name without its options. */
+    /* Takes the name of a bad preset too: no file is served under it without its options. */
     char **names = reallocarray(s->names, s->n_names + 1, sizeof(*names));
     if (!names)
         return -ENOMEM;
@@ -144,7 +144,8 @@ static bool is_taken(const struct search *s, const char *name) {
     return false;
 }
 
-/* As Ollama's clients name what they have pulled from the hub: "hf.co/OWNER/REPO[:QUANT]". */
+/* Adds the name by which Ollama's clients know a model that they pulled from the hub:
+ * "hf.co/OWNER/REPO[:QUANT]". */
 static int set_hub_names(struct config *c, const struct model_file *f, struct err *err) {
     const char *quant = model_quant(f->name);
     char names[600];

@@ -17,6 +17,6 @@ typedef int (*models_bad_cb)(void *ctx, const char *name, const struct err *why)
  * and left out; where that is NULL it is the error. */
 int models_find_all(const struct config *c, models_find_cb cb, models_bad_cb bad, void *ctx,
                     struct err *err);
-/* Whether the models that the options name can be served, as far as their files say: the one of the
- * option model is read, presets are resolved. 0 or -errno with @err. */
+/* Checks as far as files tell that the models that the options name can be served: reads the one of
+ * the option model and resolves presets. 0 or -errno with @err. */
 int models_check(const struct config *c, struct err *err);

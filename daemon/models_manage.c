@@ -53,7 +53,7 @@ static void cancel(struct models_doing *d) {
 
 /* ---- its end ---- */
 
-/* Whether another model is made of the file of @s; it is named in @err. */
+/* Checks that no other model is made of the file of @s; else names it in @err. */
 static int check_unused(const struct served *s, struct err *err) {
     const struct models *m = s->of;
 

@@ -49,7 +49,7 @@ static int check_name(const char *name, struct err *err) {
                              name, NAME_LEN_MAX);
 }
 
-/* Whether the preset at @path is a client's. */
+/* Returns true if a client made the preset at @path. */
 static bool is_made(const char *path) {
     char line[sizeof(MADE)] = "";
     FILE *f = fopen(path, "re");
@@ -127,7 +127,7 @@ static int put_text(const struct preset_change *p, struct config *c, const char 
 
 /* ---- making one ---- */
 
-/* What @c has and the daemon's options have not, as a file of keys. */
+/* Writes the options of @c that differ from the daemon's, as a file of keys. */
 static int write_keys(const struct config *own, const struct config *c, struct buf *out) {
     static const char *const never[] = {"any-model-name", "models",     "models-dir",
                                         "models-memory",  "kv-disk",    "prewarm",
@@ -206,7 +206,7 @@ static int is_conf(const struct dirent *e) {
     return n > 5 && strcmp(e->d_name + n - 5, ".conf") == 0;
 }
 
-/* Whether the preset may be made, or made anew. */
+/* Checks that the preset may be made, or replaced. */
 static int check_place(const struct preset_change *p, struct err *err) {
     const struct path at = path_of(p, ".conf");
     bool there = access(at.s, F_OK) == 0;

@@ -9,7 +9,7 @@
 #include "daemon/model_share.h"
 #include "daemon/models.h"
 
-/* As in models.h's diagram; models_set_state() has the table of legal transitions. */
+/* States of models.h's diagram; models_set_state() has the table of legal transitions. */
 enum served_state {
     SERVED_ABSENT,
     SERVED_OPENING,
@@ -26,7 +26,7 @@ struct bad_preset {
     char *name, *why;
 };
 
-/* What an api_task waits for (api_task.of) before the folders are read again. */
+/* An operation that an api_task waits for (api_task.of) before the folders are read again. */
 struct models_doing {
     void (*cancel)(struct models_doing *d); /* the task is not told its end */
 };
@@ -124,7 +124,7 @@ static inline int64_t now_ns(const struct models *m) {
     return clock_now(m->opts.clock);
 }
 
-/* Whether there is, or may still be, a worker process: served.bytes count. */
+/* Returns true if there is, or may still be, a worker process: served.bytes count. */
 static inline bool has_memory(const struct served *s) {
     return s->state == SERVED_LOADING || s->state == SERVED_READY || s->state == SERVED_LEAVING ||
            s->state == SERVED_ENDING;
@@ -159,7 +159,7 @@ void models_disk_init(struct models *m);
 
 /* Since when it has not been used: asked for, ready, or of use to a request. */
 int64_t models_idle_since(const struct served *s);
-/* Whether @s may make room for @other: one that is pinned only for its successor. */
+/* Returns true if @s may make room for @other: a pinned model only for its successor. */
 bool models_may_leave(const struct served *s, const struct served *other);
 /* The model that makes room for @for_it, of those that are not held: of those without a running
  * request the least recently used; else of those that have been there for a while the first that
@@ -187,20 +187,19 @@ void models_free_guests(struct models *m); /* when the loop has run out */
 
 /* models_rescan.c, models_manage.c, models_pull.c */
 
-/* Which file lies at @path now, as far as its path, place, size and time tell. */
+/* Identifies the file at @path, as far as its path, place, size and time tell. */
 uint64_t models_file_id(const char *path);
-/* As models_rescan(), but the folders are read once more from now on. False: no memory. */
+/* Reads the folders like models_rescan(), starting once more from now. False: no memory. */
 bool models_rescan_now(struct models *m, struct api_rescan *wait);
-/* What @t asked for has come about: it is over when the folders were read again. False: no
- * memory. */
+/* Ends @t, whose operation has succeeded, when the folders were read again. False: no memory. */
 bool models_task_done(struct models *m, struct api_task *t);
 /* api_manage.pull, .cancel of any task; removes a file of the folder, likewise. */
 int models_pull(void *models, const char *name, struct api_task *t, struct err *err);
 void models_cancel(void *models, struct api_task *t);
 int models_remove_file(struct models *m, const char *name, struct api_task *t, struct err *err);
 void models_pull_stop(struct models *m); /* kills the children of all pulls */
-/* How many requests can find. */
+/* Returns how many models requests can find. */
 uint32_t models_n_live(const struct models *m);
-/* What waits for the folders to be read goes on, where that takes too long. */
+/* Lets those continue that wait for the folders to be read, where that takes too long. */
 void models_rescan_tick(struct models *m);
 void models_rescan_deinit(struct models *m); /* when the loop has run out: no scan is under way */

@@ -86,7 +86,7 @@ static int spec_of(const char *name, char *out, size_t size, struct err *err) {
 
 /* ---- its life ---- */
 
-/* Both handles are closed, or it never began. */
+/* Frees a pull whose handles are both closed, or that never began. */
 static void pull_free(struct pull *p) {
     assert(p->n_open == 0);
     list_remove(&p->link);

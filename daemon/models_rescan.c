@@ -123,7 +123,7 @@ static void free_bad(struct bad_preset *bad, size_t n) {
     free(bad);
 }
 
-/* What the scan has found of them is known from here on; each reason is logged once. */
+/* Takes over the scan's reasons for bad files; each reason is logged once. */
 static void take_bad(struct models *m) {
     struct models_scan *s = &m->scan;
     const char **names = s->n_bad ? calloc(s->n_bad + 1, sizeof(*names)) : NULL;
@@ -163,7 +163,8 @@ uint32_t models_n_live(const struct models *m) {
     return n;
 }
 
-/* Else something has begun, and the next scan sees it again. */
+/* Returns true if the model may be removed now; else something has begun, and the next scan sees it
+ * again. */
 static bool may_go(const struct served *s) {
     return !s->next && !s->wanted &&
            (s->state == SERVED_ABSENT || s->state == SERVED_FAILED || s->state == SERVED_READY);

@@ -2,7 +2,7 @@
 #include <math.h>
 #include "daemon/models_private.h"
 
-/* Which models are in memory, where not all that are asked for fit. */
+/* Choice of the models in memory, where not all that are asked for fit. */
 
 /* A model that has running requests stays for as long as STAY_LOADS loads of it take, and no longer
  * than STAY_MS; that is also the quantum of model_share_holds(). */
@@ -25,7 +25,7 @@ static int64_t stay_ns(const struct served *s) {
     return MIN(STAY_LOADS * s->load_ns, STAY_MS * INT64_C(1000000));
 }
 
-/* Whether @s is left alone, though @for_it waits for room, by whose it is. */
+/* Returns true if @s stays because of its users' share, though @for_it waits for room. */
 static bool is_held(const struct served *s, const struct served *for_it) {
     const struct models *m = s->of;
 

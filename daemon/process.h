@@ -6,7 +6,7 @@
 
 /* Takes @flag out of the arguments, wherever it stands; false: it is not there. */
 bool process_take_flag(int *argc, char **argv, const char *flag);
-/* Of a program that only prints: the exit code, 0 if it all arrived. */
+/* Ends a program that only prints: returns its exit code, 0 if all output was written. */
 int process_printed(void);
 /* Descriptors 0 to 2 are open from here on, or a socket could become one of them and get what is
  * printed. */

@@ -23,9 +23,9 @@ struct service_fd {
     char name[SERVICE_NAME_MAX];
 };
 
-/* Whether a UNIX socket can stand at @path, which the option @key names: its folder exists and what
- * may be there already is a socket. libuv reports the first as a lack of permission, the kernel the
- * second as a socket in use. */
+/* Checks that a UNIX socket can be made at @path, which the option @key names: its folder exists
+ * and a file that is there already is a socket. libuv reports the first as a lack of permission,
+ * the kernel the second as a socket in use. */
 int service_check_path(const char *key, const char *path, struct err *err);
 
 /* Sockets passed by socket activation or by the daemon before this one (upgrade.h), each of which
@@ -40,9 +40,9 @@ void service_reloading(void); /* followed by service_ready() */
 void service_stopping(void);
 void service_status(const char *text);
 
-/* Nothing is told from here on: another process is, or still is, the service's main process. */
+/* Stops notifications: another process is, or still is, the service's main process. */
 void service_hold(void);
-/* What is told counts again: this process has become the main one. */
+/* Resumes notifications: this process has become the main one. */
 void service_release(void);
 /* Makes process @pid, of the same service, its main process, and holds. */
 void service_hand_over(int pid);

@@ -109,7 +109,7 @@ static int set_class(struct reading *r, const struct key *k, char *at, const cha
                    k->name, text);
 }
 
-/* Whether another row has key name or uid @text already; each must be one tenant's. */
+/* Returns the tenant that already has key name or uid @text; each must belong to one tenant. */
 static const char *owner_of(const struct reading *r, const struct api_tenant *but, const char *key,
                             const uint32_t *uid) {
     for (uint32_t i = 0; i < r->n_rows; i++) {
@@ -254,7 +254,7 @@ static int on_pair(void *ctx, const char *section, const char *name, const char 
                    name);
 }
 
-/* What a section leaves out is as in [default], but for what belongs to one tenant only. */
+/* Fills what a section leaves out from [default], except values that belong to one tenant only. */
 static void inherit(struct reading *r) {
     const struct row *d = NULL;
 

@@ -153,7 +153,8 @@ static void on_message(struct upgrade *u, const char *text) {
         u->opts.opened(u->opts.ctx);
     } else if (u->state == before && u->pid && strcmp(text, "ready") == 0) {
         u->state = UPGRADE_READY;
-        /* Where nothing else computes it may have models to load for the requests. */
+        /* Waits longer where the next daemon loads models for the requests, because this one has
+         * released the device for it. */
         uv_timer_start(&u->limit, on_limit, u->waits ? MAX(READY_MS, u->limit_ms) : READY_MS, 0);
         u->opts.ready(u->opts.ctx, u->pid);
     } else if (u->state == UPGRADE_TAKING && strcmp(text, "taken") == 0) {
@@ -224,7 +225,8 @@ static void on_process_closed(uv_handle_t *h) {
     ((struct upgrade *)h->data)->process_open = false;
 }
 
-/* Of a weftd that took leave of its parent: 0, and the channel goes on. */
+/* Handles the exit of a weftd that detached from its parent: status 0, and the channel stays
+ * open. */
 static void on_exit_status(uv_process_t *p, int64_t status, int signal) {
     uv_close((uv_handle_t *)p, on_process_closed);
     if (status || signal)

@@ -44,7 +44,7 @@
 #define UPGRADE_GUESTS "guests "
 #define UPGRADE_SOURCES 41 /* characters, with the NUL */
 
-/* Of the old daemon, as in the diagrams. */
+/* States of the old daemon, as in the diagrams. */
 enum upgrade_state {
     UPGRADE_IDLE,
     UPGRADE_STARTED,
@@ -59,17 +59,19 @@ struct upgrade_opts {
     uv_loop_t *loop;
     void *ctx;
     const char *sources; /* of this daemon */
-    /* It waits for what the caller's workers have: they end, then upgrade_load(). */
+    /* The next daemon waits for the memory of the caller's workers: they end, then
+     * upgrade_load(). */
     void (*opened)(void *ctx);
-    /* It is ready: the caller lets go of what only one daemon may have, then upgrade_take(). */
+    /* The next daemon is ready: the caller releases what only one daemon may have, then
+     * upgrade_take(). */
     void (*ready)(void *ctx, int pid);
-    /* It accepts. The caller takes no more requests. */
+    /* The next daemon accepts. The caller takes no more requests. */
     void (*taken)(void *ctx, int pid);
-    /* It has come to nothing; the caller goes on as before. */
+    /* The upgrade has failed; the caller continues as before. */
     void (*failed)(void *ctx, const char *why);
 };
 
-/* What is handed over. Descriptors stay the caller's. */
+/* Descriptors that are handed over. They stay the caller's. */
 struct upgrade_files {
     int fd[UPGRADE_FDS_MAX];
     uint32_t n;
@@ -89,7 +91,7 @@ int upgrade_start(struct upgrade *u, char **argv, const struct upgrade_files *f,
                   bool waits, struct err *err);
 /* Says "load", where it is OPENED; else nothing. */
 void upgrade_load(struct upgrade *u);
-/* Whether the next daemon can go on with requests of this one. */
+/* Returns true if the next daemon can continue requests of this one. */
 bool upgrade_takes_requests(const struct upgrade *u);
 /* Hands over the socket @fd for the requests of model @name. The caller closes its own. */
 void upgrade_send_guests(struct upgrade *u, const char *name, int fd);

@@ -40,8 +40,8 @@
 #define GRAMMARS_MAX ((size_t)128 << 20) /* bytes of compiled grammars kept for later */
 
 /*
- * What is opened is opened in this order and freed in the reverse one: files, tokenizer, engines,
- * compiler, scheduler. From the first byte of OPEN to READY crash_page->loading is 1.
+ * Parts are opened in this order and freed in reverse: files, tokenizer, engines, compiler,
+ * scheduler. From the first byte of OPEN to READY crash_page->loading is 1.
  */
 struct worker {
     struct chan chan;
@@ -121,7 +121,8 @@ static int handshake(struct worker *w, struct chan_frame *f) {
     return r < 0 ? r : f->type == MSG_OPEN ? 0 : -EPROTO;
 }
 
-/* Both models must mean the same by a token. Numbers beyond the smaller vocabulary are filling. */
+/* Checks that both models mean the same by a token. Numbers beyond the smaller vocabulary are
+ * padding. */
 static int check_tokens(const struct worker *w, struct err *err) {
     CLEANUP(tokenizer_freep) struct tokenizer *t = NULL;
     int r = tokenizer_new(&t, w->draft_file, err);
@@ -163,7 +164,7 @@ static uint64_t draft_bytes(const struct worker *w) {
     return w->draft ? engine_info(w->draft)->memory_bytes : 0;
 }
 
-/* Where the memory goes, in one line; @room: bytes that are free. */
+/* Logs the use of memory in one line; @room: bytes that are free. */
 static void log_memory(const struct worker *w, uint64_t room) {
     const struct engine_info *i = engine_info(w->engine);
     uint64_t host = (uint64_t)i->n_host_pages * i->page_bytes;
@@ -243,7 +244,7 @@ static int open_model(struct worker *w, const struct msg_open *m, struct err *er
     return r < 0 || draft_first ? r : open_draft(w, err);
 }
 
-/* What there is to be told of the devices; without it all else goes on. */
+/* Starts to watch the devices; a failure is logged and nothing else depends on it. */
 static void watch_devices(struct worker *w) {
     const struct engine_info *i = engine_info(w->engine);
     struct err err = {0};
@@ -482,8 +483,8 @@ static void send_events(struct worker *w) {
         sched_delivered(w->sched);
 }
 
-/* What changed in the prefix cache, while nothing else waits in the channel: with @all until then
- * or until all is told. 0 or -errno. */
+/* Sends changes of the prefix cache while nothing else waits in the channel; with @all until all
+ * are sent. 0 or -errno. */
 static int send_blocks(struct worker *w, bool all) {
     int r = 0;
 
@@ -500,7 +501,7 @@ static int send_blocks(struct worker *w, bool all) {
     return MIN(r, 0);
 }
 
-/* What the compiler counts; the scheduler has filled in the rest. */
+/* Adds the compiler's counters; the scheduler has filled in the rest. */
 static void add_grammars(const struct worker *w, struct msg_stats *s) {
     struct compiler_stats c;
 
@@ -630,7 +631,7 @@ static int open_files(struct worker *w, const int *fds, uint32_t n, uint32_t n_d
                                  : gguf_open_fds(&w->draft_file, fds + n - n_draft, n_draft, err);
 }
 
-/* What stands behind the shards and the disk tier's file. */
+/* Takes the descriptors behind the shards and the disk tier's file. */
 static void take_files(struct worker *w, const struct msg_open *m) {
     int next = WORKER_FD_MODEL + w->n_shards + (m->has_disk ? 1 : 0);
 

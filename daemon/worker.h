@@ -36,8 +36,8 @@ enum worker_exit {
  * Returns the exit code, enum worker_exit. */
 int worker_main(int argc, char **argv);
 
-/* What HELLO carries: version and sizes of messages. The front refuses a worker of another
- * build. */
+/* Computes the digest that HELLO carries: version and sizes of messages. The front refuses a worker
+ * of another build. */
 void worker_build_id(unsigned char out[20]);
 
 /*
@@ -47,11 +47,12 @@ void worker_build_id(unsigned char out[20]);
  * leaves.
  */
 bool worker_engine_opts(struct config *c, const struct msg_open *m);
-/* Those of the draft model, of a @c that was completed. Its file is the caller's to set. */
+/* Returns the options of the draft model, from a completed @c. The caller sets its file. */
 struct engine_opts worker_draft_opts(const struct config *c);
 
 #define WORKER_ENVIRONMENT_MAX 32u
 
-/* What a worker is told of this process's environment: where logs go, where the driver's library
- * is, which devices it may see, and the switches of the backend that are for measurements. */
+/* Lists the variables of this process's environment that a worker gets: where logs go, the path
+ * of the driver's library, the devices that it may see, and the backend's switches for
+ * measurements. */
 void worker_environment(char *out[WORKER_ENVIRONMENT_MAX]);

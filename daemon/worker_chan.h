@@ -25,8 +25,8 @@ struct worker_chan_opts {
     bool (*frame)(void *ctx, const struct chan_frame *f);
     /* The next part of the last frame. False: there is none. */
     bool (*part)(void *ctx);
-    /* Nothing comes any more, and nothing goes out; once. NULL: it is seen otherwise. It may close
-     * the channel. */
+    /* The channel has ended in both directions; called once, and may close the channel. NULL: the
+     * owner notices otherwise. */
     void (*ended)(void *ctx);
 };
 
@@ -45,10 +45,10 @@ struct worker_chan {
 /* Over the socket @fd, which it takes over. @opts is copied. The handles of the last use must have
  * been closed. */
 void worker_chan_open(struct worker_chan *c, int fd, const struct worker_chan_opts *opts);
-/* Nothing is read or sent any more; does nothing a second time. The handles are closed in the next
+/* Stops reading and sending; a second call does nothing. The handles are closed in the next
  * iteration. */
 void worker_chan_close(struct worker_chan *c);
-/* As chan_send(). */
+/* Sends like chan_send(). */
 int worker_chan_send(struct worker_chan *c, uint16_t type, const struct buf *payload);
 /* Bytes that the socket has not taken yet. */
 size_t worker_chan_queued(const struct worker_chan *c);

@@ -15,9 +15,9 @@
 #include "proto/flight_file.h"
 
 /*
- * What a worker says is taken as from a stranger: it has read a model file and requests, and may
- * have been taken over by either. Every frame is parsed with its bounds, one that does not fit the
- * state ends the worker, and numbers from shared memory are cut to their arrays.
+ * Messages of a worker are not trusted: it has read a model file and requests, and either may have
+ * compromised it. Every frame is parsed with its bounds, a frame that does not fit the state ends
+ * the worker, and numbers from shared memory are limited to the size of their arrays.
  *
  * The end of a process is the one event that all else waits for. Nothing is torn down when a
  * channel breaks or a frame is wrong: the process is killed, its exit takes what it still said and
@@ -81,7 +81,7 @@ static int send_out(struct workers *w, struct worker_chan *c, uint16_t type, int
     return r;
 }
 
-/* Likewise, best effort: what a worker does not hear it computes in vain, or decides without. */
+/* Sends a message whose loss costs only wasted work or a poorer decision. */
 static void tell(struct workers *w, uint16_t type, int packed) {
     struct worker_chan *c = w->chan.open && w->open_sent ? &w->chan : workers_way(w);
 
@@ -169,7 +169,7 @@ static void on_hello(struct workers *w, const struct chan_frame *f) {
         send_open(w);
 }
 
-/* Whether the model's files are not those any more that the front has read. */
+/* Returns true if the model's files have changed since the front read them. */
 static bool file_has_changed(const struct workers *w) {
     return (w->opts.file && gguf_has_changed(w->opts.file)) ||
            (w->opts.draft && gguf_has_changed(w->opts.draft));
@@ -181,7 +181,7 @@ static void forget_failures(struct workers *w) {
     *w->failure = 0;
 }
 
-/* It serves. Everything that waits is submitted before this returns. */
+/* Handles READY: the worker serves. Submits everything that waits before it returns. */
 static void on_ready(struct workers *w, const struct msg_ready *m) {
     static const char *const where[READY_WEIGHTS] = {"own", "packed", "kept"};
 
@@ -354,7 +354,7 @@ static void give_up(struct workers *w, int signal) {
     }
 }
 
-/* What was decided before the worker died is kept in a file, while it is known. */
+/* Writes the decisions before the worker's death to a file, while they are known. */
 static void dump_fault(struct workers *w, char *path, size_t size) {
     CLEANUP(buf_deinit) struct buf record = {.max = FLIGHT_FILE_MAX};
     if (workers_dump(w, &record) == 0)
@@ -576,7 +576,7 @@ void workers_attach(struct workers *w, struct model *model) {
     uv_timer_start(&w->watch, on_watch, WATCH_MS, WATCH_MS);
 }
 
-/* It had LINGER_MS for its disk. */
+/* Ends a worker that had LINGER_MS to finish writing to its disk tier. */
 static void on_linger_end(uv_timer_t *t) {
     struct workers *w = CONTAINER_OF(t, struct workers, restart);
 

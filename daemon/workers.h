@@ -29,7 +29,7 @@ struct workers;
 struct workers_opts {
     uv_loop_t *loop;
     const struct config *config;
-    /* Their descriptors are given to every worker. draft: NULL without a draft model. */
+    /* Files whose descriptors every worker gets. draft: NULL without a draft model. */
     const struct gguf *file, *draft;
     uint64_t kv_bytes;     /* host memory wished for pages, unless kv-memory is given; 0: any */
     uint64_t memory_bytes; /* that a worker may take: the same at every start of one; 0: any */
@@ -54,9 +54,11 @@ struct workers_opts {
     void (*on_disk_left)(void *ctx); /* workers_leave_disk() is done */
     void (*on_away)(void *ctx);      /* workers_give_way() is done */
     void (*on_answer)(void *ctx);    /* to workers_offer(): workers_answer() is another now */
-    /* What tenants had of its device lately: for workers_tell_served() of others. */
+    /* Called with the tenants' recent use of the device, for workers_tell_served() of other
+     * models. */
     void (*on_served)(void *ctx, const struct msg_served *m, uint32_t n);
-    /* What changed in the prefix cache of its worker; NULL: it is empty. NULL: that is not told. */
+    /* Called with changes of the worker's prefix cache; @m NULL: it is empty. A NULL function:
+     * changes are not reported. */
     void (*on_blocks)(void *ctx, const struct msg_blocks *m);
     /* workers_stop() is done: workers_free() may follow. */
     void (*on_closed)(void *ctx);
@@ -80,11 +82,11 @@ struct workers *workers_free(struct workers *w); /* after workers_stop() and the
 /* The way for api/ to the worker, whichever it is; lives as long as @w. */
 struct api_port *workers_port(struct workers *w);
 void workers_attach(struct workers *w, struct model *model); /* before workers_start() */
-/* Of a model whose files are opened after workers_new(); before workers_start(). @keys: of both for
- * kept_claim(), not copied. */
+/* Sets the files of a model that is opened after workers_new(); before workers_start(). @keys: of
+ * both files for kept_claim(), not copied. */
 void workers_set_files(struct workers *w, const struct gguf *file, const struct gguf *draft,
                        uint8_t (*keys)[ENGINE_KEEP_KEY]);
-/* Likewise of a file of the disk tier, which they wait for: workers_use_disk(). */
+/* Sets the file of the disk tier, which workers wait for until workers_use_disk(). */
 void workers_set_disk(struct workers *w, int fd);
 /* No other daemon has the file: this worker uses it, and those after it. */
 void workers_use_disk(struct workers *w);
@@ -103,7 +105,7 @@ void workers_stop(struct workers *w); /* kills the worker; no new one is started
 /* An upgrade. Asks the next daemon, at the other end of the socket @fd, which is taken over, to go
  * on with the requests. Once, after a worker was ready. */
 void workers_offer(struct workers *w, int fd);
-/* What has come of that so far; opts.on_answer tells of changes. */
+/* Answer to workers_offer() so far; opts.on_answer reports changes. */
 enum workers_answer { WORKERS_UNASKED, WORKERS_ASKED, WORKERS_ACCEPTED, WORKERS_REFUSED };
 enum workers_answer workers_answer(const struct workers *w); /* any number of times */
 /* Ends the process: what it has of memory and device is another's. Requests wait, or go to the next
@@ -112,16 +114,16 @@ enum workers_answer workers_answer(const struct workers *w); /* any number of ti
 bool workers_give_way(struct workers *w);
 /* There is no next daemon: a worker starts again, if one gave way. */
 void workers_come_back(struct workers *w);
-/* What a READY said of the last worker; empty: there was none. */
+/* Returns the READY of the last worker; empty: there was none. */
 const struct buf *workers_ready(const struct workers *w);
 
-/* What was decided lately; written by the worker meanwhile, so what is taken from it is checked. */
+/* Returns the flight recorder. The worker writes it meanwhile, so readers check every value. */
 const struct flight *workers_flight(const struct workers *w);
-/* All of it, as proto/flight_file.h has it. 0, -errno. */
+/* Writes the whole recording in the form of proto/flight_file.h. 0, -errno. */
 int workers_dump(const struct workers *w, struct buf *out);
-/* What tenants had at another worker of the same device. */
+/* Reports the tenants' use of the device by another worker. */
 void workers_tell_served(struct workers *w, const struct msg_served *m, uint32_t n);
-/* Whether its workers compute on a CUDA device, once one was ready. */
+/* Returns true if its workers compute on a CUDA device, once one was ready. */
 bool workers_on_device(const struct workers *w);
-/* What the admin socket shows of the worker. */
+/* Fills the statistics that the admin socket shows of the worker. */
 void workers_stats(const struct workers *w, struct workers_stats *out);

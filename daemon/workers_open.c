@@ -29,14 +29,14 @@ void workers_confirm_weights(struct workers *w) {
         }
 }
 
-/* Nothing if @fd is negative. */
+/* Adds @fd; does nothing if it is negative. */
 static void add_fd(struct workers_fds *f, int fd) {
     assert(f->n < ARRAY_SIZE(f->stdio));
     if (fd >= 0)
         f->stdio[f->n++] = (uv_stdio_container_t){.flags = UV_INHERIT_FD, .data.fd = fd};
 }
 
-/* Those of @file, if there is one. -E2BIG when there are too many. */
+/* Adds the descriptors of @file, which may be NULL. -E2BIG when there are too many. */
 static int add_shards(struct workers_fds *f, const struct gguf *file) {
     for (uint32_t i = 0; file && i < gguf_n_shards(file); i++) {
         if (f->n_shards == WORKER_SHARDS_MAX)
@@ -67,9 +67,9 @@ int workers_list_fds(struct workers *w, int channel, struct workers_fds *out) {
     return 0;
 }
 
-/* What is auto of backend and host-experts is decided by the first worker: a stream that a device
- * began is not continued by the CPU, whose logits have other bits, nor by a device with other
- * experts of its own. */
+/* The first worker decides the options backend and host-experts where they are auto: a stream that
+ * a device began is not continued by the CPU, whose logits have other bits, nor by a device that
+ * holds other experts. */
 int workers_pack_open(const struct workers *w, struct buf *out) {
     CLEANUP(buf_deinit) struct buf options;
     struct config c = *w->opts.config;

@@ -13,7 +13,7 @@
 #include "daemon/worker_chan.h"
 #include "daemon/workers.h"
 
-/* As in workers.h's diagram; workers_set_state() has the table of legal transitions. */
+/* States of workers.h's diagram; workers_set_state() has the table of legal transitions. */
 enum workers_state {
     WORKERS_DOWN,
     WORKERS_LOADING,
@@ -23,7 +23,7 @@ enum workers_state {
     WORKERS_STOPPED
 };
 
-/* What the next daemon has said to workers_offer(). TAKEN: and its worker computes for this one. */
+/* The next daemon's answer to workers_offer(). TAKEN: its worker computes for this daemon too. */
 enum workers_next { NEXT_NONE, NEXT_OFFERED, NEXT_ACCEPTED, NEXT_REFUSED, NEXT_TAKEN };
 
 /*
@@ -87,7 +87,7 @@ struct worker_chan *workers_way(struct workers *w);
 uint32_t workers_n_faults(struct api_port *p, uint64_t id);
 /* Ends the process, which has time to write for its disk where it @served. */
 void workers_end_process(struct workers *w, bool served);
-/* Of DOWN without a process. */
+/* Schedules the start of the next worker; the state is DOWN, without a process. */
 void workers_schedule_restart(struct workers *w);
 /* The next daemon is asked nothing more. */
 void workers_leave_next(struct workers *w);
@@ -103,7 +103,8 @@ struct workers_fds {
     uint32_t n, n_shards;
 };
 
-/* Those of the next worker, whose end of the channel is @channel. 0; -E2BIG: too many shards. */
+/* Lists the descriptors of the next worker, whose end of the channel is @channel. 0; -E2BIG: too
+ * many shards. */
 int workers_list_fds(struct workers *w, int channel, struct workers_fds *out);
 /* OPEN: the options of section [engine], and what only the front knows. 0 or -errno. */
 int workers_pack_open(const struct workers *w, struct buf *out);
