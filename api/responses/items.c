@@ -304,8 +304,10 @@ static int add_output(struct responses_build *b, yyjson_val *item, struct buf *t
     yyjson_val *status = yyjson_obj_get(item, "status");
     bool native = responses_native_item(yyjson_obj_get(item, "type"));
 
-    if (native && yyjson_obj_get(first, "outcome"))
-        return responses_native_output(output, text);
+    if (native && yyjson_obj_get(first, "outcome")) {
+        int r = responses_native_output(output, text);
+        return r == -EINVAL ? refuse(b, ".output", "must have strings as stdout and stderr") : r;
+    }
     if (native && !yyjson_get_len(output) && yyjson_is_str(status))
         return buf_add(text, yyjson_get_str(status), yyjson_get_len(status));
     return add_text(b, item, "output", true, text);

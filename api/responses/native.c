@@ -144,7 +144,9 @@ yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct response
 }
 
 static int add_line(struct buf *text, yyjson_val *s) {
-    if (!yyjson_get_len(s))
+    if (s && !yyjson_is_str(s) && !yyjson_is_null(s))
+        return -EINVAL;
+    if (!yyjson_is_str(s) || yyjson_get_len(s) == 0)
         return 0;
     if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
         return -ENOMEM;
@@ -159,15 +161,17 @@ int responses_native_output(yyjson_val *output, struct buf *text) {
         yyjson_val *outcome = yyjson_obj_get(one, "outcome"),
                    *code = yyjson_obj_get(outcome, "exit_code");
 
-        if (add_line(text, yyjson_obj_get(one, "stdout")) < 0 ||
-            add_line(text, yyjson_obj_get(one, "stderr")) < 0)
-            return -ENOMEM;
+        int r = add_line(text, yyjson_obj_get(one, "stdout"));
+        if (r == 0)
+            r = add_line(text, yyjson_obj_get(one, "stderr"));
+        if (r < 0)
+            return r;
         if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
             return -ENOMEM;
-        int r = yyjson_equals_str(yyjson_obj_get(outcome, "type"), "timeout")
-                    ? buf_add_str(text, "timed out")
-                : yyjson_is_int(code) ? buf_printf(text, "exit code %d", yyjson_get_int(code))
-                                      : 0;
+        r = yyjson_equals_str(yyjson_obj_get(outcome, "type"), "timeout")
+                ? buf_add_str(text, "timed out")
+            : yyjson_is_int(code) ? buf_printf(text, "exit code %d", yyjson_get_int(code))
+                                  : 0;
         if (r < 0)
             return r;
     }

@@ -28,5 +28,6 @@ void responses_native_put(struct json *j, const struct responses_native *n, cons
 /* The arguments of a call that comes back as @item; NULL: it has none, or no memory. */
 yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct responses_native *n,
                                       yyjson_val *item);
-/* What a shell's output item says, as text. */
+/* Appends to @text what the parts of a shell's @output say: stdout, stderr and the outcome of each.
+ * Returns -EINVAL where stdout or stderr is neither a string nor null, or -ENOMEM. */
 int responses_native_output(yyjson_val *output, struct buf *text);

@@ -246,6 +246,12 @@ Test(input, structured_output_is_a_grammar) {
 
 /* ---- refusals ---- */
 
+/* A shell call and its output, whose first part begins with @part. */
+#define SHELL_SAYS(part)                                                                           \
+    "{\"type\":\"shell_call\",\"call_id\":\"1\",\"action\":{}},"                                   \
+    "{\"type\":\"shell_call_output\",\"call_id\":\"1\",\"output\":[" part                          \
+    ",\"outcome\":{\"type\":\"exit\",\"exit_code\":0}}]}"
+
 Test(input, a_bad_field_is_named) {
     static const struct {
         const char *fields, *param;
@@ -276,6 +282,10 @@ Test(input, a_bad_field_is_named) {
         {"\"input\":[" CALLED("1", "f",
                               "{}") ",{\"type\":\"function_call_output\",\"call_id\":\"1\"}]",
          "input[1].output"},
+        {"\"input\":[" SHELL_SAYS("{\"stdout\":{\"a\":1}") "]", "input[1].output"},
+        {"\"input\":[" SHELL_SAYS("{\"stdout\":[1,2]") "]", "input[1].output"},
+        {"\"input\":[" SHELL_SAYS("{\"stdout\":\"a\",\"stderr\":[[]]") "]", "input[1].output"},
+        {"\"input\":[" SHELL_SAYS("{\"stdout\":\"a\",\"stderr\":5") "]", "input[1].output"},
         {"\"input\":[{\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":\"weft1.%%\"}]",
          "input[0].encrypted_content"},
         {"\"input\":[{\"type\":\"item_reference\",\"id\":\"msg_1\"}]", "input[0].id"},
