@@ -19,14 +19,10 @@
 #include "engine/arch/assistant.h"
 #include "engine/build_id.h"
 #include "engine/check.h"
-#include "engine/fit.h"
-#include "engine/place.h"
 #include "engine/prove.h"
+#include "engine/size.h"
 
 #define MAX_IN_FLIGHT 2u
-#define PAGES_OF_DEVICE (1u << 20) /* a bound on what a device's memory is turned into */
-#define SNAPSHOTS_MAX 4096u
-#define HOST_PART 2 /* of host memory, for snapshots of a hybrid model; the rest is for its pages */
 
 /* A step from launch to wait. Life: launched -> masks -> sealed -> waited for, in the order of
  * steps. */
@@ -79,220 +75,23 @@ static int check_opts(const struct engine_opts *o, struct err *err) {
     return 0;
 }
 
-/* Checks that the backend has pages of this type, and that the model's heads fit its blocks. */
-static int check_kv_type(const struct engine *e, struct err *err) {
-    static const char *const names[] = {"f16", "q8_0", "q4_0", "f32"};
-    enum engine_kv_type type = e->opts.kv_type;
+/* Divides memory, and with @check compares it with the machine's. 0 or -errno with @err. */
+static int choose_sizes(struct engine *e, bool check, struct err *err) {
+    struct sizing z = {
+        .model = &e->model,
+        .ops = e->ops,
+        .picks = &e->picks,
+        .opts = &e->opts,
+        .info = &e->info,
+        .note = e->note,
+        .n_note = sizeof(e->note),
+        .moved = e->moved,
+        .n_moved = sizeof(e->moved),
+    };
+    int r = size_memory(&z, err);
 
-    if (type == ENGINE_KV_F32 && e->ops != &backend_reference)
-        return err_set(err, 0, NULL, "kv type f32 is for the reference backend only");
-    if (type == ENGINE_KV_Q4_0 && e->ops->device)
-        return err_set(err, 0, NULL, "kv type q4_0 is not for the %s backend: f16 and q8_0 are",
-                       e->ops->name);
-    for (uint32_t i = 0; i < e->model.n_ops && kv_bytes(type, 32) % 32; i++)
-        if (e->model.op[i].heads.dim % 32)
-            return err_set(err, 0, NULL,
-                           "kv type %s needs heads of a multiple of 32 values, this model has %u",
-                           names[type], e->model.op[i].heads.dim);
-    return 0;
-}
-
-/* Bytes of a page over all layers of class @cls. */
-static uint64_t page_bytes_of(const struct engine *e, uint8_t cls) {
-    const struct model_shape *s = &e->model.shape;
-    bool once = s->mla.rank && e->ops->latent_once;
-
-    return kv_bytes(e->opts.kv_type, s->n_kv_values[cls] / (once ? 2 : 1) * e->opts.page_tokens);
-}
-
-/* KV memory from what a device has left, where neither pages nor bytes are configured. */
-static int take_room(struct engine *e, struct err *err) {
-    struct engine_opts *o = &e->opts;
-    uint64_t bytes;
-
-    if (o->n_pages || !o->device_share || !e->ops->room)
-        return 0;
-    int r = e->ops->room(&e->model.shape, o, &bytes, err);
-    if (r < 0)
-        return r;
-    o->kv_bytes = MIN(bytes / o->device_share, PAGES_OF_DEVICE * e->info.page_bytes);
-    return 0;
-}
-
-/* Returns the bytes of a sequence's state, over all recurrent layers. */
-static uint64_t state_bytes(const struct engine *e) {
-    return e->model.shape.state.n_layer * e->model.shape.state.n_floats * sizeof(float);
-}
-
-static struct fit_sizes sizes_of(const struct engine *e) {
-    return (struct fit_sizes){e->info.page_bytes, e->info.window_bytes, state_bytes(e)};
-}
-
-/* Pages of KV_WINDOW hold so much less only where there are other layers too. What is copied to
- * host memory is a page of all layers, and states are of use only with all keys before them. */
-static bool can_have_windows(const struct engine *e) {
-    const struct engine_opts *o = &e->opts;
-    const struct model_shape *s = &e->model.shape;
-
-    return o->windows && !o->n_host_pages && !o->host_kv_bytes && !s->state.n_layer &&
-           s->n_kv_layer[KV_WINDOW] && s->n_kv_layer[KV_GLOBAL];
-}
-
-/* Computes the bytes of a page of each class. */
-static int size_classes(struct engine *e, struct err *err) {
-    struct engine_info *i = &e->info;
-    int r = check_kv_type(e, err);
-
-    if (r < 0)
-        return r;
-    if (!can_have_windows(e))
-        model_join_windows(&e->model);
-    i->page_bytes = page_bytes_of(e, KV_GLOBAL);
-    i->window_bytes = e->model.shape.window ? page_bytes_of(e, KV_WINDOW) : 0;
-    return 0;
-}
-
-/* Divides the KV memory between the classes, or has one of all layers where that is less. */
-static void size_windows(struct engine *e) {
-    struct engine_opts *o = &e->opts;
-    struct engine_info *i = &e->info;
-    const struct fit_sizes s = sizes_of(e);
-    struct fit_windows w = fit_windows(&e->model, o, &s);
-    uint64_t n_pages = o->n_pages, n_windows;
-
-    if (!e->model.shape.window)
-        return;
-    i->window_seqs = o->max_seqs;
-    if (!o->n_pages)
-        n_pages = MIN(fit_divide(&w, o->kv_bytes, &i->window_seqs), UINT32_MAX / 2);
-    n_windows = fit_n_windows(&w, n_pages, i->window_seqs);
-    if (n_windows < n_pages) {
-        o->n_pages = (uint32_t)n_pages;
-        i->n_windows = (uint32_t)n_windows;
-        i->window = w.window;
-        if (i->window_seqs < o->max_seqs)
-            snprintf(e->note, sizeof(e->note),
-                     "the last keys of layers with a window are kept for %u sequences, of %u",
-                     i->window_seqs, o->max_seqs);
-        return;
-    }
-    model_join_windows(&e->model);
-    i->page_bytes += i->window_bytes;
-    i->window_bytes = 0;
-    i->window_seqs = 0;
-}
-
-/* KV memory of the CPU, where its size is not configured. */
-static int choose_kv(struct engine *e, struct err *err) {
-    struct engine_opts *o = &e->opts;
-    const struct fit_sizes s = sizes_of(e);
-    const struct fit_windows w = fit_windows(&e->model, o, &s);
-    const struct fit f = fit_of(&e->model, o, &s, &w);
-
-    if (!o->memory || e->ops->device)
-        return 0;
-    if (o->n_pages) { /* snapshots are counted by it all the same */
-        o->kv_bytes = o->kv_bytes ? o->kv_bytes : o->memory / 4;
-        return 0;
-    }
-    return fit_kv(&f, &o->kv_bytes, err);
-}
-
-/* States of recurrent layers, before the pages: they take their part of the KV memory. */
-static int size_states(struct engine *e, struct err *err) {
-    struct engine_opts *o = &e->opts;
-    uint64_t bytes = state_bytes(e);
-    uint64_t part = o->kv_bytes / 4; /* that snapshots take of the KV memory */
-
-    e->info.state_bytes = bytes;
-    if (!bytes) {
-        o->n_states = o->n_snapshots = 0;
-        return 0;
-    }
-    e->host_snapshots = o->host_kv_bytes > 0;
-    if (!o->n_snapshots)
-        o->n_snapshots = (uint32_t)MIN(
-            (e->host_snapshots ? o->host_kv_bytes / HOST_PART : part) / bytes, SNAPSHOTS_MAX);
-    part = e->host_snapshots ? 0 : o->n_snapshots * bytes;
-    o->host_kv_bytes -= MIN(o->host_kv_bytes, o->n_snapshots * bytes); /* the rest is for pages */
-    if (!o->n_states)
-        o->n_states =
-            o->n_pages ? o->max_seqs : (uint32_t)MIN(o->max_seqs, o->kv_bytes / 2 / bytes);
-    if (o->n_pages)
-        return 0;
-    if (!o->n_states || o->n_states * bytes + part >= o->kv_bytes)
-        return err_set(err, 0, NULL,
-                       "%s of KV memory: the recurrent state of a sequence takes %s, and its pages "
-                       "as much as that at least",
-                       fit_text(o->kv_bytes).s, fit_text(bytes).s);
-    o->kv_bytes -= o->n_states * bytes + part;
-    return 0;
-}
-
-/* Chooses the experts that stay in host memory beside a device (place.h). */
-static int place_experts(struct engine *e, struct err *err) {
-    const struct fit_sizes s = sizes_of(e);
-
-    return place(&e->model, e->ops, &e->opts, &s, &e->picks, e->moved, sizeof(e->moved), err);
-}
-
-/* Computes the number of pages, and the longest sequence that they can hold. */
-static int size_pages(struct engine *e, struct err *err) {
-    struct engine_opts *o = &e->opts;
-    struct engine_info *i = &e->info;
-    uint32_t model_max = MIN(e->model.shape.max_context, CONTEXT_LIMIT);
-    if (e->model.shape.encoder) /* a sequence is in one step */
-        model_max = MIN(model_max, o->max_rows);
-    if (o->max_context > model_max)
-        return err_set(err, 0, NULL, "max-context %u is more than the %u tokens of the model",
-                       o->max_context, model_max);
-    int r = size_classes(e, err);
-
-    r = r < 0 ? r : place_experts(e, err);
-    r = r < 0 ? r : take_room(e, err);
-    r = r < 0 ? r : choose_kv(e, err);
-    r = r < 0 ? r : size_states(e, err);
-    if (r < 0)
-        return r;
-    size_windows(e);
-    if (e->model.shape.drafts)
-        i->n_slots = o->n_states ? o->n_states : o->max_seqs;
-    if (!o->n_pages)
-        o->n_pages = (uint32_t)MIN(o->kv_bytes / i->page_bytes, UINT32_MAX / 2);
-    if (!o->n_host_pages)
-        o->n_host_pages = (uint32_t)MIN(o->host_kv_bytes / i->page_bytes, UINT32_MAX / 4);
-    if (!o->n_pages || o->n_pages > UINT32_MAX / 2)
-        return err_set(err, 0, NULL, "%s of KV memory: a page of %u tokens takes %s",
-                       fit_text(o->kv_bytes).s, o->page_tokens, fit_text(i->page_bytes).s);
-    uint64_t held = (uint64_t)o->n_pages * o->page_tokens;
-    if (o->max_context > held) {
-        uint64_t need = (o->max_context + o->page_tokens - 1ull) / o->page_tokens * i->page_bytes;
-
-        err_set(err, 0, NULL,
-                "a context of %u tokens takes %s of KV memory, there are %s (%u pages of %s): "
-                "max-context can be at most %llu",
-                o->max_context, fit_text(need).s, fit_text(o->n_pages * i->page_bytes).s,
-                o->n_pages, fit_text(i->page_bytes).s, (unsigned long long)held);
-        return -ENOMEM;
-    }
-    if (!o->max_context)
-        o->max_context = (uint32_t)MIN(model_max, held);
-    return 0;
-}
-
-/* Returns the bytes of all pages and states, of the device's and of the host's memory. */
-static uint64_t all_kv_bytes(const struct engine *e) {
-    return ((uint64_t)e->opts.n_pages + e->opts.n_host_pages) * e->info.page_bytes +
-           e->info.n_windows * e->info.window_bytes +
-           ((uint64_t)e->opts.n_states + e->opts.n_snapshots) * e->info.state_bytes;
-}
-
-/* Devices do their own arithmetic. */
-static int check_memory(const struct engine *e, struct err *err) {
-    const struct fit_sizes s = sizes_of(e);
-    uint32_t n = e->opts.n_pages + e->opts.n_host_pages;
-
-    return e->ops->device ? 0 : fit_check(&e->model, &s, n, all_kv_bytes(e), err);
+    e->host_snapshots = z.host_snapshots;
+    return r < 0 || !check ? r : size_check(&z, err);
 }
 
 /* Allocates what a step under way needs. 0 or -ENOMEM, freed by engine_free(). */
@@ -372,7 +171,8 @@ static void fill_info(struct engine *e) {
     i->encoder = s->encoder;
     i->ranks = e->head.out != NULL && e->ops->hidden;
     i->weight_bytes = e->model.weight_bytes;
-    i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) + all_kv_bytes(e);
+    i->memory_bytes = fit_weights(&e->model) + fit_buffers(&e->model, &e->opts) +
+                      size_kv_bytes(&e->opts, &e->info);
     i->n_params = e->model.n_params;
     arch_fingerprint(e->opts.file, e->opts.drafts ? e->opts.block : NULL, i->fingerprint);
     backend_sources(e->ops, e->be, i->sources);
@@ -446,8 +246,7 @@ static int open_with(struct engine **out, const struct engine_opts *opts, const 
     r = r < 0 ? r : model_check(&e->model, ops, err);
     if (r == 0)
         picks_open(&e->picks, opts->experts_fd, opts->file, &e->model.shape);
-    r = r < 0 ? r : size_pages(e, err);
-    r = r < 0 ? r : check_memory(e, err);
+    r = r < 0 ? r : choose_sizes(e, true, err);
     r = r < 0 ? r : alloc_flights(e);
     r = r < 0 ? r : head_init(&e->head, &e->model.head, e->model.shape.n_embd);
     r = r < 0 ? r : open_backend(e, err);
@@ -510,7 +309,7 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
     r = r < 0 ? r : model_check(&e->model, ops, err);
     if (r < 0)
         return r;
-    r = size_pages(e, err);
+    r = choose_sizes(e, false, err);
     if (r < 0 && r != -ENOMEM)
         return r;
     tell_place(e);
@@ -521,9 +320,9 @@ int engine_fit(struct engine_fit *out, const struct engine_opts *opts, struct er
         .weight_bytes = fit_weights(&e->model),
         .buffer_bytes = fit_buffers(&e->model, &e->opts),
         .page_bytes = e->info.page_bytes,
-        .state_bytes = state_bytes(e),
+        .state_bytes = e->info.state_bytes,
         .n_params = e->model.n_params,
-        .kv_bytes = r < 0 ? 0 : all_kv_bytes(e),
+        .kv_bytes = r < 0 ? 0 : size_kv_bytes(&e->opts, &e->info),
         .page_tokens = e->opts.page_tokens,
         .n_pages = e->opts.n_pages,
         .n_states = e->opts.n_states,

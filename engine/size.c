@@ -1,0 +1,227 @@
+/*
+ * Memory is divided in this order: experts that stay with the host, the KV memory that is left
+ * beside the weights, states of recurrent layers and their snapshots, pages of layers with a
+ * window, and pages. Each step takes its part of opts->kv_bytes; the pages get the rest, and the
+ * longest context follows from their number.
+ */
+
+#include "engine/size.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#define PAGES_OF_DEVICE (1u << 20) /* bounds the pages that a device's free memory is turned into */
+#define SNAPSHOTS_MAX 4096u
+#define HOST_PART 2 /* of host memory, for snapshots of a hybrid model; the rest is for its pages */
+
+/* Checks that the backend has pages of this type, and that the model's heads fit its blocks. */
+static int check_kv_type(const struct sizing *z, struct err *err) {
+    static const char *const names[] = {"f16", "q8_0", "q4_0", "f32"};
+    enum engine_kv_type type = z->opts->kv_type;
+
+    if (type == ENGINE_KV_F32 && z->ops != &backend_reference)
+        return err_set(err, 0, NULL, "kv type f32 is for the reference backend only");
+    if (type == ENGINE_KV_Q4_0 && z->ops->device)
+        return err_set(err, 0, NULL, "kv type q4_0 is not for the %s backend: f16 and q8_0 are",
+                       z->ops->name);
+    for (uint32_t i = 0; i < z->model->n_ops && kv_bytes(type, 32) % 32; i++)
+        if (z->model->op[i].heads.dim % 32)
+            return err_set(err, 0, NULL,
+                           "kv type %s needs heads of a multiple of 32 values, this model has %u",
+                           names[type], z->model->op[i].heads.dim);
+    return 0;
+}
+
+/* Bytes of a page over all layers of class @cls. */
+static uint64_t page_bytes_of(const struct sizing *z, uint8_t cls) {
+    const struct model_shape *s = &z->model->shape;
+    bool once = s->mla.rank && z->ops->latent_once;
+
+    return kv_bytes(z->opts->kv_type, s->n_kv_values[cls] / (once ? 2 : 1) * z->opts->page_tokens);
+}
+
+/* KV memory from what a device has left, where neither pages nor bytes are configured. */
+static int take_room(struct sizing *z, struct err *err) {
+    struct engine_opts *o = z->opts;
+    uint64_t bytes;
+
+    if (o->n_pages || !o->device_share || !z->ops->room)
+        return 0;
+    int r = z->ops->room(&z->model->shape, o, &bytes, err);
+    if (r < 0)
+        return r;
+    o->kv_bytes = MIN(bytes / o->device_share, PAGES_OF_DEVICE * z->info->page_bytes);
+    return 0;
+}
+
+static struct fit_sizes sizes_of(const struct sizing *z) {
+    return (struct fit_sizes){z->info->page_bytes, z->info->window_bytes, z->info->state_bytes};
+}
+
+/* Pages of KV_WINDOW hold so much less only where there are other layers too. What is copied to
+ * host memory is a page of all layers, and states are of use only with all keys before them. */
+static bool can_have_windows(const struct sizing *z) {
+    const struct engine_opts *o = z->opts;
+    const struct model_shape *s = &z->model->shape;
+
+    return o->windows && !o->n_host_pages && !o->host_kv_bytes && !s->state.n_layer &&
+           s->n_kv_layer[KV_WINDOW] && s->n_kv_layer[KV_GLOBAL];
+}
+
+/* Computes the bytes of a page of each class and of a sequence's state. */
+static int size_classes(struct sizing *z, struct err *err) {
+    struct engine_info *i = z->info;
+    int r = check_kv_type(z, err);
+
+    if (r < 0)
+        return r;
+    if (!can_have_windows(z))
+        model_join_windows(z->model);
+    i->page_bytes = page_bytes_of(z, KV_GLOBAL);
+    i->window_bytes = z->model->shape.window ? page_bytes_of(z, KV_WINDOW) : 0;
+    i->state_bytes = z->model->shape.state.n_layer * z->model->shape.state.n_floats * sizeof(float);
+    return 0;
+}
+
+/* Divides the KV memory between the classes, or has one of all layers where that is less. */
+static void size_windows(struct sizing *z) {
+    struct engine_opts *o = z->opts;
+    struct engine_info *i = z->info;
+    const struct fit_sizes s = sizes_of(z);
+    struct fit_windows w = fit_windows(z->model, o, &s);
+    uint64_t n_pages = o->n_pages, n_windows;
+
+    if (!z->model->shape.window)
+        return;
+    i->window_seqs = o->max_seqs;
+    if (!o->n_pages)
+        n_pages = MIN(fit_divide(&w, o->kv_bytes, &i->window_seqs), UINT32_MAX / 2);
+    n_windows = fit_n_windows(&w, n_pages, i->window_seqs);
+    if (n_windows < n_pages) {
+        o->n_pages = (uint32_t)n_pages;
+        i->n_windows = (uint32_t)n_windows;
+        i->window = w.window;
+        if (i->window_seqs < o->max_seqs)
+            snprintf(z->note, z->n_note,
+                     "the last keys of layers with a window are kept for %u sequences, of %u",
+                     i->window_seqs, o->max_seqs);
+        return;
+    }
+    model_join_windows(z->model);
+    i->page_bytes += i->window_bytes;
+    i->window_bytes = 0;
+    i->window_seqs = 0;
+}
+
+/* KV memory of the CPU, where its size is not configured. */
+static int choose_kv(struct sizing *z, struct err *err) {
+    struct engine_opts *o = z->opts;
+    const struct fit_sizes s = sizes_of(z);
+    const struct fit_windows w = fit_windows(z->model, o, &s);
+    const struct fit f = fit_of(z->model, o, &s, &w);
+
+    if (!o->memory || z->ops->device)
+        return 0;
+    if (o->n_pages) { /* snapshots are counted by it all the same */
+        o->kv_bytes = o->kv_bytes ? o->kv_bytes : o->memory / 4;
+        return 0;
+    }
+    return fit_kv(&f, &o->kv_bytes, err);
+}
+
+/* States of recurrent layers, before the pages: they take their part of the KV memory. */
+static int size_states(struct sizing *z, struct err *err) {
+    struct engine_opts *o = z->opts;
+    uint64_t bytes = z->info->state_bytes;
+    uint64_t part = o->kv_bytes / 4; /* that snapshots take of the KV memory */
+
+    if (!bytes) {
+        o->n_states = o->n_snapshots = 0;
+        return 0;
+    }
+    z->host_snapshots = o->host_kv_bytes > 0;
+    if (!o->n_snapshots)
+        o->n_snapshots = (uint32_t)MIN(
+            (z->host_snapshots ? o->host_kv_bytes / HOST_PART : part) / bytes, SNAPSHOTS_MAX);
+    part = z->host_snapshots ? 0 : o->n_snapshots * bytes;
+    o->host_kv_bytes -= MIN(o->host_kv_bytes, o->n_snapshots * bytes); /* the rest is for pages */
+    if (!o->n_states)
+        o->n_states =
+            o->n_pages ? o->max_seqs : (uint32_t)MIN(o->max_seqs, o->kv_bytes / 2 / bytes);
+    if (o->n_pages)
+        return 0;
+    if (!o->n_states || o->n_states * bytes + part >= o->kv_bytes)
+        return err_set(err, 0, NULL,
+                       "%s of KV memory: the recurrent state of a sequence takes %s, and its pages "
+                       "as much as that at least",
+                       fit_text(o->kv_bytes).s, fit_text(bytes).s);
+    o->kv_bytes -= o->n_states * bytes + part;
+    return 0;
+}
+
+/* Chooses the experts that stay in host memory beside a device (place.h). */
+static int place_experts(struct sizing *z, struct err *err) {
+    const struct fit_sizes s = sizes_of(z);
+
+    return place(z->model, z->ops, z->opts, &s, z->picks, z->moved, z->n_moved, err);
+}
+
+/* Computes the number of pages in the memory that is left for them, and the longest context. */
+static int size_pages(struct sizing *z, uint32_t model_max, struct err *err) {
+    struct engine_opts *o = z->opts;
+    struct engine_info *i = z->info;
+
+    if (!o->n_pages)
+        o->n_pages = (uint32_t)MIN(o->kv_bytes / i->page_bytes, UINT32_MAX / 2);
+    if (!o->n_host_pages)
+        o->n_host_pages = (uint32_t)MIN(o->host_kv_bytes / i->page_bytes, UINT32_MAX / 4);
+    if (!o->n_pages || o->n_pages > UINT32_MAX / 2)
+        return err_set(err, 0, NULL, "%s of KV memory: a page of %u tokens takes %s",
+                       fit_text(o->kv_bytes).s, o->page_tokens, fit_text(i->page_bytes).s);
+    uint64_t held = (uint64_t)o->n_pages * o->page_tokens;
+    if (o->max_context > held) {
+        uint64_t need = (o->max_context + o->page_tokens - 1ull) / o->page_tokens * i->page_bytes;
+
+        err_set(err, 0, NULL,
+                "a context of %u tokens takes %s of KV memory, there are %s (%u pages of %s): "
+                "max-context can be at most %llu",
+                o->max_context, fit_text(need).s, fit_text(o->n_pages * i->page_bytes).s,
+                o->n_pages, fit_text(i->page_bytes).s, (unsigned long long)held);
+        return -ENOMEM;
+    }
+    if (!o->max_context)
+        o->max_context = (uint32_t)MIN(model_max, held);
+    return 0;
+}
+
+int size_memory(struct sizing *z, struct err *err) {
+    struct engine_opts *o = z->opts;
+    uint32_t model_max = MIN(z->model->shape.max_context, CONTEXT_LIMIT);
+    int r;
+
+    if (z->model->shape.encoder) /* a sequence is in one step */
+        model_max = MIN(model_max, o->max_rows);
+    if (o->max_context > model_max)
+        return err_set(err, 0, NULL, "max-context %u is more than the %u tokens of the model",
+                       o->max_context, model_max);
+    if ((r = size_classes(z, err)) < 0 || (r = place_experts(z, err)) < 0 ||
+        (r = take_room(z, err)) < 0 || (r = choose_kv(z, err)) < 0 || (r = size_states(z, err)) < 0)
+        return r;
+    size_windows(z);
+    if (z->model->shape.drafts)
+        z->info->n_slots = o->n_states ? o->n_states : o->max_seqs;
+    return size_pages(z, model_max, err);
+}
+
+uint64_t size_kv_bytes(const struct engine_opts *o, const struct engine_info *i) {
+    return ((uint64_t)o->n_pages + o->n_host_pages) * i->page_bytes +
+           i->n_windows * i->window_bytes +
+           ((uint64_t)o->n_states + o->n_snapshots) * i->state_bytes;
+}
+
+int size_check(const struct sizing *z, struct err *err) {
+    const struct fit_sizes s = sizes_of(z);
+    uint32_t n = z->opts->n_pages + z->opts->n_host_pages;
+
+    return z->ops->device ? 0 : fit_check(z->model, &s, n, size_kv_bytes(z->opts, z->info), err);
+}

@@ -1,0 +1,32 @@
+#pragma once
+
+/*
+ * size - divides memory: pages, states, snapshots and the longest context of a model on a backend,
+ * and the experts that stay in host memory. Private to engine/; fit.h has the arithmetic.
+ */
+
+#include "engine/backend.h"
+#include "engine/engine.h"
+#include "engine/fit.h"
+#include "engine/place.h"
+
+/* A model on a backend, and the results. Pointers are the caller's. */
+struct sizing {
+    struct model *model; /* layers with a window may be joined with the other layers */
+    const struct be_ops *ops;
+    struct picks *picks;
+    struct engine_opts *opts; /* 0 in a number of pages, states ... or in max_context: chosen */
+    struct engine_info *info; /* zeroed; gets bytes of pages and states, windows, and slots */
+    char *note, *moved;       /* lines for the log: about windows, and about experts */
+    size_t n_note, n_moved;   /* their sizes */
+    bool host_snapshots;      /* set: snapshots are in host memory beside a device */
+};
+
+/* Fills in the sizes that the options leave open. 0, or with @err: -ENOMEM if memory is too small,
+ * -EINVAL for options that the model or the backend cannot meet. */
+int size_memory(struct sizing *z, struct err *err);
+/* Checks that weights and KV memory fit this machine; a device checks its own memory. 0 or -ENOMEM
+ * with @err. */
+int size_check(const struct sizing *z, struct err *err);
+/* Returns the bytes of all pages, states and snapshots, in the device's and the host's memory. */
+uint64_t size_kv_bytes(const struct engine_opts *o, const struct engine_info *i);
