@@ -13,6 +13,8 @@
 #define TICK_MS 1000
 #define RETRY_MS 5000 /* that clients are told while nothing is known of the loading */
 #define RETRY_MAX_MS 60000
+/* Times that one job's model is looked up. One or two do, but for models that come and go meanwhile. */
+#define MAX_LOOKUPS 8
 
 /* ---- on any thread ---- */
 
@@ -34,9 +36,12 @@ static struct model *find(const struct api *a, const char *name, size_t len) {
 
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) {
     yyjson_val *v = yyjson_obj_get(body, "model");
-    const char *name = yyjson_get_len(v) ? yyjson_get_str(v) : NULL;
+    const char *name = yyjson_is_str(v) && yyjson_get_len(v) ? yyjson_get_str(v) : NULL;
     const struct api *a = job->api;
 
+    if (name && strlen(name) != yyjson_get_len(v))
+        return err_set_code(err, 400, "invalid_value", "model",
+                            "model must not contain a NUL character.");
     pthread_rwlock_rdlock((pthread_rwlock_t *)&a->models_lock);
     const struct model *m = find(a, name, yyjson_get_len(v));
     bool goes_on = m == job->model && is_usable(m, job->computes);
@@ -87,6 +92,15 @@ static int cannot_load(struct prompt_job *job) {
                         "The model cannot be loaded: %s.", m->failure);
 }
 
+/* A 503 about a model that another look-up found, and the present one does not. */
+static int comes_and_goes(struct prompt_job *job) {
+    job->retry_ms = RETRY_MS;
+    return err_set_code(&job->err, 503, "model_loading", "model",
+                        "The model `%.200s` was removed or replaced while the request waited for "
+                        "it. Send the request again.",
+                        job->wanted ? job->wanted : job->model->info->id);
+}
+
 static void start_tick(struct api *a);
 
 void model_wait_cancel(struct prompt_job *job) {
@@ -130,6 +144,8 @@ int model_wait_begin(struct prompt_job *job) {
     int64_t now = clock_now(a->clock);
 
     assert(!job->waits);
+    if (job->n_lookups++ >= MAX_LOOKUPS)
+        return comes_and_goes(job);
     if (!m)
         return unknown(job);
     model_wait_assign(job, m);

@@ -21,11 +21,11 @@ struct prompt_job;
 
 /* Whether the job can go on with its model, as far as @body says. On any thread. 0; -EBUSY:
  * model_wait_begin() is to be called; 404 where several models are served and @body names none of
- * them; -ENOMEM. */
+ * them; 400 where the name contains NUL; -ENOMEM. */
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err);
 /* After -EBUSY, on the loop's thread: the job gets its model. 0: that can be used; -EBUSY: it
  * waits, and job->go_on will be called with 0 or an error in job->result; or an error in
- * job->err. */
+ * job->err: the ninth call for one job returns 503, which bounds every loop that calls it. */
 int model_wait_begin(struct prompt_job *job);
 /* The job waits no longer, if it did. */
 void model_wait_cancel(struct prompt_job *job);

@@ -74,6 +74,7 @@ struct prompt_job {
     struct api_rescan rescan;
     int64_t waits_since_ns;
     char *wanted;      /* what the body calls its model; NULL: nothing */
+    uint8_t n_lookups; /* of that, which are bounded */
     uint32_t retry_ms; /* with an error: when it may be tried again; 0: not said */
     void (*go_on)(struct prompt_job *job);
     void (*on_wait)(struct prompt_job *job); /* of a stream: now and then; or NULL */

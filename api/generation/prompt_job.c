@@ -688,6 +688,7 @@ static void to_pool(struct prompt_job *job);
 static void go_on(struct prompt_job *job) {
     check_job(job);
     assert(job->running && !job->pooled && !job->waits);
+    /* At most nine turns: each but the first begins with a model_wait_begin(). */
     while (job->result == -EBUSY || job->result == 0) {
         if (job->result == -EBUSY && (job->result = model_wait_begin(job)) != 0)
             break;

@@ -17,6 +17,7 @@ static struct world w;
 static struct fake_port other;
 static struct api_model info;
 static struct model *model;
+static const char *aliases[] = {"second", "gpt-*", NULL};
 static uint32_t n_wants, n_uses, keepalive_ms = 10000;
 static bool rescans;      /* models are looked for again */
 static struct list scans; /* api_rescan.link */
@@ -52,8 +53,6 @@ static void scanned(void) {
 }
 
 static void start(uint32_t load_wait_ms) {
-    static const char *const aliases[] = {"second", "gpt-*", NULL};
-
     n_wants = n_uses = 0;
     world_init(&w);
     w.opts.load_wait_ms = load_wait_ms;
@@ -233,6 +232,48 @@ Test(models, models_are_looked_for_before_a_name_is_unknown) {
     ask(",\"model\":\"x\""); /* waits when the service stops */
     world_stop(&w);
     fake_deinit(&other);
+}
+
+Test(models, a_name_with_nul_is_refused) {
+    start(60000);
+    loaded();
+    expect(ask(",\"model\":\"other\\u0000\""), 400, "NUL");
+    expect(ask(",\"model\":\"tiny\\u0000x\""), 400, "NUL");
+    expect(ask(",\"model\":\"\\u0000\""), 400, "NUL");
+    expect(ask(",\"model\":[1,2]"), 400, "model");
+    expect(ask(",\"model\":\"other\""), 200, "other");
+    stop();
+}
+
+/* The alias "second" is gone as soon as a job has its model, and is back after each rescan. */
+static void use_and_hide(struct api_port *p, uint32_t tenant, double weight) {
+    use(p, tenant, weight);
+    aliases[0] = "gpt-*";
+}
+
+Test(models, a_model_that_comes_and_goes_is_looked_up_eight_times) {
+    uint32_t n = 0;
+
+    rescans = true;
+    start(60000);
+    loaded();
+    other.port.use = use_and_hide;
+    int fd = ask(",\"model\":\"second\"");
+    for (; !list_empty(&scans) && n < 100; n++) {
+        struct api_rescan *r = LIST_ENTRY(list_pop_front(&scans), struct api_rescan, link);
+
+        aliases[0] = "second";
+        r->over(r);
+        turns(20);
+    }
+    expect(fd, 503, "`second` was removed or replaced while the request waited");
+    cr_expect_eq(n, 4, "%u", n);
+    cr_expect_eq(n_uses, 4, "%u", n_uses);
+    aliases[0] = "second";
+    other.port.use = use;
+    expect(ask(",\"model\":\"second\""), 200, "other");
+    rescans = false;
+    stop();
 }
 
 Test(models, what_cannot_be_loaded_says_why) {
