@@ -9,7 +9,7 @@ static uint32_t draw(struct agent *a, struct range r) {
     return r.low + rng_below(&a->rng, r.high - r.low + 1);
 }
 
-/* What is something in the trace stays something. */
+/* Scales a number of the trace; a positive number stays positive. */
 static uint32_t scaled(uint32_t n, double by) {
     return n ? (uint32_t)fmax(1, round(n * by)) : 0;
 }

@@ -31,7 +31,7 @@ struct agent_turn {
     uint32_t n_output;
 };
 
-/* What comes between a turn and the next one. */
+/* Describes the pause between a turn and the next one. */
 struct agent_pause {
     uint32_t n_subs; /* sub-agents that work first */
     double seconds;  /* then this long */
@@ -46,5 +46,5 @@ void agent_init_sub(struct agent *a, struct agent *parent);
 bool agent_ended(const struct agent *a); /* no turn is left */
 /* The next turn of @a, of which one is left. */
 struct agent_turn agent_next(struct agent *a);
-/* What comes between the turn that agent_next() gave last and the one after it. */
+/* Returns the pause between the turn that agent_next() gave last and the one after it. */
 struct agent_pause agent_pause(struct agent *a);

@@ -380,7 +380,7 @@ static void print_progress(struct agents *s, int64_t now) {
             bench_http_n_running(s->http), s->n_left, tty ? "   " : "\n");
 }
 
-/* What is under way is cut off. */
+/* Cuts off the requests that still run. */
 static void cut(struct agents *s, int64_t now) {
     s->result.end_ns = now;
     bench_http_stop(s->http);

@@ -20,7 +20,7 @@
 #define CHUNK ((size_t)256 << 10)
 #define THREADS_MAX 1024u
 
-/* All threads read it; they begin at `go`, when n_ready is n_threads, and end at `stop`. */
+/* Shared by all threads: they begin at `go`, when n_ready is n_threads, and end at `stop`. */
 struct meter {
     uint64_t *data;
     size_t n_chunks;

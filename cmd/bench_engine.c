@@ -183,7 +183,7 @@ static int replay_group(struct bench *b, uint32_t begin, uint32_t n, double *pre
     return r;
 }
 
-/* All recorded requests, in groups of the first batch size, b->reps times. 0 or -errno. */
+/* Replays all recorded requests, in groups of the first batch size, b->reps times. 0 or -errno. */
 static int measure_replay(struct bench *b) {
     uint32_t group = MIN(b->batch[0], b->replay.n), n_prompt = 0, n_output = 0;
     int r = 0;

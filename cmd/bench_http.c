@@ -446,7 +446,7 @@ static bool perform(struct bench_http *h, const char *path, const struct buf *bo
     return false;
 }
 
-/* As perform(): the reply's document, or NULL. */
+/* Performs the request like perform(); returns the reply's document, or NULL. */
 static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf *body,
                        struct err *err) {
     CLEANUP(buf_deinit) struct buf reply;
@@ -461,7 +461,7 @@ static yyjson_doc *ask(struct bench_http *h, const char *path, const struct buf 
     return doc;
 }
 
-/* Which device a line is of, by its label; 0 without one. */
+/* Returns the number of the device that a line is about, by its label; 0 without one. */
 static unsigned long device_of(const char *line, const char *end) {
     const char *at = strstr(line, "device=\"");
 

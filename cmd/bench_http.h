@@ -77,7 +77,8 @@ int bench_http_run(struct bench_http *h, int timeout_ms);
 /* Requests that were started and are not done. */
 uint32_t bench_http_n_running(const struct bench_http *h);
 
-/* How many tokens POST /tokenize (weft, vLLM, llama-server) makes of @text. -1: it does not say. */
+/* Returns the number of tokens that POST /tokenize (weft, vLLM, llama-server) makes of @text. -1:
+ * the server has no such route. */
 int64_t bench_http_tokenize(struct bench_http *h, const char *model, const char *text);
 
 /* The largest of the series of metric @name in GET /metrics; 0: there are none. The largest, since

@@ -23,7 +23,7 @@ struct load_opts {
 /* @n_tokens tokens' worth of words. */
 int load_words(struct buf *b, const struct load_opts *o, uint32_t n_tokens, struct rng *r);
 
-/* What has been said in a session so far, asked and answered in turns: JSON messages separated by
+/* The conversation of a session so far, questions and answers in turn: JSON messages separated by
  * commas, or the plain text for completions. */
 struct session {
     struct buf said;

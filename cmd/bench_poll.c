@@ -9,7 +9,8 @@
 
 #define EVENTS 256
 
-/* What libcurl waits for at a socket has changed. @known: it is in the epoll set. */
+/* Updates the epoll set when the events that libcurl waits for at a socket change. @known: the
+ * socket is in the set. */
 static int on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *known) {
     struct bench_poll *p = ctx;
     struct epoll_event e = {.data.fd = fd};

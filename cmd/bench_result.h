@@ -39,6 +39,6 @@ int bench_result_add(struct bench_result *r, const struct bench_request *q);
 /* Requests added, whatever their outcome. */
 uint64_t bench_result_n_done(const struct bench_result *r);
 
-/* As a table; as members of @root. Both sort the samples. */
+/* Print the result as a table, or add it to @root as members. Both sort the samples. */
 void bench_result_print(struct bench_result *r, FILE *f);
 void bench_result_json(struct bench_result *r, yyjson_mut_doc *d, yyjson_mut_val *root);

@@ -7,7 +7,7 @@
 
 #include "engine/engine.h"
 
-/* What is opened; strings outlive the run. */
+/* Options of the engine that a run opens; strings outlive the run. */
 struct run_opts {
     const char *model, *backend, *isa;
     uint32_t n_threads;

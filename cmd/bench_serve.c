@@ -77,7 +77,7 @@ struct serve {
     int error;
 };
 
-/* Whether another request may be begun at @now. */
+/* Returns true if another request may begin at @now. */
 static bool may_start(const struct serve *s, int64_t now) {
     return !bench_interrupted() && !s->error && (!s->n_requests || s->n_started < s->n_requests) &&
            (s->duration_s <= 0 || now < s->result.start_ns + (int64_t)(s->duration_s * 1e9));

@@ -51,8 +51,8 @@ int bench_target_parse(struct bench_target *t, int argc, char **argv,
 
 static void do_nothing(struct bench_request *q) {}
 
-/* How many prompt tokens the server counts in @n_words words. -1: it does not say; CLI_OK or an
- * exit code. */
+/* Asks the server for the number of prompt tokens in @n_words words; -1: it does not say. CLI_OK or
+ * an exit code. */
 static int count_tokens(struct bench_target *t, struct bench_http *h, uint32_t n_words,
                         int64_t *n_tokens) {
     struct load_opts o = t->load;

@@ -201,7 +201,7 @@ static int add_tenant(struct tenant *sum, const struct tenant *t) {
     return e < 0 ? e : samples_add_all(&sum->refusal, &t->refusal);
 }
 
-/* All tenants as one; the samples are the caller's to free. */
+/* Sums all tenants into one; the samples are the caller's to free. */
 static struct tenant add_up(const struct bench_tenants *r) {
     struct tenant sum = {.name = "all", .here = true, .weight = 1};
     int e = 0;

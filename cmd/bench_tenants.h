@@ -30,7 +30,7 @@ struct spans {
     size_t n, cap;
 };
 
-/* What one tenant saw. */
+/* Measurements of one tenant. */
 struct tenant {
     char name[24];
     bool here;

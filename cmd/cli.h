@@ -11,15 +11,15 @@
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 64 };
 
-/* Both print and return their exit code, so that `return cli_fail(...)` ends a command. */
+/* Print the error and return the exit code, so that `return cli_fail(...)` ends a command. */
 int cli_fail(const char *fmt, ...) PRINTF(1, 2);
 int cli_usage(const char *fmt, ...) PRINTF(1, 2); /* adds "(try --help)" */
 
 /* "@what: @e's message", or the errno's text when @e has none. */
 int cli_fail_err(const char *what, const struct err *e, int r);
 
-/* All of @text is a number in [min, max]; else false and *out is not written. @text may end in K, M
- * or G (powers of 1024) for cli_u64(). */
+/* Parses the whole of @text as a number in [min, max]; else returns false and leaves *out
+ * unwritten. For cli_u64() @text may end in K, M or G (powers of 1024). */
 bool cli_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out);
 bool cli_u32(const char *text, uint32_t min, uint32_t max, uint32_t *out);
 bool cli_double(const char *text, double min, double max, double *out);

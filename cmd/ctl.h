@@ -28,10 +28,11 @@ DEFINE_FREEP(struct ctl, ctl)
 /* One request. @reply gets the body of a 2xx answer. An exit code, with @err saying why not. */
 int ctl_call(struct ctl *c, const char *method, const char *path, struct buf *reply,
              struct err *err);
-/* As ctl_call(), for a call whose answer may take as long as it likes. */
+/* Calls like ctl_call(), without a time limit for the answer. */
 int ctl_call_long(struct ctl *c, const char *method, const char *path, struct buf *reply,
                   struct err *err);
-/* As ctl_call(), and parses the answer, which must be a JSON object. @out is the caller's. */
+/* Calls like ctl_call(), and parses the answer, which must be a JSON object. @out is the
+ * caller's. */
 int ctl_get(struct ctl *c, const char *path, yyjson_doc **out, struct err *err);
 /* Calls @line for every line of an answer that goes on until it ends or @line returns false: then
  * CTL_OK. */
@@ -60,7 +61,7 @@ struct ctl_cell ctl_percent(yyjson_val *object, const char *part, const char *wh
 bool ctl_value(yyjson_val *object, const char *key, double *out);
 
 /*
- * What a command shows, in lines of at most @columns (SIZE_MAX: any) as far as the least important
+ * Output of commands, in lines of at most @columns (SIZE_MAX: any) as far as the least important
  * columns of a table can be left out for it.
  */
 void ctl_show_stats(struct buf *out, yyjson_val *stats, size_t columns);

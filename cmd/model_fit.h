@@ -33,6 +33,6 @@ void model_fit(struct model_fit *out, const struct gguf *file, struct machine *m
 
 /* "fits: context 8192 of 40960 tokens, ...", in lines. */
 int model_fit_show(struct buf *out, const struct model_fit *f, const struct machine *m);
-/* The same as an object of @d. */
+/* Returns the estimate as an object of @d. */
 yyjson_mut_val *model_fit_json(yyjson_mut_doc *d, const struct model_fit *f,
                                const struct machine *m);

@@ -67,7 +67,7 @@ static void print(const char *text, size_t len) {
         putchar('\n');
 }
 
-/* Of the terminal; what is not printed on one may be as wide as it likes. */
+/* Returns the columns of the terminal; SIZE_MAX where the output is no terminal. */
 static size_t columns(void) {
     struct winsize size = {0};
 
@@ -328,7 +328,7 @@ static const struct {
     {"upgrade", run_upgrade},
 };
 
-/* Those that need no daemon; they read their own options. */
+/* Commands that need no daemon; they read their own options. */
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv, bool json);
