@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <yyjson.h>
+#include "api/http/json.h"
 #include "base/log.h"
 #include "daemon/models_private.h"
 
@@ -175,7 +176,7 @@ static void cancel(struct models_doing *d) {
 static void take_line(struct pull *p, const char *text, size_t len) {
     yyjson_doc *doc = yyjson_read(text, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc);
-    const char *error = yyjson_get_str(yyjson_obj_get(root, "error"));
+    const char *error = json_cstr(yyjson_obj_get(root, "error"));
 
     if (error)
         snprintf(p->error, sizeof(p->error), "%s", error);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/anthropic/input.h"
+#include "api/http/json.h"
 
 /*
  * Content blocks of the user and of tools as text.
@@ -17,7 +18,7 @@
 
 int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, anthropic_taker f,
                     void *to) {
-    const char *type = yyjson_get_str(yyjson_obj_get(block, "type"));
+    const char *type = json_text(yyjson_obj_get(block, "type"));
     size_t len = strlen(in->place);
     int r;
 
@@ -57,14 +58,14 @@ static int add_tagged(struct anthropic_input *in, yyjson_val *block, const char 
     snprintf(field, sizeof(field), ".%s", key);
     if (!yyjson_is_str(v))
         return anthropic_refuse(in, field, "must be a string");
-    return buf_printf(out, "<%s>%s</%s>\n", key, yyjson_get_str(v), key);
+    return buf_printf(out, "<%s>%s</%s>\n", key, json_text(v), key);
 }
 
 int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *field,
                      struct buf *out) {
     if (!yyjson_is_str(v))
         return anthropic_refuse(in, field, "must be a string");
-    return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+    return json_add_text(out, v);
 }
 
 int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to) {
@@ -85,7 +86,7 @@ static int add_plain_content(struct anthropic_input *in, yyjson_val *v, const ch
     int r;
 
     if (yyjson_is_str(v))
-        return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+        return json_add_text(out, v);
     if (!yyjson_is_arr(v))
         return anthropic_refuse(in, field, "must be a string or an array of text blocks");
     snprintf(in->place + len, sizeof(in->place) - len, "%s", field);

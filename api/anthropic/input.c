@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "api/openai/models.h"
 #include "api/private.h"
 #include "api/generation/gen_request.h"
@@ -57,7 +58,7 @@ FIELD(take_stops) {
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > SUBMIT_STOPS_MAX)
         return anthropic_refuse(in, "", "must be an array of at most 16 strings");
     yyjson_arr_foreach(v, i, n, s) {
-        if (!yyjson_is_str(s) || yyjson_get_len(s) == 0 || yyjson_get_len(s) > 256)
+        if (!yyjson_is_str(s) || json_len(s) == 0 || json_len(s) > 256)
             return anthropic_refuse(in, "", "must hold strings of 1 to 256 bytes");
     }
     return put(in, "stop", copy(in, v));
@@ -71,7 +72,7 @@ FIELD(take_metadata) {
         return anthropic_refuse(in, "", "must be an object");
     if (!user || yyjson_is_null(user))
         return 0;
-    if (!yyjson_is_str(user) || yyjson_get_len(user) > 4096)
+    if (!yyjson_is_str(user) || json_len(user) > 4096)
         return anthropic_refuse(in, ".user_id", "must be a string of at most 4096 bytes");
     return put(in, "user", copy(in, user));
 }
@@ -216,7 +217,7 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
             if (yyjson_equals_str(key, others[k]))
                 bit = (uint64_t)1 << (ARRAY_SIZE(fields) + k);
         if (seen & bit) {
-            anthropic_place(in, yyjson_get_str(key));
+            anthropic_place(in, json_text(key));
             return anthropic_refuse(in, "", "is given twice");
         }
         seen |= bit;
@@ -247,10 +248,9 @@ static int take_model(struct anthropic_input *in, const struct api *a, yyjson_va
         return r;
     if (!yyjson_is_str(v))
         return anthropic_refuse(in, "", "must be a string");
-    if (anthropic_is_served(a, yyjson_get_str(v)) ||
-        models_is_answered(a, yyjson_get_str(v), yyjson_get_len(v)))
+    if (anthropic_is_served(a, json_text(v)) || models_is_answered(a, json_text(v), json_len(v)))
         return 0;
-    return models_unknown(a, yyjson_get_str(v), yyjson_get_len(v), in->err);
+    return models_unknown(a, json_text(v), json_len(v), in->err);
 }
 
 static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "api/anthropic/input.h"
 #include "api/generation/gen_request.h"
+#include "api/http/json.h"
 #include "base/util.h"
 
 /*
@@ -105,13 +106,13 @@ static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
         return anthropic_refuse(in, "", "must be an object");
     if (!custom && !yyjson_is_str(type))
         return anthropic_refuse(in, ".type", "must be a string");
-    if (custom && (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256))
+    if (custom && (!yyjson_is_str(name) || json_len(name) == 0 || json_len(name) > 256))
         return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes");
     if (custom)
         return add_custom(in, tool, name, hidden);
     for (size_t i = 0; i < ARRAY_SIZE(known); i++)
         if (yyjson_is_str(name) &&
-            strncmp(yyjson_get_str(type), known[i].type, strlen(known[i].type)) == 0)
+            strncmp(json_text(type), known[i].type, strlen(known[i].type)) == 0)
             return add_known(in, name, i);
     return 0;
 }
@@ -145,8 +146,7 @@ static yyjson_mut_val *find(const struct anthropic_input *in, yyjson_val *name) 
     yyjson_mut_arr_foreach(in->tools, i, n, tool) {
         yyjson_mut_val *f = yyjson_mut_obj_get(tool, "function");
 
-        if (yyjson_mut_equals_strn(yyjson_mut_obj_get(f, "name"), yyjson_get_str(name),
-                                   yyjson_get_len(name)))
+        if (yyjson_mut_equals_strn(yyjson_mut_obj_get(f, "name"), json_text(name), json_len(name)))
             return tool;
     }
     return NULL;
@@ -176,7 +176,7 @@ int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf
     yyjson_mut_val *tool = find(in, name);
     bool hidden = tool && yyjson_mut_obj_get(tool, "defer_loading");
     if (!hidden || yyjson_mut_obj_get(tool, "shown")) /* once is enough, and a bound */
-        return buf_add(out, yyjson_get_str(name), yyjson_get_len(name));
+        return json_add_text(out, name);
     if (anthropic_put(in, tool, "shown", yyjson_mut_bool(in->doc, true)) < 0)
         return -ENOMEM;
     return write_function(in, yyjson_mut_obj_get(tool, "function"), out);
@@ -214,8 +214,7 @@ int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool a
     if (r < 0)
         return r;
     if (!add)
-        return buf_printf(out, "The function %s can no longer be called.",
-                          unsafe_yyjson_get_str(name));
+        return buf_printf(out, "The function %s can no longer be called.", json_text(name));
     r = buf_add_str(out, "This function can now be called as well:\n");
     return r < 0 ? r : anthropic_show_tool(in, name, out);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "api/anthropic/input.h"
 #include "api/generation/opaque_reasoning.h"
+#include "api/http/json.h"
 #include "base/util.h"
 
 /*
@@ -17,7 +18,7 @@
 #define CALLS_MAX 128u /* blocks of a turn whose calls are looked for by their results */
 
 static yyjson_mut_val *text_of(struct anthropic_input *in, yyjson_val *v) {
-    return yyjson_mut_strn(in->doc, yyjson_get_str(v), yyjson_get_len(v));
+    return yyjson_mut_strn(in->doc, json_text(v), json_len(v));
 }
 
 static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
@@ -141,7 +142,7 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
         snprintf(in->place + len, sizeof(in->place) - len, ".content");
         r = anthropic_each(in, v, add_result_block, &text);
     } else if (v && !yyjson_is_null(v)) {
-        r = yyjson_is_str(v) ? buf_add(&text, yyjson_get_str(v), yyjson_get_len(v))
+        r = yyjson_is_str(v) ? json_add_text(&text, v)
                              : anthropic_refuse(in, ".content",
                                                 "must be a string or an array of content blocks");
     }
@@ -276,13 +277,13 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
 static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *text = yyjson_obj_get(block, "thinking");
     yyjson_val *signature = yyjson_obj_get(block, "signature");
-    const char *s = yyjson_get_str(signature);
-    size_t len = yyjson_get_len(signature);
+    const char *s = json_text(signature);
+    size_t len = json_len(signature);
 
     assert(strcmp(in->role, "assistant") == 0);
     if (in->reasoning.len && buf_add_char(&in->reasoning, '\n') < 0)
         return -ENOMEM;
-    if (yyjson_get_len(text) > 0 || !s || !opaque_reasoning_is_ours(s, len))
+    if (json_len(text) > 0 || !s || !opaque_reasoning_is_ours(s, len))
         return anthropic_string(in, text, ".thinking", &in->reasoning);
     int r = opaque_reasoning_read(&in->reasoning, s, len);
 
@@ -316,7 +317,7 @@ static int add_system_turn(struct anthropic_input *in, yyjson_val *turn, bool be
     if (before_user && yyjson_equals_str(clear, "next_user_message"))
         return 0;
     if (yyjson_is_str(content)) {
-        int r = buf_add(&text, yyjson_get_str(content), yyjson_get_len(content));
+        int r = json_add_text(&text, content);
 
         return r < 0 ? r : put_instruction(in, &text);
     }
@@ -366,8 +367,7 @@ static int take_prefill(struct anthropic_input *in, struct buf *prefill) {
     yyjson_mut_arr_foreach(in->parts, i, n, part) {
         yyjson_mut_val *text = yyjson_mut_obj_get(part, "text");
 
-        if ((i && buf_add_char(prefill, '\n') < 0) ||
-            buf_add(prefill, yyjson_mut_get_str(text), yyjson_mut_get_len(text)) < 0)
+        if ((i && buf_add_char(prefill, '\n') < 0) || json_mut_add_text(prefill, text) < 0)
             return -ENOMEM;
     }
     in->message = in->parts = NULL;
@@ -415,8 +415,8 @@ static void drop_billing(const char **s, size_t *len) {
 }
 
 static int add_system(struct anthropic_input *in, yyjson_val *v) {
-    const char *s = yyjson_get_str(v);
-    size_t len = yyjson_get_len(v);
+    const char *s = json_text(v);
+    size_t len = json_len(v);
 
     if (!in->message)
         drop_billing(&s, &len);

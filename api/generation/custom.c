@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/gen_request.h"
+#include "api/http/json.h"
 
 yyjson_val *custom_tool(yyjson_val *tool) {
     return yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom")
@@ -35,7 +36,7 @@ int custom_check(yyjson_val *tool, size_t i, struct err *err) {
     yyjson_val *grammar = grammar_of(custom), *syntax = yyjson_obj_get(grammar, "syntax");
     yyjson_val *text = yyjson_obj_get(grammar, "definition");
 
-    if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
+    if (!yyjson_is_str(name) || json_len(name) == 0 || json_len(name) > 256)
         return refuse(i, "name", "a string of 1 to 256 bytes", err);
     if (!format || yyjson_is_null(format) || yyjson_equals_str(type, "text"))
         return 0;
@@ -43,7 +44,7 @@ int custom_check(yyjson_val *tool, size_t i, struct err *err) {
         return refuse(i, "format.type", "\"text\" or \"grammar\"", err);
     if (!yyjson_equals_str(syntax, "lark") && !yyjson_equals_str(syntax, "regex"))
         return refuse(i, "format.syntax", "\"lark\" or \"regex\"", err);
-    return yyjson_is_str(text) && yyjson_get_len(text)
+    return yyjson_is_str(text) && json_len(text)
                ? 0
                : refuse(i, "format.definition", "a string that is not empty", err);
 }
@@ -62,12 +63,12 @@ static int describe(yyjson_val *custom, struct buf *out) {
     yyjson_val *about = yyjson_obj_get(custom, "description"), *text = NULL;
     const char *syntax = custom_syntax(custom, &text);
 
-    if (yyjson_is_str(about) && buf_add(out, yyjson_get_str(about), yyjson_get_len(about)) < 0)
+    if (yyjson_is_str(about) && json_add_text(out, about) < 0)
         return -ENOMEM;
     if (!syntax)
         return 0;
     return buf_printf(out, "%sThe input must follow this grammar (%s):\n%s", out->len ? "\n\n" : "",
-                      syntax, yyjson_get_str(text));
+                      syntax, json_text(text));
 }
 
 yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom) {
@@ -227,7 +228,7 @@ int custom_whole(const char *args, size_t len, struct buf *out) {
     if (r == 0 && t.text.len)
         r = buf_add(out, t.text.data, t.text.len);
     else if (r == 0 && yyjson_is_str(v))
-        r = buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+        r = json_add_text(out, v);
     else if (r == 0)
         r = buf_add(out, args, len);
     yyjson_doc_free(doc);

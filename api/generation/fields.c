@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include "api/http/json.h"
 
 /* Readers of plain values. */
 
@@ -60,8 +61,8 @@ READER(field_uint) {
 
 /* A copy that outlives the body. */
 int field_copy(struct gen_request *r, yyjson_val *v, struct str *out) {
-    size_t len = yyjson_get_len(v);
-    const char *s = arena_strndup(&r->arena, yyjson_get_str(v), len);
+    size_t len = json_len(v);
+    const char *s = arena_strndup(&r->arena, json_text(v), len);
 
     *out = (struct str){s, (uint32_t)len};
     return s ? 0 : -ENOMEM;
@@ -70,7 +71,7 @@ int field_copy(struct gen_request *r, yyjson_val *v, struct str *out) {
 READER(field_string) {
     struct str s;
 
-    if (!yyjson_is_str(v) || yyjson_get_len(v) > f->hi)
+    if (!yyjson_is_str(v) || json_len(v) > f->hi)
         return field_refuse(f, err);
     int result = field_copy(r, v, &s);
     if (result == 0)

@@ -4,11 +4,12 @@
 #include <stddef.h>
 #include <string.h>
 #include "api/generation/fields.h"
+#include "api/http/json.h"
 
 #define CHAT FIELDS_CHAT
 
 READER(field_effort) {
-    if (!yyjson_is_str(v) || yyjson_get_len(v) == 0 || yyjson_get_len(v) > 28)
+    if (!yyjson_is_str(v) || json_len(v) == 0 || json_len(v) > 28)
         return field_refuse(f, err);
     r->reasoning_effort = v;
     return 0;

@@ -2,6 +2,7 @@
 #include <string.h>
 #include "api/generation/fields.h"
 #include "api/generation/read_request.h"
+#include "api/http/json.h"
 #include "api/model.h"
 
 /* Fields that say which tokens may come, as lists for the worker (struct submit). */
@@ -61,9 +62,9 @@ READER(field_bad_words) {
     if (!yyjson_is_arr(v) || yyjson_arr_size(v) > f->hi)
         return field_refuse(f, err);
     yyjson_arr_foreach(v, i, n, word) {
-        if (!yyjson_is_str(word) || yyjson_get_len(word) > WORD_MAX)
+        if (!yyjson_is_str(word) || json_len(word) > WORD_MAX)
             return field_refuse(f, err);
-        result = add_forms(&list, m, yyjson_get_str(word), yyjson_get_len(word));
+        result = add_forms(&list, m, json_text(word), json_len(word));
         if (result < 0)
             return result == -ENOMEM ? result : field_refuse(f, err);
     }
@@ -80,7 +81,7 @@ READER(field_breakers) {
     if (!yyjson_is_arr(v))
         return field_refuse(f, err);
     yyjson_arr_foreach(v, i, n, text) {
-        if (!yyjson_is_str(text) || !yyjson_get_len(text) || yyjson_get_len(text) > BREAKER_MAX)
+        if (!yyjson_is_str(text) || !json_len(text) || json_len(text) > BREAKER_MAX)
             return field_refuse(f, err);
     }
     return field_array(r, m, f, v, err);
@@ -113,7 +114,7 @@ int fields_find_breakers(struct gen_request *r, const struct model *m) {
     int e = 0;
 
     yyjson_arr_foreach(r->breakers, i, n, v) {
-        text[n_texts++] = (struct str){yyjson_get_str(v), (uint32_t)yyjson_get_len(v)};
+        text[n_texts++] = (struct str){json_text(v), (uint32_t)json_len(v)};
     }
     for (int32_t id = 0; (uint32_t)id < m->info->n_vocab && e == 0; id++) {
         size_t len;

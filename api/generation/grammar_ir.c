@@ -1,6 +1,7 @@
 #include "api/generation/grammar_ir.h"
 
 #include <assert.h>
+#include "api/http/json.h"
 
 static yyjson_mut_val *keep(struct nodes *n, void *v) {
     n->failed |= !v;
@@ -105,7 +106,7 @@ yyjson_mut_val *ir_copy(struct nodes *n, yyjson_mut_val *what) {
 
 yyjson_mut_val *ir_value(struct nodes *n, yyjson_val *v) {
     /* The values below one lie between it and its neighbour. */
-    size_t size = yyjson_is_ctn(v) ? (size_t)(unsafe_yyjson_get_next(v) - v) : 1;
+    size_t size = yyjson_is_ctn(v) ? (size_t)(json_next(v) - v) : 1;
 
     return spend(n, size) ? keep(n, yyjson_val_mut_copy(n->doc, v)) : NULL;
 }

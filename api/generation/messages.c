@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/custom.h"
+#include "api/http/json.h"
 #include "api/toolcall/toolcall.h"
 
 /*
@@ -34,7 +35,7 @@ static int refuse(const struct build *b, const char *place, const char *must) {
 }
 
 static yyjson_mut_val *text_of(struct build *b, yyjson_val *v) {
-    return yyjson_mut_strncpy(b->doc, yyjson_get_str(v), yyjson_get_len(v));
+    return yyjson_mut_strncpy(b->doc, json_text(v), json_len(v));
 }
 
 static int put(struct build *b, yyjson_mut_val *object, const char *key, yyjson_mut_val *v) {
@@ -68,8 +69,7 @@ static int join_parts(struct build *b, yyjson_val *parts, struct buf *text) {
 
         if (r < 0)
             return r;
-        if ((i && buf_add_char(text, '\n') < 0) ||
-            buf_add(text, yyjson_get_str(s), yyjson_get_len(s)) < 0)
+        if ((i && buf_add_char(text, '\n') < 0) || json_add_text(text, s) < 0)
             return -ENOMEM;
     }
     return 0;
@@ -80,7 +80,7 @@ static int add_content(struct build *b, yyjson_val *m, bool may_miss, struct buf
     yyjson_val *v = yyjson_obj_get(m, "content");
 
     if (yyjson_is_str(v))
-        return buf_add(text, yyjson_get_str(v), yyjson_get_len(v));
+        return json_add_text(text, v);
     if (yyjson_is_arr(v))
         return join_parts(b, v, text);
     if ((!v || yyjson_is_null(v)) && may_miss)
@@ -134,8 +134,8 @@ static yyjson_mut_val *json_of(struct build *b, yyjson_val *v) {
 
 /* Most templates print a call's arguments as JSON: they want the object, clients send its text. */
 static yyjson_mut_val *arguments_of(struct build *b, yyjson_val *v) {
-    const char *s = yyjson_get_str(v);
-    yyjson_doc *doc = s && !b->form->text_args ? yyjson_read(s, yyjson_get_len(v), 0) : NULL;
+    const char *s = json_text(v);
+    yyjson_doc *doc = s && !b->form->text_args ? yyjson_read(s, json_len(v), 0) : NULL;
     yyjson_val *root = yyjson_doc_get_root(doc);
     yyjson_mut_val *out;
 
@@ -258,8 +258,8 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
         if (text.len && text.data[text.len - 1] != '\n')
             r = buf_add_char(&text, '\n');
         if (r == 0)
-            r = toolcall_write_call(&text, yyjson_mut_get_str(yyjson_mut_obj_get(f, "name")),
-                                    yyjson_mut_get_str(args), yyjson_mut_get_len(args));
+            r = toolcall_write_call(&text, json_mut_text(yyjson_mut_obj_get(f, "name")),
+                                    json_mut_text(args), json_mut_len(args));
         if (r < 0)
             return -ENOMEM;
     }
@@ -311,14 +311,13 @@ static int put_thoughts(struct build *b, yyjson_mut_val *to) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_mut_val *thoughts = yyjson_mut_obj_get(to, "reasoning_content");
     yyjson_mut_val *content = yyjson_mut_obj_get(to, "content");
-    bool both = strcmp(b->form->thoughts, "thinking") == 0 && yyjson_mut_get_len(content) &&
+    bool both = strcmp(b->form->thoughts, "thinking") == 0 && json_mut_len(content) &&
                 yyjson_mut_obj_get(to, "tool_calls");
 
-    if (!yyjson_mut_get_len(thoughts))
+    if (!json_mut_len(thoughts))
         return 0;
-    if (buf_add(&text, yyjson_mut_get_str(thoughts), yyjson_mut_get_len(thoughts)) < 0 ||
-        (both && (buf_add_str(&text, "\n\n") < 0 ||
-                  buf_add(&text, yyjson_mut_get_str(content), yyjson_mut_get_len(content)) < 0)))
+    if (json_mut_add_text(&text, thoughts) < 0 ||
+        (both && (buf_add_str(&text, "\n\n") < 0 || json_mut_add_text(&text, content) < 0)))
         return -ENOMEM;
     if (both)
         yyjson_mut_set_str(content, "");
@@ -362,14 +361,14 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
     int r;
 
     assert(b->i < n && is_result(*m));
-    for (;; b->i++, *m = unsafe_yyjson_get_next(*m)) {
+    for (;; b->i++, *m = json_next(*m)) {
         buf_clear(&text);
         if ((r = add_content(b, *m, false, &text)) < 0)
             return r;
-        if (toolcall_write_result(&all, yyjson_get_str(yyjson_obj_get(*m, "name")),
+        if (toolcall_write_result(&all, json_text(yyjson_obj_get(*m, "name")),
                                   text.data ? text.data : "", text.len) < 0)
             return -ENOMEM;
-        if (b->i + 1 == n || !is_result(unsafe_yyjson_get_next(*m)))
+        if (b->i + 1 == n || !is_result(json_next(*m)))
             break;
     }
     if (!to || put(b, to, "role", yyjson_mut_str(b->doc, "user")) < 0)
@@ -406,7 +405,7 @@ static int put_messages(struct build *b, const struct gen_request *r, yyjson_mut
         result = toolcall_describe(&b->note, shown_functions(r));
     if (result == 0 && b->note.len && !b->form->no_system && first && strcmp(first, "system") != 0)
         result = put_note(b, list);
-    for (b->i = 0; result == 0 && b->i < n; b->i++, m = unsafe_yyjson_get_next(m))
+    for (b->i = 0; result == 0 && b->i < n; b->i++, m = json_next(m))
         result =
             b->form->plain && is_result(m) ? put_results(b, &m, n, list) : put_message(b, m, list);
     return result < 0 ? result : put(b, root, "messages", list);
@@ -445,7 +444,7 @@ static int add_custom(struct gen_request *r, yyjson_val *tool, size_t i, yyjson_
     if (result < 0)
         return result;
     assert(r->n_customs < yyjson_arr_size(r->tools));
-    r->customs[r->n_customs] = arena_strndup(&r->arena, yyjson_get_str(name), yyjson_get_len(name));
+    r->customs[r->n_customs] = arena_strndup(&r->arena, json_text(name), json_len(name));
     if (!r->customs[r->n_customs] || !yyjson_mut_arr_append(list, custom_as_function(doc, custom)))
         return -ENOMEM;
     r->n_customs++;
@@ -478,7 +477,7 @@ static int check_function(yyjson_val *f, size_t i, struct err *err) {
     char param[64];
 
     snprintf(param, sizeof(param), "tools[%zu].function.name", i);
-    if (!yyjson_is_str(name) || yyjson_get_len(name) == 0 || yyjson_get_len(name) > 256)
+    if (!yyjson_is_str(name) || json_len(name) == 0 || json_len(name) > 256)
         return err_set_code(err, 400, "invalid_value", param,
                             "%s must be a string of 1 to 256 bytes.", param);
     if (!wrong)
@@ -593,7 +592,7 @@ static const char *effort_of(const struct api_model *model, const char *effort) 
 static int put_effort(struct build *b, const struct gen_request *r, const struct api_model *model,
                       yyjson_mut_val *root) {
     static const char *const switches[] = {"enable_thinking", "thinking"};
-    const char *effort = yyjson_get_str(r->reasoning_effort);
+    const char *effort = json_text(r->reasoning_effort);
     bool on = r->thinking ? r->thinking == THINK_ON : effort && strcmp(effort, "none") != 0;
     int result = 0;
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/generation/prompt.h"
+#include "api/http/json.h"
 #include "api/model.h"
 #include "api/openai/models.h"
 #include "api/private.h"
@@ -36,22 +37,22 @@ static struct model *find(const struct api *a, const char *name, size_t len) {
 
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) {
     yyjson_val *v = yyjson_obj_get(body, "model");
-    const char *name = yyjson_is_str(v) && yyjson_get_len(v) ? yyjson_get_str(v) : NULL;
+    const char *name = yyjson_is_str(v) && json_len(v) ? json_text(v) : NULL;
     const struct api *a = job->api;
 
-    if (name && strlen(name) != yyjson_get_len(v))
+    if (name && strlen(name) != json_len(v))
         return err_set_code(err, 400, "invalid_value", "model",
                             "model must not contain a NUL character.");
     pthread_rwlock_rdlock((pthread_rwlock_t *)&a->models_lock);
-    const struct model *m = find(a, name, yyjson_get_len(v));
+    const struct model *m = find(a, name, json_len(v));
     bool goes_on = m == job->model && is_usable(m, job->computes);
     pthread_rwlock_unlock((pthread_rwlock_t *)&a->models_lock);
     if (!m && !a->opts.rescan)
-        return models_unknown(a, name, yyjson_get_len(v), err);
+        return models_unknown(a, name, json_len(v), err);
     if (goes_on)
         return 0;
     free(job->wanted);
-    job->wanted = name ? strndup(name, yyjson_get_len(v)) : NULL;
+    job->wanted = name ? strndup(name, json_len(v)) : NULL;
     job->streams = yyjson_is_true(yyjson_obj_get(body, "stream"));
     return name && !job->wanted ? -ENOMEM : -EBUSY;
 }

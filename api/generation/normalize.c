@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "base/buf.h"
 #include "base/jobs.h"
 
@@ -53,9 +54,9 @@ static yyjson_mut_val *join_texts(struct bent *b, yyjson_mut_val *first, yyjson_
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
 
     assert(yyjson_mut_is_str(first) && yyjson_mut_is_str(second));
-    if (buf_add(&text, yyjson_mut_get_str(first), yyjson_mut_get_len(first)) < 0 ||
-        (text.len && yyjson_mut_get_len(second) && buf_add_str(&text, "\n\n") < 0) ||
-        buf_add(&text, yyjson_mut_get_str(second), yyjson_mut_get_len(second)) < 0)
+    if (json_mut_add_text(&text, first) < 0 ||
+        (text.len && json_mut_len(second) && buf_add_str(&text, "\n\n") < 0) ||
+        json_mut_add_text(&text, second) < 0)
         return NULL;
     return yyjson_mut_strncpy(b->doc, text.data ? text.data : "", text.len);
 }
@@ -114,7 +115,7 @@ static int add(struct bent *b, yyjson_val *m, const char *role) {
 
 /* The result of call @id among the @n from @m on; NULL: there is none. */
 static yyjson_val *result_of(yyjson_val *m, size_t n, yyjson_val *id) {
-    for (; n; n--, m = unsafe_yyjson_get_next(m))
+    for (; n; n--, m = json_next(m))
         if (yyjson_is_str(id) && yyjson_equals(yyjson_obj_get(m, "tool_call_id"), id))
             return m;
     return NULL;
@@ -133,7 +134,7 @@ static bool is_shared(yyjson_val *calls, yyjson_val *id) {
 static size_t count_results(yyjson_val *m, size_t n) {
     size_t found = 0;
 
-    for (; found < n && is_role(m, "tool"); m = unsafe_yyjson_get_next(m))
+    for (; found < n && is_role(m, "tool"); m = json_next(m))
         found++;
     return found;
 }
@@ -158,7 +159,7 @@ static yyjson_mut_val *one_call(struct bent *b, yyjson_val *m, yyjson_val *call,
  * SPLIT_MAX. */
 static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) {
     yyjson_val *calls = yyjson_obj_get(m, "tool_calls"), *call, *id;
-    yyjson_val *next = n ? unsafe_yyjson_get_next(m) : NULL;
+    yyjson_val *next = n ? json_next(m) : NULL;
     size_t i, max, found = count_results(next, n);
     bool whole = found == yyjson_arr_size(calls) && found <= SPLIT_MAX;
     int r;
@@ -192,7 +193,7 @@ static int bend(struct bent *b, yyjson_val *messages) {
     size_t n = yyjson_arr_size(messages), done;
     int r = 0;
 
-    for (size_t i = 0; i < n && r == 0; i++, m = unsafe_yyjson_get_next(m)) {
+    for (size_t i = 0; i < n && r == 0; i++, m = json_next(m)) {
         done = 0;
         if ((r = job_pause()) < 0)
             return r;
@@ -209,7 +210,7 @@ static int bend(struct bent *b, yyjson_val *messages) {
             r = append(b, "", yyjson_val_mut_copy(b->doc, m));
         assert(done < n - i);
         for (; done; done--, i++)
-            m = unsafe_yyjson_get_next(m);
+            m = json_next(m);
     }
     return r;
 }

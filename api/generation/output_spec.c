@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/custom.h"
+#include "api/http/json.h"
 
 static int invalid(const char *param, const char *must, struct err *err) {
     return err_set_code(err, 400, "invalid_value", param, "%s must be %s.", param, must);
@@ -41,7 +42,7 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
         return set_schema(r, param, v, err);
     if (r->form.doc)
         return set_form(r, "json_schema", param, v, err); /* says which two there are */
-    yyjson_doc *doc = yyjson_read(yyjson_get_str(v), yyjson_get_len(v), 0);
+    yyjson_doc *doc = yyjson_read(json_text(v), json_len(v), 0);
     int result = set_schema(r, param, yyjson_doc_get_root(doc), err);
 
     assert(result < 0 || yyjson_doc_get_root(doc) == r->form.value);
@@ -54,14 +55,14 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
 
 static int set_string(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                       struct err *err) {
-    if (!yyjson_is_str(v) || yyjson_get_len(v) == 0)
+    if (!yyjson_is_str(v) || json_len(v) == 0)
         return invalid(param, "a string that is not empty", err);
     return set_form(r, kind, param, v, err);
 }
 
 /* GBNF, or Lark: which of the two can be seen, as vLLM does. */
 static int set_grammar(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
-    bool gbnf = yyjson_is_str(v) && strstr(yyjson_get_str(v), "::=");
+    bool gbnf = yyjson_is_str(v) && strstr(json_text(v), "::=");
 
     return set_string(r, gbnf ? "ebnf" : "lark", param, v, err);
 }
@@ -149,7 +150,7 @@ int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, 
         return set_choice(r, field, v, err);
     if (strcmp(field, "guided_json_object") == 0)
         return set_object(r, field, v, err);
-    if (yyjson_is_str(v) && yyjson_get_len(v) == 0)
+    if (yyjson_is_str(v) && json_len(v) == 0)
         return 0;
     return strcmp(field, "guided_regex") == 0 || strcmp(field, "regex") == 0
                ? set_string(r, "regex", field, v, err)
@@ -161,7 +162,7 @@ int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, 
 /* {"type": "function", "function": {"name": ..}}, the same with "custom", or flat: the name, NULL:
  * another form. */
 static yyjson_val *function_name(yyjson_val *v) {
-    yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, yyjson_get_str(type));
+    yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, json_text(type));
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");
 
     return (yyjson_equals_str(type, "function") || yyjson_equals_str(type, "custom")) &&
@@ -246,7 +247,7 @@ static bool is_offered(const struct gen_request *r, yyjson_val *name) {
 static int unknown(const char *param, yyjson_val *name, struct err *err) {
     assert(yyjson_is_str(name)); /* function_name() */
     return err_set_code(err, 400, "invalid_value", param,
-                        "%s: there is no function '%.100s' in tools.", param, yyjson_get_str(name));
+                        "%s: there is no function '%.100s' in tools.", param, json_text(name));
 }
 
 int output_spec_check(const struct gen_request *r, struct err *err) {

@@ -85,7 +85,7 @@ static bool sends_thoughts(yyjson_val *messages, bool unknown) {
             continue;
         any = true;
         for (size_t k = 0; k < ARRAY_SIZE(names); k++)
-            if (yyjson_get_len(yyjson_obj_get(m, names[k])) > 0)
+            if (json_len(yyjson_obj_get(m, names[k])) > 0)
                 return true;
     }
     return !any && unknown;

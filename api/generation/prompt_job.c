@@ -93,11 +93,11 @@ static int set_prompt(struct prompt_job *job, uint32_t i, yyjson_val *v, struct 
         return set_ids(job, i, v, err);
     if (!yyjson_is_str(v))
         return bad_prompt(job, prompt_place(job, i).s, err);
-    if (job->request.pool && yyjson_get_len(v) == 0)
+    if (job->request.pool && json_len(v) == 0)
         return err_set_code(err, 400, "invalid_value", prompt_place(job, i).s,
                             "%s must not be empty.", prompt_place(job, i).s);
-    job->prompts[i].text = yyjson_get_str(v);
-    job->prompts[i].len = yyjson_get_len(v);
+    job->prompts[i].text = json_text(v);
+    job->prompts[i].len = json_len(v);
     return 0;
 }
 
@@ -134,12 +134,12 @@ static int pair_part(yyjson_val *v, const char *place, const char **text, size_t
                      struct err *err) {
     yyjson_val *s = yyjson_is_obj(v) ? yyjson_obj_get(v, "text") : v;
 
-    if (!yyjson_is_str(s) || yyjson_get_len(s) == 0)
+    if (!yyjson_is_str(s) || json_len(s) == 0)
         return err_set_code(err, 400, "invalid_value", place,
                             "%s must be a text that is not empty, or an object with one as text.",
                             place);
-    *text = yyjson_get_str(s);
-    *len = yyjson_get_len(s);
+    *text = json_text(s);
+    *len = json_len(s);
     return 0;
 }
 
@@ -185,8 +185,8 @@ static int find_pairs(struct prompt_job *job, struct err *err) {
                              place, REQUEST_QUERY_MAX);
         r = r < 0 ? r : pair_part(d, prompt_place(job, i).s, &p->text, &p->len, err);
         total += p->query_len + p->len;
-        q = lists ? unsafe_yyjson_get_next(q) : q;
-        d = many ? unsafe_yyjson_get_next(d) : d;
+        q = lists ? json_next(q) : q;
+        d = many ? json_next(d) : d;
     }
     return r == 0 && job->quick && total > INLINE_TEXT ? -EAGAIN : r;
 }
@@ -394,7 +394,7 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
 /* The chat's messages behind the model's own system message, in *out; NULL: they begin with one. */
 static int add_system(const struct prompt_job *job, yyjson_doc **out) {
     yyjson_val *own = job->request.messages;
-    const char *role = yyjson_get_str(yyjson_obj_get(yyjson_arr_get_first(own), "role"));
+    const char *role = json_text(yyjson_obj_get(yyjson_arr_get_first(own), "role"));
 
     *out = NULL;
     if (!yyjson_is_arr(own) ||
@@ -463,8 +463,8 @@ static int tokenise(struct prompt_job *job, uint32_t i) {
         flags |= TOKENIZE_BOS;
     p->tokens.max = job->max_tokens;
     int r = job->request.suffix ? fim_encode(&job->model->fim, job->model->info->tokenizer, p->text,
-                                             p->len, yyjson_get_str(job->request.suffix),
-                                             yyjson_get_len(job->request.suffix), &p->tokens)
+                                             p->len, json_text(job->request.suffix),
+                                             json_len(job->request.suffix), &p->tokens)
                                 : tokenizer_encode(job->model->info->tokenizer, p->text, p->len,
                                                    flags, p->user, p->n_user, &p->tokens);
     if (r == -EMSGSIZE) {
@@ -507,7 +507,7 @@ static int add_parts(yyjson_val *content, struct buf *out) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
         if (r == 0)
-            r = buf_add(out, yyjson_get_str(text), yyjson_get_len(text));
+            r = json_add_text(out, text);
     }
     return r;
 }
@@ -521,8 +521,8 @@ static int expect(struct prompt_job *job) {
     int r = plain ? 0 : add_parts(v, &all);
 
     if (r == 0)
-        r = tokenizer_encode(job->model->info->tokenizer, plain ? yyjson_get_str(v) : all.data,
-                             plain ? yyjson_get_len(v) : all.len, 0, NULL, 0, &t);
+        r = tokenizer_encode(job->model->info->tokenizer, plain ? json_text(v) : all.data,
+                             plain ? json_len(v) : all.len, 0, NULL, 0, &t);
     if (r == 0 && t.n) {
         size_t size = t.n * sizeof(*t.id);
         void *kept = arena_alloc(&job->request.arena, size);

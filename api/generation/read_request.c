@@ -62,15 +62,14 @@ PARSER(parse_seed) {
 PARSER(parse_metadata) {
     yyjson_val *user = yyjson_obj_get(v, "user_id");
 
-    return yyjson_is_str(user) && yyjson_get_len(user) <= f->hi ? field_string(r, m, f, user, err)
-                                                                : 0;
+    return yyjson_is_str(user) && json_len(user) <= f->hi ? field_string(r, m, f, user, err) : 0;
 }
 
 PARSER(parse_model) {
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
-    if (!models_is_answered(m->api, yyjson_get_str(v), yyjson_get_len(v)))
-        return models_unknown(m->api, yyjson_get_str(v), yyjson_get_len(v), err);
+    if (!models_is_answered(m->api, json_text(v), json_len(v)))
+        return models_unknown(m->api, json_text(v), json_len(v), err);
     return 0;
 }
 
@@ -88,7 +87,7 @@ PARSER(parse_sampling) {
 }
 
 static int add_stop(struct gen_request *r, const struct field *f, yyjson_val *v, struct err *err) {
-    size_t len = yyjson_get_len(v);
+    size_t len = json_len(v);
 
     if (!yyjson_is_str(v) || len == 0 || len > STOPS_LEN_MAX || r->n_stops == SUBMIT_STOPS_MAX)
         return field_refuse(f, err);
@@ -153,7 +152,7 @@ PARSER(parse_bias) {
     if (!r->bias)
         return -ENOMEM;
     yyjson_obj_foreach(v, i, n, key, value) {
-        const char *text = yyjson_get_str(key);
+        const char *text = json_text(key);
         char *end;
         unsigned long long id = strtoull(text, &end, 10);
         double b = yyjson_get_num(value);
@@ -250,8 +249,7 @@ static int unsupported(const char *name, struct err *err) {
 /* Refused unless the value changes nothing: false, empty, or the number @lo. */
 PARSER(parse_unsupported) {
     if ((yyjson_is_bool(v) && !yyjson_get_bool(v)) ||
-        (yyjson_is_ctn(v) && !unsafe_yyjson_get_len(v)) ||
-        (yyjson_is_str(v) && yyjson_get_len(v) == 0) ||
+        ((yyjson_is_ctn(v) || yyjson_is_str(v)) && json_is_empty(v)) ||
         (yyjson_is_num(v) && yyjson_get_num(v) == f->lo))
         return 0;
     return unsupported(f->name, err);
@@ -277,7 +275,7 @@ PARSER(parse_documents) {
 
 /* Editors ask so for what stands between two texts. */
 PARSER(parse_suffix) {
-    if (yyjson_get_len(v) == 0)
+    if (json_is_empty(v))
         return parse_unsupported(r, m, f, v, err);
     if (!yyjson_is_str(v))
         return field_refuse(f, err);
@@ -311,7 +309,7 @@ PARSER(parse_guided) {
 /* The text is taken in prompt_job.c. */
 PARSER(parse_prediction) {
     yyjson_val *content = yyjson_obj_get(v, "content"), *part;
-    size_t size = yyjson_is_str(content) ? yyjson_get_len(content) : 0, i, n;
+    size_t size = yyjson_is_str(content) ? json_len(content) : 0, i, n;
     bool right = yyjson_equals_str(yyjson_obj_get(v, "type"), "content") &&
                  (yyjson_is_str(content) || yyjson_is_arr(content));
 
@@ -320,7 +318,7 @@ PARSER(parse_prediction) {
 
         right =
             right && yyjson_equals_str(yyjson_obj_get(part, "type"), "text") && yyjson_is_str(text);
-        size += yyjson_get_len(text);
+        size += json_len(text);
     }
     if (!right || size > REQUEST_PREDICTION_MAX)
         return field_refuse(f, err);
@@ -628,7 +626,7 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     yyjson_val *key, *value;
 
     yyjson_obj_foreach(yyjson_doc_get_root(r->doc), i, n, key, value) {
-        const struct field *f = find(yyjson_get_str(key), known);
+        const struct field *f = find(json_text(key), known);
 
         if (!f)
             continue;

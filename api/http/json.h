@@ -7,12 +7,69 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <yyjson.h>
 #include "base/buf.h"
 #include "base/err.h"
 
 #define JSON_DEPTH 64u        /* levels of a body that is read */
 #define JSON_NODES (4u << 20) /* values and keys of it */
+
+/*
+ * Reading: outside of json.c and this header nothing calls yyjson_get_str(), yyjson_get_len() or
+ * unsafe_yyjson_*(): the "length" of an array is the number of its members, and it has no text.
+ * tests/lint/check_json.py holds the sources to that. All take NULL, which is a member that is
+ * missing. A text lives as long as its document.
+ */
+
+/* The text of a string, which may contain NUL: json_len() says where it ends; NULL where @v is no
+ * string. */
+static inline const char *json_text(yyjson_val *v) {
+    return yyjson_get_str(v);
+}
+
+/* Bytes of a string; 0 where @v is no string. */
+static inline size_t json_len(yyjson_val *v) {
+    return yyjson_is_str(v) ? yyjson_get_len(v) : 0;
+}
+
+/* The text of a string that can be a C string; NULL where @v is no string or contains NUL. */
+static inline const char *json_cstr(yyjson_val *v) {
+    const char *s = yyjson_get_str(v);
+
+    return s && strlen(s) == yyjson_get_len(v) ? s : NULL;
+}
+
+/* Whether @v is missing, null, a number, a boolean, or a string, array or object without content. */
+static inline bool json_is_empty(yyjson_val *v) {
+    return !(yyjson_is_ctn(v) || yyjson_is_str(v)) || yyjson_get_len(v) == 0;
+}
+
+/* The member of an array that follows @v, which is not the last one. */
+static inline yyjson_val *json_next(yyjson_val *v) {
+    return unsafe_yyjson_get_next(v);
+}
+
+/* Appends the text of a string to @out, nothing where @v is no string. 0, or -errno of buf_add(). */
+static inline int json_add_text(struct buf *out, yyjson_val *v) {
+    return buf_add(out, json_text(v), json_len(v));
+}
+
+/* These four do the same of a document that is being built. */
+static inline const char *json_mut_text(yyjson_mut_val *v) {
+    return yyjson_mut_get_str(v);
+}
+static inline size_t json_mut_len(yyjson_mut_val *v) {
+    return yyjson_mut_is_str(v) ? yyjson_mut_get_len(v) : 0;
+}
+static inline const char *json_mut_cstr(yyjson_mut_val *v) {
+    const char *s = yyjson_mut_get_str(v);
+
+    return s && strlen(s) == yyjson_mut_get_len(v) ? s : NULL;
+}
+static inline int json_mut_add_text(struct buf *out, yyjson_mut_val *v) {
+    return buf_add(out, json_mut_text(v), json_mut_len(v));
+}
 
 /* A text being written. After the first failure nothing is appended, and `error` stays. */
 struct json {

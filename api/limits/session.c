@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 #include "api/http/http.h"
+#include "api/http/json.h"
 #include "api/http/siphash.h"
 
 /*
@@ -97,12 +98,12 @@ static uint64_t add_content(const uint64_t secret[2], uint64_t h, yyjson_val *co
     yyjson_val *part;
 
     if (yyjson_is_str(content))
-        return add(secret, h, yyjson_get_str(content), yyjson_get_len(content));
+        return add(secret, h, json_text(content), json_len(content));
     yyjson_arr_foreach(content, i, n, part) {
         yyjson_val *text = yyjson_obj_get(part, "text");
 
         if (yyjson_is_str(text))
-            h = add(secret, h, yyjson_get_str(text), yyjson_get_len(text));
+            h = add(secret, h, json_text(text), json_len(text));
     }
     return h;
 }
@@ -117,7 +118,7 @@ uint64_t session_conversation(const uint64_t secret[2], yyjson_val *messages) {
 
         if (!yyjson_is_str(role))
             return 0;
-        h = add_text(secret, h, yyjson_get_str(role));
+        h = add_text(secret, h, json_text(role));
         h = add_content(secret, h, yyjson_obj_get(m, "content"));
         if (yyjson_equals_str(role, "user"))
             return h ? h : 1;

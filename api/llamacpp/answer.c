@@ -7,6 +7,7 @@
 #include "api/generation/timings.h"
 #include "api/generation/writer.h"
 #include "api/http/conn.h"
+#include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/openai/choices.h"
 #include "api/llamacpp/llamacpp.h"
@@ -219,7 +220,7 @@ static void put_fields(struct json *j, const struct buf *text, yyjson_doc *field
     json_open(j, '{');
     yyjson_arr_foreach(yyjson_doc_get_root(fields), i, n, path) {
         yyjson_val *v = yyjson_doc_get_root(doc);
-        const char *at = yyjson_get_str(path);
+        const char *at = json_text(path);
 
         while (at && v && *at) {
             size_t len = strcspn(at, "/");
@@ -229,7 +230,7 @@ static void put_fields(struct json *j, const struct buf *text, yyjson_doc *field
         }
         char *value = at && v ? yyjson_val_write(v, 0, NULL) : NULL;
         if (value) {
-            json_key(j, yyjson_get_str(path));
+            json_key(j, json_text(path));
             json_raw(j, value, strlen(value));
         }
         free(value);

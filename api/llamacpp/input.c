@@ -5,6 +5,7 @@
 #include <string.h>
 #include "api/generation/endpoint.h"
 #include "api/generation/prompt.h"
+#include "api/http/json.h"
 #include "api/llamacpp/llamacpp.h"
 #include "api/openai/openai.h"
 #include "api/model.h"
@@ -48,10 +49,8 @@ static int add_files(struct input *in, struct buf *out) {
 
         if (!yyjson_is_str(text) || (name && !yyjson_is_str(name)))
             return refuse(in, "input_extra", what);
-        if ((name && (buf_add(out, yyjson_get_str(name), yyjson_get_len(name)) < 0 ||
-                      buf_add_char(out, '\n') < 0)) ||
-            buf_add(out, yyjson_get_str(text), yyjson_get_len(text)) < 0 ||
-            buf_add_char(out, '\n') < 0)
+        if ((name && (json_add_text(out, name) < 0 || buf_add_char(out, '\n') < 0)) ||
+            json_add_text(out, text) < 0 || buf_add_char(out, '\n') < 0)
             return -ENOMEM;
     }
     return 0;
@@ -69,11 +68,11 @@ static int fill_in(struct input *in) {
         if (v[i] && !yyjson_is_null(v[i]) && !yyjson_is_str(v[i]))
             return refuse(in, names[i], "a string");
         if (i < 2)
-            r = buf_add(&before, yyjson_get_str(v[i]), yyjson_get_len(v[i]));
+            r = json_add_text(&before, v[i]);
     }
     if (r < 0)
         return r;
-    if (!yyjson_get_len(v[2]))
+    if (!json_len(v[2]))
         return err_set_code(in->err, 400, "missing_required_parameter", "input_suffix",
                             "Missing required parameter: input_suffix.");
     r = replace(in, "prompt",
@@ -84,7 +83,7 @@ static int fill_in(struct input *in) {
 /* ---- prompts of texts and tokens ---- */
 
 static int add_text(struct input *in, yyjson_val *v, bool first, struct tokens *out) {
-    return tokenizer_encode(in->job->model->info->tokenizer, yyjson_get_str(v), yyjson_get_len(v),
+    return tokenizer_encode(in->job->model->info->tokenizer, json_text(v), json_len(v),
                             TOKENIZE_SPECIAL | (first ? TOKENIZE_BOS : 0), NULL, 0, out);
 }
 
@@ -161,7 +160,7 @@ static int mix_prompts(struct input *in) {
 static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson_mut_val *to) {
     static const char what[] = "pairs of a token or text and a number from -100 to 100 or false";
     struct tokens t = {.max = REQUEST_BIAS_MAX};
-    const char *text = yyjson_get_str(key);
+    const char *text = json_text(key);
     char id[16], *end = id;
     int r = 0;
 
@@ -170,8 +169,7 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
     if (text && *text && strtoul(text, &end, 10) <= INT32_MAX && !*end && *text != ' ')
         r = tokens_add(&t, (int32_t)strtoul(text, NULL, 10));
     else if (text)
-        r = tokenizer_encode(in->job->model->info->tokenizer, text, yyjson_get_len(key), 0, NULL, 0,
-                             &t);
+        r = tokenizer_encode(in->job->model->info->tokenizer, text, json_len(key), 0, NULL, 0, &t);
     else if (yyjson_is_uint(key) && yyjson_get_uint(key) <= INT32_MAX)
         r = tokens_add(&t, (int32_t)yyjson_get_uint(key));
     else

@@ -161,10 +161,10 @@ static int find_instance(struct exchange *x, yyjson_doc *body, struct model **ou
     if (!yyjson_is_str(id))
         return err_set_code(err, 400, "missing_required_parameter", "instance_id",
                             "\"instance_id\" is required");
-    struct model *m = models_find(api_of(x), yyjson_get_str(id), yyjson_get_len(id));
+    struct model *m = models_find(api_of(x), json_text(id), json_len(id));
     if (!m || !m->worker_up)
         return err_set_code(err, 404, "model_not_found", "instance_id",
-                            "No model `%.200s` is loaded.", yyjson_get_str(id));
+                            "No model `%.200s` is loaded.", json_text(id));
     if (!model_on_demand(m))
         return err_set_code(err, 400, "unsupported_value", "instance_id",
                             "The model `%.200s` is always loaded.", m->info->id);

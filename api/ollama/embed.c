@@ -3,6 +3,7 @@
 #include "api/generation/gen.h"
 #include "api/generation/read_request.h"
 #include "api/http/exchange.h"
+#include "api/http/json.h"
 #include "api/model.h"
 #include "api/ollama/ollama.h"
 #include "api/openai/vectors.h"
@@ -93,7 +94,7 @@ static int read_body(struct prompt_job *job, yyjson_doc *body, bool one, struct 
     yyjson_val *prompt = yyjson_obj_get(root, "prompt");
     int64_t keep_s = 0;
 
-    if (one && (!yyjson_is_str(prompt) || !yyjson_get_len(prompt))) {
+    if (one && (!yyjson_is_str(prompt) || !json_len(prompt))) {
         yyjson_doc_free(body);
         return err_set_code(err, 400, "invalid_value", "prompt", "prompt must be a text");
     }

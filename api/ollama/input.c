@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "api/openai/models.h"
 #include "api/ollama/ollama.h"
 #include "api/private.h"
@@ -51,10 +52,10 @@ static int take_model(struct input *in, yyjson_val *body) {
 
     if (!yyjson_is_str(v))
         return refuse(in, "model", "a string");
-    if (!ollama_is_served(in->m->api, yyjson_get_str(v)) &&
-        !models_is_answered(in->m->api, yyjson_get_str(v), yyjson_get_len(v)))
+    if (!ollama_is_served(in->m->api, json_text(v)) &&
+        !models_is_answered(in->m->api, json_text(v), json_len(v)))
         return err_set_code(in->err, 404, "model_not_found", "model", "model '%.200s' not found",
-                            yyjson_get_str(v));
+                            json_text(v));
     return 0;
 }
 
@@ -102,7 +103,7 @@ static int take_format(struct input *in, yyjson_val *v) {
     yyjson_mut_val *o = yyjson_mut_obj(in->doc), *inner = yyjson_mut_obj(in->doc);
     bool json = yyjson_equals_str(v, "json");
 
-    if (!v || (yyjson_is_str(v) && yyjson_get_len(v) == 0))
+    if (!v || (yyjson_is_str(v) && json_len(v) == 0))
         return 0;
     if (!json && !yyjson_is_obj(v))
         return refuse(in, "format", "\"json\" or a JSON schema");
@@ -235,21 +236,21 @@ static int generate(struct input *in, yyjson_val *body, bool *text, bool *load) 
         if (r == 0 && v[i] && !yyjson_is_str(v[i]))
             r = refuse(in, strings[i], "a string");
     }
-    if (r == 0 && yyjson_get_len(v[3]))
+    if (r == 0 && json_len(v[3]))
         r = err_set_code(in->err, 400, "unsupported_parameter", "template",
                          "template is not supported here");
     if (r < 0)
         return r;
-    *load = yyjson_get_len(v[0]) == 0 && yyjson_get_len(v[1]) == 0;
-    *text = *load || yyjson_get_bool(given(body, "raw")) || yyjson_get_len(v[1]) ||
-            !in->m->info->template;
+    *load = json_len(v[0]) == 0 && json_len(v[1]) == 0;
+    *text =
+        *load || yyjson_get_bool(given(body, "raw")) || json_len(v[1]) || !in->m->info->template;
     if (!*text) {
-        r = prompt_messages(in, v[0], yyjson_get_len(v[2]) ? v[2] : NULL);
+        r = prompt_messages(in, v[0], json_len(v[2]) ? v[2] : NULL);
         return r < 0 ? r : take_think(in, given(body, "think"));
     }
     if (v[0])
         r = put(in, "prompt", copy(in, v[0]));
-    if (r == 0 && yyjson_get_len(v[1]))
+    if (r == 0 && json_len(v[1]))
         r = put(in, "suffix", copy(in, v[1]));
     return r;
 }
@@ -300,7 +301,7 @@ static double unit_s(const char **text) {
 }
 
 bool ollama_read_duration(yyjson_val *v, int64_t *seconds) {
-    const char *text = yyjson_get_str(v);
+    const char *text = json_text(v);
     bool negative = text && *text == '-';
     double sum = yyjson_is_num(v) ? yyjson_get_num(v) : 0;
 

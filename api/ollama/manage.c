@@ -6,6 +6,7 @@
 #include <string.h>
 #include "api/http/conn.h"
 #include "api/http/exchange.h"
+#include "api/http/json.h"
 #include "api/http/respond.h"
 #include "api/model.h"
 #include "api/ollama/ollama.h"
@@ -130,8 +131,8 @@ static void on_over(struct api_task *t, const struct err *err) {
 
 /* What Ollama's clients draw bars from: each is of one digest. */
 static void put_bar(struct json *j, yyjson_val *v, const char *status) {
-    const char *sha = yyjson_get_str(yyjson_obj_get(v, "sha256"));
-    const char *file = yyjson_get_str(yyjson_obj_get(v, "file"));
+    const char *sha = json_text(yyjson_obj_get(v, "sha256"));
+    const char *file = json_text(yyjson_obj_get(v, "file"));
     char text[200], digest[200];
 
     snprintf(digest, sizeof(digest), "%s%.128s", sha ? "sha256:" : "", sha ? sha : file);
@@ -151,8 +152,8 @@ static void on_line(struct api_task *t, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
     yyjson_doc *doc = yyjson_read(text, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc);
-    const char *status = yyjson_get_str(yyjson_obj_get(root, "status"));
-    const char *message = yyjson_get_str(yyjson_obj_get(root, "message"));
+    const char *status = json_text(yyjson_obj_get(root, "status"));
+    const char *message = json_text(yyjson_obj_get(root, "message"));
     struct json j;
 
     assert(m->x && m->x->state == m);
@@ -203,9 +204,9 @@ static int check_right(const struct exchange *x, struct err *err) {
 
 /* The string under @key, or under @old (which may be NULL). */
 static const char *text_of(yyjson_val *root, const char *key, const char *old) {
-    const char *s = yyjson_get_str(yyjson_obj_get(root, key));
+    const char *s = json_text(yyjson_obj_get(root, key));
 
-    return s || !old ? s : yyjson_get_str(yyjson_obj_get(root, old));
+    return s || !old ? s : json_text(yyjson_obj_get(root, old));
 }
 
 /* A name without the tag that says nothing, in the document's own memory. */
@@ -321,7 +322,7 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
         return err_set_code(err, 400, "invalid_value", "parameters",
                             "parameters must be an object");
     yyjson_obj_foreach(v, i, n, key, value) {
-        const char *name = yyjson_get_str(key), *ours = NULL;
+        const char *name = json_text(key), *ours = NULL;
 
         for (size_t k = 0; k < ARRAY_SIZE(rows); k++)
             if (strcmp(rows[k][0], name) == 0)
@@ -359,13 +360,12 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
 static int read_text(yyjson_val *root, const char *key, const char **out, struct err *err) {
     yyjson_val *v = yyjson_obj_get(root, key);
 
-    if (!v || yyjson_is_null(v) || (yyjson_is_str(v) && yyjson_get_len(v) == 0))
+    if (!v || yyjson_is_null(v) || (yyjson_is_str(v) && json_len(v) == 0))
         return 0;
-    if (!yyjson_is_str(v) || yyjson_get_len(v) > TEXT_MAX ||
-        strlen(yyjson_get_str(v)) != yyjson_get_len(v))
+    if (!yyjson_is_str(v) || json_len(v) > TEXT_MAX || strlen(json_text(v)) != json_len(v))
         return err_set_code(err, 400, "invalid_value", key,
                             "%s must be a string of at most 1 MiB without NUL", key);
-    *out = yyjson_get_str(v);
+    *out = json_text(v);
     return 0;
 }
 
@@ -376,7 +376,7 @@ static int read_preset(yyjson_val *root, struct create *c) {
     for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
         yyjson_val *v = yyjson_obj_get(root, others[i]);
 
-        if (v && !yyjson_is_null(v) && yyjson_get_len(v) > 0)
+        if (!json_is_empty(v))
             return err_set_code(&c->err, 400, "unsupported", others[i],
                                 "%s: models are made from one that is served, by `from`",
                                 others[i]);

@@ -5,6 +5,7 @@
 #include <time.h>
 #include "api/http/exchange.h"
 #include "api/http/conn.h"
+#include "api/http/json.h"
 #include "api/ollama/ollama.h"
 #include "api/model.h"
 #include "api/openai/models.h"
@@ -141,9 +142,9 @@ static int read_name(struct exchange *x, const struct model **out, struct err *e
         name = yyjson_obj_get(root, "name"); /* as it was called once */
     if (!yyjson_is_str(name))
         r = err_set_code(err, 400, "invalid_value", "model", "model is required");
-    else if (!(*out = models_find(api_of(x), yyjson_get_str(name), yyjson_get_len(name))))
+    else if (!(*out = models_find(api_of(x), json_text(name), json_len(name))))
         r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
-                         yyjson_get_str(name));
+                         json_text(name));
     yyjson_doc_free(doc);
     return r;
 }

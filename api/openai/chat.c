@@ -1,6 +1,7 @@
 #include <assert.h>
 #include <string.h>
 #include "api/generation/read_request.h"
+#include "api/http/json.h"
 #include "api/openai/choices.h"
 #include "api/openai/openai.h"
 
@@ -247,7 +248,7 @@ static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
         yyjson_mut_arr_size(yyjson_mut_obj_get(message, "tool_calls")) > 0)
         return refuse_continue(what, err);
     if (yyjson_mut_is_str(content))
-        return buf_add(out, yyjson_mut_get_str(content), yyjson_mut_get_len(content));
+        return json_mut_add_text(out, content);
     if (!yyjson_mut_is_arr(content))
         return refuse_continue(what, err);
     yyjson_mut_arr_foreach(content, i, n, part) {
@@ -255,8 +256,7 @@ static int add_text(yyjson_mut_val *message, struct buf *out, struct err *err) {
 
         if (!yyjson_mut_is_str(text))
             return refuse_continue(what, err);
-        if ((i > 0 && buf_add_char(out, '\n') < 0) ||
-            buf_add(out, yyjson_mut_get_str(text), yyjson_mut_get_len(text)) < 0)
+        if ((i > 0 && buf_add_char(out, '\n') < 0) || json_mut_add_text(out, text) < 0)
             return -ENOMEM;
     }
     return 0;

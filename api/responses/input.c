@@ -175,7 +175,7 @@ static int find_fields(const struct responses_build *b, yyjson_val *root, struct
 }
 
 static bool is_short(yyjson_val *v) {
-    return yyjson_is_str(v) && yyjson_get_len(v) <= ID_MAX;
+    return yyjson_is_str(v) && json_len(v) <= ID_MAX;
 }
 
 static bool is_metadata(yyjson_val *v) {
@@ -185,7 +185,7 @@ static bool is_metadata(yyjson_val *v) {
     if (!yyjson_is_obj(v) || yyjson_obj_size(v) > METADATA_MAX)
         return false;
     yyjson_obj_foreach(v, i, n, key, value) {
-        if (yyjson_get_len(key) > 64 || !yyjson_is_str(value) || yyjson_get_len(value) > 512 * 4)
+        if (json_len(key) > 64 || !yyjson_is_str(value) || json_len(value) > 512 * 4)
             return false;
     }
     return true;
@@ -313,10 +313,10 @@ static int put_past(struct responses_build *b, yyjson_val *id) {
     size_t n = 0;
     int r = 0;
 
-    rs->parent = store_get(&rs->api->store, rs->tenant, yyjson_get_str(id), yyjson_get_len(id));
+    rs->parent = store_get(&rs->api->store, rs->tenant, json_text(id), json_len(id));
     if (!rs->parent)
         return err_set_code(b->err, 404, "previous_response_not_found", "previous_response_id",
-                            "Previous response with id '%.100s' not found.", yyjson_get_str(id));
+                            "Previous response with id '%.100s' not found.", json_text(id));
     if ((r = responses_ask_for(b, past_bytes(rs->parent), "previous_response_id")) < 0)
         return r;
     store_use(rs->parent);
@@ -352,7 +352,7 @@ static int put_string_input(struct responses_build *b, yyjson_val *text) {
         yyjson_mut_obj_add_str(doc, m, "role", "user") &&
         yyjson_mut_obj_add_val(doc, m, "content", parts) && part &&
         yyjson_mut_obj_add_str(doc, part, "type", "input_text") &&
-        yyjson_mut_obj_add_strn(doc, part, "text", yyjson_get_str(text), yyjson_get_len(text))) {
+        yyjson_mut_obj_add_strn(doc, part, "text", json_text(text), json_len(text))) {
         yyjson_mut_doc_set_root(doc, list);
         copy = yyjson_mut_doc_imut_copy(doc, NULL);
     }
@@ -367,8 +367,8 @@ static int put_messages(struct responses_build *b, const struct fields *f, yyjso
     yyjson_val *told = f->v[INSTRUCTIONS];
     int r = (b->messages = yyjson_mut_arr(b->doc)) ? 0 : -ENOMEM;
 
-    if (r == 0 && yyjson_get_len(told))
-        r = responses_instructions(b, yyjson_get_str(told), yyjson_get_len(told));
+    if (r == 0 && json_len(told))
+        r = responses_instructions(b, json_text(told), json_len(told));
     if (r == 0 && f->v[PREVIOUS])
         r = put_past(b, f->v[PREVIOUS]);
     if (r == 0 && b->rs->store)

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "api/private.h"
 #include "api/responses/build.h"
 #include "api/generation/opaque_reasoning.h"
@@ -78,7 +79,7 @@ static int add_text(const struct responses_build *b, yyjson_val *item, const cha
     size_t i, n;
 
     if (yyjson_is_str(v))
-        return buf_add(out, yyjson_get_str(v), yyjson_get_len(v));
+        return json_add_text(out, v);
     snprintf(place, sizeof(place), ".%s", field);
     if (!yyjson_is_arr(v))
         return refuse(b, place, "must be a string or an array of parts");
@@ -90,8 +91,7 @@ static int add_text(const struct responses_build *b, yyjson_val *item, const cha
             return r;
         if (i && buf_add_char(out, '\n') < 0)
             return -ENOMEM;
-        r = instead ? buf_add_str(out, instead)
-                    : buf_add(out, yyjson_get_str(s), yyjson_get_len(s));
+        r = instead ? buf_add_str(out, instead) : json_add_text(out, s);
         if (r < 0)
             return -ENOMEM;
     }
@@ -105,7 +105,7 @@ static int need_string(const struct responses_build *b, yyjson_val *item, const 
 
     snprintf(place, sizeof(place), ".%s", field);
     *out = yyjson_obj_get(item, field);
-    return yyjson_is_str(*out) && yyjson_get_len(*out) ? 0 : refuse(b, place, "must be a string");
+    return yyjson_is_str(*out) && json_len(*out) ? 0 : refuse(b, place, "must be a string");
 }
 
 /* ---- messages ---- */
@@ -207,9 +207,8 @@ static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     int r = 0;
 
-    if (yyjson_is_str(sealed) &&
-        opaque_reasoning_is_ours(yyjson_get_str(sealed), yyjson_get_len(sealed))) {
-        r = opaque_reasoning_read(&text, yyjson_get_str(sealed), yyjson_get_len(sealed));
+    if (yyjson_is_str(sealed) && opaque_reasoning_is_ours(json_text(sealed), json_len(sealed))) {
+        r = opaque_reasoning_read(&text, json_text(sealed), json_len(sealed));
         if (r == -EINVAL)
             return refuse(b, ".encrypted_content", "is not what this service wrote");
     } else if (yyjson_arr_size(content)) {
@@ -237,7 +236,7 @@ static int remember_call(struct responses_build *b, const char *id, const char *
 /* Adds a call with @args, which is a string of JSON or an object. */
 static int add_call(struct responses_build *b, yyjson_val *id, const char *name,
                     yyjson_mut_val *args) {
-    const char *kept = arena_strndup(&b->rs->arena, yyjson_get_str(id), yyjson_get_len(id));
+    const char *kept = arena_strndup(&b->rs->arena, json_text(id), json_len(id));
     yyjson_mut_val *call = yyjson_mut_obj(b->doc), *f = yyjson_mut_obj(b->doc);
     int r = name && kept && args ? open_turn(b, false) : -ENOMEM;
 
@@ -266,7 +265,7 @@ static int read_call(struct responses_build *b, yyjson_val *item) {
     if (r < 0)
         return r;
     return add_call(b, id, responses_flat_name(b, yyjson_obj_get(item, "namespace"), name),
-                    yyjson_mut_strncpy(b->doc, yyjson_get_str(args), yyjson_get_len(args)));
+                    yyjson_mut_strncpy(b->doc, json_text(args), json_len(args)));
 }
 
 static int read_custom_call(struct responses_build *b, yyjson_val *item) {
@@ -308,8 +307,8 @@ static int add_output(struct responses_build *b, yyjson_val *item, struct buf *t
         int r = responses_native_output(output, text);
         return r == -EINVAL ? refuse(b, ".output", "must have strings as stdout and stderr") : r;
     }
-    if (native && !yyjson_get_len(output) && yyjson_is_str(status))
-        return buf_add(text, yyjson_get_str(status), yyjson_get_len(status));
+    if (native && json_is_empty(output) && yyjson_is_str(status))
+        return json_add_text(text, status);
     return add_text(b, item, "output", true, text);
 }
 
@@ -325,15 +324,13 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
         r = add_output(b, item, &text);
     if (r < 0)
         return r;
-    name = call_table_find(&b->calls, yyjson_get_str(id), yyjson_get_len(id));
+    name = call_table_find(&b->calls, json_text(id), json_len(id));
     if (!name)
         return refuse(b, ".call_id", "must be that of a call before it");
     if ((r = begin(b)) < 0 || (r = end_turn(b)) < 0)
         return r;
     yyjson_mut_val *m = add_message(b, "tool");
-    if (!m ||
-        !yyjson_mut_obj_add_strncpy(b->doc, m, "tool_call_id", yyjson_get_str(id),
-                                    yyjson_get_len(id)) ||
+    if (!m || !yyjson_mut_obj_add_strncpy(b->doc, m, "tool_call_id", json_text(id), json_len(id)) ||
         !yyjson_mut_obj_add_strcpy(b->doc, m, "name", name))
         return -ENOMEM;
     return responses_put_value(b, m, "content", text_of(b, &text));
@@ -410,7 +407,7 @@ static int keep_item(struct responses_build *b, yyjson_val *item) {
                            .message = !type || yyjson_equals_str(type, "message"),
                            .typed = type,
                            .silent = is_silent(type)};
-    int r = item_list_add(&p->items, e, yyjson_get_str(id), yyjson_get_len(id));
+    int r = item_list_add(&p->items, e, json_text(id), json_len(id));
     return r < 0 ? r : buf_add(&p->input, text, len);
 }
 
@@ -438,7 +435,7 @@ static const struct item_entry *find_item(const struct stored *s, const char *id
 /* {"type":"item_reference","id":..}: an item of the output of a response that is kept. The ids of
  * items contain that of their response. */
 static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc, yyjson_val **out) {
-    const char *id = yyjson_get_str(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
+    const char *id = json_text(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
     char name[sizeof("resp_") + RESPONSES_ID_HEX], place[40];
     struct stored *s = NULL;
     int r = 0;

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "api/http/json.h"
 
 #define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"
 
@@ -16,7 +17,7 @@ static void put_strings(struct json *j, yyjson_val *list) {
     json_open(j, '[');
     yyjson_arr_foreach(list, i, n, s) {
         if (yyjson_is_str(s))
-            json_string(j, yyjson_get_str(s), yyjson_get_len(s));
+            json_string(j, json_text(s), json_len(s));
     }
     json_close(j, ']');
 }
@@ -35,7 +36,7 @@ static void put_number(struct json *j, const char *key, yyjson_val *v) {
 static void put_text(struct json *j, const char *key, yyjson_val *v, const char *otherwise) {
     json_key(j, key);
     if (yyjson_is_str(v))
-        json_string(j, yyjson_get_str(v), yyjson_get_len(v));
+        json_string(j, json_text(v), json_len(v));
     else
         json_cstring(j, otherwise);
 }
@@ -146,11 +147,11 @@ yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct response
 static int add_line(struct buf *text, yyjson_val *s) {
     if (s && !yyjson_is_str(s) && !yyjson_is_null(s))
         return -EINVAL;
-    if (!yyjson_is_str(s) || yyjson_get_len(s) == 0)
+    if (!yyjson_is_str(s) || json_len(s) == 0)
         return 0;
     if (text->len && text->data[text->len - 1] != '\n' && buf_add_char(text, '\n') < 0)
         return -ENOMEM;
-    return buf_add(text, yyjson_get_str(s), yyjson_get_len(s));
+    return json_add_text(text, s);
 }
 
 int responses_native_output(yyjson_val *output, struct buf *text) {

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "api/generation/messages.h"
+#include "api/http/json.h"
 #include "api/responses/build.h"
 
 /*
@@ -27,12 +28,12 @@ static int refuse_tool(const struct responses_build *b, const char *place, const
 }
 
 const char *responses_flat_name(struct responses_build *b, yyjson_val *ns, yyjson_val *name) {
-    const char *space = yyjson_get_str(ns), *own = yyjson_get_str(name);
-    size_t n = space ? yyjson_get_len(ns) : 0, size = n + yyjson_get_len(name) + 3;
+    const char *space = json_text(ns), *own = json_text(name);
+    size_t n = space ? json_len(ns) : 0, size = n + json_len(name) + 3;
     char *out;
 
     if (!n)
-        return arena_strndup(&b->rs->arena, own, yyjson_get_len(name));
+        return arena_strndup(&b->rs->arena, own, json_len(name));
     bool ends = n >= 2 && strcmp(space + n - 2, "__") == 0;
     if ((out = arena_alloc(&b->rs->arena, size)))
         snprintf(out, size, "%s%s%s", space, ends ? "" : "__", own);
@@ -85,14 +86,13 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
     bool custom = yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom");
     const char *type = custom ? "custom" : "function";
 
-    if (!yyjson_is_str(name) || !yyjson_get_len(name) ||
-        yyjson_get_len(name) + yyjson_get_len(ns) > NAME_MAX_BYTES)
+    if (!yyjson_is_str(name) || !json_len(name) || json_len(name) + json_len(ns) > NAME_MAX_BYTES)
         return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes");
     t->name = responses_flat_name(b, ns, name);
     t->custom = custom;
     if (ns) {
-        t->ns = arena_strndup(&b->rs->arena, yyjson_get_str(ns), yyjson_get_len(ns));
-        t->own = arena_strndup(&b->rs->arena, yyjson_get_str(name), yyjson_get_len(name));
+        t->ns = arena_strndup(&b->rs->arena, json_text(ns), json_len(ns));
+        t->own = arena_strndup(&b->rs->arena, json_text(name), json_len(name));
     }
     if (!t->name || (ns && (!t->ns || !t->own)) || !(o = yyjson_mut_arr_add_obj(b->doc, list)) ||
         !yyjson_mut_obj_add_str(b->doc, o, "type", type) ||
@@ -129,7 +129,7 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
     char inner[64];
     size_t i, n;
 
-    if (!yyjson_is_str(name) || !yyjson_get_len(name))
+    if (!yyjson_is_str(name) || !json_len(name))
         return refuse_tool(b, place, "name", "must be a string");
     if (!yyjson_is_arr(tools))
         return refuse_tool(b, place, "tools", "must be an array");

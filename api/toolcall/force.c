@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "api/toolcall/parser.h"
 
 #define REFS_DEPTH 64
@@ -102,7 +103,7 @@ static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
             find_refs(item, any, far, depth + 1);
     }
     yyjson_obj_foreach(v, i, n, key, item) {
-        const char *ref = yyjson_equals_str(key, "$ref") ? yyjson_get_str(item) : NULL;
+        const char *ref = yyjson_equals_str(key, "$ref") ? json_text(item) : NULL;
 
         *any = *any || ref;
         *far = *far ||

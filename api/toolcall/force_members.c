@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 
@@ -55,7 +56,7 @@ int force_check_object(struct force *f, yyjson_val *schema) {
         yyjson_arr_size(yyjson_obj_get(schema, "required")) > MEMBERS_MAX)
         return force_refuse(f, "so many properties");
     yyjson_arr_foreach(yyjson_obj_get(schema, "required"), i, n, item) {
-        if (!yyjson_obj_getn(properties, yyjson_get_str(item), yyjson_get_len(item)))
+        if (!yyjson_obj_getn(properties, json_text(item), json_len(item)))
             return force_refuse(f, "a required property without a schema");
     }
     return 0;
@@ -125,9 +126,9 @@ struct property {
 
 static int by_name(const void *a, const void *b) {
     const struct property *x = a, *y = b;
-    int r = strcasecmp(yyjson_get_str(x->key), yyjson_get_str(y->key));
+    int r = strcasecmp(json_text(x->key), json_text(y->key));
 
-    return r ? r : strcmp(yyjson_get_str(x->key), yyjson_get_str(y->key));
+    return r ? r : strcmp(json_text(x->key), json_text(y->key));
 }
 
 /* One value in the format's form. */
@@ -150,7 +151,7 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
     if (r == 0 && sorted)
         qsort(p, n, sizeof(*p), by_name);
     for (i = 0; i < n && r == 0; i++) {
-        const char *name = yyjson_get_str(p[i].key);
+        const char *name = json_text(p[i].key);
         yyjson_mut_val *list = ir_list(f->n, "sequence"), *what = NULL;
 
         f->prop = name;
@@ -261,19 +262,19 @@ static bool is_type(const char *type, yyjson_val *v) {
 
 /* A constant; only plain ones. @type: of the schema, or NULL. */
 static int gemma_constant(struct force *f, yyjson_val *v, yyjson_val *type, yyjson_mut_val **out) {
-    bool fits = !type || is_type(yyjson_get_str(type), v);
+    bool fits = !type || is_type(json_text(type), v);
     size_t i, n;
     yyjson_val *one;
 
-    yyjson_arr_foreach(type, i, n, one) fits = fits || is_type(yyjson_get_str(one), v);
+    yyjson_arr_foreach(type, i, n, one) fits = fits || is_type(json_text(one), v);
     if (!fits)
         return force_refuse(f, "a constant of another type");
     if (yyjson_is_ctn(v))
         return force_refuse(f, "an array or object as a constant");
     if (yyjson_is_str(v)) {
-        if (strstr(yyjson_get_str(v), QUOTE))
+        if (strstr(json_text(v), QUOTE))
             return force_refuse(f, "a quote inside a constant");
-        *out = quoted(f, ir_text(f->n, "literal", yyjson_get_str(v)));
+        *out = quoted(f, ir_text(f->n, "literal", json_text(v)));
         return 0;
     }
     CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
@@ -424,7 +425,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     }
     type = yyjson_obj_get(s, "type");
     if (yyjson_is_str(type))
-        return gemma_typed(f, s, yyjson_get_str(type), depth, out);
+        return gemma_typed(f, s, json_text(type), depth, out);
     first = yyjson_arr_get_first(type);
     if (!first) {
         *out = gemma_any(f, ANY_DEPTH);
@@ -438,7 +439,7 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
 
         if (!yyjson_is_str(v))
             return force_refuse(f, "such a type");
-        if ((r = gemma_typed(f, s, yyjson_get_str(v), depth, &one)) < 0)
+        if ((r = gemma_typed(f, s, json_text(v), depth, &one)) < 0)
             return r;
         ir_add(f->n, *out, one);
     }

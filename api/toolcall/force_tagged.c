@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 
@@ -128,7 +129,7 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
     }
     *out = ir_list(f->n, "sequence");
     yyjson_obj_foreach(yyjson_obj_get(schema, "properties"), i, n, key, prop) {
-        const char *name = yyjson_get_str(key);
+        const char *name = json_text(key);
         yyjson_mut_val *value = NULL;
 
         f->prop = name;

@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "api/toolcall/force.h"
 #include "api/toolcall/parser.h"
 #include "base/buf.h"
@@ -56,7 +57,7 @@ int force_alone(struct force *f, yyjson_val *schema, const char *keyword) {
     size_t i, n;
 
     yyjson_obj_foreach(schema, i, n, key, v) {
-        const char *name = yyjson_get_str(key);
+        const char *name = json_text(key);
 
         if (strcmp(name, keyword) != 0 &&
             (!is_note(name) || (!constants && strcmp(name, "type") == 0)))
@@ -70,7 +71,7 @@ int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_
     yyjson_val *s = schema;
 
     for (int depth = 0; yyjson_obj_get(s, "$ref") && depth < UNION_DEPTH; depth++) {
-        const char *ref = yyjson_get_str(yyjson_obj_get(s, "$ref"));
+        const char *ref = json_text(yyjson_obj_get(s, "$ref"));
         int r = force_alone(f, s, "$ref");
 
         if (r < 0)
@@ -88,7 +89,7 @@ static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth, int *ste
     if (!s || depth == UNION_DEPTH || --*steps < 0)
         return true;
     yyjson_obj_foreach(s, i, n, key, v) {
-        const char *name = yyjson_get_str(key);
+        const char *name = json_text(key);
         bool is_union = strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0;
 
         if (!is_union && !is_note(name))
@@ -213,7 +214,7 @@ static bool narrow(const char *pattern, struct buf *out) {
 
 static int pattern_text(struct force *f, yyjson_val *s, yyjson_mut_val **out) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
-    const char *pattern = yyjson_get_str(yyjson_obj_get(s, "pattern"));
+    const char *pattern = json_text(yyjson_obj_get(s, "pattern"));
 
     if (yyjson_obj_get(s, "minLength") || yyjson_obj_get(s, "maxLength"))
         return force_refuse(f, "a pattern beside a length");
@@ -255,9 +256,8 @@ static int constant_text(struct force *f, yyjson_val *v, size_t n, const char *s
                          yyjson_mut_val **out) {
     yyjson_mut_val *texts = yyjson_mut_arr(f->n->doc);
 
-    for (size_t i = 0; i < n; i++, v = unsafe_yyjson_get_next(v)) {
-        if (!yyjson_is_str(v) || strstr(yyjson_get_str(v), stop) ||
-            strlen(yyjson_get_str(v)) != yyjson_get_len(v))
+    for (size_t i = 0; i < n; i++, v = json_next(v)) {
+        if (!yyjson_is_str(v) || strstr(json_text(v), stop) || strlen(json_text(v)) != json_len(v))
             return force_refuse(f, "this constant");
         yyjson_mut_arr_add_val(texts, ir_value(f->n, v));
     }

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "api/toolcall/parser.h"
 
 enum {
@@ -49,11 +50,11 @@ static int key_of(const char *key) {
 static bool decode(struct toolcall_parser *p, char *out, size_t max) {
     yyjson_doc *doc = yyjson_read(p->object.text.data, p->object.text.len, 0);
     yyjson_val *v = yyjson_doc_get_root(doc);
-    size_t len = yyjson_get_len(v);
-    bool fits = yyjson_is_str(v) && len && len <= max && !memchr(yyjson_get_str(v), 0, len);
+    size_t len = json_len(v);
+    bool fits = yyjson_is_str(v) && len && len <= max && !memchr(json_text(v), 0, len);
 
     if (fits)
-        memcpy(out, yyjson_get_str(v), len + 1);
+        memcpy(out, json_text(v), len + 1);
     yyjson_doc_free(doc);
     return fits;
 }
@@ -133,8 +134,8 @@ static int end_string(struct toolcall_parser *p) {
 /* Arguments that are a string: its text is read once more. */
 static int end_args_string(struct toolcall_parser *p) {
     yyjson_doc *doc = yyjson_read(p->object.text.data, p->object.text.len, 0);
-    const char *text = yyjson_get_str(yyjson_doc_get_root(doc));
-    size_t len = yyjson_get_len(yyjson_doc_get_root(doc)), used = 0;
+    const char *text = json_text(yyjson_doc_get_root(doc));
+    size_t len = json_len(yyjson_doc_get_root(doc)), used = 0;
     int r = SCAN_BAD;
 
     while (len && strchr(" \n\t\r", *text) && *text) {

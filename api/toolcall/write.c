@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include "api/http/json.h"
 #include "api/toolcall/scan.h"
 #include "api/toolcall/toolcall.h"
 
@@ -92,7 +93,7 @@ static void put_value(struct writer *w, yyjson_mut_val *v, unsigned depth) {
     size_t i, n;
 
     if (yyjson_mut_is_str(v)) {
-        put_string(w, yyjson_mut_get_str(v), yyjson_mut_get_len(v));
+        put_string(w, json_mut_text(v), json_mut_len(v));
     } else if (w->python && yyjson_mut_is_null(v)) {
         put_str(w, "None");
     } else if (w->python && yyjson_mut_is_bool(v)) {
@@ -108,7 +109,7 @@ static void put_value(struct writer *w, yyjson_mut_val *v, unsigned depth) {
         put_str(w, "{");
         yyjson_mut_obj_foreach(v, i, n, key, item) {
             put_str(w, i ? ", " : "");
-            put_string(w, yyjson_mut_get_str(key), yyjson_mut_get_len(key));
+            put_string(w, json_mut_text(key), json_mut_len(key));
             put_str(w, ": ");
             put_value(w, item, depth + 1);
         }
@@ -124,14 +125,14 @@ static void put_args(struct writer *w, yyjson_mut_val *args) {
     size_t i, n;
 
     if (!w->python && yyjson_mut_is_str(args))
-        put(w, yyjson_mut_get_str(args), yyjson_mut_get_len(args));
+        put(w, json_mut_text(args), json_mut_len(args));
     else if (!w->python)
         put_value(w, args, 0);
     if (!w->python || !yyjson_mut_is_obj(args))
         return;
     yyjson_mut_obj_foreach(args, i, n, key, item) {
         put_str(w, i ? ", " : "");
-        put(w, yyjson_mut_get_str(key), yyjson_mut_get_len(key));
+        put(w, json_mut_text(key), json_mut_len(key));
         put_str(w, "=");
         put_value(w, item, 0);
     }
@@ -163,7 +164,7 @@ int toolcall_write_calls(const struct toolcall_format *f, yyjson_mut_val *calls,
 
         put_piece(&w, i ? s->separator : NULL, i);
         put_piece(&w, s->call_begin, i);
-        put(&w, yyjson_mut_get_str(name), yyjson_mut_get_len(name));
+        put(&w, json_mut_text(name), json_mut_len(name));
         put_piece(&w, s->name_end, i);
         put_args(&w, yyjson_mut_obj_get(function, "arguments"));
         put_piece(&w, s->call_end, i);
