@@ -31,10 +31,9 @@ struct api_port {
      * and api_worker_up() or api_worker_failed() follow, the last of them perhaps at once. NULL: it
      * is always loaded. */
     void (*want)(struct api_port *p);
-    /* Of a model that is loaded on demand: a request of @tenant is for it, which wants what it
-     * computes. */
+    /* For a model that is loaded on demand: a request of @tenant needs the model. */
     void (*use)(struct api_port *p, uint32_t tenant, double weight);
-    /* What was decided about request @id, as flight_story(). NULL: it is not known. */
+    /* Returns the decisions about request @id, like flight_story(). NULL: they are unknown. */
     uint32_t (*story)(struct api_port *p, uint64_t id, struct flight_record *out, uint32_t max);
 };
 
@@ -69,7 +68,7 @@ struct api_model {
     const char *fingerprint; /* of file and program: equal ones give equal tokens; or NULL */
 };
 
-/* Of a model that is loaded on demand: api/model.h. */
+/* States of a model that is loaded on demand: api/model.h. */
 enum api_model_state {
     API_MODEL_ABSENT,
     API_MODEL_LOADING,
@@ -78,7 +77,7 @@ enum api_model_state {
     API_MODEL_FAILED
 };
 
-/* What waits for the models to be looked for again; list_remove(&link) ends the wait. */
+/* Waits until the models have been looked for again; list_remove(&link) ends the wait. */
 struct api_rescan {
     struct list link;
     void (*over)(struct api_rescan *r); /* once, soon, out of the list; never at once */
@@ -88,10 +87,11 @@ struct api_rescan {
 struct api_task {
     struct api_rescan rescan; /* the daemon's, as `of` */
     void *of;
-    /* How far a pull is: an object of JSON, as weftctl pull --json prints it. Or NULL. */
+    /* Reports the progress of a pull: a JSON object, as weftctl pull --json prints it. May be
+     * NULL. */
     void (*line)(struct api_task *t, const char *json, size_t len);
-    /* It has come about (@err NULL), and the models were looked for again; or why not. Once; never
-     * at once. */
+    /* Reports the end: success (@err NULL), after the models were looked for again, or the error.
+     * Called once, never from within the call that began the task. */
     void (*over)(struct api_task *t, const struct err *err);
 };
 
@@ -103,7 +103,7 @@ struct api_preset {
     uint32_t max_context;
 };
 
-/* What clients with the right may do to the models. 0, or negative with @err and @t not taken. */
+/* Operations on models for clients with the right. 0, or negative with @err and @t not taken. */
 struct api_manage {
     int (*pull)(void *ctx, const char *name, struct api_task *t, struct err *err);
     int (*create)(void *ctx, const struct api_preset *p, struct api_task *t, struct err *err);
@@ -165,7 +165,7 @@ struct api_tenant {
     uint64_t tokens_per_minute, kv_tokens;
 };
 
-/* What /health, /metrics and the admin socket show. */
+/* State that /health, /metrics and the admin socket show. */
 enum api_health { API_STARTING, API_SERVING, API_REPLACING, API_FAILED, API_DRAINING };
 
 struct api_tenant_info { /* for the admin socket */
@@ -185,11 +185,11 @@ struct api_request_info { /* one live generation, for the admin socket */
     int64_t age_ms;
 };
 
-/* All functions are for the loop's thread. Nothing is listened on yet; @opts is copied, what it and
- * the other arguments point to outlives the api. 0 or -errno. */
+/* Every function runs on the loop's thread. Makes an api that listens on nothing yet; copies @opts,
+ * but objects that it and the other arguments point to must outlive the api. 0 or -errno. */
 int api_new(struct api **out, uv_loop_t *loop, const struct api_opts *opts,
             const struct api_model *model, struct api_port *port, struct clock *clock);
-/* Whether spans can be sent to @endpoint; "" is right. 0, or -EINVAL with @err. */
+/* Checks that spans can be sent to @endpoint; "" is right. 0, or -EINVAL with @err. */
 int api_check_otlp(const char *endpoint, struct err *err);
 struct api *api_free(struct api *a); /* after api_close() and the loop has run out */
 
@@ -222,25 +222,25 @@ void api_mark_loop(const char *what);
 void api_set_bad_presets(struct api *a, const char *const *names);
 /* No request finds it any more; it goes on with those that it has. Never the last one. */
 void api_withdraw_model(struct model *m);
-/* Its tokenizer and template are there now. */
+/* Called when the model's tokenizer and template are there. */
 void api_model_opened(struct model *m);
-/* What is done with a model that is loaded on demand; @progress of loading, 0 to 1. READY comes
+/* Sets the state of a model that is loaded on demand; @progress of loading, 0 to 1. READY comes
  * with api_worker_up(), FAILED with api_worker_failed(). */
 void api_model_set(struct model *m, enum api_model_state state, float progress);
-/* Whether it may be unloaded, and in which order models are. */
+/* Decides whether a model may be unloaded, and in which order models are. */
 struct api_model_use {
     uint32_t n_running; /* generations that wait for its worker's tokens */
     uint32_t n_jobs;    /* requests that have not been answered */
     uint32_t n_waiting; /* of these, those that wait for it to be loaded */
     int64_t last_used_ns;
-    /* What a request last asked for: how long the model stays without another; negative: for good;
-     * API_KEEP_UNSET: none did. */
+    /* Time that the last request asked the model to stay loaded without another; negative: for
+     * ever; API_KEEP_UNSET: no request asked. */
     int64_t keep_alive_s;
 };
 #define API_KEEP_UNSET INT64_MIN
-/* What it is in use for now; @m was not given to api_remove_model(). */
+/* Returns the present use of @m, which was not given to api_remove_model(). */
 struct api_model_use api_model_use(const struct model *m);
-/* Its worker was ended, and had no generation: the model is ABSENT, or stays FAILED. */
+/* Called when its worker was ended and had no generation: the model is ABSENT, or stays FAILED. */
 void api_worker_stopped(struct model *m);
 
 /* From the port of @m. */
@@ -261,9 +261,9 @@ struct api_guest;
  * EVENT_REJECTED or EVENT_FINISH: the request is freed after that. 0, -EPROTO or -ENOMEM. */
 int api_guest_new(struct api_guest **out, struct model *m, const void *payload, uint32_t len,
                   void (*tell)(void *ctx, struct api_guest *g, const struct event *e), void *ctx);
-/* It is cancelled, and tells nothing more. */
+/* Cancels the guest, which reports nothing more, and frees it. */
 void api_guest_free(struct api_guest *g);
-/* That the other front knows it by. */
+/* Returns the id by which the other front knows the guest. */
 uint64_t api_guest_id(const struct api_guest *g);
 void api_set_health(struct api *a, enum api_health h);
 enum api_health api_health(const struct api *a); /* what clients are told */
@@ -278,7 +278,7 @@ void api_drain(struct api *a);
 void api_close(struct api *a);      /* everything ends now: streams get an error event */
 bool api_busy(const struct api *a); /* generations or unfinished responses exist */
 int api_reload_keys(struct api *a, struct err *err);
-/* What the tenants may use from now on. 0 or -ENOMEM. */
+/* Replaces the tenants. 0 or -ENOMEM. */
 int api_set_tenants(struct api *a, const struct api_tenant *rows, uint32_t n);
 
 /* Admin. */

@@ -59,15 +59,15 @@ int model_new(struct model **out, struct api *a, const struct api_model *info,
 struct model *model_free(struct model *m);
 /* info has tokenizer and template: what follows from them. */
 void model_open(struct model *m);
-/* Whether @name is the model's, or one of its aliases; an alias that ends with "*" stands for all
- * names that begin so. On any thread. */
+/* Returns true if @name is the model's, or one of its aliases; an alias that ends with "*" stands
+ * for all names that begin with it. Runs on any thread. */
 bool model_has_name(const struct model *m, const char *name, size_t len);
-/* Whether it is loaded when a request needs it, and may be unloaded. */
+/* Returns true if the model is loaded when a request needs it, and may be unloaded. */
 static inline bool model_on_demand(const struct model *m) {
     return m->port->want != NULL;
 }
 const char *model_state_name(const struct model *m); /* as llama-server's router calls it */
 /* The format of its weights as the file's name has it ("Q4_K_M"); "": it has none. */
 const char *model_format_name(const struct model *m, char out[32]);
-/* How many parameters it has, as Ollama writes it ("7.6B", "25.83M"); "": not known. */
+/* Returns its number of parameters in Ollama's form ("7.6B", "25.83M"); "": unknown. */
 const char *model_size_name(const struct model *m, char out[32]);

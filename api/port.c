@@ -8,7 +8,8 @@
 #include "api/model.h"
 #include "api/private.h"
 
-/* What comes from daemon/: the worker's events and life, and what the admin socket asks. */
+/* Entry points for daemon/: the worker's events and life cycle, and the admin socket's
+ * questions. */
 
 void api_on_event(struct model *m, const struct event *e) {
     gen_on_event(m, e);

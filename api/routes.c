@@ -15,7 +15,7 @@
 #include "base/probe.h"
 
 /*
- * What the API makes of a header block, for its instance of the HTTP server (api/http/server.h).
+ * Routing by the header block, for the API's instance of the HTTP server (api/http/server.h).
  */
 
 #define DIALECT_POINTER(name) &name##_dialect,
@@ -58,11 +58,11 @@ static void preflight_serve(struct exchange *x, struct http *h) {
     respond(x, 200, "text/plain", "", 0);
 }
 
-/* What a browser asks before it sends a page's request: any path, no key. */
+/* Answers a browser's question before it sends a page's request: any path, no key. */
 static const struct route preflight = {"*", HTTP_OPTIONS, true, false, preflight_serve};
 
-/* Its pages may read answers, also those that are errors. On a UNIX socket a proxy may pass any
- * origin on: those that are not known are served, and their pages are told nothing. */
+/* Lets the origin's pages read answers, errors included. On a UNIX socket a proxy may pass any
+ * origin on: requests of unknown origins are served without CORS headers. */
 static void note_origin(struct exchange *x, const struct http *h) {
     const char *origin = http_header(h, "origin", NULL);
 

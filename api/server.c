@@ -86,7 +86,7 @@ static void log_left_out(const char *kind, const char *name, const struct log_le
               kind, name, o->n, o->n_server_errors);
 }
 
-/* What was left out of the log since the last time. */
+/* Logs how many lines were left out of the log since the last time. */
 static void tell_left_out(struct api *a) {
     struct log_left_out o;
     uint32_t at = 0;
@@ -202,7 +202,7 @@ static int open_http(struct api *a) {
     return http_server_init(&a->http, &h);
 }
 
-/* What the worker did not take is offered again. */
+/* Offers again the generations that the worker did not take. */
 static bool retry(void *ctx) {
     gen_retry(ctx);
     return gen_any_pending(ctx);
@@ -214,8 +214,8 @@ static double weight_of(void *ctx, uint32_t tenant) {
     return tenant_weight(tenants_get(&a->tenants, tenant));
 }
 
-/* What may fail of a new api, which api_free() takes back. The pool comes last: it is the first
- * that has a handle on the loop, and api_free() expects those closed. */
+/* Opens those parts of a new api that can fail, which api_free() closes. The pool comes last: it is
+ * the first that has a handle on the loop, and api_free() expects those closed. */
 static int open_parts(struct api *a, const struct api_model *first, struct api_port *port) {
     const struct api_opts *o = &a->opts;
     struct model *m;

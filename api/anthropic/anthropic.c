@@ -98,9 +98,9 @@ static void open_call(struct json *j, const struct output_call *c) {
     json_key(j, "input");
 }
 
-/* Where the last whole value in the beginning of a JSON object ends, with what closes it there in
- * @close (a string of at most JSON_DEPTH brackets). What clients make of a stream that breaks
- * off. */
+/* Returns where the last whole value in the beginning of a JSON object ends, and writes the
+ * brackets that close the object there to @close (a string of at most JSON_DEPTH). Clients repair a
+ * stream that breaks off in the same way. */
 static size_t whole_part(const char *s, size_t len, char close[JSON_DEPTH + 1]) {
     char stack[JSON_DEPTH + 1];
     size_t depth = 0, safe = 0;

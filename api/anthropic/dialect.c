@@ -33,7 +33,7 @@ static size_t put_limit(const struct limit_left *l, char *out, size_t size) {
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
 }
 
-/* Its clients know no 503. */
+/* Maps 503 to 529: clients of this API do not know 503. */
 static int status_of(int status) {
     return status == 503 ? 529 : status;
 }

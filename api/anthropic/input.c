@@ -46,7 +46,7 @@ static yyjson_mut_val *literal(struct anthropic_input *in, const char *s) {
 
 #define FIELD(name) static int name(struct anthropic_input *in, const char *key, yyjson_val *v)
 
-/* The same in a chat. */
+/* Copies a field under its own name into the chat. */
 FIELD(pass) {
     return put(in, key, copy(in, v));
 }
@@ -134,7 +134,7 @@ static int put_switches(struct anthropic_input *in, bool on, yyjson_val *given) 
     return put(in, "chat_template_kwargs", kwargs);
 }
 
-/* Who does not ask for thinking gets none, where that can be had. */
+/* Turns thinking off for clients that do not ask for it, where the model allows that. */
 static int put_thinking(struct anthropic_input *in, yyjson_val *thinking, yyjson_val *given) {
     yyjson_val *type = yyjson_obj_get(thinking, "type");
     yyjson_val *budget = yyjson_obj_get(thinking, "budget_tokens");

@@ -54,8 +54,8 @@ void anthropic_place(struct anthropic_input *in, const char *place);
 int anthropic_put(struct anthropic_input *in, yyjson_mut_val *object, const char *key,
                   yyjson_mut_val *v);
 
-/* Whether @name is served, or is one that Anthropic's clients have built in, which they also use
- * for small work on the side. */
+/* Returns true if @name is served, or is a name built into Anthropic's clients, which they also use
+ * for small background requests. */
 bool anthropic_is_served(const struct api *a, const char *name);
 
 /* anthropic_tools.c: before the turns; NULL: none */
@@ -78,7 +78,7 @@ int anthropic_each(struct anthropic_input *in, yyjson_val *blocks, anthropic_tak
 int anthropic_plain(struct anthropic_input *in, yyjson_val *block, const char *type, void *to);
 /* The value of @field, which must be a string, added to @out. */
 int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *field, struct buf *out);
-/* What the user or a tool (@result) says, as text added to @out. */
+/* Adds the text of a block of the user or of a tool (@result) to @out. */
 int anthropic_text(struct anthropic_input *in, yyjson_val *block, const char *type, bool result,
                    struct buf *out);
 

@@ -96,7 +96,7 @@ static int add_custom(struct anthropic_input *in, yyjson_val *tool, yyjson_val *
     return r;
 }
 
-/* What Anthropic's own servers run (web_search_*, code_execution_*, ...) is not offered to the
+/* Hides the tools that Anthropic's own servers run (web_search_*, code_execution_*, ...) from the
  * model. */
 static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
     yyjson_val *type = yyjson_obj_get(tool, "type"), *name = yyjson_obj_get(tool, "name");
@@ -182,7 +182,7 @@ int anthropic_show_tool(struct anthropic_input *in, yyjson_val *name, struct buf
     return write_function(in, yyjson_mut_obj_get(tool, "function"), out);
 }
 
-/* What a tool_addition or tool_removal is about: a name, or a definition of a new tool. */
+/* Reads the subject of a tool_addition or tool_removal: a name, or the definition of a new tool. */
 static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **name) {
     yyjson_val *tool = yyjson_obj_get(block, "tool");
     yyjson_val *definition = yyjson_obj_get(tool, "definition");

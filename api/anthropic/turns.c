@@ -37,7 +37,7 @@ static void check(const struct anthropic_input *in) {
     assert(in->reasoning.len == 0 || strcmp(in->role, "assistant") == 0);
 }
 
-/* What the message still lacks. */
+/* Adds the parts that the message still lacks. */
 static int end_message(struct anthropic_input *in) {
     int r = 0;
 
@@ -88,7 +88,7 @@ static int add_result_block(struct anthropic_input *in, yyjson_val *block, const
     return anthropic_text(in, block, type, true, out);
 }
 
-/* Whether @block is of @type and its @key is @id. */
+/* Returns true if @block is of @type and its @key is @id. */
 static bool is_about(yyjson_val *block, const char *type, const char *key, yyjson_val *id) {
     return yyjson_equals_str(yyjson_obj_get(block, "type"), type) &&
            yyjson_equals(yyjson_obj_get(block, key), id);
@@ -154,8 +154,9 @@ static int add_result(struct anthropic_input *in, yyjson_val *block) {
     return buf_add(&in->result, text.data ? text.data : "", text.len);
 }
 
-/* What the client says behind a result, not the user. Templates take a message of the user for a
- * new question, and then leave out what the model has thought since the last one. */
+/* Returns true for text that the client, not the user, adds behind a result. Templates take a
+ * message of the user for a new question, and then leave out the model's reasoning since the last
+ * one. */
 static bool is_reminder(const struct buf *text) {
     static const char *const heads[] = {"<system-reminder>", "Tool loaded."};
 
@@ -273,7 +274,7 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
     return anthropic_put(in, f, "arguments", yyjson_val_mut_copy(in->doc, input));
 }
 
-/* What was thought; where the client did not want to see it, it is in the signature. */
+/* Adds the model's reasoning; where the client did not want to see it, it is in the signature. */
 static int add_thinking(struct anthropic_input *in, yyjson_val *block) {
     yyjson_val *text = yyjson_obj_get(block, "thinking");
     yyjson_val *signature = yyjson_obj_get(block, "signature");

@@ -14,7 +14,7 @@
 #include "text/constraint.h"
 
 /*
- * Where reasoning may come first, the grammar must let it:
+ * The grammar must allow for reasoning that may come first:
  *
  *      the prompt ends inside reasoning free until the closing marker (a trigger), then the grammar
  *      the model may open it itself      the grammar begins with a block of it that may be missing
@@ -196,8 +196,8 @@ static void remember(_Atomic uint64_t *table, uint64_t hash, uint64_t work) {
                           memory_order_relaxed);
 }
 
-/* What is known of a text, as if it were compiled with @max: 0, -EINVAL, or -ENOENT. *work: what
- * that would take. */
+/* Looks up the verdict on a text, as if it were compiled with @max: 0, -EINVAL, or -ENOENT. *work:
+ * the work that compiling takes. */
 static int look_up(struct api *a, uint64_t hash, uint64_t max, bool why, uint64_t *work) {
     if (recall(a->checked, hash, work) && (*work <= max || !why)) {
         int r = *work <= max ? 0 : -EINVAL;
@@ -216,7 +216,7 @@ static int look_up(struct api *a, uint64_t hash, uint64_t max, bool why, uint64_
     return -EINVAL;
 }
 
-/* Whether the grammar @text can be compiled with @max of work, which is charged. */
+/* Checks that the grammar @text can be compiled with @max of work, which is charged. */
 static int check_text(struct draft *d, const char *text, size_t len, uint64_t max,
                       struct err *err) {
     struct api *a = d->job->api;
@@ -328,7 +328,8 @@ static int write_text(struct draft *d, yyjson_mut_val *v, struct str *out) {
     return kept ? 0 : -ENOMEM;
 }
 
-/* What a model says of calls while it thinks is no call; in some formats one ends the reasoning. */
+/* Adds markers within reasoning: calls that a model mentions while it thinks are not calls; in some
+ * formats a call ends the reasoning. */
 static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
     const struct toolcall_reasoning *r = d->job->parse.reasoning;
     const struct toolcall_format *f = d->job->parse.format;
@@ -342,7 +343,7 @@ static void add_quiet(struct draft *d, yyjson_mut_val *triggers) {
     d->n.failed |= !yyjson_mut_obj_add_val(d->n.doc, triggers, "quiet", quiet);
 }
 
-/* What begins a call only where the message does. */
+/* Adds markers that begin a call only at the start of the message. */
 static int add_starts(struct draft *d, const struct toolcall_format *f, yyjson_mut_val *triggers) {
     yyjson_mut_val *list = yyjson_mut_arr(d->n.doc);
     struct tools t = {0};

@@ -217,8 +217,8 @@ bool custom_is_other(const struct custom_text *t) {
     return t->state == TEXT_OTHER;
 }
 
-/* What a custom tool gets: {"input": text} is what was asked for; whatever else came, it gets
- * that. */
+/* Extracts the text for a custom tool: from {"input": text}, which the model was asked for, else
+ * the arguments as they came. */
 int custom_whole(const char *args, size_t len, struct buf *out) {
     struct custom_text t = {.text = {.max = UINT32_MAX}};
     int r = custom_read(&t, args, len);

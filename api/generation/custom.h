@@ -18,13 +18,14 @@ struct gen_request;
 yyjson_val *custom_tool(yyjson_val *tool);
 /* Checks tools[@i]: 0, or a 400 that names the field. */
 int custom_check(yyjson_val *tool, size_t i, struct err *err);
-/* What its text must follow: "regex" or "lark" and its source in *@text; NULL: any text will do. */
+/* Returns the kind of syntax that the tool's text must follow, "regex" or "lark", and its source in
+ * *@text; NULL: any text is valid. */
 const char *custom_syntax(yyjson_val *custom, yyjson_val **text);
 /* The entry of `tools` that the model is told. NULL: no memory. */
 yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom);
 /* The arguments for a call with the text @input. NULL: no memory. */
 yyjson_mut_val *custom_arguments(yyjson_mut_doc *doc, yyjson_val *input);
-/* Whether @name is one of the request's custom tools. */
+/* Returns true if @name is one of the request's custom tools. */
 bool custom_is(const struct gen_request *r, const char *name);
 
 /* The text of a call, as far as it can be read from {"input": "..."} so far. */

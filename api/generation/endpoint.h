@@ -17,7 +17,7 @@ struct prompt_job;
 struct writer;
 struct yyjson_doc;
 
-/* How later requests of a conversation repeat what an endpoint has answered; for prewarm.h. */
+/* Form in which later requests of a conversation repeat an endpoint's answers; for prewarm.h. */
 enum repeats {
     REPEATS_NOTHING, /* there is no conversation */
     REPEATS_TEXT,    /* as one text and calls with their arguments as text */

@@ -16,7 +16,7 @@
     "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"call12345\", "       \
     "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": " args "}}]}]}"
 
-/* Whether a rendering of @vars succeeds and contains @needle. */
+/* Returns true if a rendering of @vars succeeds and contains @needle. */
 static bool renders(const struct template *t, const char *vars, const char *needle, bool *ok) {
     struct template_opts o = {.max_output = 256 << 10};
     struct rendered out = {0};
@@ -44,7 +44,7 @@ static bool drops_system(const struct template *t) {
     return ok && !found;
 }
 
-/* Whether @word is in the source, not as the beginning of a longer one. */
+/* Returns true if @word is in the source, and not as the beginning of a longer word. */
 static bool has_word(const struct api_model *m, const char *word) {
     const char *at = m->template_source, *end = at + m->template_len;
     size_t n = strlen(word);

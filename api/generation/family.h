@@ -8,7 +8,8 @@
 #include "api/api.h"
 #include "api/toolcall/toolcall.h"
 
-/* Of one model, made when that is opened; then any thread may read it. */
+/* Properties of a model's template, found when the model is opened; then any thread may read
+ * them. */
 struct family {
     const struct toolcall_format *format;       /* NULL: unknown */
     const struct toolcall_reasoning *reasoning; /* NULL: none, or the format's own */
@@ -22,6 +23,6 @@ struct family {
 
 /* From the template's source in @m; a model without a template has none of all this. */
 void family_init(struct family *f, const struct api_model *m);
-/* How calls are read of which @tools were offered, or what marks content has without them; NULL
- * when there is nothing to look for. */
+/* Returns the format in which calls are read when @tools were offered, or the format whose markers
+ * content has without tools; NULL when there is nothing to look for. */
 const struct toolcall_format *family_format(const struct family *f, bool tools);

@@ -33,7 +33,7 @@ READER(field_string); /* of at most @hi bytes */
 READER(field_array);  /* of @lo to @hi entries, as they are in the body */
 READER(field_value);  /* anything, as it is in the body */
 
-/* Which tokens may come; bad words: at most @hi of them. */
+/* Restrict the tokens that may be sampled; bad words: at most @hi of them. */
 READER(field_allowed);
 READER(field_bad_words);
 READER(field_breakers);
@@ -41,7 +41,7 @@ READER(field_breakers);
  * given. Takes milliseconds. 0 or -ENOMEM. */
 int fields_find_breakers(struct gen_request *r, const struct model *m);
 
-/* How much a model may think, under the names that there are for it. */
+/* Limit the model's reasoning, under each of the names that clients use. */
 READER(field_effort);
 READER(field_budget);
 READER(field_thinking);

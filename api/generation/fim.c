@@ -57,7 +57,7 @@ void fim_init(struct fim *f, const struct tokenizer *t) {
     }
 }
 
-/* What a user wrote holds no special tokens. */
+/* Adds a user's text, which is tokenised without special tokens. */
 static int add(const struct tokenizer *t, int32_t marker, const char *text, size_t len,
                struct tokens *out) {
     int r = tokens_add(out, marker);

@@ -317,7 +317,7 @@ static void take_counts(struct gen *g, const struct event *e) {
         g->n_cached = MIN(MAX(g->n_cached, e->n_cached), g->n_prompt);
 }
 
-/* What of @s fits. */
+/* Copies as much of @s as fits. */
 static void copy(char *out, size_t size, struct str s) {
     snprintf(out, size, "%.*s", (int)MIN(s.len, size - 1), s.data ? s.data : "");
 }
@@ -335,7 +335,7 @@ static void refuse(struct gen *g, const struct event *e) {
     end(g, FINISH_ERROR);
 }
 
-/* What is told of the prompt, once. */
+/* Takes the values of the prompt, which arrive once. */
 static int take_prompt(struct gen *g, const struct event *e) {
     size_t n = e->n_prompt_lp, n_top = g->m.n_prompt_top;
 
@@ -454,7 +454,7 @@ void gen_on_event(struct model *m, const struct event *e) {
 
 /* ---- the worker comes and goes ---- */
 
-/* Whether the last token ended it and only the worker's word is missing. */
+/* Returns true if the last token ended the generation and only the worker's FINISH is missing. */
 static bool is_stopped(const struct gen *g) {
     return g->n_out > 0 && gen_is_end(g, g->tokens[g->n_prompt + g->n_out - 1]);
 }

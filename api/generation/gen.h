@@ -35,10 +35,11 @@ struct gen_request;
 struct model;
 struct exchange;
 
-/* As in the diagram; set_state() has the table of legal transitions. */
+/* States of the diagram; set_state() has the table of legal transitions. */
 enum gen_state { GEN_WAITING, GEN_PENDING, GEN_SENT, GEN_RUNNING, GEN_DONE };
 
-/* All of it is the loop's; the pool reads a DONE one while its answer is written there. */
+/* Belongs to the loop's thread; the pool reads a DONE generation while its answer is written
+ * there. */
 struct gen {
     struct list link, bucket; /* api.gens, api.buckets */
     struct api *api;
@@ -57,7 +58,8 @@ struct gen {
     float *logprobs;                  /* the next three: per output token, or NULL */
     struct event_top *top;            /* [m.n_top] each */
     uint64_t *digests;
-    /* Of prompt tokens 1 .. n_prompt - 1, when asked for and told: [m.n_prompt_top] tops each. */
+    /* Log probabilities of prompt tokens 1 .. n_prompt - 1, when the request asked for them:
+     * [m.n_prompt_top] tops each. */
     float *prompt_lp;
     struct event_top *prompt_top;
     float *vector; /* what came in place of tokens: [n_vector] */
@@ -97,31 +99,32 @@ struct tokens;
  * the submit comes from @r, whose arena must outlive it. 0 or -ENOMEM. */
 int gen_new(struct gen **out, struct model *m, const struct gen_request *r, struct tokens *prompt,
             bool take, uint32_t max_new, uint16_t choice);
-/* It is made for *@exchange, which outlives it or is set to NULL: whose it is, since when and for
- * how long. */
+/* Binds the generation to *@exchange, which outlives it or is set to NULL: its tenant, its start
+ * and its time limit. */
 void gen_belongs(struct gen *g, struct exchange *const *exchange, const struct gen_request *r);
-/* Which gen_belongs() does: @t is charged for it by the worker. */
+/* Sets the tenant whom the worker charges; gen_belongs() calls it. */
 void gen_set_tenant(struct gen *g, const struct tenant *t);
-/* Its text is taken apart. Before it is started. */
+/* Splits its text into reasoning, content and calls. Before it is started. */
 int gen_parse_output(struct gen *g, const struct toolcall_opts *opts);
 /* Reserves what it may use, @n_output tokens of output. Before it is started. */
 void gen_charge(struct gen *g, struct tenant *t, uint32_t n_output);
-/* Its reasoning has at most @max tokens. After gen_parse_output(). */
+/* Limits its reasoning to @max tokens. After gen_parse_output(). */
 int gen_limit_reasoning(struct gen *g, uint32_t max);
 /* Tokens of its output that are known from elsewhere, as if a worker had made them. 0, -ENOMEM, or
  * -EPROTO: they are no tokens. */
 int gen_add_output(struct gen *g, const int32_t *tokens, uint32_t n);
 struct gen *gen_free(struct gen *g); /* cancels a live one, silently; accepts NULL */
 
-/* It was admitted: hands it to the worker, now or when there is one. From here until DONE it counts
- * in model.n_running. */
+/* Hands the admitted generation to the worker, now or when there is one. From here until DONE it
+ * counts in model.n_running. */
 void gen_start(struct gen *g);
 /* Tries again what could not be submitted; finishes what is pending past its deadline. */
 void gen_retry(struct api *a);
 bool gen_any_pending(const struct api *a);
 
-/* What the worker of @m says. What does not fit the generation ends it with 500; of one that is not
- * at this worker (any more) nothing counts. May free any generation of the api. */
+/* Handles an event of the worker of @m. An event that does not fit the generation ends it with 500;
+ * events of a generation that is not at this worker are ignored. May free any generation of the
+ * api. */
 void gen_on_event(struct model *m, const struct event *e);
 /* There is none any more: what it had is PENDING. */
 void gen_worker_down(struct model *m);
@@ -134,9 +137,9 @@ struct gen *gen_find(const struct api *a, uint64_t id);
 /* Ends it with an error; the worker is told. Does nothing to one that is DONE; may free @g. */
 void gen_fail(struct gen *g, int status, const char *code, const char *message);
 const char *gen_finish_name(const struct gen *g); /* "stop", "length", "tool_calls" */
-/* What the histograms are told; started_ns and n_choices are the caller's to set. */
+/* Returns the figures for the histograms; the caller sets started_ns and n_choices. */
 struct metrics_gen gen_metrics(const struct gen *g);
-/* Whether token @id ends it: a stop id, or an end token that is not ignored. */
+/* Returns true if token @id ends it: a stop id, or an end token that is not ignored. */
 bool gen_is_end(const struct gen *g, int32_t id);
 /* Output token @i is part of the text: neither the token that ended it nor behind a stop string. */
 bool gen_is_text(const struct gen *g, uint32_t i);

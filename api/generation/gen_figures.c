@@ -2,7 +2,7 @@
 #include "api/generation/output_parser.h"
 #include "api/model.h"
 
-/* What is told of a generation, beside its text. */
+/* Figures of a generation that are reported beside its text. */
 
 /* Calls that are complete are a reason of their own; an output that was cut off stays that. */
 const char *gen_finish_name(const struct gen *g) {

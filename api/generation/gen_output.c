@@ -106,7 +106,7 @@ static int add_text(struct gen *g, int32_t id) {
     return 0;
 }
 
-/* What of the text may be sent while more may come: it never becomes less. */
+/* Computes how much of the text may be sent while more may come: it never decreases. */
 static void settle(struct gen *g) {
     if (g->stopped)
         return;

@@ -25,7 +25,7 @@ struct model;
 #define REQUEST_TOOLS_MAX 1024u
 #define REQUEST_PREDICTION_MAX (1u << 20) /* bytes */
 
-/* Which fields a body may have. */
+/* Sets of fields that a body may have. */
 enum field_set {
     FIELDS_CHAT = 1,
     FIELDS_COMPLETION = 2,
@@ -36,7 +36,7 @@ enum field_set {
     FIELDS_SCORE = 64,
 };
 
-/* Whether tools may be called, not, or must be. */
+/* Tools may be called, must not be, or must be. */
 enum gen_request_tools { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED };
 
 /* tool_choice. Values are in the body. */
@@ -46,7 +46,7 @@ struct gen_request_choice {
     yyjson_val *allowed;  /* those that may be called, or NULL: all */
 };
 
-/* What the text must be: response_format and its kin. */
+/* Form that the text must have: response_format and its relatives. */
 struct gen_request_form {
     const char *kind;  /* key of a node of text/constraint.h; NULL: any text */
     const char *param; /* the field that says so */
@@ -114,7 +114,7 @@ struct gen_request {
         *response_format, *breakers;
 };
 
-/* Whether it is not to reason, by whatever name. */
+/* Returns true if the request turns reasoning off, by any of the names for it. */
 bool gen_request_thinks_not(const struct gen_request *r);
 /* Generations for each prompt; n of them are the answer. */
 static inline uint32_t gen_request_made(const struct gen_request *r) {

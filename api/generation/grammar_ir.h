@@ -10,7 +10,7 @@
 
 #define NODES_MAX 500000u /* JSON values in all */
 
-/* Where the nodes are made. */
+/* Document in which the nodes are made. */
 struct nodes {
     yyjson_mut_doc *doc;
     bool failed;     /* no memory, or: */
@@ -25,7 +25,8 @@ yyjson_mut_val *ir_text(struct nodes *n, const char *key, const char *text);
 /* {"json_schema": schema, "any_format": true, "param": param}: @schema is used up; refusals name
  * @param, which may be NULL. */
 yyjson_mut_val *ir_json(struct nodes *n, yyjson_mut_val *schema, const char *param);
-/* The same for a tool's arguments: without additionalProperties there are only declared ones. */
+/* Makes the node of a tool's arguments: unlike ir_json(), a schema without additionalProperties
+ * allows only declared members. */
 yyjson_mut_val *ir_arguments(struct nodes *n, yyjson_mut_val *schema, const char *param);
 /* {"sequence": []} or {"either": []}, and what is added to it; @item is used up. */
 yyjson_mut_val *ir_list(struct nodes *n, const char *key);

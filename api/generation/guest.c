@@ -44,7 +44,7 @@ static struct str str_of(const char *s) {
     return (struct str){s, (uint32_t)strlen(s)};
 }
 
-/* What of its generation the other front has not been told. */
+/* Returns the part of its generation that the other front has not been sent. */
 static struct event news_of(const struct api_guest *g) {
     const struct gen *n = g->gen;
 
@@ -76,7 +76,7 @@ static struct event news_of(const struct api_guest *g) {
     return e;
 }
 
-/* How it ended, as a worker would say it. */
+/* Adds the end of the generation in the form of a worker's event. */
 static void add_end(struct event *e, const struct gen *n) {
     assert(n->state == GEN_DONE && n->finish != FINISH_NONE);
     e->kind = n->accepted || n->finish != FINISH_ERROR ? EVENT_FINISH : EVENT_REJECTED;
@@ -139,7 +139,8 @@ static int make_gen(struct api_guest *g, struct model *m, const struct submit *s
     return gen_add_output(n, s->tokens + s->n_prompt, g->n_told);
 }
 
-/* Whose it is: the tenant of the same name, under what the configuration says of it here. */
+/* Returns the tenant of the same name, with the limits that this daemon's configuration gives
+ * it. */
 static struct tenant *assign(struct gen *n) {
     struct api_tenant row = {0};
     struct str name = n->m.tenant_name;

@@ -54,7 +54,7 @@ static void on_prepared(struct prompt_job *job) {
         respond_buf(x, 200, &b, r);
 }
 
-/* Where it still runs on_prepared() frees it. */
+/* Detaches the lookup; while it still runs, on_prepared() frees it later. */
 static void leave(struct lookup *l) {
     l->exchange = NULL;
     if (!prompt_job_abandon(&l->job))

@@ -387,7 +387,7 @@ static int put_note(struct build *b, yyjson_mut_val *list) {
     return r;
 }
 
-/* What the model is told of at the beginning; NULL: nothing. */
+/* Returns the functions that the prompt shows the model at its beginning; NULL: none. */
 static yyjson_val *shown_functions(const struct gen_request *r) {
     yyjson_val *shown = yyjson_doc_get_root(r->shown ? r->shown : r->functions);
 
@@ -516,7 +516,7 @@ static bool is_deferred(yyjson_mut_val *tool) {
     return yyjson_mut_get_bool(yyjson_mut_obj_get(tool, "defer_loading"));
 }
 
-/* Those of @list that are not deferred, when these are not all. */
+/* Keeps the functions of @list that are not deferred, if any is. */
 static int set_shown(struct gen_request *r, yyjson_mut_doc *doc, yyjson_mut_val *list) {
     size_t n = yyjson_mut_arr_size(list), n_kept = 0;
 
@@ -563,7 +563,7 @@ static int put_variable(struct build *b, const struct gen_request *r, yyjson_mut
     return yyjson_obj_get(r->kwargs, key) ? 0 : put(b, root, key, v);
 }
 
-/* Whether the template compares something with @word. */
+/* Returns true if the template compares something with @word. */
 static bool knows(const struct api_model *model, const char *word) {
     char quoted[2][32];
 

@@ -27,7 +27,7 @@ struct messages_form {
 const char *messages_wrong_member(yyjson_val *f, const char **must);
 /* Sets @r->functions: checked copies of the tools that the model is offered. */
 int messages_functions(struct gen_request *r, struct err *err);
-/* What of contents is the service's own: markers of past calls that it has written. */
+/* Marks the service's own text in contents: markers of past calls that it has written. */
 struct messages_trust {
     struct template_trust *v; /* the caller's */
     size_t n;

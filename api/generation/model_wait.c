@@ -27,7 +27,7 @@ static bool is_usable(const struct model *m, bool computes) {
 static struct model *find(const struct api *a, const char *name, size_t len) {
     struct model *m = name ? models_find(a, name, len) : model_first(a);
 
-    /* Where there is one model, and never another, its dialect decides which names it takes.
+    /* A single model, where there is never another, accepts the names that its dialect decides.
      * Clients of Anthropic's API name its models, and get the first one. */
     bool one = a->models.next == a->models.prev && (!a->opts.rescan || a->opts.any_model_name);
     if (!m && (one || strcasestr(name, "claude")))
@@ -114,7 +114,7 @@ void model_wait_cancel(struct prompt_job *job) {
     job->api->n_waiting--;
 }
 
-/* It waits no longer; @job may be gone. */
+/* Ends the wait; @job may be gone afterwards. */
 static void end_wait(struct prompt_job *job, int result) {
     assert(job->waits && !job->pooled && !job->abandoned);
     model_wait_cancel(job);

@@ -19,7 +19,7 @@ struct err;
 struct model;
 struct prompt_job;
 
-/* Whether the job can go on with its model, as far as @body says. On any thread. 0; -EBUSY:
+/* Checks that the job can continue with its model, as far as @body tells. On any thread. 0; -EBUSY:
  * model_wait_begin() is to be called; 404 where several models are served and @body names none of
  * them; 400 where the name contains NUL; -ENOMEM. */
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err);
@@ -32,7 +32,7 @@ void model_wait_cancel(struct prompt_job *job);
 /* The model is open, READY, or FAILED: what waits for that goes on or fails. */
 void model_wait_over(struct model *m);
 
-/* What waits for @old waits for @next instead. */
+/* Moves the jobs that wait for @old to @next. */
 void model_wait_move(struct model *old, struct model *next);
 
 /* Counts @job among those of @m in place of those of its present model; NULL: of none. */

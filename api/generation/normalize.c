@@ -121,7 +121,7 @@ static yyjson_val *result_of(yyjson_val *m, size_t n, yyjson_val *id) {
     return NULL;
 }
 
-/* Whether two of @calls have this @id: then it does not tell their results apart. */
+/* Returns true if two of @calls have this @id, so that it does not tell their results apart. */
 static bool is_shared(yyjson_val *calls, yyjson_val *id) {
     yyjson_val *call;
     size_t i, max, n = 0;
@@ -130,7 +130,7 @@ static bool is_shared(yyjson_val *calls, yyjson_val *id) {
     return n > 1;
 }
 
-/* How many results begin at @m, of @n messages. */
+/* Counts the results that begin at @m, of @n messages. */
 static size_t count_results(yyjson_val *m, size_t n) {
     size_t found = 0;
 
@@ -183,7 +183,7 @@ static int split_calls(struct bent *b, yyjson_val *m, size_t n, size_t *n_done) 
     return 0;
 }
 
-/* Whether system message @i becomes the user's. */
+/* Returns true if system message @i becomes the user's. */
 static bool is_users(const struct bent *b, size_t i) {
     return b->how & (i ? NORMALIZE_SYSTEM : NORMALIZE_NO_SYSTEM);
 }

@@ -19,5 +19,5 @@ enum bend {
 
 /* A copy of @messages (of a chat) in *out. 0 or -ENOMEM. */
 int normalize_messages(yyjson_val *messages, unsigned how, yyjson_doc **out);
-/* Whether there is a system message that is not the first message. */
+/* Returns true if a system message is not the first message. */
 bool normalize_has_late_system(yyjson_val *messages);

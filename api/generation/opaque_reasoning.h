@@ -10,7 +10,7 @@
 
 /* Adds the sealed text to @out. 0, -ENOMEM. */
 int opaque_reasoning_write(struct buf *out, const char *text, size_t len);
-/* Whether it has the mark: what other services wrote has not. */
+/* Returns true if it has our mark, which texts of other services lack. */
 bool opaque_reasoning_is_ours(const char *s, size_t len);
 /* Adds the text of what is ours to @out. 0, -ENOMEM, -EINVAL: it was changed. */
 int opaque_reasoning_read(struct buf *out, const char *s, size_t len);

@@ -42,7 +42,7 @@ struct output_parser {
     bool finished;
 };
 
-/* How far a stream is: runs before @run were sent. Zeroed at the start. */
+/* Position of a stream: runs before @run were sent. Zeroed at the start. */
 struct output_at {
     uint32_t run; /* at most n_runs */
     size_t sent;  /* bytes of it */
@@ -74,6 +74,6 @@ int output_parser_finish(struct output_parser *s);
 
 /* Any call is complete. */
 bool output_parser_has_call(const struct output_parser *s);
-/* What comes next; false: nothing yet. */
+/* Gets the next piece; false: there is none yet. */
 bool output_parser_next(const struct output_parser *s, struct output_at *at,
                         struct output_piece *out);

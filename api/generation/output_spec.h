@@ -24,5 +24,5 @@ int output_spec_check(const struct gen_request *r, struct err *err);
 
 /* The function or custom tool in an entry of `tools`; NULL: it is something else. */
 yyjson_val *output_spec_function(yyjson_val *tool);
-/* Whether tool_choice lets the function @name be called. */
+/* Returns true if tool_choice lets the function @name be called. */
 bool output_spec_tool(const struct gen_request *r, const char *name);

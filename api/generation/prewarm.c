@@ -36,8 +36,9 @@
 #define RUNNING_MAX 16u               /* at the worker, which will not be idle soon with more */
 #define AT_ONCE 2u                    /* of the pool's threads */
 
-/* What was moved out of an answer. From prewarm_start() to on_ended() it counts in api.n_prewarm
- * and is the pool's; job.n_kept bytes of it count in api.kept_bytes until it is freed. */
+/* Parts that were moved out of an answer. From prewarm_start() to on_ended() the job counts in
+ * api.n_prewarm and belongs to the pool; job.n_kept of its bytes count in api.kept_bytes until it
+ * is freed. */
 struct prewarm_job {
     struct job task;       /* on the pool */
     struct prompt_job job; /* of the answer: what the conversation is rendered from */
@@ -72,8 +73,8 @@ static bool is_busy(const struct model *m) {
            a->draining || a->closing || m->info->page_tokens == 0;
 }
 
-/* Whether some message of the conversation came with its reasoning; @unknown: if there is no answer
- * in it. */
+/* Returns true if some message of the conversation came with its reasoning; @unknown: if it has no
+ * answer. */
 static bool sends_thoughts(yyjson_val *messages, bool unknown) {
     static const char *const names[] = {"reasoning_content", "reasoning"};
     bool any = false;
@@ -271,7 +272,7 @@ static void on_thread(struct job *j) {
     struct tokens other = {0};
     size_t n = 0;
 
-    /* Where all comes back that was written there is nothing to compute. */
+    /* Skips turns that return everything that was written: there is nothing to compute. */
     if (render(t, "A", &t->tokens) == 0 &&
         common(t->tokens.id, t->tokens.n, t->held, t->n_held) < t->n_held &&
         render(t, "7", &other) == 0)

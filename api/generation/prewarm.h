@@ -11,7 +11,7 @@ struct gen;
 struct prewarm_job;
 struct prompt_job;
 
-/* Whether the body of @job, whose prompts are tokens now, is needed again when @g, its only
+/* Returns true if the body of @job, whose prompts are tokens now, is needed again when @g, its only
  * generation, has ended. */
 bool prewarm_keeps(const struct prompt_job *job, const struct gen *g);
 /* Moves out of @job and @g, which is complete, what the next turn begins with. NULL: nothing is

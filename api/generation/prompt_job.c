@@ -42,7 +42,7 @@ static void check_job(const struct prompt_job *job) {
     assert(!job->running || (job->model && job->model->n_jobs > 0));
 }
 
-/* What a pair's parts are called in the body. */
+/* Returns the names that a pair's parts have in the body. */
 static const char *const *pair_names(const struct prompt_job *job) {
     static const char *const rerank[] = {"query", "documents"}, *const score[] = {"text_1",
                                                                                   "text_2"};
@@ -143,7 +143,7 @@ static int pair_part(yyjson_val *v, const char *place, const char **text, size_t
     return 0;
 }
 
-/* How many pairs there are, or an error. */
+/* Counts the pairs, or returns an error. */
 static int count_pairs(const struct prompt_job *job, struct err *err) {
     yyjson_val *query = job->request.query, *documents = job->request.documents;
     const char *const *name = pair_names(job);
@@ -237,7 +237,7 @@ void prompt_job_deinit(struct prompt_job *job) {
     model_wait_assign(job, NULL);
 }
 
-/* How the answer to the chat is read. */
+/* Sets how the answer to the chat is parsed. */
 static void set_parse(struct prompt_job *job) {
     const struct family *f = &job->model->family;
 
@@ -306,8 +306,8 @@ static int render_normalized(struct prompt_job *job, const struct messages_form 
     return r;
 }
 
-/* Of a template that refuses the order of the messages, once more in one that strict ones take.
- * What the client is told in the end is what was wrong with its own. */
+/* Renders; where the template refuses the order of the messages, tries once more with an order that
+ * strict templates take. The error that the client gets is the first one, about its own order. */
 static int render_with_fallbacks(struct prompt_job *job, const struct messages_form *form) {
     static const unsigned ways[] = {NORMALIZE_SYSTEM | NORMALIZE_TURNS,
                                     NORMALIZE_SYSTEM | NORMALIZE_TURNS | NORMALIZE_NO_SYSTEM};
@@ -512,7 +512,7 @@ static int add_parts(yyjson_val *content, struct buf *out) {
     return r;
 }
 
-/* What the client expects, as tokens. One that no output can be as long as is of no use. */
+/* Tokenises the output that the client predicts. A prediction longer than any output is ignored. */
 static int expect(struct prompt_job *job) {
     CLEANUP(buf_deinit) struct buf all = {.max = REQUEST_PREDICTION_MAX};
     struct tokens t = {.max = job->model->info->max_context};
@@ -617,7 +617,7 @@ static void forget_rendering(struct prompt_job *job) {
     memset(&job->err, 0, sizeof(job->err));
 }
 
-/* What prompts are as parts of their answers. */
+/* Makes the echoes of prompts that are parts of their answers. */
 static int add_echoes(struct prompt_job *job) {
     int r = 0;
 
@@ -672,12 +672,12 @@ static void finish(struct prompt_job *job) {
     job->done(job);
 }
 
-/* Of the model that the job has. */
+/* Sets the limits of the job's model. */
 static void set_limits(struct prompt_job *job) {
     uint32_t own = job->tenant->conf.max_context, all = job->model->info->max_context;
 
     job->context = own > 0 ? MIN(own, all) : all;
-    /* What is far more than fits is not tokenised to its end. */
+    /* Tokenising stops at a length that is far beyond the context. */
     job->max_tokens = MIN(all, 1u << 28) * 2 + 65536;
 }
 

@@ -21,7 +21,7 @@ bool prompt_job_abandon(struct prompt_job *job);
 struct prompt_place {
     char s[32];
 };
-/* Where in the body prompt @i is: "messages", "prompt", "input[3]". */
+/* Returns the place of prompt @i in the body: "messages", "prompt", "input[3]". */
 struct prompt_place prompt_place(const struct prompt_job *job, uint32_t i);
 /* Frees texts and tokens; parameters and stop strings stay. @keep: the body too. */
 void prompt_job_trim(struct prompt_job *job, bool keep);

@@ -165,7 +165,7 @@ PARSER(parse_bias) {
     return 0;
 }
 
-/* Of completions: the number itself, which a chat has in top_logprobs. */
+/* Parses `logprobs` of completions, a number, which chats have in top_logprobs. */
 PARSER(parse_n_logprobs) {
     r->logprobs = true;
     return field_uint(r, m, f, v, err);
@@ -542,7 +542,7 @@ static int require(yyjson_val *v, const char *name, struct err *err) {
                         "Missing required parameter: %s.", name);
 }
 
-/* What must be there. */
+/* Checks that required fields are there. */
 static int check_given(const struct gen_request *r, enum field_set known, struct err *err) {
     switch (known) {
     case FIELDS_CHAT:
@@ -595,7 +595,7 @@ static int check(struct gen_request *r, bool has_stream_options, struct err *err
     return output_spec_check(r, err);
 }
 
-/* What is filled in ends with tokens that other texts may hold. */
+/* Adds the tokens that end a fill-in, which other texts may contain. */
 static int add_fim_ends(struct gen_request *r, const struct model *m) {
     const struct fim *f = &m->fim;
     int32_t *ids = arena_alloc_array(&r->arena, r->n_stop_ids + f->n_ends + 1, sizeof(*ids));
@@ -649,7 +649,7 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     return result < 0 ? result : check(r, has_stream_options, err);
 }
 
-/* Of a model that writes no text. */
+/* Refuses text for a model that writes none. */
 static int refuse_text(const struct model *m, struct err *err) {
     return err_set_code(
         err, 400, "unsupported_model", "model",

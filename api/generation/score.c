@@ -1,9 +1,9 @@
 #include <math.h>
 #include "api/generation/writer.h"
 
-/* Which of several outputs is the best: that with the highest mean log probability. */
+/* Choice of the best of several outputs: the one with the highest mean log probability. */
 
-/* Of a choice's tokens; one without any is the worst. */
+/* Returns the mean over a choice's tokens; a choice without tokens is the worst. */
 static double mean_of(const struct choice *c) {
     double sum = 0;
 

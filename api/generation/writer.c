@@ -215,7 +215,8 @@ static bool send_echo(struct writer *w, uint32_t i) {
     return true;
 }
 
-/* What is new of the text of choice @i; of very many tokens with log probabilities the first. */
+/* Sends the new text of choice @i; the first part of it when very many tokens have log
+ * probabilities. */
 static void send_text(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     const struct gen *g = c->gen;
@@ -238,8 +239,8 @@ static void send_text(struct writer *w, uint32_t i) {
     c->text_sent = end;
 }
 
-/* The same where it is taken apart: one part for each delta. Tokens go with the first of them;
- * those of which nothing can be told yet wait for the next. */
+/* Sends new text that the parser has split: one part for each delta. Tokens go with the first part;
+ * tokens whose part is not known yet wait for the next one. */
 static void send_parts(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     struct output_piece part;
@@ -258,7 +259,7 @@ static void send_parts(struct writer *w, uint32_t i) {
     }
 }
 
-/* What is new of choice @i: its text, and its end. */
+/* Sends the news of choice @i: its text, and its end. */
 static void send_choice(struct writer *w, uint32_t i) {
     struct choice *c = &w->choices[i];
     const struct gen *g = c->gen;
@@ -389,7 +390,7 @@ static void on_written(struct job *j) {
         free_answer(w);
 }
 
-/* All generations are done: nothing of them changes any more. */
+/* Sends the whole answer: all generations are done and nothing of them changes any more. */
 static void send_whole(struct writer *w) {
     assert(!w->head_sent && !w->writing);
     buf_init(&w->whole, ANSWER_MAX);
@@ -514,7 +515,8 @@ static void on_expired(struct waiter *w) {
     fail(CONTAINER_OF(w, struct writer, waiter), &err);
 }
 
-/* What a prompt of @n tokens leaves for the output, or context_length_exceeded. */
+/* Computes the room that a prompt of @n tokens leaves for the output, or returns
+ * context_length_exceeded. */
 static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct err *err) {
     const struct gen_request *r = &w->job.request;
     const struct api *api = w->job.api;
@@ -545,7 +547,8 @@ static int room_for(const struct writer *w, size_t n, uint32_t *max_new, struct 
     return 0;
 }
 
-/* Who pays, and how much each generation may come to. 429 when the tenant's minute is used up. */
+/* Charges the tenant for the most that each generation may use. 429 when the tenant's minute is
+ * used up. */
 static int charge(struct writer *w, struct err *err) {
     struct api *api = w->job.api;
     struct tenant *t = tenants_get(&api->tenants, w->exchange->tenant);

@@ -73,7 +73,7 @@ struct writer {
     struct buf whole;
     int whole_error;
     bool writing; /* the pool has it: the generations are done, and nothing of it may change */
-    /* Of endpoints whose answers have blocks: the one that the stream is in. */
+    /* For endpoints whose answers have blocks: the block that the stream is in. */
     struct {
         uint32_t n; /* blocks that have begun */
         bool open;

@@ -49,7 +49,7 @@ void conn_set_state(struct conn *c, enum conn_state next) {
         quota_charge_withhold(&c->body);
 }
 
-/* What struct conn says that holds between two events of the loop. */
+/* Asserts the invariants of struct conn that hold between two events of the loop. */
 static void check(const struct conn *c) {
     bool has_exchange = c->state == CONN_BODY || c->state == CONN_EXCHANGE;
 
@@ -59,7 +59,7 @@ static void check(const struct conn *c) {
     assert(c->state != CONN_CLOSED || (c->place.n == 0 && list_empty(&c->turn.link)));
 }
 
-/* Whether the HTTP that arrives is parsed; else it is kept or discarded. */
+/* Returns true if the arriving HTTP is parsed; else it is kept or discarded. */
 static bool is_reading(const struct conn *c) {
     return c->state <= CONN_BODY;
 }
@@ -154,7 +154,7 @@ static void charge_unsent(struct conn *c) {
 
 static void on_written(uv_write_t *w, int status);
 
-/* What is sent next moves to in_flight: all of `out`, over TLS a part. 0 or -errno. */
+/* Moves the next bytes to send to in_flight: all of `out`, over TLS a part. 0 or -errno. */
 static int load(struct conn *c) {
     if (c->tls)
         return tls_wrap(c->tls, &c->out, &c->in_flight);
@@ -516,7 +516,7 @@ static void receive_tls(struct conn *c, const char *data, size_t n) {
         conn_close(c);
 }
 
-/* All that the socket has, up to the size of the buffer. */
+/* Reads everything that the socket has, up to the size of the buffer. */
 static void read_some(struct conn *c) {
     char *data = c->server->read_buf;
     uv_os_fd_t fd;
@@ -551,7 +551,7 @@ void conn_turn(struct conn *c) {
     check(c);
 }
 
-/* It is readable, and stays so until its turn. */
+/* Handles a readable socket, which stays readable until the connection's turn. */
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *b) {
     struct conn *c = h->data;
 

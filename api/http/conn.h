@@ -41,21 +41,21 @@ struct conn;
 struct exchange;
 struct tls;
 
-/* What the layer above is told. Only head() and refused() may close the connection. */
+/* Callbacks of the layer above. Only head() and refused() may close the connection. */
 struct conn_events {
     void (*head)(struct conn *c);    /* the header block is complete: sets c->exchange */
     void (*message)(struct conn *c); /* the request is complete: answer it */
-    /* It cannot be completed: answer with @err, on c->exchange or a new one. */
+    /* The request cannot be completed: answer with @err, on c->exchange or a new one. */
     void (*refused)(struct conn *c, const struct err *err);
     /* The server stops while @x is being answered. */
     void (*failed)(struct exchange *x, const struct err *err);
     void (*gone)(struct exchange *x);    /* the client left */
     void (*drained)(struct exchange *x); /* there is room again after conn_is_full() */
-    /* Nothing was sent for keepalive_ms. Whether it is to be told again. */
+    /* Called when nothing was sent for keepalive_ms. Returns true to be called again. */
     bool (*silent)(struct exchange *x);
 };
 
-/* As in the diagram; conn.c has the table of legal transitions. */
+/* States of the diagram; conn.c has the table of legal transitions. */
 enum conn_state {
     CONN_HANDSHAKE,
     CONN_IDLE,
@@ -106,7 +106,7 @@ struct conn {
     bool writing, parsing, close_after, discard, eof, broken;
 };
 
-/* Its turn: one read, or one request of what was read before. */
+/* Takes the connection's turn: one read, or one request of the bytes that were read before. */
 void conn_turn(struct conn *c);
 
 /* Takes the next connection of @listener, a pipe when @local, with TLS when @tls. */
@@ -121,10 +121,10 @@ void conn_reserve(struct conn *c, size_t n);
 int conn_give(struct conn *c, struct buf *b);
 void conn_flush(struct conn *c);
 size_t conn_unsent(const struct conn *c);
-/* It cannot go on: closed by the timer, not inside this function. */
+/* Marks a connection that cannot continue: the timer closes it, not this function. */
 void conn_break(struct conn *c);
-/* Whether the exchange should hold back: stream_buffer_bytes are unsent. Once it has answered true
- * it reports drained() when there is room again, and closes the connection when there is none for
+/* Returns true if the exchange should hold back: stream_buffer_bytes are unsent. After that it
+ * calls drained() when there is room again, and closes the connection when there is none for
  * stall_timeout_ms. */
 bool conn_is_full(struct conn *c);
 /* c->exchange has ended: what it wrote is sent, then the next request is read. */

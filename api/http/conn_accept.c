@@ -45,9 +45,9 @@ static bool identify_peer(struct conn *c) {
     return c->peer != NULL;
 }
 
-/* Of the connections of @a that offer their places (there are some), the oldest that waits for a
- * request; where none does, that has sent its last answer, that sends a request, that reads its
- * answer. One that is being answered offers none. */
+/* Chooses among the connections of @a that offer their places (there are some) the oldest that
+ * waits for a request; else one that has sent its last answer, that sends a request, or that reads
+ * its answer, in this order. A connection that is being answered offers no place. */
 static struct conn *choose_victim(const struct quota_account *a) {
     static const uint8_t rank[] = {[CONN_IDLE] = 0, [CONN_LINGER] = 1, [CONN_HANDSHAKE] = 2,
                                    [CONN_HEAD] = 2, [CONN_BODY] = 2,   [CONN_FLUSH] = 3};

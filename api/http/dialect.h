@@ -27,7 +27,7 @@ struct route {
     void (*serve)(struct exchange *x, struct http *h);
 };
 
-/* What is left of a limit per minute, for the headers of an answer. */
+/* Rest of a limit per minute, for the headers of an answer. */
 struct limit_left {
     const char *what; /* "requests", "tokens" */
     double limit, left;
@@ -46,8 +46,8 @@ struct dialect {
 
     /* ---- the head of an answer ---- */
 
-    /* Both write whole header lines into [@out, @out + @size) and return their length, which is
-     * below @size. NULL: none. @processing_ms: since the request was received. */
+    /* Write whole header lines into [@out, @out + @size) and return their length, which is below
+     * @size. May be NULL. @processing_ms: time since the request was received. */
     size_t (*put_ids)(const struct exchange *x, int64_t processing_ms, char *out, size_t size);
     size_t (*put_limit)(const struct limit_left *l, char *out, size_t size);
 

@@ -23,7 +23,7 @@ struct exchange;
 struct http_server;
 struct route;
 
-/* What a route whose answer takes time is told. All may be NULL. */
+/* Callbacks of a route whose answer takes time. All may be NULL. */
 struct exchange_ops {
     void (*gone)(struct exchange *x);    /* the client left: stop, then exchange_end() */
     void (*drained)(struct exchange *x); /* the connection has room again */
@@ -33,7 +33,7 @@ struct exchange_ops {
     bool (*alive)(struct exchange *x);
 };
 
-/* What a client's `traceparent` says (W3C Trace Context). */
+/* Contents of a client's `traceparent` (W3C Trace Context). */
 struct trace_parent {
     uint8_t trace[16], span[8]; /* zeros: the request begins a trace */
     bool unsampled;             /* the client asks for no span */

@@ -158,7 +158,7 @@ void http_reset(struct http *h) {
     h->err = (struct err){0};
 }
 
-/* What llhttp refused, in the words of HTTP. */
+/* Translates llhttp's error into the words of HTTP. */
 static int explain(struct http *h, llhttp_errno_t e, struct err *err) {
     const char *reason = llhttp_get_error_reason(&h->parser);
 

@@ -11,11 +11,11 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-/* Of http_feed(). */
+/* Results of http_feed(). */
 enum http_answer { HTTP_MORE, HTTP_HEAD_DONE, HTTP_MESSAGE_DONE };
 
-/* Of one request: bytes of the target, of the header block as it came, of the body without what
- * makes it chunks; header lines, those of trailers included. Beyond: 414, 431, 413, 431. */
+/* Limits of one request: bytes of the target, of the header block as it came, of the body without
+ * its chunk framing; header lines including trailers. Beyond them: 414, 431, 413, 431. */
 struct http_limits {
     size_t target, head, body;
     uint32_t n_headers;
@@ -50,8 +50,8 @@ const char *http_target(const struct http *h); /* as it was sent, not decoded */
 /* Value of header @name (lower case), NULL when absent; *n (may be NULL) says how often it is
  * there. */
 const char *http_header(const struct http *h, const char *name, uint32_t *n);
-/* Whether the target has the parameter @name behind its '?'. Its value as sent is cut to @size, and
- * decoded; one that cannot be is "". */
+/* Returns true if the target has the parameter @name behind its '?'. Its value is cut to @size and
+ * decoded; a value that cannot be decoded is "". */
 bool http_query(const struct http *h, const char *name, char *out, size_t size);
 bool http_has_body(const struct http *h);
 bool http_is_chunked(const struct http *h);

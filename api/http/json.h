@@ -40,7 +40,7 @@ static inline const char *json_cstr(yyjson_val *v) {
     return s && strlen(s) == yyjson_get_len(v) ? s : NULL;
 }
 
-/* Whether @v is missing, null, a number, a boolean, or a string, array or object without content. */
+/* Returns true if @v is missing, null, a number, a boolean, or an empty string, array or object. */
 static inline bool json_is_empty(yyjson_val *v) {
     return !(yyjson_is_ctn(v) || yyjson_is_str(v)) || yyjson_get_len(v) == 0;
 }
@@ -55,7 +55,7 @@ static inline int json_add_text(struct buf *out, yyjson_val *v) {
     return buf_add(out, json_text(v), json_len(v));
 }
 
-/* These four do the same of a document that is being built. */
+/* The four accessors for a document that is being built. */
 static inline const char *json_mut_text(yyjson_mut_val *v) {
     return yyjson_mut_get_str(v);
 }
@@ -97,7 +97,7 @@ void json_null(struct json *j);
 /* A value that is JSON already, but perhaps for bytes that are no UTF-8. */
 void json_raw(struct json *j, const char *text, size_t len);
 
-/* The same where all of it is UTF-8: written by this file or by yyjson. */
+/* Writes a text that is known to be UTF-8: written by this file or by yyjson. */
 void json_valid(struct json *j, const char *text, size_t len);
 
 /* Key and value at once. */

@@ -99,7 +99,7 @@ static void on_rest(uv_idle_t *rest) {
     }
 }
 
-/* What was found readable is read now, in the order of turn.h. */
+/* Reads the sockets that were found readable, in the order of turn.h. */
 static void on_check(uv_check_t *check) {
     struct http_server *s = check->data;
     int64_t began = clock_now(s->opts.clock), now = began;
@@ -198,7 +198,7 @@ int http_server_load_tls(struct http_server *s, const char *certificate, const c
     return 0;
 }
 
-/* Whether there can be a listener with @tls. 0, or -EINVAL with @err. */
+/* Checks that there can be a listener with @tls. 0, or -EINVAL with @err. */
 static int check_tls(const struct http_server *s, bool tls, struct err *err) {
     if (!tls || s->tls.ctx)
         return 0;

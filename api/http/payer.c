@@ -35,7 +35,7 @@ int payers_init(struct payers *ps, bool has_keys) {
     return getrandom(ps->secret, sizeof(ps->secret), 0) < 0 ? -errno : 0;
 }
 
-/* Whether an address may be forgotten. */
+/* Returns true if an address may be forgotten. */
 static bool is_unused(const struct payer *p) {
     uint64_t used = 0;
 
@@ -77,7 +77,7 @@ void payer_set_weight(struct payer *p, double weight) {
     p->turns.weight = weight;
 }
 
-/* What tells the peer of @fd from others; zeros where that cannot be known. */
+/* Reads the bytes that tell the peer of @fd from other peers; zeros where they are unknown. */
 static void read_address(int fd, uint8_t out[20]) {
     struct sockaddr_storage sa = {0};
     socklen_t len = sizeof(sa);

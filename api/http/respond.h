@@ -17,7 +17,7 @@
 
 /* A whole answer; ends the exchange. @type NULL: no body. */
 void respond(struct exchange *x, int status, const char *type, const void *data, size_t len);
-/* As JSON in @b, which may be left empty; @error (of building it) < 0: 500 instead. Ends the
+/* Sends @b as JSON, which may be left empty; @error (of building it) < 0: 500 instead. Ends the
  * exchange. */
 void respond_buf(struct exchange *x, int status, struct buf *b, int error);
 /* The error object. Ends the exchange. */
@@ -37,14 +37,13 @@ void respond_named_event(struct exchange *x, const char *name, const char *json,
 /* A line that clients skip, in a stream of events (SSE_TYPE); sent at once. @text has no line
  * break. */
 void respond_comment(struct exchange *x, const char *text);
-/* What the route says when it is silent (exchange_ops.alive), or the dialect's keep-alive; sent at
- * once. */
+/* Sends at once the route's keep-alive (exchange_ops.alive), or the dialect's. */
 void respond_keepalive(struct exchange *x);
 /* The end of a stream that did not fail. Ends the exchange, as do the next two. */
 void respond_stream_end(struct exchange *x);
 /* Ends the stream with an event that carries @err. */
 void respond_stream_error(struct exchange *x, const struct err *err);
-/* The same when the route has written that event. */
+/* Ends the stream when the route has written the error event itself. */
 void respond_stream_failed(struct exchange *x, const struct err *err);
 
 /* Fails an exchange that has not ended: by exchange_ops.fail, or with an error as the whole

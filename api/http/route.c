@@ -8,8 +8,8 @@
 #include "api/http/exchange.h"
 #include "api/http/server.h"
 
-/* Whether @path is @r's; [*arg, *arg + *len) is what stands for the star, *arg NULL: there is
- * none. */
+/* Returns true if @path matches @r; [*arg, *arg + *len) is the part that the star stands for, *arg
+ * NULL: there is no star. */
 static bool matches(const struct route *r, const char *path, const char **arg, size_t *len) {
     size_t head = strcspn(r->path, "*"), n = strlen(path);
 
@@ -52,7 +52,7 @@ static int look_up(const struct route *table, struct exchange *x, const char *pa
     return 0;
 }
 
-/* Whether any table has @path, for any method. */
+/* Returns true if any table has @path, for any method. */
 static bool is_served(const struct exchange *x, const char *path) {
     const struct http_server_opts *o = &x->server->opts;
     const char *arg;

@@ -5,5 +5,5 @@
 
 #include "api/http/conn.h"
 
-/* Of every http_server; called on its loop's thread. */
+/* Events of every http_server; called on its loop's thread. */
 extern const struct conn_events serve_events;

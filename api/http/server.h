@@ -56,7 +56,7 @@ struct http_server_opts {
 
     const struct dialect *const *dialects; /* NULL-terminated; the first is the default */
 
-    /* All that follows may be NULL. */
+    /* The members below may be NULL. */
     const struct route *routes; /* that belong to no dialect; ends with one without path */
     /* The dialect of a request for @path, as it stands in the head. */
     const struct dialect *(*dialect_of)(const char *path, const struct http *h);
@@ -85,7 +85,8 @@ struct http_server {
     uint64_t n_refused;                  /* connections that found no place */
     uint64_t n_accept_failures;
     int64_t accept_told_ns; /* when a line last said so */
-    /* What gave way to others: places, unfinished bodies, answers to slow readers. */
+    /* Counts evictions in favour of other clients: places, unfinished bodies, answers to slow
+     * readers. */
     uint64_t n_displaced, n_lost_bodies, n_lost_outputs;
     struct payers payers;
     uv_check_t check;    /* its iterations: turns come after what was polled */
@@ -122,8 +123,8 @@ int http_server_listen_fd(struct http_server *s, int fd, bool tls, struct err *e
 
 /* The descriptor of the listener that was added last. */
 int http_server_last_fd(const struct http_server *s);
-/* Whether the server removes the files of its UNIX sockets when it leaves. @own is false once
- * another process listens on them, and true in that one; before the first call those of
+/* Sets whether the server removes the files of its UNIX sockets when it closes. @own is false once
+ * another process listens on them, and true in that process; before the first call the files of
  * http_server_listen_unix() are removed. */
 void http_server_own_paths(struct http_server *s, bool own);
 
@@ -138,5 +139,5 @@ void http_server_leave(struct http_server *s);
 /* Ends everything: exchanges fail with @err and are sent out; NULL: connections are closed at once.
  * When the loop has run out, http_server_deinit() follows. */
 void http_server_close(struct http_server *s, const struct err *err);
-/* Whether an exchange is open or an answer not yet sent. */
+/* Returns true if an exchange is open or an answer not yet sent. */
 bool http_server_is_busy(const struct http_server *s);

@@ -29,7 +29,7 @@
 
 /* ---- configuration ---- */
 
-/* As OpenSSL says what is wrong. */
+/* Fills @err with OpenSSL's description of the error. */
 static int refuse(struct err *err, const char *param, const char *path) {
     unsigned long e = ERR_peek_last_error();
     const char *why = e ? ERR_reason_error_string(e) : NULL;
@@ -176,7 +176,7 @@ static BIO_METHOD *bio_method(void) {
     return method;
 }
 
-/* Of neither side yet. 0 or -ENOMEM. */
+/* Makes a session that is neither side's yet. 0 or -ENOMEM. */
 static int make(struct tls **out, const struct tls_config *config, size_t max) {
     struct tls *t = calloc(1, sizeof(*t));
     BIO *bio = t && bio_method() ? BIO_new(bio_method()) : NULL;
@@ -346,7 +346,7 @@ struct tls *tls_free(struct tls *t) {
     return NULL;
 }
 
-/* Of connections that there are none of. */
+/* Feeds bytes of the peer. */
 void tls_feed(struct tls *t, const char *data, size_t len) {
     t->in = data;
     t->n_in = len;

@@ -33,8 +33,8 @@ struct tls_config {
  * 0, or -errno with @err. */
 int tls_config_init(struct tls_config *out, const char *certificate, const char *key,
                     struct err *err);
-/* Of clients: they trust the certificates that the system does, or those of the file or folder that
- * SSL_CERT_FILE and SSL_CERT_DIR name. 0, -ENOMEM, or -errno with @err. */
+/* Makes the configuration of clients: they trust the system's certificates, or those of the file or
+ * folder that SSL_CERT_FILE and SSL_CERT_DIR name. 0, -ENOMEM, or -errno with @err. */
 int tls_config_init_client(struct tls_config *out, struct err *err);
 /* Connections made from it go on. Accepts a zeroed one. */
 void tls_config_deinit(struct tls_config *config);
@@ -56,13 +56,14 @@ int tls_new(struct tls **out, const struct tls_config *config, size_t max);
 int tls_new_client(struct tls **out, const struct tls_config *config, const char *host, size_t max);
 struct tls *tls_free(struct tls *t);
 
-/* What the peer sends next: read by tls_read() before the caller's buffer is used again. */
+/* Passes the peer's next bytes, which tls_read() must read before the caller's buffer is used
+ * again. */
 void tls_feed(struct tls *t, const char *data, size_t len);
 /* The next bytes of HTTP, at most @size; 0: the peer must send more first. -EPIPE: the peer ends
  * the connection (close_notify); -EPROTONOSUPPORT: it speaks plain HTTP; -EPROTO: it breaks the
  * rules. */
 ssize_t tls_read(struct tls *t, void *out, size_t size);
-/* Whether the handshake is over. */
+/* Returns true if the handshake is over. */
 bool tls_is_open(const struct tls *t);
 /* Why the certificate of a client's peer was not accepted; NULL: it was, or there is none yet. */
 const char *tls_refused(const struct tls *t);

@@ -48,7 +48,7 @@ void turn_flow_init(struct turn_flow *f, struct turn_flow *parent, bool is_group
 void turn_init(struct turn *t); /* it wants none */
 /* @t, one of @f, wants a turn; it may already wait for one. */
 void turn_want(struct turn *t, struct turn_flow *f);
-/* It wants none any more; @f as it was given last. */
+/* Removes @f from the queue; @f as it was given last. */
 void turn_withdraw(struct turn *t, struct turn_flow *f);
 /* The connection served next; it is taken from its list. NULL: none wants a turn. */
 struct turn *turn_next(struct turn_flow *root);

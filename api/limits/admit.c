@@ -62,8 +62,8 @@ static void note_busy(struct admit *m, struct tenant *t) {
         list_remove(&t->link);
 }
 
-/* Whether @n more leave @t within its share of @total places, by weight among the busy tenants:
- * (running + n) / total <= weight / sum of weights. */
+/* Returns true if @n more leave @t within its share of @total places, by weight among the busy
+ * tenants: (running + n) / total <= weight / sum of weights. */
 static bool in_share(const struct admit *m, const struct tenant *t, uint32_t n, uint32_t total) {
     double sum = list_empty(&t->link) ? tenant_weight(t) : 0;
 
@@ -144,7 +144,7 @@ static void admit_waiting(struct admit *m) {
 
 /* ---- the queue ---- */
 
-/* How often a place becomes free for @t, which has a part of those that run. */
+/* Returns the mean time in ms until a place becomes free for @t, which has a part of the places. */
 static double place_ms(const struct admit *m, const struct tenant *t) {
     double each_ms = m->each_ms > 0 ? m->each_ms : m->mean_ms / MAX(m->opts.max_running, 1u);
 
@@ -311,7 +311,7 @@ static struct waiter *late(const struct admit *m, int64_t now, bool *more) {
     return NULL;
 }
 
-/* Whether a deadline is pending, after those that have passed were told. */
+/* Calls back waiters whose deadlines have passed; returns true if another deadline is pending. */
 static bool expire(struct admit *m) {
     int64_t now = clock_now(m->opts.clock);
     struct waiter *w;

@@ -54,7 +54,8 @@ struct admit {
     bool ticking, closed;
 };
 
-/* All functions are for the loop's thread. Opens the timer; what @opts points to outlives @m. */
+/* Every function runs on the loop's thread. Opens the timer; the objects that @opts points to must
+ * outlive @m. */
 void admit_init(struct admit *m, const struct admit_opts *opts);
 /* From here on no waiter is admitted when a place becomes free. */
 void admit_stop(struct admit *m);
@@ -69,10 +70,10 @@ bool admit_is_free(const struct admit *m, const struct waiter *w); /* it need no
  * smallest, else 0. A flood then costs what its heads cost: its prompts are neither parsed nor
  * tokenised. */
 int admit_precheck(struct admit *m, struct tenant *t, uint32_t *retry_ms, struct err *err);
-/* The same for a further part of a request that was admitted: it is queued without limit and never
- * refused; its `refused` is NULL. */
+/* Queues a further part of a request that was admitted: without limit and never refused; its
+ * `refused` is NULL. */
 void admit_again(struct admit *m, struct waiter *w);
-/* It waits no longer, if it did; none of its functions is called. Others may be admitted. */
+/* Ends the wait of @w, if it waits; calls none of its functions. May admit other waiters. */
 void admit_cancel(struct admit *m, struct waiter *w);
 /* @n generations have left (their charges are settled); others follow. */
 void admit_release(struct admit *m, struct tenant *t, uint32_t n);

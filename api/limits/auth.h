@@ -48,10 +48,10 @@ int auth_check(const struct auth *a, const struct http *h, uint32_t *tenant, str
  * zeros) and salt, unknown outside. */
 void auth_isolation_key(const uint64_t secret[2], const char name[AUTH_ISOLATION_NAME],
                         const char *salt, size_t len, uint8_t out[16]);
-/* Whether pages of @origin may use the service: of loopback, of @hosts, or in @origins. Both lists
- * end with NULL, or are NULL; so below. */
+/* Returns true if pages of @origin may use the service: loopback, or one of @hosts or @origins.
+ * Both lists end with NULL, or are NULL. */
 bool auth_knows_origin(const char *const *hosts, const char *const *origins, const char *origin);
-/* Whether a browser asks what a page may send. */
+/* Returns true if a browser asks whether a page may send a request. */
 bool auth_is_preflight(const struct http *h);
 /* Holds Host to loopback names, addresses and @hosts, Origin to auth_knows_origin(): 0, or -EINVAL
  * with @err: 400, 403 or 421. @local: a UNIX socket, which no browser reaches. */

@@ -10,8 +10,8 @@ struct bucket {
     int64_t at_ns; /* 0: it has never been used */
 };
 
-/* What has come in since the last call. @per_second: 0: there is no limit. A bucket that is new, or
- * whose limit is, begins full: with @most. */
+/* Adds the tokens that have accumulated since the last call. @per_second 0: there is no limit. A
+ * bucket that is new, or whose limit is new, begins full, with @most. */
 static inline void bucket_refill(struct bucket *b, double most, double per_second, int64_t now) {
     if (per_second <= 0)
         b->level = 0;

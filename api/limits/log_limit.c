@@ -20,7 +20,7 @@ int log_limit_init(struct log_limit *l, double per_second) {
     return getrandom(l->secret, sizeof(l->secret), 0) < 0 ? -errno : 0;
 }
 
-/* Whether @r has a line left of what fills at @per_second; it is taken. */
+/* Takes a line from @r's bucket, which fills at @per_second; false if it is empty. */
 static bool take(struct log_row *r, bool error, double per_second, int64_t now) {
     struct bucket *b = &r->lines[error];
 

@@ -37,8 +37,8 @@ struct log_limit {
 
 /* 0 or -errno. */
 int log_limit_init(struct log_limit *l, double per_second);
-/* Whether the line of @x, which has ended, is written; else it is counted. @tenant: the row of its
- * tenant, or NULL: its address is the client. */
+/* Returns true if the line of @x, which has ended, is written; else counts it. @tenant: the row of
+ * its tenant, or NULL: its address is the client. */
 bool log_limit_take(struct log_limit *l, struct log_row *tenant, const struct exchange *x,
                     int64_t now);
 
@@ -47,8 +47,10 @@ struct log_left_out {
     uint32_t n, n_server_errors;
 };
 
-/* What was left out of @r since it was last told; without out->client. False: nothing. */
+/* Reports the lines of @r that were left out since the last report; without out->client. False:
+ * there are none. */
 bool log_row_tell(struct log_row *r, struct log_left_out *out);
 
-/* The same of the next address, from place *at on, which begins with 0. False: there is none. */
+/* Reports the lines left out for the next address, from place *at on, which begins with 0. False:
+ * there is no further address. */
 bool log_limit_tell(struct log_limit *l, uint32_t *at, struct log_left_out *out);

@@ -13,7 +13,7 @@ struct session_key {
     const char *from; /* the header or field that told, "conversation", or NULL */
 };
 
-/* What a body has that may name the session; empty where it says nothing. */
+/* Fields of a body that may name the session; empty where they are absent. */
 struct session_names {
     struct str cache_key, safety_id, user, metadata_user;
     uint64_t conversation; /* by session_conversation() */
@@ -21,9 +21,9 @@ struct session_names {
 
 /* @secret keys the numbers: they are unknown outside, and no client can find names that collide. */
 
-/* What the header block says. */
+/* Finds the session's key in the header block. */
 struct session_key session_of_head(const uint64_t secret[2], uint32_t tenant, const struct http *h);
-/* What the body says; its conversation comes last. */
+/* Finds the session's key in the body; its conversation comes last. */
 struct session_key session_of_body(const uint64_t secret[2], uint32_t tenant,
                                    const struct session_names *n);
 /* A number for how a chat begins: everything up to the first message of the user. 0: it has none.

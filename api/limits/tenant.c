@@ -69,8 +69,8 @@ static struct tenant *add(struct tenants *ts, const char *name) {
     return t;
 }
 
-/* What a tenant without a row has: the limits of the default, but neither its keys nor its
- * group. */
+/* Returns the row of a tenant that has none: the limits of the default, but neither its keys nor
+ * its group. */
 static struct api_tenant unlisted(const struct tenants *ts) {
     struct api_tenant row = ts->defaults;
 

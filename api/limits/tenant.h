@@ -70,7 +70,7 @@ int tenant_identify(struct tenants *ts, const struct auth *a, struct exchange *x
                     const struct http *h, struct err *err);
 /* The name under which its prefixes are kept: that of its group, or its own. */
 void tenant_isolation_name(const struct tenant *t, char out[AUTH_ISOLATION_NAME]);
-/* Its weight times that of its class. */
+/* Returns its weight times that of its class. */
 double tenant_weight(const struct tenant *t);
 
 /* Takes one request from the bucket, if it and one of @n_tokens more are in them: 0, or -EINVAL
@@ -86,7 +86,8 @@ uint32_t tenant_expects(const struct tenant *t, uint32_t max_new);
 void charge_take(struct charge *c, struct tenant *t, uint64_t n_tokens, uint64_t n_context,
                  int64_t now);
 void charge_run(struct charge *c); /* it goes to the worker */
-/* It has ended and used so many tokens; the rest is given back. May come again. */
+/* Settles the charge when the generation has ended with so many tokens: the rest is given back. May
+ * be called again. */
 void charge_settle(struct charge *c, uint32_t n_prompt, uint32_t n_cached, uint32_t n_output,
                    int64_t now);
 void charge_deinit(struct charge *c, int64_t now); /* gives back all that is still held */

@@ -208,7 +208,8 @@ void llamacpp_piece(struct writer *w, const struct piece *p) {
         respond_event(w->exchange, b.data, b.len);
 }
 
-/* Of @text, an object, the members of @fields, each a path "a/b/c" that is its name here too. */
+/* Writes those members of the object @text that @fields lists, each a path "a/b/c" that is also its
+ * name in the answer. */
 static void put_fields(struct json *j, const struct buf *text, yyjson_doc *fields) {
     yyjson_doc *doc = yyjson_read(text->data, text->len, 0);
     yyjson_val *path;

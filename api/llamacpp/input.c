@@ -223,7 +223,7 @@ static int take_bool(struct input *in, const char *field, bool *out) {
     return 0;
 }
 
-/* What is told of the answer, beside its text. */
+/* Reads the fields that choose the form of the answer. */
 static int take_form(struct input *in) {
     struct llamacpp_completion *c = in->job->state;
     yyjson_val *n = yyjson_obj_get(in->body, "n_probs");

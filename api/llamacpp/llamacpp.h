@@ -18,7 +18,7 @@ struct piece;
 struct prompt_job;
 struct writer;
 
-/* What a /completion asks of the form of its answer; prompt_job.state. */
+/* Form of the answer that a /completion asks for; prompt_job.state. */
 struct llamacpp_completion {
     bool return_tokens;     /* of a whole answer; a stream has them always */
     bool timings_per_token; /* each event of a stream has the figures */

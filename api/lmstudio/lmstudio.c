@@ -29,8 +29,8 @@ static void put_number(struct json *j, const char *key, double v) {
     json_double(j, v);
 }
 
-/* Of the first choice: "stats", "model_info" and "runtime". The time of the generation has the one
- * to the first token in it; the rate is over the tokens behind that. */
+/* Writes "stats", "model_info" and "runtime" of the first choice. The time of the generation
+ * includes the time to the first token; the rate covers the tokens behind that one. */
 static void put_figures(struct json *j, const struct writer *w) {
     const struct gen *g = w->choices[0].gen;
     const struct model *m = w->job.model;

@@ -172,7 +172,7 @@ static int find_instance(struct exchange *x, yyjson_doc *body, struct model **ou
     return 0;
 }
 
-/* It is unloaded once no request needs it, as after a request with a ttl of 0. */
+/* Unloads the model once no request needs it, like a request with a ttl of 0. */
 void lmstudio_unload_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 4096};
     yyjson_doc *body = NULL;

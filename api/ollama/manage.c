@@ -14,8 +14,8 @@
 #include "api/private.h"
 
 /*
- * What Ollama's clients change of the models: pull, create, copy, delete. The daemon does it
- * (api_opts.manage); here are the right to, the bodies and the answers. An exchange waits for its
+ * Changes of models by Ollama's clients: pull, create, copy, delete. The daemon makes them
+ * (api_opts.manage); this file checks the right to, reads the bodies and writes the answers. An exchange waits for its
  * task; if its client leaves the task is cancelled, which leaves a pull where it is: the next one
  * goes on. The body of a create, which may have a template and a system message of 1 MiB each, is
  * read on the pool of jobs.
@@ -129,7 +129,7 @@ static void on_over(struct api_task *t, const struct err *err) {
 
 /* ---- progress ---- */
 
-/* What Ollama's clients draw bars from: each is of one digest. */
+/* Writes the fields from which Ollama's clients draw progress bars: one bar for each digest. */
 static void put_bar(struct json *j, yyjson_val *v, const char *status) {
     const char *sha = json_text(yyjson_obj_get(v, "sha256"));
     const char *file = json_text(yyjson_obj_get(v, "file"));
@@ -187,7 +187,7 @@ int ollama_read_body(struct exchange *x, yyjson_doc **out, struct err *err) {
     return json_read(out, body.data ? body.data : "", body.len, err);
 }
 
-/* Whether the client's tenant is one of api_opts.managers, and there is what can be managed. */
+/* Checks that the client's tenant is one of api_opts.managers, and that models can be managed. */
 static int check_right(const struct exchange *x, struct err *err) {
     const struct api_opts *o = &api_of(x)->opts;
     const char *tenant = tenants_get(&api_of(x)->tenants, x->tenant)->conf.name;
@@ -465,7 +465,7 @@ void ollama_create_serve(struct exchange *x, struct http *h) {
 
 /* ---- copy, delete ---- */
 
-/* What each path asks of the daemon. 0 or negative with @err; then @t is not taken. */
+/* Begins the operation of a path. 0 or negative with @err; then @t is not taken. */
 typedef int (*begin_fn)(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err);
 
 static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {

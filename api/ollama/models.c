@@ -16,8 +16,8 @@
 #include "api/http/siphash.h"
 
 /*
- * What Ollama's clients ask about models. They look at the version before they use what is newer,
- * so the one that is told is that of the API which is spoken here.
+ * Answers of Ollama's clients' questions about models. They check the version before they use newer
+ * features, so the answer names the version of Ollama's API that is implemented here.
  */
 
 #define API_VERSION "0.12.6"

@@ -178,7 +178,7 @@ static void emit(struct writer *w, struct line *l) {
     buf_deinit(&l->b);
 }
 
-/* What a line has of output tokens up to @to that no line has had. */
+/* Writes the output tokens up to @to that no line has had yet. */
 static void put_new_logprobs(struct json *j, struct writer *w, uint32_t to) {
     put_logprobs(j, w, w->block.n_tokens, to);
     w->block.n_tokens = to;

@@ -15,13 +15,13 @@ struct api;
 struct model;
 struct gen_request;
 
-/* What @body asks for as the body of a chat, or (*text) of a completion. *load: it asks for nothing
- * but the model. 0, -ENOMEM, or an error that names the field. */
+/* Translates @body to the body of a chat, or (*text) of a completion. *load: it asks for nothing
+ * but loading the model. 0, -ENOMEM, or an error that names the field. */
 int ollama_translate(const struct model *m, yyjson_doc *body, bool generate, yyjson_doc **out,
                      bool *text, bool *load, struct err *err);
 /* A number of seconds, or a duration as Go writes it ("1h30m", "-1s"); false: it is neither. */
 bool ollama_read_duration(yyjson_val *v, int64_t *seconds);
-/* Whether a client means the served model by @name, with or without the tag "latest". */
+/* Returns true if a client means the served model by @name, with or without the tag "latest". */
 bool ollama_is_served(const struct api *a, const char *name);
 
 struct exchange;

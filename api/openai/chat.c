@@ -22,7 +22,7 @@ static void open_function(struct json *j, const struct output_call *c, bool cust
     json_put_string(j, "name", c->name);
 }
 
-/* What is new of the text for a custom tool; what is no such text is told as it came. */
+/* Writes the new text for a custom tool; arguments in another form are sent as they came. */
 static void put_input_delta(struct json *j, struct custom_text *t, const char *args,
                             const struct output_piece *part) {
     size_t known = part->len ? (size_t)(part->text - args) + part->len : 0;

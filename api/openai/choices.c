@@ -167,7 +167,7 @@ static void put_extras(struct json *j, const struct writer *w, const struct piec
     json_close(j, ']');
 }
 
-/* Whether there is anything to tell log probabilities of. */
+/* Returns true if there is a token whose log probability can be sent. */
 static bool has_text_token(const struct piece *p) {
     for (uint32_t i = p->from; i < p->to; i++)
         if (gen_is_text(p->choice->gen, i))

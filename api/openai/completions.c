@@ -53,7 +53,7 @@ static void put_tokens(struct json *j, const struct writer *w, const struct span
     json_close(j, ']');
 }
 
-/* Nothing precedes the first token of a prompt, so it has no probability. */
+/* Writes log probabilities. The first token of a prompt has none, because nothing precedes it. */
 static void put_values(struct json *j, const struct span *s) {
     assert(s->from == s->to || s->g->logprobs);
     json_open(j, '[');
@@ -85,7 +85,7 @@ static void put_top(struct json *j, const struct writer *w, const struct event_t
     json_close(j, '}');
 }
 
-/* Those of every token of @s, in its order. */
+/* Writes the top tokens for every token of @s, in order. */
 static void put_tops(struct json *j, const struct writer *w, const struct span *s) {
     const struct submit *m = &s->g->m;
 

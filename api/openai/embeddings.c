@@ -70,7 +70,8 @@ static int take(struct vectors *v, uint32_t input, struct gen *g) {
     return r < 0 ? r : write_vector(&v->text[input], input, g, request->base64);
 }
 
-/* What take_floats() has left of an input: an array for each token, or one for all. */
+/* Writes the vectors of an input that take_floats() has not written: an array for each token, or
+ * one for all. */
 static int put_arrays(struct vectors *v, uint32_t input, struct buf *b) {
     const struct buf *floats = &v->text[input];
     size_t n = floats->len / sizeof(float);

@@ -107,7 +107,7 @@ bool models_is_answered(const struct api *a, const char *name, size_t len) {
     return is;
 }
 
-/* What the operator has to mend, if there is anything. */
+/* Writes the presets that the operator has to repair, if there are any. */
 static void put_bad_presets(struct json *j, const struct api *a) {
     if (!a->bad_presets)
         return;

@@ -22,15 +22,15 @@ struct model *models_find(const struct api *a, const char *name, size_t len);
 void models_answer_list(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
                         const char *object, const char *key,
                         void (*put)(struct json *j, const struct model *m));
-/* Likewise with the model that is called as the path's argument exactly, or a 404. */
+/* Answers with the model whose exact name is the path's argument, or with 404. */
 void models_answer_one(struct exchange *x, void (*serve)(struct exchange *x, struct http *h),
                        void (*put)(struct json *j, const struct model *m));
 
 /* The next three take the lock. */
 
-/* Whether @name is a model's, or an alias of one. */
+/* Returns true if @name is a model's, or an alias of one. */
 bool models_is_served(const struct api *a, const char *name, size_t len);
-/* Whether a request for generation may name it: it is served, or any name will do. */
+/* Returns true if a request for generation may use @name: it is served, or any name is accepted. */
 bool models_is_answered(const struct api *a, const char *name, size_t len);
 /* The error about @name, which is not served: 404; of several models it lists the names. */
 int models_unknown(const struct api *a, const char *name, size_t len, struct err *err);

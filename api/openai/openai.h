@@ -10,7 +10,7 @@ struct prompt_job;
 
 /* {"error": {...}} with all four members. */
 void openai_put_error(struct json *j, const struct exchange *x, const struct err *err);
-/* Whether it asks as a client of llama-server does: on a path without /v1 or /api. */
+/* Returns true if the client asks like one of llama-server: on a path without /v1 or /api. */
 bool openai_is_llama_server(const struct exchange *x);
 /* X-Request-Id and what OpenAI's clients log besides. */
 size_t openai_put_ids(const struct exchange *x, int64_t processing_ms, char *out, size_t size);

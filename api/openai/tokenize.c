@@ -16,7 +16,7 @@
 
 #define UNIT 4096 /* tokens */
 
-/* Whether the answer goes on with token @i: it is still wanted. */
+/* Returns true if the answer continues with token @i: the client is still there. */
 static bool goes_on(struct json *j, size_t i) {
     if (i % UNIT == 0 && job_pause() < 0)
         j->error = -ECANCELED;
@@ -107,7 +107,7 @@ static void write_prompts(struct json *j, const struct prompt_job *job) {
     json_close(j, '}');
 }
 
-/* As vLLM calls it, and as llama-server does. */
+/* Writes the text under the names of vLLM and of llama-server. */
 static void write_text(struct json *j, const struct prompt_job *job) {
     const struct buf *text = &job->text;
 

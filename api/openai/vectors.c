@@ -111,7 +111,7 @@ static void on_written(struct job *j) {
         free_vectors(e);
 }
 
-/* All results are there. 0 or -ENOMEM. */
+/* Answers when all results are there. 0 or -ENOMEM. */
 static int answer(struct vectors *e) {
     assert(!e->writing && e->n_done == e->n_inputs);
     buf_init(&e->answer, VECTORS_ANSWER_MAX);
@@ -179,7 +179,7 @@ static int load(struct vectors *e, struct vectors_lane *l) {
     l->gen->changed = on_changed;
     gen_belongs(l->gen, &e->exchange, &e->job.request);
     gen_charge(l->gen, e->tenant, 0);
-    /* What comes late stands behind what others have asked meanwhile. */
+    /* A late part queues behind requests that arrived meanwhile. */
     l->gen->m.arrived_ns = clock_now(e->job.api->clock);
     l->gen->m.group = l->gen->m.id;
     l->waiter = (struct waiter){

@@ -37,7 +37,7 @@ enum field {
     PROMPT,
     TOP_LOGPROBS,
     STREAM_OPTIONS,
-    /* As in a chat. */
+    /* Fields with the same meaning as in a chat. */
     MODEL,
     STREAM,
     PARALLEL,
@@ -505,7 +505,7 @@ static int translate(struct responses_build *b, yyjson_val *root, struct gen_req
     return result;
 }
 
-/* What was read of the request is read once more, on the pool. */
+/* Drops the parts of the request that the pool will read once more. */
 static void forget_request(struct responses *rs) {
     rs->parent = stored_unref(rs->parent);
     stored_parts_deinit(&rs->kept);

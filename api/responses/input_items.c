@@ -26,7 +26,7 @@ struct segment {
     const char *text;
 };
 
-/* All items, in their order. */
+/* Items of the conversation, in order. */
 struct conversation {
     struct segment *segment;
     size_t n_segments, n;
@@ -66,7 +66,7 @@ static void name_item(const struct segment *s, size_t i, char out[80]) {
              s->s->id + strlen(RESPONSES_ID_PREFIX), i);
 }
 
-/* Whether item @i of @s, which may be behind its end, is called @id. */
+/* Returns true if item @i of @s, which may be behind its end, has the id @id. */
 static bool is_called(const struct segment *s, size_t i, const char *id) {
     char name[80];
 
@@ -76,8 +76,8 @@ static bool is_called(const struct segment *s, size_t i, const char *id) {
     return strcmp(name, id) == 0;
 }
 
-/* How many items, from the beginning, precede what comes after the last one called @id; @n: none
- * is called that. */
+/* Returns how many items, from the beginning, precede those behind the last one with the id @id;
+ * @n: there is no such item. */
 static size_t find_after(const struct conversation *c, const char *id, bool descending) {
     const char *digits = strrchr(id, 'n');
     size_t made = digits ? strtoul(digits + 1, NULL, 10) : SIZE_MAX, before = 0, found = SIZE_MAX;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include "base/buf.h"
 
-/* How an item is listed; all of it is known when it is written. */
+/* Index entry of an item, complete when the item is written. */
 struct item_entry {
     size_t at, len; /* its JSON, an object, in the text that the list belongs to */
     uint32_t id;    /* of its own id in ids; ITEM_NO_ID: it has none */
@@ -33,14 +33,14 @@ void item_list_deinit(struct item_list *l); /* it is empty and may be used again
 /* Adds @e; @id, of @id_len bytes, replaces e->id; NULL: it has none. 0, -ENOMEM, or -EMSGSIZE. */
 int item_list_add(struct item_list *l, struct item_entry e, const char *id, size_t id_len);
 
-/* How many items it has. */
+/* Returns the number of items. */
 static inline size_t item_list_n(const struct item_list *l) {
     return l->entries.len / sizeof(struct item_entry);
 }
 
 /* Item @i < item_list_n(). */
 const struct item_entry *item_list_get(const struct item_list *l, size_t i);
-/* Its own id; NULL: it has none. */
+/* Returns the item's own id; NULL: it has none. */
 const char *item_list_id(const struct item_list *l, const struct item_entry *e);
 /* Memory that the list holds. */
 size_t item_list_bytes(const struct item_list *l);

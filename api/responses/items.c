@@ -127,7 +127,7 @@ static int begin(struct responses_build *b) {
     return m ? responses_put_value(b, m, "content", text_of(b, &b->system)) : -ENOMEM;
 }
 
-/* What the assistant said becomes a message. */
+/* Makes a message of the assistant's collected parts. */
 static int end_turn(struct responses_build *b) {
     yyjson_mut_val *m;
     int r;
@@ -198,8 +198,8 @@ static int read_message(struct responses_build *b, yyjson_val *item) {
 
 /* ---- reasoning ---- */
 
-/* What the model thought: as we wrote it into encrypted_content, else as the item says openly.
- * Encrypted content of another service tells us nothing. */
+/* Reads the model's reasoning: from encrypted_content if we wrote that, else from the item's plain
+ * text. Encrypted content of another service cannot be read. */
 static int read_reasoning(struct responses_build *b, yyjson_val *item) {
     yyjson_val *sealed = yyjson_obj_get(item, "encrypted_content");
     yyjson_val *content = yyjson_obj_get(item, "content"),

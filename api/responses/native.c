@@ -7,7 +7,7 @@
 
 #define STRINGS "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"
 
-/* Of doubles: all whole numbers up to it have their own. */
+/* Largest double below which every whole number is exact. */
 #define WHOLE_MAX 0x1p53
 
 static void put_strings(struct json *j, yyjson_val *list) {
@@ -126,7 +126,7 @@ void responses_native_put(struct json *j, const struct responses_native *n, cons
     yyjson_doc_free(doc);
 }
 
-/* What the model did not write is left out, so that its call comes back as it was. */
+/* Leaves out members that the model did not write, so that its call comes back unchanged. */
 yyjson_mut_val *responses_native_args(yyjson_mut_doc *doc, const struct responses_native *n,
                                       yyjson_val *item) {
     yyjson_val *member = yyjson_obj_get(item, n->member), *key, *value;

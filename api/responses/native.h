@@ -18,9 +18,11 @@ struct responses_native {
     void (*put)(struct json *j, yyjson_val *args); /* the value of `member` */
 };
 
-/* What @tool is; NULL: something else, or to be run by the service. */
+/* Returns the kind of native tool that @tool is; NULL: another tool, or one that the service would
+ * have to run. */
 const struct responses_native *responses_native_tool(yyjson_val *tool);
-/* What an item of type @type belongs to, a call's or its output's; NULL: nothing. */
+/* Returns the kind of native tool that an item of type @type belongs to, as a call or an output;
+ * NULL: none. */
 const struct responses_native *responses_native_item(yyjson_val *type);
 /* Member `member` of a call with arguments @args, which may be no JSON. */
 void responses_native_put(struct json *j, const struct responses_native *n, const char *args,

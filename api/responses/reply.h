@@ -14,7 +14,7 @@ struct stored;
 
 #define REPLY_INLINE 65536u /* bytes that are looked at on the loop */
 
-/* What of a response's input is asked for. */
+/* Query for a response's input items. */
 struct items_query {
     size_t limit;
     bool descending;

@@ -96,7 +96,7 @@ static bool was_cut(const struct gen *g) {
     return g->state == GEN_DONE && g->finish == FINISH_LENGTH;
 }
 
-/* Nothing is missing of what it said. */
+/* Returns true if nothing is missing of its output. */
 static bool is_whole(const struct gen *g) {
     return g->state == GEN_DONE && g->finish == FINISH_STOP;
 }
@@ -210,7 +210,8 @@ static void put_call(struct json *j, const struct writer *w, const struct output
         json_put_string(j, "namespace", t->ns);
 }
 
-/* Of an item: a text that was cut is incomplete, which only the last can be. */
+/* Returns the status of an item: a text that was cut off is incomplete, which only the last item
+ * can be. */
 static const char *status_of(const struct writer *w, uint32_t run, bool finished) {
     const struct gen *g = gen_of(w);
     const struct output_run *r = &g->output->runs[run];
@@ -222,7 +223,7 @@ static const char *status_of(const struct writer *w, uint32_t run, bool finished
     return !is_whole(g) && run + 1 == g->output->n_runs ? "incomplete" : "completed";
 }
 
-/* What the client knows an item as. */
+/* Returns the type under which the client knows an item. */
 static const char *type_of(const struct writer *w, const struct output_run *run) {
     const struct responses_tool *t = tool_of(w, run);
 

@@ -34,7 +34,7 @@ struct responses {
     bool streams_errors;   /* its client wants to hear of a prompt that is too long in the stream */
     struct arena arena;
 
-    /* Of the request, since its body was read. */
+    /* Fields of the request, set when its body was read. */
     bool store;
     bool summary;          /* reasoning is told as its summary */
     bool encrypted;        /* reasoning items carry what gives the model its reasoning back */
@@ -43,7 +43,7 @@ struct responses {
     uint32_t n_tools;
     struct stored_parts kept; /* head and output: since it was told */
 
-    /* Of the stream. */
+    /* State of the stream. */
     uint64_t sequence;
     bool open;    /* an item is */
     uint32_t run; /* which of the output's; UINT32_MAX: the empty message */
@@ -80,13 +80,13 @@ void responses_put_item(struct json *j, const struct writer *w, uint32_t run, ui
 void responses_put_empty(struct json *j, const struct writer *w, uint32_t i, bool finished);
 /* The place in the output of run @run; with the number of runs: behind all. */
 uint32_t responses_number(const struct writer *w, uint32_t run);
-/* Whether the finished output lacks a message and calls. */
+/* Returns true if the finished output lacks a message and calls. */
 bool responses_needs_empty(const struct writer *w);
 /* "msg_..", of run @run (NULL: a message) as number @i. */
 void responses_item_id(const struct writer *w, const struct output_run *run, uint32_t i, char *out,
                        size_t size);
 bool responses_is_native(const struct writer *w, const struct output_run *run);
-/* As the client knows it. */
+/* Returns the call's name as the client knows it. */
 const char *responses_call_name(const struct writer *w, const struct output_run *run);
 bool responses_is_custom(const struct writer *w, const struct output_run *run);
 /* A part of a message, or of reasoning. */

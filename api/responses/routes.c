@@ -11,8 +11,8 @@
 #include "api/responses/responses.h"
 
 /*
- * What may be asked about a response that is kept, or under way: /v1/responses/ID, DELETE of it,
- * /cancel and /input_items. Who may not see it is told that there is none.
+ * Routes of a response that is stored or under way: /v1/responses/ID, DELETE of it, /cancel and
+ * /input_items. Clients without the right to see it get 404.
  */
 
 void responses_not_found(struct exchange *x) {

@@ -48,7 +48,8 @@ void stored_parts_deinit(struct stored_parts *p) {
     item_list_deinit(&p->items);
 }
 
-/* What grew by halves is given back, so that what is counted is what is needed. */
+/* Shrinks a buffer that grew by halves to its contents, so that the counted bytes are those in
+ * use. */
 static void trim(struct buf *b) {
     char *less = b->data ? realloc(b->data, b->len + 1) : NULL;
 
@@ -134,7 +135,8 @@ static void forget_old_locked(struct store *s) {
             forget_locked(r);
 }
 
-/* What a tenant holds of what is short, responses or bytes, and @more, by its weight. */
+/* Returns a tenant's share of the scarce resource, responses or bytes, with @more, divided by its
+ * weight. */
 static double held(const struct store *s, const struct store_tenant *t, bool by_number,
                    uint64_t more) {
     double weight =
@@ -144,8 +146,9 @@ static double held(const struct store *s, const struct store_tenant *t, bool by_
     return (double)((by_number ? t->n : t->bytes) + more) / weight;
 }
 
-/* Whose response makes room for @own's new one: the tenant that holds the most by weight, the new
- * one included; then it is above its share. Else @own itself. NULL: neither has one to forget. */
+/* Chooses the tenant whose response makes room for @own's new one: the one that holds the most by
+ * weight, the new one included; it is above its share. @own itself is possible. NULL: neither has
+ * one to forget. */
 static struct store_tenant *victim_locked(struct store *s, struct store_tenant *own, size_t bytes,
                                           bool by_number) {
     struct store_tenant *most = own;

@@ -63,9 +63,9 @@ struct stored_parts {
 void stored_parts_init(struct stored_parts *p);   /* empty */
 void stored_parts_deinit(struct stored_parts *p); /* accepts one that was taken over */
 
-/* What is kept of a response; its parts are immutable, and any thread that holds a reference reads
- * them. Invariants, under the lock: refs counts its holders, being found among them; `link` and
- * `bucket` are in their lists together; `parent` is of the same tenant. */
+/* A stored response; its parts are immutable, and any thread that holds a reference reads them.
+ * Invariants, under the lock: refs counts its holders, including the index; `link` and `bucket` are
+ * in their lists together; `parent` is of the same tenant. */
 struct stored {
     struct list link, bucket; /* store_tenant.kept, store.buckets; empty: forgotten */
     struct store *store;
@@ -78,7 +78,8 @@ struct stored {
 
 /* The response @id of @tenant for the caller, who gives it back; NULL: there is none. */
 struct stored *store_get(struct store *s, uint32_t tenant, const char *id, size_t len);
-/* It is being continued: it and what it continues are the last to be forgotten. */
+/* Marks a response that is being continued: it and its predecessors are the last to be
+ * forgotten. */
 void store_use(struct stored *r);
 struct stored *stored_unref(struct stored *r); /* accepts NULL */
 /* Keeps a response, if it fits at all; older ones make room. @parent may be NULL. @parts are taken

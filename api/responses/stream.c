@@ -195,7 +195,7 @@ static void send_delta(struct writer *w, const struct item *it, const char *text
     end_event(&e);
 }
 
-/* All of a part's text again. */
+/* Sends the whole text of a part again. */
 static void send_text(struct writer *w, const struct item *it, const char *text, size_t len) {
     struct said e;
 
@@ -223,7 +223,7 @@ static void begin_item(struct writer *w, const struct output_run *run) {
     send_part(w, &it, it.words->part_added, "", 0);
 }
 
-/* What of a custom tool's text has not been sent; @all: it is complete. */
+/* Sends the text of a custom tool that has not been sent; @all: it is complete. */
 static void send_custom(struct writer *w, const struct item *it, const char *text, size_t len) {
     struct custom_text *t = &responses_of(w)->custom;
 

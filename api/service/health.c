@@ -124,7 +124,7 @@ static void load_of_ranks_serve(struct exchange *x, struct http *h) {
     respond(x, 200, RESPOND_JSON, text, (size_t)n);
 }
 
-/* What SGLang's gateway asks a worker that it is given: of the first model. */
+/* Answers SGLang's gateway, which asks each worker that it is given: about the first model. */
 static void server_info_serve(struct exchange *x, struct http *h) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
     const struct api_model *m = model_first(api_of(x))->info;
@@ -149,7 +149,7 @@ static void server_info_serve(struct exchange *x, struct http *h) {
     respond_buf(x, 200, &b, j.error);
 }
 
-/* It does not. */
+/* Answers vLLM's question whether the server sleeps: it does not. */
 static void sleeping_serve(struct exchange *x, struct http *h) {
     static const char text[] = "{\"is_sleeping\":false}";
 

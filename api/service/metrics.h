@@ -15,7 +15,7 @@
 
 #define METRICS_BUCKETS 24
 
-/* How a generation ended. */
+/* Outcomes of a generation. */
 enum metrics_outcome {
     METRICS_STOP,
     METRICS_LENGTH,

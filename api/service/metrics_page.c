@@ -19,7 +19,7 @@
 
 #define TEXT_MAX (4u << 20)
 
-/* Of models, those that have been loaded; the others have nothing to tell. */
+/* Limit of models on the page, which lists those that have been loaded. */
 #define MODELS_SHOWN 64
 
 /* A page being written. The first failure sticks, and nothing is added after it. A family has a
@@ -42,7 +42,7 @@ static void put(struct page *p, const char *fmt, ...) {
     va_end(ap);
 }
 
-/* What Prometheus wants before the series of a family. */
+/* Writes the lines that Prometheus wants before the series of a family. */
 static void head(struct page *p, const char *name, const char *type, const char *help) {
     put(p, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
@@ -66,7 +66,7 @@ static void put_worker_row(struct page *p, const char *name, const struct stat_r
         put(p, "%s{%s} %.17g\n", name, p->labels[i], stat_value(s, &p->model[i]->worker) / s->per);
 }
 
-/* What the front counts, and what of it each model has a part in. */
+/* Writes a counter of the front, and the part of each model in it. */
 static void put_front_row(struct page *p, const struct stat_row *s, const struct api_stats *front) {
     static const struct {
         const char *key;
@@ -92,7 +92,7 @@ static void put_front_row(struct page *p, const struct stat_row *s, const struct
     put(p, "%s{%s} %.17g\n", s->metric, p->labels[0], stat_value(s, front) / s->per);
 }
 
-/* What is counted for each source of drafts, with its name as a label. */
+/* Writes the counters of each draft source, with its name as a label. */
 static void put_by_source(struct page *p) {
     for (size_t k = 0; k < n_source_rows; k++) {
         const struct stat_row *row = &source_rows[k];
@@ -105,7 +105,7 @@ static void put_by_source(struct page *p) {
     }
 }
 
-/* Of each device of each model, by its number. */
+/* Writes the figures of each device of each model, by its number. */
 static void put_by_device(struct page *p) {
     for (size_t k = 0; k < n_device_rows; k++) {
         const struct stat_row *row = &device_rows[k];
@@ -184,7 +184,7 @@ static double n_in_batch(const struct model *m) {
     return m->has_stats ? MIN(m->worker.n_running, m->n_running) : m->n_running;
 }
 
-/* Those that wait in the worker and in the front: for a place, or for the model. */
+/* Counts the requests that wait in the worker and in the front: for a place, or for the model. */
 static double n_waiting(const struct model *m) {
     uint32_t n = 0;
 
@@ -213,7 +213,7 @@ static double report_age_s(const struct model *m) {
     return m->has_stats ? (double)(clock_now(m->api->clock) - m->worker.at_ns) / 1e9 : -1;
 }
 
-/* What the workers count, and what follows from it. */
+/* Writes the workers' counters and the figures derived from them. */
 static void put_workers(struct page *p) {
     /* Names that readers of older versions of vLLM ask for. */
     static const struct {

@@ -138,7 +138,7 @@ static bool send_all(const struct otlp *o, struct link *l, const char *data, siz
     return true;
 }
 
-/* What has come, at most @size bytes; 0 or negative: nothing more will. */
+/* Receives at most @size bytes; 0 or negative: no more will come. */
 static ssize_t receive(const struct otlp *o, struct link *l, char *out, size_t size) {
     ssize_t n;
 
@@ -302,7 +302,7 @@ static void note(struct otlp *o, const char *why) {
     pthread_mutex_unlock(&o->lock);
 }
 
-/* Whether the collector has taken @body. */
+/* Returns true if the collector has taken @body. */
 static bool deliver(struct otlp *o, const struct buf *body) {
     int64_t pause_ms = PAUSE_MIN_MS;
     char why[OTLP_WHY];

@@ -19,8 +19,8 @@ struct page_file {
 
 extern const struct page_file page_files[]; /* ends with one without name */
 
-/* Nothing from elsewhere, no code in the page but its own modules, and no frame around it: what a
- * model writes stays text even where the page has a mistake. */
+/* Forbids resources from other origins, code other than the page's own modules, and frames around
+ * the page: text of a model stays text even where the page has a mistake. */
 #define PAGE_POLICY                                                                                \
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "                \
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,7 +30,8 @@ extern const struct page_file page_files[]; /* ends with one without name */
     "Referrer-Policy: no-referrer\r\nCross-Origin-Opener-Policy: same-origin\r\n"                  \
     "Cross-Origin-Resource-Policy: same-origin\r\n"
 
-/* Whether GET / is to be answered with the page: it is not turned off, and a browser asks. */
+/* Returns true if GET / is to be answered with the page: it is not turned off, and a browser
+ * asks. */
 bool page_is_asked_for(const struct exchange *x, const struct http *h);
 /* Answers with the file @name: 200, 304, or 404. Ends the exchange. */
 void page_answer(struct exchange *x, const struct http *h, const char *name);

@@ -15,7 +15,8 @@ static void put_ms(struct json *j, const char *key, int64_t ns) {
     json_double(j, (double)(MAX(ns, 0) / 1000) / 1000);
 }
 
-/* What was decided about it, as far as the flight recorder still has it. */
+/* Writes the scheduler's decisions about the request, as far as the flight recorder still has
+ * them. */
 static void put_story(struct json *j, const struct api *a, const char *id) {
     struct flight_record r[RECORDS];
     uint64_t gen;

@@ -196,7 +196,7 @@ static void put_attributes(struct json *j, const struct trace_origin *from,
     json_close(j, ']');
 }
 
-/* What all spans begin with, without their attributes. */
+/* Writes the common beginning of all spans, without their attributes. */
 static void open_span(struct json *j, const uint8_t *trace, const uint8_t *id,
                       const uint8_t *parent, const char *name, int kind, int64_t from_ns,
                       int64_t until_ns) {

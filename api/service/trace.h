@@ -25,7 +25,7 @@ struct trace_span {
     int64_t start_unix_ns, queue_ns, ttft_ns, total_ns;
 };
 
-/* Where the spans come from. */
+/* Source of the spans. */
 struct trace_origin {
     char host[256];
     int port; /* 0: not known */

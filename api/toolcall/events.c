@@ -1,5 +1,5 @@
 /*
- * What a parser tells: text with the white space around markers taken off, and calls. White space
+ * Events of a parser: text without the white space around markers, and calls. White space
  * at the end of a piece of text is held until it is clear whether text or a marker follows.
  */
 
@@ -202,7 +202,7 @@ void events_end(struct toolcall_parser *p) {
     buf_clear(&p->raw);
 }
 
-/* What is open is no call, or, once it was told, no whole one. */
+/* Ends the open call: it was no call, or, once it was sent, not a whole one. */
 void events_break(struct toolcall_parser *p) {
     if (!p->call.open)
         return;

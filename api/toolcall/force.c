@@ -133,7 +133,7 @@ int force_json(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_mut
     return 0;
 }
 
-/* All arguments. A schema that does not say that it is an object's is made to. */
+/* Makes the node of all arguments. A schema that does not say so is made that of an object. */
 static int json_args(struct force *f, yyjson_mut_val **out) {
     yyjson_val *schema = f->tool->parameters;
 
@@ -161,8 +161,8 @@ static int json_args(struct force *f, yyjson_mut_val **out) {
 
 /* ---- a custom tool's argument ---- */
 
-/* Its text, @quoted: inside a JSON string; else up to @stop, which is for the tool's own grammar to
- * avoid. */
+/* Makes the node of a custom tool's text, @quoted: inside a JSON string; else up to @stop, which
+ * the tool's own grammar must avoid. */
 static yyjson_mut_val *text_node(struct force *f, bool quoted, const char *stop) {
     yyjson_mut_val *v;
 
@@ -296,7 +296,7 @@ bool toolcall_start(const struct toolcall_format *f, const char *name, char *out
     return n > 0 && (size_t)n < size;
 }
 
-/* What of @piece is left behind the trigger. */
+/* Returns the part of @piece behind the trigger. */
 static const char *rest_of(const struct toolcall_format *f, const char *piece) {
     const char *trigger = toolcall_after(f, 0);
     const char *at = trigger && piece ? strstr(piece, trigger) : NULL;
@@ -316,7 +316,7 @@ static int put_call(struct force *f, const struct toolcall_force *o, const char 
     return r;
 }
 
-/* All calls of a section, or of the message. */
+/* Adds all calls of a section, or of the message. */
 static int put_calls(struct force *f, const struct toolcall_force *o, yyjson_mut_val *list) {
     const struct toolcall_shape *s = f->shape;
     uint32_t max = o->max_calls ? o->max_calls : TOOLCALL_CALLS_MAX;

@@ -22,10 +22,10 @@ yyjson_val *value_resolve(yyjson_val *root, yyjson_val *schema);
 /* Types that it allows (VALUE_..), 0: it does not say. */
 unsigned value_schema_types(yyjson_val *root, yyjson_val *schema);
 
-/* Whether more than its types is asked of a string. */
+/* Returns true if the schema restricts a string beyond its type. */
 bool value_has_text_rules(yyjson_val *root, yyjson_val *schema);
 
-/* What @schema is behind its references; with rules beside one that is refused. */
+/* Follows the references of @schema; one with rules beside the reference is refused. */
 int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_val **out);
 
 /* Refuses rules beside @keyword, which alone is looked at; beside constants a type may stand. */
@@ -56,11 +56,11 @@ struct force_member {
 int force_members(struct force *f, const struct force_member *item, size_t n, const char *separator,
                   yyjson_mut_val **out);
 
-/* What ends a bare value between tags. */
+/* Sets the text that ends a bare value between tags. */
 void force_set_stop(struct force *f);
 #define FORCE_GEMMA_QUOTE "<|\"|>"
 
-/* All arguments of f->tool. */
+/* Make the node of all arguments of f->tool. */
 int force_tagged(struct force *f, yyjson_mut_val **out);
 int force_python(struct force *f, yyjson_mut_val **out);
 int force_gemma(struct force *f, yyjson_mut_val **out);

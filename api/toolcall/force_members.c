@@ -230,7 +230,7 @@ static yyjson_mut_val *gemma_any_object(struct force *f, unsigned depth) {
     return bracketed(f, "{", member, "}", 0, 0);
 }
 
-/* What is written as in JSON. */
+/* Makes the node of values that are written as in JSON. */
 static yyjson_mut_val *plain_json(struct force *f) {
     static const char *const names[] = {"number", "boolean", "null"};
     yyjson_mut_val *schema = yyjson_mut_obj(f->n->doc),

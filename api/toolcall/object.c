@@ -108,7 +108,8 @@ static int end_key(struct toolcall_parser *p, const struct tc_state *s) {
     } else {
         int key = key_of(o->text.data);
 
-        /* Where any object may be an answer, one more member is enough to know. */
+        /* Where any object may be an answer, the first unknown member proves that it is not a
+         * call. */
         if (key < 0 && p->opts.format->only_known)
             return TC_BROKEN;
         o->key = (uint8_t)MAX(key, KEY_OTHER);
@@ -212,7 +213,7 @@ static int punctuation(struct toolcall_parser *p, const struct tc_state *s, char
         o->nested--;
         o->step = WANT_NEXT;
     } else {
-        /* Where any object may be an answer, one without arguments is none. */
+        /* An object without arguments is no call, where any object may be an answer. */
         if (p->opts.format->only_known && !o->has_args)
             return TC_BROKEN;
         parser_go(p, s->next, s->act);

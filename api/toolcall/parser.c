@@ -37,7 +37,7 @@ int toolcall_parser_new(struct toolcall_parser **out, const struct toolcall_opts
     buf_init(&p->win, SIZE_MAX / 2);
     buf_init(&p->out, SIZE_MAX / 2);
     buf_init(&p->raw, most);
-    /* What is limited is what came in; escapes make it longer by at most six. */
+    /* The limit holds for the input; escapes lengthen it by a factor of at most six. */
     buf_init(&p->args, 8 * most + SLICE);
     buf_init(&p->object.text, 8 * p->opts.max_held + SLICE);
     buf_init(&p->value.text, p->opts.max_held);
@@ -105,7 +105,7 @@ void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act) {
     p->state = next;
 }
 
-/* What was read is no call. */
+/* Treats the text that was read as content: it is not a call. */
 static void fail(struct toolcall_parser *p) {
     uint8_t back = p->call.open ? p->back : TC_CONTENT;
 

@@ -98,7 +98,7 @@ struct tc_object {
     struct buf text; /* a key, name or id as JSON, or arguments that are a string */
 };
 
-/* Where a value is, as far as strings go. */
+/* Tracks whether the position in a value is inside a string. */
 struct tc_quotes {
     enum { QUOTES_BEGIN, QUOTES_ON, QUOTES_OFF } state;
     char quote;  /* of the string that is open, or 0 */
@@ -147,7 +147,7 @@ struct toolcall_parser {
     uint64_t ids[TOOLCALL_CALLS_MAX]; /* hashes of the models' own ids */
 };
 
-/* What a step did. Negative: an error. */
+/* Results of a step. Negative: an error. */
 enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
 
 /* parser.c: the window. */
@@ -155,11 +155,11 @@ enum tc_step { TC_MORE, TC_MOVED, TC_BROKEN };
 /* Takes @n bytes, n <= what is left of it; those of a call that is not told yet are kept in raw.
  * False: they pass its limit, and it is no call. */
 bool parser_take(struct toolcall_parser *p, size_t n);
-/* The same of bytes that are told as arguments at once. */
+/* Takes bytes that are sent as arguments at once. */
 bool parser_pass(struct toolcall_parser *p, size_t n);
 /* Goes to state @next, with what @act (enum tc_act) says. */
 void parser_go(struct toolcall_parser *p, uint8_t next, unsigned act);
-/* What is left of it; *@len bytes. */
+/* Returns the rest of the input; *@len bytes. */
 const char *parser_at(const struct toolcall_parser *p, size_t *len);
 
 /* events.c: what goes out. A failure of the sink or of memory is in p->error. */

@@ -18,7 +18,7 @@ enum scan_mode { SCAN_JSON, SCAN_PYTHON, SCAN_GEMMA };
 /* The value goes on; it has ended; the bytes are no such value. */
 enum scan_result { SCAN_MORE, SCAN_DONE, SCAN_BAD };
 
-/* Where it is in a value. Invariants: depth <= SCAN_DEPTH; white space is held (n_ws) only behind a
+/* Position in a value. Invariants: depth <= SCAN_DEPTH; white space is held (n_ws) only behind a
  * comma that is not written yet; high is 0 or the first half of a surrogate pair. */
 struct scan {
     uint8_t mode, state, depth, n_word, n_hex, n_quote, n_ws;

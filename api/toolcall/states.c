@@ -174,7 +174,7 @@ static bool is_bad(const struct tc_state *s, char c) {
     return (unsigned char)c < 0x20;
 }
 
-/* What was collected is complete: no white space around it, none inside a name. */
+/* Completes a collected text: trims white space around it; a name must have none inside. */
 static bool settle(struct toolcall_parser *p, const struct tc_state *s, char *text,
                    const struct tc_edge *e) {
     while (p->n_text && is_space(text[p->n_text - 1]))
@@ -261,7 +261,7 @@ static bool in_quotes(const struct tc_quotes *q) {
     return q->state == QUOTES_ON && q->quote;
 }
 
-/* Whether the string goes on behind a tag at @at, to its end. */
+/* Matches if the string ends behind a tag at @at. */
 static enum match match_quote(const struct toolcall_parser *p, struct tc_quotes q, const char *at,
                               size_t len) {
     for (size_t i = 0; i < MIN(len, (size_t)TC_QUOTED_MAX); i++) {
@@ -272,7 +272,8 @@ static enum match match_quote(const struct toolcall_parser *p, struct tc_quotes 
     return len < TC_QUOTED_MAX && !p->final ? PARTIAL : NONE;
 }
 
-/* As find_edge(), with that. The tracker is moved over the bytes before the edge. */
+/* Finds the edge like find_edge(), outside strings. Moves the tracker over the bytes before the
+ * edge. */
 static size_t find_end(struct toolcall_parser *p, const struct tc_state *s, size_t max,
                        const struct tc_edge **edge) {
     struct tc_quotes *q = &p->value.quotes;

@@ -24,11 +24,11 @@
 #define TOOLCALL_HELD_MAX (256u << 10) /* bytes before a call's name, or of one value */
 #define TOOLCALL_WHOLE_MAX (4u << 20)  /* bytes of one call with `whole_calls` */
 
-/* How arguments are written; see below. */
+/* Notations of arguments; see below. */
 enum toolcall_args { ARGS_JSON, ARGS_TAGGED, ARGS_PYTHON, ARGS_GEMMA };
 
 /*
- * How calls are written, for who wants to force them (a grammar). One message's calls are
+ * The syntax of calls, for code that forces them (a grammar). One message's calls are
  *      section_begin call (separator call)* section_end
  *      call = call_begin NAME name_end ARGUMENTS call_end
  * {id} stands for an id (of id_len letters and digits when that is not 0), {index} for the call's
@@ -66,7 +66,7 @@ struct toolcall_format {
     uint8_t start;
 };
 
-/* How reasoning is marked, in formats that do not say it themselves. */
+/* Markers of reasoning, for formats that do not define them. */
 struct toolcall_reasoning {
     const char *name, *open, *close;
     const char *detect[2]; /* all of these in a template's source */
@@ -80,11 +80,11 @@ const struct toolcall_format *toolcall_find(const char *name);
 const struct toolcall_format *toolcall_at(size_t i); /* the table, in order; NULL at its end */
 const struct toolcall_reasoning *toolcall_detect_reasoning(const char *source, size_t len);
 const struct toolcall_reasoning *toolcall_find_reasoning(const char *name);
-/* Whether a rendered prompt ends inside reasoning, so that the output starts there. */
+/* Returns true if a rendered prompt ends inside reasoning, so that the output starts there. */
 bool toolcall_opens_reasoning(const struct toolcall_reasoning *r, const char *prompt, size_t len);
 
-/* Whether a marker of theirs contains @text: the text of a control token that matters to a parser.
- * Either may be NULL. */
+/* Returns true if one of their markers contains @text: the text of a control token that matters to
+ * a parser. Either may be NULL. */
 bool toolcall_has_marker(const struct toolcall_format *f, const struct toolcall_reasoning *r,
                          const char *text, size_t len);
 
@@ -133,7 +133,7 @@ DEFINE_FREEP(struct toolcall_parser, toolcall_parser)
  * more use. Linear in the bytes, however they are cut. */
 int toolcall_feed(struct toolcall_parser *p, const char *data, size_t len, toolcall_sink sink,
                   void *ctx);
-/* Its end; nothing is fed after it. Calls that are open are ended with `complete` false. As
+/* Ends the input; nothing may be fed afterwards. Open calls end with `complete` false. Returns like
  * toolcall_feed(). */
 int toolcall_finish(struct toolcall_parser *p, toolcall_sink sink, void *ctx);
 bool toolcall_in_reasoning(const struct toolcall_parser *p); /* what has been fed ends there */
@@ -179,7 +179,8 @@ struct toolcall_marks {
     size_t n, cap;
 };
 
-/* Whether past calls can be written in this format: it needs no ids and knows JSON's values. */
+/* Returns true if past calls can be written in this format: it needs no ids and has JSON's
+ * values. */
 bool toolcall_can_write(const struct toolcall_format *f);
 /* Appends the calls of one message, [{"function": {"name": .., "arguments": ..}}, ..], to @out as
  * the model would have written them, and to @own the bytes of it that are the format's literals.

@@ -74,7 +74,7 @@ yyjson_val *value_resolve(yyjson_val *root, yyjson_val *schema) {
 
 static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth, int *steps);
 
-/* All of a union's; 0 when one does not say. */
+/* Returns the types of all members of a union; 0 when one of them is unknown. */
 static unsigned union_types(yyjson_val *root, yyjson_val *list, int depth, int *steps) {
     unsigned types = 0;
     size_t i, n;
@@ -112,7 +112,8 @@ static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth, int *s
     return types;
 }
 
-/* What a schema allows; 0: it does not say (or says it in a way that is not looked into). */
+/* Returns the types that a schema allows; 0: unknown, or expressed in a form that is not
+ * examined. */
 unsigned value_schema_types(yyjson_val *root, yyjson_val *schema) {
     int steps = SCHEMA_STEPS;
 
@@ -170,7 +171,7 @@ void value_feed(struct toolcall_parser *p, const char *data, size_t len) {
     events_out(p);
 }
 
-/* Whether the whole text is one value as @mode reads it; `out` has it then as JSON. */
+/* Returns true if the whole text is one value as @mode reads it; `out` then has it as JSON. */
 static bool reads(struct toolcall_parser *p, enum scan_mode mode, const char *text, size_t len) {
     struct scan s;
     size_t used;
@@ -185,7 +186,8 @@ static bool reads(struct toolcall_parser *p, enum scan_mode mode, const char *te
     return r == SCAN_DONE && used == len;
 }
 
-/* Whether a schema of these types takes the JSON text, or rather wants it as a string. */
+/* Returns true if a schema of these types accepts the JSON text, rather than the same text as a
+ * string. */
 static bool suits(unsigned types, char first) {
     unsigned type = first == '{'                   ? VALUE_OBJECT
                     : first == '['                 ? VALUE_ARRAY
