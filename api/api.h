@@ -59,6 +59,7 @@ struct api_model {
     int64_t created_unix;
     uint8_t thinking;                /* of requests that do not say: enum thinking_switch */
     const struct sampling *sampling; /* of requests that do not say; NULL: as params_init() */
+    const char *sampling_source;     /* the layer that set it, for clients; NULL: unknown */
     const uint64_t *seed;            /* likewise; NULL: a random one */
     const char *arch;                /* as the file has it, or NULL */
     const char *file;                /* its name without folders, or NULL */

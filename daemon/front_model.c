@@ -192,50 +192,6 @@ static int open_pair(struct front_model *m, bool encoder, struct err *err) {
     return 0;
 }
 
-/* Reads the sampling parameters that the model's makers recommend, as converters write them into
- * the file. */
-static void read_sampling(struct front_model *m) {
-    static const struct {
-        const char *key, *name;
-    } map[] = {
-        {"general.sampling.temp", "temperature"},
-        {"general.sampling.top_p", "top_p"},
-        {"general.sampling.min_p", "min_p"},
-        {"general.sampling.penalty_repeat", "repetition_penalty"},
-    };
-    struct err ignored;
-    uint32_t top_k;
-    float v;
-
-    params_init(&m->sampling);
-    for (size_t i = 0; i < ARRAY_SIZE(map); i++)
-        if (gguf_f32(m->file, map[i].key, &v) == 0)
-            params_set(&m->sampling, params_find(map[i].name), (double)v, &ignored);
-    if (gguf_u32(m->file, "general.sampling.top_k", &top_k) == 0)
-        params_set(&m->sampling, params_find("top_k"), top_k, &ignored);
-}
-
-/* NAME=VALUE of the option sampling. */
-static int take_sampling(struct front_model *m, const char *text, struct err *err) {
-    const char *value = strchr(text, '=');
-    char name[32] = "", *end = NULL;
-
-    snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
-    const struct param *p = params_find(name);
-    bool seed = strcmp(name, "seed") == 0;
-    double v = value && seed ? 0 : value ? strtod(value + 1, &end) : 0;
-    if (value && seed) {
-        m->seed = strtoull(value + 1, &end, 10);
-        m->api.seed = &m->seed;
-    }
-    if (!value || (!p && !seed) || end == value + 1 || *end)
-        return err_set(err, 0, "sampling",
-                       "sampling: %.60s: must be a parameter of requests (temperature, top_p, "
-                       "..., seed), = and a number",
-                       text);
-    return seed ? 0 : params_set(&m->sampling, p, v, err);
-}
-
 /* Returns the bytes that the model would take, or those of its file if it cannot be opened: the
  * worker reports the reason. */
 static uint64_t fit_bytes(const struct engine_opts *o) {
@@ -306,11 +262,11 @@ int front_model_open(struct front_model *m, const struct config *c, const struct
         return -ENOMEM;
     gguf_string(m->file, "general.architecture", &arch);
     snprintf(m->arch, sizeof(m->arch), "%.*s", (int)MIN(arch.len, 63), arch.data);
-    read_sampling(m);
-    for (char *const *s = c->sampling; *s; s++)
-        if ((r = take_sampling(m, *s, err)) < 0)
-            return r;
-    m->api.sampling = &m->sampling;
+    if ((r = sampling_defaults_read(&m->sampling, m->file, m->name, c->sampling, err)) < 0)
+        return r;
+    m->api.sampling = &m->sampling.values;
+    m->api.sampling_source = m->sampling.source;
+    m->api.seed = m->sampling.has_seed ? &m->sampling.seed : NULL;
     m->api.thinking = (uint8_t)c->reasoning;
     m->api.id = m->name;
     m->api.aliases = (const char *const *)c->aliases;

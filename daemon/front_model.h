@@ -9,6 +9,7 @@
 #include "api/api.h"
 #include "base/gguf.h"
 #include "daemon/config.h"
+#include "daemon/sampling_defaults.h"
 #include "engine/engine.h"
 #include "proto/messages.h"
 
@@ -19,10 +20,9 @@ struct front_model {
     struct template *template; /* never NULL once opened */
     struct buf template_text;  /* of the configured or built-in one */
     struct buf system_text;
-    char *name;               /* as clients name it */
-    char *pair;               /* api.pair points into it; NULL: it does not rank */
-    struct sampling sampling; /* of requests that do not say */
-    uint64_t seed;
+    char *name; /* as clients name it */
+    char *pair; /* api.pair points into it; NULL: it does not rank */
+    struct sampling_defaults sampling;
     char arch[64], fingerprint[24];
     /* Keys of the weights packed from the file, and from the draft model's file. */
     uint8_t keep_key[2][ENGINE_KEEP_KEY];

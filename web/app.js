@@ -380,7 +380,8 @@ async function connect() {
       models = served;
       showModel();
     }
-    panel.showDefaults((await api.get("props")).default_generation_settings?.params);
+    const props = await api.get("props");
+    panel.showDefaults(props.default_generation_settings?.params, props.sampling_source);
   } catch (error) {
     if (error.status === 401) dialogs.askKey("This server asks for a key.", () => connect());
   }

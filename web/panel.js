@@ -183,6 +183,7 @@ export function build(changed, close, keepForAll) {
         "fieldset",
         null,
         h("legend", null, "Sampling"),
+        h("small", { id: "sampling-source" }),
         h("div", { class: "grid" }, FIELDS.map(number)),
       ),
       h("fieldset", null, h("legend", null, "Output"), CHOICES.map(choice), TEXTS.map(area)),
@@ -216,8 +217,19 @@ export function take(c) {
   for (const [name, input] of inputs) if (input.value.trim()) c.params[name] = input.value;
 }
 
+const SOURCES = {
+  option: "Empty fields: the values of the server's option sampling.",
+  "model-file": "Empty fields: the values that the model file recommends.",
+  weft: "Empty fields: the server's general defaults.",
+  openai: "Empty fields: OpenAI's defaults.",
+};
+
 // The server's defaults, from /props.
-export function showDefaults(params) {
+export function showDefaults(params, source) {
+  const family = source?.startsWith("family:") && source.slice("family:".length);
+  byId("sampling-source").textContent = family
+    ? `Empty fields: the values that the makers of ${family} publish.`
+    : (SOURCES[source] ?? "");
   for (const s of FIELDS) {
     const value = s.props === null ? undefined : params?.[s.props ?? s.name];
     inputs.get(s.name).placeholder =

@@ -114,6 +114,7 @@ static void props_serve(struct exchange *x, struct http *h) {
     json_key(&j, "params");
     llamacpp_put_settings(&j, m, NULL, m->seed ? *m->seed : UINT32_MAX, INT32_MAX);
     json_close(&j, '}');
+    json_put_string(&j, "sampling_source", m->sampling_source);
     json_put_int(&j, "total_slots", api_of(x)->opts.max_running);
     json_put_string(&j, "model_alias", m->id);
     json_put_string(&j, "model_path", m->file ? m->file : m->id);

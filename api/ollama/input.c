@@ -9,9 +9,9 @@
 #include "api/generation/gen_request.h"
 
 /*
- * Ollama's defaults for sampling are its own, and its clients were written with them: temperature
- * 0.8, top_k 40, top_p 0.9. `num_ctx` is not needed, since every request has the whole context;
- * what is longer is refused, not cut.
+ * Translates bodies of Ollama's API to bodies of OpenAI's. Sampling parameters that a request leaves
+ * out have the model's defaults, as in every other dialect. `num_ctx` is ignored, since every
+ * request has the whole context; a longer prompt is refused, not cut.
  */
 
 struct input {
@@ -64,19 +64,18 @@ static int take_model(struct input *in, yyjson_val *body) {
 static int take_options(struct input *in, yyjson_val *options) {
     static const struct {
         const char *theirs, *ours;
-        double def; /* 0: none */
     } rows[] = {
-        {"temperature", "temperature", 0.8},
-        {"top_k", "top_k", 40},
-        {"top_p", "top_p", 0.9},
-        {"min_p", "min_p", 0},
-        {"seed", "seed", 0},
-        {"stop", "stop", 0},
-        {"repeat_penalty", "repetition_penalty", 0},
-        {"presence_penalty", "presence_penalty", 0},
-        {"frequency_penalty", "frequency_penalty", 0},
-        {"typical_p", "typical_p", 0},
-        {"mirostat", "mirostat", 0},
+        {"temperature", "temperature"},
+        {"top_k", "top_k"},
+        {"top_p", "top_p"},
+        {"min_p", "min_p"},
+        {"seed", "seed"},
+        {"stop", "stop"},
+        {"repeat_penalty", "repetition_penalty"},
+        {"presence_penalty", "presence_penalty"},
+        {"frequency_penalty", "frequency_penalty"},
+        {"typical_p", "typical_p"},
+        {"mirostat", "mirostat"},
     };
     yyjson_val *n = given(options, "num_predict");
     int r = 0;
@@ -90,8 +89,8 @@ static int take_options(struct input *in, yyjson_val *options) {
 
         if (yyjson_is_arr(v) && yyjson_arr_size(v) == 0)
             v = NULL; /* no stop strings */
-        if (v || rows[i].def != 0)
-            r = put(in, rows[i].ours, v ? copy(in, v) : yyjson_mut_real(in->doc, rows[i].def));
+        if (v)
+            r = put(in, rows[i].ours, copy(in, v));
     }
     if (r == 0 && n && yyjson_get_sint(n) > 0)
         r = put(in, "max_tokens", copy(in, n));

@@ -22,6 +22,25 @@ static void put_status(struct json *j, const struct model *m) {
     json_close(j, '}');
 }
 
+/* Writes the values that hold for requests that leave them out, and the layer that set them. */
+static void put_sampling(struct json *j, const struct api_model *m) {
+    const struct sampling *s = m->sampling;
+
+    json_key(j, "sampling");
+    json_open(j, '{');
+    json_key(j, "temperature");
+    json_double(j, s->temperature);
+    json_put_int(j, "top_k", s->top_k);
+    json_key(j, "top_p");
+    json_double(j, s->top_p);
+    json_key(j, "min_p");
+    json_double(j, s->min_p);
+    json_key(j, "repetition_penalty");
+    json_double(j, s->repetition_penalty);
+    json_put_string(j, "source", m->sampling_source);
+    json_close(j, '}');
+}
+
 static void put_model(struct json *j, const struct model *model) {
     const struct api_opts *o = &model->api->opts;
     const struct api_model *m = model->info;
@@ -53,6 +72,8 @@ static void put_model(struct json *j, const struct model *model) {
     if (m->ranks)
         json_cstring(j, "rerank");
     json_close(j, ']');
+    if (m->sampling && !m->encoder)
+        put_sampling(j, m);
     if (model_on_demand(model))
         put_status(j, model);
     json_close(j, '}');

@@ -114,13 +114,18 @@ def test_sampling_is_the_requests_else_the_operators_else_the_models():
         with_floats(tiny_model(), path, {"general.sampling.temp": 0.5, "general.sampling.top_k": 7, "general.sampling.penalty_repeat": 1.25})
         with Weftd(model=path) as d:
             s = settings(d)
-            assert (s["temperature"], s["top_k"], s["top_p"], s["repeat_penalty"]) == (0.5, 7, 1, 1.25), s
+            assert (s["temperature"], s["top_k"], s["top_p"], s["repeat_penalty"]) == (0.5, 7, 0.95, 1.25), s
+            assert d.request("GET", "/props")[2]["sampling_source"] == "model-file"
             assert settings(d)["seed"] != s["seed"]
         with Weftd("--sampling", "top_k=9,min_p=0.125,seed=42", model=path) as d:
             s = settings(d, top_p=0.5)
             assert (s["temperature"], s["top_k"], s["top_p"], s["min_p"], s["seed"]) == (0.5, 9, 0.5, 0.125, 42), s
+            assert d.request("GET", "/v1/models")[2]["data"][0]["sampling"]["source"] == "option"
             s = settings(d, temperature=2, top_k=1, seed=7)
             assert (s["temperature"], s["top_k"], s["seed"]) == (2, 1, 7), s
+        with Weftd("--sampling", "openai,top_k=3", model=path) as d:
+            s = settings(d)
+            assert (s["temperature"], s["top_k"], s["top_p"], s["min_p"], s["repeat_penalty"]) == (1, 3, 1, 0, 1), s
     for bad in ("x=1", "top_k", "temperature=9", "seed=x", "top_p=0.5x"):
         r = run_weftd("--model", tiny_model(), "--listen", "127.0.0.1:0", "--sampling", bad)
         assert r.returncode == 78 and bad.split("=")[0] in r.stderr and r.stderr.count("\n") == 1, r

@@ -1,0 +1,29 @@
+#pragma once
+
+/*
+ * sampling_defaults - the sampling parameters of requests that leave them out. The first of these
+ * layers that has a value decides it:
+ *
+ *      the option `sampling`        NAME=VALUE, ...
+ *      the model file               general.sampling.*
+ *      the model family             values that its makers publish, by architecture and name
+ *      weft                         temperature 0.8, top_k 40, top_p 0.95, min_p 0.05
+ *
+ * `sampling = openai` replaces the last three by OpenAI's defaults: temperature 1, nothing cut off.
+ */
+
+#include "base/gguf.h"
+#include "proto/params.h"
+
+struct sampling_defaults {
+    struct sampling values;
+    bool has_seed;
+    uint64_t seed;   /* the option's, where has_seed */
+    char source[48]; /* the first layer above that set a value: "option", "model-file",
+                      * "family:NAME", "weft" or "openai" */
+};
+
+/* Fills @out for the model in @file, which its users know as @name. @option: the items of the
+ * option `sampling`, ends with NULL. 0, or -EINVAL with @err for an item that is no parameter. */
+int sampling_defaults_read(struct sampling_defaults *out, const struct gguf *file, const char *name,
+                           char *const *option, struct err *err);

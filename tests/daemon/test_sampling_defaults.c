@@ -1,0 +1,77 @@
+#include "daemon/sampling_defaults.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/util.h"
+#include "tests/support/tiny_model.h"
+
+/* Reads the defaults of a model of architecture @arch that is called @name. */
+static int read_defaults(struct sampling_defaults *out, const char *arch, const char *name,
+                         char *const *option, struct err *err) {
+    struct tiny_model t = {.arch = arch};
+    struct gguf *file;
+    char path[64];
+
+    tiny_model_temp(&t, path);
+    cr_assert_eq(gguf_open(&file, path, err), 0, "%s", err->message);
+    int r = sampling_defaults_read(out, file, name, option, err);
+    gguf_free(file);
+    unlink(path);
+    return r;
+}
+
+Test(sampling_defaults, are_those_of_the_family_else_of_weft) {
+    static const struct {
+        const char *arch, *name, *source;
+        double temperature, top_p, min_p, repetition_penalty;
+        int64_t top_k;
+    } cases[] = {
+        {"qwen3", "Qwen3-8B-Q4_K_M", "family:qwen3", 0.6, 0.95, 0, 1, 20},
+        {"qwen3", "qwen3_4b_INSTRUCT_2507", "family:qwen3-instruct", 0.7, 0.8, 0, 1, 20},
+        {"qwen3", "DeepSeek-R1-0528-Qwen3-8B", "family:deepseek-r1", 0.6, 0.95, 0, 1, 0},
+        {"llama", "Llama-3.2-1B", "family:llama-3", 0.6, 0.9, 0, 1, 0},
+        {"llama", "llama3", "family:llama-3", 0.6, 0.9, 0, 1, 0},
+        {"llama", "codellama-34b", "weft", 0.8, 0.95, 0.05, 1, 40},
+        {"llama", "tinyllama-1.1b-chat", "weft", 0.8, 0.95, 0.05, 1, 40},
+        {"llama", "", "weft", 0.8, 0.95, 0.05, 1, 40},
+    };
+    char *none[] = {NULL};
+
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct sampling_defaults d;
+        struct err err = {0};
+
+        cr_assert_eq(read_defaults(&d, cases[i].arch, cases[i].name, none, &err), 0);
+        cr_expect_str_eq(d.source, cases[i].source, "%s: %s", cases[i].name, d.source);
+        cr_expect_eq(d.values.temperature, cases[i].temperature, "%s", cases[i].name);
+        cr_expect_eq(d.values.top_p, cases[i].top_p, "%s", cases[i].name);
+        cr_expect_eq(d.values.min_p, cases[i].min_p, "%s", cases[i].name);
+        cr_expect_eq(d.values.repetition_penalty, cases[i].repetition_penalty, "%s", cases[i].name);
+        cr_expect_eq(d.values.top_k, cases[i].top_k, "%s", cases[i].name);
+        cr_expect_eq(params_check(&d.values, &err), 0);
+        cr_expect_not(d.has_seed);
+    }
+}
+
+Test(sampling_defaults, the_option_comes_first) {
+    char *some[] = {"top_k=5", "seed=9", NULL}, *openai[] = {"openai", NULL};
+    char *both[] = {"openai", "min_p=0.5", NULL}, *bad[] = {"top_k=five", NULL};
+    struct sampling_defaults d;
+    struct sampling off;
+    struct err err = {0};
+
+    params_init(&off);
+    cr_assert_eq(read_defaults(&d, "qwen3", "Qwen3-8B", some, &err), 0);
+    cr_expect_str_eq(d.source, "option");
+    cr_expect(d.values.top_k == 5 && d.values.temperature == 0.6 && d.has_seed && d.seed == 9);
+    cr_assert_eq(read_defaults(&d, "qwen3", "Qwen3-8B", openai, &err), 0);
+    cr_expect_str_eq(d.source, "openai");
+    cr_expect_eq(memcmp(&d.values, &off, sizeof(off)), 0);
+    cr_assert_eq(read_defaults(&d, "qwen3", "Qwen3-8B", both, &err), 0);
+    off.min_p = 0.5;
+    cr_expect_eq(memcmp(&d.values, &off, sizeof(off)), 0);
+    cr_expect_eq(read_defaults(&d, "qwen3", "Qwen3-8B", bad, &err), -EINVAL);
+    cr_expect(strstr(err.message, "top_k=five"), "%s", err.message);
+}
