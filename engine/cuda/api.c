@@ -40,12 +40,6 @@ static int versions(int *driver, int *runtime) {
     return (int)(r == cudaSuccess ? cudaRuntimeGetVersion(runtime) : r);
 }
 
-/* Of a multiprocessor's shared memory, where it may have 228 KiB. The others are left to the L1
- * cache, 60 KiB with what it has anyway: up to six rows of 4096 activations stay there while matvec
- * reads them for each of its rows of tiles, and three of its blocks still fit (Q4_K). */
-#define SHARED_MOST (228 << 10)
-#define SHARED_USED (196 << 10)
-
 /* A device without an address on a bus has "". */
 static int describe(int device, struct cuda_device *out) {
     struct cudaDeviceProp p;
@@ -184,8 +178,7 @@ static int copy_rows(const struct cuda_rows *to, const struct cuda_rows *from, s
 }
 
 /* The runtime loads a kernel when it is used first (lazy loading); asking for its attributes is the
- * documented way to have it before. The percentage is a wish, which the driver fulfils with the
- * next size that there is: 164 or 100 KiB where these are the most. */
+ * documented way to have it before. */
 static int allow_shared(const void *kernel, uint32_t bytes) {
     struct cudaFuncAttributes a;
     cudaError_t r = cudaFuncGetAttributes(&a, kernel);
@@ -194,7 +187,7 @@ static int allow_shared(const void *kernel, uint32_t bytes) {
         r = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (r == cudaSuccess)
         r = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 bytes < SHARED_USED ? 100 * SHARED_USED / SHARED_MOST + 1 : 100);
+                                 cuda_carveout(bytes));
     return (int)r;
 }
 

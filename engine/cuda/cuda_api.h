@@ -28,6 +28,23 @@ enum {
     CUDA_UNKNOWN = 999,
 };
 
+/*
+ * Kernels that fit ask for 196 KiB of shared memory on a multiprocessor that has 228 KiB of it and
+ * of L1 cache. The cache keeps the rest, 32 KiB and the 28 KiB that are always its own: up to six
+ * rows of 4096 activations stay there while matvec reads them for each of its rows of tiles, and
+ * three blocks of matvec still fit (Q4_K).
+ */
+#define SHARED_MOST (228u << 10)
+#define SHARED_USED (196u << 10)
+
+/* Returns the part of SHARED_MOST, in percent, that a kernel with @bytes of dynamic shared memory
+ * asks for. The driver takes the next larger size that the device has, so the percentage is rounded
+ * down: one percent more than 196 KiB would mean 228. Devices with fewer sizes (164 KiB, 100 KiB)
+ * take their largest one. */
+static inline int cuda_carveout(uint32_t bytes) {
+    return bytes < SHARED_USED ? (int)(100 * SHARED_USED / SHARED_MOST) : 100;
+}
+
 /* What the runtime says of a device. */
 struct cuda_device {
     char name[128], address[16]; /* on its bus: domain:bus:device.function */

@@ -80,7 +80,7 @@ static int describe(int device, struct cuda_device *out) {
         .minor = fake_cuda.minor + other,
         .n_multiprocessors = fake_cuda.n_multiprocessors,
         .bytes = fake_cuda.bytes,
-        .shared_bytes = 196 << 10,
+        .shared_bytes = SHARED_USED,
         .block_bytes = SIMT_DYNAMIC_MAX,
         .cache_bytes = 50 << 20,
     };
@@ -415,11 +415,24 @@ static struct loaded *load(const void *kernel) {
     return l;
 }
 
+/* Returns the bytes of shared memory that the driver sets up for @percent of the most: the next
+ * larger one of the sizes of compute capability 9.0. */
+static uint32_t carved_out(int percent) {
+    static const uint32_t sizes[] = {0, 8, 16, 32, 64, 100, 132, 164, 196, 228}; /* KiB */
+    uint32_t i = 0;
+
+    while (i + 1 < ARRAY_SIZE(sizes) && sizes[i] * 100 < (uint32_t)percent * 228)
+        i++;
+    return sizes[i] << 10;
+}
+
 static int allow_shared(const void *kernel, uint32_t bytes) {
     int r = call();
 
     if (r)
         return r;
+    if (bytes < SHARED_USED && carved_out(cuda_carveout(bytes)) != SHARED_USED)
+        fake_refuse("a carve-out that the driver rounds to another size");
     bool servers = kernel == kernel_matmul_m128 || kernel == kernel_matmul_wgmma ||
                    kernel == kernel_matmul_wgmma_64 || kernel == kernel_attend_latent_bulk ||
                    kernel == kernel_attend_latent_bulk_q8;
