@@ -54,20 +54,21 @@ DEVICE struct vec4 load16(const void *p) {
     return v;
 }
 
-/* Likewise from device memory that the kernel does not write: the compiler may ask for it before
- * what stands in front of it is stored to shared memory, which an address alone does not allow. */
+/* Loads 16 bytes of device memory that the kernel does not write. The compiler may move the load up
+ * over stores to shared memory, which it could not tell apart by the address alone, but not over
+ * wait_for_previous(): both are volatile. */
 DEVICE struct vec4 load16_device(const void *p) {
     struct vec4 v;
 
-    asm("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(p));
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
     return v;
 }
 
-/* Likewise 8 bytes, a multiple of 8. */
+/* Loads 8 bytes, a multiple of 8, as load16_device() does. */
 DEVICE void load8_device(const void *p, uint32_t v[2]) {
-    asm("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "l"(p));
 }
 
 /* The 8 bytes at @p, a multiple of 8. */
@@ -227,6 +228,16 @@ DEVICE void wait_for_previous() {
 DEVICE void wait_before_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Orders what threads have written to device memory before copies in bulk that read it, which reach
+ * memory another way (the async proxy): by the threads that wrote it, behind their stores, and by
+ * those that start the copies, behind wait_for_previous(). That wait orders ordinary loads and
+ * stores; nothing says that it orders proxies where a kernel is launched early. */
+DEVICE void fence_bulk() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
 
