@@ -402,6 +402,7 @@ template <bool Q8> DEVICE void attend_items(const struct attend_args &a) {
 KERNEL(attend_latent_bulk, struct attend_args, CUDA_THREADS, 1) {
 #ifdef WEFT_BULK
     wait_for_previous();
+    fence_bulk();
     attend_items<false>(a);
 #endif
 }
@@ -409,6 +410,7 @@ KERNEL(attend_latent_bulk, struct attend_args, CUDA_THREADS, 1) {
 KERNEL(attend_latent_bulk_q8, struct attend_args, CUDA_THREADS, 1) {
 #ifdef WEFT_BULK
     wait_for_previous();
+    fence_bulk();
     attend_items<true>(a);
 #endif
 }

@@ -289,6 +289,7 @@ KERNEL(store_latent, struct latent_args, CUDA_THREADS, 2) {
     store_head(s, 0, PAGE_K,
                s.pages + (size_t)s.batch->row_page[s.cls][r] * page_layer_bytes(&s.shape),
                s.batch->row_slot[r], head);
+    fence_bulk(); /* attend_latent_bulk reads the page */
 }
 
 KERNEL(copy_page, struct copy_args, CUDA_THREADS, 2) {
@@ -300,4 +301,5 @@ KERNEL(copy_page, struct copy_args, CUDA_THREADS, 2) {
     for (size_t i = ((size_t)blockIdx.x * CUDA_THREADS + threadIdx.x) * 16; i < a.page_bytes;
          i += step)
         store16(to + i, load16(from + i));
+    fence_bulk(); /* attend_latent_bulk reads the page */
 }

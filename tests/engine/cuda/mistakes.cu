@@ -137,6 +137,8 @@ KERNEL(mistake_bulk, struct mistake_args, 64, 1) {
     enum mistake w = a.what;
 
     wait_for_previous();
+    if (w != BULK_NOT_ORDERED)
+        fence_bulk();
     if (t == 0) {
         bulk_init(&s.full);
         if (w != BULK_NOT_PUBLISHED)

@@ -192,7 +192,7 @@ static void start(struct fiber *f, uint32_t thread) {
     f->multiplied = 0;
     f->begun = false;
     f->bar = NULL;
-    f->lane = {f->stack, STACK_BYTES, thread, 0, false, false, 0, {}};
+    f->lane = {f->stack, STACK_BYTES, thread, 0, false, false, false, 0, {}};
     if (!simt_looks)
         f->lane.stack = NULL, f->lane.stack_bytes = SIZE_MAX;
 #ifdef __x86_64__
@@ -515,6 +515,10 @@ void wait_for_previous() {
     current->lane.waited = true;
 }
 
+void fence_bulk() {
+    current->lane.sees_memory = current->lane.waited;
+}
+
 void wait_before_next() {
     current->lane.waited = true;
     simt_check_waits_first();
@@ -658,6 +662,8 @@ void bulk_copy(void *to, const void *from, uint32_t n, uint64_t *bar) {
     check_aligned(from, 16);
     if (n == 0 || n % 16)
         simt_fault("a copy in bulk of %u bytes: not aligned", n);
+    if (!current->lane.sees_memory)
+        simt_fault("a copy in bulk without fence_bulk() behind wait_for_previous()");
     if (b->n_copies == BULK_MAX)
         simt_fault("more than %u copies in bulk in a phase", BULK_MAX);
     simt_check_access(from, n, SIMT_READ, pc);

@@ -306,6 +306,7 @@ uint64_t simt_lane_xor(const char *here, uint64_t v, int mask);
 #define lane_xor(v, mask) simt_lane_xor(SIMT_HERE, v, mask)
 
 void wait_for_previous();
+void fence_bulk();
 void wait_before_next();
 
 static inline void prefetch(const void *p) {

@@ -52,6 +52,7 @@ static const char *const words[N_MISTAKES] = {
     [WGMMA_HALF_A_GROUP] = "have not multiplied together",
     [WGMMA_OTHER_OPERAND] = "have not multiplied together",
     [BULK_NOT_PUBLISHED] = "without bulk_publish()",
+    [BULK_NOT_ORDERED] = "without fence_bulk()",
     [BULK_NOT_INITIALISED] = "before it was written",
     [BULK_NOT_WAITED_FOR] = "before the copy to it was waited for",
     [BULK_WAITED_BY_ANOTHER] = "before the copy to it was waited for",
