@@ -69,12 +69,20 @@ DEVICE uint32_t wide_blocks_of(const struct plan_args &a, uint32_t n_queries, ui
     return a.wide_item ? whole + (n_queries - whole * size > a.few && size > a.few) : 0;
 }
 
-/* Whether there are blocks of queries enough to fill the device. */
-DEVICE bool is_crowded(const struct plan_args &a, struct Plan &p) {
+/* Returns how long a block that goes over all chunks of a sequence takes: a unit is a chunk by a
+ * block of few queries. */
+DEVICE uint64_t time_of(const struct plan_args &a, const struct plan_seq &s) {
+    bool wide = a.wide_item && a.wide > a.few && s.n_rows * a.group > a.few;
+
+    return (uint64_t)((s.pos0 + s.n_rows - 1) / ATTN_CHUNK + 1) * (wide ? WIDE_WORTH : 1);
+}
+
+/* Returns the units of work of all sequences and key heads, if all blocks go over all chunks. */
+DEVICE uint64_t work_of(const struct plan_args &a, struct Plan &p) {
     uint64_t n = 0;
 
     for (uint32_t i = threadIdx.x; i < a.batch->n_seqs; i += CUDA_THREADS)
-        n += blocks_of(a, a.batch->seq[i]);
+        n += blocks_of(a, a.batch->seq[i]) * time_of(a, a.batch->seq[i]);
     for (int m = 1; m < 32; m *= 2)
         n += lane_xor(n, m);
     if (threadIdx.x % 32 == 0)
@@ -83,8 +91,20 @@ DEVICE bool is_crowded(const struct plan_args &a, struct Plan &p) {
     n = 0;
     for (uint32_t i = 0; i < CUDA_THREADS / 32; i++)
         n += p.sums[i];
-    n *= a.n_head_kv;
-    return a.wide > a.few ? 2 * n >= a.n_multiprocessors : n >= (uint64_t)8 * a.n_multiprocessors;
+    return n * a.n_head_kv;
+}
+
+/* Whether the blocks of a sequence go over all their chunks: not where the device would wait for
+ * them, since the work of a step divides into less for each multiprocessor. A block of many
+ * queries, of which a multiprocessor has one, may take twice its share, as blocks of few queries
+ * take twice as long for the same work; a block of few queries takes an eighth at most. A sequence
+ * of one row loses nothing when it is split. */
+DEVICE bool is_whole(const struct plan_args &a, const struct plan_seq &s, uint64_t work) {
+    uint64_t time = time_of(a, s) * a.n_multiprocessors;
+
+    if (s.n_rows == 1 && s.pos0 / ATTN_CHUNK >= LONG_CHUNKS)
+        return false;
+    return a.wide > a.few ? time <= 2 * work : 8 * time <= work;
 }
 
 /* Chunks that two sequences of one row have in common, by a warp. */
@@ -247,7 +267,7 @@ DEVICE bool give_group(const struct plan_args &a, struct Plan &p, uint32_t i, ui
 
 /* By one thread, for @n sequences from @first on. */
 DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint32_t n,
-                 bool crowded, struct Given &g) {
+                 uint64_t work, struct Given &g) {
     uint32_t run = run_of(a, p, n);
     bool many = n * a.n_head_kv >= a.n_multiprocessors;
 
@@ -261,10 +281,8 @@ DEVICE void give(const struct plan_args &a, struct Plan &p, uint32_t first, uint
             i += n_group;
             continue;
         }
-        /* Nothing else would be left for the device to do than a long sequence's one row. */
         const struct plan_seq &s = p.known[i].s;
-        bool is_long = s.n_rows == 1 && s.pos0 / ATTN_CHUNK >= LONG_CHUNKS;
-        bool whole = crowded && !is_long;
+        bool whole = is_whole(a, s, work);
         p.planned[i] = {whole ? g.items : NO_ITEM, g.wide_items, {}, 0, 0, 0, 0};
         if (whole) {
             uint32_t n_wide = wide_blocks_of(a, s.n_rows * a.group, a.wide);
@@ -342,7 +360,7 @@ KERNEL(plan, struct plan_args, CUDA_THREADS, 1) {
     SHARED struct Plan p;
     uint32_t tid = threadIdx.x, warp = tid / 32, n_seqs = a.batch->n_seqs;
     struct Given g = {0, 0, 0, 0};
-    bool crowded = is_crowded(a, p);
+    uint64_t work = work_of(a, p);
 
     for (uint32_t first = 0; first < n_seqs; first += PLAN_SEQS) {
         uint32_t n = n_seqs - first < PLAN_SEQS ? n_seqs - first : PLAN_SEQS;
@@ -359,7 +377,7 @@ KERNEL(plan, struct plan_args, CUDA_THREADS, 1) {
         }
         sync_block();
         if (tid == 0)
-            give(a, p, first, n, crowded, g);
+            give(a, p, first, n, work, g);
         sync_block();
         for (uint32_t i = warp; i < n; i += CUDA_THREADS / 32)
             write_seq(a, p, i);

@@ -274,6 +274,33 @@ Test(plan, sequences_on_the_same_pages_share_their_chunks) {
     cr_expect(model.n_gone_on > 1000, "%llu", (unsigned long long)model.n_gone_on);
 }
 
+/* A piece of a long prompt beside 70 short sequences, which alone fill an H200: two blocks a key
+ * head that went over all its chunks would work long after the others have ended. */
+Test(plan, a_long_prompt_beside_many_sequences_is_split) {
+    struct plan_args l = {.group = 4,
+                          .n_head_kv = 8,
+                          .n_multiprocessors = 132,
+                          .max_partials = 2000,
+                          .page_tokens = 16,
+                          .few = ATTN_QUERIES,
+                          .wide = ATTN_WIDE,
+                          .shared = ATTN_QUERIES};
+    static struct plan p;
+
+    for (int prompts = 1; prompts <= 20; prompts += 19) {
+        struct world *w = new_world();
+
+        for (uint32_t i = 0; i < 70; i++)
+            add_seq(w, 1, 1000, 0);
+        for (int i = 0; i < prompts; i++)
+            add_seq(w, 64, 6000, 0);
+        check_plan(&w->batch, &l, &model);
+        run_plan(&w->batch, &l, &p);
+        cr_expect(p.head.n_wide_items == (prompts == 1 ? 0 : 40), "%u", p.head.n_wide_items);
+        cr_expect(p.head.n_merges == (prompts == 1 ? 16 : 0), "%u", p.head.n_merges);
+    }
+}
+
 /* 128 sequences of 4k on an H200, the first 3k in common: four blocks of 128 queries for each of
  * four runs of three chunks, and an item a sequence for the rest. */
 Test(plan, a_prefix_of_many_is_read_by_blocks_of_128_queries) {
