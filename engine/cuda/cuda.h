@@ -23,7 +23,7 @@
 
 #define LOGIT_ROWS 128u           /* wants whose logits exist at a time; more are done in rounds */
 #define LOAD_BYTES (16u << 20)    /* of one of the two buffers that weights pass through */
-#define WAIT_LIMIT_NS 60000000000 /* a step that takes longer is a lost device */
+#define WAIT_LIMIT_NS 60000000000 /* a device that does not reach an event by then is lost */
 #define MEMORY_WAIT_MS 10000u     /* for memory that another process is about to give back */
 #define LIST_MAX 4096u            /* bias entries, and bans, of a sequence */
 #define WIDE_ROWS 128u            /* be.wide_rows: no graph is larger */
@@ -289,6 +289,9 @@ struct be {
 /* 0, or -EIO when @error is one of the runtime's, or the device was lost before. The first error
  * is kept in be.error with @what, the name of the call; from then on be.lost is set. */
 int cuda_check(struct be *b, int error, const char *what);
+/* Waits until the device has reached @event. Returns 0, or -EIO as cuda_check() does; also after
+ * be.wait_limit_ns without an answer, when be.stuck is set. */
+int cuda_wait_event(struct be *b, void *event, const char *what);
 
 /* The first of @n columns, or rows of a matrix, that are rank @r's of @n_ranks. */
 static inline uint32_t rank_cut(uint64_t n, uint32_t r, uint32_t n_ranks) {

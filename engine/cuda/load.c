@@ -28,12 +28,10 @@ static int own(struct be *b, size_t bytes, void **out, struct err *err) {
 
 /* Waits until buffer @i may be filled. */
 static int wait_buffer(struct be *b, int i) {
-    int e = b->load[i].busy ? CUDA_NOT_READY : 0;
+    bool busy = b->load[i].busy;
 
-    while (e == CUDA_NOT_READY)
-        e = b->api->event_query(b->load[i].event);
     b->load[i].busy = false;
-    return cuda_check(b, e, "cudaEventQuery");
+    return busy ? cuda_wait_event(b, b->load[i].event, "loading weights") : 0;
 }
 
 /* @n bytes on their way from the file to @to, through buffer @i, which is busy until mark_busy()'s
@@ -53,6 +51,13 @@ static int send_piece(struct be *b, int i, const uint8_t *from, size_t n, void *
 static int mark_busy(struct be *b, int i) {
     b->load[i].busy = true;
     return cuda_check(b, b->api->event_record(b->load[i].event, b->stream), "cudaEventRecord");
+}
+
+/* Waits until the device has done all that was enqueued. */
+static int wait_all(struct be *b) {
+    int r = mark_busy(b, 0);
+
+    return r < 0 ? r : wait_buffer(b, 0);
 }
 
 /* Bytes as they are. */
@@ -137,7 +142,7 @@ static int check_values(struct be *b, const struct tensor *t, struct err *err) {
         b, b->api->copy(b->found_host, b->found, sizeof(*b->found), CUDA_TO_HOST, b->stream),
         "cudaMemcpyAsync");
 
-    r = r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "repack");
+    r = r < 0 ? r : wait_all(b);
     if (r == 0 && b->found_host->bad)
         r = err_set(err, 0, NULL,
                     "tensor '%s' holds numbers beyond half precision: use --backend cpu", t->name);
@@ -153,7 +158,7 @@ int cuda_scale_tiles(struct be *b, struct matrix *m, uint32_t n_row_tiles, float
     m->inverse *= tile_power_of_two(-a.unit);
     int r = cuda_launch(b, &l, &a, sizeof(a));
     /* matvec reads tiles before the kernel before it has ended. */
-    return r < 0 ? r : cuda_check(b, b->api->stream_wait(b->stream), "scale_tiles");
+    return r < 0 ? r : wait_all(b);
 }
 
 /* Which rows of a tensor a matrix is made of: @n at a time, every @stride, from @first on. A part

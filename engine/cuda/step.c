@@ -669,8 +669,8 @@ static int64_t now_ns(void) {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-/* Asks without pause for 2 ms, then every 50 us: a step takes 1 to 200 ms. */
-static int wait_event(struct be *b, void *event) {
+/* Asks without a pause for 2 ms, then every 50 us: a step takes 1 to 200 ms. */
+int cuda_wait_event(struct be *b, void *event, const char *what) {
     int64_t start = now_ns();
     int e = b->api->event_query(event);
 
@@ -678,8 +678,8 @@ static int wait_event(struct be *b, void *event) {
         int64_t waited = now_ns() - start;
 
         if (waited > b->wait_limit_ns) {
-            snprintf(b->error, sizeof(b->error), "a step was not done in %lld s",
-                     (long long)(b->wait_limit_ns / 1000000000));
+            snprintf(b->error, sizeof(b->error), "%s: the device has not answered for %lld ms", what,
+                     (long long)(b->wait_limit_ns / 1000000));
             b->lost = b->stuck = true;
             return -EIO;
         }
@@ -687,7 +687,7 @@ static int wait_event(struct be *b, void *event) {
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
         e = b->api->event_query(event);
     }
-    return cuda_check(b, e, "step");
+    return cuda_check(b, e, what);
 }
 
 /* From pinned memory; the engine reads them until the step after next ends. */
@@ -722,7 +722,7 @@ static int await(struct step *s) {
     assert(s->batch && (s->be->lost || (!s->held && !s->due)));
     if (r == 0 && !s->recorded)
         r = step_record(s);
-    return r < 0 ? r : wait_event(s->be, s->event);
+    return r < 0 ? r : cuda_wait_event(s->be, s->event, "step");
 }
 
 int step_wait(struct step *s) {

@@ -251,6 +251,7 @@ static int event_record(void *e, void *stream) {
         return 0;
     }
     stream_enqueue(s, OP_RECORD)->to = e;
+    fake_cuda.n_records++;
     event->recorded++;
     event->asked = false;
     event->stream = s;

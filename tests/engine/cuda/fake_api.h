@@ -19,6 +19,7 @@ struct fake_cuda {
     int error;        /* with which it fails; 0: with one that is made up */
     uint32_t
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
+    uint32_t hang_records; /* events are never reached once so many were recorded; 0: they are */
     int hang_device; /* whose events these are */
     /* 1 + the device that does all before the others do anything; 0: none, -1: another one
      * from one time to the next that the host waits. */
@@ -47,7 +48,7 @@ struct fake_cuda {
     void (*on_launch)(const char *kernel, uint64_t number, void *args);
 
     /* For tests to look at. */
-    uint32_t n_calls, n_waits;               /* n_waits: of streams for events */
+    uint32_t n_calls, n_waits, n_records;    /* n_waits: of streams for events */
     uint32_t n_drained;                      /* how often the host has waited for something */
     int n_live;                              /* allocations, streams and events */
     size_t n_bytes, peak_bytes, n_exchanged; /* exchanged: copied from device to device */

@@ -207,7 +207,8 @@ void streams_drain(struct stream *only, const struct event *until) {
 }
 
 bool streams_hang(void) {
-    return fake_cuda.hang_after && n_samplings >= fake_cuda.hang_after;
+    return (fake_cuda.hang_after && n_samplings >= fake_cuda.hang_after) ||
+           (fake_cuda.hang_records && fake_cuda.n_records >= fake_cuda.hang_records);
 }
 
 void streams_sampled(void) {

@@ -713,3 +713,20 @@ Test(cuda, a_hanging_device_is_given_up) {
     cr_expect(fake_find()->n_live > 0, "left to the end of the process");
     unlink(path);
 }
+
+/* A device that stops answering while weights are loaded: opening fails with the reason instead of
+ * waiting for ever. */
+Test(cuda, a_device_that_hangs_while_weights_are_loaded_is_given_up) {
+    struct err err = {0};
+    char path[64];
+
+    fake_small_model(path);
+    setenv("WEFT_CUDA_WAIT_MS", "20", 1);
+    fake_find()->hang_records = 1; /* the first buffer of weights */
+    __lsan_disable();
+    cr_expect(try_all(path, &err) == -EIO, "%s", err.message);
+    __lsan_enable();
+    cr_expect(strstr(err.message, "loading weights: the device has not answered for 20 ms"), "%s",
+              err.message);
+    unlink(path);
+}
