@@ -182,9 +182,8 @@ struct be {
     uint32_t fuse, wide_rows;
     struct temper temper; /* of the layers' queries, all the same */
     bool wants_early;     /* as early_open() found */
-    /* Found wrong: matvec; panels that blocks share, also cut ones; cut ones; what many sequences
-     * share by attend_wide. */
-    bool no_matvec, no_split, no_cut, no_many;
+    /* Found wrong: matvec; panels that blocks share; what many sequences share by attend_wide. */
+    bool no_matvec, no_split, no_many;
     /* Left out, never both; wants_: not found wrong by the self-test. */
     bool no_expert_vec, no_expert_wide, wants_expert_vec;
     bool wgmma, cores; /* products of wgmma are right here; rows are packed for them by the op */
@@ -396,20 +395,17 @@ int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias by matvec, matmul_wide or matmul_m128, whichever takes the fewest instructions:
  * equal bits. */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
-/* How the panels of a product are divided between blocks (matmul_args); {1, 0}: they are not. */
-struct division {
-    uint32_t n_splits, n_cut;
-};
-/* The same by matmul_wide; shared segments: cuda_can_split(). */
+/* Computes cuda_matmul() by matmul_wide; @n_splits blocks share the segments of a panel, where
+ * cuda_can_split(), or 1. */
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                     struct division by);
+                     uint32_t n_splits);
 bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows);
 /* The argument of matmul_wide and matmul_wgmma, by panels of @block_rows rows of activations
  * (MATMUL_COLUMNS or WGMMA_ROWS), which says what of x->left is left, and *x->gated: where segments
  * are not shared and gate and up are alike. */
 struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
-                                  bool add, uint32_t block_rows, struct division by);
-/* Columns that blocks with 64 rows walk one after the other, and the division with which it takes
+                                  bool add, uint32_t block_rows, uint32_t n_splits);
+/* Columns that blocks with 64 rows walk one after the other, and the *n_splits with which these are
  * the fewest. @adding: what adding up the shared segments takes, as columns: 256 KiB from the L2
  * cache at 64 bytes a cycle and two trips there. A column takes matmul_wide 6.5 cycles (mma.sync
  * for 128 x 64 of y), matmul_wgmma_64 4. Computed, not measured. */
@@ -418,11 +414,8 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
 /* Likewise where the kernel behind adds them up, with all multiprocessors: 64 rows of 4,096 columns
  * are 8 MiB, 1.5 us from an H200's L2 cache, which are 465 and 755 columns. */
 #define LEFT_COLUMNS 512u
-/* Likewise where panels are cut: a count, 0.8 us, and a sum of 32 KiB, 0.3 us at 64 bytes a
- * cycle. */
-#define CUT_COLUMNS 512u
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
-                      struct division *by);
+                      uint32_t *n_splits);
 /* Sets be.m128: whether this device can run matmul_m128, and when. 0 or -EIO. */
 int m128_open(struct be *b);
 /* Whether matmul_m128 takes fewer rounds of the device's blocks than matmul_wide. */
@@ -439,7 +432,7 @@ int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x,
 /* The same by panels of @block_rows (WGMMA_ROWS or MATMUL_COLUMNS) rows; those of 128 are not
  * divided. */
 int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                 uint32_t block_rows, struct division by);
+                 uint32_t block_rows, uint32_t n_splits);
 /* Whether the kernels compute what they should, at the end of open (selftest.c). A kernel that does
  * not is left out where a plainer one does the same: be.note. 0, or refused with the reason. */
 int cuda_selftest(struct be *b, struct err *err);

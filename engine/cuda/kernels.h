@@ -353,11 +353,9 @@ struct matmul_args {
     /* matmul_wide: a panel is 128 rows of a matrix by 64 of the activations, n_columns of which
      * stand side by side. n_splits: blocks that share the segments of one, a power of two up to
      * TILE_SEGMENTS; beyond 1 the sums of each, WIDE_SPLIT_BYTES for each panel and of arrived,
-     * which the last of them adds up to y, or, with @leave, none does. n_cut: so many first panels
-     * have two blocks, half of the segments each; the first leaves its sum, CUT_BYTES for each and
-     * of arrived, with which the second goes on. Matrices whose panels are divided have
-     * TILE_SEGMENTS units or more. */
-    uint32_t n_columns, n_panels, n_splits, n_cut, leave;
+     * which the last of them adds up to y, or, with @leave, none does. Matrices whose panels are
+     * divided have TILE_SEGMENTS units or more. */
+    uint32_t n_columns, n_panels, n_splits, leave;
     uint32_t *arrived; /* zeros, and zeros again when it ends */
     float *sums;
     struct ahead ahead; /* of FINISH_STORE */
@@ -369,14 +367,13 @@ struct matmul_args {
 
 /* Blocks of matmul_wide. */
 MX_FN uint32_t matmul_wide_blocks(const struct matmul_args *a) {
-    return a->n_panels * a->n_splits + a->n_cut;
+    return a->n_panels * a->n_splits;
 }
 
 /* Of the blocks that share segments: for each of these [MATMUL_COLUMNS][WIDE_OUT]. */
 #define WIDE_OUT 128u /* rows of the matrix of a panel */
 #define WIDE_SUMS (MATMUL_COLUMNS * WIDE_OUT)
 #define WIDE_SPLIT_BYTES (TILE_SEGMENTS * WIDE_SUMS * 4u)
-#define CUT_BYTES (WIDE_SUMS * 4u)
 
 /* Bytes of shared memory of matvec; @stage_bytes: the largest of its matrices. */
 MX_FN uint32_t matvec_shared(uint32_t stage_bytes) {

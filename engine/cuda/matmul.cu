@@ -346,7 +346,6 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
         total[k] = 0;
     if (a.n_splits > 1)
         shared = first_sum(a, part.panel * TILE_SEGMENTS);
-    take_sum(a, part, total);
     for (uint32_t k = 0; k < SLICE_VECTORS; k++) { /* rows that do not exist are not read from y */
         uint32_t row = row0 + Supply::row_of(k);
 
@@ -358,8 +357,6 @@ DEVICE void multiply_wide(const struct matmul_args &a, struct Part part) {
     copy_wait<0>();
     if (shared)
         return finish_split(a, m, n_rows, row0, tile, ends, a.arrived + part.panel);
-    if (leave_sum(a, part, total))
-        return;
     if (a.gated) {
         sync_block();
 #pragma unroll

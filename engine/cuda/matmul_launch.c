@@ -181,34 +181,20 @@ static uint32_t wide_panels(const struct weights *w, uint32_t n_rows) {
     return (n_rows + MATMUL_COLUMNS - 1) / MATMUL_COLUMNS * tile_groups(w);
 }
 
-/* Panels can be divided into @bytes of sums each. */
-static bool can_divide(const struct be *b, const struct weights *w, uint32_t n_panels,
-                       size_t bytes) {
+/* Each multiprocessor has at least one panel's part, and the sums of all segments, written and read
+ * once, stay in the cache. */
+bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows) {
+    uint32_t n_panels = wide_panels(w, n_rows);
     bool fits = !b->no_split && n_panels <= (uint32_t)b->device.n_multiprocessors &&
-                n_panels * bytes <= b->partial_bytes;
+                n_panels * (size_t)WIDE_SPLIT_BYTES <= b->partial_bytes;
 
     for (uint32_t i = 0; i < w->n_mats; i++)
         fits = fits && w->m[i].n_units >= TILE_SEGMENTS;
     return fits;
 }
 
-/* Each has at least one, and the sums of all, written and read once, stay in the cache. */
-bool cuda_can_split(const struct be *b, const struct weights *w, uint32_t n_rows) {
-    return can_divide(b, w, wide_panels(w, n_rows), WIDE_SPLIT_BYTES);
-}
-
-/* Panels that are left for the last round of the device's blocks, if these are so few that half of
- * a round does: then all of the device has half of the segments of two of them, or less. Else 0. */
-static uint32_t panels_to_cut(const struct be *b, const struct weights *w, uint32_t n_rows) {
-    uint32_t n = (uint32_t)b->device.n_multiprocessors, panels = wide_panels(w, n_rows);
-    uint32_t left = panels % n;
-
-    return panels > n && 2 * left <= n && !b->no_cut && can_divide(b, w, left, CUT_BYTES) ? left
-                                                                                          : 0;
-}
-
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
-                      struct division *by) {
+                      uint32_t *n_splits) {
     uint32_t panels = wide_panels(w, n_rows), n = (uint32_t)b->device.n_multiprocessors;
     uint32_t most = cuda_can_split(b, w, n_rows) ? TILE_SEGMENTS : 1, best = UINT32_MAX;
 
@@ -218,16 +204,10 @@ uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_ro
 
         if (columns < best) {
             best = columns;
-            *by = (struct division){.n_splits = splits};
+            *n_splits = splits;
         }
     }
     assert(best < UINT32_MAX);
-    uint32_t n_cut = panels_to_cut(b, w, n_rows);
-    uint32_t columns = panels / n * w->n_in + w->n_in / 2 + CUT_COLUMNS;
-    if (n_cut > 0 && columns < best) {
-        best = columns;
-        *by = (struct division){1, n_cut};
-    }
     return best;
 }
 
@@ -237,22 +217,20 @@ static bool are_alike(const struct matrix *gate, const struct matrix *up) {
 }
 
 struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
-                                  bool add, uint32_t block_rows, struct division by) {
+                                  bool add, uint32_t block_rows, uint32_t n_splits) {
     struct matmul_args a = cuda_matmul_args(w, x, add);
     uint32_t columns = (x->n_rows + block_rows - 1) / block_rows, group = 0;
 
-    assert(by.n_splits > 0 && TILE_SEGMENTS % by.n_splits == 0);
-    assert(by.n_splits == 1 || (by.n_cut == 0 && cuda_can_split(b, w, x->n_rows)));
-    assert(block_rows == MATMUL_COLUMNS || (by.n_splits == 1 && by.n_cut == 0));
-    a.n_splits = by.n_splits;
-    a.n_cut = by.n_cut;
+    assert(n_splits > 0 && TILE_SEGMENTS % n_splits == 0);
+    assert(n_splits == 1 || (block_rows == MATMUL_COLUMNS && cuda_can_split(b, w, x->n_rows)));
+    a.n_splits = n_splits;
     a.n_columns = columns;
     a.arrived = b->arrived;
     a.sums = b->partial;
-    a.leave = x->left && by.n_splits > 1;
+    a.leave = x->left && n_splits > 1;
     if (x->gated) {
         assert(w->n_mats == 2 && !add);
-        *x->gated = by.n_splits == 1 && are_alike(&w->m[0], &w->m[1]);
+        *x->gated = n_splits == 1 && are_alike(&w->m[0], &w->m[1]);
         a.gated = *x->gated ? w->m[0].n_row_tiles : 0;
         a.glu = x->glu;
     }
@@ -269,13 +247,12 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
     uint32_t groups =
         a.gated ? (w->m[0].n_out + WIDE_OUT / 2 - 1) / (WIDE_OUT / 2) : tile_groups(w);
     a.n_panels = groups * columns;
-    assert(a.n_cut <= a.n_panels);
     return a;
 }
 
 int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                     struct division by) {
-    struct matmul_args a = cuda_wide_args(b, w, x, add, MATMUL_COLUMNS, by);
+                     uint32_t n_splits) {
+    struct matmul_args a = cuda_wide_args(b, w, x, add, MATMUL_COLUMNS, n_splits);
     uint32_t shared = 0;
 
     assert(!x->cores);
@@ -288,7 +265,7 @@ int cuda_matmul_wide(struct be *b, const struct weights *w, const struct operand
 
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     struct matmul_args a;
-    struct division by;
+    uint32_t n_splits;
 
     if (x->cores)
         return wgmma_matmul(b, w, x, add);
@@ -298,6 +275,6 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
     }
     if (m128_is_better(b, w, x->n_rows))
         return m128_matmul(b, w, x, add);
-    wide_columns(b, w, x->n_rows, x->left ? LEFT_COLUMNS : WIDE_SPLIT_COLUMNS, &by);
-    return cuda_matmul_wide(b, w, x, add, by);
+    wide_columns(b, w, x->n_rows, x->left ? LEFT_COLUMNS : WIDE_SPLIT_COLUMNS, &n_splits);
+    return cuda_matmul_wide(b, w, x, add, n_splits);
 }

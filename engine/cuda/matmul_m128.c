@@ -29,7 +29,7 @@ int m128_open(struct be *b) {
 /* A multiprocessor has one block of either at a time. */
 bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows) {
     uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors;
-    struct division by;
+    uint32_t n_splits;
 
     if (b->m128 != M128_IF_BETTER || n_rows <= MATVEC_ROWS)
         return b->m128 == M128_ALWAYS && n_rows > MATVEC_ROWS;
@@ -37,7 +37,7 @@ bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows
         groups += (w->m[i].n_row_tiles + 7) / 8;
     uint32_t blocks = (n_rows + M128_ROWS - 1) / M128_ROWS * groups;
     return (blocks + n - 1) / n * M128_COST * w->n_in <=
-           wide_columns(b, w, n_rows, WIDE_SPLIT_COLUMNS, &by);
+           wide_columns(b, w, n_rows, WIDE_SPLIT_COLUMNS, &n_splits);
 }
 
 /* Grid: columns of 128 rows by groups of eight tiles; shared memory for the format that needs

@@ -34,8 +34,8 @@ bool wgmma_takes(const struct be *b, uint32_t n_rows) {
 }
 
 int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x, bool add,
-                 uint32_t block_rows, struct division by) {
-    struct matmul_args a = cuda_wide_args(b, w, x, add, block_rows, by);
+                 uint32_t block_rows, uint32_t n_splits) {
+    struct matmul_args a = cuda_wide_args(b, w, x, add, block_rows, n_splits);
     uint32_t shared = 0;
 
     assert(b->wgmma && x->cores && (block_rows == WGMMA_ROWS || block_rows == MATMUL_COLUMNS));
@@ -54,14 +54,13 @@ int wgmma_launch(struct be *b, const struct weights *w, const struct operand *x,
 int wgmma_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add) {
     uint32_t groups = 0, n = (uint32_t)b->device.n_multiprocessors;
     uint32_t adding = x->left ? LEFT_COLUMNS : WGMMA_SPLIT_COLUMNS;
-    struct division by;
-    uint32_t columns = wide_columns(b, w, x->n_rows, adding, &by);
+    uint32_t n_splits, columns = wide_columns(b, w, x->n_rows, adding, &n_splits);
 
     for (uint32_t i = 0; i < w->n_mats; i++)
         groups += (w->m[i].n_row_tiles + 7) / 8;
     uint32_t rounds = ((x->n_rows + WGMMA_ROWS - 1) / WGMMA_ROWS * groups + n - 1) / n;
 
     if (rounds * WGMMA_COST * w->n_in <= columns)
-        return wgmma_launch(b, w, x, add, WGMMA_ROWS, (struct division){1, 0});
-    return wgmma_launch(b, w, x, add, MATMUL_COLUMNS, by);
+        return wgmma_launch(b, w, x, add, WGMMA_ROWS, 1);
+    return wgmma_launch(b, w, x, add, MATMUL_COLUMNS, n_splits);
 }

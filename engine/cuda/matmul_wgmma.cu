@@ -215,7 +215,7 @@ template <uint32_t N> struct Walk {
 };
 
 template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct Part part) {
-    constexpr bool divides = N == MATMUL_COLUMNS; /* segments or panels between blocks */
+    constexpr bool divides = N == MATMUL_COLUMNS; /* segments between blocks */
     uint32_t block = part.panel / a.n_columns, column = part.panel % a.n_columns;
     uint32_t row0 = column * N, lane = threadIdx.x % 32;
     float total[N / 2], *shared = NULL;
@@ -226,20 +226,13 @@ template <uint32_t N> DEVICE void multiply(const struct matmul_args &a, struct P
     const struct matrix &own = a.gated ? a.m[threadIdx.x / 128] : m;
     uint32_t tile = a.gated ? gated_tile(block) : block * 8 + threadIdx.x / 32;
 
-    if constexpr (divides) {
-        if (a.n_splits > 1)
-            shared = first_sum(a, part.panel * TILE_SEGMENTS);
-        take_sum(a, part, total);
-    }
+    if (divides && a.n_splits > 1)
+        shared = first_sum(a, part.panel * TILE_SEGMENTS);
     from.start(m, own.tiles, tile, part.first, part.last);
     walk_of(m.format, Walk<N>{a, from, m, part.first, part.last, column, total, shared});
     copy_wait<0>();
-    if constexpr (divides) {
-        if (shared && (a.leave || !last_of(a.arrived + part.panel, a.n_splits)))
-            return;
-        if (leave_sum(a, part, total))
-            return;
-    }
+    if (divides && shared && (a.leave || !last_of(a.arrived + part.panel, a.n_splits)))
+        return;
     uint32_t n_rows = count_rows(a);
     if (a.gated) {
         sync_block();

@@ -84,15 +84,10 @@ struct Part {
     uint32_t panel, first, last;
 };
 
-/* First halves come before panels, second halves behind them: a first half is done long before the
- * block of the second one begins. */
+/* The panels of a launch stand side by side, the blocks that share one's segments too. */
 DEVICE struct Part part_of_block(const struct matmul_args &a) {
     uint32_t block = blockIdx.x, each = TILE_SEGMENTS / a.n_splits, k = block % a.n_splits;
 
-    if (block < a.n_cut)
-        return {block, 0, TILE_SEGMENTS / 2};
-    if (block >= a.n_panels * a.n_splits)
-        return {block - a.n_panels * a.n_splits, TILE_SEGMENTS / 2, TILE_SEGMENTS};
     return {block / a.n_splits, k * each, (k + 1) * each};
 }
 
@@ -127,34 +122,4 @@ DEVICE bool last_of(uint32_t *count, uint32_t n) {
         told = arrive(count, 1, n);
     sync_block();
     return told;
-}
-
-/* Of the second half of a panel: total becomes the sum that the block of the first half has left;
- * where it has not yet, the part becomes all of the panel, for no block waits for another. */
-template <uint32_t K>
-DEVICE void take_sum(const struct matmul_args &a, struct Part &p, float (&total)[K]) {
-    if (a.n_cut == 0 || p.first == 0)
-        return;
-    wait_for_previous();
-    if (!last_of(a.arrived + p.panel, 2)) {
-        p.first = 0;
-        return;
-    }
-    const float *from = first_sum(a, p.panel);
-#pragma unroll
-    for (uint32_t k = 0; k < K; k++)
-        total[k] = from[sum_place(k)];
-}
-
-/* Of the first half of a panel: leaves its sum. false: it is none. */
-template <uint32_t K>
-DEVICE bool leave_sum(const struct matmul_args &a, const struct Part &p, const float (&total)[K]) {
-    if (a.n_cut == 0 || p.last == TILE_SEGMENTS)
-        return false;
-    float *to = first_sum(a, p.panel);
-#pragma unroll
-    for (uint32_t k = 0; k < K; k++)
-        to[sum_place(k)] = total[k];
-    last_of(a.arrived + p.panel, 2);
-    return true;
 }

@@ -195,12 +195,10 @@ enum way {
     NARROW,
     WIDE,
     SHARING,
-    CUT,
     M128,
     WGMMA,
     WGMMA_64,
     WGMMA_SHARING,
-    WGMMA_CUT,
     EXPERT_VEC,
     EXPERT_WIDE,
     WAYS
@@ -216,25 +214,21 @@ static const struct {
     [NARROW] = {"matvec", MATVEC_ROWS},
     [WIDE] = {NULL, ROWS},
     [SHARING] = {"shared segments", ROWS},
-    [CUT] = {"cut panels", ROWS},
     [M128] = {"matmul_m128", ROWS},
     [WGMMA] = {"matmul_wgmma", ROWS},
     [WGMMA_64] = {"matmul_wgmma", ROWS},
     [WGMMA_SHARING] = {"shared segments", ROWS},
-    [WGMMA_CUT] = {"cut panels", ROWS},
     [EXPERT_VEC] = {"expert_vec", ROWS},
     [EXPERT_WIDE] = {"expert_wide", ROWS},
 };
 
 static bool is_wgmma(enum way way) {
-    return way >= WGMMA && way <= WGMMA_CUT;
+    return way >= WGMMA && way <= WGMMA_SHARING;
 }
 
-/* Cut are all panels. */
-static struct division division_of(enum way way) {
-    bool shares = way == SHARING || way == WGMMA_SHARING;
-
-    return (struct division){shares ? 4 : 1, way == CUT || way == WGMMA_CUT ? PANELS : 0};
+/* Blocks that share the segments of a panel. */
+static uint32_t splits_of(enum way way) {
+    return way == SHARING || way == WGMMA_SHARING ? 4 : 1;
 }
 
 /* All rows as those of an expert. */
@@ -275,11 +269,11 @@ static int multiply(struct be *b, const struct product *p, enum way way, float *
         r = cuda_matvec(b, &few);
     } else if (r == 0 && is_wgmma(way)) {
         r = wgmma_launch(b, &p->w, &x, false, way == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS,
-                         division_of(way));
+                         splits_of(way));
     } else if (r == 0) {
         r = way == M128         ? m128_matmul(b, &p->w, &x, false)
             : way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
-                                : cuda_matmul_wide(b, &p->w, &x, false, division_of(way));
+                                : cuda_matmul_wide(b, &p->w, &x, false, splits_of(way));
     }
     r = r < 0 ? r : selftest_fetch(b, p->y.host, p->y.device, bytes);
     memcpy(y, p->y.host, r < 0 ? 0 : bytes);
@@ -340,8 +334,6 @@ int selftest_leave_out(struct be *b, const char *what, const char *why) {
 
 /* Whether steps use the way, and the product has what it needs. */
 static bool is_used(const struct be *b, const struct product *p, enum way way) {
-    struct division by = division_of(way);
-
     if (way == EXPERT_VEC || way == EXPERT_WIDE)
         return p->tensor->n_dims == 3 &&
                !(way == EXPERT_VEC ? b->no_expert_vec : b->no_expert_wide);
@@ -349,15 +341,13 @@ static bool is_used(const struct be *b, const struct product *p, enum way way) {
         return !b->no_matvec;
     if (way == M128)
         return b->m128 != M128_NEVER;
-    if ((by.n_splits > 1 || by.n_cut > 0) && !cuda_can_split(b, &p->w, ROWS))
+    if (splits_of(way) > 1 && !cuda_can_split(b, &p->w, ROWS))
         return false;
-    return !(is_wgmma(way) && !b->wgmma) && !(by.n_cut > 0 && b->no_cut);
+    return b->wgmma || !is_wgmma(way);
 }
 
 /* The way was found wrong: no step uses it from now on. */
 static void leave_way(struct be *b, enum way way) {
-    struct division by = division_of(way);
-
     if (way < WIDE) {
         b->no_matvec = true;
     } else if (way == EXPERT_VEC) {
@@ -365,10 +355,8 @@ static void leave_way(struct be *b, enum way way) {
         b->wants_expert_vec = false;
     } else if (way == EXPERT_WIDE) {
         b->no_expert_wide = true;
-    } else if (by.n_splits > 1) {
+    } else if (splits_of(way) > 1) {
         b->no_split = true;
-    } else if (by.n_cut > 0) {
-        b->no_cut = true;
     } else if (way == M128) {
         b->m128 = M128_NEVER;
     } else {

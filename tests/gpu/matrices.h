@@ -107,10 +107,10 @@ static void drop_inputs(struct inputs *in) {
     free(in->x);
 }
 
-enum kernel { VEC, WIDE, SHARING, CUT, M128, WGMMA, WGMMA_64, WGMMA_SHARING, WGMMA_CUT };
+enum kernel { VEC, WIDE, SHARING, M128, WGMMA, WGMMA_64, WGMMA_SHARING };
 
-static const char *const kernel_name[] = {"vec",   "wide",     "split",       "cut",      "m128",
-                                          "wgmma", "wgmma 64", "wgmma split", "wgmma cut"};
+static const char *const kernel_name[] = {"vec",   "wide",     "split",      "m128",
+                                          "wgmma", "wgmma 64", "wgmma split"};
 
 #define SPLITS 4u /* blocks that share the segments */
 
@@ -118,18 +118,11 @@ static bool shares(enum kernel kernel) {
     return kernel == SHARING || kernel == WGMMA_SHARING;
 }
 
-/* Blocks that have half of a panel's segments. */
-static bool cuts(enum kernel kernel) {
-    return kernel == CUT || kernel == WGMMA_CUT;
-}
-
-/* What these need beside. Cut are the panels of the last round, or half of a single round's. */
+/* What these need beside. */
 static void divide(struct matmul_args *a, enum kernel kernel) {
     uint32_t n = (a->n_rows + 63) / 64 * ((a->m[0].n_row_tiles + 7) / 8);
-    uint32_t most = (uint32_t)device.n_multiprocessors;
 
-    a->n_splits = shares(kernel) ? SPLITS : 1;
-    a->n_cut = !cuts(kernel) ? 0 : n > most ? n % most : (n + 1) / 2;
+    a->n_splits = SPLITS;
     a->arrived = device_new(n * sizeof(*a->arrived));
     a->sums = device_new(n * WIDE_SPLIT_BYTES);
     must(api->fill(a->arrived, 0, n * sizeof(*a->arrived), stream), "cudaMemset");
@@ -158,12 +151,12 @@ static bool multiply(const struct weights_on *w, const struct inputs *in, uint32
                             .n_splits = 1};
 
     a.m[0].y = device_new(bytes);
-    if (shares(kernel) || cuts(kernel))
+    if (shares(kernel))
         divide(&a, kernel);
     bool done = launch_kernel(kernel, &a);
     fetch(out, a.m[0].y, bytes);
     api->release(a.m[0].y);
-    if (shares(kernel) || cuts(kernel)) {
+    if (shares(kernel)) {
         api->release(a.arrived);
         api->release(a.sums);
     }
@@ -208,10 +201,8 @@ static void check_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, u
     multiply(&w, &in, n_rows, WIDE, wide);
     snprintf(name, sizeof(name), "wide %s", at);
     report_check(name, error_of(&w, &in, MIN(n_rows, 4u), wide, 1e-3), 1e-3);
-    for (enum kernel k = SHARING; k <= WGMMA_CUT; k++) {
-        bool divides = shares(k) || cuts(k);
-
-        if ((divides && w.m.n_units < TILE_SEGMENTS) || !multiply(&w, &in, n_rows, k, narrow))
+    for (enum kernel k = SHARING; k <= WGMMA_SHARING; k++) {
+        if ((shares(k) && w.m.n_units < TILE_SEGMENTS) || !multiply(&w, &in, n_rows, k, narrow))
             continue;
         snprintf(name, sizeof(name), "%s = wide %s", kernel_name[k], at);
         report_check(name, differs(name, narrow, wide, n_rows, n_out), 0);

@@ -62,7 +62,7 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     a.m[0].y = y;
     a.m[0].n_out = n_out;
     a.m[0].n_row_tiles = n_out / TILE_ROWS;
-    if (shares(kernel) || cuts(kernel))
+    if (shares(kernel))
         divide(&a, kernel);
     for (uint32_t c = 0; c <= n_copies; c++) {
         if (c == 1)
@@ -82,7 +82,7 @@ static void time_matrix(enum tensor_type type, uint32_t n_out, uint32_t n_in, ui
     qsort(took, 9, sizeof(*took), compare_doubles);
     time_name(name, type, n_out, n_in, n_rows, kernel);
     report_time(name, took[4], (double)bytes, bandwidth);
-    if (shares(kernel) || cuts(kernel)) {
+    if (shares(kernel)) {
         api->release(a.arrived);
         api->release(a.sums);
     }
@@ -131,7 +131,7 @@ static unsigned time_cases(struct time_case *c) {
     for (uint32_t rows = 32; rows <= 64 && wgmma; rows *= 2)
         for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
             c[n++] = (struct time_case){TENSOR_Q4_K, shapes[i].n_out, shapes[i].n_in, rows,
-                                        i > 0 ? WGMMA_SHARING : WGMMA_CUT};
+                                        i > 0 ? WGMMA_SHARING : WGMMA_64};
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
         for (uint32_t rows = i > 0 ? 1 : 8; rows <= 8; rows += 7)
             c[n++] = (struct time_case){types[i], 24576, 4096, rows, VEC};

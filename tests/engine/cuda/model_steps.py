@@ -187,8 +187,6 @@ class Model:
         # The sums of eight segments, which the kernel behind adds up.
         adding = 32 * n * 128 * width / CACHE_BANDWIDTH if splits > 1 else 0
         rounds = -(-n * splits // SMS) / splits
-        if splits == 1 and width == 64 and n > SMS and 0 < 2 * (n % SMS) <= SMS:  # the last round's panels are cut
-            rounds, adding = n // SMS + 0.5, ARRIVE * 1e-6 + 128 * width * 4 / CACHE_WIDTH / (GHZ * 1e9)
         return max(rounds * cycles / (GHZ * 1e9), size / BANDWIDTH) + adding
 
     def attention(self, step, n, own, key_bytes, kernel, handed_on):

@@ -22,10 +22,10 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
         digest[pos] = out->digest;
 }
 
-/* Launches of products of more than a few rows: those whose segments blocks share, those of which
- * panels are cut, and those that are left to the kernel behind; those that end as glu(gate, up), by
+/* Launches of products of more than a few rows: those whose segments blocks share, and
+ * those that are left to the kernel behind; those that end as glu(gate, up), by
  * matmul_wide and by wgmma; those of wgmma by 64 rows a block, and by 128. */
-static uint32_t n_split, n_cut, n_left, n_gated[2], n_wgmma[2];
+static uint32_t n_split, n_left, n_gated[2], n_wgmma[2];
 static uint32_t n_ahead[2]; /* launches of matvec and of attention that bring weights of others */
 static uint32_t n_settled;  /* launches of attention that ask for keys above the wait */
 
@@ -34,7 +34,6 @@ static void count_products(const char *kernel, uint64_t number, void *args) {
 
     if (wgmma_64 || strcmp(kernel, "matmul_wide") == 0) {
         n_split += ((const struct matmul_args *)args)->n_splits > 1;
-        n_cut += ((const struct matmul_args *)args)->n_cut > 0;
         n_left += ((const struct matmul_args *)args)->leave;
     }
     if (strncmp(kernel, "matvec", 6) == 0)
@@ -99,7 +98,7 @@ static void open_with(struct driver *d, const char *path, const char *wgmma,
     fake_find()->n_multiprocessors = n_multiprocessors;
     fake_find()->on_launch = count_products;
     cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
-    n_split = n_cut = n_left = n_gated[0] = n_gated[1] = n_wgmma[0] = n_wgmma[1] = 0;
+    n_split = n_left = n_gated[0] = n_gated[1] = n_wgmma[0] = n_wgmma[1] = 0;
     n_ahead[0] = n_ahead[1] = n_settled = 0;
 }
 
@@ -177,36 +176,6 @@ Test(cuda_products, keys_above_the_wait_are_the_same) {
         if (i == 0)
             memcpy(first, digest, sizeof(digest));
         cr_expect(memcmp(first, digest, sizeof(digest)) == 0, "%u rows", chunk[i]);
-    }
-    unlink(path);
-}
-
-/* Panels of the last round have two blocks, the second of which comes first here and there. */
-Test(cuda_products, cut_panels_are_the_same) {
-    const struct tiny_model m = {.type = TENSOR_Q8_0,
-                                 .n_layer = 1,
-                                 .n_embd = 1088, /* 17 units in 8 segments */
-                                 .n_ff = 160,
-                                 .n_vocab = 40,
-                                 .n_head = 1,
-                                 .n_head_kv = 1,
-                                 .head_dim = 32};
-    uint64_t first[OWN];
-    char path[64];
-
-    tiny_model_temp(&m, path);
-    for (uint32_t way = 0; way < 7; way++) {
-        struct driver d;
-
-        open_with(&d, path, way % 2 ? "1" : "0", 3);
-        fake_find()->order = way;
-        run_rows(&d, way ? OWN : 11);
-        driver_close(&d);
-        fake_find()->order = 0;
-        cr_expect(n_cut == (way > 0), "way %u: %u", way, n_cut);
-        if (way == 0)
-            memcpy(first, digest, sizeof(digest));
-        cr_expect(first[0] && memcmp(first, digest, sizeof(digest)) == 0, "way %u", way);
     }
     unlink(path);
 }

@@ -125,10 +125,6 @@ static bool is_split(const char *kernel, const void *args) {
     return is_matmul(kernel) && ((const struct matmul_args *)args)->n_splits > 1;
 }
 
-static bool is_cut(const char *kernel, const void *args) {
-    return is_matmul(kernel) && ((const struct matmul_args *)args)->n_cut > 0;
-}
-
 static bool is_attend(const char *kernel, const void *args) {
     return strcmp(kernel, "attend_64") == 0;
 }
@@ -259,7 +255,6 @@ Test(cuda_selftest, products_that_are_wrong_are_left_out) {
     static const struct fault faults[] = {
         {is_matvec, "without matvec: other bits than matmul_wide", false, true},
         {is_split, "without shared segments: other bits", false, false},
-        {is_cut, "without cut panels: other bits", false, false},
         {is_wgmma, "without matmul_wgmma: other bits", false, true},
         {is_wide, "matmul_wide of Q8_0 is off by", true, false},
     };
