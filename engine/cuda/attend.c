@@ -165,7 +165,6 @@ int step_attend(struct step *s, const struct model_op *op) {
     struct launch merge = {
         kernel_merge, graph_blocks(s, group, a.few), h->n_kv, CUDA_THREADS, "merge", 0};
     int r = plan(s, h);
-    a.settled = b->settled && !b->met && !s->many_share;
     if (b->shape->mla.rank)
         latent_attend(b, &a);
     else if (step_fuses(s)) {
@@ -173,7 +172,6 @@ int step_attend(struct step *s, const struct model_op *op) {
         s->packed = step_packs_last(s, h->n * h->dim);
         a.rows = s->packed ? b->arrived + b->max_merges * h->n_kv : NULL;
         a.pack = step_pack_args(b, s->gated ? PACK_GATE : PACK_PLAIN, b->o, NULL, h->n * h->dim);
-        a.ahead = cuda_ahead(b, s->output, true);
         return r < 0 ? r : launch_attend(s, h, &a);
     }
     r = r < 0 ? r : launch_attend(s, h, &a);

@@ -82,17 +82,6 @@ template <int D, bool Q8> struct Keys {
     }
 };
 
-/* Starts to bring the keys of the tile that begins with @first, a key a lane, to the L2 cache. */
-template <bool Q8> DEVICE void prefetch_keys(const struct Place &p, uint32_t first) {
-    uint32_t lane = threadIdx.x % 32, bytes = p.dim * (Q8 ? 1 : 2);
-    struct Group at = group_at(p, first + lane / 8 * 8);
-    const uint8_t *key = p.keys + at.page + (at.slot + lane % 8) * bytes;
-
-    prefetch(key);
-    if (bytes > 128)
-        prefetch(key + 128);
-}
-
 /* Starts to bring the values of the tile that begins with key @first to @tile. */
 template <int D, bool Q8>
 DEVICE void start_values(const struct Place &p, uint32_t first, uint8_t *tile) {
@@ -294,10 +283,9 @@ DEVICE void take_item(const struct attend_args &a, uint32_t i, struct Shared<D> 
     sync_block();
 }
 
-/* The item that the block has taken. @above: wait_for_previous() is to come; keys and values that
- * are none of this step's are asked for above it. */
+/* Computes the item that the block has taken. */
 template <int D, bool Q8>
-DEVICE void attend_item(const struct attend_args &a, bool above, struct Shared<D> &s) {
+DEVICE void attend_item(const struct attend_args &a, struct Shared<D> &s) {
     const struct attn_item &it = s.item;
     uint32_t warp = threadIdx.x / 32, first = s.place.first / ATTN_CHUNK;
     uint32_t low = it.chunk < 0 ? it.shared.n_chunks : (uint32_t)it.chunk;
@@ -306,28 +294,18 @@ DEVICE void attend_item(const struct attend_args &a, bool above, struct Shared<D
     uint32_t to = (it.chunk < 0 ? it.n_chunks : from + 1) * ATTN_CHUNK;
     uint8_t *room = dynamic_shared() + warp * TILE_BYTES<D>;
     struct State<D> all[2];
-    bool seen = is_seen(s.place, tile), old = above && tile + ATTN_TILE <= it.pos0;
+    bool seen = is_seen(s.place, tile);
 
     static_assert(CUDA_THREADS / 32 == ATTN_TILES && ATTN_QUERIES == 2 * ATTN_TILES,
                   "a warp has a tile, and two queries");
 #pragma unroll
     for (uint32_t k = 0; k < 2; k++) {
         all[k].clear();
-        if (!above && warp + 8 * k < it.n_q)
+        if (warp + 8 * k < it.n_q)
             all[k].begin(a, it, first, warp + 8 * k);
     }
-    if (old && seen)
-        prefetch_keys<Q8>(s.place, tile);
-#pragma unroll 1
-    for (int behind = 0; behind < 2; behind++) {
-        if (behind && above)
-            wait_for_previous();
-        if (seen && old == !behind)
-            start_values<D, Q8>(s.place, tile, room);
-        if (!behind && a.batch->n_items <= gridDim.x) /* this one is all that the block has */
-            prefetch_ahead(a.ahead, blockIdx.y * a.batch->n_items + blockIdx.x,
-                           a.batch->n_items * gridDim.y);
-    }
+    if (seen)
+        start_values<D, Q8>(s.place, tile, room);
     if (to <= s.place.first) /* no merge looks at it */
         return;
     take_queries<D>(a, it, s);
@@ -367,24 +345,18 @@ DEVICE void attend_item(const struct attend_args &a, bool above, struct Shared<D
 }
 
 template <int D, bool Q8> DEVICE void attend(const struct attend_args &a, struct Shared<D> &s) {
-    bool above = a.settled;
-
     for (uint32_t i = blockIdx.x; i < a.batch->n_items; i += gridDim.x) {
         take_item<D>(a, i, s);
-        attend_item<D, Q8>(a, above, s);
-        above = false;
+        attend_item<D, Q8>(a, s);
         if (a.merged)
             finish_item(a, s.item);
         sync_block();
     }
-    if (above)
-        wait_for_previous();
 }
 
 #define ATTEND(NAME, D, Q8, blocks)                                                                \
     KERNEL(NAME, struct attend_args, CUDA_THREADS, blocks) {                                       \
-        if (!a.settled)                                                                            \
-            wait_for_previous();                                                                   \
+        wait_for_previous();                                                                       \
         SHARED struct Shared<D> s;                                                                 \
                                                                                                    \
         attend<D, Q8>(a, s);                                                                       \

@@ -77,13 +77,12 @@ struct step {
     float *hidden_host;                           /* [max_wants][n_embd] */
     int32_t *sampled;                             /* device [max_wants] */
     struct sample_out *out_device, *out_host;
-    struct engine_out *out;       /* [max_wants] */
-    struct engine_top *top;       /* [max_wants][ENGINE_TOP_MAX] */
-    const struct weights *head;   /* of the logits */
-    const struct weights *held;   /* a projection that is launched with the op behind it, or NULL */
-    const struct model_op *due;   /* likewise what is added to x: of EXPERTS, PROJ or JOIN */
-    struct left left;             /* of PROJ's product, which is due; no sums: nothing is */
-    const struct weights *output; /* the matrix behind attention; NULL: none */
+    struct engine_out *out;     /* [max_wants] */
+    struct engine_top *top;     /* [max_wants][ENGINE_TOP_MAX] */
+    const struct weights *head; /* of the logits */
+    const struct weights *held; /* a projection that is launched with the op behind it, or NULL */
+    const struct model_op *due; /* likewise what is added to x: of EXPERTS, PROJ or JOIN */
+    struct left left;           /* of PROJ's product, which is due; no sums: nothing is */
     const struct weights *routed, *shared; /* that picked them; the expert of all rows */
     bool gated;                            /* be.o is not multiplied by its gates yet */
     bool packed;                           /* be.packed holds what the next matrices take */
@@ -170,9 +169,8 @@ struct be {
     uint32_t rank, n_ranks;
     struct ranks *ranks;
     struct be *first;
-    bool met;     /* the next launch waits for events of other devices: it is not early */
-    bool settled; /* the last launch: attend_args.settled */
-    void *ready;  /* an event: what the other ranks take from this one is there */
+    bool met;    /* the next launch waits for events of other devices: it is not early */
+    void *ready; /* an event: what the other ranks take from this one is there */
     char isa[16], error[200];
     bool lost, early, shares; /* early: cuda_api.launch; shares: plan.cu */
     bool stuck;               /* lost, and nothing that waits for the device may be called */
@@ -387,9 +385,9 @@ uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, u
  * row of tiles, beyond 8 rows more than weights, where a block of matmul_wgmma or matmul_wide reads
  * them for 128 rows of the matrix: on a Hopper that is more than its memory's bandwidth leaves. */
 uint32_t cuda_few_rows(const struct be *b);
-/* What kernels before bring to the L2 cache of attention's output, @output, or of the first matrix
- * behind it: half of that cache holds both. NULL: nothing. */
-struct ahead cuda_ahead(const struct be *b, const struct weights *output, bool behind);
+/* Returns what the product of q k v brings to the L2 cache of attention's output, @output: as much
+ * as half of that cache holds. NULL: nothing. */
+struct ahead cuda_ahead(const struct be *b, const struct weights *output);
 /* Launches matvec: at most MATVEC_ROWS rows. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
 /* y (+)= W x + bias by matvec, matmul_wide or matmul_m128, whichever takes the fewest instructions:

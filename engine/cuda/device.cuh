@@ -223,14 +223,6 @@ DEVICE void wait_for_previous() {
 #endif
 }
 
-/* Likewise, and the next kernel comes up behind it: what was written before this one, and this one
- * does not write, that one may read above its own wait. */
-DEVICE void wait_before_next() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 /* Orders what threads have written to device memory before copies in bulk that read it, which reach
  * memory another way (the async proxy): by the threads that wrote it, behind their stores, and by
  * those that start the copies, behind wait_for_previous(). That wait orders ordinary loads and

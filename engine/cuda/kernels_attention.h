@@ -28,10 +28,8 @@ struct attend_args {
     uint32_t holes;         /* keys of the kernel holes() weigh nothing */
     uint32_t window;        /* a row sees the last so many keys; UINT32_MAX: all */
     const float *sinks;     /* by head, the score of a key without a value; NULL: there is none */
-    bool settled; /* the kernel in front is a product of FINISH_STORE: all before it has ended */
     uint32_t *merged, *rows; /* NULL, or zeros as in matmul_args: [merges][n_head_kv], [rows] */
     struct pack_args pack;
-    struct ahead ahead; /* where no block has more than one item */
 };
 
 /* attend_64 and attend_128: values of eight tiles, where their results are left. */

@@ -266,11 +266,8 @@ template <int G>
 DEVICE void matvec_groups(const struct matmul_args &a, float (*sums)[CUDA_THREADS], float *gate) {
     struct Feed feed;
 
-    feed.start(a);                /* weights do not change */
-    if (a.finish == FINISH_STORE) /* attend_args.settled */
-        wait_before_next();
-    else
-        wait_for_previous();
+    feed.start(a); /* weights do not change */
+    wait_for_previous();
     multiply<G>(a, feed, sums, gate);
     copy_wait<0>();
     if (a.finish == FINISH_PACK)

@@ -128,25 +128,19 @@ uint32_t cuda_few_rows(const struct be *b) {
     return b->wgmma ? PACK_ROWS : MATVEC_ROWS;
 }
 
-/* Of the first matrix of @w whole stages of each row, as many as @room holds. */
-static struct ahead ahead_in(const struct weights *w, size_t room) {
-    if (!w || w->n_mats == 0)
+/* Whole stages of each row of tiles. */
+struct ahead cuda_ahead(const struct be *b, const struct weights *output) {
+    if (!output || output->n_mats == 0)
         return (struct ahead){0};
-    const struct matrix *m = &w->m[0];
+    const struct matrix *m = &output->m[0];
     assert(m->n_row_tiles > 0 && m->stage_bytes > 0);
+    size_t room = b->device.cache_bytes / 2;
     size_t bytes = room / m->n_row_tiles / m->stage_bytes * m->stage_bytes;
 
     return (struct ahead){.tiles = m->tiles,
                           .n = bytes > 0 ? m->n_row_tiles : 0,
                           .row_bytes = m->bytes[TILE_SEGMENTS],
                           .bytes = (uint32_t)MIN(bytes, m->bytes[TILE_SEGMENTS])};
-}
-
-struct ahead cuda_ahead(const struct be *b, const struct weights *output, bool behind) {
-    size_t room = b->device.cache_bytes / 2;
-    struct ahead first = ahead_in(output, room);
-
-    return behind && output ? ahead_in(output->after, room - (size_t)first.n * first.bytes) : first;
 }
 
 int cuda_matvec(struct be *b, const struct matmul_args *a) {

@@ -23,7 +23,7 @@ int cuda_launch(struct be *b, const struct launch *l, const void *args, size_t n
     if (b->lost || b->first->graphs.replaying || l->grid_x == 0 || l->grid_y == 0)
         return b->lost ? -EIO : 0;
     bool early = b->early && !b->met;
-    b->met = b->settled = false;
+    b->met = false;
     if (b->first->graphs.noting)
         graph_note(b, NOTE_LAUNCH, l, early, args, n);
     return cuda_check(b,
@@ -212,7 +212,7 @@ int step_upload(struct be *b, const struct engine_batch *batch, struct step **ou
     assert(batch->n_rows <= b->opts->max_rows && batch->n_wants <= b->opts->max_wants);
     s->batch = batch;
     s->recorded = false;
-    s->head = s->held = s->output = s->routed = s->shared = NULL;
+    s->head = s->held = s->routed = s->shared = NULL;
     s->due = NULL;
     s->planned = (struct heads){0};
     s->listed = false;
@@ -436,21 +436,19 @@ int step_qkv(struct step *s, const struct model_op *op) {
     assert(op->kv.layer < b->shape->n_kv_layer[op->kv.cls]);
     assert(w->n_mats > 0 && (w->n_mats == (op->w[1] ? 4 : 2)) == op->gated);
     s->gated = op->gated;
-    s->output = w->after;
-    while (s->output && s->output->n_mats == 0)
-        s->output = s->output->after;
     int r = step_norm(s, w->norm);
     /* Last blocks know gates as the fourth matrix. */
     bool plain = !op->norm_all && (!op->gated || op->w[1]);
     if (r == 0 && step_fuses(s) && op->heads.dim % TILE_ROWS == 0 && plain) {
         struct matmul_args a = narrow_args(s, w, false);
+        const struct weights *output = w->after;
 
+        while (output && output->n_mats == 0)
+            output = output->after;
         a.finish = FINISH_STORE;
         a.store = store;
-        a.ahead = cuda_ahead(b, s->output, false);
-        r = cuda_matvec(b, &a);
-        b->settled = r == 0;
-        return r;
+        a.ahead = cuda_ahead(b, output);
+        return cuda_matvec(b, &a);
     }
     struct left left[MATMUL_MATRICES] = {{0}};
     r = r < 0 ? r : step_leave(s, w, false, op->norm_all || op->gated ? NULL : left);
@@ -678,8 +676,8 @@ int cuda_wait_event(struct be *b, void *event, const char *what) {
         int64_t waited = now_ns() - start;
 
         if (waited > b->wait_limit_ns) {
-            snprintf(b->error, sizeof(b->error), "%s: the device has not answered for %lld ms", what,
-                     (long long)(b->wait_limit_ns / 1000000));
+            snprintf(b->error, sizeof(b->error), "%s: the device has not answered for %lld ms",
+                     what, (long long)(b->wait_limit_ns / 1000000));
             b->lost = b->stuck = true;
             return -EIO;
         }

@@ -12,12 +12,9 @@ KERNEL(mistake, struct mistake_args, 64, 1) {
 
     if (w == NEVER_WAITS && t == 63)
         return;
-    if (w == TOO_EARLY || w == TOO_EARLY_STILL)
+    if (w == TOO_EARLY)
         sum += a.data[t];
-    if (w == LETS_NEXT_UP)
-        wait_before_next();
-    else
-        wait_for_previous();
+    wait_for_previous();
     if (w != UNWRITTEN_SHARED)
         s[t] = t;
     if (w == SHUFFLE_AS_BARRIER) {

@@ -24,14 +24,13 @@ enum mistake {
     COPY_NOT_WAITED_FOR, /* read before copy_wait() */
     COPY_OVER_A_READER,  /* started while another warp reads its target */
     TOO_EARLY,           /* a read above wait_for_previous() */
-    TOO_EARLY_STILL,   /* likewise, of what a kernel with wait_before_next() in front has written */
-    NO_ARRIVAL,        /* a read of what another block has written */
-    NO_BARRIER_BEFORE, /* the last block to come reads what was written beside the arrival */
-    NO_BARRIER_BEHIND, /* a thread of the last block reads before it was told */
-    SHIFT_TOO_FAR,     /* by as many bits as the word has */
-    BEYOND_AN_ARRAY,   /* of the thread's own */
-    NOT_DEVICE_MEMORY, /* shared memory is read as what no store to it can change */
-    PREFETCH_BEYOND,   /* bytes that no allocation has are brought to the cache */
+    NO_ARRIVAL,          /* a read of what another block has written */
+    NO_BARRIER_BEFORE,   /* the last block to come reads what was written beside the arrival */
+    NO_BARRIER_BEHIND,   /* a thread of the last block reads before it was told */
+    SHIFT_TOO_FAR,       /* by as many bits as the word has */
+    BEYOND_AN_ARRAY,     /* of the thread's own */
+    NOT_DEVICE_MEMORY,   /* shared memory is read as what no store to it can change */
+    PREFETCH_BEYOND,     /* bytes that no allocation has are brought to the cache */
     PREFETCH_MISALIGNED,
     PREFETCH_ELSEWHERE,                 /* a line that no allocation has */
     NEVER_WAITS,                        /* a thread that ends above wait_for_previous() */
@@ -66,8 +65,7 @@ enum mistake {
     BULK_NOT_FENCED,      /* likewise over what they have read */
     BULK_OF_STORES,       /* of this kernel, without a fence */
     BULK_NEVER_WAITED,    /* for the last copy */
-    N_MISTAKES,
-    LETS_NEXT_UP = N_MISTAKES /* no mistake: wait_before_next() */
+    N_MISTAKES
 };
 
 /* 64 threads; two blocks. @data: 256 words, of which the last is zero; @host: pinned. */

@@ -519,11 +519,6 @@ void fence_bulk() {
     current->lane.sees_memory = current->lane.waited;
 }
 
-void wait_before_next() {
-    current->lane.waited = true;
-    simt_check_waits_first();
-}
-
 void simt_atomic_get(const void *p, size_t n, void *to) {
     check_aligned(p, n);
     simt_check_access(p, n, SIMT_ATOMIC, __builtin_return_address(0));

@@ -307,7 +307,6 @@ uint64_t simt_lane_xor(const char *here, uint64_t v, int mask);
 
 void wait_for_previous();
 void fence_bulk();
-void wait_before_next();
 
 static inline void prefetch(const void *p) {
     simt_check_prefetch(p, 1);

@@ -45,9 +45,6 @@ static uintptr_t args_from, args_to;
 static const char *kernel;
 /* Intervals are numbered through the life of the process. */
 static uint64_t interval = 1, first_of_launch = 1, first_of_block = 1, first_unsettled = 1;
-/* What this launch may not read above wait_for_previous() is written from then on. */
-static uint64_t unsettled = 1;
-static bool waits_first; /* wait_before_next() */
 static uint32_t n_blocks;
 
 /* Blocks that have arrived at a count, with what they did in intervals [from, to); n_heard of these
@@ -209,9 +206,6 @@ void simt_check_launch(const char *name, const void *args, size_t args_size, uin
     kernel = name;
     args_from = (uintptr_t)args;
     args_to = args_from + args_size;
-    unsettled =
-        waits_first && first_of_launch > first_unsettled ? first_of_launch : first_unsettled;
-    waits_first = false;
     first_of_launch = ++interval;
     n_arrivals = 0;
     if (!dynamic_memory.cell)
@@ -224,10 +218,6 @@ void simt_check_block() {
     first_of_block = ++interval;
     n_blocks++;
     n_heard = 0;
-}
-
-void simt_check_waits_first() {
-    waits_first = true;
 }
 
 void simt_check_barrier() {
@@ -340,7 +330,7 @@ static inline void see(struct cell *c, moment m, unsigned bytes, enum simt_acces
         if ((c->pending & bytes) || !has_come(c))
             fault_at(a, pc, "read before the copy to it was waited for");
         if (!shared && !simt_lane->waited && (c->write & bytes) &&
-            interval_of(c->write) >= unsettled)
+            interval_of(c->write) >= first_unsettled)
             fault_at(a, pc, "read before wait_for_previous()");
         see_read(c, m, bytes);
         return;

@@ -66,10 +66,10 @@ struct simt_lane {        /* the thread that runs */
     const uint8_t *stack; /* what is in it is not looked at: the thread's own, or all memory */
     size_t stack_bytes;
     uint32_t thread, n_warp_syncs;
-    bool waited;     /* for the kernel before */
+    bool waited;      /* for the kernel before */
     bool sees_memory; /* fence_bulk() behind wait_for_previous(): copies in bulk may read memory */
-    bool hidden;     /* has written shared memory that products of wgmma do not see yet */
-    uint64_t fenced; /* when it was at its last bulk_publish() */
+    bool hidden;      /* has written shared memory that products of wgmma do not see yet */
+    uint64_t fenced;  /* when it was at its last bulk_publish() */
     uint32_t phases[SIMT_BARRIERS]; /* of each barrier that it has waited for */
 };
 
@@ -82,8 +82,6 @@ enum simt_access { SIMT_READ, SIMT_WRITE, SIMT_ATOMIC };
 void simt_check_launch(const char *kernel, const void *args, size_t args_size, uint32_t shared);
 void simt_check_block();
 void simt_check_barrier();
-/* Above wait_for_previous() the next launch may read what was written before this one. */
-void simt_check_waits_first();
 void simt_check_access(const void *p, size_t n, enum simt_access kind, const void *pc);
 /* Whether @p lies in shared memory. */
 bool simt_is_shared(const void *p);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/rng.h"
-#include "engine/cuda/kernels_attention.h"
+#include "engine/cuda/kernels.h"
 #include "tests/engine/cuda/fake_find.h"
 #include "tests/support/engine_driver.h"
 #include "tests/support/tiny_model.h"
@@ -26,8 +26,7 @@ static void keep(void *ctx, struct driver_seq *s, uint32_t pos, const struct eng
  * those that are left to the kernel behind; those that end as glu(gate, up), by
  * matmul_wide and by wgmma; those of wgmma by 64 rows a block, and by 128. */
 static uint32_t n_split, n_left, n_gated[2], n_wgmma[2];
-static uint32_t n_ahead[2]; /* launches of matvec and of attention that bring weights of others */
-static uint32_t n_settled;  /* launches of attention that ask for keys above the wait */
+static uint32_t n_ahead; /* launches of matvec that bring weights of attention's output */
 
 static void count_products(const char *kernel, uint64_t number, void *args) {
     bool wgmma_64 = strcmp(kernel, "matmul_wgmma_64") == 0;
@@ -37,11 +36,7 @@ static void count_products(const char *kernel, uint64_t number, void *args) {
         n_left += ((const struct matmul_args *)args)->leave;
     }
     if (strncmp(kernel, "matvec", 6) == 0)
-        n_ahead[0] += ((const struct matmul_args *)args)->ahead.n > 0;
-    if (strncmp(kernel, "attend", 6) == 0) {
-        n_ahead[1] += ((const struct attend_args *)args)->ahead.n > 0;
-        n_settled += ((const struct attend_args *)args)->settled;
-    }
+        n_ahead += ((const struct matmul_args *)args)->ahead.n > 0;
     bool wgmma = strncmp(kernel, "matmul_wgmma", 12) == 0;
     if (wgmma || strcmp(kernel, "matmul_wide") == 0)
         n_gated[wgmma] += ((const struct matmul_args *)args)->gated > 0;
@@ -99,7 +94,7 @@ static void open_with(struct driver *d, const char *path, const char *wgmma,
     fake_find()->on_launch = count_products;
     cr_assert(driver_open(d, &o, &err) == 0, "%s", err.message);
     n_split = n_left = n_gated[0] = n_gated[1] = n_wgmma[0] = n_wgmma[1] = 0;
-    n_ahead[0] = n_ahead[1] = n_settled = 0;
+    n_ahead = 0;
 }
 
 static void write_model(char path[64], uint32_t n_ff) {
@@ -139,43 +134,10 @@ Test(cuda_products, shared_segments_are_the_same) {
         cr_expect(n_split == ways[i].n_split, "way %zu: %u", i, n_split);
         cr_expect(n_wgmma[0] == ways[i].n_wgmma, "way %zu: %u", i, n_wgmma[0]);
         uint32_t few = ways[i].chunk < OWN ? OWN / ways[i].chunk : 0; /* steps */
-        cr_expect(n_ahead[0] == few && n_ahead[1] == few, "way %zu: %u, %u", i, n_ahead[0],
-                  n_ahead[1]);
+        cr_expect(n_ahead == few, "way %zu: %u", i, n_ahead);
         if (i == 0)
             memcpy(first, digest, sizeof(digest));
         cr_expect(memcmp(first, digest, sizeof(digest)) == 0, "way %zu", i);
-    }
-    unlink(path);
-}
-
-/* In all layers but the first, where the work list is made behind the product, attention of few
- * rows asks for the keys of other steps above the wait for it. */
-Test(cuda_products, keys_above_the_wait_are_the_same) {
-    const struct tiny_model m = {.type = TENSOR_Q8_0,
-                                 .n_layer = 3,
-                                 .n_embd = 64,
-                                 .n_ff = 64,
-                                 .n_vocab = 40,
-                                 .n_head = 2,
-                                 .n_head_kv = 1,
-                                 .head_dim = 32};
-    static const uint32_t chunk[] = {OWN, 5, 1};
-    uint64_t first[OWN];
-    char path[64];
-
-    tiny_model_temp(&m, path);
-    for (size_t i = 0; i < ARRAY_SIZE(chunk); i++) {
-        struct driver d;
-        uint32_t n_steps = (OWN + chunk[i] - 1) / chunk[i];
-
-        open_with(&d, path, "0", 132);
-        run_rows(&d, chunk[i]);
-        driver_close(&d);
-        cr_expect(n_settled == (chunk[i] < OWN ? 2 * n_steps : 0), "%u rows: %u", chunk[i],
-                  n_settled);
-        if (i == 0)
-            memcpy(first, digest, sizeof(digest));
-        cr_expect(memcmp(first, digest, sizeof(digest)) == 0, "%u rows", chunk[i]);
     }
     unlink(path);
 }

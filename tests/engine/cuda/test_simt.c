@@ -29,7 +29,6 @@ static const char *const words[N_MISTAKES] = {
     [COPY_NOT_WAITED_FOR] = "before the copy to it was waited for",
     [COPY_OVER_A_READER] = "while another thread",
     [TOO_EARLY] = "before wait_for_previous()",
-    [TOO_EARLY_STILL] = "before wait_for_previous()",
     [NO_ARRIVAL] = "while another thread writes it",
     [NO_BARRIER_BEFORE] = "while another thread writes it",
     [NO_BARRIER_BEHIND] = "while another thread writes it",
@@ -85,11 +84,6 @@ static void make(int what) {
                 stream); /* TOO_EARLY reads what it writes */
     api->launch(kernel_mistake_wgmma, 1, 1, 128, WGMMA_SHARED, &fine, false, stream);
     api->launch(kernel_mistake_bulk, 1, 1, 64, WGMMA_SHARED, &fine, false, stream);
-    if (what == TOO_EARLY_STILL) {
-        struct mistake_args front = {LETS_NEXT_UP, a.data, a.host};
-
-        api->launch(kernel_mistake, 2, 1, 64, 0, &front, false, stream);
-    }
     if (what < WGMMA_MISTAKES)
         api->launch(kernel_mistake, 2, 1, 64, 0, &a, false, stream);
     else if (what >= BULK_MISTAKES)
