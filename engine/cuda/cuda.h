@@ -369,7 +369,7 @@ struct operand {
     const uint32_t *count; /* how many of n_rows there are; NULL: all */
     uint32_t n_rows;
     bool cores; /* pack_args.cores */
-    /* By matrix, for a caller that adds up what blocks shared; NULL: none does. */
+    /* Of one matrix, for a caller that adds up what blocks shared; NULL: none does. */
     struct left *left;
     /* For a caller who has a gate and an up: what they become, and whether the first y is that
      * already; NULL: no such. */

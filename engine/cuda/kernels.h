@@ -191,9 +191,9 @@ MX_FN uint32_t pack_place(uint32_t k) {
     return k % 16 / 4 * 8 + k / 16 * 4 + k % 2 * 2 + k % 4 / 2;
 }
 
-/* A matrix's product that the kernel behind it adds up: the sums of the segments as blocks that
- * share them leave them (WIDE_SPLIT_BYTES), from the block of the matrix's first rows on. y would
- * be these from left to right, times scale[row] and @inverse, plus bias. */
+/* A product that residual adds up: the sums of the segments as blocks that share them leave them
+ * (WIDE_SPLIT_BYTES). y would be these from left to right, times scale[row] and @inverse, plus
+ * bias. */
 struct left {
     const float *sums; /* NULL: nothing is left, y is there */
     const float *scale, *bias;
@@ -204,8 +204,7 @@ struct left {
 enum store_part { STORE_Q, STORE_K, STORE_V }; /* as the matrices of a layer stand */
 
 /* qk-norm, RoPE, keys and values into their pages; grid: x rows, y (n_head + n_kv) / 8. q is
- * changed in place. v may be k: what the keys are before their norm. What is left of the three is
- * added up first.
+ * changed in place. v may be k: what the keys are before their norm.
  * holes: instead keys whose score is not finite, whatever the query, and values of zeros; grid: x
  * rows, y n_kv / 8. */
 struct store_args {
@@ -220,7 +219,6 @@ struct store_args {
     uint32_t n_kv;   /* heads of keys and values that are stored: all, or 0 */
     uint32_t v_unit; /* values get a norm without weights */
     float eps;
-    struct left left[STORE_V + 1]; /* store(): of what it stores */
 };
 
 /* Latent attention: the last n_rot of a query's @width values turn, in place, and of a row's latent

@@ -256,9 +256,9 @@ DEVICE_APART void finish_heads(const struct matmul_args &a, uint32_t n_rows) {
         for (uint32_t r = warp; told[k] != NO_HEAD && r < n_rows; r += CUDA_THREADS / 32) {
             uint32_t part = told[k] >> 16, h = told[k] & 0xFFFF;
 
-            store_part<false>(a.store, (enum store_part)part, r, h, head);
+            store_part(a.store, (enum store_part)part, r, h, head);
             if (part == STORE_K && a.n_mats == 2)
-                store_part<false>(a.store, STORE_V, r, h, head);
+                store_part(a.store, STORE_V, r, h, head);
         }
 }
 

@@ -213,7 +213,7 @@ static bool are_alike(const struct matrix *gate, const struct matrix *up) {
 struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const struct operand *x,
                                   bool add, uint32_t block_rows, uint32_t n_splits) {
     struct matmul_args a = cuda_matmul_args(w, x, add);
-    uint32_t columns = (x->n_rows + block_rows - 1) / block_rows, group = 0;
+    uint32_t columns = (x->n_rows + block_rows - 1) / block_rows;
 
     assert(n_splits > 0 && TILE_SEGMENTS % n_splits == 0);
     assert(n_splits == 1 || (block_rows == MATMUL_COLUMNS && cuda_can_split(b, w, x->n_rows)));
@@ -228,15 +228,13 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
         a.gated = *x->gated ? w->m[0].n_row_tiles : 0;
         a.glu = x->glu;
     }
-    for (uint32_t i = 0; i < w->n_mats && x->left; i++) {
-        size_t first = (size_t)group * columns * TILE_SEGMENTS * WIDE_SUMS;
-
-        x->left[i] = (struct left){.sums = a.leave ? b->partial + first : NULL,
-                                   .scale = x->scale,
-                                   .bias = w->m[i].bias,
-                                   .n_columns = columns,
-                                   .inverse = w->m[i].inverse};
-        group += groups_of(&w->m[i]);
+    if (x->left) {
+        assert(w->n_mats == 1);
+        *x->left = (struct left){.sums = a.leave ? b->partial : NULL,
+                                 .scale = x->scale,
+                                 .bias = w->m[0].bias,
+                                 .n_columns = columns,
+                                 .inverse = w->m[0].inverse};
     }
     uint32_t groups =
         a.gated ? (w->m[0].n_out + WIDE_OUT / 2 - 1) / (WIDE_OUT / 2) : tile_groups(w);

@@ -222,10 +222,10 @@ KERNEL(store, struct store_args, CUDA_THREADS, 2) {
     if (r >= a.batch->n_rows || h >= a.n_head + a.n_kv)
         return;
     if (h < a.n_head) {
-        store_part<true>(a, STORE_Q, r, h, heads[warp]);
+        store_part(a, STORE_Q, r, h, heads[warp]);
     } else {
-        store_part<true>(a, STORE_K, r, h - a.n_head, heads[warp]);
-        store_part<true>(a, STORE_V, r, h - a.n_head, heads[warp]);
+        store_part(a, STORE_K, r, h - a.n_head, heads[warp]);
+        store_part(a, STORE_V, r, h - a.n_head, heads[warp]);
     }
 }
 

@@ -370,31 +370,8 @@ DEVICE void store_head(const struct store_args &a, uint32_t h, enum page_part pa
     }
 }
 
-/* What the product gave for it: @y, or added up to head. */
-template <bool LEFT>
-DEVICE const float *take_head(const struct store_args &a, enum store_part part, uint32_t r,
-                              uint32_t h, const float *y, float *head) {
-    if constexpr (LEFT) {
-        const struct left &l = a.left[part];
-        uint32_t dim = a.shape.head_dim, n = dim * (part == STORE_Q ? a.n_head : a.shape.n_head_kv);
-
-        for (uint32_t i = threadIdx.x % 32 * 4; l.sums && i < dim; i += 128) {
-            float v[4];
-
-            add_left(l, r, n, h * dim + i, v);
-            for (int j = 0; j < 4; j++)
-                head[i + j] = v[j];
-        }
-        sync_warp();
-        if (l.sums)
-            return head;
-    }
-    return y;
-}
-
-/* Head @h of queries, keys or values of row @r, by one warp; head (shared): [HEAD_MAX] of its
- * own. @LEFT: a.left counts. */
-template <bool LEFT>
+/* Stores head @h of queries, keys or values of row @r, by one warp; head (shared): [HEAD_MAX] of
+ * its own. */
 DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_t r, uint32_t h,
                        float *head) {
     uint32_t lane = threadIdx.x % 32, dim = a.shape.head_dim, n_kv = a.shape.n_head_kv;
@@ -404,7 +381,7 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
         float *q = a.q + ((size_t)r * a.n_head + h) * dim;
         float factor = a.temper ? a.temper[r] : 1;
 
-        rotate_head(a, take_head<LEFT>(a, part, r, h, q, head), a.q_norm, rope, head);
+        rotate_head(a, q, a.q_norm, rope, head);
         for (uint32_t i = lane; i < dim; i += 32)
             q[i] = head[i] * factor;
         sync_warp(); /* head may be used anew */
@@ -415,7 +392,7 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
     size_t at = ((size_t)r * n_kv + h) * dim;
 
     if (part == STORE_V) {
-        const float *v = take_head<LEFT>(a, part, r, h, a.v + at, head);
+        const float *v = a.v + at;
         float inverse = a.v_unit ? inverse_length(a, v, dim) : 1;
 
         for (uint32_t i = lane; i < dim; i += 32)
@@ -425,7 +402,7 @@ DEVICE void store_part(const struct store_args &a, enum store_part part, uint32_
         sync_warp();
         return;
     }
-    rotate_head(a, take_head<LEFT>(a, part, r, h, a.k + at, head), a.k_norm, rope, head);
+    rotate_head(a, a.k + at, a.k_norm, rope, head);
     store_head(a, h, PAGE_K, page, slot, head);
     sync_warp();
 }

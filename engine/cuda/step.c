@@ -71,18 +71,10 @@ static struct operand step_rows(const struct step *s) {
                             .cores = b->cores};
 }
 
-/* step_multiply(), but for what is @left, by matrix, to be added up by the next kernel. NULL: none
- * is. */
-static int step_leave(struct step *s, const struct weights *w, bool add,
-                      struct left left[MATMUL_MATRICES]) {
+int step_multiply(struct step *s, const struct weights *w, bool add) {
     struct operand x = step_rows(s);
 
-    x.left = s->be->fuse ? left : NULL;
     return cuda_matmul(s->be, w, &x, add);
-}
-
-int step_multiply(struct step *s, const struct weights *w, bool add) {
-    return step_leave(s, w, add, NULL);
 }
 
 /* -- the upload -------------------------------------------------------------------------------- */
@@ -450,13 +442,9 @@ int step_qkv(struct step *s, const struct model_op *op) {
         a.ahead = cuda_ahead(b, output);
         return cuda_matvec(b, &a);
     }
-    struct left left[MATMUL_MATRICES] = {{0}};
-    r = r < 0 ? r : step_leave(s, w, false, op->norm_all || op->gated ? NULL : left);
+    r = r < 0 ? r : step_multiply(s, w, false);
     if (r == 0 && op->norm_all)
         r = norm_all_heads(s, op, &store);
-    store.left[STORE_Q] = left[0];
-    store.left[STORE_K] = left[1];
-    store.left[STORE_V] = left[op->w[2] ? 2 : 1];
     struct launch l = {kernel_store, s->grid.rows, (store.n_head + store.n_kv + 7) / 8,
                        CUDA_THREADS, "store",      0};
     return r < 0 ? r : cuda_launch(b, &l, &store, sizeof(store));
@@ -499,10 +487,11 @@ int step_proj(struct step *s, const struct model_op *op) {
         s->held = w;
     if (r < 0 || s->held)
         return r;
-    struct left left[MATMUL_MATRICES] = {{0}};
-    r = step_leave(s, w, plain, op->branch ? NULL : left);
-    s->left = left[0];
-    if ((!plain || left[0].sums) && !op->branch)
+    struct operand x = step_rows(s);
+    s->left.sums = NULL;
+    x.left = b->fuse && !op->branch ? &s->left : NULL;
+    r = cuda_matmul(b, w, &x, plain);
+    if ((!plain || s->left.sums) && !op->branch)
         s->due = op;
     return r < 0 || !op->branch ? r : residual_branch(s, op);
 }
