@@ -197,7 +197,6 @@ struct be {
     struct step step[2]; /* of step s: [s % 2] */
     struct weights *weights;
     struct graphs graphs; /* of the first */
-    enum { M128_NEVER, M128_IF_BETTER, M128_ALWAYS } m128;
 
     /* On the device. */
     struct batch_head *head;            /* where the rows upload goes */
@@ -390,8 +389,7 @@ uint32_t cuda_few_rows(const struct be *b);
 struct ahead cuda_ahead(const struct be *b, const struct weights *output);
 /* Launches matvec: at most MATVEC_ROWS rows. */
 int cuda_matvec(struct be *b, const struct matmul_args *a);
-/* y (+)= W x + bias by matvec, matmul_wide or matmul_m128, whichever takes the fewest instructions:
- * equal bits. */
+/* Computes y (+)= W x + bias by matvec, matmul_wide or wgmma; the bits are the same. */
 int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Computes cuda_matmul() by matmul_wide; @n_splits blocks share the segments of a panel, where
  * cuda_can_split(), or 1. */
@@ -414,12 +412,6 @@ struct matmul_args cuda_wide_args(struct be *b, const struct weights *w, const s
 #define LEFT_COLUMNS 512u
 uint32_t wide_columns(const struct be *b, const struct weights *w, uint32_t n_rows, uint32_t adding,
                       uint32_t *n_splits);
-/* Sets be.m128: whether this device can run matmul_m128, and when. 0 or -EIO. */
-int m128_open(struct be *b);
-/* Whether matmul_m128 takes fewer rounds of the device's blocks than matmul_wide. */
-bool m128_is_better(const struct be *b, const struct weights *w, uint32_t n_rows);
-/* cuda_matmul() by matmul_m128, with the same bits; more than MATVEC_ROWS rows. */
-int m128_matmul(struct be *b, const struct weights *w, const struct operand *x, bool add);
 /* Sets be.wgmma: whether matmul_wgmma is used. 0 or -EIO. */
 int wgmma_open(struct be *b);
 /* Whether the rows of such a step are packed for it: be.cores. Not those that experts or heads of

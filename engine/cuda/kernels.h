@@ -390,24 +390,8 @@ MX_FN uint32_t wide_shared(uint32_t format) {
            CUDA_THREADS / 32 * wide_slots(format) * tile_stage_bytes(format);
 }
 
-/* As matmul_wide, with a grid of x: rows / 128; m128_shared(). */
-#define M128_ROWS 128u
-#define M128_SLICE_BYTES (M128_ROWS * 64u * 2u)
-#define M128_SUM_BYTES (M128_ROWS * 128u * 4u)
-
-/* Stages of weights: enough for two slices of 64 columns ahead at least. */
-MX_FN uint32_t m128_slots(uint32_t format) {
-    return format == TILE_F16 || format == TILE_Q8_0 ? 3 : 2;
-}
-
-/* Bytes of shared memory of matmul_m128. */
-MX_FN uint32_t m128_shared(uint32_t format) {
-    return 2 * M128_SLICE_BYTES + M128_SUM_BYTES +
-           CUDA_THREADS / 32 * m128_slots(format) * tile_stage_bytes(format);
-}
-
-/* Of rows that are packed as cores: matmul_wgmma as matmul_m128, matmul_wgmma_64 as matmul_wide;
- * wgmma_shared(). */
+/* Of rows that are packed as cores: matmul_wgmma has 128 rows of the activations a panel,
+ * matmul_wgmma_64 is as matmul_wide; wgmma_shared(). */
 #define WGMMA_ROWS 128u
 #define WGMMA_SLICES 5u
 
@@ -761,7 +745,6 @@ extern const void *const kernel_copy_page;
 extern const void *const kernel_matvec; /* up to PACK_ROWS rows */
 extern const void *const kernel_matvec_16;
 extern const void *const kernel_matmul_wide;
-extern const void *const kernel_matmul_m128;
 extern const void *const kernel_matmul_wgmma;
 extern const void *const kernel_matmul_wgmma_64;
 extern const void *const kernel_route;

@@ -12,7 +12,7 @@
 /* The largest of all formats. Kernels that ask for none are named too: no launch has to load them,
  * and the division of a multiprocessor's memory into cache and shared memory is the same for all
  * (api.c); changing it would wait until no block runs there. Those of some devices only:
- * m128_open(), wgmma_open(), latent_open(). */
+ * wgmma_open(), latent_open(). */
 int cuda_load_kernels(struct be *b) {
     uint32_t narrow = 0, expert = 0, wide = 0;
 
@@ -90,8 +90,7 @@ int cuda_load_kernels(struct be *b) {
         if (cuda_check(b, b->api->allow_shared(kernels[i].kernel, kernels[i].bytes),
                        "cudaFuncSetAttribute") < 0)
             return -EIO;
-    int r = m128_open(b);
-    return r < 0 ? r : wgmma_open(b);
+    return wgmma_open(b);
 }
 
 uint32_t cuda_resident_blocks(const struct be *b, uint32_t n, uint32_t shared, uint32_t most) {
@@ -265,8 +264,6 @@ int cuda_matmul(struct be *b, const struct weights *w, const struct operand *x, 
         a = cuda_matmul_args(w, x, add);
         return cuda_matvec(b, &a);
     }
-    if (m128_is_better(b, w, x->n_rows))
-        return m128_matmul(b, w, x, add);
     wide_columns(b, w, x->n_rows, x->left ? LEFT_COLUMNS : WIDE_SPLIT_COLUMNS, &n_splits);
     return cuda_matmul_wide(b, w, x, add, n_splits);
 }

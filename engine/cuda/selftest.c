@@ -195,7 +195,6 @@ enum way {
     NARROW,
     WIDE,
     SHARING,
-    M128,
     WGMMA,
     WGMMA_64,
     WGMMA_SHARING,
@@ -214,7 +213,6 @@ static const struct {
     [NARROW] = {"matvec", MATVEC_ROWS},
     [WIDE] = {NULL, ROWS},
     [SHARING] = {"shared segments", ROWS},
-    [M128] = {"matmul_m128", ROWS},
     [WGMMA] = {"matmul_wgmma", ROWS},
     [WGMMA_64] = {"matmul_wgmma", ROWS},
     [WGMMA_SHARING] = {"shared segments", ROWS},
@@ -271,9 +269,8 @@ static int multiply(struct be *b, const struct product *p, enum way way, float *
         r = wgmma_launch(b, &p->w, &x, false, way == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS,
                          splits_of(way));
     } else if (r == 0) {
-        r = way == M128         ? m128_matmul(b, &p->w, &x, false)
-            : way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
-                                : cuda_matmul_wide(b, &p->w, &x, false, splits_of(way));
+        r = way >= EXPERT_VEC ? multiply_expert(b, p, way == EXPERT_VEC)
+                              : cuda_matmul_wide(b, &p->w, &x, false, splits_of(way));
     }
     r = r < 0 ? r : selftest_fetch(b, p->y.host, p->y.device, bytes);
     memcpy(y, p->y.host, r < 0 ? 0 : bytes);
@@ -339,8 +336,6 @@ static bool is_used(const struct be *b, const struct product *p, enum way way) {
                !(way == EXPERT_VEC ? b->no_expert_vec : b->no_expert_wide);
     if (way < WIDE)
         return !b->no_matvec;
-    if (way == M128)
-        return b->m128 != M128_NEVER;
     if (splits_of(way) > 1 && !cuda_can_split(b, &p->w, ROWS))
         return false;
     return b->wgmma || !is_wgmma(way);
@@ -357,8 +352,6 @@ static void leave_way(struct be *b, enum way way) {
         b->no_expert_wide = true;
     } else if (splits_of(way) > 1) {
         b->no_split = true;
-    } else if (way == M128) {
-        b->m128 = M128_NEVER;
     } else {
         b->wgmma = false;
     }

@@ -104,7 +104,6 @@ static void launch_one(const char *name) {
         uint32_t n_rows;
     } products[] = {{"matvec", VEC, 1},
                     {"matmul_wide", WIDE, 64},
-                    {"matmul_m128", M128, 512},
                     {"matmul_wgmma_64", WGMMA_SHARING, 64},
                     {"matmul_wgmma", WGMMA, 512}};
 

@@ -107,9 +107,9 @@ static void drop_inputs(struct inputs *in) {
     free(in->x);
 }
 
-enum kernel { VEC, WIDE, SHARING, M128, WGMMA, WGMMA_64, WGMMA_SHARING };
+enum kernel { VEC, WIDE, SHARING, WGMMA, WGMMA_64, WGMMA_SHARING };
 
-static const char *const kernel_name[] = {"vec",   "wide",     "split",      "m128",
+static const char *const kernel_name[] = {"vec",   "wide",     "split",
                                           "wgmma", "wgmma 64", "wgmma split"};
 
 #define SPLITS 4u /* blocks that share the segments */
@@ -130,8 +130,6 @@ static void divide(struct matmul_args *a, enum kernel kernel) {
 
 /* false: the device has no such kernel. */
 static bool launch_kernel(enum kernel kernel, struct matmul_args *a) {
-    if (kernel == M128)
-        return launch_m128(a);
     if (kernel >= WGMMA)
         return launch_wgmma(a, kernel == WGMMA ? WGMMA_ROWS : MATMUL_COLUMNS);
     launch_matmul(a, kernel != VEC);

@@ -80,20 +80,8 @@ static void launch_matmul(struct matmul_args *a, bool wide) {
              "matvec");
 }
 
-/* Likewise, by 128 rows a block; false: not on this device. */
-static bool launch_m128(struct matmul_args *a) {
-    uint32_t tiles = a->m[0].n_row_tiles, bytes = m128_shared(a->m[0].format);
-
-    for (uint32_t f = 0; f < TILE_FORMATS; f++) /* as matmul_m128.c */
-        if (device.shared_bytes <= m128_shared(f))
-            return false;
-    must(api->launch(kernel_matmul_m128, (a->n_rows + 127) / 128, (tiles + 7) / 8, CUDA_THREADS,
-                     bytes, a, false, stream),
-         "matmul_m128");
-    return true;
-}
-
-/* Likewise by wgmma, of rows that are packed for it, @block_rows of them a block. */
+/* Likewise by wgmma, of rows that are packed for it, @block_rows of them a block; false: not on
+ * this device. */
 static bool launch_wgmma(struct matmul_args *a, uint32_t block_rows) {
     uint32_t bytes = wgmma_shared(block_rows, a->m[0].format);
 
@@ -127,18 +115,15 @@ static void allow_shared(const void *kernel, uint32_t bytes, const char *name) {
 }
 
 static void allow_all_shared(void) {
-    uint32_t m128 = 0, wgmma = 0, wgmma_64 = 0, narrow = 0, expert = 0, wide = 0;
+    uint32_t wgmma = 0, wgmma_64 = 0, narrow = 0, expert = 0, wide = 0;
 
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
-        m128 = MAX(m128, m128_shared(f));
         wgmma = MAX(wgmma, wgmma_shared(WGMMA_ROWS, f));
         wgmma_64 = MAX(wgmma_64, wgmma_shared(MATMUL_COLUMNS, f));
         narrow = MAX(narrow, matvec_shared(tile_stage_bytes(f)));
         expert = MAX(expert, expert_shared(tile_stage_bytes(f)));
         wide = MAX(wide, wide_shared(f));
     }
-    if (device.shared_bytes > m128)
-        allow_shared(kernel_matmul_m128, m128, "matmul_m128");
     if (matmul_wgmma_built && device.major == 9) {
         allow_shared(kernel_matmul_wgmma, wgmma, "matmul_wgmma");
         allow_shared(kernel_matmul_wgmma_64, wgmma_64, "matmul_wgmma_64");

@@ -122,9 +122,6 @@ static unsigned time_cases(struct time_case *c) {
             for (enum kernel w = WIDE; w <= SHARING; w++)
                 c[n++] =
                     (struct time_case){TENSOR_Q4_K, shapes[i].n_out, shapes[i].n_in, few[k], w};
-    for (uint32_t rows = 128; rows <= 512 && device.shared_bytes > m128_shared(TILE_Q4_K);
-         rows *= 2)
-        c[n++] = (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, M128};
     bool wgmma = matmul_wgmma_built && device.major == 9;
     for (uint32_t rows = 128; rows <= 4096 && wgmma; rows *= 2)
         c[n++] = (struct time_case){TENSOR_Q4_K, 24576, 4096, rows, WGMMA};

@@ -13,7 +13,6 @@ LIMITS = {
     "matvec": 80,
     "matvec_16": 128,
     "matmul_wide": 255,
-    "matmul_m128": 255,
     "matmul_wgmma": 255,
     "matmul_wgmma_64": 176,
     "attend_64": 128,

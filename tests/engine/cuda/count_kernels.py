@@ -40,8 +40,8 @@ PROBE = """
 int main(void) {
     for (uint32_t f = 0; f < TILE_FORMATS; f++) {
         uint32_t stage = tile_stage_bytes(f);
-        printf("%u %u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
-               m128_shared(f), (uint32_t)ATTEND_WIDE_SHARED(64, 0), (uint32_t)ATTEND_WIDE_SHARED(128, 0),
+        printf("%u %u %u %u %u %u %u %u %u %u\\n", stage, matvec_shared(stage), expert_shared(stage), wide_shared(f),
+               (uint32_t)ATTEND_WIDE_SHARED(64, 0), (uint32_t)ATTEND_WIDE_SHARED(128, 0),
                wgmma_shared(MATMUL_COLUMNS, f), wgmma_shared(WGMMA_ROWS, f), (uint32_t)ATTEND_SHARED(64),
                (uint32_t)ATTEND_SHARED(128));
     }
@@ -49,10 +49,10 @@ int main(void) {
 """
 FORMATS = ["F16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "NVFP4", "Q5_0", "Q4_1", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
            "IQ4_XS", "IQ1", "IQ2", "IQ3", "Q2_K", "Q3_K"]
-PRODUCTS = {"matvec": 1, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3, "matmul_m128": 4}
-PRODUCTS |= {"matmul_wgmma_64": 7, "matmul_wgmma": 8}
-LAUNCH = PRODUCTS | {"attend_wide_64": 5, "attend_wide_128": 6}
-LAUNCH |= {"attend_64": 9, "attend_64_q8": 9, "attend_128": 10, "attend_128_q8": 10}
+PRODUCTS = {"matvec": 1, "matvec_16": 1, "expert_vec": 2, "matmul_wide": 3, "expert_wide": 3}
+PRODUCTS |= {"matmul_wgmma_64": 6, "matmul_wgmma": 7}
+LAUNCH = PRODUCTS | {"attend_wide_64": 4, "attend_wide_128": 5}
+LAUNCH |= {"attend_64": 8, "attend_64_q8": 8, "attend_128": 9, "attend_128_q8": 9}
 WGMMA_COLUMNS = {"matmul_wgmma_64": 64, "matmul_wgmma": 128}
 SEGMENT_UNITS = 4096 // 256 // 8  # of a segment of a matrix of 4,096 columns, of 256 columns
 END = re.compile(r"Ends3end|AddUp3end|add_up")  # of a segment
@@ -167,7 +167,7 @@ def with_ends(loop, units=SEGMENT_UNITS):
     loop over tiles of attention with its part of the chunk's end."""
     if loop.format is None:
         return loop.instructions + loop.end / 8
-    groups = WGMMA_COLUMNS.get(loop.kernel, 128 if loop.kernel == "matmul_m128" else 64) / 8
+    groups = WGMMA_COLUMNS.get(loop.kernel, 64) / 8
     return loop.instructions + loop.end * (loop.mma / groups / 16) / units
 
 

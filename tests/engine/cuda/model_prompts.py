@@ -118,7 +118,7 @@ class Model(steps.Model):
         return h.layers * max(issue, size, tiles * key_bytes("bulk") / steps.BANDWIDTH)
 
 
-MMA, WGMMA = [("matmul_m128", 128), ("matmul_wide", 64)], [("matmul_wgmma", 128), ("matmul_wgmma_64", 64)]
+MMA, WGMMA = [("matmul_wide", 64)], [("matmul_wgmma", 128), ("matmul_wgmma_64", 64)]
 
 
 def main():

@@ -47,7 +47,7 @@ LAUNCHES = {
 # then attention), its output, silu(gate) up, and what of these is packed. Those of fewer rows stay in the L2 cache.
 HANDED_ON = 6 * 4 * WIDTH + 8 * (WIDTH + 2 * KV_HEADS * DIM) + 16 * WIDTH + 8 * INNER + 4 * (3 * WIDTH + INNER)
 # Kernels of many rows: rows of a block, blocks that share the segments.
-WAYS_MMA = [("matmul_m128", 128, 1)] + [("matmul_wide", 64, splits) for splits in (1, 2, 4, 8)]
+WAYS_MMA = [("matmul_wide", 64, splits) for splits in (1, 2, 4, 8)]
 WAYS_WGMMA = [("matmul_wgmma", 128, 1)] + [("matmul_wgmma_64", 64, splits) for splits in (1, 2, 4, 8)]
 SEEK_AND_SUMS = 155  # instructions of a warp of matvec once a row of tiles: 142 of one matrix, 160 of gate and up
 
@@ -73,7 +73,7 @@ class Step:
 class Model:
     def __init__(self, folder, more=()):
         sizes, self.loops = count.launch_sizes(folder), {}
-        files = ["attention", "attention_wide", "matmul", "matmul_m128", "matmul_wgmma", *more]
+        files = ["attention", "attention_wide", "matmul", "matmul_wgmma", *more]
         for k in count.compiled(folder, ARCH, files):
             name = count.check_kernels.name_of(k.name)
             for l in count.loops_of(k, name, ARCH, sizes):

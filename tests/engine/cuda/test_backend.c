@@ -191,7 +191,7 @@ struct way {
     uint32_t chunk, page_tokens, n_neighbours, n_multiprocessors;
     bool overlap, graphs;
     uint64_t order;
-    const char *fuse, *m128, *wide, *wgmma; /* WEFT_CUDA_FUSE, _M128, _WIDE, _WGMMA */
+    const char *fuse, *wide, *wgmma; /* WEFT_CUDA_FUSE, _WIDE, _WGMMA */
 };
 
 enum { PROMPT = 300, OUTPUTS = 6, NEIGHBOURS = 19 };
@@ -247,7 +247,6 @@ static void run_way(const struct way *w, const char *path, struct trace *t) {
     fake_find()->n_graph_launches = 0;
     setenv("WEFT_CUDA_GRAPHS", w->graphs ? "1" : "0", 1);
     setenv("WEFT_CUDA_FUSE", w->fuse, 1);
-    setenv("WEFT_CUDA_M128", w->m128, 1);
     setenv("WEFT_CUDA_WIDE", w->wide, 1);
     setenv("WEFT_CUDA_WGMMA", w->wgmma, 1);
     cr_assert(driver_open(&d, &o, &err) == 0, "%s", err.message);
@@ -299,11 +298,11 @@ static void expect_same(const struct trace *a, const struct trace *b, const char
 
 Test(cuda, a_sequence_is_the_same_whatever_the_batch) {
     static const struct way ways[] = {
-        {"alone, at once", 300, 16, 0, 4, false, false, 0, "0", "0", "128", "0"},
-        {"by 128 rows", 220, 32, 1, 1, false, true, 5, "16384", "1", "1000", "1"},
-        {"by few rows, split attention", 13, 64, 2, 140, false, false, 0, "3000", "0", "128", "1"},
-        {"overlapped, other order of threads", 60, 16, 19, 140, true, true, 77, "1000000", "1",
-         "16", "1"},
+        {"alone, at once", 300, 16, 0, 4, false, false, 0, "0", "128", "0"},
+        {"by 128 rows", 220, 32, 1, 1, false, true, 5, "16384", "1000", "1"},
+        {"by few rows, split attention", 13, 64, 2, 140, false, false, 0, "3000", "128", "1"},
+        {"overlapped, other order of threads", 60, 16, 19, 140, true, true, 77, "1000000", "16",
+         "1"},
     };
     struct tiny_model m = {.type = TENSOR_Q4_K,
                            .arch = "qwen3",

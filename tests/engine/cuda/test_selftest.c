@@ -109,10 +109,6 @@ static bool is_matvec(const char *kernel, const void *args) {
     return strncmp(kernel, "matvec", 6) == 0;
 }
 
-static bool is_m128(const char *kernel, const void *args) {
-    return strcmp(kernel, "matmul_m128") == 0;
-}
-
 static bool is_expert_vec(const char *kernel, const void *args) {
     return strcmp(kernel, "expert_vec") == 0;
 }
@@ -259,16 +255,6 @@ Test(cuda_selftest, products_that_are_wrong_are_left_out) {
         {is_wide, "matmul_wide of Q8_0 is off by", true, false},
     };
 
-    try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
-}
-
-Test(cuda_selftest, products_of_128_rows_that_are_wrong_are_left_out) {
-    static const struct fault faults[] = {
-        {is_m128, "without matmul_m128: other bits", false, true},
-    };
-
-    fake_find()->major = 8;
-    setenv("WEFT_CUDA_M128", "1", 1);
     try_faults(&dense, run_alone, faults, ARRAY_SIZE(faults));
 }
 
