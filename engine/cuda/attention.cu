@@ -1,29 +1,52 @@
 /*
- * attention - softmax(q k' scale) v over pages, for decoding. A thread block has 16 queries (rows
- * of one sequence x heads that share a key head) and goes over chunks of 256 keys, all or those
- * behind what others had in common; in a chunk each of its 8 warps does one tile of 32 keys, then
- * a warp merges the tiles for one query or two. The tree of
- * engine/shared/pages.h: a query's result depends on its position and the keys alone, not on the
- * other queries, on how many rows the step has, or on whether the chunks were done by one block or
- * by many (merge). attention_wide.cu is the same for prompts, attention_large.cu for large heads.
+ * attention - softmax(q k' scale) v over pages, for decoding: o is (rows, heads, values).
  *
- * A layer with a window is the same tree: tiles lie where they always lie, one that is before the
- * windows of all of an item's queries is left out, and in the others keys outside a query's window
- * have no weight, as those behind the query. A sink is one more tile, the last, of one key without
- * a value.
+ * The idea is flash decoding with a tree that never changes. Keys of a sequence are cut into tiles
+ * of 32 and chunks of 256 = 8 tiles, always at the same positions. A tile gives for a query its
+ * maximum m, the sum l of 2^(score - m), and o = the values weighted so. Two such results merge as
  *
- * In a tile: s = q k' by mma, q scaled and rounded to half, p = 2^(s - m) rounded to half, o = p v
- * by mma, l = sum of p before rounding. A row of mma does not see the others. Keys behind the query
- * have p = 0: pages hold no infinities, so 0 v = 0.
+ *     m = max(m1, m2)   l = l1 2^(m1 - m) + l2 2^(m2 - m)   o likewise
  *
- * Lanes load keys and values from the page 16 bytes at a time in the order mma wants them
- * (engine/shared/pages.h), eight keys of a page each; q8_0 codes become halves rounded once, d q.
- * Bound by the bytes of keys and values.
+ * Tiles are merged from left to right into their chunk, and chunks from left to right into the
+ * whole (engine/shared/pages.h). Any block may compute any chunk, in any order: the merges are the
+ * same, so a query's result has the same bits alone, in a batch, split over the device or not, and
+ * whether its chunks are shared with other sequences. plan.cu decides who does what.
+ *
+ *     keys   0 ............ 255 | 256 ............ 511 | 512 .. 600
+ *     tiles  t0 t1 t2 .. t7     | t0 t1 .. t7          | t0 t1 t2 (25 keys are seen)
+ *            \_____ chunk 0 __/   \___ chunk 1 ____/     \_ chunk 2
+ *     whole = merge(merge(chunk 0, chunk 1), chunk 2)
+ *
+ * A thread block takes items: 16 queries (rows of one sequence times the heads that share a key
+ * head, which is what makes keys worth loading once), and either one chunk or all chunks behind
+ * those that were shared. In a chunk each of the 8 warps has one tile:
+ *
+ *     1  cp.async brings the tile's values to shared memory; keys are loaded to registers
+ *     2  s = q k' by mma; q was scaled and rounded to half precision
+ *     3  p = 2^(s - m), rounded to half precision for the product, l = sum of p before rounding
+ *     4  o = p v by mma, written to shared memory in the place of the values
+ *     5  one barrier; then a warp merges the eight tiles for one query or two
+ *
+ * So a chunk costs one barrier, and 64 KiB of keys and as many of values are on their way at a
+ * time. What an item leaves is either the result o or, where its chunks are items of their own, a
+ * partial result (o, m, l) that merge() or the last block adds up.
+ *
+ * Keys behind the query have p = 0, which is enough: pages hold no infinities, so 0 v = 0. A layer
+ * with a window is the same tree: a tile before the windows of all queries is left out, in the
+ * others keys outside a query's window have no weight. A sink is one more tile, the last one, of a
+ * key without a value.
+ *
+ * Lanes load keys and values 16 bytes at a time in the order in which mma takes them
+ * (engine/shared/pages.h); codes of q8_0 become halves, d q rounded once. A row of mma does not
+ * depend on the other rows. Bound by the bytes of keys and values.
+ *
+ * attention_wide.cu does the same for prompts, attention_large.cu for heads of more than 128
+ * values, attention_latent.cu for latent vectors on servers' devices.
  */
 
 #include "engine/cuda/attention.cuh"
 
-/* Of heads of up to 32 D values. */
+/* Static shared memory of a block, for heads of up to 32 D values. */
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_QUERIES;
 
@@ -42,7 +65,7 @@ template <int D> constexpr uint32_t TILE_BYTES = 4 * D * 512;
 static_assert(ATTN_TILES * TILE_BYTES<2> == ATTEND_SHARED(64), "kernels_attention.h");
 static_assert(ATTN_TILES * TILE_BYTES<4> == ATTEND_SHARED(128), "kernels_attention.h");
 
-/* Where value @d of query @query of a tile's result lies; @tile: of its warp. */
+/* Returns the address of value @d of query @query in a tile's result; @tile: of its warp. */
 DEVICE float *result_at(uint8_t *tile, uint32_t query, uint32_t d) {
     return (float *)(tile + d / 8 * 512 + (query ^ d / 8 % 4) * 32 + d % 8 * 4);
 }
@@ -215,7 +238,8 @@ template <int D> struct State {
         }
     }
 
-    /* What an item goes on from, for its query @query, which sees chunks from @first on. */
+    /* Merges the results of the chunks before the item's, which several sequences share, into the
+     * state of its query @query; chunks before @first are outside its window. */
     __device__ __forceinline__ void begin(const struct attend_args &a, const struct attn_item &it,
                                           uint32_t first, uint32_t query) {
         size_t step = (size_t)it.shared.step * gridDim.y * a.few * a.partial_stride;
@@ -367,7 +391,8 @@ ATTEND(attend_64_q8, 2, true, 2)
 ATTEND(attend_128, 4, false, 2)
 ATTEND(attend_128_q8, 4, true, 2)
 
-/* Which merge has the query of row @r of each head of a group: 1 + its number; 0: none. */
+/* Finds the merge of row @r's query for each head of a group: merge_of[head] = 1 + its number, or 0
+ * where the query was not split. */
 DEVICE void find_merges(const struct merge_args &a, uint32_t r, uint32_t *merge_of) {
     for (uint32_t i = threadIdx.x; i < a.group; i += PACK_THREADS)
         merge_of[i] = 0;

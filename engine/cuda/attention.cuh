@@ -9,7 +9,7 @@
 #include "engine/cuda/rows.cuh"
 #include "engine/cuda/kernels_attention.h"
 
-/* Where the keys of the block's head lie, and which of them its queries see. */
+/* Addresses of the keys and values of the block's key head, and the range that its queries see. */
 struct Place {
     const uint8_t *keys, *values, *key_scales, *value_scales; /* of page 0; scales: q8_0 */
     const uint32_t *table;                                    /* of the sequence */
@@ -93,7 +93,7 @@ DEVICE void load_key_words(const struct Place &p, const struct Group &at, uint32
     }
 }
 
-/* The same as halves. */
+/* Converts the words of load_key_words() to halves. */
 template <bool Q8> DEVICE struct vec4 key_of_words(const uint32_t *words) {
     if constexpr (Q8) {
         uint32_t twice = words[2] * 0x10001u;
@@ -104,7 +104,7 @@ template <bool Q8> DEVICE struct vec4 key_of_words(const uint32_t *words) {
     }
 }
 
-/* The same, asked for and made halves at once. */
+/* Loads a key's words and converts them to halves. */
 template <bool Q8>
 DEVICE struct vec4 load_key(const struct Place &p, const struct Group &at, uint32_t i, uint32_t d) {
     uint32_t words[4];
@@ -174,7 +174,7 @@ DEVICE uint32_t query_pos(const struct attend_args &a, const struct attn_item &i
     return query < it.n_q ? a.batch->pos[it.row0 + (it.q0 + query) / a.group] : it.pos0;
 }
 
-/* Where the block's queries stand. */
+/* Stores the position of each of the block's queries in s.pos. */
 template <class S>
 DEVICE void take_positions(const struct attend_args &a, const struct attn_item &it, S &s) {
     if (threadIdx.x < S::queries)
@@ -201,7 +201,7 @@ DEVICE void take_queries(const struct attend_args &a, const struct attn_item &it
         }
 }
 
-/* Whether any of the block's queries sees a key of the tile that begins with @first. */
+/* Returns true if any of the block's queries sees a key of the tile that begins with @first. */
 DEVICE bool is_seen(const struct Place &p, uint32_t first) {
     return first <= p.last && first + ATTN_TILE > p.first;
 }
@@ -271,7 +271,8 @@ DEVICE float merge_with(float old, float x, float a, float b) {
     return fmaf(x, b, old * a);
 }
 
-/* How the tiles merge into the chunk and the chunk into the whole, for one query. */
+/* Computes the weights with which a query's tiles are merged into its chunk, and the chunk into its
+ * whole result. */
 template <class S> DEVICE void weigh(S &s, uint32_t query) {
     float max = -INFINITY, l = 0;
 
@@ -292,12 +293,13 @@ template <class S> DEVICE void weigh(S &s, uint32_t query) {
     s.all_b[query] = x.b;
 }
 
-/* Of a merge's or an item's query, as scores are. */
+/* Returns the attention sink of a query's head in the unit of scores (log2); a.sinks is set. */
 template <class ARGS> DEVICE float sink_of(const ARGS &a, uint32_t query) {
     return a.sinks[blockIdx.y * a.group + query % a.group] * LOG2_E;
 }
 
-/* How the whole of a query becomes its result: times all_a, divided by all_l. */
+/* Merges the sink of a query, if there is one: its result is the whole times all_a, divided by
+ * all_l. */
 template <class S>
 DEVICE void end_query(const struct attend_args &a, const struct attn_item &it, S &s,
                       uint32_t query) {
@@ -332,7 +334,7 @@ DEVICE void find_place(struct Place &p, const struct attend_args &a, const struc
     p.last = it.pos0 + (it.q0 + it.n_q - 1) / a.group;
 }
 
-/* Where place @place of partial result @index of a key head is. */
+/* Returns the offset, in floats, of query @place in partial result @index of key head @head. */
 template <class ARGS>
 DEVICE size_t partial_at(const ARGS &a, uint32_t n_head_kv, uint32_t kv, uint32_t index,
                          uint32_t place) {
@@ -341,12 +343,13 @@ DEVICE size_t partial_at(const ARGS &a, uint32_t n_head_kv, uint32_t kv, uint32_
     return (((size_t)at * n_head_kv + kv) * a.few + place % a.few) * a.partial_stride;
 }
 
-/* Where query @query's part of the item's first result is. */
+/* Returns the address of query @query in the item's first partial result. */
 DEVICE float *partial_of(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
     return a.partial + partial_at(a, gridDim.y, blockIdx.y, it.partial, query);
 }
 
-/* Where the values of query @query's result go: to the item's, or to the chunk's part. */
+/* Returns where the values of query @query's result go: to o, or to the partial result of the
+ * item's chunk. */
 DEVICE float *result_of(const struct attend_args &a, const struct attn_item &it, uint32_t query) {
     if (it.chunk >= 0)
         return partial_of(a, it, query);
@@ -449,7 +452,8 @@ DEVICE void finish_rows(const struct attend_args &a, uint32_t row0, uint32_t q0,
             pack_row<CUDA_THREADS>(a.pack, row0 + first + i, row0 + first + i, sums);
 }
 
-/* What is possible now that the block has done its item. */
+/* Does the merges that were waiting for this item, and packs the rows that were waiting for these
+ * merges. */
 DEVICE_APART void finish_item(const struct attend_args &a, const struct attn_item &it) {
     SHARED uint32_t told[ATTN_QUERIES], rows[ATTN_QUERIES];
     SHARED struct attn_merge merges[ATTN_QUERIES]; /* arrive() leaves nothing in the L1 cache */

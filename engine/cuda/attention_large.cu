@@ -13,7 +13,7 @@
 
 static_assert(WARPS == ATTN_TILES, "a warp has a tile of a chunk");
 
-/* Of G groups of 16 queries and heads of up to 32 D values. */
+/* Dynamic shared memory of a block with G groups of 16 queries and heads of up to 32 D values. */
 template <int D, int G> struct alignas(16) Shared {
     static constexpr uint32_t queries = G * ATTN_QUERIES;
 
@@ -120,11 +120,9 @@ template <int N, bool Q8> struct Values<N, Q8, false> {
     }
 };
 
-/*
- * Those that are the first values of the keys: a lane loads values d0 + 8 g .. + 7 of each of its
- * eight keys, and has in a word of two keys what mma wants of two values. Those that meet in a
- * product are eight apart.
- */
+/* Values that are the first values of the keys (latent attention). A lane loads values d0 + 8 g ..
+ * d0 + 8 g + 7 of each of its eight keys; a word of two keys holds what mma wants of two values.
+ * Values that meet in one product are therefore eight apart. */
 template <int N, bool Q8> struct Values<N, Q8, true> {
     struct vec4 key[8];
 
@@ -138,7 +136,7 @@ template <int N, bool Q8> struct Values<N, Q8, true> {
         for (uint32_t i = 0; i < 8; i++)
             key[i] = load_key<Q8>(p, at, i, d < p.dim ? d : 0);
     }
-    /* Of keys 2 i and 2 i + 1. */
+    /* Returns value j of keys 2 i and 2 i + 1. */
     __device__ __forceinline__ uint32_t pair(int i, int j) const {
         return byte_permute(word_of(key[2 * i], j / 2), word_of(key[2 * i + 1], j / 2),
                             j % 2 ? 0x7632u : 0x5410u);
@@ -299,7 +297,7 @@ ATTEND(attend_256_q8, 8, true)
 ATTEND(attend_512, 16, false)
 ATTEND(attend_512_q8, 16, true)
 
-/* Of kernels whose shared memory the launch asks for; nothing is done by last blocks. */
+/* Runs a kernel whose shared memory the launch asks for; its last blocks neither merge nor pack. */
 template <int D, int G, int V, bool Q8, bool LATENT>
 DEVICE void attend_groups(const struct attend_args &a) {
     using S = struct Shared<D, G>;

@@ -20,7 +20,7 @@
 #ifdef WEFT_SIMT
 extern "C" const bool attend_latent_built = true;
 #else
-/* Those that bulk.cuh serves and that have the shared memory, or run the code of these. */
+/* Families that have copies in bulk and 212 KiB of shared memory, or run code for one that does. */
 constexpr uint32_t archs[] = {__CUDA_ARCH_LIST__};
 constexpr bool serves(uint32_t arch) {
     return arch >= 900 && arch < 1200;
@@ -43,7 +43,7 @@ struct alignas(16) Tile {
     uint8_t bytes[8 * four];
 };
 
-/* Of a tile: key 8 @m + 2 @j + @odd. */
+/* Returns the offset of key 8 @m + 2 @j + @odd in a tile. */
 DEVICE uint32_t key_place(uint32_t m, uint32_t j, uint32_t odd) {
     return (4 * odd + m) * Tile::four + j * Tile::row;
 }
@@ -73,7 +73,7 @@ struct alignas(8) Pair {
     float a, b;
 };
 
-/* What is seen of an item. */
+/* The tiles of an item that its queries see. */
 struct Span {
     uint32_t first, n; /* tiles */
     uint32_t begun;    /* tiles of the items before it */
@@ -143,12 +143,13 @@ DEVICE void convert(struct Shared<true> &s, uint32_t i) {
         store16(to + 2 * d, scale_key(from.code[key] + d, scale[d / 32]));
 }
 
-/* Whether a chunk, or all that is seen of it, ends with tile @i. */
+/* Returns true if a chunk, or the part of it that is seen, ends with tile @i. */
 DEVICE bool ends_chunk(const struct Span &at, uint32_t i) {
     return i + 1 == at.n || (at.first + i + 1) % ATTN_TILES == 0;
 }
 
-/* How query @query merges tile @i, of maximum @m and sum @l, and the chunk that ends with it. */
+/* Computes the weights with which query @query merges tile @i, whose maximum is @m and whose sum is
+ * @l, into its chunk, and the chunk, if it ends here, into the whole. */
 template <bool Q8>
 DEVICE void weigh_query(struct Shared<Q8> &s, uint32_t i, uint32_t query, float m, float l) {
     bool begins = i == 0 || (s.span.first + i) % ATTN_TILES == 0;

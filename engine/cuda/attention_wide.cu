@@ -144,7 +144,7 @@ template <int D> DEVICE void decode(const Codes<D> &from, Tile<D> &to, uint32_t 
     }
 }
 
-/* Of queries g and g + 8 of the warp: a result (m, l, o), o as mma leaves it. */
+/* The result (m, l, o) of queries g and g + 8 of the warp; o lies as mma leaves it. */
 template <int D> struct Result { float m[2], l[2], o[4 * D][4]; };
 
 template <int D> DEVICE void clear(Result<D> &r) {
@@ -173,7 +173,7 @@ template <int D> DEVICE void merge_result(Result<D> &r, const Result<D> &x) {
             merge_with(r.o[i / 4][i % 4], x.o[i / 4][i % 4], w[i % 4 / 2].a, w[i % 4 / 2].b);
 }
 
-/* What all warps of a block know, and their queries. */
+/* Shared memory of a block: its item, the addresses of keys and values, and its queries. */
 template <int D> struct alignas(16) Shared {
     static constexpr uint32_t queries = ATTN_WIDE;
 

@@ -210,7 +210,7 @@ DEVICE float lane_xor(float v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 
-/* Likewise, of 64 bits. */
+/* Exchanges 64 bits, as lane_xor(float) does. */
 DEVICE uint64_t lane_xor(uint64_t v, int mask) {
     return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
@@ -238,7 +238,7 @@ DEVICE void prefetch(const void *p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* Likewise @n bytes from @p on, by a warp; both are multiples of 16. */
+/* Starts to bring @n bytes from @p on to the L2 cache, by a warp; both are multiples of 16. */
 DEVICE void prefetch_bytes(const uint8_t *p, uint32_t n) {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0)
@@ -256,29 +256,28 @@ DEVICE void sync_block() {
     __syncthreads();
 }
 
-/* Likewise of the warp's lanes. */
+/* Waits for all lanes of the warp; each sees what the others wrote before. */
 DEVICE void sync_warp() {
     __syncwarp();
 }
 
-/* A sum in shared memory that threads of the block add to. */
+/* Adds to a sum in shared memory that threads of the block share. */
 DEVICE void add_shared(uint64_t *p, uint64_t v) {
     atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
 
-/* Likewise, of 32 bits; returns what was there before. */
+/* Adds to 32 bits of shared memory; returns the value before. */
 DEVICE uint32_t add_shared(uint32_t *p, uint32_t v) {
     return atomicAdd(p, v);
 }
 
-/* Between the blocks of a launch: sums, maxima, and values that others read. What a block has put
- * is there for the one that sees a sum which it added to after fence_device(). Returns what was
- * there before the sum. */
+/* Adds to a sum in device memory that blocks of a launch share; returns the value before. A block
+ * that sees the sum sees what the others wrote before their fence_device() and addition. */
 DEVICE uint32_t add_global(uint32_t *p, uint32_t v) {
     return atomicAdd(p, v);
 }
 
-/* Likewise, of 64 bits. */
+/* Adds to 64 bits of device memory, as above. */
 DEVICE void add_global(uint64_t *p, uint64_t v) {
     atomicAdd((unsigned long long *)p, (unsigned long long)v);
 }
@@ -298,7 +297,8 @@ template <typename T> DEVICE void put_global(T *p, T v) {
     *(volatile T *)p = v;
 }
 
-/* What the thread wrote before is seen by all of the device before what it writes behind. */
+/* Orders memory: what the thread wrote before is seen by the whole device before what it writes
+ * behind. */
 DEVICE void fence_device() {
     __threadfence();
 }
@@ -324,13 +324,13 @@ DEVICE void copy_async4(void *to, const void *from) {
         : "memory");
 }
 
-/* Where dynamic_shared() begins, as copy_async_at() takes it: what is found once need not be found
- * for each copy. */
+/* Returns the address of dynamic_shared() as copy_async_at() takes it, found once for many
+ * copies. */
 DEVICE uint32_t shared_start() {
     return (uint32_t)__cvta_generic_to_shared(dynamic_shared());
 }
 
-/* Likewise 16, @OFFSET bytes behind both. */
+/* Starts to copy 16 bytes to shared memory, @OFFSET bytes behind both addresses. */
 template <int OFFSET> DEVICE void copy_async_at(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0 + %2], [%1 + %2], 16;" ::"r"(to),
                  "l"(from), "n"(OFFSET)
@@ -419,7 +419,7 @@ template <int N> DEVICE void load_some(const float *p, float v[N]) {
         load_floats(p, v);
 }
 
-/* Likewise to @p. */
+/* Stores N floats to @p. */
 template <int N> DEVICE void store_some(float *p, const float v[N]) {
     if constexpr (N == 4) {
         store16(p, {mx_bits_of(v[0]), mx_bits_of(v[1]), mx_bits_of(v[2]), mx_bits_of(v[3])});

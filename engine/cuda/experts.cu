@@ -202,8 +202,8 @@ DEVICE float value_of(const struct expert_args &a, const struct matrix &m, uint3
 
 #define WARPS (EXPERT_THREADS / 32)
 
-/* What a block computes next, and what a warp fetches next: an item's row tiles, one for each team,
- * of each matrix. */
+/* Position of a block's products, or of a warp's copies, which run ahead: an item, one of its
+ * matrices, and a row of tiles for each team. */
 struct Place {
     uint32_t item, tile, mat; /* tile: of the first team */
 
@@ -238,8 +238,8 @@ DEVICE uint32_t team_of(const struct expert_args &a) {
     return threadIdx.x / 32 / (WARPS / a.n_teams);
 }
 
-/* What a warp fetches: its segments of the team's tiles, stage by stage. No stage goes over the end
- * of a segment. */
+/* Ring of a warp's weights, filled by cp.async: its segments of the team's tiles, stage by stage.
+ * No stage goes over the end of a segment. */
 struct ExpertFeed {
     uint32_t slot; /* offset of the one of the warp's ring that is fetched next */
     uint32_t n_items;
@@ -321,7 +321,7 @@ struct Gathered {
 
 #define TILE_VALUES (EXPERT_ROWS * TILE_ROWS)
 
-/* Of a block: sums of teams' segments, and what gates were until ups come. */
+/* Shared memory of a block: the sums of the teams' segments, and gates until their ups come. */
 struct Sums {
     float segment[WARPS / 2 * TILE_SEGMENTS][4][TILE_LANES];
     float gate[WARPS * TILE_VALUES]; /* each of the thread that writes it */

@@ -36,7 +36,7 @@ struct repack_args {
     struct repack_found *found;
 };
 
-/* What repack() has seen of a tensor so far. */
+/* Largest scale and first fault that repack() has seen of a tensor so far. */
 struct repack_found {
     uint64_t most; /* the largest tile_scale_size(): its bits in single precision */
     uint32_t bad;  /* 1 when a weight does not fit half precision */
@@ -70,9 +70,9 @@ struct plan_seq {
 
 #define PAGE_CLASSES 2u /* KV_GLOBAL, KV_WINDOW */
 
-/* What a step is about, in device memory. All that changes from step to step is here and in what it
- * points to, so that the same launches, with the same arguments, do for every batch of up to so
- * many rows: a grid may be larger than there are rows, wants or items. */
+/* A step's batch in device memory. All that changes from step to step is here and in the arrays
+ * that it points to, so that the same launches, with the same arguments, serve every batch of up to
+ * as many rows: a grid may be larger than there are rows, wants or items. */
 struct batch_head {
     uint32_t n_rows, n_wants, n_seqs;
     uint32_t n_items, n_wide_items, n_merges; /* written by plan */
@@ -87,7 +87,8 @@ struct batch_head {
     const struct attn_merge *merge;
 };
 
-/* What attention has to do for the batch: item, wide_item and merge have room for it. Grid: 1. */
+/* Makes the work list of attention for the batch; item, wide_item and merge have room for it. Grid:
+ * 1. */
 struct plan_args {
     struct batch_head *batch;
     struct attn_item *item, *wide_item; /* wide: those of more than few queries; NULL: none apart */
@@ -107,17 +108,17 @@ struct embed_args {
     struct tile_source table;
     const uint8_t *tiles; /* NULL: the table; else the same in tiles */
     uint32_t format, n_units;
-    float inverse; /* of the tiles' unit: matrix.inverse */
-    const int32_t *sampled;
-    float *x, scale;
+    float inverse;          /* of the tiles' unit: matrix.inverse */
+    const int32_t *sampled; /* [2][max_wants] tokens of the steps before */
+    float *x, scale;        /* x: [rows][n_embd] */
 };
 
 /* y[i] = rms norm of x[row[i]] times weight, in single precision, or x[row[i]] where there is no
  * weight; grid: n rows; PACK_THREADS threads. */
 struct hidden_args {
-    const float *x, *weight;
-    const uint32_t *row;
-    float *y;
+    const float *x, *weight; /* [rows of x][n], [n] or NULL */
+    const uint32_t *row;     /* [rows] of x */
+    float *y;                /* [rows][n] */
     uint32_t n;
     float eps;
 };
@@ -150,12 +151,12 @@ enum pack_kind { PACK_PLAIN, PACK_NORM, PACK_RELU, PACK_SILU, PACK_GELU, PACK_CL
  * multiple of 64.
  * Grid: rows; PACK_THREADS threads. */
 struct pack_args {
-    const float *x, *up, *weight;
+    const float *x, *up, *weight;   /* [rows][n], likewise or NULL, [n] or NULL */
     const struct batch_head *batch; /* NULL: as many rows as the grid has */
     uint32_t wanted;                /* the rows that are wanted, not all */
     uint32_t each;                  /* rows of x for each of the batch; 0: 1 */
     uint16_t *packed;
-    float *scale;
+    float *scale; /* [rows] */
     uint32_t kind, n, n_padded;
     uint32_t cores; /* for wgmma: eight halves that an operand takes of 8 rows lie together */
     uint32_t x_stride, up_stride; /* values from a row of x, of up, to the next; 0: n */
@@ -167,8 +168,8 @@ struct pack_args {
  * rows; PACK_THREADS threads. */
 struct keep_args {
     const struct batch_head *batch;
-    const float *x, *weight;
-    float *hidden, *kept; /* [rows][n]; [slots][n_kept][n] or NULL */
+    const float *x, *weight; /* [rows][n], [n] */
+    float *hidden, *kept;    /* [rows][n]; [slots][n_kept][n] or NULL */
     uint32_t n, n_kept, centred;
     float eps;
 };
@@ -178,15 +179,15 @@ struct keep_args {
  * hidden's last rows are kept as above. Grid: rows; PACK_THREADS threads. */
 struct pair_args {
     const struct batch_head *batch;
-    const float *x, *hidden, *x_norm, *h_norm;
-    float *kept, *pair; /* pair: [rows][2 n] */
+    const float *x, *hidden, *x_norm, *h_norm; /* [rows][n] twice, [n] twice */
+    float *kept, *pair;                        /* [slots][n_kept][n], [rows][2 n] */
     uint32_t n, n_kept, keeps;
     float eps;
     struct pack_args pack; /* of pair */
 };
 
-/* Where column @k (0..31) of a row stands among the 32: lane t of a row's four finds what it needs
- * of both blocks of 16, columns 4t, 4t + 2, 4t + 1, 4t + 3, in 16 bytes. */
+/* Returns the place of column @k (0 to 31) among the 32 of a row: lane t of a row's four finds what
+ * it needs of both blocks of 16, columns 4t, 4t + 2, 4t + 1, 4t + 3, in 16 bytes. */
 MX_FN uint32_t pack_place(uint32_t k) {
     return k % 16 / 4 * 8 + k / 16 * 4 + k % 2 * 2 + k % 4 / 2;
 }
@@ -209,11 +210,13 @@ enum store_part { STORE_Q, STORE_K, STORE_V }; /* as the matrices of a layer sta
  * rows, y n_kv / 8. */
 struct store_args {
     const struct batch_head *batch;
-    float *q;
-    const float *k, *v, *q_norm, *k_norm, *rope;
-    const float *temper; /* [rows]: queries are multiplied by it; NULL: by 1 */
-    uint8_t *pages;      /* of the layer */
-    uint32_t cls;        /* of the pages */
+    float *q;                     /* [rows][n_head][head_dim] */
+    const float *k, *v;           /* [rows][n_head_kv][head_dim] */
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    const float *rope;            /* [rows][n_rot / 2][2]: cos, sin */
+    const float *temper;          /* [rows]: queries are multiplied by it; NULL: by 1 */
+    uint8_t *pages;               /* of the layer */
+    uint32_t cls;                 /* of the pages */
     struct page_shape shape;
     uint32_t n_head, n_rot, neox;
     uint32_t n_kv;   /* heads of keys and values that are stored: all, or 0 */
@@ -236,10 +239,10 @@ struct latent_args {
  * is first what is @left, if anything is. Then, where @packs, rows of to are packed. Grid: rows. */
 struct residual_args {
     const struct batch_head *batch;
-    float *t;
-    const float *norm, *base;
+    float *t;                 /* [rows][n] */
+    const float *norm, *base; /* [n] or NULL, [rows][n] or NULL */
     struct left left;
-    float *to; /* [rows][n], as t and base; may be base */
+    float *to; /* [rows][n]; may be base */
     float gain, scale, eps;
     uint32_t n, packs;
     struct pack_args pack;
@@ -317,8 +320,7 @@ struct ahead {
     uint32_t n, row_bytes, bytes;
 };
 
-/* What the last block of a matvec does when all of them are done, in place of a kernel behind
- * it. */
+/* Epilogue of a matvec by its last blocks, in place of a kernel behind it. */
 enum finish {
     FINISH_NONE,
     FINISH_PACK, /* packs the rows: arrived[0] */
@@ -336,8 +338,8 @@ enum finish {
  * of the largest format. */
 struct matmul_args {
     struct matrix m[MATMUL_MATRICES];
-    const uint16_t *x; /* packed */
-    const float *scale;
+    const uint16_t *x;                 /* [n_rows] packed (pack_args) */
+    const float *scale;                /* [n_rows] */
     const uint32_t *count;             /* NULL, or how many of n_rows there are */
     uint32_t n_mats, n_rows, n_blocks; /* n_blocks: of 16 columns, in x */
     uint32_t n_tiles, stage_bytes; /* matvec: row tiles of all; the largest tile_stage_bytes() */
@@ -367,7 +369,8 @@ MX_FN uint32_t matmul_wide_blocks(const struct matmul_args *a) {
     return a->n_panels * a->n_splits;
 }
 
-/* Of the blocks that share segments: for each of these [MATMUL_COLUMNS][WIDE_OUT]. */
+/* Split-K: room for the sums of the blocks that share a panel's segments, for each segment
+ * [MATMUL_COLUMNS][WIDE_OUT] floats. */
 #define WIDE_OUT 128u /* rows of the matrix of a panel */
 #define WIDE_SUMS (MATMUL_COLUMNS * WIDE_OUT)
 #define WIDE_SPLIT_BYTES (TILE_SEGMENTS * WIDE_SUMS * 4u)
@@ -390,8 +393,8 @@ MX_FN uint32_t wide_shared(uint32_t format) {
            CUDA_THREADS / 32 * wide_slots(format) * tile_stage_bytes(format);
 }
 
-/* Of rows that are packed as cores: matmul_wgmma has 128 rows of the activations a panel,
- * matmul_wgmma_64 is as matmul_wide; wgmma_shared(). */
+/* Products of rows that are packed as cores (pack_args): matmul_wgmma has 128 rows of activations a
+ * panel, matmul_wgmma_64 has 64, as matmul_wide. Dynamic shared memory: wgmma_shared(). */
 #define WGMMA_ROWS 128u
 #define WGMMA_SLICES 5u
 
@@ -451,7 +454,7 @@ struct route_args {
     uint32_t *n_items;
 };
 
-/* How the warps of a team share a matrix's row of tiles. */
+/* Split-K within a block: the segments of a row of tiles that each warp of a team has. */
 struct expert_cut {
     uint32_t n_segments;
     uint32_t share[EXPERT_THREADS / 32 + 1]; /* the first segment of each member: 0, 1 or more */
@@ -467,8 +470,8 @@ struct expert_cut {
  * tiles / 8 of each matrix. Shared memory: expert_shared(), wide_shared() of the largest format. */
 struct expert_args {
     struct matrix m[2];
-    const uint16_t *x; /* packed */
-    const float *scale;
+    const uint16_t *x;                 /* [pairs or rows] packed */
+    const float *scale;                /* likewise */
     uint32_t n_mats, n_blocks, n_used; /* n_blocks: of 16 columns, in x */
     uint32_t n_experts;                /* that there are */
     uint32_t by_pair, glu;             /* by_pair: a row of x is a pair */
@@ -607,8 +610,8 @@ struct conv_args {
     uint32_t n, n_taps;
 };
 
-/* Where key @i of value @j stands in a head's matrix: eight values of a warp lie together, of four
- * lanes each, and a lane's keys in 16 bytes. */
+/* Returns the place of key @i of value @j in a head's matrix: eight values of a warp lie together,
+ * of four lanes each, and a lane's keys in 16 bytes. */
 MX_FN uint32_t delta_place(uint32_t dim, uint32_t i, uint32_t j) {
     uint32_t lane = j % 8 * 4 + i / 4 % 4;
 
@@ -645,7 +648,7 @@ struct sample_top {
     float logprob;
 };
 
-/* What comes back of a want: struct engine_out. */
+/* Result of a want, as struct engine_out has it. */
 struct sample_out {
     int32_t token;
     float logprob;
@@ -665,7 +668,7 @@ struct sample_drawn {
     uint32_t id;
 };
 
-/* What the launches of a want leave for each other. All zero before its first use. */
+/* State that the launches of a want hand on. All zero before its first use. */
 struct sample_state {
     /* Sums and maxima over the blocks of a launch; the last one takes them. */
     uint64_t best, best_raw, digest, sum, total, n_finite;

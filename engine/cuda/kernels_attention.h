@@ -15,9 +15,10 @@
  * row. Tiles and chunks that none of an item's queries sees are left out, which changes no bit. */
 struct attend_args {
     const struct batch_head *batch;
-    const float *q;
-    float *o, *partial;
-    const uint8_t *pages; /* of the layer */
+    const float *q;       /* [rows][n_head][head_dim]; with @turned [rows][n_head][n_value] */
+    float *o;             /* [rows][n_head][n_value] */
+    float *partial;       /* [results][n_head_kv][few][partial_stride] */
+    const uint8_t *pages; /* of the layer: [pages][page_layer_bytes()] */
     struct page_shape shape;
     uint32_t cls; /* of the pages */
     uint32_t n_head, group, partial_stride;
@@ -66,14 +67,15 @@ struct attend_kernel {
  * merges, or fewer, y key heads. */
 struct merge_args {
     const struct batch_head *batch;
-    const float *partial;
-    float *o;
+    const float *partial; /* as in attend_args */
+    float *o;             /* [rows][n_head][n_value] */
     uint32_t n_head, n_head_kv, group, few, n_value, partial_stride;
     uint32_t window; /* these as in attend_args */
     const float *sinks;
 };
 
-/* The same by row; then each row of o is packed, split or not. Grid: rows; PACK_THREADS threads. */
+/* Merges as merge_args says, row by row; then packs each row of o, split or not. Grid: rows;
+ * PACK_THREADS threads. */
 struct merge_rows_args {
     struct merge_args merge;
     struct pack_args pack;
@@ -109,7 +111,7 @@ extern const void *const kernel_attend_latent_bulk_q8;
 extern const void *const kernel_merge;
 extern const void *const kernel_merge_rows;
 
-/* Whether attend_latent_bulk runs on a device. */
+/* Returns true if attend_latent_bulk runs on a device. */
 static inline bool attend_bulk_runs(const struct cuda_device *d) {
     return attend_latent_built && d->made_for >= 90 && d->made_for < 120 &&
            d->block_bytes >= ATTEND_LATENT_SHARED;

@@ -1,21 +1,45 @@
 /*
- * matmul - y (+)= W x + bias. The recipe (docs/cuda-kernels.md): weights and activations in half
- * precision (weights.cuh), multiplied and added up by mma from left to right inside a segment, the
- * segments' sums added from left to right, times the row's and the matrix's powers of two, plus
- * bias, plus what was there. A column of mma does not see the others, so a row's result does
- * not depend on which rows come with it, nor on which of the kernels computes it.
+ * matmul - y (+)= W x + bias, quantised weights times rows of activations: x is (rows, columns), W
+ * (outputs, columns), y (rows, outputs).
  *
- * matvec       up to 8 rows, matvec_16 up to 16. Warp s of a block sums segment s of a row tile; a
- *              block goes over many tiles. Weights come through a ring in shared memory of each
- *              warp's own, filled by asynchronous copies that run ahead over the ends of tiles and
- *              matrices: two stages of 2 to 3 KiB are on their way while one is used, 16 warps on a
- *              multiprocessor, so 60 to 90 KiB of it. They begin before the kernel before has
- *              ended. Bound by the weights' bytes.
- * matmul_wide  64 rows at a time. Each of 8 warps has a row tile of its own and walks over all
- * columns; slices of the
- *              activations and weights come ahead by the same copies. Bound by the tensor cores.
- *              Where such blocks are too few for the device, several share the segments and the
- *              last of them adds up.
+ * Weights come as tiles of 16 outputs by 64 or 256 columns (engine/shared/tiles.h) that hold the
+ * registers of a warp's 32 lanes in order: a lane loads 16 bytes and decodes them to the half
+ * precision operand of mma.m16n8k16 (weights.cuh), without any exchange. Activations come packed:
+ * half precision, each row times a power of two (pack_args). The sum of an output is
+ *
+ *     segments     the columns are cut into up to eight, at borders that the shape alone decides
+ *     in a segment mma adds up from left to right, in single precision
+ *     y            segment sums from left to right, times the powers of two, plus bias, plus y
+ *
+ * which is split-K with a fixed order. A column of mma does not depend on the others, so the bits
+ * of a row depend neither on the rows beside it nor on the kernel that computes it, nor on how
+ * many blocks share the segments.
+ *
+ * matvec, matvec_16   up to 8 or 16 rows: decoding. Bound by the bytes of the weights.
+ *
+ *     Warp s of a block sums segment s of a row of tiles; the block then adds the eight sums and
+ *     goes on to its next row of tiles. Each warp has a ring of three stages of 2 to 3 KiB in
+ *     shared memory that cp.async fills, over the ends of tiles and matrices: two stages are on
+ *     their way while one is used, with 16 warps 60 to 90 KiB on a multiprocessor. Under
+ *     programmatic dependent launch (PDL) the ring fills before the kernel in front has ended,
+ *     since weights do not change.
+ *
+ *         warp 0  [segment 0 of tile 5][segment 0 of tile 137] ...   ring: | used | 1 | 2 |
+ *         warp 1  [segment 1 of tile 5][segment 1 of tile 137] ...   ring: | used | 1 | 2 |
+ *
+ *     Epilogues: gate and up become glu(gate, up); the last blocks of a launch, counted by
+ *     arrive(), pack the rows for the next product, or rotate the heads of q, k and v and store
+ *     keys and values, in place of kernels behind this one.
+ *
+ * matmul_wide         64 rows a block: prompts and batches. Bound by the tensor cores.
+ *
+ *     Each of 8 warps has a row of tiles of its own and walks over all columns, so a block has
+ *     128 outputs by 64 rows. Slices of 64 columns of the activations come to shared memory for
+ *     all warps, and each warp's weights to its own ring, by the same cp.async. Where the device
+ *     has more multiprocessors than there are such blocks, 2, 4 or 8 blocks share the segments
+ *     (split-K); the last of them adds up, or residual() does.
+ *
+ * On a Hopper matmul_wgmma.cu takes the place of matmul_wide, with the same bits.
  */
 
 #include "engine/cuda/gated.cuh"
@@ -47,8 +71,8 @@ DEVICE uint32_t matrix_of(const struct matmul_args &a, uint32_t tile, uint32_t *
     return i;
 }
 
-/* What a warp fetches: segment s of the block's tiles, s its number, stage by stage. Registers are
- * scarce here. */
+/* cp.async ring of a warp: the weights of segment s of the block's tiles, s its number, stage by
+ * stage. Registers are scarce here. */
 struct Feed {
     uint32_t slot, end;       /* of the warp's ring: what is fetched next, where it ends */
     uint32_t tile;            /* that is being fetched, of all matrices */

@@ -24,7 +24,7 @@
 #define NO_ITEM UINT32_MAX
 
 #define LONG_CHUNKS 8u /* of one row that are items of their own, however much there is to do */
-/* As many blocks of 16 queries and one chunk take as long as one of attend_wide's of 128, computed:
+/* Blocks of 16 queries and one chunk that take as long as one of attend_wide's of 128, computed:
  * q8_0 3.9, f16 2.2 by the bytes that they ask the L2 cache for, 4.9 by their instructions. */
 #define WIDE_WORTH 4u
 
@@ -37,8 +37,8 @@ struct Known { /* of a sequence */
 struct Planned {
     uint32_t item, wide_item;  /* the first of its items over all chunks; item NO_ITEM: none */
     struct attn_shared shared; /* what its own chunks follow */
-    /* Of a group of n, by its first sequence; n 0: none begins here. What they share is items of
-     * @run chunks from shared_item on, for merges from @merge on. */
+    /* Fields of a group of n sequences, in its first one; n 0: no group begins here. The shared
+     * chunks are items of @run chunks from shared_item on, for merges from @merge on. */
     uint32_t n, run, shared_item, merge;
 };
 
@@ -62,7 +62,7 @@ DEVICE uint32_t blocks_of(const struct plan_args &a, const struct plan_seq &s) {
     return ceil_div(s.n_rows * a.group, a.wide);
 }
 
-/* How many of @n_queries in blocks of @size are in items of the other list. */
+/* Returns how many blocks of @size of @n_queries are items of the list for many queries. */
 DEVICE uint32_t wide_blocks_of(const struct plan_args &a, uint32_t n_queries, uint32_t size) {
     uint32_t whole = size > a.few ? n_queries / size : 0;
 
@@ -94,11 +94,11 @@ DEVICE uint64_t work_of(const struct plan_args &a, struct Plan &p) {
     return n * a.n_head_kv;
 }
 
-/* Whether the blocks of a sequence go over all their chunks: not where the device would wait for
- * them, since the work of a step divides into less for each multiprocessor. A block of many
- * queries, of which a multiprocessor has one, may take twice its share, as blocks of few queries
- * take twice as long for the same work; a block of few queries takes an eighth at most. A sequence
- * of one row loses nothing when it is split. */
+/* Returns true if the blocks of a sequence go over all their chunks. They are split where the
+ * device would wait for them, since the work of a step divides into less for each multiprocessor. A
+ * block of many queries, of which a multiprocessor has one, may take twice its share, as blocks of
+ * few queries take twice as long for the same work; a block of few queries takes an eighth at most.
+ * A sequence of one row loses nothing when it is split. */
 DEVICE bool is_whole(const struct plan_args &a, const struct plan_seq &s, uint64_t work) {
     uint64_t time = time_of(a, s) * a.n_multiprocessors;
 
@@ -134,9 +134,9 @@ DEVICE uint32_t common_chunks(const struct plan_args &a, const struct plan_seq &
     return (uint32_t)other / per_chunk;
 }
 
-/* How many sequences from @i on, of at most @most queries, share their beginning, and how many
- * chunks of it; 1: none. A sequence that would more than halve what is shared begins a group of its
- * own. */
+/* Returns how many sequences from @i on, of at most @most queries, share their beginning, with
+ * *n_shared chunks in common; 1: none do. A sequence that would more than halve what is shared
+ * begins a group of its own. */
 DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32_t i,
                          uint32_t n_known, uint32_t most, uint32_t *n_shared) {
     uint32_t n = 1;
@@ -151,8 +151,8 @@ DEVICE uint32_t group_at(const struct plan_args &a, const struct Plan &p, uint32
     return n;
 }
 
-/* Of groups of more than a few queries: how many items of @run chunks they are, how many of few
- * queries and one chunk in their place (added to *few_items), and the longest of them. */
+/* Counts the items of @run chunks that groups of more than a few queries make. Adds the items of
+ * few queries and one chunk that would take their place to *few_items, and sets *longest. */
 DEVICE uint32_t count_runs(const struct plan_args &a, const struct Plan &p, uint32_t n,
                            uint32_t run, uint32_t *few_items, uint32_t *longest) {
     uint32_t runs = 0;
@@ -170,8 +170,8 @@ DEVICE uint32_t count_runs(const struct plan_args &a, const struct Plan &p, uint
     return runs;
 }
 
-/* Of how many chunks an item is that many queries share, so that all multiprocessors have one; 0:
- * there are so few that blocks of few queries end earlier. */
+/* Returns the chunks of an item that many queries share, so that all multiprocessors have one; 0
+ * where these are so few that blocks of few queries end earlier. */
 DEVICE uint32_t run_of(const struct plan_args &a, const struct Plan &p, uint32_t n) {
     uint32_t few_items = 0, longest = 0, most = a.n_multiprocessors / a.n_head_kv, unused = 0;
 
@@ -207,7 +207,7 @@ DEVICE void give_seq(const struct plan_args &a, const struct plan_seq &s, uint32
     }
 }
 
-/* Of a group: the chunks of sequence @s, from the shared ones on, as items that a merge follows. */
+/* Makes the chunks of sequence @s behind the shared ones items, which a merge follows. */
 DEVICE void give_own(const struct plan_args &a, const struct plan_seq &s, uint32_t seq,
                      const struct attn_shared &shared, struct Given &g) {
     uint32_t n_chunks = s.pos0 / ATTN_CHUNK + 1, n_own = n_chunks - shared.n_chunks;
@@ -223,7 +223,8 @@ DEVICE void give_own(const struct plan_args &a, const struct plan_seq &s, uint32
     }
 }
 
-/* Whether the own chunks of a sequence that @n_shared precede are one item. */
+/* Returns true if the chunks of a sequence behind @n_shared are one item that goes on from their
+ * results. */
 DEVICE bool goes_on(const struct plan_seq &s, uint32_t n_shared, bool many) {
     return many && s.pos0 / ATTN_CHUNK + 1 - n_shared <= LONG_CHUNKS;
 }

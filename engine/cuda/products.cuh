@@ -46,7 +46,7 @@ template <class WALK> DEVICE void walk_of(uint32_t format, const WALK &walk) {
     }
 }
 
-/* How many rows there are: no more than the launch was made for. */
+/* Returns the number of rows: no more than the launch was made for. */
 DEVICE uint32_t count_rows(const struct matmul_args &a) {
     return a.count && *a.count < a.n_rows ? *a.count : a.n_rows;
 }
@@ -79,7 +79,7 @@ DEVICE const struct matrix &matrix_of_block(const struct matmul_args &a, uint32_
     return a.m[i];
 }
 
-/* What a block has: segments @first .. @last - 1 of a panel. */
+/* Share of a block: segments @first .. @last - 1 of a panel. */
 struct Part {
     uint32_t panel, first, last;
 };
@@ -98,7 +98,8 @@ DEVICE float *first_sum(const struct matmul_args &a, uint32_t i) {
     return a.sums + ((size_t)i * WIDE_SUMS + lane % 4 * 2 * WIDE_OUT + out);
 }
 
-/* How far behind that its sum @k of a segment lies, as the accumulators of mma are. */
+/* Returns the distance, in floats, from first_sum() to the thread's sum @k of a segment, in the
+ * order of mma's accumulators. */
 DEVICE constexpr uint32_t sum_place(uint32_t k) {
     return (k / 4 * PACK_ROWS + k % 2) * WIDE_OUT + k % 4 / 2 * 8;
 }
@@ -113,7 +114,8 @@ DEVICE float add_shared_segments(const float *first, uint32_t k) {
     return sum;
 }
 
-/* Whether the block is the last of @n to come to @count: it sees what the others wrote before. */
+/* Returns true if the block is the last of @n to come to @count: it sees what the others wrote
+ * before. */
 DEVICE bool last_of(uint32_t *count, uint32_t n) {
     SHARED uint32_t told;
 

@@ -53,7 +53,8 @@ KERNEL(gather, struct gather_args, CUDA_THREADS, 2) {
             to[j] = v[j];
 }
 
-/* As pack(), bits included. Rows beyond 8192 columns are read twice, their norms three times. */
+/* Packs rows whose columns lie on several devices, with the bits of pack(). Rows beyond 8192
+ * columns are read twice, their norms three times. */
 KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
     wait_for_previous();
     SHARED float shared[PACK_THREADS / 32];
@@ -67,7 +68,7 @@ KERNEL(pack_shares, struct pack_shares_args, PACK_THREADS, 2) {
         [&](size_t row, uint32_t i, float v[4]) { load_columns(a.from, row, i, v); });
 }
 
-/* As residual(), bits included: t is what the devices have of it. */
+/* Adds t, whose columns lie on several devices, to x, with the bits of residual(). */
 KERNEL(residual_shares, struct residual_shares_args, CUDA_THREADS, 2) {
     wait_for_previous();
     SHARED float shared[PACK_THREADS / 32];

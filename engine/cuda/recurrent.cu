@@ -167,8 +167,8 @@ KERNEL(delta_out, struct delta_args, PACK_THREADS, 2) {
 
 /* -- short convolutions ------------------------------------------------------------------------ */
 
-/* What goes into the convolution of channel @c, at row @k of the sequence, counted from n_taps - 1
- * rows before the step. */
+/* Returns the input of channel @c of the convolution at row @k of the sequence, counted from n_taps
+ * - 1 rows before the step. */
 DEVICE float conv_input(const struct conv_args &a, const struct plan_seq &seq, uint32_t k,
                         uint32_t c) {
     uint32_t before = a.n_taps - 1;

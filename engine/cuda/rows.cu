@@ -69,7 +69,7 @@ KERNEL(rope, struct rope_args, CUDA_THREADS, 2) {
 
 /* -- hidden states ----------------------------------------------------------------------------- */
 
-/* What the rms norm of x - @mean multiplies by: the sum is pack_row()'s. */
+/* Returns the factor of the rms norm of x - @mean, with the sum in the order of pack_row(). */
 DEVICE float inverse_rms(const float *x, uint32_t n, float mean, float eps, float *shared) {
     float sum[1] = {0}, v[4];
 
@@ -101,7 +101,7 @@ KERNEL(hidden, struct hidden_args, PACK_THREADS, 2) {
              a.y + (size_t)blockIdx.x * a.n, shared);
 }
 
-/* Where the state of row @i of a sequence is kept. */
+/* Returns where the hidden state of row @i of a sequence is kept. */
 template <class ARGS> DEVICE float *kept_of(const ARGS &a, const struct plan_seq &s, uint32_t pos) {
     return a.kept + ((size_t)s.state * a.n_kept + pos % a.n_kept) * a.n;
 }

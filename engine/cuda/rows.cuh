@@ -35,7 +35,7 @@ DEVICE float softplus(float x) {
     return x > 20 ? x : (float)mx_log(1.0 + (double)mx_expf(x));
 }
 
-/* What a gate and an up become: from PACK_SILU on (engine/reference/ops.c). */
+/* Returns glu(g, u) for pack kinds from PACK_SILU on (engine/reference/ops.c). */
 DEVICE float gated(uint32_t kind, float g, float u) {
     if (kind == PACK_SILU)
         return mx_silu(g) * u;
@@ -48,7 +48,7 @@ DEVICE float gated(uint32_t kind, float g, float u) {
     return g / (1.0f + mx_expf(-1.702f * g)) * (u + 1);
 }
 
-/* What is packed as columns i .. i + 3, but for the norm. */
+/* Loads columns i .. i + 3 of a row as they are packed, before a norm. */
 DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float v[4]) {
     load_quad(a.x + row * (a.x_stride ? a.x_stride : a.n), i, a.n, v);
     if (a.kind == PACK_RELU)
@@ -63,7 +63,8 @@ DEVICE void load_values(const struct pack_args &a, size_t row, uint32_t i, float
     }
 }
 
-/* Of a pack of NORM: columns i .. i + 3, in v, times @inverse and their weights. */
+/* Multiplies columns i .. i + 3, in v, by @inverse and their weights, where the kind is
+ * PACK_NORM. */
 DEVICE void apply_norm(const struct pack_args &a, uint32_t i, float inverse, float v[4]) {
     float weight[4];
 
@@ -192,7 +193,7 @@ DEVICE void pack_row_of(const struct pack_args &a, uint32_t r, size_t row, float
         a.scale[r] = power_of_two(e);
 }
 
-/* Of a.x, and a.up. */
+/* Packs row @row of a.x, with a.up for kinds of two operands, as row @r. */
 template <int THREADS, bool CORES = THREADS == PACK_THREADS>
 DEVICE void pack_row(const struct pack_args &a, uint32_t r, size_t row, float *shared) {
     pack_row_of<THREADS, CORES>(a, r, row, shared, [&](size_t from, uint32_t i, float v[4]) {
@@ -296,7 +297,7 @@ DEVICE float finite_half(float x) {
     return fminf(fmaxf(x, -65504.0f), 65504.0f);
 }
 
-/* What the rms norm of @dim values multiplies by, by one warp. */
+/* Returns the factor of the rms norm of @dim values, computed by one warp. */
 DEVICE float inverse_length(const struct store_args &a, const float *x, uint32_t dim) {
     uint32_t lane = threadIdx.x % 32;
     float sum = 0;

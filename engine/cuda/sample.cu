@@ -26,7 +26,7 @@
 
 #define NEAR 12.0f /* temperatures below the best: what is further down has no bin of its own */
 
-/* What a block works on. */
+/* The row of logits that a block works on. */
 struct Row {
     struct sample_want w;
     struct sample_state *state;
@@ -131,7 +131,7 @@ DEVICE void penalise(struct Bench &b, const struct Row &r, const struct penal *l
         penalise_token(r, fed, 1);
 }
 
-/* Of z, which holds the clean logits. */
+/* Applies penalties, biases, bans and the mask to z, which holds the clean logits. */
 DEVICE void process(const struct sample_args &a, struct Bench &b, const struct Row &r) {
     sync_block();
     add_bias(a.bias + r.w.bias0, r);

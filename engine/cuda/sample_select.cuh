@@ -228,7 +228,7 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
             return false; /* only at the first level */
         prefix = prefix << bits | b.chosen;
     }
-    /* All of this value have the same amount: as many as are needed, by id. */
+    /* All tokens of this value have the same amount: the cut keeps as many as are needed, by id. */
     out->value = samp_unordered(prefix);
     uint64_t one = amount(out->value, max, inv_t), missing = target - b.above;
     uint64_t need = (missing + one - 1) / one, there = b.bins[prefix & 255] / one;
@@ -249,12 +249,12 @@ DEVICE bool select_cut(struct Bench &b, const S &tokens, uint32_t n_vocab, uint6
     return true;
 }
 
-/* Whether the cut keeps token @id, whose logit is @x. */
+/* Returns true if the cut keeps token @id, whose logit is @x. */
 DEVICE bool is_kept(const struct Cut &c, float x, uint32_t id) {
     return x > c.value || (x == c.value && id <= c.id);
 }
 
-/* What the weights must reach for top_p. */
+/* Returns the sum that the weights must reach for top_p. */
 DEVICE uint64_t target_of(float top_p, uint64_t total) {
     double part = (double)(top_p > 0 ? top_p : 0.0f) * (double)total;
     uint64_t target = (uint64_t)part;
@@ -279,8 +279,8 @@ DEVICE struct Cut cut_low(const struct sample_want &w, float max, struct Cut c) 
     return c;
 }
 
-/* What top_k, top_p and min_p keep. @tokens: at least those that top_k, or else top_p, keeps.
- * @total: the weights of all tokens of the row, if there is no top_k. */
+/* Finds the cut of top_k, top_p and min_p. @tokens: at least those that top_k, or else top_p,
+ * keeps. @total: the weights of all tokens of the row, if there is no top_k. */
 template <typename S>
 DEVICE struct Cut truncate_tail(struct Bench &b, const struct sample_want &w, const S &tokens,
                                 uint32_t n_vocab, float max, uint64_t total) {

@@ -38,13 +38,13 @@ struct DeltaRows {
     float v[DELTA_ROWS][DELTA_VALUES], mix[DELTA_ROWS][2];
 };
 
-/* What a block is about: @n_values of a head from @first on, or fewer; where its queries, keys and
- * values begin among the channels. */
+/* Share of a block: @n_values values of a head from @first on, or fewer; and where its queries,
+ * keys and values begin among the channels. */
 struct StatePart {
     uint32_t head, first, n_heads, n_values, q, k, v;
 };
 
-/* Of the block, but for where its queries, keys and values begin. */
+/* Returns the block's share, without the places of its queries, keys and values. */
 DEVICE struct StatePart part_of_heads(uint32_t n_heads, uint32_t n_values) {
     uint32_t n_parts = (n_values + DELTA_VALUES - 1) / DELTA_VALUES;
     struct StatePart p;
@@ -91,7 +91,7 @@ DEVICE float sum_lanes(const float s[4]) {
     return sum + lane_xor(sum, 2);
 }
 
-/* All rows of the block's sequence through its part of the head's matrix. */
+/* Takes all rows of the block's sequence through its part of the head's matrix. */
 template <int DIM, class Args>
 DEVICE void run_head(const Args &a, const struct plan_seq &seq, struct DeltaRows rows[2]) {
     const struct StatePart part = part_of(a);
@@ -140,7 +140,8 @@ DEVICE void run_head(const Args &a, const struct plan_seq &seq, struct DeltaRows
         }
 }
 
-/* What the convolution of the next rows goes back to, of the block's share of the channels. */
+/* Keeps the inputs that the convolution of the next rows goes back to, of the block's share of the
+ * channels. */
 template <class Args> DEVICE void keep_inputs(const Args &a, const struct plan_seq &seq) {
     uint32_t n = channels_of(a), before = a.n_taps - 1, n_rows = seq.n_rows;
     float *past = a.state + seq.state * a.stride;
@@ -157,7 +158,7 @@ template <class Args> DEVICE void keep_inputs(const Args &a, const struct plan_s
         }
 }
 
-/* All that a block does: @n_keys, the rows of a head's matrix, is 16, 32, 64 or 128. */
+/* Runs a block; @n_keys, the rows of a head's matrix, is 16, 32, 64 or 128. */
 template <class Args>
 DEVICE void run_sequence(const Args &a, const struct plan_seq &seq, uint32_t n_keys,
                          struct DeltaRows rows[2]) {

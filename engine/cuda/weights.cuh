@@ -26,7 +26,7 @@
 
 #include "engine/cuda/device.cuh"
 
-/* Both halves the lower (@i even) or the upper one of @v. */
+/* Returns the lower (@i even) or the upper half of @v twice. */
 DEVICE uint32_t half_of(uint32_t v, int i) {
     return i % 2 ? high_twice(v) : low_twice(v);
 }
@@ -159,7 +159,7 @@ template <> struct Tile<TILE_Q4_0> {
     }
 };
 
-/* Of what follows the codes of Q4_1 and Q5_1. */
+/* Scales the codes of Q4_1 and Q5_1, @a, of block @kb by what follows them in a tile. */
 DEVICE void scale_pairs(const struct PairScales &d, const struct PairScales &m, int kb,
                         uint32_t a[4]) {
     const uint32_t scale[2] = {half_of(d.s[0], kb / 2), half_of(d.s[1], kb / 2)};
@@ -413,7 +413,7 @@ template <> struct Tile<TILE_IQ4_XS> {
 
 #include "engine/cuda/weights_low.cuh"
 
-/* What slice @slice of 64 columns needs of a tile; its first pair in t. */
+/* Loads what slice @slice of 64 columns needs of a tile; returns its first pair in t. */
 template <int F>
 DEVICE int load_slice(struct Tile<F> &t, const uint8_t *tile, uint32_t slice, const void *grid) {
     if constexpr (F >= TILE_LOW) {
@@ -443,7 +443,7 @@ template <int F> struct Pair {
 /* Many rows take them with slices of 64 columns of the activations. */
 #define SLICE_PAIRS 2u
 
-/* Of a format: slices of a unit, units of a stage, slices of a stage. */
+/* Sizes of a format: slices of a unit, units of a stage, slices of a stage. */
 template <int F> struct Steps {
     static constexpr uint32_t slices = F >= TILE_Q4_K ? 4 : 1;
     static constexpr uint32_t units = TILE_STAGE_UNITS(F);
@@ -461,7 +461,7 @@ template <int AT = 0> DEVICE void fetch_bytes(uint32_t to, const uint8_t *from, 
         fetch_bytes<AT + 512>(to, from, n);
 }
 
-/* Likewise: less code, and more instructions for many bytes. */
+/* Copies @n bytes as fetch_bytes() does, with less code and, for many bytes, more instructions. */
 DEVICE void fetch_few(uint32_t to, const uint8_t *from, uint32_t n) {
 #pragma unroll 1
     for (uint32_t at = threadIdx.x % 32 * 16; at < n; at += 512) {
@@ -471,7 +471,7 @@ DEVICE void fetch_few(uint32_t to, const uint8_t *from, uint32_t n) {
     }
 }
 
-/* Likewise a stage of format F, or the @n bytes that are left of a row of tiles. */
+/* Starts to copy a stage of format F, or the @n bytes that are left of a row of tiles. */
 template <int F> DEVICE void fetch_stage(uint32_t to, const uint8_t *from, uint32_t n) {
     const uint32_t bytes = tile_stage_bytes(F);
 

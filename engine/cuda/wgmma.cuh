@@ -78,8 +78,7 @@ template <int N> DEVICE void wgmma_wait() {
 #endif
 #endif
 
-/* Where B lies, in units of 16 bytes: at offset @at of the shared memory that the launch asked
- * for. */
+/* Returns the address of B in units of 16 bytes: offset @at of the launch's shared memory. */
 DEVICE uint32_t wgmma_place(uint32_t at) {
     return (shared_start() + at) >> 4; /* below 2^14 */
 }

@@ -14,11 +14,9 @@
 
 #define SLICE_VECTORS (WIDE_SLICE_BYTES / 16u / CUDA_THREADS) /* that a thread copies of a slice */
 
-/*
- * What a block has on its way: slices of 64 columns of the activations, WIDE_SLICES of them in a
- * ring of all warps, and in rings of their own the warps' weights for as far. A group of copies is
- * what one slice brings.
- */
+/* cp.async ring of a block: WIDE_SLICES slices of 64 columns of the activations, shared by all
+ * warps, and in rings of their own the warps' weights for as far ahead. A group of copies is what
+ * one slice brings. */
 struct Supply {
     const uint8_t *x[SLICE_VECTORS]; /* what the thread copies of the next slice */
     const uint8_t *tiles;            /* of the warp's row tile, NULL: none */
