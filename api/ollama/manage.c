@@ -131,8 +131,8 @@ static void on_over(struct api_task *t, const struct err *err) {
 
 /* Writes the fields from which Ollama's clients draw progress bars: one bar for each digest. */
 static void put_bar(struct json *j, yyjson_val *v, const char *status) {
-    const char *sha = json_text(yyjson_obj_get(v, "sha256"));
-    const char *file = json_text(yyjson_obj_get(v, "file"));
+    const char *sha = json_cstr(yyjson_obj_get(v, "sha256"));
+    const char *file = json_cstr(yyjson_obj_get(v, "file"));
     char text[200], digest[200];
 
     snprintf(digest, sizeof(digest), "%s%.128s", sha ? "sha256:" : "", sha ? sha : file);
@@ -152,12 +152,12 @@ static void on_line(struct api_task *t, const char *text, size_t len) {
     CLEANUP(buf_deinit) struct buf b = {.max = 64u << 10};
     yyjson_doc *doc = yyjson_read(text, len, 0);
     yyjson_val *root = yyjson_doc_get_root(doc);
-    const char *status = json_text(yyjson_obj_get(root, "status"));
-    const char *message = json_text(yyjson_obj_get(root, "message"));
+    const char *status = json_cstr(yyjson_obj_get(root, "status"));
+    const char *message = json_cstr(yyjson_obj_get(root, "message"));
     struct json j;
 
     assert(m->x && m->x->state == m);
-    if (m->x->stream && status && (message || yyjson_is_str(yyjson_obj_get(root, "file")))) {
+    if (m->x->stream && status && (message || json_cstr(yyjson_obj_get(root, "file")))) {
         json_begin(&j, &b);
         json_open(&j, '{');
         if (message)
@@ -202,17 +202,23 @@ static int check_right(const struct exchange *x, struct err *err) {
                         "models cannot be changed by this client: allow-pull does not name it");
 }
 
-/* The string under @key, or under @old (which may be NULL). */
-static const char *text_of(yyjson_val *root, const char *key, const char *old) {
-    const char *s = json_text(yyjson_obj_get(root, key));
+/* Reads the name under @key, or under @old (which may be NULL), into *@out. Returns 0, or -EINVAL
+ * with a 400 where there is no string without NUL. */
+static int read_name(yyjson_val *root, const char *key, const char *old, const char **out,
+                     struct err *err) {
+    yyjson_val *v = yyjson_obj_get(root, key);
 
-    return s || !old ? s : json_text(yyjson_obj_get(root, old));
+    v = yyjson_is_str(v) || !old ? v : yyjson_obj_get(root, old);
+    *out = json_cstr(v);
+    if (!yyjson_is_str(v))
+        return err_set_code(err, 400, "invalid_value", key, "%s is required", key);
+    return *out ? 0 : err_set_code(err, 400, "invalid_value", key, "%s must not contain NUL", key);
 }
 
-/* A name without the tag that says nothing, in the document's own memory. */
+/* Cuts the tag that says nothing off @name, in the document's own memory. */
 static const char *untag(const char *name) {
     static const char tag[] = ":latest";
-    size_t n = name ? strlen(name) : 0, k = sizeof(tag) - 1;
+    size_t n = strlen(name), k = sizeof(tag) - 1;
 
     if (n > k && strcmp(name + n - k, tag) == 0)
         ((char *)(uintptr_t)name)[n - k] = 0;
@@ -222,10 +228,8 @@ static const char *untag(const char *name) {
 /* The id of the served model that @name means, in *@out. */
 static int find_served(const struct exchange *x, const char *name, const char *field,
                        const char **out, struct err *err) {
-    const struct model *m = name ? models_find(api_of(x), name, strlen(name)) : NULL;
+    const struct model *m = models_find(api_of(x), name, strlen(name));
 
-    if (!name)
-        return err_set_code(err, 400, "invalid_value", field, "%s is required", field);
     if (!m)
         return err_set_code(err, 404, "model_not_found", field, "model '%.200s' not found", name);
     *out = m->info->id;
@@ -273,12 +277,12 @@ void ollama_pull_serve(struct exchange *x, struct http *h) {
     struct err err = {0};
     int r = ollama_read_body(x, &doc, &err);
     yyjson_val *root = yyjson_doc_get_root(doc);
-    const char *name = r == 0 ? text_of(root, "model", "name") : NULL;
-    bool served = name && models_find(api_of(x), name, strlen(name));
+    const char *name = NULL;
     bool streams = wants_stream(root);
 
-    if (r == 0 && !name)
-        r = err_set_code(&err, 400, "invalid_value", "model", "model is required");
+    if (r == 0)
+        r = read_name(root, "model", "name", &name, &err);
+    bool served = r == 0 && models_find(api_of(x), name, strlen(name));
     if (r == 0 && !served)
         r = check_right(x, &err);
     if (r == 0 && !served) {
@@ -322,7 +326,9 @@ static int read_parameters(yyjson_val *v, char out[SAMPLING_MAX], struct api_pre
         return err_set_code(err, 400, "invalid_value", "parameters",
                             "parameters must be an object");
     yyjson_obj_foreach(v, i, n, key, value) {
-        const char *name = json_text(key), *ours = NULL;
+        const char *name = json_cstr(key), *ours = NULL;
+
+        name = name ? name : ""; /* with a NUL: no name that is known */
 
         for (size_t k = 0; k < ARRAY_SIZE(rows); k++)
             if (strcmp(rows[k][0], name) == 0)
@@ -362,10 +368,10 @@ static int read_text(yyjson_val *root, const char *key, const char **out, struct
 
     if (!v || yyjson_is_null(v) || (yyjson_is_str(v) && json_len(v) == 0))
         return 0;
-    if (!yyjson_is_str(v) || json_len(v) > TEXT_MAX || strlen(json_text(v)) != json_len(v))
+    if (!json_cstr(v) || json_len(v) > TEXT_MAX)
         return err_set_code(err, 400, "invalid_value", key,
                             "%s must be a string of at most 1 MiB without NUL", key);
-    *out = json_text(v);
+    *out = json_cstr(v);
     return 0;
 }
 
@@ -381,11 +387,13 @@ static int read_preset(yyjson_val *root, struct create *c) {
                                 "%s: models are made from one that is served, by `from`",
                                 others[i]);
     }
-    p->name = untag(text_of(root, "model", "name"));
-    p->from = text_of(root, "from", NULL);
-    if (!p->name)
-        return err_set_code(&c->err, 400, "invalid_value", "model", "model is required");
-    int r = read_text(root, "template", &p->template, &c->err);
+    int r = read_name(root, "model", "name", &p->name, &c->err);
+    if (r == 0)
+        r = read_name(root, "from", NULL, &p->from, &c->err);
+    if (r < 0)
+        return r;
+    p->name = untag(p->name);
+    r = read_text(root, "template", &p->template, &c->err);
     if (r == 0)
         r = read_text(root, "system", &p->system, &c->err);
     return r < 0 ? r : read_parameters(yyjson_obj_get(root, "parameters"), c->sampling, p, &c->err);
@@ -470,18 +478,27 @@ typedef int (*begin_fn)(struct exchange *x, yyjson_val *root, struct api_task *t
 
 static int begin_copy(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
     const struct api_opts *o = &api_of(x)->opts;
-    struct api_preset preset = {.name = untag(text_of(root, "destination", NULL))};
-    int r = find_served(x, text_of(root, "source", NULL), "source", &preset.from, err);
+    struct api_preset preset = {0};
+    const char *source = NULL;
+    int r = read_name(root, "source", NULL, &source, err);
 
-    if (r == 0 && !preset.name)
-        r = err_set_code(err, 400, "invalid_value", "destination", "destination is required");
-    return r < 0 ? r : o->manage->create(o->models_ctx, &preset, t, err);
+    if (r == 0)
+        r = find_served(x, source, "source", &preset.from, err);
+    if (r == 0)
+        r = read_name(root, "destination", NULL, &preset.name, err);
+    if (r < 0)
+        return r;
+    preset.name = untag(preset.name);
+    return o->manage->create(o->models_ctx, &preset, t, err);
 }
 
 static int begin_delete(struct exchange *x, yyjson_val *root, struct api_task *t, struct err *err) {
     const struct api_opts *o = &api_of(x)->opts;
-    const char *id = NULL;
-    int r = find_served(x, text_of(root, "model", "name"), "model", &id, err);
+    const char *name = NULL, *id = NULL;
+    int r = read_name(root, "model", "name", &name, err);
+
+    if (r == 0)
+        r = find_served(x, name, "model", &id, err);
 
     return r < 0 ? r : o->manage->remove(o->models_ctx, id, t, err);
 }

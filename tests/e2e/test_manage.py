@@ -160,6 +160,12 @@ def presets_of_a_client(folder, presets, template):
         for name, part in (("own", "not made by a client"), ("b", "own"), ("none", "not found")):
             status, value = post(d, "/api/delete", {"model": name}, "DELETE")
             assert status in (400, 404) and part in value["error"], value
+        for method, path, body in (("POST", "/api/create", {"model": "x\0y", "from": "a"}), ("POST", "/api/create", {"model": "x", "from": "a\0y"}),
+                                   ("POST", "/api/create", {"model": "x", "from": "a", "system": "s\0"}), ("POST", "/api/pull", {"model": "a\0"}),
+                                   ("POST", "/api/copy", {"source": "a", "destination": "x\0"}), ("POST", "/api/copy", {"source": "a\0", "destination": "x"}),
+                                   ("DELETE", "/api/delete", {"model": "luigi\0"}), ("POST", "/api/show", {"model": "a\0"})):
+            status, value = post(d, path, body, method)
+            assert status == 400 and "NUL" in value["error"], (path, body, value)
         assert sorted(p.name for p in pathlib.Path(presets).iterdir()) == ["luigi.conf", "luigi.jinja", "luigi.system", "own.conf"]
         assert set(models(d)) == {"a", "b", "luigi", "own"}
 
