@@ -18,7 +18,7 @@
 
 int anthropic_block(struct anthropic_input *in, yyjson_val *block, size_t i, anthropic_taker f,
                     void *to) {
-    const char *type = json_text(yyjson_obj_get(block, "type"));
+    const char *type = json_cstr(yyjson_obj_get(block, "type"));
     size_t len = strlen(in->place);
     int r;
 
@@ -58,7 +58,9 @@ static int add_tagged(struct anthropic_input *in, yyjson_val *block, const char 
     snprintf(field, sizeof(field), ".%s", key);
     if (!yyjson_is_str(v))
         return anthropic_refuse(in, field, "must be a string");
-    return buf_printf(out, "<%s>%s</%s>\n", key, json_text(v), key);
+    if (buf_printf(out, "<%s>", key) < 0 || json_add_text(out, v) < 0)
+        return -ENOMEM;
+    return buf_printf(out, "</%s>\n", key);
 }
 
 int anthropic_string(struct anthropic_input *in, yyjson_val *v, const char *field,

@@ -217,7 +217,7 @@ static int refuse_twice(struct anthropic_input *in, yyjson_val *body) {
             if (yyjson_equals_str(key, others[k]))
                 bit = (uint64_t)1 << (ARRAY_SIZE(fields) + k);
         if (seen & bit) {
-            anthropic_place(in, json_text(key));
+            anthropic_place(in, json_cstr(key)); /* one of the names above: without NUL */
             return anthropic_refuse(in, "", "is given twice");
         }
         seen |= bit;
@@ -246,11 +246,12 @@ static int take_model(struct anthropic_input *in, const struct api *a, yyjson_va
 
     if (r < 0)
         return r;
-    if (!yyjson_is_str(v))
-        return anthropic_refuse(in, "", "must be a string");
-    if (anthropic_is_served(a, json_text(v)) || models_is_answered(a, json_text(v), json_len(v)))
+    const char *name = json_cstr(v);
+    if (!name)
+        return anthropic_refuse(in, "", "must be a string without NUL");
+    if (anthropic_is_served(a, name) || models_is_answered(a, name, strlen(name)))
         return 0;
-    return models_unknown(a, json_text(v), json_len(v), in->err);
+    return models_unknown(a, name, strlen(name), in->err);
 }
 
 static int take_max_tokens(struct anthropic_input *in, yyjson_val *body) {

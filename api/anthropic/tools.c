@@ -106,13 +106,13 @@ static int add_tool(struct anthropic_input *in, yyjson_val *tool, bool hidden) {
         return anthropic_refuse(in, "", "must be an object");
     if (!custom && !yyjson_is_str(type))
         return anthropic_refuse(in, ".type", "must be a string");
-    if (custom && (!yyjson_is_str(name) || json_len(name) == 0 || json_len(name) > 256))
-        return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes");
+    if (custom && !json_is_name(name, REQUEST_NAME_MAX))
+        return anthropic_refuse(in, ".name", "must be a string of 1 to 256 bytes without NUL");
     if (custom)
         return add_custom(in, tool, name, hidden);
     for (size_t i = 0; i < ARRAY_SIZE(known); i++)
-        if (yyjson_is_str(name) &&
-            strncmp(json_text(type), known[i].type, strlen(known[i].type)) == 0)
+        if (json_cstr(name) && json_cstr(type) &&
+            strncmp(json_cstr(type), known[i].type, strlen(known[i].type)) == 0)
             return add_known(in, name, i);
     return 0;
 }
@@ -189,7 +189,7 @@ static int tool_of(struct anthropic_input *in, yyjson_val *block, yyjson_val **n
     size_t len = strlen(in->place);
 
     *name = yyjson_obj_get(definition ? definition : tool, "name");
-    if (!yyjson_is_str(*name))
+    if (!json_cstr(*name))
         return anthropic_refuse(in, ".tool", "must be a reference or a definition with a name");
     if (!definition)
         return 0;
@@ -214,7 +214,7 @@ int anthropic_change_tools(struct anthropic_input *in, yyjson_val *block, bool a
     if (r < 0)
         return r;
     if (!add)
-        return buf_printf(out, "The function %s can no longer be called.", json_text(name));
+        return buf_printf(out, "The function %s can no longer be called.", json_cstr(name));
     r = buf_add_str(out, "This function can now be called as well:\n");
     return r < 0 ? r : anthropic_show_tool(in, name, out);
 }

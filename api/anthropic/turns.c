@@ -255,8 +255,8 @@ static int add_call(struct anthropic_input *in, yyjson_val *block) {
     assert(in->message && strcmp(in->role, "assistant") == 0);
     if (!yyjson_is_str(id))
         return anthropic_refuse(in, ".id", "must be a string");
-    if (!yyjson_is_str(name))
-        return anthropic_refuse(in, ".name", "must be a string");
+    if (!json_cstr(name))
+        return anthropic_refuse(in, ".name", "must be a string without NUL");
     if (!yyjson_is_obj(input))
         return anthropic_refuse(in, ".input", "must be an object");
     if (!in->calls) {

@@ -150,7 +150,7 @@ static int collect(struct prompt_job *job, struct tools *t) {
         return -ENOMEM;
     yyjson_arr_foreach(job->request.tools, i, n, item) {
         yyjson_val *f = output_spec_function(item);
-        const char *name = json_text(yyjson_obj_get(f, "name"));
+        const char *name = json_cstr(yyjson_obj_get(f, "name"));
         char *param;
 
         if (!f || !name || !output_spec_tool(&job->request, name))

@@ -36,17 +36,17 @@ int custom_check(yyjson_val *tool, size_t i, struct err *err) {
     yyjson_val *grammar = grammar_of(custom), *syntax = yyjson_obj_get(grammar, "syntax");
     yyjson_val *text = yyjson_obj_get(grammar, "definition");
 
-    if (!yyjson_is_str(name) || json_len(name) == 0 || json_len(name) > 256)
-        return refuse(i, "name", "a string of 1 to 256 bytes", err);
+    if (!json_is_name(name, REQUEST_NAME_MAX))
+        return refuse(i, "name", "a string of 1 to 256 bytes without NUL", err);
     if (!format || yyjson_is_null(format) || yyjson_equals_str(type, "text"))
         return 0;
     if (!grammar)
         return refuse(i, "format.type", "\"text\" or \"grammar\"", err);
     if (!yyjson_equals_str(syntax, "lark") && !yyjson_equals_str(syntax, "regex"))
         return refuse(i, "format.syntax", "\"lark\" or \"regex\"", err);
-    return yyjson_is_str(text) && json_len(text)
+    return json_is_name(text, SIZE_MAX)
                ? 0
-               : refuse(i, "format.definition", "a string that is not empty", err);
+               : refuse(i, "format.definition", "a string that is not empty, without NUL", err);
 }
 
 const char *custom_syntax(yyjson_val *custom, yyjson_val **text) {
@@ -68,7 +68,7 @@ static int describe(yyjson_val *custom, struct buf *out) {
     if (!syntax)
         return 0;
     return buf_printf(out, "%sThe input must follow this grammar (%s):\n%s", out->len ? "\n\n" : "",
-                      syntax, json_text(text));
+                      syntax, json_cstr(text));
 }
 
 yyjson_mut_val *custom_as_function(yyjson_mut_doc *doc, yyjson_val *custom) {

@@ -9,7 +9,7 @@
 #define CHAT FIELDS_CHAT
 
 READER(field_effort) {
-    if (!yyjson_is_str(v) || json_len(v) == 0 || json_len(v) > 28)
+    if (!json_is_name(v, 28))
         return field_refuse(f, err);
     r->reasoning_effort = v;
     return 0;

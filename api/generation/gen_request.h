@@ -23,6 +23,7 @@ struct model;
 #define REQUEST_QUERY_MAX (64u << 10) /* bytes: it stands before each document */
 #define REQUEST_MESSAGES_MAX 100000u
 #define REQUEST_TOOLS_MAX 1024u
+#define REQUEST_NAME_MAX 256u             /* bytes of a tool's name */
 #define REQUEST_PREDICTION_MAX (1u << 20) /* bytes */
 
 /* Sets of fields that a body may have. */

@@ -174,6 +174,8 @@ static int put_call(struct build *b, yyjson_val *call, size_t at, yyjson_mut_val
     snprintf(place, sizeof(place), ".tool_calls[%zu]", at);
     if (!yyjson_is_str(name) || (args && !yyjson_is_str(args) && !yyjson_is_obj(args)))
         return refuse(b, place, "must be a function call with name and arguments");
+    if (!json_cstr(name))
+        return refuse(b, place, "must have a name without NUL");
     if (custom && !yyjson_is_str(input))
         return refuse(b, place, "must be a custom call with name and input");
     yyjson_mut_val *o = yyjson_mut_arr_add_obj(b->doc, calls);
@@ -258,7 +260,7 @@ static int put_plain_calls(struct build *b, yyjson_val *m, yyjson_mut_val *to) {
         if (text.len && text.data[text.len - 1] != '\n')
             r = buf_add_char(&text, '\n');
         if (r == 0)
-            r = toolcall_write_call(&text, json_mut_text(yyjson_mut_obj_get(f, "name")),
+            r = toolcall_write_call(&text, json_mut_cstr(yyjson_mut_obj_get(f, "name")),
                                     json_mut_text(args), json_mut_len(args));
         if (r < 0)
             return -ENOMEM;
@@ -365,7 +367,7 @@ static int put_results(struct build *b, yyjson_val **m, size_t n, yyjson_mut_val
         buf_clear(&text);
         if ((r = add_content(b, *m, false, &text)) < 0)
             return r;
-        if (toolcall_write_result(&all, json_text(yyjson_obj_get(*m, "name")),
+        if (toolcall_write_result(&all, json_cstr(yyjson_obj_get(*m, "name")),
                                   text.data ? text.data : "", text.len) < 0)
             return -ENOMEM;
         if (b->i + 1 == n || !is_result(json_next(*m)))
@@ -477,9 +479,9 @@ static int check_function(yyjson_val *f, size_t i, struct err *err) {
     char param[64];
 
     snprintf(param, sizeof(param), "tools[%zu].function.name", i);
-    if (!yyjson_is_str(name) || json_len(name) == 0 || json_len(name) > 256)
+    if (!json_is_name(name, REQUEST_NAME_MAX))
         return err_set_code(err, 400, "invalid_value", param,
-                            "%s must be a string of 1 to 256 bytes.", param);
+                            "%s must be a string of 1 to 256 bytes without NUL.", param);
     if (!wrong)
         return 0;
     snprintf(param, sizeof(param), "tools[%zu].function.%s", i, wrong);
@@ -592,7 +594,7 @@ static const char *effort_of(const struct api_model *model, const char *effort) 
 static int put_effort(struct build *b, const struct gen_request *r, const struct api_model *model,
                       yyjson_mut_val *root) {
     static const char *const switches[] = {"enable_thinking", "thinking"};
-    const char *effort = json_text(r->reasoning_effort);
+    const char *effort = json_cstr(r->reasoning_effort);
     bool on = r->thinking ? r->thinking == THINK_ON : effort && strcmp(effort, "none") != 0;
     int result = 0;
 

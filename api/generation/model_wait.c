@@ -37,10 +37,10 @@ static struct model *find(const struct api *a, const char *name, size_t len) {
 
 int model_wait_check(struct prompt_job *job, yyjson_val *body, struct err *err) {
     yyjson_val *v = yyjson_obj_get(body, "model");
-    const char *name = yyjson_is_str(v) && json_len(v) ? json_text(v) : NULL;
+    const char *name = json_len(v) ? json_cstr(v) : NULL;
     const struct api *a = job->api;
 
-    if (name && strlen(name) != json_len(v))
+    if (!name && json_len(v))
         return err_set_code(err, 400, "invalid_value", "model",
                             "model must not contain a NUL character.");
     pthread_rwlock_rdlock((pthread_rwlock_t *)&a->models_lock);

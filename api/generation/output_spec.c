@@ -55,14 +55,14 @@ static int set_schema_or_text(struct gen_request *r, const char *param, yyjson_v
 
 static int set_string(struct gen_request *r, const char *kind, const char *param, yyjson_val *v,
                       struct err *err) {
-    if (!yyjson_is_str(v) || json_len(v) == 0)
-        return invalid(param, "a string that is not empty", err);
+    if (!json_is_name(v, SIZE_MAX))
+        return invalid(param, "a string that is not empty, without NUL", err);
     return set_form(r, kind, param, v, err);
 }
 
 /* GBNF, or Lark: which of the two can be seen, as vLLM does. */
 static int set_grammar(struct gen_request *r, const char *param, yyjson_val *v, struct err *err) {
-    bool gbnf = yyjson_is_str(v) && strstr(json_text(v), "::=");
+    bool gbnf = json_cstr(v) && strstr(json_cstr(v), "::=");
 
     return set_string(r, gbnf ? "ebnf" : "lark", param, v, err);
 }
@@ -162,11 +162,11 @@ int output_spec_guided(struct gen_request *r, const char *field, yyjson_val *v, 
 /* {"type": "function", "function": {"name": ..}}, the same with "custom", or flat: the name, NULL:
  * another form. */
 static yyjson_val *function_name(yyjson_val *v) {
-    yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, json_text(type));
+    yyjson_val *type = yyjson_obj_get(v, "type"), *f = yyjson_obj_get(v, json_cstr(type));
     yyjson_val *name = yyjson_obj_get(f ? f : v, "name");
 
     return (yyjson_equals_str(type, "function") || yyjson_equals_str(type, "custom")) &&
-                   yyjson_is_str(name)
+                   json_cstr(name)
                ? name
                : NULL;
 }
@@ -245,9 +245,9 @@ static bool is_offered(const struct gen_request *r, yyjson_val *name) {
 }
 
 static int unknown(const char *param, yyjson_val *name, struct err *err) {
-    assert(yyjson_is_str(name)); /* function_name() */
+    assert(json_cstr(name)); /* function_name() */
     return err_set_code(err, 400, "invalid_value", param,
-                        "%s: there is no function '%.100s' in tools.", param, json_text(name));
+                        "%s: there is no function '%.100s' in tools.", param, json_cstr(name));
 }
 
 int output_spec_check(const struct gen_request *r, struct err *err) {

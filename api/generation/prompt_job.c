@@ -394,11 +394,11 @@ static int render_messages(struct prompt_job *job, uint32_t n_own) {
 /* The chat's messages behind the model's own system message, in *out; NULL: they begin with one. */
 static int add_system(const struct prompt_job *job, yyjson_doc **out) {
     yyjson_val *own = job->request.messages;
-    const char *role = json_text(yyjson_obj_get(yyjson_arr_get_first(own), "role"));
+    yyjson_val *role = yyjson_obj_get(yyjson_arr_get_first(own), "role");
 
     *out = NULL;
-    if (!yyjson_is_arr(own) ||
-        (role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0)))
+    if (!yyjson_is_arr(own) || yyjson_equals_str(role, "system") ||
+        yyjson_equals_str(role, "developer"))
         return 0;
     yyjson_mut_doc *d = yyjson_mut_doc_new(NULL);
     yyjson_mut_val *list = d ? yyjson_val_mut_copy(d, own) : NULL;

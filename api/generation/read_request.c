@@ -152,13 +152,13 @@ PARSER(parse_bias) {
     if (!r->bias)
         return -ENOMEM;
     yyjson_obj_foreach(v, i, n, key, value) {
-        const char *text = json_text(key);
-        char *end;
-        unsigned long long id = strtoull(text, &end, 10);
+        const char *text = json_cstr(key);
+        char *end = NULL;
+        unsigned long long id = text ? strtoull(text, &end, 10) : 0;
         double b = yyjson_get_num(value);
 
-        if (*text < '0' || *text > '9' || *end || id >= m->info->n_vocab || !yyjson_is_num(value) ||
-            !(b >= -100 && b <= 100))
+        if (!text || *text < '0' || *text > '9' || *end || id >= m->info->n_vocab ||
+            !yyjson_is_num(value) || !(b >= -100 && b <= 100))
             return field_refuse(f, err);
         r->bias[r->n_bias++] = (struct submit_bias){(int32_t)id, (float)b};
     }
@@ -610,10 +610,10 @@ static int add_fim_ends(struct gen_request *r, const struct model *m) {
     return 0;
 }
 
-/* The row of @name among the fields of @known, or NULL. */
-static const struct field *find(const char *name, enum field_set known) {
+/* The row of @key among the fields of @known, or NULL. */
+static const struct field *find(yyjson_val *key, enum field_set known) {
     for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
-        if (fields[i].kinds & known && strcmp(fields[i].name, name) == 0)
+        if (fields[i].kinds & known && yyjson_equals_str(key, fields[i].name))
             return &fields[i];
     return NULL;
 }
@@ -626,7 +626,7 @@ static int parse_fields(struct gen_request *r, const struct model *m, enum field
     yyjson_val *key, *value;
 
     yyjson_obj_foreach(yyjson_doc_get_root(r->doc), i, n, key, value) {
-        const struct field *f = find(json_text(key), known);
+        const struct field *f = find(key, known);
 
         if (!f)
             continue;

@@ -40,6 +40,12 @@ static inline const char *json_cstr(yyjson_val *v) {
     return s && strlen(s) == yyjson_get_len(v) ? s : NULL;
 }
 
+/* Returns true if @v is a string of 1 to @max bytes without NUL: a name or an id, which can be a C
+ * string. */
+static inline bool json_is_name(yyjson_val *v, size_t max) {
+    return json_cstr(v) && json_len(v) > 0 && json_len(v) <= max;
+}
+
 /* Returns true if @v is missing, null, a number, a boolean, or an empty string, array or object. */
 static inline bool json_is_empty(yyjson_val *v) {
     return !(yyjson_is_ctn(v) || yyjson_is_str(v)) || yyjson_get_len(v) == 0;

@@ -118,7 +118,7 @@ uint64_t session_conversation(const uint64_t secret[2], yyjson_val *messages) {
 
         if (!yyjson_is_str(role))
             return 0;
-        h = add_text(secret, h, json_text(role));
+        h = add(secret, h, json_text(role), json_len(role));
         h = add_content(secret, h, yyjson_obj_get(m, "content"));
         if (yyjson_equals_str(role, "user"))
             return h ? h : 1;

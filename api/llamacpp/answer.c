@@ -221,7 +221,7 @@ static void put_fields(struct json *j, const struct buf *text, yyjson_doc *field
     json_open(j, '{');
     yyjson_arr_foreach(yyjson_doc_get_root(fields), i, n, path) {
         yyjson_val *v = yyjson_doc_get_root(doc);
-        const char *at = json_text(path);
+        const char *at = json_cstr(path);
 
         while (at && v && *at) {
             size_t len = strcspn(at, "/");
@@ -231,7 +231,7 @@ static void put_fields(struct json *j, const struct buf *text, yyjson_doc *field
         }
         char *value = at && v ? yyjson_val_write(v, 0, NULL) : NULL;
         if (value) {
-            json_key(j, json_text(path));
+            json_key(j, json_cstr(path));
             json_raw(j, value, strlen(value));
         }
         free(value);

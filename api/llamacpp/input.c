@@ -160,7 +160,7 @@ static int mix_prompts(struct input *in) {
 static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson_mut_val *to) {
     static const char what[] = "pairs of a token or text and a number from -100 to 100 or false";
     struct tokens t = {.max = REQUEST_BIAS_MAX};
-    const char *text = json_text(key);
+    const char *text = json_cstr(key);
     char id[16], *end = id;
     int r = 0;
 
@@ -168,8 +168,9 @@ static int add_bias(struct input *in, yyjson_val *key, yyjson_val *value, yyjson
         return refuse(in, "logit_bias", what);
     if (text && *text && strtoul(text, &end, 10) <= INT32_MAX && !*end && *text != ' ')
         r = tokens_add(&t, (int32_t)strtoul(text, NULL, 10));
-    else if (text)
-        r = tokenizer_encode(in->job->model->info->tokenizer, text, json_len(key), 0, NULL, 0, &t);
+    else if (yyjson_is_str(key))
+        r = tokenizer_encode(in->job->model->info->tokenizer, json_text(key), json_len(key), 0,
+                             NULL, 0, &t);
     else if (yyjson_is_uint(key) && yyjson_get_uint(key) <= INT32_MAX)
         r = tokens_add(&t, (int32_t)yyjson_get_uint(key));
     else

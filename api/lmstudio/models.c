@@ -156,15 +156,19 @@ void lmstudio_load_serve(struct exchange *x, struct http *h) {
 /* The loaded model that @body names, in *@out: 0, or an error. */
 static int find_instance(struct exchange *x, yyjson_doc *body, struct model **out,
                          struct err *err) {
-    yyjson_val *id = yyjson_obj_get(yyjson_doc_get_root(body), "instance_id");
+    yyjson_val *v = yyjson_obj_get(yyjson_doc_get_root(body), "instance_id");
+    const char *id = json_cstr(v);
 
-    if (!yyjson_is_str(id))
+    if (!yyjson_is_str(v))
         return err_set_code(err, 400, "missing_required_parameter", "instance_id",
                             "\"instance_id\" is required");
-    struct model *m = models_find(api_of(x), json_text(id), json_len(id));
+    if (!id)
+        return err_set_code(err, 400, "invalid_value", "instance_id",
+                            "\"instance_id\" must not contain NUL");
+    struct model *m = models_find(api_of(x), id, strlen(id));
     if (!m || !m->worker_up)
         return err_set_code(err, 404, "model_not_found", "instance_id",
-                            "No model `%.200s` is loaded.", json_text(id));
+                            "No model `%.200s` is loaded.", id);
     if (!model_on_demand(m))
         return err_set_code(err, 400, "unsupported_value", "instance_id",
                             "The model `%.200s` is always loaded.", m->info->id);

@@ -48,14 +48,13 @@ bool ollama_is_served(const struct api *a, const char *name) {
 }
 
 static int take_model(struct input *in, yyjson_val *body) {
-    yyjson_val *v = given(body, "model");
+    const char *name = json_cstr(given(body, "model"));
 
-    if (!yyjson_is_str(v))
-        return refuse(in, "model", "a string");
-    if (!ollama_is_served(in->m->api, json_text(v)) &&
-        !models_is_answered(in->m->api, json_text(v), json_len(v)))
+    if (!name)
+        return refuse(in, "model", "a string without NUL");
+    if (!ollama_is_served(in->m->api, name) && !models_is_answered(in->m->api, name, strlen(name)))
         return err_set_code(in->err, 404, "model_not_found", "model", "model '%.200s' not found",
-                            json_text(v));
+                            name);
     return 0;
 }
 
@@ -300,7 +299,7 @@ static double unit_s(const char **text) {
 }
 
 bool ollama_read_duration(yyjson_val *v, int64_t *seconds) {
-    const char *text = json_text(v);
+    const char *text = json_cstr(v);
     bool negative = text && *text == '-';
     double sum = yyjson_is_num(v) ? yyjson_get_num(v) : 0;
 

@@ -142,9 +142,11 @@ static int read_name(struct exchange *x, const struct model **out, struct err *e
         name = yyjson_obj_get(root, "name"); /* as it was called once */
     if (!yyjson_is_str(name))
         r = err_set_code(err, 400, "invalid_value", "model", "model is required");
+    else if (!json_cstr(name))
+        r = err_set_code(err, 400, "invalid_value", "model", "model must not contain NUL");
     else if (!(*out = models_find(api_of(x), json_text(name), json_len(name))))
         r = err_set_code(err, 404, "model_not_found", "model", "model '%.200s' not found",
-                         json_text(name));
+                         json_cstr(name));
     yyjson_doc_free(doc);
     return r;
 }

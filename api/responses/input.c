@@ -175,7 +175,7 @@ static int find_fields(const struct responses_build *b, yyjson_val *root, struct
 }
 
 static bool is_short(yyjson_val *v) {
-    return yyjson_is_str(v) && json_len(v) <= ID_MAX;
+    return json_cstr(v) && json_len(v) <= ID_MAX;
 }
 
 static bool is_metadata(yyjson_val *v) {
@@ -316,7 +316,7 @@ static int put_past(struct responses_build *b, yyjson_val *id) {
     rs->parent = store_get(&rs->api->store, rs->tenant, json_text(id), json_len(id));
     if (!rs->parent)
         return err_set_code(b->err, 404, "previous_response_not_found", "previous_response_id",
-                            "Previous response with id '%.100s' not found.", json_text(id));
+                            "Previous response with id '%.100s' not found.", json_cstr(id));
     if ((r = responses_ask_for(b, past_bytes(rs->parent), "previous_response_id")) < 0)
         return r;
     store_use(rs->parent);

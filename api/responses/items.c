@@ -98,14 +98,16 @@ static int add_text(const struct responses_build *b, yyjson_val *item, const cha
     return 0;
 }
 
-/* A member that must be a string of at least one byte. */
-static int need_string(const struct responses_build *b, yyjson_val *item, const char *field,
-                       yyjson_val **out) {
+/* Reads a member that must be a name or an id: a string of at least one byte, without NUL. */
+static int need_name(const struct responses_build *b, yyjson_val *item, const char *field,
+                     yyjson_val **out) {
     char place[44];
 
     snprintf(place, sizeof(place), ".%s", field);
     *out = yyjson_obj_get(item, field);
-    return yyjson_is_str(*out) && json_len(*out) ? 0 : refuse(b, place, "must be a string");
+    return json_is_name(*out, SIZE_MAX)
+               ? 0
+               : refuse(b, place, "must be a string of at least one byte, without NUL");
 }
 
 /* ---- messages ---- */
@@ -256,10 +258,10 @@ static int add_call(struct responses_build *b, yyjson_val *id, const char *name,
 
 static int read_call(struct responses_build *b, yyjson_val *item) {
     yyjson_val *id, *name, *args = yyjson_obj_get(item, "arguments");
-    int r = need_string(b, item, "call_id", &id);
+    int r = need_name(b, item, "call_id", &id);
 
     if (r == 0)
-        r = need_string(b, item, "name", &name);
+        r = need_name(b, item, "name", &name);
     if (r == 0 && !yyjson_is_str(args))
         r = refuse(b, ".arguments", "must be a string of JSON");
     if (r < 0)
@@ -271,10 +273,10 @@ static int read_call(struct responses_build *b, yyjson_val *item) {
 static int read_custom_call(struct responses_build *b, yyjson_val *item) {
     yyjson_val *id, *name, *input = yyjson_obj_get(item, "input");
     yyjson_mut_val *args = yyjson_mut_obj(b->doc);
-    int r = need_string(b, item, "call_id", &id);
+    int r = need_name(b, item, "call_id", &id);
 
     if (r == 0)
-        r = need_string(b, item, "name", &name);
+        r = need_name(b, item, "name", &name);
     if (r == 0 && !yyjson_is_str(input))
         r = refuse(b, ".input", "must be a string");
     if (r == 0)
@@ -289,7 +291,7 @@ static int read_native_call(struct responses_build *b, yyjson_val *item) {
     const struct responses_native *n = responses_native_item(yyjson_obj_get(item, "type"));
     yyjson_val *id = yyjson_obj_get(item, "call_id");
     char place[44];
-    int r = yyjson_is_str(id) ? 0 : need_string(b, item, "id", &id);
+    int r = need_name(b, item, yyjson_is_str(id) ? "call_id" : "id", &id);
 
     snprintf(place, sizeof(place), ".%s", n->member);
     if (r == 0 && !yyjson_is_obj(yyjson_obj_get(item, n->member)))
@@ -316,9 +318,8 @@ static int read_output(struct responses_build *b, yyjson_val *item) {
     CLEANUP(buf_deinit) struct buf text = {.max = UINT32_MAX};
     yyjson_val *id = yyjson_obj_get(item, "call_id");
     const char *name = NULL;
-    int r = yyjson_is_str(id)
-                ? 0
-                : need_string(b, item, yyjson_obj_get(item, "id") ? "id" : "call_id", &id);
+    bool old = !yyjson_is_str(id) && yyjson_obj_get(item, "id");
+    int r = need_name(b, item, old ? "id" : "call_id", &id);
 
     if (r == 0)
         r = add_output(b, item, &text);
@@ -435,7 +436,7 @@ static const struct item_entry *find_item(const struct stored *s, const char *id
 /* {"type":"item_reference","id":..}: an item of the output of a response that is kept. The ids of
  * items contain that of their response. */
 static int follow(struct responses_build *b, yyjson_val *item, yyjson_doc **doc, yyjson_val **out) {
-    const char *id = json_text(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
+    const char *id = json_cstr(yyjson_obj_get(item, "id")), *hex = id ? strchr(id, '_') : NULL;
     char name[sizeof("resp_") + RESPONSES_ID_HEX], place[40];
     struct stored *s = NULL;
     int r = 0;

@@ -17,8 +17,6 @@
  * agents send them to every service.
  */
 
-#define NAME_MAX_BYTES 256u
-
 static int refuse_tool(const struct responses_build *b, const char *place, const char *field,
                        const char *must) {
     char param[64];
@@ -28,12 +26,12 @@ static int refuse_tool(const struct responses_build *b, const char *place, const
 }
 
 const char *responses_flat_name(struct responses_build *b, yyjson_val *ns, yyjson_val *name) {
-    const char *space = json_text(ns), *own = json_text(name);
-    size_t n = space ? json_len(ns) : 0, size = n + json_len(name) + 3;
+    const char *space = json_cstr(ns), *own = json_cstr(name);
+    size_t n = space ? strlen(space) : 0, size = n + strlen(own) + 3;
     char *out;
 
     if (!n)
-        return arena_strndup(&b->rs->arena, own, json_len(name));
+        return arena_strndup(&b->rs->arena, own, strlen(own));
     bool ends = n >= 2 && strcmp(space + n - 2, "__") == 0;
     if ((out = arena_alloc(&b->rs->arena, size)))
         snprintf(out, size, "%s%s%s", space, ends ? "" : "__", own);
@@ -86,8 +84,8 @@ static int add_function(struct responses_build *b, yyjson_val *tool, yyjson_val 
     bool custom = yyjson_equals_str(yyjson_obj_get(tool, "type"), "custom");
     const char *type = custom ? "custom" : "function";
 
-    if (!yyjson_is_str(name) || !json_len(name) || json_len(name) + json_len(ns) > NAME_MAX_BYTES)
-        return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes");
+    if (!json_is_name(name, REQUEST_NAME_MAX) || json_len(name) + json_len(ns) > REQUEST_NAME_MAX)
+        return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes without NUL");
     t->name = responses_flat_name(b, ns, name);
     t->custom = custom;
     if (ns) {
@@ -129,8 +127,8 @@ static int add_namespace(struct responses_build *b, yyjson_val *space, const cha
     char inner[64];
     size_t i, n;
 
-    if (!yyjson_is_str(name) || !json_len(name))
-        return refuse_tool(b, place, "name", "must be a string");
+    if (!json_is_name(name, REQUEST_NAME_MAX))
+        return refuse_tool(b, place, "name", "must be a string of 1 to 256 bytes without NUL");
     if (!yyjson_is_arr(tools))
         return refuse_tool(b, place, "tools", "must be an array");
     yyjson_arr_foreach(tools, i, n, tool) {

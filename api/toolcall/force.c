@@ -103,7 +103,7 @@ static void find_refs(yyjson_val *v, bool *any, bool *far, unsigned depth) {
             find_refs(item, any, far, depth + 1);
     }
     yyjson_obj_foreach(v, i, n, key, item) {
-        const char *ref = yyjson_equals_str(key, "$ref") ? json_text(item) : NULL;
+        const char *ref = yyjson_equals_str(key, "$ref") ? json_cstr(item) : NULL;
 
         *any = *any || ref;
         *far = *far ||

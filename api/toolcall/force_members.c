@@ -121,14 +121,15 @@ int force_members(struct force *f, const struct force_member *item, size_t n, co
 }
 
 struct property {
+    const char *name;
     yyjson_val *key, *schema;
 };
 
 static int by_name(const void *a, const void *b) {
     const struct property *x = a, *y = b;
-    int r = strcasecmp(json_text(x->key), json_text(y->key));
+    int r = strcasecmp(x->name, y->name);
 
-    return r ? r : strcmp(json_text(x->key), json_text(y->key));
+    return r ? r : strcmp(x->name, y->name);
 }
 
 /* One value in the format's form. */
@@ -146,12 +147,15 @@ static int object_members(struct force *f, yyjson_val *schema, bool sorted, cons
 
     yyjson_obj_foreach(properties, i, max, key, v) {
         if (r == 0)
-            p[i] = (struct property){key, v};
+            p[i] = (struct property){json_cstr(key), key, v};
+        f->prop = r == 0 && p[i].name ? p[i].name : "";
+        if (r == 0 && !p[i].name)
+            r = force_refuse(f, "a property's name with NUL");
     }
     if (r == 0 && sorted)
         qsort(p, n, sizeof(*p), by_name);
     for (i = 0; i < n && r == 0; i++) {
-        const char *name = json_text(p[i].key);
+        const char *name = p[i].name;
         yyjson_mut_val *list = ir_list(f->n, "sequence"), *what = NULL;
 
         f->prop = name;
@@ -262,19 +266,19 @@ static bool is_type(const char *type, yyjson_val *v) {
 
 /* A constant; only plain ones. @type: of the schema, or NULL. */
 static int gemma_constant(struct force *f, yyjson_val *v, yyjson_val *type, yyjson_mut_val **out) {
-    bool fits = !type || is_type(json_text(type), v);
+    bool fits = !type || is_type(json_cstr(type), v);
     size_t i, n;
     yyjson_val *one;
 
-    yyjson_arr_foreach(type, i, n, one) fits = fits || is_type(json_text(one), v);
+    yyjson_arr_foreach(type, i, n, one) fits = fits || is_type(json_cstr(one), v);
     if (!fits)
         return force_refuse(f, "a constant of another type");
     if (yyjson_is_ctn(v))
         return force_refuse(f, "an array or object as a constant");
     if (yyjson_is_str(v)) {
-        if (strstr(json_text(v), QUOTE))
-            return force_refuse(f, "a quote inside a constant");
-        *out = quoted(f, ir_text(f->n, "literal", json_text(v)));
+        if (!json_cstr(v) || strstr(json_cstr(v), QUOTE))
+            return force_refuse(f, "a quote or NUL inside a constant");
+        *out = quoted(f, ir_text(f->n, "literal", json_cstr(v)));
         return 0;
     }
     CLEANUP(freep) char *text = yyjson_val_write(v, 0, NULL);
@@ -424,8 +428,10 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
         return r < 0 ? r : gemma_union(f, s, word, depth, out);
     }
     type = yyjson_obj_get(s, "type");
+    if (yyjson_is_str(type) && !json_cstr(type))
+        return force_refuse(f, "such a type");
     if (yyjson_is_str(type))
-        return gemma_typed(f, s, json_text(type), depth, out);
+        return gemma_typed(f, s, json_cstr(type), depth, out);
     first = yyjson_arr_get_first(type);
     if (!first) {
         *out = gemma_any(f, ANY_DEPTH);
@@ -437,9 +443,9 @@ static int gemma_value(struct force *f, yyjson_val *schema, unsigned depth, yyjs
     yyjson_arr_foreach(type, i, n, v) {
         yyjson_mut_val *one = NULL;
 
-        if (!yyjson_is_str(v))
+        if (!json_cstr(v))
             return force_refuse(f, "such a type");
-        if ((r = gemma_typed(f, s, json_text(v), depth, &one)) < 0)
+        if ((r = gemma_typed(f, s, json_cstr(v), depth, &one)) < 0)
             return r;
         ir_add(f->n, *out, one);
     }

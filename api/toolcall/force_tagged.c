@@ -129,11 +129,11 @@ int force_tagged(struct force *f, yyjson_mut_val **out) {
     }
     *out = ir_list(f->n, "sequence");
     yyjson_obj_foreach(yyjson_obj_get(schema, "properties"), i, n, key, prop) {
-        const char *name = json_text(key);
+        const char *name = json_cstr(key);
         yyjson_mut_val *value = NULL;
 
-        f->prop = name;
-        if (!*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
+        f->prop = name ? name : "";
+        if (!name || !*name || name[strspn(name, KEY_CHARS)] || strlen(name) > TC_KEY_MAX)
             return force_refuse(f, "this property's name");
         if ((r = value_node(f, root, prop, &value)) < 0)
             return r;

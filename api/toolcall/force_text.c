@@ -26,7 +26,7 @@
 #define UNION_STEPS 2000
 #define LENGTH_MAX 100000
 
-static bool is_note(const char *key) {
+static bool is_note(yyjson_val *key) {
     static const char *const notes[] = {"type",
                                         "description",
                                         "title",
@@ -46,7 +46,7 @@ static bool is_note(const char *key) {
                                         "additionalProperties"};
 
     for (size_t i = 0; i < ARRAY_SIZE(notes); i++)
-        if (strcmp(notes[i], key) == 0)
+        if (yyjson_equals_str(key, notes[i]))
             return true;
     return false;
 }
@@ -57,10 +57,8 @@ int force_alone(struct force *f, yyjson_val *schema, const char *keyword) {
     size_t i, n;
 
     yyjson_obj_foreach(schema, i, n, key, v) {
-        const char *name = json_text(key);
-
-        if (strcmp(name, keyword) != 0 &&
-            (!is_note(name) || (!constants && strcmp(name, "type") == 0)))
+        if (!yyjson_equals_str(key, keyword) &&
+            (!is_note(key) || (!constants && yyjson_equals_str(key, "type"))))
             return force_refuse(f, "a rule beside a reference, constants or allOf");
     }
     return 0;
@@ -71,7 +69,7 @@ int force_resolve(struct force *f, yyjson_val *root, yyjson_val *schema, yyjson_
     yyjson_val *s = schema;
 
     for (int depth = 0; yyjson_obj_get(s, "$ref") && depth < UNION_DEPTH; depth++) {
-        const char *ref = json_text(yyjson_obj_get(s, "$ref"));
+        const char *ref = json_cstr(yyjson_obj_get(s, "$ref"));
         int r = force_alone(f, s, "$ref");
 
         if (r < 0)
@@ -89,10 +87,9 @@ static bool text_rules(yyjson_val *root, yyjson_val *schema, int depth, int *ste
     if (!s || depth == UNION_DEPTH || --*steps < 0)
         return true;
     yyjson_obj_foreach(s, i, n, key, v) {
-        const char *name = json_text(key);
-        bool is_union = strcmp(name, "anyOf") == 0 || strcmp(name, "oneOf") == 0;
+        bool is_union = yyjson_equals_str(key, "anyOf") || yyjson_equals_str(key, "oneOf");
 
-        if (!is_union && !is_note(name))
+        if (!is_union && !is_note(key))
             return true;
         yyjson_arr_foreach(is_union ? v : NULL, k, m, item) {
             if (text_rules(root, item, depth + 1, steps))
@@ -214,7 +211,7 @@ static bool narrow(const char *pattern, struct buf *out) {
 
 static int pattern_text(struct force *f, yyjson_val *s, yyjson_mut_val **out) {
     CLEANUP(buf_deinit) struct buf b = {.max = 1 << 20};
-    const char *pattern = json_text(yyjson_obj_get(s, "pattern"));
+    const char *pattern = json_cstr(yyjson_obj_get(s, "pattern"));
 
     if (yyjson_obj_get(s, "minLength") || yyjson_obj_get(s, "maxLength"))
         return force_refuse(f, "a pattern beside a length");
@@ -257,7 +254,7 @@ static int constant_text(struct force *f, yyjson_val *v, size_t n, const char *s
     yyjson_mut_val *texts = yyjson_mut_arr(f->n->doc);
 
     for (size_t i = 0; i < n; i++, v = json_next(v)) {
-        if (!yyjson_is_str(v) || strstr(json_text(v), stop) || strlen(json_text(v)) != json_len(v))
+        if (!json_cstr(v) || strstr(json_cstr(v), stop))
             return force_refuse(f, "this constant");
         yyjson_mut_arr_add_val(texts, ir_value(f->n, v));
     }

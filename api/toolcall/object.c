@@ -50,11 +50,10 @@ static int key_of(const char *key) {
 static bool decode(struct toolcall_parser *p, char *out, size_t max) {
     yyjson_doc *doc = yyjson_read(p->object.text.data, p->object.text.len, 0);
     yyjson_val *v = yyjson_doc_get_root(doc);
-    size_t len = json_len(v);
-    bool fits = yyjson_is_str(v) && len && len <= max && !memchr(json_text(v), 0, len);
+    bool fits = json_is_name(v, max);
 
     if (fits)
-        memcpy(out, json_text(v), len + 1);
+        memcpy(out, json_cstr(v), json_len(v) + 1);
     yyjson_doc_free(doc);
     return fits;
 }

@@ -22,9 +22,7 @@ static yyjson_val *find_tool(yyjson_val *tools, const char *name) {
         yyjson_val *f = yyjson_obj_get(tool, "function");
 
         f = f ? f : tool;
-        const char *have = json_text(yyjson_obj_get(f, "name"));
-
-        if (have && strcmp(have, name) == 0)
+        if (yyjson_equals_str(yyjson_obj_get(f, "name"), name))
             return f;
     }
     return NULL;
@@ -63,7 +61,7 @@ yyjson_val *value_resolve(yyjson_val *root, yyjson_val *schema) {
     yyjson_val *ref;
 
     for (int depth = 0; (ref = yyjson_obj_get(schema, "$ref")); depth++) {
-        const char *text = json_text(ref);
+        const char *text = json_cstr(ref);
 
         if (depth == SCHEMA_DEPTH || !text || *text != '#')
             return NULL;
@@ -94,12 +92,12 @@ static unsigned types_at(yyjson_val *root, yyjson_val *schema, int depth, int *s
     static const char *const unions[] = {"anyOf", "oneOf"};
     yyjson_val *s = value_resolve(root, schema), *v;
     yyjson_val *type = yyjson_obj_get(s, "type"), *values = yyjson_obj_get(s, "enum");
-    unsigned types = named_type(json_text(type));
+    unsigned types = named_type(json_cstr(type));
     size_t i, n;
 
     if (--*steps < 0)
         return 0;
-    yyjson_arr_foreach(type, i, n, v) types |= named_type(json_text(v));
+    yyjson_arr_foreach(type, i, n, v) types |= named_type(json_cstr(v));
     if (types)
         return types;
     if ((v = yyjson_obj_get(s, "const")))

@@ -449,7 +449,7 @@ static void refuse_all(const struct bad_field *table, size_t n) {
 Test(anthropic_input, what_is_wrong_with_messages_is_named) {
     static const struct bad_field table[] = {
         {"{}", "model: Field required."},
-        {"{\"model\":7}", "model: must be a string."},
+        {"{\"model\":7}", "model: must be a string without NUL."},
         {"{\"model\":\"claude\"}", "max_tokens: Field required."},
         {"{\"model\":\"claude\",\"max_tokens\":0}",
          "max_tokens: must be a whole number of at least 1."},

@@ -249,7 +249,7 @@ Test(ollama, errors_are_a_string) {
         int status;
     } table[] = {
         {OCHAT, "{\"model\":\"x\",\"messages\":[]}", "model 'x' not found", 404},
-        {OCHAT, "{\"messages\":[]}", "model must be a string", 400},
+        {OCHAT, "{\"messages\":[]}", "model must be a string without NUL", 400},
         {OCHAT, "{" ME ",\"messages\":[1]}", "messages must be an array of objects", 400},
         {OCHAT, "{" ME ",\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"b\"]}]}",
          "this model cannot see images", 400},

@@ -48,6 +48,45 @@ static void refuse_all(const struct bad_field *table, size_t n) {
     world_stop(&w);
 }
 
+#define NUL_NAME "\"name\":\"f\\u0000\""
+
+Test(refuse, names_and_ids_with_nul) {
+    static const struct bad_field table[] = {
+        {CHAT, "{" HI ",\"model\":\"tiny\\u0000\"}", 400, "model", "invalid_value"},
+        {CHAT, "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{" NUL_NAME "}}]}", 400,
+         "tools[0].function.name", "invalid_value"},
+        {CHAT, "{" HI ",\"tools\":[{\"type\":\"custom\",\"custom\":{" NUL_NAME "}}]}", 400,
+         "tools[0].custom.name", "invalid_value"},
+        {CHAT,
+         "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{" NUL_NAME "}}]}]}",
+         400, "messages[0].tool_calls[0]", "invalid_value"},
+        {CHAT,
+         "{" HI FUNCTION(
+             "\"strict\":true") ",\"tool_choice\":{\"type\":\"function\",\"function\":{" NUL_NAME
+                                "}}}",
+         400, "tool_choice", "invalid_value"},
+        {CHAT, "{" HI ",\"reasoning_effort\":\"low\\u0000\"}", 400, "reasoning_effort",
+         "invalid_value"},
+        {CHAT, "{" HI ",\"logit_bias\":{\"5\\u0000\":1}}", 400, "logit_bias", "invalid_value"},
+        {CHAT, "{" HI ",\"guided_grammar\":\"root ::= \\u0000\"}", 400, "guided_grammar",
+         "invalid_value"},
+        {"/v1/responses", "{\"input\":\"a\",\"previous_response_id\":\"resp_\\u0000\"}", 400,
+         "previous_response_id", "invalid_value"},
+        {"/v1/responses", "{\"input\":\"a\",\"tools\":[{\"type\":\"function\"," NUL_NAME "}]}", 400,
+         "tools[0].name", "invalid_value"},
+        {"/v1/responses",
+         "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\\u0000\",\"name\":\"f\","
+         "\"arguments\":\"{}\"}]}",
+         400, "input[0].call_id", "invalid_value"},
+        {"/v1/responses",
+         "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\"," NUL_NAME
+         ",\"arguments\":\"{}\"}]}",
+         400, "input[0].name", "invalid_value"},
+    };
+
+    refuse_all(table, ARRAY_SIZE(table));
+}
+
 Test(refuse, what_is_wrong_with_messages_is_named) {
     static const struct bad_field table[] = {
         {CHAT, "", 400, NULL, "invalid_json"},

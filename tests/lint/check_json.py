@@ -5,7 +5,9 @@ usage: check_json.py SOURCE_ROOT
 
 yyjson_get_len() of an array is the number of its members while yyjson_get_str() of it is NULL: code that takes these
 two for a text with its length reads from NULL. Nothing in api/ and daemon/ but api/http/json.[ch] calls them, or
-unsafe_yyjson_*(), which check nothing. Exit 1: such a call, which is printed with its place.
+unsafe_yyjson_*(), which check nothing. A text of json_text() may contain NUL: its json_len() is asked for within three
+lines, or json_cstr() is called in its place, which returns NULL for such a text. Exit 1: a call that is none of these,
+which is printed with its place.
 """
 import pathlib
 import re
@@ -16,17 +18,37 @@ OWN = ("api/http/json.c", "api/http/json.h")
 DIRECT = re.compile(r"\b(yyjson_(?:mut_)?get_(?:str|len|raw)|unsafe_yyjson_\w+)\s*\(")
 
 
+TEXT = re.compile(r"\bjson_(mut_)?text\(")
+NEAR = 3
+
+
+def argument(text, at):
+    """What stands between the parenthesis before @at and the one that closes it, without blanks."""
+    end, depth = at, 1
+    while depth and end < len(text):
+        depth += (text[end] == "(") - (text[end] == ")")
+        end += 1
+    return re.sub(r"\s+", "", text[at : end - 1])
+
+
 def problems(text):
     """Lines of @text with what is wrong there."""
     found = []
-    for at, line in enumerate(text.splitlines(), 1):
+    lines = text.splitlines()
+    for at, line in enumerate(lines, 1):
         found += [(at, f"{m.group(1)}(): use api/http/json.h") for m in DIRECT.finditer(line)]
+        near = re.sub(r"\s+", "", "".join(lines[max(0, at - 1 - NEAR) : at + NEAR]))
+        for m in TEXT.finditer(line):
+            arg = argument("\n".join(lines[at - 1 : at + NEAR]), m.end())
+            if f"json_{m.group(1) or ''}len({arg})" not in near:
+                found.append((at, f"json_text({arg}) without its json_len(): use json_cstr()"))
     return found
 
 
 def self_check():
     """Proves that each kind of call is found."""
-    seeded = ["n = yyjson_get_len(v);", "s = yyjson_mut_get_str(v);", "v = unsafe_yyjson_get_next(v);"]
+    seeded = ["n = yyjson_get_len(v);", "s = yyjson_mut_get_str(v);", "v = unsafe_yyjson_get_next(v);",
+              "puts(json_text(f(v)));\nn = json_len(v);", "n = json_len(v);\n\n\n\ns = json_text(v);"]
     for line in seeded:
         assert problems(line), f"not found: {line}"
     assert not problems("n = json_len(v), s = json_text(v), i = yyjson_get_uint(v);")
