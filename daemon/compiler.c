@@ -3,10 +3,9 @@
  * pool in which one runs at a time (base/jobs.h). While a task is away the step thread does not
  * touch it.
  *
- * The text itself is the key: a hash finds it and the bytes are compared. So what one client sends
- * is never used for another's text, and equal texts cost one compilation however many requests of
- * any tenant bring them. That a text was seen before can be felt as time; it says no more than that
- * some client uses the same schema.
+ * The key of an entry is the isolation key of its request and the text. A hash finds the entry, then
+ * key and text are compared. Equal texts cost one compilation for each isolation key: if tenants
+ * shared an entry, the time of a request would tell one which schemas another uses.
  */
 
 #include "daemon/compiler.h"
@@ -63,7 +62,7 @@ struct waiting {
 };
 
 /*
- * A text, from its first request to its eviction. QUEUED: in compiler.queued, n_waiting > 0. AWAY:
+ * A text under an isolation key, from its first request to its eviction. QUEUED: in compiler.queued, n_waiting > 0. AWAY:
  * its task belongs to the pool, it is in no list and is not dropped; abandoned when no request
  * waits. READY: in compiler.ready_entries, with a constraint; n_refs requests use it, others may
  * wait for room in their tenants' shares, and only without both it may be dropped.
@@ -73,6 +72,7 @@ struct entry {
     struct entry *next;
     enum entry_state state;
     uint64_t hash;
+    uint8_t isolation_key[16];
     char *text;
     bool quarantined, abandoned; /* quarantined: compiled alone */
     uint32_t slot; /* of the tenant: AWAY: for which it is compiled; n_refs > 0: that is charged */
@@ -192,11 +192,12 @@ static uint64_t mix(uint64_t h, uint64_t v) {
     return h ^ h >> 32;
 }
 
-static uint64_t hash_of(struct str a, struct str b) {
-    uint64_t h = mix(a.len, b.len), word;
-    const struct str part[] = {a, b};
+static uint64_t hash_of(const struct submit *m) {
+    const struct str key = {(const char *)m->isolation_key, sizeof(m->isolation_key)};
+    const struct str part[] = {key, m->grammar, m->triggers};
+    uint64_t h = mix(m->grammar.len, m->triggers.len), word;
 
-    for (int k = 0; k < 2; k++) {
+    for (size_t k = 0; k < ARRAY_SIZE(part); k++) {
         uint32_t i = 0;
 
         for (; i + sizeof(word) <= part[k].len; i += (uint32_t)sizeof(word)) {
@@ -209,8 +210,9 @@ static uint64_t hash_of(struct str a, struct str b) {
     return h;
 }
 
-static bool is_text(const struct entry *e, uint64_t hash, const struct submit *m) {
+static bool is_entry_of(const struct entry *e, uint64_t hash, const struct submit *m) {
     return e->hash == hash && e->task.n_grammar == m->grammar.len &&
+           memcmp(e->isolation_key, m->isolation_key, sizeof(e->isolation_key)) == 0 &&
            e->task.n_triggers == m->triggers.len &&
            memcmp(e->text, m->grammar.data, m->grammar.len) == 0 &&
            (m->triggers.len == 0 ||
@@ -247,13 +249,14 @@ static void drop(struct compiler *c, struct entry *e) {
     entry_free(e);
 }
 
-/* A queued entry for the text of @m. NULL: no memory. */
+/* Adds a queued entry for the isolation key and text of @m. Returns NULL without memory. */
 static struct entry *add(struct compiler *c, uint64_t hash, const struct submit *m) {
     struct entry *e = calloc(1, sizeof(*e));
 
     if (!e)
         return NULL;
     *e = (struct entry){.hash = hash, .state = ENTRY_QUEUED};
+    memcpy(e->isolation_key, m->isolation_key, sizeof(e->isolation_key));
     e->text = malloc((size_t)m->grammar.len + m->triggers.len + 1);
     if (!e->text)
         return entry_free(e);
@@ -465,15 +468,15 @@ static struct entry *first_quarantined(const struct compiler *c) {
 
 /* ---- what the scheduler calls ---- */
 
-/* sched_constraints.ask. A text that is there already is answered at once, where its tenant has
- * room, or shared with those that wait for it. */
+/* sched_constraints.ask. A compiled entry is handed out at once if its tenant has room; otherwise the
+ * request waits with the others for the same entry. */
 static int ask(void *ctx, const struct submit *m, const struct constraint **out, struct err *err) {
     struct compiler *c = ctx;
-    uint64_t hash = hash_of(m->grammar, m->triggers);
+    uint64_t hash = hash_of(m);
     const struct waiting w = {m->id, (uint32_t)(slot_of(c, m) - c->tenant)};
     struct entry *e = c->slot[hash % SLOTS];
 
-    while (e && !is_text(e, hash, m))
+    while (e && !is_entry_of(e, hash, m))
         e = e->next;
     c->n_hits += e != NULL;
     if (!e)

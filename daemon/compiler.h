@@ -2,7 +2,7 @@
 
 /*
  * compiler - grammars are compiled beside the step loop, by threads of the worker, and kept for
- * the next request that brings the same text. All functions are for the step thread.
+ * the next request with the same text and isolation key. All functions are for the step thread.
  *
  *     ask ----> queued ----> with a thread ------> ready: n_refs requests use it; at 0 it may be
  *                 |                |               evicted, the least recently used one first

@@ -155,7 +155,7 @@ struct submit {
     int16_t priority;                  /* among those of one tenant */
     uint32_t weight_milli;             /* of the tenant; 0 counts as 1000 */
     uint8_t class;                     /* of the tenant: 0 normal, 1 interactive, 2 batch */
-    uint8_t isolation_key[16];         /* prefixes are shared only under an equal one */
+    uint8_t isolation_key[16];         /* caches are shared only under an equal one */
     uint8_t n_top;
     uint8_t n_prompt_top; /* with SUBMIT_PROMPT_LOGPROBS */
     struct sampling sampling;

@@ -1,5 +1,5 @@
-/* Grammars are compiled by a thread: who waits is told exactly once, equal texts are compiled once,
- * memory has a limit, and one tenant's queue is not another's. */
+/* Grammars are compiled by a thread: each request is told exactly once, equal texts under one
+ * isolation key are compiled once, memory has a limit, and tenants do not wait in one queue. */
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -128,6 +128,38 @@ Test(compiler, equal_texts_are_compiled_once) {
     cr_assert_eq(stats().n_compiled, 2);
     cr_assert_eq(stats().n_entries, 2);
     cr_assert_eq(crash_page.n_compiling, 0);
+    end();
+}
+
+static int ask_under(uint64_t id, uint8_t key, const struct constraint **out) {
+    const struct sched_constraints *s = compiler_source(compiler);
+    struct submit m = {.id = id, .grammar = {"{\"regex\":\"a\"}", 13}};
+    struct err err;
+
+    memset(m.isolation_key, key, sizeof(m.isolation_key));
+    return s->ask(s->ctx, &m, out, &err);
+}
+
+/* A grammar that another isolation key has compiled, or waits for, is compiled again. */
+Test(compiler, grammars_are_shared_under_one_isolation_key_only) {
+    const struct constraint *a = NULL, *b = NULL;
+
+    begin(1 << 20);
+    cr_assert_eq(ask_under(1, 1, &a), 1);
+    cr_assert_eq(ask_under(2, 2, &b), 1);
+    cr_expect_eq(stats().n_entries, 2);
+    cr_expect_eq(stats().n_hits, 0);
+    wait_for(2);
+    cr_assert_eq(ask_under(3, 1, &a), 0);
+    cr_assert_eq(ask_under(4, 2, &b), 0);
+    cr_expect_neq(a, b);
+    cr_assert_eq(ask_under(5, 3, &b), 1, "a third key finds neither");
+    wait_for(3);
+    cr_expect_eq(stats().n_compiled, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        release_told(i);
+    release(a, 0);
+    release(b, 0);
     end();
 }
 
