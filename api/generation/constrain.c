@@ -9,6 +9,8 @@
 #include "api/http/json.h"
 #include "api/private.h"
 #include "api/http/siphash.h"
+#include "api/limits/auth.h"
+#include "api/limits/tenant.h"
 #include "api/generation/output_spec.h"
 #include "base/jobs.h"
 #include "text/constraint.h"
@@ -173,9 +175,11 @@ static int collect(struct prompt_job *job, struct tools *t) {
 
 /* ---- what is remembered of grammars: api.checked and api.refused ----
  *
- * Agents send the same tools again and again, so what was right is remembered by its hash with the
- * work that it took, and so is what was wrong, for who does not ask why. (Were two hashes the same,
- * the worker would still find a wrong grammar.) */
+ * Agents send the same tools again and again, so a valid grammar is remembered by its hash with the
+ * work that compiling it took. An invalid one is remembered for callers that do not ask for the
+ * reason. (If two hashes were equal, the worker would still refuse an invalid grammar.) The hash is
+ * keyed by tenant and cache salt, so that the time of a request tells nothing about grammars of
+ * another. */
 
 #define WORK_BITS 27
 #define WORK_MASK ((1ull << WORK_BITS) - 1)
@@ -196,8 +200,21 @@ static void remember(_Atomic uint64_t *table, uint64_t hash, uint64_t work) {
                           memory_order_relaxed);
 }
 
-/* Looks up the verdict on a text, as if it were compiled with @max: 0, -EINVAL, or -ENOENT. *work:
- * the work that compiling takes. */
+/* Returns the hash of a grammar under the tenant and the cache salt of its request. */
+static uint64_t hash_of(const struct prompt_job *job, const char *text, size_t len) {
+    char name[AUTH_ISOLATION_NAME] = "";
+    uint8_t bytes[16];
+    uint64_t key[2];
+
+    snprintf(name, sizeof(name), "grammars:%u", job->tenant->number);
+    auth_isolation_key(job->api->secret, name, job->request.cache_salt.data,
+                       job->request.cache_salt.len, bytes);
+    memcpy(key, bytes, sizeof(key));
+    return siphash(key, text, len);
+}
+
+/* Returns what is remembered of a grammar, as if it were compiled with @max of work: 0, -EINVAL, or
+ * -ENOENT when nothing is. Sets *work to the work that the compilation would take. */
 static int look_up(struct api *a, uint64_t hash, uint64_t max, bool why, uint64_t *work) {
     if (recall(a->checked, hash, work) && (*work <= max || !why)) {
         int r = *work <= max ? 0 : -EINVAL;
@@ -220,7 +237,7 @@ static int look_up(struct api *a, uint64_t hash, uint64_t max, bool why, uint64_
 static int check_text(struct draft *d, const char *text, size_t len, uint64_t max,
                       struct err *err) {
     struct api *a = d->job->api;
-    uint64_t hash = siphash(a->secret, text, len), work = 0;
+    uint64_t hash = hash_of(d->job, text, len), work = 0;
     struct grammar_limits limits = {.max_work = MIN(max, d->work), .work = &work};
     struct grammar *g = NULL;
     struct err why = {0};

@@ -67,6 +67,36 @@ Test(pool, the_grammars_of_a_request_have_one_budget) {
     world_stop(&w);
 }
 
+/* Returns how many jobs of the pool a request with a schema of much work and @salt takes. */
+static uint64_t jobs_under(struct world *w, const char *salt) {
+    struct jobs_stats before, after;
+    char body[512];
+    struct reply r;
+
+    snprintf(body, sizeof(body),
+             "{\"prompt\":\"a\",\"guided_json\":{\"pattern\":\"(a|b)*a(a|b){12}\"},"
+             "\"cache_salt\":\"%s\"}",
+             salt);
+    jobs_stats(w->api->pool.jobs, &before);
+    world_ask(w, "/v1/completions", body, &r);
+    jobs_stats(w->api->pool.jobs, &after);
+    cr_assert_eq(r.status, 200, "%s", r.body.data);
+    reply_deinit(&r);
+    return after.n_done - before.n_done;
+}
+
+/* A grammar that is remembered costs no job, which a client could tell by the time. */
+Test(pool, grammars_are_remembered_by_tenant_and_salt) {
+    struct world w;
+
+    started(&w);
+    cr_expect_eq(jobs_under(&w, "one"), 1);
+    cr_expect_eq(jobs_under(&w, "one"), 0);
+    cr_expect_eq(jobs_under(&w, "two"), 1);
+    cr_expect_eq(jobs_under(&w, "two"), 0);
+    world_stop(&w);
+}
+
 /* What is held depends on the request alone, not on what is remembered of others. */
 Test(pool, the_same_tools_are_held_again) {
     CLEANUP(buf_deinit) struct buf b = {0};
