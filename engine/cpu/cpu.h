@@ -14,8 +14,8 @@
  *   mla.c       latent attention
  *   host_experts.c  experts of layers that a device leaves to the host
  *
- * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm.c, attention.c,
- * recurrent_rows.c.
+ * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm_k.c, gemm_b.c, gemm_f.c,
+ * attention.c, recurrent_rows.c.
  * docs/cpu-kernels.md has the layouts and the order of operations that defines the bits of a
  * result.
  */

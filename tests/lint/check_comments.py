@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Comments begin with a verb or a noun, and name only files that exist.
+
+usage: check_comments.py SOURCE_ROOT [--list [FOLDER]]
+
+Opening words. A comment that begins with a pronoun or a relative word ("What", "Whether", "The same", ...) makes the
+reader search for its subject. CEILINGS has, for each folder, the largest share of such comments in percent. A ceiling is
+lowered when its folder improves and never raised; the goal is GOAL percent for all folders together.
+
+File names. A comment that names a source file (pager.c, kvpager/pager.c, docs/manual/models.md) is checked against the
+files of the tree: a rename leaves no stale name behind. FOREIGN lists files of other projects and examples.
+
+Exit status: 1 when a ceiling is exceeded or a stale name is found; 2 when the self-check fails.
+"""
+import argparse
+import math
+import pathlib
+import re
+import subprocess
+import sys
+
+GOAL = 1.5
+# Percent of the comments of a folder that may begin badly.
+CEILINGS = {
+    "api": 12.0, "base": 8.7, "cmd": 8.7, "daemon": 14.5, "engine": 13.4, "kvpager": 16.3, "proto": 13.0, "scheduler": 14.1,
+    "text": 11.5,
+}
+OPENERS = (
+    "What Whether Those These This That It Its Of As Where How Who Whose Which All None They Their Likewise Same Else Also "
+    "Both Neither Nothing Nobody Something Somebody"
+).split()
+BAD_OPENING = re.compile(r"(?:%s|The same|In the same)\b" % "|".join(OPENERS))
+COMMENT = re.compile(r"/\*(.*?)\*/", re.S)
+# A quoted string or a character constant is skipped, so that "/*" inside it opens no comment.
+TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/', re.S)
+FILE_NAME = re.compile(r"(?<![\w<./*{}-])((?:[\w.-]+/)*[A-Za-z_][\w-]*\.(?:c|h|cu|cuh|py|md))(?![\w*]|\.\w)")
+SOURCES = (".c", ".h", ".cu", ".cuh")
+# Files of other projects and of data sets.
+FOREIGN = {"docs/gguf.md", "ggml-common.h", "data/README.md"}
+# Files whose stale names are known and not repaired yet. Files are taken out, never added.
+PENDING = {
+    "api/anthropic/input.h", "api/ollama/ollama.h", "api/responses/tools.c", "api/toolcall/force.c", "tests/sim/swarm.h",
+}
+
+
+def comments_of(text):
+    """Yields (line, text) of each comment of C source; the text is on one line, without stars."""
+    for m in TOKEN.finditer(text):
+        if not m.group().startswith("/*"):
+            continue
+        inner = re.sub(r"\s*\n\s*\*?\s*", " ", m.group()[2:-2]).strip(" *!<")
+        if inner:
+            yield text.count("\n", 0, m.start()) + 1, inner
+
+
+def begins_badly(comment):
+    return BAD_OPENING.match(comment) is not None
+
+
+def stale_names(comment, known):
+    """Returns the file names in `comment` that are neither in `known` nor foreign. `known` has paths and their tails."""
+    return [n for n in FILE_NAME.findall(comment) if n not in known and n not in FOREIGN and n.lstrip("./") not in known]
+
+
+def tails(paths):
+    """Returns each path and each of its endings: a/b/c.h is also named b/c.h and c.h."""
+    known = set()
+    for path in paths:
+        parts = path.split("/")
+        known.update("/".join(parts[i:]) for i in range(len(parts)))
+    return known
+
+
+def self_check():
+    """Checks the two rules on small examples; the lint is worth nothing if they cannot fail."""
+    source = '/* What it is. */ char *s = "/* Whether */"; /*\n * Returns x,\n * see gone.c. */ /* It */ char q = \'"\'; /* Of y */'
+    found = list(comments_of(source))
+    assert [c for _, c in found] == ["What it is.", "Returns x, see gone.c.", "It", "Of y"], found
+    assert [begins_badly(c) for _, c in found] == [True, False, True, True]
+    assert not begins_badly("Iterates.") and not begins_badly("Offsets of rows.") and begins_badly("The same for rows.")
+    known = tails(["kvpager/pager.c", "docs/manual/models.md"])
+    assert stale_names("see pager.c, kvpager/pager.c and manual/models.md", known) == []
+    assert stale_names("see pool.c and engine/pager.c, <sys/sdt.h>", known) == ["pool.c", "engine/pager.c"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("root", type=pathlib.Path)
+    parser.add_argument("--list", nargs="?", const="", metavar="FOLDER", help="print each comment that begins badly")
+    args = parser.parse_args()
+    try:
+        self_check()
+    except AssertionError as e:
+        print("self-check failed:", e)
+        return 2
+    ls = subprocess.run(["git", "-C", str(args.root), "ls-files", "-co", "--exclude-standard"], capture_output=True, text=True)
+    if ls.returncode == 0:
+        paths = ls.stdout.split("\n")
+    else:  # a source archive has no repository
+        paths = [str(p.relative_to(args.root)) for p in args.root.rglob("*") if p.is_file() and "build" not in p.parts[0]]
+    paths = [p for p in paths if p and (args.root / p).is_file()]
+    known = tails(paths)
+
+    total, bad, failed = {}, {}, False
+    for path in sorted(p for p in paths if p.endswith(SOURCES)):
+        folder = path.split("/")[0]
+        for line, comment in comments_of((args.root / path).read_text(errors="replace")):
+            for name in stale_names(comment, known):
+                print(f"{path}:{line}: names {name}, which does not exist{' (known)' if path in PENDING else ''}")
+                failed = failed or path not in PENDING
+            if folder == "tests":
+                continue
+            total[folder] = total.get(folder, 0) + 1
+            if begins_badly(comment):
+                bad[folder] = bad.get(folder, 0) + 1
+                if args.list is not None and path.startswith(args.list):
+                    print(f"{path}:{line}: {comment[:110]}")
+
+    for folder in sorted(total):
+        share = 100 * bad.get(folder, 0) / total[folder]
+        ceiling = CEILINGS.get(folder, GOAL)
+        over = share > ceiling
+        failed = failed or over
+        print(f"{folder:10} {bad.get(folder, 0):5} of {total[folder]:5}  {share:5.1f} %, at most {ceiling}{'  EXCEEDED' if over else ''}")
+        if not over and ceiling > GOAL and math.ceil(share * 10) / 10 + 1 < ceiling:
+            print(f"           the ceiling of {folder} can be lowered to {max(GOAL, math.ceil(share * 10) / 10)}")
+    print(f"all        {sum(bad.values()):5} of {sum(total.values()):5}  "
+          f"{100 * sum(bad.values()) / max(1, sum(total.values())):5.1f} %, goal {GOAL}")
+    return 1 if failed else 0
+
+
+sys.exit(main())
