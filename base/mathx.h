@@ -168,8 +168,8 @@ MX_FN void mx_sincos(double x, double *sin_out, double *cos_out) {
     }
 }
 
-/* Gumbel noise of a random word: -log(-log1p(-(x + 0.5) 2^-32)), docs/architecture.md 7. 1 - u is
- * exact in double, so log(1 - u) needs no log1p. */
+/* Gumbel noise of a random word: -log(-log1p(-(x + 0.5) 2^-32)), docs/design/architecture.md 7. 1 -
+ * u is exact in double, so log(1 - u) needs no log1p. */
 MX_FN double mx_gumbel(uint32_t x) {
     double u = ((double)x + 0.5) * 0x1p-32;
 

@@ -45,7 +45,7 @@ RNG_FN struct rng_block rng_token_block(uint64_t seed, uint32_t choice, uint32_t
     return rng_philox(seed, quad, out_pos, choice, 0x77656674u);
 }
 
-/* The random word of (seed, choice, output position, token): docs/architecture.md 7. */
+/* The random word of (seed, choice, output position, token): docs/design/architecture.md 7. */
 RNG_FN uint32_t rng_token_word(uint64_t seed, uint32_t choice, uint32_t out_pos, uint32_t token) {
     return rng_token_block(seed, choice, out_pos, token / 4).v[token % 4];
 }

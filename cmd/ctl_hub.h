@@ -49,7 +49,7 @@ struct hub_choice {
 };
 
 /* The model of @l that @spec means; without a quant the first that is there of a documented order
- * (docs/models.md), or the only one. 0 or -EINVAL with @err naming what there is. */
+ * (docs/manual/models.md), or the only one. 0 or -EINVAL with @err naming what there is. */
 int hub_choose(const struct hub_listing *l, const struct hub_spec *spec, struct hub_choice *out,
                struct err *err);
 

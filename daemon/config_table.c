@@ -230,7 +230,7 @@ const struct option config_table[] = {
     BOOL("engine", "prewarm", api.prewarm, "yes",
          "Between requests, compute ahead the expected beginning of a chat's next turn."),
     LIST("engine", "draft-sources", draft_sources, "forced, prediction, suffix, recent, model, mtp",
-         "Where drafts may come from (docs/speculation.md); mtp: "
+         "Where drafts may come from (docs/design/speculation.md); mtp: "
          "the model's own block, where its file has one."),
     UINT("engine", "max-draft", sched.max_draft, "16", 1, 32,
          "Most tokens drafted for a request in a step."),

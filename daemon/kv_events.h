@@ -3,7 +3,7 @@
 /*
  * kv_events - tells routers which blocks the prefix cache of each model holds, as vLLM's KV events
  * do: batches in MessagePack from a PUB socket of ZeroMQ, numbered, and past batches again from a
- * ROUTER socket. docs/scale-out.md has the form and who reads it.
+ * ROUTER socket. docs/reference/kv-events.md has the form and who reads it.
  *
  * Nothing here waits for anyone, and nothing grows with how slow a reader is. A subscriber that is
  * too far behind misses batches, which it sees by the numbers. Past batches go out in parts, one

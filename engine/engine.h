@@ -7,9 +7,9 @@
  * nothing of requests, tenants, text or HTTP; pages are numbers that the caller hands out. Owned by
  * one thread. Everything is allocated at engine_new(): a step does not allocate.
  *
- * Row independence (docs/architecture.md 6): what is computed for a row depends only on the model
- * file, the tokens of its sequence up to it, and its parameters, never on the rest of the batch, on
- * the number of threads or on the instruction set.
+ * Row independence (docs/design/architecture.md 6): what is computed for a row depends only on the
+ * model file, the tokens of its sequence up to it, and its parameters, never on the rest of the
+ * batch, on the number of threads or on the instruction set.
  */
 
 #include "base/err.h"

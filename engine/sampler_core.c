@@ -1,7 +1,7 @@
 /*
- * The chain of docs/architecture.md (7), compiled twice: for any CPU (sampler_run_plain) and for
- * AVX2 with FMA (sampler_run_wide), where the loops marked [v] become vector code. Both give the
- * same bits: sums are of integers and every float operation is rounded on its own.
+ * The chain of docs/design/architecture.md (7), compiled twice: for any CPU (sampler_run_plain) and
+ * for AVX2 with FMA (sampler_run_wide), where the loops marked [v] become vector code. Both give
+ * the same bits: sums are of integers and every float operation is rounded on its own.
  *
  * Cost. A greedy row without processors is one pass over the logits. A sampled row must not compute
  * a double logarithm per token: the noise is bounded, so a token far below the best candidate

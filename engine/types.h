@@ -79,9 +79,9 @@ struct engine_samplers {
     const uint32_t *breakers; /* bit t of word t / 32: token t ends a repetition; NULL: none does */
 };
 
-/* Sampling parameters of a sequence (docs/architecture.md 7). Order of the stages: bias, penalties,
- * DRY, bans, temperature, top_n_sigma, top_k, typical_p, top_p, min_p, XTC, noise. temperature 0 is
- * argmax after bias, penalties, DRY and bans. */
+/* Sampling parameters of a sequence (docs/design/architecture.md 7). Order of the stages: bias,
+ * penalties, DRY, bans, temperature, top_n_sigma, top_k, typical_p, top_p, min_p, XTC, noise.
+ * temperature 0 is argmax after bias, penalties, DRY and bans. */
 struct engine_param {
     float temperature, top_p, min_p;       /* top_p 1, min_p 0: off */
     float repetition, presence, frequency; /* 1, 0, 0: off */

@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include "base/err.h"
 
-/* Sampling parameters of a request. docs/api.md describes each; engine/sampler.c implements
- * them. */
+/* Sampling parameters of a request. docs/reference/chat-completions.md describes each;
+ * engine/sampler.c implements them. */
 struct sampling {
     double temperature, top_p, min_p;
     double repetition_penalty, presence_penalty, frequency_penalty;

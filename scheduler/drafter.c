@@ -1,6 +1,6 @@
 /*
- * drafter - how the draft model, or the model's own block, is run; docs/speculation.md says when,
- * and for whom.
+ * drafter - how the draft model, or the model's own block, is run; docs/design/speculation.md says
+ * when, and for whom.
  *
  * Before a step the small model computes, for all chosen requests in one batch, what it does not
  * know of them yet and the first drafted token; then one row each for every further one. A drafted

@@ -5,7 +5,7 @@
  * its own, and keeps up with the requests that may use it; its drafts are one more source of
  * drafts (draft/model.c), which the large model checks like all others. Or it is the large model's
  * own block of multi-token prediction, pass 1 of its engine, whose keys are in the requests' pages.
- * How it decides is told in docs/speculation.md.
+ * How it decides is told in docs/design/speculation.md.
  */
 
 #include "base/clock.h"

@@ -7,7 +7,7 @@
  * simulator).
  *
  * There is no prefill or decode state: a request has n_tokens and n_computed, and a step lets the
- * second chase the first (docs/architecture.md 4).
+ * second chase the first (docs/design/architecture.md 4).
  */
 
 #include <stdbool.h>

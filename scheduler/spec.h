@@ -3,8 +3,8 @@
 /*
  * spec - what to draft for whom: asks the sources (scheduler/draft/), estimates how much of a
  * draft will be accepted, and rests a source that does not pay. How many drafted rows a step gets
- * is decided by plan_step(), from these estimates and the cost model. docs/speculation.md tells
- * the whole story.
+ * is decided by plan_step(), from these estimates and the cost model. docs/design/speculation.md
+ * tells the whole story.
  */
 
 #include "scheduler/draft/draft.h"

@@ -8,7 +8,7 @@
  * Built without OpenSSL a tls_config cannot be made, and so no connection has a struct tls.
  *
  * All of a server runs on the loop's thread: a full handshake is less than 1 ms of CPU time with a
- * P-256 or RSA-2048 key, 4 ms with RSA-4096 (docs/service.md). A client's config and its
+ * P-256 or RSA-2048 key, 4 ms with RSA-4096 (docs/manual/network.md). A client's config and its
  * connections may be another thread's.
  */
 

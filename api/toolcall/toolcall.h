@@ -4,7 +4,7 @@
  * toolcall - what a model wrote, taken apart: reasoning, content and tool calls. Every family of
  * models writes calls in its own way; a format is a table of states (api/toolcall/) that one parser
  * runs over the text as it arrives. Any split of the text into pieces gives the same result; what
- * is held back is bounded. docs/tool-calls.md lists the formats.
+ * is held back is bounded. docs/reference/tool-call-formats.md lists the formats.
  *
  * Nothing is lost: what looked like a call and is none comes back as content, byte for byte. Only
  * the markers themselves and white space next to a call or to reasoning are dropped.

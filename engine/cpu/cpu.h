@@ -16,7 +16,7 @@
  *
  * and, compiled once an instruction set (vec.h): acts.c, rows.c, gemm_k.c, gemm_b.c, gemm_f.c,
  * attention.c, recurrent_rows.c.
- * docs/cpu-kernels.md has the layouts and the order of operations that defines the bits of a
+ * docs/design/cpu-kernels.md has the layouts and the order of operations that defines the bits of a
  * result.
  */
 

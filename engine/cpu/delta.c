@@ -9,7 +9,7 @@
  * and for single tokens, so that a row's bits do not depend on how the rows came. A form that takes
  * many tokens at once would have to cut them on absolute positions; it would not be faster here:
  * beside the products, which do take many rows at once, the recurrence is a few per cent
- * (docs/cpu-kernels.md).
+ * (docs/design/cpu-kernels.md).
  *
  * A state has, for each value head, [dim / 16][dim keys][16 values].
  */

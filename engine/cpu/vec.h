@@ -98,8 +98,8 @@ INLINE int32_t twice(int32_t x) {
 }
 
 /* Weights are read once, as one stream, which the kernels prefetch this far ahead: without it a
- * single core got a third of the bandwidth it can have (docs/cpu-kernels.md). The panels of a
- * matrix lie one behind the other, so it reaches into the next one; past the end of the last
+ * single core got a third of the bandwidth it can have (docs/design/cpu-kernels.md). The panels of
+ * a matrix lie one behind the other, so it reaches into the next one; past the end of the last
  * nothing happens. */
 enum { VEC_AHEAD = 12 * 1024 };
 

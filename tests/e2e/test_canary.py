@@ -301,7 +301,7 @@ def test_no_secret_leaves_the_daemon():
             d.process.wait(60)
         os.remove(keys)
         assert glob.glob(folder + "/faults/*.flight"), "no flight recording was written"
-        # The disk tier is documented to have tokens (docs/service.md), and is its owner's alone.
+        # The disk tier is documented to have tokens (docs/manual/prefix-cache-on-disk.md), and is its owner's alone.
         check_files(s, folder, may_have_tokens=("prefixes.kv",))
         for path in glob.glob(folder + "/disk/*"):
             assert stat.S_IMODE(os.stat(path).st_mode) == 0o600, path

@@ -1,4 +1,4 @@
-"""What routers before several daemons ask for, as their own sources and specifications name it (docs/scale-out.md)."""
+"""What routers before several daemons ask for, as their own sources and specifications name it (docs/manual/scale-out.md)."""
 import json
 import pathlib
 import re

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the source tree to docs/architecture.md: who may include whom, and where libraries may appear.
+"""Holds the source tree to docs/design/architecture.md: who may include whom, and where libraries may appear.
 
 usage: check_layers.py SOURCE_ROOT
 A folder's public headers are listed here; every other header is private to its folder.
