@@ -20,7 +20,7 @@ struct fake_cuda {
     uint32_t
         hang_after; /* events are never reached once so many samplings were enqueued; 0: they are */
     uint32_t hang_records; /* events are never reached once so many were recorded; 0: they are */
-    int hang_device; /* whose events these are */
+    int hang_device;       /* whose events these are */
     /* 1 + the device that does all before the others do anything; 0: none, -1: another one
      * from one time to the next that the host waits. */
     int ahead;
